@@ -129,7 +129,7 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
                &proposal);
   }
   running_ = {.version = propose.version, .digest = propose.digest, .placement = proposal.target};
-  tables_.Update(running_);
+  Show(running_);
   windows_.Switched(step, propose.version);
   ++commits_;
   log_.Write({.event = "commit",

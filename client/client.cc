@@ -134,8 +134,41 @@ absl::StatusOr<std::vector<double>> Client::ExpertSquares(std::span<const Replic
   return impl_->SumExpertSquares(gradients, stream);
 }
 
+absl::StatusOr<Echo> Client::PlanEcho(int32_t layer, std::span<const int64_t> counts,
+                                      const EchoOptions& options) {
+  return impl_->PlanEcho(layer, counts, options);
+}
+
+absl::Status Client::BroadcastEcho(const Echo& echo, std::span<const ReplicaRows> weights,
+                                   void* stream) {
+  if (IsForkedCopy()) return absl::OkStatus();
+  return impl_->CarryEcho("BroadcastEcho", echo, weights, ReplicaFlow::kFromPrimary, stream);
+}
+
+absl::Status Client::ReduceEcho(const Echo& echo, std::span<const ReplicaRows> gradients,
+                                void* stream) {
+  if (IsForkedCopy()) return absl::OkStatus();
+  return impl_->CarryEcho("ReduceEcho", echo, gradients, ReplicaFlow::kToPrimary, stream);
+}
+
 absl::Status Client::Record(int32_t layer, std::span<const int64_t> counts) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->Record(layer, counts);
+}
+
+absl::StatusOr<SplitFigures> Client::Split(int32_t layer, const BatchCounts& counts,
+                                           std::span<int64_t> quotas, std::span<int64_t> own) {
+  if (!IsForkedCopy()) return impl_->Split(layer, counts, quotas, own);
+  std::fill(quotas.begin(), quotas.end(), 0);
+  std::fill(own.begin(), own.end(), 0);
+  return SplitFigures{};
+}
+
+absl::Status Client::SetSplitOptions(const SplitOptions& options) {
+  return IsForkedCopy() ? absl::OkStatus() : impl_->SetSplitOptions(options);
+}
+
+absl::Status Client::CheckCounts(int32_t layer, std::span<const int64_t> counts) {
+  return IsForkedCopy() ? absl::OkStatus() : impl_->CheckCounts(layer, counts);
 }
 
 absl::StatusOr<BoundaryResult> Client::StepBoundary(int64_t step, void* stream) {
@@ -164,6 +197,7 @@ Client::Impl::Impl(ClientParts parts)
       secret_(std::move(parts.start.secret)),
       running_(std::move(parts.start.running)),
       tables_(running_, gpu()),
+      splits_(running_.placement, running_.version),
       placements_(std::move(parts.placements)),
       log_(std::move(parts.history), options_.rank, run_id_),
       windows_(options_.num_layers, options_.num_experts, options_.report_every,
@@ -298,6 +332,11 @@ absl::Status Client::Impl::Record(int32_t layer, std::span<const int64_t> counts
   EPLB_RETURN_IF_ERROR(ended_);
   if (options_.reduce != "root") EPLB_RETURN_IF_ERROR(CheckHeld("counts", layer));
   return windows_.Record(layer, counts);
+}
+
+void Client::Impl::Show(const RunningPlacement& running) {
+  tables_.Update(running);
+  splits_.Show(running.placement, running.version);
 }
 
 void Client::Impl::WritePlacement(int64_t first_step, const wire::Propose* propose) {

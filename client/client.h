@@ -155,6 +155,10 @@ struct ClientOptions {
   absl::Duration transfer_deadline = absl::Seconds(30);
 };
 
+// Replicas of a batch's hot experts in spare slots: client/echo.h.
+struct Echo;
+struct EchoOptions;
+
 // The placement in force on this rank. The spans stay valid, and keep their addresses, for the life
 // of the client; their contents change only inside StepBoundary and CheckExperts.
 struct PlacementView {
@@ -188,6 +192,37 @@ struct DeviceTables {
   const int32_t* first_candidate = nullptr;  // [L, E + 1]
   // [L, S], 2^32 times the share of candidates up to this one.
   const uint32_t* thresholds = nullptr;
+};
+
+// The tokens of one layer of a batch, once per top-k choice, for Client::Split: `totals` or
+// `by_gpu`.
+struct BatchCounts {
+  std::span<const int64_t> totals;  // [E], of all ranks of the EP group
+  std::span<const int64_t> by_gpu;  // [num_gpus, E], row by row, of each rank of the EP group
+  // With totals, where each rank knows what lower ranks have (an exclusive scan): tokens of the EP
+  // group's lower ranks, and of this one, [E] each. Both or none.
+  std::span<const int64_t> before;
+  std::span<const int64_t> mine;
+};
+
+// How Client::Split splits. Equal on all ranks, as the counts are.
+struct SplitOptions {
+  std::vector<double> gpu_speeds;  // [num_gpus], relative; 0: takes no tokens. Empty: all equal
+  // 0..1, the part of the least maximum by which a GPU may be above it, so that fewer tokens leave
+  // the slots of equal shares.
+  double slack = 0;
+};
+
+// How even a split is. A GPU's load is its tokens / its speed.
+struct SplitFigures {
+  int64_t version = 0;      // of the placement that was split
+  double peak = 0;          // load of the fullest GPU
+  double mean = 0;          // over the usable GPUs
+  double balancedness = 1;  // mean / peak; 1 without tokens
+  double equal_peak = 0;    // what `peak` is if each expert's replicas take equal shares
+  // The proof, rising: the experts that only these GPUs hold have too many tokens for a lower peak
+  // (with slack: for one lower than the least, which `peak` is above by at most the slack).
+  std::vector<int32_t> tight_gpus;
 };
 
 struct BoundaryResult {
@@ -284,6 +319,15 @@ class Client {
   absl::StatusOr<std::vector<double>> ExpertSquares(std::span<const ReplicaRows> gradients,
                                                     void* stream = nullptr);
 
+  // The next three are described in client/echo.h. The last two are collective among the ranks of
+  // an EP group, like ReduceGradients.
+  absl::StatusOr<Echo> PlanEcho(int32_t layer, std::span<const int64_t> counts,
+                                const EchoOptions& options);
+  absl::Status BroadcastEcho(const Echo& echo, std::span<const ReplicaRows> weights,
+                             void* stream = nullptr);
+  absl::Status ReduceEcho(const Echo& echo, std::span<const ReplicaRows> gradients,
+                          void* stream = nullptr);
+
   // Adds tokens routed by this rank's router to each expert in the current step: counts [E], before
   // capacity dropping, once per top-k choice, no padding. May be called several times a step
   // (gradient accumulation). With reduce "root" the counts are those of all ranks together, of all
@@ -291,6 +335,34 @@ class Client {
   // the ranks that share an expert. errors: InvalidArgument naming the layer, also for one that
   // this pipeline stage did not register.
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
+
+  // The exact split of a batch (docs/splitting-a-batch.md): how many of an expert's tokens each of
+  // its slots takes, so that the fullest GPU has the fewest. No rank is waited for: equal counts
+  // give equal quotas on every rank. quotas: [S], written on success; those of an expert sum to its
+  // tokens. own: [S], of them this rank's tokens, if `counts` has by_gpu or before and mine; empty:
+  // not asked for. On an error nothing is written, and each rank with the same counts returns the
+  // same message. errors: InvalidArgument naming layer and expert: sizes, a negative count, a sum
+  // above 2^36, counts before and of this rank above the totals, a GPU of speed 0 that holds an
+  // expert, an EP group above 1,024 GPUs. cost: some microseconds (tests/bench/split_bench.cc),
+  // own by_gpu E * num_gpus more; the first split of a layer that a switch changed prepares it.
+  // Threads: any, while no StepBoundary or CheckExperts of another one is under way; calls run one
+  // after the other.
+  absl::StatusOr<SplitFigures> Split(int32_t layer, const BatchCounts& counts,
+                                     std::span<int64_t> quotas, std::span<int64_t> own = {});
+
+  // Of the calls of Split that follow. errors: InvalidArgument, and the options stay as they were:
+  // speeds that are not num_gpus numbers in 1e-3..1e3 or 0, a speed of 0 for a GPU that holds an
+  // expert, a slack outside 0..1. Threads: as Split.
+  absl::Status SetSplitOptions(const SplitOptions& options);
+
+  // Whether all ranks of an EP group would split alike: compares layer, counts, options and the
+  // placement in force. Split alone cannot see other ranks' counts. Collective among all ranks of
+  // the job, on the training thread; for a start, a test, or each thousandth step. counts: the
+  // totals or the matrix that Split gets. errors, one message on all ranks: FailedPrecondition
+  // naming the ranks that differ, or one whose counts have no shape that Split takes; or what the
+  // all-gather reports. cost: one all-gather of some 200 bytes a rank. Does nothing with
+  // EPLB_DISABLE=1.
+  absl::Status CheckCounts(int32_t layer, std::span<const int64_t> counts);
 
   // Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step.
   // Every vote_every steps all ranks vote and may migrate and switch one chunk. The next forward

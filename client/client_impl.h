@@ -15,8 +15,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
+#include "client/batch_splits.h"
 #include "client/client.h"
 #include "client/control/control_channel.h"
+#include "client/echo.h"
 #include "client/first_placement.h"
 #include "client/fork_guard.h"
 #include "client/migration/executor.h"
@@ -58,11 +60,19 @@ struct Client::Impl {
   absl::Status Register(std::span<const ExpertTensorView> views);
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream);
+  absl::StatusOr<SplitFigures> Split(int32_t layer, const BatchCounts& counts,
+                                     std::span<int64_t> quotas, std::span<int64_t> own);
+  absl::Status SetSplitOptions(const SplitOptions& options) { return splits_.SetOptions(options); }
+  absl::Status CheckCounts(int32_t layer, std::span<const int64_t> counts) const;
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream);
   absl::Status ReduceGradients(std::span<const ReplicaRows> rows, void* stream);
   absl::Status BroadcastWeights(std::span<const ReplicaRows> rows, void* stream);
   absl::StatusOr<std::vector<double>> SumExpertSquares(std::span<const ReplicaRows> rows,
                                                        void* stream);
+  absl::StatusOr<Echo> PlanEcho(int32_t layer, std::span<const int64_t> counts,
+                                const EchoOptions& options) const;
+  absl::Status CarryEcho(const char* name, const Echo& echo, std::span<const ReplicaRows> rows,
+                         ReplicaFlow flow, void* stream);
   void Close(std::string_view reason);
   // As the session does. REQUIRES: Register returned OK.
   void Tell(const wire::DownMessage& message) { member_->OnDown(message); }
@@ -104,6 +114,9 @@ struct Client::Impl {
   void LeavePeers();
   void WritePlacement(int64_t first_step, const wire::Propose* propose);
 
+  // What placement() shows, and splits are of, from now on.
+  void Show(const RunningPlacement& running);
+
   // ---- boundary.cc: registration ----
   absl::StatusOr<JobNeeds> CompareTensors(
       const absl::StatusOr<RegisteredTensors>& registered) const;
@@ -139,9 +152,11 @@ struct Client::Impl {
 
   // ---- replicas.cc ----
   using ReplicaPosts = std::vector<ReplicaPost>;
-  // What makes a call, named `name`, impossible before anything is begun.
+  static std::vector<ReplicaTensor> TensorsOf(std::span<const ReplicaRows> rows);
+  // What makes a call, named `name`, impossible before anything is begun. slots: those that the
+  // tensors have a row for.
   absl::Status CheckReplicaCall(const char* name, std::span<const ReplicaTensor> tensors,
-                                ReplicaFlow flow, const void* stream) const;
+                                ReplicaFlow flow, const void* stream, const Topology& slots) const;
   absl::Status CheckNoReplicas(const char* name, std::span<const ReplicaTensor> tensors) const;
   absl::StatusOr<ReplicaPosts> PlanReplicas(std::span<const ReplicaTensor> tensors,
                                             ReplicaFlow flow, const EpGroupCall& call) const;
@@ -150,6 +165,10 @@ struct Client::Impl {
   int64_t StagingBytes() const { return std::ssize(executor_->carrier().staging()); }
   // Ends the run with Aborted, and tells the peers, if `status` is an error.
   absl::Status EndIfFailed(const char* name, const absl::Status& status);
+
+  // ---- echo.cc ----
+  absl::Status CheckEcho(const char* name, const Echo& echo,
+                         std::span<const ReplicaTensor> tensors) const;
 
   const ForkGuard fork_guard_;
   const ClientOptions options_;
@@ -163,6 +182,7 @@ struct Client::Impl {
   const std::string secret_;
   RunningPlacement running_;
   PlacementTables tables_;
+  BatchSplits splits_;
   std::unique_ptr<RouteTables> route_tables_;  // null before Register
   DeviceTables device_tables_;
   LineFile placements_;

@@ -287,9 +287,9 @@ absl::Status Client::Impl::MoveForCheck(LayerId layer, const Placement& from, co
                                 " could not be put into their slots: ", switched.message())),
                /*target=*/nullptr);
   }
-  tables_.Update({.version = running_.version,
-                  .digest = DigestOf(to),
-                  .placement = std::make_shared<const Placement>(to)});
+  Show({.version = running_.version,
+        .digest = DigestOf(to),
+        .placement = std::make_shared<const Placement>(to)});
   const absl::Status rebuilt = RebuildDerived(derived_, plan, topology_, gpu());
   return rebuilt.ok() ? absl::OkStatus() : End(next_step_ - 1, rebuilt, /*target=*/nullptr);
 }

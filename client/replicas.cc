@@ -29,7 +29,9 @@ cuda::ElementType ElementOf(GradientType type) {
   return cuda::ElementType::kFloat32;
 }
 
-std::vector<ReplicaTensor> TensorsOf(std::span<const ReplicaRows> rows) {
+}  // namespace
+
+std::vector<ReplicaTensor> Client::Impl::TensorsOf(std::span<const ReplicaRows> rows) {
   std::vector<ReplicaTensor> tensors;
   for (const ReplicaRows& view : rows) {
     tensors.push_back({.rows = {.name = view.name,
@@ -43,12 +45,11 @@ std::vector<ReplicaTensor> TensorsOf(std::span<const ReplicaRows> rows) {
   return tensors;
 }
 
-}  // namespace
-
 absl::Status Client::Impl::ReduceGradients(std::span<const ReplicaRows> rows, void* stream) {
   constexpr char kName[] = "ReduceGradients";
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
-  EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream));
+  EPLB_RETURN_IF_ERROR(
+      CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream, topology_));
   if (disabled_) return absl::OkStatus();
   const EpGroupCall call = MakeEpGroupCall(kName, tensors, stream);
   EPLB_ASSIGN_OR_RETURN(const ReplicaPosts to_primary,
@@ -65,7 +66,8 @@ absl::Status Client::Impl::ReduceGradients(std::span<const ReplicaRows> rows, vo
 absl::Status Client::Impl::BroadcastWeights(std::span<const ReplicaRows> rows, void* stream) {
   constexpr char kName[] = "BroadcastWeights";
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
-  EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kFromPrimary, stream));
+  EPLB_RETURN_IF_ERROR(
+      CheckReplicaCall(kName, tensors, ReplicaFlow::kFromPrimary, stream, topology_));
   if (disabled_) return absl::OkStatus();
   const EpGroupCall call = MakeEpGroupCall(kName, tensors, stream);
   EPLB_ASSIGN_OR_RETURN(const ReplicaPosts posts,
@@ -81,7 +83,8 @@ absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
         "ExpertSquares: with EPLB_DISABLE=1 nothing is carried between ranks");
   }
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
-  EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream));
+  EPLB_RETURN_IF_ERROR(
+      CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream, topology_));
   if (absl::Status fit = CheckSquaresFit(topology_, tensors, StagingBytes()); !fit.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat(kName, ": ", fit.message()));
   }
@@ -94,14 +97,15 @@ absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
 
 absl::Status Client::Impl::CheckReplicaCall(const char* name,
                                             std::span<const ReplicaTensor> tensors,
-                                            ReplicaFlow flow, const void* stream) const {
+                                            ReplicaFlow flow, const void* stream,
+                                            const Topology& slots) const {
   if (disabled_) return CheckNoReplicas(name, tensors);
   EPLB_RETURN_IF_ERROR(ended_);
   if (executor_ == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(name, " was called before RegisterExperts"));
   }
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
-  EPLB_RETURN_IF_ERROR(CheckReplicaTensors(topology_, gpu(), tensors, flow));
+  EPLB_RETURN_IF_ERROR(CheckReplicaTensors(slots, gpu(), tensors, flow));
   for (const ReplicaTensor& tensor : tensors) {
     EPLB_RETURN_IF_ERROR(CheckHeld(name, tensor.rows.layer.value));
   }

@@ -1,6 +1,9 @@
 #include "client/tokens.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -92,6 +95,100 @@ absl::Status CheckPlace(const DeviceTables& tables, int32_t layer, int32_t num_e
   return absl::OkStatus();
 }
 
+// errors: as CheckPlace, for a split.
+absl::Status CheckSplit(const PlacementView& placement, int32_t num_experts, const SplitSlots& to) {
+  if (to.layer < 0 || to.layer >= placement.num_layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer is ", to.layer, ", expected 0..", placement.num_layers - 1));
+  }
+  if (num_experts != placement.num_experts) {
+    return absl::InvalidArgumentError(absl::StrCat("choices.num_experts is ", num_experts,
+                                                   ", the client has ", placement.num_experts));
+  }
+  if (std::ssize(to.own) != placement.num_slots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("split.own has ", to.own.size(), " quotas, expected ", placement.num_slots));
+  }
+  if (to.version == placement.version) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the split is of placement version ",
+                                                    to.version, ", version ", placement.version,
+                                                    " is in force: split this batch again"));
+}
+
+constexpr int64_t kMostChoices = int64_t{1} << 32;  // more than a call can have
+
+// A rank's own quotas of one layer, while its choices fill the slots.
+class QuotaFill {
+ public:
+  QuotaFill(const PlacementView& placement, const SplitSlots& to)
+      : num_experts_(static_cast<size_t>(placement.num_experts)),
+        max_replicas_(static_cast<size_t>(placement.max_replicas)),
+        layer_(to.layer),
+        left_(to.own.begin(), to.own.end()),
+        next_(num_experts_) {
+    const size_t row = static_cast<size_t>(to.layer) * num_experts_;
+    counts_ = placement.logical_replica_count.subspan(row, num_experts_);
+    slots_ = placement.logical_to_physical_map.subspan(row * max_replicas_,
+                                                       num_experts_ * max_replicas_);
+  }
+
+  // Whether each expert's choices are as many as its own quotas. choices: [E].
+  absl::Status Check(std::span<const int64_t> choices) const {
+    for (size_t expert = 0; expert < num_experts_; ++expert) {
+      int64_t quotas = 0;
+      for (size_t replica = 0; replica < static_cast<size_t>(counts_[expert]); ++replica) {
+        const int64_t quota = left_[SlotOf(expert, replica)];
+        if (quota < 0) {
+          return absl::InvalidArgumentError(absl::StrCat("split.own[", SlotOf(expert, replica),
+                                                         "] is ", quota, ", expected 0 or more"));
+        }
+        quotas += std::min(quota, kMostChoices - quotas);  // what is more never fits
+      }
+      if (quotas != choices[expert]) return Wrong(expert, choices[expert], quotas);
+    }
+    return absl::OkStatus();
+  }
+
+  // REQUIRES: Check, and an expert's choices are not more than that.
+  int32_t Take(size_t expert) {
+    size_t slot = SlotOf(expert, next_[expert]);
+    while (left_[slot] == 0) slot = SlotOf(expert, ++next_[expert]);
+    --left_[slot];
+    return static_cast<int32_t>(slot);
+  }
+
+ private:
+  size_t SlotOf(size_t expert, size_t replica) const {
+    return static_cast<size_t>(slots_[expert * max_replicas_ + replica]);
+  }
+  absl::Status Wrong(size_t expert, int64_t choices, int64_t quotas) const {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layer ", layer_, ": expert ", expert, " has ", choices,
+        " choices of this rank, its own quotas sum to ", quotas, ": the split is of other counts"));
+  }
+
+  const size_t num_experts_;
+  const size_t max_replicas_;
+  const int32_t layer_;
+  std::span<const int32_t> counts_;  // [E], replicas
+  std::span<const int32_t> slots_;   // [E, max_replicas]
+  std::vector<int64_t> left_;        // [S]
+  std::vector<size_t> next_;         // [E], the replica that the next choice looks at
+};
+
+// The choices in order; each is read before its slot is written.
+template <class ExpertId>
+void FillSlots(const cuda::CountArgs& choices, QuotaFill& fill, void* slots) {
+  const auto* ids = static_cast<const ExpertId*>(choices.expert_ids);
+  auto* written = static_cast<ExpertId*>(slots);
+  const int64_t num_choices = choices.num_tokens * choices.top_k;
+  for (int64_t i = 0; i < num_choices; ++i) {
+    const int32_t bin = cuda::BinOfId(choices, i, ids[i]);
+    const bool is_expert = bin != cuda::kNoBin && bin != choices.num_experts;
+    written[i] = is_expert ? fill.Take(static_cast<size_t>(bin)) : cuda::kNoSlot;
+  }
+}
+
 }  // namespace
 
 absl::Status CountTokens(const cuda::CountArgs& choices, void* stream) {
@@ -121,6 +218,39 @@ absl::Status RouteTokens(const DeviceTables& tables, const cuda::CountArgs& choi
       const RowMemory memory,
       FindMemoryOf(choices, {{"device_tables", tables.candidates}, {"slots", to.slots}}));
   return WorkThroughTokens(memory, args, stream);
+}
+
+absl::Status RouteBySplit(const PlacementView& placement, const cuda::CountArgs& choices,
+                          const SplitSlots& to) {
+  EPLB_RETURN_IF_ERROR(CheckSplit(placement, choices.num_experts, to));
+  EPLB_RETURN_IF_ERROR(cuda::CheckChoices(choices));
+  if (choices.num_tokens > 0) {
+    if (to.slots == nullptr) return absl::InvalidArgumentError("slots is NULL");
+    EPLB_RETURN_IF_ERROR(CheckApart(choices, to.slots));
+    EPLB_ASSIGN_OR_RETURN(const RowMemory memory, FindMemoryOf(choices, {{"slots", to.slots}}));
+    if (memory.device.has_value()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "choices.expert_ids lies in ", memory.Text(), ", a split routes in host memory"));
+    }
+  }
+  std::vector<int64_t> counts(static_cast<size_t>(choices.num_experts) + 1);
+  cuda::CountArgs counted = choices;
+  counted.counts = counts.data();
+  counted.out_of_range = &counts.back();
+  EPLB_RETURN_IF_ERROR(cuda::CountOnHost(counted));
+  QuotaFill fill(placement, to);
+  EPLB_RETURN_IF_ERROR(fill.Check(std::span(counts).first(counts.size() - 1)));
+  if (choices.id_type == cuda::ExpertIdType::kInt64) {
+    FillSlots<int64_t>(choices, fill, to.slots);
+  } else {
+    FillSlots<int32_t>(choices, fill, to.slots);
+  }
+  if (choices.counts == nullptr) return absl::OkStatus();
+  for (size_t expert = 0; expert + 1 < counts.size(); ++expert) {
+    choices.counts[expert] += counts[expert];
+  }
+  *choices.out_of_range += counts.back();
+  return absl::OkStatus();
 }
 
 }  // namespace eplb

@@ -1,10 +1,11 @@
 // The router's choices counted and sent to slots: on the GPU or on the host, wherever they lie.
-// eplb.h (eplb_count_tokens, eplb_client_route_tokens) says what each array holds.
-// threads: any; the arrays are the caller's.
+// eplb.h (eplb_count_tokens, eplb_client_route_tokens, eplb_client_route_split) says what each
+// array holds. threads: any; the arrays are the caller's.
 #ifndef EPLB_CLIENT_TOKENS_H_
 #define EPLB_CLIENT_TOKENS_H_
 
 #include <cstdint>
+#include <span>
 
 #include "absl/status/status.h"
 
@@ -32,6 +33,24 @@ struct TokenSlots {
 // FailedPrecondition for empty tables.
 absl::Status RouteTokens(const DeviceTables& tables, const cuda::CountArgs& choices,
                          const TokenSlots& to, void* stream);
+
+// Where the slots of a rank's choices come from by its own quotas of a split (Client::Split).
+struct SplitSlots {
+  int32_t layer = 0;
+  int64_t version = 0;           // of the placement that was split
+  std::span<const int64_t> own;  // [S]
+  void* slots = nullptr;         // [num_tokens, top_k] of the ids' type; may be the ids themselves
+};
+
+// Writes the slot of each choice: an expert's choices, in the order of their index, fill its slots
+// in the order of replica rank, each up to its own quota; -1 for padding and for ids out of range.
+// Counts where there are counters. Host memory alone. Nothing is written on an error.
+// errors: as CountTokens; InvalidArgument for a layer, num_experts or number of quotas that the
+// placement has not, and naming the expert whose choices are not as many as its own quotas;
+// FailedPrecondition for a split of another version, and for arrays in memory of a GPU.
+// cost: 2 * num_tokens * top_k + S. Threads: as RouteTokens.
+absl::Status RouteBySplit(const PlacementView& placement, const cuda::CountArgs& choices,
+                          const SplitSlots& to);
 
 }  // namespace eplb
 

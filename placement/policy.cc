@@ -1,5 +1,7 @@
-// The one sentence of an abandoned search, which every policy gives; so it has a file of its own.
+// What every policy checks and answers alike.
 #include "placement/policy.h"
+
+#include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
 #include "placement/align.h"
@@ -9,6 +11,26 @@ namespace eplb {
 absl::Status CheckWanted(const PolicyInput& input) {
   if (!IsAbandoned(input.abandoned)) return absl::OkStatus();
   return absl::CancelledError("the search was abandoned before its end");
+}
+
+absl::Status CheckShapes(const PolicyInput& input) {
+  const Topology& topology = input.topology;
+  if (input.previous != nullptr) {
+    EPLB_RETURN_IF_ERROR(
+        CheckSameTopology("previous", input.previous->topology(), "next", topology));
+  }
+  const auto check = [&](const char* name, const Load& load) {
+    if (load.num_layers() == topology.num_layers() &&
+        load.num_experts() == topology.num_experts()) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " has ", load.num_layers(), " layers x ", load.num_experts(),
+        " experts, the topology has ", topology.num_layers(), " x ", topology.num_experts()));
+  };
+  EPLB_RETURN_IF_ERROR(check("load", input.load));
+  for (const Load& window : input.recent) EPLB_RETURN_IF_ERROR(check("recent window", window));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Placement> SolveAligned(const Policy& policy, const PolicyInput& input) {

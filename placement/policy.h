@@ -43,6 +43,9 @@ inline bool IsAbandoned(const std::atomic<bool>* abandoned) {
 }
 // Cancelled when the input's answer is not wanted any more.
 absl::Status CheckWanted(const PolicyInput& input);
+// errors: InvalidArgument when the load, a recent window or the previous placement has another
+// shape than the topology; names the numbers.
+absl::Status CheckShapes(const PolicyInput& input);
 
 // Threads: safe, no state. Deterministic: equal input gives an equal placement on every machine.
 class Policy {

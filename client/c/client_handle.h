@@ -24,6 +24,7 @@
 #include "client/c/eplb_plan.h"
 #include "client/client.h"
 #include "client/fork_guard.h"
+#include "client/tokens.h"
 
 // The struct of the ABI is in no namespace. Threads: the training thread, except where a member is
 // atomic.
@@ -226,6 +227,9 @@ ExpertProbe MakeProbe(eplb_probe probe, void* user);
 // that is NULL.
 absl::StatusOr<std::vector<ExpertTensorView>> ReadTensors(const eplb_tensor* tensors,
                                                           size_t num_tensors);
+
+// errors: InvalidArgument naming the field. Pointers are the next checks' matter.
+absl::StatusOr<cuda::CountArgs> ReadChoices(const eplb_choices* given);
 
 // What eplb_client_options_init() gives.
 eplb_client_options DefaultClientOptions();

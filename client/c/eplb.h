@@ -21,7 +21,7 @@
  * Strings: in UTF-8, ended by 0, copied by the call; NULL takes the default.
  * Threads: one thread at a time per client, the training thread; eplb_client_stats() from any. A
  * call while another one is under way in the client, also from a callback, is FailedPrecondition;
- * callbacks may call placement, device_tables, route_tokens, transport, stats, run_id.
+ * callbacks may call placement, device_tables, route_tokens, split, transport, stats, run_id.
  * fork: in a child every call on a client of its parent does nothing and returns OK, which is said
  * once on stderr; the parent's client is not touched. Clients that the child makes work if no
  * client of the parent spoke to a daemon, and else are refused.
@@ -50,7 +50,7 @@ extern "C" {
 #endif
 
 /* Raised by every addition. A change that breaks programs makes another SOVERSION instead. */
-#define EPLB_ABI_VERSION 1
+#define EPLB_ABI_VERSION 2
 
 /* Of the library that is running: it knows all that is in this header if it is not below
  * EPLB_ABI_VERSION. */
@@ -387,6 +387,75 @@ EPLB_API int32_t eplb_client_stats(const eplb_client* client, eplb_stats* stats)
  * up to 3 s more for the other ranks if rows of replicas were carried after the last vote. Every
  * later call that acts is FailedPrecondition; closing again is OK. */
 EPLB_API int32_t eplb_client_close(eplb_client* client, const char* reason) EPLB_NOEXCEPT;
+
+/* ---- the exact split of a batch: docs/splitting-a-batch.md ----
+ * How many of an expert's tokens each of its slots takes, so that the fullest GPU has the fewest.
+ * No rank is waited for: equal counts give equal quotas on every rank, to the bit. */
+
+/* The tokens of one layer in one batch, once per top-k choice. Either totals or by_gpu; the other
+ * is NULL. */
+typedef struct eplb_batch {
+  size_t struct_size;
+  const int64_t* totals; /* [num_experts], of all ranks of the EP group */
+  const int64_t* by_gpu; /* [num_gpus, num_experts], row by row, of each rank of the EP group */
+  const int64_t* before; /* with totals: of the EP group's lower ranks [num_experts]; may be NULL */
+  const int64_t* mine;   /* with before: of this rank [num_experts] */
+  int32_t num_experts;
+  int32_t num_gpus; /* rows of by_gpu; without it 0 */
+} eplb_batch;
+
+/* The first five fields are the caller's, the call fills in the arrays and the rest. A GPU's load
+ * is its tokens / its speed. */
+typedef struct eplb_split {
+  size_t struct_size;
+  int64_t* quotas; /* [num_slots]: tokens that a slot takes; an expert's sum to its tokens */
+  int64_t* own;    /* [num_slots]: of them this rank's, by by_gpu, or before and mine; or NULL */
+  int32_t* tight_gpus; /* [num_gpus], see num_tight_gpus; or NULL */
+  int32_t num_slots;
+  /* The proof: the experts that only these GPUs hold have too many tokens for a lower peak. */
+  int32_t num_tight_gpus;
+  int64_t version;     /* of the placement */
+  double peak;         /* load of the fullest GPU */
+  double mean;         /* over the usable GPUs */
+  double balancedness; /* mean / peak, 1 without tokens */
+  double equal_peak;   /* of equal shares: what `peak` is without the split */
+} eplb_split;
+
+typedef struct eplb_split_options {
+  size_t struct_size;
+  const double* gpu_speeds; /* [num_gpus], relative, 0: takes no tokens; NULL: all equal */
+  double slack;             /* 0..1: how far above the least peak a GPU may be, so that fewer tokens
+                               leave the slots of equal shares; default 0 */
+  int32_t num_gpus;         /* of gpu_speeds */
+  int32_t reserved;         /* 0 */
+} eplb_split_options;
+
+/* Under the placement in force. On an error nothing is written. InvalidArgument naming layer and
+ * expert: numbers that do not fit, a negative count, a sum above 2^36, a GPU of speed 0 that holds
+ * an expert. cost: some microseconds; the first split of a layer that a switch changed prepares it.
+ * From connect until destroy. Threads: any, while no step_boundary or check_experts of another one
+ * is under way. Messages are in eplb_last_message(). */
+EPLB_API int32_t eplb_client_split(eplb_client* client, int32_t layer, const eplb_batch* batch,
+                                   eplb_split* split) EPLB_NOEXCEPT;
+/* Of the splits that follow; equal on all ranks. InvalidArgument, and they stay as they were, for
+ * speeds outside 1e-3..1e3 that are not 0, and a slack outside 0..1. Threads, messages: as split.
+ */
+EPLB_API int32_t eplb_client_set_split_options(eplb_client* client,
+                                               const eplb_split_options* options) EPLB_NOEXCEPT;
+/* Writes the slot of each choice by split->own: an expert's choices, in the order of their index,
+ * fill its slots, its primary first. slots, counters, padding: as route_tokens; all in host memory.
+ * InvalidArgument naming the expert whose choices are not as many as its own quotas;
+ * FailedPrecondition after a switch, and for GPU memory. On an error nothing is written. Threads,
+ * messages: as split. */
+EPLB_API int32_t eplb_client_route_split(const eplb_client* client, int32_t layer,
+                                         const eplb_choices* choices, const eplb_split* split,
+                                         void* slots) EPLB_NOEXCEPT;
+/* Whether all ranks of an EP group would split alike: layer, counts, options and placement.
+ * Collective among all ranks, on the training thread, with the all-gather of connect. counts: the
+ * totals, or by_gpu as one array. FailedPrecondition on all ranks, with one message, naming the
+ * ranks that differ. */
+EPLB_API int32_t eplb_client_check_counts(eplb_client* client, int32_t layer, const int64_t* counts,
+                                          size_t num_counts) EPLB_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -200,6 +200,19 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
   return std::make_unique<eplb_plan>(eplb_plan{std::move(placement), std::move(evaluation)});
 }
 
+absl::StatusOr<std::unique_ptr<eplb_plan>> PlanFromMaps(const eplb_plan_options& options) {
+  EPLB_ASSIGN_OR_RETURN(const Topology topology,
+                        Topology::Make({.num_layers = options.num_layers,
+                                        .num_experts = options.num_experts,
+                                        .num_slots = options.num_slots,
+                                        .num_gpus = options.num_gpus,
+                                        .num_nodes = options.num_nodes,
+                                        .num_groups = options.num_groups}));
+  if (options.previous == nullptr) return absl::InvalidArgumentError("previous is NULL");
+  EPLB_ASSIGN_OR_RETURN(Placement placement, ReadPrevious(options, topology));
+  return std::make_unique<eplb_plan>(eplb_plan{std::move(placement), std::nullopt});
+}
+
 namespace {
 
 absl::Status CheckCells(const eplb_plan_options& options, const void* load) {
@@ -276,6 +289,17 @@ int32_t eplb_plan_from_estimates(const eplb_plan_options* options, const double*
   return eplb::c::MakePlan<eplb::RealMatrix>(options, load, eplb::Load::FromEstimates, plan);
 }
 
+int32_t eplb_plan_from_maps(const eplb_plan_options* options, eplb_plan** plan) noexcept {
+  return eplb::c::CatchAll([&]() -> absl::Status {
+    if (plan == nullptr) return absl::InvalidArgumentError("plan is NULL");
+    *plan = nullptr;
+    EPLB_ASSIGN_OR_RETURN(const eplb_plan_options read, eplb::c::ReadPlanOptions(options));
+    EPLB_ASSIGN_OR_RETURN(std::unique_ptr<eplb_plan> made, eplb::c::PlanFromMaps(read));
+    *plan = made.release();
+    return absl::OkStatus();
+  });
+}
+
 int32_t eplb_plan_get_sizes(const eplb_plan* plan, eplb_plan_sizes* sizes) noexcept {
   return eplb::c::CatchAll([&]() -> absl::Status {
     EPLB_RETURN_IF_ERROR(eplb::c::CheckPlan(plan));
@@ -310,7 +334,9 @@ int32_t eplb_plan_copy_figures(const eplb_plan* plan, double* balancedness,
     EPLB_RETURN_IF_ERROR(eplb::c::CheckPlan(plan));
     if (!plan->evaluation.has_value()) {
       return absl::FailedPreconditionError(
-          "the plan has no figures: its weights are no load, some are negative or not finite");
+          "the plan has no figures: it was made of maps, or its weights are no load, some are "
+          "negative "
+          "or not finite");
     }
     eplb::c::CopyFigures(plan->evaluation->balancedness, balancedness);
     eplb::c::CopyFigures(plan->evaluation->max_gpu_load, max_gpu_load);

@@ -34,6 +34,9 @@ eplb_plan_options DefaultPlanOptions();
 absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& options,
                                                      const Load& load);
 
+// The placement `previous`. errors: InvalidArgument for shapes and maps that are none.
+absl::StatusOr<std::unique_ptr<eplb_plan>> PlanFromMaps(const eplb_plan_options& options);
+
 }  // namespace eplb::c
 
 #endif  // EPLB_CLIENT_C_PLAN_H_

@@ -1,4 +1,4 @@
-// eplb_count_tokens and eplb_client_route_tokens.
+// eplb_count_tokens, eplb_client_route_tokens and eplb_client_route_split.
 #include "client/tokens.h"
 
 #include <cstdint>
@@ -17,7 +17,11 @@ absl::Status CheckAtLeast(const char* field, int64_t number, int64_t least) {
       absl::StrCat("choices.", field, " is ", number, ", expected at least ", least));
 }
 
-// errors: InvalidArgument naming the field. Pointers are the next checks' matter.
+static_assert(EPLB_INT32 == static_cast<int>(cuda::ExpertIdType::kInt32) &&
+              EPLB_INT64 == static_cast<int>(cuda::ExpertIdType::kInt64));
+
+}  // namespace
+
 absl::StatusOr<cuda::CountArgs> ReadChoices(const eplb_choices* pointer) {
   EPLB_ASSIGN_OR_RETURN(const eplb_choices given, ReadStruct("choices", pointer));
   EPLB_RETURN_IF_ERROR(CheckAtLeast("num_tokens", given.num_tokens, 0));
@@ -43,10 +47,6 @@ absl::StatusOr<cuda::CountArgs> ReadChoices(const eplb_choices* pointer) {
       .out_of_range = counters == nullptr ? nullptr : counters + given.num_experts};
 }
 
-static_assert(EPLB_INT32 == static_cast<int>(cuda::ExpertIdType::kInt32) &&
-              EPLB_INT64 == static_cast<int>(cuda::ExpertIdType::kInt64));
-
-}  // namespace
 }  // namespace eplb::c
 
 extern "C" {
@@ -66,6 +66,26 @@ int32_t eplb_client_route_tokens(const eplb_client* client, int32_t layer,
     EPLB_ASSIGN_OR_RETURN(const eplb::cuda::CountArgs read, eplb::c::ReadChoices(choices));
     return eplb::RouteTokens(client->client.load()->device_tables(), read,
                              {.layer = layer, .first_token = first_token, .slots = slots}, stream);
+  });
+}
+
+int32_t eplb_client_route_split(const eplb_client* client, int32_t layer,
+                                const eplb_choices* choices, const eplb_split* split,
+                                void* slots) noexcept {
+  using eplb::c::Needs;
+  return eplb::c::ReadOnlyCall(client, "route_split", Needs::kConnected, [&]() -> absl::Status {
+    EPLB_ASSIGN_OR_RETURN(const eplb::cuda::CountArgs read, eplb::c::ReadChoices(choices));
+    EPLB_ASSIGN_OR_RETURN(const eplb_split given, eplb::c::ReadStruct("split", split));
+    if (given.own == nullptr) return absl::InvalidArgumentError("split.own is NULL");
+    if (given.num_slots < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("split.num_slots is ", given.num_slots, ", expected at least 0"));
+    }
+    return eplb::RouteBySplit(client->client.load()->placement(), read,
+                              {.layer = layer,
+                               .version = given.version,
+                               .own = {given.own, static_cast<size_t>(given.num_slots)},
+                               .slots = slots});
   });
 }
 

@@ -33,10 +33,9 @@ ByLayer SortByLayer(std::span<const ReplicaTensor> tensors) {
 
 class Planner {
  public:
-  Planner(const Placement& placement, GpuId gpu, ReplicaFlow flow, int64_t staging_bytes,
+  Planner(const Topology& topology, GpuId gpu, ReplicaFlow flow, int64_t staging_bytes,
           int32_t first_row)
-      : placement_(placement),
-        topology_(placement.topology()),
+      : topology_(topology),
         gpu_(gpu),
         flow_(flow),
         staging_bytes_(staging_bytes),
@@ -44,20 +43,30 @@ class Planner {
         used_bytes_(static_cast<size_t>(topology_.num_gpus())),
         num_rows_(static_cast<size_t>(topology_.num_gpus())) {}
 
-  absl::Status AddLayer(LayerId layer, std::span<const ReplicaTensor* const> tensors) {
+  absl::Status AddLayer(const Placement& placement, LayerId layer,
+                        std::span<const ReplicaTensor* const> tensors) {
     for (int32_t expert = 0; expert < topology_.num_experts(); ++expert) {
-      const std::span<const int32_t> slots = placement_.ReplicasOf(layer, ExpertId{expert});
+      const std::span<const int32_t> slots = placement.ReplicasOf(layer, ExpertId{expert});
       for (size_t replica = 1; replica < slots.size(); ++replica) {
-        new_edge_ = true;
-        for (const ReplicaTensor* tensor : tensors) {
-          ReplicaMove move{.tensor = tensor,
-                           .source = SlotId{slots[replica]},
-                           .destination = SlotId{slots[0]},
-                           .replica = static_cast<int32_t>(replica)};
-          if (flow_ == ReplicaFlow::kFromPrimary) std::swap(move.source, move.destination);
-          EPLB_RETURN_IF_ERROR(Add(move));
-        }
+        EPLB_RETURN_IF_ERROR(AddPair({.layer = layer,
+                                      .primary = SlotId{slots[0]},
+                                      .replica = SlotId{slots[replica]},
+                                      .index = static_cast<int32_t>(replica)},
+                                     tensors));
       }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddPair(const ReplicaPair& pair, std::span<const ReplicaTensor* const> tensors) {
+    new_edge_ = true;
+    for (const ReplicaTensor* tensor : tensors) {
+      ReplicaMove move{.tensor = tensor,
+                       .source = pair.replica,
+                       .destination = pair.primary,
+                       .replica = pair.index};
+      if (flow_ == ReplicaFlow::kFromPrimary) std::swap(move.source, move.destination);
+      EPLB_RETURN_IF_ERROR(Add(move));
     }
     return absl::OkStatus();
   }
@@ -119,7 +128,6 @@ class Planner {
 
   static constexpr size_t kNoEdge = std::numeric_limits<size_t>::max();
 
-  const Placement& placement_;
   const Topology& topology_;
   const GpuId gpu_;
   const ReplicaFlow flow_;
@@ -153,9 +161,25 @@ absl::StatusOr<std::vector<ReplicaPost>> PlanReplicaPosts(const Placement& place
                                                           std::span<const ReplicaTensor> tensors,
                                                           ReplicaFlow flow, int64_t staging_bytes,
                                                           int32_t first_row) {
-  Planner planner(placement, gpu, flow, staging_bytes, first_row);
+  Planner planner(placement.topology(), gpu, flow, staging_bytes, first_row);
   for (const auto& [layer, of_layer] : SortByLayer(tensors)) {
-    EPLB_RETURN_IF_ERROR(planner.AddLayer(layer, of_layer));
+    EPLB_RETURN_IF_ERROR(planner.AddLayer(placement, layer, of_layer));
+  }
+  return std::move(planner).Finish();
+}
+
+absl::StatusOr<std::vector<ReplicaPost>> PlanPairPosts(const Topology& slots,
+                                                       std::span<const ReplicaPair> pairs,
+                                                       GpuId gpu,
+                                                       std::span<const ReplicaTensor> tensors,
+                                                       ReplicaFlow flow, int64_t staging_bytes,
+                                                       int32_t first_row) {
+  Planner planner(slots, gpu, flow, staging_bytes, first_row);
+  const ByLayer layers = SortByLayer(tensors);
+  for (const ReplicaPair& pair : pairs) {
+    const auto of_layer = layers.find(pair.layer);
+    if (of_layer == layers.end()) continue;
+    EPLB_RETURN_IF_ERROR(planner.AddPair(pair, of_layer->second));
   }
   return std::move(planner).Finish();
 }
@@ -184,8 +208,9 @@ namespace {
 
 class PostWork {
  public:
-  PostWork(const ReplicaPost& post, ReplicaFlow flow, const EpGroupCall& call)
-      : post_(post), flow_(flow), call_(call), topology_(call.placement.topology()) {}
+  PostWork(const ReplicaPost& post, ReplicaFlow flow, const EpGroupCall& call,
+           const Topology& slots)
+      : post_(post), flow_(flow), call_(call), topology_(slots) {}
 
   // Once this returned, rows from other ranks are in staging.
   absl::Status Bring() const {
@@ -292,8 +317,13 @@ class PostWork {
 
 absl::Status CarryReplicaRows(std::span<const ReplicaPost> posts, ReplicaFlow flow,
                               const EpGroupCall& call) {
+  return CarryReplicaRows(posts, flow, call, call.placement.topology());
+}
+
+absl::Status CarryReplicaRows(std::span<const ReplicaPost> posts, ReplicaFlow flow,
+                              const EpGroupCall& call, const Topology& slots) {
   for (const ReplicaPost& post : posts) {
-    const PostWork work(post, flow, call);
+    const PostWork work(post, flow, call, slots);
     EPLB_RETURN_IF_ERROR(work.Bring());
     EPLB_RETURN_IF_ERROR(work.Apply());
   }

@@ -161,6 +161,29 @@ absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, const Yar
   return absl::OkStatus();
 }
 
+// Per step. With exact splits the windows are batches, each with its own peak.
+absl::StatusOr<double> Backtest::PredictedFall(const ExpectedLoad& expected,
+                                               const Placement& before, const Placement& after,
+                                               const BacktestInput& input) const {
+  const auto fall = [&](const Load& load) -> absl::StatusOr<double> {
+    EPLB_ASSIGN_OR_RETURN(const Evaluation now,
+                          EvaluateSplit(load, before, options_.split, input.speeds));
+    EPLB_ASSIGN_OR_RETURN(const Evaluation then,
+                          EvaluateSplit(load, after, options_.split, input.speeds));
+    return now.peak_load - then.peak_load;
+  };
+  if (options_.split == SplitMode::kEqual) {
+    EPLB_ASSIGN_OR_RETURN(const double tokens, fall(expected.load));
+    return Finite(tokens / expected.num_steps);
+  }
+  double sum = 0;
+  for (const Load& window : expected.recent) {
+    EPLB_ASSIGN_OR_RETURN(const double tokens, fall(window));
+    sum += tokens;
+  }
+  return Finite(sum / (steps_per_window_ * static_cast<double>(expected.recent.size())));
+}
+
 absl::Status Backtest::Decide(Shadow& shadow, std::span<const SeenWindow> windows,
                               const BacktestInput& input) const {
   if (shadow.windows_since_decision >= 0) ++shadow.windows_since_decision;
@@ -184,10 +207,7 @@ absl::Status Backtest::Decide(Shadow& shadow, std::span<const SeenWindow> window
                                                                 .abandoned = input.abandoned}));
   shadow.promise.reset();
   if (after == before) return absl::OkStatus();
-  const SeenWindow estimate{std::make_shared<const Load>(expected.load), 1};
-  EPLB_ASSIGN_OR_RETURN(const Evaluation now, Evaluated(estimate, before, input));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation then, Evaluated(estimate, after, input));
-  const double tokens = (now.peak_load - then.peak_load) / expected.num_steps;
+  EPLB_ASSIGN_OR_RETURN(const double tokens, PredictedFall(expected, before, after, input));
   if (tokens <= 0) return absl::OkStatus();
   shadow.promise = {.before = before, .after = after, .tokens_per_step = tokens};
   EPLB_ASSIGN_OR_RETURN(const MigrationCost migration, PriceMigration(before, after, input.costs));

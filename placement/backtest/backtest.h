@@ -118,6 +118,8 @@ class Backtest {
                       const BacktestInput& input) const;
   absl::StatusOr<Evaluation> Evaluated(const SeenWindow& window, const Placement& placement,
                                        const BacktestInput& input) const;
+  absl::StatusOr<double> PredictedFall(const ExpectedLoad& expected, const Placement& before,
+                                       const Placement& after, const BacktestInput& input) const;
   LearnedGate GateOf(const Shadow& shadow) const;
   void Choose();
 

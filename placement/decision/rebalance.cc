@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 
 #include "base/status_macros.h"
-#include "placement/evaluate.h"
+#include "placement/split/batch_split.h"
 
 namespace eplb {
 namespace {
@@ -185,9 +185,27 @@ bool Earns(const LearnedGate& gate, double predicted, double replicas, const Gai
   return saved > 0 && saved > gate.times * price.migration;
 }
 
+absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,
+                                            const Placement& placement) {
+  if (input.split == SplitMode::kEqual || input.recent.empty()) {
+    return EvaluateSplit(input.load, placement, input.split);
+  }
+  Evaluation sum;
+  double balancedness = 0;
+  double peak_load = 0;
+  for (const Load& window : input.recent) {
+    EPLB_ASSIGN_OR_RETURN(sum, EvaluateSplit(window, placement, input.split));
+    balancedness += sum.mean_balancedness / static_cast<double>(input.recent.size());
+    peak_load = Finite(peak_load + sum.peak_load);
+  }
+  sum.mean_balancedness = balancedness;
+  sum.peak_load = peak_load;
+  return sum;
+}
+
 absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input) {
-  EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(input.load, input.incumbent));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(input.load, input.candidate));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation before, EvaluateExpected(input, input.incumbent));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation after, EvaluateExpected(input, input.candidate));
   const double gain = before.peak_load > 0 ? Finite(1 - after.peak_load / before.peak_load) : 0;
   const std::string how_far =
       absl::StrFormat("%.1f %% (balancedness %.3f -> %s)", 100 * std::abs(gain),

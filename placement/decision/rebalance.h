@@ -4,6 +4,7 @@
 #define EPLB_PLACEMENT_DECISION_REBALANCE_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -11,6 +12,7 @@
 #include "placement/decision/cost.h"
 #include "placement/decision/prediction.h"
 #include "placement/decision/track_record.h"
+#include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 
@@ -50,9 +52,18 @@ struct RebalanceInput {
   const Costs& costs;
   const TrackRecord& record;             // looked at when the costs are priced
   const LearnedGate* learned = nullptr;  // it decides in the place of the record's trials
+  // With kBatch peaks are those that exact splits leave: of each window of `recent`, summed, which
+  // `num_steps` then counts the steps of; of `load` as one batch where there is none.
+  SplitMode split = SplitMode::kEqual;
+  std::span<const Load> recent = {};
   // What earlier predictions turned out to be; without it what is computed on `load` is shown.
   const PredictionRecord* predictions = nullptr;
 };
+
+// The placement under what the input expects, as its job splits tokens: peaks summed and
+// balancedness averaged over the windows. errors: those of EvaluateSplit.
+absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,
+                                            const Placement& placement);
 
 // What a decision came down to.
 enum class RebalanceRule {

@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
 #include "base/status_macros.h"
 #include "placement/align.h"
 #include "placement/policies/balanced_policy.h"
@@ -206,24 +204,6 @@ void OfferSteps(const Domain& domain, SlotRow incumbent, const OfferedSteps& ste
   }
 }
 
-// Copies into all GPUs and the most into one, from one layout to another.
-std::pair<int32_t, int32_t> CopiesBetween(const Domain& domain, SlotRow from, SlotRow to) {
-  int32_t sum = 0;
-  int32_t most = 0;
-  size_t first = 0;
-  for (const int32_t slots : domain.slots) {
-    const SlotRow had = from.subspan(first, static_cast<size_t>(slots));
-    int32_t copies = 0;
-    for (const int32_t expert : to.subspan(first, static_cast<size_t>(slots))) {
-      copies += std::find(had.begin(), had.end(), expert) == had.end() ? 1 : 0;
-    }
-    sum += copies;
-    most = std::max(most, copies);
-    first += static_cast<size_t>(slots);
-  }
-  return {sum, most};
-}
-
 class IncrementalPolicy final : public Policy {
  public:
   explicit IncrementalPolicy(const IncrementalOptions& options) : options_(options) {}
@@ -232,7 +212,7 @@ class IncrementalPolicy final : public Policy {
 
   absl::StatusOr<Placement> Solve(const PolicyInput& input) const override {
     const Topology& topology = input.topology;
-    EPLB_RETURN_IF_ERROR(CheckInput(input));
+    EPLB_RETURN_IF_ERROR(CheckShapes(input));
     const Placement previous =
         input.previous == nullptr ? Placement::Static(topology) : *input.previous;
     const GpuSpeeds speeds =
@@ -266,26 +246,6 @@ class IncrementalPolicy final : public Policy {
   }
 
  private:
-  static absl::Status CheckInput(const PolicyInput& input) {
-    const Topology& topology = input.topology;
-    if (input.previous != nullptr) {
-      EPLB_RETURN_IF_ERROR(
-          CheckSameTopology("previous", input.previous->topology(), "next", topology));
-    }
-    const auto check = [&](const char* name, const Load& load) {
-      if (load.num_layers() == topology.num_layers() &&
-          load.num_experts() == topology.num_experts()) {
-        return absl::OkStatus();
-      }
-      return absl::InvalidArgumentError(absl::StrCat(
-          name, " has ", load.num_layers(), " layers x ", load.num_experts(),
-          " experts, the topology has ", topology.num_layers(), " x ", topology.num_experts()));
-    };
-    EPLB_RETURN_IF_ERROR(check("load", input.load));
-    for (const Load& window : input.recent) EPLB_RETURN_IF_ERROR(check("recent window", window));
-    return absl::OkStatus();
-  }
-
   // Loads and affinities of a layer; no affinities where the incumbent keeps none.
   static void SetLayer(const PolicyInput& input, Hierarchy hierarchy, SlotRow incumbent,
                        int32_t layer, Frame& frame) {
@@ -324,8 +284,8 @@ class IncrementalPolicy final : public Policy {
       steps.spread = false;
       OfferSteps(domain, incumbent, steps, input.abandoned, contest);
     }
-    const auto [copies, most] = CopiesBetween(domain, before, balanced);
-    if (most <= budget) contest.Offer(balanced, copies);
+    const LayoutCopies copies = CopiesBetween(domain, before, balanced);
+    if (copies.most <= budget) contest.Offer(balanced, copies.sum);
     return contest.best();
   }
 

@@ -9,6 +9,7 @@
 #include "placement/policies/auto_policy.h"
 #include "placement/policies/balanced_policy.h"
 #include "placement/policies/deepseek_policy.h"
+#include "placement/policies/flow_policy.h"
 #include "placement/policies/incremental_policy.h"
 
 namespace eplb {
@@ -22,7 +23,7 @@ struct PolicyRow {
 
 constexpr PolicyRow kPolicies[] = {
     {kDefaultPolicyName,
-     {.tried_for_equal = TriedFor::kLater, .tried_for_batch = TriedFor::kLater},
+     {.tried_for_equal = TriedFor::kLater},
      [](const PolicyOptions& options) {
        return MakeBalancedPolicy({.hierarchy = options.hierarchy,
                                   .effort = options.effort,
@@ -37,7 +38,7 @@ constexpr PolicyRow kPolicies[] = {
     {kIncrementalPolicyName,
      {.needs_previous = true,
       .tried_for_equal = TriedFor::kFirst,
-      .tried_for_batch = TriedFor::kFirst},
+      .tried_for_batch = TriedFor::kLater},
      [](const PolicyOptions& options) {
        return MakeIncrementalPolicy({.hierarchy = options.hierarchy,
                                      .effort = options.effort,
@@ -48,6 +49,14 @@ constexpr PolicyRow kPolicies[] = {
      {.chooses = true},
      [](const PolicyOptions& options) {
        return MakeAutoPolicy({.hierarchy = options.hierarchy,
+                              .effort = options.effort,
+                              .allow_duplicates = options.allow_duplicates,
+                              .max_moves_per_gpu = options.max_moves_per_gpu});
+     }},
+    {kSplitPolicyName,
+     {.tried_for_batch = TriedFor::kFirst},
+     [](const PolicyOptions& options) {
+       return MakeFlowPolicy({.hierarchy = options.hierarchy,
                               .effort = options.effort,
                               .allow_duplicates = options.allow_duplicates,
                               .max_moves_per_gpu = options.max_moves_per_gpu});

@@ -47,6 +47,8 @@ inline constexpr std::string_view kDefaultPolicyName = "balanced";
 // Of the daemon. A job decides again and again, on a load that has changed by the time it switches:
 // about the balancedness of `balanced` at a seventh of the bytes (docs/choosing-a-policy.md).
 inline constexpr std::string_view kServicePolicyName = "incremental";
+// Of jobs that split every batch exactly (SplitMode::kBatch).
+inline constexpr std::string_view kSplitPolicyName = "flow";
 // A few moves at a time, each of which pays.
 inline constexpr std::string_view kIncrementalPolicyName = "incremental";
 // Chooses by a back-test on the job's own windows.

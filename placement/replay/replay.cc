@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "base/status_macros.h"
 #include "placement/align.h"
@@ -151,7 +152,8 @@ class Replayer {
                                                  .previous = &in_force_,
                                                  .split = options_.split,
                                                  .recent = recent}));
-    return Weigh(expected.load, expected.num_steps, steps, std::move(candidate), nullptr, row);
+    return Weigh({expected.load, expected.num_steps, recent, steps}, std::move(candidate), nullptr,
+                 row);
   }
 
   // As the daemon: each window is a part of the back-test, and may be followed by a decision.
@@ -170,15 +172,24 @@ class Replayer {
     }
     const size_t first = static_cast<size_t>(t) - answer->expected.recent.size();
     const auto steps = trace_.steps.subspan(first, answer->expected.recent.size());
-    EPLB_RETURN_IF_ERROR(Weigh(answer->expected.load, answer->expected.num_steps, steps,
+    const ExpectedLoad& expected = answer->expected;
+    EPLB_RETURN_IF_ERROR(Weigh({expected.load, expected.num_steps, expected.recent, steps},
                                std::move(answer->placement), &answer->gate, row));
     const std::string text = BacktestText(planner_->backtest);
     if (!text.empty()) absl::StrAppend(&row.reason, "; ", text);
     return absl::OkStatus();
   }
 
-  absl::Status Weigh(const Load& load, double num_steps, std::span<const StepRange> steps,
-                     Placement candidate, const LearnedGate* learned, ReplayRow& row) {
+  struct Basis {  // of a decision
+    const Load& load;
+    double num_steps = 1;  // that it stands for
+    std::span<const Load> recent;
+    std::span<const StepRange> steps;  // of these windows
+  };
+  absl::Status Weigh(const Basis& basis, Placement candidate, const LearnedGate* learned,
+                     ReplayRow& row) {
+    const std::span<const StepRange> steps = basis.steps;
+    const bool batch = options_.split == SplitMode::kBatch;
     const std::string range =
         absl::StrCat("steps ", steps.front().first, "..", steps.back().last, ": ");
     if (candidate == in_force_) {
@@ -186,10 +197,19 @@ class Replayer {
       row.reason = absl::StrCat(range, "kept, the policy changes nothing");
       return absl::OkStatus();
     }
+    if (batch && learned == nullptr) {
+      EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision,
+                            WeighSplit(basis.recent, steps, candidate));
+      row.rule = decision.rule;
+      row.reason = absl::StrCat(range, decision.reason);
+      if (decision.rebalance) Adopt(std::move(candidate), decision, range, row);
+      return absl::OkStatus();
+    }
     Costs costs = options_.costs;
     costs.horizon_steps = StepsIn(steps, options_.horizon_windows);
-    RebalanceInput input{.load = load,
-                         .num_steps = num_steps,
+    const auto seen = static_cast<double>(StepsIn(steps, std::ssize(steps)));
+    RebalanceInput input{.load = basis.load,
+                         .num_steps = batch ? seen : basis.num_steps,
                          .incumbent = in_force_,
                          .candidate = candidate,
                          .min_gain = options_.min_gain,
@@ -197,6 +217,8 @@ class Replayer {
                          .costs = costs,
                          .record = record_,
                          .learned = learned,
+                         .split = options_.split,
+                         .recent = basis.recent,
                          .predictions = &predictions_};
     EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision, EvaluateRebalance(input));
     row.prediction =
@@ -207,8 +229,70 @@ class Replayer {
     }
     row.rule = decision.rule;
     row.reason = absl::StrCat(range, decision.reason);
-    if (!costs.priced()) return absl::OkStatus();
+    // The account is one of equal shares.
+    if (!costs.priced() || batch) return absl::OkStatus();
     return ConsiderReturn(input, range, row, candidate);
+  }
+
+  // EvaluateRebalance for jobs that split by batch: the peaks are those of exact splits of the
+  // recent windows, each as one batch. With prices they have to be lower by more seconds than the
+  // migration takes, over the horizon; without one over as many steps as were looked at.
+  absl::StatusOr<RebalanceDecision> WeighSplit(std::span<const Load> recent,
+                                               std::span<const StepRange> steps,
+                                               const Placement& candidate) const {
+    EPLB_ASSIGN_OR_RETURN(const SplitFigures before, FiguresOf(recent, in_force_));
+    EPLB_ASSIGN_OR_RETURN(const SplitFigures after, FiguresOf(recent, candidate));
+    const double gain = before.peak > 0 ? Finite(1 - after.peak / before.peak) : 0;
+    const std::string how_far =
+        absl::StrFormat("%.1f %% (balancedness %.3f -> %.3f)", 100 * std::abs(gain),
+                        before.balancedness, after.balancedness);
+    const std::string would = absl::StrCat("kept, the peak GPU load of exact splits would ",
+                                           gain < 0 ? "rise " : "fall ", how_far);
+    RebalanceDecision decision;
+    if (gain <= 0 || gain < options_.min_gain) {
+      decision.reason = would;
+      if (gain > 0) {
+        absl::StrAppendFormat(&decision.reason, ", less than min_gain, %.1f %%",
+                              100 * options_.min_gain);
+      }
+      return decision;
+    }
+    EPLB_ASSIGN_OR_RETURN(decision.migration, PriceMigration(in_force_, candidate, options_.costs));
+    decision.rule = RebalanceRule::kPays;
+    decision.rebalance = true;
+    decision.reason = absl::StrCat("rebalance: the peak GPU load of exact splits falls ", how_far);
+    if (!options_.costs.priced()) return decision;
+    const auto seen = static_cast<double>(StepsIn(steps, static_cast<int64_t>(steps.size())));
+    const double horizon = options_.horizon_windows > 0
+                               ? static_cast<double>(StepsIn(steps, options_.horizon_windows))
+                               : seen;
+    const double saved = Finite((before.peak - after.peak) * options_.costs.token_seconds / seen -
+                                ReplicaSecondsPerStep(candidate, options_.costs) +
+                                ReplicaSecondsPerStep(in_force_, options_.costs)) *
+                         horizon;
+    if (saved > decision.migration.seconds) return decision;
+    decision.rebalance = false;
+    decision.rule = RebalanceRule::kCost;
+    decision.reason =
+        absl::StrCat(would, ", which saves ", SecondsText(std::max(0.0, saved)), " for ",
+                     SecondsText(decision.migration.seconds), " of migration", kSeeCosts);
+    return decision;
+  }
+
+  struct SplitFigures {
+    double peak = 0;          // summed over windows and layers
+    double balancedness = 0;  // mean over windows
+  };
+  static absl::StatusOr<SplitFigures> FiguresOf(std::span<const Load> windows,
+                                                const Placement& placement) {
+    SplitFigures figures;
+    for (const Load& window : windows) {
+      EPLB_ASSIGN_OR_RETURN(const Evaluation split,
+                            EvaluateSplit(window, placement, SplitMode::kBatch));
+      figures.peak += split.peak_load;
+      figures.balancedness += split.mean_balancedness / static_cast<double>(windows.size());
+    }
+    return figures;
   }
 
   absl::Status ConsiderReturn(const RebalanceInput& input, const std::string& range, ReplayRow& row,

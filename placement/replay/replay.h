@@ -31,7 +31,7 @@ struct ReplayOptions {
                                 // (1 - decay) * window, oldest first
   double min_gain = 0.05;
   int32_t latency = 0;  // windows that a decision waits for until it is in force: 0 or 1
-  // Of what is measured, each window as one batch; decisions assume equal shares.
+  // Of what is measured, of the policy's objective and of the decision, each window as one batch.
   SplitMode split = SplitMode::kEqual;
   PolicyOptions chosen;         // of a policy that chooses: what its candidates are told
   Costs costs;                  // horizon_steps is not looked at, but
@@ -97,12 +97,13 @@ using ReplayProgress = std::function<void(int64_t window)>;
 //
 // Window 0 runs Placement::Static(topology). Before every options.every-th window the policy is
 // asked, with the last options.history windows, and its answer, aligned to the placement in force,
-// is put in force when EvaluateRebalance says so. Nothing before window t depends on windows >= t.
-// Every number is finite.
-// errors: InvalidArgument for options out of range, no window, windows of another shape than the
-// topology, a steps range that is empty, a history whose sum overflows, bytes that sum to more than
-// 2^63-1; what the policy refuses, with its name and the window. threads: safe, no state;
-// `progress` is called on the caller's.
+// is put in force when EvaluateRebalance says so; with exact splits when the least peaks of the
+// same windows fall by min_gain and, with prices, by more seconds than the migration takes. Nothing
+// before window t depends on windows >= t. Every number is finite. errors: InvalidArgument for
+// options out of range, no window, windows of another shape than the topology, a steps range that
+// is empty, a history whose sum overflows, bytes that sum to more than 2^63-1; what the policy
+// refuses, with its name and the window. threads: safe, no state; `progress` is called on the
+// caller's.
 absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& topology,
                                     const Policy& policy, const ReplayOptions& options,
                                     const ReplayProgress& progress = {});

@@ -44,4 +44,21 @@ Domain DomainOf(const Topology& topology, const GpuSpeeds& speeds, int32_t first
   return domain;
 }
 
+LayoutCopies CopiesBetween(const Domain& domain, std::span<const int32_t> from,
+                           std::span<const int32_t> to) {
+  LayoutCopies copies;
+  size_t first = 0;
+  for (const int32_t slots : domain.slots) {
+    const auto had = from.subspan(first, static_cast<size_t>(slots));
+    int32_t into = 0;
+    for (const int32_t expert : to.subspan(first, static_cast<size_t>(slots))) {
+      into += std::find(had.begin(), had.end(), expert) == had.end() ? 1 : 0;
+    }
+    copies.sum += into;
+    copies.most = std::max(copies.most, into);
+    first += static_cast<size_t>(slots);
+  }
+  return copies;
+}
+
 }  // namespace eplb

@@ -4,6 +4,7 @@
 #define EPLB_PLACEMENT_SEARCH_DOMAIN_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "placement/gpu_speeds.h"
@@ -43,6 +44,15 @@ struct Domain {
 
 // The usable GPUs first .. end - 1 of a topology, without loads.
 Domain DomainOf(const Topology& topology, const GpuSpeeds& speeds, int32_t first, int32_t end);
+
+// Copies into all GPUs and the most into one, from one layout (experts by slot, GPU by GPU) to
+// another.
+struct LayoutCopies {
+  int32_t sum = 0;
+  int32_t most = 0;
+};
+LayoutCopies CopiesBetween(const Domain& domain, std::span<const int32_t> from,
+                           std::span<const int32_t> to);
 
 }  // namespace eplb
 

@@ -21,6 +21,16 @@ struct GpuSet {
     return set;
   }
 
+  // 0 .. num_gpus - 1.
+  EPLB_HOST_DEVICE static GpuSet All(int32_t num_gpus) {
+    GpuSet set;
+    for (int i = 0; i < kWords; ++i) {
+      const int32_t left = num_gpus - 64 * i;
+      set.words[i] = left >= 64 ? ~uint64_t{0} : left > 0 ? Bit(left) - 1 : 0;
+    }
+    return set;
+  }
+
   EPLB_HOST_DEVICE bool empty() const {
     uint64_t any = 0;
     for (int i = 0; i < kWords; ++i) any |= words[i];
@@ -31,6 +41,14 @@ struct GpuSet {
   EPLB_HOST_DEVICE void Remove(int32_t gpu) { words[gpu / 64] &= ~Bit(gpu); }
   EPLB_HOST_DEVICE void AddAll(const GpuSet& other) {
     for (int i = 0; i < kWords; ++i) words[i] |= other.words[i];
+  }
+  // Of one word without a branch, which processors would mispredict.
+  EPLB_HOST_DEVICE void AddAllIf(bool condition, const GpuSet& other) {
+    if constexpr (kWords == 1) {
+      words[0] |= other.words[0] & (condition ? ~uint64_t{0} : 0);
+    } else if (condition) {
+      AddAll(other);
+    }
   }
   EPLB_HOST_DEVICE void KeepOnly(const GpuSet& other) {
     for (int i = 0; i < kWords; ++i) words[i] &= other.words[i];
@@ -57,6 +75,13 @@ struct GpuSet {
     return -1;
   }
   EPLB_HOST_DEVICE int32_t Lowest() const { return LowestInBoth(*this); }
+  // Calls with every member, rising. `visit` may change this set: members at the call count.
+  template <class Work>
+  EPLB_HOST_DEVICE void Visit(const Work& visit) const {
+    for (int i = 0; i < kWords; ++i) {
+      for (uint64_t left = words[i]; left != 0; left &= left - 1) visit(64 * i + LowestBit(left));
+    }
+  }
 
  private:
   EPLB_HOST_DEVICE static uint64_t Bit(int32_t gpu) { return uint64_t{1} << (gpu % 64); }

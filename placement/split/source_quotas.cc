@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
@@ -52,8 +53,6 @@ class Transport {
       rest_.tokens[gpu] = counts[gpu * num_experts + Position(expert)];
     }
   }
-  std::span<const int64_t> tokens() const { return rest_.tokens; }
-  std::span<const int64_t> quotas() const { return rest_.quotas; }
 
   void Run() {
     for (size_t i = 0; i < slots_.size(); ++i) {
@@ -99,20 +98,22 @@ class Transport {
   Rest rest_;
 };
 
-int64_t SumOf(std::span<const int64_t> numbers) {
-  int64_t sum = 0;
-  for (const int64_t number : numbers) sum += number;
-  return sum;
-}
-
-absl::Status CheckExpert(const SplitBatch& batch, int32_t expert, const Transport& transport) {
-  for (const int64_t count : transport.tokens()) {
-    if (count < 0) return Wrong(batch, expert, absl::StrCat(count, " tokens of a source"));
+// [E], of all sources; row by row, as `counts` lies in memory.
+absl::StatusOr<std::vector<int64_t>> TokensOfExperts(const SplitBatch& batch,
+                                                     std::span<const int64_t> counts,
+                                                     int32_t num_experts) {
+  std::vector<int64_t> tokens(Position(num_experts));
+  for (size_t row = 0; row < counts.size(); row += tokens.size()) {
+    for (size_t expert = 0; expert < tokens.size(); ++expert) {
+      const int64_t count = counts[row + expert];
+      if (count < 0) {
+        return Wrong(batch, static_cast<int32_t>(expert),
+                     absl::StrCat(count, " tokens of a source"));
+      }
+      tokens[expert] += count;
+    }
   }
-  const int64_t tokens = SumOf(transport.tokens());
-  const int64_t quotas = SumOf(transport.quotas());
-  if (tokens == quotas) return absl::OkStatus();
-  return Wrong(batch, expert, absl::StrCat(tokens, " tokens, its quotas sum to ", quotas));
+  return tokens;
 }
 
 }  // namespace
@@ -126,11 +127,25 @@ absl::Status OwnQuotas(const SplitBatch& batch, std::span<const int64_t> counts,
     return absl::InvalidArgumentError(
         absl::StrCat("source ", source.value, " is not in 0..", topology.num_gpus() - 1));
   }
+  const std::span<const int64_t> mine = counts.subspan(
+      Position(source.value) * Position(topology.num_experts()), Position(topology.num_experts()));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens,
+                        TokensOfExperts(batch, counts, topology.num_experts()));
   std::vector<int64_t> result(own.size());
   for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
+    const auto slots = batch.placement.ReplicasOf(batch.layer, ExpertId{expert});
+    int64_t quotas = 0;
+    for (const int32_t slot : slots) quotas += batch.quotas[Position(slot)];
+    if (tokens[Position(expert)] != quotas) {
+      return Wrong(batch, expert,
+                   absl::StrCat(tokens[Position(expert)], " tokens, its quotas sum to ", quotas));
+    }
+    if (slots.size() == 1) {  // most experts
+      result[Position(slots.front())] = mine[Position(expert)];
+      continue;
+    }
     Transport transport(batch, expert, source, result);
     transport.SetTokens(counts, expert);
-    EPLB_RETURN_IF_ERROR(CheckExpert(batch, expert, transport));
     transport.Run();
   }
   std::copy(result.begin(), result.end(), own.begin());

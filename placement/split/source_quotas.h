@@ -25,7 +25,8 @@ struct SplitBatch {
 // tokens leave their GPU, nor, among those, their node (distances form a tree). counts: [G, E], row
 // by row, tokens of each source. own: [S], written on success; those of an expert sum to the
 // source's tokens. errors: InvalidArgument naming the expert: another number of counts or quotas, a
-// negative count, counts that do not sum to the expert's quotas. cost: O(E * G + S). threads: safe,
+// negative count, counts that do not sum to the expert's quotas. cost: O(E * G + S), and
+// for each expert with several slots a pass over its column of `counts`. threads: safe,
 // no state.
 absl::Status OwnQuotas(const SplitBatch& batch, std::span<const int64_t> counts, GpuId source,
                        std::span<int64_t> own);

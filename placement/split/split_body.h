@@ -7,10 +7,11 @@
 // max-flow/min-cut with integer capacities the largest such T over all Q is reached.
 // Method: Newton on these cuts (Dinkelbach), in integers throughout. For a trial T, which starts at
 // a lower bound, push what GPUs have above floor(T * speed) along shortest paths of experts to GPUs
-// with room (Dinic's phases on sets of GPUs). If some is left, the GPUs that can still be reached
-// from it are a set Q that T violates: raise T to the least that Q allows, and go on.
-// Every step depends on the input alone and no number is rounded, so that CPU and GPU, any machine
-// and any number of threads give the same quotas.
+// with room: phases of Dinic, on sets of GPUs by their distance from room. GPUs above T that have
+// no path to room reach a set Q that T violates: raise T to the least that Q allows, and go on with
+// the tokens where they are. At last the tokens that a lower T moved for nothing return. Every step
+// depends on the input alone and no number is rounded, so that CPU and GPU, any machine and any
+// number of threads give the same quotas.
 #ifndef EPLB_PLACEMENT_SPLIT_SPLIT_BODY_H_
 #define EPLB_PLACEMENT_SPLIT_SPLIT_BODY_H_
 
@@ -18,6 +19,7 @@
 
 #include "base/host_device.h"
 #include "placement/split/gpu_set.h"
+#include "placement/split/split_tables.h"
 
 namespace eplb {
 
@@ -37,58 +39,49 @@ EPLB_HOST_DEVICE inline bool IsBelow(const SplitPeak& a, const SplitPeak& b) {
   return a.tokens * b.speed < b.tokens * a.speed;
 }
 
+// Of equal ones that with the lower speed: in whatever order peaks are compared, one result.
+EPLB_HOST_DEVICE inline SplitPeak LargerPeak(const SplitPeak& a, const SplitPeak& b) {
+  if (IsBelow(a, b)) return b;
+  return IsBelow(b, a) || a.speed <= b.speed ? a : b;
+}
+
 // The most tokens that a GPU of this speed does within the peak.
 EPLB_HOST_DEVICE inline int64_t TokensWithin(const SplitPeak& peak, int64_t speed) {
   return peak.speed == 1 ? peak.tokens * speed : peak.tokens * speed / peak.speed;
 }
 
-// One layer of a placement: views into memory of the CPU or of the GPU. An expert that several GPUs
-// hold is `replicated` and has a part for each of them; the others are fixed.
-struct SplitLayer {
-  int32_t num_gpus = 0;
-  int32_t num_slots = 0;
-  int32_t num_replicated = 0;
-  bool equal_speeds = true;               // of the usable GPUs: then each is 1
-  const int64_t* speed = nullptr;         // [G], 0: unusable
-  const int32_t* first_fixed = nullptr;   // [G + 1] into fixed_expert
-  const int32_t* fixed_expert = nullptr;  // GPU by GPU
-  const int32_t* expert = nullptr;        // [num_replicated]
-  const int32_t* num_replicas = nullptr;  // [num_replicated], slots
-  const int32_t* first_part = nullptr;    // [num_replicated + 1] into the parts
-  const int32_t* part_gpu = nullptr;      // by part, rising within an expert
-  const int32_t* part_slots = nullptr;    // by part, slots of the expert on this GPU
-  const int32_t* part_before = nullptr;   // by part, slots of the expert in earlier parts
-  const int32_t* part_expert = nullptr;   // by part, index in `expert`
-  const int32_t* first_on_gpu = nullptr;  // [G + 1] into gpu_part
-  const int32_t* gpu_part = nullptr;      // parts, GPU by GPU
-  const int32_t* slot_expert = nullptr;   // [S], -1: none
-  const int32_t* slot_part = nullptr;     // [S], -1: its expert is fixed
-  const int32_t* slot_among = nullptr;    // [S], slots of the expert on this GPU
-  const int32_t* slot_place = nullptr;    // [S], how many of them are before this one
-};
-
 // Scratch memory of one layer.
 template <int kWords>
 struct SplitScratch {
   int64_t* part_tokens = nullptr;     // by part
+  int64_t* equal = nullptr;           // by part, its tokens of equal shares
+  int64_t* each = nullptr;            // [num_replicated], tokens of each slot at equal shares
+  int64_t* rest = nullptr;            // [num_replicated], and how many slots have one more
   int64_t* fixed = nullptr;           // [G]
   int64_t* room = nullptr;            // [G]
-  GpuSet<kWords>* reach = nullptr;    // [G], the GPUs that its tokens could go to
   GpuSet<kWords>* holders = nullptr;  // [num_replicated]
-  GpuSet<kWords>* levels = nullptr;   // [G + 1]
+  GpuSet<kWords>* active = nullptr;   // [num_replicated], the holders with tokens of the expert
+  GpuSet<kWords>* levels = nullptr;   // [G + 1], GPUs by their distance from room
   int32_t* path = nullptr;            // [G + 1], GPUs
   int32_t* path_part = nullptr;       // [G + 1], the part that tokens leave at each step
 };
 
 // Who works on a layer: one thread, or the lanes of a warp. ForEach calls with every index once and
-// returns when all have; Sum, Union and Peak give every member the same result.
+// returns when all have; Add adds to a number that others add to; Sum, Max, Union and Largest
+// give every member the same result.
 struct OneThread {
   static constexpr bool leader() { return true; }
   template <class Work>
   EPLB_HOST_DEVICE void ForEach(int32_t count, const Work& work) const {
     for (int32_t i = 0; i < count; ++i) work(i);
   }
+  template <int kWords, class Work>
+  EPLB_HOST_DEVICE void ForEachIn(const GpuSet<kWords>& set, const Work& work) const {
+    set.Visit(work);
+  }
+  EPLB_HOST_DEVICE void Add(int64_t& sum, int64_t value) const { sum += value; }
   EPLB_HOST_DEVICE int64_t Sum(int64_t value) const { return value; }
+  EPLB_HOST_DEVICE int64_t Max(int64_t value) const { return value; }
   template <int kWords>
   EPLB_HOST_DEVICE GpuSet<kWords> Union(const GpuSet<kWords>& set) const {
     return set;
@@ -118,46 +111,58 @@ class SplitBody {
   EPLB_HOST_DEVICE void FindHolders() {
     team_.ForEach(layer_.num_replicated, [this](int32_t expert) {
       Set holders = Set::None();
-      for (int32_t part = layer_.first_part[expert]; part < layer_.first_part[expert + 1]; ++part) {
-        holders.Add(layer_.part_gpu[part]);
+      for (int32_t i = layer_.first_of_expert[expert]; i < layer_.first_of_expert[expert + 1];
+           ++i) {
+        holders.Add(layer_.expert_gpu[i]);
       }
       scratch_.holders[expert] = holders;
     });
   }
 
-  // Leaves the parts with the split: none of a GPU's sums is above its share of the least peak,
-  // plus `slack` / kSplitSlackUnit of it. Starts from equal shares and moves only what is above
-  // that.
-  EPLB_HOST_DEVICE LeastPeak<kWords> Solve(const int64_t* counts, int64_t slack) {
+  // The least peak alone: the parts are left with a split within it, which moved more than it
+  // needs.
+  EPLB_HOST_DEVICE LeastPeak<kWords> FindPeak(const int64_t* counts) {
     counts_ = counts;
     LeastPeak<kWords> least = LowerBound();
     ShareEqually();
-    bool moved_for_less = false;  // more was moved than the least peak asks for
-    while (!Push(least.peak, 0)) {
+    MakeRoom(least.peak, 0, [this](int32_t gpu) { return scratch_.room[gpu]; });
+    raised_ = false;
+    while (!over_.empty()) {
+      if (FindLevels()) {
+        if (team_.leader()) PushPhase();
+        ShareChanges();
+        continue;
+      }
+      const SplitPeak before = least.peak;
       least = {.peak = PeakOf(reached_, TokensOnlyIn(reached_)), .tight = reached_};
-      moved_for_less = true;
+      raised_ = true;
+      Raise(before, least.peak, 0);
     }
-    if (moved_for_less || slack > 0) {
-      ShareEqually();
-      (void)Push(least.peak, slack);
-    }
+    return least;
+  }
+
+  // Leaves the parts with the split: none of a GPU's sums is above its share of the least peak,
+  // plus `slack` / kSplitSlackUnit of it. If the lower bound was the peak and there is no slack,
+  // only tokens above the peak moved from equal shares, along shortest paths; else no token can
+  // return from a part that has more than equal shares to one that has less.
+  EPLB_HOST_DEVICE LeastPeak<kWords> Solve(const int64_t* counts, int64_t slack) {
+    const LeastPeak<kWords> least = FindPeak(counts);
+    if (slack > 0) Raise(least.peak, least.peak, slack);
+    if ((raised_ || slack > 0) && team_.leader()) Return();
+    team_.Sync();
     return least;
   }
 
   // quotas: [S]. The slots of an expert on one GPU take equal shares.
   EPLB_HOST_DEVICE void WriteQuotas(int64_t* quotas) {
-    team_.ForEach(layer_.num_slots, [this, quotas](int32_t slot) {
-      const int32_t expert = layer_.slot_expert[slot];
-      const int32_t part = layer_.slot_part[slot];
-      int64_t tokens = 0;
-      if (part >= 0) {
-        tokens = scratch_.part_tokens[part];
-      } else if (expert >= 0) {
-        tokens = counts_[expert];
-      }
+    const int64_t* const from[2] = {counts_, scratch_.part_tokens};  // a select without a branch
+    team_.ForEach(layer_.num_slots, [&](int32_t slot) {
       const int32_t among = layer_.slot_among[slot];
-      if (among > 1) {
-        tokens = tokens / among + (layer_.slot_place[slot] < tokens % among ? 1 : 0);
+      int64_t tokens = from[layer_.slot_is_part[slot]][layer_.slot_index[slot]];
+      if (among != 1) {
+        const int64_t each = among == 0 ? 0 : tokens / among;
+        tokens = each + (layer_.slot_place[slot] < tokens - each * among ? 1 : 0);
+        if (among == 0) tokens = 0;
       }
       quotas[slot] = tokens;
     });
@@ -168,23 +173,22 @@ class SplitBody {
 
   // The mean, or the GPU that has most with its fixed experts alone.
   EPLB_HOST_DEVICE LeastPeak<kWords> LowerBound() {
+    team_.ForEach(layer_.num_gpus, [this](int32_t gpu) { scratch_.fixed[gpu] = 0; });
     int64_t tokens = 0;
-    Set usable = Set::None();
-    SplitPeak most;
-    team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
-      int64_t fixed = 0;
-      for (int32_t i = layer_.first_fixed[gpu]; i < layer_.first_fixed[gpu + 1]; ++i) {
-        fixed += counts_[layer_.fixed_expert[i]];
-      }
-      scratch_.fixed[gpu] = fixed;
-      if (layer_.speed[gpu] == 0) return;
-      tokens += fixed;
-      usable.Add(gpu);
-      const SplitPeak peak{fixed, layer_.speed[gpu]};
-      if (IsBelow(most, peak)) most = peak;
+    team_.ForEach(layer_.num_fixed, [&](int32_t i) {
+      const int64_t count = counts_[layer_.fixed_expert[i]];
+      team_.Add(scratch_.fixed[layer_.fixed_gpu[i]], count);
+      tokens += count;
     });
     team_.ForEach(layer_.num_replicated,
                   [&](int32_t expert) { tokens += counts_[layer_.expert[expert]]; });
+    Set usable = Set::None();
+    SplitPeak most;
+    team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
+      if (layer_.speed[gpu] == 0) return;
+      usable.Add(gpu);
+      most = LargerPeak(most, {scratch_.fixed[gpu], layer_.speed[gpu]});
+    });
     tokens = team_.Sum(tokens);
     usable = team_.Union(usable);
     most = team_.Largest(most);
@@ -198,15 +202,32 @@ class SplitBody {
     return {.peak = most, .tight = one};
   }
 
+  // The parts at equal shares, and what GPUs have then.
   EPLB_HOST_DEVICE void ShareEqually() {
+    team_.ForEach(layer_.num_gpus,
+                  [this](int32_t gpu) { scratch_.room[gpu] = scratch_.fixed[gpu]; });
     team_.ForEach(layer_.num_replicated, [this](int32_t expert) {
       const int64_t tokens = counts_[layer_.expert[expert]];
       const int64_t each = tokens / layer_.num_replicas[expert];
-      const int64_t rest = tokens % layer_.num_replicas[expert];
-      for (int32_t part = layer_.first_part[expert]; part < layer_.first_part[expert + 1]; ++part) {
-        const int64_t slots = layer_.part_slots[part];
-        const int64_t left = rest - layer_.part_before[part];
-        scratch_.part_tokens[part] = each * slots + (left > 0 ? Smaller(left, slots) : 0);
+      scratch_.each[expert] = each;
+      scratch_.rest[expert] = tokens - each * layer_.num_replicas[expert];
+      scratch_.active[expert] = each > 0 ? scratch_.holders[expert] : Set::None();
+    });
+    team_.ForEach(layer_.first_of_expert[layer_.num_replicated], [this](int32_t i) {
+      const int32_t expert = layer_.expert_of[i];
+      const int64_t slots = layer_.expert_slots[i];
+      const int64_t left = scratch_.rest[expert] - layer_.slots_before[i];
+      const int64_t equal = scratch_.each[expert] * slots + (left > 0 ? Smaller(left, slots) : 0);
+      scratch_.part_tokens[layer_.expert_part[i]] = equal;
+      scratch_.equal[layer_.expert_part[i]] = equal;
+      team_.Add(scratch_.room[layer_.expert_gpu[i]], equal);
+    });
+    team_.ForEach(layer_.num_replicated, [this](int32_t expert) {
+      if (scratch_.each[expert] > 0) return;
+      for (int32_t i = layer_.first_of_expert[expert]; i < layer_.first_of_expert[expert + 1];
+           ++i) {
+        if (scratch_.equal[layer_.expert_part[i]] > 0)
+          scratch_.active[expert].Add(layer_.expert_gpu[i]);
       }
     });
   }
@@ -214,9 +235,8 @@ class SplitBody {
   // The least peak whose tokens on `gpus` add up to `tokens`.
   EPLB_HOST_DEVICE SplitPeak PeakOf(const Set& gpus, int64_t tokens) const {
     int64_t speed = 0;
-    for (int32_t gpu = 0; gpu < layer_.num_gpus; ++gpu) {
-      if (gpus.Has(gpu)) speed += layer_.speed[gpu];
-    }
+    team_.ForEachIn(gpus, [&](int32_t gpu) { speed += layer_.speed[gpu]; });
+    speed = team_.Sum(speed);
     if (tokens == 0 || speed == 0) return {};
     if (layer_.equal_speeds) return {(tokens + speed - 1) / speed, 1};
     // A peak of d / speed gives floor(d * speed[g] / speed) to g: bisection on d, and from the d
@@ -232,21 +252,18 @@ class SplitBody {
 
   EPLB_HOST_DEVICE int64_t SumWithin(const Set& gpus, const SplitPeak& peak) const {
     int64_t sum = 0;
-    for (int32_t gpu = 0; gpu < layer_.num_gpus; ++gpu) {
-      if (gpus.Has(gpu)) sum += TokensWithin(peak, layer_.speed[gpu]);
-    }
-    return sum;
+    team_.ForEachIn(gpus, [&](int32_t gpu) { sum += TokensWithin(peak, layer_.speed[gpu]); });
+    return team_.Sum(sum);
   }
 
   // The lowest peak above `peak` with `tokens` tokens within it. REQUIRES: `peak` has fewer.
   EPLB_HOST_DEVICE SplitPeak NextPeak(const Set& gpus, SplitPeak peak, int64_t tokens) const {
     while (true) {
       SplitPeak next{0, 0};
-      for (int32_t gpu = 0; gpu < layer_.num_gpus; ++gpu) {
-        if (!gpus.Has(gpu)) continue;
+      gpus.Visit([&](int32_t gpu) {
         const SplitPeak one_more{TokensWithin(peak, layer_.speed[gpu]) + 1, layer_.speed[gpu]};
         if (next.speed == 0 || IsBelow(one_more, next)) next = one_more;
-      }
+      });
       if (SumWithin(gpus, next) >= tokens) return next;
       peak = next;
     }
@@ -255,166 +272,201 @@ class SplitBody {
   // Tokens of the experts that only these GPUs hold.
   EPLB_HOST_DEVICE int64_t TokensOnlyIn(const Set& gpus) const {
     int64_t tokens = 0;
-    team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
-      if (gpus.Has(gpu)) tokens += scratch_.fixed[gpu];
-    });
+    team_.ForEachIn(gpus, [&](int32_t gpu) { tokens += scratch_.fixed[gpu]; });
     team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
       if (scratch_.holders[expert].IsWithin(gpus)) tokens += counts_[layer_.expert[expert]];
     });
     return team_.Sum(tokens);
   }
 
-  EPLB_HOST_DEVICE void FindReach(int32_t gpu) {
-    Set reach = Set::None();
-    for (int32_t i = layer_.first_on_gpu[gpu]; i < layer_.first_on_gpu[gpu + 1]; ++i) {
-      const int32_t part = layer_.gpu_part[i];
-      if (scratch_.part_tokens[part] > 0) reach.AddAll(scratch_.holders[layer_.part_expert[part]]);
-    }
-    scratch_.reach[gpu] = reach;
-  }
-
-  // False when a GPU stays above the peak and its slack; `reached_` are the GPUs that it reaches.
-  EPLB_HOST_DEVICE bool Push(const SplitPeak& peak, int64_t slack) {
+  // Makes room[g] what GPU g's tokens leave of its share of the peak. tokens_of: by GPU.
+  template <class Tokens>
+  EPLB_HOST_DEVICE void MakeRoom(const SplitPeak& peak, int64_t slack, const Tokens& tokens_of) {
     Set over = Set::None();
     Set roomy = Set::None();
     team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
       const int64_t within = TokensWithin(peak, layer_.speed[gpu]);
-      int64_t room = within + within * slack / kSplitSlackUnit - scratch_.fixed[gpu];
-      for (int32_t i = layer_.first_on_gpu[gpu]; i < layer_.first_on_gpu[gpu + 1]; ++i) {
-        room -= scratch_.part_tokens[layer_.gpu_part[i]];
-      }
+      const int64_t room = within + within * slack / kSplitSlackUnit - tokens_of(gpu);
       scratch_.room[gpu] = room;
       if (room < 0) over.Add(gpu);
       if (room > 0) roomy.Add(gpu);
     });
-    over = team_.Union(over);
-    if (over.empty()) return true;
-    roomy = team_.Union(roomy);
-    team_.ForEach(layer_.num_gpus, [this](int32_t gpu) { FindReach(gpu); });
-    // Every phase lengthens the shortest path, which visits no GPU twice.
-    while (!over.empty()) {
-      if (!FindLevels(over, roomy)) return false;
-      if (team_.leader()) PushPhase(over);
-      team_.Sync();
-      Refresh(over, roomy);
-    }
-    return true;
+    over_ = team_.Union(over);
+    roomy_ = team_.Union(roomy);
+  }
+
+  // After a higher peak, or slack.
+  EPLB_HOST_DEVICE void Raise(const SplitPeak& before, const SplitPeak& peak, int64_t slack) {
+    MakeRoom(peak, slack, [&](int32_t gpu) {
+      return TokensWithin(before, layer_.speed[gpu]) - scratch_.room[gpu];
+    });
   }
 
   // What the leader changed, for all.
-  EPLB_HOST_DEVICE void Refresh(Set& over, Set& roomy) const {
-    Set now_over = Set::None();
-    Set now_roomy = Set::None();
-    team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
-      if (scratch_.room[gpu] < 0) now_over.Add(gpu);
-      if (scratch_.room[gpu] > 0) now_roomy.Add(gpu);
-    });
-    over = team_.Union(now_over);
-    roomy = team_.Union(now_roomy);
+  EPLB_HOST_DEVICE void ShareChanges() {
+    const bool leads = team_.leader();
+    over_ = team_.Union(leads ? over_ : Set::None());
+    roomy_ = team_.Union(leads ? roomy_ : Set::None());
   }
 
-  // Breadth first from the overloaded GPUs, up to the level of the first one with room.
-  EPLB_HOST_DEVICE bool FindLevels(const Set& over, const Set& roomy) {
-    Set reached = over;
-    Set level = over;
+  // Breadth first from the GPUs with room, against the way that tokens can go, until every GPU
+  // above the peak has its distance. False: those of `reached_` have none, and hold too much.
+  EPLB_HOST_DEVICE bool FindLevels() {
+    Set left = over_;
+    Set known = roomy_;
+    Set level = roomy_;
+    if (team_.leader()) scratch_.levels[0] = level;
     num_levels_ = 1;
-    if (team_.leader()) scratch_.levels[0] = over;
-    while (!level.Meets(roomy)) {
+    while (!left.empty()) {
       Set next = Set::None();
-      team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
-        if (level.Has(gpu)) next.AddAll(scratch_.reach[gpu]);
+      team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
+        next.AddAllIf(scratch_.holders[expert].Meets(level), scratch_.active[expert]);
       });
-      next = team_.Union(next);
-      next.RemoveAll(reached);
-      if (next.empty()) {
-        reached_ = reached;
+      level = team_.Union(next);
+      level.RemoveAll(known);
+      if (level.empty()) {
+        FindReached(left);
         return false;
       }
-      reached.AddAll(next);
-      level = next;
-      if (team_.leader()) scratch_.levels[num_levels_] = next;
+      known.AddAll(level);
+      left.RemoveAll(level);
+      if (team_.leader()) scratch_.levels[num_levels_] = level;
       ++num_levels_;
     }
-    if (team_.leader()) scratch_.levels[num_levels_ - 1].KeepOnly(roomy);
     return true;
   }
 
-  EPLB_HOST_DEVICE void PushPhase(const Set& over) {
-    Set sources = over;
-    for (int32_t gpu = sources.Lowest(); gpu >= 0; gpu = sources.Lowest()) {
-      PushFrom(gpu);
-      sources.Remove(gpu);
+  EPLB_HOST_DEVICE void FindReached(const Set& from) {
+    Set level = from;
+    reached_ = from;
+    while (!level.empty()) {
+      Set next = Set::None();
+      team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
+        next.AddAllIf(scratch_.active[expert].Meets(level), scratch_.holders[expert]);
+      });
+      level = team_.Union(next);
+      level.RemoveAll(reached_);
+      reached_.AddAll(level);
     }
   }
 
-  // Pushes along paths of rising levels until the GPU has no overload or no path is left. A dead
-  // end leaves its level: it stays one for the rest of the phase.
-  EPLB_HOST_DEVICE void PushFrom(int32_t source) {
-    int32_t* const path = scratch_.path;
-    int32_t length = 1;
-    path[0] = source;
-    while (scratch_.room[source] < 0) {
-      if (length == num_levels_) {
-        MoveAlongPath();
-        length = 1;
-        continue;
-      }
-      const int32_t gpu = path[length - 1];
-      const int32_t next = scratch_.reach[gpu].LowestInBoth(scratch_.levels[length]);
-      if (next >= 0) {
-        path[length++] = next;
-        continue;
-      }
-      scratch_.levels[length - 1].Remove(gpu);
-      if (--length == 0) return;
+  EPLB_HOST_DEVICE void PushPhase() {
+    for (int32_t depth = 1; depth < num_levels_; ++depth) {
+      Set sources = over_;
+      sources.KeepOnly(scratch_.levels[depth]);
+      sources.Visit([this, depth](int32_t gpu) { PushFrom(gpu, depth); });
     }
   }
 
-  // Of the parts on `from` whose expert `to` holds, the one with most tokens.
-  EPLB_HOST_DEVICE int32_t LargestPart(int32_t from, int32_t to) const {
+  // Of a GPU's parts whose expert a GPU of `level` holds, the one with most tokens; -1: none.
+  EPLB_HOST_DEVICE int32_t LargestPart(int32_t gpu, const Set& level) const {
     int32_t largest = -1;
     int64_t most = 0;
-    for (int32_t i = layer_.first_on_gpu[from]; i < layer_.first_on_gpu[from + 1]; ++i) {
-      const int32_t part = layer_.gpu_part[i];
+    for (int32_t part = layer_.first_on_gpu[gpu]; part < layer_.first_on_gpu[gpu + 1]; ++part) {
       if (scratch_.part_tokens[part] <= most) continue;
-      if (!scratch_.holders[layer_.part_expert[part]].Has(to)) continue;
+      if (!scratch_.holders[layer_.part_expert[part]].Meets(level)) continue;
       most = scratch_.part_tokens[part];
       largest = part;
     }
     return largest;
   }
 
-  // From the path's first GPU to its last one, as much as both and every step allow.
-  EPLB_HOST_DEVICE void MoveAlongPath() {
+  // Pushes along shortest paths to room until the GPU has no overload or no path is left. A dead
+  // end leaves its level: it stays one for the rest of the phase.
+  EPLB_HOST_DEVICE void PushFrom(int32_t source, int32_t depth) {
+    int32_t* const path = scratch_.path;
+    int32_t length = 0;
+    path[0] = source;
+    while (scratch_.room[source] < 0) {
+      if (length == depth) {
+        length = MoveAlongPath(depth);
+        continue;
+      }
+      const Set& nearer = scratch_.levels[depth - length - 1];
+      const int32_t part = LargestPart(path[length], nearer);
+      if (part >= 0) {
+        scratch_.path_part[length] = part;
+        path[++length] = scratch_.holders[layer_.part_expert[part]].LowestInBoth(nearer);
+        continue;
+      }
+      scratch_.levels[depth - length].Remove(path[length]);
+      if (length-- == 0) return;
+    }
+    over_.Remove(source);
+  }
+
+  // From the path's first GPU to its last one, as much as both and every step allow. Returns how
+  // much of the path can be used again.
+  EPLB_HOST_DEVICE int32_t MoveAlongPath(int32_t depth) {
     const int32_t* const path = scratch_.path;
     const int32_t source = path[0];
-    const int32_t sink = path[num_levels_ - 1];
+    const int32_t sink = path[depth];
     int64_t tokens = Smaller(-scratch_.room[source], scratch_.room[sink]);
-    for (int32_t step = 0; step + 1 < num_levels_; ++step) {
-      const int32_t part = LargestPart(path[step], path[step + 1]);
-      scratch_.path_part[step] = part;
-      tokens = Smaller(tokens, scratch_.part_tokens[part]);
-    }
-    for (int32_t step = 0; step + 1 < num_levels_; ++step) {
-      const int32_t out = scratch_.path_part[step];
-      const int32_t expert = layer_.part_expert[out];
-      int32_t in = layer_.first_part[expert];
-      while (layer_.part_gpu[in] != path[step + 1]) ++in;
-      scratch_.part_tokens[out] -= tokens;
-      scratch_.part_tokens[in] += tokens;
-      scratch_.reach[path[step + 1]].AddAll(scratch_.holders[expert]);
-      if (scratch_.part_tokens[out] == 0) FindReach(path[step]);
+    for (int32_t step = 0; step < depth; ++step) {
+      tokens = Smaller(tokens, scratch_.part_tokens[scratch_.path_part[step]]);
     }
     scratch_.room[source] += tokens;
     scratch_.room[sink] -= tokens;
-    if (scratch_.room[sink] == 0) scratch_.levels[num_levels_ - 1].Remove(sink);
+    int32_t length = depth;
+    if (scratch_.room[sink] == 0) {
+      scratch_.levels[0].Remove(sink);
+      roomy_.Remove(sink);
+      length = depth - 1;
+    }
+    for (int32_t step = depth - 1; step >= 0; --step) {
+      const int32_t out = scratch_.path_part[step];
+      const int32_t expert = layer_.part_expert[out];
+      int32_t i = layer_.first_of_expert[expert];
+      while (layer_.expert_gpu[i] != path[step + 1]) ++i;
+      scratch_.part_tokens[layer_.expert_part[i]] += tokens;
+      scratch_.active[expert].Add(path[step + 1]);
+      scratch_.part_tokens[out] -= tokens;
+      if (scratch_.part_tokens[out] == 0) {
+        scratch_.active[expert].Remove(path[step]);
+        length = step;
+      }
+    }
+    return length;
+  }
+
+  // Takes tokens back to GPUs with room whose parts have less than equal shares, from parts that
+  // have more, until none can be.
+  EPLB_HOST_DEVICE void Return() {
+    Set todo = roomy_;
+    for (int32_t gpu = todo.Lowest(); gpu >= 0; gpu = todo.Lowest()) {
+      todo.Remove(gpu);
+      for (int32_t part = layer_.first_on_gpu[gpu];
+           part < layer_.first_on_gpu[gpu + 1] && scratch_.room[gpu] > 0; ++part) {
+        if (scratch_.part_tokens[part] < scratch_.equal[part]) ReturnTo(gpu, part, todo);
+      }
+    }
+  }
+
+  EPLB_HOST_DEVICE void ReturnTo(int32_t gpu, int32_t part, Set& todo) {
+    const int32_t expert = layer_.part_expert[part];
+    int64_t wanted = Smaller(scratch_.room[gpu], scratch_.equal[part] - scratch_.part_tokens[part]);
+    for (int32_t i = layer_.first_of_expert[expert];
+         wanted > 0 && i < layer_.first_of_expert[expert + 1]; ++i) {
+      const int32_t other = layer_.expert_part[i];
+      const int64_t tokens = Smaller(wanted, scratch_.part_tokens[other] - scratch_.equal[other]);
+      if (tokens <= 0) continue;
+      wanted -= tokens;
+      scratch_.part_tokens[other] -= tokens;
+      scratch_.part_tokens[part] += tokens;
+      scratch_.room[gpu] -= tokens;
+      scratch_.room[layer_.expert_gpu[i]] += tokens;
+      todo.Add(layer_.expert_gpu[i]);
+    }
   }
 
   const SplitLayer& layer_;
   SplitScratch<kWords> scratch_;
   Team team_;
   const int64_t* counts_ = nullptr;
+  Set over_ = Set::None();   // above the peak
+  Set roomy_ = Set::None();  // below it
   Set reached_ = Set::None();
+  bool raised_ = false;  // the peak is above the lower bound that FindPeak began with
   int32_t num_levels_ = 0;
 };
 

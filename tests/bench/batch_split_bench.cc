@@ -2,10 +2,8 @@
 // maximum and no quotas: same process, same batches, repetitions interleaved, medians. The
 // placement is that of `deepseek` on the experts' popularity; a batch is drawn around it. Exit 1
 // when the two differ, or the ratio or the time of a layer misses its target.
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <random>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -18,6 +16,7 @@
 namespace eplb {
 namespace {
 
+using bench::BatchAround;
 using bench::Median;
 using bench::Milliseconds;
 using testing::IntegerSplitProblem;
@@ -33,16 +32,6 @@ struct Row {
   double drift;             // of a batch's log counts around the popularity
   double max_microseconds;  // a layer
 };
-
-LoadMatrix BatchAround(const Load& popularity, double drift) {
-  std::mt19937_64 random(7);
-  std::normal_distribution<double> normal;
-  LoadMatrix counts = popularity.counts();
-  for (int64_t& cell : counts.reshaped()) {
-    cell = std::llround(static_cast<double>(cell) * std::exp(drift * normal(random)));
-  }
-  return counts;
-}
 
 IntegerSplitProblem ProblemOf(const Placement& placement, const LoadMatrix& counts, int32_t layer) {
   IntegerSplitProblem problem{.tokens = {}, .gpus_of = {}, .speeds = {}};

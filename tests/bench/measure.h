@@ -32,6 +32,17 @@ inline Load MakeLoad(int32_t num_layers, int32_t num_experts) {
   return *Load::FromCounts(std::move(counts));
 }
 
+// A batch whose log counts are `drift` around the popularity's.
+inline LoadMatrix BatchAround(const Load& popularity, double drift) {
+  std::mt19937_64 random(7);
+  std::normal_distribution<double> normal;
+  LoadMatrix counts = popularity.counts();
+  for (int64_t& cell : counts.reshaped()) {
+    cell = std::llround(static_cast<double>(cell) * std::exp(drift * normal(random)));
+  }
+  return counts;
+}
+
 template <class Function>
 double Milliseconds(const Function& function) {
   const auto start = std::chrono::steady_clock::now();

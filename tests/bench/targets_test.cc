@@ -43,6 +43,11 @@ TEST(TargetsTest, AMillionPairsAreHeldToTheCopyAndFewerToATime) {
   EXPECT_FALSE(met(4096, 100, 20.1));
 }
 
+TEST(TargetsTest, AnEchoHasFiftyMicroseconds) {
+  EXPECT_TRUE(IsMet(EchoTarget(58, 64, 50)));
+  EXPECT_FALSE(IsMet(EchoTarget(1, 64, 50.1)));
+}
+
 TEST(TargetsTest, ALoopMayBeOnePercentSlower) {
   EXPECT_TRUE(IsMet(LoopTarget(-0.002)));
   EXPECT_TRUE(IsMet(LoopTarget(0.01)));

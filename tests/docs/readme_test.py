@@ -174,6 +174,25 @@ class PythonReadmeTest(Scratch):
         self.assertRegex(said[0], r"step \d+: version \d+ runs, .* moved: .+")
 
 
+class SplitPageTest(Scratch):
+    def test_its_python_runs(self):
+        page = ROOT / "docs/splitting-a-batch.md"
+        said = []
+        for block in blocks_of(page.read_text(encoding="utf-8"), LANGUAGES):
+            if block.language != "python":
+                continue
+            code = self.directory / f"line-{block.line}.py"
+            code.write_text(block.code, encoding="utf-8")
+            done = subprocess.run([sys.executable, "-B", code], cwd=self.directory, capture_output=True, text=True, timeout=60,
+                                  env={**self.environment, "EPLB_LIBRARY": str(BUILD / "lib" / "libeplb.so.0"),
+                                       "PYTHONPATH": str(ROOT / "client/python")})
+            self.assertEqual(done.returncode, 0, f"{page}:{block.line}: {done.stderr}")
+            said.append(done.stdout)
+        with_client, offline = said
+        self.assertRegex(with_client, r"Split\(layer=0, peak=6.0, .*\n\[2 1 1 1 1 0\]\n")
+        self.assertRegex(offline, r"fullest GPU 85 tokens, equal shares \d+, proof: GPUs \(0, 1\)")
+
+
 class PagesTest(unittest.TestCase):
     def test_every_fence_of_the_documents_says_what_it_is(self):
         self.assertGreaterEqual(len(PAGES), 8)

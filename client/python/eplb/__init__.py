@@ -1,6 +1,7 @@
 """EPLB in Python: what an MoE trainer embeds on every rank, over libeplb's C ABI.
 
 Client: connect, register, record, step_boundary, close. torch_all_gather, StoreAllGather: how the ranks meet.
+Client.split, split and Splitter: how many of an expert's tokens each of its slots takes, for the batch at hand.
 Beside it: eplb.placement (placements without a daemon), eplb.checkpoint (experts in logical order, for any placement),
 eplb.check (forgotten tensors), and python -m eplb.convert.
 """
@@ -15,6 +16,7 @@ from eplb.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineEx
                          Unauthenticated, Unavailable, Unimplemented)
 from eplb.all_gather import StoreAllGather, torch_all_gather
 from eplb.options import Options
+from eplb.splits import Split, Splitter, split
 from eplb.views import Boundary, DeviceTable, DeviceTables, PlacementView, Stats
 
 __version__ = "0.1.0"
@@ -30,6 +32,6 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Aborted", "AlreadyExists", "Boundary", "Cancelled", "Client", "DataLoss", "DeadlineExceeded", "DeviceTable",
     "DeviceTables", "Error", "FailedPrecondition", "Internal", "InvalidArgument", "LibraryNotFound", "NotFound", "Options",
-    "OutOfRange", "PermissionDenied", "PlacementView", "ResourceExhausted", "Stats", "StoreAllGather", "Unauthenticated",
-    "Unavailable", "Unimplemented", "library_version", "torch_all_gather",
+    "OutOfRange", "PermissionDenied", "PlacementView", "ResourceExhausted", "Split", "Splitter", "Stats",
+    "StoreAllGather", "Unauthenticated", "Unavailable", "Unimplemented", "library_version", "split", "torch_all_gather",
 ]

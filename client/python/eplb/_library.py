@@ -40,6 +40,10 @@ _SIGNATURES = {
     "eplb_client_device_tables": (c_int32, [_CLIENT, POINTER(structs.DeviceTables)]),
     "eplb_count_tokens": (c_int32, [POINTER(structs.Choices), c_void_p]),
     "eplb_client_route_tokens": (c_int32, [_CLIENT, c_int32, POINTER(structs.Choices), c_int64, c_void_p, c_void_p]),
+    "eplb_client_split": (c_int32, [_CLIENT, c_int32, POINTER(structs.Batch), POINTER(structs.Split)]),
+    "eplb_client_set_split_options": (c_int32, [_CLIENT, POINTER(structs.SplitOptions)]),
+    "eplb_client_route_split": (c_int32, [_CLIENT, c_int32, POINTER(structs.Choices), POINTER(structs.Split), c_void_p]),
+    "eplb_client_check_counts": (c_int32, [_CLIENT, c_int32, c_void_p, c_size_t]),
     "eplb_client_reduce_gradients": (c_int32, [_CLIENT, POINTER(structs.ReplicaRows), c_size_t, c_void_p]),
     "eplb_client_broadcast_weights": (c_int32, [_CLIENT, POINTER(structs.ReplicaRows), c_size_t, c_void_p]),
     "eplb_client_expert_squares": (c_int32, [_CLIENT, POINTER(structs.ReplicaRows), c_size_t, c_void_p, c_void_p, c_size_t]),
@@ -55,6 +59,10 @@ _SIGNATURES = {
     "eplb_plan_copy_maps": (c_int32, [c_void_p, POINTER(c_int64), POINTER(c_int64), POINTER(c_int64)]),
     "eplb_plan_copy_figures": (c_int32, [c_void_p, POINTER(c_double), POINTER(c_double)]),
     "eplb_plan_destroy": (None, [c_void_p]),
+    "eplb_plan_from_maps": (c_int32, [POINTER(structs.PlanOptions), POINTER(c_void_p)]),
+    "eplb_splitter_create": (c_int32, [c_void_p, POINTER(structs.SplitOptions), POINTER(c_void_p)]),
+    "eplb_splitter_split": (c_int32, [c_void_p, c_int32, POINTER(structs.Batch), c_int32, POINTER(structs.Split)]),
+    "eplb_splitter_destroy": (None, [c_void_p]),
 }
 
 

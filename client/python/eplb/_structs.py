@@ -10,7 +10,7 @@ import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, TypeVar
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 # eplb_role and eplb_state_placement.
 ROLES = {"weight": 0, "state": 1, "derived": 2}
@@ -74,6 +74,22 @@ class DeviceTables(ctypes.Structure):
 class Choices(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("expert_ids", c_void_p), ("is_padding", c_void_p), ("counters", c_void_p),
                 ("num_tokens", c_int64), ("top_k", c_int32), ("num_experts", c_int32), ("id_type", c_int32),
+                ("reserved", c_int32)]
+
+
+class Batch(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("totals", c_void_p), ("by_gpu", c_void_p), ("before", c_void_p),
+                ("mine", c_void_p), ("num_experts", c_int32), ("num_gpus", c_int32)]
+
+
+class Split(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("quotas", c_void_p), ("own", c_void_p), ("tight_gpus", c_void_p),
+                ("num_slots", c_int32), ("num_tight_gpus", c_int32), ("version", c_int64), ("peak", c_double),
+                ("mean", c_double), ("balancedness", c_double), ("equal_peak", c_double)]
+
+
+class SplitOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("gpu_speeds", c_void_p), ("slack", c_double), ("num_gpus", c_int32),
                 ("reserved", c_int32)]
 
 

@@ -8,7 +8,7 @@ import os
 import sys
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Iterable, Mapping, Optional, Type
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Type
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from eplb import _library, _replicas, _rows, _tokens
 from eplb import _structs as structs
 from eplb import check as checks
 from eplb import all_gather as all_gathers
-from eplb._arguments import Digest, counts_of, digest_of, integer
+from eplb._arguments import Digest, counts_of, digest_of, integer, integers
 from eplb._handle import AllGather, Handle, Rebuild
 from eplb._registry import Registry
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
 from eplb.options import Options, completed, options_from, to_struct
+from eplb.splits import BatchArrays, Split, options_struct, own_struct
 from eplb.views import Boundary, DeviceTables, PlacementView, Stats, boundary_of, device_tables_of, stats_of
 
 
@@ -190,16 +191,22 @@ class Client:
         return counters
 
     def route_tokens(self, layer: int, expert_ids: Any, *, slots: Any = None, counters: Any = None, is_padding: Any = None,
-                     first_token: int = 0, stream: Any = None) -> Any:
+                     first_token: int = 0, stream: Any = None, split: Optional[Split] = None) -> Any:
         """The slot of each of the router's choices, by the placement that `stream` has come to: on this GPU where the expert
         has a replica there, else on one that the token's number draws. -1 for padding and for ids out of range.
 
         slots: what is written, as expert_ids, or expert_ids itself; None: new. counters: counts in the same pass; None: no
         counts. first_token: the number of token 0; ranks that number their tokens apart do not all draw the same replica.
-        The rest as count_tokens, in the memory where the registered tensors lie. returns: slots. errors: InvalidArgument
-        naming the argument; FailedPrecondition before finish_registration. Threads: any, but not during a step_boundary or
-        check_experts of another one; a probe may call it.
+        The rest as count_tokens, in the memory where the registered tensors lie.
+        split: what self.split gave for these very choices, with own quotas: an expert's choices, in the order of their
+        index, fill its slots up to these, its primary first; first_token and stream have no meaning then. Choices on a GPU
+        are waited for and routed on the host.
+        returns: slots. errors: InvalidArgument naming the argument, or the expert whose choices are not as many as its own
+        quotas; FailedPrecondition before finish_registration, and for a split from before a switch. Nothing is written on
+        an error. Threads: any, but not during a step_boundary or check_experts of another one; a probe may call it.
         """
+        if split is not None:
+            return self._route_split(layer, expert_ids, split, slots, counters, is_padding)
         choices = _tokens.choices_of(expert_ids, self._placement.num_experts, counters, is_padding)
         if slots is None:
             slots = _tokens.empty_like(expert_ids)
@@ -208,6 +215,55 @@ class Client:
             self._pointer, integer("layer", layer), ctypes.byref(choices), integer("first_token", first_token, 8),
             _rows.address_of(slots), _tokens.stream_of(stream, expert_ids)))
         return slots
+
+    def split(self, layer: int, counts: Any, *, before: Any = None, mine: Any = None) -> Split:
+        """The exact split of one layer of a batch: how many of an expert's tokens each of its slots takes, so that the
+        fullest GPU has the fewest (docs/splitting-a-batch.md).
+
+        counts: integers [experts], the tokens of all ranks of the EP group, once per top-k choice; or [num_gpus, experts],
+        those of each rank, which also gives this rank's own quotas. before, mine: with [experts], the tokens of the EP
+        group's lower ranks and of this rank, [experts] each, which give them as well. numpy arrays, torch tensors or lists;
+        one on a GPU is waited for. Equal counts give equal quotas on every rank, and no rank is waited for; check_counts
+        compares them. returns: Split, with arrays of the kind and on the device of counts.
+        errors: InvalidArgument naming layer and expert, the same on each rank with the same counts; then nothing is split.
+        cost: some microseconds, and Python's; the first split of a layer that a switch changed prepares it.
+        Threads: any, but not during a step_boundary or check_experts of another one.
+        """
+        view = self._placement
+        batch = BatchArrays(counts, before, mine, view.num_slots, view.num_gpus)
+        layer = integer("layer", layer)
+        _library.check(self._library.eplb_client_split(self._pointer, layer, ctypes.byref(batch.struct),
+                                                       ctypes.byref(batch.result)))
+        return batch.split(layer)
+
+    def set_split_options(self, *, speeds: Optional[Sequence[float]] = None, slack: float = 0.0) -> None:
+        """Of the splits that follow; the same on all ranks.
+
+        speeds: [num_gpus], relative, 0: takes no tokens; None: all equal. slack: 0..1, the part of the least peak by which a
+        GPU may be above it, so that fewer tokens leave the slots of equal shares. errors: InvalidArgument naming the option
+        or the GPU, also for a GPU of speed 0 that holds an expert; the options stay as they were.
+        """
+        options, kept = options_struct(speeds, slack)
+        _library.check(self._library.eplb_client_set_split_options(self._pointer, ctypes.byref(options)))
+        del kept  # what the struct points to
+
+    def check_counts(self, layer: int, counts: Any) -> None:
+        """Whether all ranks of an EP group would split alike: layer, counts, options and placement. Collective, with the
+        all_gather of connect; for a start, a test, or each thousandth step.
+
+        counts: as split. errors, one message on all ranks: FailedPrecondition naming the ranks that differ.
+        """
+        array = integers("counts", counts, "[experts] or [GPUs, experts]")
+        self._handle.check(self._library.eplb_client_check_counts(self._pointer, integer("layer", layer), array.ctypes.data,
+                                                                  array.size))
+
+    def _route_split(self, layer: int, expert_ids: Any, split: Split, slots: Any, counters: Any, is_padding: Any) -> Any:
+        given = own_struct(split)
+        choices = _tokens.HostChoices(expert_ids, self._placement.num_experts, slots, counters, is_padding)
+        _library.check(self._library.eplb_client_route_split(self._pointer, integer("layer", layer),
+                                                             ctypes.byref(choices.struct), ctypes.byref(given),
+                                                             _rows.address_of(choices.slots)))
+        return choices.finish()
 
     def step_boundary(self, step: int, stream: Any = None) -> Boundary:
         """Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step. Every vote_every

@@ -33,6 +33,7 @@ class Plan:
         replica count.
     logical_replica_count: [layers, experts].
     balancedness: float64 [layers], mean / max load of a GPU, 1 is best. max_gpu_load: float64 [layers], that max.
+    num_gpus, num_nodes: those of the options, over which the slots are spread.
     """
 
     physical_to_logical_map: np.ndarray
@@ -40,6 +41,8 @@ class Plan:
     logical_replica_count: np.ndarray
     balancedness: np.ndarray
     max_gpu_load: np.ndarray
+    num_gpus: Optional[int] = None
+    num_nodes: int = 1
 
     def __repr__(self) -> str:
         layers, experts = self.logical_replica_count.shape
@@ -133,7 +136,8 @@ def plan_with(load: Any, options: PlanOptions) -> Plan:
     except Exception:
         library.eplb_plan_destroy(handle)
         raise
-    return Plan(*_take_maps(handle), balancedness=figures[0], max_gpu_load=figures[1])
+    return Plan(*_take_maps(handle), balancedness=figures[0], max_gpu_load=figures[1], num_gpus=struct.num_gpus,
+                num_nodes=struct.num_nodes)
 
 
 def _load(name: str, given: Any) -> np.ndarray:

@@ -1,5 +1,5 @@
 """The one place where the balancer comes into the training: connect, register, record, step_boundary, close; and, where
-experts are in several slots, reduce_gradients and broadcast_weights."""
+experts are in several slots, split, reduce_gradients and broadcast_weights."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Boundary:
 
 
 class Balancer(Protocol):
-    """Of one rank; every call but record is collective.
+    """Of one rank; every call but record and route_split is collective.
 
     errors: the exceptions, beside OSError and ValueError, that tell a user in one line why the training ends.
     """
@@ -58,6 +58,12 @@ class Balancer(Protocol):
 
     def record(self, layer: int, counts: np.ndarray) -> None:
         """counts: int64 [experts], tokens that this rank's router sent to each in the current step, before dropping."""
+
+    def route_split(self, layer: int, experts: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """The slots of this rank's choices by the exact split of the batch. Not collective: every rank has all counts.
+
+        experts: int64 [tokens, top_k], this rank's choices. counts: int64 [ranks, experts], of every rank. returns: as
+        experts."""
 
     def reduce_gradients(self, rows: dict[int, torch.Tensor]) -> None:
         """rows: layer -> [local slots, ..]. Adds an expert's rows at its primary; all its replicas get the sum where
@@ -85,6 +91,9 @@ class NoBalancer:
 
     def record(self, layer: int, counts: np.ndarray) -> None:
         pass
+
+    def route_split(self, layer: int, experts: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        return experts  # slot e holds expert e
 
     def reduce_gradients(self, rows: dict[int, torch.Tensor]) -> None:
         pass
@@ -133,6 +142,9 @@ class EplbBalancer:
 
     def record(self, layer: int, counts: np.ndarray) -> None:
         self._client.record(layer, counts)
+
+    def route_split(self, layer: int, experts: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        return self._client.route_tokens(layer, experts, split=self._client.split(layer, counts))
 
     def reduce_gradients(self, rows: dict[int, torch.Tensor]) -> None:
         self._client.reduce_gradients(rows)

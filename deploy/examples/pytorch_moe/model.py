@@ -14,7 +14,7 @@ from collectives import Ranks
 from data import VOCABULARY, Batch
 from experts import ExpertShape, ExpertSlots, count, initial_matrix, plan_dispatch, to_slots, to_tokens
 from placement import Placement
-from routing import RouteTable
+from routing import BatchSplit, RouteSplit, RouteTable
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,12 @@ class MixtureOfExperts(nn.Module):
                                  ranks.device)
         self.load: Optional[LayerLoad] = None
 
-    def set_placement(self, placement: Placement) -> None:
-        """From the next forward pass on, tokens go where `placement` says; the experts are there already."""
-        self.table = RouteTable(placement, self.layer, self.ranks.rank, self.ranks.device)
+    def set_placement(self, placement: Placement, split: Optional[RouteSplit] = None) -> None:
+        """From the next forward pass on, tokens go where `placement` says; the experts are there already.
+
+        split: of a batch over the replicas; None: in equal shares."""
+        self.routing = (RouteTable(placement, self.layer, self.ranks.rank, self.ranks.device) if split is None else
+                        BatchSplit(self.layer, self.num_experts, self.ranks, split))
         self.bounds = placement.bounds
         self.expert_of_slot = torch.from_numpy(placement.physical_to_logical_map[self.layer])
 
@@ -99,7 +102,7 @@ class MixtureOfExperts(nn.Module):
         affinity = (x @ self.router.t()).softmax(dim=-1)
         gates, experts = affinity.topk(self.top_k, dim=-1)
         gates = gates / gates.sum(dim=-1, keepdim=True)
-        plan = plan_dispatch(self.ranks, self.table.slots(experts, first_token).flatten(), self.bounds)
+        plan = plan_dispatch(self.ranks, self.routing.slots(experts, first_token).flatten(), self.bounds)
         self.load = self._load(experts, plan.slot_tokens)
         rows = x.unsqueeze(1).expand(-1, self.top_k, -1).reshape(-1, x.shape[1])
         computed = self.slots(to_slots(rows, self.ranks, plan), plan.local_counts)
@@ -139,12 +142,15 @@ class Block(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """The whole model: all of its dense parameters on every rank, and this rank's slots of experts."""
+    """The whole model: all of its dense parameters on every rank, and this rank's slots of experts.
 
-    def __init__(self, shape: ModelShape, placement: Placement, ranks: Ranks, seed: int) -> None:
+    split: how an expert's tokens part over its replicas, batch by batch; None: in equal shares."""
+
+    def __init__(self, shape: ModelShape, placement: Placement, ranks: Ranks, seed: int,
+                 split: Optional[RouteSplit] = None) -> None:
         super().__init__()
         shape.check()
-        self.shape = shape
+        self.shape, self.split = shape, split
         self.embedding = nn.Parameter(torch.empty(VOCABULARY, shape.width))
         self.positions = nn.Parameter(torch.empty(shape.length, shape.width))
         num_local_slots = len(placement.local_slots(ranks.rank))
@@ -165,7 +171,7 @@ class LanguageModel(nn.Module):
 
     def set_placement(self, placement: Placement) -> None:
         for layer in self.layers():
-            layer.set_placement(placement)
+            layer.set_placement(placement, self.split)
 
     def forward(self, batch: Batch, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """num_tokens: of the global batch. returns: this rank's parts of the mean loss of a token in nats, and of the

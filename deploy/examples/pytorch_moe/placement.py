@@ -80,12 +80,17 @@ def slot_tokens_if_split_equally(placement: Placement, counts: np.ndarray) -> np
     return tokens
 
 
+def rank_tokens(slot_tokens: np.ndarray, num_ranks: int) -> np.ndarray:
+    """slot_tokens: [layers, slots]. returns: [layers, ranks], the tokens of each rank's slots."""
+    bounds = slot_bounds(slot_tokens.shape[1], num_ranks)
+    return np.stack([slot_tokens[:, bounds[rank]:bounds[rank + 1]].sum(axis=1) for rank in range(num_ranks)], axis=1)
+
+
 def balancedness(slot_tokens: np.ndarray, num_ranks: int) -> np.ndarray:
     """Mean / max tokens of a rank, for each layer: 1 is best, 1 / num_ranks is worst; 1 for a layer without tokens.
 
     slot_tokens: [layers, slots], tokens. returns: float [layers].
     """
-    bounds = slot_bounds(slot_tokens.shape[1], num_ranks)
-    ranks = np.stack([slot_tokens[:, bounds[rank]:bounds[rank + 1]].sum(axis=1) for rank in range(num_ranks)], axis=1)
+    ranks = rank_tokens(slot_tokens, num_ranks)
     most = ranks.max(axis=1)
     return np.divide(ranks.mean(axis=1), most, out=np.ones(len(most)), where=most > 0)

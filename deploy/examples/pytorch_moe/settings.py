@@ -42,6 +42,7 @@ class Settings:
     job: str = "pytorch-moe"
     report_every: int = 10
     initial_placement: str = ""
+    split: str = "equal"
     checkpoint_dir: str = "checkpoints"
     checkpoint_every: int = 0
     resume: str = ""
@@ -51,6 +52,10 @@ class Settings:
     def model_shape(self) -> ModelShape:
         return ModelShape(self.layers, self.experts, self.top_k, self.width, self.hidden, self.heads, self.length,
                           self.dtype)
+
+    def needs_client(self) -> bool:
+        """Whether something in this run takes EPLB's client, be it without a daemon."""
+        return self.eplb or self.redundant > 0 or self.split == "batch"
 
     def adam_options(self) -> AdamOptions:
         return AdamOptions(self.learning_rate, clip=self.clip, state_in_every_replica=not self.state_in_primary)
@@ -89,6 +94,7 @@ _PARTS = {
         "job": "name of the job in eplbd",
         "report_every": "steps of a load window",
         "initial_placement": "a placement file, or the placements.jsonl of a run; empty: the daemon's, else static",
+        "split": "of an expert's tokens over its replicas: equal, or batch: exactly, for each batch (needs the Python package eplb)",
     },
     "files": {
         "checkpoint_dir": "where checkpoints go",
@@ -120,6 +126,8 @@ def parse(arguments: Optional[Sequence[str]] = None) -> Settings:
         for name in ("steps", "layers", "experts", "length", "sequences", "ranks"):
             if getattr(settings, name) < 1:
                 raise ValueError(f"{name} is {getattr(settings, name)}, it must be at least 1")
+        if settings.split not in ("equal", "batch"):
+            raise ValueError(f"split is {settings.split}, it must be equal or batch")
         if settings.redundant < 0:
             raise ValueError(f"redundant is {settings.redundant}, it must be at least 0")
         ranks = int(os.environ.get("WORLD_SIZE", 0)) if "RANK" in os.environ else settings.ranks
@@ -130,9 +138,9 @@ def parse(arguments: Optional[Sequence[str]] = None) -> Settings:
             raise ValueError(f"--plot {settings.plot}: there is no directory {Path(settings.plot).absolute().parent}")
         if settings.plot and importlib.util.find_spec("matplotlib") is None:
             raise ValueError("--plot needs the Python package matplotlib (Debian: python3-matplotlib), and it is not there")
-        if (settings.eplb or settings.redundant) and importlib.util.find_spec("eplb") is None:
-            raise ValueError("--eplb and --redundant need the Python package eplb, and it is not there: install "
-                             "client/python, or put that directory into PYTHONPATH")
+        if settings.needs_client() and importlib.util.find_spec("eplb") is None:
+            raise ValueError("--eplb, --redundant and --split batch need the Python package eplb, and it is not there: "
+                             "install client/python, or put that directory into PYTHONPATH")
     except ValueError as error:
         parser.error(str(error))
     return settings

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import checkpoint
@@ -20,7 +21,7 @@ from data import Batches, read_text
 from launch import launch
 from model import LanguageModel
 from optimizer import Adam
-from placement import Placement, balancedness, slot_tokens_if_split_equally
+from placement import Placement, balancedness, rank_tokens, slot_tokens_if_split_equally
 from settings import Settings, parse
 
 
@@ -35,7 +36,8 @@ class Training:
         self.placement = balancer.connect(
             JobShape(settings.layers, settings.experts, num_slots, first_step, not settings.state_in_primary), ranks)
         self.static = Placement.static(settings.layers, settings.experts, num_slots, ranks.world_size)
-        self.model = LanguageModel(settings.model_shape(), self.placement, ranks, settings.seed)
+        self.model = LanguageModel(settings.model_shape(), self.placement, ranks, settings.seed,
+                                   balancer.route_split if settings.split == "batch" else None)
         self.optimizer = Adam(self.model, ranks, settings.adam_options(), balancer)
         balancer.register(self.expert_tensors())
 
@@ -94,8 +96,11 @@ class Training:
         counts = torch.stack([load.total_counts for load in loads]).numpy()
         layers = balancedness(slot_tokens, self.ranks.world_size)
         static = balancedness(slot_tokens_if_split_equally(self.static, counts), self.ranks.world_size)
+        equal = slot_tokens_if_split_equally(self.placement, counts)
         return {"load": counts.tolist(), "balancedness": layers.tolist(), "mean_balancedness": float(layers.mean()),
-                "static_mean_balancedness": float(static.mean())}
+                "static_mean_balancedness": float(static.mean()),
+                "fullest_rank_tokens": rank_tokens(slot_tokens, self.ranks.world_size).max(axis=1).tolist(),
+                "fullest_rank_tokens_if_equal": rank_tokens(equal, self.ranks.world_size).max(axis=1).tolist()}
 
     def _fields(self) -> dict[str, Any]:
         """What a checkpoint and a run that goes on from it have in common."""
@@ -133,6 +138,8 @@ def run(settings: Settings, ranks: Ranks, balancer: Balancer) -> list[dict[str, 
             if settings.checkpoint_every and (done % settings.checkpoint_every == 0 or done == settings.steps):
                 training.save(checkpoint.path_of(settings.checkpoint_dir, done))
         reason = "finished"
+        if settings.split == "batch" and ranks.rank == 0 and records:
+            print(gain_of_split(records, ranks.world_size), flush=True)
     finally:
         balancer.close(reason)
         if log is not None:
@@ -140,6 +147,15 @@ def run(settings: Settings, ranks: Ranks, balancer: Balancer) -> list[dict[str, 
     if settings.plot and ranks.rank == 0:
         plot.draw({settings.job: records}, settings.plot)
     return records
+
+
+def gain_of_split(records: list[dict[str, Any]], num_ranks: int) -> str:
+    """What the split of each batch gained over equal shares of the same tokens on the same placements, in one line."""
+    ran, equal = (float(np.mean([record[name] for record in records]))
+                  for name in ("fullest_rank_tokens", "fullest_rank_tokens_if_equal"))
+    mean = float(np.mean([np.sum(record["load"], axis=1) for record in records])) / num_ranks
+    return (f"split batch: the fullest rank had {ran:.1f} tokens a layer and step; with equal shares it would have had "
+            f"{equal:.1f} ({equal / ran - 1:+.1%}), and the mean rank has {mean:.1f}")
 
 
 def _say(record: dict[str, Any], steps: int) -> None:
@@ -180,10 +196,12 @@ def train(settings: Settings, balancer: Balancer) -> int:
 
 
 def balancer_of(settings: Settings) -> Balancer:
-    """Replicas need EPLB's client, which without --eplb has no daemon and keeps the static placement."""
+    """Replicas and splits need EPLB's client, which without --eplb has no daemon and keeps the first placement."""
     if settings.eplb:
         return EplbBalancer(settings.endpoint, settings.job, settings.report_every, settings.initial_placement)
-    return EplbBalancer("", settings.job, settings.report_every) if settings.redundant else NoBalancer()
+    if not settings.needs_client():
+        return NoBalancer()
+    return EplbBalancer("", settings.job, settings.report_every, settings.initial_placement)
 
 
 def main() -> int:

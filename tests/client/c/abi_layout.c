@@ -180,6 +180,52 @@ static void print_plans(void) {
   FIELD(eplb_plan_sizes, num_experts);
   FIELD(eplb_plan_sizes, num_slots);
   FIELD(eplb_plan_sizes, max_replicas);
+  STRUCT(eplb_echo_options);
+  FIELD(eplb_echo_options, struct_size);
+  FIELD(eplb_echo_options, tolerance);
+  FIELD(eplb_echo_options, spare_slots);
+  FIELD(eplb_echo_options, num_domains);
+  STRUCT(eplb_echo);
+  FIELD(eplb_echo, struct_size);
+  FIELD(eplb_echo, home_tokens);
+  FIELD(eplb_echo, source);
+  FIELD(eplb_echo, spare_tokens);
+  FIELD(eplb_echo, num_slots);
+  FIELD(eplb_echo, num_spares);
+  FIELD(eplb_echo, before);
+  FIELD(eplb_echo, peak);
+  FIELD(eplb_echo, bound);
+  FIELD(eplb_echo, num_replicas);
+  FIELD(eplb_echo, bound_domain);
+}
+
+static void print_splits(void) {
+  STRUCT(eplb_batch);
+  FIELD(eplb_batch, struct_size);
+  FIELD(eplb_batch, totals);
+  FIELD(eplb_batch, by_gpu);
+  FIELD(eplb_batch, before);
+  FIELD(eplb_batch, mine);
+  FIELD(eplb_batch, num_experts);
+  FIELD(eplb_batch, num_gpus);
+  STRUCT(eplb_split);
+  FIELD(eplb_split, struct_size);
+  FIELD(eplb_split, quotas);
+  FIELD(eplb_split, own);
+  FIELD(eplb_split, tight_gpus);
+  FIELD(eplb_split, num_slots);
+  FIELD(eplb_split, num_tight_gpus);
+  FIELD(eplb_split, version);
+  FIELD(eplb_split, peak);
+  FIELD(eplb_split, mean);
+  FIELD(eplb_split, balancedness);
+  FIELD(eplb_split, equal_peak);
+  STRUCT(eplb_split_options);
+  FIELD(eplb_split_options, struct_size);
+  FIELD(eplb_split_options, gpu_speeds);
+  FIELD(eplb_split_options, slack);
+  FIELD(eplb_split_options, num_gpus);
+  FIELD(eplb_split_options, reserved);
 }
 
 int main(void) {
@@ -189,5 +235,6 @@ int main(void) {
   print_placement_and_tables();
   print_stats();
   print_plans();
+  print_splits();
   return 0;
 }

@@ -30,7 +30,8 @@ class LayoutTest(unittest.TestCase):
                 "eplb_placement": structs.Placement, "eplb_device_tables": structs.DeviceTables, "eplb_stats": structs.Stats,
                 "eplb_replica_rows": structs.ReplicaRows, "eplb_choices": structs.Choices,
                 "eplb_rebalance_options": structs.RebalanceOptions, "eplb_plan_options": structs.PlanOptions,
-                "eplb_plan_sizes": structs.PlanSizes}
+                "eplb_plan_sizes": structs.PlanSizes, "eplb_batch": structs.Batch, "eplb_split": structs.Split,
+                "eplb_split_options": structs.SplitOptions}
         expected, current = {}, None
         for line in LAYOUT.read_text().splitlines():
             words = line.split()

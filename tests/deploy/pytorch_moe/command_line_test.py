@@ -43,6 +43,7 @@ class CommandLineTest(example.ExampleTest):
     def test_wrong_settings_are_named(self):
         for arguments, message in ((["--top-k", "9", "--experts", "8"], "top_k is 9, of 8 experts"),
                                    (["--ranks", "1", "--text", "/nothing/here"], "/nothing/here"),
+                                   (["--split", "half"], "split is half, it must be equal or batch"),
                                    (["--redundant", "-3"], "redundant is -3, it must be at least 0"),
                                    (["--experts", "1", "--top-k", "1", "--ranks", "2"], "fewer than the 2 ranks"),
                                    (["--plot", "/nothing/here/run.png"], "there is no directory /nothing/here"),
@@ -52,12 +53,12 @@ class CommandLineTest(example.ExampleTest):
             self.assertIn(message, result.stderr)
             self.assertNotIn("Traceback", result.stderr)
 
-    def test_without_the_package_eplb_only_eplb_and_replicas_are_refused(self):
+    def test_without_the_package_eplb_only_what_needs_it_is_refused(self):
         without = self.without("eplb")
-        for wanted in (["--eplb"], ["--redundant", "2"]):
+        for wanted in (["--eplb"], ["--redundant", "2"], ["--split", "batch"]):
             result = self.train("--ranks", "1", *wanted, **without)
             self.assertEqual(result.returncode, 2)
-            self.assertRegex(result.stderr, r"^usage: .*\n.*--eplb and --redundant need the Python package eplb.*\n$")
+            self.assertRegex(result.stderr, r"^usage: .*\n.*--eplb, --redundant and --split batch need the Python package eplb.*\n$")
         result = self.train(*example.flags({**example.TINY, "ranks": 2, "steps": 2}), **without)
         self.assertEqual(result.returncode, 0, result.stderr)
 

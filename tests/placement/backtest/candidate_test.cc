@@ -28,7 +28,7 @@ TEST(CandidateTest, EveryPolicyThatIsTriedHasEveryEstimateAndCadence) {
       EXPECT_TRUE(names.insert(NameOf(candidate)).second) << NameOf(candidate);
     }
     EXPECT_EQ(candidates.size() % 9, 0u);
-    EXPECT_GE(candidates.size(), 18u);
+    EXPECT_GE(candidates.size(), 18u) << "two policies or more";
     const PolicyTraits first = TraitsOf(candidates.front().policy);
     EXPECT_EQ(split == SplitMode::kBatch ? first.tried_for_batch : first.tried_for_equal,
               TriedFor::kFirst);

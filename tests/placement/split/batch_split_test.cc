@@ -8,18 +8,19 @@
 #include <cstdint>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "placement/split/source_quotas.h"
 #include "tests/placement/random_placement.h"
-#include "tests/support/integer_split_oracle.h"
+#include "tests/placement/split/split_checks.h"
 
 namespace eplb {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::IntegerSplitProblem;
 using testing::Pick;
 using testing::Random;
 
@@ -91,9 +92,15 @@ TEST(BatchSplitTest, WhatDoesNotFitIsRefusedByName) {
   };
   EXPECT_THAT(refusal({1, -2, 3}), HasSubstr("layer 0: expert 1 has -2 tokens"));
   EXPECT_THAT(refusal({1, kMaxSplitTokens, 0}), HasSubstr("expert 1 has"));
-  EXPECT_THAT(refusal({1, 2}), HasSubstr("2 counts and 4 quotas, expected 3 and 4"));
+  EXPECT_THAT(refusal({1, 2}), HasSubstr("2 counts, expected 3"));
   EXPECT_THAT(refusal({1, 2, 3}, LayerId{1}), HasSubstr("layer 1 is not in 0..0"));
+  const absl::Status few =
+      splitter.Split(kFirst, std::vector<int64_t>{1, 2, 3}, std::span(quotas).first(3));
+  EXPECT_THAT(std::string(few.message()), HasSubstr("3 counts and 3 quotas, expected 3 and 4"));
   EXPECT_THAT(quotas, ElementsAre(-1, -1, -1, -1)) << "nothing is written";
+  EXPECT_THAT(
+      std::string(splitter.LeastPeak(kFirst, std::vector<int64_t>{1, -2, 3}).status().message()),
+      HasSubstr("layer 0: expert 1 has -2 tokens"));
 }
 
 TEST(BatchSplitTest, AGraphThatCannotBeIsRefusedByName) {
@@ -113,125 +120,65 @@ TEST(BatchSplitTest, AGraphThatCannotBeIsRefusedByName) {
               HasSubstr("an EP group of 1025 GPUs"));
 }
 
-// A random batch of one of several kinds of skew.
-std::vector<int64_t> RandomCounts(Random& random, int32_t num_experts) {
-  std::vector<int64_t> counts(static_cast<size_t>(num_experts));
-  const int32_t kind = Pick(random, 0, 5);
-  for (int64_t& count : counts) {
-    const int32_t roll = Pick(random, 0, 1'000'000);
-    switch (kind) {
-      case 0:
-        count = roll % 5;  // few tokens: rounding shows
-        break;
-      case 1:
-        count = roll;
-        break;
-      case 2:
-        count = roll % 3 == 0 ? roll : 0;
-        break;
-      case 3:
-        count = static_cast<int64_t>(std::exp(roll / 1e5));  // 1 .. 22,000, mostly small
-        break;
-      case 4:
-        count = 1000 + roll % 50;
-        break;
-      default:
-        count = 1;
-    }
-  }
-  if (kind == 5) counts[static_cast<size_t>(Pick(random, 0, num_experts - 1))] = int64_t{1} << 35;
-  return counts;
-}
-
-GpuSpeeds RandomSpeeds(Random& random, int32_t num_gpus) {
-  std::vector<double> speeds(static_cast<size_t>(num_gpus), 1.0);
-  if (Pick(random, 0, 1) == 0) return GpuSpeeds::Equal(num_gpus);
-  for (double& speed : speeds) speed = Pick(random, 1, 8) / 4.0;
-  if (Pick(random, 0, 3) == 0) speeds.front() = GpuSpeeds::kMinSpeed;
-  return *GpuSpeeds::Make(num_gpus, speeds, {});
-}
-
-IntegerSplitProblem ProblemOf(const Placement& placement, const SplitGraph& graph, LayerId layer,
-                              const std::vector<int64_t>& counts) {
-  IntegerSplitProblem problem{.tokens = counts, .gpus_of = {}, .speeds = {}};
-  problem.speeds.assign(graph.speeds().begin(), graph.speeds().end());
-  for (int32_t expert = 0; expert < graph.num_experts(); ++expert) {
-    problem.gpus_of.emplace_back();
-    for (const int32_t slot : placement.ReplicasOf(layer, ExpertId{expert})) {
-      problem.gpus_of.back().push_back(placement.topology().GpuOf(SlotId{slot}).value);
-    }
-  }
-  return problem;
-}
-
-// Quotas are whole tokens of their experts, and no GPU is above the peak and the slack.
-void CheckQuotas(const Placement& placement, const SplitGraph& graph, LayerId layer,
-                 const std::vector<int64_t>& counts, const std::vector<int64_t>& quotas,
-                 const SplitPeak& peak) {
-  std::vector<int64_t> sums(counts.size());
-  std::vector<int64_t> loads(static_cast<size_t>(graph.num_gpus()));
-  for (int32_t slot = 0; slot < graph.num_slots(); ++slot) {
-    const int64_t quota = quotas[static_cast<size_t>(slot)];
-    ASSERT_GE(quota, 0);
-    const int32_t expert = placement.ExpertIn(layer, SlotId{slot}).value;
-    if (expert >= 0) sums[static_cast<size_t>(expert)] += quota;
-    loads[static_cast<size_t>(placement.topology().GpuOf(SlotId{slot}).value)] += quota;
-  }
-  ASSERT_EQ(sums, counts);
-  int64_t fullest = 0;
-  for (size_t gpu = 0; gpu < loads.size(); ++gpu) {
-    const int64_t within = TokensWithin(peak, graph.speeds()[gpu]);
-    ASSERT_LE(loads[gpu], within + within * graph.slack() / kSplitSlackUnit) << "GPU " << gpu;
-    fullest += loads[gpu] * peak.speed == peak.tokens * graph.speeds()[gpu] ? 1 : 0;
-  }
-  if (graph.slack() == 0) {
-    ASSERT_GT(fullest, 0) << "a GPU reaches the peak";
-  }
-}
-
-void CheckAgainstOracle(Random& random, const Placement& placement) {
-  const GpuSpeeds speeds = RandomSpeeds(random, placement.topology().num_gpus());
-  const double slack = Pick(random, 0, 2) == 0 ? 0.005 * Pick(random, 1, 20) : 0;
-  const SplitGraph graph = *SplitGraph::Make(placement, {.speeds = &speeds, .slack = slack});
-  BatchSplitter splitter(graph);
-  for (int32_t i = 0; i < graph.num_layers(); ++i) {
-    const LayerId layer{i};
-    const std::vector<int64_t> counts = RandomCounts(random, graph.num_experts());
-    std::vector<int64_t> quotas(static_cast<size_t>(graph.num_slots()));
-    const SplitBound bound = *splitter.SplitWithBound(layer, counts, quotas);
-    CheckQuotas(placement, graph, layer, counts, quotas, bound.peak);
-    const IntegerSplitProblem problem = ProblemOf(placement, graph, layer, counts);
-    EXPECT_EQ(testing::CheckProof(problem, bound.peak.tokens, bound.peak.speed, bound.tight_gpus),
-              "");
-    EXPECT_TRUE(testing::FitsWithin(problem, bound.peak.tokens, bound.peak.speed));
-    if (speeds.all_equal()) {
-      EXPECT_EQ(bound.peak, (SplitPeak{testing::LeastPeakByNewton(problem), 1}));
-    }
-  }
-}
-
 TEST(BatchSplitTest, EqualsAnIndependentMaximumFlowOnSmallShapes) {
   Random random(20261124);
-  for (int i = 0; i < 7000 && !HasFailure(); ++i) {
-    CheckAgainstOracle(random, testing::RandomPlacement(random, testing::RandomTopology(random)));
+  for (int i = 0; i < 9000 && !HasFailure(); ++i) {
+    testing::CheckAgainstOracle(random,
+                                testing::RandomPlacement(random, testing::RandomTopology(random)));
   }
 }
 
 TEST(BatchSplitTest, EqualsAnIndependentMaximumFlowOnLargeShapes) {
+  Random random(7);
   constexpr struct {
     int32_t num_experts, num_slots, num_gpus, repetitions;
-  } kShapes[] = {{64, 72, 8, 200},    {256, 288, 32, 100},  {256, 384, 64, 50},
-                 {256, 512, 128, 20}, {384, 1024, 256, 10}, {512, 2048, 1024, 5}};
-  Random random(7);
+  } kShapes[] = {{64, 72, 8, 600},    {256, 288, 32, 250}, {256, 384, 64, 100},
+                 {256, 512, 128, 40}, {384, 1024, 256, 8}, {512, 2048, 1016, 2}};
   for (const auto& shape : kShapes) {
-    const Topology topology = *Topology::Make({.num_layers = 1,
-                                               .num_experts = shape.num_experts,
-                                               .num_slots = shape.num_slots,
-                                               .num_gpus = shape.num_gpus});
-    for (int32_t i = 0; i < shape.repetitions && !HasFailure(); ++i) {
-      CheckAgainstOracle(random, testing::RandomPlacement(random, topology));
-    }
+    testing::CheckShape(random,
+                        {.num_layers = 1,
+                         .num_experts = shape.num_experts,
+                         .num_slots = shape.num_slots,
+                         .num_gpus = shape.num_gpus},
+                        shape.repetitions);
   }
+}
+
+// Every rank of a group derives all quotas by itself, in a thread of its own.
+TEST(BatchSplitTest, SixtyFourRanksDeriveTheQuotasOfOne) {
+  constexpr int32_t kRanks = 64;
+  Random random(64);
+  const Topology topology = *Topology::Make(
+      {.num_layers = 2, .num_experts = 256, .num_slots = 384, .num_gpus = kRanks, .num_nodes = 8});
+  const Placement placement = testing::RandomPlacement(random, topology);
+  LoadMatrix sources(kRanks, 256);  // tokens of each rank
+  for (int64_t& count : sources.reshaped())
+    count = Pick(random, 0, 3) == 0 ? Pick(random, 0, 99) : 0;
+  const Eigen::Array<int64_t, 1, Eigen::Dynamic, Eigen::RowMajor> sum = sources.colwise().sum();
+  const std::vector<int64_t> counts(sum.data(), sum.data() + sum.size());
+  const std::vector<int64_t> expected = Quotas(placement, counts, {.slack = 0.005});
+
+  std::vector<std::vector<int64_t>> quotas(kRanks, std::vector<int64_t>(384));
+  std::vector<std::vector<int64_t>> own(kRanks, std::vector<int64_t>(384));
+  std::vector<std::thread> ranks;
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto r = static_cast<size_t>(rank);
+      const SplitGraph graph = *SplitGraph::Make(placement, {.slack = 0.005});
+      EXPECT_TRUE(BatchSplitter(graph).Split(kFirst, counts, quotas[r]).ok());
+      const SplitBatch batch{placement, kFirst, quotas[r]};
+      EXPECT_TRUE(
+          OwnQuotas(batch, {sources.data(), sources.data() + sources.size()}, GpuId{rank}, own[r])
+              .ok());
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  std::vector<int64_t> taken(384);
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(quotas[rank], expected) << "rank " << rank;
+    for (size_t slot = 0; slot < taken.size(); ++slot) taken[slot] += own[rank][slot];
+  }
+  EXPECT_EQ(taken, expected);
 }
 
 Load BatchOf(const std::vector<int64_t>& counts) {

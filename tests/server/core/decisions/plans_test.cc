@@ -111,6 +111,24 @@ TEST(PlansTest, AfterARestartTheRanksSayWhatBecameOfThePlan) {
   }
 }
 
+TEST(PlansTest, AVersionReservedBetweenTwoChunksIsNotCountedAsAChunk) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  job.Deliver();
+  job.daemon.Handle(ReserveVersion{.ticket = 1, .job = kJob});
+  ASSERT_EQ(job.daemon.replies().at(1)->version, 2);
+  ASSERT_TRUE(job.Vote(12));
+  job.Deliver();  // chunk 1 is committed, chunk 2 proposed
+  ASSERT_EQ(NewestPlan(job).num_chunks, 2);
+  ASSERT_EQ(NewestPlan(job).chunks_committed, 1);
+  job.daemon.Restart();
+  ASSERT_TRUE(job.Vote(20));
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().version, 3);
+  EXPECT_EQ(NewestPlan(job).chunks_committed, 2);
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kCommitted);
+}
+
 TEST(PlansTest, APlanOfBeforeARestartIsShownAsItWasStored) {
   TestJob job;
   job.Propose(Exchanged({0, 1}));

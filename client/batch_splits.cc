@@ -1,0 +1,249 @@
+#include "client/batch_splits.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status_macros.h"
+#include "placement/split/source_quotas.h"
+
+namespace eplb {
+namespace {
+
+absl::Status CheckNumber(const char* what, size_t given, int64_t expected) {
+  if (static_cast<int64_t>(given) == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("split: ", given, " numbers of ", what, ", expected ", expected));
+}
+
+// Sizes and forms; what the numbers are is the next checks' matter.
+absl::Status CheckForm(const Topology& topology, const BatchCounts& counts,
+                       const SplitTarget& target) {
+  const int64_t experts = topology.num_experts();
+  if (counts.totals.empty() == counts.by_gpu.empty()) {
+    return absl::InvalidArgumentError(
+        counts.totals.empty() ? "split: neither totals nor by_gpu given, expected one of them"
+                              : "split: both totals and by_gpu given, expected one of them");
+  }
+  if (!counts.totals.empty()) {
+    EPLB_RETURN_IF_ERROR(CheckNumber("totals", counts.totals.size(), experts));
+  } else {
+    EPLB_RETURN_IF_ERROR(
+        CheckNumber("by_gpu", counts.by_gpu.size(), experts * topology.num_gpus()));
+  }
+  const bool by_prefix = !counts.before.empty() || !counts.mine.empty();
+  if (by_prefix) {
+    if (counts.totals.empty()) {
+      return absl::InvalidArgumentError("split: before and mine go with totals, not with by_gpu");
+    }
+    EPLB_RETURN_IF_ERROR(CheckNumber("before", counts.before.size(), experts));
+    EPLB_RETURN_IF_ERROR(CheckNumber("mine", counts.mine.size(), experts));
+  }
+  EPLB_RETURN_IF_ERROR(CheckNumber("quotas", target.quotas.size(), topology.num_slots()));
+  if (target.own.empty()) return absl::OkStatus();
+  if (!by_prefix && counts.by_gpu.empty()) {
+    return absl::InvalidArgumentError(
+        "split: own quotas asked for by totals alone, expected by_gpu, or before and mine");
+  }
+  if (target.self.value < 0 || target.self.value >= topology.num_gpus()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "split: GPU ", target.self.value, " asked for, expected 0..", topology.num_gpus() - 1));
+  }
+  return CheckNumber("own", target.own.size(), topology.num_slots());
+}
+
+absl::StatusOr<std::optional<GpuSpeeds>> ReadSpeeds(std::span<const double> given,
+                                                    int32_t num_gpus) {
+  if (given.empty()) return std::nullopt;
+  std::vector<double> speeds(given.begin(), given.end());
+  std::vector<int32_t> unusable;
+  for (size_t gpu = 0; gpu < speeds.size(); ++gpu) {
+    if (speeds[gpu] != 0) continue;
+    unusable.push_back(static_cast<int32_t>(gpu));
+    speeds[gpu] = 1;
+  }
+  EPLB_ASSIGN_OR_RETURN(GpuSpeeds made, GpuSpeeds::Make(num_gpus, speeds, unusable));
+  return made;
+}
+
+// What each slot takes of equal shares, the first ones by replica rank one more where they do not
+// divide.
+std::vector<int64_t> EqualShares(const Placement& placement, LayerId layer,
+                                 std::span<const int64_t> totals) {
+  std::vector<int64_t> shares(static_cast<size_t>(placement.topology().num_slots()));
+  for (size_t expert = 0; expert < totals.size(); ++expert) {
+    const auto slots = placement.ReplicasOf(layer, ExpertId{static_cast<int32_t>(expert)});
+    const auto number = static_cast<int64_t>(slots.size());
+    int64_t left = totals[expert] % number;
+    for (const int32_t slot : slots) {
+      shares[static_cast<size_t>(slot)] = totals[expert] / number + (left-- > 0 ? 1 : 0);
+    }
+  }
+  return shares;
+}
+
+}  // namespace
+
+BatchSplits::BatchSplits(std::shared_ptr<const Placement> placement, int64_t version)
+    : placement_(std::move(placement)), version_(version) {
+  const absl::MutexLock lock(&mutex_);
+  prepared_.resize(static_cast<size_t>(placement_->topology().num_layers()));
+}
+
+void BatchSplits::Show(std::shared_ptr<const Placement> placement, int64_t version) {
+  const absl::MutexLock lock(&mutex_);
+  for (size_t i = 0; i < prepared_.size(); ++i) {
+    const LayerId layer{static_cast<int32_t>(i)};
+    if (prepared_[i] == nullptr || placement->Layer(layer) == placement_->Layer(layer)) continue;
+    prepared_[i].reset();
+  }
+  placement_ = std::move(placement);
+  version_ = version;
+}
+
+absl::StatusOr<std::unique_ptr<BatchSplits::Prepared>> BatchSplits::Prepare(
+    LayerId layer, const std::optional<GpuSpeeds>& speeds, double slack) const {
+  const Topology& whole = placement_->topology();
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = 1,
+                                                                 .num_experts = whole.num_experts(),
+                                                                 .num_slots = whole.num_slots(),
+                                                                 .num_gpus = whole.num_gpus()}));
+  EPLB_ASSIGN_OR_RETURN(
+      const Placement alone,
+      Placement::FromSlotsAndRanks(topology, placement_->physical_to_logical_map().row(layer.value),
+                                   placement_->replica_rank().row(layer.value)));
+  const BatchSplitOptions options = {.speeds = speeds.has_value() ? &*speeds : nullptr,
+                                     .slack = slack};
+  EPLB_ASSIGN_OR_RETURN(SplitGraph graph, SplitGraph::Make(alone, options));
+  return std::make_unique<Prepared>(std::move(graph));
+}
+
+absl::Status BatchSplits::SetOptions(const SplitOptions& options) {
+  const absl::MutexLock lock(&mutex_);
+  EPLB_ASSIGN_OR_RETURN(const std::optional<GpuSpeeds> speeds,
+                        ReadSpeeds(options.gpu_speeds, placement_->topology().num_gpus()));
+  // What is wrong with options is wrong in every layer: a GPU holds experts in all or in none.
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Prepared> first,
+                        Prepare(LayerId{0}, speeds, options.slack));
+  for (std::unique_ptr<Prepared>& layer : prepared_) layer.reset();
+  prepared_.front() = std::move(first);
+  speeds_ = speeds;
+  slack_ = options.slack;
+  return absl::OkStatus();
+}
+
+SplitOptions BatchSplits::options() const {
+  const absl::MutexLock lock(&mutex_);
+  SplitOptions options{.gpu_speeds = {}, .slack = slack_};
+  if (speeds_.has_value()) {
+    options.gpu_speeds.assign(speeds_->speeds().begin(), speeds_->speeds().end());
+  }
+  return options;
+}
+
+absl::StatusOr<SplitFigures> BatchSplits::Split(LayerId layer, const BatchCounts& counts,
+                                                const SplitTarget& target) {
+  const absl::MutexLock lock(&mutex_);
+  const Topology& topology = placement_->topology();
+  if (layer.value < 0 || layer.value >= topology.num_layers()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("split: layer is ", layer.value, ", expected 0..", topology.num_layers() - 1));
+  }
+  EPLB_RETURN_IF_ERROR(CheckForm(topology, counts, target));
+  EPLB_ASSIGN_OR_RETURN(const std::span<const int64_t> totals, TotalsOf(layer, counts));
+  std::unique_ptr<Prepared>& prepared = prepared_[static_cast<size_t>(layer.value)];
+  if (prepared == nullptr) {
+    EPLB_ASSIGN_OR_RETURN(prepared, Prepare(layer, speeds_, slack_));
+  }
+  quotas_.resize(static_cast<size_t>(topology.num_slots()));
+  EPLB_ASSIGN_OR_RETURN(SplitBound bound,
+                        prepared->splitter.SplitWithBound(LayerId{0}, totals, quotas_));
+  if (!target.own.empty()) EPLB_RETURN_IF_ERROR(WriteOwn(layer, counts, target));
+  std::copy(quotas_.begin(), quotas_.end(), target.quotas.begin());
+  SplitFigures figures = FiguresOf(layer, totals);
+  figures.tight_gpus = std::move(bound.tight_gpus);
+  return figures;
+}
+
+absl::StatusOr<std::span<const int64_t>> BatchSplits::TotalsOf(LayerId layer,
+                                                               const BatchCounts& counts) {
+  std::span<const int64_t> totals = counts.totals;
+  if (totals.empty()) {
+    const auto experts = static_cast<size_t>(placement_->topology().num_experts());
+    sums_.assign(experts, 0);
+    for (size_t row = 0; row < counts.by_gpu.size(); row += experts) {
+      for (size_t expert = 0; expert < experts; ++expert) {
+        const int64_t count = counts.by_gpu[row + expert];
+        // So that no sum of SplitGraph::kMaxGpus rows can overflow.
+        if (count < 0 || count > kMaxSplitTokens) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("layer ", layer.value, ": expert ", expert, " has ", count,
+                           " tokens of GPU ", row / experts, ", expected 0..", kMaxSplitTokens));
+        }
+        sums_[expert] += count;
+      }
+    }
+    totals = sums_;
+  }
+  int64_t sum = 0;
+  for (size_t expert = 0; expert < totals.size(); ++expert) {
+    if (totals[expert] < 0 || totals[expert] > kMaxSplitTokens - sum) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", layer.value, ": expert ", expert, " has ", totals[expert],
+                       " tokens, expected 0 or more and a sum of at most ", kMaxSplitTokens));
+    }
+    sum += totals[expert];
+  }
+  return totals;
+}
+
+absl::Status BatchSplits::WriteOwn(LayerId layer, const BatchCounts& counts,
+                                   const SplitTarget& target) const {
+  const SplitBatch batch{.placement = *placement_, .layer = layer, .quotas = quotas_};
+  if (!counts.by_gpu.empty()) return OwnQuotas(batch, counts.by_gpu, target.self, target.own);
+  for (size_t expert = 0; expert < counts.totals.size(); ++expert) {
+    const int64_t total = counts.totals[expert];
+    const int64_t before = counts.before[expert];
+    const int64_t mine = counts.mine[expert];
+    if (before >= 0 && mine >= 0 && before <= total && mine <= total - before) continue;
+    return absl::InvalidArgumentError(absl::StrCat("layer ", layer.value, ": expert ", expert,
+                                                   " has ", before, " tokens of lower ranks and ",
+                                                   mine, " of this one, ", total, " in all"));
+  }
+  return OwnQuotasByPrefix(batch, counts.before, counts.mine, target.own);
+}
+
+double BatchSplits::PeakOf(std::span<const int64_t> slot_tokens) const {
+  const Topology& topology = placement_->topology();
+  double peak = 0;
+  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+    if (speeds_.has_value() && !speeds_->Usable(GpuId{gpu})) continue;
+    const auto first = static_cast<size_t>(topology.FirstSlotOf(GpuId{gpu}).value);
+    const auto end = first + static_cast<size_t>(topology.SlotsOf(GpuId{gpu}));
+    int64_t tokens = 0;
+    for (size_t slot = first; slot < end; ++slot) tokens += slot_tokens[slot];
+    const double speed = speeds_.has_value() ? speeds_->SpeedOf(GpuId{gpu}) : 1;
+    peak = std::max(peak, static_cast<double>(tokens) / speed);
+  }
+  return peak;
+}
+
+SplitFigures BatchSplits::FiguresOf(LayerId layer, std::span<const int64_t> totals) const {
+  const Topology& topology = placement_->topology();
+  SplitFigures figures{.version = version_, .peak = PeakOf(quotas_), .tight_gpus = {}};
+  figures.equal_peak = PeakOf(EqualShares(*placement_, layer, totals));
+  double loads = 0;
+  for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
+    const GpuId gpu = topology.GpuOf(SlotId{slot});
+    const auto tokens = static_cast<double>(quotas_[static_cast<size_t>(slot)]);
+    if (tokens > 0) loads += tokens / (speeds_.has_value() ? speeds_->SpeedOf(gpu) : 1);
+  }
+  figures.mean = loads / (speeds_.has_value() ? speeds_->num_usable() : topology.num_gpus());
+  if (figures.peak > 0) figures.balancedness = figures.mean / figures.peak;
+  return figures;
+}
+
+}  // namespace eplb

@@ -1,0 +1,83 @@
+// The exact splits of batches under a placement, as a client and the C ABI make them: checked,
+// never partly written, and prepared anew when another placement is shown.
+#ifndef EPLB_CLIENT_BATCH_SPLITS_H_
+#define EPLB_CLIENT_BATCH_SPLITS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+#include "client/client.h"
+#include "placement/gpu_speeds.h"
+#include "placement/placement.h"
+#include "placement/split/batch_split.h"
+
+namespace eplb {
+
+// Whose own quotas are asked for, and where a split is written: Client::Split has the shapes.
+struct SplitTarget {
+  GpuId self;
+  std::span<int64_t> quotas;
+  std::span<int64_t> own;  // empty: not asked for
+};
+
+// Client::Split describes arguments, errors and cost. Threads: safe; calls run one after the other.
+class BatchSplits {
+ public:
+  BatchSplits(std::shared_ptr<const Placement> placement, int64_t version);
+  BatchSplits(const BatchSplits&) = delete;
+  BatchSplits& operator=(const BatchSplits&) = delete;
+
+  // The splits that follow are of this placement, which has the shape of the one before. Layers
+  // that it leaves as they were stay prepared.
+  void Show(std::shared_ptr<const Placement> placement, int64_t version)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status SetOptions(const SplitOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
+  SplitOptions options() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::StatusOr<SplitFigures> Split(LayerId layer, const BatchCounts& counts,
+                                     const SplitTarget& target) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // One layer, which a switch need not have changed.
+  struct Prepared {
+    explicit Prepared(SplitGraph made) : graph(std::move(made)), splitter(graph) {}
+    SplitGraph graph;  // of this layer alone
+    BatchSplitter splitter;
+  };
+
+  absl::StatusOr<std::unique_ptr<Prepared>> Prepare(LayerId layer,
+                                                    const std::optional<GpuSpeeds>& speeds,
+                                                    double slack) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The totals of `counts`, which may be sums in `sums_`. errors: InvalidArgument.
+  absl::StatusOr<std::span<const int64_t>> TotalsOf(LayerId layer, const BatchCounts& counts)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteOwn(LayerId layer, const BatchCounts& counts, const SplitTarget& target) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SplitFigures FiguresOf(LayerId layer, std::span<const int64_t> totals) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  double PeakOf(std::span<const int64_t> slot_tokens) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<const Placement> placement_ ABSL_GUARDED_BY(mutex_);
+  int64_t version_ ABSL_GUARDED_BY(mutex_);
+  std::optional<GpuSpeeds> speeds_ ABSL_GUARDED_BY(mutex_);
+  double slack_ ABSL_GUARDED_BY(mutex_) = 0;
+  // [L], null: by the layer's next split.
+  std::vector<std::unique_ptr<Prepared>> prepared_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int64_t> quotas_ ABSL_GUARDED_BY(mutex_);  // [S], until all is well
+  std::vector<int64_t> sums_ ABSL_GUARDED_BY(mutex_);    // [E]
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_BATCH_SPLITS_H_

@@ -1,0 +1,167 @@
+// Exact splits of batches: eplb_client_split, eplb_client_set_split_options,
+// eplb_client_check_counts, and eplb_splitter, which needs no client.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "client/batch_splits.h"
+#include "client/c/client_handle.h"
+#include "client/c/eplb.h"
+#include "client/c/eplb_plan.h"
+#include "client/c/plan.h"
+
+// The struct of the ABI is in no namespace.
+// NOLINTNEXTLINE(readability-identifier-naming)
+struct eplb_splitter {
+  explicit eplb_splitter(std::shared_ptr<const eplb::Placement> placement)
+      : splits(std::move(placement), /*version=*/0) {}
+
+  eplb::BatchSplits splits;
+};
+
+namespace eplb::c {
+namespace {
+
+std::span<const int64_t> ArrayOf(const int64_t* first, int64_t size) {
+  return first == nullptr ? std::span<const int64_t>()
+                          : std::span(first, static_cast<size_t>(size));
+}
+
+// errors: InvalidArgument naming the field.
+absl::StatusOr<BatchCounts> ReadBatch(const eplb_batch* pointer) {
+  EPLB_ASSIGN_OR_RETURN(const eplb_batch given, ReadStruct("batch", pointer));
+  for (const auto& [field, number, least] :
+       {std::tuple{"num_experts", given.num_experts, 1},
+        {"num_gpus", given.num_gpus, given.by_gpu == nullptr ? 0 : 1}}) {
+    if (number >= least) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch.", field, " is ", number, ", expected at least ", least));
+  }
+  if (given.by_gpu == nullptr && given.num_gpus != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch.num_gpus is ", given.num_gpus, ", expected 0 without by_gpu"));
+  }
+  const int64_t experts = given.num_experts;
+  return BatchCounts{.totals = ArrayOf(given.totals, experts),
+                     .by_gpu = ArrayOf(given.by_gpu, experts * given.num_gpus),
+                     .before = ArrayOf(given.before, experts),
+                     .mine = ArrayOf(given.mine, experts)};
+}
+
+absl::StatusOr<SplitOptions> ReadSplitOptions(const eplb_split_options* pointer) {
+  EPLB_ASSIGN_OR_RETURN(const eplb_split_options given, ReadStruct("options", pointer));
+  if (given.reserved != 0) return absl::InvalidArgumentError("options.reserved is not 0");
+  SplitOptions options{.gpu_speeds = {}, .slack = given.slack};
+  if (given.gpu_speeds == nullptr) return options;
+  if (given.num_gpus < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options.num_gpus is ", given.num_gpus, ", expected at least 1"));
+  }
+  options.gpu_speeds.assign(given.gpu_speeds, given.gpu_speeds + given.num_gpus);
+  return options;
+}
+
+// split: (counts, quotas, own) -> StatusOr<SplitFigures>, which has written both arrays if it is
+// OK.
+template <class Split>
+absl::Status RunSplit(const eplb_batch* batch, eplb_split* result, Split&& split) {
+  EPLB_ASSIGN_OR_RETURN(const BatchCounts counts, ReadBatch(batch));
+  EPLB_ASSIGN_OR_RETURN(eplb_split filled, ReadStruct<eplb_split>("split", result));
+  if (filled.quotas == nullptr) return absl::InvalidArgumentError("split.quotas is NULL");
+  if (filled.num_slots < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("split.num_slots is ", filled.num_slots, ", expected at least 1"));
+  }
+  const auto slots = static_cast<size_t>(filled.num_slots);
+  const std::span<int64_t> own =
+      filled.own == nullptr ? std::span<int64_t>() : std::span(filled.own, slots);
+  EPLB_ASSIGN_OR_RETURN(const SplitFigures figures,
+                        split(counts, std::span(filled.quotas, slots), own));
+  filled.num_tight_gpus = static_cast<int32_t>(figures.tight_gpus.size());
+  filled.version = figures.version;
+  filled.peak = figures.peak;
+  filled.mean = figures.mean;
+  filled.balancedness = figures.balancedness;
+  filled.equal_peak = figures.equal_peak;
+  if (filled.tight_gpus != nullptr) {
+    std::copy(figures.tight_gpus.begin(), figures.tight_gpus.end(), filled.tight_gpus);
+  }
+  FillStruct(filled, result);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace eplb::c
+
+extern "C" {
+
+int32_t eplb_client_split(eplb_client* client, int32_t layer, const eplb_batch* batch,
+                          eplb_split* split) noexcept {
+  using eplb::c::Needs;
+  return eplb::c::ReadOnlyCall(client, "split", Needs::kConnected, [&]() -> absl::Status {
+    return eplb::c::RunSplit(
+        batch, split,
+        [&](const eplb::BatchCounts& counts, std::span<int64_t> quotas, std::span<int64_t> own) {
+          return client->client.load()->Split(layer, counts, quotas, own);
+        });
+  });
+}
+
+int32_t eplb_client_set_split_options(eplb_client* client,
+                                      const eplb_split_options* options) noexcept {
+  using eplb::c::Needs;
+  return eplb::c::ReadOnlyCall(
+      client, "set_split_options", Needs::kConnected, [&]() -> absl::Status {
+        EPLB_ASSIGN_OR_RETURN(const eplb::SplitOptions read, eplb::c::ReadSplitOptions(options));
+        return client->client.load()->SetSplitOptions(read);
+      });
+}
+
+int32_t eplb_client_check_counts(eplb_client* client, int32_t layer, const int64_t* counts,
+                                 size_t num_counts) noexcept {
+  using eplb::c::Needs;
+  return eplb::c::CallOnTrainingThread(client, "check_counts", Needs::kOpen, [&]() -> absl::Status {
+    if (counts == nullptr) return absl::InvalidArgumentError("counts is NULL");
+    return client->client.load()->CheckCounts(layer, {counts, num_counts});
+  });
+}
+
+int32_t eplb_splitter_create(const eplb_plan* plan, const eplb_split_options* options,
+                             eplb_splitter** splitter) noexcept {
+  return eplb::c::CatchAll([&]() -> absl::Status {
+    if (splitter == nullptr) return absl::InvalidArgumentError("splitter is NULL");
+    *splitter = nullptr;
+    if (plan == nullptr) return absl::InvalidArgumentError("plan is NULL");
+    eplb::SplitOptions read;
+    if (options != nullptr) {
+      EPLB_ASSIGN_OR_RETURN(read, eplb::c::ReadSplitOptions(options));
+    }
+    auto made =
+        std::make_unique<eplb_splitter>(std::make_shared<const eplb::Placement>(plan->placement));
+    EPLB_RETURN_IF_ERROR(made->splits.SetOptions(read));
+    *splitter = made.release();
+    return absl::OkStatus();
+  });
+}
+
+int32_t eplb_splitter_split(eplb_splitter* splitter, int32_t layer, const eplb_batch* batch,
+                            int32_t gpu, eplb_split* split) noexcept {
+  return eplb::c::CatchAll([&]() -> absl::Status {
+    if (splitter == nullptr) return absl::InvalidArgumentError("splitter is NULL");
+    return eplb::c::RunSplit(
+        batch, split,
+        [&](const eplb::BatchCounts& counts, std::span<int64_t> quotas, std::span<int64_t> own) {
+          return splitter->splits.Split(eplb::LayerId{layer}, counts,
+                                        {.self = eplb::GpuId{gpu}, .quotas = quotas, .own = own});
+        });
+  });
+}
+
+void eplb_splitter_destroy(eplb_splitter* splitter) noexcept { delete splitter; }
+
+}  // extern "C"

@@ -1,0 +1,203 @@
+"""The exact split of a batch: how many of an expert's tokens each of its slots takes, so that the fullest GPU has the fewest.
+
+    split = client.split(layer, counts)               # under the placement in force
+    split = eplb.split(placement, counts, num_gpus=8)   # without a client and without a daemon
+
+Equal counts give equal quotas on every rank and machine, so no rank waits for another. docs/splitting-a-batch.md explains it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from dataclasses import dataclass, field
+from typing import Any, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from eplb import _library, _rows
+from eplb import _structs as structs
+from eplb._arguments import integer, integers, numbers
+from eplb.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Split:
+    """One layer of a batch, split. Arrays are int64, of the kind and on the device of the counts: numpy or torch.
+
+    quotas: [slots], tokens that each slot takes, of all ranks; an expert's sum to its tokens.
+    own: [slots], of them the tokens of this rank (of `gpu`); None where the counts do not say whose tokens they are.
+    peak: load of the fullest GPU, a load being tokens / speed. mean: over the usable GPUs. balancedness: mean / peak, 1 is
+        best. equal_peak: what `peak` is when an expert's replicas take equal shares.
+    tight_gpus: the proof: the experts that only these GPUs hold have too many tokens for a lower peak.
+    version: of the placement that was split; 0 without a client.
+    """
+
+    layer: int
+    quotas: Any = field(repr=False)
+    own: Optional[Any] = field(repr=False)
+    peak: float
+    mean: float
+    balancedness: float
+    equal_peak: float
+    tight_gpus: Tuple[int, ...]
+    version: int
+    _host_own: Optional[np.ndarray] = field(repr=False, compare=False)  # where the library reads it
+
+
+class Splitter:
+    """Splits batches under one placement, without a client. Threads: safe; calls run one after the other.
+
+    placement: an eplb.placement.Plan, client.placement, or integers [layers, slots], the expert in each slot, whose lowest
+        slot is its primary. num_gpus, num_nodes: over which the slots are spread; not needed where the placement has them.
+    speeds: [num_gpus], relative; 0: a GPU that takes no tokens and holds no expert. slack: 0..1, the part of the least peak
+        by which a GPU may be above it, so that fewer tokens leave the slots of equal shares.
+    errors: InvalidArgument naming what does not fit. A layer is prepared at its first split.
+    """
+
+    def __init__(self, placement: Any, *, num_gpus: Optional[int] = None, num_nodes: Optional[int] = None,
+                 speeds: Optional[Sequence[float]] = None, slack: float = 0.0) -> None:
+        gpus = _known("num_gpus", num_gpus, placement, None)
+        maps = _Maps(placement, gpus, _known("num_nodes", num_nodes, placement, 1))
+        options, kept = options_struct(speeds, slack)
+        self.num_layers, self.num_slots, self.num_experts = maps.num_layers, maps.num_slots, maps.num_experts
+        self.num_gpus = gpus
+        self._library = _library.load()
+        plan, self._pointer = ctypes.c_void_p(), ctypes.c_void_p()
+        _library.check(self._library.eplb_plan_from_maps(ctypes.byref(maps.struct), ctypes.byref(plan)))
+        try:
+            _library.check(self._library.eplb_splitter_create(plan, ctypes.byref(options), ctypes.byref(self._pointer)))
+        finally:
+            self._library.eplb_plan_destroy(plan)
+        del kept  # what the structs point to
+        weakref.finalize(self, self._library.eplb_splitter_destroy, ctypes.c_void_p(self._pointer.value))
+
+    def split(self, layer: int, counts: Any, *, before: Any = None, mine: Any = None, gpu: Optional[int] = None) -> Split:
+        """As Client.split; gpu: whose own quotas are asked for, by [GPUs, experts]; None: of none."""
+        asked = None if gpu is None else integer("gpu", gpu)
+        batch = BatchArrays(counts, before, mine, self.num_slots, self.num_gpus, asks_for_own=asked is not None)
+        layer = integer("layer", layer)
+        _library.check(self._library.eplb_splitter_split(self._pointer, layer, ctypes.byref(batch.struct),
+                                                         asked or 0, ctypes.byref(batch.result)))
+        return batch.split(layer)
+
+
+def split(placement: Any, counts: Any, *, layer: int = 0, gpu: Optional[int] = None, num_gpus: Optional[int] = None,
+          num_nodes: Optional[int] = None, speeds: Optional[Sequence[float]] = None, slack: float = 0.0) -> Split:
+    """Splits one layer of one batch, without a client. A Splitter does the same for many batches, and prepares once.
+
+    counts: integers [experts], or [GPUs, experts], of each source. gpu: whose own quotas are asked for, by [GPUs, experts].
+    The rest as Splitter. errors: InvalidArgument naming what does not fit, before anything is computed.
+    """
+    splitter = Splitter(placement, num_gpus=num_gpus, num_nodes=num_nodes, speeds=speeds, slack=slack)
+    return splitter.split(layer, counts, gpu=gpu)
+
+
+class BatchArrays:
+    """The arrays of one call and what points to them; `split` makes the answer of what the call filled in.
+
+    asks_for_own: of counts [GPUs, experts]; own quotas by prefix are always asked for. errors: InvalidArgument for what are
+    no integers, or not [experts] or [GPUs, experts]; the library checks the rest.
+    """
+
+    def __init__(self, counts: Any, before: Any, mine: Any, num_slots: int, num_gpus: int, asks_for_own: bool = True) -> None:
+        self._like = counts
+        given = integers("counts", counts, "[experts] or [GPUs, experts]")
+        if given.ndim not in (1, 2) or given.size == 0:
+            raise InvalidArgument(f"counts: shape {list(given.shape)}, expected [experts] or [GPUs, experts]")
+        self._kept = [given]
+        self.struct = structs.sized(structs.Batch, num_experts=given.shape[-1])
+        if given.ndim == 1:
+            self.struct.totals = given.ctypes.data
+        else:
+            self.struct.by_gpu, self.struct.num_gpus = given.ctypes.data, given.shape[0]
+        for name, value in (("before", before), ("mine", mine)):
+            if value is None:
+                continue
+            row = integers(name, value, "[experts]")
+            if row.shape != given.shape[-1:]:
+                raise InvalidArgument(f"{name}: shape {list(row.shape)}, expected [{given.shape[-1]}], as counts has experts")
+            setattr(self.struct, name, row.ctypes.data)
+            self._kept.append(row)
+        self._quotas = np.empty(num_slots, np.int64)
+        has_own = before is not None or (given.ndim == 2 and asks_for_own)
+        self._own = np.empty(num_slots, np.int64) if has_own else None
+        self._tight = np.empty(num_gpus, np.int32)
+        self.result = structs.sized(structs.Split, quotas=self._quotas.ctypes.data, num_slots=num_slots,
+                                    tight_gpus=self._tight.ctypes.data)
+        if self._own is not None:
+            self.result.own = self._own.ctypes.data
+
+    def split(self, layer: int) -> Split:
+        filled = self.result
+        return Split(layer=layer, quotas=self._as_given(self._quotas),
+                     own=None if self._own is None else self._as_given(self._own), peak=filled.peak, mean=filled.mean,
+                     balancedness=filled.balancedness, equal_peak=filled.equal_peak,
+                     tight_gpus=tuple(self._tight[:filled.num_tight_gpus].tolist()), version=filled.version,
+                     _host_own=self._own)
+
+    def _as_given(self, array: np.ndarray) -> Any:
+        """A tensor on the device of the counts, where they are one."""
+        if not _rows.is_torch(self._like):
+            return array
+        return sys.modules["torch"].from_numpy(array.copy()).to(self._like.device)
+
+
+def options_struct(speeds: Optional[Sequence[float]], slack: float) -> Tuple[structs.SplitOptions, Any]:
+    """returns: the struct, and what it points to."""
+    try:
+        struct = structs.sized(structs.SplitOptions, slack=float(slack))
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"slack: {slack!r}, expected a number") from None
+    if speeds is None:
+        return struct, None
+    array = np.ascontiguousarray(numbers("speeds", speeds, expected="numbers [GPUs]"), dtype=np.float64)
+    if array.ndim != 1 or array.size == 0:
+        raise InvalidArgument(f"speeds: shape {list(array.shape)}, expected [GPUs]")
+    struct.gpu_speeds, struct.num_gpus = array.ctypes.data, array.size
+    return struct, array
+
+
+def own_struct(split: Split) -> structs.Split:
+    """What route_split reads of a split. errors: InvalidArgument for one without own quotas."""
+    if not isinstance(split, Split):
+        raise InvalidArgument(f"split: {type(split).__name__}, expected what client.split returned")
+    if split._host_own is None:
+        raise InvalidArgument("split: it has no own quotas; give client.split counts [GPUs, experts], or before and mine")
+    return structs.sized(structs.Split, own=split._host_own.ctypes.data, num_slots=split._host_own.size,
+                         version=split.version)
+
+
+class _Maps:
+    """A placement as the library takes it. errors: InvalidArgument for what is no map."""
+
+    def __init__(self, placement: Any, num_gpus: int, num_nodes: int) -> None:
+        whole = hasattr(placement, "physical_to_logical_map")
+        slots = integers("placement", placement.physical_to_logical_map if whole else placement, "[layers, slots]")
+        if slots.ndim != 2 or slots.size == 0:
+            raise InvalidArgument(f"placement: shape {list(slots.shape)}, expected [layers, slots]")
+        self.num_layers, self.num_slots = slots.shape
+        self._kept = [slots]
+        self.struct = structs.PlanOptions()
+        _library.check(_library.load().eplb_plan_options_init(ctypes.byref(self.struct), ctypes.sizeof(self.struct)))
+        if whole:
+            replicas = integers("placement", placement.logical_to_physical_map, "[layers, experts, X]")
+            self.num_experts = int(replicas.shape[1])
+            self.struct.previous_replicas, self.struct.previous_max_replicas = replicas.ctypes.data, replicas.shape[2]
+            self._kept.append(replicas)
+        else:
+            self.num_experts = int(slots.max()) + 1
+        if self.num_experts < 1:
+            raise InvalidArgument("placement: no slot holds an expert")
+        self.struct.num_layers, self.struct.num_slots, self.struct.num_experts = *slots.shape, self.num_experts
+        self.struct.num_gpus, self.struct.num_nodes = num_gpus, num_nodes
+        self.struct.previous = slots.ctypes.data
+
+
+def _known(name: str, given: Optional[int], placement: Any, default: Optional[int]) -> int:
+    """An argument, or what the placement has of that name."""
+    value: Union[int, None] = given if given is not None else getattr(placement, name, default)
+    if value is None:
+        raise InvalidArgument(f"{name}: missing; the placement does not have it")
+    return integer(name, value)

@@ -1,0 +1,99 @@
+// Client::Split and Client::CheckCounts.
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "base/status_macros.h"
+#include "base/text.h"
+#include "client/client_impl.h"
+#include "client/start.h"
+#include "cuda/checksum.h"
+
+namespace eplb {
+namespace {
+
+constexpr size_t kMaxDifferingNamed = 8;
+constexpr char kCannot[] = "error";
+
+std::string Sum(std::span<const int64_t> counts) {
+  uint64_t sum = 0;  // a negative count is the splitter's matter; here it must not overflow
+  for (const int64_t count : counts) sum += static_cast<uint64_t>(count);
+  return absl::StrCat(sum);
+}
+
+// The first field in which a rank of `ranks`, which are of one EP group, differs from the first.
+absl::Status CompareInGroup(std::span<const RankId> ranks, std::span<const StartFields> said) {
+  const auto fields_of = [&](RankId rank) -> const StartFields& {
+    return said[static_cast<size_t>(rank.value)];
+  };
+  const StartFields& first = fields_of(ranks.front());
+  for (size_t i = 0; i < first.size(); ++i) {
+    std::vector<int32_t> others;
+    std::string other;
+    for (const RankId rank : ranks) {
+      const std::string& value = fields_of(rank)[i].second;
+      if (value == first[i].second || (!others.empty() && value != other)) continue;
+      other = value;
+      others.push_back(rank.value);
+    }
+    if (others.empty()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("check_counts: ", first[i].first, " differs: rank ", ranks.front().value,
+                     " has ", first[i].second, ", ", ListRanks(others, kMaxDifferingNamed),
+                     others.size() == 1 ? " has " : " have ", other));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<SplitFigures> Client::Impl::Split(int32_t layer, const BatchCounts& counts,
+                                                 std::span<int64_t> quotas,
+                                                 std::span<int64_t> own) {
+  EPLB_RETURN_IF_ERROR(CheckHeld("a split", layer));
+  return splits_.Split(LayerId{layer}, counts, {.self = gpu(), .quotas = quotas, .own = own});
+}
+
+absl::Status Client::Impl::CheckCounts(int32_t layer, std::span<const int64_t> counts) const {
+  if (disabled_) return absl::OkStatus();
+  EPLB_RETURN_IF_ERROR(ended_);
+  const auto experts = static_cast<size_t>(topology_.num_experts());
+  std::string wrong;
+  if (counts.size() != experts &&
+      counts.size() != experts * static_cast<size_t>(topology_.num_gpus())) {
+    wrong = absl::StrCat(counts.size(), " counts, expected ", experts, " or ", topology_.num_gpus(),
+                         " times as many");
+  }
+  const SplitOptions options = splits_.options();
+  const StartRound round{
+      .what = "check_counts",
+      .mine = {},
+      .extra = {{kCannot, wrong},
+                {"layer", absl::StrCat(layer)},
+                {"placement", running_.digest.Hex()},
+                {"split options", absl::StrCat("slack ", options.slack, ", speeds [",
+                                               absl::StrJoin(options.gpu_speeds, ", "), "]")},
+                {"tokens", absl::StrCat(Sum(counts), " in ", counts.size(), " counts")},
+                {"counts", absl::StrCat("checksum ", cuda::ChecksumOnHost(std::as_bytes(counts)))}},
+      .error = absl::OkStatus()};
+  EPLB_ASSIGN_OR_RETURN(const std::vector<StartFields> said,
+                        RunStartRound(round, options_.rank, options_.world_size, all_gather_));
+  for (size_t rank = 0; rank < said.size(); ++rank) {
+    if (said[rank].size() != round.extra.size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("check_counts: rank ", rank, " sent something else"));
+    }
+    const std::string& error = said[rank].front().second;
+    if (error.empty()) continue;
+    return absl::FailedPreconditionError(absl::StrCat("check_counts: rank ", rank, ": ", error));
+  }
+  for (int32_t ep_group = 0; ep_group < grid_.num_ep_groups(); ++ep_group) {
+    EPLB_RETURN_IF_ERROR(CompareInGroup(grid_.RanksOf(ep_group), said));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace eplb

@@ -1,0 +1,186 @@
+// The body of the split of a batch: what a warp of the GPU, or a thread of the CPU, does for one
+// layer. It adds up the sources' counts, splits them, and gives one source its part.
+#ifndef EPLB_CUDA_KERNELS_BATCH_SPLIT_BODY_H_
+#define EPLB_CUDA_KERNELS_BATCH_SPLIT_BODY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "base/host_device.h"
+#include "placement/split/split_body.h"
+#include "placement/split/split_tables.h"
+
+namespace eplb::cuda {
+
+inline constexpr int32_t kNotRefused = -1;
+
+// Pointers are to device memory for LaunchSplit, to host memory for SplitOnHost.
+struct SplitArgs {
+  SplitTables tables;       // its three arrays likewise
+  int32_t first_layer = 0;  // of the graph
+  int32_t num_layers = 0;   // layers first_layer .. first_layer + num_layers - 1 are split
+  // [num_sources, num_layers, num_experts]: the tokens of each source, as an all-gather gives them.
+  // The sum of the sources is split; one source: it is the sum already.
+  const int64_t* counts = nullptr;
+  int32_t num_sources = 1;
+  int64_t* quotas = nullptr;   // [num_layers, num_slots], set; -1 in a layer that is refused
+  SplitPeak* peaks = nullptr;  // [num_layers], the least maximum, set; null: not wanted
+  // [num_layers], set: kNotRefused, the lowest expert with a count below 0 or above
+  // kMaxSplitTokens, or num_experts where the sum is above kMaxSplitTokens.
+  int32_t* refused = nullptr;
+  // [num_layers, num_slots], set: of `source` the tokens for each slot, as OwnQuotasByPrefix has
+  // them; -1 in a layer that is refused. Null: not wanted.
+  int64_t* own = nullptr;
+  int32_t source = 0;
+  std::byte* scratch = nullptr;  // SplitScratchBytes of them; none where that is 0
+};
+static_assert(std::is_trivially_copyable_v<SplitArgs>);
+
+// Words of the sets of GPUs, as SplitBody is compiled for.
+EPLB_HOST_DEVICE inline int32_t NumSetWords(int32_t num_gpus) {
+  if (num_gpus <= GpuSet<1>::kMaxGpus) return 1;
+  return num_gpus <= GpuSet<4>::kMaxGpus ? 4 : 16;
+}
+
+// Scratch memory of one layer in one piece: numbers of 8 bytes first.
+template <int kWords>
+struct SplitMemory {
+  SplitScratch<kWords> scratch;
+  int64_t* counts = nullptr;  // [num_experts], of all sources
+};
+
+EPLB_HOST_DEVICE inline int64_t NumScratchNumbers(const SplitTables& tables, int32_t num_words) {
+  const int64_t replicated = tables.max_replicated;
+  const int64_t gpus = tables.num_gpus;
+  const int64_t sets = (2 * replicated + gpus + 1) * num_words;
+  return 2 * int64_t{tables.max_parts} + 2 * replicated + 2 * gpus + tables.num_experts + sets;
+}
+
+EPLB_HOST_DEVICE inline int64_t ScratchBytesOfLayer(const SplitTables& tables, int32_t num_words) {
+  const int64_t path = 2 * (int64_t{tables.num_gpus} + 1);  // an even number: 8 bytes stay aligned
+  return static_cast<int64_t>(sizeof(int64_t)) * NumScratchNumbers(tables, num_words) +
+         static_cast<int64_t>(sizeof(int32_t)) * path;
+}
+
+// memory: ScratchBytesOfLayer, aligned to 8 bytes.
+template <int kWords>
+EPLB_HOST_DEVICE SplitMemory<kWords> CarveScratch(const SplitTables& tables, std::byte* memory) {
+  static_assert(sizeof(GpuSet<kWords>) == kWords * sizeof(int64_t));
+  SplitMemory<kWords> result;
+  auto* numbers = reinterpret_cast<int64_t*>(memory);
+  const auto take = [&numbers](int64_t count) {
+    int64_t* const begin = numbers;
+    numbers += count;
+    return begin;
+  };
+  const auto take_sets = [&take](int64_t count) {
+    return reinterpret_cast<GpuSet<kWords>*>(take(count * kWords));
+  };
+  SplitScratch<kWords>& scratch = result.scratch;
+  scratch.part_tokens = take(tables.max_parts);
+  scratch.equal = take(tables.max_parts);
+  scratch.each = take(tables.max_replicated);
+  scratch.rest = take(tables.max_replicated);
+  scratch.fixed = take(tables.num_gpus);
+  scratch.room = take(tables.num_gpus);
+  result.counts = take(tables.num_experts);
+  scratch.holders = take_sets(tables.max_replicated);
+  scratch.active = take_sets(tables.max_replicated);
+  scratch.levels = take_sets(tables.num_gpus + 1);
+  scratch.path = reinterpret_cast<int32_t*>(numbers);
+  scratch.path_part = scratch.path + tables.num_gpus + 1;
+  return result;
+}
+
+// One layer's numbers in `args`.
+struct SplitRows {
+  const int64_t* counts;  // of source 0; those of the next are `stride` behind
+  int64_t stride;
+  int64_t* quotas;
+  int64_t* own;  // null: not wanted
+};
+
+EPLB_HOST_DEVICE inline SplitRows RowsOfLayer(const SplitArgs& args, int32_t index) {
+  const int64_t first_slot = int64_t{index} * args.tables.num_slots;
+  return {.counts = args.counts + int64_t{index} * args.tables.num_experts,
+          .stride = int64_t{args.num_layers} * args.tables.num_experts,
+          .quotas = args.quotas + first_slot,
+          .own = args.own == nullptr ? nullptr : args.own + first_slot};
+}
+
+// Writes the sums of the sources to `sums`; returns as SplitArgs::refused.
+template <class Team>
+EPLB_HOST_DEVICE int32_t SumSources(const SplitArgs& args, const SplitRows& rows, int64_t* sums,
+                                    const Team& team) {
+  const int32_t num_experts = args.tables.num_experts;
+  int64_t refused = 0;  // num_experts - expert, so that the lowest is the largest
+  int64_t all = 0;
+  team.ForEach(num_experts, [&](int32_t expert) {
+    int64_t sum = 0;
+    bool fits = true;
+    for (int32_t source = 0; source < args.num_sources; ++source) {
+      const int64_t count = rows.counts[source * rows.stride + expert];
+      fits = fits && count >= 0 && count <= kMaxSplitTokens - sum;
+      if (fits) sum += count;
+    }
+    sums[expert] = sum;
+    all += sum;
+    if (!fits && num_experts - expert > refused) refused = num_experts - expert;
+  });
+  refused = team.Max(refused);
+  if (refused > 0) return static_cast<int32_t>(num_experts - refused);
+  return team.Sum(all) > kMaxSplitTokens ? num_experts : kNotRefused;
+}
+
+// An expert's tokens, ordered by source, fill its slots in the order of replica rank.
+template <class Team>
+EPLB_HOST_DEVICE void WriteOwn(const SplitArgs& args, const SplitLayer& layer,
+                               const SplitRows& rows, const Team& team) {
+  team.ForEach(layer.num_slots, [&](int32_t slot) { rows.own[slot] = 0; });
+  team.ForEach(args.tables.num_experts, [&](int32_t expert) {
+    int64_t before = 0;
+    for (int32_t source = 0; source < args.source; ++source) {
+      before += rows.counts[source * rows.stride + expert];
+    }
+    int64_t left = rows.counts[args.source * rows.stride + expert];
+    for (int32_t i = layer.first_slot[expert]; i < layer.first_slot[expert + 1]; ++i) {
+      const int32_t slot = layer.replica_slot[i];
+      const int64_t quota = rows.quotas[slot];
+      const int64_t skipped = before < quota ? before : quota;
+      const int64_t taken = left < quota - skipped ? left : quota - skipped;
+      before -= skipped;
+      left -= taken;
+      rows.own[slot] = taken;
+    }
+  });
+}
+
+// index: of the layer, 0..num_layers-1. memory: as CarveScratch.
+template <int kWords, class Team>
+EPLB_HOST_DEVICE void SplitOneLayer(const SplitArgs& args, int32_t index, std::byte* memory,
+                                    const Team& team) {
+  const SplitLayer layer = args.tables.Layer(args.first_layer + index);
+  const SplitRows rows = RowsOfLayer(args, index);
+  const SplitMemory<kWords> carved = CarveScratch<kWords>(args.tables, memory);
+  const int32_t refused = SumSources(args, rows, carved.counts, team);
+  if (team.leader()) args.refused[index] = refused;
+  if (refused != kNotRefused) {
+    team.ForEach(layer.num_slots, [&](int32_t slot) {
+      rows.quotas[slot] = -1;
+      if (rows.own != nullptr) rows.own[slot] = -1;
+    });
+    if (team.leader() && args.peaks != nullptr) args.peaks[index] = SplitPeak{};
+    return;
+  }
+  SplitBody<kWords, Team> body(layer, carved.scratch, team);
+  body.FindHolders();
+  const LeastPeak<kWords> least = body.Solve(carved.counts, args.tables.slack);
+  body.WriteQuotas(rows.quotas);
+  if (team.leader() && args.peaks != nullptr) args.peaks[index] = least.peak;
+  if (rows.own != nullptr) WriteOwn(args, layer, rows, team);
+}
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_KERNELS_BATCH_SPLIT_BODY_H_

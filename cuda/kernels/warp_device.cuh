@@ -1,0 +1,28 @@
+// The warp of the GPU as a machine of LaneTeam.
+#ifndef EPLB_CUDA_KERNELS_WARP_DEVICE_CUH_
+#define EPLB_CUDA_KERNELS_WARP_DEVICE_CUH_
+
+#include <cstdint>
+
+namespace eplb::cuda {
+
+// REQUIRES: all 32 lanes run.
+struct Warp {
+  static constexpr uint32_t kAll = 0xffffffff;
+
+  __device__ static int32_t lane() { return static_cast<int32_t>(threadIdx.x % 32); }
+  __device__ static void Sync() { __syncwarp(); }
+  __device__ static uint64_t ShuffleXor(uint64_t value, int32_t distance) {
+    return __shfl_xor_sync(kAll, static_cast<unsigned long long>(value), distance);
+  }
+  __device__ static void AddTo(int64_t& sum, int64_t value) {
+    // Two's complement: adding to the bits as unsigned adds to the int64.
+    atomicAdd(reinterpret_cast<unsigned long long*>(&sum), static_cast<unsigned long long>(value));
+  }
+  // The lanes with the same value.
+  __device__ static uint32_t Match(int32_t value) { return __match_any_sync(kAll, value); }
+};
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_KERNELS_WARP_DEVICE_CUH_

@@ -1,0 +1,46 @@
+// From the placement in force, for jobs that split every batch exactly.
+#ifndef EPLB_PLACEMENT_POLICIES_FLOW_POLICY_H_
+#define EPLB_PLACEMENT_POLICIES_FLOW_POLICY_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "placement/policy.h"
+#include "placement/topology.h"
+
+namespace eplb {
+
+struct FlowOptions {
+  std::optional<Hierarchy> hierarchy;  // none given: DefaultHierarchy of the topology
+  Effort effort = Effort::kDefault;
+  bool allow_duplicates = false;  // of the policies below; duplicates help no exact split
+  // Transfers into a GPU per layer. None given: any number that its price allows.
+  std::optional<int32_t> max_moves_per_gpu;
+};
+
+// Idea: with an exact split (SplitMode::kBatch) a GPU is too full only by tokens that no other GPU
+// may take. So every GPU gets an outlet: the heaviest expert that it owns has a replica on another
+// GPU, along rings through all GPUs, and what the GPUs own is even (placement/search/outlets.h).
+// From the incumbent that takes few transfers: exchanges of owned experts, and outlets that carry
+// another expert. Candidates per layer are the incumbent, the layouts after each of those steps,
+// and rings from scratch. They are scored on the recent windows, each as one batch (without any, on
+// the load): mean of the least maximum / mean GPU load, plus a price per transfer where there is a
+// placement in force. Under `strict` each node is searched on its own.
+// Where there are fewer slots to spare than GPUs, a GPU has one slot or more slots than experts, or
+// the hierarchy is soft, and for layers that break `strict`, the candidates are the incumbent and
+// the layer of `incremental`. Where tokens are split in equal shares (SplitMode::kEqual) the answer
+// is that of `incremental`.
+// Guarantees: what stays on a GPU keeps its slot; the mean over the windows of the exact least
+// maximum / mean GPU load is never higher than with the incumbent, once experts of unusable GPUs
+// are put elsewhere; at most max_moves_per_gpu transfers into a GPU of a layer, with the exceptions
+// of `incremental`. Without a previous placement rings from scratch, unpriced. source: the ring is
+// LPLB's; the rest is measured in docs/choosing-a-policy.md. errors: as `incremental`, and
+// InvalidArgument for more than 1024 GPUs. cost: per layer a ring, O(n log n + n * m), and some
+// dozen layouts times windows of exact splits; 58x256 in 288 slots on 32 GPUs with 10 windows takes
+// about 1 s. threads: any.
+std::unique_ptr<Policy> MakeFlowPolicy(const FlowOptions& options);
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_POLICIES_FLOW_POLICY_H_

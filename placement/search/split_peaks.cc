@@ -1,0 +1,215 @@
+#include "placement/search/split_peaks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "placement/split/split_body.h"
+
+namespace eplb {
+namespace {
+
+constexpr int64_t kBatchTokens = int64_t{1} << 30;
+
+struct Batch {
+  std::vector<int64_t> counts;  // [n]
+  double mean = 0;              // tokens / speed of all GPUs
+};
+
+std::vector<Batch> BatchesOf(std::span<const std::vector<double>> loads, double total_speed) {
+  std::vector<Batch> batches;
+  for (const std::vector<double>& load : loads) {
+    const double total = std::accumulate(load.begin(), load.end(), 0.0);
+    if (!(total > 0) || !std::isfinite(total)) continue;
+    Batch batch;
+    for (const double tokens : load) {
+      batch.counts.push_back(std::llround(tokens / total * static_cast<double>(kBatchTokens)));
+    }
+    const int64_t sum = std::accumulate(batch.counts.begin(), batch.counts.end(), int64_t{0});
+    batch.mean = static_cast<double>(sum) / total_speed;
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+// As of SplitGraph: 1 where all are equal, else 24 bits of the fastest one's.
+std::vector<int64_t> SplitSpeeds(const Domain& domain) {
+  const double fastest = *std::max_element(domain.speed.begin(), domain.speed.end());
+  std::vector<int64_t> speeds;
+  for (const double speed : domain.speed) {
+    const double scaled =
+        domain.equal_speeds() ? 1 : speed / fastest * static_cast<double>(kMaxSplitSpeed);
+    speeds.push_back(std::max<int64_t>(1, std::llround(scaled)));
+  }
+  return speeds;
+}
+
+}  // namespace
+
+class SplitPeaks::Solver {
+ public:
+  virtual ~Solver() = default;
+  virtual double MeanOf(std::span<const int32_t> layout, double power) = 0;
+};
+
+// For up to 64 * kWords GPUs.
+template <int kWords>
+class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
+ public:
+  SolverOf(const Domain& domain, std::span<const std::vector<double>> batches)
+      : domain_(domain), speeds_(SplitSpeeds(domain)) {
+    const double total =
+        static_cast<double>(std::accumulate(speeds_.begin(), speeds_.end(), int64_t{0}));
+    batches_ = BatchesOf(batches, total);
+    const auto gpus = static_cast<size_t>(domain.num_gpus());
+    const auto slots = static_cast<size_t>(domain.num_slots());
+    part_tokens_.resize(slots);
+    fixed_.resize(gpus);
+    room_.resize(gpus);
+    reach_.resize(gpus);
+    holders_.resize(slots);
+    levels_.resize(gpus + 1);
+    path_.resize(gpus + 1);
+    path_part_.resize(gpus + 1);
+  }
+
+  double MeanOf(std::span<const int32_t> layout, double power) override {
+    if (batches_.empty()) return 1;
+    const SplitLayer layer = Build(layout);
+    SplitBody<kWords, OneThread> body(layer,
+                                      {.part_tokens = part_tokens_.data(),
+                                       .fixed = fixed_.data(),
+                                       .room = room_.data(),
+                                       .reach = reach_.data(),
+                                       .holders = holders_.data(),
+                                       .levels = levels_.data(),
+                                       .path = path_.data(),
+                                       .path_part = path_part_.data()},
+                                      OneThread());
+    body.FindHolders();
+    double sum = 0;
+    for (const Batch& batch : batches_) {
+      const SplitPeak peak = body.Solve(batch.counts.data(), 0).peak;
+      const double load = static_cast<double>(peak.tokens) / static_cast<double>(peak.speed);
+      sum += std::pow(std::max(1.0, load / batch.mean), power);
+    }
+    return sum / static_cast<double>(batches_.size());
+  }
+
+ private:
+  // The tables of a layout; of a slot only what WriteQuotas needs is missing.
+  SplitLayer Build(std::span<const int32_t> layout) {
+    replicas_by_expert_.assign(domain_.load.size() + 1, 0);
+    for (const int32_t expert : layout) ++replicas_by_expert_[static_cast<size_t>(expert) + 1];
+    std::partial_sum(replicas_by_expert_.begin(), replicas_by_expert_.end(),
+                     replicas_by_expert_.begin());
+    slots_by_expert_.resize(layout.size());
+    std::vector<int32_t>& next = next_;
+    next.assign(replicas_by_expert_.begin(), replicas_by_expert_.end() - 1);
+    size_t slot = 0;
+    for (int32_t gpu = 0; gpu < domain_.num_gpus(); ++gpu) {
+      for (int32_t i = 0; i < domain_.slots[static_cast<size_t>(gpu)]; ++i, ++slot) {
+        slots_by_expert_[static_cast<size_t>(next[static_cast<size_t>(layout[slot])]++)] = gpu;
+      }
+    }
+    AddParts();
+    IndexByGpu();
+    return {.num_gpus = domain_.num_gpus(),
+            .num_slots = static_cast<int32_t>(layout.size()),
+            .num_replicated = static_cast<int32_t>(expert_.size()),
+            .equal_speeds = domain_.equal_speeds(),
+            .speed = speeds_.data(),
+            .first_fixed = first_fixed_.data(),
+            .fixed_expert = fixed_expert_.data(),
+            .expert = expert_.data(),
+            .num_replicas = num_replicas_.data(),
+            .first_part = first_part_.data(),
+            .part_gpu = part_gpu_.data(),
+            .part_slots = part_slots_.data(),
+            .part_before = part_before_.data(),
+            .part_expert = part_expert_.data(),
+            .first_on_gpu = first_on_gpu_.data(),
+            .gpu_part = gpu_part_.data()};
+  }
+
+  void AddParts() {
+    expert_.clear();
+    num_replicas_.clear();
+    first_part_.assign(1, 0);
+    part_gpu_.clear();
+    part_slots_.clear();
+    part_before_.clear();
+    part_expert_.clear();
+    fixed_gpu_.assign(domain_.load.size(), -1);
+    for (size_t expert = 0; expert < domain_.load.size(); ++expert) {
+      const auto first = static_cast<size_t>(replicas_by_expert_[expert]);
+      const auto end = static_cast<size_t>(replicas_by_expert_[expert + 1]);
+      if (slots_by_expert_[first] == slots_by_expert_[end - 1]) {
+        fixed_gpu_[expert] = slots_by_expert_[first];
+        continue;
+      }
+      for (size_t i = first; i < end; ++i) {
+        if (i > first && slots_by_expert_[i] == slots_by_expert_[i - 1]) {
+          ++part_slots_.back();
+          continue;
+        }
+        part_gpu_.push_back(slots_by_expert_[i]);
+        part_slots_.push_back(1);
+        part_before_.push_back(static_cast<int32_t>(i - first));
+        part_expert_.push_back(static_cast<int32_t>(expert_.size()));
+      }
+      expert_.push_back(static_cast<int32_t>(expert));
+      num_replicas_.push_back(static_cast<int32_t>(end - first));
+      first_part_.push_back(static_cast<int32_t>(part_gpu_.size()));
+    }
+  }
+
+  void IndexByGpu() {
+    IndexBy(fixed_gpu_, first_fixed_, fixed_expert_);
+    IndexBy(part_gpu_, first_on_gpu_, gpu_part_);
+  }
+
+  // The indices of `gpu_of` by GPU, -1 left out, and where each GPU's begin.
+  void IndexBy(const std::vector<int32_t>& gpu_of, std::vector<int32_t>& first,
+               std::vector<int32_t>& index) {
+    first.assign(domain_.slots.size() + 1, 0);
+    for (const int32_t gpu : gpu_of) {
+      if (gpu >= 0) ++first[static_cast<size_t>(gpu) + 1];
+    }
+    std::partial_sum(first.begin(), first.end(), first.begin());
+    index.resize(static_cast<size_t>(first.back()));
+    next_.assign(first.begin(), first.end() - 1);
+    for (size_t i = 0; i < gpu_of.size(); ++i) {
+      if (gpu_of[i] < 0) continue;
+      index[static_cast<size_t>(next_[static_cast<size_t>(gpu_of[i])]++)] = static_cast<int32_t>(i);
+    }
+  }
+
+  const Domain& domain_;
+  std::vector<Batch> batches_;
+  std::vector<int64_t> speeds_;  // [m]
+  std::vector<int32_t> replicas_by_expert_, slots_by_expert_, next_, fixed_gpu_;
+  std::vector<int32_t> first_fixed_, fixed_expert_, expert_, num_replicas_, first_part_, part_gpu_,
+      part_slots_, part_before_, part_expert_, first_on_gpu_, gpu_part_;
+  std::vector<int64_t> part_tokens_, fixed_, room_;
+  std::vector<GpuSet<kWords>> reach_, holders_, levels_;
+  std::vector<int32_t> path_, path_part_;
+};
+
+SplitPeaks::SplitPeaks(const Domain& domain, std::span<const std::vector<double>> batches) {
+  if (domain.num_gpus() <= GpuSet<1>::kMaxGpus) {
+    solver_ = std::make_unique<SolverOf<1>>(domain, batches);
+  } else if (domain.num_gpus() <= GpuSet<4>::kMaxGpus) {
+    solver_ = std::make_unique<SolverOf<4>>(domain, batches);
+  } else {
+    solver_ = std::make_unique<SolverOf<16>>(domain, batches);
+  }
+}
+
+SplitPeaks::~SplitPeaks() = default;
+
+double SplitPeaks::MeanOf(std::span<const int32_t> layout, double power) {
+  return solver_->MeanOf(layout, power);
+}
+
+}  // namespace eplb

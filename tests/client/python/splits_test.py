@@ -1,0 +1,197 @@
+"""The exact split of a batch, by a client's ranks and without one, in numpy and torch."""
+
+import unittest
+
+import numpy as np
+import torch
+
+import eplb
+import ranks
+from eplb import placement
+
+EXPERTS, TOP_K, TOKENS, SLOTS = 8, 2, 300, 12
+
+
+def ids_of(rank, dtype="int64"):
+    """Expert 0 and 1 most; each token's two choices differ."""
+    first = np.random.RandomState(rank).choice(EXPERTS, TOKENS, p=[.4, .3, .1, .1, .05, .03, .01, .01])
+    return np.stack([first, (first + 1 + rank) % EXPERTS], axis=1).astype(dtype)
+
+
+def counts_of(world):
+    return np.stack([np.bincount(ids_of(rank).flatten(), minlength=EXPERTS) for rank in range(world)])
+
+
+def tokens_of_gpus(quotas, num_gpus):
+    return np.asarray(quotas).reshape(num_gpus, -1).sum(axis=1)
+
+
+def split_and_routed(rank, directory, world):
+    """returns: (quotas, own, tokens that came to each slot, split's repr) of layer 1."""
+    with ranks.connect(directory, rank, world, num_slots=SLOTS) as client:
+        ranks.Experts(client, ranks.numpy_zeros)
+        client.finish_registration()
+        counts, ids = counts_of(world), ids_of(rank)
+        client.check_counts(1, counts)
+        split = client.split(1, counts)
+        assert type(split.quotas) is np.ndarray and split.version == client.placement.version
+        assert split.quotas.sum() == counts.sum() and split.own.sum() == counts[rank].sum()
+        assert split.peak == tokens_of_gpus(split.quotas, world).max() and split.mean == counts.sum() / world
+        assert split.balancedness == split.mean / split.peak and split.peak <= split.equal_peak
+        held = client.placement.physical_to_logical_map[1]
+        for tensor in (torch.from_numpy(counts), torch.from_numpy(counts).int()):
+            same = client.split(1, tensor)
+            assert isinstance(same.quotas, torch.Tensor) and same.quotas.dtype == torch.int64
+            assert same.quotas.tolist() == split.quotas.tolist() and same.own.tolist() == split.own.tolist()
+        slots = client.route_tokens(1, ids, split=split)
+        assert (held[slots] == ids).all()
+        for made in (torch.from_numpy(ids), torch.from_numpy(ids).int()):
+            routed = client.route_tokens(1, made, split=split)
+            assert routed.dtype == made.dtype and routed.tolist() == slots.tolist()
+        # Counts in the same pass, in place; padding takes no quota.
+        padding = np.arange(TOKENS) % 5 == 0
+        mine = np.bincount(ids[~padding].flatten(), minlength=EXPERTS)
+        alone = client.split(1, mine, before=np.zeros(EXPERTS, int), mine=mine)
+        counters, written = np.zeros(EXPERTS + 1, np.int64), ids.copy()
+        assert client.route_tokens(1, written, slots=written, counters=counters, is_padding=padding, split=alone) is written
+        assert counters[:-1].tolist() == mine.tolist() and (written[padding] == -1).all()
+        prefix = client.split(1, counts.sum(axis=0), before=counts[:rank].sum(axis=0), mine=counts[rank])
+        assert prefix.quotas.tolist() == split.quotas.tolist() and prefix.own.sum() == split.own.sum()
+        assert (held[client.route_tokens(1, ids, split=prefix)] == ids).all()
+        assert client.split(1, counts.sum(axis=0)).own is None
+        return split.quotas, split.own, np.bincount(slots.flatten(), minlength=SLOTS), repr(split)
+
+
+def compared(rank, directory, world):
+    """returns: what a comparison of counts that differ raises."""
+    with ranks.connect(directory, rank, world, num_slots=SLOTS) as client:
+        try:
+            client.check_counts(0, counts_of(world).sum(axis=0) + (rank == 2))
+        except eplb.FailedPrecondition as error:
+            return str(error)
+
+
+def followed(rank, directory, world, endpoint):
+    """Trains until a switch. returns: (versions of the splits before and after it, what the stale one raises)."""
+    with ranks.connect(directory, rank, world, num_slots=SLOTS, endpoint=endpoint, job="splits") as client:
+        experts = ranks.Experts(client, ranks.numpy_zeros)
+        client.finish_registration()
+        before = client.split(0, counts_of(world))
+        assert ranks.train(client, experts, 4000, enough=1)
+        after = client.split(0, counts_of(world))
+        held = client.placement.physical_to_logical_map[0]
+        assert (held[client.route_tokens(0, ids_of(rank), split=after)] == ids_of(rank)).all()
+        try:
+            client.route_tokens(0, ids_of(rank), split=before)
+        except eplb.FailedPrecondition as error:
+            return before.version, after.version, client.placement.version, str(error)
+
+
+class ClientSplitTest(ranks.RankTest):
+    def test_ranks_meet_the_quotas_without_talking(self):
+        answers = self.succeed(3, split_and_routed, self.directory, 3)
+        quotas = answers[0][0]
+        for each, own, came, _ in answers:
+            self.assertEqual(each.tolist(), quotas.tolist())
+            self.assertEqual(came.tolist(), own.tolist())
+        self.assertEqual(sum(came for _, _, came, _ in answers).tolist(), quotas.tolist())
+        self.assertRegex(answers[0][3], r"^Split\(layer=1, peak=\d+\.0, .*tight_gpus=\(.+\), version=0\)$")
+
+    def test_counts_that_differ_are_named_on_every_rank(self):
+        self.assertEqual(self.succeed(3, compared, self.directory, 3),
+                         ["check_counts: tokens differs: rank 0 has 1800 in 8 counts, rank 2 has 1808 in 8 counts"] * 3)
+
+    def test_splits_follow_a_switch_and_those_before_it_are_refused(self):
+        for before, after, now, said in self.succeed(2, followed, self.directory, 2, self.start_daemon().endpoint):
+            self.assertEqual(after, now)
+            self.assertLess(before, after)
+            self.assertEqual(said, f"the split is of placement version {before}, version {after} is in force: split this "
+                                   f"batch again")
+
+    def test_options_hold_and_mistakes_are_named(self):
+        with eplb.Client.connect(num_layers=1, num_experts=EXPERTS) as client:
+            counts = np.arange(EXPERTS)
+            quotas = np.arange(EXPERTS).tolist()
+            for said, call in (
+                    ("counts: shape \\[1, 1, 8\\], expected", lambda: client.split(0, counts[None, None])),
+                    ("counts: float64 \\[8\\], expected integers", lambda: client.split(0, counts * 1.0)),
+                    ("counts: list, expected integers", lambda: client.split(0, [[1], [2, 3]])),
+                    ("split: 7 numbers of totals, expected 8", lambda: client.split(0, counts[1:])),
+                    ("split: 16 numbers of by_gpu, expected 8", lambda: client.split(0, np.stack([counts, counts]))),
+                    ("layer 0: expert 3 has -3 tokens", lambda: client.split(0, np.where(counts == 3, -3, counts))),
+                    ("split: layer is 1, expected 0..0", lambda: client.split(1, counts)),
+                    ("layer: 'a', expected an integer", lambda: client.split("a", counts)),
+                    ("mine: shape \\[3\\], expected \\[8\\]", lambda: client.split(0, counts, before=counts, mine=[1, 2, 3])),
+                    ("split: 0 numbers of mine, expected 8", lambda: client.split(0, counts, before=counts)),
+                    ("expert 1 has 1 tokens of lower ranks and 1 of this one, 1 in all",
+                     lambda: client.split(0, counts, before=counts, mine=counts)),
+                    ("slack: 'x', expected a number", lambda: client.set_split_options(slack="x")),
+                    ("slack is 2, expected 0..1", lambda: client.set_split_options(slack=2)),
+                    ("speeds: shape \\[1, 1\\], expected", lambda: client.set_split_options(speeds=[[1]])),
+                    ("split: dict, expected what client.split", lambda: client.route_tokens(0, ids_of(0), split={})),
+                    ("split: it has no own quotas", lambda: client.route_tokens(0, ids_of(0), split=client.split(0, counts))),
+                    ("expert 0 has \\d+ choices of this rank, its own quotas sum to 0",
+                     lambda: client.route_tokens(0, ids_of(0), split=client.split(0, counts[None])))):
+                with self.assertRaisesRegex(eplb.InvalidArgument, said):
+                    call()
+                self.assertEqual(client.split(0, counts).quotas.tolist(), quotas)
+            client.set_split_options(speeds=[0.5], slack=0.25)
+            self.assertEqual(client.split(0, counts).peak, 2 * counts.sum())
+
+
+class OfflineSplitTest(unittest.TestCase):
+    MAP = [[0, 1, 2, 0], [0, 1, 0, 2]]
+
+    def test_a_map_is_split(self):
+        split = eplb.split(self.MAP, [10, 6, 0], layer=1, num_gpus=2)
+        self.assertEqual(split.quotas.tolist(), [2, 6, 8, 0])
+        self.assertEqual((split.peak, split.mean, split.balancedness, split.equal_peak), (8, 8, 1, 11))
+        self.assertEqual((split.tight_gpus, split.own, split.version), ((0, 1), None, 0))
+
+    def test_the_proof_can_be_checked_by_hand(self):
+        split = eplb.split(self.MAP, [10, 0, 30], layer=1, num_gpus=2)
+        self.assertEqual((split.peak, split.tight_gpus), (30, (1,)))  # expert 2 is on GPU 1 alone
+
+    def test_own_quotas_of_all_sources_sum_to_the_quotas(self):
+        counts = [[9, 1, 0], [1, 5, 0]]
+        parts = [eplb.split(self.MAP, torch.tensor(counts), layer=1, num_gpus=2, gpu=gpu) for gpu in range(2)]
+        self.assertEqual(sum(part.own for part in parts).tolist(), parts[0].quotas.tolist())
+        self.assertIsNone(eplb.split(self.MAP, counts, layer=1, num_gpus=2).own)
+
+    def test_a_plan_and_a_clients_placement_are_split(self):
+        load = np.random.RandomState(3).randint(1, 900, (2, EXPERTS))
+        plan = placement.plan(load, num_slots=SLOTS, num_gpus=4)
+        splitter = eplb.Splitter(plan)
+        for layer in range(2):
+            split = splitter.split(layer, load[layer])
+            self.assertGreaterEqual(split.balancedness, plan.balancedness[layer] - 1e-12)
+            self.assertEqual(split.peak, tokens_of_gpus(split.quotas, 4).max())
+            self.assertAlmostEqual(split.equal_peak, plan.max_gpu_load[layer], delta=SLOTS // 4)  # whole tokens
+        with eplb.Client.connect(num_layers=1, num_experts=EXPERTS) as client:
+            self.assertEqual(eplb.split(client.placement, np.arange(EXPERTS)).quotas.tolist(), list(range(EXPERTS)))
+
+    def test_speeds_and_slack(self):
+        self.assertEqual(eplb.split([[0, 0]], [9], num_gpus=2, speeds=[1, .5]).quotas.tolist(), [6, 3])
+        self.assertEqual(eplb.split(self.MAP, [100, 52, 50], layer=1, num_gpus=2, slack=.02).quotas.tolist(),
+                         [50, 52, 50, 50])
+        self.assertEqual(eplb.split([[0, -1]], [9], num_gpus=2, speeds=[1, 0]).quotas.tolist(), [9, 0])
+
+    def test_mistakes_are_named(self):
+        for said, call in (
+                ("num_gpus: missing; the placement does not have it", lambda: eplb.split(self.MAP, [1, 2, 3])),
+                ("placement: shape \\[4\\], expected \\[layers, slots\\]", lambda: eplb.split(self.MAP[0], [1, 2, 3], num_gpus=2)),
+                ("placement: no slot holds an expert", lambda: eplb.split([[-1, -1]], [1], num_gpus=2)),
+                ("GPU 1 is unusable, but the placement has experts on it",
+                 lambda: eplb.split(self.MAP, [1, 2, 3], num_gpus=2, speeds=[1, 0])),
+                ("split: GPU 2 asked for, expected 0..1", lambda: eplb.split(self.MAP, [[1] * 3] * 2, num_gpus=2, gpu=2)),
+                ("split: 9 numbers of by_gpu, expected 6", lambda: eplb.Splitter(self.MAP, num_gpus=2).split(
+                    0, [[1, 2, 3]] * 3, gpu=0)),
+                ("split: 4 numbers of totals, expected 3", lambda: eplb.split(self.MAP, [1] * 4, num_gpus=2)),
+                ("layer 0: expert 1 has -2 tokens", lambda: eplb.split(self.MAP, [1, -2, 3], num_gpus=2)),
+                ("split: layer is 2, expected 0..1", lambda: eplb.split(self.MAP, [1, 2, 3], layer=2, num_gpus=2))):
+            with self.subTest(said), self.assertRaisesRegex(eplb.InvalidArgument, said):
+                call()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,132 @@
+// Counts of several sources at random on a random placement, and the quotas that BatchSplitter and
+// OwnQuotasByPrefix give: for the host and the device test.
+#ifndef EPLB_TESTS_CUDA_SPLIT_CASE_H_
+#define EPLB_TESTS_CUDA_SPLIT_CASE_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cuda/split.h"
+#include "placement/split/batch_split.h"
+#include "placement/split/source_quotas.h"
+#include "tests/placement/random_placement.h"
+#include "tests/placement/split/random_batch.h"
+
+namespace eplb::cuda::testing {
+
+class SplitCase;
+
+// What a split writes.
+struct SplitResults {
+  explicit SplitResults(const SplitCase& c);
+
+  std::vector<int64_t> quotas;
+  std::vector<int64_t> own;
+  std::vector<int32_t> refused;
+  std::vector<SplitPeak> peaks;
+
+  friend bool operator==(const SplitResults&, const SplitResults&) = default;
+};
+
+class SplitCase {
+ public:
+  SplitCase(eplb::testing::Random& random, const Topology& topology)
+      : placement_(eplb::testing::RandomPlacement(random, topology)),
+        graph_(MakeGraph(random)),
+        num_sources_(topology.num_gpus()) {
+    const auto num_experts = static_cast<size_t>(topology.num_experts());
+    counts_.resize(static_cast<size_t>(num_sources_ * num_layers()) * num_experts);
+    for (size_t layer = 0; layer < static_cast<size_t>(num_layers()); ++layer) {
+      const std::vector<int64_t> sums = eplb::testing::RandomCounts(random, topology.num_experts());
+      for (size_t expert = 0; expert < num_experts; ++expert) {
+        // A third to each of three sources, and the rest to the first.
+        for (int part = 0; part < 3; ++part) {
+          const auto source = static_cast<size_t>(eplb::testing::Pick(random, 0, num_sources_ - 1));
+          counts_[Row(source, layer) + expert] += sums[expert] / 3;
+        }
+        counts_[Row(0, layer) + expert] += sums[expert] % 3;
+      }
+    }
+  }
+
+  int32_t num_layers() const { return graph_.num_layers(); }
+  int32_t num_slots() const { return graph_.num_slots(); }
+  int32_t num_sources() const { return num_sources_; }
+  std::vector<int64_t>& counts() { return counts_; }
+  const std::vector<int64_t>& counts() const { return counts_; }
+
+  // Of all layers, for the last source.
+  SplitArgs ArgsFor(SplitResults& results) const {
+    return {.tables = graph_.Tables(),
+            .num_layers = num_layers(),
+            .counts = counts_.data(),
+            .num_sources = num_sources_,
+            .quotas = results.quotas.data(),
+            .peaks = results.peaks.data(),
+            .refused = results.refused.data(),
+            .own = results.own.data(),
+            .source = num_sources_ - 1};
+  }
+
+  // By the library's calls, layer by layer.
+  SplitResults Expected(int32_t source) const {
+    SplitResults results(*this);
+    BatchSplitter splitter(graph_);
+    const auto num_experts = static_cast<size_t>(graph_.num_experts());
+    for (int32_t i = 0; i < num_layers(); ++i) {
+      const LayerId layer{i};
+      std::vector<int64_t> sums(num_experts);
+      std::vector<int64_t> before(num_experts);
+      for (int32_t other = 0; other < num_sources_; ++other) {
+        for (size_t expert = 0; expert < num_experts; ++expert) {
+          const int64_t count =
+              counts_[Row(static_cast<size_t>(other), static_cast<size_t>(i)) + expert];
+          sums[expert] += count;
+          if (other < source) before[expert] += count;
+        }
+      }
+      const auto first_slot = static_cast<size_t>(i * num_slots());
+      const auto slots = static_cast<size_t>(num_slots());
+      const std::span<int64_t> quotas = std::span(results.quotas).subspan(first_slot, slots);
+      results.peaks[static_cast<size_t>(i)] = splitter.SplitWithBound(layer, sums, quotas)->peak;
+      results.refused[static_cast<size_t>(i)] = kNotRefused;
+      const auto mine = std::span(counts_).subspan(
+          Row(static_cast<size_t>(source), static_cast<size_t>(i)), num_experts);
+      EXPECT_TRUE(OwnQuotasByPrefix({placement_, layer, quotas}, before, mine,
+                                    std::span(results.own).subspan(first_slot, slots))
+                      .ok());
+    }
+    return results;
+  }
+
+ private:
+  SplitGraph MakeGraph(eplb::testing::Random& random) {
+    auto [placement, speeds] = eplb::testing::WithRandomSpeeds(random, placement_);
+    placement_ = placement;
+    const double slack = eplb::testing::Pick(random, 0, 1) == 0 ? 0.01 : 0;
+    return *SplitGraph::Make(placement_, {.speeds = &speeds, .slack = slack});
+  }
+
+  size_t Row(size_t source, size_t layer) const {
+    return (source * static_cast<size_t>(num_layers()) + layer) *
+           static_cast<size_t>(graph_.num_experts());
+  }
+
+  Placement placement_;
+  SplitGraph graph_;
+  int32_t num_sources_;
+  std::vector<int64_t> counts_;  // [num_sources, num_layers, num_experts]
+};
+
+inline SplitResults::SplitResults(const SplitCase& c)
+    : quotas(static_cast<size_t>(c.num_layers() * c.num_slots()), -9),
+      own(quotas.size(), -9),
+      refused(static_cast<size_t>(c.num_layers()), -9),
+      peaks(refused.size()) {}
+
+}  // namespace eplb::cuda::testing
+
+#endif  // EPLB_TESTS_CUDA_SPLIT_CASE_H_

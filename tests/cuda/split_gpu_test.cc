@@ -1,0 +1,146 @@
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/runtime.h"
+#include "cuda/split.h"
+#include "tests/cuda/on_device.h"
+#include "tests/cuda/require_gpu.h"
+#include "tests/cuda/split_case.h"
+
+namespace eplb::cuda {
+namespace {
+
+using eplb::testing::Random;
+using testing::OnDevice;
+using testing::SplitCase;
+using testing::SplitResults;
+
+std::vector<std::byte> Packed(const SplitTables& tables) {
+  std::vector<std::byte> bytes(static_cast<size_t>(SplitTableBytes(tables)));
+  PackSplitTables(tables, bytes);
+  return bytes;
+}
+
+// A case's arrays on the device.
+class SplitOnDevice {
+ public:
+  explicit SplitOnDevice(const SplitCase& c)
+      : results_(c),
+        args_(c.ArgsFor(results_)),
+        tables_(Packed(args_.tables)),
+        counts_(c.counts()),
+        quotas_(results_.quotas),
+        own_(results_.own),
+        refused_(results_.refused),
+        peaks_(results_.peaks),
+        scratch_(std::vector<std::byte>(
+            static_cast<size_t>(SplitScratchBytes(args_.tables, args_.num_layers)))) {
+    args_.tables = SplitTablesAt(args_.tables, tables_.data());
+    args_.counts = counts_.data();
+    args_.quotas = quotas_.data();
+    args_.own = own_.data();
+    args_.refused = refused_.data();
+    args_.peaks = peaks_.data();
+    args_.scratch = scratch_.data();
+  }
+
+  const SplitArgs& args() const { return args_; }
+
+  SplitResults Read() {
+    results_.quotas = quotas_.Read();
+    results_.own = own_.Read();
+    results_.refused = refused_.Read();
+    results_.peaks = peaks_.Read();
+    return results_;
+  }
+
+ private:
+  SplitResults results_;
+  SplitArgs args_;
+  OnDevice<std::byte> tables_;
+  OnDevice<int64_t> counts_;
+  OnDevice<int64_t> quotas_;
+  OnDevice<int64_t> own_;
+  OnDevice<int32_t> refused_;
+  OnDevice<SplitPeak> peaks_;
+  OnDevice<std::byte> scratch_;
+};
+
+class LaunchSplitTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    EPLB_REQUIRE_GPU_OR_SKIP();
+    auto stream = MakeStream();
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    stream_ = *std::move(stream);
+  }
+
+  void ExpectHostBits(const SplitCase& c) {
+    SplitResults host(c);
+    ASSERT_TRUE(SplitOnHost(c.ArgsFor(host)).ok());
+    SplitOnDevice on_device(c);
+    const absl::Status launched = LaunchSplit(on_device.args(), stream_.get());
+    ASSERT_TRUE(launched.ok()) << launched;
+    ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
+    EXPECT_EQ(on_device.Read(), host);
+  }
+
+  Stream stream_;
+};
+
+TEST_F(LaunchSplitTest, SmallShapesHaveTheBitsOfTheHost) {
+  Random random(510);
+  for (int i = 0; i < 300 && !HasFailure(); ++i) {
+    ExpectHostBits(SplitCase(random, eplb::testing::RandomTopology(random)));
+  }
+}
+
+TEST_F(LaunchSplitTest, LargeShapesHaveTheBitsOfTheHost) {
+  Random random(511);
+  constexpr struct {
+    int32_t num_layers, num_experts, num_slots, num_gpus;
+  } kShapes[] = {{58, 256, 288, 32}, {58, 256, 384, 64}, {8, 256, 512, 128}, {2, 512, 2048, 1016}};
+  for (const auto& shape : kShapes) {
+    ExpectHostBits(SplitCase(random, *Topology::Make({.num_layers = shape.num_layers,
+                                                      .num_experts = shape.num_experts,
+                                                      .num_slots = shape.num_slots,
+                                                      .num_gpus = shape.num_gpus})));
+  }
+}
+
+TEST_F(LaunchSplitTest, ACapturedGraphSplitsWhatItsCountsAreAtEachLaunch) {
+  Random random(512);
+  const Topology topology =
+      *Topology::Make({.num_layers = 4, .num_experts = 64, .num_slots = 72, .num_gpus = 8});
+  SplitCase c(random, topology);
+  SplitOnDevice on_device(c);
+  const testing::GraphExec graph = testing::Capture(
+      stream_.get(), [&](cudaStream_t stream) { return LaunchSplit(on_device.args(), stream); });
+  for (int i = 0; i < 3; ++i) {
+    for (int64_t& count : c.counts()) count = eplb::testing::Pick(random, 0, 1000);
+    const size_t bytes = c.counts().size() * sizeof(int64_t);
+    ASSERT_EQ(cudaMemcpyAsync(const_cast<int64_t*>(on_device.args().counts), c.counts().data(),
+                              bytes, cudaMemcpyHostToDevice, stream_.get()),
+              cudaSuccess);
+    ASSERT_EQ(cudaGraphLaunch(graph.get(), stream_.get()), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
+    SplitResults host(c);
+    ASSERT_TRUE(SplitOnHost(c.ArgsFor(host)).ok());
+    EXPECT_EQ(on_device.Read(), host);
+  }
+}
+
+TEST_F(LaunchSplitTest, RefusesWhatTheHostRefuses) {
+  SplitArgs args;
+  args.tables.num_gpus = 1;
+  args.num_layers = 1;
+  EXPECT_EQ(LaunchSplit(args, nullptr).code(), absl::StatusCode::kInvalidArgument);
+  args.num_layers = 0;
+  EXPECT_TRUE(LaunchSplit(args, nullptr).ok());
+}
+
+}  // namespace
+}  // namespace eplb::cuda

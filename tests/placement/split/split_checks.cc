@@ -1,0 +1,82 @@
+#include "tests/placement/split/split_checks.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "placement/split/batch_split.h"
+#include "tests/placement/split/random_batch.h"
+#include "tests/support/integer_split_oracle.h"
+
+namespace eplb::testing {
+namespace {
+
+IntegerSplitProblem ProblemOf(const Placement& placement, const SplitGraph& graph, LayerId layer,
+                              const std::vector<int64_t>& counts) {
+  IntegerSplitProblem problem{.tokens = counts, .gpus_of = {}, .speeds = {}};
+  problem.speeds.assign(graph.speeds().begin(), graph.speeds().end());
+  for (int32_t expert = 0; expert < graph.num_experts(); ++expert) {
+    problem.gpus_of.emplace_back();
+    for (const int32_t slot : placement.ReplicasOf(layer, ExpertId{expert})) {
+      problem.gpus_of.back().push_back(placement.topology().GpuOf(SlotId{slot}).value);
+    }
+  }
+  return problem;
+}
+
+// Quotas are whole tokens of their experts, and no GPU is above the peak and the slack.
+void CheckQuotas(const Placement& placement, const SplitGraph& graph, LayerId layer,
+                 const std::vector<int64_t>& counts, const std::vector<int64_t>& quotas,
+                 const SplitPeak& peak) {
+  std::vector<int64_t> sums(counts.size());
+  std::vector<int64_t> loads(static_cast<size_t>(graph.num_gpus()));
+  for (int32_t slot = 0; slot < graph.num_slots(); ++slot) {
+    const int64_t quota = quotas[static_cast<size_t>(slot)];
+    ASSERT_GE(quota, 0);
+    const int32_t expert = placement.ExpertIn(layer, SlotId{slot}).value;
+    if (expert >= 0) sums[static_cast<size_t>(expert)] += quota;
+    loads[static_cast<size_t>(placement.topology().GpuOf(SlotId{slot}).value)] += quota;
+  }
+  ASSERT_EQ(sums, counts);
+  int64_t fullest = 0;
+  for (size_t gpu = 0; gpu < loads.size(); ++gpu) {
+    const int64_t within = TokensWithin(peak, graph.speeds()[gpu]);
+    ASSERT_LE(loads[gpu], within + within * graph.slack() / kSplitSlackUnit) << "GPU " << gpu;
+    fullest += loads[gpu] * peak.speed == peak.tokens * graph.speeds()[gpu] ? 1 : 0;
+  }
+  if (graph.slack() == 0) {
+    ASSERT_GT(fullest, 0) << "a GPU reaches the peak";
+  }
+}
+
+}  // namespace
+
+void CheckAgainstOracle(Random& random, const Placement& of_usable) {
+  const auto [placement, speeds] = WithRandomSpeeds(random, of_usable);
+  const double slack = Pick(random, 0, 2) == 0 ? 0.005 * Pick(random, 1, 20) : 0;
+  const SplitGraph graph = *SplitGraph::Make(placement, {.speeds = &speeds, .slack = slack});
+  BatchSplitter splitter(graph);
+  for (int32_t i = 0; i < graph.num_layers(); ++i) {
+    const LayerId layer{i};
+    const std::vector<int64_t> counts = RandomCounts(random, graph.num_experts());
+    std::vector<int64_t> quotas(static_cast<size_t>(graph.num_slots()));
+    const SplitBound bound = *splitter.SplitWithBound(layer, counts, quotas);
+    EXPECT_EQ(*splitter.LeastPeak(layer, counts), bound.peak);
+    CheckQuotas(placement, graph, layer, counts, quotas, bound.peak);
+    const IntegerSplitProblem problem = ProblemOf(placement, graph, layer, counts);
+    EXPECT_EQ(CheckProof(problem, bound.peak.tokens, bound.peak.speed, bound.tight_gpus), "");
+    EXPECT_TRUE(FitsWithin(problem, bound.peak.tokens, bound.peak.speed));
+    if (speeds.all_equal()) {
+      EXPECT_EQ(bound.peak, (SplitPeak{LeastPeakByNewton(problem), 1}));
+    }
+  }
+}
+
+void CheckShape(Random& random, const TopologyOptions& shape, int32_t repetitions) {
+  const Topology topology = *Topology::Make(shape);
+  for (int32_t i = 0; i < repetitions && !::testing::Test::HasFailure(); ++i) {
+    CheckAgainstOracle(random, RandomPlacement(random, topology));
+  }
+}
+
+}  // namespace eplb::testing

@@ -1,0 +1,23 @@
+// A split of a random batch against the independent maximum flow.
+#ifndef EPLB_TESTS_PLACEMENT_SPLIT_SPLIT_CHECKS_H_
+#define EPLB_TESTS_PLACEMENT_SPLIT_SPLIT_CHECKS_H_
+
+#include <cstdint>
+
+#include "placement/placement.h"
+#include "placement/topology.h"
+#include "tests/placement/random_placement.h"
+
+namespace eplb::testing {
+
+// Random counts, speeds, slack and unusable GPUs for each layer of `of_usable`: the quotas are
+// whole and within the peak, the checker accepts the proof, and the tokens fit the peak by the
+// oracle's flow.
+void CheckAgainstOracle(Random& random, const Placement& of_usable);
+
+// That, `repetitions` times on random placements of a shape, until a failure.
+void CheckShape(Random& random, const TopologyOptions& shape, int32_t repetitions);
+
+}  // namespace eplb::testing
+
+#endif  // EPLB_TESTS_PLACEMENT_SPLIT_SPLIT_CHECKS_H_
