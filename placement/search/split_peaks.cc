@@ -64,10 +64,13 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
     const auto gpus = static_cast<size_t>(domain.num_gpus());
     const auto slots = static_cast<size_t>(domain.num_slots());
     part_tokens_.resize(slots);
+    equal_.resize(slots);
+    each_.resize(slots);
+    rest_.resize(slots);
     fixed_.resize(gpus);
     room_.resize(gpus);
-    reach_.resize(gpus);
     holders_.resize(slots);
+    active_.resize(slots);
     levels_.resize(gpus + 1);
     path_.resize(gpus + 1);
     path_part_.resize(gpus + 1);
@@ -78,10 +81,13 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
     const SplitLayer layer = Build(layout);
     SplitBody<kWords, OneThread> body(layer,
                                       {.part_tokens = part_tokens_.data(),
+                                       .equal = equal_.data(),
+                                       .each = each_.data(),
+                                       .rest = rest_.data(),
                                        .fixed = fixed_.data(),
                                        .room = room_.data(),
-                                       .reach = reach_.data(),
                                        .holders = holders_.data(),
+                                       .active = active_.data(),
                                        .levels = levels_.data(),
                                        .path = path_.data(),
                                        .path_part = path_part_.data()},
@@ -89,7 +95,7 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
     body.FindHolders();
     double sum = 0;
     for (const Batch& batch : batches_) {
-      const SplitPeak peak = body.Solve(batch.counts.data(), 0).peak;
+      const SplitPeak peak = body.FindPeak(batch.counts.data()).peak;
       const double load = static_cast<double>(peak.tokens) / static_cast<double>(peak.speed);
       sum += std::pow(std::max(1.0, load / batch.mean), power);
     }
@@ -113,86 +119,81 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
       }
     }
     AddParts();
-    IndexByGpu();
+    NumberParts();
     return {.num_gpus = domain_.num_gpus(),
             .num_slots = static_cast<int32_t>(layout.size()),
             .num_replicated = static_cast<int32_t>(expert_.size()),
             .equal_speeds = domain_.equal_speeds(),
             .speed = speeds_.data(),
-            .first_fixed = first_fixed_.data(),
+            .num_fixed = static_cast<int32_t>(fixed_expert_.size()),
             .fixed_expert = fixed_expert_.data(),
+            .fixed_gpu = fixed_gpu_.data(),
             .expert = expert_.data(),
             .num_replicas = num_replicas_.data(),
-            .first_part = first_part_.data(),
-            .part_gpu = part_gpu_.data(),
-            .part_slots = part_slots_.data(),
-            .part_before = part_before_.data(),
-            .part_expert = part_expert_.data(),
+            .first_of_expert = first_of_expert_.data(),
+            .expert_part = expert_part_.data(),
+            .expert_gpu = expert_gpu_.data(),
+            .expert_slots = expert_slots_.data(),
+            .slots_before = slots_before_.data(),
+            .expert_of = expert_of_.data(),
             .first_on_gpu = first_on_gpu_.data(),
-            .gpu_part = gpu_part_.data()};
+            .part_expert = part_expert_.data()};
   }
 
   void AddParts() {
-    expert_.clear();
-    num_replicas_.clear();
-    first_part_.assign(1, 0);
-    part_gpu_.clear();
-    part_slots_.clear();
-    part_before_.clear();
-    part_expert_.clear();
-    fixed_gpu_.assign(domain_.load.size(), -1);
+    for (std::vector<int32_t>* table : {&fixed_expert_, &fixed_gpu_, &expert_, &num_replicas_,
+                                        &expert_gpu_, &expert_slots_, &slots_before_, &expert_of_})
+      table->clear();
+    first_of_expert_.assign(1, 0);
     for (size_t expert = 0; expert < domain_.load.size(); ++expert) {
       const auto first = static_cast<size_t>(replicas_by_expert_[expert]);
       const auto end = static_cast<size_t>(replicas_by_expert_[expert + 1]);
       if (slots_by_expert_[first] == slots_by_expert_[end - 1]) {
-        fixed_gpu_[expert] = slots_by_expert_[first];
+        fixed_expert_.push_back(static_cast<int32_t>(expert));
+        fixed_gpu_.push_back(slots_by_expert_[first]);
         continue;
       }
       for (size_t i = first; i < end; ++i) {
         if (i > first && slots_by_expert_[i] == slots_by_expert_[i - 1]) {
-          ++part_slots_.back();
+          ++expert_slots_.back();
           continue;
         }
-        part_gpu_.push_back(slots_by_expert_[i]);
-        part_slots_.push_back(1);
-        part_before_.push_back(static_cast<int32_t>(i - first));
-        part_expert_.push_back(static_cast<int32_t>(expert_.size()));
+        expert_gpu_.push_back(slots_by_expert_[i]);
+        expert_slots_.push_back(1);
+        slots_before_.push_back(static_cast<int32_t>(i - first));
+        expert_of_.push_back(static_cast<int32_t>(expert_.size()));
       }
       expert_.push_back(static_cast<int32_t>(expert));
       num_replicas_.push_back(static_cast<int32_t>(end - first));
-      first_part_.push_back(static_cast<int32_t>(part_gpu_.size()));
+      first_of_expert_.push_back(static_cast<int32_t>(expert_gpu_.size()));
     }
   }
 
-  void IndexByGpu() {
-    IndexBy(fixed_gpu_, first_fixed_, fixed_expert_);
-    IndexBy(part_gpu_, first_on_gpu_, gpu_part_);
-  }
-
-  // The indices of `gpu_of` by GPU, -1 left out, and where each GPU's begin.
-  void IndexBy(const std::vector<int32_t>& gpu_of, std::vector<int32_t>& first,
-               std::vector<int32_t>& index) {
-    first.assign(domain_.slots.size() + 1, 0);
-    for (const int32_t gpu : gpu_of) {
-      if (gpu >= 0) ++first[static_cast<size_t>(gpu) + 1];
-    }
-    std::partial_sum(first.begin(), first.end(), first.begin());
-    index.resize(static_cast<size_t>(first.back()));
-    next_.assign(first.begin(), first.end() - 1);
-    for (size_t i = 0; i < gpu_of.size(); ++i) {
-      if (gpu_of[i] < 0) continue;
-      index[static_cast<size_t>(next_[static_cast<size_t>(gpu_of[i])]++)] = static_cast<int32_t>(i);
+  // GPU by GPU.
+  void NumberParts() {
+    first_on_gpu_.assign(domain_.slots.size() + 1, 0);
+    for (const int32_t gpu : expert_gpu_) ++first_on_gpu_[static_cast<size_t>(gpu) + 1];
+    std::partial_sum(first_on_gpu_.begin(), first_on_gpu_.end(), first_on_gpu_.begin());
+    next_.assign(first_on_gpu_.begin(), first_on_gpu_.end() - 1);
+    expert_part_.resize(expert_gpu_.size());
+    part_expert_.resize(expert_gpu_.size());
+    for (size_t i = 0; i < expert_gpu_.size(); ++i) {
+      const int32_t part = next_[static_cast<size_t>(expert_gpu_[i])]++;
+      expert_part_[i] = part;
+      part_expert_[static_cast<size_t>(part)] = expert_of_[i];
     }
   }
 
   const Domain& domain_;
   std::vector<Batch> batches_;
   std::vector<int64_t> speeds_;  // [m]
-  std::vector<int32_t> replicas_by_expert_, slots_by_expert_, next_, fixed_gpu_;
-  std::vector<int32_t> first_fixed_, fixed_expert_, expert_, num_replicas_, first_part_, part_gpu_,
-      part_slots_, part_before_, part_expert_, first_on_gpu_, gpu_part_;
-  std::vector<int64_t> part_tokens_, fixed_, room_;
-  std::vector<GpuSet<kWords>> reach_, holders_, levels_;
+  std::vector<int32_t> replicas_by_expert_, slots_by_expert_, next_;
+  // As SplitLayer.
+  std::vector<int32_t> fixed_expert_, fixed_gpu_, expert_, num_replicas_, first_of_expert_,
+      expert_part_, expert_gpu_, expert_slots_, slots_before_, expert_of_, first_on_gpu_,
+      part_expert_;
+  std::vector<int64_t> part_tokens_, equal_, each_, rest_, fixed_, room_;
+  std::vector<GpuSet<kWords>> holders_, active_, levels_;
   std::vector<int32_t> path_, path_part_;
 };
 
