@@ -89,7 +89,11 @@ std::string OutcomeText(const v1::Plan& plan) {
   if (plan.balancedness_before() > 0) {
     absl::StrAppendFormat(&text, "measured %.4f before, ", plan.balancedness_before());
   }
-  absl::StrAppendFormat(&text, "predicted %.4f, ", plan.balancedness_predicted());
+  absl::StrAppendFormat(&text, "predicted %.4f", plan.balancedness_predicted());
+  if (plan.prediction_error() > 0) {
+    absl::StrAppendFormat(&text, " +- %.4f", plan.prediction_error());
+  }
+  text += ", ";
   if (plan.has_balancedness_seen()) {
     absl::StrAppendFormat(&text, "seen %.4f on steps %d..%d", plan.balancedness_seen(),
                           plan.seen_first_step(), plan.seen_last_step());

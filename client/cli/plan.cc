@@ -102,7 +102,7 @@ absl::StatusOr<Placement> LimitMoves(const ShapeOptions& frame, const PlanProble
   }
   if (beyond.empty()) return planned;
   ShapeOptions careful = frame;
-  careful.policy = kServicePolicyName;
+  careful.policy = kIncrementalPolicyName;
   EPLB_ASSIGN_OR_RETURN(const Placement moved, AskPolicy(careful, problem));
   std::vector<LayerPlacement> layers;
   layers.reserve(beyond.size());
@@ -344,6 +344,14 @@ absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
 
 // What a plan that is printed nevertheless did not keep, or why nothing moves; empty: nothing to
 // say.
+std::string NoHistoryNote(const PlanOptions& options) {
+  if (!TraitsOf(options.frame.policy).chooses) return {};
+  return absl::StrCat(
+      "note: policy ", options.frame.policy, " chooses by a history of windows, ",
+      "which one plan does not have: this is ",
+      std::string(options.previous.empty() ? kDefaultPolicyName : kIncrementalPolicyName));
+}
+
 std::string Remark(const PlanOptions& options, const PlanReport& report) {
   const std::optional<int32_t> limit = options.frame.max_moves_per_gpu;
   if (limit.has_value() && options.previous.empty()) {
@@ -380,7 +388,8 @@ Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
   return {.exit_code = kOk,
           .out = options.format == Format::kJson ? PlanReportToJson(*report)
                                                  : PlanReportToTable(*report, terminal),
-          .message = JoinMessages(note, Remark(options, *report))};
+          .message =
+              JoinMessages(JoinMessages(note, NoHistoryNote(options)), Remark(options, *report))};
 }
 
 void AddPlan(CLI::App& root, Command& command) {

@@ -65,6 +65,7 @@ absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& opti
                        .decay = {},
                        .min_gain = options.min_gain,
                        .split = options.split == "batch" ? SplitMode::kBatch : SplitMode::kEqual,
+                       .chosen = PolicyOptionsOf(options.frame),
                        .costs = {},
                        .horizon_windows = options.horizon_windows.value_or(0)};
   if (rule.kind == WindowRule::Kind::kEma) replay.decay = rule.decay;
@@ -97,19 +98,31 @@ std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult
   Json rows = Json::array();
   for (size_t t = 0; t < result.rows.size(); ++t) {
     const ReplayRow& row = result.rows[t];
-    rows.push_back({{"window", t},
-                    {"balancedness_static", row.balancedness_static},
-                    {"balancedness", row.balancedness},
-                    {"rebalanced", row.rebalanced},
-                    {"decided_by", row.rule ? NameOf(*row.rule) : "nothing_due"},
-                    {"reason", row.reason},
-                    {"transfers", row.transfers},
-                    {"bytes", row.bytes},
-                    {"migration_seconds", row.migration_seconds},
-                    {"replica_seconds", row.replica_seconds},
-                    {"seconds_saved", row.saved_seconds}});
+    rows.push_back(
+        {{"window", t},
+         {"balancedness_static", row.balancedness_static},
+         {"balancedness", row.balancedness},
+         {"rebalanced", row.rebalanced},
+         {"decided_by", row.rule ? NameOf(*row.rule) : "nothing_due"},
+         {"reason", row.reason},
+         {"balancedness_predicted",
+          row.prediction ? Json(row.prediction->balancedness) : Json(nullptr)},
+         {"prediction_error", row.prediction ? Json(row.prediction->error) : Json(nullptr)},
+         {"transfers", row.transfers},
+         {"bytes", row.bytes},
+         {"migration_seconds", row.migration_seconds},
+         {"replica_seconds", row.replica_seconds},
+         {"seconds_saved", row.saved_seconds}});
   }
   const ReplaySummary& summary = result.summary;
+  Json candidates = Json::array();
+  for (const CandidateScore& one : result.candidates) {
+    candidates.push_back({{"name", NameOf(one.candidate)},
+                          {"balancedness", one.balancedness},
+                          {"seconds_saved", one.saved_seconds},
+                          {"seconds_spent", one.spent_seconds},
+                          {"realized", one.realized}});
+  }
   const Json json = {{"windows", std::move(rows)},
                      {"summary",
                       {{"split", options.split},
@@ -120,7 +133,10 @@ std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult
                        {"bytes", summary.bytes},
                        {"seconds_static", summary.static_seconds},
                        {"seconds_saved", summary.seconds_saved},
-                       {"seconds_spent", summary.seconds_spent}}}};
+                       {"seconds_spent", summary.seconds_spent},
+                       {"predictions", summary.predictions},
+                       {"predictions_held", summary.predictions_held}}},
+                     {"candidates", std::move(candidates)}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -176,7 +192,8 @@ void AddReplay(CLI::App& root, Command& command) {
   AddCostOptions(app, options->costs);
   AddFormat(app, options->format);
   app.footer(
-      "A daemon without a configured policy uses incremental.\n"
+      "Policy auto decides by the back-test of all windows before; --history and --window are then "
+      "its own.\n"
       "Examples:\n"
       "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64 --policy incremental\n"
       "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"

@@ -120,7 +120,7 @@ absl::Status InFlagNames(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& options) {
+PolicyOptions PolicyOptionsOf(const ShapeOptions& options) {
   PolicyOptions policy;
   policy.tie_break = options.tie_break == "compat" ? TieBreak::kCompat : TieBreak::kStable;
   policy.hierarchy = GivenHierarchy(options);
@@ -128,7 +128,12 @@ absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& op
   if (options.effort == "thorough") policy.effort = Effort::kThorough;
   policy.allow_duplicates = options.allow_duplicates;
   policy.max_moves_per_gpu = options.max_moves_per_gpu;
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Policy> made, MakePolicy(options.policy, policy));
+  return policy;
+}
+
+absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Policy> made,
+                        MakePolicy(options.policy, PolicyOptionsOf(options)));
   EPLB_RETURN_IF_ERROR(CheckFrame(options));
   return made;
 }

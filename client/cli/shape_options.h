@@ -54,6 +54,8 @@ inline constexpr double kTrainingTokenNs = 3 * kTokenNs;
 
 // errors: InvalidArgument, naming the flag, and the policy where that does not take it.
 absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& options);
+// What its flags tell a policy.
+PolicyOptions PolicyOptionsOf(const ShapeOptions& options);
 absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& load, int32_t slots);
 absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOptions& options);
 // The hierarchy that the policy obeys on this topology: --hierarchy, else the policy's own rule.

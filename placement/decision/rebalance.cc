@@ -126,7 +126,64 @@ void EvaluatePriced(const RebalanceInput& input, double predicted, const std::st
   decision.reason = absl::StrCat("rebalance saves ", saves, ": peak GPU load falls ", how_far);
 }
 
+// Decides by what the job's own back-test learned.
+void EvaluateLearned(const RebalanceInput& input, double predicted, const std::string& how_far,
+                     RebalanceDecision& decision) {
+  const LearnedGate& gate = *input.learned;
+  const std::string windows = CountText(gate.windows, "window");
+  const std::string would_fall = absl::StrCat("kept, predicted peak GPU load would fall ", how_far);
+  if (!gate.in_use) {
+    decision.rule = RebalanceRule::kBacktest;
+    decision.reason = absl::StrCat(would_fall, ", but in the back-test of ", windows,
+                                   " no candidate is proved to be better than doing nothing");
+    return;
+  }
+  const double replicas = Finite(ReplicaSecondsPerStep(input.candidate, input.costs) -
+                                 ReplicaSecondsPerStep(input.incumbent, input.costs));
+  const double price = decision.migration.seconds;
+  double value = 0;
+  decision.rebalance =
+      Earns(gate, predicted, replicas,
+            {.migration = price, .token_seconds = input.costs.token_seconds}, &value);
+  const std::string spent = SpentText(decision.migration, Finite(replicas * gate.horizon_steps));
+  const double share =
+      predicted > 0 ? std::clamp((value / gate.horizon_steps + replicas) / predicted, 0.0, 1.0) : 0;
+  const std::string counted = absl::StrFormat(
+      "over %s, counted with %.0f %% of the predicted gain%s", StepsText(gate.horizon_steps),
+      100 * share,
+      gate.windows == 0 ? std::string() : absl::StrCat(" as the back-test of ", windows, " shows"));
+  if (decision.rebalance) {
+    decision.rule = RebalanceRule::kPays;
+    decision.reason = absl::StrCat("rebalance saves ", SecondsText(value), " ", counted, ", for ",
+                                   spent, ": peak GPU load falls ", how_far);
+    return;
+  }
+  decision.rule = RebalanceRule::kCost;
+  const ComparedText text = CompareSeconds(std::max(0.0, value), gate.times * price);
+  decision.reason =
+      absl::StrCat(would_fall, ", which saves ", text.of, " ", counted, ", and ",
+                   gate.times > 1 ? absl::StrFormat("%.1f times ", gate.times) : std::string(),
+                   "the cost is ", text.than, " (", spent, ")", kSeeCosts);
+}
+
+// The candidate's balancedness: predicted from earlier predictions, else as computed.
+std::string AfterText(const RebalanceInput& input, const Evaluation& before,
+                      const Evaluation& after) {
+  if (input.predictions == nullptr) return absl::StrFormat("%.3f", after.mean_balancedness);
+  const PredictionRecord& record = *input.predictions;
+  return record.Text(record.Predict(after.mean_balancedness, before.mean_balancedness));
+}
+
 }  // namespace
+
+bool Earns(const LearnedGate& gate, double predicted, double replicas, const GainPrice& price,
+           double* value) {
+  const double proved = std::min(predicted, gate.proved_tokens * price.token_seconds);
+  const double believed = std::max(gate.realized * predicted, proved);
+  const double saved = Finite((believed - replicas) * gate.horizon_steps);
+  if (value != nullptr) *value = saved;
+  return saved > 0 && saved > gate.times * price.migration;
+}
 
 absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,
                                             const Placement& placement) {
@@ -140,10 +197,12 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
   EPLB_ASSIGN_OR_RETURN(const Evaluation before, EvaluateExpected(input, input.incumbent));
   EPLB_ASSIGN_OR_RETURN(const Evaluation after, EvaluateExpected(input, input.candidate));
   const double gain = before.peak_load > 0 ? Finite(1 - after.peak_load / before.peak_load) : 0;
-  const std::string how_far = absl::StrFormat(
-      "%.1f %% (balancedness %.3f -> %.3f%s)", 100 * std::abs(gain), before.mean_balancedness,
-      after.mean_balancedness, input.split == SplitMode::kBatch ? ", with exact splits" : "");
+  const std::string how_far =
+      absl::StrFormat("%.1f %% (balancedness %.3f -> %s)", 100 * std::abs(gain),
+                      before.mean_balancedness, AfterText(input, before, after));
   RebalanceDecision decision;
+  decision.balancedness_before = before.mean_balancedness;
+  decision.balancedness_computed = after.mean_balancedness;
   if (gain <= 0 || gain < input.min_gain) {
     const std::string too_little =
         gain <= 0 ? std::string()
@@ -162,7 +221,11 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
   }
   const double predicted =
       Finite((before.peak_load - after.peak_load) / input.num_steps * input.costs.token_seconds);
-  EvaluatePriced(input, predicted, how_far, decision);
+  if (input.learned != nullptr) {
+    EvaluateLearned(input, predicted, how_far, decision);
+  } else {
+    EvaluatePriced(input, predicted, how_far, decision);
+  }
   return decision;
 }
 
@@ -205,6 +268,8 @@ const char* NameOf(RebalanceRule rule) {
       return "cost";
     case RebalanceRule::kRisk:
       return "risk";
+    case RebalanceRule::kBacktest:
+      return "backtest";
     case RebalanceRule::kPays:
       return "pays";
     case RebalanceRule::kReturn:

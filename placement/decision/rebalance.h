@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 
 #include "placement/decision/cost.h"
+#include "placement/decision/prediction.h"
 #include "placement/decision/track_record.h"
 #include "placement/evaluate.h"
 #include "placement/gpu_speeds.h"
@@ -17,6 +18,30 @@
 #include "placement/placement.h"
 
 namespace eplb {
+
+// What a back-test on the job's own windows (placement/backtest) says of a gain that is predicted
+// now.
+struct LearnedGate {
+  bool in_use = true;        // false: no candidate is proved to be better than doing nothing
+  double realized = 0.5;     // of predicted gains, what later windows showed; 0..1
+  double horizon_steps = 0;  // that a gain is counted over
+  // Per step, of the peak load: what the candidate's own placement has saved for certain against
+  // the one in force. So much of a gain is believed whatever became of other predictions.
+  double proved_tokens = 0;
+  double times = 1;     // that it must be above its price; more while little is known
+  int64_t windows = 0;  // that this was learned from
+  std::string choice;   // the candidate in use, for the sentence
+};
+
+// Whether a gain pays: (believed - replicas) * horizon is more than `times` the migration, where
+// believed is `realized` of the predicted gain, or as much of it as is proved. predicted and
+// replicas: seconds per step. `value`, when given: the left side.
+struct GainPrice {
+  double migration = 0;      // seconds
+  double token_seconds = 1;  // of the proved tokens
+};
+bool Earns(const LearnedGate& gate, double predicted, double replicas, const GainPrice& price,
+           double* value = nullptr);
 
 struct RebalanceInput {
   const Load& load;      // what is expected: the tokens of `num_steps` steps
@@ -26,12 +51,15 @@ struct RebalanceInput {
   double min_gain = 0;         // least fall of the predicted peak load, as a fraction of it
   double steps_to_next = 1;    // until the next decision can be made
   const Costs& costs;
-  const TrackRecord& record;          // looked at when the costs are priced
-  const GpuSpeeds* speeds = nullptr;  // none: all equal; else GPU loads are tokens / speed
+  const TrackRecord& record;             // looked at when the costs are priced
+  const LearnedGate* learned = nullptr;  // it decides in the place of the record's trials
+  const GpuSpeeds* speeds = nullptr;     // none: all equal; else GPU loads are tokens / speed
   // With kBatch peaks are those that exact splits leave: of each window of `recent`, which sum to
   // `load`, or of `load` as one batch where there is none.
   SplitMode split = SplitMode::kEqual;
   std::span<const Load> recent = {};
+  // What earlier predictions turned out to be; without it what is computed on `load` is shown.
+  const PredictionRecord* predictions = nullptr;
 };
 
 // The placement under what the input expects, as its job splits tokens. errors: those of Evaluate
@@ -46,6 +74,7 @@ enum class RebalanceRule {
   kNoEvidence,  // kept: no later window has confirmed a saving yet
   kCost,        // kept: the confirmed saving is no more than the cost
   kRisk,        // kept: more is at stake than the loss budget and the confirmed saving allow
+  kBacktest,    // kept: no candidate of the back-test is proved to be better than doing nothing
   kPays,        // rebalance
   kReturn,      // back to the placement that the record began with
 };
@@ -60,7 +89,9 @@ struct RebalanceDecision {
   // (balancedness 0.842 -> 0.951)", or "kept, ..": the caller puts what it knows before and after.
   // A reason that the prices decided against ends with kSeeCosts.
   std::string reason;
-  MigrationCost migration;  // zero where it was not looked at: kept before it came to that
+  double balancedness_before = 1;    // computed on `load`: of the incumbent, and
+  double balancedness_computed = 1;  // of the candidate
+  MigrationCost migration;           // zero where it was not looked at: kept before it came to that
 };
 
 // gain = 1 - peak load of the candidate / peak load of the incumbent, peak load = sum over layers.
@@ -79,6 +110,8 @@ struct RebalanceDecision {
 //     what was spent. So being wrong costs about kAllowance, not more; or
 //   - 1 / kTimesEarned of net = saved - replicas: waiting for the budget would lose more. With 3
 //     or 4 in its place some random drift loses more than 0.5 % (tests/placement/replay).
+// With `learned` the back-test decides instead: a candidate must be in use, and the gain must earn
+// its price (Earns).
 // errors: InvalidArgument when shapes differ; those of PlanMigration. threads: safe, no state.
 inline constexpr double kAllowance = 0.003;
 inline constexpr double kTimesEarned = 5;

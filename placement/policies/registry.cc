@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 
 #include "base/suggestion.h"
+#include "placement/policies/auto_policy.h"
 #include "placement/policies/balanced_policy.h"
 #include "placement/policies/deepseek_policy.h"
 #include "placement/policies/flow_policy.h"
@@ -22,7 +23,7 @@ struct PolicyRow {
 
 constexpr PolicyRow kPolicies[] = {
     {kDefaultPolicyName,
-     {},
+     {.tried_for_equal = TriedFor::kLater},
      [](const PolicyOptions& options) {
        return MakeBalancedPolicy({.hierarchy = options.hierarchy,
                                   .effort = options.effort,
@@ -34,16 +35,26 @@ constexpr PolicyRow kPolicies[] = {
        return MakeDeepseekPolicy(
            {.tie_break = options.tie_break, .global = options.hierarchy == Hierarchy::kNone});
      }},
-    {kServicePolicyName,
-     {.needs_previous = true},
+    {kIncrementalPolicyName,
+     {.needs_previous = true,
+      .tried_for_equal = TriedFor::kFirst,
+      .tried_for_batch = TriedFor::kLater},
      [](const PolicyOptions& options) {
        return MakeIncrementalPolicy({.hierarchy = options.hierarchy,
                                      .effort = options.effort,
                                      .allow_duplicates = options.allow_duplicates,
                                      .max_moves_per_gpu = options.max_moves_per_gpu});
      }},
+    {kAutoPolicyName,
+     {.chooses = true},
+     [](const PolicyOptions& options) {
+       return MakeAutoPolicy({.hierarchy = options.hierarchy,
+                              .effort = options.effort,
+                              .allow_duplicates = options.allow_duplicates,
+                              .max_moves_per_gpu = options.max_moves_per_gpu});
+     }},
     {kSplitPolicyName,
-     {},
+     {.tried_for_batch = TriedFor::kFirst},
      [](const PolicyOptions& options) {
        return MakeFlowPolicy({.hierarchy = options.hierarchy,
                               .effort = options.effort,

@@ -26,6 +26,9 @@ struct PolicyOptions {
                                              // policy's own rule
 };
 
+// Whether `auto` tries a policy for a job, and begins with it while nothing is known of the job.
+enum class TriedFor { kNever, kLater, kFirst };
+
 // What callers ask about a policy instead of comparing its name.
 struct PolicyTraits {
   // It changes the placement in force, and refuses to plan without one.
@@ -33,6 +36,11 @@ struct PolicyTraits {
   // It computes what DeepSeek's reference computes, in float32: only the order of equal loads and
   // one domain can be asked for, and GPUs are equally fast.
   bool follows_reference = false;
+  // It stands for the candidates of a back-test (placement/backtest). A plan without a history is
+  // that of the policy which the back-test begins with.
+  bool chooses = false;
+  TriedFor tried_for_equal = TriedFor::kNever;  // jobs with equal shares
+  TriedFor tried_for_batch = TriedFor::kNever;  // jobs that split each batch exactly
 };
 
 inline constexpr std::string_view kDefaultPolicyName = "balanced";
@@ -41,6 +49,10 @@ inline constexpr std::string_view kDefaultPolicyName = "balanced";
 inline constexpr std::string_view kServicePolicyName = "incremental";
 // Of jobs that split every batch exactly (SplitMode::kBatch).
 inline constexpr std::string_view kSplitPolicyName = "flow";
+// A few moves at a time, each of which pays.
+inline constexpr std::string_view kIncrementalPolicyName = "incremental";
+// Chooses by a back-test on the job's own windows.
+inline constexpr std::string_view kAutoPolicyName = "auto";
 // What others run, to compare with.
 inline constexpr std::string_view kReferencePolicyName = "deepseek";
 

@@ -9,10 +9,12 @@
 
 #include "base/status_macros.h"
 #include "placement/align.h"
+#include "placement/backtest/auto_planner.h"
 #include "placement/decision/rebalance.h"
 #include "placement/decision/track_record.h"
 #include "placement/evaluate.h"
 #include "placement/load.h"
+#include "placement/policies/registry.h"
 #include "placement/split/batch_split.h"
 
 namespace eplb {
@@ -30,6 +32,10 @@ absl::Status CheckOptions(const ReplayOptions& options) {
   EPLB_RETURN_IF_ERROR(CheckCosts(options.costs));
   EPLB_RETURN_IF_ERROR(CheckAtLeast("every", options.every, 1));
   EPLB_RETURN_IF_ERROR(CheckAtLeast("history", options.history, 1));
+  if (options.latency != 0 && options.latency != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("latency is ", options.latency, ", expected 0 or 1"));
+  }
   EPLB_RETURN_IF_ERROR(CheckAtLeast("horizon_windows", options.horizon_windows, 0));
   if (!(options.min_gain >= 0 && options.min_gain <= 1)) {
     return absl::InvalidArgumentError(
@@ -89,30 +95,51 @@ class Replayer {
         options_(options),
         start_(Placement::Static(topology)),
         start_replica_seconds_(ReplicaSecondsPerStep(start_, options.costs)),
-        in_force_(start_) {}
+        in_force_(start_),
+        predictions_(options.latency) {}
 
   absl::StatusOr<ReplayRow> Step(int64_t t) {
     ReplayRow row;
     if (t == 0) {
       row.reason = "the starting layout";
-    } else if (t % options_.every != 0) {
-      row.reason =
-          absl::StrCat("no decision is due, one is made every ", options_.every, " windows");
-    } else {
-      const absl::Status decided = Decide(t, row);
-      if (!decided.ok()) {
-        return absl::Status(decided.code(),
-                            absl::StrCat("window ", t, ": policy ", std::string(policy_.name()),
-                                         ": ", decided.message()));
-      }
+    } else if (const absl::Status decided = planner_ ? DecideAuto(t, row) : DecideWhenDue(t, row);
+               !decided.ok()) {
+      return absl::Status(decided.code(),
+                          absl::StrCat("window ", t, ": policy ", std::string(policy_.name()), ": ",
+                                       decided.message()));
     }
     EPLB_RETURN_IF_ERROR(Run(t, row));
+    if (coming_) in_force_ = *std::exchange(coming_, std::nullopt);
     return row;
   }
 
+  absl::Status BeginAuto() {
+    EPLB_ASSIGN_OR_RETURN(Backtest backtest,
+                          Backtest::Begin(start_, {.split = options_.split,
+                                                   .hierarchy = options_.chosen.hierarchy,
+                                                   .every = static_cast<int32_t>(options_.every),
+                                                   .latency = options_.latency}));
+    planner_ = AutoState{.backtest = std::move(backtest)};
+    return absl::OkStatus();
+  }
+
+  const PredictionRecord& predictions() const { return predictions_; }
+
+  std::vector<CandidateScore> Scores() const {
+    return planner_ ? planner_->backtest.Scores() : std::vector<CandidateScore>();
+  }
+
  private:
+  std::string DueText() const {
+    return absl::StrCat("no decision is due, one is made every ", options_.every, " windows");
+  }
+
   // Looks at windows before t only.
-  absl::Status Decide(int64_t t, ReplayRow& row) {
+  absl::Status DecideWhenDue(int64_t t, ReplayRow& row) {
+    if (t % options_.every != 0) {
+      row.reason = DueText();
+      return absl::OkStatus();
+    }
     const int64_t first = std::max<int64_t>(0, t - options_.history);
     const auto recent =
         trace_.windows.subspan(static_cast<size_t>(first), static_cast<size_t>(t - first));
@@ -125,6 +152,44 @@ class Replayer {
                                                  .previous = &in_force_,
                                                  .split = options_.split,
                                                  .recent = recent}));
+    return Weigh({expected.load, expected.num_steps, recent, steps}, std::move(candidate), nullptr,
+                 row);
+  }
+
+  // As the daemon: each window is a part of the back-test, and may be followed by a decision.
+  absl::Status DecideAuto(int64_t t, ReplayRow& row) {
+    const SeenWindow fresh = {
+        std::make_shared<const Load>(trace_.windows[static_cast<size_t>(t - 1)]),
+        trace_.steps[static_cast<size_t>(t - 1)].count()};
+    EPLB_ASSIGN_OR_RETURN(std::optional<AutoAnswer> answer, PlanAuto({.fresh = {&fresh, 1},
+                                                                      .incumbent = in_force_,
+                                                                      .costs = options_.costs,
+                                                                      .policy = options_.chosen},
+                                                                     *planner_));
+    if (!answer) {
+      row.reason = absl::StrCat("no decision is due; ", BacktestText(planner_->backtest));
+      return absl::OkStatus();
+    }
+    const size_t first = static_cast<size_t>(t) - answer->expected.recent.size();
+    const auto steps = trace_.steps.subspan(first, answer->expected.recent.size());
+    const ExpectedLoad& expected = answer->expected;
+    EPLB_RETURN_IF_ERROR(Weigh({expected.load, expected.num_steps, expected.recent, steps},
+                               std::move(answer->placement), &answer->gate, row));
+    const std::string text = BacktestText(planner_->backtest);
+    if (!text.empty()) absl::StrAppend(&row.reason, "; ", text);
+    return absl::OkStatus();
+  }
+
+  struct Basis {  // of a decision
+    const Load& load;
+    double num_steps = 1;  // that it stands for
+    std::span<const Load> recent;
+    std::span<const StepRange> steps;  // of these windows
+  };
+  absl::Status Weigh(const Basis& basis, Placement candidate, const LearnedGate* learned,
+                     ReplayRow& row) {
+    const std::span<const StepRange> steps = basis.steps;
+    const bool batch = options_.split == SplitMode::kBatch;
     const std::string range =
         absl::StrCat("steps ", steps.front().first, "..", steps.back().last, ": ");
     if (candidate == in_force_) {
@@ -132,8 +197,9 @@ class Replayer {
       row.reason = absl::StrCat(range, "kept, the policy changes nothing");
       return absl::OkStatus();
     }
-    if (options_.split == SplitMode::kBatch) {
-      EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision, WeighSplit(recent, steps, candidate));
+    if (batch && learned == nullptr) {
+      EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision,
+                            WeighSplit(basis.recent, steps, candidate));
       row.rule = decision.rule;
       row.reason = absl::StrCat(range, decision.reason);
       if (decision.rebalance) Adopt(std::move(candidate), decision, range, row);
@@ -141,22 +207,30 @@ class Replayer {
     }
     Costs costs = options_.costs;
     costs.horizon_steps = StepsIn(steps, options_.horizon_windows);
-    RebalanceInput input{.load = expected.load,
-                         .num_steps = expected.num_steps,
+    const auto seen = static_cast<double>(StepsIn(steps, std::ssize(steps)));
+    RebalanceInput input{.load = basis.load,
+                         .num_steps = batch ? seen : basis.num_steps,
                          .incumbent = in_force_,
                          .candidate = candidate,
                          .min_gain = options_.min_gain,
                          .steps_to_next = static_cast<double>(StepsIn(steps, options_.every)),
                          .costs = costs,
-                         .record = record_};
+                         .record = record_,
+                         .learned = learned,
+                         .split = options_.split,
+                         .recent = basis.recent,
+                         .predictions = &predictions_};
     EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision, EvaluateRebalance(input));
+    row.prediction =
+        predictions_.Begin(candidate, decision.balancedness_computed, decision.balancedness_before);
     if (decision.rebalance) {
       Adopt(std::move(candidate), decision, range, row);
       return absl::OkStatus();
     }
     row.rule = decision.rule;
     row.reason = absl::StrCat(range, decision.reason);
-    if (!costs.priced()) return absl::OkStatus();
+    // The account is one of equal shares.
+    if (!costs.priced() || batch) return absl::OkStatus();
     return ConsiderReturn(input, range, row, candidate);
   }
 
@@ -253,9 +327,8 @@ class Replayer {
     row.reason =
         absl::StrCat(range, decision.reason, ", ", CountText(row.transfers, "transfer"),
                      row.bytes > 0 ? absl::StrCat(", ", BytesText(row.bytes)) : std::string());
-    in_force_ = std::move(next);
-    replica_seconds_ = ReplicaSecondsPerStep(in_force_, options_.costs) - start_replica_seconds_;
     record_.Spend(row.migration_seconds);
+    (options_.latency > 0 ? coming_.emplace(std::move(next)) : in_force_ = std::move(next));
   }
 
   // The steps of so many windows like the recent ones; 0 for none.
@@ -270,13 +343,16 @@ class Replayer {
   absl::Status Run(int64_t t, ReplayRow& row) {
     const Load& load = trace_.windows[static_cast<size_t>(t)];
     const int64_t num_steps = trace_.steps[static_cast<size_t>(t)].count();
-    EPLB_ASSIGN_OR_RETURN(const Evaluation still, Evaluate(load, start_));
+    EPLB_ASSIGN_OR_RETURN(const Evaluation still, EvaluateSplit(load, start_, SplitMode::kEqual));
     EPLB_ASSIGN_OR_RETURN(const Evaluation now, EvaluateSplit(load, in_force_, options_.split));
     row.balancedness_static = still.mean_balancedness;
     row.balancedness = now.mean_balancedness;
     row.saved_seconds = Finite((still.peak_load - now.peak_load) * options_.costs.token_seconds);
     row.static_seconds = Finite(still.peak_load * options_.costs.token_seconds);
-    row.replica_seconds = Finite(replica_seconds_ * static_cast<double>(num_steps));
+    const double replicas =
+        ReplicaSecondsPerStep(in_force_, options_.costs) - start_replica_seconds_;
+    row.replica_seconds = Finite(replicas * static_cast<double>(num_steps));
+    EPLB_RETURN_IF_ERROR(predictions_.Observe(load, options_.split));
     if (!options_.costs.priced()) return absl::OkStatus();
     record_.Spend(row.replica_seconds);
     return record_.Observe(load, num_steps, in_force_);
@@ -288,7 +364,9 @@ class Replayer {
   const Placement start_;
   const double start_replica_seconds_;
   Placement in_force_;
-  double replica_seconds_ = 0;  // per step, beyond those of the start
+  std::optional<Placement> coming_;  // in force after this window
+  PredictionRecord predictions_;
+  std::optional<AutoState> planner_;  // of a policy that chooses
   TrackRecord record_;
 };
 
@@ -317,6 +395,7 @@ absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& to
   EPLB_RETURN_IF_ERROR(CheckOptions(options));
   EPLB_RETURN_IF_ERROR(CheckTrace(trace, topology));
   Replayer replayer(trace, topology, policy, options);
+  if (TraitsOf(policy.name()).chooses) EPLB_RETURN_IF_ERROR(replayer.BeginAuto());
   ReplayResult result;
   result.summary.balancedness_static_mean = 0;
   result.summary.balancedness_mean = 0;
@@ -327,6 +406,9 @@ absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& to
     EPLB_RETURN_IF_ERROR(AddTo(result.summary, row));
     result.rows.push_back(std::move(row));
   }
+  result.candidates = replayer.Scores();
+  result.summary.predictions = replayer.predictions().num_outcomes();
+  result.summary.predictions_held = replayer.predictions().num_held();
   result.summary.balancedness_static_mean /= static_cast<double>(num_windows);
   result.summary.balancedness_mean /= static_cast<double>(num_windows);
   return result;

@@ -11,11 +11,14 @@
 
 #include "absl/status/statusor.h"
 
+#include "placement/backtest/backtest.h"
 #include "placement/decision/cost.h"
+#include "placement/decision/prediction.h"
 #include "placement/decision/rebalance.h"
 #include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/placement.h"
+#include "placement/policies/registry.h"
 #include "placement/policy.h"
 #include "placement/topology.h"
 
@@ -27,8 +30,10 @@ struct ReplayOptions {
   std::optional<double> decay;  // none: they are summed; else estimate = decay * estimate +
                                 // (1 - decay) * window, oldest first
   double min_gain = 0.05;
+  int32_t latency = 0;  // windows that a decision waits for until it is in force: 0 or 1
   // Of what is measured, of the policy's objective and of the decision, each window as one batch.
   SplitMode split = SplitMode::kEqual;
+  PolicyOptions chosen;         // of a policy that chooses: what its candidates are told
   Costs costs;                  // horizon_steps is not looked at, but
   int64_t horizon_windows = 0;  // 0: not known
 };
@@ -54,6 +59,9 @@ struct ReplayRow {
   // Of the decision just before the window; none: no decision was due.
   std::optional<RebalanceRule> rule;
   std::string reason;  // a sentence
+  // Of the placement decided on, taken or not, for the first whole window under it; none: no
+  // decision, or nothing changes.
+  std::optional<Prediction> prediction;
   int64_t transfers = 0;
   int64_t bytes = 0;
   double migration_seconds = 0;
@@ -68,19 +76,25 @@ struct ReplaySummary {
   int64_t rebalances = 0;
   int64_t transfers = 0;
   int64_t bytes = 0;
-  double static_seconds = 0;  // of the fullest GPUs, had nothing ever moved
-  double seconds_saved = 0;   // of it, and by fewer replicas
-  double seconds_spent = 0;   // migrations and more replicas, >= 0
+  double static_seconds = 0;     // of the fullest GPUs, had nothing ever moved
+  double seconds_saved = 0;      // of it, and by fewer replicas
+  double seconds_spent = 0;      // migrations and more replicas, >= 0
+  int64_t predictions = 0;       // that a later window was compared with, and
+  int64_t predictions_held = 0;  // within their error
 };
 
 struct ReplayResult {
   std::vector<ReplayRow> rows;
   ReplaySummary summary;
+  std::vector<CandidateScore> candidates;  // of a policy that chooses, at the end
 };
 
 // Called before window `window`; may be empty.
 using ReplayProgress = std::function<void(int64_t window)>;
 
+// A policy that chooses (PolicyTraits) decides by the back-test of all windows before the decision:
+// history and decay are its own, and `every` is the time between two opportunities to decide.
+//
 // Window 0 runs Placement::Static(topology). Before every options.every-th window the policy is
 // asked, with the last options.history windows, and its answer, aligned to the placement in force,
 // is put in force when EvaluateRebalance says so; with exact splits when the least peaks of the

@@ -67,7 +67,9 @@ void ShowMeasured(const State& state, const Job& job, JobView& view) {
   if (const Plan* plan = NewestSwitched(job)) {
     view.balancedness_predicted = plan->balancedness_predicted;
     view.balancedness_seen = plan->balancedness_seen;
+    view.prediction_error = plan->prediction_error;
   }
+  if (job.chooser.state != nullptr) view.candidates = CandidatesOf(job.chooser.state->backtest);
   view.last_switched_step = LastSwitchedStep(job);
   view.spent_seconds = job.account.pause_seconds;
   if (!job.current) return;

@@ -222,9 +222,14 @@ void AddBalancedness(const MetricsSnapshot& s, Page& page) {
         "static placement in equal shares.",
         [](const core::JobView& job) { return AboveZero(job.balancedness_static); });
   gauge("eplb_predicted_balancedness_ratio",
-        "Computed: mean over layers with load of (mean GPU load / max GPU load) of the newest "
-        "plan that switched anything, on the load that it was made for.",
+        "Predicted: mean over layers with load of (mean GPU load / max GPU load) of the first "
+        "whole window under the newest plan that switched anything, from what earlier predictions "
+        "of the job turned out to be.",
         [](const core::JobView& job) { return job.balancedness_predicted; });
+  gauge("eplb_prediction_error_ratio",
+        "The error that eplb_predicted_balancedness_ratio was given with: what is seen later lies "
+        "within it, but for the rarest windows.",
+        [](const core::JobView& job) { return job.prediction_error; });
   gauge("eplb_seen_balancedness_ratio",
         "Measured: what followed eplb_predicted_balancedness_ratio, on the first complete window "
         "all of whose steps ran under that plan's last placement. Absent before it.",
@@ -239,7 +244,28 @@ void AddBalancedness(const MetricsSnapshot& s, Page& page) {
         [](const core::JobView& job) { return std::optional(job.spent_seconds); });
 }
 
+// At most as many as there are candidates, of each job whose policy chooses.
+void AddCandidates(const MetricsSnapshot& s, Page& page) {
+  page.Family(MetricType::Gauge, "eplb_candidate_net_seconds",
+              "Back-test: what a candidate (policy/estimate/cadence; none: without any move) would "
+              "have saved on the run's windows so far, less its migrations and replicas.");
+  for (const core::JobView& job : s.jobs) {
+    for (const core::TriedCandidate& one : job.candidates) {
+      page.Sample(one.net_seconds, {{kJobLabel, job.job}, {"candidate", one.name}});
+    }
+  }
+  page.Family(MetricType::Gauge, "eplb_candidate_in_use",
+              "1 of the candidate that the next decision goes by, else 0.");
+  for (const core::JobView& job : s.jobs) {
+    for (const core::TriedCandidate& one : job.candidates) {
+      page.Sample(one.in_use ? 1 : 0, {{kJobLabel, job.job}, {"candidate", one.name}});
+    }
+  }
+}
+
 void AddPolicy(const MetricsSnapshot& s, Page& page) {
+  AddCandidates(s, page);
+
   page.Family(
       MetricType::Gauge, "eplb_job_info",
       "Always 1; the labels name the policy that decides for the job, and its mode: apply, or "

@@ -38,6 +38,15 @@ v1::RunEnding ToProto(core::RunEnding how) { return EnumToProto<v1::RunEnding>(h
 
 v1::PlanResult ToProto(core::PlanResult result) { return EnumToProto<v1::PlanResult>(result); }
 
+void ToProto(const core::TriedCandidate& candidate, v1::TriedCandidate* out) {
+  out->set_name(candidate.name);
+  out->set_in_use(candidate.in_use);
+  out->set_windows(static_cast<uint64_t>(candidate.windows));
+  out->set_balancedness(candidate.balancedness);
+  out->set_net_seconds(candidate.net_seconds);
+  out->set_realized(candidate.realized);
+}
+
 void ToProto(const core::Plan& plan, v1::Plan* out) {
   out->set_plan(static_cast<uint64_t>(plan.plan));
   out->set_unix_micros(absl::ToUnixMicros(plan.decided_at));
@@ -70,6 +79,8 @@ void ToProto(const core::Plan& plan, v1::Plan* out) {
   if (plan.balancedness_seen) out->set_balancedness_seen(*plan.balancedness_seen);
   out->set_seen_first_step(static_cast<uint64_t>(plan.seen_first_step));
   out->set_seen_last_step(static_cast<uint64_t>(plan.seen_last_step));
+  out->set_prediction_error(plan.prediction_error);
+  for (const core::TriedCandidate& one : plan.candidates) ToProto(one, out->add_candidates());
 }
 
 absl::StatusOr<core::Plan> FromProto(const v1::Plan& in) {
@@ -106,6 +117,15 @@ absl::StatusOr<core::Plan> FromProto(const v1::Plan& in) {
   if (in.has_balancedness_seen()) plan.balancedness_seen = in.balancedness_seen();
   plan.seen_first_step = static_cast<int64_t>(in.seen_first_step());
   plan.seen_last_step = static_cast<int64_t>(in.seen_last_step());
+  plan.prediction_error = in.prediction_error();
+  for (const v1::TriedCandidate& one : in.candidates()) {
+    plan.candidates.push_back({.name = one.name(),
+                               .in_use = one.in_use(),
+                               .windows = static_cast<int64_t>(one.windows()),
+                               .balancedness = one.balancedness(),
+                               .net_seconds = one.net_seconds(),
+                               .realized = one.realized()});
+  }
   return plan;
 }
 

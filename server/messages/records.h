@@ -15,6 +15,7 @@ v1::JobState ToProto(core::JobState state);
 v1::RunEnding ToProto(core::RunEnding how);
 v1::PlanResult ToProto(core::PlanResult result);
 
+void ToProto(const core::TriedCandidate& candidate, v1::TriedCandidate* out);
 void ToProto(const core::Plan& plan, v1::Plan* out);
 // The same plan; its time to the microsecond. errors: DataLoss for an unknown result.
 absl::StatusOr<core::Plan> FromProto(const v1::Plan& plan);

@@ -58,6 +58,24 @@ absl::StatusOr<Placement> SolveRequest(const core::Solve& request,
                                 .abandoned = abandoned});
 }
 
+core::Solved Answer(const core::Solve& request, const std::atomic<bool>* abandoned) {
+  core::Solved solved{.job = request.job,
+                      .solve_id = request.solve_id,
+                      .placement = absl::InternalError("a request has no previous placement")};
+  if (request.choose == nullptr || request.previous == nullptr) {
+    solved.placement = SolveRequest(request, abandoned);
+    return solved;
+  }
+  absl::StatusOr<AutoOutcome> outcome = AskAuto(*request.choose, *request.previous, abandoned);
+  if (!outcome.ok()) {
+    solved.placement = outcome.status();
+    return solved;
+  }
+  solved.placement = outcome->answer ? outcome->answer->placement : *request.previous;
+  solved.chosen = std::make_shared<const AutoOutcome>(*std::move(outcome));
+  return solved;
+}
+
 Solver::Solver(Sinks sinks, int32_t num_threads) : sinks_(std::move(sinks)) {
   for (int32_t i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
@@ -138,12 +156,10 @@ void Solver::Compute(const Work& work) {
   const core::Solve& request = work.request;
   sinks_.started({.job = request.job, .solve_id = request.solve_id});
   const absl::Time start = MonotonicNow();
-  absl::StatusOr<Placement> placement = SolveRequest(request, &work.abandoned);
+  core::Solved solved = Answer(request, &work.abandoned);
   if (work.abandoned) return;
-  sinks_.done({.job = request.job,
-               .solve_id = request.solve_id,
-               .placement = std::move(placement),
-               .seconds = absl::ToDoubleSeconds(MonotonicNow() - start)});
+  solved.seconds = absl::ToDoubleSeconds(MonotonicNow() - start);
+  sinks_.done(std::move(solved));
 }
 
 }  // namespace eplb

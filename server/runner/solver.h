@@ -48,6 +48,8 @@ class FairShare {
 // abandoned: as PolicyInput's. errors: those of MakePolicy, Policy::Solve and Align.
 absl::StatusOr<Placement> SolveRequest(const core::Solve& request,
                                        const std::atomic<bool>* abandoned = nullptr);
+// The same, of a policy that chooses too: then `previous`, as long as no decision is due.
+core::Solved Answer(const core::Solve& request, const std::atomic<bool>* abandoned = nullptr);
 
 // At most one request of a job is at work and at most one waits: a newer one replaces it. Next is
 // the job that used the solver least lately, so that a large job delays the others by one solve.

@@ -293,7 +293,16 @@ void SimDaemon::Solve(const core::Solve& solve) {
   context_.After(takes, [this, solve, fails, process = process_] {
     if (process != process_) return;
     core::Solved solved{solve.job, solve.solve_id, absl::InternalError("the policy failed"), 0};
-    if (!fails) solved.placement = SolveRequest(solve);
+    if (!fails && solve.choose != nullptr) {
+      absl::StatusOr<AutoOutcome> outcome = AskAuto(*solve.choose, *solve.previous);
+      solved.placement = outcome.status();
+      if (outcome.ok()) {
+        solved.placement = outcome->answer ? outcome->answer->placement : *solve.previous;
+        solved.chosen = std::make_shared<const AutoOutcome>(*std::move(outcome));
+      }
+    } else if (!fails) {
+      solved.placement = SolveRequest(solve);
+    }
     Soon([this, solved = std::move(solved)] { OnEvent(solved); });
   });
 }

@@ -9,7 +9,9 @@
 #include "absl/strings/str_join.h"
 
 #include "base/status_macros.h"
+#include "placement/backtest/auto_planner.h"
 #include "placement/decision/rebalance.h"
+#include "placement/policies/registry.h"
 #include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
@@ -17,16 +19,24 @@
 #include "server/core/state/chunking.h"
 #include "server/core/state/memory.h"
 #include "server/core/state/sentences.h"
+#include "server/core/state/step_rate.h"
 #include "server/core/state/windows.h"
 #include "server/core/values/measured.h"
 
 namespace eplb::core {
 namespace {
 
+bool Chooses(const Job& job) { return TraitsOf(job.settings.policy_name).chooses; }
+
 bool IsDue(const State& state, const Job& job) {
   if (!MayDecide(state, job).ok()) return false;
   const int64_t step = job.windows.complete.back().last_step;
+  if (Chooses(job)) return true;  // it has its own pace
   return !job.last_decision_step || step - *job.last_decision_step >= job.settings.every_steps;
+}
+
+const AutoAnswer* AnswerOf(const Solved& solved) {
+  return solved.chosen == nullptr || !solved.chosen->answer ? nullptr : &*solved.chosen->answer;
 }
 
 absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job& job,
@@ -38,6 +48,7 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
   }
   const Settings& settings = job.settings;
   const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
+  const AutoAnswer* const answer = AnswerOf(solved);
   std::vector<Load> recent;
   for (const std::shared_ptr<const Load>& window : job.solving.recent) recent.push_back(*window);
   EPLB_ASSIGN_OR_RETURN(
@@ -51,12 +62,15 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
                          .layers_per_chunk = LayersPerChunk(job),
                          .staging_rows = LeastStagingRows(*job.current),
                          .migration = job.current->migration,
-                         .costs = CostsOf(state, job),
+                         .costs = PricesOf(state, job),
                          .record = &job.record,
                          .every_steps = settings.every_steps,
                          .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
                          .seconds_per_byte = SecondsPerByte(job),
                          .measured = measured,
+                         .num_steps = answer == nullptr ? 0 : answer->expected.num_steps,
+                         .learned = answer == nullptr ? nullptr : &answer->gate,
+                         .predictions = &job.predictions,
                          .force = job.solving.force,
                          .speeds = job.windows.speeds.get(),
                          .split = job.current->split,
@@ -85,6 +99,7 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason,
   Plan plan = PlanOf(job, result, reason);
   plan.balancedness_in_force = decision.balancedness_before;
   plan.balancedness_predicted = decision.balancedness_predicted;
+  plan.prediction_error = decision.prediction_error;
   plan.peak_fall = decision.peak_fall;
   plan.net_gain_seconds = decision.net_gain_seconds;
   plan.migration_seconds = decision.migration_seconds;
@@ -119,9 +134,70 @@ std::vector<std::shared_ptr<const Load>> WindowsOf(const Job& job, const Window&
   return loads;
 }
 
+// Windows that make up the steps between two decisions.
+int32_t WindowsPerDecision(const Job& job) {
+  const int32_t report_every = job.current->report_every;
+  const int32_t rest = job.settings.every_steps % report_every == 0 ? 0 : 1;
+  return std::max(1, job.settings.every_steps / report_every + rest);
+}
+
+// The windows that the back-test has not seen yet.
+std::shared_ptr<const AutoQuestion> QuestionOf(const State& state, const Job& job, bool now) {
+  AutoQuestion question{.state = job.chooser.state,
+                        .costs = PricesOf(state, job),
+                        .options = {.split = job.current->split,
+                                    .every = WindowsPerDecision(job),
+                                    .latency = kWindowsToSwitch},
+                        .policy = {.hierarchy = job.settings.hierarchy},
+                        .speeds = job.windows.speeds,
+                        .now = now};
+  if (job.last_decision_step && job.current->report_every > 0) {
+    // Also a daemon that begins again keeps to the job's pace.
+    question.windows_since_decision =
+        (job.windows.complete.back().last_step - *job.last_decision_step) /
+        job.current->report_every;
+  }
+  for (const Window& window : job.windows.complete) {
+    if (window.last_step <= job.chooser.last_step) continue;
+    question.fresh.push_back({window.load, window.last_step - window.first_step + 1});
+  }
+  // After a pause: what is older says little of what comes, and each window costs as much as
+  // others.
+  if (question.fresh.size() > kEstimateWindows) {
+    question.fresh.erase(question.fresh.begin(), question.fresh.end() - kEstimateWindows);
+  }
+  return std::make_shared<const AutoQuestion>(std::move(question));
+}
+
+// What the answer of a policy that chooses goes by, in the place of the windows since the decision
+// before.
+void TakeAnswer(const Solved& solved, Job& job) {
+  if (solved.chosen == nullptr) return;
+  job.chooser = {.state = solved.chosen->state, .last_step = job.solving.last_step};
+  const AutoAnswer* const answer = AnswerOf(solved);
+  if (answer == nullptr) return;
+  job.last_decision_step = job.solving.last_step;
+  job.solving.load = std::make_shared<const Load>(answer->expected.load);
+  job.solving.recent.clear();
+  if (job.current->split == SplitMode::kBatch) {
+    for (const Load& window : answer->expected.recent) {
+      job.solving.recent.push_back(std::make_shared<const Load>(window));
+    }
+  }
+  job.solving.first_step = job.solving.last_step;
+  size_t windows = answer->expected.recent.size();
+  for (auto window = job.windows.complete.rbegin();
+       window != job.windows.complete.rend() && windows > 0; ++window) {
+    if (window->last_step > job.solving.last_step) continue;
+    job.solving.first_step = window->first_step;
+    --windows;
+  }
+}
+
 void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
                 const std::string& actor) {
-  job.last_decision_step = job.windows.complete.back().last_step;
+  // One that chooses is asked at every window, and seldom decides.
+  if (!Chooses(job)) job.last_decision_step = job.windows.complete.back().last_step;
   RefreshSpeeds(context, job, *estimate.load);
   const SplitMode split = job.current->split;
   std::vector<std::shared_ptr<const Load>> recent = WindowsOf(job, estimate);
@@ -138,6 +214,8 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
                                                 job.windows.speeds.get())};
   if (split == SplitMode::kBatch) job.solving.recent = recent;
   SetPhase(context, job, Phase::kSolving);
+  std::shared_ptr<const AutoQuestion> choose;
+  if (Chooses(job)) choose = QuestionOf(context.state, job, force || !actor.empty());
   context.decision.effects.emplace_back(Solve{.job = job.name,
                                               .solve_id = job.solving.id,
                                               .policy_name = policy_name,
@@ -146,7 +224,8 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
                                               .previous = job.last_known->placement,
                                               .hierarchy = job.settings.hierarchy,
                                               .speeds = job.windows.speeds,
-                                              .split = split});
+                                              .split = split,
+                                              .choose = std::move(choose)});
   context.decision.reason = absl::StrCat("steps ", estimate.first_step, "..", estimate.last_step,
                                          ": asking policy ", policy_name);
 }
@@ -172,13 +251,6 @@ void TellFreezeOver(DecisionContext& context, Job& job) {
   RecordEvent(context, job, "freeze_over", job.last_known->version,
               absl::StrCat("step ", step, ": the frozen steps ", wire::StepsText(freeze),
                            " are over, decisions are made again"));
-}
-
-// Windows that make up the steps between two decisions.
-int32_t WindowsPerDecision(const Job& job) {
-  const int32_t report_every = job.current->report_every;
-  const int32_t rest = job.settings.every_steps % report_every == 0 ? 0 : 1;
-  return std::max(1, job.settings.every_steps / report_every + rest);
 }
 
 }  // namespace
@@ -217,12 +289,31 @@ std::string NextChunkTooLong(const State& state, const Job& job) {
                       SecondsText(most));
 }
 
+Costs PricesOf(const State& state, const Job& job) {
+  Costs costs = CostsOf(state, job);
+  const std::optional<Measured>& measured = job.windows.measured;
+  if (costs.token_seconds > 0 || !Chooses(job) || !job.current || !measured) return costs;
+  const double steps = static_cast<double>(measured->last_step - measured->first_step) + 1;
+  const double tokens = measured->peak_load / steps;
+  const double step_seconds = SecondsPerStep(job.current->rate);
+  if (!(tokens > 0) || !(step_seconds > 0)) return costs;
+  costs.token_seconds = kExpertsShareOfStep * step_seconds / tokens;
+  const double per_byte = SecondsPerByte(job);
+  const double bytes_per_s = 1 / (per_byte > 0 ? per_byte : kUnmeasuredSecondsPerByte);
+  costs.intra_bytes_per_s = bytes_per_s;
+  costs.inter_bytes_per_s = bytes_per_s;
+  return costs;
+}
+
 void WatchWindow(const State& state, Job& job) {
   if (!job.last_known || !job.last_known->placement || !job.current) return;
-  const Costs costs = CostsOf(state, job);
   const Placement& incumbent = *job.last_known->placement;
-  if (!costs.priced() || !(incumbent.topology() == job.current->topology)) return;
+  if (!(incumbent.topology() == job.current->topology)) return;
   const Window& window = job.windows.complete.back();
+  if (!job.predictions.Observe(*window.load, job.current->split, job.windows.speeds.get()).ok())
+    return;
+  const Costs costs = PricesOf(state, job);
+  if (!costs.priced()) return;
   const int64_t num_steps = window.last_step - window.first_step + 1;
   // Shapes were checked when the window was added and when the placement was adopted.
   if (!job.record
@@ -269,7 +360,7 @@ void MaybeSolve(DecisionContext& context, Job& job) {
   TellFreezeOver(context, job);
   const int64_t step = job.windows.complete.back().last_step;
   const int64_t after_step = job.last_decision_step.value_or(-1);
-  job.last_decision_step = step;
+  if (!Chooses(job)) job.last_decision_step = step;
   if (job.back_off.to_skip > 0) {
     --job.back_off.to_skip;
     Remember(job);
@@ -296,6 +387,13 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   if (job.phase != Phase::kSolving || solved.solve_id != job.solving.id) return;
   job.solving.id = 0;  // it is answered
   job.solving.seconds = solved.seconds;
+  TakeAnswer(solved, job);
+  if (solved.chosen != nullptr && !solved.chosen->answer) {
+    SetPhase(context, job, Phase::kIdle);
+    context.decision.reason =
+        absl::StrCat("no decision is due; ", BacktestText(solved.chosen->state->backtest));
+    return;
+  }
   absl::StatusOr<CandidateDecision> decision = EvaluateSolution(context.state, job, solved);
   if (!decision.ok()) {
     AbandonSolve(context, job,
@@ -304,9 +402,15 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
                  true);
     return;
   }
+  job.predictions.Begin(decision->target, decision->balancedness_computed,
+                        decision->balancedness_before);
+  if (solved.chosen != nullptr) {
+    const std::string text = BacktestText(solved.chosen->state->backtest);
+    if (!text.empty()) absl::StrAppend(&decision->reason, "; ", text);
+  }
   RecordLeftOut(context, job, *decision);
   const bool may_try = decision->chunks.empty() || job.settings.observe;
-  if (may_try && CostsOf(context.state, job).priced()) {
+  if (may_try && PricesOf(context.state, job).priced()) {
     job.record.BeginTrial(*solved.placement, *job.last_known->placement);
   }
   if (decision->chunks.empty()) {
@@ -321,6 +425,7 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   } else {
     job.record.Spend(decision->migration_seconds);
     Plan plan = PlanOf(job, PlanResult::kProposed, decision->reason, *decision);
+    if (solved.chosen != nullptr) plan.candidates = CandidatesOf(solved.chosen->state->backtest);
     ProposeChunks(context, job, {.chunks = std::move(decision->chunks), .plan = std::move(plan)});
   }
 }

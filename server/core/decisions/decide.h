@@ -55,6 +55,12 @@ void ProposeChunks(DecisionContext& context, Job& job, Bundle bundle);
 // With the job's bytes, and the time of a token shared by the EP groups that split the tokens: not
 // by pipeline stages, nor by expert-tensor-parallel ones.
 Costs CostsOf(const State& state, const Job& job);
+// The same, and for a policy that chooses the prices that nobody configured, from what was
+// measured: a token from the time of a step, kExpertsShareOfStep of which its fullest GPUs are
+// taken to compute experts, and a byte from the newest switches (kUnmeasuredSecondsPerByte before
+// them). Not priced until a window and the time of a step were measured.
+inline constexpr double kExpertsShareOfStep = 0.5;
+Costs PricesOf(const State& state, const Job& job);
 // The slowest that the newest chunks took per byte; 0 when nothing was measured.
 double SecondsPerByte(const Job& job);
 // Why the next chunk may not follow: it would take longer than migration.max_pause as chunks of

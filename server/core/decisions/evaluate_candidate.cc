@@ -141,7 +141,15 @@ absl::Status MeasureRebalance(const RebalanceInput& rebalance, const WithinBudge
   EPLB_ASSIGN_OR_RETURN(const Evaluation after, EvaluateExpected(rebalance, within_budget.target));
   decision.transfers = within_budget.transfers;
   decision.balancedness_before = before.mean_balancedness;
+  decision.balancedness_computed = after.mean_balancedness;
   decision.balancedness_predicted = after.mean_balancedness;
+  if (rebalance.predictions != nullptr) {
+    const Prediction prediction =
+        rebalance.predictions->Predict(after.mean_balancedness, before.mean_balancedness);
+    decision.balancedness_predicted = prediction.balancedness;
+    decision.prediction_error = prediction.error;
+  }
+  decision.target = within_budget.target;
   if (before.peak_load > 0) decision.peak_fall = 1 - after.peak_load / before.peak_load;
   const Costs& costs = rebalance.costs;
   if (!costs.priced()) return absl::OkStatus();
@@ -160,23 +168,27 @@ absl::Status MeasureRebalance(const RebalanceInput& rebalance, const WithinBudge
 absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& question) {
   EPLB_ASSIGN_OR_RETURN(const WithinBudget within_budget,
                         FitToBudget(question, question.candidate));
-  CandidateDecision decision;
+  CandidateDecision decision(question.incumbent);
   SayWhatIsLeftOut(question, within_budget, decision);
   Costs costs = question.costs;
   costs.expert = question.migration;
   const TrackRecord none;
   const RebalanceInput rebalance{
       .load = question.load,
-      .num_steps = static_cast<double>(question.last_step - question.first_step) + 1,
+      .num_steps = question.num_steps > 0
+                       ? question.num_steps
+                       : static_cast<double>(question.last_step - question.first_step) + 1,
       .incumbent = question.incumbent,
       .candidate = within_budget.target,
       .min_gain = question.min_gain,
       .steps_to_next = static_cast<double>(question.every_steps),
       .costs = costs,
       .record = question.record == nullptr ? none : *question.record,
+      .learned = question.learned,
       .speeds = question.speeds,
       .split = question.split,
-      .recent = question.recent};
+      .recent = question.recent,
+      .predictions = question.predictions};
   EPLB_ASSIGN_OR_RETURN(const RebalanceDecision judged, EvaluateRebalance(rebalance));
   EPLB_RETURN_IF_ERROR(MeasureRebalance(rebalance, within_budget, decision));
   if (within_budget.moves.empty()) {

@@ -11,6 +11,8 @@
 #include "absl/status/statusor.h"
 
 #include "placement/decision/cost.h"
+#include "placement/decision/prediction.h"
+#include "placement/decision/rebalance.h"
 #include "placement/decision/track_record.h"
 #include "placement/evaluate.h"
 #include "placement/gpu_speeds.h"
@@ -38,6 +40,9 @@ struct CandidateInput {
   double seconds_per_byte = 0;  // as BoundaryLimits
   // Of the newest chunks. A layer whose LeastPause is above max_pause_seconds is left out.
   std::span<const MeasuredPause> measured = {};
+  double num_steps = 0;                  // that `load` stands for; 0: those of the range
+  const LearnedGate* learned = nullptr;  // as RebalanceInput's, and
+  const PredictionRecord* predictions = nullptr;
   bool force = false;                 // take what the ranks can, whether it pays or not
   const GpuSpeeds* speeds = nullptr;  // none: all equal; else GPU loads are tokens / speed
   // As the run splits tokens, and with kBatch the windows that `load` is the sum of.
@@ -46,6 +51,8 @@ struct CandidateInput {
 };
 
 struct CandidateDecision {
+  explicit CandidateDecision(const Placement& incumbent) : target(incumbent) {}
+
   std::vector<Chunk> chunks;  // empty: keep the incumbent
   std::string reason;
   std::string left_out;  // which layers need more staging than the ranks have; empty when none
@@ -54,7 +61,10 @@ struct CandidateDecision {
   // Of the candidate without the layers left out, on the load as the run splits it.
   int64_t transfers = 0;
   double balancedness_before = 0;
-  double balancedness_predicted = 0;
+  double balancedness_computed = 0;   // on that load
+  double balancedness_predicted = 0;  // of later ones, +- prediction_error
+  double prediction_error = 0;
+  Placement target;             // the candidate without those layers
   double peak_fall = 0;         // a fraction
   double net_gain_seconds = 0;  // over the horizon; 0 without prices
 };

@@ -74,6 +74,21 @@ void NoteSeen(DecisionContext& context, Job& job) {
 
 }  // namespace
 
+std::vector<TriedCandidate> CandidatesOf(const Backtest& backtest) {
+  std::vector<TriedCandidate> candidates;
+  const std::vector<CandidateScore> scores = backtest.Scores();
+  const size_t in_use = backtest.choice().value_or(scores.size() - 1);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    candidates.push_back({.name = NameOf(scores[i].candidate),
+                          .in_use = i == in_use,
+                          .windows = scores[i].windows,
+                          .balancedness = scores[i].balancedness,
+                          .net_seconds = scores[i].total(),
+                          .realized = scores[i].realized});
+  }
+  return candidates;
+}
+
 void AddPlan(DecisionContext& context, Job& job, Plan plan) {
   plan.plan = job.plans.empty() ? 1 : job.plans.back().plan + 1;
   plan.decided_at = context.now;

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
+#include "placement/backtest/backtest.h"
 #include "server/core/state/decision_context.h"
 #include "server/core/values/record.h"
 
@@ -16,6 +18,9 @@ namespace eplb::core {
 // The policy of a rollback's plan, and what the reason of its pause begins with before the version.
 inline constexpr char kRollbackPolicy[] = "rollback";
 inline constexpr char kForRollback[] = "for a rollback to version ";
+
+// As they are shown and stored.
+std::vector<TriedCandidate> CandidatesOf(const Backtest& backtest);
 
 // Numbers and keeps a plan; fills in when it was decided and on which version.
 void AddPlan(DecisionContext& context, Job& job, Plan plan);

@@ -164,7 +164,8 @@ Stall DecisionStall(const State& state, const Job& job, absl::Time now) {
   if (job.current->num_connected == 0 || !DecisionsAreDue(state, job)) return {};
   const int64_t window = WindowSteps(*job.current);
   const int64_t every = std::max<int64_t>(job.settings.every_steps, window);
-  const int64_t since = std::max(job.last_decision_step.value_or(-1), job.current->rate.first_step);
+  const int64_t since = std::max(
+      {job.last_decision_step.value_or(-1), job.chooser.last_step, job.current->rate.first_step});
   const int64_t steps = job.windows.complete.back().last_step - since;
   if (steps < kDecisionsMissed * every) return {};
   const absl::Status may = MayDecide(state, job);

@@ -253,6 +253,8 @@ void BeginRun(Job& job, const std::string& run_id) {
   job.record = {};
   job.speed_estimate = {};
   job.speeds_unused.clear();
+  job.predictions = NewPredictions();
+  job.chooser = {};
 }
 
 }  // namespace eplb::core

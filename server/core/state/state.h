@@ -14,6 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
+#include "placement/backtest/auto_planner.h"
+#include "placement/decision/prediction.h"
 #include "placement/decision/track_record.h"
 #include "placement/digest.h"
 #include "placement/evaluate.h"
@@ -244,6 +246,17 @@ struct StallWatch {
   absl::Time differs_since = absl::InfiniteFuture();  // what is seen is not what was told
 };
 
+// What a policy that chooses has learned of the job's run.
+struct Chooser {
+  std::shared_ptr<const AutoState> state;  // null: nothing yet
+  int64_t last_step = -1;                  // of the newest window that it knows
+};
+
+// A decision is in force in the middle of the window that follows: the next one is the first whole
+// window under it.
+inline constexpr int32_t kWindowsToSwitch = 1;
+inline PredictionRecord NewPredictions() { return PredictionRecord(kWindowsToSwitch); }
+
 struct Job {
   std::string name;
   Phase phase = Phase::kRecovering;
@@ -308,6 +321,8 @@ struct Job {
   TrackRecord record;               // of this run; kept when the costs are priced
   GpuSpeedEstimate speed_estimate;  // of this run; kept unless gpu_speeds is off
   std::string speeds_unused;        // why decisions use no GPU speeds, as was recorded; empty: none
+  PredictionRecord predictions = NewPredictions();  // of this run's decisions
+  Chooser chooser;
   std::optional<int64_t> last_decision_step;
   BackOff back_off;
   double report_seconds = 0;  // as JobMemory has it

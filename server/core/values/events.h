@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "placement/backtest/auto_planner.h"
 #include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/placement.h"
@@ -38,6 +39,7 @@ struct Solved {
   int64_t solve_id = 0;
   absl::StatusOr<Placement> placement;  // already aligned to the request's `previous`
   double seconds = 0;
+  std::shared_ptr<const AutoOutcome> chosen = nullptr;  // to a request with `choose`
 };
 struct SolveStarted {  // the solver works on it from now on; before, it waited behind other jobs
   std::string job;
@@ -95,6 +97,8 @@ struct Solve {  // answered by SolveStarted and then Solved, both with the same 
   std::optional<Hierarchy> hierarchy = std::nullopt;  // none: the policy's own rule
   std::shared_ptr<const GpuSpeeds> speeds = nullptr;  // null: all equal
   SplitMode split = SplitMode::kEqual;                // as the run registered
+  // Of a policy that chooses by a back-test; else null.
+  std::shared_ptr<const AutoQuestion> choose = nullptr;
 };
 struct CancelSolve {  // nobody waits for its answer any more; none need come
   std::string job;

@@ -40,6 +40,18 @@ absl::string_view PlanResultName(PlanResult result);  // "kept", ..
 // later and said only what it runs.
 inline constexpr int kNotMeasured = -1;
 
+// What a candidate of a back-test would have reached, as v1.TriedCandidate.
+struct TriedCandidate {
+  std::string name;
+  bool in_use = false;
+  int64_t windows = 0;
+  double balancedness = 0;
+  double net_seconds = 0;
+  double realized = 0;
+
+  friend bool operator==(const TriedCandidate&, const TriedCandidate&) = default;
+};
+
 struct Plan {
   int64_t plan = 0;  // rising within a job, from 1
   absl::Time decided_at = absl::UnixEpoch();
@@ -52,8 +64,10 @@ struct Plan {
   int64_t decided_last_step = 0;
   // Measured: of those steps, under the placements that they ran under; 0 when that is not known.
   double balancedness_before = 0;
-  double balancedness_in_force = 0;     // computed: of base_version on that load
-  double balancedness_predicted = 0;    // computed: of what the policy may change, on that load
+  double balancedness_in_force = 0;  // computed: of base_version on that load
+  // Predicted: of the first whole window under what the policy may change, +- prediction_error.
+  double balancedness_predicted = 0;
+  double prediction_error = 0;
   SplitMode split = SplitMode::kEqual;  // of what is computed; with kBatch each window is a batch
   // Measured: of the first complete window all of whose steps ran under last_version, what was
   // predicted beside what followed. None before it, or when another decision switched before it.
@@ -68,11 +82,12 @@ struct Plan {
   int32_t num_chunks = 0;
   int32_t chunks_committed = 0;
   double solve_seconds = 0;
-  double prepare_seconds = 0;  // Propose to the last PREPARED, longest chunk
-  double pause_seconds = 0;    // longest boundary of any rank, or kNotMeasured
-  int64_t switched_step = 0;   // of the last chunk; 0 when none was
-  std::string reason;          // one sentence
-  std::string asked_by;        // an identity, when an operator asked for it
+  double prepare_seconds = 0;                   // Propose to the last PREPARED, longest chunk
+  double pause_seconds = 0;                     // longest boundary of any rank, or kNotMeasured
+  int64_t switched_step = 0;                    // of the last chunk; 0 when none was
+  std::string reason;                           // one sentence
+  std::string asked_by;                         // an identity, when an operator asked for it
+  std::vector<TriedCandidate> candidates = {};  // of a policy that chooses; not of a kept one
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };

@@ -82,9 +82,11 @@ struct JobView {
   // Of the newest plan that switched anything: computed before, and measured after it.
   std::optional<double> balancedness_predicted;
   std::optional<double> balancedness_seen;
-  int64_t last_switched_step = 0;       // of the newest switch; 0 = none is known
-  std::optional<double> saved_seconds;  // as eplb_saved_seconds; none without cost.token_ns
-  double spent_seconds = 0;             // as eplb_spent_seconds
+  std::optional<double> prediction_error;  // of balancedness_predicted
+  std::vector<TriedCandidate> candidates;  // of a policy that chooses, as they are now
+  int64_t last_switched_step = 0;          // of the newest switch; 0 = none is known
+  std::optional<double> saved_seconds;     // as eplb_saved_seconds; none without cost.token_ns
+  double spent_seconds = 0;                // as eplb_spent_seconds
   int64_t last_window_first_step = 0;
   int64_t last_window_last_step = 0;
   int64_t commits = 0;

@@ -34,7 +34,7 @@ class CompletionTest(CommandTest):
         self.assertEqual(sorted(set(self.bash(["eplbctl", ""])) & set(COMMANDS)), sorted(COMMANDS))
         self.assertEqual(self.bash(["eplbctl", "get", "pl"]), ["placement", "plans"])
         self.assertEqual(self.bash(["eplbctl", "plan", "--tie-break", ""]), ["compat", "stable"])
-        self.assertEqual(self.bash(["eplbctl", "plan", "--policy", ""]), ["balanced", "deepseek", "incremental"])
+        self.assertEqual(self.bash(["eplbctl", "plan", "--policy", ""]), ["auto", "balanced", "deepseek", "flow", "incremental"])
         self.assertEqual(self.bash(["eplbctl", "plan", "--gpus", ""]), [])
         self.assertEqual(self.bash(["eplbctl", "plan", "--allow-duplicates", "--tie"]), ["--tie-break"])
         load = self.write("load.json", "[[1]]")
@@ -132,8 +132,8 @@ class UsageTest(CommandTest):
     def test_policies_are_listed_and_the_nearest_is_suggested(self):
         load = self.write("load.json", "[[1, 2]]")
         self.assert_fails(run("plan", "--load", load, "--slots", 2, "--gpus", 1, "--policy", "balancd"), 2,
-                          "balanced, deepseek, incremental, flow", "did you mean balanced?")
-        self.assertIn("balanced|deepseek|incremental", run("plan", "--help").stdout)
+                          "balanced, deepseek, incremental, auto, flow", "did you mean balanced?")
+        self.assertIn("balanced|deepseek|incremental|auto|flow", run("plan", "--help").stdout)
         self.assert_fails(run("set", "policy", "every_step=3"), 2, "did you mean every_steps?")
         self.assert_fails(run("set", "policy", "name=balancd"), 2, "did you mean balanced?")
 

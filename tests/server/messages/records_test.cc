@@ -21,6 +21,7 @@ core::Plan FullPlan() {
           .balancedness_in_force = 0.51,
           .balancedness_predicted = 0.9,
           .split = SplitMode::kBatch,
+          .prediction_error = 0.03,
           .balancedness_seen = 0.88,
           .seen_first_step = 200,
           .seen_last_step = 249,
@@ -36,7 +37,13 @@ core::Plan FullPlan() {
           .pause_seconds = 0.0625,
           .switched_step = 160,
           .reason = "it pays",
-          .asked_by = "uid 1000 (alice)"};
+          .asked_by = "uid 1000 (alice)",
+          .candidates = {{.name = "incremental/last/1",
+                          .in_use = true,
+                          .windows = 12,
+                          .balancedness = 0.75,
+                          .net_seconds = 1.5,
+                          .realized = 0.5}}};
 }
 
 TEST(RecordsTest, APlanIsReadAsItWasWritten) {

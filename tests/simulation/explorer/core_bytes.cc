@@ -100,6 +100,8 @@ void Simplify(Job& job, bool carries) {
   job.record = {};
   job.speed_estimate = {};  // the ranks record no step times here
   job.speeds_unused.clear();
+  job.predictions = core::NewPredictions();
+  job.chooser = {};
   job.last_decision_step.reset();
   job.back_off = {};
   job.report_seconds = 0;

@@ -1,0 +1,303 @@
+#include "placement/backtest/backtest.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "placement/policies/registry.h"
+#include "placement/split/batch_split.h"
+
+namespace eplb {
+namespace {
+
+// What a window counts less with each window after it, in the scores and in what is realized.
+constexpr double kScoreMemory = 1 - 1.0 / 32;
+constexpr double kRealizedMemory = 1 - 1.0 / 16;
+constexpr double kUsuallyRealized = 0.5;  // before anything was seen, with the weight of one window
+// Opportunities that a gain is counted over, by cadence: who seldom decides takes what lasts.
+constexpr double kHorizon = 4;
+constexpr double kMargin = 0.02;  // of its net seconds, that another candidate must be ahead by
+constexpr int64_t kProvingWindows = 2;  // before which no candidate is proved to be any good
+constexpr double kFirstTimes = 4;       // that a gain must be above its price before that
+
+std::vector<LayerId> TestedLayers(int32_t num_layers) {
+  const int32_t tested = std::min(num_layers, kMaxTestedLayers);
+  std::vector<LayerId> layers;
+  for (int64_t i = 0; i < tested; ++i) {
+    layers.push_back(LayerId{static_cast<int32_t>(i * num_layers / tested)});
+  }
+  return layers;
+}
+
+absl::StatusOr<Placement> LayersOf(const Placement& placement, std::span<const LayerId> layers) {
+  const Topology& whole = placement.topology();
+  EPLB_ASSIGN_OR_RETURN(const Topology topology,
+                        Topology::Make({.num_layers = static_cast<int32_t>(layers.size()),
+                                        .num_experts = whole.num_experts(),
+                                        .num_slots = whole.num_slots(),
+                                        .num_gpus = whole.num_gpus(),
+                                        .num_nodes = whole.num_nodes(),
+                                        .num_groups = whole.num_groups()}));
+  IndexMatrix slots(topology.num_layers(), topology.num_slots());
+  IndexMatrix ranks(topology.num_layers(), topology.num_slots());
+  for (Eigen::Index i = 0; i < slots.rows(); ++i) {
+    const int32_t layer = layers[static_cast<size_t>(i)].value;
+    slots.row(i) = placement.physical_to_logical_map().row(layer);
+    ranks.row(i) = placement.replica_rank().row(layer);
+  }
+  return Placement::FromSlotsAndRanks(topology, slots, ranks);
+}
+
+absl::StatusOr<SeenWindow> LayersOf(const SeenWindow& window, std::span<const LayerId> layers) {
+  const auto rows = static_cast<Eigen::Index>(layers.size());
+  const auto row_of = [&layers](Eigen::Index i) { return layers[static_cast<size_t>(i)].value; };
+  const auto load = [&]() -> absl::StatusOr<Load> {
+    if (window.load->is_counts()) {
+      LoadMatrix counts(rows, window.load->num_experts());
+      for (Eigen::Index i = 0; i < rows; ++i) counts.row(i) = window.load->counts().row(row_of(i));
+      return Load::FromCounts(std::move(counts));
+    }
+    const RealMatrix all = window.load->ToDouble();
+    RealMatrix cells(rows, all.cols());
+    for (Eigen::Index i = 0; i < rows; ++i) cells.row(i) = all.row(row_of(i));
+    return Load::FromEstimates(std::move(cells));
+  };
+  EPLB_ASSIGN_OR_RETURN(Load some, load());
+  return SeenWindow{std::make_shared<const Load>(std::move(some)), window.num_steps};
+}
+
+}  // namespace
+
+Backtest::Backtest(Placement start, std::vector<LayerId> layers, double scale,
+                   const BacktestOptions& options)
+    : start_(std::move(start)),
+      incumbent_(start_),
+      layers_(std::move(layers)),
+      scale_(scale),
+      options_(options) {
+  for (const Candidate& candidate : CandidatesFor(options.split)) {
+    shadows_.push_back({.candidate = candidate, .in_force = start_});
+  }
+  choice_ = 0;
+}
+
+absl::StatusOr<Backtest> Backtest::Begin(const Placement& incumbent,
+                                         const BacktestOptions& options) {
+  std::vector<LayerId> layers = TestedLayers(incumbent.topology().num_layers());
+  EPLB_ASSIGN_OR_RETURN(Placement start, LayersOf(incumbent, layers));
+  const double scale =
+      static_cast<double>(incumbent.topology().num_layers()) / static_cast<double>(layers.size());
+  return Backtest(std::move(start), std::move(layers), scale, options);
+}
+
+absl::StatusOr<Evaluation> Backtest::Evaluated(const SeenWindow& window, const Placement& placement,
+                                               const BacktestInput& input) const {
+  return EvaluateSplit(*window.load, placement, options_.split, input.speeds);
+}
+
+LearnedGate Backtest::GateOf(const Shadow& shadow) const {
+  const double prior = shadow.promise ? shadow.promise->tokens_per_step * steps_per_window_ : 0;
+  const double predicted = shadow.predicted_tokens + prior;
+  const double realized = predicted > 0
+                              ? (shadow.seen_tokens + kUsuallyRealized * prior) / predicted
+                              : kUsuallyRealized;
+  const int32_t cadence = shadow.candidate.cadence;
+  return {.in_use = true,
+          .realized = std::clamp(realized, 0.0, 1.0),
+          .horizon_steps = kHorizon * cadence * options_.every * steps_per_window_,
+          .proved_tokens = std::max(0.0, shadow.ahead_tokens - std::sqrt(shadow.ahead_squares)) *
+                           scale_ / static_cast<double>(std::max<int64_t>(1, incumbent_windows_)),
+          .times = 1,
+          .windows = std::max<int64_t>(0, num_windows_ - 1),
+          .choice = TextOf(shadow.candidate)};
+}
+
+absl::Status Backtest::Follow(const Placement& incumbent) {
+  EPLB_ASSIGN_OR_RETURN(Placement some, LayersOf(incumbent, layers_));
+  ++incumbent_windows_;
+  if (some == incumbent_) return absl::OkStatus();
+  incumbent_ = std::move(some);
+  incumbent_windows_ = 1;
+  for (Shadow& shadow : shadows_) {
+    shadow.ahead_tokens = 0;
+    shadow.ahead_squares = 0;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, const Yardstick& peaks,
+                             const BacktestInput& input) const {
+  const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
+  const auto steps = static_cast<double>(window.num_steps);
+  EPLB_ASSIGN_OR_RETURN(const Evaluation now, Evaluated(window, shadow.in_force, input));
+  const double replicas = (ReplicaSecondsPerStep(shadow.in_force, input.costs) -
+                           ReplicaSecondsPerStep(start_, input.costs)) *
+                          scale_ * steps;
+  const double saved = Finite((peaks.unmoved - now.peak_load) * scale_ * token_seconds);
+  const double net = Finite(saved - replicas - shadow.owed_seconds);
+  shadow.balancedness += now.mean_balancedness;
+  shadow.saved_seconds = Finite(shadow.saved_seconds + saved);
+  shadow.spent_seconds = Finite(shadow.spent_seconds + replicas + shadow.owed_seconds);
+  shadow.net_seconds = Finite(kScoreMemory * shadow.net_seconds + net);
+  shadow.net_squares = Finite(kScoreMemory * shadow.net_squares + net * net);
+  shadow.owed_seconds = 0;
+  const double ahead = Finite((peaks.incumbent - now.peak_load) / steps);
+  shadow.ahead_tokens = Finite(shadow.ahead_tokens + ahead);
+  shadow.ahead_squares = Finite(shadow.ahead_squares + ahead * ahead);
+  if (shadow.promise) {
+    EPLB_ASSIGN_OR_RETURN(const Evaluation before,
+                          Evaluated(window, shadow.promise->before, input));
+    EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluated(window, shadow.promise->after, input));
+    const double predicted = shadow.promise->tokens_per_step * steps;
+    const double seen = before.peak_load - after.peak_load;
+    shadow.predicted_tokens = Finite(kRealizedMemory * shadow.predicted_tokens + predicted);
+    shadow.seen_tokens = Finite(kRealizedMemory * shadow.seen_tokens + seen);
+  }
+  if (shadow.coming) {
+    shadow.in_force = *std::move(shadow.coming);
+    shadow.coming.reset();
+  }
+  return absl::OkStatus();
+}
+
+// Per step. With exact splits the windows are batches, each with its own peak.
+absl::StatusOr<double> Backtest::PredictedFall(const ExpectedLoad& expected,
+                                               const Placement& before, const Placement& after,
+                                               const BacktestInput& input) const {
+  const auto fall = [&](const Load& load) -> absl::StatusOr<double> {
+    EPLB_ASSIGN_OR_RETURN(const Evaluation now,
+                          EvaluateSplit(load, before, options_.split, input.speeds));
+    EPLB_ASSIGN_OR_RETURN(const Evaluation then,
+                          EvaluateSplit(load, after, options_.split, input.speeds));
+    return now.peak_load - then.peak_load;
+  };
+  if (options_.split == SplitMode::kEqual) {
+    EPLB_ASSIGN_OR_RETURN(const double tokens, fall(expected.load));
+    return Finite(tokens / expected.num_steps);
+  }
+  double sum = 0;
+  for (const Load& window : expected.recent) {
+    EPLB_ASSIGN_OR_RETURN(const double tokens, fall(window));
+    sum += tokens;
+  }
+  return Finite(sum / (steps_per_window_ * static_cast<double>(expected.recent.size())));
+}
+
+absl::Status Backtest::Decide(Shadow& shadow, std::span<const SeenWindow> windows,
+                              const BacktestInput& input) const {
+  if (shadow.windows_since_decision >= 0) ++shadow.windows_since_decision;
+  const int64_t due = int64_t{shadow.candidate.cadence} * options_.every;
+  if (shadow.windows_since_decision >= 0 && shadow.windows_since_decision < due) {
+    return absl::OkStatus();
+  }
+  shadow.windows_since_decision = 0;
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy,
+                        MakePolicy(shadow.candidate.policy,
+                                   {.hierarchy = options_.hierarchy, .effort = Effort::kFast}));
+  EPLB_ASSIGN_OR_RETURN(const ExpectedLoad expected,
+                        ExpectLoad(shadow.candidate.estimate, windows));
+  const Placement before = shadow.in_force;
+  EPLB_ASSIGN_OR_RETURN(Placement after, SolveAligned(*policy, {.load = expected.load,
+                                                                .topology = before.topology(),
+                                                                .previous = &before,
+                                                                .speeds = input.speeds,
+                                                                .split = options_.split,
+                                                                .recent = expected.recent,
+                                                                .abandoned = input.abandoned}));
+  shadow.promise.reset();
+  if (after == before) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const double tokens, PredictedFall(expected, before, after, input));
+  if (tokens <= 0) return absl::OkStatus();
+  shadow.promise = {.before = before, .after = after, .tokens_per_step = tokens};
+  EPLB_ASSIGN_OR_RETURN(const MigrationCost migration, PriceMigration(before, after, input.costs));
+  const double stall = input.costs.stall_seconds;
+  const double price = Finite((migration.seconds - stall) * scale_ + stall);
+  const double replicas =
+      (ReplicaSecondsPerStep(after, input.costs) - ReplicaSecondsPerStep(before, input.costs)) *
+      scale_;
+  const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
+  const double owed = input.costs.priced() ? price : 0;
+  LearnedGate own = GateOf(shadow);
+  own.proved_tokens = 0;  // it is ahead of another placement than its own
+  if (!Earns(own, Finite(tokens * scale_ * token_seconds), replicas,
+             {.migration = owed, .token_seconds = token_seconds})) {
+    return absl::OkStatus();
+  }
+  shadow.owed_seconds = owed;
+  (options_.latency > 0 ? shadow.coming.emplace(after) : shadow.in_force = after);
+  return absl::OkStatus();
+}
+
+absl::Status Backtest::Advance(const BacktestInput& input) {
+  std::vector<SeenWindow> windows;
+  for (const SeenWindow& window :
+       input.windows.last(std::min(input.windows.size(), kEstimateWindows))) {
+    if (window.load->num_layers() <= layers_.back().value) {
+      return absl::InvalidArgumentError("a window has fewer layers than the placement");
+    }
+    EPLB_ASSIGN_OR_RETURN(SeenWindow some, LayersOf(window, layers_));
+    windows.push_back(std::move(some));
+  }
+  const SeenWindow& newest = windows.back();
+  steps_per_window_ = static_cast<double>(newest.num_steps);
+  EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, Evaluated(newest, start_, input));
+  EPLB_RETURN_IF_ERROR(Follow(input.incumbent));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation in_use, Evaluated(newest, incumbent_, input));
+  const Yardstick peaks{.unmoved = unmoved.peak_load, .incumbent = in_use.peak_load};
+  ++num_windows_;
+  unmoved_ += unmoved.mean_balancedness;
+  for (Shadow& shadow : shadows_) {
+    EPLB_RETURN_IF_ERROR(Score(shadow, newest, peaks, input));
+  }
+  Choose();
+  for (Shadow& shadow : shadows_) EPLB_RETURN_IF_ERROR(Decide(shadow, windows, input));
+  return absl::OkStatus();
+}
+
+// Proved: the net seconds are above 0 by more than their own scatter.
+void Backtest::Choose() {
+  if (num_windows_ - 1 - options_.latency < kProvingWindows) return;
+  const auto pays = [](const Shadow& shadow) {
+    return shadow.net_seconds > std::sqrt(shadow.net_squares);
+  };
+  const auto best = std::max_element(
+      shadows_.begin(), shadows_.end(),
+      [](const Shadow& a, const Shadow& b) { return a.net_seconds < b.net_seconds; });
+  if (choice_ && pays(shadows_[*choice_])) {
+    const double margin = kMargin * std::abs(best->net_seconds);
+    if (best->net_seconds <= shadows_[*choice_].net_seconds + margin) return;
+  }
+  choice_.reset();
+  if (pays(*best)) choice_ = static_cast<size_t>(best - shadows_.begin());
+}
+
+std::vector<CandidateScore> Backtest::Scores() const {
+  std::vector<CandidateScore> scores;
+  const auto windows = static_cast<double>(std::max<int64_t>(1, num_windows_));
+  for (const Shadow& shadow : shadows_) {
+    scores.push_back({.candidate = shadow.candidate,
+                      .windows = num_windows_,
+                      .balancedness = shadow.balancedness / windows,
+                      .saved_seconds = shadow.saved_seconds,
+                      .spent_seconds = shadow.spent_seconds,
+                      .net_seconds = shadow.net_seconds,
+                      .realized = GateOf(shadow).realized});
+  }
+  scores.push_back({.candidate = {}, .windows = num_windows_, .balancedness = unmoved_ / windows});
+  return scores;
+}
+
+LearnedGate Backtest::gate() const {
+  LearnedGate gate = GateOf(shadows_[choice_.value_or(0)]);
+  gate.in_use = choice_.has_value();
+  const int64_t proved = num_windows_ - 1 - options_.latency;
+  if (proved < kProvingWindows) {
+    gate.times = kFirstTimes;
+    gate.horizon_steps =
+        std::min(gate.horizon_steps, steps_per_window_ * static_cast<double>(num_windows_));
+  }
+  return gate;
+}
+
+}  // namespace eplb

@@ -1,0 +1,141 @@
+// A back-test that runs beside a job: every candidate decides on the job's own windows as if it
+// were in force, from the job's own placement, and each window shows what its placement would have
+// been worth. Nothing is judged on a window that it was computed from.
+#ifndef EPLB_PLACEMENT_BACKTEST_BACKTEST_H_
+#define EPLB_PLACEMENT_BACKTEST_BACKTEST_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "placement/backtest/candidate.h"
+#include "placement/decision/cost.h"
+#include "placement/decision/rebalance.h"
+#include "placement/evaluate.h"
+#include "placement/gpu_speeds.h"
+#include "placement/placement.h"
+#include "placement/policy.h"
+
+namespace eplb {
+
+// Layers that the back-test looks at, spread evenly: what it computes for a decision costs no more
+// than a few solutions of the whole model, however deep that is.
+inline constexpr int32_t kMaxTestedLayers = 8;
+
+struct BacktestOptions {
+  SplitMode split = SplitMode::kEqual;
+  std::optional<Hierarchy> hierarchy;  // none: the policies' own rule
+  int32_t every = 1;                   // windows from one opportunity to decide to the next, >= 1
+  int32_t latency = 0;                 // windows until a decision is in force: 0 or 1
+};
+
+struct BacktestInput {
+  std::span<const SeenWindow> windows;  // oldest first, at least one; of the whole model
+  const Placement& incumbent;           // in force during the newest of them; of the whole model
+  const Costs& costs;                   // of the whole model
+  const GpuSpeeds* speeds = nullptr;    // as PolicyInput's, and
+  const std::atomic<bool>* abandoned = nullptr;
+};
+
+// What a candidate would have reached, over all windows so far.
+struct CandidateScore {
+  Candidate candidate;
+  int64_t windows = 0;
+  double balancedness = 1;   // mean over windows of the mean over layers
+  double saved_seconds = 0;  // against the placement that the back-test began with
+  double spent_seconds = 0;  // migrations, and replicas beyond those of that placement
+  double net_seconds = 0;    // lately: older windows count less
+  double realized = 0.5;     // of a gain that it predicts, what later windows show; 0..1
+
+  double total() const { return saved_seconds - spent_seconds; }
+};
+
+// Threads: a value, not safe. Deterministic: equal input gives an equal state. Memory: at most four
+// placements of kMaxTestedLayers layers for each candidate.
+class Backtest {
+ public:
+  // incumbent: in force, where all candidates begin.
+  static absl::StatusOr<Backtest> Begin(const Placement& incumbent, const BacktestOptions& options);
+
+  // A window passed: scores the candidates on it, then each whose turn it is decides on
+  // `input.windows`, whose newest it is. errors: InvalidArgument for windows of another shape;
+  // those of the policies. cost: a solution (effort fast) of the tested layers for each candidate
+  // whose turn it is.
+  absl::Status Advance(const BacktestInput& input);
+
+  // In the order of CandidatesFor, and last, "do nothing".
+  std::vector<CandidateScore> Scores() const;
+  int64_t num_windows() const { return num_windows_; }
+  // What is used: of the scores; none: "do nothing". It changes when another one is ahead by a
+  // margin.
+  std::optional<size_t> choice() const { return choice_; }
+  // What the gate of a decision by the choice goes by; without a choice, by the first candidate.
+  LearnedGate gate() const;
+  const BacktestOptions& options() const { return options_; }
+
+ private:
+  // The newest decision of a candidate: what it promised, compared with later windows until its
+  // next.
+  struct Promise {
+    Placement before;
+    Placement after;
+    double tokens_per_step = 0;  // predicted fall of the peak load
+  };
+  struct Shadow {
+    Candidate candidate;
+    Placement in_force;
+    std::optional<Placement> coming;  // in force from the next window on
+    std::optional<Promise> promise;
+    int64_t windows_since_decision = -1;  // -1: none yet
+    double predicted_tokens = 0;          // discounted, and
+    double seen_tokens = 0;               // what came of it
+    double net_seconds = 0;               // discounted
+    double net_squares = 0;               // likewise, of the windows' nets
+    double ahead_tokens = 0;              // per step, of the incumbent, summed over windows, and
+    double ahead_squares = 0;             // their squares, since the incumbent came into force
+    double owed_seconds = 0;              // for the newest decision, not yet in a window's net
+    double balancedness = 0;              // sum over windows
+    double saved_seconds = 0;
+    double spent_seconds = 0;
+  };
+
+  Backtest(Placement start, std::vector<LayerId> layers, double scale,
+           const BacktestOptions& options);
+  struct Yardstick {  // peak loads of a window
+    double unmoved = 0;
+    double incumbent = 0;
+  };
+  absl::Status Score(Shadow& shadow, const SeenWindow& window, const Yardstick& peaks,
+                     const BacktestInput& input) const;
+  absl::Status Follow(const Placement& incumbent);
+  absl::Status Decide(Shadow& shadow, std::span<const SeenWindow> windows,
+                      const BacktestInput& input) const;
+  absl::StatusOr<Evaluation> Evaluated(const SeenWindow& window, const Placement& placement,
+                                       const BacktestInput& input) const;
+  absl::StatusOr<double> PredictedFall(const ExpectedLoad& expected, const Placement& before,
+                                       const Placement& after, const BacktestInput& input) const;
+  LearnedGate GateOf(const Shadow& shadow) const;
+  void Choose();
+
+  Placement start_;      // of the tested layers
+  Placement incumbent_;  // likewise, as it was in the newest window
+  int64_t incumbent_windows_ = 0;
+  std::vector<LayerId> layers_;
+  double scale_ = 1;  // layers of the model for each tested one
+  BacktestOptions options_;
+  std::vector<Shadow> shadows_;
+  std::optional<size_t> choice_;
+  int64_t num_windows_ = 0;
+  double unmoved_ = 0;           // balancedness of `start_`, summed over windows
+  double steps_per_window_ = 1;  // of the newest window
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_BACKTEST_BACKTEST_H_

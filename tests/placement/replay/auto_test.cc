@@ -1,0 +1,228 @@
+// Policy `auto` over whole runs: against each of its candidates as it would have been alone, and
+// against doing nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "placement/policies/registry.h"
+#include "placement/replay/replay.h"
+#include "tests/placement/random_placement.h"
+
+#include <nlohmann/json.hpp>
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Pick;
+using testing::Random;
+
+constexpr double kMostHarm = 0.005;   // of the time without any move
+constexpr double kMostBehind = 0.02;  // likewise, behind the best candidate alone
+constexpr double kLeastHeld = 0.85;   // of the predictions
+constexpr int32_t kGpus = 8;
+
+double Normal(Random& random) {
+  double sum = 0;
+  for (int i = 0; i < 12; ++i) sum += Pick(random, 0, 1'000'000) / 1e6;
+  return sum - 6;
+}
+
+RealMatrix Drawn(Random& random, double spread) {
+  RealMatrix cells(2, 32);
+  for (double& cell : cells.reshaped()) cell = spread * Normal(random);
+  return cells;
+}
+
+struct Windows {
+  std::vector<Load> windows;
+  std::vector<StepRange> steps;
+
+  void Add(const LoadMatrix& counts, int64_t num_steps = 10) {
+    const int64_t first = steps.empty() ? 0 : steps.back().last + 1;
+    windows.push_back(Load::FromCounts(counts).value());
+    steps.push_back({first, first + num_steps - 1});
+  }
+  // logarithms: of the experts' shares; with the noise of one window.
+  void Add(Random& random, const RealMatrix& logarithms) {
+    Add((2000 * (logarithms + Drawn(random, 0.03)).exp()).round().cast<int64_t>());
+  }
+};
+
+// A run of windows of which each is drawn from what `next` gives.
+template <class Next>
+Windows MakeRun(uint64_t seed, int windows, const Next& next) {
+  Random random(seed);
+  Windows run;
+  for (int t = 0; t < windows; ++t) run.Add(random, next(random, t));
+  return run;
+}
+
+// Every row of a GPU moves in `windows` times the time of an even window.
+ReplayOptions OptionsFor(const Windows& run, const Topology& topology, double windows) {
+  ReplayOptions options{.min_gain = 0.01, .chosen = {.effort = Effort::kFast}};
+  double tokens = 0;
+  for (const Load& load : run.windows) tokens += load.ToDouble().sum();
+  tokens /= static_cast<double>(run.windows.size()) * topology.num_gpus();
+  options.costs.token_seconds = 1e-7;
+  options.costs.expert.weight_bytes = 1'000'000;
+  options.costs.intra_bytes_per_s = 1e6 * topology.max_slots_per_gpu() * topology.num_layers() /
+                                    (windows * tokens * options.costs.token_seconds);
+  return options;
+}
+
+Topology Shape(const Windows& run, int32_t slots) {
+  return Topology::Make({.num_layers = run.windows[0].num_layers(),
+                         .num_experts = run.windows[0].num_experts(),
+                         .num_slots = slots,
+                         .num_gpus = kGpus})
+      .value();
+}
+
+ReplayResult Auto(const Windows& run, int32_t slots, double windows, int32_t latency = 0) {
+  const Topology topology = Shape(run, slots);
+  ReplayOptions options = OptionsFor(run, topology, windows);
+  options.latency = latency;
+  return Replay({run.windows, run.steps}, topology, *MakePolicy("auto", {}).value(), options)
+      .value();
+}
+
+double NetOf(const ReplaySummary& summary) {
+  return (summary.seconds_saved - summary.seconds_spent) / summary.static_seconds;
+}
+
+double BestOf(const ReplayResult& result) {
+  double best = 0;
+  for (const CandidateScore& one : result.candidates) best = std::max(best, one.total());
+  return best / result.summary.static_seconds;
+}
+
+void ExpectAsGoodAsTheBest(const ReplayResult& result, const std::string& name) {
+  EXPECT_GE(NetOf(result.summary), BestOf(result) - kMostBehind) << name;
+  EXPECT_GE(NetOf(result.summary), -kMostHarm) << name;
+  EXPECT_GE(static_cast<double>(result.summary.predictions_held),
+            kLeastHeld * static_cast<double>(result.summary.predictions))
+      << name;
+}
+
+TEST(AutoTest, DriftIsFollowedAsTheBestCandidateWould) {
+  for (const double sigma : {0.05, 0.2}) {
+    RealMatrix now = RealMatrix::Zero(2, 32);
+    const Windows run = MakeRun(1, 64, [&](Random& random, int) {
+      now += Drawn(random, sigma);
+      return now;
+    });
+    for (const double price : {0.01, 0.1}) {
+      const ReplayResult result = Auto(run, 40, price);
+      ExpectAsGoodAsTheBest(result, absl::StrCat("sigma ", sigma, ", price ", price));
+      EXPECT_GT(NetOf(result.summary), 0.05);
+    }
+  }
+}
+
+TEST(AutoTest, AShiftOfTheDomainIsFollowed) {
+  Random random(2);
+  const RealMatrix before = Drawn(random, 0.8);
+  const RealMatrix after = Drawn(random, 0.8);
+  const Windows run = MakeRun(3, 48, [&](Random&, int t) { return t < 24 ? before : after; });
+  for (const double price : {0.01, 0.1, 1.0}) {
+    const ReplayResult result = Auto(run, 40, price);
+    ExpectAsGoodAsTheBest(result, absl::StrCat("price ", price));
+    EXPECT_GT(result.rows[47].balancedness, result.rows[25].balancedness) << price;
+  }
+}
+
+// No placement of the past is any good: what moving costs is lost.
+TEST(AutoTest, ALoadThatIsDrawnAnewIsNotSlowedDown) {
+  for (uint64_t seed = 10; seed < 13; ++seed) {
+    const Windows run = MakeRun(seed, 60, [](Random& random, int) { return Drawn(random, 0.7); });
+    for (const double price : {0.01, 0.1, 1.0}) {
+      for (const int32_t latency : {0, 1}) {
+        const ReplayResult result = Auto(run, 40, price, latency);
+        EXPECT_GE(NetOf(result.summary), -kMostHarm)
+            << "seed " << seed << ", price " << price << ", latency " << latency;
+      }
+    }
+  }
+}
+
+// What suits both pays many times over, although single windows lose.
+TEST(AutoTest, TwoLoadsThatAlternateAreBalanced) {
+  Random random(4);
+  const RealMatrix one = Drawn(random, 0.8);
+  const RealMatrix other = Drawn(random, 0.8);
+  for (const int period : {1, 4}) {
+    const Windows run =
+        MakeRun(5, 64, [&](Random&, int t) { return t / period % 2 == 0 ? one : other; });
+    for (const double price : {0.01, 0.1}) {
+      const ReplayResult result = Auto(run, 40, price);
+      // The windows differ so much that the proof takes some of them.
+      EXPECT_GE(NetOf(result.summary), 0.7 * BestOf(result)) << period << ", " << price;
+      EXPECT_GT(NetOf(result.summary), 0.2) << period << ", " << price;
+    }
+  }
+}
+
+TEST(AutoTest, AMigrationThatNeverPaysIsNotMade) {
+  Random random(6);
+  const RealMatrix same = Drawn(random, 0.3);
+  const Windows run = MakeRun(7, 24, [&](Random&, int) { return same; });
+  const ReplayResult result = Auto(run, 40, 300);
+  EXPECT_EQ(result.summary.transfers, 0);
+  EXPECT_THAT(result.rows.back().reason, HasSubstr("none beats doing nothing"));
+}
+
+TEST(AutoTest, EqualInputGivesEqualDecisionsAndNothingSeesItsFuture) {
+  RealMatrix now = RealMatrix::Zero(2, 32);
+  Windows run = MakeRun(8, 24, [&](Random& random, int) {
+    now += Drawn(random, 0.2);
+    return now;
+  });
+  const ReplayResult whole = Auto(run, 40, 0.1);
+  const ReplayResult again = Auto(run, 40, 0.1);
+  ASSERT_EQ(again.rows.size(), whole.rows.size());
+  const Topology topology = Shape(run, 40);
+  const ReplayOptions options = OptionsFor(run, topology, 0.1);
+  run.windows.erase(run.windows.begin() + 12, run.windows.end());
+  run.steps.resize(12);
+  const ReplayResult prefix =
+      Replay({run.windows, run.steps}, topology, *MakePolicy("auto", {}).value(), options).value();
+  for (size_t t = 0; t < whole.rows.size(); ++t) {
+    EXPECT_EQ(again.rows[t].reason, whole.rows[t].reason) << t;
+    EXPECT_EQ(again.rows[t].balancedness, whole.rows[t].balancedness) << t;
+    if (t >= prefix.rows.size()) continue;
+    EXPECT_EQ(prefix.rows[t].reason, whole.rows[t].reason) << t;
+    EXPECT_EQ(prefix.rows[t].transfers, whole.rows[t].transfers) << t;
+  }
+}
+
+TEST(AutoTest, TheRecordedTraceIsBalancedAsTheBestCandidateWould) {
+  Windows run;
+  std::ifstream file(EPLB_TEST_DATA "/moe64_aux.jsonl");
+  LoadMatrix sum;
+  int records = 0;
+  for (std::string line; std::getline(file, line);) {
+    const auto rows = nlohmann::json::parse(line)["load"].get<std::vector<std::vector<int64_t>>>();
+    LoadMatrix counts(rows.size(), rows[0].size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      counts.row(static_cast<Eigen::Index>(i)) =
+          Eigen::Map<const Eigen::Array<int64_t, 1, Eigen::Dynamic>>(rows[i].data(), 64);
+    }
+    sum = records % 4 == 0 ? counts : LoadMatrix(sum + counts);
+    if (++records % 4 == 0) run.Add(sum, 20);
+  }
+  ASSERT_EQ(run.windows.size(), 60u);
+  const ReplayResult result = Auto(run, 72, 0.03);
+  ExpectAsGoodAsTheBest(result, "moe64_aux");
+  EXPECT_GT(result.summary.balancedness_mean, 0.84);
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,108 @@
+// Policy `auto` in the core: what is asked, what follows from an answer, and its prices.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "server/core/decisions/decide.h"
+#include "tests/server/core/core_harness.h"
+
+namespace eplb::core {
+namespace {
+
+using ::testing::HasSubstr;
+
+Config AutoConfig(int32_t every_steps) {
+  Config config = TestConfig();
+  config.settings.policy_name = "auto";
+  config.settings.every_steps = every_steps;
+  return config;
+}
+
+// The solver of the daemon, at once.
+void AnswerAuto(TestJob& job) {
+  const std::optional<Solve> asked = job.daemon.pending_solve();
+  if (!asked || job.daemon.state() != "SOLVING") return;
+  ASSERT_NE(asked->choose, nullptr);
+  AutoOutcome outcome = AskAuto(*asked->choose, *asked->previous).value();
+  Placement placement = outcome.answer ? outcome.answer->placement : *asked->previous;
+  job.daemon.Handle(Solved{.job = asked->job,
+                           .solve_id = asked->solve_id,
+                           .placement = std::move(placement),
+                           .seconds = 0.001,
+                           .chosen = std::make_shared<const AutoOutcome>(std::move(outcome))});
+}
+
+// All ranks train and report window `number`, of 10 steps in `seconds`.
+void Window(TestJob& job, int64_t number, double seconds = 1) {
+  job.daemon.Advance(absl::Seconds(seconds));
+  job.Report(10 * number, 10 * number + 9);
+  AnswerAuto(job);
+}
+
+Plan LastPlan(const TestJob& job) { return job.daemon.core().Plans(kJob, 1)->front(); }
+
+TEST(AutoDecisionsTest, AGainThatIsFarAboveItsPriceIsTakenAtTheFirstWindow) {
+  TestJob job(AutoConfig(10));
+  job.ConnectAll();
+  Window(job, 0);
+  const Plan plan = LastPlan(job);
+  EXPECT_EQ(plan.policy, "auto");
+  EXPECT_EQ(plan.result, PlanResult::kProposed) << plan.reason;
+  EXPECT_THAT(plan.reason, HasSubstr("rebalance saves"));
+  EXPECT_THAT(plan.reason, HasSubstr("the first prediction of this job"));
+  EXPECT_GT(plan.prediction_error, 0);
+  EXPECT_GT(plan.net_gain_seconds, 0) << "priced from the time of a step";
+  ASSERT_GE(plan.candidates.size(), 19u);
+  EXPECT_TRUE(plan.candidates.front().in_use);
+  EXPECT_EQ(plan.candidates.back().name, "none");
+  EXPECT_EQ(job.daemon.View().candidates.size(), plan.candidates.size());
+}
+
+TEST(AutoDecisionsTest, AWindowWithoutADecisionLeavesNoPlan) {
+  TestJob job(AutoConfig(30));
+  job.ConnectAll();
+  Window(job, 0);
+  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();
+  job.Deliver();
+  const int64_t plans = LastPlan(job).plan;
+  const int64_t solves = job.daemon.num_solves();
+  Window(job, 1);
+  Window(job, 2);
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(LastPlan(job).plan, plans);
+  EXPECT_EQ(job.daemon.num_solves(), solves + 2) << "the back-test sees every window";
+  EXPECT_EQ(job.daemon.View().candidates.front().windows, 3);
+}
+
+TEST(AutoDecisionsTest, ARestartOfTheDaemonDoesNotHastenADecision) {
+  TestJob job(AutoConfig(1000));
+  job.ConnectAll();
+  Window(job, 0);
+  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();
+  job.Deliver();
+  for (int restart = 0; restart < 3; ++restart) {
+    const int64_t plans = LastPlan(job).plan;
+    job.daemon.Restart();
+    job.ConnectAll();
+    Window(job, 2 + restart);
+    EXPECT_EQ(job.daemon.state(), "IDLE");
+    EXPECT_EQ(LastPlan(job).plan, plans) << restart;
+  }
+}
+
+TEST(AutoDecisionsTest, WhatCostsMoreThanItSavesIsKept) {
+  TestJob job(AutoConfig(10));
+  for (FakeRank& rank : job.ranks) {
+    rank.identity.weight_bytes = int64_t{1} << 30;  // 10 s on an unmeasured link
+  }
+  job.ConnectAll();
+  Window(job, 0);
+  EXPECT_EQ(LastPlan(job).result, PlanResult::kKept);
+  EXPECT_THAT(LastPlan(job).reason, HasSubstr("the cost is"));
+}
+
+}  // namespace
+}  // namespace eplb::core
