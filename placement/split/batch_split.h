@@ -36,18 +36,20 @@ class BatchSplitter {
 
   // The tokens of a batch that each slot takes. counts: [E], the tokens of the layer's experts,
   // summed over the EP group; quotas: [S], written on success: those of an expert sum to its
-  // tokens. Of the splits with the least maximum: an expert keeps equal shares where its tokens
-  // need not move, the first slots by replica rank taking one more where they do not divide; the
-  // slots of an expert on one GPU have equal quotas. Equal input gives equal quotas on every
-  // machine. errors: InvalidArgument naming the expert: another number of counts or quotas, a
-  // negative count, a sum above kMaxSplitTokens. `layer` must be one of the graph's. source and
-  // cost: SplitBody; measured in tests/bench/split_bench.cc.
+  // tokens. Of the splits with the least maximum it is one near equal shares: where these are best
+  // already they stay, the first slots by replica rank taking one more where they do not divide;
+  // else SplitBody::Solve has what moves. The slots of an expert on one GPU have equal quotas but
+  // for one token. SourceSplitter minimises the tokens that move, where their sources are known.
+  // Equal input gives equal quotas on every machine. errors: InvalidArgument naming the expert:
+  // another number of counts or quotas, a negative count, a sum above kMaxSplitTokens. `layer` must
+  // be one of the graph's. source and cost: SplitBody; measured in
+  // tests/bench/batch_split_bench.cc.
   absl::Status Split(LayerId layer, std::span<const int64_t> counts, std::span<int64_t> quotas);
   // As above, with the proof that no split has a lower maximum.
   absl::StatusOr<SplitBound> SplitWithBound(LayerId layer, std::span<const int64_t> counts,
                                             std::span<int64_t> quotas);
   // The least maximum alone, equal to SplitWithBound's: for a search that compares placements.
-  // errors: as Split. cost: about two thirds of Split's.
+  // errors: as Split. cost: Split's without the quotas.
   absl::StatusOr<SplitPeak> LeastPeak(LayerId layer, std::span<const int64_t> counts);
 
  private:

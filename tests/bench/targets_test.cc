@@ -48,6 +48,13 @@ TEST(TargetsTest, AnEchoHasFiftyMicroseconds) {
   EXPECT_FALSE(IsMet(EchoTarget(1, 64, 50.1)));
 }
 
+TEST(TargetsTest, ASplitHasTwentyMicrosecondsOn32GpusAndFiftyOn64) {
+  EXPECT_TRUE(IsMet(SplitTarget(32, 20)));
+  EXPECT_FALSE(IsMet(SplitTarget(32, 20.1)));
+  EXPECT_TRUE(IsMet(SplitTarget(64, 50)));
+  EXPECT_FALSE(IsMet(SplitTarget(64, 50.1)));
+}
+
 TEST(TargetsTest, ALoopMayBeOnePercentSlower) {
   EXPECT_TRUE(IsMet(LoopTarget(-0.002)));
   EXPECT_TRUE(IsMet(LoopTarget(0.01)));
