@@ -10,7 +10,8 @@
 namespace eplb::cuda {
 namespace {
 
-constexpr int64_t kSplitSharedBytes = 48 * 1024;  // what every device gives a block without asking
+constexpr int64_t kSplitSharedBytes =
+    int64_t{48} * 1024;  // what every device gives a block without asking
 constexpr int32_t kMaxSplitGpus = 1024;
 
 // Where the arrays begin behind each other.

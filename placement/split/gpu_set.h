@@ -36,9 +36,11 @@ struct GpuSet {
     for (int i = 0; i < kWords; ++i) any |= words[i];
     return any == 0;
   }
-  EPLB_HOST_DEVICE bool Has(int32_t gpu) const { return (words[gpu / 64] & Bit(gpu)) != 0; }
-  EPLB_HOST_DEVICE void Add(int32_t gpu) { words[gpu / 64] |= Bit(gpu); }
-  EPLB_HOST_DEVICE void Remove(int32_t gpu) { words[gpu / 64] &= ~Bit(gpu); }
+  EPLB_HOST_DEVICE bool Has(int32_t gpu) const {
+    return (words[static_cast<uint32_t>(gpu) / 64] & Bit(gpu)) != 0;
+  }
+  EPLB_HOST_DEVICE void Add(int32_t gpu) { words[static_cast<uint32_t>(gpu) / 64] |= Bit(gpu); }
+  EPLB_HOST_DEVICE void Remove(int32_t gpu) { words[static_cast<uint32_t>(gpu) / 64] &= ~Bit(gpu); }
   EPLB_HOST_DEVICE void AddAll(const GpuSet& other) {
     for (int i = 0; i < kWords; ++i) words[i] |= other.words[i];
   }
@@ -84,7 +86,9 @@ struct GpuSet {
   }
 
  private:
-  EPLB_HOST_DEVICE static uint64_t Bit(int32_t gpu) { return uint64_t{1} << (gpu % 64); }
+  EPLB_HOST_DEVICE static uint64_t Bit(int32_t gpu) {
+    return uint64_t{1} << (static_cast<uint32_t>(gpu) % 64);
+  }
   EPLB_HOST_DEVICE static int32_t LowestBit(uint64_t word) {
 #ifdef __CUDA_ARCH__
     return __ffsll(static_cast<long long>(word)) - 1;  // NOLINT(google-runtime-int): CUDA's type

@@ -123,8 +123,8 @@ void SourceSplitter::PlaceExpert(const SplitLayer& layer, int32_t replicated,
   for (auto node = first_node; node < std::ssize(nodes_); ++node) {
     NodeShare& share = nodes_[static_cast<size_t>(node)];
     for (int32_t i = 0; i < gpus_of_node; ++i) {
-      const auto gpu = static_cast<size_t>(share.node * gpus_of_node + i);
-      share.local += counts[gpu * sums_.size() + expert];
+      const int32_t gpu = share.node * gpus_of_node + i;
+      share.local += counts[static_cast<size_t>(gpu) * sums_.size() + expert];
     }
     int64_t tokens = share.local - share.tokens;  // of GPUs of the node without the expert
     FillUpToEqual(first, node, tokens);

@@ -38,7 +38,8 @@ class SplitCase {
         graph_(MakeGraph(random)),
         num_sources_(topology.num_gpus()) {
     const auto num_experts = static_cast<size_t>(topology.num_experts());
-    counts_.resize(static_cast<size_t>(num_sources_ * num_layers()) * num_experts);
+    counts_.resize(static_cast<size_t>(num_sources_) * static_cast<size_t>(num_layers()) *
+                   num_experts);
     for (size_t layer = 0; layer < static_cast<size_t>(num_layers()); ++layer) {
       const std::vector<int64_t> sums = eplb::testing::RandomCounts(random, topology.num_experts());
       for (size_t expert = 0; expert < num_experts; ++expert) {
@@ -88,8 +89,8 @@ class SplitCase {
           if (other < source) before[expert] += count;
         }
       }
-      const auto first_slot = static_cast<size_t>(i * num_slots());
       const auto slots = static_cast<size_t>(num_slots());
+      const size_t first_slot = static_cast<size_t>(i) * slots;
       const std::span<int64_t> quotas = std::span(results.quotas).subspan(first_slot, slots);
       results.peaks[static_cast<size_t>(i)] = splitter.SplitWithBound(layer, sums, quotas)->peak;
       results.refused[static_cast<size_t>(i)] = kNotRefused;
@@ -122,7 +123,7 @@ class SplitCase {
 };
 
 inline SplitResults::SplitResults(const SplitCase& c)
-    : quotas(static_cast<size_t>(c.num_layers() * c.num_slots()), -9),
+    : quotas(static_cast<size_t>(c.num_layers()) * static_cast<size_t>(c.num_slots()), -9),
       own(quotas.size(), -9),
       refused(static_cast<size_t>(c.num_layers()), -9),
       peaks(refused.size()) {}

@@ -134,7 +134,8 @@ SourceProblem SourceProblemOf(const Placement& placement, const SplitGraph& grap
     std::vector<int64_t> of_gpu;
     int64_t sum = 0;
     for (int32_t gpu = 0; gpu < graph.num_gpus(); ++gpu) {
-      of_gpu.push_back(counts[static_cast<size_t>(gpu * num_experts + expert)]);
+      const int32_t cell = gpu * num_experts + expert;
+      of_gpu.push_back(counts[static_cast<size_t>(cell)]);
       sum += of_gpu.back();
     }
     problem.counts.push_back(of_gpu);
@@ -152,7 +153,8 @@ void CheckSplit(Random& random, const Placement& placement, int32_t most_tokens)
   const SplitGraph graph =
       *SplitGraph::Make(placement, {.slack = Pick(random, 0, 1) == 0 ? 0.25 : 0});
   const int32_t num_experts = topology.num_experts();
-  std::vector<int64_t> counts(static_cast<size_t>(topology.num_gpus() * num_experts));
+  std::vector<int64_t> counts(static_cast<size_t>(topology.num_gpus()) *
+                              static_cast<size_t>(num_experts));
   std::vector<int64_t> sums(static_cast<size_t>(num_experts));
   for (size_t i = 0; i < counts.size(); ++i) {
     counts[i] = Pick(random, 0, 1) == 0 ? 0 : Pick(random, 0, most_tokens);
