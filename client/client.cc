@@ -171,6 +171,14 @@ absl::Status Client::CheckCounts(int32_t layer, std::span<const int64_t> counts)
   return IsForkedCopy() ? absl::OkStatus() : impl_->CheckCounts(layer, counts);
 }
 
+absl::Status Client::RecordStepTime(double seconds) {
+  return IsForkedCopy() ? absl::OkStatus() : impl_->RecordStepTime(seconds);
+}
+
+absl::Status Client::RecordSplit(int32_t layer, std::span<const int64_t> quotas) {
+  return IsForkedCopy() ? absl::OkStatus() : impl_->RecordSplit(layer, quotas);
+}
+
 absl::StatusOr<BoundaryResult> Client::StepBoundary(int64_t step, void* stream) {
   if (IsForkedCopy()) return BoundaryResult{};
   return impl_->StepBoundary(step, stream);
@@ -274,6 +282,7 @@ wire::Hello Client::Impl::Identity(const ExpertBytes& bytes,
   hello.library_version = kLibraryVersion;
   hello.take_over = TakesOver(options_);
   hello.reduce = options_.reduce == "root" ? wire::Reduce::kRoot : wire::Reduce::kRank;
+  hello.split = SplitOf(options_);
   hello.transport = {.name = transport.name,
                      .fallback_reason = transport.fallback_reason,
                      .device = transport.device,
@@ -337,6 +346,23 @@ absl::Status Client::Impl::Record(int32_t layer, std::span<const int64_t> counts
 void Client::Impl::Show(const RunningPlacement& running) {
   tables_.Update(running);
   splits_.Show(running.placement, running.version);
+}
+
+absl::Status Client::Impl::RecordStepTime(double seconds) {
+  if (disabled_) return absl::OkStatus();
+  EPLB_RETURN_IF_ERROR(ended_);
+  return windows_.RecordStepTime(seconds);
+}
+
+absl::Status Client::Impl::RecordSplit(int32_t layer, std::span<const int64_t> quotas) {
+  if (disabled_) return absl::OkStatus();
+  EPLB_RETURN_IF_ERROR(ended_);
+  if (SplitOf(options_) != SplitMode::kBatch) {
+    return absl::FailedPreconditionError(
+        "RecordSplit was called, but the client's option split is \"equal\", expected \"batch\"");
+  }
+  EPLB_RETURN_IF_ERROR(CheckHeld("quotas", layer));
+  return windows_.RecordSplit(layer, quotas, topology_);
 }
 
 void Client::Impl::WritePlacement(int64_t first_step, const wire::Propose* propose) {

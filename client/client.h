@@ -132,6 +132,9 @@ struct ClientOptions {
   // Who reports: "rank", every rank its own counts; "root", rank 0 the sum over ranks, which the
   // job's own collective made.
   std::string reduce = "rank";
+  // How the trainer splits an expert's tokens among its replicas: "equal", in equal shares;
+  // "batch", exactly, each batch by its own counts, and then RecordSplit tells the daemon what ran.
+  std::string split = "equal";
   // Newest steps kept for a daemon that is away; older ones are dropped and counted.
   int32_t report_max_steps = 1000;
   // Layers that staging holds; the daemon's setting of this name may ask for smaller chunks.
@@ -363,6 +366,21 @@ class Client {
   // all-gather reports. cost: one all-gather of some 200 bytes a rank. Does nothing with
   // EPLB_DISABLE=1.
   absl::Status CheckCounts(int32_t layer, std::span<const int64_t> counts);
+
+  // Adds to the time that this rank's experts computed in the current step, forward and backward,
+  // without waits for other ranks and without what does not grow with tokens. From these times
+  // the daemon finds slow GPUs (docs/gpu-speeds.md); a rank that records none is left out. May be
+  // called several times a step, on the training thread. errors: InvalidArgument for a time outside
+  // 0..1e6 s.
+  absl::Status RecordStepTime(double seconds);
+
+  // With split "batch": a batch of this layer was routed by `quotas` [S], the tokens of each slot,
+  // those of all ranks of the EP group together. Once a batch, so several times a step with
+  // gradient accumulation, and alike on all ranks of the EP group: the daemon's measured
+  // balancedness is made of them. Batches that are not recorded leave their window without one.
+  // cost: O(S). errors: InvalidArgument naming the layer and slot; FailedPrecondition with split
+  // "equal".
+  absl::Status RecordSplit(int32_t layer, std::span<const int64_t> quotas);
 
   // Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step.
   // Every vote_every steps all ranks vote and may migrate and switch one chunk. The next forward

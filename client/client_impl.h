@@ -59,6 +59,8 @@ struct Client::Impl {
 
   absl::Status Register(std::span<const ExpertTensorView> views);
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
+  absl::Status RecordStepTime(double seconds);
+  absl::Status RecordSplit(int32_t layer, std::span<const int64_t> quotas);
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream);
   absl::StatusOr<SplitFigures> Split(int32_t layer, const BatchCounts& counts,
                                      std::span<int64_t> quotas, std::span<int64_t> own);

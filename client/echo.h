@@ -30,8 +30,8 @@ namespace eplb {
 // two boundaries: each gives rows of the plan's layer, of the same names, sizes and types in the
 // same order, and an equal plan. stream and waits: as ReduceGradients.
 // errors: as ReduceGradients; InvalidArgument for rows of another layer or a plan of another shape;
-// FailedPrecondition for a plan that was made under another version of the placement. Ranks with
-// different plans get Aborted.
+// FailedPrecondition for a plan that was made under another version of the placement. Ranks that
+// exchange rows by different plans get Aborted, the others at the latest in the next vote.
 struct Echo {
   int64_t version = 0;  // of the placement that the plan is for; a switch makes it void
   EchoPlan plan;

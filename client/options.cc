@@ -154,6 +154,9 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
   if (o.reduce != "rank" && o.reduce != "root") {
     return Bad("reduce", absl::StrCat("\"", o.reduce, "\", expected rank or root"));
   }
+  if (o.split != "equal" && o.split != "batch") {
+    return Bad("split", absl::StrCat("\"", o.split, "\", expected equal or batch"));
+  }
   if (absl::Status status = CheckDaemon(o); !status.ok()) return status;
   if (!o.endpoint.empty()) {
     const absl::Status tls = wire::CheckTlsFiles(TlsFilesOf(o.tls));
@@ -200,6 +203,10 @@ absl::Status CheckDaemonAllGather(const ClientOptions& o) {
 
 std::vector<std::string> EndpointsOf(const ClientOptions& options) {
   return wire::SplitEndpoints(options.endpoint).value();
+}
+
+SplitMode SplitOf(const ClientOptions& options) {
+  return options.split == "batch" ? SplitMode::kBatch : SplitMode::kEqual;
 }
 
 bool TakesOver(const ClientOptions& options) { return options.take_over || IsOn("EPLB_TAKE_OVER"); }

@@ -11,6 +11,7 @@
 #include "base/tls_files.h"
 #include "client/client.h"
 #include "client/migration/nccl_settings.h"
+#include "placement/evaluate.h"
 #include "placement/rank_grid.h"
 #include "placement/topology.h"
 
@@ -48,6 +49,9 @@ absl::Status CheckDaemonAllGather(const ClientOptions& options);
 
 // The daemons in the order of the list. REQUIRES: CheckOptions passed; options.endpoint not empty.
 std::vector<std::string> EndpointsOf(const ClientOptions& options);
+
+// REQUIRES: CheckOptions passed.
+SplitMode SplitOf(const ClientOptions& options);
 
 // options.take_over, or EPLB_TAKE_OVER is set and neither empty nor 0.
 bool TakesOver(const ClientOptions& options);

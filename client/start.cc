@@ -176,6 +176,7 @@ StartFields FieldsOf(const ClientOptions& o, bool disabled) {
           {"report_every", absl::StrCat(o.report_every)},
           {"require_daemon", o.require_daemon ? "1" : "0"},
           {"reduce", o.reduce},
+          {"split", o.split},
           {"layers_per_chunk", absl::StrCat(o.layers_per_chunk)},
           {"state_placement",
            o.state_placement == StatePlacement::kWithPrimary ? "with_primary" : "every_replica"},

@@ -45,7 +45,7 @@ absl::StatusOr<RowMemory> FindMemoryOf(const cuda::CountArgs& choices, std::vect
 
 // Args: cuda::CountArgs or cuda::RouteArgs.
 template <class Args>
-absl::Status WorkThroughTokens(const RowMemory& memory, const Args& args,
+absl::Status WorkThroughTokens([[maybe_unused]] const RowMemory& memory, const Args& args,
                                [[maybe_unused]] void* stream) {
   constexpr bool kRoutes = std::is_same_v<Args, cuda::RouteArgs>;
 #ifdef EPLB_WITH_CUDA

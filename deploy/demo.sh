@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh clone to a finished run in one command: installs what is missing, builds, and runs a training job of
-# 8 rank processes beside the balancer daemon on a recorded router trace. Ends with a report and a picture; exits
+# 8 rank processes beside the balancer daemon on a recorded router trace; the ranks split each step's tokens exactly. Ends with a report and a picture; exits
 # non-zero when anything that was verified does not hold.
 #
 #   deploy/demo.sh [--steps N | --minutes M] [--step-ms T] [--skip-setup] [--bin DIR] [--dir DIR]
@@ -30,8 +30,8 @@ while [ $# -gt 0 ]; do
     *) echo "demo: unknown option $1 (try --help)" >&2; exit 2 ;;
   esac
 done
-# The trace's steps last about 1.45 times an even one, and a few milliseconds besides.
-[ -z "$minutes" ] || steps=$((minutes * 60000 / (step_ms * 29 / 20 + 4)))
+# The trace's steps last about 1.25 times an even one, and a few milliseconds besides.
+[ -z "$minutes" ] || steps=$((minutes * 60000 / (step_ms * 5 / 4 + 4)))
 
 say() { printf '\033[1mdemo:\033[0m %s\n' "$*" | if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then cat; else sed 's/\x1b\[[0-9]*m//g'; fi; }
 
@@ -95,7 +95,7 @@ for _ in $(seq 100); do
 done
 [ -n "$endpoint" ] || { echo "demo: eplbd did not print its address within 10 s" >&2; exit 1; }
 say "eplbd (process $daemon) listens on $endpoint; $ranks ranks, $slots slots, $steps steps of the recorded trace," \
-  "about $((steps * (step_ms * 29 / 20 + 4) / 1000)) s"
+  "about $((steps * (step_ms * 5 / 4 + 4) / 1000)) s"
 say "to watch it from another terminal: $bin/eplbctl top --endpoint $endpoint"
 say "to see training outlive it: kill -9 $daemon, then $bin/eplbd --config deploy/demo/eplbd.toml --listen $endpoint --http 127.0.0.1:0 --store $run/eplbd.db"
 
@@ -106,7 +106,7 @@ for rank in $(seq 0 $((ranks - 1))); do
   progress=()
   [ "$rank" -ne 0 ] || progress=(--progress)
   "$bin/eplb-trainer" --rank "$rank" --world "$ranks" --endpoint "$endpoint" --trace tests/data/moe64_aux.jsonl \
-    --steps "$steps" --slots "$slots" --step-ms "$step_ms" --report-every 10 --log-dir "$run" --report-json "$run/run.json" \
+    --steps "$steps" --slots "$slots" --step-ms "$step_ms" --split batch --report-every 10 --log-dir "$run" --report-json "$run/run.json" \
     "${progress[@]}" 2> >(tee "$run/rank-$rank.err" >&2) &
   trainers+=($!)
   pids+=($!)

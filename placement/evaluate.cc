@@ -74,14 +74,15 @@ absl::StatusOr<Evaluation> Evaluate(const Load& load, const Placement& placement
   return EvaluateGpuLoads(std::move(gpu_loads), speeds.num_usable());
 }
 
-Evaluation EvaluateGpuLoads(RealMatrix gpu_loads, int32_t num_usable) {
+Evaluation EvaluateGpuLoads(RealMatrix gpu_loads, int32_t num_usable,
+                            std::span<const double> peaks) {
   Evaluation result;
   result.gpu_loads = std::move(gpu_loads);
   double sum = 0;
   int32_t layers_with_load = 0;
   for (Eigen::Index layer = 0; layer < result.gpu_loads.rows(); ++layer) {
     const auto loads = result.gpu_loads.row(layer);
-    const double peak = loads.maxCoeff();
+    const double peak = peaks.empty() ? loads.maxCoeff() : peaks[static_cast<size_t>(layer)];
     // Rounding can put the mean a last bit above the maximum; a balancedness is never above 1.
     const double mean = loads.sum() / num_usable;
     const double balancedness = peak > 0 ? std::min(1.0, mean / peak) : 1.0;

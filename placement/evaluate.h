@@ -3,6 +3,7 @@
 #define EPLB_PLACEMENT_EVALUATE_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -41,8 +42,11 @@ absl::StatusOr<Evaluation> Evaluate(const Load& load, const Placement& placement
                                     const EvaluateOptions& options = {});
 
 // The figures of GPU loads that are known already, e.g. of steps that ran under several placements.
-// num_usable: GPUs that the mean is over, >= 1; the others' loads are 0. cost: O(L * G).
-Evaluation EvaluateGpuLoads(RealMatrix gpu_loads, int32_t num_usable);
+// num_usable: GPUs that the mean is over, >= 1; the others' loads are 0. peaks: [L], the layers'
+// fullest GPUs summed over the steps, where each step has its own; none: those of `gpu_loads`.
+// cost: O(L * G).
+Evaluation EvaluateGpuLoads(RealMatrix gpu_loads, int32_t num_usable,
+                            std::span<const double> peaks = {});
 
 // Replicas of an expert beyond the first on one GPU, summed over layers.
 int64_t CountDuplicates(const Placement& placement);

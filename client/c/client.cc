@@ -116,6 +116,7 @@ ClientOptions Strings(const eplb_client_options& given) {
   Take(given.tls_key, options.tls.key);
   Take(given.tls_server_name, options.tls.server_name);
   Take(given.reduce, options.reduce);
+  Take(given.split, options.split);
   Take(given.transport, options.transport);
   Take(given.bind_address, options.bind_address);
   Take(given.initial_placement, options.initial_placement);
@@ -278,6 +279,19 @@ int32_t eplb_client_record(eplb_client* client, int32_t layer, const int64_t* co
   return CallOnTrainingThread(client, "record", Needs::kOpen, [&]() -> absl::Status {
     if (counts == nullptr) return absl::InvalidArgumentError("counts is NULL");
     return client->client.load()->Record(layer, {counts, num_experts});
+  });
+}
+
+int32_t eplb_client_record_step_time(eplb_client* client, double seconds) noexcept {
+  return CallOnTrainingThread(client, "record_step_time", Needs::kOpen,
+                              [&] { return client->client.load()->RecordStepTime(seconds); });
+}
+
+int32_t eplb_client_record_split(eplb_client* client, int32_t layer, const int64_t* quotas,
+                                 size_t num_slots) noexcept {
+  return CallOnTrainingThread(client, "record_split", Needs::kOpen, [&]() -> absl::Status {
+    if (quotas == nullptr) return absl::InvalidArgumentError("quotas is NULL");
+    return client->client.load()->RecordSplit(layer, {quotas, num_slots});
   });
 }
 

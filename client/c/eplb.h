@@ -141,6 +141,7 @@ typedef struct eplb_client_options {
   int32_t reserved;               /* 0 */
   int32_t require_daemon;         /* 1: connect fails on all ranks when no daemon answers; 0: not */
   int32_t take_over; /* 1: replace a run of this job although its steps advance; 0: not */
+  const char* split; /* of an expert's tokens among its replicas: "equal" (default) or "batch" */
 } eplb_client_options;
 
 /* Fills in the defaults. struct_size: sizeof(eplb_client_options). */
@@ -261,6 +262,16 @@ EPLB_API int32_t eplb_client_expert_squares(eplb_client* client, const eplb_repl
  * a layer that another pipeline stage registered. */
 EPLB_API int32_t eplb_client_record(eplb_client* client, int32_t layer, const int64_t* counts,
                                     size_t num_experts) EPLB_NOEXCEPT;
+
+/* Adds to the time that this rank's experts computed in the current step, in seconds, without waits
+ * for other ranks: from it the daemon finds slow GPUs. Without calls this rank is left out. */
+EPLB_API int32_t eplb_client_record_step_time(eplb_client* client, double seconds) EPLB_NOEXCEPT;
+
+/* With split "batch": a batch of the layer was routed by `quotas` [num_slots], the tokens of each
+ * slot, those of all ranks of the EP group together. Once a batch, alike on all ranks of the EP
+ * group. FailedPrecondition with split "equal". */
+EPLB_API int32_t eplb_client_record_split(eplb_client* client, int32_t layer, const int64_t* quotas,
+                                          size_t num_slots) EPLB_NOEXCEPT;
 
 typedef struct eplb_boundary {
   size_t struct_size;

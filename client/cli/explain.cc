@@ -11,7 +11,9 @@
 
 #include "base/status_macros.h"
 #include "client/cli/explain_text.h"
+#include "client/cli/job_text.h"
 #include "client/cli/watch.h"
+#include "placement/split/batch_split.h"
 #include "proto/wire/message_json.h"
 
 #include <CLI/CLI.hpp>
@@ -97,6 +99,15 @@ int32_t CountUsable(const Placement& placement) {
   return usable;
 }
 
+// As the daemon's decisions use them.
+absl::StatusOr<GpuSpeeds> SpeedsInUse(const v1::JobStatus& job, int32_t num_gpus) {
+  std::vector<double> speeds(static_cast<size_t>(num_gpus), 1);
+  for (const v1::GpuSpeed& one : job.gpu_speeds()) {
+    if (one.gpu() < speeds.size()) speeds[one.gpu()] = one.in_use();
+  }
+  return GpuSpeeds::Make(num_gpus, speeds, {});
+}
+
 absl::Status EvaluateWindow(Explanation& explanation) {
   if (!explanation.body || !explanation.load) return absl::OkStatus();
   const Placement& placement = explanation.body->placement;
@@ -107,13 +118,19 @@ absl::Status EvaluateWindow(Explanation& explanation) {
   };
   // Asked one after the other: a new run of another shape may lie between the answers.
   if (!fits(placement)) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(explanation.predicted, Evaluate(load, placement));
+  const int32_t num_gpus = placement.topology().num_gpus();
+  EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsInUse(explanation.job, num_gpus));
+  const EvaluateOptions options{.speeds = &speeds};
+  EPLB_ASSIGN_OR_RETURN(explanation.predicted,
+                        EvaluateSplit(load, placement, SplitOf(explanation.job), &speeds));
   const std::optional<RealMatrix>& gpu_loads = explanation.load->gpu_loads;
-  if (gpu_loads && gpu_loads->cols() == placement.topology().num_gpus()) {
-    explanation.measured = EvaluateGpuLoads(*gpu_loads, CountUsable(placement));
+  if (gpu_loads && gpu_loads->cols() == num_gpus) {
+    RealMatrix loads = *gpu_loads;
+    for (int32_t gpu = 0; gpu < num_gpus; ++gpu) loads.col(gpu) /= speeds.SpeedOf(GpuId{gpu});
+    explanation.measured = EvaluateGpuLoads(std::move(loads), CountUsable(placement));
   }
   EPLB_ASSIGN_OR_RETURN(explanation.unmoved,
-                        Evaluate(load, Placement::Static(placement.topology())));
+                        Evaluate(load, Placement::Static(placement.topology()), options));
   for (int32_t layer = 0; layer < placement.topology().num_layers(); ++layer) {
     explanation.layers.push_back(FiguresOf(explanation, layer));
   }
@@ -263,8 +280,8 @@ Json GpuLoads(const Evaluation& evaluation, int32_t layer) {
 
 Json LoadsBefore(const Explanation& explanation, int32_t layer) {
   if (!explanation.before) return nullptr;
-  const absl::StatusOr<Evaluation> before =
-      Evaluate(explanation.load->window.load, explanation.before->placement);
+  const absl::StatusOr<Evaluation> before = EvaluateSplit(
+      explanation.load->window.load, explanation.before->placement, SplitOf(explanation.job));
   return before.ok() ? GpuLoads(*before, layer) : Json(nullptr);
 }
 
@@ -318,6 +335,8 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
       {"run_number", job.run_number()},
       {"version", job.version()},
       {"settings", wire::ToJson(job.policy())},
+      {"split", job.split()},
+      {"measured_split", job.measured_split()},
       {"balancedness", nullptr},
       {"balancedness_static", nullptr},
       {"window", nullptr},

@@ -79,7 +79,8 @@ struct ExplainOptions {
 // decision, its worst layers. A layer: its GPUs' loads before and after that decision, and what
 // moved. An expert: its load, its replicas and their GPUs. JSON:
 // {"job","state","paused","pause_reason",
-// "waiting_for","version","settings":{..},"balancedness","balancedness_static","window":{
+// "waiting_for","version","settings":{..},"split","measured_split","balancedness",
+// "balancedness_static","window":{
 // "first_step","last_step"},"balancedness_predicted","balancedness_seen","switched":plan|null,
 // "newest":plan|null,"load_window":{"first_step","last_step"},"layers_are","layers":[{"layer",
 // "model_layer","balancedness","hottest_gpu","hottest_gpu_load","hottest_expert",
@@ -88,7 +89,8 @@ struct ExplainOptions {
 // "predicted" (the placement in force under the load of "load_window"). With --layer also
 // {"gpu_loads":[..]|null, measured,"gpu_loads_predicted":[..],"gpu_loads_before":[..]|null,
 // "moved":[{"expert","from","to"}]|null}, with --expert also
-// {"expert":{"expert","share","slots":[..],"gpus":[..],"gpus_before":[..]|null}}.
+// {"expert":{"expert","share","slots":[..],"gpus":[..],"gpus_before":[..]|null}}. With "split"
+// "batch" GPU loads are predicted: of an exact split of the whole window, the best there is.
 Output RunExplain(const ExplainOptions& options, const Terminal& terminal);
 
 void AddExplain(CLI::App& root, Command& command);

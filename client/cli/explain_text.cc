@@ -15,6 +15,7 @@
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"
 #include "placement/align.h"
+#include "placement/split/batch_split.h"
 #include "proto/wire/message_json.h"
 
 namespace eplb::cli {
@@ -58,10 +59,13 @@ std::string Summary(const Explanation& explanation, const Terminal& terminal) {
       Paint(terminal, Colour::kBold, "Job " + Printable(job.job())), ": ", StateText(job), " for ",
       Seconds(job.state_seconds()), ", step ", Grouped(static_cast<int64_t>(job.step())),
       ", version ", job.version(), "\n", RunAndRate(job), StateNotes(job, "", terminal));
-  return absl::StrCat(text,
-                      Wrapped("balancedness (mean / max GPU load): " + BalancednessText(job),
-                              terminal.width, kExplainIndent),
-                      "\n");
+  absl::StrAppend(&text,
+                  Wrapped("balancedness (mean / max GPU load): " + BalancednessText(job),
+                          terminal.width, kExplainIndent),
+                  "\n");
+  const std::string objective = ObjectiveText(job);
+  return objective.empty() ? text
+                           : text + Wrapped(objective, terminal.width, kExplainIndent) + "\n";
 }
 
 std::string SettingsInForce(const v1::JobStatus& job, const Terminal& terminal) {
@@ -171,8 +175,8 @@ struct Sides {
 // placement before is not known.
 Evaluation LoadsBefore(const Explanation& explanation) {
   if (explanation.before) {
-    absl::StatusOr<Evaluation> before =
-        Evaluate(explanation.load->window.load, explanation.before->placement);
+    absl::StatusOr<Evaluation> before = EvaluateSplit(
+        explanation.load->window.load, explanation.before->placement, SplitOf(explanation.job));
     if (before.ok()) return *std::move(before);
   }
   return *explanation.unmoved;
@@ -290,13 +294,15 @@ std::string ExplainExpert(const Explanation& explanation, int32_t layer, int32_t
       "\n");
   absl::StrAppend(
       &text,
-      Indented(
-          absl::StrFormat("takes %s of the layer's tokens on steps %d..%d, %.2f times an even "
-                          "share; a replica takes %s",
-                          Percent(share), explanation.load->window.first_step,
-                          explanation.load->window.last_step,
-                          share * placement.topology().num_experts(), Percent(share / replicas)),
-          terminal),
+      Indented(absl::StrFormat("takes %s of the layer's tokens on steps %d..%d, %.2f times an even "
+                               "share; %s",
+                               Percent(share), explanation.load->window.first_step,
+                               explanation.load->window.last_step,
+                               share * placement.topology().num_experts(),
+                               SplitOf(explanation.job) == SplitMode::kBatch
+                                   ? "each batch splits them anew among its replicas"
+                                   : "a replica takes " + Percent(share / replicas)),
+               terminal),
       Indented(absl::StrCat("has ", Counted(replicas, "replica"), ": on GPU ",
                             GpuList(placement, layer_id, expert_id)),
                terminal));

@@ -14,6 +14,7 @@
 #include "client/cli/text.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/message_json.h"
+#include "proto/wire/messages.h"
 #include "proto/wire/settings.h"
 
 #include "eplb/v1/query.pb.h"
@@ -92,6 +93,31 @@ std::string RatioText(std::optional<double> ratio) {
   return ratio.has_value() && *ratio > 0 ? absl::StrFormat("%.4f", *ratio) : "-";
 }
 
+std::vector<std::string> SpeedTexts(const v1::JobStatus& job) {
+  constexpr size_t kMostShown = 4;
+  std::vector<std::string> texts;
+  for (const v1::GpuSpeed& one : job.gpu_speeds()) {
+    const std::string used =
+        one.in_use() == 1
+            ? std::string("decisions use no speed for it")
+            : absl::StrFormat("its load is tokens / %.2f in every figure", one.in_use());
+    std::string text = Printable(one.reason());
+    if (one.source() != "measured") {
+      absl::StrAppend(&text, text.empty() ? "" : "; ", "GPU ", one.gpu(), " is in ",
+                      one.source() == "avoided" ? "avoid_gpus" : "stated_speeds");
+    } else if (text.empty()) {
+      text = absl::StrCat("GPU ", one.gpu(), " is no longer slow");
+    }
+    texts.push_back(absl::StrCat(text, "; ", used));
+  }
+  if (texts.size() > kMostShown) {
+    const size_t others = texts.size() - kMostShown;
+    texts.resize(kMostShown);
+    texts.push_back(absl::StrCat("and ", others, " more GPUs (-o json lists all)"));
+  }
+  return texts;
+}
+
 std::string BalancednessText(const v1::JobStatus& job) {
   std::string text = "measured: no complete window yet";
   if (job.balancedness() > 0) {
@@ -106,6 +132,22 @@ std::string BalancednessText(const v1::JobStatus& job) {
     if (job.has_balancedness_seen()) {
       absl::StrAppendFormat(&text, ", seen %.4f", job.balancedness_seen());
     }
+  }
+  return text;
+}
+
+SplitMode SplitOf(const v1::JobStatus& job) {
+  return job.split() == wire::SplitName(SplitMode::kBatch) ? SplitMode::kBatch : SplitMode::kEqual;
+}
+
+std::string ObjectiveText(const v1::JobStatus& job) {
+  if (job.split().empty()) return "";
+  if (SplitOf(job) == SplitMode::kEqual) return "objective: equal shares";
+  std::string text = "objective: exact split per batch";
+  if (job.measured_split() == wire::SplitName(SplitMode::kEqual)) {
+    absl::StrAppend(&text,
+                    "; measured is of equal shares, for the ranks did not report splits of all "
+                    "tokens of these steps");
   }
   return text;
 }
@@ -136,6 +178,9 @@ std::string StateNotes(const v1::JobStatus& job, const std::string& before,
   add(RefusedText(job), Colour::kYellow);
   add(PausedText(job), Colour::kYellow);
   add(ObserveText(job), Colour::kYellow);
+  if (!HasEnded(job)) {
+    for (const std::string& sentence : SpeedTexts(job)) add(sentence, Colour::kYellow);
+  }
   // A run that has ended waits for nobody.
   if (!HasEnded(job) && !job.waiting_for().empty()) {
     add("waits for " + Printable(job.waiting_for()), Colour::kYellow);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client/cli/terminal.h"
+#include "placement/evaluate.h"
 
 namespace eplb::v1 {
 class JobStatus;
@@ -48,6 +49,12 @@ std::string RefusedText(const v1::JobStatus& job);
 
 // "measured 0.7275 on steps 200..249 | static 0.6200 | predicted 0.9900, seen 0.8100".
 std::string BalancednessText(const v1::JobStatus& job);
+
+// How the job's run splits tokens, which is what its figures are of: "objective: exact split per
+// batch", "objective: equal shares"; with a clause where the measured one is of another split.
+// Empty before the first rank registered.
+std::string ObjectiveText(const v1::JobStatus& job);
+SplitMode SplitOf(const v1::JobStatus& job);
 
 // "name=balanced mode=apply ..": the keys and values that `eplbctl set policy` takes.
 std::string SettingsText(const v1::PolicySettings& settings);

@@ -22,6 +22,7 @@
 #include "placement/search/bound.h"
 #include "placement/search/node_affinity.h"
 #include "placement/split/alias_placement.h"
+#include "placement/split/batch_split.h"
 #include "placement/split/token_split.h"
 #include "proto/wire/placement_json.h"
 
@@ -42,7 +43,9 @@ absl::StatusOr<Placement> AskPolicy(const ShapeOptions& frame, const PlanProblem
   return SolveAligned(*policy, {.load = problem.load,
                                 .topology = problem.topology,
                                 .previous = problem.previous,
-                                .speeds = &problem.speeds});
+                                .speeds = &problem.speeds,
+                                .split = problem.split,
+                                .recent = problem.windows});
 }
 
 // Every usable GPU, or under a strict hierarchy every one of a node, exactly at the mean. None
@@ -124,7 +127,7 @@ absl::StatusOr<PlanAnswer> SolvePlan(const ShapeOptions& frame, bool optimal_spl
   }
   EPLB_ASSIGN_OR_RETURN(Placement placement, Place(frame, problem));
   PlanAnswer answer{std::move(placement), std::nullopt};
-  if (optimal_split) {
+  if (optimal_split || problem.split == SplitMode::kBatch) {
     EPLB_ASSIGN_OR_RETURN(TokenSplit split,
                           SplitOptimally(problem.load, answer.placement, &problem.speeds));
     answer.shares = std::move(split.shares);
@@ -162,6 +165,19 @@ absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement&
   return GpuSpeeds::Make(speeds.num_gpus(), numbers, unusable);
 }
 
+// The mean over the windows, each split exactly.
+absl::StatusOr<double> BatchBalancedness(const PlanProblem& problem, const PlanReport& report) {
+  const std::span<const Load> windows =
+      problem.windows.empty() ? std::span<const Load>(&problem.load, 1) : problem.windows;
+  double sum = 0;
+  for (const Load& window : windows) {
+    EPLB_ASSIGN_OR_RETURN(const Evaluation split,
+                          EvaluateBatch(window, report.placement, &report.speeds));
+    sum += split.mean_balancedness;
+  }
+  return sum / static_cast<double>(windows.size());
+}
+
 }  // namespace
 
 absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanProblem& problem,
@@ -196,6 +212,9 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
   if (has_previous) {
     EPLB_ASSIGN_OR_RETURN(report.moves, SummariseMoves(*problem.previous, report.placement));
   }
+  if (problem.split == SplitMode::kBatch) {
+    EPLB_ASSIGN_OR_RETURN(report.batch_balancedness, BatchBalancedness(problem, report));
+  }
   if (report.hierarchy == Hierarchy::kSoft) {
     EPLB_ASSIGN_OR_RETURN(report.crossing,
                           ComputeCrossingShare(problem.load, report.placement, SharesOf(report)));
@@ -214,6 +233,10 @@ std::string PlanReportToJson(const PlanReport& report) {
     crossing = absl::StrCat(",\"crossing\":{\"share_mean\":", Number(report.crossing->mean),
                             ",\"share_max\":", Number(report.crossing->max), "}");
   }
+  std::string batch;
+  if (report.batch_balancedness.has_value()) {
+    batch = absl::StrCat(",\"batch_balancedness\":", Number(*report.batch_balancedness));
+  }
   return absl::StrCat(
       "{\"policy\":", wire::JsonQuote(report.policy),
       ",\"placement\":", wire::PlacementToJson(report.placement, SharesOf(report)),
@@ -227,7 +250,7 @@ std::string PlanReportToJson(const PlanReport& report) {
       ",\"moves\":{\"transfers\":", report.moves.transfers,
       ",\"slots_changed\":", report.moves.slots_changed,
       ",\"max_per_gpu\":", report.moves.max_per_gpu, ",\"cross_node\":", report.moves.cross_node,
-      "}", crossing, ",\"solve_seconds\":", Number(report.solve_seconds), "}\n");
+      "}", crossing, batch, ",\"solve_seconds\":", Number(report.solve_seconds), "}\n");
 }
 
 namespace {
@@ -249,13 +272,15 @@ absl::Status CheckFlags(const PlanOptions& options) {
 }
 
 // The load that is planned for. float32 is what the reference computes in.
-// note: what is said of the file.
-absl::StatusOr<Load> ReadLoad(const PlanOptions& options, std::string& note) {
+// note: what is said of the file; windows: those that the load is made of.
+absl::StatusOr<Load> ReadLoad(const PlanOptions& options, std::string& note,
+                              std::vector<Load>& windows) {
   EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
   note = NotesOn(options.load, file);
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
+  windows = BatchesOf(file.windows, rule);
   if (TraitsOf(options.frame.policy).follows_reference) {
     const absl::Status status = load->ToFloat().status();
     if (!status.ok()) return InFile(options.load, status);
@@ -286,15 +311,19 @@ absl::StatusOr<std::optional<wire::PlacementWithShares>> ReadPrevious(const std:
 absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
   EPLB_RETURN_IF_ERROR(MakeCheckedPolicy(options.frame).status());
   EPLB_RETURN_IF_ERROR(CheckFlags(options));
-  EPLB_ASSIGN_OR_RETURN(const Load load, ReadLoad(options, note));
+  std::vector<Load> windows;
+  EPLB_ASSIGN_OR_RETURN(const Load load, ReadLoad(options, note, windows));
   EPLB_ASSIGN_OR_RETURN(const Topology topology, MakeTopology(options, load));
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, MakeSpeeds(options.speeds, options.frame));
   EPLB_ASSIGN_OR_RETURN(const std::optional<wire::PlacementWithShares> previous,
                         ReadPrevious(options.previous, topology));
-  const PlanProblem problem{.load = load,
-                            .topology = topology,
-                            .speeds = speeds,
-                            .previous = previous.has_value() ? &previous->placement : nullptr};
+  const PlanProblem problem{
+      .load = load,
+      .topology = topology,
+      .speeds = speeds,
+      .previous = previous.has_value() ? &previous->placement : nullptr,
+      .split = options.split == "batch" ? SplitMode::kBatch : SplitMode::kEqual,
+      .windows = windows};
   const Waiting waiting("planning");
   const auto start = std::chrono::steady_clock::now();
   absl::StatusOr<PlanAnswer> answer = SolvePlan(options.frame, options.split == "optimal", problem);
@@ -379,7 +408,9 @@ void AddPlan(CLI::App& root, Command& command) {
       ->type_name("1,0.5,..");
   app.add_option("--unusable-gpus", options->speeds.unusable_gpus, "GPUs that hold nothing")
       ->type_name("3,7,..");
-  AddChoice(app, "--split", options->split, "Tokens among replicas [equal]", {"equal", "optimal"});
+  AddChoice(app, "--split", options->split,
+            "Tokens among replicas: equal, best for the load, by batch [equal]",
+            {"equal", "optimal", "batch"});
   app.add_option("--previous", options->previous,
                  "Placement in force: moves are counted against it")
       ->type_name("FILE");
@@ -395,6 +426,8 @@ void AddPlan(CLI::App& root, Command& command) {
       "  eplbctl plan --load load.json --gpus 8 --slots 72 --policy incremental \\\n"
       "      --previous now.json --max-moves-per-gpu 1\n"
       "  eplbctl plan --load load.json --gpus 8 --slots 72 --gpu-speed 1,1,1,1,1,1,1,0.5\n"
+      "  eplbctl plan --load trace.jsonl --gpus 8 --slots 72 --policy flow \\\n"
+      "      --split batch\n"
       "Exit codes: 0 planned, 1 error, as --out not written, 2 wrong flag or unusable input.");
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunPlan(*options, terminal); };

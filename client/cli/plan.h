@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct PlanProblem {
   const Topology& topology;
   const GpuSpeeds& speeds;
   const Placement* previous = nullptr;  // null: none
+  SplitMode split = SplitMode::kEqual;  // of the job that is planned for
+  std::span<const Load> windows = {};   // of the load, oldest first, each as one batch
 };
 
 struct PlanAnswer {
@@ -41,7 +44,9 @@ struct PlanAnswer {
 // --max-moves-per-gpu a layer that would need more transfers into a GPU is `incremental`'s instead.
 // `optimal_split`: `balanced` without a past gives way to the exactly even placement (SolveAlias)
 // where that applies, also on some GPUs only and where duplicates are allowed; else, so for GPUs of
-// different speeds, the policy's placement gets the best shares. errors: the policy's.
+// different speeds, the policy's placement gets the best shares. With a problem that is split by
+// batch the policy aims at exact splits of the windows, and its placement gets the best shares for
+// the load. errors: the policy's.
 absl::StatusOr<PlanAnswer> SolvePlan(const ShapeOptions& frame, bool optimal_split,
                                      const PlanProblem& problem);
 
@@ -60,6 +65,8 @@ struct PlanReport {
   int64_t duplicates = 0;
   MoveSummary moves;                      // against the previous placement; zero without one
   std::optional<CrossingShare> crossing;  // of a soft hierarchy
+  // Split by batch: mean balancedness of the windows, each split exactly. None: not asked for.
+  std::optional<double> batch_balancedness;
   double solve_seconds = 0;
 };
 
@@ -84,7 +91,7 @@ struct PlanOptions {
   SpeedOptions speeds;
   std::optional<int32_t> slots;      // exactly one of the two
   std::optional<int32_t> redundant;  // slots = experts + redundant
-  std::string split = "equal";       // equal, optimal
+  std::string split = "equal";       // equal, optimal, batch
   std::string previous;              // path, may be empty
   std::string window = "sum";
   std::string out;  // path, may be empty

@@ -36,12 +36,20 @@ std::string Paragraph(const std::string& sentence, const Terminal& terminal) {
   return absl::StrCat(Wrapped(sentence, terminal.width, 2), "\n");
 }
 
+std::string BatchText(const PlanReport& report, const Terminal& terminal) {
+  if (!report.batch_balancedness.has_value()) return "";
+  return Paragraph(absl::StrCat("Split by batch: mean balancedness of the windows, each split "
+                                "exactly, is ",
+                                Fraction(*report.batch_balancedness), "."),
+                   terminal);
+}
+
 std::string Heading(const PlanReport& report, const Terminal& terminal) {
   const std::string name = absl::StrCat("Plan by ", report.policy);
-  return absl::StrCat(Paint(terminal, Colour::kBold, name),
-                      report.shares.has_value() ? ", best split" : "", ", solved in ",
-                      Seconds(report.solve_seconds), "\n",
-                      Paragraph(ShapeText(report.placement.topology()), terminal));
+  return absl::StrCat(
+      Paint(terminal, Colour::kBold, name), report.shares.has_value() ? ", best split" : "",
+      ", solved in ", Seconds(report.solve_seconds), "\n",
+      Paragraph(ShapeText(report.placement.topology()), terminal), BatchText(report, terminal));
 }
 
 // "GPUs 3, 7-9": those for which `is` holds; empty for none.

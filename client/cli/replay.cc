@@ -198,6 +198,8 @@ void AddReplay(CLI::App& root, Command& command) {
       "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64 --policy incremental\n"
       "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
       "      --expert-bytes 88080384 --link-gbps 450,50 --token-ns 176 -o json\n"
+      "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 72 --policy flow \\\n"
+      "      --split batch\n"
       "Exit codes: 0 replayed, 1 error, 2 wrong flag or unusable input.");
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunReplay(*options, terminal); };
@@ -232,7 +234,7 @@ std::string Heading(const ReplayCommandOptions& options, const Topology& topolog
   }
   const std::string split =
       options.split == "batch"
-          ? "Split: each window exactly among its replicas; decisions assume equal shares\n"
+          ? "Split: each window exactly among its replicas; decisions aim at that\n"
           : "";
   return absl::StrCat(text, Wrapped(prices, terminal.width, 2), "\n", split);
 }

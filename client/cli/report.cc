@@ -10,6 +10,7 @@
 #include "client/cli/run_review.h"
 #include "client/cli/text.h"
 #include "client/run_log/run_directory.h"
+#include "proto/wire/messages.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -77,6 +78,9 @@ Json ToJson(const OperatorReview& operators) {
 std::string FormulaOf(const RunReview& review) {
   return absl::StrCat(
       "mean(gpu load)/max(gpu load), mean over layers and steps from the first switch on",
+      review.split == SplitMode::kBatch
+          ? ", run and split_hindsight with an exact split of each step, the others in equal shares"
+          : "",
       review.leaves_steps_out() ? ", without the steps in operators.held_back" : "");
 }
 
@@ -86,6 +90,7 @@ std::string ToJson(const RunDirectory& run, const RunReview& review) {
                {"run_id", run.report.run_id},
                {"ranks", run.histories.size()},
                {"steps", review.steps},
+               {"split", wire::SplitName(review.split)},
                {"rebalances", review.rebalances},
                {"first_switch_step", review.first_switch_step},
                {"time", ToJson(review.time)},
@@ -113,6 +118,12 @@ std::string ToJson(const RunDirectory& run, const RunReview& review) {
                {"operators", run.events.has_value() ? ToJson(review.operators) : Json(nullptr)},
                {"switches", Json::array()},
                {"problems", review.problems}};
+  if (review.split == SplitMode::kBatch) {
+    json["balancedness"]["equal_shares"] = review.equal_shares.balancedness;
+    json["balancedness"]["split_hindsight"] = review.hindsight_split.balancedness;
+    json["comparison"]["equal_shares_predicted"] = ToJson(review.equal_shares);
+    json["comparison"]["split_hindsight_predicted"] = ToJson(review.hindsight_split);
+  }
   for (const RunDecision& decision : review.decisions) {
     json["decisions"].push_back(ToJson(decision));
   }

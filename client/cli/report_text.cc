@@ -49,6 +49,12 @@ std::string Heading(const RunDirectory& run, const RunReview& review, const Term
       Counted(shape.num_experts(), "expert"), " in ", Counted(shape.num_slots(), "slot"), "\n\n");
 }
 
+bool SplitsBatches(const RunReview& review) { return review.split == SplitMode::kBatch; }
+
+const RunRow& HindsightOf(const RunReview& review) {
+  return SplitsBatches(review) ? review.hindsight_split : review.hindsight;
+}
+
 std::string Pauses(const RunReview& review) {
   size_t switches = 0;
   for (const RunDecision& decision : review.decisions) switches += decision.switch_steps.size();
@@ -86,7 +92,7 @@ std::string Speed(const RunReview& review, const Terminal& terminal) {
       ratio < 1 ? " fewer" : " more", " steps per second).");
   const std::string hindsight =
       absl::StrCat(" Planned in hindsight, which is not possible in a real run: ",
-                   Total(review.hindsight.total_seconds), ", predicted, without pauses.");
+                   Total(HindsightOf(review).total_seconds), ", predicted, without pauses.");
   return absl::StrCat(Paint(terminal, Colour::kBold, Wrapped(lead, terminal.width, 0)), "\n",
                       FullParagraph(absl::StrCat(Pauses(review), hindsight), terminal));
 }
@@ -128,12 +134,18 @@ std::string Comparison(const RunReview& review, const Terminal& terminal) {
     cells.push_back(one.bytes.has_value() ? Megabytes(*one.bytes) : "-");
     return cells;
   };
+  const std::string hindsight = absl::StrCat("hindsight, ", review.window_steps, " steps each");
   Table table{.heading = {"", "balancedness", "fullest GPU"},
               .right = {false, true, true, true, true},
-              .rows = {row("static layout", review.unmoved), row("this run", review.run),
-                       row("policy deepseek, same times", review.policy),
-                       row(absl::StrCat("hindsight, ", review.window_steps, " steps each"),
-                           review.hindsight)}};
+              .rows = {row("static layout", review.unmoved)}};
+  if (SplitsBatches(review)) {
+    table.rows.push_back(row("equal shares, same placements", review.equal_shares));
+    table.rows.push_back(row("this run", review.run));
+  } else {
+    table.rows.push_back(row("this run", review.run));
+    table.rows.push_back(row("policy deepseek, same times", review.policy));
+  }
+  table.rows.push_back(row(hindsight, HindsightOf(review)));
   if (review.time.modelled) table.heading.push_back("step");
   table.heading.push_back("moved");
   table.right.resize(table.heading.size());
@@ -141,6 +153,13 @@ std::string Comparison(const RunReview& review, const Terminal& terminal) {
       "Balancedness: mean / max GPU load; fullest GPU: its load / the mean load. Only the row of "
       "this run is measured; the others are predicted from its loads, a copied expert weighing "
       "what it weighed here.";
+  if (SplitsBatches(review)) {
+    note +=
+        " Objective: exact split per batch. This run and hindsight split each step exactly; the "
+        "static layout has equal shares.";
+  } else {
+    note += " Objective: equal shares.";
+  }
   if (review.time.modelled) note += " Steps without their boundaries.";
   if (review.leaves_steps_out()) absl::StrAppend(&note, " ", HeldBackText(review));
   return absl::StrCat(Title("Comparison", terminal), " (mean of ",
@@ -182,9 +201,12 @@ std::string Decisions(const RunReview& review, const Terminal& terminal) {
   absl::StrAppend(
       &text, FormatTable(table, terminal),
       FullParagraph(
-          "Balancedness of summed loads. was: measured on the steps that were decided on; "
-          "predicted: of the new placement on the same load; until next: measured from the "
-          "switch to the next one. pause: longest boundary of any rank.",
+          std::string(SplitsBatches(review)
+                          ? "Balancedness of summed loads, against each step's fullest GPU."
+                          : "Balancedness of summed loads.") +
+              " was: measured on the steps that were decided on; "
+              "predicted: of the new placement on the same load; until next: measured from the "
+              "switch to the next one. pause: longest boundary of any rank.",
           terminal),
       Title("Why", terminal), "\n");
   for (const RunDecision& one : review.decisions) {
@@ -284,6 +306,11 @@ constexpr double kBottom = 320;
 constexpr int64_t kMaxPoints = 200;
 constexpr char kRunColour[] = "#0b57d0";
 constexpr char kStaticColour[] = "#8a6d3b";
+constexpr char kEqualSharesColour[] = "#b45f9b";
+constexpr char kHindsightColour[] = "#2e7d32";
+constexpr double kLegend = 50;  // its first row
+constexpr double kLegendRow = 19;
+constexpr double kSecondColumn = 230;  // of the legend, from kLeft
 
 std::string Escaped(const std::string& text) {
   return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
@@ -387,17 +414,40 @@ double Mean(const std::vector<double>& series) {
   return series.empty() ? 1 : sum / static_cast<double>(series.size());
 }
 
-std::string Key(double x, const char* colour, const std::string& text) {
-  return SvgLine(x, 56, x + 22, 56, absl::StrCat("stroke-width=\"3\" stroke=\"", colour, "\"")) +
-         Text(x + 28, 60, "start", text);
+std::string Key(double x, double y, const char* colour, const std::string& text) {
+  return SvgLine(x, y, x + 22, y, absl::StrCat("stroke-width=\"3\" stroke=\"", colour, "\"")) +
+         Text(x + 28, y + 4, "start", text);
+}
+
+// A line of the picture, with its place in the legend.
+struct PictureLine {
+  const std::vector<double>& series;
+  const char* colour;
+  const char* name;
+  int column;
+  int row;
+};
+
+// The run last, above the others.
+std::vector<PictureLine> LinesOf(const RunReview& review) {
+  if (!SplitsBatches(review)) {
+    return {{review.unmoved_series, kStaticColour, "static layout", 1, 0},
+            {review.run_series, kRunColour, "this run", 0, 0}};
+  }
+  return {{review.unmoved_series, kStaticColour, "static layout", 0, 1},
+          {review.hindsight_split_series, kHindsightColour, "hindsight", 1, 0},
+          {review.equal_shares_series, kEqualSharesColour, "equal shares, same placements", 1, 1},
+          {review.run_series, kRunColour, "this run", 0, 0}};
 }
 
 }  // namespace
 
 std::string ReportPicture(const std::string& job, const RunReview& review) {
+  const std::vector<PictureLine> lines = LinesOf(review);
   double lowest = 1;
-  for (const double value : review.run_series) lowest = std::min(lowest, value);
-  for (const double value : review.unmoved_series) lowest = std::min(lowest, value);
+  for (const PictureLine& line : lines) {
+    for (const double value : line.series) lowest = std::min(lowest, value);
+  }
   const Axes axes{.num_steps = std::max<int64_t>(review.steps, 1),
                   .lowest = std::clamp(std::floor(lowest * 10) / 10, 0.0, 0.9)};
   const int64_t per_point = std::max<int64_t>(1, (review.steps + kMaxPoints - 1) / kMaxPoints);
@@ -409,18 +459,19 @@ std::string ReportPicture(const std::string& job, const RunReview& review) {
   svg += Text(kLeft, 28, "start",
               absl::StrCat("Job ", job, ": balancedness of its steps (mean / max GPU load)"),
               " font-size=\"17\"");
-  svg += Key(kLeft, kRunColour, absl::StrFormat("this run, mean %.3f", Mean(review.run_series)));
-  svg += Key(kLeft + 200, kStaticColour,
-             absl::StrFormat("static layout, mean %.3f", Mean(review.unmoved_series)));
-  absl::StrAppendFormat(&svg, "<path d=\"M%.1f,52 l-4,8 h8 z\" fill=\"%s\"/>\n", kLeft + 434,
-                        kRunColour);
+  for (const PictureLine& line : lines) {
+    svg += Key(kLeft + line.column * kSecondColumn, kLegend + line.row * kLegendRow, line.colour,
+               absl::StrFormat("%s, mean %.3f", line.name, Mean(line.series)));
+  }
+  const double mark = kLeft + 2 * kSecondColumn + 34;
+  absl::StrAppendFormat(&svg, "<path d=\"M%.1f,%.1f l-4,8 h8 z\" fill=\"%s\"/>\n", mark,
+                        kLegend - 4, kRunColour);
   const std::string points =
       per_point == 1 ? "" : absl::StrCat("; a point is the mean of ", per_point, " steps");
-  svg += Text(kLeft + 446, 60, "start", absl::StrCat("experts moved", points));
+  svg += Text(mark + 12, kLegend + 4, "start", absl::StrCat("experts moved", points));
   svg += Grid(axes);
   svg += Marks(review, axes);
-  svg += Curve(review.unmoved_series, per_point, axes, kStaticColour);
-  svg += Curve(review.run_series, per_point, axes, kRunColour);
+  for (const PictureLine& line : lines) svg += Curve(line.series, per_point, axes, line.colour);
   return svg + "</svg>\n";
 }
 

@@ -18,9 +18,10 @@ std::string ReportText(const RunDirectory& run, const RunReview& review, const T
 // The picture of a run: balancedness over steps as SVG, for a browser or a README.
 // threads: safe, no state.
 
-// Two lines, the run and the static layout, a mark at each switch, and a grey field over the steps
-// in which operators held decisions back. With many steps a point is the mean of neighbours; the
-// picture says of how many. job: of the heading.
+// Two lines, the run and the static layout; of a run that splits each step exactly two more, its
+// placements with equal shares and hindsight. A mark at each switch, and a grey field over the
+// steps in which operators held decisions back. With many steps a point is the mean of neighbours;
+// the picture says of how many. job: of the heading.
 std::string ReportPicture(const std::string& job, const RunReview& review);
 
 }  // namespace eplb::cli

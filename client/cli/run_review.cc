@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
-#include "placement/evaluate.h"
 #include "placement/policies/registry.h"
 #include "placement/replay/run_figures.h"
+#include "placement/split/batch_split.h"
 
 namespace eplb::cli {
 
@@ -152,6 +152,7 @@ absl::StatusOr<std::vector<RunDecision>> ReviewDecisions(
     const RunDirectory& run, const std::vector<RunPlacement>& placements) {
   const std::vector<std::vector<SwitchRecord>> chunks = ByDecision(run.report.switches);
   const auto num_steps = static_cast<int64_t>(run.step_loads.size());
+  const SplitMode split = run.report.split;
   std::vector<RunDecision> decisions;
   for (size_t i = 0; i < chunks.size(); ++i) {
     RunDecision decision = DecisionOf(chunks[i]);
@@ -159,19 +160,20 @@ absl::StatusOr<std::vector<RunDecision>> ReviewDecisions(
                           PlacementOf(run, chunks[i].back().version));
     const int64_t first = decision.decided_first_step;
     const int64_t last = decision.decided_last_step;
-    EPLB_ASSIGN_OR_RETURN(const Load load, SumLoads(run.step_loads, first, last));
     EPLB_ASSIGN_OR_RETURN(decision.before,
-                          MeasuredBalancedness(run.step_loads, placements, first, last));
-    EPLB_ASSIGN_OR_RETURN(const Evaluation predicted, Evaluate(load, *target));
-    decision.predicted = predicted.mean_balancedness;
+                          MeasuredBalancedness(run.step_loads, placements, {first, last}, split));
+    const RunPlacement always{.step = 0, .placement = *target};
+    EPLB_ASSIGN_OR_RETURN(decision.predicted,
+                          MeasuredBalancedness(run.step_loads, {&always, 1}, {first, last}, split));
     decision.until_next_first_step = decision.switch_steps.back() + 1;
     decision.until_next_last_step =
         i + 1 < chunks.size() ? chunks[i + 1].front().step : num_steps - 1;
     if (decision.until_next_first_step <= decision.until_next_last_step) {
       EPLB_ASSIGN_OR_RETURN(
           decision.until_next,
-          MeasuredBalancedness(run.step_loads, placements, decision.until_next_first_step,
-                               decision.until_next_last_step));
+          MeasuredBalancedness(run.step_loads, placements,
+                               {decision.until_next_first_step, decision.until_next_last_step},
+                               split));
     }
     decisions.push_back(std::move(decision));
   }
@@ -252,7 +254,7 @@ absl::Status SumGpuLoads(const RunDirectory& run, int64_t first, RunReview& revi
     const Load& load = run.step_loads[static_cast<size_t>(step)];
     EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(load, unmoved));
     EPLB_ASSIGN_OR_RETURN(const Evaluation after,
-                          Evaluate(load, run.placements[current].placement));
+                          EvaluateSplit(load, run.placements[current].placement, run.report.split));
     static_loads += before.gpu_loads;
     run_loads += after.gpu_loads;
   }
@@ -362,6 +364,10 @@ void CompareFigures(const RunReport& report, const RunFigures& figures, RunRevie
   review.unmoved = RowOf(report, figures.run, figures.unmoved, compared);
   review.policy = RowOf(report, figures.run, figures.policy, compared);
   review.hindsight = RowOf(report, figures.run, figures.hindsight, compared);
+  if (report.split == SplitMode::kBatch) {
+    review.equal_shares = RowOf(report, figures.run, figures.equal_shares, compared);
+    review.hindsight_split = RowOf(report, figures.run, figures.hindsight_split, compared);
+  }
   review.time = TimeOf(report, figures.run);
 }
 
@@ -369,10 +375,17 @@ void CompareFigures(const RunReport& report, const RunFigures& figures, RunRevie
 
 absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_steps) {
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(kReferencePolicyName, {}));
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> split_policy,
+                        MakePolicy(kSplitPolicyName, {.effort = Effort::kThorough}));
   const std::vector<RunPlacement> placements = RunPlacementsOf(run.placements);
   EPLB_ASSIGN_OR_RETURN(const RunFigures figures,
-                        EvaluateRun(run.step_loads, placements, *policy, window_steps));
+                        EvaluateRun(run.step_loads, placements,
+                                    {.policy = *policy,
+                                     .window_steps = window_steps,
+                                     .split = run.report.split,
+                                     .hindsight_split = split_policy.get()}));
   RunReview review;
+  review.split = run.report.split;
   review.problems = FindViolations(run.histories, RecordsOf(run.placements));
   review.steps = static_cast<int64_t>(figures.run.balancedness.size());
   review.rebalances = CountRebalances(run.report.switches);
@@ -386,6 +399,8 @@ absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_step
   EPLB_ASSIGN_OR_RETURN(review.decisions, ReviewDecisions(run, placements));
   review.run_series = figures.run.balancedness;
   review.unmoved_series = figures.unmoved.balancedness;
+  review.equal_shares_series = figures.equal_shares.balancedness;
+  review.hindsight_split_series = figures.hindsight_split.balancedness;
   return review;
 }
 

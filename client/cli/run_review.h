@@ -47,7 +47,8 @@ OperatorReview ReviewOperators(const RunReport& report, const std::optional<Logg
 // The decisions of a recorded run: what each promised and what followed.
 // threads: safe, no state.
 
-// Balancedness: of the summed load of the steps it is told of, mean over layers with load.
+// Balancedness: of the summed load of the steps it is told of, mean over layers with load; of a run
+// that split each step exactly, against the fullest GPU of each step.
 struct RunDecision {
   int64_t decision = 0;  // the daemon's number; 0: not known
   std::string policy;    // "rollback" when an operator named the placement
@@ -108,9 +109,14 @@ struct RunReview {
   int64_t compared_first_step = 0;
   int64_t compared_steps = 0;
   RunRow run;
-  RunRow unmoved;            // static layout
-  RunRow policy;             // policy deepseek on the same decision windows and switch steps
-  RunRow hindsight;          // policy deepseek planned for each window of steps on that very window
+  RunRow unmoved;    // static layout, equal shares
+  RunRow policy;     // policy deepseek on the same decision windows and switch steps, and
+  RunRow hindsight;  // planned for each window of steps on that very window; equal shares
+  // Of a run that split each step exactly: its own placements with equal shares, and the best
+  // policy for exact splits planned for each window on that very window.
+  SplitMode split = SplitMode::kEqual;
+  RunRow equal_shares;
+  RunRow hindsight_split;
   int64_t window_steps = 0;  // of hindsight
   RunTime time;
   std::vector<RunDecision> decisions;
@@ -118,6 +124,8 @@ struct RunReview {
   // Balancedness by step, for the picture.
   std::vector<double> run_series;
   std::vector<double> unmoved_series;
+  std::vector<double> equal_shares_series;     // empty where the run shared equally
+  std::vector<double> hindsight_split_series;  // likewise
   // GPU loads, tokens summed over the steps after the first switch, of the layer that the static
   // layout balances worst.
   int32_t worst_layer = 0;

@@ -91,6 +91,9 @@ std::string Notes(const v1::JobStatus& job, const Terminal& terminal) {
   absl::StrAppend(&text,
                   Wrapped(name + "balancedness " + BalancednessText(job), terminal.width, kIndent),
                   "\n");
+  if (const std::string objective = ObjectiveText(job); !objective.empty()) {
+    absl::StrAppend(&text, Wrapped(name + objective, terminal.width, kIndent), "\n");
+  }
   if (!job.last_reason().empty()) {
     absl::StrAppend(&text,
                     Wrapped(absl::StrCat(name, "last decision: ", Printable(job.last_reason())),

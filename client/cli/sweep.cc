@@ -19,6 +19,7 @@
 #include "placement/decision/rebalance.h"
 #include "placement/evaluate.h"
 #include "placement/search/bound.h"
+#include "placement/split/batch_split.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -61,6 +62,7 @@ absl::StatusOr<std::vector<int32_t>> ParseSlots(const std::string& text) {
 // What is swept over: a load of so many steps, and its prices.
 struct Basis {
   Load load;
+  std::vector<Load> windows;  // that it was made of
   double num_steps = 1;
   Costs costs;
 };
@@ -68,15 +70,18 @@ struct Basis {
 absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& policy,
                                  const Basis& basis, int32_t slots) {
   EPLB_ASSIGN_OR_RETURN(const Topology topology, MakeTopology(options.frame, basis.load, slots));
-  absl::StatusOr<Placement> placement = policy.Solve({.load = basis.load, .topology = topology});
+  const SplitMode split = options.split == "batch" ? SplitMode::kBatch : SplitMode::kEqual;
+  absl::StatusOr<Placement> placement = policy.Solve(
+      {.load = basis.load, .topology = topology, .split = split, .recent = basis.windows});
   if (!placement.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("policy ", options.frame.policy, ", ", slots,
                                                    " slots: ", placement.status().message()));
   }
-  EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(basis.load, *placement));
-  EPLB_ASSIGN_OR_RETURN(
-      const std::vector<double> bounds,
-      LowerBounds(basis.load, topology, {.hierarchy = HierarchyInForce(options.frame, topology)}));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateSplit(basis.load, *placement, split));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<double> bounds,
+                        LowerBounds(basis.load, topology,
+                                    {.hierarchy = HierarchyInForce(options.frame, topology),
+                                     .any_split = split == SplitMode::kBatch}));
   EPLB_ASSIGN_OR_RETURN(const BoundGaps gaps, GapsToBounds(evaluation.max_gpu_load, bounds));
   return SweepRow{
       .slots = slots,
@@ -103,7 +108,8 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
-  const Basis basis{*std::move(load), StepsOfWindows(file.windows, rule), costs};
+  Basis basis{*std::move(load), {}, StepsOfWindows(file.windows, rule), costs};
+  basis.windows = BatchesOf(file.windows, rule);
   EPLB_ASSIGN_OR_RETURN(const Topology smallest,
                         MakeTopology(options.frame, basis.load, slots.front()));
   Progress progress("slot count", static_cast<int64_t>(slots.size()));
@@ -117,7 +123,7 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
 }
 
 std::string SweepToJson(const SweepOptions& options, const std::vector<SweepRow>& rows) {
-  Json json = {{"rows", Json::array()}};
+  Json json = {{"split", options.split}, {"rows", Json::array()}};
   for (const SweepRow& row : rows) {
     Json entry = {{"slots", row.slots},
                   {"balancedness_mean", row.balancedness_mean},
@@ -164,6 +170,8 @@ void AddSweep(CLI::App& root, Command& command) {
   AddShapeOptions(app, options->frame);
   app.add_option("--window", options->window, "How windows become one load [sum]")
       ->type_name("sum|last|ema:A");
+  AddChoice(app, "--split", options->split,
+            "Tokens among replicas: equal shares, or by batch [equal]", {"equal", "batch"});
   AddCostOptions(app, options->costs);
   AddFormat(app, options->format);
   app.footer(
@@ -222,6 +230,7 @@ std::string SweepToTable(const SweepOptions& options, const Topology& smallest,
   }
   text += FormatTable(table, terminal);
   std::string note = "balancedness = mean / max GPU load; gap = above the proved lower bound.";
+  if (options.split == "batch") note += " The load is split exactly among replicas.";
   if (priced) {
     const SweepRow& best = *std::min_element(
         rows.begin(), rows.end(),

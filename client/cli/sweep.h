@@ -18,6 +18,7 @@ struct SweepOptions {
   ShapeOptions frame;
   std::string slots;  // A:B:STEP, A:B or A
   std::string window = "sum";
+  std::string split = "equal";                    // equal, batch
   CostOptions costs{.expert_bytes = 88'080'384};  // DeepSeek-V3: 44.04 M parameters in bf16
   Format format = Format::kTable;
 };

@@ -43,6 +43,13 @@ absl::StatusOr<Load> CombineWindows(std::span<const LoadWindow> windows, const W
   return CombineLoads(loads, DecayOf(rule));
 }
 
+std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRule& rule) {
+  if (rule.kind == WindowRule::Kind::kLast) windows = windows.last(1);
+  std::vector<Load> batches;
+  for (const LoadWindow& window : windows) batches.push_back(window.load);
+  return batches;
+}
+
 double StepsOfWindows(std::span<const LoadWindow> windows, const WindowRule& rule) {
   std::vector<double> steps;
   for (const LoadWindow& window : InForce(windows, rule)) {

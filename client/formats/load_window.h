@@ -41,6 +41,9 @@ absl::StatusOr<WindowRule> ParseWindowRule(std::string_view text);
 // One load from windows of one shape: the last alone, or as CombineLoads. errors: as CombineLoads.
 absl::StatusOr<Load> CombineWindows(std::span<const LoadWindow> windows, const WindowRule& rule);
 
+// The windows that such a load is made of, oldest first: batches of their own.
+std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRule& rule);
+
 // The number of steps that such a load stands for. windows: at least one.
 double StepsOfWindows(std::span<const LoadWindow> windows, const WindowRule& rule);
 

@@ -11,6 +11,7 @@
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/formats/load_file.h"
+#include "proto/wire/messages.h"
 
 #include <nlohmann/json.hpp>
 
@@ -260,6 +261,14 @@ absl::StatusOr<StepRecord> StepFrom(const Json& object, size_t index) {
   return step;
 }
 
+absl::StatusOr<SplitMode> SplitFrom(const std::string& name) {
+  for (const SplitMode split : {SplitMode::kEqual, SplitMode::kBatch}) {
+    if (name == wire::SplitName(split)) return split;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("split is \"", name, "\", expected \"equal\" or \"batch\""));
+}
+
 absl::StatusOr<RunReport> ReportFrom(const Json& json) {
   RunReport report;
   Fields fields(json, "report");
@@ -272,6 +281,8 @@ absl::StatusOr<RunReport> ReportFrom(const Json& json) {
   fields.Read("num_logical_experts", report.num_experts);
   fields.Read("num_slots", report.num_slots);
   fields.Read("transport", report.transport);
+  std::string split = wire::SplitName(SplitMode::kEqual);
+  if (json.is_object() && json.contains("split")) fields.Read("split", split);
   fields.Read("steps_asked", report.steps_asked);
   fields.Read("began_at", report.began_at);
   fields.Read("even_step_seconds", report.even_step_seconds);
@@ -286,6 +297,7 @@ absl::StatusOr<RunReport> ReportFrom(const Json& json) {
     return absl::InvalidArgumentError(
         absl::StrCat("format is \"", format, "\", expected \"", kRunFormat, "\""));
   }
+  EPLB_ASSIGN_OR_RETURN(report.split, SplitFrom(split));
   for (size_t i = 0; i < switches->size(); ++i) {
     EPLB_ASSIGN_OR_RETURN(SwitchRecord change, SwitchFrom((*switches)[i], i));
     report.switches.push_back(std::move(change));
@@ -330,6 +342,7 @@ std::string RunReportToJson(const RunReport& report) {
                {"num_logical_experts", report.num_experts},
                {"num_slots", report.num_slots},
                {"transport", report.transport},
+               {"split", wire::SplitName(report.split)},
                {"steps_asked", report.steps_asked},
                {"began_at", report.began_at},
                {"even_step_seconds", report.even_step_seconds},

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 
 #include "client/run_log/history.h"
+#include "placement/evaluate.h"
 #include "placement/load.h"
 #include "proto/wire/placement_json.h"
 
@@ -89,6 +90,8 @@ struct RunReport {
   int32_t num_experts = 0;
   int32_t num_slots = 0;
   std::string transport;
+  // How replicas shared tokens; with kBatch each step was one batch. In JSON "equal" or "batch".
+  SplitMode split = SplitMode::kEqual;
   int64_t steps_asked = 0;
   double began_at = 0;  // wall clock, seconds since 1970; 0: not known
   // Of a step whose GPUs have equal loads; one whose GPUs have not lasts that times the loads of

@@ -1,5 +1,6 @@
 #include "client/session/load_windows.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -60,6 +61,52 @@ absl::Status LoadWindows::Record(int32_t layer, std::span<const int64_t> counts)
   return absl::OkStatus();
 }
 
+absl::Status LoadWindows::RecordStepTime(double seconds) {
+  if (!(seconds >= 0 && seconds <= wire::kMaxStepSeconds)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step time is ", seconds, " s, expected 0..", wire::kMaxStepSeconds));
+  }
+  step_seconds_ += seconds;
+  return absl::OkStatus();
+}
+
+absl::Status LoadWindows::RecordSplit(int32_t layer, std::span<const int64_t> quotas,
+                                      const Topology& topology) {
+  if (layer < 0 || layer >= counts_.rows()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("quotas of layer ", layer, ", expected 0..", counts_.rows() - 1));
+  }
+  if (static_cast<int64_t>(quotas.size()) != topology.num_slots()) {
+    return absl::InvalidArgumentError(absl::StrCat("layer ", layer, ": ", quotas.size(),
+                                                   " quotas, the model has ", topology.num_slots(),
+                                                   " slots"));
+  }
+  const auto index = static_cast<size_t>(layer);
+  int64_t tokens = split_tokens_.empty() ? 0 : split_tokens_[index];
+  int64_t peak = 0;
+  std::vector<int64_t> gpu_tokens(static_cast<size_t>(topology.num_gpus()), 0);
+  for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
+    const int64_t quota = quotas[static_cast<size_t>(slot)];
+    if (quota < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", layer, " slot ", slot, ": quota ", quota, ", expected >= 0"));
+    }
+    if (quota > std::numeric_limits<int64_t>::max() - tokens) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", layer, " slot ", slot, ": the window's tokens exceed 2^63-1"));
+    }
+    tokens += quota;
+    int64_t& on_gpu = gpu_tokens[static_cast<size_t>(topology.GpuOf(SlotId{slot}).value)];
+    on_gpu += quota;
+    peak = std::max(peak, on_gpu);
+  }
+  split_tokens_.resize(layer_tokens_.size(), 0);
+  split_peaks_.resize(layer_tokens_.size(), 0);
+  split_tokens_[index] = tokens;
+  split_peaks_[index] += peak;
+  return absl::OkStatus();
+}
+
 std::optional<wire::LoadReport> LoadWindows::EndStep(int64_t step) {
   if ((step + 1) % report_every_ != 0) return std::nullopt;
   wire::LoadReport window{.first_step = first_step_,
@@ -67,7 +114,12 @@ std::optional<wire::LoadReport> LoadWindows::EndStep(int64_t step) {
                           .counts = counts_,
                           .version = version_,
                           .earlier = std::exchange(earlier_, {}),
-                          .parts_unknown = std::exchange(parts_unknown_, false)};
+                          .parts_unknown = std::exchange(parts_unknown_, false),
+                          .split_tokens = std::exchange(split_tokens_, {}),
+                          .split_peaks = std::exchange(split_peaks_, {})};
+  const auto num_steps = static_cast<double>(step - first_step_ + 1);
+  window.step_seconds =
+      std::min(std::exchange(step_seconds_, 0) / num_steps, wire::kMaxStepSeconds);
   earlier_counts_.resize(0, 0);
   earlier_bytes_ = 0;
   first_step_ = step + 1;

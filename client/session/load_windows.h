@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 
+#include "placement/topology.h"
 #include "proto/wire/messages.h"
 
 namespace eplb {
@@ -26,6 +27,16 @@ class LoadWindows {
   // layer out of range, wrong length, a negative count, a layer's sum above 2^63-1; nothing is
   // added then.
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
+
+  // Adds to the compute time of the current step. errors: InvalidArgument for a time that is not in
+  // 0..wire::kMaxStepSeconds; nothing is added then.
+  absl::Status RecordStepTime(double seconds);
+
+  // Adds a batch that was split exactly: the tokens of each slot [S] of the EP group. errors:
+  // InvalidArgument naming layer and slot: layer out of range, wrong length, a negative number, a
+  // layer's sum above 2^63-1; nothing is added then.
+  absl::Status RecordSplit(int32_t layer, std::span<const int64_t> quotas,
+                           const Topology& topology);
 
   // Ends a step; returns the window when it was its last one. REQUIRES: steps rise by one.
   std::optional<wire::LoadReport> EndStep(int64_t step);
@@ -52,6 +63,10 @@ class LoadWindows {
   int64_t earlier_bytes_ = 0;  // of earlier_ in a report
   bool parts_unknown_ = false;
   std::vector<int64_t> layer_tokens_;  // [L], sums of the rows
+  double step_seconds_ = 0;            // recorded in the window
+  // [L], of the window's batches that were split exactly; both empty while there are none.
+  std::vector<int64_t> split_tokens_;
+  std::vector<int64_t> split_peaks_;
 };
 
 // Finished windows that wait for the daemon, newest kept. Threads: the caller's lock.

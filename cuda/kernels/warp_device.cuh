@@ -1,4 +1,4 @@
-// The warp of the GPU as a machine of LaneTeam.
+// The warp of the GPU as a machine: of LaneTeam, and of routing by quota.
 #ifndef EPLB_CUDA_KERNELS_WARP_DEVICE_CUH_
 #define EPLB_CUDA_KERNELS_WARP_DEVICE_CUH_
 
@@ -8,6 +8,7 @@ namespace eplb::cuda {
 
 // REQUIRES: all 32 lanes run.
 struct Warp {
+  static constexpr int32_t kWidth = 32;
   static constexpr uint32_t kAll = 0xffffffff;
 
   __device__ static int32_t lane() { return static_cast<int32_t>(threadIdx.x % 32); }

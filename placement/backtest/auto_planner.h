@@ -60,6 +60,7 @@ struct AutoQuestion {
   Costs costs;
   BacktestOptions options;              // of a back-test that begins, and
   int64_t windows_since_decision = -1;  // with the fresh ones; -1: no decision was made yet
+  std::shared_ptr<const GpuSpeeds> speeds = nullptr;  // null: all equal
   bool now = false;
 };
 struct AutoOutcome {

@@ -188,19 +188,9 @@ bool Earns(const LearnedGate& gate, double predicted, double replicas, const Gai
 absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,
                                             const Placement& placement) {
   if (input.split == SplitMode::kEqual || input.recent.empty()) {
-    return EvaluateSplit(input.load, placement, input.split);
+    return EvaluateSplit(input.load, placement, input.split, input.speeds);
   }
-  Evaluation sum;
-  double balancedness = 0;
-  double peak_load = 0;
-  for (const Load& window : input.recent) {
-    EPLB_ASSIGN_OR_RETURN(sum, EvaluateSplit(window, placement, input.split));
-    balancedness += sum.mean_balancedness / static_cast<double>(input.recent.size());
-    peak_load = Finite(peak_load + sum.peak_load);
-  }
-  sum.mean_balancedness = balancedness;
-  sum.peak_load = peak_load;
-  return sum;
+  return EvaluateBatches(input.recent, placement, input.speeds);
 }
 
 absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input) {
@@ -208,8 +198,9 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
   EPLB_ASSIGN_OR_RETURN(const Evaluation after, EvaluateExpected(input, input.candidate));
   const double gain = before.peak_load > 0 ? Finite(1 - after.peak_load / before.peak_load) : 0;
   const std::string how_far =
-      absl::StrFormat("%.1f %% (balancedness %.3f -> %s)", 100 * std::abs(gain),
-                      before.mean_balancedness, AfterText(input, before, after));
+      absl::StrFormat("%.1f %% (balancedness %.3f -> %s%s)", 100 * std::abs(gain),
+                      before.mean_balancedness, AfterText(input, before, after),
+                      input.split == SplitMode::kBatch ? ", with exact splits" : "");
   RebalanceDecision decision;
   decision.balancedness_before = before.mean_balancedness;
   decision.balancedness_computed = after.mean_balancedness;

@@ -13,6 +13,7 @@
 #include "placement/decision/prediction.h"
 #include "placement/decision/track_record.h"
 #include "placement/evaluate.h"
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 
@@ -52,16 +53,17 @@ struct RebalanceInput {
   const Costs& costs;
   const TrackRecord& record;             // looked at when the costs are priced
   const LearnedGate* learned = nullptr;  // it decides in the place of the record's trials
-  // With kBatch peaks are those that exact splits leave: of each window of `recent`, summed, which
-  // `num_steps` then counts the steps of; of `load` as one batch where there is none.
+  const GpuSpeeds* speeds = nullptr;     // none: all equal; else GPU loads are tokens / speed
+  // With kBatch peaks are those that exact splits leave: of each window of `recent`, which sum to
+  // `load`, or of `load` as one batch where there is none.
   SplitMode split = SplitMode::kEqual;
   std::span<const Load> recent = {};
   // What earlier predictions turned out to be; without it what is computed on `load` is shown.
   const PredictionRecord* predictions = nullptr;
 };
 
-// The placement under what the input expects, as its job splits tokens: peaks summed and
-// balancedness averaged over the windows. errors: those of EvaluateSplit.
+// The placement under what the input expects, as its job splits tokens. errors: those of Evaluate
+// and EvaluateBatches.
 absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,
                                             const Placement& placement);
 

@@ -6,7 +6,7 @@
 
 #include "base/status_macros.h"
 #include "placement/decision/cost.h"
-#include "placement/evaluate.h"
+#include "placement/split/batch_split.h"
 
 namespace eplb {
 
@@ -32,17 +32,18 @@ double SavedTokens::WorstPerStep() const {
   return Finite((mean - 2 * std::sqrt(variance)) * windows / steps);
 }
 
-absl::Status TrackRecord::Observe(const Load& window, int64_t num_steps,
-                                  const Placement& incumbent) {
+absl::Status TrackRecord::Observe(const Load& window, int64_t num_steps, const Placement& incumbent,
+                                  SplitMode split, const GpuSpeeds* speeds) {
   Follow(incumbent);
   if (!start_.has_value()) start_ = incumbent;
   const auto steps = static_cast<double>(num_steps);
-  EPLB_ASSIGN_OR_RETURN(const Evaluation in_force, Evaluate(window, incumbent));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation in_force, EvaluateSplit(window, incumbent, split, speeds));
   for (Trial& trial : trials_) {
-    EPLB_ASSIGN_OR_RETURN(const Evaluation tried, Evaluate(window, trial.candidate));
+    EPLB_ASSIGN_OR_RETURN(const Evaluation tried,
+                          EvaluateSplit(window, trial.candidate, split, speeds));
     trial.saved.Add(in_force.peak_load - tried.peak_load, steps);
   }
-  EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, Evaluate(window, *start_));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, EvaluateSplit(window, *start_, split, speeds));
   const double saved = unmoved.peak_load - in_force.peak_load;
   incumbent_saved_.Add(saved, steps);
   start_tokens_ = Finite(start_tokens_ + unmoved.peak_load);

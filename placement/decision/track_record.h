@@ -8,6 +8,8 @@
 
 #include "absl/status/status.h"
 
+#include "placement/evaluate.h"
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 
@@ -43,9 +45,11 @@ class TrackRecord {
   static constexpr size_t kMaxTrials = 6;
 
   // A window passed while `incumbent` was in force; the first call says where the record begins.
-  // Another incumbent than in the call before ends all trials.
+  // Another incumbent than in the call before ends all trials. split: as the job's; with kBatch the
+  // window counts as one batch. speeds: as EvaluateOptions; tokens are then tokens / speed.
   // errors: InvalidArgument when load and incumbent differ in shape. cost: O(kMaxTrials * L * S).
-  absl::Status Observe(const Load& window, int64_t num_steps, const Placement& incumbent);
+  absl::Status Observe(const Load& window, int64_t num_steps, const Placement& incumbent,
+                       SplitMode split = SplitMode::kEqual, const GpuSpeeds* speeds = nullptr);
 
   // `candidate` was computed and not taken. A candidate that is the incumbent has nothing to try.
   void BeginTrial(const Placement& candidate, const Placement& incumbent);

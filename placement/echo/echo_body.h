@@ -2,11 +2,11 @@
 // batch's hot experts in spare slots, for this batch alone.
 //
 // Problem: every home slot has tokens, and GPUs have spare slots. A replica of an expert in a spare
-// slot of another GPU of the same NVLink domain takes a part of a home slot's tokens. Find the
-// fewest replicas with no GPU above a threshold T; homes never move.
+// slot of another GPU of the same NVLink domain takes a part of a home slot's tokens. Find few
+// replicas with no GPU above a threshold T; homes never move.
 // Theory: tokens never leave their domain, so no echo is below ceil(tokens / usable GPUs) of any
-// domain: the bound. With a receiver in every domain and spare slots enough, T = bound is reached
-// (the alias method); fewer replicas are needed the higher T is.
+// domain: the bound. With spare slots enough the bound is reached; the higher T is, the fewer
+// replicas are needed. To need the fewest is a packing problem, and hard.
 // Method: the goal is the mean of the fullest domain plus a tolerance. For a threshold, GPUs give
 // up what they have above it, those with least excess first, from their heaviest slot first, to the
 // GPU with the least room that takes all of it, else to the one with the most room. A replica ends

@@ -11,6 +11,7 @@
 #include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/migration_plan.h"
+#include "placement/split/batch_split.h"
 
 namespace eplb {
 namespace {
@@ -84,8 +85,9 @@ absl::StatusOr<int64_t> TransfersOf(std::span<const Placement> placements) {
   return transfers;
 }
 
-absl::Status AddStep(const Load& load, const Placement& placement, RunSeries& series) {
-  EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(load, placement));
+absl::Status AddStep(const Load& load, const Placement& placement, SplitMode split,
+                     RunSeries& series) {
+  EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateSplit(load, placement, split));
   series.balancedness.push_back(evaluation.mean_balancedness);
   const double mean =
       evaluation.gpu_loads.sum() / static_cast<double>(placement.topology().num_gpus());
@@ -119,21 +121,30 @@ double MeanOf(std::span<const double> series, const std::vector<bool>& included)
 }
 
 absl::StatusOr<double> MeasuredBalancedness(std::span<const Load> step_loads,
-                                            std::span<const RunPlacement> placements, int64_t first,
-                                            int64_t last) {
+                                            std::span<const RunPlacement> placements,
+                                            const StepSpan& steps, SplitMode split) {
   EPLB_RETURN_IF_ERROR(CheckOrder(placements, static_cast<int64_t>(step_loads.size())));
   const Topology& topology = placements.front().placement.topology();
   RealMatrix gpu_loads = RealMatrix::Zero(topology.num_layers(), topology.num_gpus());
+  std::vector<double> peaks(split == SplitMode::kBatch ? gpu_loads.rows() : 0, 0.0);
   for (size_t i = 0; i < placements.size(); ++i) {
-    const int64_t begin = std::max(first, placements[i].step);
+    const int64_t begin = std::max(steps.first, placements[i].step);
     const int64_t end =
-        i + 1 < placements.size() ? std::min(last, placements[i + 1].step - 1) : last;
+        i + 1 < placements.size() ? std::min(steps.last, placements[i + 1].step - 1) : steps.last;
     if (begin > end) continue;
     EPLB_ASSIGN_OR_RETURN(const Load load, SumLoads(step_loads, begin, end));
-    EPLB_ASSIGN_OR_RETURN(const Evaluation part, Evaluate(load, placements[i].placement));
+    if (split == SplitMode::kEqual) {
+      EPLB_ASSIGN_OR_RETURN(const Evaluation part, Evaluate(load, placements[i].placement));
+      gpu_loads += part.gpu_loads;
+      continue;
+    }
+    const auto batches =
+        step_loads.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin + 1));
+    EPLB_ASSIGN_OR_RETURN(const Evaluation part, EvaluateBatches(batches, placements[i].placement));
     gpu_loads += part.gpu_loads;
+    for (size_t layer = 0; layer < peaks.size(); ++layer) peaks[layer] += part.max_gpu_load[layer];
   }
-  return EvaluateGpuLoads(std::move(gpu_loads), topology.num_gpus()).mean_balancedness;
+  return EvaluateGpuLoads(std::move(gpu_loads), topology.num_gpus(), peaks).mean_balancedness;
 }
 
 double MeanFrom(std::span<const double> series, int64_t first) {
@@ -143,34 +154,69 @@ double MeanFrom(std::span<const double> series, int64_t first) {
   return std::accumulate(tail.begin(), tail.end(), 0.0) / static_cast<double>(tail.size());
 }
 
+namespace {
+
+// A placement that is decided anew for each window of steps, on that very window.
+class Hindsight {
+ public:
+  Hindsight(std::span<const Load> step_loads, const Topology& topology, int64_t window_steps)
+      : step_loads_(step_loads),
+        topology_(topology),
+        window_steps_(window_steps),
+        placement_(Placement::Static(topology)) {}
+
+  // Adds a step to `series`, after deciding where a window begins with it.
+  absl::Status Add(int64_t step, const Policy& policy, SplitMode split, RunSeries& series) {
+    if (step % window_steps_ == 0) EPLB_RETURN_IF_ERROR(Decide(step, policy, split, series));
+    return AddStep(step_loads_[static_cast<size_t>(step)], placement_, split, series);
+  }
+
+ private:
+  absl::Status Decide(int64_t step, const Policy& policy, SplitMode split, RunSeries& series) {
+    const int64_t last = std::min(step + window_steps_, std::ssize(step_loads_)) - 1;
+    EPLB_ASSIGN_OR_RETURN(const Load window, SumLoads(step_loads_, step, last));
+    PolicyInput input{.load = window, .topology = topology_};
+    if (split == SplitMode::kBatch) {
+      input.previous = &placement_;
+      input.split = split;
+      input.recent =
+          step_loads_.subspan(static_cast<size_t>(step), static_cast<size_t>(last - step + 1));
+    }
+    EPLB_ASSIGN_OR_RETURN(const Placement best, policy.Solve(input));
+    EPLB_ASSIGN_OR_RETURN(Placement next, Align(placement_, best));
+    EPLB_ASSIGN_OR_RETURN(const MoveSummary moves, SummariseMoves(placement_, next));
+    series.transfers += moves.transfers;
+    placement_ = std::move(next);
+    return absl::OkStatus();
+  }
+
+  const std::span<const Load> step_loads_;
+  const Topology& topology_;
+  const int64_t window_steps_;
+  Placement placement_;
+};
+
+}  // namespace
+
 absl::StatusOr<RunFigures> EvaluateRun(std::span<const Load> step_loads,
                                        std::span<const RunPlacement> placements,
-                                       const Policy& policy, int64_t window_steps) {
+                                       const RunReviewOptions& options) {
   const auto num_steps = static_cast<int64_t>(step_loads.size());
-  if (window_steps < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("a window has ", window_steps, " steps"));
+  if (options.window_steps < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a window has ", options.window_steps, " steps"));
   }
   EPLB_RETURN_IF_ERROR(CheckOrder(placements, num_steps));
   EPLB_ASSIGN_OR_RETURN(const std::vector<Placement> solved,
-                        PolicyPlacements(step_loads, placements, policy));
+                        PolicyPlacements(step_loads, placements, options.policy));
   const Topology& topology = placements.front().placement.topology();
   const Placement unmoved = Placement::Static(topology);
-  Placement hindsight = unmoved;
+  Hindsight hindsight(step_loads, topology, options.window_steps);
+  Hindsight hindsight_split(step_loads, topology, options.window_steps);
   RunFigures figures;
   EPLB_ASSIGN_OR_RETURN(figures.policy.transfers, TransfersOf(solved));
   size_t current = 0;
   for (int64_t step = 0; step < num_steps; ++step) {
-    if (step % window_steps == 0) {
-      EPLB_ASSIGN_OR_RETURN(
-          const Load window,
-          SumLoads(step_loads, step, std::min(step + window_steps, num_steps) - 1));
-      EPLB_ASSIGN_OR_RETURN(const Placement best,
-                            policy.Solve({.load = window, .topology = topology}));
-      EPLB_ASSIGN_OR_RETURN(Placement next, Align(hindsight, best));
-      EPLB_ASSIGN_OR_RETURN(const MoveSummary moves, SummariseMoves(hindsight, next));
-      figures.hindsight.transfers += moves.transfers;
-      hindsight = std::move(next);
-    }
     for (; current + 1 < placements.size() && placements[current + 1].step <= step; ++current) {
       EPLB_ASSIGN_OR_RETURN(
           const MoveSummary moves,
@@ -179,11 +225,18 @@ absl::StatusOr<RunFigures> EvaluateRun(std::span<const Load> step_loads,
     }
     if (current > 0 && figures.first_switch_step < 0) figures.first_switch_step = step;
     const Load& load = step_loads[static_cast<size_t>(step)];
-    EPLB_RETURN_IF_ERROR(AddStep(load, placements[current].placement, figures.run));
-    EPLB_RETURN_IF_ERROR(AddStep(load, unmoved, figures.unmoved));
-    EPLB_RETURN_IF_ERROR(AddStep(load, solved[current], figures.policy));
-    EPLB_RETURN_IF_ERROR(AddStep(load, hindsight, figures.hindsight));
+    const Placement& ran = placements[current].placement;
+    constexpr SplitMode kEqual = SplitMode::kEqual;
+    EPLB_RETURN_IF_ERROR(AddStep(load, ran, options.split, figures.run));
+    EPLB_RETURN_IF_ERROR(AddStep(load, unmoved, kEqual, figures.unmoved));
+    EPLB_RETURN_IF_ERROR(AddStep(load, solved[current], kEqual, figures.policy));
+    EPLB_RETURN_IF_ERROR(hindsight.Add(step, options.policy, kEqual, figures.hindsight));
+    if (options.split == kEqual) continue;
+    EPLB_RETURN_IF_ERROR(AddStep(load, ran, kEqual, figures.equal_shares));
+    EPLB_RETURN_IF_ERROR(hindsight_split.Add(step, *options.hindsight_split, options.split,
+                                             figures.hindsight_split));
   }
+  figures.equal_shares.transfers = figures.run.transfers;
   return figures;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "placement/policy.h"
@@ -35,23 +36,36 @@ struct RunSeries {
 };
 
 struct RunFigures {
-  RunSeries run;        // under the run's own placements
-  RunSeries unmoved;    // under the static layout
-  RunSeries policy;     // under the policy's placements, decided on the same windows, in force from
-                        // the same steps
-  RunSeries hindsight;  // under the policy's placement for each window of steps, decided on that
-                        // very window
+  RunSeries run;      // under the run's own placements, as it split its tokens
+  RunSeries unmoved;  // under the static layout, in equal shares
+  RunSeries policy;   // under the policy's placements, decided on the same windows, in force from
+                      // the same steps, in equal shares
+  // Under the policy's placement for each window of steps, decided on that very window, in equal
+  // shares.
+  RunSeries hindsight;
+  // Of a run that split each step exactly; else empty: under its own placements in equal shares,
+  // and under those of `hindsight_split` for each window with each step split exactly.
+  RunSeries equal_shares;
+  RunSeries hindsight_split;
   int64_t first_switch_step =
       -1;  // first step under a second placement; -1: the run never switched
 };
 
+struct RunReviewOptions {
+  const Policy& policy;
+  int64_t window_steps = 1;  // of what is decided in hindsight, >= 1
+  // How the run split its tokens; with kBatch each step was one batch.
+  SplitMode split = SplitMode::kEqual;
+  const Policy* hindsight_split = nullptr;  // not null with kBatch; it is given a window's steps
+};
+
 // step_loads: the load of step i at [i], beginning with step 0. placements: by rising step, the
 // first at step 0. The layers that a switch changed are the layers that the policy's series
-// replaces there. window_steps: of `hindsight`, >= 1. errors: InvalidArgument when placements are
-// not in order, a decision lies outside the run, or shapes differ; what the policy refuses.
+// replaces there. errors: InvalidArgument when placements are not in order, a decision lies outside
+// the run, or shapes differ; what a policy refuses.
 absl::StatusOr<RunFigures> EvaluateRun(std::span<const Load> step_loads,
                                        std::span<const RunPlacement> placements,
-                                       const Policy& policy, int64_t window_steps);
+                                       const RunReviewOptions& options);
 
 // Mean of series[first..]; 1 when there is nothing.
 double MeanFrom(std::span<const double> series, int64_t first);
@@ -59,11 +73,19 @@ double MeanFrom(std::span<const double> series, int64_t first);
 // Mean of those values of `series` whose `included` is true; 1 when there is none. Same lengths.
 double MeanOf(std::span<const double> series, const std::vector<bool>& included);
 
-// Balancedness (mean over layers with load) of the loads that each GPU got in steps [first, last],
-// under the placements that they ran under. 1 when there is no load. errors: as EvaluateRun.
+// Steps [first, last].
+struct StepSpan {
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
+// Balancedness (mean over layers with load) of the loads that each GPU got in these steps, under
+// the placements that they ran under: of the summed loads in equal shares, or with kBatch against
+// the fullest GPU of each step. 1 when there is no load. errors: as EvaluateRun.
 absl::StatusOr<double> MeasuredBalancedness(std::span<const Load> step_loads,
-                                            std::span<const RunPlacement> placements, int64_t first,
-                                            int64_t last);
+                                            std::span<const RunPlacement> placements,
+                                            const StepSpan& steps,
+                                            SplitMode split = SplitMode::kEqual);
 
 // The sum of the loads of steps [first, last]; both within the run.
 absl::StatusOr<Load> SumLoads(std::span<const Load> step_loads, int64_t first, int64_t last);

@@ -15,6 +15,12 @@ constexpr double kPower = 1;
 // none does. No single one wins on all loads.
 constexpr double kMostOfMean[] = {0, 0.9, 0.7, 0.5};
 
+// What a step of relief must take from the score beyond its price, and what it looks at. A step
+// that wins less fits the windows seen and not the next.
+constexpr double kLeastRelief = 0.003;
+constexpr size_t kHotTried = 2;
+constexpr size_t kSlotsTried = 8;
+
 bool IsUnwanted(const std::atomic<bool>* abandoned) {
   return abandoned != nullptr && abandoned->load(std::memory_order_relaxed);
 }
@@ -41,14 +47,93 @@ class SplitContest {
     best_score_ = score;
   }
 
+  // Gives the experts that fill the tight GPUs of the worst batch one more replica elsewhere, in
+  // place of a replica that this batch misses least. False when no such step wins.
+  bool Relieve() {
+    const SplitPeaks::Worst worst = peaks_.WorstOf(best_);
+    if (worst.ratio <= 1) return false;
+    const std::vector<double>& load = choice_.batches[worst.batch];
+    FindHolders();
+    const std::vector<int32_t> hot = Heaviest(load, worst.tight);
+    const std::vector<int32_t> slots = LeastMissed(load, worst.tight);
+    const std::vector<int32_t> from = best_;
+    const double before = best_score_;
+    best_score_ -= kLeastRelief;
+    for (const int32_t expert : hot) {
+      for (const int32_t slot : slots) {
+        if (IsOn(gpu_of_[static_cast<size_t>(slot)], expert)) continue;
+        std::vector<int32_t> layout = from;
+        layout[static_cast<size_t>(slot)] = expert;
+        Offer(layout);
+      }
+    }
+    if (best_ != from) return true;
+    best_score_ = before;
+    return false;
+  }
+
   std::vector<int32_t> TakeBest() { return std::move(best_); }
 
  private:
+  void FindHolders() {
+    gpu_of_.clear();
+    for (int32_t gpu = 0; gpu < domain_.num_gpus(); ++gpu) {
+      gpu_of_.insert(gpu_of_.end(), static_cast<size_t>(domain_.slots[static_cast<size_t>(gpu)]),
+                     gpu);
+    }
+    holders_.assign(domain_.load.size(), {});
+    for (size_t slot = 0; slot < best_.size(); ++slot) {
+      holders_[static_cast<size_t>(best_[slot])].push_back(gpu_of_[slot]);
+    }
+  }
+
+  bool IsOn(int32_t gpu, int32_t expert) const {
+    const std::vector<int32_t>& gpus = holders_[static_cast<size_t>(expert)];
+    return std::find(gpus.begin(), gpus.end(), gpu) != gpus.end();
+  }
+
+  // The experts that only tight GPUs hold, those with most tokens.
+  std::vector<int32_t> Heaviest(const std::vector<double>& load,
+                                const std::vector<bool>& tight) const {
+    std::vector<int32_t> experts;
+    for (size_t expert = 0; expert < holders_.size(); ++expert) {
+      const std::vector<int32_t>& gpus = holders_[expert];
+      const bool within = std::all_of(gpus.begin(), gpus.end(), [&](int32_t gpu) {
+        return tight[static_cast<size_t>(gpu)];
+      });
+      if (within && load[expert] > 0) experts.push_back(static_cast<int32_t>(expert));
+    }
+    std::stable_sort(experts.begin(), experts.end(), [&](int32_t a, int32_t b) {
+      return load[static_cast<size_t>(a)] > load[static_cast<size_t>(b)];
+    });
+    experts.resize(std::min(experts.size(), kHotTried));
+    return experts;
+  }
+
+  // Slots with replicas off the tight GPUs, those of experts with fewest tokens per replica.
+  std::vector<int32_t> LeastMissed(const std::vector<double>& load,
+                                   const std::vector<bool>& tight) const {
+    std::vector<std::pair<double, int32_t>> slots;
+    for (size_t slot = 0; slot < best_.size(); ++slot) {
+      const auto expert = static_cast<size_t>(best_[slot]);
+      if (tight[static_cast<size_t>(gpu_of_[slot])] || holders_[expert].size() < 2) continue;
+      slots.emplace_back(load[expert] / static_cast<double>(holders_[expert].size()),
+                         static_cast<int32_t>(slot));
+    }
+    std::sort(slots.begin(), slots.end());
+    slots.resize(std::min(slots.size(), kSlotsTried));
+    std::vector<int32_t> indices;
+    for (const auto& [tokens, slot] : slots) indices.push_back(slot);
+    return indices;
+  }
+
   const Domain& domain_;
   const SplitChoice& choice_;
   SplitPeaks peaks_;
   std::vector<int32_t> best_;
   double best_score_;
+  std::vector<int32_t> gpu_of_;                // [S]
+  std::vector<std::vector<int32_t>> holders_;  // [n], of the best layout
 };
 
 }  // namespace
@@ -70,6 +155,9 @@ std::vector<int32_t> ChooseForSplit(const Domain& domain, const SplitChoice& cho
   for (const double most_of_mean : kMostOfMean) {
     if (IsUnwanted(choice.abandoned)) break;
     contest.Offer(MakeOutletRing(domain, most_of_mean));
+  }
+  for (int32_t i = 0; i < choice.most_swaps && !IsUnwanted(choice.abandoned); ++i) {
+    if (!contest.Relieve()) break;
   }
   return contest.TakeBest();
 }

@@ -12,16 +12,18 @@ namespace {
 constexpr int64_t kBatchTokens = int64_t{1} << 30;
 
 struct Batch {
+  size_t index = 0;             // of the load that it was made of
   std::vector<int64_t> counts;  // [n]
   double mean = 0;              // tokens / speed of all GPUs
 };
 
 std::vector<Batch> BatchesOf(std::span<const std::vector<double>> loads, double total_speed) {
   std::vector<Batch> batches;
-  for (const std::vector<double>& load : loads) {
+  for (size_t i = 0; i < loads.size(); ++i) {
+    const std::vector<double>& load = loads[i];
     const double total = std::accumulate(load.begin(), load.end(), 0.0);
     if (!(total > 0) || !std::isfinite(total)) continue;
-    Batch batch;
+    Batch batch{.index = i};
     for (const double tokens : load) {
       batch.counts.push_back(std::llround(tokens / total * static_cast<double>(kBatchTokens)));
     }
@@ -50,6 +52,7 @@ class SplitPeaks::Solver {
  public:
   virtual ~Solver() = default;
   virtual double MeanOf(std::span<const int32_t> layout, double power) = 0;
+  virtual Worst WorstOf(std::span<const int32_t> layout) = 0;
 };
 
 // For up to 64 * kWords GPUs.
@@ -78,6 +81,30 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
 
   double MeanOf(std::span<const int32_t> layout, double power) override {
     if (batches_.empty()) return 1;
+    double sum = 0;
+    ForEachPeak(layout, [&](const Batch& /*batch*/, double ratio, const GpuSet<kWords>& /*tight*/) {
+      sum += std::pow(ratio, power);
+    });
+    return sum / static_cast<double>(batches_.size());
+  }
+
+  Worst WorstOf(std::span<const int32_t> layout) override {
+    Worst worst{.tight = std::vector<bool>(domain_.slots.size(), false)};
+    ForEachPeak(layout, [&](const Batch& batch, double ratio, const GpuSet<kWords>& tight) {
+      if (ratio <= worst.ratio) return;
+      worst.batch = batch.index;
+      worst.ratio = ratio;
+      for (int32_t gpu = 0; gpu < domain_.num_gpus(); ++gpu) {
+        worst.tight[static_cast<size_t>(gpu)] = tight.Has(gpu);
+      }
+    });
+    return worst;
+  }
+
+ private:
+  // Calls with every batch, its least maximum / mean GPU load, >= 1, and the tight GPUs.
+  template <class Visit>
+  void ForEachPeak(std::span<const int32_t> layout, const Visit& visit) {
     const SplitLayer layer = Build(layout);
     SplitBody<kWords, OneThread> body(layer,
                                       {.part_tokens = part_tokens_.data(),
@@ -93,16 +120,14 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
                                        .path_part = path_part_.data()},
                                       OneThread());
     body.FindHolders();
-    double sum = 0;
     for (const Batch& batch : batches_) {
-      const SplitPeak peak = body.FindPeak(batch.counts.data()).peak;
-      const double load = static_cast<double>(peak.tokens) / static_cast<double>(peak.speed);
-      sum += std::pow(std::max(1.0, load / batch.mean), power);
+      const LeastPeak<kWords> least = body.FindPeak(batch.counts.data());
+      const double load =
+          static_cast<double>(least.peak.tokens) / static_cast<double>(least.peak.speed);
+      visit(batch, std::max(1.0, load / batch.mean), least.tight);
     }
-    return sum / static_cast<double>(batches_.size());
   }
 
- private:
   // The tables of a layout; of a slot only what WriteQuotas needs is missing.
   SplitLayer Build(std::span<const int32_t> layout) {
     replicas_by_expert_.assign(domain_.load.size() + 1, 0);
@@ -211,6 +236,10 @@ SplitPeaks::~SplitPeaks() = default;
 
 double SplitPeaks::MeanOf(std::span<const int32_t> layout, double power) {
   return solver_->MeanOf(layout, power);
+}
+
+SplitPeaks::Worst SplitPeaks::WorstOf(std::span<const int32_t> layout) {
+  return solver_->WorstOf(layout);
 }
 
 }  // namespace eplb

@@ -26,6 +26,15 @@ class SplitPeaks {
   // layout: [S], experts by slot, GPU by GPU. cost: O(S + n) and a flow for each batch.
   double MeanOf(std::span<const int32_t> layout, double power);
 
+  struct Worst {
+    size_t batch = 0;         // index of the batch with the largest ratio
+    double ratio = 1;         // its least maximum / mean GPU load
+    std::vector<bool> tight;  // [m], GPUs whose own experts alone reach that maximum
+  };
+  // Of a layout, the first of equal batches; none has load: ratio 1 and no tight GPU. cost: as
+  // MeanOf.
+  Worst WorstOf(std::span<const int32_t> layout);
+
  private:
   class Solver;
   template <int kWords>

@@ -69,6 +69,14 @@ class BatchSplitter {
 absl::StatusOr<Evaluation> EvaluateBatch(const Load& batch, const Placement& placement,
                                          const GpuSpeeds* speeds = nullptr);
 
+// Several batches, each split exactly: gpu_loads are summed over the batches, and max_gpu_load is
+// the sum of the batches' own fullest GPUs, which is what their steps wait for; balancedness is the
+// mean of the one / the other. errors: InvalidArgument without a batch; those of EvaluateBatch.
+// cost: its for each batch.
+absl::StatusOr<Evaluation> EvaluateBatches(std::span<const Load> batches,
+                                           const Placement& placement,
+                                           const GpuSpeeds* speeds = nullptr);
+
 // Evaluate with equal shares, or EvaluateBatch with `load` as one batch. errors and cost: theirs.
 absl::StatusOr<Evaluation> EvaluateSplit(const Load& load, const Placement& placement,
                                          SplitMode split, const GpuSpeeds* speeds = nullptr);

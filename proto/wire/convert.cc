@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -65,6 +66,7 @@ void HelloToProto(const Hello& hello, v1::Hello* out) {
   out->set_run_number(static_cast<uint64_t>(hello.run_number));
   out->set_take_over(hello.take_over);
   ToProto(hello.memory, out->mutable_memory());
+  out->set_split(hello.split == SplitMode::kBatch ? v1::Hello::BATCH : v1::Hello::EQUAL);
 }
 
 // 0 is what a peer says that does not know the field.
@@ -117,6 +119,11 @@ absl::StatusOr<UpMessage> HelloFromProto(const v1::Hello& in) {
         absl::StrCat("reduce is ", static_cast<int>(in.reduce()), ", expected RANK or ROOT"));
   }
   hello.reduce = in.reduce() == v1::Hello::ROOT ? Reduce::kRoot : Reduce::kRank;
+  if (in.split() != v1::Hello::EQUAL && in.split() != v1::Hello::BATCH) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("split is ", static_cast<int>(in.split()), ", expected EQUAL or BATCH"));
+  }
+  hello.split = in.split() == v1::Hello::BATCH ? SplitMode::kBatch : SplitMode::kEqual;
   return hello;
 }
 
@@ -477,6 +484,24 @@ absl::Status TakeParts(CountShape shape, v1::LoadReport& in, LoadReport* report)
   return absl::OkStatus();
 }
 
+absl::Status TakeSplit(const v1::LoadReport& in, LoadReport* report) {
+  for (const auto& [name, from, to] :
+       {std::tuple{"split_tokens", &in.split_tokens(), &report->split_tokens},
+        std::tuple{"split_peaks", &in.split_peaks(), &report->split_peaks}}) {
+    const auto layers = static_cast<uint32_t>(from->size());
+    if (layers != 0 && layers != in.num_layers()) {
+      return absl::InvalidArgumentError(absl::StrCat("load report: ", name, " has ", layers,
+                                                     " numbers, expected 0 or ", in.num_layers()));
+    }
+    to->reserve(layers);
+    for (const uint64_t tokens : *from) {
+      EPLB_ASSIGN_OR_RETURN(const int64_t number, GetCount(name, tokens));
+      to->push_back(number);
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void LoadReportToProto(const LoadReport& report, v1::LoadReport* out) {
@@ -497,6 +522,9 @@ void LoadReportToProto(const LoadReport& report, v1::LoadReport* out) {
     SetCounts(part, to);
   }
   out->set_parts_unknown(report.parts_unknown);
+  out->set_step_seconds(report.step_seconds);
+  out->mutable_split_tokens()->Assign(report.split_tokens.begin(), report.split_tokens.end());
+  out->mutable_split_peaks()->Assign(report.split_peaks.begin(), report.split_peaks.end());
 }
 
 absl::StatusOr<UpMessage> LoadReportFromProto(v1::LoadReport& in) {
@@ -506,6 +534,11 @@ absl::StatusOr<UpMessage> LoadReportFromProto(v1::LoadReport& in) {
   EPLB_ASSIGN_OR_RETURN(report.last_step, GetCount("last_step", in.last_step()));
   EPLB_ASSIGN_OR_RETURN(report.dropped_steps, GetCount("dropped_steps", in.dropped_steps()));
   EPLB_ASSIGN_OR_RETURN(report.version, GetCount("version", in.version()));
+  report.step_seconds = in.step_seconds();
+  if (!(report.step_seconds >= 0 && report.step_seconds <= kMaxStepSeconds)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "load report: step_seconds is ", report.step_seconds, ", expected 0..", kMaxStepSeconds));
+  }
   if (report.last_step < report.first_step) {
     return absl::InvalidArgumentError(absl::StrCat("load report covers steps ", report.first_step,
                                                    "..", report.last_step,
@@ -520,6 +553,7 @@ absl::StatusOr<UpMessage> LoadReportFromProto(v1::LoadReport& in) {
   }
   EPLB_RETURN_IF_ERROR(TakeCounts("load report", shape, in, &report));
   EPLB_RETURN_IF_ERROR(TakeParts(shape, in, &report));
+  EPLB_RETURN_IF_ERROR(TakeSplit(in, &report));
   return report;
 }
 

@@ -291,6 +291,7 @@ void ToProto(const JobMemory& memory, v1::JobMemory* out) {
   out->set_report_seconds(memory.report_seconds);
   out->set_gap_seconds(memory.gap_seconds);
   out->set_next_version(static_cast<uint64_t>(memory.next_version));
+  out->set_slow_gpus(memory.slow_gpus);
 }
 
 absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& in) {
@@ -311,6 +312,10 @@ absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& in) {
   memory.pause_reason = Clipped(in.pause_reason());
   EPLB_ASSIGN_OR_RETURN(memory.settings, FromProto(in.settings()));
   memory.quarantine = Clipped(in.quarantine());
+  if (!ParseSpeeds(in.slow_gpus()).ok()) {
+    return absl::InvalidArgumentError("slow_gpus is not a list of GPUs and speeds");
+  }
+  memory.slow_gpus = in.slow_gpus();
   if (in.has_last_decision_step()) {
     EPLB_ASSIGN_OR_RETURN(memory.last_decision_step,
                           GetCount("last_decision_step", in.last_decision_step()));

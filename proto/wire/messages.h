@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 
 #include "placement/digest.h"
+#include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "proto/wire/settings.h"
@@ -43,8 +44,9 @@ inline constexpr int64_t kMaxReportBytes = kMaxSlotsOfAllLayers * int64_t{sizeof
 inline constexpr int64_t kMaxPlacementBytes = kMaxSlotsOfAllLayers * 6 + kMaxLayers * 24;
 static_assert(kMaxPlacementBytes <= kMaxReportBytes);
 
-// All else in a message: names, numbers, sentences, a job's memory, the numbers of model layers.
-inline constexpr int64_t kMaxRestBytes = int64_t{1} << 20;
+// All else in a message: names, numbers, sentences, a job's memory, the numbers of model layers,
+// and for each layer two numbers of its splits, of 9 bytes each.
+inline constexpr int64_t kMaxRestBytes = (int64_t{1} << 20) + kMaxLayers * 18;
 inline constexpr int64_t kMaxMessageBytes = kMaxReportBytes + kMaxRestBytes;
 
 // The layers of a proposal.
@@ -142,6 +144,7 @@ struct JobMemory {
   double report_seconds = 0;
   double gap_seconds = 0;
   int64_t next_version = 0;
+  std::string slow_gpus = {};  // as ParseSpeeds
 
   friend bool operator==(const JobMemory&, const JobMemory&) = default;
 };
@@ -160,6 +163,11 @@ std::string MemoryBytes(const JobMemory& memory);
 absl::StatusOr<JobMemory> MemoryFromBytes(const std::string& bytes);
 
 enum class Reduce { kRank, kRoot };
+
+// "equal", "batch": as clients and operators read it.
+constexpr const char* SplitName(SplitMode split) {
+  return split == SplitMode::kBatch ? "batch" : "equal";
+}
 
 struct TransportInfo {
   struct Setting {
@@ -209,6 +217,7 @@ struct Hello {
   int64_t run_number = 0;  // 0: no daemon has numbered this run yet
   bool take_over = false;
   CarriedMemory memory = {};
+  SplitMode split = SplitMode::kEqual;
 };
 
 // Counts as they came: little-endian u32, row by row.
@@ -235,10 +244,14 @@ struct LoadReport {
   LoadMatrix counts;  // [L, E], every cell >= 0; empty when they are packed
   int64_t dropped_steps = 0;
   PackedCounts packed;
-  int64_t version = 0;                 // of the placement that the last steps ran under
-  std::vector<LoadPart> earlier = {};  // the steps before, rising; in most windows none
-  bool parts_unknown = false;          // more than kMaxLoadParts: `earlier` is empty
+  int64_t version = 0;                     // of the placement that the last steps ran under
+  std::vector<LoadPart> earlier = {};      // the steps before, rising; in most windows none
+  bool parts_unknown = false;              // more than kMaxLoadParts: `earlier` is empty
+  std::vector<int64_t> split_tokens = {};  // [L] or empty
+  std::vector<int64_t> split_peaks = {};   // likewise
+  double step_seconds = 0;  // mean compute time of this rank's steps; 0: not recorded
 };
+inline constexpr double kMaxStepSeconds = 1e6;
 
 struct Prepared {
   int64_t version = 0;

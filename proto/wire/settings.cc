@@ -1,6 +1,7 @@
 #include "proto/wire/settings.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -19,6 +20,7 @@ namespace {
 constexpr size_t kMaxStepsText = 39;  // two numbers of 19 digits
 constexpr int64_t kMaxSteps = std::numeric_limits<int32_t>::max();
 constexpr char kNever[] = "never";
+constexpr char kNone[] = "none";
 
 bool ReadStep(std::string_view text, int64_t* step) {
   return !text.empty() && absl::ascii_isdigit(static_cast<unsigned char>(text.front())) &&
@@ -49,6 +51,34 @@ void SetGiven(const Scalar& value, SettingsPatch* patch) {
 
 using S = Settings;
 using P = SettingsPatch;
+
+// The words of a setting that is one of a few values.
+template <class Value>
+struct Word {
+  std::string_view word;
+  Value value;
+};
+constexpr Word<std::optional<Hierarchy>> kHierarchies[] = {{"auto", std::nullopt},
+                                                           {"strict", Hierarchy::kStrict},
+                                                           {"soft", Hierarchy::kSoft},
+                                                           {"none", Hierarchy::kNone}};
+constexpr Word<SpeedMode> kSpeedModes[] = {
+    {"off", SpeedMode::kOff}, {"observe", SpeedMode::kObserve}, {"apply", SpeedMode::kApply}};
+
+template <class Value, size_t kCount>
+std::string_view WordOf(const Word<Value> (&words)[kCount], const Value& value) {
+  const auto found = std::find_if(std::begin(words), std::end(words),
+                                  [&value](const auto& one) { return one.value == value; });
+  return found->word;  // the table has every value
+}
+// REQUIRES: one of the words.
+template <class Value, size_t kCount>
+Value ValueOf(const Word<Value> (&words)[kCount], const Scalar& word) {
+  const auto found = std::find_if(std::begin(words), std::end(words), [&word](const auto& one) {
+    return one.word == std::get<std::string>(word);
+  });
+  return found->value;
+}
 
 constexpr SettingRow kRows[] = {
     {"name", "policy", "name", PolicyRange{}, "The algorithm that computes placements.",
@@ -84,9 +114,34 @@ constexpr SettingRow kRows[] = {
     {"layers_per_chunk", "migration", "layers_per_chunk", IntegerRange{1, 1 << 20},
      "Most layers that one boundary of the training switches together.", &Get<&S::layers_per_chunk>,
      &Set<&S::layers_per_chunk>, &GetGiven<&P::layers_per_chunk>, &SetGiven<&P::layers_per_chunk>},
+    {"hierarchy", "policy", "hierarchy", WordRange{"auto", "strict", "soft", "none"},
+     "Ties of replicas to nodes: strict keeps an expert group on a node, soft only its primaries; "
+     "auto: the policy's rule.",
+     [](const S& s) -> Scalar { return std::string(WordOf(kHierarchies, s.hierarchy)); },
+     [](const Scalar& v, S* s) { s->hierarchy = ValueOf(kHierarchies, v); },
+     &GetGiven<&P::hierarchy>, &SetGiven<&P::hierarchy>},
+    {"gpu_speeds", "policy", "gpu_speeds", WordRange{"off", "observe", "apply"},
+     "GPU speeds from the ranks' step times: observe shows slow GPUs, apply also plans less load "
+     "for them.",
+     [](const S& s) -> Scalar { return std::string(WordOf(kSpeedModes, s.gpu_speeds)); },
+     [](const Scalar& v, S* s) { s->gpu_speeds = ValueOf(kSpeedModes, v); },
+     &GetGiven<&P::gpu_speeds>, &SetGiven<&P::gpu_speeds>},
+    {"stated_speeds", "policy", "stated_speeds", SpeedsRange{},
+     "Relative speeds of GPUs of the EP group, used in place of measured ones: 3:0.5 plans half "
+     "the load for GPU 3.",
+     [](const S& s) -> Scalar { return SpeedsText(s.stated_speeds); },
+     [](const Scalar& v, S* s) {
+       s->stated_speeds = ParseSpeeds(std::get<std::string>(v)).value();
+     },
+     &GetGiven<&P::stated_speeds>, &SetGiven<&P::stated_speeds>},
+    {"avoid_gpus", "policy", "avoid_gpus", GpusRange{},
+     "GPUs of the EP group that get the experts with the fewest tokens; their slots stay in use.",
+     [](const S& s) -> Scalar { return GpusText(s.avoid_gpus); },
+     [](const Scalar& v, S* s) { s->avoid_gpus = ParseGpus(std::get<std::string>(v)).value(); },
+     &GetGiven<&P::avoid_gpus>, &SetGiven<&P::avoid_gpus>},
 };
 
-// A text in quotes, and not without end; "never" for none.
+// A text in quotes, and not without end.
 std::string Shown(const Scalar& value) {
   constexpr size_t kMost = 64;
   const auto* text = std::get_if<std::string>(&value);
@@ -95,7 +150,8 @@ std::string Shown(const Scalar& value) {
 
 std::string Pair(const SettingRow& row, const Scalar& value) {
   const std::string text = ScalarText(value);
-  return absl::StrCat(std::string(row.name), "=", text.empty() ? kNever : text);
+  const char* const nothing = std::holds_alternative<StepsRange>(row.range) ? kNever : kNone;
+  return absl::StrCat(std::string(row.name), "=", text.empty() ? nothing : text);
 }
 
 }  // namespace

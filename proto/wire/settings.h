@@ -19,6 +19,8 @@
 
 #include "base/value_range.h"
 #include "placement/policies/registry.h"
+#include "placement/topology.h"
+#include "proto/wire/gpu_settings.h"
 
 namespace eplb::wire {
 
@@ -35,6 +37,9 @@ struct StepRange {
 absl::StatusOr<StepRange> ParseSteps(std::string_view text);
 std::string StepsText(const StepRange& steps);  // "" for none
 
+// What becomes of the GPU speeds that are measured from the ranks' step times.
+enum class SpeedMode { kOff, kObserve, kApply };
+
 // What is in force for a job.
 struct Settings {
   std::string policy_name{kServicePolicyName};
@@ -45,6 +50,10 @@ struct Settings {
   StepRange freeze_steps;        // nothing is decided while the job's step is in it
   absl::Duration max_pause = absl::Milliseconds(200);  // of one boundary, as predicted
   int32_t layers_per_chunk = 4;
+  std::optional<Hierarchy> hierarchy;  // none: the policy's own rule
+  SpeedMode gpu_speeds = SpeedMode::kObserve;
+  std::vector<StatedSpeed> stated_speeds;  // over the measured ones
+  std::vector<int32_t> avoid_gpus;         // to get the least load there is
 
   friend bool operator==(const Settings&, const Settings&) = default;
 };
@@ -59,6 +68,10 @@ struct SettingsPatch {
   std::optional<std::string> freeze_steps;  // as ParseSteps
   std::optional<absl::Duration> max_pause;
   std::optional<int32_t> layers_per_chunk;
+  std::optional<std::string> hierarchy;      // auto, strict, soft, none
+  std::optional<std::string> gpu_speeds;     // off, observe, apply
+  std::optional<std::string> stated_speeds;  // as ParseSpeeds
+  std::optional<std::string> avoid_gpus;     // as ParseGpus
 
   bool empty() const { return *this == SettingsPatch(); }
   friend bool operator==(const SettingsPatch&, const SettingsPatch&) = default;
@@ -82,7 +95,9 @@ struct SettingRow {
   std::string_view name;   // "min_gain", as texts and flags say it
   std::string_view table;  // of the daemon's configuration: "policy"
   std::string_view field;  // of v1.PolicySettings, and of JSON; a duration is in seconds there
-  std::variant<IntegerRange, NumberRange, DurationRange, WordRange, PolicyRange, StepsRange> range;
+  std::variant<IntegerRange, NumberRange, DurationRange, WordRange, PolicyRange, StepsRange,
+               SpeedsRange, GpusRange>
+      range;
   std::string_view help;  // what it does: one sentence, at most 25 words
   Scalar (*get)(const Settings&);
   void (*set)(const Scalar&, Settings*);  // REQUIRES: Holds(value)

@@ -20,9 +20,10 @@
 
 namespace eplb {
 
-using ConfigRange = std::variant<IntegerRange, NumberRange, DurationRange, WordRange,
-                                 wire::PolicyRange, wire::StepsRange, BandwidthRange, AddressRange,
-                                 SocketPathRange, PathRange, HostNameRange, FileTable>;
+using ConfigRange =
+    std::variant<IntegerRange, NumberRange, DurationRange, WordRange, wire::PolicyRange,
+                 wire::StepsRange, wire::SpeedsRange, wire::GpusRange, BandwidthRange, AddressRange,
+                 SocketPathRange, PathRange, HostNameRange, FileTable>;
 
 // A flag of its own, besides --set.
 struct ConfigFlag {

@@ -10,9 +10,10 @@
 
 #include "base/status_macros.h"
 #include "placement/decision/rebalance.h"
-#include "placement/evaluate.h"
+#include "placement/split/batch_split.h"
 #include "proto/wire/messages.h"
 #include "server/core/decisions/decide.h"
+#include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
@@ -120,8 +121,9 @@ absl::Status Do(Deed& deed, const Rebalance& rebalance) {
   DecisionContext& context = deed.context;
   Job& job = deed.job;
   EPLB_RETURN_IF_ERROR(MayDecide(context.state, job));
-  deed.outcome = absl::StrCat("policy ", job.settings.policy_name, " was asked",
-                              rebalance.force ? ", whether it pays or not," : "", deed.By());
+  deed.outcome =
+      absl::StrCat("policy ", SettingsOf(context.state.config, job).policy_name, " was asked",
+                   rebalance.force ? ", whether it pays or not," : "", deed.By());
   Write(deed);
   Audit(deed);
   absl::Status solving = SolveNow(context, job, rebalance.force, deed.change.actor);
@@ -239,12 +241,15 @@ absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
 void MeasureRollback(const Job& job, const Placement& target, Plan& plan) {
   if (job.windows.complete.empty()) return;
   const Window& window = job.windows.complete.back();
-  const absl::StatusOr<Evaluation> before = Evaluate(*window.load, *job.last_known->placement);
-  const absl::StatusOr<Evaluation> after = Evaluate(*window.load, target);
+  plan.split = job.current->split;
+  const GpuSpeeds* speeds = job.windows.speeds.get();
+  const absl::StatusOr<Evaluation> before =
+      EvaluateSplit(*window.load, *job.last_known->placement, plan.split, speeds);
+  const absl::StatusOr<Evaluation> after = EvaluateSplit(*window.load, target, plan.split, speeds);
   if (!before.ok() || !after.ok()) return;
   plan.decided_first_step = window.first_step;
   plan.decided_last_step = window.last_step;
-  plan.balancedness_before = BalancednessOf(window.on_gpus.get());
+  plan.balancedness_before = BalancednessOf(window.on_gpus.get(), window.split.get(), speeds);
   plan.balancedness_in_force = before->mean_balancedness;
   plan.balancedness_predicted = after->mean_balancedness;
   if (before->peak_load > 0) plan.peak_fall = 1 - after->peak_load / before->peak_load;
@@ -283,9 +288,11 @@ absl::Status Do(Deed& deed, const SetPolicy& set) {
     return absl::InvalidArgumentError("settings are empty, expected at least one to change");
   }
   EPLB_RETURN_IF_ERROR(wire::CheckPatch(set.settings));
-  deed.before = wire::SettingsText(job.settings, set.settings);
+  Settings settings = wire::Patched(job.settings, set.settings);
+  if (job.current) EPLB_RETURN_IF_ERROR(CheckFits(settings, job.current->topology));
+  deed.before = wire::SettingsText(SettingsOf(deed.context.state.config, job), set.settings);
   job.patch = wire::Merged(std::move(job.patch), set.settings);
-  job.settings = wire::Patched(std::move(job.settings), set.settings);
+  job.settings = std::move(settings);
   Remember(job);
   deed.after = wire::SettingsText(job.settings, set.settings);
   deed.outcome = absl::StrCat("set ", deed.after, " (was ", deed.before, ")", deed.By());

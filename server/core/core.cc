@@ -12,6 +12,7 @@
 
 #include "server/core/admin.h"
 #include "server/core/decisions/decide.h"
+#include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
@@ -101,6 +102,12 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::Hello&) {
             absl::InvalidArgumentError("a second Hello on one session"));
 }
 
+absl::Status CheckStepSeconds(double seconds) {
+  if (seconds >= 0 && seconds <= wire::kMaxStepSeconds) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("load report: step_seconds is ", seconds,
+                                                 ", expected 0..", wire::kMaxStepSeconds));
+}
+
 absl::Status CheckReporter(const Run& run, int32_t rank) {
   if (run.reduce == wire::Reduce::kRoot && rank != 0) {
     return absl::InvalidArgumentError(
@@ -115,6 +122,12 @@ absl::Status CheckReporter(const Run& run, int32_t rank) {
   return absl::OkStatus();
 }
 
+absl::Status CheckMaySplit(const Run& run, const wire::LoadReport& report) {
+  if (run.split == SplitMode::kBatch || report.split_tokens.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "load report: it has splits of batches, but the run registered split equal");
+}
+
 WindowLimits LimitsOf(const Config& config, const Run& run) {
   WindowLimits limits{.num_reporters = 1,
                       .report_every = run.report_every,
@@ -124,6 +137,7 @@ WindowLimits LimitsOf(const Config& config, const Run& run) {
                       .max_complete = config.max_windows};
   if (run.reduce == wire::Reduce::kRoot) return limits;
   const RankGrid& grid = run.grid;
+  limits.grid = &grid;
   limits.num_reporters = grid.world_size() / grid.expert_tensor_parallel();
   limits.ranks_per_reporter = grid.expert_tensor_parallel();
   limits.pipeline_parallel_size = grid.pipeline_parallel_size();
@@ -178,8 +192,10 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   Job& job = sender.job;
   Run& run = sender.run;
   absl::Status status = CheckReport(report, run.topology);
+  status.Update(CheckMaySplit(run, report));
   status.Update(CheckNumber("load report: last_step", report.last_step, kMaxNumber));
   status.Update(CheckNumber("load report: dropped_steps", report.dropped_steps, kMaxDropped));
+  status.Update(CheckStepSeconds(report.step_seconds));
   if (!status.ok()) {
     CloseRank(context, run, sender.rank, std::move(status));
     return;
@@ -218,6 +234,7 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
     ++counters.windows_unmeasured;
   }
   WatchWindow(context.state, job);
+  WatchGpuSpeeds(context, job);
   MaybeSolve(context, job);
 }
 

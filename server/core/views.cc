@@ -9,6 +9,7 @@
 
 #include "server/core/core.h"
 #include "server/core/decisions/decide.h"
+#include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/watchdog.h"
 #include "server/core/ranks/run_registry.h"
@@ -57,6 +58,7 @@ int64_t LastSwitchedStep(const Job& job) {
 void ShowMeasured(const State& state, const Job& job, JobView& view) {
   if (const std::optional<Measured>& measured = job.windows.measured) {
     view.balancedness = measured->balancedness;
+    view.measured_split = measured->split;
     view.layer_balancedness = measured->layer_balancedness;
     view.balancedness_static = measured->balancedness_static;
     view.measured_first_step = measured->first_step;
@@ -87,7 +89,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   view.last_reason = job.last_reason;
   view.paused = job.paused;
   view.pause_reason = job.pause_reason;
-  view.settings = job.settings;
+  view.settings = SettingsOf(state.config, job);
   view.run_number = job.current ? job.current->run_number : job.run_number;
   view.term = job.term;
   view.candidate = CandidateOf(job, now);
@@ -107,9 +109,11 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
     view.step_seconds = SecondsPerStep(job.current->rate);
     view.coverage_now = CoverageNow(job);
     view.reduce = job.current->reduce == wire::Reduce::kRoot ? "root" : "rank";
+    view.split = wire::SplitName(job.current->split);
     view.model_layers = job.current->model_layers;
     view.took_over = job.current->took_over;
     view.ranks = RanksOf(job, now);
+    view.gpu_speeds = SpeedViewsOf(job);
   }
   if (const RunEnd* end = EndOf(job)) {
     view.ending = end->how;
@@ -178,7 +182,10 @@ absl::StatusOr<WindowView> Core::NewestWindow(const std::string& job) const {
     return absl::NotFoundError(absl::StrCat("job ", job, " has no complete window yet"));
   }
   const Window& window = found->second.windows.complete.back();
-  return WindowView{window.first_step, window.last_step, window.load, window.on_gpus};
+  // Which GPU got which tokens of a batch is known to the ranks alone.
+  const bool equal = !found->second.current || found->second.current->split == SplitMode::kEqual;
+  return WindowView{window.first_step, window.last_step, window.load,
+                    equal ? window.on_gpus : nullptr};
 }
 
 absl::StatusOr<int64_t> Core::RollbackTarget(const std::string& job,

@@ -209,15 +209,17 @@ void AddBalancedness(const MetricsSnapshot& s, Page& page) {
   const auto gauge = [&](const char* name, const char* help, auto value) {
     PerJobWithValue(s, name, help, value, page);
   };
-  gauge("eplb_balancedness_mean_ratio",
-        "Measured: mean over layers with load of (mean GPU load / max GPU load), 1 is best; of the "
-        "newest complete window whose placements are known, each step under the placement that it "
-        "ran under. Absent before such a window.",
-        [](const core::JobView& job) { return AboveZero(job.balancedness); });
+  gauge(
+      "eplb_balancedness_mean_ratio",
+      "Measured: mean over layers with load of (mean GPU load / max GPU load), 1 is best; of the "
+      "newest complete window whose placements are known, each step under the placement that it "
+      "ran under. Of a job that splits each batch exactly and reports it, max GPU load is that of "
+      "each batch, summed over the batches. Absent before such a window.",
+      [](const core::JobView& job) { return AboveZero(job.balancedness); });
   AddLayers(s, page);
   gauge("eplb_static_balancedness_ratio",
         "Counterfactual: eplb_balancedness_mean_ratio of the same window, had it run under the "
-        "static placement.",
+        "static placement in equal shares.",
         [](const core::JobView& job) { return AboveZero(job.balancedness_static); });
   gauge("eplb_predicted_balancedness_ratio",
         "Predicted: mean over layers with load of (mean GPU load / max GPU load) of the first "
@@ -341,6 +343,25 @@ void AddProgress(const MetricsSnapshot& s, Page& page) {
   PerJobWithValue(
       s, "eplb_step_seconds", "Time of a step, from when steps were reported.",
       [](const core::JobView& job) { return AboveZero(job.step_seconds); }, page);
+  PerJob(
+      s, MetricType::Gauge, "eplb_slow_gpus",
+      "GPUs of the EP group whose step times are above those that are expected for their tokens.",
+      [](const core::JobView& job) {
+        return std::count_if(job.gpu_speeds.begin(), job.gpu_speeds.end(),
+                             [](const auto& one) { return one.measured_speed.has_value(); });
+      },
+      page);
+  PerJob(
+      s, MetricType::Gauge, "eplb_slowest_gpu_speed_ratio",
+      "Measured speed of the slowest GPU / speed of the median GPU; 1 = no GPU is named slow.",
+      [](const core::JobView& job) {
+        double slowest = 1;
+        for (const auto& one : job.gpu_speeds) {
+          slowest = std::min(slowest, one.measured_speed.value_or(1));
+        }
+        return slowest;
+      },
+      page);
   PerJob(
       s, MetricType::Counter, "eplb_windows_given_up_total",
       "Load windows that too few ranks reported before newer ones took their place.",

@@ -5,6 +5,8 @@
 
 #include "absl/time/time.h"
 
+#include "proto/wire/messages.h"
+
 namespace eplb {
 namespace {
 
@@ -58,6 +60,7 @@ void ToProto(const core::Plan& plan, v1::Plan* out) {
   out->set_balancedness_before(plan.balancedness_before);
   out->set_balancedness_in_force(plan.balancedness_in_force);
   out->set_balancedness_predicted(plan.balancedness_predicted);
+  out->set_split(wire::SplitName(plan.split));
   out->set_peak_fall(plan.peak_fall);
   out->set_net_gain_seconds(plan.net_gain_seconds);
   out->set_migration_seconds(plan.migration_seconds);
@@ -96,6 +99,7 @@ absl::StatusOr<core::Plan> FromProto(const v1::Plan& in) {
   plan.balancedness_before = in.balancedness_before();
   plan.balancedness_in_force = in.balancedness_in_force();
   plan.balancedness_predicted = in.balancedness_predicted();
+  if (in.split() == wire::SplitName(SplitMode::kBatch)) plan.split = SplitMode::kBatch;
   plan.peak_fall = in.peak_fall();
   plan.net_gain_seconds = in.net_gain_seconds();
   plan.migration_seconds = in.migration_seconds();

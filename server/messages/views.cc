@@ -42,6 +42,7 @@ void ToProto(const core::RankView& view, v1::RankStatus* out) {
 
 void MeasuredToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_balancedness(view.balancedness);
+  if (view.balancedness > 0) out->set_measured_split(wire::SplitName(view.measured_split));
   out->set_balancedness_static(view.balancedness_static);
   if (view.balancedness_predicted) out->set_balancedness_predicted(*view.balancedness_predicted);
   if (view.balancedness_seen) out->set_balancedness_seen(*view.balancedness_seen);
@@ -76,6 +77,17 @@ void ProgressToProto(const core::JobView& view, v1::JobStatus* out) {
   candidate->set_waits(view.candidate->waits);
 }
 
+void SpeedsToProto(const core::JobView& view, v1::JobStatus* out) {
+  for (const core::GpuSpeedView& one : view.gpu_speeds) {
+    v1::GpuSpeed* const speed = out->add_gpu_speeds();
+    speed->set_gpu(static_cast<uint32_t>(one.gpu));
+    if (one.measured_speed) speed->set_measured(*one.measured_speed);
+    speed->set_in_use(one.speed_in_use);
+    speed->set_source(one.source);
+    speed->set_reason(one.reason);
+  }
+}
+
 }  // namespace
 
 void ToProto(const core::JobView& view, v1::JobStatus* out) {
@@ -100,6 +112,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   wire::ToProto(wire::PatchOf(view.settings), out->mutable_policy());
   out->set_report_every(static_cast<uint32_t>(view.report_every));
   out->set_reduce(view.reduce);
+  out->set_split(view.split);
   out->set_coverage(view.coverage);
   for (const int32_t layer : view.model_layers) {
     out->add_model_layers(static_cast<uint32_t>(layer));
@@ -109,6 +122,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_took_over(view.took_over);
   out->set_stuck_seconds(view.stuck_seconds);
   ProgressToProto(view, out);
+  SpeedsToProto(view, out);
   for (const core::RankView& rank : view.ranks) ToProto(rank, out->add_ranks());
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
 #include "base/monotonic_clock.h"
@@ -39,13 +40,20 @@ absl::StatusOr<Placement> SolveRequest(const core::Solve& request,
   if (request.load == nullptr || request.previous == nullptr) {
     return absl::InternalError("a request to solve has no load or no previous placement");
   }
-  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(request.policy_name, {}));
+  if (request.hierarchy == Hierarchy::kSoft && TraitsOf(request.policy_name).follows_reference) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("policy ", request.policy_name, " does not take hierarchy soft"));
+  }
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy,
+                        MakePolicy(request.policy_name, {.hierarchy = request.hierarchy}));
   std::vector<Load> recent;
   recent.reserve(request.recent.size());
   for (const std::shared_ptr<const Load>& window : request.recent) recent.push_back(*window);
   return SolveAligned(*policy, {.load = *request.load,
                                 .topology = request.previous->topology(),
                                 .previous = request.previous.get(),
+                                .speeds = request.speeds.get(),
+                                .split = request.split,
                                 .recent = recent,
                                 .abandoned = abandoned});
 }

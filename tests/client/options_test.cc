@@ -90,6 +90,8 @@ TEST_F(OptionsTest, EachBadFieldIsNamed) {
   EXPECT_EQ(ErrorOf([](auto& o) { o.vote_every = 0; }), "vote_every: 0, expected >= 1");
   EXPECT_EQ(ErrorOf([](auto& o) { o.report_every = 0; }), "report_every: 0, expected >= 1");
   EXPECT_EQ(ErrorOf([](auto& o) { o.reduce = "node"; }), "reduce: \"node\", expected rank or root");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.split = "exact"; }),
+            "split: \"exact\", expected equal or batch");
   EXPECT_EQ(ErrorOf([](auto& o) { o.report_max_steps = 49; }),
             "report_max_steps: 49, expected >= report_every 50");
   EXPECT_EQ(ErrorOf([](auto& o) { o.layers_per_chunk = 0; }), "layers_per_chunk: 0, expected >= 1");

@@ -98,6 +98,8 @@ INSTANTIATE_TEST_SUITE_P(
                    "rank 0 has 50, rank 2 has 10"},
         Difference{"reduce", [](ClientOptions& o) { o.reduce = "root"; },
                    "rank 0 has rank, rank 2 has root"},
+        Difference{"split", [](ClientOptions& o) { o.split = "batch"; },
+                   "rank 0 has equal, rank 2 has batch"},
         Difference{"layers_per_chunk", [](ClientOptions& o) { o.layers_per_chunk = 1; },
                    "rank 0 has 4, rank 2 has 1"},
         Difference{"state_placement",

@@ -55,7 +55,7 @@ TEST(EchoOnHostTest, ErrorsNameTheNumber) {
   EXPECT_EQ(message([](EchoArgs& args) { args.tolerance = -1; }),
             "echo with a tolerance of -1, expected 0..1048576");
   EXPECT_EQ(message([](EchoArgs& args) { args.num_slots = 4096; }),
-            "echo of 4096 slots of 1 GPUs needs 82000 bytes a layer, a block has 49152");
+            "echo of 4096 slots of 1 GPUs needs 81968 bytes a layer, a block has 49152");
   EXPECT_EQ(message([](EchoArgs& args) { args.spare_tokens = nullptr; }),
             "echo of 1 layers needs spare_tokens, it is null");
   EXPECT_TRUE(EchoOnHost({.num_layers = 0,

@@ -169,6 +169,24 @@ class WholePathTest(unittest.TestCase):
         self.assertGreater(len(job.commits()), 0)
         self.assert_history_is_sound()
 
+    def test_a_job_that_splits_each_batch_is_shown_what_its_splits_gave(self):
+        job = self.start_job(world=4, steps=240, step_ms=8, extra=("--split", "batch"))
+        self.assertEqual(job.wait(120), [0] * 4, [path.read_text() for path in job.errors])
+        shown = self.api("jobs/demo")
+        self.assertEqual((shown["split"], shown["measured_split"]), ("batch", "batch"))
+        plans = {plan["plan"]: plan for plan in self.api("jobs/demo/plans")["plans"]}
+        result = self.eplbctl("report", self.directory, "-o", "json", "--min-rebalances", 1)
+        self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr)
+        report = json.loads(result.stdout)
+        for decision in report["decisions"]:
+            plan = plans[decision["decision"]]
+            self.assertEqual(plan["split"], "batch")
+            # The one from the ranks' reports, the other from the counts and placements of each step.
+            self.assertAlmostEqual(plan["balancedness_before"], decision["balancedness_before"], delta=1e-9)
+        self.assertGreater(report["balancedness"]["run"], report["balancedness"]["equal_shares"] + 0.02)
+        explained = self.eplbctl("explain", "--endpoint", self.daemon.endpoint)
+        self.assertIn("objective: exact split per batch", explained.stdout)
+
     def test_a_killed_rank_ends_the_others_with_its_name(self):
         job = self.start_job(world=4, steps=4000, step_ms=10)
         harness.wait_for(lambda: job.commits(), 60, "a first commit")

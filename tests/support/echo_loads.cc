@@ -62,7 +62,7 @@ std::vector<int64_t> LoadWithImbalance(const EchoShape& shape, Skew skew, double
                                        uint64_t seed) {
   double low = 0;
   double high = 4;
-  for (int step = 0; step < 30; ++step) {
+  for (int step = 0; step < 22; ++step) {
     const double middle = (low + high) / 2;
     (ImbalanceOf(shape, LoadOf(shape, skew, middle, seed)) < imbalance ? low : high) = middle;
   }

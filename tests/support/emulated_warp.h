@@ -1,5 +1,5 @@
-// 32 threads of the CPU as the lanes of a warp: a machine of cuda::LaneTeam. The lanes run apart
-// between their exchanges, in whatever order the machine likes.
+// 32 threads of the CPU as the lanes of a warp: a machine of cuda::LaneTeam and of routing by
+// quota. The lanes run apart between their exchanges, in whatever order the machine likes.
 #ifndef EPLB_TESTS_SUPPORT_EMULATED_WARP_H_
 #define EPLB_TESTS_SUPPORT_EMULATED_WARP_H_
 
@@ -19,6 +19,8 @@ class EmulatedWarp {
  public:
   class Lane {
    public:
+    static constexpr int32_t kWidth = cuda::kLanes;
+
     Lane(EmulatedWarp& warp, int32_t lane) : warp_(&warp), lane_(lane) {}
 
     int32_t lane() const { return lane_; }

@@ -33,7 +33,7 @@ MAY_INCLUDE = {
     "server/core/ranks": {"server/core/decisions", "server/core/state", "server/core/values", "proto", "placement",
                           "placement/decision"},
     "server/core": {"server/core/decisions", "server/core/ranks", "server/core/state", "server/core/values", "proto",
-                    "placement", "placement/decision"},
+                    "placement", "placement/decision", "placement/split"},
     "server/http": {"server/messages", "server/core", "server/core/values", "server/process", "server/store", "proto"},
     "server/messages": {"server/core/values", "proto", "placement"},
     "server/process": set(),
@@ -50,7 +50,7 @@ MAY_INCLUDE = {
     "client/migration": {"client/control", "cuda", "cuda/kernels", "placement"},
     "client/run_log": {"client/formats", "client/session", "proto", "placement"},
     "client/session": {"proto", "placement"},
-    "deploy/examples": {"client", "client/formats", "client/control", "client/run_log", "cuda", "placement"},
+    "deploy/examples": {"client", "client/formats", "client/control", "client/run_log", "cuda", "placement", "placement/split"},
 }
 ROOMS = sorted(MAY_INCLUDE, key=len, reverse=True)
 

@@ -30,6 +30,14 @@ def integer(name: str, value: Any, num_bytes: int = 4) -> int:
     return number
 
 
+def real(name: str, value: Any) -> float:
+    """errors: InvalidArgument for what is no number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{name}: {value!r}, expected a number") from None
+
+
 def text(name: str, value: Any) -> bytes:
     """errors: InvalidArgument for what is neither text nor a path."""
     try:
@@ -58,11 +66,11 @@ def integers(name: str, given: Any, shape: str) -> np.ndarray:
     return np.ascontiguousarray(numbers(name, given, "iu", f"integers {shape}"), dtype=np.int64)
 
 
-def counts_of(counts: Any) -> np.ndarray:
-    """int64 [n], contiguous. errors: InvalidArgument for what are no integers."""
-    array = integers("counts", counts, "[experts]")
+def counts_of(counts: Any, name: str = "counts", shape: str = "[experts]") -> np.ndarray:
+    """int64 [n], contiguous. errors: InvalidArgument for what are no integers, naming the argument."""
+    array = integers(name, counts, shape)
     if array.ndim != 1:
-        raise InvalidArgument(f"counts: {_described(array)}, expected integers [experts]")
+        raise InvalidArgument(f"{name}: {_described(array)}, expected integers {shape}")
     return array
 
 

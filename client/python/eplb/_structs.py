@@ -36,7 +36,7 @@ class ClientOptions(ctypes.Structure):
             "vote_every", "report_every", "report_max_steps", "layers_per_chunk", "state_placement", "nccl_max_ctas",
             "nccl_channels_per_net_peer", "nccl_traffic_class", "nccl_warm_up_ranks", "pipeline_parallel_size",
             "expert_tensor_parallel", "reserved", "require_daemon", "take_over")
-    ]
+    ] + [("split", c_char_p)]
 
 
 class Tensor(ctypes.Structure):
@@ -118,6 +118,16 @@ class PlanOptions(ctypes.Structure):
 class PlanSizes(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("num_layers", c_int32), ("num_experts", c_int32), ("num_slots", c_int32),
                 ("max_replicas", c_int32)]
+
+
+class EchoOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("tolerance", c_double), ("spare_slots", c_int32), ("num_domains", c_int32)]
+
+
+class Echo(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("home_tokens", c_void_p), ("source", c_void_p), ("spare_tokens", c_void_p),
+                ("num_slots", c_int32), ("num_spares", c_int32), ("before", c_int64), ("peak", c_int64), ("bound", c_int64),
+                ("num_replicas", c_int32), ("bound_domain", c_int32)]
 
 
 Struct = TypeVar("Struct", bound=ctypes.Structure)

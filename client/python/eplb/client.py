@@ -16,7 +16,7 @@ from eplb import _library, _replicas, _rows, _tokens
 from eplb import _structs as structs
 from eplb import check as checks
 from eplb import all_gather as all_gathers
-from eplb._arguments import Digest, counts_of, digest_of, integer, integers
+from eplb._arguments import Digest, counts_of, digest_of, integer, integers, real
 from eplb._handle import AllGather, Handle, Rebuild
 from eplb._registry import Registry
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
@@ -174,6 +174,26 @@ class Client:
         code = self._library.eplb_client_record(self._pointer, layer, counts.__array_interface__["data"][0], counts.size)
         if code != 0:
             self._handle.check(code)
+
+    def record_step_time(self, seconds: float) -> None:
+        """Adds to the time that this rank's experts computed in the current step, forward and backward, without waits for
+        other ranks and without what does not grow with tokens. From these times the daemon finds slow GPUs
+        (docs/gpu-speeds.md); a rank that records none is left out. May be called several times a step.
+
+        errors: InvalidArgument for a time outside 0..1e6 s.
+        """
+        self._handle.check(self._library.eplb_client_record_step_time(self._pointer, real("seconds", seconds)))
+
+    def record_split(self, layer: int, quotas: Any) -> None:
+        """With split="batch": a batch of the layer was routed by these quotas, the tokens of each slot, those of all ranks of
+        the EP group together. Once a batch, alike on all ranks of the EP group; the daemon measures balancedness by them.
+
+        quotas: integers [slots], as numpy array, torch tensor or list. One on a GPU is waited for. errors: InvalidArgument
+        naming layer and slot; FailedPrecondition with split="equal".
+        """
+        quotas = counts_of(quotas, "quotas", "[slots]")
+        self._handle.check(self._library.eplb_client_record_split(
+            self._pointer, integer("layer", layer), quotas.__array_interface__["data"][0], quotas.size))
 
     def count_tokens(self, expert_ids: Any, counters: Any = None, *, is_padding: Any = None, stream: Any = None) -> Any:
         """Adds the router's choices to counters, on the GPU or the host, wherever the arrays lie: all in one memory.

@@ -41,6 +41,8 @@ class Options:
     first_step: of the first step_boundary. vote_every, report_every: steps; equal on all ranks.
     report_max_steps: newest steps kept for a daemon that is away.
     reduce: who reports: "rank", every rank its own counts, or "root", rank 0 those of all ranks.
+    split: of an expert's tokens among its replicas: "equal", in equal shares, or "batch", exactly, each batch by its own
+        counts; record_split then tells the daemon what ran.
     layers_per_chunk: layers that staging holds; the setting of this name may ask for smaller chunks.
     state_placement: where tensors of role "state" are held: "every_replica" (default) or "with_primary".
     transport: "auto" (default), "host", "peer" or "nccl". nccl_*: docs/nccl-settings.md.
@@ -74,6 +76,7 @@ class Options:
     report_every: Optional[int] = None
     report_max_steps: Optional[int] = None
     reduce: Optional[str] = None
+    split: Optional[str] = None
     layers_per_chunk: Optional[int] = None
     state_placement: Optional[str] = None
     transport: Optional[str] = None

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "deploy/examples/replay_trainer/device_mirror.h"
@@ -19,7 +20,7 @@ constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 constexpr int kVerificationFailed = 8;
 
-void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
+void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms, std::string& slow_rank) {
   app.add_option("--rank", options.rank, "This process, 0..world-1")->required();
   app.add_option("--world", options.world_size, "Processes of the job, one GPU position each")
       ->required();
@@ -65,6 +66,9 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
   app.add_option("--step-ms", step_ms,
                  "Milliseconds of a perfectly balanced step; a real one lasts that / balancedness")
       ->check(CLI::Range(0.0, 1e6));
+  app.add_option(
+      "--slow-rank", slow_rank,
+      "RANK:FACTOR: that rank's GPU takes FACTOR times as long for a token; with --step-ms");
   app.add_option("--parameters", options.parameters_per_expert,
                  "Parameters of an expert (14 bytes each)")
       ->check(CLI::Range(1, 1 << 26))
@@ -74,6 +78,11 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms) {
       ->capture_default_str();
   app.add_option("--reduce", options.reduce, "Who reports: rank, or root with the ranks' sum")
       ->check(CLI::IsMember({"rank", "root"}))
+      ->capture_default_str();
+  app.add_option(
+         "--split", options.split,
+         "How tokens are split among replicas: in equal shares, or exactly, each step as a batch")
+      ->check(CLI::IsMember({"equal", "batch"}))
       ->capture_default_str();
   app.add_option("--bind-address", options.bind_address,
                  "Numeric address that other ranks reach this one at")
@@ -110,14 +119,30 @@ absl::Status SettleExpertMemory(TrainerOptions& options) {
                                    found.message(), "; ", without, " needs none"));
 }
 
+// Of --slow-rank; empty: none.
+absl::Status ReadSlowRank(const std::string& text, TrainerOptions& options) {
+  if (text.empty()) return absl::OkStatus();
+  SlowRank& slow = options.slow_rank;
+  const size_t colon = text.find(':');
+  if (colon != std::string::npos && absl::SimpleAtoi(text.substr(0, colon), &slow.rank) &&
+      absl::SimpleAtod(text.substr(colon + 1), &slow.factor) && slow.rank >= 0 &&
+      slow.rank < options.world_size && slow.factor >= 1 && slow.factor <= 100) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--slow-rank is \"", text, "\", expected RANK:FACTOR with a rank in 0..",
+                   options.world_size - 1, " and a factor in 1..100"));
+}
+
 int Main(int argc, char** argv) {
   TrainerOptions options;
   double step_ms = 0;
+  std::string slow_rank;
   CLI::App app{
       "Demonstration trainer: replays a recorded router trace with real expert memory and verifies "
       "every byte"};
   app.set_version_flag("--version", "eplb-trainer " EPLB_VERSION);
-  AddOptions(app, options, step_ms);
+  AddOptions(app, options, step_ms, slow_rank);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& told) {  // --help, --version
@@ -127,7 +152,8 @@ int Main(int argc, char** argv) {
     return kUsage;
   }
   options.step_time = absl::Milliseconds(step_ms);
-  absl::Status status = SettleExpertMemory(options);
+  absl::Status status = ReadSlowRank(slow_rank, options);
+  if (status.ok()) status = SettleExpertMemory(options);
   if (status.ok()) status = RunTrainer(options);
   if (status.ok()) return 0;
   std::fprintf(stderr, "eplb-trainer: rank %d: %s\n", options.rank,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 
@@ -82,21 +83,78 @@ std::vector<double> OwnGpuLoads(const LoadMatrix& total, const PlacementView& pl
   return loads;
 }
 
+namespace {
+
+// The placement as a value: the view has no ranks of replicas but their order.
+absl::StatusOr<Placement> PlacementOf(const PlacementView& view, int32_t num_gpus) {
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = view.num_layers,
+                                                                 .num_experts = view.num_experts,
+                                                                 .num_slots = view.num_slots,
+                                                                 .num_gpus = num_gpus}));
+  const Eigen::Map<const IndexMatrix> slots(view.physical_to_logical_map.data(), view.num_layers,
+                                            view.num_slots);
+  IndexMatrix ranks = IndexMatrix::Zero(view.num_layers, view.num_slots);
+  for (int32_t layer = 0; layer < view.num_layers; ++layer) {
+    for (int32_t expert = 0; expert < view.num_experts; ++expert) {
+      const int64_t cell = int64_t{layer} * view.num_experts + expert;
+      for (int32_t rank = 0; rank < view.logical_replica_count[static_cast<size_t>(cell)]; ++rank) {
+        const int32_t slot =
+            view.logical_to_physical_map[static_cast<size_t>(cell * view.max_replicas + rank)];
+        ranks(layer, slot) = rank;
+      }
+    }
+  }
+  return Placement::FromSlotsAndRanks(topology, slots, ranks);
+}
+
+}  // namespace
+
+absl::StatusOr<std::span<const int64_t>> StepSplitter::Split(const LoadMatrix& total,
+                                                             const PlacementView& placement) {
+  if (splitter_ == nullptr || placement.version != version_) {
+    EPLB_ASSIGN_OR_RETURN(const Placement in_force, PlacementOf(placement, num_gpus_));
+    EPLB_ASSIGN_OR_RETURN(graph_, SplitGraph::Make(in_force));
+    splitter_ = std::make_unique<BatchSplitter>(*graph_);
+    version_ = placement.version;
+  }
+  const auto num_slots = static_cast<size_t>(placement.num_slots);
+  quotas_.resize(num_slots * static_cast<size_t>(placement.num_layers));
+  for (int32_t layer = 0; layer < placement.num_layers; ++layer) {
+    const std::span<const int64_t> counts(&total(layer, 0), static_cast<size_t>(total.cols()));
+    EPLB_RETURN_IF_ERROR(splitter_->Split(
+        LayerId{layer}, counts,
+        std::span(quotas_).subspan(num_slots * static_cast<size_t>(layer), num_slots)));
+  }
+  return std::span<const int64_t>(quotas_);
+}
+
+std::vector<double> OwnGpuLoads(std::span<const int64_t> quotas, const PlacementView& placement) {
+  std::vector<double> loads;
+  for (int32_t layer = 0; layer < placement.num_layers; ++layer) {
+    const auto first =
+        static_cast<size_t>(int64_t{layer} * placement.num_slots + placement.first_local_slot);
+    const auto own = quotas.subspan(first, static_cast<size_t>(placement.num_local_slots));
+    loads.push_back(static_cast<double>(std::accumulate(own.begin(), own.end(), int64_t{0})));
+  }
+  return loads;
+}
+
 MeasuredLoads MeasureLoads(std::span<const int64_t> gathered, int32_t num_layers,
-                           int32_t world_size) {
+                           int32_t world_size, const SlowRank& slow) {
   double sum = 0, peaks = 0, means = 0;
   int32_t layers_with_load = 0;
   for (int32_t layer = 0; layer < num_layers; ++layer) {
-    double peak = 0, total = 0;
+    double peak = 0, slowest = 0, total = 0;
     for (int32_t rank = 0; rank < world_size; ++rank) {
       const int64_t cell = int64_t{rank} * num_layers + layer;
       const auto tokens = std::bit_cast<double>(gathered[static_cast<size_t>(cell)]);
       peak = std::max(peak, tokens);
+      slowest = std::max(slowest, tokens * slow.FactorOf(rank));
       total += tokens;
     }
     if (peak <= 0) continue;
     sum += std::min(1.0, total / world_size / peak);
-    peaks += peak;
+    peaks += slowest;
     means += total / world_size;
     ++layers_with_load;
   }

@@ -3,6 +3,8 @@
 #define EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_STEP_LOADS_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "client/client.h"
 #include "client/control/control_channel.h"
 #include "placement/load.h"
+#include "placement/split/batch_split.h"
 
 namespace eplb {
 
@@ -48,8 +51,30 @@ class StepLoads {
 
 // What each GPU of the demonstration job computes in a step, and how balanced that is.
 
-// Tokens that this rank's GPU computes in each layer: the split among replicas is equal.
+// Tokens that this rank's GPU computes in each layer when the split among replicas is equal.
 std::vector<double> OwnGpuLoads(const LoadMatrix& total, const PlacementView& placement);
+
+// Splits a step's batches exactly, one in each layer, under the placement in force.
+class StepSplitter {
+ public:
+  explicit StepSplitter(int32_t num_gpus) : num_gpus_(num_gpus) {}
+
+  // [L * S], the tokens of each slot, row by row; valid until the next call. total: [L, E], all
+  // ranks together. Prepares the placement again when its version is another than in the call
+  // before. errors: those of SplitGraph::Make and BatchSplitter::Split.
+  absl::StatusOr<std::span<const int64_t>> Split(const LoadMatrix& total,
+                                                 const PlacementView& placement);
+
+ private:
+  const int32_t num_gpus_;
+  int64_t version_ = -1;
+  std::optional<SplitGraph> graph_;
+  std::unique_ptr<BatchSplitter> splitter_;
+  std::vector<int64_t> quotas_;
+};
+
+// Tokens that this rank's GPU computes in each layer, by such quotas.
+std::vector<double> OwnGpuLoads(std::span<const int64_t> quotas, const PlacementView& placement);
 
 // The loads of all GPUs in every layer, as the ranks measured them.
 struct MeasuredLoads {
@@ -57,9 +82,17 @@ struct MeasuredLoads {
   double slowdown = 1;      // sum of peaks / sum of means: of the step against a balanced one
 };
 
-// gathered: [world_size, num_layers], doubles as bits.
+// A rank whose GPU takes `factor` times as long for a token; -1: none.
+struct SlowRank {
+  int32_t rank = -1;
+  double factor = 1;
+
+  double FactorOf(int32_t other) const { return other == rank ? factor : 1; }
+};
+
+// gathered: [world_size, num_layers], doubles as bits. slow: changes the slowdown alone.
 MeasuredLoads MeasureLoads(std::span<const int64_t> gathered, int32_t num_layers,
-                           int32_t world_size);
+                           int32_t world_size, const SlowRank& slow = {});
 
 // The demonstration job's own collectives: stands for the all-to-all that keeps a real trainer's
 // ranks in step.

@@ -98,6 +98,7 @@ ClientOptions ClientOptionsOf(const TrainerOptions& options, const StepLoads& lo
   client.vote_every = options.vote_every;
   client.report_every = options.report_every;
   client.reduce = options.reduce;
+  client.split = options.split;
   client.transport = options.transport;
   client.initial_placement = options.initial_placement;
   client.bind_address = options.bind_address;
@@ -168,10 +169,12 @@ class Trainer {
                                                .num_slots = client_->placement().num_slots,
                                                .num_gpus = options_.world_size,
                                                .num_nodes = options_.num_nodes,
-                                               .num_groups = options_.num_groups}))) {
+                                               .num_groups = options_.num_groups}))),
+        splitter_(options_.world_size) {
     report_.job = options_.job;
     report_.run_id = client_->run_id();
     report_.world_size = options_.world_size;
+    report_.split = options_.split == "batch" ? SplitMode::kBatch : SplitMode::kEqual;
     report_.num_layers = loads_.num_layers();
     report_.num_experts = loads_.num_experts();
     report_.num_slots = client_->placement().num_slots;
@@ -211,6 +214,14 @@ class Trainer {
     return VerifyEverywhere(num_run - 1, nullptr);
   }
 
+  // What this rank's GPU would compute in the step: the trainer sleeps for it with all others.
+  double ComputeSeconds(const LoadMatrix& total, double own_tokens) const {
+    const double mean = static_cast<double>(total.sum()) / options_.world_size;
+    if (!(mean > 0)) return 0;
+    return absl::ToDoubleSeconds(options_.step_time) * own_tokens / mean *
+           options_.slow_rank.FactorOf(options_.rank);
+  }
+
   // True on every rank after the step at which rank 0 found the stop file.
   absl::StatusOr<bool> RankZeroSaysStop() {
     if (options_.stop_path.empty()) return false;
@@ -232,6 +243,19 @@ class Trainer {
       sum += Eigen::Map<const LoadMatrix>(&all[first], own.rows(), own.cols());
     }
     return sum;
+  }
+
+  // The tokens that this rank's GPU gets in each layer of the step, as the job splits them.
+  absl::StatusOr<std::vector<double>> RouteBatches(const LoadMatrix& total) {
+    const PlacementView& placement = client_->placement();
+    if (options_.split == "equal") return OwnGpuLoads(total, placement);
+    EPLB_ASSIGN_OR_RETURN(const std::span<const int64_t> quotas, splitter_.Split(total, placement));
+    const auto num_slots = static_cast<size_t>(placement.num_slots);
+    for (int32_t layer = 0; layer < placement.num_layers; ++layer) {
+      EPLB_RETURN_IF_ERROR(client_->RecordSplit(
+          layer, quotas.subspan(num_slots * static_cast<size_t>(layer), num_slots)));
+    }
+    return OwnGpuLoads(quotas, placement);
   }
 
   absl::Status SumWaits() {
@@ -262,13 +286,18 @@ class Trainer {
     experts_.Update(step, client_->placement());
     EPLB_RETURN_IF_ERROR(experts_.Publish());
 
+    EPLB_ASSIGN_OR_RETURN(const std::vector<double> own_loads, RouteBatches(total));
     std::vector<int64_t> mine;
-    for (const double tokens : OwnGpuLoads(total, client_->placement())) {
+    double own_tokens = 0;
+    for (const double tokens : own_loads) {
       mine.push_back(std::bit_cast<int64_t>(tokens));
+      own_tokens += tokens;
     }
+    EPLB_RETURN_IF_ERROR(client_->RecordStepTime(ComputeSeconds(total, own_tokens)));
     EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> gathered,
                           GatherNumbers(*job_channel_, mine, options_.step_deadline));
-    const MeasuredLoads measured = MeasureLoads(gathered, loads_.num_layers(), options_.world_size);
+    const MeasuredLoads measured =
+        MeasureLoads(gathered, loads_.num_layers(), options_.world_size, options_.slow_rank);
     const absl::Duration work = absl::Now() - begin;
     WaitUntil(begin + options_.step_time * measured.slowdown);
 
@@ -372,6 +401,7 @@ class Trainer {
   std::unique_ptr<Client> client_;
   std::unique_ptr<ControlChannel> job_channel_;
   Placement static_placement_;
+  StepSplitter splitter_;
   std::ofstream loads_log_;
   absl::Time began_at_ = absl::UnixEpoch();  // of the first step
   RunReport report_;

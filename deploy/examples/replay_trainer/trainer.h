@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 
 #include "client/client.h"
+#include "deploy/examples/replay_trainer/step_loads.h"
 
 namespace eplb {
 
@@ -36,6 +37,7 @@ struct TrainerOptions {
   int32_t vote_every = 8;
   int32_t report_every = 50;
   std::string reduce = "rank";             // as ClientOptions
+  std::string split = "equal";             // likewise; "batch": each step is one batch
   std::string bind_address = "127.0.0.1";  // that other ranks reach this one at
   std::string stop_path;      // when rank 0 sees this file, the job ends well after that step
   int64_t hang_at_step = -1;  // this rank does nothing for hang_time before it
@@ -48,6 +50,7 @@ struct TrainerOptions {
   absl::Duration step_deadline =
       absl::Seconds(60);  // how long a rank waits for the others in a step
   absl::Duration vote_deadline = absl::Seconds(600);
+  SlowRank slow_rank;          // its steps last longer, as those of a slow GPU
   bool show_progress = false;  // rank 0 says on stderr how far it is
 };
 

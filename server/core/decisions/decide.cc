@@ -12,6 +12,7 @@
 #include "placement/backtest/auto_planner.h"
 #include "placement/decision/rebalance.h"
 #include "placement/policies/registry.h"
+#include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
@@ -38,6 +39,11 @@ const AutoAnswer* AnswerOf(const Solved& solved) {
   return solved.chosen == nullptr || !solved.chosen->answer ? nullptr : &*solved.chosen->answer;
 }
 
+// That an answer's load stands for; 0: those of its range, as with exact splits of its windows.
+double StepsOf(const AutoAnswer* answer, SplitMode split) {
+  return answer == nullptr || split == SplitMode::kBatch ? 0 : answer->expected.num_steps;
+}
+
 absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job& job,
                                                    const Solved& solved) {
   EPLB_RETURN_IF_ERROR(solved.placement.status());
@@ -48,25 +54,34 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
   const Settings& settings = job.settings;
   const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
   const AutoAnswer* const answer = AnswerOf(solved);
-  return EvaluateCandidate({.load = *job.solving.load,
-                            .first_step = job.solving.first_step,
-                            .last_step = job.solving.last_step,
-                            .incumbent = *job.last_known->placement,
-                            .candidate = candidate,
-                            .min_gain = settings.min_gain,
-                            .layers_per_chunk = LayersPerChunk(job),
-                            .staging_rows = LeastStagingRows(*job.current),
-                            .migration = job.current->migration,
-                            .costs = PricesOf(state, job),
-                            .record = &job.record,
-                            .every_steps = settings.every_steps,
-                            .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
-                            .seconds_per_byte = SecondsPerByte(job),
-                            .measured = measured,
-                            .num_steps = answer == nullptr ? 0 : answer->expected.num_steps,
-                            .learned = answer == nullptr ? nullptr : &answer->gate,
-                            .predictions = &job.predictions,
-                            .force = job.solving.force});
+  std::vector<Load> recent;
+  for (const std::shared_ptr<const Load>& window : job.solving.recent) recent.push_back(*window);
+  EPLB_ASSIGN_OR_RETURN(
+      CandidateDecision decision,
+      EvaluateCandidate({.load = *job.solving.load,
+                         .first_step = job.solving.first_step,
+                         .last_step = job.solving.last_step,
+                         .incumbent = *job.last_known->placement,
+                         .candidate = candidate,
+                         .min_gain = settings.min_gain,
+                         .layers_per_chunk = LayersPerChunk(job),
+                         .staging_rows = LeastStagingRows(*job.current),
+                         .migration = job.current->migration,
+                         .costs = PricesOf(state, job),
+                         .record = &job.record,
+                         .every_steps = settings.every_steps,
+                         .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
+                         .seconds_per_byte = SecondsPerByte(job),
+                         .measured = measured,
+                         .num_steps = StepsOf(answer, job.current->split),
+                         .learned = answer == nullptr ? nullptr : &answer->gate,
+                         .predictions = &job.predictions,
+                         .force = job.solving.force,
+                         .speeds = job.windows.speeds.get(),
+                         .split = job.current->split,
+                         .recent = recent}));
+  decision.reason += SpeedsClause(job);
+  return decision;
 }
 
 // What is known of a decision when the solver has answered, or has not in time.
@@ -74,6 +89,7 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason) {
   Plan plan;
   plan.policy = job.solving.policy_name;
   plan.result = result;
+  plan.split = job.current->split;
   plan.decided_first_step = job.solving.first_step;
   plan.decided_last_step = job.solving.last_step;
   plan.balancedness_before = job.solving.balancedness;
@@ -134,7 +150,11 @@ int32_t WindowsPerDecision(const Job& job) {
 std::shared_ptr<const AutoQuestion> QuestionOf(const State& state, const Job& job, bool now) {
   AutoQuestion question{.state = job.chooser.state,
                         .costs = PricesOf(state, job),
-                        .options = {.every = WindowsPerDecision(job), .latency = kWindowsToSwitch},
+                        .options = {.split = job.current->split,
+                                    .hierarchy = job.settings.hierarchy,
+                                    .every = WindowsPerDecision(job),
+                                    .latency = kWindowsToSwitch},
+                        .speeds = job.windows.speeds,
                         .now = now};
   if (job.last_decision_step && job.current->report_every > 0) {
     // Also a daemon that begins again keeps to the job's pace.
@@ -164,6 +184,12 @@ void TakeAnswer(const Solved& solved, Job& job) {
   job.last_decision_step = job.solving.last_step;
   job.solving.load = std::make_shared<const Load>(answer->expected.load);
   job.solving.first_step = job.solving.last_step;
+  job.solving.recent.clear();
+  if (job.current->split == SplitMode::kBatch) {
+    for (const Load& window : answer->expected.recent) {
+      job.solving.recent.push_back(std::make_shared<const Load>(window));
+    }
+  }
   size_t windows = answer->expected.recent.size();
   for (auto window = job.windows.complete.rbegin();
        window != job.windows.complete.rend() && windows > 0; ++window) {
@@ -177,26 +203,36 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
                 const std::string& actor) {
   // One that chooses is asked at every window, and seldom decides.
   if (!Chooses(job)) job.last_decision_step = job.windows.complete.back().last_step;
+  RefreshSpeeds(context, job, *estimate.load);
+  const SplitMode split = job.current->split;
+  std::vector<std::shared_ptr<const Load>> recent = WindowsOf(job, estimate);
+  const std::string policy_name = SettingsOf(context.state.config, job).policy_name;
   job.solving = {.id = ++context.state.last_solve_id,
                  .force = force,
                  .asked_by = actor,
-                 .policy_name = job.settings.policy_name,
+                 .policy_name = policy_name,
                  .load = std::move(estimate.load),
+                 .recent = {},
                  .first_step = estimate.first_step,
                  .last_step = estimate.last_step,
-                 .balancedness = BalancednessOf(estimate.on_gpus.get())};
+                 .balancedness = BalancednessOf(estimate.on_gpus.get(), estimate.split.get(),
+                                                job.windows.speeds.get())};
+  if (split == SplitMode::kBatch) job.solving.recent = recent;
   SetPhase(context, job, Phase::kSolving);
   std::shared_ptr<const AutoQuestion> choose;
   if (Chooses(job)) choose = QuestionOf(context.state, job, force || !actor.empty());
   context.decision.effects.emplace_back(Solve{.job = job.name,
                                               .solve_id = job.solving.id,
-                                              .policy_name = job.settings.policy_name,
+                                              .policy_name = policy_name,
                                               .load = job.solving.load,
-                                              .recent = WindowsOf(job, estimate),
+                                              .recent = std::move(recent),
                                               .previous = job.last_known->placement,
+                                              .hierarchy = job.settings.hierarchy,
+                                              .speeds = job.windows.speeds,
+                                              .split = split,
                                               .choose = std::move(choose)});
   context.decision.reason = absl::StrCat("steps ", estimate.first_step, "..", estimate.last_step,
-                                         ": asking policy ", job.settings.policy_name);
+                                         ": asking policy ", policy_name);
 }
 
 // What an observed job cannot be told, and the keys that would change it; empty with prices.
@@ -279,12 +315,19 @@ void WatchWindow(const State& state, Job& job) {
   const Placement& incumbent = *job.last_known->placement;
   if (!(incumbent.topology() == job.current->topology)) return;
   const Window& window = job.windows.complete.back();
-  if (!job.predictions.Observe(*window.load, SplitMode::kEqual).ok()) return;
+  if (!job.predictions.Observe(*window.load, job.current->split, job.windows.speeds.get()).ok()) {
+    return;
+  }
   const Costs costs = PricesOf(state, job);
   if (!costs.priced()) return;
   const int64_t num_steps = window.last_step - window.first_step + 1;
   // Shapes were checked when the window was added and when the placement was adopted.
-  if (!job.record.Observe(*window.load, num_steps, incumbent).ok()) return;
+  if (!job.record
+           .Observe(*window.load, num_steps, incumbent, job.current->split,
+                    job.windows.speeds.get())
+           .ok()) {
+    return;
+  }
   const double replicas =
       ReplicaSecondsPerStep(incumbent, costs) - ReplicaSecondsPerStep(*job.record.start(), costs);
   job.record.Spend(replicas * static_cast<double>(num_steps));

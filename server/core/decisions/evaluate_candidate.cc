@@ -130,14 +130,15 @@ absl::Status ConsiderReturn(const CandidateInput& question, RebalanceInput rebal
                                         .min_gain = rebalance.min_gain,
                                         .steps_to_next = rebalance.steps_to_next,
                                         .costs = rebalance.costs,
-                                        .record = rebalance.record}));
+                                        .record = rebalance.record,
+                                        .speeds = rebalance.speeds}));
   return judged.rebalance ? Settle(question, within_budget, judged, decision) : absl::OkStatus();
 }
 
 absl::Status MeasureRebalance(const RebalanceInput& rebalance, const WithinBudget& within_budget,
                               CandidateDecision& decision) {
-  EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(rebalance.load, rebalance.incumbent));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(rebalance.load, within_budget.target));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation before, EvaluateExpected(rebalance, rebalance.incumbent));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation after, EvaluateExpected(rebalance, within_budget.target));
   decision.transfers = within_budget.transfers;
   decision.balancedness_before = before.mean_balancedness;
   decision.balancedness_computed = after.mean_balancedness;
@@ -184,6 +185,9 @@ absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& questi
       .costs = costs,
       .record = question.record == nullptr ? none : *question.record,
       .learned = question.learned,
+      .speeds = question.speeds,
+      .split = question.split,
+      .recent = question.recent,
       .predictions = question.predictions};
   EPLB_ASSIGN_OR_RETURN(const RebalanceDecision judged, EvaluateRebalance(rebalance));
   EPLB_RETURN_IF_ERROR(MeasureRebalance(rebalance, within_budget, decision));

@@ -14,6 +14,8 @@
 #include "placement/decision/prediction.h"
 #include "placement/decision/rebalance.h"
 #include "placement/decision/track_record.h"
+#include "placement/evaluate.h"
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/migration_plan.h"
 #include "placement/placement.h"
@@ -41,7 +43,11 @@ struct CandidateInput {
   double num_steps = 0;                  // that `load` stands for; 0: those of the range
   const LearnedGate* learned = nullptr;  // as RebalanceInput's, and
   const PredictionRecord* predictions = nullptr;
-  bool force = false;  // take what the ranks can, whether it pays or not
+  bool force = false;                 // take what the ranks can, whether it pays or not
+  const GpuSpeeds* speeds = nullptr;  // none: all equal; else GPU loads are tokens / speed
+  // As the run splits tokens, and with kBatch the windows that `load` is the sum of.
+  SplitMode split = SplitMode::kEqual;
+  std::span<const Load> recent = {};
 };
 
 struct CandidateDecision {
@@ -52,7 +58,7 @@ struct CandidateDecision {
   std::string left_out;  // which layers need more staging than the ranks have; empty when none
   std::string too_long;  // which layers would need a longer boundary than allowed; empty when none
   double migration_seconds = 0;  // what the chunks cost, where that is known
-  // Of the candidate without the layers left out, on the load.
+  // Of the candidate without the layers left out, on the load as the run splits it.
   int64_t transfers = 0;
   double balancedness_before = 0;
   double balancedness_computed = 0;   // on that load

@@ -205,6 +205,9 @@ absl::Status CheckFits(const Run& run, const wire::Hello& hello) {
   if (hello.reduce != run.reduce) {
     return mismatch("reduce", ReduceName(hello.reduce), ReduceName(run.reduce));
   }
+  if (hello.split != run.split) {
+    return mismatch("split", wire::SplitName(hello.split), wire::SplitName(run.split));
+  }
   if (hello.model_layers != run.model_layers) {
     return mismatch("model_layers", LayersText(hello.model_layers), LayersText(run.model_layers));
   }

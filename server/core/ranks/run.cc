@@ -81,6 +81,7 @@ absl::StatusOr<Run> MakeRun(const wire::Hello& hello) {
   run.vote_every = hello.vote_every;
   run.report_every = hello.report_every;
   run.reduce = hello.reduce;
+  run.split = hello.split;
   run.migration.weight_bytes = hello.weight_bytes;
   run.migration.state_bytes = hello.state_bytes;
   run.model_layers = hello.model_layers;

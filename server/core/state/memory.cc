@@ -130,6 +130,7 @@ wire::JobMemory MemoryOf(const Job& job) {
   memory.report_seconds = job.report_seconds;
   memory.gap_seconds = job.gap_seconds;
   memory.next_version = job.next_version;
+  memory.slow_gpus = wire::SpeedsText(job.speed_estimate.slow());
   return memory;
 }
 
@@ -202,6 +203,8 @@ void Recall(State& state, Job& job, const wire::JobMemory& memory) {
   job.report_seconds = memory.report_seconds;
   job.gap_seconds = memory.gap_seconds;
   job.next_version = std::max(job.next_version, memory.next_version);
+  const auto slow = wire::ParseSpeeds(memory.slow_gpus);
+  job.speed_estimate = slow.ok() ? GpuSpeedEstimate::Continue(*slow) : GpuSpeedEstimate();
 }
 
 void RecallFrom(DecisionContext& context, Job& job, const wire::Hello& hello) {
@@ -250,6 +253,8 @@ void BeginRun(Job& job, const std::string& run_id) {
   job.record = {};
   job.predictions = NewPredictions();
   job.chooser = {};
+  job.speed_estimate = {};
+  job.speeds_unused.clear();
 }
 
 }  // namespace eplb::core

@@ -18,10 +18,12 @@
 #include "placement/decision/prediction.h"
 #include "placement/decision/track_record.h"
 #include "placement/digest.h"
+#include "placement/evaluate.h"
 #include "placement/migration_plan.h"
 #include "placement/placement.h"
 #include "placement/rank_grid.h"
 #include "placement/topology.h"
+#include "server/core/state/gpu_speed_estimate.h"
 #include "server/core/state/step_rate.h"
 #include "server/core/state/windows.h"
 #include "server/core/values/config.h"
@@ -111,6 +113,7 @@ struct Run {
   StepFront front;
   int32_t told_report_every = 0;  // of the newest "report_interval" event
   wire::Reduce reduce = wire::Reduce::kRank;
+  SplitMode split = SplitMode::kEqual;
   MigrationOptions migration;
   std::vector<int32_t> model_layers;  // [num_layers] or empty
   std::vector<Rank> ranks;            // [world_size]
@@ -184,6 +187,8 @@ struct Solving {
   std::string asked_by;  // an identity, when an operator asked
   std::string policy_name;
   std::shared_ptr<const Load> load;
+  // Windows that `load` is the sum of, oldest first, where the run splits each batch; else empty.
+  std::vector<std::shared_ptr<const Load>> recent;
   int64_t first_step = 0;
   int64_t last_step = 0;
   double balancedness = 0;  // measured on those steps; 0 when that is not known
@@ -313,7 +318,9 @@ struct Job {
   int64_t windows_given_up = 0;    // since the daemon started
   ReportOverload report_overload;  // of its streams' own limits
   Account account;
-  TrackRecord record;                               // of this run; kept when the costs are priced
+  TrackRecord record;               // of this run; kept when the costs are priced
+  GpuSpeedEstimate speed_estimate;  // of this run; kept unless gpu_speeds is off
+  std::string speeds_unused;        // why decisions use no GPU speeds, as was recorded; empty: none
   PredictionRecord predictions = NewPredictions();  // of this run's decisions
   Chooser chooser;
   std::optional<int64_t> last_decision_step;
@@ -332,6 +339,12 @@ struct Job {
   int64_t events_left_out = 0;  // since the newest that was recorded
   Budget reserve_budget;
 };
+
+// In force for the job, as its run splits tokens.
+inline Settings SettingsOf(const Config& config, const Job& job) {
+  return ForSplit(config, job.name, job.patch, job.settings,
+                  job.current ? job.current->split : SplitMode::kEqual);
+}
 
 // The change that the newest decision made: taken back should its Store fail.
 struct Undo {

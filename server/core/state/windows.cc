@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "proto/wire/report_counts.h"
 #include "server/core/state/sentences.h"
 
@@ -138,6 +139,65 @@ void AddParts(Windows& windows, const wire::LoadReport& report, int32_t rank, bo
   }
 }
 
+// FNV-1a, never 0: it only has to differ where reports differ, on every machine alike.
+uint64_t ChecksumOf(const wire::LoadReport& report) {
+  constexpr uint64_t kPrime = 0x100000001b3;
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const std::vector<int64_t>* numbers : {&report.split_tokens, &report.split_peaks}) {
+    for (const int64_t number : *numbers) {
+      hash = (hash ^ static_cast<uint64_t>(number)) * kPrime;
+      hash ^= hash >> 29;
+    }
+  }
+  return hash | 1;
+}
+
+bool AddTo(const std::vector<int64_t>& numbers, std::vector<int64_t>& sums) {
+  sums.resize(numbers.size(), 0);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (__builtin_add_overflow(sums[i], numbers[i], &sums[i])) return false;
+  }
+  return true;
+}
+
+// What the batches' splits gave: of each EP group once, for all of its ranks report the same.
+void AddSplit(Windows& windows, const wire::LoadReport& report, int32_t rank,
+              const WindowLimits& limits, PendingWindow& window, ReportOutcome& outcome) {
+  if (!window.split_known || report.split_tokens.empty()) return;
+  const RankGrid* const grid = limits.grid;
+  const int32_t ep_group = grid == nullptr ? 0 : grid->EpGroupOf(RankId{rank});
+  window.split_checksums.resize(static_cast<size_t>(grid == nullptr ? 1 : grid->num_ep_groups()),
+                                0);
+  const uint64_t checksum = ChecksumOf(report);
+  uint64_t& known = window.split_checksums[static_cast<size_t>(ep_group)];
+  if (known == checksum) return;
+  if (known == 0) {
+    known = checksum;
+    window.split_known = AddTo(report.split_tokens, window.split.tokens) &&
+                         AddTo(report.split_peaks, window.split.peaks);
+    return;
+  }
+  window.split_known = false;
+  window.split = {};
+  if (std::exchange(windows.splits_noted, true)) return;
+  outcome.notes.push_back(
+      {"splits_differ",
+       absl::StrCat("steps ", window.first_step, "..", window.last_step, ": rank ", rank,
+                    " does not report the splits that another rank of its EP group reports; the ",
+                    "balancedness of such windows is that of equal shares")});
+}
+
+// The splits of a covered window; null when they do not cover its tokens. Where not every rank
+// reported they are of more: an EP group's are of all its ranks.
+std::shared_ptr<const SplitTokens> TakeSplit(PendingWindow& window) {
+  if (!window.split_known || window.split.tokens.empty()) return nullptr;
+  for (Eigen::Index layer = 0; layer < window.sum.rows(); ++layer) {
+    const int64_t tokens = window.sum.row(layer).sum();
+    if (window.split.tokens[static_cast<size_t>(layer)] < tokens) return nullptr;
+  }
+  return std::make_shared<const SplitTokens>(std::move(window.split));
+}
+
 std::vector<TokensUnder> PartsOf(PendingWindow& window) {
   std::vector<TokensUnder> parts;
   LoadMatrix last = window.sum;
@@ -160,8 +220,8 @@ void MeasureNewest(Windows& windows, ReportOutcome& outcome) {
   const Window& window = windows.complete.back();
   if (window.on_gpus == nullptr) return;
   const int64_t version = window.on_gpus->versions.back();
-  windows.measured =
-      Measure(*window.load, *window.on_gpus, windows.placements.Find(version)->topology());
+  windows.measured = Measure(*window.load, *window.on_gpus, window.split.get(),
+                             windows.placements.Find(version)->topology(), windows.speeds.get());
   windows.measured->first_step = window.first_step;
   windows.measured->last_step = window.last_step;
   windows.placements.DropBelow(version);
@@ -220,6 +280,7 @@ PendingWindow& Find(Windows& windows, const wire::LoadReport& report, const Wind
 void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limits,
               ReportOutcome& outcome) {
   std::shared_ptr<const GpuTokens> on_gpus = OnGpus(window, windows.placements);
+  std::shared_ptr<const SplitTokens> split = TakeSplit(window);
   absl::StatusOr<Load> load = Load::FromCounts(std::move(window.sum));
   if (!load.ok()) {
     Drop(window, outcome);
@@ -235,7 +296,9 @@ void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limit
                               .last_step = last_step,
                               .load = std::make_shared<const Load>(*std::move(load)),
                               .coverage = windows.newest.coverage,
-                              .on_gpus = std::move(on_gpus)});
+                              .on_gpus = std::move(on_gpus),
+                              .step_seconds = std::move(window.step_seconds),
+                              .split = std::move(split)});
   if (static_cast<int32_t>(windows.complete.size()) > limits.max_complete) {
     windows.complete.pop_front();
   }
@@ -267,6 +330,12 @@ void AddOlder(const std::shared_ptr<const GpuTokens>& older, std::optional<GpuTo
   }
   sum->loads += older->loads;
   sum->versions.insert(sum->versions.begin(), older->versions.begin(), older->versions.end());
+}
+
+void AddOlder(const std::shared_ptr<const SplitTokens>& older, std::optional<SplitTokens>& sum) {
+  const bool known = sum && older != nullptr && AddTo(older->tokens, sum->tokens) &&
+                     AddTo(older->peaks, sum->peaks);
+  if (!known) sum.reset();
 }
 
 std::string PartText(size_t index) { return absl::StrCat("load report: earlier part ", index); }
@@ -322,6 +391,27 @@ absl::Status CheckParts(const wire::LoadReport& report) {
   return CheckPartCounts(report);
 }
 
+absl::Status CheckSplit(const wire::LoadReport& report, const Topology& topology) {
+  const std::vector<int64_t>& tokens = report.split_tokens;
+  const std::vector<int64_t>& peaks = report.split_peaks;
+  if (tokens.empty() && peaks.empty()) return absl::OkStatus();
+  const auto num_layers = static_cast<size_t>(topology.num_layers());
+  if (tokens.size() != num_layers || peaks.size() != num_layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("load report: splits of ", tokens.size(), " layers with the fullest GPUs of ",
+                     peaks.size(), ", the job has ", num_layers, " layers"));
+  }
+  for (size_t layer = 0; layer < num_layers; ++layer) {
+    const int64_t num_gpus = topology.num_gpus();
+    const int64_t mean = tokens[layer] / num_gpus + (tokens[layer] % num_gpus == 0 ? 0 : 1);
+    if (tokens[layer] >= 0 && peaks[layer] >= mean && peaks[layer] <= tokens[layer]) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("load report: splits of layer ", layer, ": ", tokens[layer],
+                     " tokens, of which the fullest of ", num_gpus, " GPUs has ", peaks[layer]));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckReport(const wire::LoadReport& report, const Topology& topology) {
@@ -341,6 +431,7 @@ absl::Status CheckReport(const wire::LoadReport& report, const Topology& topolog
     return absl::InvalidArgumentError(
         absl::StrCat("load report: a count is ", least, ", it must be >= 0"));
   }
+  EPLB_RETURN_IF_ERROR(CheckSplit(report, topology));
   return CheckParts(report);
 }
 
@@ -363,10 +454,15 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
                                   [](int32_t reported) { return reported > 0; });
   window.reported[reporter] = true;
   ++window.num_reported[reporter / ReportersPerPipelineStage(limits)];
+  if (report.step_seconds > 0) {
+    window.step_seconds.resize(static_cast<size_t>(limits.num_reporters), 0);
+    window.step_seconds[static_cast<size_t>(reporter)] = report.step_seconds;
+  }
   if (!wire::AddCounts(report, &window.sum)) {
     Drop(window, outcome);
   } else {
     AddParts(windows, report, rank, first, window, outcome);
+    AddSplit(windows, report, rank, limits, window, outcome);
     if (IsCovered(window, limits)) Complete(windows, window, limits, outcome);
   }
   while (static_cast<int32_t>(windows.pending.size()) > limits.max_pending) {
@@ -380,10 +476,13 @@ int64_t BytesOf(const Windows& windows) {
   for (const PendingWindow& window : windows.pending) {
     cells += window.sum.size();
     for (const PendingPart& part : window.earlier) cells += part.sum.size();
+    cells += std::ssize(window.split.tokens) + std::ssize(window.split.peaks) +
+             std::ssize(window.split_checksums);
   }
   for (const Window& window : windows.complete) {
     cells += window.load->counts().size();
     if (window.on_gpus != nullptr) cells += window.on_gpus->loads.size();
+    if (window.split != nullptr) cells += 2 * std::ssize(window.split->tokens);
   }
   static_assert(sizeof(LoadMatrix::Scalar) == sizeof(RealMatrix::Scalar));
   return cells * static_cast<int64_t>(sizeof(LoadMatrix::Scalar));
@@ -428,6 +527,7 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
   Window result;
   LoadMatrix sum;
   std::optional<GpuTokens> tokens;
+  std::optional<SplitTokens> split;
   int32_t taken = 0;
   for (auto window = windows.complete.rbegin();
        window != windows.complete.rend() && taken < max_windows && window->last_step > after_step;
@@ -436,10 +536,12 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
       sum = window->load->counts();
       result.last_step = window->last_step;
       if (window->on_gpus != nullptr) tokens = *window->on_gpus;
+      if (window->split != nullptr) split = *window->split;
     } else if (!AddCells(window->load->counts(), sum)) {
       return absl::OutOfRangeError("the sum of the windows is above 2^63-1");
     } else {
       AddOlder(window->on_gpus, tokens);
+      AddOlder(window->split, split);
     }
     result.first_step = window->first_step;
   }
@@ -452,6 +554,7 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
     tokens->versions.erase(end, tokens->versions.end());
     result.on_gpus = std::make_shared<const GpuTokens>(*std::move(tokens));
   }
+  if (split) result.split = std::make_shared<const SplitTokens>(*std::move(split));
   return result;
 }
 

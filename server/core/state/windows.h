@@ -12,7 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
+#include "placement/rank_grid.h"
 #include "placement/topology.h"
 #include "proto/wire/messages.h"
 #include "server/core/values/measured.h"
@@ -27,6 +29,10 @@ struct Window {
   double coverage = 0;               // share of reporters in the sum
   // Null when a placement that some of the steps ran under is not known.
   std::shared_ptr<const GpuTokens> on_gpus = nullptr;
+  // [num_reporters], as LoadReport::step_seconds; 0 where it is not known. Empty: nowhere known.
+  std::vector<double> step_seconds = {};
+  // Null when the ranks did not report exact splits of all its tokens, or not alike.
+  std::shared_ptr<const SplitTokens> split = nullptr;
 };
 
 // Steps of a pending window up to last_step that ran under one placement.
@@ -42,12 +48,18 @@ struct PendingWindow {
   LoadMatrix sum;                     // empty once dropped
   std::vector<bool> reported;         // [num_reporters]
   std::vector<int32_t> num_reported;  // [pipeline_parallel_size]
+  std::vector<double> step_seconds;   // as in Window
   bool dropped = false;  // its sum would overflow; kept so that later reports are ignored
   // Which placements its steps ran under, as the first report told: the last steps, and those
   // before.
   int64_t version = 0;
   std::vector<PendingPart> earlier;
   bool parts_known = true;  // false: a report does not tell, or two do not agree
+  // Exact splits of the EP groups of which a rank reported any, and by EP group a checksum of what
+  // the first one reported, 0 before it. Empty before the first report of a split.
+  SplitTokens split;
+  std::vector<uint64_t> split_checksums;
+  bool split_known = true;  // false: two ranks of an EP group do not agree, or a sum would overflow
 };
 
 // What stays of a window whose load was dropped.
@@ -65,8 +77,11 @@ struct Windows {
   int64_t last_short_step = -1;       // newest window for which a short report was noted
   RunPlacements placements;           // that the ranks ran
   std::optional<Measured> measured;   // the newest complete window that could be
-  Figures newest;                     // of the newest complete window, also once it was dropped
-  bool differing_noted = false;       // that ranks do not agree on which placements they ran
+  // With which `measured` divides the tokens; null: all equal. Has the job's number of GPUs.
+  std::shared_ptr<const GpuSpeeds> speeds;
+  Figures newest;                // of the newest complete window, also once it was dropped
+  bool differing_noted = false;  // that ranks do not agree on which placements they ran
+  bool splits_noted = false;     // that ranks of an EP group do not agree on their splits
 };
 
 struct WindowLimits {
@@ -78,6 +93,7 @@ struct WindowLimits {
   double min_coverage = 1;             // share of reporters that must report the full range
   int32_t max_pending = 1;
   int32_t max_complete = 1;
+  const RankGrid* grid = nullptr;  // of the run; null: all ranks are one EP group
 };
 
 // Something worth a line in the audit log.
@@ -94,7 +110,8 @@ struct ReportOutcome {
 };
 
 // errors: InvalidArgument, naming the field: steps out of order or negative, counts of another
-// shape or below 0, parts out of order, outside the window or above its counts. cost: O(L * E) a
+// shape or below 0, parts out of order, outside the window or above its counts, splits of another
+// shape or whose fullest GPU has more than all tokens or less than their mean. cost: O(L * E) a
 // part.
 absl::Status CheckReport(const wire::LoadReport& report, const Topology& topology);
 
@@ -121,7 +138,7 @@ void DropLoads(Windows& windows);
 int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes);
 
 // The cells' sum over the newest `max_windows` complete windows that end after `after_step`, and of
-// their tokens on GPUs where all are known.
+// their tokens on GPUs and their splits, each where all are known.
 // errors: NotFound when there is none, OutOfRange when the sum would go above 2^63-1.
 absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "placement/policies/registry.h"
+
 namespace eplb::core {
 
 Settings SettingsOf(const Config& config, const std::string& job, const SettingsPatch& patch) {
@@ -20,6 +22,15 @@ absl::Time UnknownPausesEnd(const std::optional<absl::Time>& moved_aside, absl::
   if (!moved_aside) return absl::InfinitePast();
   const absl::Duration age = std::max(wall_now - *moved_aside, absl::ZeroDuration());
   return now + kUnknownMatters - age;
+}
+
+Settings ForSplit(const Config& config, const std::string& job, const SettingsPatch& patch,
+                  Settings settings, SplitMode split) {
+  const auto own = config.job_settings.find(job);
+  const bool named = config.policy_named || patch.policy_name.has_value() ||
+                     (own != config.job_settings.end() && own->second.policy_name.has_value());
+  if (split == SplitMode::kBatch && !named) settings.policy_name = kSplitPolicyName;
+  return settings;
 }
 
 }  // namespace eplb::core

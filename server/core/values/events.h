@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 
 #include "placement/backtest/auto_planner.h"
+#include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
@@ -93,6 +94,9 @@ struct Solve {  // answered by SolveStarted and then Solved, both with the same 
   std::shared_ptr<const Load> load;                 // sum of `recent`
   std::vector<std::shared_ptr<const Load>> recent;  // windows, oldest first
   std::shared_ptr<const Placement> previous;
+  std::optional<Hierarchy> hierarchy = std::nullopt;  // none: the policy's own rule
+  std::shared_ptr<const GpuSpeeds> speeds = nullptr;  // null: all equal
+  SplitMode split = SplitMode::kEqual;                // as the run registered
   // Of a policy that chooses by a back-test; else null.
   std::shared_ptr<const AutoQuestion> choose = nullptr;
 };

@@ -8,6 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "placement/evaluate.h"
+#include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 
@@ -39,6 +41,12 @@ struct GpuTokens {
   std::vector<int64_t> versions;  // of the placements, rising
 };
 
+// What exact splits of batches gave, by layer: [L], summed over the EP groups that hold the layer.
+struct SplitTokens {
+  std::vector<int64_t> tokens;  // of the batches
+  std::vector<int64_t> peaks;   // of the fullest GPU of each batch, summed over the batches
+};
+
 // Tokens of steps that ran under one placement.
 struct TokensUnder {
   int64_t version = 0;
@@ -54,19 +62,29 @@ std::optional<GpuTokens> TokensOnGpus(std::vector<TokensUnder> parts,
 struct Measured {
   int64_t first_step = 0;
   int64_t last_step = 0;
-  std::vector<int64_t> versions;           // that its steps ran under, rising
+  std::vector<int64_t> versions;  // that its steps ran under, rising
+  // kBatch: the ranks reported what exact splits of these steps gave; the three figures that follow
+  // are of them, each batch with its own fullest GPU. kEqual: they are those of equal shares.
+  SplitMode split = SplitMode::kEqual;
   double balancedness = 0;                 // mean over layers with load
   std::vector<double> layer_balancedness;  // [L]
-  double peak_load = 0;                    // sum over layers of the fullest GPU's tokens
-  double balancedness_static = 0;          // counterfactual: the same tokens, static placement
+  double peak_load = 0;                    // sum over layers of the fullest GPU's load
+  // Counterfactual: the same tokens in equal shares, static placement.
+  double balancedness_static = 0;
   double peak_load_static = 0;
 };
 
-// REQUIRES: `tokens` are those of `load` under placements of `topology`. cost: O(L * S).
-Measured Measure(const Load& load, const GpuTokens& tokens, const Topology& topology);
+// split: what exact splits of the same steps gave, or null. speeds: null: all equal; else every
+// figure is of tokens / speed, but where `split` is known: its peaks are tokens, and all figures
+// are. All GPUs are usable. REQUIRES: `tokens` are those of `load` under placements of `topology`.
+// cost: O(L * S).
+Measured Measure(const Load& load, const GpuTokens& tokens, const SplitTokens* split,
+                 const Topology& topology, const GpuSpeeds* speeds = nullptr);
 
-// Mean over layers with load of (mean GPU load / max GPU load); 0 without tokens.
-double BalancednessOf(const GpuTokens* tokens);
+// Mean over layers with load of (mean GPU load / max GPU load), of `split` where it is known; 0
+// without `tokens`. speeds: as Measure.
+double BalancednessOf(const GpuTokens* tokens, const SplitTokens* split,
+                      const GpuSpeeds* speeds = nullptr);
 
 // What was measured since the run began here.
 struct Account {

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 
 #include "placement/digest.h"
+#include "placement/evaluate.h"
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
 #include "proto/wire/settings.h"
@@ -67,6 +68,7 @@ struct Plan {
   // Predicted: of the first whole window under what the policy may change, +- prediction_error.
   double balancedness_predicted = 0;
   double prediction_error = 0;
+  SplitMode split = SplitMode::kEqual;  // of what is computed; with kBatch each window is a batch
   // Measured: of the first complete window all of whose steps ran under last_version, what was
   // predicted beside what followed. None before it, or when another decision switched before it.
   std::optional<double> balancedness_seen = std::nullopt;
@@ -203,10 +205,12 @@ struct JobEvent {
   std::string job;
   std::string name;  // run_started, run_ended, run_resumed, end_amended,
                      // taken_over, stepped_down, recovering, released, version_reused,
-                     // chunks_limited, kept, observed, left_out, freeze_over, proposed, nacked,
+                     // chunks_limited, kept, observed, left_out, freeze_over, gpu_slow,
+                     // gpu_recovered, speeds_unused, proposed, nacked,
                      // cancelling, withdrawn, committed, pause_exceeded, quarantined, stuck,
                      // stalled, stalled_over, report_ahead, window_incomplete,
                      // window_complete_again, window_dropped, report_short, placements_differ,
+                     // splits_differ,
                      // store_failed, expired, report_interval, vote_every_differs, memory_recalled,
                      // unknown_job_paused; of operators: rebalance,
                      // pause, resume, rollback, set_policy, forget, refused

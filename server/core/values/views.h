@@ -51,6 +51,14 @@ struct RunView {
   absl::Duration since;  // its first rank came
   std::string waits;     // for what, as a sentence
 };
+// A GPU that the ranks' step times show to be slow, or whose speed the settings name.
+struct GpuSpeedView {
+  int32_t gpu = 0;
+  std::optional<double> measured_speed = std::nullopt;  // of a slow one; none: not slow
+  double speed_in_use = 1;                              // by the newest decision
+  std::string source = {};  // of what decisions use: measured, stated, avoided
+  std::string reason = {};  // of a slow one, one sentence
+};
 struct JobView {
   std::string job;
   std::string run_id;
@@ -68,6 +76,7 @@ struct JobView {
   double balancedness = 0;
   std::vector<double> layer_balancedness;  // [num_layers]
   double balancedness_static = 0;          // counterfactual: the same window, static placement
+  SplitMode measured_split = SplitMode::kEqual;  // as Measured
   int64_t measured_first_step = 0;
   int64_t measured_last_step = 0;
   // Of the newest plan that switched anything: computed before, and measured after it.
@@ -87,6 +96,7 @@ struct JobView {
   wire::Settings settings;   // in force
   int32_t report_every = 0;  // steps in a window, in force
   std::string reduce;        // rank, root; empty before the first Hello
+  std::string split;         // equal, batch; likewise
   double coverage = 0;       // share of reporters in the newest complete window; 0 = no window yet
   std::vector<int32_t> model_layers;
   std::optional<RunEnding> ending;  // of the newest run; none while it lives
@@ -106,6 +116,7 @@ struct JobView {
   bool take_over_refused = false;  // it waits because the steps of the run in force advance
   std::string refusal;             // of the newest Hello that was refused in the last 10 minutes
   int64_t refused_hellos = 0;      // of this job, since the daemon started
+  std::vector<GpuSpeedView> gpu_speeds;  // rising
 };
 
 // How this daemon leads a run.
@@ -127,7 +138,8 @@ struct WindowView {
   int64_t first_step = 0;
   int64_t last_step = 0;
   std::shared_ptr<const Load> load;
-  std::shared_ptr<const GpuTokens> on_gpus = nullptr;  // null: a placement of them is not known
+  // Null: a placement of them is not known, or the run splits each batch.
+  std::shared_ptr<const GpuTokens> on_gpus = nullptr;
 };
 
 }  // namespace eplb::core

@@ -52,6 +52,7 @@ static void print_client_options(void) {
   FIELD(eplb_client_options, reserved);
   FIELD(eplb_client_options, require_daemon);
   FIELD(eplb_client_options, take_over);
+  FIELD(eplb_client_options, split);
 }
 
 static void print_tensor_and_boundary(void) {

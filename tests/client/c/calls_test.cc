@@ -49,6 +49,7 @@ class CallsTest : public ::testing::Test {
             eplb_client_broadcast_weights(client, nullptr, 0, nullptr),
             eplb_client_expert_squares(client, nullptr, 0, nullptr, nullptr, 0),
             eplb_client_record(client, 0, counts, testing::kSmallExperts),
+            eplb_client_record_split(client, 0, counts, testing::kSmallExperts),
             eplb_client_step_boundary(client, 0, nullptr, nullptr)};
   }
   std::vector<int32_t> ReadWith(eplb_client* client) {
@@ -96,6 +97,10 @@ TEST_F(CallsTest, NullArgumentsAreNamed) {
   Start();
   EXPECT_EQ(eplb_client_record(client(), 0, nullptr, 4), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(), "counts is NULL");
+  EXPECT_EQ(eplb_client_record_step_time(client(), -1), EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(eplb_client_record_step_time(client(), 0.25), EPLB_OK);
+  EXPECT_EQ(eplb_client_record_split(client(), 0, nullptr, 4), EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(rank_.message(), "quotas is NULL");
   EXPECT_EQ(eplb_client_register_experts(client(), nullptr, 3), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(), "tensors is NULL");
   EXPECT_EQ(eplb_client_check_experts(client(), nullptr, nullptr, nullptr), EPLB_INVALID_ARGUMENT);
@@ -133,7 +138,7 @@ TEST_F(CallsTest, WrongStructSizesAreNamedBeforeAnythingIsDone) {
   rank_.options.struct_size = 0;
   EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(),
-            "options.struct_size is 0, expected sizeof, which is 240 in this library");
+            "options.struct_size is 0, expected sizeof, which is 248 in this library");
   rank_.options.struct_size = sizeof(rank_.options);
   ASSERT_EQ(rank_.Connect(), EPLB_OK) << rank_.message();
   std::vector<eplb_tensor> tensors = rank_.MakeTensors();

@@ -23,6 +23,7 @@ eplb_client_options Distinct() {
   options.tls_key = "key";
   options.tls_server_name = "server_name";
   options.reduce = "reduce";
+  options.split = "split";
   options.transport = "transport";
   options.bind_address = "bind_address";
   options.initial_placement = "initial_placement";
@@ -59,6 +60,7 @@ TEST(ClientOptionsTest, EveryFieldGetsToItsOption) {
   EXPECT_EQ(read->tls.key, "key");
   EXPECT_EQ(read->tls.server_name, "server_name");
   EXPECT_EQ(read->reduce, "reduce");
+  EXPECT_EQ(read->split, "split");
   EXPECT_EQ(read->transport, "transport");
   EXPECT_EQ(read->bind_address, "bind_address");
   EXPECT_EQ(read->initial_placement, "initial_placement");
@@ -88,6 +90,7 @@ TEST(ClientOptionsTest, DefaultsAreThoseOfTheClient) {
   const ClientOptions defaults;
   EXPECT_EQ(read->job, defaults.job);
   EXPECT_EQ(read->transport, defaults.transport);
+  EXPECT_EQ(read->split, defaults.split);
   EXPECT_EQ(read->bind_address, defaults.bind_address);
   EXPECT_EQ(read->vote_every, defaults.vote_every);
   EXPECT_EQ(read->report_every, defaults.report_every);

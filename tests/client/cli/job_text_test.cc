@@ -42,6 +42,43 @@ TEST(JobTextTest, BalancednessHasThreeNamesAndTheStepsThatWereMeasured) {
   EXPECT_EQ(BalancednessText(job), "measured: no complete window yet");
 }
 
+TEST(JobTextTest, SlowAndStatedGpusAreNamedWithWhatDecisionsUse) {
+  v1::JobStatus job = HealthyJob();
+  v1::GpuSpeed* slow = job.add_gpu_speeds();
+  slow->set_gpu(3);
+  slow->set_measured(0.82);
+  slow->set_in_use(1);
+  slow->set_source("measured");
+  slow->set_reason("GPU 3 runs at 0.82 of the median GPU");
+  v1::GpuSpeed* avoided = job.add_gpu_speeds();
+  avoided->set_gpu(7);
+  avoided->set_in_use(0.31);
+  avoided->set_source("avoided");
+  Terminal terminal;
+  terminal.width = 200;
+  const std::string notes = StateNotes(job, "", terminal);
+  EXPECT_THAT(notes, ::testing::HasSubstr("GPU 3 runs at 0.82 of the median GPU; decisions use no "
+                                          "speed for it\n"));
+  EXPECT_THAT(notes, ::testing::HasSubstr("GPU 7 is in avoid_gpus; its load is tokens / 0.31 in "
+                                          "every figure\n"));
+  for (uint32_t gpu = 8; gpu < 12; ++gpu) *job.add_gpu_speeds() = *avoided;
+  EXPECT_THAT(StateNotes(job, "", terminal), ::testing::HasSubstr("and 2 more GPUs (-o json"));
+}
+
+TEST(JobTextTest, TheObjectiveIsHowTheRunSplitsAndWhatWasMeasuredOtherwiseIsNamed) {
+  v1::JobStatus job = ExampleJob();
+  EXPECT_EQ(ObjectiveText(job), "") << "no rank has registered";
+  job.set_split("equal");
+  job.set_measured_split("equal");
+  EXPECT_EQ(ObjectiveText(job), "objective: equal shares");
+  job.set_split("batch");
+  EXPECT_EQ(ObjectiveText(job),
+            "objective: exact split per batch; measured is of equal shares, for the ranks did not "
+            "report splits of all tokens of these steps");
+  job.set_measured_split("batch");
+  EXPECT_EQ(ObjectiveText(job), "objective: exact split per batch");
+}
+
 TEST(JobTextTest, PausedAndObserveStandBesideTheState) {
   v1::JobStatus job = HealthyJob();
   EXPECT_EQ(StateText(job), "IDLE");

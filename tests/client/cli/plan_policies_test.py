@@ -246,6 +246,22 @@ class SplitTest(PlanCase):
                 for split, whole in zip(plan["max_gpu_load_per_layer"], equal["max_gpu_load_per_layer"]):
                     self.assertLessEqual(split, whole * (1 + 1e-9))
 
+    def test_a_plan_for_batches_says_what_exact_splits_of_the_windows_reach(self):
+        trace = command.DATA / "moe64_aux.jsonl"
+        shape = ("--load", trace, "--gpus", 8, "--slots", 72, "--policy", "flow", "-o", "json")
+        plan = json.loads(command.run("plan", *shape, "--window", "last", "--split", "batch").stdout)
+        self.assertGreater(plan["batch_balancedness"], .99)
+        self.assertAlmostEqual(plan["batch_balancedness"], plan["balancedness"]["mean"], 3)  # one window
+        for shares, slots in zip(plan["placement"]["replica_share"], plan["placement"]["physical_to_logical_map"]):
+            of_expert = [0] * 64
+            for share, expert in zip(shares, slots):
+                of_expert[expert] += share
+            for whole in of_expert:
+                self.assertAlmostEqual(whole, 1, 9)
+        whole = json.loads(command.run("plan", *shape, "--split", "batch").stdout)
+        self.assertLess(whole["batch_balancedness"], whole["balancedness"]["mean"])  # 240 windows, not their sum
+        self.assertNotIn("batch_balancedness", command.run("plan", *shape).stdout)
+
     def test_shares_need_no_whole_tokens(self):
         # ceil(mean) would be 4, above the 3.5 that equal shares reach.
         self.load.write_text("[[7,0]]")

@@ -50,6 +50,17 @@ class ReplayTest(command.CommandTest):
             priced = self.replay(trace, "--gpus", 4, "--slots", slots, "--expert-bytes", 1000)
             self.assertEqual(sum(row["rebalanced"] for row in priced["windows"]), 1)
 
+    def test_with_exact_splits_flow_is_ahead_and_no_window_is_below_equal_shares(self):
+        trace = self.write("trace.jsonl", "".join(self.recorded(96)))
+        shape = ("--gpus", 8, "--slots", 72, "--every", 8, "--history", 6, "--min-gain", 0)
+        flow, incremental = (self.replay(trace, *shape, "--policy", policy, "--split", "batch")
+                             for policy in ("flow", "incremental"))
+        self.assertGreater(flow["summary"]["balancedness_mean"], incremental["summary"]["balancedness_mean"] + .02)
+        self.assertIn("peak GPU load of exact splits falls", flow["windows"][8]["reason"])
+        held = self.replay(trace, *shape, "--policy", "flow", "--split", "batch", "--expert-bytes", 1 << 40)
+        self.assertEqual(held["summary"]["transfers"], 0)
+        self.assertIn("of migration", held["windows"][8]["reason"])
+
     def test_window_0_runs_the_static_layout(self):
         load = [[6, 0, 0, 0, 2, 0]]
         trace = self.write("trace.jsonl", lines([load] * 2))

@@ -5,6 +5,7 @@
 
 #include "client/cli/report_text.h"
 #include "client/cli/run_review.h"
+#include "placement/split/batch_split.h"
 #include "tests/client/cli/small_run.h"
 
 namespace eplb::cli {
@@ -96,6 +97,49 @@ TEST(ReportTextTest, TheDecisionsColumnSaysUntilWhenItWasMeasured) {
               AllOf(HasSubstr("predicted  until next\n"),
                     HasSubstr("until next: measured from the switch to the next one."),
                     Not(HasSubstr("seen"))));
+}
+
+// 8 tokens of expert 0 in two slots, 16 of expert 1: split exactly 4, 12 and 0, 8 of 12 a GPU; in
+// equal shares 16 + 4 and 4.
+RunDirectory SplitRun() {
+  RunDirectory run = SmallRun({});
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 3, .num_slots = 4, .num_gpus = 2});
+  const Placement placement = Placement::Static(topology);
+  run.placements[0].placement = placement;
+  run.placements[0].digest = DigestOf(placement);
+  run.report.split = SplitMode::kBatch;
+  LoadMatrix counts(1, 3);
+  counts << 8, 16, 0;
+  run.step_loads.assign(kSmallSteps, *Load::FromCounts(counts));
+  const auto split = EvaluateBatch(run.step_loads[0], placement);
+  const auto equal = Evaluate(run.step_loads[0], placement);
+  for (StepRecord& step : run.report.steps) {
+    step.balancedness = split->mean_balancedness;
+    step.balancedness_static = equal->mean_balancedness;
+  }
+  return run;
+}
+
+TEST(RunReviewTest, ARunThatSplitsItsStepsHasFourLines) {
+  const RunReview review = ReviewOf(SplitRun());
+  EXPECT_EQ(review.largest_difference, 0) << "recomputed from counts and placements";
+  EXPECT_GT(review.run.balancedness, review.equal_shares.balancedness);
+  EXPECT_EQ(review.equal_shares.balancedness, review.unmoved.balancedness) << "it never moved";
+  EXPECT_GE(review.hindsight_split.balancedness, review.run.balancedness);
+  const std::string text = TextOf(SplitRun());
+  for (const char* line : {"\nstatic layout ", "\nequal shares, same placements ", "\nthis run ",
+                           "\nhindsight, 4 steps each "}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("Objective: exact split per batch."), Not(HasSubstr("deepseek"))));
+  EXPECT_THAT(TextOf(SmallRun({})), HasSubstr("Objective: equal shares."));
+  const std::string picture = ReportPicture("demo", review);
+  for (const char* name : {"static layout, mean", "equal shares, same placements, mean",
+                           "this run, mean", "hindsight, mean"}) {
+    EXPECT_THAT(picture, HasSubstr(name));
+  }
 }
 
 // Both were decided on the same steps: the operator's rollback is not the balancer's second chunk.

@@ -20,6 +20,19 @@ class SweepTest(command.CommandTest):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         return json.loads(result.stdout)["rows"]
 
+    def test_exact_splits_are_never_less_even_than_equal_shares(self):
+        for policy in ("balanced", "flow"):
+            equal, batch = (command.run("sweep", "--load", TRACE, "--window", "last", "--gpus", 8, "--slots", "64:80:8",
+                                        "--policy", policy, "--split", split, "-o", "json") for split in ("equal", "batch"))
+            self.assertEqual((batch.returncode, batch.stderr), (0, ""))
+            self.assertEqual(json.loads(batch.stdout)["split"], "batch")
+            rows = list(zip(json.loads(batch.stdout)["rows"], json.loads(equal.stdout)["rows"]))
+            self.assertEqual(len(rows), 3)
+            if policy == "balanced":
+                for exact, shares in rows:
+                    self.assertGreaterEqual(exact["balancedness_mean"], shares["balancedness_mean"] - 1e-3)
+            self.assertGreater(rows[1][0]["balancedness_mean"], .99 if policy == "flow" else .9)
+
     def test_a_row_for_each_slot_count(self):
         rows = self.sweep("--slots", "8:20:4")
         self.assertEqual([row["slots"] for row in rows], [8, 12, 16, 20])

@@ -197,6 +197,7 @@ TEST_F(RunReportFileTest, WhatIsWrittenIsRead) {
   report.switches[2].policy = "rollback";
   report.switches[2].asked_by = "uid 1000 (alice)";
   report.began_at = 1.7e9;
+  report.split = SplitMode::kBatch;
   report.even_step_seconds = 0.03;
   report.steps[1].began = 0.125;
   report.steps[1].boundary_seconds = 0.5;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -36,6 +37,54 @@ TEST(LoadWindowsTest, WindowHoldsTheSumOfItsSteps) {
   LoadMatrix expected(2, 3);
   expected << 11, 2, 3, 0, 0, 7;
   EXPECT_TRUE((window->counts == expected).all());
+}
+
+TEST(LoadWindowsTest, TheWindowHasTheMeanOfTheRecordedStepTimes) {
+  LoadWindows windows(1, 1, 2, 0);
+  ASSERT_TRUE(windows.RecordStepTime(1).ok());
+  ASSERT_TRUE(windows.RecordStepTime(0.5).ok());
+  ASSERT_FALSE(windows.EndStep(0).has_value());
+  ASSERT_TRUE(windows.RecordStepTime(0.5).ok());
+  EXPECT_EQ(windows.EndStep(1)->step_seconds, 1);
+  ASSERT_FALSE(windows.EndStep(2).has_value());
+  EXPECT_EQ(windows.EndStep(3)->step_seconds, 0) << "the next window begins at zero";
+  for (const double wrong : {-1.0, 2e6, std::nan("")}) {
+    EXPECT_THAT(std::string(windows.RecordStepTime(wrong).message()), HasSubstr("step time is "));
+  }
+}
+
+Topology FourSlots() {
+  return *Topology::Make({.num_layers = 2, .num_experts = 3, .num_slots = 4, .num_gpus = 2});
+}
+
+TEST(LoadWindowsTest, SplitsAddUpTokensAndTheFullestGpuOfEachBatch) {
+  LoadWindows windows(2, 3, 2, 0);
+  const auto split = [&windows](int32_t layer, const std::vector<int64_t>& quotas) {
+    return windows.RecordSplit(layer, quotas, FourSlots());
+  };
+  ASSERT_TRUE(split(0, {1, 2, 3, 0}).ok());
+  ASSERT_TRUE(split(0, {5, 5, 0, 1}).ok());  // another GPU is the fullest
+  EXPECT_FALSE(windows.EndStep(0).has_value());
+  ASSERT_TRUE(split(0, {0, 0, 4, 0}).ok());
+  const std::optional<wire::LoadReport> window = windows.EndStep(1);
+  EXPECT_EQ(window->split_tokens, (std::vector<int64_t>{6 + 11 + 4, 0}));
+  EXPECT_EQ(window->split_peaks, (std::vector<int64_t>{3 + 10 + 4, 0}));
+  EXPECT_FALSE(windows.EndStep(2).has_value());
+  EXPECT_TRUE(windows.EndStep(3)->split_tokens.empty()) << "none in this window";
+}
+
+TEST(LoadWindowsTest, ASplitThatDoesNotFitIsNamedAndNothingOfItIsAdded) {
+  LoadWindows windows(2, 3, 1, 0);
+  const auto error = [&windows](int32_t layer, const std::vector<int64_t>& quotas) {
+    const absl::Status status = windows.RecordSplit(layer, quotas, FourSlots());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(error(2, {0, 0, 0, 0}), "quotas of layer 2, expected 0..1");
+  EXPECT_EQ(error(0, {0, 0, 0}), "layer 0: 3 quotas, the model has 4 slots");
+  EXPECT_EQ(error(1, {0, 3, -2, 0}), "layer 1 slot 2: quota -2, expected >= 0");
+  EXPECT_EQ(error(1, {kMax, 1, 0, 0}), "layer 1 slot 1: the window's tokens exceed 2^63-1");
+  EXPECT_TRUE(windows.EndStep(0)->split_tokens.empty());
 }
 
 TEST(LoadWindowsTest, NextWindowStartsEmpty) {

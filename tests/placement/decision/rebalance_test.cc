@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 namespace eplb {
 namespace {
@@ -60,6 +61,25 @@ class RebalanceTest : public ::testing::Test {
   Costs costs_;
   TrackRecord record_;
 };
+
+TEST_F(RebalanceTest, WithSpeedsTokensOfASlowGpuCountMore) {
+  const GpuSpeeds speeds = GpuSpeeds::Make(2, std::vector<double>{1, 0.1}, {}).value();
+  record_.BeginTrial(apart_, together_);
+  ASSERT_TRUE(record_.Observe(hot_, 10, together_, &speeds).ok());
+  // 2000 tokens beside 200 / 0.1, or 1100 beside 1100 / 0.1.
+  EXPECT_DOUBLE_EQ(record_.Trials(together_).at(0).sum, 2000 - 11000);
+  EXPECT_DOUBLE_EQ(record_.start_tokens(), 2000);
+  const RebalanceDecision decision = EvaluateRebalance({.load = hot_,
+                                                        .num_steps = 10,
+                                                        .incumbent = together_,
+                                                        .candidate = apart_,
+                                                        .costs = costs_,
+                                                        .record = record_,
+                                                        .speeds = &speeds})
+                                         .value();
+  EXPECT_FALSE(decision.rebalance);
+  EXPECT_THAT(decision.reason, HasSubstr("would rise 450.0 %"));
+}
 
 TEST_F(RebalanceTest, WithoutPricesOnlyMinGainCounts) {
   costs_.token_seconds = 0;
@@ -276,6 +296,45 @@ TEST_F(RebalanceTest, ARecordGoesOnFromItsSumsAndItsTrialsBeginAnew) {
   Watch(1);
   EXPECT_EQ(record_.start_tokens(), 8000);
   EXPECT_EQ(*record_.start(), together_);
+}
+
+// Three slots for each of two windows: what one window has too much of, the other lacks.
+TEST(RebalanceSplitTest, WithExactSplitsTheWindowsAreJudgedOneByOne) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 3, .num_slots = 4, .num_gpus = 2});
+  const auto placed = [&topology](std::initializer_list<int32_t> row) {
+    IndexMatrix slots(1, 4);
+    slots.row(0) = Eigen::Map<const Eigen::Array<int32_t, 1, 4>>(row.begin());
+    return Placement::FromSlots(topology, slots).value();
+  };
+  const auto tokens = [](std::initializer_list<int64_t> row) {
+    LoadMatrix counts(1, 3);
+    counts.row(0) = Eigen::Map<const Eigen::Array<int64_t, 1, 3>>(row.begin());
+    return Load::FromCounts(counts).value();
+  };
+  const std::vector<Load> recent = {tokens({100, 200, 0}), tokens({100, 0, 200})};
+  const Load sum = tokens({200, 200, 200});
+  const Placement apart = placed({1, 0, 2, 0});   // 1 and 2 on GPUs of their own
+  const Placement shared = placed({1, 0, 1, 2});  // two replicas of 1, 2 beside one of them
+  RebalanceInput input{.load = sum,
+                       .num_steps = 2,
+                       .incumbent = apart,
+                       .candidate = shared,
+                       .costs = {},
+                       .record = {}};
+  // In the sum both are even but for the replicas: 300 and 300, 300 and 300.
+  EXPECT_DOUBLE_EQ(EvaluateExpected(input, apart)->peak_load, 300);
+  EXPECT_DOUBLE_EQ(EvaluateExpected(input, shared)->peak_load, 300);
+  input.split = SplitMode::kBatch;
+  EXPECT_DOUBLE_EQ(EvaluateExpected(input, apart)->peak_load, 300) << "the sum as one batch";
+  input.recent = recent;
+  EXPECT_DOUBLE_EQ(EvaluateExpected(input, apart)->peak_load, 200 + 200);
+  EXPECT_DOUBLE_EQ(EvaluateExpected(input, shared)->peak_load, 150 + 200);
+  const RebalanceDecision decision = EvaluateRebalance(input).value();
+  EXPECT_TRUE(decision.rebalance);
+  EXPECT_EQ(decision.reason,
+            "predicted peak GPU load falls 12.5 % (balancedness 0.750 -> 0.857, with exact "
+            "splits)");
 }
 
 }  // namespace

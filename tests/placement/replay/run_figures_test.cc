@@ -40,7 +40,8 @@ std::vector<RunPlacement> StaticThenEven(int64_t step) {
 }
 
 TEST(RunFiguresTest, EachSeriesFollowsItsOwnPlacements) {
-  const auto figures = EvaluateRun(HotPair(), StaticThenEven(6), *Deepseek(), 4);
+  const auto figures =
+      EvaluateRun(HotPair(), StaticThenEven(6), {.policy = *Deepseek(), .window_steps = 4});
   ASSERT_TRUE(figures.ok()) << figures.status();
   EXPECT_EQ(figures->first_switch_step, 6);
   EXPECT_EQ(figures->run.balancedness.size(), static_cast<size_t>(kSteps));
@@ -54,7 +55,8 @@ TEST(RunFiguresTest, EachSeriesFollowsItsOwnPlacements) {
 }
 
 TEST(RunFiguresTest, ASlowdownIsTheFullestGpusOverTheMean) {
-  const auto figures = EvaluateRun(HotPair(), StaticThenEven(6), *Deepseek(), 4);
+  const auto figures =
+      EvaluateRun(HotPair(), StaticThenEven(6), {.policy = *Deepseek(), .window_steps = 4});
   ASSERT_TRUE(figures.ok()) << figures.status();
   EXPECT_DOUBLE_EQ(figures->run.slowdown[5], 20.0 / 12);  // GPU loads 20 and 4
   EXPECT_DOUBLE_EQ(figures->run.slowdown[6], 1);
@@ -63,7 +65,8 @@ TEST(RunFiguresTest, ASlowdownIsTheFullestGpusOverTheMean) {
 }
 
 TEST(RunFiguresTest, EachSeriesCountsTheCopiesOfItsSwitches) {
-  const auto figures = EvaluateRun(HotPair(), StaticThenEven(6), *Deepseek(), 4);
+  const auto figures =
+      EvaluateRun(HotPair(), StaticThenEven(6), {.policy = *Deepseek(), .window_steps = 4});
   ASSERT_TRUE(figures.ok()) << figures.status();
   EXPECT_EQ(figures->run.transfers, 4);        // two experts of each of two layers change GPUs
   EXPECT_EQ(figures->policy.transfers, 4);     // aligned, as a daemon would move it
@@ -73,7 +76,8 @@ TEST(RunFiguresTest, EachSeriesCountsTheCopiesOfItsSwitches) {
 TEST(RunFiguresTest, APlacementThatNobodysPolicyDecidedIsTakenOver) {
   std::vector<RunPlacement> placements = StaticThenEven(4);
   placements.push_back({.step = 8, .placement = Placement::Static(SmallTopology())});
-  const auto figures = EvaluateRun(HotPair(), placements, *Deepseek(), 4);
+  const auto figures =
+      EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = 4});
   ASSERT_TRUE(figures.ok()) << figures.status();
   EXPECT_DOUBLE_EQ(figures->policy.balancedness[7], 1.0);
   EXPECT_DOUBLE_EQ(figures->policy.balancedness[8], 0.6);
@@ -82,11 +86,11 @@ TEST(RunFiguresTest, APlacementThatNobodysPolicyDecidedIsTakenOver) {
 TEST(RunFiguresTest, WhatWasMeasuredIsOfThePlacementsThatTheStepsRanUnder) {
   const std::vector<Load> loads = HotPair();
   const std::vector<RunPlacement> placements = StaticThenEven(6);
-  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, 0, 5), 0.6);
-  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, 6, 11), 1.0);
+  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, {0, 5}), 0.6);
+  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, {6, 11}), 1.0);
   // Steps 4..7: two with GPU loads 20 and 4, two with 12 and 12; 64 and 32 in all.
-  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, 4, 7), 48.0 / 64);
-  EXPECT_FALSE(MeasuredBalancedness(loads, placements, 6, kSteps).ok());
+  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, {4, 7}), 48.0 / 64);
+  EXPECT_FALSE(MeasuredBalancedness(loads, placements, {6, kSteps}).ok());
 }
 
 TEST(RunFiguresTest, AMeanIsOverTheStepsThatAreIncluded) {
@@ -99,14 +103,15 @@ TEST(RunFiguresTest, ThePolicySwitchesOnlyTheLayersThatTheRunSwitched) {
   std::vector<RunPlacement> placements = StaticThenEven(6);
   placements[1].placement =
       *placements[0].placement.WithLayers(std::vector<LayerPlacement>{Even().Layer(LayerId{1})});
-  const auto figures = EvaluateRun(HotPair(), placements, *Deepseek(), 4);
+  const auto figures =
+      EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = 4});
   ASSERT_TRUE(figures.ok()) << figures.status();
   EXPECT_DOUBLE_EQ(figures->policy.balancedness[6], 0.8);  // layer 0 still at 0.6
 }
 
 TEST(RunFiguresTest, ARunWithoutASwitchSaysSo) {
-  const auto figures =
-      EvaluateRun(HotPair(), std::vector<RunPlacement>{StaticThenEven(6)[0]}, *Deepseek(), 5);
+  const auto figures = EvaluateRun(HotPair(), std::vector<RunPlacement>{StaticThenEven(6)[0]},
+                                   {.policy = *Deepseek(), .window_steps = 5});
   ASSERT_TRUE(figures.ok()) << figures.status();
   EXPECT_EQ(figures->first_switch_step, -1);
   EXPECT_EQ(figures->run.balancedness, figures->unmoved.balancedness);
@@ -116,16 +121,26 @@ TEST(RunFiguresTest, ARunWithoutASwitchSaysSo) {
 TEST(RunFiguresTest, DisorderIsRefused) {
   std::vector<RunPlacement> placements = StaticThenEven(6);
   placements[0].step = 1;
-  EXPECT_THAT(std::string(EvaluateRun(HotPair(), placements, *Deepseek(), 4).status().message()),
-              HasSubstr("begins at step 0"));
+  EXPECT_THAT(
+      std::string(EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = 4})
+                      .status()
+                      .message()),
+      HasSubstr("begins at step 0"));
   placements = StaticThenEven(0);
-  EXPECT_THAT(std::string(EvaluateRun(HotPair(), placements, *Deepseek(), 4).status().message()),
-              HasSubstr("placement 1 begins at step 0"));
+  EXPECT_THAT(
+      std::string(EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = 4})
+                      .status()
+                      .message()),
+      HasSubstr("placement 1 begins at step 0"));
   placements = StaticThenEven(6);
   placements[1].decided_last_step = kSteps;
-  EXPECT_THAT(std::string(EvaluateRun(HotPair(), placements, *Deepseek(), 4).status().message()),
-              HasSubstr("was decided on step 12"));
-  EXPECT_FALSE(EvaluateRun(HotPair(), StaticThenEven(6), *Deepseek(), 0).ok());
+  EXPECT_THAT(
+      std::string(EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = 4})
+                      .status()
+                      .message()),
+      HasSubstr("was decided on step 12"));
+  EXPECT_FALSE(
+      EvaluateRun(HotPair(), StaticThenEven(6), {.policy = *Deepseek(), .window_steps = 0}).ok());
 }
 
 TEST(RunFiguresTest, SumsAreOfTheStepsAsked) {
@@ -138,6 +153,51 @@ TEST(RunFiguresTest, SumsAreOfTheStepsAsked) {
 TEST(RunFiguresTest, MeanOfNothingIsOne) {
   EXPECT_EQ(MeanFrom(std::vector<double>{}, 0), 1);
   EXPECT_EQ(MeanFrom(std::vector<double>{0.5}, 3), 1);
+}
+
+// Two experts in three slots of two GPUs: the one with a replica evens out whatever the other has.
+Placement Shared() {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 3, .num_slots = 4, .num_gpus = 2});
+  IndexMatrix slots(1, 4);
+  slots << 0, 1, 0, 2;
+  return *Placement::FromSlots(topology, slots);
+}
+
+Load Tokens(std::initializer_list<int64_t> row) {
+  LoadMatrix counts(1, 3);
+  counts.row(0) = Eigen::Map<const Eigen::Array<int64_t, 1, 3>>(row.begin());
+  return *Load::FromCounts(counts);
+}
+
+// Each step on its own is even once it is split; the sum of both is so in equal shares.
+TEST(RunFiguresTest, ARunThatSplitsItsStepsIsMeasuredStepByStep) {
+  const std::vector<Load> loads = {Tokens({8, 8, 0}), Tokens({8, 0, 8}), Tokens({2, 12, 2}),
+                                   Tokens({2, 2, 12})};
+  const std::vector<RunPlacement> placements = {{.placement = Shared()}};
+  const auto incremental = *MakePolicy("incremental", {});
+  const auto figures = EvaluateRun(loads, placements,
+                                   {.policy = *Deepseek(),
+                                    .window_steps = 2,
+                                    .split = SplitMode::kBatch,
+                                    .hindsight_split = incremental.get()});
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_EQ(figures->run.balancedness, (std::vector<double>{1, 1, 8.0 / 12, 8.0 / 12}));
+  EXPECT_EQ(figures->equal_shares.balancedness,
+            (std::vector<double>{8.0 / 12, 8.0 / 12, 8.0 / 13, 8.0 / 13}));
+  EXPECT_DOUBLE_EQ(figures->run.slowdown[2], 12.0 / 8);
+  EXPECT_EQ(figures->hindsight_split.balancedness.size(), loads.size());
+  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, {0, 3}, SplitMode::kBatch),
+                   32.0 / (8 + 8 + 12 + 12));
+  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, {0, 3}), 1);
+}
+
+TEST(RunFiguresTest, OfARunInEqualSharesThereIsNoOtherSplit) {
+  const auto figures =
+      EvaluateRun(HotPair(), StaticThenEven(6), {.policy = *Deepseek(), .window_steps = 4});
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_TRUE(figures->equal_shares.balancedness.empty());
+  EXPECT_TRUE(figures->hindsight_split.balancedness.empty());
 }
 
 }  // namespace

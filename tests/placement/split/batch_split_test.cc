@@ -207,6 +207,19 @@ TEST(EvaluateBatchTest, ALoadOfAnotherShapeIsRefused) {
   EXPECT_FALSE(EvaluateBatch(BatchOf({1, 2}), PlacementOf(3, 2, {0, 1, 0, 2})).ok());
 }
 
+TEST(EvaluateBatchTest, SeveralBatchesWaitEachForItsOwnFullestGpu) {
+  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});  // expert 0 on both GPUs
+  const std::vector<Load> batches = {BatchOf({2, 12, 2}), BatchOf({2, 2, 12})};
+  const Evaluation each = *EvaluateBatches(batches, placement);
+  EXPECT_EQ(each.max_gpu_load.front(), 12 + 12);
+  EXPECT_EQ(each.peak_load, 24);
+  EXPECT_EQ(each.gpu_loads.sum(), 32);
+  EXPECT_DOUBLE_EQ(each.mean_balancedness, 16.0 / 24);
+  EXPECT_DOUBLE_EQ(EvaluateBatch(BatchOf({4, 14, 14}), placement)->mean_balancedness, 1)
+      << "their sum is even";
+  EXPECT_FALSE(EvaluateBatches({}, placement).ok());
+}
+
 TEST(BatchSplitTest, AnExpertOnEveryGpuEvensThemOut) {
   constexpr int32_t kGpus = 16;
   std::vector<int32_t> slots;

@@ -25,7 +25,7 @@ constexpr LayerId kSole{0};
 using Goals = std::array<int64_t, 3>;
 
 // One layer as matrices: [E][G].
-struct Problem {
+struct SourceProblem {
   std::vector<std::vector<int32_t>> gpus_of;
   std::vector<std::vector<int64_t>> counts;
   std::vector<std::vector<int64_t>> equal;
@@ -34,7 +34,7 @@ struct Problem {
 };
 
 // Of an expert that has `tokens` on each GPU.
-Goals GoalsOf(const Problem& problem, size_t expert, const std::vector<int64_t>& tokens) {
+Goals GoalsOf(const SourceProblem& problem, size_t expert, const std::vector<int64_t>& tokens) {
   Goals goals{};
   const size_t num_gpus = tokens.size();
   const size_t of_node = num_gpus / static_cast<size_t>(problem.num_nodes);
@@ -54,7 +54,7 @@ Goals GoalsOf(const Problem& problem, size_t expert, const std::vector<int64_t>&
 // Every split there is, token counts of GPU after GPU.
 class Exhaustive {
  public:
-  explicit Exhaustive(const Problem& problem) : problem_(problem), left_(problem.most) {}
+  explicit Exhaustive(const SourceProblem& problem) : problem_(problem), left_(problem.most) {}
 
   Goals Best() {
     best_ = {INT64_MAX, 0, 0};
@@ -95,7 +95,7 @@ class Exhaustive {
     on_gpu[gpu] = 0;
   }
 
-  const Problem& problem_;
+  const SourceProblem& problem_;
   std::vector<int64_t> left_;  // of each GPU's most
   Goals best_{};
 };
@@ -118,10 +118,10 @@ std::vector<int64_t> EqualOf(const Placement& placement, int32_t expert, int64_t
   return equal;
 }
 
-Problem ProblemOf(const Placement& placement, const SplitGraph& graph,
-                  const std::vector<int64_t>& counts, const SplitPeak& peak) {
+SourceProblem SourceProblemOf(const Placement& placement, const SplitGraph& graph,
+                              const std::vector<int64_t>& counts, const SplitPeak& peak) {
   const int32_t num_experts = graph.num_experts();
-  Problem problem;
+  SourceProblem problem;
   problem.num_nodes = placement.topology().num_nodes();
   for (int32_t expert = 0; expert < num_experts; ++expert) {
     std::vector<int32_t> gpus;
@@ -163,7 +163,7 @@ void CheckSplit(Random& random, const Placement& placement, int32_t most_tokens)
   ASSERT_TRUE(splitter.Split(kSole, counts, quotas).ok());
 
   const SplitPeak peak = *BatchSplitter(graph).LeastPeak(kSole, sums);
-  const Problem problem = ProblemOf(placement, graph, counts, peak);
+  const SourceProblem problem = SourceProblemOf(placement, graph, counts, peak);
   std::vector<std::vector<int64_t>> tokens(
       sums.size(), std::vector<int64_t>(static_cast<size_t>(topology.num_gpus())));
   std::vector<int64_t> loads(static_cast<size_t>(topology.num_gpus()));

@@ -194,6 +194,38 @@ TEST(ConvertTest, HowTheJobReducesComesBackAndAnUnknownWayIsRefused) {
   EXPECT_THAT(std::string(FromProto(up).status().message()), HasSubstr("reduce is 7"));
 }
 
+TEST(ConvertTest, HowTheJobSplitsComesBackAndAnUnknownWayIsRefused) {
+  Hello hello = GoodHello();
+  EXPECT_EQ(RoundTripUp(hello).split, SplitMode::kEqual);
+  hello.split = SplitMode::kBatch;
+  EXPECT_EQ(RoundTripUp(hello).split, SplitMode::kBatch);
+  v1::Up up;
+  ToProto(UpMessage(hello), &up);
+  up.mutable_hello()->set_split(static_cast<v1::Hello::Split>(5));
+  EXPECT_THAT(std::string(FromProto(up).status().message()), HasSubstr("split is 5"));
+}
+
+TEST(ConvertTest, SplitsOfBatchesComeBackAndOfOtherLayersAreRefused) {
+  LoadReport report{.first_step = 0, .last_step = 9, .counts = LoadMatrix::Constant(2, 3, 7)};
+  EXPECT_TRUE(RoundTripUp(report).split_tokens.empty());
+  report.split_tokens = {21, 0};
+  report.split_peaks = {14, 0};
+  EXPECT_EQ(RoundTripUp(report).split_tokens, report.split_tokens);
+  EXPECT_EQ(RoundTripUp(report).split_peaks, report.split_peaks);
+  const auto refused = [&report](const std::function<void(v1::LoadReport*)>& spoil) {
+    v1::Up up;
+    ToProto(UpMessage(report), &up);
+    spoil(up.mutable_load_report());
+    return std::string(FromProto(up).status().message());
+  };
+  EXPECT_EQ(refused([](v1::LoadReport* one) { one->add_split_tokens(1); }),
+            "load report: split_tokens has 3 numbers, expected 0 or 2");
+  EXPECT_EQ(refused([](v1::LoadReport* one) { one->mutable_split_peaks()->Truncate(1); }),
+            "load report: split_peaks has 1 numbers, expected 0 or 2");
+  EXPECT_THAT(refused([](v1::LoadReport* one) { one->set_split_peaks(0, uint64_t{1} << 63); }),
+              HasSubstr("split_peaks"));
+}
+
 LoadReport ReportWithParts() {
   LoadReport report{.first_step = 50, .last_step = 99, .counts = LoadMatrix::Constant(2, 3, 7)};
   report.version = 9;
@@ -217,6 +249,8 @@ TEST(ConvertTest, PartsOfAWindowComeBackWhole) {
     EXPECT_EQ(CountBytes(back), 24u + 24u + 48u);
   }
   report.earlier.clear();
+  report.step_seconds = 0.0125;
+  EXPECT_EQ(RoundTripUp(report).step_seconds, 0.0125);
   report.parts_unknown = true;
   EXPECT_TRUE(RoundTripUp(report).parts_unknown);
 }

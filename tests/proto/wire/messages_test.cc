@@ -49,6 +49,8 @@ TEST(LimitsTest, AReportOfTheWidestCountsFits) {
   LoadReport report;
   report.counts =
       LoadMatrix::Constant(kMaxLayers, kMaxSlotsOfAllLayers / kMaxLayers, int64_t{1} << 62);
+  report.split_tokens.assign(kMaxLayers, std::numeric_limits<int64_t>::max());
+  report.split_peaks = report.split_tokens;
   EXPECT_LE(SizeOf(report), kMaxMessageBytes);
   EXPECT_GE(SizeOf(report), kMaxReportBytes);
 }

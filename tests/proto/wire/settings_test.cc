@@ -35,7 +35,11 @@ TEST(SettingsTest, APatchOutOfRangeIsRefusedByField) {
       {{.freeze_steps = std::string(16000, '0') + ":1"}, "0000...\", expected \"A:B\""},
       {{.max_pause = absl::ZeroDuration()}, "max_pause is 0"},
       {{.max_pause = absl::InfiniteDuration()}, "max_pause is inf"},
-      {{.layers_per_chunk = 0}, "layers_per_chunk is 0"}};
+      {{.layers_per_chunk = 0}, "layers_per_chunk is 0"},
+      {{.hierarchy = "loose"}, "hierarchy is \"loose\", expected"},
+      {{.gpu_speeds = "on"}, "gpu_speeds is \"on\", expected"},
+      {{.stated_speeds = "3"}, "stated_speeds is \"3\", expected \"GPU:SPEED,..\""},
+      {{.avoid_gpus = "7,3"}, "avoid_gpus is \"7,3\", expected \"GPU,..\""}};
   for (const auto& [patch, text] : bad) {
     const absl::Status status = CheckPatch(patch);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -77,9 +81,14 @@ TEST(SettingsTest, APatchOfAllIsAllOfThem) {
   settings.observe = true;
   settings.freeze_steps = {3, 9};
   settings.max_pause = absl::Milliseconds(7);
+  settings.hierarchy = Hierarchy::kSoft;
+  settings.gpu_speeds = SpeedMode::kApply;
+  settings.stated_speeds = {{3, 0.5}};
+  settings.avoid_gpus = {1, 7};
   EXPECT_EQ(Patched({}, PatchOf(settings)), settings);
   EXPECT_EQ(SettingsText(settings, {}), PatchText(PatchOf(settings)));
   EXPECT_EQ(PatchText({.freeze_steps = ""}), "freeze_steps=never");
+  EXPECT_EQ(PatchText({.stated_speeds = "", .avoid_gpus = "1"}), "stated_speeds=none avoid_gpus=1");
 }
 
 }  // namespace

@@ -125,6 +125,8 @@ TEST(ApiTest, JobsAreListedWithTheKeysOfTheCommandLine) {
                           "policy",
                           "report_every",
                           "reduce",
+                          "split",
+                          "measured_split",
                           "coverage",
                           "model_layers",
                           "ranks"}) {

@@ -266,12 +266,15 @@ TEST(MetricsTest, AStallACandidateAndRefusalsHaveTheJobsLabel) {
   job.run_number = 4;
   job.candidate = core::RunView{.registered = 3};
   job.refused_hellos = 9;
+  job.gpu_speeds = {{.gpu = 1, .measured_speed = 0.75}, {.gpu = 2, .speed_in_use = 0.5}};
   snapshot.refused_jobs = {{.job = "j65", .reason = "full", .count = 8}};
   const std::string text = MetricsText(snapshot);
   for (const char* line : {"eplb_stalled{training_job=\"train\",reason=\"windows\"} 1\n",
                            "eplb_coverage_now_ratio{training_job=\"train\"} 0.75\n",
                            "eplb_step_seconds{training_job=\"train\"} 0.5\n",
                            "eplb_windows_given_up_total{training_job=\"train\"} 12\n",
+                           "eplb_slow_gpus{training_job=\"train\"} 1\n",
+                           "eplb_slowest_gpu_speed_ratio{training_job=\"train\"} 0.75\n",
                            "eplb_run_number{training_job=\"train\"} 4\n",
                            "eplb_candidate_ranks{training_job=\"train\"} 3\n",
                            "eplb_job_refusals_total{training_job=\"train\"} 9\n",

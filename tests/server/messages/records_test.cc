@@ -21,6 +21,7 @@ core::Plan FullPlan() {
           .balancedness_in_force = 0.51,
           .balancedness_predicted = 0.9,
           .prediction_error = 0.03,
+          .split = SplitMode::kBatch,
           .balancedness_seen = 0.88,
           .seen_first_step = 200,
           .seen_last_step = 249,

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "placement/evaluate.h"
 #include "tests/server/test_stream.h"
 
 namespace eplb {
@@ -53,6 +54,23 @@ TEST(SolverTest, TheHotExpertsEndOnDifferentGpus) {
   const Topology& topology = placement->topology();
   EXPECT_NE(topology.GpuOf(placement->PrimaryOf({0}, {0})),
             topology.GpuOf(placement->PrimaryOf({0}, {1})));
+}
+
+TEST(SolverTest, ThePolicyGetsSpeedsAndHierarchy) {
+  core::Solve request = Request("balanced");
+  const int32_t num_gpus = request.previous->topology().num_gpus();
+  std::vector<double> speeds(static_cast<size_t>(num_gpus), 1);
+  speeds[0] = 0.1;
+  request.speeds = std::make_shared<const GpuSpeeds>(*GpuSpeeds::Make(num_gpus, speeds, {}));
+  const absl::StatusOr<Placement> slow = SolveRequest(request);
+  ASSERT_TRUE(slow.ok()) << slow.status();
+  const Evaluation tokens = Evaluate(*request.load, *slow).value();
+  EXPECT_LT(tokens.gpu_loads(0, 0), tokens.gpu_loads.row(0).mean());
+  request.hierarchy = Hierarchy::kSoft;
+  EXPECT_TRUE(SolveRequest(request).ok()) << "one node: every placement keeps to it";
+  request.policy_name = "deepseek";
+  EXPECT_EQ(SolveRequest(request).status().message(),
+            "policy deepseek does not take hierarchy soft");
 }
 
 TEST(SolverTest, ABalancedLoadMovesNothingAfterAligning) {

@@ -19,8 +19,8 @@ static_assert(sizeof(Rank) == 408, "core::Rank changed: look at BytesOf and Simp
 static_assert(sizeof(Run) == 720, "core::Run changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 7264, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 5056, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 7768, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 5496, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& run_id) { return run_id == RunName(1) ? 1 : 0; }
 
@@ -100,6 +100,8 @@ void Simplify(Job& job, bool carries) {
   job.record = {};
   job.predictions = core::NewPredictions();
   job.chooser = {};
+  job.speed_estimate = {};  // the ranks record no step times here
+  job.speeds_unused.clear();
   job.last_decision_step.reset();
   job.back_off = {};
   job.report_seconds = 0;
@@ -263,6 +265,7 @@ void Simplify(wire::JobMemory& memory, bool carries) {
   memory.record_saved_tokens = 0;
   memory.record_start_tokens = 0;
   memory.report_seconds = 0;
+  memory.slow_gpus.clear();
   memory.gap_seconds = 0;
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <random>
 #include <thread>
 
@@ -59,6 +60,66 @@ TEST(StepLoadsTest, GapsOverlapsAndShapesAreRefused) {
   RecordedWindow narrow{5, 9, LoadMatrix::Zero(2, 4)};
   EXPECT_THAT(std::string(StepLoads::Make({Window(0, 4, 1), narrow}).status().message()),
               HasSubstr("window 1 is 2 layers x 4 experts, window 0 is 2 x 5"));
+}
+
+TEST(MeasuredLoadsTest, ASlowRankLengthensTheStepAndChangesNoBalancedness) {
+  std::vector<int64_t> gathered;
+  for (const double tokens : {10.0, 20.0, 15.0, 15.0}) {  // 2 ranks x 2 layers
+    gathered.push_back(std::bit_cast<int64_t>(tokens));
+  }
+  const MeasuredLoads equal = MeasureLoads(gathered, 2, 2);
+  EXPECT_DOUBLE_EQ(equal.slowdown, (15 + 20) / (12.5 + 17.5));
+  const MeasuredLoads slowed = MeasureLoads(gathered, 2, 2, {.rank = 0, .factor = 2});
+  EXPECT_DOUBLE_EQ(slowed.slowdown, (20 + 40) / (12.5 + 17.5));
+  EXPECT_DOUBLE_EQ(slowed.balancedness, equal.balancedness);
+}
+
+// One layer of 3 experts in 4 slots of 2 GPUs, expert 0 on both; this rank is GPU 1.
+struct SmallView {
+  std::vector<int32_t> slots = {1, 0, 0, 2};
+  std::vector<int32_t> replicas = {2, 1, 1};
+  std::vector<int32_t> slots_of = {2, 1, 0, -1, 3, -1};  // the primary of expert 0 is slot 2
+  PlacementView view{.version = 1,
+                     .digest = {},
+                     .num_layers = 1,
+                     .num_experts = 3,
+                     .num_slots = 4,
+                     .first_local_slot = 2,
+                     .num_local_slots = 2,
+                     .physical_to_logical_map = slots,
+                     .logical_replica_count = replicas,
+                     .logical_to_physical_map = slots_of,
+                     .max_replicas = 2};
+};
+
+TEST(StepSplitterTest, TheFullestGpuHasAsFewTokensAsThePlacementAllows) {
+  SmallView small;
+  StepSplitter splitter(/*num_gpus=*/2);
+  LoadMatrix total(1, 3);
+  total << 9, 6, 1;
+  const auto quotas = splitter.Split(total, small.view);
+  ASSERT_TRUE(quotas.ok()) << quotas.status();
+  EXPECT_EQ(std::vector<int64_t>(quotas->begin(), quotas->end()),
+            (std::vector<int64_t>{6, 2, 7, 1}));
+  EXPECT_EQ(OwnGpuLoads(*quotas, small.view), std::vector<double>{8});
+  EXPECT_EQ(OwnGpuLoads(total, small.view), std::vector<double>{5.5}) << "in equal shares";
+}
+
+TEST(StepSplitterTest, ANewPlacementIsSplitAndAnErrorNamesTheExpert) {
+  SmallView small;
+  StepSplitter splitter(/*num_gpus=*/2);
+  LoadMatrix total(1, 3);
+  total << 9, 6, 1;
+  ASSERT_TRUE(splitter.Split(total, small.view).ok());
+  small.slots = {0, 2, 0, 1};  // experts 1 and 2 have changed places
+  small.slots_of = {2, 0, 3, -1, 1, -1};
+  small.view.version = 2;
+  const auto quotas = splitter.Split(total, small.view);
+  EXPECT_EQ(std::vector<int64_t>(quotas->begin(), quotas->end()),
+            (std::vector<int64_t>{7, 1, 2, 6}));
+  total(0, 1) = -1;
+  EXPECT_THAT(std::string(splitter.Split(total, small.view).status().message()),
+              HasSubstr("expert 1 has -1 tokens"));
 }
 
 TEST(JobChannelTest, EveryRankGetsEverybodysValuesInRankOrder) {

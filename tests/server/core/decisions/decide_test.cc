@@ -43,6 +43,21 @@ TEST(EvaluateCandidateTest, AGainAboveTheThresholdIsProposedWithItsFiguresInTheS
   EXPECT_EQ(decision.left_out, "");
 }
 
+TEST(EvaluateCandidateTest, WithSpeedsAGpusLoadIsItsTokensDividedBySpeed) {
+  const Load load = HotPair();
+  const Placement incumbent = Exchanged({});
+  const Placement candidate = Exchanged({0, 1, 2, 3});
+  CandidateInput question = AskAbout(load, incumbent, candidate);
+  const GpuSpeeds speeds = GpuSpeeds::Make(3, std::vector<double>{1, 0.5, 1}, {}).value();
+  question.speeds = &speeds;
+  // Loads 200, 40, 20 would become 110, 220, 20: what is even in tokens keeps the slow GPU longest.
+  const CandidateDecision decision = EvaluateCandidate(question).value();
+  EXPECT_TRUE(decision.chunks.empty());
+  EXPECT_NEAR(decision.balancedness_before, 260 / 3.0 / 200, 1e-12);
+  EXPECT_NEAR(decision.balancedness_predicted, 350 / 3.0 / 220, 1e-12);
+  EXPECT_NEAR(decision.peak_fall, 1 - 220 / 200.0, 1e-12);
+}
+
 TEST(EvaluateCandidateTest, AGainBelowTheThresholdIsKeptWithTheReason) {
   const Load load = HotPair();
   const Placement incumbent = Exchanged({});

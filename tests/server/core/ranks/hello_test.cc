@@ -334,6 +334,10 @@ TEST(HelloTest, WhatDiffersFromTheOtherRanksIsNamed) {
             std::string::npos);
   EXPECT_NE(refused([](wire::Hello& h) { h.reduce = wire::Reduce::kRoot; }).find("reduce is root"),
             std::string::npos);
+  EXPECT_NE(refused([](wire::Hello& h) {
+              h.split = SplitMode::kBatch;
+            }).find("split is batch, the other ranks of run run-1 have equal"),
+            std::string::npos);
   EXPECT_NE(refused([](wire::Hello& h) { h.world_size = 6; }).find("world_size is 6"),
             std::string::npos);
   EXPECT_NE(refused([](wire::Hello& h) { h.shape.num_layers = 5; }).find("5 layers"),

@@ -401,5 +401,76 @@ TEST(WindowsTest, TheDaemonHoldsNoMoreBytesThanItsLimit) {
   }
 }
 
+wire::LoadReport SplitsOf(int64_t tokens, int64_t peak) {
+  wire::LoadReport report = TestReport(0, 9);
+  report.split_tokens.assign(4, tokens);
+  report.split_peaks.assign(4, peak);
+  return report;
+}
+
+TEST(SplitTest, EveryEpGroupCountsOnceAndAllTogether) {
+  const RankGrid grid = RankGrid::Make({.world_size = 6, .num_gpus = 3}).value();
+  const WindowLimits limits = {.num_reporters = 6,
+                               .report_every = 10,
+                               .min_coverage = 0.5,
+                               .max_pending = 2,
+                               .max_complete = 3,
+                               .grid = &grid};
+  Windows windows;
+  AddReport(windows, SplitsOf(720, 300), 4, limits);
+  AddReport(windows, SplitsOf(720, 300), 3, limits);  // of the same EP group
+  ASSERT_TRUE(AddReport(windows, SplitsOf(800, 400), 1, limits).completed);
+  const std::shared_ptr<const SplitTokens>& split = windows.complete.back().split;
+  ASSERT_NE(split, nullptr) << "more tokens than the three ranks' own, and none is missing";
+  EXPECT_EQ(split->tokens, std::vector<int64_t>(4, 1520));
+  EXPECT_EQ(split->peaks, std::vector<int64_t>(4, 700));
+}
+
+TEST(SplitTest, RanksOfAnEpGroupThatDoNotAgreeAreNotedOnceAndNothingIsMeasuredByThem) {
+  Windows windows;
+  AddReport(windows, SplitsOf(720, 300), 0, kThreeRanks);
+  const ReportOutcome differing = AddReport(windows, SplitsOf(720, 310), 1, kThreeRanks);
+  ASSERT_EQ(differing.notes.size(), 1u);
+  EXPECT_EQ(differing.notes[0].name, "splits_differ");
+  EXPECT_EQ(differing.notes[0].reason,
+            "steps 0..9: rank 1 does not report the splits that another rank of its EP group "
+            "reports; the balancedness of such windows is that of equal shares");
+  EXPECT_TRUE(AddReport(windows, SplitsOf(720, 320), 2, kThreeRanks).notes.empty());
+  ASSERT_EQ(windows.complete.size(), 1u);
+  EXPECT_EQ(windows.complete[0].split, nullptr);
+}
+
+TEST(SplitTest, SumsOfWindowsAreKnownWhereAllWindowsAre) {
+  Windows windows;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    AddReport(windows, SplitsOf(720, 300), rank, kThreeRanks);
+  }
+  wire::LoadReport next = SplitsOf(720, 240);
+  next.first_step = 10;
+  next.last_step = 19;
+  for (int32_t rank = 0; rank < 3; ++rank) AddReport(windows, next, rank, kThreeRanks);
+  ASSERT_NE(SumSince(windows, -1, 2)->split, nullptr);
+  EXPECT_EQ(SumSince(windows, -1, 2)->split->peaks, std::vector<int64_t>(4, 540));
+  Complete(windows, 20, 29);  // without splits
+  EXPECT_EQ(SumSince(windows, -1, 3)->split, nullptr);
+  EXPECT_NE(SumSince(windows, -1, 3)->load, nullptr);
+}
+
+TEST(SplitTest, WhatNoSplitCanGiveIsRefusedByLayer) {
+  const Topology topology = Topology::Make(TestShape()).value();
+  const auto error = [&topology](const wire::LoadReport& report) {
+    return std::string(CheckReport(report, topology).message());
+  };
+  EXPECT_EQ(error(SplitsOf(720, 240)), "");
+  EXPECT_EQ(error(SplitsOf(721, 240)),
+            "load report: splits of layer 0: 721 tokens, of which the fullest of 3 GPUs has 240");
+  EXPECT_NE(error(SplitsOf(720, 721)), "");
+  EXPECT_NE(error(SplitsOf(-1, 0)), "");
+  wire::LoadReport other = SplitsOf(720, 240);
+  other.split_peaks.pop_back();
+  EXPECT_EQ(error(other),
+            "load report: splits of 4 layers with the fullest GPUs of 3, the job has 4 layers");
+}
+
 }  // namespace
 }  // namespace eplb::core

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "placement/policies/registry.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -25,6 +26,38 @@ TEST(ConfigTest, AStoredPatchThatIsNotValidAnyMoreIsLeftOut) {
   stored.memory.settings.policy_name = "of-another-version";
   const Core core(TestConfig(), 0, {stored}, absl::UnixEpoch());
   EXPECT_EQ(core.Job(kJob, absl::UnixEpoch())->settings.policy_name, "incremental");
+}
+
+// Of a job whose ranks register this split.
+std::string PolicyOf(const Config& config, SplitMode split) {
+  TestJob job(config);
+  for (FakeRank& rank : job.ranks) rank.identity.split = split;
+  job.ConnectAll();
+  job.Report(0, 9);
+  EXPECT_EQ(job.daemon.pending_solve()->policy_name, job.daemon.View().settings.policy_name);
+  EXPECT_EQ(job.daemon.pending_solve()->split, split);
+  return job.daemon.pending_solve()->policy_name;
+}
+
+TEST(ConfigTest, AJobThatSplitsBatchesHasAPolicyForThemUnlessSomebodyNamedOne) {
+  Config config = TestConfig();
+  EXPECT_EQ(PolicyOf(config, SplitMode::kEqual), kServicePolicyName);
+  EXPECT_EQ(PolicyOf(config, SplitMode::kBatch), kSplitPolicyName);
+  config.job_settings[kJob] = {.policy_name = "balanced"};
+  EXPECT_EQ(PolicyOf(config, SplitMode::kBatch), "balanced");
+  config = TestConfig();
+  config.settings.policy_name = "deepseek";
+  config.policy_named = true;
+  EXPECT_EQ(PolicyOf(config, SplitMode::kBatch), "deepseek");
+}
+
+TEST(ConfigTest, AnOperatorNamesAPolicyAlsoForAJobThatSplitsBatches) {
+  TestJob job;
+  for (FakeRank& rank : job.ranks) rank.identity.split = SplitMode::kBatch;
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().settings.policy_name, kSplitPolicyName);
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.policy_name = "balanced"}}).ok());
+  EXPECT_EQ(job.daemon.View().settings.policy_name, "balanced");
 }
 
 }  // namespace

@@ -243,5 +243,61 @@ TEST(RunPlacementsTest, TheNewestAreKeptUntilNoWindowCanTellOfThem) {
   EXPECT_EQ(placements.Find(99), one.get());
 }
 
+// Ranks that split each batch and report it: 720 tokens a layer, of which the fullest GPU of each
+// batch has 300 in all.
+TestJob SplitJob() {
+  TestJob job;
+  for (FakeRank& rank : job.ranks) rank.identity.split = SplitMode::kBatch;
+  job.ConnectAll();
+  return job;
+}
+
+wire::LoadReport SplitReport(int64_t first_step, int64_t last_step) {
+  wire::LoadReport report = TestReport(first_step, last_step);
+  report.split_tokens.assign(4, 720);
+  report.split_peaks.assign(4, 300);
+  return report;
+}
+
+TEST(MeasuredTest, OfAJobThatSplitsBatchesWhatTheSplitsGaveIsMeasured) {
+  TestJob job = SplitJob();
+  SayAll(job, SplitReport(0, 9));
+  const JobView view = job.daemon.View();
+  EXPECT_EQ(view.split, "batch");
+  EXPECT_EQ(view.measured_split, SplitMode::kBatch);
+  EXPECT_NEAR(view.balancedness, 240.0 / 300, 1e-12);
+  EXPECT_EQ(view.layer_balancedness, std::vector<double>(4, 240.0 / 300));
+  EXPECT_NEAR(view.balancedness_static, kStatic, 1e-9) << "equal shares";
+  EXPECT_EQ(job.daemon.core().NewestWindow(kJob)->on_gpus, nullptr) << "not known of a batch";
+  job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
+  const Plan plan = Newest(job);
+  EXPECT_EQ(plan.split, SplitMode::kBatch);
+  EXPECT_NEAR(plan.balancedness_before, 240.0 / 300, 1e-12) << "measured";
+  EXPECT_NEAR(plan.balancedness_predicted, kEven, 1e-9) << "no replica: nothing to split";
+}
+
+TEST(MeasuredTest, WhereSplitsAreNotReportedEqualSharesAreMeasuredByName) {
+  TestJob job = SplitJob();
+  job.Report(0, 9);
+  EXPECT_EQ(job.daemon.View().measured_split, SplitMode::kEqual);
+  EXPECT_NEAR(job.daemon.View().balancedness, kStatic, 1e-9);
+  wire::LoadReport partial = SplitReport(10, 19);
+  partial.split_tokens[2] = 719;  // a batch was not recorded
+  SayAll(job, partial);
+  EXPECT_EQ(job.daemon.View().measured_split, SplitMode::kEqual);
+  SayAll(job, SplitReport(20, 29));
+  EXPECT_EQ(job.daemon.View().measured_split, SplitMode::kBatch);
+}
+
+TEST(MeasuredTest, ASplitOfAJobThatSharesEquallyIsRefused) {
+  TestJob job;
+  job.ConnectAll();
+  job.daemon.Say(job.ranks[0].session, SplitReport(0, 9));
+  const std::optional<absl::Status> closed = job.daemon.ClosedWith(job.ranks[0].session);
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_EQ(closed->message(),
+            "load report: it has splits of batches, but the run registered split equal");
+}
+
 }  // namespace
 }  // namespace eplb::core

@@ -1,0 +1,41 @@
+// Sends router choices to slots by the quotas of a batch: logical expert ids become physical ones,
+// with as many for each slot as its quota has. Beside route.h, which draws by shares.
+#ifndef EPLB_CUDA_QUOTA_ROUTE_H_
+#define EPLB_CUDA_QUOTA_ROUTE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+#include "cuda/kernels/quota_route_body.h"
+
+#ifdef EPLB_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace eplb::cuda {
+
+// Of chunk_counts: 4 bytes for each expert and 1,024 choices.
+int64_t QuotaRouteScratchBytes(const CountArgs& choices);
+
+// errors: as CheckChoices; InvalidArgument for a null array where there are tokens. No pointer is
+// followed.
+absl::Status CheckQuotaRouteArgs(const QuotaRouteArgs& args);
+
+// Writes the slots on the CPU, with the body that the GPU runs: an expert's choices, in the order
+// of token and of choice, fill its slots in the order of replica rank up to their own quotas.
+// kNoSlot for padding, for ids outside 0..num_experts-1, and beyond the quotas. Scratch memory is
+// the caller's, as on the GPU. errors: as CheckQuotaRouteArgs. cost: O(num_tokens * top_k *
+// replicas). threads: none; the arrays are the caller's.
+absl::Status QuotaRouteOnHost(const QuotaRouteArgs& args);
+
+#ifdef EPLB_WITH_CUDA
+// Writes the slots on the current device in three launches, in order with `stream`; asynchronous,
+// safe under graph capture, launches nothing for zero tokens. errors: as CheckQuotaRouteArgs;
+// Internal from CUDA.
+absl::Status LaunchQuotaRoute(const QuotaRouteArgs& args, cudaStream_t stream);
+#endif
+
+}  // namespace eplb::cuda
+
+#endif  // EPLB_CUDA_QUOTA_ROUTE_H_

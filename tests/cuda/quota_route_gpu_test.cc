@@ -1,0 +1,75 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "cuda/quota_route.h"
+#include "cuda/runtime.h"
+#include "tests/cuda/on_device.h"
+#include "tests/cuda/quota_route_case.h"
+#include "tests/cuda/require_gpu.h"
+
+namespace eplb::cuda {
+namespace {
+
+using testing::OnDevice;
+
+template <class ExpertId>
+class LaunchQuotaRouteTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    EPLB_REQUIRE_GPU_OR_SKIP();
+    auto stream = MakeStream();
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    stream_ = *std::move(stream);
+  }
+
+  Stream stream_;
+};
+using QuotaRouteGpuIds = ::testing::Types<int32_t, int64_t>;
+TYPED_TEST_SUITE(LaunchQuotaRouteTest, QuotaRouteGpuIds);
+
+// Twice from one captured graph: the second launch finds what the first left in scratch memory.
+TYPED_TEST(LaunchQuotaRouteTest, EqualsThePlainReferenceAtEachLaunchOfAGraph) {
+  constexpr uint64_t kSeed = 440;
+  std::vector<testing::CountShape> shapes = testing::CountShapes();
+  shapes.push_back({131072, 8, 256, true});
+  for (const testing::CountShape& shape : shapes) {
+    SCOPED_TRACE(absl::StrCat("seed ", kSeed, " tokens ", shape.num_tokens, " top_k ", shape.top_k,
+                              " masked ", shape.masked));
+    const auto c = testing::MakeQuotaRouteCase<TypeParam>(shape, kSeed);
+    if (shape.num_tokens == 0) continue;  // a graph of nothing
+    QuotaRouteArgs args = c.Args();
+    const OnDevice<TypeParam> ids(c.choices.ids);
+    const OnDevice<uint8_t> is_padding(c.choices.is_padding);
+    const OnDevice<int32_t> first_slot(c.first_slot);
+    const OnDevice<int32_t> replica_slot(c.replica_slot);
+    const OnDevice<int64_t> own(c.own);
+    const OnDevice<TypeParam> slots(std::vector<TypeParam>(c.slots.size()));
+    const OnDevice<int64_t> beyond(std::vector<int64_t>(1));
+    const OnDevice<int32_t> chunks(std::vector<int32_t>(
+        static_cast<size_t>(QuotaRouteScratchBytes(args.choices)) / sizeof(int32_t), -5));
+    args.choices.expert_ids = ids.data();
+    if (shape.masked) args.choices.is_padding = is_padding.data();
+    args.first_slot = first_slot.data();
+    args.replica_slot = replica_slot.data();
+    args.own = own.data();
+    args.slots = slots.data();
+    args.beyond = beyond.data();
+    args.chunk_counts = chunks.data();
+    const testing::GraphExec graph = testing::Capture(
+        this->stream_.get(), [&](cudaStream_t stream) { return LaunchQuotaRoute(args, stream); });
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_EQ(cudaGraphLaunch(graph.get(), this->stream_.get()), cudaSuccess);
+    }
+    ASSERT_EQ(cudaStreamSynchronize(this->stream_.get()), cudaSuccess);
+    EXPECT_EQ(slots.Read(), c.slots);
+    EXPECT_EQ(beyond.Read().front(), 2 * c.beyond);
+    if (this->HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace eplb::cuda

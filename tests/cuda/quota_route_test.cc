@@ -1,0 +1,107 @@
+#include "cuda/quota_route.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "tests/cuda/quota_route_case.h"
+#include "tests/support/emulated_warp.h"
+
+namespace eplb::cuda {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+template <class ExpertId>
+class QuotaRouteTest : public ::testing::Test {};
+using QuotaRouteIds = ::testing::Types<int32_t, int64_t>;
+TYPED_TEST_SUITE(QuotaRouteTest, QuotaRouteIds);
+
+TYPED_TEST(QuotaRouteTest, EqualsThePlainReference) {
+  constexpr uint64_t kSeed = 430;
+  for (const testing::CountShape& shape : testing::CountShapes()) {
+    SCOPED_TRACE(absl::StrCat("seed ", kSeed, " tokens ", shape.num_tokens, " top_k ", shape.top_k,
+                              " masked ", shape.masked));
+    const auto c = testing::MakeQuotaRouteCase<TypeParam>(shape, kSeed);
+    QuotaRouteArgs args = c.Args();
+    std::vector<TypeParam> slots(c.slots.size());
+    std::vector<int32_t> chunks(
+        static_cast<size_t>(QuotaRouteScratchBytes(args.choices)) / sizeof(int32_t), -5);
+    int64_t beyond = 0;
+    args.slots = slots.data();
+    args.beyond = &beyond;
+    args.chunk_counts = chunks.data();
+    ASSERT_TRUE(QuotaRouteOnHost(args).ok());
+    EXPECT_EQ(slots, c.slots);
+    EXPECT_EQ(beyond, c.beyond);
+  }
+}
+
+// The chunks from the last to the first: their order is no matter.
+template <class ExpertId>
+void RouteInLanes(const QuotaRouteArgs& args) {
+  eplb::testing::EmulatedWarp warp;
+  warp.Run([&](const eplb::testing::EmulatedWarp::Lane& lane) {
+    for (int64_t chunk = NumChunks(args.choices); chunk-- > 0;) {
+      CountChunk<ExpertId>(args, chunk, lane);
+    }
+    for (int32_t e = lane.lane(); e < args.choices.num_experts; e += kLanes) AddUpChunks(args, e);
+    lane.Sync();
+    for (int64_t chunk = NumChunks(args.choices); chunk-- > 0;) {
+      RouteChunk<ExpertId>(args, chunk, lane);
+    }
+  });
+}
+
+TYPED_TEST(QuotaRouteTest, TheLanesOfAWarpGiveThePlainReferenceInPlace) {
+  for (const testing::CountShape& shape :
+       {testing::CountShape{3, 2, 8, false}, {517, 8, 64, true}, {1100, 2, 256, false}}) {
+    auto c = testing::MakeQuotaRouteCase<TypeParam>(shape, 431);
+    QuotaRouteArgs args = c.Args();
+    std::vector<int32_t> chunks(
+        static_cast<size_t>(QuotaRouteScratchBytes(args.choices)) / sizeof(int32_t), -5);
+    int64_t beyond = 0;
+    args.slots = c.choices.ids.data();
+    args.beyond = &beyond;
+    args.chunk_counts = chunks.data();
+    RouteInLanes<TypeParam>(args);
+    EXPECT_EQ(c.choices.ids, c.slots);
+    EXPECT_EQ(beyond, c.beyond);
+  }
+}
+
+TEST(QuotaRouteOnHostTest, ChoicesFillSlotsInTheirOrder) {
+  const std::vector<int32_t> ids = {0, 1, 0, 0, 1, 0, 0, 2};
+  const std::vector<int32_t> first_slot = {0, 2, 3};
+  const std::vector<int32_t> replica_slot = {2, 0, 1};  // expert 0: slot 2 before slot 0
+  const std::vector<int64_t> own = {2, 2, 2};
+  std::vector<int32_t> slots(8);
+  std::vector<int32_t> chunks(2);
+  int64_t beyond = 0;
+  const QuotaRouteArgs args{
+      .choices = {.expert_ids = ids.data(), .num_tokens = 8, .top_k = 1, .num_experts = 2},
+      .first_slot = first_slot.data(),
+      .replica_slot = replica_slot.data(),
+      .own = own.data(),
+      .slots = slots.data(),
+      .beyond = &beyond,
+      .chunk_counts = chunks.data()};
+  ASSERT_TRUE(QuotaRouteOnHost(args).ok());
+  EXPECT_THAT(slots, ElementsAre(2, 1, 2, 0, 1, 0, kNoSlot, kNoSlot));
+  EXPECT_EQ(beyond, 1) << "expert 0 has five choices and quotas of four; expert 2 is none";
+  QuotaRouteArgs bad = args;
+  bad.own = nullptr;
+  EXPECT_THAT(CheckQuotaRouteArgs(bad).message(), HasSubstr("one of them is null"));
+  bad.choices.num_tokens = 0;
+  EXPECT_TRUE(CheckQuotaRouteArgs(bad).ok()) << "no work needs no pointer";
+  bad.choices.top_k = 0;
+  EXPECT_THAT(CheckQuotaRouteArgs(bad).message(), HasSubstr("0 choices"));
+}
+
+}  // namespace
+}  // namespace eplb::cuda
