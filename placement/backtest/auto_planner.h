@@ -58,7 +58,9 @@ struct AutoQuestion {
   std::shared_ptr<const AutoState> state;  // null: the back-test begins at the placement in force
   std::vector<SeenWindow> fresh;           // as AutoRequest's, and the others
   Costs costs;
-  BacktestOptions options;              // of a back-test that begins, and
+  BacktestOptions options;    // of a back-test that begins
+  PolicyOptions policy = {};  // as AutoRequest's, and
+  std::shared_ptr<const GpuSpeeds> speeds = nullptr;
   int64_t windows_since_decision = -1;  // with the fresh ones; -1: no decision was made yet
   std::shared_ptr<const GpuSpeeds> speeds = nullptr;  // null: all equal
   bool now = false;

@@ -16,7 +16,7 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(sizeof(Rank) == 408, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Run) == 720, "core::Run changed: look at BytesOf and Simplify");
+static_assert(sizeof(Run) == 728, "core::Run changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
 static_assert(sizeof(State) == 7768, "core::State changed: look at BytesOf and Simplify");
