@@ -56,15 +56,14 @@ absl::StatusOr<AutoOutcome> AskAuto(const AutoQuestion& question, const Placemen
                   .windows_since_decision = question.windows_since_decision < 0 ? -1 : before});
   }
   AutoOutcome outcome;
-  EPLB_ASSIGN_OR_RETURN(outcome.answer,
-                        PlanAuto({.fresh = question.fresh,
-                                  .incumbent = incumbent,
-                                  .costs = question.costs,
-                                  .policy = {.hierarchy = question.options.hierarchy},
-                                  .speeds = question.speeds.get(),
-                                  .abandoned = abandoned,
-                                  .now = question.now},
-                                 *state));
+  EPLB_ASSIGN_OR_RETURN(outcome.answer, PlanAuto({.fresh = question.fresh,
+                                                  .incumbent = incumbent,
+                                                  .costs = question.costs,
+                                                  .policy = question.policy,
+                                                  .speeds = question.speeds.get(),
+                                                  .abandoned = abandoned,
+                                                  .now = question.now},
+                                                 *state));
   outcome.state = std::move(state);
   return outcome;
 }

@@ -62,7 +62,6 @@ struct AutoQuestion {
   PolicyOptions policy = {};  // as AutoRequest's, and
   std::shared_ptr<const GpuSpeeds> speeds = nullptr;
   int64_t windows_since_decision = -1;  // with the fresh ones; -1: no decision was made yet
-  std::shared_ptr<const GpuSpeeds> speeds = nullptr;  // null: all equal
   bool now = false;
 };
 struct AutoOutcome {

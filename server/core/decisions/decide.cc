@@ -154,6 +154,7 @@ std::shared_ptr<const AutoQuestion> QuestionOf(const State& state, const Job& jo
                                     .hierarchy = job.settings.hierarchy,
                                     .every = WindowsPerDecision(job),
                                     .latency = kWindowsToSwitch},
+                        .policy = {.hierarchy = job.settings.hierarchy},
                         .speeds = job.windows.speeds,
                         .now = now};
   if (job.last_decision_step && job.current->report_every > 0) {

@@ -251,10 +251,10 @@ void BeginRun(Job& job, const std::string& run_id) {
   job.back_off = {};
   job.account = {};
   job.record = {};
-  job.predictions = NewPredictions();
-  job.chooser = {};
   job.speed_estimate = {};
   job.speeds_unused.clear();
+  job.predictions = NewPredictions();
+  job.chooser = {};
 }
 
 }  // namespace eplb::core
