@@ -198,8 +198,9 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
   EPLB_ASSIGN_OR_RETURN(const Evaluation after, EvaluateExpected(input, input.candidate));
   const double gain = before.peak_load > 0 ? Finite(1 - after.peak_load / before.peak_load) : 0;
   const std::string how_far =
-      absl::StrFormat("%.1f %% (balancedness %.3f -> %s)", 100 * std::abs(gain),
-                      before.mean_balancedness, AfterText(input, before, after));
+      absl::StrFormat("%.1f %% (balancedness %.3f -> %s%s)", 100 * std::abs(gain),
+                      before.mean_balancedness, AfterText(input, before, after),
+                      input.split == SplitMode::kBatch ? ", with exact splits" : "");
   RebalanceDecision decision;
   decision.balancedness_before = before.mean_balancedness;
   decision.balancedness_computed = after.mean_balancedness;

@@ -47,7 +47,9 @@ void MeasuredToProto(const core::JobView& view, v1::JobStatus* out) {
   if (view.balancedness_predicted) out->set_balancedness_predicted(*view.balancedness_predicted);
   if (view.balancedness_seen) out->set_balancedness_seen(*view.balancedness_seen);
   if (view.prediction_error) out->set_prediction_error(*view.prediction_error);
-  for (const core::TriedCandidate& one : view.candidates) ToProto(one, out->add_candidates());
+  for (const core::TriedCandidate& one : view.candidates) {
+    eplb::ToProto(one, out->add_candidates());
+  }
   out->set_measured_first_step(static_cast<uint64_t>(view.measured_first_step));
   out->set_measured_last_step(static_cast<uint64_t>(view.measured_last_step));
   out->mutable_layer_balancedness()->Assign(view.layer_balancedness.begin(),

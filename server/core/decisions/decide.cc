@@ -39,6 +39,11 @@ const AutoAnswer* AnswerOf(const Solved& solved) {
   return solved.chosen == nullptr || !solved.chosen->answer ? nullptr : &*solved.chosen->answer;
 }
 
+// That an answer's load stands for; 0: those of its range, as with exact splits of its windows.
+double StepsOf(const AutoAnswer* answer, SplitMode split) {
+  return answer == nullptr || split == SplitMode::kBatch ? 0 : answer->expected.num_steps;
+}
+
 absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job& job,
                                                    const Solved& solved) {
   EPLB_RETURN_IF_ERROR(solved.placement.status());
@@ -68,7 +73,7 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
                          .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
                          .seconds_per_byte = SecondsPerByte(job),
                          .measured = measured,
-                         .num_steps = answer == nullptr ? 0 : answer->expected.num_steps,
+                         .num_steps = StepsOf(answer, job.current->split),
                          .learned = answer == nullptr ? nullptr : &answer->gate,
                          .predictions = &job.predictions,
                          .force = job.solving.force,
@@ -146,6 +151,7 @@ std::shared_ptr<const AutoQuestion> QuestionOf(const State& state, const Job& jo
   AutoQuestion question{.state = job.chooser.state,
                         .costs = PricesOf(state, job),
                         .options = {.split = job.current->split,
+                                    .hierarchy = job.settings.hierarchy,
                                     .every = WindowsPerDecision(job),
                                     .latency = kWindowsToSwitch},
                         .policy = {.hierarchy = job.settings.hierarchy},
@@ -178,13 +184,13 @@ void TakeAnswer(const Solved& solved, Job& job) {
   if (answer == nullptr) return;
   job.last_decision_step = job.solving.last_step;
   job.solving.load = std::make_shared<const Load>(answer->expected.load);
+  job.solving.first_step = job.solving.last_step;
   job.solving.recent.clear();
   if (job.current->split == SplitMode::kBatch) {
     for (const Load& window : answer->expected.recent) {
       job.solving.recent.push_back(std::make_shared<const Load>(window));
     }
   }
-  job.solving.first_step = job.solving.last_step;
   size_t windows = answer->expected.recent.size();
   for (auto window = job.windows.complete.rbegin();
        window != job.windows.complete.rend() && windows > 0; ++window) {
@@ -310,8 +316,9 @@ void WatchWindow(const State& state, Job& job) {
   const Placement& incumbent = *job.last_known->placement;
   if (!(incumbent.topology() == job.current->topology)) return;
   const Window& window = job.windows.complete.back();
-  if (!job.predictions.Observe(*window.load, job.current->split, job.windows.speeds.get()).ok())
+  if (!job.predictions.Observe(*window.load, job.current->split, job.windows.speeds.get()).ok()) {
     return;
+  }
   const Costs costs = PricesOf(state, job);
   if (!costs.priced()) return;
   const int64_t num_steps = window.last_step - window.first_step + 1;
