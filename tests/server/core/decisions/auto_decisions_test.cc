@@ -42,6 +42,12 @@ void TrainWindow(TestJob& job, int64_t number, double seconds = 1) {
   AnswerAuto(job);
 }
 
+// All chunks that are proposed.
+void SwitchAll(TestJob& job) {
+  job.Deliver();
+  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();
+}
+
 Plan LastPlan(const TestJob& job) { return job.daemon.core().Plans(kJob, 1)->front(); }
 
 TEST(AutoDecisionsTest, AGainThatIsFarAboveItsPriceIsTakenAtTheFirstWindow) {
@@ -65,8 +71,7 @@ TEST(AutoDecisionsTest, AWindowWithoutADecisionLeavesNoPlan) {
   TestJob job(AutoConfig(30));
   job.ConnectAll();
   TrainWindow(job, 0);
-  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();
-  job.Deliver();
+  SwitchAll(job);
   const int64_t plans = LastPlan(job).plan;
   const int64_t solves = job.daemon.num_solves();
   TrainWindow(job, 1);
@@ -81,8 +86,7 @@ TEST(AutoDecisionsTest, ARestartOfTheDaemonDoesNotHastenADecision) {
   TestJob job(AutoConfig(1000));
   job.ConnectAll();
   TrainWindow(job, 0);
-  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();
-  job.Deliver();
+  SwitchAll(job);
   for (int restart = 0; restart < 3; ++restart) {
     const int64_t plans = LastPlan(job).plan;
     job.daemon.Restart();
