@@ -54,6 +54,7 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
   const Settings& settings = job.settings;
   const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
   const AutoAnswer* const answer = AnswerOf(solved);
+  const Costs prices = PricesOf(state, job);
   std::vector<Load> recent;
   for (const std::shared_ptr<const Load>& window : job.solving.recent) recent.push_back(*window);
   EPLB_ASSIGN_OR_RETURN(
@@ -67,7 +68,8 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
                          .layers_per_chunk = LayersPerChunk(job),
                          .staging_rows = LeastStagingRows(*job.current),
                          .migration = job.current->migration,
-                         .costs = PricesOf(state, job),
+                         .costs = CostsOf(state, job),
+                         .prices = &prices,
                          .record = &job.record,
                          .every_steps = settings.every_steps,
                          .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),

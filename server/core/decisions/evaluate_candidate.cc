@@ -170,7 +170,7 @@ absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& questi
                         FitToBudget(question, question.candidate));
   CandidateDecision decision(question.incumbent);
   SayWhatIsLeftOut(question, within_budget, decision);
-  Costs costs = question.costs;
+  Costs costs = question.prices != nullptr ? *question.prices : question.costs;
   costs.expert = question.migration;
   const TrackRecord none;
   const RebalanceInput rebalance{

@@ -33,7 +33,10 @@ struct CandidateInput {
   int32_t layers_per_chunk = 1;
   int64_t staging_rows = 0;  // of the rank that has fewest
   MigrationOptions migration;
-  Costs costs;                          // but for the bytes of an expert, which `migration` has
+  Costs costs;  // but for the bytes of an expert, which `migration` has
+  // What a decision is priced at; null: `costs`. Layers are left out for what `costs` has of links
+  // alone: were they for a price that was only assumed, nothing would ever be measured.
+  const Costs* prices = nullptr;
   const TrackRecord* record = nullptr;  // needed when the costs are priced
   int32_t every_steps = 1;              // between decisions
   double max_pause_seconds = std::numeric_limits<double>::infinity();

@@ -36,10 +36,16 @@ void AnswerAuto(TestJob& job) {
 }
 
 // All ranks train and report window `number`, of 10 steps in `seconds`.
-void Window(TestJob& job, int64_t number, double seconds = 1) {
+void TrainWindow(TestJob& job, int64_t number, double seconds = 1) {
   job.daemon.Advance(absl::Seconds(seconds));
   job.Report(10 * number, 10 * number + 9);
   AnswerAuto(job);
+}
+
+// All chunks that are proposed.
+void SwitchAll(TestJob& job) {
+  job.Deliver();
+  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();
 }
 
 Plan LastPlan(const TestJob& job) { return job.daemon.core().Plans(kJob, 1)->front(); }
@@ -47,7 +53,7 @@ Plan LastPlan(const TestJob& job) { return job.daemon.core().Plans(kJob, 1)->fro
 TEST(AutoDecisionsTest, AGainThatIsFarAboveItsPriceIsTakenAtTheFirstWindow) {
   TestJob job(AutoConfig(10));
   job.ConnectAll();
-  Window(job, 0);
+  TrainWindow(job, 0);
   const Plan plan = LastPlan(job);
   EXPECT_EQ(plan.policy, "auto");
   EXPECT_EQ(plan.result, PlanResult::kProposed) << plan.reason;
@@ -64,13 +70,12 @@ TEST(AutoDecisionsTest, AGainThatIsFarAboveItsPriceIsTakenAtTheFirstWindow) {
 TEST(AutoDecisionsTest, AWindowWithoutADecisionLeavesNoPlan) {
   TestJob job(AutoConfig(30));
   job.ConnectAll();
-  Window(job, 0);
-  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();
-  job.Deliver();
+  TrainWindow(job, 0);
+  SwitchAll(job);
   const int64_t plans = LastPlan(job).plan;
   const int64_t solves = job.daemon.num_solves();
-  Window(job, 1);
-  Window(job, 2);
+  TrainWindow(job, 1);
+  TrainWindow(job, 2);
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(LastPlan(job).plan, plans);
   EXPECT_EQ(job.daemon.num_solves(), solves + 2) << "the back-test sees every window";
@@ -80,14 +85,13 @@ TEST(AutoDecisionsTest, AWindowWithoutADecisionLeavesNoPlan) {
 TEST(AutoDecisionsTest, ARestartOfTheDaemonDoesNotHastenADecision) {
   TestJob job(AutoConfig(1000));
   job.ConnectAll();
-  Window(job, 0);
-  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();
-  job.Deliver();
+  TrainWindow(job, 0);
+  SwitchAll(job);
   for (int restart = 0; restart < 3; ++restart) {
     const int64_t plans = LastPlan(job).plan;
     job.daemon.Restart();
     job.ConnectAll();
-    Window(job, 2 + restart);
+    TrainWindow(job, 2 + restart);
     EXPECT_EQ(job.daemon.state(), "IDLE");
     EXPECT_EQ(LastPlan(job).plan, plans) << restart;
   }
@@ -99,7 +103,7 @@ TEST(AutoDecisionsTest, WhatCostsMoreThanItSavesIsKept) {
     rank.identity.weight_bytes = int64_t{1} << 30;  // 10 s on an unmeasured link
   }
   job.ConnectAll();
-  Window(job, 0);
+  TrainWindow(job, 0);
   EXPECT_EQ(LastPlan(job).result, PlanResult::kKept);
   EXPECT_THAT(LastPlan(job).reason, HasSubstr("the cost is"));
 }
