@@ -65,7 +65,7 @@ class RebalanceTest : public ::testing::Test {
 TEST_F(RebalanceTest, WithSpeedsTokensOfASlowGpuCountMore) {
   const GpuSpeeds speeds = GpuSpeeds::Make(2, std::vector<double>{1, 0.1}, {}).value();
   record_.BeginTrial(apart_, together_);
-  ASSERT_TRUE(record_.Observe(hot_, 10, together_, &speeds).ok());
+  ASSERT_TRUE(record_.Observe(hot_, 10, together_, SplitMode::kEqual, &speeds).ok());
   // 2000 tokens beside 200 / 0.1, or 1100 beside 1100 / 0.1.
   EXPECT_DOUBLE_EQ(record_.Trials(together_).at(0).sum, 2000 - 11000);
   EXPECT_DOUBLE_EQ(record_.start_tokens(), 2000);

@@ -164,7 +164,7 @@ Placement Shared() {
   return *Placement::FromSlots(topology, slots);
 }
 
-Load Tokens(std::initializer_list<int64_t> row) {
+Load Batch(std::initializer_list<int64_t> row) {
   LoadMatrix counts(1, 3);
   counts.row(0) = Eigen::Map<const Eigen::Array<int64_t, 1, 3>>(row.begin());
   return *Load::FromCounts(counts);
@@ -172,8 +172,8 @@ Load Tokens(std::initializer_list<int64_t> row) {
 
 // Each step on its own is even once it is split; the sum of both is so in equal shares.
 TEST(RunFiguresTest, ARunThatSplitsItsStepsIsMeasuredStepByStep) {
-  const std::vector<Load> loads = {Tokens({8, 8, 0}), Tokens({8, 0, 8}), Tokens({2, 12, 2}),
-                                   Tokens({2, 2, 12})};
+  const std::vector<Load> loads = {Batch({8, 8, 0}), Batch({8, 0, 8}), Batch({2, 12, 2}),
+                                   Batch({2, 2, 12})};
   const std::vector<RunPlacement> placements = {{.placement = Shared()}};
   const auto incremental = *MakePolicy("incremental", {});
   const auto figures = EvaluateRun(loads, placements,
