@@ -20,7 +20,7 @@ namespace eplb {
 // worth of slots to spare, so that the graph is connected; each carries the heaviest expert of its
 // owner; and the owners' loads are even. Then every set of GPUs that is an arc of the ring can pass
 // on its last owner's heaviest expert, and take in the heaviest of the next one. Measured:
-// docs/choosing-a-policy.md, "split by batch".
+// docs/choosing-a-policy.md.
 //
 // All functions: layouts are experts by slot of the domain, GPU by GPU. Deterministic. Threads:
 // safe, no state.
