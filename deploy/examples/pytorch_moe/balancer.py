@@ -112,16 +112,18 @@ class EplbBalancer:
     """EPLB's client: the daemon at `endpoint` decides, the ranks vote, and the client moves the experts.
 
     endpoint: HOST:PORT or unix:PATH of eplbd; empty for a job without a daemon. job: its name there. report_every:
-    steps of a load window. initial_placement: path of the first placement; empty: the daemon's, else static.
+    steps of a load window. initial_placement: path of the first placement; empty: the daemon's, else static. split:
+    equal, or batch: the daemon then plans for exact splits, and measures those that ran.
     """
 
-    def __init__(self, endpoint: str, job: str, report_every: int, initial_placement: str = "") -> None:
+    def __init__(self, endpoint: str, job: str, report_every: int, initial_placement: str = "",
+                 split: str = "equal") -> None:
         import eplb  # here, so that the example runs without the package when it runs without EPLB
 
         self.errors: tuple[type[Exception], ...] = (eplb.Error,)
         self._eplb = eplb
         self._endpoint, self._job, self._report_every = endpoint, job, report_every
-        self._initial_placement = initial_placement
+        self._initial_placement, self._split = initial_placement, split
         self._client: Any = None
 
     def connect(self, shape: JobShape, ranks: Ranks) -> Placement:
@@ -130,7 +132,7 @@ class EplbBalancer:
             job=self._job, endpoint=self._endpoint, rank=ranks.rank, world_size=ranks.world_size,
             num_layers=shape.layers, num_experts=shape.experts, num_slots=shape.slots, num_gpus=ranks.world_size,
             first_step=shape.first_step, report_every=self._report_every,
-            initial_placement=self._initial_placement,
+            initial_placement=self._initial_placement, split=self._split,
             state_placement="every_replica" if shape.state_in_every_replica else "with_primary",
             all_gather=self._eplb.torch_all_gather() if ranks.world_size > 1 else None)
         return self._placement()
@@ -144,7 +146,9 @@ class EplbBalancer:
         self._client.record(layer, counts)
 
     def route_split(self, layer: int, experts: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        return self._client.route_tokens(layer, experts, split=self._client.split(layer, counts))
+        split = self._client.split(layer, counts)
+        self._client.record_split(layer, split.quotas)
+        return self._client.route_tokens(layer, experts, split=split)
 
     def reduce_gradients(self, rows: dict[int, torch.Tensor]) -> None:
         self._client.reduce_gradients(rows)

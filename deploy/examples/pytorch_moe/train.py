@@ -198,10 +198,11 @@ def train(settings: Settings, balancer: Balancer) -> int:
 def balancer_of(settings: Settings) -> Balancer:
     """Replicas and splits need EPLB's client, which without --eplb has no daemon and keeps the first placement."""
     if settings.eplb:
-        return EplbBalancer(settings.endpoint, settings.job, settings.report_every, settings.initial_placement)
+        return EplbBalancer(settings.endpoint, settings.job, settings.report_every, settings.initial_placement,
+                            settings.split)
     if not settings.needs_client():
         return NoBalancer()
-    return EplbBalancer("", settings.job, settings.report_every, settings.initial_placement)
+    return EplbBalancer("", settings.job, settings.report_every, settings.initial_placement, settings.split)
 
 
 def main() -> int:
