@@ -98,9 +98,8 @@ class SplitContest {
     std::vector<int32_t> experts;
     for (size_t expert = 0; expert < holders_.size(); ++expert) {
       const std::vector<int32_t>& gpus = holders_[expert];
-      const bool within = std::all_of(gpus.begin(), gpus.end(), [&](int32_t gpu) {
-        return tight[static_cast<size_t>(gpu)];
-      });
+      const bool within = std::all_of(gpus.begin(), gpus.end(),
+                                      [&](int32_t gpu) { return tight[static_cast<size_t>(gpu)]; });
       if (within && load[expert] > 0) experts.push_back(static_cast<int32_t>(expert));
     }
     std::stable_sort(experts.begin(), experts.end(), [&](int32_t a, int32_t b) {

@@ -8,6 +8,7 @@
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "server/process/log.h"
+#include "server/store/opening.h"
 
 namespace eplb {
 namespace {
@@ -25,7 +26,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
   EPLB_ASSIGN_OR_RETURN(std::vector<core::StoredJob> jobs, store->ReadJobs());
   EPLB_ASSIGN_OR_RETURN(options.core.store_moved_aside, store->ReadMovedAside());
   options.core.pauses_unknown_until =
-      core::UnknownPausesEnd(options.core.store_moved_aside, absl::Now(), MonotonicNow());
+      core::UnknownPausesEnd(AgeOf(options.core.store_moved_aside), MonotonicNow());
   Log(LogLevel::kDebug, "store_read",
       {{"stored_term", stored_term}, {"jobs", static_cast<int64_t>(jobs.size())}});
   auto runner = std::unique_ptr<Runner>(

@@ -183,6 +183,11 @@ absl::StatusOr<sqlite::Connection> OpenToRead(const std::string& path) {
   return reader;
 }
 
+std::optional<absl::Duration> AgeOf(const std::optional<absl::Time>& moved_aside) {
+  if (!moved_aside) return std::nullopt;
+  return std::max(absl::Now() - *moved_aside, absl::ZeroDuration());
+}
+
 std::optional<absl::Time> MovedAsideAt(const std::string& path) {
   const std::filesystem::path database(path);
   const std::string begin = database.filename().string() + kCorrupt;

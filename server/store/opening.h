@@ -77,6 +77,8 @@ absl::StatusOr<sqlite::Connection> OpenToRead(const std::string& path);
 // When the newest damaged database of this path was moved aside, as its copy's name tells; none
 // without a copy.
 std::optional<absl::Time> MovedAsideAt(const std::string& path);
+// How long ago that was by the wall clock, which gave the time; >= 0. None of none.
+std::optional<absl::Duration> AgeOf(const std::optional<absl::Time>& moved_aside);
 
 // Renames the database and what SQLite keeps beside it; the new name of the database.
 absl::StatusOr<std::string> MoveAside(const std::string& path);

@@ -55,7 +55,7 @@ void ExpectLanesEqualHost(const SplitCase& c) {
 
 TEST(SplitBodyTest, TheLanesOfAWarpGiveTheBitsOfOneThread) {
   Random random(500);
-  for (int i = 0; i < 40 && !HasFailure(); ++i) {
+  for (int i = 0; i < 16 && !HasFailure(); ++i) {
     ExpectLanesEqualHost(SplitCase(random, eplb::testing::RandomTopology(random)));
   }
   constexpr struct {

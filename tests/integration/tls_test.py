@@ -116,7 +116,7 @@ class TlsTest(unittest.TestCase):
         missing = self.authority.flags("nobody")
         for flags, code, line in (([], 3, "does it want TLS?"), (wrong_ca, 3, "certificate verify failed"),
                                   (unknown, 3, "cannot reach"), (missing, 2, "nobody.pem: cannot be read"),
-                                  (self.authority.flags("rank")[:4], 2, "no key is named")):
+                                  (self.authority.flags("rank")[:4], 2, "the key is not set")):
             result = self.eplbctl("status", *flags)
             self.assertEqual(result.returncode, code, result.stderr)
             self.assertIn(line, result.stderr)

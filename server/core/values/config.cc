@@ -1,6 +1,5 @@
 #include "server/core/values/config.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "placement/policies/registry.h"
@@ -16,12 +15,9 @@ Settings SettingsOf(const Config& config, const std::string& job, const Settings
   return wire::CheckPatch(patch).ok() ? wire::Patched(std::move(settings), patch) : settings;
 }
 
-absl::Time UnknownPausesEnd(const std::optional<absl::Time>& moved_aside, absl::Time wall_now,
-                            absl::Time now) {
+absl::Time UnknownPausesEnd(std::optional<absl::Duration> age, absl::Time now) {
   constexpr absl::Duration kUnknownMatters = absl::Hours(24);
-  if (!moved_aside) return absl::InfinitePast();
-  const absl::Duration age = std::max(wall_now - *moved_aside, absl::ZeroDuration());
-  return now + kUnknownMatters - age;
+  return age ? now + kUnknownMatters - *age : absl::InfinitePast();
 }
 
 Settings ForSplit(const Config& config, const std::string& job, const SettingsPatch& patch,

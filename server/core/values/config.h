@@ -53,9 +53,8 @@ struct Config {
 };
 
 // When jobs that the store does not know stop to start paused, on the core's clock: 24 hours after
-// the store was moved aside. The past when it never was. wall_now: the time that `now` is.
-absl::Time UnknownPausesEnd(const std::optional<absl::Time>& moved_aside, absl::Time wall_now,
-                            absl::Time now);
+// the store was moved aside, `age` before `now`. The past when it never was.
+absl::Time UnknownPausesEnd(std::optional<absl::Duration> age, absl::Time now);
 
 // What is in force for a job: the daemon's defaults, what its configuration says of the job, then
 // `patch` as an operator set it, as far as it is valid.

@@ -218,7 +218,8 @@ TEST(ReplayTest, TheSummaryAddsUpTheRows) {
   EXPECT_GE(result.summary.seconds_spent, 0);
 }
 
-TEST(ReplayTest, AnExactSplitIsNeverBelowEqualSharesOfTheSamePlacements) {
+// No gain is that large, so both replays keep the placement that they begin with.
+TEST(ReplayTest, AnExactSplitIsNeverBelowEqualSharesOfTheSamePlacement) {
   Random random(20261124);
   const Series series = MakeSeries(random, {.windows = 60,
                                             .layers = 2,
@@ -229,13 +230,13 @@ TEST(ReplayTest, AnExactSplitIsNeverBelowEqualSharesOfTheSamePlacements) {
                                             .noise = 0.2});
   const Topology topology = series.Frame(20, 4);
   const auto policy = Fast("incremental");
-  ReplayOptions options{.every = 4, .history = 4};
+  ReplayOptions options{.every = 4, .history = 4, .min_gain = 1};
   const ReplayResult equal = Replay(series.trace(), topology, *policy, options).value();
   options.split = SplitMode::kBatch;
   const ReplayResult batch = Replay(series.trace(), topology, *policy, options).value();
   ASSERT_EQ(batch.rows.size(), equal.rows.size());
   for (size_t t = 0; t < batch.rows.size(); ++t) {
-    EXPECT_EQ(batch.rows[t].transfers, equal.rows[t].transfers) << t;
+    EXPECT_EQ(batch.rows[t].transfers, 0) << t;
     EXPECT_EQ(batch.rows[t].balancedness_static, equal.rows[t].balancedness_static) << t;
     EXPECT_GE(batch.rows[t].balancedness, equal.rows[t].balancedness - 1e-12) << t;
   }

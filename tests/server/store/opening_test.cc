@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tests/server/store/folder.h"
@@ -146,6 +147,12 @@ TEST(DatabaseFileTest, ADamagedDatabaseThatOthersCouldReadIsMovedAsideWithoutThe
   EXPECT_EQ(ModeOf(path), 0600U);
   std::filesystem::create_hard_link(path, folder.File("other.db"));
   EXPECT_FALSE(MakeSqliteStore(folder.File("other.db")).ok()) << "the new file is locked, too";
+}
+
+TEST(DatabaseFileTest, TheAgeOfAMovedDatabaseIsNeverNegative) {
+  EXPECT_EQ(AgeOf(std::nullopt), std::nullopt);
+  EXPECT_GE(*AgeOf(absl::Now() - absl::Hours(2)), absl::Hours(2));
+  EXPECT_EQ(AgeOf(absl::Now() + absl::Hours(3)), absl::ZeroDuration()) << "the clock was set back";
 }
 
 TEST(DatabaseFileTest, AStoreRemembersThatADamagedOneWasMovedAside) {
@@ -296,7 +303,7 @@ TEST(OpeningTest, SomebodysTextIsNeitherMovedNorReplaced) {
     std::ofstream(path) << text;
     const absl::Status status = MakeSqliteStore(path).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("is no database"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is not a database of eplbd"));
     EXPECT_EQ(std::filesystem::file_size(path), text.size());
     EXPECT_THAT(folder.Matching("eplb.db"), SizeIs(1));  // no lock either
   }
