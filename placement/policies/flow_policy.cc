@@ -201,7 +201,7 @@ class FlowPolicy final : public Policy {
 
   // False where a part has no ring, or cannot be repaired; nothing is written then.
   bool FollowRings(const PolicyInput& input, std::vector<SplitPart>& parts,
-                   SlotsOfLayer slots) const {
+                   const SlotsOfLayer& slots) const {
     for (SplitPart& part : parts) {
       if (!part.ring || !Repair(part.domain, part.incumbent)) return false;
     }

@@ -122,6 +122,7 @@ class SplitContest {
     std::sort(slots.begin(), slots.end());
     slots.resize(std::min(slots.size(), kSlotsTried));
     std::vector<int32_t> indices;
+    indices.reserve(slots.size());
     for (const auto& [tokens, slot] : slots) indices.push_back(slot);
     return indices;
   }
