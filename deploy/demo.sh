@@ -82,6 +82,7 @@ stop() {
 }
 trap stop EXIT
 
+: >"$run/eplbd.out"  # the loop below may read it before the daemon has opened it
 "$bin/eplbd" --config deploy/demo/eplbd.toml --listen 127.0.0.1:0 --http 127.0.0.1:0 --store "$run/eplbd.db" \
   >"$run/eplbd.out" 2>"$run/eplbd.log" &
 daemon=$!
