@@ -137,7 +137,8 @@ struct ClientOptions {
   std::string split = "equal";
   // Newest steps kept for a daemon that is away; older ones are dropped and counted.
   int32_t report_max_steps = 1000;
-  // Layers that staging holds; the daemon's setting of this name may ask for smaller chunks.
+  // Staging has room for all slots of so many layers. A boundary that moves fewer experts of each
+  // layer switches more of them, as the daemon's setting of this name allows.
   int32_t layers_per_chunk = 4;
   StatePlacement state_placement = StatePlacement::kEveryReplica;
   // auto, or host, peer (CUDA IPC), nccl; the last two for tensors in GPU memory. inproc is for

@@ -44,15 +44,14 @@ struct PolicyTraits {
 };
 
 inline constexpr std::string_view kDefaultPolicyName = "balanced";
-// Of the daemon. A job decides again and again, on a load that has changed by the time it switches:
-// about the balancedness of `balanced` at a seventh of the bytes (docs/choosing-a-policy.md).
-inline constexpr std::string_view kServicePolicyName = "incremental";
-// Of jobs that split every batch exactly (SplitMode::kBatch).
+// Made for jobs that split every batch exactly (SplitMode::kBatch).
 inline constexpr std::string_view kSplitPolicyName = "flow";
 // A few moves at a time, each of which pays.
 inline constexpr std::string_view kIncrementalPolicyName = "incremental";
 // Chooses by a back-test on the job's own windows.
 inline constexpr std::string_view kAutoPolicyName = "auto";
+// Of the daemon: which policy fits a job shows in its own windows (docs/choosing-a-policy.md).
+inline constexpr std::string_view kServicePolicyName = kAutoPolicyName;
 // What others run, to compare with.
 inline constexpr std::string_view kReferencePolicyName = "deepseek";
 

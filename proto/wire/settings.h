@@ -44,12 +44,12 @@ enum class SpeedMode { kOff, kObserve, kApply };
 struct Settings {
   std::string policy_name{kServicePolicyName};
   bool observe = false;          // decides, explains and prices, and proposes nothing
-  int32_t every_steps = 200;     // decide at most once per so many steps
-  double min_gain = 0.05;        // least fall of the predicted peak load, as a fraction of it
+  int32_t every_steps = 50;      // decide at most once per so many steps
+  double min_gain = 0.01;        // least fall of the predicted peak load, as a fraction of it
   int64_t horizon_steps = 1000;  // over which a saving is counted
   StepRange freeze_steps;        // nothing is decided while the job's step is in it
   absl::Duration max_pause = absl::Milliseconds(200);  // of one boundary, as predicted
-  int32_t layers_per_chunk = 4;
+  int32_t layers_per_chunk = 64;
   std::optional<Hierarchy> hierarchy;  // none: the policy's own rule
   SpeedMode gpu_speeds = SpeedMode::kObserve;
   std::vector<StatedSpeed> stated_speeds;  // over the measured ones

@@ -108,7 +108,6 @@ absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources) {
   }
   EPLB_RETURN_IF_ERROR(CheckTls(config.tls));
   EPLB_RETURN_IF_ERROR(CheckUnixSocket(config));
-  config.core.policy_named = config.origins.contains("policy.name");
   return config;
 }
 

@@ -122,7 +122,7 @@ absl::Status Do(Deed& deed, const Rebalance& rebalance) {
   Job& job = deed.job;
   EPLB_RETURN_IF_ERROR(MayDecide(context.state, job));
   deed.outcome =
-      absl::StrCat("policy ", SettingsOf(context.state.config, job).policy_name, " was asked",
+      absl::StrCat("policy ", job.settings.policy_name, " was asked",
                    rebalance.force ? ", whether it pays or not," : "", deed.By());
   Write(deed);
   Audit(deed);
@@ -232,7 +232,8 @@ absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
                      " rows of staging on one GPU, the ranks have ", rows));
   }
   return CutIntoBoundaries(*job.last_known->placement, moves,
-                           {.layers_per_chunk = LayersPerChunk(job),
+                           {.layers_per_chunk = job.settings.layers_per_chunk,
+                            .rows_per_chunk = RowsPerChunk(job),
                             .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
                             .seconds_per_byte = SecondsPerByte(job)});
 }
@@ -290,7 +291,7 @@ absl::Status Do(Deed& deed, const SetPolicy& set) {
   EPLB_RETURN_IF_ERROR(wire::CheckPatch(set.settings));
   Settings settings = wire::Patched(job.settings, set.settings);
   if (job.current) EPLB_RETURN_IF_ERROR(CheckFits(settings, job.current->topology));
-  deed.before = wire::SettingsText(SettingsOf(deed.context.state.config, job), set.settings);
+  deed.before = wire::SettingsText(job.settings, set.settings);
   job.patch = wire::Merged(std::move(job.patch), set.settings);
   job.settings = std::move(settings);
   Remember(job);

@@ -89,7 +89,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   view.last_reason = job.last_reason;
   view.paused = job.paused;
   view.pause_reason = job.pause_reason;
-  view.settings = SettingsOf(state.config, job);
+  view.settings = job.settings;
   view.run_number = job.current ? job.current->run_number : job.run_number;
   view.term = job.term;
   view.candidate = CandidateOf(job, now);

@@ -21,7 +21,7 @@ def run(*command, **environment):
 class DemoTest(unittest.TestCase):
     def test_the_run_ends_with_a_report_that_leads_with_time_and_a_picture(self):
         directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-demo-")))
-        done = run(ROOT / "deploy/demo.sh", "--bin", BIN, "--dir", directory / "run", "--steps", 240, "--step-ms", 20)
+        done = run(ROOT / "deploy/demo.sh", "--bin", BIN, "--dir", directory / "run", "--steps", 240, "--step-ms", 40)
         self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
         report = done.stdout[done.stdout.index("Run of job demo: 8 ranks, 240 steps"):]
         self.assertRegex(report.split("\n\n")[1], r"^\d+\.\d % (less|more) time than the static layout: \d+\.\d s measured, "
@@ -45,14 +45,14 @@ class DemoTest(unittest.TestCase):
         self.assertLess(1.5 * ours["bytes_moved"], deepseek["bytes_moved"])
         self.assertGreater(ours["balancedness"], deepseek["balancedness"] + 0.03)
         # The trace drifts most in its first half, which is all that these steps reach.
-        self.assertGreater(ours["balancedness"], rows["static_predicted"]["balancedness"] + 0.1)
+        self.assertGreater(ours["balancedness"], rows["static_predicted"]["balancedness"] + 0.05)
         self.assertGreater(ours["balancedness"], rows["equal_shares_predicted"]["balancedness"] + 0.05)
         self.assertGreater(rows["split_hindsight_predicted"]["balancedness"], ours["balancedness"])
         self.assertTrue(figures["time"]["modelled"])
         self.assertNotIn("held_back", figures["balancedness"]["formula"])  # nobody held a step back
         self.assertGreater(figures["decisions"][0]["balancedness_until_next"], 0)
         self.assertEqual(figures["decisions"][-1]["until_next_last_step"], figures["steps"] - 1)
-        self.assertEqual({decision["policy"] for decision in figures["decisions"]}, {"flow"})
+        self.assertEqual({decision["policy"] for decision in figures["decisions"]}, {"auto"})
         numbers = [decision["decision"] for decision in figures["decisions"]]
         self.assertEqual(numbers, sorted(set(numbers)))
 

@@ -66,13 +66,14 @@ def read_lines(path):
 class Daemon:
     """An eplbd process on fixed ports, so that it can be killed and started again."""
 
-    def __init__(self, directory, policy_every=50, name="eplbd", config=""):
-        """config: more TOML, after the [policy] table."""
+    def __init__(self, directory, policy_every=50, name="eplbd", config="", policy="incremental"):
+        """policy: one that decides at the first window; auto waits until its back-test has seen some. config: more TOML, after
+        the [policy] table."""
         self.directory = pathlib.Path(directory)
         self.name = name
         self.grpc_port, self.http_port = free_port(), free_port()
         self.config = self.directory / f"{name}.toml"
-        self.config.write_text(f"[policy]\nevery_steps = {policy_every}\n{config}")
+        self.config.write_text(f'[policy]\nname = "{policy}"\nevery_steps = {policy_every}\n{config}')
         self.log = self.directory / f"{name}.log"
         self.process = None
 

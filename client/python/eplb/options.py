@@ -43,7 +43,7 @@ class Options:
     reduce: who reports: "rank", every rank its own counts, or "root", rank 0 those of all ranks.
     split: of an expert's tokens among its replicas: "equal", in equal shares, or "batch", exactly, each batch by its own
         counts; record_split then tells the daemon what ran.
-    layers_per_chunk: layers that staging holds; the setting of this name may ask for smaller chunks.
+    layers_per_chunk: layers all of whose slots staging has room for; more are switched together where few experts move.
     state_placement: where tensors of role "state" are held: "every_replica" (default) or "with_primary".
     transport: "auto" (default), "host", "peer" or "nccl". nccl_*: docs/nccl-settings.md.
     bind_address: numeric address that other ranks reach this one at; default 127.0.0.1.

@@ -65,8 +65,9 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
                          .incumbent = *job.last_known->placement,
                          .candidate = candidate,
                          .min_gain = settings.min_gain,
-                         .layers_per_chunk = LayersPerChunk(job),
+                         .layers_per_chunk = settings.layers_per_chunk,
                          .staging_rows = LeastStagingRows(*job.current),
+                         .rows_per_chunk = RowsPerChunk(job),
                          .migration = job.current->migration,
                          .costs = CostsOf(state, job),
                          .prices = &prices,
@@ -209,7 +210,7 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
   RefreshSpeeds(context, job, *estimate.load);
   const SplitMode split = job.current->split;
   std::vector<std::shared_ptr<const Load>> recent = WindowsOf(job, estimate);
-  const std::string policy_name = SettingsOf(context.state.config, job).policy_name;
+  const std::string& policy_name = job.settings.policy_name;
   job.solving = {.id = ++context.state.last_solve_id,
                  .force = force,
                  .asked_by = actor,
@@ -273,6 +274,21 @@ Costs CostsOf(const State& state, const Job& job) {
   return costs;
 }
 
+namespace {
+
+// Over the newest switches: one that a busy host delayed does not price all later ones.
+double MeanSecondsPerByte(const Job& job) {
+  double seconds = 0;
+  double bytes = 0;
+  for (const MeasuredPause& pause : job.pauses) {
+    seconds += pause.seconds;
+    bytes += static_cast<double>(pause.bytes);
+  }
+  return seconds > 0 && bytes > 0 ? seconds / bytes : kUnmeasuredSecondsPerByte;
+}
+
+}  // namespace
+
 double SecondsPerByte(const Job& job) {
   double slowest = 0;
   for (const MeasuredPause& pause : job.pauses) {
@@ -306,8 +322,7 @@ Costs PricesOf(const State& state, const Job& job) {
   const double step_seconds = SecondsPerStep(job.current->rate);
   if (!(tokens > 0) || !(step_seconds > 0)) return costs;
   costs.token_seconds = kExpertsShareOfStep * step_seconds / tokens;
-  const double per_byte = SecondsPerByte(job);
-  const double bytes_per_s = 1 / (per_byte > 0 ? per_byte : kUnmeasuredSecondsPerByte);
+  const double bytes_per_s = 1 / MeanSecondsPerByte(job);
   costs.intra_bytes_per_s = bytes_per_s;
   costs.inter_bytes_per_s = bytes_per_s;
   return costs;

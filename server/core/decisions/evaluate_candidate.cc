@@ -91,6 +91,7 @@ absl::Status Take(const CandidateInput& question, const WithinBudget& within_bud
   EPLB_ASSIGN_OR_RETURN(decision.chunks,
                         CutIntoBoundaries(question.incumbent, within_budget.moves,
                                           {.layers_per_chunk = question.layers_per_chunk,
+                                           .rows_per_chunk = question.rows_per_chunk,
                                            .max_pause_seconds = question.max_pause_seconds,
                                            .seconds_per_byte = question.seconds_per_byte}));
   decision.migration_seconds = judged.migration.seconds;

@@ -31,7 +31,8 @@ struct CandidateInput {
   const Placement& candidate;  // aligned to `incumbent`
   double min_gain = 0;         // least fall of the predicted peak load, as a fraction of it
   int32_t layers_per_chunk = 1;
-  int64_t staging_rows = 0;  // of the rank that has fewest
+  int64_t staging_rows = 0;  // of a layer, of the rank that has fewest
+  int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // as BoundaryLimits
   MigrationOptions migration;
   Costs costs;  // but for the bytes of an expert, which `migration` has
   // What a decision is priced at; null: `costs`. Layers are left out for what `costs` has of links

@@ -142,12 +142,6 @@ void TryRelease(DecisionContext& context, Job& job) {
   RecordEvent(context, job, "released", first.running_version,
               absl::StrCat("all ", job.current->world_size(), " ranks run version ",
                            first.running_version, " with digest ", ShortHex(first.running_digest)));
-  if (const int32_t layers = LayersPerChunk(job); layers < job.settings.layers_per_chunk) {
-    RecordEvent(context, job, "chunks_limited", first.running_version,
-                absl::StrCat("chunks have at most ", CountText(layers, "layer"), ", not ",
-                             job.settings.layers_per_chunk,
-                             " as the settings allow: a rank's staging holds no more"));
-  }
   TellUsedNumber(context, job);
 }
 

@@ -9,6 +9,24 @@ namespace eplb::core {
 
 namespace {
 
+// A transfer or a local copy takes a row of staging on the GPU that it goes to.
+std::vector<int32_t> RowsOf(const MigrationPlan& plan, const Topology& topology) {
+  std::vector<int32_t> rows(static_cast<size_t>(topology.num_gpus()));
+  for (const std::vector<Transfer>* part : {&plan.transfers, &plan.local}) {
+    for (const Transfer& transfer : *part) ++rows[static_cast<size_t>(transfer.destination.value)];
+  }
+  return rows;
+}
+
+// Adds `more` to `rows` where no GPU then has more than `most`; false leaves them as they are.
+bool AddRows(std::span<const int32_t> more, int64_t most, std::vector<int64_t>& rows) {
+  for (size_t gpu = 0; gpu < rows.size(); ++gpu) {
+    if (rows[gpu] + more[gpu] > most) return false;
+  }
+  for (size_t gpu = 0; gpu < rows.size(); ++gpu) rows[gpu] += more[gpu];
+  return true;
+}
+
 int64_t MostIncoming(const MigrationPlan& plan, const Topology& topology,
                      const MigrationOptions& expert) {
   std::vector<int64_t> incoming(static_cast<size_t>(topology.num_gpus()));
@@ -31,6 +49,7 @@ absl::StatusOr<std::vector<LayerMove>> MovesOf(const Placement& incumbent,
                           PlanMigration(incumbent, candidate, {&layer, 1}, costs.expert));
     moves.push_back({.next = std::move(next),
                      .transfers = static_cast<int64_t>(plan.transfers.size()),
+                     .rows = RowsOf(plan, incumbent.topology()),
                      .staging_rows = plan.max_incoming_per_gpu_and_layer,
                      .incoming_bytes = MostIncoming(plan, incumbent.topology(), costs.expert),
                      .link_seconds = LinkSeconds(plan, incumbent.topology(), costs)});
@@ -68,8 +87,10 @@ absl::StatusOr<std::vector<Chunk>> CutIntoBoundaries(const Placement& incumbent,
   Placement after = incumbent;
   while (!moves.empty()) {
     size_t count = 1;
+    std::vector<int64_t> rows(moves[0].rows.begin(), moves[0].rows.end());
     while (count < moves.size() && count < static_cast<size_t>(limits.layers_per_chunk) &&
-           PredictPause(moves.first(count + 1), seconds_per_byte) <= limits.max_pause_seconds) {
+           PredictPause(moves.first(count + 1), seconds_per_byte) <= limits.max_pause_seconds &&
+           AddRows(moves[count].rows, limits.rows_per_chunk, rows)) {
       ++count;
     }
     std::vector<LayerPlacement> next;
@@ -92,12 +113,16 @@ int64_t LeastStagingRows(const Run& run) {
       ->staging_rows;
 }
 
-int32_t LayersPerChunk(const Job& job) {
-  int64_t layers = job.settings.layers_per_chunk;
+int64_t RowsPerChunk(const Job& job) {
+  int64_t least = std::numeric_limits<int64_t>::max();
   for (const Rank& rank : job.current->ranks) {
-    if (rank.staging_layers > 0) layers = std::min(layers, rank.staging_layers);
+    const int64_t layers =
+        rank.staging_layers > 0 ? rank.staging_layers : job.settings.layers_per_chunk;
+    int64_t rows = 0;
+    if (__builtin_mul_overflow(rank.staging_rows, layers, &rows)) continue;
+    least = std::min(least, rows);
   }
-  return static_cast<int32_t>(layers);
+  return least;
 }
 
 }  // namespace eplb::core

@@ -3,6 +3,7 @@
 #define EPLB_SERVER_CORE_STATE_CHUNKING_H_
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -26,6 +27,7 @@ double LeastPause(std::span<const MeasuredPause> measured, int64_t bytes);
 struct LayerMove {
   LayerPlacement next;
   int64_t transfers = 0;
+  std::vector<int32_t> rows;   // of staging, by GPU
   int32_t staging_rows = 0;    // of the GPU that needs most
   int64_t incoming_bytes = 0;  // of the GPU that receives most
   double link_seconds = 0;     // of the busiest link, at the bandwidths of the costs
@@ -38,6 +40,7 @@ absl::StatusOr<std::vector<LayerMove>> MovesOf(const Placement& incumbent,
 
 struct BoundaryLimits {
   int32_t layers_per_chunk = 1;
+  int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // of staging, on one GPU
   double max_pause_seconds = 0;
   // Of the fullest rank, the slowest that earlier chunks measured; 0: nothing was measured, and
   // kUnmeasuredSecondsPerByte stands for it. It only makes chunks shorter: were layers left out for
@@ -64,9 +67,10 @@ absl::StatusOr<std::vector<Chunk>> CutIntoBoundaries(const Placement& incumbent,
 // Experts per layer that fit into the staging of the rank that has least.
 int64_t LeastStagingRows(const Run& run);
 
-// Layers of a chunk: as many as the settings allow and as every rank that said so can stage.
+// Experts, of all layers of a chunk together, that fit into the staging of the rank that has least.
+// One that did not say for how many layers it has room has it for as many as the settings allow.
 // REQUIRES: job.current.
-int32_t LayersPerChunk(const Job& job);
+int64_t RowsPerChunk(const Job& job);
 
 }  // namespace eplb::core
 

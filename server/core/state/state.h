@@ -340,12 +340,6 @@ struct Job {
   Budget reserve_budget;
 };
 
-// In force for the job, as its run splits tokens.
-inline Settings SettingsOf(const Config& config, const Job& job) {
-  return ForSplit(config, job.name, job.patch, job.settings,
-                  job.current ? job.current->split : SplitMode::kEqual);
-}
-
 // The change that the newest decision made: taken back should its Store fail.
 struct Undo {
   int64_t decision_count = 0;

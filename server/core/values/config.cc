@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "placement/policies/registry.h"
-
 namespace eplb::core {
 
 Settings SettingsOf(const Config& config, const std::string& job, const SettingsPatch& patch) {
@@ -18,15 +16,6 @@ Settings SettingsOf(const Config& config, const std::string& job, const Settings
 absl::Time UnknownPausesEnd(std::optional<absl::Duration> age, absl::Time now) {
   constexpr absl::Duration kUnknownMatters = absl::Hours(24);
   return age ? now + kUnknownMatters - *age : absl::InfinitePast();
-}
-
-Settings ForSplit(const Config& config, const std::string& job, const SettingsPatch& patch,
-                  Settings settings, SplitMode split) {
-  const auto own = config.job_settings.find(job);
-  const bool named = config.policy_named || patch.policy_name.has_value() ||
-                     (own != config.job_settings.end() && own->second.policy_name.has_value());
-  if (split == SplitMode::kBatch && !named) settings.policy_name = kSplitPolicyName;
-  return settings;
 }
 
 }  // namespace eplb::core

@@ -20,8 +20,7 @@ using wire::SettingsPatch;
 using wire::StepRange;
 
 struct Config {
-  Settings settings;          // of a job for which nobody gave others
-  bool policy_named = false;  // settings.policy_name was given, so that it is every job's
+  Settings settings;  // of a job for which nobody gave others
   std::map<std::string, SettingsPatch> job_settings;  // by job, over `settings`
   // Prices; what an expert weighs is the job's, horizon_steps a setting. Unless token_seconds is
   // known only min_gain counts.
@@ -59,11 +58,6 @@ absl::Time UnknownPausesEnd(std::optional<absl::Duration> age, absl::Time now);
 // What is in force for a job: the daemon's defaults, what its configuration says of the job, then
 // `patch` as an operator set it, as far as it is valid.
 Settings SettingsOf(const Config& config, const std::string& job, const SettingsPatch& patch);
-
-// `settings` of a job whose run splits tokens like that. Where neither configuration nor `patch`
-// names a policy, a run that splits each batch has kSplitPolicyName: others plan for equal shares.
-Settings ForSplit(const Config& config, const std::string& job, const SettingsPatch& patch,
-                  Settings settings, SplitMode split);
 
 }  // namespace eplb::core
 

@@ -205,7 +205,7 @@ struct JobEvent {
   std::string job;
   std::string name;  // run_started, run_ended, run_resumed, end_amended,
                      // taken_over, stepped_down, recovering, released, version_reused,
-                     // chunks_limited, kept, observed, left_out, freeze_over, gpu_slow,
+                     // kept, observed, left_out, freeze_over, gpu_slow,
                      // gpu_recovered, speeds_unused, proposed, nacked,
                      // cancelling, withdrawn, committed, pause_exceeded, quarantined, stuck,
                      // stalled, stalled_over, report_ahead, window_incomplete,

@@ -22,8 +22,8 @@ SHAPE = {**example.TINY, "experts": 16, "sequences": 16, "ranks": 4}
 class DaemonTest(example.ExampleTest):
     def start_daemon(self, decide_every, freeze_steps=""):
         # The policy that moves most: what is compared here is training while experts move.
-        self.daemon = harness.Daemon(self.directory, policy_every=decide_every,
-                                     config=f'name = "balanced"\nfreeze_steps = "{freeze_steps}"\n[report]\nevery_steps = 10\n')
+        self.daemon = harness.Daemon(self.directory, policy_every=decide_every, policy="balanced",
+                                     config=f'freeze_steps = "{freeze_steps}"\n[report]\nevery_steps = 10\n')
         self.daemon.start()
         self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
 

@@ -22,10 +22,10 @@ TEST(ConfigHelpTest, EveryKeyIsThereWithVariableExpectationAndDefault) {
   EXPECT_THAT(help, HasSubstr("\npolicy.min_gain  EPLB_POLICY_MIN_GAIN\n"
                               "    Least predicted fall of the summed peak GPU load that a new "
                               "placement must\n    bring, as a fraction.\n"
-                              "    a number in 0..1; default 0.05\n"));
+                              "    a number in 0..1; default 0.01\n"));
   EXPECT_THAT(
       help,
-      HasSubstr("\n    one of balanced, deepseek, incremental, auto, flow; default incremental\n"));
+      HasSubstr("\n    one of balanced, deepseek, incremental, auto, flow; default auto\n"));
   EXPECT_THAT(help, HasSubstr("; default 127.0.0.1:29610\n"));
   EXPECT_THAT(help, HasSubstr("default 450 GB/s\n"));
   EXPECT_THAT(help, HasSubstr("the path of a PEM file; default none\n"));

@@ -51,10 +51,10 @@ TEST_F(ConfigFileTest, DefaultsServeWithoutAFile) {
   const DaemonConfig config = *LoadConfig({});
   EXPECT_EQ(config.grpc.Text(), "127.0.0.1:29610");
   EXPECT_EQ(config.http.Text(), "127.0.0.1:29611");
-  EXPECT_EQ(config.core.settings.policy_name, "incremental");
-  EXPECT_EQ(config.core.settings.every_steps, 200);
-  EXPECT_EQ(config.core.settings.min_gain, 0.05);
-  EXPECT_EQ(config.core.settings.layers_per_chunk, 4);
+  EXPECT_EQ(config.core.settings.policy_name, "auto");
+  EXPECT_EQ(config.core.settings.every_steps, 50);
+  EXPECT_EQ(config.core.settings.min_gain, 0.01);
+  EXPECT_EQ(config.core.settings.layers_per_chunk, 64);
   EXPECT_EQ(config.drain_grace, absl::Seconds(10));
   EXPECT_EQ(config.core.settings.freeze_steps.last, -1);
 }

@@ -1,4 +1,5 @@
 #include "tests/server/core/core_harness.h"
+#include "placement/policies/registry.h"
 
 #include <gtest/gtest.h>
 
@@ -22,7 +23,9 @@ TopologyOptions TestShape() {
 
 Config TestConfig() {
   Config config;
+  config.settings.policy_name = kIncrementalPolicyName;
   config.settings.every_steps = 20;
+  config.settings.min_gain = 0.05;
   config.settings.layers_per_chunk = 2;
   config.server_version = "test";
   return config;

@@ -1,3 +1,4 @@
+#include "placement/policies/registry.h"
 #include "server/rpc/admin.h"
 
 #include <gtest/gtest.h>
@@ -31,6 +32,7 @@ class AdminTest : public ::testing::Test {
  protected:
   void SetUp() override {
     RunnerOptions options;
+    options.core.settings.policy_name = kIncrementalPolicyName;
     options.core.settings.every_steps = kReportEvery;
     auto store = std::make_unique<FailingStore>();
     store_ = store.get();

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include <grpcpp/grpcpp.h>
 
+#include "placement/policies/registry.h"
 #include "proto/wire/convert.h"
 #include "server/rpc/rpc_server.h"
 #include "tests/server/failing_store.h"
@@ -65,6 +66,7 @@ class ServedTest : public ::testing::Test {
  protected:
   void Start(Address listen = {.host = "127.0.0.1"}, RpcOptions options = {}) {
     RunnerOptions runner;
+    runner.core.settings.policy_name = kIncrementalPolicyName;
     runner.core.settings.every_steps = kReportEvery;
     runner.core.server_version = "test";
     runner.core.prepare_deadline = prepare_deadline_;

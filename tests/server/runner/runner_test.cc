@@ -1,3 +1,4 @@
+#include "placement/policies/registry.h"
 #include "server/runner/runner.h"
 
 #include <gmock/gmock.h>
@@ -22,6 +23,7 @@ class RunnerTest : public ::testing::Test {
 
   void Start() {
     RunnerOptions options;
+    options.core.settings.policy_name = kIncrementalPolicyName;
     options.core.settings.every_steps = kReportEvery;
     options.core.settings.layers_per_chunk = 1;
     auto store = std::make_unique<FailingStore>();

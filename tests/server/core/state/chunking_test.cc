@@ -134,26 +134,47 @@ TEST(ChunkingTest, AMaxPauseThatEveryBoundaryExceedsIsKeptAfterThreeOfThem) {
       << job.daemon.LastReason("left_out");
 }
 
+// Ranks with room for five experts in each of so many layers.
 Job JobOf(int32_t layers_per_chunk, const std::vector<int64_t>& staging_layers) {
   Job job;
   job.settings.layers_per_chunk = layers_per_chunk;
   job.current.emplace(*Topology::Make(TestShape()), *RankGrid::Make({}));
   for (const int64_t layers : staging_layers) {
-    job.current->ranks.emplace_back().staging_layers = layers;
+    Rank& rank = job.current->ranks.emplace_back();
+    rank.staging_layers = layers;
+    rank.staging_rows = 5;
   }
   return job;
 }
 
-TEST(StagingTest, AChunkHasAsManyLayersAsTheSettingsAndEveryRankAllow) {
-  EXPECT_EQ(LayersPerChunk(JobOf(4, {4, 4})), 4);
-  EXPECT_EQ(LayersPerChunk(JobOf(4, {9, 2, 3})), 2);
-  EXPECT_EQ(LayersPerChunk(JobOf(2, {9, 9})), 2);
-  EXPECT_EQ(LayersPerChunk(JobOf(4, {int64_t{1} << 40})), 4);
+TEST(StagingTest, AChunkHasTheRowsOfTheRankWithLeastRoom) {
+  EXPECT_EQ(RowsPerChunk(JobOf(64, {4, 4})), 20);
+  EXPECT_EQ(RowsPerChunk(JobOf(64, {9, 2, 3})), 10);
+  EXPECT_EQ(RowsPerChunk(JobOf(64, {int64_t{1} << 62, 3})), 15);
 }
 
-TEST(StagingTest, ARankThatDidNotSayHowManyLayersItHoldsSetsNoLimit) {
-  EXPECT_EQ(LayersPerChunk(JobOf(4, {0, 0})), 4);
-  EXPECT_EQ(LayersPerChunk(JobOf(4, {0, 3})), 3);
+TEST(StagingTest, ARankThatDidNotSayHowManyLayersItHoldsHasRoomForThoseOfTheSettings) {
+  EXPECT_EQ(RowsPerChunk(JobOf(4, {0, 0})), 20);
+  EXPECT_EQ(RowsPerChunk(JobOf(4, {0, 3})), 15);
+}
+
+TEST(StagingTest, ABoundaryHasAsManyLayersAsTheRowsOfEveryGpuAllow) {
+  const std::vector<LayerMove> moves = TestMoves();  // a row into GPU 0 and one into GPU 1 each
+  EXPECT_EQ(moves[0].rows[0], 1);
+  EXPECT_EQ(moves[0].rows[1], 1);
+  EXPECT_EQ(moves[0].rows.size(), static_cast<size_t>(TestShape().num_gpus));
+  const auto cut = [&moves](int64_t rows) {
+    std::vector<size_t> sizes;
+    const std::vector<Chunk> chunks =
+        CutIntoBoundaries(Exchanged({}), moves,
+                          {.layers_per_chunk = 64, .rows_per_chunk = rows, .max_pause_seconds = 1})
+            .value();
+    for (const Chunk& chunk : chunks) sizes.push_back(chunk.layers.size());
+    return sizes;
+  };
+  EXPECT_EQ(cut(3), (std::vector<size_t>{3}));
+  EXPECT_EQ(cut(2), (std::vector<size_t>{2, 1}));
+  EXPECT_EQ(cut(1), (std::vector<size_t>{1, 1, 1}));
 }
 
 TEST(StagingTest, TheRankWithFewestRowsCounts) {
@@ -162,13 +183,12 @@ TEST(StagingTest, TheRankWithFewestRowsCounts) {
   EXPECT_EQ(LeastStagingRows(run), 3);
 }
 
-TEST(StagingTest, APlanIsCutForTheSmallestStagingAndTheLimitIsTold) {
+TEST(StagingTest, APlanIsCutForTheSmallestStaging) {
   TestJob job;
+  for (FakeRank& rank : job.ranks) rank.identity.staging_rows = 1;
   job.ranks[1].identity.staging_layers = 1;
   job.ranks[2].identity.staging_layers = 9;
   job.Propose(Exchanged({0, 1, 2, 3}));
-  EXPECT_NE(job.daemon.LastReason("chunks_limited").find("at most 1 layer, not 2"),
-            std::string::npos);
   EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 4);
 }
 
@@ -207,7 +227,12 @@ TEST(StagingTest, ARollbackNeedsTheRanksStaging) {
 
 TEST(StagingTest, ARollbackHasAsManyChunksAsTheRanksStagingNeeds) {
   TestJob job;
-  ASSERT_TRUE(RollBackWith(job, [](wire::Hello& identity) { identity.staging_layers = 1; }).ok());
+  ASSERT_TRUE(RollBackWith(job,
+                           [](wire::Hello& identity) {
+                             identity.staging_rows = 1;
+                             identity.staging_layers = 1;
+                           })
+                  .ok());
   EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 2);
 }
 

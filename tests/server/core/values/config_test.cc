@@ -39,25 +39,14 @@ std::string PolicyOf(const Config& config, SplitMode split) {
   return job.daemon.pending_solve()->policy_name;
 }
 
-TEST(ConfigTest, AJobThatSplitsBatchesHasAPolicyForThemUnlessSomebodyNamedOne) {
+TEST(ConfigTest, ThePolicyDoesNotDependOnHowAJobSplits) {
   Config config = TestConfig();
-  EXPECT_EQ(PolicyOf(config, SplitMode::kEqual), kServicePolicyName);
-  EXPECT_EQ(PolicyOf(config, SplitMode::kBatch), kSplitPolicyName);
+  config.settings.policy_name = Settings().policy_name;
+  for (const SplitMode split : {SplitMode::kEqual, SplitMode::kBatch}) {
+    EXPECT_EQ(PolicyOf(config, split), kServicePolicyName);
+  }
   config.job_settings[kJob] = {.policy_name = "balanced"};
   EXPECT_EQ(PolicyOf(config, SplitMode::kBatch), "balanced");
-  config = TestConfig();
-  config.settings.policy_name = "deepseek";
-  config.policy_named = true;
-  EXPECT_EQ(PolicyOf(config, SplitMode::kBatch), "deepseek");
-}
-
-TEST(ConfigTest, AnOperatorNamesAPolicyAlsoForAJobThatSplitsBatches) {
-  TestJob job;
-  for (FakeRank& rank : job.ranks) rank.identity.split = SplitMode::kBatch;
-  job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().settings.policy_name, kSplitPolicyName);
-  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.policy_name = "balanced"}}).ok());
-  EXPECT_EQ(job.daemon.View().settings.policy_name, "balanced");
 }
 
 }  // namespace
