@@ -21,7 +21,7 @@ constexpr absl::Duration kRestTime = absl::Hours(2);  // far above every deadlin
 constexpr absl::Duration kSupervise = absl::Seconds(3);
 
 core::Config MakeConfig(Context& context) {
-  static constexpr std::array kPolicies = {"balanced", "incremental", "deepseek"};
+  static constexpr std::array kPolicies = {"balanced", "incremental", "deepseek", "auto"};
   core::Config config;
   config.settings.policy_name = kPolicies[context.Below(kPolicies.size())];
   config.settings.every_steps = 20;
