@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
 #include "base/monotonic_clock.h"
-#include "base/status_macros.h"
-#include "placement/policies/registry.h"
+#include "server/core/decisions/solution.h"
 
 namespace eplb {
 
@@ -33,47 +30,6 @@ void FairShare::Spend(const std::string& job, absl::Duration used, absl::Time no
 double FairShare::Used(const std::string& job, absl::Time now) const {
   const auto found = shares_.find(job);
   return found == shares_.end() ? 0 : SecondsOf(found->second, now);
-}
-
-absl::StatusOr<Placement> SolveRequest(const core::Solve& request,
-                                       const std::atomic<bool>* abandoned) {
-  if (request.load == nullptr || request.previous == nullptr) {
-    return absl::InternalError("a request to solve has no load or no previous placement");
-  }
-  if (request.hierarchy == Hierarchy::kSoft && TraitsOf(request.policy_name).follows_reference) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("policy ", request.policy_name, " does not take hierarchy soft"));
-  }
-  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy,
-                        MakePolicy(request.policy_name, {.hierarchy = request.hierarchy}));
-  std::vector<Load> recent;
-  recent.reserve(request.recent.size());
-  for (const std::shared_ptr<const Load>& window : request.recent) recent.push_back(*window);
-  return SolveAligned(*policy, {.load = *request.load,
-                                .topology = request.previous->topology(),
-                                .previous = request.previous.get(),
-                                .speeds = request.speeds.get(),
-                                .split = request.split,
-                                .recent = recent,
-                                .abandoned = abandoned});
-}
-
-core::Solved Answer(const core::Solve& request, const std::atomic<bool>* abandoned) {
-  core::Solved solved{.job = request.job,
-                      .solve_id = request.solve_id,
-                      .placement = absl::InternalError("a request has no previous placement")};
-  if (request.choose == nullptr || request.previous == nullptr) {
-    solved.placement = SolveRequest(request, abandoned);
-    return solved;
-  }
-  absl::StatusOr<AutoOutcome> outcome = AskAuto(*request.choose, *request.previous, abandoned);
-  if (!outcome.ok()) {
-    solved.placement = outcome.status();
-    return solved;
-  }
-  solved.placement = outcome->answer ? outcome->answer->placement : *request.previous;
-  solved.chosen = std::make_shared<const AutoOutcome>(*std::move(outcome));
-  return solved;
 }
 
 Solver::Solver(Sinks sinks, int32_t num_threads) : sinks_(std::move(sinks)) {
@@ -156,7 +112,7 @@ void Solver::Compute(const Work& work) {
   const core::Solve& request = work.request;
   sinks_.started({.job = request.job, .solve_id = request.solve_id});
   const absl::Time start = MonotonicNow();
-  core::Solved solved = Answer(request, &work.abandoned);
+  core::Solved solved = core::AnswerSolve(request, &work.abandoned);
   if (work.abandoned) return;
   solved.seconds = absl::ToDoubleSeconds(MonotonicNow() - start);
   sinks_.done(std::move(solved));

@@ -15,10 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "placement/placement.h"
 #include "server/core/values/events.h"
 
 namespace eplb {
@@ -43,13 +41,6 @@ class FairShare {
   static double SecondsOf(const Share& share, absl::Time now);
   std::map<std::string, Share> shares_;
 };
-
-// The policy's answer, aligned to the request's `previous`, whose topology it has.
-// abandoned: as PolicyInput's. errors: those of MakePolicy, Policy::Solve and Align.
-absl::StatusOr<Placement> SolveRequest(const core::Solve& request,
-                                       const std::atomic<bool>* abandoned = nullptr);
-// The same, of a policy that chooses too: then `previous`, as long as no decision is due.
-core::Solved Answer(const core::Solve& request, const std::atomic<bool>* abandoned = nullptr);
 
 // At most one request of a job is at work and at most one waits: a newer one replaces it. Next is
 // the job that used the solver least lately, so that a large job delays the others by one solve.

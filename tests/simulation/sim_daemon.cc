@@ -4,24 +4,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "placement/policies/registry.h"
+#include "server/core/decisions/solution.h"
 
 namespace eplb::simulation {
 namespace {
 
 constexpr int kMaxStoreFailures = 4;  // as server/runner
 constexpr absl::Duration kTick = absl::Seconds(1);
-
-absl::StatusOr<Placement> SolveRequest(const core::Solve& request) {
-  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(request.policy_name, {}));
-  std::vector<Load> recent;
-  for (const std::shared_ptr<const Load>& window : request.recent) recent.push_back(*window);
-  return SolveAligned(*policy, {.load = *request.load,
-                                .topology = request.previous->topology(),
-                                .previous = request.previous.get(),
-                                .recent = recent});
-}
 
 }  // namespace
 
@@ -293,16 +282,7 @@ void SimDaemon::Solve(const core::Solve& solve) {
   context_.After(takes, [this, solve, fails, process = process_] {
     if (process != process_) return;
     core::Solved solved{solve.job, solve.solve_id, absl::InternalError("the policy failed"), 0};
-    if (!fails && solve.choose != nullptr) {
-      absl::StatusOr<AutoOutcome> outcome = AskAuto(*solve.choose, *solve.previous);
-      solved.placement = outcome.status();
-      if (outcome.ok()) {
-        solved.placement = outcome->answer ? outcome->answer->placement : *solve.previous;
-        solved.chosen = std::make_shared<const AutoOutcome>(*std::move(outcome));
-      }
-    } else if (!fails) {
-      solved.placement = SolveRequest(solve);
-    }
+    if (!fails) solved = core::AnswerSolve(solve);
     Soon([this, solved = std::move(solved)] { OnEvent(solved); });
   });
 }

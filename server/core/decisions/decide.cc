@@ -194,13 +194,13 @@ void TakeAnswer(const Solved& solved, Job& job) {
       job.solving.recent.push_back(std::make_shared<const Load>(window));
     }
   }
-  size_t windows = answer->expected.recent.size();
-  for (auto window = job.windows.complete.rbegin();
-       window != job.windows.complete.rend() && windows > 0; ++window) {
-    if (window->last_step > job.solving.last_step) continue;
-    job.solving.first_step = window->first_step;
-    --windows;
-  }
+  const auto num_windows = static_cast<int32_t>(answer->expected.recent.size());
+  const absl::StatusOr<Window> seen =
+      SumSince(job.windows, -1, num_windows, job.solving.last_step);
+  if (!seen.ok()) return;  // given up meanwhile
+  job.solving.first_step = seen->first_step;
+  job.solving.balancedness =
+      BalancednessOf(seen->on_gpus.get(), seen->split.get(), job.windows.speeds.get());
 }
 
 void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,

@@ -523,7 +523,8 @@ int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes) {
   return num_given_up;
 }
 
-absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows) {
+absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows,
+                                int64_t last_step) {
   Window result;
   LoadMatrix sum;
   std::optional<GpuTokens> tokens;
@@ -531,8 +532,9 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
   int32_t taken = 0;
   for (auto window = windows.complete.rbegin();
        window != windows.complete.rend() && taken < max_windows && window->last_step > after_step;
-       ++window, ++taken) {
-    if (taken == 0) {
+       ++window) {
+    if (window->last_step > last_step) continue;
+    if (++taken == 1) {
       sum = window->load->counts();
       result.last_step = window->last_step;
       if (window->on_gpus != nullptr) tokens = *window->on_gpus;

@@ -48,60 +48,6 @@ core::Solve Request(const std::string& policy) {
           .previous = std::make_shared<Placement>(previous)};
 }
 
-TEST(SolverTest, TheHotExpertsEndOnDifferentGpus) {
-  const absl::StatusOr<Placement> placement = SolveRequest(Request("deepseek"));
-  ASSERT_TRUE(placement.ok()) << placement.status();
-  const Topology& topology = placement->topology();
-  EXPECT_NE(topology.GpuOf(placement->PrimaryOf({0}, {0})),
-            topology.GpuOf(placement->PrimaryOf({0}, {1})));
-}
-
-TEST(SolverTest, ThePolicyGetsSpeedsAndHierarchy) {
-  core::Solve request = Request("balanced");
-  const int32_t num_gpus = request.previous->topology().num_gpus();
-  std::vector<double> speeds(static_cast<size_t>(num_gpus), 1);
-  speeds[0] = 0.1;
-  request.speeds = std::make_shared<const GpuSpeeds>(*GpuSpeeds::Make(num_gpus, speeds, {}));
-  const absl::StatusOr<Placement> slow = SolveRequest(request);
-  ASSERT_TRUE(slow.ok()) << slow.status();
-  const Evaluation tokens = Evaluate(*request.load, *slow).value();
-  EXPECT_LT(tokens.gpu_loads(0, 0), tokens.gpu_loads.row(0).mean());
-  request.hierarchy = Hierarchy::kSoft;
-  EXPECT_TRUE(SolveRequest(request).ok()) << "one node: every placement keeps to it";
-  request.policy_name = "deepseek";
-  EXPECT_EQ(SolveRequest(request).status().message(),
-            "policy deepseek does not take hierarchy soft");
-}
-
-TEST(SolverTest, ABalancedLoadMovesNothingAfterAligning) {
-  core::Solve request = Request("deepseek");
-  LoadMatrix even(1, 4);
-  even << 4, 1, 2, 3;  // both GPUs have 5 as they are
-  request.load = std::make_shared<Load>(*Load::FromCounts(even));
-  EXPECT_EQ(DigestOf(*SolveRequest(request)), DigestOf(*request.previous));
-}
-
-// Experts 0 and 1 share a GPU and are hot by turns: what evens out their sum would put both tokens
-// of a window on one GPU.
-TEST(SolverTest, ThePolicyScoresOnTheWindowsAndNotOnTheirSumAlone) {
-  LoadMatrix first(1, 4), second(1, 4);
-  first << 1000, 0, 600, 0;
-  second << 0, 1000, 0, 600;
-  core::Solve request = Request("incremental");
-  request.load = std::make_shared<Load>(*Load::FromCounts(first + second));
-  EXPECT_NE(DigestOf(*SolveRequest(request)), DigestOf(*request.previous));
-  request.recent = {std::make_shared<Load>(*Load::FromCounts(first)),
-                    std::make_shared<Load>(*Load::FromCounts(second))};
-  EXPECT_EQ(DigestOf(*SolveRequest(request)), DigestOf(*request.previous));
-}
-
-TEST(SolverTest, AnUnknownPolicyAndAMissingInputAreErrors) {
-  EXPECT_EQ(SolveRequest(Request("magic")).status().code(), absl::StatusCode::kInvalidArgument);
-  core::Solve request = Request("deepseek");
-  request.load = nullptr;
-  EXPECT_EQ(SolveRequest(request).status().code(), absl::StatusCode::kInternal);
-}
-
 // What a solver said, in order: "began a", "done a".
 class Told {
  public:

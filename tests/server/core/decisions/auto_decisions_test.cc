@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "server/core/decisions/decide.h"
+#include "server/core/decisions/solution.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -26,13 +27,9 @@ void AnswerAuto(TestJob& job) {
   const std::optional<Solve> asked = job.daemon.pending_solve();
   if (!asked || job.daemon.state() != "SOLVING") return;
   ASSERT_NE(asked->choose, nullptr);
-  AutoOutcome outcome = AskAuto(*asked->choose, *asked->previous).value();
-  Placement placement = outcome.answer ? outcome.answer->placement : *asked->previous;
-  job.daemon.Handle(Solved{.job = asked->job,
-                           .solve_id = asked->solve_id,
-                           .placement = std::move(placement),
-                           .seconds = 0.001,
-                           .chosen = std::make_shared<const AutoOutcome>(std::move(outcome))});
+  Solved solved = AnswerSolve(*asked);
+  solved.seconds = 0.001;
+  job.daemon.Handle(std::move(solved));
 }
 
 // All ranks train and report window `number`, of 10 steps in `seconds`.

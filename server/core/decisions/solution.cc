@@ -1,0 +1,56 @@
+#include "server/core/decisions/solution.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status_macros.h"
+#include "placement/backtest/auto_planner.h"
+#include "placement/policies/registry.h"
+
+namespace eplb::core {
+
+absl::StatusOr<Placement> SolveRequest(const Solve& request,
+                                       const std::atomic<bool>* abandoned) {
+  if (request.load == nullptr || request.previous == nullptr) {
+    return absl::InternalError("a request to solve has no load or no previous placement");
+  }
+  if (request.hierarchy == Hierarchy::kSoft && TraitsOf(request.policy_name).follows_reference) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("policy ", request.policy_name, " does not take hierarchy soft"));
+  }
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy,
+                        MakePolicy(request.policy_name, {.hierarchy = request.hierarchy}));
+  std::vector<Load> recent;
+  recent.reserve(request.recent.size());
+  for (const std::shared_ptr<const Load>& window : request.recent) recent.push_back(*window);
+  return SolveAligned(*policy, {.load = *request.load,
+                                .topology = request.previous->topology(),
+                                .previous = request.previous.get(),
+                                .speeds = request.speeds.get(),
+                                .split = request.split,
+                                .recent = recent,
+                                .abandoned = abandoned});
+}
+
+Solved AnswerSolve(const Solve& request, const std::atomic<bool>* abandoned) {
+  Solved solved{.job = request.job,
+                      .solve_id = request.solve_id,
+                      .placement = absl::InternalError("a request has no previous placement")};
+  if (request.choose == nullptr || request.previous == nullptr) {
+    solved.placement = SolveRequest(request, abandoned);
+    return solved;
+  }
+  absl::StatusOr<AutoOutcome> outcome = AskAuto(*request.choose, *request.previous, abandoned);
+  if (!outcome.ok()) {
+    solved.placement = outcome.status();
+    return solved;
+  }
+  solved.placement = outcome->answer ? outcome->answer->placement : *request.previous;
+  solved.chosen = std::make_shared<const AutoOutcome>(*std::move(outcome));
+  return solved;
+}
+
+}  // namespace eplb::core

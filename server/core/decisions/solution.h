@@ -1,0 +1,24 @@
+// What a solver computes for a Solve. threads: safe, no state.
+#ifndef EPLB_SERVER_CORE_DECISIONS_SOLUTION_H_
+#define EPLB_SERVER_CORE_DECISIONS_SOLUTION_H_
+
+#include <atomic>
+
+#include "absl/status/statusor.h"
+
+#include "placement/placement.h"
+#include "server/core/values/events.h"
+
+namespace eplb::core {
+
+// The policy's answer, aligned to the request's `previous`, whose topology it has.
+// abandoned: as PolicyInput's. errors: those of MakePolicy, Policy::Solve and Align.
+absl::StatusOr<Placement> SolveRequest(const Solve& request,
+                                       const std::atomic<bool>* abandoned = nullptr);
+
+// The same, of a policy that chooses too: then `previous`, as long as no decision is due.
+Solved AnswerSolve(const Solve& request, const std::atomic<bool>* abandoned = nullptr);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_DECISIONS_SOLUTION_H_
