@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "placement/backtest/auto_planner.h"
 #include "placement/decision/rebalance.h"
 #include "placement/policies/registry.h"
@@ -78,6 +79,7 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
                          .num_steps = StepsOf(answer, job.current->split),
                          .learned = answer == nullptr ? nullptr : &answer->gate,
                          .predictions = &job.predictions,
+                         .measured_balancedness = job.solving.balancedness,
                          .force = job.solving.force,
                          .speeds = job.windows.speeds.get(),
                          .split = job.current->split,
@@ -105,8 +107,8 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason,
             const CandidateDecision& decision) {
   Plan plan = PlanOf(job, result, reason);
   plan.balancedness_in_force = decision.balancedness_before;
-  plan.balancedness_predicted = decision.balancedness_predicted;
-  plan.prediction_error = decision.prediction_error;
+  plan.balancedness_predicted = decision.prediction.balancedness;
+  plan.prediction_error = decision.prediction.error;
   plan.peak_fall = decision.peak_fall;
   plan.net_gain_seconds = decision.net_gain_seconds;
   plan.migration_seconds = decision.migration_seconds;
@@ -200,6 +202,8 @@ void TakeAnswer(const Solved& solved, Job& job) {
     job.solving.first_step = window->first_step;
     --windows;
   }
+  job.solving.balancedness = MeasuredOver(job.windows, job.solving.first_step,
+                                          job.solving.last_step, job.current->split);
 }
 
 void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
@@ -218,8 +222,8 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
                  .recent = {},
                  .first_step = estimate.first_step,
                  .last_step = estimate.last_step,
-                 .balancedness = BalancednessOf(estimate.on_gpus.get(), estimate.split.get(),
-                                                job.windows.speeds.get())};
+                 .balancedness =
+                     MeasuredOver(job.windows, estimate.first_step, estimate.last_step, split)};
   if (split == SplitMode::kBatch) job.solving.recent = recent;
   SetPhase(context, job, Phase::kSolving);
   std::shared_ptr<const AutoQuestion> choose;
@@ -246,6 +250,19 @@ std::string UnpricedText(const State& state, const Job& job) {
     return "; not priced: the ranks did not send the bytes of an expert, set cost.stall";
   }
   return "; not priced: set cost.token_ns, cost.intra_gbps and cost.inter_gbps to see seconds";
+}
+
+// What became of earlier predictions, as the run splits tokens.
+PassedWindow PassedOf(const Job& job, const Window& window) {
+  const GpuSpeeds* const speeds = job.windows.speeds.get();
+  PassedWindow passed{.load = *window.load, .split = job.current->split, .speeds = speeds};
+  if (passed.split != SplitMode::kBatch || window.split == nullptr || window.on_gpus == nullptr ||
+      window.on_gpus->versions.size() != 1) {
+    return passed;
+  }
+  passed.ran = job.windows.placements.Find(window.on_gpus->versions.front());
+  passed.measured = BalancednessOf(window.on_gpus.get(), window.split.get(), speeds);
+  return passed;
 }
 
 // Says, once, that decisions are made again: this is the first one after the frozen steps.
@@ -318,9 +335,7 @@ void WatchWindow(const State& state, Job& job) {
   const Placement& incumbent = *job.last_known->placement;
   if (!(incumbent.topology() == job.current->topology)) return;
   const Window& window = job.windows.complete.back();
-  if (!job.predictions.Observe(*window.load, job.current->split, job.windows.speeds.get()).ok()) {
-    return;
-  }
+  if (!job.predictions.Observe(PassedOf(job, window)).ok()) return;
   const Costs costs = PricesOf(state, job);
   if (!costs.priced()) return;
   const int64_t num_steps = window.last_step - window.first_step + 1;
@@ -411,8 +426,7 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
                  true);
     return;
   }
-  job.predictions.Begin(decision->target, decision->balancedness_computed,
-                        decision->balancedness_before);
+  job.predictions.Begin(decision->target, decision->balancedness_computed, decision->prediction);
   if (solved.chosen != nullptr) {
     const std::string text = BacktestText(solved.chosen->state->backtest);
     if (!text.empty()) absl::StrAppend(&decision->reason, "; ", text);

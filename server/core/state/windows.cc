@@ -558,4 +558,18 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
   return result;
 }
 
+double MeasuredOver(const Windows& windows, int64_t first_step, int64_t last_step,
+                    SplitMode split) {
+  double sum = 0;
+  int32_t num_windows = 0;
+  for (const Window& window : windows.complete) {
+    if (window.first_step < first_step || window.last_step > last_step) continue;
+    if (window.on_gpus == nullptr) return 0;
+    if (split == SplitMode::kBatch && window.split == nullptr) return 0;
+    sum += BalancednessOf(window.on_gpus.get(), window.split.get(), windows.speeds.get());
+    ++num_windows;
+  }
+  return num_windows == 0 ? 0 : sum / num_windows;
+}
+
 }  // namespace eplb::core

@@ -142,6 +142,11 @@ int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes);
 // errors: NotFound when there is none, OutOfRange when the sum would go above 2^63-1.
 absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows);
 
+// Balancedness of the complete windows within [first_step, last_step], the mean over them: of the
+// batches' splits with kBatch, else of equal shares. 0 where that is not known of one of them.
+// cost: O(windows * L * G).
+double MeasuredOver(const Windows& windows, int64_t first_step, int64_t last_step, SplitMode split);
+
 }  // namespace eplb::core
 
 #endif  // EPLB_SERVER_CORE_STATE_WINDOWS_H_

@@ -79,7 +79,7 @@ struct JobView {
   SplitMode measured_split = SplitMode::kEqual;  // as Measured
   int64_t measured_first_step = 0;
   int64_t measured_last_step = 0;
-  // Of the newest plan that switched anything: computed before, and measured after it.
+  // Of the newest plan that switched anything: predicted by it, and measured after it.
   std::optional<double> balancedness_predicted;
   std::optional<double> balancedness_seen;
   std::optional<double> prediction_error;  // of balancedness_predicted
@@ -93,6 +93,7 @@ struct JobView {
   std::string last_reason;
   bool paused = false;
   std::string pause_reason;
+  bool paused_by_lost_store = false;
   wire::Settings settings;   // in force
   int32_t report_every = 0;  // steps in a window, in force
   std::string reduce;        // rank, root; empty before the first Hello
@@ -101,6 +102,7 @@ struct JobView {
   std::vector<int32_t> model_layers;
   std::optional<RunEnding> ending;  // of the newest run; none while it lives
   std::string end_reason;           // one sentence; empty while it lives
+  bool led_elsewhere = false;       // as RunEnd
   std::string took_over;            // as Run
   double stuck_seconds = 0;    // age of a state that is older than three times its deadline, else 0
   std::string stalled;         // why balancing has stopped, a name; empty: it has not
