@@ -90,8 +90,7 @@ std::string SwitchedText(const v1::Plan& plan) {
 std::string OutcomeText(const v1::Plan& plan) {
   std::string text = absl::StrCat("balancedness ", ForecastText(ForecastOf(plan)));
   if (plan.has_balancedness_seen()) {
-    absl::StrAppendFormat(&text, " on steps %d..%d", plan.seen_first_step(),
-                          plan.seen_last_step());
+    absl::StrAppendFormat(&text, " on steps %d..%d", plan.seen_first_step(), plan.seen_last_step());
   } else {
     text += ", not seen yet on a whole window";
   }

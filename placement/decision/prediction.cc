@@ -112,9 +112,8 @@ absl::Status PredictionRecord::Observe(const PassedWindow& window) {
   if (pending_.empty() || pending_.front().windows <= latency_) return absl::OkStatus();
   const Pending due = std::move(pending_.front());
   pending_.pop_front();
-  EPLB_ASSIGN_OR_RETURN(
-      const Evaluation evaluation,
-      EvaluateSplit(window.load, due.placement, window.split, window.speeds));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation,
+                        EvaluateSplit(window.load, due.placement, window.split, window.speeds));
   const double seen = std::min(1.0, scale * evaluation.mean_balancedness);
   outcomes_.push_back({.predicted = due.predicted, .seen = seen});
   ++num_outcomes_;

@@ -35,9 +35,9 @@ struct PredictionOutcome {
 // What a decision says of balancedness, on one scale: that of whole windows under the placements
 // that ran, or will run.
 struct Forecast {
-  double measured = 0;                         // mean over the windows decided on; 0: not known
-  double predicted = 0;                        // of the first whole window after the decision
-  double error = 0;                            // 0: no prediction, computed on the decision's load
+  double measured = 0;                        // mean over the windows decided on; 0: not known
+  double predicted = 0;                       // of the first whole window after the decision
+  double error = 0;                           // 0: no prediction, computed on the decision's load
   std::optional<double> seen = std::nullopt;  // what followed
 
   double gain() const { return predicted - measured; }
@@ -107,15 +107,15 @@ class PredictionRecord {
     Prediction predicted;
     int32_t windows = 0;  // since
   };
-
-  int32_t latency_ = 0;
-  std::deque<Pending> pending_;
-  std::deque<PredictionOutcome> outcomes_;
   struct Compared {
     double computed = 0;
     double prior = 0;
     double seen = 0;
   };
+
+  int32_t latency_ = 0;
+  std::deque<Pending> pending_;
+  std::deque<PredictionOutcome> outcomes_;
   std::deque<Compared> compared_;    // newest last
   std::deque<double> batch_scales_;  // measured of batches / computed of the window, newest last
   int64_t num_outcomes_ = 0;

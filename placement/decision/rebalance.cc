@@ -172,8 +172,8 @@ void EvaluateLearned(const RebalanceInput& input, double predicted, const std::s
 // What is measured now and predicted of the candidate; without a record of predictions what is
 // computed of both.
 std::string BalancednessClause(const RebalanceInput& input, const RebalanceDecision& decision) {
-  const std::string name = absl::StrCat(
-      "balancedness", input.split == SplitMode::kBatch ? " with exact splits " : " ");
+  const std::string name =
+      absl::StrCat("balancedness", input.split == SplitMode::kBatch ? " with exact splits " : " ");
   if (input.predictions == nullptr) {
     return absl::StrFormat("%scomputed %.3f -> %.3f", name, decision.balancedness_before,
                            decision.balancedness_computed);
@@ -213,12 +213,12 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
                              .peak_before = before.peak_load,
                              .peak_computed = after.peak_load};
   if (input.predictions != nullptr) {
-    decision.prediction = input.predictions->Predict(
-        after.mean_balancedness, before.mean_balancedness, input.measured);
+    decision.prediction = input.predictions->Predict(after.mean_balancedness,
+                                                     before.mean_balancedness, input.measured);
   }
   const double gain = Finite(decision.peak_fall());
-  const std::string how_far = absl::StrFormat("%.1f %% (%s)", 100 * std::abs(gain),
-                                              BalancednessClause(input, decision));
+  const std::string how_far =
+      absl::StrFormat("%.1f %% (%s)", 100 * std::abs(gain), BalancednessClause(input, decision));
   if (gain <= 0 || gain < input.min_gain) {
     const std::string too_little =
         gain <= 0 ? std::string()

@@ -88,8 +88,8 @@ struct RebalanceDecision {
   RebalanceRule rule = RebalanceRule::kMinGain;
   // "rebalance saves 1.9 s over 1000 steps for 0.21 s of migration: peak GPU load of these steps
   // falls 12.3 % (balancedness measured 0.842, predicted 0.901 +- 0.030, gain +0.059; the last 9
-  // predictions were within 0.020)", or "kept, ..": the caller puts before it which steps, and after
-  // it what it knows. A reason that the prices decided against ends with kSeeCosts.
+  // predictions were within 0.020)", or "kept, ..": the caller puts before it which steps, and
+  // after it what it knows. A reason that the prices decided against ends with kSeeCosts.
   std::string reason;
   Prediction prediction;             // of the candidate; without a record what is computed
   double balancedness_before = 1;    // computed on `load`: of the incumbent, and

@@ -273,10 +273,9 @@ class Replayer {
     if (saved > decision.migration.seconds) return decision;
     decision.rebalance = false;
     decision.rule = RebalanceRule::kCost;
-    decision.reason = absl::StrCat("kept, ", decision.reason, ", which saves ",
-                                   SecondsText(std::max(0.0, saved)), " for ",
-                                   SecondsText(decision.migration.seconds), " of migration",
-                                   kSeeCosts);
+    decision.reason =
+        absl::StrCat("kept, ", decision.reason, ", which saves ", SecondsText(std::max(0.0, saved)),
+                     " for ", SecondsText(decision.migration.seconds), " of migration", kSeeCosts);
     return decision;
   }
 

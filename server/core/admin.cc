@@ -143,7 +143,7 @@ absl::Status Do(Deed& deed, const Pause&) {
   if (!again) job.pause_reason = absl::StrCat("paused", deed.By());
   job.paused = true;
   job.paused_by_lost_store = false;  // now it is the operator's
-  job.memory_is_ours = true;  // ranks that have yet to come do not lift it
+  job.memory_is_ours = true;         // ranks that have yet to come do not lift it
   job.chunks.despite_pause = false;
   Remember(job);
   deed.after = PauseText(job);

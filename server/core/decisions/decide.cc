@@ -202,8 +202,8 @@ void TakeAnswer(const Solved& solved, Job& job) {
     job.solving.first_step = window->first_step;
     --windows;
   }
-  job.solving.balancedness = MeasuredOver(job.windows, job.solving.first_step,
-                                          job.solving.last_step, job.current->split);
+  job.solving.balancedness =
+      MeasuredOver(job.windows, job.solving.first_step, job.solving.last_step, job.current->split);
 }
 
 void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
@@ -214,16 +214,16 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
   const SplitMode split = job.current->split;
   std::vector<std::shared_ptr<const Load>> recent = WindowsOf(job, estimate);
   const std::string policy_name = SettingsOf(context.state.config, job).policy_name;
-  job.solving = {.id = ++context.state.last_solve_id,
-                 .force = force,
-                 .asked_by = actor,
-                 .policy_name = policy_name,
-                 .load = std::move(estimate.load),
-                 .recent = {},
-                 .first_step = estimate.first_step,
-                 .last_step = estimate.last_step,
-                 .balancedness =
-                     MeasuredOver(job.windows, estimate.first_step, estimate.last_step, split)};
+  job.solving = {
+      .id = ++context.state.last_solve_id,
+      .force = force,
+      .asked_by = actor,
+      .policy_name = policy_name,
+      .load = std::move(estimate.load),
+      .recent = {},
+      .first_step = estimate.first_step,
+      .last_step = estimate.last_step,
+      .balancedness = MeasuredOver(job.windows, estimate.first_step, estimate.last_step, split)};
   if (split == SplitMode::kBatch) job.solving.recent = recent;
   SetPhase(context, job, Phase::kSolving);
   std::shared_ptr<const AutoQuestion> choose;

@@ -163,7 +163,7 @@ void EndRun(DecisionContext& context, Job& job, RunEnding how, const std::string
              .run_id = run.name,
              .world_size = run.world_size(),
              .step = job.step,
-             .elsewhere = !run.moved.empty() && reason == run.moved};
+             .elsewhere = how == RunEnding::kLost && !run.moved.empty()};
   if (how != RunEnding::kLost) {
     RememberGone(job, run.name, run.run_number);
     job.quarantine.clear();  // nothing of that run goes on

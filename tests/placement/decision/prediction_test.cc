@@ -152,12 +152,11 @@ TEST(PredictionRecordTest, OfBatchesThatWereMeasuredTheMeasuredFigureIsWhatIsSee
   const std::vector<Load> batches = {WindowOf(100, 0), WindowOf(0, 100)};
   const double measured = EvaluateBatches(batches, shared)->mean_balancedness;  // 100 / 150
   ASSERT_NEAR(measured, 2.0 / 3, 1e-12);
-  ASSERT_TRUE(record
-                  .Observe({.load = window,
-                            .split = SplitMode::kBatch,
-                            .measured = measured,
-                            .ran = &shared})
-                  .ok());
+  ASSERT_TRUE(
+      record
+          .Observe(
+              {.load = window, .split = SplitMode::kBatch, .measured = measured, .ran = &shared})
+          .ok());
   EXPECT_NEAR(record.outcomes().back().seen, measured, 1e-12);
   EXPECT_NEAR(record.Predict(1, 1).balancedness, measured, 1e-12) << "the prior, too";
 }
@@ -167,9 +166,7 @@ TEST(PredictionRecordTest, TheScaleOfBatchesIsUsedBeforeTheFirstOutcome) {
   const Placement shared = OnBoth();
   const Load window = WindowOf(100, 100);
   ASSERT_TRUE(
-      record
-          .Observe(
-              {.load = window, .split = SplitMode::kBatch, .measured = 0.8, .ran = &shared})
+      record.Observe({.load = window, .split = SplitMode::kBatch, .measured = 0.8, .ran = &shared})
           .ok());
   EXPECT_NEAR(record.Predict(1, 0.5).balancedness, (0.8 * 1 + 0.8 * 0.5) / 2, 1e-12);
   EXPECT_NEAR(record.Predict(1, 0.5, 0.6).balancedness, (0.8 + 0.6) / 2, 1e-12);
@@ -218,11 +215,10 @@ struct KeptErrors {
 };
 KeptErrors RunBatches(uint64_t seed, int32_t drift_percent, bool calibrated) {
   BatchRun run(seed, drift_percent);
-  const Topology topology = Topology::Make({.num_layers = 1,
-                                            .num_experts = BatchRun::kExperts,
-                                            .num_slots = 20,
-                                            .num_gpus = 4})
-                                .value();
+  const Topology topology =
+      Topology::Make(
+          {.num_layers = 1, .num_experts = BatchRun::kExperts, .num_slots = 20, .num_gpus = 4})
+          .value();
   const std::unique_ptr<Policy> policy = MakePolicy("incremental", {}).value();
   PredictionRecord record(1);
   Placement in_force = Placement::Static(topology);
@@ -252,9 +248,8 @@ KeptErrors RunBatches(uint64_t seed, int32_t drift_percent, bool calibrated) {
                                             .recent = {&window, 1}})
                          .value();
     const double computed = EvaluateBatch(window, next)->mean_balancedness;
-    const Prediction prediction =
-        record.Predict(computed, EvaluateBatch(window, ran)->mean_balancedness,
-                       calibrated ? measured : 0);
+    const Prediction prediction = record.Predict(
+        computed, EvaluateBatch(window, ran)->mean_balancedness, calibrated ? measured : 0);
     record.Begin(next, computed, prediction);
     coming.emplace_back(std::move(next), prediction);
   }

@@ -85,7 +85,8 @@ TEST_F(RebalanceTest, WithoutPricesOnlyMinGainCounts) {
   costs_.token_seconds = 0;
   const RebalanceDecision decision = Ask();
   EXPECT_TRUE(decision.rebalance);
-  EXPECT_EQ(decision.reason, "peak GPU load of these steps falls 45.0 % (balancedness computed 0.550 -> 1.000)");
+  EXPECT_EQ(decision.reason,
+            "peak GPU load of these steps falls 45.0 % (balancedness computed 0.550 -> 1.000)");
   EXPECT_EQ(decision.migration.transfers, 2);
 }
 
@@ -337,9 +338,10 @@ TEST_F(RebalanceTest, WhatIsMeasuredStandsBesideWhatIsPredicted) {
   EXPECT_EQ(ask(0.5).reason,
             "peak GPU load of these steps falls 45.0 % (balancedness measured 0.500, predicted "
             "0.750 +- 0.270, gain +0.250 within the error; no earlier prediction to judge by)");
-  EXPECT_EQ(ask(0).reason,
-            "peak GPU load of these steps falls 45.0 % (balancedness measured: not known, predicted "
-            "0.775 +- 0.245; no earlier prediction to judge by)");
+  EXPECT_EQ(
+      ask(0).reason,
+      "peak GPU load of these steps falls 45.0 % (balancedness measured: not known, predicted "
+      "0.775 +- 0.245; no earlier prediction to judge by)");
   for (int i = 0; i < 9; ++i) {
     const RebalanceDecision decision = ask(0.5);
     predictions.Begin(apart_, decision.balancedness_computed, decision.prediction);

@@ -128,10 +128,11 @@ TEST(EvaluateCandidateTest, WithPricesARebalanceIsEarnedOnLaterWindows) {
   const CandidateDecision decision = EvaluateCandidate(question).value();
   EXPECT_EQ(decision.chunks.size(), 2u);
   // 4 layers * 90 tokens * 1 us a window; 4 layers * 1 MB into GPU 0 at 1 GB/s.
-  EXPECT_EQ(decision.reason,
-            "steps 0..9: rebalance saves 0.36 s over 10000 steps for 4 ms of migration: peak GPU "
-            "load of these steps falls 45.0 % (balancedness computed 0.400 -> 0.727), 4 layers in 2 "
-            "chunks, 8 transfers, 8.0 MB");
+  EXPECT_EQ(
+      decision.reason,
+      "steps 0..9: rebalance saves 0.36 s over 10000 steps for 4 ms of migration: peak GPU "
+      "load of these steps falls 45.0 % (balancedness computed 0.400 -> 0.727), 4 layers in 2 "
+      "chunks, 8 transfers, 8.0 MB");
   EXPECT_DOUBLE_EQ(decision.migration_seconds, 0.004);
 }
 
