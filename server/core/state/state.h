@@ -306,8 +306,8 @@ struct Job {
   wire::SettingsPatch patch;  // as operators set them
   wire::Settings settings;    // in force
   bool paused = false;
+  bool paused_by_lost_store = false;  // as JobMemory
   std::string pause_reason;
-  bool paused_by_lost_store = false;                     // as JobMemory
   std::deque<DoneRequest> requests;                      // newest last, at most kMaxDoneRequests
   std::deque<Plan> plans;                                // newest last, at most kMaxPlans
   std::deque<MeasuredPause> pauses;                      // of the newest chunks

@@ -92,8 +92,8 @@ struct JobView {
   int64_t commits = 0;
   std::string last_reason;
   bool paused = false;
-  std::string pause_reason;
   bool paused_by_lost_store = false;
+  std::string pause_reason;
   wire::Settings settings;   // in force
   int32_t report_every = 0;  // steps in a window, in force
   std::string reduce;        // rank, root; empty before the first Hello
@@ -102,7 +102,6 @@ struct JobView {
   std::vector<int32_t> model_layers;
   std::optional<RunEnding> ending;  // of the newest run; none while it lives
   std::string end_reason;           // one sentence; empty while it lives
-  bool led_elsewhere = false;       // as RunEnd
   std::string took_over;            // as Run
   double stuck_seconds = 0;    // age of a state that is older than three times its deadline, else 0
   std::string stalled;         // why balancing has stopped, a name; empty: it has not
@@ -115,6 +114,7 @@ struct JobView {
   int64_t run_number = 0;  // number of the run in force, rising within the job; 0: none yet
   int64_t term = 0;        // that this daemon leads the job with
   std::optional<RunView> candidate;
+  bool led_elsewhere = false;      // its end, as RunEnd
   bool take_over_refused = false;  // it waits because the steps of the run in force advance
   std::string refusal;             // of the newest Hello that was refused in the last 10 minutes
   int64_t refused_hellos = 0;      // of this job, since the daemon started
