@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,19 @@ std::string ListRanks(const std::vector<Integer>& ranks, size_t most, size_t of_
 
 // The system's text for a value of errno. threads: safe.
 std::string ErrnoText(int error);
+
+// "12 s", "1.9 s", "0.21 s", "3.4 ms", "12 us": for sentences.
+std::string SecondsText(double seconds);
+// `of` and `than` for one sentence: with so many digits that the texts differ where the numbers do.
+struct ComparedText {
+  std::string of;
+  std::string than;
+};
+ComparedText CompareSeconds(double of, double than);
+// "812 B", "1.8 GB".
+std::string BytesText(int64_t bytes);
+// "1 transfer", "2 transfers".
+std::string CountText(int64_t count, const char* one);
 
 // JSON has no other numbers: 0 for what is not finite.
 inline double FiniteOrZero(double value) { return std::isfinite(value) ? value : 0; }

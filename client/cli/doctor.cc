@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -74,8 +73,7 @@ std::string RanksWhere(const v1::JobStatus& job, Predicate predicate) {
 
 // The daemon stepped down: another one balances the run.
 bool MovedAway(const v1::JobStatus& job) {
-  return job.ending() == v1::RUN_ENDING_LOST &&
-         absl::StrContains(job.end_reason(), "ranks continue with eplbd");
+  return job.ending() == v1::RUN_ENDING_LOST && job.led_elsewhere();
 }
 
 // A run that failed or was lost is a finding however short ago: nobody said that it is over.
@@ -241,11 +239,6 @@ Check CheckCandidate(const v1::JobStatus& job) {
                    std::move(detail));
 }
 
-// What the daemon paused by itself is a finding; what an operator paused is a choice.
-bool PausedByALostStore(const v1::JobStatus& job) {
-  return absl::StartsWith(job.pause_reason(), "the store was moved aside");
-}
-
 bool CameToNothing(const v1::Plan& plan) {
   return plan.result() == v1::PLAN_RESULT_WITHDRAWN || plan.result() == v1::PLAN_RESULT_PARTIAL ||
          plan.result() == v1::PLAN_RESULT_FAILED;
@@ -265,7 +258,9 @@ Check CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
       absl::StrAppend(&detail, "; the newest decision is ", wire::EnumText(plans.plans(0).result()),
                       ": ", plans.plans(0).reason());
     }
-    return MakeCheck(job, "decisions", PausedByALostStore(job) ? Result::kFailed : Result::kWarning,
+    // What the daemon paused by itself is a finding; what an operator paused is a choice.
+    return MakeCheck(job, "decisions",
+                     job.paused_by_lost_store() ? Result::kFailed : Result::kWarning,
                      std::move(detail));
   }
   if (!plans.plans().empty() && CameToNothing(plans.plans(0))) {

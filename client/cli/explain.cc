@@ -256,6 +256,12 @@ Json PlanOrNull(const v1::Plan* plan) {
   return plan == nullptr ? Json(nullptr) : wire::ToJson(*plan);
 }
 
+Json CandidatesOf(const v1::JobStatus& job) {
+  Json candidates = Json::array();
+  for (const v1::TriedCandidate& one : job.candidates()) candidates.push_back(wire::ToJson(one));
+  return candidates;
+}
+
 Json LayersOf(const Explanation& explanation) {
   Json layers = Json::array();
   for (const LayerFigures& figures : explanation.layers) {
@@ -342,9 +348,11 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
       {"window", nullptr},
       {"balancedness_predicted",
        OrNull(job.has_balancedness_predicted(), job.balancedness_predicted())},
+      {"prediction_error", OrNull(job.prediction_error() > 0, job.prediction_error())},
       {"balancedness_seen", OrNull(job.has_balancedness_seen(), job.balancedness_seen())},
       {"switched", PlanOrNull(explanation.switched())},
       {"newest", PlanOrNull(explanation.plans.empty() ? nullptr : &explanation.plans.front())},
+      {"candidates", CandidatesOf(job)},
       {"load_window", nullptr},
       {"layers_are", nullptr},
       {"layers", LayersOf(explanation)}};

@@ -76,13 +76,15 @@ struct ExplainOptions {
 };
 
 // The job: its state, its settings, the decision behind the placement in force, the newest
-// decision, its worst layers. A layer: its GPUs' loads before and after that decision, and what
-// moved. An expert: its load, its replicas and their GPUs. JSON:
+// decision, the candidates that its policy chooses among, its worst layers. A layer: its GPUs'
+// loads before and after that decision, and what moved. An expert: its load, its replicas and their
+// GPUs. JSON:
 // {"job","state","paused","pause_reason",
 // "waiting_for","version","settings":{..},"split","measured_split","balancedness",
-// "balancedness_static","window":{
-// "first_step","last_step"},"balancedness_predicted","balancedness_seen","switched":plan|null,
-// "newest":plan|null,"load_window":{"first_step","last_step"},"layers_are","layers":[{"layer",
+// "balancedness_static","window":{"first_step","last_step"},"balancedness_predicted",
+// "prediction_error","balancedness_seen","switched":plan|null,"newest":plan|null,
+// "candidates":[{"name","in_use","windows","balancedness","net_seconds","realized"}],
+// "load_window":{"first_step","last_step"},"layers_are","layers":[{"layer",
 // "model_layer","balancedness","hottest_gpu","hottest_gpu_load","hottest_expert",
 // "hottest_expert_share","hottest_expert_replicas"}]}. "balancedness", "balancedness_static" and
 // "window" are measured, null before the first such window; "layers_are" is "measured" or

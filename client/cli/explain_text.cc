@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
+#include "base/text.h"
 #include "client/cli/gpu_picture.h"
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"
@@ -34,6 +35,8 @@ std::string MoreTransfersText(size_t count) {
 namespace {
 
 constexpr size_t kLayersShown = 8;
+constexpr size_t kCandidatesShown = 8;  // besides "do nothing"
+constexpr char kDoNothing[] = "none";   // as NameOf a candidate without a policy
 constexpr int kExplainIndent = 2;
 
 std::string Heading(const std::string& text, const Terminal& terminal) {
@@ -85,20 +88,11 @@ std::string SwitchedText(const v1::Plan& plan) {
 
 // What the decision promised, and what came of it.
 std::string OutcomeText(const v1::Plan& plan) {
-  std::string text = "balancedness ";
-  if (plan.balancedness_before() > 0) {
-    absl::StrAppendFormat(&text, "measured %.4f before, ", plan.balancedness_before());
-  }
-  absl::StrAppendFormat(&text, "predicted %.4f", plan.balancedness_predicted());
-  if (plan.prediction_error() > 0) {
-    absl::StrAppendFormat(&text, " +- %.4f", plan.prediction_error());
-  }
-  text += ", ";
+  std::string text = absl::StrCat("balancedness ", ForecastText(ForecastOf(plan)));
   if (plan.has_balancedness_seen()) {
-    absl::StrAppendFormat(&text, "seen %.4f on steps %d..%d", plan.balancedness_seen(),
-                          plan.seen_first_step(), plan.seen_last_step());
+    absl::StrAppendFormat(&text, " on steps %d..%d", plan.seen_first_step(), plan.seen_last_step());
   } else {
-    text += "not seen yet on a whole window";
+    text += ", not seen yet on a whole window";
   }
   absl::StrAppend(&text, "; ", Counted(static_cast<int64_t>(plan.transfers()), "transfer"));
   if (plan.has_received_bytes()) {
@@ -212,6 +206,44 @@ double ShareOf(const Explanation& explanation, int32_t layer, int32_t expert) {
   return tokens > 0 ? static_cast<double>(counts(layer, expert)) / tokens : 0;
 }
 
+// What the candidates of a policy that chooses would have reached; empty for any other policy.
+std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
+  if (job.candidates().empty()) return "";
+  std::vector<const v1::TriedCandidate*> order;
+  for (const v1::TriedCandidate& one : job.candidates()) order.push_back(&one);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const v1::TriedCandidate* a, const v1::TriedCandidate* b) {
+                     return a->net_seconds() > b->net_seconds();
+                   });
+  Table table{.heading = {"", "candidate", "net", "balancedness", "realized"},
+              .right = {false, false, true, true, true},
+              .rows = {}};
+  size_t num_moving = 0;
+  for (const v1::TriedCandidate* const one : order) {
+    const bool idle = one->name() == kDoNothing;
+    const bool shown = idle || num_moving < kCandidatesShown || one->in_use();
+    if (!idle) ++num_moving;
+    if (!shown) continue;
+    table.rows.push_back({one->in_use() ? "*" : "", idle ? "do nothing" : Printable(one->name()),
+                          SecondsText(one->net_seconds()),
+                          absl::StrFormat("%.3f", one->balancedness()),
+                          idle ? "-" : absl::StrFormat("%.0f %%", 100 * one->realized())});
+  }
+  std::string text = absl::StrCat(
+      Heading(absl::StrFormat("Candidates of policy auto, back-tested on %s",
+                              Counted(static_cast<int64_t>(order.front()->windows()), "window")),
+              terminal),
+      FormatTable(table, terminal));
+  std::string note =
+      "* in use; net: seconds saved over these windows less migrations and replicas; realized: of "
+      "predicted gains, what later windows showed";
+  if (num_moving > kCandidatesShown) {
+    absl::StrAppend(&note, "; the best ", kCandidatesShown, " of ", num_moving,
+                    " (-o json lists all)");
+  }
+  return text + Indented(note, terminal);
+}
+
 }  // namespace
 
 std::string WorstLayers(const Explanation& explanation, size_t most, const Terminal& terminal) {
@@ -245,6 +277,7 @@ std::string WorstLayers(const Explanation& explanation, size_t most, const Termi
 std::string ExplainJob(const Explanation& explanation, const Terminal& terminal) {
   return absl::StrCat(Summary(explanation, terminal), SettingsInForce(explanation.job, terminal),
                       PlacementText(explanation, terminal), NewestText(explanation, terminal),
+                      CandidatesText(explanation.job, terminal),
                       WorstLayers(explanation, kLayersShown, terminal));
 }
 

@@ -283,10 +283,16 @@ std::string Ratio(std::optional<double> ratio) {
   return ratio.has_value() && *ratio > 0 ? absl::StrFormat("%.3f", *ratio) : "-";
 }
 
+// "0.741 +- 0.030"; without an error where it is no prediction.
+std::string PredictedCell(const v1::Plan& plan) {
+  if (plan.prediction_error() <= 0) return Ratio(plan.balancedness_predicted());
+  return absl::StrFormat("%.3f +- %.3f", plan.balancedness_predicted(), plan.prediction_error());
+}
+
 Table PlanTable(const v1::ListPlansResponse& response, const Terminal& terminal) {
   const char* const format = terminal.width >= kWide ? "%Y-%m-%d %H:%M:%S" : "%m-%d %H:%M";
   // boundary: how long the longest boundary of a switch held a rank's training.
-  Table table{.heading = {"plan", "time (UTC)", "steps", "result", "versions", "before",
+  Table table{.heading = {"plan", "time (UTC)", "steps", "result", "versions", "measured",
                           "predicted", "seen", "transfers", "received", "boundary"},
               .right = {true, false, true, false, true, true, true, true, true, true, true},
               .rows = {}};
@@ -296,13 +302,14 @@ Table PlanTable(const v1::ListPlansResponse& response, const Terminal& terminal)
         {absl::StrCat(plan.plan()),
          absl::FormatTime(format, absl::FromUnixMicros(plan.unix_micros()), absl::UTCTimeZone()),
          absl::StrCat(plan.decided_first_step(), "..", plan.decided_last_step()), ResultText(plan),
-         Versions(plan), Ratio(plan.balancedness_before()), Ratio(plan.balancedness_predicted()),
+         Versions(plan), Ratio(plan.balancedness_before()), PredictedCell(plan),
          Ratio(plan.has_balancedness_seen() ? std::optional(plan.balancedness_seen())
                                             : std::nullopt),
          Grouped(static_cast<int64_t>(plan.transfers())), ReceivedText(plan),
          switched && plan.pause_seconds() > 0 ? Seconds(plan.pause_seconds()) : "-"});
   }
-  constexpr std::string_view kOptional[] = {"versions", "transfers", "before", "time (UTC)"};
+  constexpr std::string_view kOptional[] = {"versions", "transfers", "boundary", "received",
+                                            "time (UTC)"};
   DropToFit(table, kOptional, terminal.width);
   return table;
 }

@@ -128,12 +128,19 @@ std::string BalancednessText(const v1::JobStatus& job) {
     absl::StrAppendFormat(&text, " | static %.4f", job.balancedness_static());
   }
   if (job.has_balancedness_predicted()) {
-    absl::StrAppendFormat(&text, " | predicted %.4f", job.balancedness_predicted());
-    if (job.has_balancedness_seen()) {
-      absl::StrAppendFormat(&text, ", seen %.4f", job.balancedness_seen());
-    }
+    Forecast forecast{.predicted = job.balancedness_predicted(), .error = job.prediction_error()};
+    if (job.has_balancedness_seen()) forecast.seen = job.balancedness_seen();
+    absl::StrAppend(&text, " | ", PredictedText(forecast));
   }
   return text;
+}
+
+Forecast ForecastOf(const v1::Plan& plan) {
+  Forecast forecast{.measured = plan.balancedness_before(),
+                    .predicted = plan.balancedness_predicted(),
+                    .error = plan.prediction_error()};
+  if (plan.has_balancedness_seen()) forecast.seen = plan.balancedness_seen();
+  return forecast;
 }
 
 SplitMode SplitOf(const v1::JobStatus& job) {

@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "client/cli/terminal.h"
+#include "placement/decision/prediction.h"
 #include "placement/evaluate.h"
 
 namespace eplb::v1 {
 class JobStatus;
+class Plan;
 class PolicySettings;
 }  // namespace eplb::v1
 
@@ -47,8 +49,10 @@ std::string CandidateText(const v1::JobStatus& job);
 // The newest refusal of a rank in the last minutes; empty when there was none.
 std::string RefusedText(const v1::JobStatus& job);
 
-// "measured 0.7275 on steps 200..249 | static 0.6200 | predicted 0.9900, seen 0.8100".
+// "measured 0.7275 on steps 200..249 | static 0.6200 | predicted 0.841 +- 0.060, seen 0.810".
 std::string BalancednessText(const v1::JobStatus& job);
+// What a decision said of balancedness, and what followed.
+Forecast ForecastOf(const v1::Plan& plan);
 
 // How the job's run splits tokens, which is what its figures are of: "objective: exact split per
 // batch", "objective: equal shares"; with a clause where the measured one is of another split.

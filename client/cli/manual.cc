@@ -84,7 +84,7 @@ seconds. Without them only min_gain decides.
   loss budget      0.3 % of the time without any move + saved - spent so far
 
 A new placement is applied when all of this holds:
-  1. the peak GPU load is predicted to fall by at least min_gain;
+  1. the peak GPU load of these steps would fall by at least min_gain;
   2. the net saving is more than the migration;
   3. what is at stake is no more than the loss budget, or no more than a fifth
      of the net saving.

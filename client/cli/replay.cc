@@ -12,6 +12,7 @@
 
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"

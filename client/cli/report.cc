@@ -49,7 +49,7 @@ Json ToJson(const RunDecision& decision) {
           {"bytes_moved", decision.bytes_moved},
           {"pause_seconds", decision.pause_seconds},
           {"balancedness_before", decision.before},
-          {"balancedness_predicted", decision.predicted},
+          {"balancedness_computed", decision.computed},
           {"balancedness_until_next",
            decision.until_next.has_value() ? Json(*decision.until_next) : Json(nullptr)},
           {"until_next_first_step", decision.until_next_first_step},

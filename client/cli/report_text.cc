@@ -184,7 +184,7 @@ std::string Decisions(const RunReview& review, const Terminal& terminal) {
   if (review.decisions.empty()) return text + "none was put in force\n";
   const bool names = NamesDeciders(review.decisions);
   Table table{
-      .heading = {"#", "on steps", "after", "moved", "pause", "was", "predicted", "until next"},
+      .heading = {"#", "on steps", "after", "moved", "pause", "was", "computed", "until next"},
       .right = {true, false, false, true, true, true, true, true},
       .rows = {}};
   if (names) table.heading.emplace_back("by");
@@ -194,7 +194,7 @@ std::string Decisions(const RunReview& review, const Terminal& terminal) {
                           StepRange(one.decided_first_step, one.decided_last_step),
                           absl::StrJoin(one.switch_steps, ", "), Megabytes(one.bytes_moved),
                           Seconds(one.pause_seconds), ThreeDigits(one.before),
-                          ThreeDigits(one.predicted),
+                          ThreeDigits(one.computed),
                           one.until_next ? ThreeDigits(*one.until_next) : "-"});
     if (names) table.rows.back().push_back(one.policy);
   }
@@ -205,7 +205,7 @@ std::string Decisions(const RunReview& review, const Terminal& terminal) {
                           ? "Balancedness of summed loads, against each step's fullest GPU."
                           : "Balancedness of summed loads.") +
               " was: measured on the steps that were decided on; "
-              "predicted: of the new placement on the same load; until next: measured from the "
+              "computed: of the new placement on the same load; until next: measured from the "
               "switch to the next one. pause: longest boundary of any rank.",
           terminal),
       Title("Why", terminal), "\n");

@@ -163,7 +163,7 @@ absl::StatusOr<std::vector<RunDecision>> ReviewDecisions(
     EPLB_ASSIGN_OR_RETURN(decision.before,
                           MeasuredBalancedness(run.step_loads, placements, {first, last}, split));
     const RunPlacement always{.step = 0, .placement = *target};
-    EPLB_ASSIGN_OR_RETURN(decision.predicted,
+    EPLB_ASSIGN_OR_RETURN(decision.computed,
                           MeasuredBalancedness(run.step_loads, {&always, 1}, {first, last}, split));
     decision.until_next_first_step = decision.switch_steps.back() + 1;
     decision.until_next_last_step =

@@ -60,7 +60,7 @@ struct RunDecision {
   int64_t bytes_moved = 0;            // between ranks
   double pause_seconds = 0;           // longest boundary of any rank
   double before = 1;                  // measured on the steps that it was decided on
-  double predicted = 1;               // of its last placement, on their load
+  double computed = 1;                // of its last placement, on their load
   // Measured from its last switch to the next decision's first, or to the end; absent: no step.
   std::optional<double> until_next;
   int64_t until_next_first_step = 0;

@@ -11,12 +11,12 @@
 
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
 #include "client/formats/load_file.h"
 #include "client/formats/load_window.h"
-#include "placement/decision/rebalance.h"
 #include "placement/evaluate.h"
 #include "placement/search/bound.h"
 #include "placement/split/batch_split.h"

@@ -8,11 +8,14 @@
 #include "absl/strings/str_format.h"
 
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "placement/split/batch_split.h"
 
 namespace eplb {
 namespace {
 
+// Of the load that is decided on: no prediction.
+constexpr char kPeak[] = "peak GPU load of these steps";
 constexpr double kLeastWindows = 2;  // before which a trial says nothing of its spread
 
 // What one trial says, in seconds.
@@ -92,7 +95,7 @@ void EvaluatePriced(const RebalanceInput& input, double predicted, const std::st
   const Prospect prospect = BestProspect(input, predicted, replicas);
   const double price = decision.migration.seconds;
   const std::string spent = SpentText(decision.migration, prospect.replicas);
-  const std::string would_fall = absl::StrCat("kept, predicted peak GPU load would fall ", how_far);
+  const std::string would_fall = absl::StrCat("kept, ", kPeak, " would fall ", how_far);
   if (prospect.steps == 0) {
     decision.rule = RebalanceRule::kNoEvidence;
     decision.reason = absl::StrCat(would_fall, " for ", spent,
@@ -123,7 +126,7 @@ void EvaluatePriced(const RebalanceInput& input, double predicted, const std::st
   }
   decision.rebalance = true;
   decision.rule = RebalanceRule::kPays;
-  decision.reason = absl::StrCat("rebalance saves ", saves, ": peak GPU load falls ", how_far);
+  decision.reason = absl::StrCat("rebalance saves ", saves, ": ", kPeak, " falls ", how_far);
 }
 
 // Decides by what the job's own back-test learned.
@@ -131,7 +134,7 @@ void EvaluateLearned(const RebalanceInput& input, double predicted, const std::s
                      RebalanceDecision& decision) {
   const LearnedGate& gate = *input.learned;
   const std::string windows = CountText(gate.windows, "window");
-  const std::string would_fall = absl::StrCat("kept, predicted peak GPU load would fall ", how_far);
+  const std::string would_fall = absl::StrCat("kept, ", kPeak, " would fall ", how_far);
   if (!gate.in_use) {
     decision.rule = RebalanceRule::kBacktest;
     decision.reason = absl::StrCat(would_fall, ", but in the back-test of ", windows,
@@ -155,7 +158,7 @@ void EvaluateLearned(const RebalanceInput& input, double predicted, const std::s
   if (decision.rebalance) {
     decision.rule = RebalanceRule::kPays;
     decision.reason = absl::StrCat("rebalance saves ", SecondsText(value), " ", counted, ", for ",
-                                   spent, ": peak GPU load falls ", how_far);
+                                   spent, ": ", kPeak, " falls ", how_far);
     return;
   }
   decision.rule = RebalanceRule::kCost;
@@ -166,12 +169,20 @@ void EvaluateLearned(const RebalanceInput& input, double predicted, const std::s
                    "the cost is ", text.than, " (", spent, ")", kSeeCosts);
 }
 
-// The candidate's balancedness: predicted from earlier predictions, else as computed.
-std::string AfterText(const RebalanceInput& input, const Evaluation& before,
-                      const Evaluation& after) {
-  if (input.predictions == nullptr) return absl::StrFormat("%.3f", after.mean_balancedness);
-  const PredictionRecord& record = *input.predictions;
-  return record.Text(record.Predict(after.mean_balancedness, before.mean_balancedness));
+// What is measured now and predicted of the candidate; without a record of predictions what is
+// computed of both.
+std::string BalancednessClause(const RebalanceInput& input, const RebalanceDecision& decision) {
+  const std::string name =
+      absl::StrCat("balancedness", input.split == SplitMode::kBatch ? " with exact splits " : " ");
+  if (input.predictions == nullptr) {
+    return absl::StrFormat("%scomputed %.3f -> %.3f", name, decision.balancedness_before,
+                           decision.balancedness_computed);
+  }
+  return absl::StrCat(name,
+                      ForecastText({.measured = input.measured,
+                                    .predicted = decision.prediction.balancedness,
+                                    .error = decision.prediction.error}),
+                      "; ", input.predictions->EvidenceText());
 }
 
 }  // namespace
@@ -196,20 +207,24 @@ absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,
 absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input) {
   EPLB_ASSIGN_OR_RETURN(const Evaluation before, EvaluateExpected(input, input.incumbent));
   EPLB_ASSIGN_OR_RETURN(const Evaluation after, EvaluateExpected(input, input.candidate));
-  const double gain = before.peak_load > 0 ? Finite(1 - after.peak_load / before.peak_load) : 0;
+  RebalanceDecision decision{.prediction = {.balancedness = after.mean_balancedness},
+                             .balancedness_before = before.mean_balancedness,
+                             .balancedness_computed = after.mean_balancedness,
+                             .peak_before = before.peak_load,
+                             .peak_computed = after.peak_load};
+  if (input.predictions != nullptr) {
+    decision.prediction = input.predictions->Predict(after.mean_balancedness,
+                                                     before.mean_balancedness, input.measured);
+  }
+  const double gain = Finite(decision.peak_fall());
   const std::string how_far =
-      absl::StrFormat("%.1f %% (balancedness %.3f -> %s%s)", 100 * std::abs(gain),
-                      before.mean_balancedness, AfterText(input, before, after),
-                      input.split == SplitMode::kBatch ? ", with exact splits" : "");
-  RebalanceDecision decision;
-  decision.balancedness_before = before.mean_balancedness;
-  decision.balancedness_computed = after.mean_balancedness;
+      absl::StrFormat("%.1f %% (%s)", 100 * std::abs(gain), BalancednessClause(input, decision));
   if (gain <= 0 || gain < input.min_gain) {
     const std::string too_little =
         gain <= 0 ? std::string()
                   : absl::StrFormat(", less than min_gain, %.1f %%", 100 * input.min_gain);
-    decision.reason = absl::StrCat("kept, predicted peak GPU load would ",
-                                   gain < 0 ? "rise " : "fall ", how_far, too_little);
+    decision.reason = absl::StrCat("kept, ", kPeak, gain < 0 ? " would rise " : " would fall ",
+                                   how_far, too_little);
     return decision;
   }
   EPLB_ASSIGN_OR_RETURN(decision.migration,
@@ -217,7 +232,7 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
   if (!input.costs.priced()) {
     decision.rebalance = true;
     decision.rule = RebalanceRule::kPays;
-    decision.reason = absl::StrCat("predicted peak GPU load falls ", how_far);
+    decision.reason = absl::StrCat(kPeak, " falls ", how_far);
     return decision;
   }
   const double predicted =
@@ -277,48 +292,6 @@ const char* NameOf(RebalanceRule rule) {
       return "return";
   }
   return "";
-}
-
-std::string CountText(int64_t count, const char* one) {
-  return absl::StrCat(count, " ", one, count == 1 ? "" : "s");
-}
-
-namespace {
-
-// With `digits` significant digits below 10 s.
-std::string SecondsTextOf(double seconds, int digits) {
-  const double size = std::abs(seconds);
-  if (size == 0) return "0 s";
-  if (size < 1e-4) return absl::StrFormat("%.*g us", digits, 1e6 * seconds);
-  if (size < 0.0995) return absl::StrFormat("%.*g ms", digits, 1e3 * seconds);
-  if (size < 9.95) return absl::StrFormat("%.*g s", digits, seconds);
-  if (size < 1e6) return absl::StrFormat("%.*f s", digits - 2, seconds);
-  return absl::StrFormat("%.*g s", digits + 1, seconds);
-}
-
-}  // namespace
-
-std::string SecondsText(double seconds) { return SecondsTextOf(seconds, 2); }
-
-ComparedText CompareSeconds(double of, double than) {
-  constexpr int kFewest = 2;
-  constexpr int kMost = 6;
-  ComparedText text;
-  for (int digits = kFewest; digits <= kMost; ++digits) {
-    text = {.of = SecondsTextOf(of, digits), .than = SecondsTextOf(than, digits)};
-    if (of == than || text.of != text.than) break;
-  }
-  return text;
-}
-
-std::string BytesText(int64_t bytes) {
-  constexpr std::pair<double, const char*> kUnits[] = {{1e18, "EB"}, {1e15, "PB"}, {1e12, "TB"},
-                                                       {1e9, "GB"},  {1e6, "MB"},  {1e3, "kB"}};
-  for (const auto& [size, name] : kUnits) {
-    const double scaled = static_cast<double>(bytes) / size;
-    if (scaled >= 1) return absl::StrFormat("%.1f %s", scaled, name);
-  }
-  return absl::StrCat(bytes, " B");
 }
 
 }  // namespace eplb

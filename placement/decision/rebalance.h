@@ -48,7 +48,7 @@ struct RebalanceInput {
   double num_steps = 1;  // > 0
   const Placement& incumbent;
   const Placement& candidate;  // aligned to `incumbent`
-  double min_gain = 0;         // least fall of the predicted peak load, as a fraction of it
+  double min_gain = 0;         // least fall of the peak load on `load`, as a fraction of it
   double steps_to_next = 1;    // until the next decision can be made
   const Costs& costs;
   const TrackRecord& record;             // looked at when the costs are priced
@@ -60,6 +60,7 @@ struct RebalanceInput {
   std::span<const Load> recent = {};
   // What earlier predictions turned out to be; without it what is computed on `load` is shown.
   const PredictionRecord* predictions = nullptr;
+  double measured = 0;  // balancedness, as Forecast's
 };
 
 // The placement under what the input expects, as its job splits tokens. errors: those of Evaluate
@@ -85,13 +86,19 @@ const char* NameOf(RebalanceRule rule);
 struct RebalanceDecision {
   bool rebalance = false;
   RebalanceRule rule = RebalanceRule::kMinGain;
-  // "rebalance saves 1.9 s over 1000 steps for 0.21 s of migration: peak GPU load falls 12.3 %
-  // (balancedness 0.842 -> 0.951)", or "kept, ..": the caller puts what it knows before and after.
-  // A reason that the prices decided against ends with kSeeCosts.
+  // "rebalance saves 1.9 s over 1000 steps for 0.21 s of migration: peak GPU load of these steps
+  // falls 12.3 % (balancedness measured 0.842, predicted 0.901 +- 0.030, gain +0.059; the last 9
+  // predictions were within 0.020)", or "kept, ..": the caller puts before it which steps, and
+  // after it what it knows. A reason that the prices decided against ends with kSeeCosts.
   std::string reason;
+  Prediction prediction;             // of the candidate; without a record what is computed
   double balancedness_before = 1;    // computed on `load`: of the incumbent, and
   double balancedness_computed = 1;  // of the candidate
-  MigrationCost migration;           // zero where it was not looked at: kept before it came to that
+  double peak_before = 0;            // likewise, of the peak load, and
+  double peak_computed = 0;
+  MigrationCost migration;  // zero where it was not looked at: kept before it came to that
+
+  double peak_fall() const { return peak_before > 0 ? 1 - peak_computed / peak_before : 0; }
 };
 
 // gain = 1 - peak load of the candidate / peak load of the incumbent, peak load = sum over layers.
@@ -123,19 +130,6 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
 // incumbent has lost against it since it came into force, the account does not bear another
 // interval like that, and the way back is within the account or smaller than what was lost.
 absl::StatusOr<RebalanceDecision> EvaluateReturn(const RebalanceInput& input);
-
-// "12 s", "1.9 s", "0.21 s", "3.4 ms", "12 us": for the sentences.
-std::string SecondsText(double seconds);
-// `of` and `than` for one sentence: with so many digits that the texts differ where the numbers do.
-struct ComparedText {
-  std::string of;
-  std::string than;
-};
-ComparedText CompareSeconds(double of, double than);
-// "812 B", "1.8 GB".
-std::string BytesText(int64_t bytes);
-// "1 transfer", "2 transfers".
-std::string CountText(int64_t count, const char* one);
 
 }  // namespace eplb
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "placement/align.h"
 #include "placement/backtest/auto_planner.h"
 #include "placement/decision/rebalance.h"
@@ -200,6 +201,7 @@ class Replayer {
     if (batch && learned == nullptr) {
       EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision,
                             WeighSplit(basis.recent, steps, candidate));
+      Predict(candidate, decision, row);
       row.rule = decision.rule;
       row.reason = absl::StrCat(range, decision.reason);
       if (decision.rebalance) Adopt(std::move(candidate), decision, range, row);
@@ -219,10 +221,10 @@ class Replayer {
                          .learned = learned,
                          .split = options_.split,
                          .recent = basis.recent,
-                         .predictions = &predictions_};
+                         .predictions = &predictions_,
+                         .measured = MeasuredOver(steps)};
     EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision, EvaluateRebalance(input));
-    row.prediction =
-        predictions_.Begin(candidate, decision.balancedness_computed, decision.balancedness_before);
+    Predict(candidate, decision, row);
     if (decision.rebalance) {
       Adopt(std::move(candidate), decision, range, row);
       return absl::OkStatus();
@@ -234,39 +236,37 @@ class Replayer {
     return ConsiderReturn(input, range, row, candidate);
   }
 
+  void Predict(const Placement& candidate, const RebalanceDecision& decision, ReplayRow& row) {
+    row.prediction = decision.prediction;
+    predictions_.Begin(candidate, decision.balancedness_computed, decision.prediction);
+  }
+
   // EvaluateRebalance for jobs that split by batch: the peaks are those of exact splits of the
   // recent windows, each as one batch. With prices they have to be lower by more seconds than the
   // migration takes, over the horizon; without one over as many steps as were looked at.
   absl::StatusOr<RebalanceDecision> WeighSplit(std::span<const Load> recent,
                                                std::span<const StepRange> steps,
                                                const Placement& candidate) const {
-    EPLB_ASSIGN_OR_RETURN(const SplitFigures before, FiguresOf(recent, in_force_));
-    EPLB_ASSIGN_OR_RETURN(const SplitFigures after, FiguresOf(recent, candidate));
-    const double gain = before.peak > 0 ? Finite(1 - after.peak / before.peak) : 0;
-    const std::string how_far =
-        absl::StrFormat("%.1f %% (balancedness %.3f -> %.3f)", 100 * std::abs(gain),
-                        before.balancedness, after.balancedness);
-    const std::string would = absl::StrCat("kept, the peak GPU load of exact splits would ",
-                                           gain < 0 ? "rise " : "fall ", how_far);
-    RebalanceDecision decision;
-    if (gain <= 0 || gain < options_.min_gain) {
-      decision.reason = would;
-      if (gain > 0) {
-        absl::StrAppendFormat(&decision.reason, ", less than min_gain, %.1f %%",
-                              100 * options_.min_gain);
-      }
-      return decision;
-    }
-    EPLB_ASSIGN_OR_RETURN(decision.migration, PriceMigration(in_force_, candidate, options_.costs));
-    decision.rule = RebalanceRule::kPays;
-    decision.rebalance = true;
-    decision.reason = absl::StrCat("rebalance: the peak GPU load of exact splits falls ", how_far);
-    if (!options_.costs.priced()) return decision;
+    Costs unpriced = options_.costs;
+    unpriced.token_seconds = 0;
+    EPLB_ASSIGN_OR_RETURN(RebalanceDecision decision,
+                          EvaluateRebalance({.load = recent.front(),
+                                             .incumbent = in_force_,
+                                             .candidate = candidate,
+                                             .min_gain = options_.min_gain,
+                                             .costs = unpriced,
+                                             .record = record_,
+                                             .split = SplitMode::kBatch,
+                                             .recent = recent,
+                                             .predictions = &predictions_,
+                                             .measured = MeasuredOver(steps)}));
+    if (!decision.rebalance || !options_.costs.priced()) return decision;
     const auto seen = static_cast<double>(StepsIn(steps, static_cast<int64_t>(steps.size())));
     const double horizon = options_.horizon_windows > 0
                                ? static_cast<double>(StepsIn(steps, options_.horizon_windows))
                                : seen;
-    const double saved = Finite((before.peak - after.peak) * options_.costs.token_seconds / seen -
+    const double fall = decision.peak_before - decision.peak_computed;
+    const double saved = Finite(fall * options_.costs.token_seconds / seen -
                                 ReplicaSecondsPerStep(candidate, options_.costs) +
                                 ReplicaSecondsPerStep(in_force_, options_.costs)) *
                          horizon;
@@ -274,25 +274,17 @@ class Replayer {
     decision.rebalance = false;
     decision.rule = RebalanceRule::kCost;
     decision.reason =
-        absl::StrCat(would, ", which saves ", SecondsText(std::max(0.0, saved)), " for ",
-                     SecondsText(decision.migration.seconds), " of migration", kSeeCosts);
+        absl::StrCat("kept, ", decision.reason, ", which saves ", SecondsText(std::max(0.0, saved)),
+                     " for ", SecondsText(decision.migration.seconds), " of migration", kSeeCosts);
     return decision;
   }
 
-  struct SplitFigures {
-    double peak = 0;          // summed over windows and layers
-    double balancedness = 0;  // mean over windows
-  };
-  static absl::StatusOr<SplitFigures> FiguresOf(std::span<const Load> windows,
-                                                const Placement& placement) {
-    SplitFigures figures;
-    for (const Load& window : windows) {
-      EPLB_ASSIGN_OR_RETURN(const Evaluation split,
-                            EvaluateSplit(window, placement, SplitMode::kBatch));
-      figures.peak += split.peak_load;
-      figures.balancedness += split.mean_balancedness / static_cast<double>(windows.size());
-    }
-    return figures;
+  // Balancedness of these windows as they ran, the mean.
+  double MeasuredOver(std::span<const StepRange> steps) const {
+    const auto first = static_cast<size_t>(steps.data() - trace_.steps.data());
+    double sum = 0;
+    for (size_t t = first; t < first + steps.size(); ++t) sum += measured_[t];
+    return sum / static_cast<double>(steps.size());
   }
 
   absl::Status ConsiderReturn(const RebalanceInput& input, const std::string& range, ReplayRow& row,
@@ -347,12 +339,13 @@ class Replayer {
     EPLB_ASSIGN_OR_RETURN(const Evaluation now, EvaluateSplit(load, in_force_, options_.split));
     row.balancedness_static = still.mean_balancedness;
     row.balancedness = now.mean_balancedness;
+    measured_.push_back(now.mean_balancedness);
     row.saved_seconds = Finite((still.peak_load - now.peak_load) * options_.costs.token_seconds);
     row.static_seconds = Finite(still.peak_load * options_.costs.token_seconds);
     const double replicas =
         ReplicaSecondsPerStep(in_force_, options_.costs) - start_replica_seconds_;
     row.replica_seconds = Finite(replicas * static_cast<double>(num_steps));
-    EPLB_RETURN_IF_ERROR(predictions_.Observe(load, options_.split));
+    EPLB_RETURN_IF_ERROR(predictions_.Observe({.load = load, .split = options_.split}));
     if (!options_.costs.priced()) return absl::OkStatus();
     record_.Spend(row.replica_seconds);
     return record_.Observe(load, num_steps, in_force_);
@@ -366,6 +359,7 @@ class Replayer {
   Placement in_force_;
   std::optional<Placement> coming_;  // in force after this window
   PredictionRecord predictions_;
+  std::vector<double> measured_;      // balancedness of the windows that passed
   std::optional<AutoState> planner_;  // of a policy that chooses
   TrackRecord record_;
 };

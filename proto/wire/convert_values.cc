@@ -292,6 +292,7 @@ void ToProto(const JobMemory& memory, v1::JobMemory* out) {
   out->set_gap_seconds(memory.gap_seconds);
   out->set_next_version(static_cast<uint64_t>(memory.next_version));
   out->set_slow_gpus(memory.slow_gpus);
+  out->set_paused_by_lost_store(memory.paused_by_lost_store);
 }
 
 absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& in) {
@@ -310,6 +311,7 @@ absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& in) {
   }
   memory.paused = in.paused();
   memory.pause_reason = Clipped(in.pause_reason());
+  memory.paused_by_lost_store = in.paused_by_lost_store();
   EPLB_ASSIGN_OR_RETURN(memory.settings, FromProto(in.settings()));
   memory.quarantine = Clipped(in.quarantine());
   if (!ParseSpeeds(in.slow_gpus()).ok()) {

@@ -145,6 +145,7 @@ struct JobMemory {
   double gap_seconds = 0;
   int64_t next_version = 0;
   std::string slow_gpus = {};  // as ParseSpeeds
+  bool paused_by_lost_store = false;
 
   friend bool operator==(const JobMemory&, const JobMemory&) = default;
 };

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
-#include "placement/decision/rebalance.h"
+#include "base/text.h"
 #include "placement/split/batch_split.h"
 #include "proto/wire/messages.h"
 #include "server/core/decisions/decide.h"
@@ -21,6 +21,7 @@
 #include "server/core/state/chunking.h"
 #include "server/core/state/memory.h"
 #include "server/core/state/sentences.h"
+#include "server/core/state/windows.h"
 
 namespace eplb::core {
 namespace {
@@ -141,7 +142,8 @@ absl::Status Do(Deed& deed, const Pause&) {
   const bool again = job.paused && job.pause_reason.starts_with("paused by ");
   if (!again) job.pause_reason = absl::StrCat("paused", deed.By());
   job.paused = true;
-  job.memory_is_ours = true;  // ranks that have yet to come do not lift it
+  job.paused_by_lost_store = false;  // now it is the operator's
+  job.memory_is_ours = true;         // ranks that have yet to come do not lift it
   job.chunks.despite_pause = false;
   Remember(job);
   deed.after = PauseText(job);
@@ -187,6 +189,7 @@ absl::Status Do(Deed& deed, const Resume&) {
   }
   deed.before = absl::StrCat(PauseText(job), quarantined ? ", QUARANTINE" : "");
   job.paused = false;
+  job.paused_by_lost_store = false;
   job.pause_reason.clear();
   job.quarantine.clear();
   Remember(job);
@@ -250,7 +253,8 @@ void MeasureRollback(const Job& job, const Placement& target, Plan& plan) {
   if (!before.ok() || !after.ok()) return;
   plan.decided_first_step = window.first_step;
   plan.decided_last_step = window.last_step;
-  plan.balancedness_before = BalancednessOf(window.on_gpus.get(), window.split.get(), speeds);
+  plan.balancedness_before =
+      MeasuredOver(job.windows, window.first_step, window.last_step, plan.split);
   plan.balancedness_in_force = before->mean_balancedness;
   plan.balancedness_predicted = after->mean_balancedness;
   if (before->peak_load > 0) plan.peak_fall = 1 - after->peak_load / before->peak_load;
@@ -266,6 +270,7 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
   MeasureRollback(job, *rollback.placement, plan);
   deed.before = absl::StrCat("version ", job.last_known->version, ", ", PauseText(job));
   job.paused = true;
+  job.paused_by_lost_store = false;
   job.pause_reason = absl::StrCat(kForRollback, version, deed.By());
   deed.after = absl::StrCat("the placement of version ", version, ", paused");
   deed.outcome = absl::StrCat("the placement of version ", version, " is proposed in ",

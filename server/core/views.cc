@@ -89,6 +89,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   view.last_reason = job.last_reason;
   view.paused = job.paused;
   view.pause_reason = job.pause_reason;
+  view.paused_by_lost_store = job.paused_by_lost_store;
   view.settings = job.settings;
   view.run_number = job.current ? job.current->run_number : job.run_number;
   view.term = job.term;
@@ -118,6 +119,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   if (const RunEnd* end = EndOf(job)) {
     view.ending = end->how;
     view.end_reason = end->reason;
+    view.led_elsewhere = end->elsewhere;
     view.run_id = end->run_id;
     view.world_size = end->world_size;
     view.step = std::max(view.step, end->step);

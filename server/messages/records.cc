@@ -136,6 +136,7 @@ void ToProto(const core::RunEnd& end, v1::RunEnd* out) {
   out->set_run_id(end.run_id);
   out->set_world_size(static_cast<uint32_t>(end.world_size));
   out->set_step(static_cast<uint64_t>(end.step));
+  out->set_elsewhere(end.elsewhere);
 }
 
 absl::StatusOr<core::RunEnd> FromProto(const v1::RunEnd& in) {
@@ -146,7 +147,8 @@ absl::StatusOr<core::RunEnd> FromProto(const v1::RunEnd& in) {
                       .at = absl::FromUnixMicros(in.unix_micros()),
                       .run_id = in.run_id(),
                       .world_size = static_cast<int32_t>(in.world_size()),
-                      .step = static_cast<int64_t>(in.step())};
+                      .step = static_cast<int64_t>(in.step()),
+                      .elsewhere = in.elsewhere()};
 }
 
 void ToProto(const core::StoredEvent& stored, v1::JobEvent* out) {

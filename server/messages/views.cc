@@ -109,6 +109,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_last_reason(view.last_reason);
   out->set_paused(view.paused);
   out->set_pause_reason(view.pause_reason);
+  out->set_paused_by_lost_store(view.paused_by_lost_store);
   wire::ToProto(wire::PatchOf(view.settings), out->mutable_policy());
   out->set_report_every(static_cast<uint32_t>(view.report_every));
   out->set_reduce(view.reduce);
@@ -119,6 +120,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   }
   if (view.ending) out->set_ending(ToProto(*view.ending));
   out->set_end_reason(view.end_reason);
+  out->set_led_elsewhere(view.led_elsewhere);
   out->set_took_over(view.took_over);
   out->set_stuck_seconds(view.stuck_seconds);
   ProgressToProto(view, out);

@@ -97,7 +97,7 @@ class InstalledPrefixTest(WithDaemon):
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for rank in range(4)]
         said = [rank.communicate(timeout=120 * harness.PATIENCE)[0] for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [0] * 4, said)
-        self.assertRegex(said[0], r"after step \d+: version \d+, .*predicted peak GPU load falls")
+        self.assertRegex(said[0], r"after step \d+: version \d+, .*peak GPU load of these steps falls")
 
     def assert_pkg_config_builds(self, prefix, source):
         environment = {**os.environ, "PKG_CONFIG_PATH": str(next(prefix.rglob("eplb.pc")).parent)}

@@ -201,12 +201,14 @@ void Truth::CheckBefore(const Shown& shown, const std::string& job, const core::
   context_.Count("plan_before_checked");
   double expected = 0;
   for (const auto* windows : {&shown.windows_before, &shown.windows}) {
-    RealMatrix sum;
+    double sum = 0;
+    int num_windows = 0;
     for (const auto& [steps, window] : *windows) {
       if (steps.first < plan.decided_first_step || steps.second > plan.decided_last_step) continue;
-      sum = sum.size() == 0 ? window.gpu_loads : RealMatrix(sum + window.gpu_loads);
+      sum += Balancedness(window.gpu_loads);
+      ++num_windows;
     }
-    expected = sum.size() == 0 ? 0 : Balancedness(sum);
+    expected = num_windows == 0 ? 0 : sum / num_windows;
     if (Near(plan.balancedness_before, expected)) return;
   }
   context_.Violation("measured: ", job, " plan ", plan.plan, ": the balancedness before it is ",

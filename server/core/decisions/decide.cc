@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "placement/backtest/auto_planner.h"
 #include "placement/decision/rebalance.h"
 #include "placement/policies/registry.h"
@@ -79,6 +80,7 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
                          .num_steps = StepsOf(answer, job.current->split),
                          .learned = answer == nullptr ? nullptr : &answer->gate,
                          .predictions = &job.predictions,
+                         .measured_balancedness = job.solving.balancedness,
                          .force = job.solving.force,
                          .speeds = job.windows.speeds.get(),
                          .split = job.current->split,
@@ -106,8 +108,8 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason,
             const CandidateDecision& decision) {
   Plan plan = PlanOf(job, result, reason);
   plan.balancedness_in_force = decision.balancedness_before;
-  plan.balancedness_predicted = decision.balancedness_predicted;
-  plan.prediction_error = decision.prediction_error;
+  plan.balancedness_predicted = decision.prediction.balancedness;
+  plan.prediction_error = decision.prediction.error;
   plan.peak_fall = decision.peak_fall;
   plan.net_gain_seconds = decision.net_gain_seconds;
   plan.migration_seconds = decision.migration_seconds;
@@ -194,13 +196,15 @@ void TakeAnswer(const Solved& solved, Job& job) {
       job.solving.recent.push_back(std::make_shared<const Load>(window));
     }
   }
-  const auto num_windows = static_cast<int32_t>(answer->expected.recent.size());
-  const absl::StatusOr<Window> seen =
-      SumSince(job.windows, -1, num_windows, job.solving.last_step);
-  if (!seen.ok()) return;  // given up meanwhile
-  job.solving.first_step = seen->first_step;
+  size_t windows = answer->expected.recent.size();
+  for (auto window = job.windows.complete.rbegin();
+       window != job.windows.complete.rend() && windows > 0; ++window) {
+    if (window->last_step > job.solving.last_step) continue;
+    job.solving.first_step = window->first_step;
+    --windows;
+  }
   job.solving.balancedness =
-      BalancednessOf(seen->on_gpus.get(), seen->split.get(), job.windows.speeds.get());
+      MeasuredOver(job.windows, job.solving.first_step, job.solving.last_step, job.current->split);
 }
 
 void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
@@ -211,16 +215,16 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
   const SplitMode split = job.current->split;
   std::vector<std::shared_ptr<const Load>> recent = WindowsOf(job, estimate);
   const std::string& policy_name = job.settings.policy_name;
-  job.solving = {.id = ++context.state.last_solve_id,
-                 .force = force,
-                 .asked_by = actor,
-                 .policy_name = policy_name,
-                 .load = std::move(estimate.load),
-                 .recent = {},
-                 .first_step = estimate.first_step,
-                 .last_step = estimate.last_step,
-                 .balancedness = BalancednessOf(estimate.on_gpus.get(), estimate.split.get(),
-                                                job.windows.speeds.get())};
+  job.solving = {
+      .id = ++context.state.last_solve_id,
+      .force = force,
+      .asked_by = actor,
+      .policy_name = policy_name,
+      .load = std::move(estimate.load),
+      .recent = {},
+      .first_step = estimate.first_step,
+      .last_step = estimate.last_step,
+      .balancedness = MeasuredOver(job.windows, estimate.first_step, estimate.last_step, split)};
   if (split == SplitMode::kBatch) job.solving.recent = recent;
   SetPhase(context, job, Phase::kSolving);
   std::shared_ptr<const AutoQuestion> choose;
@@ -247,6 +251,19 @@ std::string UnpricedText(const State& state, const Job& job) {
     return "; not priced: the ranks did not send the bytes of an expert, set cost.stall";
   }
   return "; not priced: set cost.token_ns, cost.intra_gbps and cost.inter_gbps to see seconds";
+}
+
+// What became of earlier predictions, as the run splits tokens.
+PassedWindow PassedOf(const Job& job, const Window& window) {
+  const GpuSpeeds* const speeds = job.windows.speeds.get();
+  PassedWindow passed{.load = *window.load, .split = job.current->split, .speeds = speeds};
+  if (passed.split != SplitMode::kBatch || window.split == nullptr || window.on_gpus == nullptr ||
+      window.on_gpus->versions.size() != 1) {
+    return passed;
+  }
+  passed.ran = job.windows.placements.Find(window.on_gpus->versions.front());
+  passed.measured = BalancednessOf(window.on_gpus.get(), window.split.get(), speeds);
+  return passed;
 }
 
 // Says, once, that decisions are made again: this is the first one after the frozen steps.
@@ -333,9 +350,7 @@ void WatchWindow(const State& state, Job& job) {
   const Placement& incumbent = *job.last_known->placement;
   if (!(incumbent.topology() == job.current->topology)) return;
   const Window& window = job.windows.complete.back();
-  if (!job.predictions.Observe(*window.load, job.current->split, job.windows.speeds.get()).ok()) {
-    return;
-  }
+  if (!job.predictions.Observe(PassedOf(job, window)).ok()) return;
   const Costs costs = PricesOf(state, job);
   if (!costs.priced()) return;
   const int64_t num_steps = window.last_step - window.first_step + 1;
@@ -426,8 +441,7 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
                  true);
     return;
   }
-  job.predictions.Begin(decision->target, decision->balancedness_computed,
-                        decision->balancedness_before);
+  job.predictions.Begin(decision->target, decision->balancedness_computed, decision->prediction);
   if (solved.chosen != nullptr) {
     const std::string text = BacktestText(solved.chosen->state->backtest);
     if (!text.empty()) absl::StrAppend(&decision->reason, "; ", text);

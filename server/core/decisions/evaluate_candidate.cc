@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "placement/align.h"
 #include "placement/decision/rebalance.h"
 #include "placement/evaluate.h"
@@ -136,32 +137,23 @@ absl::Status ConsiderReturn(const CandidateInput& question, RebalanceInput rebal
   return judged.rebalance ? Settle(question, within_budget, judged, decision) : absl::OkStatus();
 }
 
-absl::Status MeasureRebalance(const RebalanceInput& rebalance, const WithinBudget& within_budget,
-                              CandidateDecision& decision) {
-  EPLB_ASSIGN_OR_RETURN(const Evaluation before, EvaluateExpected(rebalance, rebalance.incumbent));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation after, EvaluateExpected(rebalance, within_budget.target));
+void NoteFigures(const RebalanceInput& rebalance, const RebalanceDecision& judged,
+                 const WithinBudget& within_budget, CandidateDecision& decision) {
   decision.transfers = within_budget.transfers;
-  decision.balancedness_before = before.mean_balancedness;
-  decision.balancedness_computed = after.mean_balancedness;
-  decision.balancedness_predicted = after.mean_balancedness;
-  if (rebalance.predictions != nullptr) {
-    const Prediction prediction =
-        rebalance.predictions->Predict(after.mean_balancedness, before.mean_balancedness);
-    decision.balancedness_predicted = prediction.balancedness;
-    decision.prediction_error = prediction.error;
-  }
+  decision.balancedness_before = judged.balancedness_before;
+  decision.balancedness_computed = judged.balancedness_computed;
+  decision.prediction = judged.prediction;
   decision.target = within_budget.target;
-  if (before.peak_load > 0) decision.peak_fall = 1 - after.peak_load / before.peak_load;
+  decision.peak_fall = judged.peak_fall();
   const Costs& costs = rebalance.costs;
-  if (!costs.priced()) return absl::OkStatus();
+  if (!costs.priced()) return;
   const double saved_per_step =
-      (before.peak_load - after.peak_load) / rebalance.num_steps * costs.token_seconds -
+      (judged.peak_before - judged.peak_computed) / rebalance.num_steps * costs.token_seconds -
       (ReplicaSecondsPerStep(within_budget.target, costs) -
        ReplicaSecondsPerStep(rebalance.incumbent, costs));
   const double stall = within_budget.moves.empty() ? 0 : costs.stall_seconds;
   decision.net_gain_seconds = Finite(saved_per_step * static_cast<double>(costs.horizon_steps) -
                                      within_budget.link_seconds - stall);
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -189,9 +181,10 @@ absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& questi
       .speeds = question.speeds,
       .split = question.split,
       .recent = question.recent,
-      .predictions = question.predictions};
+      .predictions = question.predictions,
+      .measured = question.measured_balancedness};
   EPLB_ASSIGN_OR_RETURN(const RebalanceDecision judged, EvaluateRebalance(rebalance));
-  EPLB_RETURN_IF_ERROR(MeasureRebalance(rebalance, within_budget, decision));
+  NoteFigures(rebalance, judged, within_budget, decision);
   if (within_budget.moves.empty()) {
     decision.reason =
         absl::StrCat(Steps(question), ": kept, the policy changes nothing that may move");

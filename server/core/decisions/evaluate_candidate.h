@@ -29,7 +29,7 @@ struct CandidateInput {
   int64_t last_step = 0;
   const Placement& incumbent;
   const Placement& candidate;  // aligned to `incumbent`
-  double min_gain = 0;         // least fall of the predicted peak load, as a fraction of it
+  double min_gain = 0;         // least fall of the peak load on `load`, as a fraction of it
   int32_t layers_per_chunk = 1;
   int64_t staging_rows = 0;  // of a layer, of the rank that has fewest
   int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // as BoundaryLimits
@@ -47,6 +47,7 @@ struct CandidateInput {
   double num_steps = 0;                  // that `load` stands for; 0: those of the range
   const LearnedGate* learned = nullptr;  // as RebalanceInput's, and
   const PredictionRecord* predictions = nullptr;
+  double measured_balancedness = 0;   // of the windows that `load` is of; 0: not known
   bool force = false;                 // take what the ranks can, whether it pays or not
   const GpuSpeeds* speeds = nullptr;  // none: all equal; else GPU loads are tokens / speed
   // As the run splits tokens, and with kBatch the windows that `load` is the sum of.
@@ -65,12 +66,11 @@ struct CandidateDecision {
   // Of the candidate without the layers left out, on the load as the run splits it.
   int64_t transfers = 0;
   double balancedness_before = 0;
-  double balancedness_computed = 0;   // on that load
-  double balancedness_predicted = 0;  // of later ones, +- prediction_error
-  double prediction_error = 0;
-  Placement target;             // the candidate without those layers
-  double peak_fall = 0;         // a fraction
-  double net_gain_seconds = 0;  // over the horizon; 0 without prices
+  double balancedness_computed = 0;  // on that load
+  Prediction prediction;             // of later ones; without a record what is computed
+  Placement target;                  // the candidate without those layers
+  double peak_fall = 0;              // on that load, a fraction
+  double net_gain_seconds = 0;       // likewise, over the horizon; 0 without prices
 };
 
 // EvaluateRebalance and, with prices, EvaluateReturn. Layers that need more rows of staging on a

@@ -65,6 +65,7 @@ void NoteSeen(DecisionContext& context, Job& job) {
                                   [](const Plan& plan) { return plan.chunks_committed > 0; });
   if (found == job.plans.rend() || found->balancedness_seen || !job.windows.measured) return;
   const Measured& measured = *job.windows.measured;
+  if (measured.split != found->split) return;  // figures of two kinds
   if (measured.versions.size() != 1 || measured.versions.front() != found->last_version) return;
   found->balancedness_seen = measured.balancedness;
   found->seen_first_step = measured.first_step;

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-#include "placement/decision/rebalance.h"
+#include "base/text.h"
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/recovery.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "placement/decision/rebalance.h"
+#include "base/text.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/state/chunking.h"

@@ -162,7 +162,8 @@ void EndRun(DecisionContext& context, Job& job, RunEnding how, const std::string
              .at = context.now,
              .run_id = run.name,
              .world_size = run.world_size(),
-             .step = job.step};
+             .step = job.step,
+             .elsewhere = how == RunEnding::kLost && !run.moved.empty()};
   if (how != RunEnding::kLost) {
     RememberGone(job, run.name, run.run_number);
     job.quarantine.clear();  // nothing of that run goes on

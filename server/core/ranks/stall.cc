@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "placement/decision/rebalance.h"
+#include "base/text.h"
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/watchdog.h"
 #include "server/core/ranks/run_registry.h"

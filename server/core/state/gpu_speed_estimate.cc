@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-#include "placement/decision/rebalance.h"
+#include "base/text.h"
 
 namespace eplb::core {
 namespace {

@@ -77,6 +77,7 @@ std::string StopsText(const Job& job) {
 // A job whose past is lost with the store: somebody may have stopped it.
 void PauseUnknown(DecisionContext& context, Job& job, absl::Time moved_aside) {
   job.paused = true;
+  job.paused_by_lost_store = true;
   job.memory_is_ours = true;  // ranks that follow do not lift it
   job.pause_reason =
       absl::StrCat("the store was moved aside at ",
@@ -116,6 +117,7 @@ wire::JobMemory MemoryOf(const Job& job) {
   memory.gone.assign(job.ended_runs.begin(), job.ended_runs.end());
   memory.paused = job.paused;
   memory.pause_reason = job.pause_reason;
+  memory.paused_by_lost_store = job.paused_by_lost_store;
   memory.settings = job.patch;
   memory.quarantine = job.quarantine;
   memory.last_decision_step = job.last_decision_step;
@@ -188,6 +190,7 @@ void Recall(State& state, Job& job, const wire::JobMemory& memory) {
   for (const wire::EndedRun& gone : memory.gone) AddGone(job, gone);
   job.paused = memory.paused;
   job.pause_reason = memory.pause_reason;
+  job.paused_by_lost_store = memory.paused_by_lost_store;
   job.patch = memory.settings;
   job.settings = SettingsOf(state.config, job.name, job.patch);
   job.remembered = memory.run_id;
@@ -227,6 +230,7 @@ void RecallFrom(DecisionContext& context, Job& job, const wire::Hello& hello) {
   if (job.memory_is_ours && job.paused) {
     memory.paused = true;
     memory.pause_reason = job.pause_reason;
+    memory.paused_by_lost_store = job.paused_by_lost_store;
   }
   if (job.memory_is_ours && !job.quarantine.empty() && memory.run_id == job.remembered) {
     memory.quarantine = job.quarantine;

@@ -306,6 +306,7 @@ struct Job {
   wire::SettingsPatch patch;  // as operators set them
   wire::Settings settings;    // in force
   bool paused = false;
+  bool paused_by_lost_store = false;  // as JobMemory
   std::string pause_reason;
   std::deque<DoneRequest> requests;                      // newest last, at most kMaxDoneRequests
   std::deque<Plan> plans;                                // newest last, at most kMaxPlans

@@ -523,8 +523,7 @@ int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes) {
   return num_given_up;
 }
 
-absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows,
-                                int64_t last_step) {
+absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows) {
   Window result;
   LoadMatrix sum;
   std::optional<GpuTokens> tokens;
@@ -532,9 +531,8 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
   int32_t taken = 0;
   for (auto window = windows.complete.rbegin();
        window != windows.complete.rend() && taken < max_windows && window->last_step > after_step;
-       ++window) {
-    if (window->last_step > last_step) continue;
-    if (++taken == 1) {
+       ++window, ++taken) {
+    if (taken == 0) {
       sum = window->load->counts();
       result.last_step = window->last_step;
       if (window->on_gpus != nullptr) tokens = *window->on_gpus;
@@ -558,6 +556,20 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
   }
   if (split) result.split = std::make_shared<const SplitTokens>(*std::move(split));
   return result;
+}
+
+double MeasuredOver(const Windows& windows, int64_t first_step, int64_t last_step,
+                    SplitMode split) {
+  double sum = 0;
+  int32_t num_windows = 0;
+  for (const Window& window : windows.complete) {
+    if (window.first_step < first_step || window.last_step > last_step) continue;
+    if (window.on_gpus == nullptr) return 0;
+    if (split == SplitMode::kBatch && window.split == nullptr) return 0;
+    sum += BalancednessOf(window.on_gpus.get(), window.split.get(), windows.speeds.get());
+    ++num_windows;
+  }
+  return num_windows == 0 ? 0 : sum / num_windows;
 }
 
 }  // namespace eplb::core

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -138,11 +137,15 @@ void DropLoads(Windows& windows);
 // Returns how many pending windows were given up. cost: O(windows).
 int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes);
 
-// The cells' sum over the newest `max_windows` complete windows that end after `after_step` and not
-// after `last_step`, and of their tokens on GPUs and their splits, each where all are known.
+// The cells' sum over the newest `max_windows` complete windows that end after `after_step`, and of
+// their tokens on GPUs and their splits, each where all are known.
 // errors: NotFound when there is none, OutOfRange when the sum would go above 2^63-1.
-absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows,
-                                int64_t last_step = std::numeric_limits<int64_t>::max());
+absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows);
+
+// Balancedness of the complete windows within [first_step, last_step], the mean over them: of the
+// batches' splits with kBatch, else of equal shares. 0 where that is not known of one of them.
+// cost: O(windows * L * G).
+double MeasuredOver(const Windows& windows, int64_t first_step, int64_t last_step, SplitMode split);
 
 }  // namespace eplb::core
 

@@ -62,7 +62,8 @@ struct Plan {
   int64_t last_version = 0;        // committed; 0 when none was
   int64_t decided_first_step = 0;  // the steps whose load was decided on
   int64_t decided_last_step = 0;
-  // Measured: of those steps, under the placements that they ran under; 0 when that is not known.
+  // Measured: of those steps' windows under the placements that they ran under, the mean; 0 when
+  // that is not known.
   double balancedness_before = 0;
   double balancedness_in_force = 0;  // computed: of base_version on that load
   // Predicted: of the first whole window under what the policy may change, +- prediction_error.
@@ -70,11 +71,12 @@ struct Plan {
   double prediction_error = 0;
   SplitMode split = SplitMode::kEqual;  // of what is computed; with kBatch each window is a batch
   // Measured: of the first complete window all of whose steps ran under last_version, what was
-  // predicted beside what followed. None before it, or when another decision switched before it.
+  // predicted beside what followed. None before it, when another decision switched before it, or
+  // where the ranks of a run that splits batches did not report what that gave.
   std::optional<double> balancedness_seen = std::nullopt;
   int64_t seen_first_step = 0;
   int64_t seen_last_step = 0;
-  double peak_fall = 0;          // predicted, of the sum of the layers' peak loads, a fraction
+  double peak_fall = 0;  // computed on that load, of the sum of the layers' peak loads, a fraction
   double net_gain_seconds = 0;   // over the horizon; 0 without costs
   double migration_seconds = 0;  // predicted; 0 without costs
   int64_t transfers = 0;         // proposed
@@ -106,7 +108,8 @@ struct RunEnd {
   absl::Time at = absl::UnixEpoch();
   std::string run_id;
   int32_t world_size = 0;
-  int64_t step = 0;  // highest step of any rank
+  int64_t step = 0;        // highest step of any rank
+  bool elsewhere = false;  // lost to another daemon, with which its ranks continue
 
   friend bool operator==(const RunEnd&, const RunEnd&) = default;
 };

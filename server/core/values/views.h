@@ -79,7 +79,7 @@ struct JobView {
   SplitMode measured_split = SplitMode::kEqual;  // as Measured
   int64_t measured_first_step = 0;
   int64_t measured_last_step = 0;
-  // Of the newest plan that switched anything: computed before, and measured after it.
+  // Of the newest plan that switched anything: predicted by it, and measured after it.
   std::optional<double> balancedness_predicted;
   std::optional<double> balancedness_seen;
   std::optional<double> prediction_error;  // of balancedness_predicted
@@ -92,6 +92,7 @@ struct JobView {
   int64_t commits = 0;
   std::string last_reason;
   bool paused = false;
+  bool paused_by_lost_store = false;
   std::string pause_reason;
   wire::Settings settings;   // in force
   int32_t report_every = 0;  // steps in a window, in force
@@ -113,6 +114,7 @@ struct JobView {
   int64_t run_number = 0;  // number of the run in force, rising within the job; 0: none yet
   int64_t term = 0;        // that this daemon leads the job with
   std::optional<RunView> candidate;
+  bool led_elsewhere = false;      // its end, as RunEnd
   bool take_over_refused = false;  // it waits because the steps of the run in force advance
   std::string refusal;             // of the newest Hello that was refused in the last 10 minutes
   int64_t refused_hellos = 0;      // of this job, since the daemon started

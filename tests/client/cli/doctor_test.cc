@@ -109,6 +109,7 @@ TEST(ChecksTest, ARunThatFailedOrWasLostIsAFindingAndOneThatMovedIsNot) {
   EXPECT_EQ(One(job, "run").result, Result::kFailed);
   EXPECT_THAT(One(job, "run").detail, HasSubstr("or end it with eplbctl forget"));
   job.set_end_reason("its ranks continue with eplbd at b:1, which leads with term 9");
+  job.set_led_elsewhere(true);
   EXPECT_EQ(One(job, "run").result, Result::kOk);
   job.set_ending(v1::RUN_ENDING_FINISHED);
   EXPECT_EQ(One(job, "run").result, Result::kOk);
@@ -244,6 +245,7 @@ TEST(ChecksTest, APauseOfTheDaemonsOwnAfterItLostItsStoreFails) {
   job.set_pause_reason("paused by ann");
   EXPECT_EQ(One(job, "decisions").result, Result::kWarning);
   job.set_pause_reason("the store was moved aside at 2026-11-23 08:00:00 UTC");
+  job.set_paused_by_lost_store(true);
   EXPECT_EQ(One(job, "decisions").result, Result::kFailed);
 }
 

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include "absl/strings/str_cat.h"
+
 #include "base/json_value.h"
 #include "tests/client/cli/explained_job.h"
 
@@ -32,11 +34,14 @@ TEST_F(ExplainTest, AJobTellsItsPlacementsReasonTheNewestDecisionAndItsWorstLaye
 
 TEST_F(ExplainTest, BalancednessIsWhatTheDaemonMeasuredBesideStaticPredictedAndSeen) {
   EXPECT_THAT(RunExplain(Options(), Terminal{.width = 160}).out,
-              HasSubstr("measured 0.7500 on steps 12200..12249 | static 0.6125 | predicted 0.9875, "
-                        "seen 0.8125"));
+              HasSubstr("measured 0.7500 on steps 12200..12249 | static 0.6125 | predicted 0.988 "
+                        "+- 0.030, seen 0.812 outside the error"));
   const std::string json = RunExplain(Options(Format::kJson), kPlain).out;
   EXPECT_THAT(json, HasSubstr(R"("balancedness":0.75,"balancedness_static":0.6125)"));
-  EXPECT_THAT(json, HasSubstr(R"("balancedness_predicted":0.9875,"balancedness_seen":0.8125)"));
+  EXPECT_THAT(
+      json,
+      HasSubstr(
+          R"("balancedness_predicted":0.9875,"prediction_error":0.03,"balancedness_seen":0.8125)"));
   daemon_.status.mutable_jobs(0)->clear_balancedness();
   daemon_.status.mutable_jobs(0)->clear_balancedness_seen();
   EXPECT_THAT(RunExplain(Options(Format::kJson), kPlain).out,
@@ -46,17 +51,71 @@ TEST_F(ExplainTest, BalancednessIsWhatTheDaemonMeasuredBesideStaticPredictedAndS
 TEST_F(ExplainTest, APlanTellsWhatItPredictedAndWhatWasSeen) {
   v1::Plan& plan = daemon_.plans.back();
   plan.set_balancedness_before(0.7);
-  plan.set_balancedness_predicted(0.99);
+  plan.set_balancedness_predicted(0.81);
+  plan.set_prediction_error(0.05);
   plan.set_pause_seconds(0.025);
   const Terminal wide{.width = 160};
   EXPECT_THAT(RunExplain(Options(), wide).out,
-              HasSubstr("measured 0.7000 before, predicted 0.9900, not seen yet"));
-  plan.set_balancedness_seen(0.81);
+              HasSubstr("measured 0.700, predicted 0.810 +- 0.050, gain +0.110, not seen yet"));
+  plan.set_balancedness_seen(0.8);
   plan.set_seen_first_step(450);
   plan.set_seen_last_step(499);
   EXPECT_THAT(RunExplain(Options(), wide).out,
-              HasSubstr("predicted 0.9900, seen 0.8100 on steps 450..499"));
+              HasSubstr("predicted 0.810 +- 0.050, gain +0.110, seen 0.800 on steps 450..499"));
   EXPECT_THAT(RunExplain(Options(), wide).out, HasSubstr("longest boundary 25.0 ms"));
+}
+
+// Of `count` candidates that move, each worth a second less than the one before; the last is in
+// use.
+void AddCandidates(int count, v1::JobStatus& job) {
+  for (int i = 0; i < count; ++i) {
+    v1::TriedCandidate& one = *job.add_candidates();
+    one.set_name(absl::StrCat("incremental/last/", i + 1));
+    one.set_windows(24);
+    one.set_balancedness(0.9 - 0.01 * i);
+    one.set_net_seconds(7.0 - i);
+    one.set_realized(0.5);
+    one.set_in_use(i == count - 1);
+  }
+  v1::TriedCandidate& idle = *job.add_candidates();
+  idle.set_name("none");
+  idle.set_windows(24);
+  idle.set_balancedness(0.625);
+}
+
+TEST_F(ExplainTest, CandidatesOfAPolicyThatChoosesStandBestFirstWithDoingNothing) {
+  AddCandidates(3, *daemon_.status.mutable_jobs(0));
+  for (const int width : {80, 160}) {
+    const std::string text = RunExplain(Options(), Terminal{.width = width}).out;
+    EXPECT_TRUE(FitsInto(text, width)) << text;
+    EXPECT_THAT(text, HasSubstr("Candidates of policy auto, back-tested on 24 windows\n"
+                                "   candidate           net  balancedness  realized\n"
+                                "   incremental/last/1  7 s         0.900      50 %\n"
+                                "   incremental/last/2  6 s         0.890      50 %\n"
+                                "*  incremental/last/3  5 s         0.880      50 %\n"
+                                "   do nothing          0 s         0.625         -\n"
+                                "  * in use; net: seconds saved"));
+    EXPECT_THAT(text, Not(HasSubstr("the best 8")));
+  }
+}
+
+TEST_F(ExplainTest, OfManyCandidatesTheBestAreShownAndTheOneInUse) {
+  AddCandidates(12, *daemon_.status.mutable_jobs(0));
+  const std::string text = RunExplain(Options(), Terminal{.width = 160}).out;
+  EXPECT_THAT(text, HasSubstr("incremental/last/8 "));
+  for (const char* hidden : {"last/9 ", "last/10 ", "last/11 "}) {
+    EXPECT_THAT(text, Not(HasSubstr(hidden)));
+  }
+  EXPECT_LT(text.find("do nothing"), text.find("*  incremental/last/12"))
+      << "it has lost four seconds, and is in use all the same";
+  EXPECT_THAT(text, HasSubstr("the best 8 of 12 (-o"));
+  const std::string json = RunExplain(Options(Format::kJson), kPlain).out;
+  EXPECT_EQ(CountOf(R"("net_seconds")", json), 13U);
+}
+
+TEST_F(ExplainTest, WithoutABackTestThereIsNoTableOfCandidates) {
+  EXPECT_THAT(RunExplain(Options(), kPlain).out, Not(HasSubstr("Candidates")));
+  EXPECT_THAT(RunExplain(Options(Format::kJson), kPlain).out, HasSubstr(R"("candidates":[])"));
 }
 
 TEST_F(ExplainTest, AReasonStandsOnce) {

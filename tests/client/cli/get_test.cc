@@ -92,6 +92,7 @@ v1::Plan ExamplePlan(uint64_t number, v1::PlanResult result) {
   plan.set_decided_last_step(399);
   plan.set_balancedness_before(0.712);
   plan.set_balancedness_predicted(0.981);
+  plan.set_prediction_error(0.03);
   plan.set_transfers(516);
   plan.set_received_bytes(7'400'000);
   plan.set_pause_seconds(0.058);
@@ -110,14 +111,14 @@ TEST_F(GetPlansTest, PlansTellTheirEndAndTheReasonsOfTheNewest) {
                    ExamplePlan(7, v1::PLAN_RESULT_COMMITTED)};
   const Output output = RunGetPlans({.query = daemon_.Options(), .job = "", .limit = 20}, kPlain);
   EXPECT_EQ(output.exit_code, kOk) << output.message;
-  for (const char* word : {"200..399", "partial 1/2", "committed ", "0.981", "7.4 MB", "58.0 ms",
+  for (const char* word : {"200..399", "partial 1/2", "committed ", "0.712", "0.981 +- 0.030",
                            "11-18 11:06", "plan 8: the predicted peak"}) {
     EXPECT_THAT(output.out, HasSubstr(word));
   }
   EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
   const Terminal wide{.width = 160, .colour = false, .unicode = false};
   const std::string all = RunGetPlans({.query = daemon_.Options(), .job = ""}, wide).out;
-  for (const char* word : {"10..11", "0.712", "516", "2026-11-18 11:06:40"}) {
+  for (const char* word : {"10..11", "0.712", "516", "7.4 MB", "58.0 ms", "2026-11-18 11:06:40"}) {
     EXPECT_THAT(all, HasSubstr(word));
   }
   const Output one =
@@ -140,13 +141,13 @@ TEST_F(GetPlansTest, WhatFollowedAPredictionIsSeenBesideIt) {
   const auto text = [this] {
     return RunGetPlans({.query = daemon_.Options(), .job = ""}, kPlain).out;
   };
-  EXPECT_THAT(text(), HasSubstr("predicted  seen  "));
-  EXPECT_THAT(text(), HasSubstr("    0.981     -  "));
+  EXPECT_THAT(text(), HasSubstr("measured       predicted  seen"));
+  EXPECT_THAT(text(), HasSubstr("   0.712  0.981 +- 0.030     -"));
   plan.set_balancedness_seen(0.8125);
   plan.set_seen_first_step(450);
   plan.set_seen_last_step(499);
   daemon_.plans = {plan};
-  EXPECT_THAT(text(), HasSubstr("    0.981  0.812  "));
+  EXPECT_THAT(text(), HasSubstr("   0.712  0.981 +- 0.030  0.812"));
   EXPECT_THAT(
       RunGetPlans({.query = daemon_.Options(Format::kJson), .job = ""}, kPlain).out,
       HasSubstr(R"("balancedness_seen":0.8125,"seen_first_step":450,"seen_last_step":499)"));

@@ -30,14 +30,19 @@ TEST(RankNamesTest, OneFewAndMany) {
 TEST(JobTextTest, BalancednessHasThreeNamesAndTheStepsThatWereMeasured) {
   v1::JobStatus job = ExampleJob();
   EXPECT_EQ(BalancednessText(job),
-            "measured 0.7500 on steps 12200..12249 | static 0.6125 | predicted 0.9875, seen "
-            "0.8125");
+            "measured 0.7500 on steps 12200..12249 | static 0.6125 | predicted 0.988 +- "
+            "0.030, seen 0.812 outside the error");
+  job.set_balancedness_seen(0.96);
+  EXPECT_THAT(BalancednessText(job), ::testing::EndsWith("predicted 0.988 +- 0.030, seen 0.960"));
   job.clear_balancedness_seen();
   EXPECT_EQ(BalancednessText(job),
-            "measured 0.7500 on steps 12200..12249 | static 0.6125 | predicted 0.9875");
+            "measured 0.7500 on steps 12200..12249 | static 0.6125 | predicted 0.988 +- "
+            "0.030");
+  job.clear_prediction_error();
+  EXPECT_THAT(BalancednessText(job), ::testing::EndsWith("| computed 0.988")) << "a rollback";
   job.clear_balancedness();
   job.clear_balancedness_static();
-  EXPECT_EQ(BalancednessText(job), "measured: no complete window yet | predicted 0.9875");
+  EXPECT_EQ(BalancednessText(job), "measured: no complete window yet | computed 0.988");
   job.clear_balancedness_predicted();
   EXPECT_EQ(BalancednessText(job), "measured: no complete window yet");
 }

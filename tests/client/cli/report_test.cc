@@ -84,7 +84,7 @@ TEST(RunDecisionsTest, ADecisionsPromiseStandsBesideWhatWasMeasuredUntilTheNext)
   ASSERT_EQ(review.decisions.size(), 2u);
   const RunDecision& first = review.decisions[0];
   EXPECT_NEAR(first.before, 0.6, 1e-12);
-  EXPECT_NEAR(first.predicted, 1, 1e-12);
+  EXPECT_NEAR(first.computed, 1, 1e-12);
   EXPECT_NEAR(first.until_next.value(), 1, 1e-12);
   EXPECT_EQ(first.until_next_first_step, 6);
   EXPECT_EQ(first.until_next_last_step, 8);
@@ -94,7 +94,7 @@ TEST(RunDecisionsTest, ADecisionsPromiseStandsBesideWhatWasMeasuredUntilTheNext)
 
 TEST(ReportTextTest, TheDecisionsColumnSaysUntilWhenItWasMeasured) {
   EXPECT_THAT(TextOf(SmallRun({{.step = 5}})),
-              AllOf(HasSubstr("predicted  until next\n"),
+              AllOf(HasSubstr("computed  until next\n"),
                     HasSubstr("until next: measured from the switch to the next one."),
                     Not(HasSubstr("seen"))));
 }

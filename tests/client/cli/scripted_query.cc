@@ -64,6 +64,7 @@ v1::JobStatus ExampleJob() {
   job.set_measured_last_step(12249);
   job.set_balancedness_static(0.6125);
   job.set_balancedness_predicted(0.9875);
+  job.set_prediction_error(0.03);
   job.set_balancedness_seen(0.8125);
   v1::PolicySettings& policy = *job.mutable_policy();
   policy.set_name("incremental");

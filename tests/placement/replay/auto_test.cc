@@ -170,6 +170,28 @@ TEST(AutoTest, TwoLoadsThatAlternateAreBalanced) {
   }
 }
 
+TEST(AutoTest, PredictionsOfExactSplitsHoldToo) {
+  RealMatrix now = RealMatrix::Zero(2, 32);
+  const Windows run = MakeRun(9, 48, [&](Random& random, int) {
+    now += Drawn(random, 0.1);
+    return now;
+  });
+  for (const char* policy : {"auto", "incremental"}) {
+    const Topology topology = Shape(run, 40);
+    ReplayOptions options = OptionsFor(run, topology, 0.01);
+    options.split = SplitMode::kBatch;
+    options.latency = 1;
+    const ReplaySummary summary =
+        Replay({run.windows, run.steps}, topology, *MakePolicy(policy, {}).value(), options)
+            .value()
+            .summary;
+    EXPECT_GE(summary.predictions, 10) << policy;
+    EXPECT_GE(static_cast<double>(summary.predictions_held),
+              kLeastHeld * static_cast<double>(summary.predictions))
+        << policy;
+  }
+}
+
 TEST(AutoTest, AMigrationThatNeverPaysIsNotMade) {
   Random random(6);
   const RealMatrix same = Drawn(random, 0.3);

@@ -133,7 +133,8 @@ JobMemory Largest() {
                    .record_start_tokens = 1e300,
                    .report_seconds = 1e300,
                    .gap_seconds = 1e300,
-                   .next_version = kMost};
+                   .next_version = kMost,
+                   .paused_by_lost_store = true};
   for (size_t run = 0; run < kMaxEndedRuns; ++run) {
     memory.gone.push_back({std::string(kMaxNameLength, 'g'), kMost});
   }

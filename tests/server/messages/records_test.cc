@@ -68,7 +68,8 @@ TEST(RecordsTest, AnEndAndAnEventAreReadAsTheyWereWritten) {
                             .at = absl::FromUnixMicros(5),
                             .run_id = "a/1",
                             .world_size = 8,
-                            .step = 17};
+                            .step = 17,
+                            .elsewhere = true};
   v1::RunEnd end_message;
   ToProto(end, &end_message);
   EXPECT_EQ(*FromProto(end_message), end);

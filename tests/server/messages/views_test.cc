@@ -57,6 +57,8 @@ TEST(ViewsTest, WhatIsNotKnownIsNotSet) {
 TEST(ViewsTest, AnEndedRunAPredictionAndACandidateAreShown) {
   core::JobView view = ExampleView();
   view.ending = core::RunEnding::kLost;
+  view.led_elsewhere = true;
+  view.paused_by_lost_store = true;
   view.balancedness_predicted = 0.9;
   view.balancedness_seen = 0.0;
   view.candidate = core::RunView{.run_id = "b",
@@ -68,6 +70,8 @@ TEST(ViewsTest, AnEndedRunAPredictionAndACandidateAreShown) {
   v1::JobStatus status;
   ToProto(view, &status);
   EXPECT_EQ(status.ending(), v1::RUN_ENDING_LOST);
+  EXPECT_TRUE(status.led_elsewhere());
+  EXPECT_TRUE(status.paused_by_lost_store());
   EXPECT_EQ(status.balancedness_predicted(), 0.9);
   EXPECT_TRUE(status.has_balancedness_seen());
   EXPECT_EQ(status.candidate().run_id(), "b");

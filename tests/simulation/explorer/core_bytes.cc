@@ -16,17 +16,18 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(sizeof(Rank) == 408, "core::Rank changed: look at BytesOf and Simplify");
-static_assert(sizeof(Run) == 728, "core::Run changed: look at BytesOf and Simplify");
+static_assert(sizeof(Run) == 736, "core::Run changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 7760, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 5496, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 7872, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 5608, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& run_id) { return run_id == RunName(1) ? 1 : 0; }
 
 // Only how it ended is looked at by decisions; the rest is words.
 void Simplify(core::RunEnd& end) {
   end.reason.clear();
+  end.elsewhere = false;  // for people, too
   end.at = kNow;
   end.step = 0;
 }
@@ -90,6 +91,7 @@ void Simplify(Job& job, bool carries) {
   job.event_budget = {};  // for people only, like the next
   job.events_left_out = 0;
   job.reserve_budget = {};
+  job.paused_by_lost_store = false;  // words only
   if (!job.quarantine.empty()) job.quarantine = "why";
   if (!carries) {  // only the store's memory is ever read
     job.memory_serial = 0;
@@ -254,6 +256,7 @@ void Simplify(wire::JobMemory& memory, bool carries) {
     memory.serial = 0;
     memory.next_version = 0;  // a store's is beside it
   }
+  memory.paused_by_lost_store = false;
   if (!memory.quarantine.empty()) memory.quarantine = "why";
   memory.last_decision_step.reset();
   memory.back_off_length = 0;

@@ -55,7 +55,7 @@ TEST(AutoDecisionsTest, AGainThatIsFarAboveItsPriceIsTakenAtTheFirstWindow) {
   EXPECT_EQ(plan.policy, "auto");
   EXPECT_EQ(plan.result, PlanResult::kProposed) << plan.reason;
   EXPECT_THAT(plan.reason, HasSubstr("rebalance saves"));
-  EXPECT_THAT(plan.reason, HasSubstr("the first prediction of this job"));
+  EXPECT_THAT(plan.reason, HasSubstr("no earlier prediction to judge by"));
   EXPECT_GT(plan.prediction_error, 0);
   EXPECT_GT(plan.net_gain_seconds, 0) << "priced from the time of a step";
   ASSERT_GE(plan.candidates.size(), 19u);

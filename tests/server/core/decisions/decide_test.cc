@@ -38,8 +38,8 @@ TEST(EvaluateCandidateTest, AGainAboveTheThresholdIsProposedWithItsFiguresInTheS
   EXPECT_EQ(decision.chunks.back().after, candidate);
   // GPU loads 200, 20, 20 become 110, 110, 20 in each layer: 1 - 110 / 200, 80 / 200, 80 / 110.
   EXPECT_EQ(decision.reason,
-            "steps 0..9: predicted peak GPU load falls 45.0 % (balancedness 0.400 -> 0.727), "
-            "4 layers in 2 chunks, 8 transfers");
+            "steps 0..9: peak GPU load of these steps falls 45.0 % (balancedness computed 0.400 -> "
+            "0.727), 4 layers in 2 chunks, 8 transfers");
   EXPECT_EQ(decision.left_out, "");
 }
 
@@ -54,7 +54,7 @@ TEST(EvaluateCandidateTest, WithSpeedsAGpusLoadIsItsTokensDividedBySpeed) {
   const CandidateDecision decision = EvaluateCandidate(question).value();
   EXPECT_TRUE(decision.chunks.empty());
   EXPECT_NEAR(decision.balancedness_before, 260 / 3.0 / 200, 1e-12);
-  EXPECT_NEAR(decision.balancedness_predicted, 350 / 3.0 / 220, 1e-12);
+  EXPECT_NEAR(decision.prediction.balancedness, 350 / 3.0 / 220, 1e-12);
   EXPECT_NEAR(decision.peak_fall, 1 - 220 / 200.0, 1e-12);
 }
 
@@ -67,8 +67,8 @@ TEST(EvaluateCandidateTest, AGainBelowTheThresholdIsKeptWithTheReason) {
   const CandidateDecision decision = EvaluateCandidate(question).value();
   EXPECT_TRUE(decision.chunks.empty());
   EXPECT_EQ(decision.reason,
-            "steps 0..9: kept, predicted peak GPU load would fall 45.0 % (balancedness 0.400 -> "
-            "0.727), less than min_gain, 50.0 %");
+            "steps 0..9: kept, peak GPU load of these steps would fall 45.0 % (balancedness "
+            "computed 0.400 -> 0.727), less than min_gain, 50.0 %");
 }
 
 TEST(EvaluateCandidateTest, NothingIsProposedThatGainsNothingEvenWithoutAThreshold) {
@@ -128,10 +128,11 @@ TEST(EvaluateCandidateTest, WithPricesARebalanceIsEarnedOnLaterWindows) {
   const CandidateDecision decision = EvaluateCandidate(question).value();
   EXPECT_EQ(decision.chunks.size(), 2u);
   // 4 layers * 90 tokens * 1 us a window; 4 layers * 1 MB into GPU 0 at 1 GB/s.
-  EXPECT_EQ(decision.reason,
-            "steps 0..9: rebalance saves 0.36 s over 10000 steps for 4 ms of migration: peak GPU "
-            "load falls 45.0 % (balancedness 0.400 -> 0.727), 4 layers in 2 chunks, 8 transfers, "
-            "8.0 MB");
+  EXPECT_EQ(
+      decision.reason,
+      "steps 0..9: rebalance saves 0.36 s over 10000 steps for 4 ms of migration: peak GPU "
+      "load of these steps falls 45.0 % (balancedness computed 0.400 -> 0.727), 4 layers in 2 "
+      "chunks, 8 transfers, 8.0 MB");
   EXPECT_DOUBLE_EQ(decision.migration_seconds, 0.004);
 }
 

@@ -53,7 +53,8 @@ TEST(ProposalTest, AProposalNamesItsBaseItsChunkAndWhy) {
   EXPECT_EQ(proposals[0].layers.size(), 2u);
   EXPECT_EQ(proposals[0].chunk, 0);
   EXPECT_EQ(proposals[0].num_chunks, 2);
-  EXPECT_NE(proposals[0].reason.find("predicted peak GPU load falls 45.0 %"), std::string::npos);
+  EXPECT_NE(proposals[0].reason.find("peak GPU load of these steps falls 45.0 %"),
+            std::string::npos);
 }
 
 TEST(ProposalTest, TheChunksOfADecisionShareItsNumberAndARollbackHasItsOwn) {

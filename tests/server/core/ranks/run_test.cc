@@ -317,6 +317,7 @@ TEST(RunTest, OneWhoseRanksAllMovedToAnotherDaemonIsLostAtOnceWithThatReason) {
     EXPECT_TRUE(job.daemon.ClosedWith(job.ranks[rank].session)->ok());
   }
   EXPECT_EQ(job.daemon.state(), "LOST");
+  EXPECT_TRUE(job.daemon.View().led_elsewhere);
   EXPECT_EQ(job.daemon.View().end_reason,
             "its ranks continue with eplbd at 10.0.0.2:7750, which leads with term 7; this one led "
             "with term 1");
@@ -330,6 +331,7 @@ TEST(RunTest, OneWhoseRanksAllMovedToAnotherDaemonIsLostAtOnceWithThatReason) {
   for (FakeRank& rank : job.ranks) rank.identity.highest_term = 7;
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_FALSE(job.daemon.View().led_elsewhere);
   EXPECT_EQ(job.daemon.View().term, 8);
 }
 
@@ -342,6 +344,7 @@ TEST(RunTest, ARankThatMovedAloneAndStaysAwayIsNamedWithWhereItWent) {
       job.daemon.View().end_reason,
       "rank 1 did not reconnect within 10s; its ranks continue with eplbd at b:1, which leads "
       "with term 7; this one led with term 1");
+  EXPECT_TRUE(job.daemon.View().led_elsewhere);
 }
 
 TEST(RunTest, TheLeaderIsTheDaemonThatRunsThisRun) {

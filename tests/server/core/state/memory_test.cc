@@ -284,6 +284,12 @@ TEST(MemoryTest, AJobThatAStoreMovedAsideDoesNotKnowStartsPaused) {
             "the store was moved aside at 2026-11-18 11:06:40 UTC and did not know this job; look "
             "at the job, then use eplbctl resume");
   EXPECT_EQ(job.daemon.CountEvents("unknown_job_paused"), 1);
+  EXPECT_TRUE(job.daemon.View().paused_by_lost_store);
+  job.daemon.Restart();
+  job.ConnectAll();
+  EXPECT_TRUE(job.daemon.View().paused_by_lost_store) << "a restart changes nothing";
+  ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
+  EXPECT_FALSE(job.daemon.View().paused_by_lost_store) << "now it is an operator's choice";
   ASSERT_TRUE(job.daemon.Ask(Resume{}).ok());
   job.daemon.Restart();
   job.ConnectAll();

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -244,7 +245,7 @@ TEST(RunPlacementsTest, TheNewestAreKeptUntilNoWindowCanTellOfThem) {
 }
 
 // Ranks that split each batch and report it: 720 tokens a layer, of which the fullest GPU of each
-// batch has 300 in all.
+// batch has 640 in all: as one batch it would have 600.
 TestJob SplitJob() {
   TestJob job;
   for (FakeRank& rank : job.ranks) rank.identity.split = SplitMode::kBatch;
@@ -255,7 +256,7 @@ TestJob SplitJob() {
 wire::LoadReport SplitReport(int64_t first_step, int64_t last_step) {
   wire::LoadReport report = TestReport(first_step, last_step);
   report.split_tokens.assign(4, 720);
-  report.split_peaks.assign(4, 300);
+  report.split_peaks.assign(4, 640);
   return report;
 }
 
@@ -265,16 +266,59 @@ TEST(MeasuredTest, OfAJobThatSplitsBatchesWhatTheSplitsGaveIsMeasured) {
   const JobView view = job.daemon.View();
   EXPECT_EQ(view.split, "batch");
   EXPECT_EQ(view.measured_split, SplitMode::kBatch);
-  EXPECT_NEAR(view.balancedness, 240.0 / 300, 1e-12);
-  EXPECT_EQ(view.layer_balancedness, std::vector<double>(4, 240.0 / 300));
+  EXPECT_NEAR(view.balancedness, 240.0 / 640, 1e-12);
+  EXPECT_EQ(view.layer_balancedness, std::vector<double>(4, 240.0 / 640));
   EXPECT_NEAR(view.balancedness_static, kStatic, 1e-9) << "equal shares";
   EXPECT_EQ(job.daemon.core().NewestWindow(kJob)->on_gpus, nullptr) << "not known of a batch";
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
   const Plan plan = Newest(job);
   EXPECT_EQ(plan.split, SplitMode::kBatch);
-  EXPECT_NEAR(plan.balancedness_before, 240.0 / 300, 1e-12) << "measured";
-  EXPECT_NEAR(plan.balancedness_predicted, (kStatic + kEven) / 2, 1e-9)
+  EXPECT_NEAR(plan.balancedness_before, 240.0 / 640, 1e-12) << "measured";
+  // Nothing was measured of batches before, so its scale is that of this window: .375 / .4.
+  EXPECT_NEAR(plan.balancedness_predicted, (0.375 + 0.9375 * kEven) / 2, 1e-9)
       << "no replica: nothing to split; of the first prediction half the gain is counted";
+}
+
+TEST(MeasuredTest, OfAJobThatSplitsBatchesAPredictionIsComparedWithWhatItsBatchesGave) {
+  TestJob job = SplitJob();
+  SayAll(job, SplitReport(0, 9));
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
+  for (const int64_t step : {12, 14}) {
+    job.Deliver();
+    ASSERT_TRUE(job.Vote(step));
+    job.Deliver();
+  }
+  wire::LoadReport equal = TestReport(20, 29);
+  equal.version = 2;
+  SayAll(job, equal);
+  EXPECT_FALSE(Newest(job).balancedness_seen.has_value()) << "equal shares are another figure";
+  wire::LoadReport report = SplitReport(30, 39);
+  report.version = 2;
+  report.split_peaks.assign(4, 360);
+  SayAll(job, report);
+  const Plan plan = job.daemon.core().Plans(kJob, 10)->back();
+  EXPECT_EQ(plan.plan, 1);
+  EXPECT_NEAR(plan.balancedness_seen.value(), 240.0 / 360, 1e-9);
+  EXPECT_LE(std::abs(*plan.balancedness_seen - plan.balancedness_predicted), plan.prediction_error);
+}
+
+TEST(MeasuredTest, WhatWasMeasuredBeforeADecisionIsTheMeanOverItsWindows) {
+  Config config = TestConfig();
+  config.settings.every_steps = 20;
+  TestJob job(config);
+  job.ConnectAll();
+  job.Report(0, 9);
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
+  job.Report(10, 19);
+  wire::LoadReport even = TestReport(20, 29);
+  even.counts.setConstant(10);
+  SayAll(job, even);
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
+  const Plan plan = Newest(job);
+  EXPECT_EQ(plan.decided_first_step, 10);
+  EXPECT_EQ(plan.decided_last_step, 29);
+  EXPECT_NEAR(plan.balancedness_before, (kStatic + 1) / 2, 1e-9)
+      << "on the sum it would be more even than its windows were";
 }
 
 TEST(MeasuredTest, WhereSplitsAreNotReportedEqualSharesAreMeasuredByName) {
