@@ -54,7 +54,7 @@ EPLB_HOST_DEVICE inline int64_t NumScratchNumbers(const SplitTables& tables, int
   const int64_t replicated = tables.max_replicated;
   const int64_t gpus = tables.num_gpus;
   const int64_t sets = (replicated + 3 * gpus + 1) * num_words;
-  return 2 * int64_t{tables.max_parts} + 4 * gpus + 2 + tables.num_experts + sets;
+  return 2 * int64_t{tables.max_parts} + 3 * replicated + 4 * gpus + 2 + tables.num_experts + sets;
 }
 
 EPLB_HOST_DEVICE inline int64_t ScratchBytesOfLayer(const SplitTables& tables, int32_t num_words) {
@@ -80,6 +80,9 @@ EPLB_HOST_DEVICE SplitMemory<kWords> CarveScratch(const SplitTables& tables, std
   SplitScratch<kWords>& scratch = result.scratch;
   scratch.part_tokens = take(tables.max_parts);
   scratch.equal = take(tables.max_parts);
+  scratch.each = take(tables.max_replicated);
+  scratch.rest = take(tables.max_replicated);
+  scratch.above = take(tables.max_replicated);
   scratch.fixed = take(tables.num_gpus);
   scratch.room = take(tables.num_gpus);
   scratch.limit = take(tables.num_gpus + 1);

@@ -75,7 +75,9 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
     pushed_before_.resize(gpus + 1);
     neighbours_.resize(gpus);
     steps_.resize(gpus);
-    no_inner_.assign(slots + 1, 0);
+    each_.resize(slots);
+    rest_.resize(slots);
+    above_.resize(slots);
     levels_.resize(gpus + 1);
     path_.resize(gpus + 1);
     path_out_.resize(gpus + 1);
@@ -112,6 +114,9 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
     SplitBody<kWords, OneThread> body(layer,
                                       {.part_tokens = part_tokens_.data(),
                                        .equal = equal_.data(),
+                                       .each = each_.data(),
+                                       .rest = rest_.data(),
+                                       .above = above_.data(),
                                        .fixed = fixed_.data(),
                                        .room = room_.data(),
                                        .limit = limit_.data(),
@@ -166,7 +171,7 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
             .expert_gpu = expert_gpu_.data(),
             .expert_slots = expert_slots_.data(),
             .slots_before = slots_before_.data(),
-            .first_inner = no_inner_.data(),
+            .expert_of = expert_of_.data(),
             .first_on_gpu = first_on_gpu_.data(),
             .part_expert = part_expert_.data(),
             .part_gpu = part_gpu_.data(),
@@ -232,9 +237,10 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
   std::vector<int32_t> replicas_by_expert_, slots_by_expert_, next_;
   // As SplitLayer.
   std::vector<int32_t> fixed_expert_, fixed_gpu_, expert_, num_replicas_, first_of_expert_,
-      expert_part_, expert_gpu_, expert_slots_, slots_before_, expert_of_, no_inner_, first_on_gpu_,
+      expert_part_, expert_gpu_, expert_slots_, slots_before_, expert_of_, first_on_gpu_,
       part_expert_, part_gpu_, next_part_;
-  std::vector<int64_t> part_tokens_, equal_, fixed_, room_, limit_, pushed_before_;
+  std::vector<int64_t> part_tokens_, equal_, each_, rest_, above_, fixed_, room_, limit_,
+      pushed_before_;
   std::vector<GpuSet<kWords>> holders_, neighbours_, steps_, levels_;
   std::vector<int32_t> path_, path_out_, path_in_;
 };

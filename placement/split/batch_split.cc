@@ -27,6 +27,9 @@ class BatchSplitter::SolverOf final : public BatchSplitter::Solver {
       : graph_(graph),
         part_tokens_(static_cast<size_t>(graph.max_parts())),
         equal_(part_tokens_.size()),
+        each_(static_cast<size_t>(graph.max_replicated())),
+        rest_(each_.size()),
+        above_(each_.size()),
         fixed_(static_cast<size_t>(graph.num_gpus())),
         room_(fixed_.size()),
         limit_(fixed_.size() + 1),
@@ -70,6 +73,9 @@ class BatchSplitter::SolverOf final : public BatchSplitter::Solver {
     const auto index = static_cast<size_t>(layer.value);
     return {.part_tokens = part_tokens_.data(),
             .equal = equal_.data(),
+            .each = each_.data(),
+            .rest = rest_.data(),
+            .above = above_.data(),
             .fixed = fixed_.data(),
             .room = room_.data(),
             .limit = limit_.data(),
@@ -84,7 +90,8 @@ class BatchSplitter::SolverOf final : public BatchSplitter::Solver {
   }
 
   const SplitGraph& graph_;
-  std::vector<int64_t> part_tokens_, equal_, fixed_, room_, limit_, pushed_before_;
+  std::vector<int64_t> part_tokens_, equal_, each_, rest_, above_, fixed_, room_, limit_,
+      pushed_before_;
   std::vector<GpuSet<kWords>> holders_, neighbours_;  // layer by layer
   std::vector<GpuSet<kWords>> steps_, levels_;
   std::vector<int32_t> path_, path_out_, path_in_;

@@ -56,6 +56,9 @@ template <int kWords>
 struct SplitScratch {
   int64_t* part_tokens = nullptr;        // by part
   int64_t* equal = nullptr;              // by part, its tokens of equal shares
+  int64_t* each = nullptr;               // [num_replicated], tokens of each slot at equal shares
+  int64_t* rest = nullptr;               // [num_replicated], and how many slots have one more
+  int64_t* above = nullptr;              // [num_replicated]: SplitBody::ShareEqually
   int64_t* fixed = nullptr;              // [G]
   int64_t* room = nullptr;               // [G]
   int64_t* limit = nullptr;              // [G + 1], by step of a path: SplitBody::PushFrom
@@ -229,39 +232,48 @@ class SplitBody {
   EPLB_HOST_DEVICE int32_t ShareEqually(const SplitPeak& peak) {
     team_.ForEach(layer_.num_gpus,
                   [this](int32_t gpu) { scratch_.room[gpu] = scratch_.fixed[gpu]; });
-    SplitPeak most;
-    int64_t crowded = -1;
     int64_t few = 0;
     team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
-      const int32_t begin = layer_.first_of_expert[expert];
-      const int32_t end = layer_.first_of_expert[expert + 1];
       const int64_t tokens = counts_[layer_.expert[expert]];
       const int64_t each = tokens / layer_.num_replicas[expert];
-      const int64_t rest = tokens - each * layer_.num_replicas[expert];
+      scratch_.each[expert] = each;
+      scratch_.rest[expert] = tokens - each * layer_.num_replicas[expert];
+      scratch_.above[expert] = tokens;
       few |= each == 0 ? 1 : 0;
-      int64_t above = tokens;
-      for (int32_t i = begin; i < end; ++i) {
-        const int32_t gpu = layer_.expert_gpu[i];
-        const int64_t slots = layer_.expert_slots[i];
-        const int64_t more = Larger(0, Smaller(rest - layer_.slots_before[i], slots));
-        const int64_t equal = each * slots + more;
-        scratch_.part_tokens[layer_.expert_part[i]] = equal;
-        scratch_.equal[layer_.expert_part[i]] = equal;
-        team_.Add(scratch_.room[gpu], equal);
-        above += scratch_.fixed[gpu] - TokensWithin(peak, layer_.speed[gpu]);
-      }
-      for (int32_t i = layer_.first_inner[expert]; i < layer_.first_inner[expert + 1]; ++i) {
-        above += counts_[layer_.expert[layer_.inner_expert[i]]];
-      }
-      if (!IsBelow(most, {above, end - begin})) return;
-      most = {above, end - begin};
-      crowded = expert;
     });
     few_ = team_.Max(few) > 0;
-    const SplitPeak largest = team_.Largest(most);
-    const int64_t from_last = IsBelow(most, largest) ? 0 : layer_.num_replicated - crowded;
-    return largest.tokens == 0 ? -1
-                               : static_cast<int32_t>(layer_.num_replicated - team_.Max(from_last));
+    team_.ForEach(layer_.first_of_expert[layer_.num_replicated], [&](int32_t i) {
+      const int32_t expert = layer_.expert_of[i];
+      const int32_t gpu = layer_.expert_gpu[i];
+      const int64_t slots = layer_.expert_slots[i];
+      const int64_t left = scratch_.rest[expert] - layer_.slots_before[i];
+      const int64_t equal = scratch_.each[expert] * slots + Larger(0, Smaller(left, slots));
+      scratch_.part_tokens[layer_.expert_part[i]] = equal;
+      scratch_.equal[layer_.expert_part[i]] = equal;
+      team_.Add(scratch_.room[gpu], equal);
+      team_.Add(scratch_.above[expert],
+                scratch_.fixed[gpu] - TokensWithin(peak, layer_.speed[gpu]));
+    });
+    team_.ForEach(layer_.num_inner, [this](int32_t i) {
+      team_.Add(scratch_.above[layer_.outer_expert[i]],
+                counts_[layer_.expert[layer_.inner_expert[i]]]);
+    });
+    return MostAbove();
+  }
+
+  EPLB_HOST_DEVICE int32_t MostAbove() const {
+    SplitPeak most;
+    int64_t from_last = 0;  // so that the first of equal ones is the largest
+    team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
+      if (scratch_.above[expert] <= 0) return;
+      const int32_t num_gpus = layer_.first_of_expert[expert + 1] - layer_.first_of_expert[expert];
+      const SplitPeak of_each{scratch_.above[expert], num_gpus};
+      if (!IsBelow(most, of_each)) return;
+      most = of_each;
+      from_last = layer_.num_replicated - expert;
+    });
+    from_last = team_.Max(IsBelow(most, team_.Largest(most)) ? 0 : from_last);
+    return from_last == 0 ? -1 : static_cast<int32_t>(layer_.num_replicated - from_last);
   }
 
   // The least peak whose tokens on `gpus` add up to `tokens`.
@@ -339,6 +351,7 @@ class SplitBody {
     const bool leads = team_.leader();
     over_ = team_.Union(leads ? over_ : Set::None());
     roomy_ = team_.Union(leads ? roomy_ : Set::None());
+    partial_ = team_.Union(leads ? partial_ : Set::None());
   }
 
   EPLB_HOST_DEVICE Set StepsOf(int32_t gpu) const {
@@ -351,6 +364,7 @@ class SplitBody {
 
   // At equal shares.
   EPLB_HOST_DEVICE void FindSteps() {
+    partial_ = few_ ? Set::All(layer_.num_gpus) : Set::None();
     team_.ForEach(layer_.num_gpus, [this](int32_t gpu) {
       scratch_.steps[gpu] = few_ ? StepsOf(gpu) : scratch_.neighbours[gpu];
     });
@@ -366,10 +380,7 @@ class SplitBody {
     if (team_.leader()) scratch_.levels[0] = level;
     num_levels_ = 1;
     while (!left.empty()) {
-      Set next = Set::None();
-      team_.ForEachIn(unknown,
-                      [&](int32_t gpu) { next.AddIf(scratch_.steps[gpu].Meets(level), gpu); });
-      level = team_.Union(next);
+      level = NextLevel(level, unknown);
       if (level.empty()) {
         FindReached(left);
         return false;
@@ -380,6 +391,23 @@ class SplitBody {
       ++num_levels_;
     }
     return true;
+  }
+
+  // Of `unknown` those from which tokens can go to `level`: its neighbours, but for parts without
+  // tokens.
+  EPLB_HOST_DEVICE Set NextLevel(const Set& level, const Set& unknown) const {
+    Set next = Set::None();
+    team_.ForEachIn(level, [&](int32_t gpu) { next.AddAll(scratch_.neighbours[gpu]); });
+    next = team_.Union(next);
+    next.KeepOnly(unknown);
+    Set doubtful = next;
+    doubtful.KeepOnly(partial_);
+    if (doubtful.empty()) return next;
+    Set wrong = Set::None();
+    team_.ForEachIn(doubtful,
+                    [&](int32_t gpu) { wrong.AddIf(!scratch_.steps[gpu].Meets(level), gpu); });
+    next.RemoveAll(team_.Union(wrong));
+    return next;
   }
 
   EPLB_HOST_DEVICE void FindReached(const Set& from) {
@@ -465,6 +493,7 @@ class SplitBody {
     if (scratch_.part_tokens[out] > 0) return;
     const int32_t gpu = layer_.part_gpu[out];
     scratch_.steps[gpu] = StepsOf(gpu);
+    partial_.Add(gpu);
   }
 
   // Up to `most` tokens to the GPUs with room that the GPU's parts lead to. Returns how many.
@@ -527,9 +556,10 @@ class SplitBody {
   Set over_ = Set::None();   // above the peak
   Set roomy_ = Set::None();  // below it
   Set reached_ = Set::None();
-  int64_t pushed_ = 0;   // by PushFrom
-  bool few_ = false;     // an expert has fewer tokens than slots
-  bool raised_ = false;  // the peak is above the lower bound that FindPeak began with
+  Set partial_ = Set::None();  // may have a part without tokens: not all neighbours are steps
+  int64_t pushed_ = 0;         // by PushFrom
+  bool few_ = false;           // an expert has fewer tokens than slots
+  bool raised_ = false;        // the peak is above the lower bound that FindPeak began with
   int32_t num_levels_ = 0;
 };
 

@@ -149,7 +149,8 @@ struct LayerBuilder {
     }
   }
 
-  // first_on_gpu: as SplitLayer. After NumberByGpu.
+  // Of experts with the same GPUs for the first alone: else a layer whose GPUs hold all experts has
+  // their square. first_on_gpu: as SplitLayer. After NumberByGpu.
   void FindInner(const std::vector<int32_t>& first_on_gpu) {
     std::vector<int32_t> num_found(expert.size());  // parts on GPUs of the expert at hand
     for (size_t i = 0; i < expert.size(); ++i) {
@@ -162,13 +163,19 @@ struct LayerBuilder {
         }
       };
       visit([&](int32_t other) { num_found[static_cast<size_t>(other)] = 0; });
+      const auto num_parts = [this](size_t j) {
+        return first_of_expert[j + 1] - first_of_expert[j];
+      };
+      const size_t begin = inner_expert.size();
+      bool is_first = true;
       visit([&](int32_t other) {
         const auto j = static_cast<size_t>(other);
-        if (++num_found[j] == first_of_expert[j + 1] - first_of_expert[j] && j != i) {
-          inner_expert.push_back(other);
-        }
+        if (++num_found[j] < num_parts(j) || j == i) return;
+        is_first = is_first && (j > i || num_parts(j) < num_parts(i));
+        inner_expert.push_back(other);
       });
-      first_inner.push_back(static_cast<int32_t>(inner_expert.size()));
+      if (!is_first) inner_expert.resize(begin);
+      outer_expert.resize(inner_expert.size(), static_cast<int32_t>(i));
     }
   }
 
@@ -177,8 +184,7 @@ struct LayerBuilder {
   std::vector<int32_t> first_of_expert = {0};
   std::vector<int32_t> expert_part, expert_gpu, expert_slots, slots_before, part_expert;
   std::vector<int32_t> part_gpu, next_part;
-  std::vector<int32_t> first_inner = {0};
-  std::vector<int32_t> inner_expert;
+  std::vector<int32_t> outer_expert, inner_expert;
   std::vector<int32_t> slot_source, shared_slot, shared_among, shared_place;
 };
 
@@ -230,11 +236,13 @@ void SplitGraph::AddLayer(const Placement& placement, LayerId layer) {
   };
   const auto [first_slot, replica_slot] = Flattened(slots_of_expert);
   const auto [first_on_gpu, gpu_part] = Flattened(tables.parts_of_gpu);
+  const std::vector<int32_t> expert_of = tables.part_expert;
   tables.NumberByGpu(gpu_part);
   tables.FindInner(first_on_gpu);
   layers_.push_back({.num_replicated = static_cast<int32_t>(tables.expert.size()),
                      .num_fixed = static_cast<int32_t>(tables.fixed_expert.size()),
-                     .num_shared = std::ssize(tables.shared_slot),
+                     .num_shared = static_cast<int32_t>(tables.shared_slot.size()),
+                     .num_inner = static_cast<int32_t>(tables.inner_expert.size()),
                      .fixed_expert = append(tables.fixed_expert),
                      .fixed_gpu = append(tables.fixed_gpu),
                      .expert = append(tables.expert),
@@ -244,7 +252,8 @@ void SplitGraph::AddLayer(const Placement& placement, LayerId layer) {
                      .expert_gpu = append(tables.expert_gpu),
                      .expert_slots = append(tables.expert_slots),
                      .slots_before = append(tables.slots_before),
-                     .first_inner = append(tables.first_inner),
+                     .expert_of = append(expert_of),
+                     .outer_expert = append(tables.outer_expert),
                      .inner_expert = append(tables.inner_expert),
                      .first_on_gpu = append(first_on_gpu),
                      .part_expert = append(tables.part_expert),

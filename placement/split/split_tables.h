@@ -30,10 +30,12 @@ struct SplitLayer {
   const int32_t* expert_gpu = nullptr;    // the GPU
   const int32_t* expert_slots = nullptr;  // slots of the expert on this GPU
   const int32_t* slots_before = nullptr;  // slots of the expert in parts before
-  // The other replicated experts that only GPUs of an expert hold, as indices in `expert`.
-  // [num_replicated + 1]: where those of each expert begin.
-  const int32_t* first_inner = nullptr;
-  const int32_t* inner_expert = nullptr;
+  const int32_t* expert_of = nullptr;     // the index in `expert`
+  // The other replicated experts that only GPUs of an expert hold, as indices in `expert`; of
+  // experts with the same GPUs the first alone has them.
+  int32_t num_inner = 0;
+  const int32_t* outer_expert = nullptr;  // [num_inner], rising
+  const int32_t* inner_expert = nullptr;  // [num_inner]
   // Parts are numbered GPU by GPU.
   const int32_t* first_on_gpu = nullptr;  // [G + 1], the GPU's first part
   const int32_t* part_expert = nullptr;   // by part, index in `expert`
@@ -55,7 +57,8 @@ struct SplitLayer {
 struct SplitLayerTables {
   int32_t num_replicated = 0;
   int32_t num_fixed = 0;
-  int64_t num_shared = 0;
+  int32_t num_shared = 0;
+  int32_t num_inner = 0;
   int64_t fixed_expert = 0;
   int64_t fixed_gpu = 0;
   int64_t expert = 0;
@@ -65,7 +68,8 @@ struct SplitLayerTables {
   int64_t expert_gpu = 0;
   int64_t expert_slots = 0;
   int64_t slots_before = 0;
-  int64_t first_inner = 0;
+  int64_t expert_of = 0;
+  int64_t outer_expert = 0;
   int64_t inner_expert = 0;
   int64_t first_on_gpu = 0;
   int64_t part_expert = 0;
@@ -112,14 +116,16 @@ struct SplitTables {
             .expert_gpu = tables + at.expert_gpu,
             .expert_slots = tables + at.expert_slots,
             .slots_before = tables + at.slots_before,
-            .first_inner = tables + at.first_inner,
+            .expert_of = tables + at.expert_of,
+            .num_inner = at.num_inner,
+            .outer_expert = tables + at.outer_expert,
             .inner_expert = tables + at.inner_expert,
             .first_on_gpu = tables + at.first_on_gpu,
             .part_expert = tables + at.part_expert,
             .part_gpu = tables + at.part_gpu,
             .next_part = tables + at.next_part,
             .slot_source = tables + at.slot_source,
-            .num_shared = static_cast<int32_t>(at.num_shared),
+            .num_shared = at.num_shared,
             .shared_slot = tables + at.shared_slot,
             .shared_among = tables + at.shared_among,
             .shared_place = tables + at.shared_place,

@@ -74,6 +74,7 @@ void CheckExperts(const SplitLayer& layer, const std::vector<std::vector<Holding
       EXPECT_EQ(layer.expert_gpu[i], holding.gpu);
       EXPECT_EQ(layer.expert_slots[i], std::ssize(holding.slots));
       EXPECT_EQ(layer.slots_before[i], before);
+      EXPECT_EQ(layer.expert_of[i], replicated);
       before += layer.expert_slots[i++];
     }
     EXPECT_EQ(layer.num_replicas[replicated], before);
@@ -110,19 +111,23 @@ void CheckInnerExperts(const SplitLayer& layer, const std::vector<std::vector<Ho
   const auto gpus_of = [&](int32_t replicated) {
     return GpusOf(holdings[static_cast<size_t>(layer.expert[replicated])]);
   };
-  EXPECT_EQ(layer.first_inner[0], 0);
+  const std::vector<int32_t> outers(layer.outer_expert, layer.outer_expert + layer.num_inner);
+  EXPECT_TRUE(std::is_sorted(outers.begin(), outers.end()));
   for (int32_t outer = 0; outer < layer.num_replicated; ++outer) {
     std::vector<int32_t> expected;
+    bool is_first = true;  // of those with its GPUs
     for (int32_t inner = 0; inner < layer.num_replicated; ++inner) {
       const std::vector<int32_t> of_outer = gpus_of(outer);
       const std::vector<int32_t> of_inner = gpus_of(inner);
-      if (inner != outer &&
-          std::includes(of_outer.begin(), of_outer.end(), of_inner.begin(), of_inner.end())) {
-        expected.push_back(inner);
-      }
+      const bool is_inner = inner != outer && std::includes(of_outer.begin(), of_outer.end(),
+                                                            of_inner.begin(), of_inner.end());
+      if (is_inner) expected.push_back(inner);
+      is_first = is_first && (inner >= outer || of_inner != of_outer);
     }
-    std::vector<int32_t> inner(layer.inner_expert + layer.first_inner[outer],
-                               layer.inner_expert + layer.first_inner[outer + 1]);
+    if (!is_first) expected.clear();
+    const auto [begin, end] = std::equal_range(outers.begin(), outers.end(), outer);
+    std::vector<int32_t> inner(layer.inner_expert + (begin - outers.begin()),
+                               layer.inner_expert + (end - outers.begin()));
     std::sort(inner.begin(), inner.end());
     EXPECT_EQ(inner, expected);
   }
@@ -207,9 +212,9 @@ TEST(SplitGraphTest, ASmallPlacementByHand) {
   EXPECT_THAT(values(layer.first_on_gpu, 4), ElementsAre(0, 2, 5, 6));
   EXPECT_THAT(values(layer.part_expert, 6), ElementsAre(0, 2, 0, 1, 2, 1));
   EXPECT_THAT(values(layer.expert_slots, 6), ElementsAre(1, 1, 1, 1, 2, 1)) << "expert by expert";
-  EXPECT_THAT(values(layer.first_inner, 4), ElementsAre(0, 1, 1, 2))
-      << "experts 0 and 2 have the same GPUs";
-  EXPECT_THAT(values(layer.inner_expert, 2), ElementsAre(2, 0));
+  EXPECT_THAT(values(layer.outer_expert, layer.num_inner), ElementsAre(0))
+      << "expert 2 has the same GPUs";
+  EXPECT_THAT(values(layer.inner_expert, layer.num_inner), ElementsAre(2));
   EXPECT_THAT(values(layer.shared_slot, layer.num_shared), ElementsAre(1, 2, 6, 8));
 }
 
