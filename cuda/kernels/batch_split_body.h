@@ -53,12 +53,12 @@ struct SplitMemory {
 EPLB_HOST_DEVICE inline int64_t NumScratchNumbers(const SplitTables& tables, int32_t num_words) {
   const int64_t replicated = tables.max_replicated;
   const int64_t gpus = tables.num_gpus;
-  const int64_t sets = (2 * replicated + gpus + 1) * num_words;
-  return 2 * int64_t{tables.max_parts} + 2 * replicated + 2 * gpus + tables.num_experts + sets;
+  const int64_t sets = (replicated + 3 * gpus + 1) * num_words;
+  return 2 * int64_t{tables.max_parts} + 3 * replicated + 4 * gpus + 2 + tables.num_experts + sets;
 }
 
 EPLB_HOST_DEVICE inline int64_t ScratchBytesOfLayer(const SplitTables& tables, int32_t num_words) {
-  const int64_t path = 2 * (int64_t{tables.num_gpus} + 1);  // an even number: 8 bytes stay aligned
+  const int64_t path = 4 * (int64_t{tables.num_gpus} + 1);  // three, and 8 bytes stay aligned
   return static_cast<int64_t>(sizeof(int64_t)) * NumScratchNumbers(tables, num_words) +
          static_cast<int64_t>(sizeof(int32_t)) * path;
 }
@@ -82,14 +82,19 @@ EPLB_HOST_DEVICE SplitMemory<kWords> CarveScratch(const SplitTables& tables, std
   scratch.equal = take(tables.max_parts);
   scratch.each = take(tables.max_replicated);
   scratch.rest = take(tables.max_replicated);
+  scratch.above = take(tables.max_replicated);
   scratch.fixed = take(tables.num_gpus);
   scratch.room = take(tables.num_gpus);
+  scratch.limit = take(tables.num_gpus + 1);
+  scratch.pushed_before = take(tables.num_gpus + 1);
   result.counts = take(tables.num_experts);
   scratch.holders = take_sets(tables.max_replicated);
-  scratch.active = take_sets(tables.max_replicated);
+  scratch.neighbours = take_sets(tables.num_gpus);
+  scratch.steps = take_sets(tables.num_gpus);
   scratch.levels = take_sets(tables.num_gpus + 1);
   scratch.path = reinterpret_cast<int32_t*>(numbers);
-  scratch.path_part = scratch.path + tables.num_gpus + 1;
+  scratch.path_out = scratch.path + tables.num_gpus + 1;
+  scratch.path_in = scratch.path_out + tables.num_gpus + 1;
   return result;
 }
 

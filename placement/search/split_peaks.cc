@@ -68,15 +68,20 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
     const auto slots = static_cast<size_t>(domain.num_slots());
     part_tokens_.resize(slots);
     equal_.resize(slots);
-    each_.resize(slots);
-    rest_.resize(slots);
     fixed_.resize(gpus);
     room_.resize(gpus);
     holders_.resize(slots);
-    active_.resize(slots);
+    limit_.resize(gpus + 1);
+    pushed_before_.resize(gpus + 1);
+    neighbours_.resize(gpus);
+    steps_.resize(gpus);
+    each_.resize(slots);
+    rest_.resize(slots);
+    above_.resize(slots);
     levels_.resize(gpus + 1);
     path_.resize(gpus + 1);
-    path_part_.resize(gpus + 1);
+    path_out_.resize(gpus + 1);
+    path_in_.resize(gpus + 1);
   }
 
   double MeanOf(std::span<const int32_t> layout, double power) override {
@@ -111,13 +116,18 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
                                        .equal = equal_.data(),
                                        .each = each_.data(),
                                        .rest = rest_.data(),
+                                       .above = above_.data(),
                                        .fixed = fixed_.data(),
                                        .room = room_.data(),
+                                       .limit = limit_.data(),
+                                       .pushed_before = pushed_before_.data(),
                                        .holders = holders_.data(),
-                                       .active = active_.data(),
+                                       .neighbours = neighbours_.data(),
+                                       .steps = steps_.data(),
                                        .levels = levels_.data(),
                                        .path = path_.data(),
-                                       .path_part = path_part_.data()},
+                                       .path_out = path_out_.data(),
+                                       .path_in = path_in_.data()},
                                       OneThread());
     body.FindHolders();
     for (const Batch& batch : batches_) {
@@ -128,7 +138,8 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
     }
   }
 
-  // The tables of a layout; of a slot only what WriteQuotas needs is missing.
+  // The tables of a layout. What WriteQuotas needs is missing, and the experts that only the GPUs
+  // of another hold: they make a flow shorter by less than it takes to find them.
   SplitLayer Build(std::span<const int32_t> layout) {
     replicas_by_expert_.assign(domain_.load.size() + 1, 0);
     for (const int32_t expert : layout) ++replicas_by_expert_[static_cast<size_t>(expert) + 1];
@@ -162,7 +173,9 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
             .slots_before = slots_before_.data(),
             .expert_of = expert_of_.data(),
             .first_on_gpu = first_on_gpu_.data(),
-            .part_expert = part_expert_.data()};
+            .part_expert = part_expert_.data(),
+            .part_gpu = part_gpu_.data(),
+            .next_part = next_part_.data()};
   }
 
   void AddParts() {
@@ -202,10 +215,19 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
     next_.assign(first_on_gpu_.begin(), first_on_gpu_.end() - 1);
     expert_part_.resize(expert_gpu_.size());
     part_expert_.resize(expert_gpu_.size());
+    part_gpu_.resize(expert_gpu_.size());
+    next_part_.resize(expert_gpu_.size());
     for (size_t i = 0; i < expert_gpu_.size(); ++i) {
       const int32_t part = next_[static_cast<size_t>(expert_gpu_[i])]++;
       expert_part_[i] = part;
       part_expert_[static_cast<size_t>(part)] = expert_of_[i];
+      part_gpu_[static_cast<size_t>(part)] = expert_gpu_[i];
+    }
+    for (size_t i = 0; i < expert_part_.size(); ++i) {
+      const auto expert = static_cast<size_t>(expert_of_[i]);
+      const bool is_last = static_cast<int32_t>(i) + 1 == first_of_expert_[expert + 1];
+      const auto next = is_last ? static_cast<size_t>(first_of_expert_[expert]) : i + 1;
+      next_part_[static_cast<size_t>(expert_part_[i])] = expert_part_[next];
     }
   }
 
@@ -216,10 +238,11 @@ class SplitPeaks::SolverOf final : public SplitPeaks::Solver {
   // As SplitLayer.
   std::vector<int32_t> fixed_expert_, fixed_gpu_, expert_, num_replicas_, first_of_expert_,
       expert_part_, expert_gpu_, expert_slots_, slots_before_, expert_of_, first_on_gpu_,
-      part_expert_;
-  std::vector<int64_t> part_tokens_, equal_, each_, rest_, fixed_, room_;
-  std::vector<GpuSet<kWords>> holders_, active_, levels_;
-  std::vector<int32_t> path_, path_part_;
+      part_expert_, part_gpu_, next_part_;
+  std::vector<int64_t> part_tokens_, equal_, each_, rest_, above_, fixed_, room_, limit_,
+      pushed_before_;
+  std::vector<GpuSet<kWords>> holders_, neighbours_, steps_, levels_;
+  std::vector<int32_t> path_, path_out_, path_in_;
 };
 
 SplitPeaks::SplitPeaks(const Domain& domain, std::span<const std::vector<double>> batches) {

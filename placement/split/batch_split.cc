@@ -29,14 +29,19 @@ class BatchSplitter::SolverOf final : public BatchSplitter::Solver {
         equal_(part_tokens_.size()),
         each_(static_cast<size_t>(graph.max_replicated())),
         rest_(each_.size()),
+        above_(each_.size()),
         fixed_(static_cast<size_t>(graph.num_gpus())),
         room_(fixed_.size()),
-        active_(static_cast<size_t>(graph.max_replicated())),
+        limit_(fixed_.size() + 1),
+        pushed_before_(fixed_.size() + 1),
         holders_(static_cast<size_t>(graph.max_replicated()) *
                  static_cast<size_t>(graph.num_layers())),
+        neighbours_(fixed_.size() * static_cast<size_t>(graph.num_layers())),
+        steps_(fixed_.size()),
         levels_(fixed_.size() + 1),
         path_(fixed_.size() + 1),
-        path_part_(fixed_.size() + 1) {
+        path_out_(fixed_.size() + 1),
+        path_in_(fixed_.size() + 1) {
     for (int32_t i = 0; i < graph.num_layers(); ++i) {
       const SplitLayer layer = graph.Layer(LayerId{i});
       Body(layer, ScratchOf(LayerId{i}), OneThread()).FindHolders();
@@ -65,27 +70,31 @@ class BatchSplitter::SolverOf final : public BatchSplitter::Solver {
   using Body = SplitBody<kWords, OneThread>;
 
   SplitScratch<kWords> ScratchOf(LayerId layer) {
-    const auto first =
-        static_cast<size_t>(layer.value) * static_cast<size_t>(graph_.max_replicated());
+    const auto index = static_cast<size_t>(layer.value);
     return {.part_tokens = part_tokens_.data(),
             .equal = equal_.data(),
             .each = each_.data(),
             .rest = rest_.data(),
+            .above = above_.data(),
             .fixed = fixed_.data(),
             .room = room_.data(),
-            .holders = holders_.data() + first,
-            .active = active_.data(),
+            .limit = limit_.data(),
+            .pushed_before = pushed_before_.data(),
+            .holders = holders_.data() + index * static_cast<size_t>(graph_.max_replicated()),
+            .neighbours = neighbours_.data() + index * steps_.size(),
+            .steps = steps_.data(),
             .levels = levels_.data(),
             .path = path_.data(),
-            .path_part = path_part_.data()};
+            .path_out = path_out_.data(),
+            .path_in = path_in_.data()};
   }
 
   const SplitGraph& graph_;
-  std::vector<int64_t> part_tokens_, equal_, each_, rest_, fixed_, room_;
-  std::vector<GpuSet<kWords>> active_;
-  std::vector<GpuSet<kWords>> holders_;  // layer by layer
-  std::vector<GpuSet<kWords>> levels_;
-  std::vector<int32_t> path_, path_part_;
+  std::vector<int64_t> part_tokens_, equal_, each_, rest_, above_, fixed_, room_, limit_,
+      pushed_before_;
+  std::vector<GpuSet<kWords>> holders_, neighbours_;  // layer by layer
+  std::vector<GpuSet<kWords>> steps_, levels_;
+  std::vector<int32_t> path_, path_out_, path_in_;
 };
 
 BatchSplitter::BatchSplitter(const SplitGraph& graph) : graph_(graph) {

@@ -40,6 +40,10 @@ struct GpuSet {
     return (words[static_cast<uint32_t>(gpu) / 64] & Bit(gpu)) != 0;
   }
   EPLB_HOST_DEVICE void Add(int32_t gpu) { words[static_cast<uint32_t>(gpu) / 64] |= Bit(gpu); }
+  EPLB_HOST_DEVICE void AddIf(bool condition, int32_t gpu) {
+    words[static_cast<uint32_t>(gpu) / 64] |= static_cast<uint64_t>(condition)
+                                              << (static_cast<uint32_t>(gpu) % 64);
+  }
   EPLB_HOST_DEVICE void Remove(int32_t gpu) { words[static_cast<uint32_t>(gpu) / 64] &= ~Bit(gpu); }
   EPLB_HOST_DEVICE void AddAll(const GpuSet& other) {
     for (int i = 0; i < kWords; ++i) words[i] |= other.words[i];

@@ -282,15 +282,14 @@ void SourceSplitter::MoveAlongPath(int32_t source, int32_t sink) {
 
 void SourceSplitter::WriteQuotas(const SplitLayer& layer, std::span<int64_t> quotas) {
   for (size_t slot = 0; slot < quotas.size(); ++slot) {
-    const int32_t among = layer.slot_among[slot];
-    const auto index = static_cast<size_t>(layer.slot_index[slot]);
-    if (among == 0) {
-      quotas[slot] = 0;
-      continue;
-    }
-    const int64_t tokens =
-        layer.slot_is_part[slot] != 0 ? places_[place_of_[index]].tokens : sums_[index];
-    quotas[slot] = tokens / among + (layer.slot_place[slot] < tokens % among ? 1 : 0);
+    const int32_t source = layer.slot_source[slot];
+    const auto index = static_cast<size_t>(source >> 1);
+    quotas[slot] = (source & 1) != 0 ? places_[place_of_[index]].tokens : sums_[index];
+  }
+  for (int32_t i = 0; i < layer.num_shared; ++i) {
+    const int32_t among = layer.shared_among[i];
+    int64_t& quota = quotas[static_cast<size_t>(layer.shared_slot[i])];
+    quota = among == 0 ? 0 : quota / among + (layer.shared_place[i] < quota % among ? 1 : 0);
   }
 }
 

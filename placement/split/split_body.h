@@ -6,12 +6,13 @@
 // no integer split is below the least T with sum over Q of floor(T * speed[g]) >= these tokens. By
 // max-flow/min-cut with integer capacities the largest such T over all Q is reached.
 // Method: Newton on these cuts (Dinkelbach), in integers throughout. For a trial T, which starts at
-// a lower bound, push what GPUs have above floor(T * speed) along shortest paths of experts to GPUs
-// with room: phases of Dinic, on sets of GPUs by their distance from room. GPUs above T that have
-// no path to room reach a set Q that T violates: raise T to the least that Q allows, and go on with
-// the tokens where they are. At last the tokens that a lower T moved for nothing return. Every step
-// depends on the input alone and no number is rounded, so that CPU and GPU, any machine and any
-// number of threads give the same quotas.
+// the best of cheap lower bounds (all GPUs, each GPU, the GPUs of each expert), push what GPUs have
+// above floor(T * speed) along shortest paths of experts to GPUs with room: phases of Dinic, on
+// sets of GPUs by their distance from room. GPUs above T that have no path to room reach a set Q
+// that T violates: raise T to the least that Q allows, and go on with the tokens where they are. At
+// last the tokens that a lower T moved for nothing return. Every step depends on the input alone
+// and no number is rounded, so that CPU and GPU, any machine and any number of threads give the
+// same quotas.
 #ifndef EPLB_PLACEMENT_SPLIT_SPLIT_BODY_H_
 #define EPLB_PLACEMENT_SPLIT_SPLIT_BODY_H_
 
@@ -53,17 +54,22 @@ EPLB_HOST_DEVICE inline int64_t TokensWithin(const SplitPeak& peak, int64_t spee
 // Scratch memory of one layer.
 template <int kWords>
 struct SplitScratch {
-  int64_t* part_tokens = nullptr;     // by part
-  int64_t* equal = nullptr;           // by part, its tokens of equal shares
-  int64_t* each = nullptr;            // [num_replicated], tokens of each slot at equal shares
-  int64_t* rest = nullptr;            // [num_replicated], and how many slots have one more
-  int64_t* fixed = nullptr;           // [G]
-  int64_t* room = nullptr;            // [G]
-  GpuSet<kWords>* holders = nullptr;  // [num_replicated]
-  GpuSet<kWords>* active = nullptr;   // [num_replicated], the holders with tokens of the expert
-  GpuSet<kWords>* levels = nullptr;   // [G + 1], GPUs by their distance from room
-  int32_t* path = nullptr;            // [G + 1], GPUs
-  int32_t* path_part = nullptr;       // [G + 1], the part that tokens leave at each step
+  int64_t* part_tokens = nullptr;        // by part
+  int64_t* equal = nullptr;              // by part, its tokens of equal shares
+  int64_t* each = nullptr;               // [num_replicated], tokens of each slot at equal shares
+  int64_t* rest = nullptr;               // [num_replicated], and how many slots have one more
+  int64_t* above = nullptr;              // [num_replicated]: SplitBody::ShareEqually
+  int64_t* fixed = nullptr;              // [G]
+  int64_t* room = nullptr;               // [G]
+  int64_t* limit = nullptr;              // [G + 1], by step of a path: SplitBody::PushFrom
+  int64_t* pushed_before = nullptr;      // [G + 1], likewise
+  GpuSet<kWords>* holders = nullptr;     // [num_replicated], once a placement
+  GpuSet<kWords>* neighbours = nullptr;  // [G], that share an expert; once a placement
+  GpuSet<kWords>* steps = nullptr;       // [G], to which tokens of the GPU can go
+  GpuSet<kWords>* levels = nullptr;      // [G + 1], GPUs by their distance from room
+  int32_t* path = nullptr;               // [G + 1], GPUs
+  int32_t* path_out = nullptr;           // [G + 1], the part that tokens leave at each step
+  int32_t* path_in = nullptr;            // [G + 1], the part that they enter
 };
 
 // Who works on a layer: one thread, or the lanes of a warp. ForEach calls with every index once and
@@ -107,7 +113,7 @@ class SplitBody {
                              const Team& team)
       : layer_(layer), scratch_(scratch), team_(team) {}
 
-  // The sets of GPUs that hold each replicated expert: once a placement.
+  // The GPUs that hold each replicated expert, and those that share one: once a placement.
   EPLB_HOST_DEVICE void FindHolders() {
     team_.ForEach(layer_.num_replicated, [this](int32_t expert) {
       Set holders = Set::None();
@@ -117,6 +123,13 @@ class SplitBody {
       }
       scratch_.holders[expert] = holders;
     });
+    team_.ForEach(layer_.num_gpus, [this](int32_t gpu) {
+      Set neighbours = Set::None();
+      for (int32_t part = layer_.first_on_gpu[gpu]; part < layer_.first_on_gpu[gpu + 1]; ++part) {
+        neighbours.AddAll(scratch_.holders[layer_.part_expert[part]]);
+      }
+      scratch_.neighbours[gpu] = neighbours;
+    });
   }
 
   // The least peak alone: the parts are left with a split within it, which moved more than it
@@ -124,9 +137,14 @@ class SplitBody {
   EPLB_HOST_DEVICE LeastPeak<kWords> FindPeak(const int64_t* counts) {
     counts_ = counts;
     LeastPeak<kWords> least = LowerBound();
-    ShareEqually();
+    const int32_t crowded = ShareEqually(least.peak);
+    if (crowded >= 0) {
+      const Set holders = scratch_.holders[crowded];
+      least = {.peak = PeakOf(holders, TokensOnlyIn(holders)), .tight = holders};
+    }
     MakeRoom(least.peak, 0, [this](int32_t gpu) { return scratch_.room[gpu]; });
     raised_ = false;
+    if (!over_.empty()) FindSteps();
     while (!over_.empty()) {
       if (FindLevels()) {
         if (team_.leader()) PushPhase();
@@ -157,19 +175,21 @@ class SplitBody {
   EPLB_HOST_DEVICE void WriteQuotas(int64_t* quotas) {
     const int64_t* const from[2] = {counts_, scratch_.part_tokens};  // a select without a branch
     team_.ForEach(layer_.num_slots, [&](int32_t slot) {
-      const int32_t among = layer_.slot_among[slot];
-      int64_t tokens = from[layer_.slot_is_part[slot]][layer_.slot_index[slot]];
-      if (among != 1) {
-        const int64_t each = among == 0 ? 0 : tokens / among;
-        tokens = each + (layer_.slot_place[slot] < tokens - each * among ? 1 : 0);
-        if (among == 0) tokens = 0;
-      }
-      quotas[slot] = tokens;
+      const int32_t source = layer_.slot_source[slot];
+      quotas[slot] = from[source & 1][source >> 1];
+    });
+    team_.ForEach(layer_.num_shared, [&](int32_t i) {
+      const int32_t among = layer_.shared_among[i];
+      int64_t& quota = quotas[layer_.shared_slot[i]];
+      const int64_t tokens = among == 0 ? 0 : quota;
+      const int64_t each = among == 0 ? 0 : tokens / among;
+      quota = each + (layer_.shared_place[i] < tokens - each * among ? 1 : 0);
     });
   }
 
  private:
   EPLB_HOST_DEVICE static int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+  EPLB_HOST_DEVICE static int64_t Larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
   // The mean, or the GPU that has most with its fixed experts alone.
   EPLB_HOST_DEVICE LeastPeak<kWords> LowerBound() {
@@ -187,7 +207,11 @@ class SplitBody {
     team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
       if (layer_.speed[gpu] == 0) return;
       usable.Add(gpu);
-      most = LargerPeak(most, {scratch_.fixed[gpu], layer_.speed[gpu]});
+      if (layer_.equal_speeds) {
+        most.tokens = Larger(most.tokens, scratch_.fixed[gpu]);
+      } else {
+        most = LargerPeak(most, {scratch_.fixed[gpu], layer_.speed[gpu]});
+      }
     });
     tokens = team_.Sum(tokens);
     usable = team_.Union(usable);
@@ -202,34 +226,54 @@ class SplitBody {
     return {.peak = most, .tight = one};
   }
 
-  // The parts at equal shares, and what GPUs have then.
-  EPLB_HOST_DEVICE void ShareEqually() {
+  // The parts at equal shares, and what GPUs have then. Returns the expert whose GPUs have most to
+  // do above `peak` for the experts that only they hold, per GPU; of equal ones the first; -1:
+  // none.
+  EPLB_HOST_DEVICE int32_t ShareEqually(const SplitPeak& peak) {
     team_.ForEach(layer_.num_gpus,
                   [this](int32_t gpu) { scratch_.room[gpu] = scratch_.fixed[gpu]; });
-    team_.ForEach(layer_.num_replicated, [this](int32_t expert) {
+    int64_t few = 0;
+    team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
       const int64_t tokens = counts_[layer_.expert[expert]];
       const int64_t each = tokens / layer_.num_replicas[expert];
       scratch_.each[expert] = each;
       scratch_.rest[expert] = tokens - each * layer_.num_replicas[expert];
-      scratch_.active[expert] = each > 0 ? scratch_.holders[expert] : Set::None();
+      scratch_.above[expert] = tokens;
+      few |= each == 0 ? 1 : 0;
     });
-    team_.ForEach(layer_.first_of_expert[layer_.num_replicated], [this](int32_t i) {
+    few_ = team_.Max(few) > 0;
+    team_.ForEach(layer_.first_of_expert[layer_.num_replicated], [&](int32_t i) {
       const int32_t expert = layer_.expert_of[i];
+      const int32_t gpu = layer_.expert_gpu[i];
       const int64_t slots = layer_.expert_slots[i];
       const int64_t left = scratch_.rest[expert] - layer_.slots_before[i];
-      const int64_t equal = scratch_.each[expert] * slots + (left > 0 ? Smaller(left, slots) : 0);
+      const int64_t equal = scratch_.each[expert] * slots + Larger(0, Smaller(left, slots));
       scratch_.part_tokens[layer_.expert_part[i]] = equal;
       scratch_.equal[layer_.expert_part[i]] = equal;
-      team_.Add(scratch_.room[layer_.expert_gpu[i]], equal);
+      team_.Add(scratch_.room[gpu], equal);
+      team_.Add(scratch_.above[expert],
+                scratch_.fixed[gpu] - TokensWithin(peak, layer_.speed[gpu]));
     });
-    team_.ForEach(layer_.num_replicated, [this](int32_t expert) {
-      if (scratch_.each[expert] > 0) return;
-      for (int32_t i = layer_.first_of_expert[expert]; i < layer_.first_of_expert[expert + 1];
-           ++i) {
-        if (scratch_.equal[layer_.expert_part[i]] > 0)
-          scratch_.active[expert].Add(layer_.expert_gpu[i]);
-      }
+    team_.ForEach(layer_.num_inner, [this](int32_t i) {
+      team_.Add(scratch_.above[layer_.outer_expert[i]],
+                counts_[layer_.expert[layer_.inner_expert[i]]]);
     });
+    return MostAbove();
+  }
+
+  EPLB_HOST_DEVICE int32_t MostAbove() const {
+    SplitPeak most;
+    int64_t from_last = 0;  // so that the first of equal ones is the largest
+    team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
+      if (scratch_.above[expert] <= 0) return;
+      const int32_t num_gpus = layer_.first_of_expert[expert + 1] - layer_.first_of_expert[expert];
+      const SplitPeak of_each{scratch_.above[expert], num_gpus};
+      if (!IsBelow(most, of_each)) return;
+      most = of_each;
+      from_last = layer_.num_replicated - expert;
+    });
+    from_last = team_.Max(IsBelow(most, team_.Largest(most)) ? 0 : from_last);
+    return from_last == 0 ? -1 : static_cast<int32_t>(layer_.num_replicated - from_last);
   }
 
   // The least peak whose tokens on `gpus` add up to `tokens`.
@@ -288,8 +332,8 @@ class SplitBody {
       const int64_t within = TokensWithin(peak, layer_.speed[gpu]);
       const int64_t room = within + within * slack / kSplitSlackUnit - tokens_of(gpu);
       scratch_.room[gpu] = room;
-      if (room < 0) over.Add(gpu);
-      if (room > 0) roomy.Add(gpu);
+      over.AddIf(room < 0, gpu);
+      roomy.AddIf(room > 0, gpu);
     });
     over_ = team_.Union(over);
     roomy_ = team_.Union(roomy);
@@ -307,28 +351,41 @@ class SplitBody {
     const bool leads = team_.leader();
     over_ = team_.Union(leads ? over_ : Set::None());
     roomy_ = team_.Union(leads ? roomy_ : Set::None());
+    partial_ = team_.Union(leads ? partial_ : Set::None());
+  }
+
+  EPLB_HOST_DEVICE Set StepsOf(int32_t gpu) const {
+    Set steps = Set::None();
+    for (int32_t part = layer_.first_on_gpu[gpu]; part < layer_.first_on_gpu[gpu + 1]; ++part) {
+      steps.AddAllIf(scratch_.part_tokens[part] > 0, scratch_.holders[layer_.part_expert[part]]);
+    }
+    return steps;
+  }
+
+  // At equal shares.
+  EPLB_HOST_DEVICE void FindSteps() {
+    partial_ = few_ ? Set::All(layer_.num_gpus) : Set::None();
+    team_.ForEach(layer_.num_gpus, [this](int32_t gpu) {
+      scratch_.steps[gpu] = few_ ? StepsOf(gpu) : scratch_.neighbours[gpu];
+    });
   }
 
   // Breadth first from the GPUs with room, against the way that tokens can go, until every GPU
   // above the peak has its distance. False: those of `reached_` have none, and hold too much.
   EPLB_HOST_DEVICE bool FindLevels() {
     Set left = over_;
-    Set known = roomy_;
     Set level = roomy_;
+    Set unknown = Set::All(layer_.num_gpus);
+    unknown.RemoveAll(level);
     if (team_.leader()) scratch_.levels[0] = level;
     num_levels_ = 1;
     while (!left.empty()) {
-      Set next = Set::None();
-      team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
-        next.AddAllIf(scratch_.holders[expert].Meets(level), scratch_.active[expert]);
-      });
-      level = team_.Union(next);
-      level.RemoveAll(known);
+      level = NextLevel(level, unknown);
       if (level.empty()) {
         FindReached(left);
         return false;
       }
-      known.AddAll(level);
+      unknown.RemoveAll(level);
       left.RemoveAll(level);
       if (team_.leader()) scratch_.levels[num_levels_] = level;
       ++num_levels_;
@@ -336,14 +393,29 @@ class SplitBody {
     return true;
   }
 
+  // Of `unknown` those from which tokens can go to `level`: its neighbours, but for parts without
+  // tokens.
+  EPLB_HOST_DEVICE Set NextLevel(const Set& level, const Set& unknown) const {
+    Set next = Set::None();
+    team_.ForEachIn(level, [&](int32_t gpu) { next.AddAll(scratch_.neighbours[gpu]); });
+    next = team_.Union(next);
+    next.KeepOnly(unknown);
+    Set doubtful = next;
+    doubtful.KeepOnly(partial_);
+    if (doubtful.empty()) return next;
+    Set wrong = Set::None();
+    team_.ForEachIn(doubtful,
+                    [&](int32_t gpu) { wrong.AddIf(!scratch_.steps[gpu].Meets(level), gpu); });
+    next.RemoveAll(team_.Union(wrong));
+    return next;
+  }
+
   EPLB_HOST_DEVICE void FindReached(const Set& from) {
     Set level = from;
     reached_ = from;
     while (!level.empty()) {
       Set next = Set::None();
-      team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
-        next.AddAllIf(scratch_.active[expert].Meets(level), scratch_.holders[expert]);
-      });
+      team_.ForEachIn(level, [&](int32_t gpu) { next.AddAll(scratch_.steps[gpu]); });
       level = team_.Union(next);
       level.RemoveAll(reached_);
       reached_.AddAll(level);
@@ -358,75 +430,93 @@ class SplitBody {
     }
   }
 
-  // Of a GPU's parts whose expert a GPU of `level` holds, the one with most tokens; -1: none.
-  EPLB_HOST_DEVICE int32_t LargestPart(int32_t gpu, const Set& level) const {
-    int32_t largest = -1;
-    int64_t most = 0;
-    for (int32_t part = layer_.first_on_gpu[gpu]; part < layer_.first_on_gpu[gpu + 1]; ++part) {
-      if (scratch_.part_tokens[part] <= most) continue;
-      if (!scratch_.holders[layer_.part_expert[part]].Meets(level)) continue;
-      most = scratch_.part_tokens[part];
-      largest = part;
-    }
-    return largest;
-  }
-
   // Pushes along shortest paths to room until the GPU has no overload or no path is left. A dead
-  // end leaves its level: it stays one for the rest of the phase.
+  // end leaves its level: it stays one for the rest of the phase. What goes through a step is moved
+  // when the path leaves it: no step before needs it, for levels only shrink during a phase.
+  // limit[i]: the most that may be pushed in all while the path has step i - 1.
   EPLB_HOST_DEVICE void PushFrom(int32_t source, int32_t depth) {
-    int32_t* const path = scratch_.path;
     int32_t length = 0;
-    path[0] = source;
-    while (scratch_.room[source] < 0) {
-      if (length == depth) {
-        length = MoveAlongPath(depth);
+    scratch_.path[0] = source;
+    scratch_.limit[0] = -scratch_.room[source];
+    pushed_ = 0;
+    while (true) {
+      const int32_t gpu = scratch_.path[length];
+      if (length == depth - 1) {
+        pushed_ += FillRoom(gpu, scratch_.limit[length] - pushed_);
+        if (pushed_ < scratch_.limit[length]) scratch_.levels[1].Remove(gpu);
+        if (length == 0) break;
+        do {
+          EndStep(--length);
+        } while (length > 0 && pushed_ == scratch_.limit[length]);
+        if (pushed_ == scratch_.limit[length]) break;
         continue;
       }
       const Set& nearer = scratch_.levels[depth - length - 1];
-      const int32_t part = LargestPart(path[length], nearer);
-      if (part >= 0) {
-        scratch_.path_part[length] = part;
-        path[++length] = scratch_.holders[layer_.part_expert[part]].LowestInBoth(nearer);
+      if (scratch_.steps[gpu].Meets(nearer)) {
+        BeginStep(length++, nearer);
         continue;
       }
-      scratch_.levels[depth - length].Remove(path[length]);
-      if (length-- == 0) return;
+      scratch_.levels[depth - length].Remove(gpu);
+      if (length == 0) break;
+      EndStep(--length);
     }
-    over_.Remove(source);
+    scratch_.room[source] += pushed_;
+    if (scratch_.room[source] == 0) over_.Remove(source);
   }
 
-  // From the path's first GPU to its last one, as much as both and every step allow. Returns how
-  // much of the path can be used again.
-  EPLB_HOST_DEVICE int32_t MoveAlongPath(int32_t depth) {
-    const int32_t* const path = scratch_.path;
-    const int32_t source = path[0];
-    const int32_t sink = path[depth];
-    int64_t tokens = Smaller(-scratch_.room[source], scratch_.room[sink]);
-    for (int32_t step = 0; step < depth; ++step) {
-      tokens = Smaller(tokens, scratch_.part_tokens[scratch_.path_part[step]]);
+  // By the GPU's first part that has tokens and whose expert a GPU of `level` holds.
+  // REQUIRES: there is one.
+  EPLB_HOST_DEVICE void BeginStep(int32_t step, const Set& level) {
+    int32_t out = layer_.first_on_gpu[scratch_.path[step]];
+    while (scratch_.part_tokens[out] == 0 ||
+           !scratch_.holders[layer_.part_expert[out]].Meets(level)) {
+      ++out;
     }
-    scratch_.room[source] += tokens;
-    scratch_.room[sink] -= tokens;
-    int32_t length = depth;
-    if (scratch_.room[sink] == 0) {
-      scratch_.levels[0].Remove(sink);
-      roomy_.Remove(sink);
-      length = depth - 1;
-    }
-    for (int32_t step = depth - 1; step >= 0; --step) {
-      const int32_t out = scratch_.path_part[step];
-      const int32_t expert = layer_.part_expert[out];
-      int32_t i = layer_.first_of_expert[expert];
-      while (layer_.expert_gpu[i] != path[step + 1]) ++i;
-      scratch_.part_tokens[layer_.expert_part[i]] += tokens;
-      scratch_.active[expert].Add(path[step + 1]);
-      scratch_.part_tokens[out] -= tokens;
-      if (scratch_.part_tokens[out] == 0) {
-        scratch_.active[expert].Remove(path[step]);
-        length = step;
+    int32_t in = layer_.next_part[out];
+    while (!level.Has(layer_.part_gpu[in])) in = layer_.next_part[in];
+    scratch_.path_out[step] = out;
+    scratch_.path_in[step] = in;
+    scratch_.pushed_before[step] = pushed_;
+    scratch_.path[step + 1] = layer_.part_gpu[in];
+    scratch_.limit[step + 1] = Smaller(scratch_.limit[step], pushed_ + scratch_.part_tokens[out]);
+  }
+
+  EPLB_HOST_DEVICE void EndStep(int32_t step) {
+    const int64_t tokens = pushed_ - scratch_.pushed_before[step];
+    if (tokens > 0) Move(scratch_.path_out[step], scratch_.path_in[step], tokens);
+  }
+
+  EPLB_HOST_DEVICE void Move(int32_t out, int32_t in, int64_t tokens) {
+    scratch_.part_tokens[in] += tokens;
+    scratch_.part_tokens[out] -= tokens;
+    scratch_.steps[layer_.part_gpu[in]].AddAll(scratch_.holders[layer_.part_expert[out]]);
+    if (scratch_.part_tokens[out] > 0) return;
+    const int32_t gpu = layer_.part_gpu[out];
+    scratch_.steps[gpu] = StepsOf(gpu);
+    partial_.Add(gpu);
+  }
+
+  // Up to `most` tokens to the GPUs with room that the GPU's parts lead to. Returns how many.
+  EPLB_HOST_DEVICE int64_t FillRoom(int32_t gpu, int64_t most) {
+    int64_t left = scratch_.steps[gpu].Meets(roomy_) ? most : 0;
+    if (left == 0) return 0;
+    for (int32_t out = layer_.first_on_gpu[gpu]; out < layer_.first_on_gpu[gpu + 1]; ++out) {
+      Set sinks = scratch_.holders[layer_.part_expert[out]];
+      sinks.KeepOnly(roomy_);
+      if (sinks.empty()) continue;
+      for (int32_t in = layer_.next_part[out]; in != out; in = layer_.next_part[in]) {
+        const int32_t to = layer_.part_gpu[in];
+        if (!sinks.Has(to)) continue;
+        const int64_t tokens = Smaller(Smaller(left, scratch_.room[to]), scratch_.part_tokens[out]);
+        if (tokens == 0) break;
+        left -= tokens;
+        scratch_.room[to] -= tokens;
+        if (scratch_.room[to] == 0) roomy_.Remove(to);
+        Move(out, in, tokens);
+        if (left == 0) return most;
       }
     }
-    return length;
+    return most - left;
   }
 
   // Takes tokens back to GPUs with room whose parts have less than equal shares, from parts that
@@ -466,7 +556,10 @@ class SplitBody {
   Set over_ = Set::None();   // above the peak
   Set roomy_ = Set::None();  // below it
   Set reached_ = Set::None();
-  bool raised_ = false;  // the peak is above the lower bound that FindPeak began with
+  Set partial_ = Set::None();  // may have a part without tokens: not all neighbours are steps
+  int64_t pushed_ = 0;         // by PushFrom
+  bool few_ = false;           // an expert has fewer tokens than slots
+  bool raised_ = false;        // the peak is above the lower bound that FindPeak began with
   int32_t num_levels_ = 0;
 };
 

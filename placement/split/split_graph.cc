@@ -78,10 +78,7 @@ std::vector<Part> PartsOf(const Placement& placement, LayerId layer, ExpertId ex
 struct LayerBuilder {
   LayerBuilder(int32_t num_gpus, int32_t num_slots)
       : parts_of_gpu(static_cast<size_t>(num_gpus)),
-        slot_is_part(static_cast<size_t>(num_slots), 0),
-        slot_index(static_cast<size_t>(num_slots), 0),
-        slot_among(static_cast<size_t>(num_slots), 0),
-        slot_place(static_cast<size_t>(num_slots), 0) {}
+        slot_source(static_cast<size_t>(num_slots), -1) {}
 
   void Add(int32_t expert_id, const std::vector<Part>& parts) {
     const bool is_fixed = parts.size() == 1;
@@ -94,11 +91,9 @@ struct LayerBuilder {
       const auto num_slots = static_cast<int32_t>(part.slots.size());
       const auto index = static_cast<int32_t>(expert_gpu.size());
       for (int32_t i = 0; i < num_slots; ++i) {
-        const auto slot = static_cast<size_t>(part.slots[static_cast<size_t>(i)]);
-        slot_is_part[slot] = is_fixed ? 0 : 1;
-        slot_index[slot] = is_fixed ? expert_id : index;
-        slot_among[slot] = num_slots;
-        slot_place[slot] = i;
+        const int32_t slot = part.slots[static_cast<size_t>(i)];
+        slot_source[static_cast<size_t>(slot)] = is_fixed ? 2 * expert_id : 2 * index + 1;
+        if (num_slots > 1) AddShared(slot, num_slots, i);
       }
       if (is_fixed) return;
       parts_of_gpu[static_cast<size_t>(part.gpu)].push_back(index);
@@ -113,6 +108,21 @@ struct LayerBuilder {
     first_of_expert.push_back(static_cast<int32_t>(expert_gpu.size()));
   }
 
+  void AddShared(int32_t slot, int32_t among, int32_t place) {
+    shared_slot.push_back(slot);
+    shared_among.push_back(among);
+    shared_place.push_back(place);
+  }
+
+  // Slots that no expert is in.
+  void AddEmptySlots() {
+    for (size_t slot = 0; slot < slot_source.size(); ++slot) {
+      if (slot_source[slot] >= 0) continue;
+      slot_source[slot] = 0;
+      AddShared(static_cast<int32_t>(slot), 0, 0);
+    }
+  }
+
   // Numbers the parts GPU by GPU; so far they are numbered expert by expert. gpu_part: their
   // numbers so far, GPU by GPU.
   void NumberByGpu(const std::vector<int32_t>& gpu_part) {
@@ -122,11 +132,50 @@ struct LayerBuilder {
       const auto index = static_cast<size_t>(gpu_part[part]);
       expert_part[index] = static_cast<int32_t>(part);
       expert_of[part] = part_expert[index];
+      part_gpu.push_back(expert_gpu[index]);
     }
     part_expert = std::move(expert_of);
-    for (size_t slot = 0; slot < slot_index.size(); ++slot) {
-      int32_t& index = slot_index[slot];
-      if (slot_is_part[slot] != 0) index = expert_part[static_cast<size_t>(index)];
+    next_part.resize(gpu_part.size());
+    for (size_t i = 0; i < expert.size(); ++i) {
+      const auto begin = static_cast<size_t>(first_of_expert[i]);
+      const auto end = static_cast<size_t>(first_of_expert[i + 1]);
+      for (size_t index = begin; index < end; ++index) {
+        const size_t next = index + 1 < end ? index + 1 : begin;
+        next_part[static_cast<size_t>(expert_part[index])] = expert_part[next];
+      }
+    }
+    for (int32_t& source : slot_source) {
+      if ((source & 1) != 0) source = 2 * expert_part[static_cast<size_t>(source >> 1)] + 1;
+    }
+  }
+
+  // Of experts with the same GPUs for the first alone: else a layer whose GPUs hold all experts has
+  // their square. first_on_gpu: as SplitLayer. After NumberByGpu.
+  void FindInner(const std::vector<int32_t>& first_on_gpu) {
+    std::vector<int32_t> num_found(expert.size());  // parts on GPUs of the expert at hand
+    for (size_t i = 0; i < expert.size(); ++i) {
+      const auto visit = [&](const auto& work) {
+        for (int32_t index = first_of_expert[i]; index < first_of_expert[i + 1]; ++index) {
+          const auto gpu = static_cast<size_t>(expert_gpu[static_cast<size_t>(index)]);
+          for (int32_t part = first_on_gpu[gpu]; part < first_on_gpu[gpu + 1]; ++part) {
+            work(part_expert[static_cast<size_t>(part)]);
+          }
+        }
+      };
+      visit([&](int32_t other) { num_found[static_cast<size_t>(other)] = 0; });
+      const auto num_parts = [this](size_t j) {
+        return first_of_expert[j + 1] - first_of_expert[j];
+      };
+      const size_t begin = inner_expert.size();
+      bool is_first = true;
+      visit([&](int32_t other) {
+        const auto j = static_cast<size_t>(other);
+        if (++num_found[j] < num_parts(j) || j == i) return;
+        is_first = is_first && (j > i || num_parts(j) < num_parts(i));
+        inner_expert.push_back(other);
+      });
+      if (!is_first) inner_expert.resize(begin);
+      outer_expert.resize(inner_expert.size(), static_cast<int32_t>(i));
     }
   }
 
@@ -134,7 +183,9 @@ struct LayerBuilder {
   std::vector<int32_t> fixed_expert, fixed_gpu, expert, num_replicas;
   std::vector<int32_t> first_of_expert = {0};
   std::vector<int32_t> expert_part, expert_gpu, expert_slots, slots_before, part_expert;
-  std::vector<int32_t> slot_is_part, slot_index, slot_among, slot_place;
+  std::vector<int32_t> part_gpu, next_part;
+  std::vector<int32_t> outer_expert, inner_expert;
+  std::vector<int32_t> slot_source, shared_slot, shared_among, shared_place;
 };
 
 // Appends rows one after the other and, before them, where each begins.
@@ -177,6 +228,7 @@ void SplitGraph::AddLayer(const Placement& placement, LayerId layer) {
     const auto slots = placement.ReplicasOf(layer, ExpertId{expert});
     slots_of_expert.emplace_back(slots.begin(), slots.end());
   }
+  tables.AddEmptySlots();
   const auto append = [this](const std::vector<int32_t>& table) {
     const auto begin = std::ssize(tables_);
     tables_.insert(tables_.end(), table.begin(), table.end());
@@ -186,8 +238,11 @@ void SplitGraph::AddLayer(const Placement& placement, LayerId layer) {
   const auto [first_on_gpu, gpu_part] = Flattened(tables.parts_of_gpu);
   const std::vector<int32_t> expert_of = tables.part_expert;
   tables.NumberByGpu(gpu_part);
+  tables.FindInner(first_on_gpu);
   layers_.push_back({.num_replicated = static_cast<int32_t>(tables.expert.size()),
                      .num_fixed = static_cast<int32_t>(tables.fixed_expert.size()),
+                     .num_shared = static_cast<int32_t>(tables.shared_slot.size()),
+                     .num_inner = static_cast<int32_t>(tables.inner_expert.size()),
                      .fixed_expert = append(tables.fixed_expert),
                      .fixed_gpu = append(tables.fixed_gpu),
                      .expert = append(tables.expert),
@@ -198,12 +253,16 @@ void SplitGraph::AddLayer(const Placement& placement, LayerId layer) {
                      .expert_slots = append(tables.expert_slots),
                      .slots_before = append(tables.slots_before),
                      .expert_of = append(expert_of),
+                     .outer_expert = append(tables.outer_expert),
+                     .inner_expert = append(tables.inner_expert),
                      .first_on_gpu = append(first_on_gpu),
                      .part_expert = append(tables.part_expert),
-                     .slot_is_part = append(tables.slot_is_part),
-                     .slot_index = append(tables.slot_index),
-                     .slot_among = append(tables.slot_among),
-                     .slot_place = append(tables.slot_place),
+                     .part_gpu = append(tables.part_gpu),
+                     .next_part = append(tables.next_part),
+                     .slot_source = append(tables.slot_source),
+                     .shared_slot = append(tables.shared_slot),
+                     .shared_among = append(tables.shared_among),
+                     .shared_place = append(tables.shared_place),
                      .first_slot = append(first_slot),
                      .replica_slot = append(replica_slot)});
   max_replicated_ = std::max(max_replicated_, static_cast<int32_t>(tables.expert.size()));

@@ -29,8 +29,8 @@ class SplitGraph {
   static constexpr int32_t kMaxGpus = 1024;
 
   // errors: InvalidArgument for more than kMaxGpus GPUs, speeds of another number of GPUs, an
-  // expert on an unusable GPU, and a slack outside 0..1. cost: O(L * (S + E)), memory of about 50
-  // bytes a slot.
+  // expert on an unusable GPU, and a slack outside 0..1. cost: O(L * (E + S * S / G)), memory of
+  // about 50 bytes a slot.
   static absl::StatusOr<SplitGraph> Make(const Placement& placement,
                                          const BatchSplitOptions& options = {});
 

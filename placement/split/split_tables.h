@@ -31,13 +31,23 @@ struct SplitLayer {
   const int32_t* expert_slots = nullptr;  // slots of the expert on this GPU
   const int32_t* slots_before = nullptr;  // slots of the expert in parts before
   const int32_t* expert_of = nullptr;     // the index in `expert`
+  // The other replicated experts that only GPUs of an expert hold, as indices in `expert`; of
+  // experts with the same GPUs the first alone has them.
+  int32_t num_inner = 0;
+  const int32_t* outer_expert = nullptr;  // [num_inner], rising
+  const int32_t* inner_expert = nullptr;  // [num_inner]
   // Parts are numbered GPU by GPU.
   const int32_t* first_on_gpu = nullptr;  // [G + 1], the GPU's first part
   const int32_t* part_expert = nullptr;   // by part, index in `expert`
-  const int32_t* slot_is_part = nullptr;  // [S], 1: the tokens are a part's, 0: an expert's
-  const int32_t* slot_index = nullptr;    // [S], of the part or expert
-  const int32_t* slot_among = nullptr;    // [S], slots that share these tokens; 0: holds no expert
-  const int32_t* slot_place = nullptr;    // [S], how many of them are before this one
+  const int32_t* part_gpu = nullptr;      // by part
+  const int32_t* next_part = nullptr;     // by part, the expert's next one; the last has the first
+  // [S], where the tokens of a slot's expert on its GPU are: 2 * part + 1, or 2 * expert id.
+  const int32_t* slot_source = nullptr;
+  // The slots that share these tokens with others, or hold no expert.
+  int32_t num_shared = 0;
+  const int32_t* shared_slot = nullptr;   // [num_shared]
+  const int32_t* shared_among = nullptr;  // [num_shared], how many share; 0: no expert
+  const int32_t* shared_place = nullptr;  // [num_shared], how many of them are before this one
   // Experts by id, slots in the order of replica rank. [num_experts + 1]: where each expert begins.
   const int32_t* first_slot = nullptr;
   const int32_t* replica_slot = nullptr;
@@ -47,6 +57,8 @@ struct SplitLayer {
 struct SplitLayerTables {
   int32_t num_replicated = 0;
   int32_t num_fixed = 0;
+  int32_t num_shared = 0;
+  int32_t num_inner = 0;
   int64_t fixed_expert = 0;
   int64_t fixed_gpu = 0;
   int64_t expert = 0;
@@ -57,12 +69,16 @@ struct SplitLayerTables {
   int64_t expert_slots = 0;
   int64_t slots_before = 0;
   int64_t expert_of = 0;
+  int64_t outer_expert = 0;
+  int64_t inner_expert = 0;
   int64_t first_on_gpu = 0;
   int64_t part_expert = 0;
-  int64_t slot_is_part = 0;
-  int64_t slot_index = 0;
-  int64_t slot_among = 0;
-  int64_t slot_place = 0;
+  int64_t part_gpu = 0;
+  int64_t next_part = 0;
+  int64_t slot_source = 0;
+  int64_t shared_slot = 0;
+  int64_t shared_among = 0;
+  int64_t shared_place = 0;
   int64_t first_slot = 0;
   int64_t replica_slot = 0;
 };
@@ -101,12 +117,18 @@ struct SplitTables {
             .expert_slots = tables + at.expert_slots,
             .slots_before = tables + at.slots_before,
             .expert_of = tables + at.expert_of,
+            .num_inner = at.num_inner,
+            .outer_expert = tables + at.outer_expert,
+            .inner_expert = tables + at.inner_expert,
             .first_on_gpu = tables + at.first_on_gpu,
             .part_expert = tables + at.part_expert,
-            .slot_is_part = tables + at.slot_is_part,
-            .slot_index = tables + at.slot_index,
-            .slot_among = tables + at.slot_among,
-            .slot_place = tables + at.slot_place,
+            .part_gpu = tables + at.part_gpu,
+            .next_part = tables + at.next_part,
+            .slot_source = tables + at.slot_source,
+            .num_shared = at.num_shared,
+            .shared_slot = tables + at.shared_slot,
+            .shared_among = tables + at.shared_among,
+            .shared_place = tables + at.shared_place,
             .first_slot = tables + at.first_slot,
             .replica_slot = tables + at.replica_slot};
   }

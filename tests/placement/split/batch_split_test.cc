@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -101,23 +100,6 @@ TEST(BatchSplitTest, WhatDoesNotFitIsRefusedByName) {
   EXPECT_THAT(
       std::string(splitter.LeastPeak(kFirst, std::vector<int64_t>{1, -2, 3}).status().message()),
       HasSubstr("layer 0: expert 1 has -2 tokens"));
-}
-
-TEST(BatchSplitTest, AGraphThatCannotBeIsRefusedByName) {
-  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});
-  const GpuSpeeds three = GpuSpeeds::Equal(3);
-  const GpuSpeeds one_off = *GpuSpeeds::Make(2, {}, std::vector<int32_t>{1});
-  EXPECT_THAT(std::string(SplitGraph::Make(placement, {.speeds = &three}).status().message()),
-              HasSubstr("3 GPU speeds, the placement has 2 GPUs"));
-  EXPECT_THAT(std::string(SplitGraph::Make(placement, {.speeds = &one_off}).status().message()),
-              HasSubstr("GPU 1 is unusable"));
-  for (const double slack : {-0.1, 1.5, std::nan("")}) {
-    EXPECT_FALSE(SplitGraph::Make(placement, {.slack = slack}).ok());
-  }
-  const Topology large =
-      *Topology::Make({.num_layers = 1, .num_experts = 1, .num_slots = 1025, .num_gpus = 1025});
-  EXPECT_THAT(std::string(SplitGraph::Make(Placement::Static(large)).status().message()),
-              HasSubstr("an EP group of 1025 GPUs"));
 }
 
 TEST(BatchSplitTest, EqualsAnIndependentMaximumFlowOnSmallShapes) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/placement/random_placement.h"
+#include "tests/placement/split/split_checks.h"
 
 namespace eplb {
 namespace {
@@ -201,6 +202,29 @@ TEST(SourceSplitterTest, NoSplitMovesFewerTokens) {
                                                .num_gpus = num_gpus,
                                                .num_nodes = num_nodes});
     CheckSplit(random, testing::RandomPlacement(random, topology), 3);
+  }
+}
+
+// The exhaustive oracle ends at a few tokens. Beyond it: the least maximum, whole quotas, and ranks
+// that agree. The last shape has up to 8 unusable GPUs more: 1,024.
+TEST(SourceSplitterTest, NoGpuIsAboveTheLeastMaximumOnLargeShapes) {
+  Random random(601);
+  constexpr struct {
+    int32_t num_experts, num_slots, num_gpus, num_nodes, repetitions;
+  } kShapes[] = {{64, 72, 8, 1, 300},
+                 {256, 288, 32, 4, 60},
+                 {256, 384, 64, 8, 30},
+                 {384, 1024, 256, 32, 6},
+                 {512, 2032, 1016, 1, 4}};
+  for (const auto& shape : kShapes) {
+    const Topology topology = *Topology::Make({.num_layers = 1,
+                                               .num_experts = shape.num_experts,
+                                               .num_slots = shape.num_slots,
+                                               .num_gpus = shape.num_gpus,
+                                               .num_nodes = shape.num_nodes});
+    for (int32_t i = 0; i < shape.repetitions && !HasFailure(); ++i) {
+      testing::CheckSourcesAgainstOracle(random, testing::RandomPlacement(random, topology));
+    }
   }
 }
 

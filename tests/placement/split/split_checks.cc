@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <vector>
 
 #include "placement/split/batch_split.h"
+#include "placement/split/source_quotas.h"
+#include "placement/split/source_split.h"
 #include "tests/placement/split/random_batch.h"
 #include "tests/support/integer_split_oracle.h"
 
@@ -49,7 +52,77 @@ void CheckQuotas(const Placement& placement, const SplitGraph& graph, LayerId la
   }
 }
 
+// [G, E], row by row: each expert's tokens among some GPUs; usable or not, a rank has tokens.
+std::vector<int64_t> AmongSources(Random& random, const std::vector<int64_t>& counts,
+                                  int32_t num_gpus) {
+  constexpr int32_t kSources = 8;
+  std::vector<int64_t> by_gpu(static_cast<size_t>(num_gpus) * counts.size());
+  for (size_t expert = 0; expert < counts.size(); ++expert) {
+    int64_t left = counts[expert];
+    for (int32_t i = 1; i <= kSources; ++i) {
+      const auto gpu = static_cast<size_t>(Pick(random, 0, num_gpus - 1));
+      const int64_t tokens = i == kSources ? left : Pick(random, 0, 8) * (left / 8);
+      by_gpu[gpu * counts.size() + expert] += tokens;
+      left -= tokens;
+    }
+  }
+  return by_gpu;
+}
+
+// Every rank, from its own tokens and how many those before it have, takes its part of the quotas.
+void CheckPrefixRouting(const SplitBatch& batch, const std::vector<int64_t>& by_gpu,
+                        size_t num_experts) {
+  std::vector<int64_t> before(num_experts);
+  std::vector<int64_t> own(batch.quotas.size());
+  std::vector<int64_t> taken(batch.quotas.size());
+  for (size_t first = 0; first < by_gpu.size(); first += num_experts) {
+    const auto mine = std::span(by_gpu).subspan(first, num_experts);
+    ASSERT_TRUE(OwnQuotasByPrefix(batch, before, mine, own).ok());
+    std::vector<int64_t> sums(num_experts);
+    for (size_t slot = 0; slot < own.size(); ++slot) {
+      taken[slot] += own[slot];
+      if (own[slot] == 0) continue;
+      const ExpertId expert =
+          batch.placement.ExpertIn(batch.layer, SlotId{static_cast<int32_t>(slot)});
+      sums[static_cast<size_t>(expert.value)] += own[slot];
+    }
+    ASSERT_EQ(sums, std::vector<int64_t>(mine.begin(), mine.end()));
+    for (size_t expert = 0; expert < num_experts; ++expert) before[expert] += mine[expert];
+  }
+  EXPECT_EQ(taken, std::vector<int64_t>(batch.quotas.begin(), batch.quotas.end()));
+}
+
 }  // namespace
+
+void CheckSourcesAgainstOracle(Random& random, const Placement& of_usable) {
+  constexpr LayerId kLayer{0};
+  const auto [placement, speeds] = WithRandomSpeeds(random, of_usable);
+  const double slack = Pick(random, 0, 1) == 0 ? 0.005 : 0;
+  const SplitGraph graph = *SplitGraph::Make(placement, {.speeds = &speeds, .slack = slack});
+  const std::vector<int64_t> counts = RandomCounts(random, graph.num_experts());
+  const std::vector<int64_t> by_gpu = AmongSources(random, counts, graph.num_gpus());
+  std::vector<int64_t> quotas(static_cast<size_t>(graph.num_slots()));
+  SourceSplitter splitter(graph);
+  ASSERT_TRUE(splitter.Split(kLayer, by_gpu, quotas).ok());
+
+  std::vector<int64_t> unused(quotas.size());
+  const SplitBound bound = *BatchSplitter(graph).SplitWithBound(kLayer, counts, unused);
+  const IntegerSplitProblem problem = ProblemOf(placement, graph, kLayer, counts);
+  EXPECT_EQ(CheckProof(problem, bound.peak.tokens, bound.peak.speed, bound.tight_gpus), "");
+  if (speeds.all_equal()) {
+    EXPECT_EQ(bound.peak, (SplitPeak{LeastPeakByNewton(problem), 1}));
+  }
+  CheckQuotas(placement, graph, kLayer, counts, quotas, bound.peak);
+
+  std::vector<int64_t> of_another(quotas.size());
+  ASSERT_TRUE(splitter.Split(kLayer, by_gpu, of_another).ok());
+  EXPECT_EQ(of_another, quotas) << "a batch before leaves nothing";
+  const SplitGraph graph_of_another =
+      *SplitGraph::Make(placement, {.speeds = &speeds, .slack = slack});
+  ASSERT_TRUE(SourceSplitter(graph_of_another).Split(kLayer, by_gpu, of_another).ok());
+  EXPECT_EQ(of_another, quotas) << "another rank derives the same quotas";
+  CheckPrefixRouting({placement, kLayer, quotas}, by_gpu, counts.size());
+}
 
 void CheckAgainstOracle(Random& random, const Placement& of_usable) {
   const auto [placement, speeds] = WithRandomSpeeds(random, of_usable);

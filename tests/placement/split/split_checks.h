@@ -15,7 +15,12 @@ namespace eplb::testing {
 // oracle's flow.
 void CheckAgainstOracle(Random& random, const Placement& of_usable);
 
-// That, `repetitions` times on random placements of a shape, until a failure.
+// The same for SourceSplitter, of one layer: its quotas are whole and within the least maximum,
+// which has a proof; ranks that derive them alone agree, and by prefix each finds slots for its
+// tokens.
+void CheckSourcesAgainstOracle(Random& random, const Placement& of_usable);
+
+// CheckAgainstOracle, `repetitions` times on random placements of a shape, until a failure.
 void CheckShape(Random& random, const TopologyOptions& shape, int32_t repetitions);
 
 }  // namespace eplb::testing
