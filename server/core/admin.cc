@@ -122,9 +122,8 @@ absl::Status Do(Deed& deed, const Rebalance& rebalance) {
   DecisionContext& context = deed.context;
   Job& job = deed.job;
   EPLB_RETURN_IF_ERROR(MayDecide(context.state, job));
-  deed.outcome =
-      absl::StrCat("policy ", job.settings.policy_name, " was asked",
-                   rebalance.force ? ", whether it pays or not," : "", deed.By());
+  deed.outcome = absl::StrCat("policy ", job.settings.policy_name, " was asked",
+                              rebalance.force ? ", whether it pays or not," : "", deed.By());
   Write(deed);
   Audit(deed);
   absl::Status solving = SolveNow(context, job, rebalance.force, deed.change.actor);

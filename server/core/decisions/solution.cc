@@ -12,8 +12,7 @@
 
 namespace eplb::core {
 
-absl::StatusOr<Placement> SolveRequest(const Solve& request,
-                                       const std::atomic<bool>* abandoned) {
+absl::StatusOr<Placement> SolveRequest(const Solve& request, const std::atomic<bool>* abandoned) {
   if (request.load == nullptr || request.previous == nullptr) {
     return absl::InternalError("a request to solve has no load or no previous placement");
   }
@@ -37,8 +36,8 @@ absl::StatusOr<Placement> SolveRequest(const Solve& request,
 
 Solved AnswerSolve(const Solve& request, const std::atomic<bool>* abandoned) {
   Solved solved{.job = request.job,
-                      .solve_id = request.solve_id,
-                      .placement = absl::InternalError("a request has no previous placement")};
+                .solve_id = request.solve_id,
+                .placement = absl::InternalError("a request has no previous placement")};
   if (request.choose == nullptr || request.previous == nullptr) {
     solved.placement = SolveRequest(request, abandoned);
     return solved;

@@ -20,7 +20,7 @@ using wire::SettingsPatch;
 using wire::StepRange;
 
 struct Config {
-  Settings settings;  // of a job for which nobody gave others
+  Settings settings;                                  // of a job for which nobody gave others
   std::map<std::string, SettingsPatch> job_settings;  // by job, over `settings`
   // Prices; what an expert weighs is the job's, horizon_steps a setting. Unless token_seconds is
   // known only min_gain counts.

@@ -56,7 +56,7 @@ class ReplayTest(command.CommandTest):
         flow, incremental = (self.replay(trace, *shape, "--policy", policy, "--split", "batch")
                              for policy in ("flow", "incremental"))
         self.assertGreater(flow["summary"]["balancedness_mean"], incremental["summary"]["balancedness_mean"] + .02)
-        self.assertIn("peak GPU load of exact splits falls", flow["windows"][8]["reason"])
+        self.assertIn("balancedness with exact splits measured", flow["windows"][8]["reason"])
         held = self.replay(trace, *shape, "--policy", "flow", "--split", "batch", "--expert-bytes", 1 << 40)
         self.assertEqual(held["summary"]["transfers"], 0)
         self.assertIn("of migration", held["windows"][8]["reason"])

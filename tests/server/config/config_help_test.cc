@@ -24,8 +24,7 @@ TEST(ConfigHelpTest, EveryKeyIsThereWithVariableExpectationAndDefault) {
                               "placement must\n    bring, as a fraction.\n"
                               "    a number in 0..1; default 0.01\n"));
   EXPECT_THAT(
-      help,
-      HasSubstr("\n    one of balanced, deepseek, incremental, auto, flow; default auto\n"));
+      help, HasSubstr("\n    one of balanced, deepseek, incremental, auto, flow; default auto\n"));
   EXPECT_THAT(help, HasSubstr("; default 127.0.0.1:29610\n"));
   EXPECT_THAT(help, HasSubstr("default 450 GB/s\n"));
   EXPECT_THAT(help, HasSubstr("the path of a PEM file; default none\n"));

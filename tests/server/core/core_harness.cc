@@ -1,5 +1,4 @@
 #include "tests/server/core/core_harness.h"
-#include "placement/policies/registry.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+
+#include "placement/policies/registry.h"
 
 namespace eplb::core {
 namespace {

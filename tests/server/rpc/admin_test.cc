@@ -1,4 +1,3 @@
-#include "placement/policies/registry.h"
 #include "server/rpc/admin.h"
 
 #include <gtest/gtest.h>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include <grpcpp/grpcpp.h>
 
+#include "placement/policies/registry.h"
 #include "proto/wire/convert.h"
 #include "server/rpc/rpc_server.h"
 #include "tests/server/failing_store.h"

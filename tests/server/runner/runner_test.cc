@@ -1,4 +1,3 @@
-#include "placement/policies/registry.h"
 #include "server/runner/runner.h"
 
 #include <gmock/gmock.h>
@@ -8,6 +7,7 @@
 #include <utility>
 
 #include "base/monotonic_clock.h"
+#include "placement/policies/registry.h"
 #include "tests/server/failing_store.h"
 #include "tests/server/test_stream.h"
 

@@ -227,12 +227,10 @@ TEST(StagingTest, ARollbackNeedsTheRanksStaging) {
 
 TEST(StagingTest, ARollbackHasAsManyChunksAsTheRanksStagingNeeds) {
   TestJob job;
-  ASSERT_TRUE(RollBackWith(job,
-                           [](wire::Hello& identity) {
-                             identity.staging_rows = 1;
-                             identity.staging_layers = 1;
-                           })
-                  .ok());
+  ASSERT_TRUE(RollBackWith(job, [](wire::Hello& identity) {
+                identity.staging_rows = 1;
+                identity.staging_layers = 1;
+              }).ok());
   EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 2);
 }
 
