@@ -182,7 +182,9 @@ bool Earns(const LearnedGate& gate, double predicted, double replicas, const Gai
   const double believed = std::max(gate.realized * predicted, proved);
   const double saved = Finite((believed - replicas) * gate.horizon_steps);
   if (value != nullptr) *value = saved;
-  return saved > 0 && saved > gate.times * price.migration;
+  const double price_now = gate.times * price.migration;
+  return (saved > 0 && saved > price_now) ||
+         (predicted > replicas && gate.missed_seconds > price_now);
 }
 
 absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,

@@ -28,6 +28,10 @@ struct LearnedGate {
   // Per step, of the peak load: what the candidate's own placement has saved for certain against
   // the one in force. So much of a gain is believed whatever became of other predictions.
   double proved_tokens = 0;
+  // What the candidate saved for certain since the placement in force came into force, where that is
+  // more than it spent meanwhile. Once a migration costs no more, waiting for more proof has cost as
+  // much as the move (ski rental).
+  double missed_seconds = 0;
   double times = 1;     // that it must be above its price; more while little is known
   int64_t windows = 0;  // that this was learned from
   std::string choice;   // the candidate in use, for the sentence
