@@ -24,11 +24,8 @@ absl::StatusOr<std::optional<AutoAnswer>> PlanAuto(const AutoRequest& request, A
   if (state.recent.empty()) return std::nullopt;
   const Backtest& backtest = state.backtest;
   const Candidate candidate = backtest.Scores()[backtest.choice().value_or(0)].candidate;
-  // A decision that changed nothing is made again at the next opportunity.
-  const int64_t since = state.windows_since_decision;
-  const bool changed = backtest.incumbent_windows() <= std::max<int64_t>(since, backtest.options().latency);
-  const int64_t due = int64_t{changed ? candidate.cadence : 1} * backtest.options().every;
-  const bool waits = since >= 0 && since < due;
+  const int64_t due = int64_t{candidate.cadence} * backtest.options().every;
+  const bool waits = state.windows_since_decision >= 0 && state.windows_since_decision < due;
   if (waits && !request.now) return std::nullopt;
   state.windows_since_decision = 0;
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy,

@@ -97,20 +97,17 @@ absl::StatusOr<Evaluation> Backtest::Evaluated(const SeenWindow& window, const P
   return EvaluateSplit(*window.load, placement, options_.split, input.speeds);
 }
 
-double Backtest::HorizonOf(const Candidate& candidate) const {
-  return kHorizon * candidate.cadence * options_.every;
-}
-
 LearnedGate Backtest::GateOf(const Shadow& shadow) const {
   const double prior = shadow.promise ? shadow.promise->tokens_per_step * steps_per_window_ : 0;
   const double predicted = shadow.predicted_tokens + prior;
   const double realized = predicted > 0
                               ? (shadow.seen_tokens + kUsuallyRealized * prior) / predicted
                               : kUsuallyRealized;
+  const int32_t cadence = shadow.candidate.cadence;
   const double missed = shadow.ahead_seconds - std::sqrt(shadow.ahead_seconds_squares);
   return {.in_use = true,
           .realized = std::clamp(realized, 0.0, 1.0),
-          .horizon_steps = HorizonOf(shadow.candidate) * steps_per_window_,
+          .horizon_steps = kHorizon * cadence * options_.every * steps_per_window_,
           .proved_tokens = std::max(0.0, shadow.ahead_tokens - std::sqrt(shadow.ahead_squares)) *
                            scale_ / static_cast<double>(std::max<int64_t>(1, incumbent_windows_)),
           .missed_seconds = missed >= shadow.spent_meanwhile ? std::max(0.0, missed) : 0,
@@ -119,19 +116,10 @@ LearnedGate Backtest::GateOf(const Shadow& shadow) const {
           .choice = TextOf(shadow.candidate)};
 }
 
-// windows: the newest is the first that the placement in force may be new in.
-absl::Status Backtest::Follow(std::span<const SeenWindow> windows, const BacktestInput& input) {
-  EPLB_ASSIGN_OR_RETURN(Placement some, LayersOf(input.incumbent, layers_));
+absl::Status Backtest::Follow(const Placement& incumbent) {
+  EPLB_ASSIGN_OR_RETURN(Placement some, LayersOf(incumbent, layers_));
   ++incumbent_windows_;
   if (some == incumbent_) return absl::OkStatus();
-  move_.reset();
-  if (windows.size() > 1) {
-    const Candidate& candidate = shadows_[choice_.value_or(0)].candidate;
-    EPLB_ASSIGN_OR_RETURN(const ExpectedLoad expected,
-                          ExpectLoad(candidate.estimate, windows.first(windows.size() - 1)));
-    EPLB_ASSIGN_OR_RETURN(const double tokens, PredictedFall(expected, incumbent_, some, input));
-    if (tokens > 0) move_ = {.before = incumbent_, .after = some, .tokens_per_step = tokens};
-  }
   incumbent_ = std::move(some);
   incumbent_windows_ = 1;
   for (Shadow& shadow : shadows_) {
@@ -142,25 +130,6 @@ absl::Status Backtest::Follow(std::span<const SeenWindow> windows, const Backtes
     shadow.spent_meanwhile = 0;
   }
   return absl::OkStatus();
-}
-
-// What the job's own moves promised and what came of it.
-absl::Status Backtest::ScoreMove(const SeenWindow& window, const BacktestInput& input) {
-  if (!move_) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluated(window, move_->before, input));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluated(window, move_->after, input));
-  const double predicted = move_->tokens_per_step * static_cast<double>(window.num_steps);
-  moves_predicted_ = Finite(kRealizedMemory * moves_predicted_ + predicted);
-  moves_seen_ = Finite(kRealizedMemory * moves_seen_ + before.peak_load - after.peak_load);
-  return absl::OkStatus();
-}
-
-// Of what a candidate realizes, what the job's own moves did, which may be decided at other windows:
-// 0..1. They count as if one window more had shown all that was predicted.
-double Backtest::OwnPart(double realized) const {
-  if (!move_ || realized <= 0) return 1;
-  const double prior = move_->tokens_per_step * steps_per_window_;
-  return std::clamp((moves_seen_ + prior) / (moves_predicted_ + prior) / realized, 0.0, 1.0);
 }
 
 absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, const Yardstick& peaks,
@@ -175,8 +144,6 @@ absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, const Yar
   shadow.unpaid_seconds = Finite(shadow.unpaid_seconds + shadow.owed_seconds);
   const double charged = shadow.unpaid_seconds * kCharged;
   shadow.unpaid_seconds -= charged;
-  shadow.unearned_seconds = Finite(shadow.unearned_seconds + shadow.owed_seconds) *
-                            (1 - 1 / HorizonOf(shadow.candidate));
   shadow.balancedness += now.mean_balancedness;
   shadow.saved_seconds = Finite(shadow.saved_seconds + saved);
   shadow.spent_seconds = Finite(shadow.spent_seconds + replicas + shadow.owed_seconds);
@@ -289,8 +256,7 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
   const SeenWindow& newest = windows.back();
   steps_per_window_ = static_cast<double>(newest.num_steps);
   EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, Evaluated(newest, start_, input));
-  EPLB_RETURN_IF_ERROR(Follow(windows, input));
-  EPLB_RETURN_IF_ERROR(ScoreMove(newest, input));
+  EPLB_RETURN_IF_ERROR(Follow(input.incumbent));
   EPLB_ASSIGN_OR_RETURN(const Evaluation in_use, Evaluated(newest, incumbent_, input));
   const Yardstick peaks{.unmoved = unmoved.peak_load,
                         .incumbent = in_use.peak_load,
@@ -305,24 +271,21 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
   return absl::OkStatus();
 }
 
-// Proved: the net seconds are above 0 by more than their own scatter, with migrations charged over
-// the horizon that they were decided for.
-bool Backtest::Pays(const Shadow& shadow) const {
-  const double charged = shadow.unpaid_seconds - shadow.unearned_seconds;
-  return shadow.net_seconds - charged > std::sqrt(shadow.net_squares);
-}
-
+// Proved: the net seconds are above 0 by more than their own scatter.
 void Backtest::Choose() {
   if (num_windows_ - 1 - options_.latency < kProvingWindows) return;
+  const auto pays = [](const Shadow& shadow) {
+    return shadow.net_seconds > std::sqrt(shadow.net_squares);
+  };
   const auto best = std::max_element(
       shadows_.begin(), shadows_.end(),
       [](const Shadow& a, const Shadow& b) { return a.net_seconds < b.net_seconds; });
-  if (choice_ && Pays(shadows_[*choice_])) {
+  if (choice_ && pays(shadows_[*choice_])) {
     const double margin = kMargin * std::abs(best->net_seconds);
     if (best->net_seconds <= shadows_[*choice_].net_seconds + margin) return;
   }
   choice_.reset();
-  if (Pays(*best)) choice_ = static_cast<size_t>(best - shadows_.begin());
+  if (pays(*best)) choice_ = static_cast<size_t>(best - shadows_.begin());
 }
 
 std::vector<CandidateScore> Backtest::Scores() const {
@@ -344,13 +307,9 @@ std::vector<CandidateScore> Backtest::Scores() const {
 LearnedGate Backtest::gate() const {
   LearnedGate gate = GateOf(shadows_[choice_.value_or(0)]);
   gate.in_use = choice_.has_value();
-  const double part = OwnPart(gate.realized);
-  gate.realized *= part;
-  gate.proved_tokens *= part;
-  gate.missed_seconds *= part;
   const int64_t proved = num_windows_ - 1 - options_.latency;
-  gate.times = std::max(1.0, kFirstTimes / static_cast<double>(1 + std::max<int64_t>(0, proved)));
   if (proved < 1) {
+    gate.times = kFirstTimes;
     gate.horizon_steps =
         std::min(gate.horizon_steps, steps_per_window_ * static_cast<double>(num_windows_));
   }

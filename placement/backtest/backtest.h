@@ -72,8 +72,6 @@ class Backtest {
   // In the order of CandidatesFor, and last, "do nothing".
   std::vector<CandidateScore> Scores() const;
   int64_t num_windows() const { return num_windows_; }
-  // Windows since the placement in force came into force, or since the first.
-  int64_t incumbent_windows() const { return incumbent_windows_; }
   // What is used: of the scores; none: "do nothing". It changes when another one is ahead by a
   // margin.
   std::optional<size_t> choice() const { return choice_; }
@@ -105,8 +103,7 @@ class Backtest {
     double ahead_seconds_squares = 0;     // their squares, and
     double spent_meanwhile = 0;           // on its own migrations
     double owed_seconds = 0;              // for the newest decision, not yet spent
-    double unpaid_seconds = 0;            // of migrations, still to be charged to the net, and
-    double unearned_seconds = 0;          // of the horizon that they were decided for
+    double unpaid_seconds = 0;            // of migrations, still to be charged to the net
     double balancedness = 0;              // sum over windows
     double saved_seconds = 0;
     double spent_seconds = 0;
@@ -121,9 +118,7 @@ class Backtest {
   };
   absl::Status Score(Shadow& shadow, const SeenWindow& window, const Yardstick& peaks,
                      const BacktestInput& input) const;
-  absl::Status Follow(std::span<const SeenWindow> windows, const BacktestInput& input);
-  absl::Status ScoreMove(const SeenWindow& window, const BacktestInput& input);
-  double OwnPart(double realized) const;
+  absl::Status Follow(const Placement& incumbent);
   absl::Status Decide(Shadow& shadow, std::span<const SeenWindow> windows,
                       const BacktestInput& input) const;
   absl::StatusOr<Evaluation> Evaluated(const SeenWindow& window, const Placement& placement,
@@ -131,16 +126,11 @@ class Backtest {
   absl::StatusOr<double> PredictedFall(const ExpectedLoad& expected, const Placement& before,
                                        const Placement& after, const BacktestInput& input) const;
   LearnedGate GateOf(const Shadow& shadow) const;
-  bool Pays(const Shadow& shadow) const;
-  double HorizonOf(const Candidate& candidate) const;
   void Choose();
 
   Placement start_;      // of the tested layers
   Placement incumbent_;  // likewise, as it was in the newest window
   int64_t incumbent_windows_ = 0;
-  std::optional<Promise> move_;      // the job's newest, and of its moves:
-  double moves_predicted_ = 0;       // tokens, discounted
-  double moves_seen_ = 0;            // what came of it
   std::vector<LayerId> layers_;
   double scale_ = 1;  // layers of the model for each tested one
   BacktestOptions options_;
