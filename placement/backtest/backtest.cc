@@ -17,10 +17,12 @@ constexpr double kRealizedMemory = 1 - 1.0 / 16;
 constexpr double kUsuallyRealized = 0.5;  // before anything was seen, with the weight of one window
 // Opportunities that a gain is counted over, by cadence: who seldom decides takes what lasts.
 constexpr double kHorizon = 4;
-constexpr double kCharged = 1.0 / 32;  // of what a migration cost, with each window after it
+// Of what a migration cost and is not charged yet, with each window after it: a candidate is judged
+// by what it goes on to cost and save, not by what the first placement cost.
+constexpr double kCharged = 1.0 / 32;
 constexpr double kMargin = 0.02;  // of its net seconds, that another candidate must be ahead by
-constexpr int64_t kProvingWindows = 2;  // before which no candidate is proved to be any good
-constexpr double kFirstTimes = 4;       // that a gain must be above its price before that
+constexpr int64_t kProvingWindows = 2;  // before which no candidate is compared with another
+constexpr double kFirstTimes = 4;  // that a gain must be above its price before a window was seen
 
 std::vector<LayerId> TestedLayers(int32_t num_layers) {
   const int32_t tested = std::min(num_layers, kMaxTestedLayers);
@@ -271,7 +273,7 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
   return absl::OkStatus();
 }
 
-// Proved: the net seconds are above 0 by more than their own scatter.
+// Proved: the net seconds are above 0 by more than the scatter of the windows' savings.
 void Backtest::Choose() {
   if (num_windows_ - 1 - options_.latency < kProvingWindows) return;
   const auto pays = [](const Shadow& shadow) {

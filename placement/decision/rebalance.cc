@@ -154,8 +154,13 @@ void EvaluateLearned(const RebalanceInput& input, double predicted, const std::s
       gate.windows == 0 ? std::string() : absl::StrCat(" as the back-test of ", windows, " shows"));
   if (decision.rebalance) {
     decision.rule = RebalanceRule::kPays;
-    decision.reason = absl::StrCat("rebalance saves ", SecondsText(value), " ", counted, ", for ",
-                                   spent, ": peak GPU load falls ", how_far);
+    const bool waited = value <= gate.times * price;
+    decision.reason = absl::StrCat(
+        "rebalance saves ", SecondsText(std::max(0.0, value)), " ", counted,
+        waited ? absl::StrCat(" (the candidate has saved ", SecondsText(gate.missed_seconds),
+                              " against the placement in force)")
+               : std::string(),
+        ", for ", spent, ": peak GPU load falls ", how_far);
     return;
   }
   decision.rule = RebalanceRule::kCost;

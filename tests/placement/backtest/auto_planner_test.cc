@@ -14,8 +14,8 @@ namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using testing::HotWindow;
+using ::testing::IsEmpty;
 using testing::PricedAt;
 using testing::StartOfJob;
 

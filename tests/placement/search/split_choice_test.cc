@@ -111,8 +111,7 @@ TEST(SplitChoiceTest, WithoutLoadTheIncumbentStays) {
 TEST(SplitChoiceTest, AnAbandonedSearchStillAnswersWithAValidLayout) {
   const ChoiceCase one = MakeChoiceCase(1);
   const std::atomic<bool> abandoned{true};
-  const auto layout =
-      one.Choose({.copies_per_gpu = 16, .most_swaps = 16, .abandoned = &abandoned});
+  const auto layout = one.Choose({.copies_per_gpu = 16, .most_swaps = 16, .abandoned = &abandoned});
   EXPECT_LE(one.MeanOf(layout), one.MeanOf(one.incumbent));
   EXPECT_EQ(std::set<int32_t>(layout.begin(), layout.end()).size(), 16u);
 }
