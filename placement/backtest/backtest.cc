@@ -17,9 +17,12 @@ constexpr double kRealizedMemory = 1 - 1.0 / 16;
 constexpr double kUsuallyRealized = 0.5;  // before anything was seen, with the weight of one window
 // Opportunities that a gain is counted over, by cadence: who seldom decides takes what lasts.
 constexpr double kHorizon = 4;
+// Of what a migration cost and is not charged yet, with each window after it: a candidate is judged
+// by what it goes on to cost and save, not by what the first placement cost.
+constexpr double kCharged = 1.0 / 32;
 constexpr double kMargin = 0.02;  // of its net seconds, that another candidate must be ahead by
-constexpr int64_t kProvingWindows = 2;  // before which no candidate is proved to be any good
-constexpr double kFirstTimes = 4;       // that a gain must be above its price before that
+constexpr int64_t kProvingWindows = 2;  // before which no candidate is compared with another
+constexpr double kFirstTimes = 4;  // that a gain must be above its price before a window was seen
 
 std::vector<LayerId> TestedLayers(int32_t num_layers) {
   const int32_t tested = std::min(num_layers, kMaxTestedLayers);
@@ -103,11 +106,13 @@ LearnedGate Backtest::GateOf(const Shadow& shadow) const {
                               ? (shadow.seen_tokens + kUsuallyRealized * prior) / predicted
                               : kUsuallyRealized;
   const int32_t cadence = shadow.candidate.cadence;
+  const double missed = shadow.ahead_seconds - std::sqrt(shadow.ahead_seconds_squares);
   return {.in_use = true,
           .realized = std::clamp(realized, 0.0, 1.0),
           .horizon_steps = kHorizon * cadence * options_.every * steps_per_window_,
           .proved_tokens = std::max(0.0, shadow.ahead_tokens - std::sqrt(shadow.ahead_squares)) *
                            scale_ / static_cast<double>(std::max<int64_t>(1, incumbent_windows_)),
+          .missed_seconds = missed >= shadow.spent_meanwhile ? std::max(0.0, missed) : 0,
           .times = 1,
           .windows = std::max<int64_t>(0, num_windows_ - 1),
           .choice = TextOf(shadow.candidate)};
@@ -122,6 +127,9 @@ absl::Status Backtest::Follow(const Placement& incumbent) {
   for (Shadow& shadow : shadows_) {
     shadow.ahead_tokens = 0;
     shadow.ahead_squares = 0;
+    shadow.ahead_seconds = 0;
+    shadow.ahead_seconds_squares = 0;
+    shadow.spent_meanwhile = 0;
   }
   return absl::OkStatus();
 }
@@ -131,20 +139,27 @@ absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, const Yar
   const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
   const auto steps = static_cast<double>(window.num_steps);
   EPLB_ASSIGN_OR_RETURN(const Evaluation now, Evaluated(window, shadow.in_force, input));
-  const double replicas = (ReplicaSecondsPerStep(shadow.in_force, input.costs) -
-                           ReplicaSecondsPerStep(start_, input.costs)) *
-                          scale_ * steps;
+  const double here = ReplicaSecondsPerStep(shadow.in_force, input.costs);
+  const double replicas = (here - ReplicaSecondsPerStep(start_, input.costs)) * scale_ * steps;
   const double saved = Finite((peaks.unmoved - now.peak_load) * scale_ * token_seconds);
-  const double net = Finite(saved - replicas - shadow.owed_seconds);
+  const double gained = Finite(saved - replicas);
+  shadow.unpaid_seconds = Finite(shadow.unpaid_seconds + shadow.owed_seconds);
+  const double charged = shadow.unpaid_seconds * kCharged;
+  shadow.unpaid_seconds -= charged;
   shadow.balancedness += now.mean_balancedness;
   shadow.saved_seconds = Finite(shadow.saved_seconds + saved);
   shadow.spent_seconds = Finite(shadow.spent_seconds + replicas + shadow.owed_seconds);
-  shadow.net_seconds = Finite(kScoreMemory * shadow.net_seconds + net);
-  shadow.net_squares = Finite(kScoreMemory * shadow.net_squares + net * net);
+  shadow.net_seconds = Finite(kScoreMemory * shadow.net_seconds + gained - charged);
+  shadow.net_squares = Finite(kScoreMemory * shadow.net_squares + gained * gained);
+  shadow.spent_meanwhile = Finite(shadow.spent_meanwhile + shadow.owed_seconds);
   shadow.owed_seconds = 0;
   const double ahead = Finite((peaks.incumbent - now.peak_load) / steps);
   shadow.ahead_tokens = Finite(shadow.ahead_tokens + ahead);
   shadow.ahead_squares = Finite(shadow.ahead_squares + ahead * ahead);
+  const double seconds = Finite((peaks.incumbent - now.peak_load) * scale_ * token_seconds -
+                                (here - peaks.incumbent_replicas) * scale_ * steps);
+  shadow.ahead_seconds = Finite(shadow.ahead_seconds + seconds);
+  shadow.ahead_seconds_squares = Finite(shadow.ahead_seconds_squares + seconds * seconds);
   if (shadow.promise) {
     EPLB_ASSIGN_OR_RETURN(const Evaluation before,
                           Evaluated(window, shadow.promise->before, input));
@@ -220,6 +235,7 @@ absl::Status Backtest::Decide(Shadow& shadow, std::span<const SeenWindow> window
   const double owed = input.costs.priced() ? price : 0;
   LearnedGate own = GateOf(shadow);
   own.proved_tokens = 0;  // it is ahead of another placement than its own
+  own.missed_seconds = 0;
   if (!Earns(own, Finite(tokens * scale_ * token_seconds), replicas,
              {.migration = owed, .token_seconds = token_seconds})) {
     return absl::OkStatus();
@@ -244,7 +260,9 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
   EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, Evaluated(newest, start_, input));
   EPLB_RETURN_IF_ERROR(Follow(input.incumbent));
   EPLB_ASSIGN_OR_RETURN(const Evaluation in_use, Evaluated(newest, incumbent_, input));
-  const Yardstick peaks{.unmoved = unmoved.peak_load, .incumbent = in_use.peak_load};
+  const Yardstick peaks{.unmoved = unmoved.peak_load,
+                        .incumbent = in_use.peak_load,
+                        .incumbent_replicas = ReplicaSecondsPerStep(incumbent_, input.costs)};
   ++num_windows_;
   unmoved_ += unmoved.mean_balancedness;
   for (Shadow& shadow : shadows_) {
@@ -255,7 +273,7 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
   return absl::OkStatus();
 }
 
-// Proved: the net seconds are above 0 by more than their own scatter.
+// Proved: the net seconds are above 0 by more than the scatter of the windows' savings.
 void Backtest::Choose() {
   if (num_windows_ - 1 - options_.latency < kProvingWindows) return;
   const auto pays = [](const Shadow& shadow) {
@@ -292,7 +310,7 @@ LearnedGate Backtest::gate() const {
   LearnedGate gate = GateOf(shadows_[choice_.value_or(0)]);
   gate.in_use = choice_.has_value();
   const int64_t proved = num_windows_ - 1 - options_.latency;
-  if (proved < kProvingWindows) {
+  if (proved < 1) {
     gate.times = kFirstTimes;
     gate.horizon_steps =
         std::min(gate.horizon_steps, steps_per_window_ * static_cast<double>(num_windows_));

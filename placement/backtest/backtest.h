@@ -96,10 +96,14 @@ class Backtest {
     double predicted_tokens = 0;          // discounted, and
     double seen_tokens = 0;               // what came of it
     double net_seconds = 0;               // discounted
-    double net_squares = 0;               // likewise, of the windows' nets
+    double net_squares = 0;               // likewise, of the windows' nets before migrations
     double ahead_tokens = 0;              // per step, of the incumbent, summed over windows, and
-    double ahead_squares = 0;             // their squares, since the incumbent came into force
-    double owed_seconds = 0;              // for the newest decision, not yet in a window's net
+    double ahead_squares = 0;             // their squares, since the incumbent came into force;
+    double ahead_seconds = 0;             // the same in seconds, with replicas,
+    double ahead_seconds_squares = 0;     // their squares, and
+    double spent_meanwhile = 0;           // on its own migrations
+    double owed_seconds = 0;              // for the newest decision, not yet spent
+    double unpaid_seconds = 0;            // of migrations, still to be charged to the net
     double balancedness = 0;              // sum over windows
     double saved_seconds = 0;
     double spent_seconds = 0;
@@ -110,6 +114,7 @@ class Backtest {
   struct Yardstick {  // peak loads of a window
     double unmoved = 0;
     double incumbent = 0;
+    double incumbent_replicas = 0;  // seconds per step
   };
   absl::Status Score(Shadow& shadow, const SeenWindow& window, const Yardstick& peaks,
                      const BacktestInput& input) const;

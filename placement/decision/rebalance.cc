@@ -157,8 +157,13 @@ void EvaluateLearned(const RebalanceInput& input, double predicted, const std::s
       gate.windows == 0 ? std::string() : absl::StrCat(" as the back-test of ", windows, " shows"));
   if (decision.rebalance) {
     decision.rule = RebalanceRule::kPays;
-    decision.reason = absl::StrCat("rebalance saves ", SecondsText(value), " ", counted, ", for ",
-                                   spent, ": ", kPeak, " falls ", how_far);
+    const bool waited = value <= gate.times * price;
+    decision.reason = absl::StrCat(
+        "rebalance saves ", SecondsText(std::max(0.0, value)), " ", counted,
+        waited ? absl::StrCat(" (the candidate has saved ", SecondsText(gate.missed_seconds),
+                              " against the placement in force)")
+               : std::string(),
+        ", for ", spent, ": ", kPeak, " falls ", how_far);
     return;
   }
   decision.rule = RebalanceRule::kCost;
@@ -193,7 +198,9 @@ bool Earns(const LearnedGate& gate, double predicted, double replicas, const Gai
   const double believed = std::max(gate.realized * predicted, proved);
   const double saved = Finite((believed - replicas) * gate.horizon_steps);
   if (value != nullptr) *value = saved;
-  return saved > 0 && saved > gate.times * price.migration;
+  const double price_now = gate.times * price.migration;
+  return (saved > 0 && saved > price_now) ||
+         (predicted > replicas && gate.missed_seconds > price_now);
 }
 
 absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,

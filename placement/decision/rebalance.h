@@ -28,14 +28,19 @@ struct LearnedGate {
   // Per step, of the peak load: what the candidate's own placement has saved for certain against
   // the one in force. So much of a gain is believed whatever became of other predictions.
   double proved_tokens = 0;
+  // What the candidate's own placements saved for certain, against the one in force and since that
+  // came into force; 0 where the candidate spent more meanwhile. Once it is more than a migration,
+  // waiting has cost as much as the move would have (ski rental).
+  double missed_seconds = 0;
   double times = 1;     // that it must be above its price; more while little is known
   int64_t windows = 0;  // that this was learned from
   std::string choice;   // the candidate in use, for the sentence
 };
 
 // Whether a gain pays: (believed - replicas) * horizon is more than `times` the migration, where
-// believed is `realized` of the predicted gain, or as much of it as is proved. predicted and
-// replicas: seconds per step. `value`, when given: the left side.
+// believed is `realized` of the predicted gain, or as much of it as is proved. Or `missed_seconds`
+// is more than that, and a gain is predicted beyond the replicas. predicted and replicas: seconds
+// per step. `value`, when given: the left side.
 struct GainPrice {
   double migration = 0;      // seconds
   double token_seconds = 1;  // of the proved tokens

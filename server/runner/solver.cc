@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 
 #include "base/monotonic_clock.h"
-#include "server/core/decisions/solution.h"
+#include "server/core/solution.h"
 
 namespace eplb {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/core/decisions/solution.h"
+#include "server/core/solution.h"
 
 namespace eplb::simulation {
 namespace {

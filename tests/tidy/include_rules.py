@@ -33,7 +33,7 @@ MAY_INCLUDE = {
     "server/core/ranks": {"server/core/decisions", "server/core/state", "server/core/values", "proto", "placement",
                           "placement/decision"},
     "server/core": {"server/core/decisions", "server/core/ranks", "server/core/state", "server/core/values", "proto",
-                    "placement", "placement/decision", "placement/split"},
+                    "placement", "placement/backtest", "placement/decision", "placement/policies", "placement/split"},
     "server/http": {"server/messages", "server/core", "server/core/values", "server/process", "server/store", "proto"},
     "server/messages": {"server/core/values", "proto", "placement"},
     "server/process": set(),

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "server/core/decisions/decide.h"
-#include "server/core/decisions/solution.h"
+#include "server/core/solution.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {

@@ -1,4 +1,4 @@
-#include "server/core/decisions/solution.h"
+#include "server/core/solution.h"
 
 #include <gtest/gtest.h>
 

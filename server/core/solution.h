@@ -1,6 +1,6 @@
 // What a solver computes for a Solve. threads: safe, no state.
-#ifndef EPLB_SERVER_CORE_DECISIONS_SOLUTION_H_
-#define EPLB_SERVER_CORE_DECISIONS_SOLUTION_H_
+#ifndef EPLB_SERVER_CORE_SOLUTION_H_
+#define EPLB_SERVER_CORE_SOLUTION_H_
 
 #include <atomic>
 
@@ -21,4 +21,4 @@ Solved AnswerSolve(const Solve& request, const std::atomic<bool>* abandoned = nu
 
 }  // namespace eplb::core
 
-#endif  // EPLB_SERVER_CORE_DECISIONS_SOLUTION_H_
+#endif  // EPLB_SERVER_CORE_SOLUTION_H_
