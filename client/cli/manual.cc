@@ -66,7 +66,8 @@ constexpr char kCosts[] =
     R"(How costs decide whether a new placement is applied
 
 With cost.token_ns (eplbd) or --expert-bytes (eplbctl replay) a decision counts
-seconds. Without them only min_gain decides.
+seconds. Without them policy auto of eplbd measures its prices, and other
+policies go by min_gain alone.
 
   peak GPU load    per layer the tokens of its fullest GPU; summed over layers
   migration        bytes of the busiest link / its bandwidth + cost.stall

@@ -94,8 +94,9 @@ constexpr SettingRow kRows[] = {
      "Least number of training steps between two decisions of a job.", &Get<&S::every_steps>,
      &Set<&S::every_steps>, &GetGiven<&P::every_steps>, &SetGiven<&P::every_steps>},
     {"min_gain", "policy", "min_gain", NumberRange{0, 1},
-     "Least predicted fall of the summed peak GPU load that a new placement must bring, as a "
-     "fraction.",
+     "Least fall of the summed peak GPU load, on the steps that are decided on, that a new "
+     "placement "
+     "must bring, as a fraction.",
      &Get<&S::min_gain>, &Set<&S::min_gain>, &GetGiven<&P::min_gain>, &SetGiven<&P::min_gain>},
     {"horizon_steps", "policy", "horizon_steps", IntegerRange{1, kMaxSteps},
      "With prices: most steps over which the saving of a new placement is counted.",

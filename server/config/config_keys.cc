@@ -128,8 +128,8 @@ Keys CostKeys() {
   return {
       {.name = "cost.token_ns",
        .range = NumberRange{0, 1e9, "0: not known"},
-       .help = "Price of a token on the fullest GPU, forward and backward; without it only "
-               "policy.min_gain decides.",
+       .help = "Price of a token on the fullest GPU, forward and backward; without it policy auto "
+               "measures one, others go by policy.min_gain alone.",
        .get = [](const DaemonConfig& c) -> Scalar { return c.core.costs.token_seconds * 1e9; },
        .set = [](const Scalar& v,
                  DaemonConfig* c) { c->core.costs.token_seconds = std::get<double>(v) * 1e-9; }},

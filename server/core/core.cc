@@ -242,6 +242,7 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
 void DropUnusedLoads(const State& state, Job& job, absl::Time now) {
   if (HasSession(job) || now - job.unattended_since < state.config.session_grace) return;
   DropLoads(job.windows);
+  job.chooser = {};  // it keeps loads and placements, and begins again with the next window
 }
 
 Sender SenderOf(State& state, SessionId session, const SessionBinding& binding) {

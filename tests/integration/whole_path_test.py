@@ -260,7 +260,7 @@ class CommandLineTest(unittest.TestCase):
     def test_the_daemon_tells_its_keys_and_its_manual_page(self):
         told = self.run_binary("eplbd", "--help-config")
         self.assertEqual((told.returncode, told.stderr), (0, ""))
-        self.assertRegex(told.stdout, "\npolicy.min_gain  EPLB_POLICY_MIN_GAIN\n    Least predicted fall (?s:.*?)\\.\n"
+        self.assertRegex(told.stdout, "\npolicy.min_gain  EPLB_POLICY_MIN_GAIN\n    Least fall (?s:.*?)\\.\n"
                                       "    a number in 0..1; default 0.01\n")
         self.assertIn("--help-config", self.run_binary("eplbd", "--help").stdout)
         page = self.run_binary("eplbd", "--man")

@@ -293,7 +293,8 @@ Costs CostsOf(const State& state, const Job& job) {
 
 namespace {
 
-// Over the newest switches: one that a busy host delayed does not price all later ones.
+// Over the newest switches: one that a busy host delayed does not price all later ones. 0 before
+// the first.
 double MeanSecondsPerByte(const Job& job) {
   double seconds = 0;
   double bytes = 0;
@@ -301,7 +302,7 @@ double MeanSecondsPerByte(const Job& job) {
     seconds += pause.seconds;
     bytes += static_cast<double>(pause.bytes);
   }
-  return seconds > 0 && bytes > 0 ? seconds / bytes : kUnmeasuredSecondsPerByte;
+  return bytes > 0 ? seconds / bytes : 0;
 }
 
 }  // namespace
@@ -339,7 +340,9 @@ Costs PricesOf(const State& state, const Job& job) {
   const double step_seconds = SecondsPerStep(job.current->rate);
   if (!(tokens > 0) || !(step_seconds > 0)) return costs;
   costs.token_seconds = kExpertsShareOfStep * step_seconds / tokens;
-  const double bytes_per_s = 1 / MeanSecondsPerByte(job);
+  const double per_byte = MeanSecondsPerByte(job);
+  if (!(per_byte > 0)) return costs;  // as the links are configured
+  const double bytes_per_s = 1 / per_byte;
   costs.intra_bytes_per_s = bytes_per_s;
   costs.inter_bytes_per_s = bytes_per_s;
   return costs;
@@ -394,20 +397,30 @@ absl::Status SolveNow(DecisionContext& context, Job& job, bool force, const std:
   return absl::OkStatus();
 }
 
+namespace {
+
+// Whether this decision is skipped after a proposal that did not commit.
+bool BacksOff(DecisionContext& context, Job& job, int64_t step) {
+  if (job.back_off.to_skip <= 0) return false;
+  --job.back_off.to_skip;
+  Remember(job);
+  RecordEvent(
+      context, job, "kept", job.last_known->version,
+      absl::StrCat("step ", step, ": kept, backing off after a proposal that did not ", "commit; ",
+                   CountText(job.back_off.to_skip, "more decision"), " will be skipped"));
+  return true;
+}
+
+}  // namespace
+
 void MaybeSolve(DecisionContext& context, Job& job) {
   if (!IsDue(context.state, job)) return;
   TellFreezeOver(context, job);
   const int64_t step = job.windows.complete.back().last_step;
   const int64_t after_step = job.last_decision_step.value_or(-1);
-  if (!Chooses(job)) job.last_decision_step = step;
-  if (job.back_off.to_skip > 0) {
-    --job.back_off.to_skip;
-    Remember(job);
-    RecordEvent(context, job, "kept", job.last_known->version,
-                absl::StrCat("step ", step, ": kept, backing off after a proposal that did not ",
-                             "commit; ", CountText(job.back_off.to_skip, "more decision"),
-                             " will be skipped"));
-    return;
+  if (!Chooses(job)) {
+    job.last_decision_step = step;
+    if (BacksOff(context, job, step)) return;
   }
   absl::StatusOr<Window> estimate = SumSince(job.windows, after_step, WindowsPerDecision(job));
   if (!estimate.ok()) {
@@ -433,6 +446,12 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
         absl::StrCat("no decision is due; ", BacktestText(solved.chosen->state->backtest));
     return;
   }
+  // Of one that chooses the back-test goes on meanwhile.
+  const bool asked = job.solving.force || !job.solving.asked_by.empty();
+  if (solved.chosen != nullptr && !asked && BacksOff(context, job, job.solving.last_step)) {
+    SetPhase(context, job, Phase::kIdle);
+    return;
+  }
   absl::StatusOr<CandidateDecision> decision = EvaluateSolution(context.state, job, solved);
   if (!decision.ok()) {
     AbandonSolve(context, job,
@@ -448,7 +467,8 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   }
   RecordLeftOut(context, job, *decision);
   const bool may_try = decision->chunks.empty() || job.settings.observe;
-  if (may_try && PricesOf(context.state, job).priced()) {
+  // Of one that chooses the back-test watches what was not taken.
+  if (may_try && !Chooses(job) && PricesOf(context.state, job).priced()) {
     job.record.BeginTrial(*solved.placement, *job.last_known->placement);
   }
   if (decision->chunks.empty()) {

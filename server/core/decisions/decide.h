@@ -57,8 +57,9 @@ void ProposeChunks(DecisionContext& context, Job& job, Bundle bundle);
 Costs CostsOf(const State& state, const Job& job);
 // The same, and for a policy that chooses the prices that nobody configured, from what was
 // measured: a token from the time of a step, kExpertsShareOfStep of which its fullest GPUs are
-// taken to compute experts, and a byte from the newest switches (kUnmeasuredSecondsPerByte before
-// them). Not priced until a window and the time of a step were measured.
+// taken to compute experts, and a byte from the newest switches. Before the first switch a byte
+// costs what the links are configured for: were it assumed to be dear, nothing might ever be
+// measured. Not priced until a window and the time of a step were measured.
 inline constexpr double kExpertsShareOfStep = 0.5;
 Costs PricesOf(const State& state, const Job& job);
 // The slowest that the newest chunks took per byte; 0 when nothing was measured.

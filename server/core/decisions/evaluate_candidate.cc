@@ -117,28 +117,9 @@ absl::Status Settle(const CandidateInput& question, const WithinBudget& within_b
   return Take(question, within_budget, judged, decision);
 }
 
-// Back to where the record began, should the placements since have lost too much.
-absl::Status ConsiderReturn(const CandidateInput& question, RebalanceInput rebalance,
-                            CandidateDecision& decision) {
-  EPLB_ASSIGN_OR_RETURN(const Placement start,
-                        Align(question.incumbent, *rebalance.record.start()));
-  EPLB_ASSIGN_OR_RETURN(const WithinBudget within_budget, FitToBudget(question, start));
-  if (within_budget.moves.empty()) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(const RebalanceDecision judged,
-                        EvaluateReturn({.load = rebalance.load,
-                                        .num_steps = rebalance.num_steps,
-                                        .incumbent = rebalance.incumbent,
-                                        .candidate = within_budget.target,
-                                        .min_gain = rebalance.min_gain,
-                                        .steps_to_next = rebalance.steps_to_next,
-                                        .costs = rebalance.costs,
-                                        .record = rebalance.record,
-                                        .speeds = rebalance.speeds}));
-  return judged.rebalance ? Settle(question, within_budget, judged, decision) : absl::OkStatus();
-}
-
-void NoteFigures(const RebalanceInput& rebalance, const RebalanceDecision& judged,
-                 const WithinBudget& within_budget, CandidateDecision& decision) {
+// Those of `judged`, whose candidate is the target of `within_budget`.
+absl::Status NoteFigures(const RebalanceInput& rebalance, const RebalanceDecision& judged,
+                         const WithinBudget& within_budget, CandidateDecision& decision) {
   decision.transfers = within_budget.transfers;
   decision.balancedness_before = judged.balancedness_before;
   decision.balancedness_computed = judged.balancedness_computed;
@@ -146,14 +127,48 @@ void NoteFigures(const RebalanceInput& rebalance, const RebalanceDecision& judge
   decision.target = within_budget.target;
   decision.peak_fall = judged.peak_fall();
   const Costs& costs = rebalance.costs;
-  if (!costs.priced()) return;
-  const double saved_per_step =
-      (judged.peak_before - judged.peak_computed) / rebalance.num_steps * costs.token_seconds -
-      (ReplicaSecondsPerStep(within_budget.target, costs) -
-       ReplicaSecondsPerStep(rebalance.incumbent, costs));
-  const double stall = within_budget.moves.empty() ? 0 : costs.stall_seconds;
-  decision.net_gain_seconds = Finite(saved_per_step * static_cast<double>(costs.horizon_steps) -
-                                     within_budget.link_seconds - stall);
+  if (!costs.priced()) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const MigrationCost migration,
+                        PriceMigration(rebalance.incumbent, within_budget.target, costs));
+  const double gained =
+      (judged.peak_before - judged.peak_computed) / rebalance.num_steps * costs.token_seconds;
+  const double replicas = ReplicaSecondsPerStep(within_budget.target, costs) -
+                          ReplicaSecondsPerStep(rebalance.incumbent, costs);
+  double saved = Finite((gained - replicas) * static_cast<double>(costs.horizon_steps));
+  if (rebalance.learned != nullptr) {
+    Earns(*rebalance.learned, gained, replicas,
+          {.migration = migration.seconds, .token_seconds = costs.token_seconds}, &saved);
+  }
+  decision.net_gain_seconds = Finite(saved - migration.seconds);
+  return absl::OkStatus();
+}
+
+// Back to where the record began, should the placements since have lost too much.
+absl::Status ConsiderReturn(const CandidateInput& question, const RebalanceInput& rebalance,
+                            CandidateDecision& decision) {
+  EPLB_ASSIGN_OR_RETURN(const Placement start,
+                        Align(question.incumbent, *rebalance.record.start()));
+  EPLB_ASSIGN_OR_RETURN(const WithinBudget within_budget, FitToBudget(question, start));
+  if (within_budget.moves.empty()) return absl::OkStatus();
+  const RebalanceInput back{.load = rebalance.load,
+                            .num_steps = rebalance.num_steps,
+                            .incumbent = rebalance.incumbent,
+                            .candidate = within_budget.target,
+                            .min_gain = rebalance.min_gain,
+                            .steps_to_next = rebalance.steps_to_next,
+                            .costs = rebalance.costs,
+                            .record = rebalance.record,
+                            .speeds = rebalance.speeds,
+                            .split = rebalance.split,
+                            .recent = rebalance.recent,
+                            .predictions = rebalance.predictions,
+                            .measured = rebalance.measured};
+  EPLB_ASSIGN_OR_RETURN(const RebalanceDecision judged, EvaluateReturn(back));
+  if (!judged.rebalance) return absl::OkStatus();
+  // The plan shows what is expected of the placement that it returns to.
+  EPLB_ASSIGN_OR_RETURN(const RebalanceDecision figures, EvaluateRebalance(back));
+  EPLB_RETURN_IF_ERROR(NoteFigures(back, figures, within_budget, decision));
+  return Settle(question, within_budget, judged, decision);
 }
 
 }  // namespace
@@ -184,7 +199,7 @@ absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& questi
       .predictions = question.predictions,
       .measured = question.measured_balancedness};
   EPLB_ASSIGN_OR_RETURN(const RebalanceDecision judged, EvaluateRebalance(rebalance));
-  NoteFigures(rebalance, judged, within_budget, decision);
+  EPLB_RETURN_IF_ERROR(NoteFigures(rebalance, judged, within_budget, decision));
   if (within_budget.moves.empty()) {
     decision.reason =
         absl::StrCat(Steps(question), ": kept, the policy changes nothing that may move");

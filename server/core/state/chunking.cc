@@ -116,8 +116,7 @@ int64_t LeastStagingRows(const Run& run) {
 int64_t RowsPerChunk(const Job& job) {
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const Rank& rank : job.current->ranks) {
-    const int64_t layers =
-        rank.staging_layers > 0 ? rank.staging_layers : job.settings.layers_per_chunk;
+    const int64_t layers = rank.staging_layers > 0 ? rank.staging_layers : kUnsaidStagingLayers;
     int64_t rows = 0;
     if (__builtin_mul_overflow(rank.staging_rows, layers, &rows)) continue;
     least = std::min(least, rows);

@@ -23,7 +23,7 @@ struct Config {
   Settings settings;                                  // of a job for which nobody gave others
   std::map<std::string, SettingsPatch> job_settings;  // by job, over `settings`
   // Prices; what an expert weighs is the job's, horizon_steps a setting. Unless token_seconds is
-  // known only min_gain counts.
+  // known min_gain counts, and for a policy that chooses what is measured.
   Costs costs;
   int32_t report_every_steps = 0;   // in a load window; 0 = as long as the ranks make them
   int32_t vote_every_steps = 0;     // what jobs should have chosen; 0 = anything

@@ -20,8 +20,8 @@ using ::testing::StartsWith;
 TEST(ConfigHelpTest, EveryKeyIsThereWithVariableExpectationAndDefault) {
   const std::string help = ConfigHelp();
   EXPECT_THAT(help, HasSubstr("\npolicy.min_gain  EPLB_POLICY_MIN_GAIN\n"
-                              "    Least predicted fall of the summed peak GPU load that a new "
-                              "placement must\n    bring, as a fraction.\n"
+                              "    Least fall of the summed peak GPU load, on the steps that are "
+                              "decided on,\n    that a new placement must bring, as a fraction.\n"
                               "    a number in 0..1; default 0.01\n"));
   EXPECT_THAT(
       help, HasSubstr("\n    one of balanced, deepseek, incremental, auto, flow; default auto\n"));

@@ -94,11 +94,28 @@ TEST(AutoDecisionsTest, ARestartOfTheDaemonDoesNotHastenADecision) {
   }
 }
 
+TEST(AutoDecisionsTest, BackingOffSkipsDecisionsAndNoWindowsOfTheBackTest) {
+  TestJob job(AutoConfig(20));
+  job.ConnectAll();
+  TrainWindow(job, 0);
+  ASSERT_EQ(job.daemon.state(), "PREPARING");
+  job.daemon.Say(job.ranks[1].session,
+                 wire::Nack{1, wire::NackCode::kStagingTooSmall, "1 row free"});
+  job.Deliver();
+  ASSERT_EQ(job.daemon.state(), "IDLE");
+  TrainWindow(job, 1);
+  EXPECT_EQ(job.daemon.CountEvents("kept"), 0) << "no decision is due";
+  TrainWindow(job, 2);
+  EXPECT_THAT(job.daemon.LastReason("kept"), HasSubstr("backing off"));
+  EXPECT_EQ(job.daemon.View().candidates.front().windows, 3);
+}
+
 TEST(AutoDecisionsTest, WhatCostsMoreThanItSavesIsKept) {
-  TestJob job(AutoConfig(10));
-  for (FakeRank& rank : job.ranks) {
-    rank.identity.weight_bytes = int64_t{1} << 30;  // 10 s on an unmeasured link
-  }
+  Config config = AutoConfig(10);
+  config.settings.max_pause = absl::Minutes(10);
+  config.costs.intra_bytes_per_s = 1e8;
+  TestJob job(config);
+  for (FakeRank& rank : job.ranks) rank.identity.weight_bytes = int64_t{1} << 30;  // 10 s
   job.ConnectAll();
   TrainWindow(job, 0);
   EXPECT_EQ(LastPlan(job).result, PlanResult::kKept);

@@ -134,28 +134,27 @@ TEST(ChunkingTest, AMaxPauseThatEveryBoundaryExceedsIsKeptAfterThreeOfThem) {
       << job.daemon.LastReason("left_out");
 }
 
-// Ranks with room for five experts in each of so many layers.
-Job JobOf(int32_t layers_per_chunk, const std::vector<int64_t>& staging_layers) {
+// Of ranks with room for five experts in each of so many layers.
+int64_t RowsPerChunk(const std::vector<int64_t>& staging_layers) {
   Job job;
-  job.settings.layers_per_chunk = layers_per_chunk;
   job.current.emplace(*Topology::Make(TestShape()), *RankGrid::Make({}));
   for (const int64_t layers : staging_layers) {
     Rank& rank = job.current->ranks.emplace_back();
     rank.staging_layers = layers;
     rank.staging_rows = 5;
   }
-  return job;
+  return RowsPerChunk(job);
 }
 
 TEST(StagingTest, AChunkHasTheRowsOfTheRankWithLeastRoom) {
-  EXPECT_EQ(RowsPerChunk(JobOf(64, {4, 4})), 20);
-  EXPECT_EQ(RowsPerChunk(JobOf(64, {9, 2, 3})), 10);
-  EXPECT_EQ(RowsPerChunk(JobOf(64, {int64_t{1} << 62, 3})), 15);
+  EXPECT_EQ(RowsPerChunk({4, 4}), 20);
+  EXPECT_EQ(RowsPerChunk({9, 2, 3}), 10);
+  EXPECT_EQ(RowsPerChunk({int64_t{1} << 62, 3}), 15);
 }
 
-TEST(StagingTest, ARankThatDidNotSayHowManyLayersItHoldsHasRoomForThoseOfTheSettings) {
-  EXPECT_EQ(RowsPerChunk(JobOf(4, {0, 0})), 20);
-  EXPECT_EQ(RowsPerChunk(JobOf(4, {0, 3})), 15);
+TEST(StagingTest, ARankThatDidNotSayHowManyLayersItHoldsHasRoomForTheClientsDefault) {
+  EXPECT_EQ(RowsPerChunk({0, 0}), 5 * kUnsaidStagingLayers);
+  EXPECT_EQ(RowsPerChunk({0, 3}), 15);
 }
 
 TEST(StagingTest, ABoundaryHasAsManyLayersAsTheRowsOfEveryGpuAllow) {
