@@ -100,7 +100,8 @@ class ReadmeTest(Scratch):
         blocks = [(page, block) for page in RUN for block in blocks_of((ROOT / page).read_text(encoding="utf-8"), LANGUAGES)]
         endpoint = self.start_daemon()
         # What deploy/demo.sh leaves for `report`, and a job to ask about.
-        self.run_to_its_end(endpoint, "--job", "demo", "--steps", "60", "--log-dir", "build/demo", "--report-json",
+        # Its steps last long enough for the ranks to switch to version 1, which the commands name.
+        self.run_to_its_end(endpoint, "--job", "demo", "--steps", "60", "--step-ms", "20", "--log-dir", "build/demo", "--report-json",
                             "build/demo/run.json")
         self.start_job(endpoint, "--job", "demo", "--steps", "1000000", "--step-ms", "20")
         self.wait_for(lambda: self.runs(endpoint), "a job that runs")
