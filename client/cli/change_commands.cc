@@ -105,8 +105,8 @@ std::string SettingsLines(const v1::AdminResponse& response) {
 void AddChangeOptions(CLI::App& app, ChangeOptions& options,
                       const std::set<ExitCode>& more_exit_codes) {
   AddJobOption(app, options.job);
-  app.add_option("--expect-version", options.expect_version,
-                 "Change nothing unless this version is in force [the one just asked for]")
+  AddInteger(app, "--expect-version", options.expect_version,
+             "Change nothing unless this version is in force [the one just asked for]")
       ->check(&CheckNotNegative)
       ->type_name("V");
   AddRequestIdOption(app, options.request_id);
@@ -287,7 +287,7 @@ void AddRollback(CLI::App& root, Command& command) {
   const auto options = std::make_shared<RollbackOptions>();
   CLI::App& app = *root.add_subcommand(
       "rollback", "Back to an earlier placement; pauses the job, so that it stays");
-  app.add_option("--to", options->to, "Version to go back to [before the newest rebalance]")
+  AddInteger(app, "--to", options->to, "Version to go back to [before the newest rebalance]")
       ->check(&CheckNotNegative)
       ->type_name("V");
   AddChangeOptions(app, options->change);

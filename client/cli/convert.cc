@@ -42,13 +42,13 @@ void AddConvert(CLI::App& root, Command& command) {
       ->required()
       ->type_name("OUT");
   ShapeNumbers& flags = options->flags;
-  app.add_option("--gpus", flags.num_gpus, "GPUs, when IN has none")->type_name("G");
-  app.add_option("--nodes", flags.num_nodes, "NVLink domains, when IN has none")->type_name("N");
-  app.add_option("--groups", flags.num_groups, "The router's expert groups, when IN has none")
+  AddInteger(app, "--gpus", flags.num_gpus, "GPUs, when IN has none")->type_name("G");
+  AddInteger(app, "--nodes", flags.num_nodes, "NVLink domains, when IN has none")->type_name("N");
+  AddInteger(app, "--groups", flags.num_groups, "The router's expert groups, when IN has none")
       ->type_name("K");
-  app.add_option(
-         "--first-layer", flags.first_layer,
-         "The model's number of the first MoE layer: dense layers before it, for sglang and trtllm")
+  AddInteger(
+      app, "--first-layer", flags.first_layer,
+      "The model's number of the first MoE layer: dense layers before it, for sglang and trtllm")
       ->type_name("L");
   app.footer(
       "Examples:\n"

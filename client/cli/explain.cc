@@ -232,10 +232,10 @@ Output RunExplain(const ExplainOptions& options, const Terminal& terminal) {
 void AddExplain(CLI::App& root, Command& command) {
   const auto options = std::make_shared<ExplainOptions>();
   CLI::App& app = *root.add_subcommand("explain", "Why is the placement as it is?");
-  app.add_option("--layer", options->layer, "One layer's GPUs and what moved")
+  AddInteger(app, "--layer", options->layer, "One layer's GPUs and what moved")
       ->check(&CheckNotNegative)
       ->type_name("L");
-  app.add_option("--expert", options->expert, "One expert of --layer")
+  AddInteger(app, "--expert", options->expert, "One expert of --layer")
       ->check(&CheckNotNegative)
       ->type_name("E");
   AddJobOption(app, options->job);

@@ -1,5 +1,7 @@
 #include "client/cli/flags.h"
 
+#include <string_view>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -74,12 +76,55 @@ std::string ExitCodesText(const std::set<ExitCode>& codes) {
   return text + line;
 }
 
+bool IsDigits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// SimpleAtoi, of digits behind at most one sign.
+template <class Number>
+bool ReadInteger(const std::string& text, Number& number) {
+  const bool is_signed = text.find_first_of("+-") == 0;
+  return IsDigits(std::string_view(text).substr(is_signed ? 1 : 0)) &&
+         absl::SimpleAtoi(text, &number);
+}
+
+// Number: how it is read. An empty value is reported for all flags alike, by main.cc.
+template <class Number, class Value>
+CLI::Option* AddIntegerOf(CLI::App& app, const char* name, Value& value, const std::string& help) {
+  const CLI::callback_t read = [&value](const CLI::results_t& results) {
+    Number number = 0;
+    if (results.back().empty()) return true;
+    if (!ReadInteger(results.back(), number)) return false;
+    value = number;
+    return true;
+  };
+  return app.add_option(name, read, help);
+}
+
 }  // namespace
+
+CLI::Option* AddInteger(CLI::App& app, const char* name, int32_t& value, const std::string& help) {
+  return AddIntegerOf<int32_t>(app, name, value, help);
+}
+
+CLI::Option* AddInteger(CLI::App& app, const char* name, int64_t& value, const std::string& help) {
+  return AddIntegerOf<int64_t>(app, name, value, help);
+}
+
+CLI::Option* AddInteger(CLI::App& app, const char* name, std::optional<int32_t>& value,
+                        const std::string& help) {
+  return AddIntegerOf<int32_t>(app, name, value, help);
+}
+
+CLI::Option* AddInteger(CLI::App& app, const char* name, std::optional<int64_t>& value,
+                        const std::string& help) {
+  return AddIntegerOf<int64_t>(app, name, value, help);
+}
 
 std::string CheckNotNegative(const std::string& text) {
   int64_t number = 0;
-  return absl::SimpleAtoi(text, &number) && number >= 0 ? ""
-                                                        : "\"" + text + "\" is no integer >= 0";
+  if (ReadInteger(text, number) && number >= 0) return "";
+  return "\"" + text + (IsDigits(text) ? "\" is too large" : "\" is no integer >= 0");
 }
 
 void AddFormat(CLI::App& app, Format& format) {
@@ -103,18 +148,18 @@ void AddChoice(CLI::App& app, const char* name, std::string& value, const std::s
 void AddLoadReading(CLI::App& app, LoadReading& reading) {
   AddChoice(app, "--format", reading.format,
             "The format of the load, when its content is ambiguous", LoadFormatNames());
-  app.add_option("--first-layer", reading.first_layer,
-                 "Of a load of sglang: rows of dense layers in front, left out [0]")
+  AddInteger(app, "--first-layer", reading.first_layer,
+             "Of a load of sglang: rows of dense layers in front, left out [0]")
       ->check(&CheckNotNegative)
       ->type_name("L");
 }
 
 void AddShapeOptions(CLI::App& app, ShapeOptions& options) {
-  app.add_option("--gpus", options.gpus, "GPUs of the expert-parallel group")
+  AddInteger(app, "--gpus", options.gpus, "GPUs of the expert-parallel group")
       ->required()
       ->type_name("G");
-  app.add_option("--nodes", options.nodes, "NVLink domains they are on [1]")->type_name("N");
-  app.add_option("--groups", options.groups, "The router's expert groups [1]")->type_name("K");
+  AddInteger(app, "--nodes", options.nodes, "NVLink domains they are on [1]")->type_name("N");
+  AddInteger(app, "--groups", options.groups, "The router's expert groups [1]")->type_name("K");
   const std::vector<std::string_view> policies = PolicyNames();
   app.add_option("--policy", options.policy, "How to decide [" + options.policy + "]")
       ->type_name(absl::StrJoin(
@@ -129,14 +174,14 @@ void AddShapeOptions(CLI::App& app, ShapeOptions& options) {
             {"fast", "default", "thorough"});
   app.add_flag("--allow-duplicates", options.allow_duplicates,
                "Let replicas of an expert share a GPU");
-  app.add_option("--max-moves-per-gpu", options.max_moves_per_gpu,
-                 "Most transfers into a GPU in a layer [incremental: 2 unless far off, else any]")
+  AddInteger(app, "--max-moves-per-gpu", options.max_moves_per_gpu,
+             "Most transfers into a GPU in a layer [incremental: 2 unless far off, else any]")
       ->type_name("M");
 }
 
 void AddCostOptions(CLI::App& app, CostOptions& options) {
-  app.add_option("--expert-bytes", options.expert_bytes,
-                 "Bytes that a transfer moves [" + std::to_string(options.expert_bytes) + "]")
+  AddInteger(app, "--expert-bytes", options.expert_bytes,
+             "Bytes that a transfer moves [" + std::to_string(options.expert_bytes) + "]")
       ->type_name("B");
   app.add_option("--link-gbps", options.link_gbps,
                  "Of a GPU inside a node and between nodes, in GB/s or with a unit, 400Gb/s [" +
@@ -147,9 +192,9 @@ void AddCostOptions(CLI::App& app, CostOptions& options) {
       ->type_name("T");
   app.add_flag("--training", options.training,
                "A replica costs a broadcast of weights and a sum of gradients each step");
-  app.add_option("--weight-bytes", options.weight_bytes, "Of --training [--expert-bytes]")
+  AddInteger(app, "--weight-bytes", options.weight_bytes, "Of --training [--expert-bytes]")
       ->type_name("B");
-  app.add_option("--gradient-bytes", options.gradient_bytes, "Of --training [2 * weights: fp32]")
+  AddInteger(app, "--gradient-bytes", options.gradient_bytes, "Of --training [2 * weights: fp32]")
       ->type_name("B");
 }
 
@@ -187,9 +232,13 @@ void AddRequestIdOption(CLI::App& app, std::string& request_id) {
 }
 
 void AddLimitOption(CLI::App& app, int32_t& limit) {
-  constexpr int kMost = 1000;
-  app.add_option("--limit", limit, "At most so many [" + std::to_string(limit) + "]")
-      ->check(CLI::Range(1, kMost).description(""))
+  constexpr int32_t kMost = 1000;
+  AddInteger(app, "--limit", limit, "At most so many [" + std::to_string(limit) + "]")
+      ->check([](const std::string& text) {
+        int32_t number = 0;
+        const bool good = ReadInteger(text, number) && number >= 1 && number <= kMost;
+        return good ? "" : absl::StrCat("\"", text, "\" is no integer 1..", kMost);
+      })
       ->type_name("N");
 }
 

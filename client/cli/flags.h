@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 
 namespace CLI {
 class App;
+class Option;
 }  // namespace CLI
 
 namespace eplb::cli {
@@ -35,6 +37,14 @@ using Command = std::function<Output(const Terminal& terminal)>;
 
 // A check of CLI11: empty for an integer >= 0, else what is expected.
 std::string CheckNotNegative(const std::string& text);
+
+// A flag whose value is a decimal integer: "010" is ten, "1e3" and what does not fit are refused.
+CLI::Option* AddInteger(CLI::App& app, const char* name, int32_t& value, const std::string& help);
+CLI::Option* AddInteger(CLI::App& app, const char* name, int64_t& value, const std::string& help);
+CLI::Option* AddInteger(CLI::App& app, const char* name, std::optional<int32_t>& value,
+                        const std::string& help);
+CLI::Option* AddInteger(CLI::App& app, const char* name, std::optional<int64_t>& value,
+                        const std::string& help);
 
 // -o table|json.
 void AddFormat(CLI::App& app, Format& format);

@@ -243,10 +243,10 @@ void AddGetPlacement(CLI::App& get, Command& command) {
   const auto options = std::make_shared<GetPlacementOptions>();
   CLI::App& app = *get.add_subcommand("placement", "A placement of a job: the one in force");
   AddJobOption(app, options->job);
-  app.add_option("--version", options->version, "An earlier version, while it is kept")
+  AddInteger(app, "--version", options->version, "An earlier version, while it is kept")
       ->check(&CheckNotNegative)
       ->type_name("V");
-  app.add_option("--layer", options->layer, "Layer that the table shows [0]")->type_name("L");
+  AddInteger(app, "--layer", options->layer, "Layer that the table shows [0]")->type_name("L");
   app.add_option("--out", options->out, "Write the placement here")->type_name("FILE");
   AddQueryOptions(app, options->query, {kNotFound});
   app.callback([options, &command] {
@@ -409,7 +409,7 @@ void AddGetEvents(CLI::App& get, Command& command) {
   CLI::App& app = *get.add_subcommand("events", "The audit log of a job, newest first");
   AddJobOption(app, options->job);
   AddLimitOption(app, options->limit);
-  app.add_option("--after", options->after, "Only events after this one")
+  AddInteger(app, "--after", options->after, "Only events after this one")
       ->check(&CheckNotNegative)
       ->type_name("SEQUENCE");
   AddQueryOptions(app, options->query, {kNotFound});

@@ -78,12 +78,16 @@ std::string ExplainConversion(const std::string& message) {
   static const std::regex conversion("Could not convert: (\\S+) = (.*)");
   std::smatch parts;
   if (!std::regex_match(message, parts, conversion)) return message;
+  static const std::regex integer("[+-]?[0-9]+");
+  const std::string value = parts[2].str();
   double number = 0;
   std::string expected = "expected a number";
-  if (absl::SimpleAtod(parts[2].str(), &number) && std::isfinite(number)) {
-    expected = number == std::floor(number) ? "the number is too large" : "expected an integer";
+  if (std::regex_match(value, integer)) {
+    expected = value.front() == '-' ? "the number is too low" : "the number is too large";
+  } else if (absl::SimpleAtod(value, &number) && std::isfinite(number)) {
+    expected = "expected an integer";
   }
-  return parts[1].str() + " is \"" + parts[2].str() + "\", " + expected;
+  return parts[1].str() + " is \"" + value + "\", " + expected;
 }
 
 // CLI11 calls an unknown command a missing one, and looks for required flags before unknown ones.

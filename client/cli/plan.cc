@@ -280,6 +280,10 @@ absl::StatusOr<Load> ReadLoad(const PlanOptions& options, std::string& note,
   note = NotesOn(options.load, file);
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
+  if (options.split == "batch") {
+    const absl::Status fit = CheckBatches(file.windows, rule);
+    if (!fit.ok()) return InFile(options.load, fit);
+  }
   windows = BatchesOf(file.windows, rule);
   if (TraitsOf(options.frame.policy).follows_reference) {
     const absl::Status status = load->ToFloat().status();
@@ -400,8 +404,8 @@ void AddPlan(CLI::App& root, Command& command) {
       ->required()
       ->type_name("FILE");
   AddLoadReading(app, options->reading);
-  app.add_option("--slots", options->slots, "Slots of a layer over all GPUs")->type_name("S");
-  app.add_option("--redundant", options->redundant, "Instead: slots beyond one per expert")
+  AddInteger(app, "--slots", options->slots, "Slots of a layer over all GPUs")->type_name("S");
+  AddInteger(app, "--redundant", options->redundant, "Instead: slots beyond one per expert")
       ->type_name("R");
   AddShapeOptions(app, options->frame);
   app.add_option("--gpu-speed", options->speeds.gpu_speed, "Relative speed of each GPU [1,1,..]")

@@ -40,6 +40,10 @@ absl::StatusOr<Trace> ReadTrace(const ReplayCommandOptions& options) {
   EPLB_ASSIGN_OR_RETURN(LoadFile file, ReadLoadFile(options.trace, options.reading));
   Trace trace;
   trace.note = NotesOn(options.trace, file);
+  if (options.split == "batch") {
+    const absl::Status fit = CheckBatches(file.windows);
+    if (!fit.ok()) return InFile(options.trace, fit);
+  }
   for (LoadWindow& window : file.windows) {
     trace.steps.push_back({window.first_step, window.last_step});
     trace.windows.push_back(std::move(window.load));
@@ -48,8 +52,9 @@ absl::StatusOr<Trace> ReadTrace(const ReplayCommandOptions& options) {
 }
 
 absl::Status CheckCount(const char* flag, int64_t count) {
-  if (count >= 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(flag, " is ", count, ", expected at least 1"));
+  if (count >= 1 && count <= kMaxReplayWindows) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, " is ", count, ", expected 1..", kMaxReplayWindows));
 }
 
 absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& options) {
@@ -173,12 +178,12 @@ void AddReplay(CLI::App& root, Command& command) {
       ->required()
       ->type_name("FILE");
   AddLoadReading(app, options->reading);
-  app.add_option("--slots", options->slots, "Slots of a layer over all GPUs")
+  AddInteger(app, "--slots", options->slots, "Slots of a layer over all GPUs")
       ->required()
       ->type_name("S");
   AddShapeOptions(app, options->frame);
-  app.add_option("--every", options->every, "Windows between decisions [1]")->type_name("W");
-  app.add_option("--history", options->history, "Windows that a decision looks at [4]")
+  AddInteger(app, "--every", options->every, "Windows between decisions [1]")->type_name("W");
+  AddInteger(app, "--history", options->history, "Windows that a decision looks at [4]")
       ->type_name("H");
   app.add_option("--window", options->window, "How they become one load [sum]")
       ->type_name("sum|last|ema:A");
@@ -187,8 +192,8 @@ void AddReplay(CLI::App& root, Command& command) {
             {"equal", "batch"});
   app.add_option("--min-gain", options->min_gain, "Least fall of the predicted peak load [0.05]")
       ->type_name("X");
-  app.add_option("--horizon-windows", options->horizon_windows,
-                 "A placement is trusted no longer than this [as long as it was watched]")
+  AddInteger(app, "--horizon-windows", options->horizon_windows,
+             "A placement is trusted no longer than this [as long as it was watched]")
       ->type_name("Z");
   AddCostOptions(app, options->costs);
   AddFormat(app, options->format);

@@ -191,11 +191,11 @@ void AddReport(CLI::App& root, Command& command) {
                  "What eplb-trainer --log-dir and --report-json wrote")
       ->required()
       ->type_name("DIR");
-  app.add_option("--window-steps", options->window_steps,
-                 "Length of a window of the hindsight line, in steps [50]")
+  AddInteger(app, "--window-steps", options->window_steps,
+             "Length of a window of the hindsight line, in steps [50]")
       ->type_name("N");
-  app.add_option("--min-rebalances", options->min_rebalances,
-                 "Fail if the run has fewer rebalances [0]")
+  AddInteger(app, "--min-rebalances", options->min_rebalances,
+             "Fail if the run has fewer rebalances [0]")
       ->type_name("N");
   app.add_option("--min-gain", options->min_gain,
                  "Fail if the gain of balancedness over the static layout is lower")

@@ -64,8 +64,41 @@ struct Basis {
   Load load;
   std::vector<Load> windows;  // that it was made of
   double num_steps = 1;
+  double num_window_steps = 1;  // the windows' own, in sum
   Costs costs;
 };
+
+// How even a placement is, and for how many steps.
+struct Outcome {
+  Evaluation evaluation;
+  BoundGaps gaps;
+  double num_steps = 1;
+};
+
+// Under the load, or by batch under its windows, each split exactly.
+absl::StatusOr<Outcome> OutcomeOf(const SweepOptions& options, const Basis& basis,
+                                  const Placement& placement, SplitMode split) {
+  const bool batch = split == SplitMode::kBatch;
+  const std::span<const Load> loads =
+      batch ? std::span<const Load>(basis.windows) : std::span<const Load>(&basis.load, 1);
+  Outcome outcome{.num_steps = batch ? basis.num_window_steps : basis.num_steps};
+  if (batch) {
+    EPLB_ASSIGN_OR_RETURN(outcome.evaluation, EvaluateBatches(loads, placement));
+  } else {
+    EPLB_ASSIGN_OR_RETURN(outcome.evaluation, Evaluate(basis.load, placement));
+  }
+  const Topology& topology = placement.topology();
+  std::vector<double> bounds(static_cast<size_t>(topology.num_layers()));
+  for (const Load& load : loads) {
+    EPLB_ASSIGN_OR_RETURN(
+        const std::vector<double> of_load,
+        LowerBounds(load, topology,
+                    {.hierarchy = HierarchyInForce(options.frame, topology), .any_split = batch}));
+    for (size_t layer = 0; layer < bounds.size(); ++layer) bounds[layer] += of_load[layer];
+  }
+  EPLB_ASSIGN_OR_RETURN(outcome.gaps, GapsToBounds(outcome.evaluation.max_gpu_load, bounds));
+  return outcome;
+}
 
 absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& policy,
                                  const Basis& basis, int32_t slots) {
@@ -77,20 +110,16 @@ absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& poli
     return absl::InvalidArgumentError(absl::StrCat("policy ", options.frame.policy, ", ", slots,
                                                    " slots: ", placement.status().message()));
   }
-  EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateSplit(basis.load, *placement, split));
-  EPLB_ASSIGN_OR_RETURN(const std::vector<double> bounds,
-                        LowerBounds(basis.load, topology,
-                                    {.hierarchy = HierarchyInForce(options.frame, topology),
-                                     .any_split = split == SplitMode::kBatch}));
-  EPLB_ASSIGN_OR_RETURN(const BoundGaps gaps, GapsToBounds(evaluation.max_gpu_load, bounds));
+  EPLB_ASSIGN_OR_RETURN(const Outcome outcome, OutcomeOf(options, basis, *placement, split));
+  const Evaluation& evaluation = outcome.evaluation;
   return SweepRow{
       .slots = slots,
       .balancedness_mean = evaluation.mean_balancedness,
       .balancedness_min = evaluation.min_balancedness,
-      .bound_gap_mean = Finite(gaps.mean),
+      .bound_gap_mean = Finite(outcome.gaps.mean),
       .extra_slots_per_gpu = static_cast<double>(slots - topology.num_experts()) /
                              static_cast<double>(topology.num_gpus()),
-      .token_seconds = Finite(evaluation.peak_load / basis.num_steps * basis.costs.token_seconds),
+      .token_seconds = Finite(evaluation.peak_load / outcome.num_steps * basis.costs.token_seconds),
       .replica_seconds = ReplicaSecondsPerStep(*placement, basis.costs)};
 }
 
@@ -108,8 +137,15 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
-  Basis basis{*std::move(load), {}, StepsOfWindows(file.windows, rule), costs};
-  basis.windows = BatchesOf(file.windows, rule);
+  if (options.split == "batch") {
+    const absl::Status fit = CheckBatches(file.windows, rule);
+    if (!fit.ok()) return InFile(options.load, fit);
+  }
+  const Basis basis{.load = *std::move(load),
+                    .windows = BatchesOf(file.windows, rule),
+                    .num_steps = StepsOfWindows(file.windows, rule),
+                    .num_window_steps = StepsOfBatches(file.windows, rule),
+                    .costs = costs};
   EPLB_ASSIGN_OR_RETURN(const Topology smallest,
                         MakeTopology(options.frame, basis.load, slots.front()));
   Progress progress("slot count", static_cast<int64_t>(slots.size()));
@@ -230,7 +266,7 @@ std::string SweepToTable(const SweepOptions& options, const Topology& smallest,
   }
   text += FormatTable(table, terminal);
   std::string note = "balancedness = mean / max GPU load; gap = above the proved lower bound.";
-  if (options.split == "batch") note += " The load is split exactly among replicas.";
+  if (options.split == "batch") note += " Each window is split exactly among replicas.";
   if (priced) {
     const SweepRow& best = *std::min_element(
         rows.begin(), rows.end(),

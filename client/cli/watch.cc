@@ -238,7 +238,7 @@ std::vector<CLI::Option*> AddIntervalOptions(CLI::App& app, WatchOptions& option
       app.add_option("--interval", options.interval,
                      "Time between two runs, at least 100ms [" + options.interval + "]")
           ->type_name("DURATION");
-  CLI::Option* const count = app.add_option("--count", options.count, count_help)
+  CLI::Option* const count = AddInteger(app, "--count", options.count, count_help)
                                  ->check(&CheckNotNegative)
                                  ->type_name("N");
   return {interval, count};

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/load.h"
+#include "placement/split/batch_split.h"
 
 namespace eplb {
 namespace {
@@ -48,6 +49,36 @@ std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRul
   std::vector<Load> batches;
   for (const LoadWindow& window : windows) batches.push_back(window.load);
   return batches;
+}
+
+absl::Status CheckBatches(std::span<const LoadWindow> windows, const WindowRule& rule) {
+  const std::span<const LoadWindow> batches = InForce(windows, rule);
+  const size_t first = windows.size() - batches.size();
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const Load& load = batches[i].load;
+    if (!load.is_counts()) continue;  // an estimate is split into fractions, without a limit
+    for (int32_t layer = 0; layer < load.num_layers(); ++layer) {
+      int64_t sum = 0;
+      for (int32_t expert = 0; expert < load.num_experts(); ++expert) {
+        const int64_t tokens = load.counts()(layer, expert);
+        if (tokens > kMaxSplitTokens - sum) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("window ", first + i, ": layer ", layer, ": expert ", expert, " has ",
+                           tokens, " tokens, expected a sum of at most ", kMaxSplitTokens));
+        }
+        sum += tokens;
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+double StepsOfBatches(std::span<const LoadWindow> windows, const WindowRule& rule) {
+  double sum = 0;
+  for (const LoadWindow& window : InForce(windows, rule)) {
+    sum += static_cast<double>(window.last_step - window.first_step) + 1;
+  }
+  return sum;
 }
 
 double StepsOfWindows(std::span<const LoadWindow> windows, const WindowRule& rule) {

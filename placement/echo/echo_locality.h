@@ -12,8 +12,9 @@
 namespace eplb {
 
 // Exchanges the copies of two GPUs of a domain, or moves a copy to a free spare slot, as long as
-// this keeps more tokens on the GPU of their rank. Peak, number of replicas and what homes keep
-// stay as they are; no GPU gets above the peak. Returns how many tokens more stay on their GPU.
+// this keeps more tokens on the GPU of their rank. The number of replicas and what homes keep stay
+// as they are; the peak does not rise, and may fall. Returns how many tokens more stay on their
+// GPU.
 // sources: [G, E], row by row, tokens of the rank of each GPU; rank g has GPU g. A copy with x
 // tokens on a GPU whose rank has y tokens of its expert keeps min(x, y) there.
 // Local search: the first exchange that helps, in rising order of spare slots, for at most four

@@ -23,21 +23,21 @@ namespace {
 
 constexpr int64_t kMaxReplayStep = int64_t{1} << 62;
 
-absl::Status CheckAtLeast(const char* name, int64_t value, int64_t least) {
-  if (value >= least) return absl::OkStatus();
+absl::Status CheckWindows(const char* name, int64_t value, int64_t least) {
+  if (value >= least && value <= kMaxReplayWindows) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(name, " is ", value, ", expected at least ", least));
+      absl::StrCat(name, " is ", value, ", expected ", least, "..", kMaxReplayWindows));
 }
 
 absl::Status CheckOptions(const ReplayOptions& options) {
   EPLB_RETURN_IF_ERROR(CheckCosts(options.costs));
-  EPLB_RETURN_IF_ERROR(CheckAtLeast("every", options.every, 1));
-  EPLB_RETURN_IF_ERROR(CheckAtLeast("history", options.history, 1));
+  EPLB_RETURN_IF_ERROR(CheckWindows("every", options.every, 1));
+  EPLB_RETURN_IF_ERROR(CheckWindows("history", options.history, 1));
   if (options.latency != 0 && options.latency != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("latency is ", options.latency, ", expected 0 or 1"));
   }
-  EPLB_RETURN_IF_ERROR(CheckAtLeast("horizon_windows", options.horizon_windows, 0));
+  EPLB_RETURN_IF_ERROR(CheckWindows("horizon_windows", options.horizon_windows, 0));
   if (!(options.min_gain >= 0 && options.min_gain <= 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("min_gain is ", options.min_gain, ", expected 0..1"));

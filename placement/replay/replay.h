@@ -24,6 +24,9 @@
 
 namespace eplb {
 
+// The most that `every`, `history` and `horizon_windows` may be: numbers of windows, of 32 bits.
+inline constexpr int64_t kMaxReplayWindows = (int64_t{1} << 31) - 1;
+
 struct ReplayOptions {
   int64_t every = 1;            // windows between decisions, >= 1
   int64_t history = 1;          // windows that a decision looks at, >= 1

@@ -24,7 +24,8 @@
 
 namespace eplb {
 
-// tokens / speed, exact. All products of the body's numbers stay below 2^63.
+// tokens / speed, exact. All products of the body's numbers stay below 2^63: a peak has at most
+// kMaxSplitTokens tokens and one for each GPU, and TokensWithin is bounded.
 struct SplitPeak {
   int64_t tokens = 0;
   int64_t speed = 1;
@@ -46,9 +47,12 @@ EPLB_HOST_DEVICE inline SplitPeak LargerPeak(const SplitPeak& a, const SplitPeak
   return IsBelow(b, a) || a.speed <= b.speed ? a : b;
 }
 
-// The most tokens that a GPU of this speed does within the peak.
+// The most tokens that a GPU of this speed does within the peak. No GPU can have more than
+// kMaxSplitTokens, so a fast GPU beside a slow one, whose peak is high, has no more either.
 EPLB_HOST_DEVICE inline int64_t TokensWithin(const SplitPeak& peak, int64_t speed) {
-  return peak.speed == 1 ? peak.tokens * speed : peak.tokens * speed / peak.speed;
+  const int64_t product = peak.tokens * speed;
+  const int64_t tokens = peak.speed == 1 ? product : product / peak.speed;
+  return tokens < kMaxSplitTokens ? tokens : kMaxSplitTokens;
 }
 
 // Scratch memory of one layer.

@@ -26,14 +26,16 @@ def integer(name: str, value: Any, num_bytes: int = 4) -> int:
         raise InvalidArgument(f"{name}: {value!r}, expected an integer") from None
     # ctypes would cut it without a word.
     if not -(1 << (8 * num_bytes - 1)) <= number < 1 << (8 * num_bytes - 1):
-        raise InvalidArgument(f"{name}: {number} does not fit into {8 * num_bytes} bits")
+        raise InvalidArgument(f"{name}: {_shown(number)} does not fit into {8 * num_bytes} bits")
     return number
 
 
 def real(name: str, value: Any) -> float:
-    """errors: InvalidArgument for what is no number."""
+    """errors: InvalidArgument for what is no number, or above a double's range."""
     try:
         return float(value)
+    except OverflowError:
+        raise InvalidArgument(f"{name}: {_shown(value)} is above a double's range") from None
     except (TypeError, ValueError):
         raise InvalidArgument(f"{name}: {value!r}, expected a number") from None
 
@@ -62,8 +64,12 @@ def numbers(name: str, given: Any, kinds: str = "biuf", expected: str = "numbers
 
 
 def integers(name: str, given: Any, shape: str) -> np.ndarray:
-    """int64, contiguous. shape: as a message says it. errors: InvalidArgument for what are no integers."""
-    return np.ascontiguousarray(numbers(name, given, "iu", f"integers {shape}"), dtype=np.int64)
+    """int64, contiguous. shape: as a message says it. errors: InvalidArgument for what are no integers of 64 bits."""
+    array = numbers(name, given, "iu", f"integers {shape}")
+    # numpy would wrap it without a word.
+    if array.dtype == np.uint64 and array.size > 0:
+        integer(name, array.max(), 8)
+    return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def counts_of(counts: Any, name: str = "counts", shape: str = "[experts]") -> np.ndarray:
@@ -93,6 +99,12 @@ def digest_of(given: Digest) -> int:
     if hasattr(output, "__index__") and not isinstance(output, (bool, np.bool_, np.ndarray)):
         return operator.index(output) & 0xFFFFFFFFFFFFFFFF
     raise InvalidArgument(f"probe: it gave {_described(output)}, expected an integer, a float, bytes, or an array")
+
+
+def _shown(value: Any) -> str:
+    """A number as a message shows it."""
+    bits = value.bit_length() if isinstance(value, int) else 0
+    return f"an integer of {bits} bits" if bits > 128 else str(value)
 
 
 def _described(value: Any) -> str:

@@ -245,7 +245,8 @@ class Client:
         group's lower ranks and of this rank, [experts] each, which give them as well. numpy arrays, torch tensors or lists;
         one on a GPU is waited for. Equal counts give equal quotas on every rank, and no rank is waited for; check_counts
         compares them. returns: Split, with arrays of the kind and on the device of counts.
-        errors: InvalidArgument naming layer and expert, the same on each rank with the same counts; then nothing is split.
+        errors: InvalidArgument, the same on each rank with the same counts: naming the layer, and the expert of a count that
+        cannot be; then nothing is split.
         cost: some microseconds, and Python's; the first split of a layer that a switch changed prepares it.
         Threads: any, but not during a step_boundary or check_experts of another one.
         """
@@ -271,7 +272,8 @@ class Client:
         """Whether all ranks of an EP group would split alike: layer, counts, options and placement. Collective, with the
         all_gather of connect; for a start, a test, or each thousandth step.
 
-        counts: as split. errors, one message on all ranks: FailedPrecondition naming the ranks that differ.
+        counts: as split. errors, one message on all ranks: FailedPrecondition naming the ranks that differ, or one whose
+        layer or counts split refuses.
         """
         array = integers("counts", counts, "[experts] or [GPUs, experts]")
         self._handle.check(self._library.eplb_client_check_counts(self._pointer, integer("layer", layer), array.ctypes.data,

@@ -16,14 +16,14 @@ import numpy as np
 
 from eplb import _library
 from eplb import _structs as structs
-from eplb._arguments import integer, integers
+from eplb._arguments import integer, integers, real
 from eplb.errors import InvalidArgument
-from eplb.splits import _known, _Maps
+from eplb.splits import _known, _Maps, equal_records
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Echo:
-    """The echo of one layer of a batch; arrays of numpy.
+    """The echo of one layer of a batch; arrays of numpy. Two are equal when all their fields are; there is no hash.
 
     home_tokens: int64 [slots], tokens that each slot of the placement keeps.
     source: int32 [GPUs, spare slots], the slot whose expert a spare slot holds, -1: none.
@@ -42,6 +42,11 @@ class Echo:
     bound_domain: int
     num_replicas: int
 
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: Any) -> bool:
+        return equal_records(self, other) if isinstance(other, Echo) else NotImplemented
+
 
 def echo(placement: Any, counts: Any, *, layer: int = 0, spare_slots: int = 2, tolerance: float = 0.01, num_domains: int = 0,
          num_gpus: Optional[int] = None, num_nodes: Optional[int] = None) -> Echo:
@@ -58,19 +63,16 @@ def echo(placement: Any, counts: Any, *, layer: int = 0, spare_slots: int = 2, t
         raise InvalidArgument(f"counts: shape {list(given.shape)}, expected [experts]")
     given = np.ascontiguousarray(given, dtype=np.int64)
     layer, spares = integer("layer", layer), integer("spare_slots", spare_slots)
-    try:
-        options = structs.sized(structs.EchoOptions, tolerance=float(tolerance), spare_slots=spares,
-                                num_domains=integer("num_domains", num_domains))
-    except (TypeError, ValueError):
-        raise InvalidArgument(f"tolerance: {tolerance!r}, expected a number") from None
-    shape = (gpus, min(max(spares, 0), 1024))  # what is outside is refused by the library
-    home_tokens = np.empty(maps.num_slots, np.int64)
-    source, spare_tokens = np.empty(shape, np.int32), np.empty(shape, np.int64)
-    result = structs.sized(structs.Echo, home_tokens=home_tokens.ctypes.data, source=source.ctypes.data,
-                           spare_tokens=spare_tokens.ctypes.data, num_slots=home_tokens.size, num_spares=source.size)
+    options = structs.sized(structs.EchoOptions, tolerance=real("tolerance", tolerance), spare_slots=spares,
+                            num_domains=integer("num_domains", num_domains))
     library, plan = _library.load(), ctypes.c_void_p()
     _library.check(library.eplb_plan_from_maps(ctypes.byref(maps.struct), ctypes.byref(plan)))
     try:
+        shape = (gpus, min(max(spares, 0), 1024))  # what is outside is refused by the library
+        home_tokens = np.empty(maps.num_slots, np.int64)
+        source, spare_tokens = np.empty(shape, np.int32), np.empty(shape, np.int64)
+        result = structs.sized(structs.Echo, home_tokens=home_tokens.ctypes.data, source=source.ctypes.data,
+                               spare_tokens=spare_tokens.ctypes.data, num_slots=home_tokens.size, num_spares=source.size)
         _library.check(library.eplb_plan_echo(plan, ctypes.byref(options), layer, given.ctypes.data_as(POINTER(c_int64)),
                                               given.size, ctypes.byref(result)))
     finally:

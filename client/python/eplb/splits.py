@@ -11,20 +11,31 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from eplb import _library, _rows
 from eplb import _structs as structs
-from eplb._arguments import integer, integers, numbers
+from eplb._arguments import integer, integers, numbers, real
 from eplb.errors import InvalidArgument
 
 
-@dataclass(frozen=True)
+def equal_records(one: Any, other: Any) -> bool:
+    """Whether two records of one class have equal fields; arrays are equal by their values, wherever they lie."""
+    pairs = ((getattr(one, each.name), getattr(other, each.name)) for each in fields(one) if each.compare)
+    return all(np.array_equal(_on_host(mine), _on_host(theirs)) for mine, theirs in pairs)
+
+
+def _on_host(value: Any) -> Any:
+    return value.cpu().numpy() if _rows.is_torch(value) else value
+
+
+@dataclass(frozen=True, eq=False)
 class Split:
-    """One layer of a batch, split. Arrays are int64, of the kind and on the device of the counts: numpy or torch.
+    """One layer of a batch, split. Arrays are int64, of the kind and on the device of the counts: numpy or torch. Two are equal
+    when all their fields are; there is no hash, as for arrays.
 
     quotas: [slots], tokens that each slot takes, of all ranks; an expert's sum to its tokens.
     own: [slots], of them the tokens of this rank (of `gpu`); None where the counts do not say whose tokens they are.
@@ -45,6 +56,11 @@ class Split:
     version: int
     _host_own: Optional[np.ndarray] = field(repr=False, compare=False)  # where the library reads it
 
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: Any) -> bool:
+        return equal_records(self, other) if isinstance(other, Split) else NotImplemented
+
 
 class Splitter:
     """Splits batches under one placement, without a client. Threads: safe; calls run one after the other.
@@ -63,24 +79,38 @@ class Splitter:
         options, kept = options_struct(speeds, slack)
         self.num_layers, self.num_slots, self.num_experts = maps.num_layers, maps.num_slots, maps.num_experts
         self.num_gpus = gpus
-        self._library = _library.load()
-        plan, self._pointer = ctypes.c_void_p(), ctypes.c_void_p()
-        _library.check(self._library.eplb_plan_from_maps(ctypes.byref(maps.struct), ctypes.byref(plan)))
-        try:
-            _library.check(self._library.eplb_splitter_create(plan, ctypes.byref(options), ctypes.byref(self._pointer)))
-        finally:
-            self._library.eplb_plan_destroy(plan)
-        del kept  # what the structs point to
-        weakref.finalize(self, self._library.eplb_splitter_destroy, ctypes.c_void_p(self._pointer.value))
+        self._handle = _SplitterHandle(maps, options)
+        del kept  # what the options point to
 
     def split(self, layer: int, counts: Any, *, before: Any = None, mine: Any = None, gpu: Optional[int] = None) -> Split:
-        """As Client.split; gpu: whose own quotas are asked for, by [GPUs, experts]; None: of none."""
+        """As Client.split; gpu: whose own quotas are asked for, by [GPUs, experts] alone; None: of none."""
         asked = None if gpu is None else integer("gpu", gpu)
         batch = BatchArrays(counts, before, mine, self.num_slots, self.num_gpus, asks_for_own=asked is not None)
+        if asked is not None and not batch.struct.by_gpu:
+            raise InvalidArgument(f"gpu: {asked} is given, but counts [experts] do not say whose tokens they are; "
+                                  f"expected counts [GPUs, experts]")
         layer = integer("layer", layer)
-        _library.check(self._library.eplb_splitter_split(self._pointer, layer, ctypes.byref(batch.struct),
-                                                         asked or 0, ctypes.byref(batch.result)))
+        handle = self._handle
+        _library.check(handle.library.eplb_splitter_split(handle.pointer, layer, ctypes.byref(batch.struct),
+                                                          asked or 0, ctypes.byref(batch.result)))
         return batch.split(layer)
+
+
+class _SplitterHandle:
+    """An eplb_splitter, destroyed when no Splitter uses it any more; copies of a Splitter share it."""
+
+    def __init__(self, maps: _Maps, options: structs.SplitOptions) -> None:
+        self.library = _library.load()
+        plan, self.pointer = ctypes.c_void_p(), ctypes.c_void_p()
+        _library.check(self.library.eplb_plan_from_maps(ctypes.byref(maps.struct), ctypes.byref(plan)))
+        try:
+            _library.check(self.library.eplb_splitter_create(plan, ctypes.byref(options), ctypes.byref(self.pointer)))
+        finally:
+            self.library.eplb_plan_destroy(plan)
+        weakref.finalize(self, self.library.eplb_splitter_destroy, ctypes.c_void_p(self.pointer.value))
+
+    def __deepcopy__(self, memo: Any) -> _SplitterHandle:
+        return self
 
 
 def split(placement: Any, counts: Any, *, layer: int = 0, gpu: Optional[int] = None, num_gpus: Optional[int] = None,
@@ -146,10 +176,7 @@ class BatchArrays:
 
 def options_struct(speeds: Optional[Sequence[float]], slack: float) -> Tuple[structs.SplitOptions, Any]:
     """returns: the struct, and what it points to."""
-    try:
-        struct = structs.sized(structs.SplitOptions, slack=float(slack))
-    except (TypeError, ValueError):
-        raise InvalidArgument(f"slack: {slack!r}, expected a number") from None
+    struct = structs.sized(structs.SplitOptions, slack=real("slack", slack))
     if speeds is None:
         return struct, None
     array = np.ascontiguousarray(numbers("speeds", speeds, expected="numbers [GPUs]"), dtype=np.float64)
@@ -187,12 +214,21 @@ class _Maps:
             self.struct.previous_replicas, self.struct.previous_max_replicas = replicas.ctypes.data, replicas.shape[2]
             self._kept.append(replicas)
         else:
-            self.num_experts = int(slots.max()) + 1
+            self.num_experts = _experts_in(slots)
         if self.num_experts < 1:
             raise InvalidArgument("placement: no slot holds an expert")
         self.struct.num_layers, self.struct.num_slots, self.struct.num_experts = *slots.shape, self.num_experts
         self.struct.num_gpus, self.struct.num_nodes = num_gpus, num_nodes
         self.struct.previous = slots.ctypes.data
+
+
+def _experts_in(slots: np.ndarray) -> int:
+    """Of integers [layers, slots]: the highest expert and one. errors: InvalidArgument for more than 32 bits can count."""
+    most = int(slots.max())
+    if most >= (1 << 31) - 1:
+        layer, slot = np.unravel_index(int(slots.argmax()), slots.shape)
+        raise InvalidArgument(f"placement: layer {layer}, slot {slot}: expert {most} does not fit into 32 bits")
+    return most + 1
 
 
 def _known(name: str, given: Optional[int], placement: Any, default: Optional[int]) -> int:

@@ -121,8 +121,22 @@ class UsageTest(CommandTest):
     def test_a_number_that_is_none_is_called_so_with_its_flag(self):
         load = self.write("load.json", "[[1, 2]]")
         for value, expected in (("abc", '--gpus is "abc", expected a number'), ("1.5", '--gpus is "1.5", expected an integer'),
-                                ("99999999999", '--gpus is "99999999999", the number is too large')):
+                                ("99999999999", '--gpus is "99999999999", the number is too large'),
+                                ("-99999999999", '--gpus is "-99999999999", the number is too low'),
+                                ("1e3", '--gpus is "1e3", expected an integer'), (" 2", '--gpus is " 2", expected an integer')):
             self.assert_fails(run("plan", "--load", load, "--slots", 2, "--gpus", value), 2, expected)
+        for flag in ("--every", "--history", "--horizon-windows"):
+            value = 99999999999999999999
+            self.assert_fails(run("replay", "--trace", load, "--slots", 2, "--gpus", 2, flag, value), 2,
+                              f'{flag} is "{value}", the number is too large')
+            self.assert_fails(run("replay", "--trace", load, "--slots", 2, "--gpus", 2, flag, 2**31), 2,
+                              f"{flag} is 2147483648, expected 1..2147483647")
+
+    def test_an_integer_is_decimal(self):
+        load = self.write("load.json", "[[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]]")
+        done = run("plan", "--load", load, "--slots", "010", "--gpus", 2)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assert_fails(run("get", "events", "--limit", "01750"), 2, "is no integer 1..1000")
 
     def test_a_shape_that_cannot_be_names_the_flags_that_were_typed(self):
         load = self.write("load.json", "[[1, 2, 3, 4]]")

@@ -33,6 +33,30 @@ class SweepTest(command.CommandTest):
                     self.assertGreaterEqual(exact["balancedness_mean"], shares["balancedness_mean"] - 1e-3)
             self.assertGreater(rows[1][0]["balancedness_mean"], .99 if policy == "flow" else .9)
 
+    def test_each_window_is_split_for_itself_as_plan_does(self):
+        windows = self.write("windows.jsonl", "".join(
+            json.dumps({"first_step": step, "last_step": step, "load": [counts]}) + "\n"
+            for step, counts in enumerate([[800, 100, 100, 0], [0, 100, 100, 800]])))
+        shape = ("--load", windows, "--gpus", 2, "--slots", 4, "--split", "batch", "-o", "json")
+        for window in ("sum", "ema:0.5"):
+            swept = command.run("sweep", *shape, "--window", window, "--training")
+            planned = command.run("plan", *shape, "--window", window)
+            self.assertEqual((swept.returncode, planned.returncode), (0, 0), swept.stderr + planned.stderr)
+            row = json.loads(swept.stdout)["rows"][0]
+            expected = json.loads(planned.stdout)["batch_balancedness"]
+            self.assertLess(expected, .9)
+            self.assertAlmostEqual(row["balancedness_mean"], expected)
+            self.assertAlmostEqual(row["token_seconds_per_step"], 500 / expected * 528e-9)
+
+    def test_a_window_with_more_tokens_than_a_batch_can_have_is_named(self):
+        windows = self.write("windows.jsonl", "".join(
+            json.dumps({"first_step": step, "last_step": step, "load": [[1, count]]}) + "\n"
+            for step, count in enumerate([5, 2**36])))
+        for name, flag, options in (("sweep", "--load", ()), ("plan", "--load", ()), ("replay", "--trace", ("--every", 9))):
+            for policy in ("balanced", "flow"):
+                self.assert_fails(command.run(name, flag, windows, "--gpus", 2, "--slots", 2, "--policy", policy, "--split", "batch",
+                                              *options), 2, windows, "window 1: layer 0: expert 1 has 68719476736 tokens")
+
     def test_a_row_for_each_slot_count(self):
         rows = self.sweep("--slots", "8:20:4")
         self.assertEqual([row["slots"] for row in rows], [8, 12, 16, 20])

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,19 @@ Load Combined(const std::vector<LoadWindow>& windows, const char* rule) {
   const absl::StatusOr<Load> load = CombineWindows(windows, *ParseWindowRule(rule));
   EXPECT_TRUE(load.ok()) << load.status();
   return *load;
+}
+
+TEST(LoadWindowTest, ABatchOfMoreTokensThanASplitTakesIsNamed) {
+  const std::vector<LoadWindow> windows = {Counts(0, int64_t{1} << 36), Counts(1, int64_t{1} << 36),
+                                           Estimates(1e30, 0)};
+  EXPECT_EQ(CheckBatches(windows).message(),
+            "window 1: layer 0: expert 1 has 68719476736 tokens, expected a sum of at most "
+            "68719476736");
+  const std::span<const LoadWindow> two(windows.data(), 2);
+  EXPECT_THAT(std::string(CheckBatches(two, *ParseWindowRule("last")).message()),
+              HasSubstr("window 1: "));
+  EXPECT_TRUE(CheckBatches(two.first(1)).ok());
+  EXPECT_TRUE(CheckBatches(windows, *ParseWindowRule("last")).ok()) << "an estimate";
 }
 
 TEST(LoadWindowTest, SumsOfCountsAreExactAbovePrecisionOfDoubles) {

@@ -33,6 +33,12 @@ class EchoTest(unittest.TestCase):
         self.assertEqual(gpus.max(), echo.peak)
         self.assertLessEqual(echo.peak, echo.before)
 
+    def test_echoes_are_compared_by_the_values_of_their_arrays(self):
+        one, same, other = (eplb.echo([[0, 1]], counts, num_gpus=2, spare_slots=1) for counts in ([9, 1], [9, 1], [9, 2]))
+        self.assertTrue(one == same and one != other and one != "an echo")
+        with self.assertRaises(TypeError):
+            hash(one)
+
     def test_errors_name_what_does_not_fit(self):
         for arguments, options, message in [
             (([[0, 1]], [1, 2]), {}, "num_gpus: missing"),
@@ -43,7 +49,12 @@ class EchoTest(unittest.TestCase):
             (([[0, 1]], [1, 2]), {"num_gpus": 2, "spare_slots": -1}, "spare_slots is -1, expected 1..1024"),
             (([[0, 1]], [1, 2]), {"num_gpus": 2, "spare_slots": 2000}, "spare_slots is 2000, expected 1..1024"),
             (([[0, 1]], [1, 2]), {"num_gpus": 2, "tolerance": "much"}, "tolerance: 'much', expected a number"),
+            (([[0, 1]], [1, 2]), {"num_gpus": 2, "tolerance": 10**400}, "tolerance: an integer of 1329 bits is above"),
             (([[0, 1]], [1, 2]), {"num_gpus": 2, "num_domains": 3}, "num_domains is 3, expected a divisor of 2 GPUs"),
+            (([[0, 1]], [1, 2]), {"num_gpus": 2, "num_domains": "a"}, "num_domains: 'a', expected an integer"),
+            (([[0, 1]], [1, 2]), {"num_gpus": -1}, "num_gpus is -1"),
+            (([[0, 1]], [1, 2]), {"num_gpus": 2**31 - 1, "spare_slots": 1024}, "num_gpus"),
+            (([[0, 2**31]], [1, 2]), {"num_gpus": 2}, "placement: layer 0, slot 1: expert 2147483648"),
         ]:
             with self.subTest(message), self.assertRaisesRegex(eplb.InvalidArgument, message):
                 eplb.echo(*arguments, **options)

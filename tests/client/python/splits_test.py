@@ -1,5 +1,7 @@
 """The exact split of a batch, by a client's ranks and without one, in numpy and torch."""
 
+import copy
+import gc
 import unittest
 
 import numpy as np
@@ -116,13 +118,13 @@ class ClientSplitTest(ranks.RankTest):
                     ("counts: shape \\[1, 1, 8\\], expected", lambda: client.split(0, counts[None, None])),
                     ("counts: float64 \\[8\\], expected integers", lambda: client.split(0, counts * 1.0)),
                     ("counts: list, expected integers", lambda: client.split(0, [[1], [2, 3]])),
-                    ("split: 7 numbers of totals, expected 8", lambda: client.split(0, counts[1:])),
-                    ("split: 16 numbers of by_gpu, expected 8", lambda: client.split(0, np.stack([counts, counts]))),
+                    ("layer 0: counts of 7 experts, the placement has 8", lambda: client.split(0, counts[1:])),
+                    ("layer 0: 16 counts by GPU, the placement has 1 GPU x 8 experts: 8", lambda: client.split(0, np.stack([counts, counts]))),
                     ("layer 0: expert 3 has -3 tokens", lambda: client.split(0, np.where(counts == 3, -3, counts))),
-                    ("split: layer is 1, expected 0..0", lambda: client.split(1, counts)),
+                    ("layer is 1, expected 0..0", lambda: client.split(1, counts)),
                     ("layer: 'a', expected an integer", lambda: client.split("a", counts)),
                     ("mine: shape \\[3\\], expected \\[8\\]", lambda: client.split(0, counts, before=counts, mine=[1, 2, 3])),
-                    ("split: 0 numbers of mine, expected 8", lambda: client.split(0, counts, before=counts)),
+                    ("layer 0: mine: counts of 0 experts, the placement has 8", lambda: client.split(0, counts, before=counts)),
                     ("expert 1 has 1 tokens of lower ranks and 1 of this one, 1 in all",
                      lambda: client.split(0, counts, before=counts, mine=counts)),
                     ("slack: 'x', expected a number", lambda: client.set_split_options(slack="x")),
@@ -183,14 +185,42 @@ class OfflineSplitTest(unittest.TestCase):
                 ("placement: no slot holds an expert", lambda: eplb.split([[-1, -1]], [1], num_gpus=2)),
                 ("GPU 1 is unusable, but the placement has experts on it",
                  lambda: eplb.split(self.MAP, [1, 2, 3], num_gpus=2, speeds=[1, 0])),
-                ("split: GPU 2 asked for, expected 0..1", lambda: eplb.split(self.MAP, [[1] * 3] * 2, num_gpus=2, gpu=2)),
-                ("split: 9 numbers of by_gpu, expected 6", lambda: eplb.Splitter(self.MAP, num_gpus=2).split(
+                ("layer 0: own quotas of GPU 2 asked for, expected 0..1", lambda: eplb.split(self.MAP, [[1] * 3] * 2, num_gpus=2, gpu=2)),
+                ("layer 0: 9 counts by GPU, the placement has 2 GPUs x 3 experts: 6", lambda: eplb.Splitter(self.MAP, num_gpus=2).split(
                     0, [[1, 2, 3]] * 3, gpu=0)),
-                ("split: 4 numbers of totals, expected 3", lambda: eplb.split(self.MAP, [1] * 4, num_gpus=2)),
+                ("layer 0: counts of 4 experts, the placement has 3", lambda: eplb.split(self.MAP, [1] * 4, num_gpus=2)),
                 ("layer 0: expert 1 has -2 tokens", lambda: eplb.split(self.MAP, [1, -2, 3], num_gpus=2)),
-                ("split: layer is 2, expected 0..1", lambda: eplb.split(self.MAP, [1, 2, 3], layer=2, num_gpus=2))):
+                ("layer is 2, expected 0..1", lambda: eplb.split(self.MAP, [1, 2, 3], layer=2, num_gpus=2)),
+                ("gpu: 1 is given, but counts \\[experts\\] do not say", lambda: eplb.split(self.MAP, [1, 2, 3], num_gpus=2, gpu=1)),
+                ("slack: an integer of 1329 bits is above a double's range",
+                 lambda: eplb.split(self.MAP, [1, 2, 3], num_gpus=2, slack=10**400)),
+                ("placement: layer 0, slot 0: expert 2147483648 does not fit into 32 bits",
+                 lambda: eplb.split([[2**31, 1, 2, 3]], [1] * 4, num_gpus=2)),
+                ("counts: 9223372036854775808 does not fit into 64 bits",
+                 lambda: eplb.split(self.MAP, np.array([1, 2**63, 3], np.uint64), num_gpus=2)),
+                ("placement: 18446744073709551615 does not fit into 64 bits",
+                 lambda: eplb.split(np.array([[0, 2**64 - 1]], np.uint64), [1], num_gpus=2))):
             with self.subTest(said), self.assertRaisesRegex(eplb.InvalidArgument, said):
                 call()
+
+    def test_a_copy_outlives_the_splitter_that_it_was_made_of(self):
+        for copied in (copy.copy, copy.deepcopy):
+            splitter = eplb.Splitter(self.MAP, num_gpus=2)
+            again = copied(splitter)
+            del splitter
+            gc.collect()
+            eplb.Splitter([[0, 1]], num_gpus=2)  # takes the memory that was freed
+            self.assertEqual(again.split(1, [10, 6, 0]).quotas.tolist(), [2, 6, 8, 0])
+
+    def test_splits_are_compared_by_the_values_of_their_arrays(self):
+        counts = [[9, 1, 0], [1, 5, 0]]
+        one, same, other = (eplb.split(self.MAP, given, layer=1, num_gpus=2, gpu=gpu)
+                            for given, gpu in ((counts, 0), (torch.tensor(counts), 0), (counts, 1)))
+        self.assertTrue(one == same and not one != same)
+        self.assertFalse(one == other or one == "a split")
+        self.assertNotEqual(eplb.split(self.MAP, counts, layer=1, num_gpus=2), one, "no own quotas")
+        with self.assertRaises(TypeError):
+            hash(one)
 
 
 if __name__ == "__main__":

@@ -366,6 +366,8 @@ TEST(ReplayTest, WhatCannotBeReplayedIsRefusedByName) {
   };
   EXPECT_THAT(message(series.trace(), topology, {.every = 0}), HasSubstr("every is 0"));
   EXPECT_THAT(message(series.trace(), topology, {.history = 0}), HasSubstr("history is 0"));
+  EXPECT_EQ(message(series.trace(), topology, {.every = kMaxReplayWindows + 1}),
+            "every is 2147483648, expected 1..2147483647");
   EXPECT_THAT(message(series.trace(), topology, {.decay = 2}), HasSubstr("decay is 2"));
   EXPECT_THAT(message(series.trace(), topology, {.min_gain = -1}), HasSubstr("min_gain is -1"));
   EXPECT_THAT(message({}, topology, {}), HasSubstr("0 windows"));

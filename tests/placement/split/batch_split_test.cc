@@ -102,6 +102,23 @@ TEST(BatchSplitTest, WhatDoesNotFitIsRefusedByName) {
       HasSubstr("layer 0: expert 1 has -2 tokens"));
 }
 
+// Without the bound of TokensWithin the peak of the slow GPU allows the fast one 2^55 tokens, times
+// a slack of 2^20 units.
+TEST(BatchSplitTest, TheSlowestGpuBesideTheFastestDoesNotOverflow) {
+  EXPECT_EQ(TokensWithin({kMaxSplitTokens, 17}, kMaxSplitSpeed), kMaxSplitTokens);
+  const Placement placement = PlacementOf(2, 2, {0, 1, 1, 1});
+  const GpuSpeeds speeds =
+      *GpuSpeeds::Make(2, std::vector<double>{GpuSpeeds::kMinSpeed, GpuSpeeds::kMaxSpeed}, {});
+  constexpr int64_t kTokens = int64_t{1} << 35;
+  for (const double slack : {0.0, 1.0}) {
+    EXPECT_THAT(Quotas(placement, {kTokens, 0}, {.speeds = &speeds, .slack = slack}),
+                ElementsAre(kTokens, 0, 0, 0));
+  }
+  const std::vector<int64_t> quotas =
+      Quotas(placement, {kTokens, 300}, {.speeds = &speeds, .slack = 1});
+  EXPECT_THAT(quotas, ElementsAre(kTokens, 100, 100, 100)) << "the slack keeps equal shares";
+}
+
 TEST(BatchSplitTest, EqualsAnIndependentMaximumFlowOnSmallShapes) {
   Random random(20261124);
   for (int i = 0; i < 9000 && !HasFailure(); ++i) {

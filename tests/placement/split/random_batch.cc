@@ -50,6 +50,10 @@ std::vector<double> RandomSpeeds(Random& random, int32_t num_gpus) {
   if (Pick(random, 0, 1) == 0) return speeds;
   for (double& speed : speeds) speed = Pick(random, 1, 8) / 4.0;
   if (Pick(random, 0, 3) == 0) speeds.front() = GpuSpeeds::kMinSpeed;
+  if (Pick(random, 0, 7) != 0) return speeds;
+  for (double& speed : speeds) {  // a ratio of 1e6
+    speed = Pick(random, 0, 3) == 0 ? GpuSpeeds::kMinSpeed : GpuSpeeds::kMaxSpeed;
+  }
   return speeds;
 }
 
