@@ -132,7 +132,11 @@ void EvaluatePriced(const RebalanceInput& input, double predicted, const std::st
 // Decides by what the job's own back-test learned.
 void EvaluateLearned(const RebalanceInput& input, double predicted, const std::string& how_far,
                      RebalanceDecision& decision) {
-  const LearnedGate& gate = *input.learned;
+  LearnedGate gate = *input.learned;
+  if (input.costs.horizon_steps > 0) {
+    gate.horizon_steps =
+        std::min(gate.horizon_steps, static_cast<double>(input.costs.horizon_steps));
+  }
   const std::string windows = CountText(gate.windows, "window");
   const std::string would_fall = absl::StrCat("kept, ", kPeak, " would fall ", how_far);
   if (!gate.in_use) {

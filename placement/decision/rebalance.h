@@ -24,7 +24,7 @@ namespace eplb {
 struct LearnedGate {
   bool in_use = true;        // false: no candidate is proved to be better than doing nothing
   double realized = 0.5;     // of predicted gains, what later windows showed; 0..1
-  double horizon_steps = 0;  // that a gain is counted over
+  double horizon_steps = 0;  // that a gain is counted over, at most costs.horizon_steps
   // Per step, of the peak load: what the candidate's own placement has saved for certain against
   // the one in force. So much of a gain is believed whatever became of other predictions.
   double proved_tokens = 0;

@@ -137,6 +137,25 @@ TEST_F(RebalanceTest, AHorizonCapsWhatAGainIsWorth) {
   EXPECT_FALSE(Ask().rebalance);
 }
 
+// 100 steps save 9 ms, 10 steps 0.9 ms: less than the migration.
+TEST_F(RebalanceTest, AHorizonAlsoCapsWhatTheBackTestCounts) {
+  const LearnedGate gate{.realized = 1, .horizon_steps = 100};
+  const auto ask = [&] {
+    return EvaluateRebalance({.load = hot_,
+                              .num_steps = 10,
+                              .incumbent = together_,
+                              .candidate = apart_,
+                              .costs = costs_,
+                              .record = record_,
+                              .learned = &gate})
+        .value();
+  };
+  EXPECT_TRUE(ask().rebalance);
+  costs_.horizon_steps = 10;
+  EXPECT_EQ(ask().rule, RebalanceRule::kCost);
+  EXPECT_THAT(ask().reason, HasSubstr("over 10 steps"));
+}
+
 TEST_F(RebalanceTest, AnEmptyAccountBearsNoRisk) {
   record_.BeginTrial(apart_, together_);
   Watch(6);  // earned, but not many times
