@@ -8,51 +8,74 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "placement/split/source_quotas.h"
 
 namespace eplb {
 namespace {
 
-absl::Status CheckNumber(const char* what, size_t given, int64_t expected) {
-  if (static_cast<int64_t>(given) == expected) return absl::OkStatus();
+absl::Status CheckLayer(const Topology& topology, LayerId layer) {
+  if (layer.value >= 0 && layer.value < topology.num_layers()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("split: ", given, " numbers of ", what, ", expected ", expected));
+      absl::StrCat("layer is ", layer.value, ", expected 0..", topology.num_layers() - 1));
 }
 
-// Sizes and forms; what the numbers are is the next checks' matter.
-absl::Status CheckForm(const Topology& topology, const BatchCounts& counts,
-                       const SplitTarget& target) {
-  const int64_t experts = topology.num_experts();
+absl::Status Wrong(LayerId layer, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("layer ", layer.value, ": ", what));
+}
+
+// what: "counts" of num experts, or "quotas" of num slots.
+absl::Status CheckNumber(LayerId layer, const char* what, size_t given, const char* units,
+                         int32_t expected) {
+  if (std::cmp_equal(given, expected)) return absl::OkStatus();
+  return Wrong(layer,
+               absl::StrCat(what, " of ", given, " ", units, ", the placement has ", expected));
+}
+
+// Sizes of counts; what the numbers are is the next checks' matter.
+absl::Status CheckCountsForm(const Topology& topology, LayerId layer, const BatchCounts& counts) {
+  const int32_t experts = topology.num_experts();
   if (counts.totals.empty() == counts.by_gpu.empty()) {
-    return absl::InvalidArgumentError(
-        counts.totals.empty() ? "split: neither totals nor by_gpu given, expected one of them"
-                              : "split: both totals and by_gpu given, expected one of them");
+    return Wrong(layer, counts.totals.empty()
+                            ? "neither totals nor by_gpu given, expected one of them"
+                            : "both totals and by_gpu given, expected one of them");
   }
   if (!counts.totals.empty()) {
-    EPLB_RETURN_IF_ERROR(CheckNumber("totals", counts.totals.size(), experts));
-  } else {
-    EPLB_RETURN_IF_ERROR(
-        CheckNumber("by_gpu", counts.by_gpu.size(), experts * topology.num_gpus()));
+    return CheckNumber(layer, "counts", counts.totals.size(), "experts", experts);
   }
+  const int64_t expected = int64_t{experts} * topology.num_gpus();
+  if (std::cmp_equal(counts.by_gpu.size(), expected)) return absl::OkStatus();
+  return Wrong(layer, absl::StrCat(counts.by_gpu.size(), " counts by GPU, the placement has ",
+                                   CountText(topology.num_gpus(), "GPU"), " x ",
+                                   CountText(experts, "expert"), ": ", expected));
+}
+
+// Sizes and forms of the rest.
+absl::Status CheckForm(const Topology& topology, LayerId layer, const BatchCounts& counts,
+                       const SplitTarget& target) {
+  const int32_t experts = topology.num_experts();
   const bool by_prefix = !counts.before.empty() || !counts.mine.empty();
   if (by_prefix) {
     if (counts.totals.empty()) {
-      return absl::InvalidArgumentError("split: before and mine go with totals, not with by_gpu");
+      return Wrong(layer, "before and mine belong to counts [experts], the counts are by GPU");
     }
-    EPLB_RETURN_IF_ERROR(CheckNumber("before", counts.before.size(), experts));
-    EPLB_RETURN_IF_ERROR(CheckNumber("mine", counts.mine.size(), experts));
+    EPLB_RETURN_IF_ERROR(
+        CheckNumber(layer, "before: counts", counts.before.size(), "experts", experts));
+    EPLB_RETURN_IF_ERROR(
+        CheckNumber(layer, "mine: counts", counts.mine.size(), "experts", experts));
   }
-  EPLB_RETURN_IF_ERROR(CheckNumber("quotas", target.quotas.size(), topology.num_slots()));
+  const int32_t slots = topology.num_slots();
+  EPLB_RETURN_IF_ERROR(CheckNumber(layer, "quotas", target.quotas.size(), "slots", slots));
   if (target.own.empty()) return absl::OkStatus();
   if (!by_prefix && counts.by_gpu.empty()) {
-    return absl::InvalidArgumentError(
-        "split: own quotas asked for by totals alone, expected by_gpu, or before and mine");
+    return Wrong(
+        layer, "own quotas asked for by totals alone, expected counts by GPU, or before and mine");
   }
   if (target.self.value < 0 || target.self.value >= topology.num_gpus()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "split: GPU ", target.self.value, " asked for, expected 0..", topology.num_gpus() - 1));
+    return Wrong(layer, absl::StrCat("own quotas of GPU ", target.self.value,
+                                     " asked for, expected 0..", topology.num_gpus() - 1));
   }
-  return CheckNumber("own", target.own.size(), topology.num_slots());
+  return CheckNumber(layer, "own quotas", target.own.size(), "slots", slots);
 }
 
 absl::StatusOr<std::optional<GpuSpeeds>> ReadSpeeds(std::span<const double> given,
@@ -148,11 +171,9 @@ absl::StatusOr<SplitFigures> BatchSplits::Split(LayerId layer, const BatchCounts
                                                 const SplitTarget& target) {
   const absl::MutexLock lock(&mutex_);
   const Topology& topology = placement_->topology();
-  if (layer.value < 0 || layer.value >= topology.num_layers()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("split: layer is ", layer.value, ", expected 0..", topology.num_layers() - 1));
-  }
-  EPLB_RETURN_IF_ERROR(CheckForm(topology, counts, target));
+  EPLB_RETURN_IF_ERROR(CheckLayer(topology, layer));
+  EPLB_RETURN_IF_ERROR(CheckCountsForm(topology, layer, counts));
+  EPLB_RETURN_IF_ERROR(CheckForm(topology, layer, counts, target));
   EPLB_ASSIGN_OR_RETURN(const std::span<const int64_t> totals, TotalsOf(layer, counts));
   std::unique_ptr<Prepared>& prepared = prepared_[static_cast<size_t>(layer.value)];
   if (prepared == nullptr) {
@@ -166,6 +187,13 @@ absl::StatusOr<SplitFigures> BatchSplits::Split(LayerId layer, const BatchCounts
   SplitFigures figures = FiguresOf(layer, totals);
   figures.tight_gpus = std::move(bound.tight_gpus);
   return figures;
+}
+
+absl::Status BatchSplits::Check(LayerId layer, const BatchCounts& counts) {
+  const absl::MutexLock lock(&mutex_);
+  EPLB_RETURN_IF_ERROR(CheckLayer(placement_->topology(), layer));
+  EPLB_RETURN_IF_ERROR(CheckCountsForm(placement_->topology(), layer, counts));
+  return TotalsOf(layer, counts).status();
 }
 
 absl::StatusOr<std::span<const int64_t>> BatchSplits::TotalsOf(LayerId layer,

@@ -45,6 +45,8 @@ class BatchSplits {
 
   absl::StatusOr<SplitFigures> Split(LayerId layer, const BatchCounts& counts,
                                      const SplitTarget& target) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether Split takes these totals or counts by GPU. errors: InvalidArgument, as Split.
+  absl::Status Check(LayerId layer, const BatchCounts& counts) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // One layer, which a switch need not have changed.

@@ -363,7 +363,7 @@ class Client {
   // placement in force. Split alone cannot see other ranks' counts. Collective among all ranks of
   // the job, on the training thread; for a start, a test, or each thousandth step. counts: the
   // totals or the matrix that Split gets. errors, one message on all ranks: FailedPrecondition
-  // naming the ranks that differ, or one whose counts have no shape that Split takes; or what the
+  // naming the ranks that differ, or one whose layer or counts Split refuses; or what the
   // all-gather reports. cost: one all-gather of some 200 bytes a rank. Does nothing with
   // EPLB_DISABLE=1.
   absl::Status CheckCounts(int32_t layer, std::span<const int64_t> counts);

@@ -65,7 +65,7 @@ struct Client::Impl {
   absl::StatusOr<SplitFigures> Split(int32_t layer, const BatchCounts& counts,
                                      std::span<int64_t> quotas, std::span<int64_t> own);
   absl::Status SetSplitOptions(const SplitOptions& options) { return splits_.SetOptions(options); }
-  absl::Status CheckCounts(int32_t layer, std::span<const int64_t> counts) const;
+  absl::Status CheckCounts(int32_t layer, std::span<const int64_t> counts);
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream);
   absl::Status ReduceGradients(std::span<const ReplicaRows> rows, void* stream);
   absl::Status BroadcastWeights(std::span<const ReplicaRows> rows, void* stream);
@@ -109,6 +109,8 @@ struct Client::Impl {
   void StartSession(wire::Hello identity);
   // errors: InvalidArgument for a layer that another pipeline stage registered, and so counts.
   absl::Status CheckHeld(const char* what, int32_t layer) const;
+  // What Split refuses of this layer and counts; empty: nothing.
+  std::string WrongCounts(int32_t layer, std::span<const int64_t> counts);
   // Before a normal end: what ranks share, such as a communicator, goes with the first that leaves,
   // and others may still be taking their last rows. Where they voted since, all have theirs.
   void AwaitPeers();

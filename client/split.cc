@@ -19,7 +19,7 @@ constexpr size_t kMaxDifferingNamed = 8;
 constexpr char kCannot[] = "error";
 
 std::string Sum(std::span<const int64_t> counts) {
-  uint64_t sum = 0;  // a negative count is the splitter's matter; here it must not overflow
+  uint64_t sum = 0;  // a count that is out of range is refused as such; here it must not overflow
   for (const int64_t count : counts) sum += static_cast<uint64_t>(count);
   return absl::StrCat(sum);
 }
@@ -57,16 +57,25 @@ absl::StatusOr<SplitFigures> Client::Impl::Split(int32_t layer, const BatchCount
   return splits_.Split(LayerId{layer}, counts, {.self = gpu(), .quotas = quotas, .own = own});
 }
 
-absl::Status Client::Impl::CheckCounts(int32_t layer, std::span<const int64_t> counts) const {
+std::string Client::Impl::WrongCounts(int32_t layer, std::span<const int64_t> counts) {
+  const auto experts = static_cast<size_t>(topology_.num_experts());
+  const auto gpus = static_cast<size_t>(topology_.num_gpus());
+  const bool by_gpu = counts.size() != experts;
+  if (by_gpu && counts.size() != experts * gpus) {
+    std::string wrong =
+        absl::StrCat("layer ", layer, ": ", counts.size(), " counts, expected ", experts);
+    if (gpus > 1) absl::StrAppend(&wrong, " or ", gpus, " times as many");
+    return wrong;
+  }
+  BatchCounts batch;
+  (by_gpu ? batch.by_gpu : batch.totals) = counts;
+  return std::string(splits_.Check(LayerId{layer}, batch).message());
+}
+
+absl::Status Client::Impl::CheckCounts(int32_t layer, std::span<const int64_t> counts) {
   if (disabled_) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(ended_);
-  const auto experts = static_cast<size_t>(topology_.num_experts());
-  std::string wrong;
-  if (counts.size() != experts &&
-      counts.size() != experts * static_cast<size_t>(topology_.num_gpus())) {
-    wrong = absl::StrCat(counts.size(), " counts, expected ", experts, " or ", topology_.num_gpus(),
-                         " times as many");
-  }
+  const std::string wrong = WrongCounts(layer, counts);
   const SplitOptions options = splits_.options();
   const StartRound round{
       .what = "check_counts",

@@ -437,15 +437,16 @@ typedef struct eplb_split_options {
   const double* gpu_speeds; /* [num_gpus], relative, 0: takes no tokens; NULL: all equal */
   double slack;             /* 0..1: how far above the least peak a GPU may be, so that fewer tokens
                                leave the slots of equal shares; default 0 */
-  int32_t num_gpus;         /* of gpu_speeds */
+  int32_t num_gpus;         /* of gpu_speeds; without it 0 */
   int32_t reserved;         /* 0 */
 } eplb_split_options;
 
-/* Under the placement in force. On an error nothing is written. InvalidArgument naming layer and
- * expert: numbers that do not fit, a negative count, a sum above 2^36, a GPU of speed 0 that holds
- * an expert. cost: some microseconds; the first split of a layer that a switch changed prepares it.
- * From connect until destroy. Threads: any, while no step_boundary or check_experts of another one
- * is under way. Messages are in eplb_last_message(). */
+/* Under the placement in force. On an error nothing is written. InvalidArgument naming the layer:
+ * numbers of experts, GPUs or slots that do not fit; layer and expert: a negative count, a sum
+ * above 2^36; the GPU: one of speed 0 that holds an expert. cost: some microseconds; the first
+ * split of a layer that a switch changed prepares it. From connect until destroy. Threads: any,
+ * while no step_boundary or check_experts of another one is under way. Messages are in
+ * eplb_last_message(). */
 EPLB_API int32_t eplb_client_split(eplb_client* client, int32_t layer, const eplb_batch* batch,
                                    eplb_split* split) EPLB_NOEXCEPT;
 /* Of the splits that follow; equal on all ranks. InvalidArgument, and they stay as they were, for
@@ -464,7 +465,7 @@ EPLB_API int32_t eplb_client_route_split(const eplb_client* client, int32_t laye
 /* Whether all ranks of an EP group would split alike: layer, counts, options and placement.
  * Collective among all ranks, on the training thread, with the all-gather of connect. counts: the
  * totals, or by_gpu as one array. FailedPrecondition on all ranks, with one message, naming the
- * ranks that differ. */
+ * ranks that differ, or one whose layer or counts eplb_client_split refuses. */
 EPLB_API int32_t eplb_client_check_counts(eplb_client* client, int32_t layer, const int64_t* counts,
                                           size_t num_counts) EPLB_NOEXCEPT;
 

@@ -57,7 +57,11 @@ absl::StatusOr<SplitOptions> ReadSplitOptions(const eplb_split_options* pointer)
   EPLB_ASSIGN_OR_RETURN(const eplb_split_options given, ReadStruct("options", pointer));
   if (given.reserved != 0) return absl::InvalidArgumentError("options.reserved is not 0");
   SplitOptions options{.gpu_speeds = {}, .slack = given.slack};
-  if (given.gpu_speeds == nullptr) return options;
+  if (given.gpu_speeds == nullptr) {
+    if (given.num_gpus == 0) return options;
+    return absl::InvalidArgumentError(
+        absl::StrCat("options.num_gpus is ", given.num_gpus, ", expected 0 without gpu_speeds"));
+  }
   if (given.num_gpus < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("options.num_gpus is ", given.num_gpus, ", expected at least 1"));

@@ -281,7 +281,7 @@ absl::StatusOr<Load> ReadLoad(const PlanOptions& options, std::string& note,
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
   if (options.split == "batch") {
-    const absl::Status fit = CheckBatches(file.windows, rule);
+    const absl::Status fit = CheckBatches(file.windows, kMaxSplitTokens, rule);
     if (!fit.ok()) return InFile(options.load, fit);
   }
   windows = BatchesOf(file.windows, rule);

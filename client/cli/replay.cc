@@ -19,6 +19,7 @@
 #include "client/formats/load_file.h"
 #include "client/formats/load_window.h"
 #include "placement/decision/rebalance.h"
+#include "placement/split/batch_split.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -41,7 +42,7 @@ absl::StatusOr<Trace> ReadTrace(const ReplayCommandOptions& options) {
   Trace trace;
   trace.note = NotesOn(options.trace, file);
   if (options.split == "batch") {
-    const absl::Status fit = CheckBatches(file.windows);
+    const absl::Status fit = CheckBatches(file.windows, kMaxSplitTokens);
     if (!fit.ok()) return InFile(options.trace, fit);
   }
   for (LoadWindow& window : file.windows) {

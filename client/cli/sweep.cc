@@ -138,7 +138,7 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
   if (options.split == "batch") {
-    const absl::Status fit = CheckBatches(file.windows, rule);
+    const absl::Status fit = CheckBatches(file.windows, kMaxSplitTokens, rule);
     if (!fit.ok()) return InFile(options.load, fit);
   }
   const Basis basis{.load = *std::move(load),

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "placement/load.h"
-#include "placement/split/batch_split.h"
 
 namespace eplb {
 namespace {
@@ -51,7 +50,8 @@ std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRul
   return batches;
 }
 
-absl::Status CheckBatches(std::span<const LoadWindow> windows, const WindowRule& rule) {
+absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
+                          const WindowRule& rule) {
   const std::span<const LoadWindow> batches = InForce(windows, rule);
   const size_t first = windows.size() - batches.size();
   for (size_t i = 0; i < batches.size(); ++i) {
@@ -61,10 +61,10 @@ absl::Status CheckBatches(std::span<const LoadWindow> windows, const WindowRule&
       int64_t sum = 0;
       for (int32_t expert = 0; expert < load.num_experts(); ++expert) {
         const int64_t tokens = load.counts()(layer, expert);
-        if (tokens > kMaxSplitTokens - sum) {
+        if (tokens > most - sum) {
           return absl::InvalidArgumentError(
               absl::StrCat("window ", first + i, ": layer ", layer, ": expert ", expert, " has ",
-                           tokens, " tokens, expected a sum of at most ", kMaxSplitTokens));
+                           tokens, " tokens, expected a sum of at most ", most));
         }
         sum += tokens;
       }

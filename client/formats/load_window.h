@@ -45,9 +45,10 @@ absl::StatusOr<Load> CombineWindows(std::span<const LoadWindow> windows, const W
 // The windows that such a load is made of, oldest first: batches of their own.
 std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRule& rule);
 
-// Whether each of these batches can be split exactly. errors: InvalidArgument naming window, layer
-// and expert for more tokens than BatchSplitter takes. cost: O(windows * L * E).
-absl::Status CheckBatches(std::span<const LoadWindow> windows, const WindowRule& rule = {});
+// Whether each of these batches can be split exactly, which takes up to `most` tokens of a layer.
+// errors: InvalidArgument naming window, layer and expert. cost: O(windows * L * E).
+absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
+                          const WindowRule& rule = {});
 
 // The number of steps that such a load stands for. windows: at least one.
 double StepsOfWindows(std::span<const LoadWindow> windows, const WindowRule& rule);

@@ -161,20 +161,21 @@ TEST(BatchSplitsTest, CountsThatDoNotFitAreNamed) {
   const std::vector<int64_t> two = {1, 2};
   const std::vector<int64_t> three = {1, 2, 3};
   EXPECT_EQ(Refusal([&](BatchCounts& c) { c.totals = two; }),
-            "split: 2 numbers of totals, expected 3");
+            "layer 1: counts of 2 experts, the placement has 3");
   EXPECT_EQ(Refusal([&](BatchCounts& c) { c.totals = {}; }),
-            "split: neither totals nor by_gpu given, expected one of them");
+            "layer 1: neither totals nor by_gpu given, expected one of them");
   EXPECT_EQ(Refusal([&](BatchCounts& c) { c.by_gpu = three; }),
-            "split: both totals and by_gpu given, expected one of them");
+            "layer 1: both totals and by_gpu given, expected one of them");
   EXPECT_EQ(Refusal([&](BatchCounts& c) { c = {.by_gpu = three}; }),
-            "split: 3 numbers of by_gpu, expected 6");
+            "layer 1: 3 counts by GPU, the placement has 2 GPUs x 3 experts: 6");
   EXPECT_EQ(Refusal([&](BatchCounts& c) { c.before = three; }),
-            "split: 0 numbers of mine, expected 3");
-  EXPECT_EQ(Refusal([](BatchCounts&) {}, 0),
-            "split: own quotas asked for by totals alone, expected by_gpu, or before and mine");
+            "layer 1: mine: counts of 0 experts, the placement has 3");
+  EXPECT_EQ(
+      Refusal([](BatchCounts&) {}, 0),
+      "layer 1: own quotas asked for by totals alone, expected counts by GPU, or before and mine");
   const std::vector<int64_t> six = {1, 2, 3, 4, 5, 6};
   EXPECT_EQ(Refusal([&](BatchCounts& c) { c = {.by_gpu = six}; }, 2),
-            "split: GPU 2 asked for, expected 0..1");
+            "layer 1: own quotas of GPU 2 asked for, expected 0..1");
 }
 
 TEST(BatchSplitsTest, NumbersThatCannotBeAreNamed) {

@@ -221,7 +221,15 @@ TEST(ClientSplitTest, CountsThatDifferBetweenRanksAreNamedOnEveryRank) {
   EXPECT_EQ(check([](int32_t r, std::vector<int64_t>& counts) {
               if (r == 1) counts.pop_back();
             }),
-            "check_counts: rank 1: 7 counts, expected 4 or 2 times as many");
+            "check_counts: rank 1: layer 1: 7 counts, expected 4 or 2 times as many");
+  EXPECT_EQ(check([](int32_t, std::vector<int64_t>& counts) { counts[6] = -3; }),
+            "check_counts: rank 0: layer 1: expert 2 has -3 tokens of GPU 1, expected "
+            "0..68719476736");
+  EXPECT_EQ(CheckOnAllRanks(job,
+                            [](int32_t, Client& client) {
+                              return client.CheckCounts(-1, std::vector<int64_t>(kSplitExperts));
+                            }),
+            "check_counts: rank 0: layer is -1, expected 0..2");
   EXPECT_EQ(CheckOnAllRanks(job,
                             [](int32_t r, Client& client) {
                               const std::vector<int64_t> counts(kSplitExperts, 5);

@@ -167,11 +167,11 @@ TEST_F(CSplitTest, MistakesAreNamedAndNothingIsWritten) {
   EXPECT_EQ(refusal([](SplitCall& b) { b.result.num_slots = -1; }),
             "split.num_slots is -1, expected at least 1");
   EXPECT_EQ(refusal([](SplitCall& b) { b.result.num_slots = 5; }),
-            "split: 5 numbers of quotas, expected 6");
+            "layer 0: quotas of 5 slots, the placement has 6");
   EXPECT_EQ(refusal([](SplitCall& b) { b.batch.num_experts = 0; }),
             "batch.num_experts is 0, expected at least 1");
   EXPECT_EQ(refusal([](SplitCall& b) { b.batch.num_experts = 3; }),
-            "split: 6 numbers of by_gpu, expected 8");
+            "layer 0: 6 counts by GPU, the placement has 2 GPUs x 4 experts: 8");
   EXPECT_EQ(refusal([](SplitCall& b) { b.batch.num_gpus = 0; }),
             "batch.num_gpus is 0, expected at least 1");
   EXPECT_EQ(refusal([](SplitCall& b) {
@@ -180,10 +180,10 @@ TEST_F(CSplitTest, MistakesAreNamedAndNothingIsWritten) {
             }),
             "batch.num_gpus is 2, expected 0 without by_gpu");
   EXPECT_EQ(refusal([](SplitCall& b) { b.batch.totals = b.counts.data(); }),
-            "split: both totals and by_gpu given, expected one of them");
+            "layer 0: both totals and by_gpu given, expected one of them");
   EXPECT_EQ(refusal([](SplitCall& b) { b.counts[6] = -3; }),
             "layer 0: expert 2 has -3 tokens of GPU 1, expected 0..68719476736");
-  EXPECT_EQ(refusal([](SplitCall&) {}, 3), "split: layer is 3, expected 0..2");
+  EXPECT_EQ(refusal([](SplitCall&) {}, 3), "layer is 3, expected 0..2");
   SplitCall batch;
   EXPECT_EQ(eplb_client_split(nullptr, 0, &batch.batch, &batch.result), EPLB_INVALID_ARGUMENT);
   EXPECT_STREQ(eplb_last_message(), "split: client is NULL");
@@ -207,6 +207,11 @@ TEST_F(CSplitTest, OptionsThatCannotBeLeaveThoseBefore) {
   options.num_gpus = 0;
   EXPECT_EQ(eplb_client_set_split_options(client, &options), EPLB_INVALID_ARGUMENT);
   EXPECT_STREQ(eplb_last_message(), "options.num_gpus is 0, expected at least 1");
+  options.gpu_speeds = nullptr;
+  options.num_gpus = kSplitGpus;
+  EXPECT_EQ(eplb_client_set_split_options(client, &options), EPLB_INVALID_ARGUMENT);
+  EXPECT_STREQ(eplb_last_message(), "options.num_gpus is 2, expected 0 without gpu_speeds");
+  options.gpu_speeds = speeds.data();
   SplitCall batch;
   ASSERT_EQ(eplb_client_split(client, 0, &batch.batch, &batch.result), EPLB_OK);
   EXPECT_EQ(batch.result.peak, 18) << "as without options";
@@ -300,7 +305,7 @@ TEST(CSplitterTest, SplitsUnderAPlacementThatExists) {
   SplitCall refused;
   EXPECT_EQ(eplb_splitter_split(splitter.splitter, 0, &refused.batch, 2, &refused.result),
             EPLB_INVALID_ARGUMENT);
-  EXPECT_STREQ(eplb_last_message(), "split: GPU 2 asked for, expected 0..1");
+  EXPECT_STREQ(eplb_last_message(), "layer 0: own quotas of GPU 2 asked for, expected 0..1");
   EXPECT_THAT(refused.quotas, Each(77));
 }
 

@@ -31,16 +31,16 @@ Load Combined(const std::vector<LoadWindow>& windows, const char* rule) {
 }
 
 TEST(LoadWindowTest, ABatchOfMoreTokensThanASplitTakesIsNamed) {
-  const std::vector<LoadWindow> windows = {Counts(0, int64_t{1} << 36), Counts(1, int64_t{1} << 36),
-                                           Estimates(1e30, 0)};
-  EXPECT_EQ(CheckBatches(windows).message(),
+  constexpr int64_t kMost = int64_t{1} << 36;
+  const std::vector<LoadWindow> windows = {Counts(0, kMost), Counts(1, kMost), Estimates(1e30, 0)};
+  EXPECT_EQ(CheckBatches(windows, kMost).message(),
             "window 1: layer 0: expert 1 has 68719476736 tokens, expected a sum of at most "
             "68719476736");
   const std::span<const LoadWindow> two(windows.data(), 2);
-  EXPECT_THAT(std::string(CheckBatches(two, *ParseWindowRule("last")).message()),
+  EXPECT_THAT(std::string(CheckBatches(two, kMost, *ParseWindowRule("last")).message()),
               HasSubstr("window 1: "));
-  EXPECT_TRUE(CheckBatches(two.first(1)).ok());
-  EXPECT_TRUE(CheckBatches(windows, *ParseWindowRule("last")).ok()) << "an estimate";
+  EXPECT_TRUE(CheckBatches(two.first(1), kMost).ok());
+  EXPECT_TRUE(CheckBatches(windows, kMost, *ParseWindowRule("last")).ok()) << "an estimate";
 }
 
 TEST(LoadWindowTest, SumsOfCountsAreExactAbovePrecisionOfDoubles) {
