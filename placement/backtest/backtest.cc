@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -22,6 +23,7 @@ constexpr double kHorizon = 4;
 constexpr double kCharged = 1.0 / 32;
 constexpr double kMargin = 0.02;  // of its net seconds, that another candidate must be ahead by
 constexpr int64_t kProvingWindows = 2;  // before which no candidate is compared with another
+constexpr double kSure = 1;             // standard errors that are taken off what must be sure
 constexpr double kFirstTimes = 4;  // that a gain must be above its price before a window was seen
 
 std::vector<LayerId> TestedLayers(int32_t num_layers) {
@@ -99,29 +101,50 @@ absl::StatusOr<Evaluation> Backtest::Evaluated(const SeenWindow& window, const P
   return EvaluateSplit(*window.load, placement, options_.split, input.speeds);
 }
 
-LearnedGate Backtest::GateOf(const Shadow& shadow) const {
+LearnedGate Backtest::GateOf(const Shadow& shadow, double net_seconds) const {
   const double prior = shadow.promise ? shadow.promise->tokens_per_step * steps_per_window_ : 0;
   const double predicted = shadow.predicted_tokens + prior;
-  const double realized = predicted > 0
-                              ? (shadow.seen_tokens + kUsuallyRealized * prior) / predicted
-                              : kUsuallyRealized;
+  const auto realized = [&](double errors) {
+    if (predicted <= 0) return kUsuallyRealized;
+    const double seen = shadow.seen_tokens - errors * std::sqrt(shadow.seen_squares);
+    return std::clamp((seen + kUsuallyRealized * prior) / predicted, 0.0, 1.0);
+  };
+  const auto proved = [&](double errors) {
+    return std::max(0.0, shadow.ahead_tokens - errors * std::sqrt(shadow.ahead_squares)) * scale_ /
+           static_cast<double>(std::max<int64_t>(1, incumbent_windows_));
+  };
+  const auto missed = [&](double errors) {
+    const double ahead = shadow.ahead_seconds - errors * std::sqrt(shadow.ahead_seconds_squares);
+    return ahead >= shadow.spent_meanwhile ? std::max(0.0, ahead) : 0;
+  };
   const int32_t cadence = shadow.candidate.cadence;
-  const double missed = shadow.ahead_seconds - std::sqrt(shadow.ahead_seconds_squares);
   return {.in_use = true,
-          .realized = std::clamp(realized, 0.0, 1.0),
+          .realized = realized(0),
           .horizon_steps = kHorizon * cadence * options_.every * steps_per_window_,
-          .proved_tokens = std::max(0.0, shadow.ahead_tokens - std::sqrt(shadow.ahead_squares)) *
-                           scale_ / static_cast<double>(std::max<int64_t>(1, incumbent_windows_)),
-          .missed_seconds = missed >= shadow.spent_meanwhile ? std::max(0.0, missed) : 0,
+          .proved_tokens = proved(1),
+          .missed_seconds = missed(1),
+          .budget_seconds = net_seconds < 0 ? Finite(kAllowance * unmoved_seconds_ + net_seconds)
+                                            : std::numeric_limits<double>::infinity(),
+          .sure = {realized(kSure), proved(kSure), missed(kSure)},
           .times = 1,
           .windows = std::max<int64_t>(0, num_windows_ - 1),
           .choice = TextOf(shadow.candidate)};
 }
 
-absl::Status Backtest::Follow(const Placement& incumbent) {
-  EPLB_ASSIGN_OR_RETURN(Placement some, LayersOf(incumbent, layers_));
+absl::StatusOr<double> Backtest::Price(const Placement& before, const Placement& after,
+                                       const BacktestInput& input) const {
+  if (!input.costs.priced()) return 0;
+  EPLB_ASSIGN_OR_RETURN(const MigrationCost migration, PriceMigration(before, after, input.costs));
+  const double stall = input.costs.stall_seconds;
+  return Finite((migration.seconds - stall) * scale_ + stall);
+}
+
+absl::Status Backtest::Follow(const BacktestInput& input) {
+  EPLB_ASSIGN_OR_RETURN(Placement some, LayersOf(input.incumbent, layers_));
   ++incumbent_windows_;
   if (some == incumbent_) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const double price, Price(incumbent_, some, input));
+  own_net_seconds_ = Finite(own_net_seconds_ - price);
   incumbent_ = std::move(some);
   incumbent_windows_ = 1;
   for (Shadow& shadow : shadows_) {
@@ -168,6 +191,7 @@ absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, const Yar
     const double seen = before.peak_load - after.peak_load;
     shadow.predicted_tokens = Finite(kRealizedMemory * shadow.predicted_tokens + predicted);
     shadow.seen_tokens = Finite(kRealizedMemory * shadow.seen_tokens + seen);
+    shadow.seen_squares = Finite(kRealizedMemory * shadow.seen_squares + seen * seen);
   }
   if (shadow.coming) {
     shadow.in_force = *std::move(shadow.coming);
@@ -225,17 +249,14 @@ absl::Status Backtest::Decide(Shadow& shadow, std::span<const SeenWindow> window
   EPLB_ASSIGN_OR_RETURN(const double tokens, PredictedFall(expected, before, after, input));
   if (tokens <= 0) return absl::OkStatus();
   shadow.promise = {.before = before, .after = after, .tokens_per_step = tokens};
-  EPLB_ASSIGN_OR_RETURN(const MigrationCost migration, PriceMigration(before, after, input.costs));
-  const double stall = input.costs.stall_seconds;
-  const double price = Finite((migration.seconds - stall) * scale_ + stall);
+  EPLB_ASSIGN_OR_RETURN(const double owed, Price(before, after, input));
   const double replicas =
       (ReplicaSecondsPerStep(after, input.costs) - ReplicaSecondsPerStep(before, input.costs)) *
       scale_;
   const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
-  const double owed = input.costs.priced() ? price : 0;
-  LearnedGate own = GateOf(shadow);
-  own.proved_tokens = 0;  // it is ahead of another placement than its own
-  own.missed_seconds = 0;
+  LearnedGate own = GateOf(shadow, shadow.saved_seconds - shadow.spent_seconds);
+  own.proved_tokens = own.sure.proved_tokens = 0;  // it is ahead of another placement than its own
+  own.missed_seconds = own.sure.missed_seconds = 0;
   if (!Earns(own, Finite(tokens * scale_ * token_seconds), replicas,
              {.migration = owed, .token_seconds = token_seconds})) {
     return absl::OkStatus();
@@ -258,13 +279,20 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
   const SeenWindow& newest = windows.back();
   steps_per_window_ = static_cast<double>(newest.num_steps);
   EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, Evaluated(newest, start_, input));
-  EPLB_RETURN_IF_ERROR(Follow(input.incumbent));
+  EPLB_RETURN_IF_ERROR(Follow(input));
   EPLB_ASSIGN_OR_RETURN(const Evaluation in_use, Evaluated(newest, incumbent_, input));
   const Yardstick peaks{.unmoved = unmoved.peak_load,
                         .incumbent = in_use.peak_load,
                         .incumbent_replicas = ReplicaSecondsPerStep(incumbent_, input.costs)};
   ++num_windows_;
   unmoved_ += unmoved.mean_balancedness;
+  const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
+  unmoved_seconds_ = Finite(unmoved_seconds_ + unmoved.peak_load * scale_ * token_seconds);
+  const double replicas =
+      (peaks.incumbent_replicas - ReplicaSecondsPerStep(start_, input.costs)) * steps_per_window_;
+  own_net_seconds_ =
+      Finite(own_net_seconds_ + (peaks.unmoved - peaks.incumbent) * scale_ * token_seconds -
+             replicas * scale_);
   for (Shadow& shadow : shadows_) {
     EPLB_RETURN_IF_ERROR(Score(shadow, newest, peaks, input));
   }
@@ -300,14 +328,14 @@ std::vector<CandidateScore> Backtest::Scores() const {
                       .saved_seconds = shadow.saved_seconds,
                       .spent_seconds = shadow.spent_seconds,
                       .net_seconds = shadow.net_seconds,
-                      .realized = GateOf(shadow).realized});
+                      .realized = GateOf(shadow, 0).realized});
   }
   scores.push_back({.candidate = {}, .windows = num_windows_, .balancedness = unmoved_ / windows});
   return scores;
 }
 
 LearnedGate Backtest::gate() const {
-  LearnedGate gate = GateOf(shadows_[choice_.value_or(0)]);
+  LearnedGate gate = GateOf(shadows_[choice_.value_or(0)], own_net_seconds_);
   gate.in_use = choice_.has_value();
   const int64_t proved = num_windows_ - 1 - options_.latency;
   if (proved < 1) {

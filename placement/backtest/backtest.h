@@ -94,7 +94,8 @@ class Backtest {
     std::optional<Promise> promise;
     int64_t windows_since_decision = -1;  // -1: none yet
     double predicted_tokens = 0;          // discounted, and
-    double seen_tokens = 0;               // what came of it
+    double seen_tokens = 0;               // what came of it, and
+    double seen_squares = 0;              // likewise, of the windows' own
     double net_seconds = 0;               // discounted
     double net_squares = 0;               // likewise, of the windows' nets before migrations
     double ahead_tokens = 0;              // per step, of the incumbent, summed over windows, and
@@ -118,14 +119,18 @@ class Backtest {
   };
   absl::Status Score(Shadow& shadow, const SeenWindow& window, const Yardstick& peaks,
                      const BacktestInput& input) const;
-  absl::Status Follow(const Placement& incumbent);
+  absl::Status Follow(const BacktestInput& input);
   absl::Status Decide(Shadow& shadow, std::span<const SeenWindow> windows,
                       const BacktestInput& input) const;
   absl::StatusOr<Evaluation> Evaluated(const SeenWindow& window, const Placement& placement,
                                        const BacktestInput& input) const;
+  // Seconds of the whole model's migration; 0 without prices.
+  absl::StatusOr<double> Price(const Placement& before, const Placement& after,
+                               const BacktestInput& input) const;
   absl::StatusOr<double> PredictedFall(const ExpectedLoad& expected, const Placement& before,
                                        const Placement& after, const BacktestInput& input) const;
-  LearnedGate GateOf(const Shadow& shadow) const;
+  // net_seconds: of whose decision it is, over all windows.
+  LearnedGate GateOf(const Shadow& shadow, double net_seconds) const;
   void Choose();
 
   Placement start_;      // of the tested layers
@@ -137,7 +142,9 @@ class Backtest {
   std::vector<Shadow> shadows_;
   std::optional<size_t> choice_;
   int64_t num_windows_ = 0;
-  double unmoved_ = 0;           // balancedness of `start_`, summed over windows
+  double unmoved_ = 0;           // balancedness of `start_`, summed over windows, and
+  double unmoved_seconds_ = 0;   // the time of its peaks
+  double own_net_seconds_ = 0;   // what the job's own moves saved, less what they cost
   double steps_per_window_ = 1;  // of the newest window
 };
 

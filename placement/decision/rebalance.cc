@@ -198,13 +198,15 @@ std::string BalancednessClause(const RebalanceInput& input, const RebalanceDecis
 
 bool Earns(const LearnedGate& gate, double predicted, double replicas, const GainPrice& price,
            double* value) {
-  const double proved = std::min(predicted, gate.proved_tokens * price.token_seconds);
-  const double believed = std::max(gate.realized * predicted, proved);
+  LearnedGate::Sure shown{gate.realized, gate.proved_tokens, gate.missed_seconds};
+  if (price.migration > gate.budget_seconds) shown = gate.sure;
+  const double proved = std::min(predicted, shown.proved_tokens * price.token_seconds);
+  const double believed = std::max(shown.realized * predicted, proved);
   const double saved = Finite((believed - replicas) * gate.horizon_steps);
   if (value != nullptr) *value = saved;
   const double price_now = gate.times * price.migration;
   return (saved > 0 && saved > price_now) ||
-         (predicted > replicas && gate.missed_seconds > price_now);
+         (predicted > replicas && shown.missed_seconds > price_now);
 }
 
 absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,

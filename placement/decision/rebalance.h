@@ -4,6 +4,7 @@
 #define EPLB_PLACEMENT_DECISION_REBALANCE_H_
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 
@@ -32,6 +33,16 @@ struct LearnedGate {
   // came into force; 0 where the candidate spent more meanwhile. Once it is more than a migration,
   // waiting has cost as much as the move would have (ski rental).
   double missed_seconds = 0;
+  // What the job may lose: kAllowance of the time without any move, and what its moves have saved
+  // beyond their price. A dearer migration goes by what is surer, with more of the scatter taken
+  // off: the candidate in use is the luckiest of many.
+  double budget_seconds = std::numeric_limits<double>::infinity();
+  struct Sure {
+    double realized = 0;
+    double proved_tokens = 0;
+    double missed_seconds = 0;
+  };
+  Sure sure;
   double times = 1;     // that it must be above its price; more while little is known
   int64_t windows = 0;  // that this was learned from
   std::string choice;   // the candidate in use, for the sentence
