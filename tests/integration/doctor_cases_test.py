@@ -297,7 +297,7 @@ def full_table(case):
                      "rank [01] was refused: the daemon already knows 2 jobs whose ranks are connected, its limit; raise "
                      "limits.max_jobs", views=("status",))
     held[0].drop()
-    time.sleep(2)  # the grace
+    time.sleep(5)  # the grace, on a busy machine
     case.job(daemon, "third").connect().train()
     case.expect_well(daemon, "third")
 
