@@ -121,7 +121,7 @@ absl::Status EvaluateWindow(Explanation& explanation) {
   const int32_t num_gpus = placement.topology().num_gpus();
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsInUse(explanation.job, num_gpus));
   const EvaluateOptions options{.speeds = &speeds};
-  EPLB_ASSIGN_OR_RETURN(explanation.predicted,
+  EPLB_ASSIGN_OR_RETURN(explanation.computed,
                         EvaluateSplit(load, placement, SplitOf(explanation.job), &speeds));
   const std::optional<RealMatrix>& gpu_loads = explanation.load->gpu_loads;
   if (gpu_loads && gpu_loads->cols() == num_gpus) {
@@ -157,7 +157,7 @@ bool Explanation::ran_in_force() const {
 
 const Evaluation* Explanation::shown() const {
   if (measured) return &*measured;
-  return predicted ? &*predicted : nullptr;
+  return computed ? &*computed : nullptr;
 }
 
 absl::StatusOr<Explanation> AskExplanation(const QueryOptions& options, const std::string& job) {
@@ -370,7 +370,7 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
   if (layer >= 0) {
     json["gpu_loads"] =
         explanation.measured ? GpuLoads(*explanation.measured, layer) : Json(nullptr);
-    json["gpu_loads_predicted"] = GpuLoads(*explanation.predicted, layer);
+    json["gpu_loads_computed"] = GpuLoads(*explanation.computed, layer);
     json["gpu_loads_before"] = LoadsBefore(explanation, layer);
     json["moved"] = MovedOf(explanation, layer);
   }

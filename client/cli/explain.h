@@ -43,18 +43,18 @@ struct Explanation {
   std::optional<AskedLoad> load;              // the newest complete window
   // What the GPUs got in that window; none when the daemon does not know what it ran under.
   std::optional<Evaluation> measured;
-  std::optional<Evaluation> predicted;  // `body` under the load of that window
-  std::optional<Evaluation> unmoved;    // the static layout under the same load
-  std::vector<LayerFigures> layers;     // worst balanced first; empty without figures
+  std::optional<Evaluation> computed;  // `body` under the load of that window
+  std::optional<Evaluation> unmoved;   // the static layout under the same load
+  std::vector<LayerFigures> layers;    // worst balanced first; empty without figures
 
   // The plan that led to the version in force; null when none is known.
   const v1::Plan* switched() const;
   // True when every step of the window ran under the placement in force.
   bool ran_in_force() const;
-  // What happened where that is known, else what is predicted; null without a window.
+  // What happened where that is known, else what is computed; null without a window.
   const Evaluation* shown() const;
-  // "measured" or "predicted": which of the two shown() is.
-  const char* shown_name() const { return measured ? "measured" : "predicted"; }
+  // "measured" or "computed": which of the two shown() is.
+  const char* shown_name() const { return measured ? "measured" : "computed"; }
 };
 
 // errors: those of the questions but NotFound of placements and loads, which leave their fields
@@ -88,11 +88,11 @@ struct ExplainOptions {
 // "model_layer","balancedness","hottest_gpu","hottest_gpu_load","hottest_expert",
 // "hottest_expert_share","hottest_expert_replicas"}]}. "balancedness", "balancedness_static" and
 // "window" are measured, null before the first such window; "layers_are" is "measured" or
-// "predicted" (the placement in force under the load of "load_window"). With --layer also
-// {"gpu_loads":[..]|null, measured,"gpu_loads_predicted":[..],"gpu_loads_before":[..]|null,
+// "computed" (the placement in force under the load of "load_window"). With --layer also
+// {"gpu_loads":[..]|null, measured,"gpu_loads_computed":[..],"gpu_loads_before":[..]|null,
 // "moved":[{"expert","from","to"}]|null}, with --expert also
 // {"expert":{"expert","share","slots":[..],"gpus":[..],"gpus_before":[..]|null}}. With "split"
-// "batch" GPU loads are predicted: of an exact split of the whole window, the best there is.
+// "batch" GPU loads are computed: of an exact split of the whole window, the best there is.
 Output RunExplain(const ExplainOptions& options, const Terminal& terminal);
 
 void AddExplain(CLI::App& root, Command& command);

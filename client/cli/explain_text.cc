@@ -177,10 +177,10 @@ Evaluation LoadsBefore(const Explanation& explanation) {
 }
 
 // Where a part of the window ran under another placement, what happened is the left side, and the
-// placement in force is a prediction.
+// right one is computed of the placement in force.
 Sides SidesOf(const Explanation& explanation) {
   if (explanation.measured && !explanation.ran_in_force()) {
-    return {"measured", *explanation.measured, "predicted", &*explanation.predicted};
+    return {"measured", *explanation.measured, "computed", &*explanation.computed};
   }
   return {explanation.before ? "before" : "static", LoadsBefore(explanation),
           explanation.shown_name(), explanation.shown()};

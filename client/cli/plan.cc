@@ -169,13 +169,9 @@ absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement&
 absl::StatusOr<double> BatchBalancedness(const PlanProblem& problem, const PlanReport& report) {
   const std::span<const Load> windows =
       problem.windows.empty() ? std::span<const Load>(&problem.load, 1) : problem.windows;
-  double sum = 0;
-  for (const Load& window : windows) {
-    EPLB_ASSIGN_OR_RETURN(const Evaluation split,
-                          EvaluateBatch(window, report.placement, &report.speeds));
-    sum += split.mean_balancedness;
-  }
-  return sum / static_cast<double>(windows.size());
+  EPLB_ASSIGN_OR_RETURN(const Evaluation split,
+                        EvaluateBatches(windows, report.placement, &report.speeds));
+  return split.mean_balancedness;
 }
 
 }  // namespace

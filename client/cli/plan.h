@@ -65,7 +65,7 @@ struct PlanReport {
   int64_t duplicates = 0;
   MoveSummary moves;                      // against the previous placement; zero without one
   std::optional<CrossingShare> crossing;  // of a soft hierarchy
-  // Split by batch: mean balancedness of the windows, each split exactly. None: not asked for.
+  // Split by batch: of EvaluateBatches over the windows. None: not asked for.
   std::optional<double> batch_balancedness;
   double solve_seconds = 0;
 };

@@ -38,7 +38,7 @@ std::string Paragraph(const std::string& sentence, const Terminal& terminal) {
 
 std::string BatchText(const PlanReport& report, const Terminal& terminal) {
   if (!report.batch_balancedness.has_value()) return "";
-  return Paragraph(absl::StrCat("Split by batch: mean balancedness of the windows, each split "
+  return Paragraph(absl::StrCat("Split by batch: balancedness over the windows, each split "
                                 "exactly, is ",
                                 Fraction(*report.batch_balancedness), "."),
                    terminal);

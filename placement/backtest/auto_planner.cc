@@ -43,11 +43,28 @@ absl::StatusOr<std::optional<AutoAnswer>> PlanAuto(const AutoRequest& request, A
   return AutoAnswer{std::move(expected), std::move(placement), backtest.gate(), candidate};
 }
 
+namespace {
+
+// Whether its back-test is of the same job as the question still.
+bool GoesOn(const AutoState& state, const AutoQuestion& question) {
+  const BacktestOptions& options = state.backtest.options();
+  return options.split == question.options.split &&
+         options.hierarchy == question.options.hierarchy &&
+         options.latency == question.options.latency &&
+         (state.costs.priced() || !question.costs.priced());
+}
+
+}  // namespace
+
 absl::StatusOr<AutoOutcome> AskAuto(const AutoQuestion& question, const Placement& incumbent,
                                     const std::atomic<bool>* abandoned) {
+  const bool priced = question.costs.priced();
   std::shared_ptr<AutoState> state;
-  if (question.state != nullptr) {
-    state = std::make_shared<AutoState>(*question.state);
+  if (question.state != nullptr) state = std::make_shared<AutoState>(*question.state);
+  if (state != nullptr && GoesOn(*state, question)) {
+    state->backtest.set_every(question.options.every);
+  } else if (state != nullptr) {
+    EPLB_ASSIGN_OR_RETURN(state->backtest, Backtest::Begin(incumbent, question.options));
   } else {
     EPLB_ASSIGN_OR_RETURN(Backtest backtest, Backtest::Begin(incumbent, question.options));
     const auto fresh = static_cast<int64_t>(question.fresh.size());
@@ -56,10 +73,11 @@ absl::StatusOr<AutoOutcome> AskAuto(const AutoQuestion& question, const Placemen
         AutoState{.backtest = std::move(backtest),
                   .windows_since_decision = question.windows_since_decision < 0 ? -1 : before});
   }
+  if (priced) state->costs = question.costs;
   AutoOutcome outcome;
   EPLB_ASSIGN_OR_RETURN(outcome.answer, PlanAuto({.fresh = question.fresh,
                                                   .incumbent = incumbent,
-                                                  .costs = question.costs,
+                                                  .costs = priced ? question.costs : state->costs,
                                                   .policy = question.policy,
                                                   .speeds = question.speeds.get(),
                                                   .abandoned = abandoned,
@@ -73,7 +91,7 @@ std::string BacktestText(const Backtest& backtest) {
   if (backtest.num_windows() < 2) return "";
   const std::vector<CandidateScore> scores = backtest.Scores();
   const std::string of = absl::StrCat("back-test of ", scores.size() - 1, " candidates over ",
-                                      CountText(backtest.num_windows() - 1, "window"), ": ");
+                                      CountText(backtest.num_windows(), "window"), ": ");
   if (!backtest.choice()) return absl::StrCat(of, "none beats doing nothing");
   return absl::StrCat(of, TextOf(scores[*backtest.choice()].candidate));
 }

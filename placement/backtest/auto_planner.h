@@ -28,6 +28,7 @@ struct AutoState {
   Backtest backtest;
   std::vector<SeenWindow> recent;       // oldest first, at most kEstimateWindows
   int64_t windows_since_decision = -1;  // -1: none was made yet
+  Costs costs = {};                     // the newest that were priced
 };
 
 struct AutoRequest {
@@ -53,12 +54,14 @@ struct AutoAnswer {
 absl::StatusOr<std::optional<AutoAnswer>> PlanAuto(const AutoRequest& request, AutoState& state);
 
 // The same for a caller that hands the state in and takes it back: equal questions have equal
-// answers.
+// answers. The back-test begins anew when `options` have another split or hierarchy than it has,
+// and when there are prices for the first time: until then it counts tokens. Where there are none
+// any more the last ones stay.
 struct AutoQuestion {
   std::shared_ptr<const AutoState> state;  // null: the back-test begins at the placement in force
   std::vector<SeenWindow> fresh;           // as AutoRequest's, and the others
   Costs costs;
-  BacktestOptions options;    // of a back-test that begins
+  BacktestOptions options;
   PolicyOptions policy = {};  // as AutoRequest's, and
   std::shared_ptr<const GpuSpeeds> speeds = nullptr;
   int64_t windows_since_decision = -1;  // with the fresh ones; -1: no decision was made yet

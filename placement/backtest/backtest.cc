@@ -35,6 +35,15 @@ std::vector<LayerId> TestedLayers(int32_t num_layers) {
   return layers;
 }
 
+// One window of another length, as after a gap, does not make the usual one.
+double MedianSteps(std::span<const SeenWindow> windows) {
+  std::vector<int64_t> steps;
+  for (const SeenWindow& window : windows) steps.push_back(window.num_steps);
+  const auto middle = steps.begin() + std::ssize(steps) / 2;
+  std::nth_element(steps.begin(), middle, steps.end());
+  return static_cast<double>(*middle);
+}
+
 absl::StatusOr<Placement> LayersOf(const Placement& placement, std::span<const LayerId> layers) {
   const Topology& whole = placement.topology();
   EPLB_ASSIGN_OR_RETURN(const Topology topology,
@@ -127,7 +136,7 @@ LearnedGate Backtest::GateOf(const Shadow& shadow, double net_seconds) const {
                                             : std::numeric_limits<double>::infinity(),
           .sure = {realized(kSure), proved(kSure), missed(kSure)},
           .times = 1,
-          .windows = std::max<int64_t>(0, num_windows_ - 1),
+          .windows = num_windows_ > 1 ? num_windows_ : 0,
           .choice = TextOf(shadow.candidate)};
 }
 
@@ -220,7 +229,7 @@ absl::StatusOr<double> Backtest::PredictedFall(const ExpectedLoad& expected,
     EPLB_ASSIGN_OR_RETURN(const double tokens, fall(window));
     sum += tokens;
   }
-  return Finite(sum / (steps_per_window_ * static_cast<double>(expected.recent.size())));
+  return Finite(sum / expected.recent_steps);
 }
 
 absl::Status Backtest::Decide(Shadow& shadow, std::span<const SeenWindow> windows,
@@ -277,7 +286,7 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
     windows.push_back(std::move(some));
   }
   const SeenWindow& newest = windows.back();
-  steps_per_window_ = static_cast<double>(newest.num_steps);
+  steps_per_window_ = MedianSteps(windows);
   EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, Evaluated(newest, start_, input));
   EPLB_RETURN_IF_ERROR(Follow(input));
   EPLB_ASSIGN_OR_RETURN(const Evaluation in_use, Evaluated(newest, incumbent_, input));
@@ -288,8 +297,8 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
   unmoved_ += unmoved.mean_balancedness;
   const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
   unmoved_seconds_ = Finite(unmoved_seconds_ + unmoved.peak_load * scale_ * token_seconds);
-  const double replicas =
-      (peaks.incumbent_replicas - ReplicaSecondsPerStep(start_, input.costs)) * steps_per_window_;
+  const double replicas = (peaks.incumbent_replicas - ReplicaSecondsPerStep(start_, input.costs)) *
+                          static_cast<double>(newest.num_steps);
   own_net_seconds_ =
       Finite(own_net_seconds_ + (peaks.unmoved - peaks.incumbent) * scale_ * token_seconds -
              replicas * scale_);

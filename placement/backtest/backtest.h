@@ -78,6 +78,8 @@ class Backtest {
   // What the gate of a decision by the choice goes by; without a choice, by the first candidate.
   LearnedGate gate() const;
   const BacktestOptions& options() const { return options_; }
+  // every: as BacktestOptions', from now on.
+  void set_every(int32_t every) { options_.every = every; }
 
  private:
   // The newest decision of a candidate: what it promised, compared with later windows until its
@@ -145,7 +147,7 @@ class Backtest {
   double unmoved_ = 0;           // balancedness of `start_`, summed over windows, and
   double unmoved_seconds_ = 0;   // the time of its peaks
   double own_net_seconds_ = 0;   // what the job's own moves saved, less what they cost
-  double steps_per_window_ = 1;  // of the newest window
+  double steps_per_window_ = 1;  // of the newest windows, the median
 };
 
 }  // namespace eplb

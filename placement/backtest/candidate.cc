@@ -1,6 +1,7 @@
 #include "placement/backtest/candidate.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -90,7 +91,10 @@ absl::StatusOr<ExpectedLoad> ExpectLoad(LoadEstimate estimate,
   std::optional<double> decay;
   if (estimate == LoadEstimate::kAverage) decay = kDecay;
   EPLB_ASSIGN_OR_RETURN(Load load, CombineLoads(loads, decay));
-  return ExpectedLoad{std::move(load), CombineSteps(steps, decay), std::move(recent)};
+  return ExpectedLoad{.load = std::move(load),
+                      .num_steps = CombineSteps(steps, decay),
+                      .recent = std::move(recent),
+                      .recent_steps = std::accumulate(steps.begin(), steps.end(), 0.0)};
 }
 
 }  // namespace eplb

@@ -52,7 +52,8 @@ struct SeenWindow {
 struct ExpectedLoad {
   Load load;
   double num_steps = 1;      // that it stands for
-  std::vector<Load> recent;  // the windows that it was made of, oldest first
+  std::vector<Load> recent;  // the windows that it was made of, oldest first,
+  double recent_steps = 1;   // and how many steps they have together
 };
 
 // windows: oldest first, at least one. errors: those of CombineLoads.

@@ -129,14 +129,16 @@ void EvaluatePriced(const RebalanceInput& input, double predicted, const std::st
   decision.reason = absl::StrCat("rebalance saves ", saves, ": ", kPeak, " falls ", how_far);
 }
 
+// What a gain is believed for: what is surer, when the job cannot bear to lose the migration.
+LearnedGate::Sure ShownBy(const LearnedGate& gate, double migration) {
+  if (migration > gate.budget_seconds) return gate.sure;
+  return {gate.realized, gate.proved_tokens, gate.missed_seconds};
+}
+
 // Decides by what the job's own back-test learned.
 void EvaluateLearned(const RebalanceInput& input, double predicted, const std::string& how_far,
                      RebalanceDecision& decision) {
-  LearnedGate gate = *input.learned;
-  if (input.costs.horizon_steps > 0) {
-    gate.horizon_steps =
-        std::min(gate.horizon_steps, static_cast<double>(input.costs.horizon_steps));
-  }
+  const LearnedGate gate = CappedBy(input.costs, *input.learned);
   const std::string windows = CountText(gate.windows, "window");
   const std::string would_fall = absl::StrCat("kept, ", kPeak, " would fall ", how_far);
   if (!gate.in_use) {
@@ -162,12 +164,13 @@ void EvaluateLearned(const RebalanceInput& input, double predicted, const std::s
   if (decision.rebalance) {
     decision.rule = RebalanceRule::kPays;
     const bool waited = value <= gate.times * price;
-    decision.reason = absl::StrCat(
-        "rebalance saves ", SecondsText(std::max(0.0, value)), " ", counted,
-        waited ? absl::StrCat(" (the candidate has saved ", SecondsText(gate.missed_seconds),
-                              " against the placement in force)")
-               : std::string(),
-        ", for ", spent, ": ", kPeak, " falls ", how_far);
+    decision.reason =
+        absl::StrCat("rebalance saves ", SecondsText(std::max(0.0, value)), " ", counted,
+                     waited ? absl::StrCat(" (the candidate has saved ",
+                                           SecondsText(ShownBy(gate, price).missed_seconds),
+                                           " against the placement in force)")
+                            : std::string(),
+                     ", for ", spent, ": ", kPeak, " falls ", how_far);
     return;
   }
   decision.rule = RebalanceRule::kCost;
@@ -194,12 +197,31 @@ std::string BalancednessClause(const RebalanceInput& input, const RebalanceDecis
                       "; ", input.predictions->EvidenceText());
 }
 
+std::string PercentText(double part, int digits) {
+  return absl::StrFormat("%.*f %%", digits, 100 * part);
+}
+
+// That a gain needs for a sentence with the one that is asked for, so that the texts differ.
+int DigitsOf(double gain, double min_gain) {
+  constexpr int kMost = 6;
+  int digits = 1;
+  if (gain <= 0 || gain >= min_gain) return digits;
+  while (digits < kMost && PercentText(gain, digits) == PercentText(min_gain, digits)) ++digits;
+  return digits;
+}
+
 }  // namespace
+
+LearnedGate CappedBy(const Costs& costs, LearnedGate gate) {
+  if (costs.horizon_steps > 0) {
+    gate.horizon_steps = std::min(gate.horizon_steps, static_cast<double>(costs.horizon_steps));
+  }
+  return gate;
+}
 
 bool Earns(const LearnedGate& gate, double predicted, double replicas, const GainPrice& price,
            double* value) {
-  LearnedGate::Sure shown{gate.realized, gate.proved_tokens, gate.missed_seconds};
-  if (price.migration > gate.budget_seconds) shown = gate.sure;
+  const LearnedGate::Sure shown = ShownBy(gate, price.migration);
   const double proved = std::min(predicted, shown.proved_tokens * price.token_seconds);
   const double believed = std::max(shown.realized * predicted, proved);
   const double saved = Finite((believed - replicas) * gate.horizon_steps);
@@ -230,19 +252,20 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
                                                      before.mean_balancedness, input.measured);
   }
   const double gain = Finite(decision.peak_fall());
-  const std::string how_far =
-      absl::StrFormat("%.1f %% (%s)", 100 * std::abs(gain), BalancednessClause(input, decision));
+  const int digits = DigitsOf(gain, input.min_gain);
+  const std::string how_far = absl::StrCat(PercentText(std::abs(gain), digits), " (",
+                                           BalancednessClause(input, decision), ")");
   if (gain <= 0 || gain < input.min_gain) {
     const std::string too_little =
         gain <= 0 ? std::string()
-                  : absl::StrFormat(", less than min_gain, %.1f %%", 100 * input.min_gain);
+                  : absl::StrCat(", less than min_gain, ", PercentText(input.min_gain, digits));
     decision.reason = absl::StrCat("kept, ", kPeak, gain < 0 ? " would rise " : " would fall ",
                                    how_far, too_little);
     return decision;
   }
   EPLB_ASSIGN_OR_RETURN(decision.migration,
                         PriceMigration(input.incumbent, input.candidate, input.costs));
-  if (!input.costs.priced()) {
+  if (!input.costs.priced() && (input.learned == nullptr || input.learned->in_use)) {
     decision.rebalance = true;
     decision.rule = RebalanceRule::kPays;
     decision.reason = absl::StrCat(kPeak, " falls ", how_far);

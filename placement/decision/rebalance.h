@@ -25,7 +25,7 @@ namespace eplb {
 struct LearnedGate {
   bool in_use = true;        // false: no candidate is proved to be better than doing nothing
   double realized = 0.5;     // of predicted gains, what later windows showed; 0..1
-  double horizon_steps = 0;  // that a gain is counted over, at most costs.horizon_steps
+  double horizon_steps = 0;  // that a gain is counted over
   // Per step, of the peak load: what the candidate's own placement has saved for certain against
   // the one in force. So much of a gain is believed whatever became of other predictions.
   double proved_tokens = 0;
@@ -48,10 +48,13 @@ struct LearnedGate {
   std::string choice;   // the candidate in use, for the sentence
 };
 
+// The gate as a decision at these costs uses it: nothing is trusted beyond costs.horizon_steps.
+LearnedGate CappedBy(const Costs& costs, LearnedGate gate);
+
 // Whether a gain pays: (believed - replicas) * horizon is more than `times` the migration, where
 // believed is `realized` of the predicted gain, or as much of it as is proved. Or `missed_seconds`
 // is more than that, and a gain is predicted beyond the replicas. predicted and replicas: seconds
-// per step. `value`, when given: the left side.
+// per step. `value`, when given: the left side; a migration above the budget goes by gate.sure.
 struct GainPrice {
   double migration = 0;      // seconds
   double token_seconds = 1;  // of the proved tokens

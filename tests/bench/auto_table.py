@@ -108,7 +108,7 @@ def parts_of(result, unmoved_seconds, unmoved_saved):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", default="build/release/bin")
+    parser.add_argument("--bin", default="build/release/bin", help="the folder of eplbctl")
     parser.add_argument("--windows", type=int, default=48)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--price", type=float, action="append", help="may be repeated; all by default")

@@ -212,7 +212,7 @@ def rows(engine, options, rng):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", default="build/release/bin")
+    parser.add_argument("--bin", default="build/release/bin", help="the folder of eplbctl")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=8192, help="of a layer and window")
     parser.add_argument("--seed", type=int, default=0)

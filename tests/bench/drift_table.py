@@ -136,7 +136,7 @@ def topic_table(workloads, binary, seed, windows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", default="build/release/bin")
+    parser.add_argument("--bin", default="build/release/bin", help="the folder of eplbctl")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--windows", type=int, default=16)
     parser.add_argument("--only", choices=["drift", "topics"], help="one of the two tables")

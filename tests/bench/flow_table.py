@@ -29,7 +29,7 @@ def replay(binary, policy, every, history):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", default="build/release/bin")
+    parser.add_argument("--bin", default="build/release/bin", help="the folder of eplbctl")
     arguments = parser.parse_args()
     print("| every, history | " + " | ".join(f"{policy}: balancedness, transfers" for policy in POLICIES) + " |")
     print("|---|" + "---|" * len(POLICIES))

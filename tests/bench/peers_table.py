@@ -74,7 +74,7 @@ def plan(binary, load, config, hierarchy, effort):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", default="build/release/bin")
+    parser.add_argument("--bin", default="build/release/bin", help="the folder of eplbctl")
     parser.add_argument("--effort", default="thorough")
     parser.add_argument("--seed", type=int, default=0, help="peers were measured on seed 0")
     parser.add_argument("names", nargs="*", help="workloads; all by default")

@@ -17,8 +17,9 @@ import numpy as np
 from eplb import _library
 from eplb import _structs as structs
 from eplb._arguments import integer, integers, real
+from eplb._records import equal_records
 from eplb.errors import InvalidArgument
-from eplb.splits import _known, _Maps, equal_records
+from eplb.splits import _known, _Maps
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ import numpy as np
 from eplb import _library, _rows
 from eplb import _structs as structs
 from eplb._arguments import integer, integers, numbers, text
+from eplb._records import equal_records
 from eplb.errors import InvalidArgument
 
 _TIES = ("stable", "compat")
@@ -24,9 +25,10 @@ _HIERARCHIES = ("default", "strict", "soft", "none")
 _EFFORTS = ("default", "fast", "thorough")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """A placement and how even it makes the load that it was made for. All integers are int64.
+    """A placement and how even it makes the load that it was made for. All integers are int64. Two are equal when all their
+    fields are; there is no hash, as for arrays.
 
     physical_to_logical_map: [layers, slots], the expert in each slot; -1 in one that is not in use.
     logical_to_physical_map: [layers, experts, X], -1 padded, the slots of an expert, its primary first; X is the largest
@@ -44,6 +46,11 @@ class Plan:
     num_gpus: Optional[int] = None
     num_nodes: int = 1
 
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: Any) -> bool:
+        return equal_records(self, other) if isinstance(other, Plan) else NotImplemented
+
     def __repr__(self) -> str:
         layers, experts = self.logical_replica_count.shape
         return (f"<eplb.placement.Plan: {layers} layers of {experts} experts in {self.physical_to_logical_map.shape[1]} slots, "
@@ -51,9 +58,11 @@ class Plan:
                 f"{int(np.argmin(self.balancedness))}: {float(np.min(self.balancedness)):.4f})>")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlanOptions:
-    """num_slots, num_gpus: of a layer. policy: "balanced", "deepseek" or "incremental", which needs `previous`.
+    """Two are equal when all their fields are; there is no hash, as for arrays.
+
+    num_slots, num_gpus: of a layer. policy: "balanced", "deepseek" or "incremental", which needs `previous`.
 
     previous: the placement to start from: a Plan, or a map [layers, slots], where an expert's lowest slot is its primary.
     gpu_speeds: [num_gpus], 0: holds nothing. hierarchy: "default", "strict", "soft" or "none". effort: "default",
@@ -73,6 +82,11 @@ class PlanOptions:
     effort: str = "default"
     allow_duplicates: bool = False
     max_moves_per_gpu: int = -1
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: Any) -> bool:
+        return equal_records(self, other) if isinstance(other, PlanOptions) else NotImplemented
 
 
 def rebalance_experts(weight: Any, num_replicas: int, num_groups: int, num_nodes: int, num_gpus: int,

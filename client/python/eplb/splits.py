@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -19,17 +19,8 @@ import numpy as np
 from eplb import _library, _rows
 from eplb import _structs as structs
 from eplb._arguments import integer, integers, numbers, real
+from eplb._records import equal_records
 from eplb.errors import InvalidArgument
-
-
-def equal_records(one: Any, other: Any) -> bool:
-    """Whether two records of one class have equal fields; arrays are equal by their values, wherever they lie."""
-    pairs = ((getattr(one, each.name), getattr(other, each.name)) for each in fields(one) if each.compare)
-    return all(np.array_equal(_on_host(mine), _on_host(theirs)) for mine, theirs in pairs)
-
-
-def _on_host(value: Any) -> Any:
-    return value.cpu().numpy() if _rows.is_torch(value) else value
 
 
 @dataclass(frozen=True, eq=False)

@@ -136,7 +136,7 @@ absl::Status NoteFigures(const RebalanceInput& rebalance, const RebalanceDecisio
                           ReplicaSecondsPerStep(rebalance.incumbent, costs);
   double saved = Finite((gained - replicas) * static_cast<double>(costs.horizon_steps));
   if (rebalance.learned != nullptr) {
-    Earns(*rebalance.learned, gained, replicas,
+    Earns(CappedBy(costs, *rebalance.learned), gained, replicas,
           {.migration = migration.seconds, .token_seconds = costs.token_seconds}, &saved);
   }
   decision.net_gain_seconds = Finite(saved - migration.seconds);

@@ -164,14 +164,14 @@ TEST_F(ExplainTest, WhatIsNotKnownToHaveRunIsCalledPredicted) {
   daemon_.load->clear_gpu_loads();
   daemon_.load->clear_versions();
   const std::string json = RunExplain(Options(Format::kJson), kPlain).out;
-  EXPECT_THAT(json, HasSubstr(R"("layers_are":"predicted")"));
+  EXPECT_THAT(json, HasSubstr(R"("layers_are":"computed")"));
   EXPECT_NEAR(wire::ParseJson(json)->Find("layers")->objects.at(1).Find("balancedness")->real,
               (100.0 / 3) / 40, 1e-12);
   EXPECT_THAT(RunExplain(Options(), kPlain).out,
-              HasSubstr("worst first, predicted on steps 400..449"));
+              HasSubstr("worst first, computed on steps 400..449"));
   ExplainOptions options = Options();
   options.layer = 0;
-  EXPECT_THAT(RunExplain(options, kPlain).out, HasSubstr("predicted 0.8333 | before 0.8333"));
+  EXPECT_THAT(RunExplain(options, kPlain).out, HasSubstr("computed 0.8333 | before 0.8333"));
   EXPECT_THAT(RunExplain(options, kPlain).out, Not(HasSubstr("measured")));
 }
 
@@ -180,7 +180,7 @@ TEST_F(ExplainTest, LoadsOfAnotherNumberOfGpusAreLeftOut) {
   daemon_.load->clear_gpu_loads();
   for (const double tokens : {50, 50, 40, 40}) daemon_.load->add_gpu_loads(tokens);
   EXPECT_THAT(RunExplain(Options(Format::kJson), kPlain).out,
-              HasSubstr(R"("layers_are":"predicted")"));
+              HasSubstr(R"("layers_are":"computed")"));
 }
 
 TEST_F(ExplainTest, ALayerTellsItsGpusAndWhatMoved) {
@@ -189,7 +189,7 @@ TEST_F(ExplainTest, ALayerTellsItsGpusAndWhatMoved) {
   const Output output = RunExplain(options, kPlain);
   EXPECT_EQ(output.exit_code, kOk) << output.message;
   EXPECT_THAT(output.out, HasSubstr("Layer 0 (model layer 3)\n"));
-  EXPECT_THAT(output.out, HasSubstr("steps 400..449: predicted 0.8333 | measured 0.6667 | static"));
+  EXPECT_THAT(output.out, HasSubstr("steps 400..449: computed 0.8333 | measured 0.6667 | static"));
   EXPECT_THAT(output.out, HasSubstr("plan 7 moved expert 1 (GPU 0 -> 1), 2 (GPU 1 -> 0)"));
   EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
   options.layer = 1;
@@ -203,7 +203,7 @@ TEST_F(ExplainTest, AWindowThatRanUnderThePlacementInForceIsComparedWithTheOneBe
   options.layer = 0;
   const std::string text = RunExplain(options, Terminal{.width = 160}).out;
   EXPECT_THAT(text, HasSubstr("measured 0.6667 | before 0.8333 | static 0.8333"));
-  EXPECT_THAT(text, Not(HasSubstr("predicted")));
+  EXPECT_THAT(text, Not(HasSubstr("computed")));
 }
 
 TEST_F(ExplainTest, ATableListsSomeTransfersOfALayerAndJsonAll) {

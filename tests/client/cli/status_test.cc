@@ -37,11 +37,11 @@ TEST_F(TopTest, BarsAreWhatTheGpusGot) {
   for (const char* load : {"0.75x", "1.08x", "1.17x"}) EXPECT_THAT(text, HasSubstr(load));
 }
 
-TEST_F(TopTest, BarsThatNobodyMeasuredAreCalledPredicted) {
+TEST_F(TopTest, BarsThatNobodyMeasuredAreCalledComputed) {
   daemon_.load->clear_gpu_loads();
   daemon_.status.mutable_jobs(0)->clear_balancedness();
   const std::string text = Screen();
-  EXPECT_THAT(text, HasSubstr("predicted\n"));
+  EXPECT_THAT(text, HasSubstr("computed\n"));
   EXPECT_THAT(text, HasSubstr("0.83x"));
   EXPECT_THAT(text, Not(HasSubstr("measured 0")));
 }

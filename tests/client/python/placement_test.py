@@ -93,6 +93,19 @@ class PlanTest(unittest.TestCase):
                 self.assertEqual(plan.physical_to_logical_map[layer, plan.logical_to_physical_map[layer, :, 0]].tolist(),
                                  [0, 1, 2, 3])
 
+    def test_plans_and_options_are_equal_by_their_values(self):
+        first = placement.plan(self.COUNTS, num_slots=4, num_gpus=2)
+        self.assertEqual(first, placement.plan(self.COUNTS, num_slots=4, num_gpus=2))
+        self.assertNotEqual(first, placement.plan(self.COUNTS, num_slots=6, num_gpus=2))
+        self.assertNotEqual(first, None)
+        options = [placement.PlanOptions(num_slots=4, num_gpus=2, gpu_speeds=np.array(speeds), previous=first)
+                   for speeds in ([1., 1.], [1., 1.], [1., .5])]
+        self.assertEqual(options[0], options[1])
+        self.assertNotEqual(options[0], options[2])
+        for record in (first, options[0]):
+            with self.assertRaises(TypeError):
+                hash(record)
+
     def test_incremental_keeps_what_is_even(self):
         first = placement.plan(self.COUNTS, num_slots=6, num_gpus=2)
         options = placement.PlanOptions(num_slots=6, num_gpus=2, policy="incremental", previous=first)

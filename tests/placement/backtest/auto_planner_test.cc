@@ -93,7 +93,57 @@ TEST(AutoPlannerTest, AfterAShiftOfTheDomainTheAnswerFitsTheNewLoad) {
     }
   }
   EXPECT_LT(PeakOf(incumbent, 8), PeakOf(StartOfJob(), 8));
-  EXPECT_THAT(BacktestText(state.backtest), HasSubstr("over 19 windows"));
+  EXPECT_THAT(BacktestText(state.backtest), HasSubstr("over 20 windows"));
+}
+
+TEST(AutoPlannerTest, TheNewestIntervalHoldsAndAnotherHierarchyBeginsAnew) {
+  const Placement start = StartOfJob();
+  AutoQuestion question{.fresh = {HotWindow(0), HotWindow(0), HotWindow(0)},
+                        .costs = PricedAt(1e-2),
+                        .options = {.every = 9}};
+  question.state = AskAuto(question, start)->state;
+  question.fresh = {HotWindow(0)};
+  AutoOutcome outcome = AskAuto(question, start).value();
+  EXPECT_FALSE(outcome.answer.has_value());
+  question.options.every = 1;
+  outcome = AskAuto(question, start).value();
+  EXPECT_TRUE(outcome.answer.has_value());
+  EXPECT_EQ(outcome.state->backtest.num_windows(), 4);
+  EXPECT_GT(AskAuto({.state = outcome.state,
+                     .fresh = question.fresh,
+                     .costs = question.costs,
+                     .options = {.every = 9}},
+                    start)
+                ->state->backtest.gate()
+                .horizon_steps,
+            outcome.answer->gate.horizon_steps);
+  question.state = outcome.state;
+  question.options.hierarchy = Hierarchy::kNone;
+  EXPECT_EQ(AskAuto(question, start)->state->backtest.num_windows(), 1);
+}
+
+TEST(AutoPlannerTest, SecondsAreCountedFromTheFirstPricesOnAndTheLastOnesStay) {
+  const Placement start = StartOfJob();
+  AutoQuestion question{.fresh = {HotWindow(0), HotWindow(2), HotWindow(3)}};
+  question.state = AskAuto(question, start)->state;
+  const auto most = [&question] {
+    double seconds = 0;
+    for (const CandidateScore& one : question.state->backtest.Scores()) {
+      seconds = std::max(seconds, std::abs(one.saved_seconds));
+    }
+    return seconds;
+  };
+  EXPECT_GT(most(), 100) << "tokens";
+  question.fresh = {HotWindow(0), HotWindow(0), HotWindow(0)};
+  question.costs = PricedAt(1e-2);
+  question.state = AskAuto(question, start)->state;
+  EXPECT_EQ(question.state->backtest.num_windows(), 3);
+  question.fresh = {HotWindow(0)};
+  question.costs = {};
+  question.state = AskAuto(question, start)->state;
+  EXPECT_EQ(question.state->backtest.num_windows(), 4);
+  EXPECT_GT(most(), 0);
+  EXPECT_LT(most(), 100) << "seconds";
 }
 
 TEST(AutoPlannerTest, AWindowOfAnotherShapeIsRefused) {

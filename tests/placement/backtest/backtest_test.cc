@@ -72,6 +72,21 @@ TEST(BacktestTest, ALoadThatStaysIsWorthItsMigration) {
   EXPECT_GT(backtest.gate().missed_seconds, 0) << "the job itself did not move";
 }
 
+TEST(BacktestTest, OneLongWindowDoesNotStretchTheHorizon) {
+  Backtest usual = Backtest::Begin(StartOfJob(), {}).value();
+  Backtest gap = Backtest::Begin(StartOfJob(), {}).value();
+  const Placement incumbent = StartOfJob();
+  const Costs costs = PricedAt(1e-2);
+  std::vector<SeenWindow> seen;
+  for (int t = 0; t < 5; ++t) {
+    seen.push_back(HotWindow(0));
+    ASSERT_TRUE(usual.Advance({.windows = seen, .incumbent = incumbent, .costs = costs}).ok());
+    if (t == 4) seen.back().num_steps = 1000;
+    ASSERT_TRUE(gap.Advance({.windows = seen, .incumbent = incumbent, .costs = costs}).ok());
+  }
+  EXPECT_EQ(gap.gate().horizon_steps, usual.gate().horizon_steps);
+}
+
 TEST(BacktestTest, APriceThatNothingEarnsLeavesDoingNothing) {
   const Backtest backtest = RunOf(6, 1e3, [](int) { return 0; });
   EXPECT_FALSE(backtest.choice().has_value());

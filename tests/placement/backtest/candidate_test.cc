@@ -13,10 +13,10 @@
 namespace eplb {
 namespace {
 
-SeenWindow Window(int64_t tokens) {
+SeenWindow Window(int64_t tokens, int64_t num_steps = 10) {
   return {
       std::make_shared<const Load>(Load::FromCounts(LoadMatrix::Constant(1, 2, tokens)).value()),
-      10};
+      num_steps};
 }
 
 TEST(CandidateTest, EveryPolicyThatIsTriedHasEveryEstimateAndCadence) {
@@ -54,6 +54,9 @@ TEST(CandidateTest, EstimatesLookAtTheNewestWindows) {
   EXPECT_EQ(cell(LoadEstimate::kAverage), ((1 * 0.5 + 2 * 0.5) * 0.5 + 3 * 0.5) * 0.5 + 8 * 0.5);
   EXPECT_EQ(ExpectLoad(LoadEstimate::kSum, windows)->num_steps, 40);
   EXPECT_EQ(ExpectLoad(LoadEstimate::kLast, windows)->recent.size(), 1u);
+  const SeenWindow gap[] = {Window(10, 5), Window(10, 5), Window(200, 100)};
+  EXPECT_EQ(ExpectLoad(LoadEstimate::kSum, gap)->recent_steps, 110);
+  EXPECT_EQ(ExpectLoad(LoadEstimate::kLast, gap)->recent_steps, 100);
 }
 
 }  // namespace

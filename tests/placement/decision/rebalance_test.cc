@@ -90,6 +90,38 @@ TEST_F(RebalanceTest, WithoutPricesOnlyMinGainCounts) {
   EXPECT_EQ(decision.migration.transfers, 2);
 }
 
+TEST_F(RebalanceTest, WithoutPricesABackTestThatProvedNothingKeeps) {
+  costs_.token_seconds = 0;
+  const LearnedGate gate{.in_use = false};
+  const RebalanceDecision decision = EvaluateRebalance({.load = hot_,
+                                                        .num_steps = 10,
+                                                        .incumbent = together_,
+                                                        .candidate = apart_,
+                                                        .costs = costs_,
+                                                        .record = record_,
+                                                        .learned = &gate})
+                                         .value();
+  EXPECT_FALSE(decision.rebalance);
+  EXPECT_THAT(decision.reason, StartsWith("kept, peak GPU load of these steps would fall 45.0 %"));
+}
+
+TEST_F(RebalanceTest, AGainJustBelowMinGainIsWrittenWithDigitsThatTellThemApart) {
+  const auto ask = [&](double min_gain) {
+    return EvaluateRebalance({.load = hot_,
+                              .num_steps = 10,
+                              .incumbent = together_,
+                              .candidate = apart_,
+                              .min_gain = min_gain,
+                              .costs = costs_,
+                              .record = record_})
+        .value()
+        .reason;
+  };
+  EXPECT_THAT(ask(0.45012), StartsWith("kept, peak GPU load of these steps would fall 45.00 % ("));
+  EXPECT_THAT(ask(0.45012), EndsWith(", less than min_gain, 45.01 %"));
+  EXPECT_THAT(ask(0.6), EndsWith(", less than min_gain, 60.0 %"));
+}
+
 TEST_F(RebalanceTest, APlacementThatIsWorseWouldMakeTheLoadRise) {
   const RebalanceDecision decision = EvaluateRebalance({.load = hot_,
                                                         .num_steps = 10,

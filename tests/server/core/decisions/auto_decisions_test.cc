@@ -79,6 +79,20 @@ TEST(AutoDecisionsTest, AWindowWithoutADecisionLeavesNoPlan) {
   EXPECT_EQ(job.daemon.View().candidates.front().windows, 3);
 }
 
+TEST(AutoDecisionsTest, AnotherIntervalHoldsFromTheNextWindowOn) {
+  TestJob job(AutoConfig(1000));
+  job.ConnectAll();
+  TrainWindow(job, 0);
+  SwitchAll(job);
+  const int64_t plans = LastPlan(job).plan;
+  TrainWindow(job, 1);
+  ASSERT_EQ(LastPlan(job).plan, plans);
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.every_steps = 10}}).ok());
+  TrainWindow(job, 2);
+  EXPECT_EQ(LastPlan(job).plan, plans + 1);
+  EXPECT_EQ(job.daemon.View().candidates.front().windows, 3) << "the back-test goes on";
+}
+
 TEST(AutoDecisionsTest, ARestartOfTheDaemonDoesNotHastenADecision) {
   TestJob job(AutoConfig(1000));
   job.ConnectAll();
