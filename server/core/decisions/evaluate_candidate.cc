@@ -150,6 +150,7 @@ absl::Status ConsiderReturn(const CandidateInput& question, const RebalanceInput
                         Align(question.incumbent, *rebalance.record.start()));
   EPLB_ASSIGN_OR_RETURN(const WithinBudget within_budget, FitToBudget(question, start));
   if (within_budget.moves.empty()) return absl::OkStatus();
+  // Without `learned`: no candidate of a back-test proposed the start.
   const RebalanceInput back{.load = rebalance.load,
                             .num_steps = rebalance.num_steps,
                             .incumbent = rebalance.incumbent,
