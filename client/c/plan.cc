@@ -187,8 +187,8 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
   if (options.previous != nullptr) {
     EPLB_ASSIGN_OR_RETURN(previous, ReadPrevious(options, topology));
   } else if (TraitsOf(name).needs_previous) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("policy ", std::string(name), " starts from a placement: previous is NULL"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "policy ", std::string(name), " starts from a placement, which `previous` does not give"));
   }
   EPLB_ASSIGN_OR_RETURN(
       Placement placement,

@@ -342,16 +342,13 @@ absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
   return report;
 }
 
-// What a plan that is printed nevertheless did not keep, or why nothing moves; empty: nothing to
-// say.
-std::string NoHistoryNote(const PlanOptions& options) {
-  if (!TraitsOf(options.frame.policy).chooses) return {};
-  return absl::StrCat(
-      "note: policy ", options.frame.policy, " chooses by a history of windows, ",
-      "which one plan does not have: this is ",
-      std::string(options.previous.empty() ? kDefaultPolicyName : kIncrementalPolicyName));
+std::string NoteOnPolicy(const PlanOptions& options) {
+  return PolicyNote(options.frame.policy, options.split == "batch",
+                    options.previous.empty() ? kDefaultPolicyName : kIncrementalPolicyName);
 }
 
+// What a plan that is printed nevertheless did not keep, or why nothing moves; empty: nothing to
+// say.
 std::string Remark(const PlanOptions& options, const PlanReport& report) {
   const std::optional<int32_t> limit = options.frame.max_moves_per_gpu;
   if (limit.has_value() && options.previous.empty()) {
@@ -385,11 +382,11 @@ Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
     const absl::Status written = WriteFileAtomically(options.out, text);
     if (!written.ok()) return Failure(kError, written);
   }
-  return {.exit_code = kOk,
-          .out = options.format == Format::kJson ? PlanReportToJson(*report)
-                                                 : PlanReportToTable(*report, terminal),
-          .message =
-              JoinMessages(JoinMessages(note, NoHistoryNote(options)), Remark(options, *report))};
+  return {
+      .exit_code = kOk,
+      .out = options.format == Format::kJson ? PlanReportToJson(*report)
+                                             : PlanReportToTable(*report, terminal),
+      .message = JoinMessages(JoinMessages(note, NoteOnPolicy(options)), Remark(options, *report))};
 }
 
 void AddPlan(CLI::App& root, Command& command) {

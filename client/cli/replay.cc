@@ -58,17 +58,32 @@ absl::Status CheckCount(const char* flag, int64_t count) {
       absl::StrCat(flag, " is ", count, ", expected 1..", kMaxReplayWindows));
 }
 
+constexpr int64_t kDefaultHistory = 4;
+constexpr char kDefaultWindow[] = "sum";
+
+absl::Status CheckHistory(const ReplayCommandOptions& options) {
+  if (TraitsOf(options.frame.policy).chooses && (options.history || options.window)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.history ? "--history" : "--window", " has no effect on policy ",
+                     options.frame.policy, ", which chooses its own windows"));
+  }
+  return CheckCount("--history", options.history.value_or(kDefaultHistory));
+}
+
 absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& options) {
   EPLB_RETURN_IF_ERROR(CheckCount("--every", options.every));
-  EPLB_RETURN_IF_ERROR(CheckCount("--history", options.history));
+  EPLB_RETURN_IF_ERROR(CheckHistory(options));
   EPLB_RETURN_IF_ERROR(CheckCount("--horizon-windows", options.horizon_windows.value_or(1)));
   if (!(options.min_gain >= 0 && options.min_gain <= 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--min-gain is ", options.min_gain, ", expected 0..1"));
   }
-  EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
+  EPLB_ASSIGN_OR_RETURN(const WindowRule rule,
+                        ParseWindowRule(options.window.value_or(kDefaultWindow)));
   ReplayOptions replay{.every = options.every,
-                       .history = rule.kind == WindowRule::Kind::kLast ? 1 : options.history,
+                       .history = rule.kind == WindowRule::Kind::kLast
+                                      ? 1
+                                      : options.history.value_or(kDefaultHistory),
                        .decay = {},
                        .min_gain = options.min_gain,
                        .split = options.split == "batch" ? SplitMode::kBatch : SplitMode::kEqual,
@@ -149,7 +164,13 @@ std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult
 
 // For stderr: what makes the answer worth less than it looks.
 std::string Notes(const ReplayCommandOptions& options, const ReplayResult& result) {
-  std::string note = LinksNote(options.costs);
+  std::string note = JoinMessages(PolicyNote(options.frame.policy, options.split == "batch", ""),
+                                  LinksNote(options.costs));
+  if (TraitsOf(options.frame.policy).chooses && options.costs.expert_bytes <= 0) {
+    note = JoinMessages(note,
+                        "note: in the daemon policy auto prices moves by what it measures; here "
+                        "moves are free without --expert-bytes");
+  }
   if (result.rows.size() == 1) {
     absl::StrAppend(&note, note.empty() ? "note: " : "; ", options.trace,
                     " has 1 window, which runs the starting layout: nothing was decided");
@@ -171,8 +192,7 @@ Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal) 
 
 void AddReplay(CLI::App& root, Command& command) {
   const auto options = std::make_shared<ReplayCommandOptions>();
-  CLI::App& app =
-      *root.add_subcommand("replay", "Decide on a recorded trace as the daemon would have");
+  CLI::App& app = *root.add_subcommand("replay", "Decide on a recorded trace, window by window");
   app.add_option(
          "--trace", options->trace,
          "Windows: JSON lines, .npy or .npz of three dimensions, or what other systems record")
@@ -191,7 +211,8 @@ void AddReplay(CLI::App& root, Command& command) {
   AddChoice(app, "--split", options->split,
             "Tokens among replicas: equal shares, or each window exactly [equal]",
             {"equal", "batch"});
-  app.add_option("--min-gain", options->min_gain, "Least fall of the predicted peak load [0.05]")
+  app.add_option("--min-gain", options->min_gain,
+                 "Least fall of the peak load, computed on the windows that are decided on [0.05]")
       ->type_name("X");
   AddInteger(app, "--horizon-windows", options->horizon_windows,
              "A placement is trusted no longer than this [as long as it was watched]")
@@ -199,8 +220,8 @@ void AddReplay(CLI::App& root, Command& command) {
   AddCostOptions(app, options->costs);
   AddFormat(app, options->format);
   app.footer(
-      "Policy auto decides by the back-test of all windows before; --history and --window are then "
-      "its own.\n"
+      "The daemon's defaults are policy auto and a least gain of 0.01. Policy auto decides by the "
+      "back-test of all windows before, without --history and --window.\n"
       "Examples:\n"
       "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64 --policy incremental\n"
       "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
@@ -223,13 +244,18 @@ constexpr int kReplayLabel = 8;        // columns before a chart
 
 std::string FourDigits(double value) { return absl::StrFormat("%.4f", value); }
 
+std::string WindowsText(const ReplayCommandOptions& options) {
+  if (TraitsOf(options.frame.policy).chooses) return " or less often, as its back-test shows";
+  return absl::StrCat(" on the last ", Counted(options.history.value_or(kDefaultHistory), "window"),
+                      " (", options.window.value_or(kDefaultWindow), ")");
+}
+
 std::string Heading(const ReplayCommandOptions& options, const Topology& topology,
                     const ReplayResult& result, const Terminal& terminal) {
   const std::string name = absl::StrCat("Replay by ", options.frame.policy);
   const std::string windows = absl::StrCat(
       ", ", Counted(static_cast<int64_t>(result.rows.size()), "window"), ": decided every ",
-      options.every == 1 ? "window" : Counted(options.every, "window"), " on the last ",
-      Counted(options.history, "window"), " (", options.window, ")");
+      options.every == 1 ? "window" : Counted(options.every, "window"), WindowsText(options));
   std::string text = absl::StrCat(Paint(terminal, Colour::kBold, name),
                                   Wrapped(windows, terminal.width - DisplayWidth(name), 2), "\n",
                                   Wrapped(ShapeText(topology), terminal.width, 2), "\n");

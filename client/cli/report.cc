@@ -139,6 +139,21 @@ std::string ToJson(const RunDirectory& run, const RunReview& review) {
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+absl::Status CheckFlags(const ReportOptions& options) {
+  if (options.window_steps < 1) {
+    return absl::InvalidArgumentError("--window-steps must be at least 1");
+  }
+  if (options.min_rebalances < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--min-rebalances is ", options.min_rebalances, ", expected at least 0"));
+  }
+  if (options.min_gain.has_value() && !(*options.min_gain >= 0 && *options.min_gain <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--min-gain is ", *options.min_gain, ", expected 0..1"));
+  }
+  return absl::OkStatus();
+}
+
 void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
   if (review.rebalances < options.min_rebalances) {
     review.problems.push_back(absl::StrCat(Counted(review.rebalances, "rebalance"),
@@ -146,19 +161,18 @@ void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
                                            options.min_rebalances));
   }
   const double gain = review.run.balancedness - review.unmoved.balancedness;
-  if (options.min_gain > 0 && gain < options.min_gain) {
+  if (options.min_gain.has_value() && gain < *options.min_gain) {
     review.problems.push_back(
         absl::StrFormat("balancedness is %.4f above the static layout's, expected at least %.4f",
-                        gain, options.min_gain));
+                        gain, *options.min_gain));
   }
 }
 
 }  // namespace
 
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) {
-  if (options.window_steps < 1) {
-    return UsageFailure(absl::InvalidArgumentError("--window-steps must be at least 1"));
-  }
+  const absl::Status flags = CheckFlags(options);
+  if (!flags.ok()) return UsageFailure(flags);
   absl::StatusOr<RunDirectory> run = ReadRunDirectory(options.directory);
   if (!run.ok()) return UsageFailure(run.status());
   if (!options.events.empty()) {

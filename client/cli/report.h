@@ -3,6 +3,7 @@
 #ifndef EPLB_CLIENT_CLI_REPORT_H_
 #define EPLB_CLIENT_CLI_REPORT_H_
 
+#include <optional>
 #include <string>
 
 #include "client/cli/flags.h"
@@ -12,12 +13,12 @@ namespace eplb::cli {
 
 struct ReportOptions {
   std::string directory;
-  std::string events;          // path of what operators did; empty: directory/events.json
-  std::string out;             // path for the JSON form, may be empty
-  std::string picture;         // path for the picture, may be empty
-  int64_t window_steps = 50;   // of the hindsight line
-  int64_t min_rebalances = 0;  // fewer are a problem
-  double min_gain = 0;         // a smaller gain over the static layout is a problem; 0: any will do
+  std::string events;              // path of what operators did; empty: directory/events.json
+  std::string out;                 // path for the JSON form, may be empty
+  std::string picture;             // path for the picture, may be empty
+  int64_t window_steps = 50;       // of the hindsight line
+  int64_t min_rebalances = 0;      // fewer are a problem
+  std::optional<double> min_gain;  // a smaller gain over the static layout is a problem
   Format format = Format::kTable;
 };
 

@@ -51,6 +51,20 @@ std::string LinksNote(const CostOptions& options) {
   return note;
 }
 
+std::string PolicyNote(const std::string& policy, bool split_batch,
+                       std::string_view without_history) {
+  if (TraitsOf(policy).chooses && !without_history.empty()) {
+    return absl::StrCat("note: policy ", policy,
+                        " chooses by a history of windows, which one plan does not have: this is ",
+                        std::string(without_history));
+  }
+  if (policy == kSplitPolicyName && !split_batch) {
+    return absl::StrCat("note: policy ", policy, " without --split batch is ",
+                        std::string(kIncrementalPolicyName));
+  }
+  return {};
+}
+
 namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 50;  // 1 PiB

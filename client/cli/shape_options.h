@@ -76,6 +76,11 @@ std::string LinksText(const CostOptions& options);
 // none.
 std::string LinksNote(const CostOptions& options);
 
+// For stderr: which policy the named one is here; empty: itself. split_batch: whether windows are
+// split exactly. without_history: what a policy that chooses by a history is; empty: there is one.
+std::string PolicyNote(const std::string& policy, bool split_batch,
+                       std::string_view without_history);
+
 // How far found GPU loads are above their proved bounds.
 
 struct BoundGaps {

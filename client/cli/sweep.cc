@@ -186,7 +186,9 @@ Output RunSweep(const SweepOptions& options, const Terminal& terminal) {
                      ? SweepToJson(options, sweep->rows)
                      : SweepToTable(options, sweep->smallest, sweep->rows, terminal),
           .message = JoinMessages(
-              JoinMessages(sweep->note, LinksNote(options.costs)),
+              JoinMessages(
+                  JoinMessages(sweep->note, LinksNote(options.costs)),
+                  PolicyNote(options.frame.policy, options.split == "batch", kDefaultPolicyName)),
               options.frame.max_moves_per_gpu.has_value()
                   ? "note: --max-moves-per-gpu has no effect, there is no placement to move from"
                   : "")};

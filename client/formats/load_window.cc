@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "placement/load.h"
 
@@ -58,15 +59,14 @@ absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
     const Load& load = batches[i].load;
     if (!load.is_counts()) continue;  // an estimate is split into fractions, without a limit
     for (int32_t layer = 0; layer < load.num_layers(); ++layer) {
-      int64_t sum = 0;
+      double sum = 0;  // integers could overflow
       for (int32_t expert = 0; expert < load.num_experts(); ++expert) {
-        const int64_t tokens = load.counts()(layer, expert);
-        if (tokens > most - sum) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("window ", first + i, ": layer ", layer, ": expert ", expert, " has ",
-                           tokens, " tokens, expected a sum of at most ", most));
-        }
-        sum += tokens;
+        sum += static_cast<double>(load.counts()(layer, expert));
+      }
+      if (sum > static_cast<double>(most)) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("window %d: layer %d has %.0f tokens, expected at most %d", first + i,
+                            layer, sum, most));
       }
     }
   }

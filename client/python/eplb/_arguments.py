@@ -69,7 +69,7 @@ def integers(name: str, given: Any, shape: str) -> np.ndarray:
     # numpy would wrap it without a word.
     if array.dtype == np.uint64 and array.size > 0:
         integer(name, array.max(), 8)
-    return np.ascontiguousarray(array, dtype=np.int64)
+    return np.asarray(array, dtype=np.int64, order="C")  # of a scalar no row, as ascontiguousarray would make
 
 
 def counts_of(counts: Any, name: str = "counts", shape: str = "[experts]") -> np.ndarray:

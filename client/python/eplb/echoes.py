@@ -16,7 +16,7 @@ import numpy as np
 
 from eplb import _library
 from eplb import _structs as structs
-from eplb._arguments import integer, integers, real
+from eplb._arguments import counts_of, integer, real
 from eplb._records import equal_records
 from eplb.errors import InvalidArgument
 from eplb.splits import _known, _Maps
@@ -59,10 +59,7 @@ def echo(placement: Any, counts: Any, *, layer: int = 0, spare_slots: int = 2, t
     """
     gpus = _known("num_gpus", num_gpus, placement, None)
     maps = _Maps(placement, gpus, _known("num_nodes", num_nodes, placement, 1))
-    given = integers("counts", counts, "[experts]")
-    if given.ndim != 1 or given.size == 0:
-        raise InvalidArgument(f"counts: shape {list(given.shape)}, expected [experts]")
-    given = np.ascontiguousarray(given, dtype=np.int64)
+    given = counts_of(counts)
     layer, spares = integer("layer", layer), integer("spare_slots", spare_slots)
     options = structs.sized(structs.EchoOptions, tolerance=real("tolerance", tolerance), spare_slots=spares,
                             num_domains=integer("num_domains", num_domains))

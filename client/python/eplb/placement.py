@@ -62,7 +62,8 @@ class Plan:
 class PlanOptions:
     """Two are equal when all their fields are; there is no hash, as for arrays.
 
-    num_slots, num_gpus: of a layer. policy: "balanced", "deepseek" or "incremental", which needs `previous`.
+    num_slots, num_gpus: of a layer. policy: "balanced", "deepseek", "incremental", which needs `previous`, or "flow", which
+    with equal shares is "incremental". "auto" is refused: it needs the windows of a running job.
 
     previous: the placement to start from: a Plan, or a map [layers, slots], where an expert's lowest slot is its primary.
     gpu_speeds: [num_gpus], 0: holds nothing. hierarchy: "default", "strict", "soft" or "none". effort: "default",
@@ -103,8 +104,9 @@ def rebalance_experts(weight: Any, num_replicas: int, num_groups: int, num_nodes
         place: the reference plans with it.
     """
     torch_in = _rows.is_torch(weight)
-    cells = _load("weight", weight.float() if torch_in else weight)
-    cells = np.ascontiguousarray(cells, dtype=np.float32)
+    cells = numbers("weight", weight.float() if torch_in else weight)
+    with np.errstate(over="ignore"):  # what is above float32's range is refused with its place
+        cells = _load("weight", np.ascontiguousarray(cells, dtype=np.float32))
     options = structs.sized(structs.RebalanceOptions, num_layers=cells.shape[0], num_experts=cells.shape[1],
                             num_replicas=integer("num_replicas", num_replicas), num_groups=integer("num_groups", num_groups),
                             num_nodes=integer("num_nodes", num_nodes), num_gpus=integer("num_gpus", num_gpus),
@@ -131,9 +133,10 @@ def plan(load: Any, **options: Any) -> Plan:
 
 def plan_with(load: Any, options: PlanOptions) -> Plan:
     """As plan, with the options in one object."""
-    cells = _load("load", load)
+    cells = numbers("load", load, "iuf")
     counts = np.issubdtype(cells.dtype, np.integer)
-    cells = np.ascontiguousarray(cells, dtype=np.int64 if counts else np.float64)
+    cells = _load("load", integers("load", cells, "[layers, experts]") if counts else
+                  np.ascontiguousarray(cells, dtype=np.float64))
     library = _library.load()
     struct = structs.PlanOptions()
     _library.check(library.eplb_plan_options_init(ctypes.byref(struct), ctypes.sizeof(struct)))
@@ -181,12 +184,18 @@ def _options(given: Any) -> PlanOptions:
 def _fill(struct: structs.PlanOptions, options: PlanOptions) -> Tuple[np.ndarray, ...]:
     """returns: the arrays that the struct points to."""
     struct.policy = text("policy", options.policy)
+    if struct.policy == b"auto":
+        raise InvalidArgument("policy: auto chooses by the windows of a running job, expected balanced, incremental, deepseek "
+                              "or flow")
+    if options.max_moves_per_gpu != -1 and integer("max_moves_per_gpu", options.max_moves_per_gpu) < 0:
+        raise InvalidArgument(f"max_moves_per_gpu: {options.max_moves_per_gpu}, expected at least 0, or -1 for the policy's own "
+                              f"rule")
     for name in ("num_slots", "num_gpus", "num_nodes", "num_groups", "max_moves_per_gpu"):
         setattr(struct, name, integer(name, getattr(options, name)))
     struct.tie_break = _index("tie_break", options.tie_break, _TIES)
     struct.hierarchy = _index("hierarchy", options.hierarchy, _HIERARCHIES)
     struct.effort = _index("effort", options.effort, _EFFORTS)
-    if options.allow_duplicates not in (False, True):
+    if not isinstance(options.allow_duplicates, (bool, np.bool_)):
         raise InvalidArgument(f"allow_duplicates: {options.allow_duplicates!r}, expected True or False")
     struct.allow_duplicates = int(options.allow_duplicates)
     kept: Tuple[np.ndarray, ...] = ()

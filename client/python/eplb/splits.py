@@ -133,6 +133,8 @@ class BatchArrays:
             self.struct.totals = given.ctypes.data
         else:
             self.struct.by_gpu, self.struct.num_gpus = given.ctypes.data, given.shape[0]
+        if before is not None and mine is None:
+            raise InvalidArgument("before: given without mine, this rank's own counts")
         for name, value in (("before", before), ("mine", mine)):
             if value is None:
                 continue
@@ -195,6 +197,10 @@ class _Maps:
         slots = integers("placement", placement.physical_to_logical_map if whole else placement, "[layers, slots]")
         if slots.ndim != 2 or slots.size == 0:
             raise InvalidArgument(f"placement: shape {list(slots.shape)}, expected [layers, slots]")
+        wrong = np.argwhere(slots < -1)
+        if wrong.size:
+            layer, slot = wrong[0]
+            raise InvalidArgument(f"placement: layer {layer}, slot {slot}: {slots[layer, slot]}, expected an expert, or -1 for none")
         self.num_layers, self.num_slots = slots.shape
         self._kept = [slots]
         self.struct = structs.PlanOptions()
@@ -206,6 +212,7 @@ class _Maps:
             self._kept.append(replicas)
         else:
             self.num_experts = _experts_in(slots)
+            _expect_all(slots, self.num_experts)
         if self.num_experts < 1:
             raise InvalidArgument("placement: no slot holds an expert")
         self.struct.num_layers, self.struct.num_slots, self.struct.num_experts = *slots.shape, self.num_experts
@@ -222,9 +229,22 @@ def _experts_in(slots: np.ndarray) -> int:
     return most + 1
 
 
+def _expect_all(slots: np.ndarray, num_experts: int) -> None:
+    """errors: InvalidArgument for an expert below num_experts that a layer does not hold."""
+    for layer, row in enumerate(slots):
+        held = np.unique(row[row >= 0])
+        if held.size < num_experts:
+            gaps = np.flatnonzero(held != np.arange(held.size))
+            first = int(gaps[0]) if gaps.size else held.size
+            raise InvalidArgument(f"placement: layer {layer}: expert {first} is in no slot, expected experts 0..{num_experts - 1}")
+
+
 def _known(name: str, given: Optional[int], placement: Any, default: Optional[int]) -> int:
     """An argument, or what the placement has of that name."""
     value: Union[int, None] = given if given is not None else getattr(placement, name, default)
     if value is None:
         raise InvalidArgument(f"{name}: missing; the placement does not have it")
+    own = getattr(placement, name, None)
+    if own is not None and value != own:
+        raise InvalidArgument(f"{name}: {value!r}, but the placement is for {own}")
     return integer(name, value)

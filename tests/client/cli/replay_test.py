@@ -122,6 +122,8 @@ class ReplayTest(command.CommandTest):
                            (["--link-gbps", "450"], "INTRA,INTER"), (["--link-gbps", "0,50"], "--link-gbps"),
                            (["--link-gbps", "a,b"], "--link-gbps"), (["--token-ns", "inf"], "--token-ns"),
                            (["--token-ns", 0], "--token-ns"), (["--window", "mean"], "window rule"),
+                           (["--policy", "auto", "--history", 3], "--history has no effect on policy auto"),
+                           (["--policy", "auto", "--window", "last"], "--window has no effect on policy auto"),
                            (["--policy", "magic"], "unknown policy"), (["--weight-bytes", 5], "--training"),
                            (["--policy", "deepseek", "--hierarchy", "soft"], "soft"),
                            (["--hierarchy", "strict", "--nodes", 2, "--groups", 3], "--nodes 2"),
@@ -149,6 +151,17 @@ class ReplayTest(command.CommandTest):
         self.assertEqual(doubtful.stderr, "eplbctl: note: --link-gbps: INTER is read as 400 GB/s; did you mean 400Gb/s = "
                                           "50 GB/s?\n")
         self.assert_fails(command.run("replay", *good, "--link-gbps", "450,50 gb/s"), 2, "400Gb/s", "--link-gbps")
+
+    def test_what_a_policy_is_here_is_noted(self):
+        trace = self.write("trace.jsonl", "".join(self.recorded(20)))
+        shape = ("--trace", trace, "--gpus", 8, "--slots", 72)
+        auto = command.run("replay", *shape, "--policy", "auto")
+        self.assertRegex(auto.stderr, "^eplbctl: note: .*moves are free without --expert-bytes\n$")
+        self.assertIn("as its back-test shows", auto.stdout)
+        self.assertEqual(command.run("replay", *shape, "--policy", "auto", "--expert-bytes", 1000000).stderr, "")
+        flow = command.run("replay", *shape, "--policy", "flow")
+        self.assertEqual(flow.stderr, "eplbctl: note: policy flow without --split batch is incremental\n")
+        self.assertEqual(command.run("replay", *shape, "--policy", "flow", "--split", "batch").stderr, "")
 
     def test_one_window_is_said_to_decide_nothing(self):
         result = command.run("replay", "--trace", self.write("one.json", "[[3,1,1,1]]"), "--gpus", 2, "--slots", 4)

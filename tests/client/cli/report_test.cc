@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "client/cli/report_text.h"
 #include "client/cli/run_review.h"
 #include "placement/split/batch_split.h"
@@ -44,6 +46,17 @@ TEST(RunReviewTest, WorkThatTakesLongerThanTheModelsStepIsNotGivenToThePlacement
   EXPECT_EQ(review.time.steps_over_model, kSmallSteps);
   EXPECT_NEAR(review.unmoved.total_seconds, 12 * 0.060, 1e-9);
   EXPECT_THAT(TextOf(run), HasSubstr("In 12 of 12 steps this machine needed"));
+}
+
+TEST(ReportCommandTest, LeastFiguresThatAreNoneAreRefused) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const double min_gain : {nan, -0.5, 1.5}) {
+    const Output output = RunReportCommand({.min_gain = min_gain}, kWide);
+    EXPECT_EQ(output.exit_code, kUsage);
+    EXPECT_THAT(output.message, HasSubstr("--min-gain is "));
+  }
+  EXPECT_THAT(RunReportCommand({.min_rebalances = -1}, kWide).message,
+              HasSubstr("--min-rebalances is -1, expected at least 0"));
 }
 
 TEST(RunReviewTest, OtherPoliciesBytesArePricedByTheRunsOwn) {

@@ -78,6 +78,12 @@ class SweepTest(command.CommandTest):
             self.assertEqual(row["balancedness_min"], plan["balancedness"]["min"])
             self.assertAlmostEqual(row["bound_gap_mean"], plan["bound"]["gap_mean"])
 
+    def test_a_policy_that_needs_a_history_is_noted_to_be_another(self):
+        result = command.run("sweep", "--load", self.load, "--gpus", 4, "--slots", "8:12:4", "--policy", "auto")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("policy auto chooses by a history of windows, which one plan does not have: this is balanced",
+                      result.stderr)
+
     def test_a_limit_of_moves_is_noted_to_have_no_effect(self):
         result = command.run("sweep", "--load", self.load, "--gpus", 4, "--slots", 8, "--max-moves-per-gpu", 1)
         self.assertEqual(result.returncode, 0)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import unittest
+import warnings
 
 import numpy as np
 import torch
@@ -93,6 +94,17 @@ class PlanTest(unittest.TestCase):
                 self.assertEqual(plan.physical_to_logical_map[layer, plan.logical_to_physical_map[layer, :, 0]].tolist(),
                                  [0, 1, 2, 3])
 
+    def test_loads_above_their_range_are_named(self):
+        for call, message in (
+                (lambda: placement.plan(np.full((1, 4), 2**64 - 1, np.uint64), num_slots=4, num_gpus=2),
+                 "load: 18446744073709551615 does not fit into 64 bits"),
+                (lambda: placement.plan(np.ones((1, 4), bool), num_slots=4, num_gpus=2), "load: bool"),
+                (lambda: placement.rebalance_experts(np.full((1, 8), 1e300), 16, 1, 1, 4), "weight: layer 0 expert 0 is inf")):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                with self.assertRaisesRegex(eplb.InvalidArgument, message):
+                    call()
+
     def test_plans_and_options_are_equal_by_their_values(self):
         first = placement.plan(self.COUNTS, num_slots=4, num_gpus=2)
         self.assertEqual(first, placement.plan(self.COUNTS, num_slots=4, num_gpus=2))
@@ -137,6 +149,10 @@ class PlanTest(unittest.TestCase):
                 ({"num_slots": 4, "num_gpus": 2, "policy": None}, "policy: None, expected text"),
                 ({"num_slots": 4, "num_gpus": 2, "policy": "balanced\0"}, "policy: .* has a zero in it"),
                 ({"num_slots": 4, "num_gpus": 2, "gpu_speeds": ["a", "b"]}, r"gpu_speeds: <U1 \[2\], expected numbers"),
+                ({"num_slots": 4, "num_gpus": 2, "policy": "auto"}, "policy: auto chooses by the windows of a running job"),
+                ({"num_slots": 4, "num_gpus": 2, "policy": "incremental"}, "which `previous` does not give"),
+                ({"num_slots": 4, "num_gpus": 2, "max_moves_per_gpu": -5}, "max_moves_per_gpu: -5, expected at least 0"),
+                ({"num_slots": 4, "num_gpus": 2, "allow_duplicates": np.array([1, 2])}, "allow_duplicates: array"),
                 ({"num_slots": 4, "num_gpus": 2, "allow_duplicates": "no"}, "allow_duplicates: 'no', expected True or False")):
             with self.subTest(options), self.assertRaisesRegex(eplb.InvalidArgument, message):
                 placement.plan(self.COUNTS, **options)
