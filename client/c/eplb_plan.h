@@ -71,8 +71,7 @@ EPLB_API int32_t eplb_plan_options_init(eplb_plan_options* options,
                                         size_t struct_size) EPLB_NOEXCEPT;
 /* A policy's placement for token counts [L, E]: aligned to the previous one if there is one, so
  * that an expert that stays on a GPU keeps its slot; "incremental" needs one. num_groups divides
- * num_experts but for "deepseek", whose reference looks at groups in its hierarchical form alone.
- */
+ * num_experts but for "deepseek", whose reference reads groups in its hierarchical form alone. */
 EPLB_API int32_t eplb_plan_from_counts(const eplb_plan_options* options, const int64_t* counts,
                                        eplb_plan** plan) EPLB_NOEXCEPT;
 /* The same for estimates, such as an average. */
