@@ -24,12 +24,12 @@ absl::Status Wrong(LayerId layer, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("layer ", layer.value, ": ", what));
 }
 
-// what: "counts" of num experts, or "quotas" of num slots.
-absl::Status CheckNumber(LayerId layer, const char* what, size_t given, const char* units,
+// what: "counts" of each expert, or "quotas" of each slot.
+absl::Status CheckNumber(LayerId layer, const char* what, size_t given, const char* unit,
                          int32_t expected) {
   if (std::cmp_equal(given, expected)) return absl::OkStatus();
-  return Wrong(layer,
-               absl::StrCat(what, " of ", given, " ", units, ", the placement has ", expected));
+  return Wrong(layer, absl::StrCat(what, " of ", CountText(static_cast<int64_t>(given), unit),
+                                   ", the placement has ", expected));
 }
 
 // Sizes of counts; what the numbers are is the next checks' matter.
@@ -41,7 +41,7 @@ absl::Status CheckCountsForm(const Topology& topology, LayerId layer, const Batc
                             : "both totals and by_gpu given, expected one of them");
   }
   if (!counts.totals.empty()) {
-    return CheckNumber(layer, "counts", counts.totals.size(), "experts", experts);
+    return CheckNumber(layer, "counts", counts.totals.size(), "expert", experts);
   }
   const int64_t expected = int64_t{experts} * topology.num_gpus();
   if (std::cmp_equal(counts.by_gpu.size(), expected)) return absl::OkStatus();
@@ -59,13 +59,14 @@ absl::Status CheckForm(const Topology& topology, LayerId layer, const BatchCount
     if (counts.totals.empty()) {
       return Wrong(layer, "before and mine belong to counts [experts], the counts are by GPU");
     }
+    if (counts.mine.empty()) return Wrong(layer, "before is given without mine");
+    if (counts.before.empty()) return Wrong(layer, "mine is given without before");
     EPLB_RETURN_IF_ERROR(
-        CheckNumber(layer, "before: counts", counts.before.size(), "experts", experts));
-    EPLB_RETURN_IF_ERROR(
-        CheckNumber(layer, "mine: counts", counts.mine.size(), "experts", experts));
+        CheckNumber(layer, "before: counts", counts.before.size(), "expert", experts));
+    EPLB_RETURN_IF_ERROR(CheckNumber(layer, "mine: counts", counts.mine.size(), "expert", experts));
   }
   const int32_t slots = topology.num_slots();
-  EPLB_RETURN_IF_ERROR(CheckNumber(layer, "quotas", target.quotas.size(), "slots", slots));
+  EPLB_RETURN_IF_ERROR(CheckNumber(layer, "quotas", target.quotas.size(), "slot", slots));
   if (target.own.empty()) return absl::OkStatus();
   if (!by_prefix && counts.by_gpu.empty()) {
     return Wrong(
@@ -75,7 +76,7 @@ absl::Status CheckForm(const Topology& topology, LayerId layer, const BatchCount
     return Wrong(layer, absl::StrCat("own quotas of GPU ", target.self.value,
                                      " asked for, expected 0..", topology.num_gpus() - 1));
   }
-  return CheckNumber(layer, "own quotas", target.own.size(), "slots", slots);
+  return CheckNumber(layer, "own quotas", target.own.size(), "slot", slots);
 }
 
 absl::StatusOr<std::optional<GpuSpeeds>> ReadSpeeds(std::span<const double> given,

@@ -46,7 +46,8 @@ EPLB_API int32_t eplb_rebalance_experts(const eplb_rebalance_options* options, c
 
 typedef struct eplb_plan_options {
   size_t struct_size;
-  const char* policy;               /* "balanced" (default), "deepseek", "incremental" */
+  const char* policy;               /* "balanced" (default), "deepseek", "incremental", "flow";
+                                       "auto" needs a running job and is refused */
   const int64_t* previous;          /* physical_to_logical_map [L, S]; NULL: none */
   const int64_t* previous_replicas; /* its logical_to_physical_map [L, E, X]; NULL: an
                                        expert's lowest slot is its primary */
@@ -69,7 +70,8 @@ typedef struct eplb_plan_options {
 EPLB_API int32_t eplb_plan_options_init(eplb_plan_options* options,
                                         size_t struct_size) EPLB_NOEXCEPT;
 /* A policy's placement for token counts [L, E]: aligned to the previous one if there is one, so
- * that an expert that stays on a GPU keeps its slot; "incremental" needs one. */
+ * that an expert that stays on a GPU keeps its slot; "incremental" needs one. num_groups divides
+ * num_experts but for "deepseek", whose reference reads groups in its hierarchical form alone. */
 EPLB_API int32_t eplb_plan_from_counts(const eplb_plan_options* options, const int64_t* counts,
                                        eplb_plan** plan) EPLB_NOEXCEPT;
 /* The same for estimates, such as an average. */

@@ -64,6 +64,10 @@ absl::StatusOr<PolicyOptions> ReadPolicyOptions(const eplb_plan_options& options
   EPLB_ASSIGN_OR_RETURN(policy.hierarchy, ReadHierarchy(options.hierarchy));
   EPLB_ASSIGN_OR_RETURN(policy.effort, ReadEffort(options.effort));
   policy.allow_duplicates = options.allow_duplicates != 0;
+  if (options.max_moves_per_gpu < -1) {
+    return absl::InvalidArgumentError(absl::StrCat("max_moves_per_gpu: ", options.max_moves_per_gpu,
+                                                   ", expected 0 or more, or -1: its own rule"));
+  }
   if (options.max_moves_per_gpu >= 0) policy.max_moves_per_gpu = options.max_moves_per_gpu;
   return policy;
 }
@@ -79,6 +83,14 @@ absl::StatusOr<GpuSpeeds> ReadSpeeds(const eplb_plan_options& options) {
     speed = 1;
   }
   return GpuSpeeds::Make(options.num_gpus, speeds, unusable);
+}
+
+// The reference looks at expert groups only in its hierarchical branch, and says so itself.
+absl::Status CheckGroups(std::string_view policy, const Topology& topology) {
+  const int32_t experts = topology.num_experts(), groups = topology.num_groups();
+  if (TraitsOf(policy).follows_reference || experts % groups == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("num_groups is ", groups, ", expected a divisor of the ", experts, " experts"));
 }
 
 // [L, S], with each slot's place among its expert's replicas, out of a logical_to_physical_map.
@@ -109,10 +121,14 @@ absl::StatusOr<IndexMatrix> ReadReplicaRanks(const eplb_plan_options& options) {
 
 absl::StatusOr<Placement> ReadPrevious(const eplb_plan_options& options, const Topology& topology) {
   const Eigen::Map<const LoadMatrix> given(options.previous, options.num_layers, options.num_slots);
-  if ((given < -1).any() || (given >= options.num_experts).any()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "previous: a slot holds ", (given < -1).any() ? given.minCoeff() : given.maxCoeff(),
-        ", expected -1..", options.num_experts - 1));
+  for (Eigen::Index layer = 0; layer < given.rows(); ++layer) {
+    for (Eigen::Index slot = 0; slot < given.cols(); ++slot) {
+      const int64_t expert = given(layer, slot);
+      if (expert >= -1 && expert < options.num_experts) continue;
+      return absl::InvalidArgumentError(absl::StrCat("previous: layer ", layer, " slot ", slot,
+                                                     " holds expert ", expert, ", expected -1..",
+                                                     options.num_experts - 1));
+    }
   }
   const IndexMatrix slots = given.cast<int32_t>();
   if (options.previous_replicas == nullptr) return Placement::FromSlots(topology, slots);
@@ -173,6 +189,10 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_option
 absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& options,
                                                      const Load& load) {
   const std::string_view name = options.policy == nullptr ? kDefaultPolicyName : options.policy;
+  if (TraitsOf(name).chooses) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "policy ", std::string(name), " needs the windows of a running job; name another policy"));
+  }
   EPLB_ASSIGN_OR_RETURN(const PolicyOptions policy_options, ReadPolicyOptions(options));
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(name, policy_options));
   EPLB_ASSIGN_OR_RETURN(const Topology topology,
@@ -182,13 +202,14 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
                                         .num_gpus = options.num_gpus,
                                         .num_nodes = options.num_nodes,
                                         .num_groups = options.num_groups}));
+  EPLB_RETURN_IF_ERROR(CheckGroups(name, topology));
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, ReadSpeeds(options));
   std::optional<Placement> previous;
   if (options.previous != nullptr) {
     EPLB_ASSIGN_OR_RETURN(previous, ReadPrevious(options, topology));
   } else if (TraitsOf(name).needs_previous) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "policy ", std::string(name), " starts from a placement, which `previous` does not give"));
+        "policy ", std::string(name), " needs `previous`, the placement to start from"));
   }
   EPLB_ASSIGN_OR_RETURN(
       Placement placement,

@@ -158,6 +158,7 @@ std::string Refusal(const std::function<void(BatchCounts&)>& change, int32_t gpu
 }
 
 TEST(BatchSplitsTest, CountsThatDoNotFitAreNamed) {
+  const std::vector<int64_t> one = {1};
   const std::vector<int64_t> two = {1, 2};
   const std::vector<int64_t> three = {1, 2, 3};
   EXPECT_EQ(Refusal([&](BatchCounts& c) { c.totals = two; }),
@@ -169,7 +170,11 @@ TEST(BatchSplitsTest, CountsThatDoNotFitAreNamed) {
   EXPECT_EQ(Refusal([&](BatchCounts& c) { c = {.by_gpu = three}; }),
             "layer 1: 3 counts by GPU, the placement has 2 GPUs x 3 experts: 6");
   EXPECT_EQ(Refusal([&](BatchCounts& c) { c.before = three; }),
-            "layer 1: mine: counts of 0 experts, the placement has 3");
+            "layer 1: before is given without mine");
+  EXPECT_EQ(Refusal([&](BatchCounts& c) { c.mine = three; }),
+            "layer 1: mine is given without before");
+  EXPECT_EQ(Refusal([&](BatchCounts& c) { c.totals = one; }),
+            "layer 1: counts of 1 expert, the placement has 3");
   EXPECT_EQ(
       Refusal([](BatchCounts&) {}, 0),
       "layer 1: own quotas asked for by totals alone, expected counts by GPU, or before and mine");

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import operator
 import os
 import struct
-from typing import Any, Union
+from dataclasses import fields
+from typing import Any, Iterable, Union
 
 import numpy as np
 
@@ -52,6 +54,30 @@ def text(name: str, value: Any) -> bytes:
     return encoded
 
 
+def switch(name: str, value: Any) -> int:
+    """1 for True. errors: InvalidArgument for what is no truth value."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidArgument(f"{name}: {_value(value)}, expected True or False")
+    return int(value)
+
+
+def choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """errors: InvalidArgument for what is none of the choices."""
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidArgument(f"{name}: {_value(value)}, expected one of {', '.join(choices)}")
+    return value
+
+
+def expect_fields(given: Iterable[str], record: type) -> None:
+    """errors: InvalidArgument for an option that is no field of the record, with the nearest one that there is."""
+    known = [field.name for field in fields(record)]  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, 1)
+            hint = f", perhaps {nearest[0]}" if nearest else f"; {record.__module__}.{record.__name__} has the names"
+            raise InvalidArgument(f"option {name}: there is none of this name{hint}")
+
+
 def numbers(name: str, given: Any, kinds: str = "biuf", expected: str = "numbers") -> np.ndarray:
     """Of an array, a torch tensor on any device, or lists. kinds: numpy's letters. errors: InvalidArgument for others."""
     try:
@@ -66,10 +92,12 @@ def numbers(name: str, given: Any, kinds: str = "biuf", expected: str = "numbers
 def integers(name: str, given: Any, shape: str) -> np.ndarray:
     """int64, contiguous. shape: as a message says it. errors: InvalidArgument for what are no integers of 64 bits."""
     array = numbers(name, given, "iu", f"integers {shape}")
+    if array.ndim == 0:
+        raise InvalidArgument(f"{name}: {array}, expected integers {shape}")
     # numpy would wrap it without a word.
     if array.dtype == np.uint64 and array.size > 0:
         integer(name, array.max(), 8)
-    return np.asarray(array, dtype=np.int64, order="C")  # of a scalar no row, as ascontiguousarray would make
+    return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def counts_of(counts: Any, name: str = "counts", shape: str = "[experts]") -> np.ndarray:
@@ -105,6 +133,11 @@ def _shown(value: Any) -> str:
     """A number as a message shows it."""
     bits = value.bit_length() if isinstance(value, int) else 0
     return f"an integer of {bits} bits" if bits > 128 else str(value)
+
+
+def _value(value: Any) -> str:
+    """An argument in one line."""
+    return _described(value) if _rows.is_torch(value) or isinstance(value, np.ndarray) else repr(value)
 
 
 def _described(value: Any) -> str:

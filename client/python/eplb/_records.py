@@ -1,4 +1,4 @@
-"""Equality of records whose fields are arrays."""
+"""What records whose fields are arrays have in common."""
 
 from __future__ import annotations
 
@@ -10,10 +10,23 @@ import numpy as np
 from eplb import _rows
 
 
-def equal_records(one: Any, other: Any) -> bool:
-    """Whether two records of one class have equal fields; arrays are equal by their values, wherever they lie."""
-    pairs = ((getattr(one, each.name), getattr(other, each.name)) for each in fields(one) if each.compare)
-    return all(np.array_equal(_on_host(mine), _on_host(theirs)) for mine, theirs in pairs)
+class ArrayRecord:
+    """Base of dataclasses with eq=False: two of one class are equal when all their fields are, arrays by their values, wherever
+    they lie. There is no hash, as for arrays."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: Any) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        pairs = ((getattr(self, each.name), getattr(other, each.name))
+                 for each in fields(self) if each.compare)  # type: ignore[arg-type]
+        return all(np.array_equal(_on_host(mine), _on_host(theirs)) for mine, theirs in pairs)
+
+
+def counted(number: int, one: str) -> str:
+    """As 1 GPU, 2 GPUs."""
+    return f"{number} {one}" if number == 1 else f"{number} {one}s"
 
 
 def _on_host(value: Any) -> Any:

@@ -50,6 +50,8 @@ class Client:
 
     def __init__(self, options: Options, all_gather: Optional[AllGather] = None) -> None:
         """As connect, with the options in one object."""
+        if all_gather is not None and not callable(all_gather):
+            raise InvalidArgument(f"all_gather: {all_gather!r}, expected a callable: bytes -> the bytes of all ranks")
         if all_gather is None and options.world_size in (None, 1):
             all_gather = all_gathers.alone
         self.options = completed(options, all_gather)
@@ -399,8 +401,10 @@ class Client:
 
     def close(self, reason: Optional[str] = "finished") -> None:
         """Says goodbye to the daemon, within 2 s, and lets go of the tensors. It waits up to 3 s more for the other ranks if
-        rows of replicas were carried since the last vote: some may still be taking theirs. Closing again does nothing;
-        every other call that acts is FailedPrecondition after it. reason: "finished", or None, is the normal end. errors:
+        rows of replicas were carried since the last vote: some may still be taking theirs. Closing again does nothing.
+        After it register, register_derived, finish_registration, check_experts, record*, step_boundary, check_counts and the
+        calls on rows of replicas are FailedPrecondition; what reads the last placement still answers: count_tokens,
+        route_tokens, split, set_split_options and the properties. reason: "finished", or None, is the normal end. errors:
         InvalidArgument for a reason that is no text."""
         if reason is not None and not isinstance(reason, str):
             raise InvalidArgument(f"reason: {reason!r}, expected text")

@@ -17,13 +17,12 @@ import numpy as np
 from eplb import _library
 from eplb import _structs as structs
 from eplb._arguments import counts_of, integer, real
-from eplb._records import equal_records
-from eplb.errors import InvalidArgument
-from eplb.splits import _known, _Maps
+from eplb._maps import Maps, known
+from eplb._records import ArrayRecord
 
 
 @dataclass(frozen=True, eq=False)
-class Echo:
+class Echo(ArrayRecord):
     """The echo of one layer of a batch; arrays of numpy. Two are equal when all their fields are; there is no hash.
 
     home_tokens: int64 [slots], tokens that each slot of the placement keeps.
@@ -43,11 +42,6 @@ class Echo:
     bound_domain: int
     num_replicas: int
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def __eq__(self, other: Any) -> bool:
-        return equal_records(self, other) if isinstance(other, Echo) else NotImplemented
-
 
 def echo(placement: Any, counts: Any, *, layer: int = 0, spare_slots: int = 2, tolerance: float = 0.01, num_domains: int = 0,
          num_gpus: Optional[int] = None, num_nodes: Optional[int] = None) -> Echo:
@@ -57,8 +51,8 @@ def echo(placement: Any, counts: Any, *, layer: int = 0, spare_slots: int = 2, t
     spare_slots: of each GPU. tolerance: 0..1, how far a GPU may be above the mean of the fullest domain. num_domains: NVLink
     domains, which an expert does not leave; 0: the nodes. errors: InvalidArgument naming what does not fit.
     """
-    gpus = _known("num_gpus", num_gpus, placement, None)
-    maps = _Maps(placement, gpus, _known("num_nodes", num_nodes, placement, 1))
+    gpus = known("num_gpus", num_gpus, placement)
+    maps = Maps(placement, gpus, known("num_nodes", num_nodes, placement, 1))
     given = counts_of(counts)
     layer, spares = integer("layer", layer), integer("spare_slots", spare_slots)
     options = structs.sized(structs.EchoOptions, tolerance=real("tolerance", tolerance), spare_slots=spares,

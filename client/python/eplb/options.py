@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import datetime
-import difflib
 import os
 from typing import Any, Dict, Mapping, Optional, Union
 
 from eplb import _library
 from eplb import _structs as structs
-from eplb._arguments import integer, text
+from eplb._arguments import choice, expect_fields, integer, switch, text
 from eplb.errors import InvalidArgument
 
 Seconds = Union[float, datetime.timedelta]
@@ -100,12 +99,7 @@ _DEADLINES = ("start_deadline", "vote_deadline", "transfer_deadline")
 
 def options_from(given: Mapping[str, Any]) -> Options:
     """errors: InvalidArgument for an option of another name, with the nearest one that there is."""
-    known = [field.name for field in dataclasses.fields(Options)]
-    for name in given:
-        if name not in known:
-            nearest = difflib.get_close_matches(name, known, 1)
-            raise InvalidArgument(f"option {name}: there is none of this name"
-                                  f"{', perhaps ' + nearest[0] if nearest else ''}")
+    expect_fields(given, Options)
     return Options(**given)
 
 
@@ -134,22 +128,14 @@ def to_struct(options: Options) -> structs.ClientOptions:
             seconds = value.total_seconds() if isinstance(value, datetime.timedelta) else value
             setattr(struct, field.name + "_s", _number(field.name, seconds))
         elif field.name == "state_placement":
-            struct.state_placement = _choice(field.name, value)
+            struct.state_placement = structs.STATE_PLACEMENTS[choice(field.name, value, structs.STATE_PLACEMENTS)]
         elif field.name in _SWITCHES:
-            if not isinstance(value, bool):
-                raise InvalidArgument(f"{field.name}: {value!r}, expected True or False")
-            setattr(struct, field.name, int(value))
+            setattr(struct, field.name, switch(field.name, value))
         elif types[field.name] is ctypes.c_char_p:
             setattr(struct, field.name, text(field.name, value))
         else:
             setattr(struct, field.name, integer(field.name, value, ctypes.sizeof(types[field.name])))
     return struct
-
-
-def _choice(name: str, value: Any) -> int:
-    if value not in structs.STATE_PLACEMENTS:
-        raise InvalidArgument(f"{name}: {value!r}, expected one of {', '.join(structs.STATE_PLACEMENTS)}")
-    return structs.STATE_PLACEMENTS[value]
 
 
 def _number(name: str, value: Any) -> float:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, c_double, c_float, c_int64
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from eplb import _library, _rows
 from eplb import _structs as structs
-from eplb._arguments import integer, integers, numbers, text
-from eplb._records import equal_records
+from eplb._arguments import choice, expect_fields, integer, integers, numbers, switch, text
+from eplb._records import ArrayRecord, counted
 from eplb.errors import InvalidArgument
 
 _TIES = ("stable", "compat")
@@ -26,7 +26,7 @@ _EFFORTS = ("default", "fast", "thorough")
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(ArrayRecord):
     """A placement and how even it makes the load that it was made for. All integers are int64. Two are equal when all their
     fields are; there is no hash, as for arrays.
 
@@ -46,25 +46,25 @@ class Plan:
     num_gpus: Optional[int] = None
     num_nodes: int = 1
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def __eq__(self, other: Any) -> bool:
-        return equal_records(self, other) if isinstance(other, Plan) else NotImplemented
-
     def __repr__(self) -> str:
         layers, experts = self.logical_replica_count.shape
-        return (f"<eplb.placement.Plan: {layers} layers of {experts} experts in {self.physical_to_logical_map.shape[1]} slots, "
-                f"balancedness {float(np.mean(self.balancedness)):.4f} (worst layer "
+        slots = self.physical_to_logical_map.shape[1]
+        return (f"<eplb.placement.Plan: {counted(layers, 'layer')} of {counted(experts, 'expert')} in "
+                f"{counted(slots, 'slot')}, balancedness {float(np.mean(self.balancedness)):.4f} (worst layer "
                 f"{int(np.argmin(self.balancedness))}: {float(np.min(self.balancedness)):.4f})>")
 
 
 @dataclass(frozen=True, eq=False)
-class PlanOptions:
+class PlanOptions(ArrayRecord):
     """Two are equal when all their fields are; there is no hash, as for arrays.
 
-    num_slots, num_gpus: of a layer. policy: "balanced", "deepseek", "incremental", which needs `previous`, or "flow", which
-    with equal shares is "incremental". "auto" is refused: it needs the windows of a running job.
-
+    num_slots, num_gpus: of a layer. num_groups: of the router; it divides the experts.
+    policy (docs/choosing-a-policy.md):
+        "balanced": the best placement that a bounded search finds. "deepseek": as rebalance_experts.
+        "incremental": few moves from `previous`, which it needs.
+        "flow": made for exact splits of batches; a plan is for equal shares, for which it answers as "incremental" does,
+        without `previous` from the static layout.
+        "auto": refused, as it chooses by the windows of a running job.
     previous: the placement to start from: a Plan, or a map [layers, slots], where an expert's lowest slot is its primary.
     gpu_speeds: [num_gpus], 0: holds nothing. hierarchy: "default", "strict", "soft" or "none". effort: "default",
     "fast" or "thorough". tie_break: of "deepseek". allow_duplicates: two replicas of an expert on one GPU where it
@@ -84,11 +84,6 @@ class PlanOptions:
     allow_duplicates: bool = False
     max_moves_per_gpu: int = -1
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def __eq__(self, other: Any) -> bool:
-        return equal_records(self, other) if isinstance(other, PlanOptions) else NotImplemented
-
 
 def rebalance_experts(weight: Any, num_replicas: int, num_groups: int, num_nodes: int, num_gpus: int,
                       tie_break: str = "compat") -> Tuple[Any, Any, Any]:
@@ -104,9 +99,8 @@ def rebalance_experts(weight: Any, num_replicas: int, num_groups: int, num_nodes
         place: the reference plans with it.
     """
     torch_in = _rows.is_torch(weight)
-    cells = numbers("weight", weight.float() if torch_in else weight)
-    with np.errstate(over="ignore"):  # what is above float32's range is refused with its place
-        cells = _load("weight", np.ascontiguousarray(cells, dtype=np.float32))
+    cells = _rounded(numbers("weight", weight.float() if torch_in else weight), np.float32)
+    _expect_load("weight", cells, "tokens: finite in float32 and at least 0")
     options = structs.sized(structs.RebalanceOptions, num_layers=cells.shape[0], num_experts=cells.shape[1],
                             num_replicas=integer("num_replicas", num_replicas), num_groups=integer("num_groups", num_groups),
                             num_nodes=integer("num_nodes", num_nodes), num_gpus=integer("num_gpus", num_gpus),
@@ -125,7 +119,7 @@ def rebalance_experts(weight: Any, num_replicas: int, num_groups: int, num_nodes
 def plan(load: Any, **options: Any) -> Plan:
     """A policy's placement for a load. options: the fields of PlanOptions.
 
-    load: [layers, experts], tokens of each: integers are counts, others estimates; array, torch tensor or lists.
+    load: [layers, experts], tokens of each: integers are counts, floats estimates; array, torch tensor or lists.
     errors: InvalidArgument naming what cannot be planned.
     """
     return plan_with(load, _options(options))
@@ -133,10 +127,10 @@ def plan(load: Any, **options: Any) -> Plan:
 
 def plan_with(load: Any, options: PlanOptions) -> Plan:
     """As plan, with the options in one object."""
-    cells = numbers("load", load, "iuf")
-    counts = np.issubdtype(cells.dtype, np.integer)
-    cells = _load("load", integers("load", cells, "[layers, experts]") if counts else
-                  np.ascontiguousarray(cells, dtype=np.float64))
+    given = numbers("load", load, "iuf")
+    counts = np.issubdtype(given.dtype, np.integer)
+    cells = integers("load", given, "[layers, experts]") if counts else _rounded(given, np.float64)
+    _expect_load("load", cells, "tokens: finite and at least 0")
     library = _library.load()
     struct = structs.PlanOptions()
     _library.check(library.eplb_plan_options_init(ctypes.byref(struct), ctypes.sizeof(struct)))
@@ -157,24 +151,25 @@ def plan_with(load: Any, options: PlanOptions) -> Plan:
                 num_nodes=struct.num_nodes)
 
 
-def _load(name: str, given: Any) -> np.ndarray:
-    """[layers, experts]. errors: InvalidArgument, with the place of a load that is negative, infinite or NaN."""
-    cells = numbers(name, given)
+def _rounded(given: np.ndarray, kind: Any) -> np.ndarray:
+    """Contiguous; what is above the range of `kind` is infinite."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(given, dtype=kind)
+
+
+def _expect_load(name: str, cells: np.ndarray, expected: str) -> None:
+    """errors: InvalidArgument for what is not [layers, experts], and with the place of a load that is negative, infinite or
+    NaN."""
     if cells.ndim != 2:
         raise InvalidArgument(f"{name} has shape {list(cells.shape)}, expected [layers, experts]")
     wrong = np.argwhere(~((cells >= 0) & np.isfinite(cells)))  # of NaN neither holds
     if wrong.size:
         layer, expert = wrong[0]
-        raise InvalidArgument(f"{name}: layer {layer} expert {expert} is {cells[layer, expert]}, expected tokens: finite "
-                              f"and at least 0")
-    return cells
+        raise InvalidArgument(f"{name}: layer {layer} expert {expert} is {cells[layer, expert]}, expected {expected}")
 
 
 def _options(given: Any) -> PlanOptions:
-    known = [field.name for field in fields(PlanOptions)]
-    for name in given:
-        if name not in known:
-            raise InvalidArgument(f"option {name}: there is none of this name; expected {', '.join(known)}")
+    expect_fields(given, PlanOptions)
     for name in ("num_slots", "num_gpus"):
         if name not in given:
             raise InvalidArgument(f"option {name}: missing")
@@ -184,20 +179,12 @@ def _options(given: Any) -> PlanOptions:
 def _fill(struct: structs.PlanOptions, options: PlanOptions) -> Tuple[np.ndarray, ...]:
     """returns: the arrays that the struct points to."""
     struct.policy = text("policy", options.policy)
-    if struct.policy == b"auto":
-        raise InvalidArgument("policy: auto chooses by the windows of a running job, expected balanced, incremental, deepseek "
-                              "or flow")
-    if options.max_moves_per_gpu != -1 and integer("max_moves_per_gpu", options.max_moves_per_gpu) < 0:
-        raise InvalidArgument(f"max_moves_per_gpu: {options.max_moves_per_gpu}, expected at least 0, or -1 for the policy's own "
-                              f"rule")
     for name in ("num_slots", "num_gpus", "num_nodes", "num_groups", "max_moves_per_gpu"):
         setattr(struct, name, integer(name, getattr(options, name)))
     struct.tie_break = _index("tie_break", options.tie_break, _TIES)
     struct.hierarchy = _index("hierarchy", options.hierarchy, _HIERARCHIES)
     struct.effort = _index("effort", options.effort, _EFFORTS)
-    if not isinstance(options.allow_duplicates, (bool, np.bool_)):
-        raise InvalidArgument(f"allow_duplicates: {options.allow_duplicates!r}, expected True or False")
-    struct.allow_duplicates = int(options.allow_duplicates)
+    struct.allow_duplicates = switch("allow_duplicates", options.allow_duplicates)
     kept: Tuple[np.ndarray, ...] = ()
     layers, experts = struct.num_layers, struct.num_experts
     if options.gpu_speeds is not None:
@@ -236,10 +223,8 @@ def _pointer(array: np.ndarray, kind: Any) -> Any:
     return array.ctypes.data_as(POINTER(kind))
 
 
-def _index(name: str, value: str, choices: Sequence[str]) -> int:
-    if value not in choices:
-        raise InvalidArgument(f"{name}: {value!r}, expected one of {', '.join(choices)}")
-    return choices.index(value)
+def _index(name: str, value: Any, choices: Sequence[str]) -> int:
+    return choices.index(choice(name, value, choices))
 
 
 def _expect_shape(name: str, array: np.ndarray, shape: Tuple[int, ...]) -> None:

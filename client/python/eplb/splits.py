@@ -12,19 +12,20 @@ import ctypes
 import sys
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, Optional, Sequence, Tuple
 
 import numpy as np
 
 from eplb import _library, _rows
 from eplb import _structs as structs
 from eplb._arguments import integer, integers, numbers, real
-from eplb._records import equal_records
+from eplb._maps import Maps, known
+from eplb._records import ArrayRecord
 from eplb.errors import InvalidArgument
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class Split(ArrayRecord):
     """One layer of a batch, split. Arrays are int64, of the kind and on the device of the counts: numpy or torch. Two are equal
     when all their fields are; there is no hash, as for arrays.
 
@@ -47,17 +48,13 @@ class Split:
     version: int
     _host_own: Optional[np.ndarray] = field(repr=False, compare=False)  # where the library reads it
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def __eq__(self, other: Any) -> bool:
-        return equal_records(self, other) if isinstance(other, Split) else NotImplemented
-
 
 class Splitter:
     """Splits batches under one placement, without a client. Threads: safe; calls run one after the other.
 
     placement: an eplb.placement.Plan, client.placement, or integers [layers, slots], the expert in each slot, whose lowest
-        slot is its primary. num_gpus, num_nodes: over which the slots are spread; not needed where the placement has them.
+        slot is its primary. num_gpus, num_nodes: over which the slots are spread; not needed where the placement has them,
+        and refused where it has others.
     speeds: [num_gpus], relative; 0: a GPU that takes no tokens and holds no expert. slack: 0..1, the part of the least peak
         by which a GPU may be above it, so that fewer tokens leave the slots of equal shares.
     errors: InvalidArgument naming what does not fit. A layer is prepared at its first split.
@@ -65,8 +62,8 @@ class Splitter:
 
     def __init__(self, placement: Any, *, num_gpus: Optional[int] = None, num_nodes: Optional[int] = None,
                  speeds: Optional[Sequence[float]] = None, slack: float = 0.0) -> None:
-        gpus = _known("num_gpus", num_gpus, placement, None)
-        maps = _Maps(placement, gpus, _known("num_nodes", num_nodes, placement, 1))
+        gpus = known("num_gpus", num_gpus, placement)
+        maps = Maps(placement, gpus, known("num_nodes", num_nodes, placement, 1))
         options, kept = options_struct(speeds, slack)
         self.num_layers, self.num_slots, self.num_experts = maps.num_layers, maps.num_slots, maps.num_experts
         self.num_gpus = gpus
@@ -90,7 +87,7 @@ class Splitter:
 class _SplitterHandle:
     """An eplb_splitter, destroyed when no Splitter uses it any more; copies of a Splitter share it."""
 
-    def __init__(self, maps: _Maps, options: structs.SplitOptions) -> None:
+    def __init__(self, maps: Maps, options: structs.SplitOptions) -> None:
         self.library = _library.load()
         plan, self.pointer = ctypes.c_void_p(), ctypes.c_void_p()
         _library.check(self.library.eplb_plan_from_maps(ctypes.byref(maps.struct), ctypes.byref(plan)))
@@ -102,6 +99,9 @@ class _SplitterHandle:
 
     def __deepcopy__(self, memo: Any) -> _SplitterHandle:
         return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Splitter is memory of this process and cannot be pickled; pickle its placement, and make another")
 
 
 def split(placement: Any, counts: Any, *, layer: int = 0, gpu: Optional[int] = None, num_gpus: Optional[int] = None,
@@ -133,8 +133,6 @@ class BatchArrays:
             self.struct.totals = given.ctypes.data
         else:
             self.struct.by_gpu, self.struct.num_gpus = given.ctypes.data, given.shape[0]
-        if before is not None and mine is None:
-            raise InvalidArgument("before: given without mine, this rank's own counts")
         for name, value in (("before", before), ("mine", mine)):
             if value is None:
                 continue
@@ -187,64 +185,3 @@ def own_struct(split: Split) -> structs.Split:
         raise InvalidArgument("split: it has no own quotas; give client.split counts [GPUs, experts], or before and mine")
     return structs.sized(structs.Split, own=split._host_own.ctypes.data, num_slots=split._host_own.size,
                          version=split.version)
-
-
-class _Maps:
-    """A placement as the library takes it. errors: InvalidArgument for what is no map."""
-
-    def __init__(self, placement: Any, num_gpus: int, num_nodes: int) -> None:
-        whole = hasattr(placement, "physical_to_logical_map")
-        slots = integers("placement", placement.physical_to_logical_map if whole else placement, "[layers, slots]")
-        if slots.ndim != 2 or slots.size == 0:
-            raise InvalidArgument(f"placement: shape {list(slots.shape)}, expected [layers, slots]")
-        wrong = np.argwhere(slots < -1)
-        if wrong.size:
-            layer, slot = wrong[0]
-            raise InvalidArgument(f"placement: layer {layer}, slot {slot}: {slots[layer, slot]}, expected an expert, or -1 for none")
-        self.num_layers, self.num_slots = slots.shape
-        self._kept = [slots]
-        self.struct = structs.PlanOptions()
-        _library.check(_library.load().eplb_plan_options_init(ctypes.byref(self.struct), ctypes.sizeof(self.struct)))
-        if whole:
-            replicas = integers("placement", placement.logical_to_physical_map, "[layers, experts, X]")
-            self.num_experts = int(replicas.shape[1])
-            self.struct.previous_replicas, self.struct.previous_max_replicas = replicas.ctypes.data, replicas.shape[2]
-            self._kept.append(replicas)
-        else:
-            self.num_experts = _experts_in(slots)
-            _expect_all(slots, self.num_experts)
-        if self.num_experts < 1:
-            raise InvalidArgument("placement: no slot holds an expert")
-        self.struct.num_layers, self.struct.num_slots, self.struct.num_experts = *slots.shape, self.num_experts
-        self.struct.num_gpus, self.struct.num_nodes = num_gpus, num_nodes
-        self.struct.previous = slots.ctypes.data
-
-
-def _experts_in(slots: np.ndarray) -> int:
-    """Of integers [layers, slots]: the highest expert and one. errors: InvalidArgument for more than 32 bits can count."""
-    most = int(slots.max())
-    if most >= (1 << 31) - 1:
-        layer, slot = np.unravel_index(int(slots.argmax()), slots.shape)
-        raise InvalidArgument(f"placement: layer {layer}, slot {slot}: expert {most} does not fit into 32 bits")
-    return most + 1
-
-
-def _expect_all(slots: np.ndarray, num_experts: int) -> None:
-    """errors: InvalidArgument for an expert below num_experts that a layer does not hold."""
-    for layer, row in enumerate(slots):
-        held = np.unique(row[row >= 0])
-        if held.size < num_experts:
-            gaps = np.flatnonzero(held != np.arange(held.size))
-            first = int(gaps[0]) if gaps.size else held.size
-            raise InvalidArgument(f"placement: layer {layer}: expert {first} is in no slot, expected experts 0..{num_experts - 1}")
-
-
-def _known(name: str, given: Optional[int], placement: Any, default: Optional[int]) -> int:
-    """An argument, or what the placement has of that name."""
-    value: Union[int, None] = given if given is not None else getattr(placement, name, default)
-    if value is None:
-        raise InvalidArgument(f"{name}: missing; the placement does not have it")
-    own = getattr(placement, name, None)
-    if own is not None and value != own:
-        raise InvalidArgument(f"{name}: {value!r}, but the placement is for {own}")
-    return integer(name, value)

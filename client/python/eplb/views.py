@@ -10,6 +10,7 @@ import numpy as np
 from eplb import _library
 from eplb import _structs as structs
 from eplb._handle import Handle
+from eplb._records import counted
 
 
 class Boundary(NamedTuple):
@@ -93,8 +94,9 @@ class PlacementView:
 
     def __repr__(self) -> str:
         end = self.first_local_slot + self.num_local_slots
-        return (f"<eplb.PlacementView: version {self.version}, {self.num_layers} layers of {self.num_experts} experts in "
-                f"{self.num_slots} slots on {self.num_gpus} GPUs, this rank's slots {self.first_local_slot}..{end - 1}>")
+        return (f"<eplb.PlacementView: version {self.version}, {counted(self.num_layers, 'layer')} of "
+                f"{counted(self.num_experts, 'expert')} in {counted(self.num_slots, 'slot')} on "
+                f"{counted(self.num_gpus, 'GPU')}, this rank's slots {self.first_local_slot}..{end - 1}>")
 
     def _read(self) -> structs.Placement:
         struct = structs.sized(structs.Placement)

@@ -232,12 +232,22 @@ TEST(PlanTest, IncrementalStartsFromThePlanBefore) {
   options.policy = "incremental";
   eplb_plan* raw = nullptr;
   EXPECT_EQ(eplb_plan_from_counts(&options, kCounts, &raw), EPLB_INVALID_ARGUMENT);
-  EXPECT_THAT(eplb_last_message(),
-              HasSubstr("starts from a placement, which `previous` does not give"));
+  EXPECT_STREQ(eplb_last_message(),
+               "policy incremental needs `previous`, the placement to start from");
   const std::vector<int64_t> even = {0, 2, 1, 3, 0, 2, 1, 3};
   options.previous = even.data();
   ASSERT_EQ(eplb_plan_from_counts(&options, kCounts, &raw), EPLB_OK) << eplb_last_message();
   EXPECT_EQ(MapsOf(Plan(raw)).slots, even) << "nothing to gain";
+}
+
+TEST(PlanTest, TheReferenceLooksAtGroupsInItsHierarchicalFormAlone) {
+  eplb_plan_options options = OptionsOf(4);
+  options.policy = "deepseek";
+  options.num_groups = 3;
+  options.num_nodes = 2;
+  eplb_plan* raw = nullptr;
+  EXPECT_EQ(eplb_plan_from_counts(&options, kCounts, &raw), EPLB_OK) << eplb_last_message();
+  const Plan plan(raw);
 }
 
 TEST(PlanTest, PreviousPrimariesAreReadFromItsReplicas) {
@@ -279,6 +289,7 @@ TEST(PlanTest, WhatCannotBePlannedIsNamed) {
     const char* message;
   };
   static const int64_t far[] = {0, 1, 2, 9'999'999'999, 0, 1, 2, 3};
+  static const int64_t below[] = {0, 1, 2, 3, 0, 1, -7, 3};
   static const int64_t outside[] = {0, 1, 2, 7, 0, 1, 2, 3};
   static const int64_t identity[] = {0, 1, 2, 3, 0, 1, 2, 3};
   const Mistake mistakes[] = {
@@ -290,7 +301,16 @@ TEST(PlanTest, WhatCannotBePlannedIsNamed) {
       {[](eplb_plan_options& o) { o.tie_break = 5; }, "tie_break: 5, expected 0..1"},
       {[](eplb_plan_options& o) { o.hierarchy = -1; }, "hierarchy: -1, expected 0..3"},
       {[](eplb_plan_options& o) { o.effort = 3; }, "effort: 3, expected 0..2"},
-      {[](eplb_plan_options& o) { o.previous = far; }, "previous: a slot holds 9999999999"},
+      {[](eplb_plan_options& o) { o.previous = far; },
+       "previous: layer 0 slot 3 holds expert 9999999999, expected -1..3"},
+      {[](eplb_plan_options& o) { o.previous = below; },
+       "previous: layer 1 slot 2 holds expert -7, expected -1..3"},
+      {[](eplb_plan_options& o) { o.num_groups = 3; },
+       "num_groups is 3, expected a divisor of the 4 experts"},
+      {[](eplb_plan_options& o) { o.policy = "auto"; },
+       "policy auto needs the windows of a running job"},
+      {[](eplb_plan_options& o) { o.max_moves_per_gpu = -2; },
+       "max_moves_per_gpu: -2, expected 0 or more, or -1"},
       {[](eplb_plan_options& o) {
          o.previous = identity, o.previous_replicas = outside, o.previous_max_replicas = 1;
        },

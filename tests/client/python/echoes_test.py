@@ -43,6 +43,8 @@ class EchoTest(unittest.TestCase):
         for arguments, options, message in [
             (([[0, 1]], [1, 2]), {}, "num_gpus: missing"),
             (([[0, 1]], [[1, 2]]), {"num_gpus": 2}, r"counts: int64 \[1, 2\], expected integers \[experts\]"),
+            (([[0, 1]], 5), {"num_gpus": 2}, r"counts: 5, expected integers \[experts\]"),
+            (([[0, 1]], np.zeros(0, int)), {"num_gpus": 2}, "layer 0: tokens of 0 experts, expected 2"),
             (([[0, 1]], [1, 2, 3]), {"num_gpus": 2}, "layer 0: tokens of 3 experts, expected 2"),
             (([[0, 1]], [1, -2]), {"num_gpus": 2}, "layer 0: expert 1 has -2 tokens"),
             (([[0, 1]], [1, 2]), {"num_gpus": 2, "layer": 1}, "layer 1 is not in 0..0"),
@@ -53,7 +55,7 @@ class EchoTest(unittest.TestCase):
             (([[0, 1]], [1, 2]), {"num_gpus": 2, "num_domains": 3}, "num_domains is 3, expected a divisor of 2 GPUs"),
             (([[0, 1]], [1, 2]), {"num_gpus": 2, "num_domains": "a"}, "num_domains: 'a', expected an integer"),
             (([[0, 1]], [1, 2]), {"num_gpus": -1}, "num_gpus is -1"),
-            (([[0, 1]], [1, 2]), {"num_gpus": 2**31 - 1, "spare_slots": 1024}, "num_gpus is 2147483647, it must be in 1..1048576"),
+            (([[0, 1]], [1, 2]), {"num_gpus": 2**31 - 1, "spare_slots": 1024}, "^num_gpus is 2147483647, it must be in 1..1048576$"),
             (([[0, 2**31]], [1, 2]), {"num_gpus": 2}, "placement: layer 0, slot 1: expert 2147483648"),
         ]:
             with self.subTest(message), self.assertRaisesRegex(eplb.InvalidArgument, message):

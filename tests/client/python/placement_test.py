@@ -70,6 +70,14 @@ class RebalanceExpertsTest(unittest.TestCase):
             with self.assertRaisesRegex(eplb.InvalidArgument, "^weight: .*expected numbers"):
                 placement.rebalance_experts(weight, 4, 1, 1, 1)
 
+    def test_a_load_above_float32_is_refused_without_a_warning(self):
+        for make in (np.array, torch.tensor):
+            weight = make([[1.0, 1e300]], dtype=torch.float64 if make is torch.tensor else np.float64)
+            with warnings.catch_warnings(), self.assertRaisesRegex(
+                    eplb.InvalidArgument, "^weight: layer 0 expert 1 is inf, expected tokens: finite in float32 and at least 0$"):
+                warnings.simplefilter("error")
+                placement.rebalance_experts(weight, 4, 1, 1, 2)
+
     def test_what_is_no_integer_is_named(self):
         good = {"num_replicas": 4, "num_groups": 1, "num_nodes": 1, "num_gpus": 2}
         placement.rebalance_experts([[1, 2, 3]], **good)
@@ -94,17 +102,6 @@ class PlanTest(unittest.TestCase):
                 self.assertEqual(plan.physical_to_logical_map[layer, plan.logical_to_physical_map[layer, :, 0]].tolist(),
                                  [0, 1, 2, 3])
 
-    def test_loads_above_their_range_are_named(self):
-        for call, message in (
-                (lambda: placement.plan(np.full((1, 4), 2**64 - 1, np.uint64), num_slots=4, num_gpus=2),
-                 "load: 18446744073709551615 does not fit into 64 bits"),
-                (lambda: placement.plan(np.ones((1, 4), bool), num_slots=4, num_gpus=2), "load: bool"),
-                (lambda: placement.rebalance_experts(np.full((1, 8), 1e300), 16, 1, 1, 4), "weight: layer 0 expert 0 is inf")):
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                with self.assertRaisesRegex(eplb.InvalidArgument, message):
-                    call()
-
     def test_plans_and_options_are_equal_by_their_values(self):
         first = placement.plan(self.COUNTS, num_slots=4, num_gpus=2)
         self.assertEqual(first, placement.plan(self.COUNTS, num_slots=4, num_gpus=2))
@@ -128,6 +125,15 @@ class PlanTest(unittest.TestCase):
                                previous=first.physical_to_logical_map.tolist())
         self.assertEqual(again.physical_to_logical_map.tolist(), first.physical_to_logical_map.tolist())
 
+    def test_flow_plans_for_equal_shares_as_incremental(self):
+        first = placement.plan([[10, 20, 80, 90]] * 2, num_slots=6, num_gpus=2)
+        flow, incremental = (placement.plan(self.COUNTS, num_slots=6, num_gpus=2, policy=policy, previous=first)
+                             for policy in ("flow", "incremental"))
+        self.assertEqual(flow, incremental)
+        static = [[0, 1, 2, 3, 0, 1]] * 2
+        self.assertEqual(placement.plan(self.COUNTS, num_slots=6, num_gpus=2, policy="flow"),
+                         placement.plan(self.COUNTS, num_slots=6, num_gpus=2, policy="incremental", previous=static))
+
     def test_unusable_gpus_hold_nothing(self):
         plan = placement.plan(self.COUNTS, num_slots=8, num_gpus=2, gpu_speeds=[0, 1])
         self.assertEqual(plan.physical_to_logical_map[:, :4].tolist(), [[-1] * 4] * 2)
@@ -136,7 +142,20 @@ class PlanTest(unittest.TestCase):
         for options, message in (
                 ({"num_slots": 3, "num_gpus": 1}, "num_slots is 3"),
                 ({"num_slots": 4}, "option num_gpus: missing"),
-                ({"num_slots": 4, "num_gpus": 2, "polcy": "x"}, "option polcy"),
+                ({"num_slots": 4, "num_gpus": 2, "polcy": "x"}, "^option polcy: there is none of this name, perhaps policy$"),
+                ({"num_slots": 4, "num_gpus": 2, "world": 1},
+                 "^option world: there is none of this name; eplb.placement.PlanOptions has the names$"),
+                ({"num_slots": 4, "num_gpus": 2, "num_groups": 3}, "^num_groups is 3, expected a divisor of the 4 experts$"),
+                ({"num_slots": 4, "num_gpus": 2, "policy": "auto"},
+                 "^policy auto needs the windows of a running job; name another policy$"),
+                ({"num_slots": 4, "num_gpus": 2, "policy": "incremental"},
+                 "^policy incremental needs `previous`, the placement to start from$"),
+                ({"num_slots": 4, "num_gpus": 2, "max_moves_per_gpu": -5}, "^max_moves_per_gpu: -5, expected 0 or more, or -1"),
+                ({"num_slots": 4, "num_gpus": 2, "previous": [[0, 1, 2, 3], [0, 1, -7, 3]]},
+                 r"^previous: layer 1 slot 2 holds expert -7, expected -1\.\.3$"),
+                ({"num_slots": 4, "num_gpus": 2, "effort": np.array(["fast", "x"])}, r"^effort: <U4 \[2\], expected one of"),
+                ({"num_slots": 4, "num_gpus": 2, "allow_duplicates": np.array([1, 2])},
+                 r"^allow_duplicates: int64 \[2\], expected True or False$"),
                 ({"num_slots": 4, "num_gpus": 2, "policy": "best"}, "unknown policy \"best\""),
                 ({"num_slots": 4, "num_gpus": 2, "effort": "much"}, "effort: 'much'"),
                 ({"num_slots": 4, "num_gpus": 2, "gpu_speeds": [1]}, r"gpu_speeds has shape \[1\], expected \[2\]"),
@@ -149,17 +168,17 @@ class PlanTest(unittest.TestCase):
                 ({"num_slots": 4, "num_gpus": 2, "policy": None}, "policy: None, expected text"),
                 ({"num_slots": 4, "num_gpus": 2, "policy": "balanced\0"}, "policy: .* has a zero in it"),
                 ({"num_slots": 4, "num_gpus": 2, "gpu_speeds": ["a", "b"]}, r"gpu_speeds: <U1 \[2\], expected numbers"),
-                ({"num_slots": 4, "num_gpus": 2, "policy": "auto"}, "policy: auto chooses by the windows of a running job"),
-                ({"num_slots": 4, "num_gpus": 2, "policy": "incremental"}, "which `previous` does not give"),
-                ({"num_slots": 4, "num_gpus": 2, "max_moves_per_gpu": -5}, "max_moves_per_gpu: -5, expected at least 0"),
-                ({"num_slots": 4, "num_gpus": 2, "allow_duplicates": np.array([1, 2])}, "allow_duplicates: array"),
                 ({"num_slots": 4, "num_gpus": 2, "allow_duplicates": "no"}, "allow_duplicates: 'no', expected True or False")):
             with self.subTest(options), self.assertRaisesRegex(eplb.InvalidArgument, message):
                 placement.plan(self.COUNTS, **options)
 
     def test_what_is_no_load_is_named(self):
         for load, message in ((torch.ones(1, 4, dtype=torch.bfloat16), r"load: torch.bfloat16 \[1, 4\], expected numbers"),
-                              ([[1], [1, 2]], "load: list, expected numbers"), ([["a"]], "load: <U1"), (None, "load: object")):
+                              ([[1], [1, 2]], "load: list, expected numbers"), ([["a"]], "load: <U1"), (None, "load: object"),
+                              (np.full((1, 4), 2**64 - 1, np.uint64), "^load: 18446744073709551615 does not fit into 64 bits$"),
+                              (np.ones((1, 4), bool), r"^load: bool \[1, 4\], expected numbers$"),
+                              (torch.ones(1, 4, dtype=torch.bool), r"^load: bool \[1, 4\], expected numbers$"),
+                              (7, r"^load: 7, expected integers \[layers, experts\]$")):
             with self.assertRaisesRegex(eplb.InvalidArgument, message):
                 placement.plan(load, num_slots=4, num_gpus=2)
 
@@ -183,6 +202,7 @@ class PlanTest(unittest.TestCase):
         self.assertRegex(repr(plan), r"\A<eplb\.placement\.Plan: 2 layers of 4 experts in 6 slots, balancedness [01]\.\d{4} "
                                      r"\(worst layer \d: [01]\.\d{4}\)>\Z")
         self.assertEqual(str(plan), repr(plan))
+        self.assertRegex(repr(placement.plan([[5]], num_slots=1, num_gpus=1)), "Plan: 1 layer of 1 expert in 1 slot, ")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """The exact split of a batch, by a client's ranks and without one, in numpy and torch."""
 
 import copy
+import dataclasses
 import gc
+import pickle
 import unittest
 
 import numpy as np
@@ -120,12 +122,13 @@ class ClientSplitTest(ranks.RankTest):
                     ("counts: list, expected integers", lambda: client.split(0, [[1], [2, 3]])),
                     ("layer 0: counts of 7 experts, the placement has 8", lambda: client.split(0, counts[1:])),
                     ("layer 0: 16 counts by GPU, the placement has 1 GPU x 8 experts: 8", lambda: client.split(0, np.stack([counts, counts]))),
-                    ("counts: shape \\[\\], expected", lambda: client.split(0, 5)),
                     ("layer 0: expert 3 has -3 tokens", lambda: client.split(0, np.where(counts == 3, -3, counts))),
                     ("layer is 1, expected 0..0", lambda: client.split(1, counts)),
                     ("layer: 'a', expected an integer", lambda: client.split("a", counts)),
                     ("mine: shape \\[3\\], expected \\[8\\]", lambda: client.split(0, counts, before=counts, mine=[1, 2, 3])),
-                    ("before: given without mine", lambda: client.split(0, counts, before=counts)),
+                    ("layer 0: before is given without mine$", lambda: client.split(0, counts, before=counts)),
+                    ("layer 0: mine is given without before$", lambda: client.split(0, counts, mine=counts)),
+                    ("counts: 5, expected integers \\[experts\\] or", lambda: client.split(0, 5)),
                     ("expert 1 has 1 tokens of lower ranks and 1 of this one, 1 in all",
                      lambda: client.split(0, counts, before=counts, mine=counts)),
                     ("slack: 'x', expected a number", lambda: client.set_split_options(slack="x")),
@@ -183,11 +186,13 @@ class OfflineSplitTest(unittest.TestCase):
         for said, call in (
                 ("num_gpus: missing; the placement does not have it", lambda: eplb.split(self.MAP, [1, 2, 3])),
                 ("placement: shape \\[4\\], expected \\[layers, slots\\]", lambda: eplb.split(self.MAP[0], [1, 2, 3], num_gpus=2)),
-                ("placement: layer 0, slot 1: -7, expected an expert, or -1", lambda: eplb.split([[0, -7]], [1], num_gpus=2)),
-                ("placement: layer 0: expert 3 is in no slot, expected experts 0..9",
-                 lambda: eplb.split([[0, 1, 2, 9]], [1] * 10, num_gpus=2)),
-                ("num_gpus: 3, but the placement is for 4", lambda: eplb.split(
-                    placement.plan([[1] * EXPERTS], num_slots=SLOTS, num_gpus=4), [1] * EXPERTS, num_gpus=3)),
+                ("placement: layer 0 slot 1 holds -7, expected an expert, or -1 for none",
+                 lambda: eplb.split([[0, -7, 1, 2]], [1, 2, 3], num_gpus=2)),
+                ("placement: layer 0: expert 3 is in no slot", lambda: eplb.split([[0, 1, 2, 9]], [1] * 10, num_gpus=2)),
+                ("placement: layer 1: expert 2 is in no slot",
+                 lambda: eplb.split([[0, 1, 2, 0], [0, 1, 1, 0]], [1, 2, 3], num_gpus=2)),
+                ("counts: 5, expected integers \\[experts\\] or", lambda: eplb.split(self.MAP, 5, num_gpus=2)),
+                ("layer 0: counts of 1 expert, the placement has 3", lambda: eplb.split(self.MAP, [5], num_gpus=2)),
                 ("placement: no slot holds an expert", lambda: eplb.split([[-1, -1]], [1], num_gpus=2)),
                 ("GPU 1 is unusable, but the placement has experts on it",
                  lambda: eplb.split(self.MAP, [1, 2, 3], num_gpus=2, speeds=[1, 0])),
@@ -208,6 +213,31 @@ class OfflineSplitTest(unittest.TestCase):
                  lambda: eplb.split(np.array([[0, 2**64 - 1]], np.uint64), [1], num_gpus=2))):
             with self.subTest(said), self.assertRaisesRegex(eplb.InvalidArgument, said):
                 call()
+
+    def test_a_placement_is_not_split_over_another_number_of_gpus(self):
+        plan = placement.plan(np.arange(16).reshape(2, 8), num_slots=SLOTS, num_gpus=4, num_nodes=2)
+        counts = np.arange(8)
+        for call in (eplb.split, eplb.echo):
+            for said, given in (("num_gpus is 3, the placement has 4", {"num_gpus": 3}),
+                                ("num_nodes is 4, the placement has 2", {"num_nodes": 4})):
+                with self.subTest(said), self.assertRaisesRegex(eplb.InvalidArgument, f"^{said}$"):
+                    call(plan, counts, **given)
+            self.assertEqual(call(plan, counts, num_gpus=4, num_nodes=2), call(plan, counts))
+        with eplb.Client.connect(num_layers=1, num_experts=8) as client:
+            self.assertRaisesRegex(eplb.InvalidArgument, "^num_gpus is 2, the placement has 1$", eplb.split, client.placement,
+                                   counts, num_gpus=2)
+        by_hand = dataclasses.replace(plan, num_gpus=None, num_nodes=1)
+        self.assertEqual(eplb.split(by_hand, counts, num_gpus=4, num_nodes=2), eplb.split(plan, counts))
+
+    def test_a_plan_whose_maps_do_not_fit_is_refused(self):
+        plan = placement.plan(np.arange(16).reshape(2, 8), num_slots=SLOTS, num_gpus=4)
+        for replicas in (plan.logical_to_physical_map[:1], plan.logical_to_physical_map[0]):
+            with self.assertRaisesRegex(eplb.InvalidArgument, r"^placement: logical_to_physical_map has shape .*\[2, experts, X\]$"):
+                eplb.split(dataclasses.replace(plan, logical_to_physical_map=replicas), np.arange(8))
+
+    def test_a_splitter_is_not_pickled(self):
+        self.assertRaisesRegex(TypeError, "^a Splitter is memory of this process and cannot be pickled", pickle.dumps,
+                               eplb.Splitter(self.MAP, num_gpus=2))
 
     def test_a_copy_outlives_the_splitter_that_it_was_made_of(self):
         for copied in (copy.copy, copy.deepcopy):

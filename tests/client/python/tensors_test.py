@@ -187,6 +187,9 @@ class OneProcessTest(unittest.TestCase):
                                  ({"num_layers": 1 << 40}, "num_layers: 1099511627776 does not fit into 32 bits"),
                                  ({"job": 5}, "job: 5, expected text"), ({"job": "a/b"}, "job"),
                                  ({"start_deadline": "soon"}, "start_deadline: 'soon', expected seconds"),
+                                 ({"polcy": 1}, "option polcy: there is none of this name; eplb.options.Options has the names"),
+                                 ({"state_placement": ["a"]}, r"state_placement: \['a'\], expected one of with_primary"),
+                                 ({"all_gather": 3}, "^all_gather: 3, expected a callable: bytes -> the bytes of all ranks$"),
                                  ({"state_placement": "all"}, "state_placement: 'all', expected one of with_primary"),
                                  ({"reduce": "leaf"}, "reduce"), ({"world_size": 2}, "all_gather: missing")):
             with self.subTest(options), self.assertRaisesRegex(eplb.InvalidArgument, message):
@@ -201,11 +204,28 @@ class OneProcessTest(unittest.TestCase):
                            (lambda: self.client.register(self.weight, name="x", layer=0), "register"),
                            (lambda: self.client.register_derived(print, name="x", layer=0), "register_derived"),
                            (self.client.finish_registration, "finish_registration"),
-                           (lambda: self.client.check_experts(lambda layer, slot: 0), "check_experts")):
+                           (lambda: self.client.check_experts(lambda layer, slot: 0), "check_experts"),
+                           (lambda: self.client.record_step_time(1), "record_step_time"),
+                           (lambda: self.client.record_split(0, [0] * 6), "record_split"),
+                           (lambda: self.client.check_counts(0, [1, 2, 3, 4]), "check_counts"),
+                           (lambda: self.client.reduce_gradients({}), "reduce_gradients"),
+                           (lambda: self.client.broadcast_weights({}), "broadcast_weights"),
+                           (lambda: self.client.expert_squares({}), "expert_squares")):
             with self.assertRaisesRegex(eplb.FailedPrecondition, f"^{name} was called after close$"):
                 call()
         self.assertEqual(self.client.placement.version, 0)
         self.assertEqual(self.client.registered.entries, [])
+        ids = np.array([[0, 1], [2, 3]])
+        self.assertEqual(self.client.count_tokens(ids).tolist(), [1, 1, 1, 1, 0])
+        held = self.client.placement.physical_to_logical_map[0]
+        self.assertEqual(held[self.client.route_tokens(0, ids)].tolist(), ids.tolist())
+        self.client.set_split_options(slack=0.5)
+        self.assertEqual(self.client.split(0, [1, 2, 3, 4]).peak, 10)
+
+    def test_a_placement_counts_in_words(self):
+        with lone_client() as client:
+            self.assertEqual(repr(client.placement), "<eplb.PlacementView: version 0, 1 layer of 4 experts in 4 slots on 1 GPU, "
+                                                     "this rank's slots 0..3>")
 
     def test_no_reason_is_the_normal_end(self):
         self.assertRaisesRegex(eplb.InvalidArgument, "reason: 5, expected text", self.client.close, 5)

@@ -1,0 +1,83 @@
+"""A placement of any origin as the library takes it, with what it has beside its maps."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Optional
+
+import numpy as np
+
+from eplb import _library
+from eplb import _structs as structs
+from eplb._arguments import integer, integers
+from eplb.errors import InvalidArgument
+
+
+def known(name: str, given: Optional[int], placement: Any, default: Optional[int] = None) -> int:
+    """An argument, or what the placement has of that name. errors: InvalidArgument where neither has it or both differ."""
+    held = getattr(placement, name, None)
+    if given is None:
+        given = default if held is None else held
+    if given is None:
+        raise InvalidArgument(f"{name}: missing; the placement does not have it")
+    value = integer(name, given)
+    # A plan without GPUs was made by hand, and its number of nodes is a default.
+    if held is not None and value != held and getattr(placement, "num_gpus", None) is not None:
+        raise InvalidArgument(f"{name} is {value}, the placement has {held}")
+    return value
+
+
+class Maps:
+    """placement: an eplb.placement.Plan, client.placement, or integers [layers, slots]. struct: what points to its maps.
+
+    errors: InvalidArgument for what is no map, naming layer and slot, or the expert without a slot.
+    """
+
+    def __init__(self, placement: Any, num_gpus: int, num_nodes: int) -> None:
+        whole = hasattr(placement, "physical_to_logical_map")
+        slots = integers("placement", placement.physical_to_logical_map if whole else placement, "[layers, slots]")
+        if slots.ndim != 2 or slots.size == 0:
+            raise InvalidArgument(f"placement: shape {list(slots.shape)}, expected [layers, slots]")
+        self.num_layers, self.num_slots = slots.shape
+        self._kept = [slots]
+        self.struct = structs.PlanOptions()
+        _library.check(_library.load().eplb_plan_options_init(ctypes.byref(self.struct), ctypes.sizeof(self.struct)))
+        if whole:
+            replicas = integers("placement", placement.logical_to_physical_map, "[layers, experts, X]")
+            if replicas.ndim != 3 or replicas.shape[0] != self.num_layers:
+                raise InvalidArgument(f"placement: logical_to_physical_map has shape {list(replicas.shape)}, expected "
+                                      f"[{self.num_layers}, experts, X]")
+            self.num_experts = int(replicas.shape[1])
+            self.struct.previous_replicas, self.struct.previous_max_replicas = replicas.ctypes.data, replicas.shape[2]
+            self._kept.append(replicas)
+        else:
+            self.num_experts = _experts_in(slots)
+        _check_slots(slots, self.num_experts)
+        self.struct.num_layers, self.struct.num_slots, self.struct.num_experts = *slots.shape, self.num_experts
+        self.struct.num_gpus, self.struct.num_nodes = num_gpus, num_nodes
+        self.struct.previous = slots.ctypes.data
+
+
+def _experts_in(slots: np.ndarray) -> int:
+    """Of integers [layers, slots]: the highest expert and one. errors: InvalidArgument for more than 32 bits can count."""
+    most = int(slots.max())
+    if most >= (1 << 31) - 1:
+        layer, slot = np.unravel_index(int(slots.argmax()), slots.shape)
+        raise InvalidArgument(f"placement: layer {layer}, slot {slot}: expert {most} does not fit into 32 bits")
+    return most + 1
+
+
+def _check_slots(slots: np.ndarray, num_experts: int) -> None:
+    """Whether every slot holds an expert or nothing, and every expert is in a slot. The library says so too, of another name."""
+    for layer, slot in np.argwhere((slots < -1) | (slots >= num_experts)):
+        raise InvalidArgument(f"placement: layer {layer} slot {slot} holds {slots[layer, slot]}, expected an expert, or -1 for "
+                              f"none")
+    if num_experts < 1:
+        raise InvalidArgument("placement: no slot holds an expert")
+    # Of more experts than slots one of the first is missing: what is remembered has a bound.
+    width = min(num_experts, slots.shape[1] + 1)
+    seen = np.zeros((slots.shape[0], width), bool)
+    layers, places = np.nonzero((slots >= 0) & (slots < width))
+    seen[layers, slots[layers, places]] = True
+    for layer, expert in np.argwhere(~seen):
+        raise InvalidArgument(f"placement: layer {layer}: expert {expert} is in no slot")
