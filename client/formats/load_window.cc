@@ -58,16 +58,12 @@ absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
     const Load& load = batches[i].load;
     if (!load.is_counts()) continue;  // an estimate is split into fractions, without a limit
     for (int32_t layer = 0; layer < load.num_layers(); ++layer) {
-      int64_t sum = 0;
-      for (int32_t expert = 0; expert < load.num_experts(); ++expert) {
-        const int64_t tokens = load.counts()(layer, expert);
-        if (tokens > most - sum) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("window ", first + i, ": layer ", layer, ": expert ", expert, " has ",
-                           tokens, " tokens, expected a sum of at most ", most));
-        }
-        sum += tokens;
-      }
+      const int64_t sum = load.counts().row(layer).sum();  // at most 2^63-1, as Load checks
+      if (sum <= most) continue;
+      const int64_t line = batches[i].line;
+      return absl::InvalidArgumentError(absl::StrCat(
+          line > 0 ? absl::StrCat("line ", line) : absl::StrCat("window ", first + i), ": layer ",
+          layer, " has ", sum, " tokens, a batch to split exactly has at most ", most));
     }
   }
   return absl::OkStatus();
