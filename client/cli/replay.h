@@ -20,9 +20,9 @@ struct ReplayCommandOptions {
   int32_t slots = 0;
   CostOptions costs;
   int64_t every = 1;
-  int64_t history = 4;
-  std::string window = "sum";
-  std::string split = "equal";  // equal, batch
+  std::optional<int64_t> history;     // none: 4
+  std::optional<std::string> window;  // none: "sum"
+  std::string split = "equal";        // equal, batch
   double min_gain = 0.05;
   std::optional<int64_t> horizon_windows;
   Format format = Format::kTable;

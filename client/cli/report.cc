@@ -146,10 +146,10 @@ void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
                                            options.min_rebalances));
   }
   const double gain = review.run.balancedness - review.unmoved.balancedness;
-  if (options.min_gain > 0 && gain < options.min_gain) {
+  if (options.min_gain.has_value() && !(gain >= *options.min_gain)) {
     review.problems.push_back(
         absl::StrFormat("balancedness is %.4f above the static layout's, expected at least %.4f",
-                        gain, options.min_gain));
+                        gain, *options.min_gain));
   }
 }
 
@@ -158,6 +158,10 @@ void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) {
   if (options.window_steps < 1) {
     return UsageFailure(absl::InvalidArgumentError("--window-steps must be at least 1"));
+  }
+  if (options.min_gain.has_value() && !(*options.min_gain >= 0 && *options.min_gain <= 1)) {
+    return UsageFailure(absl::InvalidArgumentError(
+        absl::StrCat("--min-gain is ", *options.min_gain, ", expected 0..1")));
   }
   absl::StatusOr<RunDirectory> run = ReadRunDirectory(options.directory);
   if (!run.ok()) return UsageFailure(run.status());
@@ -196,6 +200,7 @@ void AddReport(CLI::App& root, Command& command) {
       ->type_name("N");
   AddInteger(app, "--min-rebalances", options->min_rebalances,
              "Fail if the run has fewer rebalances [0]")
+      ->check(&CheckNotNegative)
       ->type_name("N");
   app.add_option("--min-gain", options->min_gain,
                  "Fail if the gain of balancedness over the static layout is lower")

@@ -3,6 +3,7 @@
 #ifndef EPLB_CLIENT_CLI_REPORT_H_
 #define EPLB_CLIENT_CLI_REPORT_H_
 
+#include <optional>
 #include <string>
 
 #include "client/cli/flags.h"
@@ -17,7 +18,8 @@ struct ReportOptions {
   std::string picture;         // path for the picture, may be empty
   int64_t window_steps = 50;   // of the hindsight line
   int64_t min_rebalances = 0;  // fewer are a problem
-  double min_gain = 0;         // a smaller gain over the static layout is a problem; 0: any will do
+  // A smaller gain of balancedness over the static layout is a problem, 0..1; none: any will do.
+  std::optional<double> min_gain;
   Format format = Format::kTable;
 };
 

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "client/cli/report_text.h"
 #include "client/cli/run_review.h"
 #include "placement/split/batch_split.h"
@@ -21,6 +24,16 @@ constexpr Terminal kWide{.width = 200};
 RunReview ReviewOf(const RunDirectory& run) { return ReviewRun(run, 4).value(); }
 
 std::string TextOf(const RunDirectory& run) { return ReportText(run, ReviewOf(run), kWide); }
+
+TEST(ReportCommandTest, AGainThatNoRunCanReachOrMissIsRefused) {
+  for (const double gain : {std::nan(""), -0.1, 1.1, std::numeric_limits<double>::infinity()}) {
+    const Output output = RunReportCommand({.directory = "/nonexistent", .min_gain = gain}, kWide);
+    EXPECT_EQ(output.exit_code, kUsage);
+    EXPECT_THAT(output.message, AllOf(HasSubstr("--min-gain is "), HasSubstr("expected 0..1")));
+  }
+  EXPECT_THAT(RunReportCommand({.directory = "/nonexistent", .min_gain = 0}, kWide).message,
+              HasSubstr("/nonexistent"));
+}
 
 TEST(RunReviewTest, TheStaticLayoutsTimeIsThatOfTheSameStepsWithItsFullestGpus) {
   const RunReview review = ReviewOf(SmallRun({{.step = 5}}));
