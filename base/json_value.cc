@@ -66,6 +66,10 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool number_float(number_float_t value, const string_t& text) override {
     if (text.find_first_of(".eE") == std::string::npos) return PutTooLarge(text, value);
+    if (InKeptArray()) {
+      JsonNumbers& numbers = frames_.back().value->numbers;
+      Note(text, numbers, numbers.fraction, numbers.fraction_index);
+    }
     return PutNumber(Kind::kReal, 0, value);
   }
   bool string(string_t& value) override {
@@ -178,13 +182,18 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
+  // Keeps the literal that is put next, once.
+  static void Note(const std::string& text, const JsonNumbers& numbers, std::string& literal,
+                   int64_t& index) {
+    if (index >= 0) return;
+    literal = text.substr(0, kMaxMessage);
+    index = static_cast<int64_t>(numbers.num_numbers());
+  }
+
   bool PutTooLarge(const std::string& text, double real) {
     if (InKeptArray()) {
       JsonNumbers& numbers = frames_.back().value->numbers;
-      if (numbers.too_large_index < 0) {
-        numbers.too_large = text.substr(0, kMaxMessage);
-        numbers.too_large_index = static_cast<int64_t>(numbers.num_numbers());
-      }
+      Note(text, numbers, numbers.too_large, numbers.too_large_index);
     }
     return PutNumber(Kind::kReal, 0, real);
   }
@@ -321,6 +330,30 @@ absl::StatusOr<const JsonNumbers*> AsNumbers(const JsonValue& value, std::string
                                                    " levels of arrays, expected ", depth));
   }
   return &numbers;
+}
+
+absl::Status CheckIntegers(const JsonNumbers& numbers, std::string_view name,
+                           std::string_view range) {
+  if (numbers.all_integers()) return absl::OkStatus();
+  const bool fraction =
+      numbers.fraction_index >= 0 &&
+      (numbers.too_large_index < 0 || numbers.fraction_index < numbers.too_large_index);
+  const int64_t index = fraction ? numbers.fraction_index : numbers.too_large_index;
+  return absl::InvalidArgumentError(absl::StrCat(
+      View(name), PlaceOf(numbers, index), " is ", fraction ? numbers.fraction : numbers.too_large,
+      ", expected ", fraction ? View("an integer") : View(range)));
+}
+
+std::string PlaceOf(const JsonNumbers& numbers, int64_t index) {
+  std::string place;
+  for (size_t depth = numbers.children.size(); depth-- > 0;) {
+    const std::vector<int64_t>& arrays = numbers.children[depth];
+    size_t array = 0;
+    while (array < arrays.size() && index >= arrays[array]) index -= arrays[array++];
+    place = absl::StrCat("[", index, "]", place);
+    index = static_cast<int64_t>(array);
+  }
+  return place;
 }
 
 bool IsUtf8(std::string_view text) {

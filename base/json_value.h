@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace eplb::wire {
@@ -22,6 +23,9 @@ struct JsonNumbers {
   // The first integer literal outside int64, as written, and its index among the numbers.
   std::string too_large;
   int64_t too_large_index = -1;
+  // The first number with a fraction or an exponent, likewise.
+  std::string fraction;
+  int64_t fraction_index = -1;
   // Why this is not an array of numbers of one depth, e.g. "[0][3] is a string"; empty when it is.
   std::string problem;
 
@@ -75,6 +79,13 @@ absl::StatusOr<const JsonNumbers*> GetNumbers(const JsonValue& object, std::stri
 // As GetNumbers for `value` itself; `name` stands for it in messages and may be empty.
 absl::StatusOr<const JsonNumbers*> AsNumbers(const JsonValue& value, std::string_view name,
                                              size_t depth);
+
+// errors unless each number is an int64: "counts[0][3] is 1.5, expected an integer", and for a
+// whole number "[0][3] is 99999999999999999999, expected " and the range. name: as AsNumbers.
+absl::Status CheckIntegers(const JsonNumbers& numbers, std::string_view name,
+                           std::string_view range);
+// "[0][3]": where the number of that index stands. cost: O(arrays).
+std::string PlaceOf(const JsonNumbers& numbers, int64_t index);
 
 bool IsUtf8(std::string_view text);
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh clone to a finished run in one command: installs what is missing, builds, and runs a training job of
-# 8 rank processes beside the balancer daemon on a recorded router trace; the ranks split each step's tokens exactly. Ends with a report and a picture; exits
-# non-zero when anything that was verified does not hold.
+# 8 rank processes beside the balancer daemon on a recorded router trace. The ranks split each step's tokens exactly.
+# Ends with a report and a picture; exits non-zero when anything that was verified does not hold.
 #
 #   deploy/demo.sh [--steps N | --minutes M] [--step-ms T] [--skip-setup] [--bin DIR] [--dir DIR]
 #

@@ -336,7 +336,7 @@ absl::StatusOr<std::string> ApplySetting(const std::string& setting, v1::PolicyS
     std::string nearest = Suggestion(given, known);
     if (nearest.empty()) nearest = Suggestion(given, short_names);
     return absl::InvalidArgumentError(absl::StrCat("\"", given, "\": unknown setting, expected ",
-                                                   absl::StrJoin(known, ", "), nearest));
+                                                   absl::StrJoin(short_names, ", "), nearest));
   }
   const std::string name(row->name);
   const std::optional<Scalar> read = row->Read({.text = value});

@@ -41,7 +41,7 @@ struct Explanation {
   std::optional<wire::PlacementBody> body;    // in force
   std::optional<wire::PlacementBody> before;  // that this plan began from, while it is kept
   std::optional<AskedLoad> load;              // the newest complete window
-  // What the GPUs got in that window; none when the daemon does not know what it ran under.
+  // What the GPUs got in that window; none when the daemon has no record of what it ran under.
   std::optional<Evaluation> measured;
   std::optional<Evaluation> computed;  // `body` under the load of that window
   std::optional<Evaluation> unmoved;   // the static layout under the same load

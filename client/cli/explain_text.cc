@@ -16,6 +16,7 @@
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"
 #include "placement/align.h"
+#include "placement/backtest/candidate.h"
 #include "placement/split/batch_split.h"
 #include "proto/wire/message_json.h"
 
@@ -36,7 +37,6 @@ namespace {
 
 constexpr size_t kLayersShown = 8;
 constexpr size_t kCandidatesShown = 8;  // besides "do nothing"
-constexpr char kDoNothing[] = "none";   // as NameOf a candidate without a policy
 constexpr int kExplainIndent = 2;
 
 std::string Heading(const std::string& text, const Terminal& terminal) {
@@ -220,7 +220,7 @@ std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
               .rows = {}};
   size_t num_moving = 0;
   for (const v1::TriedCandidate* const one : order) {
-    const bool idle = one->name() == kDoNothing;
+    const bool idle = one->name() == kNoPolicyName;
     const bool shown = idle || num_moving < kCandidatesShown || one->in_use();
     if (!idle) ++num_moving;
     if (!shown) continue;

@@ -29,8 +29,8 @@ absl::StatusOr<absl::Duration> ParseDuration(const std::string& flag, const std:
 
 namespace {
 
-// A check of CLI11: empty for a name that the daemon can know. The name itself is not told: it may
-// be long, and no text at all.
+// A check of CLI11: empty for a name that a job or a request can have. The message leaves the name
+// out: it may be long, and no text at all.
 std::string NameProblem(const std::string& name, size_t max_length) {
   return std::string(wire::CheckPlainName("the name", name, max_length).message());
 }
@@ -124,7 +124,9 @@ CLI::Option* AddInteger(CLI::App& app, const char* name, std::optional<int64_t>&
 std::string CheckNotNegative(const std::string& text) {
   int64_t number = 0;
   if (ReadInteger(text, number) && number >= 0) return "";
-  return "\"" + text + (IsDigits(text) ? "\" is too large" : "\" is no integer >= 0");
+  const bool has_plus = text.rfind('+', 0) == 0;
+  const bool is_large = IsDigits(std::string_view(text).substr(has_plus ? 1 : 0));
+  return "\"" + text + (is_large ? "\" is too large" : "\" is no integer >= 0");
 }
 
 void AddFormat(CLI::App& app, Format& format) {

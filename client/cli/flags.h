@@ -61,7 +61,7 @@ void AddCostOptions(CLI::App& app, CostOptions& options);
 // asks a daemon, and with those that only some such commands have.
 void AddQueryOptions(CLI::App& app, QueryOptions& options,
                      const std::set<ExitCode>& more_exit_codes = {});
-// --job: which one; needed only when the daemon knows several, unless `help` says otherwise.
+// --job: which one; needed only when the daemon has several, unless `help` says otherwise.
 void AddJobOption(CLI::App& app, std::string& job,
                   const std::string& help = "The job [the only one]");
 // --request-id: of a change.

@@ -20,7 +20,7 @@ struct GetJobsOptions {
   bool names = false;  // only the names, one a line
 };
 
-// JSON: {"jobs":[..],"jobs_hidden"}. errors: NotFound for a job that the daemon does not know.
+// JSON: {"jobs":[..],"jobs_hidden"}. errors: NotFound for a job that the daemon does not have.
 Output RunGetJobs(const GetJobsOptions& options, const Terminal& terminal);
 
 void AddGetJobs(CLI::App& get, Command& command);
@@ -47,7 +47,7 @@ struct GetPlacementOptions {
   int32_t layer = 0;  // that the table shows
 };
 
-// As far as the daemon knows. JSON: {"job","version","digest","placement"}.
+// As the daemon has it. JSON: {"job","version","digest","placement"}.
 Output RunGetPlacement(const GetPlacementOptions& options, const Terminal& terminal);
 
 void AddGetPlacement(CLI::App& get, Command& command);

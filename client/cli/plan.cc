@@ -165,13 +165,9 @@ absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement&
   return GpuSpeeds::Make(speeds.num_gpus(), numbers, unusable);
 }
 
-// The mean over the windows, each split exactly.
-absl::StatusOr<double> BatchBalancedness(const PlanProblem& problem, const PlanReport& report) {
-  const std::span<const Load> windows =
-      problem.windows.empty() ? std::span<const Load>(&problem.load, 1) : problem.windows;
-  EPLB_ASSIGN_OR_RETURN(const Evaluation split,
-                        EvaluateBatches(windows, report.placement, &report.speeds));
-  return split.mean_balancedness;
+// Each is split exactly.
+std::span<const Load> BatchesIn(const PlanProblem& problem) {
+  return problem.windows.empty() ? std::span<const Load>(&problem.load, 1) : problem.windows;
 }
 
 }  // namespace
@@ -209,7 +205,10 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
     EPLB_ASSIGN_OR_RETURN(report.moves, SummariseMoves(*problem.previous, report.placement));
   }
   if (problem.split == SplitMode::kBatch) {
-    EPLB_ASSIGN_OR_RETURN(report.batch_balancedness, BatchBalancedness(problem, report));
+    const std::span<const Load> batches = BatchesIn(problem);
+    EPLB_ASSIGN_OR_RETURN(report.batches_after,
+                          EvaluateBatches(batches, report.placement, &report.speeds));
+    EPLB_ASSIGN_OR_RETURN(report.batches_before, EvaluateBatches(batches, start, &speeds));
   }
   if (report.hierarchy == Hierarchy::kSoft) {
     EPLB_ASSIGN_OR_RETURN(report.crossing,
@@ -230,8 +229,9 @@ std::string PlanReportToJson(const PlanReport& report) {
                             ",\"share_max\":", Number(report.crossing->max), "}");
   }
   std::string batch;
-  if (report.batch_balancedness.has_value()) {
-    batch = absl::StrCat(",\"batch_balancedness\":", Number(*report.batch_balancedness));
+  if (report.batches_after.has_value()) {
+    batch =
+        absl::StrCat(",\"batch_balancedness\":", Number(report.batches_after->mean_balancedness));
   }
   return absl::StrCat(
       "{\"policy\":", wire::JsonQuote(report.policy),
@@ -276,10 +276,7 @@ absl::StatusOr<Load> ReadLoad(const PlanOptions& options, std::string& note,
   note = NotesOn(options.load, file);
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
-  if (options.split == "batch") {
-    const absl::Status fit = CheckBatches(file.windows, kMaxSplitTokens, rule);
-    if (!fit.ok()) return InFile(options.load, fit);
-  }
+  EPLB_RETURN_IF_ERROR(CheckSplit(options.split, options.load, file.windows, rule));
   windows = BatchesOf(file.windows, rule);
   if (TraitsOf(options.frame.policy).follows_reference) {
     const absl::Status status = load->ToFloat().status();
@@ -317,13 +314,12 @@ absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, MakeSpeeds(options.speeds, options.frame));
   EPLB_ASSIGN_OR_RETURN(const std::optional<wire::PlacementWithShares> previous,
                         ReadPrevious(options.previous, topology));
-  const PlanProblem problem{
-      .load = load,
-      .topology = topology,
-      .speeds = speeds,
-      .previous = previous.has_value() ? &previous->placement : nullptr,
-      .split = options.split == "batch" ? SplitMode::kBatch : SplitMode::kEqual,
-      .windows = windows};
+  const PlanProblem problem{.load = load,
+                            .topology = topology,
+                            .speeds = speeds,
+                            .previous = previous.has_value() ? &previous->placement : nullptr,
+                            .split = SplitModeOf(options.split),
+                            .windows = windows};
   const Waiting waiting("planning");
   const auto start = std::chrono::steady_clock::now();
   absl::StatusOr<PlanAnswer> answer = SolvePlan(options.frame, options.split == "optimal", problem);
@@ -342,9 +338,10 @@ absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
   return report;
 }
 
-std::string NoteOnPolicy(const PlanOptions& options) {
-  return PolicyNote(options.frame.policy, options.split == "batch",
-                    options.previous.empty() ? kDefaultPolicyName : kIncrementalPolicyName);
+// Which policy this is where it is another one than was asked for; empty: the same.
+std::string PolicyNote(const PlanOptions& options) {
+  return JoinMessages(NoHistoryNote(options.frame, "one plan", !options.previous.empty()),
+                      EqualSharesNote(options.frame, options.split));
 }
 
 // What a plan that is printed nevertheless did not keep, or why nothing moves; empty: nothing to
@@ -386,7 +383,7 @@ Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
       .exit_code = kOk,
       .out = options.format == Format::kJson ? PlanReportToJson(*report)
                                              : PlanReportToTable(*report, terminal),
-      .message = JoinMessages(JoinMessages(note, NoteOnPolicy(options)), Remark(options, *report))};
+      .message = JoinMessages(JoinMessages(note, PolicyNote(options)), Remark(options, *report))};
 }
 
 void AddPlan(CLI::App& root, Command& command) {

@@ -65,8 +65,10 @@ struct PlanReport {
   int64_t duplicates = 0;
   MoveSummary moves;                      // against the previous placement; zero without one
   std::optional<CrossingShare> crossing;  // of a soft hierarchy
-  // Split by batch: of EvaluateBatches over the windows. None: not asked for.
-  std::optional<double> batch_balancedness;
+  // Split by batch: of EvaluateBatches over the windows, as `after` and `before`. None: not asked
+  // for.
+  std::optional<Evaluation> batches_after;
+  std::optional<Evaluation> batches_before;
   double solve_seconds = 0;
 };
 

@@ -36,20 +36,21 @@ std::string Paragraph(const std::string& sentence, const Terminal& terminal) {
   return absl::StrCat(Wrapped(sentence, terminal.width, 2), "\n");
 }
 
-std::string BatchText(const PlanReport& report, const Terminal& terminal) {
-  if (!report.batch_balancedness.has_value()) return "";
-  return Paragraph(absl::StrCat("Split by batch: balancedness over the windows, each split "
-                                "exactly, is ",
-                                Fraction(*report.batch_balancedness), "."),
-                   terminal);
+// The balancedness that a job gets: by batch where it splits each one, else of the whole load.
+const Evaluation& GoalAfter(const PlanReport& report) {
+  return report.batches_after.has_value() ? *report.batches_after : report.after;
+}
+
+const Evaluation& GoalBefore(const PlanReport& report) {
+  return report.batches_before.has_value() ? *report.batches_before : report.before;
 }
 
 std::string Heading(const PlanReport& report, const Terminal& terminal) {
   const std::string name = absl::StrCat("Plan by ", report.policy);
-  return absl::StrCat(
-      Paint(terminal, Colour::kBold, name), report.shares.has_value() ? ", best split" : "",
-      ", solved in ", Seconds(report.solve_seconds), "\n",
-      Paragraph(ShapeText(report.placement.topology()), terminal), BatchText(report, terminal));
+  return absl::StrCat(Paint(terminal, Colour::kBold, name),
+                      report.shares.has_value() ? ", best split" : "", ", solved in ",
+                      Seconds(report.solve_seconds), "\n",
+                      Paragraph(ShapeText(report.placement.topology()), terminal));
 }
 
 // "GPUs 3, 7-9": those for which `is` holds; empty for none.
@@ -104,18 +105,37 @@ std::string Constraints(const PlanReport& report, const Terminal& terminal) {
   return text;
 }
 
+// The rows of one kind of balancedness. of: which one, "" for the only one.
+void AddBalancedness(const char* of, const Evaluation& before, const Evaluation& after,
+                     Table& table) {
+  const char* const formula = *of == '\0' ? " (mean / max GPU load)" : "";
+  table.rows.push_back({absl::StrCat("balancedness", of, formula, ", mean"),
+                        Fraction(before.mean_balancedness), Fraction(after.mean_balancedness), ""});
+  table.rows.push_back({absl::StrCat("balancedness", of, ", worst layer"),
+                        Fraction(before.min_balancedness), Fraction(after.min_balancedness), ""});
+}
+
+std::string MainTable(const PlanReport& report, const Terminal& terminal) {
+  Table table{.heading = {"", BeforeName(report), "plan", "lower bound"},
+              .right = {false, true, true, true},
+              .rows = {}};
+  const bool batch = report.batches_after.has_value();
+  if (batch) AddBalancedness(" by batch", GoalBefore(report), GoalAfter(report), table);
+  AddBalancedness(batch ? " of the load" : "", report.before, report.after, table);
+  table.rows.push_back({"load of the fullest GPUs, all layers", LoadText(report.before.peak_load),
+                        LoadText(report.after.peak_load), LoadText(Sum(report.bound.bounds))});
+  const std::string text = FormatTable(table, terminal);
+  if (!batch) return text;
+  return absl::StrCat(
+      text, "\n",
+      Paragraph("Balancedness = mean / max GPU load. By batch: each window split exactly among the "
+                "replicas, as a job with split = batch does. Of the load: the windows as one load, "
+                "with the plan's best split for it.",
+                terminal));
+}
+
 std::string Figures(const PlanReport& report, const Terminal& terminal) {
-  std::string text = FormatTable(
-      {.heading = {"", BeforeName(report), "plan", "lower bound"},
-       .right = {false, true, true, true},
-       .rows = {{"balancedness (mean / max GPU load), mean",
-                 Fraction(report.before.mean_balancedness),
-                 Fraction(report.after.mean_balancedness), ""},
-                {"balancedness, worst layer", Fraction(report.before.min_balancedness),
-                 Fraction(report.after.min_balancedness), ""},
-                {"load of the fullest GPUs, all layers", LoadText(report.before.peak_load),
-                 LoadText(report.after.peak_load), LoadText(Sum(report.bound.bounds))}}},
-      terminal);
+  std::string text = MainTable(report, terminal);
   const auto widest = std::max_element(report.bound.gaps.begin(), report.bound.gaps.end());
   std::string gap =
       absl::StrCat("Above the proved bound: ", Percent(report.bound.mean), " on average");
@@ -141,11 +161,12 @@ std::string Figures(const PlanReport& report, const Terminal& terminal) {
 
 // The layers to list: all, or those that the plan leaves least balanced, in rising order.
 std::vector<size_t> LayersToShow(const PlanReport& report) {
-  std::vector<size_t> layers(report.after.balancedness.size());
+  const std::vector<double>& balancedness = GoalAfter(report).balancedness;
+  std::vector<size_t> layers(balancedness.size());
   std::iota(layers.begin(), layers.end(), 0);
   if (layers.size() <= kMaxLayerRows) return layers;
-  std::stable_sort(layers.begin(), layers.end(), [&report](size_t a, size_t b) {
-    return report.after.balancedness[a] < report.after.balancedness[b];
+  std::stable_sort(layers.begin(), layers.end(), [&balancedness](size_t a, size_t b) {
+    return balancedness[a] < balancedness[b];
   });
   layers.resize(kMaxLayerRows);
   std::sort(layers.begin(), layers.end());
@@ -170,8 +191,8 @@ std::string Layers(const PlanReport& report, const Terminal& terminal) {
     table.right.resize(table.heading.size(), false);
   }
   for (const size_t layer : layers) {
-    const double was = report.before.balancedness[layer];
-    const double is = report.after.balancedness[layer];
+    const double was = GoalBefore(report).balancedness[layer];
+    const double is = GoalAfter(report).balancedness[layer];
     table.rows.push_back({absl::StrCat(layer), Fraction(was), Fraction(is),
                           LoadText(report.before.max_gpu_load[layer]),
                           Tokens(report.after.max_gpu_load[layer]),
@@ -180,8 +201,10 @@ std::string Layers(const PlanReport& report, const Terminal& terminal) {
     table.rows.back().push_back(Paint(terminal, Colour::kYellow, Bar(was, 1, bar, terminal)));
     table.rows.back().push_back(Paint(terminal, Colour::kGreen, Bar(is, 1, bar, terminal)));
   }
-  constexpr char kOver[] = "         balancedness            load of the fullest GPU";
-  return absl::StrCat(text, Paint(terminal, Colour::kDim, kOver), "\n",
+  const std::string over = report.batches_after.has_value()
+                               ? "         balancedness by batch   load of the fullest GPU"
+                               : "         balancedness            load of the fullest GPU";
+  return absl::StrCat(text, Paint(terminal, Colour::kDim, over), "\n",
                       FormatTable(table, terminal));
 }
 

@@ -153,6 +153,21 @@ absl::StatusOr<std::string> WithoutConfig() {
   return kDefaultEndpoint;
 }
 
+// tls: what the flags give, for a socket that was found and not named.
+absl::Status CheckNoTlsFlags(const wire::TlsFiles& tls, const std::string& socket) {
+  const std::pair<const char*, const std::string*> flags[] = {
+      {"--tls-ca", &tls.ca},
+      {"--tls-cert", &tls.cert},
+      {"--tls-key", &tls.key},
+      {"--tls-server-name", &tls.server_name}};
+  for (const auto& [flag, value] : flags) {
+    if (value->empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, " needs --endpoint: without one the daemon is at ", socket, ", which has no TLS"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint,
@@ -174,8 +189,11 @@ absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint,
     EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked(path, config->endpoint));
   } else {
     EPLB_ASSIGN_OR_RETURN(address.endpoint, WithoutConfig());
-    // The sockets that a daemon opens by itself speak no TLS: the kernel knows the peer.
-    if (absl::StartsWith(address.endpoint, "unix:")) address.tls = {};
+    // The sockets that a daemon opens by itself have no TLS: the kernel names the peer.
+    if (absl::StartsWith(address.endpoint, "unix:")) {
+      EPLB_RETURN_IF_ERROR(CheckNoTlsFlags(tls, address.endpoint));
+      address.tls = {};
+    }
   }
   return address;
 }
@@ -362,7 +380,7 @@ absl::StatusOr<std::string> ChooseJob(const QueryOptions& options, const std::st
   if (response.jobs_size() == 1) return response.jobs(0).job();
   if (response.jobs().empty()) {
     return absl::NotFoundError(response.jobs_hidden() ? kNoVisibleJob
-                                                      : "the daemon knows no job yet");
+                                                      : "the daemon has no job yet");
   }
   constexpr int kMostNamed = 8;
   std::string names;
@@ -370,7 +388,7 @@ absl::StatusOr<std::string> ChooseJob(const QueryOptions& options, const std::st
     absl::StrAppend(&names, i == 0 ? "" : ", ", Printable(response.jobs(i).job()));
   }
   if (response.jobs_size() > kMostNamed) absl::StrAppend(&names, ", ..");
-  return absl::InvalidArgumentError(absl::StrCat("--job is needed: the daemon knows ", names));
+  return absl::InvalidArgumentError(absl::StrCat("--job is needed: the daemon has ", names));
 }
 
 Output QueryFailure(const absl::Status& status) {

@@ -63,7 +63,7 @@ struct DaemonAddress {
 // file that is no TOML or has another key.
 absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint, const wire::TlsFiles& tls);
 
-// The daemon knows jobs, but shows this asker none of them.
+// The daemon has jobs, but shows this asker none of them.
 inline constexpr char kNoVisibleJob[] =
     "no job that you may see: tls.identity of the daemon decides which";
 
@@ -115,7 +115,7 @@ struct AskedLoad {
 // errors: also NotFound before the first window, Internal for an answer that is no load.
 absl::StatusOr<AskedLoad> AskLoad(const QueryOptions& options, const std::string& job);
 
-// `job`, or the only one that the daemon knows when that is empty. errors: also InvalidArgument,
+// `job`, or the only one that the daemon has when that is empty. errors: also InvalidArgument,
 // listing the jobs, when there are several; NotFound when there is none.
 absl::StatusOr<std::string> ChooseJob(const QueryOptions& options, const std::string& job);
 

@@ -19,7 +19,9 @@
 #include "client/formats/load_file.h"
 #include "client/formats/load_window.h"
 #include "placement/decision/rebalance.h"
+#include "placement/policies/registry.h"
 #include "placement/split/batch_split.h"
+#include "proto/wire/settings.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -29,6 +31,9 @@ namespace eplb::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int64_t kHistory = 4;    // windows, by default
+constexpr char kWindow[] = "sum";  // likewise
 
 // The windows as Replay takes them.
 struct Trace {
@@ -41,10 +46,7 @@ absl::StatusOr<Trace> ReadTrace(const ReplayCommandOptions& options) {
   EPLB_ASSIGN_OR_RETURN(LoadFile file, ReadLoadFile(options.trace, options.reading));
   Trace trace;
   trace.note = NotesOn(options.trace, file);
-  if (options.split == "batch") {
-    const absl::Status fit = CheckBatches(file.windows, kMaxSplitTokens);
-    if (!fit.ok()) return InFile(options.trace, fit);
-  }
+  EPLB_RETURN_IF_ERROR(CheckSplit(options.split, options.trace, file.windows));
   for (LoadWindow& window : file.windows) {
     trace.steps.push_back({window.first_step, window.last_step});
     trace.windows.push_back(std::move(window.load));
@@ -58,38 +60,35 @@ absl::Status CheckCount(const char* flag, int64_t count) {
       absl::StrCat(flag, " is ", count, ", expected 1..", kMaxReplayWindows));
 }
 
-constexpr int64_t kDefaultHistory = 4;
-constexpr char kDefaultWindow[] = "sum";
-
-absl::Status CheckHistory(const ReplayCommandOptions& options) {
-  if (TraitsOf(options.frame.policy).chooses && (options.history || options.window)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.history ? "--history" : "--window", " has no effect on policy ",
-                     options.frame.policy, ", which chooses its own windows"));
-  }
-  return CheckCount("--history", options.history.value_or(kDefaultHistory));
+// A policy that chooses finds out by itself what these flags say.
+absl::Status CheckHistoryFlags(const ReplayCommandOptions& options) {
+  const bool given = options.history.has_value() || options.window.has_value();
+  if (!TraitsOf(options.frame.policy).chooses || !given) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("policy ", options.frame.policy, " does not take ",
+                   options.history.has_value() ? "--history" : "--window",
+                   ": its back-test chooses the windows that a decision looks at"));
 }
 
 absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& options) {
+  EPLB_RETURN_IF_ERROR(CheckHistoryFlags(options));
   EPLB_RETURN_IF_ERROR(CheckCount("--every", options.every));
-  EPLB_RETURN_IF_ERROR(CheckHistory(options));
+  EPLB_RETURN_IF_ERROR(CheckCount("--history", options.history.value_or(kHistory)));
   EPLB_RETURN_IF_ERROR(CheckCount("--horizon-windows", options.horizon_windows.value_or(1)));
   if (!(options.min_gain >= 0 && options.min_gain <= 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--min-gain is ", options.min_gain, ", expected 0..1"));
   }
-  EPLB_ASSIGN_OR_RETURN(const WindowRule rule,
-                        ParseWindowRule(options.window.value_or(kDefaultWindow)));
-  ReplayOptions replay{.every = options.every,
-                       .history = rule.kind == WindowRule::Kind::kLast
-                                      ? 1
-                                      : options.history.value_or(kDefaultHistory),
-                       .decay = {},
-                       .min_gain = options.min_gain,
-                       .split = options.split == "batch" ? SplitMode::kBatch : SplitMode::kEqual,
-                       .chosen = PolicyOptionsOf(options.frame),
-                       .costs = {},
-                       .horizon_windows = options.horizon_windows.value_or(0)};
+  EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window.value_or(kWindow)));
+  ReplayOptions replay{
+      .every = options.every,
+      .history = rule.kind == WindowRule::Kind::kLast ? 1 : options.history.value_or(kHistory),
+      .decay = {},
+      .min_gain = options.min_gain,
+      .split = SplitModeOf(options.split),
+      .chosen = PolicyOptionsOf(options.frame),
+      .costs = {},
+      .horizon_windows = options.horizon_windows.value_or(0)};
   if (rule.kind == WindowRule::Kind::kEma) replay.decay = rule.decay;
   EPLB_ASSIGN_OR_RETURN(replay.costs, MakeCosts(options.costs));
   return replay;
@@ -164,12 +163,13 @@ std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult
 
 // For stderr: what makes the answer worth less than it looks.
 std::string Notes(const ReplayCommandOptions& options, const ReplayResult& result) {
-  std::string note = JoinMessages(PolicyNote(options.frame.policy, options.split == "batch", ""),
-                                  LinksNote(options.costs));
-  if (TraitsOf(options.frame.policy).chooses && options.costs.expert_bytes <= 0) {
-    note = JoinMessages(note,
-                        "note: in the daemon policy auto prices moves by what it measures; here "
-                        "moves are free without --expert-bytes");
+  std::string note = LinksNote(options.costs);
+  note = JoinMessages(note, EqualSharesNote(options.frame, options.split));
+  if (TraitsOf(options.frame.policy).chooses && options.costs.expert_bytes == 0) {
+    note = JoinMessages(
+        note, absl::StrCat("note: ", options.frame.policy,
+                           " measures prices in the daemon; give --expert-bytes, --token-ns and "
+                           "--link-gbps to price moves"));
   }
   if (result.rows.size() == 1) {
     absl::StrAppend(&note, note.empty() ? "note: " : "; ", options.trace,
@@ -192,7 +192,8 @@ Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal) 
 
 void AddReplay(CLI::App& root, Command& command) {
   const auto options = std::make_shared<ReplayCommandOptions>();
-  CLI::App& app = *root.add_subcommand("replay", "Decide on a recorded trace, window by window");
+  CLI::App& app =
+      *root.add_subcommand("replay", "Decide on a recorded trace by the rules of the daemon");
   app.add_option(
          "--trace", options->trace,
          "Windows: JSON lines, .npy or .npz of three dimensions, or what other systems record")
@@ -204,31 +205,37 @@ void AddReplay(CLI::App& root, Command& command) {
       ->type_name("S");
   AddShapeOptions(app, options->frame);
   AddInteger(app, "--every", options->every, "Windows between decisions [1]")->type_name("W");
-  AddInteger(app, "--history", options->history, "Windows that a decision looks at [4]")
+  AddInteger(app, "--history", options->history,
+             absl::StrCat("Windows that a decision looks at [", kHistory, "]"))
       ->type_name("H");
-  app.add_option("--window", options->window, "How they become one load [sum]")
+  app.add_option("--window", options->window,
+                 absl::StrCat("How they become one load [", kWindow, "]"))
       ->type_name("sum|last|ema:A");
   AddChoice(app, "--split", options->split,
             "Tokens among replicas: equal shares, or each window exactly [equal]",
             {"equal", "batch"});
   app.add_option("--min-gain", options->min_gain,
-                 "Least fall of the peak load, computed on the windows that are decided on [0.05]")
+                 absl::StrCat("Least fall of the peak GPU load of these windows, 0..1 [",
+                              options->min_gain, "]"))
       ->type_name("X");
   AddInteger(app, "--horizon-windows", options->horizon_windows,
              "A placement is trusted no longer than this [as long as it was watched]")
       ->type_name("Z");
   AddCostOptions(app, options->costs);
   AddFormat(app, options->format);
-  app.footer(
-      "The daemon's defaults are policy auto and a least gain of 0.01. Policy auto decides by the "
-      "back-test of all windows before, without --history and --window.\n"
-      "Examples:\n"
-      "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64 --policy incremental\n"
-      "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
-      "      --expert-bytes 88080384 --link-gbps 450,50 --token-ns 176 -o json\n"
-      "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 72 --policy flow \\\n"
-      "      --split batch\n"
-      "Exit codes: 0 replayed, 1 error, 2 wrong flag or unusable input.");
+  app.footer(absl::StrCat("The daemon decides by policy ", std::string(kServicePolicyName),
+                          " and min_gain ", wire::Settings().min_gain,
+                          " unless it is told otherwise; replay by\n", "policy ",
+                          options->frame.policy, " and --min-gain ", options->min_gain,
+                          ". Policy auto decides by the back-test of all windows before,\n"
+                          "and does not take --history and --window.\n") +
+             "Examples:\n"
+             "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64 --policy incremental\n"
+             "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
+             "      --expert-bytes 88080384 --link-gbps 450,50 --token-ns 176 -o json\n"
+             "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 72 --policy flow \\\n"
+             "      --split batch\n"
+             "Exit codes: 0 replayed, 1 error, 2 wrong flag or unusable input.");
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunReplay(*options, terminal); };
   });
@@ -244,18 +251,16 @@ constexpr int kReplayLabel = 8;        // columns before a chart
 
 std::string FourDigits(double value) { return absl::StrFormat("%.4f", value); }
 
-std::string WindowsText(const ReplayCommandOptions& options) {
-  if (TraitsOf(options.frame.policy).chooses) return " or less often, as its back-test shows";
-  return absl::StrCat(" on the last ", Counted(options.history.value_or(kDefaultHistory), "window"),
-                      " (", options.window.value_or(kDefaultWindow), ")");
-}
-
 std::string Heading(const ReplayCommandOptions& options, const Topology& topology,
                     const ReplayResult& result, const Terminal& terminal) {
   const std::string name = absl::StrCat("Replay by ", options.frame.policy);
   const std::string windows = absl::StrCat(
       ", ", Counted(static_cast<int64_t>(result.rows.size()), "window"), ": decided every ",
-      options.every == 1 ? "window" : Counted(options.every, "window"), WindowsText(options));
+      options.every == 1 ? "window" : Counted(options.every, "window"), " on ",
+      TraitsOf(options.frame.policy).chooses
+          ? "what its back-test chose"
+          : absl::StrCat("the last ", Counted(options.history.value_or(kHistory), "window"), " (",
+                         options.window.value_or(kWindow), ")"));
   std::string text = absl::StrCat(Paint(terminal, Colour::kBold, name),
                                   Wrapped(windows, terminal.width - DisplayWidth(name), 2), "\n",
                                   Wrapped(ShapeText(topology), terminal.width, 2), "\n");

@@ -20,8 +20,8 @@ struct ReplayCommandOptions {
   int32_t slots = 0;
   CostOptions costs;
   int64_t every = 1;
-  std::optional<int64_t> history;     // 4 when not given; as `window` not for policy auto
-  std::optional<std::string> window;  // sum when not given
+  std::optional<int64_t> history;     // none: 4
+  std::optional<std::string> window;  // none: "sum"
   std::string split = "equal";        // equal, batch
   double min_gain = 0.05;
   std::optional<int64_t> horizon_windows;

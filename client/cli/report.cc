@@ -139,21 +139,6 @@ std::string ToJson(const RunDirectory& run, const RunReview& review) {
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-absl::Status CheckFlags(const ReportOptions& options) {
-  if (options.window_steps < 1) {
-    return absl::InvalidArgumentError("--window-steps must be at least 1");
-  }
-  if (options.min_rebalances < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--min-rebalances is ", options.min_rebalances, ", expected at least 0"));
-  }
-  if (options.min_gain.has_value() && !(*options.min_gain >= 0 && *options.min_gain <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--min-gain is ", *options.min_gain, ", expected 0..1"));
-  }
-  return absl::OkStatus();
-}
-
 void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
   if (review.rebalances < options.min_rebalances) {
     review.problems.push_back(absl::StrCat(Counted(review.rebalances, "rebalance"),
@@ -161,7 +146,7 @@ void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
                                            options.min_rebalances));
   }
   const double gain = review.run.balancedness - review.unmoved.balancedness;
-  if (options.min_gain.has_value() && gain < *options.min_gain) {
+  if (options.min_gain.has_value() && !(gain >= *options.min_gain)) {
     review.problems.push_back(
         absl::StrFormat("balancedness is %.4f above the static layout's, expected at least %.4f",
                         gain, *options.min_gain));
@@ -171,8 +156,13 @@ void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
 }  // namespace
 
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) {
-  const absl::Status flags = CheckFlags(options);
-  if (!flags.ok()) return UsageFailure(flags);
+  if (options.window_steps < 1) {
+    return UsageFailure(absl::InvalidArgumentError("--window-steps must be at least 1"));
+  }
+  if (options.min_gain.has_value() && !(*options.min_gain >= 0 && *options.min_gain <= 1)) {
+    return UsageFailure(absl::InvalidArgumentError(
+        absl::StrCat("--min-gain is ", *options.min_gain, ", expected 0..1")));
+  }
   absl::StatusOr<RunDirectory> run = ReadRunDirectory(options.directory);
   if (!run.ok()) return UsageFailure(run.status());
   if (!options.events.empty()) {
@@ -210,6 +200,7 @@ void AddReport(CLI::App& root, Command& command) {
       ->type_name("N");
   AddInteger(app, "--min-rebalances", options->min_rebalances,
              "Fail if the run has fewer rebalances [0]")
+      ->check(&CheckNotNegative)
       ->type_name("N");
   app.add_option("--min-gain", options->min_gain,
                  "Fail if the gain of balancedness over the static layout is lower")

@@ -13,12 +13,13 @@ namespace eplb::cli {
 
 struct ReportOptions {
   std::string directory;
-  std::string events;              // path of what operators did; empty: directory/events.json
-  std::string out;                 // path for the JSON form, may be empty
-  std::string picture;             // path for the picture, may be empty
-  int64_t window_steps = 50;       // of the hindsight line
-  int64_t min_rebalances = 0;      // fewer are a problem
-  std::optional<double> min_gain;  // a smaller gain over the static layout is a problem
+  std::string events;          // path of what operators did; empty: directory/events.json
+  std::string out;             // path for the JSON form, may be empty
+  std::string picture;         // path for the picture, may be empty
+  int64_t window_steps = 50;   // of the hindsight line
+  int64_t min_rebalances = 0;  // fewer are a problem
+  // A smaller gain of balancedness over the static layout is a problem, 0..1; none: any will do.
+  std::optional<double> min_gain;
   Format format = Format::kTable;
 };
 

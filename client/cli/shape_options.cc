@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "client/cli/text.h"
 #include "placement/bandwidth.h"
@@ -49,20 +50,6 @@ std::string LinksNote(const CostOptions& options) {
                     "--link-gbps: ", i == 0 ? "INTRA " : "INTER ", one);
   }
   return note;
-}
-
-std::string PolicyNote(const std::string& policy, bool split_batch,
-                       std::string_view without_history) {
-  if (TraitsOf(policy).chooses && !without_history.empty()) {
-    return absl::StrCat("note: policy ", policy,
-                        " chooses by a history of windows, which one plan does not have: this is ",
-                        std::string(without_history));
-  }
-  if (policy == kSplitPolicyName && !split_batch) {
-    return absl::StrCat("note: policy ", policy, " without --split batch is ",
-                        std::string(kIncrementalPolicyName));
-  }
-  return {};
 }
 
 namespace {
@@ -224,6 +211,33 @@ absl::StatusOr<Costs> MakeCosts(const CostOptions& options) {
   costs.replica_gradient_bytes = options.gradient_bytes.value_or(2 * costs.replica_weight_bytes);
   EPLB_RETURN_IF_ERROR(CheckBytes("--gradient-bytes", options.gradient_bytes.value_or(0)));
   return costs;
+}
+
+SplitMode SplitModeOf(const std::string& split) {
+  return split == "batch" ? SplitMode::kBatch : SplitMode::kEqual;
+}
+
+absl::Status CheckSplit(const std::string& split, const std::string& path,
+                        std::span<const LoadWindow> windows, const WindowRule& rule) {
+  if (SplitModeOf(split) != SplitMode::kBatch) return absl::OkStatus();
+  const absl::Status fit = CheckBatches(windows, kMaxSplitTokens, rule);
+  return fit.ok() ? fit : InFile(path, fit);
+}
+
+std::string NoHistoryNote(const ShapeOptions& options, const std::string& asked,
+                          bool from_previous) {
+  if (!TraitsOf(options.policy).chooses) return {};
+  return absl::StrCat("note: policy ", options.policy, " chooses by a history of windows, which ",
+                      asked, " does not have: this is ",
+                      std::string(from_previous ? kIncrementalPolicyName : kDefaultPolicyName));
+}
+
+std::string EqualSharesNote(const ShapeOptions& options, const std::string& split) {
+  if (!TraitsOf(options.policy).aims_at_splits || SplitModeOf(split) == SplitMode::kBatch) {
+    return {};
+  }
+  return absl::StrCat("note: policy ", options.policy, " needs --split batch; without it this is ",
+                      std::string(kIncrementalPolicyName));
 }
 
 std::string ShapeText(const Topology& topology) {

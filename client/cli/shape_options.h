@@ -6,17 +6,20 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "client/formats/load_window.h"
 #include "placement/decision/cost.h"
 #include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/policies/registry.h"
 #include "placement/policy.h"
+#include "placement/split/batch_split.h"
 #include "placement/topology.h"
 
 namespace eplb::cli {
@@ -62,6 +65,20 @@ absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOpti
 Hierarchy HierarchyInForce(const ShapeOptions& options, const Topology& topology);
 absl::StatusOr<Costs> MakeCosts(const CostOptions& options);
 
+// Of --split; `plan` alone has "optimal", whose policy plans for equal shares.
+SplitMode SplitModeOf(const std::string& split);
+// With --split batch: whether each batch that a load of the file is made of can be split exactly.
+// errors: as CheckBatches, naming the file.
+absl::Status CheckSplit(const std::string& split, const std::string& path,
+                        std::span<const LoadWindow> windows, const WindowRule& rule = {});
+
+// For stderr: which policy answers in place of --policy; empty: that one does.
+// asked: what has no history, "one plan". from_previous: there is a placement to start from.
+std::string NoHistoryNote(const ShapeOptions& options, const std::string& asked,
+                          bool from_previous);
+// Of a policy that aims at exact splits, without --split batch.
+std::string EqualSharesNote(const ShapeOptions& options, const std::string& split);
+
 // "8 layers of 64 experts in 72 slots on 8 GPUs, 2 nodes".
 std::string ShapeText(const Topology& topology);
 
@@ -75,11 +92,6 @@ std::string LinksText(const CostOptions& options);
 // For stderr: a number that was probably meant in Gb/s, "note: --link-gbps: INTER is ..". Empty:
 // none.
 std::string LinksNote(const CostOptions& options);
-
-// For stderr: which policy the named one is here; empty: itself. split_batch: whether windows are
-// split exactly. without_history: what a policy that chooses by a history is; empty: there is one.
-std::string PolicyNote(const std::string& policy, bool split_batch,
-                       std::string_view without_history);
 
 // How far found GPU loads are above their proved bounds.
 

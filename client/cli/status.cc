@@ -45,7 +45,7 @@ std::string Daemon(const v1::GetStatusResponse& response, const Terminal& termin
   return text + "\n";
 }
 
-// Of jobs that the daemon does not know: they are in no table.
+// Of jobs that the daemon does not have: they are in no table.
 std::string Refusals(const v1::GetStatusResponse& response, const Terminal& terminal) {
   std::string text;
   for (const v1::Refusal& refusal : response.refusals()) {

@@ -103,7 +103,7 @@ absl::StatusOr<Outcome> OutcomeOf(const SweepOptions& options, const Basis& basi
 absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& policy,
                                  const Basis& basis, int32_t slots) {
   EPLB_ASSIGN_OR_RETURN(const Topology topology, MakeTopology(options.frame, basis.load, slots));
-  const SplitMode split = options.split == "batch" ? SplitMode::kBatch : SplitMode::kEqual;
+  const SplitMode split = SplitModeOf(options.split);
   absl::StatusOr<Placement> placement = policy.Solve(
       {.load = basis.load, .topology = topology, .split = split, .recent = basis.windows});
   if (!placement.ok()) {
@@ -137,10 +137,7 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
   absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
-  if (options.split == "batch") {
-    const absl::Status fit = CheckBatches(file.windows, kMaxSplitTokens, rule);
-    if (!fit.ok()) return InFile(options.load, fit);
-  }
+  EPLB_RETURN_IF_ERROR(CheckSplit(options.split, options.load, file.windows, rule));
   const Basis basis{.load = *std::move(load),
                     .windows = BatchesOf(file.windows, rule),
                     .num_steps = StepsOfWindows(file.windows, rule),
@@ -178,6 +175,20 @@ std::string SweepToJson(const SweepOptions& options, const std::vector<SweepRow>
 
 }  // namespace
 
+namespace {
+
+// For stderr: what makes the rows mean less, or something else, than the flags ask for.
+std::string Notes(const SweepOptions& options) {
+  std::string notes = LinksNote(options.costs);
+  notes = JoinMessages(notes, NoHistoryNote(options.frame, "a sweep", /*from_previous=*/false));
+  notes = JoinMessages(notes, EqualSharesNote(options.frame, options.split));
+  if (!options.frame.max_moves_per_gpu.has_value()) return notes;
+  return JoinMessages(
+      notes, "note: --max-moves-per-gpu has no effect, there is no placement to move from");
+}
+
+}  // namespace
+
 Output RunSweep(const SweepOptions& options, const Terminal& terminal) {
   const absl::StatusOr<Sweep> sweep = ComputeRows(options);
   if (!sweep.ok()) return UsageFailure(sweep.status());
@@ -185,13 +196,7 @@ Output RunSweep(const SweepOptions& options, const Terminal& terminal) {
           .out = options.format == Format::kJson
                      ? SweepToJson(options, sweep->rows)
                      : SweepToTable(options, sweep->smallest, sweep->rows, terminal),
-          .message = JoinMessages(
-              JoinMessages(
-                  JoinMessages(sweep->note, LinksNote(options.costs)),
-                  PolicyNote(options.frame.policy, options.split == "batch", kDefaultPolicyName)),
-              options.frame.max_moves_per_gpu.has_value()
-                  ? "note: --max-moves-per-gpu has no effect, there is no placement to move from"
-                  : "")};
+          .message = JoinMessages(sweep->note, Notes(options))};
 }
 
 void AddSweep(CLI::App& root, Command& command) {
@@ -213,6 +218,8 @@ void AddSweep(CLI::App& root, Command& command) {
   AddCostOptions(app, options->costs);
   AddFormat(app, options->format);
   app.footer(
+      "A policy that starts from a placement in force, as incremental, starts from the static\n"
+      "layout of each row.\n"
       "Examples:\n"
       "  eplbctl sweep --load load.json --gpus 32 --slots 256:352:32\n"
       "  eplbctl sweep --load trace.jsonl --gpus 8 --slots 64:80:8 --training\n"

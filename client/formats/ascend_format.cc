@@ -45,9 +45,7 @@ absl::Status ReadDevice(const JsonValue& device, size_t id, std::vector<int32_t>
   EPLB_RETURN_IF_ERROR(CheckId(device, "device_id", id));
   EPLB_ASSIGN_OR_RETURN(const wire::JsonNumbers* numbers,
                         wire::GetNumbers(device, "device_expert", 1));
-  if (!numbers->all_integers()) {
-    return absl::InvalidArgumentError("device_expert has a number that is not an integer");
-  }
+  EPLB_RETURN_IF_ERROR(wire::CheckIntegers(*numbers, "device_expert", "an expert"));
   for (const int64_t expert : numbers->integers) {
     if (expert < -1 || expert > std::numeric_limits<int32_t>::max()) {
       return absl::InvalidArgumentError(

@@ -142,12 +142,12 @@ absl::StatusOr<PlacementParts> FromCsv(std::string_view text) {
   return PartsFromSlots(IndexTableFromJson(matrix, "", 2));
 }
 
-absl::StatusOr<PlacementParts> ParseDeepSeek(std::string_view bytes) {
+absl::StatusOr<PlacementParts> ParseDeepSeek(const std::string& path, std::string_view bytes) {
   if (bytes.starts_with(kNpyMagic)) return PartsFromSlots(IndexTableFromNpy(bytes, "", 2));
   if (bytes.starts_with(kZipMagic)) return FromNpz(bytes);
   const size_t start = std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size());
   if (bytes.substr(start).starts_with('{')) return FromJson(bytes);
-  if (LooksLikeCsv(bytes)) return FromCsv(bytes);
+  if (LooksLikeCsv(bytes) || path.ends_with(".csv")) return FromCsv(bytes);
   return absl::InvalidArgumentError(
       absl::StrCat("is no placement of deepseek; tried .npy and CSV of ", kSlots,
                    ", .npz and a JSON object of ", kSlots, ", ", kReplicas, " and ", kCounts));
@@ -209,7 +209,7 @@ absl::StatusOr<std::vector<LoadWindow>> LoadFromNpz(std::string_view bytes) {
 
 absl::StatusOr<PlacementParts> ParseDeepseekPlacement(const std::string& path,
                                                       std::string_view bytes) {
-  absl::StatusOr<PlacementParts> parts = ParseDeepSeek(bytes);
+  absl::StatusOr<PlacementParts> parts = ParseDeepSeek(path, bytes);
   if (!parts.ok()) return InFile(path, parts.status());
   return parts;
 }
@@ -251,7 +251,7 @@ absl::StatusOr<std::vector<LoadWindow>> ParseDeepseekLoad(const std::string& pat
     windows = LoadFromNpz(bytes);
   } else if (bytes.substr(start).starts_with('[')) {
     return ParseLoadJson(path, bytes);
-  } else if (LooksLikeCsv(bytes)) {
+  } else if (LooksLikeCsv(bytes) || path.ends_with(".csv")) {
     const absl::StatusOr<std::string> json = CsvToJson(bytes);
     if (json.ok()) return ParseLoadJson(path, *json);
     windows = json.status();

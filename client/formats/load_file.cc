@@ -70,7 +70,7 @@ File ParseAnyLoad(const std::string& path, std::string_view bytes) {
   if (first == '[' || first == '{' || bytes.starts_with(kByteOrderMark)) {
     return ParseAnyLoadJson(path, bytes);
   }
-  if (LooksLikeCsv(bytes)) return FileOf(ParseDeepseekLoad(path, bytes));
+  if (LooksLikeCsv(bytes) || path.ends_with(".csv")) return FileOf(ParseDeepseekLoad(path, bytes));
   return absl::InvalidArgumentError(absl::StrCat(path, ": is no load; ", KnownLoadFormats()));
 }
 

@@ -131,6 +131,7 @@ absl::StatusOr<std::vector<LoadWindow>> WindowsFromLines(const std::string& path
       const absl::Status follows = CheckFollows(windows.back(), *window);
       if (!follows.ok()) return InLine(path, line.number, follows);
     }
+    window->line = line.number;
     windows.push_back(*std::move(window));
   }
   return windows;

@@ -5,7 +5,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
 #include "placement/load.h"
 
@@ -59,15 +58,12 @@ absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
     const Load& load = batches[i].load;
     if (!load.is_counts()) continue;  // an estimate is split into fractions, without a limit
     for (int32_t layer = 0; layer < load.num_layers(); ++layer) {
-      double sum = 0;  // integers could overflow
-      for (int32_t expert = 0; expert < load.num_experts(); ++expert) {
-        sum += static_cast<double>(load.counts()(layer, expert));
-      }
-      if (sum > static_cast<double>(most)) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("window %d: layer %d has %.0f tokens, expected at most %d", first + i,
-                            layer, sum, most));
-      }
+      const int64_t sum = load.counts().row(layer).sum();  // at most 2^63-1, as Load checks
+      if (sum <= most) continue;
+      const int64_t line = batches[i].line;
+      return absl::InvalidArgumentError(absl::StrCat(
+          line > 0 ? absl::StrCat("line ", line) : absl::StrCat("window ", first + i), ": layer ",
+          layer, " has ", sum, " tokens, a batch to split exactly has at most ", most));
     }
   }
   return absl::OkStatus();

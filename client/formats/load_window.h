@@ -21,6 +21,7 @@ struct LoadWindow {
   int64_t first_step = 0;
   int64_t last_step = 0;
   Load load;
+  int64_t line = 0;  // of the file, where a window is a line; else 0
 };
 
 // A load file or trace.
@@ -46,7 +47,7 @@ absl::StatusOr<Load> CombineWindows(std::span<const LoadWindow> windows, const W
 std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRule& rule);
 
 // Whether each of these batches can be split exactly, which takes up to `most` tokens of a layer.
-// errors: InvalidArgument naming window, layer and expert. cost: O(windows * L * E).
+// errors: InvalidArgument naming line or window, layer and the sum. cost: O(windows * L * E).
 absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
                           const WindowRule& rule = {});
 

@@ -64,7 +64,7 @@ bool LooksLikeCsv(std::string_view text) {
   if (start == std::string_view::npos) return false;
   text.remove_prefix(start);
   const std::vector<absl::string_view> cells = CellsOf(text.substr(0, text.find('\n')));
-  return cells.size() > 1 && std::all_of(cells.begin(), cells.end(), IsNumber);
+  return cells.size() > 1 && IsNumber(cells.front());
 }
 
 absl::StatusOr<std::string> CsvToJson(std::string_view text) {
@@ -74,12 +74,13 @@ absl::StatusOr<std::string> CsvToJson(std::string_view text) {
     if (json.size() > 1) json += ',';
     for (; number < line.number; ++number) json += '\n';
     const std::vector<absl::string_view> cells = CellsOf(line.text);
+    const bool heading = json.size() == 1 && std::none_of(cells.begin(), cells.end(), IsNumber);
     for (size_t i = 0; i < cells.size(); ++i) {
       if (!IsNumber(cells[i]) || !IsFinite(cells[i])) {
         return absl::InvalidArgumentError(
             absl::StrCat("line ", line.number, ", column ", i + 1, " is ",
                          wire::JsonQuote({cells[i].data(), std::min<size_t>(cells[i].size(), 40)}),
-                         ", expected a finite number"));
+                         ", expected a finite number", heading ? "; no heading is read" : ""));
       }
       absl::StrAppend(&json, i == 0 ? "[" : ",", cells[i]);
     }
@@ -91,6 +92,7 @@ absl::StatusOr<std::string> CsvToJson(std::string_view text) {
 namespace {
 
 constexpr int64_t kMaxTableCells = int64_t{1} << 28;
+constexpr char kIndexRange[] = "-1..2^31-1";
 
 std::string Named(std::string_view name) {
   return name.empty() ? std::string() : absl::StrCat(std::string(name), " ");
@@ -98,7 +100,7 @@ std::string Named(std::string_view name) {
 
 absl::Status OutOfRange(std::string_view name, int64_t row, int64_t entry, int64_t number) {
   return absl::InvalidArgumentError(absl::StrCat(Named(name), "layer ", row, " entry ", entry,
-                                                 " is ", number, ", expected -1..2^31-1"));
+                                                 " is ", number, ", expected ", kIndexRange));
 }
 
 bool InRange(int64_t number) {
@@ -224,10 +226,7 @@ absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std:
   if (numbers->num_numbers() == 0) {
     return absl::InvalidArgumentError(absl::StrCat(Named(name), "has no entries"));
   }
-  if (!numbers->all_integers()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Named(name), "has a number that is not an integer"));
-  }
+  EPLB_RETURN_IF_ERROR(wire::CheckIntegers(*numbers, name, kIndexRange));
   const int64_t depth = dimensions == 3 ? numbers->children[2].front() : 1;
   const auto rows = static_cast<int64_t>(numbers->children[1].size());
   IndexTable table{.cells = IndexMatrix(rows, numbers->children[1].front() * depth),
@@ -295,9 +294,7 @@ absl::Status CheckRow(const wire::JsonValue& value, const std::string& name, int
     return absl::InvalidArgumentError(absl::StrCat(name, " has ", numbers->num_numbers(),
                                                    " entries, expected ", num_slots, " slots"));
   }
-  if (!numbers->all_integers()) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " has a number that is not an integer"));
-  }
+  EPLB_RETURN_IF_ERROR(wire::CheckIntegers(*numbers, name, kIndexRange));
   for (size_t slot = 0; slot < numbers->integers.size(); ++slot) {
     const int64_t expert = numbers->integers[slot];
     if (expert >= -1 && expert <= std::numeric_limits<int32_t>::max()) continue;

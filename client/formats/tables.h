@@ -18,7 +18,8 @@
 
 namespace eplb {
 
-// Whether the first line that is not blank is two or more numbers between commas.
+// Whether the first line that is not blank is two or more cells between commas, and the first cell
+// a number.
 bool LooksLikeCsv(std::string_view text);
 
 // The same matrix as JSON, line for line, so that one reader checks both. Numbers are written as

@@ -239,8 +239,10 @@ absl::StatusOr<Records> ReadRecords(const std::string& path, std::string_view by
   for (const TextLine& line : lines) {
     absl::StatusOr<JsonValue> record = wire::ParseJson(line.text);
     if (!record.ok()) return InLine(path, line.number, record.status());
+    const size_t before = records.windows.size();
     const absl::Status taken = Take(*record, records);
     if (!taken.ok()) return InLine(path, line.number, taken);
+    if (records.windows.size() > before) records.windows.back().line = line.number;
   }
   return records;
 }

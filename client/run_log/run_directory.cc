@@ -384,7 +384,8 @@ std::string RunReportToJson(const RunReport& report) {
 absl::StatusOr<RunReport> ReadRunReport(const std::string& path) {
   EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, ": not JSON"));
+  // The strict reader names line and column.
+  if (json.is_discarded()) return InFile(path, wire::ParseJson(text).status());
   absl::StatusOr<RunReport> report = ReportFrom(json);
   if (!report.ok()) return InFile(path, report.status());
   return report;

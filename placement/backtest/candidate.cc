@@ -54,7 +54,7 @@ std::string TextOf(const Candidate& candidate) {
 }
 
 std::string NameOf(const Candidate& candidate) {
-  if (candidate.policy.empty()) return "none";
+  if (candidate.policy.empty()) return std::string(kNoPolicyName);
   return absl::StrCat(std::string(candidate.policy), "/", ShortName(candidate.estimate), "/",
                       candidate.cadence);
 }

@@ -36,7 +36,8 @@ struct Candidate {
 
 // "incremental, last window, every window"; "do nothing" of one without a policy.
 std::string TextOf(const Candidate& candidate);
-// "incremental/last/1": for JSON and labels; "none" of one without a policy.
+inline constexpr std::string_view kNoPolicyName = "none";  // of a candidate that does nothing
+// "incremental/last/1": for JSON and labels; kNoPolicyName of one without a policy.
 std::string NameOf(const Candidate& candidate);
 
 // Every policy that the registry has for this split, with every estimate, at cadences 1, 2 and 4.

@@ -54,7 +54,7 @@ constexpr PolicyRow kPolicies[] = {
                               .max_moves_per_gpu = options.max_moves_per_gpu});
      }},
     {kSplitPolicyName,
-     {.tried_for_batch = TriedFor::kFirst},
+     {.aims_at_splits = true, .tried_for_batch = TriedFor::kFirst},
      [](const PolicyOptions& options) {
        return MakeFlowPolicy({.hierarchy = options.hierarchy,
                               .effort = options.effort,

@@ -39,6 +39,8 @@ struct PolicyTraits {
   // It stands for the candidates of a back-test (placement/backtest). A plan without a history is
   // that of the policy which the back-test begins with.
   bool chooses = false;
+  // It aims at exact splits of batches; with equal shares its answer is that of `incremental`.
+  bool aims_at_splits = false;
   TriedFor tried_for_equal = TriedFor::kNever;  // jobs with equal shares
   TriedFor tried_for_batch = TriedFor::kNever;  // jobs that split each batch exactly
 };

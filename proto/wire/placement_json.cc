@@ -17,6 +17,7 @@ namespace eplb::wire {
 namespace {
 
 constexpr std::string_view kFormat = "eplb.placement.v1";
+constexpr std::string_view kIndexRange = "-1..2^31-1";
 
 void AppendNumber(std::string& out, int32_t number) {
   char digits[24];
@@ -95,15 +96,13 @@ absl::StatusOr<Topology> ReadTopology(const JsonValue& object) {
 }
 
 absl::Status CheckIndices(std::string_view key, const JsonNumbers& numbers) {
-  if (!numbers.all_integers()) {
+  EPLB_RETURN_IF_ERROR(CheckIntegers(numbers, key, kIndexRange));
+  for (size_t i = 0; i < numbers.integers.size(); ++i) {
+    const int64_t number = numbers.integers[i];
+    if (number >= -1 && number <= std::numeric_limits<int32_t>::max()) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(Text(key), " has a number that is not an integer"));
-  }
-  for (const int64_t number : numbers.integers) {
-    if (number < -1 || number > std::numeric_limits<int32_t>::max()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Text(key), " has the number ", number, ", expected -1..2^31-1"));
-    }
+        absl::StrCat(Text(key), PlaceOf(numbers, static_cast<int64_t>(i)), " is ", number,
+                     ", expected ", Text(kIndexRange)));
   }
   return absl::OkStatus();
 }

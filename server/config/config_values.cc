@@ -46,7 +46,8 @@ std::optional<Scalar> AddressRange::Read(const WrittenValue& written) const {
 }
 
 std::string AddressRange::Expected() const {
-  return unix_allowed ? "ADDR:PORT or unix:PATH" : "ADDR:PORT";
+  constexpr char kAddress[] = "ADDR:PORT with a port in 0..65535";
+  return absl::StrCat(kAddress, unix_allowed ? " or unix:PATH" : "");
 }
 
 std::optional<Scalar> SocketPathRange::Read(const WrittenValue& written) const {

@@ -42,6 +42,18 @@ TEST(JsonValueTest, OneRealMakesAllNumbersReal) {
   EXPECT_EQ(value->numbers.too_large_index, -1);
 }
 
+TEST(JsonValueTest, TheFirstNumberThatIsNoInt64IsNamedWithItsPlace) {
+  const auto problem = [](const std::string& text) {
+    return std::string(CheckIntegers(ParseJson(text)->numbers, "map", "0..9").message());
+  };
+  EXPECT_EQ(problem("[[1,2],[3]]"), "");
+  EXPECT_EQ(problem("[[1,2],[],[3,4.5,1e30]]"), "map[2][1] is 4.5, expected an integer");
+  const std::string large = "1" + std::string(30, '0');
+  EXPECT_EQ(problem("[[[1,2],[3,4]],[[5,6],[7," + large + "]],[[0.5]]]"),
+            "map[1][1][1] is " + large + ", expected 0..9");
+  EXPECT_EQ(PlaceOf(ParseJson("[[],[7]]")->numbers, 0), "[1][0]");
+}
+
 TEST(JsonValueTest, EntriesOfDifferentDepthsAreNamed) {
   EXPECT_EQ(ParseJson("[[1],2]")->numbers.problem, "[1] is an integer, its neighbours are not");
   EXPECT_EQ(ParseJson("[1,[2]]")->numbers.problem, "[1] is an array, its neighbours are not");

@@ -105,8 +105,9 @@ def follow_topics(engine, batches, policy, split):
     import numpy
     trace = engine.folder / "topics.npy"
     numpy.save(trace, numpy.array(batches))
+    history = () if policy == "auto" else ("--history", BATCHES)  # auto finds its own
     rows = engine.run("replay", "--trace", trace, "--policy", policy, "--split", split, "--every", BATCHES,
-                      "--history", BATCHES, "--min-gain", 0)["windows"]
+                      *history, "--min-gain", 0)["windows"]
     later = rows[BATCHES + 1:]
     moved = sum(row["transfers"] for row in later) / (len(later) // BATCHES)
     cells = TOPIC_LAYERS * engine.config["S"]

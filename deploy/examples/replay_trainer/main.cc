@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/command_line.h"
 #include "deploy/examples/replay_trainer/device_mirror.h"
 #include "deploy/examples/replay_trainer/trainer.h"
 
@@ -64,8 +65,7 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms, std::st
       ->check(CLI::IsMember({"auto", "host", "gpu"}))
       ->capture_default_str();
   app.add_option("--step-ms", step_ms,
-                 "Milliseconds of a perfectly balanced step; a real one lasts that / balancedness")
-      ->check(CLI::Range(0.0, 1e6));
+                 "Milliseconds of a perfectly balanced step; a real one lasts that / balancedness");
   app.add_option(
       "--slow-rank", slow_rank,
       "RANK:FACTOR: that rank's GPU takes FACTOR times as long for a token; with --step-ms");
@@ -119,6 +119,17 @@ absl::Status SettleExpertMemory(TrainerOptions& options) {
                                    found.message(), "; ", without, " needs none"));
 }
 
+// Of --step-ms; NaN is out of range too.
+absl::Status ReadStepTime(double step_ms, TrainerOptions& options) {
+  constexpr double kMost = 1e6;
+  if (!(step_ms >= 0 && step_ms <= kMost)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--step-ms is ", step_ms, ", expected 0..", kMost));
+  }
+  options.step_time = absl::Milliseconds(step_ms);
+  return absl::OkStatus();
+}
+
 // Of --slow-rank; empty: none.
 absl::Status ReadSlowRank(const std::string& text, TrainerOptions& options) {
   if (text.empty()) return absl::OkStatus();
@@ -148,11 +159,13 @@ int Main(int argc, char** argv) {
   } catch (const CLI::Success& told) {  // --help, --version
     return app.exit(told);
   } catch (const CLI::ParseError& error) {  // CLI11 reports by exceptions; they end here
-    std::fprintf(stderr, "eplb-trainer: %s\n", error.what());
+    std::fprintf(stderr, "eplb-trainer: %s (see eplb-trainer --help)\n",
+                 ExplainParseError(app, error).c_str());
     return kUsage;
   }
-  options.step_time = absl::Milliseconds(step_ms);
-  absl::Status status = ReadSlowRank(slow_rank, options);
+  absl::Status status = CheckTrainerOptions(options);
+  if (status.ok()) status = ReadStepTime(step_ms, options);
+  if (status.ok()) status = ReadSlowRank(slow_rank, options);
   if (status.ok()) status = SettleExpertMemory(options);
   if (status.ok()) status = RunTrainer(options);
   if (status.ok()) return 0;

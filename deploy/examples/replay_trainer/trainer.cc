@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -125,6 +126,13 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeJobChannel(const TrainerOpti
                                 .secret = secrets[0],
                                 .connect_timeout = options.start_deadline},
                                all_gather);
+}
+
+absl::Status CheckGroups(const TrainerOptions& options, const StepLoads& loads) {
+  if (loads.num_experts() % options.num_groups == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--groups ", options.num_groups,
+                                                 " expert groups do not divide the ",
+                                                 loads.num_experts(), " experts"));
 }
 
 absl::Status CheckMemory(const TrainerOptions& options, const StepLoads& loads) {
@@ -409,8 +417,28 @@ class Trainer {
 
 }  // namespace
 
+absl::Status CheckTrainerOptions(const TrainerOptions& options) {
+  const std::tuple<const char*, int64_t, int64_t> least[] = {
+      {"--world", options.world_size, 1},
+      {"--rank", options.rank, 0},
+      {"--nodes", options.num_nodes, 1},
+      {"--groups", options.num_groups, 1},
+      {"--hang-at-step", options.hang_at_step.value_or(0), 0},
+      {"--fork-at-step", options.fork_at_step.value_or(0), 0}};
+  for (const auto& [flag, number, at_least] : least) {
+    if (number >= at_least) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " is ", number, ", expected at least ", at_least));
+  }
+  if (options.rank < options.world_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--rank is ", options.rank, ", expected 0..", options.world_size - 1));
+}
+
 absl::Status RunTrainer(const TrainerOptions& options) {
+  EPLB_RETURN_IF_ERROR(CheckTrainerOptions(options));
   EPLB_ASSIGN_OR_RETURN(StepLoads loads, ReadTrace(options.trace_path));
+  EPLB_RETURN_IF_ERROR(CheckGroups(options, loads));
   EPLB_RETURN_IF_ERROR(CheckMemory(options, loads));
   EPLB_ASSIGN_OR_RETURN(const std::optional<int32_t> device, ExpertDevice(options));
   const ClientOptions client_options = ClientOptionsOf(options, loads);

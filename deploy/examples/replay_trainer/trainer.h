@@ -4,6 +4,7 @@
 #define EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_TRAINER_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -39,10 +40,10 @@ struct TrainerOptions {
   std::string reduce = "rank";             // as ClientOptions
   std::string split = "equal";             // likewise; "batch": each step is one batch
   std::string bind_address = "127.0.0.1";  // that other ranks reach this one at
-  std::string stop_path;      // when rank 0 sees this file, the job ends well after that step
-  int64_t hang_at_step = -1;  // this rank does nothing for hang_time before it
+  std::string stop_path;  // when rank 0 sees this file, the job ends well after that step
+  std::optional<int64_t> hang_at_step;  // this rank does nothing for hang_time before it
   absl::Duration hang_time = absl::Seconds(3);
-  int64_t fork_at_step = -1;  // forks a child that uses the client, as a data loader would
+  std::optional<int64_t> fork_at_step;  // forks a child that uses the client, as data loaders do
   std::string initial_placement;
   std::string log_dir;      // rank-R.jsonl, and from rank 0 placements.jsonl and loads.jsonl
   std::string report_path;  // rank 0 writes the run's report here
@@ -53,6 +54,9 @@ struct TrainerOptions {
   SlowRank slow_rank;          // its steps last longer, as those of a slow GPU
   bool show_progress = false;  // rank 0 says on stderr how far it is
 };
+
+// Numbers that no trace makes right. errors: InvalidArgument naming the flag.
+absl::Status CheckTrainerOptions(const TrainerOptions& options);
 
 // Runs the job to its end on this rank. errors: DataLoss when a byte of expert memory is not what
 // recomputation gives or the ranks ran different placements; Aborted naming the ranks that are

@@ -377,7 +377,10 @@ absl::Status MayDecide(const State& state, const Job& job) {
   if (job.phase != Phase::kIdle) {
     return no(StateText(job));
   }
-  if (job.paused) return no(absl::StrCat("is paused: ", job.pause_reason));
+  if (job.paused) {
+    const bool says_so = job.pause_reason.starts_with("paused");
+    return no(absl::StrCat(says_so ? "is " : "is paused: ", job.pause_reason));
+  }
   if (job.current->num_connected < job.current->world_size()) {
     return no(absl::StrCat("has ", job.current->num_connected, " of ", job.current->world_size(),
                            " ranks connected"));

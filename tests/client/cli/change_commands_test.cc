@@ -14,8 +14,10 @@ namespace eplb::cli {
 
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 class ChangeTest : public ::testing::Test {
  protected:
@@ -39,6 +41,15 @@ TEST_F(ChangeTest, AChangeNamesTheVersionThatWasJustSeenAndADrawnRequest) {
   EXPECT_THAT(first, HasSubstr("expect_version: 3"));
   RunPause({.change = Options()});
   EXPECT_NE(daemon_.last_admin_request, first);  // another request_id
+}
+
+TEST(ApplySettingTest, AnUnknownSettingIsAnsweredWithTheKeysThatAreTaken) {
+  v1::PolicySettings settings;
+  const std::string message(ApplySetting("foo=1", &settings).status().message());
+  EXPECT_THAT(message, StartsWith("\"foo\": unknown setting, expected name, mode, "));
+  EXPECT_THAT(std::string(ApplySetting("policy.mde=observe", &settings).status().message()),
+              EndsWith(", did you mean policy.mode?"));
+  EXPECT_EQ(*ApplySetting("policy.mode=observe", &settings), "mode");
 }
 
 TEST_F(ChangeTest, FlagsGoIntoTheRequest) {

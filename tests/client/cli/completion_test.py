@@ -132,6 +132,9 @@ class UsageTest(CommandTest):
             self.assert_fails(run("replay", "--trace", load, "--slots", 2, "--gpus", 2, flag, 2**31), 2,
                               f"{flag} is 2147483648, expected 1..2147483647")
 
+    def test_a_least_number_of_rebalances_is_not_negative(self):
+        self.assert_fails(run("report", self.directory, "--min-rebalances", -1), 2, '--min-rebalances: "-1" is no integer >= 0')
+
     def test_an_integer_is_decimal(self):
         load = self.write("load.json", "[[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]]")
         done = run("plan", "--load", load, "--slots", "010", "--gpus", 2)

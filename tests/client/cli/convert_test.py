@@ -169,7 +169,7 @@ class ConvertTest(command.CommandTest):
         for source_name, target in (("vllm", "eplb"), ("ascend", "deepseek"), ("eplb", "vllm")):
             self.assert_fails(self.convert(source_name, target, source, out, "--first-layer", 3), 2,
                               f"--first-layer has no meaning from {source_name} to {target}", "sglang and trtllm")
-        self.assert_fails(command.run("convert", "--from", "sglang", "--to", "vllm", source), 2, "out")
+        self.assert_fails(command.run("convert", "--from", "sglang", "--to", "vllm", source), 2, "argument OUT is missing")
 
     def test_malformed_files_are_exit_2_with_their_name(self):
         out = self.write("out.json", "precious")

@@ -160,7 +160,7 @@ TEST_F(ExplainTest, FiguresOfLayersAreWhatTheGpusGot) {
 }
 
 // Layer 0 after the move: 0 2 | 1 3 | 0 1 with 40 40 10 10 tokens: GPUs would have 30, 30 and 40.
-TEST_F(ExplainTest, WhatIsNotKnownToHaveRunIsCalledPredicted) {
+TEST_F(ExplainTest, LayersWithoutMeasuredGpuLoadsAreCalledComputed) {
   daemon_.load->clear_gpu_loads();
   daemon_.load->clear_versions();
   const std::string json = RunExplain(Options(Format::kJson), kPlain).out;

@@ -47,6 +47,15 @@ TEST(FlagsTest, ARequestIdThatNoDaemonTakesIsRefusedWithItsFlag) {
   EXPECT_THAT(Problem(app, {"--request-id=" + std::string(65, 'a')}), HasSubstr("1..64"));
 }
 
+TEST(FlagsTest, ANumberThatIsTooLargeIsCalledSoWithAndWithoutASign) {
+  EXPECT_EQ(CheckNotNegative("+7"), "");
+  for (const std::string large : {"99999999999999999999", "+99999999999999999999"}) {
+    EXPECT_EQ(CheckNotNegative(large), "\"" + large + "\" is too large");
+  }
+  EXPECT_EQ(CheckNotNegative("-1"), "\"-1\" is no integer >= 0");
+  EXPECT_EQ(CheckNotNegative("+-1"), "\"+-1\" is no integer >= 0");
+}
+
 TEST(FlagsTest, HelpEndsWithTheExitCodesOfTheCommand) {
   CLI::App app;
   QueryOptions options;

@@ -260,7 +260,19 @@ class SplitTest(PlanCase):
                 self.assertAlmostEqual(whole, 1, 9)
         whole = json.loads(command.run("plan", *shape, "--split", "batch").stdout)
         self.assertLess(whole["batch_balancedness"], whole["balancedness"]["mean"])  # 240 windows, not their sum
-        self.assertNotIn("batch_balancedness", command.run("plan", *shape).stdout)
+        equal = command.run("plan", *shape)
+        self.assertNotIn("batch_balancedness", equal.stdout)
+        self.assertEqual(equal.stderr, "eplbctl: note: policy flow needs --split batch; without it this is incremental\n")
+        tables = [command.run("plan", *shape[:-2], "--split", "batch", environment={"COLUMNS": columns}).stdout
+                  for columns in ("80", "160")]
+        for table in tables:
+            row = next(line for line in table.splitlines() if line.startswith("balancedness by batch, mean"))
+            static, planned = row.split()[-2:]
+            self.assertEqual(planned, f"{whole['batch_balancedness']:.4f}")
+            self.assertLess(float(static), float(planned))
+            self.assertIn("balancedness of the load, mean", table)
+            self.assertIn("balancedness by batch   load of the fullest GPU", table)
+        self.assertLessEqual(max(map(len, tables[0].splitlines())), 80)
 
     def test_shares_need_no_whole_tokens(self):
         # ceil(mean) would be 4, above the 3.5 that equal shares reach.

@@ -35,6 +35,7 @@ MALFORMED = {
     "blank": (b" \n\n", "empty"),
     "text": (b"hello\n", "tried"),
     "csv": (b"layer,expert,tokens\n0,0,5\n", "tried"),
+    "csv_nan": (b"1,nan\n0,0\n", 'line 1, column 2 is "nan", expected a finite number'),
     "zeros": (b"\0" * 64, "tried"),
     "zip": (b"PK\x03\x04" + b"\0" * 30, "no whole zip archive"),
     "truncated_json": (b"[[1,2,3],[4,5", "line 1"),

@@ -100,8 +100,14 @@ TEST_F(EndpointTest, EachSourceYieldsToTheOneBefore) {
     ASSERT_EQ(bind(socket_fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     ASSERT_EQ(listen(socket_fd, 1), 0);
     EXPECT_EQ(ResolveDaemon("", {})->endpoint, "unix:" + path);
-    // The kernel knows who connects there; certificates are for daemons on the network.
-    EXPECT_FALSE(ResolveDaemon("", {.ca = "/etc/ca.pem"})->tls.enabled());
+    // The kernel names the peer there; certificates are for daemons on the network.
+    setenv("EPLB_TLS_CA", "/etc/ca.pem", 1);
+    EXPECT_FALSE(ResolveDaemon("", {})->tls.enabled());
+    unsetenv("EPLB_TLS_CA");
+    EXPECT_EQ(ResolveDaemon("", {.ca = "/etc/ca.pem"}).status().message(),
+              "--tls-ca needs --endpoint: without one the daemon is at unix:" + path +
+                  ", which has no TLS");
+    EXPECT_TRUE(ResolveDaemon("head:1", {.ca = "/etc/ca.pem"})->tls.enabled());
     close(socket_fd);
     // What a killed daemon leaves behind is passed over.
     ASSERT_TRUE(std::filesystem::exists(path));
@@ -179,11 +185,11 @@ TEST_F(QueryClientTest, WithoutJobTheOnlyOneIsMeantAndOfSeveralOneIsAskedFor) {
   daemon_.status.add_jobs()->set_job("other");
   const Output several = RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain);
   EXPECT_EQ(several.exit_code, kUsage);
-  EXPECT_EQ(several.message, "--job is needed: the daemon knows train, other");
+  EXPECT_EQ(several.message, "--job is needed: the daemon has train, other");
   daemon_.status.clear_jobs();
   const Output none = RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain);
   EXPECT_EQ(none.exit_code, kNotFound);
-  EXPECT_EQ(none.message, "the daemon knows no job yet");
+  EXPECT_EQ(none.message, "the daemon has no job yet");
   daemon_.status.set_jobs_hidden(true);
   const Output hidden = RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain);
   EXPECT_EQ(hidden.exit_code, kNotFound);

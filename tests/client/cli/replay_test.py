@@ -122,8 +122,6 @@ class ReplayTest(command.CommandTest):
                            (["--link-gbps", "450"], "INTRA,INTER"), (["--link-gbps", "0,50"], "--link-gbps"),
                            (["--link-gbps", "a,b"], "--link-gbps"), (["--token-ns", "inf"], "--token-ns"),
                            (["--token-ns", 0], "--token-ns"), (["--window", "mean"], "window rule"),
-                           (["--policy", "auto", "--history", 3], "--history has no effect on policy auto"),
-                           (["--policy", "auto", "--window", "last"], "--window has no effect on policy auto"),
                            (["--policy", "magic"], "unknown policy"), (["--weight-bytes", 5], "--training"),
                            (["--policy", "deepseek", "--hierarchy", "soft"], "soft"),
                            (["--hierarchy", "strict", "--nodes", 2, "--groups", 3], "--nodes 2"),
@@ -152,16 +150,21 @@ class ReplayTest(command.CommandTest):
                                           "50 GB/s?\n")
         self.assert_fails(command.run("replay", *good, "--link-gbps", "450,50 gb/s"), 2, "400Gb/s", "--link-gbps")
 
-    def test_what_a_policy_is_here_is_noted(self):
+    def test_auto_says_what_it_decides_on_and_takes_no_history(self):
         trace = self.write("trace.jsonl", "".join(self.recorded(20)))
-        shape = ("--trace", trace, "--gpus", 8, "--slots", 72)
-        auto = command.run("replay", *shape, "--policy", "auto")
-        self.assertRegex(auto.stderr, "^eplbctl: note: .*moves are free without --expert-bytes\n$")
-        self.assertIn("as its back-test shows", auto.stdout)
-        self.assertEqual(command.run("replay", *shape, "--policy", "auto", "--expert-bytes", 1000000).stderr, "")
-        flow = command.run("replay", *shape, "--policy", "flow")
-        self.assertEqual(flow.stderr, "eplbctl: note: policy flow without --split batch is incremental\n")
-        self.assertEqual(command.run("replay", *shape, "--policy", "flow", "--split", "batch").stderr, "")
+        arguments = ["replay", "--trace", trace, "--gpus", 8, "--slots", 64, "--policy", "auto"]
+        note = ("eplbctl: note: auto measures prices in the daemon; give --expert-bytes, --token-ns and --link-gbps to "
+                "price moves\n")
+        result = command.run(*arguments, environment={"COLUMNS": "160"})
+        self.assertEqual((result.returncode, result.stderr), (0, note))
+        self.assertIn("decided every window on what its back-test chose\n", result.stdout)
+        priced = command.run(*arguments, "--expert-bytes", 1000)
+        self.assertEqual((priced.returncode, priced.stderr), (0, ""))
+        for flag, value in (("--history", 4), ("--window", "sum")):
+            self.assert_fails(command.run(*arguments, flag, value), 2, f"policy auto does not take {flag}: its back-test")
+        other = command.run(*arguments[:-1], "flow", environment={"COLUMNS": "160"})
+        self.assertEqual(other.stderr, "eplbctl: note: policy flow needs --split batch; without it this is incremental\n")
+        self.assertIn("decided every window on the last 4 windows (sum)", other.stdout)
 
     def test_one_window_is_said_to_decide_nothing(self):
         result = command.run("replay", "--trace", self.write("one.json", "[[3,1,1,1]]"), "--gpus", 2, "--slots", 4)

@@ -55,7 +55,7 @@ class SweepTest(command.CommandTest):
         for name, flag, options in (("sweep", "--load", ()), ("plan", "--load", ()), ("replay", "--trace", ("--every", 9))):
             for policy in ("balanced", "flow"):
                 self.assert_fails(command.run(name, flag, windows, "--gpus", 2, "--slots", 2, "--policy", policy, "--split", "batch",
-                                              *options), 2, windows, "window 1: layer 0: expert 1 has 68719476736 tokens")
+                                              *options), 2, windows, "line 2: layer 0 has 68719476737 tokens")
 
     def test_a_row_for_each_slot_count(self):
         rows = self.sweep("--slots", "8:20:4")
@@ -78,16 +78,18 @@ class SweepTest(command.CommandTest):
             self.assertEqual(row["balancedness_min"], plan["balancedness"]["min"])
             self.assertAlmostEqual(row["bound_gap_mean"], plan["bound"]["gap_mean"])
 
-    def test_a_policy_that_needs_a_history_is_noted_to_be_another(self):
-        result = command.run("sweep", "--load", self.load, "--gpus", 4, "--slots", "8:12:4", "--policy", "auto")
-        self.assertEqual(result.returncode, 0)
-        self.assertIn("policy auto chooses by a history of windows, which one plan does not have: this is balanced",
-                      result.stderr)
-
     def test_a_limit_of_moves_is_noted_to_have_no_effect(self):
         result = command.run("sweep", "--load", self.load, "--gpus", 4, "--slots", 8, "--max-moves-per-gpu", 1)
         self.assertEqual(result.returncode, 0)
         self.assertIn("note: --max-moves-per-gpu has no effect", result.stderr)
+
+    def test_a_policy_that_is_another_here_is_named(self):
+        shape = ("sweep", "--load", self.load, "--gpus", 4, "--slots", 8)
+        self.assertIn("note: policy auto chooses by a history of windows, which a sweep does not have: this is balanced",
+                      command.run(*shape, "--policy", "auto").stderr)
+        self.assertIn("note: policy flow needs --split batch; without it this is incremental",
+                      command.run(*shape, "--policy", "flow").stderr)
+        self.assertEqual(command.run(*shape, "--policy", "flow", "--split", "batch").stderr, "")
 
     def test_training_prices_replicas(self):
         rows = self.sweep("--slots", "8:12:4", "--training", "--link-gbps", "50,50")

@@ -114,7 +114,7 @@ TEST(DeepseekFormatTest, PlacementsThatAreNoneAreRefused) {
       {"CsvHeading", "a,b\n0,1\n", "tried .npy and CSV"},
       {"CsvNan", "0,1,0\n0,nan,1\n", "line 2, column 2 is \"nan\""},
       {"CsvEmptyCell", "0,1,0\n0,,1\n", "line 2, column 2 is \"\""},
-      {"CsvReal", "0,1,0\n0,1.5,1\n", "not an integer"},
+      {"CsvReal", "0,1,0\n0,1.5,1\n", "[1][1] is 1.5, expected an integer"},
       {"CsvNegative", "0,1,0\n0,-2,1\n", "layer 1 entry 1 is -2"},
   };
   for (const Refused& refused : cases) {
@@ -166,6 +166,15 @@ TEST(DeepseekFormatTest, LoadsThatAreNoneAreRefused) {
   for (const Refused& refused : cases) {
     ExpectRefusal(refused, ParseDeepseekLoad("f", refused.bytes).status());
   }
+}
+
+TEST(DeepseekFormatTest, AHeadingInAFileThatIsCalledCsvIsNamed) {
+  const std::string expected =
+      "f.csv: line 1, column 1 is \"a\", expected a finite number; no heading is read";
+  EXPECT_EQ(ParseDeepseekLoad("f.csv", "a,b\n0,1\n").status().message(), expected);
+  EXPECT_EQ(ParseDeepseekPlacement("f.csv", "a,b\n0,1\n").status().message(), expected);
+  EXPECT_EQ(ParseDeepseekLoad("f.csv", "0,1\n0,b\n").status().message(),
+            "f.csv: line 2, column 2 is \"b\", expected a finite number");
 }
 
 }  // namespace

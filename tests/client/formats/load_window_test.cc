@@ -11,6 +11,7 @@ namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 LoadWindow Counts(int64_t a, int64_t b) {
   LoadMatrix counts(1, 2);
@@ -32,9 +33,13 @@ Load Combined(const std::vector<LoadWindow>& windows, const char* rule) {
 
 TEST(LoadWindowTest, ABatchOfMoreTokensThanASplitTakesIsNamed) {
   constexpr int64_t kMost = int64_t{1} << 36;
-  const std::vector<LoadWindow> windows = {Counts(0, kMost), Counts(1, kMost), Estimates(1e30, 0)};
+  std::vector<LoadWindow> windows = {Counts(0, kMost), Counts(1, kMost), Estimates(1e30, 0)};
   EXPECT_EQ(CheckBatches(windows, kMost).message(),
-            "window 1: layer 0 has 68719476737 tokens, expected at most 68719476736");
+            "window 1: layer 0 has 68719476737 tokens, a batch to split exactly has at most "
+            "68719476736");
+  windows[1].line = 3;
+  EXPECT_THAT(std::string(CheckBatches(windows, kMost).message()), StartsWith("line 3: layer 0 "));
+  windows[1].line = 0;
   const std::span<const LoadWindow> two(windows.data(), 2);
   EXPECT_THAT(std::string(CheckBatches(two, kMost, *ParseWindowRule("last")).message()),
               HasSubstr("window 1: "));

@@ -39,7 +39,7 @@ TEST(SglangFormatTest, PlacementsThatAreNoneAreRefused) {
       {"Ragged", With(good, "[1,1,0]", "[1,0]"), "layer 1 has 2 entries, layer 0 has 3"},
       {"Text", With(good, "[1,1,0]", "[1,\"1\",0]"), "[1][1] is a string"},
       {"Null", With(good, "[1,1,0]", "null"), "[1] is null"},
-      {"Real", With(good, "[1,1,0]", "[1,1.0,0]"), "not an integer"},
+      {"Real", With(good, "[1,1,0]", "[1,1.0,0]"), "[1] is 1.0, expected an integer"},
       {"Negative", With(good, "[1,1,0]", "[1,-7,0]"), "layer 1 entry 1 is -7"},
       {"Huge", With(good, "[1,1,0]", "[1,3000000000,0]"), "layer 1 entry 1 is 3000000000"},
       {"Nan", With(good, "[1,1,0]", "[1,NaN,0]"), "line 1, column"},

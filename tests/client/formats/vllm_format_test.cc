@@ -134,7 +134,7 @@ TEST(VllmFormatTest, PlacementsThatAreNoneAreRefused) {
       {"Redundant", With(good, "experts\":1", "experts\":3"), "is 3 of 3 slots"},
       {"Negative", With(good, "experts\":1", "experts\":-1"), "num_redundant_experts is -1"},
       {"Id", With(good, "[1,1,0]", "[1,-2,0]"), "layer 1 slot 1 is -2"},
-      {"Real", With(good, "[1,1,0]", "[1,1.0,0]"), "not an integer"},
+      {"Real", With(good, "[1,1,0]", "[1,1.0,0]"), "[1] is 1.0, expected an integer"},
       {"Nan", With(good, "[1,1,0]", "[1,NaN,0]"), "line 1: column"},
       {"MetaLayers", With(kMeta, "layers\":2", "layers\":3") + good,
        "eplb_load_meta has 3 layers, there are 2"},

@@ -212,7 +212,7 @@ TEST_F(RunReportFileTest, WhatIsWrittenIsRead) {
 
 TEST_F(RunReportFileTest, AMissingKeyIsNamedWithTheFile) {
   const std::pair<const char*, const char*> cases[] = {
-      {"{", "not JSON"},
+      {"{\n\"job\": nan}", ": line 2, column 9: "},
       {"[]", "report is not an object"},
       {R"({"format":"eplb.run.v1"})", "job is missing"},
       {R"({"format":3})", "format is missing or not a string"}};

@@ -114,5 +114,11 @@ TEST(ConfigTest, TheUnixSocketIsAutoNoneOrAPath) {
             "\"none\"");
 }
 
+TEST(ConfigTest, APortOutOfRangeIsAnsweredWithTheRange) {
+  EXPECT_THAT(
+      std::string(LoadConfig({.flags = {{"listen.grpc", "127.0.0.1:99999"}}}).status().message()),
+      HasSubstr("expected ADDR:PORT with a port in 0..65535 or unix:PATH"));
+}
+
 }  // namespace
 }  // namespace eplb

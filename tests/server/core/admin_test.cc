@@ -218,6 +218,15 @@ TEST(AdminTest, RebalanceDecidesNowOnWindowsThatWereDecidedOnBefore) {
   EXPECT_EQ(CodeOf(job.daemon.Ask(Rebalance{})), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(AdminTest, ARebalanceOfAPausedJobIsRefusedWithTheReasonOnce) {
+  TestJob job;
+  job.ConnectAll();
+  ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
+  const absl::StatusOr<ChangeOutcome> asked = job.daemon.Ask(Rebalance{});
+  EXPECT_EQ(CodeOf(asked), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Says(asked, " is paused by ann: why not")) << asked.status();
+}
+
 TEST(AdminTest, AForcedRebalanceProposesWhatDoesNotPay) {
   Config config = TestConfig();
   config.settings.min_gain = 1;

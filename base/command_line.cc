@@ -1,0 +1,127 @@
+#include "base/command_line.h"
+
+#include <algorithm>
+#include <cmath>
+#include <regex>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+#include "base/suggestion.h"
+
+#include <CLI/CLI.hpp>
+
+namespace eplb {
+namespace {
+
+std::string UnknownFlag(const CLI::App& command, const std::string& word) {
+  const std::string flag = word.substr(0, word.find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  return "unknown flag " + flag + Suggestion(flag, known);
+}
+
+std::string UnknownCommand(const CLI::App& parent, const std::string& word) {
+  std::vector<std::string> known;
+  for (const CLI::App* command : parent.get_subcommands([](const CLI::App*) { return true; })) {
+    known.push_back(command->get_name());
+  }
+  return "unknown command \"" + word + "\"" + Suggestion(word, known);
+}
+
+// What a flag of a number does not take.
+std::string NumberExpected(const std::string& value) {
+  static const std::regex integer("[+-]?[0-9]+");
+  double number = 0;
+  if (std::regex_match(value, integer)) {
+    return value.front() == '-' ? "the number is too low" : "the number is too large";
+  }
+  const bool is_number = absl::SimpleAtod(value, &number) && std::isfinite(number);
+  return is_number ? "expected an integer" : "expected a number";
+}
+
+// The name in help of the argument without a flag that CLI11 calls `name`; empty: there is none.
+std::string PositionalName(const CLI::App& command, const std::string& name) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_positional() && option->get_name() == name) return option->get_type_name();
+  }
+  return {};
+}
+
+// Messages of CLI11 of one flag or argument; others as they are.
+std::string InWordsOfAUser(const CLI::App& command, const std::string& message) {
+  static const std::regex conversion("Could not convert: (\\S+) = (.*)");
+  static const std::regex twice("(\\S+): At Most ([0-9]+) required but received ([0-9]+)");
+  static const std::regex no_value("(\\S+): 1 required (.*) missing");
+  static const std::regex range("(\\S+): Value (.*) not in range (\\S+) to (\\S+)");
+  static const std::regex member("(\\S+): (.*) not in \\{(.*)\\}");
+  static const std::regex required("(\\S+) is required");
+  std::smatch parts;
+  const auto is = [&message, &parts](const std::regex& shape) {
+    return std::regex_match(message, parts, shape);
+  };
+  const auto value = [&parts] {
+    return absl::StrCat(parts[1].str(), " is \"", parts[2].str(), "\"");
+  };
+  if (is(conversion)) return absl::StrCat(value(), ", ", NumberExpected(parts[2].str()));
+  if (is(twice)) {
+    return absl::StrCat(parts[1].str(), " is given ", parts[3].str(), " times, expected ",
+                        parts[2].str() == "1" ? "once" : "at most " + parts[2].str());
+  }
+  if (is(no_value)) return absl::StrCat(parts[1].str(), " has no value");
+  if (is(range)) {
+    return absl::StrCat(value(), ", expected ", parts[3].str(), "..", parts[4].str());
+  }
+  if (is(member)) {
+    const std::vector<std::string> known = absl::StrSplit(parts[3].str(), ',');
+    return absl::StrCat(value(), ", expected one of ", absl::StrJoin(known, ", "),
+                        Suggestion(parts[2].str(), known));
+  }
+  if (!is(required)) return message;
+  const std::string positional = PositionalName(command, parts[1].str());
+  return positional.empty() ? message : absl::StrCat("argument ", positional, " is missing");
+}
+
+}  // namespace
+
+const CLI::App& InnermostCommand(const CLI::App& root) {
+  const std::vector<CLI::App*> named = root.get_subcommands();
+  return named.empty() ? root : InnermostCommand(*named.front());
+}
+
+// CLI11 calls an unknown command a missing one, and looks for required flags before unknown ones.
+std::string ExplainParseError(const CLI::App& root, const CLI::ParseError& error) {
+  const std::vector<std::string> rest = root.remaining(true);
+  const CLI::App& command = InnermostCommand(root);
+  for (const std::string& word : rest) {
+    if (word.rfind("--", 0) == 0) return UnknownFlag(command, word);
+  }
+  const std::string message = error.what();
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr || rest.empty()) {
+    return InWordsOfAUser(command, message);
+  }
+  const bool about_commands = message.find("subcommand is required") != std::string::npos;
+  if (about_commands) return UnknownCommand(command, rest.front());
+  const bool about_rest = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  return about_rest ? "unexpected argument \"" + rest.front() + "\""
+                    : InWordsOfAUser(command, message);
+}
+
+std::string FlagWithoutValue(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::vector<std::string>& values = option->results();
+    if (std::find(values.begin(), values.end(), "") != values.end()) return option->get_name();
+  }
+  for (const CLI::App* named : app.get_subcommands()) {
+    std::string flag = FlagWithoutValue(*named);
+    if (!flag.empty()) return flag;
+  }
+  return {};
+}
+
+}  // namespace eplb
