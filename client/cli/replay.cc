@@ -223,12 +223,12 @@ void AddReplay(CLI::App& root, Command& command) {
       ->type_name("Z");
   AddCostOptions(app, options->costs);
   AddFormat(app, options->format);
-  app.footer(absl::StrCat("The daemon decides by policy ", std::string(kServicePolicyName),
-                          " and min_gain ", wire::Settings().min_gain,
-                          " unless it is told otherwise; replay by\n", "policy ",
-                          options->frame.policy, " and --min-gain ", options->min_gain,
-                          ". Policy auto decides by the back-test of all windows before,\n"
-                          "and does not take --history and --window.\n") +
+  app.footer(absl::StrCat("By default the daemon decides by policy ",
+                          std::string(kServicePolicyName), " and min_gain ",
+                          wire::Settings().min_gain, ", replay by policy\n", options->frame.policy,
+                          " and --min-gain ", options->min_gain,
+                          ". Policy auto decides by the back-test of all windows\n"
+                          "before, and does not take --history and --window.\n") +
              "Examples:\n"
              "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64 --policy incremental\n"
              "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"

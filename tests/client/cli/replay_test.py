@@ -166,6 +166,13 @@ class ReplayTest(command.CommandTest):
         self.assertEqual(other.stderr, "eplbctl: note: policy flow needs --split batch; without it this is incremental\n")
         self.assertIn("decided every window on the last 4 windows (sum)", other.stdout)
 
+    def test_help_has_its_defaults_and_those_of_the_daemon(self):
+        text = " ".join(command.run("replay", "--help").stdout.split())
+        self.assertIn("By default the daemon decides by policy auto and min_gain 0.01, replay by policy balanced and "
+                      "--min-gain 0.05.", text)
+        self.assertIn("--history H Windows that a decision looks at [4]", text)
+        self.assertIn("Least fall of the peak GPU load of these windows, 0..1 [0.05]", text)
+
     def test_one_window_is_said_to_decide_nothing(self):
         result = command.run("replay", "--trace", self.write("one.json", "[[3,1,1,1]]"), "--gpus", 2, "--slots", 4)
         self.assertEqual(result.returncode, 0)
