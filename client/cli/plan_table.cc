@@ -124,7 +124,7 @@ std::string MainTable(const PlanReport& report, const Terminal& terminal) {
   AddBalancedness(batch ? " of the load" : "", report.before, report.after, table);
   table.rows.push_back({"load of the fullest GPUs, all layers", LoadText(report.before.peak_load),
                         LoadText(report.after.peak_load), LoadText(Sum(report.bound.bounds))});
-  const std::string text = FormatTable(table, terminal);
+  std::string text = FormatTable(table, terminal);
   if (!batch) return text;
   return absl::StrCat(
       text, "\n",

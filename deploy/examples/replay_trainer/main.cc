@@ -21,7 +21,8 @@ constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 constexpr int kVerificationFailed = 8;
 
-void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms, std::string& slow_rank) {
+// Which job this is, and the shape of its model.
+void AddJobOptions(CLI::App& app, TrainerOptions& options) {
   app.add_option("--rank", options.rank, "This process, 0..world-1")->required();
   app.add_option("--world", options.world_size, "Processes of the job, one GPU position each")
       ->required();
@@ -51,6 +52,11 @@ void AddOptions(CLI::App& app, TrainerOptions& options, double& step_ms, std::st
   app.add_option("--nodes", options.num_nodes, "NVLink domains")->capture_default_str();
   app.add_option("--groups", options.num_groups, "Expert groups of the router")
       ->capture_default_str();
+}
+
+// How it trains, what goes wrong in it, and what it leaves.
+void AddRunOptions(CLI::App& app, TrainerOptions& options, double& step_ms,
+                   std::string& slow_rank) {
   app.add_option(
          "--transport", options.transport,
          "What carries the rows; peer (CUDA IPC) and nccl move GPU memory, auto takes host unless "
@@ -153,7 +159,8 @@ int Main(int argc, char** argv) {
       "Demonstration trainer: replays a recorded router trace with real expert memory and verifies "
       "every byte"};
   app.set_version_flag("--version", "eplb-trainer " EPLB_VERSION);
-  AddOptions(app, options, step_ms, slow_rank);
+  AddJobOptions(app, options);
+  AddRunOptions(app, options, step_ms, slow_rank);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& told) {  // --help, --version
