@@ -60,18 +60,7 @@ absl::Status CheckCount(const char* flag, int64_t count) {
       absl::StrCat(flag, " is ", count, ", expected 1..", kMaxReplayWindows));
 }
 
-// A policy that chooses finds out by itself what these flags say.
-absl::Status CheckHistoryFlags(const ReplayCommandOptions& options) {
-  const bool given = options.history.has_value() || options.window.has_value();
-  if (!TraitsOf(options.frame.policy).chooses || !given) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("policy ", options.frame.policy, " does not take ",
-                   options.history.has_value() ? "--history" : "--window",
-                   ": its back-test chooses the windows that a decision looks at"));
-}
-
 absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& options) {
-  EPLB_RETURN_IF_ERROR(CheckHistoryFlags(options));
   EPLB_RETURN_IF_ERROR(CheckCount("--every", options.every));
   EPLB_RETURN_IF_ERROR(CheckCount("--history", options.history.value_or(kHistory)));
   EPLB_RETURN_IF_ERROR(CheckCount("--horizon-windows", options.horizon_windows.value_or(1)));
@@ -161,10 +150,20 @@ std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+// A policy that chooses finds out by itself what these flags say.
+std::string HistoryNote(const ReplayCommandOptions& options) {
+  const bool given = options.history.has_value() || options.window.has_value();
+  if (!TraitsOf(options.frame.policy).chooses || !given) return "";
+  return absl::StrCat("note: ", options.history.has_value() ? "--history" : "--window",
+                      " has no effect on policy ", options.frame.policy,
+                      ": its back-test chooses the windows that a decision looks at");
+}
+
 // For stderr: what makes the answer worth less than it looks.
 std::string Notes(const ReplayCommandOptions& options, const ReplayResult& result) {
   std::string note = LinksNote(options.costs);
   note = JoinMessages(note, EqualSharesNote(options.frame, options.split));
+  note = JoinMessages(note, HistoryNote(options));
   if (TraitsOf(options.frame.policy).chooses && options.costs.expert_bytes == 0) {
     note = JoinMessages(
         note, absl::StrCat("note: ", options.frame.policy,
@@ -228,7 +227,7 @@ void AddReplay(CLI::App& root, Command& command) {
                           wire::Settings().min_gain, ", replay by policy\n", options->frame.policy,
                           " and --min-gain ", options->min_gain,
                           ". Policy auto decides by the back-test of all windows\n"
-                          "before, and does not take --history and --window.\n") +
+                          "before; --history and --window have no effect on it.\n") +
              "Examples:\n"
              "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64 --policy incremental\n"
              "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
