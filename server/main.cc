@@ -26,10 +26,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
+#include "base/command_line.h"
 #include "base/json_value.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "base/suggestion.h"
 #include "base/tls_files.h"
 #include "server/config/config.h"
 #include "server/config/config_help.h"
@@ -109,23 +109,6 @@ std::vector<std::pair<std::string, std::string>> FlagsOf(const CLI::App& app) {
   return flags;
 }
 
-// The library names all arguments that it could not take, in another order; the first is enough.
-std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
-  const std::vector<std::string> extras = app.remaining();
-  if (extras.empty()) return error.what();
-  const auto flag = std::find_if(extras.begin(), extras.end(),
-                                 [](const std::string& extra) { return extra.rfind('-', 0) == 0; });
-  if (flag == extras.end()) {
-    return absl::StrCat("\"", OnOneLine(extras.front()), "\": not expected, there are flags only");
-  }
-  const std::string name = flag->substr(0, flag->find('='));
-  std::vector<std::string> known;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& one : option->get_lnames()) known.push_back("--" + one);
-  }
-  return absl::StrCat(OnOneLine(name), ": unknown flag", Suggestion(name, known));
-}
-
 ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string& version) {
   CLI::App app("Expert-parallel load balancer: the daemon.", "eplbd");
   Options options;
@@ -158,7 +141,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
     if (code == 0) return {.options = {}, .exit_code = 0, .stdout_text = out.str()};
     return {.options = {},
             .exit_code = kBadOptions,
-            .stderr_text = absl::StrCat("eplbd: ", WhatIsWrong(app, error), "\n")};
+            .stderr_text = absl::StrCat("eplbd: ", OnOneLine(ExplainParseError(app, error)), "\n")};
   }
   if (help_config) return {.options = {}, .stdout_text = ConfigHelp()};
   if (manual) return {.options = {}, .stdout_text = ManualPage(version, FlagsOf(app))};

@@ -173,10 +173,6 @@ std::string SweepToJson(const SweepOptions& options, const std::vector<SweepRow>
   return json.dump() + "\n";
 }
 
-}  // namespace
-
-namespace {
-
 // For stderr: what makes the rows mean less, or something else, than the flags ask for.
 std::string Notes(const SweepOptions& options) {
   std::string notes = LinksNote(options.costs);

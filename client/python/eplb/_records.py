@@ -24,10 +24,5 @@ class ArrayRecord:
         return all(np.array_equal(_on_host(mine), _on_host(theirs)) for mine, theirs in pairs)
 
 
-def counted(number: int, one: str) -> str:
-    """As 1 GPU, 2 GPUs."""
-    return f"{number} {one}" if number == 1 else f"{number} {one}s"
-
-
 def _on_host(value: Any) -> Any:
     return value.cpu().numpy() if _rows.is_torch(value) else value

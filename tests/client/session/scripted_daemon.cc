@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
@@ -68,8 +69,17 @@ struct ScriptedDaemon::Impl final : v1::Balancer::Service, v1::Query::Service {
   grpc::Status AllGather(grpc::ServerContext* context, const v1::AllGatherRequest* request,
                          v1::AllGatherResponse* response) override {
     std::unique_lock<std::mutex> lock(mutex);
-    std::map<uint32_t, std::string>& blobs =
-        rounds[absl::StrCat(request->launch_id(), "/", request->token(), "/", request->key())];
+    const auto round = [&](int number) -> std::map<uint32_t, std::string>& {
+      return rounds[absl::StrCat(request->launch_id(), "/", number == 0 ? "" : request->token(),
+                                 "/", number)];
+    };
+    int number = 0;
+    if (!absl::SimpleAtoi(request->key(), &number)) {
+      return {grpc::StatusCode::INVALID_ARGUMENT, "key"};
+    }
+    // For ranks that a daemon which died has not answered.
+    if (number > 0) round(number - 1)[request->rank()] = request->previous_blob();
+    std::map<uint32_t, std::string>& blobs = round(number);
     blobs[request->rank()] = request->blob();
     ++num_all_gathers;
     ++num_said;

@@ -38,17 +38,17 @@ class RebalanceTest : public ::testing::Test {
     costs_.token_seconds = 1e-6;  // so a window saves 0.9 ms, and both transfers take 1 ms
   }
 
-  RebalanceDecision Ask() {
-    return EvaluateRebalance({.load = hot_,
-                              .num_steps = 10,
-                              .incumbent = together_,
-                              .candidate = apart_,
-                              .min_gain = 0.05,
-                              .steps_to_next = 10,
-                              .costs = costs_,
-                              .record = record_})
-        .value();
+  RebalanceInput Input() const {
+    return {.load = hot_,
+            .num_steps = 10,
+            .incumbent = together_,
+            .candidate = apart_,
+            .min_gain = 0.05,
+            .steps_to_next = 10,
+            .costs = costs_,
+            .record = record_};
   }
+  RebalanceDecision Ask() const { return EvaluateRebalance(Input()).value(); }
   void Watch(int64_t windows) {
     for (int64_t i = 0; i < windows; ++i) {
       ASSERT_TRUE(record_.Observe(hot_, 10, together_).ok());
@@ -69,14 +69,9 @@ TEST_F(RebalanceTest, WithSpeedsTokensOfASlowGpuCountMore) {
   // 2000 tokens beside 200 / 0.1, or 1100 beside 1100 / 0.1.
   EXPECT_DOUBLE_EQ(record_.Trials(together_).at(0).sum, 2000 - 11000);
   EXPECT_DOUBLE_EQ(record_.start_tokens(), 2000);
-  const RebalanceDecision decision = EvaluateRebalance({.load = hot_,
-                                                        .num_steps = 10,
-                                                        .incumbent = together_,
-                                                        .candidate = apart_,
-                                                        .costs = costs_,
-                                                        .record = record_,
-                                                        .speeds = &speeds})
-                                         .value();
+  RebalanceInput input = Input();
+  input.speeds = &speeds;
+  const RebalanceDecision decision = EvaluateRebalance(input).value();
   EXPECT_FALSE(decision.rebalance);
   EXPECT_THAT(decision.reason, HasSubstr("would rise 450.0 %"));
 }
@@ -93,29 +88,18 @@ TEST_F(RebalanceTest, WithoutPricesOnlyMinGainCounts) {
 TEST_F(RebalanceTest, WithoutPricesABackTestThatProvedNothingKeeps) {
   costs_.token_seconds = 0;
   const LearnedGate gate{.in_use = false};
-  const RebalanceDecision decision = EvaluateRebalance({.load = hot_,
-                                                        .num_steps = 10,
-                                                        .incumbent = together_,
-                                                        .candidate = apart_,
-                                                        .costs = costs_,
-                                                        .record = record_,
-                                                        .learned = &gate})
-                                         .value();
+  RebalanceInput input = Input();
+  input.learned = &gate;
+  const RebalanceDecision decision = EvaluateRebalance(input).value();
   EXPECT_FALSE(decision.rebalance);
   EXPECT_THAT(decision.reason, StartsWith("kept, peak GPU load of these steps would fall 45.0 %"));
 }
 
 TEST_F(RebalanceTest, AGainJustBelowMinGainIsWrittenWithDigitsThatTellThemApart) {
   const auto ask = [&](double min_gain) {
-    return EvaluateRebalance({.load = hot_,
-                              .num_steps = 10,
-                              .incumbent = together_,
-                              .candidate = apart_,
-                              .min_gain = min_gain,
-                              .costs = costs_,
-                              .record = record_})
-        .value()
-        .reason;
+    RebalanceInput input = Input();
+    input.min_gain = min_gain;
+    return EvaluateRebalance(input).value().reason;
   };
   EXPECT_THAT(ask(0.45012), StartsWith("kept, peak GPU load of these steps would fall 45.00 % ("));
   EXPECT_THAT(ask(0.45012), EndsWith(", less than min_gain, 45.01 %"));
@@ -173,14 +157,9 @@ TEST_F(RebalanceTest, AHorizonCapsWhatAGainIsWorth) {
 TEST_F(RebalanceTest, AHorizonAlsoCapsWhatTheBackTestCounts) {
   const LearnedGate gate{.realized = 1, .horizon_steps = 100};
   const auto ask = [&] {
-    return EvaluateRebalance({.load = hot_,
-                              .num_steps = 10,
-                              .incumbent = together_,
-                              .candidate = apart_,
-                              .costs = costs_,
-                              .record = record_,
-                              .learned = &gate})
-        .value();
+    RebalanceInput input = Input();
+    input.learned = &gate;
+    return EvaluateRebalance(input).value();
   };
   EXPECT_TRUE(ask().rebalance);
   costs_.horizon_steps = 10;
