@@ -94,8 +94,10 @@ const CLI::App& InnermostCommand(const CLI::App& root) {
   return named.empty() ? root : InnermostCommand(*named.front());
 }
 
+namespace {
+
 // CLI11 calls an unknown command a missing one, and looks for required flags before unknown ones.
-std::string ExplainParseError(const CLI::App& root, const CLI::ParseError& error) {
+std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
   const std::vector<std::string> rest = root.remaining(true);
   const CLI::App& command = InnermostCommand(root);
   for (const std::string& word : rest) {
@@ -110,6 +112,16 @@ std::string ExplainParseError(const CLI::App& root, const CLI::ParseError& error
   const bool about_rest = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   return about_rest ? "unexpected argument \"" + rest.front() + "\""
                     : InWordsOfAUser(command, message);
+}
+
+}  // namespace
+
+std::string ExplainParseError(const CLI::App& root, const CLI::ParseError& error) {
+  std::string text = Explain(root, error);
+  // Arguments stand in it as they were given.
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return text;
 }
 
 std::string FlagWithoutValue(const CLI::App& app) {

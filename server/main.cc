@@ -141,7 +141,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
     if (code == 0) return {.options = {}, .exit_code = 0, .stdout_text = out.str()};
     return {.options = {},
             .exit_code = kBadOptions,
-            .stderr_text = absl::StrCat("eplbd: ", OnOneLine(ExplainParseError(app, error)), "\n")};
+            .stderr_text = absl::StrCat("eplbd: ", ExplainParseError(app, error), "\n")};
   }
   if (help_config) return {.options = {}, .stdout_text = ConfigHelp()};
   if (manual) return {.options = {}, .stdout_text = ManualPage(version, FlagsOf(app))};
