@@ -1,4 +1,4 @@
-"""What records whose fields are arrays have in common."""
+"""What the records of this package have in common."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ class ArrayRecord:
         pairs = ((getattr(self, each.name), getattr(other, each.name))
                  for each in fields(self) if each.compare)  # type: ignore[arg-type]
         return all(np.array_equal(_on_host(mine), _on_host(theirs)) for mine, theirs in pairs)
+
+
+def counted(number: int, one: str) -> str:
+    """As 1 GPU, 2 GPUs."""
+    return f"{number} {one}" if number == 1 else f"{number} {one}s"
 
 
 def _on_host(value: Any) -> Any:

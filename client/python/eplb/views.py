@@ -10,6 +10,7 @@ import numpy as np
 from eplb import _library
 from eplb import _structs as structs
 from eplb._handle import Handle
+from eplb._records import counted
 
 
 class Boundary(NamedTuple):
@@ -93,9 +94,9 @@ class PlacementView:
 
     def __repr__(self) -> str:
         end = self.first_local_slot + self.num_local_slots
-        return (f"<eplb.PlacementView: version {self.version}, {_counted(self.num_layers, 'layer')} of "
-                f"{_counted(self.num_experts, 'expert')} in {_counted(self.num_slots, 'slot')} on "
-                f"{_counted(self.num_gpus, 'GPU')}, this rank's slots {self.first_local_slot}..{end - 1}>")
+        return (f"<eplb.PlacementView: version {self.version}, {counted(self.num_layers, 'layer')} of "
+                f"{counted(self.num_experts, 'expert')} in {counted(self.num_slots, 'slot')} on "
+                f"{counted(self.num_gpus, 'GPU')}, this rank's slots {self.first_local_slot}..{end - 1}>")
 
     def _read(self) -> structs.Placement:
         struct = structs.sized(structs.Placement)
@@ -165,8 +166,3 @@ def boundary_of(struct: structs.Boundary) -> Boundary:
     return Boundary(struct.voted != 0, struct.switched != 0, struct.version, struct.sent_bytes, struct.received_bytes,
                     struct.pause_s, struct.decided_first_step, struct.decided_last_step,
                     (struct.reason or b"").decode("utf-8", "replace"))
-
-
-def _counted(number: int, one: str) -> str:
-    """As 1 GPU, 2 GPUs."""
-    return f"{number} {one}" if number == 1 else f"{number} {one}s"
