@@ -36,8 +36,9 @@ constexpr int64_t kMostHttp = 256;
 constexpr int64_t kHttpPart = 64;  // one of so many descriptors, four times
 constexpr int64_t kHttpThreads = 8;
 
-// See HttpServer::Start: connections at each of the four stages, and those in a thread's hands.
-int64_t HttpShare(int64_t connections) { return 4 * connections + kHttpThreads; }
+// See HttpServer::Start: connections at each of the four stages, watchers, and those in a thread's
+// hands.
+int64_t HttpShare(int64_t connections) { return 4 * connections + connections / 4 + kHttpThreads; }
 
 }  // namespace
 
@@ -159,11 +160,24 @@ HttpServer::Sources SourcesOf(const Observed& observed) {
                         return PlacementOf(*runner, job, version);
                       },
                   .load = [runner](const std::string& job) { return runner->NewestWindow(job); },
+                  .windows = [runner](const std::string& job, int64_t after,
+                                      int32_t limit) { return runner->Windows(job, after, limit); },
+                  .window_loads =
+                      [runner](const std::string& job, std::optional<int64_t> window) {
+                        return runner->LoadsOf(job, window);
+                      },
+                  .traffic =
+                      [runner](const std::string& job, std::optional<int64_t> plan) {
+                        return runner->TrafficOf(job, plan);
+                      },
                   .plans = [runner](const std::string& job,
                                     int32_t limit) { return runner->Plans(job, limit); },
                   .events = [runner](const std::string& job, int64_t after,
                                      int32_t limit) { return runner->Events(job, limit, after); },
-              }};
+              },
+          .streams = {.events = [runner](int64_t after,
+                                         int32_t limit) { return runner->NewEvents(after, limit); },
+                      .jobs = [runner] { return runner->Jobs(); }}};
 }
 
 namespace {
@@ -183,6 +197,7 @@ RunnerOptions RunnerOptionsOf(const DaemonConfig& config, const DescriptorPlan& 
                       .hello_deadline = config.limits.hello_deadline};
   options.room_warning = descriptors.warning;
   options.opening_note = store.opening_note();
+  options.history.max_load_bytes = static_cast<int64_t>(kMiB) * config.limits.max_past_loads_mib;
   options.solver_threads = config.limits.solver_threads;
   return options;
 }

@@ -296,6 +296,11 @@ Keys TrafficLimitKeys() {
           "first, but each keeps two.",
           [](auto& c) -> auto& { return c.limits.max_window_mib; }),
       Key(
+          "limits.max_past_loads_mib", IntegerRange{1, 1 << 20},
+          "Most MiB of the loads of past windows that the web page can show; the oldest go first, "
+          "their figures stay.",
+          [](auto& c) -> auto& { return c.limits.max_past_loads_mib; }),
+      Key(
           "limits.messages_per_second", IntegerRange{1, 1000000},
           "Most messages a second from one rank on average, twice that in a burst.",
           [](auto& c) -> auto& { return c.limits.messages_per_second; }),

@@ -188,6 +188,23 @@ void TakeStep(DecisionContext& context, Sender sender, int64_t step) {
   RememberReportTime(sender.job);
 }
 
+// The newest complete window goes to the caller, who has room for more than the core needs.
+void KeepNewest(DecisionContext& context, const Job& job, const Run& run, bool measured) {
+  const Window& window = job.windows.complete.back();
+  context.decision.effects.emplace_back(
+      KeepWindow{job.name,
+                 {.run_id = run.name,
+                  .shape = run.shape,
+                  .first_step = window.first_step,
+                  .last_step = window.last_step,
+                  .coverage = window.coverage,
+                  .step_seconds = SecondsPerStep(run.rate),
+                  .load = window.load,
+                  .on_gpus = window.on_gpus,
+                  .split = run.split,
+                  .measured = measured ? job.windows.measured : std::nullopt}});
+}
+
 void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& report) {
   Job& job = sender.job;
   Run& run = sender.run;
@@ -233,6 +250,7 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   } else {
     ++counters.windows_unmeasured;
   }
+  KeepNewest(context, job, run, outcome.measured);
   WatchWindow(context.state, job);
   WatchGpuSpeeds(context, job);
   MaybeSolve(context, job);

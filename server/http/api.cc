@@ -99,12 +99,28 @@ absl::StatusOr<std::string> PlacementOf(const ApiSources& sources, const std::st
                                         const Numbers& numbers) {
   EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody body,
                         sources.placement(job, numbers.Find("version")));
-  return PlacementBodyToJson(job, body);
+  const std::optional<int64_t> layer = numbers.Find("layer");
+  if (!layer) return PlacementBodyToJson(job, body);
+  const int32_t num_layers = body.placement.topology().num_layers();
+  if (*layer >= num_layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer is ", *layer, ", the placement has layers 0..", num_layers - 1));
+  }
+  return LayerToJson(job, body, static_cast<int32_t>(*layer));
+}
+
+absl::StatusOr<core::WindowView> WindowOf(const ApiSources& sources, const std::string& job,
+                                          std::optional<int64_t> number) {
+  if (!number) return sources.load(job);
+  EPLB_ASSIGN_OR_RETURN(const WindowLoads loads, sources.window_loads(job, number));
+  return core::WindowView{loads.figures.first_step, loads.figures.last_step, loads.load,
+                          loads.figures.split == SplitMode::kEqual ? loads.on_gpus : nullptr};
 }
 
 absl::StatusOr<std::string> LoadOf(const ApiSources& sources, const std::string& job,
                                    const Numbers& numbers) {
-  EPLB_ASSIGN_OR_RETURN(const core::WindowView window, sources.load(job));
+  EPLB_ASSIGN_OR_RETURN(const core::WindowView window,
+                        WindowOf(sources, job, numbers.Find("window")));
   const std::optional<int64_t> layer = numbers.Find("layer");
   if (layer && *layer >= window.load->num_layers()) {
     return absl::InvalidArgumentError(absl::StrCat("layer is ", *layer, ", the load has layers 0..",
@@ -112,6 +128,25 @@ absl::StatusOr<std::string> LoadOf(const ApiSources& sources, const std::string&
   }
   return LoadToJson(job, window,
                     layer ? std::optional(static_cast<int32_t>(*layer)) : std::nullopt);
+}
+
+absl::StatusOr<std::string> WindowsOf(const ApiSources& sources, const std::string& job,
+                                      const Numbers& numbers) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<WindowFigures> windows,
+                        sources.windows(job, numbers.Find("after").value_or(0), numbers.limit()));
+  return WindowsToJson(job, windows);
+}
+
+absl::StatusOr<std::string> GpuLoadsOf(const ApiSources& sources, const std::string& job,
+                                       const Numbers& numbers) {
+  EPLB_ASSIGN_OR_RETURN(const WindowLoads loads, sources.window_loads(job, numbers.Find("window")));
+  return GpuLoadsToJson(job, loads);
+}
+
+absl::StatusOr<std::string> TrafficOf(const ApiSources& sources, const std::string& job,
+                                      const Numbers& numbers) {
+  EPLB_ASSIGN_OR_RETURN(const Traffic traffic, sources.traffic(job, numbers.Find("plan")));
+  return TrafficToJson(job, traffic);
 }
 
 absl::StatusOr<std::string> PlansOf(const ApiSources& sources, const std::string& job,
@@ -127,10 +162,12 @@ absl::StatusOr<std::string> EventsOf(const ApiSources& sources, const std::strin
   return EventsToJson(job, events);
 }
 
-constexpr Parameter kVersion[] = {{"version", kMaxNumber}};
-constexpr Parameter kLayer[] = {{"layer", kMaxLayer}};
+constexpr Parameter kVersion[] = {{"version", kMaxNumber}, {"layer", kMaxLayer}};
+constexpr Parameter kLoad[] = {{"layer", kMaxLayer}, {"window", kMaxNumber}};
+constexpr Parameter kWindow[] = {{"window", kMaxNumber}};
+constexpr Parameter kPlan[] = {{"plan", kMaxNumber}};
 constexpr Parameter kLimit[] = {{"limit", kMaxLimit}};
-constexpr Parameter kEvents[] = {{"after", kMaxNumber}, {"limit", kMaxLimit}};
+constexpr Parameter kAfter[] = {{"after", kMaxNumber}, {"limit", kMaxLimit}};
 
 // What stands behind /api/v1/jobs/JOB/.
 struct ApiPath {
@@ -142,9 +179,12 @@ struct ApiPath {
 
 constexpr ApiPath kRoutes[] = {{"", {}, &Job},
                                {"placement", kVersion, &PlacementOf},
-                               {"load", kLayer, &LoadOf},
+                               {"load", kLoad, &LoadOf},
+                               {"windows", kAfter, &WindowsOf},
+                               {"gpu_loads", kWindow, &GpuLoadsOf},
+                               {"traffic", kPlan, &TrafficOf},
                                {"plans", kLimit, &PlansOf},
-                               {"events", kEvents, &EventsOf}};
+                               {"events", kAfter, &EventsOf}};
 
 bool IsJobName(std::string_view name) { return wire::CheckPlainName("job", name).ok(); }
 

@@ -2,9 +2,15 @@
 // where both show the same thing.
 //   /api/v1/jobs                      {"jobs":[..],"jobs_hidden","refusals":[..],"warnings":[..]}
 //   /api/v1/jobs/JOB                  one job
-//   /api/v1/jobs/JOB/placement        ?version=V; {"job","version","digest","placement"}
-//   /api/v1/jobs/JOB/load             ?layer=L; {"job","first_step","last_step","first_layer",
+//   /api/v1/jobs/JOB/placement        ?version=V; {"job","version","digest","placement"};
+//                                     &layer=L: {.., "layer","experts":[slots],"gpus":[slots],
+//                                     "primaries":[experts]}
+//   /api/v1/jobs/JOB/load             ?layer=L&window=W;
+//   {"job","first_step","last_step","first_layer",
 //                                     "load":[layers][experts]}
+//   /api/v1/jobs/JOB/windows          ?after=WINDOW&limit=N; {"job","windows":[..]}, oldest first
+//   /api/v1/jobs/JOB/gpu_loads        ?window=W; tokens on GPUs of one window, measured and static
+//   /api/v1/jobs/JOB/traffic          ?plan=P; transfers between GPUs and nodes of one decision
 //   /api/v1/jobs/JOB/plans            ?limit=N; {"job","plans":[..]}, newest first
 //   /api/v1/jobs/JOB/events           ?after=SEQUENCE&limit=N; {"job","events":[..]}, newest first
 #ifndef EPLB_SERVER_HTTP_API_H_
@@ -22,6 +28,8 @@
 
 #include "server/core/values/events.h"
 #include "server/core/values/views.h"
+#include "server/history/traffic.h"
+#include "server/history/window_history.h"
 #include "server/store/store.h"
 
 namespace eplb {
@@ -44,6 +52,14 @@ struct ApiSources {
                                                     std::optional<int64_t> version)>
       placement = {};
   std::function<absl::StatusOr<core::WindowView>(const std::string& job)> load = {};
+  // As Runner::Windows, LoadsOf and TrafficOf.
+  std::function<absl::StatusOr<std::vector<WindowFigures>>(const std::string& job, int64_t after,
+                                                           int32_t limit)>
+      windows = {};
+  std::function<absl::StatusOr<WindowLoads>(const std::string& job, std::optional<int64_t> window)>
+      window_loads = {};
+  std::function<absl::StatusOr<Traffic>(const std::string& job, std::optional<int64_t> plan)>
+      traffic = {};
   std::function<absl::StatusOr<std::vector<core::Plan>>(const std::string& job, int32_t limit)>
       plans = {};
   // Newest first, with a sequence above `after`.
@@ -56,6 +72,8 @@ struct HttpResponse {
   int status = 200;
   std::string body = {};
   std::string content_type = "application/json";
+  // No body: the connection gets the events above this number from now on.
+  std::optional<int64_t> events_after = std::nullopt;
 };
 
 using QueryParameters = std::multimap<std::string, std::string>;

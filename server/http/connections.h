@@ -36,6 +36,7 @@ struct HttpDrops {
 struct HttpFailures {
   std::map<int, int64_t> answers;  // by status code, 400 and above; the codes are our own few
   HttpDrops drops;
+  int64_t watchers = 0;  // of /events, now
 };
 
 // A request that was read already and the answer to it, as cpp-httplib reads and writes them.

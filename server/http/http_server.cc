@@ -14,10 +14,13 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
 #include "server/http/connections.h"
+#include "server/http/event_streams.h"
+#include "server/http/page/assets.h"
 #include "server/process/socket.h"
 
 namespace eplb {
@@ -66,6 +69,14 @@ namespace {
 constexpr int kThreads = 4;  // that make answers, beside that of the probes
 constexpr int kBacklog = 128;
 constexpr size_t kMaxBodyBytes = 0;  // nothing that is asked has a body
+// Of every answer: a page of ours takes nothing from elsewhere, and no other page frames it.
+constexpr std::pair<const char*, const char*> kHeaders[] = {
+    {"Content-Security-Policy",
+     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
+    {"X-Content-Type-Options", "nosniff"},
+    {"Referrer-Policy", "no-referrer"},
+    {"Cache-Control", "no-store"}};
 constexpr char kEmptyRequest[] = "GET / HTTP/1.1\r\n\r\n";
 
 HttpResponse Probe(const absl::Status& status) {
@@ -88,6 +99,36 @@ std::optional<HttpResponse> RefuseHost(const AllowedHosts& hosts, const httplib:
                                          "http.allowed_hosts lists"));
 }
 
+// None for what is no file of the page.
+std::optional<HttpResponse> PageFile(std::string_view path) {
+  constexpr std::string_view kFolder = "/page/";
+  std::string_view name = "index.html";
+  if (path.starts_with(kFolder)) {
+    name = path.substr(kFolder.size());
+  } else if (path != "/") {
+    return std::nullopt;
+  }
+  const PageAsset* const asset = FindPageAsset(name);
+  if (asset == nullptr) return std::nullopt;
+  return HttpResponse{.body = std::string(asset->bytes),
+                      .content_type = std::string(asset->content_type)};
+}
+
+// after: what the request says that it saw last, as text; empty: nothing.
+HttpResponse StartOfEvents(const EventStreams* streams, const std::string& after) {
+  if (streams->full()) {
+    return ErrorResponse(503, absl::StrCat(streams->num_watchers(),
+                                           " watchers of /events are connected, which is the most; "
+                                           "ask /api/v1/jobs/JOB/events?after= instead"));
+  }
+  int64_t number = 0;
+  if (!after.empty() && (!absl::SimpleAtoi(after, &number) || number < 0)) {
+    return ErrorResponse(
+        400, absl::StrCat("after is \"", Shown(after), "\", expected the number of an event"));
+  }
+  return {.content_type = "text/event-stream", .events_after = number};
+}
+
 HttpResponse Route(const HttpServer::Sources& sources, const HttpFailures& failures,
                    const std::string& path, const QueryParameters& query) {
   if (path.starts_with("/api/")) return AnswerApi(sources.api, path, query);
@@ -103,7 +144,9 @@ HttpResponse Route(const HttpServer::Sources& sources, const HttpFailures& failu
             .content_type = "text/plain; version=0.0.4; charset=utf-8"};
   }
   if (path == "/version" && sources.version) return {.body = sources.version()};
-  return ErrorResponse(404, "no such path; there are /livez, /readyz, /metrics, /version, /api/v1");
+  if (std::optional<HttpResponse> file = PageFile(path)) return *std::move(file);
+  return ErrorResponse(
+      404, "no such path; there are /, /livez, /readyz, /metrics, /version, /events, /api/v1");
 }
 
 // The request without its Range: an answer comes whole, for thousands of overlapping ranges would
@@ -123,23 +166,44 @@ std::string WithoutRange(std::string_view head) {
   return kept;
 }
 
-// The library's parser and writer without its sockets and threads.
+// Answers by status code, 400 and above. threads: safe.
+class ErrorCounts {
+ public:
+  void Add(int status) {
+    const std::lock_guard lock(mutex_);
+    ++counts_[status];
+  }
+  std::map<int, int64_t> counts() const {
+    const std::lock_guard lock(mutex_);
+    return counts_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<int, int64_t> counts_;  // guarded by mutex_
+};
+
+// All bytes of the answer to a request's head, or of its beginning when events follow it.
+struct Answer {
+  std::string bytes;
+  std::optional<int64_t> events_after = std::nullopt;
+};
+
+// The library's parser and writer without its sockets and threads. threads: one.
 class Responder : public httplib::Server {
  public:
   using Respond = std::function<HttpResponse(const httplib::Request& request)>;
 
-  explicit Responder(Respond answer) : answer_(std::move(answer)) {
+  Responder(Respond answer, ErrorCounts* errors) : answer_(std::move(answer)), errors_(*errors) {
     set_payload_max_length(kMaxBodyBytes);
-    set_default_headers({{"Content-Security-Policy", "default-src 'self'"},
-                         {"X-Content-Type-Options", "nosniff"},
-                         {"Referrer-Policy", "no-referrer"},
-                         {"Cache-Control", "no-store"}});
+    set_default_headers({std::begin(kHeaders), std::end(kHeaders)});
     // Before the library's own routing, which would read a body and match regular expressions.
     set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
       const HttpResponse ours = answer_(request);
       if (ours.status == 405) response.set_header("Allow", "GET, HEAD");
       response.status = ours.status;
       response.set_content(ours.body, ours.content_type);
+      if (request.method == "GET") events_after_ = ours.events_after;
       return HandlerResponse::Handled;
     });
     // Also of what the library refuses itself, without a body, before the answer is written.
@@ -149,29 +213,30 @@ class Responder : public httplib::Server {
             ErrorResponse(response.status, "not a request of HTTP/1.0 or HTTP/1.1");
         response.set_content(ours.body, ours.content_type);
       }
-      const std::lock_guard lock(mutex_);
-      ++errors_[response.status];
+      errors_.Add(response.status);
     });
   }
 
-  // All bytes of the answer to a request's head.
-  std::string AnswerTo(const std::string& head) {
+  Answer AnswerTo(const std::string& head) {
     AnswerStream stream(WithoutRange(head));
     bool closed = false;
+    events_after_.reset();
     (void)process_request(stream, /*close_connection=*/true, closed, nullptr);
-    return stream.TakeAnswer();
-  }
-
-  // Answers by status code, 400 and above.
-  std::map<int, int64_t> errors() const {
-    const std::lock_guard lock(mutex_);
-    return errors_;
+    if (events_after_) return {HeadOfEvents(), events_after_};
+    return {stream.TakeAnswer()};
   }
 
  private:
+  // It has no length, and the library knows no such answer without a thread for it.
+  static std::string HeadOfEvents() {
+    std::string head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n";
+    for (const auto& [name, value] : kHeaders) absl::StrAppend(&head, name, ": ", value, "\r\n");
+    return absl::StrCat(head, "Connection: close\r\n\r\n");
+  }
+
   const Respond answer_;
-  mutable std::mutex mutex_;
-  std::map<int, int64_t> errors_;  // guarded by mutex_
+  ErrorCounts& errors_;
+  std::optional<int64_t> events_after_;  // of the request that is being answered
 };
 
 }  // namespace
@@ -182,47 +247,69 @@ struct HttpServer::Parts {
       : sources(std::move(given)),
         address(std::move(bound)),
         hosts(std::move(names)),
-        responder([this](const httplib::Request& request) { return Respond(request); }),
-        too_large([](const httplib::Request&) {
-          return ErrorResponse(431, absl::StrCat("the request's head is larger than ",
-                                                 Intake::Limits().max_head_bytes, " bytes"));
-        }),
         intake(std::move(listener), {.max_connections = max_connections}),
-        outlet({.max_answers = max_connections}) {}
+        outlet({.max_answers = max_connections}),
+        streams(sources.streams, {.max_watchers = std::max<size_t>(max_connections / 4, 1)}) {}
 
   HttpResponse Respond(const httplib::Request& request) const {
     if (std::optional<HttpResponse> refusal = RefuseHost(hosts, request)) return *refusal;
     if (request.method != "GET" && request.method != "HEAD") {
       return ErrorResponse(405, "read-only: use GET or HEAD");
     }
+    if (request.path == "/events" && sources.streams.events) return RespondEvents(request);
     return Route(sources, Failures(), request.path, request.params);
   }
 
+  HttpResponse RespondEvents(const httplib::Request& request) const {
+    for (const auto& entry : request.params) {
+      if (entry.first == "after") continue;
+      return ErrorResponse(
+          400, absl::StrCat("unknown parameter \"", Shown(entry.first), "\", expected after"));
+    }
+    // A browser that connects again says in the header what it saw since it began at `after`.
+    const std::string last = request.get_header_value("Last-Event-ID");
+    return StartOfEvents(&streams, last.empty() ? request.get_param_value("after") : last);
+  }
+
   HttpFailures Failures() const {
-    HttpFailures failures{.answers = responder.errors(), .drops = intake.drops()};
+    HttpFailures failures{.answers = errors.counts(),
+                          .drops = intake.drops(),
+                          .watchers = static_cast<int64_t>(streams.num_watchers())};
     failures.drops.crowded += outlet.drops().crowded;
-    failures.drops.slow = outlet.drops().slow;
-    for (const auto& [code, count] : too_large.errors()) failures.answers[code] += count;
+    failures.drops.slow = outlet.drops().slow + streams.dropped();
     return failures;
   }
 
   // Until the end.
   void ServeLane(HttpLane lane) {
+    Responder responder([this](const httplib::Request& request) { return Respond(request); },
+                        &errors);
+    Responder too_large(
+        [](const httplib::Request&) {
+          return ErrorResponse(431, absl::StrCat("the request's head is larger than ",
+                                                 Intake::Limits().max_head_bytes, " bytes"));
+        },
+        &errors);
     while (std::optional<HttpArrival> arrival = intake.Next(lane)) {
       // What there is of a head that is too large need not end anywhere.
-      std::string answer = arrival->too_large ? too_large.AnswerTo(kEmptyRequest)
-                                              : responder.AnswerTo(arrival->head);
-      outlet.Post(std::move(arrival->descriptor), std::move(answer));
+      Answer answer = arrival->too_large ? too_large.AnswerTo(kEmptyRequest)
+                                         : responder.AnswerTo(arrival->head);
+      if (answer.events_after) {
+        (void)streams.Take(std::move(arrival->descriptor), std::move(answer.bytes),
+                           *answer.events_after);
+      } else {
+        outlet.Post(std::move(arrival->descriptor), std::move(answer.bytes));
+      }
     }
   }
 
   const Sources sources;
   const Address address;
   const AllowedHosts hosts;
-  Responder responder;
-  Responder too_large;
+  ErrorCounts errors;
   Intake intake;
   Outlet outlet;
+  EventStreams streams;
   std::vector<std::thread> threads;
 };
 
@@ -241,6 +328,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   Parts* raw = parts.get();
   parts->threads.emplace_back([raw] { raw->intake.Run(); });
   parts->threads.emplace_back([raw] { raw->outlet.Run(); });
+  parts->threads.emplace_back([raw] { raw->streams.Run(); });
   parts->threads.emplace_back([raw] { raw->ServeLane(HttpLane::kProbe); });
   for (int i = 0; i < kThreads; ++i) {
     parts->threads.emplace_back([raw] { raw->ServeLane(HttpLane::kQuestion); });
@@ -253,6 +341,7 @@ HttpServer::HttpServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) 
 HttpServer::~HttpServer() {
   parts_->intake.Stop();
   parts_->outlet.Stop();
+  parts_->streams.Stop();
   for (std::thread& thread : parts_->threads) thread.join();
 }
 

@@ -59,6 +59,28 @@ std::string PlacementBodyToJson(const std::string& job, const wire::PlacementBod
                       "\",\"placement\":", wire::PlacementToJson(body.placement), "}\n");
 }
 
+std::string LayerToJson(const std::string& job, const wire::PlacementBody& body, int32_t layer) {
+  const Placement& placement = body.placement;
+  const Topology& topology = placement.topology();
+  Json gpus = Json::array();
+  for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
+    gpus.push_back(topology.GpuOf(SlotId{slot}).value);
+  }
+  std::vector<int32_t> primaries;
+  for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
+    primaries.push_back(placement.PrimaryOf(LayerId{layer}, ExpertId{expert}).value);
+  }
+  return Line({{"job", job},
+               {"version", body.version},
+               {"digest", body.digest.Hex()},
+               {"layer", layer},
+               {"num_gpus", topology.num_gpus()},
+               {"num_nodes", topology.num_nodes()},
+               {"experts", placement.Layer(LayerId{layer}).physical_to_logical},
+               {"gpus", std::move(gpus)},
+               {"primaries", primaries}});
+}
+
 std::string LoadToJson(const std::string& job, const core::WindowView& window,
                        std::optional<int32_t> layer) {
   const LoadMatrix& counts = window.load->counts();
@@ -74,6 +96,88 @@ std::string LoadToJson(const std::string& job, const core::WindowView& window,
        {"gpu_loads", on_gpus == nullptr ? Json::array() : RowsJson(on_gpus->loads, first, last)},
        {"versions", on_gpus == nullptr ? Json::array() : Json(on_gpus->versions)}});
 }
+
+namespace {
+
+Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+
+Json FiguresJson(const WindowFigures& figures) {
+  return {{"window", figures.window},
+          {"completed", wire::TimeText(absl::ToUnixMicros(figures.completed_at))},
+          {"completed_unix_micros", absl::ToUnixMicros(figures.completed_at)},
+          {"run_id", figures.run_id},
+          {"first_step", figures.first_step},
+          {"last_step", figures.last_step},
+          {"versions", figures.versions},
+          {"coverage", figures.coverage},
+          {"step_seconds", figures.step_seconds},
+          {"tokens", figures.tokens},
+          {"split", wire::SplitName(figures.split)},
+          {"balancedness", OrNull(figures.balancedness)},
+          {"balancedness_equal", OrNull(figures.balancedness_equal)},
+          {"balancedness_static", OrNull(figures.balancedness_static)},
+          {"has_loads", figures.has_loads}};
+}
+
+Json FlowsJson(std::span<const Flow> flows) {
+  Json list = Json::array();
+  for (const Flow& flow : flows) list.push_back({flow.from, flow.to, flow.transfers});
+  return list;
+}
+
+}  // namespace
+
+std::string WindowsToJson(const std::string& job, std::span<const WindowFigures> windows) {
+  Json list = Json::array();
+  for (const WindowFigures& figures : windows) list.push_back(FiguresJson(figures));
+  return Line({{"job", job}, {"windows", std::move(list)}});
+}
+
+std::string GpuLoadsToJson(const std::string& job, const WindowLoads& loads) {
+  const core::GpuTokens* on_gpus = loads.on_gpus.get();
+  const RealMatrix& unmoved = loads.on_gpus_static;
+  return Line(
+      {{"job", job},
+       {"window", loads.figures.window},
+       {"first_step", loads.figures.first_step},
+       {"last_step", loads.figures.last_step},
+       {"versions", loads.figures.versions},
+       {"split", wire::SplitName(loads.figures.split)},
+       {"gpu_loads", on_gpus == nullptr ? Json::array()
+                                        : RowsJson(on_gpus->loads, 0, on_gpus->loads.rows() - 1)},
+       {"gpu_loads_static", RowsJson(unmoved, 0, unmoved.rows() - 1)}});
+}
+
+std::string TrafficToJson(const std::string& job, const Traffic& traffic) {
+  return Line({{"job", job},
+               {"plan", traffic.plan},
+               {"base_version", traffic.base_version},
+               {"last_version", traffic.last_version},
+               {"num_gpus", traffic.num_gpus},
+               {"num_nodes", traffic.num_nodes},
+               {"transfers", traffic.transfers},
+               {"cross_node_transfers", traffic.cross_node_transfers},
+               {"received_bytes", traffic.received_bytes ? Json(*traffic.received_bytes) : Json()},
+               {"gpus", FlowsJson(traffic.gpus)},
+               {"nodes", FlowsJson(traffic.nodes)}});
+}
+
+std::string EventToJson(const StoredEvent& event) {
+  v1::JobEvent message;
+  ToProto(event, &message);
+  return Line(wire::ToJson(message));
+}
+
+std::string JobNewsToJson(const core::JobView& job) {
+  return Line({{"job", job.job},
+               {"state", std::string(core::JobStateName(job.state))},
+               {"step", job.step},
+               {"version", job.version},
+               {"last_window_last_step", job.last_window_last_step},
+               {"connected_ranks", job.connected_ranks}});
+}
+
+std::string JobGoneToJson(const std::string& job) { return Line({{"job", job}}); }
 
 std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans) {
   Json list = Json::array();

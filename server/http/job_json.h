@@ -15,9 +15,21 @@ std::string JobToJson(const core::JobView& job);
 std::string JobsToJson(std::span<const core::JobView> jobs, std::span<const RefusedRanks> refusals,
                        std::span<const std::string> warnings);
 std::string PlacementBodyToJson(const std::string& job, const wire::PlacementBody& body);
+// One layer: the expert of each slot, and the slot of each expert's primary.
+std::string LayerToJson(const std::string& job, const wire::PlacementBody& body, int32_t layer);
 // layer: only this one, as a matrix of one row. REQUIRES: it is a layer of the load.
 std::string LoadToJson(const std::string& job, const core::WindowView& window,
                        std::optional<int32_t> layer);
+// oldest first.
+std::string WindowsToJson(const std::string& job, std::span<const WindowFigures> windows);
+// Tokens of a window on GPUs: [layers][gpus], in equal shares of replicas, under the placements
+// that its steps ran under and under the static layout.
+std::string GpuLoadsToJson(const std::string& job, const WindowLoads& loads);
+std::string TrafficToJson(const std::string& job, const Traffic& traffic);
+// Messages of EventStreams.
+std::string EventToJson(const StoredEvent& event);
+std::string JobNewsToJson(const core::JobView& job);
+std::string JobGoneToJson(const std::string& job);
 std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans);
 std::string EventsToJson(const std::string& job, std::span<const StoredEvent> events);
 // {"error": text}

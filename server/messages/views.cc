@@ -46,6 +46,8 @@ void MeasuredToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_balancedness_static(view.balancedness_static);
   if (view.balancedness_predicted) out->set_balancedness_predicted(*view.balancedness_predicted);
   if (view.balancedness_seen) out->set_balancedness_seen(*view.balancedness_seen);
+  if (view.saved_seconds) out->set_saved_seconds(*view.saved_seconds);
+  out->set_spent_seconds(view.spent_seconds);
   if (view.prediction_error) out->set_prediction_error(*view.prediction_error);
   for (const core::TriedCandidate& one : view.candidates) {
     eplb::ToProto(one, out->add_candidates());

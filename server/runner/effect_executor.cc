@@ -32,6 +32,8 @@ std::optional<core::StoreFailed> EffectExecutor::Execute(const core::Decision& d
       Write(*plan);
     } else if (const auto* forget = std::get_if<core::Forget>(&effect)) {
       failed = Forget(*forget);
+    } else if (const auto* window = std::get_if<core::KeepWindow>(&effect)) {
+      sinks_.history->Add(window->job, window->window, absl::Now());
     } else if (const auto* reply = std::get_if<core::Reply>(&effect)) {
       sinks_.reply(*reply);
     } else {
@@ -102,6 +104,7 @@ void EffectExecutor::Write(const core::StorePlan& effect) {
 std::optional<core::StoreFailed> EffectExecutor::Forget(const core::Forget& effect) {
   const absl::Status status =
       Noted([&effect](Store& store) { return store.ForgetJob(effect.job); });
+  sinks_.history->Forget(effect.job);
   if (status.ok()) return std::nullopt;
   Log(LogLevel::kError, "job_not_forgotten",
       {{"job", effect.job}, {"reason", std::string(status.message())}});

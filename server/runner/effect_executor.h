@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 
 #include "server/core/values/events.h"
+#include "server/history/window_history.h"
 #include "server/runner/histogram.h"
 #include "server/runner/rate_limit.h"
 #include "server/runner/sessions.h"
@@ -29,6 +30,7 @@ class EffectExecutor {
     std::function<void(core::Solve)> solve = {};
     std::function<void(const core::CancelSolve&)> cancel_solve = {};
     std::function<void(const core::Reply&)> reply = {};
+    WindowHistory* history = nullptr;
   };
   explicit EffectExecutor(Sinks sinks);
 

@@ -56,6 +56,7 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
       turned_nanos_(absl::ToUnixNanos(MonotonicNow())),
       probed_(MonotonicNow()),
       drops_logged_(MonotonicNow()),
+      history_(options.history),
       solver_(
           {.started = [this](core::SolveStarted started) { (void)queue_.Push(std::move(started)); },
            .done =
@@ -64,14 +65,14 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
                  (void)queue_.Push(std::move(solved));
                }},
           options.solver_threads),
-      executor_({.store = store_.get(),
-                 .sessions = &sessions_,
-                 .solve = [this](core::Solve request) { solver_.Post(std::move(request)); },
-                 .cancel_solve = [this](const core::CancelSolve& which) { solver_.Cancel(which); },
-                 .reply =
-                     [this](const core::Reply& reply) {
-                       changes_.Answer(reply.ticket, reply.outcome);
-                     }}) {}
+      executor_(
+          {.store = store_.get(),
+           .sessions = &sessions_,
+           .solve = [this](core::Solve request) { solver_.Post(std::move(request)); },
+           .cancel_solve = [this](const core::CancelSolve& which) { solver_.Cancel(which); },
+           .reply =
+               [this](const core::Reply& reply) { changes_.Answer(reply.ticket, reply.outcome); },
+           .history = &history_}) {}
 
 Runner::~Runner() { Stop(); }
 
@@ -249,6 +250,46 @@ absl::StatusOr<std::vector<StoredEvent>> Runner::Events(const std::string& job, 
   EPLB_ASSIGN_OR_RETURN(const std::vector<StoredEvent> any, store_->ReadEvents(job, 1, 0));
   if (any.empty()) EPLB_RETURN_IF_ERROR(Job(job).status());
   return events;
+}
+
+absl::StatusOr<std::vector<StoredEvent>> Runner::NewEvents(int64_t after_sequence,
+                                                           int32_t limit) const {
+  return store_->ReadEventsOfAll(limit, after_sequence);
+}
+
+absl::StatusOr<std::vector<WindowFigures>> Runner::Windows(const std::string& job, int64_t after,
+                                                           int32_t limit) const {
+  std::vector<WindowFigures> windows = history_.Figures(job, after, limit);
+  if (windows.empty()) EPLB_RETURN_IF_ERROR(Job(job).status());
+  return windows;
+}
+
+absl::StatusOr<WindowLoads> Runner::LoadsOf(const std::string& job,
+                                            std::optional<int64_t> window) const {
+  absl::StatusOr<WindowLoads> loads = history_.Loads(job, window);
+  if (!loads.ok()) EPLB_RETURN_IF_ERROR(Job(job).status());
+  return loads;
+}
+
+absl::StatusOr<Traffic> Runner::TrafficOf(const std::string& job,
+                                          std::optional<int64_t> number) const {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<core::Plan> plans, Plans(job, core::kMaxPlans));
+  const auto plan = std::find_if(plans.begin(), plans.end(), [number](const core::Plan& one) {
+    return number ? one.plan == *number : one.chunks_committed > 0;
+  });
+  if (plan == plans.end()) {
+    return absl::NotFoundError(
+        number ? absl::StrCat("job ", job, " has no plan ", *number)
+               : absl::StrCat("no plan of job ", job, " has moved an expert yet"));
+  }
+  if (plan->chunks_committed == 0) {
+    return absl::NotFoundError(absl::StrCat("plan ", plan->plan, " of job ", job,
+                                            " moved no expert: it was ",
+                                            std::string(PlanResultName(plan->result))));
+  }
+  EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody before, PlacementOf(job, plan->base_version));
+  EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody after, PlacementOf(job, plan->last_version));
+  return TrafficBetween(before.placement, after.placement, *plan);
 }
 
 RunnerCounters Runner::Counters() const {

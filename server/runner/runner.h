@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "absl/time/time.h"
 
 #include "server/core/core.h"
+#include "server/history/traffic.h"
+#include "server/history/window_history.h"
 #include "server/runner/change_desk.h"
 #include "server/runner/effect_executor.h"
 #include "server/runner/event_queue.h"
@@ -32,6 +35,7 @@ struct RunnerOptions {
   std::string opening_note;  // what the daemon found at its start; a warning for ten minutes
   // Why fewer streams fit than are configured: a warning once half of those that fit are open.
   std::string room_warning = {};
+  WindowHistory::Limits history = {};
 };
 
 // What the daemon has done since its start, for the metrics.
@@ -94,6 +98,17 @@ class Runner {
   // NotFound for a job that has no event at all and is not known, those of the store.
   absl::StatusOr<std::vector<StoredEvent>> Events(const std::string& job, int32_t limit,
                                                   int64_t after_sequence = 0) const;
+  // As Store::ReadEventsOfAll.
+  absl::StatusOr<std::vector<StoredEvent>> NewEvents(int64_t after_sequence, int32_t limit) const;
+  // Oldest first, the newest `limit` of those above `after`. errors: NotFound for an unknown job.
+  absl::StatusOr<std::vector<WindowFigures>> Windows(const std::string& job, int64_t after,
+                                                     int32_t limit) const;
+  // window: a number, or none for the newest. errors: NotFound where its loads are not kept.
+  absl::StatusOr<WindowLoads> LoadsOf(const std::string& job, std::optional<int64_t> window) const;
+  // What a decision that was carried out moved, from the placements that are kept. plan: a number,
+  // or none for the newest that committed anything. errors: NotFound for one that moved nothing or
+  // whose placements are not kept.
+  absl::StatusOr<Traffic> TrafficOf(const std::string& job, std::optional<int64_t> plan) const;
   RunnerCounters Counters() const;
 
   // Ok while the core's thread turns; else Unavailable with a sentence.
@@ -131,6 +146,7 @@ class Runner {
   int64_t logged_drops_ = 0;          // of the core's thread
   absl::Time probed_, drops_logged_;  // of the core's thread
   Histogram solve_seconds_;
+  WindowHistory history_;
   Solver solver_;
   EffectExecutor executor_;
   std::thread thread_;

@@ -125,6 +125,23 @@ class MemoryStore : public Store {
     return result;
   }
 
+  absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(int32_t limit,
+                                                           int64_t after_sequence) override {
+    const std::lock_guard lock(mutex_);
+    EPLB_RETURN_IF_ERROR(CheckOpen());
+    std::vector<StoredEvent> result;
+    for (const auto& [job, events] : events_) {
+      std::copy_if(events.begin(), events.end(), std::back_inserter(result),
+                   [=](const StoredEvent& one) { return one.sequence > after_sequence; });
+    }
+    std::sort(result.begin(), result.end(),
+              [](const StoredEvent& a, const StoredEvent& b) { return a.sequence < b.sequence; });
+    const auto surplus = std::max<ptrdiff_t>(std::ssize(result) - std::max(limit, 0), 0);
+    const auto begin = after_sequence == 0 ? result.begin() : result.end() - surplus;
+    result.erase(begin, begin + surplus);
+    return result;
+  }
+
   void Close() override {
     const std::lock_guard lock(mutex_);
     open_ = false;

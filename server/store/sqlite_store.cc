@@ -172,6 +172,13 @@ class SqliteStore : public Store {
     return ReadSomeEvents(*reader_, job, limit, after_sequence);
   }
 
+  absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(int32_t limit,
+                                                           int64_t after_sequence) override {
+    const std::lock_guard lock(reader_mutex_);
+    if (!reader_) return Closed();
+    return ReadNewEvents(*reader_, limit, after_sequence);
+  }
+
   std::string opening_note() const override { return note_; }
 
   absl::Status CheckFile() override {

@@ -309,6 +309,21 @@ absl::StatusOr<std::vector<core::StoredJob>> ReadAllJobs(sqlite::Connection& con
   return jobs;
 }
 
+namespace {
+
+absl::StatusOr<std::vector<StoredEvent>> EventsOf(sqlite::Statement rows) {
+  std::vector<StoredEvent> events;
+  const absl::Status read = ForEachRow(std::move(rows), "events", 1, [&events](const Row& row) {
+    EPLB_ASSIGN_OR_RETURN(StoredEvent event, EventOf(row));
+    events.push_back(std::move(event));
+    return absl::OkStatus();
+  });
+  EPLB_RETURN_IF_ERROR(read);
+  return events;
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<StoredEvent>> ReadSomeEvents(sqlite::Connection& connection,
                                                         const std::string& job, int32_t limit,
                                                         int64_t after_sequence) {
@@ -320,14 +335,20 @@ absl::StatusOr<std::vector<StoredEvent>> ReadSomeEvents(sqlite::Connection& conn
                              : "SELECT * FROM (SELECT * FROM events WHERE job = ? AND "
                                "sequence > ? ORDER BY sequence LIMIT ?) ORDER BY sequence DESC"));
   rows.BindText(job).Bind(after_sequence).Bind(std::max(limit, 0));
-  std::vector<StoredEvent> events;
-  const absl::Status read = ForEachRow(std::move(rows), "events", 1, [&events](const Row& row) {
-    EPLB_ASSIGN_OR_RETURN(StoredEvent event, EventOf(row));
-    events.push_back(std::move(event));
-    return absl::OkStatus();
-  });
-  EPLB_RETURN_IF_ERROR(read);
-  return events;
+  return EventsOf(std::move(rows));
+}
+
+absl::StatusOr<std::vector<StoredEvent>> ReadNewEvents(sqlite::Connection& connection,
+                                                       int32_t limit, int64_t after_sequence) {
+  EPLB_ASSIGN_OR_RETURN(
+      sqlite::Statement rows,
+      connection.Prepare(
+          after_sequence == 0
+              ? "SELECT * FROM (SELECT * FROM events WHERE sequence > ? "
+                "ORDER BY sequence DESC LIMIT ?) ORDER BY sequence"
+              : "SELECT * FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?"));
+  rows.Bind(after_sequence).Bind(std::max(limit, 0));
+  return EventsOf(std::move(rows));
 }
 
 absl::StatusOr<Placement> ReadOnePlacement(sqlite::Connection& connection, const std::string& job,

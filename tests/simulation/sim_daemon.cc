@@ -159,6 +159,7 @@ void SimDaemon::OnEvent(core::Event event) {
     }
     std::optional<core::StoreFailed> failed;
     for (const core::Effect& effect : decision.effects) {
+      if (std::holds_alternative<core::KeepWindow>(effect)) continue;  // nothing of it is kept here
       if (kill_after_effects_ >= 0 && kill_after_effects_-- == 0) {
         context_.Count("daemon_killed_between_effects");
         Kill();

@@ -19,6 +19,7 @@
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
 #include "server/core/values/record.h"
+#include "server/core/values/views.h"
 
 namespace eplb::core {
 
@@ -115,12 +116,16 @@ struct Forget {  // removes all of a job from the store but its audit log
   std::string job;
   bool required = false;  // an operator asked: a failure is a StoreFailed; else it stops nothing
 };
+struct KeepWindow {  // to be looked back at; nothing is written, and nothing fails
+  std::string job;
+  PastWindow window;
+};
 struct Reply {  // to the Change or ReserveVersion of this ticket: exactly one each
   int64_t ticket = 0;
   absl::StatusOr<ChangeOutcome> outcome;
 };
 using Effect = std::variant<Send, Close, Store, StoreTerm, Solve, CancelSolve, Record, StorePlan,
-                            Forget, Reply>;
+                            Forget, KeepWindow, Reply>;
 
 struct Decision {
   std::vector<Effect> effects;

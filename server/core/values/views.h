@@ -144,6 +144,20 @@ struct WindowView {
   std::shared_ptr<const GpuTokens> on_gpus = nullptr;
 };
 
+// A complete window, as it is kept to be looked back at.
+struct PastWindow {
+  std::string run_id;
+  TopologyOptions shape;
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  double coverage = 0;                       // share of reporters in the sum
+  double step_seconds = 0;                   // measured time of a step; 0: not known yet
+  std::shared_ptr<const Load> load;          // [L, E]
+  std::shared_ptr<const GpuTokens> on_gpus;  // in equal shares; null: a placement is not known
+  SplitMode split = SplitMode::kEqual;       // as the run registered
+  std::optional<Measured> measured = std::nullopt;  // none: it could not be
+};
+
 }  // namespace eplb::core
 
 #endif  // EPLB_SERVER_CORE_VALUES_VIEWS_H_

@@ -170,6 +170,8 @@ bool CoreHarness::Execute(const Effect& effect) {
       return false;
     }
     stored_.erase(forget->job);
+  } else if (const auto* kept = std::get_if<KeepWindow>(&effect)) {
+    past_windows_.push_back(kept->window);
   } else if (const auto* reply = std::get_if<Reply>(&effect)) {
     EXPECT_TRUE(replies_.emplace(reply->ticket, reply->outcome).second) << "a second answer";
   } else {

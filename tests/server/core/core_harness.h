@@ -86,6 +86,7 @@ class CoreHarness {
   absl::StatusOr<ChangeOutcome> Ask(Verb verb, std::optional<int64_t> expect_version = {},
                                     std::string request_id = "");
   std::vector<JobEvent> events() const { return events_; }
+  const std::vector<PastWindow>& past_windows() const { return past_windows_; }
 
   bool store_works = true;
   bool term_store_works = true;
@@ -109,6 +110,7 @@ class CoreHarness {
   std::map<SessionId, absl::Status> closed_;
   std::vector<SessionId> just_closed_;  // their SessionClosed comes after the decision
   std::vector<JobEvent> events_;
+  std::vector<PastWindow> past_windows_;
   std::optional<Solve> pending_solve_;
   std::optional<SolveStarted> solve_started_;  // not told yet
   std::vector<std::pair<std::string, int64_t>> cancelled_solves_;

@@ -1,0 +1,23 @@
+// The files of the web page, as they were when this program was built.
+#ifndef EPLB_SERVER_HTTP_PAGE_ASSETS_H_
+#define EPLB_SERVER_HTTP_PAGE_ASSETS_H_
+
+#include <span>
+#include <string_view>
+
+namespace eplb {
+
+struct PageAsset {
+  std::string_view name;  // "index.html", "uPlot.js"
+  std::string_view content_type;
+  std::string_view bytes;
+};
+
+// By name. threads: safe.
+std::span<const PageAsset> PageAssets();
+// Null for a name that there is not.
+const PageAsset* FindPageAsset(std::string_view name);
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_HTTP_PAGE_ASSETS_H_

@@ -1,0 +1,117 @@
+// Balancedness over steps: what ran, what equal shares and doing nothing would have been, what was predicted.
+"use strict";
+
+eplb.balance = (() => {
+  const { el, table, behind, panel, css } = eplb.dom;
+  const { balancedness, count, steps, percent } = eplb.format;
+
+  // Vertical lines where experts moved, and predictions as points with their error.
+  const marks = (chart, switches, predictions) => {
+    const { ctx } = chart;
+    const { left, top, width, height } = chart.bbox;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, top, width, height);
+    ctx.clip();
+    ctx.strokeStyle = css("--commit");
+    ctx.lineWidth = devicePixelRatio;
+    ctx.globalAlpha = 0.7;
+    ctx.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
+    for (const plan of switches) {
+      const x = chart.valToPos(plan.switched_step, "x", true);
+      ctx.beginPath();
+      ctx.moveTo(x, top);
+      ctx.lineTo(x, top + height);
+      ctx.stroke();
+    }
+    ctx.setLineDash([]);
+    ctx.strokeStyle = ctx.fillStyle = css("--predicted");
+    ctx.lineWidth = 1 * devicePixelRatio;
+    for (const one of predictions) {
+      const x = chart.valToPos(one.step, "x", true);
+      const y = chart.valToPos(one.predicted, "y", true);
+      const low = chart.valToPos(one.predicted - one.error, "y", true);
+      const high = chart.valToPos(one.predicted + one.error, "y", true);
+      ctx.globalAlpha = 0.5;
+      ctx.beginPath();
+      ctx.moveTo(x, low);
+      ctx.lineTo(x, high);
+      ctx.stroke();
+      ctx.globalAlpha = 1;
+      ctx.beginPath();
+      ctx.arc(x, y, 3 * devicePixelRatio, 0, 2 * Math.PI);
+      // Hollow: what followed lay outside the error.
+      if (one.held === false) ctx.stroke(); else ctx.fill();
+    }
+    ctx.restore();
+  };
+
+  const LINES = [
+    { key: "balancedness", label: "measured", color: "--measured", width: 2.5 },
+    { key: "balancedness_equal", label: "equal shares, same placements (computed)", color: "--equal", width: 1.5, dash: [6, 3] },
+    { key: "balancedness_static", label: "doing nothing (counterfactual)", color: "--static", width: 1.5, dash: [2, 3] },
+  ];
+
+  const create = () => {
+    const { node, body } = panel("balance", "Balancedness over steps",
+      "Mean GPU load / fullest GPU's load of a layer, the mean over layers; 1 is best. A dashed line: experts moved. A point with a bar: the prediction of a decision and its error; hollow where what followed lay outside it.");
+    const box = el("div", { class: "chart", role: "img", "aria-label": "Line chart of balancedness over steps; the table below has its numbers" });
+    const note = el("p", { class: "note" });
+    let chart = null;
+    let drawn = { switches: [], predictions: [] };
+    let windows = [];
+    const split = () => windows.some((one) => one.split === "batch");
+    const list = behind("balance", "Table of windows", () => table("Windows, newest first", [
+      { name: "steps", of: (one) => steps(one.first_step, one.last_step), number: true },
+      { name: "measured", of: (one) => balancedness(one.balancedness), number: true },
+      { name: "split", of: (one) => one.split === "batch" ? "exact, per batch" : "equal shares" },
+      { name: "equal shares", of: (one) => balancedness(one.balancedness_equal), number: true },
+      { name: "doing nothing", of: (one) => balancedness(one.balancedness_static), number: true },
+      { name: "versions", of: (one) => one.versions.join(", ") || "not known" },
+      { name: "coverage", of: (one) => percent(one.coverage), number: true },
+      { name: "tokens", of: (one) => count(one.tokens), number: true },
+    ], windows.slice(-200).reverse(), "No complete window since the daemon started."));
+    body.append(box, note, list.node);
+
+    const make = (columns, lines) => new uPlot({
+      width: Math.max(box.clientWidth, 280), height: 280,
+      scales: { x: { time: false }, y: { range: (_, low, high) => [Math.max(0, Math.floor((low - 0.02) * 20) / 20), Math.min(1, Math.ceil((high + 0.02) * 20) / 20)] } },
+      axes: [
+        { label: "step", stroke: css("--text"), grid: { stroke: css("--grid") }, ticks: { stroke: css("--grid") }, labelSize: 20, values: (_, values) => values.map(count) },
+        { stroke: css("--text"), grid: { stroke: css("--grid") }, ticks: { stroke: css("--grid") }, size: 50, values: (_, values) => values.map((value) => value.toFixed(2)) },
+      ],
+      series: [{ label: "step", value: (_, value) => count(value) }, ...lines.map((line) => ({
+        label: line.label, stroke: css(line.color), width: line.width, dash: line.dash, spanGaps: false,
+        points: { show: columns[0].length < 60, fill: css("--ground") }, value: (_, value) => balancedness(value),
+      }))],
+      hooks: { draw: [(self) => marks(self, drawn.switches, drawn.predictions)] },
+    }, columns, box);
+
+    const draw = () => {
+      chart?.destroy();
+      chart = null;
+      box.replaceChildren();
+      if (windows.length === 0) return;
+      const known = (key) => windows.map((one) => one[key] > 0 ? one[key] : null);
+      // Where each window is measured in equal shares the two lines are one.
+      const lines = LINES.filter((line) => split() || line.key !== "balancedness_equal");
+      chart = make([windows.map((one) => one.last_step), ...lines.map((line) => known(line.key))], lines);
+    };
+    new ResizeObserver(() => chart?.setSize({ width: Math.max(box.clientWidth, 280), height: 280 })).observe(box);
+
+    let shown = "";
+    const update = (data) => {
+      windows = eplb.series.ofNewestRun(data.windows);
+      drawn = { switches: eplb.series.switches(data.plans), predictions: eplb.series.predictions(data.plans) };
+      note.textContent = windows.length === 0
+        ? "No complete window yet: windows are kept since the daemon's start." : `${count(windows.length)} windows of this run since the daemon's start.`
+          + (split() ? " Measured is per batch, as the job splits it. The other lines are of a window's sum, which is more even than its batches: the gain is at least what is shown." : "");
+      const last = windows[windows.length - 1];
+      const now = `${last?.window}/${drawn.switches.length}/${drawn.predictions.length}/${eplb.colors.isDark()}`;
+      if (now !== shown) { shown = now; draw(); }
+      list.refresh();
+    };
+    return { node, update, redraw: () => { shown = ""; }, points: () => chart?.data };
+  };
+  return { create };
+})();

@@ -1,0 +1,59 @@
+// Every decision with its reason, and every event, with a search.
+"use strict";
+
+eplb.decisions = (() => {
+  const { el, panel } = eplb.dom;
+  const { clock, count, balancedness, counted } = eplb.format;
+  const SHOWN = 200;
+
+  const ofPlan = (plan) => ({
+    at: plan.unix_micros, key: `plan ${plan.plan}`, name: `plan ${plan.plan}: ${plan.result}`, kind: plan.result,
+    text: plan.reason,
+    figures: [
+      plan.balancedness_before > 0 ? `measured ${balancedness(plan.balancedness_before)}` : "",
+      plan.prediction_error > 0 ? `predicted ${balancedness(plan.balancedness_predicted)} ± ${plan.prediction_error.toFixed(3)}` : "",
+      plan.balancedness_seen !== null ? `seen ${balancedness(plan.balancedness_seen)}` : "",
+      plan.transfers > 0 ? counted(plan.transfers, "transfer") : "",
+      plan.asked_by ? `asked by ${plan.asked_by}` : "",
+    ].filter(Boolean).join(", "),
+  });
+  const ofEvent = (event) => ({
+    at: event.unix_micros, key: `event ${event.sequence}`, name: event.name, kind: "event", text: event.reason,
+    figures: [event.version ? `version ${count(event.version)}` : "", event.actor ? `by ${event.actor}` : "",
+      event.before || event.after ? `${event.before} -> ${event.after}` : ""].filter(Boolean).join(", "),
+  });
+  const matches = (one, words) => {
+    const text = `${one.name} ${one.text} ${one.figures}`.toLowerCase();
+    return words.every((word) => text.includes(word));
+  };
+
+  const create = (context) => {
+    const { node, body } = panel("decisions", "Decisions and events", "Newest first. Each decision has its reason.");
+    const find = el("input", { type: "search", placeholder: "committed, rank 3, min_gain ..", "aria-label": "Search decisions and events" });
+    const note = el("p", { class: "note", role: "status" });
+    const list = el("ol", { class: "log", tabindex: "0", "aria-label": "Decisions and events, newest first" });
+    body.append(find, note, list);
+    let data = null;
+    const draw = () => {
+      const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+      // The event of a decision repeats the decision's reason.
+      const reasons = new Set(data.plans.map((plan) => plan.reason));
+      const all = [...data.plans.map(ofPlan), ...data.events.filter((event) => !reasons.has(event.reason)).map(ofEvent)]
+        .sort((a, b) => b.at - a.at);
+      const found = all.filter((one) => matches(one, words));
+      note.textContent = `${counted(found.length, "entry").replace("entrys", "entries")}${words.length ? ` of ${all.length}` : ""}`
+        + (found.length > SHOWN ? `, the newest ${SHOWN} are shown` : "");
+      list.replaceChildren(...found.slice(0, SHOWN).map((one) => el("li", { class: one.kind },
+        el("span", { class: "time" }, clock(one.at)), el("span", { class: "name" }, one.name),
+        el("span", { class: "text" }, one.text), one.figures ? el("span", { class: "figures" }, one.figures) : null)));
+    };
+    find.addEventListener("input", () => { context.setView({ find: find.value || null }, true); draw(); });
+    const update = (fresh, view) => {
+      data = fresh;
+      if (document.activeElement !== find && (view.find ?? "") !== find.value) find.value = view.find ?? "";
+      draw();
+    };
+    return { node, update };
+  };
+  return { create };
+})();

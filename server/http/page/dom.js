@@ -1,0 +1,61 @@
+// Builds the document. Text from the daemon only ever becomes text nodes and attributes.
+"use strict";
+
+eplb.dom = (() => {
+  const SVG = "http://www.w3.org/2000/svg";
+
+  const fill = (node, attributes, children) => {
+    for (const [name, value] of Object.entries(attributes)) {
+      if (value === undefined || value === null || value === false) continue;
+      if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+      else if (name in node && typeof value !== "string" && !node.namespaceURI.endsWith("svg")) node[name] = value;
+      else node.setAttribute(name, value === true ? "" : String(value));
+    }
+    for (const child of children.flat()) {
+      if (child !== null && child !== undefined && child !== false) node.append(child);
+    }
+    return node;
+  };
+  const el = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
+  const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+  // A figure with its name.
+  const tile = (name, value, note = "") => el("div", { class: "tile" },
+    el("dt", {}, name), el("dd", {}, value), note ? el("dd", { class: "note" }, note) : null);
+
+  // columns: [{name, of(row) -> text or node, number: right-aligned}].
+  const table = (caption, columns, rows, empty) => el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    el("table", {},
+      el("caption", {}, caption),
+      el("thead", {}, el("tr", {}, columns.map((column) =>
+        el("th", { scope: "col", class: column.number ? "number" : undefined }, column.name)))),
+      el("tbody", {}, rows.length ? rows.map((row) => el("tr", { class: row.mark || undefined }, columns.map((column) =>
+        el("td", { class: column.number ? "number" : undefined }, column.of(row))))) :
+        el("tr", {}, el("td", { colspan: String(columns.length) }, empty)))));
+
+  // The table behind a picture, made when it is opened and kept open over redraws.
+  const behind = (key, summary, make) => {
+    const details = el("details", { class: "behind" }, el("summary", {}, summary));
+    let shown = null;
+    const show = () => {
+      if (!details.open) return;
+      const fresh = make();
+      if (shown) shown.replaceWith(fresh); else details.append(fresh);
+      shown = fresh;
+    };
+    details.addEventListener("toggle", () => { opened[key] = details.open; show(); });
+    if (opened[key]) { details.open = true; show(); }
+    return { node: details, refresh: show };
+  };
+  const opened = {};
+
+  const panel = (id, title, help) => {
+    const body = el("div", { class: "body" });
+    const node = el("section", { id, class: "panel", "aria-labelledby": `${id}-title` },
+      el("h2", { id: `${id}-title` }, title), help ? el("p", { class: "help" }, help) : null, body);
+    return { node, body };
+  };
+
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  return { el, svg, tile, table, behind, panel, css };
+})();

@@ -1,0 +1,107 @@
+// Numbers and sentences as people read them. No access to the document: tests run this file alone.
+"use strict";
+const eplb = {};
+
+eplb.format = (() => {
+  const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+
+  // 12,345
+  const count = (value) => isNumber(value) ? Math.round(value).toLocaleString("en-US") : "–";
+  // "1 rank", "2 ranks"
+  const counted = (value, one) => `${count(value)} ${one}${value === 1 ? "" : "s"}`;
+  // 0.861
+  const balancedness = (value) => isNumber(value) && value > 0 ? value.toFixed(3) : "–";
+  // 12.3 %
+  const percent = (part) => isNumber(part) ? `${part < 0 ? "−" : ""}${(100 * Math.abs(part)).toFixed(1)} %` : "–";
+
+  const scaled = (value, units) => {
+    for (const [size, unit] of units) {
+      if (Math.abs(value) >= size) {
+        const number = value / size;
+        return `${number.toFixed(Math.abs(number) < 10 ? 2 : Math.abs(number) < 100 ? 1 : 0)} ${unit}`;
+      }
+    }
+    return null;
+  };
+  // 1.25 s, 5.80 ms
+  const seconds = (value) => {
+    if (!isNumber(value)) return "–";
+    if (value === 0) return "0 s";
+    return scaled(value, [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"], [1e-3, "ms"], [1e-6, "µs"]]) ?? "0 s";
+  };
+  const bytes = (value) => {
+    if (!isNumber(value)) return "–";
+    return scaled(value, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) ?? `${value} B`;
+  };
+  // The clock of the one who looks, in hours to seconds.
+  const clock = (micros) => isNumber(micros) && micros > 0 ? new Date(micros / 1000).toLocaleTimeString("en-GB") : "–";
+  // 0..59
+  const steps = (first, last) => first === last ? count(first) : `${count(first)}..${count(last)}`;
+  // "ranks 0, 1 and 12 more"
+  const listed = (numbers, one, most = 3) => {
+    const shown = numbers.slice(0, most).join(", ");
+    const rest = numbers.length - most;
+    return `${one}${numbers.length === 1 ? "" : "s"} ${shown}${rest > 0 ? ` and ${rest} more` : ""}`;
+  };
+
+  // What most needs to be known of a job comes first. kind: good, busy, bad, ended.
+  const trouble = (job) => {
+    if (job.state === "QUARANTINE") return `QUARANTINE: no proposals are made. ${job.waiting_for}`;
+    if (job.stuck_seconds > 0) return `Stuck for ${seconds(job.stuck_seconds)}: ${job.waiting_for}`;
+    if (job.stalled) return `Balancing has stopped: ${job.stalled_reason}`;
+    if (job.refusal) return `A rank was refused: ${job.refusal}`;
+    return "";
+  };
+  const ended = (job) => ["FINISHED", "FAILED", "LOST"].includes(job.state);
+  const measured = (job) => job.balancedness > 0
+    ? `balancedness ${balancedness(job.balancedness)} measured, ${balancedness(job.balancedness_static)} without EPLB`
+    : "no complete load window yet";
+  const sentence = (job) => {
+    const wrong = trouble(job);
+    if (wrong) return { kind: "bad", text: wrong };
+    if (ended(job)) {
+      const kind = job.state === "FINISHED" ? "ended" : "bad";
+      return { kind, text: `${job.state.toLowerCase()} at step ${count(job.step)}: ${job.end_reason || measured(job)}` };
+    }
+    if (job.paused) return { kind: "busy", text: `Paused: ${job.pause_reason || "by an operator"}. ${measured(job)}` };
+    const missing = job.world_size - job.connected_ranks;
+    if (missing > 0) {
+      return { kind: "busy", text: `${job.state}, ${counted(missing, "rank")} of ${count(job.world_size)} not connected; ${measured(job)}` };
+    }
+    const waits = job.waiting_for ? `, waits for ${job.waiting_for}` : "";
+    return {
+      kind: job.state === "IDLE" ? "good" : "busy",
+      text: `${job.state} at step ${count(job.step)}${waits}: ${measured(job)}`,
+    };
+  };
+
+  return { isNumber, count, counted, balancedness, percent, seconds, bytes, clock, steps, listed, sentence, ended };
+})();
+
+// What a window of a run was, for charts: of one run, steps rising.
+eplb.series = (() => {
+  // windows: of the API, oldest first. Those of the newest run only: a new run begins again at its first step.
+  const ofNewestRun = (windows) => {
+    const run = windows.length ? windows[windows.length - 1].run_id : "";
+    const same = windows.filter((one) => one.run_id === run);
+    return same.filter((one, i) => i === 0 || one.last_step > same[i - 1].last_step);
+  };
+  // Decisions that changed something, oldest first.
+  const switches = (plans) => plans.filter((plan) => plan.chunks_committed > 0).slice().reverse();
+  // [step, predicted, error, seen] of each
+  const predictions = (plans) => switches(plans)
+    .filter((plan) => plan.balancedness_predicted > 0 && plan.prediction_error > 0)
+    .map((plan) => ({
+      plan: plan.plan, step: plan.switched_step, predicted: plan.balancedness_predicted, error: plan.prediction_error,
+      seen: plan.balancedness_seen, held: plan.balancedness_seen === null ? null
+        : Math.abs(plan.balancedness_seen - plan.balancedness_predicted) <= plan.prediction_error,
+    }));
+  // Of [layers][gpus]: load over the layer's mean. A layer without load is even.
+  const ratios = (loads) => loads.map((row) => {
+    const mean = row.reduce((sum, value) => sum + value, 0) / row.length;
+    return row.map((value) => mean > 0 ? value / mean : 1);
+  });
+  const peak = (rows) => rows.reduce((most, row) => row.reduce((a, b) => Math.max(a, b), most), 0);
+  return { ofNewestRun, switches, predictions, ratios, peak };
+})();
+if (typeof module !== "undefined") module.exports = eplb;

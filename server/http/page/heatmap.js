@@ -1,0 +1,143 @@
+// Load of each GPU in each layer: the static layout and the placements that ran, on one colour scale, over time.
+"use strict";
+
+eplb.heatmap = (() => {
+  const { el, table, behind, panel } = eplb.dom;
+  const { count, steps, isNumber, clock } = eplb.format;
+  const KEPT = 48;  // windows whose loads stay in this page
+
+  // One map: rows are layers, columns GPUs. onread: gets (layer, gpu) under pointer or cursor.
+  const map = (name, onread) => {
+    const canvas = el("canvas", { tabindex: "0", role: "img", "aria-label": `${name}: heat map of layers by GPUs; arrow keys move a cursor, the line below reads its cell` });
+    const caption = el("figcaption", {}, name);
+    const node = el("figure", { class: "map" }, caption, canvas);
+    let ratios = [];
+    let cursor = null;
+    const paint = (most) => {
+      const layers = ratios.length, gpus = layers ? ratios[0].length : 0;
+      canvas.hidden = layers === 0;
+      if (layers === 0) return;
+      canvas.style.height = `${Math.max(Math.min(layers * 20, 420), 90)}px`;
+      const image = new ImageData(gpus, layers);
+      ratios.forEach((row, layer) => row.forEach((ratio, gpu) => {
+        const [r, g, b] = eplb.colors.at(ratio / most);
+        image.data.set([r, g, b, 255], 4 * (layer * gpus + gpu));
+      }));
+      // One pixel a cell; the browser makes it large without smoothing.
+      canvas.width = gpus;
+      canvas.height = layers;
+      canvas.getContext("2d").putImageData(image, 0, 0);
+    };
+    const read = (layer, gpu) => { cursor = [layer, gpu]; onread(layer, gpu); };
+    canvas.addEventListener("pointermove", (event) => {
+      const box = canvas.getBoundingClientRect();
+      const layer = Math.floor((event.clientY - box.top) / box.height * ratios.length);
+      const gpu = Math.floor((event.clientX - box.left) / box.width * (ratios[0]?.length ?? 0));
+      if (ratios[layer]?.[gpu] !== undefined) read(layer, gpu);
+    });
+    canvas.addEventListener("keydown", (event) => {
+      const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+      if (!move || ratios.length === 0) return;
+      event.preventDefault();
+      const [layer, gpu] = cursor ?? [0, -move[1]];
+      read(Math.min(Math.max(layer + move[0], 0), ratios.length - 1), Math.min(Math.max(gpu + move[1], 0), ratios[0].length - 1));
+    });
+    return { node, caption, set: (fresh, most) => { ratios = fresh; paint(most); } };
+  };
+
+  const legend = () => el("div", { class: "legend" });
+  const drawLegend = (node, most) => node.replaceChildren(
+    el("span", {}, "0"), el("span", { class: "bar", "aria-hidden": "true" }, Array.from({ length: 24 }, (_, i) => {
+      const step = el("i");
+      step.style.background = eplb.colors.text(i / 23);
+      return step;
+    })), el("span", {}, `${most.toFixed(2)} × the layer's mean`));
+
+  const create = (context) => {
+    const { node, body } = panel("heat", "Load of each GPU in each layer",
+      "A cell is a GPU's tokens in a layer over the layer's mean. Every layer waits for its brightest cell.");
+    const key = legend();
+    const place = el("output", { class: "reading", "aria-live": "polite" }, "Point at a cell, or focus a map and use the arrow keys.");
+    let loads = null, ratios = { now: [], static: [] };
+    const read = (layer, gpu) => {
+      const cell = (rows, parts) => rows[layer] ? `${count(rows[layer][gpu])} tokens, ${parts[layer][gpu].toFixed(2)} × the mean` : "not known";
+      place.textContent = `Layer ${context.layerName(layer)}, GPU ${gpu}: ${cell(loads.gpu_loads, ratios.now)}; static layout: ${cell(loads.gpu_loads_static, ratios.static)}`;
+    };
+    const before = map("static layout", read), now = map("placement in force", read);
+    const slider = el("input", { type: "range", min: "0", max: "0", step: "1", "aria-label": "Window shown, oldest to newest" });
+    const when = el("output", { class: "when" });
+    const live = el("button", { type: "button" }, "Newest");
+    const list = behind("heat", "Table of layers", () => table(loads ? `Fullest GPU of each layer, steps ${steps(loads.first_step, loads.last_step)}` : "Fullest GPU of each layer", [
+      { name: "layer", of: (row) => el("a", { href: context.link({ layer: row.layer, panel: "layer" }) }, context.layerName(row.layer)), number: true },
+      { name: "mean tokens", of: (row) => count(row.mean), number: true },
+      { name: "static: fullest GPU", of: (row) => `${row.static.gpu}: ${row.static.ratio.toFixed(2)} × mean`, number: true },
+      { name: "in force: fullest GPU", of: (row) => row.now ? `${row.now.gpu}: ${row.now.ratio.toFixed(2)} × mean` : "not known", number: true },
+    ], rows(), "No window is shown."));
+    const rows = () => ratios.static.map((row, layer) => {
+      const fullest = (part) => part ? { gpu: part.indexOf(Math.max(...part)), ratio: Math.max(...part) } : null;
+      const total = loads.gpu_loads_static[layer].reduce((a, b) => a + b, 0);
+      return { layer, mean: total / row.length, static: fullest(row), now: fullest(ratios.now[layer]) };
+    });
+    body.append(el("div", { class: "maps" }, before.node, now.node), key, place,
+      el("div", { class: "slider" }, slider, live, when), list.node);
+
+    let windows = [];
+    const cache = new Map();
+    const fetched = async (window) => {
+      if (!cache.has(window)) {
+        if (cache.size >= KEPT) cache.delete(cache.keys().next().value);
+        cache.set(window, context.get("gpu_loads", { window }));
+      }
+      return cache.get(window);
+    };
+    const draw = () => {
+      ratios = { now: eplb.series.ratios(loads.gpu_loads), static: eplb.series.ratios(loads.gpu_loads_static) };
+      const most = Math.max(eplb.series.peak(ratios.now), eplb.series.peak(ratios.static), 1);
+      before.set(ratios.static, most);
+      now.set(ratios.now, most);
+      drawLegend(key, most);
+      now.caption.textContent = loads.gpu_loads.length === 0 ? "placement in force: not known for these steps"
+        : loads.split === "batch" ? "placements that ran, in equal shares (the job splits each batch exactly: its GPUs were more even than this)"
+          : "placements that ran, as measured";
+      list.refresh();
+    };
+    let wanted = 0;
+    const show = async (window) => {
+      const one = windows.find((each) => each.window === window);
+      when.textContent = one ? `steps ${steps(one.first_step, one.last_step)}, ${clock(one.completed_unix_micros)}` : "";
+      slider.setAttribute("aria-valuetext", when.textContent);
+      const asked = ++wanted;
+      try {
+        const fresh = await fetched(window);
+        if (asked !== wanted) return;
+        loads = fresh;
+        draw();
+      } catch (error) {
+        cache.delete(window);
+        if (asked === wanted) place.textContent = `Loads of this window: ${error.message}`;
+      }
+    };
+    slider.addEventListener("input", () => {
+      const one = windows[Number(slider.value)];
+      if (one) context.setView({ window: one === windows[windows.length - 1] ? null : one.window });
+    });
+    live.addEventListener("click", () => context.setView({ window: null }));
+
+    let shown = null;
+    const update = (data, view) => {
+      windows = eplb.series.ofNewestRun(data.windows).filter((one) => one.has_loads);
+      slider.max = String(Math.max(windows.length - 1, 0));
+      slider.disabled = live.disabled = windows.length < 2;
+      if (windows.length === 0) { place.textContent = "No complete window since the daemon started."; return; }
+      const asked = Number(view.window);
+      const index = isNumber(asked) && view.window !== undefined ? windows.findIndex((one) => one.window === asked) : windows.length - 1;
+      const at = index < 0 ? windows.length - 1 : index;
+      slider.value = String(at);
+      if (windows[at].window === shown) return;
+      shown = windows[at].window;
+      return show(shown);
+    };
+    return { node, update, redraw: () => { if (loads) draw(); } };
+  };
+  return { create };
+})();

@@ -1,0 +1,67 @@
+// Each rank: whether it is there, how far it is, what the newest switch cost it.
+"use strict";
+
+eplb.ranks = (() => {
+  const { el, table, panel } = eplb.dom;
+  const { count, seconds, listed, counted } = eplb.format;
+  const ALL = 64;  // more ranks than this: only those worth a look, until all are asked for
+
+  const gpuOf = (job, rank) => job.num_gpus > 0 ? rank % job.num_gpus : 0;
+  // What is worth a look; empty: nothing.
+  const remark = (job, rank, longest) => {
+    const remarks = [];
+    if (rank.state && rank.state !== "connected" && rank.state !== "finished") {
+      remarks.push(rank.away_seconds > 0 ? `${rank.state} for ${seconds(rank.away_seconds)}` : rank.state);
+    }
+    const speed = job.gpu_speeds.find((one) => one.gpu === gpuOf(job, rank.rank));
+    if (speed?.measured) remarks.push(`slow: ${speed.measured.toFixed(2)} × the median GPU`);
+    if (rank.answer === "none") remarks.push("has not answered the proposal");
+    if (rank.dropped_steps > 0) remarks.push(`dropped counts of ${counted(rank.dropped_steps, "step")}`);
+    if (rank.running_version !== job.version) remarks.push(`runs version ${rank.running_version}`);
+    if (longest > 0 && rank.pause_seconds === longest) remarks.push("longest pause");
+    return remarks.join("; ");
+  };
+  const summary = (job) => {
+    const missing = job.ranks.filter((rank) => !rank.connected && rank.state !== "finished").map((rank) => rank.rank);
+    const slow = job.gpu_speeds.filter((one) => one.measured);
+    const parts = [`${count(job.connected_ranks)} of ${count(job.world_size)} ranks are connected`];
+    if (missing.length) parts.push(`missing: ${listed(missing, "rank")}`);
+    if (slow.length) parts.push(`slow: ${listed(slow.map((one) => one.gpu), "GPU")}. ${slow[0].reason}`);
+    if (job.step_seconds > 0) parts.push(`a step takes ${seconds(job.step_seconds)}`);
+    return `${parts.join("; ")}.`;
+  };
+
+  const create = () => {
+    const { node, body } = panel("ranks", "Ranks", "Pause: the boundary of the newest switch. Prepared: from the newest proposal to the rank's answer.");
+    const note = el("p", { class: "note" });
+    const holder = el("div");
+    const all = el("input", { type: "checkbox", id: "all-ranks" });
+    const choice = el("p", { class: "pick" }, all, el("label", { for: "all-ranks" }, " all ranks"));
+    body.append(note, choice, holder);
+    let last = null;
+    const update = (data) => {
+      last = data;
+      const { job } = data;
+      note.textContent = summary(job);
+      const longest = Math.max(0, ...job.ranks.map((rank) => rank.pause_seconds));
+      const rows = job.ranks.map((rank) => ({ ...rank, remark: remark(job, rank, longest) }));
+      const many = rows.length > ALL;
+      choice.hidden = !many;
+      const shown = many && !all.checked ? rows.filter((row) => row.remark) : rows;
+      for (const row of shown) row.mark = row.connected || row.state === "finished" ? "" : "bad";
+      holder.replaceChildren(table(many && !all.checked ? `Ranks worth a look, ${count(shown.length)} of ${count(rows.length)}` : "Ranks", [
+        { name: "rank", of: (row) => count(row.rank), number: true },
+        { name: "state", of: (row) => row.state },
+        { name: "step", of: (row) => count(row.step), number: true },
+        { name: "version", of: (row) => count(row.running_version), number: true },
+        { name: "prepared in", of: (row) => row.answer_seconds > 0 ? seconds(row.answer_seconds) : "–", number: true },
+        { name: "pause", of: (row) => row.pause_seconds > 0 ? seconds(row.pause_seconds) : "–", number: true },
+        { name: "data path", of: (row) => row.transport?.name || "–" },
+        { name: "remark", of: (row) => row.remark },
+      ], shown, "Nothing is worth a look."));
+    };
+    all.addEventListener("change", () => last && update(last));
+    return { node, update };
+  };
+  return { create };
+})();

@@ -1,0 +1,76 @@
+// What a rebalance moved, from GPU to GPU and from node to node.
+"use strict";
+
+eplb.traffic = (() => {
+  const { el, table, behind, panel } = eplb.dom;
+  const { count, counted, bytes, percent } = eplb.format;
+
+  const create = (context) => {
+    const { node, body } = panel("traffic", "Bytes between GPUs and nodes",
+      "Transfers follow from the two placements. Bytes are what the ranks measured, shared out by transfers.");
+    const pick = el("select", { "aria-label": "Rebalance shown" });
+    const note = el("p", { class: "note", "aria-live": "polite" });
+    const canvas = el("canvas", { role: "img", "aria-label": "Matrix of transfers: rows send, columns receive; the table below has its numbers" });
+    const figure = el("figure", { class: "map square" }, el("figcaption", {}, "rows send, columns receive"), canvas);
+    const nodes = el("div");
+    let traffic = null;
+    const share = (flow) => traffic.received_bytes === null || traffic.transfers === 0 ? null : traffic.received_bytes * flow[2] / traffic.transfers;
+    const columns = (one) => [
+      { name: `from ${one}`, of: (flow) => count(flow[0]), number: true },
+      { name: `to ${one}`, of: (flow) => count(flow[1]), number: true },
+      { name: "transfers", of: (flow) => count(flow[2]), number: true },
+      { name: "bytes", of: (flow) => share(flow) === null ? "not known" : bytes(share(flow)), number: true },
+    ];
+    const list = behind("traffic", "Table of flows between GPUs", () => table("Flows between GPUs, largest first", columns("GPU"),
+      traffic ? traffic.gpus.slice().sort((a, b) => b[2] - a[2]).slice(0, 500) : [], "Nothing moved."));
+    body.append(el("label", { class: "pick" }, "Rebalance ", pick), note, figure, nodes, list.node);
+
+    const draw = () => {
+      const size = traffic.num_gpus;
+      const most = Math.max(1, ...traffic.gpus.map((flow) => flow[2]));
+      const image = new ImageData(size, size);
+      const ground = eplb.colors.isDark() ? [30, 36, 46, 255] : [236, 239, 244, 255];
+      for (let i = 0; i < size * size; ++i) image.data.set(ground, 4 * i);
+      for (const [from, to, transfers] of traffic.gpus) {
+        image.data.set([...eplb.colors.at(transfers / most), 255], 4 * (from * size + to));
+      }
+      canvas.width = canvas.height = size;
+      canvas.getContext("2d").putImageData(image, 0, 0);
+      const crossing = traffic.transfers ? traffic.cross_node_transfers / traffic.transfers : 0;
+      note.textContent = `Plan ${traffic.plan}: ${counted(traffic.transfers, "transfer")}`
+        + (traffic.received_bytes === null ? ", bytes not known" : `, ${bytes(traffic.received_bytes)} received by all ranks`)
+        + (traffic.num_nodes > 1 ? `, ${percent(crossing)} of the transfers between nodes.` : ", all inside one node.");
+      nodes.replaceChildren(traffic.num_nodes > 1 ? table("Flows between nodes", columns("node"), traffic.nodes, "Nothing moved.") : "");
+      list.refresh();
+    };
+    pick.addEventListener("change", () => context.setView({ plan: pick.value || null }));
+
+    let shown = "", offered = "";
+    const update = async (data, view) => {
+      const plans = data.plans.filter((plan) => plan.chunks_committed > 0);
+      const numbers = plans.map((plan) => plan.plan);
+      if (numbers.join() !== offered) {
+        offered = numbers.join();
+        pick.replaceChildren(...plans.map((plan) => el("option", { value: String(plan.plan) }, `plan ${plan.plan}, step ${count(plan.switched_step)}`)));
+      }
+      pick.disabled = plans.length === 0;
+      if (plans.length === 0) { note.textContent = "No expert has moved yet."; figure.hidden = true; return; }
+      const plan = numbers.includes(Number(view.plan)) ? Number(view.plan) : numbers[0];
+      pick.value = String(plan);
+      const newest = `${plan}/${plans.find((one) => one.plan === plan).last_version}`;
+      if (newest === shown) return;
+      shown = newest;
+      try {
+        traffic = await context.get("traffic", { plan });
+        figure.hidden = false;
+        draw();
+      } catch (error) {
+        figure.hidden = true;
+        nodes.replaceChildren();
+        note.textContent = `Plan ${plan}: ${error.message}.`;
+      }
+    };
+    return { node, update, redraw: () => { if (traffic) draw(); } };
+  };
+  return { create };
+})();
