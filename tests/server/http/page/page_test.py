@@ -1,0 +1,197 @@
+"""The web page in a real browser, beside a live job: its figures, its failures, its keyboard, its accessibility."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "integration"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import browser  # noqa: E402
+import job  # noqa: E402
+
+MISSING = browser.missing()
+TOKENS = 1e6  # cost.token_ns of these tests: a millisecond a token, so that the account has figures
+
+
+@unittest.skipIf(MISSING, MISSING)
+class PageTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.daemon = job.Daemon(self.directory, policy_every=10, config="[cost]\ntoken_ns = 100\n")
+        self.daemon.start()
+        self.addCleanup(self.daemon.kill)
+        self.browser = browser.Browser()
+        self.addCleanup(self.browser.close)
+
+    def url(self, view="#/demo"):
+        return f"http://127.0.0.1:{self.daemon.http_port}/{view}"
+
+    def api(self, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.daemon.http_port}/api/v1/{path}", timeout=10) as answer:
+            return json.loads(answer.read())
+
+    def start_job(self, steps=120, step_ms=5, extra=()):
+        one = job.Job(self.directory, self.daemon.endpoint, world=4, steps=steps, step_ms=step_ms,
+                      extra=("--report-every", "10", "--nodes", "2", *extra))
+        self.addCleanup(one.kill_all)
+        return one
+
+    def run_job(self, **options):
+        """A job that has ended, so that page and API are asked about the same."""
+        one = self.start_job(**options)
+        self.assertEqual(one.wait(60), [0] * one.world)
+        return one
+
+    def show(self, view="#/demo", **options):
+        self.browser.open(self.url(view), **options)
+        self.browser.wait("eplb.main.data()?.job && document.querySelector('#decisions .log li') !== null")
+
+    def check_clean(self):
+        seen = self.browser.ask("seen")
+        self.assertEqual(seen["errors"], [])
+        self.assertEqual([url for url in seen["requests"] if not url.startswith(self.url(""))], [])
+
+    def test_panels_show_what_the_api_says(self):
+        self.run_job()
+        self.show()
+        status, windows = self.api("jobs/demo"), self.api("jobs/demo/windows?limit=1000")["windows"]
+        tiles = dict(zip(self.browser.texts(".top .tile dt"), self.browser.texts(".top .tile dd:nth-of-type(1)")))
+        self.assertEqual(tiles["balancedness measured"], f"{status['balancedness']:.3f}")
+        self.assertEqual(tiles["without EPLB"], f"{status['balancedness_static']:.3f}")
+        self.assertEqual(tiles["step"], str(status["step"]))
+        shown = self.browser.table("balance")
+        self.assertEqual([row["measured"] for row in shown],
+                         [f"{one['balancedness']:.3f}" if one["balancedness"] else "–" for one in reversed(windows)])
+        self.assertEqual([row["doing nothing"] for row in shown],
+                         [f"{one['balancedness_static']:.3f}" if one["balancedness_static"] else "–" for one in reversed(windows)])
+        loads = self.api("jobs/demo/gpu_loads")
+        for key, column in (("gpu_loads_static", "static: fullest GPU"), ("gpu_loads", "in force: fullest GPU")):
+            expected = [f"{row.index(max(row))}: {max(row) / (sum(row) / len(row)):.2f} × mean" for row in loads[key]]
+            self.assertEqual(self.browser.table("heat", column), expected)
+        traffic = self.api("jobs/demo/traffic")
+        self.assertEqual(sorted((row["from GPU"], row["to GPU"], row["transfers"]) for row in self.flows()),
+                         sorted(tuple(map(str, flow)) for flow in traffic["gpus"]))
+        self.assertEqual(sum(flow[2] for flow in traffic["gpus"]), traffic["transfers"])
+        counts = self.api(f"jobs/demo/load?layer=0&window={windows[-1]['window']}")["load"][0]
+        self.assertEqual([row["tokens"] for row in self.browser.table("layer")], [f"{one:,}" for one in sorted(counts, reverse=True)])
+        self.assertEqual([row["version"] for row in self.browser.table("ranks")],
+                         [str(rank["running_version"]) for rank in status["ranks"]])
+        net = status["saved_seconds"] - status["spent_seconds"]
+        account = dict(zip(self.browser.texts("#account dt"), self.browser.texts("#account .tile dd:nth-of-type(1)")))
+        self.assertEqual(account["net"], self.browser.value(f"eplb.format.seconds({net!r})"))
+        self.check_clean()
+
+    def flows(self):
+        """Rows of the table between GPUs; a job of two nodes has a table between nodes before it."""
+        self.browser.value("document.querySelectorAll('#traffic details').forEach((one) => { one.open = true; })")
+        return self.browser.value("""(() => {
+          const table = document.querySelector('#traffic details table');
+          const names = [...table.querySelectorAll('thead th')].map((cell) => cell.textContent);
+          return [...table.querySelectorAll('tbody tr')].map((row) =>
+            Object.fromEntries([...row.cells].map((cell, i) => [names[i], cell.textContent])));
+        })()""")
+
+    def test_switches_are_those_of_the_report(self):
+        self.run_job()
+        self.show()
+        report = json.loads(subprocess.run([job.BIN / "eplbctl", "report", self.directory, "-o", "json"], capture_output=True,
+                                           text=True, check=True, timeout=60).stdout)
+        plans = [plan for plan in self.browser.value("eplb.main.data().plans") if plan["chunks_committed"] > 0]
+        self.assertGreater(len(plans), 0)
+        self.assertEqual(sum(plan["received_bytes"] for plan in plans), sum(one["bytes_moved"] for one in report["switches"]))
+        shown = {row["switched at step"] for row in self.browser.table("rebalances")}
+        self.assertLessEqual({f"{plan['switched_step']:,}" for plan in plans}, shown)
+        self.assertLessEqual({plan["switched_step"] for plan in plans}, {one["step"] for one in report["switches"]})
+
+    def test_figures_follow_a_live_job(self):
+        one = self.start_job(steps=400, step_ms=20)
+        job.wait_for(lambda: one.last_step() > 20, 30, "the job has run 20 steps")
+        self.show()
+        first = self.browser.value("eplb.main.data().windows.length")
+        self.browser.wait(f"eplb.main.data().windows.length > {first + 1}")
+        self.assertEqual(self.browser.text("#connection"), "live")
+        one.kill_all()
+        self.browser.wait("document.querySelector('.headline').textContent.includes('not connected')")
+        self.check_clean()
+
+    def test_a_restart_and_a_lost_network_are_told_and_outlived(self):
+        self.run_job()
+        self.show()
+        self.browser.wait("document.getElementById('connection').textContent === 'live'")
+        self.daemon.kill()
+        self.browser.wait("document.getElementById('connection').textContent.includes('connection lost')")
+        self.assertTrue(self.browser.value("document.body.classList.contains('stale')"))
+        self.assertNotEqual(self.browser.texts("#decisions .log li"), [], "the figures of then stay")
+        self.daemon.start()
+        self.browser.wait("document.getElementById('connection').textContent === 'live'")
+        self.browser.ask("offline", offline=True)
+        self.daemon.kill()  # an open stream outlives the browser's idea of a network
+        self.browser.wait("document.getElementById('connection').textContent.includes('connection lost')")
+        self.daemon.start()
+        self.browser.ask("offline", offline=False)
+        self.browser.wait("document.getElementById('connection').textContent === 'live'")
+        self.assertFalse(self.browser.value("document.body.classList.contains('stale')"))
+
+    def test_one_address_shows_one_view(self):
+        self.run_job()
+        windows = [one for one in self.api("jobs/demo/windows?limit=1000")["windows"] if one["has_loads"]]
+        old = windows[1]
+        self.show(f"#/demo?window={old['window']}&layer=3&find=committed")
+        self.browser.wait(f"document.querySelector('#heat .when').textContent.startsWith('steps {old['first_step']}..{old['last_step']}')")
+        self.browser.wait("document.querySelector('#layer .note').textContent.startsWith('Layer 3')")
+        self.assertEqual(self.browser.value("document.querySelector('#decisions input').value"), "committed")
+        self.assertTrue(all("committed" in text for text in self.browser.texts("#decisions .log li")))
+        loads = self.api(f"jobs/demo/gpu_loads?window={old['window']}")["gpu_loads"]
+        self.browser.wait("document.querySelector('#heat canvas') !== null")
+        self.browser.ask("focus", selector="#heat .map:nth-of-type(2) canvas")
+        self.browser.ask("key", name="ArrowRight")
+        self.browser.wait("document.querySelector('#heat .reading').textContent.startsWith('Layer 0, GPU')")
+        self.assertIn(f"{loads[0][0]:,.0f} tokens", self.browser.text("#heat .reading").replace("\u202f", ","))
+
+    def test_the_keyboard_reaches_everything_and_is_never_caught(self):
+        self.run_job()
+        self.show()
+        reached = []
+        for _ in range(60):
+            self.browser.ask("key", name="Tab")
+            reached.append(self.browser.value(
+                "(() => { const node = document.activeElement; return node === document.body ? '' : "
+                "node.id || node.className || node.tagName; })()"))
+            if reached[-1] == "" and len(reached) > 5:
+                break
+        for wanted in ("skip", "theme", "CANVAS", "SELECT", "log"):
+            self.assertTrue(any(wanted in one for one in reached), f"{wanted} is not among {reached}")
+        self.assertIn("", reached, "the walk ends outside the page")
+
+    def test_axe_finds_nothing_serious(self):
+        self.run_job()
+        for width, height, theme in ((1440, 900, "light"), (1440, 900, "dark"), (390, 844, "light"), (390, 844, "dark")):
+            with self.subTest(width=width, theme=theme):
+                self.show(width=width, height=height, theme=theme)
+                self.browser.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+                time.sleep(0.5)
+                found = [one for one in self.browser.ask("axe") if one["impact"] in ("serious", "critical")]
+                self.assertEqual(found, [])
+                self.assertLessEqual(self.browser.value("document.documentElement.scrollWidth"), width, "nothing is wider than the window")
+
+    def test_hostile_text_stays_text(self):
+        self.run_job()
+        hostile = "<img src=x onerror='window.hurt=1'><script>window.hurt=2</script>\u202egnp\u202c \"'&amp; \\ {{7*7}}"
+        for comment in (hostile, "x" * 256):
+            subprocess.run([job.BIN / "eplbctl", "pause", "--job", "demo", "--comment", comment, "--endpoint", self.daemon.endpoint],
+                           stdout=subprocess.DEVNULL, timeout=20, check=True)
+        self.show()
+        self.browser.wait("document.body.textContent.includes('onerror=')")
+        self.assertIsNone(self.browser.value("window.hurt ?? null"))
+        self.assertEqual(self.browser.value("document.querySelectorAll('main img, main script').length"), 0)
+        self.assertLessEqual(self.browser.value("document.documentElement.scrollWidth"), 1440)
+        self.check_clean()
+
+
+if __name__ == "__main__":
+    unittest.main()
