@@ -2,11 +2,12 @@
 # Installs what this repository needs on Debian 12: distribution packages only. Idempotent; needs root or sudo only when
 # something is missing. nvcc and a GPU are never needed.
 #
-#   deploy/setup.sh [--build | --tests | --all]
+#   deploy/setup.sh [--build | --tests | --all | --browser]
 #
 #   --build  what building and the demonstration need
 #   --tests  that, and what the tests and the PyTorch example need
 #   --all    that, and what linting and the clang presets need (the default)
+#   --browser  all that, and what the tests of the web page need: Chromium, and from npm playwright-core and axe-core in build/npm
 set -euo pipefail
 
 build=(
@@ -29,6 +30,12 @@ lint=(
   clang clang-format clang-tidy libclang-rt-14-dev                              # lint, clang preset
 )
 
+browser=(
+  chromium                                                                      # tests of the web page
+)
+# Another Node.js than Debian's is as good, and the two exclude each other.
+command -v npm >/dev/null || browser+=(nodejs npm)
+
 say() { printf 'setup: %s\n' "$*"; }
 
 [ $# -le 1 ] || { say "$# arguments, expected at most one of --build, --tests, --all" >&2; exit 2; }
@@ -36,8 +43,9 @@ case "${1:---all}" in
   --build) packages=("${build[@]}") ;;
   --tests) packages=("${build[@]}" "${tests[@]}") ;;
   --all) packages=("${build[@]}" "${tests[@]}" "${lint[@]}") ;;
-  -h|--help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
-  *) say "unknown argument $1, expected --build, --tests or --all" >&2; exit 2 ;;
+  --browser) packages=("${build[@]}" "${tests[@]}" "${lint[@]}" "${browser[@]}") ;;
+  -h|--help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  *) say "unknown argument $1, expected --build, --tests, --all or --browser" >&2; exit 2 ;;
 esac
 
 os_release=${EPLB_OS_RELEASE:-/etc/os-release}
@@ -57,8 +65,17 @@ missing=()
 for package in "${packages[@]}"; do
   [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
 done
+install_node_modules() {
+  [ "${1:-}" = --browser ] || return 0
+  local root; root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+  mkdir -p "$root/build/npm"
+  cp "$root/tests/server/http/page/package.json" "$root/build/npm/package.json"
+  npm install --prefix "$root/build/npm" --silent --no-audit --no-fund
+  say "playwright-core and axe-core are in build/npm"
+}
 if [ ${#missing[@]} -eq 0 ]; then
   say "all ${#packages[@]} packages are there"
+  install_node_modules "$@"
   exit 0
 fi
 
@@ -73,4 +90,5 @@ fi
 say "installing ${#missing[@]} packages: ${missing[*]}"
 "${as_root[@]}" apt-get update -qq
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+install_node_modules "$@"
 say "done"

@@ -98,7 +98,7 @@ class SetupTest(unittest.TestCase):
     def test_an_unknown_argument_is_exit_2(self):
         done = run(ROOT / "deploy/setup.sh", "--biuld")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("expected --build, --tests or --all", done.stderr)
+        self.assertIn("expected --build, --tests, --all or --browser", done.stderr)
 
 
 if __name__ == "__main__":
