@@ -162,6 +162,7 @@ absl::StatusOr<std::string> EventsOf(const ApiSources& sources, const std::strin
   return EventsToJson(job, events);
 }
 
+constexpr Parameter kRanks[] = {{"ranks", 1}};
 constexpr Parameter kVersion[] = {{"version", kMaxNumber}, {"layer", kMaxLayer}};
 constexpr Parameter kLoad[] = {{"layer", kMaxLayer}, {"window", kMaxNumber}};
 constexpr Parameter kWindow[] = {{"window", kMaxNumber}};
@@ -220,9 +221,10 @@ HttpResponse ErrorResponse(int status, std::string_view text) {
 HttpResponse AnswerApi(const ApiSources& sources, std::string_view path,
                        const QueryParameters& query) {
   if (path == kJobs) {
-    const absl::StatusOr<Numbers> numbers = Numbers::Parse(query, {});
+    const absl::StatusOr<Numbers> numbers = Numbers::Parse(query, kRanks);
     if (!numbers.ok()) return StatusResponse(numbers.status());
-    return {.body = JobsToJson(sources.jobs(), sources.refusals(), sources.warnings())};
+    return {.body = JobsToJson(sources.jobs(), sources.refusals(), sources.warnings(),
+                               numbers->Find("ranks").value_or(1) == 1)};
   }
   if (!path.starts_with(kJobs) || path[kJobs.size()] != '/') return NotThere(path);
   return AnswerAboutJob(sources, path, path.substr(kJobs.size() + 1), query);

@@ -1,6 +1,7 @@
 // The read-only JSON of /api/v1, as a function of path and query. Keys are those of eplbctl -o json
 // where both show the same thing.
-//   /api/v1/jobs                      {"jobs":[..],"jobs_hidden","refusals":[..],"warnings":[..]}
+//   /api/v1/jobs                      {"jobs":[..],"jobs_hidden","refusals":[..],"warnings":[..]};
+//                                     ?ranks=0: without each job's ranks
 //   /api/v1/jobs/JOB                  one job
 //   /api/v1/jobs/JOB/placement        ?version=V; {"job","version","digest","placement"};
 //                                     &layer=L: {.., "layer","experts":[slots],"gpus":[slots],

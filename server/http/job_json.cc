@@ -1,5 +1,6 @@
 #include "server/http/job_json.h"
 
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -39,9 +40,12 @@ std::string JobToJson(const core::JobView& job) {
 }
 
 std::string JobsToJson(std::span<const core::JobView> jobs, std::span<const RefusedRanks> refusals,
-                       std::span<const std::string> warnings) {
+                       std::span<const std::string> warnings, bool with_ranks) {
   v1::GetStatusResponse response;
-  for (const core::JobView& job : jobs) ToProto(job, response.add_jobs());
+  for (const core::JobView& job : jobs) {
+    ToProto(job, response.add_jobs());
+    if (!with_ranks) response.mutable_jobs()->rbegin()->clear_ranks();
+  }
   for (const RefusedRanks& one : refusals) {
     ToProto(one.job, one.job.at + one.ago, response.add_refusals());
   }
@@ -119,6 +123,20 @@ Json FiguresJson(const WindowFigures& figures) {
           {"has_loads", figures.has_loads}};
 }
 
+// Whole tokens: what is drawn from the numbers needs no more, and a third of a token takes 18
+// digits.
+Json RoundedJson(const RealMatrix& loads) {
+  Json rows = Json::array();
+  for (Eigen::Index row = 0; row < loads.rows(); ++row) {
+    std::vector<int64_t> rounded(static_cast<size_t>(loads.cols()));
+    for (Eigen::Index gpu = 0; gpu < loads.cols(); ++gpu) {
+      rounded[static_cast<size_t>(gpu)] = std::llround(loads(row, gpu));
+    }
+    rows.push_back(std::move(rounded));
+  }
+  return rows;
+}
+
 Json FlowsJson(std::span<const Flow> flows) {
   Json list = Json::array();
   for (const Flow& flow : flows) list.push_back({flow.from, flow.to, flow.transfers});
@@ -135,17 +153,14 @@ std::string WindowsToJson(const std::string& job, std::span<const WindowFigures>
 
 std::string GpuLoadsToJson(const std::string& job, const WindowLoads& loads) {
   const core::GpuTokens* on_gpus = loads.on_gpus.get();
-  const RealMatrix& unmoved = loads.on_gpus_static;
-  return Line(
-      {{"job", job},
-       {"window", loads.figures.window},
-       {"first_step", loads.figures.first_step},
-       {"last_step", loads.figures.last_step},
-       {"versions", loads.figures.versions},
-       {"split", wire::SplitName(loads.figures.split)},
-       {"gpu_loads", on_gpus == nullptr ? Json::array()
-                                        : RowsJson(on_gpus->loads, 0, on_gpus->loads.rows() - 1)},
-       {"gpu_loads_static", RowsJson(unmoved, 0, unmoved.rows() - 1)}});
+  return Line({{"job", job},
+               {"window", loads.figures.window},
+               {"first_step", loads.figures.first_step},
+               {"last_step", loads.figures.last_step},
+               {"versions", loads.figures.versions},
+               {"split", wire::SplitName(loads.figures.split)},
+               {"gpu_loads", on_gpus == nullptr ? Json::array() : RoundedJson(on_gpus->loads)},
+               {"gpu_loads_static", RoundedJson(loads.on_gpus_static)}});
 }
 
 std::string TrafficToJson(const std::string& job, const Traffic& traffic) {

@@ -12,8 +12,9 @@
 namespace eplb {
 
 std::string JobToJson(const core::JobView& job);
+// with_ranks: false leaves "ranks" empty, which are most of a large job.
 std::string JobsToJson(std::span<const core::JobView> jobs, std::span<const RefusedRanks> refusals,
-                       std::span<const std::string> warnings);
+                       std::span<const std::string> warnings, bool with_ranks);
 std::string PlacementBodyToJson(const std::string& job, const wire::PlacementBody& body);
 // One layer: the expert of each slot, and the slot of each expert's primary.
 std::string LayerToJson(const std::string& job, const wire::PlacementBody& body, int32_t layer);
@@ -22,7 +23,7 @@ std::string LoadToJson(const std::string& job, const core::WindowView& window,
                        std::optional<int32_t> layer);
 // oldest first.
 std::string WindowsToJson(const std::string& job, std::span<const WindowFigures> windows);
-// Tokens of a window on GPUs: [layers][gpus], in equal shares of replicas, under the placements
+// Whole tokens of a window on GPUs: [layers][gpus], in equal shares of replicas, under the placements
 // that its steps ran under and under the static layout.
 std::string GpuLoadsToJson(const std::string& job, const WindowLoads& loads);
 std::string TrafficToJson(const std::string& job, const Traffic& traffic);

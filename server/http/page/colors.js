@@ -10,6 +10,10 @@ eplb.colors = (() => {
     const low = Math.min(Math.floor(place), STOPS.length - 2);
     return STOPS[low].map((from, i) => Math.round(from + (STOPS[low + 1][i] - from) * (place - low)));
   };
+  // The scale in 256 steps, each as a pixel of a picture.
+  const TABLE = new Uint32Array(Uint8ClampedArray.from(
+    Array.from({ length: 256 }, (_, i) => [...at(i / 255), 255]).flat()).buffer);
+  const pixel = (share) => TABLE[Math.min(Math.max(Math.round(255 * share), 0), 255)];
   const text = (share) => `rgb(${at(share).join(",")})`;
 
   // The theme: what the browser prefers, or what was chosen on this page.
@@ -25,5 +29,5 @@ eplb.colors = (() => {
     apply(next);
     try { localStorage.setItem(KEY, next); } catch { /* the choice holds for this visit */ }
   };
-  return { at, text, isDark, apply, toggle, chosen };
+  return { at, pixel, text, isDark, apply, toggle, chosen };
 })();

@@ -47,7 +47,7 @@ eplb.decisions = (() => {
         el("span", { class: "time" }, clock(one.at)), el("span", { class: "name" }, one.name),
         el("span", { class: "text" }, one.text), one.figures ? el("span", { class: "figures" }, one.figures) : null)));
     };
-    find.addEventListener("input", () => { context.setView({ find: find.value || null }, true); draw(); });
+    find.addEventListener("input", () => { context.setView({ find: find.value || null }); draw(); });
     const update = (fresh, view) => {
       data = fresh;
       if (document.activeElement !== find && (view.find ?? "") !== find.value) find.value = view.find ?? "";

@@ -19,10 +19,8 @@ eplb.heatmap = (() => {
       if (layers === 0) return;
       canvas.style.height = `${Math.max(Math.min(layers * 20, 420), 90)}px`;
       const image = new ImageData(gpus, layers);
-      ratios.forEach((row, layer) => row.forEach((ratio, gpu) => {
-        const [r, g, b] = eplb.colors.at(ratio / most);
-        image.data.set([r, g, b, 255], 4 * (layer * gpus + gpu));
-      }));
+      const pixels = new Uint32Array(image.data.buffer);
+      ratios.forEach((row, layer) => row.forEach((ratio, gpu) => { pixels[layer * gpus + gpu] = eplb.colors.pixel(ratio / most); }));
       // One pixel a cell; the browser makes it large without smoothing.
       canvas.width = gpus;
       canvas.height = layers;
@@ -45,13 +43,16 @@ eplb.heatmap = (() => {
     return { node, caption, set: (fresh, most) => { ratios = fresh; paint(most); } };
   };
 
-  const legend = () => el("div", { class: "legend" });
-  const drawLegend = (node, most) => node.replaceChildren(
-    el("span", {}, "0"), el("span", { class: "bar", "aria-hidden": "true" }, Array.from({ length: 24 }, (_, i) => {
+  const legend = () => {
+    const end = el("span");
+    const bar = el("span", { class: "bar", "aria-hidden": "true" }, Array.from({ length: 24 }, (_, i) => {
       const step = el("i");
       step.style.background = eplb.colors.text(i / 23);
       return step;
-    })), el("span", {}, `${most.toFixed(2)} × the layer's mean`));
+    }));
+    const node = el("div", { class: "legend" }, el("span", {}, "0"), bar, end);
+    return { node, set: (most) => { end.textContent = `${most.toFixed(2)} × the layer's mean`; } };
+  };
 
   const create = (context) => {
     const { node, body } = panel("heat", "Load of each GPU in each layer",
@@ -78,7 +79,7 @@ eplb.heatmap = (() => {
       const total = loads.gpu_loads_static[layer].reduce((a, b) => a + b, 0);
       return { layer, mean: total / row.length, static: fullest(row), now: fullest(ratios.now[layer]) };
     });
-    body.append(el("div", { class: "maps" }, before.node, now.node), key, place,
+    body.append(el("div", { class: "maps" }, before.node, now.node), key.node, place,
       el("div", { class: "slider" }, slider, live, when), list.node);
 
     let windows = [];
@@ -95,7 +96,7 @@ eplb.heatmap = (() => {
       const most = Math.max(eplb.series.peak(ratios.now), eplb.series.peak(ratios.static), 1);
       before.set(ratios.static, most);
       now.set(ratios.now, most);
-      drawLegend(key, most);
+      key.set(most);
       now.caption.textContent = loads.gpu_loads.length === 0 ? "placement in force: not known for these steps"
         : loads.split === "batch" ? "placements that ran, in equal shares (the job splits each batch exactly: its GPUs were more even than this)"
           : "placements that ran, as measured";
@@ -137,7 +138,7 @@ eplb.heatmap = (() => {
       shown = windows[at].window;
       return show(shown);
     };
-    return { node, update, redraw: () => { if (loads) draw(); } };
+    return { node, update, follows: ["window"], redraw: () => { if (loads) draw(); } };
   };
   return { create };
 })();

@@ -71,6 +71,8 @@ eplb.layer = (() => {
       const now = `${layer}/${window.window}/${version}`;
       if (now === shown) return;
       shown = now;
+      await new Promise((resolve) => { setTimeout(resolve, 120); });  // a slider that moves asks for many
+      if (now !== shown) return;
       try {
         const [load, placement] = await Promise.all([
           context.get("load", { layer, window: window.window }), context.get("placement", { layer, version })]);
@@ -86,7 +88,7 @@ eplb.layer = (() => {
       }
       list.refresh();
     };
-    return { node, update };
+    return { node, update, follows: ["window", "layer"] };
   };
   return { create };
 })();

@@ -26,13 +26,28 @@ eplb.main = (() => {
     return `#/${encodeURIComponent(job)}${text ? `?${text}` : ""}`;
   };
 
+  let changed = {}, writeAddress = null;  // what the address does not say yet
+  const viewNow = () => {
+    const view = { ...route().view, ...changed };
+    for (const [key, value] of Object.entries(view)) if (value === null) delete view[key];
+    return view;
+  };
+
   // ---- one job ----
   const context = (name) => ({
     get: (what, query) => source.get(eplb.source.ofJob(name, what, query)),
     link: (view) => address(name, { ...route().view, ...view }),
-    setView: (view, quiet) => {
-      history.replaceState(null, "", address(name, { ...route().view, ...view }));
-      if (!quiet) drawPanels();
+    // What is shown changes at once, the address a little later: a slider may change it 60 times a second.
+    setView: (view) => {
+      changed = { ...changed, ...view };
+      writeAddress ??= setTimeout(() => {
+        writeAddress = null;
+        history.replaceState(null, "", address(name, viewNow()));
+        changed = {};
+      }, 250);
+      for (const panel of shown.panels) {
+        if (panel.follows?.some((key) => key in view)) panel.update(shown.data, viewNow());
+      }
     },
     layerName: (layer) => {
       const model = shown?.data.job?.model_layers?.[layer];
@@ -69,7 +84,7 @@ eplb.main = (() => {
   const drawPanels = () => {
     if (!shown?.data.job) return;
     drawTop(shown.data.job);
-    const { view } = route();
+    const view = viewNow();
     for (const panel of shown.panels) panel.update(shown.data, view);
   };
 
@@ -117,7 +132,7 @@ eplb.main = (() => {
   };
 
   const refresh = async (again) => {
-    answer = await source.get("api/v1/jobs");
+    answer = await source.get("api/v1/jobs?ranks=0");
     let { job } = route();
     if (!job && answer.jobs.length === 1) {
       job = answer.jobs[0].job;

@@ -70,7 +70,7 @@ eplb.traffic = (() => {
         note.textContent = `Plan ${plan}: ${error.message}.`;
       }
     };
-    return { node, update, redraw: () => { if (traffic) draw(); } };
+    return { node, update, follows: ["plan"], redraw: () => { if (traffic) draw(); } };
   };
   return { create };
 })();
