@@ -68,5 +68,13 @@ TEST(SlowMutantTest, AReplacedRunThatComesBackIsCaughtWithEveryRankToldApart) {
       << figures.violation;
 }
 
+TEST(SlowMutantTest, AQuarantineThatIsNotStoredIsCaughtWithEveryRankToldApart) {
+  const SymmetryFigures figures = CompareWithRanksToldApart(
+      {.cancels = 0, .runs = 0, .crashes = 1, .unknown = 0, .faults = 2, .cuts = false},
+      Mutant::kQuarantineNotStored);
+  EXPECT_NE(figures.violation.find("QUARANTINE was forgotten"), std::string::npos)
+      << figures.violation;
+}
+
 }  // namespace
 }  // namespace eplb::explorer

@@ -4,6 +4,7 @@ The documents are synthetic and come from a small server of this test, in the fo
 limits are those of the page: less than 2 MB until it is drawn, more than 30 frames a second while the slider moves.
 """
 
+import gzip
 import http.server
 import json
 import pathlib
@@ -107,10 +108,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             folder = UPLOT if name.startswith("uPlot") else PAGE
             real = {"uPlot.js": "uPlot.iife.min.js", "uPlot.css": "uPlot.min.css"}.get(name, name)
             body, kind = (folder / real).read_bytes(), TYPES[pathlib.Path(name).suffix]
+        body = gzip.compress(body, 6)  # as the daemon's library does
         with Handler.lock:
             Handler.sent += len(body)
         self.send_response(200)
         self.send_header("Content-Type", kind)
+        self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         try:
