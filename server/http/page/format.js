@@ -18,7 +18,7 @@ eplb.format = (() => {
     for (const [size, unit] of units) {
       if (Math.abs(value) >= size) {
         const number = value / size;
-        return `${number.toFixed(Math.abs(number) < 10 ? 2 : Math.abs(number) < 100 ? 1 : 0)} ${unit}`;
+        return `${number < 0 ? "−" : ""}${Math.abs(number).toFixed(Math.abs(number) < 10 ? 2 : Math.abs(number) < 100 ? 1 : 0)} ${unit}`;
       }
     }
     return null;

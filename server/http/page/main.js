@@ -75,7 +75,8 @@ eplb.main = (() => {
         tile("balancedness measured", balancedness(job.balancedness), job.measured_last_step ? `steps ${steps(job.measured_first_step, job.measured_last_step)}, ${objective}` : ""),
         tile("without EPLB", balancedness(job.balancedness_static), "the same tokens, static layout"),
         tile("fullest GPUs' load", better === null ? "–" : percent(-better), "against without"),
-        tile("predicted for now", balancedness(job.balancedness_predicted), job.prediction_error ? `± ${job.prediction_error.toFixed(3)}` : ""),
+        tile("newest prediction", balancedness(job.balancedness_predicted), job.prediction_error
+          ? `± ${job.prediction_error.toFixed(3)}, ${job.balancedness_seen ? `seen ${balancedness(job.balancedness_seen)}` : "not seen yet"}` : ""),
         tile("step", count(job.step), ended(job) ? "run has ended" : `version ${count(job.version)}`),
         tile("policy", job.policy?.policy || job.policy?.policy_name || job.policy?.name || "–", job.policy?.mode || "")),
       job.last_reason ? el("p", { class: "reason" }, el("strong", {}, "Newest decision: "), job.last_reason) : "");

@@ -24,7 +24,9 @@ eplb.ranks = (() => {
   const summary = (job) => {
     const missing = job.ranks.filter((rank) => !rank.connected && rank.state !== "finished").map((rank) => rank.rank);
     const slow = job.gpu_speeds.filter((one) => one.measured);
-    const parts = [`${count(job.connected_ranks)} of ${count(job.world_size)} ranks are connected`];
+    const finished = job.ranks.filter((rank) => rank.state === "finished").length;
+    const parts = [finished ? `${count(finished)} of ${count(job.world_size)} ranks have finished`
+      : `${count(job.connected_ranks)} of ${count(job.world_size)} ranks are connected`];
     if (missing.length) parts.push(`missing: ${listed(missing, "rank")}`);
     if (slow.length) parts.push(`slow: ${listed(slow.map((one) => one.gpu), "GPU")}. ${slow[0].reason}`);
     if (job.step_seconds > 0) parts.push(`a step takes ${seconds(job.step_seconds)}`);

@@ -7,32 +7,37 @@ eplb.rebalances = (() => {
   const SHOWN = 6;
 
   // The phases of one decision with their seconds; null: not known. Those that overlap training are marked.
-  const phases = (plan, job) => {
-    const window = job.step_seconds > 0 ? (plan.decided_last_step - plan.decided_first_step + 1) * job.step_seconds : null;
+  const phases = (plan, windows) => {
+    const last = windows.find((one) => one.last_step === plan.decided_last_step);
+    const window = last?.step_seconds > 0 ? (plan.decided_last_step - plan.decided_first_step + 1) * last.step_seconds : null;
+    const reached = (value) => plan.chunks_committed > 0 ? value : null;
     return [
       { name: "window", of: `steps ${steps(plan.decided_first_step, plan.decided_last_step)}`, seconds: window, beside: true },
       { name: "solve", of: plan.policy, seconds: plan.solve_seconds, beside: true },
-      { name: "prepare", of: "the slowest rank of the longest chunk", seconds: plan.prepare_seconds, beside: true },
-      { name: "pause", of: "votes, transfer and switch at the boundary, the longest of any rank", seconds: plan.pause_seconds, beside: false },
+      { name: "prepare", of: "the slowest rank of the longest chunk", seconds: reached(plan.prepare_seconds), beside: true },
+      { name: "pause", of: "votes, transfer and switch at the boundary, the longest of any rank", seconds: reached(plan.pause_seconds), beside: false },
     ];
   };
+
+  const shown = (plan, one) => one.seconds !== null ? seconds(one.seconds)
+    : plan.chunks_committed === 0 && (one.name === "prepare" || one.name === "pause") ? "no chunk committed" : "not known";
 
   // Phases differ by 1e4: bars are on a scale of powers of ten, from 0.1 ms.
   const LEAST = 1e-4;
   const width = (value, most) => value > LEAST ? Math.log10(value / LEAST) / Math.log10(most / LEAST) : 0;
 
-  const bars = (plan, job, most) => {
+  const bars = (plan, windows, most) => {
     const row = 22, left = 70, right = 90, full = 420;
-    const all = phases(plan, job);
+    const all = phases(plan, windows);
     const drawing = svg("svg", { viewBox: `0 0 ${left + full + right} ${row * all.length}`, class: "phases", role: "img",
-      "aria-label": all.map((one) => `${one.name} ${one.seconds === null ? "not known" : seconds(one.seconds)}`).join(", ") });
+      "aria-label": all.map((one) => `${one.name} ${shown(plan, one)}`).join(", ") });
     all.forEach((one, i) => {
       const y = i * row;
       drawing.append(svg("text", { x: left - 8, y: y + 15, "text-anchor": "end" }, one.name));
       const part = one.seconds === null ? 0 : width(one.seconds, most);
       drawing.append(svg("rect", { x: left, y: y + 3, width: Math.max(part * full, 1), height: row - 6, rx: 2, class: one.beside ? "beside" : "stop" },
         svg("title", {}, one.of)));
-      drawing.append(svg("text", { x: left + Math.max(part * full, 1) + 6, y: y + 15 }, one.seconds === null ? "not known" : seconds(one.seconds)));
+      drawing.append(svg("text", { x: left + Math.max(part * full, 1) + 6, y: y + 15 }, shown(plan, one)));
     });
     return drawing;
   };
@@ -71,14 +76,14 @@ eplb.rebalances = (() => {
       { name: "result", of: (plan) => plan.result },
     ], plans, "No rebalance yet."));
     body.append(note, drawings, list.node);
-    const update = ({ job, plans: all }) => {
+    const update = ({ job, windows, plans: all }) => {
       plans = all.filter((plan) => plan.num_chunks > 0);
       note.textContent = [inFlight(job, plans[0]), slowest(job)].filter(Boolean).join(" ") || "No rebalance has been proposed yet.";
-      const shown = plans.slice(0, SHOWN);
-      const most = Math.max(1, ...shown.flatMap((plan) => phases(plan, job).map((one) => one.seconds ?? 0)));
-      drawings.replaceChildren(...shown.map((plan) => el("figure", {},
+      const newest = plans.slice(0, SHOWN);
+      const most = Math.max(1, ...newest.flatMap((plan) => phases(plan, windows).map((one) => one.seconds ?? 0)));
+      drawings.replaceChildren(...newest.map((plan) => el("figure", {},
         el("figcaption", {}, `Plan ${plan.plan}, ${clock(plan.unix_micros)}: ${plan.result}`
-          + (plan.switched_step ? `, switched at step ${count(plan.switched_step)}` : "")), bars(plan, job, most))));
+          + (plan.switched_step ? `, switched at step ${count(plan.switched_step)}` : "")), bars(plan, windows, most))));
       list.refresh();
     };
     return { node, update };

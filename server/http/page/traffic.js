@@ -13,6 +13,7 @@ eplb.traffic = (() => {
     const canvas = el("canvas", { role: "img", "aria-label": "Matrix of transfers: rows send, columns receive; the table below has its numbers" });
     const figure = el("figure", { class: "map square" }, el("figcaption", {}, "rows send, columns receive"), canvas);
     const nodes = el("div");
+    const key = el("p", { class: "note" });
     let traffic = null;
     const share = (flow) => traffic.received_bytes === null || traffic.transfers === 0 ? null : traffic.received_bytes * flow[2] / traffic.transfers;
     const columns = (one) => [
@@ -23,7 +24,7 @@ eplb.traffic = (() => {
     ];
     const list = behind("traffic", "Table of flows between GPUs", () => table("Flows between GPUs, largest first", columns("GPU"),
       traffic ? traffic.gpus.slice().sort((a, b) => b[2] - a[2]).slice(0, 500) : [], "Nothing moved."));
-    body.append(el("label", { class: "pick" }, "Rebalance ", pick), note, figure, nodes, list.node);
+    body.append(el("label", { class: "pick" }, "Rebalance ", pick), note, el("div", { class: "maps" }, el("div", {}, figure, key), nodes), list.node);
 
     const draw = () => {
       const size = traffic.num_gpus;
@@ -36,6 +37,7 @@ eplb.traffic = (() => {
       }
       canvas.width = canvas.height = size;
       canvas.getContext("2d").putImageData(image, 0, 0);
+      key.textContent = `Yellow: ${counted(most, "transfer")}, the most between two GPUs; plain: none.`;
       const crossing = traffic.transfers ? traffic.cross_node_transfers / traffic.transfers : 0;
       note.textContent = `Plan ${traffic.plan}: ${counted(traffic.transfers, "transfer")}`
         + (traffic.received_bytes === null ? ", bytes not known" : `, ${bytes(traffic.received_bytes)} received by all ranks`)
@@ -54,7 +56,7 @@ eplb.traffic = (() => {
         pick.replaceChildren(...plans.map((plan) => el("option", { value: String(plan.plan) }, `plan ${plan.plan}, step ${count(plan.switched_step)}`)));
       }
       pick.disabled = plans.length === 0;
-      if (plans.length === 0) { note.textContent = "No expert has moved yet."; figure.hidden = true; return; }
+      if (plans.length === 0) { note.textContent = "No expert has moved yet."; figure.hidden = key.hidden = true; return; }
       const plan = numbers.includes(Number(view.plan)) ? Number(view.plan) : numbers[0];
       pick.value = String(plan);
       const newest = `${plan}/${plans.find((one) => one.plan === plan).last_version}`;
@@ -62,10 +64,10 @@ eplb.traffic = (() => {
       shown = newest;
       try {
         traffic = await context.get("traffic", { plan });
-        figure.hidden = false;
+        figure.hidden = key.hidden = false;
         draw();
       } catch (error) {
-        figure.hidden = true;
+        figure.hidden = key.hidden = true;
         nodes.replaceChildren();
         note.textContent = `Plan ${plan}: ${error.message}.`;
       }

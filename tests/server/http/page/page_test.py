@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,14 @@ import browser  # noqa: E402
 import job  # noqa: E402
 
 MISSING = browser.missing()
-TOKENS = 1e6  # cost.token_ns of these tests: a millisecond a token, so that the account has figures
+
+
+@unittest.skipIf(shutil.which("node") is None, "node is not installed: deploy/setup.sh --browser installs it")
+class FormatTest(unittest.TestCase):
+    def test_numbers_and_sentences(self):
+        done = subprocess.run(["node", "--test", pathlib.Path(__file__).with_name("format_test.mjs")], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("# fail 0", done.stdout)
 
 
 @unittest.skipIf(MISSING, MISSING)

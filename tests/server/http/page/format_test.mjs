@@ -1,0 +1,60 @@
+// Numbers and sentences of the page, without a browser: node --test format_test.mjs
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import path from "node:path";
+import test from "node:test";
+import { fileURLToPath } from "node:url";
+
+const here = path.dirname(fileURLToPath(import.meta.url));
+const { format, series } = createRequire(import.meta.url)(path.join(here, "../../../../server/http/page/format.js"));
+
+test("seconds have three digits and a unit that fits", () => {
+  const cases = [[0, "0 s"], [0.0058, "5.80 ms"], [0.0585, "58.5 ms"], [0.585, "585 ms"], [1.25, "1.25 s"], [75, "1.25 min"],
+    [5400, "1.50 h"], [-0.326, "−326 ms"], [2e-6, "2.00 µs"], [null, "–"], [NaN, "–"], [Infinity, "–"]];
+  for (const [value, text] of cases) assert.equal(format.seconds(value), text);
+});
+test("bytes are binary", () => {
+  for (const [value, text] of [[0, "0 B"], [1023, "1023 B"], [1024, "1.00 KiB"], [3 * 2 ** 30, "3.00 GiB"], [null, "–"]]) {
+    assert.equal(format.bytes(value), text);
+  }
+});
+test("a balancedness that is not known is a dash, not a zero", () => {
+  assert.equal(format.balancedness(0), "–");
+  assert.equal(format.balancedness(0.8614), "0.861");
+});
+test("one is singular, and long lists end in a number", () => {
+  assert.equal(format.counted(1, "rank"), "1 rank");
+  assert.equal(format.counted(1200, "rank"), "1,200 ranks");
+  assert.equal(format.listed([0, 1, 2, 3, 4], "rank"), "ranks 0, 1, 2 and 2 more");
+  assert.equal(format.listed([7], "rank"), "rank 7");
+});
+
+const JOB = { state: "IDLE", stuck_seconds: 0, stalled: "", stalled_reason: "", refusal: "", paused: false, pause_reason: "", end_reason: "",
+  waiting_for: "", world_size: 4, connected_ranks: 4, step: 99, balancedness: 0.9, balancedness_static: 0.6 };
+test("trouble comes before figures", () => {
+  assert.deepEqual(format.sentence(JOB), { kind: "good", text: "IDLE at step 99: balancedness 0.900 measured, 0.600 without EPLB" });
+  const cases = [[{ state: "QUARANTINE", waiting_for: "an operator" }, "bad", "QUARANTINE"], [{ stalled: "coverage", stalled_reason: "rank 3 is silent" }, "bad", "rank 3 is silent"],
+    [{ stuck_seconds: 90, waiting_for: "rank 2" }, "bad", "Stuck for 1.50 min: rank 2"], [{ connected_ranks: 3 }, "busy", "1 rank of 4 not connected"],
+    [{ paused: true, pause_reason: "for a test" }, "busy", "Paused: for a test"], [{ state: "FAILED", end_reason: "rank 1 failed" }, "bad", "rank 1 failed"],
+    [{ state: "FINISHED", end_reason: "" }, "ended", "finished at step 99"], [{ balancedness: 0 }, "good", "no complete load window yet"]];
+  for (const [change, kind, text] of cases) {
+    const shown = format.sentence({ ...JOB, ...change });
+    assert.equal(shown.kind, kind);
+    assert.ok(shown.text.includes(text), shown.text);
+  }
+});
+
+test("windows of an earlier run and steps that go back are left out", () => {
+  const window = (run_id, last_step) => ({ run_id, last_step });
+  assert.deepEqual(series.ofNewestRun([window("a", 9), window("a", 19), window("b", 9), window("b", 9), window("b", 29)]).map((one) => one.last_step), [9, 29]);
+  assert.deepEqual(series.ofNewestRun([]), []);
+});
+test("a prediction held when what was seen lies within its error", () => {
+  const plan = (predicted, error, seen) => ({ plan: 1, chunks_committed: 1, switched_step: 9, balancedness_predicted: predicted, prediction_error: error, balancedness_seen: seen });
+  assert.deepEqual(series.predictions([plan(0.8, 0.05, 0.84), plan(0.8, 0.05, 0.7), plan(0.8, 0.05, null), plan(0.8, 0, 0.8)]).map((one) => one.held),
+    [null, false, true]);
+});
+test("ratios are of the layer's mean, and an idle layer is even", () => {
+  assert.deepEqual(series.ratios([[2, 4, 6], [0, 0, 0]]), [[0.5, 1, 1.5], [1, 1, 1]]);
+  assert.equal(series.peak([[0.5, 1.5], [1, 1]]), 1.5);
+});
