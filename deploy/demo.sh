@@ -97,6 +97,8 @@ done
 [ -n "$endpoint" ] || { echo "demo: eplbd did not print its address within 10 s" >&2; exit 1; }
 say "eplbd (process $daemon) listens on $endpoint; $ranks ranks, $slots slots, $steps steps of the recorded trace," \
   "about $((steps * (step_ms * 5 / 4 + 4) / 1000)) s"
+http=$(sed -n '1s/.*"http":"\([^"]*\)".*/\1/p' "$run/eplbd.out")
+say "to watch it in a browser: http://$http/"
 say "to watch it from another terminal: $bin/eplbctl top --endpoint $endpoint"
 say "to see training outlive it: kill -9 $daemon, then $bin/eplbd --config deploy/demo/eplbd.toml --listen $endpoint --http 127.0.0.1:0 --store $run/eplbd.db"
 

@@ -24,5 +24,6 @@ install(FILES ${PROJECT_BINARY_DIR}/eplb.pc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT libeplb-dev)
 
 install(FILES README.md LICENSE TYPE DOC COMPONENT eplbd)
+install(FILES ${uplot_dir}/LICENSE TYPE DOC COMPONENT eplbd RENAME uPlot-LICENSE)
 install(DIRECTORY docs/ TYPE DOC COMPONENT libeplb-dev PATTERN adr EXCLUDE)
 install(DIRECTORY deploy/examples/c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT libeplb-dev)
