@@ -127,6 +127,7 @@ void Simplify(Job& job, bool carries) {
   }
   job.step = 0;
   job.commits = 0;
+  job.prediction_counts = {};
   job.last_reason.clear();
   job.refusal.clear();
 }
