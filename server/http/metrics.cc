@@ -307,11 +307,11 @@ void AddPolicy(const MetricsSnapshot& s, Page& page) {
 }
 
 void AddPredictions(const MetricsSnapshot& s, Page& page) {
-  page.Family(MetricType::Counter, "eplb_predictions_total",
-              "Predictions of committed decisions that were compared with what followed, since the "
-              "daemon started: within = eplb_seen_balancedness_ratio lay within "
-              "eplb_predicted_balancedness_ratio +- eplb_prediction_error_ratio, above = better, "
-              "below = worse.");
+  page.Family(
+      MetricType::Counter, "eplb_predictions_total",
+      "Predictions of committed decisions that were compared with what followed, since the "
+      "daemon started: within = the balancedness that was seen lay within the predicted one "
+      "+- its error, above = better, below = worse.");
   for (const core::JobView& job : s.jobs) {
     const auto sample = [&](const char* result, int64_t count) {
       page.Sample(static_cast<double>(count), {{kJobLabel, job.job}, {"result", result}});
