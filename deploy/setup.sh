@@ -25,6 +25,7 @@ tests=(
   coinor-cbc python3-numpy                                                      # exhaustive solver, arrays
   python3-torch python3-matplotlib                                              # PyTorch example
   python3-pip python3-setuptools python3-wheel                                  # tests of the Python package
+  prometheus                                                                    # tests of alerts and dashboard
 )
 lint=(
   clang clang-format clang-tidy libclang-rt-14-dev                              # lint, clang preset
@@ -90,5 +91,9 @@ fi
 say "installing ${#missing[@]} packages: ${missing[*]}"
 "${as_root[@]}" apt-get update -qq
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+# The tests run a Prometheus of their own; Debian's package starts one as a service.
+if [[ " ${missing[*]} " == *" prometheus "* ]] && [ -d /run/systemd/system ]; then
+  "${as_root[@]}" systemctl disable --now --quiet prometheus
+fi
 install_node_modules "$@"
 say "done"

@@ -123,6 +123,13 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
   }
   snapshot.jobs = runner.Jobs();
   snapshot.refused_jobs = runner.Refusals();
+  snapshot.per_expert = observed.per_expert;
+  if (observed.per_expert) {
+    for (const core::JobView& job : snapshot.jobs) {
+      absl::StatusOr<core::WindowView> window = runner.NewestWindow(job.job);
+      if (window.ok()) snapshot.expert_tokens.push_back({job.job, *std::move(window)});
+    }
+  }
   const RunnerCounters counters = runner.Counters();
   snapshot.counters = counters.core;
   snapshot.queued_events = counters.queued_events;
@@ -252,6 +259,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config
                                           SourcesOf({.runner = runner,
                                                      .rpc = daemon->rpc_.get(),
                                                      .tls_cert = config.tls.cert,
+                                                     .per_expert = config.metrics_per_expert,
                                                      .version = DaemonVersion()}),
                                           config.http_allowed_hosts, descriptors.http_connections));
   return daemon;

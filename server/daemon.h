@@ -48,7 +48,8 @@ class Runner;
 struct Observed {
   const Runner* runner = nullptr;  // both outlive the HTTP server
   const RpcServer* rpc = nullptr;
-  std::string tls_cert;  // a path; empty without TLS
+  std::string tls_cert;     // a path; empty without TLS
+  bool per_expert = false;  // metrics.per_expert
   std::string version;
 };
 

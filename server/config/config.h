@@ -58,6 +58,7 @@ struct DaemonConfig {
   bool unix_socket_optional = false;            // it was chosen, not asked for: go on without it
   bool unix_socket_for_group = false;           // sockets may be used by their file's group, too
   std::vector<std::string> http_allowed_hosts;  // names besides localhost that HTTP answers to
+  bool metrics_per_expert = false;              // tokens of each layer and expert in /metrics
   std::string store_path;  // empty: DefaultStorePath(); "memory": nothing is kept
   absl::Duration drain_grace = absl::Seconds(10);
   std::string log_level = "info";

@@ -96,6 +96,14 @@ Keys ListenKeys() {
            [](const Scalar& v, DaemonConfig* c) {
              c->http_allowed_hosts = absl::StrSplit(Text(v), ',', absl::SkipEmpty());
            }},
+      {.name = "metrics.per_expert",
+       .range = BooleanRange{},
+       .help = "Whether /metrics has the newest window's tokens of each layer and expert, of as "
+               "many jobs as its limit of series has room for.",
+       .get = [](const DaemonConfig& c) -> Scalar {
+         return c.metrics_per_expert ? "true" : "false";
+       },
+       .set = [](const Scalar& v, DaemonConfig* c) { c->metrics_per_expert = Text(v) == "true"; }},
   };
 }
 

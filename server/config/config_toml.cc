@@ -263,7 +263,9 @@ std::string Line(const DaemonConfig& config, const ConfigKey& key) {
   if (text != nullptr && !key.Read({.text = *text})) {
     return absl::StrCat("# ", name, " is not set\n");
   }
-  return absl::StrCat(name, " = ", TomlValue(value), "  # ", SourceOf(config, key.name), "\n");
+  const bool is_boolean = std::holds_alternative<BooleanRange>(key.range);
+  return absl::StrCat(name, " = ", is_boolean ? ScalarText(value) : TomlValue(value), "  # ",
+                      SourceOf(config, key.name), "\n");
 }
 
 std::string Identities(const DaemonConfig& config) {

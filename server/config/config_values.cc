@@ -85,4 +85,10 @@ std::string HostNameRange::Expected() const {
   return absl::StrCat("at most ", most, " host names, an array or separated by commas");
 }
 
+std::optional<Scalar> BooleanRange::Read(const WrittenValue& written) {
+  const bool fits = written.kind == Kind::kOther || written.kind == Kind::kUntyped;
+  if (!fits || (written.text != "true" && written.text != "false")) return std::nullopt;
+  return written.text;
+}
+
 }  // namespace eplb

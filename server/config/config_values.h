@@ -50,6 +50,12 @@ struct HostNameRange {
   std::string Expected() const;
 };
 
+// true or false: a boolean of TOML, or the word of a variable or a flag.
+struct BooleanRange {
+  static std::optional<Scalar> Read(const WrittenValue& written);
+  static std::string Expected() { return "true or false"; }
+};
+
 // A table that the configuration file alone has, and its reader alone reads.
 struct FileTable {
   static std::optional<Scalar> Read(const WrittenValue& /*written*/) { return std::nullopt; }

@@ -86,6 +86,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   view.step = job.step;
   ShowMeasured(state, job, view);
   view.commits = job.commits;
+  view.prediction_counts = job.prediction_counts;
   view.last_reason = job.last_reason;
   view.paused = job.paused;
   view.pause_reason = job.pause_reason;

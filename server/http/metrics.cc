@@ -1,19 +1,14 @@
 #include "server/http/metrics.h"
 
-#include <dirent.h>
 #include <prometheus/collectable.h>
 #include <prometheus/text_serializer.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <tuple>
 
@@ -204,6 +199,36 @@ void AddLayers(const MetricsSnapshot& s, Page& page) {
   }
 }
 
+// Of whole jobs, in their order, as long as all series of the next one have room.
+void AddExperts(const MetricsSnapshot& s, Page& page) {
+  if (!s.per_expert) return;
+  page.Family(MetricType::Gauge, "eplb_expert_tokens",
+              "Tokens that were routed to an expert in the newest complete window, by layer and "
+              "expert. Of whole jobs, in the order of their names, as far as "
+              "20000 series in all have room.");
+  size_t room = kMaxExpertSeries;
+  size_t left_out = 0;
+  for (const ExpertTokens& job : s.expert_tokens) {
+    const LoadMatrix& counts = job.window.load->counts();
+    const auto size = static_cast<size_t>(counts.size());
+    if (size > room) {
+      left_out += size;
+      continue;
+    }
+    room -= size;
+    for (Eigen::Index layer = 0; layer < counts.rows(); ++layer) {
+      for (Eigen::Index expert = 0; expert < counts.cols(); ++expert) {
+        page.Sample(static_cast<double>(counts(layer, expert)), {{kJobLabel, job.job},
+                                                                 {"layer", absl::StrCat(layer)},
+                                                                 {"expert", absl::StrCat(expert)}});
+      }
+    }
+  }
+  page.Family(MetricType::Gauge, "eplb_expert_series_left_out",
+              "Series of eplb_expert_tokens that found no room.");
+  page.Sample(static_cast<double>(left_out));
+}
+
 // What was measured, what would have been, and what was predicted.
 void AddBalancedness(const MetricsSnapshot& s, Page& page) {
   const auto gauge = [&](const char* name, const char* help, auto value) {
@@ -281,6 +306,22 @@ void AddPolicy(const MetricsSnapshot& s, Page& page) {
       [](const core::JobView& job) { return job.settings.observe ? 1 : 0; }, page);
 }
 
+void AddPredictions(const MetricsSnapshot& s, Page& page) {
+  page.Family(
+      MetricType::Counter, "eplb_predictions_total",
+      "Predictions of committed decisions that were compared with what followed, since the "
+      "daemon started: within = the balancedness that was seen lay within the predicted one "
+      "+- its error, above = better, below = worse.");
+  for (const core::JobView& job : s.jobs) {
+    const auto sample = [&](const char* result, int64_t count) {
+      page.Sample(static_cast<double>(count), {{kJobLabel, job.job}, {"result", result}});
+    };
+    sample("within", job.prediction_counts.within);
+    sample("above", job.prediction_counts.above);
+    sample("below", job.prediction_counts.below);
+  }
+}
+
 void AddJobs(const MetricsSnapshot& s, Page& page) {
   const auto gauge = [&](const char* name, const char* help, auto value) {
     PerJob(s, MetricType::Gauge, name, help, value, page);
@@ -289,6 +330,9 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
         [](const core::JobView& job) { return job.world_size; });
   gauge("eplb_job_connected_ranks", "Ranks of the run whose stream is open.",
         [](const core::JobView& job) { return job.connected_ranks; });
+  gauge("eplb_led_elsewhere",
+        "1 when the ranks of the job's run left for another daemon, which leads them; else 0.",
+        [](const core::JobView& job) { return job.led_elsewhere ? 1 : 0; });
   gauge("eplb_job_step", "Highest optimizer step that a rank reported.",
         [](const core::JobView& job) { return job.step; });
   gauge("eplb_placement_version", "Version of the placement in force.",
@@ -305,6 +349,7 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
       s, MetricType::Counter, "eplb_commits_total",
       "Chunks that all ranks switched, since the daemon started.",
       [](const core::JobView& job) { return job.commits; }, page);
+  AddPredictions(s, page);
   page.Family(MetricType::Gauge, "eplb_plan_state",
               "1 for the state that the job is in: RECOVERING, IDLE, SOLVING, PREPARING, VOTING, "
               "CANCELLING, QUARANTINE; FINISHED, FAILED or LOST once its run has ended.");
@@ -478,6 +523,7 @@ class SnapshotCollectable : public prometheus::Collectable {
     AddDurations(snapshot_, page);
     AddJobs(snapshot_, page);
     AddProgress(snapshot_, page);
+    AddExperts(snapshot_, page);
     AddCounters(snapshot_, page);
     AddProcess(snapshot_.process, page);
     return page.Take();
@@ -491,72 +537,6 @@ class SnapshotCollectable : public prometheus::Collectable {
 
 std::string MetricsText(const MetricsSnapshot& snapshot) {
   return prometheus::TextSerializer().Serialize(SnapshotCollectable(snapshot).Collect());
-}
-
-namespace {
-
-double Seconds(const timeval& time) {
-  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-}
-
-// The entries of a folder without `.` and `..`.
-int64_t CountEntries(const char* path) {
-  struct Close {
-    void operator()(DIR* folder) const noexcept { (void)closedir(folder); }
-  };
-  const std::unique_ptr<DIR, Close> folder(opendir(path));
-  if (folder == nullptr) return 0;
-  int64_t count = -2;
-  while (readdir(folder.get()) != nullptr) ++count;  // NOLINT(concurrency-mt-unsafe): own folder
-  return count;
-}
-
-// Of /proc/self/stat, counted from 1 as in proc(5), after the name, which may hold anything.
-constexpr int kThreadsField = 20;
-constexpr int kStartField = 22;
-constexpr int kResidentField = 24;
-
-// Seconds since 1970 at which the machine started.
-double BootSeconds() {
-  std::ifstream file("/proc/stat");
-  std::string word;
-  double seconds = 0;
-  while (file >> word) {
-    if (word == "btime" && file >> seconds) return seconds;
-  }
-  return 0;
-}
-
-}  // namespace
-
-ProcessFigures ReadProcessFigures() {
-  ProcessFigures figures;
-  rusage usage{};
-  if (getrusage(RUSAGE_SELF, &usage) == 0) {
-    figures.cpu_seconds = Seconds(usage.ru_utime) + Seconds(usage.ru_stime);
-  }
-  rlimit descriptors{};
-  if (getrlimit(RLIMIT_NOFILE, &descriptors) == 0) {
-    figures.max_descriptors = static_cast<int64_t>(descriptors.rlim_cur);
-  }
-  figures.open_descriptors = CountEntries("/proc/self/fd");
-  std::ifstream file("/proc/self/stat");
-  std::string text;
-  std::getline(file, text);
-  const size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return figures;
-  std::istringstream fields(text.substr(name_end + 1));
-  std::string word;
-  for (int field = 3; fields >> word && field <= kResidentField; ++field) {
-    const int64_t number = std::strtoll(word.c_str(), nullptr, 10);
-    if (field == kThreadsField) figures.threads = number;
-    if (field == kStartField) {
-      const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
-      figures.start_unix_seconds = BootSeconds() + static_cast<double>(number) / ticks;
-    }
-    if (field == kResidentField) figures.resident_bytes = number * sysconf(_SC_PAGESIZE);
-  }
-  return figures;
 }
 
 }  // namespace eplb

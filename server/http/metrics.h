@@ -1,6 +1,6 @@
 // /metrics: one snapshot of the daemon in the text format of Prometheus. Base units; no label holds
-// a rank or an expert, and the label `layer` stands only for jobs of at most kMaxLayerLabels
-// layers.
+// a rank. The label `layer` stands only for jobs of at most kMaxLayerLabels layers. The label
+// `expert` is there only with metrics.per_expert, in at most kMaxExpertSeries series.
 #ifndef EPLB_SERVER_HTTP_METRICS_H_
 #define EPLB_SERVER_HTTP_METRICS_H_
 
@@ -16,10 +16,13 @@
 #include "server/core/values/counters.h"
 #include "server/core/values/views.h"
 #include "server/http/connections.h"
+#include "server/process/process_figures.h"
 
 namespace eplb {
 
 inline constexpr size_t kMaxLayerLabels = 128;
+// Of all jobs together. One job of 61 layers * 256 experts has 15,616.
+inline constexpr size_t kMaxExpertSeries = 20000;
 
 // One cell of a counter with a label: {"denied", 3}.
 using LabelledCount = std::pair<std::string, int64_t>;
@@ -31,13 +34,10 @@ struct CallFigures {
   core::Buckets seconds;
 };
 
-struct ProcessFigures {
-  int64_t resident_bytes = 0;
-  int64_t open_descriptors = 0;
-  int64_t max_descriptors = 0;
-  int64_t threads = 0;
-  double cpu_seconds = 0;
-  double start_unix_seconds = 0;
+// The newest window of a job.
+struct ExpertTokens {
+  std::string job;
+  core::WindowView window;
 };
 
 struct MetricsSnapshot {
@@ -53,6 +53,8 @@ struct MetricsSnapshot {
   std::vector<CallFigures> calls;
   std::vector<core::JobView> jobs;
   std::vector<core::RefusedJob> refused_jobs;  // that are not among `jobs`
+  bool per_expert = false;                     // metrics.per_expert
+  std::vector<ExpertTokens> expert_tokens;     // with it: of the jobs that have a window, by name
   core::Counters counters;                     // of all jobs, since the daemon started
   int64_t queued_events = 0;
   int64_t window_bytes = 0;
@@ -64,10 +66,7 @@ struct MetricsSnapshot {
   ProcessFigures process;
 };
 
-// Of this process, from /proc. What cannot be read is 0.
-ProcessFigures ReadProcessFigures();
-
-// cost: O(jobs * layers); every number finite.
+// cost: O(jobs * layers + kMaxExpertSeries); every number finite.
 std::string MetricsText(const MetricsSnapshot& snapshot);
 
 }  // namespace eplb

@@ -92,6 +92,8 @@ class SetupTest(unittest.TestCase):
         self.assertNotIn("torch", listed["--build"].stderr)
         self.assertIn("libgrpc++-dev", listed["--build"].stderr)
         self.assertIn("python3-torch", listed["--tests"].stderr)
+        self.assertIn("  prometheus\n", listed["--tests"].stderr)
+        self.assertNotIn("  prometheus\n", listed["--build"].stderr)
         self.assertNotIn("clang-tidy", listed["--tests"].stderr)
         self.assertIn("clang-tidy", listed["--all"].stderr)
 

@@ -80,6 +80,8 @@ class RawRank:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self.socket.settimeout(None)
         self.run_number, self.memory = 0, b""  # of the newest Keep
+        self.cancelled = []  # versions that the daemon asked to forget, while `deaf`
+        self.deaf = False    # answers no Cancel
         self._send_raw(PREFACE + self._frame(SETTINGS, 0, 0, struct.pack("!HI", 4, WINDOW)) +
                        self._frame(WINDOW_UPDATE, 0, 0, struct.pack("!I", WINDOW - 65535)) +
                        self._frame(HEADERS, END_HEADERS, STREAM, self._headers(f"127.0.0.1:{port}")))
@@ -98,6 +100,9 @@ class RawRank:
 
     def ready(self, version, digest, plan_hash):
         self._say(3, field(1, version) + field(2, digest) + field(3, plan_hash))
+
+    def applied(self, version, digest, step):
+        self._say(5, field(1, version) + field(2, digest) + field(3, step))
 
     def failed(self, version, code):
         self._say(6, field(1, version) + field(2, code))
@@ -173,6 +178,8 @@ class RawRank:
             self.welcomed.set()
         elif kind == 2 and self.on_proposal is not None:
             self.on_proposal(self, message[2], message[5])
+        elif kind == 3 and self.deaf:
+            self.cancelled.append(message[1])
         elif kind == 3:  # nobody votes for it here
             self.failed(message[1], CANCELLED)
         elif kind == 7:
@@ -192,10 +199,14 @@ def ready_with_a_plan_of_its_own(rank, version, digest):
 class RawJob:
     """The ranks of one run. Between start() and stop() all its connected ranks train, one window each 0.1 s."""
 
-    def __init__(self, port, name, run_id="run-1", world=2, uneven=False, on_proposal=None):
-        """uneven: the load of all experts of rank 0 is high, so that a decision moves experts."""
+    def __init__(self, port, name, run_id="run-1", world=2, uneven=False, on_proposal=None, on_switch=None):
+        """uneven: the load of all experts of rank 0 is high, so that a decision moves experts. on_switch: the ranks vote for
+        every proposal and switch before their next window; called with the job then."""
         self.port, self.name, self.run_id, self.world = port, name, run_id, world
-        self.on_proposal = on_proposal
+        self.on_proposal = self._prepare if on_switch is not None else on_proposal
+        self.on_switch = on_switch
+        self.prepared = {}  # rank -> version and digest, with on_switch
+        self.version = 0    # that all ranks run
         self.counts = [100 if uneven and expert < 2 else 10 for expert in range(2 * world)]
         self.ranks = {}
         self.silent = set()  # ranks that report nothing
@@ -244,12 +255,28 @@ class RawJob:
             self.thread.join(10)
         self.drop()
 
+    def _prepare(self, rank, version, digest):
+        self.prepared[rank.rank] = version, digest
+        ready_alike(rank, version, digest)
+
+    def _vote(self):
+        """All ranks switch when they are PREPARED for one version."""
+        held = list(self.prepared.values())
+        if len(held) < self.world or len(set(held)) != 1:
+            return
+        self.version, digest = held[0]
+        self.prepared.clear()
+        for rank in self.ranks.values():
+            rank.applied(self.version, digest, self.step - 1)
+        self.on_switch(self)
+
     def _train(self):
         while not self.over.wait(0.1):
             self.trains.wait()
+            self._vote()
             last = self.step + WINDOW_STEPS - 1
             for index, rank in list(self.ranks.items()):
                 far = (1 << 30) if index in self.ahead else 0
                 if index not in self.silent and not rank.ended.is_set():
-                    rank.report(self.step + far, last + far, self.counts)
+                    rank.report(self.step + far, last + far, self.counts, self.version)
             self.step += WINDOW_STEPS

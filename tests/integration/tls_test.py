@@ -36,13 +36,13 @@ class Authority:
         openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", 1,
                 "-subj", f"/CN={directory.name}", "-keyout", directory / "ca.key", "-out", directory / "ca.pem")
 
-    def sign(self, name, alternative_names):
+    def sign(self, name, alternative_names, days=1):
         stem = self.directory / name
         openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
                 "-keyout", f"{stem}.key", "-out", f"{stem}.csr")
         pathlib.Path(f"{stem}.ext").write_text(f"subjectAltName={alternative_names}")
         openssl("x509", "-req", "-in", f"{stem}.csr", "-CA", self.directory / "ca.pem", "-CAkey",
-                self.directory / "ca.key", "-CAcreateserial", "-days", 1, "-extfile", f"{stem}.ext",
+                self.directory / "ca.key", "-CAcreateserial", "-days", days, "-extfile", f"{stem}.ext",
                 "-out", f"{stem}.pem")
 
     def flags(self, name):

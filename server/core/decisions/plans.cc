@@ -1,6 +1,7 @@
 #include "server/core/decisions/plans.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,12 +36,24 @@ void TellFailedRollback(Job& job, const Plan& plan, const std::string& why) {
   Remember(job);
 }
 
+// Once, when both are known: that all chunks committed, and what followed.
+void CountPrediction(Job& job, const Plan& plan) {
+  const bool judged = plan.prediction_error > 0 && plan.balancedness_seen.has_value();
+  if (!judged || plan.result != PlanResult::kCommitted) return;
+  const double off = *plan.balancedness_seen - plan.balancedness_predicted;
+  int64_t& count = std::abs(off) <= plan.prediction_error ? job.prediction_counts.within
+                   : off > 0                              ? job.prediction_counts.above
+                                                          : job.prediction_counts.below;
+  ++count;
+}
+
 void ClosePlan(DecisionContext& context, Job& job, Plan& plan, const std::string& why) {
   plan.result = PlanResult::kPartial;
   if (plan.chunks_committed == 0) plan.result = PlanResult::kWithdrawn;
   if (plan.chunks_committed >= plan.num_chunks) plan.result = PlanResult::kCommitted;
   if (plan.result != PlanResult::kCommitted) absl::StrAppend(&plan.reason, "; ", why);
   Count(context, plan.result);
+  CountPrediction(job, plan);
   Write(context, job, plan);
   if (plan.result != PlanResult::kCommitted) TellFailedRollback(job, plan, why);
 }
@@ -70,6 +83,7 @@ void NoteSeen(DecisionContext& context, Job& job) {
   found->balancedness_seen = measured.balancedness;
   found->seen_first_step = measured.first_step;
   found->seen_last_step = measured.last_step;
+  CountPrediction(job, *found);
   Write(context, job, *found);
 }
 

@@ -335,6 +335,7 @@ struct Job {
 
   int64_t step = 0;  // highest step of any rank of `current`
   int64_t commits = 0;
+  PredictionCounts prediction_counts;
   std::string last_reason;
   Budget event_budget;
   int64_t events_left_out = 0;  // since the newest that was recorded

@@ -17,6 +17,16 @@ inline constexpr int64_t kMostSummed = int64_t{1} << 62;
 // REQUIRES: both are in 0..kMostSummed.
 inline void AddCapped(int64_t& sum, int64_t more) { sum += std::min(more, kMostSummed - sum); }
 
+// What followed predictions of one job's decisions, since the daemon started: of decisions whose
+// chunks all committed, on the window that each prediction is of.
+struct PredictionCounts {
+  int64_t within = 0;  // the prediction +- its error
+  int64_t above = 0;   // better balanced
+  int64_t below = 0;   // less balanced
+
+  friend bool operator==(const PredictionCounts&, const PredictionCounts&) = default;
+};
+
 struct Counters {
   std::array<int64_t, kNumPlanResults> plans{};  // by PlanResult; kProposed: those ever proposed,
                                                  // which are counted again under what they became

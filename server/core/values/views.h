@@ -15,6 +15,7 @@
 #include "placement/topology.h"
 #include "proto/wire/messages.h"
 #include "proto/wire/settings.h"
+#include "server/core/values/counters.h"
 #include "server/core/values/measured.h"
 #include "server/core/values/record.h"
 
@@ -90,6 +91,7 @@ struct JobView {
   int64_t last_window_first_step = 0;
   int64_t last_window_last_step = 0;
   int64_t commits = 0;
+  PredictionCounts prediction_counts;
   std::string last_reason;
   bool paused = false;
   bool paused_by_lost_store = false;

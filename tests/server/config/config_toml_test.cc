@@ -293,6 +293,19 @@ TEST_F(ConfigFileTest, HostNamesAreAnArrayOrSeparatedByCommas) {
   }
 }
 
+TEST_F(ConfigFileTest, TokensOfExpertsInMetricsAreABoolean) {
+  EXPECT_FALSE(LoadConfig({})->metrics_per_expert);
+  EXPECT_TRUE(Load("metrics.per_expert = true")->metrics_per_expert);
+  EXPECT_FALSE(Load("metrics.per_expert = false")->metrics_per_expert);
+  EXPECT_TRUE(
+      LoadConfig({.environment = {{"EPLB_METRICS_PER_EXPERT", "true"}}})->metrics_per_expert);
+  for (const char* wrong : {"\"true\"", "1", "[]"}) {
+    EXPECT_THAT(ErrorOf(absl::StrCat("metrics.per_expert = ", wrong)),
+                HasSubstr("expected true or false"));
+  }
+  EXPECT_THAT(ConfigToml(*Load("metrics.per_expert = true")), HasSubstr("\nper_expert = true  # "));
+}
+
 TEST_F(ConfigFileTest, ValuesOfTheWrongTypeOrRangeAreRefused) {
   for (const char* text : {"policy.name = \"magic\"",
                            "policy.name = 3",

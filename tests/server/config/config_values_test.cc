@@ -39,6 +39,18 @@ TEST(ConfigValuesTest, ABandwidthIsANumberOrHasAUnit) {
   EXPECT_EQ(Read(BandwidthRange{}, {.kind = Kind::kTexts, .text = "450"}), "refused");
 }
 
+TEST(ConfigValuesTest, ABooleanIsOneOfTomlOrAWordOfAVariable) {
+  for (const char* word : {"true", "false"}) {
+    EXPECT_EQ(Read(BooleanRange{}, {.kind = Kind::kOther, .text = word}), word);
+    EXPECT_EQ(Read(BooleanRange{}, {.text = word}), word);
+    EXPECT_EQ(Read(BooleanRange{}, {.kind = Kind::kText, .text = word}), "refused");
+  }
+  for (const char* word : {"", "yes", "1", "True"}) {
+    EXPECT_EQ(Read(BooleanRange{}, {.text = word}), "refused") << word;
+  }
+  EXPECT_EQ(Read(BooleanRange{}, {.kind = Kind::kOther, .text = "a table"}), "refused");
+}
+
 TEST(ConfigValuesTest, HostNamesComeAsAnArrayOrWithCommas) {
   const HostNameRange names = {.most = 64};
   EXPECT_EQ(Read(names, {.kind = Kind::kTexts, .texts = {"a.b", "c-d_e"}}), "a.b,c-d_e");

@@ -5,6 +5,9 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -191,6 +194,12 @@ TEST(MetricsTest, NoNameIsLost) {
                            "seen_balancedness_ratio",
                            "saved_seconds",
                            "spent_seconds",
+                           "predictions_total",
+                           "led_elsewhere",
+                           "job_ranks",
+                           "job_connected_ranks",
+                           "ready",
+                           "paused",
                            "job_info",
                            "observed_only",
                            "windows_unmeasured_total",
@@ -215,6 +224,66 @@ TEST(MetricsTest, NoNameIsLost) {
                            "rpc_seconds"}) {
     EXPECT_THAT(text, HasSubstr(absl::StrCat("# HELP eplb_", name, " "))) << name;
   }
+}
+
+TEST(MetricsTest, PredictionsAreCountedByWhatFollowed) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.jobs.front().prediction_counts = {.within = 3, .above = 2, .below = 1};
+  const std::string text = MetricsText(snapshot);
+  for (const char* line :
+       {"result=\"within\"} 3\n", "result=\"above\"} 2\n", "result=\"below\"} 1\n"}) {
+    EXPECT_THAT(text,
+                HasSubstr(absl::StrCat("eplb_predictions_total{training_job=\"train\",", line)));
+  }
+}
+
+TEST(MetricsTest, ARunThatAnotherDaemonLeadsIsMarked) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_led_elsewhere{training_job=\"train\"} 0\n"));
+  snapshot.jobs.front().led_elsewhere = true;
+  EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_led_elsewhere{training_job=\"train\"} 1\n"));
+}
+
+// Expert e of layer l got 10 * l + e tokens.
+ExpertTokens TokensOf(const std::string& job, int32_t num_layers, int32_t num_experts) {
+  LoadMatrix counts(num_layers, num_experts);
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    for (int32_t expert = 0; expert < num_experts; ++expert) {
+      counts(layer, expert) = 10 * layer + expert;
+    }
+  }
+  return {job, {.load = std::make_shared<const Load>(*Load::FromCounts(std::move(counts)))}};
+}
+
+TEST(MetricsTest, TokensOfExpertsAreThereOnlyWhenTheyAreAskedFor) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.expert_tokens = {TokensOf("train", 2, 3)};
+  EXPECT_THAT(MetricsText(snapshot), Not(HasSubstr("eplb_expert")));
+  snapshot.per_expert = true;
+  const std::string text = MetricsText(snapshot);
+  EXPECT_THAT(text, HasSubstr("# TYPE eplb_expert_tokens gauge\n"
+                              "eplb_expert_tokens{training_job=\"train\",layer=\"0\",expert=\"0\"}"
+                              " 0\n"));
+  EXPECT_THAT(text, HasSubstr("{training_job=\"train\",layer=\"1\",expert=\"2\"} 12\n"));
+  EXPECT_THAT(text, HasSubstr("\neplb_expert_series_left_out 0\n"));
+}
+
+TEST(MetricsTest, OnlyAsManySeriesOfExpertsAreThereAsHaveRoom) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.per_expert = true;
+  snapshot.expert_tokens = {TokensOf("a", 61, 256), TokensOf("b", 61, 256), TokensOf("c", 2, 3)};
+  const std::string text = MetricsText(snapshot);
+  int64_t series = 0;
+  for (size_t at = text.find("\neplb_expert_tokens{"); at != std::string::npos;
+       at = text.find("\neplb_expert_tokens{", at + 1)) {
+    ++series;
+  }
+  EXPECT_EQ(series, 61 * 256 + 2 * 3);
+  EXPECT_LE(series, static_cast<int64_t>(kMaxExpertSeries));
+  EXPECT_THAT(text, Not(HasSubstr("eplb_expert_tokens{training_job=\"b\"")));
+  EXPECT_THAT(text, HasSubstr("{training_job=\"c\",layer=\"1\",expert=\"2\"} 12\n"));
+  EXPECT_THAT(text, HasSubstr("\neplb_expert_series_left_out 15616\n"));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat(kMaxExpertSeries, " series in all"))) << "the help";
 }
 
 TEST(MetricsTest, AForgottenJobHasNoSeries) {
@@ -242,16 +311,6 @@ TEST(MetricsTest, LayersAreLabelledOnlyWhenTheyAreFew) {
   const std::string text = MetricsText(snapshot);
   EXPECT_THAT(text, Not(HasSubstr("layer=")));
   EXPECT_THAT(text, HasSubstr("eplb_balancedness_worst_ratio{training_job=\"train\"} 0.5\n"));
-}
-
-TEST(MetricsTest, TheProcessIsAlive) {
-  const ProcessFigures figures = ReadProcessFigures();
-  EXPECT_GT(figures.resident_bytes, 1 << 20);
-  EXPECT_GT(figures.open_descriptors, 2);
-  EXPECT_GE(figures.max_descriptors, figures.open_descriptors);
-  EXPECT_GE(figures.threads, 1);
-  EXPECT_GT(figures.cpu_seconds, 0);
-  EXPECT_GT(figures.start_unix_seconds, 1'500'000'000);
 }
 
 TEST(MetricsTest, AStallACandidateAndRefusalsHaveTheJobsLabel) {

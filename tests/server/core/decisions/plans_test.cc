@@ -55,6 +55,51 @@ TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
       << "without the boundaries";
 }
 
+// A job whose one decision has committed all its chunks.
+TestJob Committed() {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  for (const int64_t step : {12, 14}) {
+    job.Deliver();
+    EXPECT_TRUE(job.Vote(step));
+    job.Deliver();
+  }
+  EXPECT_EQ(NewestPlan(job).result, PlanResult::kCommitted);
+  return job;
+}
+
+// All ranks report a whole window under the decision's placement.
+void ReportAfter(TestJob& job, const LoadMatrix& counts) {
+  wire::LoadReport report = TestReport(20, 29);
+  report.counts = counts;
+  report.version = 2;
+  for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, report);
+}
+
+TEST(PlansTest, APredictionIsCountedOnceByWhatFollowed) {
+  TestJob job = Committed();
+  EXPECT_EQ(job.daemon.View().prediction_counts, PredictionCounts()) << "nothing followed yet";
+  ReportAfter(job, TestReport(20, 29).counts);
+  EXPECT_EQ(job.daemon.View().prediction_counts, (PredictionCounts{.within = 1}));
+  wire::LoadReport next = TestReport(30, 39);
+  next.version = 2;
+  for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, next);
+  EXPECT_EQ(job.daemon.View().prediction_counts, (PredictionCounts{.within = 1}));
+}
+
+TEST(PlansTest, AMissIsCountedByItsDirection) {
+  TestJob less = Committed();
+  LoadMatrix counts = LoadMatrix::Zero(4, 6);
+  counts.col(0) = 600;  // one GPU of three has all tokens
+  ReportAfter(less, counts);
+  EXPECT_LT(*NewestPlan(less).balancedness_seen, 0.34);
+  EXPECT_EQ(less.daemon.View().prediction_counts, (PredictionCounts{.below = 1}));
+  TestJob better = Committed();
+  ReportAfter(better, LoadMatrix::Constant(4, 6, 100));
+  EXPECT_GT(*NewestPlan(better).balancedness_seen, 0.99);
+  EXPECT_EQ(better.daemon.View().prediction_counts, (PredictionCounts{.above = 1}));
+}
+
 TEST(PlansTest, AKeptDecisionAndAFailingPolicyAreRecorded) {
   TestJob job;
   job.ConnectAll();

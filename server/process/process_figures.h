@@ -1,0 +1,24 @@
+// What this process takes of the machine, as metrics show it.
+// threads: safe, no state.
+#ifndef EPLB_SERVER_PROCESS_PROCESS_FIGURES_H_
+#define EPLB_SERVER_PROCESS_PROCESS_FIGURES_H_
+
+#include <cstdint>
+
+namespace eplb {
+
+struct ProcessFigures {
+  int64_t resident_bytes = 0;
+  int64_t open_descriptors = 0;
+  int64_t max_descriptors = 0;
+  int64_t threads = 0;
+  double cpu_seconds = 0;
+  double start_unix_seconds = 0;
+};
+
+// Of this process, from /proc. What cannot be read is 0.
+ProcessFigures ReadProcessFigures();
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_PROCESS_PROCESS_FIGURES_H_
