@@ -19,8 +19,8 @@ static_assert(sizeof(Rank) == 408, "core::Rank changed: look at BytesOf and Simp
 static_assert(sizeof(Run) == 736, "core::Run changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 7872, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 5608, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 7896, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 5632, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& run_id) { return run_id == RunName(1) ? 1 : 0; }
 
@@ -109,6 +109,7 @@ void Simplify(Job& job, bool carries) {
   job.report_seconds = 0;
   job.gap_seconds = 0;
   if (job.solving.id != 0) job.solving.id = 1;
+  job.solving.began_at = core::kNoTime;
   job.solving.seconds = 0;
   job.chunks.reason.clear();
   job.chunks.decision = 0;  // for the ranks' logs
