@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
@@ -24,7 +25,7 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
         absl::StrCat("StepBoundary of step ", step, ", expected ", next_step_));
   }
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
-  boundary_began_ = Clock::now();
+  boundary_began_ = MonotonicNow();
   stream_ = stream;
   ++next_step_;
   log_.AddStep(step, running_.version, running_.digest);
@@ -32,7 +33,9 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
   if (session_ == nullptr || !reports_) window.reset();  // nobody to tell, or not this rank's part
   windows_.SetReportInterval(member_->FinishStep(step, std::move(window), windows_.report_every()));
   if ((step + 1) % options_.vote_every == 0) EPLB_RETURN_IF_ERROR(Vote(step, result));
-  result.pause_seconds = SecondsInBoundary();
+  const absl::Time ended = MonotonicNow();
+  result.pause_seconds = absl::ToDoubleSeconds(ended - boundary_began_);
+  WriteTimes(ended);
   return result;
 }
 
@@ -44,17 +47,48 @@ absl::Status Client::Impl::CheckStream(const void* stream) const {
 }
 
 double Client::Impl::SecondsInBoundary() const {
-  return std::chrono::duration<double>(Clock::now() - boundary_began_).count();
+  return absl::ToDoubleSeconds(MonotonicNow() - boundary_began_);
 }
+
+void Client::Impl::WriteTimes(absl::Time ended) {
+  if (!timer_) return;
+  timer_->SetTransport(executor_->transport_name());
+  log_.WriteBoundary(timer_->Finish(ended));
+  timer_.reset();
+}
+
+namespace {
+
+// What a Stage that went well did when.
+void AddStaged(const Executor::Staged& staged, BoundaryTimer& timer) {
+  if (staged.local_began != absl::InfinitePast()) {
+    timer.AddSpan("local rows", staged.local_began, staged.local_ended);
+  }
+  for (const RoundTimes& round : staged.rounds) {
+    const bool summed = round.checksum > absl::ZeroDuration();
+    timer.AddRound({.round = round.round,
+                    .began = round.began,
+                    .ended = round.ended,
+                    .sent_bytes = round.sent_bytes,
+                    .received_bytes = round.received_bytes,
+                    .checksum_micros = summed ? absl::ToInt64Microseconds(round.checksum) : -1});
+  }
+}
+
+}  // namespace
 
 absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
   log_.FlushSteps();
   ++votes_;
   result.voted = true;
   const VoteSnapshot snapshot = member_->Enter();
+  const Proposal* const target = snapshot.proposal.get();
+  const bool timed = target != nullptr && log_.is_open();
+  if (timed) timer_.emplace(step, target->propose.version, boundary_began_);
+  const absl::Time began = timed ? MonotonicNow() : absl::InfinitePast();
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(snapshot.values, options_.vote_deadline);
-  const Proposal* const target = snapshot.proposal.get();
+  if (timed) timer_->AddSpan("vote", began);
   if (!minimum.ok()) return End(step, minimum.status(), target);
   posts_before_vote_ = num_posts_;
   const VoteDecision decision = member_->Decide(*minimum);
@@ -82,16 +116,22 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
 absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
                                     BoundaryResult& result) {
   const int64_t version = proposal.propose.version;
+  const absl::Time began = MonotonicNow();
   const absl::StatusOr<Executor::Staged> staged =
       executor_->Stage(proposal.plan, {.post_id = ++num_posts_,
-                                       .deadline = MonotonicNow() + options_.transfer_deadline,
-                                       .stream = stream_});
+                                       .deadline = began + options_.transfer_deadline,
+                                       .stream = stream_,
+                                       .timed = timer_.has_value()});
+  if (timer_) timer_->AddSpan("transfer", began);
+  if (timer_ && staged.ok()) AddStaged(*staged, *timer_);
   if (!executor_->may_vote()) {
     return End(step, WritesGoOn(std::string(staged.status().message())), &proposal);
   }
   const int64_t mine[] = {staged.ok() ? 1 : 0, version, -version};
+  const absl::Time second = MonotonicNow();
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(mine, options_.vote_deadline);
+  if (timer_) timer_->AddSpan("second vote", second);
   if (!minimum.ok()) {
     executor_->Discard();
     return End(step, minimum.status(), &proposal);
@@ -120,7 +160,10 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
   const wire::Propose& propose = proposal.propose;
   std::vector<LayerId> layers;
   for (const LayerPlacement& layer : propose.layers) layers.push_back(layer.layer);
-  if (const absl::Status switched = Switch(layers, *proposal.target); !switched.ok()) {
+  const absl::Time began = MonotonicNow();
+  const absl::Status switched = Switch(layers, *proposal.target);
+  if (timer_) timer_->AddSpan("commit", began);
+  if (!switched.ok()) {
     return End(step,
                absl::DataLossError(absl::StrCat("after step ", step, " version ", propose.version,
                                                 " was agreed on, but its rows could not be put "
@@ -132,6 +175,7 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
   Show(running_);
   windows_.Switched(step, propose.version);
   ++commits_;
+  if (timer_) timer_->SetOutcome("committed");
   log_.Write({.event = "commit",
               .step = step,
               .last_step = step,
@@ -147,7 +191,9 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
   result.policy = propose.policy;
   result.asked_by = propose.asked_by;
   result.reason = propose.reason;
+  const absl::Time rebuild = MonotonicNow();
   const absl::Status rebuilt = RebuildDerived(derived_, proposal.plan, topology_, gpu());
+  if (timer_ && !derived_.empty()) timer_->AddSpan("rebuild", rebuild);
   TellTransport();
   member_->OnApplied(result.received_bytes, SecondsInBoundary());  // true in either case
   return rebuilt.ok() ? absl::OkStatus() : End(step, rebuilt, /*target=*/nullptr);
@@ -166,6 +212,7 @@ absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, Boundary
     return End(step, WritesGoOn(result.reason), &proposal);
   }
   ++dropped_chunks_;
+  if (timer_) timer_->SetOutcome("dropped");
   log_.Write({.event = "drop",
               .step = step,
               .last_step = step,
@@ -199,6 +246,8 @@ absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Pr
   ended_ = error;
   LeavePeers();
   member_->OnEnded(reason, MissingRanks(error));  // first: no PREPARED comes after the stop
+  if (timer_) timer_->SetOutcome("ended");
+  WriteTimes(MonotonicNow());
   log_.WriteStop({.event = "stop",
                   .step = step,
                   .last_step = step,

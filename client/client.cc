@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 #include "base/status_macros.h"
 #include "client/client_impl.h"
@@ -308,7 +310,8 @@ void Client::Impl::StartSession(wire::Hello identity) {
                      .step = std::max<int64_t>(step, 0),
                      .last_step = std::max<int64_t>(step, 0),
                      .version = proposal.propose.version,
-                     .digest = proposal.propose.digest});
+                     .digest = proposal.propose.digest,
+                     .unix_micros = absl::ToUnixMicros(absl::Now())});
   };
   member_ = std::make_unique<SharedMember>(Member(std::move(member), running_),
                                            options_.report_max_steps, on_prepared);

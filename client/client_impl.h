@@ -3,7 +3,6 @@
 #define EPLB_CLIENT_CLIENT_IMPL_H_
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 #include "client/batch_splits.h"
 #include "client/client.h"
@@ -26,6 +26,7 @@
 #include "client/migration/route_tables.h"
 #include "client/migration/transport_choice.h"
 #include "client/registered_tensors.h"
+#include "client/run_log/boundary_times.h"
 #include "client/run_log/run_log.h"
 #include "client/session/load_windows.h"
 #include "client/session/session.h"
@@ -89,8 +90,6 @@ struct Client::Impl {
   ClientStats Stats() const ABSL_LOCKS_EXCLUDED(stats_mutex_);
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   // ---- client.cc ----
   RankId rank() const { return RankId{options_.rank}; }
   GpuId gpu() const { return grid_.GpuOf(rank()); }
@@ -130,6 +129,8 @@ struct Client::Impl {
 
   // ---- boundary.cc: steps ----
   absl::Status Vote(int64_t step, BoundaryResult& result);
+  // Writes what timer_ has collected, as the boundary ends; nothing without one.
+  void WriteTimes(absl::Time ended);
   absl::Status RunChunk(int64_t step, const Proposal& proposal, BoundaryResult& result);
   absl::Status Commit(int64_t step, const Proposal& proposal, BoundaryResult& result);
   // errors: FailedPrecondition for a stream where the CPU moves the rows.
@@ -211,8 +212,9 @@ struct Client::Impl {
   uint64_t posts_before_vote_ = 0;  // of them those that a vote has come after
   absl::Status ended_;              // sticky
   bool closed_ = false;
-  Clock::time_point boundary_began_;
-  void* stream_ = nullptr;  // of the boundary under way
+  absl::Time boundary_began_;           // MonotonicNow()
+  std::optional<BoundaryTimer> timer_;  // of a boundary at which this rank is PREPARED, and logs
+  void* stream_ = nullptr;              // of the boundary under way
   std::atomic<int64_t> votes_ = 0;
   std::atomic<int64_t> commits_ = 0;
   std::atomic<int64_t> dropped_chunks_ = 0;

@@ -129,15 +129,19 @@ std::string CheckNotNegative(const std::string& text) {
   return "\"" + text + (is_large ? "\" is too large" : "\" is no integer >= 0");
 }
 
-void AddFormat(CLI::App& app, Format& format) {
+void AddFormat(CLI::App& app, Format& format, Formats formats) {
+  std::vector<std::string> names = {"table", "json"};
+  if (formats == Formats::kWithTrace) names.emplace_back("trace");
   app.add_option_function<std::string>(
          "-o,--output",
          [&format](const std::string& name) {
-           format = name == "json" ? Format::kJson : Format::kTable;
+           format = name == "trace"  ? Format::kTrace
+                    : name == "json" ? Format::kJson
+                                     : Format::kTable;
          },
          "What to print [table]")
-      ->check(CLI::IsMember({"table", "json"}).description(""))
-      ->type_name("table|json");
+      ->check(CLI::IsMember(names).description(""))
+      ->type_name(absl::StrJoin(names, "|"));
 }
 
 void AddChoice(CLI::App& app, const char* name, std::string& value, const std::string& help,
@@ -201,7 +205,7 @@ void AddCostOptions(CLI::App& app, CostOptions& options) {
 }
 
 void AddQueryOptions(CLI::App& app, QueryOptions& options,
-                     const std::set<ExitCode>& more_exit_codes) {
+                     const std::set<ExitCode>& more_exit_codes, Formats formats) {
   app.add_option("--endpoint", options.endpoint,
                  "The daemon [EPLB_ENDPOINT, config file, unix socket, 127.0.0.1:29610]")
       ->type_name("HOST:PORT|unix:PATH");
@@ -214,7 +218,7 @@ void AddQueryOptions(CLI::App& app, QueryOptions& options,
                  "Name in its certificate [EPLB_TLS_SERVER_NAME, the endpoint's host]")
       ->type_name("NAME");
   app.add_option("--timeout", options.timeout, "How long to wait [5s]")->type_name("DURATION");
-  AddFormat(app, options.format);
+  AddFormat(app, options.format, formats);
   std::set<ExitCode> codes = {kOk, kError, kUsage, kUnreachable, kDenied, kTimeout};
   codes.insert(more_exit_codes.begin(), more_exit_codes.end());
   app.footer(ExitCodesText(codes));

@@ -46,8 +46,9 @@ CLI::Option* AddInteger(CLI::App& app, const char* name, std::optional<int32_t>&
 CLI::Option* AddInteger(CLI::App& app, const char* name, std::optional<int64_t>& value,
                         const std::string& help);
 
-// -o table|json.
-void AddFormat(CLI::App& app, Format& format);
+// -o table|json, and of some commands trace, for ui.perfetto.dev.
+enum class Formats { kTableAndJson, kWithTrace };
+void AddFormat(CLI::App& app, Format& format, Formats formats = Formats::kTableAndJson);
 // One of some words.
 void AddChoice(CLI::App& app, const char* name, std::string& value, const std::string& help,
                const std::vector<std::string>& words);
@@ -60,7 +61,8 @@ void AddCostOptions(CLI::App& app, CostOptions& options);
 // Where the daemon is, how long to wait, and -o. Ends --help with the exit codes of a command that
 // asks a daemon, and with those that only some such commands have.
 void AddQueryOptions(CLI::App& app, QueryOptions& options,
-                     const std::set<ExitCode>& more_exit_codes = {});
+                     const std::set<ExitCode>& more_exit_codes = {},
+                     Formats formats = Formats::kTableAndJson);
 // --job: which one; needed only when the daemon has several, unless `help` says otherwise.
 void AddJobOption(CLI::App& app, std::string& job,
                   const std::string& help = "The job [the only one]");

@@ -14,6 +14,7 @@
 #include "base/json_value.h"
 #include "client/cli/job_json.h"
 #include "client/cli/job_text.h"
+#include "client/cli/rebalance_trace.h"
 #include "client/cli/text.h"
 #include "client/cli/watch.h"
 #include "placement/evaluate.h"
@@ -368,6 +369,104 @@ void AddGetPlans(CLI::App& get, Command& command) {
 
 namespace {
 
+// "11:06:40.123".
+std::string ClockText(int64_t unix_micros) {
+  return absl::FormatTime("%H:%M:%E3S", absl::FromUnixMicros(unix_micros), absl::UTCTimeZone());
+}
+
+// A row of what lay between two times, of which 0 is not known.
+std::vector<std::string> TimeRow(const std::string& what, int64_t began, int64_t ended,
+                                 const std::string& note) {
+  const bool known = began != 0 && ended >= began;
+  return {what, began == 0 ? "-" : ClockText(began),
+          known ? Seconds(static_cast<double>(ended - began) / 1e6) : "-", note};
+}
+
+void AddChunkRows(const v1::Plan& plan, int index, Table& table) {
+  const v1::ChunkTimes& chunk = plan.times().chunks(index);
+  const std::string name = absl::StrCat("chunk ", index + 1, "/", plan.num_chunks());
+  const std::string end = chunk.ended_unix_micros() == 0 ? "its end is not known"
+                          : chunk.committed()            ? "committed"
+                                                         : "withdrawn";
+  table.rows.push_back(TimeRow(name, chunk.proposed_unix_micros(), chunk.ended_unix_micros(),
+                               absl::StrCat("version ", chunk.version(), ", ",
+                                            Counted(chunk.num_layers(), "layer"), ", ", end)));
+  const v1::ChunkRankTimes* const last = SlowestOf(chunk);
+  const std::string slowest =
+      last == nullptr ? "" : absl::StrCat("the slowest: rank ", last->rank());
+  table.rows.push_back(
+      TimeRow("  prepare", chunk.proposed_unix_micros(), chunk.prepared_unix_micros(), slowest));
+  if (!chunk.committed()) return;
+  const std::string longest =
+      chunk.has_longest_pause_rank()
+          ? absl::StrCat("the longest boundary: rank ", chunk.longest_pause_rank(), ", ",
+                         Seconds(chunk.longest_pause_seconds()))
+          : "";
+  table.rows.push_back(TimeRow("  vote and switch", chunk.prepared_unix_micros(),
+                               chunk.ended_unix_micros(), longest));
+}
+
+Table TimesTable(const v1::Plan& plan) {
+  const v1::PlanTimes& times = plan.times();
+  Table table{.heading = {"what", "began (UTC)", "took", ""},
+              .right = {false, false, true, false},
+              .rows = {}};
+  table.rows.push_back(TimeRow("window", times.window_began_unix_micros(),
+                               times.window_complete_unix_micros(),
+                               absl::StrCat("reports of steps ", plan.decided_first_step(), "..",
+                                            plan.decided_last_step())));
+  table.rows.push_back(TimeRow("solve", times.solve_began_unix_micros(), SolveEndMicros(plan),
+                               Printable(plan.policy())));
+  for (int i = 0; i < times.chunks_size(); ++i) AddChunkRows(plan, i, table);
+  return table;
+}
+
+}  // namespace
+
+Output RunGetPlan(const GetPlanOptions& options, const Terminal& terminal) {
+  const absl::StatusOr<std::string> job = ChooseJob(options.query, options.job);
+  if (!job.ok()) return QueryFailure(job.status());
+  v1::GetPlanRequest request;
+  request.set_job(*job);
+  request.set_plan(static_cast<uint64_t>(options.plan));
+  v1::ListPlansResponse one;
+  v1::Plan& plan = *one.add_plans();
+  if (const absl::Status status = Ask(options.query, request, &plan); !status.ok()) {
+    return QueryFailure(status);
+  }
+  Output output;
+  switch (options.query.format) {
+    case Format::kJson:
+      output.out = PlanToJson(*job, plan);
+      break;
+    case Format::kTrace:
+      output.out = PlanTrace(*job, plan);
+      break;
+    case Format::kTable:
+      output.out =
+          absl::StrCat(FormatTable(PlanTable(one, terminal), terminal), Reasons(one, terminal),
+                       "\n", FormatTable(TimesTable(plan), terminal));
+      break;
+  }
+  return output;
+}
+
+void AddGetPlan(CLI::App& get, Command& command) {
+  const auto options = std::make_shared<GetPlanOptions>();
+  CLI::App& app = *get.add_subcommand("plan", "One decision of a job, and what took how long");
+  AddInteger(app, "plan", options->plan, "Its number, as `eplbctl get plans` shows it")
+      ->required()
+      ->check(&CheckNotNegative)
+      ->type_name("PLAN");
+  AddJobOption(app, options->job);
+  AddQueryOptions(app, options->query, {kNotFound}, Formats::kWithTrace);
+  app.callback([options, &command] {
+    command = [options](const Terminal& terminal) { return RunGetPlan(*options, terminal); };
+  });
+}
+
+namespace {
+
 // "41  2026-11-21T10:02:03.123Z  committed  v12  version 12 (chunk 1 of 2) was .."
 std::string EventLine(const v1::JobEvent& event, const Terminal& terminal) {
   std::string text =
@@ -418,13 +517,14 @@ void AddGetEvents(CLI::App& get, Command& command) {
 }
 
 void AddGet(CLI::App& root, Command& command) {
-  CLI::App& app =
-      *root.add_subcommand("get", "Show jobs, ranks, a placement, plans or events of the daemon");
+  CLI::App& app = *root.add_subcommand(
+      "get", "Show jobs, ranks, a placement, plans, a plan or events of the daemon");
   app.require_subcommand(1);
   AddGetJobs(app, command);
   AddGetRanks(app, command);
   AddGetPlacement(app, command);
   AddGetPlans(app, command);
+  AddGetPlan(app, command);
   AddGetEvents(app, command);
 }
 

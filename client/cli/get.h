@@ -65,6 +65,20 @@ Output RunGetPlans(const GetPlansOptions& options, const Terminal& terminal);
 
 void AddGetPlans(CLI::App& get, Command& command);
 
+// `eplbctl get plan`.
+
+struct GetPlanOptions {
+  QueryOptions query;
+  std::string job;  // empty: the only one
+  int64_t plan = 0;
+};
+
+// One decision, and when the daemon saw what of it. JSON: {"job","plan":{..}}; a trace: PlanTrace.
+// errors: NotFound for a decision that is no longer kept.
+Output RunGetPlan(const GetPlanOptions& options, const Terminal& terminal);
+
+void AddGetPlan(CLI::App& get, Command& command);
+
 // `eplbctl get events`.
 
 struct GetEventsOptions {

@@ -46,6 +46,10 @@ std::string PlansToJson(const std::string& job, const v1::ListPlansResponse& res
   return Line({{"job", job}, {"plans", wire::ToJson(response)["plans"]}});
 }
 
+std::string PlanToJson(const std::string& job, const v1::Plan& plan) {
+  return Line({{"job", job}, {"plan", wire::ToJson(plan)}});
+}
+
 std::string EventsToJson(const std::string& job, const v1::ListEventsResponse& response) {
   return Line({{"job", job}, {"events", wire::ToJson(response)["events"]}});
 }

@@ -9,6 +9,7 @@ class GetStatusResponse;
 class JobStatus;
 class ListEventsResponse;
 class ListPlansResponse;
+class Plan;
 }  // namespace eplb::v1
 
 namespace eplb::cli {
@@ -21,6 +22,8 @@ std::string StatusToJson(const v1::GetStatusResponse& response, bool with_ranks)
 std::string JobsToJson(const v1::GetStatusResponse& response, bool with_ranks);
 // {"job","run_id","ranks":[..]}.
 std::string RanksToJson(const v1::JobStatus& job);
+// {"job","plan":{..}}.
+std::string PlanToJson(const std::string& job, const v1::Plan& plan);
 // {"job","plans":[..]} and {"job","events":[..]}.
 std::string PlansToJson(const std::string& job, const v1::ListPlansResponse& response);
 std::string EventsToJson(const std::string& job, const v1::ListEventsResponse& response);

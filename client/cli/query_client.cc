@@ -296,6 +296,11 @@ absl::Status Ask(const QueryOptions& options, const v1::ListPlansRequest& reques
   return Call<v1::Query>(options, request, response, &v1::Query::Stub::ListPlans);
 }
 
+absl::Status Ask(const QueryOptions& options, const v1::GetPlanRequest& request,
+                 v1::Plan* response) {
+  return Call<v1::Query>(options, request, response, &v1::Query::Stub::GetPlan);
+}
+
 absl::Status Ask(const QueryOptions& options, const v1::ListEventsRequest& request,
                  v1::ListEventsResponse* response) {
   return Call<v1::Query>(options, request, response, &v1::Query::Stub::ListEvents);

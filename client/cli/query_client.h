@@ -24,11 +24,13 @@ class GetLoadRequest;
 class GetLoadResponse;
 class GetStatusResponse;
 class JobStatus;
+class GetPlanRequest;
 class ListEventsRequest;
 class ListEventsResponse;
 class ListPlansRequest;
 class ListPlansResponse;
 class PauseRequest;
+class Plan;
 class RebalanceRequest;
 class ResumeRequest;
 class RollbackRequest;
@@ -83,6 +85,8 @@ absl::Status Ask(const QueryOptions& options, const v1::GetJobRequest& request,
                  v1::JobStatus* response);
 absl::Status Ask(const QueryOptions& options, const v1::ListPlansRequest& request,
                  v1::ListPlansResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::GetPlanRequest& request,
+                 v1::Plan* response);
 absl::Status Ask(const QueryOptions& options, const v1::ListEventsRequest& request,
                  v1::ListEventsResponse* response);
 absl::Status Ask(const QueryOptions& options, const v1::RebalanceRequest& request,

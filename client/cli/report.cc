@@ -1,11 +1,14 @@
 #include "client/cli/report.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 #include "base/files.h"
+#include "client/cli/rebalance_trace.h"
 #include "client/cli/report_text.h"
 #include "client/cli/run_review.h"
 #include "client/cli/text.h"
@@ -153,6 +156,26 @@ void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
   }
 }
 
+// Of the ranks' logs alone: also a job has them that is none of eplb-trainer.
+Output TraceOf(const ReportOptions& options) {
+  const bool checks = options.min_rebalances > 0 || options.min_gain.has_value();
+  const bool writes = !options.out.empty() || !options.picture.empty();
+  if (checks || writes || !options.events.empty()) {
+    return UsageFailure(absl::InvalidArgumentError(
+        "-o trace prints the ranks' logs alone: --events, --out, --svg, --min-rebalances and "
+        "--min-gain need another -o"));
+  }
+  const absl::StatusOr<std::vector<RankTimeline>> timelines = ReadTimelines(options.directory);
+  if (!timelines.ok()) return UsageFailure(timelines.status());
+  const bool any = std::any_of(timelines->begin(), timelines->end(),
+                               [](const auto& timeline) { return !timeline.boundaries.empty(); });
+  return {.exit_code = kOk,
+          .out = RunTrace(options.directory, *timelines),
+          .message = any ? ""
+                         : absl::StrCat(options.directory,
+                                        ": no rank logged a boundary at which it was PREPARED")};
+}
+
 }  // namespace
 
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) {
@@ -163,6 +186,7 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
     return UsageFailure(absl::InvalidArgumentError(
         absl::StrCat("--min-gain is ", *options.min_gain, ", expected 0..1")));
   }
+  if (options.format == Format::kTrace) return TraceOf(options);
   absl::StatusOr<RunDirectory> run = ReadRunDirectory(options.directory);
   if (!run.ok()) return UsageFailure(run.status());
   if (!options.events.empty()) {
@@ -211,10 +235,12 @@ void AddReport(CLI::App& root, Command& command) {
   app.add_option("--out", options->out, "Write the JSON form here")->type_name("FILE");
   app.add_option("--svg", options->picture, "Write a picture of the balancedness here")
       ->type_name("FILE");
-  AddFormat(app, options->format);
+  AddFormat(app, options->format, Formats::kWithTrace);
   app.footer(
       "Example:\n"
       "  eplbctl report build/demo --out report.json --svg report.svg\n"
+      "  eplbctl report build/demo -o trace > trace.json   open it in ui.perfetto.dev\n"
+      "-o trace needs only the rank-*.jsonl of any job's log directory, and checks nothing.\n"
       "Exit codes: 0 everything holds, 1 error, as a file not written, 2 wrong flag or not a run,\n"
       "  8 something does not hold.");
   app.callback([options, &command] {

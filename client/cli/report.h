@@ -23,6 +23,8 @@ struct ReportOptions {
   Format format = Format::kTable;
 };
 
+// With Format::kTrace only what the ranks logged of times, which is also there without run.json;
+// nothing is checked.
 // Exit 0 when everything holds, 8 when an invariant is broken, a figure differs or a byte was not
 // verified, 2 when the directory cannot be read as a run, 1 when a file cannot be written.
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal);

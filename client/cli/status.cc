@@ -172,6 +172,40 @@ std::string GpusText(const Explanation& explanation, const Terminal& terminal) {
                       DrawGpuLoads(picture, terminal));
 }
 
+// How far the rebalance in flight is on its ranks; empty when none is.
+std::string InFlightText(const Explanation& explanation) {
+  const v1::JobStatus& job = explanation.job;
+  const bool in_flight = job.state() == v1::JOB_STATE_PREPARING ||
+                         job.state() == v1::JOB_STATE_VOTING ||
+                         job.state() == v1::JOB_STATE_CANCELLING;
+  if (!in_flight) return "";
+  std::string text = "in flight: ";
+  if (!explanation.plans.empty() &&
+      explanation.plans.front().result() == v1::PLAN_RESULT_PROPOSED) {
+    const v1::Plan& plan = explanation.plans.front();
+    absl::StrAppend(&text, "decision ", plan.plan(), ", chunk ", plan.chunks_committed() + 1,
+                    " of ", plan.num_chunks(), ", ");
+  }
+  int prepared = 0;
+  int applied = 0;
+  const v1::RankStatus* slowest = nullptr;
+  for (const v1::RankStatus& rank : job.ranks()) {
+    const bool has_applied = rank.answer() == v1::RANK_ANSWER_APPLIED;
+    if (has_applied) ++applied;
+    if (!has_applied && rank.answer() != v1::RANK_ANSWER_PREPARED) continue;
+    ++prepared;
+    if (slowest == nullptr || rank.answer_seconds() > slowest->answer_seconds()) slowest = &rank;
+  }
+  absl::StrAppend(&text, prepared, " of ", job.world_size(), " ranks were PREPARED");
+  if (slowest != nullptr && slowest->answer_seconds() > 0) {
+    absl::StrAppend(&text, ", rank ", slowest->rank(), " last, after ",
+                    Seconds(slowest->answer_seconds()));
+  }
+  if (job.state() != v1::JOB_STATE_PREPARING)
+    absl::StrAppend(&text, "; ", applied, " have switched");
+  return text;
+}
+
 // The most important first: a window too low for all of it shows the beginning.
 std::string ScreenText(const Explanation& explanation, const Terminal& terminal) {
   const v1::JobStatus& job = explanation.job;
@@ -182,6 +216,9 @@ std::string ScreenText(const Explanation& explanation, const Terminal& terminal)
       job.run_number() == 0 ? "" : absl::StrCat("  run ", job.run_number()), "\n",
       Wrapped(BalancednessText(job), terminal.width, kTopIndent), "\n",
       StateNotes(job, "", terminal));
+  if (const std::string text_in_flight = InFlightText(explanation); !text_in_flight.empty()) {
+    absl::StrAppend(&text, Wrapped(text_in_flight, terminal.width, kTopIndent), "\n");
+  }
   if (explanation.shown() != nullptr) {
     absl::StrAppend(&text, GpusText(explanation, terminal),
                     WorstLayers(explanation, kTopLayers, terminal));

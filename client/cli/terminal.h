@@ -58,7 +58,7 @@ struct Output {
   bool lines = false;  // what is printed again and again are lines for a program, not a screen
 };
 
-enum class Format { kTable, kJson };
+enum class Format { kTable, kJson, kTrace };
 
 // Nothing on stdout, one line on stderr.
 Output Failure(int exit_code, const absl::Status& status);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -111,7 +112,8 @@ RowMoves Executor::MovesOf(const StagingLayout& layout, const StageOptions& stag
                  .sends = {},
                  .receives = {},
                  .deadline = stage.deadline,
-                 .stream = stage.stream};
+                 .stream = stage.stream,
+                 .time_rounds = stage.timed};
   for (const StagedRow& row : layout.rows) {
     const Transfer& transfer = *row.transfer;
     if (transfer.is_local()) continue;
@@ -168,9 +170,17 @@ absl::Status Executor::StageLocal(const StagingLayout& layout, absl::Time deadli
 absl::StatusOr<Executor::Staged> Executor::MoveRows(const StagingLayout& layout,
                                                     const StageOptions& stage) {
   EPLB_ASSIGN_OR_RETURN(const Ticket ticket, carrier_.Post(MovesOf(layout, stage)));
+  Staged staged;
+  const bool any_local = std::any_of(layout.rows.begin(), layout.rows.end(),
+                                     [](const auto& row) { return row.transfer->is_local(); });
+  if (stage.timed && any_local) staged.local_began = MonotonicNow();
   EPLB_RETURN_IF_ERROR(StageLocal(layout, stage.deadline));
-  EPLB_ASSIGN_OR_RETURN(const Progress progress, carrier_.Await(ticket));
-  return Staged{.sent_bytes = progress.sent_bytes, .received_bytes = progress.received_bytes};
+  if (stage.timed && any_local) staged.local_ended = MonotonicNow();
+  EPLB_ASSIGN_OR_RETURN(Progress progress, carrier_.Await(ticket));
+  staged.sent_bytes = progress.sent_bytes;
+  staged.received_bytes = progress.received_bytes;
+  staged.rounds = std::move(progress.rounds);
+  return staged;
 }
 
 void Executor::RememberArrivals(const StagingLayout& layout) {

@@ -65,10 +65,15 @@ class Executor {
     uint64_t post_id = 0;  // equal on all ranks, rising, e.g. the target version
     absl::Time deadline;
     void* stream = nullptr;  // cudaStream_t of expert work: what it holds comes first
+    bool timed = false;      // Staged says when what was moved
   };
   struct Staged {
     int64_t sent_bytes = 0;
     int64_t received_bytes = 0;  // from other ranks
+    // With `timed`, MonotonicNow(): rows between slots of this GPU, and rows by round.
+    absl::Time local_began = absl::InfinitePast();  // InfinitePast: there were none
+    absl::Time local_ended = absl::InfinitePast();
+    std::vector<RoundTimes> rounds = {};
   };
   // Brings every row this rank needs into staging, checks checksums, and returns when none of our
   // own writes can still land, whatever the result; but see may_vote. Old slots are not touched.

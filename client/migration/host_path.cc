@@ -11,7 +11,6 @@
 #include "client/migration/link_setup.h"
 #include "client/migration/link_transport.h"
 #include "client/migration/transport.h"
-#include "cuda/checksum.h"
 
 namespace eplb {
 namespace {
@@ -72,7 +71,7 @@ class HostPath : public RowPath {
   }
 
   absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
-    if (cuda::ChecksumOnHost(PlaceOf(link, frame)) != frame.checksum) {
+    if (ledger_->ChecksumOnHost(frame.round, PlaceOf(link, frame)) != frame.checksum) {
       return absl::DataLossError(absl::StrCat("row ", frame.row, ": checksum differs"));
     }
     ledger_->AddReceived(*ledger_->Find(link.rank(), frame.row), frame.bytes);
@@ -105,7 +104,7 @@ class HostPath : public RowPath {
                      .staging_offset = row.staging_offset,
                      .offset = outgoing.sent,
                      .bytes = bytes,
-                     .checksum = cuda::ChecksumOnHost(piece)};
+                     .checksum = ledger_->ChecksumOnHost(row.round, piece)};
     if (mapped == mapped_.end()) {
       link.Queue(frame, piece);
     } else {

@@ -17,7 +17,6 @@
 #include "client/control/meeting.h"
 #include "client/migration/transfer_ledger.h"
 #include "client/migration/transport.h"
-#include "cuda/checksum.h"
 
 namespace eplb {
 namespace {
@@ -193,7 +192,7 @@ class InprocTransport : public Transport {
                                      static_cast<size_t>(shared_->staging_bytes));
     const std::span<std::byte> staged =
         arena.subspan(static_cast<size_t>(send.staging_offset), send.bytes.size());
-    const uint64_t checksum = cuda::ChecksumOnHost(send.bytes);
+    const uint64_t checksum = ledger_->ChecksumOnHost(send.round, send.bytes);
     if (!staged.empty()) std::memcpy(staged.data(), send.bytes.data(), staged.size());
     if (shared_->faults.after_copy) shared_->faults.after_copy(rank_, send.to, send.row, staged);
     return {.from = rank_,
@@ -219,7 +218,7 @@ class InprocTransport : public Transport {
     }
     const std::span<const std::byte> staged = staging().subspan(
         static_cast<size_t>(row.staging_offset), static_cast<size_t>(row.num_bytes));
-    if (cuda::ChecksumOnHost(staged) != landed.checksum) {
+    if (ledger_->ChecksumOnHost(row.round, staged) != landed.checksum) {
       return absl::DataLossError(absl::StrCat(where, ": checksum differs"));
     }
     ledger_->AddReceived(*incoming, row.num_bytes);

@@ -246,6 +246,7 @@ class LinkTransport : public Transport {
       EPLB_RETURN_IF_ERROR(CheckPiece(link, frame));
       EPLB_ASSIGN_OR_RETURN(target, path_->Place(link, frame));
       ledger_->Find(link.rank(), frame.row)->announced += frame.bytes;
+      ledger_->NoteBegun(frame.round);
     } else if (ticket_ == 0 || frame.post_id > last_post_id_) {
       return absl::DataLossError(
           absl::StrCat("a row of post ", frame.post_id, " arrived before it was posted here"));

@@ -197,6 +197,7 @@ class NcclPath : public RowPath {
                           .destination = PackedBytes(num_packed_).data() + part.at,
                           .num_bytes = part.num_bytes});
       }
+      ledger_->NoteBegun(group.round);
       EPLB_ASSIGN_OR_RETURN(under_way.pack, pack_queue_->Copy(copies));
     }
     groups_under_way_.push_back(std::move(under_way));

@@ -5,8 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/control/meeting.h"
+#include "cuda/checksum.h"
 
 namespace eplb {
 namespace {
@@ -134,6 +136,41 @@ TransferLedger::TransferLedger(const RowMoves& moves)
   incoming_left_ = incoming_.size();
   outgoing_left_ = outgoing_.size();
   progress_.done = complete();
+  if (!moves.time_rounds) return;
+  std::set<int32_t> rounds;
+  for (const RowSend& send : moves.sends) rounds.insert(send.round);
+  for (const RowReceive& receive : moves.receives) rounds.insert(receive.round);
+  for (const int32_t round : rounds) progress_.rounds.push_back({.round = round});
+}
+
+RoundTimes* TransferLedger::TimesOf(int32_t round) {
+  const auto found = std::lower_bound(
+      progress_.rounds.begin(), progress_.rounds.end(), round,
+      [](const RoundTimes& times, int32_t wanted) { return times.round < wanted; });
+  return found == progress_.rounds.end() || found->round != round ? nullptr : &*found;
+}
+
+void TransferLedger::NoteBegun(int32_t round) {
+  RoundTimes* const times = TimesOf(round);
+  if (times != nullptr && times->began == absl::InfiniteFuture()) times->began = MonotonicNow();
+}
+
+RoundTimes* TransferLedger::NoteEnded(int32_t round) {
+  RoundTimes* const times = TimesOf(round);
+  if (times == nullptr) return nullptr;
+  times->ended = MonotonicNow();
+  times->began = std::min(times->began, times->ended);
+  return times;
+}
+
+uint64_t TransferLedger::ChecksumOnHost(int32_t round, std::span<const std::byte> bytes) {
+  RoundTimes* const times = TimesOf(round);
+  if (times == nullptr) return cuda::ChecksumOnHost(bytes);
+  const absl::Time began = MonotonicNow();
+  times->began = std::min(times->began, began);
+  const uint64_t checksum = cuda::ChecksumOnHost(bytes);
+  times->checksum += MonotonicNow() - began;
+  return checksum;
 }
 
 TransferLedger::Incoming* TransferLedger::Find(RankId from, int32_t row) {
@@ -144,6 +181,7 @@ TransferLedger::Incoming* TransferLedger::Find(RankId from, int32_t row) {
 void TransferLedger::AddReceived(Incoming& incoming, int64_t bytes) {
   incoming.received += bytes;
   progress_.received_bytes += bytes;
+  if (RoundTimes* const times = NoteEnded(incoming.row.round)) times->received_bytes += bytes;
   if (incoming.done || incoming.received < incoming.row.num_bytes) return;
   incoming.done = true;
   --incoming_left_;
@@ -159,6 +197,7 @@ std::span<TransferLedger::Outgoing> TransferLedger::CurrentRound(
   const auto end = std::find_if(begin, outgoing_.end(), [&](const Outgoing& outgoing) {
     return outgoing.row.round != begin->row.round;
   });
+  if (begin != end) NoteBegun(begin->row.round);
   return {begin, end};
 }
 
@@ -166,7 +205,9 @@ void TransferLedger::FinishSend(Outgoing& outgoing) {
   if (outgoing.done) return;
   outgoing.done = true;
   --outgoing_left_;
-  progress_.sent_bytes += static_cast<int64_t>(outgoing.row.bytes.size());
+  const auto bytes = static_cast<int64_t>(outgoing.row.bytes.size());
+  progress_.sent_bytes += bytes;
+  if (RoundTimes* const times = NoteEnded(outgoing.row.round)) times->sent_bytes += bytes;
   progress_.done = complete();
 }
 

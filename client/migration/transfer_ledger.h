@@ -2,6 +2,7 @@
 #ifndef EPLB_CLIENT_MIGRATION_TRANSFER_LEDGER_H_
 #define EPLB_CLIENT_MIGRATION_TRANSFER_LEDGER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -53,6 +54,12 @@ class TransferLedger {
   const Progress& progress() const { return progress_; }
   bool complete() const { return incoming_left_ == 0 && outgoing_left_ == 0; }
 
+  // Something of a round begins now, of which this rank has rows; looked at in a post that is
+  // timed.
+  void NoteBegun(int32_t round);
+  // Of a row of this round. cost: as cuda::ChecksumOnHost.
+  uint64_t ChecksumOnHost(int32_t round, std::span<const std::byte> bytes);
+
   // Null for a row that `from` does not owe.
   Incoming* Find(RankId from, int32_t row);
   void AddReceived(Incoming& incoming, int64_t bytes);
@@ -73,6 +80,10 @@ class TransferLedger {
   absl::Status DeadlineError() const;
 
  private:
+  // Null in a post that is not timed, and for a round that this rank has no rows of.
+  RoundTimes* TimesOf(int32_t round);
+  RoundTimes* NoteEnded(int32_t round);
+
   uint64_t post_id_;
   absl::Time deadline_;
   std::vector<Incoming> incoming_;

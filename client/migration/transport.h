@@ -37,6 +37,16 @@ struct RowReceive {
   int64_t staging_offset = 0;  // in our arena
   int64_t num_bytes = 0;
 };
+// When this rank moved the rows of a round: from the first that it began to send or saw arrive to
+// its last. MonotonicNow().
+struct RoundTimes {
+  int32_t round = 0;
+  absl::Time began = absl::InfiniteFuture();
+  absl::Time ended = absl::InfinitePast();
+  int64_t sent_bytes = 0;
+  int64_t received_bytes = 0;
+  absl::Duration checksum = absl::ZeroDuration();  // of it in checksums of the CPU
+};
 struct RowMoves {
   uint64_t post_id = 0;  // equal on all ranks, rising; a row of another post is never accepted
   std::vector<RowSend> sends;        // by round
@@ -45,6 +55,7 @@ struct RowMoves {
   // The cudaStream_t that the rows' tensors are written on: what it holds at Post comes first. Null
   // in host memory.
   void* stream = nullptr;
+  bool time_rounds = false;  // a reading of the clock for each piece of a row
 };
 
 using Ticket = int64_t;
@@ -54,6 +65,8 @@ struct Progress {
                       // our memory
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;
+  std::vector<RoundTimes> rounds =
+      {};  // with time_rounds: those that this rank has rows of, rising
 };
 
 // One post at a time; posts may follow each other at once, where peers are still in the one before.

@@ -89,6 +89,13 @@ absl::StatusOr<int64_t> GetNatural(const wire::JsonValue& object, std::string_vi
       absl::StrCat(std::string(key), " is ", number, ", expected >= 0"));
 }
 
+// A line for traces, which the validator does not read.
+bool IsBoundary(const wire::JsonValue& object) {
+  const wire::JsonValue* const event = object.Find("event");
+  return event != nullptr && event->kind == wire::JsonValue::Kind::kString &&
+         event->text == "boundary";
+}
+
 absl::StatusOr<HistoryRecord> RecordFrom(const wire::JsonValue& object) {
   HistoryRecord record;
   EPLB_ASSIGN_OR_RETURN(const std::string event, wire::GetString(object, "event"));
@@ -137,6 +144,7 @@ absl::StatusOr<RankHistory> ReadHistoryFile(const std::string& path) {
     const absl::StatusOr<wire::JsonValue> object = wire::ParseJson(line.text);
     if (!object.ok() && !line.has_newline) break;
     if (!object.ok()) return InLine(path, line.number, object.status());
+    if (IsBoundary(*object)) continue;
     absl::StatusOr<HistoryRecord> record = RecordFrom(*object);
     if (!record.ok()) return InLine(path, line.number, record.status());
     if (!history.records.empty() && record->rank != history.rank) {
@@ -403,6 +411,98 @@ std::string HistoryPath(const std::string& directory, int32_t rank) {
   return absl::StrCat(directory, "/rank-", rank, ".jsonl");
 }
 
+// Ranks with a log, from 0 on; at least 1, for rank 0 must be there.
+int32_t CountLogs(const std::string& directory) {
+  int32_t count = 1;
+  std::error_code error;
+  while (count < kMaxRunRanks && std::filesystem::exists(HistoryPath(directory, count), error)) {
+    ++count;
+  }
+  return count;
+}
+
+constexpr int64_t kMaxMicros = int64_t{1} << 53;  // the year 2255; a double holds it
+constexpr int64_t kMaxBytes = int64_t{1} << 44;   // of a round; a sum of 2^18 fits
+
+absl::StatusOr<int64_t> GetAtMost(const wire::JsonValue& object, std::string_view key,
+                                  int64_t most) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t number, GetNatural(object, key));
+  if (number <= most) return number;
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(key), " is ", number, ", expected at most ", most));
+}
+
+absl::Status ReadSpan(const wire::JsonValue& object, int64_t& unix_micros, int64_t& micros) {
+  EPLB_ASSIGN_OR_RETURN(unix_micros, GetAtMost(object, "unix_micros", kMaxMicros));
+  EPLB_ASSIGN_OR_RETURN(micros, GetAtMost(object, "micros", kMaxMicros));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const std::vector<wire::JsonValue>*> ObjectsOf(const wire::JsonValue& object,
+                                                              std::string_view key) {
+  const wire::JsonValue* const list = object.Find(key);
+  if (list != nullptr && list->is_array()) return &list->objects;
+  return absl::InvalidArgumentError(absl::StrCat(std::string(key), " is missing or not an array"));
+}
+
+absl::StatusOr<BoundaryTimes> BoundaryFrom(const wire::JsonValue& object) {
+  BoundaryTimes times;
+  EPLB_ASSIGN_OR_RETURN(times.step, GetNatural(object, "step"));
+  EPLB_ASSIGN_OR_RETURN(times.version, GetNatural(object, "version"));
+  EPLB_ASSIGN_OR_RETURN(times.outcome, wire::GetString(object, "outcome"));
+  EPLB_ASSIGN_OR_RETURN(times.transport, wire::GetString(object, "transport"));
+  times.whole.name = "boundary";
+  EPLB_RETURN_IF_ERROR(ReadSpan(object, times.whole.unix_micros, times.whole.micros));
+  EPLB_ASSIGN_OR_RETURN(const auto* const spans, ObjectsOf(object, "spans"));
+  for (const wire::JsonValue& one : *spans) {
+    BoundarySpan& span = times.spans.emplace_back();
+    EPLB_ASSIGN_OR_RETURN(span.name, wire::GetString(one, "name"));
+    EPLB_RETURN_IF_ERROR(ReadSpan(one, span.unix_micros, span.micros));
+  }
+  EPLB_ASSIGN_OR_RETURN(const auto* const rounds, ObjectsOf(object, "rounds"));
+  for (const wire::JsonValue& one : *rounds) {
+    BoundaryRound& round = times.rounds.emplace_back();
+    EPLB_ASSIGN_OR_RETURN(const int64_t number, GetNatural(one, "round"));
+    round.round = static_cast<int32_t>(std::min<int64_t>(number, kMaxRunRanks));
+    EPLB_RETURN_IF_ERROR(ReadSpan(one, round.unix_micros, round.micros));
+    EPLB_ASSIGN_OR_RETURN(round.sent_bytes, GetAtMost(one, "sent_bytes", kMaxBytes));
+    EPLB_ASSIGN_OR_RETURN(round.received_bytes, GetAtMost(one, "received_bytes", kMaxBytes));
+    if (one.Find("checksum_micros") == nullptr) continue;
+    EPLB_ASSIGN_OR_RETURN(round.checksum_micros, GetAtMost(one, "checksum_micros", kMaxMicros));
+  }
+  return times;
+}
+
+// Adds what the line says of times, if anything.
+absl::Status AddTimes(const wire::JsonValue& object, RankTimeline& timeline) {
+  EPLB_ASSIGN_OR_RETURN(const std::string event, wire::GetString(object, "event"));
+  if (event == "boundary") {
+    TimedBoundary& boundary = timeline.boundaries.emplace_back();
+    EPLB_ASSIGN_OR_RETURN(boundary.run_id, wire::GetString(object, "run_id"));
+    EPLB_ASSIGN_OR_RETURN(boundary.times, BoundaryFrom(object));
+  } else if (event == "ready" && object.Find("unix_micros") != nullptr) {
+    TimedPrepared& prepared = timeline.prepared.emplace_back();
+    EPLB_ASSIGN_OR_RETURN(prepared.run_id, wire::GetString(object, "run_id"));
+    EPLB_ASSIGN_OR_RETURN(prepared.version, GetNatural(object, "version"));
+    EPLB_ASSIGN_OR_RETURN(prepared.unix_micros, GetAtMost(object, "unix_micros", kMaxMicros));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RankTimeline> ReadTimeline(const std::string& path, int32_t rank) {
+  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
+  RankTimeline timeline{.rank = RankId{rank}, .prepared = {}, .boundaries = {}};
+  for (const TextLine& line : SplitLines(text)) {
+    const absl::StatusOr<wire::JsonValue> object = wire::ParseJson(line.text);
+    if (!object.ok() && !line.has_newline) break;
+    if (!object.ok()) return InLine(path, line.number, object.status());
+    if (const absl::Status added = AddTimes(*object, timeline); !added.ok()) {
+      return InLine(path, line.number, added);
+    }
+  }
+  return timeline;
+}
+
 absl::StatusOr<RankHistory> ReadHistory(const std::string& directory, int32_t rank) {
   const std::string path = HistoryPath(directory, rank);
   EPLB_ASSIGN_OR_RETURN(RankHistory history, ReadHistoryFile(path));
@@ -443,15 +543,19 @@ absl::StatusOr<std::vector<Load>> ReadStepLoads(const std::string& path) {
 
 absl::StatusOr<RunLogs> ReadRunLogs(const std::string& directory) {
   RunLogs logs;
-  int32_t world_size = 1;  // rank 0 must be there
-  std::error_code error;
-  while (world_size < kMaxRunRanks &&
-         std::filesystem::exists(HistoryPath(directory, world_size), error)) {
-    ++world_size;
-  }
-  EPLB_ASSIGN_OR_RETURN(logs.histories, ReadHistories(directory, world_size));
+  EPLB_ASSIGN_OR_RETURN(logs.histories, ReadHistories(directory, CountLogs(directory)));
   EPLB_ASSIGN_OR_RETURN(logs.placements, ReadPlacementsLog(directory + "/placements.jsonl"));
   return logs;
+}
+
+absl::StatusOr<std::vector<RankTimeline>> ReadTimelines(const std::string& directory) {
+  std::vector<RankTimeline> timelines;
+  const int32_t world_size = CountLogs(directory);
+  for (int32_t rank = 0; rank < world_size; ++rank) {
+    EPLB_ASSIGN_OR_RETURN(RankTimeline timeline, ReadTimeline(HistoryPath(directory, rank), rank));
+    timelines.push_back(std::move(timeline));
+  }
+  return timelines;
 }
 
 std::vector<PlacementRecord> RecordsOf(const std::vector<LoggedPlacement>& placements) {

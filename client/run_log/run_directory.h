@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "client/run_log/boundary_times.h"
 #include "client/run_log/history.h"
 #include "placement/evaluate.h"
 #include "placement/load.h"
@@ -44,10 +45,31 @@ absl::StatusOr<LoggedEvents> ReadEventsFile(const std::string& path);
 
 // JSON lines: {"event":"start|ready|vote|commit|drop|steps|stop","rank":R,"run_id":"..",
 // "step":S, "last_step":T (steps), "version":V,"digest":"hex" (all but stop), "ok":bool (vote)};
-// other keys, e.g. a reason, are ignored. A last line that was cut off by a dying process is left
-// out. errors, beginning with the path and naming the line: NotFound; InvalidArgument for any other
-// line that is not such a record, another rank's record, or a file without one.
+// other keys, e.g. a reason, and lines of the event "boundary" are ignored. A last line that was
+// cut off by a dying process is left out. errors, beginning with the path and naming the line:
+// NotFound; InvalidArgument for any other line that is not such a record, another rank's record, or
+// a file without one.
 absl::StatusOr<RankHistory> ReadHistoryFile(const std::string& path);
+
+// When a rank did what, as far as its log says: of every run in it.
+struct TimedPrepared {
+  std::string run_id;
+  int64_t version = 0;
+  int64_t unix_micros = 0;  // the rank became PREPARED
+};
+struct TimedBoundary {
+  std::string run_id;
+  BoundaryTimes times;
+};
+struct RankTimeline {
+  RankId rank;
+  std::vector<TimedPrepared> prepared;    // in log order
+  std::vector<TimedBoundary> boundaries;  // likewise
+};
+
+// Of rank-R.jsonl from rank 0 on, as many as there are. errors, beginning with the file: NotFound
+// without rank-0.jsonl; InvalidArgument naming line and key.
+absl::StatusOr<std::vector<RankTimeline>> ReadTimelines(const std::string& directory);
 
 // What a run of the demonstration trainer did, as values and as JSON.
 // threads: safe, no state.

@@ -56,21 +56,26 @@ void LineFile::Write(std::string line) {
 }
 
 std::string RunLogLineToJson(const RunLogLine& line, int32_t rank, std::string_view run_id) {
-  const nlohmann::ordered_json json = {{"event", line.event},
-                                       {"rank", rank},
-                                       {"run_id", run_id},
-                                       {"step", line.step},
-                                       {"last_step", line.last_step},
-                                       {"version", line.version},
-                                       {"digest", line.digest.Hex()},
-                                       {"ok", line.ok},
-                                       {"reason", line.reason}};
+  nlohmann::ordered_json json = {{"event", line.event},
+                                 {"rank", rank},
+                                 {"run_id", run_id},
+                                 {"step", line.step},
+                                 {"last_step", line.last_step},
+                                 {"version", line.version},
+                                 {"digest", line.digest.Hex()},
+                                 {"ok", line.ok},
+                                 {"reason", line.reason}};
+  if (line.unix_micros != 0) json["unix_micros"] = line.unix_micros;
   // A reason with bytes that are not UTF-8 is written with replacement characters.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 void RunLog::Write(const RunLogLine& line) {
   if (file_.is_open()) file_.Write(RunLogLineToJson(line, rank_, run_id_));
+}
+
+void RunLog::WriteBoundary(const BoundaryTimes& times) {
+  if (file_.is_open()) file_.Write(BoundaryTimesToJson(times, rank_, run_id_));
 }
 
 void RunLog::WriteReady(const RunLogLine& line) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "client/run_log/boundary_times.h"
 #include "placement/digest.h"
 
 namespace eplb {
@@ -49,11 +50,13 @@ class LineFile {
 // vote   a vote with a target had a result, ok = agreed; or a vote failed (ok false, reason;
 // version
 //        0 without a target)
+// boundary  when this rank did what in a boundary at which it was PREPARED: BoundaryTimesToJson
 // commit, drop  version and digest were switched to, or given up
 // steps  ran [step, last_step] under version and digest; written before each vote and at the stop
 // stop   the run ended on this rank; reason
 // step: in "start" the first step to run, in "steps" the first of the range, else the last step
 // that ran before (in "ready" as far as the session's thread knows; -1 in "stop" when none ran).
+// "ready" has "unix_micros", too: when, on the wall clock.
 // See client/run_log/history.h.
 struct RunLogLine {
   std::string_view event;
@@ -63,6 +66,7 @@ struct RunLogLine {
   Digest digest = {};
   bool ok = true;
   std::string_view reason = {};
+  int64_t unix_micros = 0;  // 0: the line has no time
 };
 
 std::string RunLogLineToJson(const RunLogLine& line, int32_t rank, std::string_view run_id);
@@ -73,7 +77,9 @@ class RunLog {
   RunLog(LineFile file, int32_t rank, std::string run_id)
       : file_(std::move(file)), rank_(rank), run_id_(std::move(run_id)) {}
 
+  bool is_open() const { return file_.is_open(); }
   void Write(const RunLogLine& line);
+  void WriteBoundary(const BoundaryTimes& times);
   // "ready", from the session's thread, and "stop", the last line: a rank that became PREPARED
   // while it stopped says nothing of it.
   void WriteReady(const RunLogLine& line);

@@ -226,7 +226,8 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   counters.report_cells += int64_t{run.shape.num_layers} * run.shape.num_experts;
   AddCapped(counters.dropped_steps, report.dropped_steps);
   AddCapped(sender.rank.dropped_steps, report.dropped_steps);
-  const WindowLimits limits = LimitsOf(context.state.config, run);
+  WindowLimits limits = LimitsOf(context.state.config, run);
+  limits.now = context.now;
   const StepClaim claim = StepClaimOf(context.state.config, run, sender.index, report, limits);
   if (claim == StepClaim::kLeap) {
     TellLeap(context, sender, report);
@@ -451,6 +452,7 @@ void Restore(State& state, StoredJob stored, absl::Time now) {
                       std::make_move_iterator(stored.requests.end()));
   job.plans.assign(std::make_move_iterator(stored.plans.begin()),
                    std::make_move_iterator(stored.plans.end()));
+  ForgetOldTimes(job);
 }
 
 // The decision before was executed in full, unless this event says otherwise.

@@ -178,6 +178,19 @@ absl::StatusOr<std::vector<Plan>> Core::Plans(const std::string& job, int32_t li
   return std::vector<Plan>(plans.rbegin(), plans.rbegin() + count);
 }
 
+absl::StatusOr<Plan> Core::OnePlan(const std::string& job, int64_t plan) const {
+  const auto found = state_->jobs.find(job);
+  if (found == state_->jobs.end()) return NoSuchJob(job);
+  const std::deque<Plan>& plans = found->second.plans;
+  const auto one = std::find_if(plans.begin(), plans.end(),
+                                [plan](const Plan& other) { return other.plan == plan; });
+  if (one != plans.end()) return *one;
+  const std::string kept =
+      plans.empty() ? "none was made yet"
+                    : absl::StrCat(plans.front().plan, "..", plans.back().plan, " are kept");
+  return absl::NotFoundError(absl::StrCat("job ", job, " has no decision ", plan, ": ", kept));
+}
+
 absl::StatusOr<WindowView> Core::NewestWindow(const std::string& job) const {
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);

@@ -199,6 +199,7 @@ std::string PlansToJson(const std::string& job, std::span<const core::Plan> plan
   for (const core::Plan& plan : plans) {
     v1::Plan message;
     ToProto(plan, &message);
+    message.clear_times();  // as in ListPlans
     list.push_back(wire::ToJson(message));
   }
   return Line({{"job", job}, {"plans", std::move(list)}});

@@ -47,6 +47,68 @@ void ToProto(const core::TriedCandidate& candidate, v1::TriedCandidate* out) {
   out->set_realized(candidate.realized);
 }
 
+namespace {
+
+void ToProto(const core::ChunkTimes& chunk, v1::ChunkTimes* out) {
+  out->set_version(static_cast<uint64_t>(chunk.version));
+  out->set_num_layers(static_cast<uint32_t>(chunk.num_layers));
+  out->set_proposed_unix_micros(absl::ToUnixMicros(chunk.proposed_at));
+  out->set_prepared_unix_micros(absl::ToUnixMicros(chunk.prepared_at));
+  out->set_ended_unix_micros(absl::ToUnixMicros(chunk.ended_at));
+  out->set_committed(chunk.committed);
+  out->set_timed_ranks(static_cast<uint32_t>(chunk.timed_ranks));
+  for (const core::RankTimes& rank : chunk.ranks) {
+    v1::ChunkRankTimes& times = *out->add_ranks();
+    times.set_rank(static_cast<uint32_t>(rank.rank));
+    times.set_prepared_unix_micros(absl::ToUnixMicros(rank.prepared_at));
+    times.set_applied_unix_micros(absl::ToUnixMicros(rank.applied_at));
+    if (rank.pause_seconds != core::kNotMeasured) times.set_pause_seconds(rank.pause_seconds);
+  }
+  if (chunk.longest_pause_rank < 0) return;
+  out->set_longest_pause_rank(static_cast<uint32_t>(chunk.longest_pause_rank));
+  out->set_longest_pause_seconds(chunk.longest_pause_seconds);
+}
+
+void ToProto(const core::PlanTimes& times, v1::PlanTimes* out) {
+  out->set_window_began_unix_micros(absl::ToUnixMicros(times.window_began_at));
+  out->set_window_complete_unix_micros(absl::ToUnixMicros(times.window_complete_at));
+  out->set_solve_began_unix_micros(absl::ToUnixMicros(times.solve_began_at));
+  for (const core::ChunkTimes& chunk : times.chunks) ToProto(chunk, out->add_chunks());
+}
+
+core::ChunkTimes TimesFrom(const v1::ChunkTimes& in) {
+  core::ChunkTimes chunk{.version = static_cast<int64_t>(in.version()),
+                         .num_layers = static_cast<int32_t>(in.num_layers()),
+                         .proposed_at = absl::FromUnixMicros(in.proposed_unix_micros()),
+                         .prepared_at = absl::FromUnixMicros(in.prepared_unix_micros()),
+                         .ended_at = absl::FromUnixMicros(in.ended_unix_micros()),
+                         .committed = in.committed(),
+                         .timed_ranks = static_cast<int32_t>(in.timed_ranks())};
+  for (const v1::ChunkRankTimes& rank : in.ranks()) {
+    chunk.ranks.push_back(
+        {.rank = static_cast<int32_t>(rank.rank()),
+         .prepared_at = absl::FromUnixMicros(rank.prepared_unix_micros()),
+         .applied_at = absl::FromUnixMicros(rank.applied_unix_micros()),
+         .pause_seconds = rank.has_pause_seconds() ? rank.pause_seconds() : core::kNotMeasured});
+  }
+  if (in.has_longest_pause_rank() && in.has_longest_pause_seconds()) {
+    chunk.longest_pause_rank = static_cast<int32_t>(in.longest_pause_rank());
+    chunk.longest_pause_seconds = in.longest_pause_seconds();
+  }
+  return chunk;
+}
+
+core::PlanTimes TimesFrom(const v1::PlanTimes& in) {
+  core::PlanTimes times{
+      .window_began_at = absl::FromUnixMicros(in.window_began_unix_micros()),
+      .window_complete_at = absl::FromUnixMicros(in.window_complete_unix_micros()),
+      .solve_began_at = absl::FromUnixMicros(in.solve_began_unix_micros())};
+  for (const v1::ChunkTimes& chunk : in.chunks()) times.chunks.push_back(TimesFrom(chunk));
+  return times;
+}
+
+}  // namespace
+
 void ToProto(const core::Plan& plan, v1::Plan* out) {
   out->set_plan(static_cast<uint64_t>(plan.plan));
   out->set_unix_micros(absl::ToUnixMicros(plan.decided_at));
@@ -81,6 +143,7 @@ void ToProto(const core::Plan& plan, v1::Plan* out) {
   out->set_seen_last_step(static_cast<uint64_t>(plan.seen_last_step));
   out->set_prediction_error(plan.prediction_error);
   for (const core::TriedCandidate& one : plan.candidates) ToProto(one, out->add_candidates());
+  ToProto(plan.times, out->mutable_times());
 }
 
 absl::StatusOr<core::Plan> FromProto(const v1::Plan& in) {
@@ -126,6 +189,7 @@ absl::StatusOr<core::Plan> FromProto(const v1::Plan& in) {
                                .net_seconds = one.net_seconds(),
                                .realized = one.realized()});
   }
+  plan.times = TimesFrom(in.times());
   return plan;
 }
 

@@ -126,9 +126,24 @@ class QueryService : public v1::Query::CallbackService {
     const absl::StatusOr<std::vector<core::Plan>> plans =
         options_.runner->Plans(request->job(), *limit);
     if (plans.ok()) {
-      for (const core::Plan& plan : *plans) ToProto(plan, response->add_plans());
+      for (const core::Plan& plan : *plans) {
+        v1::Plan& message = *response->add_plans();
+        ToProto(plan, &message);
+        message.clear_times();  // of one at a time: they are as long as all else together
+      }
     }
     return Done(context, plans.status());
+  }
+
+  grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context,
+                                    const v1::GetPlanRequest* request,
+                                    v1::Plan* response) override {
+    const absl::Status admitted = AdmitJob(*context, request->job());
+    if (!admitted.ok()) return Done(context, admitted);
+    const absl::StatusOr<core::Plan> plan =
+        options_.runner->OnePlan(request->job(), ClampedVersion(request->plan()));
+    if (plan.ok()) ToProto(*plan, response);
+    return Done(context, plan.status());
   }
 
   grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* context,

@@ -237,6 +237,11 @@ absl::StatusOr<std::vector<core::Plan>> Runner::Plans(const std::string& job, in
   return core_.Plans(job, limit);
 }
 
+absl::StatusOr<core::Plan> Runner::OnePlan(const std::string& job, int64_t plan) const {
+  const std::lock_guard lock(core_mutex_);
+  return core_.OnePlan(job, plan);
+}
+
 absl::StatusOr<core::WindowView> Runner::NewestWindow(const std::string& job) const {
   const std::lock_guard lock(core_mutex_);
   return core_.NewestWindow(job);

@@ -93,6 +93,7 @@ class Runner {
   // What the job ran as `version`. errors: NotFound for one that is not kept, those of the store.
   absl::StatusOr<wire::PlacementBody> PlacementOf(const std::string& job, int64_t version) const;
   absl::StatusOr<std::vector<core::Plan>> Plans(const std::string& job, int32_t limit) const;
+  absl::StatusOr<core::Plan> OnePlan(const std::string& job, int64_t plan) const;
   absl::StatusOr<core::WindowView> NewestWindow(const std::string& job) const;
   // Newest first, those above `after_sequence`. Of an empty job: what concerns no job. errors:
   // NotFound for a job that has no event at all and is not known, those of the store.

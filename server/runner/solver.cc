@@ -114,6 +114,7 @@ void Solver::Compute(const Work& work) {
   const absl::Time start = MonotonicNow();
   core::Solved solved = core::AnswerSolve(request, &work.abandoned);
   if (work.abandoned) return;
+  solved.began_at = start;
   solved.seconds = absl::ToDoubleSeconds(MonotonicNow() - start);
   sinks_.done(std::move(solved));
 }

@@ -132,6 +132,59 @@ TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
   EXPECT_EQ(log[1].asked_by, "uid 1000 (alice)");
 }
 
+TEST_F(ClientTest, OnlyABoundaryWithAProposalIsTimedAndItsFiguresAreThoseOfTheResult) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(), {.options = [&](ClientOptions& o) { LogTo(o); }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  std::vector<BoundaryResult> boundaries(kTestRanks);
+  job.Run([&](int32_t r, TestRank& rank) {
+    ASSERT_TRUE(rank.StepUntil(0, Voted).ok());
+    EXPECT_TRUE(ReadTimelines(directory_).value()[static_cast<size_t>(r)].boundaries.empty());
+  });
+  daemon.SendAll(propose_);
+  job.Run([&](int32_t r, TestRank& rank) {
+    ASSERT_TRUE(rank.StepUntil(4,
+                               [&](const BoundaryResult& result) {
+                                 boundaries[static_cast<size_t>(r)] = result;
+                                 return result.switched;
+                               })
+                    .ok());
+    rank.client().Close("finished");
+  });
+  const std::vector<RankTimeline> timelines = ReadTimelines(directory_).value();
+  ASSERT_EQ(timelines.size(), static_cast<size_t>(kTestRanks));
+  for (size_t rank = 0; rank < timelines.size(); ++rank) {
+    ASSERT_EQ(timelines[rank].prepared.size(), 1U);
+    const BoundaryTimes& times = timelines[rank].boundaries.back().times;
+    EXPECT_LE(timelines[rank].prepared[0].unix_micros, times.whole.unix_micros);
+    EXPECT_EQ(times.version, 7);
+    EXPECT_EQ(times.outcome, "committed");
+    EXPECT_NEAR(static_cast<double>(times.whole.micros) / 1e6, boundaries[rank].pause_seconds,
+                2e-6);
+    std::vector<std::string> names;
+    for (const BoundarySpan& span : times.spans) {
+      names.push_back(span.name);
+      EXPECT_LE(times.whole.unix_micros, span.unix_micros);
+      EXPECT_LE(span.unix_micros + span.micros, times.whole.unix_micros + times.whole.micros);
+    }
+    EXPECT_THAT(names, ElementsAre("vote", "transfer", "second vote", "commit"));
+    int64_t sent = 0;
+    int64_t received = 0;
+    for (const BoundaryRound& round : times.rounds) {
+      sent += round.sent_bytes;
+      received += round.received_bytes;
+    }
+    EXPECT_EQ(sent, boundaries[rank].sent_bytes);
+    EXPECT_EQ(received, boundaries[rank].received_bytes);
+    for (const TimedBoundary& earlier : timelines[rank].boundaries) {
+      if (&earlier.times == &times) continue;
+      EXPECT_EQ(earlier.times.outcome, "not agreed") << "not all ranks were PREPARED by then";
+    }
+  }
+  EXPECT_THAT(Violations(), IsEmpty());
+}
+
 TEST_F(ClientTest, ConnectedRanksMoveTheSameBytesOverTheHostTransport) {
   ScriptedDaemon daemon({});
   TestJob job(daemon.endpoint(),

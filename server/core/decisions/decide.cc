@@ -99,6 +99,7 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason) {
   plan.decided_last_step = job.solving.last_step;
   plan.balancedness_before = job.solving.balancedness;
   plan.solve_seconds = job.solving.seconds;
+  plan.times = TimesOf(job);
   plan.reason = reason;
   plan.asked_by = job.solving.asked_by;
   return plan;
@@ -441,6 +442,7 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   Job& job = found->second;
   if (job.phase != Phase::kSolving || solved.solve_id != job.solving.id) return;
   job.solving.id = 0;  // it is answered
+  job.solving.began_at = solved.began_at;
   job.solving.seconds = solved.seconds;
   TakeAnswer(solved, job);
   if (solved.chosen != nullptr && !solved.chosen->answer) {

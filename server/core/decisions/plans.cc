@@ -66,6 +66,17 @@ void Add(int64_t& sum, int64_t bytes) {
   }
 }
 
+// Null when none is.
+ChunkTimes* ChunkInFlight(Plan& plan) {
+  std::vector<ChunkTimes>& chunks = plan.times.chunks;
+  return chunks.empty() || chunks.back().ended_at != kNoTime ? nullptr : &chunks.back();
+}
+
+ChunkTimes* ChunkInFlight(Job& job) {
+  Plan* const plan = OpenPlan(job);
+  return plan == nullptr ? nullptr : ChunkInFlight(*plan);
+}
+
 // What followed a version that is not the plan's last one says nothing of the plan.
 void ForgetSeen(Plan& plan) {
   plan.balancedness_seen.reset();
@@ -111,6 +122,7 @@ void AddPlan(DecisionContext& context, Job& job, Plan plan) {
   Count(context, plan.result);
   job.plans.push_back(std::move(plan));
   if (std::ssize(job.plans) > kMaxPlans) job.plans.pop_front();
+  ForgetOldTimes(job);
   // A proposed one is written with its first version, by NoteProposed.
   if (job.plans.back().result != PlanResult::kProposed) Write(context, job, job.plans.back());
 }
@@ -120,9 +132,58 @@ Plan* OpenPlan(Job& job) {
   return open ? &job.plans.back() : nullptr;
 }
 
+PlanTimes TimesOf(const Job& job) {
+  PlanTimes times;
+  for (const Window& window : job.windows.complete) {
+    if (window.first_step == job.solving.first_step) times.window_began_at = window.began_at;
+    if (window.last_step == job.solving.last_step) times.window_complete_at = window.complete_at;
+  }
+  times.solve_began_at = job.solving.began_at;
+  return times;
+}
+
+void ForgetOldTimes(Job& job) {
+  for (ptrdiff_t i = 0; i < std::ssize(job.plans) - kTimedPlans; ++i) {
+    job.plans[static_cast<size_t>(i)].times.chunks.clear();
+  }
+}
+
+void NoteRankPrepared(Job& job, int32_t rank, absl::Time now) {
+  ChunkTimes* const chunk = ChunkInFlight(job);
+  if (chunk == nullptr) return;
+  // A rank that says it twice was PREPARED the first time.
+  const auto known = [rank](const RankTimes& one) { return one.rank == rank; };
+  if (std::any_of(chunk->ranks.begin(), chunk->ranks.end(), known)) return;
+  ++chunk->timed_ranks;
+  chunk->ranks.push_back({.rank = rank, .prepared_at = now});
+  if (std::ssize(chunk->ranks) > kTimedRanks) chunk->ranks.erase(chunk->ranks.begin());
+}
+
+void NoteAllPrepared(Job& job, absl::Time now) {
+  if (ChunkTimes* const chunk = ChunkInFlight(job)) chunk->prepared_at = now;
+}
+
+void NoteRankApplied(Job& job, int32_t rank, double pause_seconds, absl::Time now) {
+  ChunkTimes* const chunk = ChunkInFlight(job);
+  if (chunk == nullptr) return;
+  if (pause_seconds > chunk->longest_pause_seconds) {
+    chunk->longest_pause_rank = rank;
+    chunk->longest_pause_seconds = pause_seconds;
+  }
+  for (RankTimes& one : chunk->ranks) {
+    if (one.rank != rank) continue;
+    one.applied_at = now;
+    one.pause_seconds = pause_seconds;
+  }
+}
+
 void NoteProposed(DecisionContext& context, Job& job, const Proposal& proposal) {
   Plan* plan = OpenPlan(job);
-  if (plan == nullptr || plan->first_version != 0) return;
+  if (plan == nullptr) return;
+  plan->times.chunks.push_back({.version = proposal.message.version,
+                                .num_layers = static_cast<int32_t>(proposal.message.layers.size()),
+                                .proposed_at = proposal.proposed_at});
+  if (plan->first_version != 0) return;
   plan->first_version = proposal.message.version;
   Write(context, job, *plan);
 }
@@ -139,6 +200,10 @@ void NoteCommitted(DecisionContext& context, Job& job, const Proposal& proposal)
     plan->pause_seconds = std::max(plan->pause_seconds, proposal.longest_pause_seconds);
   }
   plan->switched_step = proposal.applied_step.value_or(plan->switched_step);
+  if (ChunkTimes* const chunk = ChunkInFlight(*plan)) {
+    chunk->ended_at = context.now;
+    chunk->committed = true;
+  }
   if (plan->chunks_committed < plan->num_chunks) Write(context, job, *plan);
   NoteSeen(context, job);  // a rank's answer may come after the others' windows
 }
@@ -159,6 +224,7 @@ const Plan* NewestSwitched(const Job& job) {
 void SettlePlan(DecisionContext& context, Job& job, const std::string& why) {
   Plan* plan = OpenPlan(job);
   if (plan == nullptr || job.proposal || !job.chunks.rest.empty()) return;
+  if (ChunkTimes* const chunk = ChunkInFlight(*plan)) chunk->ended_at = context.now;
   ClosePlan(context, job, *plan, why);
 }
 

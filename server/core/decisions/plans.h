@@ -28,6 +28,17 @@ void AddPlan(DecisionContext& context, Job& job, Plan plan);
 // The plan whose chunks are being proposed; none when nothing is.
 Plan* OpenPlan(Job& job);
 
+// When the windows that were decided on came, and when the solver began. cost: O(windows).
+PlanTimes TimesOf(const Job& job);
+// Keeps the chunks' times of the newest kTimedPlans plans only. cost: O(plans).
+void ForgetOldTimes(Job& job);
+
+// What the times of the open plan's chunk in flight are of: a rank was PREPARED, all were, a rank
+// reported Applied. Without an open plan nothing is noted.
+void NoteRankPrepared(Job& job, int32_t rank, absl::Time now);
+void NoteAllPrepared(Job& job, absl::Time now);
+void NoteRankApplied(Job& job, int32_t rank, double pause_seconds, absl::Time now);
+
 // A chunk was proposed, or is the placement in force.
 void NoteProposed(DecisionContext& context, Job& job, const Proposal& proposal);
 void NoteCommitted(DecisionContext& context, Job& job, const Proposal& proposal);

@@ -227,6 +227,7 @@ void Conclude(DecisionContext& context, Job& job) {
              proposal.num_prepared + proposal.num_applied == world_size) {
     job.proposal->prepare_seconds = absl::ToDoubleSeconds(context.now - proposal.proposed_at);
     context.state.counters.prepare_seconds.Add(proposal.prepare_seconds);
+    NoteAllPrepared(job, context.now);
     SetPhase(context, job, Phase::kVoting);
     context.decision.reason = absl::StrCat("every rank is PREPARED for version ",
                                            proposal.message.version, ", their vote decides");

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/state/sentences.h"
@@ -79,6 +80,7 @@ void CountApplied(DecisionContext& context, Sender sender, const wire::Applied& 
   if (reported) {
     counters.pause_seconds.Add(applied.pause_seconds);
     rank.pause_seconds = applied.pause_seconds;
+    NoteRankApplied(job, sender.index, applied.pause_seconds, context.now);
   }
   if (!reported) {
     proposal.received_bytes = kNotMeasured;
@@ -163,6 +165,7 @@ void Handle(DecisionContext& context, Sender sender, const wire::Prepared& prepa
   proposal.plan_hash = prepared.plan_hash;
   ++context.state.counters.prepared;
   rank.answer_seconds = absl::ToDoubleSeconds(context.now - proposal.proposed_at);
+  NoteRankPrepared(job, sender.index, context.now);
   SetAnswer(proposal, rank, Answer::kPrepared);
   Conclude(context, job);
 }

@@ -181,10 +181,11 @@ struct Chunks {
 };
 
 struct Solving {
-  int64_t id = 0;        // 0 = nothing is being solved
-  bool began = false;    // the solver works on it: it no longer waits behind other jobs
-  bool force = false;    // propose whatever changes
-  std::string asked_by;  // an identity, when an operator asked
+  int64_t id = 0;                 // 0 = nothing is being solved
+  bool began = false;             // the solver works on it: it no longer waits behind other jobs
+  absl::Time began_at = kNoTime;  // as the solver said, once it is solved
+  bool force = false;             // propose whatever changes
+  std::string asked_by;           // an identity, when an operator asked
   std::string policy_name;
   std::shared_ptr<const Load> load;
   // Windows that `load` is the sum of, oldest first, where the run splits each batch; else empty.

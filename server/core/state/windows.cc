@@ -272,6 +272,7 @@ PendingWindow& Find(Windows& windows, const wire::LoadReport& report, const Wind
   fresh.sum = LoadMatrix::Zero(wire::NumLayers(report), wire::NumExperts(report));
   fresh.reported.assign(static_cast<size_t>(limits.num_reporters), false);
   fresh.num_reported.assign(static_cast<size_t>(limits.pipeline_parallel_size), 0);
+  fresh.began_at = limits.now;
   return *windows.pending.insert(position, std::move(fresh));
 }
 
@@ -298,7 +299,9 @@ void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limit
                               .coverage = windows.newest.coverage,
                               .on_gpus = std::move(on_gpus),
                               .step_seconds = std::move(window.step_seconds),
-                              .split = std::move(split)});
+                              .split = std::move(split),
+                              .began_at = window.began_at,
+                              .complete_at = limits.now});
   if (static_cast<int32_t>(windows.complete.size()) > limits.max_complete) {
     windows.complete.pop_front();
   }

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 #include "placement/gpu_speeds.h"
 #include "placement/load.h"
@@ -33,6 +34,8 @@ struct Window {
   std::vector<double> step_seconds = {};
   // Null when the ranks did not report exact splits of all its tokens, or not alike.
   std::shared_ptr<const SplitTokens> split = nullptr;
+  absl::Time began_at = absl::UnixEpoch();     // its first report arrived
+  absl::Time complete_at = absl::UnixEpoch();  // the report that completed it arrived
 };
 
 // Steps of a pending window up to last_step that ran under one placement.
@@ -60,6 +63,7 @@ struct PendingWindow {
   SplitTokens split;
   std::vector<uint64_t> split_checksums;
   bool split_known = true;  // false: two ranks of an EP group do not agree, or a sum would overflow
+  absl::Time began_at = absl::UnixEpoch();  // its first report arrived
 };
 
 // What stays of a window whose load was dropped.
@@ -94,6 +98,7 @@ struct WindowLimits {
   int32_t max_pending = 1;
   int32_t max_complete = 1;
   const RankGrid* grid = nullptr;  // of the run; null: all ranks are one EP group
+  absl::Time now = absl::UnixEpoch();
 };
 
 // Something worth a line in the audit log.

@@ -41,6 +41,7 @@ struct Solved {
   absl::StatusOr<Placement> placement;  // already aligned to the request's `previous`
   double seconds = 0;
   std::shared_ptr<const AutoOutcome> chosen = nullptr;  // to a request with `choose`
+  absl::Time began_at = kNoTime;                        // by the clock of the core's `now`
 };
 struct SolveStarted {  // the solver works on it from now on; before, it waited behind other jobs
   std::string job;

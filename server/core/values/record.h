@@ -52,6 +52,44 @@ struct TriedCandidate {
   friend bool operator==(const TriedCandidate&, const TriedCandidate&) = default;
 };
 
+// When the daemon saw what of a decision, as v1.PlanTimes.
+inline constexpr absl::Time kNoTime = absl::UnixEpoch();
+inline constexpr int32_t kTimedRanks = 16;  // of a chunk: the slowest to be PREPARED
+inline constexpr int32_t kTimedPlans = 64;  // the newest of a job whose chunks have times
+
+struct RankTimes {
+  int32_t rank = 0;
+  absl::Time prepared_at = kNoTime;
+  absl::Time applied_at = kNoTime;
+  double pause_seconds = kNotMeasured;
+
+  friend bool operator==(const RankTimes&, const RankTimes&) = default;
+};
+
+struct ChunkTimes {
+  int64_t version = 0;
+  int32_t num_layers = 0;
+  absl::Time proposed_at = kNoTime;
+  absl::Time prepared_at = kNoTime;  // every rank was
+  absl::Time ended_at = kNoTime;     // committed or withdrawn
+  bool committed = false;
+  int32_t timed_ranks = 0;            // whose PREPARED has a time
+  std::vector<RankTimes> ranks = {};  // the slowest of them, slowest last; at most kTimedRanks
+  int32_t longest_pause_rank = -1;    // -1: no rank said
+  double longest_pause_seconds = kNotMeasured;
+
+  friend bool operator==(const ChunkTimes&, const ChunkTimes&) = default;
+};
+
+struct PlanTimes {
+  absl::Time window_began_at = kNoTime;
+  absl::Time window_complete_at = kNoTime;
+  absl::Time solve_began_at = kNoTime;
+  std::vector<ChunkTimes> chunks = {};  // that were proposed, oldest first
+
+  friend bool operator==(const PlanTimes&, const PlanTimes&) = default;
+};
+
 struct Plan {
   int64_t plan = 0;  // rising within a job, from 1
   absl::Time decided_at = absl::UnixEpoch();
@@ -90,6 +128,7 @@ struct Plan {
   std::string reason;                           // one sentence
   std::string asked_by;                         // an identity, when an operator asked for it
   std::vector<TriedCandidate> candidates = {};  // of a policy that chooses; not of a kept one
+  PlanTimes times = {};                         // no decision reads them
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };

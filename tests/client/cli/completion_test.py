@@ -32,7 +32,8 @@ class CompletionTest(CommandTest):
     def test_bash_offers_commands_flags_choices_and_files(self):
         self.assertEqual(self.bash(["eplbctl", "re"]), ["rebalance", "replay", "report", "resume"])
         self.assertEqual(sorted(set(self.bash(["eplbctl", ""])) & set(COMMANDS)), sorted(COMMANDS))
-        self.assertEqual(self.bash(["eplbctl", "get", "pl"]), ["placement", "plans"])
+        self.assertEqual(self.bash(["eplbctl", "get", "pl"]), ["placement", "plan", "plans"])
+        self.assertEqual(self.bash(["eplbctl", "get", "plan", "1", "-o", "t"]), ["table", "trace"])
         self.assertEqual(self.bash(["eplbctl", "plan", "--tie-break", ""]), ["compat", "stable"])
         self.assertEqual(self.bash(["eplbctl", "plan", "--policy", ""]), ["auto", "balanced", "deepseek", "flow", "incremental"])
         self.assertEqual(self.bash(["eplbctl", "plan", "--gpus", ""]), [])

@@ -128,6 +128,44 @@ TEST_F(GetPlansTest, PlansTellTheirEndAndTheReasonsOfTheNewest) {
   EXPECT_THAT(one.out, HasSubstr(R"("time":"2026-11-18T11:06:40.123Z")"));
 }
 
+TEST_F(GetPlansTest, OnePlanIsATableOfItsTimesAJsonOrATrace) {
+  v1::Plan plan = ExamplePlan(8, v1::PLAN_RESULT_PARTIAL);
+  plan.mutable_times()->set_window_began_unix_micros(1'794'999'999'000'000);
+  plan.mutable_times()->set_window_complete_unix_micros(1'795'000'000'000'000);
+  v1::ChunkTimes& chunk = *plan.mutable_times()->add_chunks();
+  chunk.set_version(10);
+  chunk.set_num_layers(3);
+  chunk.set_proposed_unix_micros(plan.unix_micros());
+  chunk.set_prepared_unix_micros(plan.unix_micros() + 1'500'000);
+  chunk.set_ended_unix_micros(plan.unix_micros() + 4'000'000);
+  chunk.set_committed(true);
+  v1::ChunkRankTimes& slowest = *chunk.add_ranks();
+  slowest.set_rank(5);
+  slowest.set_prepared_unix_micros(chunk.prepared_unix_micros());
+  chunk.set_longest_pause_rank(3);
+  chunk.set_longest_pause_seconds(0.058);
+  daemon_.plans = {plan};
+  const auto run = [this](Format format, int64_t number = 8) {
+    return RunGetPlan({.query = daemon_.Options(format), .job = "", .plan = number}, kPlain);
+  };
+  const Output table = run(Format::kTable);
+  EXPECT_EQ(table.exit_code, kOk) << table.message;
+  for (const char* row :
+       {"\nwindow             11:06:39.000  1.0 s  reports of steps 200..399\n",
+        "\nsolve              -                 -  balanced\n",
+        "\nchunk 1/2          11:06:40.123  4.0 s  version 10, 3 layers, committed\n",
+        "\n  prepare          11:06:40.123  1.5 s  the slowest: rank 5\n",
+        "\n  vote and switch  11:06:41.623  2.5 s  the longest boundary: rank 3, 58.0 ms\n"}) {
+    EXPECT_THAT(table.out, HasSubstr(row));
+  }
+  EXPECT_TRUE(FitsInto(table.out, 80)) << table.out;
+  const Output json = run(Format::kJson);
+  EXPECT_THAT(json.out, HasSubstr(R"("plan":{"plan":8,)"));
+  EXPECT_THAT(json.out, HasSubstr(R"("prepared_unix_micros":1795000001623000)"));
+  EXPECT_THAT(run(Format::kTrace).out, HasSubstr(R"("traceEvents":[)"));
+  EXPECT_EQ(run(Format::kTrace, 9).exit_code, kNotFound);
+}
+
 TEST_F(GetPlansTest, NewestFirstAsEventsAndJson) {
   daemon_.plans = {ExamplePlan(8, v1::PLAN_RESULT_PARTIAL),
                    ExamplePlan(7, v1::PLAN_RESULT_COMMITTED)};

@@ -167,6 +167,16 @@ grpc::Status ScriptedQuery::ListPlans(grpc::ServerContext* context,
   return Begin(context);
 }
 
+grpc::Status ScriptedQuery::GetPlan(grpc::ServerContext* context, const v1::GetPlanRequest* request,
+                                    v1::Plan* response) {
+  for (const v1::Plan& plan : plans) {
+    if (plan.plan() != request->plan()) continue;
+    *response = plan;
+    return Begin(context);
+  }
+  return {grpc::StatusCode::NOT_FOUND, "no such decision is kept"};
+}
+
 grpc::Status ScriptedQuery::ListEvents(grpc::ServerContext* context,
                                        const v1::ListEventsRequest* request,
                                        v1::ListEventsResponse* response) {

@@ -82,6 +82,8 @@ class ScriptedQuery final : public v1::Query::Service, public v1::Admin::Service
                             v1::GetPlacementResponse* response) override;
   grpc::Status ListPlans(grpc::ServerContext* context, const v1::ListPlansRequest* request,
                          v1::ListPlansResponse* response) override;
+  grpc::Status GetPlan(grpc::ServerContext* context, const v1::GetPlanRequest* request,
+                       v1::Plan* response) override;
   grpc::Status ListEvents(grpc::ServerContext* context, const v1::ListEventsRequest* request,
                           v1::ListEventsResponse* response) override;
   grpc::Status GetLoad(grpc::ServerContext* context, const v1::GetLoadRequest* request,

@@ -2,11 +2,13 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
 #include <mutex>
 #include <utility>
 
 #include "absl/time/clock.h"
 
+#include "base/monotonic_clock.h"
 #include "tests/client/control/world.h"
 #include "tests/client/migration/random_traffic.h"
 
@@ -79,6 +81,7 @@ TEST_P(TransportContractTest, RandomTrafficArrivesByteForByteAndNothingElseChang
       });
       int64_t sent = 0;
       int64_t received = 0;
+      for (const Progress& result : results) EXPECT_TRUE(result.rounds.empty()) << "not timed";
       for (int32_t rank = 0; rank < world_size; ++rank) {
         const std::span<std::byte> staging = transports[rank]->staging();
         for (const auto& [offset, bytes] : traffic.padding[rank]) {
@@ -91,6 +94,47 @@ TEST_P(TransportContractTest, RandomTrafficArrivesByteForByteAndNothingElseChang
       }
       EXPECT_EQ(sent, traffic.total_bytes);
       EXPECT_EQ(received, traffic.total_bytes);
+    }
+  }
+}
+
+TEST_P(TransportContractTest, ATimedPostSaysWhenItsRoundsWereMovedAndWithHowManyBytes) {
+  std::mt19937 random(4712);
+  constexpr int32_t kWorld = 3;
+  constexpr int64_t kStaging = 1'500'000;
+  Transports transports = Make(kWorld, kStaging);
+  Traffic traffic = RandomTraffic(random, memory(), kWorld, 1, kStaging);
+  const absl::Time began = MonotonicNow();
+  std::vector<Progress> results(kWorld);
+  RunRanks(kWorld, [&](int32_t rank) {
+    traffic.moves[rank].time_rounds = true;
+    const Ticket ticket = MustPost(*transports[rank], traffic.moves[rank]);
+    while (!results[rank].done) {
+      const auto progress = transports[rank]->Poll(ticket, absl::Seconds(1));
+      ASSERT_TRUE(progress.ok()) << progress.status();
+      results[rank] = *progress;
+    }
+  });
+  const absl::Time ended = MonotonicNow();
+  for (int32_t rank = 0; rank < kWorld; ++rank) {
+    std::map<int32_t, std::pair<int64_t, int64_t>> expected;  // sent, received
+    for (const RowSend& row : traffic.moves[rank].sends) {
+      expected[row.round].first += static_cast<int64_t>(row.bytes.size());
+    }
+    for (const RowReceive& row : traffic.moves[rank].receives) {
+      expected[row.round].second += row.num_bytes;
+    }
+    ASSERT_EQ(results[rank].rounds.size(), expected.size());
+    auto round = expected.begin();
+    for (const RoundTimes& times : results[rank].rounds) {
+      EXPECT_EQ(times.round, round->first);
+      EXPECT_EQ(times.sent_bytes, round->second.first);
+      EXPECT_EQ(times.received_bytes, round->second.second);
+      EXPECT_LE(began, times.began);
+      EXPECT_LE(times.began, times.ended);
+      EXPECT_LE(times.ended, ended);
+      EXPECT_LE(times.checksum, times.ended - times.began);
+      ++round;
     }
   }
 }

@@ -92,6 +92,57 @@ TEST_F(HistoryFileTest, EveryEventBecomesItsRecord) {
   EXPECT_EQ(history->records[6].step, 9);
 }
 
+constexpr char kBoundary[] =
+    R"("step":7,"version":3,"outcome":"committed","transport":"host","unix_micros":100,"micros":50,)"
+    R"("spans":[{"name":"vote","unix_micros":101,"micros":9}],"rounds":[)"
+    R"({"round":2,"unix_micros":120,"micros":5,"sent_bytes":8,"received_bytes":16},)"
+    R"({"round":4,"unix_micros":125,"micros":5,"sent_bytes":0,"received_bytes":0,)"
+    R"("checksum_micros":1}])";
+
+TEST_F(HistoryFileTest, ABoundarysTimesAreNoRecordButATimeline) {
+  Write("rank-0.jsonl", Line("start", Target(0, 0)) +
+                            Line("ready", Target(7, 3) + R"(,"unix_micros":90)") +
+                            Line("boundary", kBoundary));
+  Write("rank-1.jsonl", Line("start", Target(0, 0)) + Line("ready", Target(7, 3)));
+  EXPECT_EQ(ReadHistoryFile(Path("rank-0.jsonl"))->records.size(), 2U);
+  const auto timelines = ReadTimelines(Path(""));
+  ASSERT_TRUE(timelines.ok()) << timelines.status();
+  ASSERT_EQ(timelines->size(), 2U);
+  EXPECT_EQ((*timelines)[1].rank, RankId{1});
+  EXPECT_TRUE((*timelines)[1].prepared.empty()) << "of an older library";
+  const RankTimeline& timeline = timelines->front();
+  ASSERT_EQ(timeline.prepared.size(), 1U);
+  EXPECT_EQ(timeline.prepared[0].version, 3);
+  EXPECT_EQ(timeline.prepared[0].unix_micros, 90);
+  ASSERT_EQ(timeline.boundaries.size(), 1U);
+  EXPECT_EQ(timeline.boundaries[0].run_id, "a");
+  const std::string again = BoundaryTimesToJson(timeline.boundaries[0].times, 3, "a");
+  EXPECT_EQ(again + "\n", Line("boundary", kBoundary)) << "read as it was written";
+}
+
+TEST_F(HistoryFileTest, ATimelineThatIsNoneNamesFileAndLine) {
+  const auto with = [](const std::string& from, const std::string& to) {
+    std::string text = kBoundary;
+    return text.replace(text.find(from), from.size(), to);
+  };
+  const std::pair<std::string, std::string> cases[] = {
+      {with(R"("micros":50)", R"("micros":-1)"), "micros is -1, expected >= 0"},
+      {with(R"("unix_micros":100)", R"("unix_micros":9007199254740993)"), "expected at most"},
+      {with(R"("unix_micros":101)", R"("unix_micros":"x")"), "unix_micros is a string"},
+      {with(R"("rounds")", R"("round")"), "rounds is missing or not an array"},
+      {with(R"("name":"vote",)", ""), "name is missing"},
+      {with(R"("outcome":"committed",)", ""), "outcome is missing"},
+  };
+  for (const auto& [boundary, message] : cases) {
+    const std::string path =
+        Write("rank-0.jsonl", Line("start", Target(0, 0)) + Line("boundary", boundary));
+    const absl::Status status = ReadTimelines(Path("")).status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank-0.jsonl: line 2: "));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+  EXPECT_EQ(ReadTimelines(Path("none")).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(HistoryFileTest, ALineThatADyingProcessCutOffIsLeftOut) {
   const std::string first = Line("start", Target(0, 0));
   const std::string second = Line("commit", Target(8, 1));

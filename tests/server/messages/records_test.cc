@@ -43,7 +43,25 @@ core::Plan FullPlan() {
                           .windows = 12,
                           .balancedness = 0.75,
                           .net_seconds = 1.5,
-                          .realized = 0.5}}};
+                          .realized = 0.5}},
+          .times = {.window_began_at = absl::FromUnixMicros(11),
+                    .window_complete_at = absl::FromUnixMicros(12),
+                    .solve_began_at = absl::FromUnixMicros(13),
+                    .chunks = {{.version = 4,
+                                .num_layers = 2,
+                                .proposed_at = absl::FromUnixMicros(14),
+                                .prepared_at = absl::FromUnixMicros(16),
+                                .ended_at = absl::FromUnixMicros(18),
+                                .committed = true,
+                                .timed_ranks = 40,
+                                .ranks = {{.rank = 3,
+                                           .prepared_at = absl::FromUnixMicros(15),
+                                           .applied_at = absl::FromUnixMicros(17),
+                                           .pause_seconds = 0.5},
+                                          {.rank = 9, .prepared_at = absl::FromUnixMicros(16)}},
+                                .longest_pause_rank = 3,
+                                .longest_pause_seconds = 0.5},
+                               {.version = 5, .proposed_at = absl::FromUnixMicros(19)}}}};
 }
 
 TEST(RecordsTest, APlanIsReadAsItWasWritten) {
@@ -60,6 +78,10 @@ TEST(RecordsTest, APlanIsReadAsItWasWritten) {
   EXPECT_FALSE(message.has_received_bytes());
   EXPECT_FALSE(message.has_pause_seconds());
   EXPECT_EQ(*FromProto(message), plan);
+  const v1::ChunkTimes& unfinished = message.times().chunks(1);
+  EXPECT_FALSE(unfinished.has_longest_pause_rank());
+  EXPECT_EQ(unfinished.ended_unix_micros(), 0) << "not known";
+  EXPECT_FALSE(message.times().chunks(0).ranks(1).has_pause_seconds());
 }
 
 TEST(RecordsTest, AnEndAndAnEventAreReadAsTheyWereWritten) {

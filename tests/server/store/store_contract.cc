@@ -169,6 +169,10 @@ core::Plan PlanOf(int64_t number) {
   plan.switched_step = 24;
   plan.reason = "because";
   plan.asked_by = "ann";
+  plan.times.window_complete_at = absl::FromUnixMicros(1'700'000'000'000'001);
+  plan.times.chunks = {{.version = 4,
+                        .proposed_at = absl::FromUnixMicros(1'700'000'000'123'456),
+                        .ranks = {{.rank = 2}}}};
   return plan;
 }
 

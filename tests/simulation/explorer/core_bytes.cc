@@ -109,6 +109,7 @@ void Simplify(Job& job, bool carries) {
   job.report_seconds = 0;
   job.gap_seconds = 0;
   if (job.solving.id != 0) job.solving.id = 1;
+  job.solving.began_at = core::kNoTime;
   job.solving.seconds = 0;
   job.chunks.reason.clear();
   job.chunks.decision = 0;  // for the ranks' logs

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "server/core/decisions/plans.h"
+#include "server/core/state/state.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -98,6 +100,111 @@ TEST(PlansTest, AMissIsCountedByItsDirection) {
   ReportAfter(better, LoadMatrix::Constant(4, 6, 100));
   EXPECT_GT(*NewestPlan(better).balancedness_seen, 0.99);
   EXPECT_EQ(better.daemon.View().prediction_counts, (PredictionCounts{.above = 1}));
+}
+
+// 3 ranks; rank 1 answers last, at 500 ms, and has the longest boundary.
+TEST(PlansTest, TheTimesOfAChunkAreThoseAtWhichTheDaemonSawIt) {
+  TestJob job;
+  const absl::Time began = job.daemon.now();
+  job.ConnectAll();
+  job.ReportOf(0, 0, 9);
+  job.daemon.Advance(absl::Milliseconds(30));
+  job.ReportOf(1, 0, 9);
+  job.ReportOf(2, 0, 9);
+  job.daemon.Advance(absl::Milliseconds(20));
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1})));
+  const absl::Time proposed = began + absl::Milliseconds(50);
+  for (const int32_t rank : {0, 1, 2}) job.DeliverDown(rank);
+  job.daemon.Advance(absl::Milliseconds(100));
+  job.DeliverUp(2);
+  job.DeliverUp(0);
+  job.daemon.Advance(absl::Milliseconds(400));
+  EXPECT_EQ(NewestPlan(job).times.chunks.at(0).prepared_at, kNoTime) << "rank 1 has not answered";
+  job.DeliverUp(1);
+  job.daemon.Advance(absl::Seconds(1));
+  for (FakeRank& rank : job.ranks) {
+    rank.Apply(12);
+    std::get<wire::Applied>(rank.outbox.back()).pause_seconds =
+        rank.identity.rank == 1 ? 0.5 : 0.25;
+  }
+  job.DeliverUp(0);
+  job.DeliverUp(1);
+  job.daemon.Advance(absl::Seconds(1));
+  job.DeliverUp(2);
+  const PlanTimes times = NewestPlan(job).times;
+  EXPECT_EQ(times.window_began_at, began);
+  EXPECT_EQ(times.window_complete_at, began + absl::Milliseconds(30));
+  ASSERT_EQ(times.chunks.size(), 1U);
+  const ChunkTimes& chunk = times.chunks[0];
+  EXPECT_EQ(chunk.version, 1);
+  EXPECT_EQ(chunk.num_layers, 2);
+  EXPECT_EQ(chunk.proposed_at, proposed);
+  EXPECT_EQ(chunk.prepared_at, proposed + absl::Milliseconds(500));
+  EXPECT_EQ(chunk.ended_at, proposed + absl::Milliseconds(2500));
+  EXPECT_TRUE(chunk.committed);
+  EXPECT_EQ(chunk.longest_pause_rank, 1);
+  EXPECT_EQ(chunk.longest_pause_seconds, 0.5);
+  EXPECT_EQ(chunk.timed_ranks, 3);
+  ASSERT_EQ(chunk.ranks.size(), 3U);
+  EXPECT_EQ(chunk.ranks[0].rank, 2);
+  EXPECT_EQ(chunk.ranks[0].prepared_at, proposed + absl::Milliseconds(100));
+  EXPECT_EQ(chunk.ranks[0].applied_at, chunk.ended_at);
+  EXPECT_EQ(chunk.ranks[2].rank, 1) << "the slowest";
+  EXPECT_EQ(chunk.ranks[2].prepared_at, chunk.prepared_at);
+  EXPECT_EQ(chunk.ranks[2].applied_at, proposed + absl::Milliseconds(1500));
+  EXPECT_EQ(chunk.ranks[2].pause_seconds, 0.5);
+  EXPECT_EQ(job.daemon.plans().at(1), NewestPlan(job)) << "stored as it is shown";
+}
+
+TEST(PlansTest, AWithdrawnChunkEndsUncommittedAndOneThatARestartCutHasNoEnd) {
+  TestJob withdrawn;
+  withdrawn.Propose(Exchanged({0, 1}));
+  withdrawn.Deliver();
+  ASSERT_TRUE(withdrawn.Vote(12, /*transfer_works=*/false));
+  withdrawn.Deliver();
+  ChunkTimes chunk = NewestPlan(withdrawn).times.chunks.at(0);
+  EXPECT_EQ(chunk.ended_at, withdrawn.daemon.now());
+  EXPECT_FALSE(chunk.committed);
+  EXPECT_EQ(chunk.longest_pause_rank, -1);
+
+  TestJob cut;
+  cut.Propose(Exchanged({0, 1}));
+  cut.Deliver();
+  cut.daemon.Restart();
+  ASSERT_TRUE(cut.Vote(12));
+  cut.ConnectAll();
+  ASSERT_EQ(NewestPlan(cut).chunks_committed, 1);
+  EXPECT_EQ(NewestPlan(cut).times.chunks.at(0).ended_at, kNoTime);
+}
+
+TEST(PlansTest, TheChunksOfOldPlansHaveNoTimes) {
+  Job job;
+  for (int64_t plan = 1; plan <= kTimedPlans + 2; ++plan) {
+    job.plans.push_back({.plan = plan, .times = {.chunks = {{.version = plan}}}});
+  }
+  ForgetOldTimes(job);
+  EXPECT_TRUE(job.plans[0].times.chunks.empty());
+  EXPECT_TRUE(job.plans[1].times.chunks.empty());
+  EXPECT_EQ(job.plans[2].times.chunks.size(), 1U);
+  EXPECT_EQ(job.plans.back().times.chunks.size(), 1U);
+}
+
+TEST(PlansTest, OfManyRanksTheSlowestAreKept) {
+  Job job;
+  job.plans.push_back(
+      {.plan = 1,
+       .result = PlanResult::kProposed,
+       .times = {.chunks = {{.version = 1, .proposed_at = absl::FromUnixMicros(1)}}}});
+  for (int32_t rank = 0; rank < 100; ++rank) {
+    NoteRankPrepared(job, rank, absl::FromUnixMicros(100 + rank));
+    NoteRankPrepared(job, rank, absl::FromUnixMicros(1000));  // said again
+  }
+  const ChunkTimes& chunk = job.plans[0].times.chunks[0];
+  EXPECT_EQ(chunk.timed_ranks, 100);
+  ASSERT_EQ(chunk.ranks.size(), static_cast<size_t>(kTimedRanks));
+  EXPECT_EQ(chunk.ranks.front().rank, 100 - kTimedRanks);
+  EXPECT_EQ(chunk.ranks.back().rank, 99);
+  EXPECT_EQ(chunk.ranks.back().prepared_at, absl::FromUnixMicros(199));
 }
 
 TEST(PlansTest, AKeptDecisionAndAFailingPolicyAreRecorded) {

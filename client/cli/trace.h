@@ -1,0 +1,62 @@
+// A trace that ui.perfetto.dev and chrome://tracing show: spans on tracks of processes, in the JSON
+// that PyTorch's profiler writes, too.
+// threads: safe, no shared state.
+#ifndef EPLB_CLIENT_CLI_TRACE_H_
+#define EPLB_CLIENT_CLI_TRACE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace eplb::cli {
+
+// Above the numbers of an operating system's processes (at most 2^22) and of GPUs, which a trace of
+// PyTorch has, so that both can stand in one file.
+inline constexpr int64_t kDaemonProcess = 9'999'999;
+inline constexpr int64_t kFirstRankProcess = 10'000'000;
+
+// A line of a process, on which spans lie in each other or beside each other.
+struct Track {
+  int64_t process = 0;
+  int64_t index = 0;  // in the process, from 0 in the order shown
+};
+
+struct TraceSpan {
+  Track track;
+  std::string name;
+  int64_t unix_micros = 0;
+  int64_t micros = 0;  // >= 0
+  nlohmann::ordered_json args = nlohmann::ordered_json::object();
+};
+
+class TraceFile {
+ public:
+  // Processes are shown in the order of their numbers.
+  void NameProcess(int64_t process, const std::string& name);
+  void NameTrack(Track track, const std::string& name);
+  void AddSpan(TraceSpan span);
+  // Something that takes no time.
+  void AddInstant(TraceSpan moment);
+
+  // {"displayTimeUnit":"ms","baseTimeNanoseconds":0,"metadata":{..},"traceEvents":[..]}, an event a
+  // line: names first, then by time, a span before those in it. "ts" and "dur" are microseconds on
+  // the wall clock, CLOCK_REALTIME. Any text is allowed in names; bytes that are not UTF-8 are
+  // replaced. cost: O(events log events).
+  std::string ToJson(const nlohmann::ordered_json& metadata) const;
+
+ private:
+  struct Event {
+    int64_t unix_micros = 0;
+    int64_t micros = 0;
+    nlohmann::ordered_json json;
+  };
+
+  std::vector<nlohmann::ordered_json> names_;
+  std::vector<Event> events_;
+};
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_TRACE_H_
