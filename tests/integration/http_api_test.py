@@ -151,7 +151,7 @@ class HttpApiTest(unittest.TestCase):
             self.checked(path, f"{target}?{name}={NO_NUMBER}", 400)
             self.checked(path, f"{target}?{name}=-1", 400)
             self.checked(path, f"{target}?{name}={schema['maximum'] + 1}", 400)
-            self.checked(path, f"{target}?{name}=1&{name}=1", 400)
+            self.checked(path, f"{target}?{name}=1&{name}=2", 400)
         if query:
             self.checked(path, target + "?" + "&".join(f"{name}={values[name]}" for name in query))
         self.checked(path, f"{target}?{UNKNOWN}=1", 400)
@@ -215,10 +215,10 @@ class HttpApiTest(unittest.TestCase):
         self.assertEqual(gone[0][2], {"jobs": ["train"]})
         self.assertEqual({event for _, event, _ in seen + gone}, set(messages))
         ids = [number for number, event, _ in seen + gone if event == "event"]
-        stored = []
-        while page := self.ask(f"/api/v1/jobs/train/events?after={max(stored, default=1)}&limit=1000")[1]["events"]:
-            stored += [one["sequence"] for one in reversed(page)]
         of_job = [number for number, event, data in seen + gone if event == "event" and data["job"] == "train"]
+        stored = of_job[:1]
+        while page := self.ask(f"/api/v1/jobs/train/events?after={stored[-1]}&limit=1000")[1]["events"]:
+            stored += [one["sequence"] for one in reversed(page)]
         self.assertEqual(of_job, [number for number in stored if number <= max(of_job)])
         self.assertEqual(ids, sorted(set(ids)))
         # With the job its windows are gone; its audit log stays.
@@ -263,7 +263,7 @@ class HttpApiTest(unittest.TestCase):
             optional = {"slots_per_gpu"} if name == "Placement" else set()
             self.assertEqual(set(schema["properties"]) - set(schema["required"]), optional, name)
             for key, value in schema["properties"].items():
-                self.assertTrue("description" in value or "const" in value, f"{name}.{key}")
+                self.assertTrue({"description", "const", "$ref"} & set(value), f"{name}.{key}")
         for path, item in DESCRIPTION["paths"].items():
             for parameter in map(resolved, item["get"]["parameters"]):
                 self.assertGreater(len(parameter["description"]), 5, f"{path} {parameter['name']}")

@@ -66,7 +66,8 @@ TEST(CoreTest, ACompleteWindowIsHandedOutToBeLookedBackAt) {
   ASSERT_EQ(job.daemon.past_windows().size(), 1u);
   const PastWindow window = job.daemon.past_windows().back();
   EXPECT_EQ(window.run_id, job.daemon.View().run_id);
-  EXPECT_EQ(window.shape, TestShape());
+  EXPECT_EQ(window.shape.num_gpus, TestShape().num_gpus);
+  EXPECT_EQ(window.shape.num_slots, TestShape().num_slots);
   EXPECT_EQ(window.first_step, 0);
   EXPECT_EQ(window.last_step, 9);
   EXPECT_EQ(window.coverage, 1);

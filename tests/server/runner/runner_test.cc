@@ -201,6 +201,34 @@ TEST_F(RunnerTest, WhatADecisionMovedFollowsFromThePlacementsThatAreKept) {
   EXPECT_EQ(runner_->TrafficOf("job", 9).status().message(), "job job has no plan 9");
 }
 
+// Its first chunk exchanged experts 0 and 2; the second was never committed.
+TEST_F(RunnerTest, WhatAPartOfADecisionMovedIsShownWhileItsPlacementsAreKept) {
+  const Topology topology = *Topology::Make(kSmallShape);
+  IndexMatrix exchanged = Placement::Static(topology).physical_to_logical_map();
+  std::swap(exchanged(0, 0), exchanged(0, 2));
+  auto store = MakeMemoryStore({.max_history = 2});
+  core::StoredJob job{
+      .job = "job", .version = 3, .next_version = 9, .placement = Placement::Static(topology)};
+  ASSERT_TRUE(store->WriteJob(job).ok());
+  job.version = 5;
+  job.placement = *Placement::FromSlots(topology, exchanged);
+  ASSERT_TRUE(store->WriteJob(job).ok());
+  core::Plan plan{.plan = 1, .base_version = 3, .last_version = 5, .num_chunks = 2};
+  plan.result = core::PlanResult::kPartial;
+  plan.chunks_committed = 1;
+  ASSERT_TRUE(store->WritePlan("job", plan).ok());
+  plan.plan = 2;
+  plan.base_version = 1;
+  ASSERT_TRUE(store->WritePlan("job", plan).ok());
+  runner_ = *Runner::Start({}, std::move(store));
+  const Traffic traffic = *runner_->TrafficOf("job", 1);
+  EXPECT_EQ(traffic.transfers, 2);
+  EXPECT_EQ(traffic.last_version, 5);
+  const absl::Status gone = runner_->TrafficOf("job", 2).status();
+  EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(gone.message(), "version 1 of job job is not kept");
+}
+
 TEST_F(RunnerTest, EventsOfAllJobsAreThoseOfTheStore) {
   Start();
   Join();
