@@ -26,6 +26,7 @@ tests=(
   python3-torch python3-matplotlib                                              # PyTorch example
   python3-pip python3-setuptools python3-wheel                                  # tests of the Python package
   prometheus                                                                    # tests of alerts and dashboard
+  python3-jsonschema                                                            # the answers of the HTTP API
 )
 lint=(
   clang clang-format clang-tidy libclang-rt-14-dev                              # lint, clang preset

@@ -182,8 +182,10 @@ HttpServer::Sources SourcesOf(const Observed& observed) {
                   .events = [runner](const std::string& job, int64_t after,
                                      int32_t limit) { return runner->Events(job, limit, after); },
               },
-          .streams = {.events = [runner](int64_t after,
-                                         int32_t limit) { return runner->NewEvents(after, limit); },
+          .streams = {.events =
+                          [runner](std::optional<int64_t> after, int32_t limit) {
+                            return runner->EventsOfAll(after, limit);
+                          },
                       .jobs = [runner] { return runner->Jobs(); }}};
 }
 

@@ -19,8 +19,11 @@ struct Flow {
   int64_t transfers = 0;
 };
 
-// Transfers are those that each EP group planned. Bytes were counted by the ranks over all EP
-// groups; with equal rows a flow's part of them is its part of the transfers.
+// A transfer is one (layer, expert, destination GPU) that did not hold the expert before, as
+// Plan::transfers counts it, in one EP group. The two placements give the flows as if all layers
+// moved in one chunk: where an expert has several sources on the same node, the ranks may have
+// chosen another one. Bytes were counted by the ranks over all EP groups; with equal rows a flow's
+// part of them is its part of the transfers.
 struct Traffic {
   int64_t plan = 0;
   int64_t base_version = 0;
@@ -34,9 +37,9 @@ struct Traffic {
   std::vector<Flow> nodes;                // likewise; from == to: inside a node
 };
 
-// plan: of the decision that led from `before` to `after`; its chunks in one.
-// errors: InvalidArgument when the placements have different topologies. cost: that of
-// PlanMigration.
+// plan: the decision that led from `before` to `after`.
+// errors: InvalidArgument when the placements have different topologies, others of PlanMigration.
+// cost: that of PlanMigration. threads: safe, no state.
 absl::StatusOr<Traffic> TrafficBetween(const Placement& before, const Placement& after,
                                        const core::Plan& plan);
 

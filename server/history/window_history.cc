@@ -1,6 +1,8 @@
 #include "server/history/window_history.h"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,15 +13,27 @@
 namespace eplb {
 namespace {
 
-WindowFigures FiguresOf(const core::PastWindow& window, int64_t number, absl::Time now) {
-  WindowFigures figures{.window = number,
-                        .completed_at = now,
+// A layer's sum is an int64; that of all layers may be above it, and is then the largest int64.
+int64_t TokensOf(const Load& load) {
+  int64_t tokens = 0;
+  for (Eigen::Index layer = 0; layer < load.counts().rows(); ++layer) {
+    const int64_t of_layer = load.counts().row(layer).sum();
+    if (of_layer > std::numeric_limits<int64_t>::max() - tokens) {
+      return std::numeric_limits<int64_t>::max();
+    }
+    tokens += of_layer;
+  }
+  return tokens;
+}
+
+WindowFigures FiguresOf(const core::PastWindow& window, absl::Time now) {
+  WindowFigures figures{.completed_at = now,
                         .run_id = window.run_id,
                         .first_step = window.first_step,
                         .last_step = window.last_step,
                         .coverage = window.coverage,
                         .step_seconds = window.step_seconds,
-                        .tokens = window.load->counts().sum(),
+                        .tokens = TokensOf(*window.load),
                         .split = window.split,
                         .has_loads = true};
   if (window.on_gpus != nullptr) figures.versions = window.on_gpus->versions;
@@ -41,19 +55,19 @@ WindowFigures FiguresOf(const core::PastWindow& window, int64_t number, absl::Ti
 }  // namespace
 
 void WindowHistory::Add(const std::string& job, const core::PastWindow& window, absl::Time now) {
-  WindowFigures figures = FiguresOf(window, 0, now);
+  WindowFigures figures = FiguresOf(window, now);
   const std::lock_guard lock(mutex_);
   figures.window = ++newest_window_;
-  std::deque<Kept>& windows = jobs_[job];
-  windows.push_back({.figures = std::move(figures),
-                     .shape = window.shape,
-                     .load = window.load,
-                     .on_gpus = window.on_gpus});
-  load_bytes_ += BytesOf(windows.back());
-  if (windows.size() > limits_.max_windows) {
-    DropLoads(windows.front());
-    windows.pop_front();
-  }
+  OfJob& of_job = jobs_[job];
+  of_job.windows.push_back({.figures = std::move(figures),
+                            .shape = window.shape,
+                            .load = window.load,
+                            .on_gpus = window.on_gpus});
+  ++of_job.num_held;
+  ++num_windows_;
+  load_bytes_ += BytesOf(of_job.windows.back());
+  if (of_job.windows.size() > std::max<size_t>(limits_.max_windows, 1)) DropOldest(of_job);
+  BoundWindows();
   BoundBytes();
 }
 
@@ -61,7 +75,7 @@ void WindowHistory::Forget(const std::string& job) {
   const std::lock_guard lock(mutex_);
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return;
-  for (Kept& kept : found->second) DropLoads(kept);
+  while (!found->second.windows.empty()) DropOldest(found->second);
   jobs_.erase(found);
 }
 
@@ -71,7 +85,7 @@ std::vector<WindowFigures> WindowHistory::Figures(const std::string& job, int64_
   std::vector<WindowFigures> result;
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return result;
-  const std::deque<Kept>& windows = found->second;
+  const std::deque<Kept>& windows = found->second.windows;
   const auto newer =
       std::partition_point(windows.begin(), windows.end(),
                            [after](const Kept& kept) { return kept.figures.window <= after; });
@@ -87,18 +101,24 @@ absl::StatusOr<WindowLoads> WindowHistory::Loads(const std::string& job,
   {
     const std::lock_guard lock(mutex_);
     const auto found = jobs_.find(job);
-    if (found == jobs_.end() || found->second.empty()) {
+    if (found == jobs_.end()) {
       return absl::NotFoundError(
           absl::StrCat("job ", job, " has no complete window since the daemon started"));
     }
-    const std::deque<Kept>& windows = found->second;
-    const auto one = !window ? std::prev(windows.end())
-                             : std::find_if(windows.begin(), windows.end(), [&](const Kept& each) {
-                                 return each.figures.window == *window;
-                               });
-    if (one == windows.end() || one->load == nullptr) {
+    const std::deque<Kept>& windows = found->second.windows;
+    const int64_t number = window.value_or(windows.back().figures.window);
+    const auto one =
+        std::partition_point(windows.begin(), windows.end(),
+                             [=](const Kept& each) { return each.figures.window < number; });
+    if (one == windows.end() || one->figures.window != number) {
+      return absl::NotFoundError(absl::StrCat(
+          "job ", job, " has no window ", number, "; those that are kept are within ",
+          windows.front().figures.window, "..", windows.back().figures.window));
+    }
+    if (one->load == nullptr) {
       return absl::NotFoundError(
-          absl::StrCat("the loads of window ", *window, " of job ", job, " are not kept"));
+          absl::StrCat("the loads of window ", number, " of job ", job,
+                       " are not kept any more; limits.max_past_loads_mib bounds them"));
     }
     kept = *one;
   }
@@ -122,25 +142,46 @@ int64_t WindowHistory::BytesOf(const Kept& kept) {
   return cells * static_cast<int64_t>(sizeof(int64_t));
 }
 
-void WindowHistory::DropLoads(Kept& kept) {
-  load_bytes_ -= BytesOf(kept);
-  kept.load.reset();
-  kept.on_gpus.reset();
-  kept.figures.has_loads = false;
+void WindowHistory::DropOldestLoads(OfJob& job) {
+  Kept& oldest = *(job.windows.end() - static_cast<ptrdiff_t>(job.num_held));
+  load_bytes_ -= BytesOf(oldest);
+  oldest.load.reset();
+  oldest.on_gpus.reset();
+  oldest.figures.has_loads = false;
+  --job.num_held;
 }
 
-// The oldest of all jobs go first, but for the newest of each.
-void WindowHistory::BoundBytes() {
-  while (load_bytes_ > limits_.max_load_bytes) {
-    Kept* oldest = nullptr;
-    for (auto& [job, windows] : jobs_) {
-      const auto held = std::find_if(windows.begin(), windows.end(),
-                                     [](const Kept& kept) { return kept.load != nullptr; });
-      if (held == windows.end() || std::next(held) == windows.end()) continue;
-      if (oldest == nullptr || held->figures.window < oldest->figures.window) oldest = &*held;
+void WindowHistory::DropOldest(OfJob& job) {
+  if (job.num_held == job.windows.size()) DropOldestLoads(job);
+  job.windows.pop_front();
+  --num_windows_;
+}
+
+void WindowHistory::BoundWindows() {
+  while (num_windows_ > limits_.max_windows_of_all) {
+    OfJob* oldest = nullptr;
+    for (auto& [name, job] : jobs_) {
+      if (job.windows.size() < 2) continue;
+      const int64_t number = job.windows.front().figures.window;
+      if (oldest == nullptr || number < oldest->windows.front().figures.window) oldest = &job;
     }
     if (oldest == nullptr) return;
-    DropLoads(*oldest);
+    DropOldest(*oldest);
+  }
+}
+
+void WindowHistory::BoundBytes() {
+  const auto oldest_held = [](const OfJob& job) {
+    return job.windows[job.windows.size() - job.num_held].figures.window;
+  };
+  while (load_bytes_ > limits_.max_load_bytes) {
+    OfJob* oldest = nullptr;
+    for (auto& [name, job] : jobs_) {
+      if (job.num_held < 2) continue;
+      if (oldest == nullptr || oldest_held(job) < oldest_held(*oldest)) oldest = &job;
+    }
+    if (oldest == nullptr) return;
+    DropOldestLoads(*oldest);
   }
 }
 

@@ -169,6 +169,7 @@ constexpr Parameter kWindow[] = {{"window", kMaxNumber}};
 constexpr Parameter kPlan[] = {{"plan", kMaxNumber}};
 constexpr Parameter kLimit[] = {{"limit", kMaxLimit}};
 constexpr Parameter kAfter[] = {{"after", kMaxNumber}, {"limit", kMaxLimit}};
+constexpr Parameter kWindows[] = {{"after", kMaxNumber}, {"limit", kMaxPastWindows}};
 
 // What stands behind /api/v1/jobs/JOB/.
 struct ApiPath {
@@ -181,7 +182,7 @@ struct ApiPath {
 constexpr ApiPath kRoutes[] = {{"", {}, &Job},
                                {"placement", kVersion, &PlacementOf},
                                {"load", kLoad, &LoadOf},
-                               {"windows", kAfter, &WindowsOf},
+                               {"windows", kWindows, &WindowsOf},
                                {"gpu_loads", kWindow, &GpuLoadsOf},
                                {"traffic", kPlan, &TrafficOf},
                                {"plans", kLimit, &PlansOf},

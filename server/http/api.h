@@ -6,9 +6,9 @@
 //   /api/v1/jobs/JOB/placement        ?version=V; {"job","version","digest","placement"};
 //                                     &layer=L: {.., "layer","experts":[slots],"gpus":[slots],
 //                                     "primaries":[experts]}
-//   /api/v1/jobs/JOB/load             ?layer=L&window=W;
-//   {"job","first_step","last_step","first_layer",
-//                                     "load":[layers][experts]}
+//   /api/v1/jobs/JOB/load             ?layer=L&window=W; {"job","first_step","last_step",
+//                                     "first_layer","load":[layers][experts],
+//                                     "gpu_loads":[layers][gpus],"versions"}
 //   /api/v1/jobs/JOB/windows          ?after=WINDOW&limit=N; {"job","windows":[..]}, oldest first
 //   /api/v1/jobs/JOB/gpu_loads        ?window=W; tokens on GPUs of one window, measured and static
 //   /api/v1/jobs/JOB/traffic          ?plan=P; transfers between GPUs and nodes of one decision
@@ -73,8 +73,8 @@ struct HttpResponse {
   int status = 200;
   std::string body = {};
   std::string content_type = "application/json";
-  // No body: the connection gets the events above this number from now on.
-  std::optional<int64_t> events_after = std::nullopt;
+  // Set: no body; the connection becomes a stream, as EventStreams::Take with this `after`.
+  std::optional<std::optional<int64_t>> events_after = std::nullopt;
 };
 
 using QueryParameters = std::multimap<std::string, std::string>;

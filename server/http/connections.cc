@@ -141,10 +141,6 @@ void Intake::Stop() {
 
 namespace {
 
-// The kernel doubles it. It calls a socket writable once a third is free: a peer that takes 43 KB/s
-// is seen to take something in each second, and a silent one holds no more of the kernel's memory.
-constexpr int kSendBuffer = 64 << 10;
-
 // Ends a connection whose answer is sent.
 void EndAnswered(const Descriptor& peer) {
   (void)shutdown(peer.get(), SHUT_WR);

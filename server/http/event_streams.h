@@ -1,12 +1,16 @@
 // Pushes what happens to peers that stay connected: server-sent events.
-//   id: SEQUENCE        an event of the audit log, as /api/v1/jobs/JOB/events has it
-//   event: event
+//   event: jobs         {"jobs":[names]}: the jobs that the daemon knows. The first message
 //   data: {...}
 //
-//   event: job          what changed of a job: {"job","state","step","version",..};
-//   data: {...}         without an id, for it tells the present alone
-//
+//   event: job          {"job","state","step","version",..}: what a job is now, of each job at the
+//   data: {...}         beginning, then of those that changed. Without an id: it is about the
+//                       present alone
 //   event: job_gone     {"job"}: the daemon does not know the job any more
+//   data: {...}
+//
+//   id: SEQUENCE        an event of the audit log, as /api/v1/jobs/JOB/events has it; of all jobs
+//   event: event        in the order in which they happened, each once
+//   data: {...}
 // A peer that connects again with the id that it saw last misses no event that is still stored.
 #ifndef EPLB_SERVER_HTTP_EVENT_STREAMS_H_
 #define EPLB_SERVER_HTTP_EVENT_STREAMS_H_
@@ -18,6 +22,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,25 +37,33 @@ namespace eplb {
 
 // What streams are made of; called on the thread of Run, and only while a peer is connected.
 struct EventStreamSources {
-  // As Runner::NewEvents.
-  std::function<absl::StatusOr<std::vector<StoredEvent>>(int64_t after, int32_t limit)> events = {};
+  // As Store::ReadEventsOfAll. While it fails no event is sent; those that are missing follow.
+  std::function<absl::StatusOr<std::vector<StoredEvent>>(std::optional<int64_t> after,
+                                                         int32_t limit)>
+      events = {};
   std::function<std::vector<core::JobView>()> jobs = {};
 };
 
 class EventStreams {
  public:
+  // Memory of a watcher: max_waiting_bytes, the messages of all jobs, and 500 events.
   struct Limits {
     size_t max_watchers = 64;
-    size_t max_waiting_bytes = size_t{1} << 20;       // that a peer has not taken; above: dropped
+    // That a peer has not taken. Above a sixteenth of it the peer's events stay in the store until
+    // it took some; with more than all of it, beside what all jobs take, the peer is dropped.
+    size_t max_waiting_bytes = size_t{1} << 20;
+    size_t max_heard_bytes = 8192;  // that a peer sends, without a meaning; above: dropped
     absl::Duration period = absl::Milliseconds(500);  // between two looks at the sources
     absl::Duration alive = absl::Seconds(15);         // a comment, when nothing else was sent
     absl::Duration stall = absl::Seconds(30);         // in which the peer takes no byte: dropped
   };
   EventStreams(EventStreamSources sources, Limits limits);
 
-  // Sends `head` and all that happens from then on. after: the event that the peer saw last; 0: it
-  // begins now. False, and the connection is closed, when max_watchers are connected. threads: any.
-  bool Take(Descriptor peer, std::string head, int64_t after);
+  // Sends `head` and all that happens from then on. after: the event that the peer saw last, 0 for
+  // all that are stored; one above the newest is of another store, and counts as 0. nullopt: the
+  // peer begins with what happens next. False, and `peer` is as it was, when max_watchers are
+  // connected or after Stop. threads: any.
+  bool Take(Descriptor& peer, std::string head, std::optional<int64_t> after);
   bool full() const { return num_watchers_ >= limits_.max_watchers; }
   // Serves until Stop. threads: one.
   void Run();
@@ -63,10 +76,12 @@ class EventStreams {
   struct Watcher {
     Descriptor peer;
     std::string waiting;  // bytes to send
-    int64_t after = 0;
+    size_t heard = 0;     // bytes that it sent
+    std::optional<int64_t> after;
+    bool begun = false;       // `after` is an event of this store, or 0
     bool knows_jobs = false;  // it was told what all jobs are
     absl::Time moved;         // when it took a byte last, or had none to take
-    absl::Time told;          // when something was sent last
+    absl::Time told;          // when something was there to send last
   };
   // What a `job` message says.
   struct JobNews {
@@ -77,13 +92,27 @@ class EventStreams {
     int64_t connected = 0;
     friend bool operator==(const JobNews&, const JobNews&) = default;
   };
-  // False after Stop.
-  bool TakePosted();
+  // What was read in one turn already: most watchers have seen the same.
+  struct Reading {
+    bool newest_asked = false;
+    std::optional<int64_t> newest;  // sequence, 0: there is no event; none: the store failed
+    std::map<int64_t, std::vector<StoredEvent>> after;
+  };
+  // Takes over the peers that are new, and sets `is_new` when there are any. False after Stop.
+  bool TakePosted(bool& is_new);
   void Gather(absl::Time now);
-  void TellEvents(Watcher& watcher, std::map<int64_t, std::vector<StoredEvent>>& read);
+  void GatherJobs();
+  void GatherEvents(Watcher& watcher, Reading& reading);
+  bool Begin(Watcher& watcher, Reading& reading);
   // Sends what the socket takes. False when the connection is over.
-  bool SendWaiting(Watcher& watcher, absl::Time now) const;
-  void WaitAndSend(absl::Time until);
+  static bool SendWaiting(Watcher& watcher, absl::Time now);
+  // False when the peer is gone, or sends what it has no reason to send.
+  bool Listen(Watcher& watcher) const;
+  // Sends to all, and drops those that are over or slow.
+  void SendToAll(absl::Time now);
+  // Until then, or until a peer takes bytes, is gone or is new.
+  void Wait(absl::Time until);
+  void Wake();
 
   const EventStreamSources sources_;
   const Limits limits_;
@@ -92,6 +121,7 @@ class EventStreams {
   std::atomic<int64_t> dropped_ = 0;
   std::list<Watcher> watchers_;           // of Run's thread
   std::map<std::string, JobNews> known_;  // likewise
+  size_t all_jobs_bytes_ = 0;             // likewise; of the messages of all jobs
   std::mutex mutex_;                      // guards what follows
   std::list<Watcher> posted_;
   bool stopped_ = false;

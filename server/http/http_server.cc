@@ -99,13 +99,17 @@ std::optional<HttpResponse> RefuseHost(const AllowedHosts& hosts, const httplib:
                                          "http.allowed_hosts lists"));
 }
 
-// None for what is no file of the page.
+// None for what is no file of the page. Names are compared as a whole: none leads elsewhere.
 std::optional<HttpResponse> PageFile(std::string_view path) {
   constexpr std::string_view kFolder = "/page/";
-  std::string_view name = "index.html";
-  if (path.starts_with(kFolder)) {
+  std::string_view name;
+  if (path == "/") {
+    name = "index.html";
+  } else if (path == "/api/v1/openapi.json") {
+    name = "openapi.json";
+  } else if (path.starts_with(kFolder)) {
     name = path.substr(kFolder.size());
-  } else if (path != "/") {
+  } else {
     return std::nullopt;
   }
   const PageAsset* const asset = FindPageAsset(name);
@@ -114,28 +118,46 @@ std::optional<HttpResponse> PageFile(std::string_view path) {
                       .content_type = std::string(asset->content_type)};
 }
 
-// after: what the request says that it saw last, as text; empty: nothing.
-HttpResponse StartOfEvents(const EventStreams* streams, const std::string& after) {
-  if (streams->full()) {
-    return ErrorResponse(503, absl::StrCat(streams->num_watchers(),
-                                           " watchers of /events are connected, which is the most; "
-                                           "ask /api/v1/jobs/JOB/events?after= instead"));
-  }
-  int64_t number = 0;
-  if (!after.empty() && (!absl::SimpleAtoi(after, &number) || number < 0)) {
+HttpResponse TooManyWatchers(size_t most) {
+  return ErrorResponse(503, absl::StrCat(most,
+                                         " watchers of /events are connected, which is the most; "
+                                         "ask /api/v1/jobs/JOB/events?after= instead"));
+}
+
+// The answer to a request for /events: a stream, or what is wrong with the request.
+HttpResponse StartOfEvents(const httplib::Request& request) {
+  for (const auto& entry : request.params) {
+    if (entry.first == "after") continue;
     return ErrorResponse(
-        400, absl::StrCat("after is \"", Shown(after), "\", expected the number of an event"));
+        400, absl::StrCat("unknown parameter \"", Shown(entry.first), "\", expected after"));
   }
-  return {.content_type = "text/event-stream", .events_after = number};
+  if (request.get_param_value_count("after") > 1) {
+    return ErrorResponse(400, "after is given twice");
+  }
+  // A browser that connects again says in the header what it saw since it began at `after`.
+  const bool again = request.has_header("Last-Event-ID");
+  const char* const name = again ? "Last-Event-ID" : "after";
+  HttpResponse stream{.content_type = "text/event-stream"};
+  stream.events_after.emplace();
+  if (!again && !request.has_param("after")) return stream;
+  const std::string text =
+      again ? request.get_header_value("Last-Event-ID") : request.get_param_value("after");
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(text, &number) || number < 0) {
+    return ErrorResponse(400, absl::StrCat(name, " is \"", Shown(text),
+                                           "\", expected an integer in 0..9223372036854775807"));
+  }
+  *stream.events_after = number;
+  return stream;
 }
 
 HttpResponse Route(const HttpServer::Sources& sources, const HttpFailures& failures,
                    const std::string& path, const QueryParameters& query) {
-  if (path.starts_with("/api/")) return AnswerApi(sources.api, path, query);
+  std::optional<HttpResponse> file = PageFile(path);
+  if (!file && path.starts_with("/api/")) return AnswerApi(sources.api, path, query);
   if (!query.empty()) {
-    return ErrorResponse(400,
-                         absl::StrCat("unknown parameter \"", query.begin()->first.substr(0, 64),
-                                      "\", expected none"));
+    return ErrorResponse(400, absl::StrCat("unknown parameter \"", Shown(query.begin()->first),
+                                           "\", expected none"));
   }
   if (path == "/livez" && sources.alive) return Probe(sources.alive());
   if (path == "/readyz" && sources.ready) return Probe(sources.ready());
@@ -144,9 +166,10 @@ HttpResponse Route(const HttpServer::Sources& sources, const HttpFailures& failu
             .content_type = "text/plain; version=0.0.4; charset=utf-8"};
   }
   if (path == "/version" && sources.version) return {.body = sources.version()};
-  if (std::optional<HttpResponse> file = PageFile(path)) return *std::move(file);
-  return ErrorResponse(
-      404, "no such path; there are /, /livez, /readyz, /metrics, /version, /events, /api/v1");
+  if (file) return *std::move(file);
+  return ErrorResponse(404,
+                       "no such path; there are /, /livez, /readyz, /metrics, /version, /events, "
+                       "/api/v1/jobs, /api/v1/openapi.json");
 }
 
 // The request without its Range: an answer comes whole, for thousands of overlapping ranges would
@@ -186,7 +209,7 @@ class ErrorCounts {
 // All bytes of the answer to a request's head, or of its beginning when events follow it.
 struct Answer {
   std::string bytes;
-  std::optional<int64_t> events_after = std::nullopt;
+  std::optional<std::optional<int64_t>> events_after = std::nullopt;  // as in HttpResponse
 };
 
 // The library's parser and writer without its sockets and threads. threads: one.
@@ -203,6 +226,7 @@ class Responder : public httplib::Server {
       if (ours.status == 405) response.set_header("Allow", "GET, HEAD");
       response.status = ours.status;
       response.set_content(ours.body, ours.content_type);
+      starts_events_ = ours.events_after.has_value();
       if (request.method == "GET") events_after_ = ours.events_after;
       return HandlerResponse::Handled;
     });
@@ -220,9 +244,10 @@ class Responder : public httplib::Server {
   Answer AnswerTo(const std::string& head) {
     AnswerStream stream(WithoutRange(head));
     bool closed = false;
+    starts_events_ = false;
     events_after_.reset();
     (void)process_request(stream, /*close_connection=*/true, closed, nullptr);
-    if (events_after_) return {HeadOfEvents(), events_after_};
+    if (starts_events_) return {HeadOfEvents(), events_after_};
     return {stream.TakeAnswer()};
   }
 
@@ -236,7 +261,9 @@ class Responder : public httplib::Server {
 
   const Respond answer_;
   ErrorCounts& errors_;
-  std::optional<int64_t> events_after_;  // of the request that is being answered
+  // Of the request that is being answered. A HEAD gets the head alone.
+  bool starts_events_ = false;
+  std::optional<std::optional<int64_t>> events_after_;
 };
 
 }  // namespace
@@ -249,26 +276,18 @@ struct HttpServer::Parts {
         hosts(std::move(names)),
         intake(std::move(listener), {.max_connections = max_connections}),
         outlet({.max_answers = max_connections}),
-        streams(sources.streams, {.max_watchers = std::max<size_t>(max_connections / 4, 1)}) {}
+        max_watchers(std::max<size_t>(max_connections / 4, 1)),
+        streams(sources.streams, {.max_watchers = max_watchers}) {}
 
   HttpResponse Respond(const httplib::Request& request) const {
     if (std::optional<HttpResponse> refusal = RefuseHost(hosts, request)) return *refusal;
     if (request.method != "GET" && request.method != "HEAD") {
       return ErrorResponse(405, "read-only: use GET or HEAD");
     }
-    if (request.path == "/events" && sources.streams.events) return RespondEvents(request);
-    return Route(sources, Failures(), request.path, request.params);
-  }
-
-  HttpResponse RespondEvents(const httplib::Request& request) const {
-    for (const auto& entry : request.params) {
-      if (entry.first == "after") continue;
-      return ErrorResponse(
-          400, absl::StrCat("unknown parameter \"", Shown(entry.first), "\", expected after"));
+    if (request.path == "/events" && sources.streams.events) {
+      return streams.full() ? TooManyWatchers(max_watchers) : StartOfEvents(request);
     }
-    // A browser that connects again says in the header what it saw since it began at `after`.
-    const std::string last = request.get_header_value("Last-Event-ID");
-    return StartOfEvents(&streams, last.empty() ? request.get_param_value("after") : last);
+    return Route(sources, Failures(), request.path, request.params);
   }
 
   HttpFailures Failures() const {
@@ -290,16 +309,18 @@ struct HttpServer::Parts {
                                                  Intake::Limits().max_head_bytes, " bytes"));
         },
         &errors);
+    // For those that meet when one more is allowed.
+    Responder crowded([this](const httplib::Request&) { return TooManyWatchers(max_watchers); },
+                      &errors);
     while (std::optional<HttpArrival> arrival = intake.Next(lane)) {
       // What there is of a head that is too large need not end anywhere.
       Answer answer = arrival->too_large ? too_large.AnswerTo(kEmptyRequest)
                                          : responder.AnswerTo(arrival->head);
       if (answer.events_after) {
-        (void)streams.Take(std::move(arrival->descriptor), std::move(answer.bytes),
-                           *answer.events_after);
-      } else {
-        outlet.Post(std::move(arrival->descriptor), std::move(answer.bytes));
+        if (streams.Take(arrival->descriptor, answer.bytes, *answer.events_after)) continue;
+        answer = crowded.AnswerTo(kEmptyRequest);
       }
+      outlet.Post(std::move(arrival->descriptor), std::move(answer.bytes));
     }
   }
 
@@ -309,6 +330,7 @@ struct HttpServer::Parts {
   ErrorCounts errors;
   Intake intake;
   Outlet outlet;
+  const size_t max_watchers;
   EventStreams streams;
   std::vector<std::thread> threads;
 };

@@ -1,13 +1,13 @@
 // The read-only HTTP side of the daemon, on its own threads.
 //   /              the page for people, and below /page/ its files; see page/assets.h
-//   /events        server-sent events: see event_streams.h. ?after=SEQUENCE or Last-Event-ID: from
-//                  there on; else from now on
+//   /events        server-sent events: see event_streams.h. The header Last-Event-ID, else
+//                  ?after=SEQUENCE: from there on; else from now on. 503 for one watcher too many
 //   /livez         200 while the core's thread turns
 //   /readyz        200 while the daemon can propose to any job: the store takes writes and nothing
 //                  is drained; a job's own state does not count; else 503. Both: one line of text
 //   /metrics       text format of Prometheus
 //   /version       {"version", "grpc_version"}
-//   /api/v1/...    see api.h
+//   /api/v1/...    see api.h; /api/v1/openapi.json describes all of it
 // GET and HEAD only, one request a connection. Bounded: connections, watchers of /events, threads,
 // a request's size, the time of its head and of its answer, and the memory of answers that peers
 // have not taken. The probes have a thread that no question and no slow peer can hold up. Errors

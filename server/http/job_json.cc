@@ -194,6 +194,10 @@ std::string JobNewsToJson(const core::JobView& job) {
 
 std::string JobGoneToJson(const std::string& job) { return Line({{"job", job}}); }
 
+std::string JobNamesToJson(std::span<const std::string> jobs) {
+  return Line({{"jobs", std::vector<std::string>(jobs.begin(), jobs.end())}});
+}
+
 std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans) {
   Json list = Json::array();
   for (const core::Plan& plan : plans) {

@@ -21,7 +21,7 @@ std::string LayerToJson(const std::string& job, const wire::PlacementBody& body,
 // layer: only this one, as a matrix of one row. REQUIRES: it is a layer of the load.
 std::string LoadToJson(const std::string& job, const core::WindowView& window,
                        std::optional<int32_t> layer);
-// oldest first.
+// windows: oldest first.
 std::string WindowsToJson(const std::string& job, std::span<const WindowFigures> windows);
 // Whole tokens of a window on GPUs: [layers][gpus], in equal shares of replicas, under the placements
 // that its steps ran under and under the static layout.
@@ -31,6 +31,7 @@ std::string TrafficToJson(const std::string& job, const Traffic& traffic);
 std::string EventToJson(const StoredEvent& event);
 std::string JobNewsToJson(const core::JobView& job);
 std::string JobGoneToJson(const std::string& job);
+std::string JobNamesToJson(std::span<const std::string> jobs);
 std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans);
 std::string EventsToJson(const std::string& job, std::span<const StoredEvent> events);
 // {"error": text}

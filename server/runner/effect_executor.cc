@@ -104,7 +104,7 @@ void EffectExecutor::Write(const core::StorePlan& effect) {
 std::optional<core::StoreFailed> EffectExecutor::Forget(const core::Forget& effect) {
   const absl::Status status =
       Noted([&effect](Store& store) { return store.ForgetJob(effect.job); });
-  sinks_.history->Forget(effect.job);
+  if (status.ok() || !effect.required) sinks_.history->Forget(effect.job);
   if (status.ok()) return std::nullopt;
   Log(LogLevel::kError, "job_not_forgotten",
       {{"job", effect.job}, {"reason", std::string(status.message())}});

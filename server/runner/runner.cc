@@ -257,9 +257,9 @@ absl::StatusOr<std::vector<StoredEvent>> Runner::Events(const std::string& job, 
   return events;
 }
 
-absl::StatusOr<std::vector<StoredEvent>> Runner::NewEvents(int64_t after_sequence,
-                                                           int32_t limit) const {
-  return store_->ReadEventsOfAll(limit, after_sequence);
+absl::StatusOr<std::vector<StoredEvent>> Runner::EventsOfAll(std::optional<int64_t> after_sequence,
+                                                             int32_t limit) const {
+  return store_->ReadEventsOfAll(after_sequence, limit);
 }
 
 absl::StatusOr<std::vector<WindowFigures>> Runner::Windows(const std::string& job, int64_t after,

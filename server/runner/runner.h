@@ -100,15 +100,17 @@ class Runner {
   absl::StatusOr<std::vector<StoredEvent>> Events(const std::string& job, int32_t limit,
                                                   int64_t after_sequence = 0) const;
   // As Store::ReadEventsOfAll.
-  absl::StatusOr<std::vector<StoredEvent>> NewEvents(int64_t after_sequence, int32_t limit) const;
+  absl::StatusOr<std::vector<StoredEvent>> EventsOfAll(std::optional<int64_t> after_sequence,
+                                                       int32_t limit) const;
   // Oldest first, the newest `limit` of those above `after`. errors: NotFound for an unknown job.
   absl::StatusOr<std::vector<WindowFigures>> Windows(const std::string& job, int64_t after,
                                                      int32_t limit) const;
-  // window: a number, or none for the newest. errors: NotFound where its loads are not kept.
+  // window: a number, or none for the newest. errors: NotFound for an unknown job, and where the
+  // window's loads are not kept.
   absl::StatusOr<WindowLoads> LoadsOf(const std::string& job, std::optional<int64_t> window) const;
   // What a decision that was carried out moved, from the placements that are kept. plan: a number,
-  // or none for the newest that committed anything. errors: NotFound for one that moved nothing or
-  // whose placements are not kept.
+  // or none for the newest that committed anything. errors: NotFound for an unknown job, and for a
+  // plan that moved nothing or whose placements are not kept. cost: that of TrafficBetween.
   absl::StatusOr<Traffic> TrafficOf(const std::string& job, std::optional<int64_t> plan) const;
   RunnerCounters Counters() const;
 

@@ -125,20 +125,25 @@ class MemoryStore : public Store {
     return result;
   }
 
-  absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(int32_t limit,
-                                                           int64_t after_sequence) override {
+  absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(std::optional<int64_t> after_sequence,
+                                                           int32_t limit) override {
     const std::lock_guard lock(mutex_);
     EPLB_RETURN_IF_ERROR(CheckOpen());
-    std::vector<StoredEvent> result;
-    for (const auto& [job, events] : events_) {
-      std::copy_if(events.begin(), events.end(), std::back_inserter(result),
-                   [=](const StoredEvent& one) { return one.sequence > after_sequence; });
+    std::vector<const StoredEvent*> found;
+    for (const auto& [job, events] : events_) {  // of a job the newest comes first
+      for (const StoredEvent& event : events) {
+        if (event.sequence <= after_sequence.value_or(0)) break;
+        found.push_back(&event);
+      }
     }
-    std::sort(result.begin(), result.end(),
-              [](const StoredEvent& a, const StoredEvent& b) { return a.sequence < b.sequence; });
-    const auto surplus = std::max<ptrdiff_t>(std::ssize(result) - std::max(limit, 0), 0);
-    const auto begin = after_sequence == 0 ? result.begin() : result.end() - surplus;
-    result.erase(begin, begin + surplus);
+    std::sort(found.begin(), found.end(), [](const StoredEvent* a, const StoredEvent* b) {
+      return a->sequence < b->sequence;
+    });
+    const auto kept = std::min<ptrdiff_t>(std::ssize(found), std::max(limit, 0));
+    const auto first = after_sequence ? found.begin() : found.end() - kept;
+    std::vector<StoredEvent> result;
+    std::transform(first, first + kept, std::back_inserter(result),
+                   [](const StoredEvent* one) { return *one; });
     return result;
   }
 

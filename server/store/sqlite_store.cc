@@ -172,11 +172,11 @@ class SqliteStore : public Store {
     return ReadSomeEvents(*reader_, job, limit, after_sequence);
   }
 
-  absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(int32_t limit,
-                                                           int64_t after_sequence) override {
+  absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(std::optional<int64_t> after_sequence,
+                                                           int32_t limit) override {
     const std::lock_guard lock(reader_mutex_);
     if (!reader_) return Closed();
-    return ReadNewEvents(*reader_, limit, after_sequence);
+    return ReadEventsOfAllJobs(*reader_, after_sequence, limit);
   }
 
   std::string opening_note() const override { return note_; }

@@ -53,9 +53,10 @@ class Store {
   // Newest first, at most `limit`, only those above `after_sequence`.
   virtual absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job, int32_t limit,
                                                               int64_t after_sequence) = 0;
-  // Of all jobs, oldest first: the oldest `limit` above `after_sequence`; with 0 the newest.
-  virtual absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(int32_t limit,
-                                                                   int64_t after_sequence) = 0;
+  // Of all jobs and of none, oldest first. after_sequence: the oldest `limit` above it, so that
+  // reading on misses none; nullopt: the newest `limit`.
+  virtual absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(
+      std::optional<int64_t> after_sequence, int32_t limit) = 0;
   // Whether what is written still goes where the next daemon will read; to be asked once a second.
   // errors: Unavailable, with what to do; writes are refused until it is well again.
   virtual absl::Status CheckFile() { return absl::OkStatus(); }

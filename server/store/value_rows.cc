@@ -338,16 +338,16 @@ absl::StatusOr<std::vector<StoredEvent>> ReadSomeEvents(sqlite::Connection& conn
   return EventsOf(std::move(rows));
 }
 
-absl::StatusOr<std::vector<StoredEvent>> ReadNewEvents(sqlite::Connection& connection,
-                                                       int32_t limit, int64_t after_sequence) {
+absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAllJobs(sqlite::Connection& connection,
+                                                             std::optional<int64_t> after_sequence,
+                                                             int32_t limit) {
   EPLB_ASSIGN_OR_RETURN(
       sqlite::Statement rows,
-      connection.Prepare(
-          after_sequence == 0
-              ? "SELECT * FROM (SELECT * FROM events WHERE sequence > ? "
-                "ORDER BY sequence DESC LIMIT ?) ORDER BY sequence"
-              : "SELECT * FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?"));
-  rows.Bind(after_sequence).Bind(std::max(limit, 0));
+      connection.Prepare(after_sequence
+                             ? "SELECT * FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?"
+                             : "SELECT * FROM (SELECT * FROM events WHERE sequence > ? "
+                               "ORDER BY sequence DESC LIMIT ?) ORDER BY sequence"));
+  rows.Bind(after_sequence.value_or(0)).Bind(std::max(limit, 0));
   return EventsOf(std::move(rows));
 }
 

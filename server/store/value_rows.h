@@ -51,8 +51,9 @@ absl::StatusOr<std::vector<StoredEvent>> ReadSomeEvents(sqlite::Connection& conn
                                                         const std::string& job, int32_t limit,
                                                         int64_t after_sequence);
 // Of all jobs, as Store::ReadEventsOfAll.
-absl::StatusOr<std::vector<StoredEvent>> ReadNewEvents(sqlite::Connection& connection,
-                                                       int32_t limit, int64_t after_sequence);
+absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAllJobs(sqlite::Connection& connection,
+                                                             std::optional<int64_t> after_sequence,
+                                                             int32_t limit);
 // The first that was kept under this number. errors: also NotFound.
 absl::StatusOr<Placement> ReadOnePlacement(sqlite::Connection& connection, const std::string& job,
                                            int64_t version);

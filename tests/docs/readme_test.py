@@ -1,4 +1,4 @@
-"""README.md and docs/operations.md, typed as they stand in a copy of the checkout, beside a daemon and a short training job.
+"""README.md, docs/operations.md and docs/api.md, typed as they stand in a copy of the checkout, beside a daemon and a short training job.
 
 Shell blocks run, tables of TOML go through `eplbd --check-config`, Python's example trains, and every other fence of the
 documents has a language, so that no command is left out unseen.
@@ -21,7 +21,7 @@ BUILD = pathlib.Path(os.environ["EPLB_BUILD"])
 BIN = BUILD / "bin"
 BLOCK_SECONDS = 240
 RANKS = 8
-RUN = ("README.md", "docs/operations.md")
+RUN = ("README.md", "docs/operations.md", "docs/api.md")
 LANGUAGES = ("toml", "yaml", "cpp", "python", "text")
 PAGES = sorted([ROOT / "README.md", ROOT / "client/python/README.md", *(ROOT / "docs").glob("*.md"),
                 *(ROOT / "deploy/examples").glob("*/README.md")])
@@ -64,7 +64,9 @@ class Scratch(unittest.TestCase):
         daemon = self.start(BIN / "eplbd", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store",
                             self.directory / "eplbd.db", "--set", "policy.every_steps=20", "--set", "report.every_steps=10",
                             out=subprocess.PIPE)
-        return json.loads(daemon.stdout.readline())["grpc"]
+        addresses = json.loads(daemon.stdout.readline())
+        self.environment["EPLB_HTTP"] = addresses["http"]
+        return addresses["grpc"]
 
     def start_job(self, endpoint, *more):
         self.launches += 1

@@ -40,6 +40,29 @@ ApiSources Sources() {
         .last_step = 9,
         .load = std::make_shared<const Load>(*Load::FromCounts(LoadMatrix::Constant(2, 4, 7)))};
   };
+  sources.windows = [](const std::string& job, int64_t after,
+                       int32_t limit) -> absl::StatusOr<std::vector<WindowFigures>> {
+    if (job != "train") return Unknown(job);
+    return std::vector<WindowFigures>(static_cast<size_t>(limit % 3),
+                                      {.window = after, .run_id = "\xff\n"});
+  };
+  sources.window_loads = [](const std::string& job,
+                            std::optional<int64_t> window) -> absl::StatusOr<WindowLoads> {
+    if (window.value_or(0) > 9) return Unknown(job);
+    return WindowLoads{
+        .figures = {.window = window.value_or(9),
+                    .split = window ? SplitMode::kEqual : SplitMode::kBatch},
+        .load = std::make_shared<const Load>(*Load::FromCounts(LoadMatrix::Constant(2, 4, 7))),
+        .on_gpus = window == 3 ? nullptr
+                               : std::make_shared<const core::GpuTokens>(core::GpuTokens{
+                                     .loads = RealMatrix::Constant(2, 2, 7), .versions = {3}}),
+        .on_gpus_static = RealMatrix::Constant(2, 2, 7)};
+  };
+  sources.traffic = [](const std::string& job,
+                       std::optional<int64_t> plan) -> absl::StatusOr<Traffic> {
+    if (plan.value_or(0) > 9) return Unknown(job);
+    return Traffic{.plan = plan.value_or(0), .gpus = {{.to = 1, .transfers = 4}}};
+  };
   sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<core::Plan>> {
     return std::vector<core::Plan>(static_cast<size_t>(limit % 3));
   };
@@ -60,6 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const eplb::HttpResponse response = eplb::AnswerApi(sources, url.path, url.query);
   const nlohmann::json body = nlohmann::json::parse(response.body, nullptr, false);
   eplb::fuzz::Require(body.is_object(), "an answer that is no JSON object");
+  eplb::fuzz::Require(response.body.find('\n') == response.body.size() - 1, "more than one line");
   const bool ok = response.status == 200;
   eplb::fuzz::Require(ok || response.status == 400 || response.status == 404, "another status");
   eplb::fuzz::Require(ok != body.contains("error"), "the status contradicts the body");

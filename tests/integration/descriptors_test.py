@@ -80,10 +80,10 @@ class DescriptorsTest(unittest.TestCase):
             self.assertTrue(rank.welcomed.wait(20 * harness.PATIENCE))
         crowded = subprocess.run(doctor, capture_output=True, text=True, timeout=60 * harness.PATIENCE, check=False)
         self.assertEqual(crowded.returncode, 8, crowded.stdout + crowded.stderr)
-        self.assertIn(f"the limit of {LIMIT} open files has room for 16 streams", " ".join(crowded.stdout.split()))
+        self.assertIn(f"the limit of {LIMIT} open files has room for 15 streams", " ".join(crowded.stdout.split()))
 
     def test_what_does_not_fit_is_told_at_the_start(self):
-        self.assertIn("limits.max_sessions is 20000, but the limit of 80 open files has room for 16 streams",
+        self.assertIn("limits.max_sessions is 20000, but the limit of 80 open files has room for 15 streams",
                       self.log.read_text())
 
 

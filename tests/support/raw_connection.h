@@ -26,7 +26,7 @@ class RawConnection {
     EXPECT_EQ(connect(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   }
   RawConnection(RawConnection&& other) noexcept
-      : descriptor_(std::exchange(other.descriptor_, -1)) {}
+      : descriptor_(std::exchange(other.descriptor_, -1)), kept_(std::move(other.kept_)) {}
   RawConnection& operator=(RawConnection&&) = delete;
   ~RawConnection() {
     if (descriptor_ >= 0) (void)close(descriptor_);
@@ -35,9 +35,24 @@ class RawConnection {
   void Send(const std::string& bytes) {
     (void)send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
+  // What comes up to `end`, which is included; what came behind it is kept for the next call.
+  // Less when the other end closes, or after 20 s of silence.
+  std::string ReadUntil(const std::string& end) {
+    std::array<char, 4096> bytes{};
+    size_t found = 0;
+    ssize_t got = 0;
+    while ((found = kept_.find(end)) == std::string::npos &&
+           (got = recv(descriptor_, bytes.data(), bytes.size(), 0)) > 0) {
+      kept_.append(bytes.data(), static_cast<size_t>(got));
+    }
+    const size_t size = found == std::string::npos ? kept_.size() : found + end.size();
+    std::string text = kept_.substr(0, size);
+    kept_.erase(0, size);
+    return text;
+  }
   // What comes until the other end closes, or 20 s of silence.
   std::string ReadAll() {
-    std::string text;
+    std::string text = std::exchange(kept_, "");
     std::array<char, 4096> bytes{};
     ssize_t got = 0;
     while ((got = recv(descriptor_, bytes.data(), bytes.size(), 0)) > 0) {
@@ -54,6 +69,7 @@ class RawConnection {
 
  private:
   int descriptor_;
+  std::string kept_;
   bool closed_ = false;
 };
 

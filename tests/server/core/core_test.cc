@@ -4,6 +4,8 @@
 
 #include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/server/core/core_harness.h"
 
@@ -52,6 +54,48 @@ TEST(CoreTest, TheViewHasTheRanksStepsAndWhatWasMeasured) {
   EXPECT_EQ(view.ranks.at(1).running_version, 1);
   EXPECT_EQ(view.ranks.at(1).prepared_version, 0);
   EXPECT_EQ(view.step, 12);
+}
+
+TEST(CoreTest, ACompleteWindowIsHandedOutToBeLookedBackAt) {
+  TestJob job;
+  job.ConnectAll();
+  job.daemon.Say(job.ranks[0].session, TestReport(0, 9));
+  EXPECT_TRUE(job.daemon.past_windows().empty()) << "two ranks are missing";
+  job.daemon.Say(job.ranks[1].session, TestReport(0, 9));
+  job.daemon.Say(job.ranks[2].session, TestReport(0, 9));
+  ASSERT_EQ(job.daemon.past_windows().size(), 1u);
+  const PastWindow window = job.daemon.past_windows().back();
+  EXPECT_EQ(window.run_id, job.daemon.View().run_id);
+  EXPECT_EQ(window.shape.num_gpus, TestShape().num_gpus);
+  EXPECT_EQ(window.shape.num_slots, TestShape().num_slots);
+  EXPECT_EQ(window.first_step, 0);
+  EXPECT_EQ(window.last_step, 9);
+  EXPECT_EQ(window.coverage, 1);
+  EXPECT_EQ(window.load->counts()(3, 0), 300);  // of three ranks
+  EXPECT_EQ(window.load->counts()(3, 5), 30);
+  EXPECT_EQ(window.on_gpus->versions, std::vector<int64_t>{0});
+  EXPECT_EQ(window.on_gpus->loads(3, 0), 600);  // experts 0 and 1
+  EXPECT_EQ(window.split, SplitMode::kEqual);
+  ASSERT_TRUE(window.measured.has_value());
+  EXPECT_NEAR(window.measured->balancedness, 0.4, 1e-9);
+  EXPECT_EQ(window.measured->versions, std::vector<int64_t>{0});
+}
+
+TEST(CoreTest, AWindowOfUnknownPlacementsIsHandedOutWithoutMeasuredFigures) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  for (FakeRank& rank : job.ranks) {
+    wire::LoadReport report = TestReport(10, 19);
+    report.version = 77;
+    job.daemon.Say(rank.session, std::move(report));
+  }
+  ASSERT_EQ(job.daemon.past_windows().size(), 2u);
+  const PastWindow window = job.daemon.past_windows().back();
+  EXPECT_EQ(window.first_step, 10);
+  EXPECT_NE(window.load, nullptr);
+  EXPECT_EQ(window.on_gpus, nullptr);
+  EXPECT_FALSE(window.measured.has_value()) << "what was measured is of the window before";
 }
 
 TEST(CoreTest, MalformedMessagesEndTheSessionAndNothingElse) {

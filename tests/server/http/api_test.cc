@@ -28,6 +28,29 @@ core::JobView TestView() {
 
 absl::Status Unknown(const std::string& job) { return absl::NotFoundError("no job " + job); }
 
+WindowFigures FiguresAt(int64_t number) {
+  return {.window = number,
+          .completed_at = absl::FromUnixMicros(1500),
+          .run_id = "run\xff",
+          .first_step = 10,
+          .last_step = 19,
+          .versions = {3, 4},
+          .coverage = 1,
+          .step_seconds = std::numeric_limits<double>::quiet_NaN(),
+          .tokens = 30,
+          .split = SplitMode::kBatch,
+          .balancedness = 0.75,
+          .has_loads = true};
+}
+
+WindowLoads LoadsAt(int64_t number) {
+  return {.figures = FiguresAt(number),
+          .load = std::make_shared<const Load>(*Load::FromCounts(LoadMatrix::Constant(2, 3, 5))),
+          .on_gpus = std::make_shared<const core::GpuTokens>(
+              core::GpuTokens{.loads = RealMatrix::Constant(2, 2, 7.5), .versions = {3, 4}}),
+          .on_gpus_static = RealMatrix::Constant(2, 2, 8)};
+}
+
 ApiSources TestSources() {
   ApiSources sources;
   sources.jobs = [] { return std::vector{TestView()}; };
@@ -57,6 +80,28 @@ ApiSources TestSources() {
     return core::WindowView{.first_step = 10,
                             .last_step = 19,
                             .load = std::make_shared<const Load>(*Load::FromCounts(counts))};
+  };
+  sources.windows = [](const std::string& job, int64_t after,
+                       int32_t limit) -> absl::StatusOr<std::vector<WindowFigures>> {
+    if (job != "train") return Unknown(job);
+    return std::vector<WindowFigures>{FiguresAt(after + limit)};
+  };
+  sources.window_loads = [](const std::string&,
+                            std::optional<int64_t> window) -> absl::StatusOr<WindowLoads> {
+    if (window.value_or(5) != 5) return absl::NotFoundError("its loads are not kept");
+    return LoadsAt(5);
+  };
+  sources.traffic = [](const std::string&,
+                       std::optional<int64_t> plan) -> absl::StatusOr<Traffic> {
+    if (plan.value_or(8) != 8) return absl::NotFoundError("it moved no expert");
+    return Traffic{.plan = 8,
+                   .base_version = 3,
+                   .last_version = 4,
+                   .num_gpus = 2,
+                   .num_nodes = 1,
+                   .transfers = 3,
+                   .gpus = {{.from = 0, .to = 1, .transfers = 2}, {.from = 1, .transfers = 1}},
+                   .nodes = {{.transfers = 3}}};
   };
   sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<core::Plan>> {
     return std::vector<core::Plan>{{.plan = limit, .result = core::PlanResult::kObserved}};
@@ -189,6 +234,77 @@ TEST(ApiTest, TheGpusTokensAreShownWithTheLoadWhenTheirPlacementsAreKnown) {
   const Json one =
       Json::parse(AnswerApi(sources, "/api/v1/jobs/train/load", {{"layer", "1"}}).body);
   EXPECT_EQ(one.at("gpu_loads"), Json::parse("[[7.5,0.5]]"));
+}
+
+TEST(ApiTest, OneLayerOfAPlacementHasSlotsGpusAndPrimaries) {
+  const std::string path = "/api/v1/jobs/train/placement";
+  const Json body = Json::parse(Ask(path, {{"layer", "1"}}).body);
+  EXPECT_EQ(body.at("layer"), 1);
+  EXPECT_EQ(body.at("version"), 3);
+  EXPECT_EQ(body.at("experts"), Json::parse("[0,1,2,3]"));
+  EXPECT_EQ(body.at("gpus"), Json::parse("[0,0,1,1]"));
+  EXPECT_EQ(body.at("primaries"), Json::parse("[0,1,2,3]"));
+  EXPECT_FALSE(body.contains("placement"));
+  const HttpResponse beyond = Ask(path, {{"layer", "2"}});
+  EXPECT_EQ(beyond.status, 400);
+  EXPECT_EQ(ErrorOf(beyond), "layer is 2, the placement has layers 0..1");
+}
+
+TEST(ApiTest, AnEarlierWindowsLoadCanBeAskedFor) {
+  const std::string path = "/api/v1/jobs/train/load";
+  const Json body = Json::parse(Ask(path, {{"window", "5"}, {"layer", "1"}}).body);
+  EXPECT_EQ(body.at("load"), Json::parse("[[5,5,5]]"));
+  EXPECT_EQ(body.at("last_step"), 19);
+  EXPECT_TRUE(body.at("gpu_loads").empty()) << "the run splits each batch by itself";
+  ApiSources sources = TestSources();
+  sources.window_loads = [](const std::string&, std::optional<int64_t>) {
+    WindowLoads loads = LoadsAt(5);
+    loads.figures.split = SplitMode::kEqual;
+    return absl::StatusOr<WindowLoads>(loads);
+  };
+  EXPECT_EQ(Json::parse(AnswerApi(sources, path, {{"window", "5"}}).body).at("gpu_loads").size(),
+            2);
+  EXPECT_EQ(Ask(path, {{"window", "6"}}).status, 404);
+  EXPECT_EQ(ErrorOf(Ask(path, {{"window", "6"}})), "its loads are not kept");
+}
+
+TEST(ApiTest, WindowsHaveTheirFiguresAndNullForWhatIsNotKnown) {
+  const std::string path = "/api/v1/jobs/train/windows";
+  const Json body = Json::parse(Ask(path, {{"after", "7"}, {"limit", "4096"}}).body);
+  const Json one = body.at("windows").at(0);
+  EXPECT_EQ(one.at("window"), 4103);
+  EXPECT_EQ(one.at("completed"), "1970-01-01T00:00:00.001Z");
+  EXPECT_EQ(one.at("completed_unix_micros"), 1500);
+  EXPECT_EQ(one.at("versions"), Json::parse("[3,4]"));
+  EXPECT_EQ(one.at("split"), "batch");
+  EXPECT_EQ(one.at("balancedness"), 0.75);
+  EXPECT_TRUE(one.at("balancedness_equal").is_null());
+  EXPECT_TRUE(one.at("balancedness_static").is_null());
+  EXPECT_EQ(one.at("has_loads"), true);
+  EXPECT_EQ(Json::parse(Ask(path).body).at("windows").at(0).at("window"), 100) << "the default";
+  EXPECT_EQ(ErrorOf(Ask(path, {{"limit", "4097"}})),
+            "limit is \"4097\", expected an integer in 0..4096");
+  EXPECT_EQ(Ask("/api/v1/jobs/other/windows").status, 404);
+}
+
+TEST(ApiTest, GpuLoadsAreOfTheNewestOrOfAGivenWindow) {
+  const std::string path = "/api/v1/jobs/train/gpu_loads";
+  const Json body = Json::parse(Ask(path).body);
+  EXPECT_EQ(body.at("window"), 5);
+  EXPECT_EQ(body.at("gpu_loads"), Json::parse("[[7.5,7.5],[7.5,7.5]]"));
+  EXPECT_EQ(body.at("gpu_loads_static"), Json::parse("[[8.0,8.0],[8.0,8.0]]"));
+  EXPECT_EQ(Ask(path, {{"window", "4"}}).status, 404);
+  EXPECT_EQ(ErrorOf(Ask(path, {{"layer", "1"}})), "unknown parameter \"layer\", expected window");
+}
+
+TEST(ApiTest, TrafficHasFlowsAsTriples) {
+  const std::string path = "/api/v1/jobs/train/traffic";
+  const Json body = Json::parse(Ask(path, {{"plan", "8"}}).body);
+  EXPECT_EQ(body.at("transfers"), 3);
+  EXPECT_EQ(body.at("gpus"), Json::parse("[[0,1,2],[1,0,1]]"));
+  EXPECT_EQ(body.at("nodes"), Json::parse("[[0,0,3]]"));
+  EXPECT_TRUE(body.at("received_bytes").is_null());
+  EXPECT_EQ(Ask(path, {{"plan", "9"}}).status, 404);
 }
 
 TEST(ApiTest, EventsTakeAfterAndLimit) {

@@ -221,7 +221,8 @@ TEST(MetricsTest, NoNameIsLost) {
                            "store_write_seconds",
                            "store_errors_total",
                            "tls_cert_expiry_timestamp_seconds",
-                           "rpc_seconds"}) {
+                           "rpc_seconds",
+                           "http_watchers"}) {
     EXPECT_THAT(text, HasSubstr(absl::StrCat("# HELP eplb_", name, " "))) << name;
   }
 }
@@ -296,13 +297,15 @@ TEST(MetricsTest, AForgottenJobHasNoSeries) {
 
 TEST(MetricsTest, WhatHttpRefusesIsCounted) {
   MetricsSnapshot snapshot = TestSnapshot();
-  snapshot.http = {.answers = {{421, 2}, {431, 1}}, .drops = {.crowded = 3, .late = 4, .slow = 5}};
+  snapshot.http = {.answers = {{421, 2}, {431, 1}}, .drops = {.crowded = 3, .late = 4, .slow = 5},
+                   .watchers = 6};
   const std::string text = MetricsText(snapshot);
   EXPECT_THAT(text, HasSubstr("eplb_http_errors_total{code=\"421\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("eplb_http_errors_total{code=\"431\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("eplb_http_dropped_total{reason=\"crowded\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("eplb_http_dropped_total{reason=\"late\"} 4\n"));
   EXPECT_THAT(text, HasSubstr("eplb_http_dropped_total{reason=\"slow\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE eplb_http_watchers gauge\neplb_http_watchers 6\n"));
 }
 
 TEST(MetricsTest, LayersAreLabelledOnlyWhenTheyAreFew) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <vector>
 
 #include "tests/server/failing_store.h"
@@ -24,6 +25,14 @@ class EffectExecutorTest : public ::testing::Test {
     solve.solve_id = id;
     return solve;
   }
+  core::KeepWindow Window() {
+    return {.job = "job",
+            .window = {.shape = kSmallShape,
+                       .last_step = 9,
+                       .load = std::make_shared<const Load>(
+                           *Load::FromCounts(LoadMatrix::Constant(1, 4, 5)))}};
+  }
+  size_t num_windows() const { return history_.Figures("job", 0, 9).size(); }
   core::Record Event() {
     return {.event = {.job = "job", .name = "kept", .version = 0, .reason = "why"}};
   }
@@ -33,15 +42,18 @@ class EffectExecutorTest : public ::testing::Test {
   TestStream stream_;
   core::SessionId session_ = *sessions_.Open(stream_.mailbox(), absl::UnixEpoch());
   std::vector<core::Solve> solves_;
+  WindowHistory history_{{}};
   EffectExecutor executor_{
-      {.store = &store_, .sessions = &sessions_, .solve = [this](core::Solve solve) {
-         solves_.push_back(std::move(solve));
-       }}};
+      {.store = &store_,
+       .sessions = &sessions_,
+       .solve = [this](core::Solve solve) { solves_.push_back(std::move(solve)); },
+       .history = &history_}};
 };
 
 TEST_F(EffectExecutorTest, EveryEffectReachesItsSink) {
   const core::Decision decision = {
       .effects = {core::StoreTerm{.term = 4}, core::Store{.job = Job()}, Event(), SolveOf(9),
+                  Window(),
                   core::Send{.session = session_,
                              .message = wire::SetReportInterval{.report_every = 5}},
                   core::Close{.session = session_, .status = absl::AbortedError("over")}},
@@ -51,6 +63,9 @@ TEST_F(EffectExecutorTest, EveryEffectReachesItsSink) {
   EXPECT_EQ(store_.ReadJobs()->size(), 1);
   EXPECT_EQ(store_.ReadEvents("job", 9, 0)->front().event.reason, "why");
   EXPECT_EQ(solves_.at(0).solve_id, 9);
+  ASSERT_EQ(num_windows(), 1);
+  EXPECT_EQ(history_.Figures("job", 0, 9).front().last_step, 9);
+  EXPECT_GT(history_.Figures("job", 0, 9).front().completed_at, absl::UnixEpoch());
   EXPECT_EQ(stream_.Wait<wire::SetReportInterval>()->report_every, 5);
   EXPECT_EQ(stream_.WaitForClose(), absl::AbortedError("over"));
 }
@@ -96,6 +111,21 @@ TEST_F(EffectExecutorTest, OnlyTheForgettingThatWasAskedForStopsWhatFollows) {
   ASSERT_TRUE(failed.has_value());
   EXPECT_EQ(failed->job, "job");
   EXPECT_EQ(solves_.size(), 1);
+}
+
+TEST_F(EffectExecutorTest, TheWindowsOfAJobAreForgottenWithIt) {
+  ASSERT_FALSE(executor_.Execute({.effects = {Window()}, .reason = ""}).has_value());
+  ASSERT_EQ(num_windows(), 1);
+  store_.fail_jobs = true;
+  const core::Forget asked{.job = "job", .required = true};
+  ASSERT_TRUE(executor_.Execute({.effects = {asked}, .reason = ""}).has_value());
+  EXPECT_EQ(num_windows(), 1) << "the job stays";
+  ASSERT_FALSE(
+      executor_.Execute({.effects = {core::Forget{.job = "job"}}, .reason = ""}).has_value());
+  EXPECT_EQ(num_windows(), 0) << "the daemon does not know the job any more";
+  store_.fail_jobs = false;
+  ASSERT_FALSE(executor_.Execute({.effects = {Window(), asked}, .reason = ""}).has_value());
+  EXPECT_EQ(num_windows(), 0);
 }
 
 TEST_F(EffectExecutorTest, AProbeFindsARecoveredStore) {

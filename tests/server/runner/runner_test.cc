@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <functional>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/monotonic_clock.h"
 #include "placement/policies/registry.h"
@@ -48,6 +51,28 @@ class RunnerTest : public ::testing::Test {
     std::optional<wire::Propose> proposal = ranks_[0].stream.Wait<wire::Propose>();
     EXPECT_TRUE(ranks_[1].stream.Wait<wire::Propose>().has_value());
     return proposal;
+  }
+
+  // Both ranks prepare and apply it.
+  void Commit(const wire::Propose& proposal) {
+    for (Rank& rank : ranks_) {
+      Say(rank, wire::Prepared{
+                    .version = proposal.version, .digest = proposal.digest, .plan_hash = {}});
+    }
+    for (Rank& rank : ranks_) {
+      wire::Applied applied;
+      applied.version = proposal.version;
+      applied.digest = proposal.digest;
+      applied.step = 16;
+      applied.received_bytes = 500;
+      Say(rank, applied);
+    }
+    WaitFor([this] { return runner_->Job("job")->commits == 1; });
+  }
+  static void WaitFor(const std::function<bool()>& condition) {
+    const absl::Time deadline = MonotonicNow() + absl::Seconds(20);
+    while (!condition() && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(5));
+    EXPECT_TRUE(condition());
   }
 
   // The runner writes to a stream until it ends: streams outlive it.
@@ -132,6 +157,88 @@ TEST_F(RunnerTest, FromHelloToCommit) {
                   &StoredEvent::event, ::testing::Field(&core::JobEvent::name, "committed"))));
 }
 
+TEST_F(RunnerTest, WindowsCanBeLookedBackAt) {
+  Start();
+  Join();
+  EXPECT_TRUE(runner_->Windows("job", 0, 9)->empty()) << "there is none yet";
+  EXPECT_EQ(runner_->LoadsOf("job", std::nullopt).status().code(), absl::StatusCode::kNotFound);
+  for (int64_t step = 0; step < 3 * kReportEvery; step += kReportEvery) {
+    for (Rank& rank : ranks_) Say(rank, ReportOf(step));
+  }
+  WaitFor([this] { return runner_->Windows("job", 0, 9)->size() == 3; });
+  const std::vector<WindowFigures> windows = *runner_->Windows("job", 0, 9);
+  EXPECT_EQ(windows[0].first_step, 0);
+  EXPECT_EQ(windows[2].last_step, 3 * kReportEvery - 1);
+  EXPECT_EQ(windows[0].run_id, "first");
+  EXPECT_EQ(windows[0].tokens, 2 * (1000 + 900 + 10 + 20));
+  EXPECT_NEAR(windows[0].balancedness.value(), 965.0 / 1900, 1e-9);
+  EXPECT_EQ(runner_->Windows("job", windows[0].window, 1)->front().window, windows[2].window);
+  const WindowLoads loads = *runner_->LoadsOf("job", windows[0].window);
+  EXPECT_EQ(loads.load->counts()(0, 0), 2000);
+  EXPECT_EQ(loads.on_gpus_static(0, 0), 3800);
+  EXPECT_EQ(runner_->LoadsOf("job", std::nullopt)->figures.window, windows[2].window);
+}
+
+TEST_F(RunnerTest, WhatADecisionMovedFollowsFromThePlacementsThatAreKept) {
+  Start();
+  Join();
+  EXPECT_EQ(runner_->TrafficOf("job", std::nullopt).status().message(),
+            "no plan of job job has moved an expert yet");
+  const std::optional<wire::Propose> proposal = Propose();
+  ASSERT_TRUE(proposal.has_value());
+  EXPECT_EQ(runner_->TrafficOf("job", 1).status().message(),
+            "plan 1 of job job moved no expert: it was proposed");
+  Commit(*proposal);
+  const Traffic traffic = *runner_->TrafficOf("job", std::nullopt);
+  EXPECT_EQ(traffic.plan, 1);
+  EXPECT_EQ(traffic.base_version, 0);
+  EXPECT_EQ(traffic.last_version, proposal->version);
+  EXPECT_EQ(traffic.num_gpus, 2);
+  EXPECT_EQ(traffic.transfers, runner_->Plans("job", 9)->front().transfers);
+  EXPECT_EQ(traffic.received_bytes, 1000);
+  EXPECT_FALSE(traffic.gpus.empty());
+  EXPECT_EQ(runner_->TrafficOf("job", 1)->gpus.size(), traffic.gpus.size());
+  EXPECT_EQ(runner_->TrafficOf("job", 9).status().message(), "job job has no plan 9");
+}
+
+// Its first chunk exchanged experts 0 and 2; the second was never committed.
+TEST_F(RunnerTest, WhatAPartOfADecisionMovedIsShownWhileItsPlacementsAreKept) {
+  const Topology topology = *Topology::Make(kSmallShape);
+  IndexMatrix exchanged = Placement::Static(topology).physical_to_logical_map();
+  std::swap(exchanged(0, 0), exchanged(0, 2));
+  auto store = MakeMemoryStore({.max_history = 2});
+  core::StoredJob job{
+      .job = "job", .version = 3, .next_version = 9, .placement = Placement::Static(topology)};
+  ASSERT_TRUE(store->WriteJob(job).ok());
+  job.version = 5;
+  job.placement = *Placement::FromSlots(topology, exchanged);
+  ASSERT_TRUE(store->WriteJob(job).ok());
+  core::Plan plan{.plan = 1, .base_version = 3, .last_version = 5, .num_chunks = 2};
+  plan.result = core::PlanResult::kPartial;
+  plan.chunks_committed = 1;
+  ASSERT_TRUE(store->WritePlan("job", plan).ok());
+  plan.plan = 2;
+  plan.base_version = 1;
+  ASSERT_TRUE(store->WritePlan("job", plan).ok());
+  runner_ = *Runner::Start({}, std::move(store));
+  const Traffic traffic = *runner_->TrafficOf("job", 1);
+  EXPECT_EQ(traffic.transfers, 2);
+  EXPECT_EQ(traffic.last_version, 5);
+  const absl::Status gone = runner_->TrafficOf("job", 2).status();
+  EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(gone.message(), "version 1 of job job is not kept");
+}
+
+TEST_F(RunnerTest, EventsOfAllJobsAreThoseOfTheStore) {
+  Start();
+  Join();
+  const std::vector<StoredEvent> all = *runner_->EventsOfAll(0, 1000);
+  const std::vector<StoredEvent> newest = *runner_->EventsOfAll(std::nullopt, 1);
+  ASSERT_FALSE(all.empty());
+  ASSERT_EQ(newest.size(), 1);
+  EXPECT_GE(newest.front().sequence, all.back().sequence);
+}
+
 TEST_F(RunnerTest, NothingIsProposedThatCouldNotBeStored) {
   Start();
   Join();
@@ -195,6 +302,9 @@ TEST_F(RunnerTest, AnUnknownJobIsNotFound) {
   EXPECT_EQ(runner_->Job("nobody").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(runner_->PlacementInForce("nobody").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(runner_->Events("nobody", 5).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(runner_->Windows("nobody", 0, 5).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(runner_->LoadsOf("nobody", {}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(runner_->TrafficOf("nobody", {}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(runner_->Jobs().empty());
   EXPECT_TRUE(runner_->Alive().ok());
   EXPECT_TRUE(runner_->Readiness().ok());
