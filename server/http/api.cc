@@ -151,8 +151,12 @@ absl::StatusOr<std::string> TrafficOf(const ApiSources& sources, const std::stri
 
 absl::StatusOr<std::string> PlansOf(const ApiSources& sources, const std::string& job,
                                     const Numbers& numbers) {
+  if (const std::optional<int64_t> number = numbers.Find("plan")) {
+    EPLB_ASSIGN_OR_RETURN(const core::Plan plan, sources.plan(job, *number));
+    return PlansToJson(job, {&plan, 1}, /*with_times=*/true);
+  }
   EPLB_ASSIGN_OR_RETURN(const std::vector<core::Plan> plans, sources.plans(job, numbers.limit()));
-  return PlansToJson(job, plans);
+  return PlansToJson(job, plans, /*with_times=*/false);
 }
 
 absl::StatusOr<std::string> EventsOf(const ApiSources& sources, const std::string& job,
@@ -167,7 +171,7 @@ constexpr Parameter kVersion[] = {{"version", kMaxNumber}, {"layer", kMaxLayer}}
 constexpr Parameter kLoad[] = {{"layer", kMaxLayer}, {"window", kMaxNumber}};
 constexpr Parameter kWindow[] = {{"window", kMaxNumber}};
 constexpr Parameter kPlan[] = {{"plan", kMaxNumber}};
-constexpr Parameter kLimit[] = {{"limit", kMaxLimit}};
+constexpr Parameter kPlans[] = {{"limit", kMaxLimit}, {"plan", kMaxNumber}};
 constexpr Parameter kAfter[] = {{"after", kMaxNumber}, {"limit", kMaxLimit}};
 constexpr Parameter kWindows[] = {{"after", kMaxNumber}, {"limit", kMaxPastWindows}};
 
@@ -185,7 +189,7 @@ constexpr ApiPath kRoutes[] = {{"", {}, &Job},
                                {"windows", kWindows, &WindowsOf},
                                {"gpu_loads", kWindow, &GpuLoadsOf},
                                {"traffic", kPlan, &TrafficOf},
-                               {"plans", kLimit, &PlansOf},
+                               {"plans", kPlans, &PlansOf},
                                {"events", kAfter, &EventsOf}};
 
 bool IsJobName(std::string_view name) { return wire::CheckPlainName("job", name).ok(); }

@@ -12,7 +12,9 @@
 //   /api/v1/jobs/JOB/windows          ?after=WINDOW&limit=N; {"job","windows":[..]}, oldest first
 //   /api/v1/jobs/JOB/gpu_loads        ?window=W; tokens on GPUs of one window, measured and static
 //   /api/v1/jobs/JOB/traffic          ?plan=P; transfers between GPUs and nodes of one decision
-//   /api/v1/jobs/JOB/plans            ?limit=N; {"job","plans":[..]}, newest first
+//   /api/v1/jobs/JOB/plans            ?limit=N; {"job","plans":[..]}, newest first; ?plan=P: that
+//   one,
+//                                     with its times
 //   /api/v1/jobs/JOB/events           ?after=SEQUENCE&limit=N; {"job","events":[..]}, newest first
 #ifndef EPLB_SERVER_HTTP_API_H_
 #define EPLB_SERVER_HTTP_API_H_
@@ -63,6 +65,7 @@ struct ApiSources {
       traffic = {};
   std::function<absl::StatusOr<std::vector<core::Plan>>(const std::string& job, int32_t limit)>
       plans = {};
+  std::function<absl::StatusOr<core::Plan>(const std::string& job, int64_t number)> plan = {};
   // Newest first, with a sequence above `after`.
   std::function<absl::StatusOr<std::vector<StoredEvent>>(const std::string& job, int64_t after,
                                                          int32_t limit)>

@@ -198,11 +198,13 @@ std::string JobNamesToJson(std::span<const std::string> jobs) {
   return Line({{"jobs", std::vector<std::string>(jobs.begin(), jobs.end())}});
 }
 
-std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans) {
+std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans,
+                        bool with_times) {
   Json list = Json::array();
   for (const core::Plan& plan : plans) {
     v1::Plan message;
     ToProto(plan, &message);
+    if (!with_times) message.clear_times();
     message.clear_times();  // as in ListPlans
     list.push_back(wire::ToJson(message));
   }

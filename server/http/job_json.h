@@ -23,8 +23,8 @@ std::string LoadToJson(const std::string& job, const core::WindowView& window,
                        std::optional<int32_t> layer);
 // windows: oldest first.
 std::string WindowsToJson(const std::string& job, std::span<const WindowFigures> windows);
-// Whole tokens of a window on GPUs: [layers][gpus], in equal shares of replicas, under the placements
-// that its steps ran under and under the static layout.
+// Whole tokens of a window on GPUs: [layers][gpus], in equal shares of replicas, under the
+// placements that its steps ran under and under the static layout.
 std::string GpuLoadsToJson(const std::string& job, const WindowLoads& loads);
 std::string TrafficToJson(const std::string& job, const Traffic& traffic);
 // Messages of EventStreams.
@@ -32,7 +32,8 @@ std::string EventToJson(const StoredEvent& event);
 std::string JobNewsToJson(const core::JobView& job);
 std::string JobGoneToJson(const std::string& job);
 std::string JobNamesToJson(std::span<const std::string> jobs);
-std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans);
+// with_times: as long as all else of a plan together.
+std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans, bool with_times);
 std::string EventsToJson(const std::string& job, std::span<const StoredEvent> events);
 // {"error": text}
 std::string ErrorToJson(std::string_view text);

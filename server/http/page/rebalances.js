@@ -1,63 +1,68 @@
-// What each rebalance took, from the window to the switch.
+// What each rebalance took, from the window to the switch, as the daemon saw it.
 "use strict";
 
 eplb.rebalances = (() => {
   const { el, svg, table, behind, panel } = eplb.dom;
-  const { seconds, steps, count, clock, bytes } = eplb.format;
+  const { seconds, steps, count, clock, bytes, listed } = eplb.format;
   const SHOWN = 6;
 
-  // The phases of one decision with their seconds; null: not known. Those that overlap training are marked.
-  const phases = (plan, windows) => {
-    const last = windows.find((one) => one.last_step === plan.decided_last_step);
-    const window = last?.step_seconds > 0 ? (plan.decided_last_step - plan.decided_first_step + 1) * last.step_seconds : null;
-    const reached = (value) => plan.chunks_committed > 0 ? value : null;
-    return [
-      { name: "window", of: `steps ${steps(plan.decided_first_step, plan.decided_last_step)}`, seconds: window, beside: true },
-      { name: "solve", of: plan.policy, seconds: plan.solve_seconds, beside: true },
-      { name: "prepare", of: "the slowest rank of the longest chunk", seconds: reached(plan.prepare_seconds), beside: true },
-      { name: "pause", of: "votes, transfer and switch at the boundary, the longest of any rank", seconds: reached(plan.pause_seconds), beside: false },
+  const between = (from, to) => from > 0 && to >= from ? (to - from) / 1e6 : null;
+  const slowest = (chunk) => chunk.ranks.length ? chunk.ranks[chunk.ranks.length - 1] : null;
+  // The phases of one decision with their seconds; null: not known. `stops`: training waits for it.
+  const phases = (plan) => {
+    const { times } = plan;
+    const all = [
+      { name: "window", about: `steps ${steps(plan.decided_first_step, plan.decided_last_step)}`,
+        seconds: times ? between(times.window_began_unix_micros, times.window_complete_unix_micros) : null },
+      { name: "solve", about: plan.policy, seconds: plan.solve_seconds },
     ];
+    const chunks = times?.chunks ?? [];
+    for (const chunk of chunks) {
+      const name = chunks.length > 1 ? ` ${chunk.version}` : "";
+      const late = slowest(chunk);
+      all.push({ name: `prepare${name}`, about: late ? `rank ${late.rank} was the slowest` : "",
+        seconds: between(chunk.proposed_unix_micros, chunk.prepared_unix_micros) });
+      all.push({ name: `vote${name}`, about: chunk.committed ? "from PREPARED to the last rank's Applied" : "withdrawn",
+        seconds: between(chunk.prepared_unix_micros, chunk.ended_unix_micros) });
+      if (chunk.longest_pause_seconds !== null) {
+        all.push({ name: `pause${name}`, about: `rank ${chunk.longest_pause_rank} had the longest`, seconds: chunk.longest_pause_seconds, stops: true });
+      }
+    }
+    if (chunks.length === 0 && plan.chunks_committed > 0) {
+      all.push({ name: "prepare", about: "longest chunk", seconds: plan.prepare_seconds });
+      all.push({ name: "pause", about: "longest of any rank", seconds: plan.pause_seconds, stops: true });
+    }
+    return all;
   };
-
-  const shown = (plan, one) => one.seconds !== null ? seconds(one.seconds)
-    : plan.chunks_committed === 0 && (one.name === "prepare" || one.name === "pause") ? "no chunk committed" : "not known";
 
   // Phases differ by 1e4: bars are on a scale of powers of ten, from 0.1 ms.
   const LEAST = 1e-4;
   const width = (value, most) => value > LEAST ? Math.log10(value / LEAST) / Math.log10(most / LEAST) : 0;
 
-  const bars = (plan, windows, most) => {
-    const row = 22, left = 70, right = 90, full = 420;
-    const all = phases(plan, windows);
+  const bars = (plan, most) => {
+    const row = 22, left = 90, right = 250, full = 280;
+    const all = phases(plan);
+    const text = (one) => `${one.seconds === null ? "not known" : seconds(one.seconds)}${one.about ? `  ${one.about}` : ""}`;
     const drawing = svg("svg", { viewBox: `0 0 ${left + full + right} ${row * all.length}`, class: "phases", role: "img",
-      "aria-label": all.map((one) => `${one.name} ${shown(plan, one)}`).join(", ") });
+      "aria-label": all.map((one) => `${one.name}: ${text(one)}`).join(", ") });
     all.forEach((one, i) => {
-      const y = i * row;
-      drawing.append(svg("text", { x: left - 8, y: y + 15, "text-anchor": "end" }, one.name));
-      const part = one.seconds === null ? 0 : width(one.seconds, most);
-      drawing.append(svg("rect", { x: left, y: y + 3, width: Math.max(part * full, 1), height: row - 6, rx: 2, class: one.beside ? "beside" : "stop" },
-        svg("title", {}, one.of)));
-      drawing.append(svg("text", { x: left + Math.max(part * full, 1) + 6, y: y + 15 }, shown(plan, one)));
+      const y = i * row, length = Math.max((one.seconds === null ? 0 : width(one.seconds, most)) * full, 1);
+      drawing.append(svg("text", { x: left - 8, y: y + 15, "text-anchor": "end" }, one.name),
+        svg("rect", { x: left, y: y + 3, width: length, height: row - 6, rx: 2, class: one.stops ? "stop" : "beside" }),
+        svg("text", { x: left + length + 6, y: y + 15 }, text(one)));
     });
     return drawing;
   };
 
-  // Which rank the newest proposal waited for, as far as the ranks' own answers tell.
-  const slowest = (job) => {
-    const answered = job.ranks.filter((rank) => rank.answer_seconds > 0);
-    if (answered.length === 0) return "";
-    const rank = answered.reduce((a, b) => b.answer_seconds > a.answer_seconds ? b : a);
-    return `Of the newest proposal rank ${rank.rank} was the slowest to prepare, ${seconds(rank.answer_seconds)}.`;
-  };
   // Answers to what is in flight.
   const inFlight = (job, plan) => {
     if (!plan || plan.result !== "proposed") return "";
     const open = job.ranks.filter((rank) => rank.answer === "none").map((rank) => rank.rank);
     return `Plan ${plan.plan} is in flight: ${job.state}, chunk ${plan.chunks_committed + 1} of ${plan.num_chunks}`
-      + (open.length ? `; waits for ${eplb.format.listed(open, "rank")}.` : ".");
+      + (open.length ? `; waits for ${listed(open, "rank")}.` : ".");
   };
 
-  const create = () => {
+  const create = (context) => {
     const { node, body } = panel("rebalances", "Time line of each rebalance",
       "Each bar is on a scale of powers of ten. Blue phases run beside training; only the orange pause stops it.");
     const note = el("p", { class: "note" });
@@ -68,23 +73,37 @@ eplb.rebalances = (() => {
       { name: "decided", of: (plan) => clock(plan.unix_micros) },
       { name: "window", of: (plan) => steps(plan.decided_first_step, plan.decided_last_step), number: true },
       { name: "solve", of: (plan) => seconds(plan.solve_seconds), number: true },
-      { name: "prepare", of: (plan) => seconds(plan.prepare_seconds), number: true },
-      { name: "pause", of: (plan) => plan.pause_seconds === null ? "not known" : seconds(plan.pause_seconds), number: true },
+      { name: "prepare", of: (plan) => plan.chunks_committed ? seconds(plan.prepare_seconds) : "–", number: true },
+      { name: "pause", of: (plan) => !plan.chunks_committed ? "–" : plan.pause_seconds === null ? "not known" : seconds(plan.pause_seconds), number: true },
       { name: "switched at step", of: (plan) => plan.switched_step ? count(plan.switched_step) : "–", number: true },
       { name: "transfers", of: (plan) => count(plan.transfers), number: true },
       { name: "bytes", of: (plan) => plan.received_bytes === null ? "not known" : bytes(plan.received_bytes), number: true },
       { name: "result", of: (plan) => plan.result },
     ], plans, "No rebalance yet."));
     body.append(note, drawings, list.node);
-    const update = ({ job, windows, plans: all }) => {
+
+    // By plan and what had become of it; a plan that has ended does not change.
+    const known = new Map();
+    const timed = async (plan) => {
+      const key = `${plan.plan}/${plan.result}/${plan.chunks_committed}`;
+      if (!known.has(key)) {
+        const answer = await context.get("plans", { plan: plan.plan }).catch(() => null);
+        known.set(key, answer?.plans[0]?.times ?? null);
+      }
+      return { ...plan, times: known.get(key) };
+    };
+    let asked = 0;
+    const update = async ({ job, plans: all }) => {
       plans = all.filter((plan) => plan.num_chunks > 0);
-      note.textContent = [inFlight(job, plans[0]), slowest(job)].filter(Boolean).join(" ") || "No rebalance has been proposed yet.";
-      const newest = plans.slice(0, SHOWN);
-      const most = Math.max(1, ...newest.flatMap((plan) => phases(plan, windows).map((one) => one.seconds ?? 0)));
+      list.refresh();
+      const turn = ++asked;
+      const newest = await Promise.all(plans.slice(0, SHOWN).map(timed));
+      if (turn !== asked) return;
+      note.textContent = inFlight(job, plans[0]) || (plans.length ? "" : "No rebalance has been proposed yet.");
+      const most = Math.max(1, ...newest.flatMap((plan) => phases(plan).map((one) => one.seconds ?? 0)));
       drawings.replaceChildren(...newest.map((plan) => el("figure", {},
         el("figcaption", {}, `Plan ${plan.plan}, ${clock(plan.unix_micros)}: ${plan.result}`
-          + (plan.switched_step ? `, switched at step ${count(plan.switched_step)}` : "")), bars(plan, windows, most))));
-      list.refresh();
+          + (plan.switched_step ? `, switched at step ${count(plan.switched_step)}` : "")), bars(plan, most))));
     };
     return { node, update };
   };
