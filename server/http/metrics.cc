@@ -116,11 +116,12 @@ void AddDaemon(const MetricsSnapshot& s, Page& page) {
   for (const auto& [code, count] : s.http.answers) {
     page.Sample(static_cast<double>(count), {{"code", absl::StrCat(code)}});
   }
-  page.Family(MetricType::Counter, "eplb_http_dropped_total",
-              "HTTP connections closed without a whole answer, by reason: crowded = too many "
-              "waited, late = the request's head did not end within 5 s, slow = the peer took no "
-              "byte of its answer for 1 s, or not all of it within 10 s, or a watcher of /events took "
-              "none for 30 s or left more than 1 MiB waiting.");
+  page.Family(
+      MetricType::Counter, "eplb_http_dropped_total",
+      "HTTP connections closed without a whole answer, by reason: crowded = too many "
+      "waited, late = the request's head did not end within 5 s, slow = the peer took no "
+      "byte of its answer for 1 s, or not all of it within 10 s, or a watcher of /events took "
+      "none for 30 s or left more than 1 MiB waiting.");
   page.Sample(static_cast<double>(s.http.drops.crowded), {{"reason", "crowded"}});
   page.Sample(static_cast<double>(s.http.drops.late), {{"reason", "late"}});
   page.Sample(static_cast<double>(s.http.drops.slow), {{"reason", "slow"}});
