@@ -107,13 +107,13 @@ absl::StatusOr<WindowLoads> WindowHistory::Loads(const std::string& job,
     }
     const std::deque<Kept>& windows = found->second.windows;
     const int64_t number = window.value_or(windows.back().figures.window);
-    const auto one =
-        std::partition_point(windows.begin(), windows.end(),
-                             [=](const Kept& each) { return each.figures.window < number; });
+    const auto one = std::partition_point(windows.begin(), windows.end(), [=](const Kept& each) {
+      return each.figures.window < number;
+    });
     if (one == windows.end() || one->figures.window != number) {
-      return absl::NotFoundError(absl::StrCat(
-          "job ", job, " has no window ", number, "; those that are kept are within ",
-          windows.front().figures.window, "..", windows.back().figures.window));
+      return absl::NotFoundError(
+          absl::StrCat("job ", job, " has no window ", number, "; those that are kept are within ",
+                       windows.front().figures.window, "..", windows.back().figures.window));
     }
     if (one->load == nullptr) {
       return absl::NotFoundError(

@@ -44,7 +44,7 @@ EventStreams::EventStreams(EventStreamSources sources, Limits limits)
       limits_(limits),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-bool EventStreams::Take(Descriptor& peer, std::string head, std::optional<int64_t> after) {
+bool EventStreams::Take(Descriptor& peer, const std::string& head, std::optional<int64_t> after) {
   const absl::Time now = MonotonicNow();
   {
     const std::lock_guard lock(mutex_);

@@ -63,7 +63,7 @@ class EventStreams {
   // all that are stored; one above the newest is of another store, and counts as 0. nullopt: the
   // peer begins with what happens next. False, and `peer` is as it was, when max_watchers are
   // connected or after Stop. threads: any.
-  bool Take(Descriptor& peer, std::string head, std::optional<int64_t> after);
+  bool Take(Descriptor& peer, const std::string& head, std::optional<int64_t> after);
   bool full() const { return num_watchers_ >= limits_.max_watchers; }
   // Serves until Stop. threads: one.
   void Run();

@@ -136,9 +136,8 @@ class MemoryStore : public Store {
         found.push_back(&event);
       }
     }
-    std::sort(found.begin(), found.end(), [](const StoredEvent* a, const StoredEvent* b) {
-      return a->sequence < b->sequence;
-    });
+    std::sort(found.begin(), found.end(),
+              [](const StoredEvent* a, const StoredEvent* b) { return a->sequence < b->sequence; });
     const auto kept = std::min<ptrdiff_t>(std::ssize(found), std::max(limit, 0));
     const auto first = after_sequence ? found.begin() : found.end() - kept;
     std::vector<StoredEvent> result;

@@ -54,8 +54,8 @@ TEST(TrafficTest, FlowsAreBetweenTheGpusThatHeldAndGotAnExpert) {
   EXPECT_EQ(traffic.received_bytes, 4096);
   EXPECT_THAT(Tuples(traffic.gpus), ElementsAre(std::tuple(0, 1, 1), std::tuple(1, 0, 1),
                                                 std::tuple(1, 3, 1), std::tuple(3, 1, 1)));
-  EXPECT_THAT(Tuples(traffic.nodes), ElementsAre(std::tuple(0, 0, 2), std::tuple(0, 1, 1),
-                                                 std::tuple(1, 0, 1)));
+  EXPECT_THAT(Tuples(traffic.nodes),
+              ElementsAre(std::tuple(0, 0, 2), std::tuple(0, 1, 1), std::tuple(1, 0, 1)));
 }
 
 TEST(TrafficTest, ItCountsWhatTheDecisionCounted) {

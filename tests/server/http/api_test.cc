@@ -91,8 +91,7 @@ ApiSources TestSources() {
     if (window.value_or(5) != 5) return absl::NotFoundError("its loads are not kept");
     return LoadsAt(5);
   };
-  sources.traffic = [](const std::string&,
-                       std::optional<int64_t> plan) -> absl::StatusOr<Traffic> {
+  sources.traffic = [](const std::string&, std::optional<int64_t> plan) -> absl::StatusOr<Traffic> {
     if (plan.value_or(8) != 8) return absl::NotFoundError("it moved no expert");
     return Traffic{.plan = 8,
                    .base_version = 3,

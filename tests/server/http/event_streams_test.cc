@@ -189,8 +189,7 @@ class EventStreamsTest : public ::testing::Test {
     EXPECT_TRUE(condition()) << "not within 20 s: " << what;
   }
   void WaitForWatchers(size_t number) {
-    WaitFor([&] { return streams_->num_watchers() == number; },
-            absl::StrCat(number, " watchers"));
+    WaitFor([&] { return streams_->num_watchers() == number; }, absl::StrCat(number, " watchers"));
   }
 
   std::unique_ptr<Store> store_ = MakeMemoryStore();
@@ -448,9 +447,7 @@ TEST_F(EventStreamsTest, StopEndsTheStreamsOfThoseThatWatch) {
 
 TEST_F(EventStreamsTest, WithoutWatchersNothingIsAsked) {
   Start();
-  {
-    Peer peer = WatchFromNow();
-  }
+  { Peer peer = WatchFromNow(); }
   WaitForWatchers(0);
   const int64_t before = looks_;
   absl::SleepFor(absl::Milliseconds(50));  // ten periods

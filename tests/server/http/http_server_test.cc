@@ -65,26 +65,27 @@ constexpr char kPolicy[] =
 std::string FailuresText(const HttpFailures& failures) {
   std::string text;
   for (const auto& [code, count] : failures.answers) absl::StrAppend(&text, code, "=", count, " ");
-  return absl::StrCat(text, "crowded=", failures.drops.crowded, " late=", failures.drops.late, " watchers=", failures.watchers);
+  return absl::StrCat(text, "crowded=", failures.drops.crowded, " late=", failures.drops.late,
+                      " watchers=", failures.watchers);
 }
 
 class HttpServerTest : public ::testing::Test {
  protected:
   void Start(size_t max_connections = 256) {
-    server_ = *HttpServer::Start({.host = "127.0.0.1"},
-                                 {.alive = [this] { return alive_; },
-                                  .ready = [this] { return ready_; },
-                                  .metrics = &FailuresText,
-                                  .api = {.jobs = [] { return std::vector<core::JobView>(); },
-                                          .refusals = [] { return std::vector<RefusedRanks>(); },
-                                          .warnings = [] { return std::vector<std::string>(); }},
-                                  .streams = {.events =
-                                                  [this](std::optional<int64_t> after,
-                                                         int32_t limit) {
-                                                    return store_->ReadEventsOfAll(after, limit);
-                                                  },
-                                              .jobs = [] { return std::vector<core::JobView>(); }}},
-                                 {"eplb.example.org"}, max_connections);
+    server_ =
+        *HttpServer::Start({.host = "127.0.0.1"},
+                           {.alive = [this] { return alive_; },
+                            .ready = [this] { return ready_; },
+                            .metrics = &FailuresText,
+                            .api = {.jobs = [] { return std::vector<core::JobView>(); },
+                                    .refusals = [] { return std::vector<RefusedRanks>(); },
+                                    .warnings = [] { return std::vector<std::string>(); }},
+                            .streams = {.events =
+                                            [this](std::optional<int64_t> after, int32_t limit) {
+                                              return store_->ReadEventsOfAll(after, limit);
+                                            },
+                                        .jobs = [] { return std::vector<core::JobView>(); }}},
+                           {"eplb.example.org"}, max_connections);
   }
   void Append(const std::string& reason) {
     EXPECT_TRUE(
@@ -238,12 +239,26 @@ TEST_F(HttpServerTest, ThePageNeedsNothingThatItsPolicyForbids) {
 
 TEST_F(HttpServerTest, WhatIsNoFileOfThePageIs404WhateverItsPathLooksLike) {
   Start();
-  for (const char* path :
-       {"/page/", "/page", "/page/none.js", "/page/../page/main.js", "/page//main.js",
-        "/page/./main.js", "/page/../../etc/passwd", "/page/%2e%2e/%2e%2e/etc/passwd",
-        "/page/..%2f..%2fetc%2fpasswd", "/page/main.js/", "/page/main.js%00.css", "/page/MAIN.js",
-        "/page/server/http/page/main.js", "/page/page/main.js", "//page/main.js", "/main.js",
-        "/index.html", "/page\\main.js", "/api/v1/openapi.json/", "/api/v1/../openapi.json"}) {
+  for (const char* path : {"/page/",
+                           "/page",
+                           "/page/none.js",
+                           "/page/../page/main.js",
+                           "/page//main.js",
+                           "/page/./main.js",
+                           "/page/../../etc/passwd",
+                           "/page/%2e%2e/%2e%2e/etc/passwd",
+                           "/page/..%2f..%2fetc%2fpasswd",
+                           "/page/main.js/",
+                           "/page/main.js%00.css",
+                           "/page/MAIN.js",
+                           "/page/server/http/page/main.js",
+                           "/page/page/main.js",
+                           "//page/main.js",
+                           "/main.js",
+                           "/index.html",
+                           "/page\\main.js",
+                           "/api/v1/openapi.json/",
+                           "/api/v1/../openapi.json"}) {
     const std::string answer =
         Ask(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 ")) << path;
@@ -312,8 +327,8 @@ TEST_F(HttpServerTest, WrongRequestsForEventsAre400AndLeaveNoWatcher) {
       {"/events?after=1 HTTP/1.1\r\nLast-Event-ID: " + std::string(4000, 'z'), most}};
   for (const auto& [target, error] : cases) {
     const bool whole = target.find(" HTTP/") != std::string::npos;
-    const std::string answer = Ask(absl::StrCat("GET ", target, whole ? "" : " HTTP/1.1",
-                                                "\r\nHost: localhost\r\n\r\n"));
+    const std::string answer =
+        Ask(absl::StrCat("GET ", target, whole ? "" : " HTTP/1.1", "\r\nHost: localhost\r\n\r\n"));
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 ")) << target;
     EXPECT_THAT(answer, HasSubstr(error)) << target;
     EXPECT_LT(answer.size(), 900U) << target;

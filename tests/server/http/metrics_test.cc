@@ -297,7 +297,8 @@ TEST(MetricsTest, AForgottenJobHasNoSeries) {
 
 TEST(MetricsTest, WhatHttpRefusesIsCounted) {
   MetricsSnapshot snapshot = TestSnapshot();
-  snapshot.http = {.answers = {{421, 2}, {431, 1}}, .drops = {.crowded = 3, .late = 4, .slow = 5},
+  snapshot.http = {.answers = {{421, 2}, {431, 1}},
+                   .drops = {.crowded = 3, .late = 4, .slow = 5},
                    .watchers = 6};
   const std::string text = MetricsText(snapshot);
   EXPECT_THAT(text, HasSubstr("eplb_http_errors_total{code=\"421\"} 2\n"));

@@ -50,8 +50,19 @@ TEST(ViewsTest, WhatIsNotKnownIsNotSet) {
   EXPECT_EQ(status.ending(), v1::RUN_ENDING_UNSPECIFIED);
   EXPECT_FALSE(status.has_balancedness_predicted());
   EXPECT_FALSE(status.has_balancedness_seen());
+  EXPECT_FALSE(status.has_saved_seconds());
   EXPECT_FALSE(status.has_candidate());
   EXPECT_EQ(status.ranks(0).answer(), v1::RANK_ANSWER_UNSPECIFIED);
+}
+
+TEST(ViewsTest, TheAccountIsShown) {
+  core::JobView view = ExampleView();
+  view.saved_seconds = -2.5;
+  view.spent_seconds = 0.25;
+  v1::JobStatus status;
+  ToProto(view, &status);
+  EXPECT_EQ(status.saved_seconds(), -2.5);
+  EXPECT_EQ(status.spent_seconds(), 0.25);
 }
 
 TEST(ViewsTest, AnEndedRunAPredictionAndACandidateAreShown) {

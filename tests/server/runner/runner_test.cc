@@ -56,8 +56,8 @@ class RunnerTest : public ::testing::Test {
   // Both ranks prepare and apply it.
   void Commit(const wire::Propose& proposal) {
     for (Rank& rank : ranks_) {
-      Say(rank, wire::Prepared{
-                    .version = proposal.version, .digest = proposal.digest, .plan_hash = {}});
+      Say(rank,
+          wire::Prepared{.version = proposal.version, .digest = proposal.digest, .plan_hash = {}});
     }
     for (Rank& rank : ranks_) {
       wire::Applied applied;
