@@ -1,10 +1,12 @@
 // Times a scrape of /metrics at a daemon in this process that leads 20 jobs of 512 ranks, 61 layers
 // and 256 experts each, from the request to the last byte, with and without the tokens of experts.
 // The ranks are events in the daemon's queue; store and streams are not measured. Exit 1 when a
-// median is above the limit.
+// median of the processor time, the client's included, is above the limit: what a scrape takes of
+// the clock depends on what else the machine does.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <thread>
@@ -67,7 +69,7 @@ bool Fill(Runner& runner) {
       (void)runner.Push(core::SessionMessage{
           .session = ++session, .message = HelloOf(absl::StrCat("job-", job), rank, digest)});
     }
-    for (int64_t step = 0; step < 2 * kWindow; step += kWindow) {
+    for (const int64_t step : {int64_t{0}, int64_t{kWindow}}) {
       wire::LoadReport report;
       report.first_step = step;
       report.last_step = step + kWindow - 1;
@@ -84,6 +86,11 @@ bool Fill(Runner& runner) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   return false;
+}
+
+// Of all threads of this process.
+double ProcessorMilliseconds() {
+  return static_cast<double>(std::clock()) * 1e3 / static_cast<double>(CLOCKS_PER_SEC);
 }
 
 // Prints one line; false when the median is above the limit or a scrape fails.
@@ -107,30 +114,33 @@ bool Measure(bool per_expert) {
   }
   httplib::Client client("127.0.0.1", (*daemon)->http_address().port);
   std::vector<double> times;
+  std::vector<double> processor_times;
   std::string page;
   for (int scrape = 0; scrape < kScrapes; ++scrape) {
+    const double before = ProcessorMilliseconds();
     times.push_back(bench::Milliseconds([&] {
       const httplib::Result answer = client.Get("/metrics");
       page = answer && answer->status == 200 ? answer->body : "";
     }));
+    processor_times.push_back(ProcessorMilliseconds() - before);
     if (page.empty()) {
       std::fprintf(stderr, "scrape_bench: GET /metrics has no answer\n");
       return false;
     }
   }
-  const double median = bench::Median(times);
+  const double median = bench::Median(processor_times);
   int64_t series = 0;
   for (size_t begin = 0; begin < page.size(); begin = page.find('\n', begin) + 1) {
     if (page[begin] != '#') ++series;
   }
-  std::fputs(
-      absl::StrFormat("scrape of %d jobs x %d ranks x %d layers x %d experts, per_expert %s: "
-                      "%6d series %5.2f MB  median %6.2f ms (limit %.0f)\n",
-                      kJobs, kRanks, kShape.num_layers, kShape.num_experts,
-                      per_expert ? "true " : "false", series,
-                      static_cast<double>(page.size()) * 1e-6, median, kMostMilliseconds)
-          .c_str(),
-      stdout);
+  std::fputs(absl::StrFormat(
+                 "scrape of %d jobs x %d ranks x %d layers x %d experts, per_expert %s: "
+                 "%6d series %5.2f MB  %6.2f ms of processor (limit %.0f), %6.2f ms\n",
+                 kJobs, kRanks, kShape.num_layers, kShape.num_experts,
+                 per_expert ? "true " : "false", series, static_cast<double>(page.size()) * 1e-6,
+                 median, kMostMilliseconds, bench::Median(times))
+                 .c_str(),
+             stdout);
   return median <= kMostMilliseconds;
 }
 
