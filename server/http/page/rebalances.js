@@ -52,7 +52,8 @@ eplb.rebalances = (() => {
       + (open.length ? `; waits for ${eplb.format.listed(open, "rank")}.` : ".");
   };
 
-  const create = () => {
+  const NONE = { daemon: "No rebalance has been proposed yet.", run: "The run switched no placement.", trace: "The replay moved nothing." };
+  const create = (context) => {
     const { node, body } = panel("rebalances", "Time line of each rebalance",
       "Each bar is on a scale of powers of ten. Blue phases run beside training; only the orange pause stops it.");
     const note = el("p", { class: "note" });
@@ -69,15 +70,16 @@ eplb.rebalances = (() => {
       { name: "transfers", of: (plan) => count(plan.transfers), number: true },
       { name: "bytes", of: (plan) => plan.received_bytes === null ? "not known" : bytes(plan.received_bytes), number: true },
       { name: "result", of: (plan) => plan.result },
-    ], plans, "No rebalance yet."));
+    ], plans, NONE[context.kind]));
     body.append(note, drawings, list.node);
     const update = ({ job, plans: all }) => {
       plans = all.filter((plan) => plan.num_chunks > 0);
-      note.textContent = [inFlight(job, plans[0]), slowest(job)].filter(Boolean).join(" ") || "No rebalance has been proposed yet.";
-      const shown = plans.slice(0, SHOWN);
+      note.textContent = [inFlight(job, plans[0]), slowest(job)].filter(Boolean).join(" ")
+        || (plans.length === 0 ? NONE[context.kind] : context.kind === "trace" ? "A replay has no times: nothing ran." : "");
+      const shown = context.kind === "trace" ? [] : plans.slice(0, SHOWN);
       const most = Math.max(1, ...shown.flatMap((plan) => phases(plan, job).map((one) => one.seconds ?? 0)));
       drawings.replaceChildren(...shown.map((plan) => el("figure", {},
-        el("figcaption", {}, `Plan ${plan.plan}, ${clock(plan.unix_micros)}: ${plan.result}`
+        el("figcaption", {}, `Plan ${plan.plan}${plan.unix_micros ? `, ${clock(plan.unix_micros)}` : ""}: ${plan.result}`
           + (plan.switched_step ? `, switched at step ${count(plan.switched_step)}` : "")), bars(plan, job, most))));
       list.refresh();
     };
