@@ -13,6 +13,8 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "base/text.h"
+#include "client/cli/html_report.h"
+#include "client/cli/replay_page.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
@@ -88,6 +90,7 @@ struct Replayed {
   Topology topology;
   ReplayResult result;
   std::string note;  // said of the trace's file
+  std::string page;  // for --html
 };
 
 absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
@@ -96,12 +99,25 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const Trace trace, ReadTrace(options));
   EPLB_ASSIGN_OR_RETURN(const Topology topology,
                         MakeTopology(options.frame, trace.windows.front(), options.slots));
+  const ReplayTrace windows{trace.windows, trace.steps};
+  std::optional<ReplayPage> page;
+  if (!options.html.empty()) {
+    page.emplace(windows, topology, replay,
+                 ReplayPageOptions{.trace = options.trace, .policy = options.frame.policy});
+  }
   Progress progress("window", static_cast<int64_t>(trace.windows.size()));
-  absl::StatusOr<ReplayResult> result =
-      Replay({trace.windows, trace.steps}, topology, *policy, replay,
-             [&progress](int64_t window) { progress.Reached(window); });
+  absl::StatusOr<ReplayResult> result = Replay(
+      windows, topology, *policy, replay, [&progress](int64_t window) { progress.Reached(window); },
+      page ? ReplayObserver([&page](int64_t window, const ReplayRow& row, const Placement& ran) {
+        return page->Ran(window, row, ran);
+      })
+           : ReplayObserver());
   if (!result.ok()) return InFile(options.trace, result.status());
-  return Replayed{topology, *std::move(result), trace.note};
+  Replayed replayed{topology, *std::move(result), trace.note, ""};
+  if (page) {
+    EPLB_ASSIGN_OR_RETURN(replayed.page, HtmlReport(page->Finish(replayed.result)));
+  }
+  return replayed;
 }
 
 std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult& result) {
@@ -182,6 +198,10 @@ std::string Notes(const ReplayCommandOptions& options, const ReplayResult& resul
 Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal) {
   const absl::StatusOr<Replayed> replayed = ReplayFile(options);
   if (!replayed.ok()) return UsageFailure(replayed.status());
+  if (!options.html.empty()) {
+    const absl::Status written = WriteFileAtomically(options.html, replayed->page);
+    if (!written.ok()) return Failure(kError, written);
+  }
   return {.exit_code = kOk,
           .out = options.format == Format::kJson
                      ? ReplayToJson(options, replayed->result)
@@ -221,6 +241,9 @@ void AddReplay(CLI::App& root, Command& command) {
              "A placement is trusted no longer than this [as long as it was watched]")
       ->type_name("Z");
   AddCostOptions(app, options->costs);
+  app.add_option("--html", options->html,
+                 "Write the web page of the replay here, one file for a browser")
+      ->type_name("FILE");
   AddFormat(app, options->format);
   app.footer(absl::StrCat("By default the daemon decides by policy ",
                           std::string(kServicePolicyName), " and min_gain ",

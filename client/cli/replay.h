@@ -25,10 +25,11 @@ struct ReplayCommandOptions {
   std::string split = "equal";        // equal, batch
   double min_gain = 0.05;
   std::optional<int64_t> horizon_windows;
+  std::string html;  // path for the web page, may be empty
   Format format = Format::kTable;
 };
 
-// Exit 2 for bad flags, files and shapes.
+// Exit 2 for bad flags, files and shapes, 1 when the page cannot be written.
 Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal);
 
 // For people; no line is wider than the terminal.

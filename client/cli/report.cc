@@ -8,8 +8,11 @@
 #include "absl/strings/str_format.h"
 
 #include "base/files.h"
+#include "base/status_macros.h"
+#include "client/cli/html_report.h"
 #include "client/cli/rebalance_trace.h"
 #include "client/cli/report_text.h"
+#include "client/cli/run_page.h"
 #include "client/cli/run_review.h"
 #include "client/cli/text.h"
 #include "client/run_log/run_directory.h"
@@ -159,11 +162,11 @@ void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
 // Of the ranks' logs alone: also a job has them that is none of eplb-trainer.
 Output TraceOf(const ReportOptions& options) {
   const bool checks = options.min_rebalances > 0 || options.min_gain.has_value();
-  const bool writes = !options.out.empty() || !options.picture.empty();
+  const bool writes = !options.out.empty() || !options.picture.empty() || !options.html.empty();
   if (checks || writes || !options.events.empty()) {
     return UsageFailure(absl::InvalidArgumentError(
-        "-o trace prints the ranks' logs alone: --events, --out, --svg, --min-rebalances and "
-        "--min-gain need another -o"));
+        "-o trace prints the ranks' logs alone: --events, --out, --svg, --html, "
+        "--min-rebalances and --min-gain need another -o"));
   }
   const absl::StatusOr<std::vector<RankTimeline>> timelines = ReadTimelines(options.directory);
   if (!timelines.ok()) return UsageFailure(timelines.status());
@@ -174,6 +177,12 @@ Output TraceOf(const ReportOptions& options) {
           .message = any ? ""
                          : absl::StrCat(options.directory,
                                         ": no rank logged a boundary at which it was PREPARED")};
+}
+
+absl::StatusOr<std::string> PageOf(const RunDirectory& run, const RunReview& review,
+                                   const std::string& directory) {
+  EPLB_ASSIGN_OR_RETURN(const Json documents, RunPage(run, review, directory));
+  return HtmlReport(documents);
 }
 
 }  // namespace
@@ -198,8 +207,13 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
   if (!review.ok()) return UsageFailure(review.status());
   CheckLeastFigures(options, *review);
   const std::string json = ToJson(*run, *review);
+  const absl::StatusOr<std::string> page =
+      options.html.empty() ? std::string() : PageOf(*run, *review, options.directory);
+  if (!page.ok()) return Failure(kError, page.status());
   const std::pair<std::string, std::string> files[] = {
-      {options.out, json}, {options.picture, ReportPicture(run->report.job, *review)}};
+      {options.out, json},
+      {options.picture, ReportPicture(run->report.job, *review)},
+      {options.html, *page}};
   for (const auto& [path, content] : files) {
     if (path.empty()) continue;
     if (const absl::Status written = WriteFileAtomically(path, content); !written.ok()) {
@@ -220,7 +234,7 @@ void AddReport(CLI::App& root, Command& command) {
       ->required()
       ->type_name("DIR");
   AddInteger(app, "--window-steps", options->window_steps,
-             "Length of a window of the hindsight line, in steps [50]")
+             "Length of a window of the hindsight line and of --html, in steps [50]")
       ->type_name("N");
   AddInteger(app, "--min-rebalances", options->min_rebalances,
              "Fail if the run has fewer rebalances [0]")
@@ -235,10 +249,14 @@ void AddReport(CLI::App& root, Command& command) {
   app.add_option("--out", options->out, "Write the JSON form here")->type_name("FILE");
   app.add_option("--svg", options->picture, "Write a picture of the balancedness here")
       ->type_name("FILE");
+  app.add_option("--html", options->html,
+                 "Write the web page of the run here, one file for a browser without a daemon")
+      ->type_name("FILE");
   AddFormat(app, options->format, Formats::kWithTrace);
   app.footer(
-      "Example:\n"
+      "Examples:\n"
       "  eplbctl report build/demo --out report.json --svg report.svg\n"
+      "  eplbctl report build/demo --html report.html\n"
       "  eplbctl report build/demo -o trace > trace.json   open it in ui.perfetto.dev\n"
       "-o trace needs only the rank-*.jsonl of any job's log directory, and checks nothing.\n"
       "Exit codes: 0 everything holds, 1 error, as a file not written, 2 wrong flag or not a run,\n"

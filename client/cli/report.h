@@ -16,7 +16,8 @@ struct ReportOptions {
   std::string events;          // path of what operators did; empty: directory/events.json
   std::string out;             // path for the JSON form, may be empty
   std::string picture;         // path for the picture, may be empty
-  int64_t window_steps = 50;   // of the hindsight line
+  std::string html;            // path for the web page, may be empty
+  int64_t window_steps = 50;   // of the hindsight line and the page
   int64_t min_rebalances = 0;  // fewer are a problem
   // A smaller gain of balancedness over the static layout is a problem, 0..1; none: any will do.
   std::optional<double> min_gain;

@@ -99,7 +99,7 @@ class Replayer {
         in_force_(start_),
         predictions_(options.latency) {}
 
-  absl::StatusOr<ReplayRow> Step(int64_t t) {
+  absl::StatusOr<ReplayRow> Step(int64_t t, const ReplayObserver& observer) {
     ReplayRow row;
     if (t == 0) {
       row.reason = "the starting layout";
@@ -110,6 +110,7 @@ class Replayer {
                                        decided.message()));
     }
     EPLB_RETURN_IF_ERROR(Run(t, row));
+    if (observer) EPLB_RETURN_IF_ERROR(observer(t, row, in_force_));
     if (coming_) in_force_ = *std::exchange(coming_, std::nullopt);
     return row;
   }
@@ -339,6 +340,8 @@ class Replayer {
     EPLB_ASSIGN_OR_RETURN(const Evaluation now, EvaluateSplit(load, in_force_, options_.split));
     row.balancedness_static = still.mean_balancedness;
     row.balancedness = now.mean_balancedness;
+    row.peak_load_static = still.peak_load;
+    row.peak_load = now.peak_load;
     measured_.push_back(now.mean_balancedness);
     row.saved_seconds = Finite((still.peak_load - now.peak_load) * options_.costs.token_seconds);
     row.static_seconds = Finite(still.peak_load * options_.costs.token_seconds);
@@ -385,7 +388,8 @@ absl::Status AddTo(ReplaySummary& summary, const ReplayRow& row) {
 
 absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& topology,
                                     const Policy& policy, const ReplayOptions& options,
-                                    const ReplayProgress& progress) {
+                                    const ReplayProgress& progress,
+                                    const ReplayObserver& observer) {
   EPLB_RETURN_IF_ERROR(CheckOptions(options));
   EPLB_RETURN_IF_ERROR(CheckTrace(trace, topology));
   Replayer replayer(trace, topology, policy, options);
@@ -396,7 +400,7 @@ absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& to
   const auto num_windows = static_cast<int64_t>(trace.windows.size());
   for (int64_t t = 0; t < num_windows; ++t) {
     if (progress) progress(t);
-    EPLB_ASSIGN_OR_RETURN(ReplayRow row, replayer.Step(t));
+    EPLB_ASSIGN_OR_RETURN(ReplayRow row, replayer.Step(t, observer));
     EPLB_RETURN_IF_ERROR(AddTo(result.summary, row));
     result.rows.push_back(std::move(row));
   }

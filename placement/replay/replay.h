@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "placement/backtest/backtest.h"
@@ -58,6 +59,9 @@ struct ReplayTrace {
 struct ReplayRow {
   double balancedness_static = 1;  // mean over layers with load, under the starting layout
   double balancedness = 1;         // under the placement in force
+  // Sums over layers of the fullest GPU's load, under the starting layout and the one in force.
+  double peak_load_static = 0;
+  double peak_load = 0;
   bool rebalanced = false;
   // Of the decision just before the window; none: no decision was due.
   std::optional<RebalanceRule> rule;
@@ -94,6 +98,10 @@ struct ReplayResult {
 
 // Called before window `window`; may be empty.
 using ReplayProgress = std::function<void(int64_t window)>;
+// Called after each window with its row and the placement that it ran under; may be empty. An error
+// ends the replay.
+using ReplayObserver =
+    std::function<absl::Status(int64_t window, const ReplayRow& row, const Placement& ran)>;
 
 // A policy that chooses (PolicyTraits) decides by the back-test of all windows before the decision:
 // history and decay are its own, and `every` is the time between two opportunities to decide.
@@ -105,11 +113,12 @@ using ReplayProgress = std::function<void(int64_t window)>;
 // before window t depends on windows >= t. Every number is finite. errors: InvalidArgument for
 // options out of range, no window, windows of another shape than the topology, a steps range that
 // is empty, a history whose sum overflows, bytes that sum to more than 2^63-1; what the policy
-// refuses, with its name and the window. threads: safe, no state; `progress` is called on the
-// caller's.
+// refuses, with its name and the window; what `observer` gives. threads: safe, no state; `progress`
+// and `observer` are called on the caller's.
 absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& topology,
                                     const Policy& policy, const ReplayOptions& options,
-                                    const ReplayProgress& progress = {});
+                                    const ReplayProgress& progress = {},
+                                    const ReplayObserver& observer = {});
 
 }  // namespace eplb
 

@@ -3,11 +3,30 @@
 
 eplb.account = (() => {
   const { el, tile, table, behind, panel } = eplb.dom;
-  const { seconds, count, percent, balancedness, steps } = eplb.format;
+  const { isNumber, seconds, count, percent, balancedness, steps } = eplb.format;
 
-  const create = () => {
-    const { node, body } = panel("account", "The account",
-      "Saved: the fullest GPUs' tokens under the static layout less those that ran, in the same windows, times cost.token_ns. Spent: pauses of switches, the longest of any rank.");
+  // Where the figures come from.
+  const WORDS = {
+    daemon: {
+      help: "Saved: the fullest GPUs' tokens under the static layout less those that ran, in the same windows, times cost.token_ns. Spent: pauses of switches, the longest of any rank.",
+      price: "set cost.token_ns for it", spent: "pauses of switches",
+      predictions: "No decision with a prediction has switched yet.", candidates: "The policy in force does not choose among candidates.",
+    },
+    run: {
+      help: "Saved: what all steps would have lasted under the static layout (predicted) less what they lasted, without boundaries. Spent: boundaries, with votes and switches. Both by rank 0's clock.",
+      price: "these steps do not last in proportion to their load", spent: "boundaries of all steps",
+      predictions: "A run's directory has predictions in the reasons of its decisions alone.", candidates: "A run's directory does not have them.",
+    },
+    trace: {
+      help: "Computed, as nothing ran. Saved: the fullest GPUs' tokens under the starting layout less those under the replay's placements, times --token-ns. Spent: migrations and more replicas.",
+      price: "give --token-ns for it", spent: "migrations and replicas",
+      predictions: "No decision with a prediction moved anything.", candidates: "The policy does not choose among candidates.",
+    },
+  };
+
+  const create = (context) => {
+    const words = WORDS[context.kind];
+    const { node, body } = panel("account", "The account", words.help);
     const tiles = el("dl", { class: "tiles" });
     let predictions = [], candidates = [];
     const kept = behind("account", "Table of predictions", () => table("Predicted and seen, newest first", [
@@ -16,27 +35,28 @@ eplb.account = (() => {
       { name: "predicted", of: (one) => `${balancedness(one.predicted)} ± ${one.error.toFixed(3)}`, number: true },
       { name: "seen", of: (one) => balancedness(one.seen), number: true },
       { name: "within the error", of: (one) => one.held === null ? "not seen yet" : one.held ? "yes" : "no" },
-    ], predictions.slice().reverse(), "No decision with a prediction has switched yet."));
+    ], predictions.slice().reverse(), words.predictions));
     const tried = behind("candidates", "Table of candidates", () => table("Candidates of the back-test, as it is now", [
       { name: "policy/estimate/cadence", of: (one) => one.name + (one.in_use ? " (in use)" : "") },
       { name: "windows", of: (one) => count(one.windows), number: true },
       { name: "balancedness", of: (one) => balancedness(one.balancedness), number: true },
       { name: "net seconds", of: (one) => seconds(one.net_seconds), number: true },
       { name: "realised gain", of: (one) => percent(one.realized), number: true },
-    ], candidates, "The policy in force does not choose among candidates."));
+    ], candidates, words.candidates));
     body.append(tiles, kept.node, tried.node);
     const update = ({ job, plans }) => {
       predictions = eplb.series.predictions(plans);
       candidates = job.candidates ?? [];
       const judged = predictions.filter((one) => one.held !== null);
       const held = judged.filter((one) => one.held).length;
-      const known = job.saved_seconds !== null && job.saved_seconds !== undefined;
+      const known = isNumber(job.saved_seconds), spent = isNumber(job.spent_seconds);
       const moved = plans.reduce((sum, plan) => sum + (plan.received_bytes ?? 0), 0);
+      const weighed = plans.some((plan) => isNumber(plan.received_bytes)) || context.kind !== "trace";
       tiles.replaceChildren(
-        tile("saved", known ? seconds(job.saved_seconds) : "not known", known ? "against the static layout" : "set cost.token_ns for it"),
-        tile("spent", seconds(job.spent_seconds), "pauses of switches"),
-        tile("net", known ? seconds(job.saved_seconds - job.spent_seconds) : "not known", ""),
-        tile("moved", eplb.format.bytes(moved), `by the ${count(plans.length)} newest decisions`),
+        tile("saved", known ? seconds(job.saved_seconds) : "not known", known ? "against the static layout" : words.price),
+        tile("spent", spent ? seconds(job.spent_seconds) : "not known", spent ? words.spent : "give --expert-bytes for it"),
+        tile("net", known && spent ? seconds(job.saved_seconds - job.spent_seconds) : "not known", ""),
+        tile("moved", weighed ? eplb.format.bytes(moved) : "not known", `by the ${count(plans.length)} newest decisions`),
         tile("predictions that held", judged.length ? `${held} of ${judged.length}` : "–",
           job.measured_last_step ? `figures of steps ${steps(job.measured_first_step, job.measured_last_step)}` : ""));
       kept.refresh();

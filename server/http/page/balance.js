@@ -3,7 +3,7 @@
 
 eplb.balance = (() => {
   const { el, table, behind, panel, css } = eplb.dom;
-  const { balancedness, count, steps, percent } = eplb.format;
+  const { balancedness, count, counted, steps, percent } = eplb.format;
 
   // Vertical lines where experts moved, and predictions as points with their error.
   const marks = (chart, switches, predictions) => {
@@ -52,7 +52,17 @@ eplb.balance = (() => {
     { key: "balancedness_static", label: "doing nothing (counterfactual)", color: "--static", width: 1.5, dash: [2, 3] },
   ];
 
-  const create = () => {
+  // What the windows are of.
+  const WORDS = {
+    daemon: { measured: "measured", none: "No complete window yet: windows are kept since the daemon's start.", of: "of this run since the daemon's start",
+      batch: "Measured is per batch, as the job splits it. The other lines are of a window's sum, which is more even than its batches: the gain is at least what is shown." },
+    trace: { measured: "replayed", none: "The trace has no window.", of: "of the trace, computed: nothing ran",
+      batch: "Replayed splits each window exactly, as one batch. The other lines have equal shares." },
+  };
+  WORDS.run = { ...WORDS.daemon, none: "The run has no step.", of: "of this run" };
+
+  const create = (context) => {
+    const words = WORDS[context.kind];
     const { node, body } = panel("balance", "Balancedness over steps",
       "Mean GPU load / fullest GPU's load of a layer, the mean over layers; 1 is best. A dashed line: experts moved. A point with a bar: the prediction of a decision and its error; hollow where what followed lay outside it.");
     const box = el("div", { class: "chart", role: "img", "aria-label": "Line chart of balancedness over steps; the table below has its numbers" });
@@ -63,14 +73,14 @@ eplb.balance = (() => {
     const split = () => windows.some((one) => one.split === "batch");
     const list = behind("balance", "Table of windows", () => table("Windows, newest first", [
       { name: "steps", of: (one) => steps(one.first_step, one.last_step), number: true },
-      { name: "measured", of: (one) => balancedness(one.balancedness), number: true },
+      { name: words.measured, of: (one) => balancedness(one.balancedness), number: true },
       { name: "split", of: (one) => one.split === "batch" ? "exact, per batch" : "equal shares" },
       { name: "equal shares", of: (one) => balancedness(one.balancedness_equal), number: true },
       { name: "doing nothing", of: (one) => balancedness(one.balancedness_static), number: true },
       { name: "versions", of: (one) => one.versions.join(", ") || "not known" },
       { name: "coverage", of: (one) => percent(one.coverage), number: true },
       { name: "tokens", of: (one) => count(one.tokens), number: true },
-    ], windows.slice(-200).reverse(), "No complete window since the daemon started."));
+    ], windows.slice(-200).reverse(), words.none));
     body.append(box, note, list.node);
 
     const make = (columns, lines) => new uPlot({
@@ -81,7 +91,7 @@ eplb.balance = (() => {
         { stroke: css("--text"), grid: { stroke: css("--grid") }, ticks: { stroke: css("--grid") }, size: 50, values: (_, values) => values.map((value) => value.toFixed(2)) },
       ],
       series: [{ label: "step", value: (_, value) => count(value) }, ...lines.map((line) => ({
-        label: line.label, stroke: css(line.color), width: line.width, dash: line.dash, spanGaps: false,
+        label: line.key === "balancedness" ? words.measured : line.label, stroke: css(line.color), width: line.width, dash: line.dash, spanGaps: false,
         points: { show: columns[0].length < 60, fill: css("--ground") }, value: (_, value) => balancedness(value),
       }))],
       hooks: { draw: [(self) => marks(self, drawn.switches, drawn.predictions)] },
@@ -103,9 +113,8 @@ eplb.balance = (() => {
     const update = (data) => {
       windows = eplb.series.ofNewestRun(data.windows);
       drawn = { switches: eplb.series.switches(data.plans), predictions: eplb.series.predictions(data.plans) };
-      note.textContent = windows.length === 0
-        ? "No complete window yet: windows are kept since the daemon's start." : `${count(windows.length)} windows of this run since the daemon's start.`
-          + (split() ? " Measured is per batch, as the job splits it. The other lines are of a window's sum, which is more even than its batches: the gain is at least what is shown." : "");
+      note.textContent = windows.length === 0 ? words.none
+        : `${counted(windows.length, "window")} ${words.of}.${split() ? ` ${words.batch}` : ""}`;
       const last = windows[windows.length - 1];
       const now = `${last?.window}/${drawn.switches.length}/${drawn.predictions.length}/${eplb.colors.isDark()}`;
       if (now !== shown) { shown = now; draw(); }

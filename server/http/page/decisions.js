@@ -7,10 +7,12 @@ eplb.decisions = (() => {
   const SHOWN = 200;
 
   const ofPlan = (plan) => ({
-    at: plan.unix_micros, key: `plan ${plan.plan}`, name: `plan ${plan.plan}: ${plan.result}`, kind: plan.result,
+    // A report may not know when it was decided, but when it was in force.
+    at: plan.unix_micros || plan.switched_unix_micros || 0, key: `plan ${plan.plan}`, name: `plan ${plan.plan}: ${plan.result}`, kind: plan.result,
     text: plan.reason,
     figures: [
       plan.balancedness_before > 0 ? `measured ${balancedness(plan.balancedness_before)}` : "",
+      plan.balancedness_computed > 0 ? `computed ${balancedness(plan.balancedness_computed)}` : "",
       plan.prediction_error > 0 ? `predicted ${balancedness(plan.balancedness_predicted)} ± ${plan.prediction_error.toFixed(3)}` : "",
       plan.balancedness_seen !== null ? `seen ${balancedness(plan.balancedness_seen)}` : "",
       plan.transfers > 0 ? counted(plan.transfers, "transfer") : "",
@@ -42,7 +44,8 @@ eplb.decisions = (() => {
         .sort((a, b) => b.at - a.at);
       const found = all.filter((one) => matches(one, words));
       note.textContent = `${counted(found.length, "entry").replace("entrys", "entries")}${words.length ? ` of ${all.length}` : ""}`
-        + (found.length > SHOWN ? `, the newest ${SHOWN} are shown` : "");
+        + (found.length > SHOWN ? `, the newest ${SHOWN} are shown` : "")
+        + (data.job.events_known === false ? ". What operators did is known to the daemon alone: eplbctl get events --limit 1000 -o json > DIR/events.json" : "");
       list.replaceChildren(...found.slice(0, SHOWN).map((one) => el("li", { class: one.kind },
         el("span", { class: "time" }, clock(one.at)), el("span", { class: "name" }, one.name),
         el("span", { class: "text" }, one.text), one.figures ? el("span", { class: "figures" }, one.figures) : null)));

@@ -52,13 +52,14 @@ eplb.format = (() => {
     if (job.refusal) return `A rank was refused: ${job.refusal}`;
     return "";
   };
-  const ended = (job) => ["FINISHED", "FAILED", "LOST"].includes(job.state);
+  const ended = (job) => ["FINISHED", "FAILED", "LOST", "REPLAYED"].includes(job.state);
   const measured = (job) => job.balancedness > 0
     ? `balancedness ${balancedness(job.balancedness)} measured, ${balancedness(job.balancedness_static)} without EPLB`
     : "no complete load window yet";
   const sentence = (job) => {
     const wrong = trouble(job);
     if (wrong) return { kind: "bad", text: wrong };
+    if (job.state === "REPLAYED") return { kind: "ended", text: job.end_reason };
     if (ended(job)) {
       const kind = job.state === "FINISHED" ? "ended" : "bad";
       return { kind, text: `${job.state.toLowerCase()} at step ${count(job.step)}: ${job.end_reason || measured(job)}` };

@@ -98,14 +98,14 @@ eplb.heatmap = (() => {
       now.set(ratios.now, most);
       key.set(most);
       now.caption.textContent = loads.gpu_loads.length === 0 ? "placement in force: not known for these steps"
-        : loads.split === "batch" ? "placements that ran, in equal shares (the job splits each batch exactly: its GPUs were more even than this)"
+        : context.kind === "trace" ? "placement of the replay, in equal shares" : loads.split === "batch" ? "placements that ran, in equal shares (the job splits each batch exactly: its GPUs were more even than this)"
           : "placements that ran, as measured";
       list.refresh();
     };
     let wanted = 0;
     const show = async (window) => {
       const one = windows.find((each) => each.window === window);
-      when.textContent = one ? `steps ${steps(one.first_step, one.last_step)}, ${clock(one.completed_unix_micros)}` : "";
+      when.textContent = one ? `steps ${steps(one.first_step, one.last_step)}${one.completed_unix_micros ? `, ${clock(one.completed_unix_micros)}` : ""}` : "";
       slider.setAttribute("aria-valuetext", when.textContent);
       const asked = ++wanted;
       try {
@@ -129,7 +129,10 @@ eplb.heatmap = (() => {
       windows = eplb.series.ofNewestRun(data.windows).filter((one) => one.has_loads);
       slider.max = String(Math.max(windows.length - 1, 0));
       slider.disabled = live.disabled = windows.length < 2;
-      if (windows.length === 0) { place.textContent = "No complete window since the daemon started."; return; }
+      if (windows.length === 0) {
+        place.textContent = context.kind === "daemon" ? "No complete window since the daemon started." : "No window has its loads.";
+        return;
+      }
       const asked = Number(view.window);
       const index = isNumber(asked) && view.window !== undefined ? windows.findIndex((one) => one.window === asked) : windows.length - 1;
       const at = index < 0 ? windows.length - 1 : index;

@@ -63,7 +63,7 @@ eplb.layer = (() => {
         pick.replaceChildren(...Array.from({ length: layers }, (_, i) => el("option", { value: String(i) }, context.layerName(i))));
       }
       const windows = eplb.series.ofNewestRun(data.windows).filter((one) => one.has_loads);
-      if (layers === 0 || windows.length === 0) { note.textContent = "No complete window since the daemon started."; return; }
+      if (layers === 0 || windows.length === 0) { note.textContent = context.kind === "daemon" ? "No complete window since the daemon started." : "No window has its loads."; return; }
       const layer = Math.min(Math.max(Number(view.layer) || 0, 0), layers - 1);
       pick.value = String(layer);
       const window = windows.find((one) => one.window === Number(view.window)) ?? windows[windows.length - 1];

@@ -36,6 +36,7 @@ eplb.main = (() => {
   // ---- one job ----
   const context = (name) => ({
     get: (what, query) => source.get(eplb.source.ofJob(name, what, query)),
+    kind: source.kind,
     link: (view) => address(name, { ...route().view, ...view }),
     // What is shown changes at once, the address a little later: a slider may change it 60 times a second.
     setView: (view) => {
@@ -57,7 +58,7 @@ eplb.main = (() => {
 
   const open = (name) => {
     const top = el("div", { class: "top" });
-    const panels = PANELS.map((one) => eplb[one].create(context(name)));
+    const panels = PANELS.filter((one) => !source.leftOut.includes(one)).map((one) => eplb[one].create(context(name)));
     const links = el("nav", { class: "sections", "aria-label": "Panels" }, panels.map((panel) =>
       el("a", { href: address(name, { ...route().view, panel: panel.node.id }) }, panel.node.querySelector("h2").textContent)));
     at("main").replaceChildren(top, links, ...panels.map((panel) => panel.node));
@@ -66,18 +67,19 @@ eplb.main = (() => {
 
   const drawTop = (job) => {
     const { kind, text } = sentence(job);
-    const better = job.balancedness > 0 && job.balancedness_static > 0 ? 1 - job.balancedness_static / job.balancedness : null;
+    const better = job.peak_fall ?? (job.balancedness > 0 && job.balancedness_static > 0 ? 1 - job.balancedness_static / job.balancedness : null);
     const objective = job.split === "batch" ? "exact split of each batch" : "equal shares";
     shown.top.replaceChildren(
       el("h2", { class: "jobname" }, job.job),
       el("p", { class: `headline ${kind}` }, text),
       el("dl", { class: "tiles" },
-        tile("balancedness measured", balancedness(job.balancedness), job.measured_last_step ? `steps ${steps(job.measured_first_step, job.measured_last_step)}, ${objective}` : ""),
+        tile(source.kind === "trace" ? "balancedness replayed" : "balancedness measured", balancedness(job.balancedness), job.measured_last_step ? `steps ${steps(job.measured_first_step, job.measured_last_step)}, ${objective}` : ""),
         tile("without EPLB", balancedness(job.balancedness_static), "the same tokens, static layout"),
         tile("fullest GPUs' load", better === null ? "–" : percent(-better), "against without"),
         tile("newest prediction", balancedness(job.balancedness_predicted), job.prediction_error
-          ? `± ${job.prediction_error.toFixed(3)}, ${job.balancedness_seen ? `seen ${balancedness(job.balancedness_seen)}` : "not seen yet"}` : ""),
-        tile("step", count(job.step), ended(job) ? "run has ended" : `version ${count(job.version)}`),
+          ? `± ${job.prediction_error.toFixed(3)}, ${job.balancedness_seen ? `seen ${balancedness(job.balancedness_seen)}` : "not seen yet"}`
+          : source.live ? "" : "known to a daemon alone"),
+        tile("step", count(job.step), source.kind === "trace" ? "nothing ran" : ended(job) ? "run has ended" : `version ${count(job.version)}`),
         tile("policy", job.policy?.policy || job.policy?.policy_name || job.policy?.name || "–", job.policy?.mode || "")),
       job.last_reason ? el("p", { class: "reason" }, el("strong", {}, "Newest decision: "), job.last_reason) : "");
   };
@@ -142,7 +144,7 @@ eplb.main = (() => {
     eplb.jobs.draw(at("jobs"), answer, job);
     document.title = job ? `${job} · EPLB` : "EPLB";
     if (!job) return notice(answer.jobs.length ? "Choose a job." : "No job has connected yet.");
-    if (!answer.jobs.some((one) => one.job === job)) return notice(`The daemon does not know a job ${job}.`);
+    if (!answer.jobs.some((one) => one.job === job)) return notice(source.live ? `The daemon does not know a job ${job}.` : `This report has no job ${job}.`);
     const fresh = shown?.name !== job;
     if (fresh) open(job);
     await loadJob(again || fresh);

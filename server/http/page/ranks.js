@@ -25,16 +25,19 @@ eplb.ranks = (() => {
     const missing = job.ranks.filter((rank) => !rank.connected && rank.state !== "finished").map((rank) => rank.rank);
     const slow = job.gpu_speeds.filter((one) => one.measured);
     const finished = job.ranks.filter((rank) => rank.state === "finished").length;
+    const known = eplb.format.isNumber(job.connected_ranks);
     const parts = [finished ? `${count(finished)} of ${count(job.world_size)} ranks have finished`
-      : `${count(job.connected_ranks)} of ${count(job.world_size)} ranks are connected`];
+      : known ? `${count(job.connected_ranks)} of ${count(job.world_size)} ranks are connected` : counted(job.world_size, "rank")];
     if (missing.length) parts.push(`missing: ${listed(missing, "rank")}`);
     if (slow.length) parts.push(`slow: ${listed(slow.map((one) => one.gpu), "GPU")}. ${slow[0].reason}`);
     if (job.step_seconds > 0) parts.push(`a step takes ${seconds(job.step_seconds)}`);
     return `${parts.join("; ")}.`;
   };
 
-  const create = () => {
-    const { node, body } = panel("ranks", "Ranks", "Pause: the boundary of the newest switch. Prepared: from the newest proposal to the rank's answer.");
+  const create = (context) => {
+    const { node, body } = panel("ranks", "Ranks", context.kind === "run"
+      ? "As the ranks' own logs end. How long each rank paused and prepared is not in them; the time line has the longest pause of each switch."
+      : "Pause: the boundary of the newest switch. Prepared: from the newest proposal to the rank's answer.");
     const note = el("p", { class: "note" });
     const holder = el("div");
     const all = el("input", { type: "checkbox", id: "all-ranks" });

@@ -62,6 +62,7 @@ eplb.rebalances = (() => {
       + (open.length ? `; waits for ${listed(open, "rank")}.` : ".");
   };
 
+  const NONE = { daemon: "No rebalance has been proposed yet.", run: "The run switched no placement.", trace: "The replay moved nothing." };
   const create = (context) => {
     const { node, body } = panel("rebalances", "Time line of each rebalance",
       "Each bar is on a scale of powers of ten. Blue phases run beside training; only the orange pause stops it.");
@@ -79,7 +80,7 @@ eplb.rebalances = (() => {
       { name: "transfers", of: (plan) => count(plan.transfers), number: true },
       { name: "bytes", of: (plan) => plan.received_bytes === null ? "not known" : bytes(plan.received_bytes), number: true },
       { name: "result", of: (plan) => plan.result },
-    ], plans, "No rebalance yet."));
+    ], plans, NONE[context.kind]));
     body.append(note, drawings, list.node);
 
     // By plan and what had become of it; a plan that has ended does not change.
@@ -99,10 +100,12 @@ eplb.rebalances = (() => {
       const turn = ++asked;
       const newest = await Promise.all(plans.slice(0, SHOWN).map(timed));
       if (turn !== asked) return;
-      note.textContent = inFlight(job, plans[0]) || (plans.length ? "" : "No rebalance has been proposed yet.");
+      note.textContent = inFlight(job, plans[0])
+        || (plans.length === 0 ? NONE[context.kind] : context.kind === "trace" ? "A replay has no times: nothing ran." : "");
+      if (context.kind === "trace") return;
       const most = Math.max(1, ...newest.flatMap((plan) => phases(plan).map((one) => one.seconds ?? 0)));
       drawings.replaceChildren(...newest.map((plan) => el("figure", {},
-        el("figcaption", {}, `Plan ${plan.plan}, ${clock(plan.unix_micros)}: ${plan.result}`
+        el("figcaption", {}, `Plan ${plan.plan}${plan.unix_micros ? `, ${clock(plan.unix_micros)}` : ""}: ${plan.result}`
           + (plan.switched_step ? `, switched at step ${count(plan.switched_step)}` : "")), bars(plan, most))));
     };
     return { node, update };

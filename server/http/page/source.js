@@ -37,15 +37,25 @@ eplb.source = (() => {
         stream.addEventListener(name, (message) => handlers[name](JSON.parse(message.data)));
       }
     };
-    return { live: true, get: fetchDocument, watch, close: () => stream?.close() };
+    return { live: true, kind: "daemon", leftOut: [], get: fetchDocument, watch, close: () => stream?.close() };
   };
 
+  // A file has each answer whole: without the parameters that ask for a part of a list.
+  const whole = (path) => {
+    const [what, query = ""] = path.split("?");
+    const kept = query.split("&").filter((one) => one && !/^(after|limit)=/.test(one));
+    return kept.length ? `${what}?${kept.join("&")}` : what;
+  };
+  // kind: "run", of a run's directory, or "trace", of a replay. left_out: panels that it knows nothing for.
   const ofFile = (documents) => ({
     live: false,
+    kind: documents.kind,
+    leftOut: documents.left_out,
     made: documents.made,
     get: async (path) => {
-      if (!(path in documents.paths)) throw Object.assign(new Error("this report does not hold it"), { status: 404 });
-      return documents.paths[path];
+      const key = whole(path);
+      if (!Object.hasOwn(documents.paths, key)) throw Object.assign(new Error("this report does not hold it"), { status: 404 });
+      return documents.paths[key];
     },
     watch: () => {},
     close: () => {},

@@ -6,8 +6,9 @@ eplb.traffic = (() => {
   const { count, counted, bytes, percent } = eplb.format;
 
   const create = (context) => {
-    const { node, body } = panel("traffic", "Bytes between GPUs and nodes",
-      "Transfers follow from the two placements. Bytes are what the ranks measured, shared out by transfers.");
+    const { node, body } = panel("traffic", "Bytes between GPUs and nodes", context.kind === "trace"
+      ? "Transfers follow from the two placements, bytes from --expert-bytes: nothing ran."
+      : "Transfers follow from the two placements. Bytes are what the ranks measured, shared out by transfers.");
     const pick = el("select", { "aria-label": "Rebalance shown" });
     const note = el("p", { class: "note", "aria-live": "polite" });
     const canvas = el("canvas", { role: "img", "aria-label": "Matrix of transfers: rows send, columns receive; the table below has its numbers" });
@@ -40,7 +41,7 @@ eplb.traffic = (() => {
       key.textContent = `Yellow: ${counted(most, "transfer")}, the most between two GPUs; plain: none.`;
       const crossing = traffic.transfers ? traffic.cross_node_transfers / traffic.transfers : 0;
       note.textContent = `Plan ${traffic.plan}: ${counted(traffic.transfers, "transfer")}`
-        + (traffic.received_bytes === null ? ", bytes not known" : `, ${bytes(traffic.received_bytes)} received by all ranks`)
+        + (traffic.received_bytes === null ? ", bytes not known" : `, ${bytes(traffic.received_bytes)} ${context.kind === "trace" ? "computed" : "received by all ranks"}`)
         + (traffic.num_nodes > 1 ? `, ${percent(crossing)} of the transfers between nodes.` : ", all inside one node.");
       nodes.replaceChildren(traffic.num_nodes > 1 ? table("Flows between nodes", columns("node"), traffic.nodes, "Nothing moved.") : "");
       list.refresh();
@@ -56,7 +57,11 @@ eplb.traffic = (() => {
         pick.replaceChildren(...plans.map((plan) => el("option", { value: String(plan.plan) }, `plan ${plan.plan}, step ${count(plan.switched_step)}`)));
       }
       pick.disabled = plans.length === 0;
-      if (plans.length === 0) { note.textContent = "No expert has moved yet."; figure.hidden = key.hidden = true; return; }
+      if (plans.length === 0) {
+        note.textContent = context.kind === "daemon" ? "No expert has moved yet." : "No expert has moved.";
+        figure.hidden = key.hidden = true;
+        return;
+      }
       const plan = numbers.includes(Number(view.plan)) ? Number(view.plan) : numbers[0];
       pick.value = String(plan);
       const newest = `${plan}/${plans.find((one) => one.plan === plan).last_version}`;

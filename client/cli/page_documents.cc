@@ -1,0 +1,275 @@
+#include "client/cli/page_documents.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "base/status_macros.h"
+#include "client/cli/text.h"
+#include "placement/digest.h"
+#include "placement/migration_plan.h"
+#include "proto/wire/message_json.h"
+#include "proto/wire/messages.h"
+
+#include "eplb/v1/query.pb.h"
+
+namespace eplb::cli {
+namespace {
+
+constexpr std::string_view kJobs = "api/v1/jobs";
+
+// As JSON shows it: what is not UTF-8 is replaced.
+std::string Clean(std::string_view text) {
+  return PageJson::parse(wire::DumpJson(PageJson(std::string(text)))).get<std::string>();
+}
+
+// As encodeURIComponent of a browser.
+std::string UriComponent(std::string_view text) {
+  std::string encoded;
+  for (const char one : text) {
+    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(one)) ||
+                       std::string_view("-_.!~*'()").find(one) != std::string_view::npos;
+    if (plain) {
+      encoded += one;
+    } else {
+      absl::StrAppendFormat(&encoded, "%%%02X", static_cast<unsigned char>(one));
+    }
+  }
+  return encoded;
+}
+
+template <class Matrix>
+PageJson RowJson(const Matrix& matrix, Eigen::Index row) {
+  const auto* const begin = matrix.row(row).data();
+  return std::vector<typename Matrix::Scalar>(begin, begin + matrix.cols());
+}
+
+PageJson RowsJson(const RealMatrix& matrix) {
+  PageJson rows = PageJson::array();
+  for (Eigen::Index row = 0; row < matrix.rows(); ++row) rows.push_back(RowJson(matrix, row));
+  return rows;
+}
+
+PageJson LayerJson(int64_t version, const std::string& digest, const Placement& placement,
+                   int32_t layer) {
+  const Topology& topology = placement.topology();
+  std::vector<int32_t> gpus;
+  for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
+    gpus.push_back(topology.GpuOf(SlotId{slot}).value);
+  }
+  std::vector<int32_t> primaries;
+  for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
+    primaries.push_back(placement.PrimaryOf(LayerId{layer}, ExpertId{expert}).value);
+  }
+  return {{"version", version},
+          {"digest", digest},
+          {"layer", layer},
+          {"num_gpus", topology.num_gpus()},
+          {"num_nodes", topology.num_nodes()},
+          {"experts", placement.Layer(LayerId{layer}).physical_to_logical},
+          {"gpus", gpus},
+          {"primaries", primaries}};
+}
+
+using Flows = std::map<std::pair<int32_t, int32_t>, int64_t>;
+
+PageJson FlowsJson(const Flows& flows) {
+  PageJson list = PageJson::array();
+  for (const auto& [link, transfers] : flows) list.push_back({link.first, link.second, transfers});
+  return list;
+}
+
+bool Moved(const PageJson& plan) { return plan.value("num_chunks", 0) > 0; }
+
+int64_t NumbersOf(const Topology& shape) {
+  return int64_t{shape.num_layers()} *
+         (2 * int64_t{shape.num_experts()} + 2 * shape.num_slots() + 3 * shape.num_gpus());
+}
+
+}  // namespace
+
+PageJson UnknownJson(const google::protobuf::Message& message) {
+  PageJson json = wire::ToJson(message);
+  for (PageJson& value : json) {
+    if (value.is_number() || value.is_boolean()) value = nullptr;
+  }
+  return json;
+}
+
+PageDocuments::PageDocuments(std::string_view kind, std::string_view job, const Topology& topology,
+                             int64_t num_windows)
+    : kind_(kind),
+      job_(Clean(job)),
+      num_windows_(num_windows),
+      first_window_(std::max<int64_t>(num_windows - kMaxPageWindows, 0)),
+      num_with_loads_(
+          std::clamp<int64_t>(kMaxPageNumbers / NumbersOf(topology), 2, kMaxPageWindowsWithLoads)),
+      status_(UnknownJson(v1::JobStatus())) {
+  status_["job"] = job_;
+  status_["num_layers"] = topology.num_layers();
+  status_["num_logical_experts"] = topology.num_experts();
+  status_["num_slots"] = topology.num_slots();
+  status_["num_gpus"] = topology.num_gpus();
+  status_["num_nodes"] = topology.num_nodes();
+}
+
+bool PageDocuments::KeepsWindow(int64_t index) const { return index >= first_window_; }
+
+bool PageDocuments::KeepsLoads(int64_t index) const {
+  if (!KeepsWindow(index)) return false;
+  const int64_t kept = num_windows_ - first_window_;
+  if (kept <= num_with_loads_) return true;
+  // The first, the last and those between at equal distances.
+  const int64_t place = index - first_window_;
+  const int64_t nearest = (place * (num_with_loads_ - 1) + kept - 2) / (kept - 1);
+  return nearest * (kept - 1) / (num_with_loads_ - 1) == place;
+}
+
+std::string PageDocuments::PathOf(std::string_view what) const {
+  return absl::StrCat(std::string(kJobs), "/", UriComponent(job_), what.empty() ? "" : "/",
+                      std::string(what));
+}
+
+void PageDocuments::AddWindow(const PageWindow& window, bool has_loads) {
+  const std::optional<int64_t> micros = window.completed_unix_micros;
+  windows_.push_back({{"window", window.window},
+                      {"completed", micros ? PageJson(wire::TimeText(*micros)) : PageJson()},
+                      {"completed_unix_micros", JsonOrNull(micros)},
+                      {"run_id", window.run_id},
+                      {"first_step", window.first_step},
+                      {"last_step", window.last_step},
+                      {"versions", window.versions},
+                      {"coverage", nullptr},
+                      {"step_seconds", JsonOrNull(window.step_seconds)},
+                      {"tokens", window.tokens},
+                      {"split", wire::SplitName(window.split)},
+                      {"balancedness", window.balancedness},
+                      {"balancedness_equal", window.balancedness_equal},
+                      {"balancedness_static", window.balancedness_static},
+                      {"has_loads", has_loads}});
+}
+
+void PageDocuments::AddLoads(const PageWindow& window, const PageLoads& loads) {
+  const PageJson head = {{"job", job_},
+                         {"window", window.window},
+                         {"first_step", window.first_step},
+                         {"last_step", window.last_step},
+                         {"versions", window.versions}};
+  PageJson& on_gpus = paths_[PathOf(absl::StrCat("gpu_loads?window=", window.window))];
+  on_gpus = head;
+  on_gpus["split"] = wire::SplitName(window.split);
+  on_gpus["gpu_loads"] = RowsJson(loads.on_gpus);
+  on_gpus["gpu_loads_static"] = RowsJson(loads.on_gpus_static);
+  for (int32_t layer = 0; layer < loads.load.num_layers(); ++layer) {
+    paths_[PathOf(absl::StrCat("load?layer=", layer, "&window=", window.window))] = {
+        {"job", job_},
+        {"first_step", window.first_step},
+        {"last_step", window.last_step},
+        {"first_layer", layer},
+        {"load", PageJson::array({RowJson(loads.load.counts(), layer)})},
+        {"gpu_loads", PageJson::array({RowJson(loads.on_gpus, layer)})},
+        {"versions", window.versions}};
+  }
+}
+
+void PageDocuments::AddPlacement(int64_t version, const Placement& placement) {
+  const auto path = [&](int32_t layer) {
+    return PathOf(absl::StrCat("placement?layer=", layer, "&version=", version));
+  };
+  if (paths_.contains(path(0))) return;
+  const std::string digest = DigestOf(placement).Hex();
+  for (int32_t layer = 0; layer < placement.topology().num_layers(); ++layer) {
+    PageJson& document = paths_[path(layer)];
+    document["job"] = job_;
+    document.update(LayerJson(version, digest, placement, layer));
+  }
+}
+
+absl::Status PageDocuments::AddTraffic(PageJson& plan, const Placement& before,
+                                       const Placement& after) {
+  EPLB_ASSIGN_OR_RETURN(const MigrationPlan moved,
+                        PlanMigration(before, after, {}, {.weight_bytes = 1}));
+  const Topology& topology = before.topology();
+  Flows gpus;
+  Flows nodes;
+  for (const Transfer& one : moved.transfers) {
+    ++gpus[{one.source.value, one.destination.value}];
+    ++nodes[{topology.NodeOf(one.source).value, topology.NodeOf(one.destination).value}];
+  }
+  plan["transfers"] = moved.transfers.size();
+  const auto number = plan["plan"].get<int64_t>();
+  paths_[PathOf(absl::StrCat("traffic?plan=", number))] = {
+      {"job", job_},
+      {"plan", number},
+      {"base_version", plan["base_version"]},
+      {"last_version", plan["last_version"]},
+      {"num_gpus", topology.num_gpus()},
+      {"num_nodes", topology.num_nodes()},
+      {"transfers", moved.transfers.size()},
+      {"cross_node_transfers", moved.cross_node_transfers},
+      {"received_bytes", plan["received_bytes"]},
+      {"gpus", FlowsJson(gpus)},
+      {"nodes", FlowsJson(nodes)}};
+  return absl::OkStatus();
+}
+
+void PageDocuments::BoundPlans() {
+  if (plans_.size() <= kMaxPagePlans) return;
+  const size_t surplus = plans_.size() - kMaxPagePlans;
+  size_t left = surplus;
+  for (const bool moved : {false, true}) {
+    const auto oldest = [&](const PageJson& plan) {
+      if (left == 0 || Moved(plan) != moved) return false;
+      --left;
+      if (moved) paths_.erase(PathOf(absl::StrCat("traffic?plan=", plan["plan"].get<int64_t>())));
+      return true;
+    };
+    plans_.erase(std::remove_if(plans_.begin(), plans_.end(), oldest), plans_.end());
+  }
+  AddWarning(absl::StrCat(Counted(static_cast<int64_t>(surplus), "decision"),
+                          " of the oldest are left out, first of all those that moved nothing: a "
+                          "page has ",
+                          kMaxPagePlans));
+}
+
+void PageDocuments::BoundEvents() {
+  if (events_.size() <= kMaxPageEvents) return;
+  const size_t surplus = events_.size() - kMaxPageEvents;
+  events_.erase(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(surplus));
+  AddWarning(absl::StrCat("the oldest ", Counted(static_cast<int64_t>(surplus), "event"),
+                          " are left out: a page has ", kMaxPageEvents));
+}
+
+PageJson PageDocuments::Finish(std::string_view made) {
+  BoundPlans();
+  BoundEvents();
+  if (first_window_ > 0) {
+    AddWarning(absl::StrCat("the oldest ", Counted(first_window_, "window"),
+                            " are left out: a page has ", kMaxPageWindows));
+  }
+  paths_[PathOf("windows")] = {{"job", job_}, {"windows", std::move(windows_)}};
+  // As the daemon has them, newest first.
+  paths_[PathOf("plans")] = {{"job", job_},
+                             {"plans", PageJson(std::vector(plans_.rbegin(), plans_.rend()))}};
+  paths_[PathOf("events")] = {{"job", job_},
+                              {"events", PageJson(std::vector(events_.rbegin(), events_.rend()))}};
+  paths_[std::string(kJobs)] = {{"jobs", PageJson::array({status_})},
+                                {"jobs_hidden", false},
+                                {"refusals", PageJson::array()},
+                                {"warnings", warnings_}};
+  paths_[PathOf("")] = std::move(status_);
+  PageJson paths = PageJson::object();
+  auto& members = paths.get_ref<PageJson::object_t&>();
+  // Thousands, each once: a look-up of each, as operator[] makes, would be slow.
+  for (auto& [path, document] : paths_) members.emplace_back(path, std::move(document));
+  return {{"kind", kind_},
+          {"made", std::string(made)},
+          {"left_out", left_out_},
+          {"paths", std::move(paths)}};
+}
+
+}  // namespace eplb::cli

@@ -1,0 +1,123 @@
+// The documents that the web page asks the daemon for, made of what a run or a trace left: keys and
+// paths are those of /api/v1 (server/http/api.h), and what is not known is null or empty.
+#ifndef EPLB_CLIENT_CLI_PAGE_DOCUMENTS_H_
+#define EPLB_CLIENT_CLI_PAGE_DOCUMENTS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "placement/evaluate.h"
+#include "placement/load.h"
+#include "placement/placement.h"
+#include "placement/topology.h"
+
+#include <nlohmann/json.hpp>
+
+namespace google::protobuf {
+class Message;
+}
+
+namespace eplb::cli {
+
+using PageJson = nlohmann::ordered_json;
+
+// A page holds this much; warnings on it name what was left out.
+inline constexpr int64_t kMaxPageWindows = 4096;          // the newest
+inline constexpr int64_t kMaxPageWindowsWithLoads = 120;  // spread evenly over those
+inline constexpr int64_t kMaxPageNumbers = 2'000'000;     // of loads and placements, about 10 MB
+inline constexpr size_t kMaxPagePlans = 1000;   // the newest that moved something, then others
+inline constexpr size_t kMaxPageEvents = 1000;  // the newest
+
+// One window's line; absent: not known.
+struct PageWindow {
+  int64_t window = 0;
+  std::optional<int64_t> completed_unix_micros;
+  std::string run_id;
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  std::vector<int64_t> versions;  // that its steps ran under, rising
+  std::optional<double> step_seconds;
+  int64_t tokens = 0;                   // of all layers
+  SplitMode split = SplitMode::kEqual;  // of `balancedness`
+  double balancedness = 1;
+  double balancedness_equal = 1;   // equal shares, the same placements
+  double balancedness_static = 1;  // equal shares, the static layout
+};
+
+// Tokens of a window: [L, E], and [L, G] in equal shares under its placements and the static
+// layout.
+struct PageLoads {
+  const Load& load;
+  const RealMatrix& on_gpus;
+  const RealMatrix& on_gpus_static;
+};
+
+// One job of one page. threads: a value, not safe.
+class PageDocuments {
+ public:
+  // kind: "run" or "trace". job: its name, of any bytes. num_windows: that will be added.
+  PageDocuments(std::string_view kind, std::string_view job, const Topology& topology,
+                int64_t num_windows);
+
+  // Whether the page has place for window `index`, counted from 0, and for its loads.
+  bool KeepsWindow(int64_t index) const;
+  bool KeepsLoads(int64_t index) const;
+
+  // By rising `window`. loads: null where they are not kept.
+  void AddWindow(const PageWindow& window, bool has_loads);
+  void AddLoads(const PageWindow& window, const PageLoads& loads);
+  // Each version once; further calls change nothing.
+  void AddPlacement(int64_t version, const Placement& placement);
+  // plan: a document of AddPlan, whose key "transfers" it sets; what it moved is what leads from
+  // `before` to `after`. errors: as PlanMigration.
+  absl::Status AddTraffic(PageJson& plan, const Placement& before, const Placement& after);
+  // Oldest first; keys of v1.Plan and v1.JobEvent.
+  void AddPlan(PageJson plan) { plans_.push_back(std::move(plan)); }
+  void AddEvent(PageJson event) { events_.push_back(std::move(event)); }
+  void AddWarning(std::string text) { warnings_.push_back(std::move(text)); }
+  // This panel is left out: the source does not know anything of it.
+  void LeaveOut(std::string_view panel) { left_out_.emplace_back(panel); }
+
+  const std::string& job() const { return job_; }
+  // Of v1.JobStatus, with the job's name and shape; the rest is not known until it is set.
+  PageJson& status() { return status_; }
+
+  // made: of the line on the page, "by eplbctl 0.1.0 from build/demo".
+  PageJson Finish(std::string_view made);
+
+ private:
+  std::string PathOf(std::string_view what) const;
+  void BoundPlans();
+  void BoundEvents();
+
+  std::string kind_;
+  std::string job_;
+  int64_t num_windows_;
+  int64_t first_window_;  // index of the oldest that is kept
+  int64_t num_with_loads_;
+  PageJson status_;
+  std::map<std::string, PageJson> paths_;
+  PageJson windows_ = PageJson::array();
+  std::vector<PageJson> plans_;
+  std::vector<PageJson> events_;
+  std::vector<std::string> warnings_;
+  std::vector<std::string> left_out_;
+};
+
+// The keys of a message with nothing known: numbers and booleans null, texts and lists empty.
+PageJson UnknownJson(const google::protobuf::Message& message);
+
+template <class Value>
+PageJson JsonOrNull(const std::optional<Value>& value) {
+  return value ? PageJson(*value) : PageJson();
+}
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_PAGE_DOCUMENTS_H_

@@ -1,0 +1,56 @@
+// The web page of a replay: `eplbctl replay --html`.
+#ifndef EPLB_CLIENT_CLI_REPLAY_PAGE_H_
+#define EPLB_CLIENT_CLI_REPLAY_PAGE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+#include "client/cli/page_documents.h"
+#include "placement/replay/replay.h"
+
+namespace eplb::cli {
+
+// What of a replay's command stands on the page.
+struct ReplayPageOptions {
+  std::string trace;  // the path
+  std::string policy;
+};
+
+// Made while the trace is replayed, for only then the placements are there. Versions count the
+// placements in force: 0 is the starting layout. A plan has the number of the window that it was
+// decided before, a window its number in `replay -o json`. Nothing ran, so that no rank, pause or
+// time of day is known. threads: a value, not safe.
+class ReplayPage {
+ public:
+  // trace: what it refers to must outlive this. REQUIRES: replay.latency is 0.
+  ReplayPage(const ReplayTrace& trace, const Topology& topology, const ReplayOptions& replay,
+             ReplayPageOptions options);
+
+  // A ReplayObserver. errors: as Evaluate and PlanMigration.
+  absl::Status Ran(int64_t window, const ReplayRow& row, const Placement& placement);
+
+  // Documents for HtmlReport, after the last window. result: of this replay.
+  PageJson Finish(const ReplayResult& result);
+
+ private:
+  absl::Status AddWindow(int64_t t, const ReplayRow& row, const Placement& placement);
+  absl::Status AddPlan(int64_t t, const ReplayRow& row, const Placement& placement);
+  void SetJob(const ReplayResult& result);
+
+  const ReplayTrace trace_;
+  const ReplayOptions replay_;
+  const ReplayPageOptions options_;
+  const Placement unmoved_;
+  PageDocuments documents_;
+  Placement newest_;  // that a window ran under, and its version
+  int64_t version_ = 0;
+  std::string last_reason_;
+  double peaks_static_ = 0;  // sums over windows
+  double peaks_ = 0;
+};
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_REPLAY_PAGE_H_
