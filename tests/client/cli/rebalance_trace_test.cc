@@ -244,8 +244,10 @@ TEST(RunTraceTest, ARankIsAProcessAndItsBoundaryHoldsItsParts) {
 }
 
 TEST(RunTraceTest, RoundsThatOverlapLieOnTracksOfTheirOwn) {
+  constexpr int32_t kRounds = 20;
   std::vector<BoundaryRound> rounds;
-  for (int32_t round = 0; round < 20; ++round) {
+  rounds.reserve(kRounds);
+  for (int32_t round = 0; round < kRounds; ++round) {
     rounds.push_back({.round = round, .unix_micros = 112 + round, .micros = 30});
   }
   const Json trace =
