@@ -58,10 +58,12 @@ PageJson LayerJson(int64_t version, const std::string& digest, const Placement& 
                    int32_t layer) {
   const Topology& topology = placement.topology();
   std::vector<int32_t> gpus;
+  gpus.reserve(static_cast<size_t>(topology.num_slots()));
   for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
     gpus.push_back(topology.GpuOf(SlotId{slot}).value);
   }
   std::vector<int32_t> primaries;
+  primaries.reserve(static_cast<size_t>(topology.num_experts()));
   for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
     primaries.push_back(placement.PrimaryOf(LayerId{layer}, ExpertId{expert}).value);
   }
@@ -85,9 +87,12 @@ PageJson FlowsJson(const Flows& flows) {
 
 bool Moved(const PageJson& plan) { return plan.value("num_chunks", 0) > 0; }
 
+// That a window with its loads and its placement takes.
 int64_t NumbersOf(const Topology& shape) {
-  return int64_t{shape.num_layers()} *
-         (2 * int64_t{shape.num_experts()} + 2 * shape.num_slots() + 3 * shape.num_gpus());
+  const int64_t experts = shape.num_experts();
+  const int64_t slots = shape.num_slots();
+  const int64_t gpus = shape.num_gpus();
+  return shape.num_layers() * (2 * experts + 2 * slots + 3 * gpus);
 }
 
 }  // namespace

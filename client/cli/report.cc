@@ -209,7 +209,10 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
   const std::string json = ToJson(*run, *review);
   const absl::StatusOr<std::string> page =
       options.html.empty() ? std::string() : PageOf(*run, *review, options.directory);
-  if (!page.ok()) return Failure(kError, page.status());
+  if (!page.ok()) {
+    return absl::IsInternal(page.status()) ? Failure(kError, page.status())
+                                           : UsageFailure(page.status());
+  }
   const std::pair<std::string, std::string> files[] = {
       {options.out, json},
       {options.picture, ReportPicture(run->report.job, *review)},

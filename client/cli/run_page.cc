@@ -37,6 +37,8 @@ class RunPageMaker {
       : run_(run),
         review_(review),
         steps_(run.step_loads),
+        window_steps_(
+            std::max<int64_t>(std::min(review.window_steps, std::ssize(run.step_loads)), 1)),
         topology_(run.placements.front().placement.topology()),
         unmoved_(Placement::Static(topology_)),
         documents_("run", run.report.job, topology_, NumWindows()) {
@@ -63,14 +65,11 @@ class RunPageMaker {
   }
 
  private:
-  int64_t NumWindows() const {
-    return (std::ssize(steps_) + review_.window_steps - 1) / review_.window_steps;
-  }
+  int64_t NumWindows() const { return (std::ssize(steps_) + window_steps_ - 1) / window_steps_; }
 
   absl::Status AddWindow(int64_t index) {
-    const StepSpan span{
-        .first = index * review_.window_steps,
-        .last = std::min((index + 1) * review_.window_steps, std::ssize(steps_)) - 1};
+    const StepSpan span{.first = index * window_steps_,
+                        .last = std::min((index + 1) * window_steps_, std::ssize(steps_)) - 1};
     RealMatrix on_gpus = RealMatrix::Zero(topology_.num_layers(), topology_.num_gpus());
     PageWindow window{.window = index + 1,
                       .completed_unix_micros = EndOfStep(run_.report, span.last),
@@ -272,6 +271,7 @@ class RunPageMaker {
   const RunDirectory& run_;
   const RunReview& review_;
   const std::span<const Load> steps_;
+  const int64_t window_steps_;  // no more than there are steps
   const Topology& topology_;
   const Placement unmoved_;
   std::vector<RunPlacement> in_force_;
