@@ -285,7 +285,9 @@ struct HttpServer::Parts {
       return ErrorResponse(405, "read-only: use GET or HEAD");
     }
     if (request.path == "/events" && sources.streams.events) {
-      return streams.full() ? TooManyWatchers(max_watchers) : StartOfEvents(request);
+      // Whether a GET becomes a watcher is known once EventStreams took it.
+      const bool refused = request.method == "HEAD" && streams.full();
+      return refused ? TooManyWatchers(max_watchers) : StartOfEvents(request);
     }
     return Route(sources, Failures(), request.path, request.params);
   }
@@ -309,7 +311,7 @@ struct HttpServer::Parts {
                                                  Intake::Limits().max_head_bytes, " bytes"));
         },
         &errors);
-    // For those that meet when one more is allowed.
+    // For a watcher above the bound.
     Responder crowded([this](const httplib::Request&) { return TooManyWatchers(max_watchers); },
                       &errors);
     while (std::optional<HttpArrival> arrival = intake.Next(lane)) {

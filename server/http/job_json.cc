@@ -71,6 +71,7 @@ std::string LayerToJson(const std::string& job, const wire::PlacementBody& body,
     gpus.push_back(topology.GpuOf(SlotId{slot}).value);
   }
   std::vector<int32_t> primaries;
+  primaries.reserve(static_cast<size_t>(topology.num_experts()));
   for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
     primaries.push_back(placement.PrimaryOf(LayerId{layer}, ExpertId{expert}).value);
   }

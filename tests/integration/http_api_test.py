@@ -54,7 +54,8 @@ class Stream:
     def next(self):
         """id, event, data of the next message; comments are left out."""
         fields = {}
-        while True:
+        deadline = time.monotonic() + 60 * harness.PATIENCE
+        while time.monotonic() < deadline:
             line = self.answer.readline().decode()
             if not line:
                 raise AssertionError("the stream ended")
@@ -65,6 +66,7 @@ class Stream:
                 if name in fields:
                     raise AssertionError(f"{name} is there twice: {line}")
                 fields[name] = value
+        raise AssertionError("only comments came within 60 s")
 
     def until(self, condition, seconds=60):
         """All messages up to the first for which the condition holds."""

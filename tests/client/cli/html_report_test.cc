@@ -72,7 +72,7 @@ TEST(HtmlReportTest, HasEveryScriptOfThePageInItsOrder) {
     expected.emplace_back(FindPageAsset(name)->bytes);
   }
   EXPECT_GT(expected.size(), 10u);
-  EXPECT_EQ(Scripts(html), expected);
+  EXPECT_TRUE(Scripts(html) == expected);  // not printed: they are long
   // Documents stand before the scripts, and these behind the elements that they look for.
   EXPECT_LT(html.find("id=\"main\""), html.find(kDocuments));
   EXPECT_LT(html.find(kDocuments), html.find("<script>"));
@@ -125,7 +125,7 @@ TEST(HtmlReportTest, ThePolicyAllowsItsScriptsAndStylesByTheirHashAndNothingElse
 TEST(HtmlReportTest, HostileTextsStayDataAndAreReadBackWhole) {
   const std::string plain = PageOf("demo", "because");
   const std::string html = PageOf(kHostile, kHostile);
-  EXPECT_EQ(Scripts(html), Scripts(plain));
+  EXPECT_TRUE(Scripts(html) == Scripts(plain));
   EXPECT_EQ(Between(html, "<script", ">"), Between(plain, "<script", ">"));
   EXPECT_EQ(std::count(html.begin(), html.end(), '<'), std::count(plain.begin(), plain.end(), '<'));
   const Json documents = DocumentsOf(html);

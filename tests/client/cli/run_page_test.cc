@@ -184,6 +184,23 @@ TEST(PageDocumentsTest, AtMostSoManyWindowsKeepTheirLoadsSpreadEvenlyWithTheLast
   EXPECT_LT(kept, 60);
 }
 
+TEST(PageDocumentsTest, AFlowLeadsFromTheGpuThatSendsToTheOneThatReceives) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 3, .num_slots = 4, .num_gpus = 2});
+  IndexMatrix slots(1, 4);
+  slots << 0, 1, 2, 2;
+  const Placement before = *Placement::FromSlots(topology, slots);
+  slots << 0, 1, 2, 1;
+  const Placement after = *Placement::FromSlots(topology, slots);
+  PageDocuments page("run", "demo", topology, 1);
+  PageJson plan = {{"plan", 7}, {"base_version", 1}, {"last_version", 2}, {"received_bytes", 99}};
+  ASSERT_TRUE(page.AddTraffic(plan, before, after).ok());
+  EXPECT_EQ(plan["transfers"], 1);
+  const Page done{page.Finish("now")};
+  EXPECT_EQ(done.At("/traffic?plan=7")["gpus"], PageJson::parse("[[0,1,1]]"));
+  EXPECT_EQ(done.At("/traffic?plan=7")["received_bytes"], 99);
+}
+
 TEST(PageDocumentsTest, WhatIsLeftOutIsSaid) {
   PageDocuments page("trace", "demo", SmallTopology(), kMaxPageWindows + 7);
   for (int64_t i = 0; i < 1500; ++i) page.AddPlan({{"plan", i}, {"num_chunks", i == 3 ? 1 : 0}});

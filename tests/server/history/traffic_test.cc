@@ -32,6 +32,7 @@ Placement PlacementOf(const std::vector<int32_t>& experts, TopologyOptions shape
 
 std::vector<std::tuple<int32_t, int32_t, int64_t>> Tuples(const std::vector<Flow>& flows) {
   std::vector<std::tuple<int32_t, int32_t, int64_t>> tuples;
+  tuples.reserve(flows.size());
   for (const Flow& flow : flows) tuples.emplace_back(flow.from, flow.to, flow.transfers);
   return tuples;
 }

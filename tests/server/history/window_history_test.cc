@@ -46,6 +46,7 @@ core::Measured MeasuredOf(SplitMode split) {
 
 std::vector<int64_t> NumbersOf(const std::vector<WindowFigures>& windows) {
   std::vector<int64_t> numbers;
+  numbers.reserve(windows.size());
   for (const WindowFigures& one : windows) numbers.push_back(one.window);
   return numbers;
 }

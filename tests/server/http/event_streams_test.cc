@@ -59,20 +59,26 @@ class Peer {
 
   // The next message; comments and the head are left out. Fails the test when none comes.
   Message Next() {
-    for (;;) {
+    const absl::Time deadline = MonotonicNow() + kPatience;
+    while (MonotonicNow() < deadline) {
       const std::string block = NextBlock();
       if (block.empty()) return {};
       if (absl::StartsWith(block, "event: ") || absl::StartsWith(block, "id: ")) {
         return Parse(block);
       }
     }
+    ADD_FAILURE() << "only comments came";
+    return {};
   }
   // The next message of this kind.
   Message Next(const std::string& event) {
-    for (;;) {
+    const absl::Time deadline = MonotonicNow() + kPatience;
+    while (MonotonicNow() < deadline) {
       Message message = Next();
       if (message.event == event || message.event.empty()) return message;
     }
+    ADD_FAILURE() << "no message " << event;
+    return {};
   }
   // What stands before the next empty line; "" at the end of the stream.
   std::string NextBlock() {
@@ -92,7 +98,8 @@ class Peer {
   }
   // Reads all until the other end closes; false when it does not.
   bool ReadToTheEnd() {
-    while (Read()) {
+    const absl::Time deadline = MonotonicNow() + kPatience;
+    while (MonotonicNow() < deadline && Read()) {
     }
     return closed_;
   }

@@ -350,6 +350,7 @@ TEST_F(HttpServerTest, HeadOfEventsIsTheHeadAlone) {
 TEST_F(HttpServerTest, OneWatcherTooManyIs503AndCounted) {
   Start(/*max_connections=*/8);  // and so 2 watchers
   std::vector<RawConnection> watchers;
+  watchers.reserve(2);
   for (int i = 0; i < 2; ++i) {
     watchers.emplace_back(server_->address().port);
     watchers.back().Send("GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -376,6 +377,7 @@ TEST_F(HttpServerTest, OneWatcherTooManyIs503AndCounted) {
 TEST_F(HttpServerTest, WatchersThatMeetAtTheBoundAreServedOrTold) {
   Start(/*max_connections=*/40);  // and so 10 watchers
   std::vector<RawConnection> watchers;
+  watchers.reserve(30);
   for (int i = 0; i < 30; ++i) watchers.emplace_back(server_->address().port);
   for (RawConnection& one : watchers) {
     one.Send("GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n");

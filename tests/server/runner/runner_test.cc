@@ -162,8 +162,8 @@ TEST_F(RunnerTest, WindowsCanBeLookedBackAt) {
   Join();
   EXPECT_TRUE(runner_->Windows("job", 0, 9)->empty()) << "there is none yet";
   EXPECT_EQ(runner_->LoadsOf("job", std::nullopt).status().code(), absl::StatusCode::kNotFound);
-  for (int64_t step = 0; step < 3 * kReportEvery; step += kReportEvery) {
-    for (Rank& rank : ranks_) Say(rank, ReportOf(step));
+  for (int64_t window = 0; window < 3; ++window) {
+    for (Rank& rank : ranks_) Say(rank, ReportOf(window * kReportEvery));
   }
   WaitFor([this] { return runner_->Windows("job", 0, 9)->size() == 3; });
   const std::vector<WindowFigures> windows = *runner_->Windows("job", 0, 9);

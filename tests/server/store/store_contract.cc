@@ -144,6 +144,7 @@ TEST_P(StoreContractTest, EventsCarryWhoAskedAndWhatChangedAndCanBeReadOnFromAPo
 
 std::vector<int64_t> SequencesOf(const std::vector<StoredEvent>& events) {
   std::vector<int64_t> sequences;
+  sequences.reserve(events.size());
   for (const StoredEvent& event : events) sequences.push_back(event.sequence);
   return sequences;
 }
