@@ -145,7 +145,6 @@ absl::Status LayerSolver::Check(const Topology& topology, const GpuSpeeds& speed
 LayerSolver::LayerSolver(const Topology& topology, const GpuSpeeds& speeds,
                          const LayerSolverOptions& options)
     : topology_(topology),
-      speeds_(speeds),
       options_(options),
       whole_(FrameOf(topology, speeds, 0, topology.num_gpus())) {
   whole_->domain.allow_duplicates = options.allow_duplicates;

@@ -80,7 +80,6 @@ class LayerSolver {
   }
 
   const Topology& topology_;
-  const GpuSpeeds& speeds_;
   LayerSolverOptions options_;
   Effort effort_ = Effort::kDefault;  // of the pass over the partitions
   int64_t work_ = 0;                  // left for the partition

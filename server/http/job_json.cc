@@ -206,7 +206,6 @@ std::string PlansToJson(const std::string& job, std::span<const core::Plan> plan
     v1::Plan message;
     ToProto(plan, &message);
     if (!with_times) message.clear_times();
-    message.clear_times();  // as in ListPlans
     list.push_back(wire::ToJson(message));
   }
   return Line({{"job", job}, {"plans", std::move(list)}});

@@ -109,7 +109,7 @@ eplb.main = (() => {
     const get = context(name).get;
     const after = data.windows.length ? data.windows[data.windows.length - 1].window : 0;
     const seen = data.events.length ? data.events[data.events.length - 1].sequence : 0;
-    const [job, windows, plans, events] = await Promise.all([get(""), get("windows", { after, limit: 1000 }),
+    const [job, windows, plans, events] = await Promise.all([get(""), get("windows", { after, limit: MOST_WINDOWS }),
       get("plans", { limit: MOST_PLANS }), get("events", { after: seen, limit: MOST_EVENTS })]);
     if (shown.name !== name) return;
     shown.data = {

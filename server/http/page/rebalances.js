@@ -2,7 +2,7 @@
 "use strict";
 
 eplb.rebalances = (() => {
-  const { el, svg, table, behind, panel } = eplb.dom;
+  const { el, table, behind, panel } = eplb.dom;
   const { seconds, steps, count, clock, bytes, listed } = eplb.format;
   const SHOWN = 6;
 
@@ -39,20 +39,13 @@ eplb.rebalances = (() => {
   const LEAST = 1e-4;
   const width = (value, most) => value > LEAST ? Math.log10(value / LEAST) / Math.log10(most / LEAST) : 0;
 
-  const bars = (plan, most) => {
-    const row = 22, left = 90, right = 250, full = 280;
-    const all = phases(plan);
-    const text = (one) => `${one.seconds === null ? "not known" : seconds(one.seconds)}${one.about ? `  ${one.about}` : ""}`;
-    const drawing = svg("svg", { viewBox: `0 0 ${left + full + right} ${row * all.length}`, class: "phases", role: "img",
-      "aria-label": all.map((one) => `${one.name}: ${text(one)}`).join(", ") });
-    all.forEach((one, i) => {
-      const y = i * row, length = Math.max((one.seconds === null ? 0 : width(one.seconds, most)) * full, 1);
-      drawing.append(svg("text", { x: left - 8, y: y + 15, "text-anchor": "end" }, one.name),
-        svg("rect", { x: left, y: y + 3, width: length, height: row - 6, rx: 2, class: one.stops ? "stop" : "beside" }),
-        svg("text", { x: left + length + 6, y: y + 15 }, text(one)));
-    });
-    return drawing;
-  };
+  const bars = (plan, most) => el("div", { class: "phases" }, phases(plan).map((one) => {
+    const bar = el("i", { class: one.stops ? "stop" : "beside", "aria-hidden": "true" });
+    bar.style.width = `${one.seconds === null ? 0 : 100 * width(one.seconds, most)}%`;
+    return el("div", { class: "phase" }, el("span", { class: "what" }, one.name), el("span", { class: "track" }, bar),
+      el("span", { class: "took" }, one.seconds === null ? "not known" : seconds(one.seconds)),
+      el("span", { class: "about" }, one.about));
+  }));
 
   // Answers to what is in flight.
   const inFlight = (job, plan) => {
