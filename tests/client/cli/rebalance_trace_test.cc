@@ -22,20 +22,20 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using Json = nlohmann::json;
+using TraceJson = nlohmann::json;
 
 // A quote, a backslash, control characters, what ends a script in HTML, and half a character.
-constexpr char kHostile[] = "a\"b\\c\n\x01</script>\xff";
+constexpr char kHostileName[] = "a\"b\\c\n\x01</script>\xff";
 constexpr char kHostileRead[] = "a\"b\\c\n\x01</script>\xEF\xBF\xBD";
 
 // What a viewer relies on, of every trace.
-Json GoodTrace(const std::string& text) {
-  Json trace = Json::parse(text);
+TraceJson GoodTrace(const std::string& text) {
+  TraceJson trace = TraceJson::parse(text);
   EXPECT_EQ(trace.at("displayTimeUnit"), "ms");
   std::map<int64_t, int> names;
   std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> ends;  // of the spans open on a track
   int64_t last = 0;
-  for (const Json& event : trace.at("traceEvents")) {
+  for (const TraceJson& event : trace.at("traceEvents")) {
     const std::string phase = event.at("ph");
     EXPECT_THAT((std::vector<std::string>{"M", "X", "i"}), Contains(phase));
     if (event.at("name") == "process_name") ++names[event.at("pid")];
@@ -59,14 +59,14 @@ Json GoodTrace(const std::string& text) {
 
 // {name, ts, dur} of the spans on one track.
 using Span = std::tuple<std::string, int64_t, int64_t>;
-std::vector<Span> SpansOf(const Json& trace, const std::string& track) {
+std::vector<Span> SpansOf(const TraceJson& trace, const std::string& track) {
   std::vector<std::pair<int64_t, int64_t>> places;
-  for (const Json& event : trace.at("traceEvents")) {
+  for (const TraceJson& event : trace.at("traceEvents")) {
     if (event.at("name") != "thread_name" || event.at("args").at("name") != track) continue;
     places.emplace_back(event.at("pid"), event.at("tid"));
   }
   std::vector<Span> spans;
-  for (const Json& event : trace.at("traceEvents")) {
+  for (const TraceJson& event : trace.at("traceEvents")) {
     if (event.at("ph") != "X") continue;
     const std::pair<int64_t, int64_t> place = {event.at("pid"), event.at("tid")};
     if (std::find(places.begin(), places.end(), place) == places.end()) continue;
@@ -75,8 +75,8 @@ std::vector<Span> SpansOf(const Json& trace, const std::string& track) {
   return spans;
 }
 
-const Json* EventOf(const Json& trace, const std::string& name) {
-  for (const Json& event : trace.at("traceEvents")) {
+const TraceJson* EventOf(const TraceJson& trace, const std::string& name) {
+  for (const TraceJson& event : trace.at("traceEvents")) {
     if (event.at("name") == name) return &event;
   }
   return nullptr;
@@ -122,7 +122,7 @@ v1::Plan ExamplePlan() {
 }
 
 TEST(PlanTraceTest, EverySpanIsWhatTheDaemonSaw) {
-  const Json trace = GoodTrace(PlanTrace("demo", ExamplePlan()));
+  const TraceJson trace = GoodTrace(PlanTrace("demo", ExamplePlan()));
   EXPECT_THAT(SpansOf(trace, "window"),
               ElementsAre(Span{"window: reports of steps 100..149", 1000, 2000}));
   EXPECT_THAT(SpansOf(trace, "solve and decide"), ElementsAre(Span{"solve", 3200, 1500}));
@@ -133,11 +133,11 @@ TEST(PlanTraceTest, EverySpanIsWhatTheDaemonSaw) {
                                                     Span{"vote and switch", 6000, 2000}));
   EXPECT_THAT(SpansOf(trace, "rank 1"),
               ElementsAre(Span{"prepare", 5000, 500}, Span{"vote and switch", 5500, 3500}));
-  const Json& prepare = EventOf(trace, "prepare")->at("args");
+  const TraceJson& prepare = EventOf(trace, "prepare")->at("args");
   EXPECT_EQ(EventOf(trace, "decision 8")->at("ts"), 5000);
   EXPECT_EQ(prepare.at("slowest_rank"), 0);
   EXPECT_EQ(prepare.at("slowest_seconds"), 0.001);
-  const Json& switched = EventOf(trace, "vote and switch")->at("args");
+  const TraceJson& switched = EventOf(trace, "vote and switch")->at("args");
   EXPECT_EQ(
       switched.value("boundary_seconds", 0.0) + switched.value("longest_boundary_seconds", 0.0),
       0.002)
@@ -145,13 +145,13 @@ TEST(PlanTraceTest, EverySpanIsWhatTheDaemonSaw) {
 }
 
 TEST(PlanTraceTest, WhatIsNotKnownIsLeftOutAndNamed) {
-  const Json trace = GoodTrace(PlanTrace("demo", ExamplePlan()));
+  const TraceJson trace = GoodTrace(PlanTrace("demo", ExamplePlan()));
   EXPECT_THAT(trace.at("metadata").at("not_known").dump(),
               HasSubstr("chunk 2 of 2, version 5: it had not ended"));
   v1::Plan plan = ExamplePlan();
   plan.mutable_times()->Clear();
-  const Json empty = GoodTrace(PlanTrace("demo", plan));
-  for (const Json& event : empty.at("traceEvents")) EXPECT_NE(event.at("ph"), "X") << event;
+  const TraceJson empty = GoodTrace(PlanTrace("demo", plan));
+  for (const TraceJson& event : empty.at("traceEvents")) EXPECT_NE(event.at("ph"), "X") << event;
   const std::string named = empty.at("metadata").at("not_known").dump();
   for (const char* what : {"window: reports", "solve: ", "chunks: "}) {
     EXPECT_THAT(named, HasSubstr(what));
@@ -170,7 +170,7 @@ TEST(PlanTraceTest, WhatIsNotKnownIsLeftOutAndNamed) {
 TEST(PlanTraceTest, ARankIsTheSlowestOnlyWhereItsPreparedWasTheLast) {
   v1::Plan plan = ExamplePlan();
   plan.mutable_times()->mutable_chunks(0)->set_prepared_unix_micros(6500);  // by one without a time
-  const Json trace = GoodTrace(PlanTrace("demo", plan));
+  const TraceJson trace = GoodTrace(PlanTrace("demo", plan));
   EXPECT_EQ(EventOf(trace, "prepare (the slowest)"), nullptr);
   EXPECT_FALSE(EventOf(trace, "prepare")->at("args").contains("slowest_rank"));
 }
@@ -178,7 +178,7 @@ TEST(PlanTraceTest, ARankIsTheSlowestOnlyWhereItsPreparedWasTheLast) {
 TEST(PlanTraceTest, AWithdrawnChunkSaysSo) {
   v1::Plan plan = ExamplePlan();
   plan.mutable_times()->mutable_chunks(0)->set_committed(false);
-  const Json trace = GoodTrace(PlanTrace("demo", plan));
+  const TraceJson trace = GoodTrace(PlanTrace("demo", plan));
   EXPECT_EQ(EventOf(trace, "chunk 1 of 2, version 4")->at("args").at("result"), "withdrawn");
   EXPECT_NE(EventOf(trace, "until withdrawn"), nullptr);
 }
@@ -187,7 +187,7 @@ TEST(PlanTraceTest, NamesOfOthersAreEscaped) {
   v1::Plan plan = ExamplePlan();
   plan.set_policy(std::string("x\"y\x02"));
   plan.set_reason("why \"\n");
-  const Json trace = GoodTrace(PlanTrace(kHostile, plan));
+  const TraceJson trace = GoodTrace(PlanTrace(kHostileName, plan));
   EXPECT_EQ(EventOf(trace, "process_name")->at("args").at("name"),
             std::string("eplbd, job ") + kHostileRead);
   EXPECT_EQ(trace.at("metadata").at("job"), kHostileRead);
@@ -200,7 +200,7 @@ RankTimeline TimelineOf(int32_t rank, std::vector<BoundaryRound> rounds) {
                         .prepared = {{.run_id = "a", .version = 3, .unix_micros = 50}},
                         .boundaries = {}};
   timeline.boundaries.push_back(
-      {.run_id = kHostile,
+      {.run_id = kHostileName,
        .times = {.step = 7,
                  .version = 3,
                  .outcome = "committed",
@@ -216,8 +216,8 @@ RankTimeline TimelineOf(int32_t rank, std::vector<BoundaryRound> rounds) {
 }
 
 TEST(RunTraceTest, ARankIsAProcessAndItsBoundaryHoldsItsParts) {
-  const Json trace = GoodTrace(RunTrace(
-      kHostile,
+  const TraceJson trace = GoodTrace(RunTrace(
+      kHostileName,
       std::vector<RankTimeline>{TimelineOf(0, {{.round = 0,
                                                 .unix_micros = 112,
                                                 .micros = 20,
@@ -234,7 +234,7 @@ TEST(RunTraceTest, ARankIsAProcessAndItsBoundaryHoldsItsParts) {
   EXPECT_THAT(boundaries, Contains(Span{"local rows", 111, 4}));
   EXPECT_THAT(SpansOf(trace, "rounds of rows"),
               ElementsAre(Span{"round 0", 112, 20}, Span{"round 1", 132, 30}));
-  const Json& boundary = *EventOf(trace, "boundary, version 3 committed");
+  const TraceJson& boundary = *EventOf(trace, "boundary, version 3 committed");
   EXPECT_EQ(boundary.at("pid"), kFirstRankProcess);
   EXPECT_EQ(boundary.at("args").at("run_id"), kHostileRead);
   EXPECT_EQ(boundary.at("args").at("received_bytes"), 7);
@@ -250,10 +250,10 @@ TEST(RunTraceTest, RoundsThatOverlapLieOnTracksOfTheirOwn) {
   for (int32_t round = 0; round < kRounds; ++round) {
     rounds.push_back({.round = round, .unix_micros = 112 + round, .micros = 30});
   }
-  const Json trace =
+  const TraceJson trace =
       GoodTrace(RunTrace("d", std::vector<RankTimeline>{TimelineOf(0, std::move(rounds))}));
   std::map<int64_t, int> tracks;
-  for (const Json& event : trace.at("traceEvents")) {
+  for (const TraceJson& event : trace.at("traceEvents")) {
     const std::string name = event.at("name");
     if (event.at("ph") == "X" && name.starts_with("round ")) ++tracks[event.at("tid")];
   }
