@@ -12,9 +12,8 @@
 //   /api/v1/jobs/JOB/windows          ?after=WINDOW&limit=N; {"job","windows":[..]}, oldest first
 //   /api/v1/jobs/JOB/gpu_loads        ?window=W; tokens on GPUs of one window, measured and static
 //   /api/v1/jobs/JOB/traffic          ?plan=P; transfers between GPUs and nodes of one decision
-//   /api/v1/jobs/JOB/plans            ?limit=N; {"job","plans":[..]}, newest first; ?plan=P: that
-//   one,
-//                                     with its times
+//   /api/v1/jobs/JOB/plans            ?limit=N; {"job","plans":[..]}, newest first;
+//                                     ?plan=P: that one alone, with its times
 //   /api/v1/jobs/JOB/events           ?after=SEQUENCE&limit=N; {"job","events":[..]}, newest first
 #ifndef EPLB_SERVER_HTTP_API_H_
 #define EPLB_SERVER_HTTP_API_H_

@@ -26,7 +26,8 @@ constexpr int32_t kEventsAtOnce = 500;  // of a peer that has missed many
 constexpr size_t kFewWaiting = 16;      // a part of max_waiting_bytes
 constexpr absl::Duration kIdleWait = absl::Minutes(1);
 constexpr char kRetry[] = "retry: 2000\n\n";
-constexpr char kAlive[] = ": alive\n\n";
+// With a name: a comment would not tell a browser's script that the stream lives.
+constexpr char kAlive[] = "event: alive\ndata: {}\n\n";
 
 // `data` is one line of JSON, and JSON has no line end inside of a text. id: 0: none.
 std::string MessageOf(int64_t id, std::string_view event, std::string data) {
@@ -125,6 +126,8 @@ void EventStreams::GatherEvents(Watcher& watcher, Reading& reading) {
     found = reading.after.emplace(after, *std::move(events)).first;
   }
   for (const StoredEvent& event : found->second) {
+    if (watcher.waiting.size() > limits_.max_waiting_bytes / 2)
+      return;  // the rest stays in the store
     watcher.after = event.sequence;
     watcher.waiting += MessageOf(event.sequence, "event", EventToJson(event));
   }

@@ -8,6 +8,9 @@
 //   event: job_gone     {"job"}: the daemon does not know the job any more
 //   data: {...}
 //
+//   event: alive        {}: nothing else was sent for a while
+//   data: {}
+//
 //   id: SEQUENCE        an event of the audit log, as /api/v1/jobs/JOB/events has it; of all jobs
 //   event: event        in the order in which they happened, each once
 //   data: {...}
@@ -46,7 +49,7 @@ struct EventStreamSources {
 
 class EventStreams {
  public:
-  // Memory of a watcher: max_waiting_bytes, the messages of all jobs, and 500 events.
+  // Memory of a watcher: max_waiting_bytes and the messages of all jobs.
   struct Limits {
     size_t max_watchers = 64;
     // That a peer has not taken. Above a sixteenth of it the peer's events stay in the store until
@@ -54,7 +57,7 @@ class EventStreams {
     size_t max_waiting_bytes = size_t{1} << 20;
     size_t max_heard_bytes = 8192;  // that a peer sends, without a meaning; above: dropped
     absl::Duration period = absl::Milliseconds(500);  // between two looks at the sources
-    absl::Duration alive = absl::Seconds(15);         // a comment, when nothing else was sent
+    absl::Duration alive = absl::Seconds(15);         // a sign of life, when nothing else was sent
     absl::Duration stall = absl::Seconds(30);         // in which the peer takes no byte: dropped
   };
   EventStreams(EventStreamSources sources, Limits limits);

@@ -276,25 +276,26 @@ absl::StatusOr<WindowLoads> Runner::LoadsOf(const std::string& job,
   return loads;
 }
 
+absl::StatusOr<core::Plan> Runner::NewestSwitched(const std::string& job) const {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<core::Plan> plans, Plans(job, core::kMaxPlans));
+  const auto plan = std::find_if(plans.begin(), plans.end(),
+                                 [](const core::Plan& one) { return one.chunks_committed > 0; });
+  if (plan != plans.end()) return *plan;
+  return absl::NotFoundError(absl::StrCat("no plan of job ", job, " has moved an expert yet"));
+}
+
 absl::StatusOr<Traffic> Runner::TrafficOf(const std::string& job,
                                           std::optional<int64_t> number) const {
-  EPLB_ASSIGN_OR_RETURN(const std::vector<core::Plan> plans, Plans(job, core::kMaxPlans));
-  const auto plan = std::find_if(plans.begin(), plans.end(), [number](const core::Plan& one) {
-    return number ? one.plan == *number : one.chunks_committed > 0;
-  });
-  if (plan == plans.end()) {
-    return absl::NotFoundError(
-        number ? absl::StrCat("job ", job, " has no plan ", *number)
-               : absl::StrCat("no plan of job ", job, " has moved an expert yet"));
-  }
-  if (plan->chunks_committed == 0) {
-    return absl::NotFoundError(absl::StrCat("plan ", plan->plan, " of job ", job,
+  EPLB_ASSIGN_OR_RETURN(const core::Plan plan,
+                        number ? OnePlan(job, *number) : NewestSwitched(job));
+  if (plan.chunks_committed == 0) {
+    return absl::NotFoundError(absl::StrCat("plan ", plan.plan, " of job ", job,
                                             " moved no expert: it was ",
-                                            std::string(PlanResultName(plan->result))));
+                                            std::string(PlanResultName(plan.result))));
   }
-  EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody before, PlacementOf(job, plan->base_version));
-  EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody after, PlacementOf(job, plan->last_version));
-  return TrafficBetween(before.placement, after.placement, *plan);
+  EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody before, PlacementOf(job, plan.base_version));
+  EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody after, PlacementOf(job, plan.last_version));
+  return TrafficBetween(before.placement, after.placement, plan);
 }
 
 RunnerCounters Runner::Counters() const {

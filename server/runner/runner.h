@@ -127,6 +127,7 @@ class Runner {
  private:
   Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stored_term,
          std::vector<core::StoredJob> jobs);
+  absl::StatusOr<core::Plan> NewestSwitched(const std::string& job) const;
   void Loop();
   void Handle(core::Event event);
   void LookUp(core::Change& change) const;

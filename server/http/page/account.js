@@ -2,8 +2,8 @@
 "use strict";
 
 eplb.account = (() => {
-  const { el, tile, table, behind, panel } = eplb.dom;
-  const { isNumber, seconds, count, percent, balancedness, steps } = eplb.format;
+  const { el, redraw, tile, table, behind, panel } = eplb.dom;
+  const { isNumber, seconds, count, percent, balancedness } = eplb.format;
 
   // Where the figures come from.
   const WORDS = {
@@ -31,7 +31,7 @@ eplb.account = (() => {
     let predictions = [], candidates = [];
     const kept = behind("account", "Table of predictions", () => table("Predicted and seen, newest first", [
       { name: "plan", of: (one) => count(one.plan), number: true },
-      { name: "switched at step", of: (one) => count(one.step), number: true },
+      { name: "switched at step", of: (one) => count(one.switched), number: true },
       { name: "predicted", of: (one) => `${balancedness(one.predicted)} ± ${one.error.toFixed(3)}`, number: true },
       { name: "seen", of: (one) => balancedness(one.seen), number: true },
       { name: "within the error", of: (one) => one.held === null ? "not seen yet" : one.held ? "yes" : "no" },
@@ -52,13 +52,13 @@ eplb.account = (() => {
       const known = isNumber(job.saved_seconds), spent = isNumber(job.spent_seconds);
       const moved = plans.reduce((sum, plan) => sum + (plan.received_bytes ?? 0), 0);
       const weighed = plans.some((plan) => isNumber(plan.received_bytes)) || context.kind !== "trace";
-      tiles.replaceChildren(
+      redraw(tiles,
         tile("saved", known ? seconds(job.saved_seconds) : "not known", known ? "against the static layout" : words.price),
         tile("spent", spent ? seconds(job.spent_seconds) : "not known", spent ? words.spent : "give --expert-bytes for it"),
         tile("net", known && spent ? seconds(job.saved_seconds - job.spent_seconds) : "not known", ""),
         tile("moved", weighed ? eplb.format.bytes(moved) : "not known", `by the ${count(plans.length)} newest decisions`),
         tile("predictions that held", judged.length ? `${held} of ${judged.length}` : "–",
-          job.measured_last_step ? `figures of steps ${steps(job.measured_first_step, job.measured_last_step)}` : ""));
+          `within the error, of the ${count(plans.length)} newest decisions`));
       kept.refresh();
       tried.refresh();
     };

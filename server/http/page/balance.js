@@ -64,14 +64,14 @@ eplb.balance = (() => {
   const create = (context) => {
     const words = WORDS[context.kind];
     const { node, body } = panel("balance", "Balancedness over steps",
-      "Mean GPU load / fullest GPU's load of a layer, the mean over layers; 1 is best. A dashed line: experts moved. A point with a bar: the prediction of a decision and its error; hollow where what followed lay outside it.");
+      "Mean GPU load / fullest GPU's load of a layer, the mean over layers; 1 is best. A dashed line: experts moved. A point with a bar: what a decision predicted of the window that followed, and its error; hollow where that window lay outside it.");
     const box = el("div", { class: "chart", role: "img", "aria-label": "Line chart of balancedness over steps; the table below has its numbers" });
     const note = el("p", { class: "note" });
     let chart = null;
     let drawn = { switches: [], predictions: [] };
     let windows = [];
     const split = () => windows.some((one) => one.split === "batch");
-    const list = behind("balance", "Table of windows", () => table("Windows, newest first", [
+    const list = behind("balance", "Table of windows", () => table(`Windows, the newest ${count(Math.min(windows.length, 200))} of ${count(windows.length)}`, [
       { name: "steps", of: (one) => steps(one.first_step, one.last_step), number: true },
       { name: words.measured, of: (one) => balancedness(one.balancedness), number: true },
       { name: "split", of: (one) => one.split === "batch" ? "exact, per batch" : "equal shares" },
@@ -116,7 +116,7 @@ eplb.balance = (() => {
       note.textContent = windows.length === 0 ? words.none
         : `${counted(windows.length, "window")} ${words.of}.${split() ? ` ${words.batch}` : ""}`;
       const last = windows[windows.length - 1];
-      const now = `${last?.window}/${drawn.switches.length}/${drawn.predictions.length}/${eplb.colors.isDark()}`;
+      const now = `${last?.window}/${last?.completed_unix_micros}/${drawn.switches.length}/${drawn.predictions.length}/${eplb.colors.isDark()}`;
       if (now !== shown) { shown = now; draw(); }
       list.refresh();
     };

@@ -2,7 +2,7 @@
 "use strict";
 
 eplb.decisions = (() => {
-  const { el, panel } = eplb.dom;
+  const { el, redraw, panel } = eplb.dom;
   const { clock, count, balancedness, counted } = eplb.format;
   const SHOWN = 200;
 
@@ -46,7 +46,7 @@ eplb.decisions = (() => {
       note.textContent = `${counted(found.length, "entry").replace("entrys", "entries")}${words.length ? ` of ${all.length}` : ""}`
         + (found.length > SHOWN ? `, the newest ${SHOWN} are shown` : "")
         + (data.job.events_known === false ? ". What operators did is known to the daemon alone: eplbctl get events --limit 1000 -o json > DIR/events.json" : "");
-      list.replaceChildren(...found.slice(0, SHOWN).map((one) => el("li", { class: one.kind },
+      redraw(list, ...found.slice(0, SHOWN).map((one) => el("li", { class: one.kind },
         el("span", { class: "time" }, clock(one.at)), el("span", { class: "name" }, one.name),
         el("span", { class: "text" }, one.text), one.figures ? el("span", { class: "figures" }, one.figures) : null)));
     };

@@ -19,6 +19,27 @@ eplb.dom = (() => {
   const el = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
   const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
+  // Makes `old` like `fresh` with as few changes as there are: what is unchanged keeps focus, selection and scroll.
+  const morph = (old, fresh) => {
+    if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) { old.replaceWith(fresh); return; }
+    if (old.nodeType === Node.TEXT_NODE) { if (old.data !== fresh.data) old.data = fresh.data; return; }
+    for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of fresh.attributes) {
+      if (old.getAttribute(name) === value) continue;
+      // The page's policy forbids styles in attributes, and permits them through the document's own interface.
+      if (name === "style") old.style.cssText = value; else old.setAttribute(name, value);
+    }
+    morphChildren(old, [...fresh.childNodes]);
+  };
+  const morphChildren = (node, children) => {
+    const mine = [...node.childNodes];
+    children.forEach((child, i) => { if (i < mine.length) morph(mine[i], child); else node.append(child); });
+    for (const surplus of mine.slice(children.length)) surplus.remove();
+  };
+  // Of nodes without listeners.
+  const redraw = (node, ...children) => morphChildren(node, children.flat().filter((child) => child !== null && child !== "")
+    .map((child) => typeof child === "string" ? document.createTextNode(child) : child));
+
   // A figure with its name.
   const tile = (name, value, note = "") => el("div", { class: "tile" },
     el("dt", {}, name), el("dd", {}, value), note ? el("dd", { class: "note" }, note) : null);
@@ -40,8 +61,7 @@ eplb.dom = (() => {
     const show = () => {
       if (!details.open) return;
       const fresh = make();
-      if (shown) shown.replaceWith(fresh); else details.append(fresh);
-      shown = fresh;
+      if (shown) morph(shown, fresh); else details.append(shown = fresh);
     };
     details.addEventListener("toggle", () => { opened[key] = details.open; show(); });
     if (opened[key]) { details.open = true; show(); }
@@ -57,5 +77,5 @@ eplb.dom = (() => {
   };
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  return { el, svg, tile, table, behind, panel, css };
+  return { el, svg, redraw, tile, table, behind, panel, css };
 })();

@@ -33,8 +33,12 @@ eplb.format = (() => {
     if (!isNumber(value)) return "–";
     return scaled(value, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) ?? `${value} B`;
   };
-  // The clock of the one who looks, in hours to seconds.
-  const clock = (micros) => isNumber(micros) && micros > 0 ? new Date(micros / 1000).toLocaleTimeString("en-GB") : "–";
+  // The clock of the one who looks; with the date when that is not today.
+  const clock = (micros, now = Date.now()) => {
+    if (!isNumber(micros) || micros <= 0) return "–";
+    const date = new Date(micros / 1000), time = date.toLocaleTimeString("en-GB");
+    return date.toDateString() === new Date(now).toDateString() ? time : `${date.toLocaleDateString("sv-SE")} ${time}`;
+  };
   // 0..59
   const steps = (first, last) => first === last ? count(first) : `${count(first)}..${count(last)}`;
   // "ranks 0, 1 and 12 more"
@@ -54,7 +58,7 @@ eplb.format = (() => {
   };
   const ended = (job) => ["FINISHED", "FAILED", "LOST", "REPLAYED"].includes(job.state);
   const measured = (job) => job.balancedness > 0
-    ? `balancedness ${balancedness(job.balancedness)} measured, ${balancedness(job.balancedness_static)} without EPLB`
+    ? `balancedness ${balancedness(job.balancedness)} measured, ${balancedness(job.balancedness_static)} computed without EPLB`
     : "no complete load window yet";
   const sentence = (job) => {
     const wrong = trouble(job);
@@ -72,7 +76,8 @@ eplb.format = (() => {
     const waits = job.waiting_for ? `, waits for ${job.waiting_for}` : "";
     return {
       kind: job.state === "IDLE" ? "good" : "busy",
-      text: `${job.state} at step ${count(job.step)}${waits}: ${measured(job)}`,
+      text: job.state === "IDLE" ? `At step ${count(job.step)}, no rebalance in flight: ${measured(job)}`
+        : `${job.state} at step ${count(job.step)}${waits}: ${measured(job)}`,
     };
   };
 
@@ -84,16 +89,20 @@ eplb.series = (() => {
   // windows: of the API, oldest first. Those of the newest run only: a new run begins again at its first step.
   const ofNewestRun = (windows) => {
     const run = windows.length ? windows[windows.length - 1].run_id : "";
-    const same = windows.filter((one) => one.run_id === run);
-    return same.filter((one, i) => i === 0 || one.last_step > same[i - 1].last_step);
+    let last = -1;
+    return windows.filter((one) => {
+      if (one.run_id !== run || one.last_step <= last) return false;
+      last = one.last_step;
+      return true;
+    });
   };
   // Decisions that changed something, oldest first.
   const switches = (plans) => plans.filter((plan) => plan.chunks_committed > 0).slice().reverse();
-  // [step, predicted, error, seen] of each
+  // Of decisions that were carried out whole. step: the last of those that were predicted, once they are known.
   const predictions = (plans) => switches(plans)
-    .filter((plan) => plan.balancedness_predicted > 0 && plan.prediction_error > 0)
+    .filter((plan) => plan.result === "committed" && plan.balancedness_predicted > 0 && plan.prediction_error > 0)
     .map((plan) => ({
-      plan: plan.plan, step: plan.switched_step, predicted: plan.balancedness_predicted, error: plan.prediction_error,
+      plan: plan.plan, switched: plan.switched_step, step: plan.balancedness_seen === null ? plan.switched_step : plan.seen_last_step, predicted: plan.balancedness_predicted, error: plan.prediction_error,
       seen: plan.balancedness_seen, held: plan.balancedness_seen === null ? null
         : Math.abs(plan.balancedness_seen - plan.balancedness_predicted) <= plan.prediction_error,
     }));
@@ -103,6 +112,7 @@ eplb.series = (() => {
     return row.map((value) => mean > 0 ? value / mean : 1);
   });
   const peak = (rows) => rows.reduce((most, row) => row.reduce((a, b) => Math.max(a, b), most), 0);
-  return { ofNewestRun, switches, predictions, ratios, peak };
+  const least = (rows) => rows.reduce((low, row) => row.reduce((a, b) => Math.min(a, b), low), Infinity);
+  return { ofNewestRun, switches, predictions, ratios, peak, least };
 })();
 if (typeof module !== "undefined") module.exports = eplb;

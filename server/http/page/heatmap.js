@@ -13,14 +13,14 @@ eplb.heatmap = (() => {
     const node = el("figure", { class: "map" }, caption, canvas);
     let ratios = [];
     let cursor = null;
-    const paint = (most) => {
+    const paint = (low, most) => {
       const layers = ratios.length, gpus = layers ? ratios[0].length : 0;
       canvas.hidden = layers === 0;
       if (layers === 0) return;
       canvas.style.height = `${Math.max(Math.min(layers * 20, 420), 90)}px`;
       const image = new ImageData(gpus, layers);
       const pixels = new Uint32Array(image.data.buffer);
-      ratios.forEach((row, layer) => row.forEach((ratio, gpu) => { pixels[layer * gpus + gpu] = eplb.colors.pixel(ratio / most); }));
+      ratios.forEach((row, layer) => row.forEach((ratio, gpu) => { pixels[layer * gpus + gpu] = eplb.colors.pixel((ratio - low) / (most - low || 1)); }));
       // One pixel a cell; the browser makes it large without smoothing.
       canvas.width = gpus;
       canvas.height = layers;
@@ -40,31 +40,33 @@ eplb.heatmap = (() => {
       const [layer, gpu] = cursor ?? [0, -move[1]];
       read(Math.min(Math.max(layer + move[0], 0), ratios.length - 1), Math.min(Math.max(gpu + move[1], 0), ratios[0].length - 1));
     });
-    return { node, caption, set: (fresh, most) => { ratios = fresh; paint(most); } };
+    return { node, caption, set: (fresh, low, most) => { ratios = fresh; paint(low, most); } };
   };
 
   const legend = () => {
-    const end = el("span");
+    const begin = el("span"), end = el("span");
     const bar = el("span", { class: "bar", "aria-hidden": "true" }, Array.from({ length: 24 }, (_, i) => {
       const step = el("i");
       step.style.background = eplb.colors.text(i / 23);
       return step;
     }));
-    const node = el("div", { class: "legend" }, el("span", {}, "0"), bar, end);
-    return { node, set: (most) => { end.textContent = `${most.toFixed(2)} × the layer's mean`; } };
+    const node = el("div", { class: "legend" }, begin, bar, end);
+    const set = (low, most) => { begin.textContent = low.toFixed(2); end.textContent = `${most.toFixed(2)} × the layer's mean`; };
+    return { node, set };
   };
 
   const create = (context) => {
     const { node, body } = panel("heat", "Load of each GPU in each layer",
-      "A cell is a GPU's tokens in a layer over the layer's mean. Every layer waits for its brightest cell.");
+      "Rows are layers, columns GPUs. A cell is a GPU's tokens over the layer's mean; with GPUs of equal speed a layer waits for its brightest cell.");
     const key = legend();
     const place = el("output", { class: "reading", "aria-live": "polite" }, "Point at a cell, or focus a map and use the arrow keys.");
     let loads = null, ratios = { now: [], static: [] };
     const read = (layer, gpu) => {
+      if (ratios.static[layer]?.[gpu] === undefined) return;
       const cell = (rows, parts) => rows[layer] ? `${count(rows[layer][gpu])} tokens, ${parts[layer][gpu].toFixed(2)} × the mean` : "not known";
       place.textContent = `Layer ${context.layerName(layer)}, GPU ${gpu}: ${cell(loads.gpu_loads, ratios.now)}; static layout: ${cell(loads.gpu_loads_static, ratios.static)}`;
     };
-    const before = map("static layout", read), now = map("placement in force", read);
+    const before = map("static layout (computed)", read), now = map("placements that ran", read);
     const slider = el("input", { type: "range", min: "0", max: "0", step: "1", "aria-label": "Window shown, oldest to newest" });
     const when = el("output", { class: "when" });
     const live = el("button", { type: "button" }, "Newest");
@@ -72,7 +74,7 @@ eplb.heatmap = (() => {
       { name: "layer", of: (row) => el("a", { href: context.link({ layer: row.layer, panel: "layer" }) }, context.layerName(row.layer)), number: true },
       { name: "mean tokens", of: (row) => count(row.mean), number: true },
       { name: "static: fullest GPU", of: (row) => `${row.static.gpu}: ${row.static.ratio.toFixed(2)} × mean`, number: true },
-      { name: "in force: fullest GPU", of: (row) => row.now ? `${row.now.gpu}: ${row.now.ratio.toFixed(2)} × mean` : "not known", number: true },
+      { name: "that ran: fullest GPU", of: (row) => row.now ? `${row.now.gpu}: ${row.now.ratio.toFixed(2)} × mean` : "not known", number: true },
     ], rows(), "No window is shown."));
     const rows = () => ratios.static.map((row, layer) => {
       const fullest = (part) => part ? { gpu: part.indexOf(Math.max(...part)), ratio: Math.max(...part) } : null;
@@ -93,11 +95,12 @@ eplb.heatmap = (() => {
     };
     const draw = () => {
       ratios = { now: eplb.series.ratios(loads.gpu_loads), static: eplb.series.ratios(loads.gpu_loads_static) };
-      const most = Math.max(eplb.series.peak(ratios.now), eplb.series.peak(ratios.static), 1);
-      before.set(ratios.static, most);
-      now.set(ratios.now, most);
-      key.set(most);
-      now.caption.textContent = loads.gpu_loads.length === 0 ? "placement in force: not known for these steps"
+      const all = [...ratios.now, ...ratios.static];
+      const low = eplb.series.least(all), most = eplb.series.peak(all);
+      before.set(ratios.static, low, most);
+      now.set(ratios.now, low, most);
+      key.set(low, most);
+      now.caption.textContent = loads.gpu_loads.length === 0 ? "placements that ran: not known for these steps"
         : context.kind === "trace" ? "placement of the replay, in equal shares" : loads.split === "batch" ? "placements that ran, in equal shares (the job splits each batch exactly: its GPUs were more even than this)"
           : "placements that ran, as measured";
       list.refresh();
@@ -115,7 +118,11 @@ eplb.heatmap = (() => {
         draw();
       } catch (error) {
         cache.delete(window);
-        if (asked === wanted) place.textContent = `Loads of this window: ${error.message}`;
+        if (asked !== wanted) return;
+        shown = null;  // the next look asks again
+        before.set([], 0, 1);
+        now.set([], 0, 1);
+        place.textContent = `Loads of this window: ${error.message}`;
       }
     };
     slider.addEventListener("input", () => {

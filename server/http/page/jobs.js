@@ -2,7 +2,7 @@
 "use strict";
 
 eplb.jobs = (() => {
-  const { el } = eplb.dom;
+  const { el, redraw } = eplb.dom;
   const { sentence, counted } = eplb.format;
 
   // answer: of /api/v1/jobs. chosen: the job that is shown.
@@ -17,11 +17,11 @@ eplb.jobs = (() => {
     const refusals = answer.refusals.map((one) => el("li", { class: "refusal" },
       el("span", { class: "name" }, one.job), el("span", { class: "sentence" },
         `not served, ${counted(one.count, "rank")} refused: ${one.reason}`)));
-    node.replaceChildren(
+    redraw(node,
       el("h2", {}, counted(jobs.length, "job")),
       ...answer.warnings.map((text) => el("p", { class: "notice bad" }, text)),
       el("ul", {}, items, refusals),
-      jobs.length ? "" : el("p", { class: "help" }, "No job has connected yet. A trainer connects with its first step: see the README."));
+      jobs.length ? null : el("p", { class: "help" }, "No job has connected yet. A trainer connects with its first step: see the README."));
   };
   return { draw };
 })();

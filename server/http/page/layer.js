@@ -84,7 +84,11 @@ eplb.layer = (() => {
           + `the busiest expert has ${(rows[0].tokens / Math.max(mean, 1e-9)).toFixed(1)} × the mean; ${counted(replicated, "expert")} with replicas.`;
         drawing.replaceChildren(bars(rows, mean));
       } catch (error) {
-        if (now === shown) note.textContent = `Layer ${layer}: ${error.message}.`;
+        if (now !== shown) return;
+        shown = "";  // the next look asks again
+        rows = [];
+        drawing.replaceChildren();
+        note.textContent = `Layer ${layer}: ${error.message}.`;
       }
       list.refresh();
     };

@@ -2,8 +2,8 @@
 "use strict";
 
 eplb.main = (() => {
-  const { el, tile } = eplb.dom;
-  const { sentence, balancedness, count, percent, steps, clock, ended } = eplb.format;
+  const { el, redraw, tile } = eplb.dom;
+  const { sentence, balancedness, count, steps, clock, ended } = eplb.format;
   const PANELS = ["balance", "heatmap", "rebalances", "account", "ranks", "traffic", "layer", "decisions"];
   const POLL_MS = 5000, GATHER_MS = 400, MOST_WINDOWS = 4096, MOST_EVENTS = 1000, MOST_PLANS = 200;
 
@@ -11,7 +11,8 @@ eplb.main = (() => {
   const at = (id) => document.getElementById(id);
   let answer = { jobs: [], refusals: [], warnings: [] };
   let shown = null;  // of the job that is shown: name, panels, documents
-  let state = { connected: false, since: Date.now(), failed: "" };
+  // lost: since when the daemon does not answer, 0: it does. pushed: events come by themselves.
+  const state = { lost: 0, pushed: false };
 
   // ---- the address ----
   const route = () => {
@@ -62,23 +63,23 @@ eplb.main = (() => {
     const links = el("nav", { class: "sections", "aria-label": "Panels" }, panels.map((panel) =>
       el("a", { href: address(name, { ...route().view, panel: panel.node.id }) }, panel.node.querySelector("h2").textContent)));
     at("main").replaceChildren(top, links, ...panels.map((panel) => panel.node));
-    shown = { name, top, panels, data: { job: null, windows: [], plans: [], events: [] }, stale: true };
+    shown = { name, top, panels, data: { job: null, windows: [], plans: [], events: [] } };
   };
 
   const drawTop = (job) => {
     const { kind, text } = sentence(job);
     const better = job.peak_fall ?? (job.balancedness > 0 && job.balancedness_static > 0 ? 1 - job.balancedness_static / job.balancedness : null);
     const objective = job.split === "batch" ? "exact split of each batch" : "equal shares";
-    shown.top.replaceChildren(
+    redraw(shown.top,
       el("h2", { class: "jobname" }, job.job),
       el("p", { class: `headline ${kind}` }, text),
       el("dl", { class: "tiles" },
         tile(source.kind === "trace" ? "balancedness replayed" : "balancedness measured", balancedness(job.balancedness), job.measured_last_step ? `steps ${steps(job.measured_first_step, job.measured_last_step)}, ${objective}` : ""),
-        tile("without EPLB", balancedness(job.balancedness_static), "the same tokens, static layout"),
-        tile("fullest GPUs' load", better === null ? "–" : percent(-better), "against without"),
-        tile("newest prediction", balancedness(job.balancedness_predicted), job.prediction_error
-          ? `± ${job.prediction_error.toFixed(3)}, ${job.balancedness_seen ? `seen ${balancedness(job.balancedness_seen)}` : "not seen yet"}`
-          : source.live ? "" : "known to a daemon alone"),
+        tile("without EPLB", balancedness(job.balancedness_static), "computed: the same tokens, static layout"),
+        tile("gain", gain === null ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(3)}`,
+          job.split === "batch" ? "at least: the static layout is of the window's sum" : "measured less without EPLB"),
+        tile("newest prediction", balancedness(predicted), error
+          ? `± ${error.toFixed(3)}, ${seen ? `seen ${balancedness(seen)}` : "not seen yet"}` : source.live ? "" : "in the reasons alone"),
         tile("step", count(job.step), source.kind === "trace" ? "nothing ran" : ended(job) ? "run has ended" : `version ${count(job.version)}`),
         tile("policy", job.policy?.policy || job.policy?.policy_name || job.policy?.name || "–", job.policy?.mode || "")),
       job.last_reason ? el("p", { class: "reason" }, el("strong", {}, "Newest decision: "), job.last_reason) : "");
@@ -102,16 +103,28 @@ eplb.main = (() => {
     return [...old, ...fresh.filter((one) => one[key] > last)].slice(-most);
   };
 
-  // What is new of the shown job. again: everything, as after a restart of the daemon.
-  const loadJob = async (again) => {
-    const { name } = shown;
-    const data = again ? { job: null, windows: [], plans: [], events: [] } : shown.data;
-    const get = context(name).get;
-    const after = data.windows.length ? data.windows[data.windows.length - 1].window : 0;
+  // What is new of the shown job; what cannot be had now stays as it was, and its sentence is told.
+  const loadJob = async () => {
+    const { name, data } = shown;
+    const wrong = [];
+    const get = (what, query, old) => context(name).get(what, query).catch((error) => {
+      if (error.lost) throw error;
+      wrong.push(error.message);
+      return old;
+    });
+    const last = data.windows[data.windows.length - 1];
     const seen = data.events.length ? data.events[data.events.length - 1].sequence : 0;
-    const [job, windows, plans, events] = await Promise.all([get(""), get("windows", { after, limit: MOST_WINDOWS }),
-      get("plans", { limit: MOST_PLANS }), get("events", { after: seen, limit: MOST_EVENTS })]);
-    if (shown.name !== name) return;
+    // The newest window that is known comes again: it tells whether the same daemon answers.
+    const [job, windows, plans, events] = await Promise.all([get("", {}, data.job),
+      get("windows", { after: last ? last.window - 1 : 0, limit: MOST_WINDOWS }, { windows: last ? [last] : [] }),
+      get("plans", { limit: MOST_PLANS }, { plans: data.plans }), get("events", { after: seen, limit: MOST_EVENTS }, { events: [] })]);
+    if (shown?.name !== name) return;
+    tell(wrong[0] ?? "");
+    const again = windows.windows.find((one) => one.window === last?.window);
+    if (last && again?.completed_unix_micros !== last.completed_unix_micros) {
+      open(name);  // window numbers began again: nothing of the daemon before may stay
+      return loadJob();
+    }
     shown.data = {
       job, plans: plans.plans,
       windows: added(data.windows, windows.windows, "window", MOST_WINDOWS),
@@ -120,21 +133,26 @@ eplb.main = (() => {
   };
 
   // ---- everything ----
+  const tell = (text) => {
+    const node = at("problem");
+    node.hidden = text === "";
+    if (node.textContent !== text) node.textContent = text;
+  };
   const notice = (text) => {
     at("main").replaceChildren(el("p", { class: "notice" }, text));
     shown = null;
   };
   const drawState = () => {
     const node = at("connection");
-    const live = state.connected && !state.failed;
-    node.className = live ? "good" : "bad";
+    node.className = state.lost ? "bad" : "good";
     const text = !source.live ? `a report, made ${source.made}`
-      : live ? "live" : `connection lost at ${clock(state.since * 1000)}: the figures are of then. Trying again.`;
+      : state.lost ? `connection lost at ${clock(state.lost * 1000)}: the figures are of then. Trying again.`
+        : state.pushed ? "live" : `live, asked every ${POLL_MS / 1000} s`;
     if (node.textContent !== text) node.textContent = text;
-    document.body.classList.toggle("stale", source.live && !live);
+    document.body.classList.toggle("stale", source.live && state.lost !== 0);
   };
 
-  const refresh = async (again) => {
+  const refresh = async () => {
     answer = await source.get("api/v1/jobs?ranks=0");
     let { job } = route();
     if (!job && answer.jobs.length === 1) {
@@ -147,27 +165,25 @@ eplb.main = (() => {
     if (!answer.jobs.some((one) => one.job === job)) return notice(source.live ? `The daemon does not know a job ${job}.` : `This report has no job ${job}.`);
     const fresh = shown?.name !== job;
     if (fresh) open(job);
-    await loadJob(again || fresh);
+    await loadJob();
     drawPanels();
     if (fresh) scrollToPanel();
   };
 
   // At most one refresh at a time, and one that waits.
-  let running = false, waiting = null;
-  const ask = async (again = false) => {
-    if (running) { waiting = (waiting ?? false) || again; return; }
+  let running = false, waiting = false;
+  const ask = async () => {
+    if (running) { waiting = true; return; }
     running = true;
     try {
-      await refresh(again);
-      state = { connected: true, since: Date.now(), failed: "" };
+      await refresh();
+      state.lost = 0;
     } catch (error) {
-      if (error.status === 404) { shown = null; } else if (!state.failed) {
-        state = { connected: false, since: Date.now(), failed: error.message };
-      }
+      if (error.lost) state.lost ||= Date.now(); else tell(error.message);
     }
     running = false;
     drawState();
-    if (waiting !== null) { const next = waiting; waiting = null; ask(next); }
+    if (waiting) { waiting = false; ask(); }
   };
   let timer = null;
   const soon = () => { timer ??= setTimeout(() => { timer = null; ask(); }, GATHER_MS); };
@@ -181,14 +197,11 @@ eplb.main = (() => {
     });
     addEventListener("hashchange", () => { ask().then(scrollToPanel); });
     source.watch({
-      connected: () => { ask(true); },
-      lost: () => {
-        if (state.connected) state = { connected: false, since: Date.now(), failed: "" };
-        drawState();
-      },
-      job: soon, job_gone: soon, event: soon,
+      connected: () => { state.pushed = true; ask(); },
+      lost: () => { state.pushed = false; ask(); },  // whether the daemon answers is for the question to tell
+      news: soon,
     });
-    if (source.live) setInterval(() => { if (!state.connected) ask(); }, POLL_MS);
+    if (source.live) setInterval(() => { if (!document.hidden && (state.lost || !state.pushed)) ask(); }, POLL_MS);
     ask();
   };
   return { start, data: () => shown?.data, panels: () => shown?.panels };

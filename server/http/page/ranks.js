@@ -2,19 +2,16 @@
 "use strict";
 
 eplb.ranks = (() => {
-  const { el, table, panel } = eplb.dom;
+  const { el, redraw, table, panel } = eplb.dom;
   const { count, seconds, listed, counted } = eplb.format;
   const ALL = 64;  // more ranks than this: only those worth a look, until all are asked for
 
-  const gpuOf = (job, rank) => job.num_gpus > 0 ? rank % job.num_gpus : 0;
   // What is worth a look; empty: nothing.
   const remark = (job, rank, longest) => {
     const remarks = [];
     if (rank.state && rank.state !== "connected" && rank.state !== "finished") {
       remarks.push(rank.away_seconds > 0 ? `${rank.state} for ${seconds(rank.away_seconds)}` : rank.state);
     }
-    const speed = job.gpu_speeds.find((one) => one.gpu === gpuOf(job, rank.rank));
-    if (speed?.measured) remarks.push(`slow: ${speed.measured.toFixed(2)} × the median GPU`);
     if (rank.answer === "none") remarks.push("has not answered the proposal");
     if (rank.dropped_steps > 0) remarks.push(`dropped counts of ${counted(rank.dropped_steps, "step")}`);
     if (rank.running_version !== job.version) remarks.push(`runs version ${rank.running_version}`);
@@ -30,7 +27,7 @@ eplb.ranks = (() => {
       : known ? `${count(job.connected_ranks)} of ${count(job.world_size)} ranks are connected` : counted(job.world_size, "rank")];
     if (missing.length) parts.push(`missing: ${listed(missing, "rank")}`);
     if (slow.length) parts.push(`slow: ${listed(slow.map((one) => one.gpu), "GPU")}. ${slow[0].reason}`);
-    if (job.step_seconds > 0) parts.push(`a step takes ${seconds(job.step_seconds)}`);
+    if (job.step_seconds > 0) parts.push(`a step takes ${seconds(job.step_seconds)} on average`);
     return `${parts.join("; ")}.`;
   };
 
@@ -54,7 +51,7 @@ eplb.ranks = (() => {
       choice.hidden = !many;
       const shown = many && !all.checked ? rows.filter((row) => row.remark) : rows;
       for (const row of shown) row.mark = row.connected || row.state === "finished" ? "" : "bad";
-      holder.replaceChildren(table(many && !all.checked ? `Ranks worth a look, ${count(shown.length)} of ${count(rows.length)}` : "Ranks", [
+      redraw(holder, table(many && !all.checked ? `Ranks worth a look, ${count(shown.length)} of ${count(rows.length)}` : "Ranks", [
         { name: "rank", of: (row) => count(row.rank), number: true },
         { name: "state", of: (row) => row.state },
         { name: "step", of: (row) => count(row.step), number: true },

@@ -2,17 +2,18 @@
 "use strict";
 
 eplb.rebalances = (() => {
-  const { el, table, behind, panel } = eplb.dom;
+  const { el, redraw, table, behind, panel } = eplb.dom;
   const { seconds, steps, count, clock, bytes, listed } = eplb.format;
   const SHOWN = 6;
 
   const between = (from, to) => from > 0 && to >= from ? (to - from) / 1e6 : null;
-  const slowest = (chunk) => chunk.ranks.length ? chunk.ranks[chunk.ranks.length - 1] : null;
+  // Who was PREPARED when the chunk was; a rank that came back has no time, and then none is named.
+  const slowest = (chunk) => chunk.ranks.find((rank) => rank.prepared_unix_micros === chunk.prepared_unix_micros) ?? null;
   // The phases of one decision with their seconds; null: not known. `stops`: training waits for it.
   const phases = (plan) => {
     const { times } = plan;
     const all = [
-      { name: "window", about: `steps ${steps(plan.decided_first_step, plan.decided_last_step)}`,
+      { name: "reports", about: `of steps ${steps(plan.decided_first_step, plan.decided_last_step)}, first to last arrival`,
         seconds: times ? between(times.window_began_unix_micros, times.window_complete_unix_micros) : null },
       { name: "solve", about: plan.policy, seconds: plan.solve_seconds },
     ];
@@ -22,7 +23,7 @@ eplb.rebalances = (() => {
       const late = slowest(chunk);
       all.push({ name: `prepare${name}`, about: late ? `rank ${late.rank} was the slowest` : "",
         seconds: between(chunk.proposed_unix_micros, chunk.prepared_unix_micros) });
-      all.push({ name: `vote${name}`, about: chunk.committed ? "from PREPARED to the last rank's Applied" : "withdrawn",
+      all.push({ name: `vote${name}`, about: chunk.committed ? "votes, transfer and switch, to the last rank's Applied" : "withdrawn",
         seconds: between(chunk.prepared_unix_micros, chunk.ended_unix_micros) });
       if (chunk.longest_pause_seconds !== null) {
         all.push({ name: `pause${name}`, about: `rank ${chunk.longest_pause_rank} had the longest`, seconds: chunk.longest_pause_seconds, stops: true });
@@ -58,7 +59,7 @@ eplb.rebalances = (() => {
   const NONE = { daemon: "No rebalance has been proposed yet.", run: "The run switched no placement.", trace: "The replay moved nothing." };
   const create = (context) => {
     const { node, body } = panel("rebalances", "Time line of each rebalance",
-      "Each bar is on a scale of powers of ten. Blue phases run beside training; only the orange pause stops it.");
+      "Each bar is on a scale of powers of ten. Blue phases run beside training; only the orange pause stops it. The ranks' own logs tell votes from transfer: eplbctl report DIR -o trace.");
     const note = el("p", { class: "note" });
     const drawings = el("div", { class: "lines" });
     let plans = [];
@@ -79,10 +80,11 @@ eplb.rebalances = (() => {
     // By plan and what had become of it; a plan that has ended does not change.
     const known = new Map();
     const timed = async (plan) => {
-      const key = `${plan.plan}/${plan.result}/${plan.chunks_committed}`;
+      const key = `${plan.unix_micros}/${plan.plan}/${plan.result}/${plan.chunks_committed}`;
       if (!known.has(key)) {
         const answer = await context.get("plans", { plan: plan.plan }).catch(() => null);
-        known.set(key, answer?.plans[0]?.times ?? null);
+        if (answer === null) return { ...plan, times: null };
+        known.set(key, answer.plans[0]?.times ?? null);
       }
       return { ...plan, times: known.get(key) };
     };
@@ -97,7 +99,7 @@ eplb.rebalances = (() => {
         || (plans.length === 0 ? NONE[context.kind] : context.kind === "trace" ? "A replay has no times: nothing ran." : "");
       if (context.kind === "trace") return;
       const most = Math.max(1, ...newest.flatMap((plan) => phases(plan).map((one) => one.seconds ?? 0)));
-      drawings.replaceChildren(...newest.map((plan) => el("figure", {},
+      redraw(drawings, ...newest.map((plan) => el("figure", {},
         el("figcaption", {}, `Plan ${plan.plan}${plan.unix_micros ? `, ${clock(plan.unix_micros)}` : ""}: ${plan.result}`
           + (plan.switched_step ? `, switched at step ${count(plan.switched_step)}` : "")), bars(plan, most))));
     };

@@ -9,41 +9,53 @@ eplb.source = (() => {
   };
 
   // errors: an Error whose message is one sentence.
-  const fetchDocument = async (path, signal) => {
-    let response;
+  // `lost`: there was no answer at all. `status`: of an answer that was an error.
+  const ANSWER_MS = 10000, SILENCE_MS = 35000, REFUSED_MS = 60000;
+  const fetchDocument = async (path) => {
+    let response, body;
     try {
-      response = await fetch(path, { signal, cache: "no-store" });
-    } catch (error) {
-      if (error.name === "AbortError") throw error;
-      throw new Error("the daemon does not answer");
+      response = await fetch(path, { signal: AbortSignal.timeout(ANSWER_MS), cache: "no-store" });
+      body = await response.json().catch((error) => { if (error.name === "TimeoutError") throw error; return null; });
+    } catch {
+      throw Object.assign(new Error("the daemon does not answer"), { lost: true });
     }
-    const body = await response.json().catch(() => null);
     if (!response.ok) throw Object.assign(new Error(body?.error || `HTTP ${response.status}`), { status: response.status });
     if (body === null) throw new Error(`${path} is not JSON`);
     return body;
   };
 
+  // Pushed events while the page is visible: a browser has few connections to one host, and each page holds one.
   const ofDaemon = () => {
-    let stream = null;
     const watch = (handlers) => {
-      stream = new EventSource("events");
-      stream.addEventListener("open", () => handlers.connected());
-      stream.addEventListener("error", () => {
-        handlers.lost();
-        // After an answer other than a stream a browser does not try again by itself.
-        if (stream.readyState === EventSource.CLOSED) setTimeout(() => watch(handlers), 5000);
-      });
-      for (const name of ["job", "job_gone", "event"]) {
-        stream.addEventListener(name, (message) => handlers[name](JSON.parse(message.data)));
-      }
+      let stream = null, heard = 0, retry = null;
+      const close = () => { stream?.close(); stream = null; clearTimeout(retry); };
+      const open = () => {
+        close();
+        if (document.hidden) return;
+        heard = Date.now();
+        stream = new EventSource("events");
+        stream.addEventListener("open", () => { heard = Date.now(); handlers.connected(); });
+        stream.addEventListener("error", () => {
+          handlers.lost();
+          // After an answer that is no stream, as when too many watch, a browser does not try again by itself.
+          if (stream?.readyState === EventSource.CLOSED) retry = setTimeout(open, REFUSED_MS);
+        });
+        for (const name of ["jobs", "job", "job_gone", "event", "alive"]) {
+          stream.addEventListener(name, () => { heard = Date.now(); if (name !== "alive") handlers.news(); });
+        }
+      };
+      // A daemon that is frozen, or a network that drops, ends no stream.
+      setInterval(() => { if (stream?.readyState === EventSource.OPEN && Date.now() - heard > SILENCE_MS) { handlers.lost(); open(); } }, 5000);
+      document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else open(); });
+      open();
     };
-    return { live: true, kind: "daemon", leftOut: [], get: fetchDocument, watch, close: () => stream?.close() };
+    return { live: true, kind: "daemon", leftOut: [], get: fetchDocument, watch };
   };
 
   // A file has each answer whole: without the parameters that ask for a part of a list.
   const whole = (path) => {
     const [what, query = ""] = path.split("?");
-    const kept = query.split("&").filter((one) => one && !/^(after|limit)=/.test(one));
+    const kept = query.split("&").filter((one) => one && !/^(after|limit|ranks)=/.test(one));
     return kept.length ? `${what}?${kept.join("&")}` : what;
   };
   // kind: "run", of a run's directory, or "trace", of a replay. left_out: panels that it knows nothing for.
@@ -58,7 +70,6 @@ eplb.source = (() => {
       return documents.paths[key];
     },
     watch: () => {},
-    close: () => {},
   });
 
   const open = () => {

@@ -8,7 +8,7 @@ eplb.traffic = (() => {
   const create = (context) => {
     const { node, body } = panel("traffic", "Bytes between GPUs and nodes", context.kind === "trace"
       ? "Transfers follow from the two placements, bytes from --expert-bytes: nothing ran."
-      : "Transfers follow from the two placements. Bytes are what the ranks measured, shared out by transfers.");
+      : "Transfers are computed from the two placements, as one move; ranks that moved in chunks may have chosen another source. Bytes are what the ranks measured, shared out by transfers.");
     const pick = el("select", { "aria-label": "Rebalance shown" });
     const note = el("p", { class: "note", "aria-live": "polite" });
     const canvas = el("canvas", { role: "img", "aria-label": "Matrix of transfers: rows send, columns receive; the table below has its numbers" });
@@ -23,7 +23,7 @@ eplb.traffic = (() => {
       { name: "transfers", of: (flow) => count(flow[2]), number: true },
       { name: "bytes", of: (flow) => share(flow) === null ? "not known" : bytes(share(flow)), number: true },
     ];
-    const list = behind("traffic", "Table of flows between GPUs", () => table("Flows between GPUs, largest first", columns("GPU"),
+    const list = behind("traffic", "Table of flows between GPUs", () => table(`Flows between GPUs, the largest ${count(Math.min(traffic?.gpus.length ?? 0, 500))} of ${count(traffic?.gpus.length ?? 0)}`, columns("GPU"),
       traffic ? traffic.gpus.slice().sort((a, b) => b[2] - a[2]).slice(0, 500) : [], "Nothing moved."));
     body.append(el("label", { class: "pick" }, "Rebalance ", pick), note, el("div", { class: "maps" }, el("div", {}, figure, key), nodes), list.node);
 
@@ -73,6 +73,7 @@ eplb.traffic = (() => {
         draw();
       } catch (error) {
         figure.hidden = key.hidden = true;
+        shown = "";  // the next look asks again
         nodes.replaceChildren();
         note.textContent = `Plan ${plan}: ${error.message}.`;
       }

@@ -339,8 +339,8 @@ TEST_F(EventStreamsTest, AQuietStreamIsKeptAliveByComments) {
   Peer peer = Watch();
   EXPECT_EQ(peer.NextBlock(), "retry: 2000");
   EXPECT_EQ(peer.NextBlock(), "event: jobs\ndata: {\"jobs\":[]}");
-  EXPECT_EQ(peer.NextBlock(), ": alive");
-  EXPECT_EQ(peer.NextBlock(), ": alive");
+  EXPECT_EQ(peer.NextBlock(), "event: alive\ndata: {}");
+  EXPECT_EQ(peer.NextBlock(), "event: alive\ndata: {}");
 }
 
 TEST_F(EventStreamsTest, OneWatcherTooManyIsRefusedAndKeepsItsConnection) {

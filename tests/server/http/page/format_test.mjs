@@ -32,7 +32,7 @@ test("one is singular, and long lists end in a number", () => {
 const JOB = { state: "IDLE", stuck_seconds: 0, stalled: "", stalled_reason: "", refusal: "", paused: false, pause_reason: "", end_reason: "",
   waiting_for: "", world_size: 4, connected_ranks: 4, step: 99, balancedness: 0.9, balancedness_static: 0.6 };
 test("trouble comes before figures", () => {
-  assert.deepEqual(format.sentence(JOB), { kind: "good", text: "IDLE at step 99: balancedness 0.900 measured, 0.600 without EPLB" });
+  assert.deepEqual(format.sentence(JOB), { kind: "good", text: "At step 99, no rebalance in flight: balancedness 0.900 measured, 0.600 computed without EPLB" });
   const cases = [[{ state: "QUARANTINE", waiting_for: "an operator" }, "bad", "QUARANTINE"], [{ stalled: "coverage", stalled_reason: "rank 3 is silent" }, "bad", "rank 3 is silent"],
     [{ stuck_seconds: 90, waiting_for: "rank 2" }, "bad", "Stuck for 1.50 min: rank 2"], [{ connected_ranks: 3 }, "busy", "1 rank of 4 not connected"],
     [{ paused: true, pause_reason: "for a test" }, "busy", "Paused: for a test"], [{ state: "FAILED", end_reason: "rank 1 failed" }, "bad", "rank 1 failed"],
@@ -47,12 +47,23 @@ test("trouble comes before figures", () => {
 test("windows of an earlier run and steps that go back are left out", () => {
   const window = (run_id, last_step) => ({ run_id, last_step });
   assert.deepEqual(series.ofNewestRun([window("a", 9), window("a", 19), window("b", 9), window("b", 9), window("b", 29)]).map((one) => one.last_step), [9, 29]);
+  assert.deepEqual(series.ofNewestRun([10, 30, 20, 25, 40].map((step) => window("a", step))).map((one) => one.last_step), [10, 30, 40]);
   assert.deepEqual(series.ofNewestRun([]), []);
 });
 test("a prediction held when what was seen lies within its error", () => {
-  const plan = (predicted, error, seen) => ({ plan: 1, chunks_committed: 1, switched_step: 9, balancedness_predicted: predicted, prediction_error: error, balancedness_seen: seen });
+  const plan = (predicted, error, seen) => ({ plan: 1, chunks_committed: 1, result: "committed", switched_step: 9, seen_last_step: 29, balancedness_predicted: predicted, prediction_error: error, balancedness_seen: seen });
   assert.deepEqual(series.predictions([plan(0.8, 0.05, 0.84), plan(0.8, 0.05, 0.7), plan(0.8, 0.05, null), plan(0.8, 0, 0.8)]).map((one) => one.held),
     [null, false, true]);
+});
+test("a prediction stands at the window that it was of, once that is known", () => {
+  const plan = { plan: 1, chunks_committed: 1, result: "committed", switched_step: 9, seen_last_step: 29, balancedness_predicted: 0.8, prediction_error: 0.1 };
+  assert.deepEqual(series.predictions([{ ...plan, balancedness_seen: null }, { ...plan, balancedness_seen: 0.8 }]).map((one) => one.step), [29, 9]);
+  assert.deepEqual(series.predictions([{ ...plan, result: "partial", balancedness_seen: 0.8 }]), []);
+});
+test("a time of another day has its date", () => {
+  const noon = new Date(2026, 10, 25, 12).getTime();
+  assert.equal(format.clock(noon * 1000, noon), "12:00:00");
+  assert.equal(format.clock((noon - 86400000) * 1000, noon), "2026-11-24 12:00:00");
 });
 test("ratios are of the layer's mean, and an idle layer is even", () => {
   assert.deepEqual(series.ratios([[2, 4, 6], [0, 0, 0]]), [[0.5, 1, 1.5], [1, 1, 1]]);

@@ -78,7 +78,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual([row["doing nothing"] for row in shown],
                          [f"{one['balancedness_static']:.3f}" if one["balancedness_static"] else "–" for one in reversed(windows)])
         loads = self.api("jobs/demo/gpu_loads")
-        for key, column in (("gpu_loads_static", "static: fullest GPU"), ("gpu_loads", "in force: fullest GPU")):
+        for key, column in (("gpu_loads_static", "static: fullest GPU"), ("gpu_loads", "that ran: fullest GPU")):
             expected = [f"{row.index(max(row))}: {max(row) / (sum(row) / len(row)):.2f} × mean" for row in loads[key]]
             self.assertEqual(self.browser.table("heat", column), expected)
         traffic = self.api("jobs/demo/traffic")
@@ -116,6 +116,37 @@ class PageTest(unittest.TestCase):
         self.assertLessEqual({f"{plan['switched_step']:,}" for plan in plans}, shown)
         self.assertLessEqual({plan["switched_step"] for plan in plans}, {one["step"] for one in report["switches"]})
 
+    def test_a_time_line_names_the_slowest_rank(self):
+        self.run_job()
+        self.show()
+        newest = next(plan for plan in self.api("jobs/demo/plans")["plans"] if plan["chunks_committed"] > 0)
+        self.assertIsNone(newest["times"], "lists come without times")
+        times = self.api(f"jobs/demo/plans?plan={newest['plan']}")["plans"][0]["times"]
+        chunk = times["chunks"][0]
+        late = next(one["rank"] for one in chunk["ranks"] if one["prepared_unix_micros"] == chunk["prepared_unix_micros"])
+        took = (chunk["prepared_unix_micros"] - chunk["proposed_unix_micros"]) / 1e6
+        caption = f"Plan {newest['plan']},"
+        self.browser.wait("document.querySelector('#rebalances .phase') !== null")
+        rows = self.browser.value(f"""[...document.querySelectorAll('#rebalances figure')]
+          .find((one) => one.textContent.startsWith({json.dumps(caption)})).querySelectorAll('.phase').values()
+          .map((one) => [...one.querySelectorAll('span')].map((part) => part.textContent)).toArray()""")
+        prepare = next(row for row in rows if row[0].startswith("prepare"))
+        self.assertEqual(prepare[2:], [self.browser.value(f"eplb.format.seconds({took!r})"), f"rank {late} was the slowest"])
+        pause = next(row for row in rows if row[0].startswith("pause"))
+        self.assertEqual(pause[2], self.browser.value(f"eplb.format.seconds({chunk['longest_pause_seconds']!r})"))
+
+    def test_a_refresh_leaves_the_reader_alone(self):
+        one = self.start_job(steps=600, step_ms=20)
+        job.wait_for(lambda: one.last_step() > 60, 30, "the job has run 60 steps")
+        self.show()
+        self.browser.table("balance")
+        self.browser.value("(() => { const box = document.querySelector('#balance .scroll'); box.style.maxHeight = '60px'; box.scrollTop = 40; "
+                           "document.querySelector('#jobs a').focus(); })()")
+        first = self.browser.value("eplb.main.data().windows.length")
+        self.browser.wait(f"eplb.main.data().windows.length > {first + 1}")
+        self.assertEqual(self.browser.value("document.querySelector('#balance .scroll').scrollTop"), 40)
+        self.assertTrue(self.browser.value("document.activeElement.matches('#jobs a')"))
+
     def test_figures_follow_a_live_job(self):
         one = self.start_job(steps=400, step_ms=20)
         job.wait_for(lambda: one.last_step() > 20, 30, "the job has run 20 steps")
@@ -137,6 +168,14 @@ class PageTest(unittest.TestCase):
         self.assertNotEqual(self.browser.texts("#decisions .log li"), [], "the figures of then stay")
         self.daemon.start()
         self.browser.wait("document.getElementById('connection').textContent === 'live'")
+        # Window numbers begin again: what the page shows is of this daemon.
+        self.run_job(steps=60)
+        newest = self.api("jobs/demo/windows?limit=1000")["windows"][-1]
+        self.browser.wait(f"eplb.main.data().windows.at(-1)?.completed_unix_micros === {newest['completed_unix_micros']}")
+        self.browser.wait(f"document.querySelector('#heat .when').textContent.startsWith('steps {newest['first_step']}..{newest['last_step']}')")
+        loads = self.api("jobs/demo/gpu_loads")["gpu_loads"]
+        expected = [f"{row.index(max(row))}: {max(row) / (sum(row) / len(row)):.2f} × mean" for row in loads]
+        job.wait_for(lambda: self.browser.table("heat", "that ran: fullest GPU") == expected, 10, "the map is that of the API")
         self.browser.ask("offline", offline=True)
         self.daemon.kill()  # an open stream outlives the browser's idea of a network
         self.browser.wait("document.getElementById('connection').textContent.includes('connection lost')")
