@@ -64,7 +64,7 @@ eplb.dom = (() => {
       if (shown) morph(shown, fresh); else details.append(shown = fresh);
     };
     details.addEventListener("toggle", () => { opened[key] = details.open; show(); });
-    if (opened[key]) { details.open = true; show(); }
+    details.open = opened[key] ?? false;  // filled with the panel's first figures
     return { node: details, refresh: show };
   };
   const opened = {};

@@ -3,7 +3,7 @@
 
 eplb.main = (() => {
   const { el, redraw, tile } = eplb.dom;
-  const { sentence, balancedness, count, steps, clock, ended } = eplb.format;
+  const { sentence, balancedness, count, percent, steps, clock, ended } = eplb.format;
   const PANELS = ["balance", "heatmap", "rebalances", "account", "ranks", "traffic", "layer", "decisions"];
   const POLL_MS = 5000, GATHER_MS = 400, MOST_WINDOWS = 4096, MOST_EVENTS = 1000, MOST_PLANS = 200;
 
@@ -68,7 +68,12 @@ eplb.main = (() => {
 
   const drawTop = (job) => {
     const { kind, text } = sentence(job);
-    const better = job.peak_fall ?? (job.balancedness > 0 && job.balancedness_static > 0 ? 1 - job.balancedness_static / job.balancedness : null);
+    const gain = job.balancedness > 0 && job.balancedness_static > 0 ? job.balancedness - job.balancedness_static : null;
+    // Of a report the newest decision has it; a daemon says it of the job.
+    const newest = eplb.series.predictions(shown.data.plans).pop();
+    const predicted = job.balancedness_predicted ?? newest?.predicted ?? null;
+    const error = job.prediction_error ?? newest?.error ?? null;
+    const seen = job.balancedness_seen ?? newest?.seen ?? null;
     const objective = job.split === "batch" ? "exact split of each batch" : "equal shares";
     redraw(shown.top,
       el("h2", { class: "jobname" }, job.job),
@@ -76,6 +81,7 @@ eplb.main = (() => {
       el("dl", { class: "tiles" },
         tile(source.kind === "trace" ? "balancedness replayed" : "balancedness measured", balancedness(job.balancedness), job.measured_last_step ? `steps ${steps(job.measured_first_step, job.measured_last_step)}, ${objective}` : ""),
         tile("without EPLB", balancedness(job.balancedness_static), "computed: the same tokens, static layout"),
+        source.live ? null : tile("fullest GPUs' load", job.peak_fall === undefined ? "–" : percent(-job.peak_fall), "against without"),
         tile("gain", gain === null ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(3)}`,
           job.split === "batch" ? "at least: the static layout is of the window's sum" : "measured less without EPLB"),
         tile("newest prediction", balancedness(predicted), error

@@ -10,7 +10,7 @@ eplb.source = (() => {
 
   // errors: an Error whose message is one sentence.
   // `lost`: there was no answer at all. `status`: of an answer that was an error.
-  const ANSWER_MS = 10000, SILENCE_MS = 35000, REFUSED_MS = 60000;
+  const ANSWER_MS = 10000, SILENCE_MS = 35000, RETRY_MS = 5000;
   const fetchDocument = async (path) => {
     let response, body;
     try {
@@ -37,8 +37,8 @@ eplb.source = (() => {
         stream.addEventListener("open", () => { heard = Date.now(); handlers.connected(); });
         stream.addEventListener("error", () => {
           handlers.lost();
-          // After an answer that is no stream, as when too many watch, a browser does not try again by itself.
-          if (stream?.readyState === EventSource.CLOSED) retry = setTimeout(open, REFUSED_MS);
+          // After an answer that is no stream, or none at all, a browser may not try again by itself.
+          if (stream?.readyState === EventSource.CLOSED) retry = setTimeout(open, RETRY_MS);
         });
         for (const name of ["jobs", "job", "job_gone", "event", "alive"]) {
           stream.addEventListener(name, () => { heard = Date.now(); if (name !== "alive") handlers.news(); });

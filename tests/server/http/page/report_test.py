@@ -144,7 +144,7 @@ class RunReportTest(FilePageTest):
         self.assertEqual(tiles["step"], str(STEPS - 1))
         part = 1 - comparison["run"]["slowdown"] / comparison["static_predicted"]["slowdown"]
         self.assertEqual(tiles["fullest GPUs' load"], self.formatted("percent", -part))
-        self.assertEqual(tiles["predicted for now"], "–")
+        self.assertEqual(tiles["newest prediction"], "–")
         account = self.tiles("#account")
         net = comparison["static_predicted"]["total_seconds"] - report["time"]["measured_seconds"]
         self.assertEqual(account["net"], self.formatted("seconds", net))
@@ -166,7 +166,7 @@ class RunReportTest(FilePageTest):
         for decision in self.report["decisions"]:
             if decision["decided_last_step"] - decision["decided_first_step"] + 1 == WINDOW:
                 self.assertEqual(rows[decision["decided_first_step"] // WINDOW]["measured"], figure(decision["balancedness_before"]))
-        expected = {"static: fullest GPU": self.window(len(rows) - 1, unmoved=True), "in force: fullest GPU": self.window(len(rows) - 1)}
+        expected = {"static: fullest GPU": self.window(len(rows) - 1, unmoved=True), "that ran: fullest GPU": self.window(len(rows) - 1)}
         for column, loads in expected.items():
             self.assertEqual(self.browser.table("heat", column),
                              [f"{row.index(max(row))}: {max(row) / mean(row):.2f} × mean" for row in loads])
