@@ -152,9 +152,6 @@ absl::StatusOr<std::string> TrafficOf(const ApiSources& sources, const std::stri
 absl::StatusOr<std::string> PlansOf(const ApiSources& sources, const std::string& job,
                                     const Numbers& numbers) {
   if (const std::optional<int64_t> number = numbers.Find("plan")) {
-    if (numbers.Find("limit")) {
-      return absl::InvalidArgumentError("plan names one decision, so limit must not be given");
-    }
     EPLB_ASSIGN_OR_RETURN(const core::Plan plan, sources.plan(job, *number));
     return PlansToJson(job, {&plan, 1}, /*with_times=*/true);
   }

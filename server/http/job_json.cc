@@ -1,6 +1,5 @@
 #include "server/http/job_json.h"
 
-#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -124,20 +123,6 @@ Json FiguresJson(const WindowFigures& figures) {
           {"has_loads", figures.has_loads}};
 }
 
-// Whole tokens: what is drawn from the numbers needs no more, and a third of a token takes 18
-// digits.
-Json RoundedJson(const RealMatrix& loads) {
-  Json rows = Json::array();
-  for (Eigen::Index row = 0; row < loads.rows(); ++row) {
-    std::vector<int64_t> rounded(static_cast<size_t>(loads.cols()));
-    for (Eigen::Index gpu = 0; gpu < loads.cols(); ++gpu) {
-      rounded[static_cast<size_t>(gpu)] = std::llround(loads(row, gpu));
-    }
-    rows.push_back(std::move(rounded));
-  }
-  return rows;
-}
-
 Json FlowsJson(std::span<const Flow> flows) {
   Json list = Json::array();
   for (const Flow& flow : flows) list.push_back({flow.from, flow.to, flow.transfers});
@@ -154,14 +139,16 @@ std::string WindowsToJson(const std::string& job, std::span<const WindowFigures>
 
 std::string GpuLoadsToJson(const std::string& job, const WindowLoads& loads) {
   const core::GpuTokens* on_gpus = loads.on_gpus.get();
-  return Line({{"job", job},
-               {"window", loads.figures.window},
-               {"first_step", loads.figures.first_step},
-               {"last_step", loads.figures.last_step},
-               {"versions", loads.figures.versions},
-               {"split", wire::SplitName(loads.figures.split)},
-               {"gpu_loads", on_gpus == nullptr ? Json::array() : RoundedJson(on_gpus->loads)},
-               {"gpu_loads_static", RoundedJson(loads.on_gpus_static)}});
+  return Line(
+      {{"job", job},
+       {"window", loads.figures.window},
+       {"first_step", loads.figures.first_step},
+       {"last_step", loads.figures.last_step},
+       {"versions", loads.figures.versions},
+       {"split", wire::SplitName(loads.figures.split)},
+       {"gpu_loads", on_gpus == nullptr ? Json::array()
+                                        : RowsJson(on_gpus->loads, 0, on_gpus->loads.rows() - 1)},
+       {"gpu_loads_static", RowsJson(loads.on_gpus_static, 0, loads.on_gpus_static.rows() - 1)}});
 }
 
 std::string TrafficToJson(const std::string& job, const Traffic& traffic) {

@@ -23,7 +23,7 @@ std::string LoadToJson(const std::string& job, const core::WindowView& window,
                        std::optional<int32_t> layer);
 // windows: oldest first.
 std::string WindowsToJson(const std::string& job, std::span<const WindowFigures> windows);
-// Whole tokens of a window on GPUs: [layers][gpus], in equal shares of replicas, under the
+// Tokens of a window on GPUs: [layers][gpus], in equal shares of replicas, under the
 // placements that its steps ran under and under the static layout.
 std::string GpuLoadsToJson(const std::string& job, const WindowLoads& loads);
 std::string TrafficToJson(const std::string& job, const Traffic& traffic);

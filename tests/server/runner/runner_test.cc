@@ -198,7 +198,8 @@ TEST_F(RunnerTest, WhatADecisionMovedFollowsFromThePlacementsThatAreKept) {
   EXPECT_EQ(traffic.received_bytes, 1000);
   EXPECT_FALSE(traffic.gpus.empty());
   EXPECT_EQ(runner_->TrafficOf("job", 1)->gpus.size(), traffic.gpus.size());
-  EXPECT_EQ(runner_->TrafficOf("job", 9).status().message(), "job job has no plan 9");
+  EXPECT_EQ(runner_->TrafficOf("job", 9).status().message(),
+            "job job has no decision 9: 1..1 are kept");
 }
 
 // Its first chunk exchanged experts 0 and 2; the second was never committed.
