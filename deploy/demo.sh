@@ -131,6 +131,8 @@ fi
 pids=()
 echo
 "$bin/eplbctl" report "$run" --min-rebalances 3 --out "$run/report.json" --svg "$run/report.svg" || status=$?
+# Windows as short as the daemon's, for the lines of the page.
+"$bin/eplbctl" report "$run" --window-steps 10 --html "$run/report.html" >/dev/null || status=$?
 say "everything the run wrote is in $run (report.json, run.json, placements.jsonl, events.json, eplbd.log, eplbd.db)"
-say "the picture of the run, for a browser: $run/report.svg"
+say "the page of the run, for a browser: $run/report.html; its picture: $run/report.svg"
 exit "$status"

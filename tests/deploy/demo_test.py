@@ -30,6 +30,9 @@ class DemoTest(unittest.TestCase):
         self.assertIn(f"{directory}/run/report.svg", report)
         self.assertEqual(xml.etree.ElementTree.parse(directory / "run/report.svg").getroot().tag,
                          "{http://www.w3.org/2000/svg}svg")
+        page = (directory / "run/report.html").read_text()
+        self.assertIn("Content-Security-Policy", page)
+        self.assertIn('"job":"demo"', page.replace("\\u003c", "<"))
         picture = (directory / "run/report.svg").read_text()
         for line in ("static layout, mean", "equal shares, same placements, mean", "this run, mean", "hindsight, mean"):
             self.assertIn(line, picture)
