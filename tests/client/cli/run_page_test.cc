@@ -4,14 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "client/cli/page_documents.h"
-#include "client/cli/replay_page.h"
-#include "placement/policies/registry.h"
 #include "server/http/job_json.h"
+#include "tests/client/cli/page_of_job.h"
 #include "tests/client/cli/small_run.h"
 
 #include <nlohmann/json.hpp>
@@ -21,7 +21,6 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::set<std::string> KeysOf(const PageJson& object) {
   std::set<std::string> keys;
@@ -30,13 +29,6 @@ std::set<std::string> KeysOf(const PageJson& object) {
 }
 
 std::set<std::string> KeysOf(const std::string& answer) { return KeysOf(PageJson::parse(answer)); }
-
-struct Page {
-  PageJson documents;
-  PageJson At(const std::string& path) const {
-    return documents["paths"].value("api/v1/jobs/demo" + path, PageJson());
-  }
-};
 
 RunDirectory ARun() { return SmallRun({{.step = 5}, {.step = 8, .even = false, .decision = 2}}); }
 
@@ -161,103 +153,6 @@ TEST(RunPageTest, KeysAreThoseOfTheDaemonsAnswers) {
   EXPECT_EQ(KeysOf(page.At("/traffic?plan=1")), KeysOf(TrafficToJson("demo", Traffic())));
   const wire::PlacementBody body{.placement = StaticPlacement()};
   EXPECT_EQ(KeysOf(page.At("/placement?layer=0&version=0")), KeysOf(LayerToJson("demo", body, 0)));
-}
-
-TEST(PageDocumentsTest, AtMostSoManyWindowsKeepTheirLoadsSpreadEvenlyWithTheLast) {
-  for (const int64_t windows : {1, 2, 119, 120, 121, 500, 4096, 10000}) {
-    const PageDocuments page("run", "demo", SmallTopology(), windows);
-    std::vector<int64_t> kept;
-    for (int64_t i = 0; i < windows; ++i) {
-      if (page.KeepsLoads(i)) kept.push_back(i);
-    }
-    EXPECT_EQ(std::ssize(kept), std::min<int64_t>(windows, kMaxPageWindowsWithLoads)) << windows;
-    EXPECT_EQ(kept.back(), windows - 1);
-    EXPECT_EQ(kept.front(), std::max<int64_t>(windows - kMaxPageWindows, 0));
-    EXPECT_EQ(page.KeepsWindow(0), windows <= kMaxPageWindows);
-  }
-  // 58 layers of 256 experts: fewer, for the file to stay small.
-  const Topology large =
-      *Topology::Make({.num_layers = 58, .num_experts = 256, .num_slots = 288, .num_gpus = 32});
-  const PageDocuments page("run", "demo", large, 1000);
-  int64_t kept = 0;
-  for (int64_t i = 0; i < 1000; ++i) kept += page.KeepsLoads(i) ? 1 : 0;
-  EXPECT_GT(kept, 10);
-  EXPECT_LT(kept, 60);
-}
-
-TEST(PageDocumentsTest, AFlowLeadsFromTheGpuThatSendsToTheOneThatReceives) {
-  const Topology topology =
-      *Topology::Make({.num_layers = 1, .num_experts = 3, .num_slots = 4, .num_gpus = 2});
-  IndexMatrix slots(1, 4);
-  slots << 0, 1, 2, 2;
-  const Placement before = *Placement::FromSlots(topology, slots);
-  slots << 0, 1, 2, 1;
-  const Placement after = *Placement::FromSlots(topology, slots);
-  PageDocuments page("run", "demo", topology, 1);
-  PageJson plan = {{"plan", 7}, {"base_version", 1}, {"last_version", 2}, {"received_bytes", 99}};
-  ASSERT_TRUE(page.AddTraffic(plan, before, after).ok());
-  EXPECT_EQ(plan["transfers"], 1);
-  const Page done{page.Finish("now")};
-  EXPECT_EQ(done.At("/traffic?plan=7")["gpus"], PageJson::parse("[[0,1,1]]"));
-  EXPECT_EQ(done.At("/traffic?plan=7")["received_bytes"], 99);
-}
-
-TEST(PageDocumentsTest, WhatIsLeftOutIsSaid) {
-  PageDocuments page("trace", "demo", SmallTopology(), kMaxPageWindows + 7);
-  for (int64_t i = 0; i < 1500; ++i) page.AddPlan({{"plan", i}, {"num_chunks", i == 3 ? 1 : 0}});
-  for (int64_t i = 0; i < 1001; ++i) page.AddEvent({{"sequence", i}});
-  const Page done{page.Finish("now")};
-  const PageJson plans = done.At("/plans")["plans"];
-  EXPECT_EQ(plans.size(), kMaxPagePlans);
-  EXPECT_EQ(plans.back()["plan"], 3);  // it moved something
-  EXPECT_EQ(plans.front()["plan"], 1499);
-  EXPECT_EQ(done.At("/events")["events"].back()["sequence"], 1);
-  const std::string warnings = done.documents["paths"]["api/v1/jobs"]["warnings"].dump();
-  EXPECT_THAT(warnings, HasSubstr("500 decisions of the oldest are left out"));
-  EXPECT_THAT(warnings, HasSubstr("the oldest 1 event are left out"));
-  EXPECT_THAT(warnings, HasSubstr("the oldest 7 windows are left out"));
-}
-
-TEST(ReplayPageTest, WindowsDecisionsAndTransfersAreThoseOfTheReplay) {
-  const RunDirectory run = SmallRun({});
-  const std::vector<Load>& windows = run.step_loads;
-  std::vector<StepRange> steps;
-  for (int64_t t = 0; t < std::ssize(windows); ++t) steps.push_back({10 * t, 10 * t + 9});
-  const ReplayTrace trace{windows, steps};
-  const ReplayOptions options{.every = 4, .history = 2};
-  ReplayPage page(trace, SmallTopology(), options, {.trace = "traces/demo/", .policy = "balanced"});
-  const auto policy = MakePolicy("balanced", {}).value();
-  const ReplayResult result =
-      Replay(trace, SmallTopology(), *policy, options, {},
-             [&page](int64_t window, const ReplayRow& row, const Placement& ran) {
-               return page.Ran(window, row, ran);
-             })
-          .value();
-  ASSERT_EQ(result.summary.rebalances, 1);
-  const Page done{page.Finish(result)};
-  const PageJson shown = done.At("/windows")["windows"];
-  ASSERT_EQ(shown.size(), result.rows.size());
-  for (size_t t = 0; t < result.rows.size(); ++t) {
-    EXPECT_EQ(shown[t]["window"], t);
-    EXPECT_EQ(shown[t]["balancedness"], result.rows[t].balancedness);
-    EXPECT_EQ(shown[t]["balancedness_static"], result.rows[t].balancedness_static);
-    EXPECT_EQ(shown[t]["versions"], PageJson({t < 4 ? 0 : 1}));
-  }
-  const PageJson plans = done.At("/plans")["plans"];
-  ASSERT_EQ(plans.size(), 2u);  // before windows 4 and 8
-  EXPECT_EQ(plans[1]["plan"], 4);
-  EXPECT_EQ(plans[1]["result"], "rebalanced");
-  EXPECT_EQ(plans[1]["reason"], result.rows[4].reason);
-  EXPECT_EQ(plans[1]["switched_step"], 39);
-  EXPECT_EQ(plans[1]["decided_first_step"], 20);
-  EXPECT_EQ(plans[1]["transfers"], result.rows[4].transfers);
-  EXPECT_EQ(done.At("/traffic?plan=4")["transfers"], result.rows[4].transfers);
-  EXPECT_TRUE(done.At("/traffic?plan=4")["received_bytes"].is_null());  // no bytes were given
-  EXPECT_EQ(plans[0]["result"], "kept");
-  EXPECT_EQ(done.documents["left_out"], PageJson({"ranks"}));
-  EXPECT_EQ(done.At("")["balancedness"], result.summary.balancedness_mean);
-  // 4 windows of 20 and 8 of 12, against 12 of 20.
-  EXPECT_NEAR(done.At("")["peak_fall"].get<double>(), 1 - (4 * 20 + 8 * 12) / 240.0, 1e-12);
 }
 
 }  // namespace

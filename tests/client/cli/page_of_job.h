@@ -1,0 +1,24 @@
+// How tests of the three page units read a page: a document by its path. One header, because a
+// document's path is stated once.
+#ifndef EPLB_TESTS_CLIENT_CLI_PAGE_OF_JOB_H_
+#define EPLB_TESTS_CLIENT_CLI_PAGE_OF_JOB_H_
+
+#include <string>
+
+#include "client/cli/page_documents.h"
+
+#include <nlohmann/json.hpp>
+
+namespace eplb::cli {
+
+// Of the job "demo".
+struct Page {
+  PageJson documents;
+  PageJson At(const std::string& path) const {
+    return documents["paths"].value("api/v1/jobs/demo" + path, PageJson());
+  }
+};
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_TESTS_CLIENT_CLI_PAGE_OF_JOB_H_
