@@ -118,21 +118,22 @@ std::string StateOf(const v1::RankStatus& rank) {
 // via: the transport; its name would be wider than all its values. boundary: how long the newest
 // switch held the rank's training.
 Table RankTable(const v1::JobStatus& job, const Terminal& terminal) {
-  Table table{.heading = {"rank", "state", "via", "step", "runs", "PREPARED", "answer", "prepare",
-                          "boundary", "drops"},
-              .right = {true, false, false, true, true, true, false, true, true, true},
+  Table table{.heading = {"rank", "gpu", "state", "via", "step", "runs", "PREPARED", "answer",
+                          "prepare", "boundary", "step time", "drops"},
+              .right = {true, true, false, false, true, true, true, false, true, true, true, true},
               .rows = {}};
   for (const v1::RankStatus& rank : job.ranks()) {
     table.rows.push_back(
-        {absl::StrCat(rank.rank()), StateOf(rank),
+        {absl::StrCat(rank.rank()), absl::StrCat(rank.gpu()), StateOf(rank),
          rank.transport().name().empty() ? "-" : Printable(rank.transport().name()),
          Grouped(static_cast<int64_t>(rank.step())), absl::StrCat(rank.running_version()),
          Version(rank.prepared_version()),
          rank.answer() == v1::RANK_ANSWER_UNSPECIFIED ? "-" : wire::EnumText(rank.answer()),
          SecondsOrNone(rank.answer_seconds()), SecondsOrNone(rank.pause_seconds()),
+         SecondsOrNone(rank.step_seconds()),
          Grouped(static_cast<int64_t>(rank.dropped_steps()))});
   }
-  constexpr std::string_view kOptional[] = {"PREPARED", "via"};
+  constexpr std::string_view kOptional[] = {"PREPARED", "via", "gpu", "step time"};
   DropToFit(table, kOptional, terminal.width);
   return table;
 }

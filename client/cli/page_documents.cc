@@ -1,7 +1,7 @@
 #include "client/cli/page_documents.h"
 
 #include <algorithm>
-#include <map>
+#include <span>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -11,9 +11,10 @@
 #include "base/status_macros.h"
 #include "client/cli/text.h"
 #include "placement/digest.h"
-#include "placement/migration_plan.h"
+#include "placement/traffic.h"
 #include "proto/wire/message_json.h"
 #include "proto/wire/messages.h"
+#include "proto/wire/placement_json.h"
 
 #include "eplb/v1/query.pb.h"
 
@@ -54,34 +55,9 @@ PageJson RowsJson(const RealMatrix& matrix) {
   return rows;
 }
 
-PageJson LayerJson(int64_t version, const std::string& digest, const Placement& placement,
-                   int32_t layer) {
-  const Topology& topology = placement.topology();
-  std::vector<int32_t> gpus;
-  gpus.reserve(static_cast<size_t>(topology.num_slots()));
-  for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
-    gpus.push_back(topology.GpuOf(SlotId{slot}).value);
-  }
-  std::vector<int32_t> primaries;
-  primaries.reserve(static_cast<size_t>(topology.num_experts()));
-  for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
-    primaries.push_back(placement.PrimaryOf(LayerId{layer}, ExpertId{expert}).value);
-  }
-  return {{"version", version},
-          {"digest", digest},
-          {"layer", layer},
-          {"num_gpus", topology.num_gpus()},
-          {"num_nodes", topology.num_nodes()},
-          {"experts", placement.Layer(LayerId{layer}).physical_to_logical},
-          {"gpus", gpus},
-          {"primaries", primaries}};
-}
-
-using Flows = std::map<std::pair<int32_t, int32_t>, int64_t>;
-
-PageJson FlowsJson(const Flows& flows) {
+PageJson FlowsJson(std::span<const Flow> flows) {
   PageJson list = PageJson::array();
-  for (const auto& [link, transfers] : flows) list.push_back({link.first, link.second, transfers});
+  for (const Flow& flow : flows) list.push_back({flow.from, flow.to, flow.transfers});
   return list;
 }
 
@@ -189,36 +165,28 @@ void PageDocuments::AddPlacement(int64_t version, const Placement& placement) {
   const std::string digest = DigestOf(placement).Hex();
   for (int32_t layer = 0; layer < placement.topology().num_layers(); ++layer) {
     PageJson& document = paths_[path(layer)];
-    document["job"] = job_;
-    document.update(LayerJson(version, digest, placement, layer));
+    document = {{"job", job_}, {"version", version}, {"digest", digest}};
+    document.update(wire::LayerToJson(placement, LayerId{layer}));
   }
 }
 
 absl::Status PageDocuments::AddTraffic(PageJson& plan, const Placement& before,
                                        const Placement& after) {
-  EPLB_ASSIGN_OR_RETURN(const MigrationPlan moved,
-                        PlanMigration(before, after, {}, {.weight_bytes = 1}));
-  const Topology& topology = before.topology();
-  Flows gpus;
-  Flows nodes;
-  for (const Transfer& one : moved.transfers) {
-    ++gpus[{one.source.value, one.destination.value}];
-    ++nodes[{topology.NodeOf(one.source).value, topology.NodeOf(one.destination).value}];
-  }
-  plan["transfers"] = moved.transfers.size();
+  EPLB_ASSIGN_OR_RETURN(const Flows flows, FlowsBetween(before, after));
+  plan["transfers"] = flows.transfers;
   const auto number = plan["plan"].get<int64_t>();
   paths_[PathOf(absl::StrCat("traffic?plan=", number))] = {
       {"job", job_},
       {"plan", number},
       {"base_version", plan["base_version"]},
       {"last_version", plan["last_version"]},
-      {"num_gpus", topology.num_gpus()},
-      {"num_nodes", topology.num_nodes()},
-      {"transfers", moved.transfers.size()},
-      {"cross_node_transfers", moved.cross_node_transfers},
+      {"num_gpus", before.topology().num_gpus()},
+      {"num_nodes", before.topology().num_nodes()},
+      {"transfers", flows.transfers},
+      {"cross_node_transfers", flows.cross_node_transfers},
       {"received_bytes", plan["received_bytes"]},
-      {"gpus", FlowsJson(gpus)},
-      {"nodes", FlowsJson(nodes)}};
+      {"gpus", FlowsJson(flows.gpus)},
+      {"nodes", FlowsJson(flows.nodes)}};
   return absl::OkStatus();
 }
 

@@ -12,6 +12,8 @@
 #include "base/json_value.h"
 #include "base/status_macros.h"
 
+#include <nlohmann/json.hpp>
+
 namespace eplb::wire {
 
 namespace {
@@ -300,6 +302,26 @@ std::string PlacementToJson(const Placement& placement, const RealMatrix* replic
   }
   out += '}';
   return out;
+}
+
+nlohmann::ordered_json LayerToJson(const Placement& placement, LayerId layer) {
+  const Topology& topology = placement.topology();
+  std::vector<int32_t> gpus;
+  gpus.reserve(static_cast<size_t>(topology.num_slots()));
+  for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
+    gpus.push_back(topology.GpuOf(SlotId{slot}).value);
+  }
+  std::vector<int32_t> primaries;
+  primaries.reserve(static_cast<size_t>(topology.num_experts()));
+  for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
+    primaries.push_back(placement.PrimaryOf(layer, ExpertId{expert}).value);
+  }
+  return {{"layer", layer.value},
+          {"num_gpus", topology.num_gpus()},
+          {"num_nodes", topology.num_nodes()},
+          {"experts", placement.Layer(layer).physical_to_logical},
+          {"gpus", gpus},
+          {"primaries", primaries}};
 }
 
 absl::StatusOr<PlacementWithShares> PlacementWithSharesFromJson(std::string_view text) {

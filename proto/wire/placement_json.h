@@ -12,8 +12,11 @@
 #include "absl/status/statusor.h"
 
 #include "placement/digest.h"
+#include "placement/ids.h"
 #include "placement/load.h"
 #include "placement/placement.h"
+
+#include <nlohmann/json_fwd.hpp>
 
 namespace eplb::wire {
 
@@ -34,6 +37,11 @@ struct PlacementWithShares {
 // finite, or null; each number is written so that it is read back bit for bit.
 // REQUIRES: replica_share has the placement's shape.
 std::string PlacementToJson(const Placement& placement, const RealMatrix* replica_share = nullptr);
+
+// One layer as pictures show it: "layer", "num_gpus", "num_nodes", and by slot "experts" (-1: none)
+// and "gpus", by expert "primaries", the slot that keeps its optimizer state.
+// REQUIRES: layer is in range.
+nlohmann::ordered_json LayerToJson(const Placement& placement, LayerId layer);
 
 // Accepts exactly what PlacementToJson writes, in any layout and key order; unknown keys are
 // ignored. The three maps must agree. errors: InvalidArgument, naming key and place: not JSON, a

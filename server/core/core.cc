@@ -226,6 +226,7 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   counters.report_cells += int64_t{run.shape.num_layers} * run.shape.num_experts;
   AddCapped(counters.dropped_steps, report.dropped_steps);
   AddCapped(sender.rank.dropped_steps, report.dropped_steps);
+  if (report.step_seconds > 0) sender.rank.step_seconds = report.step_seconds;
   WindowLimits limits = LimitsOf(context.state.config, run);
   limits.now = context.now;
   const StepClaim claim = StepClaimOf(context.state.config, run, sender.index, report, limits);

@@ -32,6 +32,7 @@ std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
   for (int32_t index = 0; index < run.world_size(); ++index) {
     const Rank& rank = run.ranks[index];
     views.push_back({.rank = index,
+                     .gpu = run.grid.GpuOf(RankId{index}).value,
                      .connected = rank.session != 0,
                      .running_version = rank.running_version,
                      .prepared_version = rank.prepared_version,
@@ -42,6 +43,7 @@ std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
                      .answer = job.proposal ? std::optional(rank.answer) : std::nullopt,
                      .answer_seconds = rank.answer_seconds,
                      .pause_seconds = rank.pause_seconds,
+                     .step_seconds = rank.step_seconds,
                      .dropped_steps = rank.dropped_steps,
                      .library_version = rank.library_version,
                      .transport = rank.transport});

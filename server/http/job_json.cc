@@ -63,26 +63,9 @@ std::string PlacementBodyToJson(const std::string& job, const wire::PlacementBod
 }
 
 std::string LayerToJson(const std::string& job, const wire::PlacementBody& body, int32_t layer) {
-  const Placement& placement = body.placement;
-  const Topology& topology = placement.topology();
-  Json gpus = Json::array();
-  for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
-    gpus.push_back(topology.GpuOf(SlotId{slot}).value);
-  }
-  std::vector<int32_t> primaries;
-  primaries.reserve(static_cast<size_t>(topology.num_experts()));
-  for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
-    primaries.push_back(placement.PrimaryOf(LayerId{layer}, ExpertId{expert}).value);
-  }
-  return Line({{"job", job},
-               {"version", body.version},
-               {"digest", body.digest.Hex()},
-               {"layer", layer},
-               {"num_gpus", topology.num_gpus()},
-               {"num_nodes", topology.num_nodes()},
-               {"experts", placement.Layer(LayerId{layer}).physical_to_logical},
-               {"gpus", std::move(gpus)},
-               {"primaries", primaries}});
+  Json document = {{"job", job}, {"version", body.version}, {"digest", body.digest.Hex()}};
+  document.update(wire::LayerToJson(body.placement, LayerId{layer}));
+  return Line(document);
 }
 
 std::string LoadToJson(const std::string& job, const core::WindowView& window,
@@ -158,11 +141,11 @@ std::string TrafficToJson(const std::string& job, const Traffic& traffic) {
                {"last_version", traffic.last_version},
                {"num_gpus", traffic.num_gpus},
                {"num_nodes", traffic.num_nodes},
-               {"transfers", traffic.transfers},
-               {"cross_node_transfers", traffic.cross_node_transfers},
+               {"transfers", traffic.flows.transfers},
+               {"cross_node_transfers", traffic.flows.cross_node_transfers},
                {"received_bytes", traffic.received_bytes ? Json(*traffic.received_bytes) : Json()},
-               {"gpus", FlowsJson(traffic.gpus)},
-               {"nodes", FlowsJson(traffic.nodes)}});
+               {"gpus", FlowsJson(traffic.flows.gpus)},
+               {"nodes", FlowsJson(traffic.flows.nodes)}});
 }
 
 std::string EventToJson(const StoredEvent& event) {

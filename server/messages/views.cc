@@ -38,6 +38,8 @@ void ToProto(const core::RankView& view, v1::RankStatus* out) {
   out->set_library_version(view.library_version);
   out->set_state(ToProto(view.state));
   wire::ToProto(view.transport, out->mutable_transport());
+  out->set_gpu(static_cast<uint32_t>(view.gpu));
+  out->set_step_seconds(view.step_seconds);
 }
 
 void MeasuredToProto(const core::JobView& view, v1::JobStatus* out) {

@@ -61,7 +61,7 @@ ApiSources Sources() {
   sources.traffic = [](const std::string& job,
                        std::optional<int64_t> plan) -> absl::StatusOr<Traffic> {
     if (plan.value_or(0) > 9) return Unknown(job);
-    return Traffic{.plan = plan.value_or(0), .gpus = {{.to = 1, .transfers = 4}}};
+    return Traffic{.plan = plan.value_or(0), .flows = {.gpus = {{.to = 1, .transfers = 4}}}};
   };
   sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<core::Plan>> {
     return std::vector<core::Plan>(static_cast<size_t>(limit % 3));

@@ -66,6 +66,7 @@ struct Rank {
   double answer_seconds =
       0;                     // Propose to PREPARED, of the newest proposal that it was PREPARED for
   double pause_seconds = 0;  // boundary of its newest switch
+  double step_seconds = 0;   // mean of its newest load report that said it; 0: not known
   int64_t dropped_steps = 0;
   int64_t reported_step = -1;   // the last of its newest load report
   int64_t reports_dropped = 0;  // that came faster than its stream may

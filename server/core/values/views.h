@@ -29,6 +29,7 @@ enum class Answer { kNone, kPrepared, kApplied, kFailed };
 
 struct RankView {
   int32_t rank = 0;
+  int32_t gpu = 0;  // of its EP group
   bool connected = false;
   int64_t running_version = 0;
   int64_t prepared_version = 0;
@@ -39,6 +40,7 @@ struct RankView {
   double answer_seconds =
       0;                     // Propose to PREPARED, of the newest proposal that it was PREPARED for
   double pause_seconds = 0;  // boundary of the newest switch
+  double step_seconds = 0;   // mean of the newest load report that said it; 0: not known
   int64_t dropped_steps = 0;  // as it reported, since its run began here
   std::string library_version;
   wire::TransportInfo transport;

@@ -10,9 +10,16 @@ eplb.heatmap = (() => {
   const map = (name, onread) => {
     const canvas = el("canvas", { tabindex: "0", role: "img", "aria-label": `${name}: heat map of layers by GPUs; arrow keys move a cursor, the line below reads its cell` });
     const caption = el("figcaption", {}, name);
-    const node = el("figure", { class: "map" }, caption, canvas);
+    const frame = el("span", { class: "cursor", hidden: true });
+    const node = el("figure", { class: "map" }, caption, el("div", { class: "cells" }, canvas, frame));
     let ratios = [];
     let cursor = null;
+    const drawCursor = () => {
+      frame.hidden = !cursor || ratios[cursor[0]]?.[cursor[1]] === undefined;
+      if (frame.hidden) return;
+      const height = 100 / ratios.length, width = 100 / ratios[0].length;
+      Object.assign(frame.style, { top: `${cursor[0] * height}%`, left: `${cursor[1] * width}%`, height: `${height}%`, width: `${width}%` });
+    };
     const paint = (low, most) => {
       const layers = ratios.length, gpus = layers ? ratios[0].length : 0;
       canvas.hidden = layers === 0;
@@ -26,7 +33,11 @@ eplb.heatmap = (() => {
       canvas.height = layers;
       canvas.getContext("2d").putImageData(image, 0, 0);
     };
-    const read = (layer, gpu) => { cursor = [layer, gpu]; onread(layer, gpu); };
+    const read = (layer, gpu) => {
+      cursor = [layer, gpu];
+      drawCursor();
+      onread(layer, gpu);
+    };
     canvas.addEventListener("pointermove", (event) => {
       const box = canvas.getBoundingClientRect();
       const layer = Math.floor((event.clientY - box.top) / box.height * ratios.length);
@@ -40,7 +51,7 @@ eplb.heatmap = (() => {
       const [layer, gpu] = cursor ?? [0, -move[1]];
       read(Math.min(Math.max(layer + move[0], 0), ratios.length - 1), Math.min(Math.max(gpu + move[1], 0), ratios[0].length - 1));
     });
-    return { node, caption, set: (fresh, low, most) => { ratios = fresh; paint(low, most); } };
+    return { node, caption, set: (fresh, low, most) => { ratios = fresh; paint(low, most); drawCursor(); } };
   };
 
   const legend = () => {

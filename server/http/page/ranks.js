@@ -3,7 +3,7 @@
 
 eplb.ranks = (() => {
   const { el, redraw, table, panel } = eplb.dom;
-  const { count, seconds, listed, counted } = eplb.format;
+  const { count, seconds, percent, listed, counted, isNumber } = eplb.format;
   const ALL = 64;  // more ranks than this: only those worth a look, until all are asked for
 
   // What is worth a look; empty: nothing.
@@ -15,6 +15,8 @@ eplb.ranks = (() => {
     if (rank.answer === "none") remarks.push("has not answered the proposal");
     if (rank.dropped_steps > 0) remarks.push(`dropped counts of ${counted(rank.dropped_steps, "step")}`);
     if (rank.running_version !== job.version) remarks.push(`runs version ${rank.running_version}`);
+    const slow = job.gpu_speeds.find((one) => one.measured && one.gpu === rank.gpu);
+    if (slow) remarks.push(`its GPU is slow: ${percent(slow.measured)} of the median's speed`);
     if (longest > 0 && rank.pause_seconds === longest) remarks.push("longest pause");
     return remarks.join("; ");
   };
@@ -22,7 +24,7 @@ eplb.ranks = (() => {
     const missing = job.ranks.filter((rank) => !rank.connected && rank.state !== "finished").map((rank) => rank.rank);
     const slow = job.gpu_speeds.filter((one) => one.measured);
     const finished = job.ranks.filter((rank) => rank.state === "finished").length;
-    const known = eplb.format.isNumber(job.connected_ranks);
+    const known = isNumber(job.connected_ranks);
     const parts = [finished ? `${count(finished)} of ${count(job.world_size)} ranks have finished`
       : known ? `${count(job.connected_ranks)} of ${count(job.world_size)} ranks are connected` : counted(job.world_size, "rank")];
     if (missing.length) parts.push(`missing: ${listed(missing, "rank")}`);
@@ -53,10 +55,12 @@ eplb.ranks = (() => {
       for (const row of shown) row.mark = row.connected || row.state === "finished" ? "" : "bad";
       redraw(holder, table(many && !all.checked ? `Ranks worth a look, ${count(shown.length)} of ${count(rows.length)}` : "Ranks", [
         { name: "rank", of: (row) => count(row.rank), number: true },
+        { name: "GPU", of: (row) => isNumber(row.gpu) ? count(row.gpu) : "–", number: true },
         { name: "state", of: (row) => row.state },
         { name: "step", of: (row) => count(row.step), number: true },
         { name: "version", of: (row) => count(row.running_version), number: true },
         { name: "prepared in", of: (row) => row.answer_seconds > 0 ? seconds(row.answer_seconds) : "–", number: true },
+        { name: "step time", of: (row) => row.step_seconds > 0 ? seconds(row.step_seconds) : "–", number: true },
         { name: "pause", of: (row) => row.pause_seconds > 0 ? seconds(row.pause_seconds) : "–", number: true },
         { name: "data path", of: (row) => row.transport?.name || "–" },
         { name: "remark", of: (row) => row.remark },

@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <string>
 
+#ifdef EPLB_WITH_NCCL
 #include "cuda/nccl_communicator.h"
+#endif
 
 namespace eplb {
 namespace {
@@ -26,6 +28,7 @@ class NcclSettingsTest : public ::testing::Test {
   }
 };
 
+#ifdef EPLB_WITH_NCCL
 TEST_F(NcclSettingsTest, TheDefaultsAreTheCommunicators) {
   const NcclSettings settings;
   EXPECT_TRUE(CheckNcclSettings(settings).ok());
@@ -34,6 +37,7 @@ TEST_F(NcclSettingsTest, TheDefaultsAreTheCommunicators) {
   EXPECT_EQ(settings.channels_per_net_peer, options.channels_per_net_peer);
   EXPECT_EQ(settings.traffic_class, options.traffic_class);
 }
+#endif
 
 TEST_F(NcclSettingsTest, ARefusalNamesFieldNumberAndExpectation) {
   const auto message = [](const NcclSettings& settings) {

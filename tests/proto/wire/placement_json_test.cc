@@ -11,6 +11,8 @@
 #include "placement/placement.h"
 #include "tests/client/formats/test_files.h"
 
+#include <nlohmann/json.hpp>
+
 namespace eplb::wire {
 
 namespace {
@@ -68,6 +70,17 @@ std::string Replaced(std::string text, const std::string& from, const std::strin
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   return text.replace(at, from.size(), to);
+}
+
+TEST(LayerToJsonTest, ALayerSaysWhereEachExpertLives) {
+  const Topology topology = MakeTopology(
+      {.num_layers = 2, .num_experts = 3, .num_slots = 4, .num_gpus = 2, .num_nodes = 1});
+  IndexMatrix slots(2, 4);
+  slots << 0, 1, 2, 0, 2, 1, 1, 0;
+  const Placement placement = *Placement::FromSlots(topology, slots);
+  EXPECT_EQ(LayerToJson(placement, LayerId{1}).dump(),
+            R"({"layer":1,"num_gpus":2,"num_nodes":1,"experts":[2,1,1,0],"gpus":[0,0,1,1],)"
+            R"("primaries":[3,1,0]})");
 }
 
 TEST(PlacementJsonTest, WritesTheKeysInOrderOnOneLine) {

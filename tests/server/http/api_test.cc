@@ -93,14 +93,15 @@ ApiSources TestSources() {
   };
   sources.traffic = [](const std::string&, std::optional<int64_t> plan) -> absl::StatusOr<Traffic> {
     if (plan.value_or(8) != 8) return absl::NotFoundError("it moved no expert");
-    return Traffic{.plan = 8,
-                   .base_version = 3,
-                   .last_version = 4,
-                   .num_gpus = 2,
-                   .num_nodes = 1,
-                   .transfers = 3,
-                   .gpus = {{.from = 0, .to = 1, .transfers = 2}, {.from = 1, .transfers = 1}},
-                   .nodes = {{.transfers = 3}}};
+    return Traffic{
+        .plan = 8,
+        .base_version = 3,
+        .last_version = 4,
+        .num_gpus = 2,
+        .num_nodes = 1,
+        .flows = {.transfers = 3,
+                  .gpus = {{.from = 0, .to = 1, .transfers = 2}, {.from = 1, .transfers = 1}},
+                  .nodes = {{.transfers = 3}}}};
   };
   sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<core::Plan>> {
     return std::vector<core::Plan>{{.plan = limit, .result = core::PlanResult::kObserved}};

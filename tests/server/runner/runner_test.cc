@@ -194,10 +194,10 @@ TEST_F(RunnerTest, WhatADecisionMovedFollowsFromThePlacementsThatAreKept) {
   EXPECT_EQ(traffic.base_version, 0);
   EXPECT_EQ(traffic.last_version, proposal->version);
   EXPECT_EQ(traffic.num_gpus, 2);
-  EXPECT_EQ(traffic.transfers, runner_->Plans("job", 9)->front().transfers);
+  EXPECT_EQ(traffic.flows.transfers, runner_->Plans("job", 9)->front().transfers);
   EXPECT_EQ(traffic.received_bytes, 1000);
-  EXPECT_FALSE(traffic.gpus.empty());
-  EXPECT_EQ(runner_->TrafficOf("job", 1)->gpus.size(), traffic.gpus.size());
+  EXPECT_FALSE(traffic.flows.gpus.empty());
+  EXPECT_EQ(runner_->TrafficOf("job", 1)->flows.gpus.size(), traffic.flows.gpus.size());
   EXPECT_EQ(runner_->TrafficOf("job", 9).status().message(),
             "job job has no decision 9: 1..1 are kept");
 }
@@ -223,7 +223,7 @@ TEST_F(RunnerTest, WhatAPartOfADecisionMovedIsShownWhileItsPlacementsAreKept) {
   ASSERT_TRUE(store->WritePlan("job", plan).ok());
   runner_ = *Runner::Start({}, std::move(store));
   const Traffic traffic = *runner_->TrafficOf("job", 1);
-  EXPECT_EQ(traffic.transfers, 2);
+  EXPECT_EQ(traffic.flows.transfers, 2);
   EXPECT_EQ(traffic.last_version, 5);
   const absl::Status gone = runner_->TrafficOf("job", 2).status();
   EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);

@@ -15,7 +15,7 @@ using core::Run;
 using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
-static_assert(sizeof(Rank) == 408, "core::Rank changed: look at BytesOf and Simplify");
+static_assert(sizeof(Rank) == 416, "core::Rank changed: look at BytesOf and Simplify");
 static_assert(sizeof(Run) == 736, "core::Run changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
@@ -53,6 +53,7 @@ void Simplify(Run& run) {
     rank.step = 0;
     rank.answer_seconds = 0;
     rank.pause_seconds = 0;
+    rank.step_seconds = 0;
     rank.dropped_steps = 0;
     rank.reported_step = -1;
     rank.reports_dropped = 0;

@@ -171,6 +171,20 @@ TEST(GpuSpeedsTest, TheHierarchyReachesThePolicy) {
   EXPECT_EQ(job.newest_solve().hierarchy, Hierarchy::kSoft);
 }
 
+TEST(GpuSpeedsTest, TheStepTimeOfARankIsThatOfItsNewestReportThatHasOne) {
+  TestJob job;
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.View().ranks[1].step_seconds, 0);
+  wire::LoadReport report = TestReport(0, 9);
+  report.step_seconds = 0.25;
+  job.daemon.Say(job.ranks[1].session, report);
+  job.daemon.Say(job.ranks[1].session, TestReport(10, 19));
+  const JobView view = job.daemon.View();
+  EXPECT_EQ(view.ranks[1].step_seconds, 0.25);
+  EXPECT_EQ(view.ranks[1].gpu, 1);
+  EXPECT_EQ(view.ranks[0].step_seconds, 0);
+}
+
 TEST(GpuSpeedsTest, AStepTimeThatIsNoneEndsTheSession) {
   TestJob job;
   job.ConnectAll();

@@ -199,6 +199,7 @@ class PageTest(unittest.TestCase):
         self.browser.ask("focus", selector="#heat .map:nth-of-type(2) canvas")
         self.browser.ask("key", name="ArrowRight")
         self.browser.wait("document.querySelector('#heat .reading').textContent.startsWith('Layer 0, GPU')")
+        self.browser.wait("!document.querySelector('#heat .map:nth-of-type(2) .cursor').hidden")
         self.assertIn(f"{loads[0][0]:,.0f} tokens", self.browser.text("#heat .reading").replace("\u202f", ","))
 
     def test_the_keyboard_reaches_everything_and_is_never_caught(self):

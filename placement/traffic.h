@@ -1,0 +1,36 @@
+// How many experts a change of placements sends from which GPU to which.
+#ifndef EPLB_PLACEMENT_TRAFFIC_H_
+#define EPLB_PLACEMENT_TRAFFIC_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "placement/placement.h"
+
+namespace eplb {
+
+struct Flow {
+  int32_t from = 0;
+  int32_t to = 0;
+  int64_t transfers = 0;
+};
+
+// A transfer is one (layer, expert, destination GPU) that did not hold the expert before.
+struct Flows {
+  int64_t transfers = 0;             // sum over `gpus`
+  int64_t cross_node_transfers = 0;  // sum over the `nodes` with from != to
+  std::vector<Flow> gpus;            // by source, then destination; only where something moved
+  std::vector<Flow> nodes;           // likewise; from == to: inside a node
+};
+
+// As if all layers moved in one chunk: where an expert has several sources on the same node, ranks
+// that move in several may choose another one.
+// errors: InvalidArgument when the placements have different topologies, others of PlanMigration.
+// cost: that of PlanMigration. threads: safe, no state.
+absl::StatusOr<Flows> FlowsBetween(const Placement& before, const Placement& after);
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_TRAFFIC_H_
