@@ -133,7 +133,7 @@ Table RankTable(const v1::JobStatus& job, const Terminal& terminal) {
          SecondsOrNone(rank.step_seconds()),
          Grouped(static_cast<int64_t>(rank.dropped_steps()))});
   }
-  constexpr std::string_view kOptional[] = {"PREPARED", "via", "gpu", "step time"};
+  constexpr std::string_view kOptional[] = {"PREPARED", "gpu", "step time", "via"};
   DropToFit(table, kOptional, terminal.width);
   return table;
 }
