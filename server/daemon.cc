@@ -17,6 +17,7 @@
 #include "server/http/http_server.h"
 #include "server/http/job_json.h"
 #include "server/process/log.h"
+#include "server/rpc/grpc_version.h"
 #include "server/rpc/rpc_server.h"
 #include "server/runner/runner.h"
 #include "server/store/store.h"

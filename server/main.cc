@@ -38,7 +38,7 @@
 #include "server/daemon.h"
 #include "server/process/log.h"
 #include "server/rpc/grpc_log.h"
-#include "server/rpc/rpc_server.h"
+#include "server/rpc/grpc_version.h"
 
 #include <CLI/CLI.hpp>
 
@@ -375,6 +375,10 @@ int Serve(DaemonConfig config, bool insecure_network) {
   }
   for (std::string& doubtful : DoubtfulValues(config)) {
     Log(LogLevel::kWarn, "doubtful_value", {{"reason", std::move(doubtful)}});
+  }
+  if (std::string advisory = GrpcAdvisory(GrpcVersion());
+      !config.grpc.IsLoopback() && !advisory.empty()) {
+    Log(LogLevel::kWarn, "old_grpc", {{"reason", std::move(advisory)}});
   }
   (void)RaiseDescriptorLimit();
   const absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(config);

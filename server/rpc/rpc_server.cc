@@ -413,8 +413,6 @@ StreamEnds RpcServer::stream_ends() const {
 
 std::vector<RpcTimes::Series> RpcServer::rpc_times() const { return parts_->times.Take(); }
 
-std::string GrpcVersion() { return grpc::Version(); }
-
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const TlsOptions& options) {
   if (!options.enabled()) return grpc::InsecureServerCredentials();

@@ -88,9 +88,6 @@ class RpcServer {
   std::unique_ptr<Parts> parts_;
 };
 
-// "1.51.1"
-std::string GrpcVersion();
-
 // TLS of the gRPC listener. The only file that knows gRPC's TLS interface, which is experimental.
 
 // Files are looked at so often; a new certificate holds for new connections.

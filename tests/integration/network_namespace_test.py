@@ -5,6 +5,7 @@ Needs root. Skipped with the reason where namespaces cannot be made; EPLB_REQUIR
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,10 @@ class NetworkNamespaceTest(unittest.TestCase):
                              stdout=open(out, "w"), stderr=open(log, "w"))
         self.addCleanup(lambda: (daemon.kill(), daemon.wait(10)))
         harness.wait_for(lambda: '"listening"' in out.read_text(), 20, f"eplbd listens: {log.read_text()}")
+        said = subprocess.run([harness.BIN / "eplbd", "--version"], capture_output=True, text=True, check=True, timeout=10).stdout
+        version = re.search(r"gRPC (\d+)\.(\d+)\.(\d+)", said).groups()
+        old = tuple(int(part) for part in version) < (1, 56, 2)
+        self.assertEqual('"old_grpc"' in log.read_text(), old, "a gRPC with known faults is told where other machines reach it")
         ranks, errors = [], [self.directory / f"rank-{rank}.err" for rank in range(4)]
         for rank in range(4):
             host = rank // 2
