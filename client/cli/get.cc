@@ -130,8 +130,7 @@ Table RankTable(const v1::JobStatus& job, const Terminal& terminal) {
          Version(rank.prepared_version()),
          rank.answer() == v1::RANK_ANSWER_UNSPECIFIED ? "-" : wire::EnumText(rank.answer()),
          SecondsOrNone(rank.answer_seconds()), SecondsOrNone(rank.pause_seconds()),
-         SecondsOrNone(rank.step_seconds()),
-         Grouped(static_cast<int64_t>(rank.dropped_steps()))});
+         SecondsOrNone(rank.step_seconds()), Grouped(static_cast<int64_t>(rank.dropped_steps()))});
   }
   constexpr std::string_view kOptional[] = {"PREPARED", "gpu", "step time", "via"};
   DropToFit(table, kOptional, terminal.width);
