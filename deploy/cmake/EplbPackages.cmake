@@ -23,6 +23,8 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_RELEASE ${EPLB_PACKAGE_RELEASE})
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
 
 # eplb_debian_package(eplbd SECTION admin SUMMARY "one line" TEXT "sentences" [CONTROL files of deploy/packages/debian/eplbd])
 # Without ARCHITECTURE it depends on the libraries that it is linked with.
@@ -49,7 +51,7 @@ eplb_debian_package(eplbd SECTION admin CONTROL postinst prerm postrm conffiles
 eplb_debian_package(eplbctl SECTION admin
   SUMMARY "expert-parallel load balancer for mixture-of-experts training (command line)"
   TEXT "Plans placements of experts offline from recorded loads, and asks and changes\na running eplbd: status, reasons, pause, rollback, settings.")
-eplb_debian_package(libeplb0 SECTION libs CONTROL triggers
+eplb_debian_package(libeplb0 SECTION libs
   SUMMARY "expert-parallel load balancer for mixture-of-experts training (library)"
   TEXT "What a trainer embeds on every rank: it counts the tokens of experts, reports\nthem to eplbd, and moves experts with their optimizer state between GPUs at\nthe boundaries of steps.")
 eplb_debian_package(libeplb-dev SECTION libdevel
@@ -60,8 +62,6 @@ eplb_debian_package(python3-eplb SECTION python ARCHITECTURE all CONTROL postins
   TEXT "The client of trainers in Python, over libeplb. Also offline placements,\ncheckpoints in logical order, and the conversion of other engines' recorder\ndumps (eplb-convert).")
 eplb_debian_package(eplb-doc SECTION doc ARCHITECTURE all
   SUMMARY "expert-parallel load balancer for mixture-of-experts training (pages)"
-  TEXT "How to embed, operate and extend EPLB; example trainers in C, C++ and PyTorch,\nthe alerts, and a recorded load to try things on.")
-set(CPACK_DEBIAN_LIBEPLB0_PACKAGE_GENERATE_SHLIBS ON)
-set(CPACK_DEBIAN_LIBEPLB0_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
+  TEXT "How to embed, operate and extend EPLB, example trainers in C, C++ and PyTorch,\nthe alerts, and a recorded load to try things on.")
 
 include(CPack)
