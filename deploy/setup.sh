@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Installs what this repository needs on Debian 12: distribution packages only. Idempotent; needs root or sudo only when
-# something is missing. nvcc and a GPU are never needed.
+# Installs what this repository needs, from the distribution's packages only: on Debian 12, Debian 13 and Ubuntu 24.04.
+# Idempotent; needs root or sudo only when something is missing. nvcc and a GPU are never needed.
 #
-#   deploy/setup.sh [--build | --tests | --all | --browser]
+#   deploy/setup.sh [--build | --tests | --packages | --all | --browser] [--list]
 #
-#   --build  what building and the demonstration need
-#   --tests  that, and what the tests and the PyTorch example need
-#   --all    that, and what linting and the clang presets need (the default)
-#   --browser  all that, and what the tests of the web page need: Chromium, and from npm playwright-core and axe-core in build/npm
+#   --build     what building and the demonstration need
+#   --tests     that, and what the tests and the PyTorch example need
+#   --packages  what building needs, and what makes the packages (deploy/packages/build.sh)
+#   --all       all of the above, and what linting and the clang presets need (the default)
+#   --browser   all that, and what the tests of the web page need: Chromium, and from npm playwright-core and axe-core in build/npm
+#   --list      install nothing: print the packages' names on this system, one a line
 set -euo pipefail
 
 build=(
@@ -19,19 +21,23 @@ build=(
   prometheus-cpp-dev libcivetweb-dev libcurl4-openssl-dev                       # metrics; the last two: its CMake files
   libsystemd-dev                                                                # telling systemd
   libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev                    # command line, files
-  libgtest-dev libgmock-dev libbenchmark-dev openssl python3                    # what our CMake files ask for
 )
 tests=(
+  libgtest-dev libgmock-dev libbenchmark-dev openssl python3                    # what tests are compiled with, and run by
   coinor-cbc python3-numpy                                                      # exhaustive solver, arrays
   python3-torch python3-matplotlib                                              # PyTorch example
   python3-pip python3-setuptools python3-wheel                                  # tests of the Python package
   prometheus                                                                    # tests of alerts and dashboard
   python3-jsonschema                                                            # the answers of the HTTP API
 )
-lint=(
-  clang clang-format clang-tidy libclang-rt-14-dev                              # lint, clang preset
+packages=(
+  binutils dpkg-dev file gzip patchelf                                          # .deb, tarball
+  python3 python3-setuptools python3-wheel                                      # wheel
+  debootstrap systemd                                                           # their test
 )
-
+lint=(
+  clang clang-format clang-tidy libclang-rt-14-dev shellcheck                   # lint, clang preset
+)
 browser=(
   chromium                                                                      # tests of the web page
 )
@@ -40,35 +46,73 @@ command -v npm >/dev/null || browser+=(nodejs npm)
 
 say() { printf 'setup: %s\n' "$*"; }
 
-[ $# -le 1 ] || { say "$# arguments, expected at most one of --build, --tests, --all" >&2; exit 2; }
-case "${1:---all}" in
-  --build) packages=("${build[@]}") ;;
-  --tests) packages=("${build[@]}" "${tests[@]}") ;;
-  --all) packages=("${build[@]}" "${tests[@]}" "${lint[@]}") ;;
-  --browser) packages=("${build[@]}" "${tests[@]}" "${lint[@]}" "${browser[@]}") ;;
-  -h|--help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
-  *) say "unknown argument $1, expected --build, --tests, --all or --browser" >&2; exit 2 ;;
+what=--all list=no
+for argument in "$@"; do
+  case "$argument" in
+    --build|--tests|--packages|--all|--browser) what=$argument ;;
+    --list) list=yes ;;
+    -h|--help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) say "unknown argument $argument, expected --build, --tests, --packages, --all, --browser or --list" >&2; exit 2 ;;
+  esac
+done
+case "$what" in
+  --build) wanted=("${build[@]}") ;;
+  --tests) wanted=("${build[@]}" "${tests[@]}") ;;
+  --packages) wanted=("${build[@]}" "${packages[@]}") ;;
+  --all) wanted=("${build[@]}" "${tests[@]}" "${packages[@]}" "${lint[@]}") ;;
+  --browser) wanted=("${build[@]}" "${tests[@]}" "${packages[@]}" "${lint[@]}" "${browser[@]}") ;;
 esac
 
 os_release=${EPLB_OS_RELEASE:-/etc/os-release}
-if ! grep -qs '^ID=debian$' "$os_release" || ! grep -qs '^VERSION_ID="12"$' "$os_release"; then
-  {
-    say "this script knows Debian 12 only. Install the equivalents of these packages:"
-    printf '  %s\n' "${packages[@]}"
-    say "then build (EPLB_WERROR=OFF: another compiler may warn of other things):"
-    say "  cmake --preset release -DEPLB_WERROR=OFF"
-    say "  cmake --build --preset release --target eplbd eplbctl eplb-trainer"
-    say "and run the demonstration: deploy/demo.sh --skip-setup"
-  } >&2
-  exit 1
+value_of() { sed -n "s/^$1=//p" "$os_release" 2>/dev/null | tr -d '"'; }
+system="$(value_of ID) $(value_of VERSION_ID)"
+
+# Names that are not those of Debian 12; an empty one: the system has no such package.
+declare -A names=()
+case "$system" in
+  "debian 12") ;;
+  "debian 13")
+    names=([libclang-rt-14-dev]=libclang-rt-19-dev) ;;
+  "ubuntu 24.04")
+    names=([libclang-rt-14-dev]=libclang-rt-18-dev [chromium]=chromium-browser) ;;
+  "ubuntu 22.04")
+    {
+      say "Ubuntu 22.04 cannot build this: it has CMake 3.22, gRPC 1.30 and SQLite 3.37, expected 3.25, 1.51 and 3.40."
+      say "The wheel and the tarball, built on another system, run where docs/installing.md says."
+    } >&2
+    exit 1 ;;
+  *)
+    names=([libclang-rt-14-dev]="") ;;
+esac
+named=()
+for package in "${wanted[@]}"; do
+  name=${names[$package]-$package}
+  [ -z "$name" ] || [[ " ${named[*]} " == *" $name "* ]] || named+=("$name")
+done
+if [ "$list" = yes ]; then
+  printf '%s\n' "${named[@]}"
+  exit 0
 fi
+case "$system" in
+  "debian 12"|"debian 13"|"ubuntu 24.04") ;;
+  *)
+    {
+      say "this script knows Debian 12 and 13 and Ubuntu 24.04. Install the equivalents of these packages:"
+      printf '  %s\n' "${named[@]}"
+      say "then build:"
+      say "  cmake --preset release -DEPLB_WERROR=OFF -DEPLB_TESTS=OFF"
+      say "  cmake --build --preset release --target eplbd eplbctl eplb-trainer"
+      say "and run the demonstration: deploy/demo.sh --skip-setup"
+    } >&2
+    exit 1 ;;
+esac
 
 missing=()
-for package in "${packages[@]}"; do
+for package in "${named[@]}"; do
   [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
 done
 install_node_modules() {
-  [ "${1:-}" = --browser ] || return 0
+  [ "$what" = --browser ] || return 0
   local root; root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
   mkdir -p "$root/build/npm"
   cp "$root/tests/server/http/page/package.json" "$root/build/npm/package.json"
@@ -76,8 +120,8 @@ install_node_modules() {
   say "playwright-core and axe-core are in build/npm"
 }
 if [ ${#missing[@]} -eq 0 ]; then
-  say "all ${#packages[@]} packages are there"
-  install_node_modules "$@"
+  say "all ${#named[@]} packages are there"
+  install_node_modules
   exit 0
 fi
 
@@ -96,5 +140,5 @@ say "installing ${#missing[@]} packages: ${missing[*]}"
 if [[ " ${missing[*]} " == *" prometheus "* ]] && [ -d /run/systemd/system ]; then
   "${as_root[@]}" systemctl disable --now --quiet prometheus
 fi
-install_node_modules "$@"
+install_node_modules
 say "done"

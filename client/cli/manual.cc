@@ -297,10 +297,14 @@ std::string BashCompletion(const std::vector<CommandEntry>& commands) {
 }
 
 std::string ZshCompletion(const std::vector<CommandEntry>& commands) {
-  return "# zsh completion of eplbctl. Load it with: source <(eplbctl completion zsh)\n"
-         "autoload -U +X compinit && compinit\n"
-         "autoload -U +X bashcompinit && bashcompinit\n" +
-         Functions(commands);
+  // As a file named _eplbctl on zsh's fpath this is read at the first completion, which it must answer.
+  return absl::StrCat(
+      "#compdef eplbctl\n"
+      "# zsh completion of eplbctl. Load it with: source <(eplbctl completion zsh)\n"
+      "(( $+functions[compdef] )) || { autoload -U +X compinit && compinit }\n"
+      "autoload -U +X bashcompinit && bashcompinit\n",
+      Functions(commands),
+      "[[ ${funcstack[1]:-} != _eplbctl ]] || _bash_complete -o filenames -F _eplbctl\n");
 }
 
 std::string FishCompletion(const std::vector<CommandEntry>& commands) {

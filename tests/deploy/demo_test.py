@@ -80,30 +80,56 @@ class DemoTest(unittest.TestCase):
 
 
 class SetupTest(unittest.TestCase):
-    def test_building_alone_asks_for_no_pytorch_and_the_command_for_another_distribution_builds(self):
-        """Another distribution gets the list and the next command."""
+    def setup_on(self, system, *flags):
+        """deploy/setup.sh where /etc/os-release names `system`."""
+        name, _, version = system.partition(" ")
         with tempfile.NamedTemporaryFile("w") as release:
-            release.write('ID=ubuntu\nVERSION_ID="24.04"\n')
+            release.write(f'VERSION_ID="{version}"\nID={name}\n')
             release.flush()
-            listed = {flag: run(ROOT / "deploy/setup.sh", flag, EPLB_OS_RELEASE=release.name)
-                      for flag in ("--build", "--tests", "--all")}
-        for done in listed.values():
-            self.assertEqual((done.returncode, done.stdout), (1, ""))
-            self.assertIn("--target eplbd eplbctl eplb-trainer\n", done.stderr)
-            self.assertIn("deploy/demo.sh --skip-setup", done.stderr)
-            self.assertNotIn("--workflow", done.stderr)  # which would run every test
-        self.assertNotIn("torch", listed["--build"].stderr)
-        self.assertIn("libgrpc++-dev", listed["--build"].stderr)
-        self.assertIn("python3-torch", listed["--tests"].stderr)
-        self.assertIn("  prometheus\n", listed["--tests"].stderr)
-        self.assertNotIn("  prometheus\n", listed["--build"].stderr)
-        self.assertNotIn("clang-tidy", listed["--tests"].stderr)
-        self.assertIn("clang-tidy", listed["--all"].stderr)
+            return run(ROOT / "deploy/setup.sh", *flags, EPLB_OS_RELEASE=release.name)
+
+    def names(self, system, flag):
+        done = self.setup_on(system, flag, "--list")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout.split()
+
+    def test_each_flag_asks_for_what_its_purpose_needs(self):
+        build, tests, packages, everything = (set(self.names("debian 12", flag)) for flag in ("--build", "--tests", "--packages", "--all"))
+        self.assertIn("libgrpc++-dev", build)
+        self.assertFalse(build & {"python3-torch", "libgtest-dev", "libbenchmark-dev", "prometheus", "clang-tidy", "debootstrap"})
+        self.assertLess(build, tests)
+        self.assertLessEqual({"libgtest-dev", "libbenchmark-dev", "python3-torch", "prometheus"}, tests)
+        self.assertNotIn("clang-tidy", tests)
+        self.assertLessEqual(build | {"dpkg-dev", "patchelf", "debootstrap"}, packages)
+        self.assertNotIn("libgtest-dev", packages)
+        self.assertLessEqual(tests | packages | {"clang-tidy", "libclang-rt-14-dev"}, everything)
+
+    def test_names_are_those_of_the_system(self):
+        for system, name in (("debian 13", "libclang-rt-19-dev"), ("ubuntu 24.04", "libclang-rt-18-dev")):
+            names = self.names(system, "--all")
+            self.assertIn(name, names)
+            self.assertNotIn("libclang-rt-14-dev", names)
+            self.assertEqual(len(names), len(self.names("debian 12", "--all")))
+
+    def test_a_system_that_is_too_old_is_told_what_it_lacks(self):
+        done = self.setup_on("ubuntu 22.04", "--build")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("CMake 3.22, gRPC 1.30", done.stderr)
+        self.assertIn("docs/installing.md", done.stderr)
+
+    def test_another_distribution_gets_the_list_and_the_next_command(self):
+        done = self.setup_on("fedora 40", "--build")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("  libgrpc++-dev\n", done.stderr)
+        self.assertIn("-DEPLB_WERROR=OFF -DEPLB_TESTS=OFF\n", done.stderr)
+        self.assertIn("--target eplbd eplbctl eplb-trainer\n", done.stderr)
+        self.assertIn("deploy/demo.sh --skip-setup", done.stderr)
+        self.assertNotIn("--workflow", done.stderr)  # which would run every test
 
     def test_an_unknown_argument_is_exit_2(self):
         done = run(ROOT / "deploy/setup.sh", "--biuld")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("expected --build, --tests, --all or --browser", done.stderr)
+        self.assertIn("expected --build, --tests, --packages, --all, --browser or --list", done.stderr)
 
 
 if __name__ == "__main__":

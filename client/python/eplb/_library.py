@@ -108,19 +108,24 @@ def _open() -> ctypes.CDLL:
             raise LibraryNotFound(f"EPLB_LIBRARY is {given}, which cannot be loaded: {error}") from None
     tried: List[str] = []
     directory = Path(__file__).resolve().parent
-    for name in (_SONAME, "libeplb.so"):
-        beside = directory / name
-        if beside.exists():
+    for found in (directory / _SONAME, directory / "libeplb.so", *_of_prefix(directory)):
+        if found.exists():
             try:
-                return ctypes.CDLL(str(beside))
+                return ctypes.CDLL(str(found))
             except OSError as error:
-                raise LibraryNotFound(f"{beside} cannot be loaded: {error}") from None
+                raise LibraryNotFound(f"{found} cannot be loaded: {error}") from None
     try:
         return ctypes.CDLL(_SONAME)
     except OSError as error:
         tried.append(str(error))
     raise LibraryNotFound(f"libeplb is not there: EPLB_LIBRARY is not set, {directory} has no {_SONAME}, and the loader "
                           f"reports \"{tried[-1]}\". Install libeplb, or set EPLB_LIBRARY to the path of libeplb.so")
+
+
+def _of_prefix(directory: Path) -> List[Path]:
+    """Where PREFIX/lib/python3/dist-packages/eplb was installed with the library."""
+    installed = directory.parts[-4:] == ("lib", "python3", "dist-packages", "eplb")
+    return [directory.parents[2] / _SONAME] if installed else []
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
