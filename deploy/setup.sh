@@ -27,6 +27,7 @@ tests=(
   python3-pip python3-setuptools python3-wheel                                  # tests of the Python package
   prometheus                                                                    # tests of alerts and dashboard
   python3-jsonschema                                                            # the answers of the HTTP API
+  python3-yaml python3-kubernetes shellcheck                                    # manifests against the API, shell scripts
 )
 lint=(
   clang clang-format clang-tidy libclang-rt-14-dev                              # lint, clang preset
