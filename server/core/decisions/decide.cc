@@ -437,7 +437,7 @@ void MaybeSolve(DecisionContext& context, Job& job) {
                 absl::StrCat("step ", step, ": kept, ", estimate.status().ToString()));
     return;
   }
-  StartSolve(context, job, *std::move(estimate), false, "");
+  StartSolve(context, job, *std::move(estimate), {});
 }
 
 void HandleSolved(DecisionContext& context, const Solved& solved) {

@@ -193,8 +193,8 @@ void CoreHarness::Keep(const StoredJob& job) {
 
 absl::StatusOr<ChangeOutcome> CoreHarness::Ask(Verb verb, std::optional<int64_t> expect_version,
                                                std::string request_id) {
-  return AskFor({.expect_version = expect_version,
-                 .request_id = std::move(request_id),
+  return AskFor({.request_id = std::move(request_id),
+                 .expect_version = expect_version,
                  .verb = std::move(verb)});
 }
 
