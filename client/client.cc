@@ -4,7 +4,6 @@
 #include <random>
 #include <utility>
 
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
@@ -44,18 +43,20 @@ absl::Status OpenFiles(const ClientOptions& options, ClientParts& parts) {
 // Everything up to the control channel.
 absl::StatusOr<ClientParts> Start(ClientOptions options, AllGather all_gather, bool inproc) {
   EPLB_ASSIGN_OR_RETURN(const Topology topology, CheckOptions(options, inproc));
-  if (!options.endpoint.empty()) {
-    options.endpoint = absl::StrJoin(EndpointsOf(options), ",");
-  }
+  const bool disabled = DisabledByEnvironment();
+  absl::Status found;
+  if (!options.endpoint.empty() && !disabled) found = FindDaemons(options);
+  if (!found.ok()) options.endpoint.clear();  // the start ends with the error, on all ranks
   EPLB_ASSIGN_OR_RETURN(const RankGrid grid, GridOf(options));
   EPLB_ASSIGN_OR_RETURN(const NcclSettings nccl, NcclSettingsOf(options.nccl));
   ClientParts parts{.options = std::move(options),
                     .topology = topology,
                     .grid = grid,
                     .all_gather = std::move(all_gather),
-                    .disabled = DisabledByEnvironment(),
+                    .disabled = disabled,
                     .nccl = nccl};
-  absl::Status own = parts.disabled ? absl::OkStatus() : OpenFiles(parts.options, parts);
+  absl::Status own = std::move(found);
+  if (!parts.disabled) own.Update(OpenFiles(parts.options, parts));
   if (!parts.disabled && !parts.options.endpoint.empty()) own.Update(EnterGrpc());
   EPLB_ASSIGN_OR_RETURN(parts.start,
                         StartJob(parts.options, topology, parts.disabled, own, parts.all_gather));
@@ -438,8 +439,10 @@ ClientStats Client::Impl::Stats() const {
   return stats;
 }
 
-AllGather MakeDaemonAllGather(const ClientOptions& options) {
+AllGather MakeDaemonAllGather(const ClientOptions& given) {
+  ClientOptions options = given;
   absl::Status refused = CheckDaemonAllGather(options);
+  if (refused.ok()) refused = FindDaemons(options);
   if (refused.ok()) refused = EnterGrpc();
   if (!refused.ok()) {
     using Answers = absl::StatusOr<std::vector<std::string>>;

@@ -114,7 +114,8 @@ struct ClientOptions {
   int32_t pipeline_parallel_size = 1;  // each registers, moves and counts layers of its own
   int32_t expert_tensor_parallel = 1;  // ranks that share every expert; the first counts for all
   // Of eplbd, HOST:PORT or unix:PATH, or a list of at most 8, "A,B", of daemons that stand in for
-  // each other, in the same order on all ranks (docs/endpoints.md). Empty: the job runs without
+  // each other, in the same order on all ranks (docs/endpoints.md). Or where the list is found:
+  // env:VARIABLE, file:PATH, which is waited for, or srv:NAME of DNS. Empty: the job runs without
   // one.
   std::string endpoint;
   // Whether Connect fails on all ranks when no daemon answers rank 0; else the job starts without.

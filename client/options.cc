@@ -11,6 +11,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
+#include "base/endpoint_source.h"
+#include "base/status_macros.h"
 #include "client/control/socket.h"
 #include "proto/wire/endpoint.h"
 #include "proto/wire/messages.h"
@@ -98,12 +100,17 @@ absl::Status CheckSteps(const ClientOptions& o) {
   return absl::OkStatus();
 }
 
+absl::Status CheckEndpoints(const std::string& endpoint) {
+  return IsEndpointSource(endpoint) ? CheckEndpointSource(endpoint)
+                                    : wire::SplitEndpoints(endpoint).status();
+}
+
 absl::Status CheckDaemon(const ClientOptions& o) {
   if (o.endpoint.empty()) {
     return o.require_daemon ? Bad("require_daemon", "is set, but endpoint is empty")
                             : absl::OkStatus();
   }
-  return wire::SplitEndpoints(o.endpoint).status();
+  return CheckEndpoints(o.endpoint);
 }
 
 absl::Status CheckDeadlines(const ClientOptions& o) {
@@ -198,7 +205,19 @@ absl::Status CheckDaemonAllGather(const ClientOptions& o) {
                "ranks and different for each run");
   }
   if (o.endpoint.empty()) return Bad("endpoint", "empty, expected that of an eplbd");
-  return wire::SplitEndpoints(o.endpoint).status();
+  return CheckEndpoints(o.endpoint);
+}
+
+absl::Status FindDaemons(ClientOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(const std::string found,
+                        ReadEndpointSource(options.endpoint, {.deadline = options.start_deadline}));
+  const absl::StatusOr<std::vector<std::string>> endpoints = wire::SplitEndpoints(found);
+  if (!endpoints.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.endpoint, ": ", endpoints.status().message()));
+  }
+  options.endpoint = absl::StrJoin(*endpoints, ",");
+  return absl::OkStatus();
 }
 
 std::vector<std::string> EndpointsOf(const ClientOptions& options) {

@@ -47,7 +47,12 @@ inline constexpr size_t kDrawnLength = 16;
 // time must be told apart. errors: InvalidArgument naming the field and what to set.
 absl::Status CheckDaemonAllGather(const ClientOptions& options);
 
-// The daemons in the order of the list. REQUIRES: CheckOptions passed; options.endpoint not empty.
+// Replaces options.endpoint by the list that it stands for: sources (base/endpoint_source.h) are
+// read, which waits until start_deadline at most. REQUIRES: CheckOptions passed; options.endpoint
+// not empty. errors: those of ReadEndpointSource, and InvalidArgument for what the source has.
+absl::Status FindDaemons(ClientOptions& options);
+
+// The daemons in the order of the list. REQUIRES: FindDaemons was OK.
 std::vector<std::string> EndpointsOf(const ClientOptions& options);
 
 // REQUIRES: CheckOptions passed.

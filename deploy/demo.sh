@@ -13,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-ranks=8 slots=72 steps=480 minutes= step_ms=60 setup=yes bin= run=build/demo
+ranks=8 slots=72 steps=480 minutes='' step_ms=60 setup=yes bin='' run=build/demo
 while [ $# -gt 0 ]; do
   case "$1" in
     --steps|--minutes|--step-ms|--bin|--dir)

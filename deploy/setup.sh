@@ -29,6 +29,7 @@ tests=(
   python3-pip python3-setuptools python3-wheel                                  # tests of the Python package
   prometheus                                                                    # tests of alerts and dashboard
   python3-jsonschema                                                            # the answers of the HTTP API
+  python3-yaml python3-kubernetes shellcheck                                    # manifests against the API, shell scripts
 )
 packages=(
   binutils dpkg-dev file gzip patchelf                                          # .deb, tarball

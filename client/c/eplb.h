@@ -103,7 +103,8 @@ typedef struct eplb_client_options {
   size_t struct_size;
   const char* job;      /* 1..128 of [A-Za-z0-9._-]; default "default" */
   const char* run_id;   /* this run; default: EPLB_LAUNCH_ID, torchrun's or SLURM's */
-  const char* endpoint; /* of eplbd, HOST:PORT or unix:PATH, or "A,B"; default: no daemon */
+  const char* endpoint; /* of eplbd, HOST:PORT or unix:PATH, or "A,B", or where that is found:
+                           env:NAME, file:PATH, srv:NAME; default: no daemon */
   const char* tls_ca;   /* PEM files: all three or none; default EPLB_TLS_CA and so on */
   const char* tls_cert;
   const char* tls_key;

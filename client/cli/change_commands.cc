@@ -42,7 +42,8 @@ namespace eplb::cli {
 // Fills a request's head. errors: those of ChooseJob and of asking for the job.
 absl::Status FillChange(const ChangeOptions& options, v1::Change* change);
 
-// JSON: {"job","request_id","version","state","outcome","before","after"}. A timeout's message says
+// JSON: {"job","request_id","version","state","outcome","before","after"}, of a preview without
+// request_id and with "dry_run":true. A timeout's message says
 // that the outcome is not known and how to learn it.
 Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
                     const absl::Status& status, const v1::AdminResponse& response);
@@ -50,6 +51,45 @@ Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
 // Chunks of a rebalance commit within milliseconds, so that a version asked for can be out of date
 // before the change arrives.
 inline constexpr int kChangeAttempts = 5;
+
+v1::PreviewRequest PreviewOf(const v1::RebalanceRequest& request) {
+  v1::PreviewRequest preview;
+  *preview.mutable_rebalance() = request;
+  return preview;
+}
+v1::PreviewRequest PreviewOf(const v1::PauseRequest& request) {
+  v1::PreviewRequest preview;
+  *preview.mutable_pause() = request;
+  return preview;
+}
+v1::PreviewRequest PreviewOf(const v1::ResumeRequest& request) {
+  v1::PreviewRequest preview;
+  *preview.mutable_resume() = request;
+  return preview;
+}
+v1::PreviewRequest PreviewOf(const v1::RollbackRequest& request) {
+  v1::PreviewRequest preview;
+  *preview.mutable_rollback() = request;
+  return preview;
+}
+v1::PreviewRequest PreviewOf(const v1::SetPolicyRequest& request) {
+  v1::PreviewRequest preview;
+  *preview.mutable_set_policy() = request;
+  return preview;
+}
+v1::PreviewRequest PreviewOf(const v1::ForgetRequest& request) {
+  v1::PreviewRequest preview;
+  *preview.mutable_forget() = request;
+  return preview;
+}
+
+// A daemon that cannot preview refuses the call: it does not do what was asked.
+absl::Status AskPreview(const QueryOptions& options, const v1::PreviewRequest& request,
+                        v1::AdminResponse* response) {
+  const absl::Status status = Ask(options, request, response);
+  if (!absl::IsUnimplemented(status)) return status;
+  return absl::UnimplementedError("this daemon is older than --dry-run; nothing was changed");
+}
 
 // `request` with its head filled in. Where the version to expect was asked for and not given, an
 // answer that another one is in force by now makes it ask again, kChangeAttempts times in all.
@@ -62,7 +102,8 @@ Output RunChange(const ChangeOptions& options, Request request) {
     if (const absl::Status filled = FillChange(options, request.mutable_change()); !filled.ok()) {
       return QueryFailure(filled);
     }
-    status = Ask(options.query, request, &response);
+    status = options.dry_run ? AskPreview(options.query, PreviewOf(request), &response)
+                             : Ask(options.query, request, &response);
     if (!absl::IsAborted(status)) break;
   }
   return ChangeOutput(options, request.change(), status, response);
@@ -93,11 +134,12 @@ std::string DrawRequestId() {
   return absl::StrFormat("%08x%08x%08x%08x", device(), device(), device(), device());
 }
 
-// Of `set policy`: what was in force, and what is.
-std::string SettingsLines(const v1::AdminResponse& response) {
+// Of `set policy` and of previews: what was in force, and what is or would be.
+std::string SettingsLines(const v1::AdminResponse& response, bool dry_run) {
   if (response.after().empty()) return "";
-  return absl::StrCat("  before    ", Printable(response.before()), "\n  in force  ",
-                      Printable(response.after()), "\n");
+  return absl::StrCat(dry_run ? "  in force  " : "  before    ", Printable(response.before()),
+                      dry_run ? "\n  after     " : "\n  in force  ", Printable(response.after()),
+                      "\n");
 }
 
 }  // namespace
@@ -111,6 +153,7 @@ void AddChangeOptions(CLI::App& app, ChangeOptions& options,
       ->type_name("V");
   AddRequestIdOption(app, options.request_id);
   app.add_option("--comment", options.comment, "Why, for the audit log")->type_name("TEXT");
+  app.add_flag("--dry-run", options.dry_run, "Ask the daemon what it would do, and change nothing");
   std::set<ExitCode> codes = {kNotFound, kConflict};
   codes.insert(more_exit_codes.begin(), more_exit_codes.end());
   AddQueryOptions(app, options.query, codes);
@@ -147,9 +190,11 @@ Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
   }
   if (!status.ok()) return QueryFailure(status);
   if (options.query.format == Format::kJson) {
+    const std::string head =
+        options.dry_run ? std::string(",\"dry_run\":true")
+                        : absl::StrCat(",\"request_id\":", wire::JsonQuote(change.request_id()));
     return {.exit_code = kOk,
-            .out = absl::StrCat("{\"job\":", wire::JsonQuote(change.job()),
-                                ",\"request_id\":", wire::JsonQuote(change.request_id()),
+            .out = absl::StrCat("{\"job\":", wire::JsonQuote(change.job()), head,
                                 ",\"version\":", response.version(),
                                 ",\"state\":", wire::JsonQuote(wire::EnumText(response.state())),
                                 ",\"outcome\":", wire::JsonQuote(response.outcome()),
@@ -158,9 +203,10 @@ Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
             .message = {}};
   }
   return {.exit_code = kOk,
-          .out = absl::StrCat(Printable(change.job()), ": ", Printable(response.outcome()), " (",
+          .out = absl::StrCat(options.dry_run ? "nothing is changed; it would be so: " : "",
+                              Printable(change.job()), ": ", Printable(response.outcome()), " (",
                               wire::EnumText(response.state()), ", version ", response.version(),
-                              ")\n", SettingsLines(response)),
+                              ")\n", SettingsLines(response, options.dry_run)),
           .message = {}};
 }
 
@@ -227,7 +273,9 @@ absl::StatusOr<v1::Plan> AwaitDecision(const RebalanceOptions& options, uint64_t
 
 Output DecisionOutput(const RebalanceOptions& options, const v1::Plan& plan) {
   Output output;
-  output.exit_code = plan.result() == v1::PLAN_RESULT_COMMITTED ? kOk : kConditionNotMet;
+  const v1::PlanResult good =
+      options.change.dry_run ? v1::PLAN_RESULT_OBSERVED : v1::PLAN_RESULT_COMMITTED;
+  output.exit_code = plan.result() == good ? kOk : kConditionNotMet;
   output.out = options.change.query.format == Format::kJson
                    ? wire::ToJsonText(plan) + "\n"
                    : absl::StrCat("plan ", plan.plan(), " ", wire::EnumText(plan.result()), ": ",
@@ -257,8 +305,8 @@ Output RebalanceAndWait(const RebalanceOptions& given, v1::RebalanceRequest requ
 Output RunRebalance(const RebalanceOptions& options) {
   v1::RebalanceRequest request;
   request.set_force(options.force);
-  return options.wait ? RebalanceAndWait(options, std::move(request))
-                      : RunChange(options.change, std::move(request));
+  return options.wait || options.change.dry_run ? RebalanceAndWait(options, std::move(request))
+                                                : RunChange(options.change, std::move(request));
 }
 
 void AddRebalance(CLI::App& root, Command& command) {
@@ -266,10 +314,9 @@ void AddRebalance(CLI::App& root, Command& command) {
   CLI::App& app = *root.add_subcommand("rebalance", "Decide now, from the newest windows");
   app.add_flag("--force", options->force,
                "Propose what the policy changes, without asking whether it pays");
-  CLI::Option* const wait = app.add_flag(
-      "--wait", options->wait, "Until the decision has ended; exit 8 when nothing was switched");
+  app.add_flag("--wait", options->wait,
+               "Until the decision has ended, as --dry-run; exit 8 when nothing is switched");
   app.add_option("--wait-timeout", options->wait_timeout, "How long, at most 24h [10m]")
-      ->needs(wait)
       ->type_name("DURATION");
   AddChangeOptions(app, options->change, {kConditionNotMet});
   app.callback([options, &command] {

@@ -28,6 +28,7 @@ struct ChangeOptions {
   std::string request_id;       // empty: drawn
   int64_t expect_version = -1;  // < 0: the one in force just before
   std::string comment;
+  bool dry_run = false;  // ask what would happen, change nothing
 };
 
 // --job, --expect-version, --request-id, --comment and those of a query.
@@ -66,7 +67,8 @@ struct RebalanceOptions {
 };
 
 // Decides now instead of at the next policy.every_steps. With `wait` the output is the decision, as
-// `get plans` has it, and the exit code 8 unless it was committed.
+// `get plans` has it, and the exit code 8 unless it was committed. With `change.dry_run` it waits,
+// too: nothing is proposed, and the exit code is 8 unless the policy would change something.
 Output RunRebalance(const RebalanceOptions& options);
 
 void AddRebalance(CLI::App& root, Command& command);

@@ -209,6 +209,17 @@ void AddQueryOptions(CLI::App& app, QueryOptions& options,
   app.add_option("--endpoint", options.endpoint,
                  "The daemon [EPLB_ENDPOINT, config file, unix socket, 127.0.0.1:29610]")
       ->type_name("HOST:PORT|unix:PATH");
+  app.add_option("--context", options.context,
+                 "A daemon of the config file by its name [EPLB_CONTEXT, context use]")
+      ->type_name("NAME");
+  // The same flag before the command counts where it is not given behind it.
+  app.parse_complete_callback([&app, &options] {
+    if (!options.context.empty()) return;
+    const CLI::App* root = &app;
+    while (root->get_parent() != nullptr) root = root->get_parent();
+    const CLI::Option* const given = root->get_option_no_throw("--context");
+    if (given != nullptr && !given->results().empty()) options.context = given->results().back();
+  });
   app.add_option("--tls-ca", options.tls.ca, "Who signed its certificate, PEM [EPLB_TLS_CA]")
       ->type_name("FILE");
   app.add_option("--tls-cert", options.tls.cert, "Your certificate, PEM [EPLB_TLS_CERT]")

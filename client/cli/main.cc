@@ -11,6 +11,7 @@
 
 #include "base/command_line.h"
 #include "client/cli/change_commands.h"
+#include "client/cli/context.h"
 #include "client/cli/convert.h"
 #include "client/cli/diff.h"
 #include "client/cli/doctor.h"
@@ -34,10 +35,10 @@ namespace eplb::cli {
 namespace {
 
 constexpr void (*kCommands[])(CLI::App& root, Command& command) = {
-    &AddPlan,   &AddReplay,    &AddSweep,      &AddLint,   &AddConvert,  &AddReport,
-    &AddStatus, &AddGet,       &AddExplain,    &AddDiff,   &AddTop,      &AddDoctor,
-    &AddWait,   &AddRebalance, &AddPause,      &AddResume, &AddRollback, &AddSet,
-    &AddForget, &AddHelp,      &AddCompletion, &AddMan};
+    &AddPlan,   &AddReplay,    &AddSweep,   &AddLint,       &AddConvert,  &AddReport,
+    &AddStatus, &AddGet,       &AddExplain, &AddDiff,       &AddTop,      &AddDoctor,
+    &AddWait,   &AddRebalance, &AddPause,   &AddResume,     &AddRollback, &AddSet,
+    &AddForget, &AddContext,   &AddHelp,    &AddCompletion, &AddMan};
 
 // The innermost subcommand that was named, e.g. "eplbctl get placement".
 std::string NameOf(const CLI::App& app, const std::string& name) {
@@ -66,6 +67,9 @@ int Main(int argc, char** argv) {
   CLI::App root("Plans, checks and watches the placement of experts on GPUs.", "eplbctl");
   root.set_version_flag("--version", "eplbctl " EPLB_VERSION);
   root.require_subcommand(1);
+  std::string context;  // read where a command asks a daemon
+  root.add_option("--context", context, "As behind a command that asks a daemon")
+      ->type_name("NAME");
   root.footer("`eplbctl COMMAND --help` shows the flags of a command.");
   Command command;
   for (const auto add : kCommands) add(root, command);

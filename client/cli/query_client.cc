@@ -22,7 +22,7 @@
 
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "base/toml_text.h"
+#include "client/cli/context.h"
 #include "client/cli/flags.h"
 #include "client/cli/text.h"
 #include "proto/wire/channel_credentials.h"
@@ -59,7 +59,6 @@ namespace {
 
 constexpr char kDefaultEndpoint[] = "127.0.0.1:29610";
 constexpr char kServiceSocket[] = "/run/eplb/eplbd.sock";
-constexpr int64_t kMaxConfigBytes = 1 << 20;
 
 std::string EnvironmentText(const char* name) {
   const char* value = std::getenv(name);
@@ -72,60 +71,12 @@ absl::StatusOr<std::string> Checked(const std::string& source, const std::string
   return checked;
 }
 
-constexpr char kExpectedKeys[] =
-    "expected endpoint, tls.ca, tls.cert, tls.key or tls.server_name, each a text";
-
-absl::Status ReadTls(const std::string& path, const toml::table& table, wire::TlsFiles& tls) {
-  const std::string folder = path.substr(0, path.rfind('/') + 1);
-  for (const auto& [name, value] : table) {
-    const std::string key(name.str());
-    std::string* const field = key == "ca"            ? &tls.ca
-                               : key == "cert"        ? &tls.cert
-                               : key == "key"         ? &tls.key
-                               : key == "server_name" ? &tls.server_name
-                                                      : nullptr;
-    const auto* const text = value.as_string();
-    if (field == nullptr || text == nullptr || text->get().empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": tls.", key, ": ", kExpectedKeys));
-    }
-    *field = text->get();
-    if (field != &tls.server_name && !absl::StartsWith(*field, "/")) *field = folder + *field;
-  }
-  return absl::OkStatus();
-}
-
-// What the configuration file says; all is empty when there is no file.
-absl::StatusOr<DaemonAddress> FromConfig(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
-  if (absl::IsNotFound(text.status())) return DaemonAddress();
-  if (!text.ok()) return text.status();
-  EPLB_ASSIGN_OR_RETURN(const toml::table table, wire::ParseToml(path, *text));
-  DaemonAddress address;
-  for (const auto& [name, value] : table) {
-    const std::string key(name.str());
-    if (key == "endpoint" && value.is_string()) {
-      address.endpoint = value.as_string()->get();
-    } else if (key == "tls" && value.is_table()) {
-      EPLB_RETURN_IF_ERROR(ReadTls(path, *value.as_table(), address.tls));
-    } else {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": ", key, ": ", kExpectedKeys));
-    }
-  }
-  return address;
-}
-
 wire::TlsFiles FilledFrom(const wire::TlsFiles& more, wire::TlsFiles files) {
   if (files.ca.empty()) files.ca = more.ca;
   if (files.cert.empty()) files.cert = more.cert;
   if (files.key.empty()) files.key = more.key;
   if (files.server_name.empty()) files.server_name = more.server_name;
   return files;
-}
-
-std::string ConfigPath() {
-  const std::string home = EnvironmentText("XDG_CONFIG_HOME");
-  if (!home.empty()) return home + "/eplb/eplbctl.toml";
-  return EnvironmentText("HOME") + "/.config/eplb/eplbctl.toml";
 }
 
 // A daemon that was killed leaves its socket behind: one that nobody serves does not count. One
@@ -153,6 +104,18 @@ absl::StatusOr<std::string> WithoutConfig() {
   return kDefaultEndpoint;
 }
 
+// Of the configuration file: the context that is named, by flag, EPLB_CONTEXT or the file, else
+// what it has without one. A daemon that is `given` otherwise needs no context.
+absl::StatusOr<DaemonAddress> AddressInForce(const std::string& path, const std::string& context,
+                                             bool given) {
+  EPLB_ASSIGN_OR_RETURN(const CtlConfig config, ReadCtlConfig(path));
+  std::string name = context.empty() ? EnvironmentText("EPLB_CONTEXT") : context;
+  if (name.empty()) name = config.in_force;
+  if (name.empty() || given) return config.address;
+  EPLB_ASSIGN_OR_RETURN(Context found, FindContext(config, name));
+  return std::move(found.address);
+}
+
 // tls: what the flags give, for a socket that was found and not named.
 absl::Status CheckNoTlsFlags(const wire::TlsFiles& tls, const std::string& socket) {
   const std::pair<const char*, const std::string*> flags[] = {
@@ -170,20 +133,25 @@ absl::Status CheckNoTlsFlags(const wire::TlsFiles& tls, const std::string& socke
 
 }  // namespace
 
-absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint,
-                                            const wire::TlsFiles& tls) {
-  const std::string path = ConfigPath();
+absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
+                                            const std::string& context) {
+  const std::string path = CtlConfigPath();
   const std::string variable = EnvironmentText("EPLB_ENDPOINT");
-  const bool given = !endpoint.empty() || !variable.empty();
-  absl::StatusOr<DaemonAddress> config = FromConfig(path);
+  const bool given = !endpoint.empty() || (!variable.empty() && context.empty());
+  absl::StatusOr<DaemonAddress> config = AddressInForce(path, context, given);
   // Who names a daemon is not held up by a broken file.
   if (!config.ok() && given) config = DaemonAddress();
   EPLB_RETURN_IF_ERROR(config.status());
   DaemonAddress address = {.endpoint = {}, .tls = wire::WithEnvironment(tls)};
-  if (!given || config->endpoint.empty()) address.tls = FilledFrom(config->tls, address.tls);
+  // A context that was named brings its own identity; flags alone are above it.
+  if (!context.empty() && !given) {
+    address.tls = FilledFrom(address.tls, FilledFrom(config->tls, tls));
+  } else if (!given || config->endpoint.empty()) {
+    address.tls = FilledFrom(config->tls, address.tls);
+  }
   if (!endpoint.empty()) {
     EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked("--endpoint", endpoint));
-  } else if (!variable.empty()) {
+  } else if (given) {
     EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked("EPLB_ENDPOINT", variable));
   } else if (!config->endpoint.empty()) {
     EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked(path, config->endpoint));
@@ -250,7 +218,8 @@ absl::Status Call(const QueryOptions& options, const Request& request, Response*
                   grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&,
                                                         Response*)) {
   EPLB_ASSIGN_OR_RETURN(const absl::Duration timeout, ParseDuration("--timeout", options.timeout));
-  EPLB_ASSIGN_OR_RETURN(const DaemonAddress daemon, ResolveDaemon(options.endpoint, options.tls));
+  EPLB_ASSIGN_OR_RETURN(const DaemonAddress daemon,
+                        ResolveDaemon(options.endpoint, options.tls, options.context));
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -334,6 +303,11 @@ absl::Status Ask(const QueryOptions& options, const v1::SetPolicyRequest& reques
 absl::Status Ask(const QueryOptions& options, const v1::ForgetRequest& request,
                  v1::AdminResponse* response) {
   return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::Forget);
+}
+
+absl::Status Ask(const QueryOptions& options, const v1::PreviewRequest& request,
+                 v1::AdminResponse* response) {
+  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::Preview);
 }
 
 absl::StatusOr<wire::PlacementBody> AskPlacement(const QueryOptions& options,

@@ -31,6 +31,7 @@ class ListPlansRequest;
 class ListPlansResponse;
 class PauseRequest;
 class Plan;
+class PreviewRequest;
 class RebalanceRequest;
 class ResumeRequest;
 class RollbackRequest;
@@ -54,16 +55,17 @@ struct DaemonAddress {
   wire::TlsFiles tls = {};
 };
 
-// The first endpoint of: `endpoint`, a flag's; EPLB_ENDPOINT; `endpoint` in
-// $XDG_CONFIG_HOME/eplb/eplbctl.toml (~/.config without XDG_CONFIG_HOME); a socket that is there,
-// /run/eplb/eplbd.sock or $XDG_RUNTIME_DIR/eplb/eplbd.sock; 127.0.0.1:29610. Each TLS file is the
-// first of: `tls`, a flag's; the environment; `tls.ca`, `tls.cert`, `tls.key` and `tls.server_name`
-// of the configuration file. These last belong to the file's own endpoint: with an endpoint from a
-// flag or the environment they are used only when the file has none. A relative path in the file
-// starts from the file's folder.
-// errors: InvalidArgument, naming the source: no HOST:PORT, unix:PATH or /PATH; a configuration
-// file that is no TOML or has another key.
-absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint, const wire::TlsFiles& tls);
+// The first endpoint of: `endpoint`, a flag's; that of `context`, a flag's; EPLB_ENDPOINT; that of
+// the context that EPLB_CONTEXT names; that of the context in force in the configuration file
+// (context.h); `endpoint` there; a socket that is there, /run/eplb/eplbd.sock or
+// $XDG_RUNTIME_DIR/eplb/eplbd.sock; 127.0.0.1:29610. Each TLS file is the first of: `tls`, a
+// flag's; the environment; `tls.ca`, `tls.cert`, `tls.key` and `tls.server_name` of the
+// configuration file. These last belong to the file's own endpoint: with an endpoint from a flag or
+// the environment they are used only when the file has none. Those of a context named by a flag are
+// above the environment. errors: InvalidArgument, naming the source: no HOST:PORT, unix:PATH or
+// /PATH; a configuration file that is no TOML or has another key. NotFound: no such context.
+absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
+                                            const std::string& context = "");
 
 // The daemon has jobs, but shows this asker none of them.
 inline constexpr char kNoVisibleJob[] =
@@ -71,6 +73,7 @@ inline constexpr char kNoVisibleJob[] =
 
 struct QueryOptions {
   std::string endpoint;        // as the flag; empty: of the environment or the configuration file
+  std::string context = {};    // as the flag; empty: of the environment or the configuration file
   wire::TlsFiles tls = {};     // as the flags; the environment fills in what is empty
   std::string timeout = "5s";  // "5s", "500ms" or a number of seconds
   Format format = Format::kTable;
@@ -100,6 +103,8 @@ absl::Status Ask(const QueryOptions& options, const v1::RollbackRequest& request
 absl::Status Ask(const QueryOptions& options, const v1::SetPolicyRequest& request,
                  v1::AdminResponse* response);
 absl::Status Ask(const QueryOptions& options, const v1::ForgetRequest& request,
+                 v1::AdminResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::PreviewRequest& request,
                  v1::AdminResponse* response);
 
 // The placement of a version; of the one in force for version < 0. errors: also Internal for an

@@ -126,7 +126,8 @@ absl::Status Do(Deed& deed, const Rebalance& rebalance) {
                               rebalance.force ? ", whether it pays or not," : "", deed.By());
   Write(deed);
   Audit(deed);
-  absl::Status solving = SolveNow(context, job, rebalance.force, deed.change.actor);
+  absl::Status solving =
+      SolveNow(context, job, {.force = rebalance.force, .actor = deed.change.actor});
   if (solving.ok()) return solving;
   // Windows whose sum does not fit into a number: the decision is made, and it is to keep.
   RecordEvent(context, job, "kept", job.last_known->version,
@@ -335,9 +336,67 @@ void Refuse(DecisionContext& context, const Change& change, const Job* job,
   context.decision.effects.emplace_back(Reply{change.ticket, status});
 }
 
+// The policy is asked as for a job that is observed. The id stays unused.
+absl::Status PreviewRebalance(DecisionContext& context, Job& job, const Change& change,
+                              ChangeOutcome& outcome) {
+  EPLB_RETURN_IF_ERROR(MayDecide(context.state, job));
+  const bool force = std::get<Rebalance>(change.verb).force;
+  EPLB_RETURN_IF_ERROR(
+      SolveNow(context, job, {.force = force, .preview = true, .actor = change.actor}));
+  outcome.state = StateOf(job);
+  outcome.outcome = absl::StrCat("policy ", job.settings.policy_name,
+                                 " is asked; the decision is recorded, and nothing is proposed");
+  return absl::OkStatus();
+}
+
+// Does it to a copy of the job, which is thrown away with its effects. cost: the copy of a job.
+absl::Status PreviewOnCopy(const DecisionContext& context, const Job& job, const Change& change,
+                           ChangeOutcome& outcome) {
+  State trial;
+  trial.config = context.state.config;
+  trial.term = context.state.term;
+  trial.term_stored = context.state.term_stored;
+  trial.decision_count = context.state.decision_count;
+  trial.last_solve_id = context.state.last_solve_id;
+  Job& copy = trial.jobs.emplace(job.name, job).first->second;
+  DecisionContext trial_context{.state = trial, .now = context.now, .decision = {}};
+  Deed deed{.context = trial_context, .job = copy, .change = change};
+  EPLB_RETURN_IF_ERROR(
+      std::visit([&deed](const auto& verb) { return Do(deed, verb); }, change.verb));
+  outcome = {.version = VersionOf(job),
+             .state = StateOf(copy),
+             .outcome = deed.outcome,
+             .before = deed.before,
+             .after = deed.after};
+  return absl::OkStatus();
+}
+
+// Nothing happened, so the audit log has no line of it.
+void HandlePreview(DecisionContext& context, const Change& change) {
+  State& state = context.state;
+  ChangeOutcome outcome;
+  absl::Status status = CheckChange(change);
+  const auto found = state.jobs.find(change.job);
+  if (status.ok() && found == state.jobs.end()) status = absl::NotFoundError("no such job");
+  if (status.ok()) status = CheckJob(state, found->second, change);
+  if (status.ok()) {
+    Job& job = found->second;
+    outcome.version = VersionOf(job);
+    status = std::holds_alternative<Rebalance>(change.verb)
+                 ? PreviewRebalance(context, job, change, outcome)
+                 : PreviewOnCopy(context, job, change, outcome);
+  }
+  context.decision.effects.emplace_back(
+      Reply{change.ticket, status.ok() ? absl::StatusOr<ChangeOutcome>(outcome) : status});
+}
+
 }  // namespace
 
 void HandleChange(DecisionContext& context, const Change& change) {
+  if (change.preview) {
+    HandlePreview(context, change);
+    return;
+  }
   State& state = context.state;
   absl::Status status = CheckChange(change);
   const auto found = state.jobs.find(change.job);

@@ -38,6 +38,39 @@ absl::StatusOr<core::Verb> VerbOf(const v1::SetPolicyRequest& request) {
 
 absl::StatusOr<core::Verb> VerbOf(const v1::ForgetRequest&) { return core::ForgetJob{}; }
 
+// The change that a preview is of, and what it would do. errors: InvalidArgument for none.
+struct Previewed {
+  const v1::Change* change = nullptr;
+  core::Verb verb;
+};
+
+template <class Request>
+absl::StatusOr<Previewed> PreviewedBy(const Request& request) {
+  EPLB_ASSIGN_OR_RETURN(core::Verb verb, VerbOf(request));
+  return Previewed{.change = &request.change(), .verb = std::move(verb)};
+}
+
+absl::StatusOr<Previewed> PreviewedBy(const v1::PreviewRequest& request) {
+  switch (request.change_case()) {
+    case v1::PreviewRequest::kRebalance:
+      return PreviewedBy(request.rebalance());
+    case v1::PreviewRequest::kPause:
+      return PreviewedBy(request.pause());
+    case v1::PreviewRequest::kResume:
+      return PreviewedBy(request.resume());
+    case v1::PreviewRequest::kRollback:
+      return PreviewedBy(request.rollback());
+    case v1::PreviewRequest::kSetPolicy:
+      return PreviewedBy(request.set_policy());
+    case v1::PreviewRequest::kForget:
+      return PreviewedBy(request.forget());
+    case v1::PreviewRequest::CHANGE_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      "change is not set, expected one that this daemon knows: nothing can be previewed");
+}
+
 // Finished by the core's thread, or by the desk's deadline; none of gRPC's threads waits.
 class ChangeReactor : public grpc::ServerUnaryReactor {
  public:
@@ -104,12 +137,36 @@ class AdminService : public v1::Admin::CallbackService {
                                    v1::AdminResponse* response) override {
     return Run(*context, *request, response);
   }
+  grpc::ServerUnaryReactor* Preview(grpc::CallbackServerContext* context,
+                                    const v1::PreviewRequest* request,
+                                    v1::AdminResponse* response) override {
+    auto* reactor = new ChangeReactor(response);
+    absl::StatusOr<core::Change> change = PreviewOf(*context, *request);
+    reactor->Start(std::move(change), options_.runner);
+    return reactor;
+  }
 
  private:
+  absl::StatusOr<core::Change> PreviewOf(const grpc::CallbackServerContext& context,
+                                         const v1::PreviewRequest& request) const {
+    EPLB_ASSIGN_OR_RETURN(Previewed previewed, PreviewedBy(request));
+    EPLB_ASSIGN_OR_RETURN(core::Change change, HeadOf(context, *previewed.change));
+    change.verb = std::move(previewed.verb);
+    change.preview = true;
+    return change;
+  }
+
   template <class Request>
   absl::StatusOr<core::Change> ChangeOf(const grpc::CallbackServerContext& context,
                                         const Request& request) const {
-    const v1::Change& in = request.change();
+    EPLB_ASSIGN_OR_RETURN(core::Change change, HeadOf(context, request.change()));
+    EPLB_ASSIGN_OR_RETURN(change.verb, VerbOf(request));
+    return change;
+  }
+
+  // Who asks for what, without the verb.
+  absl::StatusOr<core::Change> HeadOf(const grpc::CallbackServerContext& context,
+                                      const v1::Change& in) const {
     core::Change change{.job = in.job(),
                         .request_id = in.request_id(),
                         .comment = in.comment(),
@@ -118,7 +175,6 @@ class AdminService : public v1::Admin::CallbackService {
     if (options_.authorise) {
       EPLB_ASSIGN_OR_RETURN(change.actor, options_.authorise(context, in));
     }
-    EPLB_ASSIGN_OR_RETURN(change.verb, VerbOf(request));
     return change;
   }
 

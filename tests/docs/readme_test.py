@@ -21,7 +21,7 @@ BUILD = pathlib.Path(os.environ["EPLB_BUILD"])
 BIN = BUILD / "bin"
 BLOCK_SECONDS = 240
 RANKS = 8
-RUN = ("README.md", "docs/operations.md", "docs/api.md")
+RUN = ("README.md", "docs/operations.md", "docs/api.md", "docs/tuning.md", "docs/upgrading.md", "docs/deploying.md")
 LANGUAGES = ("toml", "yaml", "cpp", "python", "text")
 PAGES = sorted([ROOT / "README.md", ROOT / "client/python/README.md", *(ROOT / "docs").glob("*.md"),
                 *(ROOT / "deploy/examples").glob("*/README.md")])
@@ -132,7 +132,7 @@ class ReadmeTest(Scratch):
         # Only what installs, builds or tests is left out.
         left_out = [(page, block) for page, block in blocks if block.language == "sh" and block.not_run]
         for page, block in left_out:
-            self.assertRegex(block.code, r"deploy/demo\.sh|deploy/setup\.sh|tests/run\.sh", f"{page}:{block.line}")
+            self.assertRegex(block.code, r"deploy/demo\.sh|deploy/setup\.sh|tests/run\.sh|podman|kubectl|sbatch|torchrun", f"{page}:{block.line}")
 
     def test_the_tables_are_configurations(self):
         tables = [block for block in blocks_of((ROOT / "docs/operations.md").read_text(encoding="utf-8"), LANGUAGES)

@@ -26,7 +26,7 @@ cmake --preset gpu -B "$build" -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON '-DCMAKE_INST
 if ninja -C "$build" -t query nccl_gpu_test >/dev/null 2>&1; then tests+=(nccl_gpu_test); fi
 ninja -C "$build" -j"${JOBS:-2}" "${binaries[@]}" "${tests[@]}"
 
-rm -rf "$bundle"/{bin,tests,lib,data,suite}
+rm -rf "${bundle:?}"/{bin,tests,lib,data,suite}
 mkdir -p "$bundle"/{bin,tests,lib,data,suite/gpu,suite/integration}
 for name in "${binaries[@]}"; do strip -o "$bundle/bin/$name" "$build/bin/$name"; done
 for name in "${tests[@]}"; do strip -o "$bundle/tests/$name" "$build/tests/$name"; done

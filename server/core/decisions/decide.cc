@@ -185,10 +185,11 @@ std::shared_ptr<const AutoQuestion> QuestionOf(const State& state, const Job& jo
 // before.
 void TakeAnswer(const Solved& solved, Job& job) {
   if (solved.chosen == nullptr) return;
-  job.chooser = {.state = solved.chosen->state, .last_step = job.solving.last_step};
+  const bool preview = job.solving.preview;
+  if (!preview) job.chooser = {.state = solved.chosen->state, .last_step = job.solving.last_step};
   const AutoAnswer* const answer = AnswerOf(solved);
   if (answer == nullptr) return;
-  job.last_decision_step = job.solving.last_step;
+  if (!preview) job.last_decision_step = job.solving.last_step;
   job.solving.load = std::make_shared<const Load>(answer->expected.load);
   job.solving.first_step = job.solving.last_step;
   job.solving.recent.clear();
@@ -208,18 +209,20 @@ void TakeAnswer(const Solved& solved, Job& job) {
       MeasuredOver(job.windows, job.solving.first_step, job.solving.last_step, job.current->split);
 }
 
-void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
-                const std::string& actor) {
+void StartSolve(DecisionContext& context, Job& job, Window estimate, const Request& request) {
   // One that chooses is asked at every window, and seldom decides.
-  if (!Chooses(job)) job.last_decision_step = job.windows.complete.back().last_step;
+  if (!Chooses(job) && !request.preview) {
+    job.last_decision_step = job.windows.complete.back().last_step;
+  }
   RefreshSpeeds(context, job, *estimate.load);
   const SplitMode split = job.current->split;
   std::vector<std::shared_ptr<const Load>> recent = WindowsOf(job, estimate);
   const std::string& policy_name = job.settings.policy_name;
   job.solving = {
       .id = ++context.state.last_solve_id,
-      .force = force,
-      .asked_by = actor,
+      .force = request.force,
+      .preview = request.preview,
+      .asked_by = request.actor,
       .policy_name = policy_name,
       .load = std::move(estimate.load),
       .recent = {},
@@ -229,7 +232,8 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, bool force,
   if (split == SplitMode::kBatch) job.solving.recent = recent;
   SetPhase(context, job, Phase::kSolving);
   std::shared_ptr<const AutoQuestion> choose;
-  if (Chooses(job)) choose = QuestionOf(context.state, job, force || !actor.empty());
+  if (Chooses(job))
+    choose = QuestionOf(context.state, job, request.force || !request.actor.empty());
   context.decision.effects.emplace_back(Solve{.job = job.name,
                                               .solve_id = job.solving.id,
                                               .policy_name = policy_name,
@@ -395,9 +399,9 @@ absl::Status MayDecide(const State& state, const Job& job) {
   return absl::OkStatus();
 }
 
-absl::Status SolveNow(DecisionContext& context, Job& job, bool force, const std::string& actor) {
+absl::Status SolveNow(DecisionContext& context, Job& job, const Request& request) {
   EPLB_ASSIGN_OR_RETURN(Window estimate, SumSince(job.windows, -1, WindowsPerDecision(job)));
-  StartSolve(context, job, std::move(estimate), force, actor);
+  StartSolve(context, job, std::move(estimate), request);
   return absl::OkStatus();
 }
 
@@ -433,7 +437,7 @@ void MaybeSolve(DecisionContext& context, Job& job) {
                 absl::StrCat("step ", step, ": kept, ", estimate.status().ToString()));
     return;
   }
-  StartSolve(context, job, *std::move(estimate), false, "");
+  StartSolve(context, job, *std::move(estimate), {});
 }
 
 void HandleSolved(DecisionContext& context, const Solved& solved) {
@@ -465,20 +469,24 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
                  true);
     return;
   }
-  job.predictions.Begin(decision->target, decision->balancedness_computed, decision->prediction);
+  const bool preview = job.solving.preview;
+  if (!preview) {
+    job.predictions.Begin(decision->target, decision->balancedness_computed, decision->prediction);
+  }
   if (solved.chosen != nullptr) {
     const std::string text = BacktestText(solved.chosen->state->backtest);
     if (!text.empty()) absl::StrAppend(&decision->reason, "; ", text);
   }
   RecordLeftOut(context, job, *decision);
-  const bool may_try = decision->chunks.empty() || job.settings.observe;
+  const bool observe = job.settings.observe || preview;
+  const bool may_try = !preview && (decision->chunks.empty() || observe);
   // Of one that chooses the back-test watches what was not taken.
   if (may_try && !Chooses(job) && PricesOf(context.state, job).priced()) {
     job.record.BeginTrial(*solved.placement, *job.last_known->placement);
   }
   if (decision->chunks.empty()) {
     EndSolve(context, job, "kept", PlanOf(job, PlanResult::kKept, decision->reason, *decision));
-  } else if (job.settings.observe) {
+  } else if (observe) {
     const std::string reason =
         absl::StrCat("would have rebalanced, ", decision->reason, UnpricedText(context.state, job));
     EndSolve(context, job, "observed", PlanOf(job, PlanResult::kObserved, reason, *decision));

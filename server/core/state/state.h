@@ -186,6 +186,7 @@ struct Solving {
   bool began = false;             // the solver works on it: it no longer waits behind other jobs
   absl::Time began_at = kNoTime;  // as the solver said, once it is solved
   bool force = false;             // propose whatever changes
+  bool preview = false;           // record what would be proposed, and leave the job's pace alone
   std::string asked_by;           // an identity, when an operator asked
   std::string policy_name;
   std::shared_ptr<const Load> load;

@@ -195,6 +195,7 @@ struct Change {
   std::string comment;
   std::string actor;  // the identity of the caller, as the audit log shows it
   Verb verb;
+  bool preview = false;  // say what it would do, and do nothing
 };
 
 struct ChangeOutcome {

@@ -217,6 +217,60 @@ TEST_F(ChangeTest, WhatTheDaemonCannotDoIsNoUnreachableDaemon) {
   EXPECT_EQ(output.message, daemon_.endpoint() + ": it cannot be stored: the disk is full");
 }
 
+TEST_F(ChangeTest, ADryRunIsAPreviewOfTheSameRequest) {
+  ChangeOptions change = Options();
+  change.dry_run = true;
+  daemon_.admin_answer.set_outcome("set min_gain=0.1 (was min_gain=0.05) by local");
+  daemon_.admin_answer.set_before("min_gain=0.05");
+  daemon_.admin_answer.set_after("min_gain=0.1");
+  const Output output = RunSetPolicy({.change = change, .settings = {"min_gain=0.1"}});
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_EQ(output.out,
+            "nothing is changed; it would be so: train: set min_gain=0.1 (was min_gain=0.05) by "
+            "local (IDLE, version 3)\n  in force  min_gain=0.05\n  after     min_gain=0.1\n");
+  EXPECT_THAT(daemon_.last_admin_request, StartsWith("set_policy {"));
+  change.query.format = Format::kJson;
+  change.job = kJob;
+  const Output paused = RunPause({.change = change});
+  EXPECT_THAT(paused.out, HasSubstr("\"dry_run\":true"));
+  EXPECT_THAT(paused.out, Not(HasSubstr("request_id")));
+  EXPECT_THAT(daemon_.last_admin_request, StartsWith("pause {"));
+  RunResume({.change = change});
+  EXPECT_THAT(daemon_.last_admin_request, StartsWith("resume {"));
+  RunRollback({.change = change, .to = 1});
+  EXPECT_THAT(daemon_.last_admin_request, StartsWith("rollback {"));
+  RunForget({.change = change});
+  EXPECT_THAT(daemon_.last_admin_request, StartsWith("forget {"));
+}
+
+TEST_F(ChangeTest, ADryRunOfARebalanceShowsTheDecision) {
+  v1::Plan plan;
+  plan.set_plan(8);
+  plan.set_asked_by("ann");
+  plan.set_reason("would have rebalanced, peak GPU load falls by 12 %");
+  plan.set_result(v1::PLAN_RESULT_OBSERVED);
+  daemon_.decides = {plan};
+  ChangeOptions change = Options();
+  change.dry_run = true;
+  const Output output = RunRebalance({.change = change});
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_EQ(output.out, "plan 8 OBSERVED: would have rebalanced, peak GPU load falls by 12 %\n");
+  EXPECT_THAT(daemon_.last_admin_request, StartsWith("rebalance {"));
+  daemon_.plans.clear();
+  daemon_.decides.front().set_result(v1::PLAN_RESULT_KEPT);
+  EXPECT_EQ(RunRebalance({.change = change}).exit_code, kConditionNotMet);
+}
+
+TEST_F(ChangeTest, AnOlderDaemonRefusesADryRunAndChangesNothing) {
+  daemon_.previews = false;
+  ChangeOptions change = Options();
+  change.dry_run = true;
+  const Output output = RunPause({.change = change});
+  EXPECT_EQ(output.exit_code, kError);
+  EXPECT_EQ(output.message, "this daemon is older than --dry-run; nothing was changed");
+  EXPECT_EQ(daemon_.last_admin_request, "");
+}
+
 TEST_F(ChangeTest, ACommentThatIsNotUtf8IsRefusedBeforeAnythingIsAsked) {
   ChangeOptions change = Options();
   change.comment = "night \xff";

@@ -227,6 +227,13 @@ grpc::Status ScriptedQuery::Rollback(grpc::ServerContext* context,
                                      v1::AdminResponse* response) {
   return Change(context, *request, response);
 }
+grpc::Status ScriptedQuery::Preview(grpc::ServerContext* context,
+                                    const v1::PreviewRequest* request,
+                                    v1::AdminResponse* response) {
+  if (!previews) return {grpc::StatusCode::UNIMPLEMENTED, ""};
+  if (request->has_rebalance()) plans.insert(plans.begin(), decides.begin(), decides.end());
+  return Change(context, *request, response);
+}
 grpc::Status ScriptedQuery::SetPolicy(grpc::ServerContext* context,
                                       const v1::SetPolicyRequest* request,
                                       v1::AdminResponse* response) {

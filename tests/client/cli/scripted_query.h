@@ -61,6 +61,7 @@ class ScriptedQuery final : public v1::Query::Service, public v1::Admin::Service
   v1::AdminResponse admin_answer;
   std::vector<v1::Plan> decides;  // what a rebalance adds to `plans`, newest first
   grpc::Status failure;           // of every call, when not OK
+  bool previews = true;           // else a daemon of before Preview
   int stale_answers = 0;  // so many changes are refused: another version is in force by then
   bool answers = true;    // else a call waits for its deadline
   bool whole = true;      // else a placement lacks its last layer
@@ -98,6 +99,8 @@ class ScriptedQuery final : public v1::Query::Service, public v1::Admin::Service
                         v1::AdminResponse* response) override;
   grpc::Status Forget(grpc::ServerContext* context, const v1::ForgetRequest* request,
                       v1::AdminResponse* response) override;
+  grpc::Status Preview(grpc::ServerContext* context, const v1::PreviewRequest* request,
+                       v1::AdminResponse* response) override;
   grpc::Status SetPolicy(grpc::ServerContext* context, const v1::SetPolicyRequest* request,
                          v1::AdminResponse* response) override;
 

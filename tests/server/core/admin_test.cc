@@ -253,6 +253,57 @@ TEST(AdminTest, RebalanceIsRefusedWhilePausedOrFrozen) {
   EXPECT_TRUE(Says(job.daemon.Ask(Rebalance{.force = true}), "is paused"));
 }
 
+TEST(AdminTest, APreviewSaysWhatWouldBeAndNothingIsChangedStoredOrAudited) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1, 2, 3}));
+  CommitAll(job, 12);
+  const int64_t version = job.daemon.View().version;
+  const size_t events = job.daemon.events().size();
+  const int64_t writes = job.daemon.num_job_writes();
+  const absl::StatusOr<ChangeOutcome> pause = job.daemon.Preview(Pause{});
+  ASSERT_TRUE(pause.ok()) << pause.status();
+  EXPECT_EQ(pause->outcome, "paused by ann: why not");
+  EXPECT_EQ(pause->before, "not paused");
+  const absl::StatusOr<ChangeOutcome> back = job.daemon.Preview(Rollback{});
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->version, version);
+  EXPECT_NE(back->outcome.find("is proposed in 2 chunks"), std::string::npos) << back->outcome;
+  const absl::StatusOr<ChangeOutcome> set = job.daemon.Preview(SetPolicy{{.min_gain = 0.5}});
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(set->after, "min_gain=0.5");
+  EXPECT_EQ(CodeOf(job.daemon.Preview(ForgetJob{})), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_EQ(job.daemon.View().version, version);
+  EXPECT_EQ(job.daemon.events().size(), events);
+  EXPECT_EQ(job.daemon.num_job_writes(), writes);
+  for (const auto& rank : job.ranks) EXPECT_FALSE(job.daemon.HasMail(rank.session));
+}
+
+TEST(AdminTest, APreviewOfARebalanceIsAnObservedDecisionThatMovesNoPace) {
+  TestJob job;
+  job.ConnectAll();
+  ASSERT_TRUE(absl::IsFailedPrecondition(job.daemon.Preview(Rebalance{}).status()));
+  job.Report(0, 9);
+  job.daemon.AnswerSolve(Exchanged({}));  // at step 9; the next one is due at step 29
+  ASSERT_TRUE(job.daemon.Preview(Rebalance{}).ok());
+  EXPECT_EQ(job.daemon.state(), "SOLVING");
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0})));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  const Plan plan = job.daemon.core().Plans(kJob, 1)->front();
+  EXPECT_EQ(plan.result, PlanResult::kObserved);
+  EXPECT_EQ(plan.asked_by, "ann");
+  EXPECT_EQ(plan.num_chunks, 1);
+  EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
+  EXPECT_EQ(job.daemon.CountEvents("rebalance"), 0);
+  job.Report(10, 19);
+  ASSERT_TRUE(job.daemon.Preview(Rebalance{}).ok());
+  job.daemon.AnswerSolve(Exchanged({0}));
+  const int64_t solves = job.daemon.num_solves();
+  job.Report(20, 29);  // as due as without the previews
+  EXPECT_EQ(job.daemon.num_solves(), solves + 1);
+}
+
 TEST(AdminTest, RollbackProposesTheVersionBeforeTheDecisionAndPauses) {
   TestJob job;
   job.Propose(Exchanged({0, 1, 2, 3}));

@@ -193,22 +193,30 @@ void CoreHarness::Keep(const StoredJob& job) {
 
 absl::StatusOr<ChangeOutcome> CoreHarness::Ask(Verb verb, std::optional<int64_t> expect_version,
                                                std::string request_id) {
+  return AskFor({.request_id = std::move(request_id),
+                 .expect_version = expect_version,
+                 .verb = std::move(verb)});
+}
+
+absl::StatusOr<ChangeOutcome> CoreHarness::Preview(Verb verb) {
+  return AskFor({.verb = std::move(verb), .preview = true});
+}
+
+absl::StatusOr<ChangeOutcome> CoreHarness::AskFor(Change change) {
   const int64_t ticket = ++last_ticket_;
-  if (auto* rollback = std::get_if<Rollback>(&verb)) {
+  if (auto* rollback = std::get_if<Rollback>(&change.verb)) {
     const auto version = core_->RollbackTarget(kJob, rollback->to_version);
     const auto found = history_.find(version.value_or(-1));
     if (found != history_.end()) rollback->placement = found->second;
   }
   const absl::StatusOr<JobView> view = core_->Job(kJob, now_);
-  if (!expect_version) expect_version = view.ok() ? view->version : 0;
-  if (request_id.empty()) request_id = absl::StrCat("request-", ticket);
-  Handle(Change{.ticket = ticket,
-                .job = kJob,
-                .request_id = request_id,
-                .expect_version = expect_version,
-                .comment = "why not",
-                .actor = "ann",
-                .verb = std::move(verb)});
+  if (!change.expect_version) change.expect_version = view.ok() ? view->version : 0;
+  if (change.request_id.empty()) change.request_id = absl::StrCat("request-", ticket);
+  change.ticket = ticket;
+  change.job = kJob;
+  change.comment = "why not";
+  change.actor = "ann";
+  Handle(std::move(change));
   const auto reply = replies_.find(ticket);
   if (reply == replies_.end()) return absl::InternalError("the change was not answered");
   return reply->second;

@@ -85,6 +85,8 @@ class CoreHarness {
   // Rollback finds its placement among those that were ever stored.
   absl::StatusOr<ChangeOutcome> Ask(Verb verb, std::optional<int64_t> expect_version = {},
                                     std::string request_id = "");
+  // The same as a preview.
+  absl::StatusOr<ChangeOutcome> Preview(Verb verb);
   std::vector<JobEvent> events() const { return events_; }
   const std::vector<PastWindow>& past_windows() const { return past_windows_; }
 
@@ -92,6 +94,7 @@ class CoreHarness {
   bool term_store_works = true;
 
  private:
+  absl::StatusOr<ChangeOutcome> AskFor(Change change);
   void Execute(const Decision& decision);
   bool Execute(const Effect& effect);
   void Keep(const StoredJob& job);

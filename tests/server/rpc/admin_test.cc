@@ -129,6 +129,26 @@ TEST_F(AdminTest, PauseAndResumeAreAnsweredAndShown) {
   EXPECT_EQ(list.events_size(), 0);
 }
 
+TEST_F(AdminTest, APreviewAnswersAsTheChangeAndLeavesItsRequestIdUnused) {
+  v1::AdminResponse response;
+  v1::PreviewRequest preview;
+  EXPECT_EQ(Call(*admin_, &v1::Admin::Stub::Preview, preview, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  *preview.mutable_pause() = Ask<v1::PauseRequest>("r1");
+  const grpc::Status status = Call(*admin_, &v1::Admin::Stub::Preview, preview, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.outcome(), "paused by local: night");
+  EXPECT_FALSE(Job().paused());
+  EXPECT_TRUE(Call(*admin_, &v1::Admin::Stub::Pause, Ask<v1::PauseRequest>("r1"), &response).ok());
+  *preview.mutable_set_policy() = Ask<v1::SetPolicyRequest>("r2");
+  preview.mutable_set_policy()->mutable_settings()->set_min_gain(0.5);
+  ASSERT_TRUE(Call(*admin_, &v1::Admin::Stub::Preview, preview, &response).ok());
+  EXPECT_EQ(response.after(), "min_gain=0.5");
+  preview.mutable_forget()->mutable_change()->set_job("other");
+  EXPECT_EQ(Call(*admin_, &v1::Admin::Stub::Preview, preview, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
 TEST_F(AdminTest, WhoAsksOverTcpIsWhatTheCallerClaimsAndMarkedSo) {
   v1::AdminResponse response;
   v1::PauseRequest request = Ask<v1::PauseRequest>("r1");

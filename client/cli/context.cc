@@ -1,0 +1,274 @@
+#include "client/cli/context.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "base/files.h"
+#include "base/json_value.h"
+#include "base/status_macros.h"
+#include "base/suggestion.h"
+#include "base/toml_text.h"
+#include "client/cli/text.h"
+#include "proto/wire/convert.h"
+
+#include <CLI/CLI.hpp>
+
+namespace eplb::cli {
+
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+constexpr size_t kMaxContexts = 1024;
+
+constexpr char kExpectedKeys[] =
+    "expected endpoint, tls.ca, tls.cert, tls.key or tls.server_name, each a text";
+
+absl::Status WrongKey(const std::string& path, const std::string& key, const char* expected) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", Printable(key), ": ", expected));
+}
+
+absl::Status ReadTls(const std::string& path, const std::string& prefix, const toml::table& table,
+                     wire::TlsFiles& tls) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  for (const auto& [name, value] : table) {
+    const std::string key(name.str());
+    std::string* const field = key == "ca"            ? &tls.ca
+                               : key == "cert"        ? &tls.cert
+                               : key == "key"         ? &tls.key
+                               : key == "server_name" ? &tls.server_name
+                                                      : nullptr;
+    const auto* const text = value.as_string();
+    if (field == nullptr || text == nullptr || text->get().empty()) {
+      return WrongKey(path, absl::StrCat(prefix, "tls.", key), kExpectedKeys);
+    }
+    *field = text->get();
+    if (field != &tls.server_name && !absl::StartsWith(*field, "/")) *field = folder + *field;
+  }
+  return absl::OkStatus();
+}
+
+// True when `key` is one of an address, which is read then.
+absl::StatusOr<bool> ReadAddressKey(const std::string& path, const std::string& prefix,
+                                    const std::string& key, const toml::node& value,
+                                    DaemonAddress& address) {
+  if (key == "endpoint" && value.is_string()) {
+    address.endpoint = value.as_string()->get();
+    return true;
+  }
+  if (key != "tls" || !value.is_table()) return false;
+  EPLB_RETURN_IF_ERROR(ReadTls(path, prefix, *value.as_table(), address.tls));
+  return true;
+}
+
+absl::StatusOr<Context> ReadContext(const std::string& path, const std::string& name,
+                                    const toml::node& node) {
+  const std::string prefix = absl::StrCat("contexts.", name, ".");
+  if (!wire::CheckPlainName("context", name).ok()) {
+    return WrongKey(path, absl::StrCat("contexts.", name),
+                    "expected a name of letters, digits, '.', '_' and '-'");
+  }
+  if (!node.is_table()) {
+    return WrongKey(path, absl::StrCat("contexts.", name), "expected a table");
+  }
+  Context context{.name = name, .address = {}};
+  for (const auto& [key_node, value] : *node.as_table()) {
+    const std::string key(key_node.str());
+    EPLB_ASSIGN_OR_RETURN(const bool known,
+                          ReadAddressKey(path, prefix, key, value, context.address));
+    if (!known) return WrongKey(path, prefix + key, kExpectedKeys);
+  }
+  if (context.address.endpoint.empty()) {
+    return WrongKey(path, prefix + "endpoint", "is not set, expected HOST:PORT or unix:PATH");
+  }
+  return context;
+}
+
+absl::Status ReadContexts(const toml::table& table, CtlConfig& config) {
+  if (table.size() > kMaxContexts) {
+    return absl::InvalidArgumentError(absl::StrCat(config.path, ": ", table.size(),
+                                                   " contexts, expected at most ", kMaxContexts));
+  }
+  for (const auto& [name, node] : table) {
+    EPLB_ASSIGN_OR_RETURN(Context context, ReadContext(config.path, std::string(name.str()), node));
+    config.contexts.push_back(std::move(context));
+  }
+  std::sort(config.contexts.begin(), config.contexts.end(),
+            [](const Context& a, const Context& b) { return a.name < b.name; });
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string CtlConfigPath() {
+  const char* const config_home = std::getenv("XDG_CONFIG_HOME");
+  if (config_home != nullptr && *config_home != '\0') {
+    return absl::StrCat(config_home, "/eplb/eplbctl.toml");
+  }
+  const char* const home = std::getenv("HOME");
+  return absl::StrCat(home == nullptr ? "" : home, "/.config/eplb/eplbctl.toml");
+}
+
+absl::StatusOr<CtlConfig> ReadCtlConfig(const std::string& path) {
+  CtlConfig config{.path = path, .in_force = {}, .contexts = {}, .address = {}};
+  const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
+  if (absl::IsNotFound(text.status())) return config;
+  if (!text.ok()) return text.status();
+  EPLB_ASSIGN_OR_RETURN(const toml::table table, wire::ParseToml(path, *text));
+  for (const auto& [name, value] : table) {
+    const std::string key(name.str());
+    EPLB_ASSIGN_OR_RETURN(const bool known, ReadAddressKey(path, "", key, value, config.address));
+    if (known) continue;
+    if (key == "context" && value.is_string()) {
+      config.in_force = value.as_string()->get();
+    } else if (key == "contexts" && value.is_table()) {
+      EPLB_RETURN_IF_ERROR(ReadContexts(*value.as_table(), config));
+    } else {
+      return WrongKey(path, key, "expected endpoint, [tls], context or [contexts.NAME]");
+    }
+  }
+  if (!config.in_force.empty()) {
+    const absl::Status found = FindContext(config, config.in_force).status();
+    if (!found.ok()) return absl::InvalidArgumentError(found.message());
+  }
+  return config;
+}
+
+absl::StatusOr<Context> FindContext(const CtlConfig& config, const std::string& name) {
+  std::vector<std::string> names;
+  for (const Context& context : config.contexts) {
+    if (context.name == name) return context;
+    names.push_back(context.name);
+  }
+  return absl::NotFoundError(absl::StrCat(
+      config.path, ": no context \"", Printable(name), "\", ",
+      names.empty() ? "the file has none" : absl::StrCat("expected ", absl::StrJoin(names, ", ")),
+      Suggestion(name, names)));
+}
+
+namespace {
+
+// Of one line outside tables.
+bool SetsContext(std::string line) {
+  constexpr std::string_view kKey = "context";
+  absl::StripAsciiWhitespace(&line);
+  if (!line.starts_with(kKey)) return false;
+  line.erase(0, kKey.size());
+  absl::StripLeadingAsciiWhitespace(&line);
+  return line.starts_with("=");
+}
+
+}  // namespace
+
+std::string WithContextInForce(std::string_view text, const std::string& name) {
+  std::string result = name.empty() ? "" : absl::StrCat("context = \"", name, "\"\n");
+  bool in_tables = false;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
+    const std::string line(text.substr(begin, end - begin));
+    begin = end;
+    const size_t first = line.find_first_not_of(" \t");
+    in_tables = in_tables || (first != std::string::npos && line[first] == '[');
+    if (in_tables || !SetsContext(line)) result += line;
+  }
+  return result;
+}
+
+Output RunContextList(Format format) {
+  const absl::StatusOr<CtlConfig> config = ReadCtlConfig(CtlConfigPath());
+  if (!config.ok()) return UsageFailure(config.status());
+  Output output;
+  if (format == Format::kJson) {
+    output.out =
+        absl::StrCat("{\"context\":", wire::JsonQuote(config->in_force), ",\"contexts\":[");
+    for (const Context& context : config->contexts) {
+      absl::StrAppend(&output.out, output.out.back() == '[' ? "" : ",",
+                      "{\"name\":", wire::JsonQuote(context.name),
+                      ",\"endpoint\":", wire::JsonQuote(context.address.endpoint),
+                      ",\"tls\":", context.address.tls.enabled() ? "true" : "false",
+                      ",\"in_force\":", context.name == config->in_force ? "true" : "false", "}");
+    }
+    output.out += "]}\n";
+    return output;
+  }
+  size_t width = 0;
+  for (const Context& context : config->contexts) width = std::max(width, context.name.size());
+  for (const Context& context : config->contexts) {
+    absl::StrAppend(&output.out, context.name == config->in_force ? "* " : "  ", context.name,
+                    std::string(width - context.name.size() + 2, ' '),
+                    Printable(context.address.endpoint),
+                    context.address.tls.enabled() ? "  TLS" : "", "\n");
+  }
+  if (config->contexts.empty()) output.message = config->path + ": has no context";
+  return output;
+}
+
+Output RunContextUse(const std::string& name, bool dry_run) {
+  const std::string path = CtlConfigPath();
+  const absl::StatusOr<CtlConfig> config = ReadCtlConfig(path);
+  if (!config.ok()) return UsageFailure(config.status());
+  if (!name.empty()) {
+    const absl::Status found = FindContext(*config, name).status();
+    if (!found.ok()) return Failure(kNotFound, found);
+  }
+  const std::string now = name.empty() ? "no context is" : absl::StrCat("context ", name, " is");
+  if (dry_run) {
+    return {.exit_code = kOk,
+            .out = absl::StrCat("would write ", path, ": ", now, " in force\n"),
+            .message = {}};
+  }
+  const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
+  if (!text.ok() && !absl::IsNotFound(text.status())) return UsageFailure(text.status());
+  if (text.ok()) {
+    const absl::Status written = WriteFileAtomically(path, WithContextInForce(*text, name));
+    if (!written.ok()) return Failure(kError, written);
+  }
+  return {.exit_code = kOk, .out = absl::StrCat(now, " in force\n"), .message = {}};
+}
+
+void AddContext(CLI::App& root, Command& command) {
+  CLI::App& context =
+      *root.add_subcommand("context", "Named daemons of the configuration file: list, use");
+  context.require_subcommand(1);
+
+  const auto format = std::make_shared<Format>(Format::kTable);
+  CLI::App& list = *context.add_subcommand("list", "The contexts; * marks the one in force");
+  AddFormat(list, *format);
+  list.footer("Exit codes: 0 ok, 2 unusable configuration file.");
+  list.callback([format, &command] {
+    command = [format](const Terminal& /*terminal*/) { return RunContextList(*format); };
+  });
+
+  struct Use {
+    std::string name;
+    bool none = false;
+    bool dry_run = false;
+  };
+  const auto options = std::make_shared<Use>();
+  CLI::App& use = *context.add_subcommand("use", "Put a context in force for later commands");
+  CLI::Option* const name = use.add_option("name", options->name, "The context")->type_name("NAME");
+  use.add_flag("--none", options->none, "No context is in force afterwards")->excludes(name);
+  use.add_flag("--dry-run", options->dry_run, "Say what would be written, and write nothing");
+  use.footer("Exit codes: 0 ok, 1 the file cannot be written, 2 usage, 5 no such context.");
+  use.callback([options, &command] {
+    if (options->name.empty() && !options->none) {
+      command = [](const Terminal& /*terminal*/) {
+        return UsageFailure(absl::InvalidArgumentError(
+            "no context is named, expected eplbctl context use NAME or --none"));
+      };
+      return;
+    }
+    command = [options](const Terminal& /*terminal*/) {
+      return RunContextUse(options->name, options->dry_run);
+    };
+  });
+}
+
+}  // namespace eplb::cli
