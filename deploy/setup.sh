@@ -13,7 +13,7 @@
 set -euo pipefail
 
 build=(
-  cmake g++ git ninja-build pkg-config                                          # build
+  cmake g++ git ninja-build pkg-config ca-certificates                          # build; the last: the download of uPlot
   libabsl-dev libeigen3-dev libssl-dev                                          # values, digests
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler        # service
   libc-ares-dev libre2-dev zlib1g-dev                                           # what gRPC's CMake files ask for
@@ -34,7 +34,7 @@ tests=(
 packages=(
   binutils dpkg-dev file gzip patchelf                                          # .deb, tarball
   python3 python3-setuptools python3-wheel                                      # wheel
-  debootstrap systemd                                                           # their test
+  debootstrap iproute2 systemd systemd-container                                # their test
 )
 lint=(
   clang clang-format clang-tidy libclang-rt-14-dev shellcheck                   # lint, clang preset

@@ -297,7 +297,8 @@ std::string BashCompletion(const std::vector<CommandEntry>& commands) {
 }
 
 std::string ZshCompletion(const std::vector<CommandEntry>& commands) {
-  // As a file named _eplbctl on zsh's fpath this is read at the first completion, which it must answer.
+  // As a file named _eplbctl on zsh's fpath this is read at the first completion, which it must
+  // answer.
   return absl::StrCat(
       "#compdef eplbctl\n"
       "# zsh completion of eplbctl. Load it with: source <(eplbctl completion zsh)\n"

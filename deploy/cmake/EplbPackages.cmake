@@ -51,7 +51,7 @@ eplb_debian_package(eplbd SECTION admin CONTROL postinst prerm postrm conffiles
 eplb_debian_package(eplbctl SECTION admin
   SUMMARY "expert-parallel load balancer for mixture-of-experts training (command line)"
   TEXT "Plans placements of experts offline from recorded loads, and asks and changes\na running eplbd: status, reasons, pause, rollback, settings.")
-eplb_debian_package(libeplb0 SECTION libs
+eplb_debian_package(libeplb0 SECTION libs CONTROL triggers
   SUMMARY "expert-parallel load balancer for mixture-of-experts training (library)"
   TEXT "What a trainer embeds on every rank: it counts the tokens of experts, reports\nthem to eplbd, and moves experts with their optimizer state between GPUs at\nthe boundaries of steps.")
 eplb_debian_package(libeplb-dev SECTION libdevel

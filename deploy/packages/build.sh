@@ -24,8 +24,7 @@ export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$source" log -1 --format
 
 mkdir -p "$out"
 rm -f "$out"/*.deb "$out"/*.tar.gz "$out"/*.whl "$out"/SHA256SUMS
-cpack --config "$build/CPackConfig.cmake" -G DEB -B "$out" ${EPLB_PACKAGE_RELEASE:+-D "CPACK_DEBIAN_PACKAGE_RELEASE=$EPLB_PACKAGE_RELEASE"} \
-  >"$out/cpack.log" 2>&1 || { cat "$out/cpack.log" >&2; exit 1; }
+cpack --config "$build/CPackConfig.cmake" -G DEB -B "$out" >"$out/cpack.log" 2>&1 || { cat "$out/cpack.log" >&2; exit 1; }
 rm -rf "$out/_CPack_Packages"
 # Debian's own: setuptools and wheel are packages of its Python.
 /usr/bin/python3 -B "$source/deploy/packages/portable.py" tarball --build "$build" --out "$out" >/dev/null

@@ -142,11 +142,19 @@ def pack(tree, archive, when):
                 tar.add(path, arcname=f"{tree.name}/{path.relative_to(tree)}", recursive=False, filter=plain)
 
 
+def repack(archive, work):
+    """setuptools writes times of its own into an sdist."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(work)
+    tree, = work.iterdir()
+    pack(tree, archive, time_of_source())
+
+
 def make_tarball(build, out, work):
     version = version_of(build)
     tree = work / f"eplb-{version}-linux-{platform.machine()}"
     install(build, "/opt/eplb", work / "root").rename(tree)
-    library = (tree / "lib" / LIBRARY).resolve()
+    library = next(tree.glob(f"lib*/**/{LIBRARY}")).resolve()  # below lib itself, or a folder of the architecture
     programs = [tree / "bin" / name for name in PROGRAMS if (tree / "bin" / name).exists()] + [library]
     copies = PrivateCopies(tree / "lib" / "eplb")
     for program in programs:
@@ -176,6 +184,7 @@ def make_wheel(build, out, work):
     if declared != version:
         raise linked.NotLinked(f"client/python/pyproject.toml has version {declared}, the build has {version}")
     sdist = build_with_setuptools(tree, "build_sdist", out)
+    repack(sdist, work / "sdist")
     original = (build / "lib" / LIBRARY).resolve()
     library = tree / "eplb" / "libeplb.so.0"
     shutil.copyfile(original, library)

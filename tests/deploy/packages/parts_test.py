@@ -98,6 +98,9 @@ class SourcesTest(unittest.TestCase):
         self.assertGreaterEqual(len(scripts), 6)
         done = subprocess.run(["shellcheck", *scripts, ROOT / "deploy/setup.sh"], capture_output=True, text=True, timeout=DEADLINE)
         self.assertEqual(done.returncode, 0, done.stdout)
+        done = subprocess.run(["shellcheck", "--shell=bash", pathlib.Path(__file__).with_name("booted.sh")], capture_output=True, text=True,
+                              timeout=DEADLINE)
+        self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_building_packages_needs_a_finished_build(self):
         with tempfile.TemporaryDirectory() as directory:
