@@ -72,7 +72,7 @@ class CompletionTest(CommandTest):
         path = self.script("fish")
         done = shell("fish", f"source {path}; complete -C 'eplbctl get pl'; complete -C 'eplbctl plan --tie-break '")
         self.assertEqual([line.split("\t")[0] for line in done.stdout.splitlines()],
-                         ["placement", "plans", "compat", "stable"], done.stderr)
+                         ["placement", "plan", "plans", "compat", "stable"], done.stderr)
 
     def test_another_shell_is_wrong_usage(self):
         self.assertEqual(run("completion", "tcsh").returncode, 2)
