@@ -227,8 +227,7 @@ grpc::Status ScriptedQuery::Rollback(grpc::ServerContext* context,
                                      v1::AdminResponse* response) {
   return Change(context, *request, response);
 }
-grpc::Status ScriptedQuery::Preview(grpc::ServerContext* context,
-                                    const v1::PreviewRequest* request,
+grpc::Status ScriptedQuery::Preview(grpc::ServerContext* context, const v1::PreviewRequest* request,
                                     v1::AdminResponse* response) {
   if (!previews) return {grpc::StatusCode::UNIMPLEMENTED, ""};
   if (request->has_rebalance()) plans.insert(plans.begin(), decides.begin(), decides.end());

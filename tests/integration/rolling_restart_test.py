@@ -1,0 +1,88 @@
+"""A daemon that is restarted again and again under a running job: no rank ends or waits, versions only rise, and the job is balanced
+after each restart. With EPLB_OLD_BIN, a folder of an earlier release's programs, every second daemon is that release's, and so are
+half of the ranks' runs."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+BIN = pathlib.Path(os.environ["EPLB_BIN"])
+OLD_BIN = pathlib.Path(os.environ.get("EPLB_OLD_BIN", BIN))
+TRACE = pathlib.Path(os.environ["EPLB_DATA"]) / "moe64_aux.jsonl"
+PATIENCE = 120
+RANKS = 4
+RESTARTS = 4
+
+
+class RollingRestartTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-rolling-")))
+        self.address = "127.0.0.1:0"
+
+    def start_daemon(self, folder):
+        daemon = subprocess.Popen([folder / "eplbd", "--listen", self.address, "--http", "127.0.0.1:0", "--store", self.directory / "eplbd.db",
+                                   "--set", "report.every_steps=10", "--set", "policy.every_steps=10", "--set", "listen.unix=none"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.addCleanup(daemon.stdout.close)
+        self.addCleanup(daemon.wait, PATIENCE)
+        self.addCleanup(daemon.kill)
+        self.address = json.loads(daemon.stdout.readline())["grpc"]
+        return daemon
+
+    def start_run(self, folder, number):
+        ranks = [subprocess.Popen([folder / "eplb-trainer", "--job", "train", "--launch-id", f"run-{number}", "--rank", str(rank), "--world",
+                                   str(RANKS), "--endpoint", self.address, "--trace", TRACE, "--steps", "1000000", "--step-ms", "10",
+                                   "--slots", "64", "--report-every", "10", "--log-dir", self.directory / f"run-{number}", "--report-json",
+                                   self.directory / f"run-{number}" / "run.json", "--stop-file", self.directory / f"run-{number}" / "stop"],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for rank in range(RANKS)]
+        for rank in ranks:
+            self.addCleanup(rank.wait, PATIENCE)
+            self.addCleanup(rank.kill)
+        return ranks
+
+    def job(self):
+        done = subprocess.run([BIN / "eplbctl", "get", "jobs", "-o", "json", "--endpoint", self.address], capture_output=True, text=True,
+                              timeout=PATIENCE)
+        jobs = json.loads(done.stdout)["jobs"] if done.returncode == 0 else []
+        return jobs[0] if jobs else {"state": "", "step": 0, "version": 0, "connected_ranks": 0, "commits": 0, "term": 0}
+
+    def wait_for(self, condition, what, ranks):
+        deadline = time.monotonic() + PATIENCE
+        while not condition(self.job()):
+            self.assertEqual([rank.poll() for rank in ranks], [None] * RANKS, "a rank ended")
+            self.assertLess(time.monotonic(), deadline, f"{what}; the job is {self.job()}")
+            time.sleep(0.1)
+        return self.job()
+
+    def test_training_goes_on_and_versions_rise(self):
+        folders = [OLD_BIN, BIN]
+        daemon = self.start_daemon(folders[0])
+        for number, folder in enumerate(folders):
+            (self.directory / f"run-{number}").mkdir()
+            ranks = self.start_run(folder, number)
+            before = self.wait_for(lambda job: job["connected_ranks"] == RANKS and job["commits"] > 0, "a switch", ranks)
+            for restart in range(RESTARTS):
+                daemon.send_signal(signal.SIGTERM)
+                self.assertEqual(daemon.wait(PATIENCE), 0)
+                daemon = self.start_daemon(folders[(restart + 1) % 2])
+                # Balanced again: a whole window was covered, and a force would find every rank there.
+                now = self.wait_for(lambda job: job["connected_ranks"] == RANKS and job["state"] not in ("RECOVERING", "LOST") and
+                                    job["step"] > before["step"] + 20 and job["last_window_last_step"] > before["step"], "balancing", ranks)
+                self.assertGreaterEqual(now["version"], before["version"])
+                self.assertGreater(now["term"], before["term"])
+                before = now
+            (self.directory / f"run-{number}" / "stop").touch()
+            # The ranks verify every byte after every switch; the validator reads the logs of all of them.
+            self.assertEqual([rank.wait(PATIENCE) for rank in ranks], [0] * RANKS)
+            report = subprocess.run([BIN / "eplbctl", "report", self.directory / f"run-{number}"], capture_output=True, text=True,
+                                    timeout=PATIENCE)
+            self.assertEqual((report.returncode, report.stderr), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
