@@ -264,7 +264,7 @@ absl::Status CallOne(const std::string& endpoint, const wire::TlsFiles& tls, abs
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
   if (status.ok()) return absl::OkStatus();
-  const absl::Status standby = wire::FromGrpc(status, context);
+  absl::Status standby = wire::FromGrpc(status, context);
   if (wire::LeaderIn(standby)) return standby;
   return Meaning(status, {.endpoint = endpoint,
                           .timeout = timeout,
