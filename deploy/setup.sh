@@ -28,6 +28,7 @@ tests=(
   python3-torch python3-matplotlib                                              # PyTorch example
   python3-pip python3-setuptools python3-wheel                                  # tests of the Python package
   prometheus                                                                    # tests of alerts and dashboard
+  etcd-server                                                                   # tests of several daemons with one store
   python3-jsonschema                                                            # the answers of the HTTP API
   python3-yaml python3-kubernetes shellcheck                                    # manifests against the API, shell scripts
 )
@@ -37,7 +38,7 @@ packages=(
   debootstrap iproute2 systemd systemd-container                                # their test
 )
 lint=(
-  clang clang-format clang-tidy libclang-rt-14-dev shellcheck                   # lint, clang preset
+  clang clang-format clang-tidy libclang-rt-14-dev                              # lint, clang preset
 )
 browser=(
   chromium                                                                      # tests of the web page
@@ -137,9 +138,12 @@ fi
 say "installing ${#missing[@]} packages: ${missing[*]}"
 "${as_root[@]}" apt-get update -qq
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-# The tests run a Prometheus of their own; Debian's package starts one as a service.
-if [[ " ${missing[*]} " == *" prometheus "* ]] && [ -d /run/systemd/system ]; then
-  "${as_root[@]}" systemctl disable --now --quiet prometheus
-fi
+# The tests run these themselves; Debian's packages start them as services.
+for service in prometheus etcd; do
+  package=${service/etcd/etcd-server}
+  if [[ " ${missing[*]} " == *" $package "* ]] && [ -d /run/systemd/system ]; then
+    "${as_root[@]}" systemctl disable --now --quiet "$service"
+  fi
+done
 install_node_modules
 say "done"

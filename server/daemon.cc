@@ -212,9 +212,10 @@ RunnerOptions RunnerOptionsOf(const DaemonConfig& config, const DescriptorPlan& 
   return options;
 }
 
+// Not of etcd: that one is opened by the daemon that leads.
 absl::StatusOr<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config) {
   const StoreLimits limits{.max_history = config.limits.max_history};
-  if (config.store_path == "memory") return MakeMemoryStore(limits);
+  if (StoreBackendOf(config) == kMemoryBackend) return MakeMemoryStore(limits);
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, MakeSqliteStore(config.store_path, limits));
   if (!store->opening_note().empty()) {
     Log(LogLevel::kError, "store_moved_aside", {{"reason", store->opening_note()}});
@@ -226,14 +227,19 @@ absl::StatusOr<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config) {
 
 Daemon::Daemon() = default;
 
-absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config) {
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenStore(config));
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config,
+                                                      std::unique_ptr<Store> store) {
+  const bool elected = store != nullptr;
+  if (!elected) {
+    EPLB_ASSIGN_OR_RETURN(store, OpenStore(config));
+  }
   auto daemon = std::unique_ptr<Daemon>(new Daemon());
   const DescriptorPlan descriptors = PlanDescriptors(DescriptorLimit(), config.limits.max_sessions);
   if (!descriptors.warning.empty()) {
     Log(LogLevel::kWarn, "descriptors_short", {{"reason", descriptors.warning}});
   }
   RunnerOptions options = RunnerOptionsOf(config, descriptors, *store);
+  options.core.elected = elected;
   EPLB_ASSIGN_OR_RETURN(daemon->runner_, Runner::Start(std::move(options), std::move(store)));
   Runner* runner = daemon->runner_.get();
   EPLB_ASSIGN_OR_RETURN(
@@ -256,7 +262,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config
            .handshake_deadline = config.limits.handshake_deadline,
            .tcp_below = descriptors.tcp_below,
            .unix_below = descriptors.unix_below,
-           .server_version = DaemonVersion()}));
+           .server_version = DaemonVersion(),
+           .store = StoreBackendOf(config),
+           .leader = elected ? AdvertisedAddress(config) : ""}));
   EPLB_ASSIGN_OR_RETURN(daemon->http_,
                         HttpServer::Start(config.http,
                                           SourcesOf({.runner = runner,

@@ -15,6 +15,7 @@
 #include "server/http/http_server.h"
 #include "server/http/metrics.h"
 #include "server/process/socket.h"
+#include "server/store/store.h"
 
 namespace eplb {
 
@@ -64,9 +65,10 @@ class Runner;
 class Daemon {
  public:
   // Serves when it returns. config.store_path must be set, and config.unix_socket be a path or
-  // "none". errors: those of the store, of the core's start and of listening; each names path or
-  // address.
-  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonConfig& config);
+  // "none". store: of a daemon that was elected, opened; null: the one that `config` names. errors:
+  // those of the store, of the core's start and of listening; each names path or address.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonConfig& config,
+                                                       std::unique_ptr<Store> store = nullptr);
   // As Shutdown with no grace.
   ~Daemon();
   Daemon(const Daemon&) = delete;

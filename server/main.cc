@@ -1,4 +1,5 @@
 // eplbd's command line.
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -6,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
@@ -13,6 +15,8 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -37,6 +41,7 @@
 #include "server/config/config_toml.h"
 #include "server/daemon.h"
 #include "server/process/log.h"
+#include "server/replica.h"
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/grpc_version.h"
 
@@ -208,6 +213,7 @@ void ServiceManager::Send(const std::string& message) {
 constexpr int kFailed = 1;
 constexpr int kUsageError = 2;
 constexpr absl::Duration kRemind = absl::Hours(1);  // of --insecure-network
+constexpr absl::Duration kStandbyTurn = absl::Seconds(1);
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
 constexpr absl::Duration kShutdown = absl::Seconds(1);    // of the grace, kept for closing streams
 constexpr absl::Duration kLastResort = absl::Seconds(5);  // beyond the grace
@@ -247,12 +253,17 @@ absl::StatusOr<DaemonConfig> Configure(const Options& options) {
   EPLB_RETURN_IF_ERROR(CheckNetwork(config, options.insecure_network));
   EPLB_RETURN_IF_ERROR(
       wire::CheckTlsFiles({.ca = config.tls.ca, .cert = config.tls.cert, .key = config.tls.key}));
+  EPLB_RETURN_IF_ERROR(wire::CheckTlsFiles(config.etcd.tls));
   return config;
 }
 
 // The folder of the default store is ours to make; a folder that somebody named must be there.
 absl::Status ChooseStore(DaemonConfig* config) {
   if (!config->store_path.empty()) return absl::OkStatus();
+  if (config->store_backend != kSqliteBackend) {
+    config->store_path = config->store_backend;
+    return absl::OkStatus();
+  }
   EPLB_ASSIGN_OR_RETURN(config->store_path, DefaultStorePath(Environment()));
   const std::filesystem::path folder = std::filesystem::path(config->store_path).parent_path();
   std::error_code error;
@@ -362,6 +373,114 @@ int Fail(int code, const absl::Status& status) {
   return code;
 }
 
+void PrintListening(const Address& grpc, const Address& http, const std::string& socket,
+                    const std::string& store) {
+  const std::string beside =
+      socket.empty() ? "" : absl::StrCat(",\"unix\":", wire::JsonQuote("unix:" + socket));
+  (void)std::printf("{\"event\":\"listening\",\"grpc\":%s,\"http\":%s%s}\n",
+                    wire::JsonQuote(grpc.Text()).c_str(), wire::JsonQuote(http.Text()).c_str(),
+                    beside.c_str());
+  (void)std::fflush(stdout);
+  Log(LogLevel::kInfo, "listening",
+      {{"grpc", grpc.Text()},
+       {"http", http.Text()},
+       {"unix", socket.empty() ? kNoSocket : socket},
+       {"store", store},
+       {"version", DaemonVersion()}});
+}
+
+// Of a daemon that shares its store.
+
+std::atomic<bool> draining = false;  // the lead ends because the process does
+
+// What the daemon was started with.
+char** arguments = nullptr;
+
+// Another daemon may lead, so nothing of this process may act any more. The process begins anew, as
+// one that stands by: no memory, thread or connection is left of the lead.
+void StepDown(const std::string& why) {
+  static std::mutex once;  // held until the process is another one
+  once.lock();
+  Log(LogLevel::kError, "lead_lost", {{"reason", why}});
+  StopLog();
+  if (draining) std::_Exit(EXIT_SUCCESS);
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    const int descriptor = std::atoi(entry.path().filename().c_str());
+    if (descriptor > STDERR_FILENO) (void)fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  }
+  (void)execv("/proc/self/exe", arguments);
+  std::_Exit(kFailed);
+}
+
+std::atomic<const Daemon*> serving = nullptr;
+
+bool ServesNobody() {
+  const Daemon* daemon = serving;
+  return daemon != nullptr && daemon->open_sessions() == 0;
+}
+
+// Stands by until this daemon leads. Returns the signal that ended it, or 0.
+int StandBy(Replica& replica, int signals, ServiceManager& manager) {
+  absl::Time tell = MonotonicNow();
+  while (!replica.Turn(kStandbyTurn)) {
+    if (const int signal = WaitForSignal(signals, 0); signal != 0) return signal;
+    if (MonotonicNow() < tell) continue;
+    manager.Alive(absl::OkStatus());
+    tell = MonotonicNow() + std::min(manager.alive_every(), kRemind);
+  }
+  return 0;
+}
+
+int ServeDaemon(const DaemonConfig& config, std::unique_ptr<Store> store, Replica* replica,
+                int signals, bool insecure_network, ServiceManager& manager) {
+  const absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(config, std::move(store));
+  if (!daemon.ok()) {
+    if (replica != nullptr) replica->Resign();
+    return Fail(kFailed, daemon.status());
+  }
+  if (replica == nullptr) {
+    PrintListening((*daemon)->grpc_address(), (*daemon)->http_address(), (*daemon)->unix_socket(),
+                   config.store_path);
+  }
+  manager.Ready(absl::StrCat("serves on ", (*daemon)->grpc_address().Text()));
+  serving = daemon->get();
+  const int signal = Watch(**daemon, signals, insecure_network, manager);
+  Log(LogLevel::kInfo, "signal", {{"number", int64_t{signal}}});
+  serving = nullptr;
+  draining = true;
+  manager.Stopping(config.drain_grace);
+  Drain(daemon->get(), signals, config.drain_grace);
+  if (replica != nullptr) replica->Resign();
+  Log(LogLevel::kInfo, "stopped");
+  StopLog();
+  // Not a return: the store is closed and nothing is served any more, but a policy at work would be
+  // waited for, longer than the grace.
+  std::_Exit(EXIT_SUCCESS);
+}
+
+// One of several daemons: stands by first.
+int ServeReplica(DaemonConfig config, int signals, bool insecure_network) {
+  absl::StatusOr<std::unique_ptr<Replica>> replica = Replica::Start(config);
+  if (!replica.ok()) return Fail(kFailed, replica.status());
+  config.grpc = (*replica)->grpc_address();
+  config.http = (*replica)->http_address();
+  PrintListening(config.grpc, config.http, "", config.store_path);
+  ServiceManager manager;
+  manager.Ready(absl::StrCat("stands by on ", config.grpc.Text()));
+  if (const int signal = StandBy(**replica, signals, manager); signal != 0) {
+    Log(LogLevel::kInfo, "signal", {{"number", int64_t{signal}}});
+    StopLog();
+    std::_Exit(EXIT_SUCCESS);
+  }
+  absl::StatusOr<std::unique_ptr<Store>> store = (*replica)->Lead(&StepDown, &ServesNobody);
+  if (!store.ok()) {
+    (*replica)->Resign();
+    return Fail(kFailed, store.status());
+  }
+  return ServeDaemon(config, *std::move(store), replica->get(), signals, insecure_network, manager);
+}
+
 int Serve(DaemonConfig config, bool insecure_network) {
   const int signals = OpenSignals();
   if (const absl::Status status = ChooseStore(&config); !status.ok()) {
@@ -381,33 +500,9 @@ int Serve(DaemonConfig config, bool insecure_network) {
     Log(LogLevel::kWarn, "old_grpc", {{"reason", std::move(advisory)}});
   }
   (void)RaiseDescriptorLimit();
-  const absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(config);
-  if (!daemon.ok()) return Fail(kFailed, daemon.status());
-  const std::string grpc = (*daemon)->grpc_address().Text();
-  const std::string http = (*daemon)->http_address().Text();
-  const std::string& socket = (*daemon)->unix_socket();
-  const std::string beside =
-      socket.empty() ? "" : absl::StrCat(",\"unix\":", wire::JsonQuote("unix:" + socket));
-  (void)std::printf("{\"event\":\"listening\",\"grpc\":%s,\"http\":%s%s}\n",
-                    wire::JsonQuote(grpc).c_str(), wire::JsonQuote(http).c_str(), beside.c_str());
-  (void)std::fflush(stdout);
-  Log(LogLevel::kInfo, "listening",
-      {{"grpc", grpc},
-       {"http", http},
-       {"unix", socket.empty() ? kNoSocket : socket},
-       {"store", config.store_path},
-       {"version", DaemonVersion()}});
+  if (config.store_backend == kEtcdBackend) return ServeReplica(config, signals, insecure_network);
   ServiceManager manager;
-  manager.Ready(absl::StrCat("serves on ", grpc));
-  const int signal = Watch(**daemon, signals, insecure_network, manager);
-  Log(LogLevel::kInfo, "signal", {{"number", int64_t{signal}}});
-  manager.Stopping(config.drain_grace);
-  Drain(daemon->get(), signals, config.drain_grace);
-  Log(LogLevel::kInfo, "stopped");
-  StopLog();
-  // Not a return: the store is closed and nothing is served any more, but a policy at work would be
-  // waited for, longer than the grace.
-  std::_Exit(EXIT_SUCCESS);
+  return ServeDaemon(config, nullptr, nullptr, signals, insecure_network, manager);
 }
 
 // --check-config and --print-config: what is in force on stdout, what is doubtful on stderr.
@@ -421,7 +516,7 @@ int Show(const Options& options, DaemonConfig config) {
     (void)std::printf("%s\n", ConfigSummary(config, options.sources.file).c_str());
     return EXIT_SUCCESS;
   }
-  if (config.store_path.empty()) {
+  if (config.store_path.empty() && config.store_backend == kSqliteBackend) {
     const absl::StatusOr<std::string> path = DefaultStorePath(Environment());
     if (path.ok()) config.store_path = *path;
   }
@@ -430,6 +525,7 @@ int Show(const Options& options, DaemonConfig config) {
 }
 
 int Main(int argc, char** argv) {
+  arguments = argv;
   const ParsedOptions parsed = ParseOptions(
       argc, argv, absl::StrCat("eplbd ", DaemonVersion(), " (gRPC ", GrpcVersion(), ")"));
   (void)std::fputs(parsed.stdout_text.c_str(), stdout);

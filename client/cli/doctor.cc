@@ -295,10 +295,39 @@ Check CheckReadiness(const v1::GetStatusResponse& status) {
           .detail = absl::StrCat("no proposals can be made: ", status.not_ready_reason())};
 }
 
+// Of daemons that were elected.
+std::vector<Check> CheckLeader(const v1::GetStatusResponse& status) {
+  if (status.leader().empty()) return {};
+  return {{.scope = "eplbd",
+           .name = "leader",
+           .detail = absl::StrCat(status.leader(), " leads with term ", status.term(),
+                                  ", elected by ", status.store())}};
+}
+
 }  // namespace
+
+std::vector<Check> CheckEndpoints(const std::vector<EndpointAnswer>& answers) {
+  if (answers.size() < 2) return {};
+  std::vector<Check> checks;
+  for (const EndpointAnswer& answer : answers) {
+    Check check{.scope = "eplbd", .name = "endpoint"};
+    if (answer.status.ok()) {
+      check.detail = absl::StrCat(answer.endpoint, " serves");
+    } else if (answer.standby_for) {
+      check.detail = absl::StrCat(answer.endpoint, " stands by for ",
+                                  answer.standby_for->empty() ? "none" : *answer.standby_for);
+    } else {
+      check.result = Result::kWarning;
+      check.detail = std::string(answer.status.message());
+    }
+    checks.push_back(std::move(check));
+  }
+  return checks;
+}
 
 std::vector<Check> CheckDaemon(const v1::GetStatusResponse& status, const std::string& job) {
   std::vector<Check> checks = {CheckReadiness(status)};
+  for (Check& check : CheckLeader(status)) checks.push_back(std::move(check));
   for (const std::string& warning : status.warnings()) {
     checks.push_back(
         {.scope = "eplbd", .name = "warning", .result = Result::kFailed, .detail = warning});
@@ -382,6 +411,8 @@ absl::StatusOr<std::vector<Check>> AskAll(const DoctorOptions& options) {
   v1::GetStatusResponse status;
   EPLB_RETURN_IF_ERROR(AskStatus(options.query, &status));
   std::vector<Check> checks = CheckDaemon(status, options.job);
+  EPLB_ASSIGN_OR_RETURN(const std::vector<EndpointAnswer> answers, AskEndpoints(options.query));
+  for (Check& check : CheckEndpoints(answers)) checks.push_back(std::move(check));
   bool found = options.job.empty() ||
                std::any_of(checks.begin(), checks.end(), [&options](const Check& check) {
                  return check.scope == options.job;  // refused, and not known

@@ -207,7 +207,8 @@ void AddCostOptions(CLI::App& app, CostOptions& options) {
 void AddQueryOptions(CLI::App& app, QueryOptions& options,
                      const std::set<ExitCode>& more_exit_codes, Formats formats) {
   app.add_option("--endpoint", options.endpoint,
-                 "The daemon [EPLB_ENDPOINT, config file, unix socket, 127.0.0.1:29610]")
+                 "The daemon, or several, A,B: the one that leads answers "
+                 "[EPLB_ENDPOINT, config file, unix socket, 127.0.0.1:29610]")
       ->type_name("HOST:PORT|unix:PATH");
   app.add_option("--context", options.context,
                  "A daemon of the config file by its name [EPLB_CONTEXT, context use]")

@@ -395,7 +395,7 @@ constexpr char kTail[] = R"(.SH EXIT STATUS
 .SH ENVIRONMENT
 .TP
 .B EPLB_ENDPOINT
-The daemon, as HOST:PORT or unix:PATH, when there is no \-\-endpoint.
+The daemon, as HOST:PORT or unix:PATH, or several with commas between them, when there is no \-\-endpoint.
 .TP
 .BR EPLB_TLS_CA ", " EPLB_TLS_CERT ", " EPLB_TLS_KEY ", " EPLB_TLS_SERVER_NAME
 Each when its flag is not given: \-\-tls\-ca, \-\-tls\-cert, \-\-tls\-key, \-\-tls\-server\-name.

@@ -16,6 +16,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
@@ -66,9 +68,9 @@ std::string EnvironmentText(const char* name) {
 }
 
 absl::StatusOr<std::string> Checked(const std::string& source, const std::string& endpoint) {
-  absl::StatusOr<std::string> checked = wire::CheckEndpoint(endpoint);
+  const absl::StatusOr<std::vector<std::string>> checked = wire::SplitEndpoints(endpoint);
   if (!checked.ok()) return InFile(source, checked.status());
-  return checked;
+  return absl::StrJoin(*checked, ",");
 }
 
 wire::TlsFiles FilledFrom(const wire::TlsFiles& more, wire::TlsFiles files) {
@@ -212,30 +214,92 @@ absl::Status Meaning(const grpc::Status& status, const Connection& connection) {
   return {code, absl::StrCat(connection.endpoint, ": ", answer.message())};
 }
 
-// One question: a channel of its own, and what its failure means.
+// One question to one daemon: a channel of its own, and what its failure means.
 template <class Service, class Request, class Response>
-absl::Status Call(const QueryOptions& options, const Request& request, Response* response,
-                  grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                        Response*)) {
-  EPLB_ASSIGN_OR_RETURN(const absl::Duration timeout, ParseDuration("--timeout", options.timeout));
-  EPLB_ASSIGN_OR_RETURN(const DaemonAddress daemon,
-                        ResolveDaemon(options.endpoint, options.tls, options.context));
+absl::Status CallOne(const std::string& endpoint, const wire::TlsFiles& tls, absl::Duration timeout,
+                     const Request& request, Response* response,
+                     grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                           Response*)) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
-                        wire::MakeChannelCredentials(daemon.tls, &arguments));
+                        wire::MakeChannelCredentials(tls, &arguments));
   const std::shared_ptr<grpc::Channel> channel =
-      grpc::CreateCustomChannel(daemon.endpoint, credentials, arguments);
+      grpc::CreateCustomChannel(endpoint, credentials, arguments);
   const std::unique_ptr<typename Service::Stub> stub = Service::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
   if (status.ok()) return absl::OkStatus();
-  return Meaning(status, {.endpoint = daemon.endpoint,
+  absl::Status standby = wire::FromGrpc(status, context);
+  if (wire::LeaderIn(standby)) return standby;
+  return Meaning(status, {.endpoint = endpoint,
                           .timeout = timeout,
                           .connected = channel->GetState(false) == GRPC_CHANNEL_READY,
-                          .plaintext = !daemon.tls.enabled()});
+                          .plaintext = !tls.enabled()});
+}
+
+// Which daemon is asked next: a standby's leader before the others of the list, each once.
+class Candidates {
+ public:
+  explicit Candidates(std::vector<std::string> endpoints) : waiting_(std::move(endpoints)) {}
+  bool empty() const { return waiting_.empty(); }
+  std::string Take() {
+    std::string next = waiting_.front();
+    waiting_.erase(waiting_.begin());
+    asked_.push_back(next);
+    return next;
+  }
+  void Prefer(const std::string& leader) {
+    if (leader.empty() || std::find(asked_.begin(), asked_.end(), leader) != asked_.end()) return;
+    std::erase(waiting_, leader);
+    waiting_.insert(waiting_.begin(), leader);
+  }
+
+ private:
+  std::vector<std::string> waiting_;
+  std::vector<std::string> asked_;
+};
+
+// One question to the daemons of the list, until one of them answers that is no standby. While all
+// that answer stand by, none leads yet.
+template <class Service, class Request, class Response>
+absl::Status Call(const QueryOptions& options, const Request& request, Response* response,
+                  grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                        Response*)) {
+  constexpr absl::Duration kBetweenRounds = absl::Milliseconds(300);
+  EPLB_ASSIGN_OR_RETURN(const absl::Duration timeout, ParseDuration("--timeout", options.timeout));
+  EPLB_ASSIGN_OR_RETURN(const DaemonAddress daemon,
+                        ResolveDaemon(options.endpoint, options.tls, options.context));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> endpoints,
+                        wire::SplitEndpoints(daemon.endpoint));
+  const absl::Time deadline = absl::Now() + timeout;
+  absl::Duration left = timeout;
+  while (true) {
+    absl::Status first;    // that of the first daemon, unless one stands by
+    absl::Status standby;  // OK: none
+    for (Candidates candidates(endpoints); !candidates.empty();) {
+      const std::string endpoint = candidates.Take();
+      // A daemon whose host is gone must leave time for the others.
+      const absl::Duration share = candidates.empty() ? left : left / 2;
+      absl::Status status =
+          CallOne<Service>(endpoint, daemon.tls, share, request, response, method);
+      const std::optional<std::string> leader = wire::LeaderIn(status);
+      if (!leader && !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) {
+        return status;
+      }
+      if (leader) {
+        candidates.Prefer(*leader);
+        standby = absl::UnavailableError(absl::StrCat(endpoint, ": ", status.message()));
+      }
+      if (first.ok()) first = std::move(status);
+      left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+    }
+    if (standby.ok()) return first;
+    if (left < kBetweenRounds) return standby;
+    absl::SleepFor(kBetweenRounds);
+  }
 }
 
 // None for no loads, and for what cannot be rows of GPUs: an answer's counts are enough to go on.
@@ -250,6 +314,23 @@ std::optional<RealMatrix> GpuLoadsOf(const v1::GetLoadResponse& response) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<EndpointAnswer>> AskEndpoints(const QueryOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(const absl::Duration timeout, ParseDuration("--timeout", options.timeout));
+  EPLB_ASSIGN_OR_RETURN(const DaemonAddress daemon,
+                        ResolveDaemon(options.endpoint, options.tls, options.context));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> endpoints,
+                        wire::SplitEndpoints(daemon.endpoint));
+  std::vector<EndpointAnswer> answers;
+  for (const std::string& endpoint : endpoints) {
+    v1::GetStatusResponse response;
+    const absl::Status status =
+        CallOne<v1::Query>(endpoint, daemon.tls, timeout / static_cast<double>(endpoints.size()),
+                           v1::GetStatusRequest(), &response, &v1::Query::Stub::GetStatus);
+    answers.push_back({endpoint, status, wire::LeaderIn(status)});
+  }
+  return answers;
+}
 
 absl::Status AskStatus(const QueryOptions& options, v1::GetStatusResponse* response) {
   return Call<v1::Query>(options, v1::GetStatusRequest(), response, &v1::Query::Stub::GetStatus);

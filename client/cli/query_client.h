@@ -51,7 +51,8 @@ absl::Status ConnectionError(const std::string& endpoint, const std::string& mes
 // Where the daemon is.
 
 struct DaemonAddress {
-  std::string endpoint;  // as gRPC takes it: "HOST:PORT" or "unix:/path"
+  std::string
+      endpoint;  // as gRPC takes it: "HOST:PORT" or "unix:/path"; several with commas between them
   wire::TlsFiles tls = {};
 };
 
@@ -79,11 +80,19 @@ struct QueryOptions {
   Format format = Format::kTable;
 };
 
+// Of several endpoints the daemon that leads answers: those that stand by name it.
 // errors, of one line: InvalidArgument for an endpoint, timeout or TLS file that cannot be read;
 // Unavailable when no connection came about ("cannot reach 127.0.0.1:29610: .."); DeadlineExceeded
 // when a connected daemon did not answer; what the daemon answers, NotFound among it, its own
 // UNAVAILABLE as Unknown.
 absl::Status AskStatus(const QueryOptions& options, v1::GetStatusResponse* response);
+// What each endpoint of the list answers, asked by itself.
+struct EndpointAnswer {
+  std::string endpoint;
+  absl::Status status;                          // a standby's refusal is one, too
+  std::optional<std::string> standby_for = {};  // it stands by for this daemon, empty: for none
+};
+absl::StatusOr<std::vector<EndpointAnswer>> AskEndpoints(const QueryOptions& options);
 absl::Status Ask(const QueryOptions& options, const v1::GetJobRequest& request,
                  v1::JobStatus* response);
 absl::Status Ask(const QueryOptions& options, const v1::ListPlansRequest& request,

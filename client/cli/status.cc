@@ -33,6 +33,10 @@ std::string Daemon(const v1::GetStatusResponse& response, const Terminal& termin
                    ", up ", Seconds(response.uptime_seconds()), ", term ", response.term(), ", ",
                    response.ready() ? Paint(terminal, Colour::kGreen, "ready")
                                     : Paint(terminal, Colour::kRed, "not ready"));
+  if (!response.leader().empty()) {
+    absl::StrAppend(&text, ", leads at ", Printable(response.leader()), " by ",
+                    Printable(response.store()));
+  }
   if (!response.ready() && !response.not_ready_reason().empty()) {
     absl::StrAppend(&text, "\n",
                     Wrapped(Printable(response.not_ready_reason()), terminal.width, 0));

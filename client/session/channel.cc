@@ -3,13 +3,22 @@
 #include <utility>
 
 namespace eplb {
+namespace {
+
+constexpr uint64_t kMaxTerm = uint64_t{1} << 62;
+
+}  // namespace
 
 bool LeaderWatch::Leads(const v1::GetLeaderResponse& another, size_t position, int64_t own_term,
                         size_t own) {
-  constexpr uint64_t kMaxTerm = uint64_t{1} << 62;
   if (another.connected_ranks() == 0 || another.term() > kMaxTerm) return false;
   const auto term = static_cast<int64_t>(another.term());
   return term > own_term || (term == own_term && position < own);
+}
+
+bool LeaderWatch::WasElectedLater(const v1::GetLeaderResponse& another, int64_t own_election_term) {
+  if (another.election_term() > kMaxTerm) return false;
+  return static_cast<int64_t>(another.election_term()) > own_election_term;
 }
 
 LeaderWatch::LeaderWatch(const std::vector<std::string>& endpoints, size_t own, wire::TlsFiles tls,
@@ -20,10 +29,11 @@ LeaderWatch::LeaderWatch(const std::vector<std::string>& endpoints, size_t own, 
   }
 }
 
-void LeaderWatch::Begin(const wire::Hello& hello, int64_t term) {
+void LeaderWatch::Begin(const wire::Hello& hello, const wire::Welcome& welcome) {
   request_.set_job(hello.job);
   request_.set_run_id(hello.run_id);
-  term_ = term;
+  term_ = welcome.term;
+  election_term_ = welcome.election_term;
   if (due_ == Clock::time_point::max()) PlanNext();
 }
 
@@ -61,7 +71,13 @@ std::optional<wire::Moved> LeaderWatch::OnAnswer() {
   next_ = (next_ + 1) % others_.size();
   call_.reset();
   PlanNext();
-  if (!status_.ok() || !Leads(response_, asked.position, term_, own_)) return std::nullopt;
+  if (!status_.ok()) return std::nullopt;
+  if (WasElectedLater(response_, election_term_)) {
+    return wire::Moved{.term = static_cast<int64_t>(response_.election_term()),
+                       .endpoint = asked.endpoint};
+  }
+  if (response_.election_term() > 0 || election_term_ > 0) return std::nullopt;
+  if (!Leads(response_, asked.position, term_, own_)) return std::nullopt;
   return wire::Moved{.term = static_cast<int64_t>(response_.term()), .endpoint = asked.endpoint};
 }
 

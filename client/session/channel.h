@@ -60,7 +60,8 @@ inline constexpr absl::Duration kListenGrace = absl::Seconds(1);
 
 // Calls `call(channel, grpc::ClientContext*)` with a deadline. A connection that is refused is
 // tried again for kListenGrace, then told by its cause rather than waited for until the deadline.
-// errors: Unavailable, DeadlineExceeded, and those of the call and of MakeChannel.
+// errors: Unavailable, DeadlineExceeded, and those of the call and of MakeChannel; a standby's
+// carries wire::LeaderIn.
 template <class Call>
 absl::Status CallDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
                         absl::Duration timeout, const Call& call) {
@@ -74,7 +75,9 @@ absl::Status CallDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
     EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, MakeChannel(endpoint, tls));
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(begin + timeout));
-    status = wire::FromGrpc(call(channel, &context));
+    const grpc::Status answer = call(channel, &context);
+    status = wire::FromGrpc(answer, context);
+    if (wire::LeaderIn(status)) return status;  // a standby, and waiting for it gives no more
     if (cause.empty()) {
       cause = wire::SystemCause({status.message().data(), status.message().size()});
     }
@@ -108,12 +111,16 @@ class LeaderWatch {
   static bool Leads(const v1::GetLeaderResponse& another, size_t position, int64_t own_term,
                     size_t own);
 
+  // Where daemons are elected the newest election counts, whether ranks are connected or not: they
+  // may all hang at a frozen one.
+  static bool WasElectedLater(const v1::GetLeaderResponse& another, int64_t own_election_term);
+
   // endpoints: the whole list; own: the place of the rank's daemon in it. every: between questions.
   LeaderWatch(const std::vector<std::string>& endpoints, size_t own, wire::TlsFiles tls,
               absl::Duration every, uint64_t seed);
 
-  // The rank was welcomed with this term: the first question is due after up to `every`.
-  void Begin(const wire::Hello& hello, int64_t term);
+  // The rank was welcomed so: the first question is due after up to `every`.
+  void Begin(const wire::Hello& hello, const wire::Welcome& welcome);
   bool Due(Clock::time_point now) const;
   // True: `tag` comes out of the queue once. False: there is no question, as a file of TLS is
   // wrong.
@@ -138,6 +145,7 @@ class LeaderWatch {
   std::mt19937_64 jitter_;
   v1::GetLeaderRequest request_;
   int64_t term_ = 0;
+  int64_t election_term_ = 0;
   Clock::time_point due_ = Clock::time_point::max();
   size_t next_ = 0;  // in others_
   // Of the open question.

@@ -97,7 +97,8 @@ class Connection {
       case kWritesDone:
         return;
       case kFinish:
-        end_.status = wire::FromGrpc(status_);
+        end_.status = wire::FromGrpc(status_, context_);
+        end_.standby = wire::LeaderIn(end_.status);
         return;
       case kLeader:
         if (std::optional<wire::Moved> leader = leaders_.OnAnswer();
@@ -133,7 +134,8 @@ class Connection {
     end_.welcomed = true;
     deadline_ = Clock::time_point::max();
     figures_.OnWelcome();
-    leaders_.Begin(hello_, welcome.term);
+    leaders_.Begin(hello_, welcome);
+    elected_ = welcome.election_term > 0;
     if (options_.on_welcome) options_.on_welcome(welcome);
   }
 
@@ -188,7 +190,8 @@ class Connection {
   void HalfClose() {
     half_closed_ = true;
     leaders_.Cancel();
-    deadline_ = In(options_.goodbye_deadline);
+    const bool deposed = elected_ && end_.moved.has_value();
+    deadline_ = In(deposed ? options_.deposed_deadline : options_.goodbye_deadline);
     stream_->WritesDone(Begin(kWritesDone));
   }
 
@@ -229,6 +232,7 @@ class Connection {
   bool writing_ = false;
   bool writing_goodbye_ = false;
   bool said_moved_ = false;
+  bool elected_ = false;
   bool told_unknown_ = false;
   bool half_closed_ = false;
   bool broken_ = false;

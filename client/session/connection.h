@@ -34,6 +34,8 @@ class EndpointChoice {
   // A daemon that has answered is tried for so long before another one is: it may be restarting,
   // and ranks at two daemons are balanced by neither.
   static constexpr std::chrono::seconds kStay{5};
+  // One that was elected has been replaced when it restarts, and the others know by which.
+  static constexpr std::chrono::seconds kStayElected{1};
 
   // endpoints: at least one, the first choice first. grace: for how long one that has never
   // answered is tried, e.g. while it starts.
@@ -44,8 +46,9 @@ class EndpointChoice {
   size_t position() const { return current_; }
   const std::vector<std::string>& endpoints() const { return endpoints_; }
 
-  void OnAnswer() {
+  void OnAnswer(bool elected = false) {
     answered_ = true;
+    elected_ = elected;
     failing_since_.reset();
     avoided_.erase(current());
   }
@@ -53,7 +56,8 @@ class EndpointChoice {
   bool OnFailure(Clock::time_point now) {
     NoteMoveInVain(now);
     if (!failing_since_.has_value()) failing_since_ = now;
-    const Clock::duration stay = answered_ ? Clock::duration(kStay) : grace_;
+    const Clock::duration stay =
+        answered_ ? Clock::duration(elected_ ? kStayElected : kStay) : grace_;
     if (endpoints_.size() == 1 || now - *failing_since_ < stay) return false;
     Take((current_ + 1) % endpoints_.size());
     return true;
@@ -63,6 +67,14 @@ class EndpointChoice {
   void OnRefusal(Clock::time_point now) {
     NoteMoveInVain(now);
     if (!answered_) Take((current_ + 1) % endpoints_.size());
+  }
+  // The current one stands by for the daemon at `leader`, empty when none leads.
+  void OnStandby(const std::string& leader) {
+    NoteMoveInVain(Clock::now());
+    const auto found = std::find(endpoints_.begin(), endpoints_.end(), leader);
+    const auto named = static_cast<size_t>(found - endpoints_.begin());
+    const bool is_another = found != endpoints_.end() && named != current_;
+    Take(is_another ? named : (current_ + 1) % endpoints_.size());
   }
   // The daemon at `endpoint`, one of the list, leads this run.
   void GoTo(const std::string& endpoint) {
@@ -102,6 +114,7 @@ class EndpointChoice {
   Clock::duration grace_;
   size_t current_ = 0;
   bool answered_ = false;                   // the current one, since it is the current one
+  bool elected_ = false;                    // the one that answered last
   bool was_sent_ = false;                   // to the current one, by GoTo
   std::map<std::string, Avoided> avoided_;  // by endpoint
   std::optional<Clock::time_point> failing_since_;
@@ -135,6 +148,8 @@ struct ConnectionOptions {
   wire::TlsFiles tls;                                   // read anew for every connection
   absl::Duration welcome_deadline = absl::Seconds(10);  // connecting and Welcome together
   absl::Duration goodbye_deadline = absl::Seconds(2);   // half-close to the end of the stream
+  // The same on leaving a daemon that leads no more, and may hang.
+  absl::Duration deposed_deadline = absl::Milliseconds(300);
   // How often the other daemons of the list are asked whether they lead this rank's run.
   absl::Duration leader_every = absl::Seconds(2);
   uint64_t seed = 0;  // of the jitter
@@ -183,6 +198,8 @@ struct ConnectionEnd {
   bool said_goodbye = false;  // Goodbye was sent: nothing is left to say
   // Another daemon leads this rank's run: the next stream is to that one.
   std::optional<wire::Moved> moved = std::nullopt;
+  // The daemon stands by for this one; empty: for none.
+  std::optional<std::string> standby = std::nullopt;
 };
 
 // Runs a stream to the current endpoint of `choice` to its end on the calling thread, which does

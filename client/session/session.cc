@@ -1,5 +1,6 @@
 #include "client/session/session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -73,6 +74,8 @@ void Session::Run() {
 void Session::Choose(const ConnectionEnd& end) {
   if (end.moved.has_value()) {
     choice_.GoTo(end.moved->endpoint);
+  } else if (end.standby.has_value()) {
+    choice_.OnStandby(*end.standby);
   } else if (IsRefusal(end.status)) {
     choice_.OnRefusal(Clock::now());
   } else if (!IsLater(end.status)) {
@@ -85,6 +88,12 @@ absl::Duration Session::DelayAfter(const ConnectionEnd& end, int32_t failures) {
   if (end.moved.has_value()) return options_.backoff.first * uniform;
   // Each daemon of the list is tried before the delay grows.
   const auto num_daemons = static_cast<int32_t>(options_.endpoints.size());
+  if (end.standby.has_value()) {
+    // Another one leads, or will within seconds.
+    BackoffOptions soon = options_.backoff;
+    soon.longest = std::min(soon.longest, end.standby->empty() ? soon.longest / 4 : soon.first);
+    return BackoffDelay(soon, failures / num_daemons, uniform);
+  }
   if (IsRefusal(end.status) && refusals_ % num_daemons == 0) {
     return options_.backoff.refused * (0.5 + uniform / 2);
   }
@@ -93,7 +102,7 @@ absl::Duration Session::DelayAfter(const ConnectionEnd& end, int32_t failures) {
 }
 
 void Session::OnWelcome(const wire::Welcome& welcome) {
-  choice_.OnAnswer();
+  choice_.OnAnswer(welcome.election_term > 0);
   TellBack();
   if (!options_.speaks_for_all) return;
   if (!welcome.waits.empty()) {
@@ -121,6 +130,8 @@ void Session::Tell(const ConnectionEnd& end) {
     log_.Log(absl::StrCat("eplbd at ", endpoint, " refuses rank ", options_.rank, ": ",
                           end.status.message(), "; training continues unbalanced"));
     figures_.OnRefusal();
+  } else if (end.standby.has_value()) {
+    if (end.standby->empty()) TellAway("stands by, and no daemon leads at the moment");
   } else if (IsFull(end.status) || IsLater(end.status)) {
     TellAway(absl::StrCat("has no place for this run yet: ", end.status.message()));
   } else if (!end.status.ok()) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -56,21 +57,38 @@ absl::StatusOr<int64_t> ReserveAt(const std::string& endpoint, const wire::TlsFi
   return CheckedVersion("version", response.version());
 }
 
-// The best answer of all daemons, by `better`; without one NotFound, which is an answer too, before
-// other errors.
+// The best answer of all daemons, by `better`; without one NotFound, which is an answer too, then a
+// standby's refusal, before other errors.
 template <class Answer, class Ask, class Better>
-absl::StatusOr<Answer> AskAll(const std::vector<std::string>& endpoints, const Ask& ask,
-                              const Better& better) {
+absl::StatusOr<Answer> AskEach(const std::vector<std::string>& endpoints, const Ask& ask,
+                               const Better& better) {
   absl::StatusOr<Answer> best = absl::InvalidArgumentError("there is no endpoint of a daemon");
   bool first = true;
   for (const std::string& endpoint : endpoints) {
     absl::StatusOr<Answer> answer = ask(endpoint);
-    const bool takes = first || (answer.ok() ? !best.ok() || better(*answer, *best)
-                                             : !best.ok() && absl::IsNotFound(answer.status()));
+    const bool known = best.ok() || absl::IsNotFound(best.status());
+    const bool takes =
+        first || (answer.ok() ? !best.ok() || better(*answer, *best)
+                              : !known && (absl::IsNotFound(answer.status()) ||
+                                           wire::LeaderIn(answer.status()).has_value()));
     if (takes) best = std::move(answer);
     first = false;
   }
   return best;
+}
+
+// As AskEach. While those that answer stand by, one of them is about to lead: they are asked again
+// until `timeout`.
+template <class Answer, class Ask, class Better>
+absl::StatusOr<Answer> AskAll(const std::vector<std::string>& endpoints, absl::Duration timeout,
+                              const Ask& ask, const Better& better) {
+  constexpr absl::Duration kBetweenRounds = absl::Milliseconds(200);
+  const absl::Time deadline = absl::Now() + timeout;
+  while (true) {
+    absl::StatusOr<Answer> best = AskEach<Answer>(endpoints, ask, better);
+    if (!wire::LeaderIn(best.status()) || absl::Now() + kBetweenRounds > deadline) return best;
+    absl::SleepFor(kBetweenRounds);
+  }
 }
 
 }  // namespace
@@ -79,7 +97,7 @@ absl::StatusOr<StoredPlacement> FetchPlacement(const std::vector<std::string>& e
                                                const wire::TlsFiles& tls, const std::string& job,
                                                absl::Duration timeout) {
   return AskAll<StoredPlacement>(
-      endpoints,
+      endpoints, timeout,
       [&](const std::string& endpoint) { return FetchFrom(endpoint, tls, job, timeout); },
       [](const StoredPlacement& a, const StoredPlacement& b) {
         return a.next_version > b.next_version;
@@ -90,7 +108,7 @@ absl::StatusOr<int64_t> ReserveVersion(const std::vector<std::string>& endpoints
                                        const wire::TlsFiles& tls, const std::string& job,
                                        absl::Duration timeout) {
   return AskAll<int64_t>(
-      endpoints,
+      endpoints, timeout,
       [&](const std::string& endpoint) { return ReserveAt(endpoint, tls, job, timeout); },
       [](int64_t a, int64_t b) { return a > b; });
 }
@@ -100,7 +118,8 @@ namespace {
 // The daemon answers at the deadline it sees, naming who did not come; this much later the rank
 // stops waiting for that answer.
 constexpr absl::Duration kAnswerGrace = absl::Seconds(2);
-constexpr absl::Duration kFirstPause = absl::Milliseconds(50);  // between two attempts
+constexpr absl::Duration kFirstPause = absl::Milliseconds(50);        // between two attempts
+constexpr absl::Duration kBetweenStandbys = absl::Milliseconds(300);  // while none leads
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
 
 // Whether a daemon is there. gRPC's words for a call that failed do not tell: it tries to connect
@@ -167,6 +186,12 @@ class DaemonAllGather {
         return Told(status);
       }
       const std::string_view words(status.message().data(), status.message().size());
+      if (const std::optional<std::string> leader = wire::LeaderIn(status)) {
+        if (absl::Now() + kFirstPause > begin + options_.timeout) return status;
+        choice_.OnStandby(*leader);
+        absl::SleepFor(leader->empty() ? kBetweenStandbys : kFirstPause);
+        continue;
+      }
       if (cause.empty()) cause = wire::SystemCause(words);
       // A channel that failed connects again only while somebody polls it.
       channels_[choice_.position()].reset();
@@ -195,7 +220,9 @@ class DaemonAllGather {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(deadline));
     response->Clear();
-    return wire::FromGrpc(v1::Balancer::NewStub(channel)->AllGather(&context, request_, response));
+    const grpc::Status answer =
+        v1::Balancer::NewStub(channel)->AllGather(&context, request_, response);
+    return wire::FromGrpc(answer, context);
   }
 
   absl::Status Told(const absl::Status& status) const {

@@ -313,6 +313,7 @@ absl::StatusOr<DownMessage> WelcomeFromProto(const v1::Welcome& in) {
   EPLB_ASSIGN_OR_RETURN(welcome.term, GetCount("term", in.term()));
   welcome.server_version = in.server_version();
   welcome.waits = in.waits();
+  EPLB_ASSIGN_OR_RETURN(welcome.election_term, GetCount("election_term", in.election_term()));
   return welcome;
 }
 
@@ -326,33 +327,35 @@ absl::StatusOr<DownMessage> CancelFromProto(const v1::Cancel& in) {
 }  // namespace
 
 void ToProto(const DownMessage& message, v1::Down* out) {
-  std::visit(Overloaded{[&](const Welcome& m) {
-                          out->mutable_welcome()->set_term(static_cast<uint64_t>(m.term));
-                          out->mutable_welcome()->set_server_version(m.server_version);
-                          out->mutable_welcome()->set_waits(m.waits);
-                        },
-                        [&](const Propose& m) { ProposeToProto(m, out->mutable_propose()); },
-                        [&](const Cancel& m) {
-                          out->mutable_cancel()->set_version(static_cast<uint64_t>(m.version));
-                          out->mutable_cancel()->set_reason(m.reason);
-                        },
-                        [&](const SetReportInterval& m) {
-                          out->mutable_set_report_interval()->set_report_every(
-                              static_cast<uint32_t>(m.report_every));
-                          out->mutable_set_report_interval()->set_from_step(
-                              static_cast<uint64_t>(m.from_step));
-                        },
-                        [&](const NeedPlacement& m) {
-                          SetDigest(m.digest, out->mutable_need_placement()->mutable_digest());
-                        },
-                        [&](const Drain& m) {
-                          out->mutable_drain()->set_grace_ms(static_cast<uint32_t>(m.grace_ms));
-                        },
-                        [&](const Keep& m) {
-                          out->mutable_keep()->set_run_number(static_cast<uint64_t>(m.run_number));
-                          ToProto(m.memory, out->mutable_keep()->mutable_memory());
-                        }},
-             message);
+  std::visit(
+      Overloaded{
+          [&](const Welcome& m) {
+            out->mutable_welcome()->set_term(static_cast<uint64_t>(m.term));
+            out->mutable_welcome()->set_server_version(m.server_version);
+            out->mutable_welcome()->set_waits(m.waits);
+            out->mutable_welcome()->set_election_term(static_cast<uint64_t>(m.election_term));
+          },
+          [&](const Propose& m) { ProposeToProto(m, out->mutable_propose()); },
+          [&](const Cancel& m) {
+            out->mutable_cancel()->set_version(static_cast<uint64_t>(m.version));
+            out->mutable_cancel()->set_reason(m.reason);
+          },
+          [&](const SetReportInterval& m) {
+            out->mutable_set_report_interval()->set_report_every(
+                static_cast<uint32_t>(m.report_every));
+            out->mutable_set_report_interval()->set_from_step(static_cast<uint64_t>(m.from_step));
+          },
+          [&](const NeedPlacement& m) {
+            SetDigest(m.digest, out->mutable_need_placement()->mutable_digest());
+          },
+          [&](const Drain& m) {
+            out->mutable_drain()->set_grace_ms(static_cast<uint32_t>(m.grace_ms));
+          },
+          [&](const Keep& m) {
+            out->mutable_keep()->set_run_number(static_cast<uint64_t>(m.run_number));
+            ToProto(m.memory, out->mutable_keep()->mutable_memory());
+          }},
+      message);
 }
 
 absl::StatusOr<DownMessage> FromProto(const v1::Down& message) {

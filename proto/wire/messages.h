@@ -318,7 +318,8 @@ using UpMessage =
 struct Welcome {
   int64_t term = 0;
   std::string server_version;
-  std::string waits = {};  // why this run is not balanced yet; empty: it is
+  std::string waits = {};     // why this run is not balanced yet; empty: it is
+  int64_t election_term = 0;  // as v1.Welcome
 };
 
 struct Keep {

@@ -3,7 +3,12 @@
 #ifndef EPLB_PROTO_WIRE_STATUS_H_
 #define EPLB_PROTO_WIRE_STATUS_H_
 
+#include <optional>
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include <grpcpp/client_context.h>
 #include <grpcpp/support/status.h>
 
 #include "base/text.h"
@@ -17,8 +22,33 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
           Clipped({status.message().data(), status.message().size()}, kMaxStatusMessage)};
 }
 
+// The daemon that leads, in the trailers of each refusal of one that stands by; kNoLeader when
+// there is none.
+inline constexpr char kLeaderKey[] = "eplb-leader";
+inline constexpr char kNoLeader[] = "none";
+
 inline absl::Status FromGrpc(const grpc::Status& status) {
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
+}
+
+// As FromGrpc, of a call that has ended with this context: a standby's refusal carries the leader.
+inline absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) {
+  absl::Status result = FromGrpc(status);
+  if (result.ok()) return result;
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto found = trailers.find(kLeaderKey);
+  if (found == trailers.end()) return result;
+  result.SetPayload(kLeaderKey,
+                    absl::Cord(std::string(found->second.data(), found->second.size())));
+  return result;
+}
+
+// The leader's address in a refusal of a standby, empty when there is none; nullopt: no standby
+// refused.
+inline std::optional<std::string> LeaderIn(const absl::Status& status) {
+  const absl::optional<absl::Cord> leader = status.GetPayload(kLeaderKey);
+  if (!leader) return std::nullopt;
+  return *leader == kNoLeader ? std::string() : std::string(*leader);
 }
 
 }  // namespace eplb::wire

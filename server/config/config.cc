@@ -75,6 +75,62 @@ absl::Status CheckUnixSocket(const DaemonConfig& config) {
                    config.grpc.Text(), ", expected \"auto\" or \"none\""));
 }
 
+absl::Status CheckEtcdTls(const EtcdOptions& etcd) {
+  EPLB_ASSIGN_OR_RETURN(const EtcdEndpoints endpoints, ParseEtcdEndpoints(etcd.endpoints));
+  const std::pair<const char*, const std::string*> files[] = {
+      {"tls_ca", &etcd.tls.ca}, {"tls_cert", &etcd.tls.cert}, {"tls_key", &etcd.tls.key}};
+  for (const auto& [name, path] : files) {
+    if (path->empty() != endpoints.https) continue;
+    return absl::InvalidArgumentError(
+        endpoints.https
+            ? absl::StrCat("store.etcd.", name, " is not set, and store.etcd.endpoints are https")
+            : absl::StrCat("store.etcd.", name, " is set, and store.etcd.endpoints are not https"));
+  }
+  return absl::OkStatus();
+}
+
+bool LeavesTheMachineInClear(const EtcdOptions& etcd) {
+  const absl::StatusOr<EtcdEndpoints> endpoints = ParseEtcdEndpoints(etcd.endpoints);
+  if (!endpoints.ok() || endpoints->https) return false;
+  return !std::ranges::all_of(endpoints->members, [](const std::string& member) {
+    return member.starts_with("127.") || member.starts_with("localhost:") ||
+           member.starts_with("[::1]:") || member.starts_with("unix:");
+  });
+}
+
+// Where the daemon listens on every address, none of them is its name.
+bool NamesNoHost(const Address& address) {
+  return address.host.empty() || address.host == "0.0.0.0" || address.host == "::";
+}
+
+absl::Status CheckEtcd(const DaemonConfig& config) {
+  if (config.store_backend != kEtcdBackend) return absl::OkStatus();
+  const std::string prefix = config.etcd.prefix;
+  if (config.etcd.endpoints.empty()) {
+    return absl::InvalidArgumentError(
+        "store.backend = etcd: store.etcd.endpoints is not set, expected the members of etcd");
+  }
+  if (!config.store_path.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("store.path = ", config.store_path,
+                                                   ": store.backend is etcd, which has no path"));
+  }
+  if (prefix.front() != '/' || prefix.back() == '/') {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "store.etcd.prefix = ", prefix, ": expected a / at its begin and none at its end"));
+  }
+  if (config.grpc.is_unix()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "listen.grpc = ", config.grpc.Text(),
+        ": store.backend is etcd, so ranks of other machines connect; expected ADDR:PORT"));
+  }
+  if (config.advertise.empty() && NamesNoHost(config.grpc)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("listen.advertise is not set, and listen.grpc = ", config.grpc.Text(),
+                     " names no host that ranks could connect to"));
+  }
+  return CheckEtcdTls(config.etcd);
+}
+
 // The files of [tls] make sense together only.
 absl::Status CheckTls(const TlsOptions& tls) {
   const std::pair<const char*, const std::string*> files[] = {
@@ -108,6 +164,7 @@ absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources) {
   }
   EPLB_RETURN_IF_ERROR(CheckTls(config.tls));
   EPLB_RETURN_IF_ERROR(CheckUnixSocket(config));
+  EPLB_RETURN_IF_ERROR(CheckEtcd(config));
   return config;
 }
 
@@ -122,6 +179,11 @@ std::vector<std::string> DoubtfulValues(const DaemonConfig& config) {
     if (note.empty()) continue;
     told.push_back(
         absl::StrCat(origin->second.source, ": ", key, " = ", origin->second.given, " ", note));
+  }
+  if (config.store_backend == kEtcdBackend && LeavesTheMachineInClear(config.etcd)) {
+    told.push_back(absl::StrCat("store.etcd.endpoints = ", config.etcd.endpoints,
+                                ": not https, and other machines are in between; who reaches this "
+                                "etcd may change what the ranks run"));
   }
   return told;
 }
@@ -138,6 +200,14 @@ std::vector<std::string> UnknownVariables(
                                 Suggestion(variable, known)));
   }
   return told;
+}
+
+std::string StoreBackendOf(const DaemonConfig& config) {
+  return config.store_path == kMemoryBackend ? kMemoryBackend : config.store_backend;
+}
+
+std::string AdvertisedAddress(const DaemonConfig& config) {
+  return config.advertise.empty() ? config.grpc.Text() : config.advertise;
 }
 
 absl::StatusOr<std::string> DefaultStorePath(

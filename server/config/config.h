@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "base/tls_files.h"
 #include "server/config/tls_options.h"
 #include "server/core/values/config.h"
 #include "server/process/socket.h"
@@ -44,6 +45,19 @@ struct DaemonLimits {
   absl::Duration handshake_deadline = absl::Seconds(10);
 };
 
+// Of store.backend = etcd.
+struct EtcdOptions {
+  std::string endpoints;  // as ParseEtcdEndpoints takes them
+  std::string prefix = "/eplb/v1";
+  wire::TlsFiles tls = {};
+  int32_t lease_seconds = 5;
+  absl::Duration timeout = absl::Seconds(1);  // of one call to one member
+};
+
+inline constexpr char kSqliteBackend[] = "sqlite";
+inline constexpr char kMemoryBackend[] = "memory";
+inline constexpr char kEtcdBackend[] = "etcd";
+
 inline constexpr char kAutoSocket[] = "auto";
 inline constexpr char kNoSocket[] = "none";
 
@@ -59,7 +73,10 @@ struct DaemonConfig {
   bool unix_socket_for_group = false;           // sockets may be used by their file's group, too
   std::vector<std::string> http_allowed_hosts;  // names besides localhost that HTTP answers to
   bool metrics_per_expert = false;              // tokens of each layer and expert in /metrics
+  std::string advertise;  // where ranks reach this daemon when it leads; empty: `grpc`
+  std::string store_backend = kSqliteBackend;
   std::string store_path;  // empty: DefaultStorePath(); "memory": nothing is kept
+  EtcdOptions etcd;
   absl::Duration drain_grace = absl::Seconds(10);
   std::string log_level = "info";
   std::string log_format = "auto";  // json, text; auto: text on a terminal
@@ -88,6 +105,11 @@ std::vector<std::string> DoubtfulValues(const DaemonConfig& config);
 // one that LoadConfig does. They stop nothing, for other programs may have variables of that name.
 std::vector<std::string> UnknownVariables(
     const std::vector<std::pair<std::string, std::string>>& environment);
+
+// store.backend, but "memory" where store.path says so.
+std::string StoreBackendOf(const DaemonConfig& config);
+// listen.advertise, else listen.grpc.
+std::string AdvertisedAddress(const DaemonConfig& config);
 
 // $STATE_DIRECTORY/eplbd.db (of a service manager; the first of several), else
 // $XDG_STATE_HOME/eplb/eplbd.db, else ~/.local/state/eplb/eplbd.db.

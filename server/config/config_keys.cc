@@ -71,6 +71,13 @@ Keys ListenKeys() {
        .get = [](const DaemonConfig& c) -> Scalar { return c.http.Text(); },
        .set = [](const Scalar& v, DaemonConfig* c) { c->http = ParseAddress(Text(v)).value(); },
        .flag = {"--http", "HTTP address, ADDR:PORT (127.0.0.1:29611)"}},
+      {.name = "listen.advertise",
+       .range = AddressRange{.unix_allowed = false},
+       .help = "Where ranks and eplbctl reach this daemon while it leads; with store.backend = "
+               "etcd the other daemons send them here.",
+       .get = [](const DaemonConfig& c) -> Scalar { return c.advertise; },
+       .set = [](const Scalar& v, DaemonConfig* c) { c->advertise = Text(v); },
+       .default_help = "listen.grpc"},
       Key(
           "listen.unix", SocketPathRange{},
           "A second address on a Unix socket. auto: eplbd.sock in $RUNTIME_DIRECTORY, else in "
@@ -176,6 +183,47 @@ Keys CostKeys() {
           "Gradient bytes of one expert; above 0 a replica on another GPU is charged weights and "
           "gradients each step.",
           [](auto& c) -> auto& { return c.core.costs.replica_gradient_bytes; }),
+  };
+}
+
+// Of daemons that share a store.
+Keys EtcdKeys() {
+  return {
+      Key(
+          "store.backend", WordRange{kSqliteBackend, kMemoryBackend, kEtcdBackend},
+          "Where terms, placements, decisions and the audit log are kept: a file, nowhere, or an "
+          "etcd that several daemons share, of which one leads.",
+          [](auto& c) -> auto& { return c.store_backend; }),
+      Key(
+          "store.etcd.endpoints", EtcdEndpointsRange{},
+          "The members of the etcd that the daemons share; each daemon goes on with the next one "
+          "when one does not answer.",
+          [](auto& c) -> auto& { return c.etcd.endpoints; }),
+      Key(
+          "store.etcd.prefix", PathRange{"a path such as \"/eplb/v1\""},
+          "The keys of these daemons begin so; daemons with another prefix are others.",
+          [](auto& c) -> auto& { return c.etcd.prefix; }),
+      Key(
+          "store.etcd.lease_seconds", IntegerRange{2, 60},
+          "Seconds after which another daemon may lead when the leader does not renew its lease; "
+          "it stops to propose after two thirds.",
+          [](auto& c) -> auto& { return c.etcd.lease_seconds; }),
+      Key(
+          "store.etcd.timeout", DurationRange{absl::Milliseconds(50), absl::Seconds(10), "1s"},
+          "Longest wait for an answer of one member of etcd before the next one is asked.",
+          [](auto& c) -> auto& { return c.etcd.timeout; }),
+      Key(
+          "store.etcd.tls_ca", PathRange{"the path of a PEM file"},
+          "The CA certificates that sign the members' certificates.",
+          [](auto& c) -> auto& { return c.etcd.tls.ca; }),
+      Key(
+          "store.etcd.tls_cert", PathRange{"the path of a PEM file"},
+          "The daemon's certificate for etcd; a renewed file is used after a restart.",
+          [](auto& c) -> auto& { return c.etcd.tls.cert; }),
+      Key(
+          "store.etcd.tls_key", PathRange{"the path of a PEM file"},
+          "The private key of store.etcd.tls_cert.",
+          [](auto& c) -> auto& { return c.etcd.tls.key; }),
   };
 }
 
@@ -350,8 +398,8 @@ Keys TrafficLimitKeys() {
 
 Keys AllKeys() {
   Keys all;
-  for (Keys (*make)() : {&ListenKeys, &SettingKeys, &ReportKeys, &CostKeys, &FileKeys, &ProcessKeys,
-                         &JobLimitKeys, &TrafficLimitKeys}) {
+  for (Keys (*make)() : {&ListenKeys, &SettingKeys, &ReportKeys, &CostKeys, &EtcdKeys, &FileKeys,
+                         &ProcessKeys, &JobLimitKeys, &TrafficLimitKeys}) {
     for (ConfigKey& key : make()) all.push_back(std::move(key));
   }
   return all;

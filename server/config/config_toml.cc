@@ -208,9 +208,24 @@ absl::StatusOr<std::vector<IdentityRule>> ReadIdentityRules(const std::string& f
 
 // Keys.
 
+// Of a table in a table, such as store.etcd.
+bool HoldsKeys(const std::string& name) {
+  return std::ranges::any_of(ConfigKeys(), [prefix = name + "."](const ConfigKey& key) {
+    return key.name.starts_with(prefix);
+  });
+}
+
+// NOLINTNEXTLINE(misc-no-recursion): as deep as the names of keys
 absl::Status ApplyKey(const std::string& file, const std::string& name, const toml::node& node,
                       DaemonConfig* config) {
   const toml::table* const table = node.as_table();
+  if (table != nullptr && HoldsKeys(name)) {
+    for (const auto& [key, inner] : *table) {
+      EPLB_RETURN_IF_ERROR(
+          ApplyKey(file, absl::StrCat(name, ".", std::string(key.str())), inner, config));
+    }
+    return absl::OkStatus();
+  }
   if (table == nullptr || name != "tls.identity") {
     return At(file, node, SetConfigKeyFrom(Place(file, node), name, ValueOf(node), config));
   }

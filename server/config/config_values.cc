@@ -8,8 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
+#include "base/status_macros.h"
 #include "placement/bandwidth.h"
+#include "proto/wire/endpoint.h"
 #include "server/config/config.h"
 #include "server/process/socket.h"
 
@@ -83,6 +86,37 @@ std::optional<Scalar> HostNameRange::Read(const WrittenValue& written) const {
 
 std::string HostNameRange::Expected() const {
   return absl::StrCat("at most ", most, " host names, an array or separated by commas");
+}
+
+absl::StatusOr<EtcdEndpoints> ParseEtcdEndpoints(const std::string& list) {
+  EtcdEndpoints endpoints;
+  size_t with_tls = 0;
+  for (absl::string_view part : absl::StrSplit(list, ',', absl::SkipWhitespace())) {
+    part = absl::StripAsciiWhitespace(part);
+    const bool https = absl::ConsumePrefix(&part, "https://");
+    if (!https) (void)absl::ConsumePrefix(&part, "http://");
+    (void)absl::ConsumeSuffix(&part, "/");
+    EPLB_ASSIGN_OR_RETURN(std::string member, wire::CheckEndpoint(std::string(part)));
+    with_tls += https ? 1 : 0;
+    endpoints.members.push_back(std::move(member));
+  }
+  if (endpoints.members.empty()) return absl::InvalidArgumentError("there is no member of etcd");
+  if (with_tls != 0 && with_tls != endpoints.members.size()) {
+    return absl::InvalidArgumentError("some members of etcd are https and others are not");
+  }
+  endpoints.https = with_tls != 0;
+  return endpoints;
+}
+
+std::optional<Scalar> EtcdEndpointsRange::Read(const WrittenValue& written) {
+  std::string list = written.text;
+  if (written.kind == Kind::kTexts) {
+    list = absl::StrJoin(written.texts, ",");
+  } else if (!written.is_text()) {
+    return std::nullopt;
+  }
+  if (!ParseEtcdEndpoints(list).ok()) return std::nullopt;
+  return list;
 }
 
 std::optional<Scalar> BooleanRange::Read(const WrittenValue& written) {

@@ -8,6 +8,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
 
 #include "base/value_range.h"
 
@@ -31,6 +34,23 @@ struct AddressRange {
 struct SocketPathRange {
   std::optional<Scalar> Read(const WrittenValue& written) const;
   std::string Expected() const;
+};
+
+// "http://a:2379, b:2379": members of etcd as HOST:PORT. errors: InvalidArgument naming the part
+// that is none, or when some are https and others are not.
+struct EtcdEndpoints {
+  std::vector<std::string> members;
+  bool https = false;
+};
+absl::StatusOr<EtcdEndpoints> ParseEtcdEndpoints(const std::string& list);
+
+// A list of members of etcd, an array or one text with commas, which the scalar is.
+struct EtcdEndpointsRange {
+  static std::optional<Scalar> Read(const WrittenValue& written);
+  static std::string Expected() {
+    return "members of etcd, such as \"http://etcd-0:2379,http://etcd-1:2379\"; https for all or "
+           "none";
+  }
 };
 
 // Any text but the empty one.

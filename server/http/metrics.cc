@@ -78,10 +78,17 @@ void AddDaemon(const MetricsSnapshot& s, Page& page) {
               "1 while the daemon can propose to any job, as /readyz: the store takes writes "
               "and nothing is drained; else 0.");
   page.Sample(s.ready ? 1 : 0);
-  page.Family(MetricType::Gauge, "eplb_leader",
-              "1 while this daemon serves its jobs; 0 once it drains.");
-  page.Sample(s.draining ? 0 : 1);
-  page.Family(MetricType::Gauge, "eplb_term", "Leadership number; rises at every start.");
+  page.Family(
+      MetricType::Gauge, "eplb_leader",
+      "1 while this daemon serves its jobs; 0 while another one does (docs/high-availability.md), "
+      "and once it drains.");
+  page.Sample(s.draining || s.standby ? 0 : 1);
+  page.Family(MetricType::Gauge, "eplb_standby",
+              "1 while this daemon waits to be elected by the store that it shares; else 0.");
+  page.Sample(s.standby ? 1 : 0);
+  page.Family(
+      MetricType::Gauge, "eplb_term",
+      "Leadership number; rises at every start. Of a standby: that of the leader it knows.");
   page.Sample(static_cast<double>(s.term));
   page.Family(MetricType::Gauge, "eplb_sessions", "Open streams of ranks, of all jobs.");
   page.Sample(static_cast<double>(s.sessions));
@@ -489,6 +496,10 @@ void AddCounters(const MetricsSnapshot& s, Page& page) {
           counters.changes_refused);
   counter("eplb_stuck_total", "States that became older than three times their deadline.",
           counters.stuck);
+  counter("eplb_store_behind_total",
+          "Jobs whose ranks had seen later versions than the store that was read: it is older than "
+          "what runs.",
+          counters.stores_behind);
   counter("eplb_jobs_expired_total", "Jobs that were forgotten or made room for a new one.",
           counters.jobs_expired);
   page.Family(MetricType::Gauge, "eplb_window_bytes",

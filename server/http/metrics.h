@@ -45,6 +45,7 @@ struct MetricsSnapshot {
   std::string grpc_version;
   bool ready = false;
   bool draining = false;
+  bool standby = false;  // another daemon leads, or is about to
   int64_t term = 0;
   int64_t sessions = 0;
   std::vector<LabelledCount> reports_dropped;  // by place

@@ -1,6 +1,8 @@
 #include "server/rpc/acceptors.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pwd.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -19,6 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
 
 #include "base/monotonic_clock.h"
@@ -289,6 +292,18 @@ void UnixAcceptor::Hand(Descriptor connection) {
       Renumbered(std::move(connection), connections_++, options_.descriptors_below);
   options_.peers->Note(numbered.get(), user.uid);
   grpc::AddInsecureChannelFromFd(server_, numbered.Release());
+}
+
+// What gRPC's own listener sets.
+void HandToGrpc(Descriptor connection, grpc::experimental::ExternalConnectionAcceptor& door) {
+  const int yes = 1;
+  const unsigned int unanswered_ms = kUnansweredMs;
+  (void)setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+  (void)setsockopt(connection.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered_ms,
+                   sizeof(unanswered_ms));
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+  parameters.fd = connection.Release();
+  door.HandleNewConnection(&parameters);
 }
 
 }  // namespace eplb

@@ -29,7 +29,10 @@
 
 namespace grpc {
 class Server;
+namespace experimental {
+class ExternalConnectionAcceptor;
 }
+}  // namespace grpc
 
 namespace eplb {
 
@@ -111,6 +114,12 @@ class ConnectionAcceptor {
   std::atomic<int64_t> silent_too_long_ = 0;
   std::thread thread_;
 };
+
+// A connection is dropped when what was sent on it is not acknowledged for so long: a frozen rank.
+inline constexpr int kUnansweredMs = 10000;
+
+// Makes a TCP connection one of gRPC's, with the options that gRPC's own listener sets.
+void HandToGrpc(Descriptor connection, grpc::experimental::ExternalConnectionAcceptor& door);
 
 // The listener of a Unix socket without TLS. It accepts the connections itself and hands them to
 // gRPC, because the kernel knows the user at the other end and gRPC's own listener does not ask.

@@ -54,6 +54,8 @@ class QueryService : public v1::Query::CallbackService {
     response->set_server_version(options_.server_version);
     response->set_term(static_cast<uint64_t>(options_.runner->term()));
     response->set_uptime_seconds(absl::ToDoubleSeconds(MonotonicNow() - options_.started));
+    response->set_store(options_.store);
+    response->set_leader(options_.leader);
     response->set_ready(ready.ok());
     response->set_not_ready_reason(std::string(ready.message()));
     for (const std::string& warning : options_.runner->Warnings()) response->add_warnings(warning);

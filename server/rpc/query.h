@@ -20,6 +20,8 @@ struct QueryOptions {
   Gate* gate = nullptr;
   Reader* reader = nullptr;  // of what is not in memory
   std::string server_version = {};
+  std::string store = {};   // as GetStatusResponse
+  std::string leader = {};  // likewise
   absl::Time started;
 };
 

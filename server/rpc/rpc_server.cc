@@ -1,9 +1,6 @@
 // Calls something at a steady pace on a thread of its own.
 #include "server/rpc/rpc_server.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -61,8 +58,7 @@ class Ticker {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(200);
-constexpr int kKeepaliveMs = 30000;         // an idle connection is asked for life
-constexpr int kKeepaliveTimeoutMs = 10000;  // and dropped without an answer: a frozen rank
+constexpr int kKeepaliveMs = 30000;  // an idle connection is asked for life, see kUnansweredMs
 constexpr int kMinClientPingMs = 10000;
 // A connection without a call, of a peer that was refused or has its answer, ends after so long. A
 // rank's stream is a call.
@@ -125,7 +121,9 @@ class BalancerService : public BalancerBase {
       response->set_connected_ranks(static_cast<uint32_t>(leader->connected_ranks));
       response->set_world_size(static_cast<uint32_t>(leader->world_size));
     }
-    return Done(context, leader.status());
+    const int64_t election = session_.runner->election_term();
+    response->set_election_term(static_cast<uint64_t>(election));
+    return Done(context, election > 0 ? absl::OkStatus() : leader.status());
   }
 
   void Drain() { draining_ = true; }
@@ -162,18 +160,6 @@ class ScopedUmask {
   const mode_t before_;
 };
 
-// What gRPC's own listener sets.
-void HandToGrpc(Descriptor connection, grpc::experimental::ExternalConnectionAcceptor& door) {
-  const int yes = 1;
-  const unsigned int unanswered_ms = kKeepaliveTimeoutMs;
-  (void)setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-  (void)setsockopt(connection.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered_ms,
-                   sizeof(unanswered_ms));
-  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-  parameters.fd = connection.Release();
-  door.HandleNewConnection(&parameters);
-}
-
 void Limit(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(RpcServer::kMaxReceiveBytes);
   builder->SetResourceQuota(grpc::ResourceQuota("eplbd").Resize(options.max_memory_bytes));
@@ -187,7 +173,7 @@ void Limit(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kUnansweredMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               kMinClientPingMs);
@@ -214,6 +200,8 @@ struct RpcServer::Parts {
                                 .gate = &gate,
                                 .reader = &reader,
                                 .server_version = options.server_version,
+                                .store = options.store,
+                                .leader = options.leader,
                                 .started = MonotonicNow()})),
         admin(MakeAdminService({.runner = options.runner,
                                 .authorise = [this](const grpc::CallbackServerContext& context,

@@ -50,6 +50,8 @@ struct RpcOptions {
   int32_t tcp_below = std::numeric_limits<int32_t>::max();
   int32_t unix_below = std::numeric_limits<int32_t>::max();
   std::string server_version = {};
+  std::string store = {};   // as GetStatusResponse
+  std::string leader = {};  // likewise
 };
 
 // threads: safe.

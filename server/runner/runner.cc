@@ -44,7 +44,8 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
 
 Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stored_term,
                std::vector<core::StoredJob> jobs)
-    : opening_note_(std::move(options.opening_note)),
+    : elected_(options.core.elected),
+      opening_note_(std::move(options.opening_note)),
       started_(MonotonicNow()),
       room_warning_(std::move(options.room_warning)),
       max_sessions_(options.sessions.max_sessions),

@@ -84,6 +84,8 @@ class Runner {
   // What is wrong with the daemon itself, a sentence each.
   std::vector<std::string> Warnings() const;
   int64_t term() const;
+  // The term with which a store of several daemons elected this one; 0: there was no election.
+  int64_t election_term() const { return elected_ ? term() : 0; }
   std::vector<core::JobView> Jobs() const;
   absl::StatusOr<core::JobView> Job(const std::string& job) const;
   absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;
@@ -133,6 +135,7 @@ class Runner {
   void LookUp(core::Change& change) const;
   void Tick();
 
+  const bool elected_;
   const std::string opening_note_;
   const absl::Time started_;
   const std::string room_warning_;

@@ -130,6 +130,11 @@ using Row = std::vector<Cell>;
 // 63 bits of the SHA-256 over the cells' kinds, lengths and bytes.
 int64_t ChecksumOf(std::span<const Cell> cells);
 
+// The row with its checksum as one text of bytes, for a store without tables, and back.
+std::string RowToBytes(const Row& row);
+// errors: DataLoss, naming `what`, for bytes that RowToBytes did not write.
+absl::StatusOr<Row> RowFromBytes(std::string_view bytes, const std::string& what);
+
 // INSERT OR REPLACE of the cells and, as the last column, the checksum of those from
 // `first_checked` on. The columns are those named, "a, b, c, checksum", or all of the table when
 // `columns` is empty. errors: those of Connection.

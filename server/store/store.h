@@ -27,7 +27,7 @@ struct StoreLimits {
   int32_t max_requests = core::kMaxDoneRequests;
 };
 
-// Two implementations: SQLite and memory. Threads: safe.
+// Three implementations: SQLite, memory, and etcd (server/etcd). Threads: safe.
 class Store {
  public:
   virtual ~Store() = default;

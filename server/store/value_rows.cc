@@ -59,16 +59,6 @@ class Reader {
   bool good_ = true;
 };
 
-// The job's row without the placement; that one is looked up by the caller.
-struct JobRow {
-  std::string job;
-  int64_t version = 0;
-  int64_t next_version = 0;
-  std::string digest;
-  std::optional<core::RunEnd> end;
-  wire::JobMemory memory;
-};
-
 // The message in the next cell. errors: DataLoss, naming the table.
 template <class Message>
 absl::StatusOr<Message> MessageOf(Reader& reader, const char* table) {
@@ -83,6 +73,8 @@ absl::StatusOr<std::optional<core::RunEnd>> EndOf(const v1::RunEnd& message) {
   EPLB_ASSIGN_OR_RETURN(core::RunEnd end, FromProto(message));
   return end;
 }
+
+}  // namespace
 
 absl::StatusOr<JobRow> JobOf(const Row& row) {
   Reader reader(row);
@@ -126,19 +118,39 @@ absl::StatusOr<StoredEvent> EventOf(const Row& row) {
   return stored;
 }
 
+absl::StatusOr<core::DoneRequest> RequestOf(const Row& row) {
+  Reader reader(row);
+  (void)reader.Text();
+  core::DoneRequest done;
+  done.request_id = reader.Text();
+  done.outcome = reader.Text();
+  EPLB_RETURN_IF_ERROR(reader.Done("requests"));
+  return done;
+}
+
+absl::StatusOr<PlacementRow> PlacementRowOf(const Row& row, const std::string& where) {
+  Reader reader(row);
+  const std::string job = reader.Text();
+  const int64_t version = reader.Integer();
+  (void)reader.Integer();
+  const std::string bytes = reader.Bytes();
+  const std::string digest = reader.Bytes();
+  EPLB_RETURN_IF_ERROR(reader.Done("placements"));
+  EPLB_ASSIGN_OR_RETURN(Placement placement, PlacementOf(bytes, digest, where, job));
+  return PlacementRow{version, std::move(placement)};
+}
+
+namespace {
+
 absl::Status ReadRequests(sqlite::Connection& connection, core::StoredJob* job) {
   EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
                         connection.Prepare("SELECT job, request_id, outcome, checksum FROM "
                                            "requests WHERE job = ? ORDER BY sequence"));
   rows.BindText(job->job);
   return ForEachRow(std::move(rows), "requests", 0, [job](const Row& row) {
-    Reader reader(row);
-    (void)reader.Text();
-    core::DoneRequest done;
-    done.request_id = reader.Text();
-    done.outcome = reader.Text();
+    EPLB_ASSIGN_OR_RETURN(core::DoneRequest done, RequestOf(row));
     job->requests.push_back(std::move(done));
-    return reader.Done("requests");
+    return absl::OkStatus();
   });
 }
 
@@ -179,14 +191,8 @@ absl::StatusOr<Placement> FirstPlacement(sqlite::Statement rows, const std::stri
   std::optional<Placement> result;
   const absl::Status read = ForEachRow(std::move(rows), "placements", 0, [&](const Row& row) {
     if (result) return absl::OkStatus();
-    Reader reader(row);
-    (void)reader.Text();
-    (void)reader.Integer();
-    (void)reader.Integer();
-    const std::string bytes = reader.Bytes();
-    const std::string digest = reader.Bytes();
-    EPLB_RETURN_IF_ERROR(reader.Done("placements"));
-    EPLB_ASSIGN_OR_RETURN(result, PlacementOf(bytes, digest, path, job));
+    EPLB_ASSIGN_OR_RETURN(PlacementRow found, PlacementRowOf(row, path));
+    result = std::move(found.placement);
     return absl::OkStatus();
   });
   EPLB_RETURN_IF_ERROR(read);
@@ -238,49 +244,68 @@ absl::Status InsertLeadership(sqlite::Connection& connection, const Leadership& 
       {int64_t{0}, leadership.term, kStoreSchema, moved_aside ? Cell(*moved_aside) : Cell()}, 1);
 }
 
-absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& job) {
+Row RowOf(const core::StoredJob& job) {
   v1::RunEnd end;
   if (job.end) ToProto(*job.end, &end);
   const std::string digest = job.placement ? BytesOf(DigestOf(*job.placement)) : "";
-  return Insert(
-      connection, "jobs", "",
-      {job.job, job.version, sqlite::Bytes{digest}, job.next_version,
-       sqlite::Bytes{end.SerializeAsString()}, sqlite::Bytes{wire::MemoryBytes(job.memory)}});
+  return {job.job,
+          job.version,
+          sqlite::Bytes{digest},
+          job.next_version,
+          sqlite::Bytes{end.SerializeAsString()},
+          sqlite::Bytes{wire::MemoryBytes(job.memory)}};
 }
 
-absl::Status InsertPlacement(sqlite::Connection& connection, const core::StoredJob& job,
-                             int64_t written) {
+Row PlacementRowOf(const core::StoredJob& job, int64_t written) {
   const Placement& placement = *job.placement;
-  return Insert(connection, "placements", "",
-                {job.job, job.version, written, sqlite::Bytes{PlacementToBytes(placement)},
-                 sqlite::Bytes{BytesOf(DigestOf(placement))}});
+  return {job.job, job.version, written, sqlite::Bytes{PlacementToBytes(placement)},
+          sqlite::Bytes{BytesOf(DigestOf(placement))}};
 }
 
-absl::Status InsertRequest(sqlite::Connection& connection, const std::string& job,
-                           const core::DoneRequest& done) {
-  return Insert(connection, "requests", "job, request_id, outcome, checksum",
-                {job, done.request_id, done.outcome});
+Row RowOf(const std::string& job, const core::DoneRequest& done) {
+  return {job, done.request_id, done.outcome};
 }
 
-absl::Status InsertPlan(sqlite::Connection& connection, const std::string& job,
-                        const core::Plan& plan) {
+Row RowOf(const std::string& job, const core::Plan& plan) {
   v1::Plan message;
   ToProto(plan, &message);
-  return Insert(connection, "plans", "",
-                {job, plan.plan, sqlite::Bytes{message.SerializeAsString()}});
+  return {job, plan.plan, sqlite::Bytes{message.SerializeAsString()}};
 }
 
-absl::Status InsertEvent(sqlite::Connection& connection, const StoredEvent& stored) {
+Row RowOf(const StoredEvent& stored) {
   v1::JobEvent message;
   ToProto(stored, &message);
   message.clear_sequence();
   message.clear_job();
-  // NULL makes SQLite draw the next sequence; the checksum does not cover it.
-  const Cell sequence = stored.sequence == 0 ? Cell() : Cell(stored.sequence);
   const int64_t by_operator = stored.event.actor.empty() ? 0 : 1;
-  return Insert(
-      connection, "events", "",
-      {sequence, stored.event.job, by_operator, sqlite::Bytes{message.SerializeAsString()}}, 1);
+  return {stored.sequence, stored.event.job, by_operator,
+          sqlite::Bytes{message.SerializeAsString()}};
+}
+
+absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& job) {
+  return Insert(connection, "jobs", "", RowOf(job));
+}
+
+absl::Status InsertPlacement(sqlite::Connection& connection, const core::StoredJob& job,
+                             int64_t written) {
+  return Insert(connection, "placements", "", PlacementRowOf(job, written));
+}
+
+absl::Status InsertRequest(sqlite::Connection& connection, const std::string& job,
+                           const core::DoneRequest& done) {
+  return Insert(connection, "requests", "job, request_id, outcome, checksum", RowOf(job, done));
+}
+
+absl::Status InsertPlan(sqlite::Connection& connection, const std::string& job,
+                        const core::Plan& plan) {
+  return Insert(connection, "plans", "", RowOf(job, plan));
+}
+
+absl::Status InsertEvent(sqlite::Connection& connection, const StoredEvent& stored) {
+  Row row = RowOf(stored);
+  // NULL makes SQLite draw the next sequence; the checksum does not cover it.
+  if (stored.sequence == 0) row.front() = Cell();
+  return Insert(connection, "events", "", row, 1);
 }
 
 absl::StatusOr<std::vector<core::StoredJob>> ReadAllJobs(sqlite::Connection& connection) {

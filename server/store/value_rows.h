@@ -33,6 +33,35 @@ struct Leadership {
 absl::StatusOr<Leadership> ReadLeadership(sqlite::Connection& connection);
 absl::Status InsertLeadership(sqlite::Connection& connection, const Leadership& leadership);
 
+// Values as rows without their checksums, and back. Cells are in the order of the tables' columns.
+
+// The job's row without the placement; its digest names one of the job's placement rows.
+struct JobRow {
+  std::string job;
+  int64_t version = 0;
+  int64_t next_version = 0;
+  std::string digest;
+  std::optional<core::RunEnd> end;
+  wire::JobMemory memory;
+};
+struct PlacementRow {
+  int64_t version = 0;
+  Placement placement;
+};
+
+sqlite::Row RowOf(const core::StoredJob& job);
+// REQUIRES: job.placement.
+sqlite::Row PlacementRowOf(const core::StoredJob& job, int64_t written);
+sqlite::Row RowOf(const std::string& job, const core::DoneRequest& done);
+sqlite::Row RowOf(const std::string& job, const core::Plan& plan);
+sqlite::Row RowOf(const StoredEvent& event);
+absl::StatusOr<JobRow> JobOf(const sqlite::Row& row);
+// where: for the error.
+absl::StatusOr<PlacementRow> PlacementRowOf(const sqlite::Row& row, const std::string& where);
+absl::StatusOr<core::DoneRequest> RequestOf(const sqlite::Row& row);
+absl::StatusOr<core::Plan> PlanOf(const sqlite::Row& row);
+absl::StatusOr<StoredEvent> EventOf(const sqlite::Row& row);
+
 // The job's record, without its placement.
 absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& job);
 // The job's placement as its newest one. written: rising within a job. REQUIRES: job.placement.

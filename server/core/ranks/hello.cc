@@ -326,7 +326,8 @@ void Welcome(DecisionContext& context, Sender sender) {
   }
   StoreTermIfNeeded(context);
   SendTo(context, sender.rank,
-         wire::Welcome{job.term, context.state.config.server_version, std::move(waits)});
+         wire::Welcome{job.term, context.state.config.server_version, std::move(waits),
+                       context.state.config.elected ? context.state.term : 0});
   context.state.last_hello = sender.session;
   if (job.first_hello == 0) job.first_hello = sender.session;
   if (!sender.is_current()) return;
@@ -334,19 +335,36 @@ void Welcome(DecisionContext& context, Sender sender) {
   RepeatReportInterval(context, sender);
 }
 
+int64_t HighestVersion(const wire::Hello& hello) {
+  return std::max({hello.highest_version, hello.running_version, hello.prepared_version});
+}
+
+// The store was read and is behind the ranks: an older copy was restored, or another daemon led
+// meanwhile. Told once, for the first rank alone is compared with what was read.
+void TellStoreBehind(DecisionContext& context, Job& job, const wire::Hello& hello) {
+  const bool was_read = job.last_known.has_value() && job.first_hello == 0;
+  const int64_t seen = HighestVersion(hello);
+  if (!was_read || hello.highest_term == 0 || seen < job.next_version) return;
+  ++context.state.counters.stores_behind;
+  RecordEvent(context, job, "store_behind", job.last_known->version,
+              absl::StrCat("rank ", hello.rank, " has seen version ", seen,
+                           ", and the store knows none above ", job.next_version - 1,
+                           ": it is older than what runs; the next version is above both"));
+}
+
 absl::Status Admit(DecisionContext& context, SessionId session, const wire::Hello& hello) {
   if (context.state.draining) return absl::UnavailableError("the daemon drains; retry later");
   EPLB_RETURN_IF_ERROR(CheckHello(hello, context.state.config));
   EPLB_RETURN_IF_ERROR(CheckRaises(context.state, hello));
   EPLB_ASSIGN_OR_RETURN(Job * job, FindOrAddJob(context, hello.job));
+  TellStoreBehind(context, *job, hello);
   RecallFrom(context, *job, hello);
   EPLB_ASSIGN_OR_RETURN(Run * run, FindOrAddRun(context, *job, hello));
   EPLB_RETURN_IF_ERROR(CheckFits(*run, hello));
   EPLB_RETURN_IF_ERROR(CheckBinding(*run, hello));
   Sender sender{*job, *run, run->ranks[hello.rank], hello.rank, session};
   BindSession(context, sender, hello);
-  RaiseNextVersion(
-      *job, std::max({hello.highest_version, hello.running_version, hello.prepared_version}));
+  RaiseNextVersion(*job, HighestVersion(hello));
   RaiseTerm(*job, hello);
   Welcome(context, sender);
   TellReusedVersion(context, *job, *run, hello);

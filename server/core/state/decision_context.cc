@@ -39,6 +39,7 @@ constexpr std::string_view kRepeatable[] = {"report_short",
                                             "stalled",
                                             "stalled_over",
                                             "memory_recalled",
+                                            "store_behind",
                                             "vote_every_differs"};
 
 // False when the budget is used up; the event is counted then.

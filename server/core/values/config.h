@@ -49,6 +49,7 @@ struct Config {
   // Until then, on the core's clock, a job that the store does not know starts paused for it.
   absl::Time pauses_unknown_until = absl::InfiniteFuture();
   std::string server_version;
+  bool elected = false;  // its term is that of an election in a store that several daemons share
 };
 
 // When jobs that the store does not know stop to start paused, on the core's clock: 24 hours after

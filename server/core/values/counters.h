@@ -51,6 +51,7 @@ struct Counters {
   int64_t changes_refused = 0;
   int64_t stuck = 0;            // states that became older than three times their deadline
   int64_t jobs_expired = 0;     // forgotten, or evicted by a new job
+  int64_t stores_behind = 0;    // jobs whose ranks had seen later versions than the store
   int64_t events_left_out = 0;  // that ranks caused above their job's budget
 };
 

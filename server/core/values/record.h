@@ -254,9 +254,9 @@ struct JobEvent {
                      // stalled, stalled_over, report_ahead, window_incomplete,
                      // window_complete_again, window_dropped, report_short, placements_differ,
                      // splits_differ,
-                     // store_failed, expired, report_interval, vote_every_differs, memory_recalled,
-                     // unknown_job_paused; of operators: rebalance,
-                     // pause, resume, rollback, set_policy, forget, refused
+                     // store_failed, store_behind, expired, report_interval, vote_every_differs,
+                     // memory_recalled, unknown_job_paused; of operators: rebalance, pause, resume,
+                     // rollback, set_policy, forget, refused
   int64_t term = 0;  // that the daemon leads the job with; in its log only
   int64_t version = 0;
   std::string reason;       // one sentence

@@ -25,16 +25,26 @@ TEST(LeaderWatchTest, OfEqualTermsTheFirstOfTheListLeads) {
   EXPECT_FALSE(LeaderWatch::Leads(Answer(7, 3), /*position=*/1, 7, /*own=*/0));
 }
 
+TEST(LeaderWatchTest, TheLaterElectionLeadsWithoutAConnectedRank) {
+  v1::GetLeaderResponse answer = Answer(1, 0);
+  EXPECT_FALSE(LeaderWatch::WasElectedLater(answer, 0));
+  answer.set_election_term(8);
+  EXPECT_TRUE(LeaderWatch::WasElectedLater(answer, 7));
+  EXPECT_FALSE(LeaderWatch::WasElectedLater(answer, 8));
+  answer.set_election_term(~uint64_t{0});
+  EXPECT_FALSE(LeaderWatch::WasElectedLater(answer, 7));
+}
+
 TEST(LeaderWatchTest, NothingIsDueBeforeTheWelcomeOrWithoutAnotherDaemon) {
   wire::Hello hello;
   const auto later = LeaderWatch::Clock::now() + std::chrono::hours(1);
   LeaderWatch two({"a:1", "b:1"}, 0, {}, absl::Seconds(5), 1);
   EXPECT_FALSE(two.Due(later));
-  two.Begin(hello, 7);
+  two.Begin(hello, {.term = 7, .server_version = ""});
   EXPECT_FALSE(two.Due(LeaderWatch::Clock::now()));
   EXPECT_TRUE(two.Due(later));
   LeaderWatch alone({"a:1"}, 0, {}, absl::Seconds(5), 1);
-  alone.Begin(hello, 7);
+  alone.Begin(hello, {.term = 7, .server_version = ""});
   EXPECT_FALSE(alone.Due(later));
 }
 

@@ -76,6 +76,27 @@ TEST(EndpointChoiceTest, OneThatLeadsWithoutAPlaceIsAvoidedLongerEachTime) {
   EXPECT_TRUE(choice.MayGoTo("b:1", now));
 }
 
+TEST(EndpointChoiceTest, AnElectedOneIsStayedWithForOneSecond) {
+  EndpointChoice choice({"a:1", "b:1"}, seconds(0));
+  choice.OnAnswer(/*elected=*/true);
+  EXPECT_FALSE(choice.OnFailure(kStart));
+  EXPECT_TRUE(choice.OnFailure(kStart + seconds(1)));
+  EXPECT_EQ(choice.current(), "b:1");
+}
+
+TEST(EndpointChoiceTest, AStandbyGivesWayToTheOneThatItNamesElseToTheNext) {
+  EndpointChoice choice({"a:1", "b:1", "c:1"}, seconds(0));
+  choice.OnAnswer(/*elected=*/true);
+  choice.OnStandby("c:1");
+  EXPECT_EQ(choice.current(), "c:1");
+  choice.OnStandby("");
+  EXPECT_EQ(choice.current(), "a:1");
+  choice.OnStandby("elsewhere:1");
+  EXPECT_EQ(choice.current(), "b:1");
+  choice.OnStandby("b:1");  // it is no longer so
+  EXPECT_EQ(choice.current(), "c:1");
+}
+
 TEST(EndpointChoiceTest, ASingleOneIsKept) {
   EndpointChoice choice({"a:1"}, seconds(0));
   EXPECT_FALSE(choice.OnFailure(kStart));

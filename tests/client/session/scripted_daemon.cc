@@ -97,9 +97,15 @@ struct ScriptedDaemon::Impl final : v1::Balancer::Service, v1::Query::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status ReserveVersion(grpc::ServerContext* /*context*/,
+  grpc::Status StandsBy(grpc::ServerContext* context) const {
+    context->AddTrailingMetadata(wire::kLeaderKey, *options.standby_for);
+    return {grpc::StatusCode::UNAVAILABLE, "NOT_LEADER"};
+  }
+
+  grpc::Status ReserveVersion(grpc::ServerContext* context,
                               const v1::ReserveVersionRequest* /*request*/,
                               v1::ReserveVersionResponse* response) override {
+    if (options.standby_for) return StandsBy(context);
     if (!options.reserved.has_value()) return {grpc::StatusCode::UNIMPLEMENTED, "an old daemon"};
     response->set_version(static_cast<uint64_t>(*options.reserved));
     return grpc::Status::OK;
@@ -115,9 +121,10 @@ struct ScriptedDaemon::Impl final : v1::Balancer::Service, v1::Query::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status GetPlacement(grpc::ServerContext* /*context*/,
+  grpc::Status GetPlacement(grpc::ServerContext* context,
                             const v1::GetPlacementRequest* /*request*/,
                             v1::GetPlacementResponse* response) override {
+    if (options.standby_for) return StandsBy(context);
     if (!options.stored.has_value()) return {grpc::StatusCode::NOT_FOUND, "no such job"};
     wire::ToProto(options.stored->placement, options.stored->version,
                   response->mutable_placement());

@@ -31,6 +31,8 @@ class ScriptedDaemon {
     std::string waits = "";                          // in Welcome
     // Ranks that GetLeader says are connected, with `term`; else NOT_FOUND.
     std::optional<int32_t> leads_with = std::nullopt;
+    // ReserveVersion and GetPlacement are refused as by a standby, which names this leader.
+    std::optional<std::string> standby_for = std::nullopt;
   };
   explicit ScriptedDaemon(const Options& options);
   // Ends all streams at once, as a killed daemon does.

@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -15,6 +17,7 @@
 #include "absl/time/time.h"
 
 #include "client/client.h"
+#include "proto/wire/status.h"
 #include "tests/client/session/scripted_daemon.h"
 #include "tests/client/thread_all_gather.h"
 
@@ -50,6 +53,30 @@ TEST(QueryTest, ADaemonThatStartsWhileItIsAskedAnswers) {
     ASSERT_TRUE(version.ok()) << version.status();
     EXPECT_EQ(*version, 41);
   }
+}
+
+TEST(QueryTest, AStandbyIsPassedOverWhereverItStandsInTheList) {
+  const ScriptedDaemon standby({.standby_for = "elsewhere:1"});
+  const ScriptedDaemon leader({.reserved = 41});
+  for (const auto& list : {std::vector{standby.endpoint(), leader.endpoint()},
+                           std::vector{leader.endpoint(), standby.endpoint()}}) {
+    const absl::StatusOr<int64_t> version = ReserveVersion(list, {}, "job", absl::Minutes(5));
+    ASSERT_TRUE(version.ok()) << version.status();
+    EXPECT_EQ(*version, 41);
+    // The leader does not know the job, which is an answer: nobody waits for another one.
+    const absl::Status unknown = FetchPlacement(list, {}, "job", absl::Minutes(5)).status();
+    EXPECT_TRUE(absl::IsNotFound(unknown)) << unknown;
+  }
+}
+
+TEST(QueryTest, WhileAllStandByOneIsAboutToLead) {
+  const ScriptedDaemon standby({.standby_for = wire::kNoLeader});
+  const int port = PortThatNobodyListensOn();
+  const LateDaemon leader({.port = port, .reserved = 7}, absl::Seconds(2));
+  const absl::StatusOr<int64_t> version = ReserveVersion(
+      {standby.endpoint(), absl::StrCat("127.0.0.1:", port)}, {}, "job", absl::Seconds(30));
+  ASSERT_TRUE(version.ok()) << version.status();
+  EXPECT_EQ(*version, 7);
 }
 
 TEST(QueryTest, OneThatIsNotThereIsToldByItsCauseBeforeTheDeadline) {

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "server/config/config_values.h"
 
 namespace eplb {
 namespace {
@@ -112,6 +115,55 @@ TEST(ConfigTest, TheUnixSocketIsAutoNoneOrAPath) {
                             .message()),
             "listen.unix = /b: listen.grpc is a Unix socket already, unix:/a, expected \"auto\" or "
             "\"none\"");
+}
+
+using Flags = std::vector<std::pair<std::string, std::string>>;
+
+TEST(ConfigTest, AnEtcdIsNamedByItsMembers) {
+  const absl::StatusOr<DaemonConfig> config =
+      LoadConfig({.flags = {{"store.backend", "etcd"},
+                            {"store.etcd.endpoints", "http://a:2379, http://b:2379"},
+                            {"listen.advertise", "head:29610"}}});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(StoreBackendOf(*config), "etcd");
+  EXPECT_EQ(AdvertisedAddress(*config), "head:29610");
+  EXPECT_EQ(ParseEtcdEndpoints(config->etcd.endpoints)->members,
+            (std::vector<std::string>{"a:2379", "b:2379"}));
+  EXPECT_THAT(DoubtfulValues(*config),
+              ::testing::ElementsAre(StartsWith(
+                  "store.etcd.endpoints = http://a:2379, http://b:2379: not https, and other")));
+  EXPECT_EQ(StoreBackendOf(*LoadConfig({})), "sqlite");
+  EXPECT_EQ(StoreBackendOf(*LoadConfig({.flags = {{"store.path", "memory"}}})), "memory");
+  EXPECT_EQ(AdvertisedAddress(*LoadConfig({})), "127.0.0.1:29610");
+}
+
+TEST(ConfigTest, WhatDoesNotFitAnEtcdIsNamed) {
+  const auto error_with = [](Flags flags) {
+    flags.insert(flags.begin(), {"store.backend", "etcd"});
+    return std::string(LoadConfig({.flags = std::move(flags)}).status().message());
+  };
+  const std::pair<std::string, std::string> http = {"store.etcd.endpoints", "http://a:2379"};
+  const std::pair<std::string, std::string> https = {"store.etcd.endpoints", "https://a:2379"};
+  EXPECT_EQ(error_with({}),
+            "store.backend = etcd: store.etcd.endpoints is not set, expected the members of etcd");
+  EXPECT_EQ(error_with({http, {"store.path", "/a.db"}}),
+            "store.path = /a.db: store.backend is etcd, which has no path");
+  EXPECT_EQ(error_with({http, {"store.etcd.prefix", "eplb/"}}),
+            "store.etcd.prefix = eplb/: expected a / at its begin and none at its end");
+  EXPECT_EQ(error_with({http, {"listen.grpc", "0.0.0.0:29610"}}),
+            "listen.advertise is not set, and listen.grpc = 0.0.0.0:29610 names no host that ranks "
+            "could connect to");
+  EXPECT_EQ(error_with({http, {"listen.grpc", "unix:/a"}}),
+            "listen.grpc = unix:/a: store.backend is etcd, so ranks of other machines connect; "
+            "expected ADDR:PORT");
+  EXPECT_EQ(error_with({https}),
+            "store.etcd.tls_ca is not set, and store.etcd.endpoints are https");
+  EXPECT_EQ(error_with({http, {"store.etcd.tls_key", "/k"}}),
+            "store.etcd.tls_key is set, and store.etcd.endpoints are not https");
+  EXPECT_THAT(error_with({{"store.etcd.endpoints", "a:1,https://b:2"}}),
+              HasSubstr("expected members of etcd"));
+  EXPECT_THAT(error_with({{"store.etcd.endpoints", "nowhere"}}),
+              HasSubstr("expected members of etcd"));
 }
 
 TEST(ConfigTest, APortOutOfRangeIsAnsweredWithTheRange) {

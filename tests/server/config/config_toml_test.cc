@@ -88,6 +88,20 @@ path = "memory"
   EXPECT_EQ(config.store_path, "memory");
 }
 
+TEST_F(ConfigFileTest, ATableInATableHoldsKeys) {
+  const std::string head = "[store]\nbackend = \"etcd\"\n";
+  const DaemonConfig config = *Load(head + R"([store.etcd]
+endpoints = ["http://a:2379", "http://b:2379"]
+lease_seconds = 7
+)");
+  EXPECT_EQ(config.store_backend, "etcd");
+  EXPECT_EQ(config.etcd.endpoints, "http://a:2379,http://b:2379");
+  EXPECT_EQ(config.etcd.lease_seconds, 7);
+  EXPECT_THAT(
+      ErrorOf(head + "[store.etcd]\nlease_second = 7\n"),
+      HasSubstr("store.etcd.lease_second: unknown key, did you mean store.etcd.lease_seconds?"));
+}
+
 TEST_F(ConfigFileTest, EnvironmentBeatsFileAndFlagBeatsEnvironment) {
   const std::string text = "[policy]\nevery_steps = 1\nmin_gain = 0.1\n[limits]\nmax_jobs = 9\n";
   const DaemonConfig config = *Load(

@@ -93,6 +93,17 @@ void CoreHarness::LoseStore(std::optional<absl::Time> moved_aside) {
   Restart();
 }
 
+void CoreHarness::RestoreStore(std::map<std::string, StoredJob> copy, int64_t term) {
+  stored_ = std::move(copy);
+  plans_.clear();
+  const auto job = stored_.find(kJob);
+  std::erase_if(history_, [&](const auto& entry) {
+    return job == stored_.end() || entry.first > job->second.version;
+  });
+  stored_term_ = term;
+  Restart();
+}
+
 void CoreHarness::Say(SessionId session, wire::UpMessage message) {
   if (closed_.count(session) > 0) return;
   if (const auto* hello = std::get_if<wire::Hello>(&message)) {

@@ -42,6 +42,9 @@ class CoreHarness {
   void Restart();
   // Likewise with a new store, which may stand in the place of a damaged one.
   void LoseStore(std::optional<absl::Time> moved_aside = std::nullopt);
+  // Likewise with an older copy of the store: its jobs, terms up to `term` and placements up to
+  // those jobs' versions.
+  void RestoreStore(std::map<std::string, StoredJob> copy, int64_t term);
   SessionId Open() { return ++last_session_; }
   void Say(SessionId session, wire::UpMessage message);
   void Disconnect(SessionId session);

@@ -174,6 +174,7 @@ TEST(MetricsTest, NoNameIsLost) {
   const std::string text = MetricsText(snapshot);
   for (const char* name : {"build_info",
                            "leader",
+                           "standby",
                            "term",
                            "sessions",
                            "session_disconnects_total",
@@ -219,6 +220,7 @@ TEST(MetricsTest, NoNameIsLost) {
                            "votes_total",
                            "quarantine",
                            "store_write_seconds",
+                           "store_behind_total",
                            "store_errors_total",
                            "tls_cert_expiry_timestamp_seconds",
                            "rpc_seconds",

@@ -19,7 +19,7 @@ static_assert(sizeof(Rank) == 416, "core::Rank changed: look at BytesOf and Simp
 static_assert(sizeof(Run) == 736, "core::Run changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 7920, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 7944, "core::State changed: look at BytesOf and Simplify");
 static_assert(sizeof(Job) == 5656, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& run_id) { return run_id == RunName(1) ? 1 : 0; }

@@ -88,6 +88,29 @@ TEST(VersionsTest, OfAnUnknownJobNoNumberIsReserved) {
   EXPECT_TRUE(daemon.core().Jobs(daemon.now()).empty());
 }
 
+TEST(VersionsTest, AStoreOlderThanWhatRanksHaveSeenIsToldOnceAndNoNumberComesAgain) {
+  TestJob job;
+  job.ConnectAll();
+  const std::map<std::string, StoredJob> copy = job.daemon.stored();
+  const int64_t term = job.daemon.stored_term();
+  CommitOne(job);
+  job.daemon.Restart();
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.CountEvents("store_behind"), 0);
+  const int64_t led = job.daemon.View().term;
+
+  job.daemon.RestoreStore(copy, term);
+  job.ConnectAll();
+  EXPECT_EQ(job.daemon.CountEvents("store_behind"), 1);
+  EXPECT_EQ(job.daemon.LastReason("store_behind"),
+            "rank 0 has seen version 1, and the store knows none above 0: it is older than what "
+            "runs; the next version is above both");
+  EXPECT_EQ(job.daemon.core().counters().stores_behind, 1);
+  EXPECT_GT(job.daemon.View().term, led);
+  EXPECT_EQ(job.daemon.View().version, 1);
+  EXPECT_EQ(*Reserve(job.daemon, 1), 2);
+}
+
 TEST(VersionsTest, OneNumberWithTwoPlacementsOfOneShapeIsToldOnceAndTheFirstStays) {
   TestJob job;
   CommitOne(job);

@@ -1,0 +1,200 @@
+#include "server/etcd/client.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include <grpcpp/create_channel.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include "base/monotonic_clock.h"
+#include "base/status_macros.h"
+#include "base/tls_files.h"
+#include "proto/wire/channel_credentials.h"
+#include "proto/wire/endpoint.h"
+#include "proto/wire/status.h"
+
+#include "etcd/etcd.grpc.pb.h"
+
+namespace eplb::etcd {
+namespace {
+
+constexpr int kMaxAnswerBytes = 64 << 20;  // a page of rows
+constexpr int kKeepaliveMs = 10'000;       // etcd refuses pings that come more often than every 5 s
+constexpr int kKeepaliveTimeoutMs = 3'000;
+constexpr int kRounds = 2;  // over all members
+constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(50);
+
+// The member did not answer, or answered for want of the others: another one may know more.
+bool IsOfMember(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status) || absl::IsInternal(status) || absl::IsUnknown(status);
+}
+
+std::chrono::system_clock::time_point WallTime(absl::Time monotonic) {
+  return absl::ToChronoTime(absl::Now() + (monotonic - MonotonicNow()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Make(ClientOptions options) {
+  EPLB_RETURN_IF_ERROR(wire::CheckTlsFiles(options.tls));
+  return std::unique_ptr<Client>(new Client(std::move(options)));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Client::ChannelTo(size_t member) {
+  const std::lock_guard lock(mutex_);
+  if (channels_[member] != nullptr) return channels_[member];
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(kMaxAnswerBytes);
+  EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
+                        wire::MakeChannelCredentials(options_.tls, &arguments));
+  channels_[member] = grpc::CreateCustomChannel(options_.endpoints[member], credentials, arguments);
+  return channels_[member];
+}
+
+void Client::GoOn(size_t failed) {
+  const std::lock_guard lock(mutex_);
+  channels_[failed] = nullptr;
+  if (current_ == failed) current_ = (failed + 1) % channels_.size();
+}
+
+absl::Status Client::Once(absl::Time deadline, absl::Duration timeout, const Call& call) {
+  const absl::Time until = std::min(deadline, MonotonicNow() + timeout);
+  size_t member = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    member = current_;
+  }
+  EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, ChannelTo(member));
+  grpc::ClientContext context;
+  context.set_deadline(WallTime(until));
+  const absl::Status status = call(channel, &context);
+  if (status.ok()) return absl::OkStatus();
+  if (IsOfMember(status)) GoOn(member);
+  const std::string message(status.message());
+  return {status.code(),
+          absl::StrCat("etcd at ", options_.endpoints[member], ": ",
+                       absl::IsUnavailable(status) ? wire::ConnectionCause(message) : message)};
+}
+
+absl::Status Client::Repeat(absl::Time deadline, const Call& call) {
+  absl::Status status = absl::DeadlineExceededError("etcd was not asked: the deadline has passed");
+  const size_t attempts = kRounds * options_.endpoints.size();
+  for (size_t attempt = 0; attempt < attempts && MonotonicNow() < deadline; ++attempt) {
+    if (attempt > 0) absl::SleepFor(std::min(kBetweenAttempts, deadline - MonotonicNow()));
+    status = Once(deadline, options_.timeout, call);
+    if (!IsOfMember(status)) break;
+  }
+  return status;
+}
+
+absl::StatusOr<pb::RangeResponse> Client::Range(const pb::RangeRequest& request,
+                                                absl::Time deadline) {
+  pb::RangeResponse response;
+  EPLB_RETURN_IF_ERROR(Repeat(deadline, [&](const auto& channel, grpc::ClientContext* context) {
+    return wire::FromGrpc(pb::KV::NewStub(channel)->Range(context, request, &response));
+  }));
+  return response;
+}
+
+absl::StatusOr<pb::TxnResponse> Client::Txn(const pb::TxnRequest& request, absl::Time deadline) {
+  pb::TxnResponse response;
+  EPLB_RETURN_IF_ERROR(
+      Once(deadline, options_.timeout, [&](const auto& channel, grpc::ClientContext* context) {
+        return wire::FromGrpc(pb::KV::NewStub(channel)->Txn(context, request, &response));
+      }));
+  return response;
+}
+
+absl::StatusOr<pb::LeaseGrantResponse> Client::Grant(int64_t ttl_seconds, absl::Time deadline) {
+  pb::LeaseGrantRequest request;
+  request.set_ttl(ttl_seconds);
+  pb::LeaseGrantResponse response;
+  EPLB_RETURN_IF_ERROR(Repeat(deadline, [&](const auto& channel, grpc::ClientContext* context) {
+    return wire::FromGrpc(pb::Lease::NewStub(channel)->LeaseGrant(context, request, &response));
+  }));
+  if (response.error().empty()) return response;
+  return absl::UnavailableError(absl::StrCat("etcd grants no lease: ", response.error()));
+}
+
+absl::Status Client::Revoke(int64_t lease, absl::Time deadline) {
+  pb::LeaseRevokeRequest request;
+  request.set_id(lease);
+  pb::LeaseRevokeResponse response;
+  const absl::Status status = Repeat(deadline, [&](const auto& channel, auto* context) {
+    return wire::FromGrpc(pb::Lease::NewStub(channel)->LeaseRevoke(context, request, &response));
+  });
+  return absl::IsNotFound(status) ? absl::OkStatus() : status;
+}
+
+absl::StatusOr<int64_t> Client::KeepAlive(int64_t lease, absl::Time deadline) {
+  pb::LeaseKeepAliveRequest request;
+  request.set_id(lease);
+  pb::LeaseKeepAliveResponse response;
+  EPLB_RETURN_IF_ERROR(Repeat(deadline, [&](const auto& channel, grpc::ClientContext* context) {
+    const auto stub = pb::Lease::NewStub(channel);
+    const auto stream = stub->LeaseKeepAlive(context);
+    const bool answered = stream->Write(request) && stream->Read(&response);
+    if (answered) context->TryCancel();  // one question, one answer
+    const grpc::Status end = stream->Finish();
+    if (answered) return absl::OkStatus();
+    return end.ok() ? absl::UnavailableError("the stream ended without an answer")
+                    : wire::FromGrpc(end);
+  }));
+  return response.ttl();
+}
+
+absl::Status Client::WaitForDelete(const std::string& key, int64_t since, absl::Time deadline) {
+  pb::WatchRequest request;
+  pb::WatchCreateRequest& create = *request.mutable_create_request();
+  create.set_key(key);
+  create.set_start_revision(since + 1);
+  create.add_filters(pb::WatchCreateRequest::NOPUT);
+  absl::Status result;
+  const absl::Status failure =
+      Once(deadline, absl::InfiniteDuration(), [&](const auto& channel, auto* context) {
+        const auto stub = pb::Watch::NewStub(channel);
+        const auto stream = stub->Watch(context);
+        pb::WatchResponse response;
+        bool deleted = false;
+        bool reading = stream->Write(request) && stream->Read(&response);
+        while (reading && !response.canceled()) {
+          deleted = !response.events().empty();
+          if (deleted) break;
+          reading = stream->Read(&response);
+        }
+        if (reading) context->TryCancel();
+        const grpc::Status end = stream->Finish();
+        if (deleted) return absl::OkStatus();
+        if (response.canceled()) {
+          return absl::UnavailableError(
+              absl::StrCat("the watch ended: ", response.cancel_reason()));
+        }
+        absl::Status status = wire::FromGrpc(end);
+        if (status.ok()) return absl::UnavailableError("the watch ended");
+        // That nothing happened is no fault of the member. etcd may notice the deadline first, and
+        // calls it UNKNOWN.
+        const bool late = absl::IsDeadlineExceeded(status) ||
+                          absl::StrContains(status.message(), "deadline exceeded");
+        if (!late) return status;
+        result = absl::DeadlineExceededError(status.message());
+        return absl::OkStatus();
+      });
+  return failure.ok() ? result : failure;
+}
+
+std::string EndOfPrefix(std::string prefix) {
+  // Prefixes are text, so the last byte can be raised.
+  ++prefix.back();
+  return prefix;
+}
+
+}  // namespace eplb::etcd

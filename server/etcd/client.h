@@ -1,0 +1,83 @@
+// The calls of etcd that the daemon needs: each has a deadline, and goes on with the next member
+// when one does not answer.
+#ifndef EPLB_SERVER_ETCD_CLIENT_H_
+#define EPLB_SERVER_ETCD_CLIENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include "base/tls_files.h"
+
+#include "etcd/etcd.pb.h"
+
+namespace eplb::etcd {
+
+namespace pb = ::etcdserverpb;
+
+struct ClientOptions {
+  std::vector<std::string> endpoints;  // of the members, at least one: "HOST:PORT"
+  wire::TlsFiles tls = {};
+  absl::Duration timeout = absl::Seconds(1);  // of one call to one member
+};
+
+// errors of every call: Unavailable or DeadlineExceeded when no member answers before `deadline`,
+// ResourceExhausted when etcd's space is used up, and those of etcd; each begins with the member's
+// address. Deadlines are on MonotonicNow()'s clock. threads: safe.
+class Client {
+ public:
+  // errors: InvalidArgument naming the file of `tls` at fault.
+  static absl::StatusOr<std::unique_ptr<Client>> Make(ClientOptions options);
+
+  // As of all writes that were answered before. A member that does not answer makes it ask the next
+  // one.
+  absl::StatusOr<pb::RangeResponse> Range(const pb::RangeRequest& request, absl::Time deadline);
+  // One attempt at one member: after an error the transaction may have happened, or may happen yet.
+  absl::StatusOr<pb::TxnResponse> Txn(const pb::TxnRequest& request, absl::Time deadline);
+  absl::StatusOr<pb::LeaseGrantResponse> Grant(int64_t ttl_seconds, absl::Time deadline);
+  absl::Status Revoke(int64_t lease, absl::Time deadline);
+  // The seconds that the lease now lasts; 0: there is none any more. Asks the next member as Range.
+  absl::StatusOr<int64_t> KeepAlive(int64_t lease, absl::Time deadline);
+  // Returns OK once the key was deleted in a revision above `since`, DeadlineExceeded at the
+  // deadline.
+  absl::Status WaitForDelete(const std::string& key, int64_t since, absl::Time deadline);
+
+  absl::Duration timeout() const { return options_.timeout; }
+
+ private:
+  using Call =
+      std::function<absl::Status(const std::shared_ptr<grpc::Channel>&, grpc::ClientContext*)>;
+  explicit Client(ClientOptions options)
+      : options_(std::move(options)), channels_(options_.endpoints.size()) {}
+  // That of a member, made anew after a failure: one that failed connects again only while a call
+  // waits for it.
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(size_t member);
+  void GoOn(size_t failed);
+  // At the member in use, within `timeout` and `deadline`; a failure makes the next member the one
+  // in use.
+  absl::Status Once(absl::Time deadline, absl::Duration timeout, const Call& call);
+  // Asks member after member, each at most twice.
+  absl::Status Repeat(absl::Time deadline, const Call& call);
+
+  const ClientOptions options_;
+  std::mutex mutex_;                                      // guards what follows
+  std::vector<std::shared_ptr<grpc::Channel>> channels_;  // by member, null: not connected
+  size_t current_ = 0;                                    // the member in use
+};
+
+// The first key behind all that begin with `prefix`.
+std::string EndOfPrefix(std::string prefix);
+
+}  // namespace eplb::etcd
+
+#endif  // EPLB_SERVER_ETCD_CLIENT_H_

@@ -1,0 +1,227 @@
+#include "server/etcd/election.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "base/monotonic_clock.h"
+#include "base/status_macros.h"
+
+namespace eplb::etcd {
+namespace {
+
+constexpr int kRenewals = 5;  // within a lease
+constexpr double kWritePart =
+    2.0 / 3;  // of a lease without a renewal, in which writes are still made
+constexpr absl::Duration kAfterFailure = absl::Milliseconds(200);
+
+absl::Status Lost(const std::string& why) { return absl::FailedPreconditionError(why); }
+
+pb::RangeRequest Read(const std::string& key) {
+  pb::RangeRequest request;
+  request.set_key(key);
+  return request;
+}
+
+}  // namespace
+
+Election::Election(Client* client, ElectionOptions options)
+    : client_(client),
+      options_(std::move(options)),
+      knocks_(absl::StrCat(options_.prefix, "/knock/")),
+      fence_{.key = absl::StrCat(options_.prefix, "/leader")} {}
+
+Election::~Election() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stop_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::StatusOr<bool> Election::TryToLead(const std::string& advertise) {
+  absl::StatusOr<bool> leads = Try(advertise);
+  const std::lock_guard lock(mutex_);
+  failure_ = leads.status();
+  return leads;
+}
+
+absl::StatusOr<bool> Election::Try(const std::string& advertise) {
+  const absl::Time deadline = MonotonicNow() + options_.lease;
+  EPLB_ASSIGN_OR_RETURN(const pb::RangeResponse found, client_->Range(Read(fence_.key), deadline));
+  seen_revision_ = found.header().revision();
+  if (!found.kvs().empty()) {
+    const std::lock_guard lock(mutex_);
+    leader_ = {.address = found.kvs(0).value(), .term = found.kvs(0).create_revision()};
+    return false;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    leader_ = {};
+  }
+  const absl::Time granted = MonotonicNow();
+  EPLB_ASSIGN_OR_RETURN(const pb::LeaseGrantResponse lease,
+                        client_->Grant(absl::ToInt64Seconds(options_.lease), deadline));
+  absl::StatusOr<bool> leads = CreateKey(advertise, lease.id(), granted);
+  // Without an answer the key may be there: it must not outlive this attempt.
+  if (!leads.ok() || !*leads) (void)client_->Revoke(lease.id(), deadline);
+  return leads;
+}
+
+absl::StatusOr<bool> Election::CreateKey(const std::string& advertise, int64_t lease,
+                                         absl::Time granted) {
+  pb::TxnRequest request;
+  pb::Compare& absent = *request.add_compare();
+  absent.set_target(pb::Compare::CREATE);
+  absent.set_key(fence_.key);
+  absent.set_create_revision(0);
+  pb::PutRequest& put = *request.add_success()->mutable_request_put();
+  put.set_key(fence_.key);
+  put.set_value(advertise);
+  put.set_lease(lease);
+  EPLB_ASSIGN_OR_RETURN(const pb::TxnResponse response,
+                        client_->Txn(request, granted + options_.lease));
+  if (!response.succeeded()) return false;
+  lease_ = lease;
+  fence_.create_revision = response.header().revision();
+  const std::lock_guard lock(mutex_);
+  renewed_ = granted;
+  leader_ = {.address = advertise, .term = fence_.create_revision};
+  return true;
+}
+
+void Election::AwaitVacancy(absl::Duration most) {
+  (void)client_->WaitForDelete(fence_.key, seen_revision_, MonotonicNow() + most);
+}
+
+void Election::Knock(const std::string& advertise) {
+  const absl::Time deadline = MonotonicNow() + client_->timeout();
+  const absl::StatusOr<pb::LeaseGrantResponse> lease = client_->Grant(kKnockSeconds, deadline);
+  if (!lease.ok()) return;  // the next turn tells of etcd
+  pb::TxnRequest request;
+  pb::PutRequest& put = *request.add_success()->mutable_request_put();
+  put.set_key(knocks_ + advertise);
+  put.set_lease(lease->id());
+  (void)client_->Txn(request, deadline);
+}
+
+bool Election::Knocked() {
+  pb::RangeRequest request;
+  request.set_key(knocks_);
+  request.set_range_end(EndOfPrefix(knocks_));
+  request.set_limit(1);
+  const auto found = client_->Range(request, MonotonicNow() + client_->timeout());
+  return found.ok() && !found->kvs().empty();
+}
+
+void Election::Yield() {
+  (void)client_->Revoke(lease_, MonotonicNow() + client_->timeout());
+  const absl::Time deadline = MonotonicNow() + options_.lease;
+  while (MonotonicNow() < deadline) {
+    const auto found = client_->Range(Read(fence_.key), deadline);
+    if (found.ok() && !found->kvs().empty()) return;
+    absl::SleepFor(kAfterFailure);
+  }
+}
+
+void Election::Hold(std::function<void(const std::string& why)> lost,
+                    std::function<bool()> serves_nobody) {
+  thread_ = std::thread([this, lost = std::move(lost), serves_nobody = std::move(serves_nobody)] {
+    Loop(lost, serves_nobody);
+  });
+}
+
+void Election::Loop(const std::function<void(const std::string&)>& lost,
+                    const std::function<bool()>& serves_nobody) {
+  absl::Duration pause = options_.lease / kRenewals;
+  absl::Time reached = MonotonicNow();  // by ranks, or not missed by them
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      if (stop_.wait_for(lock, absl::ToChronoMilliseconds(pause), [this] { return stopping_; })) {
+        return;
+      }
+    }
+    const absl::Status renewed = Renew();
+    pause = renewed.ok() ? options_.lease / kRenewals : kAfterFailure;
+    absl::Time last;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+      failure_ = renewed;
+      last = renewed_;
+    }
+    if (absl::IsFailedPrecondition(renewed)) return lost(std::string(renewed.message()));
+    if (MonotonicNow() >= last + options_.lease) {
+      return lost(absl::StrCat("the lease could not be renewed for ",
+                               absl::FormatDuration(options_.lease), ": ",
+                               std::string(renewed.message())));
+    }
+    if (!serves_nobody() || !Knocked()) reached = MonotonicNow();
+    if (MonotonicNow() < reached + kUnreached) continue;
+    Yield();
+    return lost("ranks reach the daemons that stand by, and not this one");
+  }
+}
+
+absl::Status Election::Renew() {
+  const absl::Time asked = MonotonicNow();
+  absl::Time deadline;
+  {
+    const std::lock_guard lock(mutex_);
+    deadline = renewed_ + options_.lease;
+    if (asked >= deadline) {
+      return failure_.ok() ? absl::DeadlineExceededError("the daemon did not run meanwhile")
+                           : failure_;
+    }
+  }
+  EPLB_ASSIGN_OR_RETURN(const int64_t ttl, client_->KeepAlive(lease_, deadline));
+  if (ttl <= 0) return Lost("etcd has ended the lease");
+  EPLB_ASSIGN_OR_RETURN(const pb::RangeResponse found, client_->Range(Read(fence_.key), deadline));
+  if (found.kvs().empty()) return Lost("the leader's key is gone");
+  if (found.kvs(0).create_revision() != fence_.create_revision) {
+    return Lost(absl::StrCat("the daemon at ", found.kvs(0).value(), " leads"));
+  }
+  const std::lock_guard lock(mutex_);
+  renewed_ = asked;
+  return absl::OkStatus();
+}
+
+void Election::Resign() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stop_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  (void)client_->Revoke(lease_, MonotonicNow() + client_->timeout());
+}
+
+Leader Election::leader() const {
+  const std::lock_guard lock(mutex_);
+  return leader_;
+}
+
+absl::Status Election::status() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+absl::Time Election::write_until() const {
+  const std::lock_guard lock(mutex_);
+  return renewed_ + kWritePart * options_.lease;
+}
+
+absl::Status Election::MayWrite() const {
+  const absl::Time until = write_until();
+  if (MonotonicNow() < until) return absl::OkStatus();
+  const std::lock_guard lock(mutex_);
+  return absl::UnavailableError(absl::StrCat(
+      "the lease of the lead was not renewed in time: ",
+      failure_.ok() ? "the daemon did not run meanwhile" : std::string(failure_.message())));
+}
+
+}  // namespace eplb::etcd

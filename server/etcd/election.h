@@ -1,0 +1,109 @@
+// Which of several daemons leads: the one whose lease holds the leader key. The key's create
+// revision is its term, and the fence of all that it writes.
+#ifndef EPLB_SERVER_ETCD_ELECTION_H_
+#define EPLB_SERVER_ETCD_ELECTION_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "server/etcd/client.h"
+
+namespace eplb::etcd {
+
+struct ElectionOptions {
+  std::string prefix;                       // of all keys, "/eplb/v1"
+  absl::Duration lease = absl::Seconds(5);  // whole seconds
+};
+
+inline constexpr int64_t kKnockSeconds = 2;  // the least lease of etcd with its usual settings
+inline constexpr absl::Duration kUnreached = absl::Seconds(3);
+
+struct Leader {
+  std::string address;  // empty: none, or not known
+  int64_t term = 0;     // the key's create revision
+};
+
+// What every write of a leader compares, so that etcd refuses those of an earlier one.
+struct Fence {
+  std::string key;
+  int64_t create_revision = 0;
+};
+
+// threads: safe, but for TryToLead, AwaitVacancy, Knock and Hold, which are one thread's.
+class Election {
+ public:
+  // client: outlives the election.
+  Election(Client* client, ElectionOptions options);
+  // Stops renewing, and gives nothing up: see Resign.
+  ~Election();
+  Election(const Election&) = delete;
+  Election& operator=(const Election&) = delete;
+
+  // True when this daemon leads from now on. advertise: where ranks and eplbctl reach it; the key's
+  // value. cost: one read while another one leads, else three writes. errors: those of Client.
+  absl::StatusOr<bool> TryToLead(const std::string& advertise);
+  // Returns when the leader's key is gone, or after `most`, or earlier when etcd does not answer.
+  void AwaitVacancy(absl::Duration most);
+  // Of a standby that ranks come to although another daemon leads: tells the leader, for
+  // kKnockSeconds.
+  void Knock(const std::string& advertise);
+  // Renews the lease on a thread of its own. lost: called once, on that thread, with the reason in
+  // one sentence, when another one may lead. serves_nobody: whether no rank is connected. A leader
+  // of which this holds for kUnreached, while ranks come to standbys, gives the lead up: they
+  // cannot reach it. REQUIRES: TryToLead gave true.
+  void Hold(
+      std::function<void(const std::string& why)> lost,
+      std::function<bool()> serves_nobody = [] { return false; });
+  // Gives the lead up, so that another daemon has it at once. Nothing may be written afterwards.
+  void Resign();
+
+  // The newest that was seen.
+  Leader leader() const;
+  // Of the newest TryToLead or renewal.
+  absl::Status status() const;
+  const Fence& fence() const { return fence_; }
+  // OK while the lease was renewed less than two thirds of its time ago, so that what is decided
+  // now arrives while it lasts. errors: Unavailable, with what failed.
+  absl::Status MayWrite() const;
+  // Until then, of MonotonicNow().
+  absl::Time write_until() const;
+  const ElectionOptions& options() const { return options_; }
+
+ private:
+  absl::StatusOr<bool> Try(const std::string& advertise);
+  absl::StatusOr<bool> CreateKey(const std::string& advertise, int64_t lease, absl::Time granted);
+  // errors: FailedPrecondition when the lead is lost for certain; those of Client otherwise.
+  absl::Status Renew();
+  void Loop(const std::function<void(const std::string&)>& lost,
+            const std::function<bool()>& serves_nobody);
+  // Whether standbys have knocked lately; false when etcd does not answer.
+  bool Knocked();
+  // Gives the lead up and waits a moment for another daemon to take it.
+  void Yield();
+
+  Client* const client_;
+  const ElectionOptions options_;
+  const std::string knocks_;  // the prefix of their keys
+  Fence fence_;
+  int64_t lease_ = 0;
+  int64_t seen_revision_ = 0;  // of the store when the leader's key was read
+  mutable std::mutex mutex_;   // guards what follows, but for the thread
+  std::condition_variable stop_;
+  bool stopping_ = false;
+  Leader leader_;
+  absl::Time renewed_ = absl::InfinitePast();  // before the newest renewal was asked for
+  absl::Status failure_;                       // of the newest attempt or renewal
+  std::thread thread_;
+};
+
+}  // namespace eplb::etcd
+
+#endif  // EPLB_SERVER_ETCD_ELECTION_H_

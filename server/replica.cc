@@ -1,0 +1,151 @@
+#include "server/replica.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "base/status_macros.h"
+#include "base/tls_files.h"
+#include "server/config/config_values.h"
+#include "server/daemon.h"
+#include "server/etcd/etcd_store.h"
+#include "server/http/api.h"
+#include "server/http/job_json.h"
+#include "server/http/metrics.h"
+#include "server/process/log.h"
+#include "server/process/process_figures.h"
+#include "server/rpc/rpc_server.h"
+
+namespace eplb {
+namespace {
+
+constexpr int kKnockAfterTurns = 2;
+constexpr absl::Duration kAfterError = absl::Milliseconds(300);
+
+std::string StandbyText(const etcd::Election& election) {
+  const absl::Status status = election.status();
+  if (!status.ok()) {
+    return absl::StrCat("this daemon stands by, and etcd does not answer: ",
+                        std::string(status.message()));
+  }
+  const etcd::Leader leader = election.leader();
+  if (leader.address.empty()) return "this daemon stands by, and none leads at the moment";
+  return absl::StrCat("this daemon stands by; the one at ", leader.address, " leads");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Replica>> Replica::Start(const DaemonConfig& config) {
+  auto replica = std::unique_ptr<Replica>(new Replica(config));
+  EPLB_ASSIGN_OR_RETURN(const EtcdEndpoints members, ParseEtcdEndpoints(config.etcd.endpoints));
+  EPLB_ASSIGN_OR_RETURN(replica->client_, etcd::Client::Make({.endpoints = members.members,
+                                                              .tls = config.etcd.tls,
+                                                              .timeout = config.etcd.timeout}));
+  replica->election_ = std::make_unique<etcd::Election>(
+      replica->client_.get(),
+      etcd::ElectionOptions{.prefix = config.etcd.prefix,
+                            .lease = absl::Seconds(config.etcd.lease_seconds)});
+  EPLB_RETURN_IF_ERROR(replica->Serve());
+  return replica;
+}
+
+absl::Status Replica::Serve() {
+  EPLB_ASSIGN_OR_RETURN(
+      rpc_, StandbyServer::Start(
+                {.listen = config_.grpc,
+                 .tls = config_.tls,
+                 .handshake_deadline = config_.limits.handshake_deadline,
+                 .leader = [election = election_.get()] { return election->leader().address; }}));
+  config_.grpc = rpc_->address();
+  const DescriptorPlan descriptors =
+      PlanDescriptors(DescriptorLimit(), config_.limits.max_sessions);
+  EPLB_ASSIGN_OR_RETURN(
+      http_, HttpServer::Start(config_.http, SourcesOfStandby(), config_.http_allowed_hosts,
+                               descriptors.http_connections));
+  config_.http = http_->address();
+  return absl::OkStatus();
+}
+
+HttpServer::Sources Replica::SourcesOfStandby() const {
+  const etcd::Election* election = election_.get();
+  const std::string cert = config_.tls.cert;
+  return {
+      .alive = [] { return absl::OkStatus(); },
+      .ready = [election] { return absl::UnavailableError(StandbyText(*election)); },
+      .metrics =
+          [election, cert](const HttpFailures& http) {
+            MetricsSnapshot snapshot;
+            snapshot.version = DaemonVersion();
+            snapshot.grpc_version = GrpcVersion();
+            snapshot.standby = true;
+            snapshot.term = election->leader().term;
+            snapshot.http = http;
+            if (!cert.empty()) {
+              const absl::StatusOr<absl::Time> expiry = wire::CertificateExpiry(cert);
+              if (expiry.ok()) snapshot.tls_cert_expiry = *expiry;
+            }
+            snapshot.process = ReadProcessFigures();
+            return MetricsText(snapshot);
+          },
+      .version = [] { return VersionToJson(DaemonVersion(), GrpcVersion()); },
+      .api = {.jobs = [] { return std::vector<core::JobView>(); },
+              .refusals = [] { return std::vector<RefusedRanks>(); },
+              .warnings = [election] { return std::vector<std::string>{StandbyText(*election)}; }}};
+}
+
+bool Replica::Turn(absl::Duration most) {
+  const absl::StatusOr<bool> leads = election_->TryToLead(AdvertisedAddress(config_));
+  Tell(leads);
+  if (leads.ok() && *leads) return true;
+  if (leads.ok()) {
+    // Behind a failover ranks come once or twice, until they know who leads.
+    const int64_t refused = rpc_->refused_ranks();
+    busy_turns_ = std::exchange(refused_ranks_, refused) == refused ? 0 : busy_turns_ + 1;
+    if (busy_turns_ >= kKnockAfterTurns) election_->Knock(AdvertisedAddress(config_));
+    election_->AwaitVacancy(most);
+  } else {
+    absl::SleepFor(std::min(most, kAfterError));
+  }
+  return false;
+}
+
+// One line for each change.
+void Replica::Tell(const absl::StatusOr<bool>& leads) {
+  const etcd::Leader leader = election_->leader();
+  const std::string now = !leads.ok() ? "etcd" : absl::StrCat(*leads, leader.address, leader.term);
+  if (std::exchange(told_, now) == now) return;
+  if (!leads.ok()) {
+    Log(LogLevel::kWarn, "etcd_unreachable", {{"reason", std::string(leads.status().message())}});
+  } else if (*leads) {
+    Log(LogLevel::kInfo, "leading", {{"term", leader.term}, {"advertise", leader.address}});
+  } else {
+    Log(LogLevel::kInfo, "standing_by", {{"leader", leader.address}, {"term", leader.term}});
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Store>> Replica::Lead(
+    std::function<void(const std::string& why)> lost, std::function<bool()> serves_nobody) {
+  election_->Hold(lost, std::move(serves_nobody));
+  etcd::Election* election = election_.get();
+  EPLB_ASSIGN_OR_RETURN(
+      std::unique_ptr<Store> store,
+      etcd::OpenEtcdStore(
+          {.client = client_.get(),
+           .prefix = config_.etcd.prefix,
+           .fence = election->fence(),
+           // A daemon leads with the term behind the stored one: this is the key's revision, or
+           // more where an older etcd was restored.
+           .least_term = election->fence().create_revision - 1,
+           .limits = etcd::LimitsInEtcd({.max_history = config_.limits.max_history}),
+           .may_write = [election] { return election->MayWrite(); },
+           .write_until = [election] { return election->write_until(); },
+           .lost = std::move(lost)}));
+  http_.reset();
+  rpc_.reset();
+  return store;
+}
+
+}  // namespace eplb

@@ -1,0 +1,119 @@
+#include "server/rpc/standby_server.h"
+
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+
+#include "base/status_macros.h"
+#include "proto/wire/status.h"
+#include "server/rpc/acceptors.h"
+#include "server/rpc/grpc_log.h"
+#include "server/rpc/rpc_server.h"
+
+namespace eplb {
+namespace {
+
+constexpr int kStandbyBacklog = 1024;
+constexpr size_t kStandbyListeners = 8;        // addresses that a host's name stands for
+constexpr int kStandbyIdleMs = 10'000;         // a client that was refused goes elsewhere
+constexpr size_t kStandbyMemory = 64UL << 20;  // gRPC's buffers of all connections
+constexpr int kStandbyStreams = 128;
+constexpr int kStandbyMetadataBytes = 8192;
+
+// Answers one call and ends with it.
+class NotLeader : public grpc::ServerGenericBidiReactor {
+ public:
+  NotLeader(grpc::GenericCallbackServerContext* context, const std::string& leader) {
+    context->AddTrailingMetadata(wire::kLeaderKey, leader.empty() ? wire::kNoLeader : leader);
+    Finish(wire::ToGrpc(absl::UnavailableError(
+        leader.empty() ? "NOT_LEADER: this daemon stands by, and none leads at the moment"
+                       : absl::StrCat("NOT_LEADER: this daemon stands by; ", leader, " leads"))));
+  }
+  void OnDone() override { delete this; }
+};
+
+class RefusingService : public grpc::CallbackGenericService {
+ public:
+  explicit RefusingService(std::function<std::string()> leader) : leader_(std::move(leader)) {}
+
+  int64_t refused_ranks() const { return refused_ranks_; }
+
+ private:
+  static constexpr char kSession[] = "/eplb.v1.Balancer/Session";
+
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    if (context->method() == kSession) ++refused_ranks_;
+    return new NotLeader(context, leader_());
+  }
+
+  const std::function<std::string()> leader_;
+  std::atomic<int64_t> refused_ranks_ = 0;
+};
+
+}  // namespace
+
+struct StandbyServer::Parts {
+  explicit Parts(std::function<std::string()> leader) : service(std::move(leader)) {}
+
+  Address address;
+  RefusingService service;
+  std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> door;
+  std::vector<std::unique_ptr<ConnectionAcceptor>> acceptors;
+};
+
+absl::StatusOr<std::unique_ptr<StandbyServer>> StandbyServer::Start(StandbyOptions options) {
+  grpc::EnableDefaultHealthCheckService(true);
+  auto parts = std::make_unique<Parts>(std::move(options.leader));
+  EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
+                        MakeServerCredentials(options.tls));
+  EPLB_ASSIGN_OR_RETURN(TcpListeners bound,
+                        ListenTcp(options.listen, kStandbyBacklog, kStandbyListeners));
+  parts->address = bound.address;
+  grpc::ServerBuilder builder;
+  builder.SetResourceQuota(grpc::ResourceQuota("standby").Resize(kStandbyMemory));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStandbyStreams);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kStandbyMetadataBytes);
+  builder.AddChannelArgument(
+      GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(options.handshake_deadline)));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kStandbyIdleMs);
+  builder.RegisterCallbackGenericService(&parts->service);
+  using Door = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  parts->door = builder.experimental().AddExternalConnectionAcceptor(Door::FROM_FD, credentials);
+  parts->server = builder.BuildAndStart();
+  if (parts->server == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot serve on ", options.listen.Text()));
+  }
+  if (auto* health = parts->server->GetHealthCheckService()) health->SetServingStatus(false);
+  for (Descriptor& listener : bound.sockets) {
+    parts->acceptors.push_back(std::make_unique<ConnectionAcceptor>(
+        std::move(listener),
+        ConnectionAcceptor::Options{.address = parts->address.Text(),
+                                    .silence = options.handshake_deadline,
+                                    .serve = [raw = parts.get()](Descriptor one) {
+                                      HandToGrpc(std::move(one), *raw->door);
+                                    }}));
+    parts->acceptors.back()->Start();
+  }
+  return std::unique_ptr<StandbyServer>(new StandbyServer(std::move(parts)));
+}
+
+StandbyServer::StandbyServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+StandbyServer::~StandbyServer() {
+  for (const auto& acceptor : parts_->acceptors) acceptor->Stop();
+  parts_->server->Shutdown(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)));
+  parts_->server->Wait();
+}
+
+const Address& StandbyServer::address() const { return parts_->address; }
+int64_t StandbyServer::refused_ranks() const { return parts_->service.refused_ranks(); }
+
+}  // namespace eplb

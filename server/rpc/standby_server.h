@@ -1,0 +1,51 @@
+// The gRPC side of a daemon that stands by: it refuses every call and names the daemon that leads.
+#ifndef EPLB_SERVER_RPC_STANDBY_SERVER_H_
+#define EPLB_SERVER_RPC_STANDBY_SERVER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "server/config/tls_options.h"
+#include "server/process/socket.h"
+
+namespace eplb {
+
+struct StandbyOptions {
+  Address listen;  // of TCP
+  TlsOptions tls = {};
+  absl::Duration handshake_deadline = absl::Seconds(10);
+  // The address of the daemon that leads, empty when there is none. Called on gRPC's threads; must
+  // not wait.
+  std::function<std::string()> leader = {};
+};
+
+// Each call ends with UNAVAILABLE and, in its trailers, wire::kLeaderKey. The health service says
+// NOT_SERVING. threads: safe.
+class StandbyServer {
+ public:
+  // errors: as RpcServer::Start.
+  static absl::StatusOr<std::unique_ptr<StandbyServer>> Start(StandbyOptions options);
+  // Closes every connection; the address can be listened on again.
+  ~StandbyServer();
+  StandbyServer(const StandbyServer&) = delete;
+  StandbyServer& operator=(const StandbyServer&) = delete;
+
+  // With the port in use.
+  const Address& address() const;
+  // Streams of ranks that were refused, since the start.
+  int64_t refused_ranks() const;
+
+ private:
+  struct Parts;
+  explicit StandbyServer(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_RPC_STANDBY_SERVER_H_

@@ -1,0 +1,109 @@
+#include "server/etcd/client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/monotonic_clock.h"
+#include "tests/server/etcd/etcd_process.h"
+
+namespace eplb::etcd {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Time In(absl::Duration duration) { return MonotonicNow() + duration; }
+
+pb::TxnRequest Put(const std::string& key, const std::string& value, int64_t lease = 0) {
+  pb::TxnRequest request;
+  pb::PutRequest& put = *request.add_success()->mutable_request_put();
+  put.set_key(key);
+  put.set_value(value);
+  put.set_lease(lease);
+  return request;
+}
+
+pb::RangeRequest Get(const std::string& key) {
+  pb::RangeRequest request;
+  request.set_key(key);
+  return request;
+}
+
+TEST(EtcdClientTest, ReadsWhatATransactionPut) {
+  EPLB_SKIP_WITHOUT_ETCD();
+  const auto client = SharedEtcd()->NewClient();
+  const std::string key = NewPrefix();
+  const auto written = client->Txn(Put(key, "a"), In(absl::Seconds(5)));
+  ASSERT_TRUE(written.ok()) << written.status();
+  const auto read = client->Range(Get(key), In(absl::Seconds(5)));
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->kvs_size(), 1);
+  EXPECT_EQ(read->kvs(0).value(), "a");
+  EXPECT_EQ(read->kvs(0).create_revision(), written->header().revision());
+}
+
+TEST(EtcdClientTest, AMemberThatRefusesConnectionsIsPassedOver) {
+  EPLB_SKIP_WITHOUT_ETCD();
+  const auto client = *Client::Make(
+      {.endpoints = {"127.0.0.1:1", SharedEtcd()->endpoint()}, .timeout = absl::Seconds(5)});
+  EXPECT_TRUE(client->Range(Get("x"), In(absl::Seconds(5))).ok());
+}
+
+TEST(EtcdClientTest, TheErrorNamesTheMemberAndTheCause) {
+  const auto client = *Client::Make({.endpoints = {"127.0.0.1:1"}, .timeout = absl::Seconds(1)});
+  const auto read = client->Range(Get("x"), In(absl::Seconds(2)));
+  EXPECT_TRUE(absl::IsUnavailable(read.status())) << read.status();
+  EXPECT_THAT(std::string(read.status().message()),
+              HasSubstr("etcd at 127.0.0.1:1: connection refused"));
+}
+
+TEST(EtcdClientTest, AFrozenMemberEndsACallAtItsDeadline) {
+  const auto etcd = EtcdProcess::Start();
+  if (etcd == nullptr) GTEST_SKIP() << "/usr/bin/etcd is missing: install the package etcd-server";
+  const auto client = etcd->NewClient(absl::Milliseconds(200));
+  ASSERT_TRUE(client->Range(Get("x"), In(absl::Seconds(5))).ok());
+  etcd->Freeze();
+  const auto written = client->Txn(Put("x", "y"), In(absl::Seconds(5)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(written.status())) << written.status();
+  etcd->Thaw();
+  EXPECT_TRUE(client->Range(Get("x"), In(absl::Seconds(20))).ok());
+}
+
+TEST(EtcdClientTest, AKeyGoesWithItsLease) {
+  EPLB_SKIP_WITHOUT_ETCD();
+  const auto client = SharedEtcd()->NewClient();
+  const std::string key = NewPrefix();
+  const auto lease = client->Grant(60, In(absl::Seconds(5)));
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  EXPECT_EQ(*client->KeepAlive(lease->id(), In(absl::Seconds(5))), 60);
+  const auto written = client->Txn(Put(key, "a", lease->id()), In(absl::Seconds(5)));
+  ASSERT_TRUE(written.ok());
+  absl::Status deleted;
+  std::thread watcher([&] {
+    deleted = client->WaitForDelete(key, written->header().revision(), In(absl::Seconds(30)));
+  });
+  EXPECT_TRUE(client->Revoke(lease->id(), In(absl::Seconds(5))).ok());
+  watcher.join();
+  EXPECT_TRUE(deleted.ok()) << deleted;
+  EXPECT_EQ(client->Range(Get(key), In(absl::Seconds(5)))->kvs_size(), 0);
+  EXPECT_EQ(*client->KeepAlive(lease->id(), In(absl::Seconds(5))), 0);
+  EXPECT_TRUE(client->Revoke(lease->id(), In(absl::Seconds(5))).ok());
+}
+
+TEST(EtcdClientTest, AWatchEndsAtItsDeadline) {
+  EPLB_SKIP_WITHOUT_ETCD();
+  const auto client = SharedEtcd()->NewClient();
+  const absl::Status status = client->WaitForDelete(NewPrefix(), 1, In(absl::Milliseconds(100)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+}
+
+TEST(EtcdClientTest, APrefixEndsBehindAllItsKeys) {
+  EXPECT_LT("/a/b/zzz", EndOfPrefix("/a/b/"));
+  EXPECT_GT("/a/c", EndOfPrefix("/a/b/"));
+}
+
+}  // namespace
+}  // namespace eplb::etcd

@@ -1,0 +1,279 @@
+#include "server/etcd/etcd_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/monotonic_clock.h"
+#include "placement/digest.h"
+#include "tests/server/etcd/etcd_process.h"
+#include "tests/server/store/store_contract.h"
+
+namespace eplb {
+
+// Without etcd there is nothing to instantiate.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StoreContractTest);
+
+namespace etcd {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+absl::Time Soon() { return MonotonicNow() + absl::Seconds(10); }
+
+// A daemon that was elected, as far as the store sees it.
+class Lead {
+ public:
+  explicit Lead(std::string prefix, std::unique_ptr<Client> client = SharedEtcd()->NewClient())
+      : client_(std::move(client)),
+        prefix_(std::move(prefix)),
+        election_(client_.get(), {.prefix = prefix_, .lease = absl::Seconds(60)}) {
+    const absl::StatusOr<bool> leads = election_.TryToLead("here:1");
+    if (!leads.ok() || !*leads) std::abort();
+  }
+  EtcdStoreOptions Options(StoreLimits limits = kContractLimits) {
+    return {.client = client_.get(),
+            .prefix = prefix_,
+            .fence = election_.fence(),
+            .limits = limits,
+            .lost = [this](const std::string& why) { lost_.push_back(why); }};
+  }
+  std::unique_ptr<Store> Open(StoreLimits limits = kContractLimits) {
+    return *OpenEtcdStore(Options(limits));
+  }
+  Client* client() { return client_.get(); }
+  Election& election() { return election_; }
+  const std::vector<std::string>& lost() const { return lost_; }
+
+  void Put(const std::string& key, const std::string& value) {
+    pb::TxnRequest request;
+    pb::PutRequest& put = *request.add_success()->mutable_request_put();
+    put.set_key(absl::StrCat(prefix_, "/", key));
+    put.set_value(value);
+    if (!client_->Txn(request, Soon()).ok()) std::abort();
+  }
+  std::vector<std::pair<std::string, std::string>> Rows(const std::string& below) {
+    pb::RangeRequest request;
+    request.set_key(absl::StrCat(prefix_, "/", below));
+    request.set_range_end(EndOfPrefix(request.key()));
+    std::vector<std::pair<std::string, std::string>> rows;
+    const pb::RangeResponse response = *client_->Range(request, Soon());
+    for (const pb::KeyValue& pair : response.kvs()) {
+      rows.emplace_back(pair.key().substr(prefix_.size() + 1), pair.value());
+    }
+    return rows;
+  }
+
+ private:
+  std::unique_ptr<Client> client_;
+  std::string prefix_;
+  Election election_;
+  std::vector<std::string> lost_;
+};
+
+// The contract's stores, whose leads outlive them.
+std::unique_ptr<Store> NewStoreOfItsOwn() {
+  static auto& leads = *new std::vector<std::unique_ptr<Lead>>();
+  leads.push_back(std::make_unique<Lead>(NewPrefix()));
+  return leads.back()->Open();
+}
+
+std::vector<StoreContract> Contracts() {
+  if (SharedEtcd() == nullptr) return {};
+  return {StoreContract{&NewStoreOfItsOwn}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Etcd, StoreContractTest, ::testing::ValuesIn(Contracts()));
+
+class EtcdStoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override { EPLB_SKIP_WITHOUT_ETCD(); }
+  const std::string prefix_ = NewPrefix();
+};
+
+TEST_F(EtcdStoreTest, TheNextLeaderReadsAllThatWasWritten) {
+  Lead first(prefix_);
+  {
+    const auto store = first.Open();
+    core::StoredJob job = JobOf("a", 7);
+    job.done = core::DoneRequest{.request_id = "r1", .outcome = "paused"};
+    ASSERT_TRUE(store->WriteTerm(9).ok());
+    ASSERT_TRUE(store->WriteJob(job).ok());
+    ASSERT_TRUE(store->WritePlan("a", PlanOf(3)).ok());
+    ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 7)).ok());
+  }
+  first.election().Resign();
+  Lead second(prefix_);
+  const auto store = second.Open();
+  EXPECT_EQ(*store->ReadTerm(), 9);
+  const std::vector<core::StoredJob> jobs = *store->ReadJobs();
+  ASSERT_THAT(jobs, SizeIs(1));
+  EXPECT_EQ(jobs[0].version, 7);
+  EXPECT_EQ(jobs[0].next_version, 14);
+  EXPECT_EQ(DigestOf(*jobs[0].placement), DigestOf(ReversedPlacement(2)));
+  ASSERT_THAT(jobs[0].requests, SizeIs(1));
+  EXPECT_EQ(jobs[0].requests[0].request_id, "r1");
+  ASSERT_THAT(jobs[0].plans, SizeIs(1));
+  EXPECT_EQ(jobs[0].plans[0], PlanOf(3));
+  EXPECT_EQ(DigestOf(*store->ReadPlacement("a", 7)), DigestOf(ReversedPlacement(2)));
+  // Events are numbered on.
+  ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 8)).ok());
+  const std::vector<StoredEvent> events = *store->ReadEvents("a", 10, 0);
+  ASSERT_THAT(events, SizeIs(2));
+  EXPECT_EQ(events[0].sequence, events[1].sequence + 1);
+}
+
+TEST_F(EtcdStoreTest, AnOldLeadersWritesAreRefused) {
+  Lead first(prefix_);
+  const auto old_store = first.Open();
+  ASSERT_TRUE(old_store->WriteJob(JobOf("a", 2)).ok());
+  first.election().Resign();
+  Lead second(prefix_);
+  const auto store = second.Open();
+  ASSERT_TRUE(store->WriteJob(JobOf("a", 3)).ok());
+  const absl::Status refused = old_store->WriteJob(JobOf("a", 4));
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(first.lost(), ::testing::ElementsAre("etcd refused a write: here:1 leads"));
+  EXPECT_EQ(store->ReadJobs()->front().version, 3);
+  EXPECT_EQ(second.Open()->ReadJobs()->front().version, 3);
+}
+
+TEST_F(EtcdStoreTest, WithoutALeadersKeyNothingIsWritten) {
+  Lead lead(prefix_);
+  const auto store = lead.Open();
+  lead.election().Resign();
+  EXPECT_FALSE(store->WriteTerm(5).ok());
+  EXPECT_THAT(lead.lost(), ::testing::ElementsAre("etcd refused a write: nobody leads any more"));
+  EXPECT_THAT(lead.Rows(""), IsEmpty());
+}
+
+TEST_F(EtcdStoreTest, ADaemonThatMayNotWriteDoesNotAskEtcd) {
+  Lead lead(prefix_);
+  EtcdStoreOptions options = lead.Options();
+  options.may_write = [] { return absl::UnavailableError("the lease is old"); };
+  const auto store = *OpenEtcdStore(std::move(options));
+  EXPECT_EQ(store->WriteTerm(5), absl::UnavailableError("the lease is old"));
+  EXPECT_EQ(store->CheckFile(), absl::UnavailableError("the lease is old"));
+  EXPECT_THAT(lead.Rows("term"), IsEmpty());
+}
+
+TEST_F(EtcdStoreTest, TheTermIsNeverBelowTheElections) {
+  Lead lead(prefix_);
+  EtcdStoreOptions options = lead.Options();
+  options.least_term = 41;
+  const auto store = *OpenEtcdStore(std::move(options));
+  EXPECT_EQ(*store->ReadTerm(), 41);
+  // As after a restore of an older etcd, whose revisions begin lower.
+  ASSERT_TRUE(store->WriteTerm(99).ok());
+  EXPECT_EQ(*store->ReadTerm(), 99);
+}
+
+// Of a placement that needs several transactions.
+TEST_F(EtcdStoreTest, ALargePlacementIsSplit) {
+  Lead lead(prefix_);
+  EtcdStoreOptions options = lead.Options();
+  options.part_bytes = 100;
+  const auto store = *OpenEtcdStore(options);
+  ASSERT_TRUE(store->WriteJob(JobOf("a", 2, 8)).ok());
+  EXPECT_GT(lead.Rows("job/a/placement/").size(), 3);
+  EXPECT_EQ(DigestOf(*(*OpenEtcdStore(options))->ReadPlacement("a", 2)),
+            DigestOf(ReversedPlacement(8)));
+  for (int64_t version = 3; version < 10; ++version) {
+    ASSERT_TRUE(store->WriteJob(JobOf("a", version, 1)).ok());
+  }
+  // The parts of the oldest are gone with it.
+  EXPECT_TRUE(absl::IsNotFound(store->ReadPlacement("a", 2).status()));
+  EXPECT_THAT((*OpenEtcdStore(options))->ReadJobs()->front().history, SizeIs(kContractMaxHistory));
+}
+
+// A daemon died between the transactions of one placement.
+TEST_F(EtcdStoreTest, PartsOfAnUnfinishedPlacementAreNobodys) {
+  Lead lead(prefix_);
+  EtcdStoreOptions options = lead.Options();
+  options.part_bytes = 100;
+  {
+    const auto store = *OpenEtcdStore(options);
+    ASSERT_TRUE(store->WriteJob(JobOf("a", 2, 8)).ok());
+  }
+  lead.Put("job/a/placement/0000000000000002/0000", "half");
+  const auto store = *OpenEtcdStore(options);
+  EXPECT_EQ(store->ReadJobs()->front().version, 2);
+  ASSERT_TRUE(store->WriteJob(JobOf("a", 3, 1)).ok());
+  EXPECT_EQ((*OpenEtcdStore(options))->ReadJobs()->front().version, 3);
+  EXPECT_THAT(lead.Rows("job/a/placement/0000000000000002"), IsEmpty());
+}
+
+TEST_F(EtcdStoreTest, ADamagedRowIsNamed) {
+  Lead lead(prefix_);
+  ASSERT_TRUE(lead.Open()->WriteJob(JobOf("a", 2)).ok());
+  lead.Put("job/a/record", "nonsense that is long enough");
+  const absl::Status damaged = lead.Open()->ReadJobs().status();
+  EXPECT_TRUE(absl::IsDataLoss(damaged));
+  EXPECT_THAT(
+      std::string(damaged.message()),
+      HasSubstr(absl::StrCat("etcd key ", prefix_, "/job/a/record does not fit its checksum")));
+}
+
+TEST_F(EtcdStoreTest, APlacementInForceThatIsGoneIsNamed) {
+  Lead lead(prefix_);
+  ASSERT_TRUE(lead.Open()->WriteJob(JobOf("a", 2)).ok());
+  lead.Put("job/a/placement/0000000000000001/0000", "nonsense that is long enough");
+  const absl::Status damaged = lead.Open()->ReadJobs().status();
+  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
+  EXPECT_THAT(std::string(damaged.message()),
+              HasSubstr("its placement, version 2, is missing or damaged"));
+}
+
+TEST_F(EtcdStoreTest, AForgottenJobLeavesItsAuditLog) {
+  Lead lead(prefix_);
+  const auto store = lead.Open();
+  ASSERT_TRUE(store->WriteJob(JobOf("a", 2)).ok());
+  ASSERT_TRUE(store->WriteJob(JobOf("ab", 2)).ok());
+  ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 2)).ok());
+  ASSERT_TRUE(store->ForgetJob("a").ok());
+  EXPECT_THAT(lead.Rows("job/a/"), IsEmpty());
+  const auto next = lead.Open();
+  ASSERT_THAT(*next->ReadJobs(), SizeIs(1));
+  EXPECT_THAT(*next->ReadEvents("a", 10, 0), SizeIs(1));
+}
+
+// The write was not answered. Whether it happens later or not, none that follows it is undone.
+TEST_F(EtcdStoreTest, AWriteThatWasNotAnsweredNeverComesBehindALaterOne) {
+  const auto etcd = EtcdProcess::Start();
+  Lead lead(prefix_, etcd->NewClient(absl::Milliseconds(300)));
+  const auto store = lead.Open();
+  ASSERT_TRUE(store->WriteJob(JobOf("a", 2)).ok());
+  for (int64_t round = 0; round < 3; ++round) {
+    etcd->Freeze();
+    EXPECT_FALSE(store->WriteJob(JobOf("a", 100 + round)).ok());
+    etcd->Thaw();
+    const int64_t version = 10 + round;
+    absl::Status written;
+    for (const absl::Time end = MonotonicNow() + absl::Seconds(30); MonotonicNow() < end;) {
+      written = store->WriteJob(JobOf("a", version));
+      if (written.ok()) break;
+    }
+    ASSERT_TRUE(written.ok()) << written;
+    EXPECT_EQ(store->ReadJobs()->front().version, version);
+    EXPECT_EQ(lead.Open()->ReadJobs()->front().version, version);
+  }
+  EXPECT_THAT(lead.lost(), IsEmpty());
+}
+
+TEST_F(EtcdStoreTest, LimitsInEtcdAreNeverAboveThose) {
+  const StoreLimits limits = LimitsInEtcd({.max_events = 7, .max_history = 64});
+  EXPECT_EQ(limits.max_events, 7);
+  EXPECT_EQ(limits.max_history, kMostInEtcd.max_history);
+}
+
+}  // namespace
+}  // namespace etcd
+}  // namespace eplb
