@@ -81,6 +81,23 @@ class ClientTest : public ::testing::Test {
   std::string directory_;
 };
 
+TEST_F(ClientTest, ARankThatFindsNoDaemonEndsTheStartOnAll) {
+  const TestJob lost("", {.options = [](ClientOptions& options) {
+                       if (options.rank == 2) options.endpoint = "env:EPLB_TEST_NOT_SET";
+                     }});
+  EXPECT_NE(std::string(lost.started().message()).find("env:EPLB_TEST_NOT_SET"), std::string::npos)
+      << lost.started();
+}
+
+TEST_F(ClientTest, RanksFindTheirDaemonInAFile) {
+  ScriptedDaemon daemon({});
+  const std::string file = directory_ + "/endpoint";
+  std::ofstream(file) << daemon.endpoint() << "\n";
+  TestJob job("file:" + file);
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+}
+
 TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
   ScriptedDaemon daemon({});
   TestJob job(daemon.endpoint(), {.options = [&](ClientOptions& o) { LogTo(o); }});

@@ -218,6 +218,26 @@ TEST_F(OptionsTest, SeveralEndpointsAreAList) {
             "endpoint is \"b\", expected HOST:PORT or unix:PATH");
 }
 
+TEST_F(OptionsTest, DaemonsAreFoundWhereTheEndpointSays) {
+  ClientOptions options = Good();
+  options.endpoint = "a:1, /run/b.sock";
+  ASSERT_TRUE(FindDaemons(options).ok());
+  EXPECT_EQ(options.endpoint, "a:1,unix:/run/b.sock");
+  setenv("EPLB_TEST_DAEMONS", "c:1,d:2", 1);
+  options.endpoint = "env:EPLB_TEST_DAEMONS";
+  EXPECT_TRUE(CheckOptions(options, false).ok());
+  ASSERT_TRUE(FindDaemons(options).ok());
+  EXPECT_EQ(EndpointsOf(options), (std::vector<std::string>{"c:1", "d:2"}));
+  setenv("EPLB_TEST_DAEMONS", "nowhere", 1);
+  options.endpoint = "env:EPLB_TEST_DAEMONS";
+  EXPECT_EQ(FindDaemons(options).message(),
+            "env:EPLB_TEST_DAEMONS: endpoint is \"nowhere\", expected HOST:PORT or unix:PATH");
+  unsetenv("EPLB_TEST_DAEMONS");
+  EXPECT_TRUE(absl::IsNotFound(FindDaemons(options)));
+  EXPECT_EQ(ErrorOf([](auto& o) { o.endpoint = "srv:"; }),
+            "endpoint is \"srv:\", expected env:NAME, file:PATH or srv:NAME");
+}
+
 TEST_F(OptionsTest, TakeOverIsAnOptionOrAVariable) {
   ClientOptions options = Good();
   EXPECT_FALSE(TakesOver(options));
