@@ -73,7 +73,7 @@ class InstalledPrefixTest(WithDaemon):
     def test_examples_build_against_an_installed_prefix_and_train(self):
         prefix = self.install()
         self.assert_package_is_clean(prefix)
-        source = next(prefix.glob("share/doc/eplb/examples/c/CMakeLists.txt")).parent
+        source = next(prefix.glob("share/doc/eplb/deploy/examples/c/CMakeLists.txt")).parent
         build = self.directory / "build"
         # Of the package search, nothing but this prefix: no gRPC, Protobuf or Abseil can be found.
         self.assert_runs("cmake", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}",
