@@ -180,7 +180,7 @@ class DaemonAllGather {
     absl::Duration pause = kFirstPause;
     size_t tried = 0;  // daemons that nobody has seen, each for kListenGrace
     while (true) {
-      const absl::Status status = Call(begin, response);
+      absl::Status status = Call(begin, response);
       if (!absl::IsUnavailable(status)) {
         choice_.OnAnswer();
         return Told(status);

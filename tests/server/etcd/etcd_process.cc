@@ -46,6 +46,7 @@ int FreePort() {
   (void)dup2(out, STDOUT_FILENO);
   (void)dup2(out, STDERR_FILENO);
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   (void)execv(kEtcd, arguments.data());
