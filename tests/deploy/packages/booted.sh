@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Run by root in a Debian 12 that systemd has started, with the packages in /root/packages and newer ones in /root/newer, no network.
 # bash -euxo pipefail; a line that begins with "== " is what the caller shows.
 
