@@ -1,12 +1,12 @@
 #include "server/etcd/client.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include <grpc/support/time.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/support/channel_arguments.h>
 
@@ -34,8 +34,10 @@ bool IsOfMember(const absl::Status& status) {
          absl::IsCancelled(status) || absl::IsInternal(status) || absl::IsUnknown(status);
 }
 
-std::chrono::system_clock::time_point WallTime(absl::Time monotonic) {
-  return absl::ToChronoTime(absl::Now() + (monotonic - MonotonicNow()));
+// The deadline of a call after this time, which a step of the wall clock does not move.
+gpr_timespec DeadlineIn(absl::Duration left) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_micros(absl::ToInt64Microseconds(left), GPR_TIMESPAN));
 }
 
 }  // namespace
@@ -75,7 +77,7 @@ absl::Status Client::Once(absl::Time deadline, absl::Duration timeout, const Cal
   }
   EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, ChannelTo(member));
   grpc::ClientContext context;
-  context.set_deadline(WallTime(until));
+  context.set_deadline(DeadlineIn(until - MonotonicNow()));
   const absl::Status status = call(channel, &context);
   if (status.ok()) return absl::OkStatus();
   if (IsOfMember(status)) GoOn(member);
