@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include <grpc/support/time.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
@@ -24,6 +24,7 @@ constexpr int kStandbyIdleMs = 10'000;         // a client that was refused goes
 constexpr size_t kStandbyMemory = 64UL << 20;  // gRPC's buffers of all connections
 constexpr int kStandbyStreams = 128;
 constexpr int kStandbyMetadataBytes = 8192;
+constexpr int64_t kStandbyClosingMs = 100;  // calls have this long to end
 
 // Answers one call and ends with it.
 class NotLeader : public grpc::ServerGenericBidiReactor {
@@ -109,7 +110,8 @@ StandbyServer::StandbyServer(std::unique_ptr<Parts> parts) : parts_(std::move(pa
 
 StandbyServer::~StandbyServer() {
   for (const auto& acceptor : parts_->acceptors) acceptor->Stop();
-  parts_->server->Shutdown(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)));
+  parts_->server->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                        gpr_time_from_millis(kStandbyClosingMs, GPR_TIMESPAN)));
   parts_->server->Wait();
 }
 
