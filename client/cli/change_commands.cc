@@ -52,37 +52,6 @@ Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
 // before the change arrives.
 inline constexpr int kChangeAttempts = 5;
 
-v1::PreviewRequest PreviewOf(const v1::RebalanceRequest& request) {
-  v1::PreviewRequest preview;
-  *preview.mutable_rebalance() = request;
-  return preview;
-}
-v1::PreviewRequest PreviewOf(const v1::PauseRequest& request) {
-  v1::PreviewRequest preview;
-  *preview.mutable_pause() = request;
-  return preview;
-}
-v1::PreviewRequest PreviewOf(const v1::ResumeRequest& request) {
-  v1::PreviewRequest preview;
-  *preview.mutable_resume() = request;
-  return preview;
-}
-v1::PreviewRequest PreviewOf(const v1::RollbackRequest& request) {
-  v1::PreviewRequest preview;
-  *preview.mutable_rollback() = request;
-  return preview;
-}
-v1::PreviewRequest PreviewOf(const v1::SetPolicyRequest& request) {
-  v1::PreviewRequest preview;
-  *preview.mutable_set_policy() = request;
-  return preview;
-}
-v1::PreviewRequest PreviewOf(const v1::ForgetRequest& request) {
-  v1::PreviewRequest preview;
-  *preview.mutable_forget() = request;
-  return preview;
-}
-
 // A daemon that cannot preview refuses the call: it does not do what was asked.
 absl::Status AskPreview(const QueryOptions& options, const v1::PreviewRequest& request,
                         v1::AdminResponse* response) {
@@ -93,8 +62,10 @@ absl::Status AskPreview(const QueryOptions& options, const v1::PreviewRequest& r
 
 // `request` with its head filled in. Where the version to expect was asked for and not given, an
 // answer that another one is in force by now makes it ask again, kChangeAttempts times in all.
+// previewed: where a preview holds such a request.
 template <class Request>
-Output RunChange(const ChangeOptions& options, Request request) {
+Output RunChange(const ChangeOptions& options, Request request,
+                 Request* (v1::PreviewRequest::*previewed)()) {
   v1::AdminResponse response;
   absl::Status status;
   const int attempts = options.expect_version >= 0 ? 1 : kChangeAttempts;
@@ -102,8 +73,13 @@ Output RunChange(const ChangeOptions& options, Request request) {
     if (const absl::Status filled = FillChange(options, request.mutable_change()); !filled.ok()) {
       return QueryFailure(filled);
     }
-    status = options.dry_run ? AskPreview(options.query, PreviewOf(request), &response)
-                             : Ask(options.query, request, &response);
+    if (options.dry_run) {
+      v1::PreviewRequest preview;
+      *(preview.*previewed)() = request;
+      status = AskPreview(options.query, preview, &response);
+    } else {
+      status = Ask(options.query, request, &response);
+    }
     if (!absl::IsAborted(status)) break;
   }
   return ChangeOutput(options, request.change(), status, response);
@@ -211,7 +187,7 @@ Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
 }
 
 Output RunPause(const PauseOptions& options) {
-  return RunChange(options.change, v1::PauseRequest());
+  return RunChange(options.change, v1::PauseRequest(), &v1::PreviewRequest::mutable_pause);
 }
 
 void AddPause(CLI::App& root, Command& command) {
@@ -224,7 +200,7 @@ void AddPause(CLI::App& root, Command& command) {
 }
 
 Output RunResume(const ResumeOptions& options) {
-  return RunChange(options.change, v1::ResumeRequest());
+  return RunChange(options.change, v1::ResumeRequest(), &v1::PreviewRequest::mutable_resume);
 }
 
 void AddResume(CLI::App& root, Command& command) {
@@ -294,7 +270,8 @@ Output RebalanceAndWait(const RebalanceOptions& given, v1::RebalanceRequest requ
   const absl::StatusOr<v1::ListPlansResponse> before = AskPlans(options.change, 1);
   if (!before.ok()) return QueryFailure(before.status());
   const uint64_t number = before->plans().empty() ? 0 : before->plans(0).plan();
-  Output asked = RunChange(options.change, std::move(request));
+  Output asked =
+      RunChange(options.change, std::move(request), &v1::PreviewRequest::mutable_rebalance);
   if (asked.exit_code != kOk) return asked;
   const absl::StatusOr<v1::Plan> plan = AwaitDecision(options, number, *timeout);
   return plan.ok() ? DecisionOutput(options, *plan) : QueryFailure(plan.status());
@@ -306,7 +283,8 @@ Output RunRebalance(const RebalanceOptions& options) {
   v1::RebalanceRequest request;
   request.set_force(options.force);
   return options.wait || options.change.dry_run ? RebalanceAndWait(options, std::move(request))
-                                                : RunChange(options.change, std::move(request));
+                                                : RunChange(options.change, std::move(request),
+                                                            &v1::PreviewRequest::mutable_rebalance);
 }
 
 void AddRebalance(CLI::App& root, Command& command) {
@@ -327,7 +305,7 @@ void AddRebalance(CLI::App& root, Command& command) {
 Output RunRollback(const RollbackOptions& options) {
   v1::RollbackRequest request;
   if (options.to >= 0) request.set_to_version(static_cast<uint64_t>(options.to));
-  return RunChange(options.change, std::move(request));
+  return RunChange(options.change, std::move(request), &v1::PreviewRequest::mutable_rollback);
 }
 
 void AddRollback(CLI::App& root, Command& command) {
@@ -347,7 +325,7 @@ Output RunForget(const ForgetOptions& options) {
   if (options.change.job.empty()) {
     return UsageFailure(absl::InvalidArgumentError("no job is named, expected eplbctl forget JOB"));
   }
-  return RunChange(options.change, v1::ForgetRequest());
+  return RunChange(options.change, v1::ForgetRequest(), &v1::PreviewRequest::mutable_forget);
 }
 
 void AddForget(CLI::App& root, Command& command) {
@@ -407,7 +385,7 @@ Output RunSetPolicy(const SetPolicyOptions& options) {
       return Failure(kUsage, absl::InvalidArgumentError(absl::StrCat(*key, " is given twice")));
     }
   }
-  return RunChange(options.change, std::move(request));
+  return RunChange(options.change, std::move(request), &v1::PreviewRequest::mutable_set_policy);
 }
 
 void AddSet(CLI::App& root, Command& command) {

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -214,30 +215,51 @@ absl::Status Meaning(const grpc::Status& status, const Connection& connection) {
   return {code, absl::StrCat(connection.endpoint, ": ", answer.message())};
 }
 
+// Whether the channel connects before the deadline; false as soon as the first attempt fails.
+bool Connects(grpc::Channel& channel, absl::Duration timeout) {
+  const auto deadline = std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout);
+  grpc_connectivity_state state = channel.GetState(true);
+  while (state != GRPC_CHANNEL_READY && state != GRPC_CHANNEL_TRANSIENT_FAILURE) {
+    if (!channel.WaitForStateChange(state, deadline)) return false;
+    state = channel.GetState(true);
+  }
+  return state == GRPC_CHANNEL_READY;
+}
+
+struct Reply {
+  absl::Status status;
+  bool reached = false;  // the daemon may have taken the question, whatever the status says
+};
+
 // One question to one daemon: a channel of its own, and what its failure means.
 template <class Service, class Request, class Response>
-absl::Status CallOne(const std::string& endpoint, const wire::TlsFiles& tls, absl::Duration timeout,
-                     const Request& request, Response* response,
-                     grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                           Response*)) {
+Reply CallOne(const std::string& endpoint, const wire::TlsFiles& tls, absl::Duration timeout,
+              const Request& request, Response* response,
+              grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                    Response*)) {
+  const absl::Time deadline = absl::Now() + timeout;
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
-                        wire::MakeChannelCredentials(tls, &arguments));
+  const absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials =
+      wire::MakeChannelCredentials(tls, &arguments);
+  if (!credentials.ok()) return {credentials.status()};
   const std::shared_ptr<grpc::Channel> channel =
-      grpc::CreateCustomChannel(endpoint, credentials, arguments);
+      grpc::CreateCustomChannel(endpoint, *credentials, arguments);
   const std::unique_ptr<typename Service::Stub> stub = Service::NewStub(channel);
+  const bool reached = Connects(*channel, timeout);
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
+  context.set_deadline(absl::ToChronoTime(deadline));
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
-  if (status.ok()) return absl::OkStatus();
+  if (status.ok()) return {absl::OkStatus(), true};
   absl::Status standby = wire::FromGrpc(status, context);
-  if (wire::LeaderIn(standby)) return standby;
-  return Meaning(status, {.endpoint = endpoint,
-                          .timeout = timeout,
-                          .connected = channel->GetState(false) == GRPC_CHANNEL_READY,
-                          .plaintext = !tls.enabled()});
+  if (wire::LeaderIn(standby)) return {standby, true};
+  const bool connected = channel->GetState(false) == GRPC_CHANNEL_READY;
+  return {Meaning(status, {.endpoint = endpoint,
+                           .timeout = timeout,
+                           .connected = connected,
+                           .plaintext = !tls.enabled()}),
+          reached || connected};
 }
 
 // Which daemon is asked next: a standby's leader before the others of the list, each once.
@@ -263,12 +285,14 @@ class Candidates {
 };
 
 // One question to the daemons of the list, until one of them answers that is no standby. While all
-// that answer stand by, none leads yet.
+// that answer stand by, none leads yet. A change goes no further than the first daemon that may
+// have taken it: another one, with a store of its own, would make it a second time.
 template <class Service, class Request, class Response>
 absl::Status Call(const QueryOptions& options, const Request& request, Response* response,
                   grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&,
                                                         Response*)) {
   constexpr absl::Duration kBetweenRounds = absl::Milliseconds(300);
+  constexpr bool kChanges = std::is_same_v<Service, v1::Admin>;
   EPLB_ASSIGN_OR_RETURN(const absl::Duration timeout, ParseDuration("--timeout", options.timeout));
   EPLB_ASSIGN_OR_RETURN(const DaemonAddress daemon,
                         ResolveDaemon(options.endpoint, options.tls, options.context));
@@ -283,12 +307,11 @@ absl::Status Call(const QueryOptions& options, const Request& request, Response*
       const std::string endpoint = candidates.Take();
       // A daemon whose host is gone must leave time for the others.
       const absl::Duration share = candidates.empty() ? left : left / 2;
-      absl::Status status =
+      auto [status, reached] =
           CallOne<Service>(endpoint, daemon.tls, share, request, response, method);
       const std::optional<std::string> leader = wire::LeaderIn(status);
-      if (!leader && !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) {
-        return status;
-      }
+      const bool silent = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+      if (!leader && (!silent || (kChanges && reached))) return status;
       if (leader) {
         candidates.Prefer(*leader);
         standby = absl::UnavailableError(absl::StrCat(endpoint, ": ", status.message()));
@@ -326,7 +349,8 @@ absl::StatusOr<std::vector<EndpointAnswer>> AskEndpoints(const QueryOptions& opt
     v1::GetStatusResponse response;
     const absl::Status status =
         CallOne<v1::Query>(endpoint, daemon.tls, timeout / static_cast<double>(endpoints.size()),
-                           v1::GetStatusRequest(), &response, &v1::Query::Stub::GetStatus);
+                           v1::GetStatusRequest(), &response, &v1::Query::Stub::GetStatus)
+            .status;
     answers.push_back({endpoint, status, wire::LeaderIn(status)});
   }
   return answers;

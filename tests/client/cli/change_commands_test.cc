@@ -194,6 +194,29 @@ TEST_F(ChangeTest, ARefusalIsAConflict) {
   EXPECT_EQ(output.out, "");
 }
 
+TEST_F(ChangeTest, AChangeGoesNoFurtherThanADaemonThatMayHaveMadeIt) {
+  ScriptedQuery silent;
+  silent.answers = false;
+  ChangeOptions change = Options();
+  change.job = kJob;
+  change.expect_version = 3;
+  change.query.timeout = "500ms";
+  change.query.endpoint = silent.endpoint() + "," + daemon_.endpoint();
+  EXPECT_EQ(RunPause({.change = change}).exit_code, kTimeout);
+  EXPECT_EQ(daemon_.last_admin_request, "");
+}
+
+TEST_F(ChangeTest, ADaemonThatIsAwayHasNotMadeTheChange) {
+  ChangeOptions change = Options();
+  {
+    ScriptedQuery gone;
+    change.query.endpoint = gone.endpoint() + "," + daemon_.endpoint();
+  }
+  const Output output = RunPause({.change = change});
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  EXPECT_NE(daemon_.last_admin_request, "");
+}
+
 TEST_F(ChangeTest, AVersionThatWasNotGivenIsAskedForAgainWhenItMoved) {
   daemon_.stale_answers = 2;
   const Output output = RunPause({.change = Options()});
