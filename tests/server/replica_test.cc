@@ -1,0 +1,97 @@
+#include "server/replica.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+
+#include <memory>
+#include <string>
+
+#include "tests/server/etcd/etcd_process.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kMostTurns = 60;  // of 500 ms, until a vacancy is noticed
+
+class ReplicaTest : public ::testing::Test {
+ protected:
+  void SetUp() override { EPLB_SKIP_WITHOUT_ETCD(); }
+
+  DaemonConfig Config(const std::string& advertise) const {
+    DaemonConfig config;
+    config.grpc = {.host = "127.0.0.1", .port = 0};
+    config.http = {.host = "127.0.0.1", .port = 0};
+    config.advertise = advertise;
+    config.etcd.endpoints = etcd::SharedEtcd()->endpoint();
+    config.etcd.prefix = prefix_;
+    return config;
+  }
+  std::unique_ptr<Replica> New(const std::string& advertise) const {
+    return *Replica::Start(Config(advertise));
+  }
+  static std::string Ready(const Replica& replica) {
+    httplib::Client client("127.0.0.1", replica.http_address().port);
+    const httplib::Result result = client.Get("/readyz");
+    return result ? std::to_string(result->status) + " " + result->body : "no answer";
+  }
+
+  const std::string prefix_ = etcd::NewPrefix();
+};
+
+TEST_F(ReplicaTest, OneOfTwoLeadsAndTheOtherSaysWho) {
+  const auto first = New("a:1");
+  const auto second = New("b:1");
+  EXPECT_TRUE(first->Turn(absl::ZeroDuration()));
+  EXPECT_FALSE(second->Turn(absl::ZeroDuration()));
+  EXPECT_THAT(Ready(*second), HasSubstr("503"));
+  EXPECT_THAT(Ready(*second), HasSubstr("the one at a:1 leads"));
+}
+
+TEST_F(ReplicaTest, WhatOneLeaderStoredTheNextOneReadsUnderAHigherTerm) {
+  const auto first = New("a:1");
+  const auto second = New("b:1");
+  ASSERT_TRUE(first->Turn(absl::ZeroDuration()));
+  const auto lost = [](const std::string& why) { ADD_FAILURE() << why; };
+  auto store = first->Lead(lost, nullptr);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const int64_t term = *(*store)->ReadTerm() + 1;
+  ASSERT_TRUE((*store)->WriteTerm(term).ok());
+  (*store)->Close();
+  first->Resign();
+
+  int turns = 0;
+  while (!second->Turn(absl::Milliseconds(500)) && turns < kMostTurns) ++turns;
+  ASSERT_LT(turns, kMostTurns);
+  auto next = second->Lead(lost, nullptr);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_GE(*(*next)->ReadTerm(), term);
+  (*next)->Close();
+  second->Resign();
+}
+
+TEST_F(ReplicaTest, ALeaderLeavesItsAddressesToTheDaemon) {
+  const auto first = New("a:1");
+  ASSERT_TRUE(first->Turn(absl::ZeroDuration()));
+  ASSERT_TRUE(first->Lead([](const std::string& why) { ADD_FAILURE() << why; }, nullptr).ok());
+  DaemonConfig same = Config("b:1");
+  same.grpc = first->grpc_address();
+  same.http = first->http_address();
+  EXPECT_TRUE(Replica::Start(same).ok());
+  first->Resign();
+}
+
+TEST_F(ReplicaTest, AnEtcdThatDoesNotAnswerIsWaitedFor) {
+  DaemonConfig config = Config("a:1");
+  config.etcd.endpoints = "http://127.0.0.1:1";
+  config.etcd.timeout = absl::Milliseconds(100);
+  const auto replica = Replica::Start(config);
+  ASSERT_TRUE(replica.ok()) << replica.status();
+  EXPECT_FALSE((*replica)->Turn(absl::ZeroDuration()));
+  EXPECT_THAT(Ready(**replica), HasSubstr("etcd does not answer"));
+}
+
+}  // namespace
+}  // namespace eplb
