@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Run by root in a Debian 12 that systemd has started, with the packages in /root/packages and newer ones in /root/newer, no network.
+# Run by root in a Debian 12 that systemd has started, with the packages in /srv/packages and newer ones in /srv/newer, no network.
 # bash -euxo pipefail; a line that begins with "== " is what the caller shows.
 
 fail() { echo "== FAILED: $*"; exit 1; }
@@ -42,23 +42,23 @@ systemctl restart eplbd
 echo "== the watchdog restarts a daemon that hangs"
 
 # Programs that are compiled against libeplb-dev.
-mkdir /root/cmake /root/pkgconfig
-cmake -S /usr/share/doc/eplb/deploy/examples/c -B /root/cmake >/dev/null
-cmake --build /root/cmake >/dev/null
+mkdir /srv/cmake /srv/pkgconfig
+cmake -S /usr/share/doc/eplb/deploy/examples/c -B /srv/cmake >/dev/null
+cmake --build /srv/cmake >/dev/null
 # shellcheck disable=SC2046
-cc -std=c99 -o /root/pkgconfig/trainer /usr/share/doc/eplb/deploy/examples/c/trainer.c $(pkg-config --cflags --libs eplb)
+cc -std=c99 -o /srv/pkgconfig/trainer /usr/share/doc/eplb/deploy/examples/c/trainer.c $(pkg-config --cflags --libs eplb)
 [ "$(pkg-config --modversion eplb)" = "$(eplbctl --version | cut -d' ' -f2)" ]
 run_job() {  # PROGRAM WORLD..
   local rank ranks=()
   for rank in 0 1; do "$@" "$rank" 2 unix:/run/eplb/eplbd.sock & ranks+=($!); done
   for rank in "${ranks[@]}"; do wait "$rank" || fail "$1: a rank ended with $?"; done
 }
-EPLB_LAUNCH_ID=1 run_job /root/cmake/trainer > /root/job.log
-grep -E '^after step [0-9]+: version [1-9]' /root/job.log || fail "no switch in the job of C"
-EPLB_LAUNCH_ID=2 run_job /root/pkgconfig/trainer > /root/job.log
+EPLB_LAUNCH_ID=1 run_job /srv/cmake/trainer > /srv/job.log
+grep -E '^after step [0-9]+: version [1-9]' /srv/job.log || fail "no switch in the job of C"
+EPLB_LAUNCH_ID=2 run_job /srv/pkgconfig/trainer > /srv/job.log
 echo "== find_package and pkg-config: C ranks trained, experts moved"
-EPLB_LAUNCH_ID=3 run_job /usr/bin/python3 /root/packages/python_rank.py > /root/job.log
-grep -E '^rank 0 switched to version [1-9]' /root/job.log || fail "no switch in the job of Python"
+EPLB_LAUNCH_ID=3 run_job /usr/bin/python3 /srv/packages/python_rank.py > /srv/job.log
+grep -E '^rank 0 switched to version [1-9]' /srv/job.log || fail "no switch in the job of Python"
 eplb-convert --help >/dev/null
 echo "== python3-eplb: ranks trained, experts moved"
 eplbctl status
@@ -78,13 +78,13 @@ echo "== pages, completions, alerts and licences are there"
 
 # An upgrade keeps configuration and store, restarts what ran, and training goes on.
 sed -i 's/^unix_access = "group".*/unix_access = "group"  # changed here/' /etc/eplb/eplbd.toml
-EPLB_LAUNCH_ID=4 run_job /root/cmake/trainer > /root/job.log &
+EPLB_LAUNCH_ID=4 run_job /srv/cmake/trainer > /srv/job.log &
 job=$!
 before=$(pid_of_service)
-dpkg -i /root/newer/*.deb
+dpkg -i /srv/newer/*.deb
 wait_for 20 eplbctl status
 [ "$(pid_of_service)" != "$before" ] || fail "the upgrade did not restart the service"
-[ "$(dpkg-query -W -f '${Version}' eplbd)" != "$(dpkg-deb -f /root/packages/eplbd_*.deb Version)" ]
+[ "$(dpkg-query -W -f '${Version}' eplbd)" != "$(dpkg-deb -f /srv/packages/eplbd_*.deb Version)" ]
 grep -F "# changed here" /etc/eplb/eplbd.toml
 wait "$job" || fail "training did not outlive the upgrade"
 eplbctl get jobs | grep -F c-example
@@ -93,7 +93,7 @@ echo "== upgraded: configuration, store and training go on"
 
 # A service that does not run is not started by an upgrade.
 systemctl stop eplbd
-dpkg -i /root/newer/eplbd_*.deb
+dpkg -i /srv/newer/eplbd_*.deb
 ! systemctl --quiet is-active eplbd || fail "an upgrade started the service"
 systemctl start eplbd
 
