@@ -23,6 +23,10 @@ std::string UnknownFlag(const CLI::App& command, const std::string& word) {
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
   }
+  if (std::find(known.begin(), known.end(), flag) != known.end()) {
+    return absl::StrCat(flag, " stands in front of \"", command.get_name(),
+                        "\", expected behind it");
+  }
   return "unknown flag " + flag + Suggestion(flag, known);
 }
 

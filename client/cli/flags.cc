@@ -204,6 +204,18 @@ void AddCostOptions(CLI::App& app, CostOptions& options) {
       ->type_name("B");
 }
 
+namespace {
+
+// The same flag before the command counts where it is not given behind it.
+void TakeFromRoot(const CLI::App& app, const char* flag, std::string& value) {
+  const CLI::App* root = &app;
+  while (root->get_parent() != nullptr) root = root->get_parent();
+  const CLI::Option* const given = root->get_option_no_throw(flag);
+  if (given != nullptr && !given->results().empty()) value = given->results().back();
+}
+
+}  // namespace
+
 void AddQueryOptions(CLI::App& app, QueryOptions& options,
                      const std::set<ExitCode>& more_exit_codes, Formats formats) {
   app.add_option("--endpoint", options.endpoint,
@@ -213,13 +225,11 @@ void AddQueryOptions(CLI::App& app, QueryOptions& options,
   app.add_option("--context", options.context,
                  "A daemon of the config file by its name [EPLB_CONTEXT, context use]")
       ->type_name("NAME");
-  // The same flag before the command counts where it is not given behind it.
   app.parse_complete_callback([&app, &options] {
-    if (!options.context.empty()) return;
-    const CLI::App* root = &app;
-    while (root->get_parent() != nullptr) root = root->get_parent();
-    const CLI::Option* const given = root->get_option_no_throw("--context");
-    if (given != nullptr && !given->results().empty()) options.context = given->results().back();
+    // Behind the command one of the two is enough to say which daemon.
+    if (!options.context.empty() || !options.endpoint.empty()) return;
+    TakeFromRoot(app, "--context", options.context);
+    TakeFromRoot(app, "--endpoint", options.endpoint);
   });
   app.add_option("--tls-ca", options.tls.ca, "Who signed its certificate, PEM [EPLB_TLS_CA]")
       ->type_name("FILE");

@@ -67,9 +67,12 @@ int Main(int argc, char** argv) {
   CLI::App root("Plans, checks and watches the placement of experts on GPUs.", "eplbctl");
   root.set_version_flag("--version", "eplbctl " EPLB_VERSION);
   root.require_subcommand(1);
-  std::string context;  // read where a command asks a daemon
+  std::string context;  // both are read where a command asks a daemon
+  std::string endpoint;
   root.add_option("--context", context, "As behind a command that asks a daemon")
       ->type_name("NAME");
+  root.add_option("--endpoint", endpoint, "As behind a command that asks a daemon")
+      ->type_name("HOST:PORT|unix:PATH");
   root.footer("`eplbctl COMMAND --help` shows the flags of a command.");
   Command command;
   for (const auto add : kCommands) add(root, command);

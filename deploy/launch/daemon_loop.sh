@@ -11,6 +11,8 @@ set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 endpoint_file=$1
 shift
+command -v "${EPLBD:-eplbd}" >/dev/null ||
+  { printf 'daemon_loop: there is no program %s; EPLBD=PATH names the daemon\n' "${EPLBD:-eplbd}" >&2; exit 2; }
 readonly kMostFailures=20 kHealthySeconds=60 kLongestDelay=30
 daemon='' stopping='' failures=0 delay=1
 output=$endpoint_file.out

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Says which systems programs and libraries run on, from the symbol versions that they ask for.
 
-  baseline.py [--glibc 2.36] [--json] [--tag] FILE ..
+  baseline.py [--glibc 2.36] [--alone] [--json] [--tag] FILE ..
 
 Of glibc and libstdc++ it prints the newest versions that the files need together, and every library that they need besides the system's and
-those in FILE. --glibc: exit 1 where a newer glibc is needed. --tag: the platform tag of a wheel that has exactly these files, which is
-manylinux_2_N where PEP 600's rules hold: a libstdc++ as old as N's systems have, and no library from outside.
+those in FILE. --glibc: exit 1 where a newer glibc is needed. --alone: exit 1 where a library is needed that is none of glibc's or GCC's.
+--tag: the platform tag of a wheel that has exactly these files, which is manylinux_2_N where PEP 600's rules hold: a libstdc++ as old as
+N's systems have, and no library from outside.
 """
 
 import argparse
@@ -73,6 +74,7 @@ def tag_of(newest, outside):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--glibc", type=numbers, help="the newest that may be needed")
+    parser.add_argument("--alone", action="store_true", help="no library but the system's may be needed")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tag", action="store_true")
     parser.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
@@ -95,6 +97,9 @@ def main():
             print(f"needs {name}, for {', '.join(outside[name])}")
     if options.glibc and newest.get("GLIBC", ()) > options.glibc:
         print(f"baseline: glibc {text_of(newest['GLIBC'])} is needed, expected at most {text_of(options.glibc)}", file=sys.stderr)
+        return 1
+    if options.alone and outside:
+        print(f"baseline: {', '.join(sorted(outside))} is needed besides glibc and GCC's libraries", file=sys.stderr)
         return 1
     return 0
 

@@ -45,6 +45,7 @@ TEST_F(CommandLineTest, EachKindOfMistakeHasWordsOfAUser) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"--gpus", "2", "report", "d", "--load", "x"}, ""},
       {{"--gpsu", "2"}, "unknown flag --gpsu, did you mean --gpus?"},
+      {{"--load", "x", "report", "d"}, "--load stands in front of \"report\", expected behind it"},
       {{"reprot"}, "unexpected argument \"reprot\""},
       {{"d\ne\x7f"}, "unexpected argument \"d?e?\""},
       {{"--slots", "x"}, "--slots is \"x\", expected a number"},

@@ -111,6 +111,8 @@ class UsageTest(CommandTest):
     def test_what_is_wrong_is_named_even_when_more_is_missing(self):
         self.assertIn("unknown flag --laod, did you mean --load?", run("plan", "--laod", "x").stderr)
         self.assertIn("unknown flag --endpont, did you mean --endpoint?", run("status", "--endpont=x").stderr)
+        self.assertIn('--watch stands in front of "status", expected behind it', run("--watch", "status").stderr)
+        self.assertIn("cannot reach 127.0.0.1:1", run("--endpoint", "127.0.0.1:1", "status").stderr)
         self.assertIn("unknown flag --colour (see", run("status", "--colour").stderr)
         self.assertIn('unknown command "planet", did you mean plan?', run("planet").stderr)
         self.assertIn('unknown command "plasn", did you mean plans?', run("get", "plasn").stderr)
