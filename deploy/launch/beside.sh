@@ -36,10 +36,30 @@ eplb_start_daemon() {
   return 1
 }
 
-# eplb_stop_daemon: drains it; for a trap on EXIT.
+# eplb_stop_daemon: drains it, for at most 60 s; for a trap on EXIT.
 eplb_stop_daemon() {
   [ -n "$eplb_loop" ] || return 0
   kill -TERM "$eplb_loop" 2>/dev/null || true
+  for _ in $(seq 600); do
+    kill -0 "$eplb_loop" 2>/dev/null || break
+    sleep 0.1
+  done
+  kill -KILL "$eplb_loop" 2>/dev/null || true
   wait "$eplb_loop" 2>/dev/null || true
   eplb_loop=''
+}
+
+# eplb_run COMMAND..: the job. SIGTERM and SIGINT of the script reach it at once. Returns its status.
+eplb_run() {
+  local status=0 job=''
+  trap '[ -z "$job" ] || kill -TERM "$job" 2>/dev/null || true' TERM INT
+  "$@" <&0 &
+  job=$!
+  while :; do
+    status=0
+    wait "$job" || status=$?
+    kill -0 "$job" 2>/dev/null || break
+  done
+  trap 'exit 143' TERM INT
+  return "$status"
 }

@@ -14,7 +14,7 @@ shift
 command -v "${EPLBD:-eplbd}" >/dev/null ||
   { printf 'daemon_loop: there is no program %s; EPLBD=PATH names the daemon\n' "${EPLBD:-eplbd}" >&2; exit 2; }
 readonly kMostFailures=20 kHealthySeconds=60 kLongestDelay=30
-daemon='' stopping='' failures=0 delay=1
+daemon='' stopping='' address='' failures=0 delay=1
 output=$endpoint_file.out
 
 say() { printf 'daemon_loop: %s\n' "$*" >&2; }
@@ -24,18 +24,21 @@ stop() {
   [ -z "$daemon" ] || kill -TERM "$daemon" 2>/dev/null || true
 }
 trap stop TERM INT
-trap 'rm -f "$output"' EXIT
+# An address of an earlier run would mislead the ranks.
+rm -f "$endpoint_file"
+trap 'rm -f "$output" "$endpoint_file"' EXIT
 
-# The address that the daemon prints once it listens; empty when it ends before.
+# Sets `address` to what the daemon prints once it listens; empty when it ends, or is told to, before.
 await_address() {
-  local address=''
   for _ in $(seq 300); do
     address=$(sed -n '1s/.*"grpc":"\([^"]*\)".*/\1/p' "$output")
     [ -z "$address" ] || break
+    [ -z "$stopping" ] || break
     kill -0 "$daemon" 2>/dev/null || break
-    sleep 0.1
+    # In the background, so that a signal is handled at once.
+    sleep 0.1 &
+    wait $! || true
   done
-  printf '%s' "$address"
 }
 
 # Readers see the whole address or none.
@@ -67,7 +70,9 @@ while [ -z "$stopping" ]; do
   # The last --listen counts.
   "${EPLBD:-eplbd}" "$@" "${listen[@]}" >"$output" &
   daemon=$!
-  address=$(await_address)
+  # A signal that came before this line found no daemon.
+  [ -z "$stopping" ] || kill -TERM "$daemon" 2>/dev/null || true
+  await_address
   if [ -n "$address" ] && [ ${#listen[@]} -eq 0 ]; then
     listen=(--set "listen.grpc=$address")
     publish "$address"

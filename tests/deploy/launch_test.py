@@ -123,6 +123,12 @@ class SlurmTest(LaunchTest):
         self.assertIn("set EPLBD_CONFIG to an eplbd.toml with [tls]", said)
         self.assertFalse((self.directory / "eplb-7" / "endpoint").exists())
 
+    def test_the_names_of_many_nodes_are_read_to_their_end(self):
+        self.tool("scontrol", '#!/bin/sh\necho localhost\nexec seq -f node%g 20000\n')
+        job = self.start(self.SCRIPT, "true", EPLBD_INSECURE="1")
+        said, _ = job.communicate(timeout=DEADLINE)
+        self.assertEqual(job.returncode, 0, said)
+
     def test_the_exit_status_is_the_jobs(self):
         job = self.start(self.SCRIPT, "sh", "-c", "exit 3", EPLBD_INSECURE="1")
         said, _ = job.communicate(timeout=DEADLINE)
@@ -161,6 +167,33 @@ class TorchrunTest(LaunchTest):
             self.assertEqual(self.asked(), ["node0:29610", *flags, "--no-ranks"])
             self.assertFalse((self.directory / "eplb-state").exists())
 
+    def test_flags_behind_the_program_are_the_programs(self):
+        arguments = ["--standalone", "--nproc-per-node", "1", "--no-ranks", "x", "train.py", "--nnodes", "2", "--node-rank", "1", "--master-addr", "other"]
+        job = self.start(self.SCRIPT, *arguments)
+        said, _ = job.communicate(timeout=DEADLINE)
+        self.assertEqual(job.returncode, 0, said)
+        self.assertRegex(self.asked()[0], r"^127\.0\.0\.1:\d+$")
+
+    def test_variables_of_torchrun_count(self):
+        job = self.start(self.SCRIPT, "--no-ranks", PET_NNODES="4", PET_NODE_RANK="2", PET_MASTER_ADDR="node0", EPLBD_PORT="29610")
+        said, _ = job.communicate(timeout=DEADLINE)
+        self.assertEqual((job.returncode, self.asked()[0]), (0, "node0:29610"), said)
+        job = self.start(self.SCRIPT, "--nnodes", "1:1", "--no-ranks")
+        said, _ = job.communicate(timeout=DEADLINE)
+        self.assertEqual(job.returncode, 0, said)
+
+    def test_a_signal_reaches_torchrun_and_the_daemon_is_drained(self):
+        self.tool("torchrun", '#!/bin/sh\ntrap "exit 9" TERM\necho began\nwhile :; do sleep 0.1; done\n')
+        job = self.start(self.SCRIPT, "train.py")
+        while job.stdout.readline() != "began\n":
+            self.assertIsNone(job.poll(), "the stand-in runs")
+        job.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        said, _ = job.communicate(timeout=DEADLINE)
+        self.assertEqual(job.returncode, 9, said)
+        self.assertLess(time.monotonic() - began, DEADLINE / 4)
+        self.assertEqual(self.daemons(job.pid), [])
+
     def test_the_first_of_several_nodes_needs_an_encrypted_or_trusted_network(self):
         flags = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "localhost", "--no-ranks"]
         job = self.start(self.SCRIPT, *flags)
@@ -174,6 +207,23 @@ class TorchrunTest(LaunchTest):
 
 class DaemonLoopTest(LaunchTest):
     SCRIPT = DEPLOY / "launch" / "daemon_loop.sh"
+
+    def test_an_address_of_an_earlier_run_misleads_nobody(self):
+        (self.directory / "where").write_text("stale:1\n")
+        loop = self.start(self.SCRIPT, "where", "--set", "policy.name=best")
+        said, _ = loop.communicate(timeout=DEADLINE)
+        self.assertEqual(loop.returncode, 2, said)
+        self.assertFalse((self.directory / "where").exists())
+
+    def test_a_signal_before_the_daemon_listens_ends_it_at_once(self):
+        self.tool("eplbd", '#!/bin/sh\ntrap "exit 0" TERM\necho began >&2\nwhile :; do sleep 0.1; done\n')
+        loop = self.start(self.SCRIPT, "where")
+        self.assertEqual(loop.stdout.readline(), "began\n")
+        loop.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        loop.communicate(timeout=DEADLINE)
+        self.assertLess(time.monotonic() - began, 20, "30 s is how long an address is waited for")
+        self.assertEqual(loop.returncode, 0)
 
     def test_it_ends_with_a_drained_daemon(self):
         loop = self.start(self.SCRIPT, "where", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", "memory")
