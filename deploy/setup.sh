@@ -66,7 +66,7 @@ case "$what" in
 esac
 
 os_release=${EPLB_OS_RELEASE:-/etc/os-release}
-value_of() { sed -n "s/^$1=//p" "$os_release" 2>/dev/null | tr -d '"'; }
+value_of() { sed -n "s/^$1=//p" "$os_release" 2>/dev/null | tr -d '"' || true; }
 system="$(value_of ID) $(value_of VERSION_ID)"
 
 # Names that are not those of Debian 12; an empty one: the system has no such package.

@@ -48,6 +48,9 @@ absl::Status FillChange(const ChangeOptions& options, v1::Change* change);
 Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
                     const absl::Status& status, const v1::AdminResponse& response);
 
+// Of a preview.
+constexpr char kNothingIsChanged[] = "nothing is changed; it would be so: ";
+
 // Chunks of a rebalance commit within milliseconds, so that a version asked for can be out of date
 // before the change arrives.
 inline constexpr int kChangeAttempts = 5;
@@ -179,8 +182,8 @@ Output ChangeOutput(const ChangeOptions& options, const v1::Change& change,
             .message = {}};
   }
   return {.exit_code = kOk,
-          .out = absl::StrCat(options.dry_run ? "nothing is changed; it would be so: " : "",
-                              Printable(change.job()), ": ", Printable(response.outcome()), " (",
+          .out = absl::StrCat(options.dry_run ? kNothingIsChanged : "", Printable(change.job()),
+                              ": ", Printable(response.outcome()), " (",
                               wire::EnumText(response.state()), ", version ", response.version(),
                               ")\n", SettingsLines(response, options.dry_run)),
           .message = {}};
@@ -252,10 +255,11 @@ Output DecisionOutput(const RebalanceOptions& options, const v1::Plan& plan) {
   const v1::PlanResult good =
       options.change.dry_run ? v1::PLAN_RESULT_OBSERVED : v1::PLAN_RESULT_COMMITTED;
   output.exit_code = plan.result() == good ? kOk : kConditionNotMet;
-  output.out = options.change.query.format == Format::kJson
-                   ? wire::ToJsonText(plan) + "\n"
-                   : absl::StrCat("plan ", plan.plan(), " ", wire::EnumText(plan.result()), ": ",
-                                  Printable(plan.reason()), "\n");
+  output.out =
+      options.change.query.format == Format::kJson
+          ? wire::ToJsonText(plan) + "\n"
+          : absl::StrCat(options.change.dry_run ? kNothingIsChanged : "", "plan ", plan.plan(), " ",
+                         wire::EnumText(plan.result()), ": ", Printable(plan.reason()), "\n");
   return output;
 }
 

@@ -116,12 +116,11 @@ std::string CtlConfigPath() {
   return absl::StrCat(home == nullptr ? "" : home, "/.config/eplb/eplbctl.toml");
 }
 
-absl::StatusOr<CtlConfig> ReadCtlConfig(const std::string& path) {
+namespace {
+
+absl::StatusOr<CtlConfig> ParseCtlConfig(const std::string& path, const std::string& text) {
   CtlConfig config{.path = path, .in_force = {}, .contexts = {}, .address = {}};
-  const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
-  if (absl::IsNotFound(text.status())) return config;
-  if (!text.ok()) return text.status();
-  EPLB_ASSIGN_OR_RETURN(const toml::table table, wire::ParseToml(path, *text));
+  EPLB_ASSIGN_OR_RETURN(const toml::table table, wire::ParseToml(path, text));
   for (const auto& [name, value] : table) {
     const std::string key(name.str());
     EPLB_ASSIGN_OR_RETURN(const bool known, ReadAddressKey(path, "", key, value, config.address));
@@ -134,11 +133,18 @@ absl::StatusOr<CtlConfig> ReadCtlConfig(const std::string& path) {
       return WrongKey(path, key, "expected endpoint, [tls], context or [contexts.NAME]");
     }
   }
-  if (!config.in_force.empty()) {
-    const absl::Status found = FindContext(config, config.in_force).status();
-    if (!found.ok()) return absl::InvalidArgumentError(found.message());
-  }
   return config;
+}
+
+}  // namespace
+
+absl::StatusOr<CtlConfig> ReadCtlConfig(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
+  if (absl::IsNotFound(text.status())) {
+    return CtlConfig{.path = path, .in_force = {}, .contexts = {}, .address = {}};
+  }
+  if (!text.ok()) return text.status();
+  return ParseCtlConfig(path, *text);
 }
 
 absl::StatusOr<Context> FindContext(const CtlConfig& config, const std::string& name) {
@@ -206,7 +212,11 @@ Output RunContextList(Format format) {
                     Printable(context.address.endpoint),
                     context.address.tls.enabled() ? "  TLS" : "", "\n");
   }
-  if (config->contexts.empty()) output.message = config->path + ": has no context";
+  if (config->contexts.empty()) {
+    output.message = config->path + ": has no context";
+  } else if (!config->in_force.empty()) {
+    output.message = std::string(FindContext(*config, config->in_force).status().message());
+  }
   return output;
 }
 
@@ -227,8 +237,15 @@ Output RunContextUse(const std::string& name, bool dry_run) {
   const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
   if (!text.ok() && !absl::IsNotFound(text.status())) return UsageFailure(text.status());
   if (text.ok()) {
-    const absl::Status written = WriteFileAtomically(path, WithContextInForce(*text, name));
-    if (!written.ok()) return Failure(kError, written);
+    const std::string changed = WithContextInForce(*text, name);
+    const absl::StatusOr<CtlConfig> read = ParseCtlConfig(path, changed);
+    if (!read.ok() || read->in_force != name) {
+      return UsageFailure(absl::InvalidArgumentError(absl::StrCat(
+          path, ": its form is none that this command can change; set context by hand")));
+    }
+    if (const absl::Status written = WriteFileAtomically(path, changed); !written.ok()) {
+      return Failure(kError, written);
+    }
   }
   return {.exit_code = kOk, .out = absl::StrCat(now, " in force\n"), .message = {}};
 }

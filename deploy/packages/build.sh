@@ -20,14 +20,16 @@ done
 for program in dpkg-shlibdeps file patchelf; do
   command -v "$program" >/dev/null || { echo "packages: no $program here: deploy/setup.sh --packages installs it" >&2; exit 1; }
 done
-export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$source" log -1 --format=%ct)}
+: "${SOURCE_DATE_EPOCH:=$(git -C "$source" log -1 --format=%ct 2>/dev/null || true)}"
+[ -n "$SOURCE_DATE_EPOCH" ] || { echo "packages: $source is no git checkout: set SOURCE_DATE_EPOCH to the time of the files in the packages" >&2; exit 1; }
+export SOURCE_DATE_EPOCH
 
 mkdir -p "$out"
-rm -f "$out"/*.deb "$out"/*.tar.gz "$out"/*.whl "$out"/SHA256SUMS
+cd "$out"
+rm -f {eplb-doc,eplbd,eplbctl,libeplb0,libeplb-dev,python3-eplb}_*.deb eplb-[0-9]*.tar.gz eplb-[0-9]*.whl SHA256SUMS
 cpack --config "$build/CPackConfig.cmake" -G DEB -B "$out" >"$out/cpack.log" 2>&1 || { cat "$out/cpack.log" >&2; exit 1; }
 rm -rf "$out/_CPack_Packages"
 # Debian's own: setuptools and wheel are packages of its Python.
 /usr/bin/python3 -B "$source/deploy/packages/portable.py" tarball --build "$build" --out "$out" >/dev/null
 /usr/bin/python3 -B "$source/deploy/packages/portable.py" wheel --build "$build" --out "$out" >/dev/null
-cd "$out"
-sha256sum -- *.deb *.tar.gz *.whl | tee SHA256SUMS
+sha256sum -- {eplb-doc,eplbd,eplbctl,libeplb0,libeplb-dev,python3-eplb}_*.deb eplb-[0-9]*.tar.gz eplb-[0-9]*.whl | tee SHA256SUMS

@@ -30,8 +30,9 @@ std::string GrpcAdvisory(std::string_view version) {
   }
   if (found >= kMended) return "";
   return absl::StrCat("gRPC ", absl::string_view(version.data(), version.size()),
-                      " has known faults (CVE-2023-1428, CVE-2023-32731, CVE-2023-33953, "
-                      "CVE-2023-4785) that a peer can use; let only trusted machines reach this "
+                      " is of a time before known faults that a peer can use were mended "
+                      "(CVE-2023-1428, CVE-2023-32731, CVE-2023-33953, CVE-2023-4785), unless its "
+                      "builder mended them; let only trusted machines reach this "
                       "address, or use a build on gRPC 1.56.2 or newer");
 }
 

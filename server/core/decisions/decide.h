@@ -25,13 +25,13 @@ void MaybeSolve(DecisionContext& context, Job& job);
 // Why a decision cannot be made now, whatever the pace is.
 // errors: FailedPrecondition, one sentence.
 absl::Status MayDecide(const State& state, const Job& job);
-// Asks for a solution for the newest complete windows, also those that were decided on before.
-// REQUIRES: MayDecide is OK. errors: as SumSince.
 struct Request {
   bool force = false;    // whether it pays or not
   bool preview = false;  // nothing is proposed, and later decisions are as if nobody had asked
   std::string actor = {};
 };
+// Asks for a solution for the newest complete windows, also those that were decided on before.
+// REQUIRES: MayDecide is OK. errors: as SumSince.
 absl::Status SolveNow(DecisionContext& context, Job& job, const Request& request);
 
 void HandleSolved(DecisionContext& context, const Solved& solved);

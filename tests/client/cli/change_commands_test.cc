@@ -277,7 +277,9 @@ TEST_F(ChangeTest, ADryRunOfARebalanceShowsTheDecision) {
   change.dry_run = true;
   const Output output = RunRebalance({.change = change});
   EXPECT_EQ(output.exit_code, kOk) << output.message;
-  EXPECT_EQ(output.out, "plan 8 observed: would have rebalanced, peak GPU load falls by 12 %\n");
+  EXPECT_EQ(output.out,
+            "nothing is changed; it would be so: plan 8 observed: would have rebalanced, peak GPU "
+            "load falls by 12 %\n");
   EXPECT_THAT(daemon_.last_admin_request, StartsWith("rebalance {"));
   daemon_.plans.clear();
   daemon_.decides.front().set_result(v1::PLAN_RESULT_KEPT);

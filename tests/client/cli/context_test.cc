@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
 #include "base/json_value.h"
 #include "tests/client/formats/test_files.h"
 
@@ -65,7 +67,6 @@ TEST_F(ContextTest, NoFileIsNoContext) {
 
 TEST_F(ContextTest, WhatIsWrongInTheFileIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
-      {"context = \"prod\"", "no context \"prod\", the file has none"},
       {"[contexts.a]\nendpoint = 5", "contexts.a.endpoint: expected endpoint, tls.ca"},
       {"[contexts.a.tls]\nca = \"x\"", "contexts.a.endpoint: is not set"},
       {"[contexts.a]\nendpoint = \"h:1\"\ntls = { cafile = \"x\" }", "contexts.a.tls.cafile: "},
@@ -125,6 +126,31 @@ TEST_F(ContextTest, UsePutsAContextInForceAndKeepsTheFile) {
   const Output unknown = RunContextUse("tset", false);
   EXPECT_EQ(unknown.exit_code, kNotFound);
   EXPECT_THAT(unknown.message, HasSubstr("expected test, train, did you mean test?"));
+}
+
+TEST_F(ContextTest, AContextThatIsGoneLocksNobodyOut) {
+  const std::string path =
+      WriteConfig("context = \"gone\"\n[contexts.test]\nendpoint = \"unix:/run/test.sock\"\n");
+  EXPECT_THAT(std::string(ResolveDaemon("", {}).status().message()),
+              HasSubstr("no context \"gone\", expected test"));
+  EXPECT_EQ(ResolveDaemon("", {}, "test")->endpoint, "unix:/run/test.sock");
+  EXPECT_THAT(RunContextList(Format::kTable).message, HasSubstr("no context \"gone\""));
+  EXPECT_EQ(RunContextUse("test", false).exit_code, kOk);
+  EXPECT_EQ(ReadCtlConfig(path)->in_force, "test");
+}
+
+TEST_F(ContextTest, AFormThatUseCannotChangeStaysAsItIs) {
+  for (const char* line : {"\"context\" = \"train\"", "context = '''\ntrain'''"}) {
+    const std::string text = absl::StrCat(line,
+                                          "\n[contexts.train]\nendpoint = \"h:1\"\n"
+                                          "[contexts.test]\nendpoint = \"h:2\"\n");
+    const std::string path = WriteConfig(text);
+    ASSERT_TRUE(ReadCtlConfig(path).ok()) << text;
+    const Output output = RunContextUse("test", false);
+    EXPECT_EQ(output.exit_code, kUsage) << text;
+    EXPECT_THAT(output.message, HasSubstr("set context by hand"));
+    EXPECT_EQ(Read(path), text);
+  }
 }
 
 TEST_F(ContextTest, ListMarksTheOneInForce) {

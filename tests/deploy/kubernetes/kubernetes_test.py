@@ -131,7 +131,7 @@ class DaemonTest(unittest.TestCase):
         path = self.write_configuration(KUBERNETES / "overlays/ha/eplbd.toml")
         container = yaml.safe_load((KUBERNETES / "overlays/ha/statefulset-patch.yaml").read_text())["spec"]["template"]["spec"]["containers"][0]
         advertised = {one["name"]: one["value"] for one in container["env"] if "value" in one}
-        environment = {**os.environ, **{name: value.replace("$(POD_NAME)", "eplb-0") for name, value in advertised.items()}}
+        environment = {**os.environ, **{name: value.replace("$(POD_NAME)", "eplb-0").replace("$(POD_NAMESPACE)", "train") for name, value in advertised.items()}}
         done = subprocess.run([BIN / "eplbd", "--check-config", "--config", path, "--insecure-network"], capture_output=True, text=True,
                               env=environment, timeout=DEADLINE)
         self.assertEqual(done.returncode, 0, done.stderr)
