@@ -284,6 +284,12 @@ const Address& Daemon::grpc_address() const { return rpc_->address(); }
 const Address& Daemon::http_address() const { return http_->address(); }
 const std::string& Daemon::unix_socket() const { return rpc_->unix_socket(); }
 int32_t Daemon::open_sessions() const { return runner_->sessions().count(); }
+int64_t Daemon::streams_seen() const {
+  const StreamEnds ends = rpc_->stream_ends();
+  int64_t seen = ends.goodbye + ends.closed + ends.lost + open_sessions();
+  for (int kind = 0; kind < kNumRefusals; ++kind) seen += rpc_->refusals(Refusal{kind});
+  return seen + runner_->Counters().core.refused;
+}
 absl::Status Daemon::Alive() const { return runner_->Alive(); }
 
 void Daemon::BeginDrain(absl::Duration grace) {

@@ -83,6 +83,9 @@ class Daemon {
   // Asks every rank to close its stream within `grace`; refuses new ones; /readyz turns 503.
   void BeginDrain(absl::Duration grace);
   int32_t open_sessions() const;
+  // Streams of ranks that came, those that were refused included, since the start: who compares two
+  // answers knows whether ranks reach this daemon.
+  int64_t streams_seen() const;
   // As /livez. errors: Unavailable, saying since when the core's thread does not answer.
   absl::Status Alive() const;
   // Ends what is still open, within `grace`, and stops the core's thread.

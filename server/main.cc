@@ -415,9 +415,13 @@ void StepDown(const std::string& why) {
 
 std::atomic<const Daemon*> serving = nullptr;
 
+// Since the last question. Ranks that are refused reach this daemon, too.
 bool ServesNobody() {
+  static int64_t seen = -1;  // of one thread, the election's
   const Daemon* daemon = serving;
-  return daemon != nullptr && daemon->open_sessions() == 0;
+  if (daemon == nullptr) return false;
+  const int64_t before = std::exchange(seen, daemon->streams_seen());
+  return daemon->open_sessions() == 0 && before == seen;
 }
 
 // Stands by until this daemon leads. Returns the signal that ended it, or 0.
@@ -474,6 +478,10 @@ int ServeReplica(DaemonConfig config, int signals, bool insecure_network) {
     std::_Exit(EXIT_SUCCESS);
   }
   absl::StatusOr<std::unique_ptr<Store>> store = (*replica)->Lead(&StepDown, &ServesNobody);
+  // An etcd that does not answer now may answer the next daemon, which may be this one.
+  if (absl::IsUnavailable(store.status()) || absl::IsDeadlineExceeded(store.status())) {
+    StepDown(std::string(store.status().message()));
+  }
   if (!store.ok()) {
     (*replica)->Resign();
     return Fail(kFailed, store.status());

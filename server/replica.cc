@@ -53,15 +53,16 @@ absl::StatusOr<std::unique_ptr<Replica>> Replica::Start(const DaemonConfig& conf
 }
 
 absl::Status Replica::Serve() {
+  const DescriptorPlan descriptors =
+      PlanDescriptors(DescriptorLimit(), config_.limits.max_sessions);
   EPLB_ASSIGN_OR_RETURN(
       rpc_, StandbyServer::Start(
                 {.listen = config_.grpc,
                  .tls = config_.tls,
                  .handshake_deadline = config_.limits.handshake_deadline,
+                 .descriptors_below = descriptors.tcp_below,
                  .leader = [election = election_.get()] { return election->leader().address; }}));
   config_.grpc = rpc_->address();
-  const DescriptorPlan descriptors =
-      PlanDescriptors(DescriptorLimit(), config_.limits.max_sessions);
   EPLB_ASSIGN_OR_RETURN(
       http_, HttpServer::Start(config_.http, SourcesOfStandby(), config_.http_allowed_hosts,
                                descriptors.http_connections));
@@ -72,6 +73,9 @@ absl::Status Replica::Serve() {
 HttpServer::Sources Replica::SourcesOfStandby() const {
   const etcd::Election* election = election_.get();
   const std::string cert = config_.tls.cert;
+  const auto stands_by = [election](const auto&...) {
+    return absl::UnavailableError(StandbyText(*election));
+  };
   return {
       .alive = [] { return absl::OkStatus(); },
       .ready = [election] { return absl::UnavailableError(StandbyText(*election)); },
@@ -93,7 +97,16 @@ HttpServer::Sources Replica::SourcesOfStandby() const {
       .version = [] { return VersionToJson(DaemonVersion(), GrpcVersion()); },
       .api = {.jobs = [] { return std::vector<core::JobView>(); },
               .refusals = [] { return std::vector<RefusedRanks>(); },
-              .warnings = [election] { return std::vector<std::string>{StandbyText(*election)}; }}};
+              .warnings = [election] { return std::vector<std::string>{StandbyText(*election)}; },
+              .job = stands_by,
+              .placement = stands_by,
+              .load = stands_by,
+              .windows = stands_by,
+              .window_loads = stands_by,
+              .traffic = stands_by,
+              .plans = stands_by,
+              .plan = stands_by,
+              .events = stands_by}};
 }
 
 bool Replica::Turn(absl::Duration most) {
@@ -105,7 +118,7 @@ bool Replica::Turn(absl::Duration most) {
     const int64_t refused = rpc_->refused_ranks();
     busy_turns_ = std::exchange(refused_ranks_, refused) == refused ? 0 : busy_turns_ + 1;
     if (busy_turns_ >= kKnockAfterTurns) election_->Knock(AdvertisedAddress(config_));
-    election_->AwaitVacancy(most);
+    if (!election_->AwaitVacancy(most).ok()) absl::SleepFor(std::min(most, kAfterError));
   } else {
     absl::SleepFor(std::min(most, kAfterError));
   }

@@ -58,7 +58,7 @@ inline constexpr int kChangeAttempts = 5;
 // A daemon that cannot preview refuses the call: it does not do what was asked.
 absl::Status AskPreview(const QueryOptions& options, const v1::PreviewRequest& request,
                         v1::AdminResponse* response) {
-  const absl::Status status = Ask(options, request, response);
+  absl::Status status = Ask(options, request, response);
   if (!absl::IsUnimplemented(status)) return status;
   return absl::UnimplementedError("this daemon is older than --dry-run; nothing was changed");
 }

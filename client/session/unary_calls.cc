@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/session/channel.h"
 #include "client/session/connection.h"
@@ -77,16 +78,24 @@ absl::StatusOr<Answer> AskEach(const std::vector<std::string>& endpoints, const 
   return best;
 }
 
-// As AskEach. While those that answer stand by, one of them is about to lead: they are asked again
-// until `timeout`.
+// As AskEach, each daemon for `timeout`. While those that answer stand by, one of them is about to
+// lead: they are asked again for twice that time, and one that does not answer holds up no round.
 template <class Answer, class Ask, class Better>
 absl::StatusOr<Answer> AskAll(const std::vector<std::string>& endpoints, absl::Duration timeout,
                               const Ask& ask, const Better& better) {
   constexpr absl::Duration kBetweenRounds = absl::Milliseconds(200);
-  const absl::Time deadline = absl::Now() + timeout;
+  constexpr absl::Duration kBesideStandbys = absl::Seconds(1);
+  const absl::Time deadline = MonotonicNow() + 2 * timeout;
+  bool elects = false;  // these daemons elect the one that leads
+  const auto one = [&](const std::string& endpoint) {
+    absl::StatusOr<Answer> answer =
+        ask(endpoint, elects ? std::min(timeout, kBesideStandbys) : timeout);
+    elects = elects || wire::LeaderIn(answer.status()).has_value();
+    return answer;
+  };
   while (true) {
-    absl::StatusOr<Answer> best = AskEach<Answer>(endpoints, ask, better);
-    if (!wire::LeaderIn(best.status()) || absl::Now() + kBetweenRounds > deadline) return best;
+    absl::StatusOr<Answer> best = AskEach<Answer>(endpoints, one, better);
+    if (!wire::LeaderIn(best.status()) || MonotonicNow() + kBetweenRounds > deadline) return best;
     absl::SleepFor(kBetweenRounds);
   }
 }
@@ -98,7 +107,9 @@ absl::StatusOr<StoredPlacement> FetchPlacement(const std::vector<std::string>& e
                                                absl::Duration timeout) {
   return AskAll<StoredPlacement>(
       endpoints, timeout,
-      [&](const std::string& endpoint) { return FetchFrom(endpoint, tls, job, timeout); },
+      [&](const std::string& endpoint, absl::Duration limit) {
+        return FetchFrom(endpoint, tls, job, limit);
+      },
       [](const StoredPlacement& a, const StoredPlacement& b) {
         return a.next_version > b.next_version;
       });
@@ -109,7 +120,9 @@ absl::StatusOr<int64_t> ReserveVersion(const std::vector<std::string>& endpoints
                                        absl::Duration timeout) {
   return AskAll<int64_t>(
       endpoints, timeout,
-      [&](const std::string& endpoint) { return ReserveAt(endpoint, tls, job, timeout); },
+      [&](const std::string& endpoint, absl::Duration limit) {
+        return ReserveAt(endpoint, tls, job, limit);
+      },
       [](int64_t a, int64_t b) { return a > b; });
 }
 

@@ -25,7 +25,8 @@ struct StoredPlacement {
 };
 
 // The placement that the daemons have stored for a job. Each is asked, and waited for up to
-// `timeout` while it is not there yet; of two answers that with the higher next_version is newer.
+// `timeout` while it is not there yet; while those that answer stand by, all are asked again for up
+// to twice that time. Of two answers that with the higher next_version is newer.
 // errors: NotFound when those that answer do not know the job; DeadlineExceeded, Unavailable of the
 // first one when none answers; InvalidArgument naming a file of `tls`.
 absl::StatusOr<StoredPlacement> FetchPlacement(const std::vector<std::string>& endpoints,

@@ -15,6 +15,7 @@ namespace {
 constexpr int kRenewals = 5;  // within a lease
 constexpr double kWritePart =
     2.0 / 3;  // of a lease without a renewal, in which writes are still made
+constexpr absl::Duration kLongestTry = absl::Seconds(5);  // signals wait for its end
 constexpr absl::Duration kAfterFailure = absl::Milliseconds(200);
 
 absl::Status Lost(const std::string& why) { return absl::FailedPreconditionError(why); }
@@ -50,7 +51,7 @@ absl::StatusOr<bool> Election::TryToLead(const std::string& advertise) {
 }
 
 absl::StatusOr<bool> Election::Try(const std::string& advertise) {
-  const absl::Time deadline = MonotonicNow() + options_.lease;
+  const absl::Time deadline = MonotonicNow() + std::min(options_.lease, kLongestTry);
   EPLB_ASSIGN_OR_RETURN(const pb::RangeResponse found, client_->Range(Read(fence_.key), deadline));
   seen_revision_ = found.header().revision();
   if (!found.kvs().empty()) {
@@ -83,7 +84,7 @@ absl::StatusOr<bool> Election::CreateKey(const std::string& advertise, int64_t l
   put.set_value(advertise);
   put.set_lease(lease);
   EPLB_ASSIGN_OR_RETURN(const pb::TxnResponse response,
-                        client_->Txn(request, granted + options_.lease));
+                        client_->Txn(request, granted + std::min(options_.lease, kLongestTry)));
   if (!response.succeeded()) return false;
   lease_ = lease;
   fence_.create_revision = response.header().revision();
@@ -93,8 +94,10 @@ absl::StatusOr<bool> Election::CreateKey(const std::string& advertise, int64_t l
   return true;
 }
 
-void Election::AwaitVacancy(absl::Duration most) {
-  (void)client_->WaitForDelete(fence_.key, seen_revision_, MonotonicNow() + most);
+absl::Status Election::AwaitVacancy(absl::Duration most) {
+  const absl::Status waited =
+      client_->WaitForDelete(fence_.key, seen_revision_, MonotonicNow() + most);
+  return absl::IsDeadlineExceeded(waited) ? absl::OkStatus() : waited;
 }
 
 void Election::Knock(const std::string& advertise) {

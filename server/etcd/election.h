@@ -50,8 +50,8 @@ class Election {
   // True when this daemon leads from now on. advertise: where ranks and eplbctl reach it; the key's
   // value. cost: one read while another one leads, else three writes. errors: those of Client.
   absl::StatusOr<bool> TryToLead(const std::string& advertise);
-  // Returns when the leader's key is gone, or after `most`, or earlier when etcd does not answer.
-  void AwaitVacancy(absl::Duration most);
+  // Returns when the leader's key is gone, or after `most`. errors: those of Client, at once.
+  absl::Status AwaitVacancy(absl::Duration most);
   // Of a standby that ranks come to although another daemon leads: tells the leader, for
   // kKnockSeconds.
   void Knock(const std::string& advertise);

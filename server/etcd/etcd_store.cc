@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -132,14 +133,20 @@ class EtcdStore : public Store {
   absl::StatusOr<core::StoredJob> ReadJob(Rows::const_iterator record) const;
   std::vector<KeptPlacement> PlacementsOf(const std::string& job) const;
   absl::StatusOr<std::vector<StoredEvent>> EventsBelow(const std::string& prefix) const;
+  std::vector<Batch> BatchesOf(const core::StoredJob& job) const;
   void AddPlacement(const core::StoredJob& job, std::vector<Batch>* before, Batch* batch) const;
   void TrimOrphans(bool of_operators, int32_t keep, const std::string& forgotten,
                    Batch* batch) const;
   bool Knows(const std::string& job) const { return rows_.contains(JobKey(job, "record")); }
 
+  // One after the other. make: what to write from the rows as they are known; asked again when a
+  // write that was not answered turns out to have happened.
+  absl::Status WriteMade(const std::function<std::vector<Batch>()>& make);
   absl::Status Write(const Batch& batch);
   absl::Status WriteInParts(const Batch& batch);
   absl::StatusOr<bool> Attempt(const Batch& batch, absl::Time deadline);
+  absl::StatusOr<bool> AttemptAll(const std::function<std::vector<Batch>()>& make,
+                                  absl::Time deadline);
   absl::Status Settle(absl::Time deadline);
   absl::Status OtherLeads(const std::string& address);
   pb::TxnRequest TransactionOf(const Batch& batch) const;
@@ -324,12 +331,11 @@ void EtcdStore::AddPlacement(const core::StoredJob& job, std::vector<Batch>* bef
   }
 }
 
-absl::Status EtcdStore::WriteJob(const core::StoredJob& job) {
-  const std::lock_guard lock(mutex_);
-  EPLB_RETURN_IF_ERROR(CheckOpen());
-  std::vector<Batch> before;
+// The last one has the record.
+std::vector<Batch> EtcdStore::BatchesOf(const core::StoredJob& job) const {
+  std::vector<Batch> batches;
   Batch batch;
-  if (job.placement) AddPlacement(job, &before, &batch);
+  if (job.placement) AddPlacement(job, &batches, &batch);
   batch.puts[JobKey(job.job, "record")] = sqlite::RowToBytes(RowOf(job));
   if (job.done) {
     const std::string all = JobKey(job.job, "request/");
@@ -341,8 +347,14 @@ absl::Status EtcdStore::WriteJob(const core::StoredJob& job) {
     batch.puts[Numbered(all, newest + 1)] = sqlite::RowToBytes(RowOf(job.job, *job.done));
     Trim(rows_, all, 1, options_.limits.max_requests, &batch);
   }
-  for (const Batch& part : before) EPLB_RETURN_IF_ERROR(Write(part));
-  return Write(batch);
+  batches.push_back(std::move(batch));
+  return batches;
+}
+
+absl::Status EtcdStore::WriteJob(const core::StoredJob& job) {
+  const std::lock_guard lock(mutex_);
+  EPLB_RETURN_IF_ERROR(CheckOpen());
+  return WriteMade([&] { return BatchesOf(job); });
 }
 
 absl::Status EtcdStore::WritePlan(const std::string& job, const core::Plan& plan) {
@@ -403,11 +415,13 @@ absl::Status EtcdStore::AppendEvent(absl::Time time, const core::JobEvent& event
   EPLB_RETURN_IF_ERROR(CheckOpen());
   const bool of_operators = !event.actor.empty();
   const std::string all = EventsKey(event.job, of_operators);
-  const StoredEvent stored{.sequence = sequence_ + 1, .time = time, .event = event};
-  Batch batch{.puts = {{Numbered(all, stored.sequence), sqlite::RowToBytes(RowOf(stored))}}};
-  Trim(rows_, all, 1,
-       of_operators ? options_.limits.max_operator_events : options_.limits.max_events, &batch);
-  EPLB_RETURN_IF_ERROR(Write(batch));
+  EPLB_RETURN_IF_ERROR(WriteMade([&] {
+    const StoredEvent stored{.sequence = sequence_ + 1, .time = time, .event = event};
+    Batch batch{.puts = {{Numbered(all, stored.sequence), sqlite::RowToBytes(RowOf(stored))}}};
+    Trim(rows_, all, 1,
+         of_operators ? options_.limits.max_operator_events : options_.limits.max_events, &batch);
+    return std::vector<Batch>{std::move(batch)};
+  }));
   ++sequence_;
   return absl::OkStatus();
 }
@@ -503,7 +517,6 @@ absl::Status EtcdStore::Settle(absl::Time deadline) {
 
 // False when a write of ours came between that was not answered, and is known now.
 absl::StatusOr<bool> EtcdStore::Attempt(const Batch& batch, absl::Time deadline) {
-  if (unsure_) EPLB_RETURN_IF_ERROR(Settle(deadline));
   const absl::StatusOr<pb::TxnResponse> response =
       options_.client->Txn(TransactionOf(batch), deadline);
   if (!response.ok()) {
@@ -525,14 +538,28 @@ absl::StatusOr<bool> EtcdStore::Attempt(const Batch& batch, absl::Time deadline)
   return false;
 }
 
+absl::StatusOr<bool> EtcdStore::AttemptAll(const std::function<std::vector<Batch>()>& make,
+                                           absl::Time deadline) {
+  if (unsure_) EPLB_RETURN_IF_ERROR(Settle(deadline));
+  for (const Batch& batch : make()) {
+    EPLB_ASSIGN_OR_RETURN(const bool done, Attempt(batch, deadline));
+    if (!done) return false;
+  }
+  return true;
+}
+
 absl::Status EtcdStore::Write(const Batch& batch) {
+  return WriteMade([&batch] { return std::vector<Batch>{batch}; });
+}
+
+absl::Status EtcdStore::WriteMade(const std::function<std::vector<Batch>()>& make) {
   EPLB_RETURN_IF_ERROR(options_.may_write());
   const absl::Time begin = MonotonicNow();
   if (begin < refuse_until_) return refused_;
   const absl::Time deadline = std::min(begin + kMostOfAWrite, options_.write_until());
   absl::Status failure = absl::UnavailableError("other writes came between again and again");
   for (int attempt = 0; attempt < kMaxAttempts && MonotonicNow() < deadline; ++attempt) {
-    const absl::StatusOr<bool> done = Attempt(batch, deadline);
+    const absl::StatusOr<bool> done = AttemptAll(make, deadline);
     if (done.ok() && *done) return absl::OkStatus();
     if (done.ok()) continue;
     failure = done.status();

@@ -4,8 +4,8 @@
 //   leader                           see election.h
 //   knock/ADDRESS                    likewise; never part of the store
 //   term                             the highest term ever written
-//   serial                           changed by every write, which compares its revision: writes
-//   keep their order job/JOB/record                   the job without its placement
+//   serial                           every write compares and changes it: writes keep their order
+//   job/JOB/record                   the job without its placement
 //   job/JOB/placement/WRITTEN/PART   a placement in parts, for etcd bounds a request
 //   job/JOB/plan/NUMBER, job/JOB/request/NUMBER, event/JOB/d|o/SEQUENCE
 #ifndef EPLB_SERVER_ETCD_ETCD_STORE_H_

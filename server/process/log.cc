@@ -5,7 +5,10 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <future>
 #include <memory>
+#include <thread>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +20,8 @@
 
 namespace eplb {
 namespace {
+
+constexpr std::chrono::seconds kLongestFlush{1};
 
 constexpr size_t kQueuedLines = 8192;
 constexpr const char* kLevelNames[] = {"debug", "info", "warn", "error"};
@@ -78,7 +83,14 @@ void StartLog(std::string_view level, LogFormat format) {
   }
 }
 
-void StopLog() { spdlog::shutdown(); }
+void StopLog() {
+  const auto written = std::make_shared<std::promise<void>>();
+  std::thread([written] {
+    spdlog::shutdown();
+    written->set_value();
+  }).detach();
+  (void)written->get_future().wait_for(kLongestFlush);
+}
 
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
   const std::shared_ptr<spdlog::logger> logger = spdlog::get(kLoggerName);

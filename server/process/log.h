@@ -34,7 +34,8 @@ LogFormat LogFormatOf(std::string_view name);
 
 // Lines below the level are not written. level: debug, info, warn or error. Call once, at start.
 void StartLog(std::string_view level, LogFormat format);
-// Writes what is queued.
+// Writes what is queued, for at most a second: a reader of stderr that has stopped reading holds up
+// no end of the process.
 void StopLog();
 
 // Never blocks: while stderr does not take lines, the oldest of the newest 8192 are dropped.

@@ -97,6 +97,7 @@ absl::StatusOr<std::unique_ptr<StandbyServer>> StandbyServer::Start(StandbyOptio
     parts->acceptors.push_back(std::make_unique<ConnectionAcceptor>(
         std::move(listener),
         ConnectionAcceptor::Options{.address = parts->address.Text(),
+                                    .descriptors_below = options.descriptors_below,
                                     .silence = options.handshake_deadline,
                                     .serve = [raw = parts.get()](Descriptor one) {
                                       HandToGrpc(std::move(one), *raw->door);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,7 @@ struct StandbyOptions {
   Address listen;  // of TCP
   TlsOptions tls = {};
   absl::Duration handshake_deadline = absl::Seconds(10);
+  int32_t descriptors_below = std::numeric_limits<int32_t>::max();  // of its connections
   // The address of the daemon that leads, empty when there is none. Called on gRPC's threads; must
   // not wait.
   std::function<std::string()> leader = {};

@@ -220,8 +220,8 @@ class Scenario:
         if reused:
             raise Failed(f"versions were used twice: {reused[:3]}")
         behind = [line for replica in self.cluster.replicas for line in replica.events("store_behind")]
-        if bool(behind) != bool(self.failovers["restore_older_etcd"]):
-            raise Failed(f"{len(behind)} events store_behind, {len(self.failovers['restore_older_etcd'])} restored stores")
+        if bool(behind) != bool(self.failovers.get("restore_older_etcd")):
+            raise Failed(f"{len(behind)} events store_behind, {len(self.failovers.get('restore_older_etcd', []))} restored stores")
         self.say(f"{len(versions)} commits, versions {versions[0]}..{versions[-1]}")
 
     def summary(self):
@@ -232,7 +232,7 @@ class Scenario:
         lost = [line["reason"] for replica in self.cluster.replicas for line in replica.events("lead_lost")]
         self.say(f"{len(terms)} terms, all different: {len(set(terms)) == len(terms)}; {len(lost)} leads lost")
         # A restored etcd counts its revisions anew; the terms of the job are above what ranks have seen all the same.
-        if len(set(terms)) != len(terms) and not self.failovers["restore_older_etcd"]:
+        if len(set(terms)) != len(terms) and not self.failovers.get("restore_older_etcd"):
             raise Failed(f"a term was led twice: {sorted(terms)}")
 
 

@@ -50,6 +50,21 @@ TEST_F(ReplicaTest, OneOfTwoLeadsAndTheOtherSaysWho) {
   EXPECT_THAT(Ready(*second), HasSubstr("the one at a:1 leads"));
 }
 
+TEST_F(ReplicaTest, AStandbyAnswersForNoJob) {
+  const auto first = New("a:1");
+  const auto second = New("b:1");
+  ASSERT_TRUE(first->Turn(absl::ZeroDuration()));
+  ASSERT_FALSE(second->Turn(absl::ZeroDuration()));
+  httplib::Client client("127.0.0.1", second->http_address().port);
+  for (const char* rest : {"", "/placement", "/load", "/windows", "/gpu_loads", "/traffic",
+                           "/plans", "/plans?plan=1", "/events"}) {
+    const httplib::Result result = client.Get("/api/v1/jobs/train" + std::string(rest));
+    ASSERT_TRUE(result) << rest;
+    EXPECT_EQ(result->status, 503) << rest << ": " << result->body;
+    EXPECT_THAT(result->body, HasSubstr("the one at a:1 leads")) << rest;
+  }
+}
+
 TEST_F(ReplicaTest, WhatOneLeaderStoredTheNextOneReadsUnderAHigherTerm) {
   const auto first = New("a:1");
   const auto second = New("b:1");

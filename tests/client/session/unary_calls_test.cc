@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -44,6 +47,30 @@ class LateDaemon {
   std::thread starts_;
 };
 
+// Takes connections and never answers, as a daemon that was stopped.
+class SilentListener {
+ public:
+  SilentListener() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    if (bind(socket_, any, size) != 0 || listen(socket_, 16) != 0 ||
+        getsockname(socket_, any, &size) != 0) {
+      std::abort();
+    }
+    port_ = ntohs(address.sin_port);
+  }
+  ~SilentListener() { close(socket_); }
+  SilentListener(const SilentListener&) = delete;
+  SilentListener& operator=(const SilentListener&) = delete;
+
+  std::string endpoint() const { return absl::StrCat("127.0.0.1:", port_); }
+
+ private:
+  int socket_;
+  int port_ = 0;
+};
+
 TEST(QueryTest, ADaemonThatStartsWhileItIsAskedAnswers) {
   for (int repeat = 0; repeat < 5; ++repeat) {
     const int port = PortThatNobodyListensOn();
@@ -75,6 +102,18 @@ TEST(QueryTest, WhileAllStandByOneIsAboutToLead) {
   const LateDaemon leader({.port = port, .reserved = 7}, absl::Seconds(2));
   const absl::StatusOr<int64_t> version = ReserveVersion(
       {standby.endpoint(), absl::StrCat("127.0.0.1:", port)}, {}, "job", absl::Seconds(30));
+  ASSERT_TRUE(version.ok()) << version.status();
+  EXPECT_EQ(*version, 7);
+}
+
+TEST(QueryTest, AFrozenLeaderBesideStandbysLeavesTimeForTheNextOne) {
+  const ScriptedDaemon standby({.standby_for = wire::kNoLeader});
+  const SilentListener frozen;
+  const int port = PortThatNobodyListensOn();
+  const LateDaemon next({.port = port, .reserved = 7}, absl::Seconds(2));
+  const absl::StatusOr<int64_t> version =
+      ReserveVersion({standby.endpoint(), absl::StrCat("127.0.0.1:", port), frozen.endpoint()}, {},
+                     "job", absl::Seconds(3));
   ASSERT_TRUE(version.ok()) << version.status();
   EXPECT_EQ(*version, 7);
 }

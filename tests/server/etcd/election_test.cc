@@ -63,7 +63,7 @@ TEST_F(ElectionTest, ALeaderThatRanksCannotReachGivesTheLeadUp) {
   first->Hold([&](const std::string& why) { lost.set_value(why); }, [] { return true; });
   for (const absl::Time end = MonotonicNow() + absl::Seconds(30); !done && MonotonicNow() < end;) {
     second->Knock("b:1");
-    second->AwaitVacancy(absl::Milliseconds(500));
+    EXPECT_TRUE(second->AwaitVacancy(absl::Milliseconds(500)).ok());
     done = *second->TryToLead("b:1");
   }
   ASSERT_TRUE(done);
@@ -77,7 +77,7 @@ TEST_F(ElectionTest, AStandbyLeadsAsSoonAsTheLeaderResigns) {
   ASSERT_TRUE(*first->TryToLead("a:1"));
   ASSERT_FALSE(*second->TryToLead("b:1"));
   auto vacant = std::async(std::launch::async, [&] {
-    second->AwaitVacancy(absl::Minutes(1));
+    EXPECT_TRUE(second->AwaitVacancy(absl::Minutes(1)).ok());
     return *second->TryToLead("b:1");
   });
   first->Resign();
@@ -124,7 +124,7 @@ TEST_F(ElectionTest, AHeldLeadOutlivesItsLease) {
   const auto second = New();
   const absl::Time until = MonotonicNow() + absl::Seconds(5);
   while (MonotonicNow() < until) {
-    second->AwaitVacancy(absl::Seconds(1));
+    EXPECT_TRUE(second->AwaitVacancy(absl::Seconds(1)).ok());
     ASSERT_FALSE(*second->TryToLead("b:1"));
   }
   EXPECT_TRUE(first->MayWrite().ok());

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -266,6 +267,31 @@ TEST_F(EtcdStoreTest, AWriteThatWasNotAnsweredNeverComesBehindALaterOne) {
     EXPECT_EQ(lead.Open()->ReadJobs()->front().version, version);
   }
   EXPECT_THAT(lead.lost(), IsEmpty());
+}
+
+TEST_F(EtcdStoreTest, AnEventThatWasNotAnsweredKeepsItsNumberWhenItHappened) {
+  const auto etcd = EtcdProcess::Start();
+  Lead lead(prefix_, etcd->NewClient(absl::Milliseconds(300)));
+  const auto store = lead.Open();
+  for (int64_t round = 0; round < 3; ++round) {
+    etcd->Freeze();
+    EXPECT_FALSE(store->AppendEvent(absl::UnixEpoch(), EventOf("lost", round)).ok());
+    etcd->Thaw();
+    absl::Status written;
+    for (const absl::Time end = MonotonicNow() + absl::Seconds(30); MonotonicNow() < end;) {
+      written = store->AppendEvent(absl::UnixEpoch(), EventOf("answered", round));
+      if (written.ok()) break;
+    }
+    ASSERT_TRUE(written.ok()) << written;
+  }
+  const std::vector<StoredEvent> events = *lead.Open()->ReadEventsOfAll(std::nullopt, 100);
+  EXPECT_THAT(*store->ReadEventsOfAll(std::nullopt, 100), SizeIs(events.size()));
+  for (size_t i = 1; i < events.size(); ++i) {
+    EXPECT_GT(events[i].sequence, events[i - 1].sequence);
+  }
+  EXPECT_EQ(std::count_if(events.begin(), events.end(),
+                          [](const auto& one) { return one.event.job == "answered"; }),
+            3);
 }
 
 TEST_F(EtcdStoreTest, LimitsInEtcdAreNeverAboveThose) {

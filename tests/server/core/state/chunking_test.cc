@@ -162,11 +162,12 @@ TEST(StagingTest, ABoundaryHasAsManyLayersAsTheRowsOfEveryGpuAllow) {
   EXPECT_EQ(moves[0].rows[1], 1);
   EXPECT_EQ(moves[0].rows.size(), static_cast<size_t>(TestShape().num_gpus));
   const auto cut = [&moves](int64_t rows) {
-    std::vector<size_t> sizes;
     const std::vector<Chunk> chunks =
         CutIntoBoundaries(Exchanged({}), moves,
                           {.layers_per_chunk = 64, .rows_per_chunk = rows, .max_pause_seconds = 1})
             .value();
+    std::vector<size_t> sizes;
+    sizes.reserve(chunks.size());
     for (const Chunk& chunk : chunks) sizes.push_back(chunk.layers.size());
     return sizes;
   };
