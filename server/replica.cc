@@ -146,16 +146,16 @@ absl::StatusOr<std::unique_ptr<Store>> Replica::Lead(
   EPLB_ASSIGN_OR_RETURN(
       std::unique_ptr<Store> store,
       etcd::OpenEtcdStore(
-          {.client = client_.get(),
-           .prefix = config_.etcd.prefix,
-           .fence = election->fence(),
+          {.rows = {.client = client_.get(),
+                    .prefix = config_.etcd.prefix,
+                    .fence = election->fence(),
+                    .may_write = [election] { return election->MayWrite(); },
+                    .write_until = [election] { return election->write_until(); },
+                    .lost = std::move(lost)},
            // A daemon leads with the term behind the stored one: this is the key's revision, or
            // more where an older etcd was restored.
            .least_term = election->fence().create_revision - 1,
-           .limits = etcd::LimitsInEtcd({.max_history = config_.limits.max_history}),
-           .may_write = [election] { return election->MayWrite(); },
-           .write_until = [election] { return election->write_until(); },
-           .lost = std::move(lost)}));
+           .limits = etcd::LimitsInEtcd({.max_history = config_.limits.max_history})}));
   http_.reset();
   rpc_.reset();
   return store;

@@ -21,8 +21,6 @@ namespace {
 using sqlite::Cell;
 using sqlite::Row;
 
-std::string BytesOf(const Digest& digest) { return {digest.bytes.begin(), digest.bytes.end()}; }
-
 // Reads a row's cells from the left. A cell of another kind than asked for makes it fail.
 class Reader {
  public:
@@ -75,6 +73,8 @@ absl::StatusOr<std::optional<core::RunEnd>> EndOf(const v1::RunEnd& message) {
 }
 
 }  // namespace
+
+std::string BytesOf(const Digest& digest) { return {digest.bytes.begin(), digest.bytes.end()}; }
 
 absl::StatusOr<JobRow> JobOf(const Row& row) {
   Reader reader(row);

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "placement/digest.h"
 #include "placement/placement.h"
 #include "server/store/sqlite.h"
 #include "server/store/store.h"
@@ -49,6 +50,8 @@ struct PlacementRow {
   Placement placement;
 };
 
+// As the rows hold it.
+std::string BytesOf(const Digest& digest);
 sqlite::Row RowOf(const core::StoredJob& job);
 // REQUIRES: job.placement.
 sqlite::Row PlacementRowOf(const core::StoredJob& job, int64_t written);

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "base/monotonic_clock.h"
 #include "placement/digest.h"
@@ -24,8 +26,10 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StoreContractTest);
 namespace etcd {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using ::testing::SizeIs;
 
 absl::Time Soon() { return MonotonicNow() + absl::Seconds(10); }
@@ -41,11 +45,11 @@ class Lead {
     if (!leads.ok() || !*leads) std::abort();
   }
   EtcdStoreOptions Options(StoreLimits limits = kContractLimits) {
-    return {.client = client_.get(),
-            .prefix = prefix_,
-            .fence = election_.fence(),
-            .limits = limits,
-            .lost = [this](const std::string& why) { lost_.push_back(why); }};
+    return {.rows = {.client = client_.get(),
+                     .prefix = prefix_,
+                     .fence = election_.fence(),
+                     .lost = [this](const std::string& why) { lost_.push_back(why); }},
+            .limits = limits};
   }
   std::unique_ptr<Store> Open(StoreLimits limits = kContractLimits) {
     return *OpenEtcdStore(Options(limits));
@@ -142,7 +146,7 @@ TEST_F(EtcdStoreTest, AnOldLeadersWritesAreRefused) {
   ASSERT_TRUE(store->WriteJob(JobOf("a", 3)).ok());
   const absl::Status refused = old_store->WriteJob(JobOf("a", 4));
   EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
-  EXPECT_THAT(first.lost(), ::testing::ElementsAre("etcd refused a write: here:1 leads"));
+  EXPECT_THAT(first.lost(), ElementsAre("etcd refused a write: here:1 leads"));
   EXPECT_EQ(store->ReadJobs()->front().version, 3);
   EXPECT_EQ(second.Open()->ReadJobs()->front().version, 3);
 }
@@ -152,15 +156,15 @@ TEST_F(EtcdStoreTest, WithoutALeadersKeyNothingIsWritten) {
   const auto store = lead.Open();
   lead.election().Resign();
   EXPECT_FALSE(store->WriteTerm(5).ok());
-  EXPECT_THAT(lead.lost(), ::testing::ElementsAre("etcd refused a write: nobody leads any more"));
+  EXPECT_THAT(lead.lost(), ElementsAre("etcd refused a write: nobody leads any more"));
   EXPECT_THAT(lead.Rows(""), IsEmpty());
 }
 
 TEST_F(EtcdStoreTest, ADaemonThatMayNotWriteDoesNotAskEtcd) {
   Lead lead(prefix_);
   EtcdStoreOptions options = lead.Options();
-  options.may_write = [] { return absl::UnavailableError("the lease is old"); };
-  const auto store = *OpenEtcdStore(std::move(options));
+  options.rows.may_write = [] { return absl::UnavailableError("the lease is old"); };
+  const auto store = *OpenEtcdStore(options);
   EXPECT_EQ(store->WriteTerm(5), absl::UnavailableError("the lease is old"));
   EXPECT_EQ(store->CheckFile(), absl::UnavailableError("the lease is old"));
   EXPECT_THAT(lead.Rows("term"), IsEmpty());
@@ -170,7 +174,7 @@ TEST_F(EtcdStoreTest, TheTermIsNeverBelowTheElections) {
   Lead lead(prefix_);
   EtcdStoreOptions options = lead.Options();
   options.least_term = 41;
-  const auto store = *OpenEtcdStore(std::move(options));
+  const auto store = *OpenEtcdStore(options);
   EXPECT_EQ(*store->ReadTerm(), 41);
   // As after a restore of an older etcd, whose revisions begin lower.
   ASSERT_TRUE(store->WriteTerm(99).ok());
@@ -210,6 +214,35 @@ TEST_F(EtcdStoreTest, PartsOfAnUnfinishedPlacementAreNobodys) {
   ASSERT_TRUE(store->WriteJob(JobOf("a", 3, 1)).ok());
   EXPECT_EQ((*OpenEtcdStore(options))->ReadJobs()->front().version, 3);
   EXPECT_THAT(lead.Rows("job/a/placement/0000000000000002"), IsEmpty());
+}
+
+TEST_F(EtcdStoreTest, RowsOfANewerDaemonAreNotTouched) {
+  Lead lead(prefix_);
+  ASSERT_TRUE(lead.Open()->WriteTerm(4).ok());
+  EXPECT_THAT(lead.Rows("schema"), ElementsAre(Pair("schema", "1")));
+  lead.Put("schema", "2");
+  EXPECT_EQ(OpenEtcdStore(lead.Options()).status(),
+            absl::FailedPreconditionError(absl::StrCat(
+                "etcd key ", prefix_, "/schema is 2, of a newer eplbd; this one reads 1 at most")));
+  lead.Put("schema", "x");
+  EXPECT_EQ(OpenEtcdStore(lead.Options()).status(),
+            absl::DataLossError(absl::StrCat("etcd key ", prefix_, "/schema is no number")));
+}
+
+// Reads are of the rows in memory.
+TEST_F(EtcdStoreTest, AReadDoesNotWaitForAWriteThatEtcdHoldsUp) {
+  const auto etcd = EtcdProcess::Start();
+  Lead lead(prefix_, etcd->NewClient(absl::Seconds(2)));
+  const auto store = lead.Open();
+  ASSERT_TRUE(store->WriteJob(JobOf("a", 2, 1)).ok());
+  etcd->Freeze();
+  std::thread writer([&] { EXPECT_TRUE(store->WriteJob(JobOf("a", 3, 1)).ok()); });
+  absl::SleepFor(absl::Milliseconds(100));
+  const absl::Time begin = MonotonicNow();
+  EXPECT_EQ(store->ReadJobs()->front().version, 2);
+  EXPECT_LT(MonotonicNow() - begin, absl::Seconds(1));
+  etcd->Thaw();
+  writer.join();
 }
 
 TEST_F(EtcdStoreTest, ADamagedRowIsNamed) {
