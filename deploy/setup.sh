@@ -28,7 +28,7 @@ tests=(
   python3-torch python3-matplotlib                                              # PyTorch example
   python3-pip python3-setuptools python3-wheel                                  # tests of the Python package
   prometheus                                                                    # tests of alerts and dashboard
-  etcd-server                                                                   # tests of several daemons with one store
+  etcd-server faketime                                                          # tests of several daemons with one store
   python3-jsonschema                                                            # the answers of the HTTP API
   python3-yaml python3-kubernetes shellcheck                                    # manifests against the API, shell scripts
 )

@@ -115,12 +115,18 @@ class Faults:
         standby.kill()
         return None, standby.start
 
+    def shift_clocks(self, leader):
+        """Wall clocks of leader and standbys jump by up to two hours, each its own way."""
+        for replica in self.cluster.replicas:
+            replica.shift_clock(self.random.choice([-7200, -3600, -60, 60, 3600, 7200]))
+        return None, lambda: [replica.shift_clock(0) for replica in self.cluster.replicas]
+
     def break_connections_of_ranks(self, leader):
         leader.to_ranks.cut()
         return None, lambda: None
 
 
-NAMES = [name for name in vars(Faults) if not name.startswith("_")]
+NAMES = [name for name in vars(Faults) if not name.startswith("_") and (name != "shift_clocks" or replicas.FAKETIME.exists())]
 # Both an election of etcd and one of daemons, or one that waits for etcd's.
 SLOW = {"kill_leader_and_etcd_leader", "restore_older_etcd"}
 
@@ -256,6 +262,8 @@ def main():
         directory.mkdir(exist_ok=True)
         scenario = Scenario(directory, given)
         print(f"{given.faults} faults, seed {given.seed}, logs in {directory}", flush=True)
+        if not replicas.FAKETIME.exists():
+            print("no clock is shifted: install the package faketime", flush=True)
         try:
             scenario.run()
             scenario.summary()

@@ -21,6 +21,8 @@ import job as harness  # noqa: E402
 ETCD = pathlib.Path("/usr/bin/etcd")
 JOB = "demo"
 NUMBER = 3  # of daemons, and of members
+# Shifts the wall clock that a process sees, and no other clock of it. Of the package faketime.
+FAKETIME = pathlib.Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 # Frequent decisions on short windows, so that commits tell soon whether balancing works.
 CONFIG = """[policy]
 name = "incremental"
@@ -48,6 +50,9 @@ class Process:
     def words(self):
         raise NotImplementedError
 
+    def environment(self):
+        return None
+
     def lives(self):
         return self.process is not None and self.process.poll() is None
 
@@ -55,7 +60,7 @@ class Process:
         if self.lives():
             return
         with open(self.log, "a") as log:
-            self.process = subprocess.Popen([str(word) for word in self.words()], stdout=log, stderr=log)
+            self.process = subprocess.Popen([str(word) for word in self.words()], stdout=log, stderr=log, env=self.environment())
         self.stopped = False
 
     def kill(self):
@@ -129,6 +134,8 @@ class Replica(Process):
         self.to_etcd = [doors.open(member.client_port) for member in members]
         self.to_ranks = doors.open(self.grpc_port)
         self.config = pathlib.Path(directory) / f"{self.name}.toml"
+        self.clock = pathlib.Path(directory) / f"{self.name}.clock"
+        self.shift_clock(0)
         endpoints = json.dumps([f"http://{door.endpoint}" for door in self.to_etcd])
         self.config.write_text(f'{CONFIG}[listen]\ngrpc = "127.0.0.1:{self.grpc_port}"\nhttp = "127.0.0.1:{self.http_port}"\n'
                                f'unix = "none"\nadvertise = "{self.to_ranks.endpoint}"\n'
@@ -136,6 +143,17 @@ class Replica(Process):
 
     def words(self):
         return [harness.BIN / "eplbd", "--config", self.config]
+
+    def environment(self):
+        if not FAKETIME.exists():
+            return None
+        return {**os.environ, "LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(self.clock), "FAKETIME_NO_CACHE": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_RESET": "1"}
+
+    def shift_clock(self, seconds):
+        """The wall clock is off by so many seconds from now on."""
+        self.clock.with_suffix(".new").write_text(f"{seconds:+d}")
+        self.clock.with_suffix(".new").replace(self.clock)
 
     def get(self, path):
         """The answer of HTTP as text, or None."""
