@@ -59,10 +59,14 @@ TEST(SplitBodyTest, TheLanesOfAWarpGiveTheBitsOfOneThread) {
     ExpectLanesEqualHost(SplitCase(random, eplb::testing::RandomTopology(random)));
   }
   constexpr struct {
-    int32_t num_experts, num_slots, num_gpus;
-  } kShapes[] = {{64, 72, 8}, {256, 288, 32}, {256, 384, 64}, {256, 512, 128}, {384, 1024, 512}};
+    int32_t num_layers, num_experts, num_slots, num_gpus;
+  } kShapes[] = {{2, 64, 72, 8},
+                 {2, 256, 288, 32},
+                 {2, 256, 384, 64},
+                 {1, 256, 512, 128},
+                 {1, 384, 1024, 512}};
   for (const auto& shape : kShapes) {
-    ExpectLanesEqualHost(SplitCase(random, *Topology::Make({.num_layers = 2,
+    ExpectLanesEqualHost(SplitCase(random, *Topology::Make({.num_layers = shape.num_layers,
                                                             .num_experts = shape.num_experts,
                                                             .num_slots = shape.num_slots,
                                                             .num_gpus = shape.num_gpus})));

@@ -14,6 +14,14 @@ TEST_P(ExplorerTest, NothingIsWrongInAnyState) { ExpectExhaustive(); }
 INSTANTIATE_TEST_SUITE_P(
     Slow, ExplorerTest,
     ::testing::Values(
+        ExplorerRun{"FaultCancel",
+                    {.cancels = 1, .runs = 0, .crashes = 0, .unknown = 0, .faults = 1},
+                    2525679,
+                    6174},
+        ExplorerRun{"FaultUnknown",
+                    {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 1, .faults = 1},
+                    2502955,
+                    0},
         ExplorerRun{
             "CancelCrashUnknownTransfer",
             {.cancels = 1, .runs = 0, .crashes = 1, .unknown = 1, .transfers = 1, .faults = 0},
