@@ -17,6 +17,7 @@
 #include "server/http/metrics.h"
 #include "server/process/log.h"
 #include "server/process/process_figures.h"
+#include "server/rpc/grpc_version.h"
 #include "server/rpc/rpc_server.h"
 
 namespace eplb {
