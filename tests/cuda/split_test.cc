@@ -14,7 +14,6 @@
 namespace eplb::cuda {
 namespace {
 
-using eplb::testing::Pick;
 using eplb::testing::Random;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -99,7 +98,7 @@ TEST(SplitOnHostTest, OneLayerOfManyIsSplitAlone) {
   // The counts of the second layer alone: those of its sources are no longer a layer apart.
   std::vector<int64_t> counts;
   for (int32_t source = 0; source < c.num_sources(); ++source) {
-    const auto* const row = c.counts().data() + (3 * source + 1) * 8;
+    const auto* const row = c.counts().data() + static_cast<ptrdiff_t>(3 * source + 1) * 8;
     counts.insert(counts.end(), row, row + 8);
   }
   SplitResults one(c);
