@@ -46,7 +46,8 @@ class Options:
     state_placement: where tensors of role "state" are held: "every_replica" (default) or "with_primary".
     transport: "auto" (default), "host", "peer" or "nccl". nccl_*: docs/nccl-settings.md.
     bind_address: numeric address that other ranks reach this one at; default 127.0.0.1.
-    initial_placement: file that rank 0 reads; default: the daemon's, else static.
+    initial_placement: "static", expert e in slot e and replicas behind them, also for a job that the daemon knows under
+        another placement; or a file that rank 0 reads ("./static" is a file of that name); default: the daemon's, else static.
     placements_path, history_path: files that rank 0 and this rank write; default: not written.
     start_deadline, vote_deadline, transfer_deadline: seconds, or timedelta.
     """
