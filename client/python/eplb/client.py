@@ -9,7 +9,7 @@ import sys
 import weakref
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, Type
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, Type, Union
 
 import numpy as np
 
@@ -135,7 +135,7 @@ class Client:
             torch = sys.modules["torch"]
             self._current_stream = lambda: torch.cuda.current_stream(device).cuda_stream
 
-    def check(self, module: Any, optimizer: Any = None, *, ignore: Iterable[str] = ()) -> None:
+    def check(self, module: Any, optimizer: Any = None, *, ignore: Union[str, Iterable[str]] = ()) -> None:
         """Finds per-expert tensors that were not registered: parameters, buffers and optimizer state that look like it.
 
         module: of torch; optimizer: of torch, with `state` and `param_groups`, best after its first step. ignore: patterns
