@@ -9,6 +9,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple, Union
 
+from eplb import _rows
 from eplb.errors import FailedPrecondition
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def find_unregistered(client: Client, module: Any, optimizer: Any = None,
 
     - a first dimension of local slots, or of all slots where those are not the experts; or [layers, local slots, ..].
       A tensor [experts, ..] of a router is equal on all ranks and stays where it is; where a GPU has as many slots as
-      there are experts it cannot be told from those, and is named in `ignore`;
+      there are experts it cannot be told from those, and is named in `ignore`. A DTensor [experts, .., ..] looks like it
+      where its piece on this rank has as many rows as local slots;
     - a list of submodules, parameters or buffers, as many as local slots, of one shape: one expert each. Also one by name
       alone, as weight0, weight1, .. from 0 on. It counts where its name has "expert" in it, a row of a registered tensor is
       in each element, or a router or registered rows are beside it; layers that contain a router or several rows do not;
@@ -113,6 +115,7 @@ class _Memory:
 
     def _common(self, tensor: Any) -> Iterator[Tuple[int, int]]:
         """The pieces that a tensor touches, and in how many bytes."""
+        tensor = _rows.local_of(tensor)
         if tensor.numel() == 0 or str(tensor.layout) != "torch.strided":
             return
         begin = tensor.data_ptr()
@@ -299,10 +302,14 @@ class _Walk:
     def _is_covered(self, tensor: Any) -> bool:
         """Every byte of it moves with an expert."""
         num_bytes, _ = self._memory.touched(tensor)
+        tensor = _rows.local_of(tensor)
         return num_bytes > 0 and num_bytes >= tensor.numel() * tensor.element_size()
 
     def _looks_stacked(self, tensor: Any) -> bool:
         shape = tuple(tensor.shape)
+        if _rows.is_dtensor(tensor):  # whose shape is that on all ranks together
+            local = tuple(_rows.local_of(tensor).shape)
+            return len(shape) > 2 and shape[0] in (self._experts, self._slots) and local[0] == self._local_slots > 1
         # A first dimension of 1 says nothing.
         of_slots = {self._local_slots} - {1}
         if self._slots != self._experts:

@@ -101,7 +101,10 @@ class Client:
 
         tensor: numpy array or torch tensor, on the CPU or a GPU, of any dtype. Rows may lie apart, each is one piece.
         Register parameters themselves rather than .data of them: it is then seen when they get other memory. It is kept
-        alive until close. name: distinct on this rank, the same on all. role: "weight", which every replica holds, or
+        alive until close. A DTensor is registered by its piece on this rank, where that has the rows of the local slots.
+        Or a list of torch tensors, one for each local slot, such as the parameters of one module per expert: they are
+        copied into one stack, and each has its row of it as memory from then on (no gradient changes; torch.save of one of
+        them writes the whole stack, unless it is cloned). Rows of one memory already are taken as they are. name: distinct on this rank, the same on all. role: "weight", which every replica holds, or
         "state" of the optimizer. errors: InvalidArgument naming the tensor; FailedPrecondition after
         finish_registration.
         """
