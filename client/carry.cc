@@ -162,7 +162,7 @@ absl::Status Client::Impl::Carry(std::span<const int32_t> physical_to_logical_ma
   for (size_t first = 0; first < layers.size(); first += chunk) {
     const std::span<const LayerId> together =
         std::span(layers).subspan(first, std::min(chunk, layers.size() - first));
-    const absl::Status moved = CarryLayers(together, *target);
+    absl::Status moved = CarryLayers(together, *target);
     if (moved.ok()) continue;
     if (!ended_.ok()) return ended_;
     if (first == 0) return moved;

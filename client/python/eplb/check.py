@@ -25,6 +25,7 @@ _MAX_GROUPS = 8
 _NUMBER = re.compile(r"(?<!\d)\d+(?=\.|$)")
 # One that is all of a part: of an element of a list of modules.
 _ELEMENT = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
+_AN_ELEMENT = re.compile(r"\d+(\.|$)")
 _ROUTER = re.compile(r"rout|gate|gating|(^|\.)wg\.", re.IGNORECASE)
 
 
@@ -163,7 +164,7 @@ class _Lists:
 
     def _inside(self, prefix: str) -> Iterator[str]:
         """Names of tensors in the elements of a list."""
-        return (name for name, _ in self._tensors if re.match(r"\d+(\.|$)", name[len(prefix):]) and name.startswith(prefix))
+        return (name for name, _ in self._tensors if name.startswith(prefix) and _AN_ELEMENT.match(name, len(prefix)))
 
     def _rows_by_element(self, prefix: str) -> Dict[str, List[int]]:
         rows: Dict[str, List[int]] = {}
