@@ -231,6 +231,20 @@ class CheckTest(unittest.TestCase):
             client.register(rows, name=f"{number}.up", layer=number)
         self.assertEqual(self.patterns_silence(client, model), {name for name in names if "up.weight" not in name})
 
+    def test_layers_beside_a_layer_with_a_router(self):
+        """As of multi-token prediction: what is beside the list says nothing of a list whose elements have all slots' rows."""
+        def stacked():
+            return nn.ParameterList([torch.randn(4, 5, 9)])
+
+        client, model = self.transformer(4, 2, stacked)
+        for layer in model.layers[1:]:
+            layer.mlp.chooses, layer.mlp.gate = layer.mlp.gate, None  # a name that tells nothing
+        model.prediction = nn.Module()
+        model.prediction.gate = nn.Linear(5, 8, bias=False)
+        for number, layer in enumerate(model.layers[1:]):
+            client.register(layer.mlp.experts[0], name=f"{number}.experts", layer=number)
+        client.check(model)
+
     def test_a_list_of_modules_of_which_one_tensor_each_is_registered(self):
         """No name tells that they are experts."""
         client = two_gpu_view(eplb.Client.connect(num_layers=1, num_experts=4))
