@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 #include "placement/digest.h"
 #include "tests/client/faulty_channels.h"
 #include "tests/client/session/proposals.h"
@@ -184,6 +186,7 @@ TEST(CarryInJobTest, StateStaysWithThePrimary) {
     Client& client = rank.client();
     // Of layer 0 tensor 1 is the state. Slots 0..3, of GPU 0, have the primaries, 4..7 do not.
     std::vector<std::byte> before;
+    before.reserve(4);
     for (int32_t slot = 0; slot < 4; ++slot) before.push_back(FirstByte(rank, 1, slot));
     ASSERT_TRUE(client.Carry(Reversed(client.placement())).ok());
     ASSERT_TRUE(client.Carry({}).ok());
@@ -202,10 +205,10 @@ TEST(CarryInJobTest, DerivedTensorsAreRebuiltUnderThePlacementOfTheRows) {
                 scale.role = Role::kDerived;
                 scale.rebuild = [&calls, &rank](int32_t layer, std::span<const int32_t> slots) {
                   const PlacementView& view = rank.client().placement();
+                  const int32_t first = view.num_slots + view.first_local_slot;  // of layer 1
                   calls[static_cast<size_t>(rank.rank())].push_back(
-                      std::to_string(layer) + ":" + std::to_string(slots.size()) + ":" +
-                      std::to_string(view.physical_to_logical_map[static_cast<size_t>(
-                          view.num_slots + view.first_local_slot)]));
+                      absl::StrCat(layer, ":", slots.size(), ":",
+                                   view.physical_to_logical_map[static_cast<size_t>(first)]));
                   return absl::OkStatus();
                 };
                 tensors.push_back(scale);
@@ -225,7 +228,7 @@ TEST(CarryInJobTest, WhatCannotBeIsRefusedOnAllRanksAndNothingMoves) {
     std::vector<int32_t> wrong = right;
     wrong[5] = wrong[4];
     const auto refused = [&](const std::vector<int32_t>& of_rank_2) {
-      const absl::Status status = client.Carry(r == 2 ? of_rank_2 : right);
+      absl::Status status = client.Carry(r == 2 ? of_rank_2 : right);
       EXPECT_EQ(&client.row_placement(), &client.placement());
       EXPECT_EQ(rank.WrongSlots(), 0);
       return status;

@@ -83,9 +83,10 @@ def find_unregistered(client: Client, module: Any, optimizer: Any = None,
 
 
 def describe(found: Sequence[Finding]) -> str:
-    """One sentence that names them all, up to 20, and for each the pattern that silences it."""
-    lines = [f"\"{each.name}\" {list(each.shape)}: {each.reason} (ignore=\"{each.ignore}\" if it is no expert's)"
-             for each in found[:_MAX_NAMED]]
+    """One sentence that names them all, up to 20, and the patterns that silence those."""
+    lines = [f"\"{each.name}\" {list(each.shape)}: {each.reason}" for each in found[:_MAX_NAMED]]
+    patterns = ", ".join(f"\"{pattern}\"" for pattern in dict.fromkeys(each.ignore for each in found[:_MAX_NAMED]))
+    lines.append(f"ignore=[{patterns}] silences them where they are no experts'")
     more = [f"and {len(found) - _MAX_NAMED} more"] if len(found) > _MAX_NAMED else []
     what = "1 tensor looks" if len(found) == 1 else f"{len(found)} tensors look"
     return f"check: {what} like experts' and would stay behind when they move: " + "; ".join(lines + more)
