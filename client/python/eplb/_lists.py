@@ -69,8 +69,9 @@ def _distance(tensors: Sequence[Any]) -> int:
 def _expect_own_memory(tensors: Sequence[Any], name: str) -> None:
     for i, each in enumerate(tensors):
         if _storage(each).nbytes() > each.numel() * each.element_size():
-            raise _rows.refused(name, f"has in local slot {i} a view of a larger buffer, which would go on without it: register "
-                                      f"a view [local slots, ..] of that buffer, or give the parameter memory of its own first")
+            raise _rows.refused(name, f"has in local slot {i} a view of a larger buffer, which would go on without it: "
+                                      f"register a view [local slots, ..] of that buffer, or give the parameter memory of its "
+                                      f"own first")
 
 
 def _storage(tensor: Any) -> Any:

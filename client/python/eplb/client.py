@@ -104,9 +104,9 @@ class Client:
         alive until close. A DTensor is registered by its piece on this rank, where that has the rows of the local slots.
         Or a list of torch tensors, one for each local slot, such as the parameters of one module per expert: they are
         copied into one stack, and each has its row of it as memory from then on (no gradient changes; torch.save of one of
-        them writes the whole stack, unless it is cloned). Rows of one memory already are taken as they are. name: distinct on this rank, the same on all. role: "weight", which every replica holds, or
-        "state" of the optimizer. errors: InvalidArgument naming the tensor; FailedPrecondition after
-        finish_registration.
+        them writes the whole stack, unless it is cloned). Rows of one memory already are taken as they are.
+        name: distinct on this rank, the same on all. role: "weight", which every replica holds, or "state" of the optimizer.
+        errors: InvalidArgument naming the tensor; FailedPrecondition after finish_registration.
         """
         self._expect_open("register")
         self._registry.add(tensor, name, layer, role)
@@ -458,8 +458,8 @@ class Client:
     def close(self, reason: Optional[str] = "finished") -> None:
         """Says goodbye to the daemon, within 2 s, and lets go of the tensors. It waits up to 3 s more for the other ranks if
         rows of replicas were carried since the last vote: some may still be taking theirs. Closing again does nothing.
-        After it register, register_derived, finish_registration, check_experts, carry, record*, step_boundary, check_counts and the
-        calls on rows of replicas are FailedPrecondition; what reads the last placement still answers: count_tokens,
+        After it register, register_derived, finish_registration, check_experts, carry, record*, step_boundary, check_counts
+        and the calls on rows of replicas are FailedPrecondition; what reads the last placement still answers: count_tokens,
         route_tokens, split, set_split_options and the properties. reason: "finished", or None, is the normal end. errors:
         InvalidArgument for a reason that is no text."""
         if reason is not None and not isinstance(reason, str):

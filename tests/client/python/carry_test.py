@@ -1,5 +1,7 @@
 """client.carry and client.static_order: rows go elsewhere and back between two steps, and the version in force stays."""
 
+import os
+import pathlib
 import unittest
 
 import numpy as np
@@ -184,6 +186,19 @@ class CarryTest(ranks.RankTest):
                 experts.verify()
 
         self.succeed(2, replicas, self.directory)
+
+    def test_a_path_of_that_word_is_a_file(self):
+        before = os.getcwd()
+        os.chdir(self.directory)
+        self.addCleanup(os.chdir, before)
+        write_placement(self.directory, 1, ORDER).rename("static")
+
+        def first(rank, initial):
+            with ranks.connect(self.directory, rank, 1, initial_placement=initial, all_gather=lambda own: [own]) as client:
+                return client.placement.local_experts(0).tolist()
+
+        for initial, expected in (("./static", ORDER), (pathlib.Path("static"), ORDER), ("static", list(range(8)))):
+            self.assertEqual(self.succeed(1, first, initial), [expected])
 
     def test_a_job_that_the_daemon_knows_starts_in_static_order_by_a_word(self):
         daemon = self.start_daemon()

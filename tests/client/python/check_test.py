@@ -303,8 +303,8 @@ class CheckTest(unittest.TestCase):
         for name in experts:
             layer = int(name.split(".")[1]) - 1
             client.register(masters[name].data.view(4, -1), name=f"{name}.master", layer=layer, role="state")
-            client.register(optimizer.state[masters[name]]["momentum_buffer"].view(4, -1), name=f"{name}.momentum", layer=layer,
-                            role="state")
+            momentum = optimizer.state[masters[name]]["momentum_buffer"]
+            client.register(momentum.view(4, -1), name=f"{name}.momentum", layer=layer, role="state")
         client.check(model, optimizer)
 
     def test_masters_that_may_be_of_one_parameter_or_another_are_looked_at_by_themselves(self):
@@ -322,8 +322,9 @@ class CheckTest(unittest.TestCase):
 
     def test_a_message_names_the_patterns_that_silence(self):
         self.register("up")
-        with self.assertRaisesRegex(eplb.InvalidArgument, r"\"layers\.0\.down\" \[4, 8, 6\]: .*; ignore=\[\"layers\.\*\.down\", "
-                                                          r"\"layers\.\*\.amax\"\] silences them where they are no experts'$"):
+        with self.assertRaisesRegex(eplb.InvalidArgument,
+                                    r"\"layers\.0\.down\" \[4, 8, 6\]: .*; ignore=\[\"layers\.\*\.down\", "
+                                    r"\"layers\.\*\.amax\"\] silences them where they are no experts'$"):
             self.client.check(self.model)
         self.client.check(self.model, ignore=["layers.*.down", "layers.*.amax"])
         self.register("amax")
