@@ -24,6 +24,7 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
     return absl::FailedPreconditionError(
         absl::StrCat("StepBoundary of step ", step, ", expected ", next_step_));
   }
+  EPLB_RETURN_IF_ERROR(CheckNotCarried("StepBoundary"));
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
   boundary_began_ = MonotonicNow();
   stream_ = stream;

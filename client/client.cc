@@ -119,6 +119,10 @@ absl::Status Client::CheckExperts(const ExpertProbe& probe, void* stream) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->CheckExperts(probe, stream);
 }
 
+absl::Status Client::Carry(std::span<const int32_t> physical_to_logical_map, void* stream) {
+  return IsForkedCopy() ? absl::OkStatus() : impl_->Carry(physical_to_logical_map, stream);
+}
+
 absl::Status Client::ReduceGradients(std::span<const ReplicaRows> gradients, void* stream) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->ReduceGradients(gradients, stream);
 }
@@ -188,6 +192,7 @@ absl::StatusOr<BoundaryResult> Client::StepBoundary(int64_t step, void* stream) 
 }
 
 const PlacementView& Client::placement() const { return impl_->view(); }
+const PlacementView& Client::row_placement() const { return impl_->row_view(); }
 const DeviceTables& Client::device_tables() const { return impl_->device_tables(); }
 std::string_view Client::transport() const { return impl_->transport(); }
 ClientStats Client::stats() const { return IsForkedCopy() ? ClientStats{} : impl_->Stats(); }
@@ -343,6 +348,7 @@ absl::Status Client::Impl::CheckHeld(const char* what, int32_t layer) const {
 absl::Status Client::Impl::Record(int32_t layer, std::span<const int64_t> counts) {
   if (disabled_) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(ended_);
+  EPLB_RETURN_IF_ERROR(CheckNotCarried("Record"));
   if (options_.reduce != "root") EPLB_RETURN_IF_ERROR(CheckHeld("counts", layer));
   return windows_.Record(layer, counts);
 }
@@ -361,6 +367,7 @@ absl::Status Client::Impl::RecordStepTime(double seconds) {
 absl::Status Client::Impl::RecordSplit(int32_t layer, std::span<const int64_t> quotas) {
   if (disabled_) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(ended_);
+  EPLB_RETURN_IF_ERROR(CheckNotCarried("RecordSplit"));
   if (SplitOf(options_) != SplitMode::kBatch) {
     return absl::FailedPreconditionError(
         "RecordSplit was called, but the client's option split is \"equal\", expected \"batch\"");

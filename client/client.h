@@ -36,8 +36,9 @@ enum class Role { kWeight, kState, kDerived };
 enum class StatePlacement { kWithPrimary, kEveryReplica };
 
 // Computes a derived tensor again for the local slots, rising, that received rows. Called once per
-// layer and switch on the training thread, inside StepBoundary: the rows are in place (for work on
-// its stream) and placement() is the new one. An error ends the run with DataLoss.
+// layer and switch on the training thread, inside StepBoundary, CheckExperts and Carry: the rows
+// are in place (for work on its stream) and placement() is where they are. An error ends the run
+// with DataLoss.
 using Rebuild = std::function<absl::Status(int32_t layer, std::span<const int32_t> local_slots)>;
 
 // One tensor of one layer: local slot i is the row_bytes bytes at base + i * row_stride. A derived
@@ -95,6 +96,9 @@ struct NcclTuning {
   int32_t warm_up_ranks = 64;
 };
 
+// What ClientOptions::initial_placement may be beside a path.
+inline constexpr std::string_view kStaticPlacement = "static";
+
 // What ClientOptions::transport may be, except of ranks in one process, which have "inproc".
 inline constexpr const char* kTransportNames[] = {"auto", "host", "peer", "nccl"};
 
@@ -148,8 +152,10 @@ struct ClientOptions {
   std::string transport = "auto";
   NcclTuning nccl;
   std::string bind_address = "127.0.0.1";  // numeric address that other ranks reach this one at
-  // Path of a placement file, or of a placements.jsonl (whose last line counts) by that ending,
-  // read by rank 0; empty: the daemon's, else static.
+  // kStaticPlacement: expert e in slot e, replicas behind them, also for a job that the daemon
+  // knows under another placement. Else the path of a placement file, or of a placements.jsonl
+  // (whose last line counts) by that ending, read by rank 0; "./static" is a file of that name.
+  // Empty: the daemon's, else static.
   std::string initial_placement;
   // Rank 0 writes placements.jsonl here, anew at each start; empty: not written.
   std::string placements_path;
@@ -165,7 +171,8 @@ struct Echo;
 struct EchoOptions;
 
 // The placement in force on this rank. The spans stay valid, and keep their addresses, for the life
-// of the client; their contents change only inside StepBoundary and CheckExperts.
+// of the client; their contents change only inside StepBoundary and CheckExperts, and those of
+// row_placement() inside Carry as well.
 struct PlacementView {
   int64_t version = 0;
   std::string digest;  // hexadecimal
@@ -260,11 +267,11 @@ struct ClientStats {
   int64_t session_waits_over_1ms = 0;  // of the training thread for the session's lock
 };
 
-// Threads: Record, StepBoundary and CheckExperts from the training thread; placement() too, or with
-// its own ordering; stats() from any. EPLB_DISABLE=1 makes every call a no-op on all ranks; a rank
-// that differs from the others stops the start. After fork() the child's copy is dead: every call
-// does nothing and returns OK, the first one says so on stderr, and the parent's is not touched. A
-// child can connect a client of its own unless its parent spoke to a daemon.
+// Threads: Record, StepBoundary, CheckExperts and Carry from the training thread; placement() too,
+// or with its own ordering; stats() from any. EPLB_DISABLE=1 makes every call a no-op on all ranks;
+// a rank that differs from the others stops the start. After fork() the child's copy is dead: every
+// call does nothing and returns OK, the first one says so on stderr, and the parent's is not
+// touched. A child can connect a client of its own unless its parent spoke to a daemon.
 class Client {
  public:
   // Chooses the first placement on rank 0, gives it to all ranks and compares what must be equal.
@@ -290,6 +297,29 @@ class Client {
   // fails or all experts of a layer give the same; Unavailable when rows could not be moved (the
   // old ones are in place); Aborted and DataLoss as StepBoundary.
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream = nullptr);
+
+  // Moves every registered row to another placement, or back, and nothing else: placement() and
+  // device_tables() stay those of the version in force, the daemon learns nothing, and
+  // row_placement() is where the rows are. So a trainer's own checkpoint code finds experts in the
+  // order that it knows (docs/embedding.md). Collective, between two steps, after RegisterExperts.
+  // While the rows are elsewhere, a forward would meet the wrong experts: Record, RecordSplit,
+  // StepBoundary, CheckExperts and the calls on rows of replicas are FailedPrecondition.
+  // physical_to_logical_map: [L, S], equal on all ranks, where an expert's lowest slot is its
+  // primary; empty, or the map of placement(): back. Weights go to all replicas. State does so with
+  // state_placement kEveryReplica; with kWithPrimary it is the primary's row alone, and those of
+  // the others have no meaning. What is written into the rows of one replica has to be written into
+  // all of them: on the way back any of them is the source. stream: as for StepBoundary. cost: one
+  // switch of the layers that differ, layers_per_chunk at a time. Derived tensors are rebuilt. With
+  // EPLB_DISABLE=1 it does nothing. errors, before anything moves: InvalidArgument naming layer and
+  // slot, FailedPrecondition on all ranks when one refused or they were given different maps,
+  // naming ranks; Unavailable when the first rows could not be moved: they are where they were.
+  // Rows that fail half-way end the run with DataLoss, a rank that is gone with Aborted: every
+  // later call returns the same.
+  absl::Status Carry(std::span<const int32_t> physical_to_logical_map, void* stream = nullptr);
+
+  // Carries the rows to kStaticPlacement's layout, calls `body`, and carries them back to where
+  // they were, also after its error. errors: body's, else Carry's.
+  absl::Status InStaticOrder(const std::function<absl::Status()>& body, void* stream = nullptr);
 
   // Experts in several slots stay one expert in training (docs/replicas-in-training.md). The next
   // three are collective among the ranks of an EP group, on the training thread between two
@@ -395,6 +425,9 @@ class Client {
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream = nullptr);
 
   const PlacementView& placement() const;
+  // Where the registered rows are: placement(), unless Carry moved them elsewhere. Its version is
+  // that of placement(), its digest its own.
+  const PlacementView& row_placement() const;
   // Addresses are null before RegisterExperts: the tables lie in the same memory as the tensors
   // that it is given. With EPLB_DISABLE=1 they are there, too.
   const DeviceTables& device_tables() const;

@@ -68,6 +68,7 @@ struct Client::Impl {
   absl::Status SetSplitOptions(const SplitOptions& options) { return splits_.SetOptions(options); }
   absl::Status CheckCounts(int32_t layer, std::span<const int64_t> counts);
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream);
+  absl::Status Carry(std::span<const int32_t> physical_to_logical_map, void* stream);
   absl::Status ReduceGradients(std::span<const ReplicaRows> rows, void* stream);
   absl::Status BroadcastWeights(std::span<const ReplicaRows> rows, void* stream);
   absl::StatusOr<std::vector<double>> SumExpertSquares(std::span<const ReplicaRows> rows,
@@ -81,6 +82,9 @@ struct Client::Impl {
   void Tell(const wire::DownMessage& message) { member_->OnDown(message); }
 
   const PlacementView& view() const { return tables_.view(); }
+  const PlacementView& row_view() const {
+    return carried_ == nullptr ? tables_.view() : row_tables_->view();
+  }
   const DeviceTables& device_tables() const { return device_tables_; }
   const std::string& run_id() const { return run_id_; }
   const ForkGuard& fork_guard() const { return fork_guard_; }
@@ -155,6 +159,24 @@ struct Client::Impl {
   void Probe(const ExpertProbe& probe, LayerId layer, std::vector<uint64_t>& outputs,
              absl::Status& failure) const;
 
+  // ---- carry.cc ----
+  // Where the rows are.
+  const Placement& RowPlacement() const {
+    return carried_ == nullptr ? *running_.placement : *carried_;
+  }
+  // errors: FailedPrecondition, naming the call, while the rows are not where placement() says.
+  absl::Status CheckNotCarried(const char* name) const;
+  absl::StatusOr<Placement> TargetOf(std::span<const int32_t> physical_to_logical_map) const;
+  // Collective: whether all ranks carry to the same placement at the same step. mine: why this rank
+  // cannot, or OK.
+  absl::Status AgreeOnCarry(const Digest& target, const absl::Status& mine);
+  // Which ranks have the value `lowest` and which have not. errors: always FailedPrecondition.
+  absl::Status NameDifference(const char* what, int64_t mine, int64_t lowest);
+  absl::Status CarryLayers(std::span<const LayerId> layers, const Placement& target);
+  // Stages a plan on all ranks: nothing is staged after an error. what: whose rows, for messages.
+  // errors: Unavailable when they could not be moved, Aborted when the run has ended.
+  absl::Status StageOnAllRanks(const MigrationPlan& plan, const std::string& what);
+
   // ---- replicas.cc ----
   using ReplicaPosts = std::vector<ReplicaPost>;
   static std::vector<ReplicaTensor> TensorsOf(std::span<const ReplicaRows> rows);
@@ -188,7 +210,9 @@ struct Client::Impl {
   RunningPlacement running_;
   PlacementTables tables_;
   BatchSplits splits_;
-  std::unique_ptr<RouteTables> route_tables_;  // null before Register
+  std::shared_ptr<const Placement> carried_;     // where Carry moved the rows; null: as running_
+  std::unique_ptr<PlacementTables> row_tables_;  // of carried_, from the first Carry on
+  std::unique_ptr<RouteTables> route_tables_;    // null before Register
   DeviceTables device_tables_;
   LineFile placements_;
   RunLog log_;

@@ -11,7 +11,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
-#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/client_impl.h"
 #include "client/start.h"
@@ -188,6 +187,7 @@ absl::Status Client::Impl::CheckExperts(const ExpertProbe& probe, void* stream) 
   if (executor_ == nullptr) {
     return absl::FailedPreconditionError("CheckExperts was called before RegisterExperts");
   }
+  EPLB_RETURN_IF_ERROR(CheckNotCarried("CheckExperts"));
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
   stream_ = stream;
   for (int32_t layer = 0; layer < topology_.num_layers(); ++layer) {
@@ -257,29 +257,8 @@ void Client::Impl::Probe(const ExpertProbe& probe, LayerId layer, std::vector<ui
 
 absl::Status Client::Impl::MoveForCheck(LayerId layer, const Placement& from, const Placement& to) {
   EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan, PlanMigration(from, to, {&layer, 1}, migration_));
-  const absl::StatusOr<Executor::Staged> staged =
-      executor_->Stage(plan, {.post_id = ++num_posts_,
-                              .deadline = MonotonicNow() + options_.transfer_deadline,
-                              .stream = stream_});
-  if (!executor_->may_vote()) {
-    return End(next_step_ - 1, WritesGoOn(std::string(staged.status().message())),
-               /*target=*/nullptr);
-  }
-  const int64_t mine[] = {staged.ok() ? 1 : 0};
-  const absl::StatusOr<std::vector<int64_t>> minimum =
-      control_->AllReduceMin(mine, options_.vote_deadline);
-  if (!minimum.ok()) {
-    executor_->Discard();
-    return End(next_step_ - 1, minimum.status(), /*target=*/nullptr);
-  }
-  if (minimum->front() != 1) {
-    executor_->Discard();
-    const std::string why = staged.ok() ? "the transfer failed on another rank"
-                                        : std::string(staged.status().message());
-    if (!executor_->may_vote()) return End(next_step_ - 1, WritesGoOn(why), /*target=*/nullptr);
-    return absl::UnavailableError(
-        absl::StrCat("check: the rows of layer ", layer.value, " could not be moved: ", why));
-  }
+  EPLB_RETURN_IF_ERROR(
+      StageOnAllRanks(plan, absl::StrCat("check: the rows of layer ", layer.value)));
   if (const absl::Status switched = Switch({&layer, 1}, to); !switched.ok()) {
     return End(next_step_ - 1,
                absl::DataLossError(

@@ -27,7 +27,9 @@ RunningPlacement Running(int64_t version, Placement placement) {
           .placement = std::make_shared<const Placement>(std::move(placement))};
 }
 
-absl::StatusOr<RunningPlacement> FromFile(const std::string& path, const Topology& topology) {
+// What initial_placement names: the static layout, or a file's placement.
+absl::StatusOr<RunningPlacement> Named(const std::string& path, const Topology& topology) {
+  if (path == kStaticPlacement) return Running(0, Placement::Static(topology));
   int64_t version = 0;
   std::optional<Placement> placement;
   if (absl::EndsWith(path, ".jsonl")) {
@@ -76,8 +78,8 @@ absl::Status CheckRequired(const ClientOptions& options, const absl::Status& ans
                                                   options.endpoint, ": ", answer.message()));
 }
 
-// A placement of a file is another one than those that the job's numbers stand for, unless the
-// daemon knows it.
+// A placement that an option names is another one than those that the job's numbers stand for,
+// unless the daemon knows it.
 absl::StatusOr<RunningPlacement> Numbered(RunningPlacement first, const ClientOptions& options) {
   if (options.endpoint.empty()) return first;
   const absl::StatusOr<StoredPlacement> stored = Ask(options);
@@ -88,7 +90,7 @@ absl::StatusOr<RunningPlacement> Numbered(RunningPlacement first, const ClientOp
         std::max(first.version, known ? stored->body.version : FreshVersion(options, *stored));
   } else if (!absl::IsNotFound(stored.status())) {
     LogLine(absl::StrCat("no answer from eplbd at ", options.endpoint, ": ",
-                         stored.status().message(), "; the placement of ",
+                         stored.status().message(), "; initial_placement ",
                          options.initial_placement, " starts as version ", first.version));
   }
   return first;
@@ -133,7 +135,7 @@ absl::StatusOr<RunningPlacement> Receive(const StartFields& rank0, const std::st
 absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& options,
                                                       const Topology& topology) {
   if (!options.initial_placement.empty()) {
-    EPLB_ASSIGN_OR_RETURN(RunningPlacement first, FromFile(options.initial_placement, topology));
+    EPLB_ASSIGN_OR_RETURN(RunningPlacement first, Named(options.initial_placement, topology));
     return Numbered(std::move(first), options);
   }
   if (options.endpoint.empty()) return Running(0, Placement::Static(topology));

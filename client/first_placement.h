@@ -21,11 +21,11 @@ struct JobStart {
   RunningPlacement running;
 };
 
-// Rank 0's choice: the file of options.initial_placement, else the daemon's stored placement when
+// Rank 0's choice: what options.initial_placement names, else the daemon's stored placement when
 // it answers within 5 s (and start_deadline) and has the job's shape, else the static one. That has
 // version 0 unless the daemon has the job in another shape: then a version that the daemon reserves
-// for this run, for 0 was the static layout of the old shape. A file's placement that the daemon
-// does not know gets one as well.
+// for this run, for 0 was the static layout of the old shape. A placement that the option names and
+// the daemon does not know gets one as well.
 // errors: InvalidArgument or NotFound for the file, naming it; with require_daemon why the daemon
 // did not answer. Without it, a daemon that is away is none.
 absl::StatusOr<RunningPlacement> ChooseFirstPlacement(const ClientOptions& options,

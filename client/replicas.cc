@@ -104,6 +104,7 @@ absl::Status Client::Impl::CheckReplicaCall(const char* name,
   if (executor_ == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(name, " was called before RegisterExperts"));
   }
+  EPLB_RETURN_IF_ERROR(CheckNotCarried(name));
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
   EPLB_RETURN_IF_ERROR(CheckReplicaTensors(slots, gpu(), tensors, flow));
   for (const ReplicaTensor& tensor : tensors) {

@@ -274,6 +274,20 @@ int32_t eplb_client_check_experts(eplb_client* client, eplb_probe probe, void* u
   });
 }
 
+int32_t eplb_client_carry(eplb_client* client, const int32_t* physical_to_logical_map,
+                          size_t num_cells, void* stream) noexcept {
+  return CallOnTrainingThread(client, "carry", Needs::kOpen, [&]() -> absl::Status {
+    if ((physical_to_logical_map == nullptr) != (num_cells == 0)) {
+      return absl::InvalidArgumentError(
+          physical_to_logical_map == nullptr
+              ? absl::StrCat("physical_to_logical_map is NULL, num_cells is ", num_cells)
+              : "num_cells is 0; expected num_layers * num_slots, or NULL for the placement in "
+                "force");
+    }
+    return client->client.load()->Carry({physical_to_logical_map, num_cells}, stream);
+  });
+}
+
 int32_t eplb_client_record(eplb_client* client, int32_t layer, const int64_t* counts,
                            size_t num_experts) noexcept {
   return CallOnTrainingThread(client, "record", Needs::kOpen, [&]() -> absl::Status {
@@ -313,6 +327,15 @@ int32_t eplb_client_placement(const eplb_client* client, eplb_placement* placeme
   return ReadOnlyCall(client, "placement", Needs::kConnected, [&]() -> absl::Status {
     EPLB_RETURN_IF_ERROR(CheckFillable("placement", placement));
     FillStruct(eplb::c::PlacementOf(client->client.load()->placement()), placement);
+    return absl::OkStatus();
+  });
+}
+
+int32_t eplb_client_row_placement(const eplb_client* client, eplb_placement* placement) noexcept {
+  eplb::c::Clear(placement);
+  return ReadOnlyCall(client, "row_placement", Needs::kConnected, [&]() -> absl::Status {
+    EPLB_RETURN_IF_ERROR(CheckFillable("placement", placement));
+    FillStruct(eplb::c::PlacementOf(client->client.load()->row_placement()), placement);
     return absl::OkStatus();
   });
 }

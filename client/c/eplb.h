@@ -21,13 +21,12 @@
  * Strings: in UTF-8, ended by 0, copied by the call; NULL takes the default.
  * Threads: one thread at a time per client, the training thread; eplb_client_stats() from any. A
  * call while another one is under way in the client, also from a callback, is FailedPrecondition;
- * callbacks may call placement, device_tables, route_tokens, split, transport, stats, run_id.
- * fork: in a child every call on a client of its parent does nothing and returns OK, which is said
- * once on stderr; the parent's client is not touched. Clients that the child makes work if no
- * client of the parent spoke to a daemon, and else are refused.
- * Callbacks must return: no longjmp, no thread that ends. An exception of C++ becomes Internal.
- * EPLB_DISABLE=1 makes every call a no-op on all ranks.
- * Placements without a daemon: eplb_plan.h. */
+ * callbacks may call placement, row_placement, device_tables, route_tokens, split, transport,
+ * stats, run_id. fork: in a child every call on a client of its parent does nothing and returns OK,
+ * which is said once on stderr; the parent's client is not touched. Clients that the child makes
+ * work if no client of the parent spoke to a daemon, and else are refused. Callbacks must return:
+ * no longjmp, no thread that ends. An exception of C++ becomes Internal. EPLB_DISABLE=1 makes every
+ * call a no-op on all ranks. Placements without a daemon: eplb_plan.h. */
 #ifndef EPLB_CLIENT_C_EPLB_H_
 #define EPLB_CLIENT_C_EPLB_H_
 
@@ -50,7 +49,7 @@ extern "C" {
 #endif
 
 /* Raised by every addition. A change that breaks programs makes another SOVERSION instead. */
-#define EPLB_ABI_VERSION 2
+#define EPLB_ABI_VERSION 3
 
 /* Of the library that is running: it knows all that is in this header if it is not below
  * EPLB_ABI_VERSION. */
@@ -112,7 +111,8 @@ typedef struct eplb_client_options {
   const char* reduce;            /* who reports: "rank" (default) or "root" */
   const char* transport;         /* "auto" (default), "host", "peer" or "nccl" */
   const char* bind_address;      /* numeric address that other ranks reach; default "127.0.0.1" */
-  const char* initial_placement; /* file that rank 0 reads; default: the daemon's, else static */
+  const char* initial_placement; /* "static", or a file that rank 0 reads ("./static" is a file);
+                                    default: the daemon's, else static */
   const char* placements_path;   /* rank 0 writes placements.jsonl here; default: not written */
   const char* history_path;      /* this rank's log for the validator; default: not written */
   int64_t first_step;
@@ -220,6 +220,18 @@ typedef int32_t (*eplb_probe)(void* user, int32_t layer, int32_t local_slot, uin
 EPLB_API int32_t eplb_client_check_experts(eplb_client* client, eplb_probe probe, void* user,
                                            void* stream) EPLB_NOEXCEPT;
 
+/* Moves every registered row to another placement, or back, for a checkpoint in the order that the
+ * trainer's own code knows; the placement in force stays, and the daemon learns nothing.
+ * Collective, between two steps. physical_to_logical_map: [num_layers, num_slots], equal on all
+ * ranks, where an expert's lowest slot is its primary; NULL with num_cells 0, or that of the
+ * placement in force: back. stream: as for step_boundary. While the rows are elsewhere, record,
+ * record_split, step_boundary, check_experts and the calls on rows of replicas are
+ * FailedPrecondition. InvalidArgument naming layer and slot, FailedPrecondition where ranks differ,
+ * Unavailable: nothing was moved. DataLoss for rows that fail half-way, Aborted for a rank that is
+ * gone: every later call returns the same. See eplb::Client::Carry. */
+EPLB_API int32_t eplb_client_carry(eplb_client* client, const int32_t* physical_to_logical_map,
+                                   size_t num_cells, void* stream) EPLB_NOEXCEPT;
+
 /* ---- experts in several slots, in training: see client/client.h and docs/replicas-in-training.md
  * Collective among the ranks of an EP group, on the training thread between two boundaries. A
  * failure half-way is Aborted, and every later call returns the same. */
@@ -313,6 +325,10 @@ typedef struct eplb_placement {
 /* FailedPrecondition before connect. This and what follows up to stats work until destroy. */
 EPLB_API int32_t eplb_client_placement(const eplb_client* client,
                                        eplb_placement* placement) EPLB_NOEXCEPT;
+/* Where the registered rows are: the placement in force, unless eplb_client_carry moved them, which
+ * also changes what is in the arrays. Its version is that of the placement in force. */
+EPLB_API int32_t eplb_client_row_placement(const eplb_client* client,
+                                           eplb_placement* placement) EPLB_NOEXCEPT;
 
 /* The same for kernels, in the memory where the expert tensors lie; see eplb::DeviceTables. All
  * NULL before register_experts. */

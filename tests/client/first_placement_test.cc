@@ -110,6 +110,40 @@ TEST_F(FirstPlacementTest, AFileStartsUnderANumberThatStandsForNothingElse) {
   EXPECT_EQ(version(fresh), 0);
 }
 
+TEST_F(FirstPlacementTest, TheStaticOrderIsNamedByAWordAlsoForAJobThatRanUnderAnother) {
+  const Placement fixed = Placement::Static(testing::SmallTopology());
+  const auto first = [&](ScriptedDaemon& daemon) {
+    TestJob job(daemon.endpoint(),
+                {.options = [](ClientOptions& o) { o.initial_placement = kStaticPlacement; }});
+    EXPECT_TRUE(job.started().ok()) << job.started();
+    EXPECT_EQ(job.rank(3).client().placement().digest, DigestOf(fixed).Hex());
+    return job.rank(3).client().placement().version;
+  };
+  ScriptedDaemon moved(
+      {.stored = wire::PlacementBody{41, DigestOf(second_), second_}, .next_version = 45});
+  EXPECT_EQ(first(moved), 45);
+  ScriptedDaemon same({.stored = wire::PlacementBody{7, DigestOf(fixed), fixed}});
+  EXPECT_EQ(first(same), 7);
+  ScriptedDaemon fresh({});
+  EXPECT_EQ(first(fresh), 0);
+}
+
+TEST_F(FirstPlacementTest, AFileOfTheNameOfTheStaticOrderIsReachedByAPath) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(directory_);
+  std::ofstream("static") << wire::PlacementToJson(second_);
+  ClientOptions options = TestOptions(0, "");
+  options.initial_placement = "./static";
+  const auto from_file = ChooseFirstPlacement(options, testing::SmallTopology());
+  options.initial_placement = "static";
+  const auto by_word = ChooseFirstPlacement(options, testing::SmallTopology());
+  std::filesystem::current_path(before);
+  ASSERT_TRUE(from_file.ok()) << from_file.status();
+  EXPECT_EQ(from_file->digest, DigestOf(second_));
+  ASSERT_TRUE(by_word.ok()) << by_word.status();
+  EXPECT_EQ(by_word->digest, DigestOf(Placement::Static(testing::SmallTopology())));
+}
+
 TEST_F(FirstPlacementTest, UnreadableInitialPlacementStopsEveryRank) {
   std::vector<absl::Status> statuses(kTestRanks);
   auto all_gathers = testing::MakeThreadAllGathers(kTestRanks);

@@ -66,7 +66,7 @@ std::vector<ExpertTensorView> TestRank::Tensors() {
 }
 
 std::byte TestRank::Expected(int32_t layer, int32_t local_slot, size_t tensor) const {
-  const PlacementView& view = client_->placement();
+  const PlacementView& view = client_->row_placement();
   const int32_t index = layer * view.num_slots + view.first_local_slot + local_slot;
   const int32_t expert = view.physical_to_logical_map[static_cast<size_t>(index)];
   // The EP group is in the bytes: rows move only inside an EP group.

@@ -27,7 +27,7 @@ class TestRank {
   void Fill();
   // A digest of a slot's bytes.
   uint64_t BytesOf(int32_t layer, int32_t local_slot) const;
-  // Slots that do not hold the bytes of the expert that the placement says.
+  // Slots that do not hold the bytes of the expert that row_placement() says.
   int WrongSlots() const;
   // One step with one token per expert and layer that it holds.
   absl::StatusOr<BoundaryResult> Step(int64_t step);

@@ -58,6 +58,36 @@ class Maps:
         self.struct.previous = slots.ctypes.data
 
 
+def carried_map(placement: Any, view: Any) -> np.ndarray:
+    """int32 [layers, slots] of what client.carry is given; empty for None. view: the placement in force.
+
+    errors: InvalidArgument for what is no such map, naming layer and slot, and for a primary that is not the lowest slot.
+    """
+    if placement is None:
+        return np.empty(0, np.int32)
+    shape = (view.num_layers, view.num_slots)
+    if isinstance(placement, str):
+        if placement != "static":
+            raise InvalidArgument(f"placement: {placement!r}, expected \"static\", integers [layers, slots] or None")
+        return np.ascontiguousarray(np.broadcast_to(np.arange(view.num_slots, dtype=np.int32) % view.num_experts, shape))
+    slots = integers("placement", getattr(placement, "physical_to_logical_map", placement), "[layers, slots]")
+    if slots.shape != shape:
+        raise InvalidArgument(f"placement: shape {list(slots.shape)}, expected [{shape[0]} layers, {shape[1]} slots]")
+    _check_slots(slots, view.num_experts)
+    replicas = getattr(placement, "logical_to_physical_map", None)
+    if replicas is not None and not np.array_equal(slots, view.physical_to_logical_map):
+        _expect_lowest_primaries(integers("placement", replicas, "[layers, experts, X]"))
+    return slots.astype(np.int32)
+
+
+def _expect_lowest_primaries(replicas: np.ndarray) -> None:
+    lowest = np.where(replicas < 0, np.iinfo(np.int64).max, replicas).min(axis=2)
+    for layer, expert in np.argwhere(replicas[:, :, 0] != lowest):
+        raise InvalidArgument(f"placement: layer {layer}: the primary of expert {expert} is in slot "
+                              f"{replicas[layer, expert, 0]}, expected its lowest slot, {lowest[layer, expert]}: rows are "
+                              f"carried by a map alone, which has no order of replicas")
+
+
 def _experts_in(slots: np.ndarray) -> int:
     """Of integers [layers, slots]: the highest expert and one. errors: InvalidArgument for more than 32 bits can count."""
     most = int(slots.max())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from eplb import _rows
+from eplb import _lists, _rows
 from eplb import _structs as structs
 from eplb._arguments import integer
 from eplb._handle import Handle, Rebuild
@@ -30,7 +30,8 @@ class Registry:
         self.entries: List[Registered] = []
         self._names: Dict[str, int] = {}
         self._num_local_slots = num_local_slots
-        self._watched: List[Tuple[Any, int, str]] = []  # torch tensors, whose storage can be exchanged
+        # Of torch tensors, whose storage can be exchanged: where each is now, where it was, its name.
+        self._watched: List[Tuple[Callable[[], int], int, str]] = []
 
     def __iter__(self) -> Iterator[Registered]:
         return iter(self.entries)
@@ -41,18 +42,27 @@ class Registry:
         return next((entry.rows.device for entry in self.entries if entry.rows is not None), "cpu")
 
     def add(self, tensor: Any, name: str, layer: int, role: str) -> None:
-        """errors: InvalidArgument naming the tensor."""
+        """tensor: [local slots, ..], or a list of one of torch for each local slot, which become rows of one memory.
+
+        errors: InvalidArgument naming the tensor; nothing was changed then."""
         if role not in ("weight", "state"):
             raise _rows.refused(name, f"has role {role!r}, expected \"weight\" or \"state\"; a derived one is "
                                       f"registered by register_derived")
+        layer = _layer(name, layer)
+        self._expect_new(name, layer)
+        if isinstance(tensor, (list, tuple)):
+            _lists.expect_alike(tensor, name, self._num_local_slots)
+            self._expect_device(name, str(tensor[0].device))
+            watched = [(each, f"{name}[{i}]") for i, each in enumerate(tensor)]
+            tensor = _lists.stacked(tensor, name, layer, role)
+        else:
+            watched = [(tensor, name)] if _rows.is_torch(tensor) else []
         rows = _rows.rows_of(tensor, name, self._num_local_slots)
-        if any(entry.rows is not None for entry in self.entries) and rows.device != self.device:
-            first = next(entry.name for entry in self.entries if entry.rows is not None)
-            raise _rows.refused(name, f"is on {rows.device}, tensor \"{first}\" is on {self.device}; a rank's experts "
-                                      f"lie on one device")
-        self._append(Registered(name, _layer(name, layer), role, rows))
-        if _rows.is_torch(tensor):
-            self._watched.append((tensor, rows.base, name))
+        self._expect_device(name, rows.device)
+        self._append(Registered(name, layer, role, rows))
+        for each, each_name in watched:
+            address = _rows.address_function(each)
+            self._watched.append((address, address(), each_name))
 
     def add_derived(self, name: str, layer: int, rebuild: Rebuild) -> None:
         if not callable(rebuild):
@@ -61,13 +71,13 @@ class Registry:
 
     def check_memory(self) -> None:
         """errors: InvalidArgument naming a tensor that does not lie where it was registered."""
-        for tensor, base, name in self._watched:
-            if tensor.data_ptr() != base:
-                now = tensor.data_ptr()
+        for address, base, name in self._watched:
+            now = address()
+            if now != base:
                 what = "was freed" if now == 0 else f"lies at {now:#x} now"
-                raise _rows.refused(name, f"{what}, it was registered at {base:#x}: whoever all-gathers the memory of a "
-                                          f"registered tensor (by .data =, .to(), resize_) leaves the experts behind; "
-                                          f"copy into it instead")
+                raise _rows.refused(name, f"{what}, it was registered at {base:#x}: what gives a registered tensor "
+                                          f"other memory (.data =, .to(), resize_) leaves its experts behind; copy into it "
+                                          f"instead")
 
     def to_structs(self, handle: Handle) -> Any:
         array = (structs.Tensor * len(self.entries))()
@@ -78,11 +88,20 @@ class Registry:
     def clear(self) -> None:
         self.entries, self._watched = [], []
 
+    def _expect_device(self, name: str, device: str) -> None:
+        if any(entry.rows is not None for entry in self.entries) and device != self.device:
+            first = next(entry.name for entry in self.entries if entry.rows is not None)
+            raise _rows.refused(name, f"is on {device}, tensor \"{first}\" is on {self.device}; a rank's experts lie on one "
+                                      f"device")
+
+    def _expect_new(self, name: Any, layer: int) -> None:
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise InvalidArgument(f"tensor name {name!r}: expected text")
+        if name in self._names:
+            raise _rows.refused(name, f"registered twice, for layer {self._names[name]} and {layer}")
+
     def _append(self, entry: Registered) -> None:
-        if not isinstance(entry.name, str) or not entry.name or "\0" in entry.name:
-            raise InvalidArgument(f"tensor name {entry.name!r}: expected text")
-        if entry.name in self._names:
-            raise _rows.refused(entry.name, f"registered twice, for layer {self._names[entry.name]} and {entry.layer}")
+        self._expect_new(entry.name, entry.layer)
         self._names[entry.name] = entry.layer
         self.entries.append(entry)
 

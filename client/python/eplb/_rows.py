@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any, Sequence, Tuple
+from typing import Any, Callable, Sequence, Tuple
 
 import numpy as np
 
@@ -35,8 +35,26 @@ def address_of(tensor: Any) -> int:
     return tensor.data_ptr() if is_torch(tensor) else tensor.__array_interface__["data"][0]
 
 
+def is_dtensor(tensor: Any) -> bool:
+    """Of torch.distributed.tensor, as FSDP2's and TP's parameters are; told by what it has, as older torch has none."""
+    return is_torch(tensor) and all(hasattr(tensor, each) for each in ("to_local", "placements", "device_mesh"))
+
+
+def local_of(tensor: Any) -> Any:
+    """The memory of a DTensor on this rank, without its history; any other tensor itself."""
+    return tensor.detach().to_local().detach() if is_dtensor(tensor) else tensor
+
+
+def address_function(tensor: Any) -> Callable[[], int]:
+    """Gives the address of a torch tensor's memory at each call; it keeps the tensor."""
+    return (lambda: int(local_of(tensor).data_ptr())) if is_dtensor(tensor) else tensor.data_ptr
+
+
 def rows_of(tensor: Any, name: str, num_local_slots: int) -> Rows:
     """errors: InvalidArgument naming the tensor, for what is no tensor of one row of plain bytes for each local slot."""
+    if is_dtensor(tensor):
+        _expect_whole_experts(tensor, name, num_local_slots)
+        tensor = local_of(tensor)
     shape, strides, itemsize, device = _layout_of(tensor, name)
     if not shape or shape[0] != num_local_slots:
         raise refused(name, f"has shape {list(shape)}, its first dimension must be the {num_local_slots} local slots of "
@@ -56,6 +74,28 @@ def refused(name: str, why: str) -> InvalidArgument:
     return InvalidArgument(f"tensor \"{name}\": {why}")
 
 
+def _expect_whole_experts(tensor: Any, name: str, num_local_slots: int) -> None:
+    """errors: InvalidArgument for a DTensor whose piece on this rank is not one row of whole bytes for each local slot."""
+    placements = ", ".join(str(each) for each in tensor.placements)
+    wrong = [each for each in tensor.placements if not (_is_replicate(each) or _is_shard_of_rows(each))]
+    local = tuple(tensor.detach().to_local().shape)
+    if not wrong and local[:1] == (num_local_slots,):
+        return
+    why = (f"{wrong[0]} cuts experts into pieces; only Replicate() and Shard(dim=0) of a tensor [experts, ..] leave them whole"
+           if wrong else f"its piece on this rank is {list(local)} of {list(tensor.shape)}, expected the rows of the "
+                         f"{num_local_slots} local slots of this rank's GPU")
+    raise refused(name, f"DTensor: register .to_local() where it has whole experts in its rows; its placements are "
+                        f"({placements}), and {why}")
+
+
+def _is_replicate(placement: Any) -> bool:
+    return type(placement).__name__ == "Replicate"
+
+
+def _is_shard_of_rows(placement: Any) -> bool:
+    return type(placement).__name__ == "Shard" and placement.dim == 0
+
+
 def _layout_of(tensor: Any, name: str) -> Tuple[Tuple[int, ...], Tuple[int, ...], int, str]:
     """Shape, strides in bytes, bytes of an element, device."""
     if is_torch(tensor):
@@ -70,6 +110,13 @@ def _layout_of(tensor: Any, name: str) -> Tuple[Tuple[int, ...], Tuple[int, ...]
 
 
 def _torch_layout_of(tensor: Any, name: str) -> Tuple[Tuple[int, ...], Tuple[int, ...], int, str]:
+    expect_memory(tensor, name)
+    size = tensor.element_size()
+    return tuple(tensor.shape), tuple(stride * size for stride in tensor.stride()), size, str(tensor.device)
+
+
+def expect_memory(tensor: Any, name: str) -> None:
+    """errors: InvalidArgument for a tensor of torch that has no plain memory where experts can lie."""
     if str(tensor.layout) != "torch.strided" or tensor.is_quantized:
         what = "quantized" if tensor.is_quantized else str(tensor.layout)
         raise refused(name, f"is {what}: register the dense tensors that it is made of (values, scales, zero points)")
@@ -77,8 +124,6 @@ def _torch_layout_of(tensor: Any, name: str) -> Tuple[Tuple[int, ...], Tuple[int
         raise refused(name, f"is on device {tensor.device}, expected cpu or cuda")
     if tensor.numel() and tensor.data_ptr() == 0:
         raise refused(name, "has no memory: it was freed")
-    size = tensor.element_size()
-    return tuple(tensor.shape), tuple(stride * size for stride in tensor.stride()), size, str(tensor.device)
 
 
 def _is_one_piece(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:

@@ -6,8 +6,9 @@
 A checkpoint is a directory that all ranks see: checkpoint.json, and a .npy file for each tensor. What was registered with
 the client is one file [experts, ..] a tensor, into which every rank writes the rows of its primaries; with expert-tensor
 parallelism one for each of the ranks that share an expert. It is written beside its name, with .partial, and renamed when it
-is complete; one that it replaces is until then beside it, with .old, which is what a crash between the two leaves. Threads:
-the training thread, between two steps. Derived tensors are left out: load does not rebuild them.
+is complete and on the disk; one that it replaces is until then beside it, with .old, which is what a crash between the two
+leaves. Threads: the training thread, between two steps, also where client.carry moved the rows elsewhere. Derived tensors
+are left out: load does not rebuild them.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ class _Checkpoint:
                  all_gather: Optional[AllGather]) -> None:
         if client.closed:
             raise FailedPrecondition(f"{call} was called after close")
-        self.path, self.placement, self.dense = Path(path), client.placement, dict(dense or {})
+        self.path, self.dense = Path(path), dict(dense or {})
+        self.in_force, self.placement = client.placement, client.row_placement
         self.partial = _beside(self.path, ".partial")
         self.sharded_state, self.fields, self.found = False, {}, {}
         self.rank, self.world_size = client.options.rank or 0, client.options.world_size or 1
@@ -170,6 +172,7 @@ class _Checkpoint:
         self.partial.mkdir(parents=True)
         for name, tensor in self.dense.items():
             np.save(self.partial / _file_of(name), _to_numpy(tensor))
+            sync(self.partial / _file_of(name))
 
     def create_files(self) -> None:
         """Those that this EP group writes, on its first rank."""
@@ -186,6 +189,9 @@ class _Checkpoint:
                 if primaries[expert] == self.placement.first_local_slot + slot:
                     rows[expert:expert + 1] = _to_numpy(tensor[slot:slot + 1])
             rows.flush()
+            del rows
+            sync(self.partial / self._file(entry))
+        sync(self.partial)  # the names of its files
 
     def finish(self) -> None:
         tensors: Dict[str, Dict[str, Any]] = {name: {"dtype": _dtype_of(tensor), "role": "dense"}
@@ -194,9 +200,10 @@ class _Checkpoint:
         written = {"format": FORMAT, "fields": self.fields, "num_layers": self.placement.num_layers,
                    "num_experts": self.placement.num_experts, "sharded_state": self.sharded_state,
                    "num_ep_groups": self.num_ep_groups, "expert_tensor_parallel": self.tensor_parallel, "tensors": tensors,
-                   "placement_version": self.placement.version, "placement_digest": self.placement.digest,
-                   "physical_to_logical_map": self.placement.physical_to_logical_map.tolist()}
+                   "placement_version": self.in_force.version, "placement_digest": self.in_force.digest,
+                   "physical_to_logical_map": self.in_force.physical_to_logical_map.tolist()}
         (self.partial / _FIELDS_FILE).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+        sync(self.partial / _FIELDS_FILE)
         put_in_place(self.partial, self.path)
 
     def compare(self) -> None:
@@ -281,13 +288,25 @@ def expect_replaceable(path: Path, fields_file: str) -> None:
 
 
 def put_in_place(partial: Path, path: Path) -> None:
-    """Renames a complete checkpoint; the one before is away only afterwards. errors: OSError."""
+    """Renames a complete checkpoint whose files are on the disk; the one before is away only afterwards. A computer that
+    loses its power has one of the two. errors: OSError."""
     old = _beside(path, ".old")
+    sync(partial)
     if path.exists():
         shutil.rmtree(old, ignore_errors=True)
         os.rename(path, old)
     os.rename(partial, path)
+    sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a directory, are on the disk. errors: OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -7,8 +7,9 @@ import ctypes
 import os
 import sys
 import weakref
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Callable, Iterable, Mapping, Optional, Sequence, Type
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, Type, Union
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from eplb import check as checks
 from eplb import all_gather as all_gathers
 from eplb._arguments import Digest, counts_of, digest_of, integer, integers, real
 from eplb._handle import AllGather, Handle, Rebuild
+from eplb._maps import carried_map
 from eplb._registry import Registry
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
 from eplb.options import Options, completed, options_from, to_struct
@@ -39,7 +41,7 @@ class Client:
                 client.record(layer, counts)
                 if client.step_boundary(step).switched: ...
 
-    connect, finish_registration, check_experts and step_boundary are collective: every rank calls them, in one order.
+    connect, finish_registration, check_experts, carry and step_boundary are collective: every rank calls them, in one order.
     Threads: the training thread alone; stats also from others. errors: eplb.Error with the library's message; what an
     all_gather, a rebuild or a probe raises comes out of the call that it was part of, with the eplb.Error as its
     __cause__. Ctrl-C: a collective call waits in the library, so Python sees SIGINT when it returns: of step_boundary at the
@@ -99,9 +101,12 @@ class Client:
 
         tensor: numpy array or torch tensor, on the CPU or a GPU, of any dtype. Rows may lie apart, each is one piece.
         Register parameters themselves rather than .data of them: it is then seen when they get other memory. It is kept
-        alive until close. name: distinct on this rank, the same on all. role: "weight", which every replica holds, or
-        "state" of the optimizer. errors: InvalidArgument naming the tensor; FailedPrecondition after
-        finish_registration.
+        alive until close. A DTensor is registered by its piece on this rank, where that has the rows of the local slots.
+        Or a list of torch tensors, one for each local slot, such as the parameters of one module per expert: they are
+        copied into one stack, and each has its row of it as memory from then on (no gradient changes; torch.save of one of
+        them writes the whole stack, unless it is cloned). Rows of one memory already are taken as they are.
+        name: distinct on this rank, the same on all. role: "weight", which every replica holds, or "state" of the optimizer.
+        errors: InvalidArgument naming the tensor; FailedPrecondition after finish_registration.
         """
         self._expect_open("register")
         self._registry.add(tensor, name, layer, role)
@@ -109,8 +114,9 @@ class Client:
     def register_derived(self, rebuild: Rebuild, *, name: str, layer: int) -> None:
         """Notes what is computed from the registered tensors and cached: it is not moved, but computed again.
 
-        rebuild: (layer, local_slots), int32 and rising, those that received rows; called inside step_boundary on the
-        training thread, when the rows and the placement are the new ones. What it raises ends the run_id.
+        rebuild: (layer, local_slots), int32 and rising, those that received rows; called inside step_boundary,
+        check_experts and carry on the training thread, when the rows and the placement are the new ones. What it raises ends
+        the run_id.
         """
         self._expect_open("register_derived")
         self._registry.add_derived(name, layer, rebuild)
@@ -132,7 +138,7 @@ class Client:
             torch = sys.modules["torch"]
             self._current_stream = lambda: torch.cuda.current_stream(device).cuda_stream
 
-    def check(self, module: Any, optimizer: Any = None, *, ignore: Iterable[str] = ()) -> None:
+    def check(self, module: Any, optimizer: Any = None, *, ignore: Union[str, Iterable[str]] = ()) -> None:
         """Finds per-expert tensors that were not registered: parameters, buffers and optimizer state that look like it.
 
         module: of torch; optimizer: of torch, with `state` and `param_groups`, best after its first step. ignore: patterns
@@ -160,6 +166,51 @@ class Client:
                                                                        self._stream(stream)))
         finally:
             self._handle.callbacks.remove(callback)
+
+    # ---- checkpoints of the trainer's own code: docs/embedding.md ----
+
+    def carry(self, placement: Any = None, stream: Any = None) -> None:
+        """Moves every registered row to another placement, or back, and nothing else: self.placement and device_tables stay
+        those of the version in force, the daemon learns nothing, and row_placement is where the rows are. Collective, between
+        two steps. While the rows are elsewhere, record, record_split, step_boundary, check_experts and the calls on rows of
+        replicas are FailedPrecondition: a forward would meet the wrong experts.
+
+        placement: integers [layers, slots], the expert in each slot, where an expert's lowest slot is its primary, or a Plan
+        with such primaries, equal on all ranks; "static", expert e in slot e and replicas behind them; None, or the map of
+        self.placement: back. Weights go to all replicas; so does state, but with state_placement "with_primary" it is the
+        primary's row alone, and the others' have no meaning. What is written into one replica's rows has to be written into
+        all of them: on the way back any of them is the source. stream: as of step_boundary.
+        cost: one switch of the layers that differ. With EPLB_DISABLE=1 it does nothing.
+        errors: InvalidArgument naming layer and slot; FailedPrecondition where ranks were given different placements, or
+        another one refused its own; Unavailable when the first rows could not be moved: in all these nothing was. DataLoss
+        for rows that fail half-way, and Aborted for a rank that is gone, end the run: every later call raises the same.
+        InvalidArgument for a registered tensor whose memory went away closes this rank's client.
+        """
+        self._finish_once()
+        self._expect_memory()
+        refusal: Optional[Error] = None
+        try:
+            target = carried_map(placement, self._placement)
+        except Error as error:  # no map at all, so that the library tells the other ranks
+            refusal, target = error, np.full(1, -1, np.int32)
+        code = self._library.eplb_client_carry(self._pointer, target.ctypes.data if target.size else None, target.size,
+                                               self._stream(stream))
+        if refusal is not None and code != 0:
+            raise refusal
+        self._handle.check(code)
+
+    @contextmanager
+    def static_order(self, stream: Any = None) -> Iterator[None]:
+        """Within it row i of a registered tensor is expert first_local_slot + i, as without EPLB: a trainer's own code can
+        save a checkpoint, or load one. Collective, as carry; when it is left, also by an exception, the rows go back to where
+        they were. errors: as carry."""
+        before = self.row_placement.physical_to_logical_map.copy()
+        self.carry("static", stream)
+        try:
+            yield
+        finally:
+            if not self._closed:
+                self.carry(before, stream)
 
     # ---- training ----
 
@@ -358,6 +409,11 @@ class Client:
         return self._placement
 
     @property
+    def row_placement(self) -> PlacementView:
+        """Where the registered rows are: as `placement`, unless carry moved them. Its version is that of `placement`."""
+        return PlacementView(self._handle, self._placement.num_gpus, of_rows=True)
+
+    @property
     def device_tables(self) -> DeviceTables:
         """The placement for kernels, where the expert tensors lie. errors: FailedPrecondition before registration."""
         struct = structs.sized(structs.DeviceTables)
@@ -402,8 +458,8 @@ class Client:
     def close(self, reason: Optional[str] = "finished") -> None:
         """Says goodbye to the daemon, within 2 s, and lets go of the tensors. It waits up to 3 s more for the other ranks if
         rows of replicas were carried since the last vote: some may still be taking theirs. Closing again does nothing.
-        After it register, register_derived, finish_registration, check_experts, record*, step_boundary, check_counts and the
-        calls on rows of replicas are FailedPrecondition; what reads the last placement still answers: count_tokens,
+        After it register, register_derived, finish_registration, check_experts, carry, record*, step_boundary, check_counts
+        and the calls on rows of replicas are FailedPrecondition; what reads the last placement still answers: count_tokens,
         route_tokens, split, set_split_options and the properties. reason: "finished", or None, is the normal end. errors:
         InvalidArgument for a reason that is no text."""
         if reason is not None and not isinstance(reason, str):

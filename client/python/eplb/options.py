@@ -46,7 +46,9 @@ class Options:
     state_placement: where tensors of role "state" are held: "every_replica" (default) or "with_primary".
     transport: "auto" (default), "host", "peer" or "nccl". nccl_*: docs/nccl-settings.md.
     bind_address: numeric address that other ranks reach this one at; default 127.0.0.1.
-    initial_placement: file that rank 0 reads; default: the daemon's, else static.
+    initial_placement: "static", expert e in slot e and replicas behind them, also for a job that the daemon knows under
+        another placement; or a file that rank 0 reads ("./static" or a Path is a file of that name); default: the
+        daemon's, else static.
     placements_path, history_path: files that rank 0 and this rank write; default: not written.
     start_deadline, vote_deadline, transfer_deadline: seconds, or timedelta.
     """
@@ -132,7 +134,10 @@ def to_struct(options: Options) -> structs.ClientOptions:
         elif field.name in _SWITCHES:
             setattr(struct, field.name, switch(field.name, value))
         elif types[field.name] is ctypes.c_char_p:
-            setattr(struct, field.name, text(field.name, value))
+            given = text(field.name, value)
+            # Path("./static") has lost its dot, and is a path all the same.
+            is_file = field.name == "initial_placement" and given == b"static" and isinstance(value, os.PathLike)
+            setattr(struct, field.name, b"./static" if is_file else given)
         else:
             setattr(struct, field.name, integer(field.name, value, ctypes.sizeof(types[field.name])))
     return struct

@@ -49,7 +49,8 @@ class Stats(NamedTuple):
 
 
 class PlacementView:
-    """The placement in force on this rank. It follows switches: what it shows changes inside step_boundary and check_experts.
+    """The placement in force on this rank. It follows switches: what it shows changes inside step_boundary and check_experts;
+    that of client.row_placement inside carry.
 
     physical_to_logical_map: int32 [layers, slots], the expert in each slot; -1 in a slot that is not in use.
     logical_to_physical_map: int32 [layers, experts, max_replicas], -1 padded, the slots of an expert, its primary first.
@@ -58,8 +59,10 @@ class PlacementView:
     first_local_slot, num_local_slots: the slots of this rank's GPU. num_gpus: of an EP group. Threads: the training thread.
     """
 
-    def __init__(self, handle: Handle, num_gpus: int) -> None:
+    def __init__(self, handle: Handle, num_gpus: int, of_rows: bool = False) -> None:
         self._handle = handle
+        library = handle.library
+        self._call = library.eplb_client_row_placement if of_rows else library.eplb_client_placement
         now = self._read()
         self.num_layers: int = now.num_layers
         self.num_experts: int = now.num_experts
@@ -100,7 +103,7 @@ class PlacementView:
 
     def _read(self) -> structs.Placement:
         struct = structs.sized(structs.Placement)
-        _library.check(self._handle.library.eplb_client_placement(self._handle.pointer, ctypes.byref(struct)))
+        _library.check(self._call(self._handle.pointer, ctypes.byref(struct)))
         return struct
 
 

@@ -112,7 +112,7 @@ class EplbBalancer:
     """EPLB's client: the daemon at `endpoint` decides, the ranks vote, and the client moves the experts.
 
     endpoint: HOST:PORT or unix:PATH of eplbd; empty for a job without a daemon. job: its name there. report_every:
-    steps of a load window. initial_placement: path of the first placement; empty: the daemon's, else static. split:
+    steps of a load window. initial_placement: path of the first placement, or static; empty: the daemon's, else static. split:
     equal, or batch: the daemon then plans for exact splits, and measures those that ran.
     """
 

@@ -2,7 +2,7 @@
 
 A checkpoint is a directory: checkpoint.json with what it belongs to, and a .npy file for each tensor. A tensor of a
 layer's experts is one file [experts, ...] into which every rank writes the rows of its primaries; all ranks must see
-the same directory. It is written beside its name and renamed when it is complete.
+the same directory. It is written beside its name and renamed when it is complete and on the disk.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def save(path: Path, fields: Mapping[str, Any], dense: Mapping[str, torch.Tensor
         partial.mkdir(parents=True)
         for name, tensor in dense.items():
             np.save(partial / f"{name}.npy", tensor.cpu().numpy())
+            _sync(partial / f"{name}.npy")
         for each in experts:
             shape = (placement.num_experts, *each.tensor.shape[1:])
             np.lib.format.open_memmap(partial / f"{each.name}.npy", mode="w+", dtype=_dtype(each.tensor), shape=shape)
@@ -61,6 +62,7 @@ def save(path: Path, fields: Mapping[str, Any], dense: Mapping[str, torch.Tensor
         written = {"format": FORMAT, **fields, "placement_version": placement.version,
                    "physical_to_logical_map": placement.physical_to_logical_map.tolist()}
         (partial / _FIELDS_FILE).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+        _sync(partial / _FIELDS_FILE)
         _put_in_place(partial, path)
     ranks.barrier()
 
@@ -94,11 +96,22 @@ def load(path: Path, fields: Mapping[str, Any], dense: Mapping[str, torch.Tensor
 def _put_in_place(partial: Path, path: Path) -> None:
     """The one before goes aside first and away last: a crash leaves it as PATH.old at worst."""
     old = path.with_name(path.name + ".old")
+    _sync(partial)
     if path.exists():
         shutil.rmtree(old, ignore_errors=True)
         os.rename(path, old)
     os.rename(partial, path)
+    _sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Waits until a file, or the names in a directory, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _dtype(tensor: torch.Tensor) -> np.dtype:
@@ -112,6 +125,7 @@ def _write_primaries(file: Path, experts: ExpertTensor, placement: Placement, ra
         if expert >= 0 and placement.replicas(experts.layer, expert)[0] == slot:
             rows[expert] = experts.tensor[local_slot].cpu().numpy()
     rows.flush()
+    _sync(file)
 
 
 def _read_fields(path: Path) -> dict[str, Any]:

@@ -93,7 +93,7 @@ _PARTS = {
         "endpoint": "of eplbd: HOST:PORT or unix:PATH; empty: EPLB without a daemon",
         "job": "name of the job in eplbd",
         "report_every": "steps of a load window",
-        "initial_placement": "a placement file, or the placements.jsonl of a run; empty: the daemon's, else static",
+        "initial_placement": "a placement file, the placements.jsonl of a run, or static; empty: the daemon's, else static",
         "split": "of an expert's tokens over its replicas: equal, or batch: exactly, for each batch (needs the Python package eplb)",
     },
     "files": {

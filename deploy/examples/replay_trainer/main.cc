@@ -99,7 +99,7 @@ void AddRunOptions(CLI::App& app, TrainerOptions& options, double& step_ms,
   app.add_option("--fork-at-step", options.fork_at_step,
                  "Fork a child that calls the client, as data loaders do");
   app.add_option("--initial-placement", options.initial_placement,
-                 "Placement file or placements.jsonl to begin with");
+                 "Placement file or placements.jsonl to begin with, or static");
   app.add_option("--log-dir", options.log_dir,
                  "Directory for rank-R.jsonl, placements.jsonl and loads.jsonl");
   app.add_option("--report-json", options.report_path, "Rank 0 writes the run's report here");

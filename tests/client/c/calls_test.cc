@@ -45,6 +45,7 @@ class CallsTest : public ::testing::Test {
             eplb_client_check_experts(
                 client, [](void*, int32_t, int32_t, uint64_t*) { return int32_t{0}; }, nullptr,
                 nullptr),
+            eplb_client_carry(client, nullptr, 0, nullptr),
             eplb_client_reduce_gradients(client, nullptr, 0, nullptr),
             eplb_client_broadcast_weights(client, nullptr, 0, nullptr),
             eplb_client_expert_squares(client, nullptr, 0, nullptr, nullptr, 0),
@@ -105,6 +106,12 @@ TEST_F(CallsTest, NullArgumentsAreNamed) {
   EXPECT_EQ(rank_.message(), "tensors is NULL");
   EXPECT_EQ(eplb_client_check_experts(client(), nullptr, nullptr, nullptr), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(), "probe is NULL");
+  const int32_t slots[] = {0, 1, 2, 3};
+  EXPECT_EQ(eplb_client_carry(client(), nullptr, 4, nullptr), EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(rank_.message(), "physical_to_logical_map is NULL, num_cells is 4");
+  EXPECT_EQ(eplb_client_carry(client(), slots, 0, nullptr), EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(eplb_client_row_placement(client(), nullptr), EPLB_INVALID_ARGUMENT);
+  EXPECT_STREQ(eplb_last_message(), "placement is NULL");
   EXPECT_EQ(eplb_client_placement(client(), nullptr), EPLB_INVALID_ARGUMENT);
   EXPECT_STREQ(eplb_last_message(), "placement is NULL");
   EXPECT_EQ(eplb_client_transport(client(), nullptr), EPLB_INVALID_ARGUMENT);

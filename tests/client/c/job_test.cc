@@ -133,6 +133,33 @@ TEST_F(CJobTest, DerivedTensorsAreRebuiltUnderTheNewPlacement) {
                                          "layer 2 slot 1 of 1 version 7: " + refused));
 }
 
+TEST_F(CJobTest, RowsAreCarriedToAnotherPlacementAndBack) {
+  CJob job(kRanks);
+  ASSERT_EQ(job.Start(), EPLB_OK) << eplb_last_message();
+  job.Run([](CRank& rank) {
+    std::vector<int32_t> falling;
+    for (int32_t layer = 0; layer < testing::kSmallLayers; ++layer) {
+      for (int32_t slot = testing::kSmallExperts; slot-- > 0;) falling.push_back(slot);
+    }
+    ASSERT_EQ(eplb_client_carry(rank.client(), falling.data(), falling.size(), nullptr), EPLB_OK)
+        << rank.message();
+    EXPECT_EQ(rank.WrongSlots(), 6) << "two slots of three layers have another expert's bytes";
+    eplb_placement rows = {};
+    rows.struct_size = sizeof(rows);
+    EXPECT_EQ(eplb_client_row_placement(rank.client(), &rows), EPLB_OK);
+    EXPECT_EQ(std::vector<int32_t>(rows.physical_to_logical_map,
+                                   rows.physical_to_logical_map + falling.size()),
+              falling);
+    EXPECT_EQ(eplb_client_step_boundary(rank.client(), 0, nullptr, nullptr),
+              EPLB_FAILED_PRECONDITION);
+    ASSERT_EQ(eplb_client_carry(rank.client(), nullptr, 0, nullptr), EPLB_OK) << rank.message();
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    EXPECT_EQ(eplb_client_row_placement(rank.client(), &rows), EPLB_OK);
+    EXPECT_EQ(rows.physical_to_logical_map[0], 0);
+    EXPECT_EQ(rank.Step(0), EPLB_OK) << rank.message();
+  });
+}
+
 TEST_F(CJobTest, RebuildThatThrowsIsDataLossWithItsText) {
   ScriptedDaemon daemon({});
   const std::string endpoint = daemon.endpoint();

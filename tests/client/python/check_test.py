@@ -32,8 +32,40 @@ class Model(nn.Module):
 
 def two_gpu_view(client):
     """Of an EP group of 2 GPUs: 8 experts in 8 slots, 4 of them local."""
-    client._placement.num_experts = client._placement.num_slots = 8
+    return view_of(client, 8)
+
+
+def view_of(client, num_experts):
+    """Of an EP group with more GPUs, of which this rank is the first."""
+    client._placement.num_experts = client._placement.num_slots = num_experts
     return client
+
+
+class Expert(nn.Module):
+    def __init__(self, hidden, inner):
+        super().__init__()
+        self.up, self.down = nn.Linear(hidden, inner), nn.Linear(inner, hidden)
+
+
+class Transformer(nn.Module):
+    """As many layers as local slots. Attention and norms are dense; so is the MLP of the first layer. experts: makes the
+    experts of a layer."""
+
+    def __init__(self, num_layers, num_experts, experts, hidden=5, dense_inner=7):
+        super().__init__()
+        self.embedding = nn.Embedding(11, hidden)
+        self.layers = nn.ModuleList()
+        for number in range(num_layers):
+            layer = nn.Module()
+            layer.norm = nn.LayerNorm(hidden)
+            layer.attention = nn.Linear(hidden, 3 * hidden)
+            layer.mlp = nn.Module()
+            if number == 0:
+                layer.mlp.dense = Expert(hidden, dense_inner)
+            else:
+                layer.mlp.gate = nn.Linear(hidden, num_experts, bias=False)
+                layer.mlp.experts = experts()
+            self.layers.append(layer)
 
 
 class CheckTest(unittest.TestCase):
@@ -113,8 +145,8 @@ class CheckTest(unittest.TestCase):
         masters = [nn.Parameter(layer.up.detach().double()) for layer in self.model.layers]
         optimizer = torch.optim.SGD([*masters, nn.Parameter(torch.zeros(WIDTH, WIDTH))], lr=0.1)
         found = self.found(optimizer)
-        self.assertEqual(set(found), {f"optimizer.param_groups parameter {number}" for number in range(LAYERS)})
-        self.assertIn("its first dimensions are those of", found["optimizer.param_groups parameter 0"])
+        self.assertEqual(set(found), {f"optimizer.layers.{number}.up" for number in range(LAYERS)})
+        self.assertEqual(set(found.values()), {"what the optimizer updates in the place of a registered weight"})
         for number, master in enumerate(masters):
             self.client.register(master, name=f"layers.{number}.up.master", layer=number, role="state")
         self.client.check(self.model, optimizer)
@@ -155,6 +187,148 @@ class CheckTest(unittest.TestCase):
             self.model.grouped.register_buffer(f"amax_{number}", torch.zeros(7))
             self.model.add_module(f"expert{number}", nn.Linear(WIDTH, 3, bias=False))
         self.assertEqual(set(self.found()), {"w1.*", "grouped.weight*", "grouped.amax_*", "expert*.weight"})
+
+    def patterns_silence(self, client, module, optimizer=None):
+        """Whether the pattern that each finding names silences it, alone and together with the others. returns: names."""
+        found = check.find_unregistered(client, module, optimizer)
+        for each in found:
+            rest = {other.name for other in check.find_unregistered(client, module, optimizer, each.ignore)}
+            self.assertNotIn(each.name, rest)
+        self.assertEqual(check.find_unregistered(client, module, optimizer, [each.ignore for each in found]), [])
+        return {each.name for each in found}
+
+    def transformer(self, local, gpus, experts, **shape):
+        """`local` layers as local slots; the first is dense. returns: the client and the model."""
+        client = view_of(eplb.Client.connect(num_layers=local - 1, num_experts=local), local * gpus)
+        self.addCleanup(client.close)
+        return client, Transformer(local, local * gpus, experts, **shape)
+
+    def test_as_many_dense_layers_as_local_slots(self):
+        """16 transformer layers, 64 experts, 4 GPUs: every dense parameter is one of 16 of its shape."""
+        def stacked():
+            experts = nn.Module()
+            experts.up, experts.down = nn.Parameter(torch.randn(16, 5, 9)), nn.Parameter(torch.randn(16, 9, 5))
+            return experts
+
+        client, model = self.transformer(16, 4, stacked)
+        self.assertEqual({name.split(".")[4] for name in self.patterns_silence(client, model)}, {"up", "down"})
+        for number, layer in enumerate(model.layers[1:]):
+            client.register(layer.mlp.experts.up, name=f"{number}.up", layer=number)
+        self.assertEqual({name.split(".")[4] for name in self.patterns_silence(client, model)}, {"down"})
+        for number, layer in enumerate(model.layers[1:]):
+            client.register(layer.mlp.experts.down, name=f"{number}.down", layer=number)
+        client.check(model)
+
+    def test_as_many_dense_layers_as_local_experts_in_a_list(self):
+        client, model = self.transformer(4, 2, lambda: nn.ModuleList(Expert(5, 9) for _ in range(4)))
+        names = {f"layers.{layer}.mlp.experts.*.{name}" for layer in range(1, 4)
+                 for name in ("up.weight", "up.bias", "down.weight", "down.bias")}
+        self.assertEqual(self.patterns_silence(client, model), names)
+        for number, layer in enumerate(model.layers[1:]):
+            rows = torch.stack([expert.up.weight.data for expert in layer.mlp.experts])
+            for expert, row in zip(layer.mlp.experts, rows):
+                expert.up.weight.data = row
+            client.register(rows, name=f"{number}.up", layer=number)
+        self.assertEqual(self.patterns_silence(client, model), {name for name in names if "up.weight" not in name})
+
+    def test_layers_beside_a_layer_with_a_router(self):
+        """As of multi-token prediction: what is beside the list says nothing of a list whose elements have all slots' rows."""
+        def stacked():
+            return nn.ParameterList([torch.randn(4, 5, 9)])
+
+        client, model = self.transformer(4, 2, stacked)
+        for layer in model.layers[1:]:
+            layer.mlp.chooses, layer.mlp.gate = layer.mlp.gate, None  # a name that tells nothing
+        model.prediction = nn.Module()
+        model.prediction.gate = nn.Linear(5, 8, bias=False)
+        for number, layer in enumerate(model.layers[1:]):
+            client.register(layer.mlp.experts[0], name=f"{number}.experts", layer=number)
+        client.check(model)
+
+    def test_a_list_of_modules_of_which_one_tensor_each_is_registered(self):
+        """No name tells that they are experts."""
+        client = two_gpu_view(eplb.Client.connect(num_layers=1, num_experts=4))
+        self.addCleanup(client.close)
+        model = nn.Module()
+        model.feed_forward = nn.ModuleList(Expert(5, 9) for _ in range(4))
+        model.blocks = nn.ModuleList(nn.Linear(5, 6) for _ in range(4))
+        client.check(model)
+        rows = torch.stack([expert.up.weight.data for expert in model.feed_forward])
+        for expert, row in zip(model.feed_forward, rows):
+            expert.up.weight.data = row
+        client.register(rows, name="up", layer=0)
+        self.assertEqual(self.patterns_silence(client, model),
+                         {f"feed_forward.*.{name}" for name in ("up.bias", "down.weight", "down.bias")})
+
+    def test_a_dense_bias_as_long_as_all_local_experts_biases(self):
+        def stacked():
+            experts = nn.Module()
+            experts.weight, experts.bias = nn.Parameter(torch.randn(4, 5, 5)), nn.Parameter(torch.randn(4, 5))
+            return experts
+
+        client, model = self.transformer(4, 2, stacked, dense_inner=20)  # a bias [4 * 5] beside 4 experts' [5]
+        optimizer = torch.optim.Adam(model.parameters())
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        for number, layer in enumerate(model.layers[1:]):
+            for name, tensor in layer.mlp.experts.named_parameters():
+                client.register(tensor, name=f"{number}.{name}", layer=number)
+                for key in ("exp_avg", "exp_avg_sq"):
+                    client.register(optimizer.state[tensor][key], name=f"{number}.{name}.{key}", layer=number, role="state")
+        client.check(model, optimizer)
+
+    def test_masters_outside_of_module_names_are_those_of_their_parameters(self):
+        """Float32 masters in the place of parameters, in the order of parameters, group by group."""
+        def stacked():
+            experts = nn.Module()
+            experts.weight, experts.bias = nn.Parameter(torch.randn(4, 5, 5)), nn.Parameter(torch.randn(4, 5))
+            return experts
+
+        client, model = self.transformer(4, 2, stacked, dense_inner=20)
+        for number, layer in enumerate(model.layers[1:]):
+            for name, tensor in layer.mlp.experts.named_parameters():
+                client.register(tensor, name=f"{number}.{name}", layer=number)
+        named = list(model.named_parameters())
+        masters = {name: nn.Parameter(tensor.detach().double().flatten()) for name, tensor in named}
+        optimizer = torch.optim.SGD([{"params": [masters[name] for name, _ in named if "experts" not in name]},
+                                     {"params": [masters[name] for name, _ in named if "experts" in name]}],
+                                    lr=0.1, momentum=0.9)
+        for master in masters.values():
+            master.grad = torch.ones_like(master)
+        optimizer.step()
+        experts = [name for name in masters if "experts" in name]
+        self.assertEqual(self.patterns_silence(client, model, optimizer),
+                         {f"optimizer.{name}{key}" for name in experts for key in ("", ".momentum_buffer")})
+        for name in experts:
+            layer = int(name.split(".")[1]) - 1
+            client.register(masters[name].data.view(4, -1), name=f"{name}.master", layer=layer, role="state")
+            momentum = optimizer.state[masters[name]]["momentum_buffer"]
+            client.register(momentum.view(4, -1), name=f"{name}.momentum", layer=layer, role="state")
+        client.check(model, optimizer)
+
+    def test_masters_that_may_be_of_one_parameter_or_another_are_looked_at_by_themselves(self):
+        """Two flat ones of 192 elements, where two parameters of that size are registered and two are not."""
+        self.register("up", "amax")
+        masters = [nn.Parameter(torch.zeros(192, dtype=torch.float64)) for _ in range(LAYERS)]
+        optimizer = torch.optim.SGD(masters, lr=0.1)
+        self.assertEqual(set(self.found(optimizer)) - set(self.found()),
+                         {f"optimizer.param_groups parameter {number}" for number in range(LAYERS)})
+        self.register("down")  # now all are experts', in whatever order
+        masters = [nn.Parameter(torch.zeros(192, dtype=torch.float64)) for _ in range(2 * LAYERS)]
+        optimizer = torch.optim.SGD([{"params": masters[:1]}, {"params": masters[1:]}], lr=0.1)
+        self.assertEqual(set(self.found(optimizer)), {f"optimizer.layers.{layer}.{name}" for layer in range(LAYERS)
+                                                      for name in ("up", "down")})
+
+    def test_a_message_names_the_patterns_that_silence(self):
+        self.register("up")
+        with self.assertRaisesRegex(eplb.InvalidArgument,
+                                    r"\"layers\.0\.down\" \[4, 8, 6\]: .*; ignore=\[\"layers\.\*\.down\", "
+                                    r"\"layers\.\*\.amax\"\] silences them where they are no experts'$"):
+            self.client.check(self.model)
+        self.client.check(self.model, ignore=["layers.*.down", "layers.*.amax"])
+        self.register("amax")
+        self.client.check(self.model, ignore="layers.*.down")  # one pattern is no list of letters
 
     def test_names_whose_numbers_count_no_slots(self):
         """As many of one shape as local slots, but not from 0 on."""

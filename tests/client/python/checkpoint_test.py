@@ -3,6 +3,7 @@
 import json
 import os
 import unittest
+from unittest import mock
 
 import numpy as np
 import torch
@@ -224,6 +225,34 @@ class CheckpointTest(ranks.RankTest):
         self.run_job(1, self.ORDER, save)
         checkpoint.read_fields(path)
         self.assertFalse(partial.exists() or (self.directory / "checkpoint.old").exists())
+
+    def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(self):
+        """What a computer that loses its power can lose: files that nobody waited for, and names."""
+        def recorded(client, experts, dense, path):
+            events, fsync, rename = [], os.fsync, os.rename
+
+            def watched_fsync(descriptor):
+                events.append(("sync", os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), path.parent)))
+                fsync(descriptor)
+
+            def watched_rename(old, new):
+                events.append(("rename", os.path.relpath(new, path.parent)))
+                rename(old, new)
+
+            checkpoint.save(path, client, fields=FIELDS, dense=dense)
+            with mock.patch.object(os, "fsync", watched_fsync), mock.patch.object(os, "rename", watched_rename):
+                checkpoint.save(path, client, fields=FIELDS, dense=dense)
+            return events, sorted(each.name for each in path.iterdir())
+
+        results = self.run_job(2, self.ORDER, recorded)
+        experts = {f"layers.{layer}.{name}.npy" for layer in range(2) for name, *_ in ranks.Experts.KINDS}
+        for rank, (events, names) in enumerate(results):
+            before = events[:events.index(("rename", "checkpoint.old"))] if rank == 0 else events
+            synced = {os.path.relpath(name, "checkpoint.partial") for kind, name in before if kind == "sync"}
+            self.assertEqual(synced, {*(names if rank == 0 else experts), "."})
+        events, _ = results[0]
+        self.assertEqual(events[-4:], [("sync", "checkpoint.partial"), ("rename", "checkpoint.old"), ("rename", "checkpoint"),
+                                       ("sync", ".")])
 
     def test_a_file_of_another_type_than_the_list_says_is_named(self):
         self.run_job(1, self.ORDER, save)

@@ -100,6 +100,179 @@ class RegisterTest(unittest.TestCase):
         self.assertEqual(self.client.registered.entries[0].rows.tensor.sum(), 4000)
 
 
+class Replicate:
+    def __str__(self):
+        return "Replicate()"
+
+
+class Partial:
+    def __str__(self):
+        return "Partial(sum)"
+
+
+class Shard:
+    def __init__(self, dim):
+        self.dim = dim
+
+    def __str__(self):
+        return f"Shard(dim={self.dim})"
+
+
+class Distributed(torch.Tensor):
+    """What torch.distributed.tensor.DTensor shows of itself: no storage, the shape on all ranks, a piece of this one."""
+
+    @staticmethod
+    def __new__(cls, piece, shape, *placements):
+        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=piece.dtype)
+        self.piece, self.placements, self.device_mesh = piece, placements, object()
+        return self
+
+    def to_local(self):
+        return self.piece.view_as(self.piece)
+
+    def data_ptr(self):
+        return 0
+
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), named=None):
+        if function is torch.Tensor.detach:
+            return arguments[0]
+        return super().__torch_function__(function, types, arguments, named or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), named=None):
+        raise NotImplementedError(str(function))
+
+
+class DistributedTensorTest(unittest.TestCase):
+    """A client of four local slots of eight."""
+
+    def setUp(self):
+        self.client = lone_client()
+        self.addCleanup(self.client.close)
+
+    def test_a_piece_of_whole_experts_is_registered_and_watched(self):
+        sharded = Distributed(torch.zeros(4, 3), (8, 3), Shard(0), Replicate())
+        self.client.register(sharded, name="sharded", layer=0)
+        self.client.register(Distributed(torch.zeros(4, 2), (4, 2), Replicate()), name="whole", layer=0)
+        rows = self.client.registered.entries[0].rows
+        self.assertEqual((rows.base, rows.row_bytes), (sharded.piece.data_ptr(), 12))
+        self.assertIs(type(rows.tensor), torch.Tensor)
+        self.client.finish_registration()
+        self.client.step_boundary(0)
+        sharded.piece = torch.zeros(4, 3)
+        with self.assertRaisesRegex(eplb.InvalidArgument, "^tensor \"sharded\": lies at .*it was registered at"):
+            self.client.step_boundary(1)
+
+    def test_other_pieces_are_refused_with_the_way_out(self):
+        for piece, shape, placements, words in (
+                (torch.zeros(8, 3), (8, 6), [Shard(1)], r"\(Shard\(dim=1\)\), and Shard\(dim=1\) cuts experts into pieces"),
+                (torch.zeros(2, 3), (8, 3), [Shard(0), Shard(0)], r"piece on this rank is \[2, 3\] of \[8, 3\], expected the"),
+                (torch.zeros(4, 3), (4, 3), [Replicate(), Partial()], r"\(Replicate\(\), Partial\(sum\)\), and Partial")):
+            with self.assertRaisesRegex(eplb.InvalidArgument, "^tensor \"w\": DTensor: register .to_local\\(\\).*" + words):
+                self.client.register(Distributed(piece, shape, *placements), name="w", layer=0)
+        with self.assertRaisesRegex(eplb.InvalidArgument, "list of DTensors: register .to_local"):
+            self.client.register([Distributed(torch.zeros(3), (6,), Shard(0))] * 4, name="w", layer=0)
+
+    def test_a_tensor_without_storage_is_still_that(self):
+        freed = torch.zeros(4, 3)
+        freed.storage().resize_(0)
+        with self.assertRaisesRegex(eplb.InvalidArgument, "^tensor \"w\": has no memory: it was freed"):
+            self.client.register(freed, name="w", layer=0)
+
+    def test_check_looks_at_the_piece(self):
+        from eplb import check
+
+        module = torch.nn.Module()
+        self.client._placement.num_experts = self.client._placement.num_slots = 8
+        experts = Distributed(torch.zeros(4, 3, 2), (8, 3, 2), Shard(0))
+        # As a module shows them; it would not take a stand-in for a parameter.
+        gate = Distributed(torch.zeros(4, 3), (8, 3), Shard(0))
+        module.named_parameters = lambda: iter([("experts", experts), ("gate", gate)])
+        module.parameters = lambda: (each for _, each in module.named_parameters())
+        self.assertEqual([each.name for each in check.find_unregistered(self.client, module)], ["experts"])
+        self.client.register(experts, name="experts", layer=0)
+        self.client.check(module)
+
+
+class ListTest(unittest.TestCase):
+    """One tensor for each local slot."""
+
+    def setUp(self):
+        self.client = lone_client()
+        self.addCleanup(self.client.close)
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(3, 2) for _ in range(4))
+        self.weights = [each.weight for each in self.experts]
+
+    def refused(self, pattern, tensors):
+        before = [each.data_ptr() for each in self.weights]
+        with self.assertRaisesRegex(eplb.InvalidArgument, f"^tensor \"w\": .*{pattern}"):
+            self.client.register(tensors, name="w", layer=0)
+        self.assertEqual([each.data_ptr() for each in self.weights], before)
+
+    def test_parameters_become_rows_of_one_memory_and_keep_their_values(self):
+        before = [each.detach().clone() for each in self.weights]
+        self.client.register(self.weights, name="w", layer=0)
+        rows = self.client.registered.entries[0].rows
+        self.assertEqual((rows.num_rows, rows.row_bytes, rows.row_stride), (4, 24, 24))
+        self.assertEqual(tuple(rows.tensor.shape), (4, 2, 3))
+        for i, (weight, old) in enumerate(zip(self.weights, before)):
+            self.assertEqual(weight.data_ptr(), rows.base + i * rows.row_stride)
+            self.assertTrue(torch.equal(weight, old))
+        optimizer = torch.optim.SGD(self.experts.parameters(), lr=1.0)
+        self.experts[2](torch.ones(5, 3)).sum().backward()
+        optimizer.step()
+        self.assertTrue(torch.equal(rows.tensor[2], before[2] - 5))
+
+    def test_rows_of_one_memory_are_taken_as_they_are(self):
+        memory = torch.zeros(4, 10)
+        self.client.register([row[2:5] for row in memory], name="apart", layer=0)
+        rows = self.client.registered.entries[0].rows
+        self.assertEqual((rows.base, rows.row_bytes, rows.row_stride), (memory.data_ptr() + 8, 12, 40))
+        self.client.register(self.weights, name="w", layer=0)
+        with lone_client() as again:
+            again.register(self.weights, name="w", layer=0)
+            self.assertEqual(again.registered.entries[0].rows.base, self.client.registered.entries[1].rows.base)
+
+    def test_other_memory_of_one_expert_is_seen_and_named(self):
+        for exchange in (lambda: self.experts.to(torch.float64).to(torch.float32),
+                         lambda: setattr(self.weights[2], "data", self.weights[2].data.clone())):
+            with lone_client() as client:
+                client.register(self.weights, name="w", layer=0)
+                client.step_boundary(0)
+                exchange()
+                with self.assertRaisesRegex(eplb.InvalidArgument, r"^tensor \"w\[[02]\]\": lies at 0x\w+ now, it was"):
+                    client.step_boundary(1)
+
+    def test_optimizer_state_in_a_dict_keeps_its_place(self):
+        optimizer = torch.optim.Adam(self.experts.parameters())
+        for parameter in self.experts.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        self.client.register(self.weights, name="w", layer=0)
+        self.client.register([each.bias for each in self.experts], name="b", layer=0)
+        for name in ("weight", "bias"):
+            for key in ("exp_avg", "exp_avg_sq"):
+                self.client.register([optimizer.state[getattr(each, name)][key] for each in self.experts],
+                                     name=f"{name}.{key}", layer=0, role="state")
+        optimizer.step()
+        found = self.client.registered.entries[2].rows.tensor
+        self.assertTrue(torch.equal(found[3], optimizer.state[self.weights[3]]["exp_avg"]))
+        self.assertGreater(float(found[3].sum()), 0)
+        self.client.check(self.experts, optimizer)
+
+    def test_what_is_no_list_of_experts_is_refused_and_nothing_is_changed(self):
+        self.refused("is a list of 3 tensors, expected one for each of the 4 local slots", self.weights[:3])
+        self.refused("is a list that holds ndarray, expected one torch tensor", [np.zeros(3)] * 4)
+        self.refused(r"experts of float32 \[2, 3\] and of float32 \[2, 4\], in local slot 3",
+                     [*self.weights[:3], torch.zeros(2, 4)])
+        self.refused(r"experts of float32 \[2, 3\] and of float64 \[2, 3\]", [*self.weights[:3], torch.zeros(2, 3).double()])
+        self.refused("one tensor for two local slots", [*self.weights[:3], self.weights[0]])
+        self.refused("on device meta", [*self.weights[:3], torch.zeros(2, 3, device="meta")])
+        flat = torch.zeros(30)
+        self.refused("in local slot 3 a view of a larger buffer", [*self.weights[:3], flat[5:11].view(2, 3)])
+
+
 class OneProcessTest(unittest.TestCase):
     def setUp(self):
         self.client = lone_client(num_slots=6, num_groups=1)
