@@ -255,8 +255,7 @@ _SMALL = (torch.bfloat16, torch.float16)
 
 def _collectives():
     dist.all_reduce = _all_reduce(dist.all_reduce)
-    gather = dist.all_gather
-    dist.all_gather = _finished(gather)
+    gather = dist.all_gather = _all_gather(dist.all_gather)
 
     def all_gather_into_tensor(output, tensor, group=None, async_op=False):
         size = dist.get_world_size(group)
@@ -312,6 +311,21 @@ def _all_reduce(reduce):
             work /= dist.get_world_size(group)
         if work is not tensor:
             tensor.copy_(work)
+        return Done() if async_op else None
+    return call
+
+
+def _all_gather(gather):
+    """Of bytes where gloo does not know the type."""
+    @functools.wraps(gather)
+    def call(tensors, tensor, group=None, async_op=False):
+        if tensor.dtype in (*_SMALL, torch.bool) and tensor.numel():
+            parts = [torch.empty(each.numel() * each.element_size(), dtype=torch.uint8) for each in tensors]
+            gather(parts, tensor.contiguous().view(-1).view(torch.uint8), group=group)
+            for each, part in zip(tensors, parts):
+                each.copy_(part.view(each.dtype).view(each.shape))
+        else:
+            gather(tensors, tensor.contiguous(), group=group)
         return Done() if async_op else None
     return call
 

@@ -166,12 +166,12 @@ class Training:
         return self.balancer.client.placement.physical_to_logical_map
 
     def parts(self):
-        """(name, tensor): every parameter of this rank, its master and its moments, under the parameter's name."""
+        """(name, tensor): every parameter and buffer of this rank, and masters and moments under the parameter's name."""
         names = {}
         for chunk in self.model:
             names.update({id(each): name for name, each in chunk.named_parameters()})
-            for name, each in chunk.named_parameters():
-                yield name, each
+            yield from chunk.named_parameters()
+            yield from chunk.named_buffers()  # the bias that balances loads is one
         leaves = getattr(self.optimizer, "chained_optimizers", None) or [self.optimizer]
         for leaf in leaves:
             yield from parts_of_optimizer(leaf, names)

@@ -20,10 +20,13 @@ import torch.distributed as dist
 
 import eplb
 from eplb import checkpoint
-from eplb_megatron_checkpoint import LogicalKeys, carry, static_experts
-from eplb_megatron_layers import ExpertTensor, SlotRouting, expert_weights, find_layers
+from eplb.torch.carry import carry, static_experts
+from eplb.torch.groups import InEplbOrder, agreed_experts
+from eplb.torch.pieces import ExpertTensor
+from eplb_megatron_checkpoint import LogicalKeys
+from eplb_megatron_layers import SlotRouting, expert_weights, find_layers
 from eplb_megatron_optimizer import ExpertState, leaves_of
-from eplb_megatron_ranks import InEplbOrder, agreed_experts, connect_options, coordinates_of, number_layers
+from eplb_megatron_ranks import connect_options, coordinates_of, number_layers
 
 # Tensors [experts, ..] of routers are equal on all ranks; with one EP rank they look like experts'.
 _NO_EXPERTS = ("*router.*",)

@@ -1,54 +1,14 @@
-"""Checkpoints of Megatron-Core under any placement: sharded keys by logical expert, experts carried to their own slots."""
+"""Checkpoints of Megatron-Core under any placement: sharded keys by logical expert."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, Sequence
 
 import numpy as np
-import torch
-import torch.distributed as dist
 
 import eplb
-from eplb_megatron_layers import ExpertTensor, MoeLayer
-
-
-def static_experts(num_layers: int, num_experts: int) -> np.ndarray:
-    """[layers, slots]: expert e in slot e, as Megatron builds and loads the model."""
-    return np.tile(np.arange(num_experts), (num_layers, 1))
-
-
-def carry(tensors: Sequence[ExpertTensor], before: np.ndarray, after: np.ndarray, gpu: int, group: Any) -> None:
-    """Moves rows from the slots of one permutation to those of another, in place. Collective in the EP group.
-
-    before, after: [layers, slots], the expert in each slot. gpu: this rank's place in `group`, the EP group.
-    cost: at most the bytes of all local experts each way, one all-to-all a tensor.
-    """
-    for tensor in tensors:
-        old, new = before[tensor.layer], after[tensor.layer]
-        if (old == new).all():
-            continue
-        per_gpu = len(tensor.rows)
-        targets = np.argsort(new)[old]  # of the row in each slot
-        owners = targets // per_gpu
-        mine = range(gpu * per_gpu, (gpu + 1) * per_gpu)
-        num_gpus = len(old) // per_gpu
-        leaving = [slot - mine.start for other in range(num_gpus) for slot in mine if owners[slot] == other]
-        # Those that come, by sender and then by the slot they leave.
-        arriving = [int(targets[slot]) - mine.start for slot in range(len(old)) if owners[slot] == gpu]
-        sent = [int((owners[mine.start:mine.stop] == other).sum()) for other in range(num_gpus)]
-        received = [int((owners[other * per_gpu:(other + 1) * per_gpu] == gpu).sum()) for other in range(num_gpus)]
-        rows = tensor.rows[torch.tensor(leaving, device=tensor.rows.device)]
-        tensor.rows[torch.tensor(arriving, device=rows.device)] = _all_to_all(rows, sent, received, group)
-
-
-def _all_to_all(rows: torch.Tensor, sent: List[int], received: List[int], group: Any) -> torch.Tensor:
-    if len(sent) == 1:
-        return rows
-    leaving = rows.contiguous().view(torch.uint8)  # gloo does not know every type
-    arrived = torch.empty_like(leaving)  # a permutation: as many rows come as go
-    dist.all_to_all_single(arrived, leaving, received, sent, group=group)
-    return arrived.view(rows.dtype)
+from eplb_megatron_layers import MoeLayer
 
 
 class LogicalKeys:

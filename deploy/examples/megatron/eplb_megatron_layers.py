@@ -1,86 +1,22 @@
 """The MoE layers of a Megatron-Core model: their experts' parameters as rows of local slots, and their routers' outputs.
 
 A piece is one tensor that Megatron holds: all local experts' (GroupedMLP), or one expert's (SequentialMLP, TEGroupedMLP).
-EPLB moves rows [local slots, ..] of one memory; pieces of one expert each are put into such a memory, one after the other.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
-import numpy as np
 import torch
 
 import eplb
+from eplb.torch.pieces import ExpertTensor, Piece
+from eplb.torch.routing import SlotColumns
 from eplb_megatron_ranks import LayerKey
 
 _PAGE = "docs/registering-tensors.md"
-
-
-class Piece:
-    """A tensor, and where Megatron finds it: the memory of `tensor` itself, or entry `key` of the dict that `owner` gives.
-
-    owner: () -> the dict now; an optimizer that loads a checkpoint makes others.
-    """
-
-    def __init__(self, tensor: torch.Tensor, owner: Optional[Callable[[], Dict[str, Any]]] = None, key: str = "") -> None:
-        self._tensor, self._owner, self._key = tensor, owner, key
-
-    def get(self) -> torch.Tensor:
-        if self._owner is not None:
-            return self._owner()[self._key]
-        return self._tensor.data
-
-    def set(self, tensor: torch.Tensor) -> None:
-        """Gives it other memory, of the same shape and type."""
-        if self._owner is not None:
-            self._owner()[self._key] = tensor
-        else:
-            self._tensor.data = tensor
-
-
-class ExpertTensor:
-    """rows [local slots, elements]: row i belongs to the expert in local slot i of `layer`. role: "weight" or "state".
-
-    errors: InvalidArgument naming the tensor that cannot be rows of slots.
-    """
-
-    def __init__(self, name: str, layer: int, role: str, pieces: Sequence[Piece], num_slots: int) -> None:
-        self.name, self.layer, self.role = name, layer, role
-        self._pieces = list(pieces)
-        tensors = [piece.get() for piece in pieces]
-        for tensor in tensors:
-            if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-                raise _refused(name, f"is a {type(tensor).__name__}, expected a plain tensor: turn off fp8 parameters and "
-                                     f"FSDP for the experts")
-            if tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype:
-                raise _refused(name, f"has experts of {_what(tensors[0])} and of {_what(tensor)}")
-        if len(tensors) == 1:
-            self.rows = self._view(tensors[0], num_slots)
-        else:
-            self.rows = torch.stack(tensors)
-            for piece, row in zip(pieces, self.rows):
-                piece.set(row)
-            self.rows = self.rows.view(num_slots, -1)
-        self._addresses = [piece.get().data_ptr() for piece in pieces]
-
-    def _view(self, tensor: torch.Tensor, num_slots: int) -> torch.Tensor:
-        if not tensor.is_contiguous() or tensor.numel() % num_slots:
-            raise _refused(self.name, f"has shape {list(tensor.shape)}, strides {list(tensor.stride())}: it is not "
-                                      f"{num_slots} experts side by side")
-        return tensor.view(num_slots, -1)
-
-    def in_place(self) -> bool:
-        """Whether Megatron still computes with this memory."""
-        return [piece.get().data_ptr() for piece in self._pieces] == self._addresses
-
-    def expect_in_place(self) -> None:
-        """errors: InvalidArgument when the memory was exchanged, for example by load_state_dict of the optimizer."""
-        if not self.in_place():
-            raise _refused(self.name, "has other memory than was registered: load checkpoints before the first "
-                                      "step_boundary, and replace no memory of experts after it")
 
 
 @dataclass
@@ -110,24 +46,17 @@ class MoeLayer:
             yield from parameters
 
 
-class SlotRouting:
+class SlotRouting(SlotColumns):
     """Turns a router's output, whose columns are logical experts, into one whose columns are slots, and counts tokens.
 
     It hooks the router, so that everything inside it (auxiliary losses, z-loss, expert bias) sees logical experts, and the
-    dispatcher behind it slots. Its memory stays where it is: a captured CUDA graph sees switches and counts.
+    dispatcher behind it slots.
     """
 
     def __init__(self, layer: MoeLayer) -> None:
-        self._name, self._num_experts = layer.name, layer.num_experts
-        device = next(layer.parameters()).device
-        self._experts = torch.arange(layer.num_experts, device=device)  # [slots]
-        self.counts = torch.zeros(layer.num_experts, dtype=torch.int64, device=device)  # [experts], since the last step
+        super().__init__(layer.name, layer.num_experts, next(layer.parameters()).device)
         layer.module.router.register_forward_hook(self._hook)
         layer.module.eplb_attached = True
-
-    def set_slots(self, experts: np.ndarray) -> None:
-        """experts: [slots], the expert in each slot."""
-        self._experts.copy_(torch.from_numpy(experts.astype(np.int64)))
 
     def _hook(self, module: Any, _arguments: Any, output: Any) -> Tuple[torch.Tensor, torch.Tensor]:
         """output: (probs [tokens, experts], routing_map bool [tokens, experts]); the same by slots is returned."""
@@ -139,7 +68,7 @@ class SlotRouting:
         # As Megatron counts for its expert bias: recomputation runs the router twice, the first time without gradients.
         if module.training and torch.is_grad_enabled():
             self.counts += routing_map.sum(dim=0)
-        return probs.index_select(1, self._experts), routing_map.index_select(1, self._experts)
+        return self.in_slot_order(probs), self.in_slot_order(routing_map)
 
 
 def find_layers(chunks: Sequence[torch.nn.Module]) -> List[MoeLayer]:
@@ -215,10 +144,3 @@ def _check_configuration(name: str, config: Any) -> None:
         raise eplb.InvalidArgument(f"{name}: fp8_recipe is delayed: its amax history of each expert would stay with the "
                                    f"slot; use blockwise, tensorwise or mxfp8")
 
-
-def _what(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)}"
-
-
-def _refused(name: str, why: str) -> eplb.InvalidArgument:
-    return eplb.InvalidArgument(f"tensor \"{name}\": {why}")

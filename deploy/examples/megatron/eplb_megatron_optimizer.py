@@ -8,7 +8,8 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 import torch
 
 import eplb
-from eplb_megatron_layers import ExpertTensor, MoeLayer, Piece
+from eplb.torch.pieces import ExpertTensor, Piece
+from eplb_megatron_layers import MoeLayer
 
 _PAGE = "docs/registering-tensors.md"
 

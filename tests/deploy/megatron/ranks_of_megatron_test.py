@@ -7,9 +7,9 @@ import training  # finds the adapter's and the tests' modules
 
 import torch
 import torch.distributed as dist
+from eplb.torch.groups import Coordinates, InEplbOrder, agreed_experts
 from eplb_megatron_layers import find_layers
-from eplb_megatron_ranks import (Coordinates, InEplbOrder, agreed_experts, connect_options, coordinates_of,
-                                 number_layers)
+from eplb_megatron_ranks import connect_options, coordinates_of, number_layers
 from training import eplb
 
 

@@ -83,8 +83,9 @@ class BuiltTest(unittest.TestCase):
             self.assertIn("License: Expat\n The MIT License", (doc / "copyright").read_text())
             self.assertTrue((doc / "changelog.Debian.gz").exists())
         package = self.unpacked("python3-eplb") / "usr/lib/python3/dist-packages/eplb"
-        self.assertEqual({path.name for path in package.iterdir()},
-                         {path.name for path in (ROOT / "client/python/eplb").iterdir() if path.is_file()})
+        source = ROOT / "client/python/eplb"
+        self.assertEqual({path.relative_to(package) for path in package.rglob("*") if path.is_file()},
+                         {path.relative_to(source) for path in source.rglob("*") if path.suffix in (".py", ".typed")})
 
     def test_programs_are_stripped_and_look_nowhere_else(self):
         for name, path in (("eplbd", "usr/bin/eplbd"), ("eplbctl", "usr/bin/eplbctl"), ("libeplb0", f"usr/lib/libeplb.so.{VERSION}")):
@@ -149,8 +150,10 @@ class BuiltTest(unittest.TestCase):
     def test_the_sdist_has_all_modules_and_no_library(self):
         sdist = self.out / f"eplb-{VERSION}.tar.gz"
         with tarfile.open(sdist) as tar:
-            names = {pathlib.PurePath(name).name for name in tar.getnames()}
-        self.assertLessEqual({path.name for path in (ROOT / "client/python/eplb").glob("*.py")}, names)
+            paths = [pathlib.PurePath(name) for name in tar.getnames()]
+        names, of_package = {path.name for path in paths}, {pathlib.PurePath(*path.parts[1:]) for path in paths}
+        self.assertLessEqual({path.relative_to(ROOT / "client/python") for path in (ROOT / "client/python/eplb").rglob("*.py")},
+                             of_package)
         self.assertFalse([name for name in names if ".so" in name])
         self.assertIn("LICENSE", names)
 

@@ -1,0 +1,74 @@
+"""Experts carried from the slots of one permutation to those of another, without the client."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from eplb.torch.pieces import ExpertTensor
+
+
+def static_experts(num_layers: int, num_experts: int) -> np.ndarray:
+    """[layers, slots]: expert e in slot e, as a trainer builds and loads the model."""
+    return np.tile(np.arange(num_experts), (num_layers, 1))
+
+
+def carry(tensors: Sequence[ExpertTensor], before: np.ndarray, after: np.ndarray, gpu: int, group: Any) -> None:
+    """Moves rows from the slots of one permutation to those of another, in place. Collective in the EP group.
+
+    before, after: [layers, slots], the expert in each slot. gpu: this rank's place in `group`, the EP group.
+    cost: at most the bytes of all local experts each way, one all-to-all a tensor.
+    """
+    for tensor in tensors:
+        old, new = before[tensor.layer], after[tensor.layer]
+        if (old == new).all():
+            continue
+        per_gpu = len(tensor.rows)
+        targets = np.argsort(new)[old]  # of the row in each slot
+        owners = targets // per_gpu
+        mine = range(gpu * per_gpu, (gpu + 1) * per_gpu)
+        num_gpus = len(old) // per_gpu
+        leaving = [slot - mine.start for other in range(num_gpus) for slot in mine if owners[slot] == other]
+        # Those that come, by sender and then by the slot they leave.
+        arriving = [int(targets[slot]) - mine.start for slot in range(len(old)) if owners[slot] == gpu]
+        sent = [int((owners[mine.start:mine.stop] == other).sum()) for other in range(num_gpus)]
+        received = [int((owners[other * per_gpu:(other + 1) * per_gpu] == gpu).sum()) for other in range(num_gpus)]
+        rows = tensor.rows[torch.tensor(leaving, device=tensor.rows.device)]
+        tensor.rows[torch.tensor(arriving, device=rows.device)] = _all_to_all(rows, sent, received, group)
+
+
+def carry_scalars(scalars: Sequence[Tuple[str, Sequence[Dict[str, Any]]]], layer: int, before: np.ndarray, after: np.ndarray,
+                  gpu: int, group: Any, device: torch.device) -> None:
+    """As carry, for numbers of one layer's experts: (key, for each local slot the dict that has it). Tensors of one element keep
+    their memory. device: where the group's collectives work. cost: one all-to-all, and a wait for the device."""
+    if not scalars or (before[layer] == after[layer]).all():
+        return
+    columns = [_column([state[key] for state in states]).to(device) for key, states in scalars]
+    rows = torch.stack(columns, dim=1)
+    carry([SimpleNamespace(layer=layer, rows=rows)], before, after, gpu, group)  # type: ignore[list-item]
+    for (key, states), values in zip(scalars, rows.t().tolist()):
+        for state, value in zip(states, values):
+            if torch.is_tensor(state[key]):
+                state[key].fill_(value)
+            else:
+                state[key] = type(state[key])(value)
+
+
+def _column(values: Sequence[Any]) -> torch.Tensor:
+    """float64, which holds steps and products of decays exactly."""
+    if torch.is_tensor(values[0]):
+        return torch.stack([value.detach().reshape(()) for value in values]).double()
+    return torch.tensor([float(value) for value in values], dtype=torch.float64)
+
+
+def _all_to_all(rows: torch.Tensor, sent: List[int], received: List[int], group: Any) -> torch.Tensor:
+    if len(sent) == 1:
+        return rows
+    leaving = rows.contiguous().view(torch.uint8)  # gloo does not know every type
+    arrived = torch.empty_like(leaving)  # a permutation: as many rows come as go
+    dist.all_to_all_single(arrived, leaving, received, sent, group=group)
+    return arrived.view(rows.dtype)
