@@ -147,7 +147,7 @@ class EplbMegatron:
     def check_experts(self) -> None:
         """Moves every expert by one slot and back, and lets each compute a fixed input in all places. Collective, between
         two steps. errors: InvalidArgument naming the expert that computes with a tensor that does not move."""
-        self._expect_registered("check_experts").collect()
+        self._expect_registered("check_experts").refresh()
         self.client.check_experts(self._probe)
         self._follow_placement()
 

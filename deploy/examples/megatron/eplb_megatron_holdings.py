@@ -60,6 +60,12 @@ class Holdings:
         for rows, mine in self.late:
             rows.copy_(mine.gathered(self.groups.expert_data))
 
+    def refresh(self) -> None:
+        """Rows and weights are the newest, on every rank. Collective in the expert-data group."""
+        self.collect()
+        for weights in self.buffered if self.late else ():
+            weights.spread(range(len(weights.rows)))
+
     def follow(self, before: np.ndarray, after: np.ndarray) -> None:
         """Once the client has moved its rows from `before` to `after`, [layers, slots]. Collective in the stage's groups."""
         carry_shards(self.shards, before, after, self.groups.coordinates.expert_model, self.groups.expert_model,

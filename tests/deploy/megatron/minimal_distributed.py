@@ -10,7 +10,7 @@ from typing import Any
 import minimal_dist_checkpointing as dist_checkpointing
 import torch
 import torch.distributed as dist
-from minimal_optimizer import Float16OptimizerWithFloat16Params, FusedAdam, MegatronOptimizer
+from minimal_optimizer import Float16OptimizerWithFloat16Params, FusedAdam, MegatronOptimizer, init_state
 
 _ALIGNMENT = 64  # elements, of a parameter's start
 
@@ -139,11 +139,12 @@ class DistributedOptimizer(MegatronOptimizer):
         return {"step": [group["step"] for group in self.param_groups]}
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
-        for index, each in enumerate(state.get("param_state", {}).values()):
-            model, start, updated = self.held()[index]
-            targets = {"param": updated, **self.optimizer.state[updated]}
-            for key, target in targets.items():
-                target.copy_(each[key].view(-1)[start:start + target.numel()])
+        numbers = {model: number for number, model in enumerate(self._parameters())}
+        for model, start, updated in self.held():
+            if not self.optimizer.state[updated]:
+                init_state(self.optimizer, updated)
+            for key, target in {"param": updated, **self.optimizer.state[updated]}.items() if "param_state" in state else ():
+                target.copy_(state["param_state"][numbers[model]][key].view(-1)[start:start + target.numel()])
 
     def sharded_state_dict(self, model_sharded_state_dict: "dict[str, Any]", is_loading: bool = False,
                            sharding_type: Any = None, metadata: Any = None) -> "dict[str, Any]":
@@ -154,18 +155,16 @@ class DistributedOptimizer(MegatronOptimizer):
         if layout == "dp_reshardable":
             return {f"bucket.{number}.{start}": updated for number, (_, start, updated) in enumerate(self.held())}
         by_address = {each.data.data_ptr(): each for each in model_sharded_state_dict.values()}
-        wholes = self.get_parameter_state_dp_zero()
-        entries = {}
-        for number, (model, _, _) in enumerate(self.held()):
-            entry = by_address[model.data_ptr()]
-            entries[number] = {key: dist_checkpointing.optimizer_entry(entry, whole.view(model.shape), key)
-                               for key, whole in wholes[model].items()}
-        return entries
+        return {number: {key: dist_checkpointing.optimizer_entry(by_address[model.data_ptr()], whole.view(model.shape), key)
+                         for key, whole in wholes.items()}
+                for number, (model, wholes) in enumerate(self.get_parameter_state_dp_zero().items())}
 
     def get_parameter_state_dp_zero(self) -> "dict[torch.nn.Parameter, dict[str, torch.Tensor]]":
         """Whole masters and moments of each parameter, on every rank."""
-        return gathered({parameter: [] for buffer in self.buffers for parameter in buffer.param_index_map}, self,
-                        self.data_parallel_group)
+        return gathered(self._parameters(), self, self.data_parallel_group)
+
+    def _parameters(self) -> "list[torch.nn.Parameter]":
+        return [parameter for buffer in self.buffers for parameter in buffer.param_index_map]
 
     def save_parameter_state(self, filename: str) -> None:
         torch.save(list(self.get_parameter_state_dp_zero().values()), filename)
@@ -252,7 +251,7 @@ def gathered(parameters: Any, leaf: Any, group: Any) -> "dict[torch.Tensor, dict
     return found
 
 
-def build_experts(parameters: "list[torch.nn.Parameter]", sharding: str, group: Any, bucket_size: int = 20000) -> Any:
+def build_experts(parameters: "list[torch.nn.Parameter]", sharding: str, group: Any, bucket_size: int = 22000) -> Any:
     """sharding: "distributed", with "+overlap" or "+precision_aware"; "layer_wise"; "zero", torch's."""
     kind, _, option = sharding.partition("+")
     if kind == "layer_wise":

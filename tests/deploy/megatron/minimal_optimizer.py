@@ -46,6 +46,12 @@ class MegatronOptimizer:
     def param_groups(self) -> "list[dict[str, Any]]":
         return self.optimizer.param_groups
 
+    def state_dict(self) -> "dict[str, Any]":
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        self.optimizer.load_state_dict(state)
+
 
 class FP32Optimizer(MegatronOptimizer):
     def step(self) -> None:
@@ -94,6 +100,9 @@ class ChainedOptimizer(MegatronOptimizer):
 
     def __init__(self, chained_optimizers: "list[MegatronOptimizer]") -> None:
         self.chained_optimizers = chained_optimizers
+
+    def state_dict(self) -> "list[Any]":  # type: ignore[override]
+        return [each.state_dict() for each in self.chained_optimizers]
 
     def step(self) -> None:
         for each in self.chained_optimizers:
