@@ -5,19 +5,9 @@ import unittest
 
 import training  # finds the adapter's and the tests' modules
 
-import ranks
 import torch
+from bit_equal import STEPS, BitEqualTest
 from training import Training, differing, eplb
-
-STEPS = 50
-
-
-def count_by_logical_id(this):
-    """The router's own counters see logical experts, and so does what the daemon is told."""
-    counted = this.balancer.tokens_per_expert()
-    assert counted.sum() == training.TOKENS * this.config.moe_router_topk * this.config.num_layers, counted
-    for of_layer, router in zip(counted, this.routers()):
-        assert (of_layer == router.local_tokens_per_expert).all(), (of_layer, router.local_tokens_per_expert)
 
 
 def recomputed(rank, world, directory):
@@ -74,22 +64,7 @@ def forgetful(rank, world, directory, endpoint, steps, options):
     return this.result(), ""
 
 
-class MigrationTest(ranks.RankTest):
-    def bit_equal(self, world, steps=STEPS, **options):
-        """Trains twice, and compares every loss, and every tensor of every expert at the end."""
-        still = self.succeed(world, training.plain, world, self.directory, "still", steps, options)
-        daemon = self.start_daemon()
-        moved = self.succeed(world, training.moved, world, self.directory, "moved", steps, options,
-                             {"endpoint": daemon.endpoint, "job": "moved"}, count_by_logical_id)
-        self.assertGreaterEqual(len(moved[0]["switches"]), 2)
-        self.assertEqual(moved[0]["losses"], still[0]["losses"])
-        self.assertEqual(differing(moved[0]["experts"], still[0]["experts"]), [])
-        self.assertNotEqual(moved[0]["slots"].tolist(), [sorted(layer) for layer in moved[0]["slots"].tolist()])
-        self.assertLess(still[0]["losses"][-1], still[0]["losses"][0])
-        print(f"{len(still[0]['losses'])} losses and {len(still[0]['experts'])} tensors of experts bit-equal, switches after "
-              f"steps {moved[0]['switches']}, loss {still[0]['losses'][0]:.3f} to {still[0]['losses'][-1]:.3f}")
-        return moved
-
+class MigrationTest(BitEqualTest):
     def test_grouped_mlp_on_two_ranks(self):
         self.bit_equal(2, ep=2, experts="GroupedMLP")
 
