@@ -11,6 +11,8 @@ import functools
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
+import json
 import sys
 import types
 
@@ -37,14 +39,58 @@ def install(hollow=()):
     _without_compiler()
     _newer_names()
     _without_cuda()
-    _collectives()
+    collectives_of_gloo()
 
 
 def without_transformer_engine():
     """Names that some versions of Megatron-Core use and define only with Transformer Engine."""
-    utils = importlib.import_module("megatron.core.transformer.moe.moe_utils")
-    for name in ("te_general_gemm", "fused_permute", "fused_unpermute", "fused_sort_chunks_by_index"):
-        _default(utils, name, None)
+    for module, names in (
+            ("transformer.moe.moe_utils", ("te_general_gemm", "fused_permute", "fused_unpermute", "fused_sort_chunks_by_index")),
+            ("models.gpt.gpt_layer_specs", ("TEColumnParallelGroupedLinear", "TERowParallelGroupedLinear")),
+            ("models.gpt.moe_module_specs", ("TEColumnParallelGroupedLinear", "TERowParallelGroupedLinear"))):
+        try:
+            found = importlib.import_module(f"megatron.core.{module}")
+        except ModuleNotFoundError:
+            continue
+        for name in names:
+            _default(found, name, None)
+
+
+def apex_norm():
+    """Apex's layer norm, which Megatron-Core asks for where sequences are split over tensor-parallel ranks."""
+    class FusedLayerNormAffineFunction:
+        @staticmethod
+        def apply(hidden, weight, bias, shape, eps, *_):
+            return torch.nn.functional.layer_norm(hidden, shape, weight, bias, eps)
+
+    _module("apex")
+    _module("apex.normalization")
+    _module("apex.normalization.fused_layer_norm", FusedLayerNormAffineFunction=FusedLayerNormAffineFunction)
+
+
+def grouped_gemm():
+    """The package grouped_gemm: a product for each expert, one after the other."""
+    def gmm(rows, weights, batch_sizes, trans_b=False):
+        parts = torch.split(rows, [int(each) for each in batch_sizes])
+        return torch.cat([part @ (weight.t() if trans_b else weight) for part, weight in zip(parts, weights)])
+
+    _module("grouped_gemm", ops=types.SimpleNamespace(gmm=gmm))
+
+
+def deepspeed_modules():
+    """Small packages that DeepSpeed imports: a reader of JSON, what the processor is, a bar of progress."""
+    for name, attributes in (
+            ("hjson", {"loads": json.loads, "load": json.load, "dumps": json.dumps}),
+            ("cpuinfo", {"get_cpu_info": lambda: {"arch": "X86_64", "vendor_id_raw": "none", "flags": []}}),
+            ("tqdm", {"tqdm": lambda each, *_, **__: each}), ("ninja", {})):
+        if importlib.util.find_spec(name) is None:
+            _module(name, **attributes)
+
+
+def _module(name, **attributes):
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__path__ = []
+    module.__dict__.update(attributes)
 
 
 # ---- modules that are not there ----
@@ -113,7 +159,7 @@ def _newer_names():
     for name in ("CUDAPluggableAllocator", "MemPool"):
         _default(torch.cuda.memory, name, hollow_class(name))
         _default(torch.cuda, name, hollow_class(name))
-    _default(torch.Tensor, "untyped_storage", lambda tensor: tensor.storage()._untyped())
+    _default(torch.Tensor, "untyped_storage", lambda tensor: tensor.storage().untyped())
 
 
 @contextlib.contextmanager
@@ -253,7 +299,7 @@ def _to_home(move):
 _SMALL = (torch.bfloat16, torch.float16)
 
 
-def _collectives():
+def collectives_of_gloo():
     dist.all_reduce = _all_reduce(dist.all_reduce)
     gather = dist.all_gather = _all_gather(dist.all_gather)
 

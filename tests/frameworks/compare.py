@@ -42,6 +42,32 @@ def pieces(name, tensor, held):
     yield name, tensor
 
 
+def digests_of_shards(cut):
+    """{key: digest} of tensors that ranks hold in pieces, of which all ranks together have the whole. Collective.
+
+    cut: {key: [(first element, tensor)]}, this rank's pieces. errors: ValueError naming a tensor with a hole or an overlap.
+    """
+    import torch
+    import torch.distributed as dist
+
+    mine = {key: [(start, piece.detach().reshape(-1).clone()) for start, piece in pieces] for key, pieces in cut.items()}
+    everywhere = [None] * dist.get_world_size()
+    dist.all_gather_object(everywhere, mine)
+    whole = {}
+    for of_rank in everywhere:
+        for key, pieces in of_rank.items():
+            whole.setdefault(key, {}).update(pieces)
+    found = {}
+    for key, pieces in whole.items():
+        end = 0
+        for start in sorted(pieces):
+            if start != end:
+                raise ValueError(f"{key}: elements {end}..{start} are on no rank, or on two")
+            end = start + pieces[start].numel()
+        found[key] = digest(torch.cat([pieces[start] for start in sorted(pieces)]))
+    return found
+
+
 def merged(ranks):
     """The digests of all ranks. errors: ValueError naming a tensor of which two ranks have different copies."""
     found = {}

@@ -6,12 +6,10 @@ JSON: the row of the table (rows.py) with "steps" and, to train with EPLB, "endp
 """
 
 import dataclasses
-import hashlib
 import inspect
 import json
 import os
 import pathlib
-import re
 import sys
 import time
 
@@ -167,14 +165,24 @@ class Training:
 
     def parts(self):
         """(name, tensor): every parameter and buffer of this rank, and masters and moments under the parameter's name."""
-        names = {}
         for chunk in self.model:
-            names.update({id(each): name for name, each in chunk.named_parameters()})
             yield from chunk.named_parameters()
             yield from chunk.named_buffers()  # the bias that balances loads is one
-        leaves = getattr(self.optimizer, "chained_optimizers", None) or [self.optimizer]
-        for leaf in leaves:
-            yield from parts_of_optimizer(leaf, names)
+        for leaf in self.leaves():
+            if not hasattr(leaf, "shard_fp32_from_float16_groups"):
+                yield from parts_of_optimizer(leaf, self.names())
+
+    def shards(self):
+        """(name, tensor, first element): what a DistributedOptimizer of this rank holds of masters and moments."""
+        for leaf in self.leaves():
+            if hasattr(leaf, "shard_fp32_from_float16_groups"):
+                yield from shards_of_optimizer(leaf, self.names())
+
+    def leaves(self):
+        return getattr(self.optimizer, "chained_optimizers", None) or [self.optimizer]
+
+    def names(self):
+        return {id(each): name for chunk in self.model for name, each in chunk.named_parameters()}
 
     def result(self):
         experts = self.experts()
@@ -193,24 +201,39 @@ class Training:
             held[name] = row[rank * local:(rank + 1) * local]
         place = f"pp{self.parallel_state.get_pipeline_model_parallel_rank()}.tp{self.parallel_state.get_tensor_model_parallel_rank()}"
         digests = {}
+        cut = {}  # key -> [(first element, tensor)], of which other ranks have the rest
         for name, tensor in self.parts():
             for key, piece in compare.pieces(name, tensor, held):
                 digests[f"{place}.{key}"] = compare.digest(piece)
+        for name, shard, start in self.shards():
+            for key, piece in compare.pieces(name, shard, held):
+                cut.setdefault(f"{place}.{key}", []).append((start, piece))
+        digests.update(compare.digests_of_shards(cut))
         return {"losses": [value.hex() for value in self.losses], "switches": self.switches, "digests": digests}
 
 
+def shards_of_optimizer(leaf, names):
+    """(name, tensor, first element) of a DistributedOptimizer: its pieces of masters and state, under the parameter's name."""
+    kinds = (("model_float16_groups", "shard_fp32_from_float16_groups", "master"), ("model_fp32_groups", "shard_fp32_groups", ""))
+    for models_of, shards_of, kind in kinds:
+        for models, shards in zip(getattr(leaf, models_of), getattr(leaf, shards_of)):
+            for model, shard in zip(models, shards):
+                start = leaf._get_model_param_range_map(model)["param"].start
+                if kind:
+                    yield f"{names[id(model)]}.{kind}", shard, start
+                for key, value in leaf.optimizer.state.get(shard, {}).items():
+                    if torch.is_tensor(value) and value.dim():
+                        yield f"{names[id(model)]}.{key}", value, start
+
+
 def parts_of_optimizer(leaf, names):
-    """(name, tensor) of an optimizer of Megatron's: masters and state, under the parameter's name."""
+    """(name, tensor) of an optimizer of Megatron's that holds whole parameters: masters and state, under the parameter's name."""
     inner = getattr(leaf, "optimizer", leaf)
     if inner is None:
         return
     masters = {}
     for models, mains in zip(getattr(leaf, "float16_groups", ()), getattr(leaf, "fp32_from_float16_groups", ())):
         masters.update({id(main): names[id(model)] for model, main in zip(models, mains)})
-    for models, mains in zip(getattr(leaf, "model_float16_groups", ()), getattr(leaf, "shard_fp32_from_float16_groups", ())):
-        masters.update({id(main): names[id(model)] for model, main in zip(models, mains) if main is not None})
-    for models, shards in zip(getattr(leaf, "model_fp32_groups", ()), getattr(leaf, "shard_fp32_groups", ())):
-        masters.update({id(shard): names[id(model)] for model, shard in zip(models, shards)})
     for group in inner.param_groups:
         for parameter in group["params"]:
             name = masters.get(id(parameter)) or names[id(parameter)]
@@ -226,6 +249,8 @@ def main():
     sys.path.insert(0, checkout)
     torch.set_num_threads(1)
     boundary.install(row.get("hollow", ()))
+    for name in row.get("stand_ins", ()):
+        getattr(boundary, name)()
     training = Training(row)
     if "endpoint" in row:
         training.attach(row["endpoint"], row["job"])

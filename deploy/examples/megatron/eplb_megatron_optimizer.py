@@ -77,8 +77,9 @@ def _expect_by_expert(optimizer: Any) -> None:
     if getattr(config, "use_megatron_fsdp", False) or getattr(config, "use_custom_fsdp", False):
         raise eplb.InvalidArgument(f"{names[0]} updates parameters that Megatron-FSDP shards: a rank holds no whole expert "
                                    f"({_PAGE}): train without --use-megatron-fsdp")
-    known = inner_of(optimizer) is None or hasattr(optimizer, "shard_fp32_from_float16_groups") \
-        or hasattr(optimizer, "chained_optimizers")
+    # In this order: a ChainedOptimizer of several asserts where its `optimizer` is asked for.
+    known = hasattr(optimizer, "chained_optimizers") or hasattr(optimizer, "shard_fp32_from_float16_groups") \
+        or inner_of(optimizer) is None
     if any("DistributedOptimizer" in name for name in names) and not known:
         raise eplb.InvalidArgument(f"{names[0]} has no shard_fp32_from_float16_groups, by which Megatron-Core 0.10 and later "
                                    f"say which elements of a parameter a rank updates ({_PAGE})")
