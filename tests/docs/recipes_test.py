@@ -4,18 +4,28 @@ import importlib.metadata
 import os
 import pathlib
 import sys
+import time
 import tomllib
 import types
 import unittest
 
-from walkthrough import blocks_of
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ["EPLB_BUILD"])
 os.environ.setdefault("EPLB_LIBRARY", str(BUILD / "lib" / "libeplb.so.0"))
-sys.path.insert(0, str(ROOT / "client/python"))
+os.environ.setdefault("EPLB_BIN", str(BUILD / "bin"))
+os.environ.setdefault("EPLB_DATA", str(ROOT / "tests/data"))
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+sys.path[:0] = [str(ROOT / each) for each in ("client/python", "tests/client/python", "tests/deploy/megatron")]
+
+import ranks  # noqa: E402
+import recipe_models as models  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from walkthrough import blocks_of  # noqa: E402
+
 LANGUAGES = ("toml", "python", "text")
-BLOCK_SECONDS = 120
+STEPS, SWITCHES = 40, 2
+ENDPOINT = "127.0.0.1:29610"  # as the pages say it
 
 
 def blocks(page, language):
@@ -81,6 +91,180 @@ class ServingEnginesTest(unittest.TestCase):
             exec(compile(launcher.code, "docs/serving-engines.md", "exec"), {"__name__": name})
             self.assertEqual(self.algorithms.rebalance_experts.__module__, "eplb.sglang")
         self.assertEqual(len(started), 1)
+
+
+def code_of(page, number, endpoint):
+    """The Python block of a page, with the daemon of the test, which is asked more often than a page's job would."""
+    often = f'"{endpoint}", vote_every=2, report_every=4'
+    return compile(blocks(page, "python")[number].code.replace(f'"{ENDPOINT}"', often), f"docs/{page}", "exec")
+
+
+def run_blocks(page, numbers, endpoint, names):
+    """Runs blocks one after the other in one namespace, as a trainer would; a daemon gets time until experts have moved.
+
+    names: what the page's lines expect of the trainer around them; "steps" is how many steps. returns: (losses, switches,
+    the namespace).
+    """
+    losses, versions = [], set()
+
+    def ready(_):
+        attached = names.get("attached") or names.get("balancer")
+        client = getattr(attached, "client", None)
+        if client is not None:
+            versions.add(client.placement.version)
+            time.sleep(0.01 if len(versions) > SWITCHES else 0.2)
+
+    def loss_of(model, batch):
+        loss = names["loss"](model, batch)
+        losses.append(float(loss))
+        return loss
+
+    names.update(batches=models.batches(names.pop("steps", STEPS), ready), loss_of=loss_of)
+    for number in numbers:
+        exec(code_of(page, number, endpoint), names)
+    return losses, len(versions) - 1, names
+
+
+def begin(rank, directory, name, disabled):
+    os.environ["EPLB_DISABLE"] = "1" if disabled else "0"
+    dist.init_process_group("gloo", f"file://{directory}/{name}", rank=rank, world_size=2)
+    return dist.new_group([0, 1])
+
+
+def on_model(rank, directory, name, disabled, layer, page, numbers, endpoint):
+    """A page's blocks on one of recipe_models. returns: losses, switches, bits of the dense parameters."""
+    group = begin(rank, directory, name, disabled)
+    model = models.build(layer, group)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses, switches, _ = run_blocks(page, numbers, endpoint, {
+        "model": model, "optimizer": optimizer, "ep_group": group, "reduce_gradients": models.reduce_gradients,
+        "end_step": models.end_step, "loss": models.loss_of})
+    # After detach every expert is in its own slot.
+    return losses, switches, {key: value.numpy().tobytes() for key, value in model.state_dict().items()}
+
+
+class Engine:
+    """What DeepSpeed's engine is to the page's lines: a step is two batches."""
+
+    def __init__(self, trainer):
+        self.module, self._trainer, self._count, self.saved = trainer.model, trainer, 0, None
+
+    def backward(self, loss):
+        (loss / 2).backward()
+
+    def is_gradient_accumulation_boundary(self):
+        return self._count % 2 == 1
+
+    def step(self):
+        self._count += 1
+        if self._count % 2 == 0:
+            self._trainer._reduce_gradients()
+            self._trainer.optimizer.step()
+            self._trainer.optimizer.zero_grad()
+
+    def save_checkpoint(self, directory):
+        self.saved = {key: value.numpy().tobytes() for key, value in self.module.state_dict().items()}, directory
+
+
+def on_deepspeed(rank, directory, name, disabled, endpoint):
+    import torch_trainer
+
+    begin(rank, directory, name, disabled)
+    trainer = torch_trainer.Trainer(rank, 2, directory, name)
+    experts, groups = types.ModuleType("deepspeed.moe.experts"), types.ModuleType("deepspeed.utils.groups")
+    experts.Experts = torch_trainer.Experts
+    groups._get_expert_parallel_group = {"ep_size_2": trainer.ep_group}.__getitem__
+    groups._get_expert_data_parallel_group = {"ep_size_2": trainer.edp_group}.__getitem__
+    for each in ("deepspeed", "deepspeed.moe", "deepspeed.utils"):
+        sys.modules[each] = types.ModuleType(each)
+        sys.modules[each].__path__ = []
+    sys.modules.update({"deepspeed.moe.experts": experts, "deepspeed.utils.groups": groups})
+    sys.modules["deepspeed.utils"].groups = groups
+
+    def loss(engine, batch):
+        return ((engine.module(batch[0]) - batch[1]) ** 2).mean()
+
+    engine = Engine(trainer)
+    names = {"engine": engine, "optimizer": trainer.optimizer, "loss": loss, "steps": 2 * STEPS}
+    losses, switches, names = run_blocks("frameworks-deepspeed.md", [0], endpoint, names)
+    return losses, switches, {key: value.numpy().tobytes() for key, value in trainer.model.state_dict().items()}
+
+
+def on_megatron(rank, directory, name, disabled, endpoint):
+    import training
+
+    os.environ["EPLB_DISABLE"] = "1" if disabled else "0"
+    trained = training.Training(rank, 2, directory, name, ep=2, experts="SequentialMLP")
+    core = types.ModuleType("megatron.core")
+    core.parallel_state = trained.parallel_state
+    sys.modules.update({"megatron": types.ModuleType("megatron"), "megatron.core": core})
+    versions = set()
+
+    def train_step(iteration):
+        trained.next_step = iteration
+        trained.forward_backward()
+        trained.finalize_gradients()
+        trained.optimizer.step()
+        if "balancer" in names and not disabled:
+            versions.add(names["balancer"].client.placement.version)
+            time.sleep(0.01 if len(versions) > SWITCHES else 0.2)
+
+    names = {"model": [trained.model], "optimizer": trained.optimizer, "iteration": 0, "train_iters": STEPS,
+             "train_step": train_step}
+    exec(code_of("frameworks-megatron.md", 0, endpoint), names)
+    return trained.losses, len(versions) - 1, {}
+
+
+class RecipesTest(ranks.RankTest):
+    """Each page's lines, in a trainer around them, with EPLB and with EPLB_DISABLE=1."""
+
+    def both(self, function, *arguments):
+        still = self.succeed(2, function, self.directory, "still", True, *arguments)
+        moved = self.succeed(2, function, self.directory, "moved", False, *arguments)
+        for one, other in zip(still, moved):
+            self.assertGreaterEqual(other[1], SWITCHES)
+            self.assertGreaterEqual(len(one[0]), STEPS)
+            self.assertEqual(len(one[0]), len(other[0]))
+            self.assertLess(one[0][-1], one[0][0])
+        return still, moved
+
+    def equal(self, function, *arguments):
+        still, moved = self.both(function, *arguments)
+        for one, other in zip(still, moved):
+            self.assertEqual(one[0], other[0])
+            self.assertEqual([key for key in one[2] if one[2][key] != other[2][key]], [])
+
+    def endpoint(self):
+        return f"127.0.0.1:{self.start_daemon().grpc_port}"
+
+    def test_plain_pytorch(self):
+        page = "frameworks-plain-pytorch.md"
+        self.equal(on_model, models.TitanLayer, page, [1, 0], self.endpoint())
+
+    def test_plain_pytorch_by_the_optimizer(self):
+        page = "frameworks-plain-pytorch.md"
+        self.equal(on_model, models.TitanLayer, page, [1, 2], self.endpoint())
+
+    def test_torchtitan(self):
+        self.equal(on_model, models.TitanLayer, "frameworks-fsdp2.md", [0], self.endpoint())
+
+    def test_hugging_face(self):
+        """The softmax is summed in the order of slots: equal to rounding."""
+        still, moved = self.both(on_model, models.MixtralLayer, "frameworks-huggingface.md", [0], self.endpoint())
+        for one, other in zip(still, moved):
+            self.assertLess(max(abs(left - right) / left for left, right in zip(one[0], other[0])), 1e-4)
+
+    def test_deepspeed(self):
+        self.equal(on_deepspeed, self.endpoint())
+
+    def test_megatron(self):
+        self.equal(on_megatron, self.endpoint())
+
+    def test_every_python_block_of_these_pages_is_run_by_a_test(self):
+        run = {"frameworks-plain-pytorch.md": 3, "frameworks-fsdp2.md": 1, "frameworks-huggingface.md": 1,
+               "frameworks-deepspeed.md": 2, "frameworks-megatron.md": 1, "serving-engines.md": 3}
+        self.assertEqual({page: len(blocks(page, "python")) for page in run}, run)
+        self.assertEqual({page.name for page in (ROOT / "docs").glob("frameworks-*.md")} - set(run), set())
 
 
 if __name__ == "__main__":
