@@ -23,13 +23,13 @@ import torch.distributed as dist
 HOLLOW = ("torch.distributed.checkpoint", "torch.distributed.tensor", "torch.distributed._tensor",
           "torch.distributed.device_mesh", "torch.distributed._functional_collectives", "torch.nn.attention",
           "torch.distributed._composable", "torch.distributed._composable_state", "torch.distributed.fsdp.fully_shard",
-          "torch._C._distributed_c10d._SymmetricMemory", "torch.distributed._symmetric_memory", "torch.compiler",
+          "torch.distributed._symmetric_memory", "torch.compiler",
           "torch._dynamo", "torch.utils.flop_counter", "numpy.dtypes")
 # Modules that PyTorch 1.13 has and Python 3.11 cannot import.
 BROKEN = ("torch.distributed._shard",)
-FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "eye", "full", "full_like", "linspace", "logspace", "ones", "ones_like",
-             "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "scalar_tensor", "tensor", "zeros", "zeros_like",
-             "empty_strided")
+FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace", "logspace",
+             "ones", "ones_like", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "scalar_tensor", "tensor",
+             "zeros", "zeros_like")
 
 
 def install(hollow=()):
@@ -45,7 +45,8 @@ def install(hollow=()):
 def without_transformer_engine():
     """Names that some versions of Megatron-Core use and define only with Transformer Engine."""
     for module, names in (
-            ("transformer.moe.moe_utils", ("te_general_gemm", "fused_permute", "fused_unpermute", "fused_sort_chunks_by_index")),
+            ("transformer.moe.moe_utils", ("te_general_gemm", "fused_permute", "fused_unpermute",
+                                           "fused_sort_chunks_by_index")),
             ("models.gpt.gpt_layer_specs", ("TEColumnParallelGroupedLinear", "TERowParallelGroupedLinear")),
             ("models.gpt.moe_module_specs", ("TEColumnParallelGroupedLinear", "TERowParallelGroupedLinear"))):
         try:
@@ -60,8 +61,10 @@ def apex_norm():
     """Apex's layer norm, which Megatron-Core asks for where sequences are split over tensor-parallel ranks."""
     class FusedLayerNormAffineFunction:
         @staticmethod
-        def apply(hidden, weight, bias, shape, eps, *_):
+        def forward(hidden, weight, bias, shape, eps):
             return torch.nn.functional.layer_norm(hidden, shape, weight, bias, eps)
+
+        apply = forward
 
     _module("apex")
     _module("apex.normalization")
@@ -110,8 +113,8 @@ class _HollowType(type):
 
 
 def hollow_class(name):
-    return _HollowType(name, (), {"__init__": lambda self, *_, **__: None, "__class_getitem__": classmethod(lambda cls, _: cls),
-                                  "__call__": lambda self, *_, **__: self, "__module__": "hollow"})
+    return _HollowType(name, (), {"__init__": lambda self, *_, **__: None, "__call__": lambda self, *_, **__: self,
+                                  "__class_getitem__": classmethod(lambda cls, _: cls), "__module__": "hollow"})
 
 
 class HollowModule(types.ModuleType):
@@ -224,10 +227,9 @@ class _Generators:
 
 
 def on_cpu(device):
-    """The CPU for what names a GPU."""
-    if isinstance(device, int) and not isinstance(device, bool) or str(device).startswith("cuda"):
-        return torch.device("cpu")
-    return device
+    """The CPU for what names a GPU; another thing is given back."""
+    is_number = isinstance(device, int) and not isinstance(device, bool)
+    return torch.device("cpu") if is_number or str(device).startswith("cuda") else device
 
 
 def _without_cuda():
@@ -247,7 +249,8 @@ def _without_cuda():
     cuda.get_device_name = lambda *_: "none"
     cuda.is_current_stream_capturing = lambda: False
     cuda.nvtx = _Anything()
-    for name in ("manual_seed_all", "synchronize", "empty_cache", "set_device", "reset_peak_memory_stats", "set_stream", "_lazy_init", "ipc_collect"):
+    for name in ("_lazy_init", "empty_cache", "ipc_collect", "manual_seed_all", "reset_peak_memory_stats", "set_device",
+                 "set_stream", "synchronize"):
         setattr(cuda, name, lambda *_, **__: None)
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         setattr(cuda, name, lambda *_, **__: 0)
@@ -270,7 +273,9 @@ def _type(type_of):
     def call(tensor, dtype=None, *positional, **named):
         if dtype is None:
             return type_of(tensor).replace("torch.", "torch.cuda.")
-        return type_of(tensor, dtype.replace("torch.cuda.", "torch.") if isinstance(dtype, str) else dtype, *positional, **named)
+        if isinstance(dtype, str):
+            dtype = dtype.replace("torch.cuda.", "torch.")
+        return type_of(tensor, dtype, *positional, **named)
     return call
 
 
@@ -289,8 +294,7 @@ def _to_home(move):
     def moved(this, *positional, **named):
         if "device" in named:
             named["device"] = on_cpu(named["device"])
-        return move(this, *(on_cpu(each) if isinstance(each, (str, int, torch.device)) and not isinstance(each, bool) else each
-                            for each in positional), **named)
+        return move(this, *(on_cpu(each) if isinstance(each, (str, int, torch.device)) else each for each in positional), **named)
     return moved
 
 

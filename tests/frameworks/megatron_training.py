@@ -66,7 +66,8 @@ class Training:
 
         row = self.row
         options = dict(
-            num_layers=row.get("layers", 2), hidden_size=64, ffn_hidden_size=96, moe_ffn_hidden_size=96, num_attention_heads=4,
+            num_layers=row.get("layers", 2), hidden_size=64, ffn_hidden_size=96, moe_ffn_hidden_size=96,
+            num_attention_heads=4,
             num_moe_experts=EXPERTS, moe_router_topk=2, moe_router_load_balancing_type="aux_loss", moe_aux_loss_coeff=1e-3,
             moe_token_dispatcher_type="alltoall", moe_grouped_gemm=row.get("experts", "sequential") != "sequential",
             add_bias_linear=False, hidden_dropout=0.0, attention_dropout=0.0, params_dtype=self.dtype,
@@ -85,8 +86,8 @@ class Training:
         from megatron.core.models.gpt.gpt_model import GPTModel
         from megatron.core.transformer.module import Float16Module
 
-        options = known_arguments(get_gpt_layer_local_spec, num_experts=EXPERTS, moe_grouped_gemm=self.config.moe_grouped_gemm,
-                                  normalization=self.config.normalization)
+        options = known_arguments(get_gpt_layer_local_spec, num_experts=EXPERTS,
+                                  moe_grouped_gemm=self.config.moe_grouped_gemm, normalization=self.config.normalization)
         first, last = self.parallel_state.is_pipeline_first_stage(), self.parallel_state.is_pipeline_last_stage()
         model = GPTModel(self.config, get_gpt_layer_local_spec(**options), VOCABULARY, SEQUENCE, pre_process=first,
                          post_process=last, position_embedding_type="rope")
@@ -199,22 +200,31 @@ class Training:
             if experts is not None:
                 row = experts[numbers[id(module)]].tolist()
             held[name] = row[rank * local:(rank + 1) * local]
-        place = f"pp{self.parallel_state.get_pipeline_model_parallel_rank()}.tp{self.parallel_state.get_tensor_model_parallel_rank()}"
+        state = self.parallel_state
+        stage = f"pp{state.get_pipeline_model_parallel_rank()}"
+        dense, expert = state.get_tensor_model_parallel_rank(), state.get_expert_tensor_parallel_rank()
+
+        def placed(key):
+            """A key with the rank of the group that cuts the tensor, which is another one for what is an expert's."""
+            return f"{stage}.etp{expert}.{key}" if "<" in key else f"{stage}.tp{dense}.{key}"
+
         digests = {}
         cut = {}  # key -> [(first element, tensor)], of which other ranks have the rest
         for name, tensor in self.parts():
             for key, piece in compare.pieces(name, tensor, held):
-                digests[f"{place}.{key}"] = compare.digest(piece)
+                digests[placed(key)] = compare.digest(piece)
         for name, shard, start in self.shards():
             for key, piece in compare.pieces(name, shard, held):
-                cut.setdefault(f"{place}.{key}", []).append((start, piece))
+                cut.setdefault(placed(key), []).append((start, piece))
         digests.update(compare.digests_of_shards(cut))
         return {"losses": [value.hex() for value in self.losses], "switches": self.switches, "digests": digests}
 
 
 def shards_of_optimizer(leaf, names):
-    """(name, tensor, first element) of a DistributedOptimizer: its pieces of masters and state, under the parameter's name."""
-    kinds = (("model_float16_groups", "shard_fp32_from_float16_groups", "master"), ("model_fp32_groups", "shard_fp32_groups", ""))
+    """(name, tensor, first element) of a DistributedOptimizer: its pieces of masters and state, under the parameter's
+    name."""
+    kinds = (("model_float16_groups", "shard_fp32_from_float16_groups", "master"),
+             ("model_fp32_groups", "shard_fp32_groups", ""))
     for models_of, shards_of, kind in kinds:
         for models, shards in zip(getattr(leaf, models_of), getattr(leaf, shards_of)):
             for model, shard in zip(models, shards):
@@ -227,7 +237,8 @@ def shards_of_optimizer(leaf, names):
 
 
 def parts_of_optimizer(leaf, names):
-    """(name, tensor) of an optimizer of Megatron's that holds whole parameters: masters and state, under the parameter's name."""
+    """(name, tensor) of an optimizer of Megatron's that holds whole parameters: masters and state, under the parameter's
+    name."""
     inner = getattr(leaf, "optimizer", leaf)
     if inner is None:
         return

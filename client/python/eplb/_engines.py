@@ -1,4 +1,4 @@
-"""What the hooks of serving engines share: an engine's request becomes a plan, and the plan becomes the tensors that it expects."""
+"""What the hooks of serving engines share: an engine's request becomes a plan, and the plan the tensors that it expects."""
 
 from __future__ import annotations
 
