@@ -102,7 +102,7 @@ class Attached:
         self._next_step += 1
         for hook in self._hooks:
             hook.end_step()
-        self._expect_memory()
+        self._expect_memory(fully=(number - self._skipped_steps + 1) % self._intervals[0] == 0)
         if not self._is_registered and not self._register_when_ready():
             self._skipped_steps += 1
             self._counts.clear()
@@ -154,6 +154,7 @@ class Attached:
         if self._is_disabled:
             return
         client = self._expect_registered("check_experts")
+        self._expect_memory()
         if probe is None:
             self._all_gather.together(self._seen_inputs.expect_seen)
             probe = self._seen_inputs.probe
@@ -172,6 +173,7 @@ class Attached:
         if self._in_static_order:
             raise FailedPrecondition("static_order was called within static_order")
         here = self._slots
+        self._expect_memory()
         self._move(here, self._static)
         self._in_static_order = True
         try:
@@ -321,9 +323,10 @@ class Attached:
     def _stack_state(self) -> List[ExpertTensor]:
         return [tensor for layer in self.layers for tensor in self._state.tensors(layer)]
 
-    def _expect_memory(self) -> None:
-        """Takes over what was replaced. errors: InvalidArgument for what cannot be, which closes this rank's client."""
-        if self._watch.intact():
+    def _expect_memory(self, fully: bool = True) -> None:
+        """Takes over what was replaced. fully: as of Watch.intact, before rows move. errors: InvalidArgument for what cannot be,
+        which closes this rank's client."""
+        if self._watch.intact(fully):
             return
         assert self.client is not None
         try:
