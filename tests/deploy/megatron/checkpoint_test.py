@@ -65,7 +65,8 @@ def save_and_stop(rank, world, directory, name, options, connecting, how):
             dist_checkpointing.save(sharded_entries(this), directory / "checkpoint")
         if rank == 0:
             training.torch.save(this.dense(), directory / "dense")
-    return this.run(1).result()  # saving changed nothing
+    saved = this.by_expert()
+    return {**this.run(1).result(), "saved": saved}  # saving changed nothing
 
 
 def go_on(rank, world, directory, name, options, connecting, how):
@@ -76,6 +77,8 @@ def go_on(rank, world, directory, name, options, connecting, how):
     if how == "eplb":
         this.attach(**connecting)
         assert this.balancer.load(directory / "checkpoint", fields={"step": BEFORE}, dense=this.dense()) == {"step": BEFORE}
+    elif how == "without EPLB":
+        load_sharded(this, directory)
     elif how == "load_then_attach":  # as setup_model_and_optimizer does
         load_sharded(this, directory)
         this.attach(**connecting)
@@ -88,7 +91,8 @@ def go_on(rank, world, directory, name, options, connecting, how):
         with this.balancer.sharded_load():
             load_sharded(this, directory)
     this.set_adam_step(BEFORE)
-    return this.run(AFTER).result()
+    loaded = this.by_expert()
+    return {**this.run(AFTER).result(), "loaded": loaded}
 
 
 def load_sharded(this, directory):
@@ -210,8 +214,9 @@ def optimizer_by_slot(rank, world, directory, connecting, sharding):
 
 class CheckpointTest(ranks.RankTest):
     def goes_on(self, saving, loading, how="sharded", how_to_load=None, worlds=(2, 2), **options):
-        """A run that is saved while experts move and goes on under ORDER ends as one that was never interrupted: bit-equal in
-        groups of the same size. In others an expert's gradient is a sum of other parts, and equal to rounding."""
+        """A run that is saved while experts move and goes on under ORDER, or without EPLB, loads every bit, and ends as one
+        that was never interrupted: bit-equal in groups of the same size. In others an expert's gradient is a sum of other
+        parts, and equal to rounding."""
         saved_in, loaded_in = worlds
         straight = self.succeed(saved_in, training.plain, saved_in, self.directory, "straight", BEFORE + AFTER,
                                 {**options, "ep": saving})[0]
@@ -223,7 +228,9 @@ class CheckpointTest(ranks.RankTest):
         connecting = {"initial_placement": write_placement(self.directory, loading)}
         second = self.succeed(loaded_in, go_on, loaded_in, self.directory, "second", {**options, "ep": loading}, connecting,
                               how_to_load or how)[0]
-        self.assertEqual(second["slots"].tolist(), ORDER)
+        self.assertEqual(differing(first["saved"], second["loaded"]), [])
+        if how_to_load != "without EPLB":
+            self.assertEqual(second["slots"].tolist(), ORDER)
         if saving == loading:
             self.assertEqual(second["losses"], straight["losses"][BEFORE:])
             self.assertEqual(differing(second["experts"], straight["experts"]), [])
@@ -262,6 +269,13 @@ class CheckpointTest(ranks.RankTest):
 
     def test_shards_of_the_distributed_optimizer_fit_other_groups_of_experts(self):
         self.goes_on(4, 2, worlds=(4, 4), experts="TEGroupedMLP", sharding="distributed", params_dtype=training.torch.float32)
+
+    def test_shards_of_the_distributed_optimizer_without_eplb(self):
+        self.goes_on(2, 4, how_to_load="without EPLB", worlds=(4, 4), experts="TEGroupedMLP", sharding="distributed",
+                     params_dtype=training.torch.float32)
+
+    def test_shards_go_on_without_eplb(self):
+        self.goes_on(2, 2, how_to_load="without EPLB", experts="SequentialMLP")
 
     def test_the_distributed_optimizer_of_grouped_mlp_in_static_order(self):
         self.goes_on(2, 2, "static_order", worlds=(4, 4), experts="GroupedMLP", sharding="distributed")
