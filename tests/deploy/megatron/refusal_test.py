@@ -106,12 +106,18 @@ def late_state(rank, world, directory):
     this.balancer.check()
 
 
-def other_memory(rank, world, directory):
-    """A checkpoint that is loaded late: equal values, other tensors."""
+def other_memory(rank, world, directory, change):
     this = Training(rank, world, directory, "other", ep=world, experts="TEGroupedMLP").attach().run(2)
-    inner = this.optimizer.chained_optimizers[1].optimizer
-    inner.load_state_dict(copy.deepcopy(inner.state_dict()))
+    change(this.model.layers[0].mlp.experts.linear_fc1)
     this.run(1)
+
+
+def other_parameter(linear):
+    linear.weight2 = torch.nn.Parameter(linear.weight2.detach().clone())
+
+
+def other_type(linear):
+    linear.weight2.data = linear.weight2.data.double()
 
 
 def other_steps(rank, world, directory):
@@ -218,11 +224,12 @@ class RefusalTest(ranks.RankTest):
                                "\"optimizer.layers.0.mlp.experts.local_experts.0.linear_fc1.weight.max_exp_avg_sq\" [64, 32]: "
                                "optimizer state of a registered weight")
 
-    def test_exchanged_memory_ends_the_run(self):
-        for result in self.run_ranks(2, other_memory, 2, self.directory):
-            self.assert_raised(result, "InvalidArgument",
-                               "tensor \"layers.0.linear_fc1.weight.exp_avg\": has other memory than was registered: load "
-                               "checkpoints before the first step_boundary")
+    def test_memory_that_cannot_be_taken_over_ends_the_run(self):
+        for change, said in ((other_parameter, "tensor \"layers.0.mlp.experts.linear_fc1.weight2\": is another Parameter object"),
+                             (other_type, "tensor \"layers.0.linear_fc1.weight\": is float64 [64, 32] on cpu in slot 2 now")):
+            for result in self.run_ranks(2, other_memory, 2, self.directory, change):
+                self.assert_raised(result, "InvalidArgument", said)
+            (self.directory / "other").unlink()
 
     def test_steps_of_adam_that_differ_are_refused(self):
         for result in self.run_ranks(2, other_steps, 2, self.directory):
