@@ -358,11 +358,6 @@ class Client:
         return self._placement
 
     @property
-    def vote_every(self) -> int:
-        """Steps from one vote to the next: experts may move in the boundary of a step where step + 1 is a multiple of it."""
-        return self._vote_every
-
-    @property
     def device_tables(self) -> DeviceTables:
         """The placement for kernels, where the expert tensors lie. errors: FailedPrecondition before registration."""
         struct = structs.sized(structs.DeviceTables)

@@ -21,13 +21,16 @@ import torch.distributed as dist
 
 import eplb
 from eplb import checkpoint
+from eplb.options import to_struct
 from eplb.torch.carry import static_experts
 from eplb.torch.groups import InEplbOrder, agreed_experts
+from eplb.torch.routing import TokenCounts
 from eplb_megatron_checkpoint import LogicalKeys, LogicalState
 from eplb_megatron_holdings import Finder, Groups, Holdings
 from eplb_megatron_layers import SlotRouting, find_layers
 from eplb_megatron_optimizer import ExpertState, leaves_of
 from eplb_megatron_ranks import connect_options, coordinates_of, number_layers
+from eplb_megatron_watch import Watch
 
 # Tensors [experts, ..] of routers are equal on all ranks; with one EP rank they look like experts'.
 _NO_EXPERTS = ("*router.*",)
@@ -62,6 +65,8 @@ class EplbMegatron:
         self._static = static_experts(num_layers, num_experts)
         connecting = self._all_gather.together(lambda: connect_options(self._coordinates, num_layers, num_experts, options))
         self.client = eplb.Client.connect(self._all_gather, **connecting)
+        struct = to_struct(self.client.options)
+        self._intervals = (struct.vote_every, struct.report_every)
         self._registered: Optional[Holdings] = None
         self._skipped_steps, self._in_static_order = 0, False
         self._state = ExpertState(self._leaves)
@@ -72,8 +77,10 @@ class EplbMegatron:
             self.client.close(str(error))
             raise
         self._keys: List[Union[LogicalKeys, LogicalState]] = []
-        for layer in self.layers:
-            layer.routing = SlotRouting(layer)
+        device = next(self.layers[0].parameters()).device if self.layers else torch.device("cpu")
+        self._counts = TokenCounts(len(self.layers), num_experts, device)
+        for layer, counts in zip(self.layers, self._counts.table):
+            layer.routing = SlotRouting(layer, counts)
             self._keys.append(LogicalKeys(layer, lambda number=layer.index: self._experts()[number]))
         self._keys += [LogicalState(leaf, self._is_static) for leaf in self._state.leaves_of_experts(self.layers)]
         self._follow_placement()
@@ -106,25 +113,26 @@ class EplbMegatron:
             raise eplb.FailedPrecondition("step_boundary was called within static_order")
         if self._registered is None and not self._register_when_ready():
             self._skipped_steps += 1
-            self._clear_counts()
+            self._counts.clear()
             return eplb.Boundary(False, False, self.client.placement.version, 0, 0, 0.0, 0, 0, "")
         holdings = self._expect_memory()
-        self._record()
         step -= self._skipped_steps
-        if (step + 1) % self.client.vote_every == 0:
+        self._record(step)
+        if (step + 1) % self._intervals[0] == 0:
             holdings.collect()
         before = self.client.placement.physical_to_logical_map.copy()
         result = self.client.step_boundary(step)
         if result.switched:
             holdings.follow(before, self.client.placement.physical_to_logical_map)
             self._follow_placement()
+        if self._is_read(step + 1):
+            self._counts.start_reading(self._reduce_counts)
         return result
 
     def tokens_per_expert(self) -> torch.Tensor:
-        """int64 [this rank's MoE layers, logical experts]: what this rank's routers sent since the last step_boundary."""
-        if not self.layers:
-            return torch.zeros(0, self._static.shape[1], dtype=torch.int64)
-        return torch.stack([layer.routing.counts for layer in self.layers])
+        """int64 [this rank's MoE layers, logical experts], on their device: what this rank's routers sent since counts were last
+        taken for the daemon."""
+        return self._counts.table.clone()
 
     # ---- verification ----
 
@@ -216,8 +224,12 @@ class EplbMegatron:
         """All that belongs to experts and is there now; what is registered, once that is done. Collective."""
         if self._registered is None:
             return self._finder.find()
-        self._all_gather.together(self._registered.expect_in_place)
+        self._all_gather.together(self._adopt)
         return self._registered
+
+    def _adopt(self) -> None:
+        if not self._watch.intact():
+            self._watch.adopt()
 
     def _register_when_ready(self) -> bool:
         """returns: whether everything is registered now. errors: FailedPrecondition when ranks or experts differ."""
@@ -236,7 +248,7 @@ class EplbMegatron:
                                               f"the slot, and must be the same for all")
         holdings = self._finder.find()
         holdings.register(self.client)
-        self._registered = holdings
+        self._registered, self._watch = holdings, Watch(self.layers, self._state, holdings.tensors)
         return True
 
     def _expect_registered(self, call: str) -> Holdings:
@@ -252,26 +264,31 @@ class EplbMegatron:
     def _expect_memory(self) -> Holdings:
         holdings = self._expect_registered("step_boundary")
         try:
-            holdings.expect_in_place()
+            self._adopt()
         except eplb.Error as error:
             self.client.close(str(error))  # the daemon tells the others why this rank goes no further
             raise
         return holdings
 
-    def _record(self) -> None:
-        if not self.layers:
-            return  # all ranks of an expert-tensor group have the same layers
-        counts = self.tokens_per_expert()
-        if self._etp_group is not None:
-            # Each of these ranks routed other tokens of the sequence; EPLB counts one of them.
-            dist.all_reduce(counts, group=self._etp_group)
-        for layer, of_layer in zip(self.layers, counts.cpu().numpy()):
+    def _record(self, step: int) -> None:
+        """Counts that were taken a step ago, so that the device is not waited for."""
+        if not self._is_read(step):
+            return
+        counts = self._counts.take()
+        if counts is None:  # the first step of all is one
+            self._counts.start_reading(self._reduce_counts)
+            counts = self._counts.take()
+        for layer, of_layer in zip(self.layers, counts if counts is not None else ()):
             self.client.record(layer.index, of_layer)
-        self._clear_counts()
 
-    def _clear_counts(self) -> None:
-        for layer in self.layers:
-            layer.routing.counts.zero_()
+    def _is_read(self, step: int) -> bool:
+        """Whether counts go to the client in the boundary of a step: votes and windows end with these."""
+        return any((step + 1) % interval == 0 for interval in self._intervals)
+
+    def _reduce_counts(self, counts: torch.Tensor) -> None:
+        """Each rank of an expert-tensor group routed other tokens of the sequence; EPLB counts one of them."""
+        if self._etp_group is not None and self.layers:  # all ranks of such a group have the same layers
+            dist.all_reduce(counts, group=self._etp_group)
 
     def _follow_placement(self) -> None:
         for layer in self.layers:

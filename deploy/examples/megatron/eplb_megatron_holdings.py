@@ -48,11 +48,6 @@ class Holdings:
                                     name=f"{weights.name}.in_buffer", layer=weights.layer)
         client.finish_registration()
 
-    def expect_in_place(self) -> None:
-        """errors: InvalidArgument naming a tensor whose memory was exchanged."""
-        for tensor in self.tensors:
-            tensor.expect_in_place()
-
     def collect(self) -> None:
         """Brings rows up to date with the weights; before rows move. Collective in the expert-data group."""
         for weights in self.buffered:

@@ -63,8 +63,9 @@ class SlotRouting(SlotColumns):
     dispatcher behind it slots.
     """
 
-    def __init__(self, layer: MoeLayer) -> None:
-        super().__init__(layer.name, layer.num_experts, next(layer.parameters()).device)
+    def __init__(self, layer: MoeLayer, counts: torch.Tensor) -> None:
+        """counts: int64 [experts], the layer's row of all layers' counts."""
+        super().__init__(layer.name, layer.num_experts, counts.device, counts)
         layer.module.router.register_forward_hook(self._hook)
         layer.module.eplb_attached = True
 

@@ -8,7 +8,7 @@ moves, which is within an EP group; it is carried here, between two steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -106,14 +106,6 @@ class StateShards:
             mine.copy_(flat[offset:offset + mine.numel()].view(mine.shape))
 
 
-@dataclass
-class _Rows:
-    """As much of an ExpertTensor as carry looks at."""
-
-    layer: int
-    rows: torch.Tensor
-
-
 def carry_shards(shards: Sequence[StateShards], before: np.ndarray, after: np.ndarray, gpu: int, ep_group: Any,
                  expert_data_group: Any) -> None:
     """Moves the state of experts from the slots of one permutation to those of another. Collective in both groups.
@@ -124,7 +116,7 @@ def carry_shards(shards: Sequence[StateShards], before: np.ndarray, after: np.nd
     for each in shards:
         if (before[each.layer] == after[each.layer]).all():
             continue
-        rows: Any = _Rows(each.layer, each.gathered(expert_data_group))
+        rows: Any = SimpleNamespace(layer=each.layer, rows=each.gathered(expert_data_group))
         carry([rows], before, after, gpu, ep_group)
         each.scatter(rows.rows)
 

@@ -1,12 +1,13 @@
 """Training does not notice where experts are: weights, masters and moments follow them between processes."""
 
+import copy
 import os
 import unittest
 
 import training  # finds the adapter's and the tests' modules
 
 import torch
-from bit_equal import STEPS, BitEqualTest
+from bit_equal import STEPS, BitEqualTest, count_by_logical_id
 from training import Training, differing, eplb
 
 
@@ -32,7 +33,7 @@ def recorded_in_tensor_groups(rank, world, directory):
     this = Training(rank, world, directory, "recorded", ep=2, etp=2, order="dp-ep").attach()
     told, record = [], this.balancer.client.record
     this.balancer.client.record = lambda layer, counts: (told.append(counts.tolist()), record(layer, counts))
-    this.run(1)
+    this.run(2)  # the second step is a vote's, and tells of the first
     return told[0]
 
 
@@ -54,14 +55,24 @@ def stage_without_layers(rank, world, directory):
 def forgetful(rank, world, directory, endpoint, steps, options):
     """The adapter without one of the moments."""
     this = Training(rank, world, directory, "forgetful", **options).attach(endpoint=endpoint, job="forgetful")
-    find = this.balancer._find_tensors
-    this.balancer._find_tensors = lambda: [each for each in find() if not each.name.endswith("exp_avg_sq")]
+    training.forget(this, "exp_avg_sq")
     this.run(steps)
     try:
         this.balancer.check()
     except eplb.InvalidArgument as error:
         return this.result(), str(error)
     return this.result(), ""
+
+
+def exchanges_memory(this):
+    """A checkpoint that is loaded late, and parameters of other memory: equal values, other tensors."""
+    count_by_logical_id(this)
+    if this.next_step in (6, 15):
+        inner = this.optimizer.chained_optimizers[1].optimizer
+        inner.load_state_dict(copy.deepcopy(inner.state_dict()))
+        for name, parameter in this.model.named_parameters():
+            if ".experts." in name:
+                parameter.data = parameter.data.clone()
 
 
 class MigrationTest(BitEqualTest):
@@ -117,6 +128,12 @@ class MigrationTest(BitEqualTest):
             self.assertRegex(said, r"^check: 16 tensors look like experts' and would stay behind when they move: "
                                    r"\"optimizer.layers.0.mlp.experts.linear_fc1.weight0.exp_avg_sq\" \[64, 32\]: optimizer "
                                    r"state of a registered weight; ")
+
+    def test_exchanged_memory_is_taken_over(self):
+        self.bit_equal(2, after=exchanges_memory, ep=2, experts="TEGroupedMLP")
+
+    def test_exchanged_memory_of_all_experts_is_taken_over(self):
+        self.bit_equal(2, after=exchanges_memory, ep=2, experts="GroupedMLP")
 
     def test_nothing_moves_where_eplb_is_disabled(self):
         options = {"ep": 2, "experts": "SequentialMLP"}

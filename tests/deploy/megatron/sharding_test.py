@@ -1,5 +1,6 @@
 """Optimizers that shard over the expert-data ranks: masters and moments follow experts, wherever they are cut."""
 
+import copy
 import unittest
 
 import training  # finds the adapter's and the tests' modules
@@ -16,6 +17,14 @@ def verified(this):
     if this.next_step == 4:
         this.balancer.check()
         this.balancer.check_experts()
+
+
+def loads_late(this):
+    """State of other memory and equal values, as a checkpoint that is loaded late gives."""
+    count_by_logical_id(this)
+    if this.next_step in (6, 15):
+        inner = training.distributed.inner_of(this.optimizer.chained_optimizers[1])
+        inner.load_state_dict(copy.deepcopy(inner.state_dict()))
 
 
 def whole_or_cut(rank, world, directory, sharding):
@@ -104,6 +113,12 @@ class ShardingTest(BitEqualTest):
         self.assertEqual(self.succeed(4, whole_or_cut, 4, self.directory, "layer_wise"), [[8, 0, 8]] * 4)
 
     # ---- what else must hold ----
+
+    def test_state_that_is_loaded_late_is_taken_over(self):
+        self.bit_equal(4, steps=30, after=loads_late, sharding="distributed", ep=4, experts="TEGroupedMLP")
+
+    def test_shards_of_state_that_are_loaded_late_are_carried(self):
+        self.bit_equal(4, steps=30, after=loads_late, sharding="distributed", ep=2, experts="TEGroupedMLP")
 
     def test_weights_stay_in_their_buffer(self):
         daemon = self.start_daemon()

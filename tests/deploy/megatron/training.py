@@ -204,6 +204,16 @@ def moved(rank, world, directory, name, steps, options, connecting, after=None):
     return training.run(steps, after=after).result()
 
 
+def forget(this, ending):
+    """The adapter without the tensors of some names."""
+    def find(found=this.balancer._finder.find):
+        holdings = found()
+        holdings.tensors = [each for each in holdings.tensors if not ending or not each.name.endswith(ending)]
+        return holdings
+
+    this.balancer._finder.find = find
+
+
 def differing(one, other):
     """Names of the experts' tensors that are not equal to the bit."""
     assert one.keys() == other.keys(), sorted(set(one) ^ set(other))[:5]
