@@ -42,17 +42,25 @@ def install(hollow=()):
     collectives_of_gloo()
 
 
+_TE = ("TEColumnParallelGroupedLinear", "TERowParallelGroupedLinear", "TELayerNormColumnParallelLinear",
+       "TEDotProductAttention", "TENorm")
+
+
 def without_transformer_engine():
     """Names that some versions of Megatron-Core use and define only with Transformer Engine."""
     for module, names in (
             ("transformer.moe.moe_utils", ("te_general_gemm", "fused_permute", "fused_unpermute",
                                            "fused_sort_chunks_by_index")),
-            ("models.gpt.gpt_layer_specs", ("TEColumnParallelGroupedLinear", "TERowParallelGroupedLinear")),
-            ("models.gpt.moe_module_specs", ("TEColumnParallelGroupedLinear", "TERowParallelGroupedLinear"))):
+            ("models.gpt.gpt_layer_specs", _TE), ("models.gpt.moe_module_specs", _TE),
+            ("transformer.moe.experts", _TE), ("transformer.moe.shared_experts", _TE)):
         try:
             found = importlib.import_module(f"megatron.core.{module}")
         except ModuleNotFoundError:
             continue
+        # 0.10 builds experts of these also where no Transformer Engine is asked for.
+        for name in ("ColumnParallelLinear", "RowParallelLinear"):
+            if hasattr(found, name):
+                _default(found, f"TE{name}", getattr(found, name))
         for name in names:
             _default(found, name, None)
 
@@ -322,7 +330,11 @@ def collectives_of_gloo():
         return Done() if async_op else None
 
     def reduce_scatter(output, tensors, op=dist.ReduceOp.SUM, group=None, async_op=False):
-        return reduce_scatter_tensor(output, torch.cat([each.reshape(-1) for each in tensors]), op, group, async_op)
+        whole = torch.cat([each.reshape(-1) for each in tensors])
+        dist.all_reduce(whole, op=op, group=group)
+        mine = whole.split([each.numel() for each in tensors])[dist.get_rank(group)]
+        output.copy_(mine.view(output.shape))
+        return Done() if async_op else None
 
     dist.all_gather_into_tensor = dist._all_gather_base = all_gather_into_tensor
     dist.reduce_scatter_tensor = dist._reduce_scatter_base = reduce_scatter_tensor
@@ -366,14 +378,21 @@ def _all_reduce(reduce):
 
 
 def _all_gather(gather):
-    """Of bytes where gloo does not know the type."""
+    """Of bytes where gloo does not know the type, or sizes differ; then each rank's have the length of the longest."""
     @functools.wraps(gather)
     def call(tensors, tensor, group=None, async_op=False):
-        if tensor.dtype in (*_SMALL, torch.bool) and tensor.numel():
-            parts = [torch.empty(each.numel() * each.element_size(), dtype=torch.uint8) for each in tensors]
-            gather(parts, tensor.contiguous().view(-1).view(torch.uint8), group=group)
-            for each, part in zip(tensors, parts):
-                each.copy_(part.view(each.dtype).view(each.shape))
+        sizes = [each.numel() * each.element_size() for each in tensors]
+        if not any(sizes):
+            return Done() if async_op else None
+        if len(set(sizes)) > 1 or tensor.dtype in (*_SMALL, torch.bool):
+            parts = [torch.empty(max(sizes), dtype=torch.uint8) for _ in sizes]
+            mine = torch.zeros(max(sizes), dtype=torch.uint8)
+            if tensor.numel():
+                mine[:tensor.numel() * tensor.element_size()] = tensor.contiguous().view(-1).view(torch.uint8)
+            gather(parts, mine, group=group)
+            for each, part, size in zip(tensors, parts, sizes):
+                if size:
+                    each.copy_(part[:size].view(each.dtype).view(each.shape))
         else:
             gather(tensors, tensor.contiguous(), group=group)
         return Done() if async_op else None

@@ -162,6 +162,10 @@ def stand_ins(rank, directory):
     dist.all_gather(gathered, small)
     flags = [torch.zeros(1, dtype=torch.bool) for _ in range(2)]
     assert dist.all_gather(flags, torch.tensor([rank == 1]), async_op=True).wait()
+    uneven, mine = [torch.empty(0, 2), torch.empty(2, 2)], torch.empty(2 * rank, 2)
+    dist.all_gather(uneven, torch.full((2 * rank, 2), 7.0))
+    dist.reduce_scatter(mine, [torch.ones(0, 2), torch.ones(2, 2)])
+    assert uneven[1].tolist() == [[7.0, 7.0]] * 2 and mine.tolist() == [[2.0, 2.0]] * 2 * rank
     whole, part = torch.empty(4), torch.empty(1)
     dist.all_gather_into_tensor(whole, small.float())
     dist.reduce_scatter_tensor(part, torch.tensor([1.0, 10.0]) + rank)
