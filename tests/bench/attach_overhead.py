@@ -81,6 +81,7 @@ def measure(options):
     optimizer = torch.optim.AdamW(model.parameters(), amsgrad=True)
     attached = eplb.torch.attach(model, optimizer, experts=nn.ModuleList, router="router", vote_every=VOTE_EVERY,
                                  report_every=REPORT_EVERY)
+    attached._counts.is_on_device = True  # reads counts as from a GPU
     times, waits, counting = {}, {}, Waits()
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)

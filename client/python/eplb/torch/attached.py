@@ -115,8 +115,8 @@ class Attached:
             before, self._slots = self._slots, client.placement.physical_to_logical_map.copy()
             self._carry_scalars(before, self._slots)
             self._follow(self._slots)
-        if self._is_read(number + 1):
-            self._counts.start_reading(self._reduce_counts)
+        if self._counts.is_on_device and self._is_read(number + 1):
+            self._counts.start_reading(self._reduce_counts)  # so that nobody waits a step later
         self.last_boundary = result
         return result
 
@@ -289,7 +289,7 @@ class Attached:
             self._names.append(names)
         for optimizer in self._state.optimizers:
             self._calls.append(OptimizerCalls(optimizer))
-            for name in ("state_dict", "load_state_dict"):
+            for name in ("state_dict", "load_state_dict") if hasattr(optimizer, "state_dict") else ():
                 self._calls[-1].before(name, lambda name: refuse_moved(self._is_static, name))
 
     def _expect_an_optimizer(self) -> None:
@@ -340,7 +340,7 @@ class Attached:
         if not self._is_read(number):
             return
         counts = self._counts.take()
-        if counts is None:  # the first step of all is one
+        if counts is None:  # on the CPU, and where the first step of all is one
             self._counts.start_reading(self._reduce_counts)
             counts = self._counts.take()
         assert counts is not None
@@ -348,8 +348,9 @@ class Attached:
             self.client.record(layer.index, of_layer)
 
     def _is_read(self, number: int) -> bool:
-        """Whether counts go to the client in the boundary of a step: votes and windows end with these."""
-        return any((number + 1) % interval == 0 for interval in self._intervals)
+        """Whether counts go to the client in the boundary of a step: with each, or from a device with those that end in a vote or
+        a window, a step late."""
+        return not self._counts.is_on_device or any((number + 1) % interval == 0 for interval in self._intervals)
 
     def _reduce_counts(self, counts: torch.Tensor) -> None:
         """Each rank of an expert-tensor group routes other tokens, and EPLB counts those of one."""
