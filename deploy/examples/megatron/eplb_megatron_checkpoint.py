@@ -145,7 +145,8 @@ class LogicalState:
         if layout not in _BY_PARAMETER and not self._is_static():
             raise eplb.FailedPrecondition(
                 f"of layout {layout} would write and read buckets in the order of slots, for experts have moved: use "
-                f"--dist-ckpt-optim-fully-reshardable, or `with balancer.static_order():`")
+                f"--dist-ckpt-optim-fully-reshardable (before Megatron-Core 0.15 --ckpt-fully-parallel-save), or `with "
+                f"balancer.static_order():`")
 
     def _expect_static(self, what: str, permitted: bool = False) -> None:
         if not permitted and not self._is_static():

@@ -61,9 +61,9 @@ class Home:
 
 def leaves_of(optimizer: Any) -> List[Any]:
     """The optimizers that a ChainedOptimizer chains, or the one. errors: InvalidArgument for what cannot move by expert."""
-    _expect_by_expert(optimizer)
     if hasattr(optimizer, "chained_optimizers"):
         return [leaf for each in optimizer.chained_optimizers for leaf in leaves_of(each)]
+    _expect_by_expert(optimizer)
     _expect_by_expert(inner_of(optimizer))
     return [optimizer]
 
@@ -77,9 +77,7 @@ def _expect_by_expert(optimizer: Any) -> None:
     if getattr(config, "use_megatron_fsdp", False) or getattr(config, "use_custom_fsdp", False):
         raise eplb.InvalidArgument(f"{names[0]} updates parameters that Megatron-FSDP shards: a rank holds no whole expert "
                                    f"({_PAGE}): train without --use-megatron-fsdp")
-    # In this order: a ChainedOptimizer of several asserts where its `optimizer` is asked for.
-    known = hasattr(optimizer, "chained_optimizers") or hasattr(optimizer, "shard_fp32_from_float16_groups") \
-        or inner_of(optimizer) is None
+    known = inner_of(optimizer) is None or hasattr(optimizer, "shard_fp32_from_float16_groups")
     if any("DistributedOptimizer" in name for name in names) and not known:
         raise eplb.InvalidArgument(f"{names[0]} has no shard_fp32_from_float16_groups, by which Megatron-Core 0.10 and later "
                                    f"say which elements of a parameter a rank updates ({_PAGE})")

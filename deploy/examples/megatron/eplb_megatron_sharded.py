@@ -9,7 +9,7 @@ moves, which is within an EP group; it is carried here, between two steps.
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy as np
 import torch

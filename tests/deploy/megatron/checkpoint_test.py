@@ -291,7 +291,8 @@ class CheckpointTest(ranks.RankTest):
                                     f"another's, {by_slot}"), ("state_dict", "done"), ("chained state_dict", "done")])
         (self.directory / "state").unlink()
         buckets = "DistributedOptimizer.sharded_state_dict of layout dp_reshardable would write and read buckets in the order of " \
-                  "slots, for experts have moved: use --dist-ckpt-optim-fully-reshardable, or `with balancer.static_order():`"
+                  "slots, for experts have moved: use --dist-ckpt-optim-fully-reshardable (before Megatron-Core 0.15 " \
+                  "--ckpt-fully-parallel-save), or `with balancer.static_order():`"
         for said in self.succeed(2, optimizer_by_slot, 2, self.directory, connecting, "distributed"):
             self.assertEqual([text for _, text in said[:2]], [buckets] * 2)
             self.assertEqual([text for _, text in said[2:4]],

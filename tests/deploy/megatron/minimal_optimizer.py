@@ -101,6 +101,10 @@ class ChainedOptimizer(MegatronOptimizer):
     def __init__(self, chained_optimizers: "list[MegatronOptimizer]") -> None:
         self.chained_optimizers = chained_optimizers
 
+    @property
+    def optimizer(self) -> Any:  # as Megatron's says it of several
+        raise AssertionError("ChainedOptimizer has more than one optimizer when accessing self.optimizer")
+
     def state_dict(self) -> "list[Any]":  # type: ignore[override]
         return [each.state_dict() for each in self.chained_optimizers]
 

@@ -1,6 +1,5 @@
 """What the adapter refuses, by name and on all ranks, and what its checks find."""
 
-import copy
 import types
 import unittest
 
