@@ -3,8 +3,8 @@
 Client: connect, register, record, step_boundary, close. torch_all_gather, StoreAllGather: how the ranks meet.
 Client.split, split and Splitter: how many of an expert's tokens each of its slots takes, for the batch at hand.
 Beside it: eplb.placement (placements without a daemon), eplb.checkpoint (experts in logical order, for any placement),
-eplb.check (forgotten tensors), eplb.traces (with PyTorch's profiler), eplb.torch (PyTorch trainers), and
-python -m eplb.convert.
+eplb.check (forgotten tensors), eplb.traces (with PyTorch's profiler), eplb.torch (PyTorch trainers), eplb.vllm and
+eplb.sglang (placements inside serving engines), and python -m eplb.convert.
 """
 
 import importlib
@@ -22,7 +22,7 @@ from eplb.splits import Split, Splitter, split
 from eplb.views import Boundary, DeviceTable, DeviceTables, PlacementView, Stats
 
 __version__ = "0.1.0"
-_MODULES = ("check", "checkpoint", "convert", "placement", "torch", "traces")  # loaded when they are asked for
+_MODULES = ("check", "checkpoint", "convert", "placement", "sglang", "torch", "traces", "vllm")  # loaded when they are asked for
 
 
 def __getattr__(name: str) -> Any:

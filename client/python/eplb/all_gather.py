@@ -86,13 +86,16 @@ def torch_all_gather(group: Optional[Any] = None, deadline_seconds: float = 60.0
     if dist.get_rank(group) < 0:
         raise FailedPrecondition(f"rank {dist.get_rank()} is not of the group")
     world_size = dist.get_world_size(group)
-    name = "all" if group is None else "-".join(str(_global_rank(dist, group, rank)) for rank in range(world_size))
+    name = "all" if group is None else "-".join(str(global_rank(group, rank)) for rank in range(world_size))
     _made[name] = _made.get(name, 0) + 1
     store = dist.distributed_c10d._get_default_store()
     return StoreAllGather(store, dist.get_rank(group), world_size, deadline_seconds, f"eplb/{name}/{_made[name]}")
 
 
-def _global_rank(dist: Any, group: Any, rank: int) -> int:
+def global_rank(group: Any, rank: int) -> int:
+    """Of a rank of a process group, that of the job."""
+    import torch.distributed as dist
+
     if hasattr(dist, "get_global_rank"):
         return dist.get_global_rank(group, rank)
     return dist.distributed_c10d._get_global_rank(group, rank)  # before torch 2

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
-from typing import Any, Callable, Dict, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -86,3 +87,68 @@ class LogicalKeys:
     def _refused(self, what: str, instead: str) -> eplb.FailedPrecondition:
         return eplb.FailedPrecondition(f"{self._layer.name}.experts: {what}, for experts have moved: {instead}, or `with "
                                        f"balancer.static_order():`")
+
+
+# Layouts of DistributedOptimizer.sharded_state_dict whose shards are those of the model's parameters, which LogicalKeys names.
+# The others are of buckets, in the order of slots.
+_BY_PARAMETER = ("fully_sharded_model_space", "fully_reshardable")
+
+
+class LogicalState:
+    """Lets an optimizer write and read what is by logical expert, and refuses what is by slot while experts are not in their own.
+
+    It stands in for the methods on the one instance. What Megatron makes of the model's shards is by logical expert, as those
+    are. is_static: () -> whether every expert is in its own slot.
+    """
+
+    def __init__(self, leaf: Any, is_static: Callable[[], bool]) -> None:
+        self._name, self._is_static = type(leaf).__name__, is_static
+        self._inside, self._loading = False, False
+        in_buckets = hasattr(leaf, "shard_fp32_from_float16_groups")
+        if hasattr(leaf, "sharded_state_dict"):
+            self._stand_in(leaf, "sharded_state_dict", self._expect_by_parameter if in_buckets else None)
+        # With buckets the first two have no tensors of parameters but those that sharded_state_dict gave.
+        writes = () if in_buckets else ("state_dict",)
+        reads = () if in_buckets else ("load_state_dict",)
+        for method in (*writes, "save_parameter_state", "get_parameter_state_dp_zero"):
+            self._stand_in(leaf, method, lambda *_: self._expect_static("would write the state of experts by slot"))
+        for method in (*reads, "load_parameter_state", "load_parameter_state_from_dp_zero"):
+            self._stand_in(leaf, method, lambda *_: self._expect_static("would give the state of one slot's expert to another's",
+                                                                        self._loading))
+
+    def permit_load(self, loading: bool) -> None:
+        """loading: whether load_state_dict gets, from now on, what sharded_state_dict named."""
+        self._loading = loading
+
+    def _stand_in(self, leaf: Any, method: str, expect: Optional[Callable[[Any], None]]) -> None:
+        original = getattr(leaf, method, None)
+        if original is None:
+            return
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            if not self._inside and expect is not None:
+                try:
+                    expect(inspect.signature(original).bind(*arguments, **named).arguments)
+                except eplb.FailedPrecondition as error:
+                    raise eplb.FailedPrecondition(f"{self._name}.{method} {error}") from None
+            outside, self._inside = not self._inside, True
+            try:
+                return original(*arguments, **named)
+            finally:
+                self._inside = not outside
+
+        setattr(leaf, method, call)
+
+    def _expect_by_parameter(self, arguments: Mapping[str, Any]) -> None:
+        metadata = arguments.get("metadata") or {}
+        layout = arguments.get("sharding_type") or metadata.get("distrib_optim_sharding_type", _BY_PARAMETER[0])
+        if layout not in _BY_PARAMETER and not self._is_static():
+            raise eplb.FailedPrecondition(
+                f"of layout {layout} would write and read buckets in the order of slots, for experts have moved: use "
+                f"--dist-ckpt-optim-fully-reshardable (before Megatron-Core 0.15 --ckpt-fully-parallel-save), or `with "
+                f"balancer.static_order():`")
+
+    def _expect_static(self, what: str, permitted: bool = False) -> None:
+        if not permitted and not self._is_static():
+            raise eplb.FailedPrecondition(f"{what}, for experts have moved: use --ckpt-format torch_dist, or `with "
+                                          f"balancer.static_order():`")

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Sequence, Tuple
 
 import torch
 
 import eplb
-from eplb.torch.pieces import ExpertTensor, Piece
 from eplb.torch.routing import SlotColumns
 from eplb_megatron_ranks import LayerKey
+from eplb_megatron_sharded import lies_in_a_buffer
 
 _PAGE = "docs/registering-tensors.md"
 
@@ -23,13 +23,15 @@ _PAGE = "docs/registering-tensors.md"
 class MoeLayer:
     """module: the MoELayer. index: EPLB's number of the layer, given once all ranks are known. key: Megatron's.
 
-    families: name -> parameters, one that holds all local experts, or one for each local slot.
+    families: name -> parameters, one that holds all local experts, or one for each local slot. in_buffers: names of those
+    whose parameters are views of a larger memory, which is not this layer's.
     """
 
     name: str
     module: Any
     key: LayerKey
     families: Dict[str, List[torch.nn.Parameter]]
+    in_buffers: FrozenSet[str] = frozenset()
     index: int = -1
     routing: "SlotRouting" = field(init=False)
 
@@ -40,6 +42,14 @@ class MoeLayer:
     @property
     def num_experts(self) -> int:
         return int(self.module.config.num_moe_experts)
+
+    def is_buffered(self, family: str) -> bool:
+        """Whether its experts lie apart and must stay where they are. Side by side in one parameter they are rows anywhere."""
+        return family in self.in_buffers and len(self.families[family]) > 1
+
+    def shape_of(self, family: str) -> Tuple[int, int]:
+        """(local slots, elements of an expert)"""
+        return self.num_local_slots, sum(each.numel() for each in self.families[family]) // self.num_local_slots
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         for parameters in self.families.values():
@@ -53,8 +63,9 @@ class SlotRouting(SlotColumns):
     dispatcher behind it slots.
     """
 
-    def __init__(self, layer: MoeLayer) -> None:
-        super().__init__(layer.name, layer.num_experts, next(layer.parameters()).device)
+    def __init__(self, layer: MoeLayer, counts: torch.Tensor) -> None:
+        """counts: int64 [experts], the layer's row of all layers' counts."""
+        super().__init__(layer.name, layer.num_experts, counts.device, counts)
         layer.module.router.register_forward_hook(self._hook)
         layer.module.eplb_attached = True
 
@@ -62,8 +73,8 @@ class SlotRouting(SlotColumns):
         """output: (probs [tokens, experts], routing_map bool [tokens, experts]); the same by slots is returned."""
         if not isinstance(output, tuple) or len(output) != 2 or any(
                 tensor.shape[-1] != self._num_experts or tensor.dim() != 2 for tensor in output):
-            raise eplb.FailedPrecondition(f"{self._name}.router gave no (probs, routing_map) [tokens, {self._num_experts}]: "
-                                          f"this is another router than the adapter was written for")
+            raise eplb.FailedPrecondition(f"{self._name}.router gave no (probs, routing_map) [tokens, {self._num_experts}], as "
+                                          f"routers of Megatron-Core 0.10 and later do")
         probs, routing_map = output
         # As Megatron counts for its expert bias: recomputation runs the router twice, the first time without gradients.
         if module.training and torch.is_grad_enabled():
@@ -88,14 +99,10 @@ def find_layers(chunks: Sequence[torch.nn.Module]) -> List[MoeLayer]:
             kind = ("mtp" in name.split("."), int(module.layer_number))
             seen[kind] = seen.get(kind, -1) + 1
             _check_configuration(full_name, module.config)
-            layers.append(MoeLayer(full_name, module, (*kind, seen[kind]), _families_of(full_name, module)))
+            families = _families_of(full_name, module)
+            in_buffers = frozenset(family for family, each in families.items() if any(map(lies_in_a_buffer, each)))
+            layers.append(MoeLayer(full_name, module, (*kind, seen[kind]), families, in_buffers))
     return layers
-
-
-def expert_weights(layer: MoeLayer) -> List[ExpertTensor]:
-    return [ExpertTensor(f"layers.{layer.index}.{name}", layer.index, "weight", [Piece(each) for each in parameters],
-                         layer.num_local_slots)
-            for name, parameters in layer.families.items()]
 
 
 def _families_of(name: str, module: Any) -> Dict[str, List[torch.nn.Parameter]]:
@@ -136,11 +143,27 @@ def _family_and_slot(name: str) -> Tuple[str, int]:
     return (match[1], int(match[2])) if match else (name, -1)
 
 
+# Options of TransformerConfig whose results depend on where experts are, or that hide the load: what they do.
+_REFUSED_OPTIONS = (
+    ("moe_expert_capacity_factor", "the router's output is then what is left after dropping, and no load can be read off it; "
+                                   "EPLB is for dropless training"),
+    ("moe_pad_expert_input_to_capacity", "it pads to moe_expert_capacity_factor; EPLB is for dropless training"),
+    ("moe_token_dropping", "EPLB is for dropless training"),
+    ("moe_expert_rank_capacity_factor", "a rank then drops what is above its budget of tokens, so that what is dropped "
+                                        "depends on which experts are on it; EPLB is for dropless training"),
+    ("moe_paged_stash", "its buffers are sized by a rank's budget of tokens, and what is above it is computed otherwise"),
+    ("fp4", "gradients are rounded by chance, drawn in the order of slots, so that results depend on the placement"),
+    ("moe_single_grouped_weight", "the experts of a rank are then one GroupedTensor, in no known form"),
+    ("moe_single_grouped_bias", "the biases of a rank are then one GroupedTensor, in no known form"))
+
+
 def _check_configuration(name: str, config: Any) -> None:
-    if getattr(config, "moe_expert_capacity_factor", None) is not None:
-        raise eplb.InvalidArgument(f"{name}: moe_expert_capacity_factor is set: the router's output is then what is left "
-                                   f"after dropping, and no load can be read off it; EPLB is for dropless training")
+    for option, why in _REFUSED_OPTIONS:
+        if getattr(config, option, None) not in (None, False):
+            raise eplb.InvalidArgument(f"{name}: {option} is set: {why}")
+    if getattr(config, "transformer_impl", None) == "inference_optimized":
+        raise eplb.InvalidArgument(f"{name}: transformer_impl is inference_optimized: InferenceGroupedMLP gives experts other "
+                                   f"memory in its first forward without gradients; train with transformer_engine or local")
     if getattr(config, "fp8", None) and getattr(config, "fp8_recipe", "delayed") == "delayed":
         raise eplb.InvalidArgument(f"{name}: fp8_recipe is delayed: its amax history of each expert would stay with the "
                                    f"slot; use blockwise, tensorwise or mxfp8")
-

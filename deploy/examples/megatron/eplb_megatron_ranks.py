@@ -9,6 +9,9 @@ import torch.distributed as dist
 import eplb
 from eplb.torch.groups import Coordinates, InEplbOrder
 
+# Functions of parallel_state that came with Megatron-Core 0.10.
+_GROUP_FUNCTIONS = ("get_expert_data_parallel_group", "get_expert_tensor_parallel_rank",
+                    "get_expert_tensor_parallel_world_size")
 # Options of eplb.Client.connect that follow from the model and the parallel groups.
 DERIVED_OPTIONS = ("rank", "world_size", "num_layers", "num_experts", "num_slots", "num_gpus", "pipeline_parallel_size",
                    "expert_tensor_parallel", "all_gather")
@@ -17,8 +20,12 @@ DERIVED_OPTIONS = ("rank", "world_size", "num_layers", "num_experts", "num_slots
 def coordinates_of(parallel_state: Any, world_size: int) -> Coordinates:
     """parallel_state: megatron.core.parallel_state, or what has its functions. world_size: of the job.
 
-    errors: FailedPrecondition when the groups do not make up the job.
+    errors: FailedPrecondition when the groups do not make up the job; InvalidArgument for Megatron-Core before 0.10.
     """
+    for function in _GROUP_FUNCTIONS:
+        if not hasattr(parallel_state, function):
+            raise eplb.InvalidArgument(f"parallel_state has no {function}: the adapter needs Megatron-Core 0.10 or later, whose "
+                                       f"experts have data-parallel groups and whose routers give a routing_map")
     expert_data = parallel_state.get_expert_data_parallel_group()
     found = Coordinates(
         expert_tensor=parallel_state.get_expert_tensor_parallel_rank(),

@@ -10,6 +10,7 @@ import ranks
 from training import Training, differing, eplb
 
 BEFORE, AFTER = 16, 10
+RESHARDABLE, BUCKETS = ({"distrib_optim_sharding_type": kind} for kind in ("fully_reshardable", "dp_reshardable"))
 ORDER = [[3, 1, 4, 0, 5, 7, 2, 6], [6, 7, 0, 1, 2, 5, 4, 3]]
 
 
@@ -29,7 +30,7 @@ def metadata(this):
             "edp_rank": training.dist.get_rank(state.get_expert_data_parallel_group())}
 
 
-def sharded_entries(this):
+def sharded_entries(this, is_loading=False):
     """The experts' of model and optimizer, as Megatron asks for them: sharded by the model's sharded_state_dict."""
     model_entries = {}
     for number, layer in enumerate(this.model.layers):
@@ -39,6 +40,9 @@ def sharded_entries(this):
     entries = dict(model_entries)
     names = {id(each): name for name, each in this.model.named_parameters()}
     experts = this.optimizer.chained_optimizers[1]
+    if this.sharding:
+        state = experts.sharded_state_dict(model_entries, is_loading, metadata=RESHARDABLE)
+        return {**entries, **{f"{key}.{number}": entry for number, each in state.items() for key, entry in each.items()}}
     for model, main in experts.masters():
         entry = model_entries[names[id(model)]]
         for key, tensor in {"master": main.data, **experts.optimizer.state[main]}.items():
@@ -61,7 +65,8 @@ def save_and_stop(rank, world, directory, name, options, connecting, how):
             dist_checkpointing.save(sharded_entries(this), directory / "checkpoint")
         if rank == 0:
             training.torch.save(this.dense(), directory / "dense")
-    return this.run(1).result()  # saving changed nothing
+    saved = this.by_expert()
+    return {**this.run(1).result(), "saved": saved}  # saving changed nothing
 
 
 def go_on(rank, world, directory, name, options, connecting, how):
@@ -72,6 +77,8 @@ def go_on(rank, world, directory, name, options, connecting, how):
     if how == "eplb":
         this.attach(**connecting)
         assert this.balancer.load(directory / "checkpoint", fields={"step": BEFORE}, dense=this.dense()) == {"step": BEFORE}
+    elif how == "without EPLB":
+        load_sharded(this, directory)
     elif how == "load_then_attach":  # as setup_model_and_optimizer does
         load_sharded(this, directory)
         this.attach(**connecting)
@@ -84,13 +91,14 @@ def go_on(rank, world, directory, name, options, connecting, how):
         with this.balancer.sharded_load():
             load_sharded(this, directory)
     this.set_adam_step(BEFORE)
-    return this.run(AFTER).result()
+    loaded = this.by_expert()
+    return {**this.run(AFTER).result(), "loaded": loaded}
 
 
 def load_sharded(this, directory):
     experts = this.optimizer.chained_optimizers[1]
     experts.init_state_fn(experts.optimizer)
-    entries = sharded_entries(this)
+    entries = sharded_entries(this, is_loading=True)
     found = dist_checkpointing.load(entries, directory / "checkpoint")
     for layer in range(2):
         prefix = f"layers.{layer}.mlp.experts."
@@ -98,7 +106,12 @@ def load_sharded(this, directory):
         module = this.model.layers[layer].mlp.experts
         module.load_state_dict({name: value.view(module.get_parameter(name).shape) for name, value in of_layer.items()})
     names = {id(each): name for name, each in this.model.named_parameters()}
-    for model, main in experts.masters():
+    if this.sharding:
+        state = {}
+        for name, (key, number) in ((name, name.split(".")) for name in found if name.count(".") == 1):
+            state.setdefault(int(number), {})[key] = found[name]
+        experts.load_state_dict({"param_state": state})
+    for model, main in experts.masters() if not this.sharding else ():
         main.data.copy_(found[f"master.{names[id(model)]}"].view(main.shape))
         for key in ("exp_avg", "exp_avg_sq"):  # new tensors, as load_state_dict of an optimizer makes
             experts.optimizer.state[main][key] = found[f"{key}.{names[id(model)]}"].view(main.shape).clone()
@@ -169,10 +182,41 @@ def plain_after_sharded(rank, world, directory, connecting):
     return refused
 
 
+def optimizer_by_slot(rank, world, directory, connecting, sharding):
+    """What the experts' optimizer says to each way of writing and reading its state under a moved placement; the same in
+    static order."""
+    this = Training(rank, world, directory, "state", ep=world, experts="TEGroupedMLP", sharding=sharding)
+    this.attach(**connecting).run(2)
+    leaf, said = this.optimizer.chained_optimizers[1], []
+    state = leaf.optimizer.state_dict()
+    calls = {"sharded_state_dict": lambda: leaf.sharded_state_dict({}, metadata=BUCKETS),
+             "sharded_state_dict for loading": lambda: leaf.sharded_state_dict({}, True, metadata=BUCKETS),
+             "get_parameter_state_dp_zero": lambda: leaf.get_parameter_state_dp_zero(),
+             "save_parameter_state": lambda: leaf.save_parameter_state(str(directory / f"state-{rank}"))} if sharding else {
+        "state_dict": lambda: leaf.state_dict(), "chained state_dict": lambda: this.optimizer.state_dict(),
+        "load_state_dict": lambda: leaf.load_state_dict(state)}
+
+    def attempt():
+        for name, call in calls.items():
+            try:
+                call()
+                said.append((name, "done"))
+            except eplb.FailedPrecondition as error:
+                said.append((name, str(error)))
+
+    attempt()
+    assert not list(directory.glob("state-*")), "something was written"
+    with this.balancer.static_order():
+        calls.pop("load_state_dict", None)  # it gives the optimizer other memory, which ends a run that has registered
+        attempt()
+    return said
+
+
 class CheckpointTest(ranks.RankTest):
     def goes_on(self, saving, loading, how="sharded", how_to_load=None, worlds=(2, 2), **options):
-        """A run that is saved while experts move and goes on under ORDER ends as one that was never interrupted: bit-equal in
-        groups of the same size. In others an expert's gradient is a sum of other parts, and equal to rounding."""
+        """A run that is saved while experts move and goes on under ORDER, or without EPLB, loads every bit, and ends as one
+        that was never interrupted: bit-equal in groups of the same size. In others an expert's gradient is a sum of other
+        parts, and equal to rounding."""
         saved_in, loaded_in = worlds
         straight = self.succeed(saved_in, training.plain, saved_in, self.directory, "straight", BEFORE + AFTER,
                                 {**options, "ep": saving})[0]
@@ -184,7 +228,9 @@ class CheckpointTest(ranks.RankTest):
         connecting = {"initial_placement": write_placement(self.directory, loading)}
         second = self.succeed(loaded_in, go_on, loaded_in, self.directory, "second", {**options, "ep": loading}, connecting,
                               how_to_load or how)[0]
-        self.assertEqual(second["slots"].tolist(), ORDER)
+        self.assertEqual(differing(first["saved"], second["loaded"]), [])
+        if how_to_load != "without EPLB":
+            self.assertEqual(second["slots"].tolist(), ORDER)
         if saving == loading:
             self.assertEqual(second["losses"], straight["losses"][BEFORE:])
             self.assertEqual(differing(second["experts"], straight["experts"]), [])
@@ -213,6 +259,46 @@ class CheckpointTest(ranks.RankTest):
 
     def test_what_megatron_loaded_is_carried_to_the_first_placement(self):
         self.goes_on(2, 2, how_to_load="load_then_attach", experts="TEGroupedMLP")
+
+    def test_shards_of_the_distributed_optimizer(self):
+        self.goes_on(2, 2, experts="TEGroupedMLP", sharding="distributed")
+
+    def test_shards_of_the_distributed_optimizer_that_cross_experts(self):
+        self.goes_on(2, 2, worlds=(4, 4), how_to_load="load_then_attach", experts="SequentialMLP", sharding="distributed",
+                     add_bias_linear=True)
+
+    def test_shards_of_the_distributed_optimizer_fit_other_groups_of_experts(self):
+        self.goes_on(4, 2, worlds=(4, 4), experts="TEGroupedMLP", sharding="distributed", params_dtype=training.torch.float32)
+
+    def test_shards_of_the_distributed_optimizer_without_eplb(self):
+        self.goes_on(2, 4, how_to_load="without EPLB", worlds=(4, 4), experts="TEGroupedMLP", sharding="distributed",
+                     params_dtype=training.torch.float32)
+
+    def test_shards_go_on_without_eplb(self):
+        self.goes_on(2, 2, how_to_load="without EPLB", experts="SequentialMLP")
+
+    def test_the_distributed_optimizer_of_grouped_mlp_in_static_order(self):
+        self.goes_on(2, 2, "static_order", worlds=(4, 4), experts="GroupedMLP", sharding="distributed")
+
+    def test_optimizers_write_and_read_nothing_by_slot(self):
+        connecting = {"initial_placement": write_placement(self.directory, 2)}
+        by_slot = "for experts have moved: use --ckpt-format torch_dist, or `with balancer.static_order():`"
+        for said in self.succeed(2, optimizer_by_slot, 2, self.directory, connecting, ""):
+            self.assertEqual(said, [
+                ("state_dict", f"Float16OptimizerWithFloat16Params.state_dict would write the state of experts by slot, {by_slot}"),
+                ("chained state_dict", said[0][1]),
+                ("load_state_dict", f"Float16OptimizerWithFloat16Params.load_state_dict would give the state of one slot's expert to "
+                                    f"another's, {by_slot}"), ("state_dict", "done"), ("chained state_dict", "done")])
+        (self.directory / "state").unlink()
+        buckets = "DistributedOptimizer.sharded_state_dict of layout dp_reshardable would write and read buckets in the order of " \
+                  "slots, for experts have moved: use --dist-ckpt-optim-fully-reshardable (before Megatron-Core 0.15 " \
+                  "--ckpt-fully-parallel-save), or `with balancer.static_order():`"
+        for said in self.succeed(2, optimizer_by_slot, 2, self.directory, connecting, "distributed"):
+            self.assertEqual([text for _, text in said[:2]], [buckets] * 2)
+            self.assertEqual([text for _, text in said[2:4]],
+                             [f"DistributedOptimizer.{call} would write the state of experts by slot, {by_slot}"
+                              for call in ("get_parameter_state_dp_zero", "save_parameter_state")])
+            self.assertEqual([text for _, text in said[4:]], ["done"] * 4)
 
     def test_shards_of_whole_ranks_are_saved_and_loaded_in_static_order(self):
         self.goes_on(2, 2, "static_order", experts="GroupedMLP")

@@ -4,7 +4,7 @@ Names of classes, attributes, arguments and results are those of megatron.core.t
 transformer_config. Tokens travel by all-to-all over gloo. Weights are a function of seed, layer and logical expert.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 import minimal_dist_checkpointing as dist_checkpointing
@@ -25,8 +25,15 @@ class TransformerConfig:
     moe_router_enable_expert_bias: bool = True
     moe_router_bias_update_rate: float = 1e-3
     moe_expert_capacity_factor: Optional[float] = None
+    moe_pad_expert_input_to_capacity: bool = False
+    moe_expert_rank_capacity_factor: Optional[float] = None
+    moe_paged_stash: bool = False
+    moe_single_grouped_weight: bool = False
+    moe_latent_size: Optional[int] = None
+    transformer_impl: str = "transformer_engine"
     add_bias_linear: bool = False
     params_dtype: torch.dtype = torch.bfloat16
+    fp4: Optional[str] = None
     fp8: Optional[str] = None
     fp8_recipe: str = "delayed"
     seed: int = 1
@@ -283,19 +290,27 @@ class MoELayer(nn.Module):
         group = parallel_state.get_expert_model_parallel_group()
         self.token_dispatcher = MoEAlltoAllTokenDispatcher(self.num_local_experts, group)
 
+        width = config.moe_latent_size or config.hidden_size
+        self.latent = nn.ParameterList(
+            nn.Parameter(_random(shape, config.seed, layer_number, 997).to(config.params_dtype))
+            for shape in ((width, config.hidden_size), (config.hidden_size, width)) if config.moe_latent_size)
+
         def weights(slot: int) -> "tuple[torch.Tensor, torch.Tensor]":
-            up, down = ((config.moe_ffn_hidden_size, config.hidden_size), (config.hidden_size, config.moe_ffn_hidden_size))
+            up, down = ((config.moe_ffn_hidden_size, width), (width, config.moe_ffn_hidden_size))
             return tuple(_random(shape, config.seed, layer_number, 2 * (first + slot) + part).to(config.params_dtype)
                          for part, shape in enumerate((up, down)))
 
         kind = {each.__name__: each for each in (GroupedMLP, SequentialMLP, TEGroupedMLP)}[config.experts]
-        self.experts = kind(self.num_local_experts, config, weights)
+        self.experts = kind(self.num_local_experts, replace(config, hidden_size=width), weights)
 
     def forward(self, hidden: torch.Tensor) -> "tuple[torch.Tensor, None]":
+        """With a latent size the experts' input is projected to it, and their output back."""
         probs, routing_map = self.router(hidden)
-        permuted, tokens_per_expert, permuted_probs = self.token_dispatcher.token_permutation(hidden, probs, routing_map)
+        inner = hidden @ self.latent[0].T if len(self.latent) else hidden
+        permuted, tokens_per_expert, permuted_probs = self.token_dispatcher.token_permutation(inner, probs, routing_map)
         output, _ = self.experts(permuted, tokens_per_expert, permuted_probs)
-        return self.token_dispatcher.token_unpermutation(output), None
+        output = self.token_dispatcher.token_unpermutation(output)
+        return output @ self.latent[1].T if len(self.latent) else output, None
 
 
 class TransformerLayer(nn.Module):

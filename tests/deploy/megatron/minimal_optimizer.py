@@ -1,6 +1,6 @@
 """Optimizers with the interface of megatron.core.optimizer's; written for tests."""
 
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -45,6 +45,12 @@ class MegatronOptimizer:
     @property
     def param_groups(self) -> "list[dict[str, Any]]":
         return self.optimizer.param_groups
+
+    def state_dict(self) -> "dict[str, Any]":
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        self.optimizer.load_state_dict(state)
 
 
 class FP32Optimizer(MegatronOptimizer):
@@ -95,6 +101,13 @@ class ChainedOptimizer(MegatronOptimizer):
     def __init__(self, chained_optimizers: "list[MegatronOptimizer]") -> None:
         self.chained_optimizers = chained_optimizers
 
+    @property
+    def optimizer(self) -> Any:  # as Megatron's says it of several
+        raise AssertionError("ChainedOptimizer has more than one optimizer when accessing self.optimizer")
+
+    def state_dict(self) -> "list[Any]":  # type: ignore[override]
+        return [each.state_dict() for each in self.chained_optimizers]
+
     def step(self) -> None:
         for each in self.chained_optimizers:
             each.step()
@@ -103,19 +116,19 @@ class ChainedOptimizer(MegatronOptimizer):
         return [pair for each in self.chained_optimizers for pair in each.masters()]
 
 
-class DistributedOptimizer(MegatronOptimizer):
-    """All parameters in one flat buffer, of which this rank updates its even share, wherever experts begin and end."""
-
-    def __init__(self, parameters: "list[torch.nn.Parameter]", share: int, num_shares: int) -> None:
-        flat = torch.cat([each.detach().flatten().float() for each in parameters])
-        size = -(-len(flat) // num_shares)
-        self.shard = torch.nn.Parameter(flat[share * size:(share + 1) * size].clone())
-        super().__init__(FusedAdam([self.shard]))
+def set_main_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
+    """Into DDP's buffer where the parameter has a place there."""
+    if getattr(parameter, "grad_in_buffer", False):
+        parameter.main_grad.copy_(gradient)
+    else:
+        parameter.main_grad = gradient.float()
 
 
-def build(model: torch.nn.Module, adam: Callable[..., torch.optim.Optimizer] = FusedAdam) -> ChainedOptimizer:
-    """As Megatron chains them: an optimizer for the dense parameters, one for the experts'."""
+def build(model: torch.nn.Module, adam: Callable[..., torch.optim.Optimizer] = FusedAdam,
+          shard: Optional[Callable[[Any], Any]] = None) -> ChainedOptimizer:
+    """As Megatron chains them: an optimizer for the dense parameters, one for the experts', which `shard` makes, if given."""
     experts = [each for name, each in model.named_parameters() if ".experts." in name]
     dense = [each for name, each in model.named_parameters() if ".experts." not in name]
     kind = FP32Optimizer if experts[0].dtype == torch.float32 else Float16OptimizerWithFloat16Params
-    return ChainedOptimizer([kind(adam(part, lr=1e-2)) for part in (dense, experts)])
+    of_experts = shard(experts) if shard is not None else kind(adam(experts, lr=1e-2))
+    return ChainedOptimizer([kind(adam(dense, lr=1e-2)), of_experts])

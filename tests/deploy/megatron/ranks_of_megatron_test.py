@@ -102,6 +102,16 @@ class LayersTest(unittest.TestCase):
         self.assertEqual([(each.name, each.key) for each in found],
                          [("chunk 0: 0.decoder.0", (False, 1, 0)), ("chunk 0: 0.decoder.2", (False, 3, 0)),
                           ("chunk 0: 0.mtp.0", (True, 1, 0)), ("chunk 1: 0", (False, 7, 0))])
+        # HybridModel: a prediction layer has layers of its own, which are numbered as the decoder's are.
+        hybrid, prediction = torch.nn.Module(), torch.nn.Module()
+        block = torch.nn.Module()
+        block.layers = torch.nn.ModuleList([torch.nn.Linear(1, 1), layer(2)])
+        prediction.mtp_model_layer = block
+        hybrid.decoder, hybrid.mtp = torch.nn.Sequential(layer(2)), torch.nn.Module()
+        hybrid.mtp.layers = torch.nn.ModuleList([prediction, layer(2)])
+        self.assertEqual([(each.name, each.key) for each in find_layers([hybrid])],
+                         [("decoder.0", (False, 2, 0)), ("mtp.layers.0.mtp_model_layer.layers.1", (True, 2, 0)),
+                          ("mtp.layers.1", (True, 2, 1))])
         model.decoder[0].experts.gate = torch.nn.Parameter(torch.zeros(1))
         with self.assertRaisesRegex(eplb.InvalidArgument, r"^decoder\.0\.experts \(Module\) has the parameter gate, which is "):
             find_layers([model])

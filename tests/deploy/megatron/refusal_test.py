@@ -1,11 +1,10 @@
 """What the adapter refuses, by name and on all ranks, and what its checks find."""
 
-import copy
+import types
 import unittest
 
 import training  # finds the adapter's and the tests' modules
 
-import minimal_optimizer as optimizers
 import ranks
 import torch
 from training import Training, eplb
@@ -18,10 +17,58 @@ def attach(rank, world, directory, options, connecting, change=None):
     this.attach(**connecting)
 
 
-def distributed_optimizer(this):
-    experts = [each for name, each in this.model.named_parameters() if ".experts." in name]
-    flat = optimizers.DistributedOptimizer(experts, share=0, num_shares=2)
-    this.optimizer = optimizers.ChainedOptimizer([this.optimizer.chained_optimizers[0], flat])
+def unknown_distributed_optimizer(this):
+    """One of another origin: it says nothing of what it holds."""
+    kind = type("DistributedOptimizer", (), {})
+    this.optimizer.chained_optimizers[1] = kind()
+
+
+def fully_sharded(this):
+    this.optimizer.chained_optimizers[1].ddp_config.use_megatron_fsdp = True
+
+
+def in_host_memory(this):
+    experts = this.optimizer.chained_optimizers[1]
+    experts.optimizer.__class__ = type("HybridDeviceOptimizer", (type(experts.optimizer),), {})
+
+
+def weights_without_masters(this):
+    """Weights that were loaded behind the optimizer's back."""
+    with torch.no_grad():
+        next(each for name, each in this.model.named_parameters() if ".experts." in name).add_(1)
+
+
+def scaled_state(rank, world, directory):
+    this = Training(rank, world, directory, "scaled", ep=world, experts="TEGroupedMLP", sharding="distributed+precision_aware")
+    this.attach()
+    inner = this.optimizer.chained_optimizers[1].optimizer
+
+    def scale(this):
+        inner._scales = {}
+        for state in inner.state.values():
+            state["exp_avg"] = state["exp_avg"].half()
+
+    this.run(1, after=scale)
+
+
+def old_groups(rank, world, directory):
+    """Functions of parallel_state in Megatron-Core 0.9."""
+    this = Training(rank, world, directory, "old", ep=world)
+    names = ("get_expert_model_parallel_group", "get_expert_model_parallel_rank", "get_expert_model_parallel_world_size",
+             "get_pipeline_model_parallel_rank", "get_pipeline_model_parallel_world_size")
+    this.parallel_state = types.SimpleNamespace(**{name: getattr(this.parallel_state, name) for name in names})
+    this.attach()
+
+
+def stage_without_layers_skips(rank, world, directory):
+    """The second pipeline stage has no MoE layer, and the first step is skipped on all."""
+    this = Training(rank, world, directory, "empty", ep=1, pp=2)
+    for parameter in this.model.parameters():
+        parameter.main_grad = torch.zeros_like(parameter, dtype=torch.float32)
+    if this.parallel_state.pipeline_stage == 1:
+        this.model.layers = torch.nn.ModuleList()
+    this.attach().balancer.step_boundary(0)
+    return True
 
 
 def flat_shard_by_another_name(this):
@@ -58,12 +105,18 @@ def late_state(rank, world, directory):
     this.balancer.check()
 
 
-def other_memory(rank, world, directory):
-    """A checkpoint that is loaded late: equal values, other tensors."""
+def other_memory(rank, world, directory, change):
     this = Training(rank, world, directory, "other", ep=world, experts="TEGroupedMLP").attach().run(2)
-    inner = this.optimizer.chained_optimizers[1].optimizer
-    inner.load_state_dict(copy.deepcopy(inner.state_dict()))
+    change(this.model.layers[0].mlp.experts.linear_fc1)
     this.run(1)
+
+
+def other_parameter(linear):
+    linear.weight2 = torch.nn.Parameter(linear.weight2.detach().clone())
+
+
+def other_type(linear):
+    linear.weight2.data = linear.weight2.data.double()
 
 
 def other_steps(rank, world, directory):
@@ -106,10 +159,10 @@ def too_early(rank, world, directory):
     return said
 
 
-def probed(rank, world, directory, experts, forget):
-    this = Training(rank, world, directory, "probed", ep=world, experts=experts, add_bias_linear=True).attach()
-    find = this.balancer._find_tensors
-    this.balancer._find_tensors = lambda: [each for each in find() if not forget or not each.name.endswith(forget)]
+def probed(rank, world, directory, experts, forget, latent=None):
+    this = Training(rank, world, directory, "probed", ep=world, experts=experts, add_bias_linear=True, moe_latent_size=latent)
+    this.attach()
+    training.forget(this, forget)
     this.run(3)
     before = this.balancer.client.placement.physical_to_logical_map.tolist()
     this.balancer.check_experts()
@@ -125,8 +178,14 @@ class RefusalTest(ranks.RankTest):
         (self.directory / "refused").unlink()
 
     def test_flat_optimizer_buffers_are_refused_by_name(self):
-        self.refused("DistributedOptimizer cuts master weights and moments out of flat buffers across the borders of experts",
-                     "docs/registering-tensors.md", "train without --use-distributed-optimizer", change=distributed_optimizer)
+        self.refused("DistributedOptimizer has no shard_fp32_from_float16_groups", change=unknown_distributed_optimizer)
+        sharded = {"sharding": "distributed", "experts": "TEGroupedMLP"}
+        self.refused("DistributedOptimizer updates parameters that Megatron-FSDP shards", "train without --use-megatron-fsdp",
+                     options=sharded, change=fully_sharded)
+        self.refused("HybridDeviceOptimizer holds state in host memory", "train without --optimizer-cpu-offload",
+                     options=sharded, change=in_host_memory)
+        self.refused("tensor \"layers.0.linear_fc1.weight\": the weights are not the rounded values of their fp32 masters",
+                     "optimizer.reload_model_params()", options=sharded, change=weights_without_masters)
         self.refused("tensor \"layers.0.weight1.master\": has 100 elements, the parameter 8192: a flat shard",
                      "docs/registering-tensors.md", change=flat_shard_by_another_name)
 
@@ -139,7 +198,15 @@ class RefusalTest(ranks.RankTest):
         self.refused("option endpont: there is none of this name, perhaps endpoint", endpont="nowhere")
 
     def test_configurations_that_eplb_would_not_be_right_for(self):
-        self.refused("layers.0.mlp: moe_expert_capacity_factor is set", options={"moe_expert_capacity_factor": 1.0})
+        for option, value, why in (
+                ("moe_expert_capacity_factor", 1.0, "no load can be read off it"),
+                ("moe_pad_expert_input_to_capacity", True, "dropless training"),
+                ("moe_expert_rank_capacity_factor", 1.5, "what is dropped depends on which experts are on it"),
+                ("moe_paged_stash", True, "a rank's budget of tokens"), ("fp4", "e2m1", "depend on the placement"),
+                ("moe_single_grouped_weight", True, "one GroupedTensor")):
+            self.refused(f"layers.0.mlp: {option} is set", why, options={option: value})
+        self.refused("layers.0.mlp: transformer_impl is inference_optimized", "InferenceGroupedMLP",
+                     options={"transformer_impl": "inference_optimized"})
         self.refused("layers.0.mlp: fp8_recipe is delayed", options={"fp8": "hybrid"})
         self.refused("layers.1.mlp.experts has the buffer amax", change=buffer_of_an_expert)
         self.refused("layers.0.mlp is attached already", change=attached_already)
@@ -156,11 +223,12 @@ class RefusalTest(ranks.RankTest):
                                "\"optimizer.layers.0.mlp.experts.local_experts.0.linear_fc1.weight.max_exp_avg_sq\" [64, 32]: "
                                "optimizer state of a registered weight")
 
-    def test_exchanged_memory_ends_the_run(self):
-        for result in self.run_ranks(2, other_memory, 2, self.directory):
-            self.assert_raised(result, "InvalidArgument",
-                               "tensor \"layers.0.linear_fc1.weight.exp_avg\": has other memory than was registered: load "
-                               "checkpoints before the first step_boundary")
+    def test_memory_that_cannot_be_taken_over_ends_the_run(self):
+        for change, said in ((other_parameter, "tensor \"layers.0.mlp.experts.linear_fc1.weight2\": is another Parameter object"),
+                             (other_type, "tensor \"layers.0.linear_fc1.weight\": is float64 [64, 32] on cpu in slot 2 now")):
+            for result in self.run_ranks(2, other_memory, 2, self.directory, change):
+                self.assert_raised(result, "InvalidArgument", said)
+            (self.directory / "other").unlink()
 
     def test_steps_of_adam_that_differ_are_refused(self):
         for result in self.run_ranks(2, other_steps, 2, self.directory):
@@ -176,6 +244,22 @@ class RefusalTest(ranks.RankTest):
     def test_what_needs_registered_tensors_says_so(self):
         self.assertEqual(self.succeed(2, too_early, 2, self.directory),
                          [[f"{call} was called before the first step_boundary" for call in ("check", "check_experts", "save")]] * 2)
+
+    def test_scaled_moments_are_refused(self):
+        for result in self.run_ranks(2, scaled_state, 2, self.directory):
+            self.assert_raised(result, "InvalidArgument", "tensor \"layers.0.linear_fc1.weight.exp_avg\": is float16 with a scale that "
+                               "the optimizer holds elsewhere", "--exp-avg-dtype")
+
+    def test_megatron_core_before_0_10_is_refused(self):
+        for result in self.run_ranks(2, old_groups, 2, self.directory):
+            self.assert_raised(result, "InvalidArgument", "parallel_state has no get_expert_data_parallel_group: the adapter needs "
+                               "Megatron-Core 0.10 or later")
+
+    def test_a_stage_without_layers_waits_for_the_others(self):
+        self.assertEqual(self.succeed(2, stage_without_layers_skips, 2, self.directory), [True, True])
+
+    def test_experts_behind_a_latent_projection(self):
+        self.assertEqual(self.succeed(2, probed, 2, self.directory, "TEGroupedMLP", "", 16), [True, True])
 
     def test_every_expert_computes_the_same_in_all_places(self):
         for experts in ("GroupedMLP", "SequentialMLP", "TEGroupedMLP"):

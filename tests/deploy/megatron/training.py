@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "deploy/examples/megatron"), str(ROOT / "tests/client/python")]
 
 import eplb  # noqa: E402
+import minimal_distributed as distributed  # noqa: E402
 import minimal_megatron as megatron  # noqa: E402
 import minimal_optimizer as optimizers  # noqa: E402
 import numpy as np  # noqa: E402
@@ -24,19 +25,21 @@ PHASE_STEPS = 20  # after which other tokens come, so that other experts are hot
 
 class Training:
     """One rank of a job. ep, pp, etp: sizes of its groups. clip: the gradient norm above which gradients are scaled down.
-    options: of megatron.TransformerConfig.
+    sharding: of the experts' optimizer, as distributed.build_experts knows it. options: of megatron.TransformerConfig.
 
     Pipeline stages train models of their own, without a word between them: what they share is EPLB's job.
     """
 
     def __init__(self, rank, world, directory, name, ep, order="ep-dp", pp=1, etp=1, adam=optimizers.FusedAdam, clip=0.0,
-                 **options):
-        self.clip = clip
+                 sharding="", **options):
+        self.clip, self.sharding = clip, sharding
         dist.init_process_group("gloo", f"file://{directory}/{name}", rank=rank, world_size=world)
         self.rank, self.world, self.config = rank, world, megatron.TransformerConfig(**options)
         self.parallel_state = megatron.ParallelState(ep, order, pp, etp)
         self.model = megatron.Model(self.config, self.parallel_state)
-        self.optimizer = optimizers.build(self.model, adam)
+        group = self.parallel_state.get_expert_data_parallel_group()
+        self.optimizer = optimizers.build(self.model, adam, sharding and (
+            lambda experts: distributed.build_experts(experts, sharding, group)) or None)
         self.balancer, self.losses, self.switches, self.next_step = None, [], [], 0
 
     def attach(self, **options):
@@ -70,7 +73,13 @@ class Training:
                 time.sleep(0.005 if len(self.switches) >= 2 else 0.2)
         return self
 
+    def sync_params(self):
+        """What Megatron does before a forward where the gathering of weights overlaps it."""
+        if self.sharding.endswith("overlap"):
+            self.optimizer.chained_optimizers[1].sync_params()
+
     def forward_backward(self):
+        self.sync_params()
         for parameter in self.model.parameters():
             parameter.grad = None
         hidden, target = batch(self.config, self.next_step, self.rank)
@@ -85,7 +94,7 @@ class Training:
         experts, dense = self.parallel_state.copies_group(), self.parallel_state.get_data_parallel_group()
         for name, parameter in self.model.named_parameters():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.main_grad = gradient.float()
+            optimizers.set_main_grad(parameter, gradient)
             dist.all_reduce(parameter.main_grad, group=experts if ".experts." in name else dense)
             parameter.main_grad /= dist.get_world_size(dense)
         if self.clip:
@@ -103,15 +112,12 @@ class Training:
 
     def parts(self):
         """(layer, local slot, name, tensor) of all that belongs to an expert: weights, masters, state."""
-        names = {id(each): name for name, each in self.model.named_parameters()}
-        inner = [each.optimizer for each in self.optimizer.chained_optimizers]
-        for model, main in self.optimizer.masters():
+        self.sync_params()
+        names = {id(each): name for name, each in self.model.named_parameters() if ".experts." in name}
+        experts = [each for name, each in self.model.named_parameters() if ".experts." in name]
+        for model, state in self.whole_state(experts).items():
             match = re.fullmatch(r"layers\.(\d+)\.mlp\.experts\.(.+)", names[id(model)])
-            if match is None:
-                continue
-            state = next(each.state[main] for each in inner if main in each.state)
-            tensors = {"weight": model.data, "master": main.data,
-                       **{key: each for key, each in state.items() if each.dim() > 0}}
+            tensors = {"weight": model.data, **state}
             of_one = re.fullmatch(r"local_experts\.(\d+)\.(.+)", match[2]) or re.fullmatch(r"()(.+\.weight)(\d+)", match[2])
             for key, tensor in tensors.items():
                 if of_one is not None:
@@ -120,6 +126,14 @@ class Training:
                 rows = tensor.view(self.model.layers[int(match[1])].mlp.num_local_experts, -1)
                 for slot, row in enumerate(rows):
                     yield int(match[1]), slot, f"{match[2]}.{key}", row
+
+    def whole_state(self, experts):
+        """{parameter: {key: all elements}} of masters and moments, from all ranks that hold a part of them."""
+        leaf = self.optimizer.chained_optimizers[1]
+        if self.sharding:
+            return distributed.gathered(experts, leaf, self.parallel_state.get_expert_data_parallel_group())
+        return {model: {"param": main.data, **{key: each for key, each in leaf.optimizer.state[main].items() if each.dim() > 0}}
+                for model, main in leaf.masters()}
 
     def by_expert(self):
         """{(layer, expert, name): elements} of all ranks; copies of an expert must agree to the bit."""
@@ -160,6 +174,7 @@ class Training:
         if self.balancer is not None:
             found["slots"] = self.balancer.client.placement.physical_to_logical_map.copy()
             hidden, _ = batch(self.config, self.next_step, self.rank)
+            self.sync_params()
             before = self.model(hidden)
             self.balancer.close()
             # Bits, as what was trained with foreign moments may be no number.
@@ -187,6 +202,16 @@ def moved(rank, world, directory, name, steps, options, connecting, after=None):
     """With EPLB and, usually, a daemon."""
     training = Training(rank, world, directory, name, **options).attach(**connecting)
     return training.run(steps, after=after).result()
+
+
+def forget(this, ending):
+    """The adapter without the tensors of some names."""
+    def find(found=this.balancer._finder.find):
+        holdings = found()
+        holdings.tensors = [each for each in holdings.tensors if not ending or not each.name.endswith(ending)]
+        return holdings
+
+    this.balancer._finder.find = find
 
 
 def differing(one, other):

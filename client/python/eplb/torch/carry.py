@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from types import SimpleNamespace
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -38,6 +39,30 @@ def carry(tensors: Sequence[ExpertTensor], before: np.ndarray, after: np.ndarray
         received = [int((owners[other * per_gpu:(other + 1) * per_gpu] == gpu).sum()) for other in range(num_gpus)]
         rows = tensor.rows[torch.tensor(leaving, device=tensor.rows.device)]
         tensor.rows[torch.tensor(arriving, device=rows.device)] = _all_to_all(rows, sent, received, group)
+
+
+def carry_scalars(scalars: Sequence[Tuple[str, Sequence[Dict[str, Any]]]], layer: int, before: np.ndarray, after: np.ndarray,
+                  gpu: int, group: Any, device: torch.device) -> None:
+    """As carry, for numbers of one layer's experts: (key, for each local slot the dict that has it). Tensors of one element keep
+    their memory. device: where the group's collectives work. cost: one all-to-all, and a wait for the device."""
+    if not scalars or (before[layer] == after[layer]).all():
+        return
+    columns = [_column([state[key] for state in states]).to(device) for key, states in scalars]
+    rows = torch.stack(columns, dim=1)
+    carry([SimpleNamespace(layer=layer, rows=rows)], before, after, gpu, group)  # type: ignore[list-item]
+    for (key, states), values in zip(scalars, rows.t().tolist()):
+        for state, value in zip(states, values):
+            if torch.is_tensor(state[key]):
+                state[key].fill_(value)
+            else:
+                state[key] = type(state[key])(value)
+
+
+def _column(values: Sequence[Any]) -> torch.Tensor:
+    """float64, which holds steps and products of decays exactly."""
+    if torch.is_tensor(values[0]):
+        return torch.stack([value.detach().reshape(()) for value in values]).double()
+    return torch.tensor([float(value) for value in values], dtype=torch.float64)
 
 
 def _all_to_all(rows: torch.Tensor, sent: List[int], received: List[int], group: Any) -> torch.Tensor:

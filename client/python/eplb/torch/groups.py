@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Callable, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
+import torch.distributed as dist
+
+from eplb.all_gather import global_rank
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
 
 
@@ -88,3 +91,60 @@ def agreed_experts(all_gather: InEplbOrder, mine: Sequence[int]) -> int:
     if len(found) != 1:
         raise InvalidArgument(f"MoE layers have {found} experts: EPLB needs the same number in all")
     return int(found[0])
+
+
+def group_of(group: Any) -> Any:
+    """A ProcessGroup of torch, or of a DeviceMesh of one dimension its own."""
+    return group.get_group() if hasattr(group, "get_group") else group
+
+
+def groups_of_mesh(mesh: Any) -> Dict[str, Any]:
+    """The groups of a DeviceMesh whose dimensions are named as attach's arguments without "_group": ep, edp, pp, etp.
+
+    errors: InvalidArgument for a mesh without a dimension ep.
+    """
+    names = tuple(getattr(mesh, "mesh_dim_names", None) or ())
+    if "ep" not in names:
+        raise InvalidArgument(f"device_mesh: it has dimensions named {list(names)}, expected \"ep\", and \"edp\", \"pp\" and \"etp\" "
+                              f"where there are such; or give ep_group")
+    return {f"{name}_group": mesh.get_group(name) for name in ("ep", "edp", "pp", "etp") if name in names}
+
+
+def coordinates_in(all_gather: Callable[[bytes], Sequence[bytes]], world_size: int, *, ep_group: Any = None,
+                   edp_group: Any = None, pp_group: Any = None, etp_group: Any = None) -> Coordinates:
+    """Where this rank stands in groups of torch. Collective over the job.
+
+    all_gather: in the order of torch's ranks. ep_group: None: all ranks of the job. edp_group: the ranks that hold the same
+    experts; None: EP groups of a pipeline stage are numbered by their lowest rank. pp_group, etp_group: None: there is one
+    stage, one rank for each expert. errors: FailedPrecondition when the groups do not make up the job.
+    """
+    ep_rank, ep_size = _place_in(ep_group, world_size)
+    pp_rank, pp_size = _place_in(pp_group, 1)
+    etp_rank, etp_size = _place_in(etp_group, 1)
+    if edp_group is not None:
+        edp_rank, edp_size = _place_in(edp_group, 1)
+    else:
+        edp_size = world_size // (ep_size * pp_size * etp_size)
+        edp_rank = _number_of_ep_group(all_gather, ep_group, pp_rank, etp_rank)
+    found = Coordinates(etp_rank, ep_rank, edp_rank, pp_rank, etp_size, ep_size, edp_size, pp_size)
+    if found.world_size != world_size:
+        raise FailedPrecondition(f"the groups hold {etp_size} expert-tensor x {ep_size} expert-model x {edp_size} expert-data x "
+                                 f"{pp_size} pipeline = {found.world_size} ranks, the job has {world_size}: every rank of the "
+                                 f"job must be in an expert group")
+    return found
+
+
+def _place_in(group: Any, alone: int) -> Tuple[int, int]:
+    """(rank, size) in a group. alone: the size where there is none: 1, or all ranks of the job."""
+    if group is None and (alone == 1 or not dist.is_initialized()):
+        return 0, 1
+    group = None if group is None else group_of(group)
+    return dist.get_rank(group), dist.get_world_size(group)
+
+
+def _number_of_ep_group(all_gather: Callable[[bytes], Sequence[bytes]], ep_group: Any, stage: int, etp_rank: int) -> int:
+    """Of this rank's EP group among those of its stage and expert-tensor rank, in the order of their first ranks. Collective."""
+    group = None if ep_group is None else group_of(ep_group)
+    mine = [stage, etp_rank, 0 if group is None else global_rank(group, 0)]
+    answers = [json.loads(answer) for answer in all_gather(json.dumps(mine).encode())]
+    return sorted({first for *place, first in answers if place == mine[:2]}).index(mine[2])

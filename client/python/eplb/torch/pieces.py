@@ -6,7 +6,7 @@ pieces of one expert each are put into such a memory, one after the other.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 
@@ -23,9 +23,11 @@ class Piece:
         self._tensor, self._owner, self._key = tensor, owner, key
 
     def get(self) -> torch.Tensor:
-        if self._owner is not None:
-            return self._owner()[self._key]
-        return self._tensor.data
+        """Of a DTensor the local shard."""
+        if hasattr(self._tensor, "to_local"):
+            with torch.no_grad():
+                return self.whole().to_local()  # type: ignore[no-any-return,attr-defined]
+        return self.whole() if self._owner is not None else self._tensor.data
 
     def set(self, tensor: torch.Tensor) -> None:
         """Gives it other memory, of the same shape and type."""
@@ -33,6 +35,16 @@ class Piece:
             self._owner()[self._key] = tensor
         else:
             self._tensor.data = tensor
+
+    def whole(self) -> torch.Tensor:
+        """The trainer's own object."""
+        return self._tensor if self._owner is None else self._owner()[self._key]
+
+    def pointer(self) -> Callable[[], int]:
+        """Of the object that is there now: () -> its address."""
+        if hasattr(self._tensor, "to_local"):
+            return lambda: self.get().data_ptr()
+        return self.whole().data_ptr
 
 
 class ExpertTensor:
@@ -44,6 +56,7 @@ class ExpertTensor:
     def __init__(self, name: str, layer: int, role: str, pieces: Sequence[Piece], num_slots: int) -> None:
         self.name, self.layer, self.role = name, layer, role
         self._pieces = list(pieces)
+        _expect_whole_experts(name, [piece.whole() for piece in pieces])
         tensors = [piece.get() for piece in pieces]
         for tensor in tensors:
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
@@ -51,20 +64,31 @@ class ExpertTensor:
                                     f"FSDP for the experts")
             if tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype:
                 raise refused(name, f"has experts of {_what(tensors[0])} and of {_what(tensor)}")
+        self._homes: List[torch.Tensor] = tensors  # of each piece, what it must be
         if len(tensors) == 1:
             self.rows = self._view(tensors[0], num_slots)
         else:
-            self.rows = torch.stack(tensors)
-            for piece, row in zip(pieces, self.rows):
+            stack = torch.stack(tensors)
+            self._homes = list(stack)
+            for piece, row in zip(pieces, self._homes):
                 piece.set(row)
-            self.rows = self.rows.view(num_slots, -1)
-        self._addresses = [piece.get().data_ptr() for piece in pieces]
+            self.rows = stack.view(num_slots, -1)
+        self._addresses = [home.data_ptr() for home in self._homes]
 
     def _view(self, tensor: torch.Tensor, num_slots: int) -> torch.Tensor:
         if not tensor.is_contiguous() or tensor.numel() % num_slots:
             raise refused(self.name, f"has shape {list(tensor.shape)}, strides {list(tensor.stride())}: it is not "
                                      f"{num_slots} experts side by side")
         return tensor.view(num_slots, -1)
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        return self._pieces
+
+    @property
+    def addresses(self) -> List[int]:
+        """Where each piece must lie."""
+        return self._addresses
 
     def in_place(self) -> bool:
         """Whether the trainer still computes with this memory."""
@@ -76,9 +100,47 @@ class ExpertTensor:
             raise refused(self.name, "has other memory than was registered: load checkpoints before the first "
                                      "step_boundary, and replace no memory of experts after it")
 
+    def adopt(self) -> bool:
+        """Takes what has replaced pieces: their values go into the rows, and the pieces are these rows again.
+
+        returns: whether anything had. errors: InvalidArgument naming the tensor, for pieces of another type, shape or device;
+        then nothing was changed.
+        """
+        found = [piece.get() for piece in self._pieces]
+        moved = [i for i, tensor in enumerate(found) if tensor.data_ptr() != self._addresses[i]]
+        for i in moved:
+            tensor, home = found[i], self._homes[i]
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or _what(tensor) != _what(home) \
+                    or tensor.device != home.device:
+                raise refused(self.name, f"is {_what(tensor)} on {tensor.device} in slot {i} now, and was registered as "
+                                         f"{_what(home)} on {home.device}: convert or move the model before it is attached, "
+                                         f"or after detach")
+        # Copies, as what came may be another row of this very memory.
+        values = [found[i].detach().clone() for i in moved]
+        with torch.no_grad():
+            for i, value in zip(moved, values):
+                self._homes[i].copy_(value)
+                self._pieces[i].set(self._homes[i])
+        return bool(moved)
+
+    def release(self) -> None:
+        """Gives every piece memory of its own, with the values that it has."""
+        if len(self._pieces) > 1:
+            for piece, home in zip(self._pieces, self._homes):
+                piece.set(home.clone())
+
 
 def refused(name: str, why: str) -> InvalidArgument:
     return InvalidArgument(f"tensor \"{name}\": {why}")
+
+
+def _expect_whole_experts(name: str, tensors: Sequence[Any]) -> None:
+    """errors: InvalidArgument for a DTensor whose shard cuts experts."""
+    for tensor in tensors:
+        for placement in getattr(tensor, "placements", ()) if hasattr(tensor, "to_local") else ():
+            if len(tensors) > 1 or not (placement.is_replicate() or placement.is_shard(0)):
+                raise refused(name, f"is a DTensor of {list(tensor.shape)} placed as {placement}: only a stack [experts, ..] "
+                                    f"that is sharded by its first dimension holds whole experts in each shard")
 
 
 def _what(tensor: torch.Tensor) -> str:

@@ -1,0 +1,416 @@
+"""EPLB in a trainer of PyTorch: attached to a model and its optimizers, and detached again without a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from types import TracebackType
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Type, Union
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from eplb.client import Client
+from eplb.errors import Error, FailedPrecondition, InvalidArgument
+from eplb.options import to_struct
+from eplb.torch.calls import OptimizerCalls
+from eplb.torch.carry import carry, carry_scalars, static_experts
+from eplb.torch.groups import Coordinates, InEplbOrder, agreed_experts, coordinates_in, group_of
+from eplb.torch.layers import ExpertLayer, Experts, Router, device_of, find_layers
+from eplb.torch.pieces import ExpertTensor, Piece
+from eplb.torch.probe import SeenInputs
+from eplb.torch.routing import RouterHook, SlotColumns, TokenCounts, Turn
+from eplb.torch.state import Masters, OptimizerState, optimizers_of
+from eplb.torch.state_dicts import LayerNames, names_of, numbers_of, refuse_moved
+from eplb.torch.watch import Watch
+from eplb.views import Boundary
+
+# Options of Client.connect that follow from model and groups.
+_DERIVED = ("rank", "world_size", "num_layers", "num_experts", "num_slots", "num_gpus", "pipeline_parallel_size",
+            "expert_tensor_parallel")
+
+_NOTHING = Boundary(False, False, 0, 0, 0, 0.0, 0, 0, "")
+
+
+class Attached:
+    """The experts of one rank, wherever they are; eplb.torch.attach makes it.
+
+    step_boundary, detach, static_order and check_experts are collective over the job; check, tokens_per_expert and close are
+    this rank's matter. With EPLB_DISABLE=1 every call does nothing. Threads: the training thread.
+
+    client: the eplb.Client, None with EPLB_DISABLE=1. layers: this rank's MoE layers; layers[i].index is EPLB's number of one.
+    last_boundary: what the newest step_boundary did.
+    """
+
+    def __init__(self, model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any, *, experts: Experts, router: Router,
+                 groups: Mapping[str, Any], all_gather: Any, boundary: str, turn: Optional[Turn],
+                 num_local_experts: Optional[int], masters: Optional[Masters], options: Mapping[str, Any]) -> None:
+        """As eplb.torch.attach."""
+        self.client: Optional[Client] = None
+        self.layers: List[ExpertLayer] = []
+        self.last_boundary = _NOTHING
+        self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
+        self._is_disabled, self._is_attached = os.environ.get("EPLB_DISABLE", "0") not in ("", "0"), True
+        if self._is_disabled:
+            return
+        if boundary not in ("call", "optimizer"):
+            raise InvalidArgument(f"boundary: {boundary!r}, expected \"call\" or \"optimizer\"")
+        self._coordinates = coordinates_in(all_gather, all_gather.world_size, **groups)
+        self._ep_group = None if groups.get("ep_group") is None else group_of(groups["ep_group"])
+        etp_group = groups.get("etp_group")
+        self._etp_group = None if etp_group is None or self._coordinates.expert_tensor_size == 1 else group_of(etp_group)
+        self._all_gather = InEplbOrder(all_gather, self._coordinates.rank, all_gather.world_size)
+        self._state = self._all_gather.together(lambda: OptimizerState(optimizers_of(optimizer), masters))
+        self.layers = self._all_gather.together(lambda: find_layers(self._chunks, experts, router, num_local_experts))
+        num_layers = self._number_layers()
+        num_experts = agreed_experts(self._all_gather, [layer.num_local_slots * self._coordinates.expert_model_size
+                                                        for layer in self.layers])
+        self._all_gather.together(lambda: self._state.expect_updated(self.layers))
+        self._static = static_experts(num_layers, num_experts)
+        self._next_step, self._skipped_steps = int(options.get("first_step") or 0), 0
+        self._connect(options)
+        try:
+            self._attach(boundary, turn)
+        except BaseException as error:
+            assert self.client is not None
+            self.client.close(str(error))
+            raise
+
+    # ---- training ----
+
+    def step_boundary(self, step: Optional[int] = None) -> Boundary:
+        """Once after each optimizer step, also a skipped one, on every rank. Collective at each vote.
+
+        step: rising by one from first_step; None: the one that comes next. Optimizers make state in their first step: until all
+        experts on all ranks have theirs nothing moves, and steps until then are not EPLB's steps.
+        What replaced the memory of parameters or state, with the same shapes and types on the same device, is taken over.
+        errors: as eplb.Client.step_boundary; InvalidArgument naming a parameter or state that cannot be taken over, which
+        closes this rank's client; FailedPrecondition within static_order and after close.
+        """
+        if self._is_disabled:
+            return _NOTHING
+        client = self._expect_attached("step_boundary")
+        if self._in_static_order:
+            raise FailedPrecondition("step_boundary was called within static_order")
+        number = self._next_step if step is None else step
+        if number != self._next_step:
+            raise FailedPrecondition(f"step_boundary of step {number}, expected {self._next_step}")
+        self._next_step += 1
+        for hook in self._hooks:
+            hook.end_step()
+        self._expect_memory(fully=(number - self._skipped_steps + 1) % self._intervals[0] == 0)
+        if not self._is_registered and not self._register_when_ready():
+            self._skipped_steps += 1
+            self._counts.clear()
+            self.last_boundary = _NOTHING._replace(version=client.placement.version)
+            return self.last_boundary
+        number -= self._skipped_steps
+        self._record(number)
+        result = client.step_boundary(number)
+        if result.switched:
+            before, self._slots = self._slots, client.placement.physical_to_logical_map.copy()
+            self._carry_scalars(before, self._slots)
+            self._follow(self._slots)
+        if self._counts.is_on_device and self._is_read(number + 1):
+            self._counts.start_reading(self._reduce_counts)  # so that nobody waits a step later
+        self.last_boundary = result
+        return result
+
+    def tokens_per_expert(self) -> torch.Tensor:
+        """int64 [this rank's MoE layers, logical experts], on their device: what this rank's routers sent since counts were
+        last taken for the daemon."""
+        return self._counts.table.clone() if not self._is_disabled else torch.zeros(0, 0, dtype=torch.int64)
+
+    # ---- verification ----
+
+    def check(self, ignore: Iterable[str] = ()) -> None:
+        """Names per-expert tensors of model and optimizers that are not registered, after the first step. For this rank alone.
+
+        ignore: patterns of names that are no expert's; the routers' parameters are left out. errors: InvalidArgument;
+        FailedPrecondition before state exists.
+        """
+        if self._is_disabled:
+            return
+        client = self._expect_registered("check")
+        module = nn.ModuleList(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
+        routers = {id(parameter) for layer in self.layers for parameter in layer.router.parameters()}
+        names = [name for name, parameter in module.named_parameters() if id(parameter) in routers]
+        patterns = [*names, *(f"optimizer.{name}.*" for name in names), *ignore]
+        for optimizer in self._state.optimizers or [None]:
+            client.check(module, optimizer, ignore=patterns)
+
+    def check_experts(self, probe: Optional[Callable[[int, int], Any]] = None) -> None:
+        """Moves every expert by one slot and back, and lets each compute a fixed input in all places. Collective, between two
+        steps, after the first.
+
+        probe: (EPLB's number of the layer, local slot) -> what that expert makes of a fixed input. None: where each expert is a
+        module, it is called with random numbers of the shape of its last call. errors: InvalidArgument naming the expert
+        that computes with a tensor that does not move; FailedPrecondition where a probe is needed.
+        """
+        if self._is_disabled:
+            return
+        client = self._expect_registered("check_experts")
+        self._expect_memory()
+        if probe is None:
+            self._all_gather.together(self._seen_inputs.expect_seen)
+            probe = self._seen_inputs.probe
+        client.check_experts(probe)
+
+    # ---- checkpoints and the end ----
+
+    @contextlib.contextmanager
+    def static_order(self) -> Iterator[None]:
+        """Within it expert e is in slot e, as if EPLB were not there: every state dict, file name and load is right, and forwards
+        run. No step_boundary. Collective, twice; it carries all experts that are elsewhere, and their state."""
+        if self._is_disabled:
+            yield
+            return
+        self._expect_attached("static_order")
+        if self._in_static_order:
+            raise FailedPrecondition("static_order was called within static_order")
+        here = self._slots
+        self._expect_memory()
+        self._move(here, self._static)
+        self._in_static_order = True
+        try:
+            yield
+        finally:
+            self._in_static_order = False
+            self._expect_memory()
+            self._move(self._static, here)
+
+    def detach(self) -> None:
+        """Carries every expert to its own slot, takes off all hooks, gives parameters and state memory of their own, and closes
+        the client. Collective. The model is then as one that never was attached, to the bit. Again: nothing."""
+        if self._is_disabled or not self._is_attached:
+            return
+        assert self.client is not None
+        self._is_attached = False
+        self._expect_memory()
+        self._move(self._slots, self._static)
+        self._slots = self._static
+        for tensor in self._registered or self._weights:
+            tensor.release()
+        self._unhook()
+        self.client.close("finished")
+
+    def close(self, reason: str = "finished") -> None:
+        """Experts move no more, and stay where they are; hooks stay, so that the model may be evaluated and, within static_order,
+        saved. Not collective."""
+        if self.client is not None:
+            self.client.close(reason)
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        """Detaches; after an exception it only closes, as other ranks may not come."""
+        if error is None:
+            self.detach()
+        else:
+            self.close(f"{type(error).__name__}: {error}")
+
+    # ---- parts: the start ----
+
+    def _number_layers(self) -> int:
+        """Gives layers their numbers, by pipeline stage. returns: how many there are on all stages. Collective."""
+        found = self._all_gather.objects([self._coordinates.pipeline, len(self.layers)])
+        of_stage: Dict[int, int] = {}
+        for stage, count in found:
+            if of_stage.setdefault(stage, count) != count:
+                raise FailedPrecondition(f"ranks of pipeline stage {stage} have {of_stage[stage]} and {count} MoE layers")
+        first = sum(count for stage, count in of_stage.items() if stage < self._coordinates.pipeline)
+        for number, layer in enumerate(self.layers):
+            layer.index = first + number
+        if not sum(of_stage.values()):
+            raise InvalidArgument("experts: no module of the model is named by it (docs/attach.md)")
+        return sum(of_stage.values())
+
+    def _connect(self, given: Mapping[str, Any]) -> None:
+        where, (num_layers, num_experts) = self._coordinates, self._static.shape
+        for name in given:
+            if name in _DERIVED:
+                raise InvalidArgument(f"option {name}: it follows from the model and the groups"
+                                      + ("; every expert has one slot, replicas need eplb.Client" if name == "num_slots" else ""))
+        options: Dict[str, Any] = {**given, "rank": where.rank, "world_size": where.world_size, "num_layers": num_layers,
+                                   "num_experts": num_experts, "num_gpus": where.expert_model_size,
+                                   "pipeline_parallel_size": where.pipeline_parallel_size,
+                                   "expert_tensor_parallel": where.expert_tensor_size}
+        with tempfile.TemporaryDirectory(prefix="eplb-") as directory:
+            if options.get("initial_placement") is None:
+                options["initial_placement"] = _static_file(directory, self._static, where, options)
+            self.client = Client.connect(self._all_gather, **options)
+
+    def _attach(self, boundary: str, turn: Optional[Turn]) -> None:
+        assert self.client is not None
+        struct = to_struct(self.client.options)
+        self._intervals = (struct.vote_every, struct.report_every)
+        self._in_static_order, self._is_registered, self.num_adopted = False, False, 0
+        self._weights: List[ExpertTensor] = self._all_gather.together(
+            lambda: [tensor for layer in self.layers for tensor in _weights_of(layer)])
+        self._registered: List[ExpertTensor] = []
+        self._watch = Watch(self.layers, OptimizerState([]), self._weights)
+        self._hooks = self._hook_layers(turn)
+        self._names: List[LayerNames] = []
+        self._calls: List[OptimizerCalls] = []
+        self._seen_inputs = SeenInputs(self.layers)
+        self._slots = self._static
+        first = self.client.placement.physical_to_logical_map.copy()
+        self._move(self._static, first)
+        self._slots = first
+        self._register_when_ready()
+        self._hook_state_dicts()
+        if boundary == "optimizer":
+            self._all_gather.together(self._expect_an_optimizer)
+            self._calls[-1].after("step", self.step_boundary)
+
+    def _hook_layers(self, turn: Optional[Turn]) -> List[RouterHook]:
+        num_experts = self._static.shape[1]
+        self._counts = TokenCounts(len(self.layers), num_experts, device_of(self.layers))
+        hooks = []
+        for layer, counts in zip(self.layers, self._counts.table):
+            hooks.append(RouterHook(SlotColumns(layer.name, num_experts, counts.device, counts), layer.router, turn))
+            layer.experts.eplb_attached = True  # type: ignore[assignment]
+        return hooks
+
+    def _hook_state_dicts(self) -> None:
+        own = {layer.index: self._coordinates.expert_model * layer.num_local_slots for layer in self.layers}
+        is_global = all(self._all_gather.objects(all(
+            numbers_of(layer, first) == list(range(first, first + layer.num_local_slots))
+            for layer, first in zip(self.layers, own.values()))))
+        for layer in self.layers:
+            names = names_of(layer, own[layer.index], is_global, lambda index=layer.index: self._now()[index])
+            names.hook(layer)
+            self._names.append(names)
+        for optimizer in self._state.optimizers:
+            self._calls.append(OptimizerCalls(optimizer))
+            for name in ("state_dict", "load_state_dict") if hasattr(optimizer, "state_dict") else ():
+                self._calls[-1].before(name, lambda name: refuse_moved(self._is_static, name))
+
+    def _expect_an_optimizer(self) -> None:
+        if not self._calls:
+            raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
+
+    def _unhook(self) -> None:
+        self._seen_inputs.remove()
+        for each in (*self._hooks, *self._names, *self._calls):
+            each.remove()
+        for layer in self.layers:
+            del layer.experts.eplb_attached
+
+    # ---- parts: a step ----
+
+    def _register_when_ready(self) -> bool:
+        """returns: whether everything is registered now. Collective. errors: FailedPrecondition when ranks differ."""
+        assert self.client is not None
+        there = self._all_gather.objects(self._state.is_there(self.layers))
+        waiting = [rank for rank, each in enumerate(there) if not each]
+        if waiting:
+            return False
+        tensors = [*self._weights, *self._all_gather.together(self._stack_state)]
+        for tensor in tensors:
+            self.client.register(tensor.rows, name=tensor.name, layer=tensor.layer, role=tensor.role)
+        self.client.finish_registration()
+        self._registered, self._is_registered = tensors, True
+        self._watch = Watch(self.layers, self._state, tensors)
+        return True
+
+    def _stack_state(self) -> List[ExpertTensor]:
+        return [tensor for layer in self.layers for tensor in self._state.tensors(layer)]
+
+    def _expect_memory(self, fully: bool = True) -> None:
+        """Takes over what was replaced. fully: as of Watch.intact, before rows move. errors: InvalidArgument for what cannot be,
+        which closes this rank's client."""
+        if self._watch.intact(fully):
+            return
+        assert self.client is not None
+        try:
+            self.num_adopted += len(self._watch.adopt())
+        except Error as error:
+            self.client.close(str(error))  # the daemon tells the others why this rank goes no further
+            raise
+
+    def _record(self, number: int) -> None:
+        assert self.client is not None
+        if not self._is_read(number):
+            return
+        counts = self._counts.take()
+        if counts is None:  # on the CPU, and where the first step of all is one
+            self._counts.start_reading(self._reduce_counts)
+            counts = self._counts.take()
+        assert counts is not None
+        for layer, of_layer in zip(self.layers, counts):
+            self.client.record(layer.index, of_layer)
+
+    def _is_read(self, number: int) -> bool:
+        """Whether counts go to the client in the boundary of a step: with each, or from a device with those that end in a vote or
+        a window, a step late."""
+        return not self._counts.is_on_device or any((number + 1) % interval == 0 for interval in self._intervals)
+
+    def _reduce_counts(self, counts: torch.Tensor) -> None:
+        """Each rank of an expert-tensor group routes other tokens, and EPLB counts those of one."""
+        if self._etp_group is not None and self.layers:
+            dist.all_reduce(counts, group=self._etp_group)
+
+    # ---- parts: where experts are ----
+
+    def _now(self) -> np.ndarray:
+        """[layers, slots]: the expert in each slot."""
+        return self._static if self._in_static_order else self._slots
+
+    def _is_static(self) -> bool:
+        return bool((self._now() == self._static).all())
+
+    def _move(self, before: np.ndarray, after: np.ndarray) -> None:
+        """Carries experts with their state, and lets the routers follow. Collective."""
+        if not (before == after).all():
+            tensors = self._registered or [*self._weights, *self._all_gather.together(self._stack_state)]
+            carry(tensors, before, after, self._coordinates.expert_model, self._ep_group)
+            self._carry_scalars(before, after)
+        self._follow(after)
+
+    def _carry_scalars(self, before: np.ndarray, after: np.ndarray) -> None:
+        """State that is one number for an expert is no row of the client's: it is carried here, after each switch."""
+        for layer in self.layers:
+            carry_scalars(self._state.scalars(layer), layer.index, before, after, self._coordinates.expert_model,
+                          self._ep_group, device_of([layer]))
+
+    def _follow(self, slots: np.ndarray) -> None:
+        for hook, layer in zip(self._hooks, self.layers):
+            hook.columns.set_slots(slots[layer.index])
+
+    def _expect_attached(self, call: str) -> Client:
+        if not self._is_attached:
+            raise FailedPrecondition(f"{call} was called after detach")
+        assert self.client is not None
+        return self.client
+
+    def _expect_registered(self, call: str) -> Client:
+        client = self._expect_attached(call)
+        if not self._is_registered:
+            raise FailedPrecondition(f"{call} was called before the first step_boundary at which optimizers had state")
+        return client
+
+
+def _weights_of(layer: ExpertLayer) -> List[ExpertTensor]:
+    return [ExpertTensor(f"layers.{layer.index}.{key}", layer.index, "weight", [Piece(each) for each in family.parameters],
+                         layer.num_local_slots) for key, family in layer.families.items()]
+
+
+def _static_file(directory: str, experts: np.ndarray, where: Coordinates, options: Mapping[str, Any]) -> str:
+    """Of the placement in which expert e is in slot e. A daemon would else begin where the job's last run ended, and everything
+    would have to be carried there."""
+    path = os.path.join(directory, "static.json")
+    num_layers, num_experts = experts.shape
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"format": "eplb.placement.v1", "num_layers": num_layers, "num_logical_experts": num_experts,
+                   "num_slots": num_experts, "num_gpus": where.expert_model_size, "num_nodes": options.get("num_nodes") or 1,
+                   "num_groups": options.get("num_groups") or 1, "physical_to_logical_map": experts.tolist(),
+                   "logical_to_physical_map": experts[..., None].tolist(),
+                   "logical_replica_count": np.ones_like(experts).tolist()}, file)
+    return path

@@ -1,0 +1,140 @@
+"""What torch optimizers hold for each expert, as rows of local slots: masters, and state from when it is born."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import torch
+
+from eplb.errors import InvalidArgument
+from eplb.torch.layers import ExpertLayer
+from eplb.torch.pieces import ExpertTensor, Piece, refused
+
+# A model's parameter -> what an optimizer updates in its place, or None: the parameter itself.
+Masters = Callable[[torch.Tensor], Optional[torch.Tensor]]
+
+_PAGE = "docs/attach.md"
+
+
+class OptimizerState:
+    """The state of the experts' parameters over all of a rank's optimizers.
+
+    It is looked up in optimizer.state at each call: an optimizer that loads a checkpoint makes another.
+    """
+
+    def __init__(self, optimizers: Sequence[Any], masters: Optional[Masters] = None) -> None:
+        self.optimizers = list(optimizers)
+        self._masters = masters
+        self._updated: Dict[int, Any] = {id(parameter): optimizer for optimizer in self.optimizers
+                                         for group in optimizer.param_groups for parameter in group["params"]}
+
+    def expect_updated(self, layers: Sequence[ExpertLayer]) -> None:
+        """errors: InvalidArgument naming a trained parameter that no optimizer updates, as with flat buffers."""
+        for layer in layers if self.optimizers else ():
+            for key, family in layer.families.items():
+                for parameter in family.parameters:
+                    if parameter.requires_grad and id(self._main(parameter)) not in self._updated:
+                        raise refused(f"{layer.name}.{key}", f"no optimizer has it in param_groups, nor a whole copy of it: flat "
+                                                             f"buffers and shards that cut experts cannot move with one ({_PAGE})")
+
+    def is_there(self, layers: Sequence[ExpertLayer]) -> bool:
+        """Whether state exists: optimizers make it in their first step."""
+        return not self.optimizers or all(self.of(parameter) or not self._keeps_state(parameter)
+                   for layer in layers for parameter in layer.parameters() if self.is_trained(parameter))
+
+    def is_trained(self, parameter: torch.Tensor) -> bool:
+        """Also one that gets its gradient elsewhere, if an optimizer updates it."""
+        return parameter.requires_grad or id(self._main(parameter)) in self._updated
+
+    def of(self, parameter: torch.Tensor) -> Mapping[str, Any]:
+        main = self._main(parameter)
+        optimizer = self._updated.get(id(main))
+        return {} if optimizer is None else optimizer.state.get(main, {})
+
+    def home(self, parameter: torch.Tensor) -> Tuple[Any, torch.Tensor]:
+        """(the optimizer, or None; what it updates)."""
+        main = self._main(parameter)
+        return self._updated.get(id(main)), main
+
+    def tensors(self, layer: ExpertLayer) -> List[ExpertTensor]:
+        """Masters, and whatever state there is now. errors: InvalidArgument naming a parameter or a piece of state."""
+        found: List[ExpertTensor] = []
+        for key, family in layer.families.items():
+            name = f"layers.{layer.index}.{key}"
+            trained = sum(map(self.is_trained, family.parameters))
+            if trained not in (0, len(family.parameters)):
+                raise refused(name, f"{trained} of {len(family.parameters)} experts are trained; expected all or none")
+            pieces: Dict[str, List[Piece]] = {}
+            for parameter in family.parameters if trained else ():
+                for part, piece in self._pieces(name, parameter):
+                    pieces.setdefault(part, []).append(piece)
+            for part, of_part in pieces.items():
+                if len(of_part) != len(family.parameters):
+                    raise refused(f"{name}.{part}", f"{len(of_part)} of {len(family.parameters)} experts have it")
+                found.append(ExpertTensor(f"{name}.{part}", layer.index, "state", of_part, layer.num_local_slots))
+        return found
+
+    def expect_same_parts(self, layer: ExpertLayer, registered: Mapping[str, Any]) -> None:
+        """errors: InvalidArgument naming state that has appeared or gone. registered: by name, as of tensors."""
+        for key, family in layer.families.items():
+            name = f"layers.{layer.index}.{key}"
+            expected = {each for each in registered if each.rpartition(".")[0] == name}
+            for parameter in family.parameters:
+                is_trained = self.is_trained(parameter)
+                found = {f"{name}.{part}" for part, _ in self._pieces(name, parameter)} if is_trained else set()
+                for each in sorted(found ^ (expected if is_trained else set())):
+                    raise refused(each, "has come into the optimizer's state after registration" if each in found else
+                                        "was registered and is no longer in the optimizer's state")
+
+    def scalars(self, layer: ExpertLayer) -> List[Tuple[str, List[Mapping[str, Any]]]]:
+        """State that is one number for each expert, as Adam's step: (key, the dicts of the local slots in order)."""
+        found: List[Tuple[str, List[Mapping[str, Any]]]] = []
+        for family in layer.families.values():
+            if family.is_stacked or not self.is_trained(family.parameters[0]):
+                continue
+            states = [self.of(parameter) for parameter in family.parameters]
+            found += [(key, states) for key, value in states[0].items() if is_scalar(value, family.parameters[0])]
+        return found
+
+    def _pieces(self, name: str, parameter: torch.Tensor) -> Iterator[Tuple[str, Piece]]:
+        main = self._main(parameter)
+        if main is not parameter:
+            self._expect_whole(f"{name}.master", main, parameter)
+            yield "master", Piece(main)
+        for key, value in self.of(parameter).items():
+            if torch.is_tensor(value) and not is_scalar(value, parameter):
+                self._expect_whole(f"{name}.{key}", value, parameter)
+                yield key, Piece(value, lambda: self.of(parameter), key)  # type: ignore[arg-type,return-value]
+
+    def _main(self, parameter: torch.Tensor) -> torch.Tensor:
+        main = None if self._masters is None else self._masters(parameter)
+        return parameter if main is None else main
+
+    def _keeps_state(self, parameter: torch.Tensor) -> bool:
+        """False for gradient descent without momentum."""
+        optimizer, _ = self.home(parameter)
+        return optimizer is None or any(group.get("momentum", 1) != 0 for group in optimizer.param_groups)
+
+    def _expect_whole(self, name: str, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
+        if tensor.numel() != parameter.numel():
+            raise refused(name, f"has {tensor.numel()} elements, the parameter {parameter.numel()}: a flat shard or a factored "
+                                f"state cannot be cut by expert ({_PAGE})")
+
+
+def is_scalar(value: Any, parameter: torch.Tensor) -> bool:
+    """Whether state of a parameter is one number for it."""
+    if torch.is_tensor(value):
+        return bool(value.numel() == 1 and value.shape != parameter.shape)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def optimizers_of(optimizer: Any) -> List[Any]:
+    """Of one, a list, or None. errors: InvalidArgument for what has no `param_groups` and `state`."""
+    found = [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    for each in found:
+        if not hasattr(each, "param_groups") or not hasattr(each, "state"):
+            raise InvalidArgument(f"optimizer: {type(each).__name__} has no param_groups and state as torch's have; give the "
+                                  f"torch optimizer inside it ({_PAGE})")
+    return found
+
+

@@ -1,0 +1,271 @@
+"""The blocks of the pages about frameworks and serving engines, run where the framework can be had or something stands for it."""
+
+import importlib.metadata
+import os
+import pathlib
+import sys
+import time
+import tomllib
+import types
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ["EPLB_BUILD"])
+os.environ.setdefault("EPLB_LIBRARY", str(BUILD / "lib" / "libeplb.so.0"))
+os.environ.setdefault("EPLB_BIN", str(BUILD / "bin"))
+os.environ.setdefault("EPLB_DATA", str(ROOT / "tests/data"))
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+sys.path[:0] = [str(ROOT / each) for each in ("client/python", "tests/client/python", "tests/deploy/megatron")]
+
+import ranks  # noqa: E402
+import recipe_models as models  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from walkthrough import blocks_of  # noqa: E402
+
+LANGUAGES = ("toml", "python", "text")
+STEPS, SWITCHES = 40, 2  # a daemon gets time until there were so many switches; one must have been
+ENDPOINT = "127.0.0.1:29610"  # as the pages say it
+
+
+def blocks(page, language):
+    return [block for block in blocks_of((ROOT / "docs" / page).read_text(encoding="utf-8"), LANGUAGES)
+            if block.language == language]
+
+
+class ServingEnginesTest(unittest.TestCase):
+    """The page's lines beside modules that have the engines' names."""
+
+    def stand_in(self, name, **attributes):
+        parts = name.split(".")
+        for end in range(1, len(parts) + 1):
+            path = ".".join(parts[:end])
+            if path not in sys.modules:
+                module = sys.modules[path] = types.ModuleType(path)
+                module.__path__ = []
+                self.addCleanup(sys.modules.pop, path, None)
+                if end > 1:
+                    setattr(sys.modules[".".join(parts[:end - 1])], parts[end - 1], module)
+        sys.modules[name].__dict__.update(attributes)
+        return sys.modules[name]
+
+    def setUp(self):
+        class AbstractEplbPolicy:
+            __abstractmethods__ = frozenset({"rebalance_experts"})
+
+            @classmethod
+            def rebalance_experts(cls, weight, num_replicas, num_groups, num_nodes, num_ranks) -> tuple:
+                """Of the abstract class."""
+
+        self.policies = {"default": None}
+        self.stand_in("vllm.distributed.eplb.policy", EPLB_POLICIES=self.policies, AbstractEplbPolicy=AbstractEplbPolicy)
+        self.algorithms = self.stand_in("sglang.srt.eplb.eplb_algorithms", rebalance_experts=lambda **given: "own")
+        self.stand_in("sglang.srt.eplb.expert_location", get_global_expert_location_metadata=lambda: None)
+
+    def test_entry_points_are_functions_that_register(self):
+        groups = {}
+        for block in blocks("serving-engines.md", "toml"):
+            for group, points in tomllib.loads(block.code)["project"]["entry-points"].items():
+                for name, value in points.items():
+                    importlib.metadata.EntryPoint(name, value, group).load()()
+                    groups[group] = name
+        self.assertEqual(groups, {"vllm.general_plugins": "eplb", "sglang.srt.plugins": "eplb"})
+        self.assertEqual(self.policies["default"].__module__, "eplb.vllm")
+        self.assertEqual(self.algorithms.rebalance_experts.__module__, "eplb.sglang")
+
+    def test_functions_with_settings_register(self):
+        with_settings, launcher, with_incumbent = blocks("serving-engines.md", "python")
+        names = {}
+        exec(compile(with_settings.code, "docs/serving-engines.md", "exec"), names)
+        names["register"]()
+        self.assertEqual((self.policies["default"].policy, self.policies["default"].effort), ("incremental", "fast"))
+        exec(compile(with_incumbent.code, "docs/serving-engines.md", "exec"), {})
+        self.assertEqual(self.algorithms.rebalance_experts.__module__, "eplb.sglang")
+        del self.algorithms.rebalance_experts._eplb_own
+
+        started = []
+        self.stand_in("sglang.launch_server", run_server=started.append)
+        self.stand_in("sglang.srt.server_args", prepare_server_args=lambda arguments: arguments)
+        for name in ("__mp_main__", "__main__"):  # as Python names the main file in a process that it spawns
+            self.algorithms.rebalance_experts = lambda **given: "own"
+            exec(compile(launcher.code, "docs/serving-engines.md", "exec"), {"__name__": name})
+            self.assertEqual(self.algorithms.rebalance_experts.__module__, "eplb.sglang")
+        self.assertEqual(len(started), 1)
+
+
+def code_of(page, number, endpoint):
+    """The Python block of a page, with the daemon of the test, which is asked more often than a page's job would."""
+    often = f'"{endpoint}", vote_every=2, report_every=4'
+    return compile(blocks(page, "python")[number].code.replace(f'"{ENDPOINT}"', often), f"docs/{page}", "exec")
+
+
+def run_blocks(page, numbers, endpoint, names):
+    """Runs blocks one after the other in one namespace, as a trainer would; a daemon gets time until experts have moved.
+
+    names: what the page's lines expect of the trainer around them; "steps" is how many steps. returns: (losses, switches,
+    the namespace).
+    """
+    losses, versions = [], set()
+
+    def ready(_):
+        attached = names.get("attached") or names.get("balancer")
+        client = getattr(attached, "client", None)
+        if client is not None:
+            versions.add(client.placement.version)
+            time.sleep(0.01 if len(versions) > SWITCHES else 0.3)
+
+    def loss_of(model, batch):
+        loss = names["loss"](model, batch)
+        losses.append(float(loss))
+        return loss
+
+    names.update(batches=models.batches(names.pop("steps", STEPS), ready), loss_of=loss_of)
+    for number in numbers:
+        exec(code_of(page, number, endpoint), names)
+    return losses, len(versions) - 1, names
+
+
+def begin(rank, directory, name, disabled):
+    os.environ["EPLB_DISABLE"] = "1" if disabled else "0"
+    dist.init_process_group("gloo", f"file://{directory}/{name}", rank=rank, world_size=2)
+    return dist.new_group([0, 1])
+
+
+def on_model(rank, directory, name, disabled, layer, page, numbers, endpoint):
+    """A page's blocks on one of recipe_models. returns: losses, switches, bits of the dense parameters."""
+    group = begin(rank, directory, name, disabled)
+    model = models.build(layer, group)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses, switches, _ = run_blocks(page, numbers, endpoint, {
+        "model": model, "optimizer": optimizer, "ep_group": group, "reduce_gradients": models.reduce_gradients,
+        "end_step": models.end_step, "loss": models.loss_of})
+    # After detach every expert is in its own slot.
+    return losses, switches, {key: value.numpy().tobytes() for key, value in model.state_dict().items()}
+
+
+class Engine:
+    """What DeepSpeed's engine is to the page's lines: a step is two batches."""
+
+    def __init__(self, trainer):
+        self.module, self._trainer, self._count, self.saved = trainer.model, trainer, 0, None
+
+    def backward(self, loss):
+        (loss / 2).backward()
+
+    def is_gradient_accumulation_boundary(self):
+        return self._count % 2 == 1
+
+    def step(self):
+        self._count += 1
+        if self._count % 2 == 0:
+            self._trainer._reduce_gradients()
+            self._trainer.optimizer.step()
+            self._trainer.optimizer.zero_grad()
+
+    def save_checkpoint(self, directory):
+        self.saved = {key: value.numpy().tobytes() for key, value in self.module.state_dict().items()}, directory
+
+
+def on_deepspeed(rank, directory, name, disabled, endpoint):
+    import torch_trainer
+
+    begin(rank, directory, name, disabled)
+    trainer = torch_trainer.Trainer(rank, 2, directory, name)
+    experts, groups = types.ModuleType("deepspeed.moe.experts"), types.ModuleType("deepspeed.utils.groups")
+    experts.Experts = torch_trainer.Experts
+    groups._get_expert_parallel_group = {"ep_size_2": trainer.ep_group}.__getitem__
+    groups._get_expert_data_parallel_group = {"ep_size_2": trainer.edp_group}.__getitem__
+    for each in ("deepspeed", "deepspeed.moe", "deepspeed.utils"):
+        sys.modules[each] = types.ModuleType(each)
+        sys.modules[each].__path__ = []
+    sys.modules.update({"deepspeed.moe.experts": experts, "deepspeed.utils.groups": groups})
+    sys.modules["deepspeed.utils"].groups = groups
+
+    def loss(engine, batch):
+        return ((engine.module(batch[0]) - batch[1]) ** 2).mean()
+
+    engine = Engine(trainer)
+    names = {"engine": engine, "optimizer": trainer.optimizer, "loss": loss, "steps": 2 * STEPS}
+    losses, switches, names = run_blocks("frameworks-deepspeed.md", [0], endpoint, names)
+    return losses, switches, {key: value.numpy().tobytes() for key, value in trainer.model.state_dict().items()}
+
+
+def on_megatron(rank, directory, name, disabled, endpoint):
+    import training
+
+    os.environ["EPLB_DISABLE"] = "1" if disabled else "0"
+    trained = training.Training(rank, 2, directory, name, ep=2, experts="SequentialMLP")
+    core = types.ModuleType("megatron.core")
+    core.parallel_state = trained.parallel_state
+    sys.modules.update({"megatron": types.ModuleType("megatron"), "megatron.core": core})
+    versions = set()
+
+    def train_step(iteration):
+        trained.next_step = iteration
+        trained.forward_backward()
+        trained.finalize_gradients()
+        trained.optimizer.step()
+        if "balancer" in names and not disabled:
+            versions.add(names["balancer"].client.placement.version)
+            time.sleep(0.01 if len(versions) > SWITCHES else 0.3)
+
+    names = {"model": [trained.model], "optimizer": trained.optimizer, "iteration": 0, "train_iters": STEPS,
+             "train_step": train_step}
+    exec(code_of("frameworks-megatron.md", 0, endpoint), names)
+    return trained.losses, len(versions) - 1, {}
+
+
+class RecipesTest(ranks.RankTest):
+    """Each page's lines, in a trainer around them, with EPLB and with EPLB_DISABLE=1."""
+
+    def both(self, function, *arguments):
+        still = self.succeed(2, function, self.directory, "still", True, *arguments)
+        moved = self.succeed(2, function, self.directory, "moved", False, *arguments)
+        for one, other in zip(still, moved):
+            self.assertGreaterEqual(other[1], 1)
+            self.assertGreaterEqual(len(one[0]), STEPS)
+            self.assertEqual(len(one[0]), len(other[0]))
+            self.assertLess(one[0][-1], one[0][0])
+        return still, moved
+
+    def equal(self, function, *arguments):
+        still, moved = self.both(function, *arguments)
+        for one, other in zip(still, moved):
+            self.assertEqual(one[0], other[0])
+            self.assertEqual([key for key in one[2] if one[2][key] != other[2][key]], [])
+
+    def endpoint(self):
+        return f"127.0.0.1:{self.start_daemon().grpc_port}"
+
+    def test_plain_pytorch(self):
+        page = "frameworks-plain-pytorch.md"
+        self.equal(on_model, models.TitanLayer, page, [1, 0], self.endpoint())
+
+    def test_plain_pytorch_by_the_optimizer(self):
+        page = "frameworks-plain-pytorch.md"
+        self.equal(on_model, models.TitanLayer, page, [1, 2], self.endpoint())
+
+    def test_torchtitan(self):
+        self.equal(on_model, models.TitanLayer, "frameworks-fsdp2.md", [0], self.endpoint())
+
+    def test_hugging_face(self):
+        """The softmax is summed in the order of slots: equal to rounding."""
+        still, moved = self.both(on_model, models.MixtralLayer, "frameworks-huggingface.md", [0], self.endpoint())
+        for one, other in zip(still, moved):
+            self.assertLess(max(abs(left - right) / left for left, right in zip(one[0], other[0])), 1e-4)
+
+    def test_deepspeed(self):
+        self.equal(on_deepspeed, self.endpoint())
+
+    def test_megatron(self):
+        self.equal(on_megatron, self.endpoint())
+
+    def test_every_python_block_of_these_pages_is_run_by_a_test(self):
+        run = {"frameworks-plain-pytorch.md": 3, "frameworks-fsdp2.md": 1, "frameworks-huggingface.md": 1,
+               "frameworks-deepspeed.md": 2, "frameworks-megatron.md": 1, "serving-engines.md": 3}
+        self.assertEqual({page: len(blocks(page, "python")) for page in run}, run)
+        self.assertEqual({page.name for page in (ROOT / "docs").glob("frameworks-*.md")} - set(run), set())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,106 @@
+"""Whether two trainings are equal: losses as float bits, and SHA-256 of every tensor by logical expert."""
+
+import hashlib
+import re
+
+# Where an expert's number stands in a parameter's name: of one module each, and of one parameter each.
+OF_ONE = (re.compile(r"^(.*experts\.(?:local_experts|deepspeed_experts)\.)(\d+)(\..*)$"),
+          re.compile(r"^(.*experts\.linear_fc[12]\.(?:weight|bias))(\d+)(.*)$"))
+# A parameter that has the experts of a rank side by side.
+OF_ALL = re.compile(r"^.*experts\.weight[12](?:\.\w+)?$")
+
+
+def digest(tensor):
+    """SHA-256 of the bytes of a torch tensor, with its type and number of elements."""
+    import torch
+
+    flat = tensor.detach().contiguous().reshape(-1)
+    found = hashlib.sha256(f"{flat.dtype} {flat.numel()} ".encode())
+    found.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    return found.hexdigest()
+
+
+def pieces(name, tensor, held):
+    """(key, tensor): by logical expert where the tensor is an expert's, else itself.
+
+    held: {name of the module that has the experts: the logical experts of this rank's slots}.
+    """
+    module = max((each for each in held if name.startswith(f"{each}.")), key=len, default=None)
+    if module is None or ".experts." not in name[len(module):]:
+        yield name, tensor
+        return
+    for pattern in OF_ONE:
+        match = pattern.match(name)
+        if match:
+            yield f"{match[1]}<{held[module][int(match[2])]}>{match[3]}", tensor
+            return
+    if OF_ALL.match(name) and tensor.numel() > 1:
+        rows = tensor.detach().reshape(len(held[module]), -1)
+        for slot, expert in enumerate(held[module]):
+            yield f"{name}<{expert}>", rows[slot]
+        return
+    yield name, tensor
+
+
+def digests_of_shards(cut):
+    """{key: digest} of tensors that ranks hold in pieces, of which all ranks together have the whole. Collective.
+
+    cut: {key: [(first element, tensor)]}, this rank's pieces. errors: ValueError naming a tensor with a hole or an overlap.
+    """
+    import torch
+    import torch.distributed as dist
+
+    mine = {key: [(start, piece.detach().reshape(-1).clone()) for start, piece in pieces] for key, pieces in cut.items()}
+    everywhere = [None] * dist.get_world_size()
+    dist.all_gather_object(everywhere, mine)
+    whole = {}
+    for of_rank in everywhere:
+        for key, pieces in of_rank.items():
+            whole.setdefault(key, {}).update(pieces)
+    found = {}
+    for key, pieces in whole.items():
+        end = 0
+        for start in sorted(pieces):
+            if start != end:
+                raise ValueError(f"{key}: elements {end}..{start} are on no rank, or on two")
+            end = start + pieces[start].numel()
+        found[key] = digest(torch.cat([pieces[start] for start in sorted(pieces)]))
+    return found
+
+
+def merged(ranks):
+    """The digests of all ranks. errors: ValueError naming a tensor of which two ranks have different copies."""
+    found = {}
+    for rank, result in enumerate(ranks):
+        for key, value in result["digests"].items():
+            if found.setdefault(key, value) != value:
+                raise ValueError(f"copies of {key} differ (rank {rank})")
+    return found
+
+
+def difference(off, on):
+    """The first difference between two trainings in a line, or "". off, on: results of all ranks, without EPLB and with it.
+
+    Something must have been compared, and experts must have moved: otherwise that is the difference.
+    """
+    for rank, (one, other) in enumerate(zip(off, on)):
+        if len(one["losses"]) != len(other["losses"]):
+            return f"rank {rank} has {len(other['losses'])} losses, expected {len(one['losses'])}"
+        for number, (left, right) in enumerate(zip(one["losses"], other["losses"])):
+            if left != right:
+                return f"rank {rank} loss {number}: {float.fromhex(right)!r}, expected {float.fromhex(left)!r}"
+    try:
+        one, other = merged(off), merged(on)
+    except ValueError as error:
+        return str(error)
+    lost = sorted(set(one) ^ set(other))
+    if lost:
+        return f"{len(lost)} tensors in one training alone, first {lost[0]}"
+    wrong = sorted(key for key in one if one[key] != other[key])
+    if wrong:
+        return f"{len(wrong)} of {len(one)} tensors differ, first {wrong[0]}"
+    if not one or not any(result["losses"] for result in off):
+        return "nothing was compared"
+    if not all(result["switches"] for result in on):
+        return "experts did not move"
+    return ""
