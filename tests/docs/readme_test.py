@@ -155,9 +155,10 @@ class ReadmeTest(Scratch):
                                             env=self.environment, timeout=60).returncode, 2)
 
 
-class PythonReadmeTest(Scratch):
-    def test_the_example_trains(self):
-        blocks = blocks_of((ROOT / "client/python/README.md").read_text(encoding="utf-8"), LANGUAGES)
+class PythonTrainersTest(Scratch):
+    def train(self, page):
+        """Runs the page's trainer on two ranks until experts move."""
+        blocks = blocks_of((ROOT / page).read_text(encoding="utf-8"), LANGUAGES)
         example, = [block for block in blocks if block.language == "python" and "init_process_group" in block.code]
         self.assertGreater(len(example.code.splitlines()), 40)
         endpoint = self.start_daemon()
@@ -174,7 +175,14 @@ class PythonReadmeTest(Scratch):
             self.addCleanup(self.end, rank)
             said.append(rank.communicate(timeout=BLOCK_SECONDS)[0])
             self.assertEqual(rank.returncode, 0, said[-1])
-        self.assertRegex(said[0], r"step \d+: version \d+ runs, .* moved: .+")
+        return said[0]
+
+    def test_the_example_trains(self):
+        self.assertRegex(self.train("client/python/README.md"), r"step \d+: version \d+ runs, .* moved: .+")
+
+    def test_the_attached_trainer_trains(self):
+        self.assertRegex(self.train("docs/attach.md"), r"step \d+: version \d+ runs: .+")
+        self.assertTrue((self.directory / "rank-1.pt").exists())
 
 
 class SplitPageTest(Scratch):

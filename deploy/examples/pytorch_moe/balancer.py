@@ -1,5 +1,5 @@
-"""The one place where the balancer comes into the training: connect, register, record, step_boundary, close; and, where
-experts are in several slots, split, reduce_gradients and broadcast_weights."""
+"""The one place where the balancer comes into the training: attach, step_boundary, close; and, where experts are in several
+slots, connect, register, record, split, reduce_gradients and broadcast_weights."""
 
 from __future__ import annotations
 
@@ -56,6 +56,10 @@ class Balancer(Protocol):
     def register(self, tensors: list[ExpertTensor]) -> None:
         """All per-expert memory, once. Whoever migrates an expert moves these rows and nothing else."""
 
+    def attach(self, model: torch.nn.Module, optimizer: Any) -> Optional[Placement]:
+        """In the place of register: finds that memory by itself, and makes routers give slots. returns: the placement, if it
+        does."""
+
     def record(self, layer: int, counts: np.ndarray) -> None:
         """counts: int64 [experts], tokens that this rank's router sent to each in the current step, before dropping."""
 
@@ -89,6 +93,9 @@ class NoBalancer:
     def register(self, tensors: list[ExpertTensor]) -> None:
         pass
 
+    def attach(self, model: torch.nn.Module, optimizer: Any) -> Optional[Placement]:
+        return None
+
     def record(self, layer: int, counts: np.ndarray) -> None:
         pass
 
@@ -108,8 +115,55 @@ class NoBalancer:
         pass
 
 
+class AttachedBalancer(NoBalancer):
+    """EPLB where each expert is in one slot: attached to model and optimizer, which it finds its way in by itself.
+
+    endpoint, job, report_every, initial_placement: as of EplbBalancer.
+    """
+
+    def __init__(self, endpoint: str, job: str, report_every: int, initial_placement: str = "") -> None:
+        # EPLB
+        import eplb  # here, so that the example runs without the package when it runs without EPLB
+
+        self.errors: tuple[type[Exception], ...] = (eplb.Error,)
+        # end of EPLB
+        self._eplb, self._attached = eplb, None
+        self._options = {"endpoint": endpoint, "job": job, "report_every": report_every,
+                         "initial_placement": initial_placement or None}
+
+    def connect(self, shape: JobShape, ranks: Ranks) -> Placement:
+        self._shape, self._num_ranks = shape, ranks.world_size
+        return super().connect(shape, ranks)
+
+    def attach(self, model: torch.nn.Module, optimizer: Any) -> Optional[Placement]:
+        # EPLB
+        self._attached = self._eplb.torch.attach(model, optimizer, experts="*.slots", router="gate",
+                                                 first_step=self._shape.first_step, **self._options)
+        # end of EPLB
+        return self._placement()
+
+    def step_boundary(self, step: int) -> Boundary:
+        # EPLB
+        result = self._attached.step_boundary(step)
+        return Boundary(self._placement() if result.switched else None, result.reason, result.pause_seconds)
+        # end of EPLB
+
+    def close(self, reason: str) -> None:
+        # EPLB
+        if self._attached is not None:
+            self._attached.close(reason)
+        # end of EPLB
+
+    def _placement(self) -> Placement:
+        # EPLB
+        now = self._attached.client.placement
+        # end of EPLB
+        return Placement(now.physical_to_logical_map, self._shape.experts, self._num_ranks, now.logical_to_physical_map,
+                         now.version)
+
+
 class EplbBalancer:
-    """EPLB's client: the daemon at `endpoint` decides, the ranks vote, and the client moves the experts.
+    """EPLB's client, for experts in several slots: the daemon at `endpoint` decides, the ranks vote, and the client moves the experts.
 
     endpoint: HOST:PORT or unix:PATH of eplbd; empty for a job without a daemon. job: its name there. report_every:
     steps of a load window. initial_placement: path of the first placement; empty: the daemon's, else static. split:
@@ -141,6 +195,9 @@ class EplbBalancer:
         for each in tensors:
             self._client.register(each.tensor, name=each.name, layer=each.layer, role=each.role)
         self._client.finish_registration()
+
+    def attach(self, model: torch.nn.Module, optimizer: Any) -> Optional[Placement]:
+        return None
 
     def record(self, layer: int, counts: np.ndarray) -> None:
         self._client.record(layer, counts)

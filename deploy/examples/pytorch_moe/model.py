@@ -74,6 +74,21 @@ class Attention(nn.Module):
         return mixed @ self.outward.t()
 
 
+class Gate(nn.Module):
+    """[tokens, width] -> gates and experts [tokens, top_k], the best first. affinity: [tokens, experts], of the last call.
+
+    Who numbers slots instead of experts changes what it returns, not what it computes."""
+
+    def __init__(self, router: nn.Parameter, top_k: int) -> None:
+        super().__init__()
+        self.router, self.top_k = router, top_k
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.affinity = (x @ self.router.t()).softmax(dim=-1)
+        gates, experts = self.affinity.topk(self.top_k, dim=-1)
+        return gates / gates.sum(dim=-1, keepdim=True), experts
+
+
 class MixtureOfExperts(nn.Module):
     """Sends each token to its top-k experts, wherever they are, and adds up what they return, the best choice first."""
 
@@ -81,6 +96,7 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         self.layer, self.top_k, self.num_experts, self.ranks = layer, shape.top_k, shape.experts, ranks
         self.router = nn.Parameter(torch.empty(shape.experts, shape.width))
+        self.gate = Gate(self.router, shape.top_k)
         self.slots = ExpertSlots(layer, num_local_slots, ExpertShape(shape.width, shape.hidden), shape.torch_dtype(),
                                  ranks.device)
         self.load: Optional[LayerLoad] = None
@@ -92,6 +108,10 @@ class MixtureOfExperts(nn.Module):
         self.routing = (RouteTable(placement, self.layer, self.ranks.rank, self.ranks.device) if split is None else
                         BatchSplit(self.layer, self.num_experts, self.ranks, split))
         self.bounds = placement.bounds
+        self.follow(placement)
+
+    def follow(self, placement: Placement) -> None:
+        """As set_placement, where the router gives slots already: only what each slot holds is new."""
         self.expert_of_slot = torch.from_numpy(placement.physical_to_logical_map[self.layer])
 
     def forward(self, x: torch.Tensor, first_token: int, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -99,9 +119,7 @@ class MixtureOfExperts(nn.Module):
 
         returns: [tokens, width], and this rank's part of the auxiliary loss. Collective.
         """
-        affinity = (x @ self.router.t()).softmax(dim=-1)
-        gates, experts = affinity.topk(self.top_k, dim=-1)
-        gates = gates / gates.sum(dim=-1, keepdim=True)
+        gates, experts = self.gate(x)
         plan = plan_dispatch(self.ranks, self.routing.slots(experts, first_token).flatten(), self.bounds)
         self.load = self._load(experts, plan.slot_tokens)
         rows = x.unsqueeze(1).expand(-1, self.top_k, -1).reshape(-1, x.shape[1])
@@ -110,7 +128,7 @@ class MixtureOfExperts(nn.Module):
         combined = gates[:, 0:1] * returned[:, 0]
         for choice in range(1, self.top_k):
             combined = combined + gates[:, choice:choice + 1] * returned[:, choice]
-        return combined, self._auxiliary_loss(affinity, self.load.total_counts, num_tokens)
+        return combined, self._auxiliary_loss(self.gate.affinity, self.load.total_counts, num_tokens)
 
     def _load(self, experts: torch.Tensor, slot_tokens: torch.Tensor) -> LayerLoad:
         counts = count(experts.flatten(), self.num_experts)
@@ -172,6 +190,10 @@ class LanguageModel(nn.Module):
     def set_placement(self, placement: Placement) -> None:
         for layer in self.layers():
             layer.set_placement(placement, self.split)
+
+    def follow(self, placement: Placement) -> None:
+        for layer in self.layers():
+            layer.follow(placement)
 
     def forward(self, batch: Batch, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """num_tokens: of the global batch. returns: this rank's parts of the mean loss of a token in nats, and of the

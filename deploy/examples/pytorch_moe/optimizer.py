@@ -56,6 +56,10 @@ class Adam:
         self.slots = [layer.slots for layer in model.layers()]
         self.slot_moments = [{name: Moments.zeros(each) for name, each in slots.stacked().items()}
                              for slots in self.slots]
+        # As torch's optimizers show what they hold: of the experts, whose parameters have no gradient of their own.
+        self.state = {slots.get_parameter(name): {"first_moment": moments.first, "second_moment": moments.second}
+                      for slots, of_slots in zip(self.slots, self.slot_moments) for name, moments in of_slots.items()}
+        self.param_groups = [{"params": list(self.state)}]
         self._parameters = model.dense()
         self._ranks, self._balancer = ranks, balancer
 

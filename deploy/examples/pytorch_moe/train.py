@@ -15,7 +15,7 @@ import torch
 
 import checkpoint
 import plot
-from balancer import Balancer, Boundary, EplbBalancer, ExpertTensor, JobShape, NoBalancer
+from balancer import AttachedBalancer, Balancer, Boundary, EplbBalancer, ExpertTensor, JobShape, NoBalancer
 from collectives import Ranks, join, leave
 from data import Batches, read_text
 from launch import launch
@@ -39,7 +39,12 @@ class Training:
         self.model = LanguageModel(settings.model_shape(), self.placement, ranks, settings.seed,
                                    balancer.route_split if settings.split == "batch" else None)
         self.optimizer = Adam(self.model, ranks, settings.adam_options(), balancer)
-        balancer.register(self.expert_tensors())
+        attached = balancer.attach(self.model, self.optimizer)
+        self._is_attached = attached is not None
+        if attached is not None:
+            self._follow(attached)
+        else:
+            balancer.register(self.expert_tensors())
 
     def expert_tensors(self) -> list[ExpertTensor]:
         """Everything that belongs to an expert and that outlives a step."""
@@ -86,9 +91,15 @@ class Training:
     def _boundary(self, step: int) -> Boundary:
         boundary = self.balancer.step_boundary(step)
         if boundary.placement is not None:
-            self.placement = boundary.placement
-            self.model.set_placement(self.placement)
+            self._follow(boundary.placement)
         return boundary
+
+    def _follow(self, placement: Placement) -> None:
+        self.placement = placement
+        if self._is_attached:
+            self.model.follow(placement)
+        else:
+            self.model.set_placement(placement)
 
     def _load_and_balancedness(self) -> dict[str, Any]:
         loads = [layer.load for layer in self.model.layers()]
@@ -197,6 +208,8 @@ def train(settings: Settings, balancer: Balancer) -> int:
 
 def balancer_of(settings: Settings) -> Balancer:
     """Replicas and splits need EPLB's client, which without --eplb has no daemon and keeps the first placement."""
+    if settings.eplb and settings.redundant == 0 and settings.split != "batch":
+        return AttachedBalancer(settings.endpoint, settings.job, settings.report_every, settings.initial_placement)
     if settings.eplb:
         return EplbBalancer(settings.endpoint, settings.job, settings.report_every, settings.initial_placement,
                             settings.split)

@@ -106,6 +106,7 @@ class Trainer:
             self.attach(eplb)
 
     def attach(self, options):
+        self.is_hooked = options.get("boundary") == "optimizer"
         # EPLB
         import eplb
 
@@ -128,9 +129,11 @@ class Trainer:
             if after is not None:
                 after(self)
             # EPLB
-            if self.attached is not None and self.attached.step_boundary(self.step).switched:
-                self.switches.append(self.step)
+            if self.attached is not None and not self.is_hooked:
+                self.attached.step_boundary(self.step)
             # end of EPLB
+            if self.attached is not None and self.attached.last_boundary.switched:
+                self.switches.append(self.step)
             self.step += 1
         return self
 

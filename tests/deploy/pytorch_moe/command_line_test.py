@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import unittest
 
@@ -15,6 +16,13 @@ class CommandLineTest(example.ExampleTest):
     def train(self, *arguments, **environment):
         return subprocess.run([example.PYTHON, "-B", example.EXAMPLE / "train.py", *arguments], capture_output=True,
                               text=True, timeout=example.TIMEOUT_SECONDS, env={**os.environ, **environment})
+
+    def test_lines_of_eplb_without_replicas(self):
+        text = (example.EXAMPLE / "balancer.py").read_text(encoding="utf-8")
+        parts = re.findall(r"# EPLB\n(.*?)# end of EPLB", text, re.S)
+        lines = [line for part in parts for line in part.splitlines() if line.strip()]
+        self.assertGreaterEqual(len(lines), 5)
+        self.assertLessEqual(len(lines), 12, lines)
 
     def test_log_and_plot_are_written(self):
         log, png = self.directory / "run.jsonl", self.directory / "run.png"

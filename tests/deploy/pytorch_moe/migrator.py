@@ -26,6 +26,9 @@ class RandomMigrator:
     def register(self, tensors):
         self._tensors = [each for each in tensors if not (self._forget and each.name.endswith(self._forget))]
 
+    def attach(self, model, optimizer):
+        return None
+
     def record(self, layer, counts):
         assert counts.shape == (self._shape.experts,) and counts.dtype == np.int64
 

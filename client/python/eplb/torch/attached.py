@@ -102,7 +102,7 @@ class Attached:
         self._next_step += 1
         for hook in self._hooks:
             hook.end_step()
-        self._expect_memory()
+        self._expect_memory(fully=(number - self._skipped_steps + 1) % self._intervals[0] == 0)
         if not self._is_registered and not self._register_when_ready():
             self._skipped_steps += 1
             self._counts.clear()
@@ -115,8 +115,8 @@ class Attached:
             before, self._slots = self._slots, client.placement.physical_to_logical_map.copy()
             self._carry_scalars(before, self._slots)
             self._follow(self._slots)
-        if self._is_read(number + 1):
-            self._counts.start_reading(self._reduce_counts)
+        if self._counts.is_on_device and self._is_read(number + 1):
+            self._counts.start_reading(self._reduce_counts)  # so that nobody waits a step later
         self.last_boundary = result
         return result
 
@@ -154,6 +154,7 @@ class Attached:
         if self._is_disabled:
             return
         client = self._expect_registered("check_experts")
+        self._expect_memory()
         if probe is None:
             self._all_gather.together(self._seen_inputs.expect_seen)
             probe = self._seen_inputs.probe
@@ -172,6 +173,7 @@ class Attached:
         if self._in_static_order:
             raise FailedPrecondition("static_order was called within static_order")
         here = self._slots
+        self._expect_memory()
         self._move(here, self._static)
         self._in_static_order = True
         try:
@@ -287,7 +289,7 @@ class Attached:
             self._names.append(names)
         for optimizer in self._state.optimizers:
             self._calls.append(OptimizerCalls(optimizer))
-            for name in ("state_dict", "load_state_dict"):
+            for name in ("state_dict", "load_state_dict") if hasattr(optimizer, "state_dict") else ():
                 self._calls[-1].before(name, lambda name: refuse_moved(self._is_static, name))
 
     def _expect_an_optimizer(self) -> None:
@@ -321,9 +323,10 @@ class Attached:
     def _stack_state(self) -> List[ExpertTensor]:
         return [tensor for layer in self.layers for tensor in self._state.tensors(layer)]
 
-    def _expect_memory(self) -> None:
-        """Takes over what was replaced. errors: InvalidArgument for what cannot be, which closes this rank's client."""
-        if self._watch.intact():
+    def _expect_memory(self, fully: bool = True) -> None:
+        """Takes over what was replaced. fully: as of Watch.intact, before rows move. errors: InvalidArgument for what cannot be,
+        which closes this rank's client."""
+        if self._watch.intact(fully):
             return
         assert self.client is not None
         try:
@@ -337,7 +340,7 @@ class Attached:
         if not self._is_read(number):
             return
         counts = self._counts.take()
-        if counts is None:  # the first step of all is one
+        if counts is None:  # on the CPU, and where the first step of all is one
             self._counts.start_reading(self._reduce_counts)
             counts = self._counts.take()
         assert counts is not None
@@ -345,8 +348,9 @@ class Attached:
             self.client.record(layer.index, of_layer)
 
     def _is_read(self, number: int) -> bool:
-        """Whether counts go to the client in the boundary of a step: votes and windows end with these."""
-        return any((number + 1) % interval == 0 for interval in self._intervals)
+        """Whether counts go to the client in the boundary of a step: with each, or from a device with those that end in a vote or
+        a window, a step late."""
+        return not self._counts.is_on_device or any((number + 1) % interval == 0 for interval in self._intervals)
 
     def _reduce_counts(self, counts: torch.Tensor) -> None:
         """Each rank of an expert-tensor group routes other tokens, and EPLB counts those of one."""

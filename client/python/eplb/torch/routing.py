@@ -169,14 +169,14 @@ class ByShape:
 class TokenCounts:
     """Counts of all layers on the device, which the host reads without waiting for what the device does meanwhile.
 
-    table: int64 [layers, experts], what the layers' columns count into.
+    table: int64 [layers, experts], what the layers' columns count into. is_on_device: whether a read costs anything.
     """
 
     def __init__(self, num_layers: int, num_experts: int, device: torch.device) -> None:
         self.table = torch.zeros(num_layers, num_experts, dtype=torch.int64, device=device)
-        self._on_gpu = device.type == "cuda"
-        self._host = torch.zeros(num_layers, num_experts, dtype=torch.int64, pin_memory=self._on_gpu)
-        self._copied = torch.cuda.Event() if self._on_gpu else None
+        self.is_on_device = device.type == "cuda"
+        self._host = torch.zeros(num_layers, num_experts, dtype=torch.int64, pin_memory=self.is_on_device)
+        self._copied = torch.cuda.Event() if self.is_on_device else None
         self._is_reading = False
 
     def start_reading(self, reduce: Optional[Callable[[torch.Tensor], None]] = None) -> None:

@@ -40,7 +40,11 @@ class OptimizerState:
     def is_there(self, layers: Sequence[ExpertLayer]) -> bool:
         """Whether state exists: optimizers make it in their first step."""
         return not self.optimizers or all(self.of(parameter) or not self._keeps_state(parameter)
-                   for layer in layers for parameter in layer.parameters() if parameter.requires_grad)
+                   for layer in layers for parameter in layer.parameters() if self.is_trained(parameter))
+
+    def is_trained(self, parameter: torch.Tensor) -> bool:
+        """Also one that gets its gradient elsewhere, if an optimizer updates it."""
+        return parameter.requires_grad or id(self._main(parameter)) in self._updated
 
     def of(self, parameter: torch.Tensor) -> Mapping[str, Any]:
         main = self._main(parameter)
@@ -57,7 +61,7 @@ class OptimizerState:
         found: List[ExpertTensor] = []
         for key, family in layer.families.items():
             name = f"layers.{layer.index}.{key}"
-            trained = sum(each.requires_grad for each in family.parameters)
+            trained = sum(map(self.is_trained, family.parameters))
             if trained not in (0, len(family.parameters)):
                 raise refused(name, f"{trained} of {len(family.parameters)} experts are trained; expected all or none")
             pieces: Dict[str, List[Piece]] = {}
@@ -76,8 +80,9 @@ class OptimizerState:
             name = f"layers.{layer.index}.{key}"
             expected = {each for each in registered if each.rpartition(".")[0] == name}
             for parameter in family.parameters:
-                found = {f"{name}.{part}" for part, _ in self._pieces(name, parameter)} if parameter.requires_grad else set()
-                for each in sorted(found ^ (expected if parameter.requires_grad else set())):
+                is_trained = self.is_trained(parameter)
+                found = {f"{name}.{part}" for part, _ in self._pieces(name, parameter)} if is_trained else set()
+                for each in sorted(found ^ (expected if is_trained else set())):
                     raise refused(each, "has come into the optimizer's state after registration" if each in found else
                                         "was registered and is no longer in the optimizer's state")
 
@@ -85,7 +90,7 @@ class OptimizerState:
         """State that is one number for each expert, as Adam's step: (key, the dicts of the local slots in order)."""
         found: List[Tuple[str, List[Mapping[str, Any]]]] = []
         for family in layer.families.values():
-            if family.is_stacked or not family.parameters[0].requires_grad:
+            if family.is_stacked or not self.is_trained(family.parameters[0]):
                 continue
             states = [self.of(parameter) for parameter in family.parameters]
             found += [(key, states) for key, value in states[0].items() if is_scalar(value, family.parameters[0])]

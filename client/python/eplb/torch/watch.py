@@ -18,7 +18,7 @@ class Watch:
     """What a trainer's own objects were when the rows were registered: parameters in their modules, their memory, the dicts of
     the optimizers' state and the tensors in them.
 
-    intact compares them, by loops inside the interpreter: 0.1 us for each piece. Threads: the training thread.
+    intact compares them by loops inside the interpreter, 0.1 us for each piece. Threads: the training thread.
     """
 
     def __init__(self, layers: Sequence[ExpertLayer], state: OptimizerState, tensors: Sequence[ExpertTensor]) -> None:
@@ -32,24 +32,25 @@ class Watch:
 
     def renew(self) -> None:
         """Takes what is there now for what must be there."""
-        pieces = [(piece, address) for tensor in self._tensors for piece, address in zip(tensor.pieces, tensor.addresses)]
-        plain = [(piece.whole(), address) for piece, address in pieces if not hasattr(piece.whole(), "to_local")]
-        self._plain = [tensor for tensor, _ in plain]
-        self._addresses = [address for _, address in plain]
-        shards = [(piece.pointer(), address) for piece, address in pieces if hasattr(piece.whole(), "to_local")]
-        self._shards: List[Tuple[Callable[[], int], int]] = shards
+        pieces = [(tensor.role, piece, address) for tensor in self._tensors
+                  for piece, address in zip(tensor.pieces, tensor.addresses)]
+        plain = [(role, piece.whole(), address) for role, piece, address in pieces if not hasattr(piece.whole(), "to_local")]
+        self._weights = _columns([(tensor, address) for role, tensor, address in plain if role == "weight"])
+        self._rest = _columns([(tensor, address) for role, tensor, address in plain if role != "weight"])
+        self._shards: List[Tuple[Callable[[], int], int]] = [
+            (piece.pointer(), address) for _, piece, address in pieces if hasattr(piece.whole(), "to_local")]
         self._optimizers = [(optimizer, optimizer.state, list(optimizer.state.values())) for optimizer in self._state.optimizers]
         self._entries = self._entries_of_state()
 
-    def intact(self) -> bool:
-        """Whether all of it is what it was. cost: O(pieces); nothing is read from a device."""
+    def intact(self, fully: bool = True) -> bool:
+        """Whether all of it is what it was. fully: also the tensors of state, in dicts that are the same; before rows move they
+        must be. cost: O(pieces); nothing is read from a device."""
         return (all(map(is_, map(dict.get, self._modules, self._keys), self._parameters))
                 and all(optimizer.state is state and len(state) == len(values) and all(map(is_, state.values(), values))
                         for optimizer, state, values in self._optimizers)
-                and all(list(map(len, dicts)) == lengths and all(map(is_, map(take, dicts), tensors))
-                        for take, dicts, lengths, tensors in self._entries)
-                and list(map(_get_pointer, self._plain)) == self._addresses
-                and all(pointer() == address for pointer, address in self._shards))
+                and list(map(_get_pointer, self._weights[0])) == self._weights[1]
+                and all(pointer() == address for pointer, address in self._shards)
+                and (not fully or self._is_state_intact()))
 
     def adopt(self) -> List[str]:
         """Takes what has replaced pieces into the rows. returns: names of the tensors that had other memory.
@@ -67,6 +68,11 @@ class Watch:
         self.renew()
         return adopted
 
+    def _is_state_intact(self) -> bool:
+        return (all(list(map(len, dicts)) == lengths and all(map(is_, map(take, dicts), tensors))
+                    for take, dicts, lengths, tensors in self._entries)
+                and list(map(_get_pointer, self._rest[0])) == self._rest[1])
+
     def _entries_of_state(self) -> List[Tuple[Callable[[Any], Any], List[Any], List[int], List[Any]]]:
         """By key of state: what takes it, the dicts of all experts' parameters, their lengths, and the tensors in them."""
         found: Dict[str, List[Any]] = {}
@@ -77,6 +83,10 @@ class Watch:
                     found.setdefault(key, []).append((state, value))
         return [(itemgetter(key), [state for state, _ in each], [len(state) for state, _ in each], [value for _, value in each])
                 for key, each in found.items() if not _is_replaced_each_step(each)]
+
+
+def _columns(pairs: Sequence[Tuple[Any, int]]) -> Tuple[List[Any], List[int]]:
+    return [tensor for tensor, _ in pairs], [address for _, address in pairs]
 
 
 def _is_replaced_each_step(entries: Sequence[Tuple[Any, torch.Tensor]]) -> bool:

@@ -1,0 +1,356 @@
+"""The parts of eplb.torch, each by itself, and one rank alone: what is found, turned, counted, renamed, adopted and refused."""
+
+import copy
+import types
+import unittest
+
+import eplb
+import numpy as np
+import torch
+from torch import nn
+
+import ranks
+from eplb.torch import groups, layers, pieces, routing, state_dicts
+
+EXPERTS = 4
+
+
+def single(width=3):
+    return nn.Sequential(nn.Linear(width, 5), nn.Linear(5, width))
+
+
+class Listed(nn.Module):
+    """numbers: of the experts that this rank has, in a list of all."""
+
+    def __init__(self, numbers=None):
+        super().__init__()
+        own = range(EXPERTS) if numbers is None else numbers
+        self.experts = nn.ModuleList(single() if number in own else None for number in range(max(own) + 1))
+        self.gate = nn.Linear(3, EXPERTS)
+
+
+class Numbered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        for number in range(EXPERTS):
+            self.register_parameter(f"weight{number}", nn.Parameter(torch.randn(5, 3)))
+
+
+class Stacked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w1, self.w2 = nn.Parameter(torch.randn(EXPERTS, 5, 3)), nn.Parameter(torch.randn(EXPERTS, 3, 5))
+
+
+class LayersTest(unittest.TestCase):
+    def find(self, experts, given=None, **named):
+        model = nn.Module()
+        model.moe = nn.Module()
+        model.moe.experts, model.moe.gate = experts, nn.Linear(3, EXPERTS)
+        return layers.find_layers([model], "*.experts", "gate", given, **named)[0]
+
+    def test_lists_of_modules_numbers_and_stacks(self):
+        listed = self.find(Listed().experts)
+        self.assertEqual((listed.name, listed.num_local_slots, sorted(listed.families)),
+                         ("moe.experts", 4, ["0.bias", "0.weight", "1.bias", "1.weight"]))
+        self.assertEqual(listed.families["1.bias"].names, ["0.1.bias", "1.1.bias", "2.1.bias", "3.1.bias"])
+        numbered = self.find(Numbered())
+        self.assertEqual((numbered.num_local_slots, numbered.families["weight"].names), (4, [f"weight{i}" for i in range(4)]))
+        stacked = self.find(Stacked())
+        self.assertEqual((stacked.num_local_slots, stacked.families["w1"].is_stacked), (4, True))
+
+    def test_what_cannot_be_found_is_named(self):
+        odd = Listed()
+        odd.experts.extra = nn.Parameter(torch.zeros(3))
+        with self.assertRaisesRegex(eplb.InvalidArgument, "moe.experts has the parameter extra beside one module"):
+            self.find(odd.experts)
+        stacked = Stacked()
+        stacked.w3 = nn.Parameter(torch.zeros(7, 2))
+        with self.assertRaisesRegex(eplb.InvalidArgument, "w3 for 7 experts.*give num_local_experts"):
+            self.find(stacked)
+        stacked = Stacked()
+        stacked.register_buffer("scale", torch.zeros(4))
+        with self.assertRaisesRegex(eplb.InvalidArgument, "has the buffer scale"):
+            self.find(stacked)
+        with self.assertRaisesRegex(eplb.InvalidArgument, "no module around .*experts has a \"router\""):
+            layers.find_layers([Listed()], "experts", "router")
+
+
+class RoutingTest(unittest.TestCase):
+    def setUp(self):
+        self.columns = routing.SlotColumns("moe", EXPERTS, torch.device("cpu"))
+        self.slots = np.array([2, 0, 3, 1])
+        self.columns.set_slots(self.slots)
+        self.turn = routing.ByShape()
+
+    def test_probabilities_and_a_map(self):
+        probs = torch.rand(6, EXPERTS)
+        chosen = probs > 0.5
+        turned = self.turn((probs, chosen), self.columns)
+        self.assertTrue(torch.equal(turned[0], probs[:, self.slots]) and torch.equal(turned[1], chosen[:, self.slots]))
+        self.assertEqual(self.columns.counts.tolist(), chosen.sum(dim=0).tolist())
+
+    def test_weights_and_indices_also_of_no_expert(self):
+        weights, indices = torch.rand(3, 2), torch.tensor([[0, 1], [2, 3], [-1, 2]], dtype=torch.int32)
+        turned = self.turn([weights, indices, torch.tensor(0.1)], self.columns)
+        self.assertIs(turned[0], weights)
+        self.assertEqual((turned[1].tolist(), turned[1].dtype), ([[1, 3], [0, 2], [-1, 0]], torch.int32))
+        self.assertEqual(self.columns.counts.tolist(), [1, 1, 2, 1])
+
+    def test_masks_whose_other_dimensions_are_as_large_as_the_experts(self):
+        for shape in ((5, EXPERTS, 3), (EXPERTS, EXPERTS, 3), (5, EXPERTS, EXPERTS)):
+            combine = torch.rand(shape)
+            auxiliary, turned, mask, counts = self.turn((torch.tensor(1.0), combine, combine > 0.5, torch.arange(EXPERTS)),
+                                                        self.columns)
+            self.assertTrue(torch.equal(turned, combine[:, self.slots]) and torch.equal(mask, turned > 0.5))
+            self.assertEqual(counts.tolist(), [0, 1, 2, 3])
+
+    def test_an_output_that_says_nothing_is_shown(self):
+        for output in (torch.rand(5, EXPERTS), (torch.rand(5, 2), torch.zeros(5, 2, dtype=torch.int64), torch.rand(5, EXPERTS)),
+                       {"logits": torch.rand(5, EXPERTS)}):
+            with self.assertRaisesRegex(eplb.FailedPrecondition, r"router moe gave .*\[5, 4\].*give attach a `turn`"):
+                self.turn(output, self.columns)
+
+    def test_a_turn_of_ones_own_and_recomputation(self):
+        router = nn.Linear(3, EXPERTS)
+
+        def turn(output, columns):
+            columns.count_columns(output > 0, 1)
+            return columns.in_slot_order(output, 1)
+
+        hook = routing.RouterHook(self.columns, router, turn)
+        x = torch.randn(5, 3)
+        with torch.no_grad():  # as the first run of a checkpointed part
+            router(x)
+        self.assertEqual(self.columns.counts.sum(), 0)
+        plain = router(x)
+        counted = self.columns.counts.tolist()
+        router.eval()
+        router(x)
+        self.assertEqual(self.columns.counts.tolist(), counted)
+        hook.remove()
+        self.assertTrue(torch.equal(plain, router(x)[:, self.slots]))
+        self.assertEqual(counted, (router(x) > 0).sum(dim=0).tolist())
+
+
+class NamesTest(unittest.TestCase):
+    """Rank 1 of 2: slots 2 and 3."""
+
+    def names(self, moe, slots, is_global, first=2):
+        model = nn.Module()
+        model.moe = moe
+        layer = layers.find_layers([model], "*.experts", "gate")[0]
+        names = state_dicts.names_of(layer, first, is_global, lambda: np.array(slots))
+        names.hook(layer)
+        return model
+
+    def test_global_numbers_are_those_of_the_experts(self):
+        moe = Listed([2, 3])
+        here = [moe.experts[2][0].weight.clone(), moe.experts[3][0].weight.clone()]
+        model = self.names(moe, [2, 3, 1, 0], True)
+        state = model.state_dict()
+        self.assertEqual(sorted(key for key in state if key.endswith("0.weight")),
+                         ["moe.experts.0.0.weight", "moe.experts.1.0.weight"])
+        self.assertTrue(torch.equal(state["moe.experts.1.0.weight"], here[0]))
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+        model.load_state_dict(state)
+        self.assertTrue(torch.equal(moe.experts[2][0].weight, here[0]) and torch.equal(moe.experts[3][0].weight, here[1]))
+        del state["moe.experts.1.0.weight"]
+        with self.assertRaisesRegex(eplb.FailedPrecondition, r"not given the expert.*\(expert 1\).*static_order"):
+            model.load_state_dict(state)
+
+    def test_numbers_of_a_rank_name_experts_of_that_rank_alone(self):
+        model = self.names(Listed([0, 1]), [0, 1, 3, 2], False)
+        weight = model.moe.experts[0][0].weight
+        self.assertTrue(torch.equal(model.state_dict()["moe.experts.1.0.weight"], weight))
+        model = self.names(Listed([0, 1]), [0, 2, 1, 3], False)
+        with self.assertRaisesRegex(eplb.FailedPrecondition, r"moe.experts: state_dict .*\(expert 1\).*with attached.static_order"):
+            model.state_dict()
+
+    def test_stacks_are_reordered_within_a_rank(self):
+        moe = nn.Module()
+        moe.experts, moe.gate = Stacked(), nn.Linear(3, EXPERTS)
+        model = self.names(moe, [2, 0, 1, 3], True, first=0)
+        state, here = model.state_dict(), moe.experts.w1.detach().clone()
+        self.assertTrue(torch.equal(state["moe.experts.w1"][2], here[0]) and torch.equal(state["moe.experts.w1"][0], here[1]))
+        nn.init.zeros_(moe.experts.w1)
+        model.load_state_dict(state)
+        self.assertTrue(torch.equal(moe.experts.w1, here))
+
+    def test_a_copy_of_the_module_keeps_the_names_that_it_was_copied_with(self):
+        slots = [0, 1, 3, 2]
+        model = self.names(Listed([0, 1]), slots, False)
+        copied = copy.deepcopy(model)
+        slots[:] = [0, 1, 2, 3]
+        self.assertTrue(torch.equal(copied.state_dict()["moe.experts.1.0.weight"], copied.moe.experts[0][0].weight))
+        self.assertTrue(torch.equal(model.state_dict()["moe.experts.0.0.weight"], model.moe.experts[0][0].weight))
+
+
+class Sharded(torch.Tensor):
+    """Stands in for a DTensor: torch 1.13 has none."""
+
+    def to_local(self):
+        return self.as_subclass(torch.Tensor)
+
+
+def sharded(tensor, dim):
+    placement = types.SimpleNamespace(is_replicate=lambda: False, is_shard=lambda asked: asked == dim)
+    found = tensor.as_subclass(Sharded)
+    found.placements = (placement,)
+    return found
+
+
+class PiecesTest(unittest.TestCase):
+    def test_a_shard_of_whole_experts_is_registered_by_its_local_tensor(self):
+        tensor = torch.randn(4, 6)
+        found = pieces.ExpertTensor("w", 0, "weight", [pieces.Piece(sharded(tensor, 0))], 4)
+        self.assertEqual((found.rows.data_ptr(), type(found.rows)), (tensor.data_ptr(), torch.Tensor))
+        for given in ([sharded(tensor, 1)], [sharded(torch.randn(6), 0) for _ in range(4)]):
+            with self.assertRaisesRegex(eplb.InvalidArgument, "is a DTensor"):
+                pieces.ExpertTensor("w", 0, "weight", [pieces.Piece(each) for each in given], 4)
+
+    def test_what_replaced_a_piece_is_adopted_or_named(self):
+        parameters = [nn.Parameter(torch.randn(3)) for _ in range(4)]
+        found = pieces.ExpertTensor("w", 0, "weight", [pieces.Piece(each) for each in parameters], 4)
+        self.assertFalse(found.adopt())
+        swapped = parameters[2].data, parameters[1].data
+        values = [each.clone() for each in swapped]
+        parameters[1].data, parameters[2].data = swapped  # rows of this very memory
+        self.assertTrue(found.adopt() and found.in_place())
+        self.assertTrue(torch.equal(parameters[1], values[0]) and torch.equal(found.rows[2], values[1]))
+        for other in (torch.zeros(3, dtype=torch.float64), torch.zeros(2)):
+            parameters[3].data = other
+            with self.assertRaisesRegex(eplb.InvalidArgument, r"tensor \"w\": is float(64|32) \[.\] on cpu in slot 3 now"):
+                found.adopt()
+
+
+class Mesh:
+    """Stands in for a DeviceMesh."""
+
+    mesh_dim_names = ("pp", "ep")
+
+    def get_group(self, name):
+        return f"group of {name}"
+
+
+class GroupsTest(unittest.TestCase):
+    def test_a_mesh_gives_groups_by_names(self):
+        self.assertEqual(groups.groups_of_mesh(Mesh()), {"ep_group": "group of ep", "pp_group": "group of pp"})
+        with self.assertRaisesRegex(eplb.InvalidArgument, r"named \[\], expected \"ep\""):
+            groups.groups_of_mesh(object())
+
+
+class Model(nn.Module):
+    """experts: a module of a layer's; its router gives weights and indices."""
+
+    class Gate(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).softmax(dim=1).topk(2, dim=1)
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = Model.Gate(3, EXPERTS), nn.ModuleList(single() for _ in range(EXPERTS))
+
+    def forward(self, x):
+        weights, chosen = self.gate(x)
+        return sum(weights[:, i:i + 1] * torch.stack([self.experts[e](row) for e, row in zip(chosen[:, i].tolist(), x)])
+                   for i in range(2))
+
+
+def alone(_, run):
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    attached = eplb.torch.attach(model, optimizer, experts="experts", router="gate", vote_every=2, report_every=2)
+
+    def step():
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        model(torch.randn(8, 3))
+        optimizer.step()
+
+    return run(model, optimizer, attached, step)
+
+
+def go_wrong(how):
+    def run(model, optimizer, attached, step):
+        for _ in range(2):
+            step()
+            attached.step_boundary()
+        parameter = model.experts[1][0].weight
+        how(model, optimizer, parameter)
+        try:
+            for _ in range(2):
+                attached.step_boundary()
+        except eplb.InvalidArgument as error:
+            return str(error), attached.client.closed
+        return "", attached.num_adopted
+    return run
+
+
+def replace_parameter(model, _optimizer, parameter):
+    model.experts[1][0].weight = nn.Parameter(parameter.detach().clone())
+
+
+def detached_leaves_nothing(model, optimizer, attached, step):
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    step()
+    attached.step_boundary()
+    scheduler.step()
+    values = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    assert any(not torch.equal(before[name], values[name]) for name in before)
+    attached.detach()
+    attached.detach()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, values[name])
+        assert parameter.data.storage().size() == parameter.numel(), f"{name} is a part of other memory"
+        assert optimizer.state[parameter]["exp_avg"].storage().size() == parameter.numel()
+    assert not any(module._forward_hooks or module._forward_pre_hooks or module._state_dict_hooks
+                   or module._load_state_dict_pre_hooks for module in model.modules())
+    assert not {"state_dict", "load_state_dict"} & set(optimizer.__dict__)
+    again = eplb.torch.attach(model, optimizer, experts=nn.ModuleList, router=lambda around: around.gate, boundary="optimizer")
+    step()
+    assert again.last_boundary.version == again.client.placement.version and again.tokens_per_expert().sum() == 0
+    model(torch.randn(8, 3))
+    assert again.tokens_per_expert().sum() == 16  # two choices of each token, since the boundary took the counts
+    again.check()
+    again.check_experts()
+    again.detach()
+
+
+class OneRankTest(ranks.RankTest):
+    def of(self, run):
+        return self.succeed(1, alone, run)[0]
+
+    def test_detached_leaves_nothing(self):
+        self.of(detached_leaves_nothing)
+
+    def test_what_cannot_be_adopted_ends_the_run_with_its_name(self):
+        for how, words in (
+                (lambda model, *_: model.to(torch.float64), "float64 [5, 3] on cpu in slot 0 now"),
+                (replace_parameter, "experts.1.0.weight\": is another Parameter object"),
+                (lambda _, optimizer, parameter: optimizer.state[parameter].update(extra=torch.zeros(5, 3)),
+                 "layers.0.0.weight.extra\": has come into the optimizer's state"),
+                (lambda _, optimizer, parameter: optimizer.state[parameter].pop("exp_avg"),
+                 "layers.0.0.weight.exp_avg\": was registered and is no longer")):
+            text, closed = self.of(go_wrong(how))
+            self.assertIn(words, text)
+            self.assertTrue(closed)
+
+    def test_what_is_adopted(self):
+        def other_moment(_model, optimizer, parameter):
+            optimizer.state[parameter]["exp_avg"] = optimizer.state[parameter]["exp_avg"].clone()
+
+        def other_memory(_model, optimizer, parameter):
+            optimizer.state[parameter]["exp_avg"].data = torch.zeros(5, 3)
+
+        def other_data(_model, _optimizer, parameter):
+            parameter.data = parameter.data.clone()
+
+        for how in (other_moment, other_memory, other_data):
+            self.assertEqual(self.of(go_wrong(how)), ("", 1))
+
+
+if __name__ == "__main__":
+    unittest.main()
