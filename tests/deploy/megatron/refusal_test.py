@@ -107,8 +107,7 @@ def late_state(rank, world, directory):
 
 def other_memory(rank, world, directory, change):
     this = Training(rank, world, directory, "other", ep=world, experts="TEGroupedMLP").attach().run(2)
-    change(this.model.layers[0].mlp.experts.linear_fc1)
-    this.run(1)
+    this.run(1, after=lambda this: change(this.model.layers[0].mlp.experts.linear_fc1))
 
 
 def other_parameter(linear):
