@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import tempfile
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Type, Union
 
@@ -241,10 +239,9 @@ class Attached:
                                    "num_experts": num_experts, "num_gpus": where.expert_model_size,
                                    "pipeline_parallel_size": where.pipeline_parallel_size,
                                    "expert_tensor_parallel": where.expert_tensor_size}
-        with tempfile.TemporaryDirectory(prefix="eplb-") as directory:
-            if options.get("initial_placement") is None:
-                options["initial_placement"] = _static_file(directory, self._static, where, options)
-            self.client = Client.connect(self._all_gather, **options)
+        if options.get("initial_placement") is None:
+            options["initial_placement"] = "static"  # else everything would be carried to where the job's last run ended
+        self.client = Client.connect(self._all_gather, **options)
 
     def _attach(self, boundary: str, turn: Optional[Turn]) -> None:
         assert self.client is not None
@@ -400,17 +397,3 @@ class Attached:
 def _weights_of(layer: ExpertLayer) -> List[ExpertTensor]:
     return [ExpertTensor(f"layers.{layer.index}.{key}", layer.index, "weight", [Piece(each) for each in family.parameters],
                          layer.num_local_slots) for key, family in layer.families.items()]
-
-
-def _static_file(directory: str, experts: np.ndarray, where: Coordinates, options: Mapping[str, Any]) -> str:
-    """Of the placement in which expert e is in slot e. A daemon would else begin where the job's last run ended, and everything
-    would have to be carried there."""
-    path = os.path.join(directory, "static.json")
-    num_layers, num_experts = experts.shape
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"format": "eplb.placement.v1", "num_layers": num_layers, "num_logical_experts": num_experts,
-                   "num_slots": num_experts, "num_gpus": where.expert_model_size, "num_nodes": options.get("num_nodes") or 1,
-                   "num_groups": options.get("num_groups") or 1, "physical_to_logical_map": experts.tolist(),
-                   "logical_to_physical_map": experts[..., None].tolist(),
-                   "logical_replica_count": np.ones_like(experts).tolist()}, file)
-    return path
