@@ -91,7 +91,10 @@ std::unique_ptr<Client> EtcdProcess::NewClient(absl::Duration timeout) const {
   return *Client::Make({.endpoints = {endpoint_}, .timeout = timeout});
 }
 
-void EtcdProcess::Freeze() const { (void)kill(process_, SIGSTOP); }
+// Returns when it stands still: a signal takes its time on a busy machine.
+void EtcdProcess::Freeze() const {
+  if (kill(process_, SIGSTOP) == 0) (void)waitpid(process_, nullptr, WUNTRACED);
+}
 void EtcdProcess::Thaw() const { (void)kill(process_, SIGCONT); }
 
 EtcdProcess* SharedEtcd() {
