@@ -16,17 +16,19 @@ FIELDS = {"model": "tiny", "step": 7}
 
 
 def write_placement(directory, num_gpus, slots):
-    """A placement file of 2 layers and 8 experts, the second layer the other way round; lowest slots are primaries."""
+    """A placement file of 2 layers and 8 experts, the second layer the other way round; lowest slots are primaries. Ranks may write
+    it at once: it is there as a whole or not."""
     layers = [slots, slots[::-1]]
     found = [[[slot for slot, held in enumerate(layer) if held == expert] for expert in range(8)] for layer in layers]
     most = max(len(each) for layer in found for each in layer)
     replicas = [[each + [-1] * (most - len(each)) for each in layer] for layer in found]
     file = directory / f"placement-{num_gpus}-{len(slots)}.json"
-    file.write_text(json.dumps({"format": "eplb.placement.v1", "num_layers": 2, "num_logical_experts": 8,
+    mine = file.with_suffix(f".{os.getpid()}")
+    mine.write_text(json.dumps({"format": "eplb.placement.v1", "num_layers": 2, "num_logical_experts": 8,
                                 "num_slots": len(slots), "num_gpus": num_gpus, "num_nodes": 1, "num_groups": 1,
                                 "physical_to_logical_map": layers, "logical_to_physical_map": replicas,
                                 "logical_replica_count": [[len(each) for each in layer] for layer in found]}))
-    return file
+    return mine.replace(file)
 
 
 def job(rank, directory, world, store, part, make, options):
