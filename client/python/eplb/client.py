@@ -71,6 +71,7 @@ class Client:
                                   f"of an eplbd to meet at")
         self._handle.check(code)
         self._closed, self._finished = False, False
+        self._carrier = ""  # who alone may carry, because routers follow the rows there
         self._vote_every: int = struct.vote_every
         self._placement = PlacementView(self._handle, struct.num_gpus)
         self._registry = Registry(self._placement.num_local_slots)
@@ -184,8 +185,14 @@ class Client:
         errors: InvalidArgument naming layer and slot; FailedPrecondition where ranks were given different placements, or
         another one refused its own; Unavailable when the first rows could not be moved: in all these nothing was. DataLoss
         for rows that fail half-way, and Aborted for a rank that is gone, end the run: every later call raises the same.
-        InvalidArgument for a registered tensor whose memory went away closes this rank's client.
+        InvalidArgument for a registered tensor whose memory went away closes this rank's client. FailedPrecondition where
+        eplb.torch is attached: its static_order carries, and lets the routers follow.
         """
+        if self._carrier:
+            raise FailedPrecondition(f"carry: the model's routers would not follow; use {self._carrier}")
+        self._carry_to(placement, stream)
+
+    def _carry_to(self, placement: Any, stream: Any = None) -> None:
         self._finish_once()
         self._expect_memory()
         refusal: Optional[Error] = None

@@ -96,6 +96,16 @@ def save_moved(rank, directory, endpoint):
     layer, slot = next((layer, slot) for layer in range(trainers.LAYERS) for slot in range(4)
                        if slots[layer, 4 * rank + slot] != 4 * rank + slot)
     expert = trainer.model[layer].moe.experts.deepspeed_experts[slot]
+    client = trainer.attached.client
+    assert "use attached.static_order()" in refusal_of(lambda: client.carry("static"))
+    try:
+        with trainer.attached.static_order():
+            assert (client.row_placement.physical_to_logical_map == np.arange(8)).all()
+            if rank == 0:
+                raise OSError("disk full")
+    except OSError:
+        pass
+    assert (client.row_placement.physical_to_logical_map == slots).all()
     with trainer.attached.static_order():
         state, whole, single = trainer.optimizer.state_dict(), trainer.model.state_dict(), expert.state_dict()
     found = [refusal_of(call) for call in (

@@ -152,6 +152,7 @@ class NamesTest(unittest.TestCase):
         self.assertEqual(sorted(key for key in state if key.endswith("0.weight")),
                          ["moe.experts.0.0.weight", "moe.experts.1.0.weight"])
         self.assertTrue(torch.equal(state["moe.experts.1.0.weight"], here[0]))
+        state = {key: value.clone() for key, value in state.items()}
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
         model.load_state_dict(state)
@@ -159,6 +160,18 @@ class NamesTest(unittest.TestCase):
         del state["moe.experts.1.0.weight"]
         with self.assertRaisesRegex(eplb.FailedPrecondition, r"not given the expert.*\(expert 1\).*static_order"):
             model.load_state_dict(state)
+
+    def test_unmoved_entries_keep_their_order_and_their_memory(self):
+        plain = list(Listed([2, 3]).state_dict())
+        moe = Listed([2, 3])
+        moe.experts[2][0].weight.data = torch.stack([moe.experts[2][0].weight.detach()] * 2)[0]
+        model = self.names(moe, [0, 1, 2, 3], True)
+        state = model.state_dict()
+        self.assertEqual([key.replace("moe.", "", 1) for key in state], plain)
+        value = state["moe.experts.2.0.weight"]
+        self.assertEqual(value.storage().nbytes(), value.numel() * value.element_size())
+        value.fill_(7)
+        self.assertTrue((moe.experts[2][0].weight == 7).all())
 
     def test_numbers_of_a_rank_name_experts_of_that_rank_alone(self):
         model = self.names(Listed([0, 1]), [0, 1, 3, 2], False)

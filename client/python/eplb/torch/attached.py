@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Type, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from eplb.client import Client
-from eplb.errors import Error, FailedPrecondition, InvalidArgument
+from eplb.errors import DeadlineExceeded, Error, FailedPrecondition, InvalidArgument
 from eplb.options import to_struct
 from eplb.torch.calls import OptimizerCalls
 from eplb.torch.carry import carry, carry_scalars, static_experts
@@ -51,17 +51,24 @@ class Attached:
         self.client: Optional[Client] = None
         self.layers: List[ExpertLayer] = []
         self.last_boundary = _NOTHING
+        self.num_adopted = 0
+        self._weights: List[ExpertTensor] = []
+        self._registered: List[ExpertTensor] = []
+        self._hooks: List[RouterHook] = []
+        self._names: List[LayerNames] = []
+        self._calls: List[OptimizerCalls] = []
+        self._seen_inputs: Optional[SeenInputs] = None
+        self._in_static_order, self._is_registered = False, False
         self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
         self._is_disabled, self._is_attached = os.environ.get("EPLB_DISABLE", "0") not in ("", "0"), True
         if self._is_disabled:
             return
         if boundary not in ("call", "optimizer"):
             raise InvalidArgument(f"boundary: {boundary!r}, expected \"call\" or \"optimizer\"")
-        self._coordinates = coordinates_in(all_gather, all_gather.world_size, **groups)
+        self._coordinates, self._all_gather = _meet(all_gather, groups)
         self._ep_group = None if groups.get("ep_group") is None else group_of(groups["ep_group"])
         etp_group = groups.get("etp_group")
         self._etp_group = None if etp_group is None or self._coordinates.expert_tensor_size == 1 else group_of(etp_group)
-        self._all_gather = InEplbOrder(all_gather, self._coordinates.rank, all_gather.world_size)
         self._state = self._all_gather.together(lambda: OptimizerState(optimizers_of(optimizer), masters))
         self.layers = self._all_gather.together(lambda: find_layers(self._chunks, experts, router, num_local_experts))
         num_layers = self._number_layers()
@@ -69,13 +76,14 @@ class Attached:
                                                         for layer in self.layers])
         self._all_gather.together(lambda: self._state.expect_updated(self.layers))
         self._static = static_experts(num_layers, num_experts)
+        self._slots = self._static
         self._next_step, self._skipped_steps = int(options.get("first_step") or 0), 0
+        self._all_gather.together(lambda: self._expect_an_optimizer(boundary))
         self._connect(options)
         try:
             self._attach(boundary, turn)
         except BaseException as error:
-            assert self.client is not None
-            self.client.close(str(error))
+            self._undo_attach(str(error))
             raise
 
     # ---- training ----
@@ -83,8 +91,10 @@ class Attached:
     def step_boundary(self, step: Optional[int] = None) -> Boundary:
         """Once after each optimizer step, also a skipped one, on every rank. Collective at each vote.
 
+        Between optimizer.step() and the next backward: gradients of experts do not move with them.
         step: rising by one from first_step; None: the one that comes next. Optimizers make state in their first step: until all
-        experts on all ranks have theirs nothing moves, and steps until then are not EPLB's steps.
+        experts on all ranks have theirs nothing moves, steps until then are not EPLB's steps, and each of these boundaries waits
+        for the slowest rank as long as all_gather does (torch_all_gather: 60 s, its deadline_seconds).
         What replaced the memory of parameters or state, with the same shapes and types on the same device, is taken over.
         errors: as eplb.Client.step_boundary; InvalidArgument naming a parameter or state that cannot be taken over, which
         closes this rank's client; FailedPrecondition within static_order and after close.
@@ -153,6 +163,7 @@ class Attached:
             return
         client = self._expect_registered("check_experts")
         self._expect_memory()
+        self._all_gather.together(self._expect_memory)
         if probe is None:
             self._all_gather.together(self._seen_inputs.expect_seen)
             probe = self._seen_inputs.probe
@@ -163,38 +174,43 @@ class Attached:
     @contextlib.contextmanager
     def static_order(self) -> Iterator[None]:
         """Within it expert e is in slot e, as if EPLB were not there: every state dict, file name and load is right, and forwards
-        run. No step_boundary. Collective, twice; it carries all experts that are elsewhere, and their state."""
+        run. No step_boundary. Collective, twice; it carries all experts that are elsewhere, and their state, but no gradients.
+
+        It ends when all ranks have come to its end, also after exceptions. Where one does not come within the deadline of
+        all_gather, the client is closed and experts stay in static order. errors: those of the body; of step_boundary.
+        """
         if self._is_disabled:
             yield
             return
         self._expect_attached("static_order")
         if self._in_static_order:
             raise FailedPrecondition("static_order was called within static_order")
+        self._all_gather.together(self._expect_memory)
         here = self._slots
-        self._expect_memory()
         self._move(here, self._static)
         self._in_static_order = True
         try:
             yield
-        finally:
-            self._in_static_order = False
-            self._expect_memory()
-            self._move(self._static, here)
+        except BaseException as error:
+            with contextlib.suppress(Error):  # the body's own is the one that tells
+                self._leave_static_order(here, f"{type(error).__name__}: {error}")
+            raise
+        self._leave_static_order(here, "finished")
 
     def detach(self) -> None:
         """Carries every expert to its own slot, takes off all hooks, gives parameters and state memory of their own, and closes
-        the client. Collective. The model is then as one that never was attached, to the bit. Again: nothing."""
+        the client. Collective; between optimizer.step() and the next backward. The model is then as one that never was attached,
+        to the bit. Again: nothing. errors: as static_order; the model is attached then as before."""
         if self._is_disabled or not self._is_attached:
             return
         assert self.client is not None
-        self._is_attached = False
-        self._expect_memory()
+        if self._in_static_order:
+            raise FailedPrecondition("detach was called within static_order")
+        self._all_gather.together(self._expect_memory)
         self._move(self._slots, self._static)
         self._slots = self._static
-        for tensor in self._registered or self._weights:
-            tensor.release()
-        self._unhook()
-        self.client.close("finished")
+        self._is_attached = False
+        self._undo_attach("finished")
 
     def close(self, reason: str = "finished") -> None:
         """Experts move no more, and stay where they are; hooks stay, so that the model may be evaluated and, within static_order,
@@ -245,35 +261,47 @@ class Attached:
 
     def _attach(self, boundary: str, turn: Optional[Turn]) -> None:
         assert self.client is not None
+        self.client._carrier = "attached.static_order()"
         struct = to_struct(self.client.options)
         self._intervals = (struct.vote_every, struct.report_every)
-        self._in_static_order, self._is_registered, self.num_adopted = False, False, 0
-        self._weights: List[ExpertTensor] = self._all_gather.together(
+        self._weights = self._all_gather.together(
             lambda: [tensor for layer in self.layers for tensor in _weights_of(layer)])
-        self._registered: List[ExpertTensor] = []
         self._watch = Watch(self.layers, OptimizerState([]), self._weights)
-        self._hooks = self._hook_layers(turn)
-        self._names: List[LayerNames] = []
-        self._calls: List[OptimizerCalls] = []
+        self._hook_layers(turn)
         self._seen_inputs = SeenInputs(self.layers)
-        self._slots = self._static
         first = self.client.placement.physical_to_logical_map.copy()
         self._move(self._static, first)
         self._slots = first
         self._register_when_ready()
         self._hook_state_dicts()
         if boundary == "optimizer":
-            self._all_gather.together(self._expect_an_optimizer)
-            self._calls[-1].after("step", self.step_boundary)
+            self._calls[-1].after("step", self._boundary_behind_step)
 
-    def _hook_layers(self, turn: Optional[Turn]) -> List[RouterHook]:
+    def _boundary_behind_step(self) -> None:
+        assert self.client is not None
+        if not self.client.closed:  # after close the training goes on without boundaries
+            self.step_boundary()
+
+    def _undo_attach(self, reason: str) -> None:
+        """Takes off whatever attach put on, and closes the client."""
+        assert self.client is not None
+        for tensor in self._registered or self._weights:
+            tensor.release()
+        if self._seen_inputs is not None:
+            self._seen_inputs.remove()
+        for each in (*self._hooks, *self._names, *self._calls):
+            each.remove()
+        for layer in self.layers:
+            layer.experts.__dict__.pop("eplb_attached", None)
+        self.client._carrier = ""
+        self.client.close(reason)
+
+    def _hook_layers(self, turn: Optional[Turn]) -> None:
         num_experts = self._static.shape[1]
         self._counts = TokenCounts(len(self.layers), num_experts, device_of(self.layers))
-        hooks = []
         for layer, counts in zip(self.layers, self._counts.table):
-            hooks.append(RouterHook(SlotColumns(layer.name, num_experts, counts.device, counts), layer.router, turn))
+            self._hooks.append(RouterHook(SlotColumns(layer.name, num_experts, counts.device, counts), layer.router, turn))
             layer.experts.eplb_attached = True  # type: ignore[assignment]
-        return hooks
 
     def _hook_state_dicts(self) -> None:
         own = {layer.index: self._coordinates.expert_model * layer.num_local_slots for layer in self.layers}
@@ -289,16 +317,9 @@ class Attached:
             for name in ("state_dict", "load_state_dict") if hasattr(optimizer, "state_dict") else ():
                 self._calls[-1].before(name, lambda name: refuse_moved(self._is_static, name))
 
-    def _expect_an_optimizer(self) -> None:
-        if not self._calls:
+    def _expect_an_optimizer(self, boundary: str) -> None:
+        if boundary == "optimizer" and not self._state.optimizers:
             raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
-
-    def _unhook(self) -> None:
-        self._seen_inputs.remove()
-        for each in (*self._hooks, *self._names, *self._calls):
-            each.remove()
-        for layer in self.layers:
-            del layer.experts.eplb_attached
 
     # ---- parts: a step ----
 
@@ -356,6 +377,19 @@ class Attached:
 
     # ---- parts: where experts are ----
 
+    def _leave_static_order(self, here: np.ndarray, reason: str) -> None:
+        """errors: those of the all-gather where a rank does not come, and of memory that cannot be taken over."""
+        assert self.client is not None
+        try:
+            self._all_gather.together(self._expect_memory)  # bounded, as an all-to-all is not
+        except Error:
+            self.client.close(reason)
+            self._slots = self._static
+            raise
+        finally:
+            self._in_static_order = False
+        self._move(self._static, here)
+
     def _now(self) -> np.ndarray:
         """[layers, slots]: the expert in each slot."""
         return self._static if self._in_static_order else self._slots
@@ -365,9 +399,14 @@ class Attached:
 
     def _move(self, before: np.ndarray, after: np.ndarray) -> None:
         """Carries experts with their state, and lets the routers follow. Collective."""
+        assert self.client is not None
         if not (before == after).all():
-            tensors = self._registered or [*self._weights, *self._all_gather.together(self._stack_state)]
-            carry(tensors, before, after, self._coordinates.expert_model, self._ep_group)
+            # One truth of where registered rows are: the client's, while all ranks have one that is open.
+            if self._is_registered and not any(self._all_gather.objects(self.client.closed)):
+                self.client._carry_to(after)
+            else:
+                tensors = self._registered or [*self._weights, *self._all_gather.together(self._stack_state)]
+                carry(tensors, before, after, self._coordinates.expert_model, self._ep_group)
             self._carry_scalars(before, after)
         self._follow(after)
 
@@ -392,6 +431,14 @@ class Attached:
         if not self._is_registered:
             raise FailedPrecondition(f"{call} was called before the first step_boundary at which optimizers had state")
         return client
+
+
+def _meet(all_gather: Any, groups: Mapping[str, Any]) -> Tuple[Coordinates, InEplbOrder]:
+    try:
+        coordinates = coordinates_in(all_gather, all_gather.world_size, **groups)
+        return coordinates, InEplbOrder(all_gather, coordinates.rank, all_gather.world_size)
+    except DeadlineExceeded as error:
+        raise DeadlineExceeded(f"attach: {error}; is EPLB_DISABLE set on some ranks alone?") from error
 
 
 def _weights_of(layer: ExpertLayer) -> List[ExpertTensor]:

@@ -77,10 +77,11 @@ class LayerNames:
         for name in self._stacks if targets is not None else ():
             state[prefix + name] = _reordered(state[prefix + name], np.argsort(self._local()))
         for name in self._lists:
-            found = [state.pop(prefix + name.format(number)) for number in self._numbers]
-            for number, value in zip(targets or self._numbers, found):
-                # Memory of its own: a file with one expert has no others in it.
-                state[prefix + name.format(number)] = value if value.requires_grad else value.clone()
+            held = {number: state[prefix + name.format(number)] for number in self._numbers}
+            for number in set(self._numbers).difference(self._numbers if targets is None else targets):
+                del state[prefix + name.format(number)]
+            for number, target in zip(self._numbers, self._numbers if targets is None else targets):
+                state[prefix + name.format(target)] = _alone(held[number])
 
     def _load(self, state: Dict[str, Any], prefix: str, *_: Any) -> None:
         targets = self._targets("load_state_dict would put the expert of one slot into another's")
@@ -147,3 +148,11 @@ def _reordered(stack: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """Rows of a stack by `order`; a stack whose first dimension is another is several experts side by side."""
     rows = stack.detach().reshape(len(order), -1)
     return rows[torch.as_tensor(np.asarray(order), device=stack.device)].reshape(stack.shape)
+
+
+def _alone(value: torch.Tensor) -> torch.Tensor:
+    """The same memory as a storage of its own, so that a file with one expert has no others in it, and writes into it reach the
+    model."""
+    if value.requires_grad or value.dtype == torch.bool or value.device.type not in ("cpu", "cuda"):
+        return value
+    return torch.from_dlpack(value.detach())
