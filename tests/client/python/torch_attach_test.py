@@ -10,6 +10,7 @@ import unittest
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 import eplb  # noqa: E402
+import numpy as np  # noqa: E402
 import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
