@@ -17,7 +17,9 @@
 #include "client/migration/link_setup.h"
 #include "client/migration/link_transport.h"
 #include "client/migration/peer_path.h"
+#include "cuda/copy.h"
 #include "cuda/peer_arena.h"
+#include "cuda/runtime.h"
 
 #ifdef EPLB_WITH_NCCL
 #include "client/migration/nccl_path.h"
@@ -207,6 +209,11 @@ TransportCandidate BounceCandidate(const RowMoverOptions& options) {
 }
 
 }  // namespace
+
+absl::Status CheckKernelsOf(const RowMemory& memory) {
+  EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(*memory.device));
+  return cuda::LoadCopyKernels();
+}
 
 void TellDevice(int32_t device, TransportReport& report) {
   cudaDeviceProp properties{};

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "client/control/meeting.h"
 #include "client/migration/device_transports.h"
+#include "client/migration/staging.h"
 
 namespace eplb {
 namespace {
@@ -108,7 +109,31 @@ absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> cand
   return absl::FailedPreconditionError(absl::StrJoin(failures, "; "));
 }
 
-absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& options, const AllGather& all_gather) {
+namespace {
+
+// What NCCL is asked for depends on where the EP group's ranks run. Collective.
+absl::StatusOr<NcclSettings> SettingsOfEpGroup(const RowMoverOptions& options,
+                                               const AllGather& all_gather) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, all_gather(BootId()));
+  const auto is_here = [&](RankId rank) {
+    const auto at = static_cast<size_t>(rank.value);
+    return at < hosts.size() && !hosts[at].empty() && hosts[at] == BootId();
+  };
+  return WithPieceBytes(
+      options.nccl,
+      {.num_ranks = static_cast<int32_t>(options.ep_group.size()),
+       .on_one_node = std::all_of(options.ep_group.begin(), options.ep_group.end(), is_here)});
+}
+
+}  // namespace
+
+absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& given, const AllGather& all_gather) {
+  RowMoverOptions options = given;
+  if (options.memory.device.has_value()) {
+    EPLB_RETURN_IF_ERROR(
+        Agree(CheckKernelsOf(options.memory), options.transport.world_size, all_gather));
+    EPLB_ASSIGN_OR_RETURN(options.nccl, SettingsOfEpGroup(options, all_gather));
+  }
   EPLB_ASSIGN_OR_RETURN(std::vector<TransportCandidate> candidates, CandidatesOf(options));
   EPLB_ASSIGN_OR_RETURN(TransportChoice choice,
                         FirstUsable(std::move(candidates), options.transport, all_gather));

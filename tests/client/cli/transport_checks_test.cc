@@ -189,10 +189,12 @@ TEST(TransportChecksTest, VariablesThatUndoOurSettingsAreNotes) {
     Set(Of(job, rank), "NCCL_IB_TC", "106");
     Set(Of(job, rank), "NCCL_P2P_DISABLE", "1");
     Set(Of(job, rank), "NCCL_NET", "Socket");
+    Set(Of(job, rank), "NCCL_MAX_CTAS", "4");
   }
   const Check nccl = CheckTransport(job)[1];
   EXPECT_EQ(nccl.result, Result::kOk);
   EXPECT_THAT(nccl.detail, HasSubstr("NCCL_IB_TC overrides our traffic class 3"));
+  EXPECT_THAT(nccl.detail, HasSubstr("NCCL_MAX_CTAS=4 overrides max_ctas=16"));
   EXPECT_THAT(nccl.detail, HasSubstr("keeps rows off NVLink"));
   EXPECT_THAT(nccl.detail, HasSubstr("over TCP"));
   EXPECT_THAT(nccl.detail, Not(HasSubstr("queue pair")));
