@@ -45,7 +45,8 @@ for file in "$bundle"/bin/* "$bundle"/tests/* "$bundle"/lib/libeplb.so.0; do LD_
   done
 
 # The oldest driver, by the major version of CUDA.
-case "$(sed -n 's/^set(CMAKE_CUDA_COMPILER_VERSION "\([0-9]*\).*/\1/p' "$build"/CMakeFiles/*/CMakeCUDACompiler.cmake | tail -n 1)" in
+cuda="$(sed -n 's/^set(CMAKE_CUDA_COMPILER_VERSION "\([0-9]*\).*/\1/p' "$build"/CMakeFiles/*/CMakeCUDACompiler.cmake 2>/dev/null | tail -n 1 || true)"
+case "$cuda" in
   12) echo 525 ;;
   *) echo 580 ;;
 esac >"$bundle/driver"
