@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdlib>
 #include <optional>
+#include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -75,6 +76,16 @@ int32_t PowerOfTwoFrom(int32_t number) {
 }
 
 }  // namespace
+
+NcclRanks NcclRanksOf(std::span<const RankId> ep_group, std::span<const std::string> boot_ids) {
+  std::set<std::string> nodes;
+  for (const RankId rank : ep_group) {
+    const auto at = static_cast<size_t>(rank.value);
+    nodes.insert(at < boot_ids.size() ? boot_ids[at] : "");
+  }
+  return {.num_ranks = static_cast<int32_t>(ep_group.size()),
+          .on_one_node = nodes.size() == 1 && !nodes.begin()->empty()};
+}
 
 int32_t NcclChannels(int64_t bytes, const NcclRanks& ranks, const NcclSettings& settings) {
   if (bytes <= 0) return 1;

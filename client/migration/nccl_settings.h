@@ -4,12 +4,15 @@
 #define EPLB_CLIENT_MIGRATION_NCCL_SETTINGS_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+
+#include "placement/ids.h"
 
 namespace eplb {
 
@@ -32,6 +35,9 @@ struct NcclRanks {
   int32_t num_ranks = 1;
   bool on_one_node = false;
 };
+
+// boot_ids: of all ranks, as BootId gives them. Ranks without one are on different nodes.
+NcclRanks NcclRanksOf(std::span<const RankId> ep_group, std::span<const std::string> boot_ids);
 
 // Over how many channels NCCL spreads a send or receive of `bytes`, where GPUs of one node have
 // NVLink between them all. A channel moves 20 to 25 GB/s. source: NCCL 2.28.9, src/enqueue.cc

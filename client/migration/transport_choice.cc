@@ -83,6 +83,13 @@ absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptio
   return candidates;
 }
 
+// What NCCL is asked for depends on where the EP group's ranks run. Collective.
+absl::StatusOr<NcclSettings> SettingsOfEpGroup(const RowMoverOptions& options,
+                                               const AllGather& all_gather) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> boot_ids, all_gather(BootId()));
+  return WithPieceBytes(options.nccl, NcclRanksOf(options.ep_group, boot_ids));
+}
+
 }  // namespace
 
 absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> candidates,
@@ -108,24 +115,6 @@ absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> cand
   }
   return absl::FailedPreconditionError(absl::StrJoin(failures, "; "));
 }
-
-namespace {
-
-// What NCCL is asked for depends on where the EP group's ranks run. Collective.
-absl::StatusOr<NcclSettings> SettingsOfEpGroup(const RowMoverOptions& options,
-                                               const AllGather& all_gather) {
-  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, all_gather(BootId()));
-  const auto is_here = [&](RankId rank) {
-    const auto at = static_cast<size_t>(rank.value);
-    return at < hosts.size() && !hosts[at].empty() && hosts[at] == BootId();
-  };
-  return WithPieceBytes(
-      options.nccl,
-      {.num_ranks = static_cast<int32_t>(options.ep_group.size()),
-       .on_one_node = std::all_of(options.ep_group.begin(), options.ep_group.end(), is_here)});
-}
-
-}  // namespace
 
 absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& given, const AllGather& all_gather) {
   RowMoverOptions options = given;

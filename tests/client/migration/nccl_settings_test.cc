@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <iterator>
 #include <string>
+#include <vector>
 
 #ifdef EPLB_WITH_NCCL
 #include "cuda/nccl_communicator.h"
@@ -81,6 +83,20 @@ TEST_F(NcclSettingsTest, BetweenNodesAPieceTakesTheChannelsOfANetworkPeer) {
   EXPECT_EQ(channels(16 * kMiB, {.max_ctas = 4}), 4);
   EXPECT_EQ(channels(131'072, {}), 1) << "a part may be 128 KiB";
   EXPECT_EQ(channels(131'073, {}), 2);
+}
+
+TEST_F(NcclSettingsTest, RanksAreOnOneNodeWhereTheirEpGroupHasOneBootId) {
+  const std::vector<std::string> boot_ids{"a", "a", "b", "b", "", ""};
+  const auto on_one_node = [&boot_ids](const std::vector<RankId>& ep_group) {
+    const NcclRanks ranks = NcclRanksOf(ep_group, boot_ids);
+    EXPECT_EQ(ranks.num_ranks, std::ssize(ep_group));
+    return ranks.on_one_node;
+  };
+  EXPECT_TRUE(on_one_node({RankId{0}, RankId{1}}));
+  EXPECT_TRUE(on_one_node({RankId{2}, RankId{3}}));
+  EXPECT_FALSE(on_one_node({RankId{1}, RankId{2}}));
+  EXPECT_FALSE(on_one_node({RankId{4}, RankId{5}})) << "unknown";
+  EXPECT_FALSE(on_one_node({RankId{6}}));
 }
 
 TEST_F(NcclSettingsTest, AnOpenPieceFillsEightChannelsOnOneNode) {
