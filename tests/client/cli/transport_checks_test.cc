@@ -96,8 +96,9 @@ TEST(TransportChecksTest, NcclTellsItsLibraryAndSettings) {
   EXPECT_EQ(checks[0].detail, "nccl on 2 ranks, NVIDIA H200");
   EXPECT_EQ(checks[1].name, "nccl");
   EXPECT_EQ(checks[1].result, Result::kOk);
-  EXPECT_THAT(checks[1].detail, HasSubstr("NCCL 2.28.9 of /usr/lib/libnccl.so.2: max_ctas=16, "
-                                          "traffic_class=default, NCCL_BUFFSIZE=4194304 (default), "));
+  EXPECT_THAT(checks[1].detail,
+              HasSubstr("NCCL 2.28.9 of /usr/lib/libnccl.so.2: max_ctas=16, "
+                        "traffic_class=default, NCCL_BUFFSIZE=4194304 (default), "));
 }
 
 TEST(TransportChecksTest, VariablesThatNobodySetAreShownWithNcclsDefault) {
