@@ -88,10 +88,11 @@ struct DaemonTls {
 // Of our own NCCL communicators, where transport nccl carries the rows; docs/nccl-settings.md says
 // why these. All but traffic_class are equal on all ranks.
 struct NcclTuning {
-  int32_t max_ctas = 16;                    // 1..64
-  int32_t channels_per_net_peer = 8;        // 1..64
-  int32_t traffic_class = -1;               // -1: EPLB_NCCL_TRAFFIC_CLASS, else NCCL's own
-  int64_t piece_bytes = int64_t{16} << 20;  // of a send; a multiple of 64, 64 KiB..1 GiB
+  int32_t max_ctas = 16;              // 1..64
+  int32_t channels_per_net_peer = 8;  // 1..64
+  int32_t traffic_class = -1;         // -1: EPLB_NCCL_TRAFFIC_CLASS, else NCCL's own
+  // Of a send; a multiple of 64, 64 KiB..1 GiB. 0: 16 MiB, and on one node what fills 8 channels.
+  int64_t piece_bytes = 0;
   // 0..4096; the largest EP group whose pairs all connect at the start.
   int32_t warm_up_ranks = 64;
 };

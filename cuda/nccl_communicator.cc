@@ -165,7 +165,7 @@ static_assert(2 * kMaxChannels <= kPlanBatches);
 
 // Fields are only ever added at the end, so that an older version's structure is a prefix.
 size_t SizeIn(int version) {
-  if (version < 22500) return offsetof(ncclConfig_t, trafficClass);
+  if (version < 22602) return offsetof(ncclConfig_t, trafficClass);
   if (version < 22700) return offsetof(ncclConfig_t, commName);
   if (version < 22800) return offsetof(ncclConfig_t, nChannelsPerNetPeer);
   return sizeof(ncclConfig_t);
@@ -201,7 +201,7 @@ ncclConfig_t MakeNcclConfig(const NcclOptions& options, int version) {
   config.blocking = 0;
   config.maxCTAs = options.max_ctas;
   config.splitShare = 0;
-  if (version >= 22500 && options.traffic_class >= 0) config.trafficClass = options.traffic_class;
+  if (version >= 22602 && options.traffic_class >= 0) config.trafficClass = options.traffic_class;
   if (version >= 22700) {
     config.commName = options.name.c_str();
     config.shrinkShare = 0;

@@ -24,6 +24,8 @@ absl::StatusCode CodeOf(cudaError_t error) {
     case cudaErrorInsufficientDriver:
     case cudaErrorSystemDriverMismatch:
     case cudaErrorDevicesUnavailable:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion:
       return absl::StatusCode::kFailedPrecondition;
     case cudaErrorNotReady:
       return absl::StatusCode::kUnavailable;
@@ -32,15 +34,38 @@ absl::StatusCode CodeOf(cudaError_t error) {
   }
 }
 
+// "device 0 has 7.5"; empty where the device cannot be asked.
+std::string CapabilityOfCurrentDevice() {
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  const bool known =
+      cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess;
+  (void)cudaGetLastError();
+  return known ? absl::StrCat("device ", device, " has ", major, ".", minor) : "";
+}
+
+// What is to be built instead, where this build's kernels do not run on the device.
+std::string MissingImage(cudaError_t error) {
+  if (error != cudaErrorNoKernelImageForDevice && error != cudaErrorUnsupportedPtxVersion)
+    return "";
+  const std::string device = CapabilityOfCurrentDevice();
+  return absl::StrCat("; this build has kernels for the architectures ", EPLB_CUDA_ARCHITECTURES,
+                      device.empty() ? "" : ", ", device,
+                      " (CMAKE_CUDA_ARCHITECTURES chooses them at build time)");
+}
+
 }  // namespace
 
 absl::Status ToStatus(cudaError_t error, std::string_view what) {
   const absl::StatusCode code = CodeOf(error);
   if (code == absl::StatusCode::kOk) return absl::OkStatus();
   (void)cudaGetLastError();
-  return absl::Status(code,
-                      absl::StrCat(std::string(what), ": ", cudaGetErrorName(error), " (",
-                                   static_cast<int>(error), "): ", cudaGetErrorString(error)));
+  return absl::Status(code, absl::StrCat(std::string(what), ": ", cudaGetErrorName(error), " (",
+                                         static_cast<int>(error), "): ", cudaGetErrorString(error),
+                                         MissingImage(error)));
 }
 
 namespace {

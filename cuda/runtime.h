@@ -17,7 +17,8 @@ namespace eplb::cuda {
 // CUDA's error codes as statuses.
 
 // `what` names the call. cudaSuccess: ok. Out of memory: ResourceExhausted. No usable device or
-// driver: FailedPrecondition, the host path serves. Not ready yet: Unavailable. All else: Internal.
+// driver: FailedPrecondition, the host path serves. No kernel for this device: FailedPrecondition,
+// with the build's architectures and the device's. Not ready yet: Unavailable. All else: Internal.
 // The message has CUDA's name and text of the error: "cudaMalloc: cudaErrorMemoryAllocation (2):
 // out of memory". An error is also cleared as CUDA's last one of this thread: it is reported here,
 // and the next launch must not find it.

@@ -116,7 +116,7 @@ typedef struct eplb_client_options {
   const char* placements_path;   /* rank 0 writes placements.jsonl here; default: not written */
   const char* history_path;      /* this rank's log for the validator; default: not written */
   int64_t first_step;
-  int64_t nccl_piece_bytes;
+  int64_t nccl_piece_bytes; /* 0, the default: by the ranks' nodes */
   double start_deadline_s;
   double vote_deadline_s;
   double transfer_deadline_s;

@@ -123,6 +123,13 @@ std::vector<std::string> NotesOn(const v1::JobStatus& job, const v1::RankStatus&
       }
     }
   }
+  for (const auto& [variable, setting] :
+       {std::pair("NCCL_MAX_CTAS", "max_ctas"), std::pair("NCCL_MIN_CTAS", "max_ctas"),
+        std::pair("NCCL_NCHANNELS_PER_NET_PEER", "channels_per_net_peer")}) {
+    if (is(variable, kNotSet)) continue;
+    notes.push_back(absl::StrCat(variable, "=", SettingOf(rank, variable).value, " overrides ",
+                                 setting, "=", SettingOf(rank, setting).value));
+  }
   if (job.shape().num_nodes() > 1 && !sockets && is(kQueuePairs, "1")) {
     notes.push_back(
         absl::StrCat("a connection has one queue pair; where cards have two ports or "

@@ -17,7 +17,9 @@
 #include "client/migration/link_setup.h"
 #include "client/migration/link_transport.h"
 #include "client/migration/peer_path.h"
+#include "cuda/copy.h"
 #include "cuda/peer_arena.h"
+#include "cuda/runtime.h"
 
 #ifdef EPLB_WITH_NCCL
 #include "client/migration/nccl_path.h"
@@ -29,6 +31,15 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeDeviceQueue(int32_t device) {
   return cuda::MakeStreamRowQueue({.device = device, .max_blocks = 0, .high_priority = false});
+}
+
+// What a trainer can do where the GPU has no room for staging or buffers.
+absl::Status WithAdvice(absl::Status status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return absl::ResourceExhaustedError(
+      absl::StrCat(status.message(),
+                   "; give memory back before registration (torch.cuda.empty_cache()), or lower "
+                   "layers_per_chunk"));
 }
 
 std::vector<PeerLink> TakeLinks(LinkParts& parts) {
@@ -91,7 +102,7 @@ TransportCandidate PeerCandidate(const RowMoverOptions& options) {
                     cuda::PeerArena::Make(*options.memory.device, options.transport.staging_bytes,
                                           options.use_ipc_handles ? cuda::PeerArenaKind::kIpcHandle
                                                                   : cuda::PeerArenaKind::kBest);
-                EPLB_RETURN_IF_ERROR(own.status());
+                EPLB_RETURN_IF_ERROR(WithAdvice(own.status()));
                 *arenas = std::make_shared<Arenas>(*std::move(own));
                 return absl::OkStatus();
               },
@@ -155,7 +166,7 @@ TransportCandidate NcclCandidate(const RowMoverOptions& options) {
           .prepare =
               [options, path] {
                 absl::StatusOr<std::unique_ptr<RowPath>> made = MakeNcclPathOn(options);
-                EPLB_RETURN_IF_ERROR(made.status());
+                EPLB_RETURN_IF_ERROR(WithAdvice(made.status()));
                 *path = *std::move(made);
                 return absl::OkStatus();
               },
@@ -196,7 +207,7 @@ TransportCandidate BounceCandidate(const RowMoverOptions& options) {
           .prepare =
               [options, path] {
                 absl::StatusOr<std::unique_ptr<RowPath>> made = MakeBouncePathOn(options);
-                EPLB_RETURN_IF_ERROR(made.status());
+                EPLB_RETURN_IF_ERROR(WithAdvice(made.status()));
                 *path = *std::move(made);
                 return absl::OkStatus();
               },
@@ -207,6 +218,11 @@ TransportCandidate BounceCandidate(const RowMoverOptions& options) {
 }
 
 }  // namespace
+
+absl::Status CheckKernelsOf(const RowMemory& memory) {
+  EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(*memory.device));
+  return cuda::LoadCopyKernels();
+}
 
 void TellDevice(int32_t device, TransportReport& report) {
   cudaDeviceProp properties{};

@@ -16,6 +16,10 @@ namespace eplb {
 // The fastest first: peer, nccl, host. REQUIRES: memory of a device.
 std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions& options);
 
+// Whether this build's kernels run on the memory's device: no transport works without. errors:
+// FailedPrecondition with the architectures.
+absl::Status CheckKernelsOf(const RowMemory& memory);
+
 // Adds the device's name and, for transport nccl, the library in use.
 void TellDevice(int32_t device, TransportReport& report);
 

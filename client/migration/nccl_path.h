@@ -24,7 +24,7 @@ namespace eplb {
 
 struct NcclPathParts {
   const cuda::NcclLibrary* library = nullptr;
-  NcclSettings settings;
+  NcclSettings settings;          // with a piece_bytes
   std::optional<int32_t> device;  // made current while NCCL is called; absent: host memory
   RankId self;
   std::vector<RankId> ranks;  // of the EP group, rising, with self

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "client/control/meeting.h"
 #include "client/migration/device_transports.h"
+#include "client/migration/staging.h"
 
 namespace eplb {
 namespace {
@@ -82,6 +83,13 @@ absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptio
   return candidates;
 }
 
+// What NCCL is asked for depends on where the EP group's ranks run. Collective.
+absl::StatusOr<NcclSettings> SettingsOfEpGroup(const RowMoverOptions& options,
+                                               const AllGather& all_gather) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> boot_ids, all_gather(BootId()));
+  return WithPieceBytes(options.nccl, NcclRanksOf(options.ep_group, boot_ids));
+}
+
 }  // namespace
 
 absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> candidates,
@@ -108,7 +116,13 @@ absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> cand
   return absl::FailedPreconditionError(absl::StrJoin(failures, "; "));
 }
 
-absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& options, const AllGather& all_gather) {
+absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& given, const AllGather& all_gather) {
+  RowMoverOptions options = given;
+  if (options.memory.device.has_value()) {
+    EPLB_RETURN_IF_ERROR(
+        Agree(CheckKernelsOf(options.memory), options.transport.world_size, all_gather));
+    EPLB_ASSIGN_OR_RETURN(options.nccl, SettingsOfEpGroup(options, all_gather));
+  }
   EPLB_ASSIGN_OR_RETURN(std::vector<TransportCandidate> candidates, CandidatesOf(options));
   EPLB_ASSIGN_OR_RETURN(TransportChoice choice,
                         FirstUsable(std::move(candidates), options.transport, all_gather));

@@ -66,11 +66,12 @@ struct RowMoverOptions {
   std::vector<RankId> ep_group;  // ranks among which rows move, rising, with our own
   // peer: staging goes by CUDA's IPC handle also where a descriptor would do.
   bool use_ipc_handles = false;
-  NcclSettings nccl;  // with the environment's
+  NcclSettings nccl;  // with the environment's; piece_bytes may be open
 };
 
-// Collective. errors: as FirstUsable; InvalidArgument for a name that does not go with the memory.
-absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& options, const AllGather& all_gather);
+// Collective. errors: as FirstUsable; InvalidArgument for a name that does not go with the memory;
+// FailedPrecondition where a rank's GPU is of an architecture that this build has no kernels for.
+absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& given, const AllGather& all_gather);
 
 }  // namespace eplb
 

@@ -16,6 +16,8 @@ using ::testing::SizeIs;
 
 constexpr int64_t kExpertBytes = 44'040'192;
 
+bool IsMet(const Target& target) { return VerdictOn(target) == Verdict::kOk; }
+
 TEST(TargetsTest, ACopyAtLeastAsFastAs85PercentIsMet) {
   EXPECT_EQ(ExitCode(CopyTargets(32, kExpertBytes, 1.176, 1.05), true), 0);
   EXPECT_EQ(ExitCode(CopyTargets(32, kExpertBytes, 1.177, 1.05), true), 1);
@@ -64,6 +66,33 @@ TEST(TargetsTest, ALoopMayBeOnePercentSlower) {
 TEST(TargetsTest, WhatIsNoNumberIsAMiss) {
   EXPECT_FALSE(IsMet(LoopTarget(std::numeric_limits<double>::quiet_NaN())));
   EXPECT_FALSE(IsMet(LoopTarget(std::numeric_limits<double>::infinity())));
+}
+
+TEST(TargetsTest, WhatADeviceCannotReachIsAWarningUpToWhatASoundBuildReaches) {
+  const auto verdict = [](const std::string& device, double fused_to_copy) {
+    return VerdictOn(OnDevice(CopyTargets(32, kExpertBytes, 1, fused_to_copy), device)[1]);
+  };
+  EXPECT_EQ(verdict("NVIDIA H200", 1.05), Verdict::kOk);
+  EXPECT_EQ(verdict("NVIDIA H200", 1.12), Verdict::kWarning);
+  EXPECT_EQ(verdict("NVIDIA H200", 1.121), Verdict::kMissed);
+  EXPECT_EQ(verdict("NVIDIA H100 80GB HBM3", 1.08), Verdict::kWarning);
+  EXPECT_EQ(verdict("NVIDIA H100 80GB HBM3", 1.081), Verdict::kMissed);
+  EXPECT_EQ(VerdictOn(CopyTargets(32, kExpertBytes, 1, 1.06)[1]), Verdict::kMissed);
+}
+
+TEST(TargetsTest, AFigureWithoutATolerationIsMissedOnAKnownDeviceAndAWarningOnAnother) {
+  EXPECT_EQ(VerdictOn(OnDevice({EchoTarget(58, 64, 51)}, "NVIDIA H200")[0]), Verdict::kMissed);
+  EXPECT_EQ(VerdictOn(OnDevice({EchoTarget(58, 64, 51)}, "NVIDIA A100-SXM4-80GB")[0]),
+            Verdict::kWarning);
+  const Target unknown =
+      OnDevice({EchoTarget(58, 64, std::numeric_limits<double>::quiet_NaN())}, "NVIDIA L40S")[0];
+  EXPECT_EQ(VerdictOn(unknown), Verdict::kMissed);
+}
+
+TEST(TargetsTest, AWarningIsNoFailure) {
+  const std::vector<Target> targets = OnDevice(CopyTargets(32, kExpertBytes, 1, 1.1), "H200");
+  EXPECT_EQ(ExitCode(targets, true), 0);
+  EXPECT_THAT(VerdictLine(targets[1]), HasSubstr("\"verdict\": \"WARNING\""));
 }
 
 TEST(TargetsTest, APlainRunNeverFails) {

@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
                    [](ClientOptions& o) { o.state_placement = StatePlacement::kWithPrimary; },
                    "rank 0 has every_replica, rank 2 has with_primary"},
         Difference{"nccl", [](ClientOptions& o) { o.nccl.piece_bytes = 1 << 20; },
-                   "rank 0 has max_ctas 16, channels_per_net_peer 8, piece_bytes 16777216, "
+                   "rank 0 has max_ctas 16, channels_per_net_peer 8, piece_bytes 0, "
                    "warm_up_ranks 64, rank 2 has max_ctas 16, channels_per_net_peer 8, piece_bytes "
                    "1048576, warm_up_ranks 64"},
         Difference{"transport", [](ClientOptions& o) { o.transport = "host"; },

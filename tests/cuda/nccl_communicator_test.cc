@@ -299,8 +299,11 @@ TEST(NcclConfigTest, OlderVersionIsToldOnlyWhatItKnows) {
   EXPECT_EQ(oldest.commName, nullptr);
   EXPECT_EQ(oldest.shrinkShare, NCCL_CONFIG_UNDEF_INT);
   EXPECT_EQ(oldest.nChannelsPerNetPeer, NCCL_CONFIG_UNDEF_INT);
-  EXPECT_EQ(MakeNcclConfig(kGood, 22605).trafficClass, 3);
-  EXPECT_EQ(MakeNcclConfig(kGood, 22605).commName, nullptr);
+  const ncclConfig_t before_classes = MakeNcclConfig(kGood, 22505);
+  EXPECT_EQ(before_classes.trafficClass, NCCL_CONFIG_UNDEF_INT);
+  EXPECT_EQ(before_classes.size, offsetof(ncclConfig_t, trafficClass));
+  EXPECT_EQ(MakeNcclConfig(kGood, 22602).trafficClass, 3);
+  EXPECT_EQ(MakeNcclConfig(kGood, 22602).commName, nullptr);
   EXPECT_STREQ(MakeNcclConfig(kGood, 22703).commName, "eplb");
   EXPECT_EQ(MakeNcclConfig(kGood, 22703).nChannelsPerNetPeer, NCCL_CONFIG_UNDEF_INT);
 }

@@ -1,13 +1,19 @@
 #include "cuda/runtime.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <type_traits>
 #include <utility>
 
 namespace eplb::cuda {
 
 namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(ToStatusTest, SuccessIsOk) { EXPECT_TRUE(ToStatus(cudaSuccess, "cudaMalloc").ok()); }
 
@@ -23,6 +29,19 @@ TEST(ToStatusTest, CodeSaysWhatTheCallerCanDo) {
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ToStatus(cudaErrorNotReady, "").code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ToStatus(cudaErrorIllegalAddress, "").code(), absl::StatusCode::kInternal);
+}
+
+TEST(ToStatusTest, AMissingKernelImageNamesWhatIsThereAndWhatIsNeeded) {
+  for (const cudaError_t error :
+       {cudaErrorNoKernelImageForDevice, cudaErrorUnsupportedPtxVersion}) {
+    const absl::Status status = ToStatus(error, "launch of the copy kernel");
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                ContainsRegex("this build has kernels for the architectures [0-9]+(, [0-9]+)*"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("CMAKE_CUDA_ARCHITECTURES"));
+  }
+  EXPECT_THAT(std::string(ToStatus(cudaErrorIllegalAddress, "").message()),
+              Not(HasSubstr("architectures")));
 }
 
 int32_t destroyed = 0;

@@ -96,8 +96,9 @@ TEST(TransportChecksTest, NcclTellsItsLibraryAndSettings) {
   EXPECT_EQ(checks[0].detail, "nccl on 2 ranks, NVIDIA H200");
   EXPECT_EQ(checks[1].name, "nccl");
   EXPECT_EQ(checks[1].result, Result::kOk);
-  EXPECT_THAT(checks[1].detail, HasSubstr("NCCL 2.28.9 of /usr/lib/libnccl.so.2: max_ctas=16, "
-                                          "traffic_class=default, NCCL_CROSS_NIC=2 (default), "));
+  EXPECT_THAT(checks[1].detail,
+              HasSubstr("NCCL 2.28.9 of /usr/lib/libnccl.so.2: max_ctas=16, "
+                        "traffic_class=default, NCCL_BUFFSIZE=4194304 (default), "));
 }
 
 TEST(TransportChecksTest, VariablesThatNobodySetAreShownWithNcclsDefault) {
@@ -189,10 +190,12 @@ TEST(TransportChecksTest, VariablesThatUndoOurSettingsAreNotes) {
     Set(Of(job, rank), "NCCL_IB_TC", "106");
     Set(Of(job, rank), "NCCL_P2P_DISABLE", "1");
     Set(Of(job, rank), "NCCL_NET", "Socket");
+    Set(Of(job, rank), "NCCL_MAX_CTAS", "4");
   }
   const Check nccl = CheckTransport(job)[1];
   EXPECT_EQ(nccl.result, Result::kOk);
   EXPECT_THAT(nccl.detail, HasSubstr("NCCL_IB_TC overrides our traffic class 3"));
+  EXPECT_THAT(nccl.detail, HasSubstr("NCCL_MAX_CTAS=4 overrides max_ctas=16"));
   EXPECT_THAT(nccl.detail, HasSubstr("keeps rows off NVLink"));
   EXPECT_THAT(nccl.detail, HasSubstr("over TCP"));
   EXPECT_THAT(nccl.detail, Not(HasSubstr("queue pair")));
