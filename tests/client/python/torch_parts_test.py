@@ -75,6 +75,64 @@ class LayersTest(unittest.TestCase):
         with self.assertRaisesRegex(eplb.InvalidArgument, "no module around .*experts has a \"router\""):
             layers.find_layers([Listed()], "experts", "router")
 
+    def refused(self, words, *chunks, router="gate", given=None):
+        with self.assertRaisesRegex(eplb.InvalidArgument, words):
+            layers.find_layers(chunks, "*experts", router, given)
+
+    def test_experts_under_two_names(self):
+        first, second = Listed(), Listed()
+        second.experts = first.experts
+        self.refused("0.experts and 1.experts are one module of experts", nn.Sequential(first, second))
+        self.refused("chunk 0: 0.experts and chunk 1: 0.experts are one", nn.Sequential(first), nn.Sequential(second))
+        second = nn.Module()
+        second.other = first.experts  # where the pattern does not look
+        self.refused("0.other and 1.experts are one module", nn.Sequential(second, first))
+
+    def test_one_router_of_two_layers(self):
+        first, second = Listed(), Listed()
+        second.gate = first.gate
+        self.refused("router: 0.experts and 1.experts have one router, 0.gate", nn.Sequential(first, second))
+        outside = nn.Linear(3, EXPERTS)
+        self.refused("have one router, Linear", nn.Sequential(Listed(), Listed()), router=lambda _: outside)
+
+    def test_a_parameter_of_experts_that_is_tied(self):
+        moe, dense = Listed(), nn.Linear(3, 5)
+        dense.weight = moe.experts[2][0].weight
+        self.refused("0.weight and 1.experts.2.0.weight are one parameter", nn.Sequential(dense, moe))
+        moe = Listed()
+        moe.experts[3] = moe.experts[1]
+        self.refused("experts.1.0.weight and experts.3.0.weight are one", moe)
+
+    def test_numbers_that_may_be_of_experts_or_of_stacks(self):
+        class Stacks(nn.Module):
+            def __init__(self, size):
+                super().__init__()
+                self.w0, self.w1 = nn.Parameter(torch.randn(size, 4, 4)), nn.Parameter(torch.randn(size, 4, 4))
+
+        class Inside(nn.Module):
+            def __init__(self, size):
+                super().__init__()
+                self.parts = nn.ModuleList(nn.Linear(4, size) for _ in range(2))
+
+        for make, words in ((Stacks, "its 2 numbered parameters may be one expert each, or stacks of 2 experts"),
+                            (Inside, "its 2 numbered modules may be one expert each, or stacks of 2 experts")):
+            for given in (None, 2):
+                with self.assertRaisesRegex(eplb.InvalidArgument, words):
+                    self.find(make(2), given)
+            for given, slots, is_stacked in ((None, 2, False), (2, 2, False), (4, 4, True)):
+                found = self.find(make(4), given)
+                self.assertEqual((found.num_local_slots, {each.is_stacked for each in found.families.values()}),
+                                 (slots, {is_stacked}))
+        self.assertEqual(self.find(Inside(2).parts).num_local_slots, 2)
+
+    def test_a_mark_is_of_one_module(self):
+        moe = Listed()
+        layers.mark(moe.experts)
+        self.refused("experts is attached already", moe)
+        layers.find_layers([copy.deepcopy(moe)], "experts", "gate")
+        layers.unmark(moe.experts)
+        self.assertFalse(layers.is_marked(moe.experts))
+
 
 class RoutingTest(unittest.TestCase):
     def setUp(self):
@@ -96,6 +154,19 @@ class RoutingTest(unittest.TestCase):
         self.assertIs(turned[0], weights)
         self.assertEqual((turned[1].tolist(), turned[1].dtype), ([[1, 3], [0, 2], [-1, 0]], torch.int32))
         self.assertEqual(self.columns.counts.tolist(), [1, 1, 2, 1])
+
+    def test_indices_outside_are_of_no_expert(self):
+        given = torch.tensor([[0, -1], [EXPERTS, EXPERTS + 7], [-2, -100]])
+        turned = self.turn((torch.rand(3, 2), given), self.columns)[1]
+        self.assertEqual(turned.tolist(), [[1, -1], [-1, -1], [-1, -1]])
+        self.assertEqual(self.columns.counts.tolist(), [1, 0, 0, 0])
+
+    def test_integers_that_may_be_a_map_are_refused(self):
+        chosen = nn.functional.one_hot(torch.tensor([0, 3, 2]), EXPERTS)
+        for output in ((torch.rand(3, EXPERTS), chosen), (chosen, torch.rand(3, EXPERTS))):
+            with self.assertRaisesRegex(eplb.FailedPrecondition, r"router moe gave .*int64 \[3, 4\].*give attach a `turn`"):
+                self.turn(output, self.columns)
+        self.assertEqual(self.columns.counts.sum(), 0)
 
     def test_masks_whose_other_dimensions_are_as_large_as_the_experts(self):
         for shape in ((5, EXPERTS, 3), (EXPERTS, EXPERTS, 3), (5, EXPERTS, EXPERTS)):
@@ -238,6 +309,39 @@ class PiecesTest(unittest.TestCase):
                 found.adopt()
 
 
+    def test_a_view_of_a_larger_buffer_is_refused_and_rows_of_one_stay(self):
+        def made(parameters):
+            return pieces.ExpertTensor("w", 0, "weight", [pieces.Piece(each) for each in parameters], len(parameters))
+
+        buffer = torch.randn(20)
+        for starts in ((0, 3, 9), (3, 0, 6)):
+            with self.assertRaisesRegex(eplb.InvalidArgument, "\"w\": has in local slot 0 a view of a larger buffer"):
+                made([nn.Parameter(buffer[start:start + 3]) for start in starts])
+        parameters = [nn.Parameter(buffer[start:start + 3]) for start in (1, 6, 11)]
+        found = made(parameters)
+        found.rows.fill_(7.0)
+        found.release()
+        parameters[1].data.fill_(8.0)
+        self.assertEqual((buffer[1:4].tolist(), buffer[6:9].tolist(), buffer[11:14].tolist()), ([7.0] * 3, [8.0] * 3, [7.0] * 3))
+
+    def test_what_was_stacked_before_stays_and_is_released(self):
+        parameters = [nn.Parameter(torch.randn(3)) for _ in range(4)]
+        first, second = (pieces.ExpertTensor("w", 0, "weight", [pieces.Piece(each) for each in parameters], 4) for _ in range(2))
+        self.assertEqual(first.addresses, second.addresses)
+        second.release()
+        self.assertEqual([each.data.storage().size() for each in parameters], [3] * 4)
+
+    def test_state_of_a_checkpoint_may_be_parts_of_what_was_loaded(self):
+        loaded = torch.arange(12.0).view(4, 3)
+        states = [{"exp_avg": loaded[i]} for i in (2, 0, 3, 1)]
+        found = pieces.ExpertTensor("w.exp_avg", 0, "state", [
+            pieces.Piece(state["exp_avg"], lambda state=state: state, "exp_avg") for state in states], 4)
+        self.assertEqual(found.rows[:, 0].tolist(), [6.0, 0.0, 9.0, 3.0])
+        states[1]["exp_avg"].data = torch.ones(3)  # of the trainer's object itself
+        self.assertTrue(found.adopt() and found.in_place())
+        self.assertEqual(found.rows[1].tolist(), [1.0] * 3)
+
+
 class Mesh:
     """Stands in for a DeviceMesh."""
 
@@ -252,6 +356,22 @@ class GroupsTest(unittest.TestCase):
         self.assertEqual(groups.groups_of_mesh(Mesh()), {"ep_group": "group of ep", "pp_group": "group of pp"})
         with self.assertRaisesRegex(eplb.InvalidArgument, r"named \[\], expected \"ep\""):
             groups.groups_of_mesh(object())
+
+    def test_whatever_fails_on_one_rank_is_told_to_all(self):
+        for error, words in ((OSError("disk full"), "OSError: disk full"), (KeyError("w"), "KeyError: 'w'"),
+                             (eplb.InvalidArgument("no gate"), "no gate"), (ValueError(), "ValueError: ")):
+            told = []
+
+            def gather(data):
+                told.append(data.decode())
+                return [data]
+
+            def fail():
+                raise error
+
+            with self.assertRaises(type(error)):
+                groups.InEplbOrder(gather, 0, 1).together(fail)
+            self.assertEqual(told, ["0", words])
 
 
 class Model(nn.Module):

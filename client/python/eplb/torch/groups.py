@@ -61,15 +61,15 @@ class InEplbOrder:
     def together(self, part: Callable[[], Any]) -> Any:
         """Does this rank's part and waits for all. returns: the part's result. Collective.
 
-        errors: on every rank when any fails: its own error where it failed, else FailedPrecondition naming the first that
-        did.
+        errors: on every rank when any fails, whatever the exception: its own where it failed, else FailedPrecondition naming
+        the first that did.
         """
         error, result = None, None
         try:
             result = part()
-        except (Error, ValueError) as failure:
+        except Exception as failure:  # whatever it is: the others wait for this rank's answer
             error = failure
-        answers = self(b"" if error is None else str(error).encode())
+        answers = self(b"" if error is None else _described(error).encode())
         if error is not None:
             raise error
         for rank, answer in enumerate(answers):
@@ -132,6 +132,13 @@ def coordinates_in(all_gather: Callable[[bytes], Sequence[bytes]], world_size: i
                                  f"{pp_size} pipeline = {found.world_size} ranks, the job has {world_size}: every rank of the "
                                  f"job must be in an expert group")
     return found
+
+
+def _described(error: Exception) -> str:
+    """Never empty."""
+    if isinstance(error, (Error, ValueError)) and str(error):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def _place_in(group: Any, alone: int) -> Tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import weakref
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
@@ -18,6 +19,10 @@ _PAGE = "docs/attach.md"
 Experts = Union[Callable[[nn.Module], bool], type, str]
 # The router of a layer: its name inside the nearest module around the experts that has one, or (that module) -> the router.
 Router = Union[str, Callable[[nn.Module], nn.Module]]
+
+
+# Modules of experts that are attached; a copy of one is not.
+_marked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -66,23 +71,82 @@ def find_layers(chunks: Sequence[nn.Module], experts: Experts, router: Router,
                 num_local_experts: Optional[int] = None) -> List[ExpertLayer]:
     """The MoE layers of a rank's modules, in the order of named_modules.
 
-    num_local_experts: where shapes do not say it. errors: InvalidArgument naming module and parameter.
+    num_local_experts: where shapes do not say it. errors: InvalidArgument naming module and parameter; also for experts, a
+    router or a parameter of experts that has two places.
     """
     layers: List[ExpertLayer] = []
+    names = _Names(chunks)
     for number, chunk in enumerate(chunks):
         found: List[str] = []
-        for name, module in chunk.named_modules():
+        for name, module in chunk.named_modules(remove_duplicate=False):
             inside = any(name == outer or name.startswith(f"{outer}." if outer else "") for outer in found)
             if inside or not _is_named(experts, name, module):
                 continue
             found.append(name)
-            full_name = (f"chunk {number}: " if len(chunks) > 1 else "") + (name or type(module).__name__)
-            if getattr(module, "eplb_attached", False):
+            full_name = names.of(module)[0]
+            if is_marked(module):
                 raise InvalidArgument(f"{full_name} is attached already: its router would be turned twice")
+            names.expect_one_place(module)
             families, singles = _parts_of(full_name, module, num_local_experts)
             layers.append(ExpertLayer(full_name, module, _router_of(chunk, name, full_name, router), families, singles,
                                       _num_slots(full_name, families, num_local_experts)))
+    names.expect_own_routers(layers)
     return layers
+
+
+def mark(experts: nn.Module) -> None:
+    """Says that a layer's experts are attached, for find_layers to refuse them."""
+    _marked.add(experts)
+
+
+def unmark(experts: nn.Module) -> None:
+    _marked.discard(experts)
+
+
+def is_marked(experts: nn.Module) -> bool:
+    return experts in _marked or bool(getattr(experts, "eplb_attached", False))
+
+
+class _Names:
+    """The names under which modules and parameters stand in a rank's chunks; several where one is shared."""
+
+    def __init__(self, chunks: Sequence[nn.Module]) -> None:
+        self._names: Dict[int, List[str]] = {}
+        for number, chunk in enumerate(chunks):
+            before = f"chunk {number}: " if len(chunks) > 1 else ""
+            for name, module in chunk.named_modules(remove_duplicate=False):
+                self._names.setdefault(id(module), []).append(before + (name or type(module).__name__))
+                for key, parameter in module._parameters.items():
+                    if parameter is not None:
+                        self._names.setdefault(id(parameter), []).append(before + (f"{name}.{key}" if name else key))
+
+    def of(self, each: Any) -> List[str]:
+        """Of a module outside the chunks its type."""
+        return self._names.get(id(each)) or [type(each).__name__]
+
+    def expect_one_place(self, experts: nn.Module) -> None:
+        """errors: InvalidArgument naming both places of an experts' module, or of a parameter in it."""
+        if len(self.of(experts)) > 1:
+            raise InvalidArgument(f"{_joined(self.of(experts))} are one module of experts: they move with one router's tokens, "
+                                  f"so give each layer experts of its own ({_PAGE})")
+        for parameter in experts.parameters():
+            if len(self.of(parameter)) > 1:
+                raise InvalidArgument(f"{_joined(self.of(parameter))} are one parameter of experts: it would move in both "
+                                      f"places with one expert, so give each its own ({_PAGE})")
+
+    def expect_own_routers(self, layers: Sequence[ExpertLayer]) -> None:
+        """errors: InvalidArgument naming two layers and the router that both found."""
+        first: Dict[int, ExpertLayer] = {}
+        for layer in layers:
+            other = first.setdefault(id(layer.router), layer)
+            if other is not layer:
+                raise InvalidArgument(f"router: {other.name} and {layer.name} have one router, {self.of(layer.router)[0]}: its "
+                                      f"output cannot be in the order of both layers' slots, so let `router` name one of each "
+                                      f"layer's own ({_PAGE})")
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join(names[:2])
 
 
 def _is_named(experts: Experts, name: str, module: nn.Module) -> bool:
@@ -120,8 +184,31 @@ def _parts_of(name: str, module: nn.Module, num_slots: Optional[int]) -> Tuple[D
         raise InvalidArgument(f"{name} ({type(module).__name__}) has no parameters")
     singles = _single_experts(module)
     if singles is not None:
+        is_named = isinstance(module, (nn.ModuleList, nn.ModuleDict))  # itself: then its entries are what `experts` means
+        if _are_stacks(name, "modules", len(singles), places, num_slots, is_decided=is_named):
+            return _stacked(places), {}
         return _by_module(name, singles, places), singles
-    return _by_number(places, num_slots) or _stacked(places), {}
+    numbered = _by_number(places, num_slots)
+    if numbered:
+        _are_stacks(name, "parameters", len(next(iter(numbered.values())).numbers), places, num_slots)
+    return numbered or _stacked(places), {}
+
+
+def _are_stacks(name: str, what: str, count: int, places: Dict[str, Any], num_slots: Optional[int],
+                is_decided: bool = False) -> bool:
+    """Whether `count` numbered modules or parameters are not an expert each, but stacks of all experts.
+
+    errors: InvalidArgument where they may be either.
+    """
+    sizes = {parameter.shape[0] if parameter.dim() else 0 for parameter, _ in places.values()}
+    if num_slots not in (None, count):
+        return sizes == {num_slots}
+    if sizes == {count} and not is_decided:
+        way_out = ("where each is an expert let `experts` name the list itself, and keep stacks outside a list" if what == "modules"
+                   else "where each is an expert put it into a module of a list, and give stacks names that end in no number")
+        raise InvalidArgument(f"{name} ({', '.join(places)[:80]}): its {count} numbered {what} may be one expert each, or stacks "
+                              f"of {count} experts by their first dimension: {way_out} ({_PAGE})")
+    return False
 
 
 def _places_of(module: nn.Module) -> Dict[str, Tuple[nn.Parameter, Tuple[Dict[str, Any], str]]]:

@@ -6,11 +6,16 @@ pieces of one expert each are put into such a memory, one after the other.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
+from eplb import _lists
 from eplb.errors import InvalidArgument
+
+# Trainers' tensors that lie in stacks made here, and where; by id.
+_stacked: Dict[int, Tuple[Any, int]] = {}
 
 
 class Piece:
@@ -36,6 +41,11 @@ class Piece:
         else:
             self._tensor.data = tensor
 
+    @property
+    def is_entry(self) -> bool:
+        """Whether it is an entry of a dict, as state of an optimizer."""
+        return self._owner is not None
+
     def whole(self) -> torch.Tensor:
         """The trainer's own object."""
         return self._tensor if self._owner is None else self._owner()[self._key]
@@ -50,7 +60,8 @@ class Piece:
 class ExpertTensor:
     """rows [local slots, elements]: row i belongs to the expert in local slot i of `layer`. role: "weight" or "state".
 
-    errors: InvalidArgument naming the tensor that cannot be rows of slots.
+    Pieces that are rows of one memory already stay there; others get memory that is made here.
+    errors: InvalidArgument naming the tensor that cannot be rows of slots, or a parameter that is a view of a larger buffer.
     """
 
     def __init__(self, name: str, layer: int, role: str, pieces: Sequence[Piece], num_slots: int) -> None:
@@ -64,16 +75,32 @@ class ExpertTensor:
                                     f"FSDP for the experts")
             if tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype:
                 raise refused(name, f"has experts of {_what(tensors[0])} and of {_what(tensor)}")
-        self._homes: List[torch.Tensor] = tensors  # of each piece, what it must be
+        # Of each piece, where it must lie: objects of their own, as the trainer may point its objects elsewhere.
+        self._homes: List[torch.Tensor] = [tensor.detach() for tensor in tensors]
+        self._is_made_here = len(tensors) > 1 and all(_is_remembered(piece.whole()) for piece in pieces)
         if len(tensors) == 1:
             self.rows = self._view(tensors[0], num_slots)
+        elif len(tensors) == num_slots and _lists._lie_as_rows(tensors):
+            self.rows = torch.as_strided(tensors[0], (num_slots, tensors[0].numel()), (_lists._distance(tensors), 1))
         else:
-            stack = torch.stack(tensors)
-            self._homes = list(stack)
-            for piece, row in zip(pieces, self._homes):
-                piece.set(row)
-            self.rows = stack.view(num_slots, -1)
+            self.rows = self._stack(tensors).view(num_slots, -1)
         self._addresses = [home.data_ptr() for home in self._homes]
+
+    def _stack(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Makes the pieces rows of memory of their own. State of a checkpoint may be parts of what was loaded, which nobody
+        computes with."""
+        if not any(piece.is_entry for piece in self._pieces):
+            _lists._expect_own_memory(tensors, self.name)
+        stack = torch.stack(list(tensors))
+        self._homes, self._is_made_here = list(stack), True
+        for i in range(len(tensors)):
+            self._send_home(i)
+        return stack
+
+    def _send_home(self, i: int) -> None:
+        self._pieces[i].set(self._homes[i].detach())
+        if self._is_made_here:
+            _remember(self._pieces[i].whole())
 
     def _view(self, tensor: torch.Tensor, num_slots: int) -> torch.Tensor:
         if not tensor.is_contiguous() or tensor.numel() % num_slots:
@@ -93,12 +120,6 @@ class ExpertTensor:
     def in_place(self) -> bool:
         """Whether the trainer still computes with this memory."""
         return [piece.get().data_ptr() for piece in self._pieces] == self._addresses
-
-    def expect_in_place(self) -> None:
-        """errors: InvalidArgument when the memory was exchanged, for example by load_state_dict of the optimizer."""
-        if not self.in_place():
-            raise refused(self.name, "has other memory than was registered: load checkpoints before the first "
-                                     "step_boundary, and replace no memory of experts after it")
 
     def adopt(self) -> bool:
         """Takes what has replaced pieces: their values go into the rows, and the pieces are these rows again.
@@ -120,14 +141,23 @@ class ExpertTensor:
         with torch.no_grad():
             for i, value in zip(moved, values):
                 self._homes[i].copy_(value)
-                self._pieces[i].set(self._homes[i])
+                self._send_home(i)
         return bool(moved)
 
     def release(self) -> None:
-        """Gives every piece memory of its own, with the values that it has."""
-        if len(self._pieces) > 1:
-            for piece, home in zip(self._pieces, self._homes):
-                piece.set(home.clone())
+        """Gives every piece memory of its own, with the values that it has; what lay as rows before stays."""
+        for piece, home in zip(self._pieces, self._homes) if self._is_made_here else ():
+            piece.set(home.clone())
+
+
+def _remember(tensor: torch.Tensor) -> None:
+    key = id(tensor)
+    _stacked[key] = (weakref.ref(tensor, lambda _: _stacked.pop(key, None)), tensor.data_ptr())
+
+
+def _is_remembered(tensor: torch.Tensor) -> bool:
+    reference, address = _stacked.get(id(tensor), (lambda: None, 0))
+    return reference() is tensor and tensor.data_ptr() == address
 
 
 def refused(name: str, why: str) -> InvalidArgument:

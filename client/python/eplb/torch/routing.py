@@ -25,7 +25,7 @@ class SlotColumns:
     def __init__(self, name: str, num_experts: int, device: torch.device, counts: Optional[torch.Tensor] = None) -> None:
         self._name, self._num_experts = name, num_experts
         self._experts = torch.arange(num_experts, device=device)  # [slots]
-        # [experts + 1], the slot of each expert; the last is of index -1, by which routers mean no expert.
+        # [experts + 1], the slot of each expert; the last is that of no expert.
         self._slots = torch.arange(num_experts + 1, device=device)
         self._slots[num_experts] = -1
         self.counts = torch.zeros(num_experts, dtype=torch.int64, device=device) if counts is None else counts
@@ -49,8 +49,14 @@ class SlotColumns:
         return columns.index_select(dim, self._experts)
 
     def slots_of(self, indices: torch.Tensor) -> torch.Tensor:
-        """indices: integers of any shape, logical experts, -1 for none. returns: the slot of each, of the same type."""
-        return self._slots[indices.long()].to(indices.dtype)
+        """indices: integers of any shape, logical experts; -1 and all else outside 0..experts - 1 for none.
+
+        returns: the slot of each, -1 for none, of the same type; of unsigned integers -1 is their largest. An index outside
+        raises no error, which would make the host wait for the device.
+        """
+        wide = indices.long()
+        is_none = (wide < 0) | (wide >= self._num_experts)
+        return self._slots[wide.masked_fill(is_none, self._num_experts)].to(indices.dtype)
 
     def count_columns(self, chosen: torch.Tensor, dim: int = 1) -> None:
         """Adds choices. chosen: a tensor whose dimension `dim` is the logical experts, not zero for a choice."""
@@ -111,7 +117,8 @@ class ByShape:
     """The outputs whose shapes say what they are:
 
     - (probs, routing_map), both [tokens, experts], of which one is bool, as of Megatron-Core;
-    - weights and integer indices, both [.., k], in either order, and scalars;
+    - weights and integer indices, both [.., k], in either order, and scalars; with k = experts they may be a map, as one_hot
+      gives, and are refused;
     - masks [tokens, experts, capacity], one of them bool, as of DeepSpeed, beside scalars and counts [experts], which stay in
       the order of logical experts.
     """
@@ -143,7 +150,8 @@ class ByShape:
 
     def _indices(self, tensors: List[torch.Tensor], columns: SlotColumns) -> Optional[Dict[int, torch.Tensor]]:
         indices = [each for each in tensors if each.dtype in _INTEGERS]
-        if len(tensors) != 2 or len(indices) != 1 or tensors[0].shape != tensors[1].shape or tensors[0].dim() < 2:
+        if len(tensors) != 2 or len(indices) != 1 or tensors[0].shape != tensors[1].shape or tensors[0].dim() < 2 \
+                or indices[0].shape[-1] == columns.num_experts:
             return None
         columns.count_indices(indices[0])
         return {id(indices[0]): columns.slots_of(indices[0])}
