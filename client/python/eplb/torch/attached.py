@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Type, Union
 
@@ -15,7 +16,8 @@ from torch import nn
 from eplb.client import Client
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
 from eplb.options import to_struct
-from eplb.torch.calls import OptimizerCalls
+from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
+from eplb.torch.calls import OptimizerCalls, Steps
 from eplb.torch.carry import carry, carry_scalars, static_experts
 from eplb.torch.groups import Coordinates, InEplbOrder, agreed_experts, coordinates_in, group_of
 from eplb.torch.layers import ExpertLayer, Experts, Router, device_of, find_layers
@@ -30,6 +32,9 @@ from eplb.views import Boundary
 # Options of Client.connect that follow from model and groups.
 _DERIVED = ("rank", "world_size", "num_layers", "num_experts", "num_slots", "num_gpus", "pipeline_parallel_size",
             "expert_tensor_parallel")
+
+# Boundaries until it is said which parameter's state is missing, and at least until a run ends in which no optimizer steps.
+_PATIENCE, _IDLE = 16, 64
 
 _NOTHING = Boundary(False, False, 0, 0, 0, 0.0, 0, 0, "")
 
@@ -68,6 +73,8 @@ class Attached:
         num_experts = agreed_experts(self._all_gather, [layer.num_local_slots * self._coordinates.expert_model_size
                                                         for layer in self.layers])
         self._all_gather.together(lambda: self._state.expect_updated(self.layers))
+        self._all_gather.together(lambda: expect_alike(self.layers, self._state))
+        expect_alike_on_ranks(self._all_gather.objects(traits_of(self.layers, self._state)))
         self._static = static_experts(num_layers, num_experts)
         self._next_step, self._skipped_steps = int(options.get("first_step") or 0), 0
         self._connect(options)
@@ -81,13 +88,16 @@ class Attached:
     # ---- training ----
 
     def step_boundary(self, step: Optional[int] = None) -> Boundary:
-        """Once after each optimizer step, also a skipped one, on every rank. Collective at each vote.
+        """Once after each optimizer step, also a skipped one, and before the next backward, on every rank. Collective at each
+        vote. Gradients do not move: what has been accumulated and not used goes to the wrong expert.
 
         step: rising by one from first_step; None: the one that comes next. Optimizers make state in their first step: until all
-        experts on all ranks have theirs nothing moves, and steps until then are not EPLB's steps.
+        experts on all ranks have theirs nothing moves, and steps until then are not EPLB's steps. After 16 such boundaries `reason`
+        names a rank and a parameter without state, and that rank's stderr once.
         What replaced the memory of parameters or state, with the same shapes and types on the same device, is taken over.
         errors: as eplb.Client.step_boundary; InvalidArgument naming a parameter or state that cannot be taken over, which
-        closes this rank's client; FailedPrecondition within static_order and after close.
+        closes this rank's client; FailedPrecondition within static_order and after close, and, closing it too, when no attached
+        optimizer has made a step in two vote intervals and 64 boundaries.
         """
         if self._is_disabled:
             return _NOTHING
@@ -98,14 +108,17 @@ class Attached:
         if number != self._next_step:
             raise FailedPrecondition(f"step_boundary of step {number}, expected {self._next_step}")
         self._next_step += 1
+        self._steps.end_boundary()
         for hook in self._hooks:
             hook.end_step()
         self._expect_memory(fully=(number - self._skipped_steps + 1) % self._intervals[0] == 0)
         if not self._is_registered and not self._register_when_ready():
             self._skipped_steps += 1
             self._counts.clear()
-            self.last_boundary = _NOTHING._replace(version=client.placement.version)
+            self.last_boundary = _NOTHING._replace(version=client.placement.version, reason=self._reason_to_wait())
             return self.last_boundary
+        with self._ending_the_run():
+            self._steps.expect_some(max(_IDLE, 2 * self._intervals[0]))
         number -= self._skipped_steps
         self._record(number)
         result = client.step_boundary(number)
@@ -163,7 +176,8 @@ class Attached:
     @contextlib.contextmanager
     def static_order(self) -> Iterator[None]:
         """Within it expert e is in slot e, as if EPLB were not there: every state dict, file name and load is right, and forwards
-        run. No step_boundary. Collective, twice; it carries all experts that are elsewhere, and their state."""
+        run. No step_boundary. Collective, twice; it carries all experts that are elsewhere, and their state, but no gradients:
+        between optimizer.step() and the next backward."""
         if self._is_disabled:
             yield
             return
@@ -183,7 +197,8 @@ class Attached:
 
     def detach(self) -> None:
         """Carries every expert to its own slot, takes off all hooks, gives parameters and state memory of their own, and closes
-        the client. Collective. The model is then as one that never was attached, to the bit. Again: nothing."""
+        the client. Collective, between optimizer.step() and the next backward. The model is then as one that never was attached, to
+        the bit. Again: nothing."""
         if self._is_disabled or not self._is_attached:
             return
         assert self.client is not None
@@ -253,6 +268,7 @@ class Attached:
         self._registered: List[ExpertTensor] = []
         self._watch = Watch(self.layers, OptimizerState([]), self._weights)
         self._hooks = self._hook_layers(turn)
+        self._waiting = ""
         self._names: List[LayerNames] = []
         self._calls: List[OptimizerCalls] = []
         self._seen_inputs = SeenInputs(self.layers)
@@ -264,7 +280,7 @@ class Attached:
         self._hook_state_dicts()
         if boundary == "optimizer":
             self._all_gather.together(self._expect_an_optimizer)
-            self._calls[-1].after("step", self.step_boundary)
+        self._steps = Steps(self._calls, self.step_boundary if boundary == "optimizer" else None)
 
     def _hook_layers(self, turn: Optional[Turn]) -> List[RouterHook]:
         num_experts = self._static.shape[1]
@@ -290,7 +306,7 @@ class Attached:
                 self._calls[-1].before(name, lambda name: refuse_moved(self._is_static, name))
 
     def _expect_an_optimizer(self) -> None:
-        if not self._calls:
+        if not self._calls or not all(each.has("step") for each in self._calls):
             raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
 
     def _unhook(self) -> None:
@@ -305,9 +321,10 @@ class Attached:
     def _register_when_ready(self) -> bool:
         """returns: whether everything is registered now. Collective. errors: FailedPrecondition when ranks differ."""
         assert self.client is not None
-        there = self._all_gather.objects(self._state.is_there(self.layers))
-        waiting = [rank for rank, each in enumerate(there) if not each]
-        if waiting:
+        missing = self._all_gather.objects(self._state.missing(self.layers))
+        self._waiting = next((f"rank {rank} waits for the optimizer's state of {each}" for rank, each in enumerate(missing) if each),
+                             "")
+        if self._waiting:
             return False
         tensors = [*self._weights, *self._all_gather.together(self._stack_state)]
         for tensor in tensors:
@@ -317,7 +334,19 @@ class Attached:
         self._watch = Watch(self.layers, self._state, tensors)
         return True
 
+    def _reason_to_wait(self) -> str:
+        """returns: why nothing moves, once it has been so for long; told on stderr by the rank that waits."""
+        number = self._skipped_steps
+        if number < _PATIENCE:
+            return ""
+        if number == _PATIENCE and self._waiting.startswith(f"rank {self._coordinates.rank} "):
+            print(f"eplb: nothing moves: {self._waiting}, {number} boundaries after attach; does it get gradients?", file=sys.stderr,
+                  flush=True)
+        return self._waiting
+
     def _stack_state(self) -> List[ExpertTensor]:
+        self._state.expect_updated(self.layers)
+        expect_alike(self.layers, self._state)
         return [tensor for layer in self.layers for tensor in self._state.tensors(layer)]
 
     def _expect_memory(self, fully: bool = True) -> None:
@@ -325,11 +354,17 @@ class Attached:
         which closes this rank's client."""
         if self._watch.intact(fully):
             return
-        assert self.client is not None
-        try:
+        with self._ending_the_run():
             self.num_adopted += len(self._watch.adopt())
+
+    @contextlib.contextmanager
+    def _ending_the_run(self) -> Iterator[None]:
+        """Errors within it close this rank's client: the daemon tells the others why this rank goes no further."""
+        try:
+            yield
         except Error as error:
-            self.client.close(str(error))  # the daemon tells the others why this rank goes no further
+            assert self.client is not None
+            self.client.close(str(error))
             raise
 
     def _record(self, number: int) -> None:
