@@ -92,8 +92,8 @@ class Attached:
         vote. Gradients do not move: what has been accumulated and not used goes to the wrong expert.
 
         step: rising by one from first_step; None: the one that comes next. Optimizers make state in their first step: until all
-        experts on all ranks have theirs nothing moves, and steps until then are not EPLB's steps. After 16 such boundaries `reason`
-        names a rank and a parameter without state, and that rank's stderr once.
+        experts on all ranks have theirs nothing moves, and steps until then are not EPLB's steps. From the 16th such boundary on
+        `reason` names a rank and a parameter without state, and that rank's stderr did once.
         What replaced the memory of parameters or state, with the same shapes and types on the same device, is taken over.
         errors: as eplb.Client.step_boundary; InvalidArgument naming a parameter or state that cannot be taken over, which
         closes this rank's client; FailedPrecondition within static_order and after close, and, closing it too, when no attached
