@@ -290,11 +290,10 @@ class StateTest(unittest.TestCase):
         parts.step()
         self.assertEqual(parts.state.missing([parts.layer]), "")
         seen = parts.watch()
-        self.assertTrue(seen.intact())
+        seen.expect_trained_as_before()
         frozen[2].requires_grad_(True)
-        self.assertFalse(seen.intact(fully=False))
         with self.assertRaisesRegex(eplb.InvalidArgument, r"experts.2.0.bias\": requires_grad was False at attach and is True"):
-            seen.adopt()
+            seen.expect_trained_as_before()
 
     def test_an_expert_in_an_optimizer_after_registration(self):
         parts = Parts()
@@ -380,6 +379,13 @@ class StepsTest(unittest.TestCase):
         self.optimizers[1].step()
         steps.end_boundary()
         steps.expect_some(1)
+        torch.optim.lr_scheduler.StepLR(self.optimizers[0], 1)  # wraps what stands in for the step
+        steps.end_boundary()
+        with self.assertRaises(eplb.FailedPrecondition):
+            steps.expect_some(1)
+        self.optimizers[1].__dict__["step"] = types.MethodType(torch.optim.SGD.step, self.optimizers[1])
+        if not hasattr(self.optimizers[1], "register_step_post_hook"):
+            steps.expect_some(1)  # its steps are not heard
         unseen = calls.Steps([])
         unseen.end_boundary()
         unseen.expect_some(1)
@@ -483,6 +489,21 @@ def another_optimizer(model, optimizer, attached, step):
     return ""
 
 
+def frozen_later(model, optimizer, attached, step):
+    for _ in range(2):
+        step()
+        attached.step_boundary()
+    model.experts[2][0].weight.requires_grad_(False)
+    with attached.static_order():  # as in an evaluation
+        model.state_dict()
+    try:
+        attached.step_boundary()
+    except eplb.InvalidArgument as error:
+        assert attached.client.closed
+        return str(error)
+    return ""
+
+
 def an_expert_without_gradients(model, optimizer, attached, step):
     reasons = []
     for _ in range(17):
@@ -500,6 +521,9 @@ def an_expert_without_gradients(model, optimizer, attached, step):
 class OneRankTest(ranks.RankTest):
     def test_another_optimizer_trains(self):
         self.assertIn("no attached optimizer made a step in 64 boundaries", self.of(another_optimizer))
+
+    def test_an_expert_that_is_frozen_between_boundaries(self):
+        self.assertIn("experts.2.0.weight\": requires_grad was True at attach and is False", self.of(frozen_later))
 
     def test_an_expert_without_state_is_named(self):
         self.assertEqual(self.of(an_expert_without_gradients), "rank 0 waits for the optimizer's state of experts.0.0.weight")

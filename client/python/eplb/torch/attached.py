@@ -111,14 +111,16 @@ class Attached:
         self._steps.end_boundary()
         for hook in self._hooks:
             hook.end_step()
+        with self._ending_the_run():
+            self._watch.expect_trained_as_before()
+            if self._is_registered:
+                self._steps.expect_some(max(_IDLE, 2 * self._intervals[0]))
         self._expect_memory(fully=(number - self._skipped_steps + 1) % self._intervals[0] == 0)
         if not self._is_registered and not self._register_when_ready():
             self._skipped_steps += 1
             self._counts.clear()
             self.last_boundary = _NOTHING._replace(version=client.placement.version, reason=self._reason_to_wait())
             return self.last_boundary
-        with self._ending_the_run():
-            self._steps.expect_some(max(_IDLE, 2 * self._intervals[0]))
         number -= self._skipped_steps
         self._record(number)
         result = client.step_boundary(number)

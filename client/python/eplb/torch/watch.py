@@ -49,7 +49,7 @@ class Watch:
         """Whether all of it is what it was. fully: also the tensors of state, in dicts that are the same; before rows move they
         must be. cost: O(pieces); nothing is read from a device."""
         return (all(map(is_, map(dict.get, self._modules, self._keys), self._parameters))
-                and list(map(_is_trained, self._parameters)) == self._flags and self._state.updates_the_same()
+                and self._state.updates_the_same()
                 and all(optimizer.state is state and len(state) == len(values) and all(map(is_, state.values(), values))
                         for optimizer, state, values in self._optimizers)
                 and list(map(_get_pointer, self._weights[0])) == self._weights[1]
@@ -65,10 +65,6 @@ class Watch:
             if module.get(key) is not parameter:
                 raise refused(name, "is another Parameter object than was attached: attach after what replaces parameters, "
                                     "and change their values in place")
-        for name, parameter, was_trained in zip(self._names, self._parameters, self._flags):
-            if parameter.requires_grad != was_trained:
-                raise refused(name, f"requires_grad was {was_trained} at attach and is {parameter.requires_grad}: detach, freeze or "
-                                    f"unfreeze the experts of all ranks alike, and attach again")
         if not self._state.updates_the_same():
             self._state.renew()
             self._state.expect_updated(self._layers)
@@ -79,6 +75,15 @@ class Watch:
         adopted = [tensor.name for tensor in self._tensors if tensor.adopt()]
         self.renew()
         return adopted
+
+    def expect_trained_as_before(self) -> None:
+        """errors: InvalidArgument naming a parameter that was frozen or unfrozen: other ranks' need not have been."""
+        if list(map(_is_trained, self._parameters)) == self._flags:
+            return
+        for name, parameter, was_trained in zip(self._names, self._parameters, self._flags):
+            if parameter.requires_grad != was_trained:
+                raise refused(name, f"requires_grad was {was_trained} at attach and is {parameter.requires_grad}: detach, freeze or "
+                                    f"unfreeze the experts of all ranks alike, and attach again")
 
     def _is_state_intact(self) -> bool:
         return (all(list(map(len, dicts)) == lengths and all(map(is_, map(take, dicts), tensors))
