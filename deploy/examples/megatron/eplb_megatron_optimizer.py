@@ -14,6 +14,7 @@ import torch
 
 import eplb
 from eplb.torch.pieces import ExpertTensor, Piece, refused
+from eplb.torch.state import keeps_state
 from eplb_megatron_layers import MoeLayer
 from eplb_megatron_sharded import Shard, StateShards
 
@@ -137,7 +138,7 @@ class ExpertState:
         """Whether the moments exist: optimizers make them in the first step that is not skipped. None: this rank has none to
         come."""
         homes = [home for layer in layers for parameter in layer.parameters() if parameter.requires_grad
-                 for home in [self.home(parameter)] if home is not None and _keeps_state(home.inner)]
+                 for home in [self.home(parameter)] if home is not None and keeps_state(home.inner, home.inner.param_groups)]
         return all(home.state() for home in homes) if homes else None
 
     def views(self, layers: Sequence[MoeLayer], chunks: Sequence[torch.nn.Module], left_out: Set[Family]) -> List[Any]:
@@ -286,11 +287,6 @@ def _getter(home: Home, key: str) -> Callable[[], torch.Tensor]:
 
 def _slice_of(parameter: torch.nn.Parameter, home: Home) -> Callable[[], torch.Tensor]:
     return lambda: parameter.detach().view(-1)[home.start:home.stop]
-
-
-def _keeps_state(inner: Any) -> bool:
-    """False for gradient descent without momentum."""
-    return any(group.get("momentum", 1) != 0 for group in inner.param_groups)
 
 
 def _expect_size(name: str, tensor: torch.Tensor, home: Home) -> None:

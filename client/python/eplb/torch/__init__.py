@@ -42,8 +42,8 @@ def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, 
     ep_group: ProcessGroup over whose ranks a layer's experts are spread, in order; None: all ranks. edp_group: ranks that hold the
         same experts; pp_group: stages of a pipeline; etp_group: ranks that share each expert and route other tokens. Each may be
         a DeviceMesh of one dimension; device_mesh: one with dimensions named ep, edp, pp, etp instead.
-    boundary: "call": the trainer calls step_boundary after each optimizer.step(). "optimizer": each step of the (last) optimizer
-        does; not with what skips steps on some ranks alone.
+    boundary: "call": the trainer calls step_boundary after each optimizer.step(). "optimizer": the step does by which each
+        optimizer has made one since the last; not with what skips steps on some ranks alone, or of some optimizers.
     masters: (parameter of the model) -> the tensor that the optimizer updates in its place, or None.
     all_gather: bytes -> those of all ranks in torch's order, with world_size; default eplb.torch_all_gather().
     options: of eplb.Client.connect, such as endpoint, job, first_step, vote_every, num_nodes. The first placement is static,

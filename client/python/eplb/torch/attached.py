@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
@@ -15,7 +16,8 @@ from torch import nn
 from eplb.client import Client
 from eplb.errors import DeadlineExceeded, Error, FailedPrecondition, InvalidArgument
 from eplb.options import to_struct
-from eplb.torch.calls import OptimizerCalls
+from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
+from eplb.torch.calls import OptimizerCalls, Steps
 from eplb.torch.carry import carry, carry_scalars, static_experts
 from eplb.torch.groups import Coordinates, InEplbOrder, agreed_experts, coordinates_in, group_of
 from eplb.torch.layers import ExpertLayer, Experts, Router, device_of, find_layers
@@ -30,6 +32,9 @@ from eplb.views import Boundary
 # Options of Client.connect that follow from model and groups.
 _DERIVED = ("rank", "world_size", "num_layers", "num_experts", "num_slots", "num_gpus", "pipeline_parallel_size",
             "expert_tensor_parallel")
+
+# Boundaries until it is said which parameter's state is missing, and at least until a run ends in which no optimizer steps.
+_PATIENCE, _IDLE = 16, 64
 
 _NOTHING = Boundary(False, False, 0, 0, 0, 0.0, 0, 0, "")
 
@@ -58,7 +63,7 @@ class Attached:
         self._names: List[LayerNames] = []
         self._calls: List[OptimizerCalls] = []
         self._seen_inputs: Optional[SeenInputs] = None
-        self._in_static_order, self._is_registered = False, False
+        self._in_static_order, self._is_registered, self._waiting = False, False, ""
         self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
         self._is_disabled, self._is_attached = os.environ.get("EPLB_DISABLE", "0") not in ("", "0"), True
         if self._is_disabled:
@@ -75,6 +80,8 @@ class Attached:
         num_experts = agreed_experts(self._all_gather, [layer.num_local_slots * self._coordinates.expert_model_size
                                                         for layer in self.layers])
         self._all_gather.together(lambda: self._state.expect_updated(self.layers))
+        self._all_gather.together(lambda: expect_alike(self.layers, self._state))
+        expect_alike_on_ranks(self._all_gather.objects(traits_of(self.layers, self._state)))
         self._static = static_experts(num_layers, num_experts)
         self._slots = self._static
         self._next_step, self._skipped_steps = int(options.get("first_step") or 0), 0
@@ -89,15 +96,17 @@ class Attached:
     # ---- training ----
 
     def step_boundary(self, step: Optional[int] = None) -> Boundary:
-        """Once after each optimizer step, also a skipped one, on every rank. Collective at each vote.
+        """Once after each optimizer step, also a skipped one, and before the next backward, on every rank. Collective at each
+        vote. Gradients do not move: what has been accumulated and not used goes to the wrong expert.
 
-        Between optimizer.step() and the next backward: gradients of experts do not move with them.
         step: rising by one from first_step; None: the one that comes next. Optimizers make state in their first step: until all
         experts on all ranks have theirs nothing moves, steps until then are not EPLB's steps, and each of these boundaries waits
-        for the slowest rank as long as all_gather does (torch_all_gather: 60 s, its deadline_seconds).
+        for the slowest rank as long as all_gather does (torch_all_gather: 60 s, its deadline_seconds). From the 16th such boundary
+        on `reason` names a rank and a parameter without state, and that rank's stderr did once.
         What replaced the memory of parameters or state, with the same shapes and types on the same device, is taken over.
         errors: as eplb.Client.step_boundary; InvalidArgument naming a parameter or state that cannot be taken over, which
-        closes this rank's client; FailedPrecondition within static_order and after close.
+        closes this rank's client; FailedPrecondition within static_order and after close, and, closing it too, when no attached
+        optimizer has made a step in two vote intervals and 64 boundaries.
         """
         if self._is_disabled:
             return _NOTHING
@@ -108,13 +117,18 @@ class Attached:
         if number != self._next_step:
             raise FailedPrecondition(f"step_boundary of step {number}, expected {self._next_step}")
         self._next_step += 1
+        self._steps.end_boundary()
         for hook in self._hooks:
             hook.end_step()
+        with self._ending_the_run():
+            self._watch.expect_trained_as_before()
+            if self._is_registered:
+                self._steps.expect_some(max(_IDLE, 2 * self._intervals[0]))
         self._expect_memory(fully=(number - self._skipped_steps + 1) % self._intervals[0] == 0)
         if not self._is_registered and not self._register_when_ready():
             self._skipped_steps += 1
             self._counts.clear()
-            self.last_boundary = _NOTHING._replace(version=client.placement.version)
+            self.last_boundary = _NOTHING._replace(version=client.placement.version, reason=self._reason_to_wait())
             return self.last_boundary
         number -= self._skipped_steps
         self._record(number)
@@ -274,10 +288,9 @@ class Attached:
         self._slots = first
         self._register_when_ready()
         self._hook_state_dicts()
-        if boundary == "optimizer":
-            self._calls[-1].after("step", self._boundary_behind_step)
+        self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None)
 
-    def _boundary_behind_step(self) -> None:
+    def _boundary_behind_steps(self) -> None:
         assert self.client is not None
         if not self.client.closed:  # after close the training goes on without boundaries
             self.step_boundary()
@@ -318,7 +331,8 @@ class Attached:
                 self._calls[-1].before(name, lambda name: refuse_moved(self._is_static, name))
 
     def _expect_an_optimizer(self, boundary: str) -> None:
-        if boundary == "optimizer" and not self._state.optimizers:
+        optimizers = self._state.optimizers
+        if boundary == "optimizer" and not (optimizers and all(hasattr(each, "step") for each in optimizers)):
             raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
 
     # ---- parts: a step ----
@@ -326,9 +340,10 @@ class Attached:
     def _register_when_ready(self) -> bool:
         """returns: whether everything is registered now. Collective. errors: FailedPrecondition when ranks differ."""
         assert self.client is not None
-        there = self._all_gather.objects(self._state.is_there(self.layers))
-        waiting = [rank for rank, each in enumerate(there) if not each]
-        if waiting:
+        missing = self._all_gather.objects(self._state.missing(self.layers))
+        self._waiting = next((f"rank {rank} waits for the optimizer's state of {each}" for rank, each in enumerate(missing) if each),
+                             "")
+        if self._waiting:
             return False
         tensors = [*self._weights, *self._all_gather.together(self._stack_state)]
         for tensor in tensors:
@@ -338,7 +353,19 @@ class Attached:
         self._watch = Watch(self.layers, self._state, tensors)
         return True
 
+    def _reason_to_wait(self) -> str:
+        """returns: why nothing moves, once it has been so for long; told on stderr by the rank that waits."""
+        number = self._skipped_steps
+        if number < _PATIENCE:
+            return ""
+        if number == _PATIENCE and self._waiting.startswith(f"rank {self._coordinates.rank} "):
+            print(f"eplb: nothing moves: {self._waiting}, {number} boundaries after attach; does it get gradients?", file=sys.stderr,
+                  flush=True)
+        return self._waiting
+
     def _stack_state(self) -> List[ExpertTensor]:
+        self._state.expect_updated(self.layers)
+        expect_alike(self.layers, self._state)
         return [tensor for layer in self.layers for tensor in self._state.tensors(layer)]
 
     def _expect_memory(self, fully: bool = True) -> None:
@@ -346,11 +373,17 @@ class Attached:
         which closes this rank's client."""
         if self._watch.intact(fully):
             return
-        assert self.client is not None
-        try:
+        with self._ending_the_run():
             self.num_adopted += len(self._watch.adopt())
+
+    @contextlib.contextmanager
+    def _ending_the_run(self) -> Iterator[None]:
+        """Errors within it close this rank's client: the daemon tells the others why this rank goes no further."""
+        try:
+            yield
         except Error as error:
-            self.client.close(str(error))  # the daemon tells the others why this rank goes no further
+            assert self.client is not None
+            self.client.close(str(error))
             raise
 
     def _record(self, number: int) -> None:

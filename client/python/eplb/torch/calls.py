@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Optional, Sequence, Set
+
+from eplb.errors import FailedPrecondition
 
 
 class OptimizerCalls:
@@ -15,6 +17,20 @@ class OptimizerCalls:
         self._optimizer = optimizer
         self._handles: List[Any] = []
         self._replaced: List[Any] = []  # (name, what stands in, what was an attribute of the object, or None)
+
+    def has(self, name: str) -> bool:
+        return callable(getattr(self._optimizer, name, None))
+
+    def is_heard(self, name: str) -> bool:
+        """Whether calls of it still come through here: others may have put the original back in its place."""
+        stand_ins = [bound.__func__ for replaced, bound, _ in self._replaced if replaced == name]
+        found = getattr(self._optimizer, name, None)
+        while stand_ins and found is not None:
+            function = getattr(found, "__func__", found)
+            if function in stand_ins:
+                return True
+            found = getattr(function, "__wrapped__", None)
+        return not stand_ins
 
     def before(self, name: str, call: Callable[[str], None]) -> None:
         """call(name) runs ahead of each optimizer.name(..)."""
@@ -51,3 +67,33 @@ class OptimizerCalls:
         bound = types.MethodType(stand_in, self._optimizer)  # schedulers take __func__ and __self__ of `step`
         self._optimizer.__dict__[name] = bound
         self._replaced.append((name, bound, own))
+
+
+class Steps:
+    """Which optimizers have made a step since the last boundary.
+
+    then: runs behind the step by which each of them has made one. Threads: the training thread.
+    """
+
+    def __init__(self, calls: Sequence[OptimizerCalls], then: Optional[Callable[[], Any]] = None) -> None:
+        self._then, self._count, self._num_idle = then, len(calls), 0
+        self._made: Set[int] = set()
+        self._calls = list(calls) if all(each.has("step") for each in calls) else []
+        for number, each in enumerate(self._calls):
+            each.after("step", functools.partial(self._note, number))
+
+    def end_boundary(self) -> None:
+        """The steps that were made belong to this boundary."""
+        self._num_idle = 0 if self._made else self._num_idle + 1
+        self._made.clear()
+
+    def expect_some(self, boundaries: int) -> None:
+        """errors: FailedPrecondition when none was made in so many boundaries, one after the other: something else trains."""
+        if self._num_idle >= boundaries and self._calls and all(each.is_heard("step") for each in self._calls):
+            raise FailedPrecondition(f"no attached optimizer made a step in {self._num_idle} boundaries: attach the optimizer that "
+                                     f"trains, or detach before it is replaced; to train nothing, attach without one")
+
+    def _note(self, number: int) -> None:
+        self._made.add(number)
+        if self._then is not None and len(self._made) == self._count:
+            self._then()

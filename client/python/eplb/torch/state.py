@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
@@ -15,6 +16,9 @@ Masters = Callable[[torch.Tensor], Optional[torch.Tensor]]
 
 _PAGE = "docs/attach.md"
 
+# Gradient descent, which keeps nothing for a parameter where its momentum is 0. Others have a momentum and keep more, as RMSprop.
+_WITHOUT_STATE = ("SGD", "FusedSGD")
+
 
 class OptimizerState:
     """The state of the experts' parameters over all of a rank's optimizers.
@@ -25,36 +29,61 @@ class OptimizerState:
     def __init__(self, optimizers: Sequence[Any], masters: Optional[Masters] = None) -> None:
         self.optimizers = list(optimizers)
         self._masters = masters
-        self._updated: Dict[int, Any] = {id(parameter): optimizer for optimizer in self.optimizers
-                                         for group in optimizer.param_groups for parameter in group["params"]}
+        self.renew()
+
+    def renew(self) -> None:
+        """Looks anew at which parameters the optimizers update: groups may be added, and others put in their place."""
+        self._params = [list(group["params"]) for optimizer in self.optimizers for group in optimizer.param_groups]
+        self._homes: Dict[int, Tuple[Any, int]] = {
+            id(parameter): (optimizer, number) for optimizer in self.optimizers
+            for number, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
+
+    def updates_the_same(self) -> bool:
+        """Whether the optimizers' groups have the parameters that renew found. cost: O(parameters), some 20 ns each."""
+        found = [group["params"] for optimizer in self.optimizers for group in optimizer.param_groups]
+        return len(found) == len(self._params) and all(len(now) == len(then) and all(map(is_, now, then))
+                                                       for now, then in zip(found, self._params))
 
     def expect_updated(self, layers: Sequence[ExpertLayer]) -> None:
         """errors: InvalidArgument naming a trained parameter that no optimizer updates, as with flat buffers."""
         for layer in layers if self.optimizers else ():
             for key, family in layer.families.items():
                 for parameter in family.parameters:
-                    if parameter.requires_grad and id(self._main(parameter)) not in self._updated:
+                    if parameter.requires_grad and id(self._main(parameter)) not in self._homes:
                         raise refused(f"{layer.name}.{key}", f"no optimizer has it in param_groups, nor a whole copy of it: flat "
                                                              f"buffers and shards that cut experts cannot move with one ({_PAGE})")
 
-    def is_there(self, layers: Sequence[ExpertLayer]) -> bool:
-        """Whether state exists: optimizers make it in their first step."""
-        return not self.optimizers or all(self.of(parameter) or not self._keeps_state(parameter)
-                   for layer in layers for parameter in layer.parameters() if self.is_trained(parameter))
+    def missing(self, layers: Sequence[ExpertLayer]) -> str:
+        """The name of a parameter whose state is still to come, or "": optimizers make it in their first step. A parameter that
+        is frozen, and in an optimizer that has made state of others, gets none."""
+        if not self.updates_the_same():
+            self.renew()
+        has_begun = any(len(optimizer.state) for optimizer in self.optimizers)
+        for layer in layers if self.optimizers else ():
+            for family in layer.families.values():
+                for number, parameter in enumerate(family.parameters):
+                    waits = parameter.requires_grad or not has_begun and self.is_trained(parameter)
+                    if waits and not self.of(parameter) and self._keeps_state(parameter):
+                        return f"{layer.name}.{family.names[number]}"
+        return ""
 
     def is_trained(self, parameter: torch.Tensor) -> bool:
         """Also one that gets its gradient elsewhere, if an optimizer updates it."""
-        return parameter.requires_grad or id(self._main(parameter)) in self._updated
+        return parameter.requires_grad or id(self._main(parameter)) in self._homes
 
     def of(self, parameter: torch.Tensor) -> Mapping[str, Any]:
-        main = self._main(parameter)
-        optimizer = self._updated.get(id(main))
+        optimizer, main = self.home(parameter)
         return {} if optimizer is None else optimizer.state.get(main, {})
 
     def home(self, parameter: torch.Tensor) -> Tuple[Any, torch.Tensor]:
         """(the optimizer, or None; what it updates)."""
         main = self._main(parameter)
-        return self._updated.get(id(main)), main
+        return self._homes.get(id(main), (None, 0))[0], main
+
+    def group(self, parameter: torch.Tensor) -> Mapping[str, Any]:
+        """Of the optimizer that updates it; {}: none does."""
+        optimizer, number = self._homes.get(id(self._main(parameter)), (None, 0))
+        return {} if optimizer is None else optimizer.param_groups[number]
 
     def tensors(self, layer: ExpertLayer) -> List[ExpertTensor]:
         """Masters, and whatever state there is now. errors: InvalidArgument naming a parameter or a piece of state."""
@@ -111,14 +140,18 @@ class OptimizerState:
         return parameter if main is None else main
 
     def _keeps_state(self, parameter: torch.Tensor) -> bool:
-        """False for gradient descent without momentum."""
         optimizer, _ = self.home(parameter)
-        return optimizer is None or any(group.get("momentum", 1) != 0 for group in optimizer.param_groups)
+        return optimizer is None or keeps_state(optimizer, [self.group(parameter)])
 
     def _expect_whole(self, name: str, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
         if tensor.numel() != parameter.numel():
             raise refused(name, f"has {tensor.numel()} elements, the parameter {parameter.numel()}: a flat shard or a factored "
                                 f"state cannot be cut by expert ({_PAGE})")
+
+
+def keeps_state(optimizer: Any, groups: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether it makes state for parameters of some of these groups: False for gradient descent without momentum."""
+    return type(optimizer).__name__ not in _WITHOUT_STATE or any(group.get("momentum", 0) != 0 for group in groups)
 
 
 def is_scalar(value: Any, parameter: torch.Tensor) -> bool:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from operator import is_, itemgetter
+from operator import attrgetter, is_, itemgetter
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import torch
 
+from eplb.torch.alike import expect_alike
 from eplb.torch.layers import ExpertLayer
 from eplb.torch.pieces import ExpertTensor, refused
 from eplb.torch.state import OptimizerState
 
 _get_pointer = torch.Tensor.data_ptr
+_is_trained = attrgetter("requires_grad")
 
 
 class Watch:
-    """What a trainer's own objects were when the rows were registered: parameters in their modules, their memory, the dicts of
-    the optimizers' state and the tensors in them.
+    """What a trainer's own objects were when the rows were registered: parameters in their modules, their memory, whether
+    they are trained, the groups and the dicts of the optimizers' state, and the tensors in them.
 
     intact compares them by loops inside the interpreter, 0.1 us for each piece. Threads: the training thread.
     """
@@ -28,6 +30,7 @@ class Watch:
         self._parameters = [parameter for _, _, family in families for parameter in family.parameters]
         self._modules = [place[0] for _, _, family in families for place in family.places]
         self._keys = [place[1] for _, _, family in families for place in family.places]
+        self._flags = list(map(_is_trained, self._parameters))
         self.renew()
 
     def renew(self) -> None:
@@ -46,6 +49,7 @@ class Watch:
         """Whether all of it is what it was. fully: also the tensors of state, in dicts that are the same; before rows move they
         must be. cost: O(pieces); nothing is read from a device."""
         return (all(map(is_, map(dict.get, self._modules, self._keys), self._parameters))
+                and self._state.updates_the_same()
                 and all(optimizer.state is state and len(state) == len(values) and all(map(is_, state.values(), values))
                         for optimizer, state, values in self._optimizers)
                 and list(map(_get_pointer, self._weights[0])) == self._weights[1]
@@ -61,12 +65,25 @@ class Watch:
             if module.get(key) is not parameter:
                 raise refused(name, "is another Parameter object than was attached: attach after what replaces parameters, "
                                     "and change their values in place")
+        if not self._state.updates_the_same():
+            self._state.renew()
+            self._state.expect_updated(self._layers)
+            expect_alike(self._layers, self._state)
         registered = {tensor.name: tensor for tensor in self._tensors if tensor.role == "state"}
         for layer in self._layers:
             self._state.expect_same_parts(layer, registered)
         adopted = [tensor.name for tensor in self._tensors if tensor.adopt()]
         self.renew()
         return adopted
+
+    def expect_trained_as_before(self) -> None:
+        """errors: InvalidArgument naming a parameter that was frozen or unfrozen: other ranks' need not have been."""
+        if list(map(_is_trained, self._parameters)) == self._flags:
+            return
+        for name, parameter, was_trained in zip(self._names, self._parameters, self._flags):
+            if parameter.requires_grad != was_trained:
+                raise refused(name, f"requires_grad was {was_trained} at attach and is {parameter.requires_grad}: detach, freeze or "
+                                    f"unfreeze the experts of all ranks alike, and attach again")
 
     def _is_state_intact(self) -> bool:
         return (all(list(map(len, dicts)) == lengths and all(map(is_, map(take, dicts), tensors))

@@ -1,0 +1,68 @@
+"""What training must have in common for all experts of a layer, as it belongs to slots and does not move with experts."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+import torch
+
+from eplb.torch.layers import ExpertLayer
+from eplb.torch.pieces import refused
+from eplb.torch.state import OptimizerState
+
+_PLAIN = (bool, int, float, str, type(None))
+_WAY_OUT = "experts change slots, and this stays: it must be the same for all experts of a layer"
+
+
+def expect_alike(layers: Sequence[ExpertLayer], state: OptimizerState) -> None:
+    """errors: InvalidArgument naming a parameter that is trained otherwise than those of this rank's other experts."""
+    for layer in layers:
+        for family in layer.families.values():
+            traits = [_traits(parameter, state) for parameter in family.parameters]
+            for name, each in zip(family.names, traits):
+                _expect_equal(f"{layer.name}.{name}", each, traits[0], f"for {family.names[0]}")
+
+
+def traits_of(layers: Sequence[ExpertLayer], state: OptimizerState) -> Dict[str, List[Any]]:
+    """What a rank says of its experts, as JSON values, small: each set of traits once. Where they are alike on this rank."""
+    sets: List[Any] = []
+    of_families: List[Tuple[int, str, int]] = []
+    for layer in layers:
+        for key, family in layer.families.items():
+            traits = _traits(family.parameters[0], state)
+            if traits not in sets:
+                sets.append(traits)
+            of_families.append((layer.index, key, sets.index(traits)))
+    return {"sets": sets, "families": of_families}
+
+
+def expect_alike_on_ranks(found: Sequence[Mapping[str, Any]]) -> None:
+    """found: of all ranks, in their order, as of traits_of. errors: InvalidArgument, the same on all ranks, naming the tensor."""
+    first: Dict[Tuple[int, str], Tuple[int, Any]] = {}
+    for rank, of_rank in enumerate(found):
+        for layer, key, number in of_rank["families"]:
+            traits = of_rank["sets"][number]
+            other, expected = first.setdefault((layer, key), (rank, traits))
+            _expect_equal(f"layers.{layer}.{key}", traits, expected, f"on rank {other}", f" on rank {rank}")
+
+
+def _traits(parameter: torch.Tensor, state: OptimizerState) -> Dict[str, Any]:
+    """requires_grad, and the options of the parameter's group. Names tell groups apart and change nothing."""
+    found: Dict[str, Any] = {"requires_grad": parameter.requires_grad}
+    for key, value in state.group(parameter).items():
+        if torch.is_tensor(value) and value.numel() == 1:
+            value = float(value)
+        if isinstance(value, (tuple, list)) and all(isinstance(each, _PLAIN) for each in value):
+            value = list(value)
+        elif not isinstance(value, _PLAIN):
+            continue
+        if key != "params" and "name" not in key:
+            found[f"optimizer's {key}"] = value
+    return found
+
+
+def _expect_equal(name: str, traits: Mapping[str, Any], expected: Mapping[str, Any], other: str, here: str = "") -> None:
+    for key in sorted({*traits, *expected}) if traits != expected else ():
+        if traits.get(key) != expected.get(key) or (key in traits) != (key in expected):
+            raise refused(name, f"{key} is {traits.get(key, 'not there')}{here} and {expected.get(key, 'not there')} {other}; "
+                                f"{_WAY_OUT}")
