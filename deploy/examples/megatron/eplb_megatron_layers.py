@@ -12,6 +12,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, Sequence, Tuple
 import torch
 
 import eplb
+from eplb.torch.layers import is_marked, mark
 from eplb.torch.routing import SlotColumns
 from eplb_megatron_ranks import LayerKey
 from eplb_megatron_sharded import lies_in_a_buffer
@@ -67,7 +68,7 @@ class SlotRouting(SlotColumns):
         """counts: int64 [experts], the layer's row of all layers' counts."""
         super().__init__(layer.name, layer.num_experts, counts.device, counts)
         layer.module.router.register_forward_hook(self._hook)
-        layer.module.eplb_attached = True
+        mark(layer.module)
 
     def _hook(self, module: Any, _arguments: Any, output: Any) -> Tuple[torch.Tensor, torch.Tensor]:
         """output: (probs [tokens, experts], routing_map bool [tokens, experts]); the same by slots is returned."""
@@ -94,7 +95,7 @@ def find_layers(chunks: Sequence[torch.nn.Module]) -> List[MoeLayer]:
             if not all(getattr(module, part, None) is not None for part in ("router", "experts", "token_dispatcher")):
                 continue
             full_name = name if len(chunks) == 1 else f"chunk {number}: {name}"
-            if getattr(module, "eplb_attached", False):
+            if is_marked(module):
                 raise eplb.InvalidArgument(f"{full_name} is attached already: its router would be permuted twice")
             kind = ("mtp" in name.split("."), int(module.layer_number))
             seen[kind] = seen.get(kind, -1) + 1

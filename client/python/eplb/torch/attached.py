@@ -20,7 +20,7 @@ from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
 from eplb.torch.calls import OptimizerCalls, Steps
 from eplb.torch.carry import carry, carry_scalars, static_experts
 from eplb.torch.groups import Coordinates, InEplbOrder, agreed_experts, coordinates_in, group_of
-from eplb.torch.layers import ExpertLayer, Experts, Router, device_of, find_layers
+from eplb.torch.layers import ExpertLayer, Experts, Router, device_of, find_layers, mark, unmark
 from eplb.torch.pieces import ExpertTensor, Piece
 from eplb.torch.probe import SeenInputs
 from eplb.torch.routing import RouterHook, SlotColumns, TokenCounts, Turn
@@ -305,7 +305,7 @@ class Attached:
         for each in (*self._hooks, *self._names, *self._calls):
             each.remove()
         for layer in self.layers:
-            layer.experts.__dict__.pop("eplb_attached", None)
+            unmark(layer.experts)
         self.client._carrier = ""
         self.client.close(reason)
 
@@ -314,7 +314,7 @@ class Attached:
         self._counts = TokenCounts(len(self.layers), num_experts, device_of(self.layers))
         for layer, counts in zip(self.layers, self._counts.table):
             self._hooks.append(RouterHook(SlotColumns(layer.name, num_experts, counts.device, counts), layer.router, turn))
-            layer.experts.eplb_attached = True  # type: ignore[assignment]
+            mark(layer.experts)
 
     def _hook_state_dicts(self) -> None:
         own = {layer.index: self._coordinates.expert_model * layer.num_local_slots for layer in self.layers}

@@ -104,7 +104,7 @@ def unmark(experts: nn.Module) -> None:
 
 
 def is_marked(experts: nn.Module) -> bool:
-    return experts in _marked or bool(getattr(experts, "eplb_attached", False))
+    return experts in _marked
 
 
 class _Names:
