@@ -12,6 +12,22 @@
 
 namespace eplb::cuda::testing {
 
+// Of the largest cases: more than the whole grid takes at once. The emulator has 4 multiprocessors
+// and is a thousand times slower than a GPU.
+#ifdef EPLB_EMULATED_CUDA
+inline constexpr int64_t kManyTokens = 6'011;
+inline constexpr int64_t kLargeRow = int64_t{160} * 1024;
+inline constexpr int64_t kLargeBuffer = int64_t{1} << 20;
+inline constexpr int kNumSmallShapes = 40;
+inline constexpr int32_t kManyLayers = 3;
+#else
+inline constexpr int64_t kManyTokens = 1'000'003;
+inline constexpr int64_t kLargeRow = int64_t{3} * 1024 * 1024;
+inline constexpr int64_t kLargeBuffer = int64_t{512} << 20;
+inline constexpr int kNumSmallShapes = 300;
+inline constexpr int32_t kManyLayers = 58;
+#endif
+
 // A copy of host values, freed at the end of the test.
 template <class T>
 class OnDevice {
