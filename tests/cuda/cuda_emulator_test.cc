@@ -1,6 +1,4 @@
 // What the CUDA emulator refuses, by kernels that are wrong on purpose.
-#include "tests/support/cuda_emulator/emulator.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 
 #include "cuda/runtime.h"
 #include "tests/cuda/on_device.h"
+#include "tests/support/cuda_emulator/emulator.h"
 #include "tests/support/cuda_emulator/launch.h"
 #include "tests/support/cuda_emulator/machine.h"
 
@@ -109,13 +108,14 @@ TEST_F(CudaEmulatorTest, HalvesOfAWarpMayDivergeAndLanesMayEndFirst) {
 
 TEST_F(CudaEmulatorTest, LaunchesBeyondTheLimitsAreRefusedAndTheNextOneIsNot) {
   using Shape = emulator::LaunchShape;
-  for (const Shape& shape : {Shape(1, 1025), Shape(1, 0), Shape(0, 32), Shape(dim3(1, 65536), 32),
-                             Shape(0x80000000U, 32), Shape(1, dim3(1, 1, 65)),
-                             Shape(1, 32, 48 * 1024 + 1)}) {
+  for (const Shape& shape :
+       {Shape(1, 1025), Shape(1, 0), Shape(0, 32), Shape(dim3(1, 65536), 32),
+        Shape(0x80000000U, 32), Shape(1, dim3(1, 1, 65)), Shape(1, 32, 48 * 1024 + 1)}) {
     EXPECT_EQ(ErrorOfLaunch(shape), cudaErrorInvalidConfiguration);
   }
   EXPECT_EQ(Run({1, 1024, 48 * 1024}, [] {}), "");
-  EXPECT_THAT(Run({1, 64}, [] { emulator::CheckLaunchBounds(32); }), HasSubstr("__launch_bounds__"));
+  EXPECT_THAT(Run({1, 64}, [] { emulator::CheckLaunchBounds(32); }),
+              HasSubstr("__launch_bounds__"));
 }
 
 TEST_F(CudaEmulatorTest, SharedMemoryIsOfABlockAndBeginsWithBytesThatNobodyWrote) {

@@ -50,23 +50,22 @@ T& StaticShared(Key /*key*/) {
 }
 
 // A vector of CUDA's, which checks each address that it is read from or written to.
-#define EPLB_EMULATED_VECTOR(Name, Scalar, alignment, ...)                   \
-  struct alignas(alignment) Name {                                           \
-    Scalar __VA_ARGS__;                                                      \
-    Name() = default;                                                        \
-    Name(const Name& other) { Copy(other); }                                 \
-    Name& operator=(const Name& other) {                                     \
-      Copy(other);                                                           \
-      return *this;                                                          \
-    }                                                                        \
-                                                                             \
-   private:                                                                  \
-    void Copy(const Name& other) {                                           \
-      CheckAccess(this, sizeof(Name), alignment);                            \
-      CheckAccess(&other, sizeof(Name), alignment);                          \
-      std::memcpy(static_cast<void*>(this), static_cast<const void*>(&other), \
-                  sizeof(Name));                                             \
-    }                                                                        \
+#define EPLB_EMULATED_VECTOR(Name, Scalar, alignment, ...)                                   \
+  struct alignas(alignment) Name {                                                           \
+    Scalar __VA_ARGS__;                                                                      \
+    Name() = default;                                                                        \
+    Name(const Name& other) { Copy(other); }                                                 \
+    Name& operator=(const Name& other) {                                                     \
+      Copy(other);                                                                           \
+      return *this;                                                                          \
+    }                                                                                        \
+                                                                                             \
+   private:                                                                                  \
+    void Copy(const Name& other) {                                                           \
+      CheckAccess(this, sizeof(Name), alignment);                                            \
+      CheckAccess(&other, sizeof(Name), alignment);                                          \
+      std::memcpy(static_cast<void*>(this), static_cast<const void*>(&other), sizeof(Name)); \
+    }                                                                                        \
   }
 EPLB_EMULATED_VECTOR(Int2, int, 8, x, y);
 EPLB_EMULATED_VECTOR(Int4, int, 16, x, y, z, w);
@@ -108,9 +107,9 @@ T Shuffle(WarpOperation operation, uint32_t mask, T value, int32_t source, int32
 
 // One of the types that CUDA's atomics take: to C++ a uint64_t is none of them.
 template <class T>
-inline constexpr bool kIsAtomic = std::is_same_v<T, int> || std::is_same_v<T, unsigned int> ||
-                                  std::is_same_v<T, unsigned long long> ||
-                                  std::is_same_v<T, float> || std::is_same_v<T, double>;
+inline constexpr bool kIsAtomic =
+    std::is_same_v<T, int> || std::is_same_v<T, unsigned int> ||
+    std::is_same_v<T, unsigned long long> || std::is_same_v<T, float> || std::is_same_v<T, double>;
 
 template <class T, class Change>
 T Atomically(T* address, const Change& change) {
@@ -147,8 +146,7 @@ void CheckedStore(T* address, const std::type_identity_t<T>& value) {
 
 // ---- barriers, warps ----
 
-inline void __syncthreads(
-    const std::source_location& where = std::source_location::current()) {
+inline void __syncthreads(const std::source_location& where = std::source_location::current()) {
   ::eplb::cuda_emulator::WaitForBlock(where);
 }
 inline void __syncwarp(unsigned mask = 0xffffffff) {
@@ -180,10 +178,10 @@ T __shfl_xor_sync(unsigned mask, T value, int distance, int width = 32) {
                                         value, source, width);
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
-  return static_cast<unsigned>(::eplb::cuda_emulator::RunWarpCall(
-      {.operation = ::eplb::cuda_emulator::WarpOperation::kVote,
-       .mask = mask,
-       .value = predicate != 0 ? uint64_t{1} : 0}));
+  return static_cast<unsigned>(
+      ::eplb::cuda_emulator::RunWarpCall({.operation = ::eplb::cuda_emulator::WarpOperation::kVote,
+                                          .mask = mask,
+                                          .value = predicate != 0 ? uint64_t{1} : 0}));
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) {
@@ -191,10 +189,10 @@ inline int __all_sync(unsigned mask, int predicate) {
 }
 template <class T>
 unsigned __match_any_sync(unsigned mask, T value) {
-  return static_cast<unsigned>(::eplb::cuda_emulator::RunWarpCall(
-      {.operation = ::eplb::cuda_emulator::WarpOperation::kMatch,
-       .mask = mask,
-       .value = ::eplb::cuda_emulator::BitsOf(value)}));
+  return static_cast<unsigned>(
+      ::eplb::cuda_emulator::RunWarpCall({.operation = ::eplb::cuda_emulator::WarpOperation::kMatch,
+                                          .mask = mask,
+                                          .value = ::eplb::cuda_emulator::BitsOf(value)}));
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
@@ -202,27 +200,27 @@ inline void __threadfence_system() {}
 
 // ---- atomics: of a block, the device and the system alike ----
 
-#define EPLB_EMULATED_ATOMIC(name, expression)                                           \
-  template <class T>                                                                     \
-  T name(T* address, std::type_identity_t<T> value) {                                    \
-    return ::eplb::cuda_emulator::Atomically(address, [value](T before) -> T {            \
-      (void)before;                                                                      \
-      return expression;                                                                 \
-    });                                                                                  \
-  }                                                                                      \
-  template <class T>                                                                     \
-  T name##_block(T* address, std::type_identity_t<T> value) {                            \
-    return name(address, value);                                                         \
-  }                                                                                      \
-  template <class T>                                                                     \
-  T name##_system(T* address, std::type_identity_t<T> value) {                           \
-    return name(address, value);                                                         \
+#define EPLB_EMULATED_ATOMIC(name, expression)                                 \
+  template <class T>                                                           \
+  T name(T* address, std::type_identity_t<T> value) {                          \
+    return ::eplb::cuda_emulator::Atomically(address, [value](T before) -> T { \
+      (void)before;                                                            \
+      return expression;                                                       \
+    });                                                                        \
+  }                                                                            \
+  template <class T>                                                           \
+  T name##_block(T* address, std::type_identity_t<T> value) {                  \
+    return name(address, value);                                               \
+  }                                                                            \
+  template <class T>                                                           \
+  T name##_system(T* address, std::type_identity_t<T> value) {                 \
+    return name(address, value);                                               \
   }
 EPLB_EMULATED_ATOMIC(atomicAdd, before + value)
 EPLB_EMULATED_ATOMIC(atomicSub, before - value)
 EPLB_EMULATED_ATOMIC(atomicMax, before < value ? value : before)
 EPLB_EMULATED_ATOMIC(atomicMin, value < before ? value : before)
-EPLB_EMULATED_ATOMIC(atomicAnd, before & value)
+EPLB_EMULATED_ATOMIC(atomicAnd, before& value)
 EPLB_EMULATED_ATOMIC(atomicOr, before | value)
 EPLB_EMULATED_ATOMIC(atomicXor, before ^ value)
 EPLB_EMULATED_ATOMIC(atomicExch, value)
@@ -235,10 +233,10 @@ T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T
 
 // ---- loads and stores with a hint, arithmetic ----
 
-#define EPLB_EMULATED_LOAD(name)                          \
-  template <class T>                                      \
-  T name(const T* address) {                              \
-    return ::eplb::cuda_emulator::CheckedLoad(address);   \
+#define EPLB_EMULATED_LOAD(name)                        \
+  template <class T>                                    \
+  T name(const T* address) {                            \
+    return ::eplb::cuda_emulator::CheckedLoad(address); \
   }
 EPLB_EMULATED_LOAD(__ldg)
 EPLB_EMULATED_LOAD(__ldca)
@@ -247,10 +245,10 @@ EPLB_EMULATED_LOAD(__ldcs)
 EPLB_EMULATED_LOAD(__ldcv)
 EPLB_EMULATED_LOAD(__ldlu)
 #undef EPLB_EMULATED_LOAD
-#define EPLB_EMULATED_STORE(name)                                       \
-  template <class T>                                                    \
-  void name(T* address, const std::type_identity_t<T>& value) {         \
-    ::eplb::cuda_emulator::CheckedStore(address, value);                \
+#define EPLB_EMULATED_STORE(name)                               \
+  template <class T>                                            \
+  void name(T* address, const std::type_identity_t<T>& value) { \
+    ::eplb::cuda_emulator::CheckedStore(address, value);        \
   }
 EPLB_EMULATED_STORE(__stwb)
 EPLB_EMULATED_STORE(__stcg)
@@ -267,8 +265,12 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline int __popcll(unsigned long long bits) { return std::popcount(bits); }
 inline int __clz(int bits) { return std::countl_zero(static_cast<unsigned>(bits)); }
-inline int __clzll(long long bits) { return std::countl_zero(static_cast<unsigned long long>(bits)); }
-inline int __ffs(int bits) { return bits == 0 ? 0 : std::countr_zero(static_cast<unsigned>(bits)) + 1; }
+inline int __clzll(long long bits) {
+  return std::countl_zero(static_cast<unsigned long long>(bits));
+}
+inline int __ffs(int bits) {
+  return bits == 0 ? 0 : std::countr_zero(static_cast<unsigned>(bits)) + 1;
+}
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
 }

@@ -4,12 +4,13 @@
 //    and atomics, in an order that follows from the seed.
 //  - shared memory is fresh for each block and begins with bytes that nobody wrote.
 //  - a barrier that some threads of a block do not reach, a warp operation whose lanes name
-//    different masks, a launch beyond the limits, vectors and atomics that are misaligned or outside
-//    an allocation, a write into the bytes around an allocation: the message names kernel, block
-//    and thread.
+//    different masks, a launch beyond the limits, vectors and atomics that are misaligned or
+//    outside an allocation, a write into the bytes around an allocation: the message names kernel,
+//    block and thread.
+// A write is seen at once by all threads, and an update of memory is never cut in two.
 // Streams do nothing later: a launch has run when it returns, unless the stream captures. So the
-// order of streams is not tested here; fake_cuda does that, with kernels that are their host bodies.
-// An error of a kernel is sticky, as on a GPU.
+// order of streams is not tested here; fake_cuda does that, with kernels that are their host
+// bodies. An error of a kernel is sticky, as on a GPU.
 #ifndef EPLB_TESTS_SUPPORT_CUDA_EMULATOR_EMULATOR_H_
 #define EPLB_TESTS_SUPPORT_CUDA_EMULATOR_EMULATOR_H_
 

@@ -11,8 +11,8 @@
 #endif
 
 #if defined(__x86_64__)
-// Calls are all that may come between, so the registers that a call keeps are enough. ucontext makes
-// two system calls a switch, which takes a hundred times as long.
+// Calls are all that may come between, so the registers that a call keeps are enough. ucontext
+// makes two system calls a switch, which takes a hundred times as long.
 extern "C" void eplb_emulator_switch(void** from, void* to);
 asm(R"(
 .text
@@ -89,7 +89,8 @@ void Fiber::Start(void (*entry)()) {
 
 void Fiber::Enter() {
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(nullptr, &switched_from->sanitizer_bottom_, &switched_from->sanitizer_size_);
+  __sanitizer_finish_switch_fiber(nullptr, &switched_from->sanitizer_bottom_,
+                                  &switched_from->sanitizer_size_);
 #endif
   switched_to->entry_();
   std::abort();

@@ -31,7 +31,7 @@ class Fiber {
 
   std::byte* stack_ = nullptr;
   void (*entry_)() = nullptr;
-  void* fake_stack_ = nullptr;          // of AddressSanitizer
+  void* fake_stack_ = nullptr;  // of AddressSanitizer
   const void* sanitizer_bottom_ = nullptr;
   size_t sanitizer_size_ = 0;
 #if defined(__x86_64__)

@@ -58,9 +58,9 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* num_blocks, Kerne
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
-  eplb::cuda_emulator::Launcher(
-      "kernel", kernel, {config->gridDim, config->blockDim, config->dynamicSmemBytes,
-                         config->stream})(std::forward<Arguments>(arguments)...);
+  eplb::cuda_emulator::Launcher("kernel", kernel,
+                                {config->gridDim, config->blockDim, config->dynamicSmemBytes,
+                                 config->stream})(std::forward<Arguments>(arguments)...);
   return cudaGetLastError();
 }
 

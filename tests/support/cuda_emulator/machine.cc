@@ -139,8 +139,8 @@ Thread* PickThread() {
     first_lane = static_cast<int>(draw >> 8) % kWarpLanes;
   }
   const int warp = machine.warp_of_bit[static_cast<size_t>(bit)];
-  const int lane =
-      BitFrom(machine.warps[static_cast<size_t>(warp)].ready, (first_lane + kWarpLanes) % kWarpLanes);
+  const int lane = BitFrom(machine.warps[static_cast<size_t>(warp)].ready,
+                           (first_lane + kWarpLanes) % kWarpLanes);
   return &ThreadAt(warp, lane);
 }
 
@@ -171,7 +171,8 @@ std::string Where(const std::source_location& where) {
 std::string WhyStuck(const Block& block) {
   const int32_t num_ended = NumThreads() - block.num_alive;
   const int32_t num_in_warp_calls = block.num_alive - block.num_waiting;
-  std::string text = absl::StrCat(block.num_waiting, " of ", NumThreads(), " threads wait at the barrier");
+  std::string text =
+      absl::StrCat(block.num_waiting, " of ", NumThreads(), " threads wait at the barrier");
   if (block.num_waiting > 0) absl::StrAppend(&text, " of ", Where(block.where));
   return absl::StrCat(text, ", ", num_in_warp_calls, " in warp operations, ", num_ended,
                       " have ended");
@@ -216,8 +217,9 @@ bool TryWarpCall(const Thread& thread) {
     if (other.operation == WarpOperation::kNone) return false;
     if (other.operation == call.operation && other.mask == call.mask) continue;
     if ((other.mask >> LaneOf(thread) & 1) == 0) return false;
-    Fail(absl::StrCat("lane ", std::countr_zero(left), " is in another warp operation, or with mask ",
-                      absl::Hex(other.mask), " where this one has ", absl::Hex(call.mask)));
+    Fail(absl::StrCat("lane ", std::countr_zero(left),
+                      " is in another warp operation, or with mask ", absl::Hex(other.mask),
+                      " where this one has ", absl::Hex(call.mask)));
   }
   CompleteWarpCall(thread.warp, lanes);
   return true;
@@ -225,8 +227,7 @@ bool TryWarpCall(const Thread& thread) {
 
 // A thread has ended: those that wait for its lane may not wait any more.
 void CompleteCallsOfWarp(int32_t warp) {
-  for (uint32_t left = Self().warps[static_cast<size_t>(warp)].alive; left != 0;
-       left &= left - 1) {
+  for (uint32_t left = Self().warps[static_cast<size_t>(warp)].alive; left != 0; left &= left - 1) {
     const Thread& thread = ThreadAt(warp, std::countr_zero(left));
     if (thread.call.operation != WarpOperation::kNone) TryWarpCall(thread);
   }
@@ -363,8 +364,8 @@ std::string WhyNoLaunch(const LaunchShape& shape) {
   const uint64_t num_threads = uint64_t{block.x} * block.y * block.z;
   if (num_threads == 0 || num_threads > kMaxThreads || block.x > 1024 || block.y > 1024 ||
       block.z > 64) {
-    return absl::StrCat(block.x, " x ", block.y, " x ", block.z,
-                        " threads a block, expected 1..", kMaxThreads);
+    return absl::StrCat(block.x, " x ", block.y, " x ", block.z, " threads a block, expected 1..",
+                        kMaxThreads);
   }
   constexpr uint32_t kMaxGridX = 0x7fffffff;
   constexpr uint32_t kMaxGrid = 65535;
@@ -401,7 +402,8 @@ std::string RunBlocks(std::string_view kernel, const LaunchShape& shape,
       const auto stuck = std::find_if(machine.blocks.begin(), machine.blocks.end(),
                                       [](const Block& block) { return block.num_alive > 0; });
       machine.current = stuck->threads[0].get();
-      machine.error = absl::StrCat(std::string(kernel), ": no thread can go on: ", WhyStuck(*stuck));
+      machine.error =
+          absl::StrCat(std::string(kernel), ": no thread can go on: ", WhyStuck(*stuck));
       break;
     }
     current_position = &machine.current->position;
@@ -465,9 +467,9 @@ void Fail(std::string_view what) {
   Machine& machine = Self();
   const Thread& thread = *machine.current;
   const Position& at = thread.position;
-  machine.error = absl::StrCat(std::string(machine.kernel), ", block (", at.block.x, ", ", at.block.y, ", ",
-                               at.block.z, "), thread (", at.thread.x, ", ", at.thread.y, ", ",
-                               at.thread.z, "): ", std::string(what));
+  machine.error = absl::StrCat(std::string(machine.kernel), ", block (", at.block.x, ", ",
+                               at.block.y, ", ", at.block.z, "), thread (", at.thread.x, ", ",
+                               at.thread.y, ", ", at.thread.z, "): ", std::string(what));
   SwitchToMain();
   std::abort();
 }

@@ -35,8 +35,8 @@ struct Arena {
 Arena& TheArena() {
   static auto* const arena = [] {
     auto* const made = new Arena();
-    void* const memory = mmap(nullptr, kArenaBytes, PROT_NONE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const memory =
+        mmap(nullptr, kArenaBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     made->begin = memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
     made->next = made->begin;
     made->last_found = made->regions.end();
@@ -91,8 +91,7 @@ cudaError_t Free(void* address, Place place) {
   if (address == nullptr) return cudaSuccess;
   Arena& arena = TheArena();
   const auto found = arena.regions.find(static_cast<std::byte*>(address));
-  if (found == arena.regions.end() || found->second.place != place ||
-      found->second.is_registered) {
+  if (found == arena.regions.end() || found->second.place != place || found->second.is_registered) {
     return cudaErrorInvalidValue;
   }
   std::byte* const first = FirstPage(found->first);
@@ -100,14 +99,15 @@ cudaError_t Free(void* address, Place place) {
   arena.last_found = arena.regions.end();
   arena.regions.erase(found);
   // New pages without access in its place: its memory goes back and its addresses stay taken.
-  void* const kept = mmap(first, size, PROT_NONE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  void* const kept =
+      mmap(first, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   return kept == MAP_FAILED ? cudaErrorUnknown : cudaSuccess;
 }
 
 cudaError_t Register(void* address, size_t size) {
   const Region region{.place = Place::kPinned, .size = size, .is_registered = true};
-  const bool is_new = TheArena().regions.try_emplace(static_cast<std::byte*>(address), region).second;
+  const bool is_new =
+      TheArena().regions.try_emplace(static_cast<std::byte*>(address), region).second;
   return is_new ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
 }
 

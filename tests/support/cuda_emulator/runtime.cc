@@ -297,7 +297,7 @@ namespace {
 bool IsCopied(const void* address, size_t size) {
   const emulator::Found found = emulator::Find(address, size);
   return size == 0 || (found.place == emulator::Place::kUnknown ? !emulator::IsBetween(address)
-                                                               : found.is_whole);
+                                                                : found.is_whole);
 }
 
 }  // namespace
