@@ -23,9 +23,7 @@ constexpr uint32_t kAllLanes = 0xffffffff;
 
 uint32_t ThreadNumber() { return emulator::current_position->thread.x; }
 
-void Barrier(const std::source_location& where = std::source_location::current()) {
-  emulator::WaitForBlock(where);
-}
+void Barrier(int line = __builtin_LINE()) { emulator::WaitForBlock({"here", line}); }
 void SyncWarp(uint32_t mask) {
   emulator::RunWarpCall({.operation = emulator::WarpOperation::kSync, .mask = mask});
 }
@@ -62,11 +60,8 @@ TEST_F(CudaEmulatorTest, ABarrierThatSomeThreadsNeverReachIsAnErrorThatNamesKern
 
 TEST_F(CudaEmulatorTest, ThreadsAtDifferentBarriersAreAnError) {
   const std::string report = Run({1, 64}, [] {
-    if (ThreadNumber() < 32) {
-      Barrier();
-    } else {
-      Barrier();
-    }
+    if (ThreadNumber() >= 32) Barrier();
+    Barrier();
   });
   EXPECT_THAT(report, HasSubstr("where others wait at that of"));
 }
@@ -108,12 +103,12 @@ TEST_F(CudaEmulatorTest, HalvesOfAWarpMayDivergeAndLanesMayEndFirst) {
 
 TEST_F(CudaEmulatorTest, LaunchesBeyondTheLimitsAreRefusedAndTheNextOneIsNot) {
   using Shape = emulator::LaunchShape;
-  for (const Shape& shape :
-       {Shape(1, 1025), Shape(1, 0), Shape(0, 32), Shape(dim3(1, 65536), 32),
-        Shape(0x80000000U, 32), Shape(1, dim3(1, 1, 65)), Shape(1, 32, 48 * 1024 + 1)}) {
+  for (const Shape& shape : {Shape(1, 1025), Shape(1, 0), Shape(0, 32), Shape(dim3(1, 65536), 32),
+                             Shape(0x80000000U, 32), Shape(1, dim3(1, 1, 65)),
+                             Shape(1, 32, emulator::kSharedBytes + 1)}) {
     EXPECT_EQ(ErrorOfLaunch(shape), cudaErrorInvalidConfiguration);
   }
-  EXPECT_EQ(Run({1, 1024, 48 * 1024}, [] {}), "");
+  EXPECT_EQ(Run({1, 1024, emulator::kSharedBytes}, [] {}), "");
   EXPECT_THAT(Run({1, 64}, [] { emulator::CheckLaunchBounds(32); }),
               HasSubstr("__launch_bounds__"));
 }
@@ -129,7 +124,7 @@ TEST_F(CudaEmulatorTest, SharedMemoryIsOfABlockAndBeginsWithBytesThatNobodyWrote
   };
   EXPECT_EQ(Run({8, 64, 8}, body), "");
   EXPECT_EQ(seen.Read(), std::vector<uint64_t>(8, 0xCDCDCDCDCDCDCDCD));
-  const auto more = [] { emulator::StaticSharedMemory(&kAllLanes, 48 * 1024, 8); };
+  const auto more = [] { emulator::StaticSharedMemory(&kAllLanes, emulator::kSharedBytes, 8); };
   EXPECT_THAT(Run({1, 32, 16}, more), HasSubstr("bytes of shared memory"));
 }
 

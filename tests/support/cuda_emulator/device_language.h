@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <source_location>
 #include <type_traits>
 
 #include <cuda_runtime_api.h>
@@ -146,8 +145,8 @@ void CheckedStore(T* address, const std::type_identity_t<T>& value) {
 
 // ---- barriers, warps ----
 
-inline void __syncthreads(const std::source_location& where = std::source_location::current()) {
-  ::eplb::cuda_emulator::WaitForBlock(where);
+inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  ::eplb::cuda_emulator::WaitForBlock({file, line});
 }
 inline void __syncwarp(unsigned mask = 0xffffffff) {
   ::eplb::cuda_emulator::RunWarpCall(

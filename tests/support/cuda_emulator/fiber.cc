@@ -41,7 +41,7 @@ namespace eplb::cuda_emulator {
 namespace {
 
 constexpr size_t kGuardBytes = 4096;  // without access, below the stack
-constexpr size_t kStackBytes = 256 * 1024;
+constexpr size_t kStackBytes = size_t{256} * 1024;
 
 // Of the last switch.
 Fiber* switched_from = nullptr;

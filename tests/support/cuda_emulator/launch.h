@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <type_traits>
+#include <utility>
 
 #include <cuda_runtime_api.h>
 

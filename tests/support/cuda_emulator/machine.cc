@@ -53,7 +53,7 @@ struct Block {
   int32_t first_warp = 0;  // in the machine
   int32_t num_alive = 0;
   int32_t num_waiting = 0;      // at the barrier
-  std::source_location where;   // the barrier
+  BarrierPlace where;           // the barrier
   std::byte* shared = nullptr;  // kSharedBytes, a page without access behind
   size_t static_bytes = 0;
   std::map<const void*, std::byte*> statics;
@@ -97,6 +97,17 @@ Thread& ThreadAt(int32_t warp, int lane) {
   Block& block = *Self().block_of_warp[static_cast<size_t>(warp)];
   const int32_t number = (warp - block.first_warp) * kWarpLanes + lane;
   return *block.threads[static_cast<size_t>(number)];
+}
+
+// Thrown through a kernel, so that what its stack owns is freed.
+struct LaunchFailed {};
+
+void SetError(std::string_view what) {
+  Machine& machine = Self();
+  const Position& at = machine.current->position;
+  machine.error = absl::StrCat(std::string(machine.kernel), ", block (", at.block.x, ", ",
+                               at.block.y, ", ", at.block.z, "), thread (", at.thread.x, ", ",
+                               at.thread.y, ", ", at.thread.z, "): ", std::string(what));
 }
 
 // ---- who runs next ----
@@ -163,9 +174,7 @@ void Reschedule() {
 
 // ---- what threads wait for ----
 
-std::string Where(const std::source_location& where) {
-  return absl::StrCat(where.file_name(), ":", where.line());
-}
+std::string Where(const BarrierPlace& where) { return absl::StrCat(where.file, ":", where.line); }
 
 // Of a block none of whose threads can go on.
 std::string WhyStuck(const Block& block) {
@@ -240,10 +249,9 @@ void CheckBarrier(const Block& block) {
   }
 }
 
-// The first function of a fiber.
-void RunThread() {
+// REQUIRES: its kernel has returned. Does not return itself.
+void EndThread() {
   Machine& machine = Self();
-  (*machine.body)();
   Thread& thread = *machine.current;
   SetWaiting(thread);
   machine.warps[static_cast<size_t>(thread.warp)].alive &= ~(uint32_t{1} << LaneOf(thread));
@@ -253,6 +261,16 @@ void RunThread() {
   if (thread.block->num_alive == 0) SwitchToMain();
   Reschedule();
   std::abort();  // nobody switches to a thread that has ended
+}
+
+// The first function of a fiber.
+void RunThread() {
+  try {
+    (*Self().body)();
+    EndThread();
+  } catch (const LaunchFailed&) {
+  }
+  SwitchToMain();
 }
 
 // ---- blocks ----
@@ -336,9 +354,11 @@ bool StartBlocks() {
 // A fault of a thread is an error of the launch; any other is the program's.
 void OnFault(int signal, siginfo_t* info, void*) {
   if (Self().current != nullptr) {
-    Fail(signal == SIGILL ? std::string("a misaligned access")
-                          : absl::StrCat("an access to no memory at ",
-                                         absl::Hex(reinterpret_cast<uintptr_t>(info->si_addr))));
+    SetError(signal == SIGILL
+                 ? std::string("a misaligned access")
+                 : absl::StrCat("an access to no memory at ",
+                                absl::Hex(reinterpret_cast<uintptr_t>(info->si_addr))));
+    SwitchToMain();
   }
   std::signal(signal, SIG_DFL);
   std::raise(signal);
@@ -346,7 +366,7 @@ void OnFault(int signal, siginfo_t* info, void*) {
 
 void CatchFaults() {
 #if !defined(__SANITIZE_ADDRESS__)  // which tells more
-  static std::array<std::byte, 64 * 1024> stack;
+  static std::array<std::byte, size_t{64} * 1024> stack;
   const stack_t alternative{.ss_sp = stack.data(), .ss_flags = 0, .ss_size = stack.size()};
   sigaltstack(&alternative, nullptr);
   struct sigaction action {};
@@ -436,13 +456,12 @@ uint64_t RunWarpCall(const WarpCall& call) {
 
 int32_t CurrentLane() { return LaneOf(*Self().current); }
 
-void WaitForBlock(const std::source_location& where) {
+void WaitForBlock(const BarrierPlace& where) {
   Thread& thread = *Self().current;
   Block& block = *thread.block;
   if (block.num_waiting == 0) {
     block.where = where;
-  } else if (block.where.line() != where.line() ||
-             std::strcmp(block.where.file_name(), where.file_name()) != 0) {
+  } else if (block.where.line != where.line || std::strcmp(block.where.file, where.file) != 0) {
     Fail(absl::StrCat("waits at the barrier of ", Where(where), " where others wait at that of ",
                       Where(block.where)));
   }
@@ -464,14 +483,8 @@ void MayYield() {
 }
 
 void Fail(std::string_view what) {
-  Machine& machine = Self();
-  const Thread& thread = *machine.current;
-  const Position& at = thread.position;
-  machine.error = absl::StrCat(std::string(machine.kernel), ", block (", at.block.x, ", ",
-                               at.block.y, ", ", at.block.z, "), thread (", at.thread.x, ", ",
-                               at.thread.y, ", ", at.thread.z, "): ", std::string(what));
-  SwitchToMain();
-  std::abort();
+  SetError(what);
+  throw LaunchFailed();
 }
 
 void CheckAccess(const void* address, size_t size, size_t alignment) {

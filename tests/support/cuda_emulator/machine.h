@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <source_location>
 #include <string>
 #include <string_view>
 
@@ -13,7 +12,8 @@
 
 namespace eplb::cuda_emulator {
 
-inline constexpr size_t kSharedBytes = 48 * 1024;  // of a block, what every device gives unasked
+inline constexpr size_t kSharedBytes =
+    size_t{48} * 1024;  // of a block, what every device gives unasked
 inline constexpr int kWarpLanes = 32;
 
 struct LaunchShape {
@@ -65,12 +65,17 @@ struct WarpCall {
 uint64_t RunWarpCall(const WarpCall& call);
 int32_t CurrentLane();
 
-void WaitForBlock(const std::source_location& where);
+// A barrier of the program's text.
+struct BarrierPlace {
+  const char* file = "";
+  int line = 0;
+};
+void WaitForBlock(const BarrierPlace& where);
 
 // Lets another thread run, at times.
 void MayYield();
 
-// Ends the launch with an error of the thread that runs.
+// Ends the launch with an error of the thread that runs: throws what RunBlocks catches.
 [[noreturn]] void Fail(std::string_view what);
 
 // An access by a vector or an atomic.

@@ -155,6 +155,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned int,
+                                             // NOLINTNEXTLINE(google-runtime-int): CUDA's
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
   *function = nullptr;
@@ -235,6 +236,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = new CUgraph_st{std::exchange(stream->captured, {})};
   return Answer(cudaSuccess);
 }
+// NOLINTNEXTLINE(google-runtime-int): as above
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
   *exec = new CUgraphExec_st{graph->work};
   return Answer(cudaSuccess);
