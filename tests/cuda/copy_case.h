@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <random>
 #include <span>
 #include <vector>
@@ -77,9 +78,9 @@ struct CopyCase {
   }
 };
 
-// Sizes around a lane, a unit, two units and a tile, and many tiles; each aligned, with source,
-// destination or both misaligned, and without a destination; in random order.
-inline CopyCase MakeCopyCase(uint64_t seed) {
+// Sizes around a lane, a unit, two units and a tile, and `large`, of many tiles; each aligned, with
+// source, destination or both misaligned, and without a destination; in random order.
+inline CopyCase MakeCopyCase(uint64_t seed, int64_t large = int64_t{3} * 1024 * 1024) {
   constexpr int64_t kRedZone = 64;
   struct Misalignment {
     int64_t source;
@@ -92,8 +93,8 @@ inline CopyCase MakeCopyCase(uint64_t seed) {
   CopyCase result;
   int64_t sources = 0;
   int64_t destinations = kRedZone;
-  for (const int64_t size : {0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 1000, 65535, 65536, 65537,
-                             3 * 1024 * 1024, 3 * 1024 * 1024 + 13}) {
+  for (const int64_t size : std::initializer_list<int64_t>{
+           0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 1000, 65535, 65536, 65537, large, large + 13}) {
     for (const Misalignment& by : misalignments) {
       const bool has_destination = by.destination != kNone;
       result.rows.push_back({.source = sources + by.source,

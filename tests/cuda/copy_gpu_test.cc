@@ -62,7 +62,7 @@ class LaunchCopyRowsTest : public ::testing::Test {
 
 TEST_F(LaunchCopyRowsTest, CopiesAndSumsAsTheHostDoesOnAnyGrid) {
   constexpr uint64_t kSeed = 210;
-  const testing::CopyCase copy_case = testing::MakeCopyCase(kSeed);
+  const testing::CopyCase copy_case = testing::MakeCopyCase(kSeed, testing::kLargeRow);
   for (const int32_t max_blocks : {0, 1, 3, 64}) {
     const CopyOnDevice on_device(copy_case);
     const absl::Status launched = LaunchCopyRows(on_device.args(), max_blocks, stream_.get());
@@ -75,7 +75,7 @@ TEST_F(LaunchCopyRowsTest, CopiesAndSumsAsTheHostDoesOnAnyGrid) {
 
 TEST_F(LaunchCopyRowsTest, WithoutChecksumsItOnlyCopies) {
   constexpr uint64_t kSeed = 211;
-  const testing::CopyCase copy_case = testing::MakeCopyCase(kSeed);
+  const testing::CopyCase copy_case = testing::MakeCopyCase(kSeed, testing::kLargeRow);
   const CopyOnDevice on_device(copy_case);
   CopyArgs args = on_device.args();
   args.checksums = nullptr;
@@ -87,7 +87,7 @@ TEST_F(LaunchCopyRowsTest, WithoutChecksumsItOnlyCopies) {
 
 TEST_F(LaunchCopyRowsTest, RowsWithoutDestinationAreSummedAndNothingIsWritten) {
   constexpr uint64_t kSeed = 212;
-  testing::CopyCase copy_case = testing::MakeCopyCase(kSeed);
+  testing::CopyCase copy_case = testing::MakeCopyCase(kSeed, testing::kLargeRow);
   for (testing::CopyCase::Row& row : copy_case.rows) {
     row.destination = testing::CopyCase::kNoDestination;
   }
@@ -100,7 +100,7 @@ TEST_F(LaunchCopyRowsTest, RowsWithoutDestinationAreSummedAndNothingIsWritten) {
 
 TEST_F(LaunchCopyRowsTest, ACapturedGraphCopiesAtEachLaunch) {
   constexpr uint64_t kSeed = 213;
-  const testing::CopyCase copy_case = testing::MakeCopyCase(kSeed);
+  const testing::CopyCase copy_case = testing::MakeCopyCase(kSeed, testing::kLargeRow);
   const CopyOnDevice on_device(copy_case);
   const testing::GraphExec graph = testing::Capture(stream_.get(), [&](cudaStream_t stream) {
     return LaunchCopyRows(on_device.args(), 0, stream);

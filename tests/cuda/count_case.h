@@ -3,10 +3,8 @@
 #define EPLB_TESTS_CUDA_COUNT_CASE_H_
 
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
 #include <random>
-#include <string_view>
 #include <vector>
 
 #include "cuda/kernels/count_body.h"
@@ -78,14 +76,6 @@ inline std::vector<CountShape> CountShapes() {
     }
   }
   return shapes;
-}
-
-// Tokens whose 8 choices each are more than one stride of the grid on up to 190 multiprocessors:
-// 190 * 2 * 512 threads of 4 choices. Runs under compute-sanitizer set EPLB_UNDER_CHECKER=1 and
-// take few strides, because each access costs a hundred times more.
-inline int64_t TokensOfManyStrides() {
-  const char* value = std::getenv("EPLB_UNDER_CHECKER");
-  return value != nullptr && std::string_view(value) == "1" ? 100'003 : 1'000'003;
 }
 
 }  // namespace eplb::cuda::testing

@@ -53,7 +53,7 @@ TYPED_TEST_SUITE(LaunchCountTest, ExpertIds);
 TYPED_TEST(LaunchCountTest, EqualsThePlainReference) {
   constexpr uint64_t kSeed = 110;
   std::vector<testing::CountShape> shapes = testing::CountShapes();
-  shapes.push_back({testing::TokensOfManyStrides(), 8, 256, true});
+  shapes.push_back({testing::ManyTokens(), 8, 256, true});  // more than one stride of the grid
   shapes.push_back({10007, 4, 20000, false});  // a histogram too large for shared memory
   for (const testing::CountShape& shape : shapes) {
     SCOPED_TRACE(absl::StrCat("seed ", kSeed, " tokens ", shape.num_tokens, " top_k ", shape.top_k,

@@ -5,12 +5,36 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "cuda/runtime.h"
 
 namespace eplb::cuda::testing {
+
+// Of the largest cases: more than the whole grid takes at once. The emulator has 4 multiprocessors
+// and is a thousand times slower than a GPU.
+#ifdef EPLB_EMULATED_CUDA
+inline int64_t ManyTokens() { return 6'011; }
+inline constexpr int64_t kLargeRow = int64_t{160} * 1024;
+inline constexpr int64_t kLargeBuffer = int64_t{1} << 20;
+inline constexpr int kNumSmallShapes = 40;
+inline constexpr int32_t kManyLayers = 3;
+#else
+// Tokens whose 8 choices each are more than one stride of the grid on up to 190 multiprocessors:
+// 190 * 2 * 512 threads of 4 choices. Runs under compute-sanitizer set EPLB_UNDER_CHECKER=1 and
+// take few strides, because each access costs a hundred times more.
+inline int64_t ManyTokens() {
+  const char* value = std::getenv("EPLB_UNDER_CHECKER");
+  return value != nullptr && std::string_view(value) == "1" ? 100'003 : 1'000'003;
+}
+inline constexpr int64_t kLargeRow = int64_t{3} * 1024 * 1024;
+inline constexpr int64_t kLargeBuffer = int64_t{512} << 20;
+inline constexpr int kNumSmallShapes = 300;
+inline constexpr int32_t kManyLayers = 58;
+#endif
 
 // A copy of host values, freed at the end of the test.
 template <class T>

@@ -119,7 +119,7 @@ TYPED_TEST_SUITE(LaunchRouteTest, RouteGpuIds);
 TYPED_TEST(LaunchRouteTest, EqualsThePlainReference) {
   constexpr uint64_t kSeed = 420;
   std::vector<testing::CountShape> shapes = testing::CountShapes();
-  shapes.push_back({testing::TokensOfManyStrides(), 8, 256, true});
+  shapes.push_back({testing::ManyTokens(), 8, 256, true});  // more than one stride of the grid
   for (const testing::CountShape& shape : shapes) {
     for (const size_t shift : {0, 1}) {
       SCOPED_TRACE(absl::StrCat("seed ", kSeed, " tokens ", shape.num_tokens, " top_k ",

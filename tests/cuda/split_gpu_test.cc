@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -93,7 +94,7 @@ class LaunchSplitTest : public ::testing::Test {
 
 TEST_F(LaunchSplitTest, SmallShapesHaveTheBitsOfTheHost) {
   Random random(510);
-  for (int i = 0; i < 300 && !HasFailure(); ++i) {
+  for (int i = 0; i < testing::kNumSmallShapes && !HasFailure(); ++i) {
     ExpectHostBits(SplitCase(random, eplb::testing::RandomTopology(random)));
   }
 }
@@ -102,7 +103,10 @@ TEST_F(LaunchSplitTest, LargeShapesHaveTheBitsOfTheHost) {
   Random random(511);
   constexpr struct {
     int32_t num_layers, num_experts, num_slots, num_gpus;
-  } kShapes[] = {{58, 256, 288, 32}, {58, 256, 384, 64}, {8, 256, 512, 128}, {2, 512, 2048, 1016}};
+  } kShapes[] = {{testing::kManyLayers, 256, 288, 32},
+                 {testing::kManyLayers, 256, 384, 64},
+                 {std::min(testing::kManyLayers, 8), 256, 512, 128},
+                 {2, 512, 2048, 1016}};
   for (const auto& shape : kShapes) {
     ExpectHostBits(SplitCase(random, *Topology::Make({.num_layers = shape.num_layers,
                                                       .num_experts = shape.num_experts,

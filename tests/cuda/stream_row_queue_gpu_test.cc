@@ -43,7 +43,7 @@ class StreamRowQueueTest : public ::testing::Test {
 
 TEST_F(StreamRowQueueTest, RunsBetweenWhatItFollowsAndWhatFollowsIt) {
   // Large, so that a missing order shows: a, then b from it by the queue, then a again.
-  constexpr int64_t kSize = int64_t{512} << 20;
+  constexpr int64_t kSize = testing::kLargeBuffer;
   const auto a = queue_->Allocate(kSize);
   const auto b = queue_->Allocate(kSize);
   ASSERT_TRUE(a.ok() && b.ok());

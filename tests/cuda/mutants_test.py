@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Each mutant of tests/support/cuda_emulator/mutants.py must fail a test that passes without it."""
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support" / "cuda_emulator"))
+import mutants  # noqa: E402
+
+SECONDS = 60  # of one run: a mutant may also go on for ever
+
+
+def run(tests, mutant=""):
+    """(exit status, output); a signal or no end within SECONDS is a status below 0."""
+    environment = dict(os.environ, EPLB_CUDA_MUTANT=mutant)
+    try:
+        ran = subprocess.run([os.environ["EPLB_EMULATED_TEST"], f"--gtest_filter={tests}", "--gtest_brief=1"],
+                             env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return -1, f"no end within {SECONDS} s"
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+class MutantsDie(unittest.TestCase):
+    def test_every_mutant_fails_its_test(self):
+        for mutant in mutants.MUTANTS:
+            with self.subTest(mutant.name):
+                status, output = run(mutant.tests, mutant.name)
+                self.assertNotIn(status, (0, 2), f"{mutant.tests} passes:\n{output}")
+
+    def test_without_a_mutant_they_pass(self):
+        status, output = run(":".join(sorted({mutant.tests for mutant in mutants.MUTANTS})))
+        self.assertEqual(status, 0, output[-3000:])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,92 @@
+// The multiprocessor: blocks of fibers, who runs next, and what threads wait for.
+#ifndef EPLB_TESTS_SUPPORT_CUDA_EMULATOR_MACHINE_H_
+#define EPLB_TESTS_SUPPORT_CUDA_EMULATOR_MACHINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include <cuda_runtime_api.h>
+
+namespace eplb::cuda_emulator {
+
+inline constexpr size_t kSharedBytes =
+    size_t{48} * 1024;  // of a block, what every device gives unasked
+inline constexpr int kWarpLanes = 32;
+
+struct LaunchShape {
+  LaunchShape(dim3 blocks, dim3 threads, size_t shared = 0, cudaStream_t on = nullptr)
+      : grid(blocks), block(threads), shared_bytes(shared), stream(on) {}
+
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes;
+  cudaStream_t stream;
+};
+
+// What CUDA refuses to launch. "" when it would not.
+std::string WhyNoLaunch(const LaunchShape& shape);
+
+// Runs all blocks; "" or what went wrong, with kernel, block and thread.
+std::string RunBlocks(std::string_view kernel, const LaunchShape& shape,
+                      const std::function<void()>& body);
+
+void SetOrder(uint64_t seed);
+
+// ---- for the thread that runs ----
+
+struct Position {
+  uint3 thread{};
+  uint3 block{};
+  dim3 block_dim;
+  dim3 grid_dim;
+};
+extern const Position* current_position;
+
+enum class WarpOperation : uint8_t {
+  kNone,
+  kSync,
+  kShuffle,
+  kShuffleUp,
+  kShuffleDown,
+  kShuffleXor,
+  kVote,   // gives the lanes whose value is not 0
+  kMatch,  // gives the lanes with this lane's value
+};
+struct WarpCall {
+  WarpOperation operation = WarpOperation::kNone;
+  uint32_t mask = 0;
+  uint64_t value = 0;
+  int32_t source = 0;  // of a shuffle: the lane whose value is asked for
+};
+// Waits for the other lanes of the mask that have not ended.
+uint64_t RunWarpCall(const WarpCall& call);
+int32_t CurrentLane();
+
+// A barrier of the program's text.
+struct BarrierPlace {
+  const char* file = "";
+  int line = 0;
+};
+void WaitForBlock(const BarrierPlace& where);
+
+// Lets another thread run, at times.
+void MayYield();
+
+// Ends the launch with an error of the thread that runs: throws what RunBlocks catches.
+[[noreturn]] void Fail(std::string_view what);
+
+// An access by a vector or an atomic.
+void CheckAccess(const void* address, size_t size, size_t alignment);
+
+void CheckLaunchBounds(int32_t most_threads);
+
+std::byte* DynamicSharedMemory();
+// The block's memory of the variable that `key` stands for.
+std::byte* StaticSharedMemory(const void* key, size_t size, size_t alignment);
+
+}  // namespace eplb::cuda_emulator
+
+#endif  // EPLB_TESTS_SUPPORT_CUDA_EMULATOR_MACHINE_H_

@@ -1,0 +1,103 @@
+"""Kernels with one thing taken away that a GPU needs: each must fail the tests that are named.
+
+`old` stands exactly once in `file`; else nothing is built, and the mutant needs another look.
+"""
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    name: str
+    kernel: str  # the .cu file
+    file: str  # that is changed: the kernel's own, or one of cuda/ that it includes
+    old: str
+    new: str
+    tests: str  # a filter of cuda_emulated_test; all of them pass without the mutant
+
+
+COPY = "*LaunchCopyRowsTest.CopiesAndSums*"
+ADD = "*LaunchAddRowsTest.AddsAs*"
+SQUARE = "*LaunchSquareRowsTest.SumsWith*"
+COUNT = "LaunchCountTest*.EqualsThePlainReference"
+ROUTE = "LaunchRouteTest*.EqualsThePlainReference"
+QUOTA = "LaunchQuotaRouteTest*.EqualsThePlainReference*"
+SPLIT = "LaunchSplitTest.SmallShapes*"
+ECHO = "LaunchEchoTest.EqualsThePlanner*"
+
+ALIGNED_ROWS = """  const bool aligned =
+      IsAligned(row.source, alignof(CopyUnit)) && IsAligned(row.destination, alignof(CopyUnit));
+"""
+BOTH_ROWS = "  const bool aligned = true;\n"
+
+BARRIERS = [
+    Mutant("copy_sums_warps_before_all_have_written", "cuda/copy.cu", "cuda/copy.cu",
+           "warp_sums[warp] = value;\n  __syncthreads();", "warp_sums[warp] = value;\n", COPY),
+    Mutant("copy_writes_warps_before_all_are_read", "cuda/copy.cu", "cuda/copy.cu",
+           "  __syncthreads();  // the next call writes warp_sums\n", "", COPY),
+    Mutant("copy_shuffles_with_lanes_that_do_not_come", "cuda/copy.cu", "cuda/copy.cu",
+           "if (warp == 0) value = WarpSum(lane < num_warps ? warp_sums[lane] : 0);",
+           "if (warp == 0 && lane < num_warps) value = WarpSum(warp_sums[lane]);", COPY),
+    Mutant("count_adds_before_the_histogram_is_clear", "cuda/count.cu", "cuda/count.cu",
+           "    ClearHistogram(args, histogram);\n    __syncthreads();\n", "    ClearHistogram(args, histogram);\n", COUNT),
+    Mutant("count_merges_before_all_have_added", "cuda/count.cu", "cuda/count.cu",
+           "    __syncthreads();\n    MergeHistogram(args, histogram);\n", "    MergeHistogram(args, histogram);\n", COUNT),
+    Mutant("route_adds_before_the_histogram_is_clear", "cuda/route.cu", "cuda/route.cu",
+           "    ClearHistogram(args.choices, histogram);\n    __syncthreads();\n",
+           "    ClearHistogram(args.choices, histogram);\n", ROUTE),
+    Mutant("route_merges_before_all_have_added", "cuda/route.cu", "cuda/route.cu",
+           "    __syncthreads();\n    MergeHistogram(args.choices, histogram);\n",
+           "    MergeHistogram(args.choices, histogram);\n", ROUTE),
+    Mutant("squares_add_lanes_before_all_have_written", "cuda/square_rows.cu", "cuda/square_rows.cu",
+           "    lanes[thread] = sum;\n    __syncthreads();\n", "    lanes[thread] = sum;\n", SQUARE),
+    Mutant("squares_run_ahead_in_the_tree", "cuda/square_rows.cu", "cuda/square_rows.cu",
+           "AddLane(lanes, thread, distance);\n      __syncthreads();\n", "AddLane(lanes, thread, distance);\n", SQUARE),
+    Mutant("squares_have_a_barrier_that_few_reach", "cuda/square_rows.cu", "cuda/square_rows.cu",
+           "      if (thread < distance) AddLane(lanes, thread, distance);\n      __syncthreads();\n",
+           "      if (thread < distance) {\n        AddLane(lanes, thread, distance);\n        __syncthreads();\n      }\n", SQUARE),
+    Mutant("echo_lanes_run_ahead", "cuda/echo.cu", "cuda/echo.cu",
+           "work(i);\n    __syncwarp();\n", "work(i);\n", ECHO),
+    Mutant("split_lanes_run_ahead", "cuda/split.cu", "cuda/kernels/lane_team.h",
+           "i < count; i += kLanes) work(i);\n    machine_.Sync();\n", "i < count; i += kLanes) work(i);\n", SPLIT),
+    Mutant("quota_writes_a_counter_that_others_still_read", "cuda/quota_route.cu", "cuda/kernels/quota_route_body.h",
+           "    if (exists) read(index, bin, place);\n    machine.Sync();\n",
+           "    if (exists) read(index, bin, place);\n", QUOTA),
+]
+
+TAILS = [
+    Mutant("copy_takes_whole_words_at_the_end", "cuda/copy.cu", "cuda/kernels/copy_body.h",
+           "static_cast<int32_t>(left < kChecksumLaneBytes ? left : kChecksumLaneBytes)",
+           "static_cast<int32_t>(kChecksumLaneBytes)", COPY),
+    Mutant("copy_takes_whole_units_at_the_end", "cuda/copy.cu", "cuda/kernels/copy_body.h",
+           "begin + size / kCopyUnitBytes * kCopyUnitBytes : begin",
+           "begin + (size + kCopyUnitBytes - 1) / kCopyUnitBytes * kCopyUnitBytes : begin", COPY),
+    Mutant("add_takes_whole_units_at_the_end", "cuda/add_rows.cu", "cuda/kernels/add_rows_body.h",
+           "row.num_bytes - offset < kCopyUnitBytes ? row.num_bytes : offset + kCopyUnitBytes",
+           "offset + kCopyUnitBytes", ADD),
+    Mutant("squares_take_whole_units_at_the_end", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
+           "if (at < left) std::memcpy", "std::memcpy", SQUARE),
+    Mutant("count_reads_whole_quads_at_the_end", "cuda/count.cu", "cuda/kernels/count_body.h",
+           "if (left >= kQuad && IsAligned(ids", "if (IsAligned(ids", COUNT),
+    Mutant("route_writes_whole_quads_at_the_end", "cuda/route.cu", "cuda/kernels/route_body.h",
+           "if (left >= kQuad && IsAligned(slots", "if (IsAligned(slots", ROUTE),
+    Mutant("route_writes_slots_behind_the_end", "cuda/route.cu", "cuda/kernels/route_body.h",
+           "if (i < left) slots[i]", "slots[i]", ROUTE),
+    Mutant("quota_takes_choices_behind_the_end", "cuda/quota_route.cu", "cuda/kernels/quota_route_body.h",
+           "const bool exists = index < end;", "const bool exists = true;", QUOTA),
+    Mutant("quota_adds_up_experts_that_are_not_there", "cuda/quota_route.cu", "cuda/quota_route.cu",
+           "if (expert < args.choices.num_experts) AddUpChunks", "AddUpChunks", QUOTA),
+    Mutant("quota_counts_chunks_that_are_not_there", "cuda/quota_route.cu", "cuda/quota_route.cu",
+           "if (chunk < NumChunks(args.choices)) CountChunk", "CountChunk", QUOTA),
+]
+
+ALIGNMENTS = [
+    Mutant("copy_of_any_alignment_by_vectors", "cuda/copy.cu", "cuda/kernels/copy_body.h", ALIGNED_ROWS, BOTH_ROWS, COPY),
+    Mutant("add_of_any_alignment_by_vectors", "cuda/add_rows.cu", "cuda/kernels/add_rows_body.h", ALIGNED_ROWS, BOTH_ROWS, ADD),
+    Mutant("squares_of_any_alignment_by_vectors", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
+           "left >= kCopyUnitBytes && IsAligned(row.source, alignof(CopyUnit))", "left >= kCopyUnitBytes", SQUARE),
+    Mutant("route_reads_ids_of_any_alignment_by_vectors", "cuda/route.cu", "cuda/kernels/count_body.h",
+           "left >= kQuad && IsAligned(ids, alignof(IdQuad<ExpertId>))", "left >= kQuad", ROUTE),
+    Mutant("route_writes_slots_of_any_alignment_by_vectors", "cuda/route.cu", "cuda/kernels/route_body.h",
+           "left >= kQuad && IsAligned(slots, alignof(IdQuad<ExpertId>))", "left >= kQuad", ROUTE),
+]
+
+MUTANTS = BARRIERS + TAILS + ALIGNMENTS
