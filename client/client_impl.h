@@ -134,7 +134,7 @@ struct Client::Impl {
   absl::Status RunChunk(int64_t step, const Proposal& proposal, BoundaryResult& result);
   absl::Status Commit(int64_t step, const Proposal& proposal, BoundaryResult& result);
   // errors: FailedPrecondition for a stream where the CPU moves the rows.
-  absl::Status CheckStream(const void* stream) const;
+  absl::Status CheckStream(void* stream) const;
   // Tells the daemon once that rows go by another way than at the start.
   void TellTransport();
   absl::Status Drop(int64_t step, const Proposal& proposal, BoundaryResult& result);

@@ -57,7 +57,10 @@ class DyingTransport : public Transport {
     if (dies_ && progress.ok() && progress->sent_bytes > 0) (void)raise(SIGKILL);
     return progress;
   }
+  void Refuse(uint64_t post_id) override { transport_->Refuse(post_id); }
   absl::Status Abort() override { return transport_->Abort(); }
+  bool is_whole() const override { return transport_->is_whole(); }
+  absl::Status DropShared() override { return transport_->DropShared(); }
   void Leave() override { transport_->Leave(); }
 
  private:
