@@ -74,6 +74,10 @@ class NcclPath : public RowPath {
     // NCCL's kernels, too: beside a collective of the training step they could wait for each other.
     EPLB_RETURN_IF_ERROR(group_queue_->Follow(moves.stream));
     EPLB_RETURN_IF_ERROR(pack_queue_->Follow(moves.stream));
+    for (const PeerLink& link : links.all()) {
+      // The vote says so as well; here it also meets a caller without one.
+      if (link.dropped >= meeting_.post_id()) EPLB_RETURN_IF_ERROR(meeting_.Drop());
+    }
     EPLB_RETURN_IF_ERROR(meeting_.Begin(moves.post_id, links));
     ledger_ = &ledger;
     links_ = &links;

@@ -95,7 +95,8 @@ bool Step(StreamState& stream) {
 }
 
 void DrawPriorities() {
-  for (auto& [name, stream] : All().streams) stream.priority = All().random();
+  for (auto& [name, stream] : All().streams)
+    stream.priority = static_cast<uint32_t>(All().random());
 }
 
 // By priority, one operation of the first stream that can move.
@@ -205,7 +206,8 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int
   const fake::Call call("cudaStreamCreateWithPriority");
   if (call.error() != cudaSuccess) return call.error();
   const uint64_t name = fake::All().next_name++;
-  fake::All().streams[name] = {.device = fake::CurrentDevice(), .priority = fake::All().random()};
+  fake::All().streams[name] = {.device = fake::CurrentDevice(),
+                               .priority = static_cast<uint32_t>(fake::All().random())};
   // NOLINTNEXTLINE(performance-no-int-to-ptr): a handle is a number that nobody follows
   *stream = reinterpret_cast<cudaStream_t>(name);
   return cudaSuccess;
