@@ -161,7 +161,7 @@ struct Client::Impl {
   // What makes a call, named `name`, impossible before anything is begun. slots: those that the
   // tensors have a row for.
   absl::Status CheckReplicaCall(const char* name, std::span<const ReplicaTensor> tensors,
-                                ReplicaFlow flow, const void* stream, const Topology& slots) const;
+                                ReplicaFlow flow, void* stream, const Topology& slots) const;
   absl::Status CheckNoReplicas(const char* name, std::span<const ReplicaTensor> tensors) const;
   absl::StatusOr<ReplicaPosts> PlanReplicas(std::span<const ReplicaTensor> tensors,
                                             ReplicaFlow flow, const EpGroupCall& call) const;

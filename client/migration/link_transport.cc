@@ -148,9 +148,8 @@ class LinkTransport : public Transport {
   // To all peers: what the ranks share, such as a communicator, comes to nothing also for those
   // that no row goes to.
   void TellEnded(uint64_t post_id) {
-    links_.TellAll({.type = RowMessageType::kEnded,
-                    .round = path_->is_whole() ? 0 : 1,
-                    .post_id = post_id});
+    links_.TellAll(
+        {.type = RowMessageType::kEnded, .round = path_->is_whole() ? 0 : 1, .post_id = post_id});
   }
 
   // The deadline's clock runs once all peers are in this post and the path is up.
@@ -270,7 +269,7 @@ class LinkTransport : public Transport {
     }
     if (frame.type == RowMessageType::kEnded) {
       link.ended = frame.post_id;
-      if (frame.round != 0) link.dropped = frame.post_id;
+      if (frame.round != 0) link.dropped_shared = frame.post_id;
       return absl::OkStatus();
     }
     std::span<std::byte> target;  // empty: a late row of a post that is over

@@ -76,7 +76,7 @@ class NcclPath : public RowPath {
     EPLB_RETURN_IF_ERROR(pack_queue_->Follow(moves.stream));
     for (const PeerLink& link : links.all()) {
       // The vote says so as well; here it also meets a caller without one.
-      if (link.dropped >= meeting_.post_id()) EPLB_RETURN_IF_ERROR(meeting_.Drop());
+      if (link.dropped_shared >= meeting_.post_id()) EPLB_RETURN_IF_ERROR(meeting_.Drop());
     }
     EPLB_RETURN_IF_ERROR(meeting_.Begin(moves.post_id, links));
     ledger_ = &ledger;

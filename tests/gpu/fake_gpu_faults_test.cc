@@ -81,8 +81,8 @@ class GpuFaultsTest : public ::testing::Test {
   const Topology topology_ = MakeTopology(2, 6, 9, kRanks);
   const Placement current_ = RandomPlacement(random_, topology_);
   const Placement target_ = RandomPlacement(random_, topology_);
-  EpGroup ep_group_{topology_, StateResidency::kEveryReplica, &MakeFaultyWorld, 1, 1000,
-                    &testing::MakeDeviceQueue};
+  EpGroup ep_group_{topology_, StateResidency::kEveryReplica, &MakeFaultyWorld, 1,
+                    1000,      &testing::MakeDeviceQueue};
   const MigrationPlan plan_ = ep_group_.Plan(current_, target_);
   uint64_t post_id_ = 0;
   size_t num_unmet_ = 0;
@@ -97,7 +97,7 @@ TEST_F(GpuFaultsTest, AnErrorOfOneCallDropsTheChunkAndTheNextPlanWorks) {
       const Results results = Stage([&](auto&) {
         fake_cuda::FailOnThisThread({.call = call, .calls_before = calls_before});
       });
-      if (calls_before == 0) EXPECT_EQ(num_unmet_, 0U);
+      EXPECT_TRUE(calls_before > 0 || num_unmet_ == 0);
       EXPECT_EQ(results[kFaulty].ok(), num_unmet_ > 0) << results[kFaulty].status();
       ExpectADroppedChunk(before);
     }
@@ -169,8 +169,7 @@ TEST_F(GpuFaultsTest, AStreamUnderCaptureOrOfAnotherDeviceIsRefusedAndNotTouched
   for (const cudaStream_t stream : {capturing, MakeTrainingStream(1)}) {
     const Results results =
         Stage([&](Executor::StageOptions& options) { options.stream = stream; });
-    EXPECT_TRUE(absl::IsFailedPrecondition(results[kFaulty].status()))
-        << results[kFaulty].status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(results[kFaulty].status())) << results[kFaulty].status();
     EXPECT_TRUE(absl::IsAborted(results[0].status())) << results[0].status();
     ExpectADroppedChunk(before);
   }
@@ -182,9 +181,9 @@ TEST_F(GpuFaultsTest, AStreamUnderCaptureOrOfAnotherDeviceIsRefusedAndNotTouched
 TEST_F(GpuFaultsTest, NothingIsAllocatedOnceRanksAreConnected) {
   const auto num_allocations = [] {
     int64_t sum = 0;
-    for (const char* call : {"cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost",
-                             "cudaHostRegister", "cudaEventCreateWithFlags",
-                             "cudaStreamCreateWithPriority", "cuMemCreate", "cuMemMap"}) {
+    for (const char* call :
+         {"cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost", "cudaHostRegister",
+          "cudaEventCreateWithFlags", "cudaStreamCreateWithPriority", "cuMemCreate", "cuMemMap"}) {
       sum += fake_cuda::NumCalls(call);
     }
     return sum;

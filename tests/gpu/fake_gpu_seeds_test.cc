@@ -1,5 +1,5 @@
-// The contracts with streams that move in sixteen adversarial orders: what is not waited for comes at
-// the wrong time in one of them.
+// The contracts with streams that move in sixteen adversarial orders: what is not waited for comes
+// at the wrong time in one of them.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "tests/client/migration/bounce_world.h"
 #include "tests/client/migration/executor_contract.h"
 #include "tests/gpu/arena_world.h"
 #include "tests/gpu/device_queue.h"
@@ -34,10 +33,6 @@ std::vector<MakeQueue> SeededQueues(std::integer_sequence<int, kSeed...>) {
 Transports MakeSeededArenaWorld(int32_t world_size, int64_t staging_bytes) {
   return testing::MakeArenaWorld(world_size, staging_bytes);
 }
-Transports MakeSeededBounceWorld(int32_t world_size, int64_t staging_bytes) {
-  return MakeBounceWorldOver(world_size, staging_bytes, &testing::MakeDeviceQueue);
-}
-
 std::vector<TransportKind> SeededTransports(MakeTransports make) {
   std::vector<TransportKind> kinds;
   for (const MakeQueue queue : SeededQueues(std::make_integer_sequence<int, kSeeds>())) {
@@ -56,8 +51,6 @@ std::vector<ExecutorKind> SeededExecutors() {
 
 INSTANTIATE_TEST_SUITE_P(SeededPeer, TransportContractTest,
                          ::testing::ValuesIn(SeededTransports(&MakeSeededArenaWorld)));
-INSTANTIATE_TEST_SUITE_P(SeededBounce, TransportContractTest,
-                         ::testing::ValuesIn(SeededTransports(&MakeSeededBounceWorld)));
 INSTANTIATE_TEST_SUITE_P(Seeded, ExecutorContractTest, ::testing::ValuesIn(SeededExecutors()));
 
 }  // namespace

@@ -48,11 +48,11 @@ INSTANTIATE_TEST_SUITE_P(ArenaPeer, TransportContractTest,
                          ::testing::Values(TransportKind(&MakeArenaPeerWorld, &MakeDeviceQueue)));
 INSTANTIATE_TEST_SUITE_P(ArenaPeer, ReplicaContractTest,
                          ::testing::Values(TransportKind(&MakeArenaPeerWorld, &MakeDeviceQueue)));
-INSTANTIATE_TEST_SUITE_P(
-    Arena, ExecutorContractTest,
-    ::testing::Values(ExecutorKind{"PeerEveryReplica", MakeArenaPeerWorld,
-                                   StateResidency::kEveryReplica, &MakeDeviceQueue}),
-    [](const auto& kind) { return kind.param.name; });
+INSTANTIATE_TEST_SUITE_P(Arena, ExecutorContractTest,
+                         ::testing::Values(ExecutorKind{"PeerEveryReplica", MakeArenaPeerWorld,
+                                                        StateResidency::kEveryReplica,
+                                                        &MakeDeviceQueue}),
+                         [](const auto& kind) { return kind.param.name; });
 INSTANTIATE_TEST_SUITE_P(DeviceBounce, TransportContractTest,
                          ::testing::Values(TransportKind(&MakeDeviceBounceWorld,
                                                          &MakeDeviceQueue)));

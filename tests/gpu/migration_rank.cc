@@ -101,9 +101,10 @@ absl::StatusOr<std::unique_ptr<Executor>> Connect(const MigrationJob& job,
     return absl::InternalError(absl::StrCat("transport ", std::string(mover.transport->name()),
                                             " was chosen, not ", expected));
   }
-  if (job.transport == "auto" && mover.report.fallback_reason.find("checksum differs") ==
-                                     std::string::npos) {
-    return absl::InternalError(absl::StrCat("peer was passed over: ", mover.report.fallback_reason));
+  if (job.transport == "auto" &&
+      mover.report.fallback_reason.find("checksum differs") == std::string::npos) {
+    return absl::InternalError(
+        absl::StrCat("peer was passed over: ", mover.report.fallback_reason));
   }
   if (job.rank == job.killed_rank) {
     mover.transport =

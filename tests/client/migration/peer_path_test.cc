@@ -66,7 +66,7 @@ TEST_F(PeerPathTest, RowToARankWhoseStagingIsNotMappedIsRefused) {
 }
 
 TEST_F(PeerPathTest, TheTrialFindsStagingThatIsNotThePeers) {
-  for (const bool is_the_peers : {true, false}) {
+  for (const bool is_the_peers : {false, true}) {
     Connect(cuda::MakeHostRowQueue(), /*map_staging=*/true, is_the_peers);
     RunRanks(2, [&](int32_t rank) {
       const auto queue = cuda::MakeHostRowQueue();

@@ -112,7 +112,7 @@ bool StepOneByPriority() {
 // One operation of every stream, or some by their priorities. False when nothing moved.
 bool StepAll() {
   if (All().seed != 0) {
-    constexpr uint32_t kMost = 4;
+    constexpr uint32_t kMost = 64;
     bool moved = StepOneByPriority();
     for (uint32_t left = All().random() % kMost; left > 0 && moved; --left) {
       moved = StepOneByPriority() || moved;
