@@ -78,15 +78,18 @@ SharedEvent FindEvent(cudaEvent_t event) {
   return found == All().events.end() ? nullptr : found->second;
 }
 
-// The next operation of a stream. False when there is none or it waits.
-bool Step(StreamState& stream) {
+bool CanMove(StreamState& stream) {
   if (stream.operations.empty()) return false;
   Operation& next = stream.operations.front();
   if (next.awaited != nullptr && next.awaited->reached < next.until) return false;
-  if (next.duration > next.duration.zero()) {
-    if (next.ends == Clock::time_point{}) next.ends = Clock::now() + next.duration;
-    if (Clock::now() < next.ends && All().failure == cudaSuccess) return false;
-  }
+  if (next.duration == next.duration.zero() || All().failure != cudaSuccess) return true;
+  if (next.ends == Clock::time_point{}) next.ends = Clock::now() + next.duration;
+  return Clock::now() >= next.ends;
+}
+
+// The next operation of a stream. False when there is none or it waits.
+bool Step(StreamState& stream) {
+  if (!CanMove(stream)) return false;
   const Operation operation = std::move(stream.operations.front());
   stream.operations.pop_front();
   All().running_device = stream.device;
@@ -103,10 +106,12 @@ void DrawPriorities() {
 bool StepOneByPriority() {
   constexpr uint32_t kStepsBetweenDraws[] = {1, 8, 64, 512};
   if (All().random() % kStepsBetweenDraws[All().seed % 4] == 0) DrawPriorities();
-  std::vector<StreamState*> order;
-  for (auto& [name, stream] : All().streams) order.push_back(&stream);
-  std::ranges::sort(order, std::greater<>(), &StreamState::priority);
-  return std::ranges::any_of(order, [](StreamState* stream) { return Step(*stream); });
+  StreamState* next = nullptr;
+  for (auto& [name, stream] : All().streams) {
+    const bool is_before = next == nullptr || stream.priority > next->priority;
+    if (is_before && CanMove(stream)) next = &stream;
+  }
+  return next != nullptr && Step(*next);
 }
 
 // One operation of every stream, or some by their priorities. False when nothing moved.
