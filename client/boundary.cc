@@ -40,8 +40,13 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
   return result;
 }
 
-absl::Status Client::Impl::CheckStream(const void* stream) const {
-  if (stream == nullptr || rows_on_device_) return absl::OkStatus();
+absl::Status Client::Impl::CheckStream(void* stream) const {
+  if (rows_on_device_) {
+    absl::Status checked = executor_->carrier().queue().CheckStream(stream);
+    // Another error shows where rows move: the ranks vote on it there.
+    return absl::IsFailedPrecondition(checked) ? checked : absl::OkStatus();
+  }
+  if (stream == nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "stream must be null: the expert tensors are in host memory. Synchronize your stream before "
       "StepBoundary.");
@@ -118,17 +123,19 @@ absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
                                     BoundaryResult& result) {
   const int64_t version = proposal.propose.version;
   const absl::Time began = MonotonicNow();
-  const absl::StatusOr<Executor::Staged> staged =
-      executor_->Stage(proposal.plan, {.post_id = ++num_posts_,
-                                       .deadline = began + options_.transfer_deadline,
-                                       .stream = stream_,
-                                       .timed = timer_.has_value()});
+  const absl::StatusOr<Executor::Staged> staged = executor_->Stage(
+      proposal.plan,
+      {.post_id = ++num_posts_,
+       .deadline = began + options_.transfer_deadline,
+       .begin_by = rows_on_device_ ? began + options_.vote_deadline : absl::InfinitePast(),
+       .stream = stream_,
+       .timed = timer_.has_value()});
   if (timer_) timer_->AddSpan("transfer", began);
   if (timer_ && staged.ok()) AddStaged(*staged, *timer_);
   if (!executor_->may_vote()) {
     return End(step, WritesGoOn(std::string(staged.status().message())), &proposal);
   }
-  const int64_t mine[] = {staged.ok() ? 1 : 0, version, -version};
+  const int64_t mine[] = {staged.ok() ? 1 : 0, version, -version, executor_->is_whole() ? 1 : 0};
   const absl::Time second = MonotonicNow();
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(mine, options_.vote_deadline);
@@ -149,6 +156,7 @@ absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
   }
   result.reason =
       staged.ok() ? "the transfer failed on another rank" : std::string(staged.status().message());
+  executor_->Discard(/*all_whole=*/(*minimum)[3] == 1);
   return Drop(step, proposal, result);
 }
 
@@ -208,7 +216,6 @@ void Client::Impl::TellTransport() {
 }
 
 absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {
-  executor_->Discard();
   if (!executor_->may_vote()) {
     return End(step, WritesGoOn(result.reason), &proposal);
   }

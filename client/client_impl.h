@@ -138,7 +138,7 @@ struct Client::Impl {
   absl::Status RunChunk(int64_t step, const Proposal& proposal, BoundaryResult& result);
   absl::Status Commit(int64_t step, const Proposal& proposal, BoundaryResult& result);
   // errors: FailedPrecondition for a stream where the CPU moves the rows.
-  absl::Status CheckStream(const void* stream) const;
+  absl::Status CheckStream(void* stream) const;
   // Tells the daemon once that rows go by another way than at the start.
   void TellTransport();
   absl::Status Drop(int64_t step, const Proposal& proposal, BoundaryResult& result);
@@ -183,7 +183,7 @@ struct Client::Impl {
   // What makes a call, named `name`, impossible before anything is begun. slots: those that the
   // tensors have a row for.
   absl::Status CheckReplicaCall(const char* name, std::span<const ReplicaTensor> tensors,
-                                ReplicaFlow flow, const void* stream, const Topology& slots) const;
+                                ReplicaFlow flow, void* stream, const Topology& slots) const;
   absl::Status CheckNoReplicas(const char* name, std::span<const ReplicaTensor> tensors) const;
   absl::StatusOr<ReplicaPosts> PlanReplicas(std::span<const ReplicaTensor> tensors,
                                             ReplicaFlow flow, const EpGroupCall& call) const;

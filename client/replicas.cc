@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
 
 absl::Status Client::Impl::CheckReplicaCall(const char* name,
                                             std::span<const ReplicaTensor> tensors,
-                                            ReplicaFlow flow, const void* stream,
+                                            ReplicaFlow flow, void* stream,
                                             const Topology& slots) const {
   if (disabled_) return CheckNoReplicas(name, tensors);
   EPLB_RETURN_IF_ERROR(ended_);

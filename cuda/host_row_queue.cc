@@ -39,6 +39,7 @@ class HostRowQueue final : public RowQueue {
     return RowBuffer{.owner = nullptr, .bytes = memory};
   }
 
+  absl::Status CheckStream(void* /*stream*/) override { return absl::OkStatus(); }
   absl::Status Follow(void* /*stream*/) override { return absl::OkStatus(); }
   absl::Status LetFollow(void* /*stream*/) override { return absl::OkStatus(); }
 
@@ -90,6 +91,12 @@ class HostRowQueue final : public RowQueue {
     load_.num_rows -= static_cast<int64_t>(checksums.size());
     checksums_.erase(found);
     return checksums;
+  }
+
+  absl::Status Drain(absl::Time /*deadline*/) override {
+    checksums_.clear();
+    load_ = {};
+    return absl::OkStatus();
   }
 
   void* stream() override { return nullptr; }

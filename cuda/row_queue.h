@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 #include "cuda/kernels/copy_body.h"
 #include "cuda/kernels/element_body.h"
@@ -28,9 +29,9 @@ struct RowBuffer {
 
 // A batch is what one call added; batches end in the order they were added. Threads:
 // one caller, which need not have the queue's device current. No call waits for the device, but
-// for Allocate and the destructor. errors of all: Internal from CUDA, after which no batch ends any
-// more. The destructor waits at most 20 s for the device; memory that it may still use is then
-// never freed.
+// for Allocate, Drain and the destructor. errors of all: Internal from CUDA. After an error of one
+// that adds or asks, each such call returns it until Drain. The destructor waits at most 20 s for
+// the device; memory that it may still use is then never freed.
 class RowQueue {
  public:
   // Batches that are not finished, and finished ones whose checksums or squares were not taken. A
@@ -50,10 +51,14 @@ class RowQueue {
   // which goes before the memory. errors: Internal from CUDA.
   virtual absl::StatusOr<RowBuffer> Pin(std::span<std::byte> memory) = 0;
 
-  // What is added from here on comes after everything that `stream` (a cudaStream_t of this device,
-  // not under graph capture, null: the default one; ignored by the CPU) holds now.
+  // Whether Follow and LetFollow take `stream`: a cudaStream_t of this device, not under graph
+  // capture, null: the default one; ignored by the CPU. errors: FailedPrecondition. A capture is
+  // not disturbed.
+  virtual absl::Status CheckStream(void* stream) = 0;
+  // What is added from here on comes after everything that `stream` holds now. errors: as
+  // CheckStream. An error changes nothing: the queue works on.
   virtual absl::Status Follow(void* stream) = 0;
-  // What `stream` gets from here on comes after everything that was added.
+  // What `stream` gets from here on comes after everything that was added. errors: as Follow.
   virtual absl::Status LetFollow(void* stream) = 0;
 
   // Copies rows and sums the checksum (ChecksumOnHost) of each source as it is read. Row tables are
@@ -86,6 +91,11 @@ class RowQueue {
     for (const uint64_t bits : TakeChecksums(batch)) squares.push_back(std::bit_cast<double>(bits));
     return squares;
   }
+
+  // Ends all that was added: returns when none of it can read or write any more, batches of Mark
+  // apart. Batches have ended then, their checksums are forgotten, and the queue works again also
+  // after an error of one call. errors: DeadlineExceeded; Internal when the device is lost.
+  virtual absl::Status Drain(absl::Time deadline) = 0;
 
   // The cudaStream_t that the queue runs on, for NCCL; null on the CPU.
   virtual void* stream() = 0;

@@ -2,11 +2,15 @@
 #include <array>
 #include <chrono>
 #include <map>
+#include <numeric>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "cuda/add_rows.h"
 #include "cuda/copy.h"
@@ -35,6 +39,7 @@ struct Batch {
   std::vector<int32_t> tables;
   int64_t num_rows = 0;
   bool has_checksums = false;  // or squares, to be taken
+  bool is_mark = false;
 };
 
 cudaStream_t ToStream(void* stream) { return static_cast<cudaStream_t>(stream); }
@@ -96,9 +101,24 @@ class StreamRowQueue final : public RowQueue {
     return RowBuffer{.owner = {bytes, [](std::byte* b) { PinnedRange owner(b); }}, .bytes = memory};
   }
 
-  absl::Status Follow(void* stream) override { return HandOver(ToStream(stream), stream_.get()); }
+  absl::Status CheckStream(void* stream) override {
+    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
+    EPLB_RETURN_IF_ERROR(CheckNotCapturing(ToStream(stream)));
+    return RecordOn(ToStream(stream));
+  }
+
+  absl::Status Follow(void* stream) override {
+    EPLB_RETURN_IF_ERROR(failure_);
+    EPLB_RETURN_IF_ERROR(CheckStream(stream));
+    return MakeWait(stream_.get());
+  }
+
   absl::Status LetFollow(void* stream) override {
-    return HandOver(stream_.get(), ToStream(stream));
+    EPLB_RETURN_IF_ERROR(failure_);
+    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
+    EPLB_RETURN_IF_ERROR(CheckNotCapturing(ToStream(stream)));
+    EPLB_RETURN_IF_ERROR(RecordOn(stream_.get()));
+    return MakeWait(ToStream(stream));
   }
 
   absl::StatusOr<int64_t> Copy(std::span<const RowCopy> rows) override {
@@ -154,7 +174,7 @@ class StreamRowQueue final : public RowQueue {
   absl::StatusOr<int64_t> Mark() override {
     EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
     EPLB_RETURN_IF_ERROR(MakeRoom(0));
-    return AddBatch({});
+    return AddBatch({.is_mark = true});
   }
 
   absl::StatusOr<bool> Ended(int64_t batch) override {
@@ -179,10 +199,54 @@ class StreamRowQueue final : public RowQueue {
     return checksums;
   }
 
+  absl::Status Drain(absl::Time deadline) override {
+    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
+    // What was half added has no event: after an error the stream itself is asked.
+    if (!AwaitWork(deadline).ok()) EPLB_RETURN_IF_ERROR(AwaitIdle(deadline));
+    for (auto& [number, batch] : batches_) {
+      if (batch.ended != nullptr) free_events_.push_back(std::move(batch.ended));
+    }
+    batches_.clear();
+    load_ = {};
+    num_ended_ = num_batches_;
+    free_tables_.resize(kNumTables);
+    std::iota(free_tables_.begin(), free_tables_.end(), 0);
+    failure_ = absl::OkStatus();
+    return absl::OkStatus();
+  }
+
   void* stream() override { return stream_.get(); }
 
  private:
   using Batches = std::map<int64_t, Batch>;
+
+  // Until all batches but marks have ended. errors: DeadlineExceeded; the queue's.
+  absl::Status AwaitWork(absl::Time deadline) {
+    while (true) {
+      EPLB_RETURN_IF_ERROR(Poll());
+      if (num_ended_ >= num_worked_) return absl::OkStatus();
+      EPLB_RETURN_IF_ERROR(SleepBefore(deadline));
+    }
+  }
+
+  // errors: DeadlineExceeded; Internal when the device is lost.
+  absl::Status AwaitIdle(absl::Time deadline) {
+    while (true) {
+      const cudaError_t state = cudaStreamQuery(stream_.get());
+      if (state != cudaErrorNotReady) return ToStatus(state, "cudaStreamQuery");
+      (void)cudaGetLastError();  // else the next launch would find it
+      EPLB_RETURN_IF_ERROR(SleepBefore(deadline));
+    }
+  }
+
+  static absl::Status SleepBefore(absl::Time deadline) {
+    constexpr absl::Duration kBetweenLooks = absl::Microseconds(20);
+    if (MonotonicNow() >= deadline) {
+      return absl::DeadlineExceededError("row copies have not ended before the deadline");
+    }
+    absl::SleepFor(kBetweenLooks);
+    return absl::OkStatus();
+  }
 
   bool IsIdleWithin(std::chrono::seconds timeout) {
     using Clock = std::chrono::steady_clock;
@@ -200,19 +264,40 @@ class StreamRowQueue final : public RowQueue {
   Table& HostTable(int32_t table) { return static_cast<Table*>(pinned_.get())[table]; }
   Table& DeviceTable(int32_t table) { return static_cast<Table*>(device_.get())[table]; }
 
-  // What was half added cannot be taken back: after an error of CUDA all calls return it.
+  // What was half added cannot be taken back: after an error of CUDA all calls return it till
+  // Drain.
   absl::Status Keep(absl::Status status) {
     if (failure_.ok()) failure_ = std::move(status);
     return failure_;
   }
 
-  absl::Status HandOver(cudaStream_t from, cudaStream_t to) {
-    EPLB_RETURN_IF_ERROR(failure_);
-    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
-    EPLB_RETURN_IF_ERROR(
-        Keep(ToStatus(cudaEventRecord(hand_over_.get(), from), "cudaEventRecord")));
-    // The wait is for what was recorded now: the event can be recorded again at once.
-    return Keep(ToStatus(cudaStreamWaitEvent(to, hand_over_.get(), 0), "cudaStreamWaitEvent"));
+  // To record on a stream under capture would draw our own into the capture.
+  absl::Status CheckNotCapturing(cudaStream_t stream) const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const cudaError_t error = cudaStreamIsCapturing(stream, &status);
+    if (error == cudaErrorStreamCaptureImplicit || status != cudaStreamCaptureStatusNone) {
+      (void)cudaGetLastError();
+      return absl::FailedPreconditionError(
+          "the stream is under graph capture; end the capture first");
+    }
+    return CheckGiven(error, "cudaStreamIsCapturing");
+  }
+
+  absl::Status RecordOn(cudaStream_t stream) {
+    return CheckGiven(cudaEventRecord(hand_over_.get(), stream), "cudaEventRecord");
+  }
+
+  // The wait is for what was recorded now: the event can be recorded again at once.
+  absl::Status MakeWait(cudaStream_t stream) {
+    return ToStatus(cudaStreamWaitEvent(stream, hand_over_.get(), 0), "cudaStreamWaitEvent");
+  }
+
+  // Of a call on the caller's stream.
+  absl::Status CheckGiven(cudaError_t error, std::string_view what) const {
+    const absl::Status status = ToStatus(error, what);
+    if (error != cudaErrorInvalidResourceHandle) return status;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the stream is not one of device ", options_.device, ": ", status.message()));
   }
 
   // A batch of as many tables as the rows need. launch: (table on the device, its rows, its tiles).
@@ -254,10 +339,11 @@ class StreamRowQueue final : public RowQueue {
 
   // REQUIRES: MakeRoom was ok, so that there is an event.
   absl::StatusOr<int64_t> AddBatch(Batch batch) {
+    EPLB_RETURN_IF_ERROR(Keep(
+        ToStatus(cudaEventRecord(free_events_.back().get(), stream_.get()), "cudaEventRecord")));
     batch.ended = std::move(free_events_.back());
     free_events_.pop_back();
-    EPLB_RETURN_IF_ERROR(
-        Keep(ToStatus(cudaEventRecord(batch.ended.get(), stream_.get()), "cudaEventRecord")));
+    if (!batch.is_mark) num_worked_ = num_batches_ + 1;
     ++load_.num_batches;
     load_.num_rows += batch.num_rows;
     batches_.emplace(num_batches_, std::move(batch));
@@ -303,6 +389,7 @@ class StreamRowQueue final : public RowQueue {
   std::vector<Event> free_events_;
   int64_t num_batches_ = 0;  // added so far
   int64_t num_ended_ = 0;    // of them, the first ones
+  int64_t num_worked_ = 0;   // of them, up to the last one that is no mark
   Batches batches_;          // that have not ended or have checksums that were not taken
   RowQueueLoad load_;        // of batches_
   absl::Status failure_;

@@ -77,10 +77,8 @@ class BouncePath : public RowPath {
   }
 
   absl::Status Close(bool done) override {
-    if (batch_.has_value()) {
-      EPLB_RETURN_IF_ERROR(AwaitBatch(*queue_, *batch_, MonotonicNow() + kSettleTimeout));
-      (void)queue_->TakeChecksums(*std::exchange(batch_, std::nullopt));
-    }
+    if (!done) EPLB_RETURN_IF_ERROR(queue_->Drain(MonotonicNow() + kSettleTimeout));
+    batch_.reset();
     hops_.clear();
     phase_ = Phase::kDone;
     return host_->Close(done);
@@ -149,7 +147,7 @@ class BouncePath : public RowPath {
       phase_ = next;
       return absl::OkStatus();
     }
-    EPLB_ASSIGN_OR_RETURN(batch_, queue_->Transfer(copies));  // Close waits also for it alone
+    EPLB_RETURN_IF_ERROR(queue_->Transfer(copies).status());
     std::vector<cuda::RowCopy> reads;
     for (const Hop& hop : hops_) {
       reads.push_back(
@@ -246,6 +244,9 @@ class FallbackPath : public RowPath {
     aborted_ = aborted_ || !done;
     return Remember(path().Close(done));
   }
+
+  bool is_whole() const override { return path().is_whole(); }
+  absl::Status DropShared() override { return path().DropShared(); }
 
  private:
   RowPath& path() const { return second_ == nullptr ? *parts_.first : *second_; }

@@ -48,6 +48,24 @@ std::vector<PeerLink> TakeLinks(LinkParts& parts) {
   return links;
 }
 
+// ---- what carries rows once another path has been given up ----
+
+absl::StatusOr<std::unique_ptr<RowPath>> MakeBounceInto(std::span<std::byte> staging,
+                                                        int32_t device) {
+  EPLB_ASSIGN_OR_RETURN(StagingArena arena,
+                        StagingArena::Make(static_cast<int64_t>(staging.size())));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue, MakeDeviceQueue(device));
+  return MakeBouncePathInto(staging, MakeHostPath(std::move(arena), {}), std::move(queue));
+}
+
+std::unique_ptr<RowPath> WithBounce(std::unique_ptr<RowPath> path, const RowMoverOptions& options) {
+  return MakeFallbackPath(
+      {.first = std::move(path),
+       .make_second = [device = *options.memory.device](
+                          std::span<std::byte> staging) { return MakeBounceInto(staging, device); },
+       .on_note = options.transport.on_note});
+}
+
 // ---- peer ----
 
 struct Arenas {
@@ -83,14 +101,22 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectPeer(const RowMoverOptions& op
     mapped[rank] = arena->bytes();
     arenas->mapped.push_back(*std::move(arena));
   }
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue,
-                        MakeDeviceQueue(*options.memory.device));
-  return MakeLinkTransport(options.transport.rank, options.transport.max_row_bytes,
-                           TakeLinks(parts),
-                           MakePeerPath({.owner = arenas,
-                                         .staging = arenas->own.bytes(),
-                                         .mapped = std::move(mapped),
-                                         .queue = std::move(queue)}));
+  const int32_t device = *options.memory.device;
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue, MakeDeviceQueue(device));
+  std::unique_ptr<Transport> transport =
+      MakeLinkTransport(options.transport.rank, options.transport.max_row_bytes, TakeLinks(parts),
+                        WithBounce(MakePeerPath({.owner = arenas,
+                                                 .staging = arenas->own.bytes(),
+                                                 .mapped = std::move(mapped),
+                                                 .queue = std::move(queue)}),
+                                   options));
+  // A device may report that it reaches another and lose what it writes there.
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::RowQueue> rows, MakeDeviceQueue(device));
+  EPLB_RETURN_IF_ERROR(TryPairs(*transport, *rows,
+                                {.self = options.transport.rank,
+                                 .ranks = options.ep_group,
+                                 .deadline = MonotonicNow() + options.transport.connect_timeout}));
+  return transport;
 }
 
 TransportCandidate PeerCandidate(const RowMoverOptions& options) {
@@ -115,14 +141,6 @@ TransportCandidate PeerCandidate(const RowMoverOptions& options) {
 // ---- nccl ----
 
 #ifdef EPLB_WITH_NCCL
-absl::StatusOr<std::unique_ptr<RowPath>> MakeBounceInto(std::span<std::byte> staging,
-                                                        int32_t device) {
-  EPLB_ASSIGN_OR_RETURN(StagingArena arena,
-                        StagingArena::Make(static_cast<int64_t>(staging.size())));
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue, MakeDeviceQueue(device));
-  return MakeBouncePathInto(staging, MakeHostPath(std::move(arena), {}), std::move(queue));
-}
-
 absl::StatusOr<const cuda::NcclLibrary*> LoadNccl(const TransportOptions& options) {
   EPLB_RETURN_IF_ERROR(CheckNcclEnvironment());
   EPLB_ASSIGN_OR_RETURN(const cuda::NcclLibrary* const library, cuda::NcclLibrary::Load());
@@ -143,11 +161,7 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& o
   EPLB_ASSIGN_OR_RETURN(parts.pack_queue, MakeDeviceQueue(*options.memory.device));
   EPLB_ASSIGN_OR_RETURN(parts.group_queue, MakeDeviceQueue(*options.memory.device));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<RowPath> nccl, MakeNcclPath(std::move(parts)));
-  return MakeFallbackPath(
-      {.first = std::move(nccl),
-       .make_second = [device = *options.memory.device](
-                          std::span<std::byte> staging) { return MakeBounceInto(staging, device); },
-       .on_note = options.transport.on_note});
+  return WithBounce(std::move(nccl), options);
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> ConnectNccl(const TransportOptions& options,

@@ -8,6 +8,7 @@
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
+#include "client/migration/row_message.h"
 
 namespace eplb {
 
@@ -112,6 +113,7 @@ RowMoves Executor::MovesOf(const StagingLayout& layout, const StageOptions& stag
                  .sends = {},
                  .receives = {},
                  .deadline = stage.deadline,
+                 .begin_by = stage.begin_by,
                  .stream = stage.stream,
                  .time_rounds = stage.timed};
   for (const StagedRow& row : layout.rows) {
@@ -169,12 +171,14 @@ absl::Status Executor::StageLocal(const StagingLayout& layout, absl::Time deadli
 
 absl::StatusOr<Executor::Staged> Executor::MoveRows(const StagingLayout& layout,
                                                     const StageOptions& stage) {
+  const absl::Duration limit = stage.deadline - MonotonicNow();
   EPLB_ASSIGN_OR_RETURN(const Ticket ticket, carrier_.Post(MovesOf(layout, stage)));
+  const absl::Time deadline = MonotonicNow() + limit;  // Post may have waited
   Staged staged;
   const bool any_local = std::any_of(layout.rows.begin(), layout.rows.end(),
                                      [](const auto& row) { return row.transfer->is_local(); });
   if (stage.timed && any_local) staged.local_began = MonotonicNow();
-  EPLB_RETURN_IF_ERROR(StageLocal(layout, stage.deadline));
+  EPLB_RETURN_IF_ERROR(StageLocal(layout, deadline));
   if (stage.timed && any_local) staged.local_ended = MonotonicNow();
   EPLB_ASSIGN_OR_RETURN(Progress progress, carrier_.Await(ticket));
   staged.sent_bytes = progress.sent_bytes;
@@ -242,16 +246,23 @@ absl::Status Executor::Commit(void* stream) {
   }
   holds_plan_ = false;
   arrivals_.clear();
-  if (copies.empty()) return absl::OkStatus();
+  if (copies.empty() || CopyIntoSlots(copies, stream).ok()) return absl::OkStatus();
+  // Every rank has voted yes. Rows are copied from staging again, which is as it was.
+  EPLB_RETURN_IF_ERROR(carrier_.queue().Drain(MonotonicNow() + kSettleTimeout));
+  return CopyIntoSlots(copies, stream);
+}
+
+absl::Status Executor::CopyIntoSlots(std::span<const cuda::RowCopy> copies, void* stream) {
   EPLB_ASSIGN_OR_RETURN(const int64_t batch, carrier_.queue().Copy(copies));
   carrier_.SetLastBatch(batch);
   return carrier_.queue().LetFollow(stream);
 }
 
-void Executor::Discard() {
+void Executor::Discard(bool all_whole) {
   holds_plan_ = false;
   arrivals_.clear();
   carrier_.Settle();
+  if (!all_whole) carrier_.DropShared();
 }
 
 }  // namespace eplb

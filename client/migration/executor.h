@@ -64,6 +64,7 @@ class Executor {
   struct StageOptions {
     uint64_t post_id = 0;  // equal on all ranks, rising, e.g. the target version
     absl::Time deadline;
+    absl::Time begin_by = absl::InfinitePast();  // as RowMoves'
     void* stream = nullptr;  // cudaStream_t of expert work: what it holds comes first
     bool timed = false;      // Staged says when what was moved
   };
@@ -81,13 +82,17 @@ class Executor {
   // False after a Stage that failed and could not end a write of its own, e.g. because the GPU does
   // not answer: this rank must not vote, its run is over.
   bool may_vote() const { return carrier_.may_vote(); }
+  // False after a Stage that ended this rank's part of what the ranks share: the second vote brings
+  // it to all of them.
+  bool is_whole() const { return carrier_.is_whole(); }
   // Copies staging into the slots. On a GPU `stream` gets to its next work after the copies; the
-  // call does not wait for them. REQUIRES: Stage returned OK and the second vote said yes. errors:
-  // Internal from the GPU: the slots are in no known state, the run is over.
+  // call does not wait for them, but after an error of one call, when it tries once more. REQUIRES:
+  // Stage returned OK and the second vote said yes. errors: Internal from the GPU: the slots are in
+  // no known state, the run is over.
   absl::Status Commit(void* stream = nullptr);
-  // Forgets what is staged. REQUIRES: a vote with the result no, on all ranks, or the end of the
-  // run.
-  void Discard();
+  // Forgets what is staged. all_whole: what the ranks share is whole on every rank, and is kept.
+  // REQUIRES: a vote with the result no, on all ranks, or the end of the run.
+  void Discard(bool all_whole = false);
 
  private:
   // Where a staged row goes at Commit.
@@ -112,6 +117,7 @@ class Executor {
   absl::Status StageLocal(const StagingLayout& layout, absl::Time deadline);
   absl::StatusOr<Staged> MoveRows(const StagingLayout& layout, const StageOptions& stage);
   void RememberArrivals(const StagingLayout& layout);
+  absl::Status CopyIntoSlots(std::span<const cuda::RowCopy> copies, void* stream);
 
   const ExecutorOptions options_;
   const std::vector<ExpertTensor> tensors_;

@@ -106,6 +106,12 @@ class InprocTransport : public Transport {
     return progress;
   }
 
+  void Refuse(uint64_t post_id) override {
+    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    Own().ended_post = std::max(Own().ended_post.value_or(0), post_id);
+    shared_->changed.notify_all();
+  }
+
   absl::Status Abort() override {
     if (ledger_.has_value()) Close({});
     return absl::OkStatus();

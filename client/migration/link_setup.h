@@ -75,6 +75,8 @@ class PeerLink {
   // What the peer has told about posts.
   std::optional<uint64_t> posted;  // it receives rows of this post
   int32_t posted_way = 0;          // by this way
+  // The newest post at whose end it dropped its part of what the ranks share.
+  std::optional<uint64_t> dropped_shared;
   std::optional<uint64_t> passed;  // it was in this post, which is open here, and has gone on
   std::optional<uint64_t> ended;   // it has aborted posts up to this one
 

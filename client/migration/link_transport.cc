@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "base/status_macros.h"
 #include "client/control/meeting.h"
 #include "client/migration/link_setup.h"
+#include "client/migration/row_message.h"
 #include "client/migration/transfer_ledger.h"
 
 namespace eplb {
@@ -57,6 +59,9 @@ class LinkTransport : public Transport {
       return status;
     }
     last_post_id_ = ledger_->post_id();
+    opened_ = MonotonicNow();
+    begin_by_ = moves.begin_by;
+    clock_runs_ = false;
     error_ = absl::OkStatus();
     links_.Tell(ledger_->Peers(),
                 {.type = RowMessageType::kPosted, .round = path_->way(), .post_id = last_post_id_});
@@ -81,6 +86,15 @@ class LinkTransport : public Transport {
       ledger_.reset();
     }
     return progress;
+  }
+
+  void Refuse(uint64_t post_id) override {
+    if (getpid() == owner_) TellEnded(post_id);
+  }
+
+  bool is_whole() const override { return path_->is_whole(); }
+  absl::Status DropShared() override {
+    return getpid() == owner_ ? path_->DropShared() : absl::OkStatus();
   }
 
   absl::Status Abort() override {
@@ -134,11 +148,28 @@ class LinkTransport : public Transport {
   // To all peers: what the ranks share, such as a communicator, comes to nothing also for those
   // that no row goes to.
   void TellEnded(uint64_t post_id) {
-    links_.TellAll({.type = RowMessageType::kEnded, .post_id = post_id});
+    links_.TellAll(
+        {.type = RowMessageType::kEnded, .round = path_->is_whole() ? 0 : 1, .post_id = post_id});
+  }
+
+  // The deadline's clock runs once all peers are in this post and the path is up.
+  void LookAtClock(absl::Time now) {
+    if (clock_runs_) return;
+    const std::vector<RankId> peers = ledger_->Peers();
+    const bool begun = std::all_of(peers.begin(), peers.end(), [this](RankId peer) {
+      return links_.Of(peer).posted >= ledger_->post_id();
+    });
+    if (now < begin_by_ && !(begun && path_->Waiting().empty())) return;
+    clock_runs_ = true;
+    if (begin_by_ > opened_) ledger_->PutOffDeadline(now - opened_);
+  }
+
+  absl::Time deadline() const {
+    return clock_runs_ ? ledger_->deadline() : std::max(begin_by_, ledger_->deadline());
   }
 
   absl::StatusOr<Progress> Advance(absl::Duration max_wait) {
-    const absl::Time until = std::min(ledger_->deadline(), MonotonicNow() + max_wait);
+    const absl::Time until = MonotonicNow() + max_wait;
     while (true) {
       // What the peers say comes first: nothing is sent to one that has ended the post.
       EPLB_ASSIGN_OR_RETURN(const bool received, ReadLinks());
@@ -146,9 +177,10 @@ class LinkTransport : public Transport {
       EPLB_ASSIGN_OR_RETURN(const bool moved, path_->Advance());
       if (ledger_->complete() && !path_->busy()) return ledger_->progress();
       const absl::Time now = MonotonicNow();
-      if (now >= ledger_->deadline()) return DeadlineError();
+      LookAtClock(now);
+      if (now >= deadline()) return DeadlineError();
       if (now >= until) return Unfinished();
-      if (!moved && !received) EPLB_RETURN_IF_ERROR(Wait(now, until));
+      if (!moved && !received) EPLB_RETURN_IF_ERROR(Wait(now, std::min(until, deadline())));
     }
   }
 
@@ -237,6 +269,7 @@ class LinkTransport : public Transport {
     }
     if (frame.type == RowMessageType::kEnded) {
       link.ended = frame.post_id;
+      if (frame.round != 0) link.dropped_shared = frame.post_id;
       return absl::OkStatus();
     }
     std::span<std::byte> target;  // empty: a late row of a post that is over
@@ -335,6 +368,9 @@ class LinkTransport : public Transport {
   Progress last_progress_;                // of the last ticket
   Ticket ticket_ = 0;
   uint64_t last_post_id_ = 0;
+  absl::Time opened_ = absl::InfinitePast();  // of the open post
+  absl::Time begin_by_ = absl::InfinitePast();
+  bool clock_runs_ = true;
 };
 
 }  // namespace
@@ -345,8 +381,26 @@ std::unique_ptr<Transport> MakeLinkTransport(RankId rank, int64_t max_row_bytes,
   return std::make_unique<LinkTransport>(rank, max_row_bytes, std::move(links), std::move(path));
 }
 
-absl::Status BringUp(Transport& transport, absl::Time deadline) {
-  EPLB_ASSIGN_OR_RETURN(const Ticket ticket, transport.Post({.deadline = deadline}));
+namespace {
+
+constexpr int64_t kTrialRowBytes = int64_t{64} * 1024;
+
+// A row that no other rank has, and no memory by chance.
+absl::StatusOr<cuda::RowBuffer> MakeTrialRow(cuda::RowQueue& queue, int64_t num_bytes,
+                                             const TrialOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(const cuda::RowBuffer pattern, queue.AllocatePinned(num_bytes));
+  std::mt19937 random(static_cast<uint32_t>(options.self.value) + 1);
+  for (std::byte& byte : pattern.bytes) byte = static_cast<std::byte>(random());
+  EPLB_ASSIGN_OR_RETURN(cuda::RowBuffer row, queue.Allocate(num_bytes));
+  const cuda::RowCopy copy{
+      .source = pattern.bytes.data(), .destination = row.bytes.data(), .num_bytes = num_bytes};
+  EPLB_ASSIGN_OR_RETURN(const int64_t batch, queue.Transfer({&copy, 1}));
+  EPLB_RETURN_IF_ERROR(AwaitBatch(queue, batch, options.deadline));
+  return row;
+}
+
+absl::Status PostAndWait(Transport& transport, RowMoves moves) {
+  EPLB_ASSIGN_OR_RETURN(const Ticket ticket, transport.Post(std::move(moves)));
   while (true) {
     const absl::StatusOr<Progress> progress = transport.Poll(ticket, absl::Milliseconds(100));
     if (!progress.ok()) {
@@ -355,6 +409,41 @@ absl::Status BringUp(Transport& transport, absl::Time deadline) {
     }
     if (progress->done) return absl::OkStatus();
   }
+}
+
+}  // namespace
+
+absl::Status BringUp(Transport& transport, absl::Time deadline) {
+  return PostAndWait(transport, {.deadline = deadline});
+}
+
+absl::Status TryPairs(Transport& transport, cuda::RowQueue& queue, const TrialOptions& options) {
+  const auto num_ranks = static_cast<int32_t>(options.ranks.size());
+  const auto self = static_cast<int32_t>(
+      std::find(options.ranks.begin(), options.ranks.end(), options.self) - options.ranks.begin());
+  const auto room =
+      static_cast<int64_t>(transport.staging().size()) / std::max(num_ranks - 1, 1) / 64 * 64;
+  const int64_t num_bytes = std::min(kTrialRowBytes, room);
+  if (num_ranks < 2 || num_bytes == 0) return BringUp(transport, options.deadline);
+  EPLB_ASSIGN_OR_RETURN(const cuda::RowBuffer row, MakeTrialRow(queue, num_bytes, options));
+  RowMoves moves{.deadline = options.deadline};
+  for (int32_t distance = 1; distance < num_ranks; ++distance) {
+    const int64_t offset = (distance - 1) * num_bytes;
+    const auto rank_at = [&](int32_t index) {
+      return options.ranks[static_cast<size_t>(index % num_ranks)];
+    };
+    moves.sends.push_back({.to = rank_at(self + distance),
+                           .row = distance,
+                           .round = distance - 1,
+                           .bytes = row.bytes,
+                           .staging_offset = offset});
+    moves.receives.push_back({.from = rank_at(self + num_ranks - distance),
+                              .row = distance,
+                              .round = distance - 1,
+                              .staging_offset = offset,
+                              .num_bytes = num_bytes});
+  }
+  return PostAndWait(transport, std::move(moves));
 }
 
 }  // namespace eplb

@@ -13,6 +13,8 @@
 #include "client/migration/link_setup.h"
 #include "client/migration/row_path.h"
 #include "client/migration/transport.h"
+#include "cuda/row_queue.h"
+#include "placement/ids.h"
 
 namespace eplb {
 
@@ -24,6 +26,16 @@ std::unique_ptr<Transport> MakeLinkTransport(RankId rank, int64_t max_row_bytes,
 // Posts nothing as post 0, on all ranks together, so that what the path shares with the other ranks
 // is there before a step waits for it. errors: as Post and Poll.
 absl::Status BringUp(Transport& transport, absl::Time deadline);
+
+struct TrialOptions {
+  RankId self;
+  std::vector<RankId> ranks;  // all of them, rising, with self
+  absl::Time deadline;
+};
+// As BringUp, with a row of at most 64 KiB from every rank to every other one: whether bytes get
+// there is not known before some have. queue: of the memory that rows lie in. errors: as BringUp;
+// ResourceExhausted.
+absl::Status TryPairs(Transport& transport, cuda::RowQueue& queue, const TrialOptions& options);
 
 }  // namespace eplb
 

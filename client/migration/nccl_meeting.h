@@ -47,6 +47,8 @@ class NcclMeeting {
   // Aborted naming who ended the post, Internal.
   absl::StatusOr<bool> Advance(LinkSet& links);
   bool up() const { return up_; }
+  // That the communicator was made for.
+  uint64_t post_id() const { return post_id_; }
   // REQUIRES: up.
   cuda::NcclCommunicator& communicator() { return *communicator_; }
   int32_t IndexOf(RankId rank) const;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
@@ -22,6 +23,8 @@ namespace {
 constexpr size_t kNumBuffers = 2;
 // Announcements that a link is given before it has sent them: far below what closes it.
 constexpr size_t kFramesAtOnce = 256;
+// Of an abort, for groups that peers began as well: a piece takes milliseconds.
+constexpr absl::Duration kGroupPatience = absl::Milliseconds(500);
 // Received pieces whose checksums are summed.
 constexpr size_t kMaxRowsChecking = 16;
 
@@ -71,6 +74,10 @@ class NcclPath : public RowPath {
     // NCCL's kernels, too: beside a collective of the training step they could wait for each other.
     EPLB_RETURN_IF_ERROR(group_queue_->Follow(moves.stream));
     EPLB_RETURN_IF_ERROR(pack_queue_->Follow(moves.stream));
+    for (const PeerLink& link : links.all()) {
+      // The vote says so as well; here it also meets a caller without one.
+      if (link.dropped_shared >= meeting_.post_id()) EPLB_RETURN_IF_ERROR(meeting_.Drop());
+    }
     EPLB_RETURN_IF_ERROR(meeting_.Begin(moves.post_id, links));
     ledger_ = &ledger;
     links_ = &links;
@@ -128,19 +135,23 @@ class NcclPath : public RowPath {
 
   absl::Status Close(bool done) override {
     EPLB_ASSIGN_OR_RETURN(const auto guard, OnDevice());
-    if (!done) EPLB_RETURN_IF_ERROR(meeting_.Drop());  // no write of ours lands after it
-    const absl::Time deadline = MonotonicNow() + kSettleTimeout;
-    for (Group& group : groups_under_way_) EPLB_RETURN_IF_ERROR(Settle(group, deadline));
-    for (const Check& check : checking_) {
-      EPLB_RETURN_IF_ERROR(AwaitBatch(*group_queue_, check.batch, deadline));
-      (void)group_queue_->TakeChecksums(check.batch);
+    if (!done) {
+      // With all groups ended, or the communicator, no write of ours lands any more.
+      if (!GroupsEnd()) EPLB_RETURN_IF_ERROR(DropShared());
+      const absl::Time deadline = MonotonicNow() + kSettleTimeout;
+      EPLB_RETURN_IF_ERROR(pack_queue_->Drain(deadline));
+      EPLB_RETURN_IF_ERROR(group_queue_->Drain(deadline));
     }
     groups_under_way_.clear();
     checking_.clear();
     coming_.Clear();
     groups_.clear();
+    num_packed_ = num_announced_ = num_begun_ = num_ended_ = 0;
     return absl::OkStatus();
   }
+
+  bool is_whole() const override { return meeting_.up(); }
+  absl::Status DropShared() override { return meeting_.Drop(); }
 
  private:
   // From packing to its end.
@@ -342,13 +353,29 @@ class NcclPath : public RowPath {
     return empty_sends_.size() < before;
   }
 
-  absl::Status Settle(Group& group, absl::Time deadline) {
-    if (group.pack.has_value()) {
-      EPLB_RETURN_IF_ERROR(AwaitBatch(*pack_queue_, *group.pack, deadline));
-      (void)pack_queue_->TakeChecksums(*group.pack);
+  // Whether all groups that were begun have ended, the communicator being well: where peers began
+  // them too they do at once. It can be used again then, if all ranks say so.
+  bool GroupsEnd() {
+    if (!meeting_.up()) return false;
+    const absl::Time deadline = MonotonicNow() + kGroupPatience;
+    while (true) {
+      const absl::StatusOr<bool> ended = LastGroupHasEnded();
+      if (!ended.ok() || *ended) return ended.ok();
+      if (MonotonicNow() >= deadline) return false;
+      absl::SleepFor(absl::Microseconds(20));
     }
-    return group.mark.has_value() ? AwaitBatch(*group_queue_, *group.mark, deadline)
-                                  : absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> LastGroupHasEnded() {
+    if (groups_.empty()) return true;
+    EPLB_ASSIGN_OR_RETURN(const bool free, meeting_.communicator().Poll());
+    if (!free) return false;
+    if (num_begun_ == num_ended_) return true;
+    std::optional<int64_t>& mark = UnderWay(num_begun_ - 1).mark;
+    if (!mark.has_value()) {
+      EPLB_ASSIGN_OR_RETURN(mark, group_queue_->Mark());
+    }
+    return group_queue_->Ended(*mark);
   }
 
   const std::optional<int32_t> device_;

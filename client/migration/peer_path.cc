@@ -61,13 +61,8 @@ class PeerPath : public RowPath {
     return absl::OkStatus();
   }
 
-  absl::Status Close(bool) override {
-    const absl::Time deadline = MonotonicNow() + kSettleTimeout;
-    for (const Sending& sending : sending_) {
-      EPLB_RETURN_IF_ERROR(AwaitBatch(queue_, sending.transfer, deadline));
-      if (sending.checksum.has_value()) EPLB_RETURN_IF_ERROR(Forget(*sending.checksum, deadline));
-    }
-    for (const Check& check : checking_) EPLB_RETURN_IF_ERROR(Forget(check.batch, deadline));
+  absl::Status Close(bool done) override {
+    if (!done) EPLB_RETURN_IF_ERROR(queue_.Drain(MonotonicNow() + kSettleTimeout));
     sending_.clear();
     landed_.clear();
     checking_.clear();
@@ -90,12 +85,6 @@ class PeerPath : public RowPath {
     int64_t batch = 0;
   };
 
-  absl::Status Forget(int64_t batch, absl::Time deadline) {
-    EPLB_RETURN_IF_ERROR(AwaitBatch(queue_, batch, deadline));
-    (void)queue_.TakeChecksums(batch);
-    return absl::OkStatus();
-  }
-
   absl::StatusOr<bool> StartSends() {
     const auto ready = [this](RankId peer) {
       const PeerLink& link = links_->Of(peer);
@@ -113,7 +102,6 @@ class PeerPath : public RowPath {
       cuda::RowCopy write = read;
       write.destination = parts_.mapped.at(row.to).data() + row.staging_offset;
       EPLB_ASSIGN_OR_RETURN(const int64_t transfer, queue_.Transfer(std::span(&write, 1)));
-      // Before anything else can fail: Close waits for what it finds here.
       sending_.push_back({.outgoing = &outgoing, .transfer = transfer, .checksum = std::nullopt});
       EPLB_ASSIGN_OR_RETURN(sending_.back().checksum, queue_.Copy(std::span(&read, 1)));
       outgoing.announced = true;

@@ -139,6 +139,13 @@ absl::Status RouteTables::Update(const Placement& placement, std::span<const Lay
                                  void* stream) {
   EPLB_RETURN_IF_ERROR(AwaitUpload());
   for (const LayerId layer : layers) EPLB_RETURN_IF_ERROR(Write(placement, layer));
+  if (UploadBetween(layers, stream).ok()) return absl::OkStatus();
+  // After an error of one call: the rows are uploaded again.
+  EPLB_RETURN_IF_ERROR(queue_->Drain(MonotonicNow() + kSettleTimeout));
+  return UploadBetween(layers, stream);
+}
+
+absl::Status RouteTables::UploadBetween(std::span<const LayerId> layers, void* stream) {
   EPLB_RETURN_IF_ERROR(queue_->Follow(stream));
   EPLB_RETURN_IF_ERROR(Upload(layers));
   return queue_->LetFollow(stream);

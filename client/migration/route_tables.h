@@ -75,6 +75,8 @@ class RouteTables {
   // Writes a layer into pinned memory. REQUIRES: the last upload has ended.
   absl::Status Write(const Placement& placement, LayerId layer);
   absl::Status Upload(std::span<const LayerId> layers);
+  // After what `stream` holds and before what it gets next.
+  absl::Status UploadBetween(std::span<const LayerId> layers, void* stream);
   std::span<int32_t> PinnedRow(PartName part, LayerId layer);
   const int32_t* DeviceArray(PartName part) const;
 

@@ -1,6 +1,9 @@
 #include "client/migration/row_carrier.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
@@ -21,9 +24,28 @@ absl::StatusOr<std::vector<uint64_t>> RowCarrier::AwaitLastBatch(absl::Time dead
   return queue_->TakeChecksums(*std::exchange(last_batch_, std::nullopt));
 }
 
-absl::StatusOr<Ticket> RowCarrier::Post(RowMoves moves) {
-  EPLB_RETURN_IF_ERROR(AwaitLastBatch(moves.deadline).status());
+absl::Status RowCarrier::CatchUp(RowMoves& moves) {
+  const absl::Time began = MonotonicNow();
+  const absl::Time limit = std::max(moves.deadline, moves.begin_by);
+  EPLB_RETURN_IF_ERROR(AwaitLastBatch(limit).status());
   EPLB_RETURN_IF_ERROR(queue_->Follow(moves.stream));
+  if (moves.begin_by <= began) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const int64_t mark, queue_->Mark());
+  const absl::Status caught_up = AwaitBatch(*queue_, mark, limit);
+  if (absl::IsDeadlineExceeded(caught_up)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("the GPU is behind: the work before this boundary has not ended in ",
+                     absl::FormatDuration(MonotonicNow() - began)));
+  }
+  moves.deadline += MonotonicNow() - began;
+  return caught_up;
+}
+
+absl::StatusOr<Ticket> RowCarrier::Post(RowMoves moves) {
+  if (absl::Status status = CatchUp(moves); !status.ok()) {
+    transport_->Refuse(moves.post_id);
+    return status;
+  }
   return transport_->Post(std::move(moves));
 }
 
@@ -35,8 +57,11 @@ absl::StatusOr<Progress> RowCarrier::Await(Ticket ticket) {
 }
 
 void RowCarrier::Settle() {
-  const bool ended = AwaitLastBatch(MonotonicNow() + kSettleTimeout).ok();
+  last_batch_.reset();
+  const bool ended = queue_->Drain(MonotonicNow() + kSettleTimeout).ok();
   may_vote_ = transport_->Abort().ok() && ended && may_vote_;
 }
+
+void RowCarrier::DropShared() { may_vote_ = transport_->DropShared().ok() && may_vote_; }
 
 }  // namespace eplb

@@ -39,14 +39,19 @@ class RowCarrier {
   // errors: as AwaitBatch.
   absl::StatusOr<std::vector<uint64_t>> AwaitLastBatch(absl::Time deadline);
 
-  // Begins a post when the last batch has ended; what is added to the queue afterwards comes after
-  // what moves.stream holds. errors: as Transport::Post and AwaitBatch.
+  // Begins a post when the last batch has ended and, with moves.begin_by, the device has come to
+  // the end of what moves.stream holds, which moves.deadline is put off for; what is added to the
+  // queue afterwards comes after that. errors: as Transport::Post, RowQueue::Follow and AwaitBatch.
   absl::StatusOr<Ticket> Post(RowMoves moves);
   // Until the post is done. errors: as Transport::Poll.
   absl::StatusOr<Progress> Await(Ticket ticket);
 
-  // Ends what is under way, after an error or where another rank had one.
+  // Ends what is under way, after an error or where another rank had one. The queue works again
+  // after an error that is over.
   void Settle();
+  // As Transport's, after Settle.
+  bool is_whole() const { return transport_->is_whole(); }
+  void DropShared();
   // False when a write of ours may still land after all: this rank must not vote, its run
   // is over.
   bool may_vote() const { return may_vote_; }
@@ -54,6 +59,9 @@ class RowCarrier {
   void Leave() { transport_->Leave(); }
 
  private:
+  // errors: as RowQueue::Follow and AwaitBatch.
+  absl::Status CatchUp(RowMoves& moves);
+
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<cuda::RowQueue> queue_;
   std::optional<int64_t> last_batch_;  // which may not have ended

@@ -28,7 +28,7 @@ inline constexpr int64_t kRowPieceBytes = int64_t{256} * 1024;
 inline constexpr int64_t kMeetBytes = 128;
 
 // Little-endian on the wire. kPosted and kEnded use only type and post_id, kPosted its way in
-// `round`, kMeet bytes as well.
+// `round`, kEnded 1 there where the rank dropped what the ranks share, kMeet bytes as well.
 struct RowMessage {
   uint32_t magic = 0;
   RowMessageType type = RowMessageType::kPosted;

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "client/migration/link_setup.h"
@@ -48,6 +49,10 @@ class RowPath {
 
   // The open post, if any, is over: as done, or else as Transport::Abort, whose errors it has.
   virtual absl::Status Close(bool done) = 0;
+
+  // As Transport's.
+  virtual bool is_whole() const { return true; }
+  virtual absl::Status DropShared() { return absl::OkStatus(); }
 };
 
 }  // namespace eplb

@@ -51,6 +51,7 @@ class TransferLedger {
 
   uint64_t post_id() const { return post_id_; }
   absl::Time deadline() const { return deadline_; }
+  void PutOffDeadline(absl::Duration by) { deadline_ += by; }
   const Progress& progress() const { return progress_; }
   bool complete() const { return incoming_left_ == 0 && outgoing_left_ == 0; }
 

@@ -52,6 +52,9 @@ struct RowMoves {
   std::vector<RowSend> sends;        // by round
   std::vector<RowReceive> receives;  // by round
   absl::Time deadline = absl::InfiniteFuture();
+  // The deadline is for moving rows. Until `begin_by` it is put off for as long as this rank waits
+  // for `stream`, a peer of the post has not begun it, or what the ranks share is not up.
+  absl::Time begin_by = absl::InfinitePast();
   // The cudaStream_t that the rows' tensors are written on: what it holds at Post comes first. Null
   // in host memory.
   void* stream = nullptr;
@@ -93,12 +96,19 @@ class Transport {
   // differs, naming peer and row, or a peer sent what was not agreed). After an error the caller
   // calls Abort; until then Poll returns the same error. A ticket that is done may be polled again.
   virtual absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) = 0;
+  // This rank does not post what its peers may post under this id: they are told not to wait.
+  // REQUIRES: no open post.
+  virtual void Refuse(uint64_t post_id) = 0;
   // Ends the open post, if any. When it returned OK, none of our own writes can still land
   // anywhere, and rows of that post that arrive later are dropped. Called on all ranks when a post
-  // did not succeed on all of them, also where it did: what the ranks share, such as a
-  // communicator, is made anew at the next post. errors: Internal when a write may still land: this
-  // rank must not vote.
+  // did not succeed on all of them, also where it did. errors: Internal when a write may still
+  // land: this rank must not vote.
   virtual absl::Status Abort() = 0;
+  // False when an Abort had to end this rank's part of what the ranks share, such as a
+  // communicator. Every rank then calls DropShared, and the next post makes it anew.
+  virtual bool is_whole() const { return true; }
+  // errors: as Abort.
+  virtual absl::Status DropShared() { return absl::OkStatus(); }
   // This rank posts nothing any more: every post that needs it, also a later one, ends on its peers
   // as one that was aborted here. REQUIRES: no open post.
   virtual void Leave() = 0;

@@ -318,7 +318,7 @@ TEST_F(ClientTest, UnknownSecondVoteEndsTheRunWithoutASwitch) {
          return std::make_unique<testing::FaultyControl>(
              std::move(inner), [](std::vector<int64_t>& values) {
                const std::vector<RankId> missing = {RankId{0}};
-               return values.size() == 3 ? MissingRanksError("vote", missing, "connection closed")
+               return values.size() == 4 ? MissingRanksError("vote", missing, "connection closed")
                                          : absl::OkStatus();
              });
        }});

@@ -47,7 +47,10 @@ class ForwardingTransport : public Transport {
   absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
     return inner_->Poll(ticket, max_wait);
   }
+  void Refuse(uint64_t post_id) override { inner_->Refuse(post_id); }
   absl::Status Abort() override { return inner_->Abort(); }
+  bool is_whole() const override { return inner_->is_whole(); }
+  absl::Status DropShared() override { return inner_->DropShared(); }
   void Leave() override { inner_->Leave(); }
 
  private:

@@ -18,6 +18,7 @@
 #include "tests/client/migration/peer_world.h"
 #include "tests/client/migration/replica_contract.h"
 #include "tests/cuda/require_gpu.h"
+#include "tests/gpu/arena_world.h"
 #include "tests/gpu/device_queue.h"
 #include "tests/gpu/migration_rank.h"
 #include "tests/gpu/rank_processes.h"
@@ -33,12 +34,25 @@ using ::eplb::testing::RankProcesses;
 Transports MakeDevicePeerWorld(int32_t world_size, int64_t staging_bytes) {
   return MakePeerWorldOver(world_size, staging_bytes, &MakeDeviceQueue);
 }
+// Staging as processes hand it over, each peer's mapped here by its descriptor.
+Transports MakeArenaPeerWorld(int32_t world_size, int64_t staging_bytes) {
+  return testing::MakeArenaWorld(world_size, staging_bytes);
+}
 Transports MakeDeviceBounceWorld(int32_t world_size, int64_t staging_bytes) {
   return MakeBounceWorldOver(world_size, staging_bytes, &MakeDeviceQueue);
 }
 
 INSTANTIATE_TEST_SUITE_P(DevicePeer, TransportContractTest,
                          ::testing::Values(TransportKind(&MakeDevicePeerWorld, &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(ArenaPeer, TransportContractTest,
+                         ::testing::Values(TransportKind(&MakeArenaPeerWorld, &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(ArenaPeer, ReplicaContractTest,
+                         ::testing::Values(TransportKind(&MakeArenaPeerWorld, &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(Arena, ExecutorContractTest,
+                         ::testing::Values(ExecutorKind{"PeerEveryReplica", MakeArenaPeerWorld,
+                                                        StateResidency::kEveryReplica,
+                                                        &MakeDeviceQueue}),
+                         [](const auto& kind) { return kind.param.name; });
 INSTANTIATE_TEST_SUITE_P(DeviceBounce, TransportContractTest,
                          ::testing::Values(TransportKind(&MakeDeviceBounceWorld,
                                                          &MakeDeviceQueue)));
@@ -63,7 +77,7 @@ class MigrationProcessesTest : public ::testing::Test {
 
   // Every rank must say that all went well, but for one that is killed. hosts: each rank is one of
   // its own for NCCL.
-  void RunJob(MigrationJob job, bool hosts = false) {
+  void RunJob(MigrationJob job, bool hosts = false, const std::vector<std::string>& more = {}) {
     auto listener = ListenTcp("127.0.0.1", 0);
     ASSERT_TRUE(listener.ok()) << listener.status();
     uint32_t port = 0;
@@ -75,6 +89,7 @@ class MigrationProcessesTest : public ::testing::Test {
     for (job.rank = 0; job.rank < job.num_ranks; ++job.rank) {
       std::vector<std::string> variables;
       if (hosts) variables = testing::NcclVariables(absl::StrCat("eplb-r", job.rank));
+      variables.insert(variables.end(), more.begin(), more.end());
       ASSERT_TRUE(ranks.Start(testing::ToArguments(job), std::move(variables)));
     }
     const std::vector<int> ends = ranks.Ends(kRankDeadline);
@@ -139,6 +154,13 @@ TEST_F(MigrationProcessesTest, RowsOfADeviceBounceOverTheHost) {
   EPLB_REQUIRE_GPU_OR_SKIP();
   RunJob({.num_ranks = 3, .transport = "host"});
 }
+
+#ifdef EPLB_FAKE_CUDA
+TEST_F(MigrationProcessesTest, PeersThatLoseWhatIsWrittenArePassedOverAtTheStart) {
+  RunJob({.num_ranks = 3, .transport = "auto"}, /*hosts=*/false,
+         {"EPLB_FAKE_CUDA_LOST_WRITES=1", "EPLB_NCCL_PATH=/there/is/none"});
+}
+#endif
 
 // NCCL brings its own CUDA, for which nothing stands in.
 #if defined(EPLB_WITH_NCCL) && !defined(EPLB_FAKE_CUDA)

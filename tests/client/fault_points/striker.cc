@@ -56,7 +56,10 @@ class StrikingTransport : public Transport {
     return progress;
   }
 
+  void Refuse(uint64_t post_id) override { inner_->Refuse(post_id); }
   absl::Status Abort() override { return inner_->Abort(); }
+  bool is_whole() const override { return inner_->is_whole(); }
+  absl::Status DropShared() override { return inner_->DropShared(); }
   void Leave() override { inner_->Leave(); }
 
  private:

@@ -100,6 +100,28 @@ TEST_F(NcclFaultTest, AWrongBitIsFoundByItsChecksum) {
   EXPECT_THAT(errors, ::testing::Contains(HasSubstr("checksum differs")));
 }
 
+TEST_F(NcclFaultTest, ANoKeepsACommunicatorWhoseGroupsHaveEnded) {
+  EpGroup ep_group(topology_, StateResidency::kEveryReplica, MakeSmallPieceNcclWorld);
+  ep_group.Fill(current_);
+  const MigrationPlan plan = ep_group.Plan(current_, target_);
+  for (const auto& staged : ep_group.Stage(plan, 1)) ASSERT_TRUE(staged.ok()) << staged.status();
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    ep_group.executor(rank).Discard(/*all_whole=*/true);
+    EXPECT_TRUE(ep_group.executor(rank).is_whole());
+  }
+  for (const auto& staged : ep_group.Stage(plan, 2)) ASSERT_TRUE(staged.ok()) << staged.status();
+  ep_group.Commit();
+  EXPECT_EQ(ep_group.CountWrong(target_), 0);
+}
+
+TEST_F(NcclFaultTest, ARankWhoseGroupDidNotEndIsNotWhole) {
+  const Faults scripted(absl::StrCat("rank=2,group=", kWarmGroups + 1, ",kind=hang"));
+  EpGroup ep_group(topology_, StateResidency::kEveryReplica, MakeSmallPieceNcclWorld);
+  ep_group.Fill(current_);
+  (void)ep_group.Stage(ep_group.Plan(current_, target_), 1, /*absent=*/-1, absl::Seconds(1));
+  EXPECT_FALSE(ep_group.executor(2).is_whole());
+}
+
 TEST_F(NcclFaultTest, ASlowGroupIsWaitedFor) {
   const Faults scripted(absl::StrCat("rank=1,kind=delay,ms=5"));
   EpGroup ep_group(topology_, StateResidency::kWithPrimary, MakeSmallPieceNcclWorld);

@@ -31,7 +31,10 @@ class NcclMeetingTest : public ::testing::Test {
  protected:
   // The vote said no: the communicator is dropped on all ranks, to be made anew.
   void DropAll() {
-    RunRanks(kRanks, [&](int32_t rank) { EXPECT_TRUE(transports_[rank]->Abort().ok()); });
+    RunRanks(kRanks, [&](int32_t rank) {
+      EXPECT_TRUE(transports_[rank]->Abort().ok());
+      EXPECT_TRUE(transports_[rank]->DropShared().ok());
+    });
   }
 
   Transports transports_ = MakeSmallPieceNcclWorld(kRanks, 4096);

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "absl/time/clock.h"
 
+#include "base/monotonic_clock.h"
 #include "tests/client/migration/peer_world.h"
 #include "tests/client/migration/stubborn_queue.h"
 
@@ -18,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(Peer, TransportContractTest, ::testing::Values(&MakePee
 // Ranks 0 and 1 with 64 bytes of staging each, rank 0 with a queue of the test's.
 class PeerPathTest : public ::testing::Test {
  protected:
-  void Connect(std::unique_ptr<cuda::RowQueue> queue, bool map_staging) {
+  void Connect(std::unique_ptr<cuda::RowQueue> queue, bool map_staging, bool is_the_peers = true) {
     ThreadAllGather all_gather(2);
     RunRanks(2, [&](int32_t rank) {
       auto parts = SetUpLinks(HostOptions(rank, 2, 64), SharedStaging{}, all_gather.ForRank(rank));
@@ -29,7 +32,10 @@ class PeerPathTest : public ::testing::Test {
                          .staging = StagingOf(rank),
                          .mapped = {},
                          .queue = rank == 0 ? std::move(queue) : cuda::MakeHostRowQueue()};
-      if (map_staging) path.mapped[RankId{1 - rank}] = StagingOf(1 - rank);
+      if (map_staging) {
+        path.mapped[RankId{1 - rank}] =
+            is_the_peers ? StagingOf(1 - rank) : std::span(elsewhere_[rank]);
+      }
       transports_[rank] =
           MakeLinkTransport(RankId{rank}, 64, std::move(links), MakePeerPath(std::move(path)));
     });
@@ -49,6 +55,7 @@ class PeerPathTest : public ::testing::Test {
 
   const std::vector<std::byte> row_ = std::vector<std::byte>(8);
   std::vector<std::byte> staging_ = std::vector<std::byte>(2 * 64);
+  std::array<std::array<std::byte, 64>, 2> elsewhere_ = {};
   Transports transports_ = Transports(2);
 };
 
@@ -56,6 +63,20 @@ TEST_F(PeerPathTest, RowToARankWhoseStagingIsNotMappedIsRefused) {
   Connect(cuda::MakeHostRowQueue(), /*map_staging=*/false);
   EXPECT_THAT(std::string(PostSend().status().message()),
               HasSubstr("row 3 to rank 1: its staging is not mapped"));
+}
+
+TEST_F(PeerPathTest, TheTrialFindsStagingThatIsNotThePeers) {
+  for (const bool is_the_peers : {false, true}) {
+    Connect(cuda::MakeHostRowQueue(), /*map_staging=*/true, is_the_peers);
+    RunRanks(2, [&](int32_t rank) {
+      const auto queue = cuda::MakeHostRowQueue();
+      const absl::Status tried = TryPairs(*transports_[rank], *queue,
+                                          {.self = RankId{rank},
+                                           .ranks = {RankId{0}, RankId{1}},
+                                           .deadline = MonotonicNow() + absl::Seconds(20)});
+      EXPECT_EQ(tried.ok(), is_the_peers) << tried;
+    });
+  }
 }
 
 TEST_F(PeerPathTest, AbortWaitsForATransferWhoseChecksumCouldNotBeBegun) {

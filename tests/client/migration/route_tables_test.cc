@@ -62,6 +62,7 @@ class RecordingQueue : public cuda::RowQueue {
   absl::StatusOr<cuda::RowBuffer> Pin(std::span<std::byte> memory) override {
     return queue_->Pin(memory);
   }
+  absl::Status CheckStream(void* stream) override { return queue_->CheckStream(stream); }
   absl::Status Follow(void* /*stream*/) override {
     calls_.push_back("follow");
     return absl::OkStatus();
@@ -94,6 +95,10 @@ class RecordingQueue : public cuda::RowQueue {
   }
   std::vector<uint64_t> TakeChecksums(int64_t batch) override {
     return queue_->TakeChecksums(batch);
+  }
+  absl::Status Drain(absl::Time deadline) override {
+    calls_.push_back("drain");
+    return queue_->Drain(deadline);
   }
   void* stream() override { return nullptr; }
 

@@ -25,6 +25,7 @@ class NotedTransport final : public Transport {
     std::optional<size_t> under_way_at_post;  // transfers of the queue that had not ended
     int32_t polls_left = 0;
     int32_t num_aborts = 0;
+    std::optional<uint64_t> refused;
     absl::Status aborted;
   };
   NotedTransport(Notes& notes, const StubbornQueue& queue) : notes_(notes), queue_(queue) {}
@@ -38,6 +39,7 @@ class NotedTransport final : public Transport {
   absl::StatusOr<Progress> Poll(Ticket, absl::Duration) override {
     return Progress{.done = notes_.polls_left-- <= 0};
   }
+  void Refuse(uint64_t post_id) override { notes_.refused = post_id; }
   absl::Status Abort() override {
     ++notes_.num_aborts;
     return notes_.aborted;
@@ -98,6 +100,15 @@ TEST_F(RowCarrierTest, ABatchThatDoesNotEndIsNotPostedOver) {
   EXPECT_EQ(notes_.under_way_at_post, std::nullopt);
 }
 
+TEST_F(RowCarrierTest, APostThatDoesNotBeginIsRefusedSoThatPeersDoNotWait) {
+  RowCarrier& carrier = Make({.fail_follow = true});
+  const auto ticket = carrier.Post({.post_id = 7, .deadline = Soon()});
+  EXPECT_TRUE(absl::IsFailedPrecondition(ticket.status())) << ticket.status();
+  EXPECT_EQ(notes_.refused, 7U);
+  carrier.Settle();
+  EXPECT_TRUE(carrier.may_vote());
+}
+
 TEST_F(RowCarrierTest, AwaitPollsUntilThePostIsDone) {
   RowCarrier& carrier = Make({});
   notes_.polls_left = 3;
@@ -128,9 +139,8 @@ TEST_F(RowCarrierTest, AWriteThatMayStillLandForbidsToVoteForGood) {
   EXPECT_FALSE(carrier.may_vote());
 }
 
-TEST_F(RowCarrierTest, ABatchThatFailedForbidsToVoteAndThePostEndsAllTheSame) {
-  RowCarrier& carrier = Make({});
-  carrier.SetLastBatch(7);  // the queue does not know it
+TEST_F(RowCarrierTest, ALostDeviceForbidsToVoteAndThePostEndsAllTheSame) {
+  RowCarrier& carrier = Make({.fail_drain = true});
   carrier.Settle();
   EXPECT_EQ(notes_.num_aborts, 1);
   EXPECT_FALSE(carrier.may_vote());

@@ -14,6 +14,8 @@ namespace eplb {
 struct Stubbornness {
   int32_t looks_per_transfer = 0;  // before Ended says so; a transfer has landed only then
   bool fail_copies = false;
+  bool fail_drain = false;
+  bool fail_follow = false;
 };
 
 class StubbornQueue : public cuda::RowQueue {
@@ -29,7 +31,9 @@ class StubbornQueue : public cuda::RowQueue {
   absl::StatusOr<cuda::RowBuffer> Pin(std::span<std::byte> memory) override {
     return queue_->Pin(memory);
   }
+  absl::Status CheckStream(void* stream) override { return queue_->CheckStream(stream); }
   absl::Status Follow(void* stream) override {
+    if (stubbornness_.fail_follow) return absl::FailedPreconditionError("not such a stream");
     followed_.push_back(stream);
     return queue_->Follow(stream);
   }
@@ -61,6 +65,11 @@ class StubbornQueue : public cuda::RowQueue {
   }
   std::vector<uint64_t> TakeChecksums(int64_t batch) override {
     return queue_->TakeChecksums(batch);
+  }
+  absl::Status Drain(absl::Time deadline) override {
+    if (stubbornness_.fail_drain) return absl::InternalError("the device is lost");
+    under_way_.clear();
+    return queue_->Drain(deadline);
   }
   void* stream() override { return nullptr; }
 

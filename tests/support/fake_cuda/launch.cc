@@ -1,4 +1,7 @@
 // The kernels' launchers: a kernel's body runs on the host when the stream comes to it.
+#include <functional>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -7,6 +10,7 @@
 #include "cuda/count.h"
 #include "cuda/kernels/copy_body.h"
 #include "cuda/route.h"
+#include "cuda/runtime.h"
 #include "cuda/square_rows.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
@@ -19,15 +23,18 @@ namespace fake = eplb::fake_cuda;
 template <class T>
 T* OnDevice(T* address, int64_t num_bytes) {
   const fake::View view = fake::ViewOf(address, static_cast<size_t>(num_bytes));
-  const bool seen = view.place != fake::Place::kPageable && view.bytes != nullptr;
+  const bool seen = view.place != fake::Place::kPageable && view.bytes != nullptr &&
+                    fake::KernelReaches(fake::RunningDevice(), address);
   if (!seen) fake::Fail(cudaErrorIllegalAddress);
   return seen ? reinterpret_cast<T*>(view.bytes) : nullptr;
 }
 
 void RunCopyRows(const CopyArgs& args) {
   const TiledRow* const rows = OnDevice(args.rows, int64_t{sizeof(TiledRow)} * args.num_rows);
-  uint64_t* const checksums = OnDevice(args.checksums, int64_t{sizeof(uint64_t)} * args.num_rows);
-  if (rows == nullptr || checksums == nullptr) return;
+  const bool sums = args.checksums != nullptr;
+  uint64_t* const checksums =
+      sums ? OnDevice(args.checksums, int64_t{sizeof(uint64_t)} * args.num_rows) : nullptr;
+  if (fake::Failure() != cudaSuccess) return;
   for (int32_t i = 0; i < args.num_rows; ++i) {
     RowCopy row = rows[i].copy;
     if (row.num_bytes > 0) {
@@ -35,9 +42,12 @@ void RunCopyRows(const CopyArgs& args) {
       if (row.destination != nullptr) row.destination = OnDevice(row.destination, row.num_bytes);
       if (fake::Failure() != cudaSuccess) return;
     }
-    checksums[i] = 0;
     for (int64_t tile = 0; tile < NumCopyTiles(row.num_bytes); ++tile) {
-      checksums[i] += CopyTilePart<true>(row, tile, 0, 1);
+      if (sums) {
+        checksums[i] += CopyTilePart<true>(row, tile, 0, 1);
+      } else {
+        (void)CopyTilePart<false>(row, tile, 0, 1);
+      }
     }
   }
 }
@@ -104,44 +114,55 @@ void RunRoute(RouteArgs args) {
   if (fake::Failure() == cudaSuccess) (void)RouteOnHost(args);
 }
 
+// A launch of a kernel, which also finds what went wrong on this thread before.
+absl::Status Launch(std::string_view what, cudaStream_t stream, std::function<void()> work) {
+  const fake::Call call("launch");
+  if (call.error() != cudaSuccess) return ToStatus(cudaGetLastError(), what);
+  if (fake::DeviceOf(stream) != fake::CurrentDevice()) {
+    return ToStatus(fake::Keep(cudaErrorInvalidResourceHandle), what);
+  }
+  if (const cudaError_t before = cudaGetLastError(); before != cudaSuccess) {
+    return ToStatus(before, what);
+  }
+  fake::Enqueue(stream, std::move(work));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status LaunchCount(const CountArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckCountArgs(args));
-  const std::lock_guard<std::recursive_mutex> lock(fake::Mutex());
-  if (args.num_tokens > 0) fake::Enqueue(stream, [args] { RunCount(args); });
-  return absl::OkStatus();
+  if (args.num_tokens == 0) return absl::OkStatus();
+  return Launch("launch of the count kernel", stream, [args] { RunCount(args); });
 }
 
 absl::Status LaunchRoute(const RouteArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckRouteArgs(args));
-  const std::lock_guard<std::recursive_mutex> lock(fake::Mutex());
-  if (args.choices.num_tokens > 0) fake::Enqueue(stream, [args] { RunRoute(args); });
-  return absl::OkStatus();
+  if (args.choices.num_tokens == 0) return absl::OkStatus();
+  return Launch("launch of the route kernel", stream, [args] { RunRoute(args); });
 }
 
 absl::Status LaunchCopyRows(const CopyArgs& args, int32_t, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckCopyArgs(args));
-  if (args.checksums == nullptr) {
-    return absl::UnimplementedError("the stand-in copies rows with checksums only");
+  if (args.num_rows == 0) return absl::OkStatus();
+  if (args.checksums != nullptr) {
+    EPLB_RETURN_IF_ERROR(
+        ToStatus(cudaMemsetAsync(args.checksums, 0, sizeof(uint64_t) * args.num_rows, stream),
+                 "cudaMemsetAsync"));
   }
-  const std::lock_guard<std::recursive_mutex> lock(fake::Mutex());
-  if (args.num_rows > 0) fake::Enqueue(stream, [args] { RunCopyRows(args); });
-  return absl::OkStatus();
+  return Launch("launch of the copy kernel", stream, [args] { RunCopyRows(args); });
 }
 
 absl::Status LaunchAddRows(const AddArgs& args, int32_t, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckAddArgs(args));
-  const std::lock_guard<std::recursive_mutex> lock(fake::Mutex());
-  if (args.num_rows > 0) fake::Enqueue(stream, [args] { RunAddRows(args); });
-  return absl::OkStatus();
+  if (args.num_rows == 0) return absl::OkStatus();
+  return Launch("launch of the add kernel", stream, [args] { RunAddRows(args); });
 }
 
 absl::Status LaunchSquareRows(const SquareArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckSquareArgs(args));
-  const std::lock_guard<std::recursive_mutex> lock(fake::Mutex());
-  if (args.num_rows > 0) fake::Enqueue(stream, [args] { RunSquareRows(args); });
-  return absl::OkStatus();
+  if (args.num_rows == 0) return absl::OkStatus();
+  return Launch("launch of the squares kernel", stream, [args] { RunSquareRows(args); });
 }
 
 absl::Status LoadCopyKernels() { return absl::OkStatus(); }

@@ -2,10 +2,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "tests/support/fake_cuda/fake_cuda.h"
 
@@ -22,6 +25,9 @@ struct Region {
   int device = 0;
   int descriptor = -1;         // of what was allocated here; -1: pinned, or opened from a handle
   bool is_registered = false;  // the program's own memory, which is not ours to unmap
+  bool is_mapped = false;      // virtual memory
+  bool is_foreign = false;     // of another process
+  unsigned access = 0;         // of virtual memory: a bit for each device
 };
 
 std::map<const std::byte*, Region>& Regions() {
@@ -29,11 +35,31 @@ std::map<const std::byte*, Region>& Regions() {
   return *regions;
 }
 
+// Null for memory that is not ours.
+const std::pair<const std::byte* const, Region>* Find(const void* address) {
+  const auto* const at = static_cast<const std::byte*>(address);
+  auto found = Regions().upper_bound(at);
+  if (found == Regions().begin()) return nullptr;
+  --found;
+  return static_cast<size_t>(at - found->first) < found->second.size ? &*found : nullptr;
+}
+
+// Devices whose kernels were let into another's memory: bit [other] of [device].
+std::array<unsigned, kDevices>& PeerAccess() {
+  static auto* const access = new std::array<unsigned, kDevices>();
+  return *access;
+}
+
+bool LosesWrites() {
+  const char* const lost = std::getenv("EPLB_FAKE_CUDA_LOST_WRITES");
+  return lost != nullptr && *lost == '1';
+}
+
 // Maps a file twice: for the program without access, and for us.
 cudaError_t MapDevice(int descriptor, size_t size, Region region, void** address) {
   void* const seen = mmap(nullptr, size, PROT_NONE, MAP_SHARED, descriptor, 0);
   void* const view = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (seen == MAP_FAILED || view == MAP_FAILED) return cudaErrorMemoryAllocation;
+  if (seen == MAP_FAILED || view == MAP_FAILED) return Keep(cudaErrorMemoryAllocation);
   region.size = size;
   region.view = static_cast<std::byte*>(view);
   Regions()[static_cast<std::byte*>(seen)] = region;
@@ -46,6 +72,7 @@ cudaError_t Free(void* address, Place place, bool opened) {
   RunAll();
   const auto found = Regions().find(static_cast<std::byte*>(address));
   if (found == Regions().end() || found->second.place != place || found->second.is_registered ||
+      found->second.is_mapped ||
       (place == Place::kDevice && (found->second.descriptor < 0) != opened)) {
     return cudaErrorInvalidValue;
   }
@@ -69,89 +96,139 @@ static_assert(sizeof(Exported) <= sizeof(cudaIpcMemHandle_t));
 
 View ViewOf(const void* address, size_t size) {
   const auto* const at = static_cast<const std::byte*>(address);
-  auto found = Regions().upper_bound(at);
-  if (found != Regions().begin()) {
-    const auto& [base, region] = *--found;
-    const auto offset = static_cast<size_t>(at - base);
-    if (offset < region.size) {
-      return {region.place, size <= region.size - offset ? region.view + offset : nullptr,
-              region.device};
-    }
-  }
-  return {Place::kPageable, const_cast<std::byte*>(at), 0};
+  const auto* const found = Find(address);
+  if (found == nullptr) return {.place = Place::kPageable, .bytes = const_cast<std::byte*>(at)};
+  const auto& [base, region] = *found;
+  const auto offset = static_cast<size_t>(at - base);
+  return {.place = region.place,
+          .bytes = size <= region.size - offset ? region.view + offset : nullptr,
+          .device = region.device,
+          .is_mapped = region.is_mapped,
+          .loses_writes = region.is_foreign && LosesWrites()};
+}
+
+bool CopyReaches(int device, const void* address) {
+  const auto* const found = Find(address);
+  return found == nullptr || !found->second.is_mapped || (found->second.access >> device & 1U) != 0;
+}
+
+bool KernelReaches(int device, const void* address) {
+  const auto* const found = Find(address);
+  if (found == nullptr) return false;
+  const Region& region = found->second;
+  if (region.is_mapped) return CopyReaches(device, address);
+  return region.place == Place::kPinned || region.device == device || region.is_foreign ||
+         (PeerAccess()[static_cast<size_t>(device)] >> region.device & 1U) != 0;
+}
+
+bool AddMapping(const Mapping& mapping) {
+  void* const seen =
+      mmap(mapping.address, mapping.size, PROT_NONE, MAP_SHARED | MAP_FIXED, mapping.descriptor, 0);
+  void* const view =
+      mmap(nullptr, mapping.size, PROT_READ | PROT_WRITE, MAP_SHARED, mapping.descriptor, 0);
+  if (seen == MAP_FAILED || view == MAP_FAILED) return false;
+  auto* const bytes = static_cast<std::byte*>(view);
+  if (!mapping.is_imported) std::memset(bytes, std::to_integer<int>(kUnwritten), mapping.size);
+  Regions()[static_cast<std::byte*>(mapping.address)] = {.place = Place::kDevice,
+                                                         .size = mapping.size,
+                                                         .view = bytes,
+                                                         .device = mapping.device,
+                                                         .is_mapped = true,
+                                                         .is_foreign = mapping.is_imported};
+  return true;
+}
+
+void SetAccess(const void* address, int device) {
+  Regions().at(static_cast<const std::byte*>(address)).access |= 1U << device;
+}
+
+void RemoveMapping(void* address) {
+  RunAll();
+  const auto found = Regions().find(static_cast<std::byte*>(address));
+  munmap(found->second.view, found->second.size);
+  // The addresses stay reserved.
+  (void)mmap(address, found->second.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+             0);
+  Regions().erase(found);
 }
 
 }  // namespace eplb::fake_cuda
 
-using eplb::fake_cuda::Place;
-using Lock = std::lock_guard<std::recursive_mutex>;
+namespace fake = eplb::fake_cuda;
+using fake::Keep;
+using fake::Place;
 
 cudaError_t cudaMalloc(void** address, size_t size) {
-  const Lock lock(eplb::fake_cuda::Mutex());
+  const fake::Call call("cudaMalloc");
+  if (call.error() != cudaSuccess) return call.error();
   *address = nullptr;
   if (size == 0) return cudaSuccess;
-  if (size > eplb::fake_cuda::kLargest) return cudaErrorMemoryAllocation;
+  if (size > fake::kLargest) return Keep(cudaErrorMemoryAllocation);
   const int descriptor = memfd_create("fake device memory", MFD_CLOEXEC);
   if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(size)) != 0) {
-    return cudaErrorMemoryAllocation;
+    return Keep(cudaErrorMemoryAllocation);
   }
-  const cudaError_t error = eplb::fake_cuda::MapDevice(
-      descriptor, size, {.device = eplb::fake_cuda::CurrentDevice(), .descriptor = descriptor},
-      address);
+  const cudaError_t error = fake::MapDevice(
+      descriptor, size, {.device = fake::CurrentDevice(), .descriptor = descriptor}, address);
   if (error == cudaSuccess) {
-    std::memset(eplb::fake_cuda::ViewOf(*address, size).bytes,
-                std::to_integer<int>(eplb::fake_cuda::kUnwritten), size);
+    std::memset(fake::ViewOf(*address, size).bytes, std::to_integer<int>(fake::kUnwritten), size);
   }
   return error;
 }
 
 cudaError_t cudaFree(void* address) {
-  const Lock lock(eplb::fake_cuda::Mutex());
-  return eplb::fake_cuda::Free(address, Place::kDevice, /*opened=*/false);
+  const fake::Call call("cudaFree");
+  if (call.error() != cudaSuccess) return call.error();
+  return fake::Free(address, Place::kDevice, /*opened=*/false);
 }
 
 cudaError_t cudaHostAlloc(void** address, size_t size, unsigned int) {
-  const Lock lock(eplb::fake_cuda::Mutex());
+  const fake::Call call("cudaHostAlloc");
+  if (call.error() != cudaSuccess) return call.error();
   void* const memory =
       mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return cudaErrorMemoryAllocation;
+  if (memory == MAP_FAILED) return Keep(cudaErrorMemoryAllocation);
   auto* const bytes = static_cast<std::byte*>(memory);
-  eplb::fake_cuda::Regions()[bytes] = {.place = Place::kPinned, .size = size, .view = bytes};
+  fake::Regions()[bytes] = {.place = Place::kPinned, .size = size, .view = bytes};
   *address = memory;
   return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void* address) {
-  const Lock lock(eplb::fake_cuda::Mutex());
-  return eplb::fake_cuda::Free(address, Place::kPinned, /*opened=*/false);
+  const fake::Call call("cudaFreeHost");
+  if (call.error() != cudaSuccess) return call.error();
+  return fake::Free(address, Place::kPinned, /*opened=*/false);
 }
 
 cudaError_t cudaHostRegister(void* address, size_t size, unsigned int) {
-  const Lock lock(eplb::fake_cuda::Mutex());
+  const fake::Call call("cudaHostRegister");
+  if (call.error() != cudaSuccess) return call.error();
   auto* const bytes = static_cast<std::byte*>(address);
-  const bool is_new = eplb::fake_cuda::Regions()
-                          .try_emplace(bytes, eplb::fake_cuda::Region{.place = Place::kPinned,
-                                                                      .size = size,
-                                                                      .view = bytes,
-                                                                      .is_registered = true})
+  const bool is_new = fake::Regions()
+                          .try_emplace(bytes, fake::Region{.place = Place::kPinned,
+                                                           .size = size,
+                                                           .view = bytes,
+                                                           .is_registered = true})
                           .second;
-  return is_new ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
+  return is_new ? cudaSuccess : Keep(cudaErrorHostMemoryAlreadyRegistered);
 }
 
 cudaError_t cudaHostUnregister(void* address) {
-  const Lock lock(eplb::fake_cuda::Mutex());
-  eplb::fake_cuda::RunAll();
-  const auto found = eplb::fake_cuda::Regions().find(static_cast<std::byte*>(address));
-  if (found == eplb::fake_cuda::Regions().end() || !found->second.is_registered) {
-    return cudaErrorHostMemoryNotRegistered;
+  const fake::Call call("cudaHostUnregister");
+  if (call.error() != cudaSuccess) return call.error();
+  fake::RunAll();
+  const auto found = fake::Regions().find(static_cast<std::byte*>(address));
+  if (found == fake::Regions().end() || !found->second.is_registered) {
+    return Keep(cudaErrorHostMemoryNotRegistered);
   }
-  eplb::fake_cuda::Regions().erase(found);
+  fake::Regions().erase(found);
   return cudaSuccess;
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
-  const Lock lock(eplb::fake_cuda::Mutex());
-  const auto view = eplb::fake_cuda::ViewOf(address, 1);
+  const fake::Call call("cudaPointerGetAttributes");
+  if (call.error() != cudaSuccess) return call.error();
+  const auto view = fake::ViewOf(address, 1);
   *attributes = {};
   attributes->device = view.device;
   attributes->type = view.place == Place::kDevice   ? cudaMemoryTypeDevice
@@ -161,33 +238,48 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
-  const Lock lock(eplb::fake_cuda::Mutex());
-  const auto found = eplb::fake_cuda::Regions().find(static_cast<std::byte*>(address));
-  if (found == eplb::fake_cuda::Regions().end() || found->second.descriptor < 0) {
-    return cudaErrorInvalidValue;
+  const fake::Call call("cudaIpcGetMemHandle");
+  if (call.error() != cudaSuccess) return call.error();
+  const auto found = fake::Regions().find(static_cast<std::byte*>(address));
+  if (found == fake::Regions().end() || found->second.descriptor < 0) {
+    return Keep(cudaErrorInvalidValue);
   }
-  const eplb::fake_cuda::Exported exported{getpid(), found->second.descriptor, found->second.size};
+  const fake::Exported exported{getpid(), found->second.descriptor, found->second.size};
   *handle = {};
   std::memcpy(handle, &exported, sizeof(exported));
   return cudaSuccess;
 }
 
 cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsigned int) {
-  const Lock lock(eplb::fake_cuda::Mutex());
-  eplb::fake_cuda::Exported exported;
+  const fake::Call call("cudaIpcOpenMemHandle");
+  if (call.error() != cudaSuccess) return call.error();
+  fake::Exported exported;
   std::memcpy(&exported, &handle, sizeof(exported));
-  if (exported.process == getpid()) return cudaErrorInvalidResourceHandle;
+  if (exported.process == getpid()) return Keep(cudaErrorInvalidResourceHandle);
   const std::string path =
       "/proc/" + std::to_string(exported.process) + "/fd/" + std::to_string(exported.descriptor);
   const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (descriptor < 0) return cudaErrorMapBufferObjectFailed;
-  const cudaError_t error = eplb::fake_cuda::MapDevice(
-      descriptor, exported.size, {.device = eplb::fake_cuda::CurrentDevice()}, address);
+  if (descriptor < 0) return Keep(cudaErrorMapBufferObjectFailed);
+  const cudaError_t error = fake::MapDevice(
+      descriptor, exported.size, {.device = fake::CurrentDevice(), .is_foreign = true}, address);
   close(descriptor);
   return error;
 }
 
 cudaError_t cudaIpcCloseMemHandle(void* address) {
-  const Lock lock(eplb::fake_cuda::Mutex());
-  return eplb::fake_cuda::Free(address, Place::kDevice, /*opened=*/true);
+  const fake::Call call("cudaIpcCloseMemHandle");
+  if (call.error() != cudaSuccess) return call.error();
+  return fake::Free(address, Place::kDevice, /*opened=*/true);
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned int) {
+  const fake::Call call("cudaDeviceEnablePeerAccess");
+  if (call.error() != cudaSuccess) return call.error();
+  if (other == fake::CurrentDevice() || !fake::PeersReachEachOther()) {
+    return Keep(cudaErrorPeerAccessUnsupported);
+  }
+  unsigned& access = fake::PeerAccess()[static_cast<size_t>(fake::CurrentDevice())];
+  if ((access >> other & 1U) != 0) return Keep(cudaErrorPeerAccessAlreadyEnabled);
+  access |= 1U << other;
+  return cudaSuccess;
 }

@@ -1,4 +1,5 @@
 // What needs neither memory nor streams.
+#include <array>
 #include <cstring>
 
 #include "tests/support/fake_cuda/fake_cuda.h"
@@ -7,16 +8,25 @@ namespace {
 
 thread_local int current_device = 0;
 
+std::array<bool, eplb::fake_cuda::kDevices> contexts{};  // under Mutex
+
 }  // namespace
 
 namespace eplb::fake_cuda {
 
 int CurrentDevice() { return current_device; }
 
+bool HasContext(int device) {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  return contexts[static_cast<size_t>(device)];
+}
+
 }  // namespace eplb::fake_cuda
 
+namespace fake = eplb::fake_cuda;
+
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = eplb::fake_cuda::kDevices;
+  *count = fake::kDevices;
   return cudaSuccess;
 }
 
@@ -26,13 +36,15 @@ cudaError_t cudaGetDevice(int* device) {
 }
 
 cudaError_t cudaSetDevice(int device) {
-  if (device < 0 || device >= eplb::fake_cuda::kDevices) return cudaErrorInvalidDevice;
+  if (device < 0 || device >= fake::kDevices) return fake::Keep(cudaErrorInvalidDevice);
+  const std::lock_guard<std::recursive_mutex> lock(fake::Mutex());
+  contexts[static_cast<size_t>(device)] = true;
   current_device = device;
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorNotSupported;
+  if (attribute != cudaDevAttrMultiProcessorCount) return fake::Keep(cudaErrorNotSupported);
   *value = 4;
   return cudaSuccess;
 }
@@ -50,24 +62,14 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int other) {
-  *can = device == other ? 0 : 1;
+  *can = device != other && fake::PeersReachEachOther() ? 1 : 0;
   return cudaSuccess;
 }
 
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned int) { return cudaSuccess; }
-
-cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned int,
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
-  *function = nullptr;
-  *result = cudaDriverEntryPointSymbolNotFound;
+  *function = fake::DriverEntryPoint(name);
+  *result = *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
   return cudaSuccess;
 }
-
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-
-const char* cudaGetErrorName(cudaError_t error) {
-  return error == cudaSuccess ? "cudaSuccess" : "an error of the stand-in for CUDA";
-}
-
-const char* cudaGetErrorString(cudaError_t) { return "see cuda_runtime_api.h"; }

@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
+#include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,24 +14,49 @@
 namespace eplb::fake_cuda {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 struct EventState {
-  int64_t recorded = 0;  // how often
-  int64_t reached = 0;   // the last of these that a stream has come to
+  int device = 0;
+  int64_t recorded = 0;      // how often
+  int64_t reached = 0;       // the last of these that a stream has come to
+  bool is_captured = false;  // recorded last on a stream under capture
 };
 using SharedEvent = std::shared_ptr<EventState>;
 
-// Work, or a wait for an event.
+// Work, a wait for an event, or a kernel that has its end at a time.
 struct Operation {
   std::function<void()> work;
-  SharedEvent awaited;
+  SharedEvent awaited = nullptr;
   int64_t until = 0;
+  std::chrono::milliseconds duration{0};
+  Clock::time_point ends = {};  // once the stream has come to it
 };
 
+struct StreamState {
+  int device = 0;
+  std::deque<Operation> operations = {};
+  bool is_capturing = false;
+  uint32_t priority = 0;
+};
+
+// Names below are those of CUDA's special streams.
+constexpr uint64_t kFirstDefaultStream = 8;
+constexpr uint64_t kFirstName = kFirstDefaultStream + kDevices;
+
 struct State {
-  std::map<uint64_t, std::deque<Operation>> streams{{0, {}}};  // 0: the default stream
+  State() {
+    for (int device = 0; device < kDevices; ++device) {
+      streams[kFirstDefaultStream + static_cast<uint64_t>(device)].device = device;
+    }
+  }
+  std::map<uint64_t, StreamState> streams;
   std::map<uint64_t, SharedEvent> events;
-  uint64_t next_name = 1;
+  uint64_t next_name = kFirstName;
   cudaError_t failure = cudaSuccess;
+  int running_device = 0;
+  uint32_t seed = 0;
+  std::mt19937 random;
 };
 State& All() {
   static auto* const state = new State();
@@ -37,23 +65,88 @@ State& All() {
 
 uint64_t Name(const void* handle) { return reinterpret_cast<uint64_t>(handle); }
 
-// The next operation of a stream. False when there is none or it waits.
-bool Step(std::deque<Operation>& stream) {
-  if (stream.empty()) return false;
-  const Operation& next = stream.front();
+StreamState* FindStream(cudaStream_t stream) {
+  const uint64_t name = stream == nullptr
+                            ? kFirstDefaultStream + static_cast<uint64_t>(CurrentDevice())
+                            : Name(stream);
+  const auto found = All().streams.find(name);
+  return found == All().streams.end() ? nullptr : &found->second;
+}
+
+SharedEvent FindEvent(cudaEvent_t event) {
+  const auto found = All().events.find(Name(event));
+  return found == All().events.end() ? nullptr : found->second;
+}
+
+bool CanMove(StreamState& stream) {
+  if (stream.operations.empty()) return false;
+  Operation& next = stream.operations.front();
   if (next.awaited != nullptr && next.awaited->reached < next.until) return false;
-  const Operation operation = std::move(stream.front());
-  stream.pop_front();
+  if (next.duration == next.duration.zero() || All().failure != cudaSuccess) return true;
+  if (next.ends == Clock::time_point{}) next.ends = Clock::now() + next.duration;
+  return Clock::now() >= next.ends;
+}
+
+// The next operation of a stream. False when there is none or it waits.
+bool Step(StreamState& stream) {
+  if (!CanMove(stream)) return false;
+  const Operation operation = std::move(stream.operations.front());
+  stream.operations.pop_front();
+  All().running_device = stream.device;
   if (operation.work && All().failure == cudaSuccess) operation.work();
   return true;
 }
 
-// One operation of every stream. False when nothing moved.
+void DrawPriorities() {
+  for (auto& [name, stream] : All().streams)
+    stream.priority = static_cast<uint32_t>(All().random());
+}
+
+// By priority, one operation of the first stream that can move.
+bool StepOneByPriority() {
+  constexpr uint32_t kStepsBetweenDraws[] = {1, 8, 64, 512};
+  if (All().random() % kStepsBetweenDraws[All().seed % 4] == 0) DrawPriorities();
+  StreamState* next = nullptr;
+  for (auto& [name, stream] : All().streams) {
+    const bool is_before = next == nullptr || stream.priority > next->priority;
+    if (is_before && CanMove(stream)) next = &stream;
+  }
+  return next != nullptr && Step(*next);
+}
+
+// One operation of every stream, or some by their priorities. False when nothing moved.
 bool StepAll() {
+  if (All().seed != 0) {
+    constexpr uint32_t kMost = 64;
+    bool moved = StepOneByPriority();
+    for (uint32_t left = All().random() % kMost; left > 0 && moved; --left) {
+      moved = StepOneByPriority() || moved;
+    }
+    return moved;
+  }
   bool moved = false;
   for (auto& [name, stream] : All().streams) moved = Step(stream) || moved;
   return moved;
 }
+
+bool SomethingTakesTime() {
+  return std::ranges::any_of(All().streams, [](const auto& entry) {
+    const std::deque<Operation>& operations = entry.second.operations;
+    return !operations.empty() && operations.front().duration > std::chrono::milliseconds(0);
+  });
+}
+
+// Until `done`, or nothing can move any more.
+template <class Done>
+void RunUntil(const Done& done) {
+  while (!done()) {
+    if (StepAll()) continue;
+    if (!SomethingTakesTime()) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+cudaError_t Answer(cudaError_t error) { return Keep(Failure() != cudaSuccess ? Failure() : error); }
 
 }  // namespace
 
@@ -63,17 +156,22 @@ std::recursive_mutex& Mutex() {
 }
 
 void Enqueue(cudaStream_t stream, std::function<void()> work) {
-  All().streams.at(Name(stream)).push_back({.work = std::move(work)});
+  StreamState& state = *FindStream(stream);
+  if (!state.is_capturing) state.operations.push_back({.work = std::move(work)});
+}
+
+void Occupy(cudaStream_t stream, std::chrono::milliseconds duration) {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  FindStream(stream)->operations.push_back({.work = {}, .duration = duration});
 }
 
 void RunUntilIdle(cudaStream_t stream) {
-  while (!All().streams.at(Name(stream)).empty() && StepAll()) {
-  }
+  StreamState& state = *FindStream(stream);
+  RunUntil([&] { return state.operations.empty(); });
 }
 
 void RunAll() {
-  while (StepAll()) {
-  }
+  RunUntil([] { return false; });
 }
 
 void Fail(cudaError_t error) {
@@ -81,95 +179,194 @@ void Fail(cudaError_t error) {
 }
 cudaError_t Failure() { return All().failure; }
 
+void Revive() {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  for (auto& [name, stream] : All().streams) {
+    stream.operations.clear();
+    stream.is_capturing = false;
+  }
+  for (auto& [name, event] : All().events) event->reached = event->recorded;
+  All().failure = cudaSuccess;
+}
+
+int DeviceOf(cudaStream_t stream) {
+  const StreamState* const state = FindStream(stream);
+  return state == nullptr ? -1 : state->device;
+}
+
+int RunningDevice() { return All().running_device; }
+
+void SetSeed(uint32_t seed) {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  All().seed = seed;
+  All().random.seed(seed);
+  DrawPriorities();
+}
+
 }  // namespace eplb::fake_cuda
 
 namespace fake = eplb::fake_cuda;
-using Lock = std::lock_guard<std::recursive_mutex>;
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int) {
-  const Lock lock(fake::Mutex());
+  const fake::Call call("cudaStreamCreateWithPriority");
+  if (call.error() != cudaSuccess) return call.error();
   const uint64_t name = fake::All().next_name++;
-  fake::All().streams[name];
+  fake::All().streams[name] = {.device = fake::CurrentDevice(),
+                               .priority = static_cast<uint32_t>(fake::All().random())};
   // NOLINTNEXTLINE(performance-no-int-to-ptr): a handle is a number that nobody follows
   *stream = reinterpret_cast<cudaStream_t>(name);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  const Lock lock(fake::Mutex());
+  const fake::Call call("cudaStreamDestroy");
+  if (fake::FindStream(stream) == nullptr) return fake::Keep(cudaErrorInvalidResourceHandle);
   fake::RunUntilIdle(stream);
   fake::All().streams.erase(fake::Name(stream));
-  return cudaSuccess;
+  return call.error();
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  const Lock lock(fake::Mutex());
+  const fake::Call call("cudaStreamSynchronize");
+  if (call.error() != cudaSuccess) return call.error();
+  if (fake::FindStream(stream)->is_capturing) {
+    return fake::Keep(cudaErrorStreamCaptureUnsupported);
+  }
   fake::RunUntilIdle(stream);
-  return fake::Failure();
+  return fake::Answer(cudaSuccess);
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  const Lock lock(fake::Mutex());
-  const bool idle = fake::All().streams.at(fake::Name(stream)).empty();
+  const fake::Call call("cudaStreamQuery");
+  if (call.error() != cudaSuccess) return call.error();
+  const fake::StreamState& state = *fake::FindStream(stream);
+  if (state.is_capturing) return fake::Keep(cudaErrorStreamCaptureUnsupported);
+  const bool idle = state.operations.empty();
   (void)fake::StepAll();
-  if (fake::Failure() != cudaSuccess) return fake::Failure();
-  return idle ? cudaSuccess : cudaErrorNotReady;
+  return fake::Answer(idle ? cudaSuccess : cudaErrorNotReady);
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  const fake::Call call("cudaStreamIsCapturing");
+  if (call.error() != cudaSuccess) return call.error();
+  const fake::StreamState* const state = fake::FindStream(stream);
+  if (state == nullptr) return fake::Keep(cudaErrorInvalidResourceHandle);
+  *status = state->is_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  const fake::Call call("cudaStreamBeginCapture");
+  if (call.error() != cudaSuccess) return call.error();
+  if (stream == nullptr) return fake::Keep(cudaErrorStreamCaptureUnsupported);
+  fake::FindStream(stream)->is_capturing = true;
+  return cudaSuccess;
+}
+
+// The graph itself is never made: what was captured is forgotten.
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const fake::Call call("cudaStreamEndCapture");
+  if (call.error() != cudaSuccess) return call.error();
+  fake::FindStream(stream)->is_capturing = false;
+  *graph = nullptr;
+  const bool unjoined = std::ranges::any_of(
+      fake::All().streams, [](const auto& entry) { return entry.second.is_capturing; });
+  return unjoined ? fake::Keep(cudaErrorStreamCaptureUnjoined) : cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  const Lock lock(fake::Mutex());
+  const fake::Call call("cudaDeviceSynchronize");
+  if (call.error() != cudaSuccess) return call.error();
   fake::RunAll();
-  return fake::Failure();
+  return fake::Answer(cudaSuccess);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
-  const Lock lock(fake::Mutex());
-  const fake::SharedEvent& state = fake::All().events.at(fake::Name(event));
-  fake::All()
-      .streams.at(fake::Name(stream))
-      .push_back({.work = {}, .awaited = state, .until = state->recorded});
+  const fake::Call call("cudaStreamWaitEvent");
+  if (call.error() != cudaSuccess) return call.error();
+  const fake::SharedEvent state = fake::FindEvent(event);
+  fake::StreamState* const waiting = fake::FindStream(stream);
+  if (state == nullptr || waiting == nullptr) return fake::Keep(cudaErrorInvalidResourceHandle);
+  if (state->is_captured) {  // the stream joins the capture
+    waiting->is_capturing = true;
+    return cudaSuccess;
+  }
+  // CUDA would let it pass, and the order that was meant would not come about.
+  if (state->recorded == 0) return fake::Keep(cudaErrorInvalidValue);
+  if (waiting->is_capturing) return fake::Keep(cudaErrorStreamCaptureIsolation);
+  waiting->operations.push_back({.work = {}, .awaited = state, .until = state->recorded});
   return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
-  const Lock lock(fake::Mutex());
+  const fake::Call call("cudaEventCreateWithFlags");
+  if (call.error() != cudaSuccess) return call.error();
   const uint64_t name = fake::All().next_name++;
-  fake::All().events[name] = std::make_shared<fake::EventState>();
+  fake::All().events[name] =
+      std::make_shared<fake::EventState>(fake::EventState{.device = fake::CurrentDevice()});
   // NOLINTNEXTLINE(performance-no-int-to-ptr): as above
   *event = reinterpret_cast<cudaEvent_t>(name);
   return cudaSuccess;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  const Lock lock(fake::Mutex());
+  const fake::Call call("cudaEventDestroy");
   fake::All().events.erase(fake::Name(event));
-  return cudaSuccess;
+  return call.error();
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  const Lock lock(fake::Mutex());
-  const fake::SharedEvent& state = fake::All().events.at(fake::Name(event));
+  const fake::Call call("cudaEventRecord");
+  if (call.error() != cudaSuccess) return call.error();
+  const fake::SharedEvent state = fake::FindEvent(event);
+  const fake::StreamState* const recording = fake::FindStream(stream);
+  if (state == nullptr || recording == nullptr || state->device != recording->device) {
+    return fake::Keep(cudaErrorInvalidResourceHandle);
+  }
+  state->is_captured = recording->is_capturing;
+  if (state->is_captured) return cudaSuccess;
   fake::Enqueue(stream, [state, time = ++state->recorded] { state->reached = time; });
   return cudaSuccess;
 }
 
 // The answer is of before the step: what has just ended is seen by the next question.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  const Lock lock(fake::Mutex());
-  const fake::SharedEvent& state = fake::All().events.at(fake::Name(event));
+  const fake::Call call("cudaEventQuery");
+  if (call.error() != cudaSuccess) return call.error();
+  const fake::SharedEvent state = fake::FindEvent(event);
+  if (state == nullptr) return fake::Keep(cudaErrorInvalidResourceHandle);
+  if (state->is_captured) return fake::Keep(cudaErrorCapturedEvent);
   const bool reached = state->reached >= state->recorded;
   (void)fake::StepAll();
-  if (fake::Failure() != cudaSuccess) return fake::Failure();
-  return reached ? cudaSuccess : cudaErrorNotReady;
+  return fake::Answer(reached ? cudaSuccess : cudaErrorNotReady);
 }
+
+namespace {
+
+// One end of a copy is out of reach of the stream's device: the copy faults when it runs.
+bool IsOutOfReach(cudaStream_t stream, const void* to, const void* from) {
+  const int device = fake::DeviceOf(stream);
+  return !fake::CopyReaches(device, to) || !fake::CopyReaches(device, from);
+}
+
+}  // namespace
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind,
                             cudaStream_t stream) {
-  const Lock lock(fake::Mutex());
+  const fake::Call call("cudaMemcpyAsync");
+  if (call.error() != cudaSuccess) return call.error();
+  if (fake::FindStream(stream) == nullptr) return fake::Keep(cudaErrorInvalidResourceHandle);
   const fake::View target = fake::ViewOf(to, size);
   const fake::View source = fake::ViewOf(from, size);
-  if (target.bytes == nullptr || source.bytes == nullptr) return cudaErrorInvalidValue;
-  if (source.place == fake::Place::kPageable) {  // staged before the call returns, as CUDA does
+  if (target.bytes == nullptr || source.bytes == nullptr) return fake::Keep(cudaErrorInvalidValue);
+  if (IsOutOfReach(stream, to, from)) {
+    fake::Enqueue(stream, [] { fake::Fail(cudaErrorIllegalAddress); });
+    return cudaSuccess;
+  }
+  if (target.loses_writes) {
+    fake::Enqueue(stream, [] {});
+  } else if (source.place ==
+             fake::Place::kPageable) {  // staged before the call returns, as CUDA does
     fake::Enqueue(stream, [staged = std::vector<std::byte>(source.bytes, source.bytes + size),
                            target] { std::memcpy(target.bytes, staged.data(), staged.size()); });
   } else {
@@ -180,10 +377,15 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t stream) {
-  const Lock lock(fake::Mutex());
+  const fake::Call call("cudaMemsetAsync");
+  if (call.error() != cudaSuccess) return call.error();
   const fake::View target = fake::ViewOf(to, size);
   if (target.bytes == nullptr || target.place == fake::Place::kPageable) {
-    return cudaErrorInvalidValue;
+    return fake::Keep(cudaErrorInvalidValue);
+  }
+  if (IsOutOfReach(stream, to, to)) {
+    fake::Enqueue(stream, [] { fake::Fail(cudaErrorIllegalAddress); });
+    return cudaSuccess;
   }
   fake::Enqueue(stream, [=] { std::memset(target.bytes, value, size); });
   return cudaSuccess;

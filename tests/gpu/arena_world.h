@@ -1,0 +1,75 @@
+// The path of the peer transport over staging that is handed over as between processes: where the
+// device allows it a descriptor of virtual memory, which every other rank maps for itself.
+#ifndef EPLB_TESTS_GPU_ARENA_WORLD_H_
+#define EPLB_TESTS_GPU_ARENA_WORLD_H_
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/migration/link_setup.h"
+#include "client/migration/link_transport.h"
+#include "client/migration/peer_path.h"
+#include "cuda/peer_arena.h"
+#include "tests/client/control/world.h"
+#include "tests/client/migration/host_world.h"
+#include "tests/gpu/device_queue.h"
+
+namespace eplb::testing {
+
+struct ArenasOfRanks {
+  std::vector<cuda::PeerArena> own;
+  std::vector<cuda::PeerArena> mapped;  // go first
+};
+
+// As it would come from another process, where it can be mapped from there.
+inline std::string TextFromElsewhere(const cuda::PeerArenaOffer& offer) {
+  if (offer.descriptor < 0) return offer.text;
+  std::string text = offer.text;
+  return text.insert(text.find(' ') + 1, "elsewhere.");
+}
+
+inline Transports MakeArenaWorld(int32_t world_size, int64_t staging_bytes) {
+  auto arenas = std::make_shared<ArenasOfRanks>();
+  for (int32_t rank = 0; rank < world_size; ++rank) {
+    auto arena = cuda::PeerArena::Make(0, staging_bytes);
+    EXPECT_TRUE(arena.ok()) << arena.status();
+    arenas->own.push_back(*std::move(arena));
+  }
+  std::vector<std::map<RankId, std::span<std::byte>>> mapped(static_cast<size_t>(world_size));
+  for (int32_t rank = 0; rank < world_size; ++rank) {
+    for (int32_t peer = 0; peer < world_size; ++peer) {
+      if (peer == rank) continue;
+      const cuda::PeerArenaOffer offer = arenas->own[peer].offer();
+      auto arena =
+          cuda::PeerArena::Map(0, TextFromElsewhere(offer), offer.descriptor, staging_bytes);
+      EXPECT_TRUE(arena.ok()) << arena.status();
+      mapped[rank][RankId{peer}] = arena->bytes();
+      arenas->mapped.push_back(*std::move(arena));
+    }
+  }
+  ThreadAllGather all_gather(world_size);
+  Transports transports(static_cast<size_t>(world_size));
+  RunRanks(world_size, [&](int32_t rank) {
+    const TransportOptions options = HostOptions(rank, world_size, staging_bytes);
+    auto parts = SetUpLinks(options, SharedStaging{}, all_gather.ForRank(rank));
+    ASSERT_TRUE(parts.ok()) << parts.status();
+    std::vector<PeerLink> links;
+    for (LinkParts::Peer& peer : parts->peers) links.push_back(std::move(peer.link));
+    transports[rank] = MakeLinkTransport(RankId{rank}, options.max_row_bytes, std::move(links),
+                                         MakePeerPath({.owner = arenas,
+                                                       .staging = arenas->own[rank].bytes(),
+                                                       .mapped = mapped[rank],
+                                                       .queue = MakeDeviceQueue()}));
+  });
+  return transports;
+}
+
+}  // namespace eplb::testing
+
+#endif  // EPLB_TESTS_GPU_ARENA_WORLD_H_

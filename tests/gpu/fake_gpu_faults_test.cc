@@ -1,0 +1,198 @@
+// What the executor owes where CUDA's calls fail, or the device is behind: a chunk is lost, not the
+// run. On the stand-in, which fails as it is told to.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/monotonic_clock.h"
+#include "tests/client/migration/executor_contract.h"
+#include "tests/gpu/arena_world.h"
+#include "tests/gpu/device_queue.h"
+#include "tests/support/fake_cuda/fake_cuda.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int32_t kRanks = 3;
+constexpr int32_t kFaulty = 1;  // the rank that it happens to
+
+Transports MakeFaultyWorld(int32_t world_size, int64_t staging_bytes) {
+  return testing::MakeArenaWorld(world_size, staging_bytes);
+}
+
+class GpuFaultsTest : public ::testing::Test {
+ protected:
+  using Results = std::vector<absl::StatusOr<Executor::Staged>>;
+
+  GpuFaultsTest() {
+    fake_cuda::SetSeed(0);
+    ep_group_.Fill(current_);
+  }
+  ~GpuFaultsTest() override { fake_cuda::Revive(); }  // what goes next asks the device
+
+  // prepare: on the faulty rank's thread, before it stages by what it gives.
+  Results Stage(const std::function<void(Executor::StageOptions&)>& prepare) {
+    const uint64_t post_id = ++post_id_;
+    Results results(kRanks, Executor::Staged{});
+    RunRanks(kRanks, [&](int32_t rank) {
+      Executor::StageOptions options{.post_id = post_id,
+                                     .deadline = MonotonicNow() + absl::Seconds(30)};
+      if (rank == kFaulty) prepare(options);
+      results[rank] = ep_group_.executor(rank).Stage(plan_, options);
+      if (rank == kFaulty) num_unmet_ = fake_cuda::NumFaultsOfThisThread();
+    });
+    return results;
+  }
+
+  // The vote is no: nobody's slots have changed, and all may vote and go on.
+  void ExpectADroppedChunk(const std::vector<std::vector<std::vector<std::byte>>>& before) {
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      EXPECT_TRUE(ep_group_.executor(rank).may_vote()) << "rank " << rank;
+    }
+    ep_group_.Discard();
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      EXPECT_TRUE(ep_group_.executor(rank).may_vote()) << "rank " << rank;
+    }
+    EXPECT_EQ(ep_group_.Snapshot(), before);
+  }
+
+  void ExpectThatTheNextPlanWorks() {
+    for (const auto& staged : Stage([](auto&) {})) ASSERT_TRUE(staged.ok()) << staged.status();
+    ep_group_.Commit();
+    EXPECT_EQ(ep_group_.CountWrong(target_), 0);
+  }
+
+  static cudaStream_t MakeTrainingStream(int device = 0) {
+    EXPECT_EQ(cudaSetDevice(device), cudaSuccess);
+    cudaStream_t stream = nullptr;
+    EXPECT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
+    EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
+    return stream;
+  }
+
+  std::mt19937 random_{11};
+  const Topology topology_ = MakeTopology(2, 6, 9, kRanks);
+  const Placement current_ = RandomPlacement(random_, topology_);
+  const Placement target_ = RandomPlacement(random_, topology_);
+  EpGroup ep_group_{topology_, StateResidency::kEveryReplica, &MakeFaultyWorld, 1,
+                    1000,      &testing::MakeDeviceQueue};
+  const MigrationPlan plan_ = ep_group_.Plan(current_, target_);
+  uint64_t post_id_ = 0;
+  size_t num_unmet_ = 0;
+};
+
+TEST_F(GpuFaultsTest, AnErrorOfOneCallDropsTheChunkAndTheNextPlanWorks) {
+  const auto before = ep_group_.Snapshot();
+  for (const std::string call : {"cudaMemcpyAsync", "launch", "cudaMemsetAsync", "cudaEventRecord",
+                                 "cudaEventQuery", "cudaStreamWaitEvent"}) {
+    for (const int32_t calls_before : {0, 1, 3, 8}) {
+      SCOPED_TRACE(absl::StrCat(call, " after ", calls_before));
+      const Results results = Stage([&](auto&) {
+        fake_cuda::FailOnThisThread({.call = call, .calls_before = calls_before});
+      });
+      EXPECT_TRUE(calls_before > 0 || num_unmet_ == 0);
+      EXPECT_EQ(results[kFaulty].ok(), num_unmet_ > 0) << results[kFaulty].status();
+      ExpectADroppedChunk(before);
+    }
+  }
+  ExpectThatTheNextPlanWorks();
+}
+
+TEST_F(GpuFaultsTest, ALostDeviceEndsTheRun) {
+  (void)Stage([](auto&) {
+    fake_cuda::FailOnThisThread(
+        {.call = "launch", .error = cudaErrorIllegalAddress, .sticky = true});
+  });
+  EXPECT_FALSE(ep_group_.executor(kFaulty).may_vote());
+}
+
+TEST_F(GpuFaultsTest, ACommitIsTriedOnceMore) {
+  for (const auto& staged : Stage([](auto&) {})) ASSERT_TRUE(staged.ok()) << staged.status();
+  fake_cuda::FailOnThisThread({.call = "launch"});
+  fake_cuda::FailOnThisThread({.call = "cudaEventRecord", .calls_before = 3});
+  ep_group_.Commit();
+  EXPECT_EQ(fake_cuda::NumFaultsOfThisThread(), 0U);
+  EXPECT_EQ(ep_group_.CountWrong(target_), 0);
+}
+
+TEST_F(GpuFaultsTest, TheClockOfATransferStartsWhenTheDeviceHasCaughtUp) {
+  const cudaStream_t training = MakeTrainingStream();
+  const absl::Time began = MonotonicNow();
+  RunRanks(kRanks, [&](int32_t rank) {
+    Executor::StageOptions options{.post_id = 1,
+                                   .deadline = began + absl::Milliseconds(500),
+                                   .begin_by = began + absl::Seconds(60)};
+    if (rank == kFaulty) {
+      fake_cuda::Occupy(training, std::chrono::milliseconds(1500));
+      options.stream = training;
+    }
+    const auto staged = ep_group_.executor(rank).Stage(plan_, options);
+    EXPECT_TRUE(staged.ok()) << staged.status();
+  });
+  EXPECT_GE(MonotonicNow() - began, absl::Milliseconds(1500));
+  ep_group_.Commit();
+  EXPECT_EQ(ep_group_.CountWrong(target_), 0);
+}
+
+TEST_F(GpuFaultsTest, ADeviceThatStaysBehindDropsTheChunkAndTheNextPlanWorks) {
+  const auto before = ep_group_.Snapshot();
+  const cudaStream_t training = MakeTrainingStream();
+  fake_cuda::Occupy(training, std::chrono::milliseconds(3000));
+  const Results results = Stage([&](Executor::StageOptions& options) {
+    options.deadline = options.begin_by = MonotonicNow() + absl::Milliseconds(300);
+    options.stream = training;
+  });
+  EXPECT_THAT(results[kFaulty].status().ToString(), HasSubstr("the GPU is behind"));
+  EXPECT_THAT(results[0].status().ToString(), HasSubstr("rank 1 ended it"));
+  ExpectADroppedChunk(before);
+  for (const auto& staged : Stage([&](Executor::StageOptions& options) {
+         options.begin_by = MonotonicNow() + absl::Seconds(60);
+         options.stream = training;
+       })) {
+    ASSERT_TRUE(staged.ok()) << staged.status();
+  }
+  ep_group_.Commit();
+  EXPECT_EQ(ep_group_.CountWrong(target_), 0);
+}
+
+TEST_F(GpuFaultsTest, AStreamUnderCaptureOrOfAnotherDeviceIsRefusedAndNotTouched) {
+  const auto before = ep_group_.Snapshot();
+  const cudaStream_t capturing = MakeTrainingStream();
+  ASSERT_EQ(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeGlobal), cudaSuccess);
+  for (const cudaStream_t stream : {capturing, MakeTrainingStream(1)}) {
+    const Results results =
+        Stage([&](Executor::StageOptions& options) { options.stream = stream; });
+    EXPECT_TRUE(absl::IsFailedPrecondition(results[kFaulty].status())) << results[kFaulty].status();
+    EXPECT_TRUE(absl::IsAborted(results[0].status())) << results[0].status();
+    ExpectADroppedChunk(before);
+  }
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(capturing, &graph), cudaSuccess) << "the capture was disturbed";
+  ExpectThatTheNextPlanWorks();
+}
+
+TEST_F(GpuFaultsTest, NothingIsAllocatedOnceRanksAreConnected) {
+  const auto num_allocations = [] {
+    int64_t sum = 0;
+    for (const char* call :
+         {"cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost", "cudaHostRegister",
+          "cudaEventCreateWithFlags", "cudaStreamCreateWithPriority", "cuMemCreate", "cuMemMap"}) {
+      sum += fake_cuda::NumCalls(call);
+    }
+    return sum;
+  };
+  const int64_t before = num_allocations();
+  ExpectThatTheNextPlanWorks();
+  ep_group_.Discard();
+  EXPECT_EQ(num_allocations(), before);
+}
+
+}  // namespace
+}  // namespace eplb
