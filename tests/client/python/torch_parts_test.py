@@ -313,7 +313,8 @@ class PiecesTest(unittest.TestCase):
 
     def test_what_was_stacked_before_stays_and_is_released(self):
         parameters = [nn.Parameter(torch.randn(3)) for _ in range(4)]
-        first, second = (pieces.ExpertTensor("w", 0, "weight", list(map(pieces.Piece, parameters)), 4) for _ in range(2))
+        first, second = (pieces.ExpertTensor("w", 0, "weight", list(map(pieces.Piece, parameters)), 4)
+                         for _ in range(2))
         self.assertEqual(first.addresses, second.addresses)
         second.release()
         self.assertEqual([each.data.storage().size() for each in parameters], [3] * 4)

@@ -71,8 +71,8 @@ def find_layers(chunks: Sequence[nn.Module], experts: Experts, router: Router,
                 num_local_experts: Optional[int] = None) -> List[ExpertLayer]:
     """The MoE layers of a rank's modules, in the order of named_modules.
 
-    num_local_experts: where shapes do not say it. errors: InvalidArgument naming module and parameter; also for experts,
-    a router or a parameter of experts that has two places.
+    num_local_experts: where shapes do not say it. errors: InvalidArgument naming module and parameter; also for
+    experts, a router or a parameter of experts that has two places.
     """
     layers: List[ExpertLayer] = []
     names = _Names(chunks)
@@ -206,8 +206,8 @@ def _are_stacks(name: str, what: str, count: int, places: Dict[str, Any], num_sl
     if sizes == {count} and not is_decided:
         way_out = ("let `experts` name the list itself, and keep stacks outside a list" if what == "modules" else
                    "put it into a module of a list, and give stacks names that end in no number")
-        raise InvalidArgument(f"{name} ({', '.join(places)[:80]}): its {count} numbered {what} may be one expert each, or "
-                              f"stacks of {count} experts by their first dimension: where each is an expert {way_out} "
+        raise InvalidArgument(f"{name} ({', '.join(places)[:80]}): its {count} numbered {what} may be one expert each, "
+                              f"or stacks of {count} experts by their first dimension: where each is an expert {way_out} "
                               f"({_PAGE})")
     return False
 
