@@ -114,8 +114,8 @@ class LayersTest(unittest.TestCase):
                 super().__init__()
                 self.parts = nn.ModuleList(nn.Linear(4, size) for _ in range(2))
 
-        for make, words in ((Stacks, "its 2 numbered parameters may be one expert each, or stacks of 2 experts"),
-                            (Inside, "its 2 numbered modules may be one expert each, or stacks of 2 experts")):
+        for make, words in ((Stacks, "its 2 numbered parameters may be one expert each, or stacks of 2 by their"),
+                            (Inside, "its 2 numbered modules may be one expert each, or stacks of 2 by their")):
             for given in (None, 2):
                 with self.assertRaisesRegex(eplb.InvalidArgument, words):
                     self.find(make(2), given)

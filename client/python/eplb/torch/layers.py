@@ -207,7 +207,7 @@ def _are_stacks(name: str, what: str, count: int, places: Dict[str, Any], num_sl
         way_out = ("let `experts` name the list itself, and keep stacks outside a list" if what == "modules" else
                    "put it into a module of a list, and give stacks names that end in no number")
         raise InvalidArgument(f"{name} ({', '.join(places)[:80]}): its {count} numbered {what} may be one expert each, "
-                              f"or stacks of {count} experts by their first dimension: where each is an expert {way_out} "
+                              f"or stacks of {count} by their first dimension: where each is an expert {way_out} "
                               f"({_PAGE})")
     return False
 
