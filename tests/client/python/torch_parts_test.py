@@ -114,8 +114,8 @@ class LayersTest(unittest.TestCase):
                 super().__init__()
                 self.parts = nn.ModuleList(nn.Linear(4, size) for _ in range(2))
 
-        for make, words in ((Stacks, "its 2 numbered parameters may be one expert each, or stacks of 2 experts"),
-                            (Inside, "its 2 numbered modules may be one expert each, or stacks of 2 experts")):
+        for make, words in ((Stacks, "its 2 numbered parameters may be one expert each, or stacks of 2 by their"),
+                            (Inside, "its 2 numbered modules may be one expert each, or stacks of 2 by their")):
             for given in (None, 2):
                 with self.assertRaisesRegex(eplb.InvalidArgument, words):
                     self.find(make(2), given)
@@ -164,7 +164,7 @@ class RoutingTest(unittest.TestCase):
     def test_integers_that_may_be_a_map_are_refused(self):
         chosen = nn.functional.one_hot(torch.tensor([0, 3, 2]), EXPERTS)
         for output in ((torch.rand(3, EXPERTS), chosen), (chosen, torch.rand(3, EXPERTS))):
-            with self.assertRaisesRegex(eplb.FailedPrecondition, r"router moe gave .*int64 \[3, 4\].*give attach a `turn`"):
+            with self.assertRaisesRegex(eplb.FailedPrecondition, r"moe gave .*int64 \[3, 4\].*give attach a `turn`"):
                 self.turn(output, self.columns)
         self.assertEqual(self.columns.counts.sum(), 0)
 
@@ -322,11 +322,12 @@ class PiecesTest(unittest.TestCase):
         found.rows.fill_(7.0)
         found.release()
         parameters[1].data.fill_(8.0)
-        self.assertEqual((buffer[1:4].tolist(), buffer[6:9].tolist(), buffer[11:14].tolist()), ([7.0] * 3, [8.0] * 3, [7.0] * 3))
+        self.assertEqual([buffer[start:start + 3].tolist() for start in (1, 6, 11)], [[7.0] * 3, [8.0] * 3, [7.0] * 3])
 
     def test_what_was_stacked_before_stays_and_is_released(self):
         parameters = [nn.Parameter(torch.randn(3)) for _ in range(4)]
-        first, second = (pieces.ExpertTensor("w", 0, "weight", [pieces.Piece(each) for each in parameters], 4) for _ in range(2))
+        first, second = (pieces.ExpertTensor("w", 0, "weight", list(map(pieces.Piece, parameters)), 4)
+                         for _ in range(2))
         self.assertEqual(first.addresses, second.addresses)
         second.release()
         self.assertEqual([each.data.storage().size() for each in parameters], [3] * 4)

@@ -61,8 +61,8 @@ class InEplbOrder:
     def together(self, part: Callable[[], Any]) -> Any:
         """Does this rank's part and waits for all. returns: the part's result. Collective.
 
-        errors: on every rank when any fails, whatever the exception: its own where it failed, else FailedPrecondition naming
-        the first that did.
+        errors: on every rank when any fails, whatever the exception: its own where it failed, else FailedPrecondition
+        naming the first that did.
         """
         error, result = None, None
         try:

@@ -71,8 +71,8 @@ def find_layers(chunks: Sequence[nn.Module], experts: Experts, router: Router,
                 num_local_experts: Optional[int] = None) -> List[ExpertLayer]:
     """The MoE layers of a rank's modules, in the order of named_modules.
 
-    num_local_experts: where shapes do not say it. errors: InvalidArgument naming module and parameter; also for experts, a
-    router or a parameter of experts that has two places.
+    num_local_experts: where shapes do not say it. errors: InvalidArgument naming module and parameter; also for
+    experts, a router or a parameter of experts that has two places.
     """
     layers: List[ExpertLayer] = []
     names = _Names(chunks)
@@ -127,12 +127,12 @@ class _Names:
     def expect_one_place(self, experts: nn.Module) -> None:
         """errors: InvalidArgument naming both places of an experts' module, or of a parameter in it."""
         if len(self.of(experts)) > 1:
-            raise InvalidArgument(f"{_joined(self.of(experts))} are one module of experts: they move with one router's tokens, "
-                                  f"so give each layer experts of its own ({_PAGE})")
+            raise InvalidArgument(f"{_joined(self.of(experts))} are one module of experts: they move with one router's "
+                                  f"tokens, so give each layer experts of its own ({_PAGE})")
         for parameter in experts.parameters():
             if len(self.of(parameter)) > 1:
-                raise InvalidArgument(f"{_joined(self.of(parameter))} are one parameter of experts: it would move in both "
-                                      f"places with one expert, so give each its own ({_PAGE})")
+                raise InvalidArgument(f"{_joined(self.of(parameter))} are one parameter of experts: it would move in "
+                                      f"both places with one expert, so give each its own ({_PAGE})")
 
     def expect_own_routers(self, layers: Sequence[ExpertLayer]) -> None:
         """errors: InvalidArgument naming two layers and the router that both found."""
@@ -140,9 +140,9 @@ class _Names:
         for layer in layers:
             other = first.setdefault(id(layer.router), layer)
             if other is not layer:
-                raise InvalidArgument(f"router: {other.name} and {layer.name} have one router, {self.of(layer.router)[0]}: its "
-                                      f"output cannot be in the order of both layers' slots, so let `router` name one of each "
-                                      f"layer's own ({_PAGE})")
+                raise InvalidArgument(f"router: {other.name} and {layer.name} have one router, "
+                                      f"{self.of(layer.router)[0]}: its output cannot be in the order of both layers' "
+                                      f"slots, so let `router` name one of each layer's own ({_PAGE})")
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -184,7 +184,7 @@ def _parts_of(name: str, module: nn.Module, num_slots: Optional[int]) -> Tuple[D
         raise InvalidArgument(f"{name} ({type(module).__name__}) has no parameters")
     singles = _single_experts(module)
     if singles is not None:
-        is_named = isinstance(module, (nn.ModuleList, nn.ModuleDict))  # itself: then its entries are what `experts` means
+        is_named = isinstance(module, (nn.ModuleList, nn.ModuleDict))  # `experts` means its entries
         if _are_stacks(name, "modules", len(singles), places, num_slots, is_decided=is_named):
             return _stacked(places), {}
         return _by_module(name, singles, places), singles
@@ -204,10 +204,11 @@ def _are_stacks(name: str, what: str, count: int, places: Dict[str, Any], num_sl
     if num_slots not in (None, count):
         return sizes == {num_slots}
     if sizes == {count} and not is_decided:
-        way_out = ("where each is an expert let `experts` name the list itself, and keep stacks outside a list" if what == "modules"
-                   else "where each is an expert put it into a module of a list, and give stacks names that end in no number")
-        raise InvalidArgument(f"{name} ({', '.join(places)[:80]}): its {count} numbered {what} may be one expert each, or stacks "
-                              f"of {count} experts by their first dimension: {way_out} ({_PAGE})")
+        way_out = ("let `experts` name the list itself, and keep stacks outside a list" if what == "modules" else
+                   "put it into a module of a list, and give stacks names that end in no number")
+        raise InvalidArgument(f"{name} ({', '.join(places)[:80]}): its {count} numbered {what} may be one expert each, "
+                              f"or stacks of {count} by their first dimension: where each is an expert {way_out} "
+                              f"({_PAGE})")
     return False
 
 

@@ -61,7 +61,8 @@ class ExpertTensor:
     """rows [local slots, elements]: row i belongs to the expert in local slot i of `layer`. role: "weight" or "state".
 
     Pieces that are rows of one memory already stay there; others get memory that is made here.
-    errors: InvalidArgument naming the tensor that cannot be rows of slots, or a parameter that is a view of a larger buffer.
+    errors: InvalidArgument naming the tensor that cannot be rows of slots, or a parameter that is a view of a larger
+    buffer.
     """
 
     def __init__(self, name: str, layer: int, role: str, pieces: Sequence[Piece], num_slots: int) -> None:
@@ -87,8 +88,8 @@ class ExpertTensor:
         self._addresses = [home.data_ptr() for home in self._homes]
 
     def _stack(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Makes the pieces rows of memory of their own. State of a checkpoint may be parts of what was loaded, which nobody
-        computes with."""
+        """Makes the pieces rows of memory of their own. State of a checkpoint may be parts of what was loaded, which
+        nobody computes with."""
         if not any(piece.is_entry for piece in self._pieces):
             _lists._expect_own_memory(tensors, self.name)
         stack = torch.stack(list(tensors))

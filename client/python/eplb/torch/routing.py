@@ -51,8 +51,8 @@ class SlotColumns:
     def slots_of(self, indices: torch.Tensor) -> torch.Tensor:
         """indices: integers of any shape, logical experts; -1 and all else outside 0..experts - 1 for none.
 
-        returns: the slot of each, -1 for none, of the same type; of unsigned integers -1 is their largest. An index outside
-        raises no error, which would make the host wait for the device.
+        returns: the slot of each, -1 for none, of the same type; of unsigned integers -1 is their largest. An index
+        outside raises no error, which would make the host wait for the device.
         """
         wide = indices.long()
         is_none = (wide < 0) | (wide >= self._num_experts)
@@ -117,8 +117,8 @@ class ByShape:
     """The outputs whose shapes say what they are:
 
     - (probs, routing_map), both [tokens, experts], of which one is bool, as of Megatron-Core;
-    - weights and integer indices, both [.., k], in either order, and scalars; with k = experts they may be a map, as one_hot
-      gives, and are refused;
+    - weights and integer indices, both [.., k], in either order, and scalars; with k = experts they may be a map, as
+      one_hot gives, and are refused;
     - masks [tokens, experts, capacity], one of them bool, as of DeepSpeed, beside scalars and counts [experts], which stay in
       the order of logical experts.
     """
