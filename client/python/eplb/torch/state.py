@@ -45,7 +45,8 @@ class OptimizerState:
                                                        for now, then in zip(found, self._params))
 
     def expect_updated(self, layers: Sequence[ExpertLayer]) -> None:
-        """errors: InvalidArgument naming a trained parameter that no optimizer updates, as with flat buffers."""
+        """errors: InvalidArgument naming a trained parameter that no optimizer updates now, as with flat buffers."""
+        self.renew()
         for layer in layers if self.optimizers else ():
             for key, family in layer.families.items():
                 for parameter in family.parameters:

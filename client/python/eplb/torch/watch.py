@@ -66,7 +66,6 @@ class Watch:
                 raise refused(name, "is another Parameter object than was attached: attach after what replaces parameters, "
                                     "and change their values in place")
         if not self._state.updates_the_same():
-            self._state.renew()
             self._state.expect_updated(self._layers)
             expect_alike(self._layers, self._state)
         registered = {tensor.name: tensor for tensor in self._tensors if tensor.role == "state"}
