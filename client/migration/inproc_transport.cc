@@ -257,7 +257,7 @@ class InprocTransport : public Transport {
   }
 
   void Close(Progress progress) {
-    last_progress_ = progress;
+    last_progress_ = std::move(progress);
     const std::lock_guard<std::mutex> lock(shared_->mutex);
     Own().open_post.reset();
     Own().ended_post = ledger_->post_id();

@@ -31,7 +31,7 @@ absl::Status RowCarrier::CatchUp(RowMoves& moves) {
   EPLB_RETURN_IF_ERROR(queue_->Follow(moves.stream));
   if (moves.begin_by <= began) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const int64_t mark, queue_->Mark());
-  const absl::Status caught_up = AwaitBatch(*queue_, mark, limit);
+  absl::Status caught_up = AwaitBatch(*queue_, mark, limit);
   if (absl::IsDeadlineExceeded(caught_up)) {
     return absl::DeadlineExceededError(
         absl::StrCat("the GPU is behind: the work before this boundary has not ended in ",

@@ -111,6 +111,8 @@ class Door:
             await self.open.wait()
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
             self.writers.add(far_writer)
+            if self.server is None:
+                return  # it was accepted while the door was being shut
             await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
         except (OSError, asyncio.CancelledError):
             pass  # one end is gone: the other is closed below
