@@ -22,7 +22,7 @@ STEPS = 60
 def give_time(trainer):
     """A daemon decides beside the steps, however busy the machine is."""
     if trainer.attached is not None:
-        time.sleep(0.01 if len(trainer.switches) >= 3 else 0.1)
+        time.sleep(0.01 if len(trainer.switches) >= 3 else 0.1 if trainer.switches else 0.3)
 
 
 def plain(rank, world, directory, name, options, steps=STEPS, after=None):
@@ -125,6 +125,7 @@ def save_in_static_order(rank, directory, endpoint):
     assert trainer.switches
     with trainer.attached.static_order():
         trainer.save(str(directory))
+    trainer.attached.close()
     size = (directory / "layer_0_expert_0.pt").stat().st_size
     assert size < 6000, f"a file of one expert has {size} bytes, those of all local experts"
 
