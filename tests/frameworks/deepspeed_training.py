@@ -5,7 +5,6 @@
 JSON: the row of the table (table.py) with "steps" and, to train with EPLB, "endpoint" and "job".
 """
 
-import json
 import os
 import pathlib
 import sys
@@ -20,6 +19,7 @@ sys.path[:0] = [str(HERE), str(ROOT / "client/python")]
 import boundary  # noqa: E402
 import compare  # noqa: E402
 import torch  # noqa: E402
+import training_rank  # noqa: E402
 
 WIDTH, HIDDEN, EXPERTS, LAYERS, TOKENS = 24, 40, 8, 2, 48
 PHASE_STEPS = 20  # after which other tokens come, so that other experts are hot
@@ -111,6 +111,10 @@ class Training:
         hidden = centre[kind] + torch.randn(TOKENS, WIDTH, generator=generator) * 0.3
         return hidden.unsqueeze(0), hidden.unsqueeze(0).roll(1, dims=-1)
 
+    def close(self):
+        if self.attached is not None:
+            self.attached.close()
+
     def result(self):
         rank, local = torch.distributed.get_rank() % self.row["ep"], EXPERTS // self.row["ep"]
         held = {}
@@ -145,21 +149,10 @@ class _Whole(torch.nn.Module):
         return hidden, auxiliary
 
 
-def main():
-    checkout, result, row = sys.argv[1], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3])
-    sys.path.insert(0, checkout)
-    torch.set_num_threads(1)
+def stand_in(_row):
     boundary.collectives_of_gloo()
     boundary.deepspeed_modules()
-    training = Training(row)
-    if "endpoint" in row:
-        training.attach(row["endpoint"], row["job"])
-    training.run(row["steps"])
-    found = training.result()
-    result.write_text(json.dumps(found))
-    if training.attached is not None:
-        training.attached.close()
 
 
 if __name__ == "__main__":
-    main()
+    training_rank.run(stand_in, Training)

@@ -2,12 +2,11 @@
 
     megatron_training.py CHECKOUT RESULT JSON        RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun sets them
 
-JSON: the row of the table (rows.py) with "steps" and, to train with EPLB, "endpoint" and "job".
+JSON: the row of the table (table.py) with "steps" and, to train with EPLB, "endpoint" and "job".
 """
 
 import dataclasses
 import inspect
-import json
 import os
 import pathlib
 import sys
@@ -23,6 +22,7 @@ import boundary  # noqa: E402
 import compare  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+import training_rank  # noqa: E402
 
 SEQUENCE, BATCH, MICRO_BATCHES, VOCABULARY, EXPERTS = 16, 2, 2, 64, 8
 PHASE_STEPS = 20  # after which other tokens come, so that other experts are hot
@@ -185,6 +185,10 @@ class Training:
     def names(self):
         return {id(each): name for chunk in self.model for name, each in chunk.named_parameters()}
 
+    def close(self):
+        if self.balancer is not None:
+            self.balancer.close()
+
     def result(self):
         experts = self.experts()
         numbers = {}
@@ -255,22 +259,11 @@ def parts_of_optimizer(leaf, names):
                     yield f"{name}.{key}", value
 
 
-def main():
-    checkout, result, row = sys.argv[1], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3])
-    sys.path.insert(0, checkout)
-    torch.set_num_threads(1)
+def stand_in(row):
     boundary.install(row.get("hollow", ()))
     for name in row.get("stand_ins", ()):
         getattr(boundary, name)()
-    training = Training(row)
-    if "endpoint" in row:
-        training.attach(row["endpoint"], row["job"])
-    training.run(row["steps"])
-    found = training.result()
-    result.write_text(json.dumps(found))
-    if training.balancer is not None:
-        training.balancer.close()
 
 
 if __name__ == "__main__":
-    main()
+    training_rank.run(stand_in, Training)

@@ -126,7 +126,8 @@ class OperatorTest(unittest.TestCase):
         harness.wait_for(lambda: self.ask("explain")["switched"], 60, "a plan with a committed chunk")
         plan = self.ask("explain")["switched"]
         self.assertIn("peak", plan["reason"])
-        self.assertGreater(plan["balancedness_predicted"], plan["balancedness_before"])
+        # Not its prediction, which comes from earlier windows and may lie below what this one measured.
+        self.assertGreater(plan["peak_fall"], 0)
         layer = self.ask("explain", "--layer", 0, "--expert", 3)
         self.assertEqual(len(layer["gpu_loads"]), 3)
         self.assertEqual(len(self.ask("get", "ranks")["ranks"]), 3)

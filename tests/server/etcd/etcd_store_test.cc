@@ -6,15 +6,13 @@
 #include <algorithm>
 #include <memory>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "base/monotonic_clock.h"
 #include "placement/digest.h"
+#include "tests/server/etcd/elected_daemon.h"
 #include "tests/server/etcd/etcd_process.h"
 #include "tests/server/store/store_contract.h"
 
@@ -32,56 +30,15 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-absl::Time Soon() { return MonotonicNow() + absl::Seconds(10); }
-
-// A daemon that was elected, as far as the store sees it.
-class Lead {
+class Lead : public ElectedDaemon {
  public:
-  explicit Lead(std::string prefix, std::unique_ptr<Client> client = SharedEtcd()->NewClient())
-      : client_(std::move(client)),
-        prefix_(std::move(prefix)),
-        election_(client_.get(), {.prefix = prefix_, .lease = absl::Seconds(60)}) {
-    const absl::StatusOr<bool> leads = election_.TryToLead("here:1");
-    if (!leads.ok() || !*leads) std::abort();
-  }
+  using ElectedDaemon::ElectedDaemon;
   EtcdStoreOptions Options(StoreLimits limits = kContractLimits) {
-    return {.rows = {.client = client_.get(),
-                     .prefix = prefix_,
-                     .fence = election_.fence(),
-                     .lost = [this](const std::string& why) { lost_.push_back(why); }},
-            .limits = limits};
+    return {.rows = RowsOptions(), .limits = limits};
   }
   std::unique_ptr<Store> Open(StoreLimits limits = kContractLimits) {
     return *OpenEtcdStore(Options(limits));
   }
-  Client* client() { return client_.get(); }
-  Election& election() { return election_; }
-  const std::vector<std::string>& lost() const { return lost_; }
-
-  void Put(const std::string& key, const std::string& value) {
-    pb::TxnRequest request;
-    pb::PutRequest& put = *request.add_success()->mutable_request_put();
-    put.set_key(absl::StrCat(prefix_, "/", key));
-    put.set_value(value);
-    if (!client_->Txn(request, Soon()).ok()) std::abort();
-  }
-  std::vector<std::pair<std::string, std::string>> Rows(const std::string& below) {
-    pb::RangeRequest request;
-    request.set_key(absl::StrCat(prefix_, "/", below));
-    request.set_range_end(EndOfPrefix(request.key()));
-    std::vector<std::pair<std::string, std::string>> rows;
-    const pb::RangeResponse response = *client_->Range(request, Soon());
-    for (const pb::KeyValue& pair : response.kvs()) {
-      rows.emplace_back(pair.key().substr(prefix_.size() + 1), pair.value());
-    }
-    return rows;
-  }
-
- private:
-  std::unique_ptr<Client> client_;
-  std::string prefix_;
-  Election election_;
-  std::vector<std::string> lost_;
 };
 
 // The contract's stores, whose leads outlive them.
@@ -227,22 +184,6 @@ TEST_F(EtcdStoreTest, RowsOfANewerDaemonAreNotTouched) {
   lead.Put("schema", "x");
   EXPECT_EQ(OpenEtcdStore(lead.Options()).status(),
             absl::DataLossError(absl::StrCat("etcd key ", prefix_, "/schema is no number")));
-}
-
-// Reads are of the rows in memory.
-TEST_F(EtcdStoreTest, AReadDoesNotWaitForAWriteThatEtcdHoldsUp) {
-  const auto etcd = EtcdProcess::Start();
-  Lead lead(prefix_, etcd->NewClient(absl::Seconds(2)));
-  const auto store = lead.Open();
-  ASSERT_TRUE(store->WriteJob(JobOf("a", 2, 1)).ok());
-  etcd->Freeze();
-  std::thread writer([&] { EXPECT_TRUE(store->WriteJob(JobOf("a", 3, 1)).ok()); });
-  absl::SleepFor(absl::Milliseconds(100));
-  const absl::Time begin = MonotonicNow();
-  EXPECT_EQ(store->ReadJobs()->front().version, 2);
-  EXPECT_LT(MonotonicNow() - begin, absl::Seconds(1));
-  etcd->Thaw();
-  writer.join();
 }
 
 TEST_F(EtcdStoreTest, ADamagedRowIsNamed) {
