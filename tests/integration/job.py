@@ -153,9 +153,9 @@ class Job:
                        "--trace", DATA / "moe64_aux.jsonl", "--steps", str(steps), "--slots", str(slots),
                        "--step-ms", str(step_ms), "--parameters", str(parameters), "--log-dir", self.directory,
                        "--report-json", self.directory / "run.json", *extra, *(rank_extra or {}).get(rank, ())]
-            self.ranks.append(subprocess.Popen(command, stderr=open(self.errors[rank], "w"),
-                                               env={**os.environ, "EPLB_LAUNCH_ID": self.launch_id, **(environment or {}),
-                                                    **(rank_environment or {}).get(rank, {})}))
+            own = {**os.environ, "EPLB_LAUNCH_ID": self.launch_id, **(environment or {}), **(rank_environment or {}).get(rank, {})}
+            with open(self.errors[rank], "w") as errors:
+                self.ranks.append(subprocess.Popen(command, stderr=errors, env=own))
 
     def wait(self, seconds):
         """Exit codes by rank."""
