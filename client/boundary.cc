@@ -328,8 +328,13 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
                         Executor::Make(MakeExecutorOptions(), std::move(registered->moved),
                                        std::move(mover.transport), std::move(mover.queue)));
+  auto expert_squares = std::make_unique<ExpertSquareSums>();
+  EPLB_RETURN_IF_ERROR(expert_squares->Reserve(topology_, std::ssize(LayersOf(executor->tensors())),
+                                               std::ssize(executor->carrier().staging()),
+                                               executor->carrier().queue()));
   EPLB_RETURN_IF_ERROR(control_->Barrier(options_.start_deadline));
   executor_ = std::move(executor);
+  expert_squares_ = std::move(expert_squares);
   rows_on_device_ = needs.memory.device.has_value();
   derived_ = std::move(registered->derived);
   pipeline_stage_of_layer_ = needs.pipeline_stage_of_layer;

@@ -224,7 +224,7 @@ struct Client::Impl {
   MigrationOptions migration_;  // with the bytes of the job, so that EP groups plan alike
   // The session's thread asks the executor through the member: this order of destruction.
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<ExpertSquareSums> expert_squares_;  // from its first use on; goes before
+  std::unique_ptr<ExpertSquareSums> expert_squares_;  // goes before
   bool rows_on_device_ = false;
   bool told_transport_ = false;  // that it changed
   std::unique_ptr<SharedMember> member_;

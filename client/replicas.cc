@@ -88,7 +88,6 @@ absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
   if (absl::Status fit = CheckSquaresFit(topology_, tensors, StagingBytes()); !fit.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat(kName, ": ", fit.message()));
   }
-  if (expert_squares_ == nullptr) expert_squares_ = std::make_unique<ExpertSquareSums>();
   absl::StatusOr<std::vector<double>> squares =
       expert_squares_->Sum(tensors, MakeEpGroupCall(kName, tensors, stream));
   EPLB_RETURN_IF_ERROR(EndIfFailed(kName, squares.status()));

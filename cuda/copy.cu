@@ -58,9 +58,11 @@ absl::Status LaunchCopyRows(const CopyArgs& args, int32_t max_blocks, cudaStream
     CopyKernel<false><<<grid.blocks, grid.threads, 0, stream>>>(args);
     return ToStatus(cudaGetLastError(), "launch of the copy kernel");
   }
-  EPLB_RETURN_IF_ERROR(
-      ToStatus(cudaMemsetAsync(args.checksums, 0, sizeof(uint64_t) * args.num_rows, stream),
-               "cudaMemsetAsync"));
+  if (!args.checksums_are_zero) {
+    EPLB_RETURN_IF_ERROR(
+        ToStatus(cudaMemsetAsync(args.checksums, 0, sizeof(uint64_t) * args.num_rows, stream),
+                 "cudaMemsetAsync"));
+  }
   CopyKernel<true><<<grid.blocks, grid.threads, 0, stream>>>(args);
   return ToStatus(cudaGetLastError(), "launch of the copy kernel");
 }

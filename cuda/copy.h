@@ -34,8 +34,9 @@ int64_t TileRows(std::span<const RowCopy> rows, std::span<TiledRow> table);
 struct CopyArgs {
   const TiledRow* rows = nullptr;  // [num_rows] as TileRows wrote it
   int32_t num_rows = 0;
-  int64_t num_tiles = 0;          // as TileRows returned it
-  uint64_t* checksums = nullptr;  // [num_rows], set; null: none is summed
+  int64_t num_tiles = 0;            // as TileRows returned it
+  uint64_t* checksums = nullptr;    // [num_rows], set; null: none is summed
+  bool checksums_are_zero = false;  // already, e.g. by the copy that brought the table
 };
 static_assert(std::is_trivially_copyable_v<CopyArgs>);
 

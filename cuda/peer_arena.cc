@@ -73,14 +73,14 @@ absl::StatusOr<Offered> Decode(const std::string& text) {
   return offered;
 }
 
-struct CloseIpc {
-  using pointer = void*;
-  void operator()(void* memory) const noexcept {
-    const auto guard = DeviceGuard::Make(device);  // the handle was opened on it
-    (void)cudaIpcCloseMemHandle(memory);
-  }
-  int32_t device = 0;
-};
+using OpenedMemory = std::unique_ptr<void, HandleDeleter<void*, cudaIpcCloseMemHandle>>;
+
+// A handle is of the whole blocks that an allocation lies in, and smaller ones share theirs: a peer
+// would see the neighbours.
+constexpr int64_t kBlockBytes = int64_t{2} << 20;
+int64_t WholeBlocks(int64_t num_bytes) {
+  return std::max<int64_t>((num_bytes + kBlockBytes - 1) / kBlockBytes, 1) * kBlockBytes;
+}
 
 // Lets `device` write into memory of `other`, of this process.
 absl::Status Reach(int32_t device, int32_t other) {
@@ -103,13 +103,18 @@ absl::Status Reach(int32_t device, int32_t other) {
 }  // namespace
 
 struct PeerArena::Impl {
+  explicit Impl(int32_t of_device) : device(of_device) {}
   ~Impl() {
+    absl::StatusOr<DeviceGuard> guard = DeviceGuard::Make(device);
+    if (guard.ok()) closing.emplace(*std::move(guard));
     if (descriptor >= 0) (void)close(descriptor);
   }
 
+  const int32_t device;
+  std::optional<DeviceGuard> closing;  // while what follows is freed
   std::optional<VirtualMemory> virtual_memory;
   DeviceMemory plain;
-  std::unique_ptr<void, CloseIpc> opened;
+  OpenedMemory opened;
   int descriptor = -1;
   std::span<std::byte> bytes;
   Offered offered;
@@ -128,7 +133,7 @@ PeerArenaOffer PeerArena::offer() const {
 
 absl::StatusOr<PeerArena> PeerArena::Make(int32_t device, int64_t num_bytes, PeerArenaKind kind) {
   EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(device));
-  auto impl = std::make_unique<Impl>();
+  auto impl = std::make_unique<Impl>(device);
   if (kind == PeerArenaKind::kBest) {
     absl::StatusOr<VirtualMemory> memory = VirtualMemory::Make(device, num_bytes);
     if (absl::IsResourceExhausted(memory.status())) return memory.status();
@@ -140,7 +145,7 @@ absl::StatusOr<PeerArena> PeerArena::Make(int32_t device, int64_t num_bytes, Pee
     }
   }
   if (!impl->virtual_memory.has_value()) {
-    EPLB_ASSIGN_OR_RETURN(impl->plain, MakeDeviceMemory(std::max<int64_t>(num_bytes, 1)));
+    EPLB_ASSIGN_OR_RETURN(impl->plain, MakeDeviceMemory(WholeBlocks(num_bytes)));
     impl->bytes = {static_cast<std::byte*>(impl->plain.get()), static_cast<size_t>(num_bytes)};
     cudaIpcMemHandle_t handle;
     EPLB_RETURN_IF_ERROR(
@@ -168,7 +173,7 @@ absl::StatusOr<PeerArena> PeerArena::Map(int32_t device, const std::string& text
         absl::StrCat("its staging has ", offered.num_bytes, " bytes, it announced ", num_bytes));
   }
   const auto size = static_cast<size_t>(num_bytes);
-  auto impl = std::make_unique<Impl>();
+  auto impl = std::make_unique<Impl>(device);
   const bool own_process = offered.process == ProcessName();
   if (own_process && (offered.device == device || offered.handle.has_value())) {
     EPLB_RETURN_IF_ERROR(Reach(device, offered.device));
@@ -179,7 +184,7 @@ absl::StatusOr<PeerArena> PeerArena::Map(int32_t device, const std::string& text
     EPLB_RETURN_IF_ERROR(
         ToStatus(cudaIpcOpenMemHandle(&opened, *offered.handle, cudaIpcMemLazyEnablePeerAccess),
                  "cudaIpcOpenMemHandle"));
-    impl->opened = {opened, CloseIpc{.device = device}};
+    impl->opened.reset(opened);
     impl->bytes = {static_cast<std::byte*>(opened), size};
   } else {
     EPLB_ASSIGN_OR_RETURN(VirtualMemory memory,

@@ -1,5 +1,5 @@
-// Device memory that other ranks of the host write into: staging that the copy engines of their
-// GPUs reach, over NVLink where there is one.
+// Device memory that other ranks of the host write into: staging that their GPUs reach, over NVLink
+// where there is one.
 #ifndef EPLB_CUDA_PEER_ARENA_H_
 #define EPLB_CUDA_PEER_ARENA_H_
 
@@ -26,14 +26,16 @@ enum class PeerArenaKind {
   kIpcHandle,  // by CUDA's IPC handle everywhere
 };
 
-// Our own arena, or a peer's that is mapped here. Freed or unmapped with it; memory that a peer
-// still maps lives on there. Threads: one caller.
+// Our own arena, or a peer's that is mapped here. Freed or unmapped with it, on any thread. Memory
+// that was handed over as a descriptor lives on for the peers that map it. With an IPC handle CUDA
+// leaves undefined what a peer then finds: there the peers unmap it first, or write nothing any
+// more and end soon. Threads: one caller.
 class PeerArena {
  public:
   // Memory of `device`, as a POSIX descriptor of the driver's virtual memory management; of
   // cudaMalloc with an IPC handle where that is not to be had, e.g. in a container without the
-  // capability. 64-byte aligned, filled with zeros. errors: FailedPrecondition when the device
-  // cannot be used, ResourceExhausted.
+  // capability, rounded up to 2 MiB. 64-byte aligned, filled with zeros. errors: FailedPrecondition
+  // when the device cannot be used, ResourceExhausted.
   static absl::StatusOr<PeerArena> Make(int32_t device, int64_t num_bytes,
                                         PeerArenaKind kind = PeerArenaKind::kBest);
   // A peer's arena as `device` reaches it; `descriptor` as it came with the text, else -1. An arena

@@ -35,7 +35,7 @@ struct RowBuffer {
 class RowQueue {
  public:
   // Batches that are not finished, and finished ones whose checksums or squares were not taken. A
-  // batch without rows and one of Transfer, Add or Mark have none to take.
+  // batch without rows and one of CopyUnsummed, Transfer, Add or Mark have none to take.
   static constexpr int32_t kMaxBatches = 64;
   // Of these batches together.
   static constexpr int64_t kMaxRows = 65'536;
@@ -66,9 +66,11 @@ class RowQueue {
   // row with bytes; ResourceExhausted with kMaxBatches or kMaxRows under way; nothing is added
   // then.
   virtual absl::StatusOr<int64_t> Copy(std::span<const RowCopy> rows) = 0;
-  // Copies rows by the copy engine, which takes no multiprocessor, also into mapped memory of a
-  // peer and between device and host; no checksums; nothing of a row without a destination. errors:
-  // as Copy.
+  // As Copy, without checksums: of rows whose sums nobody would read.
+  virtual absl::StatusOr<int64_t> CopyUnsummed(std::span<const RowCopy> rows) = 0;
+  // Copies rows by the copy engine, which takes no multiprocessor, also between device and host; no
+  // checksums, so that rows which need them are read once more; nothing of a row without a
+  // destination. errors: as Copy.
   virtual absl::StatusOr<int64_t> Transfer(std::span<const RowCopy> rows) = 0;
   // Adds each source to its destination, as AddRowsOnHost; no destination shares a byte with
   // another row of the batch. errors: as Copy; InvalidArgument for bytes that are no whole
@@ -112,9 +114,10 @@ struct StreamRowQueueOptions {
   int32_t max_blocks = 0;      // 0: as ChooseCopyGrid says
   bool high_priority = false;  // before the training's streams
 };
-// Takes 5 MiB of the device and of pinned memory for kMaxRows rows; later only Allocate takes more.
-// A batch of many rows is several launches. errors: FailedPrecondition when there is no such usable
-// device; ResourceExhausted.
+// Takes 5 MiB of the device and 6 MiB of pinned memory for kMaxRows rows; later only Allocate takes
+// more. A batch of up to 1024 rows puts four things on the stream: table, kernel, checksums, event;
+// without checksums three. One of more rows repeats all but the event. errors: FailedPrecondition
+// when there is no such usable device; ResourceExhausted.
 absl::StatusOr<std::unique_ptr<RowQueue>> MakeStreamRowQueue(const StreamRowQueueOptions& options);
 #endif
 

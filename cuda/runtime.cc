@@ -72,27 +72,51 @@ namespace {
 
 constexpr int32_t kMovedFrom = -1;
 
-using GetContextState = decltype(&cuDevicePrimaryCtxGetState);
-
-GetContextState FindGetContextState() {
+// Null where the driver has none of that name, or there is no driver.
+template <class Function>
+Function FindInDriver(const char* name) {
   constexpr unsigned int kDriverVersion = 12000;
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(
-      "cuDevicePrimaryCtxGetState", &found, kDriverVersion, cudaEnableDefault, &result);
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(name, &found, kDriverVersion, cudaEnableDefault, &result);
   if (error != cudaSuccess) (void)cudaGetLastError();
   const bool is_there = error == cudaSuccess && result == cudaDriverEntryPointSuccess;
-  return is_there ? reinterpret_cast<GetContextState>(found) : nullptr;
+  return is_there ? reinterpret_cast<Function>(found) : nullptr;
+}
+
+// What the runtime does not tell: which contexts there are, and which one a thread has.
+struct ContextCalls {
+  decltype(&cuDevicePrimaryCtxGetState) get_state;
+  decltype(&cuCtxGetCurrent) get_current;
+  decltype(&cuCtxSetCurrent) set_current;
+};
+
+const ContextCalls& Contexts() {
+  static const ContextCalls calls{
+      .get_state =
+          FindInDriver<decltype(&cuDevicePrimaryCtxGetState)>("cuDevicePrimaryCtxGetState"),
+      .get_current = FindInDriver<decltype(&cuCtxGetCurrent)>("cuCtxGetCurrent"),
+      .set_current = FindInDriver<decltype(&cuCtxSetCurrent)>("cuCtxSetCurrent")};
+  return calls;
 }
 
 // Whether this process uses the device. Without an answer it may.
 bool HasContext(int32_t device) {
-  static const GetContextState get_state = FindGetContextState();
+  const auto get_state = Contexts().get_state;
   unsigned int flags = 0;
   int active = 0;
   // The runtime numbers devices as the driver does.
   if (get_state == nullptr || get_state(device, &flags, &active) != CUDA_SUCCESS) return true;
   return active != 0;
+}
+
+// Of this thread; null: none.
+CUcontext CurrentContext() {
+  CUcontext context = nullptr;
+  const auto get_current = Contexts().get_current;
+  if (get_current == nullptr || get_current(&context) != CUDA_SUCCESS) return nullptr;
+  return context;
 }
 
 }  // namespace
@@ -139,17 +163,24 @@ absl::StatusOr<PinnedRange> PinRange(std::span<std::byte> memory) {
 }
 
 absl::StatusOr<DeviceGuard> DeviceGuard::Make(int32_t device) {
+  const CUcontext context = CurrentContext();
   int previous = 0;
   EPLB_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&previous), "cudaGetDevice"));
+  DeviceGuard guard(previous, context);  // also where the call below fails
   EPLB_RETURN_IF_ERROR(ToStatus(cudaSetDevice(device), "cudaSetDevice"));
-  return DeviceGuard(previous);
+  return guard;
 }
 
 DeviceGuard::DeviceGuard(DeviceGuard&& other) noexcept
-    : previous_(std::exchange(other.previous_, kMovedFrom)) {}
+    : previous_(std::exchange(other.previous_, kMovedFrom)), context_(other.context_) {}
 
 DeviceGuard::~DeviceGuard() {
-  if (previous_ != kMovedFrom && HasContext(previous_)) (void)cudaSetDevice(previous_);
+  if (previous_ == kMovedFrom) return;
+  // The runtime's device first: it makes that device's own context current.
+  if (HasContext(previous_)) (void)cudaSetDevice(previous_);
+  const ContextCalls& contexts = Contexts();
+  if (contexts.get_current == nullptr || contexts.set_current == nullptr) return;
+  (void)contexts.set_current(static_cast<CUcontext>(context_));
 }
 
 namespace {

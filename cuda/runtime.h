@@ -25,7 +25,8 @@ namespace eplb::cuda {
 absl::Status ToStatus(cudaError_t error, std::string_view what);
 
 // Owners of CUDA's handles and memory: one pointer each, no heap node, move-only. The only place
-// that allocates, frees or changes the current device.
+// that allocates, frees or changes the current device. They go while their device is current: on a
+// thread without a context CUDA would make one on device 0.
 
 template <class Handle, auto Destroy>
 struct HandleDeleter {
@@ -52,7 +53,9 @@ absl::StatusOr<PinnedMemory> MakePinnedMemory(int64_t bytes);
 absl::StatusOr<PinnedRange> PinRange(std::span<std::byte> memory);
 
 // Makes a device current and, when it goes, the one before current again, unless this process does
-// not use that one: to make it current would put a context onto it. One thread.
+// not use that one: to make it current would put a context onto it. The thread's context is then
+// what it was, also none: another CUDA runtime of the process, such as a framework's, takes the
+// device of a context that it finds. One thread.
 class DeviceGuard {
  public:
   static absl::StatusOr<DeviceGuard> Make(int32_t device);
@@ -61,9 +64,10 @@ class DeviceGuard {
   ~DeviceGuard();
 
  private:
-  explicit DeviceGuard(int32_t previous) : previous_(previous) {}
+  DeviceGuard(int32_t previous, void* context) : previous_(previous), context_(context) {}
 
   int32_t previous_;  // kMovedFrom: nothing to restore
+  void* context_;     // the driver's CUcontext before; null: the thread had none
 };
 
 // What launchers ask of the current device, kept after the first question: a launch is short, and

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -28,10 +30,27 @@ constexpr int32_t kNumTables = RowQueue::kMaxBatches + RowQueue::kMaxRows / kTab
 // Of the destructor: copies take milliseconds, a device that needs longer does not answer.
 constexpr std::chrono::seconds kIdleTimeout{20};
 
-// One launch's rows, and the checksums that come back.
-struct Table {
-  std::array<TiledRow, kTableRows> rows;
-  std::array<uint64_t, kTableRows> checksums;
+constexpr int64_t TableBytes(int64_t num_rows) {
+  return num_rows * static_cast<int64_t>(sizeof(TiledRow) + sizeof(uint64_t));
+}
+
+// One launch's rows with a checksum each, behind the last row: so one copy brings rows and zeros.
+class Table {
+ public:
+  TiledRow* rows() { return reinterpret_cast<TiledRow*>(bytes_.data()); }
+  // Or the squares.
+  uint64_t* checksums(int64_t num_rows) { return reinterpret_cast<uint64_t*>(rows() + num_rows); }
+
+ private:
+  alignas(TiledRow) std::array<std::byte, TableBytes(kTableRows)> bytes_;
+};
+static_assert(sizeof(TiledRow) % alignof(uint64_t) == 0);
+
+// In pinned memory. Results have a place of their own: what comes back must not meet the zeros that
+// are still to be read.
+struct HostTable {
+  Table table;
+  std::array<uint64_t, kTableRows> results;
 };
 
 struct Batch {
@@ -42,6 +61,16 @@ struct Batch {
   bool is_mark = false;
 };
 
+// Frees what the queue gave, on any thread.
+template <class Owner>
+struct FreeAs {
+  void operator()(std::byte* memory) const {
+    const absl::StatusOr<DeviceGuard> guard = DeviceGuard::Make(device);
+    const Owner owner(memory);
+  }
+  int32_t device;
+};
+
 cudaStream_t ToStream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
 class StreamRowQueue final : public RowQueue {
@@ -49,6 +78,8 @@ class StreamRowQueue final : public RowQueue {
   explicit StreamRowQueue(const StreamRowQueueOptions& options) : options_(options) {}
 
   ~StreamRowQueue() override {
+    absl::StatusOr<DeviceGuard> guard = DeviceGuard::Make(options_.device);
+    if (guard.ok()) closing_.emplace(*std::move(guard));
     // The device still reads the tables.
     if (stream_ == nullptr || IsIdleWithin(kIdleTimeout)) return;
     (void)pinned_.release();  // to free them would wait for what does not end
@@ -64,9 +95,10 @@ class StreamRowQueue final : public RowQueue {
     EPLB_RETURN_IF_ERROR(LoadCopyKernels());
     EPLB_RETURN_IF_ERROR(LoadAddKernels());
     EPLB_RETURN_IF_ERROR(LoadSquareKernels());
-    constexpr auto kTablesBytes = static_cast<int64_t>(kNumTables * sizeof(Table));
-    EPLB_ASSIGN_OR_RETURN(pinned_, MakePinnedMemory(kTablesBytes));
-    EPLB_ASSIGN_OR_RETURN(device_, MakeDeviceMemory(kTablesBytes));
+    EPLB_ASSIGN_OR_RETURN(pinned_,
+                          MakePinnedMemory(static_cast<int64_t>(kNumTables * sizeof(HostTable))));
+    EPLB_ASSIGN_OR_RETURN(device_,
+                          MakeDeviceMemory(static_cast<int64_t>(kNumTables * sizeof(Table))));
     for (int32_t table = 0; table < kNumTables; ++table) free_tables_.push_back(table);
     for (int32_t i = 0; i < kMaxBatches; ++i) {
       EPLB_ASSIGN_OR_RETURN(Event event, MakeEvent());
@@ -80,7 +112,7 @@ class StreamRowQueue final : public RowQueue {
     EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
     EPLB_ASSIGN_OR_RETURN(DeviceMemory memory, MakeDeviceMemory(num_bytes));
     auto* bytes = static_cast<std::byte*>(memory.release());
-    return RowBuffer{.owner = {bytes, [](std::byte* b) { DeviceMemory owner(b); }},
+    return RowBuffer{.owner = {bytes, FreeAs<DeviceMemory>{options_.device}},
                      .bytes = {bytes, static_cast<size_t>(num_bytes)}};
   }
 
@@ -89,7 +121,7 @@ class StreamRowQueue final : public RowQueue {
     EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
     EPLB_ASSIGN_OR_RETURN(PinnedMemory memory, MakePinnedMemory(std::max<int64_t>(num_bytes, 1)));
     auto* bytes = static_cast<std::byte*>(memory.release());
-    return RowBuffer{.owner = {bytes, [](std::byte* b) { PinnedMemory owner(b); }},
+    return RowBuffer{.owner = {bytes, FreeAs<PinnedMemory>{options_.device}},
                      .bytes = {bytes, static_cast<size_t>(num_bytes)}};
   }
 
@@ -98,7 +130,7 @@ class StreamRowQueue final : public RowQueue {
     EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
     EPLB_ASSIGN_OR_RETURN(PinnedRange range, PinRange(memory));
     auto* bytes = static_cast<std::byte*>(range.release());
-    return RowBuffer{.owner = {bytes, [](std::byte* b) { PinnedRange owner(b); }}, .bytes = memory};
+    return RowBuffer{.owner = {bytes, FreeAs<PinnedRange>{options_.device}}, .bytes = memory};
   }
 
   absl::Status CheckStream(void* stream) override {
@@ -122,15 +154,11 @@ class StreamRowQueue final : public RowQueue {
   }
 
   absl::StatusOr<int64_t> Copy(std::span<const RowCopy> rows) override {
-    EPLB_RETURN_IF_ERROR(CheckRowCopies(rows));
-    return AddTables(rows, /*has_checksums=*/true,
-                     [this](Table& table, int32_t num_rows, int64_t num_tiles) {
-                       return LaunchCopyRows({.rows = table.rows.data(),
-                                              .num_rows = num_rows,
-                                              .num_tiles = num_tiles,
-                                              .checksums = table.checksums.data()},
-                                             options_.max_blocks, stream_.get());
-                     });
+    return AddCopies(rows, /*has_checksums=*/true);
+  }
+
+  absl::StatusOr<int64_t> CopyUnsummed(std::span<const RowCopy> rows) override {
+    return AddCopies(rows, /*has_checksums=*/false);
   }
 
   absl::StatusOr<int64_t> Transfer(std::span<const RowCopy> rows) override {
@@ -149,26 +177,24 @@ class StreamRowQueue final : public RowQueue {
 
   absl::StatusOr<int64_t> Add(std::span<const RowCopy> rows, ElementType type) override {
     EPLB_RETURN_IF_ERROR(CheckRowAdditions(rows, type));
-    return AddTables(rows, /*has_checksums=*/false,
-                     [this, type](Table& table, int32_t num_rows, int64_t num_tiles) {
-                       return LaunchAddRows({.rows = table.rows.data(),
-                                             .num_rows = num_rows,
-                                             .num_tiles = num_tiles,
-                                             .type = type},
-                                            options_.max_blocks, stream_.get());
-                     });
+    return AddTables(
+        rows, /*has_checksums=*/false,
+        [this, type](Table& table, int32_t num_rows, int64_t num_tiles) {
+          return LaunchAddRows(
+              {.rows = table.rows(), .num_rows = num_rows, .num_tiles = num_tiles, .type = type},
+              options_.max_blocks, stream_.get());
+        });
   }
 
   absl::StatusOr<int64_t> Square(std::span<const RowCopy> rows, ElementType type) override {
     EPLB_RETURN_IF_ERROR(CheckElements("squares", rows, type));
-    return AddTables(
-        rows, /*has_checksums=*/true,
-        [this, type](Table& table, int32_t num_rows, int64_t /*num_tiles*/) {
-          auto* sums = reinterpret_cast<double*>(table.checksums.data());
-          return LaunchSquareRows(
-              {.rows = table.rows.data(), .num_rows = num_rows, .sums = sums, .type = type},
-              stream_.get());
-        });
+    return AddTables(rows, /*has_checksums=*/true,
+                     [this, type](Table& table, int32_t num_rows, int64_t /*num_tiles*/) {
+                       auto* sums = reinterpret_cast<double*>(table.checksums(num_rows));
+                       return LaunchSquareRows(
+                           {.rows = table.rows(), .num_rows = num_rows, .sums = sums, .type = type},
+                           stream_.get());
+                     });
   }
 
   absl::StatusOr<int64_t> Mark() override {
@@ -190,7 +216,7 @@ class StreamRowQueue final : public RowQueue {
     std::vector<uint64_t> checksums;
     int64_t left = found->second.num_rows;
     for (const int32_t table : found->second.tables) {
-      const auto& values = HostTable(table).checksums;
+      const auto& values = OnHost(table).results;
       checksums.insert(checksums.end(), values.begin(),
                        values.begin() + std::min(left, kTableRows));
       left -= kTableRows;
@@ -261,8 +287,8 @@ class StreamRowQueue final : public RowQueue {
     return true;
   }
 
-  Table& HostTable(int32_t table) { return static_cast<Table*>(pinned_.get())[table]; }
-  Table& DeviceTable(int32_t table) { return static_cast<Table*>(device_.get())[table]; }
+  HostTable& OnHost(int32_t table) { return static_cast<HostTable*>(pinned_.get())[table]; }
+  Table& OnDevice(int32_t table) { return static_cast<Table*>(device_.get())[table]; }
 
   // What was half added cannot be taken back: after an error of CUDA all calls return it till
   // Drain.
@@ -300,6 +326,20 @@ class StreamRowQueue final : public RowQueue {
         absl::StrCat("the stream is not one of device ", options_.device, ": ", status.message()));
   }
 
+  absl::StatusOr<int64_t> AddCopies(std::span<const RowCopy> rows, bool has_checksums) {
+    EPLB_RETURN_IF_ERROR(CheckRowCopies(rows));
+    return AddTables(rows, has_checksums,
+                     [this, has_checksums](Table& table, int32_t num_rows, int64_t num_tiles) {
+                       return LaunchCopyRows(
+                           {.rows = table.rows(),
+                            .num_rows = num_rows,
+                            .num_tiles = num_tiles,
+                            .checksums = has_checksums ? table.checksums(num_rows) : nullptr,
+                            .checksums_are_zero = true},
+                           options_.max_blocks, stream_.get());
+                     });
+  }
+
   // A batch of as many tables as the rows need. launch: (table on the device, its rows, its tiles).
   template <class Launch>
   absl::StatusOr<int64_t> AddTables(std::span<const RowCopy> rows, bool has_checksums,
@@ -318,21 +358,26 @@ class StreamRowQueue final : public RowQueue {
     return AddBatch(std::move(batch));
   }
 
-  // Table there, kernel, checksums back.
+  // Table there, with zeros where there are checksums; kernel; checksums back.
   template <class Launch>
   absl::Status Enqueue(std::span<const RowCopy> rows, int32_t table, bool has_checksums,
                        const Launch& launch) {
-    Table& host = HostTable(table);
-    Table& device = DeviceTable(table);
-    const int64_t num_tiles = TileRows(rows, std::span(host.rows).first(rows.size()));
-    EPLB_RETURN_IF_ERROR(ToStatus(
-        cudaMemcpyAsync(device.rows.data(), host.rows.data(), rows.size() * sizeof(TiledRow),
-                        cudaMemcpyHostToDevice, stream_.get()),
-        "cudaMemcpyAsync of a row table"));
+    HostTable& host = OnHost(table);
+    Table& device = OnDevice(table);
+    const std::span<TiledRow> tiled(host.table.rows(), rows.size());
+    const int64_t num_tiles = TileRows(rows, tiled);
+    size_t num_bytes = tiled.size_bytes();
+    if (has_checksums) {
+      std::fill_n(host.table.checksums(std::ssize(rows)), rows.size(), 0);
+      num_bytes = static_cast<size_t>(TableBytes(std::ssize(rows)));
+    }
+    EPLB_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(device.rows(), tiled.data(), num_bytes,
+                                                  cudaMemcpyHostToDevice, stream_.get()),
+                                  "cudaMemcpyAsync of a row table"));
     EPLB_RETURN_IF_ERROR(launch(device, static_cast<int32_t>(rows.size()), num_tiles));
     if (!has_checksums) return absl::OkStatus();
     return ToStatus(
-        cudaMemcpyAsync(host.checksums.data(), device.checksums.data(),
+        cudaMemcpyAsync(host.results.data(), device.checksums(std::ssize(rows)),
                         rows.size() * sizeof(uint64_t), cudaMemcpyDeviceToHost, stream_.get()),
         "cudaMemcpyAsync of checksums");
   }
@@ -381,9 +426,10 @@ class StreamRowQueue final : public RowQueue {
   }
 
   const StreamRowQueueOptions options_;
+  std::optional<DeviceGuard> closing_;  // while what follows is freed
   Stream stream_;
   Event hand_over_;
-  PinnedMemory pinned_;  // [kNumTables] Table
+  PinnedMemory pinned_;  // [kNumTables] HostTable
   DeviceMemory device_;  // [kNumTables] Table
   std::vector<int32_t> free_tables_;
   std::vector<Event> free_events_;

@@ -103,12 +103,14 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectPeer(const RowMoverOptions& op
   }
   const int32_t device = *options.memory.device;
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue, MakeDeviceQueue(device));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> check_queue, MakeDeviceQueue(device));
   std::unique_ptr<Transport> transport =
       MakeLinkTransport(options.transport.rank, options.transport.max_row_bytes, TakeLinks(parts),
                         WithBounce(MakePeerPath({.owner = arenas,
                                                  .staging = arenas->own.bytes(),
                                                  .mapped = std::move(mapped),
-                                                 .queue = std::move(queue)}),
+                                                 .queue = std::move(queue),
+                                                 .check_queue = std::move(check_queue)}),
                                    options));
   // A device may report that it reaches another and lose what it writes there.
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::RowQueue> rows, MakeDeviceQueue(device));

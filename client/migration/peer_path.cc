@@ -1,8 +1,8 @@
 #include "client/migration/peer_path.h"
 
 #include <deque>
-#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -13,15 +13,41 @@
 namespace eplb {
 namespace {
 
-// Rows under way at a time, either way: enough to keep the copy engine busy, and with two batches a
-// send far below what the queue holds.
-constexpr size_t kMaxSending = 12;
-constexpr size_t kMaxChecking = 12;
-static_assert(2 * kMaxSending + kMaxChecking < cuda::RowQueue::kMaxBatches);
+// Of one batch. 32 MiB take 85 us over NVLink at 375 GB/s, far longer than to begin a batch, and a
+// peer has the first of them to sum soon.
+constexpr size_t kMaxBatchRows = 64;
+constexpr int64_t kMaxBatchBytes = int64_t{32} << 20;
+// Under way at a time, either way: the device has the next one when one ends.
+constexpr size_t kMaxSending = 3;
+constexpr size_t kMaxChecking = 3;
+static_assert(kMaxSending + kMaxChecking < cuda::RowQueue::kMaxBatches);
+static_assert((kMaxSending + kMaxChecking) * kMaxBatchRows < cuda::RowQueue::kMaxRows);
+
+// Rows that are copied or summed together.
+class Batch {
+ public:
+  bool TakesMore(int64_t num_bytes) const {
+    return rows_.empty() ||
+           (rows_.size() < kMaxBatchRows && num_bytes <= kMaxBatchBytes - num_bytes_);
+  }
+  void Add(const cuda::RowCopy& row) {
+    rows_.push_back(row);
+    num_bytes_ += row.num_bytes;
+  }
+  bool empty() const { return rows_.empty(); }
+  std::span<const cuda::RowCopy> rows() const { return rows_; }
+
+ private:
+  std::vector<cuda::RowCopy> rows_;
+  int64_t num_bytes_ = 0;
+};
 
 class PeerPath : public RowPath {
  public:
-  explicit PeerPath(PeerPathParts parts) : parts_(std::move(parts)), queue_(*parts_.queue) {}
+  explicit PeerPath(PeerPathParts parts)
+      : parts_(std::move(parts)),
+        queue_(*parts_.queue),
+        check_queue_(parts_.check_queue == nullptr ? queue_ : *parts_.check_queue) {}
 
   std::string_view name() const override { return "peer"; }
   std::span<std::byte> staging() override { return parts_.staging; }
@@ -32,9 +58,11 @@ class PeerPath : public RowPath {
       return absl::InvalidArgumentError(absl::StrCat("row ", send.row, " to rank ", send.to.value,
                                                      ": its staging is not mapped"));
     }
+    // Sums need not follow: what lands was written by the peers, once this rank had posted.
     EPLB_RETURN_IF_ERROR(queue_.Follow(moves.stream));
     ledger_ = &ledger;
     links_ = &links;
+    num_begun_ = 0;
     return absl::OkStatus();
   }
 
@@ -62,7 +90,13 @@ class PeerPath : public RowPath {
   }
 
   absl::Status Close(bool done) override {
-    if (!done) EPLB_RETURN_IF_ERROR(queue_.Drain(MonotonicNow() + kSettleTimeout));
+    if (!done) {
+      // Both are ended, also where one fails: the other's writes must not go on.
+      const absl::Time deadline = MonotonicNow() + kSettleTimeout;
+      absl::Status drained = queue_.Drain(deadline);
+      drained.Update(check_queue_.Drain(deadline));
+      EPLB_RETURN_IF_ERROR(drained);
+    }
     sending_.clear();
     landed_.clear();
     checking_.clear();
@@ -71,9 +105,8 @@ class PeerPath : public RowPath {
 
  private:
   struct Sending {
-    TransferLedger::Outgoing* outgoing;
-    int64_t transfer;  // batches
-    std::optional<int64_t> checksum;
+    std::vector<TransferLedger::Outgoing*> rows;
+    int64_t batch = 0;
   };
   struct Landed {
     RankId from;
@@ -81,73 +114,95 @@ class PeerPath : public RowPath {
     uint64_t checksum = 0;
   };
   struct Check {
-    Landed landed;
+    std::vector<Landed> rows;
     int64_t batch = 0;
   };
 
+  // The peer is in this post, and reads what it is told: LinkTransport flushes.
+  bool MaySendTo(RankId peer) {
+    const PeerLink& link = links_->Of(peer);
+    return !link.gone() && link.posted == ledger_->post_id() && !link.has_output();
+  }
+
+  // The next rows, in the order of their rounds, whose peers take them: one that has not posted
+  // holds up nobody else.
   absl::StatusOr<bool> StartSends() {
-    const auto ready = [this](RankId peer) {
-      const PeerLink& link = links_->Of(peer);
-      return !link.gone() && link.posted == ledger_->post_id();
-    };
     bool moved = false;
-    for (TransferLedger::Outgoing& outgoing : ledger_->CurrentRound(ready)) {
-      if (sending_.size() >= kMaxSending) break;
-      if (outgoing.announced || !ready(outgoing.row.to)) continue;
-      // It does not read: no more announcements for now. LinkTransport flushes.
-      if (links_->Of(outgoing.row.to).has_output()) continue;
-      const RowSend& row = outgoing.row;
-      const auto num_bytes = static_cast<int64_t>(row.bytes.size());
-      const cuda::RowCopy read{.source = row.bytes.data(), .num_bytes = num_bytes};
-      cuda::RowCopy write = read;
-      write.destination = parts_.mapped.at(row.to).data() + row.staging_offset;
-      EPLB_ASSIGN_OR_RETURN(const int64_t transfer, queue_.Transfer(std::span(&write, 1)));
-      sending_.push_back({.outgoing = &outgoing, .transfer = transfer, .checksum = std::nullopt});
-      EPLB_ASSIGN_OR_RETURN(sending_.back().checksum, queue_.Copy(std::span(&read, 1)));
-      outgoing.announced = true;
+    while (sending_.size() < kMaxSending) {
+      Sending sending;
+      Batch batch;
+      const std::span<TransferLedger::Outgoing> all = ledger_->outgoing();
+      while (num_begun_ < all.size() && all[num_begun_].announced) ++num_begun_;
+      for (TransferLedger::Outgoing& outgoing : all.subspan(num_begun_)) {
+        const RowSend& row = outgoing.row;
+        const auto num_bytes = static_cast<int64_t>(row.bytes.size());
+        if (outgoing.announced || outgoing.done || !MaySendTo(row.to)) continue;
+        if (!batch.TakesMore(num_bytes)) break;
+        batch.Add({.source = row.bytes.data(),
+                   .destination = parts_.mapped.at(row.to).data() + row.staging_offset,
+                   .num_bytes = num_bytes});
+        sending.rows.push_back(&outgoing);
+      }
+      if (batch.empty()) break;
+      for (TransferLedger::Outgoing* const outgoing : sending.rows) {
+        ledger_->NoteBegun(outgoing->row.round);
+        outgoing->announced = true;
+      }
+      EPLB_ASSIGN_OR_RETURN(sending.batch, queue_.Copy(batch.rows()));
+      sending_.push_back(std::move(sending));
       moved = true;
     }
     return moved;
   }
 
-  // What lies in the receiver's staging is announced.
+  // What lies in the receivers' staging is announced.
   absl::StatusOr<bool> FinishSends() {
     bool moved = false;
     while (!sending_.empty()) {
       const Sending& sending = sending_.front();
-      EPLB_ASSIGN_OR_RETURN(const bool transferred, queue_.Ended(sending.transfer));
-      EPLB_ASSIGN_OR_RETURN(const bool summed, queue_.Ended(*sending.checksum));
-      if (!transferred || !summed) break;
-      const RowSend& row = sending.outgoing->row;
-      const auto num_bytes = static_cast<int64_t>(row.bytes.size());
-      PeerLink& link = links_->Of(row.to);
-      link.Queue({.type = RowMessageType::kLanded,
-                  .row = row.row,
-                  .round = row.round,
-                  .post_id = ledger_->post_id(),
-                  .row_bytes = num_bytes,
-                  .staging_offset = row.staging_offset,
-                  .offset = 0,
-                  .bytes = num_bytes,
-                  .checksum = queue_.TakeChecksums(*sending.checksum).front()});
-      link.Flush();
-      ledger_->FinishSend(*sending.outgoing);
+      EPLB_ASSIGN_OR_RETURN(const bool ended, queue_.Ended(sending.batch));
+      if (!ended) break;
+      const std::vector<uint64_t> checksums = queue_.TakeChecksums(sending.batch);
+      for (size_t i = 0; i < sending.rows.size(); ++i) Announce(*sending.rows[i], checksums[i]);
+      for (const TransferLedger::Outgoing* const outgoing : sending.rows) {
+        links_->Of(outgoing->row.to).Flush();
+      }
       sending_.pop_front();
       moved = true;
     }
     return moved;
   }
 
+  void Announce(TransferLedger::Outgoing& outgoing, uint64_t checksum) {
+    const RowSend& row = outgoing.row;
+    const auto num_bytes = static_cast<int64_t>(row.bytes.size());
+    links_->Of(row.to).Queue({.type = RowMessageType::kLanded,
+                              .row = row.row,
+                              .round = row.round,
+                              .post_id = ledger_->post_id(),
+                              .row_bytes = num_bytes,
+                              .staging_offset = row.staging_offset,
+                              .offset = 0,
+                              .bytes = num_bytes,
+                              .checksum = checksum});
+    ledger_->FinishSend(outgoing);
+  }
+
   absl::StatusOr<bool> StartChecks() {
     bool moved = false;
     while (!landed_.empty() && checking_.size() < kMaxChecking) {
-      const Landed& landed = landed_.front();
-      const RowReceive& row = ledger_->Find(landed.from, landed.row)->row;
-      const cuda::RowCopy read{.source = parts_.staging.data() + row.staging_offset,
-                               .num_bytes = row.num_bytes};
-      EPLB_ASSIGN_OR_RETURN(const int64_t batch, queue_.Copy(std::span(&read, 1)));
-      checking_.push_back({.landed = landed, .batch = batch});
-      landed_.pop_front();
+      Check check;
+      Batch batch;
+      while (!landed_.empty()) {
+        const RowReceive& row = ledger_->Find(landed_.front().from, landed_.front().row)->row;
+        if (!batch.TakesMore(row.num_bytes)) break;
+        batch.Add(
+            {.source = parts_.staging.data() + row.staging_offset, .num_bytes = row.num_bytes});
+        check.rows.push_back(landed_.front());
+        landed_.pop_front();
+      }
+      EPLB_ASSIGN_OR_RETURN(check.batch, check_queue_.Copy(batch.rows()));
+      checking_.push_back(std::move(check));
       moved = true;
     }
     return moved;
@@ -156,28 +211,36 @@ class PeerPath : public RowPath {
   absl::StatusOr<bool> FinishChecks() {
     bool moved = false;
     while (!checking_.empty()) {
-      const Check& check = checking_.front();
-      EPLB_ASSIGN_OR_RETURN(const bool ended, queue_.Ended(check.batch));
+      EPLB_ASSIGN_OR_RETURN(const bool ended, check_queue_.Ended(checking_.front().batch));
       if (!ended) break;
-      const Landed landed = check.landed;
-      const uint64_t checksum = queue_.TakeChecksums(check.batch).front();
+      const Check check = std::move(checking_.front());
       checking_.pop_front();
-      if (checksum != landed.checksum) {
-        return absl::DataLossError(absl::StrCat("post ", ledger_->post_id(), ": rank ",
-                                                landed.from.value, ": row ", landed.row,
-                                                ": checksum differs"));
+      const std::vector<uint64_t> checksums = check_queue_.TakeChecksums(check.batch);
+      for (size_t i = 0; i < check.rows.size(); ++i) {
+        EPLB_RETURN_IF_ERROR(EndCheck(check.rows[i], checksums[i]));
       }
-      TransferLedger::Incoming& incoming = *ledger_->Find(landed.from, landed.row);
-      ledger_->AddReceived(incoming, incoming.row.num_bytes);
       moved = true;
     }
     return moved;
   }
 
+  absl::Status EndCheck(const Landed& landed, uint64_t checksum) {
+    if (checksum != landed.checksum) {
+      return absl::DataLossError(absl::StrCat("post ", ledger_->post_id(), ": rank ",
+                                              landed.from.value, ": row ", landed.row,
+                                              ": checksum differs"));
+    }
+    TransferLedger::Incoming& incoming = *ledger_->Find(landed.from, landed.row);
+    ledger_->AddReceived(incoming, incoming.row.num_bytes);
+    return absl::OkStatus();
+  }
+
   const PeerPathParts parts_;
   cuda::RowQueue& queue_;
+  cuda::RowQueue& check_queue_;
   TransferLedger* ledger_ = nullptr;  // of the open post
   LinkSet* links_ = nullptr;
+  size_t num_begun_ = 0;  // of the ledger's sends, the first ones
   std::deque<Sending> sending_;
   std::deque<Landed> landed_;  // announced, not yet being checked
   std::deque<Check> checking_;

@@ -302,7 +302,7 @@ class PostWork {
       if (IsHere(move.destination)) copies.push_back(ArrivalOf(move));
     }
     if (copies.empty()) return absl::OkStatus();
-    EPLB_ASSIGN_OR_RETURN(const int64_t batch, call_.carrier.queue().Copy(copies));
+    EPLB_ASSIGN_OR_RETURN(const int64_t batch, call_.carrier.queue().CopyUnsummed(copies));
     call_.carrier.SetLastBatch(batch);
     return absl::OkStatus();
   }
@@ -442,16 +442,24 @@ absl::StatusOr<std::vector<double>> ExpertSquareSums::Sum(std::span<const Replic
   return squares;
 }
 
-absl::Status ExpertSquareSums::Reserve(size_t num_doubles, size_t num_arriving,
-                                       cuda::RowQueue& queue) {
-  const auto leaving = static_cast<int64_t>(num_doubles * sizeof(double));
-  const auto arriving = RoundUpToStaging(leaving) * static_cast<int64_t>(num_arriving);
-  if (static_cast<int64_t>(sent_.bytes.size()) < leaving) {
-    EPLB_ASSIGN_OR_RETURN(sent_, queue.Allocate(leaving));
-    EPLB_ASSIGN_OR_RETURN(leaving_, queue.AllocatePinned(leaving));
+absl::Status ExpertSquareSums::Reserve(const Topology& topology, int64_t num_layers,
+                                       int64_t staging_bytes, cuda::RowQueue& queue) {
+  if (topology.num_gpus() == 1) return absl::OkStatus();
+  const int64_t leaving =
+      num_layers * topology.max_slots_per_gpu() * static_cast<int64_t>(sizeof(double));
+  // Calls with fewer layers bring more ranks' sums at a time, which lie in staging all the same.
+  const int64_t arriving = RoundUpToStaging(leaving) * (topology.num_gpus() - 1);
+  return Grow(std::min(leaving, staging_bytes), std::min(arriving, staging_bytes), queue);
+}
+
+absl::Status ExpertSquareSums::Grow(int64_t leaving_bytes, int64_t arriving_bytes,
+                                    cuda::RowQueue& queue) {
+  if (std::ssize(sent_.bytes) < leaving_bytes) {
+    EPLB_ASSIGN_OR_RETURN(sent_, queue.Allocate(leaving_bytes));
+    EPLB_ASSIGN_OR_RETURN(leaving_, queue.AllocatePinned(leaving_bytes));
   }
-  if (static_cast<int64_t>(arrived_.bytes.size()) < arriving) {
-    EPLB_ASSIGN_OR_RETURN(arrived_, queue.AllocatePinned(arriving));
+  if (std::ssize(arrived_.bytes) < arriving_bytes) {
+    EPLB_ASSIGN_OR_RETURN(arrived_, queue.AllocatePinned(arriving_bytes));
   }
   return absl::OkStatus();
 }
@@ -469,7 +477,8 @@ absl::StatusOr<std::vector<double>> ExpertSquareSums::Gather(std::span<const dou
   const int64_t stride = RoundUpToStaging(static_cast<int64_t>(num_bytes));
   const auto at_once = static_cast<int32_t>(
       std::min<int64_t>(num_gpus - 1, std::ssize(call.carrier.staging()) / stride));
-  EPLB_RETURN_IF_ERROR(Reserve(mine.size(), static_cast<size_t>(at_once), call.carrier.queue()));
+  EPLB_RETURN_IF_ERROR(
+      Grow(static_cast<int64_t>(num_bytes), at_once * stride, call.carrier.queue()));
   std::memcpy(leaving_.bytes.data(), mine.data(), num_bytes);
   EPLB_RETURN_IF_ERROR(CopyNow(leaving_.bytes.data(), sent_.bytes.data(), num_bytes, call));
   // In round d every rank sends to the one d further.

@@ -117,15 +117,21 @@ absl::Status CheckSquaresFit(const Topology& topology, std::span<const ReplicaTe
 // Keeps its buffers from one call to the next. Threads: one caller. It goes before the carrier.
 class ExpertSquareSums {
  public:
+  // Takes the memory that Sum needs for up to num_layers layers, so that no step does: to take
+  // memory waits for the device. layers * slots of a GPU * 8 bytes on the device, as much pinned,
+  // and pinned that of every other rank, at most the staging's size. errors: ResourceExhausted.
+  absl::Status Reserve(const Topology& topology, int64_t num_layers, int64_t staging_bytes,
+                       cuda::RowQueue& queue);
   // [L * E]: of each expert the sum of squares over its rows at the primary, tensor after tensor in
   // their order, in float64; 0 in layers without tensors. Equal to the bit on all ranks of the
   // EP group, which get each other's sums by the transport: layers * slots of a GPU * 8 bytes to
-  // every other rank. errors: as RowCarrier's. REQUIRES: CheckSquaresFit is OK.
+  // every other rank. Takes what was not reserved. errors: as RowCarrier's. REQUIRES:
+  // CheckSquaresFit is OK.
   absl::StatusOr<std::vector<double>> Sum(std::span<const ReplicaTensor> tensors,
                                           const EpGroupCall& call);
 
  private:
-  absl::Status Reserve(size_t num_doubles, size_t num_arriving, cuda::RowQueue& queue);
+  absl::Status Grow(int64_t leaving_bytes, int64_t arriving_bytes, cuda::RowQueue& queue);
   // What every rank has, from `mine`: [G][mine.size()].
   absl::StatusOr<std::vector<double>> Gather(std::span<const double> mine, const EpGroupCall& call);
 

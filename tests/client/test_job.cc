@@ -142,10 +142,10 @@ TestJob::TestJob(const std::string& endpoint, const TestJobHooks& hooks) : ranks
   RunRanks(kTestRanks, [&](int32_t rank) {
     const auto i = static_cast<size_t>(rank);
     ClientOptions options = TestOptions(rank, endpoint);
+    if (!hooks.inproc) options.transport = "host";
     if (hooks.options) hooks.options(options);
     if (hooks.control) controls[i] = hooks.control(rank, std::move(controls[i]));
     if (hooks.transport) transports[i] = hooks.transport(rank, std::move(transports[i]));
-    if (!hooks.inproc) options.transport = "host";
     absl::StatusOr<std::unique_ptr<Client>> client =
         hooks.inproc ? ConnectInproc(options, all_gathers[i], std::move(controls[i]),
                                      std::move(transports[i]))

@@ -67,7 +67,8 @@ struct TestJobHooks {
   TensorsHook tensors = nullptr;
   ControlHook control = nullptr;
   TransportHook transport = nullptr;
-  bool inproc = true;  // false: Client::Connect, over TCP and the host transport
+  bool inproc =
+      true;  // false: Client::Connect, over TCP and, unless `options` says, transport host
 };
 
 // Connects kTestRanks ranks and registers their experts.

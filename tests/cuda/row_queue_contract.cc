@@ -89,6 +89,30 @@ TEST_P(RowQueueContractTest, CopyMovesRowsOfAnySizeAndAlignmentAndSumsThem) {
                                  copy_case.ExpectedDestinations()));
 }
 
+TEST_P(RowQueueContractTest, CopyUnsummedMovesRowsAndHasNothingToTake) {
+  constexpr uint64_t kSeed = 304;
+  const testing::CopyCase copy_case = testing::MakeCopyCase(kSeed);
+  const RowBuffer sources = Put(copy_case.sources);
+  const RowBuffer destinations = Put(copy_case.destinations);
+  const auto batch =
+      queue().CopyUnsummed(copy_case.At(sources.bytes.data(), destinations.bytes.data()));
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  WaitFor(*batch);
+  EXPECT_THAT(queue().TakeChecksums(*batch), IsEmpty());
+  EXPECT_TRUE(testing::SameBytes(Get(destinations.bytes.data(), destinations.bytes.size()),
+                                 copy_case.ExpectedDestinations()));
+  // It holds no room once it has ended.
+  for (int32_t i = 0; i < 2 * RowQueue::kMaxBatches; ++i) {
+    const auto next = queue().CopyUnsummed(std::vector<RowCopy>(3));
+    ASSERT_TRUE(next.ok()) << next.status();
+    WaitFor(*next);
+  }
+  EXPECT_EQ(queue().CopyUnsummed(std::vector<RowCopy>(1, {.num_bytes = -1})).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(queue().CopyUnsummed(std::vector<RowCopy>(RowQueue::kMaxRows + 1)).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
 TEST_P(RowQueueContractTest, BatchesRunAndEndInTheOrderTheyWereAdded) {
   constexpr uint64_t kSeed = 301;
   constexpr int64_t kSize = 1 << 20;

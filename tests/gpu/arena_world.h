@@ -65,7 +65,8 @@ inline Transports MakeArenaWorld(int32_t world_size, int64_t staging_bytes) {
                                          MakePeerPath({.owner = arenas,
                                                        .staging = arenas->own[rank].bytes(),
                                                        .mapped = mapped[rank],
-                                                       .queue = MakeDeviceQueue()}));
+                                                       .queue = MakeDeviceQueue(),
+                                                       .check_queue = MakeDeviceQueue()}));
   });
   return transports;
 }

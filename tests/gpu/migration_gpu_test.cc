@@ -105,7 +105,7 @@ class MigrationProcessesTest : public ::testing::Test {
       EXPECT_THAT(code, ::testing::AnyOf(testing::kRankIsWell, testing::kRankHadAllRows));
       well += code == testing::kRankIsWell ? 1 : 0;
     }
-    // The copy engine may have brought all rows of a rank that dies midway.
+    // All rows of a rank that dies midway may have come.
     const bool all_may_have_come = job.killed_midway && job.transport != "nccl";
     EXPECT_GT(well, all_may_have_come ? -1 : 0) << "nobody missed what the killed rank owed";
   }

@@ -39,14 +39,14 @@ class EpGroup {
  public:
   EpGroup(const Topology& topology, StateResidency residency, const MakeWorld& make,
           int32_t num_ep_groups = 1, int32_t layers_per_chunk = 1000,
-          MakeQueue make_queue = nullptr)
+          MakeQueue make_queue = nullptr, const std::vector<TensorShape>& shapes = Shapes())
       : topology_(topology), residency_(residency), num_ep_groups_(num_ep_groups) {
     const int32_t ranks = num_ep_groups * topology.num_gpus();
     std::vector<ExecutorOptions> options;
     int64_t staging = 0;
     for (int32_t rank = 0; rank < ranks; ++rank) {
       const GpuId gpu{rank % topology.num_gpus()};
-      memories_.push_back(std::make_unique<ExpertMemory>(topology, gpu, Shapes(), make_queue));
+      memories_.push_back(std::make_unique<ExpertMemory>(topology, gpu, shapes, make_queue));
       std::vector<RankId> ep_group;
       for (int32_t peer = rank - gpu.value; std::ssize(ep_group) < topology.num_gpus(); ++peer) {
         ep_group.push_back(RankId{peer});

@@ -14,60 +14,112 @@
 namespace eplb {
 namespace {
 
+using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 INSTANTIATE_TEST_SUITE_P(Peer, TransportContractTest, ::testing::Values(&MakePeerWorld));
 
-// Ranks 0 and 1 with 64 bytes of staging each, rank 0 with a queue of the test's.
+// Ranks 0 and 1, rank 0 with queues of the test's.
 class PeerPathTest : public ::testing::Test {
  protected:
-  void Connect(std::unique_ptr<cuda::RowQueue> queue, bool map_staging, bool is_the_peers = true) {
+  struct Queues {
+    std::unique_ptr<cuda::RowQueue> queue = cuda::MakeHostRowQueue();
+    std::unique_ptr<cuda::RowQueue> check_queue = nullptr;
+  };
+
+  void Connect(Queues queues, bool map_staging = true, bool is_the_peers = true) {
     ThreadAllGather all_gather(2);
     RunRanks(2, [&](int32_t rank) {
-      auto parts = SetUpLinks(HostOptions(rank, 2, 64), SharedStaging{}, all_gather.ForRank(rank));
+      auto parts = SetUpLinks(HostOptions(rank, 2, staging_bytes_), SharedStaging{},
+                              all_gather.ForRank(rank));
       ASSERT_TRUE(parts.ok()) << parts.status();
       std::vector<PeerLink> links;
       links.push_back(std::move(parts->peers[0].link));
+      Queues own;
+      if (rank == 0) own = std::move(queues);
       PeerPathParts path{.owner = nullptr,
-                         .staging = StagingOf(rank),
+                         .staging = staging_[rank],
                          .mapped = {},
-                         .queue = rank == 0 ? std::move(queue) : cuda::MakeHostRowQueue()};
+                         .queue = std::move(own.queue),
+                         .check_queue = std::move(own.check_queue)};
       if (map_staging) {
         path.mapped[RankId{1 - rank}] =
-            is_the_peers ? StagingOf(1 - rank) : std::span(elsewhere_[rank]);
+            is_the_peers ? std::span(staging_[1 - rank]) : std::span(elsewhere_[rank]);
       }
-      transports_[rank] =
-          MakeLinkTransport(RankId{rank}, 64, std::move(links), MakePeerPath(std::move(path)));
+      transports_[rank] = MakeLinkTransport(RankId{rank}, staging_bytes_, std::move(links),
+                                            MakePeerPath(std::move(path)));
     });
   }
 
-  std::span<std::byte> StagingOf(int32_t rank) {
-    return std::span(staging_).subspan(static_cast<size_t>(rank) * 64, 64);
+  // Memory for rows of this size, side by side in staging.
+  void MakeRows(size_t num_rows, size_t row_bytes) {
+    row_ = std::vector<std::byte>(row_bytes, std::byte{5});
+    num_rows_ = num_rows;
+    staging_bytes_ = static_cast<int64_t>(num_rows * row_bytes);
+    for (auto* memory : {&staging_, &elsewhere_}) {
+      memory->fill(std::vector<std::byte>(num_rows * row_bytes));
+    }
   }
 
-  absl::StatusOr<Ticket> PostSend() {
-    return transports_[0]->Post(
-        {.post_id = 1,
-         .sends = {{.to = RankId{1}, .row = 3, .round = 0, .bytes = row_, .staging_offset = 0}},
-         .receives = {},
-         .deadline = absl::Now() + absl::Seconds(30)});
+  // What a rank sends to the other one, or receives, or both; each row in a round of its own.
+  absl::StatusOr<Ticket> Post(int32_t rank, bool sends, bool receives) {
+    RowMoves moves{.post_id = 1, .deadline = absl::Now() + absl::Seconds(30)};
+    const RankId peer{1 - rank};
+    for (size_t i = 0; i < num_rows_; ++i) {
+      const auto row = static_cast<int32_t>(i);
+      const auto offset = static_cast<int64_t>(i * row_.size());
+      if (sends) {
+        moves.sends.push_back(
+            {.to = peer, .row = row, .round = row, .bytes = row_, .staging_offset = offset});
+      }
+      if (receives) {
+        moves.receives.push_back({.from = peer,
+                                  .row = row,
+                                  .round = row,
+                                  .staging_offset = offset,
+                                  .num_bytes = std::ssize(row_)});
+      }
+    }
+    return transports_[rank]->Post(std::move(moves));
   }
 
-  const std::vector<std::byte> row_ = std::vector<std::byte>(8);
-  std::vector<std::byte> staging_ = std::vector<std::byte>(2 * 64);
-  std::array<std::array<std::byte, 64>, 2> elsewhere_ = {};
+  // Rank 0 sends all rows; rank 1 polls on a thread of its own. Rank 0's end.
+  absl::Status SendAll() {
+    std::array<absl::Status, 2> ends;
+    RunRanks(2, [&](int32_t rank) {
+      const auto ticket = Post(rank, /*sends=*/rank == 0, /*receives=*/rank == 1);
+      ASSERT_TRUE(ticket.ok()) << ticket.status();
+      absl::StatusOr<Progress> progress = Progress{};
+      while (progress.ok() && !progress->done) {
+        progress = transports_[rank]->Poll(*ticket, absl::Milliseconds(100));
+      }
+      ends[rank] = progress.status();
+      if (!progress.ok()) {
+        EXPECT_TRUE(transports_[rank]->Abort().ok());
+      }
+    });
+    return ends[0];
+  }
+
+  std::vector<std::byte> row_ = std::vector<std::byte>(8);
+  size_t num_rows_ = 1;
+  int64_t staging_bytes_ = 64;
+  std::array<std::vector<std::byte>, 2> staging_ = {std::vector<std::byte>(64),
+                                                    std::vector<std::byte>(64)};
+  std::array<std::vector<std::byte>, 2> elsewhere_ = staging_;
   Transports transports_ = Transports(2);
 };
 
 TEST_F(PeerPathTest, RowToARankWhoseStagingIsNotMappedIsRefused) {
-  Connect(cuda::MakeHostRowQueue(), /*map_staging=*/false);
-  EXPECT_THAT(std::string(PostSend().status().message()),
-              HasSubstr("row 3 to rank 1: its staging is not mapped"));
+  Connect({}, /*map_staging=*/false);
+  EXPECT_THAT(std::string(Post(0, /*sends=*/true, /*receives=*/false).status().message()),
+              HasSubstr("row 0 to rank 1: its staging is not mapped"));
 }
 
 TEST_F(PeerPathTest, TheTrialFindsStagingThatIsNotThePeers) {
   for (const bool is_the_peers : {false, true}) {
-    Connect(cuda::MakeHostRowQueue(), /*map_staging=*/true, is_the_peers);
+    Connect({}, /*map_staging=*/true, is_the_peers);
     RunRanks(2, [&](int32_t rank) {
       const auto queue = cuda::MakeHostRowQueue();
       const absl::Status tried = TryPairs(*transports_[rank], *queue,
@@ -79,25 +131,74 @@ TEST_F(PeerPathTest, TheTrialFindsStagingThatIsNotThePeers) {
   }
 }
 
-TEST_F(PeerPathTest, AbortWaitsForATransferWhoseChecksumCouldNotBeBegun) {
-  auto made =
-      std::make_unique<StubbornQueue>(Stubbornness{.looks_per_transfer = 5, .fail_copies = true});
-  StubbornQueue& queue = *made;
-  Connect(std::move(made), /*map_staging=*/true);
-  MustPost(
-      *transports_[1],
-      {.post_id = 1,
-       .sends = {},
-       .receives = {{.from = RankId{0}, .row = 3, .round = 0, .staging_offset = 0, .num_bytes = 8}},
-       .deadline = absl::Now() + absl::Seconds(30)});
-  const auto ticket = PostSend();
-  ASSERT_TRUE(ticket.ok()) << ticket.status();
-  absl::StatusOr<Progress> sent = Progress{};
-  while (sent.ok() && !sent->done) sent = transports_[0]->Poll(*ticket, absl::Seconds(1));
-  EXPECT_EQ(sent.status(), absl::InternalError("the copy kernel failed"));
-  EXPECT_EQ(queue.num_under_way(), 1U);
+TEST_F(PeerPathTest, RowsGoInBatchesAlsoFromRoundToRound) {
+  MakeRows(/*num_rows=*/100, /*row_bytes=*/64);
+  auto made = std::make_unique<StubbornQueue>(Stubbornness{.looks_per_copy = 2});
+  const StubbornQueue& queue = *made;
+  Connect({.queue = std::move(made)});
+  ASSERT_EQ(SendAll(), absl::OkStatus());
+  EXPECT_THAT(queue.copies(), ElementsAre(64, 36));
+  EXPECT_THAT(staging_[1], Each(std::byte{5}));
+}
+
+TEST_F(PeerPathTest, ABatchOfLargeRowsIsShort) {
+  MakeRows(/*num_rows=*/5, /*row_bytes=*/size_t{12} << 20);
+  auto made = std::make_unique<StubbornQueue>(Stubbornness{.looks_per_copy = 2});
+  const StubbornQueue& queue = *made;
+  Connect({.queue = std::move(made)});
+  ASSERT_EQ(SendAll(), absl::OkStatus());
+  EXPECT_THAT(queue.copies(), ElementsAre(2, 2, 1)) << "at most 32 MiB";
+}
+
+TEST_F(PeerPathTest, SumsOfWhatLandedWaitForNoSend) {
+  constexpr int32_t kForEver = 1 << 30;
+  Connect({.queue = std::make_unique<StubbornQueue>(Stubbornness{.looks_per_copy = kForEver}),
+           .check_queue = cuda::MakeHostRowQueue()});
+  std::array<absl::StatusOr<Ticket>, 2> tickets;
+  for (const int32_t rank : {0, 1}) {
+    tickets[rank] = Post(rank, /*sends=*/true, /*receives=*/true);
+    ASSERT_TRUE(tickets[rank].ok()) << tickets[rank].status();
+  }
+  Progress progress;
+  while (progress.received_bytes < std::ssize(row_)) {
+    for (const int32_t rank : {0, 1}) {
+      const auto polled = transports_[rank]->Poll(*tickets[rank], absl::Milliseconds(1));
+      ASSERT_TRUE(polled.ok()) << polled.status();
+      if (rank == 0) progress = *polled;
+    }
+  }
+  EXPECT_EQ(progress.sent_bytes, 0);
+  EXPECT_FALSE(progress.done);
+  for (const int32_t rank : {0, 1}) EXPECT_TRUE(transports_[rank]->Abort().ok());
+}
+
+TEST_F(PeerPathTest, AnErrorOfACopyEndsThePost) {
+  Connect({.queue = std::make_unique<StubbornQueue>(Stubbornness{.fail_copies = true})});
+  EXPECT_EQ(SendAll(), absl::InternalError("the copy kernel failed"));
+}
+
+TEST_F(PeerPathTest, AbortWaitsForSendsAndSums) {
+  constexpr int32_t kForEver = 1 << 30;
+  std::array<std::unique_ptr<StubbornQueue>, 2> made;
+  for (auto& queue : made) {
+    queue = std::make_unique<StubbornQueue>(Stubbornness{.looks_per_copy = kForEver});
+  }
+  const std::array<const StubbornQueue*, 2> queues = {made[0].get(), made[1].get()};
+  Connect({.queue = std::move(made[0]), .check_queue = std::move(made[1])});
+  std::array<absl::StatusOr<Ticket>, 2> tickets;
+  for (const int32_t rank : {0, 1}) {
+    tickets[rank] = Post(rank, /*sends=*/true, /*receives=*/true);
+    ASSERT_TRUE(tickets[rank].ok()) << tickets[rank].status();
+  }
+  while (queues[0]->num_under_way() == 0 || queues[1]->num_under_way() == 0) {
+    for (const int32_t rank : {0, 1}) {
+      const auto polled = transports_[rank]->Poll(*tickets[rank], absl::Milliseconds(1));
+      ASSERT_TRUE(polled.ok()) << polled.status();
+    }
+  }
   EXPECT_TRUE(transports_[0]->Abort().ok());
-  EXPECT_EQ(queue.num_under_way(), 0U);
+  for (const StubbornQueue* const queue : queues) EXPECT_EQ(queue->num_under_way(), 0U);
+  EXPECT_TRUE(transports_[1]->Abort().ok());
 }
 
 }  // namespace

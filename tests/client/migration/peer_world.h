@@ -48,7 +48,8 @@ inline Transports MakePeerWorldOver(int32_t world_size, int64_t staging_bytes, M
                                          MakePeerPath({.owner = staging,
                                                        .staging = mapped[RankId{rank}],
                                                        .mapped = mapped,
-                                                       .queue = make()}));
+                                                       .queue = make(),
+                                                       .check_queue = make()}));
   });
   return transports;
 }

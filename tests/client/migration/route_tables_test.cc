@@ -74,6 +74,9 @@ class RecordingQueue : public cuda::RowQueue {
   absl::StatusOr<int64_t> Copy(std::span<const cuda::RowCopy> rows) override {
     return queue_->Copy(rows);
   }
+  absl::StatusOr<int64_t> CopyUnsummed(std::span<const cuda::RowCopy> rows) override {
+    return queue_->CopyUnsummed(rows);
+  }
   absl::StatusOr<int64_t> Transfer(std::span<const cuda::RowCopy> rows) override {
     int64_t num_bytes = 0;
     for (const cuda::RowCopy& row : rows) num_bytes += row.num_bytes;

@@ -13,6 +13,7 @@ namespace eplb {
 
 struct Stubbornness {
   int32_t looks_per_transfer = 0;  // before Ended says so; a transfer has landed only then
+  int32_t looks_per_copy = 0;
   bool fail_copies = false;
   bool fail_drain = false;
   bool fail_follow = false;
@@ -40,7 +41,14 @@ class StubbornQueue : public cuda::RowQueue {
   absl::Status LetFollow(void* stream) override { return queue_->LetFollow(stream); }
   absl::StatusOr<int64_t> Copy(std::span<const cuda::RowCopy> rows) override {
     if (stubbornness_.fail_copies) return absl::InternalError("the copy kernel failed");
-    return queue_->Copy(rows);
+    absl::StatusOr<int64_t> batch = queue_->Copy(rows);
+    if (batch.ok()) under_way_[*batch] = stubbornness_.looks_per_copy;
+    copies_.push_back(rows.size());
+    return batch;
+  }
+  absl::StatusOr<int64_t> CopyUnsummed(std::span<const cuda::RowCopy> rows) override {
+    if (stubbornness_.fail_copies) return absl::InternalError("the copy kernel failed");
+    return queue_->CopyUnsummed(rows);
   }
   absl::StatusOr<int64_t> Transfer(std::span<const cuda::RowCopy> rows) override {
     absl::StatusOr<int64_t> batch = queue_->Transfer(rows);
@@ -74,13 +82,15 @@ class StubbornQueue : public cuda::RowQueue {
   void* stream() override { return nullptr; }
 
   const std::vector<void*>& followed() const { return followed_; }
-  // Transfers of which nobody knows that they have ended.
+  const std::vector<size_t>& copies() const { return copies_; }  // rows of each batch
+  // Transfers and copies of which nobody knows that they have ended.
   size_t num_under_way() const { return under_way_.size(); }
 
  private:
   const Stubbornness stubbornness_;
   const std::unique_ptr<cuda::RowQueue> queue_ = cuda::MakeHostRowQueue();
-  std::vector<void*> followed_;           // streams
+  std::vector<void*> followed_;  // streams
+  std::vector<size_t> copies_;
   std::map<int64_t, int32_t> under_way_;  // looks that are left, by batch
 };
 

@@ -18,6 +18,30 @@ std::map<std::string, int64_t>& Counts() {
   return *counts;
 }
 
+// Launches, too. The driver's calls use the context that is there.
+bool IsOfTheRuntime(std::string_view name) { return name.starts_with("cuda") || name == "launch"; }
+
+constexpr const char* kAllocations[] = {"cudaMalloc",
+                                        "cudaFree",
+                                        "cudaHostAlloc",
+                                        "cudaFreeHost",
+                                        "cudaHostRegister",
+                                        "cudaHostUnregister",
+                                        "cudaEventCreateWithFlags",
+                                        "cudaEventDestroy",
+                                        "cudaStreamCreateWithPriority",
+                                        "cudaStreamDestroy",
+                                        "cudaIpcOpenMemHandle",
+                                        "cudaIpcCloseMemHandle",
+                                        "cuMemCreate",
+                                        "cuMemRelease",
+                                        "cuMemAddressReserve",
+                                        "cuMemAddressFree",
+                                        "cuMemMap",
+                                        "cuMemUnmap",
+                                        "cuMemSetAccess",
+                                        "cuMemImportFromShareableHandle"};
+
 // The error of the fault that meets this call, which it uses up.
 cudaError_t Meet(std::string_view name) {
   for (auto fault = faults.begin(); fault != faults.end(); ++fault) {
@@ -35,6 +59,7 @@ cudaError_t Meet(std::string_view name) {
 
 Call::Call(const char* name) : lock_(Mutex()) {
   ++Counts()[name];
+  if (IsOfTheRuntime(name)) UseContext();
   error_ = Meet(name);
   if (error_ == cudaSuccess) error_ = Failure();
   if (error_ != cudaSuccess) last_error = error_;
@@ -57,6 +82,13 @@ int64_t NumCalls() {
   const std::lock_guard<std::recursive_mutex> lock(Mutex());
   int64_t sum = 0;
   for (const auto& [name, count] : Counts()) sum += count;
+  return sum;
+}
+
+int64_t NumAllocations() {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  int64_t sum = 0;
+  for (const char* const name : kAllocations) sum += Counts()[name];
   return sum;
 }
 

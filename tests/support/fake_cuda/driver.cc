@@ -89,6 +89,18 @@ CUresult ContextState(CUdevice device, unsigned int* flags, int* active) {
   return CUDA_SUCCESS;
 }
 
+// A context is its device's number and one more, which nobody follows.
+CUresult GetContext(CUcontext* context) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): as above
+  *context = reinterpret_cast<CUcontext>(static_cast<intptr_t>(CurrentContext() + 1));
+  return CUDA_SUCCESS;
+}
+
+CUresult SetContext(CUcontext context) {
+  SetCurrentContext(static_cast<int>(reinterpret_cast<intptr_t>(context)) - 1);
+  return CUDA_SUCCESS;
+}
+
 CUresult Attribute(int* value, CUdevice_attribute attribute, CUdevice) {
   if (attribute != CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -137,6 +149,7 @@ CUresult Create(CUmemGenericAllocationHandle* handle, size_t size,
 
 CUresult Release(CUmemGenericAllocationHandle handle) {
   const Lock lock(Mutex());
+  (void)Begin("cuMemRelease");  // also on a device that has failed
   const auto found = Virtual().allocations.find(handle);
   if (found == Virtual().allocations.end() || found->second.num_mappings > 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -195,6 +208,7 @@ CUresult Reserve(CUdeviceptr* address, size_t size, size_t alignment, CUdevicept
 
 CUresult FreeAddress(CUdeviceptr address, size_t size) {
   const Lock lock(Mutex());
+  (void)Begin("cuMemAddressFree");
   const auto found = Virtual().reservations.find(address);
   if (found == Virtual().reservations.end() || found->second.size != size ||
       found->second.mapped != 0) {
@@ -229,6 +243,7 @@ CUresult Map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAlloca
 
 CUresult Unmap(CUdeviceptr address, size_t size) {
   const Lock lock(Mutex());
+  (void)Begin("cuMemUnmap");
   const auto range = Virtual().reservations.find(address);
   if (range == Virtual().reservations.end() || range->second.mapped == 0 ||
       range->second.size != size) {
@@ -269,6 +284,8 @@ void* DriverEntryPoint(const std::string& name) {
   static const auto* const functions = new std::map<std::string, void*>{
       {"cuGetErrorName", reinterpret_cast<void*>(&ErrorName)},
       {"cuDevicePrimaryCtxGetState", reinterpret_cast<void*>(&ContextState)},
+      {"cuCtxGetCurrent", reinterpret_cast<void*>(&GetContext)},
+      {"cuCtxSetCurrent", reinterpret_cast<void*>(&SetContext)},
       {"cuDeviceGetAttribute", reinterpret_cast<void*>(&Attribute)},
       {"cuMemGetAllocationGranularity", reinterpret_cast<void*>(&Granularity)},
       {"cuMemCreate", reinterpret_cast<void*>(&Create)},

@@ -6,7 +6,13 @@
 //    or waits; so an order that is not asked for does not come about by luck.
 //  - a kernel sees device and pinned memory only, of its own device or one that it was given access
 //    to; anything else is a sticky illegal address.
-//  - IPC handles open in other processes, and not in the one that made them.
+//  - a kernel runs in parts, tiles of a copy or of a sum, between which other streams move. With a
+//    seed its tiles come in any order.
+//  - what a copy from a device into pinned memory will write holds other bytes until it has: nobody
+//    finds there what was right before.
+//  - IPC handles open in other processes, and not in the one that made them. They are given for
+//    whole blocks of 2 MiB, since a smaller allocation would share its block.
+//  - a call of the runtime makes a context on the thread's device, as CUDA's does.
 //  - virtual memory is a memfd, seen by nobody before cuMemSetAccess. What was not released when
 //    the process exits, descriptors included, ends it with kLeakExit.
 //  - an error stays a thread's last one until somebody asks, and the next launch finds it. Events,
@@ -24,6 +30,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include <cuda_runtime_api.h>
 
@@ -64,6 +71,8 @@ size_t NumFaultsOfThisThread();
 // Calls of all threads so far, with that name and with any.
 int64_t NumCalls(const std::string& name);
 int64_t NumCalls();
+// Calls so far that take memory, addresses, events or streams, or give them back.
+int64_t NumAllocations();
 
 // ---- memory.cc ----
 
@@ -97,6 +106,23 @@ void RemoveMapping(void* address);
 // ---- streams.cc ----
 
 void Enqueue(cudaStream_t stream, std::function<void()> work);
+// 0 .. size-1 in the order in which blocks of a kernel come to them: rising without a seed.
+std::vector<int64_t> DrawOrder(int64_t size);
+
+// What was asked of streams so far: calls that put something on them, and bytes of device memory
+// that operations have read and written.
+struct Usage {
+  int64_t num_enqueued = 0;
+  int64_t read_bytes = 0;
+  int64_t written_bytes = 0;
+};
+Usage UsageOf(cudaStream_t stream);
+Usage UsageOfAll();  // also of streams that are gone
+void CountEnqueued(cudaStream_t stream);
+// Of the operation that runs now.
+void CountRead(const View& view, int64_t num_bytes);
+void CountWritten(const View& view, int64_t num_bytes);
+
 // A kernel that runs for so long.
 void Occupy(cudaStream_t stream, std::chrono::milliseconds duration);
 void RunUntilIdle(cudaStream_t stream);
@@ -124,8 +150,16 @@ bool PeersReachEachOther();
 // ---- runtime.cc ----
 
 int CurrentDevice();
-// Whether somebody has made it current: from then on it has a context of this process.
+// Whether this process has a context on it: somebody has made it current, or called the runtime
+// while it was.
 bool HasContext(int device);
+// The device whose context is current on this thread; negative: none is.
+int CurrentContext();
+void SetCurrentContext(int device);
+// As any call of the runtime does.
+void UseContext();
+// As in a process that has used no device yet; of other threads only what HasContext says.
+void ForgetContexts();
 
 }  // namespace eplb::fake_cuda
 

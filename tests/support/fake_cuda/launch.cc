@@ -1,7 +1,9 @@
 // The kernels' launchers: a kernel's body runs on the host when the stream comes to it.
+#include <algorithm>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -29,53 +31,74 @@ T* OnDevice(T* address, int64_t num_bytes) {
   return seen ? reinterpret_cast<T*>(view.bytes) : nullptr;
 }
 
-void RunCopyRows(const CopyArgs& args) {
-  const TiledRow* const rows = OnDevice(args.rows, int64_t{sizeof(TiledRow)} * args.num_rows);
-  const bool sums = args.checksums != nullptr;
+// A tile of a row in a table, as a kernel sees it. Without a row after an illegal address.
+struct SeenTile {
+  int32_t index = 0;  // of the row
+  int64_t tile = 0;   // of the row's
+  int64_t num_bytes = 0;
+  std::optional<RowCopy> row;
+};
+
+SeenTile SeeTile(const TiledRow* table, int32_t num_rows, int64_t tile) {
+  const TiledRow* const rows = OnDevice(table, int64_t{sizeof(TiledRow)} * num_rows);
+  if (rows == nullptr) return {};
+  SeenTile seen{.index = RowOfTile(rows, num_rows, tile)};
+  RowCopy row = rows[seen.index].copy;
+  seen.tile = tile - rows[seen.index].first_tile;
+  seen.num_bytes = std::min(kCopyTileBytes, row.num_bytes - seen.tile * kCopyTileBytes);
+  if (row.num_bytes > 0) {
+    const std::byte* const source = row.source;
+    std::byte* const destination = row.destination;
+    row.source = OnDevice(source, row.num_bytes);
+    fake::CountRead(fake::ViewOf(source, 1), seen.num_bytes);
+    if (destination != nullptr) {
+      const fake::View view = fake::ViewOf(destination, 1);
+      row.destination = OnDevice(destination, row.num_bytes);
+      if (view.loses_writes) row.destination = nullptr;
+      fake::CountWritten(view, seen.num_bytes);
+    }
+  }
+  if (fake::Failure() == cudaSuccess) seen.row = row;
+  return seen;
+}
+
+void RunCopyTile(const CopyArgs& args, int64_t tile) {
   uint64_t* const checksums =
-      sums ? OnDevice(args.checksums, int64_t{sizeof(uint64_t)} * args.num_rows) : nullptr;
-  if (fake::Failure() != cudaSuccess) return;
-  for (int32_t i = 0; i < args.num_rows; ++i) {
-    RowCopy row = rows[i].copy;
-    if (row.num_bytes > 0) {
-      row.source = OnDevice(row.source, row.num_bytes);
-      if (row.destination != nullptr) row.destination = OnDevice(row.destination, row.num_bytes);
-      if (fake::Failure() != cudaSuccess) return;
-    }
-    for (int64_t tile = 0; tile < NumCopyTiles(row.num_bytes); ++tile) {
-      if (sums) {
-        checksums[i] += CopyTilePart<true>(row, tile, 0, 1);
-      } else {
-        (void)CopyTilePart<false>(row, tile, 0, 1);
-      }
-    }
+      args.checksums == nullptr
+          ? nullptr
+          : OnDevice(args.checksums, int64_t{sizeof(uint64_t)} * args.num_rows);
+  const SeenTile seen = SeeTile(args.rows, args.num_rows, tile);
+  if (!seen.row.has_value()) return;
+  if (checksums == nullptr) {
+    (void)CopyTilePart<false>(*seen.row, seen.tile, 0, 1);
+  } else {
+    checksums[seen.index] += CopyTilePart<true>(*seen.row, seen.tile, 0, 1);
   }
 }
 
-// The table's rows as a kernel sees them; null where it would see nothing.
-std::vector<RowCopy> RowsOnDevice(const TiledRow* table, int32_t num_rows, bool has_destinations) {
-  const TiledRow* const tiled = OnDevice(table, int64_t{sizeof(TiledRow)} * num_rows);
-  std::vector<RowCopy> rows;
-  for (int32_t i = 0; i < num_rows && fake::Failure() == cudaSuccess; ++i) {
-    RowCopy row = tiled[i].copy;
-    if (row.num_bytes > 0) {
-      row.source = OnDevice(row.source, row.num_bytes);
-      if (has_destinations) row.destination = OnDevice(row.destination, row.num_bytes);
-    }
-    rows.push_back(row);
+void RunAddTile(const AddArgs& args, int64_t tile) {
+  const SeenTile seen = SeeTile(args.rows, args.num_rows, tile);
+  if (!seen.row.has_value() || seen.num_bytes == 0) return;
+  const int64_t offset = seen.tile * kCopyTileBytes;
+  const RowCopy part{.source = seen.row->source + offset,
+                     .destination = seen.row->destination + offset,
+                     .num_bytes = seen.num_bytes};
+  if (AddRowsOnHost({&part, 1}, args.type).ok()) {
+    fake::CountRead({.place = fake::Place::kDevice}, part.num_bytes);  // the destination
   }
-  return rows;
 }
 
-void RunAddRows(const AddArgs& args) {
-  const std::vector<RowCopy> rows = RowsOnDevice(args.rows, args.num_rows, true);
-  if (fake::Failure() == cudaSuccess) (void)AddRowsOnHost(rows, args.type);
-}
-
-void RunSquareRows(const SquareArgs& args) {
-  const std::vector<RowCopy> rows = RowsOnDevice(args.rows, args.num_rows, false);
+void RunSquareRow(const SquareArgs& args, int64_t index) {
+  const TiledRow* const rows = OnDevice(args.rows, int64_t{sizeof(TiledRow)} * args.num_rows);
   double* const sums = OnDevice(args.sums, int64_t{sizeof(double)} * args.num_rows);
-  if (fake::Failure() == cudaSuccess) (void)SquareRowsOnHost(rows, args.type, {sums, rows.size()});
+  if (fake::Failure() != cudaSuccess) return;
+  RowCopy row = rows[index].copy;
+  if (row.num_bytes > 0) {
+    fake::CountRead(fake::ViewOf(row.source, 1), row.num_bytes);
+    row.source = OnDevice(row.source, row.num_bytes);
+  }
+  if (fake::Failure() == cudaSuccess)
+    (void)SquareRowsOnHost({&row, 1}, args.type, {sums + index, 1});
 }
 
 // As the kernel sees them; null stays null. Sizes follow from the choices.
@@ -114,8 +137,29 @@ void RunRoute(RouteArgs args) {
   if (fake::Failure() == cudaSuccess) (void)RouteOnHost(args);
 }
 
+// What a kernel's blocks do, one after the other.
+struct Work {
+  int64_t size = 1;
+  std::function<void(int64_t index)> run;
+};
+
+// In parts, so that others move in between; few enough that a test is not slow.
+void EnqueueInParts(cudaStream_t stream, const Work& work) {
+  constexpr int64_t kMostParts = 8;
+  const auto order = std::make_shared<const std::vector<int64_t>>(fake::DrawOrder(work.size));
+  const int64_t num_parts = std::min(work.size, kMostParts);
+  for (int64_t part = 0; part < num_parts; ++part) {
+    fake::Enqueue(stream, [order, run = work.run, begin = work.size * part / num_parts,
+                           end = work.size * (part + 1) / num_parts] {
+      for (int64_t i = begin; i < end && fake::Failure() == cudaSuccess; ++i) {
+        run((*order)[static_cast<size_t>(i)]);
+      }
+    });
+  }
+}
+
 // A launch of a kernel, which also finds what went wrong on this thread before.
-absl::Status Launch(std::string_view what, cudaStream_t stream, std::function<void()> work) {
+absl::Status Launch(std::string_view what, cudaStream_t stream, const Work& work) {
   const fake::Call call("launch");
   if (call.error() != cudaSuccess) return ToStatus(cudaGetLastError(), what);
   if (fake::DeviceOf(stream) != fake::CurrentDevice()) {
@@ -124,7 +168,8 @@ absl::Status Launch(std::string_view what, cudaStream_t stream, std::function<vo
   if (const cudaError_t before = cudaGetLastError(); before != cudaSuccess) {
     return ToStatus(before, what);
   }
-  fake::Enqueue(stream, std::move(work));
+  fake::CountEnqueued(stream);
+  EnqueueInParts(stream, work);
   return absl::OkStatus();
 }
 
@@ -133,36 +178,39 @@ absl::Status Launch(std::string_view what, cudaStream_t stream, std::function<vo
 absl::Status LaunchCount(const CountArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckCountArgs(args));
   if (args.num_tokens == 0) return absl::OkStatus();
-  return Launch("launch of the count kernel", stream, [args] { RunCount(args); });
+  return Launch("launch of the count kernel", stream, {.run = [args](int64_t) { RunCount(args); }});
 }
 
 absl::Status LaunchRoute(const RouteArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckRouteArgs(args));
   if (args.choices.num_tokens == 0) return absl::OkStatus();
-  return Launch("launch of the route kernel", stream, [args] { RunRoute(args); });
+  return Launch("launch of the route kernel", stream, {.run = [args](int64_t) { RunRoute(args); }});
 }
 
 absl::Status LaunchCopyRows(const CopyArgs& args, int32_t, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckCopyArgs(args));
   if (args.num_rows == 0) return absl::OkStatus();
-  if (args.checksums != nullptr) {
+  if (args.checksums != nullptr && !args.checksums_are_zero) {
     EPLB_RETURN_IF_ERROR(
         ToStatus(cudaMemsetAsync(args.checksums, 0, sizeof(uint64_t) * args.num_rows, stream),
                  "cudaMemsetAsync"));
   }
-  return Launch("launch of the copy kernel", stream, [args] { RunCopyRows(args); });
+  return Launch("launch of the copy kernel", stream,
+                {.size = args.num_tiles, .run = [args](int64_t tile) { RunCopyTile(args, tile); }});
 }
 
 absl::Status LaunchAddRows(const AddArgs& args, int32_t, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckAddArgs(args));
   if (args.num_rows == 0) return absl::OkStatus();
-  return Launch("launch of the add kernel", stream, [args] { RunAddRows(args); });
+  return Launch("launch of the add kernel", stream,
+                {.size = args.num_tiles, .run = [args](int64_t tile) { RunAddTile(args, tile); }});
 }
 
 absl::Status LaunchSquareRows(const SquareArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckSquareArgs(args));
   if (args.num_rows == 0) return absl::OkStatus();
-  return Launch("launch of the squares kernel", stream, [args] { RunSquareRows(args); });
+  return Launch("launch of the squares kernel", stream,
+                {.size = args.num_rows, .run = [args](int64_t row) { RunSquareRow(args, row); }});
 }
 
 absl::Status LoadCopyKernels() { return absl::OkStatus(); }

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::byte kUnwritten{0xCD};
 constexpr size_t kLargest = size_t{16} << 30;  // of an allocation: more is "out of memory"
+constexpr size_t kBlock = size_t{2} << 20;     // smaller allocations share one
 
 struct Region {
   Place place = Place::kDevice;
@@ -241,7 +242,9 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
   const fake::Call call("cudaIpcGetMemHandle");
   if (call.error() != cudaSuccess) return call.error();
   const auto found = fake::Regions().find(static_cast<std::byte*>(address));
-  if (found == fake::Regions().end() || found->second.descriptor < 0) {
+  // CUDA would hand the neighbours in the last block over as well.
+  if (found == fake::Regions().end() || found->second.descriptor < 0 ||
+      found->second.size % fake::kBlock != 0) {
     return Keep(cudaErrorInvalidValue);
   }
   const fake::Exported exported{getpid(), found->second.descriptor, found->second.size};

@@ -6,7 +6,10 @@
 
 namespace {
 
+constexpr int kNoContext = -1;
+
 thread_local int current_device = 0;
+thread_local int current_context = kNoContext;  // the driver's, of this device
 
 std::array<bool, eplb::fake_cuda::kDevices> contexts{};  // under Mutex
 
@@ -14,11 +17,26 @@ std::array<bool, eplb::fake_cuda::kDevices> contexts{};  // under Mutex
 
 namespace eplb::fake_cuda {
 
-int CurrentDevice() { return current_device; }
+int CurrentDevice() { return current_context == kNoContext ? current_device : current_context; }
 
 bool HasContext(int device) {
   const std::lock_guard<std::recursive_mutex> lock(Mutex());
   return contexts[static_cast<size_t>(device)];
+}
+
+int CurrentContext() { return current_context; }
+void SetCurrentContext(int device) { current_context = device; }
+
+void UseContext() {
+  current_context = CurrentDevice();
+  contexts[static_cast<size_t>(current_context)] = true;
+}
+
+void ForgetContexts() {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  contexts = {};
+  current_context = kNoContext;
+  current_device = 0;
 }
 
 }  // namespace eplb::fake_cuda
@@ -31,15 +49,16 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 
 cudaError_t cudaGetDevice(int* device) {
-  *device = current_device;
+  *device = fake::CurrentDevice();
   return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= fake::kDevices) return fake::Keep(cudaErrorInvalidDevice);
   const std::lock_guard<std::recursive_mutex> lock(fake::Mutex());
-  contexts[static_cast<size_t>(device)] = true;
   current_device = device;
+  fake::SetCurrentContext(device);
+  fake::UseContext();
   return cudaSuccess;
 }
 

@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <utility>
@@ -38,6 +39,7 @@ struct StreamState {
   std::deque<Operation> operations = {};
   bool is_capturing = false;
   uint32_t priority = 0;
+  Usage usage = {};
 };
 
 // Names below are those of CUDA's special streams.
@@ -55,6 +57,8 @@ struct State {
   uint64_t next_name = kFirstName;
   cudaError_t failure = cudaSuccess;
   int running_device = 0;
+  StreamState* running = nullptr;  // of the operation that runs
+  Usage usage;                     // of all streams
   uint32_t seed = 0;
   std::mt19937 random;
 };
@@ -93,7 +97,9 @@ bool Step(StreamState& stream) {
   const Operation operation = std::move(stream.operations.front());
   stream.operations.pop_front();
   All().running_device = stream.device;
+  All().running = &stream;
   if (operation.work && All().failure == cudaSuccess) operation.work();
+  All().running = nullptr;
   return true;
 }
 
@@ -158,6 +164,40 @@ std::recursive_mutex& Mutex() {
 void Enqueue(cudaStream_t stream, std::function<void()> work) {
   StreamState& state = *FindStream(stream);
   if (!state.is_capturing) state.operations.push_back({.work = std::move(work)});
+}
+
+std::vector<int64_t> DrawOrder(int64_t size) {
+  std::vector<int64_t> order(static_cast<size_t>(size));
+  std::iota(order.begin(), order.end(), 0);
+  if (All().seed != 0) std::shuffle(order.begin(), order.end(), All().random);
+  return order;
+}
+
+Usage UsageOf(cudaStream_t stream) {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  return FindStream(stream)->usage;
+}
+
+Usage UsageOfAll() {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  return All().usage;
+}
+
+void CountEnqueued(cudaStream_t stream) {
+  ++FindStream(stream)->usage.num_enqueued;
+  ++All().usage.num_enqueued;
+}
+
+void CountRead(const View& view, int64_t num_bytes) {
+  if (view.place != Place::kDevice) return;
+  All().running->usage.read_bytes += num_bytes;
+  All().usage.read_bytes += num_bytes;
+}
+
+void CountWritten(const View& view, int64_t num_bytes) {
+  if (view.place != Place::kDevice) return;
+  All().running->usage.written_bytes += num_bytes;
+  All().usage.written_bytes += num_bytes;
 }
 
 void Occupy(cudaStream_t stream, std::chrono::milliseconds duration) {
@@ -294,6 +334,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   // CUDA would let it pass, and the order that was meant would not come about.
   if (state->recorded == 0) return fake::Keep(cudaErrorInvalidValue);
   if (waiting->is_capturing) return fake::Keep(cudaErrorStreamCaptureIsolation);
+  fake::CountEnqueued(stream);
   waiting->operations.push_back({.work = {}, .awaited = state, .until = state->recorded});
   return cudaSuccess;
 }
@@ -325,6 +366,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   }
   state->is_captured = recording->is_capturing;
   if (state->is_captured) return cudaSuccess;
+  fake::CountEnqueued(stream);
   fake::Enqueue(stream, [state, time = ++state->recorded] { state->reached = time; });
   return cudaSuccess;
 }
@@ -349,6 +391,12 @@ bool IsOutOfReach(cudaStream_t stream, const void* to, const void* from) {
   return !fake::CopyReaches(device, to) || !fake::CopyReaches(device, from);
 }
 
+// Other bytes each time: two results that were both read too early must not be equal.
+void Poison(std::byte* bytes, size_t size) {
+  static auto* const random = new std::mt19937();
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((*random)() >> 8);
+}
+
 }  // namespace
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind,
@@ -359,6 +407,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
   const fake::View target = fake::ViewOf(to, size);
   const fake::View source = fake::ViewOf(from, size);
   if (target.bytes == nullptr || source.bytes == nullptr) return fake::Keep(cudaErrorInvalidValue);
+  fake::CountEnqueued(stream);
+  if (source.place == fake::Place::kDevice && target.place == fake::Place::kPinned) {
+    Poison(target.bytes, size);
+  }
   if (IsOutOfReach(stream, to, from)) {
     fake::Enqueue(stream, [] { fake::Fail(cudaErrorIllegalAddress); });
     return cudaSuccess;
@@ -367,10 +419,17 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
     fake::Enqueue(stream, [] {});
   } else if (source.place ==
              fake::Place::kPageable) {  // staged before the call returns, as CUDA does
-    fake::Enqueue(stream, [staged = std::vector<std::byte>(source.bytes, source.bytes + size),
-                           target] { std::memcpy(target.bytes, staged.data(), staged.size()); });
+    fake::Enqueue(stream,
+                  [staged = std::vector<std::byte>(source.bytes, source.bytes + size), target] {
+                    std::memcpy(target.bytes, staged.data(), staged.size());
+                    fake::CountWritten(target, std::ssize(staged));
+                  });
   } else {
-    fake::Enqueue(stream, [=] { std::memmove(target.bytes, source.bytes, size); });
+    fake::Enqueue(stream, [=] {
+      std::memmove(target.bytes, source.bytes, size);
+      fake::CountRead(source, static_cast<int64_t>(size));
+      fake::CountWritten(target, static_cast<int64_t>(size));
+    });
   }
   if (target.place == fake::Place::kPageable) fake::RunUntilIdle(stream);
   return cudaSuccess;
@@ -383,11 +442,15 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t strea
   if (target.bytes == nullptr || target.place == fake::Place::kPageable) {
     return fake::Keep(cudaErrorInvalidValue);
   }
+  fake::CountEnqueued(stream);
   if (IsOutOfReach(stream, to, to)) {
     fake::Enqueue(stream, [] { fake::Fail(cudaErrorIllegalAddress); });
     return cudaSuccess;
   }
-  fake::Enqueue(stream, [=] { std::memset(target.bytes, value, size); });
+  fake::Enqueue(stream, [=] {
+    std::memset(target.bytes, value, size);
+    fake::CountWritten(target, static_cast<int64_t>(size));
+  });
   return cudaSuccess;
 }
 
