@@ -124,8 +124,10 @@ bool PeersReachEachOther();
 // ---- runtime.cc ----
 
 int CurrentDevice();
-// Whether somebody has made it current: from then on it has a context of this process.
+// Whether somebody has made it current, or called what makes a context: from then on it has one of
+// this process.
 bool HasContext(int device);
+void MakeContext(int device);
 
 }  // namespace eplb::fake_cuda
 

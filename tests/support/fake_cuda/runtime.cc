@@ -21,6 +21,11 @@ bool HasContext(int device) {
   return contexts[static_cast<size_t>(device)];
 }
 
+void MakeContext(int device) {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  contexts[static_cast<size_t>(device)] = true;
+}
+
 }  // namespace eplb::fake_cuda
 
 namespace fake = eplb::fake_cuda;
@@ -37,8 +42,7 @@ cudaError_t cudaGetDevice(int* device) {
 
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= fake::kDevices) return fake::Keep(cudaErrorInvalidDevice);
-  const std::lock_guard<std::recursive_mutex> lock(fake::Mutex());
-  contexts[static_cast<size_t>(device)] = true;
+  fake::MakeContext(device);
   current_device = device;
   return cudaSuccess;
 }
