@@ -1,6 +1,7 @@
 #include "client/migration/bounce_path.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,196 +12,433 @@
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "client/migration/row_message.h"
-#include "client/migration/staging.h"
-#include "cuda/checksum.h"
+#include "client/migration/host_path.h"
+#include "client/migration/link_setup.h"
+#include "client/migration/link_transport.h"
 
 namespace eplb {
 
 namespace {
 
-// A row's way between device and host: both ends are summed and compared.
-struct Hop {
-  std::span<const std::byte> device;
-  std::span<const std::byte> host;
-  std::string name;  // "row 3 to rank 1"
+// Of the ring: with two batches under way, one on its way across and one that is free, a socket
+// never waits for the device.
+constexpr size_t kSlots = 16;
+// Rows or pieces that go down or up together: 1 MiB takes 40 us at 25 GB/s, longer than to add it.
+// A row that goes straight into a peer's arena is never cut.
+constexpr int64_t kBounceBytes = int64_t{1} << 20;
+constexpr size_t kBounceRows = 256;
+// Pieces that wait for a socket, before more come down.
+constexpr size_t kMaxCrossing = kBounceRows;
+// Batches under way in either direction, each of two batches of its queue.
+constexpr size_t kMaxBouncing = 8;
+static_assert(2 * kMaxBouncing < cuda::RowQueue::kMaxBatches);
+static_assert(kMaxBouncing * kBounceRows < cuda::RowQueue::kMaxRows);
+
+struct MappedArena {
+  StagingArena arena;
+  std::optional<cuda::RowBuffer> pin;  // where the copy engine reaches it
+};
+
+// All that the device may read or write while something is under way.
+struct Bounce {
+  BounceParts own;
+  std::map<RankId, MappedArena> peers;  // on this host
+};
+
+// Part of a row on its way down and across: the whole row where it goes straight into the peer's
+// arena, else what fits into a slot of the ring.
+struct Piece {
+  size_t index = 0;  // of the row in the ledger's outgoing()
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  std::optional<size_t> slot;
+  bool is_queued = false;  // on the link
 };
 
 class BouncePath : public RowPath {
  public:
-  // pin: of the host path's staging.
-  BouncePath(std::unique_ptr<RowPath> host, std::unique_ptr<cuda::RowQueue> queue,
-             cuda::RowBuffer staging, cuda::RowBuffer pin)
-      : host_(std::move(host)),
-        pin_(std::move(pin)),
-        queue_(std::move(queue)),
-        staging_(std::move(staging)) {}
+  explicit BouncePath(std::unique_ptr<Bounce> bounce) : bounce_(std::move(bounce)) {}
 
-  std::string_view name() const override { return host_->name(); }
-  std::span<std::byte> staging() override { return staging_.bytes; }
+  ~BouncePath() override {
+    // The device may still use all of this, and to free it would wait for a device that hangs.
+    if (!Drain().ok()) (void)bounce_.release();
+  }
+
+  std::string_view name() const override { return "host"; }
+  std::span<std::byte> staging() override { return bounce_->own.staging.bytes; }
 
   absl::Status Open(const RowMoves& moves, TransferLedger& ledger, LinkSet& links) override {
-    EPLB_RETURN_IF_ERROR(host_->Open(moves, ledger, links));
-    EPLB_RETURN_IF_ERROR(queue_->Follow(moves.stream));
+    EPLB_RETURN_IF_ERROR(down().Follow(moves.stream));
+    EPLB_RETURN_IF_ERROR(up().Follow(moves.stream));
     ledger_ = &ledger;
-    receives_ = moves.receives;
-    return StartDown();
+    links_ = &links;
+    sends_.assign(moves.sends.size(), {});
+    first_uncut_ = 0;
+    free_slots_.clear();
+    for (size_t slot = 0; slot < kSlots; ++slot) free_slots_.push_back(slot);
+    return absl::OkStatus();
   }
 
   absl::StatusOr<bool> Advance() override {
-    if (phase_ == Phase::kUp) return FinishHops(Phase::kDone);
-    bool is_down = false;
-    if (phase_ == Phase::kDown) {
-      EPLB_ASSIGN_OR_RETURN(is_down, FinishHops(Phase::kAcross));
-      if (!is_down) return false;
-    }
-    EPLB_ASSIGN_OR_RETURN(const bool moved, host_->Advance());
-    // The last row may have come while ours went down.
-    if (phase_ == Phase::kAcross && ledger_->complete()) {
-      EPLB_RETURN_IF_ERROR(StartUp());
-      return true;
-    }
-    return moved || is_down;
+    EPLB_ASSIGN_OR_RETURN(const bool started, StartDescents());
+    EPLB_ASSIGN_OR_RETURN(const bool is_down, FinishDescents());
+    const bool crossed = Cross();
+    EPLB_ASSIGN_OR_RETURN(const bool rising, StartAscents());
+    EPLB_ASSIGN_OR_RETURN(const bool is_up, FinishAscents());
+    return started || is_down || crossed || rising || is_up;
   }
 
-  bool busy() const override { return phase_ != Phase::kAcross && phase_ != Phase::kDone; }
+  bool busy() const override { return !descents_.empty() || !ascents_.empty(); }
 
   absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link,
                                              const RowMessage& frame) override {
-    return host_->Place(link, frame);
+    if (frame.type == RowMessageType::kLanded) return std::span<std::byte>();
+    if (frame.type != RowMessageType::kPiece) {
+      return absl::DataLossError("received a frame that the host transport does not use");
+    }
+    const RowReceive& row = ledger_->Find(link.rank(), frame.row)->row;
+    return bounce_->own.arena.bytes().subspan(
+        static_cast<size_t>(row.staging_offset + frame.offset), static_cast<size_t>(frame.bytes));
   }
+
   absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
-    EPLB_RETURN_IF_ERROR(host_->Take(link, frame));
-    // Nothing more may come: the rows go up before the post is done.
-    if (phase_ == Phase::kAcross && ledger_->complete()) return StartUp();
+    if (frame.offset + frame.bytes < frame.row_bytes) return absl::OkStatus();
+    arrived_.push_back({.from = link.rank(), .row = frame.row, .checksum = frame.checksum});
+    ledger_->Find(link.rank(), frame.row)->arrived = true;
     return absl::OkStatus();
   }
 
   absl::Status Close(bool done) override {
-    if (!done) EPLB_RETURN_IF_ERROR(queue_->Drain(MonotonicNow() + kSettleTimeout));
-    batch_.reset();
-    hops_.clear();
-    phase_ = Phase::kDone;
-    return host_->Close(done);
+    const absl::Status drained = done ? absl::OkStatus() : Drain();
+    descents_.clear();
+    crossing_.clear();
+    arrived_.clear();
+    ascents_.clear();
+    return drained;
   }
 
  private:
-  enum class Phase { kDown, kAcross, kUp, kDone };
+  struct Send {
+    bool has_begun = false;
+    int64_t begun = 0;      // bytes that have a piece
+    uint64_t checksum = 0;  // of the whole row, once its first piece is down
+  };
+  struct Descent {
+    std::vector<Piece> pieces;
+    std::vector<size_t> summed;   // rows whose first piece it has, by index
+    std::optional<int64_t> sums;  // batches
+    int64_t transfer = 0;
+  };
+  struct Arrival {
+    RankId from;
+    int32_t row = 0;
+    uint64_t checksum = 0;
+  };
+  struct Ascent {
+    std::vector<Arrival> rows;
+    int64_t sums = 0;  // batch
+  };
 
-  // A row that goes to several ranks comes down once.
-  absl::Status StartDown() {
-    phase_ = Phase::kDown;
-    struct Copied {
-      size_t offset = 0;
-      bool comes = false;
-    };
-    std::map<std::pair<const std::byte*, size_t>, Copied> rows;
-    int64_t used = 0;
-    for (const TransferLedger::Outgoing& outgoing : ledger_->outgoing()) {
-      const std::span<const std::byte> row = outgoing.row.bytes;
-      const Copied copied{.offset = static_cast<size_t>(used)};
-      if (!rows.try_emplace({row.data(), row.size()}, copied).second) continue;
-      used += RoundUpToStaging(static_cast<int64_t>(row.size()));
+  cuda::RowQueue& down() const { return *bounce_->own.down; }
+  cuda::RowQueue& up() const { return *bounce_->own.up; }
+
+  // A device that did not answer is looked at once more, and not waited for again.
+  absl::Status Drain() {
+    const absl::Time deadline =
+        MonotonicNow() + (hangs_ ? absl::ZeroDuration() : bounce_->own.settle_timeout);
+    absl::Status drained = down().Drain(deadline);
+    drained.Update(up().Drain(deadline));
+    hangs_ = absl::IsDeadlineExceeded(drained);
+    return drained;
+  }
+
+  bool IsReady(RankId peer) const {
+    const PeerLink& link = links_->Of(peer);
+    return !link.gone() && link.posted == ledger_->post_id();
+  }
+
+  absl::StatusOr<bool> StartDescents() {
+    const std::span<const TransferLedger::Outgoing> round =
+        ledger_->CurrentRound([this](RankId peer) { return IsReady(peer); });
+    bool moved = false;
+    while (descents_.size() < kMaxBouncing && crossing_.size() < kMaxCrossing) {
+      Descent next{.pieces = CutPieces(round), .summed = {}, .sums = std::nullopt};
+      if (next.pieces.empty()) break;
+      EPLB_RETURN_IF_ERROR(Begin(next));
+      descents_.push_back(std::move(next));
+      moved = true;
     }
-    if (used > static_cast<int64_t>(sent_.bytes.size())) {
-      EPLB_ASSIGN_OR_RETURN(sent_, queue_->AllocatePinned(used));
-    }
-    std::vector<cuda::RowCopy> down;
-    for (TransferLedger::Outgoing& outgoing : ledger_->outgoing()) {
-      RowSend& row = outgoing.row;
-      Copied& copied = rows.at({row.bytes.data(), row.bytes.size()});
-      const std::span<std::byte> copy = sent_.bytes.subspan(copied.offset, row.bytes.size());
-      if (!std::exchange(copied.comes, true)) {
-        down.push_back({.source = row.bytes.data(),
-                        .destination = copy.data(),
-                        .num_bytes = static_cast<int64_t>(copy.size())});
-        hops_.push_back({.device = row.bytes,
-                         .host = copy,
-                         .name = absl::StrCat("row ", row.row, " to rank ", row.to.value)});
+    return moved;
+  }
+
+  std::vector<Piece> CutPieces(std::span<const TransferLedger::Outgoing> round) {
+    while (first_uncut_ < sends_.size() && IsCut(first_uncut_)) ++first_uncut_;
+    std::vector<Piece> pieces;
+    int64_t bytes = 0;
+    const auto begin = static_cast<size_t>(round.data() - ledger_->outgoing().data());
+    for (size_t i = std::max(begin, first_uncut_); i < begin + round.size(); ++i) {
+      if (bytes >= kBounceBytes || pieces.size() == kBounceRows) break;
+      if (IsCut(i) || !IsReady(ledger_->outgoing()[i].row.to)) continue;
+      while (!IsCut(i) && bytes < kBounceBytes && pieces.size() < kBounceRows) {
+        const std::optional<Piece> piece = CutPiece(i);
+        if (!piece.has_value()) return pieces;
+        bytes += piece->bytes;
+        pieces.push_back(*piece);
       }
-      row.bytes = copy;  // what the host path reads
     }
-    return RunHops(down, Phase::kAcross);
+    return pieces;
   }
 
-  absl::Status StartUp() {
-    phase_ = Phase::kUp;
-    std::vector<cuda::RowCopy> up;
-    for (const RowReceive& row : receives_) {
-      const auto offset = static_cast<size_t>(row.staging_offset);
-      const auto size = static_cast<size_t>(row.num_bytes);
-      const std::span<const std::byte> arrived = host_->staging().subspan(offset, size);
-      const std::span<std::byte> staged = staging_.bytes.subspan(offset, size);
-      up.push_back(
-          {.source = arrived.data(), .destination = staged.data(), .num_bytes = row.num_bytes});
-      hops_.push_back({.device = staged,
-                       .host = arrived,
-                       .name = absl::StrCat("row ", row.row, " from rank ", row.from.value)});
-    }
-    return RunHops(up, Phase::kDone);
+  // Whether all of a row has a piece.
+  bool IsCut(size_t index) const {
+    return sends_[index].has_begun &&
+           sends_[index].begun == std::ssize(ledger_->outgoing()[index].row.bytes);
   }
 
-  // The copies, and behind them the sums of the device's ends in one batch. Without rows the next
-  // phase has come at once.
-  absl::Status RunHops(std::span<const cuda::RowCopy> copies, Phase next) {
-    if (hops_.empty()) {
-      phase_ = next;
-      return absl::OkStatus();
+  // The next one of a row; nothing when there is no slot for it. REQUIRES: not IsCut.
+  std::optional<Piece> CutPiece(size_t index) {
+    const RowSend& row = ledger_->outgoing()[index].row;
+    Send& send = sends_[index];
+    const int64_t left = std::ssize(row.bytes) - send.begun;
+    Piece piece{.index = index, .offset = send.begun, .bytes = left, .slot = std::nullopt};
+    if (!IsPinned(row.to)) {
+      if (free_slots_.empty()) return std::nullopt;
+      piece.slot = free_slots_.back();
+      piece.bytes = std::min(left, kRowPieceBytes);
+      free_slots_.pop_back();
     }
-    EPLB_RETURN_IF_ERROR(queue_->Transfer(copies).status());
+    send.has_begun = true;
+    send.begun += piece.bytes;
+    return piece;
+  }
+
+  bool IsPinned(RankId peer) const {
+    const auto found = bounce_->peers.find(peer);
+    return found != bounce_->peers.end() && found->second.pin.has_value();
+  }
+
+  std::span<std::byte> SlotOf(const Piece& piece) const {
+    return bounce_->own.ring.bytes.subspan(*piece.slot * kRowPieceBytes,
+                                           static_cast<size_t>(piece.bytes));
+  }
+
+  std::span<std::byte> PlaceAtPeer(const Piece& piece) {
+    const RowSend& row = ledger_->outgoing()[piece.index].row;
+    return bounce_->peers.at(row.to).arena.bytes().subspan(
+        static_cast<size_t>(row.staging_offset + piece.offset), static_cast<size_t>(piece.bytes));
+  }
+
+  absl::Status Begin(Descent& descent) {
     std::vector<cuda::RowCopy> reads;
-    for (const Hop& hop : hops_) {
-      reads.push_back(
-          {.source = hop.device.data(), .num_bytes = static_cast<int64_t>(hop.device.size())});
+    std::vector<cuda::RowCopy> copies;
+    for (const Piece& piece : descent.pieces) {
+      const std::span<const std::byte> row = ledger_->outgoing()[piece.index].row.bytes;
+      const std::span<std::byte> to = piece.slot.has_value() ? SlotOf(piece) : PlaceAtPeer(piece);
+      copies.push_back({.source = row.data() + piece.offset,
+                        .destination = to.data(),
+                        .num_bytes = piece.bytes});
+      if (piece.offset > 0) continue;
+      descent.summed.push_back(piece.index);
+      reads.push_back({.source = row.data(), .num_bytes = static_cast<int64_t>(row.size())});
     }
-    EPLB_ASSIGN_OR_RETURN(batch_, queue_->Copy(reads));
+    if (!reads.empty()) {
+      EPLB_ASSIGN_OR_RETURN(descent.sums, down().Copy(reads));
+    }
+    EPLB_ASSIGN_OR_RETURN(descent.transfer, down().Transfer(copies));
     return absl::OkStatus();
   }
 
-  absl::StatusOr<bool> FinishHops(Phase next) {
-    EPLB_ASSIGN_OR_RETURN(const bool ended, queue_->Ended(*batch_));
-    if (!ended) return false;
-    const std::vector<uint64_t> sums = queue_->TakeChecksums(*std::exchange(batch_, std::nullopt));
-    for (size_t i = 0; i < hops_.size(); ++i) {
-      if (cuda::ChecksumOnHost(hops_[i].host) == sums[i]) continue;
-      return absl::DataLossError(absl::StrCat("post ", ledger_->post_id(), ": ", hops_[i].name,
-                                              ": checksum differs between GPU and host"));
+  absl::StatusOr<bool> FinishDescents() {
+    bool moved = false;
+    while (!descents_.empty()) {
+      const Descent& descent = descents_.front();
+      EPLB_ASSIGN_OR_RETURN(const bool ended, down().Ended(descent.transfer));
+      if (!ended) break;
+      if (descent.sums.has_value()) {
+        const std::vector<uint64_t> checksums = down().TakeChecksums(*descent.sums);
+        for (size_t i = 0; i < checksums.size(); ++i) {
+          sends_[descent.summed[i]].checksum = checksums[i];
+        }
+      }
+      crossing_.insert(crossing_.end(), descent.pieces.begin(), descent.pieces.end());
+      descents_.pop_front();
+      moved = true;
     }
-    hops_.clear();
-    phase_ = next;
-    return true;
+    return moved;
   }
 
-  const std::unique_ptr<RowPath> host_;
-  const cuda::RowBuffer pin_;  // goes before the memory
-  const std::unique_ptr<cuda::RowQueue> queue_;
-  const cuda::RowBuffer staging_;     // on the device; without owner, where another path has it
-  cuda::RowBuffer sent_;              // pinned; as large as the largest post so far
+  bool Cross() {
+    bool moved = false;
+    std::vector<Piece> left;
+    for (Piece& piece : crossing_) {
+      PeerLink& link = links_->Of(ledger_->outgoing()[piece.index].row.to);
+      if (!piece.is_queued && !link.has_output()) {
+        Queue(link, piece);
+        moved = true;
+      }
+      if (link.has_output()) {  // LinkTransport flushes
+        left.push_back(piece);
+      } else {
+        Finish(link, piece);
+      }
+    }
+    crossing_ = std::move(left);
+    return moved;
+  }
+
+  void Queue(PeerLink& link, Piece& piece) {
+    const RowSend& row = ledger_->outgoing()[piece.index].row;
+    RowMessage frame{.type = RowMessageType::kLanded,
+                     .row = row.row,
+                     .round = row.round,
+                     .post_id = ledger_->post_id(),
+                     .row_bytes = static_cast<int64_t>(row.bytes.size()),
+                     .staging_offset = row.staging_offset,
+                     .offset = piece.offset,
+                     .bytes = piece.bytes,
+                     .checksum = sends_[piece.index].checksum};
+    if (!piece.slot.has_value()) {
+      link.Queue(frame);
+    } else if (bounce_->peers.contains(row.to)) {
+      const std::span<const std::byte> slot = SlotOf(piece);
+      std::copy(slot.begin(), slot.end(), PlaceAtPeer(piece).begin());
+      link.Queue(frame);
+    } else {
+      frame.type = RowMessageType::kPiece;
+      link.Queue(frame, SlotOf(piece));
+    }
+    link.Flush();
+    piece.is_queued = true;
+  }
+
+  // REQUIRES: nothing of it is on the link any more.
+  void Finish(const PeerLink& link, const Piece& piece) {
+    if (piece.slot.has_value()) free_slots_.push_back(*piece.slot);
+    TransferLedger::Outgoing& outgoing = ledger_->outgoing()[piece.index];
+    const bool is_last = piece.offset + piece.bytes == std::ssize(outgoing.row.bytes);
+    if (is_last && !link.gone() && link.has_sent_all()) ledger_->FinishSend(outgoing);
+  }
+
+  absl::StatusOr<bool> StartAscents() {
+    bool moved = false;
+    while (!arrived_.empty() && ascents_.size() < kMaxBouncing) {
+      Ascent ascent;
+      std::vector<cuda::RowCopy> copies;
+      std::vector<cuda::RowCopy> reads;
+      int64_t bytes = 0;
+      while (!arrived_.empty() && bytes < kBounceBytes && copies.size() < kBounceRows) {
+        const Arrival& next = arrived_.front();
+        const RowReceive& row = ledger_->Find(next.from, next.row)->row;
+        std::byte* const staged = staging().data() + row.staging_offset;
+        copies.push_back({.source = bounce_->own.arena.bytes().data() + row.staging_offset,
+                          .destination = staged,
+                          .num_bytes = row.num_bytes});
+        reads.push_back({.source = staged, .num_bytes = row.num_bytes});
+        bytes += row.num_bytes;
+        ascent.rows.push_back(next);
+        arrived_.pop_front();
+      }
+      EPLB_RETURN_IF_ERROR(up().Transfer(copies).status());
+      EPLB_ASSIGN_OR_RETURN(ascent.sums, up().Copy(reads));
+      ascents_.push_back(std::move(ascent));
+      moved = true;
+    }
+    return moved;
+  }
+
+  // The sums of the sender's device and of ours are of both ends of the way.
+  absl::StatusOr<bool> FinishAscents() {
+    bool moved = false;
+    while (!ascents_.empty()) {
+      EPLB_ASSIGN_OR_RETURN(const bool ended, up().Ended(ascents_.front().sums));
+      if (!ended) break;
+      const std::vector<uint64_t> checksums = up().TakeChecksums(ascents_.front().sums);
+      const std::vector<Arrival> rows = std::move(ascents_.front().rows);
+      ascents_.pop_front();
+      for (size_t i = 0; i < rows.size(); ++i) {
+        if (checksums[i] != rows[i].checksum) {
+          return absl::DataLossError(absl::StrCat("post ", ledger_->post_id(), ": rank ",
+                                                  rows[i].from.value, ": row ", rows[i].row,
+                                                  ": checksum differs"));
+        }
+        TransferLedger::Incoming& incoming = *ledger_->Find(rows[i].from, rows[i].row);
+        ledger_->AddReceived(incoming, incoming.row.num_bytes);
+      }
+      moved = true;
+    }
+    return moved;
+  }
+
+  std::unique_ptr<Bounce> bounce_;
+  bool hangs_ = false;                // the device did not answer when it was last asked
   TransferLedger* ledger_ = nullptr;  // of the open post
-  std::vector<RowReceive> receives_;
-  std::vector<Hop> hops_;
-  std::optional<int64_t> batch_;  // the sums of hops_
-  Phase phase_ = Phase::kDone;
+  LinkSet* links_ = nullptr;
+  std::vector<Send> sends_;  // as the ledger's outgoing()
+  size_t first_uncut_ = 0;   // all before it are cut
+  std::vector<size_t> free_slots_;
+  std::deque<Descent> descents_;
+  std::vector<Piece> crossing_;  // down, and not gone to the peer
+  std::deque<Arrival> arrived_;  // in the arena, not on their way up
+  std::deque<Ascent> ascents_;
 };
+
+// staging: of another path, or none: it is allocated here.
+absl::StatusOr<BounceParts> Reserve(int64_t num_bytes, std::optional<std::span<std::byte>> staging,
+                                    std::unique_ptr<cuda::RowQueue> down,
+                                    std::unique_ptr<cuda::RowQueue> up) {
+  BounceParts parts;
+  EPLB_ASSIGN_OR_RETURN(parts.arena, StagingArena::Make(num_bytes));
+  parts.down = std::move(down);
+  parts.up = std::move(up);
+  EPLB_ASSIGN_OR_RETURN(parts.pin, parts.up->Pin(parts.arena.bytes()));
+  EPLB_ASSIGN_OR_RETURN(parts.ring, parts.down->AllocatePinned(kSlots * kRowPieceBytes));
+  if (staging.has_value()) {
+    parts.staging.bytes = *staging;
+  } else {
+    EPLB_ASSIGN_OR_RETURN(parts.staging, parts.up->Allocate(num_bytes));
+  }
+  return parts;
+}
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePath(std::unique_ptr<RowPath> host,
-                                                        std::unique_ptr<cuda::RowQueue> queue) {
-  const auto num_bytes = static_cast<int64_t>(host->staging().size());
-  EPLB_ASSIGN_OR_RETURN(cuda::RowBuffer staging, queue->Allocate(num_bytes));
-  EPLB_ASSIGN_OR_RETURN(cuda::RowBuffer pin, queue->Pin(host->staging()));
-  return std::make_unique<BouncePath>(std::move(host), std::move(queue), std::move(staging),
-                                      std::move(pin));
+absl::StatusOr<BounceParts> ReserveBounce(int64_t staging_bytes,
+                                          std::unique_ptr<cuda::RowQueue> down,
+                                          std::unique_ptr<cuda::RowQueue> up) {
+  return Reserve(staging_bytes, std::nullopt, std::move(down), std::move(up));
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeBounceTransport(const TransportOptions& options,
+                                                               BounceParts parts,
+                                                               const AllGather& all_gather) {
+  SharedStaging shared;
+  if (options.use_shared_memory) shared.descriptor = parts.arena.fd();
+  EPLB_ASSIGN_OR_RETURN(LinkParts links, SetUpLinks(options, shared, all_gather));
+  HostPeers peers = MapPeers(std::move(links), options);
+  auto bounce = std::make_unique<Bounce>(Bounce{.own = std::move(parts), .peers = {}});
+  LinkNotes notes;
+  for (auto& [rank, arena] : peers.mapped) {
+    MappedArena& peer = bounce->peers[rank];
+    peer.arena = std::move(arena);
+    absl::StatusOr<cuda::RowBuffer> pin = bounce->own.down->Pin(peer.arena.bytes());
+    if (pin.ok()) {
+      peer.pin = *std::move(pin);
+    } else {
+      notes.Add(rank, std::string(pin.status().message()));
+    }
+  }
+  notes.Tell(options, "are copied by the CPU");
+  return MakeLinkTransport(options.rank, options.max_row_bytes, std::move(peers.links),
+                           std::make_unique<BouncePath>(std::move(bounce)));
 }
 
 absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePathInto(std::span<std::byte> staging,
-                                                            std::unique_ptr<RowPath> host,
-                                                            std::unique_ptr<cuda::RowQueue> queue) {
-  EPLB_ASSIGN_OR_RETURN(cuda::RowBuffer pin, queue->Pin(host->staging()));
-  return std::make_unique<BouncePath>(std::move(host), std::move(queue),
-                                      cuda::RowBuffer{.owner = nullptr, .bytes = staging},
-                                      std::move(pin));
+                                                            std::unique_ptr<cuda::RowQueue> down,
+                                                            std::unique_ptr<cuda::RowQueue> up) {
+  EPLB_ASSIGN_OR_RETURN(BounceParts parts, Reserve(static_cast<int64_t>(staging.size()), staging,
+                                                   std::move(down), std::move(up)));
+  return std::make_unique<BouncePath>(
+      std::make_unique<Bounce>(Bounce{.own = std::move(parts), .peers = {}}));
 }
 
 namespace {

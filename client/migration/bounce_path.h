@@ -1,6 +1,11 @@
-// Rows of a GPU over the host path: down into pinned memory, across, and up again. Slower than
-// every other way by the speed of PCIe, and there where no other is: between hosts without NCCL,
-// and after NCCL failed.
+// Rows of a GPU over host memory: down from the device, across, and up again. Slower than every
+// other way by the speed of PCIe, and there where no other is: between hosts without NCCL, and
+// after NCCL failed.
+//
+// A row goes across as soon as it is down and up as soon as it has arrived. On one host the copy
+// engine writes it straight into the receiver's arena, a pinned memfd. To another host it goes
+// through a ring of pinned pieces and a socket. The device sums each row at its source and in its
+// staging: the sender's sum travels with the row, and the CPU sums nothing.
 #ifndef EPLB_CLIENT_MIGRATION_BOUNCE_PATH_H_
 #define EPLB_CLIENT_MIGRATION_BOUNCE_PATH_H_
 
@@ -12,23 +17,49 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
+#include "client/control/control_channel.h"
+#include "client/migration/row_message.h"
 #include "client/migration/row_path.h"
+#include "client/migration/staging.h"
+#include "client/migration/transport.h"
 #include "cuda/row_queue.h"
 
 namespace eplb {
 
-// host: over an arena in host memory. queue: of the device, where staging of the same size is
-// allocated. What is sent comes down into pinned memory that grows to the largest post: at most the
-// rows of this GPU's slots in the layers of a chunk. The host's arena is pinned. errors:
-// ResourceExhausted; Internal from CUDA.
-absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePath(std::unique_ptr<RowPath> host,
-                                                        std::unique_ptr<cuda::RowQueue> queue);
-// Into staging that is there already and outlives it. REQUIRES: as large as host's arena. errors:
-// Internal from CUDA.
+// What a rank holds for the life of the path, so that no step allocates. Members go in the reverse
+// order.
+struct BounceParts {
+  StagingArena arena;  // where rows arrive in host memory
+  // Both of one device, so that rows go down and up at once.
+  std::unique_ptr<cuda::RowQueue> down;
+  std::unique_ptr<cuda::RowQueue> up;
+  cuda::RowBuffer pin;      // of the arena
+  cuda::RowBuffer ring;     // pinned, 4 MiB
+  cuda::RowBuffer staging;  // on the device, as large as the arena; without owner where it is lent
+  // How long an abort or the end of the path waits for the device. After that an abort fails, and
+  // what the device may still use is never freed.
+  absl::Duration settle_timeout = kSettleTimeout;
+};
+// errors: ResourceExhausted; Internal from CUDA.
+absl::StatusOr<BounceParts> ReserveBounce(int64_t staging_bytes,
+                                          std::unique_ptr<cuda::RowQueue> down,
+                                          std::unique_ptr<cuda::RowQueue> up);
+
+// Collective: calls `all_gather` once, whatever happens. With options.use_shared_memory the arenas
+// of one host are handed over, and each rank pins those of its peers: seconds where they are many
+// gigabytes. Rows to a peer whose arena cannot be pinned go through the ring and are copied into it
+// by the CPU; on_note is told. errors: as MakeHostTransport.
+absl::StatusOr<std::unique_ptr<Transport>> MakeBounceTransport(const TransportOptions& options,
+                                                               BounceParts parts,
+                                                               const AllGather& all_gather);
+
+// Over connections that are there already, which carry all bytes, and into staging that outlives
+// it. errors: as ReserveBounce.
 absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePathInto(std::span<std::byte> staging,
-                                                            std::unique_ptr<RowPath> host,
-                                                            std::unique_ptr<cuda::RowQueue> queue);
+                                                            std::unique_ptr<cuda::RowQueue> down,
+                                                            std::unique_ptr<cuda::RowQueue> up);
 
 // Rows by a second way once the first has failed again and again, so that training keeps
 // rebalancing: NCCL first, then through host memory.

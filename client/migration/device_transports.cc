@@ -13,7 +13,6 @@
 #include "base/status_macros.h"
 #include "client/control/socket.h"
 #include "client/migration/bounce_path.h"
-#include "client/migration/host_path.h"
 #include "client/migration/link_setup.h"
 #include "client/migration/link_transport.h"
 #include "client/migration/peer_path.h"
@@ -52,10 +51,9 @@ std::vector<PeerLink> TakeLinks(LinkParts& parts) {
 
 absl::StatusOr<std::unique_ptr<RowPath>> MakeBounceInto(std::span<std::byte> staging,
                                                         int32_t device) {
-  EPLB_ASSIGN_OR_RETURN(StagingArena arena,
-                        StagingArena::Make(static_cast<int64_t>(staging.size())));
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue, MakeDeviceQueue(device));
-  return MakeBouncePathInto(staging, MakeHostPath(std::move(arena), {}), std::move(queue));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> down, MakeDeviceQueue(device));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> up, MakeDeviceQueue(device));
+  return MakeBouncePathInto(staging, std::move(down), std::move(up));
 }
 
 std::unique_ptr<RowPath> WithBounce(std::unique_ptr<RowPath> path, const RowMoverOptions& options) {
@@ -201,35 +199,27 @@ TransportCandidate NcclCandidate(const RowMoverOptions&) {
 
 // ---- host ----
 
-absl::StatusOr<std::unique_ptr<Transport>> ConnectBounce(const RowMoverOptions& options,
-                                                         std::unique_ptr<RowPath> path,
-                                                         const AllGather& all_gather) {
-  EPLB_ASSIGN_OR_RETURN(LinkParts parts,
-                        SetUpLinks(options.transport, SharedStaging{}, all_gather));
-  return MakeLinkTransport(options.transport.rank, options.transport.max_row_bytes,
-                           TakeLinks(parts), std::move(path));
-}
-
-absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePathOn(const RowMoverOptions& options) {
-  EPLB_ASSIGN_OR_RETURN(StagingArena arena, StagingArena::Make(options.transport.staging_bytes));
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue,
+absl::StatusOr<BounceParts> ReserveBounceOn(const RowMoverOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> down,
                         MakeDeviceQueue(*options.memory.device));
-  return MakeBouncePath(MakeHostPath(std::move(arena), {}), std::move(queue));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> up,
+                        MakeDeviceQueue(*options.memory.device));
+  return ReserveBounce(options.transport.staging_bytes, std::move(down), std::move(up));
 }
 
 TransportCandidate BounceCandidate(const RowMoverOptions& options) {
-  auto path = std::make_shared<std::unique_ptr<RowPath>>();
+  auto parts = std::make_shared<BounceParts>();
   return {.name = "host",
           .prepare =
-              [options, path] {
-                absl::StatusOr<std::unique_ptr<RowPath>> made = MakeBouncePathOn(options);
-                EPLB_RETURN_IF_ERROR(WithAdvice(made.status()));
-                *path = *std::move(made);
+              [options, parts] {
+                absl::StatusOr<BounceParts> reserved = ReserveBounceOn(options);
+                EPLB_RETURN_IF_ERROR(WithAdvice(reserved.status()));
+                *parts = *std::move(reserved);
                 return absl::OkStatus();
               },
           .connect =
-              [options, path](const AllGather& all_gather) {
-                return ConnectBounce(options, std::move(*path), all_gather);
+              [options, parts](const AllGather& all_gather) {
+                return MakeBounceTransport(options.transport, std::move(*parts), all_gather);
               }};
 }
 

@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "client/migration/link_setup.h"
 #include "client/migration/link_transport.h"
-#include "client/migration/transport.h"
 
 namespace eplb {
 namespace {
@@ -134,6 +133,26 @@ std::unique_ptr<RowPath> MakeHostPath(StagingArena own, std::map<RankId, Staging
   return std::make_unique<HostPath>(std::move(own), std::move(mapped));
 }
 
+HostPeers MapPeers(LinkParts parts, const TransportOptions& options) {
+  HostPeers peers;
+  LinkNotes notes;
+  for (LinkParts::Peer& peer : parts.peers) {
+    const RankId rank = peer.link.rank();
+    absl::StatusOr<StagingArena> theirs =
+        peer.descriptor.ok()
+            ? StagingArena::Map(*std::move(peer.descriptor), peer.link.staging_bytes())
+            : peer.descriptor.status();
+    if (theirs.ok()) {
+      peers.mapped.emplace(rank, *std::move(theirs));
+    } else if (options.use_shared_memory) {
+      notes.Add(rank, std::string(theirs.status().message()));
+    }
+    peers.links.push_back(std::move(peer.link));
+  }
+  notes.Tell(options, "go over the socket");
+  return peers;
+}
+
 absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const TransportOptions& options,
                                                              const AllGather& all_gather) {
   absl::StatusOr<StagingArena> arena = StagingArena::Make(options.staging_bytes);
@@ -144,25 +163,9 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const TransportOpti
     shared->descriptor = arena->fd();
   }
   EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, shared, all_gather));
-  std::vector<PeerLink> links;
-  std::map<RankId, StagingArena> mapped;
-  LinkNotes notes;
-  for (LinkParts::Peer& peer : parts.peers) {
-    const RankId rank = peer.link.rank();
-    absl::StatusOr<StagingArena> theirs =
-        peer.descriptor.ok()
-            ? StagingArena::Map(*std::move(peer.descriptor), peer.link.staging_bytes())
-            : peer.descriptor.status();
-    if (theirs.ok()) {
-      mapped.emplace(rank, *std::move(theirs));
-    } else if (options.use_shared_memory) {
-      notes.Add(rank, std::string(theirs.status().message()));
-    }
-    links.push_back(std::move(peer.link));
-  }
-  notes.Tell(options, "go over the socket");
-  return MakeLinkTransport(options.rank, options.max_row_bytes, std::move(links),
-                           MakeHostPath(*std::move(arena), std::move(mapped)));
+  HostPeers peers = MapPeers(std::move(parts), options);
+  return MakeLinkTransport(options.rank, options.max_row_bytes, std::move(peers.links),
+                           MakeHostPath(*std::move(arena), std::move(peers.mapped)));
 }
 
 }  // namespace eplb

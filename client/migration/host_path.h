@@ -6,15 +6,27 @@
 
 #include <map>
 #include <memory>
+#include <vector>
 
+#include "client/migration/link_setup.h"
 #include "client/migration/row_path.h"
 #include "client/migration/staging.h"
+#include "client/migration/transport.h"
 #include "placement/ids.h"
 
 namespace eplb {
 
 // mapped: the arenas of the peers that share theirs.
 std::unique_ptr<RowPath> MakeHostPath(StagingArena own, std::map<RankId, StagingArena> mapped);
+
+// The connections to peers, and the arenas of those that share theirs.
+struct HostPeers {
+  std::vector<PeerLink> links;
+  std::map<RankId, StagingArena> mapped;
+};
+// Maps what was handed over. Why rows to a peer go over the socket all the same is told by
+// options.on_note.
+HostPeers MapPeers(LinkParts parts, const TransportOptions& options);
 
 }  // namespace eplb
 

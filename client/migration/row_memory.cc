@@ -23,21 +23,34 @@ std::string WhyNoDevice() {
   return std::string(asked.message());
 }
 
+// Looked up without a context, as it is called.
+cuda::PointerGetAttribute FindPointerGetAttribute() {
+  constexpr unsigned int kDriverVersion = 12000;
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(
+      "cuPointerGetAttribute", &found, kDriverVersion, cudaEnableDefault, &result);
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  const bool is_there = error == cudaSuccess && result == cudaDriverEntryPointSuccess;
+  return is_there ? reinterpret_cast<cuda::PointerGetAttribute>(found) : nullptr;
+}
+
 absl::StatusOr<RowMemory> MemoryOf(const ExpertTensor& tensor) {
-  cudaPointerAttributes attributes{};
-  const absl::Status asked = cuda::ToStatus(cudaPointerGetAttributes(&attributes, tensor.base),
-                                            "cudaPointerGetAttributes");
-  if (!asked.ok()) {
-    return absl::Status(asked.code(),
-                        absl::StrCat("tensor \"", tensor.name, "\": ", asked.message()));
+  static const cuda::PointerGetAttribute get = FindPointerGetAttribute();
+  if (get == nullptr) return absl::InternalError("the CUDA driver has no cuPointerGetAttribute");
+  const absl::StatusOr<std::optional<cuda::GpuMemory>> found =
+      cuda::FindGpuMemory(get, tensor.base);
+  if (!found.ok()) {
+    return absl::Status(found.status().code(),
+                        absl::StrCat("tensor \"", tensor.name, "\": ", found.status().message()));
   }
-  if (attributes.type == cudaMemoryTypeManaged) {
+  if (!found->has_value()) return RowMemory{};
+  if ((*found)->is_managed) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor \"", tensor.name,
                      "\" lies in managed memory, expected that of one device or the host's"));
   }
-  if (attributes.type != cudaMemoryTypeDevice) return RowMemory{};
-  return RowMemory{.device = attributes.device};
+  return RowMemory{.device = (*found)->device};
 }
 
 absl::StatusOr<RowMemory> MemoryOfDeviceInUse() {

@@ -20,7 +20,8 @@ struct RowMemory {
   std::string Text() const;  // "host memory", "memory of device 3"
 };
 
-// Asks CUDA; where it can use no GPU, all memory is the host's. Pinned memory is the host's.
+// Asks CUDA; where it can use no GPU, all memory is the host's. Pinned memory is the host's. No
+// device gets a context of this process by it.
 // errors: InvalidArgument naming two tensors that lie in different memories, or one in managed
 // memory, which nobody's stream orders; FailedPrecondition naming a tensor of a GPU that we cannot
 // use, though the process does; Internal.

@@ -39,7 +39,13 @@ Transports MakeArenaPeerWorld(int32_t world_size, int64_t staging_bytes) {
   return testing::MakeArenaWorld(world_size, staging_bytes);
 }
 Transports MakeDeviceBounceWorld(int32_t world_size, int64_t staging_bytes) {
-  return MakeBounceWorldOver(world_size, staging_bytes, &MakeDeviceQueue);
+  return MakeBounceWorldOver<BounceWay::kPinned>(world_size, staging_bytes, &MakeDeviceQueue);
+}
+Transports MakeDeviceCopiedWorld(int32_t world_size, int64_t staging_bytes) {
+  return MakeBounceWorldOver<BounceWay::kCopied>(world_size, staging_bytes, &MakeDeviceQueue);
+}
+Transports MakeDeviceSocketsWorld(int32_t world_size, int64_t staging_bytes) {
+  return MakeBounceWorldOver<BounceWay::kSockets>(world_size, staging_bytes, &MakeDeviceQueue);
 }
 
 INSTANTIATE_TEST_SUITE_P(DevicePeer, TransportContractTest,
@@ -55,6 +61,12 @@ INSTANTIATE_TEST_SUITE_P(Arena, ExecutorContractTest,
                          [](const auto& kind) { return kind.param.name; });
 INSTANTIATE_TEST_SUITE_P(DeviceBounce, TransportContractTest,
                          ::testing::Values(TransportKind(&MakeDeviceBounceWorld,
+                                                         &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(DeviceBounceCopied, TransportContractTest,
+                         ::testing::Values(TransportKind(&MakeDeviceCopiedWorld,
+                                                         &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(DeviceBounceSockets, TransportContractTest,
+                         ::testing::Values(TransportKind(&MakeDeviceSocketsWorld,
                                                          &MakeDeviceQueue)));
 INSTANTIATE_TEST_SUITE_P(DevicePeer, ReplicaContractTest,
                          ::testing::Values(TransportKind(&MakeDevicePeerWorld, &MakeDeviceQueue)));

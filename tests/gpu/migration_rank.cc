@@ -11,6 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include <cuda.h>
+#include <cuda_runtime_api.h>
 
 #include "base/status_macros.h"
 #include "client/control/tcp_all_gather.h"
@@ -149,6 +151,27 @@ absl::Status LosePeer(const MigrationJob& job, Executor& executor, const Migrati
   return seen.ok() ? absl::AlreadyExistsError("all rows had come") : absl::OkStatus();
 }
 
+// Of a process whose experts lie in host memory: each device that it touches costs it a context of
+// hundreds of megabytes there.
+absl::Status CheckNoContexts() {
+  int num_devices = 0;
+  if (cudaGetDeviceCount(&num_devices) != cudaSuccess) return absl::OkStatus();  // no driver
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  (void)cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &found, 12000,
+                                         cudaEnableDefault, &result);
+  const auto get_state = reinterpret_cast<decltype(&cuDevicePrimaryCtxGetState)>(found);
+  if (get_state == nullptr) return absl::InternalError("no cuDevicePrimaryCtxGetState");
+  for (int device = 0; device < num_devices; ++device) {
+    unsigned int flags = 0;
+    int active = 0;
+    if (get_state(device, &flags, &active) != CUDA_SUCCESS || active != 0) {
+      return absl::InternalError(absl::StrCat("device ", device, " has a context of this rank"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Run(const MigrationJob& job) {
   EPLB_ASSIGN_OR_RETURN(const AllGather all_gather, MakeTcpAllGather({.rank = RankId{job.rank},
                                                                       .world_size = job.num_ranks,
@@ -186,6 +209,7 @@ absl::Status Run(const MigrationJob& job) {
     }
     current = target;
   }
+  if (!job.on_device) EPLB_RETURN_IF_ERROR(CheckNoContexts());
   return all_gather("ended").status();  // nobody leaves while others still read
 }
 

@@ -9,7 +9,6 @@
 #ifdef EPLB_FAKE_NCCL
 #include "base/monotonic_clock.h"
 #include "client/migration/bounce_path.h"
-#include "client/migration/host_path.h"
 #include "client/migration/link_setup.h"
 #include "client/migration/link_transport.h"
 #include "client/migration/nccl_path.h"
@@ -41,12 +40,8 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeNcclRows(const JobSpec& spec,
                                       .group_queue = cuda::MakeHostRowQueue(),
                                       .staging_bytes = options.staging_bytes,
                                       .abort_timeout = absl::Milliseconds(1500)}));
-  const auto make_second =
-      [](std::span<std::byte> staging) -> absl::StatusOr<std::unique_ptr<RowPath>> {
-    EPLB_ASSIGN_OR_RETURN(StagingArena arena,
-                          StagingArena::Make(static_cast<int64_t>(staging.size())));
-    return MakeBouncePathInto(staging, MakeHostPath(std::move(arena), {}),
-                              cuda::MakeHostRowQueue());
+  const auto make_second = [](std::span<std::byte> staging) {
+    return MakeBouncePathInto(staging, cuda::MakeHostRowQueue(), cuda::MakeHostRowQueue());
   };
   path = MakeFallbackPath({.first = std::move(path), .make_second = make_second, .on_note = {}});
   std::unique_ptr<Transport> transport =

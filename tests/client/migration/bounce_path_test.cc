@@ -3,12 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <list>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "client/migration/host_path.h"
 #include "tests/client/migration/bounce_world.h"
 #include "tests/client/migration/executor_contract.h"
 #include "tests/client/migration/stubborn_queue.h"
@@ -17,36 +18,168 @@ namespace eplb {
 
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Bounce, TransportContractTest, ::testing::Values(&MakeBounceWorld));
-INSTANTIATE_TEST_SUITE_P(Bounce, ExecutorContractTest,
-                         ::testing::Values(ExecutorKind{"WithPrimary", MakeBounceWorld,
-                                                        StateResidency::kWithPrimary}),
-                         [](const auto& kind) { return kind.param.name; });
-
-TEST(BouncePathTest, AbortWaitsForATransferWhoseChecksumsCouldNotBeBegun) {
-  auto made =
-      std::make_unique<StubbornQueue>(Stubbornness{.looks_per_transfer = 5, .fail_copies = true});
-  StubbornQueue& queue = *made;
-  const std::vector<std::byte> row(8);
-  const RowMoves moves{
-      .post_id = 1,
-      .sends = {{.to = RankId{1}, .row = 3, .round = 0, .bytes = row, .staging_offset = 0}},
-      .receives = {}};
-  auto arena = StagingArena::Make(64);
-  ASSERT_TRUE(arena.ok()) << arena.status();
-  auto path = MakeBouncePath(MakeHostPath(*std::move(arena), {}), std::move(made));
-  ASSERT_TRUE(path.ok()) << path.status();
-  TransferLedger ledger(moves);
-  LinkSet links({});
-  EXPECT_EQ((*path)->Open(moves, ledger, links), absl::InternalError("the copy kernel failed"));
-  EXPECT_EQ(queue.num_under_way(), 1U);
-  EXPECT_TRUE((*path)->Close(/*done=*/false).ok());
-  EXPECT_EQ(queue.num_under_way(), 0U);
-}
-
 using ::testing::ElementsAre;
+using ::testing::Gt;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+INSTANTIATE_TEST_SUITE_P(Bounce, TransportContractTest,
+                         ::testing::Values(&MakeBounceWorld<BounceWay::kPinned>));
+INSTANTIATE_TEST_SUITE_P(BounceCopied, TransportContractTest,
+                         ::testing::Values(&MakeBounceWorld<BounceWay::kCopied>));
+INSTANTIATE_TEST_SUITE_P(BounceSockets, TransportContractTest,
+                         ::testing::Values(&MakeBounceWorld<BounceWay::kSockets>));
+INSTANTIATE_TEST_SUITE_P(
+    Bounce, ExecutorContractTest,
+    ::testing::Values(ExecutorKind{"Pinned", MakeBounceWorld<BounceWay::kPinned>,
+                                   StateResidency::kWithPrimary},
+                      ExecutorKind{"Sockets", MakeBounceWorld<BounceWay::kSockets>,
+                                   StateResidency::kWithPrimary}),
+    [](const auto& kind) { return kind.param.name; });
+
+constexpr int64_t kLargeRow = (int64_t{1} << 20) + 65'536;  // more than go down together
+
+// Rank 1 sends rows to rank 0, over queues that the test has a hand in.
+class BouncePathTest : public ::testing::TestWithParam<BounceWay> {
+ protected:
+  struct Stubborn {
+    Stubbornness down;
+    Stubbornness up;
+  };
+
+  void MakeWorld(const Stubborn& sender, const Stubborn& receiver, int64_t staging_bytes) {
+    transports_ = MakeBounceWorldOf(2, staging_bytes, GetParam(), [&](int32_t rank) {
+      const Stubborn& stubborn = rank == 1 ? sender : receiver;
+      auto down = std::make_unique<StubbornQueue>(stubborn.down);
+      auto up = std::make_unique<StubbornQueue>(stubborn.up);
+      down_[rank] = down.get();
+      up_[rank] = up.get();
+      return BounceQueues{.down = std::move(down), .up = std::move(up)};
+    });
+  }
+
+  // Of rows of these sizes behind each other, numbered from 4 on.
+  void Post(uint64_t post_id, const std::vector<int64_t>& sizes) {
+    RowMoves sends = Nothing(post_id);
+    RowMoves receives = Nothing(post_id);
+    sends.time_rounds = receives.time_rounds = true;
+    int64_t offset = 0;
+    int32_t row = 4;
+    for (const int64_t size : sizes) {
+      rows_.push_back(RandomBytes(random_, static_cast<size_t>(size)));
+      sends.sends.push_back(
+          {.to = RankId{0}, .row = row, .bytes = rows_.back(), .staging_offset = offset});
+      receives.receives.push_back(
+          {.from = RankId{1}, .row = row++, .staging_offset = offset, .num_bytes = size});
+      offset += RoundUpToStaging(size);
+    }
+    tickets_ = {MustPost(*transports_[0], std::move(receives)),
+                MustPost(*transports_[1], std::move(sends))};
+  }
+
+  absl::StatusOr<Progress> Poll(int32_t rank) {
+    return transports_[rank]->Poll(tickets_[rank], absl::ZeroDuration());
+  }
+
+  std::mt19937 random_{5};
+  std::list<std::vector<std::byte>> rows_;
+  Transports transports_;
+  std::vector<Ticket> tickets_;
+  StubbornQueue* down_[2] = {};  // by rank
+  StubbornQueue* up_[2] = {};
+};
+
+INSTANTIATE_TEST_SUITE_P(Ways, BouncePathTest, ::testing::ValuesIn(kBounceWays));
+
+void FlipLast(const std::byte* bytes, int64_t num_bytes) {
+  const_cast<std::byte*>(bytes)[num_bytes - 1] ^= std::byte{0x10};
+}
+
+TEST_P(BouncePathTest, AByteThatIsDamagedOnAnyHopIsFoundByItsRow) {
+  const auto flip_source = [](std::span<const cuda::RowCopy> rows) {
+    FlipLast(rows.back().source, rows.back().num_bytes);
+  };
+  const auto flip_destination = [](std::span<const cuda::RowCopy> rows) {
+    FlipLast(rows.back().destination, rows.back().num_bytes);
+  };
+  for (const char* const hop : {"down", "across", "up"}) {
+    SCOPED_TRACE(hop);
+    Stubborn sender;
+    Stubborn receiver;
+    if (hop == std::string("down")) sender.down.after_transfer = flip_destination;
+    if (hop == std::string("across")) receiver.up.before_transfer = flip_source;
+    if (hop == std::string("up")) receiver.up.after_transfer = flip_destination;
+    MakeWorld(sender, receiver, 600'000);
+    Post(3, {600'000});
+    const auto results = Drive(transports_, tickets_);
+    EXPECT_TRUE(results[1].ok()) << results[1].status();
+    EXPECT_EQ(results[0].status(), absl::DataLossError("post 3: rank 1: row 4: checksum differs"));
+  }
+}
+
+TEST_P(BouncePathTest, TheCpuSumsNothing) {
+  MakeWorld({}, {}, 2 * kLargeRow);
+  Post(1, {kLargeRow, kLargeRow});
+  for (const auto& result : Drive(transports_, tickets_)) {
+    ASSERT_TRUE(result.ok()) << result.status();
+    ASSERT_EQ(result->rounds.size(), 1U);
+    EXPECT_EQ(result->rounds[0].checksum, absl::ZeroDuration());
+  }
+}
+
+TEST_P(BouncePathTest, ARowIsStagedWhileTheNextComesDown) {
+  MakeWorld({.down = {.looks_per_transfer = 100}, .up = {}}, {}, 2 * kLargeRow);
+  Post(1, {kLargeRow, kLargeRow});
+  bool overlapped = false;
+  absl::StatusOr<Progress> received = Progress{};
+  while (received.ok() && !received->done) {
+    ASSERT_TRUE(Poll(1).ok());
+    received = Poll(0);
+    overlapped = overlapped || (received.ok() && received->received_bytes == kLargeRow &&
+                                down_[1]->num_under_way() > 0);
+  }
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_TRUE(overlapped);
+}
+
+TEST_P(BouncePathTest, NothingIsAllocatedAfterTheStart) {
+  MakeWorld({}, {}, 4 * kLargeRow);
+  const auto num_reserved = [this] {
+    return down_[0]->num_reserved() + down_[1]->num_reserved() + up_[0]->num_reserved() +
+           up_[1]->num_reserved();
+  };
+  const int32_t at_start = num_reserved();
+  EXPECT_THAT(at_start, Gt(0));
+  for (uint64_t post_id = 1; post_id <= 4; ++post_id) {
+    Post(post_id, std::vector<int64_t>(post_id, kLargeRow));
+    for (const auto& result : Drive(transports_, tickets_)) {
+      ASSERT_TRUE(result.ok()) << result.status();
+    }
+  }
+  EXPECT_EQ(num_reserved(), at_start);
+}
+
+TEST_P(BouncePathTest, AbortWaitsForWhatIsOnItsWayDown) {
+  MakeWorld({.down = {.looks_per_transfer = 1 << 30}, .up = {}}, {}, kLargeRow);
+  Post(1, {kLargeRow});
+  while (down_[1]->num_under_way() == 0) ASSERT_TRUE(Poll(0).ok() && Poll(1).ok());
+  EXPECT_TRUE(transports_[1]->Abort().ok());
+  EXPECT_EQ(down_[1]->num_under_way(), 0U);
+}
+
+TEST_P(BouncePathTest, AbortWaitsForATransferWhoseChecksumsCouldNotBeBegun) {
+  MakeWorld({}, {.down = {}, .up = {.looks_per_transfer = 5, .fail_copies = true}}, 64);
+  Post(1, {64});
+  absl::StatusOr<Progress> received = Progress{};
+  while (received.ok()) {
+    ASSERT_TRUE(Poll(1).ok());
+    received = Poll(0);
+  }
+  EXPECT_EQ(received.status(), absl::InternalError("the copy kernel failed"));
+  EXPECT_EQ(up_[0]->num_under_way(), 1U);
+  EXPECT_TRUE(transports_[0]->Abort().ok());
+  EXPECT_EQ(up_[0]->num_under_way(), 0U);
+}
 
 class NamedPath : public RowPath {
  public:

@@ -1,10 +1,14 @@
-// A queue in host memory whose device is slow or fails.
+// A queue whose device is slow, fails or damages what it copies.
 #ifndef EPLB_TESTS_CLIENT_MIGRATION_STUBBORN_QUEUE_H_
 #define EPLB_TESTS_CLIENT_MIGRATION_STUBBORN_QUEUE_H_
 
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <map>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "cuda/row_queue.h"
@@ -17,19 +21,31 @@ struct Stubbornness {
   bool fail_copies = false;
   bool fail_drain = false;
   bool fail_follow = false;
+  int32_t pins_before_failure = std::numeric_limits<int32_t>::max();
+  // Around each transfer, whose rows they may change.
+  std::function<void(std::span<const cuda::RowCopy>)> before_transfer = {};
+  std::function<void(std::span<const cuda::RowCopy>)> after_transfer = {};
 };
 
 class StubbornQueue : public cuda::RowQueue {
  public:
-  explicit StubbornQueue(Stubbornness stubbornness) : stubbornness_(stubbornness) {}
+  explicit StubbornQueue(Stubbornness stubbornness,
+                         std::unique_ptr<cuda::RowQueue> queue = cuda::MakeHostRowQueue())
+      : stubbornness_(std::move(stubbornness)), queue_(std::move(queue)) {}
 
   absl::StatusOr<cuda::RowBuffer> Allocate(int64_t num_bytes) override {
+    ++num_reserved_;
     return queue_->Allocate(num_bytes);
   }
   absl::StatusOr<cuda::RowBuffer> AllocatePinned(int64_t num_bytes) override {
+    ++num_reserved_;
     return queue_->AllocatePinned(num_bytes);
   }
   absl::StatusOr<cuda::RowBuffer> Pin(std::span<std::byte> memory) override {
+    ++num_reserved_;
+    if (num_pins_++ >= stubbornness_.pins_before_failure) {
+      return absl::InternalError("the memory cannot be pinned");
+    }
     return queue_->Pin(memory);
   }
   absl::Status CheckStream(void* stream) override { return queue_->CheckStream(stream); }
@@ -51,7 +67,9 @@ class StubbornQueue : public cuda::RowQueue {
     return queue_->CopyUnsummed(rows);
   }
   absl::StatusOr<int64_t> Transfer(std::span<const cuda::RowCopy> rows) override {
+    if (stubbornness_.before_transfer) stubbornness_.before_transfer(rows);
     absl::StatusOr<int64_t> batch = queue_->Transfer(rows);
+    if (stubbornness_.after_transfer) stubbornness_.after_transfer(rows);
     if (batch.ok()) under_way_[*batch] = stubbornness_.looks_per_transfer;
     return batch;
   }
@@ -79,17 +97,21 @@ class StubbornQueue : public cuda::RowQueue {
     under_way_.clear();
     return queue_->Drain(deadline);
   }
-  void* stream() override { return nullptr; }
+  void* stream() override { return queue_->stream(); }
 
   const std::vector<void*>& followed() const { return followed_; }
   const std::vector<size_t>& copies() const { return copies_; }  // rows of each batch
+  // Calls so far that allocate or pin.
+  int32_t num_reserved() const { return num_reserved_; }
   // Transfers and copies of which nobody knows that they have ended.
   size_t num_under_way() const { return under_way_.size(); }
 
  private:
   const Stubbornness stubbornness_;
-  const std::unique_ptr<cuda::RowQueue> queue_ = cuda::MakeHostRowQueue();
-  std::vector<void*> followed_;  // streams
+  const std::unique_ptr<cuda::RowQueue> queue_;
+  int32_t num_pins_ = 0;
+  int32_t num_reserved_ = 0;
+  std::vector<void*> followed_;           // streams
   std::vector<size_t> copies_;
   std::map<int64_t, int32_t> under_way_;  // looks that are left, by batch
 };

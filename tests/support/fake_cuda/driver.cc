@@ -1,4 +1,5 @@
-// The driver's virtual memory management: allocations are memfds, whose name has their device.
+// What is asked of the driver itself, and its virtual memory management: allocations are memfds,
+// whose name has their device.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -107,6 +108,27 @@ CUresult Attribute(int* value, CUdevice_attribute attribute, CUdevice) {
   }
   *value = 1;
   return CUDA_SUCCESS;
+}
+
+// Makes no context and needs none.
+CUresult PointerAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  const Lock lock(Mutex());
+  const View view = ViewOf(At(pointer), 1);
+  if (view.place == Place::kPageable) return CUDA_ERROR_INVALID_VALUE;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      *static_cast<unsigned int*>(value) =
+          view.place == Place::kDevice ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *static_cast<int*>(value) = view.device;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      *static_cast<unsigned int*>(value) = 0;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
 }
 
 bool WillDo(const CUmemAllocationProp& properties) {
@@ -286,6 +308,7 @@ void* DriverEntryPoint(const std::string& name) {
       {"cuDevicePrimaryCtxGetState", reinterpret_cast<void*>(&ContextState)},
       {"cuCtxGetCurrent", reinterpret_cast<void*>(&GetContext)},
       {"cuCtxSetCurrent", reinterpret_cast<void*>(&SetContext)},
+      {"cuPointerGetAttribute", reinterpret_cast<void*>(&PointerAttribute)},
       {"cuDeviceGetAttribute", reinterpret_cast<void*>(&Attribute)},
       {"cuMemGetAllocationGranularity", reinterpret_cast<void*>(&Granularity)},
       {"cuMemCreate", reinterpret_cast<void*>(&Create)},

@@ -229,6 +229,7 @@ cudaError_t cudaHostUnregister(void* address) {
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   const fake::Call call("cudaPointerGetAttributes");
   if (call.error() != cudaSuccess) return call.error();
+  fake::UseContext();  // as runtimes before CUDA 13 do
   const auto view = fake::ViewOf(address, 1);
   *attributes = {};
   attributes->device = view.device;
