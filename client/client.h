@@ -85,7 +85,7 @@ struct DaemonTls {
   std::string server_name;  // in the daemon's certificate; empty: the endpoint's host
 };
 
-// Of our own NCCL communicators, where transport nccl carries the rows; docs/nccl-settings.md says
+// Of our own NCCL communicators, where rows go by NCCL; docs/nccl-settings.md says
 // why these. All but traffic_class are equal on all ranks.
 struct NcclTuning {
   int32_t max_ctas = 16;              // 1..64
@@ -101,7 +101,7 @@ struct NcclTuning {
 inline constexpr std::string_view kStaticPlacement = "static";
 
 // What ClientOptions::transport may be, except of ranks in one process, which have "inproc".
-inline constexpr const char* kTransportNames[] = {"auto", "host", "peer", "nccl"};
+inline constexpr const char* kTransportNames[] = {"auto", "host", "peer", "nccl", "peer+nccl"};
 
 struct ClientOptions {
   std::string job = "default";  // 1..128 of [A-Za-z0-9._-]
@@ -432,8 +432,8 @@ class Client {
   // Addresses are null before RegisterExperts: the tables lie in the same memory as the tensors
   // that it is given. With EPLB_DISABLE=1 they are there, too.
   const DeviceTables& device_tables() const;
-  // What carries the rows now: "host", "peer", "nccl" or "inproc"; "nccl" may become "host" later
-  // (docs/transports.md). Empty before RegisterExperts.
+  // What carries the rows now: "host", "peer", "nccl", "peer+nccl" or "inproc"; those of GPU memory
+  // may become "host" later (docs/transports.md). Empty before RegisterExperts.
   std::string_view transport() const;
   ClientStats stats() const;
   const std::string& run_id() const;

@@ -109,7 +109,7 @@ typedef struct eplb_client_options {
   const char* tls_key;
   const char* tls_server_name;
   const char* reduce;            /* who reports: "rank" (default) or "root" */
-  const char* transport;         /* "auto" (default), "host", "peer" or "nccl" */
+  const char* transport;         /* "auto" (default), "host", "peer", "nccl" or "peer+nccl" */
   const char* bind_address;      /* numeric address that other ranks reach; default "127.0.0.1" */
   const char* initial_placement; /* "static", or a file that rank 0 reads ("./static" is a file);
                                     default: the daemon's, else static */

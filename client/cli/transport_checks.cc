@@ -25,6 +25,10 @@ using Ranks = std::vector<const v1::RankStatus*>;
 
 constexpr char kQueuePairs[] = "NCCL_IB_QPS_PER_CONNECTION";
 
+bool UsesNccl(const std::string& transport) {
+  return transport == "nccl" || transport == "peer+nccl";
+}
+
 Check Make(const v1::JobStatus& job, std::string name, Result result, std::string detail) {
   return {
       .scope = job.job(), .name = std::move(name), .result = result, .detail = std::move(detail)};
@@ -111,7 +115,7 @@ std::vector<std::string> NotesOn(const v1::JobStatus& job, const v1::RankStatus&
     return SettingOf(rank, name).value == value;
   };
   const bool sockets = is("NCCL_NET", "Socket");
-  if (is("NCCL_P2P_DISABLE", "1")) {
+  if (is("NCCL_P2P_DISABLE", "1") && rank.transport().name() == "nccl") {
     notes.push_back("NCCL_P2P_DISABLE=1 keeps rows off NVLink");
   }
   if (sockets) notes.push_back("NCCL_NET=Socket sends rows between nodes over TCP");
@@ -206,7 +210,7 @@ std::vector<Check> CheckTransport(const v1::JobStatus& job) {
   Ranks with_nccl;
   for (const v1::RankStatus& rank : job.ranks()) {
     if (!rank.transport().name().empty()) told.push_back(&rank);
-    if (rank.transport().name() == "nccl") with_nccl.push_back(&rank);
+    if (UsesNccl(rank.transport().name())) with_nccl.push_back(&rank);
   }
   std::vector<Check> checks = {CheckName(job, told)};
   if (!with_nccl.empty()) checks.push_back(CheckNccl(job, with_nccl));

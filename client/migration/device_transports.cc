@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,6 +15,7 @@
 #include "base/status_macros.h"
 #include "client/control/socket.h"
 #include "client/migration/bounce_path.h"
+#include "client/migration/hybrid_path.h"
 #include "client/migration/link_setup.h"
 #include "client/migration/link_transport.h"
 #include "client/migration/peer_path.h"
@@ -72,26 +75,44 @@ struct Arenas {
   std::vector<cuda::PeerArena> mapped;
 };
 
-absl::StatusOr<std::unique_ptr<Transport>> ConnectPeer(const RowMoverOptions& options,
-                                                       const std::shared_ptr<Arenas>& arenas,
-                                                       const AllGather& all_gather) {
-  const cuda::PeerArenaOffer offer = arenas->own.offer();
+// Staging that can be mapped by the ranks of this host.
+absl::StatusOr<std::shared_ptr<Arenas>> MakeArenas(const RowMoverOptions& options) {
+  absl::StatusOr<cuda::PeerArena> own = cuda::PeerArena::Make(
+      *options.memory.device, options.transport.staging_bytes,
+      options.use_ipc_handles ? cuda::PeerArenaKind::kIpcHandle : cuda::PeerArenaKind::kBest);
+  EPLB_RETURN_IF_ERROR(WithAdvice(own.status()));
+  return std::make_shared<Arenas>(*std::move(own));
+}
+
+// Connections with all peers.
+absl::StatusOr<LinkParts> LinkArenas(const TransportOptions& options, const Arenas& arenas,
+                                     const AllGather& all_gather) {
+  const cuda::PeerArenaOffer offer = arenas.own.offer();
   // Peers of this host are told by what they hand over on a unix socket, also where the arena
   // itself goes as text.
   const Fd nothing(offer.descriptor >= 0 ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
   const SharedStaging shared{.descriptor = offer.descriptor >= 0 ? offer.descriptor : nothing.get(),
                              .text = offer.text};
-  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options.transport, shared, all_gather));
+  return SetUpLinks(options, shared, all_gather);
+}
+
+// Maps the staging of those of `ranks` that are peers and gives the path to them. errors:
+// FailedPrecondition naming the first that cannot be mapped.
+absl::StatusOr<std::unique_ptr<RowPath>> MakePeerPathTo(const std::vector<RankId>& ranks,
+                                                        const std::vector<LinkParts::Peer>& peers,
+                                                        const RowMoverOptions& options,
+                                                        const std::shared_ptr<Arenas>& arenas) {
+  const int32_t device = *options.memory.device;
   std::map<RankId, std::span<std::byte>> mapped;
-  for (LinkParts::Peer& peer : parts.peers) {
+  for (const LinkParts::Peer& peer : peers) {
     const RankId rank = peer.link.rank();
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
     if (!peer.descriptor.ok()) {
       return absl::FailedPreconditionError(
           absl::StrCat("staging of rank ", rank.value, ": ", peer.descriptor.status().message()));
     }
-    absl::StatusOr<cuda::PeerArena> arena =
-        cuda::PeerArena::Map(*options.memory.device, peer.staging_text, peer.descriptor->get(),
-                             peer.link.staging_bytes());
+    absl::StatusOr<cuda::PeerArena> arena = cuda::PeerArena::Map(
+        device, peer.staging_text, peer.descriptor->get(), peer.link.staging_bytes());
     if (!arena.ok()) {
       return absl::FailedPreconditionError(
           absl::StrCat("staging of rank ", rank.value, ": ", arena.status().message()));
@@ -99,24 +120,39 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectPeer(const RowMoverOptions& op
     mapped[rank] = arena->bytes();
     arenas->mapped.push_back(*std::move(arena));
   }
-  const int32_t device = *options.memory.device;
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue, MakeDeviceQueue(device));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> check_queue, MakeDeviceQueue(device));
+  return MakePeerPath({.owner = arenas,
+                       .staging = arenas->own.bytes(),
+                       .mapped = std::move(mapped),
+                       .queue = std::move(queue),
+                       .check_queue = std::move(check_queue)});
+}
+
+// The transport over such a path, once a row has gone between each two of `ranks`: a device may
+// report that it reaches another and lose what it writes there.
+absl::StatusOr<std::unique_ptr<Transport>> TryPath(std::unique_ptr<RowPath> path, LinkParts& parts,
+                                                   const std::vector<RankId>& ranks,
+                                                   const RowMoverOptions& options) {
   std::unique_ptr<Transport> transport =
       MakeLinkTransport(options.transport.rank, options.transport.max_row_bytes, TakeLinks(parts),
-                        WithBounce(MakePeerPath({.owner = arenas,
-                                                 .staging = arenas->own.bytes(),
-                                                 .mapped = std::move(mapped),
-                                                 .queue = std::move(queue),
-                                                 .check_queue = std::move(check_queue)}),
-                                   options));
-  // A device may report that it reaches another and lose what it writes there.
-  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::RowQueue> rows, MakeDeviceQueue(device));
+                        WithBounce(std::move(path), options));
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::RowQueue> rows,
+                        MakeDeviceQueue(*options.memory.device));
   EPLB_RETURN_IF_ERROR(TryPairs(*transport, *rows,
                                 {.self = options.transport.rank,
-                                 .ranks = options.ep_group,
+                                 .ranks = ranks,
                                  .deadline = MonotonicNow() + options.transport.connect_timeout}));
   return transport;
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> ConnectPeer(const RowMoverOptions& options,
+                                                       const std::shared_ptr<Arenas>& arenas,
+                                                       const AllGather& all_gather) {
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, LinkArenas(options.transport, *arenas, all_gather));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<RowPath> path,
+                        MakePeerPathTo(options.ep_group, parts.peers, options, arenas));
+  return TryPath(std::move(path), parts, options.ep_group, options);
 }
 
 TransportCandidate PeerCandidate(const RowMoverOptions& options) {
@@ -124,12 +160,7 @@ TransportCandidate PeerCandidate(const RowMoverOptions& options) {
   return {.name = "peer",
           .prepare =
               [options, arenas] {
-                absl::StatusOr<cuda::PeerArena> own =
-                    cuda::PeerArena::Make(*options.memory.device, options.transport.staging_bytes,
-                                          options.use_ipc_handles ? cuda::PeerArenaKind::kIpcHandle
-                                                                  : cuda::PeerArenaKind::kBest);
-                EPLB_RETURN_IF_ERROR(WithAdvice(own.status()));
-                *arenas = std::make_shared<Arenas>(*std::move(own));
+                EPLB_ASSIGN_OR_RETURN(*arenas, MakeArenas(options));
                 return absl::OkStatus();
               },
           .connect =
@@ -148,7 +179,10 @@ absl::StatusOr<const cuda::NcclLibrary*> LoadNccl(const TransportOptions& option
   return library;
 }
 
-absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& options) {
+// staging, without_rows: as in NcclPathParts.
+absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& options,
+                                                        std::optional<cuda::RowBuffer> staging = {},
+                                                        std::vector<RankId> without_rows = {}) {
   EPLB_ASSIGN_OR_RETURN(const cuda::NcclLibrary* const library, LoadNccl(options.transport));
   NcclPathParts parts{.library = library,
                       .settings = options.nccl,
@@ -157,11 +191,12 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& o
                       .ranks = options.ep_group,
                       .pack_queue = nullptr,
                       .group_queue = nullptr,
-                      .staging_bytes = options.transport.staging_bytes};
+                      .staging_bytes = options.transport.staging_bytes,
+                      .staging = std::move(staging),
+                      .without_rows = std::move(without_rows)};
   EPLB_ASSIGN_OR_RETURN(parts.pack_queue, MakeDeviceQueue(*options.memory.device));
   EPLB_ASSIGN_OR_RETURN(parts.group_queue, MakeDeviceQueue(*options.memory.device));
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<RowPath> nccl, MakeNcclPath(std::move(parts)));
-  return WithBounce(std::move(nccl), options);
+  return MakeNcclPath(std::move(parts));
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> ConnectNccl(const TransportOptions& options,
@@ -181,7 +216,7 @@ TransportCandidate NcclCandidate(const RowMoverOptions& options) {
               [options, path] {
                 absl::StatusOr<std::unique_ptr<RowPath>> made = MakeNcclPathOn(options);
                 EPLB_RETURN_IF_ERROR(WithAdvice(made.status()));
-                *path = *std::move(made);
+                *path = WithBounce(*std::move(made), options);
                 return absl::OkStatus();
               },
           .connect =
@@ -189,11 +224,70 @@ TransportCandidate NcclCandidate(const RowMoverOptions& options) {
                 return ConnectNccl(options.transport, std::move(*path), all_gather);
               }};
 }
+
+// ---- peer+nccl ----
+
+// Made before the ranks connect, so that a rank without room is known to all.
+struct HybridStart {
+  std::shared_ptr<Arenas> arenas;
+  std::unique_ptr<RowPath> nccl;
+};
+
+// Of arenas that live as long: who never destroys the buffer keeps them for ever.
+cuda::RowBuffer StagingOf(std::shared_ptr<Arenas> arenas) {
+  const std::span<std::byte> bytes = arenas->own.bytes();
+  auto* const kept = new std::shared_ptr<Arenas>(std::move(arenas));
+  return {.owner = {bytes.data(), [kept](std::byte*) { delete kept; }}, .bytes = bytes};
+}
+
+absl::StatusOr<HybridStart> PrepareHybrid(const RowMoverOptions& options,
+                                          const std::vector<RankId>& same_host) {
+  HybridStart start;
+  EPLB_ASSIGN_OR_RETURN(start.arenas, MakeArenas(options));
+  absl::StatusOr<std::unique_ptr<RowPath>> nccl =
+      MakeNcclPathOn(options, StagingOf(start.arenas), same_host);
+  EPLB_RETURN_IF_ERROR(WithAdvice(nccl.status()));
+  start.nccl = *std::move(nccl);
+  return start;
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> ConnectHybrid(const RowMoverOptions& options,
+                                                         const std::vector<RankId>& same_host,
+                                                         HybridStart start,
+                                                         const AllGather& all_gather) {
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, LinkArenas(options.transport, *start.arenas, all_gather));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<RowPath> peer,
+                        MakePeerPathTo(same_host, parts.peers, options, start.arenas));
+  HybridPathParts both{.peer = std::move(peer),
+                       .nccl = std::move(start.nccl),
+                       .same_host = {same_host.begin(), same_host.end()}};
+  // The same post brings the communicator up.
+  return TryPath(MakeHybridPath(std::move(both)), parts, same_host, options);
+}
+
+TransportCandidate HybridCandidate(const RowMoverOptions& options,
+                                   const std::vector<RankId>& same_host) {
+  auto start = std::make_shared<HybridStart>();
+  return {.name = kHybridName,
+          .prepare =
+              [options, same_host, start] {
+                EPLB_ASSIGN_OR_RETURN(*start, PrepareHybrid(options, same_host));
+                return absl::OkStatus();
+              },
+          .connect =
+              [options, same_host, start](const AllGather& all_gather) {
+                return ConnectHybrid(options, same_host, std::move(*start), all_gather);
+              }};
+}
 #else
-TransportCandidate NcclCandidate(const RowMoverOptions&) {
-  return {.name = "nccl",
+TransportCandidate WithoutNccl(const char* name) {
+  return {.name = name,
           .prepare = [] { return absl::FailedPreconditionError("built without nccl.h"); },
           .connect = nullptr};
+}
+TransportCandidate NcclCandidate(const RowMoverOptions&) { return WithoutNccl("nccl"); }
+TransportCandidate HybridCandidate(const RowMoverOptions&, const std::vector<RankId>&) {
+  return WithoutNccl(kHybridName);
 }
 #endif
 
@@ -238,7 +332,7 @@ void TellDevice(int32_t device, TransportReport& report) {
     (void)cudaGetLastError();  // a name that is not known is no error of ours
   }
 #ifdef EPLB_WITH_NCCL
-  if (report.name != "nccl") return;
+  if (!UsesNccl(report.name)) return;
   const absl::StatusOr<const cuda::NcclLibrary*> library = cuda::NcclLibrary::Load();
   if (!library.ok()) return;
   report.nccl_version = (*library)->version_text();
@@ -246,8 +340,10 @@ void TellDevice(int32_t device, TransportReport& report) {
 #endif
 }
 
-std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions& options) {
-  return {PeerCandidate(options), NcclCandidate(options), BounceCandidate(options)};
+std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions& options,
+                                                 const std::vector<RankId>& same_host) {
+  return {PeerCandidate(options), HybridCandidate(options, same_host), NcclCandidate(options),
+          BounceCandidate(options)};
 }
 
 absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeQueueFor(const RowMemory& memory) {

@@ -10,17 +10,20 @@
 #include "client/migration/row_memory.h"
 #include "client/migration/transport_choice.h"
 #include "cuda/row_queue.h"
+#include "placement/ids.h"
 
 namespace eplb {
 
-// The fastest first: peer, nccl, host. REQUIRES: memory of a device.
-std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions& options);
+// The fastest first: peer, peer+nccl, nccl, host. same_host: the ranks of the EP group on this
+// rank's host, rising, with its own. REQUIRES: memory of a device.
+std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions& options,
+                                                 const std::vector<RankId>& same_host);
 
 // Whether this build's kernels run on the memory's device: no transport works without. errors:
 // FailedPrecondition with the architectures.
 absl::Status CheckKernelsOf(const RowMemory& memory);
 
-// Adds the device's name and, for transport nccl, the library in use.
+// Adds the device's name and, for a transport that uses NCCL, the library in use.
 void TellDevice(int32_t device, TransportReport& report);
 
 // Copies rows in this memory. errors: as MakeStreamRowQueue.

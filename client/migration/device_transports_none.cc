@@ -3,7 +3,10 @@
 
 namespace eplb {
 
-std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions&) { return {}; }
+std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions&,
+                                                 const std::vector<RankId>&) {
+  return {};
+}
 
 absl::Status CheckKernelsOf(const RowMemory&) { return absl::OkStatus(); }
 

@@ -103,12 +103,22 @@ absl::Status NcclMeeting::WarmNextPair() {
   const auto num_ranks = static_cast<int32_t>(parts_.ranks.size());
   const int32_t own = IndexOf(parts_.self);
   const int32_t distance = next_warm_++;
-  return communicator_->SendReceive(
-      cuda::NcclSend{.to = (own + distance) % num_ranks,
-                     .bytes = parts_.scratch.first(kScratchBytes)},
-      cuda::NcclReceive{.from = (own - distance + num_ranks) % num_ranks,
-                        .bytes = parts_.scratch.subspan(kScratchBytes, kScratchBytes)},
-      parts_.stream);
+  const int32_t to = (own + distance) % num_ranks;
+  const int32_t from = (own - distance + num_ranks) % num_ranks;
+  std::optional<cuda::NcclSend> send;
+  std::optional<cuda::NcclReceive> receive;
+  if (HasRows(to)) send = {.to = to, .bytes = parts_.scratch.first(kScratchBytes)};
+  if (HasRows(from)) {
+    receive = {.from = from, .bytes = parts_.scratch.subspan(kScratchBytes, kScratchBytes)};
+  }
+  if (!send.has_value() && !receive.has_value()) return absl::OkStatus();
+  return communicator_->SendReceive(send, receive, parts_.stream);
+}
+
+bool NcclMeeting::HasRows(int32_t index) const {
+  const RankId rank = parts_.ranks[static_cast<size_t>(index)];
+  return std::find(parts_.without_rows.begin(), parts_.without_rows.end(), rank) ==
+         parts_.without_rows.end();
 }
 
 std::string NcclMeeting::Waiting() const {

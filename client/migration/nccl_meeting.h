@@ -31,6 +31,8 @@ struct NcclMeetingParts {
   std::optional<int32_t> device;  // made current for its end; absent: host memory
   absl::Duration abort_timeout;   // NCCL itself has no bound for it
   int32_t warm_up_ranks = 64;     // as in NcclSettings
+  // Of `ranks`, those that this rank is not connected with. Symmetric: a names b if b names a.
+  std::vector<RankId> without_rows = {};
 };
 
 // Threads: one caller. Nothing here waits, but for Drop.
@@ -68,6 +70,7 @@ class NcclMeeting {
   absl::Status Connect(const cuda::NcclId& id);
   // NCCL connects a pair at its first use: here, not inside a training step.
   absl::Status WarmNextPair();
+  bool HasRows(int32_t index) const;  // of a rank in `ranks`
 
   const NcclMeetingParts parts_;
   cuda::NcclId id_ = {};              // drawn by the root, read while it is sent

@@ -52,7 +52,8 @@ class NcclPath : public RowPath {
                   .stream = group_queue_->stream(),
                   .device = parts.device,
                   .abort_timeout = parts.abort_timeout,
-                  .warm_up_ranks = parts.settings.warm_up_ranks}) {}
+                  .warm_up_ranks = parts.settings.warm_up_ranks,
+                  .without_rows = std::move(parts.without_rows)}) {}
 
   ~NcclPath() override {
     if (meeting_.Drop().ok()) return;
@@ -403,7 +404,11 @@ class NcclPath : public RowPath {
 
 absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPath(NcclPathParts parts) {
   NcclPath::Memory memory;
-  EPLB_ASSIGN_OR_RETURN(memory.staging, parts.group_queue->Allocate(parts.staging_bytes));
+  if (parts.staging.has_value()) {
+    memory.staging = *std::move(parts.staging);
+  } else {
+    EPLB_ASSIGN_OR_RETURN(memory.staging, parts.group_queue->Allocate(parts.staging_bytes));
+  }
   for (cuda::RowBuffer& buffer : memory.packed) {
     EPLB_ASSIGN_OR_RETURN(buffer, parts.group_queue->Allocate(parts.settings.piece_bytes));
   }

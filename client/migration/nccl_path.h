@@ -30,7 +30,12 @@ struct NcclPathParts {
   std::vector<RankId> ranks;  // of the EP group, rising, with self
   std::unique_ptr<cuda::RowQueue> pack_queue;
   std::unique_ptr<cuda::RowQueue> group_queue;  // whose stream NCCL runs on
-  int64_t staging_bytes = 0;
+  int64_t staging_bytes = 0;                    // to be allocated
+  // Where rows arrive in memory that another path uses as well, in place of staging_bytes. Its
+  // owner is never destroyed where a kernel may still write there.
+  std::optional<cuda::RowBuffer> staging;
+  // Of `ranks`: no row goes to them or comes from them here, so that NCCL needs no connection.
+  std::vector<RankId> without_rows;
   // Of ncclCommAbort. After it the rank may not vote any more.
   absl::Duration abort_timeout = kSettleTimeout;
 };

@@ -143,6 +143,16 @@ TransferLedger::TransferLedger(const RowMoves& moves)
   for (const int32_t round : rounds) progress_.rounds.push_back({.round = round});
 }
 
+TransferLedger::TransferLedger(const RowMoves& part, TransferLedger& whole) : TransferLedger(part) {
+  whole_ = &whole;
+  progress_.rounds.clear();
+  size_t at = 0;
+  for (const RowSend& send : part.sends) {
+    while (whole.outgoing_[at].row.to != send.to || whole.outgoing_[at].row.row != send.row) ++at;
+    sends_of_whole_.push_back(at++);
+  }
+}
+
 RoundTimes* TransferLedger::TimesOf(int32_t round) {
   const auto found = std::lower_bound(
       progress_.rounds.begin(), progress_.rounds.end(), round,
@@ -151,6 +161,7 @@ RoundTimes* TransferLedger::TimesOf(int32_t round) {
 }
 
 void TransferLedger::NoteBegun(int32_t round) {
+  if (whole_ != nullptr) return whole_->NoteBegun(round);
   RoundTimes* const times = TimesOf(round);
   if (times != nullptr && times->began == absl::InfiniteFuture()) times->began = MonotonicNow();
 }
@@ -164,6 +175,7 @@ RoundTimes* TransferLedger::NoteEnded(int32_t round) {
 }
 
 uint64_t TransferLedger::ChecksumOnHost(int32_t round, std::span<const std::byte> bytes) {
+  if (whole_ != nullptr) return whole_->ChecksumOnHost(round, bytes);
   RoundTimes* const times = TimesOf(round);
   if (times == nullptr) return cuda::ChecksumOnHost(bytes);
   const absl::Time began = MonotonicNow();
@@ -179,6 +191,9 @@ TransferLedger::Incoming* TransferLedger::Find(RankId from, int32_t row) {
 }
 
 void TransferLedger::AddReceived(Incoming& incoming, int64_t bytes) {
+  if (whole_ != nullptr) {
+    whole_->AddReceived(*whole_->Find(incoming.row.from, incoming.row.row), bytes);
+  }
   incoming.received += bytes;
   progress_.received_bytes += bytes;
   if (RoundTimes* const times = NoteEnded(incoming.row.round)) times->received_bytes += bytes;
@@ -203,6 +218,10 @@ std::span<TransferLedger::Outgoing> TransferLedger::CurrentRound(
 
 void TransferLedger::FinishSend(Outgoing& outgoing) {
   if (outgoing.done) return;
+  if (whole_ != nullptr) {
+    const auto index = static_cast<size_t>(&outgoing - outgoing_.data());
+    whole_->FinishSend(whole_->outgoing_[sends_of_whole_[index]]);
+  }
   outgoing.done = true;
   --outgoing_left_;
   const auto bytes = static_cast<int64_t>(outgoing.row.bytes.size());

@@ -48,6 +48,10 @@ class TransferLedger {
 
   // REQUIRES: CheckMoves said ok.
   explicit TransferLedger(const RowMoves& moves);
+  // For a path that carries only some rows of `whole`: the ledger of these, where rounds count
+  // these alone. It tells `whole`, which outlives it, of rows that are sent or received and of the
+  // times of rounds. REQUIRES: the rows of `part` are rows of `whole`, in their order there.
+  TransferLedger(const RowMoves& part, TransferLedger& whole);
 
   uint64_t post_id() const { return post_id_; }
   absl::Time deadline() const { return deadline_; }
@@ -94,6 +98,8 @@ class TransferLedger {
   size_t outgoing_left_ = 0;
   size_t first_open_ = 0;  // all of outgoing_ before it is done
   Progress progress_;
+  TransferLedger* whole_ = nullptr;     // of a part alone
+  std::vector<size_t> sends_of_whole_;  // of a part alone: outgoing_ in whole_->outgoing_
 };
 
 }  // namespace eplb

@@ -5,12 +5,15 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 
 #include "base/status_macros.h"
 #include "client/control/meeting.h"
 #include "client/migration/device_transports.h"
+#include "client/migration/hybrid_path.h"
 #include "client/migration/staging.h"
 
 namespace eplb {
@@ -60,7 +63,64 @@ absl::Status Agree(const absl::Status& own, int32_t world_size, const AllGather&
   return text.empty() ? absl::OkStatus() : absl::FailedPreconditionError(text);
 }
 
-absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptions& options) {
+std::string TextOf(const RankPlace& place) {
+  return absl::StrCat(place.ep_group.value, " ", place.host);
+}
+
+absl::StatusOr<RankPlace> PlaceFrom(const std::string& text) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  RankPlace place{.host = parts.second, .ep_group = {}};
+  if (!absl::SimpleAtoi(parts.first, &place.ep_group.value)) {
+    return absl::FailedPreconditionError("it does not say where it runs (another version?)");
+  }
+  return place;
+}
+
+// Of all ranks. Collective.
+absl::StatusOr<std::vector<RankPlace>> GatherPlaces(const RowMoverOptions& options,
+                                                    const AllGather& all_gather) {
+  const RankPlace own{.host = options.host.empty() ? BootId() : options.host,
+                      .ep_group = options.ep_group.front()};
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> texts, all_gather(TextOf(own)));
+  std::vector<RankPlace> places;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    absl::StatusOr<RankPlace> place = PlaceFrom(texts[rank]);
+    if (!place.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("rank ", rank, ": ", place.status().message()));
+    }
+    places.push_back(*std::move(place));
+  }
+  return places;
+}
+
+// Those of its EP group that share this rank's host, rising, with its own.
+std::vector<RankId> RanksOfOwnHost(const RowMoverOptions& options,
+                                   std::span<const RankPlace> places) {
+  const auto host_of = [places](RankId rank) {
+    const auto at = static_cast<size_t>(rank.value);
+    return at < places.size() ? places[at].host : std::string();
+  };
+  const std::string own = host_of(options.transport.rank);
+  std::vector<RankId> ranks;
+  for (const RankId rank : options.ep_group) {
+    const bool shares = !own.empty() && host_of(rank) == own;
+    if (shares || rank == options.transport.rank) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// What NCCL is asked for depends on where the EP group's ranks run.
+NcclSettings SettingsOfEpGroup(const RowMoverOptions& options, std::span<const RankPlace> places) {
+  std::vector<std::string> hosts;
+  hosts.reserve(places.size());
+  for (const RankPlace& place : places) hosts.push_back(place.host);
+  return WithPieceBytes(options.nccl, NcclRanksOf(options.ep_group, hosts));
+}
+
+// places: only for memory of a device.
+absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptions& options,
+                                                             std::span<const RankPlace> places) {
   const bool any = options.name == "auto";
   if (!options.memory.device.has_value()) {
     if (!any && options.name != "host") {
@@ -76,21 +136,45 @@ absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptio
                return MakeHostTransport(transport, all_gather);
              }}};
   }
+  const std::vector<std::string> names =
+      any ? AutoTransports(places) : std::vector<std::string>{options.name};
   std::vector<TransportCandidate> candidates;
-  for (TransportCandidate& candidate : DeviceCandidates(options)) {
-    if (any || candidate.name == options.name) candidates.push_back(std::move(candidate));
+  for (TransportCandidate& candidate : DeviceCandidates(options, RanksOfOwnHost(options, places))) {
+    const bool wanted = std::find(names.begin(), names.end(), candidate.name) != names.end();
+    if (wanted) candidates.push_back(std::move(candidate));
   }
   return candidates;
 }
 
-// What NCCL is asked for depends on where the EP group's ranks run. Collective.
-absl::StatusOr<NcclSettings> SettingsOfEpGroup(const RowMoverOptions& options,
-                                               const AllGather& all_gather) {
-  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> boot_ids, all_gather(BootId()));
-  return WithPieceBytes(options.nccl, NcclRanksOf(options.ep_group, boot_ids));
+}  // namespace
+
+std::vector<std::string> AutoTransports(std::span<const RankPlace> places) {
+  struct EpGroup {
+    int32_t num_ranks = 0;
+    std::map<std::string, int32_t> ranks_of_host;
+  };
+  std::map<RankId, EpGroup> groups;
+  for (const RankPlace& place : places) {
+    EpGroup& group = groups[place.ep_group];
+    ++group.num_ranks;
+    if (!place.host.empty()) ++group.ranks_of_host[place.host];
+  }
+  bool each_on_one_host = true;
+  bool some_share = false;
+  for (const auto& [first_rank, group] : groups) {
+    int32_t most = 1;
+    for (const auto& [host, num_ranks] : group.ranks_of_host) most = std::max(most, num_ranks);
+    each_on_one_host = each_on_one_host && most == group.num_ranks;
+    some_share = some_share || most > 1;
+  }
+  if (each_on_one_host) return {"peer", "nccl", "host"};
+  if (some_share) return {kHybridName, "nccl", "host"};
+  return {"nccl", "host"};
 }
 
-}  // namespace
+bool UsesNccl(std::string_view transport) {
+  return transport == "nccl" || transport == kHybridName;
+}
 
 absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> candidates,
                                             const TransportOptions& options,
@@ -118,12 +202,14 @@ absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> cand
 
 absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& given, const AllGather& all_gather) {
   RowMoverOptions options = given;
+  std::vector<RankPlace> places;
   if (options.memory.device.has_value()) {
     EPLB_RETURN_IF_ERROR(
         Agree(CheckKernelsOf(options.memory), options.transport.world_size, all_gather));
-    EPLB_ASSIGN_OR_RETURN(options.nccl, SettingsOfEpGroup(options, all_gather));
+    EPLB_ASSIGN_OR_RETURN(places, GatherPlaces(options, all_gather));
+    options.nccl = SettingsOfEpGroup(options, places);
   }
-  EPLB_ASSIGN_OR_RETURN(std::vector<TransportCandidate> candidates, CandidatesOf(options));
+  EPLB_ASSIGN_OR_RETURN(std::vector<TransportCandidate> candidates, CandidatesOf(options, places));
   EPLB_ASSIGN_OR_RETURN(TransportChoice choice,
                         FirstUsable(std::move(candidates), options.transport, all_gather));
   RowMover mover{.transport = std::move(choice.transport), .queue = nullptr, .report = {}};
@@ -136,7 +222,7 @@ absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& given, const AllGat
     if (options.transport.on_note) options.transport.on_note(mover.report.fallback_reason);
   }
   EPLB_ASSIGN_OR_RETURN(mover.queue, MakeQueueFor(options.memory));
-  if (mover.report.name == "nccl") mover.report.settings = TellNcclSettings(options.nccl);
+  if (UsesNccl(mover.report.name)) mover.report.settings = TellNcclSettings(options.nccl);
   for (auto& variable : TellNcclEnvironment()) {
     mover.report.settings.push_back(std::move(variable));
   }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "client/migration/row_memory.h"
 #include "client/migration/transport.h"
 #include "cuda/row_queue.h"
+#include "placement/ids.h"
 
 namespace eplb {
 
@@ -46,9 +48,9 @@ struct TransportReport {
   std::string fallback_reason;
   std::optional<int32_t> device;  // absent: host memory
   std::string device_name;
-  std::string nccl_version;  // empty unless the transport is nccl
+  std::string nccl_version;  // empty unless the transport uses NCCL
   std::string nccl_library;
-  NamedTexts settings;  // ours where the transport is nccl, then the environment's
+  NamedTexts settings;  // ours where the transport uses NCCL, then the environment's
 };
 
 // How rows move: who carries them between ranks and who copies them on this one.
@@ -60,14 +62,30 @@ struct RowMover {
 
 struct RowMoverOptions {
   TransportOptions transport;
-  // "host", "peer", "nccl"; "auto": for host memory host, for a GPU's peer, else nccl, else host.
+  // "host", "peer", "nccl", "peer+nccl"; "auto": for host memory host, for a GPU's the first usable
+  // of AutoTransports.
   std::string name = "auto";
   RowMemory memory;
   std::vector<RankId> ep_group;  // ranks among which rows move, rising, with our own
+  // What this rank's host is called: equal on ranks that reach each other's GPUs. Empty: BootId().
+  std::string host = {};
   // peer: staging goes by CUDA's IPC handle also where a descriptor would do.
   bool use_ipc_handles = false;
   NcclSettings nccl;  // with the environment's; piece_bytes may be open
 };
+
+// Where a rank runs.
+struct RankPlace {
+  std::string host;  // equal on ranks that share one; empty: one of its own
+  RankId ep_group;   // its lowest rank
+};
+
+// What "auto" tries for rows in GPU memory, best first. places: of all ranks of the job, so that
+// all ranks try the same.
+std::vector<std::string> AutoTransports(std::span<const RankPlace> places);
+
+// Whether rows go by NCCL, all or some.
+bool UsesNccl(std::string_view transport);
 
 // Collective. errors: as FirstUsable; InvalidArgument for a name that does not go with the memory;
 // FailedPrecondition where a rank's GPU is of an architecture that this build has no kernels for.

@@ -96,9 +96,9 @@ TEST_F(OptionsTest, EachBadFieldIsNamed) {
             "report_max_steps: 49, expected >= report_every 50");
   EXPECT_EQ(ErrorOf([](auto& o) { o.layers_per_chunk = 0; }), "layers_per_chunk: 0, expected >= 1");
   EXPECT_EQ(ErrorOf([](auto& o) { o.transport = "carrier pigeon"; }),
-            "transport: \"carrier pigeon\", expected auto, host, peer, nccl");
+            "transport: \"carrier pigeon\", expected auto, host, peer, nccl, peer+nccl");
   EXPECT_EQ(ErrorOf([](auto& o) { o.transport = "inproc"; }),
-            "transport: \"inproc\", expected auto, host, peer, nccl");
+            "transport: \"inproc\", expected auto, host, peer, nccl, peer+nccl");
   EXPECT_EQ(ErrorOf([](auto& o) { o.vote_deadline = absl::ZeroDuration(); }),
             "vote_deadline: 0, expected above 0, at most 24h");
   EXPECT_EQ(ErrorOf([](auto& o) { o.transfer_deadline = absl::InfiniteDuration(); }),

@@ -172,6 +172,13 @@ TEST_F(MigrationProcessesTest, PeersThatLoseWhatIsWrittenArePassedOverAtTheStart
   RunJob({.num_ranks = 3, .transport = "auto"}, /*hosts=*/false,
          {"EPLB_FAKE_CUDA_LOST_WRITES=1", "EPLB_NCCL_PATH=/there/is/none"});
 }
+#ifdef EPLB_FAKE_NCCL
+// The communicator is made and no row goes by it, for nothing stands in for CUDA in NCCL.
+TEST_F(MigrationProcessesTest, RanksOfOneHostMoveAllRowsByPeerWhereBothAreAskedFor) {
+  RunJob({.num_ranks = 3, .transport = "peer+nccl"}, /*hosts=*/false,
+         {absl::StrCat("EPLB_NCCL_PATH=", EPLB_FAKE_NCCL)});
+}
+#endif
 #endif
 
 // NCCL brings its own CUDA, for which nothing stands in.
@@ -189,6 +196,10 @@ class NcclMigrationProcessesTest : public MigrationProcessesTest {
 
 TEST_F(NcclMigrationProcessesTest, MoveRowsAsRanksThatSayTheyAreHosts) {
   RunJob({.num_ranks = 2, .transport = "nccl"}, /*hosts=*/true);
+}
+
+TEST_F(NcclMigrationProcessesTest, RowsOfTwoHostsGoByPeerInsideAndByNcclBetweenThem) {
+  RunJob({.num_ranks = 4, .transport = "peer+nccl", .ranks_per_host = 2}, /*hosts=*/true);
 }
 
 TEST_F(NcclMigrationProcessesTest, ARankThatIsKilledLeavesTheOthersTheirOldSlots) {

@@ -86,6 +86,9 @@ absl::StatusOr<std::unique_ptr<Executor>> Connect(const MigrationJob& job,
                                 .memory = {},
                                 .ep_group = {},
                                 .use_ipc_handles = job.use_ipc_handles};
+  if (job.ranks_per_host > 0) {
+    mover_options.host = absl::StrCat("host ", job.rank / job.ranks_per_host);
+  }
   for (int32_t rank = 0; rank < job.num_ranks; ++rank) {
     mover_options.ep_group.push_back(RankId{rank});
   }
@@ -222,6 +225,7 @@ std::vector<std::string> ToArguments(const MigrationJob& job) {
           absl::StrCat(job.port),
           job.transport,
           job.use_ipc_handles ? "handles" : "best",
+          absl::StrCat(job.ranks_per_host),
           job.on_device ? "device" : "host",
           absl::StrCat(job.killed_rank),
           job.killed_midway ? "midway" : "posted"};
@@ -230,16 +234,17 @@ std::vector<std::string> ToArguments(const MigrationJob& job) {
 std::optional<MigrationJob> MigrationJobFrom(int argc, char** argv) {
   MigrationJob job;
   uint32_t port = 0;
-  if (argc != 10 || std::string_view(argv[1]) != kFlag || !absl::SimpleAtoi(argv[2], &job.rank) ||
+  if (argc != 11 || std::string_view(argv[1]) != kFlag || !absl::SimpleAtoi(argv[2], &job.rank) ||
       !absl::SimpleAtoi(argv[3], &job.num_ranks) || !absl::SimpleAtoi(argv[4], &port) ||
-      !absl::SimpleAtoi(argv[8], &job.killed_rank)) {
+      !absl::SimpleAtoi(argv[7], &job.ranks_per_host) ||
+      !absl::SimpleAtoi(argv[9], &job.killed_rank)) {
     return std::nullopt;
   }
   job.port = static_cast<uint16_t>(port);
   job.transport = argv[5];
   job.use_ipc_handles = std::string_view(argv[6]) == "handles";
-  job.on_device = std::string_view(argv[7]) == "device";
-  job.killed_midway = std::string_view(argv[9]) == "midway";
+  job.on_device = std::string_view(argv[8]) == "device";
+  job.killed_midway = std::string_view(argv[10]) == "midway";
   return job;
 }
 

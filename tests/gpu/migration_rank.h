@@ -16,7 +16,8 @@ struct MigrationJob {
   uint16_t port = 0;  // where rank 0 listens
   std::string transport = "peer";
   bool use_ipc_handles = false;
-  bool on_device = true;  // else in host memory, which needs no GPU
+  int32_t ranks_per_host = 0;  // that say they share a host; 0: all do, by the kernel's boot_id
+  bool on_device = true;       // else in host memory, which needs no GPU
   // Kills itself in the second switch: once it has posted, or once some of its rows have left. The
   // others must then have a no to vote, the mapping of the first switch, and their end in time.
   int32_t killed_rank = -1;

@@ -431,7 +431,7 @@ class Client:
 
     @property
     def transport(self) -> str:
-        """What carries the rows now: "host", "peer" or "nccl"; "" before finish_registration."""
+        """What carries the rows now: "host", "peer", "nccl" or "peer+nccl"; "" before finish_registration."""
         return self._text(self._library.eplb_client_transport)
 
     @property

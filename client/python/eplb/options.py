@@ -44,7 +44,7 @@ class Options:
         counts; record_split then tells the daemon what ran.
     layers_per_chunk: layers all of whose slots staging has room for; more are switched together where few experts move.
     state_placement: where tensors of role "state" are held: "every_replica" (default) or "with_primary".
-    transport: "auto" (default), "host", "peer" or "nccl". nccl_*: docs/nccl-settings.md.
+    transport: "auto" (default), "host", "peer", "nccl" or "peer+nccl". nccl_*: docs/nccl-settings.md.
     bind_address: numeric address that other ranks reach this one at; default 127.0.0.1.
     initial_placement: "static", expert e in slot e and replicas behind them, also for a job that the daemon knows under
         another placement; or a file that rank 0 reads ("./static" or a Path is a file of that name); default: the

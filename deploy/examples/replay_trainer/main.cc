@@ -59,15 +59,15 @@ void AddRunOptions(CLI::App& app, TrainerOptions& options, double& step_ms,
                    std::string& slow_rank) {
   app.add_option(
          "--transport", options.transport,
-         "What carries the rows; peer (CUDA IPC) and nccl move GPU memory, auto takes host unless "
-         "--expert-memory is gpu")
+         "What carries the rows; peer (CUDA IPC), nccl and peer+nccl move GPU memory, auto takes "
+         "host unless --expert-memory is gpu")
       ->check(CLI::IsMember(
           std::vector<std::string>(std::begin(kTransportNames), std::end(kTransportNames))))
       ->capture_default_str();
-  app.add_option(
-         "--expert-memory", options.expert_memory,
-         "Where experts lie; auto: gpu for peer and nccl, else host, also where there is a GPU. "
-         "Which GPU: EPLB_TRAINER_DEVICE, else the rank on its node modulo their number")
+  app.add_option("--expert-memory", options.expert_memory,
+                 "Where experts lie; auto: host for transports auto and host, also where there is "
+                 "a GPU, else gpu. "
+                 "Which GPU: EPLB_TRAINER_DEVICE, else the rank on its node modulo their number")
       ->check(CLI::IsMember({"auto", "host", "gpu"}))
       ->capture_default_str();
   app.add_option("--step-ms", step_ms,
@@ -109,8 +109,8 @@ void AddRunOptions(CLI::App& app, TrainerOptions& options, double& step_ms,
 // Settles "auto", and looks for a GPU where one is needed: here, where a refusal can name the flag
 // that asked for it and the one that does without.
 absl::Status SettleExpertMemory(TrainerOptions& options) {
-  const bool by_transport = options.expert_memory == "auto" &&
-                            (options.transport == "peer" || options.transport == "nccl");
+  const bool by_transport =
+      options.expert_memory == "auto" && options.transport != "auto" && options.transport != "host";
   if (by_transport) options.expert_memory = "gpu";
   if (options.expert_memory != "gpu") return absl::OkStatus();
   absl::Status found = DeviceMirror::ChooseDevice(/*local_rank=*/0).status();

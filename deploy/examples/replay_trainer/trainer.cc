@@ -149,7 +149,7 @@ absl::Status CheckMemory(const TrainerOptions& options, const StepLoads& loads) 
 
 // The device that this rank's experts lie on; absent for host memory.
 absl::StatusOr<std::optional<int32_t>> ExpertDevice(const TrainerOptions& options) {
-  const bool moves_gpu_memory = options.transport == "peer" || options.transport == "nccl";
+  const bool moves_gpu_memory = options.transport != "auto" && options.transport != "host";
   const bool on_gpu =
       options.expert_memory == "gpu" || (options.expert_memory == "auto" && moves_gpu_memory);
   if (!on_gpu) return std::nullopt;

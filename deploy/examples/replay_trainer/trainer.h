@@ -30,7 +30,8 @@ struct TrainerOptions {
   int32_t num_nodes = 1;
   int32_t num_groups = 1;
   std::string transport = "auto";
-  // "host", "gpu": where the expert state lies; "auto": gpu when transport is peer or nccl.
+  // "host", "gpu": where the expert state lies; "auto": gpu when transport is neither
+  // auto nor host.
   std::string expert_memory = "auto";
   absl::Duration step_time =
       absl::ZeroDuration();  // of a perfectly balanced step; a real one lasts that / balancedness

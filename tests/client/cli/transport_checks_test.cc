@@ -172,6 +172,20 @@ TEST(TransportChecksTest, WhoSetsTheDefaultDoesNotDiffer) {
       << "also where only another rank than the first has it";
 }
 
+TEST(TransportChecksTest, PeerAndNcclTellsOfNcclTooButKeepsItsRowsOnNvlink) {
+  v1::JobStatus job = NcclJob();
+  for (int rank : {0, 1}) {
+    Of(job, rank).set_name("peer+nccl");
+    Set(Of(job, rank), "NCCL_P2P_DISABLE", "1");
+  }
+  const std::vector<Check> checks = CheckTransport(job);
+  ASSERT_THAT(checks, SizeIs(2));
+  EXPECT_EQ(checks[0].detail, "peer+nccl on 2 ranks, NVIDIA H200");
+  EXPECT_THAT(checks[1].detail, HasSubstr("NCCL 2.28.9 of /usr/lib/libnccl.so.2: max_ctas=16"));
+  EXPECT_THAT(checks[1].detail, HasSubstr("note: a connection has one queue pair"));
+  EXPECT_THAT(checks[1].detail, Not(HasSubstr("keeps rows off NVLink")));
+}
+
 TEST(TransportChecksTest, OneQueuePairBetweenNodesIsANote) {
   v1::JobStatus job = NcclJob();
   EXPECT_EQ(CheckTransport(job)[1].result, Result::kOk);

@@ -129,6 +129,47 @@ TEST(TransportChoiceTest, WhatWasPreparedGoesBeforeTheNextIsPrepared) {
   for (const Outcome& outcome : outcomes) EXPECT_TRUE(outcome.status.ok()) << outcome.status;
 }
 
+// EP groups of `size` ranks each, in the order of ranks.
+std::vector<RankPlace> PlacesOf(int32_t size, const std::vector<std::string>& hosts) {
+  std::vector<RankPlace> places;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    const auto first = static_cast<int32_t>(rank) / size * size;
+    places.push_back({.host = hosts[rank], .ep_group = RankId{first}});
+  }
+  return places;
+}
+
+TEST(AutoTransportsTest, OneHostHasPeerSeveralHaveBothAndRanksThatAreAloneHaveNccl) {
+  const auto chosen = [](int32_t size, const std::vector<std::string>& hosts) {
+    return AutoTransports(PlacesOf(size, hosts));
+  };
+  const auto peer = ElementsAre("peer", "nccl", "host");
+  const auto both = ElementsAre("peer+nccl", "nccl", "host");
+  const auto nccl = ElementsAre("nccl", "host");
+  EXPECT_THAT(chosen(4, {"a", "a", "a", "a"}), peer);
+  EXPECT_THAT(chosen(4, {"a", "a", "b", "b"}), both);
+  EXPECT_THAT(chosen(4, {"a", "b", "b", "b"}), both);
+  EXPECT_THAT(chosen(4, {"a", "b", "c", "c"}), both);
+  EXPECT_THAT(chosen(4, {"a", "b", "c", "d"}), nccl);
+  // Groups that share a host with others alone share nothing.
+  EXPECT_THAT(chosen(2, {"a", "a", "b", "b"}), peer);
+  EXPECT_THAT(chosen(2, {"a", "b", "a", "b"}), nccl);
+  EXPECT_THAT(chosen(1, {"a", "b"}), peer) << "no rows go anywhere";
+  // All groups take the same.
+  EXPECT_THAT(chosen(3, {"a", "a", "a", "a", "b", "c"}), both);
+  EXPECT_THAT(chosen(3, {"a", "a", "b", "c", "d", "e"}), both);
+  // Nobody knows where a rank without a name is.
+  EXPECT_THAT(chosen(2, {"", ""}), nccl);
+  EXPECT_THAT(chosen(3, {"a", "", "a"}), both);
+}
+
+TEST(AutoTransportsTest, NcclIsUsedByTwo) {
+  EXPECT_TRUE(UsesNccl("nccl"));
+  EXPECT_TRUE(UsesNccl("peer+nccl"));
+  EXPECT_FALSE(UsesNccl("peer"));
+  EXPECT_FALSE(UsesNccl("host"));
+}
+
 TEST(RowMoverTest, HostMemoryGoesByTheHostTransportAlone) {
   ThreadAllGather all_gather(1);
   const RowMoverOptions options{
@@ -137,7 +178,7 @@ TEST(RowMoverTest, HostMemoryGoesByTheHostTransportAlone) {
   ASSERT_TRUE(mover.ok()) << mover.status();
   EXPECT_EQ(mover->transport->name(), "host");
   EXPECT_EQ(mover->queue->stream(), nullptr);
-  for (const char* name : {"peer", "nccl"}) {
+  for (const char* name : {"peer", "nccl", "peer+nccl"}) {
     RowMoverOptions other = options;
     other.name = name;
     const absl::Status status = MakeRowMover(other, all_gather.ForRank(0)).status();
