@@ -120,6 +120,8 @@ class PeerPath : public RowPath {
       if (!transferred || !summed) break;
       const RowSend& row = sending.outgoing->row;
       const auto num_bytes = static_cast<int64_t>(row.bytes.size());
+      const uint64_t checksum = queue_.TakeChecksums(*sending.checksum).front();
+      ledger_->NoteSent(*sending.outgoing, /*offset=*/0, num_bytes, checksum);
       PeerLink& link = links_->Of(row.to);
       link.Queue({.type = RowMessageType::kLanded,
                   .row = row.row,
@@ -129,7 +131,7 @@ class PeerPath : public RowPath {
                   .staging_offset = row.staging_offset,
                   .offset = 0,
                   .bytes = num_bytes,
-                  .checksum = queue_.TakeChecksums(*sending.checksum).front()});
+                  .checksum = checksum});
       link.Flush();
       ledger_->FinishSend(*sending.outgoing);
       sending_.pop_front();
