@@ -7,6 +7,7 @@
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
+#include "client/ahead.h"
 #include "client/client_impl.h"
 #include "client/migration/device_transports.h"
 
@@ -25,15 +26,17 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
         absl::StrCat("StepBoundary of step ", step, ", expected ", next_step_));
   }
   EPLB_RETURN_IF_ERROR(CheckNotCarried("StepBoundary"));
-  EPLB_RETURN_IF_ERROR(CheckStream(stream));
   boundary_began_ = MonotonicNow();
+  const bool votes = (step + 1) % options_.vote_every == 0;
+  if (votes) JoinAhead();
+  EPLB_RETURN_IF_ERROR(CheckStream(stream));
   stream_ = stream;
   ++next_step_;
   log_.AddStep(step, running_.version, running_.digest);
   std::optional<wire::LoadReport> window = windows_.EndStep(step);
   if (session_ == nullptr || !reports_) window.reset();  // nobody to tell, or not this rank's part
   windows_.SetReportInterval(member_->FinishStep(step, std::move(window), windows_.report_every()));
-  if ((step + 1) % options_.vote_every == 0) EPLB_RETURN_IF_ERROR(Vote(step, result));
+  if (votes) EPLB_RETURN_IF_ERROR(Vote(step, result));
   const absl::Time ended = MonotonicNow();
   result.pause_seconds = absl::ToDoubleSeconds(ended - boundary_began_);
   WriteTimes(ended);
@@ -42,6 +45,7 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
 
 absl::Status Client::Impl::CheckStream(void* stream) const {
   if (rows_on_device_) {
+    if (StagingRuns()) return absl::OkStatus();  // the queue is the thread's; no row moves here
     absl::Status checked = executor_->carrier().queue().CheckStream(stream);
     // Another error shows where rows move: the ranks vote on it there.
     return absl::IsFailedPrecondition(checked) ? checked : absl::OkStatus();
@@ -58,7 +62,7 @@ double Client::Impl::SecondsInBoundary() const {
 
 void Client::Impl::WriteTimes(absl::Time ended) {
   if (!timer_) return;
-  timer_->SetTransport(executor_->transport_name());
+  timer_->SetTransport(transport());
   log_.WriteBoundary(timer_->Finish(ended));
   timer_.reset();
 }
@@ -87,6 +91,7 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
   log_.FlushSteps();
   ++votes_;
   result.voted = true;
+  if (ahead_.has_value()) return FinishAhead(step, result);
   const VoteSnapshot snapshot = member_->Enter();
   const Proposal* const target = snapshot.proposal.get();
   const bool timed = target != nullptr && log_.is_open();
@@ -116,26 +121,41 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
                 .ok = agreed,
                 .reason = agreed ? "" : "not all ranks are PREPARED for it"});
   }
-  return agreed ? RunChunk(step, *decision.proposal, result) : absl::OkStatus();
+  if (!agreed) return absl::OkStatus();
+  if (staging_thread_ == nullptr) return RunChunk(step, *decision.proposal, result);
+  BeginAhead(decision.proposal);
+  return absl::OkStatus();
+}
+
+Executor::StageOptions Client::Impl::MakeStageOptions(absl::Time began) {
+  return {.post_id = ++num_posts_,
+          .deadline = began + options_.transfer_deadline,
+          .begin_by = rows_on_device_ ? began + options_.vote_deadline : absl::InfinitePast(),
+          .stream = stream_,
+          .timed = timer_.has_value()};
 }
 
 absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
                                     BoundaryResult& result) {
-  const int64_t version = proposal.propose.version;
   const absl::Time began = MonotonicNow();
-  const absl::StatusOr<Executor::Staged> staged = executor_->Stage(
-      proposal.plan,
-      {.post_id = ++num_posts_,
-       .deadline = began + options_.transfer_deadline,
-       .begin_by = rows_on_device_ ? began + options_.vote_deadline : absl::InfinitePast(),
-       .stream = stream_,
-       .timed = timer_.has_value()});
+  const absl::StatusOr<Executor::Staged> staged =
+      executor_->Stage(proposal.plan, MakeStageOptions(began));
   if (timer_) timer_->AddSpan("transfer", began);
   if (timer_ && staged.ok()) AddStaged(*staged, *timer_);
+  return SecondVote(step, proposal, staged, result);
+}
+
+absl::Status Client::Impl::SecondVote(int64_t step, const Proposal& proposal,
+                                      const absl::StatusOr<Executor::Staged>& staged,
+                                      BoundaryResult& result) {
   if (!executor_->may_vote()) {
     return End(step, WritesGoOn(std::string(staged.status().message())), &proposal);
   }
-  const int64_t mine[] = {staged.ok() ? 1 : 0, version, -version, executor_->is_whole() ? 1 : 0};
+  const int64_t version = proposal.propose.version;
+  // The last one, of ranks that stage ahead: no row changed meanwhile.
+  std::vector<int64_t> mine = {staged.ok() ? 1 : 0, version, -version,
+                               executor_->is_whole() ? 1 : 0};
+  if (staging_thread_ != nullptr) mine.push_back(absl::IsDataLoss(staged.status()) ? 0 : 1);
   const absl::Time second = MonotonicNow();
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(mine, options_.vote_deadline);
@@ -157,6 +177,10 @@ absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
   result.reason =
       staged.ok() ? "the transfer failed on another rank" : std::string(staged.status().message());
   executor_->Discard(/*all_whole=*/(*minimum)[3] == 1);
+  if (staging_thread_ != nullptr && minimum->back() == 0) {
+    if (staged.ok()) result.reason = ChangedElsewhere();
+    GiveUpAhead();
+  }
   return Drop(step, proposal, result);
 }
 
@@ -212,7 +236,7 @@ void Client::Impl::TellTransport() {
   const std::string_view fallback_reason = executor_->transport_fallback_reason();
   if (told_transport_ || fallback_reason.empty()) return;
   told_transport_ = true;
-  member_->SetTransport(executor_->transport_name(), fallback_reason);
+  member_->SetTransport(executor_->transport_name(), JoinReasons(fallback_reason, ahead_note_));
 }
 
 absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {
@@ -244,6 +268,7 @@ absl::Status Client::Impl::WritesGoOn(std::string_view why) const {
 
 absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Proposal* target) {
   const std::string reason(error.message());
+  StopAhead(reason);
   log_.Write({.event = "vote",
               .step = step,
               .last_step = step,
@@ -322,6 +347,9 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
     return absl::FailedPreconditionError("RegisterExperts was called twice");
   }
   absl::StatusOr<RegisteredTensors> registered = SortByRole(views);
+  if (registered.ok()) {
+    if (absl::Status stay = CheckRowsStay(*registered); !stay.ok()) registered = stay;
+  }
   EPLB_ASSIGN_OR_RETURN(const JobNeeds needs, CompareTensors(registered));
   EPLB_ASSIGN_OR_RETURN(RowMover mover, TakeMover(needs));
   EPLB_RETURN_IF_ERROR(MakeRouteTables(needs.memory));
@@ -337,6 +365,7 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
   expert_squares_ = std::move(expert_squares);
   rows_on_device_ = needs.memory.device.has_value();
   derived_ = std::move(registered->derived);
+  EPLB_RETURN_IF_ERROR(PrepareAhead(mover.report));
   pipeline_stage_of_layer_ = needs.pipeline_stage_of_layer;
   migration_ = {.weight_bytes = needs.bytes.weight,
                 .state_bytes = needs.bytes.state,

@@ -152,6 +152,7 @@ absl::Status Client::Impl::Carry(std::span<const int32_t> physical_to_logical_ma
   if (executor_ == nullptr) {
     return absl::FailedPreconditionError("Carry was called before RegisterExperts");
   }
+  StopAhead("the rows were carried before the next vote");
   absl::StatusOr<Placement> target = TargetOf(physical_to_logical_map);
   absl::Status mine = target.status();
   mine.Update(CheckStream(stream));

@@ -399,6 +399,7 @@ void Client::Impl::WritePlacement(int64_t first_step, const wire::Propose* propo
 void Client::Impl::Close(std::string_view reason) {
   if (closed_) return;
   closed_ = true;
+  StopAhead("this rank closes");
   if (reason == kFinished) AwaitPeers();
   // Before the stop is logged: no PREPARED comes after it.
   if (session_ != nullptr) {

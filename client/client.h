@@ -147,6 +147,10 @@ struct ClientOptions {
   // layer switches more of them, as the daemon's setting of this name allows.
   int32_t layers_per_chunk = 4;
   StatePlacement state_placement = StatePlacement::kEveryReplica;
+  // Of a job whose registered rows no step changes, such as inference or frozen experts, with
+  // weights alone: rows move while the next steps run, and the switch comes at the next vote. Equal
+  // on all ranks. docs/transports.md says what it costs and what is checked.
+  bool ahead = false;
   // auto, or host, peer (CUDA IPC), nccl; the last two for tensors in GPU memory. inproc is for
   // ranks that are threads (see client/inproc.h). auto: for host memory host; for a GPU's the first
   // of peer, nccl and host that every rank can use. Rank 0 logs why one was passed over.
@@ -416,8 +420,8 @@ class Client {
   absl::Status RecordSplit(int32_t layer, std::span<const int64_t> quotas);
 
   // Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step.
-  // Every vote_every steps all ranks vote and may migrate and switch one chunk. The next forward
-  // comes after the call.
+  // Every vote_every steps all ranks vote and may migrate and switch one chunk; with `ahead` the
+  // switch comes at the vote after the one that agreed. The next forward comes after the call.
   // stream: the cudaStream_t of expert work, for tensors in GPU memory; null is CUDA's legacy
   // default stream. For tensors in host memory it is not looked at.
   // errors: Aborted naming the missing ranks (the run ends: stop), DataLoss (ranks ran
@@ -439,8 +443,8 @@ class Client {
   const std::string& run_id() const;
 
   // Says goodbye to the daemon, within 2 s; `reason` "finished" is the normal end. It waits up to
-  // 3 s for the other ranks if rows of replicas were carried after the last vote: some may still be
-  // taking theirs. Called by the destructor if not before.
+  // 3 s for the other ranks if rows moved after the last vote, of replicas or with `ahead`: some
+  // may still be taking theirs. Called by the destructor if not before.
   void Close(std::string_view reason);
 
  private:

@@ -24,6 +24,7 @@
 #include "client/migration/executor.h"
 #include "client/migration/replica_rows.h"
 #include "client/migration/route_tables.h"
+#include "client/migration/staging_thread.h"
 #include "client/migration/transport_choice.h"
 #include "client/registered_tensors.h"
 #include "client/run_log/boundary_times.h"
@@ -89,6 +90,7 @@ struct Client::Impl {
   const std::string& run_id() const { return run_id_; }
   const ForkGuard& fork_guard() const { return fork_guard_; }
   std::string_view transport() const {
+    if (StagingRuns()) return ahead_->transport;
     return executor_ == nullptr ? "" : executor_->transport_name();
   }
   ClientStats Stats() const ABSL_LOCKS_EXCLUDED(stats_mutex_);
@@ -136,6 +138,10 @@ struct Client::Impl {
   // Writes what timer_ has collected, as the boundary ends; nothing without one.
   void WriteTimes(absl::Time ended);
   absl::Status RunChunk(int64_t step, const Proposal& proposal, BoundaryResult& result);
+  Executor::StageOptions MakeStageOptions(absl::Time began);
+  // staged: what became of this rank's rows.
+  absl::Status SecondVote(int64_t step, const Proposal& proposal,
+                          const absl::StatusOr<Executor::Staged>& staged, BoundaryResult& result);
   absl::Status Commit(int64_t step, const Proposal& proposal, BoundaryResult& result);
   // errors: FailedPrecondition for a stream where the CPU moves the rows.
   absl::Status CheckStream(void* stream) const;
@@ -150,6 +156,29 @@ struct Client::Impl {
   double SecondsInBoundary() const;
   // Why a rank may not vote. `why`: what it failed in before.
   absl::Status WritesGoOn(std::string_view why) const;
+
+  // ---- ahead.cc: ClientOptions::ahead ----
+  // A chunk that all ranks agreed on, until the vote after that.
+  struct AheadChunk {
+    std::shared_ptr<const Proposal> proposal;
+    std::string_view transport = {};  // as it was before staging_thread_ had the executor
+    // Absent as long as it has.
+    std::optional<absl::StatusOr<Executor::Staged>> staged = {};
+    absl::Time joined = {};  // MonotonicNow()
+  };
+  bool StagingRuns() const { return ahead_.has_value() && !ahead_->staged.has_value(); }
+  // errors: InvalidArgument for tensors whose rows steps change.
+  absl::Status CheckRowsStay(const RegisteredTensors& tensors) const;
+  // Collective: whether rows are staged ahead, which is told in `report` if they are not.
+  absl::Status PrepareAhead(TransportReport& report);
+  void BeginAhead(std::shared_ptr<const Proposal> proposal);
+  // Waits for staging_thread_, if it has the executor.
+  void JoinAhead();
+  // Ends what is staged ahead: the next vote drops it. Nothing without it.
+  void StopAhead(std::string_view why);
+  absl::Status FinishAhead(int64_t step, BoundaryResult& result);
+  // All ranks know that rows of some rank changed.
+  void GiveUpAhead();
 
   // ---- expert_check.cc ----
   absl::Status CheckLayer(LayerId layer, const ExpertProbe& probe);
@@ -224,9 +253,13 @@ struct Client::Impl {
   MigrationOptions migration_;  // with the bytes of the job, so that EP groups plan alike
   // The session's thread asks the executor through the member: this order of destruction.
   std::unique_ptr<Executor> executor_;
+  std::optional<AheadChunk> ahead_;
+  std::unique_ptr<StagingThread> staging_thread_;     // null unless rows are staged ahead
   std::unique_ptr<ExpertSquareSums> expert_squares_;  // goes before
   bool rows_on_device_ = false;
-  bool told_transport_ = false;  // that it changed
+  bool told_transport_ = false;         // that it changed
+  std::string first_transport_reason_;  // why the first transport is not another one
+  std::string ahead_note_;              // why rows are not staged ahead, though they should be
   std::unique_ptr<SharedMember> member_;
   mutable absl::Mutex stats_mutex_;
   std::unique_ptr<Session> session_;  // set once, under stats_mutex_

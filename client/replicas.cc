@@ -103,6 +103,12 @@ absl::Status Client::Impl::CheckReplicaCall(const char* name,
   if (executor_ == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(name, " was called before RegisterExperts"));
   }
+  if (options_.ahead) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name,
+                     ": with the option ahead rows move between the votes, and no others "
+                     "can; drop ahead"));
+  }
   EPLB_RETURN_IF_ERROR(CheckNotCarried(name));
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
   EPLB_RETURN_IF_ERROR(CheckReplicaTensors(slots, gpu(), tensors, flow));

@@ -180,6 +180,7 @@ StartFields FieldsOf(const ClientOptions& o, bool disabled) {
           {"layers_per_chunk", absl::StrCat(o.layers_per_chunk)},
           {"state_placement",
            o.state_placement == StatePlacement::kWithPrimary ? "with_primary" : "every_replica"},
+          {"ahead", o.ahead ? "1" : "0"},
           {"transport", o.transport},
           // The ends of a transfer cut it into pieces alike. Whether a traffic class differs is the
           // fabric's matter.

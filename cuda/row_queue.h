@@ -99,6 +99,10 @@ class RowQueue {
   // after an error of one call. errors: DeadlineExceeded; Internal when the device is lost.
   virtual absl::Status Drain(absl::Time deadline) = 0;
 
+  // From now on calls of this thread, also on other queues, disturb no graph capture that another
+  // thread has begun. For a thread that works beside the trainer's.
+  virtual void AllowCaptures() {}
+
   // The cudaStream_t that the queue runs on, for NCCL; null on the CPU.
   virtual void* stream() = 0;
 };

@@ -241,6 +241,12 @@ class StreamRowQueue final : public RowQueue {
     return absl::OkStatus();
   }
 
+  // Else an event that is asked for would end the capture: CUDA takes that for a mistake.
+  void AllowCaptures() override {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  }
+
   void* stream() override { return stream_.get(); }
 
  private:

@@ -126,12 +126,14 @@ ClientOptions Strings(const eplb_client_options& given) {
 }
 
 absl::Status CheckNumbers(const eplb_client_options& given) {
-  if (given.reserved != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("options.reserved: ", given.reserved, ", expected 0"));
-  }
   for (const auto& [name, number] :
-       {std::pair{"require_daemon", given.require_daemon}, {"take_over", given.take_over}}) {
+       {std::pair{"reserved", given.reserved}, {"reserved2", given.reserved2}}) {
+    if (number == 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("options.", name, ": ", number, ", expected 0"));
+  }
+  for (const auto& [name, number] : {std::pair{"require_daemon", given.require_daemon},
+                                     {"take_over", given.take_over},
+                                     {"ahead", given.ahead}}) {
     if (number == 0 || number == 1) continue;
     return absl::InvalidArgumentError(absl::StrCat(name, ": ", number, ", expected 0 or 1"));
   }
@@ -208,6 +210,7 @@ absl::StatusOr<ClientOptions> ReadClientOptions(const eplb_client_options* point
                                 : StatePlacement::kEveryReplica;
   options.require_daemon = given.require_daemon == 1;
   options.take_over = given.take_over == 1;
+  options.ahead = given.ahead == 1;
   options.nccl = {.max_ctas = given.nccl_max_ctas,
                   .channels_per_net_peer = given.nccl_channels_per_net_peer,
                   .traffic_class = given.nccl_traffic_class,

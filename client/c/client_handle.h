@@ -163,6 +163,8 @@ int32_t ReadOnlyCall(const eplb_client* handle, const char* name, Needs needs,
 // by a specialization.
 template <class Struct>
 inline constexpr size_t kFirstSize = sizeof(Struct);
+template <>
+inline constexpr size_t kFirstSize<eplb_client_options> = offsetof(eplb_client_options, ahead);
 
 // No struct will ever be longer: a struct_size that was never set is found before its bytes are
 // looked at.

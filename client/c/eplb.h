@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 /* Raised by every addition. A change that breaks programs makes another SOVERSION instead. */
-#define EPLB_ABI_VERSION 3
+#define EPLB_ABI_VERSION 4
 
 /* Of the library that is running: it knows all that is in this header if it is not below
  * EPLB_ABI_VERSION. */
@@ -143,6 +143,8 @@ typedef struct eplb_client_options {
   int32_t require_daemon;         /* 1: connect fails on all ranks when no daemon answers; 0: not */
   int32_t take_over; /* 1: replace a run of this job although its steps advance; 0: not */
   const char* split; /* of an expert's tokens among its replicas: "equal" (default) or "batch" */
+  int32_t ahead;     /* 1: rows, which no step changes, move while the next steps run; 0: not */
+  int32_t reserved2; /* 0 */
 } eplb_client_options;
 
 /* Fills in the defaults. struct_size: sizeof(eplb_client_options). */

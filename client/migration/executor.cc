@@ -115,7 +115,8 @@ RowMoves Executor::MovesOf(const StagingLayout& layout, const StageOptions& stag
                  .deadline = stage.deadline,
                  .begin_by = stage.begin_by,
                  .stream = stage.stream,
-                 .time_rounds = stage.timed};
+                 .time_rounds = stage.timed,
+                 .keep_sums = stage.keep_sums};
   for (const StagedRow& row : layout.rows) {
     const Transfer& transfer = *row.transfer;
     if (transfer.is_local()) continue;
@@ -143,7 +144,8 @@ absl::StatusOr<std::vector<uint64_t>> Executor::CopyAndWait(std::span<const cuda
   return carrier_.AwaitLastBatch(deadline);
 }
 
-absl::Status Executor::StageLocal(const StagingLayout& layout, absl::Time deadline) {
+absl::StatusOr<std::vector<uint64_t>> Executor::StageLocal(const StagingLayout& layout,
+                                                           absl::Time deadline) {
   std::vector<const StagedRow*> rows;
   std::vector<cuda::RowCopy> copies;
   std::vector<cuda::RowCopy> reads;
@@ -157,8 +159,8 @@ absl::Status Executor::StageLocal(const StagingLayout& layout, absl::Time deadli
                       .num_bytes = row.tensor->row_bytes});
     reads.push_back({.source = staged.data(), .num_bytes = row.tensor->row_bytes});
   }
-  if (rows.empty()) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(const std::vector<uint64_t> source_sums, CopyAndWait(copies, deadline));
+  if (rows.empty()) return std::vector<uint64_t>();
+  EPLB_ASSIGN_OR_RETURN(std::vector<uint64_t> source_sums, CopyAndWait(copies, deadline));
   EPLB_ASSIGN_OR_RETURN(const std::vector<uint64_t> staged_sums, CopyAndWait(reads, deadline));
   for (size_t i = 0; i < rows.size(); ++i) {
     if (staged_sums[i] == source_sums[i]) continue;
@@ -166,7 +168,7 @@ absl::Status Executor::StageLocal(const StagingLayout& layout, absl::Time deadli
         "tensor \"", rows[i]->tensor->name, "\" slot ", rows[i]->transfer->source_slot.value,
         ": checksum differs after a copy on GPU ", options_.gpu.value));
   }
-  return absl::OkStatus();
+  return source_sums;
 }
 
 absl::StatusOr<Executor::Staged> Executor::MoveRows(const StagingLayout& layout,
@@ -178,12 +180,13 @@ absl::StatusOr<Executor::Staged> Executor::MoveRows(const StagingLayout& layout,
   const bool any_local = std::any_of(layout.rows.begin(), layout.rows.end(),
                                      [](const auto& row) { return row.transfer->is_local(); });
   if (stage.timed && any_local) staged.local_began = MonotonicNow();
-  EPLB_RETURN_IF_ERROR(StageLocal(layout, deadline));
+  EPLB_ASSIGN_OR_RETURN(staged.local_sums, StageLocal(layout, deadline));
   if (stage.timed && any_local) staged.local_ended = MonotonicNow();
   EPLB_ASSIGN_OR_RETURN(Progress progress, carrier_.Await(ticket));
   staged.sent_bytes = progress.sent_bytes;
   staged.received_bytes = progress.received_bytes;
   staged.rounds = std::move(progress.rounds);
+  staged.sent = std::move(progress.sent);
   return staged;
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -38,7 +39,8 @@ struct ExecutorOptions {
 absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
                                      std::span<const ExpertTensor> tensors);
 
-// Threads: the training thread only, except CheckFits and migration_options, which read constants.
+// Threads: the training thread only, except CheckFits, migration_options and tensors, which read
+// constants, Interrupt, and FinishStage, whose caller is the only one meanwhile.
 // The tensors must outlive it. Of a plan's layers without tensors here nothing is moved.
 class Executor {
  public:
@@ -67,6 +69,7 @@ class Executor {
     absl::Time begin_by = absl::InfinitePast();  // as RowMoves'
     void* stream = nullptr;  // cudaStream_t of expert work: what it holds comes first
     bool timed = false;      // Staged says when what was moved
+    bool keep_sums = false;  // Staged says what was read; BeginStage's always does
   };
   struct Staged {
     int64_t sent_bytes = 0;
@@ -75,10 +78,34 @@ class Executor {
     absl::Time local_began = absl::InfinitePast();  // InfinitePast: there were none
     absl::Time local_ended = absl::InfinitePast();
     std::vector<RoundTimes> rounds = {};
+    // With `keep_sums`: as Progress', and the checksums of rows between slots of this GPU.
+    std::vector<SentPiece> sent = {};
+    std::vector<uint64_t> local_sums = {};
   };
   // Brings every row this rank needs into staging, checks checksums, and returns when none of our
   // own writes can still land, whatever the result; but see may_vote. Old slots are not touched.
   absl::StatusOr<Staged> Stage(const MigrationPlan& plan, const StageOptions& options);
+
+  // Stage in three calls, for rows that nothing changes until the third. What Stage says of errors,
+  // writes and may_vote holds for FinishStage.
+  // BeginStage checks the plan, and what options.stream holds now comes before the rows. It waits
+  // for nobody. The plan must outlive FinishStage. errors: the peers were told not to wait for
+  // this rank, and FinishStage is not called.
+  absl::Status BeginStage(const MigrationPlan& plan, const StageOptions& options);
+  // The rest, on any thread, while the GPU works on other streams and may capture graphs.
+  // REQUIRES: BeginStage returned OK.
+  absl::StatusOr<Staged> FinishStage();
+  // FinishStage of another thread returns soon, with Cancelled if it was not through.
+  void Interrupt() { carrier_.Interrupt(); }
+  // It has returned, and what comes next is interrupted no more.
+  void Resume() { carrier_.Resume(); }
+  // Whether the rows that this rank sent or copied are, behind what `stream` holds now, still what
+  // they were when they were read: what is staged everywhere is then what they are. Waits for the
+  // GPU. cost: one read of these rows. REQUIRES: FinishStage returned OK. errors: DataLoss naming
+  // tensor, layer and slot of the first that changed; Internal and DeadlineExceeded from the GPU,
+  // FailedPrecondition for the stream.
+  absl::Status CheckSources(void* stream, absl::Time deadline);
+
   // False after a Stage that failed and could not end a write of its own, e.g. because the GPU does
   // not answer: this rank must not vote, its run is over.
   bool may_vote() const { return carrier_.may_vote(); }
@@ -95,6 +122,18 @@ class Executor {
   void Discard(bool all_whole = false);
 
  private:
+  // Bytes of a live row, and their checksum when they were read.
+  struct ReadBytes {
+    const ExpertTensor* tensor = nullptr;
+    SlotId slot;
+    std::span<const std::byte> bytes;
+    uint64_t checksum = 0;
+  };
+  // From BeginStage to FinishStage.
+  struct Begun {
+    StagingLayout layout;
+    StageOptions options;
+  };
   // Where a staged row goes at Commit.
   struct Arrival {
     std::span<const std::byte> staged;
@@ -114,9 +153,17 @@ class Executor {
   absl::StatusOr<std::vector<uint64_t>> CopyAndWait(std::span<const cuda::RowCopy> rows,
                                                     absl::Time deadline);
   // Rows between slots of this GPU; they too are overwritten only at Commit.
-  absl::Status StageLocal(const StagingLayout& layout, absl::Time deadline);
+  // returns: their checksums, in the layout's order.
+  absl::StatusOr<std::vector<uint64_t>> StageLocal(const StagingLayout& layout,
+                                                   absl::Time deadline);
   absl::StatusOr<Staged> MoveRows(const StagingLayout& layout, const StageOptions& stage);
   void RememberArrivals(const StagingLayout& layout);
+  // ---- executor_ahead.cc ----
+  ReadBytes ReadOf(const StagedRow& row) const;
+  // What was read of the live rows. errors: Internal when that is not known of every byte.
+  absl::StatusOr<std::vector<ReadBytes>> ReadsOf(const StagingLayout& layout,
+                                                 const Staged& staged) const;
+  absl::Status CheckReads(std::span<const ReadBytes> reads, absl::Time deadline);
   absl::Status CopyIntoSlots(std::span<const cuda::RowCopy> copies, void* stream);
 
   const ExecutorOptions options_;
@@ -127,6 +174,8 @@ class Executor {
   const int32_t first_slot_;
   bool holds_plan_ = false;
   std::vector<Arrival> arrivals_;  // of the staged plan
+  std::optional<Begun> begun_;
+  std::vector<ReadBytes> reads_;  // of the last FinishStage
 };
 
 }  // namespace eplb

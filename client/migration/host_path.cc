@@ -115,6 +115,7 @@ class HostPath : public RowPath {
       link.Queue(frame);
     }
     link.Flush();
+    ledger_->NoteSent(outgoing, frame.offset, bytes, frame.checksum);
     outgoing.sent += bytes;
     outgoing.announced = true;
     // Now and not at the next turn: a peer that has all it needs may be gone by then.

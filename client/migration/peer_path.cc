@@ -176,6 +176,7 @@ class PeerPath : public RowPath {
   void Announce(TransferLedger::Outgoing& outgoing, uint64_t checksum) {
     const RowSend& row = outgoing.row;
     const auto num_bytes = static_cast<int64_t>(row.bytes.size());
+    ledger_->NoteSent(outgoing, /*offset=*/0, num_bytes, checksum);
     links_->Of(row.to).Queue({.type = RowMessageType::kLanded,
                               .row = row.row,
                               .round = row.round,

@@ -16,11 +16,22 @@ namespace {
 // One Poll: short enough that a deadline is kept, long enough to cost nothing.
 constexpr absl::Duration kPollWait = absl::Milliseconds(100);
 
+absl::Status Interrupted() { return absl::CancelledError("moving rows was interrupted"); }
+
 }  // namespace
+
+absl::Status RowCarrier::AwaitUnlessInterrupted(int64_t batch, absl::Time deadline) {
+  while (true) {
+    const absl::Time look = std::min(deadline, MonotonicNow() + kPollWait);
+    absl::Status ended = AwaitBatch(*queue_, batch, look);
+    if (!absl::IsDeadlineExceeded(ended) || look == deadline) return ended;
+    if (interrupted_) return Interrupted();
+  }
+}
 
 absl::StatusOr<std::vector<uint64_t>> RowCarrier::AwaitLastBatch(absl::Time deadline) {
   if (!last_batch_.has_value()) return std::vector<uint64_t>();
-  EPLB_RETURN_IF_ERROR(AwaitBatch(*queue_, *last_batch_, deadline));
+  EPLB_RETURN_IF_ERROR(AwaitUnlessInterrupted(*last_batch_, deadline));
   return queue_->TakeChecksums(*std::exchange(last_batch_, std::nullopt));
 }
 
@@ -31,7 +42,7 @@ absl::Status RowCarrier::CatchUp(RowMoves& moves) {
   EPLB_RETURN_IF_ERROR(queue_->Follow(moves.stream));
   if (moves.begin_by <= began) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const int64_t mark, queue_->Mark());
-  absl::Status caught_up = AwaitBatch(*queue_, mark, limit);
+  absl::Status caught_up = AwaitUnlessInterrupted(mark, limit);
   if (absl::IsDeadlineExceeded(caught_up)) {
     return absl::DeadlineExceededError(
         absl::StrCat("the GPU is behind: the work before this boundary has not ended in ",
@@ -53,6 +64,7 @@ absl::StatusOr<Progress> RowCarrier::Await(Ticket ticket) {
   while (true) {
     EPLB_ASSIGN_OR_RETURN(const Progress progress, transport_->Poll(ticket, kPollWait));
     if (progress.done) return progress;
+    if (interrupted_) return Interrupted();
   }
 }
 

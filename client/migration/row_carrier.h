@@ -2,6 +2,7 @@
 #ifndef EPLB_CLIENT_MIGRATION_ROW_CARRIER_H_
 #define EPLB_CLIENT_MIGRATION_ROW_CARRIER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,7 +23,7 @@ namespace eplb {
 // A rank's transport, and the queue that reads the transport's staging: what brings rows here comes
 // after the reads of what came before.
 
-// Threads: one caller, but staging() may be asked by any.
+// Threads: one caller, but staging() and Interrupt are for any.
 class RowCarrier {
  public:
   RowCarrier(std::unique_ptr<Transport> transport, std::unique_ptr<cuda::RowQueue> queue)
@@ -43,8 +44,15 @@ class RowCarrier {
   // the end of what moves.stream holds, which moves.deadline is put off for; what is added to the
   // queue afterwards comes after that. errors: as Transport::Post, RowQueue::Follow and AwaitBatch.
   absl::StatusOr<Ticket> Post(RowMoves moves);
+  // As Transport's: this rank posts nothing under this id.
+  void Refuse(uint64_t post_id) { transport_->Refuse(post_id); }
   // Until the post is done. errors: as Transport::Poll.
   absl::StatusOr<Progress> Await(Ticket ticket);
+
+  // What waits in AwaitLastBatch, Post or Await, now or later, ends with Cancelled within 0.1 s. Of
+  // use where another thread is the caller.
+  void Interrupt() { interrupted_ = true; }
+  void Resume() { interrupted_ = false; }
 
   // Ends what is under way, after an error or where another rank had one. The queue works again
   // after an error that is over.
@@ -61,11 +69,14 @@ class RowCarrier {
  private:
   // errors: as RowQueue::Follow and AwaitBatch.
   absl::Status CatchUp(RowMoves& moves);
+  // errors: as AwaitBatch; Cancelled.
+  absl::Status AwaitUnlessInterrupted(int64_t batch, absl::Time deadline);
 
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<cuda::RowQueue> queue_;
   std::optional<int64_t> last_batch_;  // which may not have ended
   bool may_vote_ = true;
+  std::atomic<bool> interrupted_ = false;
 };
 
 }  // namespace eplb

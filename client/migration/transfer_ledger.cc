@@ -127,7 +127,7 @@ absl::Status CheckMoves(const RowMoves& moves, const MoveLimits& limits) {
 }
 
 TransferLedger::TransferLedger(const RowMoves& moves)
-    : post_id_(moves.post_id), deadline_(moves.deadline) {
+    : post_id_(moves.post_id), deadline_(moves.deadline), keeps_sums_(moves.keep_sums) {
   for (const RowSend& send : moves.sends) outgoing_.push_back({.row = send});
   for (const RowReceive& receive : moves.receives) {
     index_[{receive.from.value, receive.row}] = incoming_.size();
@@ -228,6 +228,15 @@ void TransferLedger::FinishSend(Outgoing& outgoing) {
   progress_.sent_bytes += bytes;
   if (RoundTimes* const times = NoteEnded(outgoing.row.round)) times->sent_bytes += bytes;
   progress_.done = complete();
+}
+
+void TransferLedger::NoteSent(const Outgoing& outgoing, int64_t offset, int64_t num_bytes,
+                              uint64_t checksum) {
+  if (!keeps_sums_) return;
+  progress_.sent.push_back({.send = static_cast<size_t>(&outgoing - outgoing_.data()),
+                            .offset = offset,
+                            .num_bytes = num_bytes,
+                            .checksum = checksum});
 }
 
 std::vector<RankId> TransferLedger::Sources() const {

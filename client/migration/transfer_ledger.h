@@ -72,6 +72,9 @@ class TransferLedger {
   // be written to; empty when there is none. A peer that has not posted holds up nobody else.
   std::span<Outgoing> CurrentRound(const std::function<bool(RankId)>& ready);
   void FinishSend(Outgoing& outgoing);
+  // These bytes of the row were handed over with this checksum; looked at in a post that keeps
+  // sums.
+  void NoteSent(const Outgoing& outgoing, int64_t offset, int64_t num_bytes, uint64_t checksum);
   // In the order of RowMoves::sends.
   std::span<Outgoing> outgoing() { return outgoing_; }
 
@@ -91,6 +94,7 @@ class TransferLedger {
 
   uint64_t post_id_;
   absl::Time deadline_;
+  bool keeps_sums_;
   std::vector<Incoming> incoming_;
   std::vector<Outgoing> outgoing_;                       // by round
   std::map<std::pair<int32_t, int32_t>, size_t> index_;  // (from, row) -> incoming_

@@ -59,6 +59,14 @@ struct RowMoves {
   // in host memory.
   void* stream = nullptr;
   bool time_rounds = false;  // a reading of the clock for each piece of a row
+  bool keep_sums = false;    // Progress says what was sent
+};
+// Bytes of a row as they were sent.
+struct SentPiece {
+  size_t send = 0;     // index into RowMoves::sends
+  int64_t offset = 0;  // in the row
+  int64_t num_bytes = 0;
+  uint64_t checksum = 0;  // cuda::ChecksumOnHost of them, which the receiver found in staging too
 };
 
 using Ticket = int64_t;
@@ -70,6 +78,8 @@ struct Progress {
   int64_t received_bytes = 0;
   std::vector<RoundTimes> rounds =
       {};  // with time_rounds: those that this rank has rows of, rising
+  // With keep_sums, once done: all bytes of all sends; fewer from a transport that does not say.
+  std::vector<SentPiece> sent = {};
 };
 
 // One post at a time; posts may follow each other at once, where peers are still in the one before.

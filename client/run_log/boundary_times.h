@@ -37,7 +37,8 @@ struct BoundaryRound {
 struct BoundaryTimes {
   int64_t step = 0;     // the boundary, that is the last step before it
   int64_t version = 0;  // that this rank was PREPARED for
-  std::string outcome;  // committed, dropped, not agreed, or ended: the run did
+  // committed, dropped, not agreed, begun: its rows move until the next vote, or ended: the run did
+  std::string outcome;
   std::string transport;
   BoundarySpan whole;  // "boundary"
   // In order, none within another but "local rows", which lies in "transfer": vote, transfer,

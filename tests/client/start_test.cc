@@ -102,6 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
                    "rank 0 has equal, rank 2 has batch"},
         Difference{"layers_per_chunk", [](ClientOptions& o) { o.layers_per_chunk = 1; },
                    "rank 0 has 4, rank 2 has 1"},
+        Difference{"ahead", [](ClientOptions& o) { o.ahead = true; }, "rank 0 has 0, rank 2 has 1"},
         Difference{"state_placement",
                    [](ClientOptions& o) { o.state_placement = StatePlacement::kWithPrimary; },
                    "rank 0 has every_replica, rank 2 has with_primary"},

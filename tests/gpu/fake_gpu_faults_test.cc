@@ -5,11 +5,13 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/monotonic_clock.h"
+#include "client/migration/staging_thread.h"
 #include "tests/client/migration/executor_contract.h"
 #include "tests/gpu/arena_world.h"
 #include "tests/gpu/device_queue.h"
@@ -176,6 +178,37 @@ TEST_F(GpuFaultsTest, AStreamUnderCaptureOrOfAnotherDeviceIsRefusedAndNotTouched
   cudaGraph_t graph = nullptr;
   EXPECT_EQ(cudaStreamEndCapture(capturing, &graph), cudaSuccess) << "the capture was disturbed";
   ExpectThatTheNextPlanWorks();
+}
+
+TEST_F(GpuFaultsTest, RowsThatMoveBesideAStepDisturbNoCaptureOfIt) {
+  const cudaStream_t training = MakeTrainingStream();
+  std::vector<std::unique_ptr<StagingThread>> threads;
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    const absl::Status begun =
+        ep_group_.executor(rank).BeginStage(plan_, {.post_id = 1,
+                                                    .deadline = MonotonicNow() + absl::Seconds(30),
+                                                    .begin_by = MonotonicNow() + absl::Seconds(60),
+                                                    .stream = training});
+    ASSERT_TRUE(begun.ok()) << begun;
+    threads.push_back(std::make_unique<StagingThread>(ep_group_.executor(rank)));
+  }
+  const int64_t prohibited = fake_cuda::NumProhibitedCalls();
+  ASSERT_EQ(cudaStreamBeginCapture(training, cudaStreamCaptureModeGlobal), cudaSuccess);
+  for (const auto& thread : threads) thread->Begin();
+  for (const auto& thread : threads) {
+    const absl::StatusOr<Executor::Staged> staged = thread->Join();
+    EXPECT_TRUE(staged.ok()) << staged.status();
+  }
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(training, &graph), cudaSuccess);
+  EXPECT_EQ(fake_cuda::NumProhibitedCalls(), prohibited);
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    const absl::Status same =
+        ep_group_.executor(rank).CheckSources(training, MonotonicNow() + absl::Seconds(30));
+    EXPECT_TRUE(same.ok()) << same;
+  }
+  ep_group_.Commit();
+  EXPECT_EQ(ep_group_.CountWrong(target_), 0);
 }
 
 TEST_F(GpuFaultsTest, NothingIsAllocatedOnceRanksAreConnected) {

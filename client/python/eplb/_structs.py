@@ -10,7 +10,7 @@ import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, TypeVar
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 # eplb_role and eplb_state_placement.
 ROLES = {"weight": 0, "state": 1, "derived": 2}
@@ -36,7 +36,7 @@ class ClientOptions(ctypes.Structure):
             "vote_every", "report_every", "report_max_steps", "layers_per_chunk", "state_placement", "nccl_max_ctas",
             "nccl_channels_per_net_peer", "nccl_traffic_class", "nccl_warm_up_ranks", "pipeline_parallel_size",
             "expert_tensor_parallel", "reserved", "require_daemon", "take_over")
-    ] + [("split", c_char_p)]
+    ] + [("split", c_char_p), ("ahead", c_int32), ("reserved2", c_int32)]
 
 
 class Tensor(ctypes.Structure):

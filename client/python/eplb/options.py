@@ -44,6 +44,8 @@ class Options:
         counts; record_split then tells the daemon what ran.
     layers_per_chunk: layers all of whose slots staging has room for; more are switched together where few experts move.
     state_placement: where tensors of role "state" are held: "every_replica" (default) or "with_primary".
+    ahead: of a job whose registered rows no step changes, such as inference or frozen experts: they move while the next
+        steps run, and the switch comes at the next vote (docs/transports.md). False by default; equal on all ranks.
     transport: "auto" (default), "host", "peer", "nccl" or "peer+nccl". nccl_*: docs/nccl-settings.md.
     bind_address: numeric address that other ranks reach this one at; default 127.0.0.1.
     initial_placement: "static", expert e in slot e and replicas behind them, also for a job that the daemon knows under
@@ -80,6 +82,7 @@ class Options:
     split: Optional[str] = None
     layers_per_chunk: Optional[int] = None
     state_placement: Optional[str] = None
+    ahead: Optional[bool] = None
     transport: Optional[str] = None
     nccl_max_ctas: Optional[int] = None
     nccl_channels_per_net_peer: Optional[int] = None
@@ -95,7 +98,7 @@ class Options:
     transfer_deadline: Optional[Seconds] = None
 
 
-_SWITCHES = ("require_daemon", "take_over")
+_SWITCHES = ("require_daemon", "take_over", "ahead")
 _DEADLINES = ("start_deadline", "vote_deadline", "transfer_deadline")
 
 

@@ -53,6 +53,8 @@ static void print_client_options(void) {
   FIELD(eplb_client_options, require_daemon);
   FIELD(eplb_client_options, take_over);
   FIELD(eplb_client_options, split);
+  FIELD(eplb_client_options, ahead);
+  FIELD(eplb_client_options, reserved2);
 }
 
 static void print_tensor_and_boundary(void) {

@@ -145,7 +145,7 @@ TEST_F(CallsTest, WrongStructSizesAreNamedBeforeAnythingIsDone) {
   rank_.options.struct_size = 0;
   EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(),
-            "options.struct_size is 0, expected sizeof, which is 248 in this library");
+            "options.struct_size is 0, expected sizeof, which is 256 in this library");
   rank_.options.struct_size = sizeof(rank_.options);
   ASSERT_EQ(rank_.Connect(), EPLB_OK) << rank_.message();
   std::vector<eplb_tensor> tensors = rank_.MakeTensors();

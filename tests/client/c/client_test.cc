@@ -107,6 +107,16 @@ TEST(ClientOptionsTest, ADaemonIsRequiredWhereTheProgramSaysSo) {
   EXPECT_TRUE(ReadClientOptions(&given)->require_daemon);
 }
 
+TEST(ClientOptionsTest, RowsAreStagedAheadWhereTheProgramSaysSo) {
+  eplb_client_options given = DefaultClientOptions();
+  EXPECT_FALSE(ReadClientOptions(&given)->ahead);
+  given.ahead = 1;
+  EXPECT_TRUE(ReadClientOptions(&given)->ahead);
+  // A program that was compiled before there was the option.
+  given.struct_size = offsetof(eplb_client_options, ahead);
+  EXPECT_FALSE(ReadClientOptions(&given)->ahead);
+}
+
 TEST(ClientOptionsTest, WhatIsNoSuchStructIsNamed) {
   const auto refusal = [](void (*change)(eplb_client_options&)) {
     eplb_client_options given = DefaultClientOptions();
@@ -117,6 +127,10 @@ TEST(ClientOptionsTest, WhatIsNoSuchStructIsNamed) {
   };
   EXPECT_EQ(refusal([](eplb_client_options& options) { options.reserved = 1; }),
             "options.reserved: 1, expected 0");
+  EXPECT_EQ(refusal([](eplb_client_options& options) { options.reserved2 = 3; }),
+            "options.reserved2: 3, expected 0");
+  EXPECT_EQ(refusal([](eplb_client_options& options) { options.ahead = -1; }),
+            "ahead: -1, expected 0 or 1");
   EXPECT_EQ(refusal([](eplb_client_options& options) { options.take_over = 7; }),
             "take_over: 7, expected 0 or 1");
   EXPECT_EQ(refusal([](eplb_client_options& options) { options.require_daemon = 2; }),
@@ -137,6 +151,10 @@ TEST(ClientOptionsTest, InitFillsWhatTheCallersStructHolds) {
   EXPECT_EQ(options.known.struct_size, sizeof(options));
   EXPECT_EQ(options.known.vote_every, DefaultClientOptions().vote_every);
   EXPECT_EQ(options.added, 0) << "what this library does not know";
+  options.known.ahead = 77;
+  const size_t older = offsetof(eplb_client_options, ahead);
+  ASSERT_EQ(eplb_client_options_init(&options.known, older), EPLB_OK);
+  EXPECT_EQ(options.known.ahead, 77) << "beyond the caller's struct";
   EXPECT_EQ(eplb_client_options_init(nullptr, sizeof(options)), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(eplb_client_options_init(&options.known, 4), EPLB_INVALID_ARGUMENT);
 }

@@ -229,6 +229,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   stream->captures = true;
   return Answer(cudaSuccess);
 }
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
+  return Answer(cudaSuccess);
+}
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const Lock lock(emulator::All().mutex);
   if (stream == nullptr || !stream->captures) return Answer(cudaErrorIllegalState);

@@ -136,6 +136,10 @@ int DeviceOf(cudaStream_t stream);
 // Of the operation that runs now.
 int RunningDevice();
 
+// Calls so far that CUDA would have refused, and ended the capture for: they came while a thread
+// captured in global mode, from one that has not relaxed its own.
+int64_t NumProhibitedCalls();
+
 // In which order streams move from now on. 0: one operation of each in turn. Else priorities are
 // drawn, the first stream that can move does, and they are drawn anew now and then: at each step,
 // seldom or hardly ever, by the seed.

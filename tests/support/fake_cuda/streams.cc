@@ -38,6 +38,7 @@ struct StreamState {
   int device = 0;
   std::deque<Operation> operations = {};
   bool is_capturing = false;
+  bool is_captured_globally = false;
   uint32_t priority = 0;
   Usage usage = {};
 };
@@ -61,6 +62,7 @@ struct State {
   Usage usage;                     // of all streams
   uint32_t seed = 0;
   std::mt19937 random;
+  int64_t num_prohibited_calls = 0;
 };
 State& All() {
   static auto* const state = new State();
@@ -224,6 +226,7 @@ void Revive() {
   for (auto& [name, stream] : All().streams) {
     stream.operations.clear();
     stream.is_capturing = false;
+    stream.is_captured_globally = false;
   }
   for (auto& [name, event] : All().events) event->reached = event->recorded;
   All().failure = cudaSuccess;
@@ -235,6 +238,24 @@ int DeviceOf(cudaStream_t stream) {
 }
 
 int RunningDevice() { return All().running_device; }
+
+namespace {
+
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
+// Of a call that may wait for work, which a capture has not.
+void NoteUnsafeCall() {
+  const bool captured = std::ranges::any_of(
+      All().streams, [](const auto& entry) { return entry.second.is_captured_globally; });
+  if (captured && capture_mode != cudaStreamCaptureModeRelaxed) ++All().num_prohibited_calls;
+}
+
+}  // namespace
+
+int64_t NumProhibitedCalls() {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  return All().num_prohibited_calls;
+}
 
 void SetSeed(uint32_t seed) {
   const std::lock_guard<std::recursive_mutex> lock(Mutex());
@@ -295,11 +316,12 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   const fake::Call call("cudaStreamBeginCapture");
   if (call.error() != cudaSuccess) return call.error();
   if (stream == nullptr) return fake::Keep(cudaErrorStreamCaptureUnsupported);
   fake::FindStream(stream)->is_capturing = true;
+  fake::FindStream(stream)->is_captured_globally = mode == cudaStreamCaptureModeGlobal;
   return cudaSuccess;
 }
 
@@ -308,6 +330,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const fake::Call call("cudaStreamEndCapture");
   if (call.error() != cudaSuccess) return call.error();
   fake::FindStream(stream)->is_capturing = false;
+  fake::FindStream(stream)->is_captured_globally = false;
   *graph = nullptr;
   const bool unjoined = std::ranges::any_of(
       fake::All().streams, [](const auto& entry) { return entry.second.is_capturing; });
@@ -372,9 +395,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 // The answer is of before the step: what has just ended is seen by the next question.
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, fake::capture_mode);
+  return cudaSuccess;
+}
+
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const fake::Call call("cudaEventQuery");
   if (call.error() != cudaSuccess) return call.error();
+  fake::NoteUnsafeCall();
   const fake::SharedEvent state = fake::FindEvent(event);
   if (state == nullptr) return fake::Keep(cudaErrorInvalidResourceHandle);
   if (state->is_captured) return fake::Keep(cudaErrorCapturedEvent);
