@@ -256,15 +256,19 @@ class BouncePath : public RowPath {
       if (!ended) break;
       if (descent.sums.has_value()) {
         const std::vector<uint64_t> checksums = down().TakeChecksums(*descent.sums);
-        for (size_t i = 0; i < checksums.size(); ++i) {
-          sends_[descent.summed[i]].checksum = checksums[i];
-        }
+        for (size_t i = 0; i < checksums.size(); ++i) NoteSum(descent.summed[i], checksums[i]);
       }
       crossing_.insert(crossing_.end(), descent.pieces.begin(), descent.pieces.end());
       descents_.pop_front();
       moved = true;
     }
     return moved;
+  }
+
+  void NoteSum(size_t index, uint64_t checksum) {
+    sends_[index].checksum = checksum;
+    const TransferLedger::Outgoing& outgoing = ledger_->outgoing()[index];
+    ledger_->NoteSent(outgoing, /*offset=*/0, std::ssize(outgoing.row.bytes), checksum);
   }
 
   bool Cross() {
