@@ -93,13 +93,14 @@ class ExecutorAheadTest : public ::testing::TestWithParam<AheadKind> {
   const Placement target_ = RandomPlacement(random_, topology_);
 };
 
-INSTANTIATE_TEST_SUITE_P(Kinds, ExecutorAheadTest,
-                         ::testing::Values(AheadKind{"Inproc", MakeInprocAhead},
-                                           AheadKind{"Shared", MakeSharedMemoryWorld},
-                                           AheadKind{"Tcp", MakeTcpWorld},
-                                           AheadKind{"Peer", MakePeerWorld},
-                                           AheadKind{"Bounce", MakeBounceWorld}),
-                         [](const auto& kind) { return kind.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, ExecutorAheadTest,
+    ::testing::Values(AheadKind{"Inproc", MakeInprocAhead},
+                      AheadKind{"Shared", MakeSharedMemoryWorld}, AheadKind{"Tcp", MakeTcpWorld},
+                      AheadKind{"Peer", MakePeerWorld},
+                      AheadKind{"BouncePinned", MakeBounceWorld<BounceWay::kPinned>},
+                      AheadKind{"BounceSockets", MakeBounceWorld<BounceWay::kSockets>}),
+    [](const auto& kind) { return kind.param.name; });
 
 TEST_P(ExecutorAheadTest, EverySlotHoldsWhatTheTargetSaysAfterRandomSwitches) {
   Placement current = current_;
@@ -201,13 +202,14 @@ TEST_P(ExecutorAheadTest, ThePeersOfARankThatCannotBeginDoNotWaitForIt) {
 
 class SentSumsTest : public ::testing::TestWithParam<AheadKind> {};
 
-INSTANTIATE_TEST_SUITE_P(Kinds, SentSumsTest,
-                         ::testing::Values(AheadKind{"Inproc", MakeInprocAhead},
-                                           AheadKind{"Shared", MakeSharedMemoryWorld},
-                                           AheadKind{"Tcp", MakeTcpWorld},
-                                           AheadKind{"Peer", MakePeerWorld},
-                                           AheadKind{"Bounce", MakeBounceWorld}),
-                         [](const auto& kind) { return kind.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, SentSumsTest,
+    ::testing::Values(AheadKind{"Inproc", MakeInprocAhead},
+                      AheadKind{"Shared", MakeSharedMemoryWorld}, AheadKind{"Tcp", MakeTcpWorld},
+                      AheadKind{"Peer", MakePeerWorld},
+                      AheadKind{"BouncePinned", MakeBounceWorld<BounceWay::kPinned>},
+                      AheadKind{"BounceSockets", MakeBounceWorld<BounceWay::kSockets>}),
+    [](const auto& kind) { return kind.param.name; });
 
 // Rows of several pieces, and what a post that keeps no sums says.
 TEST_P(SentSumsTest, EveryByteThatWasSentHasAChecksum) {

@@ -13,7 +13,6 @@
 #include "absl/time/clock.h"
 
 #include "client/migration/bounce_path.h"
-#include "client/migration/host_path.h"
 #include "tests/client/migration/executor_contract.h"
 #include "tests/client/migration/hybrid_world.h"
 #include "tests/client/migration/replica_contract.h"
@@ -151,16 +150,13 @@ TEST_F(HybridFaultTest, ANoKeepsACommunicatorWhoseGroupsHaveEnded) {
 
 TEST_F(HybridFaultTest, AfterThreeFailuresRowsGoOverTheHostIntoTheSameStaging) {
   const auto ep_group = Make({.wrap = [](int32_t, std::unique_ptr<RowPath> path) {
-    return MakeFallbackPath(
-        {.first = std::move(path),
-         .make_second =
-             [](std::span<std::byte> staging) -> absl::StatusOr<std::unique_ptr<RowPath>> {
-           auto arena = StagingArena::Make(static_cast<int64_t>(staging.size()));
-           EXPECT_TRUE(arena.ok()) << arena.status();
-           return MakeBouncePathInto(staging, MakeHostPath(*std::move(arena), {}),
-                                     cuda::MakeHostRowQueue());
-         },
-         .on_note = nullptr});
+    return MakeFallbackPath({.first = std::move(path),
+                             .make_second =
+                                 [](std::span<std::byte> staging) {
+                                   return MakeBouncePathInto(staging, cuda::MakeHostRowQueue(),
+                                                             cuda::MakeHostRowQueue());
+                                 },
+                             .on_note = nullptr});
   }});
   Succeed(*ep_group, 1);
   for (uint64_t post_id = 2; post_id <= 4; ++post_id) {
