@@ -109,7 +109,7 @@ class BouncePath : public RowPath {
   }
 
   absl::Status Close(bool done) override {
-    const absl::Status drained = done ? absl::OkStatus() : Drain();
+    absl::Status drained = done ? absl::OkStatus() : Drain();
     descents_.clear();
     crossing_.clear();
     arrived_.clear();
