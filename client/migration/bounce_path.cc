@@ -27,8 +27,8 @@ constexpr size_t kSlots = 16;
 // A row that goes straight into a peer's arena is never cut.
 constexpr int64_t kBounceBytes = int64_t{1} << 20;
 constexpr size_t kBounceRows = 256;
-// Pieces that wait for a socket, before more come down.
-constexpr size_t kMaxCrossing = kBounceRows;
+// Pieces that are coming down or wait for a socket, before more come down.
+constexpr size_t kMaxPieces = 2 * kBounceRows;
 // Batches under way in either direction, each of two batches of its queue.
 constexpr size_t kMaxBouncing = 8;
 static_assert(2 * kMaxBouncing < cuda::RowQueue::kMaxBatches);
@@ -109,7 +109,7 @@ class BouncePath : public RowPath {
   }
 
   absl::Status Close(bool done) override {
-    const absl::Status drained = done ? absl::OkStatus() : Drain();
+    absl::Status drained = done ? absl::OkStatus() : Drain();
     descents_.clear();
     crossing_.clear();
     arrived_.clear();
@@ -161,7 +161,7 @@ class BouncePath : public RowPath {
     const std::span<const TransferLedger::Outgoing> round =
         ledger_->CurrentRound([this](RankId peer) { return IsReady(peer); });
     bool moved = false;
-    while (descents_.size() < kMaxBouncing && crossing_.size() < kMaxCrossing) {
+    while (descents_.size() < kMaxBouncing && NumPieces() < kMaxPieces) {
       Descent next{.pieces = CutPieces(round), .summed = {}, .sums = std::nullopt};
       if (next.pieces.empty()) break;
       EPLB_RETURN_IF_ERROR(Begin(next));
@@ -169,6 +169,12 @@ class BouncePath : public RowPath {
       moved = true;
     }
     return moved;
+  }
+
+  size_t NumPieces() const {
+    size_t count = crossing_.size();
+    for (const Descent& descent : descents_) count += descent.pieces.size();
+    return count;
   }
 
   std::vector<Piece> CutPieces(std::span<const TransferLedger::Outgoing> round) {

@@ -53,7 +53,7 @@ class FakeGpuBounceTest : public ::testing::TestWithParam<BounceWay> {
   const Topology topology_ = MakeTopology(2, 6, 9, 3);
 };
 
-INSTANTIATE_TEST_SUITE_P(Ways, FakeGpuBounceTest, ::testing::ValuesIn(kBounceWays));
+INSTANTIATE_TEST_SUITE_P(Ways, FakeGpuBounceTest, ::testing::ValuesIn(kBounceWays), &NameBounceWay);
 
 TEST_P(FakeGpuBounceTest, NothingIsAllocatedOnceRanksAreConnected) {
   EpGroup ep_group = MakeEpGroup();

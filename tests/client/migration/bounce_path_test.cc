@@ -89,7 +89,7 @@ class BouncePathTest : public ::testing::TestWithParam<BounceWay> {
   StubbornQueue* up_[2] = {};
 };
 
-INSTANTIATE_TEST_SUITE_P(Ways, BouncePathTest, ::testing::ValuesIn(kBounceWays));
+INSTANTIATE_TEST_SUITE_P(Ways, BouncePathTest, ::testing::ValuesIn(kBounceWays), &NameBounceWay);
 
 void FlipLast(const std::byte* bytes, int64_t num_bytes) {
   const_cast<std::byte*>(bytes)[num_bytes - 1] ^= std::byte{0x10};

@@ -28,6 +28,11 @@ enum class BounceWay {
 inline constexpr BounceWay kBounceWays[] = {BounceWay::kPinned, BounceWay::kCopied,
                                             BounceWay::kSockets};
 
+inline std::string NameBounceWay(const ::testing::TestParamInfo<BounceWay>& info) {
+  constexpr const char* kNames[] = {"Pinned", "Copied", "Sockets"};
+  return kNames[static_cast<int>(info.param)];
+}
+
 // The queues of one rank.
 struct BounceQueues {
   std::unique_ptr<cuda::RowQueue> down;
