@@ -94,22 +94,6 @@ absl::StatusOr<std::vector<RankPlace>> GatherPlaces(const RowMoverOptions& optio
   return places;
 }
 
-// Those of its EP group that share this rank's host, rising, with its own.
-std::vector<RankId> RanksOfOwnHost(const RowMoverOptions& options,
-                                   std::span<const RankPlace> places) {
-  const auto host_of = [places](RankId rank) {
-    const auto at = static_cast<size_t>(rank.value);
-    return at < places.size() ? places[at].host : std::string();
-  };
-  const std::string own = host_of(options.transport.rank);
-  std::vector<RankId> ranks;
-  for (const RankId rank : options.ep_group) {
-    const bool shares = !own.empty() && host_of(rank) == own;
-    if (shares || rank == options.transport.rank) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
 // What NCCL is asked for depends on where the EP group's ranks run.
 NcclSettings SettingsOfEpGroup(const RowMoverOptions& options, std::span<const RankPlace> places) {
   std::vector<std::string> hosts;
@@ -139,7 +123,8 @@ absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptio
   const std::vector<std::string> names =
       any ? AutoTransports(places) : std::vector<std::string>{options.name};
   std::vector<TransportCandidate> candidates;
-  for (TransportCandidate& candidate : DeviceCandidates(options, RanksOfOwnHost(options, places))) {
+  for (TransportCandidate& candidate : DeviceCandidates(
+           options, RanksOfItsHost(options.transport.rank, options.ep_group, places))) {
     const bool wanted = std::find(names.begin(), names.end(), candidate.name) != names.end();
     if (wanted) candidates.push_back(std::move(candidate));
   }
@@ -170,6 +155,21 @@ std::vector<std::string> AutoTransports(std::span<const RankPlace> places) {
   if (each_on_one_host) return {"peer", "nccl", "host"};
   if (some_share) return {kHybridName, "nccl", "host"};
   return {"nccl", "host"};
+}
+
+std::vector<RankId> RanksOfItsHost(RankId rank, std::span<const RankId> ep_group,
+                                   std::span<const RankPlace> places) {
+  const auto host_of = [places](RankId other) {
+    const auto at = static_cast<size_t>(other.value);
+    return at < places.size() ? places[at].host : std::string();
+  };
+  const std::string own = host_of(rank);
+  std::vector<RankId> ranks;
+  for (const RankId other : ep_group) {
+    const bool shares = !own.empty() && host_of(other) == own;
+    if (shares || other == rank) ranks.push_back(other);
+  }
+  return ranks;
 }
 
 bool UsesNccl(std::string_view transport) {

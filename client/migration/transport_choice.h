@@ -84,6 +84,10 @@ struct RankPlace {
 // all ranks try the same.
 std::vector<std::string> AutoTransports(std::span<const RankPlace> places);
 
+// Those of `ep_group` that run on the host of `rank`, rising, with its own.
+std::vector<RankId> RanksOfItsHost(RankId rank, std::span<const RankId> ep_group,
+                                   std::span<const RankPlace> places);
+
 // Whether rows go by NCCL, all or some.
 bool UsesNccl(std::string_view transport);
 

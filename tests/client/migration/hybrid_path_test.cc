@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <ostream>
 #include <random>
 #include <set>
 #include <string>
@@ -127,6 +128,9 @@ std::map<std::pair<int32_t, int32_t>, int64_t> SentByNccl() {
 struct Grouping {
   const char* name;
   HostOf host_of;
+
+  // In messages.
+  friend void PrintTo(const Grouping& grouping, std::ostream* out) { *out << grouping.name; }
 };
 
 class HybridTrafficTest : public ::testing::TestWithParam<Grouping> {
@@ -297,6 +301,41 @@ TEST(HybridPathTest, TheTrialOfAHostFindsStagingThatIsNotThePeers) {
       EXPECT_THAT(std::string(tried.message()), HasSubstr("rank 0: row 1: checksum differs"));
     });
   }
+}
+
+// A path that is destroyed while NCCL's abort has not returned; `abort`: how long that takes.
+bool IsStagingFreedAfter(absl::Duration abort) {
+  const std::string faults = absl::StrCat("kind=slow_abort,ms=", absl::ToInt64Milliseconds(abort));
+  setenv("EPLB_FAKE_NCCL_FAULTS", faults.c_str(), 1);
+  const auto library = cuda::NcclLibrary::Load(EPLB_FAKE_NCCL);
+  std::vector<std::byte> staging(64);
+  bool freed = false;
+  auto path = MakeNcclPath(
+      {.library = *library,
+       .settings = {.piece_bytes = 4096},
+       .device = std::nullopt,
+       .self = RankId{0},
+       .ranks = {RankId{0}, RankId{1}},
+       .pack_queue = cuda::MakeHostRowQueue(),
+       .group_queue = cuda::MakeHostRowQueue(),
+       .staging = cuda::RowBuffer{.owner = {staging.data(), [&freed](auto*) { freed = true; }},
+                                  .bytes = staging},
+       .abort_timeout = absl::Seconds(1)});
+  const RowMoves moves{.post_id = 1, .sends = {}, .receives = {}};
+  TransferLedger ledger(moves);
+  LinkSet links({});
+  if (!(*path)->Open(moves, ledger, links).ok()) std::abort();
+  path->reset();
+  return freed;
+}
+
+// Each in a process of its own, for what is never freed is a leak.
+TEST(HybridPathDeathTest, StagingIsKeptWhereNcclMayStillWriteAndFreedElse) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(std::_Exit(IsStagingFreedAfter(absl::Minutes(10)) ? 1 : 0),
+              ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(std::_Exit(IsStagingFreedAfter(absl::ZeroDuration()) ? 0 : 1),
+              ::testing::ExitedWithCode(0), "");
 }
 
 // ---- what the path makes of its two ----

@@ -163,6 +163,17 @@ TEST(AutoTransportsTest, OneHostHasPeerSeveralHaveBothAndRanksThatAreAloneHaveNc
   EXPECT_THAT(chosen(3, {"a", "", "a"}), both);
 }
 
+TEST(AutoTransportsTest, RanksOfAHostAreThoseOfTheEpGroupThere) {
+  const std::vector<RankPlace> places = PlacesOf(4, {"a", "b", "a", "", "a", "b", "", ""});
+  const std::vector<RankId> first = {RankId{0}, RankId{1}, RankId{2}, RankId{3}};
+  const std::vector<RankId> second = {RankId{4}, RankId{5}, RankId{6}, RankId{7}};
+  EXPECT_THAT(RanksOfItsHost(RankId{2}, first, places), ElementsAre(RankId{0}, RankId{2}));
+  EXPECT_THAT(RanksOfItsHost(RankId{1}, first, places), ElementsAre(RankId{1}));
+  EXPECT_THAT(RanksOfItsHost(RankId{3}, first, places), ElementsAre(RankId{3}));
+  EXPECT_THAT(RanksOfItsHost(RankId{4}, second, places), ElementsAre(RankId{4}));
+  EXPECT_THAT(RanksOfItsHost(RankId{7}, second, places), ElementsAre(RankId{7}));
+}
+
 TEST(AutoTransportsTest, NcclIsUsedByTwo) {
   EXPECT_TRUE(UsesNccl("nccl"));
   EXPECT_TRUE(UsesNccl("peer+nccl"));
