@@ -200,6 +200,35 @@ class WholePathTest(unittest.TestCase):
         ended = [e for e in self.daemon.events() if e.get("event") == "run_ended"]
         self.assertRegex(ended[0]["reason"], r"rank 2\b")
 
+    def test_frozen_experts_move_beside_the_steps(self):
+        """The daemon is killed and started again meanwhile: rows that move do not wait for it."""
+        job = self.start_job(world=4, steps=400, step_ms=10, extra=("--frozen",))
+        harness.wait_for(lambda: job.commits(), 60, "the first commit")
+        self.daemon.kill()
+        self.daemon.start()
+        self.assertEqual(job.wait(120), [0] * 4, [path.read_text() for path in job.errors])
+        self.assert_history_is_sound()
+        lines = [line for line in job.history(0) if line["event"] == "boundary" and line["outcome"] != "not agreed"]
+        outcomes = collections.Counter(line["outcome"] for line in lines)
+        self.assertEqual(outcomes["committed"], len(job.commits()))
+        self.assertLessEqual(outcomes["begun"] - outcomes["committed"], 1, "the run may end between two votes")
+        self.assertEqual(set(outcomes), {"begun", "committed"}, outcomes)
+        for begun, committed in zip(lines[::2], lines[1::2]):
+            self.assertEqual((begun["outcome"], committed["outcome"]), ("begun", "committed"))
+            self.assertEqual((begun["step"] + 8, begun["version"]), (committed["step"], committed["version"]))
+            self.assertEqual([span["name"] for span in committed["spans"]], ["transfer", "check", "second vote", "commit"])
+
+    def test_a_rank_that_is_killed_while_rows_move_beside_the_steps(self):
+        job = self.start_job(world=4, steps=4000, step_ms=10, extra=("--frozen",))
+        harness.wait_for(lambda: any(line.get("outcome") == "begun" for line in job.history(1)), 60, "rows that move")
+        job.ranks[2].kill()
+        codes = job.wait(60)
+        self.assertEqual(codes[2], -9)
+        for rank in (0, 1, 3):
+            self.assertEqual(codes[rank], 1, job.errors[rank].read_text())
+        doctor = self.eplbctl("doctor", "--run", self.directory)
+        self.assertEqual(doctor.returncode, 0, doctor.stdout + doctor.stderr)
+
     def test_status_and_placement_answer_while_the_job_runs(self):
         job = self.start_job(world=4, steps=4000, step_ms=10)
         harness.wait_for(lambda: job.commits(), 60, "a first commit")

@@ -79,6 +79,8 @@ void AddRunOptions(CLI::App& app, TrainerOptions& options, double& step_ms,
                  "Parameters of an expert (14 bytes each)")
       ->check(CLI::Range(1, 1 << 26))
       ->capture_default_str();
+  app.add_flag("--frozen", options.frozen,
+               "The experts are not trained: their rows move while the next steps run");
   app.add_option("--vote-every", options.vote_every, "Steps between votes")->capture_default_str();
   app.add_option("--report-every", options.report_every, "Steps in a load window")
       ->capture_default_str();

@@ -101,6 +101,7 @@ ClientOptions ClientOptionsOf(const TrainerOptions& options, const StepLoads& lo
   client.reduce = options.reduce;
   client.split = options.split;
   client.transport = options.transport;
+  client.ahead = options.frozen;
   client.initial_placement = options.initial_placement;
   client.bind_address = options.bind_address;
   client.start_deadline = options.start_deadline;
@@ -208,7 +209,11 @@ class Trainer {
   absl::Status RunSteps() {
     experts_.Initialise(client_->placement());
     EPLB_RETURN_IF_ERROR(experts_.Publish());
-    EPLB_RETURN_IF_ERROR(client_->RegisterExperts(experts_.Tensors()));
+    std::vector<ExpertTensorView> tensors = experts_.Tensors();
+    for (ExpertTensorView& tensor : tensors) {
+      if (options_.frozen) tensor.role = Role::kWeight;
+    }
+    EPLB_RETURN_IF_ERROR(client_->RegisterExperts(tensors));
     if (options_.rank == 0 && !options_.log_dir.empty()) {
       loads_log_.open(absl::StrCat(options_.log_dir, "/loads.jsonl"), std::ios::trunc);
     }
@@ -291,8 +296,10 @@ class Trainer {
                                             static_cast<size_t>(recorded.cols()));
       EPLB_RETURN_IF_ERROR(client_->Record(layer, counts));
     }
-    experts_.Update(step, client_->placement());
-    EPLB_RETURN_IF_ERROR(experts_.Publish());
+    if (!options_.frozen) {
+      experts_.Update(step, client_->placement());
+      EPLB_RETURN_IF_ERROR(experts_.Publish());
+    }
 
     EPLB_ASSIGN_OR_RETURN(const std::vector<double> own_loads, RouteBatches(total));
     std::vector<int64_t> mine;
@@ -356,7 +363,8 @@ class Trainer {
   }
 
   absl::Status VerifyEverywhere(int64_t last_step, int64_t* verified) {
-    const absl::StatusOr<int64_t> own = experts_.Verify(last_step, client_->placement());
+    const int64_t last_update = options_.frozen ? -1 : last_step;
+    const absl::StatusOr<int64_t> own = experts_.Verify(last_update, client_->placement());
     const int64_t value = own.ok() ? *own : -1;
     const absl::StatusOr<std::vector<int64_t>> all =
         GatherNumbers(*job_channel_, std::vector<int64_t>{value}, options_.step_deadline);

@@ -36,6 +36,7 @@ struct TrainerOptions {
   absl::Duration step_time =
       absl::ZeroDuration();  // of a perfectly balanced step; a real one lasts that / balancedness
   int32_t parameters_per_expert = 1024;
+  bool frozen = false;  // steps change no expert, all tensors are weights: ClientOptions::ahead
   int32_t vote_every = 8;
   int32_t report_every = 50;
   std::string reduce = "rank";             // as ClientOptions
