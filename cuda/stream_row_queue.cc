@@ -53,6 +53,7 @@ class StreamRowQueue final : public RowQueue {
     if (stream_ == nullptr || IsIdleWithin(kIdleTimeout)) return;
     (void)pinned_.release();  // to free them would wait for what does not end
     (void)device_.release();
+    (void)square_parts_.release();
   }
 
   // REQUIRES: the queue's device is current.
@@ -67,6 +68,9 @@ class StreamRowQueue final : public RowQueue {
     constexpr auto kTablesBytes = static_cast<int64_t>(kNumTables * sizeof(Table));
     EPLB_ASSIGN_OR_RETURN(pinned_, MakePinnedMemory(kTablesBytes));
     EPLB_ASSIGN_OR_RETURN(device_, MakeDeviceMemory(kTablesBytes));
+    constexpr auto kPartBytes = static_cast<int64_t>(sizeof(double));
+    EPLB_ASSIGN_OR_RETURN(square_parts_,
+                          MakeDeviceMemory(NumSquareScratch(kTableRows) * kPartBytes));
     for (int32_t table = 0; table < kNumTables; ++table) free_tables_.push_back(table);
     for (int32_t i = 0; i < kMaxBatches; ++i) {
       EPLB_ASSIGN_OR_RETURN(Event event, MakeEvent());
@@ -161,14 +165,16 @@ class StreamRowQueue final : public RowQueue {
 
   absl::StatusOr<int64_t> Square(std::span<const RowCopy> rows, ElementType type) override {
     EPLB_RETURN_IF_ERROR(CheckElements("squares", rows, type));
-    return AddTables(
-        rows, /*has_checksums=*/true,
-        [this, type](Table& table, int32_t num_rows, int64_t /*num_tiles*/) {
-          auto* sums = reinterpret_cast<double*>(table.checksums.data());
-          return LaunchSquareRows(
-              {.rows = table.rows.data(), .num_rows = num_rows, .sums = sums, .type = type},
-              stream_.get());
-        });
+    return AddTables(rows, /*has_checksums=*/true,
+                     [this, type](Table& table, int32_t num_rows, int64_t /*num_tiles*/) {
+                       auto* sums = reinterpret_cast<double*>(table.checksums.data());
+                       return LaunchSquareRows({.rows = table.rows.data(),
+                                                .num_rows = num_rows,
+                                                .parts = static_cast<double*>(square_parts_.get()),
+                                                .sums = sums,
+                                                .type = type},
+                                               stream_.get());
+                     });
   }
 
   absl::StatusOr<int64_t> Mark() override {
@@ -383,8 +389,9 @@ class StreamRowQueue final : public RowQueue {
   const StreamRowQueueOptions options_;
   Stream stream_;
   Event hand_over_;
-  PinnedMemory pinned_;  // [kNumTables] Table
-  DeviceMemory device_;  // [kNumTables] Table
+  PinnedMemory pinned_;        // [kNumTables] Table
+  DeviceMemory device_;        // [kNumTables] Table
+  DeviceMemory square_parts_;  // of the launch that runs: one stream has one at a time
   std::vector<int32_t> free_tables_;
   std::vector<Event> free_events_;
   int64_t num_batches_ = 0;  // added so far

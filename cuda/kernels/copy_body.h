@@ -61,7 +61,7 @@ static_assert(kCopyTileBytes % kCopyUnitBytes == 0);
 template <bool kChecksum>
 EPLB_HOST_DEVICE inline uint64_t StoreUnit(const RowCopy& row, int64_t offset,
                                            const CopyUnit& unit) {
-  if (row.destination != nullptr) StoreAligned(row.destination + offset, unit);
+  if (row.destination != nullptr) StoreStreamed(row.destination + offset, unit);
   if constexpr (!kChecksum) return 0;
   const auto lane = static_cast<uint64_t>(offset / kChecksumLaneBytes);
   return ChecksumLane(unit.lanes[0], lane) + ChecksumLane(unit.lanes[1], lane + 1);
@@ -113,14 +113,14 @@ EPLB_HOST_DEVICE inline uint64_t CopyTilePart(const RowCopy& row, int64_t tile, 
   for (; offset + (kUnitsUnderWay - 1) * step < whole; offset += kUnitsUnderWay * step) {
     CopyUnit units[kUnitsUnderWay];
     for (int32_t i = 0; i < kUnitsUnderWay; ++i) {
-      units[i] = LoadAligned<CopyUnit>(row.source + offset + i * step);
+      units[i] = LoadStreamed<CopyUnit>(row.source + offset + i * step);
     }
     for (int32_t i = 0; i < kUnitsUnderWay; ++i) {
       sum += StoreUnit<kChecksum>(row, offset + i * step, units[i]);
     }
   }
   for (; offset < whole; offset += step) {
-    sum += StoreUnit<kChecksum>(row, offset, LoadAligned<CopyUnit>(row.source + offset));
+    sum += StoreUnit<kChecksum>(row, offset, LoadStreamed<CopyUnit>(row.source + offset));
   }
   for (offset = whole + thread * kCopyUnitBytes; offset < end; offset += step) {
     sum += CopyRaggedUnit<kChecksum>(row, offset);

@@ -18,6 +18,7 @@ class Mutant:
 COPY = "*LaunchCopyRowsTest.CopiesAndSums*"
 ADD = "*LaunchAddRowsTest.AddsAs*"
 SQUARE = "*LaunchSquareRowsTest.SumsWith*"
+LONG_SQUARE = "*LaunchSquareRowsTest.SumsLongRows*"
 COUNT = "LaunchCountTest*.EqualsThePlainReference"
 ROUTE = "LaunchRouteTest*.EqualsThePlainReference"
 QUOTA = "LaunchQuotaRouteTest*.EqualsThePlainReference*"
@@ -48,7 +49,7 @@ BARRIERS = [
            "    __syncthreads();\n    MergeHistogram(args.choices, histogram);\n",
            "    MergeHistogram(args.choices, histogram);\n", ROUTE),
     Mutant("squares_add_lanes_before_all_have_written", "cuda/square_rows.cu", "cuda/square_rows.cu",
-           "    lanes[thread] = sum;\n    __syncthreads();\n", "    lanes[thread] = sum;\n", SQUARE),
+           "thread);\n    __syncthreads();\n", "thread);\n", SQUARE),
     Mutant("squares_run_ahead_in_the_tree", "cuda/square_rows.cu", "cuda/square_rows.cu",
            "AddLane(lanes, thread, distance);\n      __syncthreads();\n", "AddLane(lanes, thread, distance);\n", SQUARE),
     Mutant("squares_have_a_barrier_that_few_reach", "cuda/square_rows.cu", "cuda/square_rows.cu",
@@ -75,6 +76,14 @@ TAILS = [
            "offset + kCopyUnitBytes", ADD),
     Mutant("squares_take_whole_units_at_the_end", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
            "if (at < left) std::memcpy", "std::memcpy", SQUARE),
+    Mutant("squares_load_the_last_unit_whole", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
+           "result.end < num_whole ? result.end : num_whole", "result.end", SQUARE),
+    Mutant("squares_load_a_round_that_is_not_whole", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
+           "unit + (kSquareUnitsUnderWay - 1) * kSquareLanes < units.whole_end", "unit < units.whole_end", SQUARE),
+    Mutant("squares_of_a_part_go_on_to_the_next", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
+           "if (result.end > num_units) result.end = num_units;", "result.end = num_units;", LONG_SQUARE),
+    Mutant("squares_of_rows_that_are_not_there", "cuda/square_rows.cu", "cuda/square_rows.cu",
+           "if (row >= args.num_rows) return;", "", SQUARE),
     Mutant("count_reads_whole_quads_at_the_end", "cuda/count.cu", "cuda/kernels/count_body.h",
            "if (left >= kQuad && IsAligned(ids", "if (IsAligned(ids", COUNT),
     Mutant("route_writes_whole_quads_at_the_end", "cuda/route.cu", "cuda/kernels/route_body.h",
@@ -93,7 +102,7 @@ ALIGNMENTS = [
     Mutant("copy_of_any_alignment_by_vectors", "cuda/copy.cu", "cuda/kernels/copy_body.h", ALIGNED_ROWS, BOTH_ROWS, COPY),
     Mutant("add_of_any_alignment_by_vectors", "cuda/add_rows.cu", "cuda/kernels/add_rows_body.h", ALIGNED_ROWS, BOTH_ROWS, ADD),
     Mutant("squares_of_any_alignment_by_vectors", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
-           "left >= kCopyUnitBytes && IsAligned(row.source, alignof(CopyUnit))", "left >= kCopyUnitBytes", SQUARE),
+           "if (!IsAligned(row.source, alignof(CopyUnit))) result.whole_end = result.begin;", "", SQUARE),
     Mutant("route_reads_ids_of_any_alignment_by_vectors", "cuda/route.cu", "cuda/kernels/count_body.h",
            "left >= kQuad && IsAligned(ids, alignof(IdQuad<ExpertId>))", "left >= kQuad", ROUTE),
     Mutant("route_writes_slots_of_any_alignment_by_vectors", "cuda/route.cu", "cuda/kernels/route_body.h",
