@@ -1,6 +1,7 @@
 // The kernels' launchers: a kernel's body runs on the host when the stream comes to it.
 #include <functional>
-#include <string_view>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -114,15 +115,36 @@ void RunRoute(RouteArgs args) {
   if (fake::Failure() == cudaSuccess) (void)RouteOnHost(args);
 }
 
+// Under Mutex.
+struct Loading {
+  std::set<std::pair<std::string, int>> loaded;  // name of a kernel, device
+  int64_t num_unloaded_launches = 0;
+};
+Loading& TheLoading() {
+  static auto* const loading = new Loading();
+  return *loading;
+}
+
+absl::Status Load(const std::string& kernel) {
+  const fake::Call call("cudaFuncGetAttributes");
+  if (call.error() != cudaSuccess) return ToStatus(cudaGetLastError(), "cudaFuncGetAttributes");
+  TheLoading().loaded.emplace(kernel, fake::CurrentDevice());
+  return absl::OkStatus();
+}
+
 // A launch of a kernel, which also finds what went wrong on this thread before.
-absl::Status Launch(std::string_view what, cudaStream_t stream, std::function<void()> work) {
+absl::Status Launch(const std::string& kernel, cudaStream_t stream, std::function<void()> work) {
   const fake::Call call("launch");
+  const std::string what = "launch of the " + kernel + " kernel";
   if (call.error() != cudaSuccess) return ToStatus(cudaGetLastError(), what);
   if (fake::DeviceOf(stream) != fake::CurrentDevice()) {
     return ToStatus(fake::Keep(cudaErrorInvalidResourceHandle), what);
   }
   if (const cudaError_t before = cudaGetLastError(); before != cudaSuccess) {
     return ToStatus(before, what);
+  }
+  if (!TheLoading().loaded.contains({kernel, fake::CurrentDevice()})) {
+    ++TheLoading().num_unloaded_launches;
   }
   fake::Enqueue(stream, std::move(work));
   return absl::OkStatus();
@@ -133,13 +155,13 @@ absl::Status Launch(std::string_view what, cudaStream_t stream, std::function<vo
 absl::Status LaunchCount(const CountArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckCountArgs(args));
   if (args.num_tokens == 0) return absl::OkStatus();
-  return Launch("launch of the count kernel", stream, [args] { RunCount(args); });
+  return Launch("count", stream, [args] { RunCount(args); });
 }
 
 absl::Status LaunchRoute(const RouteArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckRouteArgs(args));
   if (args.choices.num_tokens == 0) return absl::OkStatus();
-  return Launch("launch of the route kernel", stream, [args] { RunRoute(args); });
+  return Launch("route", stream, [args] { RunRoute(args); });
 }
 
 absl::Status LaunchCopyRows(const CopyArgs& args, int32_t, cudaStream_t stream) {
@@ -150,23 +172,34 @@ absl::Status LaunchCopyRows(const CopyArgs& args, int32_t, cudaStream_t stream) 
         ToStatus(cudaMemsetAsync(args.checksums, 0, sizeof(uint64_t) * args.num_rows, stream),
                  "cudaMemsetAsync"));
   }
-  return Launch("launch of the copy kernel", stream, [args] { RunCopyRows(args); });
+  return Launch("copy", stream, [args] { RunCopyRows(args); });
 }
 
 absl::Status LaunchAddRows(const AddArgs& args, int32_t, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckAddArgs(args));
   if (args.num_rows == 0) return absl::OkStatus();
-  return Launch("launch of the add kernel", stream, [args] { RunAddRows(args); });
+  return Launch("add", stream, [args] { RunAddRows(args); });
 }
 
 absl::Status LaunchSquareRows(const SquareArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckSquareArgs(args));
   if (args.num_rows == 0) return absl::OkStatus();
-  return Launch("launch of the squares kernel", stream, [args] { RunSquareRows(args); });
+  return Launch("squares", stream, [args] { RunSquareRows(args); });
 }
 
-absl::Status LoadCopyKernels() { return absl::OkStatus(); }
-absl::Status LoadAddKernels() { return absl::OkStatus(); }
-absl::Status LoadSquareKernels() { return absl::OkStatus(); }
+absl::Status LoadCopyKernels() { return Load("copy"); }
+absl::Status LoadAddKernels() { return Load("add"); }
+absl::Status LoadSquareKernels() { return Load("squares"); }
+absl::Status LoadCountKernels() { return Load("count"); }
+absl::Status LoadRouteKernels() { return Load("route"); }
 
 }  // namespace eplb::cuda
+
+namespace eplb::fake_cuda {
+
+int64_t NumUnloadedLaunches() {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  return cuda::TheLoading().num_unloaded_launches;
+}
+
+}  // namespace eplb::fake_cuda
