@@ -18,10 +18,9 @@
 namespace eplb::cuda {
 
 // Sums on the CPU, in float64 and in the order of square_rows_body.h, which depends on a row's
-// length alone: a later version with another order gives other last bits. Infinities stay, what is
-// not a number has all bits but the sign. Destinations are not looked at. sums: [rows], set.
-// errors: as CheckElements; InvalidArgument for another number of sums; nothing is summed then.
-// threads: none.
+// length alone; a version with another order gives other last bits. What is not a number has all
+// bits but the sign. Destinations are not looked at. sums: [rows], set. errors: as CheckElements;
+// InvalidArgument for another number of sums; nothing is summed then. threads: none.
 absl::Status SquareRowsOnHost(std::span<const RowCopy> rows, ElementType type,
                               std::span<double> sums);
 
@@ -38,6 +37,7 @@ static_assert(std::is_trivially_copyable_v<SquareArgs>);
 // At most this many rows a launch.
 inline constexpr int32_t kMaxSquareRows = 1 << 24;
 
+// The numbers of SquareArgs::parts: 512 bytes a row.
 int64_t NumSquareScratch(int32_t num_rows);
 
 // errors: InvalidArgument, naming the number: a negative one, too many rows, or null where there

@@ -50,29 +50,49 @@ __device__ inline AddWord<Element> SumOfWords(AddWord<Element> a, AddWord<Elemen
 }
 #endif
 
-template <class Element>
-EPLB_HOST_DEVICE inline CopyUnit SumOfUnits(const CopyUnit& a, const CopyUnit& b) {
+// Unit: CopyUnit, or an AddWord.
+template <class Element, class Unit>
+EPLB_HOST_DEVICE inline Unit SumOfUnits(const Unit& a, const Unit& b) {
   using Word = AddWord<Element>;
-  constexpr auto kWords = static_cast<int32_t>(sizeof(CopyUnit) / sizeof(Word));
+  constexpr auto kWords = static_cast<int32_t>(sizeof(Unit) / sizeof(Word));
   Word left[kWords];
   Word right[kWords];
   std::memcpy(left, &a, sizeof(a));
   std::memcpy(right, &b, sizeof(b));
   EPLB_UNROLL
   for (int32_t i = 0; i < kWords; ++i) left[i] = SumOfWords<Element>(left[i], right[i]);
-  CopyUnit sum;
+  Unit sum;
   std::memcpy(&sum, left, sizeof(sum));
   return sum;
 }
 
-// A unit at any alignment, which the row may end in, element by element.
+// Adds whole units of a range, at addresses that are multiples of one.
+template <class Element, class Unit>
+EPLB_HOST_DEVICE inline void AddUnits(const RowCopy& row, const ByteRange& range, int32_t thread,
+                                      int32_t num_threads) {
+  struct Pair {
+    Unit here;
+    Unit there;
+  };
+  const auto load = [&row](int64_t offset) {
+    return Pair{LoadStreamed<Unit>(row.destination + offset),
+                LoadStreamed<Unit>(row.source + offset)};
+  };
+  const auto store = [&row](int64_t offset, const Pair& pair) {
+    StoreStreamed(row.destination + offset, SumOfUnits<Element>(pair.here, pair.there));
+    return 0;
+  };
+  TakeUnits<sizeof(Unit)>(range, thread, num_threads, load, store);
+}
+
+// Adds the elements of a range, at any alignment.
 template <class Element>
-EPLB_HOST_DEVICE inline void AddRaggedUnit(const RowCopy& row, int64_t offset) {
+EPLB_HOST_DEVICE inline void AddElements(const RowCopy& row, const ByteRange& range, int32_t thread,
+                                         int32_t num_threads) {
   using Stored = typename Element::Stored;
   constexpr auto kSize = static_cast<int64_t>(sizeof(Stored));
-  const int64_t end =
-      row.num_bytes - offset < kCopyUnitBytes ? row.num_bytes : offset + kCopyUnitBytes;
-  for (; offset < end; offset += kSize) {
+  for (int64_t offset = range.begin + thread * kSize; offset < range.end;
+       offset += num_threads * kSize) {
     Stored here;
     Stored there;
     std::memcpy(&here, row.destination + offset, sizeof(here));
@@ -88,38 +108,22 @@ EPLB_HOST_DEVICE inline void AddRaggedUnit(const RowCopy& row, int64_t offset) {
 template <class Element>
 EPLB_HOST_DEVICE inline void AddTilePart(const RowCopy& row, int64_t tile, int32_t thread,
                                          int32_t num_threads) {
-  const int64_t begin = tile * kCopyTileBytes;
-  const int64_t left = row.num_bytes - begin;
-  const int64_t size = left < kCopyTileBytes ? left : kCopyTileBytes;
-  const bool aligned =
-      IsAligned(row.source, alignof(CopyUnit)) && IsAligned(row.destination, alignof(CopyUnit));
-  const int64_t end = begin + size;
-  const int64_t whole = aligned ? begin + size / kCopyUnitBytes * kCopyUnitBytes : begin;
-  const int64_t step = int64_t{num_threads} * kCopyUnitBytes;
-  int64_t offset = begin + thread * kCopyUnitBytes;
-  // Loads before stores, as in the row copy.
-  constexpr int32_t kUnitsUnderWay = 4;
-  for (; offset + (kUnitsUnderWay - 1) * step < whole; offset += kUnitsUnderWay * step) {
-    CopyUnit here[kUnitsUnderWay];
-    CopyUnit there[kUnitsUnderWay];
-    EPLB_UNROLL
-    for (int32_t i = 0; i < kUnitsUnderWay; ++i) {
-      here[i] = LoadStreamed<CopyUnit>(row.destination + offset + i * step);
-      there[i] = LoadStreamed<CopyUnit>(row.source + offset + i * step);
+  using Word = AddWord<Element>;
+  const ByteRange range = BytesOfTile(row, tile);
+  const int32_t head = BytesBeforeUnits(row);
+  ByteRange whole{range.begin, range.begin};
+  if (head >= 0 && AreAligned(row, sizeof(typename Element::Stored))) {
+    if (range.end - range.begin > head) {
+      whole.begin += head;
+      whole.end = range.end - (range.end - whole.begin) % kCopyUnitBytes;
+      AddUnits<Element, CopyUnit>(row, whole, thread, num_threads);
     }
-    EPLB_UNROLL
-    for (int32_t i = 0; i < kUnitsUnderWay; ++i) {
-      StoreStreamed(row.destination + offset + i * step, SumOfUnits<Element>(here[i], there[i]));
-    }
+  } else if (AreAligned(row, sizeof(Word))) {
+    whole.end = range.end - (range.end - range.begin) % static_cast<int64_t>(sizeof(Word));
+    AddUnits<Element, Word>(row, whole, thread, num_threads);
   }
-  for (; offset < whole; offset += step) {
-    StoreStreamed(row.destination + offset,
-                  SumOfUnits<Element>(LoadStreamed<CopyUnit>(row.destination + offset),
-                                      LoadStreamed<CopyUnit>(row.source + offset)));
-  }
-  for (offset = whole + thread * kCopyUnitBytes; offset < end; offset += step) {
-    AddRaggedUnit<Element>(row, offset);
-  }
+  AddElements<Element>(row, {range.begin, whole.begin}, thread, num_threads);
+  AddElements<Element>(row, {whole.end, range.end}, thread, num_threads);
 }
 
 }  // namespace eplb::cuda

@@ -73,10 +73,17 @@ EPLB_HOST_DEVICE inline CopyUnit LoadRaggedUnit(const RowCopy& row, int64_t unit
   const int64_t offset = unit * kCopyUnitBytes;
   const int64_t left = row.num_bytes - offset;
   Stored elements[kElements] = {};
+  const bool aligned = IsAligned(row.source, sizeof(Stored));
   EPLB_UNROLL
   for (int32_t i = 0; i < kElements; ++i) {
     const auto at = static_cast<int64_t>(i * sizeof(Stored));
-    if (at < left) std::memcpy(&elements[i], row.source + offset + at, sizeof(Stored));
+    if (at >= left) break;
+    const std::byte* const element = row.source + offset + at;
+    if (aligned) {
+      elements[i] = LoadStreamed<Stored>(element);
+    } else {
+      std::memcpy(&elements[i], element, sizeof(Stored));
+    }
   }
   CopyUnit result;
   std::memcpy(&result, elements, sizeof(result));

@@ -244,7 +244,6 @@ inline LongRows MakeLongRows(ElementType type, uint64_t seed) {
                                               {3 * kPart - size, size},
                                               {3 * kPart, 8},
                                               {5 * kPart / 2, 0},
-                                              {kPart * 64, 0},
                                               {kPart * 64 + size, 0}}) {
     result.rows.push_back({.source = end + misaligned, .num_bytes = num_bytes});
     end = (end + misaligned + num_bytes + 15) / 16 * 16;
@@ -280,12 +279,14 @@ inline GradientCase MakeGradientCase(ElementType type, uint64_t seed) {
   };
   std::vector<Layout> layouts;
   for (const int64_t elements : {0, 1, 31, 32, 33, 1000}) {
-    for (const auto& [source, destination] : {std::pair{0, 0}, {1, 0}, {0, 3}, {8, 8}, {2, 6}}) {
+    for (const auto& [source, destination] :
+         {std::pair{0, 0}, {1, 0}, {0, 3}, {8, 8}, {2, 2}, {3, 3}, {4, 8}, {2, 6}}) {
       layouts.push_back({source, destination, elements});
     }
   }
   layouts.push_back({0, 0, kCopyTileBytes / size + 5});
   layouts.push_back({2, 6, kCopyTileBytes / size});
+  layouts.push_back({4, 4, kCopyTileBytes / size + 9});
   for (const Layout& layout : layouts) {
     const int64_t num_bytes = layout.elements * size;
     result.rows.push_back({.source = sources + layout.source,
