@@ -1,4 +1,4 @@
-// Marks a function that both the CPU and the GPU run.
+// Marks what both the CPU and the GPU run.
 #ifndef EPLB_BASE_HOST_DEVICE_H_
 #define EPLB_BASE_HOST_DEVICE_H_
 
@@ -6,6 +6,14 @@
 #define EPLB_HOST_DEVICE __host__ __device__
 #else
 #define EPLB_HOST_DEVICE
+#endif
+
+// Before a loop of fixed length, over an array that must stay in registers: nvcc leaves a long body
+// rolled, and the array then lies in memory.
+#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
+#define EPLB_UNROLL _Pragma("unroll")
+#else
+#define EPLB_UNROLL
 #endif
 
 #endif  // EPLB_BASE_HOST_DEVICE_H_

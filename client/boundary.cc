@@ -317,6 +317,7 @@ absl::StatusOr<RowMover> Client::Impl::TakeMover(const JobNeeds& needs) {
 }
 
 absl::Status Client::Impl::MakeRouteTables(const RowMemory& memory) {
+  EPLB_RETURN_IF_ERROR(LoadTokenKernels(memory));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue, MakeQueueFor(memory));
   EPLB_ASSIGN_OR_RETURN(route_tables_,
                         RouteTables::Make(std::move(queue), *running_.placement, gpu()));

@@ -2,6 +2,7 @@
 #include "cuda/add_rows.h"
 #include "cuda/copy.h"
 #include "cuda/kernels/add_rows_body.h"
+#include "cuda/load_kernels.h"
 #include "cuda/runtime.h"
 
 namespace eplb::cuda {
@@ -30,13 +31,8 @@ absl::Status LaunchAddRows(const AddArgs& args, int32_t max_blocks, cudaStream_t
 }
 
 absl::Status LoadAddKernels() {
-  for (const auto kernel : {&AddRowsKernel<Float32Element>, &AddRowsKernel<Float64Element>,
-                            &AddRowsKernel<Bfloat16Element>, &AddRowsKernel<Float16Element>}) {
-    cudaFuncAttributes attributes{};
-    EPLB_RETURN_IF_ERROR(
-        ToStatus(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes"));
-  }
-  return absl::OkStatus();
+  return LoadKernels(&AddRowsKernel<Float32Element>, &AddRowsKernel<Float64Element>,
+                     &AddRowsKernel<Bfloat16Element>, &AddRowsKernel<Float16Element>);
 }
 
 }  // namespace eplb::cuda

@@ -26,8 +26,9 @@ absl::Status CheckElements(std::string_view what, std::span<const RowCopy> rows,
 absl::Status CheckRowAdditions(std::span<const RowCopy> rows, ElementType type);
 
 // Adds on the CPU, one row after the other: destination = destination + source, element by element,
-// in the type itself; bfloat16 and float16 are added as floats and rounded once, to nearest, ties
-// to even. errors: as CheckRowAdditions; nothing is added then. threads: none.
+// in the type itself, rounded once, to nearest, ties to even. What is not a number becomes one with
+// all bits but the sign, whatever it was. errors: as CheckRowAdditions; nothing is added then.
+// threads: none.
 absl::Status AddRowsOnHost(std::span<const RowCopy> rows, ElementType type);
 
 // Pointers are to device memory.
@@ -44,9 +45,10 @@ absl::Status CheckAddArgs(const AddArgs& args);
 
 #ifdef EPLB_WITH_CUDA
 // Adds on the current device, in order with `stream`, with the bits of AddRowsOnHost; asynchronous,
-// launches nothing for zero rows. 16 bytes an access where source and destination are both 16-byte
-// aligned, single elements else. Grid as ChooseCopyGrid. REQUIRES: CheckRowAdditions; no row's
-// destination shares a byte with another row. errors: as CheckAddArgs; Internal from CUDA.
+// launches nothing for zero rows. 16 bytes an access where source and destination are equally far
+// from 16-byte alignment, single elements or two halfwords else. Grid as ChooseCopyGrid. REQUIRES:
+// CheckRowAdditions; no row's destination shares a byte with another row. errors: as CheckAddArgs;
+// Internal from CUDA.
 absl::Status LaunchAddRows(const AddArgs& args, int32_t max_blocks, cudaStream_t stream);
 
 // As LoadCopyKernels.

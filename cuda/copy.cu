@@ -1,5 +1,6 @@
 #include "base/status_macros.h"
 #include "cuda/copy.h"
+#include "cuda/load_kernels.h"
 #include "cuda/runtime.h"
 
 namespace eplb::cuda {
@@ -67,13 +68,6 @@ absl::Status LaunchCopyRows(const CopyArgs& args, int32_t max_blocks, cudaStream
   return ToStatus(cudaGetLastError(), "launch of the copy kernel");
 }
 
-absl::Status LoadCopyKernels() {
-  for (const auto kernel : {&CopyKernel<false>, &CopyKernel<true>}) {
-    cudaFuncAttributes attributes{};
-    EPLB_RETURN_IF_ERROR(
-        ToStatus(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes"));
-  }
-  return absl::OkStatus();
-}
+absl::Status LoadCopyKernels() { return LoadKernels(&CopyKernel<false>, &CopyKernel<true>); }
 
 }  // namespace eplb::cuda

@@ -1,6 +1,7 @@
 #include "base/status_macros.h"
 #include "cuda/count.h"
 #include "cuda/kernels/histogram_device.cuh"
+#include "cuda/load_kernels.h"
 #include "cuda/runtime.h"
 
 namespace eplb::cuda {
@@ -48,6 +49,11 @@ absl::Status LaunchCount(const CountArgs& args, cudaStream_t stream) {
     Launch<int64_t>(args, grid, stream);
   }
   return ToStatus(cudaGetLastError(), "launch of the count kernel");
+}
+
+absl::Status LoadCountKernels() {
+  return LoadKernels(&CountKernel<int32_t, false>, &CountKernel<int32_t, true>,
+                     &CountKernel<int64_t, false>, &CountKernel<int64_t, true>);
 }
 
 }  // namespace eplb::cuda

@@ -43,6 +43,9 @@ CountGrid ChooseCountGrid(const CountArgs& args, int32_t num_multiprocessors);
 // Adds the counts on the current device, in order with `stream`; asynchronous, safe under graph
 // capture, launches nothing for zero tokens. errors: as CheckCountArgs; Internal from CUDA.
 absl::Status LaunchCount(const CountArgs& args, cudaStream_t stream);
+
+// As LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
+absl::Status LoadCountKernels();
 #endif
 
 }  // namespace eplb::cuda

@@ -1,5 +1,6 @@
 #include "base/status_macros.h"
 #include "cuda/echo.h"
+#include "cuda/load_kernels.h"
 #include "cuda/runtime.h"
 
 namespace eplb::cuda {
@@ -48,5 +49,7 @@ absl::Status LaunchEcho(const EchoArgs& args, cudaStream_t stream) {
       args);
   return ToStatus(cudaGetLastError(), "launch of the echo kernel");
 }
+
+absl::Status LoadEchoKernels() { return LoadKernels(&EchoKernel); }
 
 }  // namespace eplb::cuda

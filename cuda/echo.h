@@ -29,6 +29,9 @@ absl::Status EchoOnHost(const EchoArgs& args);
 // Plans on the current device, a warp a layer, in order with `stream`; asynchronous, safe under
 // graph capture, launches nothing for zero layers. errors: as CheckEchoArgs; Internal from CUDA.
 absl::Status LaunchEcho(const EchoArgs& args, cudaStream_t stream);
+
+// As LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
+absl::Status LoadEchoKernels();
 #endif
 
 }  // namespace eplb::cuda

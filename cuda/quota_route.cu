@@ -1,5 +1,6 @@
 #include "base/status_macros.h"
 #include "cuda/kernels/warp_device.cuh"
+#include "cuda/load_kernels.h"
 #include "cuda/quota_route.h"
 #include "cuda/runtime.h"
 
@@ -52,6 +53,11 @@ absl::Status LaunchQuotaRoute(const QuotaRouteArgs& args, cudaStream_t stream) {
     LaunchPasses<int64_t>(args, stream);
   }
   return ToStatus(cudaGetLastError(), "launch of the kernels that route by quota");
+}
+
+absl::Status LoadQuotaRouteKernels() {
+  return LoadKernels(&CountChunksKernel<int32_t>, &CountChunksKernel<int64_t>, &AddUpChunksKernel,
+                     &RouteChunksKernel<int32_t>, &RouteChunksKernel<int64_t>);
 }
 
 }  // namespace eplb::cuda

@@ -34,6 +34,9 @@ absl::Status QuotaRouteOnHost(const QuotaRouteArgs& args);
 // safe under graph capture, launches nothing for zero tokens. errors: as CheckQuotaRouteArgs;
 // Internal from CUDA.
 absl::Status LaunchQuotaRoute(const QuotaRouteArgs& args, cudaStream_t stream);
+
+// As LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
+absl::Status LoadQuotaRouteKernels();
 #endif
 
 }  // namespace eplb::cuda

@@ -1,5 +1,6 @@
 #include "base/status_macros.h"
 #include "cuda/kernels/histogram_device.cuh"
+#include "cuda/load_kernels.h"
 #include "cuda/route.h"
 #include "cuda/runtime.h"
 
@@ -56,6 +57,13 @@ absl::Status LaunchRoute(const RouteArgs& args, cudaStream_t stream) {
     Launch<int64_t>(args, grid, stream);
   }
   return ToStatus(cudaGetLastError(), "launch of the route kernel");
+}
+
+absl::Status LoadRouteKernels() {
+  return LoadKernels(
+      &RouteKernel<int32_t, Counting::kNone>, &RouteKernel<int32_t, Counting::kShared>,
+      &RouteKernel<int32_t, Counting::kMemory>, &RouteKernel<int64_t, Counting::kNone>,
+      &RouteKernel<int64_t, Counting::kShared>, &RouteKernel<int64_t, Counting::kMemory>);
 }
 
 }  // namespace eplb::cuda

@@ -65,6 +65,9 @@ absl::Status RouteOnHost(const RouteArgs& args);
 // with `stream`; asynchronous, safe under graph capture, launches nothing for zero tokens. errors:
 // as CheckRouteArgs; Internal from CUDA.
 absl::Status LaunchRoute(const RouteArgs& args, cudaStream_t stream);
+
+// As LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
+absl::Status LoadRouteKernels();
 #endif
 
 }  // namespace eplb::cuda

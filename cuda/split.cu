@@ -1,6 +1,7 @@
 #include "base/status_macros.h"
 #include "cuda/kernels/lane_team.h"
 #include "cuda/kernels/warp_device.cuh"
+#include "cuda/load_kernels.h"
 #include "cuda/runtime.h"
 #include "cuda/split.h"
 
@@ -45,6 +46,10 @@ absl::Status LaunchSplit(const SplitArgs& args, cudaStream_t stream) {
       Launch<16>(args, shared, stream);
   }
   return ToStatus(cudaGetLastError(), "launch of the split kernel");
+}
+
+absl::Status LoadSplitKernels() {
+  return LoadKernels(&SplitKernel<1>, &SplitKernel<4>, &SplitKernel<16>);
 }
 
 }  // namespace eplb::cuda

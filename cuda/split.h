@@ -46,6 +46,9 @@ absl::Status SplitOnHost(const SplitArgs& args);
 // graph capture, launches nothing for zero layers. errors: as CheckSplitArgs; InvalidArgument for
 // null scratch memory where it is needed; Internal from CUDA.
 absl::Status LaunchSplit(const SplitArgs& args, cudaStream_t stream);
+
+// As LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
+absl::Status LoadSplitKernels();
 #endif
 
 }  // namespace eplb::cuda

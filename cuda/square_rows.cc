@@ -1,6 +1,7 @@
 #include "cuda/square_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,20 +13,32 @@
 namespace eplb::cuda {
 namespace {
 
-constexpr int32_t kBlocksPerMultiprocessor = 2;  // of kSquareLanes threads
-
+// Units one after the other: a lane after the other would read 16 bytes of each page.
 template <class Element>
-double SquaresOf(const RowCopy& row, std::span<double> lanes) {
+double SquaresOfPart(const RowCopy& row, int32_t part, std::span<double> lanes) {
   std::fill(lanes.begin(), lanes.end(), 0.0);
-  const int64_t num_units = NumSquareUnits(row.num_bytes);
-  for (int64_t unit = 0; unit < num_units; ++unit) {
-    double& lane = lanes[static_cast<size_t>(unit % kSquareLanes)];
-    lane = PlusUnitSquares<Element>(row, unit, lane);
+  const SquarePart units = SquarePartOf(row, part);
+  for (int64_t unit = units.begin; unit < units.end; ++unit) {
+    double& lane = lanes[static_cast<size_t>((unit - units.begin) % kSquareLanes)];
+    lane = PlusUnitSquares<Element>(unit < units.whole_end
+                                        ? LoadStreamed<CopyUnit>(row.source + unit * kCopyUnitBytes)
+                                        : LoadRaggedUnit<Element>(row, unit),
+                                    lane);
   }
   for (int32_t distance = kSquareLanes / 2; distance > 0; distance /= 2) {
     for (int32_t lane = 0; lane < distance; ++lane) AddLane(lanes.data(), lane, distance);
   }
   return lanes.front();
+}
+
+template <class Element>
+double SquaresOf(const RowCopy& row, std::span<double> lanes) {
+  std::array<double, kMaxSquareParts> parts{};
+  const int32_t num_parts = NumSquareParts(row.num_bytes);
+  for (int32_t part = 0; part < num_parts; ++part) {
+    parts[static_cast<size_t>(part)] = SquaresOfPart<Element>(row, part, lanes);
+  }
+  return SumOfParts(parts.data(), num_parts, 1);
 }
 
 }  // namespace
@@ -44,20 +57,25 @@ absl::Status SquareRowsOnHost(std::span<const RowCopy> rows, ElementType type,
   return absl::OkStatus();
 }
 
+int64_t NumSquareScratch(int32_t num_rows) { return int64_t{num_rows} * kMaxSquareParts; }
+
 absl::Status CheckSquareArgs(const SquareArgs& args) {
-  if (args.num_rows < 0) {
+  if (args.num_rows < 0 || args.num_rows > kMaxSquareRows) {
     return absl::InvalidArgumentError(
-        absl::StrCat("squares of ", args.num_rows, " rows, expected >= 0"));
+        absl::StrCat("squares of ", args.num_rows, " rows, expected 0..", kMaxSquareRows));
   }
-  if (args.num_rows > 0 && (args.rows == nullptr || args.sums == nullptr)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("squares of ", args.num_rows, " rows need their table and sums, one is null"));
+  if (args.num_rows > 0 &&
+      (args.rows == nullptr || args.parts == nullptr || args.sums == nullptr)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "squares of ", args.num_rows, " rows need their table, parts and sums, one is null"));
   }
   return absl::OkStatus();
 }
 
 int32_t ChooseSquareBlocks(int32_t num_rows, int32_t num_multiprocessors) {
-  return std::min(num_rows, std::max(1, num_multiprocessors) * kBlocksPerMultiprocessor);
+  return static_cast<int32_t>(
+      std::min(NumSquareScratch(num_rows),
+               int64_t{std::max(1, num_multiprocessors)} * kSquareBlocksPerMultiprocessor));
 }
 
 }  // namespace eplb::cuda

@@ -1,33 +1,41 @@
 #include "base/status_macros.h"
 #include "cuda/kernels/square_rows_body.h"
+#include "cuda/load_kernels.h"
 #include "cuda/runtime.h"
 #include "cuda/square_rows.h"
 
 namespace eplb::cuda {
 namespace {
 
-// A thread a lane; blocks stride over the rows.
+// A thread a lane; blocks stride over the parts. The first parts of all rows come first: short rows
+// have no others.
 template <class Element>
-__global__ void __launch_bounds__(kSquareLanes) SquareRowsKernel(SquareArgs args) {
+__global__ void __launch_bounds__(kSquareLanes, kSquareBlocksPerMultiprocessor)
+    SquarePartsKernel(SquareArgs args) {
   __shared__ double lanes[kSquareLanes];
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  for (int32_t index = blockIdx.x; index < args.num_rows; index += gridDim.x) {
-    const RowCopy row = args.rows[index].copy;
-    const int64_t num_units = NumSquareUnits(row.num_bytes);
-    double sum = 0;
-#pragma unroll 4
-    for (int64_t unit = thread; unit < num_units; unit += kSquareLanes) {
-      sum = PlusUnitSquares<Element>(row, unit, sum);
-    }
-    lanes[thread] = sum;
+  const int32_t num_indices = args.num_rows * kMaxSquareParts;
+  for (int32_t index = blockIdx.x; index < num_indices; index += gridDim.x) {
+    const int32_t part = index / args.num_rows;
+    const RowCopy row = args.rows[index % args.num_rows].copy;
+    if (part >= NumSquareParts(row.num_bytes)) continue;
+    lanes[thread] = SquaresOfLane<Element>(row, part, thread);
     __syncthreads();
     for (int32_t distance = kSquareLanes / 2; distance > 0; distance /= 2) {
       if (thread < distance) AddLane(lanes, thread, distance);
       __syncthreads();
     }
-    if (thread == 0) args.sums[index] = lanes[0];
-    __syncthreads();  // the next row writes lanes
+    // No barrier: until all have passed the next one, lane 0 is written by this thread alone.
+    if (thread == 0) args.parts[index] = lanes[0];
   }
+}
+
+// A thread a row.
+__global__ void SumPartsKernel(SquareArgs args) {
+  const auto row = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (row >= args.num_rows) return;
+  const int32_t num_parts = NumSquareParts(args.rows[row].copy.num_bytes);
+  args.sums[row] = SumOfParts(args.parts + row, num_parts, args.num_rows);
 }
 
 }  // namespace
@@ -38,20 +46,18 @@ absl::Status LaunchSquareRows(const SquareArgs& args, cudaStream_t stream) {
   EPLB_ASSIGN_OR_RETURN(const int32_t num_multiprocessors, NumMultiprocessors());
   const int32_t blocks = ChooseSquareBlocks(args.num_rows, num_multiprocessors);
   VisitElement(args.type, [&](auto element) {
-    SquareRowsKernel<decltype(element)><<<blocks, kSquareLanes, 0, stream>>>(args);
+    SquarePartsKernel<decltype(element)><<<blocks, kSquareLanes, 0, stream>>>(args);
   });
-  return ToStatus(cudaGetLastError(), "launch of the squares");
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaGetLastError(), "launch of the squares"));
+  const int32_t row_blocks = (args.num_rows + kSquareLanes - 1) / kSquareLanes;
+  SumPartsKernel<<<row_blocks, kSquareLanes, 0, stream>>>(args);
+  return ToStatus(cudaGetLastError(), "launch of the sums of squares");
 }
 
 absl::Status LoadSquareKernels() {
-  for (const auto kernel :
-       {&SquareRowsKernel<Float32Element>, &SquareRowsKernel<Float64Element>,
-        &SquareRowsKernel<Bfloat16Element>, &SquareRowsKernel<Float16Element>}) {
-    cudaFuncAttributes attributes{};
-    EPLB_RETURN_IF_ERROR(
-        ToStatus(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes"));
-  }
-  return absl::OkStatus();
+  return LoadKernels(&SquarePartsKernel<Float32Element>, &SquarePartsKernel<Float64Element>,
+                     &SquarePartsKernel<Bfloat16Element>, &SquarePartsKernel<Float16Element>,
+                     &SumPartsKernel);
 }
 
 }  // namespace eplb::cuda

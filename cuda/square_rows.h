@@ -17,8 +17,10 @@
 
 namespace eplb::cuda {
 
-// Sums on the CPU, in float64; destinations are not looked at. sums: [rows], set. errors: as
-// CheckElements; InvalidArgument for another number of sums; nothing is summed then. threads: none.
+// Sums on the CPU, in float64 and in the order of square_rows_body.h, which depends on a row's
+// length alone; a version with another order gives other last bits. What is not a number has all
+// bits but the sign. Destinations are not looked at. sums: [rows], set. errors: as CheckElements;
+// InvalidArgument for another number of sums; nothing is summed then. threads: none.
 absl::Status SquareRowsOnHost(std::span<const RowCopy> rows, ElementType type,
                               std::span<double> sums);
 
@@ -26,17 +28,26 @@ absl::Status SquareRowsOnHost(std::span<const RowCopy> rows, ElementType type,
 struct SquareArgs {
   const TiledRow* rows = nullptr;  // [num_rows]; the tiles are not looked at
   int32_t num_rows = 0;
-  double* sums = nullptr;  // [num_rows], set
+  double* parts = nullptr;  // [NumSquareScratch(num_rows)], scratch memory
+  double* sums = nullptr;   // [num_rows], set
   ElementType type = ElementType::kFloat32;
 };
 static_assert(std::is_trivially_copyable_v<SquareArgs>);
 
-// errors: InvalidArgument, naming the number: a negative one, or null where there are rows. No
-// pointer is followed.
+// At most this many rows a launch.
+inline constexpr int32_t kMaxSquareRows = 1 << 24;
+
+// The numbers of SquareArgs::parts: 512 bytes a row.
+int64_t NumSquareScratch(int32_t num_rows);
+
+// errors: InvalidArgument, naming the number: a negative one, too many rows, or null where there
+// are rows. No pointer is followed.
 absl::Status CheckSquareArgs(const SquareArgs& args);
 
-// A block a row, as many as the multiprocessors hold; blocks stride over further rows. 0 when there
-// is none. A norm is of all layers: there are more rows than multiprocessors.
+inline constexpr int32_t kSquareBlocksPerMultiprocessor = 4;
+
+// A block a part, as many as the multiprocessors hold; blocks stride over further parts. 0 when
+// there is none.
 int32_t ChooseSquareBlocks(int32_t num_rows, int32_t num_multiprocessors);
 
 #ifdef EPLB_WITH_CUDA

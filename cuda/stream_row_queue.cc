@@ -84,6 +84,7 @@ class StreamRowQueue final : public RowQueue {
     if (stream_ == nullptr || IsIdleWithin(kIdleTimeout)) return;
     (void)pinned_.release();  // to free them would wait for what does not end
     (void)device_.release();
+    (void)square_parts_.release();
   }
 
   // REQUIRES: the queue's device is current.
@@ -99,6 +100,9 @@ class StreamRowQueue final : public RowQueue {
                           MakePinnedMemory(static_cast<int64_t>(kNumTables * sizeof(HostTable))));
     EPLB_ASSIGN_OR_RETURN(device_,
                           MakeDeviceMemory(static_cast<int64_t>(kNumTables * sizeof(Table))));
+    constexpr auto kPartBytes = static_cast<int64_t>(sizeof(double));
+    EPLB_ASSIGN_OR_RETURN(square_parts_,
+                          MakeDeviceMemory(NumSquareScratch(kTableRows) * kPartBytes));
     for (int32_t table = 0; table < kNumTables; ++table) free_tables_.push_back(table);
     for (int32_t i = 0; i < kMaxBatches; ++i) {
       EPLB_ASSIGN_OR_RETURN(Event event, MakeEvent());
@@ -191,9 +195,12 @@ class StreamRowQueue final : public RowQueue {
     return AddTables(rows, /*has_checksums=*/true,
                      [this, type](Table& table, int32_t num_rows, int64_t /*num_tiles*/) {
                        auto* sums = reinterpret_cast<double*>(table.checksums(num_rows));
-                       return LaunchSquareRows(
-                           {.rows = table.rows(), .num_rows = num_rows, .sums = sums, .type = type},
-                           stream_.get());
+                       return LaunchSquareRows({.rows = table.rows(),
+                                                .num_rows = num_rows,
+                                                .parts = static_cast<double*>(square_parts_.get()),
+                                                .sums = sums,
+                                                .type = type},
+                                               stream_.get());
                      });
   }
 
@@ -435,8 +442,9 @@ class StreamRowQueue final : public RowQueue {
   std::optional<DeviceGuard> closing_;  // while what follows is freed
   Stream stream_;
   Event hand_over_;
-  PinnedMemory pinned_;  // [kNumTables] HostTable
-  DeviceMemory device_;  // [kNumTables] Table
+  PinnedMemory pinned_;        // [kNumTables] HostTable
+  DeviceMemory device_;        // [kNumTables] Table
+  DeviceMemory square_parts_;  // of the launch that runs: one stream has one at a time
   std::vector<int32_t> free_tables_;
   std::vector<Event> free_events_;
   int64_t num_batches_ = 0;  // added so far

@@ -20,7 +20,9 @@
 #include "client/migration/link_transport.h"
 #include "client/migration/peer_path.h"
 #include "cuda/copy.h"
+#include "cuda/count.h"
 #include "cuda/peer_arena.h"
+#include "cuda/route.h"
 #include "cuda/runtime.h"
 
 #ifdef EPLB_WITH_NCCL
@@ -344,6 +346,13 @@ std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions& options,
                                                  const std::vector<RankId>& same_host) {
   return {PeerCandidate(options), HybridCandidate(options, same_host), NcclCandidate(options),
           BounceCandidate(options)};
+}
+
+absl::Status LoadTokenKernels(const RowMemory& memory) {
+  if (!memory.device.has_value()) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(*memory.device));
+  EPLB_RETURN_IF_ERROR(cuda::LoadRouteKernels());
+  return cuda::LoadCountKernels();
 }
 
 absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeQueueFor(const RowMemory& memory) {

@@ -26,6 +26,10 @@ absl::Status CheckKernelsOf(const RowMemory& memory);
 // Adds the device's name and, for a transport that uses NCCL, the library in use.
 void TellDevice(int32_t device, TransportReport& report);
 
+// Loads the kernels that route and count tokens in this memory, so that a forward pass may launch
+// them under graph capture or beside a collective. errors: Internal from CUDA.
+absl::Status LoadTokenKernels(const RowMemory& memory);
+
 // Copies rows in this memory. errors: as MakeStreamRowQueue.
 absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeQueueFor(const RowMemory& memory);
 

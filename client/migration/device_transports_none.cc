@@ -10,6 +10,8 @@ std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions&,
 
 absl::Status CheckKernelsOf(const RowMemory&) { return absl::OkStatus(); }
 
+absl::Status LoadTokenKernels(const RowMemory&) { return absl::OkStatus(); }
+
 void TellDevice(int32_t, TransportReport&) {}
 
 absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeQueueFor(const RowMemory&) {

@@ -1,7 +1,8 @@
-// Loads and stores of whole vectors: one instruction of the GPU for 16 bytes.
+// Loads and stores of whole words and vectors: one instruction of the GPU for up to 16 bytes.
 #ifndef EPLB_CUDA_KERNELS_ALIGNED_ACCESS_H_
 #define EPLB_CUDA_KERNELS_ALIGNED_ACCESS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -47,6 +48,62 @@ EPLB_HOST_DEVICE inline void StoreAligned(void* address, const Vector& vector) {
   }
 #else
   std::memcpy(address, &vector, sizeof(Vector));
+#endif
+}
+
+// What the GPU loads at once of `kBytes`.
+#ifdef __CUDA_ARCH__
+template <size_t kBytes>
+struct DeviceWord;
+template <>
+struct DeviceWord<1> {
+  using Type = unsigned char;
+};
+template <>
+struct DeviceWord<2> {
+  using Type = unsigned short;
+};
+template <>
+struct DeviceWord<4> {
+  using Type = unsigned int;
+};
+template <>
+struct DeviceWord<8> {
+  using Type = unsigned long long;
+};
+template <>
+struct DeviceWord<16> {
+  using Type = uint4;
+};
+#endif
+
+// Of rows, whose bytes a kernel passes over once: they leave the GPU's caches first. They lie in
+// global memory, of this GPU, another one or the host, as no compiler sees from a pointer out of a
+// table. Word: of 1, 2, 4, 8 or 16 bytes. REQUIRES of both: an address that is aligned to its size.
+template <class Word>
+EPLB_HOST_DEVICE inline Word LoadStreamed(const void* address) {
+  static_assert(std::is_trivially_copyable_v<Word>);
+  Word word;
+#ifdef __CUDA_ARCH__
+  using Type = typename DeviceWord<sizeof(Word)>::Type;
+  const Type loaded = __ldcs(static_cast<const Type*>(address));
+  std::memcpy(&word, &loaded, sizeof(Word));
+#else
+  std::memcpy(&word, address, sizeof(Word));
+#endif
+  return word;
+}
+
+template <class Word>
+EPLB_HOST_DEVICE inline void StoreStreamed(void* address, const Word& word) {
+  static_assert(std::is_trivially_copyable_v<Word>);
+#ifdef __CUDA_ARCH__
+  using Type = typename DeviceWord<sizeof(Word)>::Type;
+  Type stored;
+  std::memcpy(&stored, &word, sizeof(Word));
+  __stcs(static_cast<Type*>(address), stored);
+#else
+  std::memcpy(address, &word, sizeof(Word));
 #endif
 }
 

@@ -19,11 +19,20 @@ EPLB_HOST_DEVICE inline uint64_t Mix64(uint64_t x) {
   return x ^ x >> 31;
 }
 
+// Mix64 at half of its cost on a GPU, whose registers have 32 bits: a shift by 32 is free there,
+// one by 30 takes two instructions. A bijection, too.
+EPLB_HOST_DEVICE inline uint64_t FastMix64(uint64_t x) {
+  x = (x ^ x >> 32) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 32) * 0x94d049bb133111eb;
+  return x ^ x >> 32;
+}
+
 // `word` is lane `index` of the row, little-endian, the row's tail padded with zero bytes. Lanes
 // are added modulo 2^64, so any order and any grid give the same sum, but a lane elsewhere does
-// not.
+// not: no two indices have the same multiple of an odd number. Any change of one lane changes the
+// sum. Ranks compare these sums while they run, and all run one version; none is stored.
 EPLB_HOST_DEVICE inline uint64_t ChecksumLane(uint64_t word, uint64_t index) {
-  return Mix64(word ^ Mix64(index));
+  return FastMix64(word ^ index * 0x9e3779b97f4a7c15);
 }
 
 // What the length adds, once: rows that differ only in zeros at the tail differ here.

@@ -34,12 +34,18 @@ EPLB_HOST_DEVICE inline int64_t TokenOfChoice(const CountArgs& args, int64_t ind
   return static_cast<uint32_t>(index) / static_cast<uint32_t>(args.top_k);
 }
 
-// The bin of choice `index` with this id: its expert, num_experts when the id is out of range,
+// The bin of a choice of `token` with this id: its expert, num_experts when the id is out of range,
 // kNoBin for padding, whatever its id.
 template <class ExpertId>
-EPLB_HOST_DEVICE inline int32_t BinOfId(const CountArgs& args, int64_t index, ExpertId id) {
-  if (args.is_padding != nullptr && args.is_padding[TokenOfChoice(args, index)] != 0) return kNoBin;
+EPLB_HOST_DEVICE inline int32_t BinOfTokensId(const CountArgs& args, int64_t token, ExpertId id) {
+  if (args.is_padding != nullptr && args.is_padding[token] != 0) return kNoBin;
   return id >= 0 && id < args.num_experts ? static_cast<int32_t>(id) : args.num_experts;
+}
+
+// Of choice `index`.
+template <class ExpertId>
+EPLB_HOST_DEVICE inline int32_t BinOfId(const CountArgs& args, int64_t index, ExpertId id) {
+  return BinOfTokensId(args, TokenOfChoice(args, index), id);
 }
 
 // What a thread takes at once: neighbours, which vectors load and store.
@@ -54,6 +60,10 @@ struct BinQuad {
   int32_t bins[kQuad];  // as BinOfId; kNoBin behind the last choice
 };
 
+struct TokenQuad {
+  uint32_t tokens[kQuad];  // as TokenOfChoice
+};
+
 EPLB_HOST_DEVICE inline int64_t NumQuads(const CountArgs& args) {
   return (args.num_tokens * args.top_k + kQuad - 1) / kQuad;
 }
@@ -64,9 +74,28 @@ EPLB_HOST_DEVICE inline int64_t ChoicesFromQuad(const CountArgs& args, int64_t q
   return args.num_tokens * args.top_k - quad * kQuad;
 }
 
-// The bins of choices 4 * quad .. 4 * quad + 3, as far as there are such.
+// The tokens of choices 4 * quad .. 4 * quad + 3, by one division.
+EPLB_HOST_DEVICE inline TokenQuad TokensOfQuad(const CountArgs& args, int64_t quad) {
+  const auto first = static_cast<uint32_t>(quad * kQuad);
+  const auto top_k = static_cast<uint32_t>(args.top_k);
+  uint32_t token = first / top_k;
+  uint32_t next = (token + 1) * top_k - first;  // the next token's first choice, modulo 2^32
+  TokenQuad result;
+  EPLB_UNROLL
+  for (int32_t i = 0; i < kQuad; ++i) {
+    if (static_cast<uint32_t>(i) == next) {
+      ++token;
+      next += top_k;
+    }
+    result.tokens[i] = token;
+  }
+  return result;
+}
+
+// The bins of these choices, as far as there are such.
 template <class ExpertId>
-EPLB_HOST_DEVICE inline BinQuad BinsOfQuad(const CountArgs& args, int64_t quad) {
+EPLB_HOST_DEVICE inline BinQuad BinsOfQuad(const CountArgs& args, int64_t quad,
+                                           const TokenQuad& of) {
   const int64_t first = quad * kQuad;
   const int64_t left = ChoicesFromQuad(args, quad);
   const auto* ids = static_cast<const ExpertId*>(args.expert_ids) + first;
@@ -81,9 +110,13 @@ EPLB_HOST_DEVICE inline BinQuad BinsOfQuad(const CountArgs& args, int64_t quad) 
   }
   BinQuad result;
   for (int32_t i = 0; i < kQuad; ++i) {
-    result.bins[i] = i < left ? BinOfId(args, first + i, chosen.ids[i]) : kNoBin;
+    result.bins[i] = i < left ? BinOfTokensId(args, of.tokens[i], chosen.ids[i]) : kNoBin;
   }
   return result;
+}
+template <class ExpertId>
+EPLB_HOST_DEVICE inline BinQuad BinsOfQuad(const CountArgs& args, int64_t quad) {
+  return BinsOfQuad<ExpertId>(args, quad, TokensOfQuad(args, quad));
 }
 
 // The counter of a bin, 0..num_experts; never outside the two arrays.

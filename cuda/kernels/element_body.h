@@ -6,6 +6,11 @@
 #include <cstdint>
 #include <cstring>
 
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
 #include "cuda/kernels/aligned_access.h"
 
 namespace eplb::cuda {
@@ -20,32 +25,42 @@ EPLB_HOST_DEVICE inline To BitsAs(const From& from) {
   return to;
 }
 
-// Each: Stored lies in memory, Value is computed with. Round is to nearest, ties to even; what is
-// not a number stays so.
+// Each: Stored lies in memory, Value is computed with. Round is to nearest, ties to even. CPU and
+// GPU make different bits of what is not a number: Round makes them NaN's, all bits but the sign.
+// Pair: of the GPU, two Stored in 32 bits, which one instruction adds.
 struct Float32Element {
   using Stored = float;
   using Value = float;
   EPLB_HOST_DEVICE static Value Load(Stored stored) { return stored; }
-  EPLB_HOST_DEVICE static Stored Round(Value value) { return value; }
+  EPLB_HOST_DEVICE static Stored Round(Value value) {
+    return value == value ? value : BitsAs<float>(0x7fffffffU);
+  }
 };
 
 struct Float64Element {
   using Stored = double;
   using Value = double;
   EPLB_HOST_DEVICE static Value Load(Stored stored) { return stored; }
-  EPLB_HOST_DEVICE static Stored Round(Value value) { return value; }
+  EPLB_HOST_DEVICE static Stored Round(Value value) {
+    return value == value ? value : BitsAs<double>(uint64_t{0x7fffffffffffffff});
+  }
 };
+
+inline constexpr uint16_t kHalfwordNan = 0x7fff;
 
 // The upper half of a float.
 struct Bfloat16Element {
   using Stored = uint16_t;
   using Value = float;
+#ifdef __CUDA_ARCH__
+  using Pair = __nv_bfloat162;
+#endif
   EPLB_HOST_DEVICE static Value Load(Stored stored) {
     return BitsAs<float>(static_cast<uint32_t>(stored) << 16);
   }
   EPLB_HOST_DEVICE static Stored Round(Value value) {
     const auto bits = BitsAs<uint32_t>(value);
-    if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<Stored>(bits >> 16 | 0x40U);
+    if ((bits & 0x7fffffffU) > 0x7f800000U) return kHalfwordNan;
     return static_cast<Stored>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
   }
 };
@@ -54,7 +69,13 @@ struct Bfloat16Element {
 struct Float16Element {
   using Stored = uint16_t;
   using Value = float;
+#ifdef __CUDA_ARCH__
+  using Pair = __half2;
+#endif
   EPLB_HOST_DEVICE static Value Load(Stored stored) {
+#ifdef __CUDA_ARCH__
+    return __half2float(BitsAs<__half>(stored));
+#else
     const uint32_t sign = (stored & 0x8000U) << 16;
     const uint32_t exponent = stored >> 10 & 0x1fU;
     const uint32_t fraction = stored & 0x3ffU;
@@ -64,15 +85,18 @@ struct Float16Element {
     }
     const uint32_t wide = exponent == 0x1fU ? 0xffU : exponent + 112;
     return BitsAs<float>(sign | wide << 23 | fraction << 13);
+#endif
   }
   EPLB_HOST_DEVICE static Stored Round(Value value) {
     const auto bits = BitsAs<uint32_t>(value);
-    const uint32_t sign = bits >> 16 & 0x8000U;
     const uint32_t magnitude = bits & 0x7fffffffU;
+    if (magnitude > 0x7f800000U) return kHalfwordNan;
+#ifdef __CUDA_ARCH__
+    return BitsAs<Stored>(__float2half_rn(value));
+#else
+    const uint32_t sign = bits >> 16 & 0x8000U;
     uint32_t rounded = 0;
-    if (magnitude > 0x7f800000U) {
-      rounded = 0x7e00U;
-    } else if (magnitude >= 0x477ff000U) {  // 65520, half way beyond the largest
+    if (magnitude >= 0x477ff000U) {  // 65520, half way beyond the largest
       rounded = 0x7c00U;
     } else if (magnitude < 0x38800000U) {  // 2^-14: a float near 1/2 has steps of 2^-24, too
       rounded = BitsAs<uint32_t>(BitsAs<float>(magnitude) + 0.5F) - 0x3f000000U;
@@ -80,6 +104,7 @@ struct Float16Element {
       rounded = (magnitude - (112U << 23) + 0xfffU + (magnitude >> 13 & 1U)) >> 13;
     }
     return static_cast<Stored>(sign | rounded);
+#endif
   }
 };
 

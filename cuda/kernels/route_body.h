@@ -65,15 +65,14 @@ EPLB_HOST_DEVICE inline int32_t CandidateOfDraw(const uint32_t* thresholds, int3
   return first;
 }
 
-// The slot of choice `index` that is in `bin`: kNoSlot for padding and for ids out of range.
-EPLB_HOST_DEVICE inline int32_t SlotOfBin(const RouteArgs& args, int64_t index, int32_t bin) {
+// The slot of a choice of `token` that is in `bin`: kNoSlot for padding and for ids out of range.
+EPLB_HOST_DEVICE inline int32_t SlotOfBin(const RouteArgs& args, int64_t token, int32_t bin) {
   if (bin == kNoBin || bin == args.choices.num_experts) return kNoSlot;
   const RouteTable& table = args.table;
   const int32_t row = table.first_candidate[bin];
   const int32_t num_candidates = table.first_candidate[bin + 1] - row;
   if (num_candidates == 1) return table.candidates[row];  // a local replica, or the only one
-  const int64_t token = args.first_token + TokenOfChoice(args.choices, index);
-  const uint32_t draw = RouteDraw(token, bin);
+  const uint32_t draw = RouteDraw(args.first_token + token, bin);
   const int32_t candidate =
       table.thresholds != nullptr
           ? CandidateOfDraw(table.thresholds + row, num_candidates, draw)
@@ -87,10 +86,11 @@ template <class ExpertId>
 EPLB_HOST_DEVICE inline BinQuad RouteQuad(const RouteArgs& args, int64_t quad) {
   const int64_t first = quad * kQuad;
   const int64_t left = ChoicesFromQuad(args.choices, quad);
-  const BinQuad quad_bins = BinsOfQuad<ExpertId>(args.choices, quad);
+  const TokenQuad of = TokensOfQuad(args.choices, quad);
+  const BinQuad quad_bins = BinsOfQuad<ExpertId>(args.choices, quad, of);
   IdQuad<ExpertId> routed;
   for (int32_t i = 0; i < kQuad; ++i) {
-    routed.ids[i] = SlotOfBin(args, first + i, quad_bins.bins[i]);
+    routed.ids[i] = SlotOfBin(args, of.tokens[i], quad_bins.bins[i]);
   }
   auto* slots = static_cast<ExpertId*>(args.slots) + first;
   if (left >= kQuad && IsAligned(slots, alignof(IdQuad<ExpertId>))) {

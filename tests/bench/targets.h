@@ -45,7 +45,7 @@ inline Verdict VerdictOn(const Target& target) {
 }
 
 // What a sound build is expected to reach on a device where the target is out of its kernels'
-// reach: a checksum issues 53 instructions for 8 bytes, which the faster memory of an H200 waits
+// reach: a checksum issues 22 instructions for 8 bytes, which the faster memory of an H200 waits
 // for, and a million choices lie in the second-level cache, where their copy takes 4 us.
 struct Tolerance {
   std::string_view device;  // in CUDA's name of it

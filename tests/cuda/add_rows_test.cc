@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -64,6 +65,22 @@ TEST_P(AddRowsTest, OnHostAddsAsFloat64Says) {
       AddRowsOnHost(gradients.At(gradients.sources.data(), destinations.data()), GetParam());
   ASSERT_TRUE(added.ok()) << added;
   EXPECT_TRUE(testing::SameBytes(destinations, gradients.sums)) << "seed " << kSeed;
+}
+
+TEST_P(AddRowsTest, OnHostRoundsOnceWhateverTheValuesAre) {
+  const testing::Addends addends = testing::MakeAddends(GetParam());
+  std::vector<std::byte> sums = addends.left;
+  const RowCopy row{addends.right.data(), sums.data(), std::ssize(sums)};
+  ASSERT_TRUE(AddRowsOnHost({&row, 1}, GetParam()).ok());
+  std::vector<std::byte> expected(sums.size());
+  const auto size = static_cast<size_t>(ElementBytes(GetParam()));
+  for (size_t at = 0; at < sums.size(); at += size) {
+    const double left = testing::Decode(GetParam(), addends.left.data() + at);
+    const double right = testing::Decode(GetParam(), addends.right.data() + at);
+    testing::Encode(GetParam(), left + right, expected.data() + at);
+    ASSERT_EQ(std::memcmp(sums.data() + at, expected.data() + at, size), 0)
+        << left << " + " << right;
+  }
 }
 
 TEST(AddRowsOnHostTest, ARefusedBatchAddsNothing) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -53,7 +54,31 @@ TEST(ChecksumTest, ValueIsFixed) {
   // What a rank on another build must find for the bytes 0..19.
   Bytes bytes(20);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
-  EXPECT_EQ(ChecksumOnHost(bytes), 0xee61a56585c98971U);
+  EXPECT_EQ(ChecksumOnHost(bytes), 0xf9ab2172a698b7e0U);
+}
+
+// Of word and index alike: whatever changes, each bit of the lane's sum changes half of the time.
+TEST(ChecksumTest, EveryBitMovesEveryBit) {
+  constexpr int kSamples = 2000;
+  constexpr int kFar = 150;  // almost seven standard deviations of sqrt(kSamples) / 2
+  std::mt19937_64 random(6);
+  std::vector<std::array<int, 64>> changes(128);
+  for (int sample = 0; sample < kSamples; ++sample) {
+    const uint64_t word = random();
+    const uint64_t index = random() >> 24;  // rows have fewer lanes
+    const uint64_t lane = ChecksumLane(word, index);
+    for (size_t bit = 0; bit < 64 + 40; ++bit) {
+      const uint64_t other = bit < 64 ? ChecksumLane(word ^ uint64_t{1} << bit, index)
+                                      : ChecksumLane(word, index ^ uint64_t{1} << (bit - 64));
+      for (size_t moved = 0; moved < 64; ++moved)
+        changes[bit][moved] += (lane ^ other) >> moved & 1;
+    }
+  }
+  for (size_t bit = 0; bit < 64 + 40; ++bit) {
+    for (size_t moved = 0; moved < 64; ++moved) {
+      ASSERT_NEAR(changes[bit][moved], kSamples / 2, kFar) << bit << " moves " << moved;
+    }
+  }
 }
 
 TEST(ChecksumTest, EveryBitFlipIsFound) {

@@ -79,16 +79,20 @@ struct CopyCase {
 };
 
 // Sizes around a lane, a unit, two units and a tile, and `large`, of many tiles; each aligned, with
-// source, destination or both misaligned, and without a destination; in random order.
-inline CopyCase MakeCopyCase(uint64_t seed, int64_t large = int64_t{3} * 1024 * 1024) {
+// source, destination or both misaligned, also by as much, and without a destination; in random
+// order.
+inline CopyCase MakeCopyCase(uint64_t seed, int64_t large = int64_t{1} << 20) {
   constexpr int64_t kRedZone = 64;
   struct Misalignment {
     int64_t source;
     int64_t destination;
   };
   constexpr int64_t kNone = CopyCase::kNoDestination;
-  const std::vector<Misalignment> misalignments{{0, 0},  {1, 0},     {0, 3},    {8, 8},
-                                                {5, 11}, {0, kNone}, {3, kNone}};
+  // Of one: vectors. By 8 and 4 bytes alike: lanes. By as much: vectors behind the first bytes,
+  // which begin within a lane or between two.
+  const std::vector<Misalignment> misalignments{{0, 0},  {1, 0},     {0, 3},     {8, 0},
+                                                {4, 8},  {8, 8},     {5, 5},     {12, 12},
+                                                {5, 11}, {0, kNone}, {3, kNone}, {9, kNone}};
   std::mt19937_64 random(seed);
   CopyCase result;
   int64_t sources = 0;

@@ -51,6 +51,7 @@ using ExpertIds = ::testing::Types<int32_t, int64_t>;
 TYPED_TEST_SUITE(LaunchCountTest, ExpertIds);
 
 TYPED_TEST(LaunchCountTest, EqualsThePlainReference) {
+  ASSERT_TRUE(LoadCountKernels().ok());
   constexpr uint64_t kSeed = 110;
   std::vector<testing::CountShape> shapes = testing::CountShapes();
   shapes.push_back({testing::ManyTokens(), 8, 256, true});  // more than one stride of the grid

@@ -21,6 +21,7 @@ class LaunchEchoTest : public ::testing::Test {
 };
 
 TEST_F(LaunchEchoTest, EqualsThePlannerDirectlyAndFromAGraph) {
+  ASSERT_TRUE(LoadEchoKernels().ok());
   for (const EchoCase& c : testing::EchoCases()) {
     SCOPED_TRACE(c.name);
     const OnDevice<int32_t> first_slot(c.first_slot);

@@ -42,6 +42,7 @@ void CheckAll(const Halfword& format) {
   EXPECT_EQ(Element::Load(static_cast<uint16_t>(InfinityOf(format) | 0x8000)), -infinity);
   for (const float nan : {std::numeric_limits<float>::quiet_NaN(), BitsAs<float>(0x7f800001U),
                           BitsAs<float>(0xffffffffU)}) {
+    EXPECT_EQ(Element::Round(nan), 0x7fff);
     EXPECT_TRUE(std::isnan(Element::Load(Element::Round(nan))));
   }
 }
@@ -52,6 +53,17 @@ TEST(ElementTest, EveryFloat16IsReadAndItsNeighbourhoodRoundedToEven) {
 
 TEST(ElementTest, EveryBfloat16IsReadAndItsNeighbourhoodRoundedToEven) {
   CheckAll<Bfloat16Element>(kBrain);
+}
+
+TEST(ElementTest, WhatIsNoNumberHasOneFormInEachType) {
+  for (const uint32_t nan : {0x7f800001U, 0x7fc00000U, 0xffc00000U, 0xffffffffU}) {
+    EXPECT_EQ(BitsAs<uint32_t>(Float32Element::Round(BitsAs<float>(nan))), 0x7fffffffU);
+    const auto wide = BitsAs<double>(uint64_t{nan | 0x7ff00000U} << 32 | 1);
+    EXPECT_EQ(BitsAs<uint64_t>(Float64Element::Round(wide)), 0x7fffffffffffffffU);
+  }
+  EXPECT_EQ(BitsAs<uint32_t>(Float32Element::Round(-0.0F)), 0x80000000U);
+  EXPECT_EQ(Float64Element::Round(-std::numeric_limits<double>::infinity()),
+            -std::numeric_limits<double>::infinity());
 }
 
 TEST(ElementTest, SizesAreThoseOfTheTypes) {

@@ -34,6 +34,7 @@ TYPED_TEST_SUITE(LaunchQuotaRouteTest, QuotaRouteGpuIds);
 
 // Twice from one captured graph: the second launch finds what the first left in scratch memory.
 TYPED_TEST(LaunchQuotaRouteTest, EqualsThePlainReferenceAtEachLaunchOfAGraph) {
+  ASSERT_TRUE(LoadQuotaRouteKernels().ok());
   constexpr uint64_t kSeed = 440;
   std::vector<testing::CountShape> shapes = testing::CountShapes();
   shapes.push_back({std::min<int64_t>(testing::ManyTokens(), 131072), 8, 256, true});

@@ -117,6 +117,7 @@ using RouteGpuIds = ::testing::Types<int32_t, int64_t>;
 TYPED_TEST_SUITE(LaunchRouteTest, RouteGpuIds);
 
 TYPED_TEST(LaunchRouteTest, EqualsThePlainReference) {
+  ASSERT_TRUE(LoadRouteKernels().ok());
   constexpr uint64_t kSeed = 420;
   std::vector<testing::CountShape> shapes = testing::CountShapes();
   shapes.push_back({testing::ManyTokens(), 8, 256, true});  // more than one stride of the grid

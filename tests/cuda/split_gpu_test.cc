@@ -93,6 +93,7 @@ class LaunchSplitTest : public ::testing::Test {
 };
 
 TEST_F(LaunchSplitTest, SmallShapesHaveTheBitsOfTheHost) {
+  ASSERT_TRUE(LoadSplitKernels().ok());
   Random random(510);
   for (int i = 0; i < testing::kNumSmallShapes && !HasFailure(); ++i) {
     ExpectHostBits(SplitCase(random, eplb::testing::RandomTopology(random)));

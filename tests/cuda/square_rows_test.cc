@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
+#include "cuda/kernels/square_rows_body.h"
 #include "tests/cuda/gradient_case.h"
 
 namespace eplb::cuda {
@@ -43,6 +46,41 @@ TEST_P(SquareRowsTest, IsNearTheSumInAnyOtherOrder) {
   }
 }
 
+TEST_P(SquareRowsTest, ALongRowIsSummedInParts) {
+  const testing::LongRows rows = testing::MakeLongRows(GetParam(), 412);
+  std::vector<double> sums(rows.rows.size());
+  ASSERT_TRUE(SquareRowsOnHost(rows.At(rows.bytes.data()), GetParam(), sums).ok());
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const std::byte* const row = rows.bytes.data() + rows.rows[i].source;
+    EXPECT_EQ(sums[i], testing::PlainSquares(GetParam(), row, rows.rows[i].num_bytes)) << i;
+  }
+}
+
+TEST_P(SquareRowsTest, WhatIsNoNumberHasTheSameBitsWhereverItStands) {
+  std::vector<std::byte> row(64);
+  std::vector<double> sums(1);
+  for (const uint64_t bits : testing::HardBits(GetParam())) {
+    std::memcpy(row.data() + 32, &bits, static_cast<size_t>(ElementBytes(GetParam())));
+    const RowCopy copy{row.data(), nullptr, std::ssize(row)};
+    ASSERT_TRUE(SquareRowsOnHost({&copy, 1}, GetParam(), sums).ok());
+    const double value = testing::Decode(GetParam(), row.data() + 32);
+    const uint64_t expected =
+        std::isnan(value) ? 0x7fffffffffffffff : BitsAs<uint64_t>(value * value);
+    EXPECT_EQ(BitsAs<uint64_t>(sums[0]), expected) << value;
+  }
+}
+
+TEST(SquarePartsTest, WholeRoundsAtMost64OfARow) {
+  constexpr int64_t kPart = int64_t{64} * 1024;
+  EXPECT_EQ(NumSquareParts(0), 0);
+  EXPECT_EQ(NumSquareParts(1), 1);
+  EXPECT_EQ(NumSquareParts(kPart), 1);
+  EXPECT_EQ(NumSquareParts(kPart + 1), 2);
+  EXPECT_EQ(NumSquareParts(kPart * 64), 64);
+  EXPECT_EQ(NumSquareParts(kPart * 64 + 1), 43) << "of 96 KiB";
+  EXPECT_LE(NumSquareParts(int64_t{1} << 40), 64);
+}
+
 TEST(SquareRowsOnHostTest, RefusalNamesTheNumber) {
   const std::byte bytes[8] = {};
   std::vector<double> sums(1);
@@ -56,15 +94,21 @@ TEST(SquareRowsOnHostTest, RefusalNamesTheNumber) {
 }
 
 TEST(CheckSquareArgsTest, RefusalNamesTheNumber) {
+  const TiledRow row;
+  double number = 0;
   EXPECT_TRUE(CheckSquareArgs({}).ok());
+  EXPECT_TRUE(
+      CheckSquareArgs({.rows = &row, .num_rows = 1, .parts = &number, .sums = &number}).ok());
   EXPECT_THAT(CheckSquareArgs({.num_rows = -1}).message(), HasSubstr("-1 rows"));
-  EXPECT_THAT(CheckSquareArgs({.num_rows = 1}).message(), HasSubstr("one is null"));
+  EXPECT_THAT(CheckSquareArgs({.num_rows = kMaxSquareRows + 1}).message(), HasSubstr("16777217"));
+  EXPECT_THAT(CheckSquareArgs({.rows = &row, .num_rows = 1, .sums = &number}).message(),
+              HasSubstr("one is null"));
 }
 
-TEST(ChooseSquareBlocksTest, ABlockARowUpToTwoAMultiprocessor) {
+TEST(ChooseSquareBlocksTest, ABlockAPartUpToFourAMultiprocessor) {
   EXPECT_EQ(ChooseSquareBlocks(0, 132), 0);
-  EXPECT_EQ(ChooseSquareBlocks(7, 132), 7);
-  EXPECT_EQ(ChooseSquareBlocks(1000, 132), 264);
+  EXPECT_EQ(ChooseSquareBlocks(1, 132), 64);
+  EXPECT_EQ(ChooseSquareBlocks(1000, 132), 528);
 }
 
 }  // namespace

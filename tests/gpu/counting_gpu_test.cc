@@ -25,6 +25,9 @@
 #include "tests/cuda/require_gpu.h"
 #include "tests/gpu/counting_example.h"
 #include "tests/gpu/device_queue.h"
+#ifdef EPLB_FAKE_CUDA
+#include "tests/support/fake_cuda/fake_cuda.h"
+#endif
 
 namespace eplb {
 namespace {
@@ -147,6 +150,15 @@ TEST_F(CountingGpuTest, KernelsRouteByThePlacementThatTheirPlaceOnTheStreamGives
   EXPECT_THAT(Read(counters, kCountLayers * kRow), ElementsAreArray(expected_counts));
 }
 
+// Of kernels that were not loaded before; a GPU does not tell.
+int64_t NumUnloadedLaunches() {
+#ifdef EPLB_FAKE_CUDA
+  return fake_cuda::NumUnloadedLaunches();
+#else
+  return 0;
+#endif
+}
+
 // A job of one rank whose experts lie on the device.
 class OneRank {
  public:
@@ -189,6 +201,7 @@ TEST_F(CountingGpuTest, TheExampleOfThePageRecordsWhatWasCounted) {
   auto* const host = static_cast<int64_t*>(pinned->get());
   int64_t* const counters = OnDevice(std::vector<int64_t>(kCountLayers * kRow));
   int32_t* const slots = OnDevice(std::vector<int32_t>(kPairs));
+  const int64_t unloaded_launches = NumUnloadedLaunches();
   for (int64_t step = 0; step < 3; ++step) {
     const std::vector<int32_t> ids = RandomIds(random_);
     const int32_t* const device_ids = OnDevice(ids);
@@ -208,6 +221,7 @@ TEST_F(CountingGpuTest, TheExampleOfThePageRecordsWhatWasCounted) {
         << "of this step alone";
     ASSERT_TRUE((*client)->StepBoundary(step, stream->get()).ok());
   }
+  EXPECT_EQ(NumUnloadedLaunches(), unloaded_launches) << "registration loads what steps launch";
 }
 
 std::string Contents(const std::string& path) {

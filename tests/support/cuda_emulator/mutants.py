@@ -18,16 +18,12 @@ class Mutant:
 COPY = "*LaunchCopyRowsTest.CopiesAndSums*"
 ADD = "*LaunchAddRowsTest.AddsAs*"
 SQUARE = "*LaunchSquareRowsTest.SumsWith*"
+LONG_SQUARE = "*LaunchSquareRowsTest.SumsLongRows*"
 COUNT = "LaunchCountTest*.EqualsThePlainReference"
 ROUTE = "LaunchRouteTest*.EqualsThePlainReference"
 QUOTA = "LaunchQuotaRouteTest*.EqualsThePlainReference*"
 SPLIT = "LaunchSplitTest.SmallShapes*"
 ECHO = "LaunchEchoTest.EqualsThePlanner*"
-
-ALIGNED_ROWS = """  const bool aligned =
-      IsAligned(row.source, alignof(CopyUnit)) && IsAligned(row.destination, alignof(CopyUnit));
-"""
-BOTH_ROWS = "  const bool aligned = true;\n"
 
 BARRIERS = [
     Mutant("copy_sums_warps_before_all_have_written", "cuda/copy.cu", "cuda/copy.cu",
@@ -48,7 +44,7 @@ BARRIERS = [
            "    __syncthreads();\n    MergeHistogram(args.choices, histogram);\n",
            "    MergeHistogram(args.choices, histogram);\n", ROUTE),
     Mutant("squares_add_lanes_before_all_have_written", "cuda/square_rows.cu", "cuda/square_rows.cu",
-           "    lanes[thread] = sum;\n    __syncthreads();\n", "    lanes[thread] = sum;\n", SQUARE),
+           "thread);\n    __syncthreads();\n", "thread);\n", SQUARE),
     Mutant("squares_run_ahead_in_the_tree", "cuda/square_rows.cu", "cuda/square_rows.cu",
            "AddLane(lanes, thread, distance);\n      __syncthreads();\n", "AddLane(lanes, thread, distance);\n", SQUARE),
     Mutant("squares_have_a_barrier_that_few_reach", "cuda/square_rows.cu", "cuda/square_rows.cu",
@@ -68,15 +64,39 @@ TAILS = [
            "static_cast<int32_t>(left < kChecksumLaneBytes ? left : kChecksumLaneBytes)",
            "static_cast<int32_t>(kChecksumLaneBytes)", COPY),
     Mutant("copy_takes_whole_units_at_the_end", "cuda/copy.cu", "cuda/kernels/copy_body.h",
-           "begin + size / kCopyUnitBytes * kCopyUnitBytes : begin",
-           "begin + (size + kCopyUnitBytes - 1) / kCopyUnitBytes * kCopyUnitBytes : begin", COPY),
+           "tile.end - (tile.end - begin) % kCopyUnitBytes", "tile.end", COPY),
+    Mutant("copy_takes_a_unit_of_a_tile_without_one", "cuda/copy.cu", "cuda/kernels/copy_body.h",
+           "if (tile.end - tile.begin < head + kCopyUnitBytes)", "if (false)", COPY),
+    Mutant("copy_takes_whole_lanes_at_the_end", "cuda/copy.cu", "cuda/kernels/copy_body.h",
+           "range.end - (range.end - range.begin) % kChecksumLaneBytes", "range.end", COPY),
+    Mutant("copy_forgets_the_lane_that_the_first_unit_ends", "cuda/copy.cu", "cuda/kernels/copy_body.h",
+           "(void)CopyRaggedLanes<false>(row, {begin - shift, begin}, thread, num_threads);", "", COPY),
+    Mutant("copy_forgets_the_lane_that_the_last_unit_begins", "cuda/copy.cu", "cuda/kernels/copy_body.h",
+           "{units.end - shift, tile.end}", "{units.end, tile.end}", COPY),
+    Mutant("copy_sums_lanes_where_units_begin", "cuda/copy.cu", "cuda/kernels/copy_body.h",
+           "static_cast<int32_t>(head % kChecksumLaneBytes)", "0", COPY),
+    Mutant("copy_takes_a_round_that_is_not_whole", "cuda/copy.cu", "cuda/kernels/copy_body.h",
+           "offset + (kUnitsUnderWay - 1) * step < range.end", "offset < range.end", COPY),
     Mutant("add_takes_whole_units_at_the_end", "cuda/add_rows.cu", "cuda/kernels/add_rows_body.h",
-           "row.num_bytes - offset < kCopyUnitBytes ? row.num_bytes : offset + kCopyUnitBytes",
-           "offset + kCopyUnitBytes", ADD),
+           "range.end - (range.end - whole.begin) % kCopyUnitBytes", "range.end", ADD),
+    Mutant("add_takes_a_pair_at_the_end_where_one_is_left", "cuda/add_rows.cu", "cuda/kernels/add_rows_body.h",
+           "range.end - (range.end - range.begin) % static_cast<int64_t>(sizeof(Word))", "range.end", ADD),
+    Mutant("add_forgets_what_is_before_the_first_unit", "cuda/add_rows.cu", "cuda/kernels/add_rows_body.h",
+           "AddElements<Element>(row, {range.begin, whole.begin}, thread, num_threads);", "", ADD),
     Mutant("squares_take_whole_units_at_the_end", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
-           "if (at < left) std::memcpy", "std::memcpy", SQUARE),
+           "if (at >= left) break;", "", SQUARE),
+    Mutant("squares_load_the_last_unit_whole", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
+           "result.end < num_whole ? result.end : num_whole", "result.end", SQUARE),
+    Mutant("squares_load_a_round_that_is_not_whole", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
+           "unit + (kSquareUnitsUnderWay - 1) * kSquareLanes < units.whole_end", "unit < units.whole_end", SQUARE),
+    Mutant("squares_of_a_part_go_on_to_the_next", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
+           "if (result.end > num_units) result.end = num_units;", "result.end = num_units;", LONG_SQUARE),
+    Mutant("squares_of_rows_that_are_not_there", "cuda/square_rows.cu", "cuda/square_rows.cu",
+           "if (row >= args.num_rows) return;", "", SQUARE),
     Mutant("count_reads_whole_quads_at_the_end", "cuda/count.cu", "cuda/kernels/count_body.h",
            "if (left >= kQuad && IsAligned(ids", "if (IsAligned(ids", COUNT),
+    Mutant("route_takes_a_quad_for_one_token's", "cuda/route.cu", "cuda/kernels/count_body.h",
+           "if (static_cast<uint32_t>(i) == next) {", "if (false) {", ROUTE),
     Mutant("route_writes_whole_quads_at_the_end", "cuda/route.cu", "cuda/kernels/route_body.h",
            "if (left >= kQuad && IsAligned(slots", "if (IsAligned(slots", ROUTE),
     Mutant("route_writes_slots_behind_the_end", "cuda/route.cu", "cuda/kernels/route_body.h",
@@ -90,10 +110,25 @@ TAILS = [
 ]
 
 ALIGNMENTS = [
-    Mutant("copy_of_any_alignment_by_vectors", "cuda/copy.cu", "cuda/kernels/copy_body.h", ALIGNED_ROWS, BOTH_ROWS, COPY),
-    Mutant("add_of_any_alignment_by_vectors", "cuda/add_rows.cu", "cuda/kernels/add_rows_body.h", ALIGNED_ROWS, BOTH_ROWS, ADD),
+    Mutant("copy_of_any_alignment_by_vectors", "cuda/copy.cu", "cuda/kernels/copy_body.h",
+           "(source - destination) % kCopyUnitBytes != 0) return -1", "false) return -1", COPY),
+    Mutant("copy_begins_with_a_vector_anywhere", "cuda/copy.cu", "cuda/kernels/copy_body.h",
+           "const int64_t begin = tile.begin + head;", "const int64_t begin = tile.begin;", COPY),
+    Mutant("copy_of_any_alignment_by_8_bytes", "cuda/copy.cu", "cuda/kernels/copy_body.h",
+           "if (AreAligned(row, sizeof(uint64_t)))", "if (true)", COPY),
+    Mutant("copy_of_any_alignment_by_4_bytes", "cuda/copy.cu", "cuda/kernels/copy_body.h",
+           "if (AreAligned(row, sizeof(uint32_t)))", "if (true)", COPY),
+    Mutant("add_of_any_alignment_by_vectors", "cuda/add_rows.cu", "cuda/kernels/add_rows_body.h",
+           "head >= 0 && AreAligned(row, sizeof(typename Element::Stored))",
+           "AreAligned(row, sizeof(typename Element::Stored))", ADD),
+    Mutant("add_by_units_that_cut_elements", "cuda/add_rows.cu", "cuda/kernels/add_rows_body.h",
+           "head >= 0 && AreAligned(row, sizeof(typename Element::Stored))", "head >= 0", ADD),
+    Mutant("add_of_any_alignment_by_words", "cuda/add_rows.cu", "cuda/kernels/add_rows_body.h",
+           "else if (AreAligned(row, sizeof(Word)))", "else if (true)", ADD),
+    Mutant("squares_of_any_alignment_by_elements", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
+           "if (aligned) {", "if (true) {", SQUARE),
     Mutant("squares_of_any_alignment_by_vectors", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
-           "left >= kCopyUnitBytes && IsAligned(row.source, alignof(CopyUnit))", "left >= kCopyUnitBytes", SQUARE),
+           "if (!IsAligned(row.source, alignof(CopyUnit))) result.whole_end = result.begin;", "", SQUARE),
     Mutant("route_reads_ids_of_any_alignment_by_vectors", "cuda/route.cu", "cuda/kernels/count_body.h",
            "left >= kQuad && IsAligned(ids, alignof(IdQuad<ExpertId>))", "left >= kQuad", ROUTE),
     Mutant("route_writes_slots_of_any_alignment_by_vectors", "cuda/route.cu", "cuda/kernels/route_body.h",

@@ -45,7 +45,7 @@ def translate(text, path):
     text = DYNAMIC.sub(lambda m: f"[[maybe_unused]] auto* const {m[2]} = {EMULATOR}DynamicShared<{m[1]}>();", text)
     text = STATIC.sub(lambda m: f"using {m[2]}_in_shared = {m[1]}{m[3]}; {m[2]}_in_shared& {m[2]} = "
                                 f"{EMULATOR}StaticShared<{m[2]}_in_shared>([] {{}});", text)
-    text = BOUNDS.sub(lambda m: f"{m[0]} {EMULATOR}CheckLaunchBounds({m[1]});", text)
+    text = BOUNDS.sub(lambda m: f"{m[0]} {EMULATOR}CheckLaunchBounds({m[1].split(',')[0]});", text)
     while (begin := text.find("<<<")) >= 0:
         end = text.index(">>>", begin)
         start = start_of_kernel(text, begin)

@@ -145,6 +145,12 @@ int64_t NumProhibitedCalls();
 // seldom or hardly ever, by the seed.
 void SetSeed(uint32_t seed);
 
+// ---- launch.cc ----
+
+// Launches so far of kernels that nobody had loaded onto their device. CUDA loads these at the
+// launch, which may then wait for all that the device runs.
+int64_t NumUnloadedLaunches();
+
 // ---- driver.cc ----
 
 // Null when the stand-in has none of that name.

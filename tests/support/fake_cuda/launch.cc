@@ -3,7 +3,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string_view>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -158,15 +160,36 @@ void EnqueueInParts(cudaStream_t stream, const Work& work) {
   }
 }
 
+// Under Mutex.
+struct Loading {
+  std::set<std::pair<std::string, int>> loaded;  // name of a kernel, device
+  int64_t num_unloaded_launches = 0;
+};
+Loading& TheLoading() {
+  static auto* const loading = new Loading();
+  return *loading;
+}
+
+absl::Status Load(const std::string& kernel) {
+  const fake::Call call("cudaFuncGetAttributes");
+  if (call.error() != cudaSuccess) return ToStatus(cudaGetLastError(), "cudaFuncGetAttributes");
+  TheLoading().loaded.emplace(kernel, fake::CurrentDevice());
+  return absl::OkStatus();
+}
+
 // A launch of a kernel, which also finds what went wrong on this thread before.
-absl::Status Launch(std::string_view what, cudaStream_t stream, const Work& work) {
+absl::Status Launch(const std::string& kernel, cudaStream_t stream, const Work& work) {
   const fake::Call call("launch");
+  const std::string what = "launch of the " + kernel + " kernel";
   if (call.error() != cudaSuccess) return ToStatus(cudaGetLastError(), what);
   if (fake::DeviceOf(stream) != fake::CurrentDevice()) {
     return ToStatus(fake::Keep(cudaErrorInvalidResourceHandle), what);
   }
   if (const cudaError_t before = cudaGetLastError(); before != cudaSuccess) {
     return ToStatus(before, what);
+  }
+  if (!TheLoading().loaded.contains({kernel, fake::CurrentDevice()})) {
+    ++TheLoading().num_unloaded_launches;
   }
   fake::CountEnqueued(stream);
   EnqueueInParts(stream, work);
@@ -178,13 +201,13 @@ absl::Status Launch(std::string_view what, cudaStream_t stream, const Work& work
 absl::Status LaunchCount(const CountArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckCountArgs(args));
   if (args.num_tokens == 0) return absl::OkStatus();
-  return Launch("launch of the count kernel", stream, {.run = [args](int64_t) { RunCount(args); }});
+  return Launch("count", stream, {.run = [args](int64_t) { RunCount(args); }});
 }
 
 absl::Status LaunchRoute(const RouteArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckRouteArgs(args));
   if (args.choices.num_tokens == 0) return absl::OkStatus();
-  return Launch("launch of the route kernel", stream, {.run = [args](int64_t) { RunRoute(args); }});
+  return Launch("route", stream, {.run = [args](int64_t) { RunRoute(args); }});
 }
 
 absl::Status LaunchCopyRows(const CopyArgs& args, int32_t, cudaStream_t stream) {
@@ -195,26 +218,37 @@ absl::Status LaunchCopyRows(const CopyArgs& args, int32_t, cudaStream_t stream) 
         ToStatus(cudaMemsetAsync(args.checksums, 0, sizeof(uint64_t) * args.num_rows, stream),
                  "cudaMemsetAsync"));
   }
-  return Launch("launch of the copy kernel", stream,
+  return Launch("copy", stream,
                 {.size = args.num_tiles, .run = [args](int64_t tile) { RunCopyTile(args, tile); }});
 }
 
 absl::Status LaunchAddRows(const AddArgs& args, int32_t, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckAddArgs(args));
   if (args.num_rows == 0) return absl::OkStatus();
-  return Launch("launch of the add kernel", stream,
+  return Launch("add", stream,
                 {.size = args.num_tiles, .run = [args](int64_t tile) { RunAddTile(args, tile); }});
 }
 
 absl::Status LaunchSquareRows(const SquareArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckSquareArgs(args));
   if (args.num_rows == 0) return absl::OkStatus();
-  return Launch("launch of the squares kernel", stream,
+  return Launch("squares", stream,
                 {.size = args.num_rows, .run = [args](int64_t row) { RunSquareRow(args, row); }});
 }
 
-absl::Status LoadCopyKernels() { return absl::OkStatus(); }
-absl::Status LoadAddKernels() { return absl::OkStatus(); }
-absl::Status LoadSquareKernels() { return absl::OkStatus(); }
+absl::Status LoadCopyKernels() { return Load("copy"); }
+absl::Status LoadAddKernels() { return Load("add"); }
+absl::Status LoadSquareKernels() { return Load("squares"); }
+absl::Status LoadCountKernels() { return Load("count"); }
+absl::Status LoadRouteKernels() { return Load("route"); }
 
 }  // namespace eplb::cuda
+
+namespace eplb::fake_cuda {
+
+int64_t NumUnloadedLaunches() {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  return cuda::TheLoading().num_unloaded_launches;
+}
+
+}  // namespace eplb::fake_cuda
