@@ -157,9 +157,12 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& o
                       .ranks = options.ep_group,
                       .pack_queue = nullptr,
                       .group_queue = nullptr,
-                      .staging_bytes = options.transport.staging_bytes};
+                      .check_queue = nullptr,
+                      .staging_bytes = options.transport.staging_bytes,
+                      .on_note = options.transport.on_note};
   EPLB_ASSIGN_OR_RETURN(parts.pack_queue, MakeDeviceQueue(*options.memory.device));
   EPLB_ASSIGN_OR_RETURN(parts.group_queue, MakeDeviceQueue(*options.memory.device));
+  EPLB_ASSIGN_OR_RETURN(parts.check_queue, MakeDeviceQueue(*options.memory.device));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<RowPath> nccl, MakeNcclPath(std::move(parts)));
   return WithBounce(std::move(nccl), options);
 }

@@ -24,13 +24,14 @@ struct EventState {
 };
 using SharedEvent = std::shared_ptr<EventState>;
 
-// Work, a wait for an event, or a kernel that has its end at a time.
+// Work, a wait for an event, a kernel that has its end at a time, or one of another library.
 struct Operation {
   std::function<void()> work;
   SharedEvent awaited = nullptr;
   int64_t until = 0;
   std::chrono::milliseconds duration{0};
   Clock::time_point ends = {};  // once the stream has come to it
+  std::function<bool()> external = nullptr;
 };
 
 struct StreamState {
@@ -82,6 +83,7 @@ bool CanMove(StreamState& stream) {
   if (stream.operations.empty()) return false;
   Operation& next = stream.operations.front();
   if (next.awaited != nullptr && next.awaited->reached < next.until) return false;
+  if (next.external && All().failure == cudaSuccess) return next.external();
   if (next.duration == next.duration.zero() || All().failure != cudaSuccess) return true;
   if (next.ends == Clock::time_point{}) next.ends = Clock::now() + next.duration;
   return Clock::now() >= next.ends;
@@ -146,6 +148,11 @@ void RunUntil(const Done& done) {
   }
 }
 
+bool AwaitsLibrary(const StreamState& stream) {
+  return All().failure == cudaSuccess && !stream.operations.empty() &&
+         stream.operations.front().external;
+}
+
 cudaError_t Answer(cudaError_t error) { return Keep(Failure() != cudaSuccess ? Failure() : error); }
 
 }  // namespace
@@ -158,6 +165,14 @@ std::recursive_mutex& Mutex() {
 void Enqueue(cudaStream_t stream, std::function<void()> work) {
   StreamState& state = *FindStream(stream);
   if (!state.is_capturing) state.operations.push_back({.work = std::move(work)});
+}
+
+void EnqueueExternal(cudaStream_t stream, std::function<bool()> has_ended) {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  StreamState& state = *FindStream(stream);
+  if (!state.is_capturing) {
+    state.operations.push_back({.work = {}, .external = std::move(has_ended)});
+  }
 }
 
 void Occupy(cudaStream_t stream, std::chrono::milliseconds duration) {
@@ -233,6 +248,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return fake::Keep(cudaErrorStreamCaptureUnsupported);
   }
   fake::RunUntilIdle(stream);
+  // What another library has there ends by other threads, which need the lock.
+  while (fake::AwaitsLibrary(*fake::FindStream(stream))) {
+    fake::Mutex().unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    fake::Mutex().lock();
+    fake::RunUntilIdle(stream);
+  }
   return fake::Answer(cudaSuccess);
 }
 
