@@ -101,7 +101,7 @@ TEST_F(NcclMeetingTest, WithoutARankTheDeadlineSaysWhatIsMissing) {
 
 // The rank with the fault ends the post, which the others are told.
 TEST_F(NcclMeetingTest, AnErrorWhileACommunicatorBeginsEndsTheMeetingAndTheNextOneWorks) {
-  const auto* const num_communicators =
+  auto* const num_communicators =
       OfFakeNccl<decltype(fakeNcclNumCommunicators)>("fakeNcclNumCommunicators");
   DropAll();
   const int num_before = num_communicators();
