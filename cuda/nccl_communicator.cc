@@ -5,11 +5,13 @@
 #include <cstring>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
 #include "cuda/nccl_library.h"
+#include "cuda/runtime.h"
 
 namespace eplb::cuda {
 
@@ -59,7 +61,9 @@ struct NcclCommunicator::Impl {
   NcclOptions options;
   ncclComm_t communicator = nullptr;
   bool ready = false;    // Poll said true since the last call
-  absl::Status failure;  // once not ok, for ever
+  bool has_run = false;  // a group was begun
+  std::vector<void*> registrations = {};
+  absl::Status failure = absl::OkStatus();  // once not ok, for ever
 
   const NcclLibrary::Functions& nccl() const { return library.functions(); }
   absl::Status Fail(ncclResult_t result, std::string_view call) {
@@ -81,7 +85,7 @@ absl::StatusOr<NcclId> MakeNcclId(const NcclLibrary& library) {
 }
 
 NcclCommunicator::NcclCommunicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-NcclCommunicator::~NcclCommunicator() { Abort(); }
+NcclCommunicator::~NcclCommunicator() { (void)Abort(); }
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Begin(
     const NcclLibrary& library, const NcclId& id, const NcclOptions& options) {
@@ -126,6 +130,7 @@ absl::Status NcclCommunicator::SendReceive(const std::optional<NcclSend>& send,
   const NcclLibrary::Functions& nccl = impl_->nccl();
   auto* const on_stream = static_cast<cudaStream_t>(stream);
   impl_->ready = false;
+  impl_->has_run = true;
   ncclResult_t result = nccl.ncclGroupStart();
   if (!Accepted(result)) return impl_->Fail(result, "ncclGroupStart");
   std::string_view call = "ncclSend";
@@ -144,12 +149,65 @@ absl::Status NcclCommunicator::SendReceive(const std::optional<NcclSend>& send,
   return Accepted(ended) ? absl::OkStatus() : impl_->Fail(ended, "ncclGroupEnd");
 }
 
-void NcclCommunicator::Abort() {
-  if (impl_->communicator == nullptr) return;
-  (void)impl_->nccl().ncclCommAbort(impl_->communicator);  // there is no other way to end it
+absl::Status NcclCommunicator::Register(std::span<std::byte> memory) {
+  if (!impl_->ready) return absl::FailedPreconditionError("the call before is still under way");
+  if (impl_->nccl().ncclCommRegister == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("NCCL ", impl_->library.version_text(), " cannot register memory"));
+  }
+  void* handle = nullptr;
+  const ncclResult_t result =
+      impl_->nccl().ncclCommRegister(impl_->communicator, memory.data(), memory.size(), &handle);
+  if (result != ncclSuccess) {
+    return NcclStatus(impl_->library, result, impl_->communicator, "ncclCommRegister");
+  }
+  if (handle == nullptr) {
+    return absl::FailedPreconditionError("NCCL registers no memory here (NCCL_LOCAL_REGISTER=0)");
+  }
+  impl_->registrations.push_back(handle);
+  return absl::OkStatus();
+}
+
+void NcclCommunicator::Deregister() {
+  for (void* const handle : impl_->registrations) {
+    (void)impl_->nccl().ncclCommDeregister(impl_->communicator, handle);
+  }
+  impl_->registrations.clear();
+}
+
+absl::Status NcclCommunicator::Abort() {
+  if (impl_->communicator == nullptr) return absl::OkStatus();
+  // It ends registrations as well. To end them before could wait for a peer that does not answer.
+  const ncclResult_t result = impl_->nccl().ncclCommAbort(impl_->communicator);
+  absl::Status status;
+  if (result != ncclSuccess && impl_->has_run) {
+    status =
+        absl::InternalError(NcclStatus(impl_->library, result, nullptr, "ncclCommAbort").message());
+  }
   impl_->communicator = nullptr;
   impl_->ready = false;
   if (impl_->failure.ok()) impl_->failure = absl::FailedPreconditionError("aborted");
+  return status;
+}
+
+absl::StatusOr<RowBuffer> AllocateByNccl(const NcclLibrary& library, int32_t device,
+                                         int64_t num_bytes) {
+  EPLB_RETURN_IF_ERROR(CheckBufferSize(num_bytes));
+  const NcclLibrary::Functions& nccl = library.functions();
+  if (nccl.ncclMemAlloc == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("NCCL ", library.version_text(), " allocates no memory"));
+  }
+  EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(device));
+  void* memory = nullptr;
+  const ncclResult_t result = nccl.ncclMemAlloc(&memory, static_cast<size_t>(num_bytes));
+  if (result != ncclSuccess) return NcclStatus(library, result, nullptr, "ncclMemAlloc");
+  const auto free = [release = nccl.ncclMemFree, device](std::byte* bytes) {
+    const auto on_device = DeviceGuard::Make(device);
+    (void)release(bytes);
+  };
+  auto* const bytes = static_cast<std::byte*>(memory);
+  return RowBuffer{.owner = {bytes, free}, .bytes = {bytes, static_cast<size_t>(num_bytes)}};
 }
 
 namespace {

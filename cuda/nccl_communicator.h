@@ -16,6 +16,7 @@
 #include <nccl.h>
 
 #include "cuda/nccl_library.h"
+#include "cuda/row_queue.h"
 
 namespace eplb::cuda {
 
@@ -72,16 +73,30 @@ class NcclCommunicator {
   // failed; Unavailable and Internal as from Poll.
   absl::Status SendReceive(const std::optional<NcclSend>& send,
                            const std::optional<NcclReceive>& receive, void* stream);
-  // Ends everything that is under way, also kernels that wait for a peer. When it returns, none of
-  // our writes can still land. cost: NCCL waits for its kernels and threads to see the end, usually
-  // less than a second, more where the driver or the network card answers late; there is no bound.
-  void Abort();
+  // Lets kernels and network cards work in `memory` itself, in place of NCCL's buffers. It stays
+  // where it is until the abort, which ends the registration too. On a pair within a node both ends
+  // must have registered theirs, or neither: NCCL does not compare. REQUIRES: as SendReceive.
+  // errors: FailedPrecondition where this library cannot or NCCL_LOCAL_REGISTER=0 forbids it;
+  // Internal; the communicator works as before.
+  absl::Status Register(std::span<std::byte> memory);
+  // Takes all of it back. REQUIRES: nothing was sent or received in that memory.
+  void Deregister();
+  // Ends everything that is under way, also kernels that wait for a peer. OK: none of our writes
+  // can still land. errors: Internal when NCCL could not and a group was begun. cost: NCCL waits
+  // for its kernels and threads to see the end, usually less than a second, more where the driver
+  // or the network card answers late; there is no bound.
+  absl::Status Abort();
 
  private:
   struct Impl;
   explicit NcclCommunicator(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// Memory of `device` as registration needs it. errors: FailedPrecondition where the library has
+// none to give; ResourceExhausted; Internal.
+absl::StatusOr<RowBuffer> AllocateByNccl(const NcclLibrary& library, int32_t device,
+                                         int64_t num_bytes);
 
 // What is asked of NCCL for a communicator, in the words of the version that is loaded.
 

@@ -27,6 +27,7 @@ namespace {
 constexpr char kFileName[] = "libnccl.so.2";
 constexpr char kPathVariable[] = "EPLB_NCCL_PATH";
 constexpr int kOldestVersion = 21800;
+constexpr int kOldestWithRegistration = 21900;
 constexpr int kMajorVersion = 2;
 
 // Codes up to 2.8 are major * 1000 + minor * 100 + patch, later ones major * 10000.
@@ -111,6 +112,19 @@ absl::Status BindAll(void* library, NcclLibrary::Functions& f) {
   return Bind(library, "ncclRecv", f.ncclRecv);
 }
 
+// Memory that can be registered with a communicator: left out where a part is missing.
+void BindRegistration(void* library, int version, NcclLibrary::Functions& f) {
+  if (version < kOldestWithRegistration) return;
+  NcclLibrary::Functions all = f;
+  if (!Bind(library, "ncclMemAlloc", all.ncclMemAlloc).ok() ||
+      !Bind(library, "ncclMemFree", all.ncclMemFree).ok() ||
+      !Bind(library, "ncclCommRegister", all.ncclCommRegister).ok() ||
+      !Bind(library, "ncclCommDeregister", all.ncclCommDeregister).ok()) {
+    return;
+  }
+  f = all;
+}
+
 // The version, of one that will do.
 absl::StatusOr<int> BindAndCheck(void* library, NcclLibrary::Functions& functions) {
   EPLB_RETURN_IF_ERROR(BindAll(library, functions));
@@ -128,6 +142,7 @@ absl::StatusOr<int> BindAndCheck(void* library, NcclLibrary::Functions& function
         absl::StrCat("is version ", VersionText(version),
                      ", and its interface is only known up to version ", kMajorVersion));
   }
+  BindRegistration(library, version, functions);
   return version;
 }
 

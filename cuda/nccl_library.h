@@ -44,7 +44,7 @@ class NcclLibrary {
 // The functions of libnccl that are used, with the types that nccl.h gives them. Only for what
 // calls NCCL: everything else includes nccl_library.h, which needs no nccl.h.
 
-// All set once the library is loaded.
+// All set once the library is loaded, but for those that a library may lack.
 struct NcclLibrary::Functions {
   decltype(&::ncclGetVersion) ncclGetVersion = nullptr;
   decltype(&::ncclGetUniqueId) ncclGetUniqueId = nullptr;
@@ -57,6 +57,11 @@ struct NcclLibrary::Functions {
   decltype(&::ncclGroupEnd) ncclGroupEnd = nullptr;
   decltype(&::ncclSend) ncclSend = nullptr;
   decltype(&::ncclRecv) ncclRecv = nullptr;
+  // From 2.19 on: all of them or none.
+  decltype(&::ncclMemAlloc) ncclMemAlloc = nullptr;
+  decltype(&::ncclMemFree) ncclMemFree = nullptr;
+  decltype(&::ncclCommRegister) ncclCommRegister = nullptr;
+  decltype(&::ncclCommDeregister) ncclCommDeregister = nullptr;
 };
 
 }  // namespace eplb::cuda

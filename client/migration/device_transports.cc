@@ -193,11 +193,14 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& o
                       .ranks = options.ep_group,
                       .pack_queue = nullptr,
                       .group_queue = nullptr,
+                      .check_queue = nullptr,
                       .staging_bytes = options.transport.staging_bytes,
                       .staging = std::move(staging),
-                      .without_rows = std::move(without_rows)};
+                      .without_rows = std::move(without_rows),
+                      .on_note = options.transport.on_note};
   EPLB_ASSIGN_OR_RETURN(parts.pack_queue, MakeDeviceQueue(*options.memory.device));
   EPLB_ASSIGN_OR_RETURN(parts.group_queue, MakeDeviceQueue(*options.memory.device));
+  EPLB_ASSIGN_OR_RETURN(parts.check_queue, MakeDeviceQueue(*options.memory.device));
   return MakeNcclPath(std::move(parts));
 }
 

@@ -2,41 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
-#include <future>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
-#include "cuda/runtime.h"
+#include "client/migration/nccl_abort.h"
 
 namespace eplb {
 
 static_assert(cuda::kNcclIdBytes == kMeetBytes);
-
-namespace {
-
-// False when it takes longer; then it goes on by itself. On a thread of its own, since NCCL may
-// wait for ever for a driver or a network card that does not answer.
-bool AbortWithin(std::unique_ptr<cuda::NcclCommunicator> communicator,
-                 const NcclMeetingParts& parts) {
-  std::promise<void> promise;
-  const std::future<void> aborted = promise.get_future();
-  std::thread([device = parts.device, promise = std::move(promise),
-               communicator = std::move(communicator)]() mutable {
-    std::optional<absl::StatusOr<cuda::DeviceGuard>> guard;
-    if (device.has_value())
-      guard.emplace(cuda::DeviceGuard::Make(*device));  // a thread begins with 0
-    communicator->Abort();
-    communicator.reset();
-    promise.set_value();
-  }).detach();
-  return aborted.wait_for(absl::ToChronoNanoseconds(parts.abort_timeout)) ==
-         std::future_status::ready;
-}
-
-}  // namespace
 
 NcclMeeting::NcclMeeting(NcclMeetingParts parts) : parts_(std::move(parts)) {}
 
@@ -88,7 +63,7 @@ absl::StatusOr<bool> NcclMeeting::Advance(LinkSet& links) {
     return true;
   }
   EPLB_ASSIGN_OR_RETURN(const bool ready, communicator_->Poll());
-  if (!ready) return false;
+  if (!ready || !AgreeOnRegistration(links)) return false;
   const auto num_ranks = static_cast<int32_t>(parts_.ranks.size());
   const bool warm = num_ranks <= parts_.warm_up_ranks && next_warm_ < num_ranks;
   if (warm) {
@@ -97,6 +72,46 @@ absl::StatusOr<bool> NcclMeeting::Advance(LinkSet& links) {
     up_ = true;
   }
   return true;
+}
+
+bool NcclMeeting::AgreeOnRegistration(LinkSet& links) {
+  if (!has_told_) {
+    has_told_ = true;
+    is_registered_ = RegistersMemory();
+    links.TellAll({.type = RowMessageType::kRegistered,
+                   .round = is_registered_ ? 1 : 0,
+                   .post_id = post_id_});
+  }
+  for (const PeerLink& link : links.all()) {
+    const auto told = registered_.find(link.rank());
+    if (told == registered_.end() || told->second.first != post_id_) return false;
+  }
+  if (!is_registered_) return true;
+  for (const auto& [rank, told] : registered_) {
+    if (told.second) continue;
+    NoteUnregistered(absl::StrCat("rank ", rank.value, " has not"));
+    communicator_->Deregister();
+    is_registered_ = false;
+    break;
+  }
+  return true;
+}
+
+bool NcclMeeting::RegistersMemory() {
+  if (parts_.memory.empty()) return false;
+  const absl::Status registered = hung_ ? absl::UnavailableError("a group did not end with it")
+                                        : communicator_->Register(parts_.memory);
+  if (!registered.ok()) NoteUnregistered(std::string(registered.message()));
+  return registered.ok();
+}
+
+void NcclMeeting::NoteUnregistered(const std::string& why) {
+  if (std::exchange(noted_, true) || !parts_.on_note) return;
+  parts_.on_note(absl::StrCat("nccl moves rows without registering its memory: ", why));
+}
+
+void NcclMeeting::TakeRegistered(RankId from, const RowMessage& frame) {
+  registered_[from] = {frame.post_id, frame.round != 0};
 }
 
 absl::Status NcclMeeting::WarmNextPair() {
@@ -141,12 +156,16 @@ void NcclMeeting::Take(const RowMessage& frame) { came_for_ = frame.post_id; }
 
 absl::Status NcclMeeting::Drop() {
   next_warm_ = 1;
-  up_ = false;
-  if (communicator_ != nullptr && !AbortWithin(std::move(communicator_), parts_)) {
-    stuck_ = absl::InternalError(absl::StrCat("ncclCommAbort has not returned in ",
-                                              absl::FormatDuration(parts_.abort_timeout)));
+  up_ = has_told_ = is_registered_ = false;
+  if (communicator_ != nullptr) {
+    stuck_.Update(AbortWithin(std::move(communicator_), parts_.device, parts_.abort_timeout));
   }
   return stuck_;
+}
+
+absl::Status NcclMeeting::DropAfterHang() {
+  hung_ = hung_ || is_registered_;
+  return Drop();
 }
 
 }  // namespace eplb

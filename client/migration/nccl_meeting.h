@@ -5,10 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,6 +37,10 @@ struct NcclMeetingParts {
   int32_t warm_up_ranks = 64;     // as in NcclSettings
   // Of `ranks`, those that this rank is not connected with. Symmetric: a names b if b names a.
   std::vector<RankId> without_rows = {};
+  // By AllocateByNccl: what all communicators send from and receive into. Empty: nothing is
+  // registered.
+  std::span<std::byte> memory;
+  std::function<void(std::string_view line)> on_note = {};  // why nothing is registered; once
 };
 
 // Threads: one caller. Nothing here waits, but for Drop.
@@ -53,21 +61,32 @@ class NcclMeeting {
   uint64_t post_id() const { return post_id_; }
   // REQUIRES: up.
   cuda::NcclCommunicator& communicator() { return *communicator_; }
+  // Whether all ranks have registered their memory with it; else none has.
+  bool is_registered() const { return is_registered_; }
   int32_t IndexOf(RankId rank) const;
   std::string Waiting() const;
 
+  // Of kRegistered frames, which may come before this rank begins.
+  void TakeRegistered(RankId from, const RowMessage& frame);
   // Of kMeet frames. errors: DataLoss from a rank that draws no id.
   absl::StatusOr<std::span<std::byte>> Place(RankId from);
   void Take(const RowMessage& frame);
 
   // Aborts the communicator, if any; the next Begin makes another. errors: Internal when NCCL has
-  // not ended it in time: it is left to itself, its kernels may still write, and what they may
-  // touch must never be freed. So it is for ever.
+  // not ended it in time, or failed: it is left to itself, its kernels may still write, and what
+  // they may touch must never be freed. So it is for ever.
   absl::Status Drop();
+  // As Drop, for groups that did not end: later communicators register nothing, in case it was
+  // because of that.
+  absl::Status DropAfterHang();
 
  private:
   RankId Root() const { return parts_.ranks.front(); }
   absl::Status Connect(const cuda::NcclId& id);
+  // Registers and tells the others, then waits for their word. True when all have agreed.
+  bool AgreeOnRegistration(LinkSet& links);
+  bool RegistersMemory();
+  void NoteUnregistered(const std::string& why);
   // NCCL connects a pair at its first use: here, not inside a training step.
   absl::Status WarmNextPair();
   bool HasRows(int32_t index) const;  // of a rank in `ranks`
@@ -79,6 +98,11 @@ class NcclMeeting {
   uint64_t post_id_ = 0;
   std::unique_ptr<cuda::NcclCommunicator> communicator_;
   int32_t next_warm_ = 1;  // distance of the pair
+  bool has_told_ = false;  // whether it has registered
+  bool is_registered_ = false;
+  std::map<RankId, std::pair<uint64_t, bool>> registered_;  // the last word of others, of a post
+  bool hung_ = false;                                       // DropAfterHang was called
+  bool noted_ = false;
   bool up_ = false;
   absl::Status stuck_;  // a communicator that could not be ended
 };

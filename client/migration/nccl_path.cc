@@ -1,6 +1,6 @@
 #include "client/migration/nccl_path.h"
 
-#include <array>
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <utility>
@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "client/migration/nccl_groups.h"
 #include "client/migration/nccl_meeting.h"
+#include "client/migration/nccl_memory.h"
 #include "client/migration/row_message.h"
 #include "cuda/checksum.h"
 #include "cuda/runtime.h"
@@ -19,28 +20,23 @@
 namespace eplb {
 namespace {
 
-// Groups that are packed, sent or received at a time: one for each buffer.
-constexpr size_t kNumBuffers = 2;
 // Announcements that a link is given before it has sent them: far below what closes it.
 constexpr size_t kFramesAtOnce = 256;
 // Of an abort, for groups that peers began as well: a piece takes milliseconds.
 constexpr absl::Duration kGroupPatience = absl::Milliseconds(500);
 // Received pieces whose checksums are summed.
-constexpr size_t kMaxRowsChecking = 16;
+constexpr size_t kMaxPiecesChecking = 16;
+// Of addresses that NCCL's kernels move at full speed.
+constexpr uintptr_t kWordBytes = 16;
 
 class NcclPath : public RowPath {
  public:
-  struct Memory {
-    cuda::RowBuffer staging;
-    std::array<cuda::RowBuffer, kNumBuffers> packed;
-    cuda::RowBuffer scratch;
-  };
-
-  NcclPath(NcclPathParts parts, Memory memory)
+  NcclPath(NcclPathParts parts, NcclMemory memory)
       : device_(parts.device),
         piece_bytes_(parts.settings.piece_bytes),
         pack_queue_(std::move(parts.pack_queue)),
         group_queue_(std::move(parts.group_queue)),
+        check_queue_(std::move(parts.check_queue)),
         memory_(std::move(memory)),
         meeting_({.library = parts.library,
                   .options = {.max_ctas = parts.settings.max_ctas,
@@ -48,26 +44,27 @@ class NcclPath : public RowPath {
                               .traffic_class = parts.settings.traffic_class},
                   .self = parts.self,
                   .ranks = std::move(parts.ranks),
-                  .scratch = memory_.scratch.bytes,
+                  .scratch = memory_.scratch(),
                   .stream = group_queue_->stream(),
                   .device = parts.device,
                   .abort_timeout = parts.abort_timeout,
                   .warm_up_ranks = parts.settings.warm_up_ranks,
-                  .without_rows = std::move(parts.without_rows)}) {}
+                  .without_rows = std::move(parts.without_rows),
+                  .memory = memory_.registrable(),
+                  .on_note = std::move(parts.on_note)}) {}
 
   ~NcclPath() override {
-    if (meeting_.Drop().ok()) return;
+    // NCCL's memory is unmapped at once, whoever still reads it.
+    if (meeting_.Drop().ok() && DrainQueues().ok()) return;
     // Kernels that did not end may still use all of this, and to free it would wait for them.
-    for (cuda::RowBuffer* buffer :
-         {&memory_.staging, &memory_.packed[0], &memory_.packed[1], &memory_.scratch}) {
-      (void)buffer->owner.release();
-    }
+    memory_.Leak();
     (void)pack_queue_.release();
     (void)group_queue_.release();
+    (void)check_queue_.release();
   }
 
   std::string_view name() const override { return "nccl"; }
-  std::span<std::byte> staging() override { return memory_.staging.bytes; }
+  std::span<std::byte> staging() override { return memory_.staging(); }
 
   absl::Status Open(const RowMoves& moves, TransferLedger& ledger, LinkSet& links) override {
     EPLB_ASSIGN_OR_RETURN(const auto guard, OnDevice());
@@ -112,6 +109,10 @@ class NcclPath : public RowPath {
   absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link,
                                              const RowMessage& frame) override {
     if (frame.type == RowMessageType::kMeet) return meeting_.Place(link.rank());
+    if (frame.type == RowMessageType::kRegistered) {
+      meeting_.TakeRegistered(link.rank(), frame);
+      return std::span<std::byte>();
+    }
     if (frame.type != RowMessageType::kComing) {
       return absl::DataLossError("received a frame that the nccl transport does not use");
     }
@@ -138,10 +139,8 @@ class NcclPath : public RowPath {
     EPLB_ASSIGN_OR_RETURN(const auto guard, OnDevice());
     if (!done) {
       // With all groups ended, or the communicator, no write of ours lands any more.
-      if (!GroupsEnd()) EPLB_RETURN_IF_ERROR(DropShared());
-      const absl::Time deadline = MonotonicNow() + kSettleTimeout;
-      EPLB_RETURN_IF_ERROR(pack_queue_->Drain(deadline));
-      EPLB_RETURN_IF_ERROR(group_queue_->Drain(deadline));
+      if (!GroupsEnd()) EPLB_RETURN_IF_ERROR(meeting_.DropAfterHang());
+      EPLB_RETURN_IF_ERROR(DrainQueues());
     }
     groups_under_way_.clear();
     checking_.clear();
@@ -160,14 +159,23 @@ class NcclPath : public RowPath {
     size_t index = 0;             // in groups_
     std::optional<int64_t> pack;  // batches
     std::optional<int64_t> mark;
-    std::vector<uint64_t> checksums;  // of the parts that are sent
-    size_t num_announced = 0;         // of them
-    size_t num_coming = 0;            // parts that are received and were announced
+    std::span<const std::byte> source;  // of the send
+    std::vector<uint64_t> checksums;    // of the parts that are sent
+    size_t num_announced = 0;           // of them
+    size_t num_coming = 0;              // parts that are received and were announced
   };
   struct Check {
     size_t group = 0;
     int64_t batch = 0;
   };
+
+  absl::Status DrainQueues() {
+    const absl::Time deadline = MonotonicNow() + kSettleTimeout;
+    for (cuda::RowQueue* queue : {pack_queue_.get(), group_queue_.get(), check_queue_.get()}) {
+      EPLB_RETURN_IF_ERROR(queue->Drain(deadline));
+    }
+    return absl::OkStatus();
+  }
 
   // NCCL works on the current device.
   absl::StatusOr<std::optional<cuda::DeviceGuard>> OnDevice() const {
@@ -177,11 +185,6 @@ class NcclPath : public RowPath {
       guard.emplace(std::move(made));
     }
     return guard;
-  }
-
-  std::span<std::byte> PackedBytes(size_t index) {
-    return memory_.packed[index % kNumBuffers].bytes.first(
-        static_cast<size_t>(groups_[index].send->num_bytes));
   }
 
   std::span<std::byte> StagedBytes(const NcclPiece& piece) {
@@ -194,19 +197,40 @@ class NcclPath : public RowPath {
     return !link.gone() && link.posted == ledger_->post_id();
   }
 
+  const RowSend& SendOf(const RowFragment& part) {
+    return ledger_->outgoing()[static_cast<size_t>(part.index)].row;
+  }
+
+  // Where NCCL reads a piece. One that lies in one row may stay there, for rows do not change until
+  // the commit; but NCCL reads registered memory once and other memory through a buffer.
+  std::span<const std::byte> SourceOf(const NcclPiece& piece, size_t index) {
+    const RowFragment& first = piece.fragments.front();
+    const std::byte* const row = SendOf(first).bytes.data() + first.offset;
+    const bool is_aligned = reinterpret_cast<uintptr_t>(row) % kWordBytes == 0;
+    const auto num_bytes = static_cast<size_t>(piece.num_bytes);
+    if (piece.fragments.size() == 1 && is_aligned && !meeting_.is_registered()) {
+      return {row, num_bytes};
+    }
+    return memory_.packed(index).first(num_bytes);
+  }
+
   absl::StatusOr<bool> PackNext() {
-    if (num_packed_ == groups_.size() || num_packed_ - num_ended_ == kNumBuffers) return false;
+    if (num_packed_ == groups_.size() || num_packed_ - num_ended_ == memory_.num_buffers()) {
+      return false;
+    }
     const NcclGroup& group = groups_[num_packed_];
     Group under_way;
     under_way.index = num_packed_;
     if (group.send.has_value()) {
       // Only a peer in this post may hear of its rows.
       if (!Ready(group.send->peer)) return false;
+      under_way.source = SourceOf(*group.send, num_packed_);
+      std::byte* const packed = memory_.packed(num_packed_).data();
+      const bool is_packed = under_way.source.data() == packed;
       std::vector<cuda::RowCopy> copies;
       for (const RowFragment& part : group.send->fragments) {
-        const RowSend& row = ledger_->outgoing()[static_cast<size_t>(part.index)].row;
-        copies.push_back({.source = row.bytes.data() + part.offset,
-                          .destination = PackedBytes(num_packed_).data() + part.at,
+        copies.push_back({.source = SendOf(part).bytes.data() + part.offset,
+                          .destination = is_packed ? packed + part.at : nullptr,
                           .num_bytes = part.num_bytes});
       }
       ledger_->NoteBegun(group.round);
@@ -246,7 +270,7 @@ class NcclPath : public RowPath {
   }
 
   void Announce(const RowFragment& part, uint64_t checksum) {
-    const RowSend& row = ledger_->outgoing()[static_cast<size_t>(part.index)].row;
+    const RowSend& row = SendOf(part);
     links_->Of(row.to).Queue({.type = RowMessageType::kComing,
                               .row = row.row,
                               .round = row.round,
@@ -263,10 +287,10 @@ class NcclPath : public RowPath {
     EPLB_ASSIGN_OR_RETURN(const bool free, meeting_.communicator().Poll());
     if (!free) return false;
     if (num_begun_ > num_ended_ && !UnderWay(num_begun_ - 1).mark.has_value()) {
-      EPLB_ASSIGN_OR_RETURN(UnderWay(num_begun_ - 1).mark, group_queue_->Mark());
+      EPLB_RETURN_IF_ERROR(MarkLast());
       return true;
     }
-    if (num_begun_ == num_announced_) return false;
+    if (num_begun_ == num_announced_ || checking_.size() >= kMaxPiecesChecking) return false;
     const NcclGroup& group = groups_[num_begun_];
     std::optional<cuda::NcclSend> send;
     std::optional<cuda::NcclReceive> receive;
@@ -279,7 +303,7 @@ class NcclPath : public RowPath {
                  .bytes = StagedBytes(*group.receive)};
     }
     if (group.send.has_value()) {
-      send = {.to = meeting_.IndexOf(group.send->peer), .bytes = PackedBytes(num_begun_)};
+      send = {.to = meeting_.IndexOf(group.send->peer), .bytes = UnderWay(num_begun_).source};
     }
     EPLB_RETURN_IF_ERROR(
         meeting_.communicator().SendReceive(send, receive, group_queue_->stream()));
@@ -287,23 +311,32 @@ class NcclPath : public RowPath {
     return true;
   }
 
+  // The last group is on its stream now. Its end is marked, and what it receives is summed after
+  // that on a queue of its own, so that the group after next waits for no sum.
+  absl::Status MarkLast() {
+    Group& last = UnderWay(num_begun_ - 1);
+    EPLB_ASSIGN_OR_RETURN(last.mark, group_queue_->Mark());
+    const std::optional<NcclPiece>& receive = groups_[last.index].receive;
+    if (!receive.has_value()) return absl::OkStatus();
+    EPLB_RETURN_IF_ERROR(check_queue_->Follow(group_queue_->stream()));
+    std::vector<cuda::RowCopy> reads;
+    for (const RowFragment& part : receive->fragments) {
+      reads.push_back(
+          {.source = StagedBytes(*receive).data() + part.at, .num_bytes = part.num_bytes});
+    }
+    EPLB_ASSIGN_OR_RETURN(const int64_t batch, check_queue_->Copy(reads));
+    checking_.push_back({.group = last.index, .batch = batch});
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<bool> EndNext() {
-    if (num_ended_ == num_begun_ || checking_.size() >= kMaxRowsChecking) return false;
+    if (num_ended_ == num_begun_) return false;
     const Group& under_way = groups_under_way_.front();
     if (!under_way.mark.has_value()) return false;
     EPLB_ASSIGN_OR_RETURN(const bool ended, group_queue_->Ended(*under_way.mark));
     if (!ended) return false;
     const NcclGroup& group = groups_[num_ended_];
     if (group.send.has_value()) CountSent(*group.send);
-    if (group.receive.has_value()) {
-      std::vector<cuda::RowCopy> reads;
-      for (const RowFragment& part : group.receive->fragments) {
-        reads.push_back(
-            {.source = StagedBytes(*group.receive).data() + part.at, .num_bytes = part.num_bytes});
-      }
-      EPLB_ASSIGN_OR_RETURN(const int64_t batch, group_queue_->Copy(reads));
-      checking_.push_back({.group = num_ended_, .batch = batch});
-    }
     groups_under_way_.pop_front();
     ++num_ended_;
     return true;
@@ -322,9 +355,9 @@ class NcclPath : public RowPath {
   absl::StatusOr<bool> FinishChecks() {
     if (checking_.empty()) return false;
     const Check check = checking_.front();
-    EPLB_ASSIGN_OR_RETURN(const bool ended, group_queue_->Ended(check.batch));
+    EPLB_ASSIGN_OR_RETURN(const bool ended, check_queue_->Ended(check.batch));
     if (!ended) return false;
-    const std::vector<uint64_t> checksums = group_queue_->TakeChecksums(check.batch);
+    const std::vector<uint64_t> checksums = check_queue_->TakeChecksums(check.batch);
     checking_.pop_front();
     const NcclPiece& piece = *groups_[check.group].receive;
     for (size_t i = 0; i < piece.fragments.size(); ++i) {
@@ -383,7 +416,8 @@ class NcclPath : public RowPath {
   const int64_t piece_bytes_;
   std::unique_ptr<cuda::RowQueue> pack_queue_;
   std::unique_ptr<cuda::RowQueue> group_queue_;
-  Memory memory_;  // goes before the queues that allocated it
+  std::unique_ptr<cuda::RowQueue> check_queue_;
+  NcclMemory memory_;  // goes before the queues that allocated it
   NcclMeeting meeting_;
   TransferLedger* ledger_ = nullptr;  // of the open post
   LinkSet* links_ = nullptr;
@@ -403,17 +437,15 @@ class NcclPath : public RowPath {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPath(NcclPathParts parts) {
-  NcclPath::Memory memory;
-  if (parts.staging.has_value()) {
-    memory.staging = *std::move(parts.staging);
-  } else {
-    EPLB_ASSIGN_OR_RETURN(memory.staging, parts.group_queue->Allocate(parts.staging_bytes));
-  }
-  for (cuda::RowBuffer& buffer : memory.packed) {
-    EPLB_ASSIGN_OR_RETURN(buffer, parts.group_queue->Allocate(parts.settings.piece_bytes));
-  }
-  EPLB_ASSIGN_OR_RETURN(memory.scratch,
-                        parts.group_queue->Allocate(2 * NcclMeeting::kScratchBytes));
+  EPLB_ASSIGN_OR_RETURN(NcclMemory memory,
+                        NcclMemory::Make({.library = parts.library,
+                                          .device = parts.device,
+                                          .staging_bytes = parts.staging_bytes,
+                                          .piece_bytes = parts.settings.piece_bytes,
+                                          .scratch_bytes = 2 * NcclMeeting::kScratchBytes,
+                                          .staging = std::move(parts.staging),
+                                          .on_note = parts.on_note},
+                                         *parts.group_queue));
   return std::make_unique<NcclPath>(std::move(parts), std::move(memory));
 }
 

@@ -3,12 +3,16 @@
 // stream beside the training's all-to-all deadlocks. A piece is announced on the connection
 // (kComing) with its checksum, and a receive is begun only once what comes is known to be what was
 // agreed, so that no kernel waits for a peer that does not come.
+// Staging and packing buffers are registered with the communicator where all ranks can: NCCL then
+// works in them itself. Where they are not, a piece of one row is sent from the row.
 #ifndef EPLB_CLIENT_MIGRATION_NCCL_PATH_H_
 #define EPLB_CLIENT_MIGRATION_NCCL_PATH_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -30,7 +34,9 @@ struct NcclPathParts {
   std::vector<RankId> ranks;  // of the EP group, rising, with self
   std::unique_ptr<cuda::RowQueue> pack_queue;
   std::unique_ptr<cuda::RowQueue> group_queue;  // whose stream NCCL runs on
-  int64_t staging_bytes = 0;                    // to be allocated
+  // Sums what was received: beside the groups, not between them.
+  std::unique_ptr<cuda::RowQueue> check_queue;
+  int64_t staging_bytes = 0;  // to be allocated
   // Where rows arrive in memory that another path uses as well, in place of staging_bytes. Its
   // owner is never destroyed where a kernel may still write there.
   std::optional<cuda::RowBuffer> staging;
@@ -38,6 +44,7 @@ struct NcclPathParts {
   std::vector<RankId> without_rows;
   // Of ncclCommAbort. After it the rank may not vote any more.
   absl::Duration abort_timeout = kSettleTimeout;
+  std::function<void(std::string_view line)> on_note = {};  // why memory is not registered; once
 };
 
 // errors: ResourceExhausted when the device has no room for staging and buffers.

@@ -20,9 +20,9 @@ struct NcclSettings {
   int32_t max_ctas = 16;              // 1..64; blocks, and channels, of a send or receive
   int32_t channels_per_net_peer = 8;  // 1..64, from NCCL 2.28 on
   int32_t traffic_class = -1;         // -1: NCCL's; from NCCL 2.26.2 on
-  // Of one group; a multiple of 64 from 64 KiB to 1 GiB. There are two buffers of it, so that one
-  // is packed while the other is sent: at 50 GB/s a piece of 16 MiB takes 0.34 ms, and a group's
-  // start some 0.05 ms. 0: WithPieceBytes chooses.
+  // Of one group; a multiple of 64 from 64 KiB to 1 GiB. There are two or four buffers of it, so
+  // that one is packed while another is sent: at 50 GB/s a piece of 16 MiB takes 0.34 ms, and a
+  // group's start some 0.05 ms. 0: WithPieceBytes chooses.
   int64_t piece_bytes = 0;
   // The largest EP group in which every pair connects at the start, before it is needed; 0..4096. A
   // pair on one node costs NCCL 12 MiB of the device a channel, and a round here about a

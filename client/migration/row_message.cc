@@ -28,6 +28,7 @@ int64_t MaxBytes(const RowMessage& frame) {
   switch (frame.type) {
     case RowMessageType::kPosted:
     case RowMessageType::kEnded:
+    case RowMessageType::kRegistered:
       return 0;
     case RowMessageType::kPiece:
       return kRowPieceBytes;

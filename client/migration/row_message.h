@@ -19,6 +19,7 @@ enum class RowMessageType : uint32_t {
   kEnded,       // either way: this post was aborted here
   kComing,      // the next bytes of a row, which come by NCCL
   kMeet,        // the id of the NCCL communicator to join, which follows the header
+  kRegistered,  // whether this rank has registered its memory with that communicator
 };
 
 // A row travels on a connection in pieces of at most this, so that sending, checking and aborting
@@ -27,8 +28,9 @@ inline constexpr int64_t kRowPieceBytes = int64_t{256} * 1024;
 // Of kMeet.
 inline constexpr int64_t kMeetBytes = 128;
 
-// Little-endian on the wire. kPosted and kEnded use only type and post_id, kPosted its way in
-// `round`, kEnded 1 there where the rank dropped what the ranks share, kMeet bytes as well.
+// Little-endian on the wire. Frames about no row use only type and post_id, kPosted its way in
+// `round`, kEnded 1 there where the rank dropped what the ranks share, kRegistered 1 for yes, kMeet
+// bytes.
 struct RowMessage {
   uint32_t magic = 0;
   RowMessageType type = RowMessageType::kPosted;

@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -163,6 +164,32 @@ TEST(FakeNcclTest, SecondGroupBeforeTheEndOfTheFirstIsRefused) {
   EXPECT_EQ(ranks.Group(0, {send}), ncclInProgress);
   EXPECT_EQ(ranks.Group(0, {send}), ncclInvalidUsage);
   EXPECT_EQ(ranks.LastError(), "a group before the end of the call before");
+}
+
+TEST(FakeNcclTest, CallsOfTwoThreadsAtOnceAndAfterTheAbortAreViolations) {
+  cuda::testing::SetFakeFaults("rank=0,kind=slow_abort,ms=1000");
+  const auto& nccl = FakeNccl().functions();
+  ncclUniqueId id;
+  ASSERT_EQ(nccl.ncclGetUniqueId(&id), ncclSuccess);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t rank = nullptr;
+  ASSERT_EQ(nccl.ncclCommInitRankConfig(&rank, 2, id, 0, &config), ncclInProgress);
+  cuda::testing::SetFakeFaults();
+  EXPECT_EQ(cuda::testing::TakeFakeViolations(), "");
+  std::thread aborter([&] { EXPECT_EQ(nccl.ncclCommAbort(rank), ncclSuccess); });
+  ncclResult_t state = ncclSuccess;
+  std::string violations;
+  const absl::Time limit = absl::Now() + cuda::testing::kPatience;
+  while (violations.empty() && absl::Now() < limit) {
+    (void)nccl.ncclCommGetAsyncError(rank, &state);
+    violations = cuda::testing::TakeFakeViolations();
+  }
+  aborter.join();
+  EXPECT_THAT(violations, HasSubstr("two threads call on a communicator at once\n"));
+  (void)cuda::testing::TakeFakeViolations();
+  EXPECT_EQ(nccl.ncclCommGetAsyncError(rank, &state), ncclInvalidArgument);
+  EXPECT_EQ(cuda::testing::TakeFakeViolations(), "a call on a communicator that is no more\n");
 }
 
 // What a rebalance may ask for when few ranks hold most of what moves: the same for both programs.

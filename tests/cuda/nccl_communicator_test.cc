@@ -184,7 +184,7 @@ TEST_F(NcclCommunicatorTest, AsyncErrorHasItsCodeAndItsWordsAndStays) {
   EXPECT_EQ(ranks[0]->Poll().status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).code(),
             absl::StatusCode::kFailedPrecondition);
-  ranks[0]->Abort();
+  EXPECT_TRUE(ranks[0]->Abort().ok());
   EXPECT_EQ(ranks[0]->Poll().status().code(), absl::StatusCode::kUnavailable) << "the cause stays";
 }
 
@@ -215,9 +215,9 @@ TEST_F(NcclCommunicatorTest, AbortEndsAHangAndNothingIsWrittenAfterwards) {
     EXPECT_EQ(state.code(), absl::StatusCode::kDeadlineExceeded) << state;
   }
   const absl::Time begin = absl::Now();
-  ranks[1]->Abort();
-  ranks[1]->Abort();  // once more does nothing
-  ranks[0]->Abort();
+  EXPECT_TRUE(ranks[1]->Abort().ok());
+  EXPECT_TRUE(ranks[1]->Abort().ok());  // once more does nothing
+  EXPECT_TRUE(ranks[0]->Abort().ok());
   EXPECT_LT(absl::Now() - begin, testing::kPrompt);
   EXPECT_EQ(received, Bytes(1000));
   EXPECT_EQ(ranks[1]->Poll().status().code(), absl::StatusCode::kFailedPrecondition);
@@ -230,7 +230,7 @@ TEST_F(NcclCommunicatorTest, AbortInTheMiddleOfARowLeavesTheBufferAlone) {
   Bytes received(kSize);
   ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).ok());
   ASSERT_TRUE(ranks[1]->SendReceive(std::nullopt, NcclReceive{0, received}, nullptr).ok());
-  ranks[1]->Abort();
+  EXPECT_TRUE(ranks[1]->Abort().ok());
   const Bytes at_abort = received;
   (void)testing::WaitUntilReady(*ranks[0]);
   EXPECT_EQ(received, at_abort);
@@ -251,7 +251,7 @@ TEST_F(NcclCommunicatorTest, PeerThatAbortsIsGoneForTheOthers) {
   const Communicators ranks = ConnectRanks(3);
   Bytes row(10);
   ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).ok());
-  ranks[1]->Abort();
+  EXPECT_TRUE(ranks[1]->Abort().ok());
   const absl::Status result = testing::WaitUntilReady(*ranks[0]);
   EXPECT_EQ(result.code(), absl::StatusCode::kUnavailable) << result;
   EXPECT_THAT(std::string(result.message()), HasSubstr("rank 1 has closed its connection"));

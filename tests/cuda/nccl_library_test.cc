@@ -63,6 +63,18 @@ TEST(NcclLibraryTest, VersionsThatDoNotFitAreRefused) {
   }));
 }
 
+TEST(NcclLibraryTest, OldVersionsHaveNoMemoryToRegister) {
+  const std::string file = CopyOfFake("old_nccl.so");
+  EXPECT_TRUE(testing::InChildProcess([&] {
+    setenv("EPLB_FAKE_NCCL_VERSION", "21805", 1);
+    const auto old = NcclLibrary::Load(file);
+    EXPECT_TRUE(old.ok() && (*old)->functions().ncclCommRegister == nullptr);
+    EXPECT_TRUE(old.ok() && absl::IsFailedPrecondition(AllocateByNccl(**old, 0, 64).status()));
+    return !::testing::Test::HasFailure();
+  }));
+  EXPECT_NE(testing::FakeNccl().functions().ncclCommRegister, nullptr);
+}
+
 TEST(NcclLibraryTest, LibraryThatCannotTellItsVersionIsRefused) {
   const std::string file = CopyOfFake("silent_nccl.so");
   EXPECT_TRUE(testing::InChildProcess([&] {

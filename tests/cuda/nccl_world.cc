@@ -33,6 +33,10 @@ const NcclLibrary& FakeNccl() {
 
 std::string FakeLog() { return FakeFunction<decltype(fakeNcclGetLog)>("fakeNcclGetLog")(); }
 
+std::string TakeFakeViolations() {
+  return FakeFunction<decltype(fakeNcclTakeViolations)>("fakeNcclTakeViolations")();
+}
+
 void SetFakeFaults(const char* text) {
   EXPECT_EQ(FakeFunction<decltype(fakeNcclSetFaults)>("fakeNcclSetFaults")(text), 0);
 }
@@ -75,7 +79,7 @@ absl::Status GoRoundTheRing(NcclCommunicator& communicator, int32_t rank, int32_
                                                   NcclReceive{before, received},
                                                   /*stream=*/nullptr));
     if (absl::Status done = WaitUntilReady(communicator); !done.ok()) {
-      communicator.Abort();  // before the row goes
+      (void)communicator.Abort();  // before the row goes
       return done;
     }
     if (received != RowOf(before, rank, i, size)) {

@@ -21,6 +21,7 @@ using Communicators = std::vector<std::unique_ptr<NcclCommunicator>>;
 
 const NcclLibrary& FakeNccl();
 std::string FakeLog();                           // of the process so far
+std::string TakeFakeViolations();                // the rules that were broken since the last call
 void SetFakeFaults(const char* text = nullptr);  // for communicators that begin from now on
 
 // Until each of them is ready or has failed, in their order.

@@ -109,7 +109,7 @@ class DeviceRank {
   // No kernel of the communicator may be left.
   absl::Status AbortInTime() {
     const absl::Time begin = absl::Now();
-    communicator_->Abort();
+    (void)communicator_->Abort();
     EPLB_RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize"));
     const absl::Duration taken = absl::Now() - begin;
     if (taken < kAbortBound) return absl::OkStatus();

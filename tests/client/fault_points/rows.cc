@@ -38,6 +38,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeNcclRows(const JobSpec& spec,
                                       .ranks = std::move(ranks),
                                       .pack_queue = cuda::MakeHostRowQueue(),
                                       .group_queue = cuda::MakeHostRowQueue(),
+                                      .check_queue = cuda::MakeHostRowQueue(),
                                       .staging_bytes = options.staging_bytes,
                                       .abort_timeout = absl::Milliseconds(1500)}));
   const auto make_second = [](std::span<std::byte> staging) {

@@ -33,6 +33,7 @@ TEST(NcclPathTest, PackingAndGroupsComeAfterTheTrainingStream) {
                             .ranks = {RankId{0}},
                             .pack_queue = std::move(pack),
                             .group_queue = std::move(group),
+                            .check_queue = cuda::MakeHostRowQueue(),
                             .staging_bytes = 64});
   ASSERT_TRUE(path.ok()) << path.status();
   int stream = 0;

@@ -1,9 +1,13 @@
-// The nccl path in host memory over a stand-in for libnccl: ranks are threads.
+// The nccl path over a stand-in for libnccl, in host memory or that of a queue: ranks are threads.
 #ifndef EPLB_TESTS_CLIENT_MIGRATION_NCCL_WORLD_H_
 #define EPLB_TESTS_CLIENT_MIGRATION_NCCL_WORLD_H_
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,13 +17,25 @@
 #include "client/migration/nccl_path.h"
 #include "tests/client/control/world.h"
 #include "tests/client/migration/host_world.h"
+#include "tests/client/migration/queue_memory.h"
+#include "tests/support/fake_nccl/fake_nccl.h"
 
 namespace eplb {
+
+// One of the functions that only the stand-in has.
+template <class Function>
+Function* OfFakeNccl(const char* name) {
+  void* const library = dlopen(EPLB_FAKE_NCCL, RTLD_NOW | RTLD_NOLOAD);
+  return reinterpret_cast<Function*>(dlsym(library, name));
+}
 
 struct NcclWorldOptions {
   int32_t world_size = 2;
   int64_t staging_bytes = 0;
   int64_t piece_bytes = 4096;  // small, so that rows are cut
+  std::optional<int32_t> device = std::nullopt;
+  MakeQueue make_queue = &cuda::MakeHostRowQueue;
+  std::function<void(std::string_view line)> on_note = {};
 };
 
 inline Transports MakeNcclWorld(const NcclWorldOptions& world) {
@@ -38,12 +54,14 @@ inline Transports MakeNcclWorld(const NcclWorldOptions& world) {
     for (LinkParts::Peer& peer : parts->peers) links.push_back(std::move(peer.link));
     auto path = MakeNcclPath({.library = *library,
                               .settings = {.piece_bytes = world.piece_bytes},
-                              .device = std::nullopt,
+                              .device = world.device,
                               .self = RankId{rank},
                               .ranks = std::move(ranks),
-                              .pack_queue = cuda::MakeHostRowQueue(),
-                              .group_queue = cuda::MakeHostRowQueue(),
-                              .staging_bytes = world.staging_bytes});
+                              .pack_queue = world.make_queue(),
+                              .group_queue = world.make_queue(),
+                              .check_queue = world.make_queue(),
+                              .staging_bytes = world.staging_bytes,
+                              .on_note = world.on_note});
     ASSERT_TRUE(path.ok()) << path.status();
     transports[rank] =
         MakeLinkTransport(RankId{rank}, options.max_row_bytes, std::move(links), *std::move(path));

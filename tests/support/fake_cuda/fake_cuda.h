@@ -103,6 +103,11 @@ bool AddMapping(const Mapping& mapping);
 void SetAccess(const void* address, int device);
 void RemoveMapping(void* address);
 
+// ---- external.cc ----
+
+// Device memory goes: what other libraries have to say to it.
+void TellOfFree(const void* address, size_t size);
+
 // ---- streams.cc ----
 
 void Enqueue(cudaStream_t stream, std::function<void()> work);
@@ -123,6 +128,10 @@ void CountEnqueued(cudaStream_t stream);
 void CountRead(const View& view, int64_t num_bytes);
 void CountWritten(const View& view, int64_t num_bytes);
 
+// A kernel of another library: asked each time when the stream has come to it, under the lock,
+// until it says true. Only cudaStreamSynchronize waits for it; other calls that wait for a stream
+// or the device return when nothing else can move.
+void EnqueueExternal(cudaStream_t stream, std::function<bool()> has_ended);
 // A kernel that runs for so long.
 void Occupy(cudaStream_t stream, std::chrono::milliseconds duration);
 void RunUntilIdle(cudaStream_t stream);

@@ -78,6 +78,7 @@ cudaError_t Free(void* address, Place place, bool opened) {
     return cudaErrorInvalidValue;
   }
   const Region region = found->second;
+  TellOfFree(address, region.size);
   Regions().erase(found);
   munmap(region.view, region.size);
   if (place == Place::kDevice) munmap(address, region.size);
@@ -146,6 +147,7 @@ void SetAccess(const void* address, int device) {
 void RemoveMapping(void* address) {
   RunAll();
   const auto found = Regions().find(static_cast<std::byte*>(address));
+  TellOfFree(address, found->second.size);
   munmap(found->second.view, found->second.size);
   // The addresses stay reserved.
   (void)mmap(address, found->second.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,

@@ -25,13 +25,14 @@ struct EventState {
 };
 using SharedEvent = std::shared_ptr<EventState>;
 
-// Work, a wait for an event, or a kernel that has its end at a time.
+// Work, a wait for an event, a kernel that has its end at a time, or one of another library.
 struct Operation {
   std::function<void()> work;
   SharedEvent awaited = nullptr;
   int64_t until = 0;
   std::chrono::milliseconds duration{0};
   Clock::time_point ends = {};  // once the stream has come to it
+  std::function<bool()> external = nullptr;
 };
 
 struct StreamState {
@@ -88,6 +89,7 @@ bool CanMove(StreamState& stream) {
   if (stream.operations.empty()) return false;
   Operation& next = stream.operations.front();
   if (next.awaited != nullptr && next.awaited->reached < next.until) return false;
+  if (next.external && All().failure == cudaSuccess) return next.external();
   if (next.duration == next.duration.zero() || All().failure != cudaSuccess) return true;
   if (next.ends == Clock::time_point{}) next.ends = Clock::now() + next.duration;
   return Clock::now() >= next.ends;
@@ -154,6 +156,11 @@ void RunUntil(const Done& done) {
   }
 }
 
+bool AwaitsLibrary(const StreamState& stream) {
+  return All().failure == cudaSuccess && !stream.operations.empty() &&
+         stream.operations.front().external;
+}
+
 cudaError_t Answer(cudaError_t error) { return Keep(Failure() != cudaSuccess ? Failure() : error); }
 
 }  // namespace
@@ -200,69 +207,75 @@ void CountWritten(const View& view, int64_t num_bytes) {
   if (view.place != Place::kDevice) return;
   All().running->usage.written_bytes += num_bytes;
   All().usage.written_bytes += num_bytes;
-}
-
-void Occupy(cudaStream_t stream, std::chrono::milliseconds duration) {
-  const std::lock_guard<std::recursive_mutex> lock(Mutex());
-  FindStream(stream)->operations.push_back({.work = {}, .duration = duration});
-}
-
-void RunUntilIdle(cudaStream_t stream) {
-  StreamState& state = *FindStream(stream);
-  RunUntil([&] { return state.operations.empty(); });
-}
-
-void RunAll() {
-  RunUntil([] { return false; });
-}
-
-void Fail(cudaError_t error) {
-  if (All().failure == cudaSuccess) All().failure = error;
-}
-cudaError_t Failure() { return All().failure; }
-
-void Revive() {
-  const std::lock_guard<std::recursive_mutex> lock(Mutex());
-  for (auto& [name, stream] : All().streams) {
-    stream.operations.clear();
-    stream.is_capturing = false;
-    stream.is_captured_globally = false;
+  void EnqueueExternal(cudaStream_t stream, std::function<bool()> has_ended) {
+    const std::lock_guard<std::recursive_mutex> lock(Mutex());
+    StreamState& state = *FindStream(stream);
+    if (!state.is_capturing) {
+      state.operations.push_back({.work = {}, .external = std::move(has_ended)});
+    }
   }
-  for (auto& [name, event] : All().events) event->reached = event->recorded;
-  All().failure = cudaSuccess;
-}
 
-int DeviceOf(cudaStream_t stream) {
-  const StreamState* const state = FindStream(stream);
-  return state == nullptr ? -1 : state->device;
-}
+  void Occupy(cudaStream_t stream, std::chrono::milliseconds duration) {
+    const std::lock_guard<std::recursive_mutex> lock(Mutex());
+    FindStream(stream)->operations.push_back({.work = {}, .duration = duration});
+  }
 
-int RunningDevice() { return All().running_device; }
+  void RunUntilIdle(cudaStream_t stream) {
+    StreamState& state = *FindStream(stream);
+    RunUntil([&] { return state.operations.empty(); });
+  }
 
-namespace {
+  void RunAll() {
+    RunUntil([] { return false; });
+  }
 
-thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+  void Fail(cudaError_t error) {
+    if (All().failure == cudaSuccess) All().failure = error;
+  }
+  cudaError_t Failure() { return All().failure; }
 
-// Of a call that may wait for work, which a capture has not.
-void NoteUnsafeCall() {
-  const bool captured = std::ranges::any_of(
-      All().streams, [](const auto& entry) { return entry.second.is_captured_globally; });
-  if (captured && capture_mode != cudaStreamCaptureModeRelaxed) ++All().num_prohibited_calls;
-}
+  void Revive() {
+    const std::lock_guard<std::recursive_mutex> lock(Mutex());
+    for (auto& [name, stream] : All().streams) {
+      stream.operations.clear();
+      stream.is_capturing = false;
+      stream.is_captured_globally = false;
+    }
+    for (auto& [name, event] : All().events) event->reached = event->recorded;
+    All().failure = cudaSuccess;
+  }
 
-}  // namespace
+  int DeviceOf(cudaStream_t stream) {
+    const StreamState* const state = FindStream(stream);
+    return state == nullptr ? -1 : state->device;
+  }
 
-int64_t NumProhibitedCalls() {
-  const std::lock_guard<std::recursive_mutex> lock(Mutex());
-  return All().num_prohibited_calls;
-}
+  int RunningDevice() { return All().running_device; }
 
-void SetSeed(uint32_t seed) {
-  const std::lock_guard<std::recursive_mutex> lock(Mutex());
-  All().seed = seed;
-  All().random.seed(seed);
-  DrawPriorities();
-}
+  namespace {
+
+  thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
+  // Of a call that may wait for work, which a capture has not.
+  void NoteUnsafeCall() {
+    const bool captured = std::ranges::any_of(
+        All().streams, [](const auto& entry) { return entry.second.is_captured_globally; });
+    if (captured && capture_mode != cudaStreamCaptureModeRelaxed) ++All().num_prohibited_calls;
+  }
+
+  }  // namespace
+
+  int64_t NumProhibitedCalls() {
+    const std::lock_guard<std::recursive_mutex> lock(Mutex());
+    return All().num_prohibited_calls;
+  }
+
+  void SetSeed(uint32_t seed) {
+    const std::lock_guard<std::recursive_mutex> lock(Mutex());
+    All().seed = seed;
+    All().random.seed(seed);
+    DrawPriorities();
+  }
 
 }  // namespace eplb::fake_cuda
 
@@ -294,6 +307,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return fake::Keep(cudaErrorStreamCaptureUnsupported);
   }
   fake::RunUntilIdle(stream);
+  // What another library has there ends by other threads, which need the lock.
+  while (fake::AwaitsLibrary(*fake::FindStream(stream))) {
+    fake::Mutex().unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    fake::Mutex().lock();
+    fake::RunUntilIdle(stream);
+  }
   return fake::Answer(cudaSuccess);
 }
 

@@ -6,16 +6,20 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <csignal>
+#include <cstring>
 #include <utility>
 
 #include "tests/support/fake_nccl/group_log.h"
+#include "tests/support/fake_nccl/memory_use.h"
+#include "tests/support/fake_nccl/violations.h"
 
 namespace eplb::fake_nccl {
 namespace {
 
 constexpr int kForEver = -1;
+constexpr uint32_t kMostPolls = 4;  // before a launch
+constexpr int kPoison = 0xDB;       // what is received into and not written yet
 
 std::string Describe(const std::vector<Operation>& operations, int64_t group, size_t num_plans) {
   std::string text = "group=" + std::to_string(group) + " plans=" + std::to_string(num_plans);
@@ -34,7 +38,9 @@ std::string WhyNot(const std::vector<Operation>& operations) {
 
 }  // namespace
 
-Communicator::Communicator(CommunicatorOptions options) : options_(std::move(options)) {
+Communicator::Communicator(CommunicatorOptions options)
+    : options_(std::move(options)),
+      random_(static_cast<uint32_t>(options_.address.rank) * 7919 + 1) {
   std::array<int, 2> ends{-1, -1};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) {
     state_ = {ncclSystemError, "no pipe"};
@@ -47,28 +53,30 @@ Communicator::Communicator(CommunicatorOptions options) : options_(std::move(opt
 
 Communicator::~Communicator() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stop_ = true;
+    const std::lock_guard<std::mutex> lock(intake_->mutex);
+    intake_->stopped = true;
   }
-  for (const Fault& fault : options_.faults) {
-    const bool here = fault.rank.value_or(options_.address.rank) == options_.address.rank;
-    if (here && fault.kind == FaultKind::kSlowAbort) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(fault.ms));
-    }
-  }
-  changed_.notify_all();
+  intake_->changed.notify_all();
   stop_writer_ = Descriptor();  // whoever polls the other end sees it
   if (thread_.joinable()) thread_.join();
 }
 
-bool Communicator::stopped() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return stop_;
-}
+bool Communicator::stopped() const { return intake_->stopped; }
 
 Outcome Communicator::state() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return state_;
+}
+
+Outcome Communicator::OutcomeOf(FaultKind kind) const {
+  const auto fault = FaultOf(options_.faults, options_.address.rank, kind);
+  if (!fault) return {};
+  return {static_cast<ncclResult_t>(fault->code), "an error that was asked for"};
+}
+
+std::chrono::milliseconds Communicator::AbortTime() const {
+  const auto slow = FaultOf(options_.faults, options_.address.rank, FaultKind::kSlowAbort);
+  return std::chrono::milliseconds(slow ? slow->ms : 0);
 }
 
 void Communicator::SetState(Outcome outcome) {
@@ -76,32 +84,107 @@ void Communicator::SetState(Outcome outcome) {
   state_ = std::move(outcome);
 }
 
-Outcome Communicator::Submit(std::vector<Operation> operations) {
-  const std::string why_not = options_.rules ? WhyNot(operations) : "";
+std::string Communicator::UseDevice(std::vector<Operation>& operations, cudaStream_t stream) const {
+  const int device = *options_.device;
+  if (Cuda()->device_of_stream(stream) != device) {
+    return "a stream that is not one of device " + std::to_string(device);
+  }
+  for (Operation& operation : operations) {
+    const void* const address = operation.is_send ? operation.source : operation.target;
+    std::byte* const view = Cuda()->view(address, operation.bytes, device);
+    if (view == nullptr) return "memory that is not of device " + std::to_string(device);
+    operation.is_registered = IsRegistered(this, address, operation.bytes);
+    if (operation.is_send) {
+      operation.source = view;
+      operation.hash = HashOf(view, operation.bytes);
+    } else {
+      operation.target = view;
+      std::memset(view, kPoison, operation.bytes);
+    }
+  }
+  return "";
+}
+
+Outcome Communicator::Submit(std::vector<Operation> operations, cudaStream_t stream) {
+  std::string why_not = options_.rules ? WhyNot(operations) : "";
+  if (state().result == ncclInProgress) why_not = "a group before the end of the call before";
   if (!why_not.empty()) {
     AddToLog(options_.address.rank, "refused " + why_not);
     return {ncclInvalidUsage, why_not};
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (state_.result == ncclInProgress) {
-    AddToLog(options_.address.rank, "refused a group before the end of the call before");
-    return {ncclInvalidUsage, "a group before the end of the call before"};
+  auto launch = std::make_shared<Launch>();
+  if (options_.device.has_value()) {
+    for (const Operation& operation : operations) {
+      const void* const address = operation.is_send ? operation.source : operation.target;
+      AddUse(address, operation.bytes,
+             [launch, intake = intake_] { return launch->over.load() || intake->stopped.load(); });
+    }
+    if (why_not = UseDevice(operations, stream); !why_not.empty()) {
+      launch->over = true;
+      Blame("rank " + std::to_string(options_.address.rank) + " gave " + why_not);
+      return {ncclInvalidArgument, why_not};
+    }
   }
+  launch->operations = std::move(operations);
+  launch->stream = stream;
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (state_.result != ncclSuccess) return state_;
   state_ = {ncclInProgress, ""};
-  submitted_ = std::move(operations);
-  changed_.notify_all();
+  if (options_.device.has_value()) {
+    submitted_ = std::move(launch);
+    polls_left_ = static_cast<uint32_t>(random_() % kMostPolls);
+    return state_;
+  }
+  const std::lock_guard<std::mutex> intake_lock(intake_->mutex);
+  intake_->groups.push_back(std::move(launch));
+  intake_->changed.notify_all();
   return state_;
 }
 
-std::optional<std::vector<Operation>> Communicator::NextGroup() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return stop_ || submitted_; });
-  if (stop_) return std::nullopt;
-  return std::exchange(submitted_, std::nullopt);
+Outcome Communicator::Poll() {
+  std::shared_ptr<Launch> launch;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (submitted_ == nullptr || state_.result != ncclInProgress) return state_;
+    if (polls_left_-- > 0) return state_;
+    launch = std::exchange(submitted_, nullptr);
+  }
+  PutOnStream(launch);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_.result == ncclInProgress) state_ = {};
+  return state_;
+}
+
+void Communicator::PutOnStream(const std::shared_ptr<Launch>& launch) {
+  Cuda()->enqueue(launch->stream, [launch, intake = intake_] {
+    if (launch->over || intake->stopped) return true;
+    if (launch->begun.exchange(true)) return false;
+    const std::lock_guard<std::mutex> lock(intake->mutex);
+    intake->groups.push_back(launch);
+    intake->changed.notify_all();
+    return false;
+  });
+}
+
+std::shared_ptr<Launch> Communicator::NextGroup() {
+  std::unique_lock<std::mutex> lock(intake_->mutex);
+  intake_->changed.wait(lock, [this] { return intake_->stopped || !intake_->groups.empty(); });
+  if (intake_->stopped) return nullptr;
+  std::shared_ptr<Launch> next = std::move(intake_->groups.front());
+  intake_->groups.pop_front();
+  return next;
+}
+
+void Communicator::MeetInitFaults() {
+  const int32_t rank = options_.address.rank;
+  if (FaultOf(options_.faults, rank, FaultKind::kInitHang)) Wait(kForEver, nullptr);
+  const auto fault = FaultOf(options_.faults, rank, FaultKind::kInitAsyncError);
+  if (fault) SetState({static_cast<ncclResult_t>(fault->code), "an error that was asked for"});
 }
 
 void Communicator::Run() {
+  MeetInitFaults();
+  if (stopped() || state().result != ncclInProgress) return;
   std::string error;
   std::vector<Descriptor> sockets = ConnectMesh(options_.address, stop_reader_.get(), &error);
   if (sockets.empty()) {
@@ -115,11 +198,15 @@ void Communicator::Run() {
                          : nullptr);
   }
   SetState({});
-  while (const std::optional<std::vector<Operation>> group = NextGroup()) {
-    Outcome outcome = RunGroup(*group);
-    const bool failed = outcome.result != ncclSuccess;
-    SetState(std::move(outcome));
-    if (failed) return;  // the connections stay: peers see an end only at the abort
+  while (const std::shared_ptr<Launch> group = NextGroup()) {
+    Outcome outcome = RunGroup(group->operations);
+    if (outcome.result != ncclSuccess) {
+      SetState(std::move(outcome));
+      return;  // the connections stay: peers see an end only at the abort
+    }
+    CountPasses(group->operations);
+    group->over = true;
+    if (!options_.device.has_value()) SetState({});
   }
 }
 
@@ -141,6 +228,12 @@ std::optional<Outcome> Communicator::MeetFaults(bool* corrupt) {
         Wait(kForEver, nullptr);
         break;
       case FaultKind::kSlowAbort:
+      case FaultKind::kAbortError:
+      case FaultKind::kInitError:
+      case FaultKind::kInitAsyncError:
+      case FaultKind::kInitHang:
+      case FaultKind::kRegisterError:
+      case FaultKind::kMemError:
         break;
     }
   }

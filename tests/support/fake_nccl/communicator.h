@@ -1,13 +1,19 @@
 // A communicator of the fake: a thread of its own connects the ranks and moves the bytes of one
-// group after the other.
+// group after the other. Where the program runs on the stand-in for CUDA, a group is an operation
+// of its stream: launched some polls after it was asked for, begun when the stream comes to it, and
+// over when both ends are.
 #ifndef EPLB_TESTS_SUPPORT_FAKE_NCCL_COMMUNICATOR_H_
 #define EPLB_TESTS_SUPPORT_FAKE_NCCL_COMMUNICATOR_H_
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,7 +29,24 @@ struct CommunicatorOptions {
   MeshAddress address;
   int32_t channels = 32;
   std::vector<Fault> faults;
-  bool rules = true;  // at most one send and one receive in a group
+  bool rules = true;          // at most one send and one receive in a group
+  std::optional<int> device;  // of streams and memory; absent: groups run at once, on host memory
+};
+
+// A group that was asked for. On a stream it outlives its communicator, whose end ends it.
+struct Launch {
+  std::vector<Operation> operations;
+  cudaStream_t stream = nullptr;
+  std::atomic<bool> begun = false;
+  std::atomic<bool> over = false;
+};
+
+// Groups that wait for the communicator's thread.
+struct Intake {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::shared_ptr<Launch>> groups;  // guarded by mutex
+  std::atomic<bool> stopped = false;           // set under mutex
 };
 
 // Threads: all methods from any thread; Submit from one.
@@ -35,17 +58,28 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // ncclInProgress, or why the group is refused.
-  Outcome Submit(std::vector<Operation> operations);
-  // ncclInProgress until the ranks are connected, and until the bytes of the last group have moved.
+  // ncclInProgress, or why the group is refused. On a device what it receives into holds poison
+  // from here on.
+  Outcome Submit(std::vector<Operation> operations, cudaStream_t stream);
+  // ncclInProgress until the ranks are connected, and until the last group has been launched; in
+  // host memory until its bytes have moved. On a device each question brings the launch nearer.
+  Outcome Poll();
   Outcome state() const;
+  // As the faults say: what a call other than a group ends with, success without one of this kind;
+  // and how long an abort takes.
+  Outcome OutcomeOf(FaultKind kind) const;
+  std::chrono::milliseconds AbortTime() const;
   const MeshAddress& address() const { return options_.address; }
 
  private:
   void Run();
   void SetState(Outcome outcome);
-  // The next group; absent at the end.
-  std::optional<std::vector<Operation>> NextGroup();
+  // Empty when all of it is the device's; then with its views in place of its addresses.
+  std::string UseDevice(std::vector<Operation>& operations, cudaStream_t stream) const;
+  void PutOnStream(const std::shared_ptr<Launch>& launch);
+  void MeetInitFaults();
+  // The next group; null at the end.
+  std::shared_ptr<Launch> NextGroup();
   Outcome RunGroup(const std::vector<Operation>& operations);
   // What comes in place of the group, absent when it runs; *corrupt when it runs with a wrong bit.
   std::optional<Outcome> MeetFaults(bool* corrupt);
@@ -58,12 +92,13 @@ class Communicator {
   Descriptor stop_reader_;
   Descriptor stop_writer_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  Outcome state_{ncclInProgress, ""};                // guarded by mutex_
-  bool stop_ = false;                                // guarded by mutex_
-  std::optional<std::vector<Operation>> submitted_;  // guarded by mutex_
-  int64_t num_groups_ = 0;                           // the thread's
-  std::vector<std::unique_ptr<Link>> links_;         // the thread's; null for the own rank
+  Outcome state_{ncclInProgress, ""};  // guarded by mutex_
+  std::shared_ptr<Launch> submitted_;  // guarded by mutex_; not launched yet
+  uint32_t polls_left_ = 0;            // guarded by mutex_; till it is
+  std::mt19937 random_;                // of polls
+  const std::shared_ptr<Intake> intake_ = std::make_shared<Intake>();
+  int64_t num_groups_ = 0;                    // the thread's
+  std::vector<std::unique_ptr<Link>> links_;  // the thread's; null for the own rank
   std::thread thread_;
 };
 

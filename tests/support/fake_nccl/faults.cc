@@ -9,10 +9,19 @@ namespace eplb::fake_nccl {
 namespace {
 
 const std::map<std::string_view, FaultKind>& Kinds() {
-  static const auto& kinds = *new std::map<std::string_view, FaultKind>{
-      {"delay", FaultKind::kDelay}, {"async_error", FaultKind::kAsyncError},
-      {"die", FaultKind::kDie},     {"corrupt", FaultKind::kCorrupt},
-      {"hang", FaultKind::kHang},   {"slow_abort", FaultKind::kSlowAbort}};
+  static const auto& kinds =
+      *new std::map<std::string_view, FaultKind>{{"delay", FaultKind::kDelay},
+                                                 {"async_error", FaultKind::kAsyncError},
+                                                 {"die", FaultKind::kDie},
+                                                 {"corrupt", FaultKind::kCorrupt},
+                                                 {"hang", FaultKind::kHang},
+                                                 {"slow_abort", FaultKind::kSlowAbort},
+                                                 {"abort_error", FaultKind::kAbortError},
+                                                 {"init_error", FaultKind::kInitError},
+                                                 {"init_async_error", FaultKind::kInitAsyncError},
+                                                 {"init_hang", FaultKind::kInitHang},
+                                                 {"register_error", FaultKind::kRegisterError},
+                                                 {"mem_error", FaultKind::kMemError}};
   return kinds;
 }
 
@@ -99,6 +108,13 @@ std::optional<std::vector<Fault>> CurrentFaults(std::string* error) {
   if (TheSetting().text) return ParseFaults(*TheSetting().text, error);
   const char* variable = std::getenv("EPLB_FAKE_NCCL_FAULTS");
   return ParseFaults(variable != nullptr ? variable : "", error);
+}
+
+std::optional<Fault> FaultOf(const std::vector<Fault>& faults, int32_t rank, FaultKind kind) {
+  for (const Fault& fault : faults) {
+    if (fault.kind == kind && fault.rank.value_or(rank) == rank) return fault;
+  }
+  return std::nullopt;
 }
 
 std::vector<Fault> FaultsOf(const std::vector<Fault>& faults, int32_t rank, int64_t group) {

@@ -16,7 +16,14 @@ enum class FaultKind {
   kDie,         // the process kills itself
   kCorrupt,     // one bit of the first receive flips
   kHang,        // nothing of the group happens until the abort
-  kSlowAbort,   // ncclCommAbort takes `ms`; of no group
+  // Of no group:
+  kSlowAbort,       // ncclCommAbort takes `ms`
+  kAbortError,      // ncclCommAbort fails with `code` and ends nothing
+  kInitError,       // ncclCommInitRankConfig fails with `code` and leaves a communicator to abort
+  kInitAsyncError,  // the ranks do not connect, and the communicator has the error `code`
+  kInitHang,        // the ranks do not connect until the abort
+  kRegisterError,   // ncclCommRegister fails with `code`
+  kMemError,        // ncclMemAlloc fails, for rank 0 or all: it knows no rank
 };
 
 struct Fault {
@@ -34,6 +41,8 @@ std::optional<std::vector<Fault>> ParseFaults(std::string_view text, std::string
 bool SetFaults(const char* text, std::string* error);  // null: the variable's again
 std::optional<std::vector<Fault>> CurrentFaults(std::string* error);
 
+// The first of a kind that meets this rank; absent without one.
+std::optional<Fault> FaultOf(const std::vector<Fault>& faults, int32_t rank, FaultKind kind);
 // Those that meet this group, in the order of the text.
 std::vector<Fault> FaultsOf(const std::vector<Fault>& faults, int32_t rank, int64_t group);
 

@@ -2,6 +2,8 @@
 //   rank=0 begin ranks=2 maxCTAs=16 nChannelsPerNetPeer=8 trafficClass=- name=eplb version=22809
 //   rank=0 group=3 plans=1 send=1:4096 receive=2:4096          (peer:bytes)
 //   rank=0 refused two sends in a group
+//   rank=0 registered
+//   rank=0 aborted
 #ifndef EPLB_TESTS_SUPPORT_FAKE_NCCL_GROUP_LOG_H_
 #define EPLB_TESTS_SUPPORT_FAKE_NCCL_GROUP_LOG_H_
 

@@ -8,6 +8,9 @@
 #include <cstring>
 #include <utility>
 
+#include "tests/support/fake_nccl/memory_use.h"
+#include "tests/support/fake_nccl/violations.h"
+
 namespace eplb::fake_nccl {
 namespace {
 
@@ -42,6 +45,8 @@ void Link::BeginGroup(const std::vector<Operation>& operations) {
     ++(operation.is_send ? shape.sends : shape.receives);
     uint64_t& sizes = operation.is_send ? shape.sent_sizes : shape.received_sizes;
     sizes = AddSize(sizes, operation.bytes);
+    if (!operation.is_registered) continue;
+    ++(operation.is_send ? shape.registered_sends : shape.registered_receives);
   }
   if (shape.sends + shape.receives == 0) return;
   ++num_groups_;
@@ -83,7 +88,12 @@ Outcome Link::CompareShapes() {
   peer_shapes_.pop_front();
   if (own.number == theirs.number && own.sends == theirs.receives && own.receives == theirs.sends &&
       own.sent_sizes == theirs.received_sizes && own.received_sizes == theirs.sent_sizes) {
-    return {};
+    if (own.registered_sends == theirs.registered_receives &&
+        own.registered_receives == theirs.registered_sends) {
+      return {};
+    }
+    Blame(Named("has registered its memory and this rank has not, or the reverse"));
+    return {ncclInternalError, "memory is registered at one end only"};
   }
   return {ncclInvalidUsage, Named("has another group as number " + std::to_string(own.number) +
                                   " with this rank: other operations or other sizes")};
@@ -99,9 +109,22 @@ Outcome Link::Progress() {
   return outcome;
 }
 
+Outcome Link::CheckUnchanged(const Operation& send) const {
+  if (send.hash == 0 || send.hash == HashOf(send.source, send.bytes)) return {};
+  const std::string text =
+      "what is sent to rank " + std::to_string(peer_) + " changed while it was in flight";
+  Blame("rank " + std::to_string(rank_) + ": " + text);
+  return {ncclInternalError, text};
+}
+
 Outcome Link::Write() {
   while (!outgoing_.empty()) {
     Outgoing& front = outgoing_.front();
+    if (front.done == 0 && front.payload != nullptr) {
+      if (Outcome changed = CheckUnchanged(*front.payload); changed.result != ncclSuccess) {
+        return changed;
+      }
+    }
     const auto* frame = reinterpret_cast<const std::byte*>(&front.frame);
     const bool in_frame = front.done < sizeof(Frame);
     const std::byte* from =
@@ -118,6 +141,9 @@ Outcome Link::Write() {
     const size_t payload_bytes = front.payload != nullptr ? front.payload->bytes : 0;
     if (front.done < sizeof(Frame) + payload_bytes) continue;
     if (front.payload != nullptr) {
+      if (Outcome changed = CheckUnchanged(*front.payload); changed.result != ncclSuccess) {
+        return changed;
+      }
       sends_.pop_front();
       --num_matched_;
     }

@@ -30,6 +30,9 @@ struct GroupShape {
   uint64_t receives = 0;
   uint64_t sent_sizes = 0;
   uint64_t received_sizes = 0;
+  // NCCL's kernels write straight into memory that is registered, where both ends know of it.
+  uint64_t registered_sends = 0;
+  uint64_t registered_receives = 0;
 };
 
 struct Frame {
@@ -65,6 +68,8 @@ class Link {
   void Queue(const Frame& frame, const Operation* payload);
   void MatchSends();
   Outcome CompareShapes();
+  // Whether what is sent is still as when it was asked for.
+  Outcome CheckUnchanged(const Operation& send) const;
   Outcome Write();
   Outcome Read();
   Outcome Take(const Frame& frame);

@@ -15,6 +15,8 @@ struct Operation {
   size_t bytes = 0;
   const std::byte* source = nullptr;  // of a send
   std::byte* target = nullptr;        // of a receive
+  bool is_registered = false;         // its memory, with this communicator
+  uint64_t hash = 0;                  // of what is sent, when it was asked for; 0: not known
 };
 
 struct Planner {

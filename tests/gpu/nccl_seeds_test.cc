@@ -1,0 +1,18 @@
+// The contracts over NCCL's groups with streams that move in sixteen adversarial orders.
+#include <gtest/gtest.h>
+
+#include "tests/gpu/nccl_stream_world.h"
+#include "tests/gpu/seeded_queues.h"
+
+namespace eplb {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(
+    SeededNccl, TransportContractTest,
+    ::testing::ValuesIn(testing::SeededTransports(&testing::MakeSmallPieceStreamWorld)));
+INSTANTIATE_TEST_SUITE_P(
+    SeededNccl, ExecutorContractTest,
+    ::testing::ValuesIn(testing::SeededExecutors("Nccl", &testing::MakeSmallPieceStreamWorld)));
+
+}  // namespace
+}  // namespace eplb

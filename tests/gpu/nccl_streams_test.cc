@@ -1,0 +1,314 @@
+// The nccl path where groups are operations of streams: what is queued too early or not waited for
+// comes at the wrong time.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/monotonic_clock.h"
+#include "client/migration/row_message.h"
+#include "tests/client/migration/executor_contract.h"
+#include "tests/client/migration/random_traffic.h"
+#include "tests/client/migration/replica_contract.h"
+#include "tests/gpu/counting_queue.h"
+#include "tests/gpu/nccl_stream_world.h"
+#include "tests/support/fake_cuda/fake_cuda.h"
+
+namespace eplb {
+namespace {
+
+using ::eplb::testing::FakeNcclViolations;
+using ::eplb::testing::MakeDeviceQueue;
+using ::eplb::testing::MakeLargePieceStreamWorld;
+using ::eplb::testing::MakeSmallPieceStreamWorld;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+
+INSTANTIATE_TEST_SUITE_P(NcclSmallPieces, TransportContractTest,
+                         ::testing::Values(TransportKind(&MakeSmallPieceStreamWorld,
+                                                         &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(NcclLargePieces, TransportContractTest,
+                         ::testing::Values(TransportKind(&MakeLargePieceStreamWorld,
+                                                         &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(Nccl, ReplicaContractTest,
+                         ::testing::Values(TransportKind(&MakeSmallPieceStreamWorld,
+                                                         &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(
+    Streams, ExecutorContractTest,
+    ::testing::Values(ExecutorKind{"NcclEveryReplica", MakeSmallPieceStreamWorld,
+                                   StateResidency::kEveryReplica, &MakeDeviceQueue},
+                      ExecutorKind{"NcclWithPrimary", MakeLargePieceStreamWorld,
+                                   StateResidency::kWithPrimary, &MakeDeviceQueue}),
+    [](const auto& kind) { return kind.param.name; });
+
+std::string LogOfFake() { return OfFakeNccl<decltype(fakeNcclGetLog)>("fakeNcclGetLog")(); }
+
+// Pieces of the tests' size in groups that were begun; of one end with its words in the log.
+size_t NumPieces(std::string_view end = "") {
+  const std::string piece = absl::StrCat(std::string(end), ":65536");
+  const std::string log = LogOfFake();
+  size_t count = 0;
+  for (size_t at = log.find(piece); at != std::string::npos; at = log.find(piece, at + 1)) ++count;
+  return count;
+}
+
+class NcclStreamsTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kRowBytes = 300'000;
+  static constexpr int64_t kStagingBytes = int64_t{1} << 20;
+
+  NcclStreamsTest() : memory_(&MakeDeviceQueue) { fake_cuda::SetSeed(0); }
+  ~NcclStreamsTest() override { EXPECT_EQ(FakeNcclViolations(), ""); }
+
+  // Two ranks whose notes and passes over memory are known.
+  Transports MakeCountedWorld(int64_t piece_bytes = 65'536) {
+    testing::StreamsOfQueues().streams.clear();
+    return MakeNcclWorld({.world_size = 2,
+                          .staging_bytes = kStagingBytes,
+                          .piece_bytes = piece_bytes,
+                          .device = 0,
+                          .make_queue = &testing::MakeCountingQueue,
+                          .on_note = [this](std::string_view line) {
+                            const std::lock_guard<std::mutex> lock(notes_mutex_);
+                            notes_.emplace_back(line);
+                          }});
+  }
+
+  // A row from rank 1 to rank 0, which must arrive.
+  void MoveOne(const Transports& transports, uint64_t post_id, std::span<std::byte> live) {
+    const auto bytes = static_cast<int64_t>(live.size());
+    const std::vector<Ticket> tickets = {
+        MustPost(*transports[0], ReceiveOne(RankId{1}, post_id, bytes)),
+        MustPost(*transports[1], SendOne(RankId{0}, post_id, live))};
+    for (const auto& result : Drive(transports, tickets)) {
+      EXPECT_TRUE(result.ok()) << result.status();
+    }
+  }
+
+  // Bytes that were read or written for a byte of a row, with the commit's copy into its slot.
+  double PassesOfOneRow(const Transports& transports) {
+    std::mt19937 random(10);
+    const std::vector<std::byte> row = RandomBytes(random, kStagingBytes);
+    const std::span<std::byte> live = memory_.Put(row);
+    const std::span<std::byte> slot = memory_.Put(std::vector<std::byte>(kStagingBytes));
+    const auto commits = testing::MakeCountingQueue();
+    const auto count = [] {
+      const testing::QueueBytes& bytes = testing::BytesOfQueues();
+      return bytes.read + bytes.written +
+             OfFakeNccl<decltype(fakeNcclBytesPassed)>("fakeNcclBytesPassed")();
+    };
+    const int64_t before = count();
+    MoveOne(transports, 1, live);
+    const cuda::RowCopy commit{.source = transports[0]->staging().data(),
+                               .destination = slot.data(),
+                               .num_bytes = kStagingBytes};
+    const auto batch = commits->Copy({&commit, 1});
+    EXPECT_TRUE(batch.ok()) << batch.status();
+    EXPECT_TRUE(AwaitBatch(*commits, *batch, MonotonicNow() + absl::Seconds(30)).ok());
+    EXPECT_TRUE(memory_.Holds(slot, row));
+    return static_cast<double>(count() - before) / kStagingBytes;
+  }
+
+  static cudaStream_t MakeTrainingStream() {
+    cudaStream_t stream = nullptr;
+    EXPECT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
+    return stream;
+  }
+
+  QueueMemory memory_;
+  std::mutex notes_mutex_;
+  std::vector<std::string> notes_;
+};
+
+// A kernel of NCCL that began beside the training step's own collectives could wait for them while
+// they wait for it.
+TEST_F(NcclStreamsTest, GroupsOfARankBeginAfterItsTrainingStream) {
+  const std::span<std::byte> live = memory_.Put(std::vector<std::byte>(kRowBytes));
+  const Transports transports = MakeSmallPieceStreamWorld(2, kRowBytes);
+  const std::string_view ends[] = {"receive=1", "send=0"};
+  uint64_t post_id = 0;
+  for (const size_t late : {0, 1}) {
+    SCOPED_TRACE(late);
+    const size_t num_pieces = NumPieces(ends[late]);
+    std::atomic<bool> step_may_end = false;
+    const cudaStream_t training = MakeTrainingStream();
+    fake_cuda::EnqueueExternal(training, [&] { return step_may_end.load(); });
+    std::vector<RowMoves> moves = {ReceiveOne(RankId{1}, ++post_id, kRowBytes),
+                                   SendOne(RankId{0}, post_id, live)};
+    moves[late].stream = training;
+    const std::vector<Ticket> tickets = {MustPost(*transports[0], moves[0]),
+                                         MustPost(*transports[1], moves[1])};
+    for (int32_t turn = 0; turn < 300; ++turn) {
+      for (size_t rank = 0; rank < 2; ++rank) {
+        const auto progress = transports[rank]->Poll(tickets[rank], absl::ZeroDuration());
+        ASSERT_TRUE(progress.ok() && !progress->done) << progress.status();
+      }
+    }
+    EXPECT_EQ(NumPieces(ends[late]), num_pieces);
+    step_may_end = true;
+    for (const auto& result : Drive(transports, tickets)) {
+      EXPECT_TRUE(result.ok()) << result.status();
+    }
+  }
+}
+
+TEST_F(NcclStreamsTest, ARowIsReadOnceTheTrainingStreamHasWrittenIt) {
+  std::mt19937 random(9);
+  const Transports transports = MakeSmallPieceStreamWorld(2, kRowBytes);
+  const std::vector<std::byte> row = RandomBytes(random, kRowBytes);
+  const std::span<std::byte> written = memory_.Put(row);
+  const std::span<std::byte> live = memory_.Put(std::vector<std::byte>(kRowBytes));
+  std::atomic<bool> step_may_end = false;
+  const cudaStream_t training = MakeTrainingStream();
+  fake_cuda::EnqueueExternal(training, [&] { return step_may_end.load(); });
+  ASSERT_EQ(cudaMemcpyAsync(live.data(), written.data(), live.size(), cudaMemcpyDefault, training),
+            cudaSuccess);
+  RowMoves sends = SendOne(RankId{0}, 1, live);
+  sends.stream = training;
+  const std::vector<Ticket> tickets = {
+      MustPost(*transports[0], ReceiveOne(RankId{1}, 1, kRowBytes)),
+      MustPost(*transports[1], sends)};
+  for (int32_t turn = 0; turn < 100; ++turn) {
+    ASSERT_TRUE(transports[1]->Poll(tickets[1], absl::ZeroDuration()).ok());
+  }
+  step_may_end = true;
+  for (const auto& result : Drive(transports, tickets)) EXPECT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(memory_.Holds(transports[0]->staging(), row));
+}
+
+// Pack: read and written; NCCL: read, and written at the other end; sum; commit: read and written.
+TEST_F(NcclStreamsTest, SevenPassesOverMemoryMoveARow) {
+  const Transports transports = MakeCountedWorld();
+  EXPECT_DOUBLE_EQ(PassesOfOneRow(transports), 7);
+  EXPECT_THAT(notes_, IsEmpty());
+}
+
+// Sum at the source; NCCL three at each end; sum; commit two.
+TEST_F(NcclStreamsTest, WithoutRegistrationAPieceOfOneRowIsSentFromTheRow) {
+  setenv("NCCL_LOCAL_REGISTER", "0", 1);
+  const Transports transports = MakeCountedWorld();
+  unsetenv("NCCL_LOCAL_REGISTER");
+  EXPECT_DOUBLE_EQ(PassesOfOneRow(transports), 10);
+  EXPECT_THAT(notes_,
+              ElementsAre(HasSubstr("NCCL_LOCAL_REGISTER=0"), HasSubstr("NCCL_LOCAL_REGISTER=0")));
+}
+
+TEST_F(NcclStreamsTest, ARankThatCannotRegisterKeepsTheOthersFromIt) {
+  setenv("EPLB_FAKE_NCCL_FAULTS", "rank=1,kind=register_error", 1);
+  const Transports transports = MakeCountedWorld();
+  unsetenv("EPLB_FAKE_NCCL_FAULTS");
+  EXPECT_DOUBLE_EQ(PassesOfOneRow(transports), 10);
+  EXPECT_THAT(notes_, UnorderedElementsAre(
+                          HasSubstr("without registering its memory: ncclCommRegister: internal"),
+                          HasSubstr("without registering its memory: rank 1 has not")));
+}
+
+TEST_F(NcclStreamsTest, MemoryThatNcclDoesNotGiveIsTheQueues) {
+  setenv("EPLB_FAKE_NCCL_FAULTS", "kind=mem_error", 1);
+  const Transports transports = MakeCountedWorld();
+  unsetenv("EPLB_FAKE_NCCL_FAULTS");
+  EXPECT_DOUBLE_EQ(PassesOfOneRow(transports), 10);
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr("ncclMemAlloc: unhandled cuda error"),
+                                  HasSubstr("ncclMemAlloc: unhandled cuda error")));
+}
+
+// In case a group did not end because of it.
+TEST_F(NcclStreamsTest, AfterAGroupThatDidNotEndNothingIsRegistered) {
+  const std::span<std::byte> live = memory_.Put(std::vector<std::byte>(kRowBytes));
+  setenv("EPLB_FAKE_NCCL_FAULTS", "rank=0,group=2,kind=hang", 1);
+  const Transports transports = MakeCountedWorld();
+  unsetenv("EPLB_FAKE_NCCL_FAULTS");
+  RowMoves receives = ReceiveOne(RankId{1}, 1, kRowBytes);
+  RowMoves sends = SendOne(RankId{0}, 1, live);
+  receives.deadline = sends.deadline = MonotonicNow() + absl::Milliseconds(300);
+  const std::vector<Ticket> tickets = {MustPost(*transports[0], receives),
+                                       MustPost(*transports[1], sends)};
+  const auto results = Drive(transports, tickets);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(results[0].status())) << results[0].status();
+  for (const auto& transport : transports) {
+    EXPECT_TRUE(transport->Abort().ok());
+    EXPECT_TRUE(transport->DropShared().ok());
+  }
+  EXPECT_THAT(notes_, IsEmpty());
+  MoveOne(transports, 2, live);
+  EXPECT_THAT(notes_, Contains(HasSubstr("a group did not end with it")));
+}
+
+TEST_F(NcclStreamsTest, MigrationsAllocateNothing) {
+  std::mt19937 random(12);
+  constexpr uint64_t kPosts = 4;
+  const Transports transports = MakeSmallPieceStreamWorld(2, kStagingBytes);
+  std::vector<Traffic> posts;
+  for (uint64_t post_id = 1; post_id <= kPosts; ++post_id) {
+    posts.push_back(RandomTraffic(random, memory_, 2, post_id, kStagingBytes));
+  }
+  const auto num_calls = [] {
+    int64_t sum = 0;
+    for (const char* call : {"cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost",
+                             "cudaHostRegister", "cudaHostUnregister", "cuMemCreate",
+                             "cudaEventCreateWithFlags", "cudaStreamCreateWithPriority"}) {
+      sum += fake_cuda::NumCalls(call);
+    }
+    return sum;
+  };
+  const int64_t before = num_calls();
+  const std::string log = LogOfFake();
+  for (const Traffic& traffic : posts) {
+    const std::vector<Ticket> tickets = {MustPost(*transports[0], traffic.moves[0]),
+                                         MustPost(*transports[1], traffic.moves[1])};
+    for (const auto& result : Drive(transports, tickets)) {
+      EXPECT_TRUE(result.ok()) << result.status();
+    }
+  }
+  EXPECT_EQ(num_calls(), before);
+  EXPECT_THAT(LogOfFake().substr(log.size()), Not(HasSubstr("registered")));
+}
+
+// A sum that takes long keeps no group from the network.
+TEST_F(NcclStreamsTest, GroupsDoNotWaitForTheSumsOfThoseBefore) {
+  constexpr size_t kPieces = 8;
+  const std::span<std::byte> live = memory_.Put(std::vector<std::byte>(kPieces * 65'536));
+  const Transports transports = MakeCountedWorld();
+  std::atomic<bool> sums_may_run = false;
+  for (const auto& [thread, streams] : testing::StreamsOfQueues().streams) {
+    ASSERT_EQ(streams.size(), 3U) << "to pack, for groups and to check";
+    fake_cuda::EnqueueExternal(streams[2], [&] { return sums_may_run.load(); });
+  }
+  const size_t num_pieces = NumPieces();
+  const std::vector<Ticket> tickets = {
+      MustPost(*transports[0], ReceiveOne(RankId{1}, 1, std::ssize(live))),
+      MustPost(*transports[1], SendOne(RankId{0}, 1, live))};
+  const absl::Time limit = MonotonicNow() + absl::Seconds(30);
+  bool sent = false;
+  while (!sent && MonotonicNow() < limit) {
+    for (size_t rank = 0; rank < 2; ++rank) {
+      const auto progress = transports[rank]->Poll(tickets[rank], absl::ZeroDuration());
+      ASSERT_TRUE(progress.ok()) << progress.status();
+      sent = rank == 1 && progress->done;
+    }
+  }
+  EXPECT_TRUE(sent);
+  for (int32_t turn = 0; turn < 300; ++turn) {
+    const auto progress = transports[0]->Poll(tickets[0], absl::ZeroDuration());
+    ASSERT_TRUE(progress.ok() && !progress->done) << "nothing was summed";
+  }
+  EXPECT_EQ(NumPieces() - num_pieces, 2 * kPieces);
+  sums_may_run = true;
+  for (const auto& result : Drive(transports, tickets)) EXPECT_TRUE(result.ok()) << result.status();
+}
+
+}  // namespace
+}  // namespace eplb
