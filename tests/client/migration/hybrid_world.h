@@ -66,6 +66,7 @@ inline std::unique_ptr<RowPath> MakeHybridPathOf(int32_t rank, const HybridWorld
        .ranks = std::move(ranks),
        .pack_queue = cuda::MakeHostRowQueue(),
        .group_queue = cuda::MakeHostRowQueue(),
+       .check_queue = cuda::MakeHostRowQueue(),
        .staging = cuda::RowBuffer{.owner = {own.data(), [staging](auto*) {}}, .bytes = own},
        .without_rows = {same_host.begin(), same_host.end()}});
   EXPECT_TRUE(nccl.ok()) << nccl.status();

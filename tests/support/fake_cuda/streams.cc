@@ -207,75 +207,77 @@ void CountWritten(const View& view, int64_t num_bytes) {
   if (view.place != Place::kDevice) return;
   All().running->usage.written_bytes += num_bytes;
   All().usage.written_bytes += num_bytes;
-  void EnqueueExternal(cudaStream_t stream, std::function<bool()> has_ended) {
-    const std::lock_guard<std::recursive_mutex> lock(Mutex());
-    StreamState& state = *FindStream(stream);
-    if (!state.is_capturing) {
-      state.operations.push_back({.work = {}, .external = std::move(has_ended)});
-    }
+}
+
+void EnqueueExternal(cudaStream_t stream, std::function<bool()> has_ended) {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  StreamState& state = *FindStream(stream);
+  if (!state.is_capturing) {
+    state.operations.push_back({.work = {}, .external = std::move(has_ended)});
   }
+}
 
-  void Occupy(cudaStream_t stream, std::chrono::milliseconds duration) {
-    const std::lock_guard<std::recursive_mutex> lock(Mutex());
-    FindStream(stream)->operations.push_back({.work = {}, .duration = duration});
+void Occupy(cudaStream_t stream, std::chrono::milliseconds duration) {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  FindStream(stream)->operations.push_back({.work = {}, .duration = duration});
+}
+
+void RunUntilIdle(cudaStream_t stream) {
+  StreamState& state = *FindStream(stream);
+  RunUntil([&] { return state.operations.empty(); });
+}
+
+void RunAll() {
+  RunUntil([] { return false; });
+}
+
+void Fail(cudaError_t error) {
+  if (All().failure == cudaSuccess) All().failure = error;
+}
+cudaError_t Failure() { return All().failure; }
+
+void Revive() {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  for (auto& [name, stream] : All().streams) {
+    stream.operations.clear();
+    stream.is_capturing = false;
+    stream.is_captured_globally = false;
   }
+  for (auto& [name, event] : All().events) event->reached = event->recorded;
+  All().failure = cudaSuccess;
+}
 
-  void RunUntilIdle(cudaStream_t stream) {
-    StreamState& state = *FindStream(stream);
-    RunUntil([&] { return state.operations.empty(); });
-  }
+int DeviceOf(cudaStream_t stream) {
+  const StreamState* const state = FindStream(stream);
+  return state == nullptr ? -1 : state->device;
+}
 
-  void RunAll() {
-    RunUntil([] { return false; });
-  }
+int RunningDevice() { return All().running_device; }
 
-  void Fail(cudaError_t error) {
-    if (All().failure == cudaSuccess) All().failure = error;
-  }
-  cudaError_t Failure() { return All().failure; }
+namespace {
 
-  void Revive() {
-    const std::lock_guard<std::recursive_mutex> lock(Mutex());
-    for (auto& [name, stream] : All().streams) {
-      stream.operations.clear();
-      stream.is_capturing = false;
-      stream.is_captured_globally = false;
-    }
-    for (auto& [name, event] : All().events) event->reached = event->recorded;
-    All().failure = cudaSuccess;
-  }
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
-  int DeviceOf(cudaStream_t stream) {
-    const StreamState* const state = FindStream(stream);
-    return state == nullptr ? -1 : state->device;
-  }
+// Of a call that may wait for work, which a capture has not.
+void NoteUnsafeCall() {
+  const bool captured = std::ranges::any_of(
+      All().streams, [](const auto& entry) { return entry.second.is_captured_globally; });
+  if (captured && capture_mode != cudaStreamCaptureModeRelaxed) ++All().num_prohibited_calls;
+}
 
-  int RunningDevice() { return All().running_device; }
+}  // namespace
 
-  namespace {
+int64_t NumProhibitedCalls() {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  return All().num_prohibited_calls;
+}
 
-  thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
-
-  // Of a call that may wait for work, which a capture has not.
-  void NoteUnsafeCall() {
-    const bool captured = std::ranges::any_of(
-        All().streams, [](const auto& entry) { return entry.second.is_captured_globally; });
-    if (captured && capture_mode != cudaStreamCaptureModeRelaxed) ++All().num_prohibited_calls;
-  }
-
-  }  // namespace
-
-  int64_t NumProhibitedCalls() {
-    const std::lock_guard<std::recursive_mutex> lock(Mutex());
-    return All().num_prohibited_calls;
-  }
-
-  void SetSeed(uint32_t seed) {
-    const std::lock_guard<std::recursive_mutex> lock(Mutex());
-    All().seed = seed;
-    All().random.seed(seed);
-    DrawPriorities();
-  }
+void SetSeed(uint32_t seed) {
+  const std::lock_guard<std::recursive_mutex> lock(Mutex());
+  All().seed = seed;
+  All().random.seed(seed);
+  DrawPriorities();
+}
 
 }  // namespace eplb::fake_cuda
 
