@@ -13,6 +13,13 @@ namespace eplb {
 
 static_assert(cuda::kNcclIdBytes == kMeetBytes);
 
+namespace {
+
+// One fewer than the misses after which another path carries the rows.
+constexpr int32_t kMaxHangs = 2;
+
+}  // namespace
+
 NcclMeeting::NcclMeeting(NcclMeetingParts parts) : parts_(std::move(parts)) {}
 
 int32_t NcclMeeting::IndexOf(RankId rank) const {
@@ -99,8 +106,9 @@ bool NcclMeeting::AgreeOnRegistration(LinkSet& links) {
 
 bool NcclMeeting::RegistersMemory() {
   if (parts_.memory.empty()) return false;
-  const absl::Status registered = hung_ ? absl::UnavailableError("a group did not end with it")
-                                        : communicator_->Register(parts_.memory);
+  const absl::Status registered = num_hangs_ < kMaxHangs
+                                      ? communicator_->Register(parts_.memory)
+                                      : absl::UnavailableError("groups did not end with it");
   if (!registered.ok()) NoteUnregistered(std::string(registered.message()));
   return registered.ok();
 }
@@ -164,7 +172,7 @@ absl::Status NcclMeeting::Drop() {
 }
 
 absl::Status NcclMeeting::DropAfterHang() {
-  hung_ = hung_ || is_registered_;
+  if (is_registered_) ++num_hangs_;
   return Drop();
 }
 

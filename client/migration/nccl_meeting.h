@@ -76,9 +76,11 @@ class NcclMeeting {
   // not ended it in time, or failed: it is left to itself, its kernels may still write, and what
   // they may touch must never be freed. So it is for ever.
   absl::Status Drop();
-  // As Drop, for groups that did not end: later communicators register nothing, in case it was
-  // because of that.
+  // As Drop, for groups that did not end. After two such communicators in a row later ones register
+  // nothing, in case it was because of that.
   absl::Status DropAfterHang();
+  // A group of rows has ended, so it was not.
+  void NoteEnded() { num_hangs_ = 0; }
 
  private:
   RankId Root() const { return parts_.ranks.front(); }
@@ -101,7 +103,7 @@ class NcclMeeting {
   bool has_told_ = false;  // whether it has registered
   bool is_registered_ = false;
   std::map<RankId, std::pair<uint64_t, bool>> registered_;  // the last word of others, of a post
-  bool hung_ = false;                                       // DropAfterHang was called
+  int32_t num_hangs_ = 0;                                   // of registered communicators, in a row
   bool noted_ = false;
   bool up_ = false;
   absl::Status stuck_;  // a communicator that could not be ended

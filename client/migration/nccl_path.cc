@@ -337,6 +337,7 @@ class NcclPath : public RowPath {
     if (!ended) return false;
     const NcclGroup& group = groups_[num_ended_];
     if (group.send.has_value()) CountSent(*group.send);
+    meeting_.NoteEnded();
     groups_under_way_.pop_front();
     ++num_ended_;
     return true;
