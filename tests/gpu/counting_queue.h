@@ -59,6 +59,10 @@ class CountingQueue : public cuda::RowQueue {
     Count(rows);
     return queue_->Copy(rows);
   }
+  absl::StatusOr<int64_t> CopyUnsummed(std::span<const cuda::RowCopy> rows) override {
+    Count(rows);
+    return queue_->CopyUnsummed(rows);
+  }
   absl::StatusOr<int64_t> Transfer(std::span<const cuda::RowCopy> rows) override {
     Count(rows);
     return queue_->Transfer(rows);
