@@ -57,8 +57,9 @@ CopyGrid ChooseCopyGrid(int64_t num_tiles, int32_t num_multiprocessors, int32_t 
 #ifdef EPLB_WITH_CUDA
 // Copies on the current device, in order with `stream`; asynchronous, safe under graph capture,
 // launches nothing for zero rows. Rows without a destination are only summed: the checksum kernel
-// is this one. 16 bytes an access where source and destination are equally far from 16-byte
-// alignment, 8 or 4 where both are aligned to these, single bytes else. max_blocks: as
+// is this one. Checksums that are said to be zero are added to: a replayed graph would add to those
+// of the replay before. 16 bytes an access where source and destination are equally far from
+// 16-byte alignment, 8 or 4 where both are aligned to these, single bytes else. max_blocks: as
 // ChooseCopyGrid. errors: as CheckCopyArgs; Internal from CUDA.
 absl::Status LaunchCopyRows(const CopyArgs& args, int32_t max_blocks, cudaStream_t stream);
 

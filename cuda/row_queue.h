@@ -120,8 +120,8 @@ struct StreamRowQueueOptions {
 };
 // Takes 5.5 MiB of the device and 6 MiB of pinned memory for kMaxRows rows; later only Allocate
 // takes more. A batch of up to 1024 rows puts four things on the stream: table, kernel, checksums,
-// event; without checksums three. One of more rows repeats all but the event. errors:
-// FailedPrecondition when there is no such usable device; ResourceExhausted.
+// event; without checksums three, with squares five. One of more rows repeats all but the event.
+// errors: FailedPrecondition when there is no such usable device; ResourceExhausted.
 absl::StatusOr<std::unique_ptr<RowQueue>> MakeStreamRowQueue(const StreamRowQueueOptions& options);
 #endif
 

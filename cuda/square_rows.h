@@ -28,8 +28,10 @@ absl::Status SquareRowsOnHost(std::span<const RowCopy> rows, ElementType type,
 struct SquareArgs {
   const TiledRow* rows = nullptr;  // [num_rows]; the tiles are not looked at
   int32_t num_rows = 0;
-  double* parts = nullptr;  // [NumSquareScratch(num_rows)], scratch memory
-  double* sums = nullptr;   // [num_rows], set
+  // [NumSquareScratch(num_rows)], scratch memory of this launch until its sums are there: a later
+  // launch on the same stream may reuse it, one on another stream may not.
+  double* parts = nullptr;
+  double* sums = nullptr;  // [num_rows], set
   ElementType type = ElementType::kFloat32;
 };
 static_assert(std::is_trivially_copyable_v<SquareArgs>);

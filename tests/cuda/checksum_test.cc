@@ -9,6 +9,7 @@
 #include <cstring>
 #include <random>
 #include <set>
+#include <unordered_set>
 #include <vector>
 
 #include "cuda/kernels/checksum_body.h"
@@ -54,7 +55,23 @@ TEST(ChecksumTest, ValueIsFixed) {
   // What a rank on another build must find for the bytes 0..19.
   Bytes bytes(20);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
-  EXPECT_EQ(ChecksumOnHost(bytes), 0xf9ab2172a698b7e0U);
+  EXPECT_EQ(ChecksumOnHost(bytes), 0x0616cecca55f9b26U);
+}
+
+// A faulty line of a bus changes two lanes in the same way: their sums must not cancel. What a
+// change of both halves does to a lane depends on the lane.
+TEST(ChecksumTest, ChangesThatBothHalvesShareDoNotCancel) {
+  constexpr size_t kSamples = size_t{1} << 16;
+  for (const uint64_t change : {0x8000000080000000U, 0x4000000040000000U, 0x0080000000800000U,
+                                0x8000800080008000U, 0xffffffffffffffffU}) {
+    std::mt19937_64 random(change);
+    std::unordered_set<uint64_t> differences;
+    for (size_t sample = 0; sample < kSamples; ++sample) {
+      const uint64_t word = random();
+      differences.insert(ChecksumLane(word ^ change, sample) - ChecksumLane(word, sample));
+    }
+    EXPECT_EQ(differences.size(), kSamples) << std::hex << change;
+  }
 }
 
 // Of word and index alike: whatever changes, each bit of the lane's sum changes half of the time.

@@ -244,6 +244,8 @@ inline LongRows MakeLongRows(ElementType type, uint64_t seed) {
                                               {3 * kPart - size, size},
                                               {3 * kPart, 8},
                                               {5 * kPart / 2, 0},
+                                              {kPart * 64 - size, 0},
+                                              {kPart * 64, 0},
                                               {kPart * 64 + size, 0}}) {
     result.rows.push_back({.source = end + misaligned, .num_bytes = num_bytes});
     end = (end + misaligned + num_bytes + 15) / 16 * 16;

@@ -91,6 +91,8 @@ TAILS = [
            "unit + (kSquareUnitsUnderWay - 1) * kSquareLanes < units.whole_end", "unit < units.whole_end", SQUARE),
     Mutant("squares_of_a_part_go_on_to_the_next", "cuda/square_rows.cu", "cuda/kernels/square_rows_body.h",
            "if (result.end > num_units) result.end = num_units;", "result.end = num_units;", LONG_SQUARE),
+    Mutant("squares_leave_the_last_parts_of_a_row_out", "cuda/square_rows.cu", "cuda/square_rows.cu",
+           "args.num_rows * kMaxSquareParts;", "args.num_rows * 48;", LONG_SQUARE),
     Mutant("squares_of_rows_that_are_not_there", "cuda/square_rows.cu", "cuda/square_rows.cu",
            "if (row >= args.num_rows) return;", "", SQUARE),
     Mutant("count_reads_whole_quads_at_the_end", "cuda/count.cu", "cuda/kernels/count_body.h",

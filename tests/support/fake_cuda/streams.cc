@@ -416,12 +416,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-// The answer is of before the step: what has just ended is seen by the next question.
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   std::swap(*mode, fake::capture_mode);
   return cudaSuccess;
 }
 
+// The answer is of before the step: what has just ended is seen by the next question.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const fake::Call call("cudaEventQuery");
   if (call.error() != cudaSuccess) return call.error();
