@@ -28,6 +28,7 @@ namespace {
 
 using ::eplb::testing::FakeNcclViolations;
 using ::eplb::testing::MakeDeviceQueue;
+using ::eplb::testing::MakeHybridStreamWorld;
 using ::eplb::testing::MakeLargePieceStreamWorld;
 using ::eplb::testing::MakeSmallPieceStreamWorld;
 using ::testing::Contains;
@@ -43,6 +44,10 @@ INSTANTIATE_TEST_SUITE_P(NcclSmallPieces, TransportContractTest,
 INSTANTIATE_TEST_SUITE_P(NcclLargePieces, TransportContractTest,
                          ::testing::Values(TransportKind(&MakeLargePieceStreamWorld,
                                                          &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(
+    Hybrid, TransportContractTest,
+    ::testing::Values(TransportKind(&MakeHybridStreamWorld<&HostsOfTwo>, &MakeDeviceQueue),
+                      TransportKind(&MakeHybridStreamWorld<&TwoHostsInTurns>, &MakeDeviceQueue)));
 INSTANTIATE_TEST_SUITE_P(Nccl, ReplicaContractTest,
                          ::testing::Values(TransportKind(&MakeSmallPieceStreamWorld,
                                                          &MakeDeviceQueue)));
