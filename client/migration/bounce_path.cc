@@ -147,8 +147,9 @@ class BouncePath : public RowPath {
     const absl::Time deadline =
         MonotonicNow() + (hangs_ ? absl::ZeroDuration() : bounce_->own.settle_timeout);
     absl::Status drained = down().Drain(deadline);
-    drained.Update(up().Drain(deadline));
-    hangs_ = absl::IsDeadlineExceeded(drained);
+    const absl::Status is_up = up().Drain(deadline);
+    hangs_ = absl::IsDeadlineExceeded(drained) || absl::IsDeadlineExceeded(is_up);
+    drained.Update(is_up);
     return drained;
   }
 
@@ -290,6 +291,7 @@ class BouncePath : public RowPath {
         left.push_back(piece);
       } else {
         Finish(link, piece);
+        moved = true;  // its slot is free, and its round may be over
       }
     }
     crossing_ = std::move(left);
@@ -457,6 +459,11 @@ class FallbackPath : public RowPath {
  public:
   explicit FallbackPath(FallbackPathParts parts) : parts_(std::move(parts)) {}
 
+  ~FallbackPath() override {
+    // The second way may still write into the staging of the first.
+    if (second_ != nullptr && !second_->Close(/*done=*/false).ok()) (void)parts_.first.release();
+  }
+
   std::string_view name() const override { return path().name(); }
   std::string_view fallback_reason() const override { return fallback_reason_; }
   std::span<std::byte> staging() override { return parts_.first->staging(); }
@@ -521,7 +528,7 @@ class FallbackPath : public RowPath {
     return absl::OkStatus();
   }
 
-  const FallbackPathParts parts_;
+  FallbackPathParts parts_;
   std::unique_ptr<RowPath> second_;  // once it is taken
   std::optional<uint64_t> opened_;   // the last post
   bool aborted_ = false;             // since then

@@ -56,7 +56,8 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeBounceTransport(const TransportOp
                                                                const AllGather& all_gather);
 
 // Over connections that are there already, which carry all bytes, and into staging that outlives
-// it. errors: as ReserveBounce.
+// it, for ever where its Close fails: the device may still write there. Pins as much host memory:
+// seconds for many gigabytes. errors: as ReserveBounce.
 absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePathInto(std::span<std::byte> staging,
                                                             std::unique_ptr<cuda::RowQueue> down,
                                                             std::unique_ptr<cuda::RowQueue> up);

@@ -81,6 +81,7 @@ class CountingQueue : public cuda::RowQueue {
     return queue_->TakeChecksums(batch);
   }
   absl::Status Drain(absl::Time deadline) override { return queue_->Drain(deadline); }
+  void AllowCaptures() override { queue_->AllowCaptures(); }
   void* stream() override { return queue_->stream(); }
 
  private:

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -39,8 +40,11 @@ class GpuFaultsTest : public ::testing::Test {
   }
   ~GpuFaultsTest() override { fake_cuda::Revive(); }  // what goes next asks the device
 
-  // prepare: on the faulty rank's thread, before it stages by what it gives.
-  Results Stage(const std::function<void(Executor::StageOptions&)>& prepare) {
+  // prepare: on the faulty rank's thread, before it stages by what it gives. staged: on rank 0's
+  // thread, once it knows how that ended.
+  Results Stage(
+      const std::function<void(Executor::StageOptions&)>& prepare,
+      const std::function<void()>& staged = [] {}) {
     const uint64_t post_id = ++post_id_;
     Results results(kRanks, Executor::Staged{});
     RunRanks(kRanks, [&](int32_t rank) {
@@ -49,6 +53,7 @@ class GpuFaultsTest : public ::testing::Test {
       if (rank == kFaulty) prepare(options);
       results[rank] = ep_group_.executor(rank).Stage(plan_, options);
       if (rank == kFaulty) num_unmet_ = fake_cuda::NumFaultsOfThisThread();
+      if (rank == 0) staged();
     });
     return results;
   }
@@ -146,11 +151,14 @@ TEST_F(GpuFaultsTest, TheClockOfATransferStartsWhenTheDeviceHasCaughtUp) {
 TEST_F(GpuFaultsTest, ADeviceThatStaysBehindDropsTheChunkAndTheNextPlanWorks) {
   const auto before = ep_group_.Snapshot();
   const cudaStream_t training = MakeTrainingStream();
-  fake_cuda::Occupy(training, std::chrono::milliseconds(3000));
-  const Results results = Stage([&](Executor::StageOptions& options) {
-    options.deadline = options.begin_by = MonotonicNow() + absl::Milliseconds(300);
-    options.stream = training;
-  });
+  std::atomic<bool> step_may_end = false;
+  fake_cuda::EnqueueExternal(training, [&] { return step_may_end.load(); });
+  const Results results = Stage(
+      [&](Executor::StageOptions& options) {
+        options.deadline = options.begin_by = MonotonicNow() + absl::Milliseconds(300);
+        options.stream = training;
+      },
+      [&] { step_may_end = true; });
   EXPECT_THAT(results[kFaulty].status().ToString(), HasSubstr("the GPU is behind"));
   EXPECT_THAT(results[0].status().ToString(), HasSubstr("rank 1 ended it"));
   ExpectADroppedChunk(before);

@@ -1,5 +1,5 @@
-// The nccl path over a stand-in for libnccl whose groups are operations of the stand-in's streams:
-// ranks are threads of device 0.
+// The nccl path, and the hybrid one, over a stand-in for libnccl whose groups are operations of the
+// stand-in's streams: ranks are threads of device 0.
 #ifndef EPLB_TESTS_GPU_NCCL_STREAM_WORLD_H_
 #define EPLB_TESTS_GPU_NCCL_STREAM_WORLD_H_
 
@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "tests/client/migration/hybrid_world.h"
 #include "tests/client/migration/nccl_world.h"
 #include "tests/gpu/device_queue.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
@@ -34,6 +35,16 @@ inline Transports MakeSmallPieceStreamWorld(int32_t world_size, int64_t staging_
 }
 inline Transports MakeLargePieceStreamWorld(int32_t world_size, int64_t staging_bytes) {
   return MakeNcclStreamWorld(world_size, staging_bytes, 1 << 20);
+}
+
+template <HostOf kHostOf>
+Transports MakeHybridStreamWorld(int32_t world_size, int64_t staging_bytes) {
+  return MakeHybridWorldOver({.world_size = world_size,
+                              .staging_bytes = staging_bytes,
+                              .host_of = kHostOf,
+                              .piece_bytes = 65'536,
+                              .device = 0,
+                              .make_queue = &MakeDeviceQueue});
 }
 
 }  // namespace eplb::testing

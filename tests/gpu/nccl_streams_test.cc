@@ -28,6 +28,7 @@ namespace {
 
 using ::eplb::testing::FakeNcclViolations;
 using ::eplb::testing::MakeDeviceQueue;
+using ::eplb::testing::MakeHybridStreamWorld;
 using ::eplb::testing::MakeLargePieceStreamWorld;
 using ::eplb::testing::MakeSmallPieceStreamWorld;
 using ::testing::Contains;
@@ -43,6 +44,10 @@ INSTANTIATE_TEST_SUITE_P(NcclSmallPieces, TransportContractTest,
 INSTANTIATE_TEST_SUITE_P(NcclLargePieces, TransportContractTest,
                          ::testing::Values(TransportKind(&MakeLargePieceStreamWorld,
                                                          &MakeDeviceQueue)));
+INSTANTIATE_TEST_SUITE_P(
+    Hybrid, TransportContractTest,
+    ::testing::Values(TransportKind(&MakeHybridStreamWorld<&HostsOfTwo>, &MakeDeviceQueue),
+                      TransportKind(&MakeHybridStreamWorld<&TwoHostsInTurns>, &MakeDeviceQueue)));
 INSTANTIATE_TEST_SUITE_P(Nccl, ReplicaContractTest,
                          ::testing::Values(TransportKind(&MakeSmallPieceStreamWorld,
                                                          &MakeDeviceQueue)));
@@ -85,6 +90,31 @@ class NcclStreamsTest : public ::testing::Test {
                             const std::lock_guard<std::mutex> lock(notes_mutex_);
                             notes_.emplace_back(line);
                           }});
+  }
+
+  enum StreamOfRank : size_t { kToPack, kForGroups, kToCheck };
+  // Of the ranks of the world that was made last, in no order.
+  static std::vector<cudaStream_t> StreamsOfRanks(StreamOfRank stream) {
+    std::vector<cudaStream_t> found;
+    for (const auto& [thread, streams] : testing::StreamsOfQueues().streams) {
+      EXPECT_EQ(streams.size(), 3U) << "to pack, for groups and to check";
+      found.push_back(streams.at(stream));
+    }
+    return found;
+  }
+  static std::vector<int64_t> NumEnqueued(StreamOfRank stream) {
+    std::vector<int64_t> counts;
+    for (const cudaStream_t of_rank : StreamsOfRanks(stream)) {
+      counts.push_back(fake_cuda::UsageOf(of_rank).num_enqueued);
+    }
+    return counts;
+  }
+  // On how many of them something was put since `before` was taken.
+  static size_t NumFedSince(const std::vector<int64_t>& before, StreamOfRank stream) {
+    const std::vector<int64_t> now = NumEnqueued(stream);
+    size_t count = 0;
+    for (size_t i = 0; i < now.size(); ++i) count += now[i] > before[i] ? 1 : 0;
+    return count;
   }
 
   // A row from rank 1 to rank 0, which must arrive.
@@ -137,7 +167,7 @@ class NcclStreamsTest : public ::testing::Test {
 // they wait for it.
 TEST_F(NcclStreamsTest, GroupsOfARankBeginAfterItsTrainingStream) {
   const std::span<std::byte> live = memory_.Put(std::vector<std::byte>(kRowBytes));
-  const Transports transports = MakeSmallPieceStreamWorld(2, kRowBytes);
+  const Transports transports = MakeCountedWorld();
   const std::string_view ends[] = {"receive=1", "send=0"};
   uint64_t post_id = 0;
   for (const size_t late : {0, 1}) {
@@ -151,11 +181,18 @@ TEST_F(NcclStreamsTest, GroupsOfARankBeginAfterItsTrainingStream) {
     moves[late].stream = training;
     const std::vector<Ticket> tickets = {MustPost(*transports[0], moves[0]),
                                          MustPost(*transports[1], moves[1])};
-    for (int32_t turn = 0; turn < 300; ++turn) {
+    // The late receiver's group is on its stream, as the sender's; a late sender still packs.
+    const StreamOfRank stream = late == 0 ? kForGroups : kToPack;
+    const size_t num_to_feed = late == 0 ? 2 : 1;
+    const std::vector<int64_t> before = NumEnqueued(stream);
+    const absl::Time limit = MonotonicNow() + absl::Seconds(30);
+    for (int32_t turn = 0; turn < 300;) {
       for (size_t rank = 0; rank < 2; ++rank) {
         const auto progress = transports[rank]->Poll(tickets[rank], absl::ZeroDuration());
         ASSERT_TRUE(progress.ok() && !progress->done) << progress.status();
       }
+      if (NumFedSince(before, stream) == num_to_feed) ++turn;
+      ASSERT_LT(MonotonicNow(), limit) << "no work was put on the streams";
     }
     EXPECT_EQ(NumPieces(ends[late]), num_pieces);
     step_may_end = true;
@@ -167,7 +204,7 @@ TEST_F(NcclStreamsTest, GroupsOfARankBeginAfterItsTrainingStream) {
 
 TEST_F(NcclStreamsTest, ARowIsReadOnceTheTrainingStreamHasWrittenIt) {
   std::mt19937 random(9);
-  const Transports transports = MakeSmallPieceStreamWorld(2, kRowBytes);
+  const Transports transports = MakeCountedWorld();
   const std::vector<std::byte> row = RandomBytes(random, kRowBytes);
   const std::span<std::byte> written = memory_.Put(row);
   const std::span<std::byte> live = memory_.Put(std::vector<std::byte>(kRowBytes));
@@ -181,12 +218,16 @@ TEST_F(NcclStreamsTest, ARowIsReadOnceTheTrainingStreamHasWrittenIt) {
   const std::vector<Ticket> tickets = {
       MustPost(*transports[0], ReceiveOne(RankId{1}, 1, kRowBytes)),
       MustPost(*transports[1], sends)};
-  for (int32_t turn = 0; turn < 100; ++turn) {
+  const std::vector<int64_t> before = NumEnqueued(kToPack);
+  const absl::Time limit = MonotonicNow() + absl::Seconds(30);
+  for (int32_t turn = 0; turn < 100;) {
     ASSERT_TRUE(transports[1]->Poll(tickets[1], absl::ZeroDuration()).ok());
+    if (NumFedSince(before, kToPack) == 1) ++turn;
+    ASSERT_LT(MonotonicNow(), limit) << "nothing was packed";
   }
   step_may_end = true;
   for (const auto& result : Drive(transports, tickets)) EXPECT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(memory_.Holds(transports[0]->staging(), row));
+  EXPECT_TRUE(memory_.Holds(transports[0]->staging().first(row.size()), row));
 }
 
 // Pack: read and written; NCCL: read, and written at the other end; sum; commit: read and written.
@@ -285,9 +326,8 @@ TEST_F(NcclStreamsTest, GroupsDoNotWaitForTheSumsOfThoseBefore) {
   const std::span<std::byte> live = memory_.Put(std::vector<std::byte>(kPieces * 65'536));
   const Transports transports = MakeCountedWorld();
   std::atomic<bool> sums_may_run = false;
-  for (const auto& [thread, streams] : testing::StreamsOfQueues().streams) {
-    ASSERT_EQ(streams.size(), 3U) << "to pack, for groups and to check";
-    fake_cuda::EnqueueExternal(streams[2], [&] { return sums_may_run.load(); });
+  for (const cudaStream_t stream : StreamsOfRanks(kToCheck)) {
+    fake_cuda::EnqueueExternal(stream, [&] { return sums_may_run.load(); });
   }
   const size_t num_pieces = NumPieces();
   const std::vector<Ticket> tickets = {

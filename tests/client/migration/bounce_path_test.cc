@@ -2,14 +2,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <list>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/monotonic_clock.h"
+#include "client/control/socket.h"
+#include "client/migration/link_setup.h"
+#include "client/migration/transfer_ledger.h"
 #include "tests/client/migration/bounce_world.h"
 #include "tests/client/migration/executor_contract.h"
 #include "tests/client/migration/stubborn_queue.h"
@@ -181,9 +187,95 @@ TEST_P(BouncePathTest, AbortWaitsForATransferWhoseChecksumsCouldNotBeBegun) {
   EXPECT_EQ(up_[0]->num_under_way(), 0U);
 }
 
+TEST_P(BouncePathTest, ADeviceThatHangsInEitherDirectionIsWaitedForOnce) {
+  std::vector<absl::Time> deadlines;
+  bool hangs = true;
+  Stubborn sender;
+  sender.down.before_drain = [&](absl::Time) {
+    return hangs ? absl::InternalError("a copy failed") : absl::OkStatus();
+  };
+  sender.up.before_drain = [&](absl::Time deadline) {
+    deadlines.push_back(deadline);
+    return hangs ? absl::DeadlineExceededError("the device hangs") : absl::OkStatus();
+  };
+  MakeWorld(sender, {}, 64);
+  const absl::Time before = MonotonicNow();
+  for (int32_t turn = 0; turn < 2; ++turn) {
+    EXPECT_EQ(transports_[1]->Abort(), absl::InternalError("a copy failed"));
+  }
+  ASSERT_EQ(deadlines.size(), 2U);
+  EXPECT_GE(deadlines[0], before + kSettleTimeout);
+  EXPECT_LE(deadlines[1], MonotonicNow());
+  hangs = false;
+  transports_.clear();
+}
+
+// A rank that only sends, over a socket that takes little at once.
+class BounceSenderTest : public ::testing::Test {
+ protected:
+  BounceSenderTest() {
+    int ends[2] = {};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+    const int few_bytes = 16'384;
+    EXPECT_EQ(setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &few_bytes, sizeof(few_bytes)), 0);
+    peer_ = Fd(ends[1]);
+    std::vector<PeerLink> links;
+    links.push_back(PeerLink({.rank = RankId{1}, .fd = Fd(ends[0]), .staging_bytes = kBytes}));
+    links_.emplace(std::move(links));
+  }
+
+  // Bytes that the peer has read.
+  size_t ReadSome() {
+    const ssize_t read = recv(peer_.get(), read_.data(), read_.size(), 0);
+    return read < 0 ? 0 : static_cast<size_t>(read);
+  }
+
+  static constexpr int64_t kBytes = int64_t{6} << 20;  // more than the ring
+  std::vector<std::byte> read_ = std::vector<std::byte>(65'536);
+  std::vector<std::byte> staging_ = std::vector<std::byte>(64);
+  std::optional<LinkSet> links_;
+  Fd peer_;
+};
+
+// Else the transport would sleep until a frame comes, with a slot to fill or a round to begin.
+TEST_F(BounceSenderTest, OnceNothingMovesThereIsNothingToDoBeforeThePeerHasRead) {
+  const std::vector<std::byte> row(kBytes, std::byte{5});
+  RowMoves moves{.post_id = 1, .sends = {}, .receives = {}};
+  for (const int32_t round : {0, 1}) {
+    moves.sends.push_back({.to = RankId{1}, .row = round, .round = round, .bytes = row});
+  }
+  TransferLedger ledger(moves);
+  links_->Of(RankId{1}).posted = 1;
+  const auto path =
+      MakeBouncePathInto(staging_, cuda::MakeHostRowQueue(), cuda::MakeHostRowQueue());
+  ASSERT_TRUE(path.ok()) << path.status();
+  ASSERT_TRUE((*path)->Open(moves, ledger, *links_).ok());
+  size_t num_read = 0;
+  int32_t num_waits = 0;
+  while (!ledger.complete()) {
+    links_->Of(RankId{1}).Flush();
+    while (*(*path)->Advance()) continue;
+    ASSERT_FALSE(*(*path)->Advance()) << "after wait " << num_waits;
+    ++num_waits;
+    const size_t read = ReadSome();
+    ASSERT_TRUE(read > 0 || ledger.complete()) << "nothing moves any more";
+    num_read += read;
+  }
+  EXPECT_GT(num_waits, 2 * 24) << "the socket took more than a piece at once";
+  EXPECT_GT(num_read, size_t{kBytes}) << "both rounds crossed";
+  EXPECT_TRUE((*path)->Close(/*done=*/true).ok());
+}
+
+// What a NamedPath says, and what became of it.
+struct NamedPathFate {
+  absl::Status closed;  // what Close says
+  bool destroyed = false;
+};
+
 class NamedPath : public RowPath {
  public:
-  explicit NamedPath(std::string name) : name_(std::move(name)) {}
+  NamedPath(std::string name, NamedPathFate& fate) : name_(std::move(name)), fate_(fate) {}
+  ~NamedPath() override { fate_.destroyed = true; }
   std::string_view name() const override { return name_; }
   std::span<std::byte> staging() override { return {}; }
   absl::Status Open(const RowMoves&, TransferLedger&, LinkSet&) override {
@@ -195,10 +287,11 @@ class NamedPath : public RowPath {
     return std::span<std::byte>();
   }
   absl::Status Take(const PeerLink&, const RowMessage&) override { return absl::OkStatus(); }
-  absl::Status Close(bool) override { return absl::OkStatus(); }
+  absl::Status Close(bool) override { return fate_.closed; }
 
  private:
   const std::string name_;
+  NamedPathFate& fate_;
 };
 
 class FallbackPathTest : public ::testing::Test {
@@ -227,11 +320,13 @@ class FallbackPathTest : public ::testing::Test {
 
   std::vector<std::string> notes_;
   bool no_memory_ = false;  // for the second way
+  NamedPathFate first_fate_, second_fate_;
+  NamedPath* const first_ = new NamedPath("nccl", first_fate_);
   std::unique_ptr<RowPath> path_ = MakeFallbackPath(
-      {.first = std::make_unique<NamedPath>("nccl"),
+      {.first = std::unique_ptr<RowPath>(first_),
        .make_second = [this](std::span<std::byte>) -> absl::StatusOr<std::unique_ptr<RowPath>> {
          if (no_memory_) return absl::ResourceExhaustedError("no memory");
-         return std::make_unique<NamedPath>("host");
+         return std::make_unique<NamedPath>("host", second_fate_);
        },
        .on_note = [this](std::string_view line) { notes_.emplace_back(line); }});
 };
@@ -281,6 +376,23 @@ TEST_F(FallbackPathTest, ASecondWayThatCannotBeMadeRefusesThePostAndIsTriedAgain
   no_memory_ = false;
   Open(5);
   EXPECT_EQ(path_->way(), 1);
+}
+
+TEST_F(FallbackPathTest, StagingIsKeptWhereTheSecondWayMayStillWrite) {
+  for (const uint64_t post_id : {1, 2, 3}) Fail(post_id, /*own_rows_came=*/true);
+  Succeed(4);
+  second_fate_.closed = absl::DeadlineExceededError("the device hangs");
+  path_.reset();
+  EXPECT_TRUE(second_fate_.destroyed);
+  ASSERT_FALSE(first_fate_.destroyed);
+  delete first_;
+}
+
+TEST_F(FallbackPathTest, StagingIsFreedOnceTheSecondWayHasEnded) {
+  for (const uint64_t post_id : {1, 2, 3}) Fail(post_id, /*own_rows_came=*/true);
+  Succeed(4);
+  path_.reset();
+  EXPECT_TRUE(second_fate_.destroyed && first_fate_.destroyed);
 }
 
 TEST_F(FallbackPathTest, PostsThatWereRefusedHereCountAsFailed) {

@@ -303,8 +303,8 @@ TEST(HybridPathTest, TheTrialOfAHostFindsStagingThatIsNotThePeers) {
   }
 }
 
-// A path that is destroyed while NCCL's abort has not returned; `abort`: how long that takes.
-bool IsStagingFreedAfter(absl::Duration abort) {
+// A path that is destroyed while NCCL's abort may not have returned; `abort`: how long that takes.
+bool IsStagingFreedAfter(absl::Duration abort, absl::Duration abort_timeout) {
   const std::string faults = absl::StrCat("kind=slow_abort,ms=", absl::ToInt64Milliseconds(abort));
   setenv("EPLB_FAKE_NCCL_FAULTS", faults.c_str(), 1);
   const auto library = cuda::NcclLibrary::Load(EPLB_FAKE_NCCL);
@@ -318,9 +318,10 @@ bool IsStagingFreedAfter(absl::Duration abort) {
        .ranks = {RankId{0}, RankId{1}},
        .pack_queue = cuda::MakeHostRowQueue(),
        .group_queue = cuda::MakeHostRowQueue(),
+       .check_queue = cuda::MakeHostRowQueue(),
        .staging = cuda::RowBuffer{.owner = {staging.data(), [&freed](auto*) { freed = true; }},
                                   .bytes = staging},
-       .abort_timeout = absl::Seconds(1)});
+       .abort_timeout = abort_timeout});
   const RowMoves moves{.post_id = 1, .sends = {}, .receives = {}};
   TransferLedger ledger(moves);
   LinkSet links({});
@@ -332,9 +333,9 @@ bool IsStagingFreedAfter(absl::Duration abort) {
 // Each in a process of its own, for what is never freed is a leak.
 TEST(HybridPathDeathTest, StagingIsKeptWhereNcclMayStillWriteAndFreedElse) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(std::_Exit(IsStagingFreedAfter(absl::Minutes(10)) ? 1 : 0),
+  EXPECT_EXIT(std::_Exit(IsStagingFreedAfter(absl::Minutes(10), absl::Milliseconds(10)) ? 1 : 0),
               ::testing::ExitedWithCode(0), "");
-  EXPECT_EXIT(std::_Exit(IsStagingFreedAfter(absl::ZeroDuration()) ? 0 : 1),
+  EXPECT_EXIT(std::_Exit(IsStagingFreedAfter(absl::ZeroDuration(), absl::Minutes(1)) ? 0 : 1),
               ::testing::ExitedWithCode(0), "");
 }
 
@@ -350,6 +351,7 @@ class ScriptedPath : public RowPath {
     std::string waits_for;
     // What was called.
     RowMoves moves_opened;
+    std::vector<RowMessageType> placed;
     std::vector<RowMessageType> taken;
     std::vector<bool> closes;
     int32_t num_drops = 0;
@@ -369,7 +371,8 @@ class ScriptedPath : public RowPath {
   }
   bool busy() const override { return script_.busy; }
   std::string Waiting() const override { return script_.waits_for; }
-  absl::StatusOr<std::span<std::byte>> Place(const PeerLink&, const RowMessage&) override {
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink&, const RowMessage& frame) override {
+    script_.placed.push_back(frame.type);
     return staging_;
   }
   absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
@@ -460,7 +463,7 @@ TEST_F(HybridPartsTest, EachPathGetsTheRowsOfItsRanksAndALedgerOfThem) {
   }
 }
 
-TEST_F(HybridPartsTest, FramesGoToThePathOfTheirRankAndIdsOfCommunicatorsToNccl) {
+TEST_F(HybridPartsTest, FramesGoToThePathOfTheirRankAndThoseAboutNoRowToNccl) {
   ASSERT_TRUE(Open().ok());
   const PeerLink local = LinkWith(1);
   const PeerLink remote = LinkWith(2);
@@ -473,6 +476,14 @@ TEST_F(HybridPartsTest, FramesGoToThePathOfTheirRankAndIdsOfCommunicatorsToNccl)
   EXPECT_THAT(ledger_->PeersNeeded(), ElementsAre(RankId{2})) << "rank 1's row has arrived";
   ASSERT_TRUE(path_->Take(remote, coming).ok());
   ASSERT_TRUE(path_->Take(local, meet).ok());
+  const RowMessage registered{.type = RowMessageType::kRegistered};
+  for (const RowMessage& frame : {landed, registered, meet}) {
+    ASSERT_TRUE(path_->Place(local, frame).ok());
+  }
+  ASSERT_TRUE(path_->Place(remote, coming).ok());
+  EXPECT_THAT(peer_.placed, ElementsAre(RowMessageType::kLanded));
+  EXPECT_THAT(nccl_.placed, ElementsAre(RowMessageType::kRegistered, RowMessageType::kMeet,
+                                        RowMessageType::kComing));
   EXPECT_THAT(peer_.taken, ElementsAre(RowMessageType::kLanded));
   EXPECT_THAT(nccl_.taken, ElementsAre(RowMessageType::kComing, RowMessageType::kMeet));
 }

@@ -1,5 +1,5 @@
-// The hybrid path in host memory over a stand-in for libnccl: ranks are threads, and a function
-// says which of them share a host.
+// The hybrid path over a stand-in for libnccl, in host memory or that of a queue: ranks are
+// threads, and a function says which of them share a host.
 #ifndef EPLB_TESTS_CLIENT_MIGRATION_HYBRID_WORLD_H_
 #define EPLB_TESTS_CLIENT_MIGRATION_HYBRID_WORLD_H_
 
@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <utility>
@@ -40,7 +41,10 @@ struct HybridWorldOptions {
   std::function<std::unique_ptr<RowPath>(int32_t rank, std::unique_ptr<RowPath> path)> wrap = {};
   // Changes what a rank has mapped. May be null.
   std::function<void(int32_t rank, std::map<RankId, std::span<std::byte>>& mapped)> remap = {};
-  bool brought_up = true;  // else the first post makes the communicator
+  bool brought_up = true;      // else the first post makes the communicator
+  int64_t piece_bytes = 4096;  // small, so that rows are cut
+  std::optional<int32_t> device = std::nullopt;
+  MakeQueue make_queue = &cuda::MakeHostRowQueue;
 };
 
 inline std::unique_ptr<RowPath> MakeHybridPathOf(int32_t rank, const HybridWorldOptions& world,
@@ -60,20 +64,21 @@ inline std::unique_ptr<RowPath> MakeHybridPathOf(int32_t rank, const HybridWorld
   EXPECT_TRUE(library.ok()) << library.status();
   auto nccl = MakeNcclPath(
       {.library = *library,
-       .settings = {.piece_bytes = 4096},  // small, so that rows are cut
-       .device = std::nullopt,
+       .settings = {.piece_bytes = world.piece_bytes},
+       .device = world.device,
        .self = RankId{rank},
        .ranks = std::move(ranks),
-       .pack_queue = cuda::MakeHostRowQueue(),
-       .group_queue = cuda::MakeHostRowQueue(),
-       .check_queue = cuda::MakeHostRowQueue(),
+       .pack_queue = world.make_queue(),
+       .group_queue = world.make_queue(),
+       .check_queue = world.make_queue(),
        .staging = cuda::RowBuffer{.owner = {own.data(), [staging](auto*) {}}, .bytes = own},
        .without_rows = {same_host.begin(), same_host.end()}});
   EXPECT_TRUE(nccl.ok()) << nccl.status();
   return MakeHybridPath({.peer = MakePeerPath({.owner = staging,
                                                .staging = own,
                                                .mapped = std::move(mapped),
-                                               .queue = cuda::MakeHostRowQueue()}),
+                                               .queue = world.make_queue(),
+                                               .check_queue = world.make_queue()}),
                          .nccl = *std::move(nccl),
                          .same_host = std::move(same_host)});
 }
@@ -82,7 +87,7 @@ inline std::unique_ptr<RowPath> MakeHybridPathOf(int32_t rank, const HybridWorld
 inline Transports MakeHybridWorldOver(const HybridWorldOptions& world) {
   auto staging = std::make_shared<StagingOfRanks>(world.world_size);
   for (int32_t rank = 0; rank < world.world_size; ++rank) {
-    staging->queues[rank] = cuda::MakeHostRowQueue();
+    staging->queues[rank] = world.make_queue();
     auto buffer = staging->queues[rank]->Allocate(world.staging_bytes);
     EXPECT_TRUE(buffer.ok()) << buffer.status();
     staging->buffers[rank] = *std::move(buffer);

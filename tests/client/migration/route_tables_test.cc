@@ -103,6 +103,7 @@ class RecordingQueue : public cuda::RowQueue {
     calls_.push_back("drain");
     return queue_->Drain(deadline);
   }
+  void AllowCaptures() override { queue_->AllowCaptures(); }
   void* stream() override { return nullptr; }
 
  private:

@@ -25,6 +25,8 @@ struct Stubbornness {
   // Around each transfer, whose rows they may change.
   std::function<void(std::span<const cuda::RowCopy>)> before_transfer = {};
   std::function<void(std::span<const cuda::RowCopy>)> after_transfer = {};
+  // An error of it is Drain's.
+  std::function<absl::Status(absl::Time deadline)> before_drain = {};
 };
 
 class StubbornQueue : public cuda::RowQueue {
@@ -94,9 +96,13 @@ class StubbornQueue : public cuda::RowQueue {
   }
   absl::Status Drain(absl::Time deadline) override {
     if (stubbornness_.fail_drain) return absl::InternalError("the device is lost");
+    if (stubbornness_.before_drain) {
+      if (absl::Status status = stubbornness_.before_drain(deadline); !status.ok()) return status;
+    }
     under_way_.clear();
     return queue_->Drain(deadline);
   }
+  void AllowCaptures() override { queue_->AllowCaptures(); }
   void* stream() override { return queue_->stream(); }
 
   const std::vector<void*>& followed() const { return followed_; }
@@ -111,7 +117,7 @@ class StubbornQueue : public cuda::RowQueue {
   const std::unique_ptr<cuda::RowQueue> queue_;
   int32_t num_pins_ = 0;
   int32_t num_reserved_ = 0;
-  std::vector<void*> followed_;           // streams
+  std::vector<void*> followed_;  // streams
   std::vector<size_t> copies_;
   std::map<int64_t, int32_t> under_way_;  // looks that are left, by batch
 };
