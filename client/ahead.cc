@@ -1,8 +1,8 @@
 // ClientOptions::ahead: the rows of a chunk move while the trainer runs its next steps, and the
 // chunk is committed at the next vote. Until then the executor is the staging thread's.
-#include "client/ahead.h"
-
 #include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,8 +16,8 @@ namespace eplb {
 namespace {
 
 constexpr char kAdvice[] =
-    "the option ahead is for experts that nothing changes: drop it; from now on rows are staged at "
-    "the boundary";
+    ". Rows are staged at the boundary from now on. Do not set `ahead` for experts that steps "
+    "change.";
 
 // Whether these rows may move beside a step: NCCL's kernels and those of the step's own
 // collectives can wait for each other.
@@ -25,16 +25,13 @@ bool MovesBesideSteps(std::string_view transport) {
   return transport == "inproc" || transport == "host" || transport == "peer";
 }
 
-}  // namespace
-
-std::string ChangedElsewhere() {
-  return absl::StrCat("rows of another rank changed between the boundaries; ", kAdvice);
-}
-
+// "a; b"; what is empty says nothing.
 std::string JoinReasons(std::string_view first, std::string_view second) {
   const bool both = !first.empty() && !second.empty();
   return absl::StrCat(std::string(first), both ? "; " : "", std::string(second));
 }
+
+}  // namespace
 
 absl::Status Client::Impl::CheckRowsStay(const RegisteredTensors& tensors) const {
   if (!options_.ahead) return absl::OkStatus();
@@ -48,21 +45,21 @@ absl::Status Client::Impl::CheckRowsStay(const RegisteredTensors& tensors) const
   return absl::OkStatus();
 }
 
-absl::Status Client::Impl::PrepareAhead(TransportReport& report) {
+absl::Status Client::Impl::PrepareAhead(Executor& executor, TransportReport& report) {
   first_transport_reason_ = report.fallback_reason;
   if (!options_.ahead) return absl::OkStatus();
-  const int64_t mine[] = {MovesBesideSteps(executor_->transport_name()) ? 1 : 0};
+  const int64_t mine[] = {MovesBesideSteps(executor.transport_name()) ? 1 : 0};
   EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> all,
                         control_->AllReduceMin(mine, options_.start_deadline));
   if (all.front() == 1) {
-    staging_thread_ = std::make_unique<StagingThread>(*executor_);
+    staging_thread_ = std::make_unique<StagingThread>(executor);
     return absl::OkStatus();
   }
   ahead_note_ = absl::StrCat("rows are staged at the boundary: kernels of transport ",
-                             std::string(executor_->transport_name()),
+                             std::string(executor.transport_name()),
                              " and those of a step's own collectives can wait for each other");
   if (options_.rank == 0) LogLine(absl::StrCat("the option ahead has no effect: ", ahead_note_));
-  report.fallback_reason = JoinReasons(first_transport_reason_, ahead_note_);
+  report.fallback_reason = WithAheadNote(first_transport_reason_);
   return absl::OkStatus();
 }
 
@@ -94,6 +91,19 @@ void Client::Impl::StopAhead(std::string_view why) {
   }
 }
 
+absl::Status Client::Impl::StopAheadHere(std::string_view why) {
+  StopAhead(why);
+  if (executor_->may_vote()) return absl::OkStatus();
+  return End(next_step_ - 1, WritesGoOn(why), /*target=*/nullptr);
+}
+
+absl::Status Client::Impl::StopAheadTogether(std::string_view why) {
+  if (!ahead_.has_value()) return absl::OkStatus();
+  EPLB_RETURN_IF_ERROR(StopAheadHere(why));
+  const absl::Status all_stopped = control_->Barrier(options_.vote_deadline);
+  return all_stopped.ok() ? absl::OkStatus() : End(next_step_ - 1, all_stopped, /*target=*/nullptr);
+}
+
 absl::Status Client::Impl::FinishAhead(int64_t step, BoundaryResult& result) {
   AheadChunk chunk = *std::exchange(ahead_, std::nullopt);
   const Proposal& proposal = *chunk.proposal;
@@ -102,6 +112,7 @@ absl::Status Client::Impl::FinishAhead(int64_t step, BoundaryResult& result) {
     timer_->AddSpan("transfer", boundary_began_, std::max(boundary_began_, chunk.joined));
   }
   absl::StatusOr<Executor::Staged> staged = *std::move(chunk.staged);
+  ahead_promise_broken_ = false;
   if (staged.ok()) {
     const absl::Time began = MonotonicNow();
     const absl::Duration limit =
@@ -109,21 +120,25 @@ absl::Status Client::Impl::FinishAhead(int64_t step, BoundaryResult& result) {
     absl::Status same = executor_->CheckSources(stream_, began + limit);
     if (timer_) timer_->AddSpan("check", began);
     if (!same.ok()) staged = std::move(same);
-  }
-  // Also where a row changed while it was read: its checksums differ then.
-  if (absl::IsDataLoss(staged.status())) {
-    staged = absl::DataLossError(absl::StrCat(staged.status().message(), "; ", kAdvice));
+    // Not where staging failed: bytes that were damaged on their way say nothing of the steps.
+    ahead_promise_broken_ = absl::IsDataLoss(staged.status());
   }
   return SecondVote(step, proposal, staged, result);
 }
 
-void Client::Impl::GiveUpAhead() {
+void Client::Impl::GiveUpAhead(std::string& reason) {
+  if (!ahead_promise_broken_) reason = "rows of another rank changed between the boundaries";
+  reason += kAdvice;
   staging_thread_.reset();
   ahead_note_ = "rows are staged at the boundary: they changed while they were staged ahead";
   if (options_.rank == 0) LogLine(absl::StrCat("the option ahead was given up: ", ahead_note_));
   const std::string_view now = executor_->transport_fallback_reason();
   member_->SetTransport(executor_->transport_name(),
-                        JoinReasons(now.empty() ? first_transport_reason_ : now, ahead_note_));
+                        WithAheadNote(now.empty() ? first_transport_reason_ : now));
+}
+
+std::string Client::Impl::WithAheadNote(std::string_view reason) const {
+  return JoinReasons(reason, ahead_note_);
 }
 
 }  // namespace eplb

@@ -7,7 +7,6 @@
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "client/ahead.h"
 #include "client/client_impl.h"
 #include "client/migration/device_transports.h"
 
@@ -155,7 +154,7 @@ absl::Status Client::Impl::SecondVote(int64_t step, const Proposal& proposal,
   // The last one, of ranks that stage ahead: no row changed meanwhile.
   std::vector<int64_t> mine = {staged.ok() ? 1 : 0, version, -version,
                                executor_->is_whole() ? 1 : 0};
-  if (staging_thread_ != nullptr) mine.push_back(absl::IsDataLoss(staged.status()) ? 0 : 1);
+  if (staging_thread_ != nullptr) mine.push_back(ahead_promise_broken_ ? 0 : 1);
   const absl::Time second = MonotonicNow();
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(mine, options_.vote_deadline);
@@ -177,10 +176,7 @@ absl::Status Client::Impl::SecondVote(int64_t step, const Proposal& proposal,
   result.reason =
       staged.ok() ? "the transfer failed on another rank" : std::string(staged.status().message());
   executor_->Discard(/*all_whole=*/(*minimum)[3] == 1);
-  if (staging_thread_ != nullptr && minimum->back() == 0) {
-    if (staged.ok()) result.reason = ChangedElsewhere();
-    GiveUpAhead();
-  }
+  if (staging_thread_ != nullptr && minimum->back() == 0) GiveUpAhead(result.reason);
   return Drop(step, proposal, result);
 }
 
@@ -236,7 +232,7 @@ void Client::Impl::TellTransport() {
   const std::string_view fallback_reason = executor_->transport_fallback_reason();
   if (told_transport_ || fallback_reason.empty()) return;
   told_transport_ = true;
-  member_->SetTransport(executor_->transport_name(), JoinReasons(fallback_reason, ahead_note_));
+  member_->SetTransport(executor_->transport_name(), WithAheadNote(fallback_reason));
 }
 
 absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {
@@ -335,6 +331,21 @@ absl::Status Client::Impl::MakeRouteTables(const RowMemory& memory) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<Client::Impl::RowWorkers> Client::Impl::MakeWorkers(const RowMemory& memory,
+                                                                   std::vector<ExpertTensor> moved,
+                                                                   RowMover& mover) {
+  EPLB_RETURN_IF_ERROR(MakeRouteTables(memory));
+  RowWorkers workers{.expert_squares = std::make_unique<ExpertSquareSums>()};
+  EPLB_ASSIGN_OR_RETURN(workers.executor,
+                        Executor::Make(MakeExecutorOptions(), std::move(moved),
+                                       std::move(mover.transport), std::move(mover.queue)));
+  Executor& executor = *workers.executor;
+  EPLB_RETURN_IF_ERROR(workers.expert_squares->Reserve(
+      topology_, std::ssize(LayersOf(executor.tensors())), std::ssize(executor.carrier().staging()),
+      executor.carrier().queue()));
+  return workers;
+}
+
 absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
   EPLB_RETURN_IF_ERROR(ended_);
   if (disabled_) {
@@ -353,20 +364,19 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
   }
   EPLB_ASSIGN_OR_RETURN(const JobNeeds needs, CompareTensors(registered));
   EPLB_ASSIGN_OR_RETURN(RowMover mover, TakeMover(needs));
-  EPLB_RETURN_IF_ERROR(MakeRouteTables(needs.memory));
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
-                        Executor::Make(MakeExecutorOptions(), std::move(registered->moved),
-                                       std::move(mover.transport), std::move(mover.queue)));
-  auto expert_squares = std::make_unique<ExpertSquareSums>();
-  EPLB_RETURN_IF_ERROR(expert_squares->Reserve(topology_, std::ssize(LayersOf(executor->tensors())),
-                                               std::ssize(executor->carrier().staging()),
-                                               executor->carrier().queue()));
+  absl::StatusOr<RowWorkers> workers =
+      MakeWorkers(needs.memory, std::move(registered->moved), mover);
+  const StartRound round{
+      .what = "registration", .mine = {}, .extra = {}, .error = workers.status()};
+  EPLB_RETURN_IF_ERROR(
+      RunStartRound(round, options_.rank, options_.world_size, all_gather_).status());
   EPLB_RETURN_IF_ERROR(control_->Barrier(options_.start_deadline));
-  executor_ = std::move(executor);
-  expert_squares_ = std::move(expert_squares);
+  // Last of what can fail: a registration that failed leaves no executor to calls that need one.
+  EPLB_RETURN_IF_ERROR(PrepareAhead(*workers->executor, mover.report));
+  executor_ = std::move(workers->executor);
+  expert_squares_ = std::move(workers->expert_squares);
   rows_on_device_ = needs.memory.device.has_value();
   derived_ = std::move(registered->derived);
-  EPLB_RETURN_IF_ERROR(PrepareAhead(mover.report));
   pipeline_stage_of_layer_ = needs.pipeline_stage_of_layer;
   migration_ = {.weight_bytes = needs.bytes.weight,
                 .state_bytes = needs.bytes.state,

@@ -152,13 +152,18 @@ absl::Status Client::Impl::Carry(std::span<const int32_t> physical_to_logical_ma
   if (executor_ == nullptr) {
     return absl::FailedPreconditionError("Carry was called before RegisterExperts");
   }
-  StopAhead("the rows were carried before the next vote");
   absl::StatusOr<Placement> target = TargetOf(physical_to_logical_map);
   absl::Status mine = target.status();
   mine.Update(CheckStream(stream));
   EPLB_RETURN_IF_ERROR(AgreeOnCarry(target.ok() ? DigestOf(*target) : Digest{}, mine));
-  stream_ = stream;
   const std::vector<LayerId> layers = LayersThatDiffer(RowPlacement(), *target);
+  if (layers.empty() && ahead_.has_value()) return absl::OkStatus();  // and the chunk goes on
+  if (ahead_.has_value()) {
+    // The staging is free once all ranks have stopped, and only now the stream can be checked.
+    EPLB_RETURN_IF_ERROR(StopAheadHere("the rows were carried before the next vote"));
+    EPLB_RETURN_IF_ERROR(AgreeOnCarry(DigestOf(*target), CheckStream(stream)));
+  }
+  stream_ = stream;
   const auto chunk = static_cast<size_t>(options_.layers_per_chunk);
   for (size_t first = 0; first < layers.size(); first += chunk) {
     const std::span<const LayerId> together =

@@ -148,12 +148,14 @@ struct ClientOptions {
   int32_t layers_per_chunk = 4;
   StatePlacement state_placement = StatePlacement::kEveryReplica;
   // Of a job whose registered rows no step changes, such as inference or frozen experts, with
-  // weights alone: rows move while the next steps run, and the switch comes at the next vote. Equal
-  // on all ranks. docs/transports.md says what it costs and what is checked.
+  // weights alone: rows move while the next steps run, and the switch comes at the next vote. Its
+  // pause is one read of the rows that were sent, the vote and the commit. Equal on all ranks.
+  // docs/transports.md says what it costs and what is checked.
   bool ahead = false;
-  // auto, or host, peer (CUDA IPC), nccl; the last two for tensors in GPU memory. inproc is for
-  // ranks that are threads (see client/inproc.h). auto: for host memory host; for a GPU's the first
-  // of peer, nccl and host that every rank can use. Rank 0 logs why one was passed over.
+  // auto, or host, peer (CUDA IPC), nccl, peer+nccl; the last three for tensors in GPU memory.
+  // inproc is for ranks that are threads (see client/inproc.h). auto: for host memory host; for a
+  // GPU's the first that every rank can use of peer, or peer+nccl where EP groups span hosts, nccl
+  // and host. Rank 0 logs why one was passed over.
   std::string transport = "auto";
   NcclTuning nccl;
   std::string bind_address = "127.0.0.1";  // numeric address that other ranks reach this one at

@@ -132,6 +132,13 @@ struct Client::Impl {
   // Collective. Takes the transport of inproc ranks, if there is one.
   absl::StatusOr<RowMover> TakeMover(const JobNeeds& needs);
   absl::Status MakeRouteTables(const RowMemory& memory);
+  struct RowWorkers {
+    std::unique_ptr<Executor> executor = {};
+    std::unique_ptr<ExpertSquareSums> expert_squares = {};
+  };
+  // What works on the rows of this rank. Sets the route tables, and takes the mover's parts.
+  absl::StatusOr<RowWorkers> MakeWorkers(const RowMemory& memory, std::vector<ExpertTensor> moved,
+                                         RowMover& mover);
 
   // ---- boundary.cc: steps ----
   absl::Status Vote(int64_t step, BoundaryResult& result);
@@ -170,15 +177,23 @@ struct Client::Impl {
   // errors: InvalidArgument for tensors whose rows steps change.
   absl::Status CheckRowsStay(const RegisteredTensors& tensors) const;
   // Collective: whether rows are staged ahead, which is told in `report` if they are not.
-  absl::Status PrepareAhead(TransportReport& report);
+  absl::Status PrepareAhead(Executor& executor, TransportReport& report);
   void BeginAhead(std::shared_ptr<const Proposal> proposal);
   // Waits for staging_thread_, if it has the executor.
   void JoinAhead();
   // Ends what is staged ahead: the next vote drops it. Nothing without it.
   void StopAhead(std::string_view why);
+  // errors: Aborted, and the run has ended: a write of this rank may still land.
+  absl::Status StopAheadHere(std::string_view why);
+  // Collective, if a chunk is staged ahead: afterwards no write of any rank can still land, and
+  // staging is free for other rows. errors: as StopAheadHere, also for a rank that is missing.
+  absl::Status StopAheadTogether(std::string_view why);
   absl::Status FinishAhead(int64_t step, BoundaryResult& result);
-  // All ranks know that rows of some rank changed.
-  void GiveUpAhead();
+  // All ranks know that rows of some rank changed. reason: why this rank's chunk is dropped, so
+  // far.
+  void GiveUpAhead(std::string& reason);
+  // reason, and why rows are not staged ahead, though they should be.
+  std::string WithAheadNote(std::string_view reason) const;
 
   // ---- expert_check.cc ----
   absl::Status CheckLayer(LayerId layer, const ExpertProbe& probe);
@@ -258,6 +273,7 @@ struct Client::Impl {
   std::unique_ptr<ExpertSquareSums> expert_squares_;  // goes before
   bool rows_on_device_ = false;
   bool told_transport_ = false;         // that it changed
+  bool ahead_promise_broken_ = false;   // rows of this rank changed while they were staged ahead
   std::string first_transport_reason_;  // why the first transport is not another one
   std::string ahead_note_;              // why rows are not staged ahead, though they should be
   std::unique_ptr<SharedMember> member_;

@@ -188,7 +188,7 @@ absl::Status Client::Impl::CheckExperts(const ExpertProbe& probe, void* stream) 
     return absl::FailedPreconditionError("CheckExperts was called before RegisterExperts");
   }
   EPLB_RETURN_IF_ERROR(CheckNotCarried("CheckExperts"));
-  StopAhead("the experts were checked before the next vote");
+  EPLB_RETURN_IF_ERROR(StopAheadTogether("the experts were checked before the next vote"));
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
   stream_ = stream;
   for (int32_t layer = 0; layer < topology_.num_layers(); ++layer) {

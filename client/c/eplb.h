@@ -414,8 +414,8 @@ typedef struct eplb_stats {
 EPLB_API int32_t eplb_client_stats(const eplb_client* client, eplb_stats* stats) EPLB_NOEXCEPT;
 
 /* Says goodbye to the daemon, within 2 s. reason: NULL or "finished" is the normal end, which waits
- * up to 3 s more for the other ranks if rows of replicas were carried after the last vote. Every
- * later call that acts is FailedPrecondition; closing again is OK. */
+ * up to 3 s more for the other ranks if rows moved after the last vote, of replicas or with
+ * `ahead`. Every later call that acts is FailedPrecondition; closing again is OK. */
 EPLB_API int32_t eplb_client_close(eplb_client* client, const char* reason) EPLB_NOEXCEPT;
 
 /* ---- the exact split of a batch: docs/splitting-a-batch.md ----

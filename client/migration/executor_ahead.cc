@@ -97,7 +97,8 @@ absl::StatusOr<std::vector<Executor::ReadBytes>> Executor::ReadsOf(const Staging
 }
 
 absl::Status Executor::CheckSources(void* stream, absl::Time deadline) {
-  EPLB_RETURN_IF_ERROR(carrier_.queue().Follow(stream));
+  // A kernel that stands behind the step could not be ended: the rank would have to leave the run.
+  EPLB_RETURN_IF_ERROR(carrier_.CatchUp(stream, deadline));
   for (size_t first = 0; first < reads_.size(); first += kReadsTogether) {
     const size_t size = std::min(kReadsTogether, reads_.size() - first);
     EPLB_RETURN_IF_ERROR(CheckReads(std::span(reads_).subspan(first, size), deadline));

@@ -35,25 +35,29 @@ absl::StatusOr<std::vector<uint64_t>> RowCarrier::AwaitLastBatch(absl::Time dead
   return queue_->TakeChecksums(*std::exchange(last_batch_, std::nullopt));
 }
 
-absl::Status RowCarrier::CatchUp(RowMoves& moves) {
+absl::Status RowCarrier::CatchUp(void* stream, absl::Time deadline) {
+  const absl::Time began = MonotonicNow();
+  EPLB_RETURN_IF_ERROR(queue_->Follow(stream));
+  EPLB_ASSIGN_OR_RETURN(const int64_t mark, queue_->Mark());
+  absl::Status caught_up = AwaitUnlessInterrupted(mark, deadline);
+  if (!absl::IsDeadlineExceeded(caught_up)) return caught_up;
+  return absl::DeadlineExceededError(
+      absl::StrCat("the GPU is behind: the work before this boundary has not ended in ",
+                   absl::FormatDuration(MonotonicNow() - began)));
+}
+
+absl::Status RowCarrier::Prepare(RowMoves& moves) {
   const absl::Time began = MonotonicNow();
   const absl::Time limit = std::max(moves.deadline, moves.begin_by);
   EPLB_RETURN_IF_ERROR(AwaitLastBatch(limit).status());
-  EPLB_RETURN_IF_ERROR(queue_->Follow(moves.stream));
-  if (moves.begin_by <= began) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(const int64_t mark, queue_->Mark());
-  absl::Status caught_up = AwaitUnlessInterrupted(mark, limit);
-  if (absl::IsDeadlineExceeded(caught_up)) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("the GPU is behind: the work before this boundary has not ended in ",
-                     absl::FormatDuration(MonotonicNow() - began)));
-  }
+  if (moves.begin_by <= began) return queue_->Follow(moves.stream);
+  EPLB_RETURN_IF_ERROR(CatchUp(moves.stream, limit));
   moves.deadline += MonotonicNow() - began;
-  return caught_up;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Ticket> RowCarrier::Post(RowMoves moves) {
-  if (absl::Status status = CatchUp(moves); !status.ok()) {
+  if (absl::Status status = Prepare(moves); !status.ok()) {
     transport_->Refuse(moves.post_id);
     return status;
   }

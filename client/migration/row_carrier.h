@@ -40,6 +40,11 @@ class RowCarrier {
   // errors: as AwaitBatch.
   absl::StatusOr<std::vector<uint64_t>> AwaitLastBatch(absl::Time deadline);
 
+  // What `stream` holds now comes before what is added to the queue afterwards, and the device has
+  // come to the end of it. errors: as RowQueue::Follow and AwaitBatch; DeadlineExceeded says that
+  // the GPU is behind.
+  absl::Status CatchUp(void* stream, absl::Time deadline);
+
   // Begins a post when the last batch has ended and, with moves.begin_by, the device has come to
   // the end of what moves.stream holds, which moves.deadline is put off for; what is added to the
   // queue afterwards comes after that. errors: as Transport::Post, RowQueue::Follow and AwaitBatch.
@@ -68,7 +73,7 @@ class RowCarrier {
 
  private:
   // errors: as RowQueue::Follow and AwaitBatch.
-  absl::Status CatchUp(RowMoves& moves);
+  absl::Status Prepare(RowMoves& moves);
   // errors: as AwaitBatch; Cancelled.
   absl::Status AwaitUnlessInterrupted(int64_t batch, absl::Time deadline);
 

@@ -42,7 +42,7 @@ struct BoundaryTimes {
   std::string transport;
   BoundarySpan whole;  // "boundary"
   // In order, none within another but "local rows", which lies in "transfer": vote, transfer,
-  // second vote, commit, rebuild; as far as the boundary came.
+  // check (of rows staged ahead), second vote, commit, rebuild; as far as the boundary came.
   std::vector<BoundarySpan> spans;
   std::vector<BoundaryRound> rounds;  // rising; within "transfer", and may overlap
 

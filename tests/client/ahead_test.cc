@@ -1,6 +1,4 @@
 // ClientOptions::ahead in a job of 2 EP groups: rows move between two votes, and what ends that.
-#include "client/ahead.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -257,8 +255,8 @@ TEST_F(AheadTest, ARowThatAStepChangesDropsTheChunkAndTheNextIsStagedAtTheBounda
     EXPECT_EQ(rank.WrongSlots(), 0);
   });
   const std::string advice =
-      "; the option ahead is for experts that nothing changes: drop it; from now on rows are "
-      "staged at the boundary";
+      ". Rows are staged at the boundary from now on. Do not set `ahead` for experts that steps "
+      "change.";
   for (int32_t r = 0; r < kTestRanks; ++r) {
     const std::string& reason = reasons[static_cast<size_t>(r)];
     EXPECT_EQ(reason, (r == 1 ? "the row of slot 2 of tensor \"layers.0.w\" of layer 0 changed "

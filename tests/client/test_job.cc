@@ -137,7 +137,7 @@ TestJob::TestJob(const std::string& endpoint, const TestJobHooks& hooks) : ranks
   std::vector<AllGather> all_gathers = MakeThreadAllGathers(kTestRanks);
   std::vector<std::unique_ptr<ControlChannel>> controls = MakeInprocControlChannels(kTestRanks);
   std::vector<std::unique_ptr<Transport>> transports =
-      MakeInprocTransports(kTestRanks, 1 << 16).value();
+      MakeInprocTransports(kTestRanks, 1 << 16, hooks.faults).value();
   std::vector<absl::Status> statuses(kTestRanks);
   RunRanks(kTestRanks, [&](int32_t rank) {
     const auto i = static_cast<size_t>(rank);

@@ -69,6 +69,7 @@ struct TestJobHooks {
   TransportHook transport = nullptr;
   bool inproc =
       true;  // false: Client::Connect, over TCP and, unless `options` says, transport host
+  InprocFaults faults = {};  // of inproc ranks' rows
 };
 
 // Connects kTestRanks ranks and registers their experts.

@@ -219,6 +219,29 @@ TEST_F(GpuFaultsTest, RowsThatMoveBesideAStepDisturbNoCaptureOfIt) {
   EXPECT_EQ(ep_group_.CountWrong(target_), 0);
 }
 
+TEST_F(GpuFaultsTest, ADeviceThatIsBehindWhenRowsAreReadAgainDropsTheChunk) {
+  const auto before = ep_group_.Snapshot();
+  const cudaStream_t training = MakeTrainingStream();
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    const absl::Status begun = ep_group_.executor(rank).BeginStage(
+        plan_, {.post_id = 1, .deadline = MonotonicNow() + absl::Seconds(30)});
+    ASSERT_TRUE(begun.ok()) << begun;
+  }
+  post_id_ = 1;
+  RunRanks(kRanks, [&](int32_t rank) {
+    const auto staged = ep_group_.executor(rank).FinishStage();
+    EXPECT_TRUE(staged.ok()) << staged.status();
+  });
+  fake_cuda::Occupy(training, std::chrono::milliseconds(3000));
+  const absl::Status same =
+      ep_group_.executor(kFaulty).CheckSources(training, MonotonicNow() + absl::Milliseconds(300));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(same)) << same;
+  EXPECT_THAT(same.ToString(), HasSubstr("the GPU is behind"));
+  // No kernel of ours stands behind the step, so that nothing is waited for.
+  ExpectADroppedChunk(before);
+  ExpectThatTheNextPlanWorks();
+}
+
 TEST_F(GpuFaultsTest, NothingIsAllocatedOnceRanksAreConnected) {
   const auto num_allocations = [] {
     int64_t sum = 0;

@@ -313,10 +313,10 @@ void CheckProposalDeadline(DecisionContext& context, Job& job) {
   } else if (job.phase == Phase::kCancelling && age >= config.cancel_deadline) {
     job.last_retry_at = context.now;
     Resend(context, job);
-    if (job.stuck_recorded) return;
+    const absl::Duration deadline = DeadlineOf(config, job);
+    if (job.stuck_recorded || context.now - job.phase_since < deadline) return;
     job.stuck_recorded = true;
-    RecordEvent(context, job, "stuck", job.proposal->message.version,
-                missed(config.cancel_deadline));
+    RecordEvent(context, job, "stuck", job.proposal->message.version, missed(deadline));
   } else if (job.phase == Phase::kQuarantine && job.proposal && age >= config.cancel_deadline) {
     job.last_retry_at = context.now;
     Resend(context, job);

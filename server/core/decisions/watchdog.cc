@@ -13,6 +13,11 @@ namespace {
 constexpr int kPatience = 3;  // deadlines
 constexpr int kVotesAwaited = 3;
 
+// A rank that has voted for a chunk, and stages it ahead, answers Cancel after its next vote.
+absl::Duration AwaitedVotes(const Job& job) {
+  return job.current ? kVotesAwaited * VoteInterval(*job.current) : absl::ZeroDuration();
+}
+
 }  // namespace
 
 absl::Duration DeadlineOf(const Config& config, const Job& job) {
@@ -23,15 +28,16 @@ absl::Duration DeadlineOf(const Config& config, const Job& job) {
       const RunEnd* end = EndOf(job);
       const bool moved = job.current && !job.current->moved.empty();  // another daemon leads it
       const bool waits = end == nullptr || (end->how == RunEnding::kLost && !moved);
-      return waits ? config.prepare_deadline : absl::InfiniteDuration();
+      return waits ? config.prepare_deadline + AwaitedVotes(job) : absl::InfiniteDuration();
     }
     case Phase::kSolving:
       return SolveDeadline(config, job);
     case Phase::kPreparing:
       return config.prepare_deadline;
     case Phase::kVoting:
-      return config.voting_deadline + kVotesAwaited * VoteInterval(*job.current);
+      return config.voting_deadline + AwaitedVotes(job);
     case Phase::kCancelling:
+      return config.cancel_deadline + AwaitedVotes(job);
     case Phase::kQuarantine:
       return config.cancel_deadline;
   }

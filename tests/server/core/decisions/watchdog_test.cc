@@ -64,5 +64,37 @@ TEST(WatchdogTest, ALostRunIsStuckUntilItIsForgottenOrComesBack) {
             "LOST for 3m1s, waiting for its ranks to reconnect, or a new run");
 }
 
+// Ranks that stage a chunk ahead answer once they have voted again.
+TEST(WatchdogTest, ACancelIsAwaitedForAFewVotesMore) {
+  TestJob job;
+  job.Propose(Exchanged({0, 1}));
+  job.daemon.Advance(absl::Seconds(59));
+  job.Report(10, 19);  // 5.9 s a step, and 11.8 s from vote to vote
+  job.daemon.Advance(absl::Seconds(2));
+  ASSERT_EQ(job.daemon.state(), "CANCELLING");
+  job.daemon.Advance(absl::Seconds(61));
+  EXPECT_EQ(job.daemon.CountEvents("stuck"), 0);
+  job.daemon.Advance(absl::Seconds(61));
+  EXPECT_EQ(job.daemon.CountEvents("stuck"), 1);
+  job.daemon.Advance(absl::Seconds(160));
+  EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
+  job.daemon.Advance(absl::Seconds(10));
+  EXPECT_GT(job.daemon.View().stuck_seconds, 0);
+}
+
+TEST(WatchdogTest, ARecoveryWaitsForAFewVotesOfRanksThatTrain) {
+  const Config config = TestConfig();
+  Job job;
+  job.phase = Phase::kRecovering;
+  const Topology topology = Exchanged({0}).topology();
+  const int32_t ranks = topology.num_gpus();
+  job.current.emplace(topology, RankGrid::Make({.world_size = ranks, .num_gpus = ranks}).value());
+  EXPECT_EQ(DeadlineOf(config, job), config.prepare_deadline);
+  job.current->vote_every = 100;
+  const absl::Time began = absl::UnixEpoch();
+  job.current->rate.told = {{.step = 0, .at = began}, {.step = 10, .at = began + absl::Seconds(5)}};
+  EXPECT_EQ(DeadlineOf(config, job), config.prepare_deadline + absl::Seconds(150));
+}
+
 }  // namespace
 }  // namespace eplb::core
