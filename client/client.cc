@@ -260,6 +260,7 @@ RowMoverOptions Client::Impl::MakeRowMoverOptions(const JobNeeds& needs) const {
                           .name = options_.transport,
                           .memory = needs.memory,
                           .ep_group = grid_.RanksOf(grid_.EpGroupOf(rank())),
+                          .beside_steps = options_.ahead,
                           .nccl = nccl_};
   options.transport.peers = options.ep_group;
   // Every rank learns the same reasons.

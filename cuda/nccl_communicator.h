@@ -94,7 +94,8 @@ class NcclCommunicator {
 };
 
 // Memory of `device` as registration needs it. errors: FailedPrecondition where the library has
-// none to give; ResourceExhausted; Internal.
+// none to give; InvalidArgument for a negative size; Unavailable and Internal from NCCL, Internal
+// also where the device has no room: NCCL names no reason.
 absl::StatusOr<RowBuffer> AllocateByNccl(const NcclLibrary& library, int32_t device,
                                          int64_t num_bytes);
 

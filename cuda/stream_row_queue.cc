@@ -145,6 +145,7 @@ class StreamRowQueue final : public RowQueue {
 
   absl::Status Follow(void* stream) override {
     EPLB_RETURN_IF_ERROR(failure_);
+    EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
     EPLB_RETURN_IF_ERROR(CheckStream(stream));
     return MakeWait(stream_.get());
   }

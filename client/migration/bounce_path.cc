@@ -505,9 +505,9 @@ class FallbackPath : public RowPath {
 
  private:
   RowPath& path() const { return second_ == nullptr ? *parts_.first : *second_; }
-  // A rank that has not changed yet may still send the id of a communicator.
+  // A rank that has not changed yet may still send what a communicator needs.
   RowPath& PathOf(const RowMessage& frame) const {
-    return frame.type == RowMessageType::kMeet ? *parts_.first : path();
+    return IsAboutRow(frame) ? path() : *parts_.first;
   }
 
   absl::Status Remember(absl::Status status) {
@@ -517,6 +517,9 @@ class FallbackPath : public RowPath {
 
   absl::Status FallBack() {
     EPLB_ASSIGN_OR_RETURN(second_, parts_.make_second(parts_.first->staging()));
+    // A communicator holds memory of the device. None of its groups is under way: Close has ended
+    // them. One that cannot be dropped stays, and does no harm.
+    (void)parts_.first->DropShared();
     fallback_reason_ = absl::StrCat("transport ", std::string(parts_.first->name()),
                                     " was given up: ", kMaxFirstWayFailures,
                                     " migrations in a row failed, the last one with: ",

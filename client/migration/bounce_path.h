@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePathInto(std::span<std::byte>
 struct FallbackPathParts {
   std::unique_ptr<RowPath> first;
   // Makes the second way into the staging of the first, when it is needed: its memory is not held
-  // for an event that may never come. It uses no kMeet frames, which stay the first's.
+  // for an event that may never come. Frames about no row stay the first's.
   std::function<absl::StatusOr<std::unique_ptr<RowPath>>(std::span<std::byte> staging)> make_second;
   // Told once, with the last error of the first way on this rank. May be null.
   std::function<void(std::string_view line)> on_note;

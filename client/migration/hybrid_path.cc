@@ -92,7 +92,8 @@ class HybridPath : public RowPath {
                  .receives = {},
                  .deadline = moves.deadline,
                  .begin_by = moves.begin_by,
-                 .stream = moves.stream};
+                 .stream = moves.stream,
+                 .keep_sums = moves.keep_sums};
     std::copy_if(moves.sends.begin(), moves.sends.end(), std::back_inserter(own.sends),
                  [&](const RowSend& send) { return IsOf(part, send.to); });
     std::copy_if(moves.receives.begin(), moves.receives.end(), std::back_inserter(own.receives),

@@ -30,7 +30,7 @@ inline constexpr char kHybridName[] = "peer+nccl";
 
 struct HybridPathParts {
   std::unique_ptr<RowPath> peer;
-  std::unique_ptr<RowPath> nccl;  // into the staging of `peer`; kMeet frames are its
+  std::unique_ptr<RowPath> nccl;  // into the staging of `peer`; frames about no row are its
   // The ranks of this host, whose rows `peer` carries. Symmetric: a has b if b has a.
   std::set<RankId> same_host;
 };

@@ -90,6 +90,7 @@ bool NcclMeeting::AgreeOnRegistration(LinkSet& links) {
                    .post_id = post_id_});
   }
   for (const PeerLink& link : links.all()) {
+    if (link.has_output()) return false;  // no post may end before our word has left
     const auto told = registered_.find(link.rank());
     if (told == registered_.end() || told->second.first != post_id_) return false;
   }
@@ -174,6 +175,10 @@ absl::Status NcclMeeting::Drop() {
 absl::Status NcclMeeting::DropAfterHang() {
   if (is_registered_) ++num_hangs_;
   return Drop();
+}
+
+void NcclMeeting::NoteEnded() {
+  if (is_registered_ && num_hangs_ < kMaxHangs) num_hangs_ = 0;
 }
 
 }  // namespace eplb

@@ -76,11 +76,11 @@ class NcclMeeting {
   // not ended it in time, or failed: it is left to itself, its kernels may still write, and what
   // they may touch must never be freed. So it is for ever.
   absl::Status Drop();
-  // As Drop, for groups that did not end. After two such communicators in a row later ones register
-  // nothing, in case it was because of that.
+  // As Drop, for groups that did not end. After two such communicators in a row that had registered
+  // memory, later ones never register any, in case it was because of that.
   absl::Status DropAfterHang();
   // A group of rows has ended, so it was not.
-  void NoteEnded() { num_hangs_ = 0; }
+  void NoteEnded();
 
  private:
   RankId Root() const { return parts_.ranks.front(); }

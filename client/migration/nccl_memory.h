@@ -23,7 +23,7 @@ struct NcclMemoryOptions {
   int64_t staging_bytes = 0;
   int64_t piece_bytes = 0;  // of a packing buffer; a multiple of 64
   int64_t scratch_bytes = 0;
-  // In place of staging_bytes: memory that another path has as well. It is not registered.
+  // In place of staging_bytes: memory that another path has as well. Nothing is registered then.
   std::optional<cuda::RowBuffer> staging = {};
   std::function<void(std::string_view line)> on_note = {};
 };
@@ -34,7 +34,8 @@ class NcclMemory {
   // announce the next, two of those that take longer. 16 MiB at 50 GB/s are 0.34 ms.
   static size_t NumBuffers(int64_t piece_bytes);
 
-  // From NCCL where it can, else from `queue`, with a note where NCCL should have and could not.
+  // From NCCL where it can and staging is ours, else from `queue`, with a note where NCCL should
+  // have and could not.
   // errors: ResourceExhausted; Internal.
   static absl::StatusOr<NcclMemory> Make(NcclMemoryOptions options, cuda::RowQueue& queue);
 

@@ -139,7 +139,7 @@ class NcclPath : public RowPath {
     EPLB_ASSIGN_OR_RETURN(const auto guard, OnDevice());
     if (!done) {
       // With all groups ended, or the communicator, no write of ours lands any more.
-      if (!GroupsEnd()) EPLB_RETURN_IF_ERROR(meeting_.DropAfterHang());
+      if (!GroupsEnd()) EPLB_RETURN_IF_ERROR(DropCommunicator());
       EPLB_RETURN_IF_ERROR(DrainQueues());
     }
     groups_under_way_.clear();
@@ -256,7 +256,8 @@ class NcclPath : public RowPath {
     return true;
   }
 
-  // As many parts as the peer takes at once; true when all are announced.
+  // As many parts as the peer takes at once; true when all announcements are on their way. NCCL may
+  // end a send before the peer receives: a frame that waits here then would go out with nobody.
   bool AnnounceParts(Group& group) {
     const NcclPiece& piece = *groups_[group.index].send;
     PeerLink& link = links_->Of(piece.peer);
@@ -266,7 +267,7 @@ class NcclPath : public RowPath {
       Announce(piece.fragments[part], group.checksums[part]);
     }
     link.Flush();
-    return group.num_announced == piece.fragments.size();
+    return group.num_announced == piece.fragments.size() && !link.has_output();
   }
 
   void Announce(const RowFragment& part, uint64_t checksum) {
@@ -376,16 +377,23 @@ class NcclPath : public RowPath {
 
   // Rows without bytes are only announced.
   bool SendEmptyRows() {
-    const size_t before = empty_sends_.size();
-    std::erase_if(empty_sends_, [this](int32_t index) {
+    bool moved = false;
+    std::erase_if(empty_sends_, [this, &moved](int32_t index) {
       TransferLedger::Outgoing& outgoing = ledger_->outgoing()[static_cast<size_t>(index)];
-      if (!Ready(outgoing.row.to) || links_->Of(outgoing.row.to).has_output()) return false;
-      Announce({.index = index}, cuda::ChecksumOnHost({}));
-      links_->Of(outgoing.row.to).Flush();
-      ledger_->FinishSend(outgoing);
-      return true;
+      PeerLink& link = links_->Of(outgoing.row.to);
+      if (link.has_output()) return false;  // LinkTransport flushes
+      if (!outgoing.announced) {
+        if (!Ready(outgoing.row.to)) return false;
+        Announce({.index = index}, cuda::ChecksumOnHost({}));
+        link.Flush();
+        outgoing.announced = moved = true;
+        if (link.has_output()) return false;
+      }
+      // What did not leave is not sent: the peer is gone.
+      if (!link.gone() && link.has_sent_all()) ledger_->FinishSend(outgoing);
+      return moved = true;
     });
-    return empty_sends_.size() < before;
+    return moved;
   }
 
   // Whether all groups that were begun have ended, the communicator being well: where peers began
@@ -399,6 +407,11 @@ class NcclPath : public RowPath {
       if (MonotonicNow() >= deadline) return false;
       absl::SleepFor(absl::Microseconds(20));
     }
+  }
+
+  // REQUIRES: GroupsEnd said no. A communicator without a group that was begun did not hang.
+  absl::Status DropCommunicator() {
+    return num_begun_ > num_ended_ ? meeting_.DropAfterHang() : meeting_.Drop();
   }
 
   absl::StatusOr<bool> LastGroupHasEnded() {
@@ -438,6 +451,12 @@ class NcclPath : public RowPath {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPath(NcclPathParts parts) {
+  for (const auto* queue : {&parts.pack_queue, &parts.group_queue, &parts.check_queue}) {
+    if (*queue == nullptr) {
+      return absl::InvalidArgumentError(
+          "the nccl path needs queues to pack, for groups and to check");
+    }
+  }
   EPLB_ASSIGN_OR_RETURN(NcclMemory memory,
                         NcclMemory::Make({.library = parts.library,
                                           .device = parts.device,

@@ -4,7 +4,8 @@
 // (kComing) with its checksum, and a receive is begun only once what comes is known to be what was
 // agreed, so that no kernel waits for a peer that does not come.
 // Staging and packing buffers are registered with the communicator where all ranks can: NCCL then
-// works in them itself. Where they are not, a piece of one row is sent from the row.
+// works in them itself. Where they are not, a piece of one row is sent from the row. Nothing is
+// registered where staging is another path's.
 #ifndef EPLB_CLIENT_MIGRATION_NCCL_PATH_H_
 #define EPLB_CLIENT_MIGRATION_NCCL_PATH_H_
 
@@ -47,7 +48,8 @@ struct NcclPathParts {
   std::function<void(std::string_view line)> on_note = {};  // why memory is not registered; once
 };
 
-// errors: ResourceExhausted when the device has no room for staging and buffers.
+// errors: InvalidArgument without one of the queues; ResourceExhausted when the device has no room
+// for staging and buffers.
 absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPath(NcclPathParts parts);
 
 }  // namespace eplb

@@ -45,16 +45,21 @@ class Batch {
 class PeerPath : public RowPath {
  public:
   explicit PeerPath(PeerPathParts parts)
-      : parts_(std::move(parts)),
-        queue_(*parts_.queue),
-        check_queue_(parts_.check_queue == nullptr ? queue_ : *parts_.check_queue) {}
+      : parts_(std::make_unique<PeerPathParts>(std::move(parts))),
+        queue_(*parts_->queue),
+        check_queue_(parts_->check_queue == nullptr ? queue_ : *parts_->check_queue) {}
+
+  ~PeerPath() override {
+    // Kernels may still use all of this, and to free it would wait for a device that hangs.
+    if (!Drain().ok()) (void)parts_.release();
+  }
 
   std::string_view name() const override { return "peer"; }
-  std::span<std::byte> staging() override { return parts_.staging; }
+  std::span<std::byte> staging() override { return parts_->staging; }
 
   absl::Status Open(const RowMoves& moves, TransferLedger& ledger, LinkSet& links) override {
     for (const RowSend& send : moves.sends) {
-      if (parts_.mapped.contains(send.to)) continue;
+      if (parts_->mapped.contains(send.to)) continue;
       return absl::InvalidArgumentError(absl::StrCat("row ", send.row, " to rank ", send.to.value,
                                                      ": its staging is not mapped"));
     }
@@ -90,17 +95,13 @@ class PeerPath : public RowPath {
   }
 
   absl::Status Close(bool done) override {
-    if (!done) {
-      // Both are ended, also where one fails: the other's writes must not go on.
-      const absl::Time deadline = MonotonicNow() + kSettleTimeout;
-      absl::Status drained = queue_.Drain(deadline);
-      drained.Update(check_queue_.Drain(deadline));
-      EPLB_RETURN_IF_ERROR(drained);
-    }
+    absl::Status drained = done ? absl::OkStatus() : Drain();
+    // Also where that failed: they point into a ledger that goes.
     sending_.clear();
+    telling_.clear();
     landed_.clear();
     checking_.clear();
-    return absl::OkStatus();
+    return drained;
   }
 
  private:
@@ -117,6 +118,17 @@ class PeerPath : public RowPath {
     std::vector<Landed> rows;
     int64_t batch = 0;
   };
+
+  // Both are ended, also where one fails: the other's writes must not go on. A device that did not
+  // answer is looked at once more, and not waited for again.
+  absl::Status Drain() {
+    const absl::Time deadline =
+        MonotonicNow() + (hangs_ ? absl::ZeroDuration() : parts_->settle_timeout);
+    absl::Status drained = queue_.Drain(deadline);
+    drained.Update(check_queue_.Drain(deadline));
+    hangs_ = absl::IsDeadlineExceeded(drained);
+    return drained;
+  }
 
   // The peer is in this post, and reads what it is told: LinkTransport flushes.
   bool MaySendTo(RankId peer) {
@@ -139,7 +151,7 @@ class PeerPath : public RowPath {
         if (outgoing.announced || outgoing.done || !MaySendTo(row.to)) continue;
         if (!batch.TakesMore(num_bytes)) break;
         batch.Add({.source = row.bytes.data(),
-                   .destination = parts_.mapped.at(row.to).data() + row.staging_offset,
+                   .destination = parts_->mapped.at(row.to).data() + row.staging_offset,
                    .num_bytes = num_bytes});
         sending.rows.push_back(&outgoing);
       }
@@ -155,9 +167,10 @@ class PeerPath : public RowPath {
     return moved;
   }
 
-  // What lies in the receivers' staging is announced.
+  // What lies in the receivers' staging is announced. A row is sent once its announcement has left:
+  // after the post nobody would send it.
   absl::StatusOr<bool> FinishSends() {
-    bool moved = false;
+    bool moved = FinishTold();
     while (!sending_.empty()) {
       const Sending& sending = sending_.front();
       EPLB_ASSIGN_OR_RETURN(const bool ended, queue_.Ended(sending.batch));
@@ -167,10 +180,24 @@ class PeerPath : public RowPath {
       for (const TransferLedger::Outgoing* const outgoing : sending.rows) {
         links_->Of(outgoing->row.to).Flush();
       }
+      telling_.insert(telling_.end(), sending.rows.begin(), sending.rows.end());
       sending_.pop_front();
+      // Now and not at the next turn: a peer that has all it needs may be gone by then.
+      (void)FinishTold();
       moved = true;
     }
     return moved;
+  }
+
+  bool FinishTold() {
+    const size_t before = telling_.size();
+    std::erase_if(telling_, [this](TransferLedger::Outgoing* outgoing) {
+      const PeerLink& link = links_->Of(outgoing->row.to);
+      if (link.has_output()) return false;  // LinkTransport flushes
+      if (!link.gone() && link.has_sent_all()) ledger_->FinishSend(*outgoing);
+      return true;
+    });
+    return telling_.size() < before;
   }
 
   void Announce(TransferLedger::Outgoing& outgoing, uint64_t checksum) {
@@ -186,7 +213,6 @@ class PeerPath : public RowPath {
                               .offset = 0,
                               .bytes = num_bytes,
                               .checksum = checksum});
-    ledger_->FinishSend(outgoing);
   }
 
   absl::StatusOr<bool> StartChecks() {
@@ -198,7 +224,7 @@ class PeerPath : public RowPath {
         const RowReceive& row = ledger_->Find(landed_.front().from, landed_.front().row)->row;
         if (!batch.TakesMore(row.num_bytes)) break;
         batch.Add(
-            {.source = parts_.staging.data() + row.staging_offset, .num_bytes = row.num_bytes});
+            {.source = parts_->staging.data() + row.staging_offset, .num_bytes = row.num_bytes});
         check.rows.push_back(landed_.front());
         landed_.pop_front();
       }
@@ -236,14 +262,16 @@ class PeerPath : public RowPath {
     return absl::OkStatus();
   }
 
-  const PeerPathParts parts_;
+  std::unique_ptr<PeerPathParts> parts_;
   cuda::RowQueue& queue_;
   cuda::RowQueue& check_queue_;
   TransferLedger* ledger_ = nullptr;  // of the open post
   LinkSet* links_ = nullptr;
+  bool hangs_ = false;    // the device did not answer when it was last asked
   size_t num_begun_ = 0;  // of the ledger's sends, the first ones
   std::deque<Sending> sending_;
-  std::deque<Landed> landed_;  // announced, not yet being checked
+  std::vector<TransferLedger::Outgoing*> telling_;  // there, and the peer is being told
+  std::deque<Landed> landed_;                       // announced, not yet being checked
   std::deque<Check> checking_;
 };
 

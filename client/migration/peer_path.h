@@ -11,6 +11,9 @@
 #include <memory>
 #include <span>
 
+#include "absl/time/time.h"
+
+#include "client/migration/row_message.h"
 #include "client/migration/row_path.h"
 #include "cuda/row_queue.h"
 #include "placement/ids.h"
@@ -25,6 +28,9 @@ struct PeerPathParts {
   std::unique_ptr<cuda::RowQueue> queue;  // of what is sent
   // Of the sums of what landed, which then wait for no send, nor a send for them. Null: `queue`.
   std::unique_ptr<cuda::RowQueue> check_queue = nullptr;
+  // How long an abort or the end of the path waits for the device. After that an abort fails, and
+  // none of these parts is ever freed: kernels may still use them.
+  absl::Duration settle_timeout = kSettleTimeout;
 };
 
 // Every rank that rows go to must be mapped. Rows are sent, and summed on arrival, in batches of at

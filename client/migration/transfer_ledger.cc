@@ -232,6 +232,10 @@ void TransferLedger::FinishSend(Outgoing& outgoing) {
 
 void TransferLedger::NoteSent(const Outgoing& outgoing, int64_t offset, int64_t num_bytes,
                               uint64_t checksum) {
+  if (whole_ != nullptr) {
+    const auto index = static_cast<size_t>(&outgoing - outgoing_.data());
+    return whole_->NoteSent(whole_->outgoing_[sends_of_whole_[index]], offset, num_bytes, checksum);
+  }
   if (!keeps_sums_) return;
   progress_.sent.push_back({.send = static_cast<size_t>(&outgoing - outgoing_.data()),
                             .offset = offset,

@@ -49,8 +49,9 @@ class TransferLedger {
   // REQUIRES: CheckMoves said ok.
   explicit TransferLedger(const RowMoves& moves);
   // For a path that carries only some rows of `whole`: the ledger of these, where rounds count
-  // these alone. It tells `whole`, which outlives it, of rows that are sent or received and of the
-  // times of rounds. REQUIRES: the rows of `part` are rows of `whole`, in their order there.
+  // these alone. It tells `whole`, which outlives it, of rows that are sent or received, of their
+  // sums and of the times of rounds. REQUIRES: the rows of `part` are rows of `whole`, in their
+  // order there.
   TransferLedger(const RowMoves& part, TransferLedger& whole);
 
   uint64_t post_id() const { return post_id_; }

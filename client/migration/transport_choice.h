@@ -71,6 +71,8 @@ struct RowMoverOptions {
   std::string host = {};
   // peer: staging goes by CUDA's IPC handle also where a descriptor would do.
   bool use_ipc_handles = false;
+  // peer: rows move while training steps run, so the kernels leave them most multiprocessors.
+  bool beside_steps = false;
   NcclSettings nccl;  // with the environment's; piece_bytes may be open
 };
 

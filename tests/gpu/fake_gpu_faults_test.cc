@@ -8,10 +8,13 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/monotonic_clock.h"
+#include "client/migration/peer_path.h"
 #include "client/migration/staging_thread.h"
 #include "tests/client/migration/executor_contract.h"
 #include "tests/gpu/arena_world.h"
@@ -256,6 +259,54 @@ TEST_F(GpuFaultsTest, NothingIsAllocatedOnceRanksAreConnected) {
   ExpectThatTheNextPlanWorks();
   ep_group_.Discard();
   EXPECT_EQ(num_allocations(), before);
+}
+
+// What peers have mapped and queues may still write is kept where the device does not end it.
+TEST(PeerPathFaultsTest, ADeviceThatHangsHoldsUpNeitherTheAbortNorTheEnd) {
+  constexpr size_t kNumBytes = 600'000;
+  fake_cuda::SetSeed(0);
+  QueueMemory memory(&testing::MakeDeviceQueue);
+  const std::span<std::byte> row = memory.Put(std::vector<std::byte>(kNumBytes, std::byte{7}));
+  const std::span<std::byte> own = memory.Put(std::vector<std::byte>(kNumBytes));
+  const std::span<std::byte> theirs = memory.Put(std::vector<std::byte>(kNumBytes));
+  cudaStream_t training = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithPriority(&training, cudaStreamNonBlocking, 0), cudaSuccess);
+  const auto num_waits = [] {
+    int64_t sum = 0;
+    for (const char* call : {"cudaFree", "cudaFreeHost", "cudaStreamDestroy"}) {
+      sum += fake_cuda::NumCalls(call);
+    }
+    return sum;
+  };
+  static bool freed;  // by what outlives the test
+  for (const bool hangs : {false, true}) {
+    SCOPED_TRACE(hangs);
+    freed = false;
+    auto path = MakePeerPath(
+        {.owner = std::shared_ptr<void>(static_cast<void*>(nullptr), [](void*) { freed = true; }),
+         .staging = own,
+         .mapped = {{RankId{1}, theirs}},
+         .queue = testing::MakeDeviceQueue(),
+         .check_queue = testing::MakeDeviceQueue(),
+         .settle_timeout = hangs ? absl::Milliseconds(50) : absl::Seconds(20)});
+    std::vector<PeerLink> peers;
+    peers.push_back(PeerLink({.rank = RankId{1}, .fd = Fd(), .staging_bytes = kNumBytes}));
+    peers.front().posted = 1;
+    LinkSet links(std::move(peers));
+    RowMoves moves = SendOne(RankId{1}, 1, row);
+    moves.stream = training;
+    TransferLedger ledger(moves);
+    if (hangs) fake_cuda::Occupy(training, std::chrono::minutes(1));
+    ASSERT_TRUE(path->Open(moves, ledger, links).ok());
+    ASSERT_TRUE(path->Advance().ok());
+    EXPECT_TRUE(path->busy());
+    const int64_t before = num_waits();
+    EXPECT_EQ(absl::IsDeadlineExceeded(path->Close(/*done=*/false)), hangs);
+    path.reset();
+    EXPECT_EQ(freed, !hangs);
+    EXPECT_EQ(num_waits() == before, hangs) << "each of them would wait for the device";
+  }
+  fake_cuda::Revive();
 }
 
 }  // namespace

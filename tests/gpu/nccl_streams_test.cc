@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/monotonic_clock.h"
+#include "client/migration/nccl_memory.h"
 #include "client/migration/row_message.h"
 #include "tests/client/migration/executor_contract.h"
 #include "tests/client/migration/random_traffic.h"
@@ -288,6 +289,39 @@ TEST_F(NcclStreamsTest, AfterTwoCommunicatorsWhoseGroupsDidNotEndNothingIsRegist
   unsetenv("EPLB_FAKE_NCCL_FAULTS");
   MoveOne(transports, 3, live);
   EXPECT_THAT(notes_, Contains(HasSubstr("groups did not end with it")));
+  // For good: groups that end without it say nothing of it.
+  for (const auto& transport : transports) {
+    EXPECT_TRUE(transport->Abort().ok());
+    EXPECT_TRUE(transport->DropShared().ok());
+  }
+  const std::string log = LogOfFake();
+  MoveOne(transports, 4, live);
+  EXPECT_THAT(LogOfFake().substr(log.size()), Not(HasSubstr("registered")));
+}
+
+// NCCL leaves open what it does where one end of a transfer is registered.
+TEST_F(NcclStreamsTest, NothingIsRegisteredWhereStagingIsAnothers) {
+  const auto queue = MakeDeviceQueue();
+  const auto library = cuda::NcclLibrary::Load(EPLB_FAKE_NCCL);
+  ASSERT_TRUE(library.ok()) << library.status();
+  for (const bool is_anothers : {false, true}) {
+    NcclMemoryOptions options{.library = *library,
+                              .device = 0,
+                              .staging_bytes = kStagingBytes,
+                              .piece_bytes = 65'536,
+                              .scratch_bytes = 128,
+                              .on_note = [](std::string_view line) { ADD_FAILURE() << line; }};
+    if (is_anothers) {
+      auto staging = queue->Allocate(kStagingBytes);
+      ASSERT_TRUE(staging.ok()) << staging.status();
+      options.staging = *std::move(staging);
+    }
+    const auto memory = NcclMemory::Make(std::move(options), *queue);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    EXPECT_EQ(memory->registrable().empty(), is_anothers);
+    EXPECT_EQ(memory->staging().size(), size_t{kStagingBytes});
+    EXPECT_EQ(memory->packed(0).size(), 65'536U);
+  }
 }
 
 TEST_F(NcclStreamsTest, MigrationsAllocateNothing) {

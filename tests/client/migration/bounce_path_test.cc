@@ -283,13 +283,23 @@ class NamedPath : public RowPath {
   }
   absl::StatusOr<bool> Advance() override { return absl::InternalError("NCCL: no way there"); }
   bool busy() const override { return false; }
-  absl::StatusOr<std::span<std::byte>> Place(const PeerLink&, const RowMessage&) override {
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink&, const RowMessage& frame) override {
+    placed_.push_back(frame.type);
     return std::span<std::byte>();
   }
   absl::Status Take(const PeerLink&, const RowMessage&) override { return absl::OkStatus(); }
   absl::Status Close(bool) override { return fate_.closed; }
+  absl::Status DropShared() override {
+    ++num_drops_;
+    return absl::InternalError("NCCL: it stays");
+  }
+
+  const std::vector<RowMessageType>& placed() const { return placed_; }
+  int32_t num_drops() const { return num_drops_; }
 
  private:
+  std::vector<RowMessageType> placed_;
+  int32_t num_drops_ = 0;
   const std::string name_;
   NamedPathFate& fate_;
 };
@@ -393,6 +403,21 @@ TEST_F(FallbackPathTest, StagingIsFreedOnceTheSecondWayHasEnded) {
   Succeed(4);
   path_.reset();
   EXPECT_TRUE(second_fate_.destroyed && first_fate_.destroyed);
+}
+
+TEST_F(FallbackPathTest, TheFirstWayKeepsFramesAboutNoRowAndDropsWhatTheRanksShare) {
+  Succeed(0);
+  for (const uint64_t post_id : {1, 2, 3}) Fail(post_id, /*own_rows_came=*/false);
+  EXPECT_EQ(first_->num_drops(), 0);
+  Open(4);
+  EXPECT_EQ(path_->way(), 1);
+  EXPECT_EQ(first_->num_drops(), 1) << "a communicator holds memory";
+  const PeerLink link({.rank = RankId{1}, .fd = Fd(), .staging_bytes = 64});
+  for (const RowMessageType type :
+       {RowMessageType::kMeet, RowMessageType::kRegistered, RowMessageType::kPiece}) {
+    EXPECT_TRUE(path_->Place(link, {.type = type}).ok());
+  }
+  EXPECT_THAT(first_->placed(), ElementsAre(RowMessageType::kMeet, RowMessageType::kRegistered));
 }
 
 TEST_F(FallbackPathTest, PostsThatWereRefusedHereCountAsFailed) {

@@ -436,11 +436,13 @@ class HybridPartsTest : public ::testing::Test {
 TEST_F(HybridPartsTest, EachPathGetsTheRowsOfItsRanksAndALedgerOfThem) {
   int stream = 0;
   moves_.stream = &stream;
+  moves_.keep_sums = true;
   ASSERT_TRUE(Open().ok());
   for (const auto& [script, part, rank] :
        {std::tuple(&peer_, peer_path_, 1), std::tuple(&nccl_, nccl_path_, 2)}) {
     EXPECT_EQ(script->moves_opened.post_id, 4U);
     EXPECT_EQ(script->moves_opened.stream, &stream);
+    EXPECT_TRUE(script->moves_opened.keep_sums);
     ASSERT_EQ(script->moves_opened.sends.size(), 1U);
     EXPECT_EQ(script->moves_opened.sends[0].to, RankId{rank});
     ASSERT_EQ(script->moves_opened.receives.size(), 1U);

@@ -4,12 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 
 #include "base/monotonic_clock.h"
 #include "tests/client/migration/peer_world.h"
 #include "tests/client/migration/stubborn_queue.h"
+#include "tests/client/migration/stuffed_link.h"
 
 namespace eplb {
 namespace {
@@ -175,6 +181,54 @@ TEST_F(PeerPathTest, SumsOfWhatLandedWaitForNoSend) {
 TEST_F(PeerPathTest, AnErrorOfACopyEndsThePost) {
   Connect({.queue = std::make_unique<StubbornQueue>(Stubbornness{.fail_copies = true})});
   EXPECT_EQ(SendAll(), absl::InternalError("the copy kernel failed"));
+}
+
+// A path of rank 0 with rank 1's staging.
+std::unique_ptr<RowPath> MakePathTo(std::span<std::byte> theirs,
+                                    std::unique_ptr<cuda::RowQueue> queue) {
+  return MakePeerPath({.owner = nullptr,
+                       .staging = {},
+                       .mapped = {{RankId{1}, theirs}},
+                       .queue = std::move(queue)});
+}
+
+TEST(PeerPathLinkTest, ARowIsSentOnceItsAnnouncementHasLeft) {
+  const std::vector<std::byte> row(8, std::byte{5});
+  std::vector<std::byte> theirs(8);
+  StuffedLink stuffed;
+  const auto path = MakePathTo(theirs, cuda::MakeHostRowQueue());
+  const RowMoves moves = SendOne(RankId{1}, 1, row);
+  TransferLedger ledger(moves);
+  ASSERT_TRUE(path->Open(moves, ledger, stuffed.links()).ok());
+  for (int turn = 0; turn < 5; ++turn) ASSERT_TRUE(path->Advance().ok());
+  EXPECT_EQ(theirs, row);
+  EXPECT_TRUE(stuffed.link().has_output());
+  EXPECT_FALSE(ledger.complete()) << "after the post nobody would send what is left";
+  stuffed.Read();
+  stuffed.link().Flush();
+  ASSERT_TRUE(path->Advance().ok());
+  EXPECT_FALSE(stuffed.link().has_output());
+  EXPECT_TRUE(ledger.complete());
+  EXPECT_TRUE(path->Close(/*done=*/true).ok());
+}
+
+// In a child, since what a device that is lost may still touch is never freed.
+TEST(PeerPathDeathTest, AnAbortThatFailsForgetsItsRowsToo) {
+  EXPECT_EXIT(
+      {
+        const std::vector<std::byte> row(8);
+        std::vector<std::byte> theirs(8);
+        StuffedLink stuffed;
+        const auto path = MakePathTo(theirs, std::make_unique<StubbornQueue>(Stubbornness{
+                                                 .looks_per_copy = 1 << 30, .fail_drain = true}));
+        const RowMoves moves = SendOne(RankId{1}, 1, row);
+        TransferLedger ledger(moves);
+        const bool begun =
+            path->Open(moves, ledger, stuffed.links()).ok() && path->Advance().ok() && path->busy();
+        const bool failed = !path->Close(/*done=*/false).ok();
+        std::_Exit(begun && failed && !path->busy() ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(PeerPathTest, AbortWaitsForSendsAndSums) {

@@ -47,6 +47,18 @@ TEST_F(LedgerOfPartTest, RoundsCountTheRowsOfThePartAlone) {
   EXPECT_EQ(whole.CurrentRound(all).front().row.round, 1);
 }
 
+TEST_F(LedgerOfPartTest, TheWholeKeepsTheSumsOfItsParts) {
+  moves_.keep_sums = true;
+  TransferLedger whole(moves_);
+  TransferLedger part(PartWith(RankId{1}), whole);
+  part.NoteSent(part.outgoing()[1], /*offset=*/2, /*num_bytes=*/6, /*checksum=*/17);
+  ASSERT_EQ(whole.progress().sent.size(), 1U);
+  EXPECT_EQ(whole.progress().sent[0].send, 2U) << "round 1 is another part's";
+  EXPECT_EQ(whole.progress().sent[0].offset, 2);
+  EXPECT_EQ(whole.progress().sent[0].num_bytes, 6);
+  EXPECT_EQ(whole.progress().sent[0].checksum, 17U);
+}
+
 TEST_F(LedgerOfPartTest, TheWholeKnowsWhatThePartsAreTold) {
   TransferLedger whole(moves_);
   TransferLedger first(PartWith(RankId{1}), whole);
