@@ -288,16 +288,19 @@ void SimDaemon::Solve(const core::Solve& solve) {
   });
 }
 
-// A state that is older than three of its deadlines has said so.
+// A state that is older than three of its deadlines has said so. Where a rank may answer after its
+// next votes only, these come on top: not more than this with the steps of a simulated job.
 void SimDaemon::CheckStuck() {
+  constexpr absl::Duration kVotesAwaited = absl::Seconds(40);
   for (const core::JobView& job : core_->Jobs(Clock())) {
     absl::Duration deadline = absl::InfiniteDuration();
     if (job.state == core::JobState::kRecovering && job.connected_ranks > 0)
-      deadline = config_.prepare_deadline;
+      deadline = config_.prepare_deadline + kVotesAwaited;
     if (job.state == core::JobState::kSolving) deadline = config_.solve_deadline;
     if (job.state == core::JobState::kPreparing) deadline = config_.prepare_deadline;
     if (job.state == core::JobState::kVoting) deadline = config_.voting_deadline;
-    if (job.state == core::JobState::kCancelling) deadline = config_.cancel_deadline;
+    if (job.state == core::JobState::kCancelling)
+      deadline = config_.cancel_deadline + kVotesAwaited;
     if (job.state_age < 2 * kTick) stuck_[job.job] = false;
     if (job.waiting_for.find("run_id") != std::string::npos) continue;
     if (job.state_age <= 3 * deadline || stuck_[job.job]) continue;
