@@ -125,8 +125,9 @@ class PeerPath : public RowPath {
     const absl::Time deadline =
         MonotonicNow() + (hangs_ ? absl::ZeroDuration() : parts_->settle_timeout);
     absl::Status drained = queue_.Drain(deadline);
-    drained.Update(check_queue_.Drain(deadline));
-    hangs_ = absl::IsDeadlineExceeded(drained);
+    const absl::Status checks = check_queue_.Drain(deadline);
+    hangs_ = absl::IsDeadlineExceeded(drained) || absl::IsDeadlineExceeded(checks);
+    drained.Update(checks);
     return drained;
   }
 
