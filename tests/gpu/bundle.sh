@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes the bundle that tests/gpu/run.sh runs: stripped binaries of the gpu preset, libeplb.so and the Python package, the shared
-# libraries that a machine without our packages lacks, tests, benches and data. Below 56 MiB; prints its size.
+# libraries that a machine without our packages lacks, tests, benches and data. Below 56 MiB; prints its size. The libraries travel
+# packed, as lib.tar.gz; run.sh unpacks them.
 #
 #   tests/gpu/bundle.sh FOLDER     JOBS=n: compilers at a time, default 2
 #                                  ARCHITECTURES="80;90": of the GPUs that it is for, default 90 (H100, H200)
@@ -29,7 +30,7 @@ cmake --preset gpu -B "$build" -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON "-DCMAKE_INST
 if ninja -C "$build" -t query nccl_gpu_test >/dev/null 2>&1; then tests+=(nccl_gpu_test); fi
 ninja -C "$build" -j"${JOBS:-2}" "${binaries[@]}" eplb "${tests[@]}"
 
-rm -rf "${bundle:?}"/{bin,tests,lib,python,data,suite,driver}
+rm -rf "${bundle:?}"/{bin,tests,lib,lib.tar.gz,python,data,suite,driver}
 mkdir -p "$bundle"/{bin,tests,lib,python,data,suite/gpu,suite/integration,suite/client/python}
 for name in "${binaries[@]}"; do strip -o "$bundle/bin/$name" "$build/bin/$name"; done
 for name in "${tests[@]}"; do strip -o "$bundle/tests/$name" "$build/tests/$name"; done
@@ -55,6 +56,8 @@ cp tests/data/moe64_aux.jsonl "$bundle/data/"
 cp tests/gpu/{run.sh,find_nccl.py,trainer_gpu_test.py,torch_step.py} "$bundle/suite/gpu/"
 cp tests/integration/job.py "$bundle/suite/integration/"
 cp tests/client/python/ranks.py "$bundle/suite/client/python/"
+tar -C "$bundle" -czf "$bundle/lib.tar.gz" lib
+rm -r "${bundle:?}/lib"
 find "$bundle/python" -name __pycache__ -prune -exec rm -r {} +
 
 size="$(du -sm --apparent-size "$bundle" | cut -f1)"

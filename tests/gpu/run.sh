@@ -63,6 +63,9 @@ trap 'rm -rf "$work"' EXIT
 logs="$work/logs"
 mkdir -p "$out" "$logs" "$work/tmp"
 tests="$bundle/tests"
+if [[ -e "$bundle/lib.tar.gz" && ! -d "$bundle/lib" ]]; then
+  tar -C "$bundle" -xzf "$bundle/lib.tar.gz" || usage "the libraries of \"$bundle\" cannot be unpacked"
+fi
 failed=0
 failures=()
 skipped=()
