@@ -173,6 +173,13 @@ Output TimedOut(const WaitOptions& options, const std::string& last) {
                                   ": ", last)};
 }
 
+// What the last answer told, and what became of the last question.
+std::string Last(const std::string& seen, const absl::Status& asked) {
+  if (asked.ok()) return seen;
+  if (seen.empty()) return std::string(asked.message());
+  return absl::StrCat(seen, "; then ", asked.message());
+}
+
 }  // namespace
 
 Output RunWait(const WaitOptions& options) {
@@ -183,19 +190,19 @@ Output RunWait(const WaitOptions& options) {
   if (!timeout.ok()) return UsageFailure(timeout.status());
   const absl::Time begin = absl::Now();
   const absl::Time end = begin + *timeout;
+  std::string seen;  // the job at the last answer
   for (bool first = true;; first = false) {
     v1::JobStatus job;
     const absl::Status asked = AskJob(options, end - absl::Now(), &job);
     if (!asked.ok() && !MayPass(asked, first)) return QueryFailure(asked);
-    std::string last(asked.message());
     if (asked.ok()) {
       const WaitCondition::Answer answer = condition->Ask(job);
       if (answer == WaitCondition::Answer::kMet) return Met(options, job, absl::Now() - begin);
       if (answer == WaitCondition::Answer::kNever) return Never(options, job);
-      last = absl::StrCat("job ", job.job(), " is ", StateText(job), " at step ", job.step(),
+      seen = absl::StrCat("job ", job.job(), " is ", StateText(job), " at step ", job.step(),
                           ", version ", job.version(), ", balancedness ", BalancednessText(job));
     }
-    if (absl::Now() + kAskAgain >= end) return TimedOut(options, last);
+    if (absl::Now() + kAskAgain >= end) return TimedOut(options, Last(seen, asked));
     absl::SleepFor(kAskAgain);
   }
 }

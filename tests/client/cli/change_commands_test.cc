@@ -196,7 +196,7 @@ TEST_F(ChangeTest, ARefusalIsAConflict) {
 
 TEST_F(ChangeTest, AChangeGoesNoFurtherThanADaemonThatMayHaveMadeIt) {
   ScriptedQuery silent;
-  silent.answers = false;
+  silent.answers = 0;
   ChangeOptions change = Options();
   change.job = kJob;
   change.expect_version = 3;
@@ -306,7 +306,7 @@ TEST_F(ChangeTest, ACommentThatIsNotUtf8IsRefusedBeforeAnythingIsAsked) {
 }
 
 TEST_F(ChangeTest, WithoutAnAnswerTheOutcomeIsNotKnown) {
-  daemon_.answers = false;
+  daemon_.answers = 0;
   ChangeOptions change = Options();
   change.query.timeout = "200ms";
   change.job = kJob;

@@ -206,7 +206,7 @@ TEST_F(QueryTest, NobodyThereIsUnreachable) {
 }
 
 TEST_F(QueryTest, ASilentDaemonIsATimeout) {
-  daemon_.answers = false;
+  daemon_.answers = 0;
   QueryOptions options = Options();
   options.timeout = "300ms";
   const Output output = RunStatus({.query = options}, kPlain);

@@ -3,6 +3,7 @@
 #define EPLB_TESTS_CLIENT_CLI_SCRIPTED_QUERY_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -63,8 +64,8 @@ class ScriptedQuery final : public v1::Query::Service, public v1::Admin::Service
   grpc::Status failure;           // of every call, when not OK
   bool previews = true;           // else a daemon of before Preview
   int stale_answers = 0;  // so many changes are refused: another version is in force by then
-  bool answers = true;    // else a call waits for its deadline
-  bool whole = true;      // else a placement lacks its last layer
+  int32_t answers = std::numeric_limits<int32_t>::max();  // then a call waits for its deadline
+  bool whole = true;                                      // else a placement lacks its last layer
 
   // ---- what was asked ----
   std::string last_admin_request;  // DebugString

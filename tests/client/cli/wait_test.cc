@@ -78,7 +78,7 @@ using ::testing::HasSubstr;
 class WaitTest : public ::testing::Test {
  protected:
   WaitTest() { *daemon_.status.add_jobs() = ExampleJob(); }
-  WaitOptions Options(const std::string& condition, const std::string& timeout = "300ms",
+  WaitOptions Options(const std::string& condition, const std::string& timeout = "1s",
                       Format format = Format::kTable) const {
     WaitOptions options = {.query = daemon_.Options(format), .job = "", .condition = condition};
     options.query.timeout = timeout;
@@ -102,9 +102,21 @@ TEST_F(WaitTest, WhatDoesNotComeIsATimeoutThatTellsWhatIs) {
   const Output output = RunWait(Options("version>=4"));
   EXPECT_EQ(output.exit_code, kTimeout);
   EXPECT_EQ(output.out, "");
-  EXPECT_THAT(output.message, HasSubstr("version>=4 is not true after 300ms: job train is "
+  EXPECT_THAT(output.message, HasSubstr("version>=4 is not true after 1s: job train is "
                                         "PREPARING at step 12345, version 3, balancedness measured "
                                         "0.7500"));
+}
+
+TEST_F(WaitTest, WhatWasSeenIsToldWhenTheDaemonNoLongerAnswers) {
+  daemon_.answers = 1;
+  WaitOptions options = Options("version>=4", "600ms");
+  options.job = kJob;
+  const Output output = RunWait(options);
+  EXPECT_EQ(output.exit_code, kTimeout);
+  EXPECT_THAT(output.message,
+              HasSubstr("version>=4 is not true after 600ms: job train is PREPARING "
+                        "at step 12345"));
+  EXPECT_THAT(output.message, HasSubstr("; then no answer from 127.0.0.1:"));
 }
 
 TEST_F(WaitTest, WhatCannotComeAnyMoreIsExit8) {
@@ -124,8 +136,7 @@ TEST_F(WaitTest, ANewRunOfAnEndedJobIsWaitedFor) {
   job.set_ending(v1::RUN_ENDING_FINISHED);
   const Output output = RunWait(Options("connected"));
   EXPECT_EQ(output.exit_code, kTimeout);
-  EXPECT_THAT(output.message,
-              HasSubstr("connected is not true after 300ms: job train is FINISHED"));
+  EXPECT_THAT(output.message, HasSubstr("connected is not true after 1s: job train is FINISHED"));
 }
 
 TEST_F(WaitTest, AJobThatHasNotComeIsWaitedFor) {
@@ -195,7 +206,7 @@ TEST_F(RebalanceWaitTest, ADecisionWithoutAnEndIsATimeout) {
   daemon_.decides = {EndedPlan(1, v1::PLAN_RESULT_PROPOSED)};
   const Output output = RunRebalance(Waiting("300ms"));
   EXPECT_EQ(output.exit_code, kTimeout);
-  EXPECT_THAT(output.message, HasSubstr("no end after 300ms: see eplbctl get plans --job train"));
+  EXPECT_THAT(output.message, HasSubstr("no end after 1s: see eplbctl get plans --job train"));
 }
 
 }  // namespace
