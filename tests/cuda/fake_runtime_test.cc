@@ -2,11 +2,13 @@
 // context that nobody asked for. On the stand-in for CUDA, whose calls make contexts as CUDA's do.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <cuda.h>
 
@@ -117,6 +119,26 @@ TEST(PeerArenaTest, AnIpcHandleIsOfWholeBlocks) {
     ASSERT_TRUE(arena.ok()) << num_bytes << ": " << arena.status();
     EXPECT_EQ(std::ssize(arena->bytes()), num_bytes);
   }
+}
+
+// What is read before it is written shows, also where the stand-in has touched no page so far.
+TEST(FakeMemoryTest, NewMemoryIsFullOfBytesThatNobodyWrote) {
+  constexpr int64_t kSize = 1'000'003;
+  constexpr int64_t kBegin = 300'001;  // of what is written
+  constexpr int64_t kWritten = 200'000;
+  const std::unique_ptr<RowQueue> queue = MakeQueueOfOurs();
+  const absl::StatusOr<RowBuffer> memory = queue->Allocate(kSize);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const std::vector<std::byte> ours(kWritten, std::byte{1});
+  std::vector<std::byte> read(kSize);
+  const std::vector<RowCopy> rows = {{ours.data(), &memory->bytes[kBegin], kWritten},
+                                     {memory->bytes.data(), read.data(), kSize}};
+  const absl::StatusOr<int64_t> batch = queue->Transfer(rows);
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  while (!queue->Ended(*batch).value_or(true)) std::this_thread::yield();
+  std::vector<std::byte> expected(kSize, std::byte{0xCD});
+  std::ranges::copy(ours, expected.begin() + kBegin);
+  EXPECT_TRUE(read == expected);
 }
 
 }  // namespace

@@ -79,8 +79,8 @@ class PageTest(unittest.TestCase):
                 blocks_of(page)
 
     def test_numbers_may_differ_and_words_may_not(self):
-        page = "steps 31..39: moved in 7.5 ms, 3,400 of 3.5 MB\n  0  ████▌  ┊ 1.21x\n...\nthe end (0.5 -> 0.719)"
-        same = "steps 8..10: moved in 1 s,\n 12 of 980 kB\n 3 █ 0.9x\n more\nof it\nthe end (1 -> 0.3)\n"
+        page = "steps 31..39: up 59.3 s, moved in 7.5 ms, 3,400 of 3.5 MB\n  0  ████▌  ┊ 1.21x\n...\nthe end (0.5 -> 0.719)"
+        same = "steps 8..10: up 1m 08s, moved in 1 s,\n 12 of 980 kB\n 3 █ 0.9x\n more\nof it\nthe end (1 -> 0.3)\n"
         self.assertTrue(shows(page, same))
         for other in (same.replace("moved", "kept"), same.replace("12 of", "of"), same.replace("the end", "an end"), same + "more",
                       "", same.replace("->", "")):

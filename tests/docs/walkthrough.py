@@ -57,6 +57,7 @@ def words_of(output):
     """The text of an output without what differs from run to run: numbers, units of time and size, bars, line breaks."""
     text = re.sub(r"[\u2580-\u259f\u2500-\u257f]+", " ", output)
     text = re.sub(r"(?<!\w)(?<!\d\.)[+-]?\d+(,\d{3})*(\.\d+)*(e-?\d+)?", "#", text)
+    text = re.sub(r"#[dhm] #[hms](?=\W|$)", "# s", text)
     text = re.sub(r"# (ns|us|µs|ms|s|min|m|h)(?=\s|\W|$)", "# s", text)
     text = re.sub(r"# (B|kB|MB|GB)(?=\s|\W|$)", "# B", text)
     return " ".join(text.split())

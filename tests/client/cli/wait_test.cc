@@ -206,7 +206,7 @@ TEST_F(RebalanceWaitTest, ADecisionWithoutAnEndIsATimeout) {
   daemon_.decides = {EndedPlan(1, v1::PLAN_RESULT_PROPOSED)};
   const Output output = RunRebalance(Waiting("300ms"));
   EXPECT_EQ(output.exit_code, kTimeout);
-  EXPECT_THAT(output.message, HasSubstr("no end after 1s: see eplbctl get plans --job train"));
+  EXPECT_THAT(output.message, HasSubstr("no end after 300ms: see eplbctl get plans --job train"));
 }
 
 }  // namespace

@@ -107,9 +107,9 @@ class ExpertMemory {
     });
     for (size_t b = 0; b < bytes.size(); ++b) {
       const TensorShape& shape = shapes_[b % shapes_.size()];
-      for (size_t at = 0; at < bytes[b].size(); ++at) {
-        const bool padding = static_cast<int64_t>(at) % shape.row_stride >= shape.row_bytes;
-        wrong += padding && bytes[b][at] != kPadding ? 1 : 0;
+      for (auto row = bytes[b].begin(); row != bytes[b].end(); row += shape.row_stride) {
+        wrong += shape.row_stride - shape.row_bytes -
+                 std::count(row + shape.row_bytes, row + shape.row_stride, kPadding);
       }
     }
     return wrong;

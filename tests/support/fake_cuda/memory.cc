@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/support/fake_cuda/fake_cuda.h"
 
@@ -18,6 +20,7 @@ namespace {
 constexpr std::byte kUnwritten{0xCD};
 constexpr size_t kLargest = size_t{16} << 30;  // of an allocation: more is "out of memory"
 constexpr size_t kBlock = size_t{2} << 20;     // smaller allocations share one
+constexpr size_t kFreshBytes = size_t{64} << 10;
 
 struct Region {
   Place place = Place::kDevice;
@@ -29,6 +32,7 @@ struct Region {
   bool is_mapped = false;      // virtual memory
   bool is_foreign = false;     // of another process
   unsigned access = 0;         // of virtual memory: a bit for each device
+  std::vector<bool> fresh;     // for each kFreshBytes: these have no bytes yet, and get kUnwritten
 };
 
 std::map<const std::byte*, Region>& Regions() {
@@ -37,12 +41,25 @@ std::map<const std::byte*, Region>& Regions() {
 }
 
 // Null for memory that is not ours.
-const std::pair<const std::byte* const, Region>* Find(const void* address) {
+std::pair<const std::byte* const, Region>* Find(const void* address) {
   const auto* const at = static_cast<const std::byte*>(address);
   auto found = Regions().upper_bound(at);
   if (found == Regions().begin()) return nullptr;
   --found;
   return static_cast<size_t>(at - found->first) < found->second.size ? &*found : nullptr;
+}
+
+// Memory that nobody looks at costs no pages: a queue's tables are longer than what tests put
+// there.
+void FillWhatIsFresh(Region& region, size_t offset, size_t size) {
+  const size_t end = std::min(offset + size, region.size);
+  for (size_t i = offset / kFreshBytes; i < region.fresh.size() && i * kFreshBytes < end; ++i) {
+    if (!region.fresh[i]) continue;
+    const size_t begin = i * kFreshBytes;
+    std::memset(region.view + begin, std::to_integer<int>(kUnwritten),
+                std::min(kFreshBytes, region.size - begin));
+    region.fresh[i] = false;
+  }
 }
 
 // Devices whose kernels were let into another's memory: bit [other] of [device].
@@ -98,10 +115,11 @@ static_assert(sizeof(Exported) <= sizeof(cudaIpcMemHandle_t));
 
 View ViewOf(const void* address, size_t size) {
   const auto* const at = static_cast<const std::byte*>(address);
-  const auto* const found = Find(address);
+  auto* const found = Find(address);
   if (found == nullptr) return {.place = Place::kPageable, .bytes = const_cast<std::byte*>(at)};
-  const auto& [base, region] = *found;
+  auto& [base, region] = *found;
   const auto offset = static_cast<size_t>(at - base);
+  FillWhatIsFresh(region, offset, size);
   return {.place = region.place,
           .bytes = size <= region.size - offset ? region.view + offset : nullptr,
           .device = region.device,
@@ -171,12 +189,12 @@ cudaError_t cudaMalloc(void** address, size_t size) {
   if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(size)) != 0) {
     return Keep(cudaErrorMemoryAllocation);
   }
-  const cudaError_t error = fake::MapDevice(
-      descriptor, size, {.device = fake::CurrentDevice(), .descriptor = descriptor}, address);
-  if (error == cudaSuccess) {
-    std::memset(fake::ViewOf(*address, size).bytes, std::to_integer<int>(fake::kUnwritten), size);
-  }
-  return error;
+  const size_t num_fresh = (size + fake::kFreshBytes - 1) / fake::kFreshBytes;
+  return fake::MapDevice(descriptor, size,
+                         {.device = fake::CurrentDevice(),
+                          .descriptor = descriptor,
+                          .fresh = std::vector<bool>(num_fresh, true)},
+                         address);
 }
 
 cudaError_t cudaFree(void* address) {
@@ -250,6 +268,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
       found->second.size % fake::kBlock != 0) {
     return Keep(cudaErrorInvalidValue);
   }
+  fake::FillWhatIsFresh(found->second, 0, found->second.size);  // others do not know what is
   const fake::Exported exported{getpid(), found->second.descriptor, found->second.size};
   *handle = {};
   std::memcpy(handle, &exported, sizeof(exported));
