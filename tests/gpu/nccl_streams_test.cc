@@ -141,8 +141,9 @@ class NcclStreamsTest : public ::testing::Test {
       return bytes.read + bytes.written +
              OfFakeNccl<decltype(fakeNcclBytesPassed)>("fakeNcclBytesPassed")();
     };
+    MoveOne(transports, 1, live);  // after it no pair is still warming
     const int64_t before = count();
-    MoveOne(transports, 1, live);
+    MoveOne(transports, 2, live);
     const cuda::RowCopy commit{.source = transports[0]->staging().data(),
                                .destination = slot.data(),
                                .num_bytes = kStagingBytes};
