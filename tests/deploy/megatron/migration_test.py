@@ -109,14 +109,15 @@ class MigrationTest(BitEqualTest):
         daemon = self.start_daemon()
         moved = self.succeed(2, training.moved, 2, self.directory, "moved", STEPS, options,
                              {"endpoint": daemon.endpoint, "job": "moved"})[0]
-        first = moved["switches"][0] + 1
+        first, second = (step + 1 for step in moved["switches"][:2])
         self.assertEqual(moved["losses"][:first], still["losses"][:first])
         differences = [abs(one - other) / other for one, other in zip(moved["losses"], still["losses"])]
-        at_once, largest = max(differences[first:first + 3]), max(differences)
-        print(f"switches after {moved['switches']}, losses within {at_once:.1e} at once, {largest:.1e} at last")
-        # A float32 sum differs by some 1e-7; Adam, ReLU and routing make more of it with each step.
+        at_once, largest = max(differences[first:second]), max(differences)
+        print(f"switches after {moved['switches']}, losses within {at_once:.1e} until the second, {largest:.1e} at last")
+        # A float32 sum differs by some 1e-7. Adam, ReLU and routing make more of it with each step, how much more is
+        # another matter with each library of matrix products: 6e-5 with the reference BLAS, 5e-3 with OpenBLAS.
         self.assertLess(at_once, 1e-6)
-        self.assertLess(largest, 1e-3)
+        self.assertLess(largest, 2e-2)
 
     def test_a_moment_that_stays_behind_is_noticed_and_named(self):
         options = {"ep": 2, "experts": "TEGroupedMLP"}
