@@ -173,10 +173,11 @@ Output TimedOut(const WaitOptions& options, const std::string& last) {
                                   ": ", last)};
 }
 
-// What the last answer told, and what became of the last question.
-std::string Last(const std::string& seen, const absl::Status& asked) {
-  if (asked.ok()) return seen;
+// What the last answer told, and what became of the last question; one that had hardly time for an
+// answer says nothing of the daemon.
+std::string Last(const std::string& seen, const absl::Status& asked, absl::Duration left) {
   if (seen.empty()) return std::string(asked.message());
+  if (asked.ok() || left < kAskAgain) return seen;
   return absl::StrCat(seen, "; then ", asked.message());
 }
 
@@ -193,7 +194,8 @@ Output RunWait(const WaitOptions& options) {
   std::string seen;  // the job at the last answer
   for (bool first = true;; first = false) {
     v1::JobStatus job;
-    const absl::Status asked = AskJob(options, end - absl::Now(), &job);
+    const absl::Duration left = end - absl::Now();
+    const absl::Status asked = AskJob(options, left, &job);
     if (!asked.ok() && !MayPass(asked, first)) return QueryFailure(asked);
     if (asked.ok()) {
       const WaitCondition::Answer answer = condition->Ask(job);
@@ -202,7 +204,7 @@ Output RunWait(const WaitOptions& options) {
       seen = absl::StrCat("job ", job.job(), " is ", StateText(job), " at step ", job.step(),
                           ", version ", job.version(), ", balancedness ", BalancednessText(job));
     }
-    if (absl::Now() + kAskAgain >= end) return TimedOut(options, Last(seen, asked));
+    if (absl::Now() + kAskAgain >= end) return TimedOut(options, Last(seen, asked, left));
     absl::SleepFor(kAskAgain);
   }
 }

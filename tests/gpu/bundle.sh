@@ -6,7 +6,7 @@
 #   tests/gpu/bundle.sh FOLDER     JOBS=n: compilers at a time, default 2
 #                                  ARCHITECTURES="80;90": of the GPUs that it is for, default 90 (H100, H200)
 #
-# The libraries lie in FOLDER/lib and the binaries find them by an RPATH of $ORIGIN/../lib. Debian's static archives of gRPC are no way
+# The libraries then lie in FOLDER/lib and the binaries find them by an RPATH of $ORIGIN/../lib. Debian's static archives of gRPC are no way
 # out: its CMake files name the shared ones. Binaries of Debian 12 run where glibc is 2.36 or newer and libstdc++ is of GCC 12 or newer.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

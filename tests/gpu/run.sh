@@ -12,8 +12,9 @@
 # step. At most 12,000 characters are printed, the verdicts last.
 #
 # Exit code 1 when a step failed, a figure missed its target (tests/gpu/RESULTS.md), or, with EPLB_REQUIRE_ALL=1, a step was skipped;
-# 2 for wrong arguments. Needs: the driver that the bundle names, glibc 2.36 and the libstdc++ of GCC 12 or newer, Python 3.11 for
-# trainer and torch, and a libnccl.so.2: EPLB_NCCL_PATH, else the one of Python's packages or conda (find_nccl.py), else the loader's.
+# 2 for wrong arguments, or a bundle whose libraries cannot be unpacked beside it. Needs: the driver that the bundle names, glibc 2.36
+# and the libstdc++ of GCC 12 or newer, Python 3.11 for trainer and torch, and a libnccl.so.2: EPLB_NCCL_PATH, else the one of Python's
+# packages or conda (find_nccl.py), else the loader's.
 set -uo pipefail
 
 # Call, name, longest time.
@@ -63,9 +64,13 @@ trap 'rm -rf "$work"' EXIT
 logs="$work/logs"
 mkdir -p "$out" "$logs" "$work/tmp"
 tests="$bundle/tests"
-if [[ -e "$bundle/lib.tar.gz" && ! -d "$bundle/lib" ]]; then
-  tar -C "$bundle" -xzf "$bundle/lib.tar.gz" || usage "the libraries of \"$bundle\" cannot be unpacked"
-fi
+# Anew each time: an older bundle's libraries, or half of them, would run without a word.
+unpack_libraries() {
+  rm -rf "${bundle:?}"/{lib,lib.new} && mkdir "$bundle/lib.new" &&
+    tar -C "$bundle/lib.new" --no-same-owner -xzf "$bundle/lib.tar.gz" && mv "$bundle/lib.new/lib" "$bundle/lib" &&
+    rmdir "$bundle/lib.new"
+}
+if [[ -e "$bundle/lib.tar.gz" ]] && ! unpack_libraries; then usage "the libraries of \"$bundle\" cannot be unpacked"; fi
 failed=0
 failures=()
 skipped=()

@@ -200,12 +200,18 @@ class RunTest(unittest.TestCase):
         self.program("tests/cuda_gpu_test", f"cat {self.bundle}/lib/libgrpc.so.29")
         self.run_suite("kernels")
         self.assertEqual(self.log("kernels"), "of ours")
+        # Those of an older bundle, or what a run that was ended has unpacked.
+        (self.bundle / "lib/libgrpc.so.29").write_text("old")
+        (self.bundle / "lib.new").mkdir()
+        self.run_suite("kernels")
+        self.assertEqual(self.log("kernels"), "of ours")
 
     def test_libraries_that_cannot_be_unpacked_end_it(self):
         (self.bundle / "lib.tar.gz").write_text("no archive")
         ended = self.run_script(self.bundle, "kernels")
         self.assertEqual(ended.returncode, 2)
         self.assertIn("cannot be unpacked", ended.stderr)
+        self.assertFalse((self.bundle / "lib").exists())
 
     def test_a_program_that_does_not_run_ends_it_with_the_loaders_reason(self):
         self.program("bin/eplbctl", "echo 'libc.so.6: version GLIBC_2.36 not found' >&2; exit 1")
