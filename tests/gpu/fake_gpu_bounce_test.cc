@@ -44,9 +44,7 @@ class FakeGpuBounceTest : public ::testing::TestWithParam<BounceWay> {
             [way](int32_t world_size, int64_t staging_bytes) {
               return MakeBounceWorldOf(world_size, staging_bytes, way, &MakeDeviceQueues);
             },
-            1,
-            1000,
-            &testing::MakeDeviceQueue};
+            {.make_queue = &testing::MakeDeviceQueue}};
   }
 
   std::mt19937 random_{11};

@@ -70,8 +70,10 @@ class GpuBudgetsTest : public ::testing::Test {
   }
 
   const Topology topology_ = MakeTopology(kBudgetLayers, kExperts, kExperts, kBudgetRanks);
-  EpGroup ep_group_{topology_, StateResidency::kEveryReplica, &MakeCountedWorld, 1,
-                    1000,      &testing::MakeDeviceQueue,     CountedShapes()};
+  EpGroup ep_group_{topology_,
+                    StateResidency::kEveryReplica,
+                    &MakeCountedWorld,
+                    {.make_queue = &testing::MakeDeviceQueue, .shapes = CountedShapes()}};
   int32_t turns_ = 0;
   int64_t migrated_bytes_ = 0;
 };

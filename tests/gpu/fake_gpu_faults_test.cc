@@ -91,8 +91,10 @@ class GpuFaultsTest : public ::testing::Test {
   const Topology topology_ = MakeTopology(2, 6, 9, kRanks);
   const Placement current_ = RandomPlacement(random_, topology_);
   const Placement target_ = RandomPlacement(random_, topology_);
-  EpGroup ep_group_{topology_, StateResidency::kEveryReplica, &MakeFaultyWorld, 1,
-                    1000,      &testing::MakeDeviceQueue};
+  EpGroup ep_group_{topology_,
+                    StateResidency::kEveryReplica,
+                    &MakeFaultyWorld,
+                    {.make_queue = &testing::MakeDeviceQueue}};
   const MigrationPlan plan_ = ep_group_.Plan(current_, target_);
   uint64_t post_id_ = 0;
   size_t num_unmet_ = 0;

@@ -34,19 +34,26 @@ inline std::vector<TensorShape> Shapes() {
           {.name = "moment", .role = TensorRole::kState, .row_bytes = 640, .row_stride = 700}};
 }
 
+struct EpGroupOptions {
+  int32_t num_ep_groups = 1;
+  int32_t layers_per_chunk = 1000;
+  MakeQueue make_queue = nullptr;  // null: the host's
+  std::vector<TensorShape> shapes = Shapes();
+};
+
 // An EP group of ranks with memory, executors and a placement in force.
 class EpGroup {
  public:
   EpGroup(const Topology& topology, StateResidency residency, const MakeWorld& make,
-          int32_t num_ep_groups = 1, int32_t layers_per_chunk = 1000,
-          MakeQueue make_queue = nullptr, const std::vector<TensorShape>& shapes = Shapes())
-      : topology_(topology), residency_(residency), num_ep_groups_(num_ep_groups) {
-    const int32_t ranks = num_ep_groups * topology.num_gpus();
+          const EpGroupOptions& more = {})
+      : topology_(topology), residency_(residency), num_ep_groups_(more.num_ep_groups) {
+    const int32_t ranks = more.num_ep_groups * topology.num_gpus();
     std::vector<ExecutorOptions> options;
     int64_t staging = 0;
     for (int32_t rank = 0; rank < ranks; ++rank) {
       const GpuId gpu{rank % topology.num_gpus()};
-      memories_.push_back(std::make_unique<ExpertMemory>(topology, gpu, shapes, make_queue));
+      memories_.push_back(
+          std::make_unique<ExpertMemory>(topology, gpu, more.shapes, more.make_queue));
       std::vector<RankId> ep_group;
       for (int32_t peer = rank - gpu.value; std::ssize(ep_group) < topology.num_gpus(); ++peer) {
         ep_group.push_back(RankId{peer});
@@ -55,14 +62,14 @@ class EpGroup {
                          .gpu = gpu,
                          .ep_group = std::move(ep_group),
                          .state_residency = residency,
-                         .layers_per_chunk = layers_per_chunk});
+                         .layers_per_chunk = more.layers_per_chunk});
       staging = *StagingBytes(options.back(), memories_.back()->tensors());
     }
     Transports transports = make(ranks, staging);
     for (int32_t rank = 0; rank < ranks; ++rank) {
       auto executor =
           Executor::Make(options[rank], memories_[rank]->tensors(), std::move(transports[rank]),
-                         make_queue == nullptr ? cuda::MakeHostRowQueue() : make_queue());
+                         more.make_queue == nullptr ? cuda::MakeHostRowQueue() : more.make_queue());
       EXPECT_TRUE(executor.ok()) << executor.status();
       executors_.push_back(*std::move(executor));
     }
@@ -130,12 +137,11 @@ class ExecutorContractTest : public ::testing::TestWithParam<ExecutorKind> {
  protected:
   void SetUp() override { SkipWithout(GetParam().queue); }
   static EpGroup MakeEpGroup(const Topology& topology, int32_t num_ep_groups = 1) {
-    return {topology,      GetParam().residency, GetParam().make,
-            num_ep_groups, kLayersPerChunk,      GetParam().queue};
+    return {topology,
+            GetParam().residency,
+            GetParam().make,
+            {.num_ep_groups = num_ep_groups, .make_queue = GetParam().queue}};
   }
-
- private:
-  static constexpr int32_t kLayersPerChunk = 1000;
 };
 
 }  // namespace eplb

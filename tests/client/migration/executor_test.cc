@@ -61,7 +61,7 @@ TEST(ExecutorFaultTest, FlippedByteFailsTheStageAndNoSlotChanges) {
 TEST(ExecutorFaultTest, PlanAboveStagingIsResourceExhaustedBeforeAnythingMoves) {
   std::mt19937 random(9);
   const Topology topology = MakeTopology(4, 12, 12, 3);
-  EpGroup ep_group(topology, StateResidency::kEveryReplica, MakeInproc, 1, /*layers_per_chunk=*/1);
+  EpGroup ep_group(topology, StateResidency::kEveryReplica, MakeInproc, {.layers_per_chunk = 1});
   const Placement current = RandomPlacement(random, topology);
   ep_group.Fill(current);
   const MigrationPlan plan = ep_group.Plan(current, RandomPlacement(random, topology));
@@ -77,7 +77,7 @@ TEST(ExecutorFaultTest, PlanAboveStagingIsResourceExhaustedBeforeAnythingMoves) 
 TEST(ExecutorFaultTest, OneLayerChunksFitStagingOfOneLayer) {
   std::mt19937 random(10);
   const Topology topology = MakeTopology(4, 12, 14, 3);
-  EpGroup ep_group(topology, StateResidency::kWithPrimary, MakeInproc, 1, /*layers_per_chunk=*/1);
+  EpGroup ep_group(topology, StateResidency::kWithPrimary, MakeInproc, {.layers_per_chunk = 1});
   Placement current = RandomPlacement(random, topology);
   ep_group.Fill(current);
   const Placement target = RandomPlacement(random, topology);
