@@ -92,12 +92,12 @@ TEST_F(GpuBudgetsTest, AMigrationMakesFewCallsAndFivePassesAndTakesNoMemory) {
   // Of a rank's boundary: streams that follow each other, and the commit with its table.
   constexpr int64_t kCallsOfABoundary = 16;
   EXPECT_LE(after.num_enqueued - before.num_enqueued,
-            3 * num_rows + kMigrations * kBudgetRanks * kCallsOfABoundary);
+            3 * num_rows + int64_t{kMigrations} * kBudgetRanks * kCallsOfABoundary);
   // The sender reads; the receiver's memory is written, read for the sum, and read and written by
   // the commit.
   const int64_t touched =
       after.read_bytes - before.read_bytes + after.written_bytes - before.written_bytes;
-  constexpr int64_t kTableBytesOfARow = 3 * 48;  // sent, summed, committed
+  constexpr int64_t kTableBytesOfARow = int64_t{3} * 48;  // sent, summed, committed
   EXPECT_GE(touched, 5 * migrated_bytes_);
   EXPECT_LE(touched, 5 * migrated_bytes_ + num_rows * kTableBytesOfARow);
   EXPECT_EQ(ep_group_.CountWrong(TurnedPlacement(topology_, turns_)), 0);
