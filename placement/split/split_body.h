@@ -352,6 +352,7 @@ class SplitBody {
 
   // What the leader changed, for all.
   EPLB_HOST_DEVICE void ShareChanges() {
+    team_.Sync();  // room, tokens and steps: Union orders no memory
     const bool leads = team_.leader();
     over_ = team_.Union(leads ? over_ : Set::None());
     roomy_ = team_.Union(leads ? roomy_ : Set::None());
