@@ -173,12 +173,9 @@ Output TimedOut(const WaitOptions& options, const std::string& last) {
                                   ": ", last)};
 }
 
-// What the last answer told, and what became of the last question; one that had hardly time for an
-// answer says nothing of the daemon.
-std::string Last(const std::string& seen, const absl::Status& asked, absl::Duration left) {
-  if (seen.empty()) return std::string(asked.message());
-  if (asked.ok() || left < kAskAgain) return seen;
-  return absl::StrCat(seen, "; then ", asked.message());
+// What the last answer told, and why there was no other one.
+std::string Last(const std::string& seen, const std::string& trouble) {
+  return absl::StrCat(seen, seen.empty() || trouble.empty() ? "" : "; then ", trouble);
 }
 
 }  // namespace
@@ -191,7 +188,8 @@ Output RunWait(const WaitOptions& options) {
   if (!timeout.ok()) return UsageFailure(timeout.status());
   const absl::Time begin = absl::Now();
   const absl::Time end = begin + *timeout;
-  std::string seen;  // the job at the last answer
+  std::string seen;     // the job at the last answer
+  std::string trouble;  // since then; a question that had hardly time for an answer tells nothing
   for (bool first = true;; first = false) {
     v1::JobStatus job;
     const absl::Duration left = end - absl::Now();
@@ -203,8 +201,11 @@ Output RunWait(const WaitOptions& options) {
       if (answer == WaitCondition::Answer::kNever) return Never(options, job);
       seen = absl::StrCat("job ", job.job(), " is ", StateText(job), " at step ", job.step(),
                           ", version ", job.version(), ", balancedness ", BalancednessText(job));
+      trouble.clear();
+    } else if (seen.empty() || left >= kAskAgain) {
+      trouble = std::string(asked.message());
     }
-    if (absl::Now() + kAskAgain >= end) return TimedOut(options, Last(seen, asked, left));
+    if (absl::Now() + kAskAgain >= end) return TimedOut(options, Last(seen, trouble));
     absl::SleepFor(kAskAgain);
   }
 }

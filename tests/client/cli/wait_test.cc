@@ -107,14 +107,16 @@ TEST_F(WaitTest, WhatDoesNotComeIsATimeoutThatTellsWhatIs) {
                                         "0.7500"));
 }
 
+// The second question ends after 5 s, the third has hardly time for an answer.
 TEST_F(WaitTest, WhatWasSeenIsToldWhenTheDaemonNoLongerAnswers) {
   daemon_.answers = 1;
-  WaitOptions options = Options("version>=4", "3s");
+  WaitOptions options = Options("version>=4", "5600ms");
   options.job = kJob;
   const Output output = RunWait(options);
   EXPECT_EQ(output.exit_code, kTimeout);
-  EXPECT_THAT(output.message, HasSubstr("version>=4 is not true after 3s: job train is PREPARING "
-                                        "at step 12345"));
+  EXPECT_THAT(output.message,
+              HasSubstr("version>=4 is not true after 5600ms: job train is PREPARING "
+                        "at step 12345"));
   EXPECT_THAT(output.message, HasSubstr("; then no answer from 127.0.0.1:"));
 }
 

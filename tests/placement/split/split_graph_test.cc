@@ -20,7 +20,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::Pick;
 using testing::Random;
 
 // An expert on one GPU.
@@ -49,6 +48,7 @@ std::vector<std::vector<Holding>> HoldingsOf(const Placement& placement, LayerId
 
 std::vector<int32_t> GpusOf(const std::vector<Holding>& holdings) {
   std::vector<int32_t> gpus;
+  gpus.reserve(holdings.size());
   for (const Holding& holding : holdings) gpus.push_back(holding.gpu);
   std::sort(gpus.begin(), gpus.end());
   return gpus;
