@@ -58,8 +58,6 @@ show_progress() {
 
 build() {
   local log=build/demo-build.log cores options=(-DEPLB_TESTS=OFF)
-  # The warnings that the presets make errors are those of g++ 12.
-  [ "$(g++ -dumpversion)" = 12 ] || options+=(-DEPLB_WERROR=OFF)
   cores=$(nproc)
   mkdir -p build
   say "building; from nothing it takes about 7 CPU-minutes, which is $(((7 + cores - 1) / cores)) min on $cores free cores ($log)"

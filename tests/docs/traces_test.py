@@ -55,7 +55,7 @@ class TracesPageTest(Scratch):
         super().setUp()
         self.blocks = blocks_of(PAGE.read_text(encoding="utf-8"), LANGUAGES)
         (self.checkout / "logs").mkdir()
-        self.environment["PATH"] = f"{BIN}:/usr/bin:{os.environ['PATH']}"  # Debian's torch is for Debian's Python
+        self.environment["PATH"] = f"{BIN}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
         self.environment.update({"EPLB_LIBRARY": str(BUILD / "lib" / "libeplb.so.0"),
                                  "PYTHONPATH": str(ROOT / "client" / "python"), "OMP_NUM_THREADS": "1"})
         daemon = self.start(BIN / "eplbd", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store",

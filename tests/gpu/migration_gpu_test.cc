@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "client/control/socket.h"
-#include "cuda/nccl_library.h"
 #include "tests/client/migration/bounce_world.h"
 #include "tests/client/migration/executor_contract.h"
 #include "tests/client/migration/peer_world.h"
@@ -22,6 +21,9 @@
 #include "tests/gpu/device_queue.h"
 #include "tests/gpu/migration_rank.h"
 #include "tests/gpu/rank_processes.h"
+#ifdef EPLB_WITH_NCCL
+#include "cuda/nccl_library.h"
+#endif
 
 namespace eplb {
 namespace {

@@ -42,8 +42,8 @@ TEST(WithoutEplbTest, EqualsTheStaticLayoutOfAJobWithoutRedundantSlots) {
 }
 
 TEST(WithoutEplbTest, ASlowGpuIsFullerAndAnUnusableOneHoldsNothing) {
-  const GpuSpeeds speeds = *GpuSpeeds::Make(3, std::vector<double>{1, 1, 0.5},
-                                            std::vector<int32_t>{1});
+  const GpuSpeeds speeds =
+      *GpuSpeeds::Make(3, std::vector<double>{1, 1, 0.5}, std::vector<int32_t>{1});
   const Evaluation result = EvaluateWithoutEplb(LoadOf({4, 2, 6, 0}), 3, &speeds);
   EXPECT_THAT(result.gpu_loads.row(0), ElementsAre(6, 0, 12));
   EXPECT_EQ(result.peak_load, 12);

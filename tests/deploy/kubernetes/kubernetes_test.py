@@ -46,7 +46,7 @@ def one(resources, kind, name="eplb"):
 class SchemaTest(unittest.TestCase):
     def setUp(self):
         if api_schema is None:
-            self.skipTest("python3-kubernetes is not installed: deploy/setup.sh --tests")
+            self.skipTest("the package kubernetes is not installed: tests/environment")
 
     def test_the_base_is_of_the_api(self):
         for resource in base_files():

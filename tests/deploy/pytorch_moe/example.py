@@ -15,7 +15,7 @@ EXAMPLE = ROOT / "deploy/examples/pytorch_moe"
 WORKER = pathlib.Path(__file__).resolve().parent / "worker.py"
 sys.path[:0] = [str(EXAMPLE), str(ROOT / "tests/integration")]
 
-PYTHON = "/usr/bin/python3"  # Debian's, which has Debian's torch
+PYTHON = sys.executable
 
 # Small enough for four ranks on two busy cores; experts get very different numbers of tokens, some none.
 TINY = {"layers": 2, "experts": 8, "width": 16, "hidden": 24, "heads": 2, "length": 16, "sequences": 8}

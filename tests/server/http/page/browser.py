@@ -13,9 +13,9 @@ MODULES = pathlib.Path(os.environ.get("EPLB_NODE_MODULES", HERE.parents[3] / "bu
 def missing():
     """Why no browser can be had; "" when one can."""
     if shutil.which("node") is None or shutil.which("chromium") is None:
-        return "node or chromium is not installed: deploy/setup.sh --browser installs both"
+        return "node or chromium is not installed: deploy/setup.sh --tests installs both"
     if not (MODULES / "playwright-core").is_dir() or not (MODULES / "axe-core").is_dir():
-        return f"playwright-core or axe-core is not in {MODULES}: deploy/setup.sh --browser installs both"
+        return f"playwright-core or axe-core is not in {MODULES}: deploy/setup.sh --tests installs both"
     return ""
 
 

@@ -18,7 +18,7 @@ import job  # noqa: E402
 MISSING = browser.missing()
 
 
-@unittest.skipIf(shutil.which("node") is None, "node is not installed: deploy/setup.sh --browser installs it")
+@unittest.skipIf(shutil.which("node") is None, "node is not installed: deploy/setup.sh --tests installs it")
 class FormatTest(unittest.TestCase):
     def test_numbers_and_sentences(self):
         done = subprocess.run(["node", "--test", pathlib.Path(__file__).with_name("format_test.mjs")], capture_output=True, text=True, timeout=60)
