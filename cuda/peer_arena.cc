@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include <cuda_runtime_api.h>
 
+#include "base/hex.h"
 #include "base/status_macros.h"
 #include "cuda/runtime.h"
 #include "cuda/virtual_memory.h"
@@ -62,12 +63,12 @@ absl::StatusOr<Offered> Decode(const std::string& text) {
   }
   offered.process = words[1];
   if (words[5] != kNoHandle) {
-    const std::string bytes = absl::HexStringToBytes(words[5]);
+    const std::optional<std::string> bytes = BytesFromHex(words[5]);
     cudaIpcMemHandle_t handle;
-    if (bytes.size() != sizeof(handle)) {
+    if (!bytes || bytes->size() != sizeof(handle)) {
       return absl::FailedPreconditionError("its IPC handle is of another size");
     }
-    std::memcpy(&handle, bytes.data(), sizeof(handle));
+    std::memcpy(&handle, bytes->data(), sizeof(handle));
     offered.handle = handle;
   }
   return offered;

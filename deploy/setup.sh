@@ -17,13 +17,14 @@ build=(
   libabsl-dev libeigen3-dev libssl-dev                                          # values, digests
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler        # service
   libc-ares-dev libre2-dev zlib1g-dev                                           # what gRPC's CMake files ask for
-  libsqlite3-dev libspdlog-dev libtomlplusplus-dev libcpp-httplib-dev           # daemon
+  libsqlite3-dev libspdlog-dev libtomlplusplus-dev                              # daemon
   prometheus-cpp-dev libcivetweb-dev libcurl4-openssl-dev                       # metrics; the last two: its CMake files
   libsystemd-dev                                                                # telling systemd
   libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev                    # command line, files
 )
 tests=(
-  libgtest-dev libgmock-dev libbenchmark-dev openssl python3 python3-venv       # what tests are compiled with, and run by
+  libgtest-dev libgmock-dev libbenchmark-dev libcpp-httplib-dev openssl         # what tests are compiled with, and run by
+  python3 python3-venv                                                          # tests/environment makes the rest
   coinor-cbc                                                                    # exhaustive solver
   prometheus                                                                    # tests of alerts and dashboard
   etcd-server faketime                                                          # tests of several daemons with one store

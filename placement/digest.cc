@@ -13,6 +13,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/hex.h"
+
 namespace eplb {
 namespace {
 
@@ -78,7 +80,7 @@ absl::StatusOr<Digest> Digest::FromHex(std::string_view hex) {
     return absl::InvalidArgumentError(
         absl::StrCat("a digest has 64 hexadecimal characters, this has ", hex.size()));
   }
-  const std::string bytes = absl::HexStringToBytes({hex.data(), hex.size()});
+  const std::string bytes = BytesFromHex(hex).value_or("");
   std::copy(bytes.begin(), bytes.end(), digest.bytes.begin());
   return digest;
 }

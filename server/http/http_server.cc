@@ -1,7 +1,6 @@
 #include "server/http/http_server.h"
 
 #include <arpa/inet.h>
-#include <httplib.h>
 
 #include <algorithm>
 #include <map>
@@ -21,6 +20,7 @@
 #include "server/http/connections.h"
 #include "server/http/event_streams.h"
 #include "server/http/page/assets.h"
+#include "server/http/request.h"
 #include "server/process/socket.h"
 
 namespace eplb {
@@ -68,16 +68,13 @@ namespace {
 
 constexpr int kThreads = 4;  // that make answers, beside that of the probes
 constexpr int kBacklog = 128;
-constexpr size_t kMaxBodyBytes = 0;  // nothing that is asked has a body
-// Of every answer: a page of ours takes nothing from elsewhere, and no other page frames it.
-constexpr std::pair<const char*, const char*> kHeaders[] = {
-    {"Content-Security-Policy",
-     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
-    {"X-Content-Type-Options", "nosniff"},
-    {"Referrer-Policy", "no-referrer"},
-    {"Cache-Control", "no-store"}};
-constexpr char kEmptyRequest[] = "GET / HTTP/1.1\r\n\r\n";
+// Headers of every answer: the page loads nothing from elsewhere, and no other page frames it.
+constexpr char kHeaders[] =
+    "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src "
+    "'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
+    "X-Content-Type-Options: nosniff\r\n"
+    "Referrer-Policy: no-referrer\r\n"
+    "Cache-Control: no-store\r\n";
 
 HttpResponse Probe(const absl::Status& status) {
   return {.status = status.ok() ? 200 : 503,
@@ -86,15 +83,15 @@ HttpResponse Probe(const absl::Status& status) {
 }
 
 // What is wrong with whom the request says that it speaks to; none when nothing is.
-std::optional<HttpResponse> RefuseHost(const AllowedHosts& hosts, const httplib::Request& request) {
-  const size_t given = request.get_header_value_count("Host");
-  if (given == 0 && request.version == "HTTP/1.0") return std::nullopt;  // older than this header
-  if (given != 1) {
-    return ErrorResponse(400, absl::StrCat("Host is given ", given, " times, expected once"));
+std::optional<HttpResponse> RefuseHost(const AllowedHosts& hosts, const HttpRequest& request) {
+  const std::vector<std::string_view> given = request.ValuesOf("Host");
+  if (given.empty() && request.is_http_1_0) return std::nullopt;  // older than this header
+  if (given.size() != 1) {
+    return ErrorResponse(400,
+                         absl::StrCat("Host is given ", given.size(), " times, expected once"));
   }
-  const std::string host = request.get_header_value("Host");
-  if (hosts.Allows(host)) return std::nullopt;
-  return ErrorResponse(421, absl::StrCat("Host is \"", Shown(host),
+  if (hosts.Allows(given.front())) return std::nullopt;
+  return ErrorResponse(421, absl::StrCat("Host is \"", Shown(given.front()),
                                          "\", expected an IP address, localhost or a name that "
                                          "http.allowed_hosts lists"));
 }
@@ -125,23 +122,21 @@ HttpResponse TooManyWatchers(size_t most) {
 }
 
 // The answer to a request for /events: a stream, or what is wrong with the request.
-HttpResponse StartOfEvents(const httplib::Request& request) {
-  for (const auto& entry : request.params) {
-    if (entry.first == "after") continue;
-    return ErrorResponse(
-        400, absl::StrCat("unknown parameter \"", Shown(entry.first), "\", expected after"));
+HttpResponse StartOfEvents(const HttpRequest& request) {
+  for (const auto& [name, value] : request.query) {
+    if (name == "after") continue;
+    return ErrorResponse(400,
+                         absl::StrCat("unknown parameter \"", Shown(name), "\", expected after"));
   }
-  if (request.get_param_value_count("after") > 1) {
-    return ErrorResponse(400, "after is given twice");
-  }
+  if (request.query.size() > 1) return ErrorResponse(400, "after is given twice");
   // A browser that connects again says in the header what it saw since it began at `after`.
-  const bool again = request.has_header("Last-Event-ID");
+  const std::vector<std::string_view> seen = request.ValuesOf("Last-Event-ID");
+  const bool again = !seen.empty();
   const char* const name = again ? "Last-Event-ID" : "after";
   HttpResponse stream{.content_type = "text/event-stream"};
   stream.events_after.emplace();
-  if (!again && !request.has_param("after")) return stream;
-  const std::string text =
-      again ? request.get_header_value("Last-Event-ID") : request.get_param_value("after");
+  if (!again && request.query.empty()) return stream;
+  const std::string text = again ? std::string(seen.front()) : request.query.begin()->second;
   int64_t number = 0;
   if (!absl::SimpleAtoi(text, &number) || number < 0) {
     return ErrorResponse(400, absl::StrCat(name, " is \"", Shown(text),
@@ -172,23 +167,6 @@ HttpResponse Route(const HttpServer::Sources& sources, const HttpFailures& failu
                        "/api/v1/jobs, /api/v1/openapi.json");
 }
 
-// The request without its Range: an answer comes whole, for thousands of overlapping ranges would
-// make one of gigabytes, and the library refuses a range that it cannot read by itself. Lines are
-// split as it splits them.
-std::string WithoutRange(std::string_view head) {
-  constexpr std::string_view kRange = "range:";
-  std::string kept;
-  for (bool first = true; !head.empty(); first = false) {
-    const size_t end = head.find('\n');
-    const std::string_view line = head.substr(0, end == head.npos ? end : end + 1);
-    const bool range =
-        absl::EqualsIgnoreCase(std::string(line.substr(0, kRange.size())), std::string(kRange));
-    if (first || !range) kept += line;
-    head.remove_prefix(line.size());
-  }
-  return kept;
-}
-
 // Answers by status code, 400 and above. threads: safe.
 class ErrorCounts {
  public:
@@ -212,59 +190,13 @@ struct Answer {
   std::optional<std::optional<int64_t>> events_after = std::nullopt;  // as in HttpResponse
 };
 
-// The library's parser and writer without its sockets and threads. threads: one.
-class Responder : public httplib::Server {
- public:
-  using Respond = std::function<HttpResponse(const httplib::Request& request)>;
-
-  Responder(Respond answer, ErrorCounts* errors) : answer_(std::move(answer)), errors_(*errors) {
-    set_payload_max_length(kMaxBodyBytes);
-    set_default_headers({std::begin(kHeaders), std::end(kHeaders)});
-    // Before the library's own routing, which would read a body and match regular expressions.
-    set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-      const HttpResponse ours = answer_(request);
-      if (ours.status == 405) response.set_header("Allow", "GET, HEAD");
-      response.status = ours.status;
-      response.set_content(ours.body, ours.content_type);
-      starts_events_ = ours.events_after.has_value();
-      if (request.method == "GET") events_after_ = ours.events_after;
-      return HandlerResponse::Handled;
-    });
-    // Also of what the library refuses itself, without a body, before the answer is written.
-    set_error_handler([this](const httplib::Request&, httplib::Response& response) {
-      if (response.body.empty()) {
-        const HttpResponse ours =
-            ErrorResponse(response.status, "not a request of HTTP/1.0 or HTTP/1.1");
-        response.set_content(ours.body, ours.content_type);
-      }
-      errors_.Add(response.status);
-    });
-  }
-
-  Answer AnswerTo(const std::string& head) {
-    AnswerStream stream(WithoutRange(head));
-    bool closed = false;
-    starts_events_ = false;
-    events_after_.reset();
-    (void)process_request(stream, /*close_connection=*/true, closed, nullptr);
-    if (starts_events_) return {HeadOfEvents(), events_after_};
-    return {stream.TakeAnswer()};
-  }
-
- private:
-  // It has no length, and the library knows no such answer without a thread for it.
-  static std::string HeadOfEvents() {
-    std::string head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n";
-    for (const auto& [name, value] : kHeaders) absl::StrAppend(&head, name, ": ", value, "\r\n");
-    return absl::StrCat(head, "Connection: close\r\n\r\n");
-  }
-
-  const Respond answer_;
-  ErrorCounts& errors_;
-  // Of the request that is being answered. A HEAD gets the head alone.
-  bool starts_events_ = false;
-  std::optional<std::optional<int64_t>> events_after_;
-};
+std::string BytesOf(const HttpResponse& response, bool with_body) {
+  const std::string allow = response.status == 405 ? "Allow: GET, HEAD\r\n" : "";
+  return absl::StrCat(
+      AnswerHead(response.status, response.content_type,
+                 absl::StrCat(kHeaders, allow, "Content-Length: ", response.body.size(), "\r\n")),
+      "\r\n", with_body ? response.body : "");
+}
 
 }  // namespace
 
@@ -279,7 +211,7 @@ struct HttpServer::Parts {
         max_watchers(std::max<size_t>(max_connections / 4, 1)),
         streams(sources.streams, {.max_watchers = max_watchers}) {}
 
-  HttpResponse Respond(const httplib::Request& request) const {
+  HttpResponse Respond(const HttpRequest& request) const {
     if (std::optional<HttpResponse> refusal = RefuseHost(hosts, request)) return *refusal;
     if (request.method != "GET" && request.method != "HEAD") {
       return ErrorResponse(405, "read-only: use GET or HEAD");
@@ -289,7 +221,28 @@ struct HttpServer::Parts {
       const bool refused = request.method == "HEAD" && streams.full();
       return refused ? TooManyWatchers(max_watchers) : StartOfEvents(request);
     }
-    return Route(sources, Failures(), request.path, request.params);
+    return Route(sources, Failures(), request.path, request.query);
+  }
+
+  Answer AnswerTo(const HttpArrival& arrival) {
+    if (arrival.too_large) {
+      return Counted(ErrorResponse(431, absl::StrCat("the request's head is larger than ",
+                                                     Intake::Limits().max_head_bytes, " bytes")));
+    }
+    const std::optional<HttpRequest> request = ParseRequest(arrival.head);
+    if (!request) return Counted(ErrorResponse(400, "not a request of HTTP/1.0 or HTTP/1.1"));
+    const HttpResponse response = Respond(*request);
+    const bool with_body = request->method != "HEAD";
+    if (!response.events_after) return Counted(response, with_body);
+    // A stream of events has no length, and a HEAD gets the head alone.
+    Answer answer{absl::StrCat(AnswerHead(200, response.content_type, kHeaders), "\r\n")};
+    if (with_body) answer.events_after = response.events_after;
+    return answer;
+  }
+
+  Answer Counted(const HttpResponse& response, bool with_body = true) {
+    if (response.status >= 400) errors.Add(response.status);
+    return {BytesOf(response, with_body)};
   }
 
   HttpFailures Failures() const {
@@ -303,24 +256,11 @@ struct HttpServer::Parts {
 
   // Until the end.
   void ServeLane(HttpLane lane) {
-    Responder responder([this](const httplib::Request& request) { return Respond(request); },
-                        &errors);
-    Responder too_large(
-        [](const httplib::Request&) {
-          return ErrorResponse(431, absl::StrCat("the request's head is larger than ",
-                                                 Intake::Limits().max_head_bytes, " bytes"));
-        },
-        &errors);
-    // For a watcher above the bound.
-    Responder crowded([this](const httplib::Request&) { return TooManyWatchers(max_watchers); },
-                      &errors);
     while (std::optional<HttpArrival> arrival = intake.Next(lane)) {
-      // What there is of a head that is too large need not end anywhere.
-      Answer answer = arrival->too_large ? too_large.AnswerTo(kEmptyRequest)
-                                         : responder.AnswerTo(arrival->head);
+      Answer answer = AnswerTo(*arrival);
       if (answer.events_after) {
         if (streams.Take(arrival->descriptor, answer.bytes, *answer.events_after)) continue;
-        answer = crowded.AnswerTo(kEmptyRequest);
+        answer = Counted(TooManyWatchers(max_watchers));
       }
       outlet.Post(std::move(arrival->descriptor), std::move(answer.bytes));
     }

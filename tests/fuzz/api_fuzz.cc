@@ -3,8 +3,8 @@
 #include <string>
 
 #include "server/http/api.h"
+#include "server/http/request.h"
 #include "tests/fuzz/fuzz_target.h"
-#include "tests/fuzz/url_parts.h"
 
 #include <nlohmann/json.hpp>
 
@@ -78,9 +78,9 @@ ApiSources Sources() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const eplb::ApiSources sources = eplb::Sources();
-  const eplb::fuzz::UrlParts url =
-      eplb::fuzz::SplitUrl(std::string(eplb::fuzz::AsText(data, size)));
-  const eplb::HttpResponse response = eplb::AnswerApi(sources, url.path, url.query);
+  eplb::HttpRequest request;
+  eplb::SplitTarget(eplb::fuzz::AsText(data, size), request);
+  const eplb::HttpResponse response = eplb::AnswerApi(sources, request.path, request.query);
   const nlohmann::json body = nlohmann::json::parse(response.body, nullptr, false);
   eplb::fuzz::Require(body.is_object(), "an answer that is no JSON object");
   eplb::fuzz::Require(response.body.find('\n') == response.body.size() - 1, "more than one line");
