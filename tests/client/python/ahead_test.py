@@ -78,7 +78,10 @@ class AheadTest(ranks.RankTest):
         switches, dropped = self.run_job(Trained, 2)
         self.assertEqual(dropped, 1)
         outcomes = [outcome for _, outcome in self.outcomes() if outcome != "not agreed"]
-        self.assertEqual(outcomes, ["begun", "dropped", "committed", "committed"])
+        # A chunk whose rows were read only after the last update before its vote holds what they are, and commits.
+        dropped_at = outcomes.index("dropped")
+        self.assertEqual(outcomes[:dropped_at], ["begun", "committed"] * (dropped_at // 2) + ["begun"])
+        self.assertEqual(set(outcomes[dropped_at + 1:]), {"committed"})
 
     def test_ranks_must_agree_and_state_is_refused(self):
         for result in self.run_ranks(2, refused, 2, self.directory, None):
