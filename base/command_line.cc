@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "base/foreign_text.h"
 #include "base/suggestion.h"
 
 #include <CLI/CLI.hpp>
@@ -121,11 +122,7 @@ std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
 }  // namespace
 
 std::string ExplainParseError(const CLI::App& root, const CLI::ParseError& error) {
-  std::string text = Explain(root, error);
-  // Arguments stand in it as they were given.
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  return text;
+  return Printable(Explain(root, error));  // it quotes arguments as they were given
 }
 
 std::string FlagWithoutValue(const CLI::App& app) {

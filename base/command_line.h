@@ -17,7 +17,7 @@ const CLI::App& InnermostCommand(const CLI::App& root);
 
 // "unknown flag --gpsu, did you mean --gpus?", "--gpus is given 2 times, expected once", "--gpus is
 // "1.5", expected an integer", "argument DIR is missing", ..; a message of CLI11 that is none of
-// these stays as it is. A control character is a question mark.
+// these stays as it is. The text is Printable.
 std::string ExplainParseError(const CLI::App& root, const CLI::ParseError& error);
 
 // A flag of the commands that were named whose value is empty, as of a shell variable that is not

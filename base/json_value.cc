@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
 
 #include <nlohmann/json.hpp>
@@ -32,11 +33,7 @@ std::string Readable(std::string_view message) {
   if (const size_t at = message.find("at line"); at != std::string_view::npos && at < 16) {
     message.remove_prefix(at + 3);
   }
-  std::string result(message.substr(0, kMaxMessage));
-  for (char& c : result) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return message.size() > kMaxMessage ? result + ".." : result;
+  return Clipped(message, kMaxMessage);
 }
 
 // Builds the value while the parser reads. An open array inside an array adds to the outermost one;
@@ -85,7 +82,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
       return Fail(absl::StrCat("an object with more than ", max_keys_, " keys"));
     }
     if (!frame.keys.insert(name).second) {
-      return Fail(absl::StrCat("key ", JsonQuote(name.substr(0, kMaxMessage)), " is given twice"));
+      return Fail(
+          absl::StrCat("key ", JsonQuote(FirstCharacters(name, kMaxMessage)), " is given twice"));
     }
     if (frame.value != nullptr) frame.value->members.push_back({std::move(name), {}});
     return true;
@@ -356,16 +354,9 @@ std::string PlaceOf(const JsonNumbers& numbers, int64_t index) {
   return place;
 }
 
-bool IsUtf8(std::string_view text) {
-  const nlohmann::json json(text);
-  using Handler = nlohmann::json::error_handler_t;
-  // Both differ where bytes are left out or replaced.
-  return json.dump(-1, ' ', false, Handler::ignore) == json.dump(-1, ' ', false, Handler::replace);
-}
-
 std::string JsonQuote(std::string_view text) {
-  return nlohmann::json(std::string(text))
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return EscapedJson(nlohmann::json(std::string(text))
+                         .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace eplb::wire

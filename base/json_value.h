@@ -87,9 +87,8 @@ absl::Status CheckIntegers(const JsonNumbers& numbers, std::string_view name,
 // "[0][3]": where the number of that index stands. cost: O(arrays).
 std::string PlaceOf(const JsonNumbers& numbers, int64_t index);
 
-bool IsUtf8(std::string_view text);
-
-// `text` as a JSON string with its quotes; bytes that are not UTF-8 become U+FFFD.
+// Returns `text` as a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD;
+// characters that Printable would replace are escaped.
 std::string JsonQuote(std::string_view text);
 
 }  // namespace eplb::wire

@@ -18,6 +18,24 @@ std::string CountText(int64_t count, const char* one) {
   return absl::StrCat(count, " ", one, count == 1 ? "" : "s");
 }
 
+std::string ListLayers(const std::vector<int32_t>& layers, size_t most, int32_t of_all) {
+  const size_t count = layers.size();
+  if (count > 1 && static_cast<int32_t>(count) == of_all)
+    return absl::StrCat("all ", of_all, " layers");
+  std::vector<std::string> ranges;
+  size_t named = 0;
+  while (named < count && ranges.size() < most) {
+    size_t end = named + 1;
+    while (end < count && layers[end] == layers[end - 1] + 1) ++end;
+    if (end - named < 3) end = named + 1;
+    ranges.push_back(absl::StrCat(layers[named]));
+    if (end - named > 1) absl::StrAppend(&ranges.back(), "..", layers[end - 1]);
+    named = end;
+  }
+  return absl::StrCat(count == 1 ? "layer " : "layers ", absl::StrJoin(ranges, ", "),
+                      named < count ? absl::StrCat(" and ", count - named, " more") : "");
+}
+
 namespace {
 
 // With `digits` significant digits below 10 s.
@@ -57,19 +75,3 @@ std::string BytesText(int64_t bytes) {
 }
 
 }  // namespace eplb
-
-namespace eplb::wire {
-
-std::string Clipped(std::string_view text, size_t most) {
-  constexpr std::string_view kMore = "...";
-  constexpr unsigned char kContinuationMask = 0xC0;
-  constexpr unsigned char kContinuation = 0x80;  // of a character's second to fourth byte
-  if (text.size() <= most) return std::string(text);
-  size_t end = most - kMore.size();
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & kContinuationMask) == kContinuation) {
-    --end;
-  }
-  return absl::StrCat(absl::string_view(text.data(), end), "...");
-}
-
-}  // namespace eplb::wire

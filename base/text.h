@@ -28,6 +28,10 @@ std::string ListRanks(const std::vector<Integer>& ranks, size_t most, size_t of_
       named < ranks.size() ? absl::StrCat(" and ", ranks.size() - named, " more") : "");
 }
 
+// Returns "layer 3", "layers 0, 2..5", "layers 0, 2 and 7 more" with at most `most` numbers and
+// ranges; "all 4 layers" where they are `of_all` and more than one. layers: rising.
+std::string ListLayers(const std::vector<int32_t>& layers, size_t most, int32_t of_all = 0);
+
 // The system's text for a value of errno. threads: safe.
 std::string ErrnoText(int error);
 
@@ -48,15 +52,5 @@ std::string CountText(int64_t count, const char* one);
 inline double FiniteOrZero(double value) { return std::isfinite(value) ? value : 0; }
 
 }  // namespace eplb
-
-namespace eplb::wire {
-
-inline constexpr size_t kMaxText = 512;  // bytes
-
-// `text` when it has at most `most` bytes; else its first characters with "..." behind them, `most`
-// bytes together or up to three fewer: no character of UTF-8 is cut.
-std::string Clipped(std::string_view text, size_t most = kMaxText);
-
-}  // namespace eplb::wire
 
 #endif  // EPLB_BASE_TEXT_H_

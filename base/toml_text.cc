@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/foreign_text.h"
+
 namespace eplb::wire {
 namespace {
 
@@ -110,9 +112,7 @@ absl::StatusOr<toml::table> ParseToml(const std::string& file, std::string_view 
   }
   toml::parse_result result = toml::parse(text);
   if (result) return std::move(result).table();
-  std::string why(result.error().description());
-  std::replace(why.begin(), why.end(), '\n', ' ');
-  return error(result.error().source().begin.line, why);
+  return error(result.error().source().begin.line, Printable(result.error().description()));
 }
 
 }  // namespace eplb::wire

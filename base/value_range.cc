@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
+#include "base/quantity.h"
+
 namespace eplb {
 namespace {
 
@@ -82,13 +84,15 @@ std::string IntegerRange::Expected() const {
 }
 
 std::optional<Scalar> NumberRange::Read(const WrittenValue& written) const {
-  double number = 0;
+  std::string_view text = written.text;
+  // A fraction on a command line may be a percentage. A configuration file has numbers.
+  if (written.kind == Kind::kUntyped && high <= 1 && text.ends_with('%')) text.remove_suffix(1);
   const bool fits = written.kind == Kind::kInteger || written.kind == Kind::kReal ||
                     written.kind == Kind::kUntyped;
-  if (!fits || !IsDecimal(written.text, low < 0) || !absl::SimpleAtod(written.text, &number)) {
-    return std::nullopt;
-  }
-  return IfHeld(*this, number);
+  if (!fits || !IsDecimal(text, low < 0)) return std::nullopt;
+  const std::optional<double> number = ParseFraction(written.text);
+  if (!number) return std::nullopt;
+  return IfHeld(*this, *number);
 }
 
 bool NumberRange::Holds(const Scalar& value) const {

@@ -32,14 +32,24 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
   stream_ = stream;
   ++next_step_;
   log_.AddStep(step, running_.version, running_.digest);
-  std::optional<wire::LoadReport> window = windows_.EndStep(step);
-  if (session_ == nullptr || !reports_) window.reset();  // nobody to tell, or not this rank's part
+  std::optional<wire::LoadReport> window = EndCounts(step);
   windows_.SetReportInterval(member_->FinishStep(step, std::move(window), windows_.report_every()));
   if (votes) EPLB_RETURN_IF_ERROR(Vote(step, result));
+  if (result.reason.empty()) result.reason = token_watch_.reason();
   const absl::Time ended = MonotonicNow();
   result.pause_seconds = absl::ToDoubleSeconds(ended - boundary_began_);
   WriteTimes(ended);
   return result;
+}
+
+std::optional<wire::LoadReport> Client::Impl::EndCounts(int64_t step) {
+  const int32_t whole = windows_.report_every();  // of the window that may end
+  std::optional<wire::LoadReport> window = windows_.EndStep(step);
+  if (session_ == nullptr || !reports_) return std::nullopt;
+  if (!window) return window;
+  const bool is_whole = window->last_step - window->first_step + 1 >= whole;
+  if (token_watch_.EndWindow(*window, is_whole)) token_watch_log_.Log(token_watch_.reason());
+  return window;
 }
 
 absl::Status Client::Impl::CheckStream(void* stream) const {

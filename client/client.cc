@@ -333,8 +333,17 @@ void Client::Impl::StartSession(wire::Hello identity) {
   session.seed = nonce;
   session.rank = options_.rank;
   session.speaks_for_all = options_.rank == 0;
+  token_watch_ = TokenWatch(options_.rank, ReportedLayers(), options_.num_layers);
   const absl::MutexLock lock(&stats_mutex_);
   session_ = std::make_unique<Session>(std::move(session), *member_);
+}
+
+std::vector<int32_t> Client::Impl::ReportedLayers() const {
+  std::vector<int32_t> layers;
+  for (int32_t layer = 0; reports_ && layer < options_.num_layers; ++layer) {
+    if (options_.reduce == "root" || Holds(layer)) layers.push_back(layer);
+  }
+  return layers;
 }
 
 absl::Status Client::Impl::CheckHeld(const char* what, int32_t layer) const {
@@ -351,6 +360,7 @@ absl::Status Client::Impl::Record(int32_t layer, std::span<const int64_t> counts
   EPLB_RETURN_IF_ERROR(ended_);
   EPLB_RETURN_IF_ERROR(CheckNotCarried("Record"));
   if (options_.reduce != "root") EPLB_RETURN_IF_ERROR(CheckHeld("counts", layer));
+  token_watch_.Recorded(layer);
   return windows_.Record(layer, counts);
 }
 
@@ -374,7 +384,7 @@ absl::Status Client::Impl::RecordSplit(int32_t layer, std::span<const int64_t> q
         "RecordSplit was called, but the client's option split is \"equal\", expected \"batch\"");
   }
   EPLB_RETURN_IF_ERROR(CheckHeld("quotas", layer));
-  return windows_.RecordSplit(layer, quotas, topology_);
+  return windows_.RecordSplit(layer, quotas, *running_.placement);
 }
 
 void Client::Impl::WritePlacement(int64_t first_step, const wire::Propose* propose) {

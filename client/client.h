@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -234,11 +235,11 @@ struct SplitOptions {
 
 // How even a split is. A GPU's load is its tokens / its speed.
 struct SplitFigures {
-  int64_t version = 0;      // of the placement that was split
-  double peak = 0;          // load of the fullest GPU
-  double mean = 0;          // over the usable GPUs
-  double balancedness = 1;  // mean / peak; 1 without tokens
-  double equal_peak = 0;    // what `peak` is if each expert's replicas take equal shares
+  int64_t version = 0;                 // of the placement that was split
+  double peak = 0;                     // load of the fullest GPU
+  double mean = 0;                     // over the usable GPUs
+  std::optional<double> balancedness;  // mean / peak; none without tokens
+  double equal_peak = 0;               // what `peak` is if each expert's replicas take equal shares
   // The proof, rising: the experts that only these GPUs hold have too many tokens for a lower peak
   // (with slack: for one lower than the least, which `peak` is above by at most the slack).
   std::vector<int32_t> tight_gpus;
@@ -256,7 +257,9 @@ struct BoundaryResult {
   int64_t decision = 0;  // of a switch: the daemon's number of the decision; its chunks share it
   std::string policy;  // of a switch: that decided; "rollback" when an operator named the placement
   std::string asked_by;  // of a switch: the operator who asked for it; empty: the daemon's policy
-  std::string reason;    // the daemon's sentence for a switch; or why a chunk was dropped
+  // The daemon's sentence for a switch; or why a chunk was dropped; or "NOT_COUNTING: " and what
+  // this rank counts no tokens of, from the second load window without tokens on.
+  std::string reason;
 };
 
 struct ClientStats {

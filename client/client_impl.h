@@ -30,8 +30,10 @@
 #include "client/run_log/boundary_times.h"
 #include "client/run_log/run_log.h"
 #include "client/session/load_windows.h"
+#include "client/session/log_line.h"
 #include "client/session/session.h"
 #include "client/session/shared_member.h"
+#include "client/session/token_watch.h"
 #include "placement/rank_grid.h"
 
 namespace eplb {
@@ -121,6 +123,8 @@ struct Client::Impl {
   void AwaitPeers();
   // Ranks that go on learn of it in their next vote, or in rows that they share, and do not wait.
   void LeavePeers();
+  // Layers whose tokens this rank reports, rising.
+  std::vector<int32_t> ReportedLayers() const;
   void WritePlacement(int64_t first_step, const wire::Propose* propose);
 
   // What placement() shows, and splits are of, from now on.
@@ -141,6 +145,8 @@ struct Client::Impl {
                                          RowMover& mover);
 
   // ---- boundary.cc: steps ----
+  // Ends the step's counts; returns the load window, if it ends here and this rank reports it.
+  std::optional<wire::LoadReport> EndCounts(int64_t step);
   absl::Status Vote(int64_t step, BoundaryResult& result);
   // Writes what timer_ has collected, as the boundary ends; nothing without one.
   void WriteTimes(absl::Time ended);
@@ -261,6 +267,8 @@ struct Client::Impl {
   LineFile placements_;
   RunLog log_;
   LoadWindows windows_;
+  TokenWatch token_watch_;  // watches nothing unless this rank reports to a daemon
+  LogOnce token_watch_log_;
   std::unique_ptr<ControlChannel> control_;
   std::unique_ptr<Transport> transport_;          // until the executor takes it
   std::vector<int32_t> pipeline_stage_of_layer_;  // [layers], empty before Register

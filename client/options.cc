@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 
 #include "base/endpoint_source.h"
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "client/control/socket.h"
 #include "proto/wire/endpoint.h"
@@ -59,7 +60,7 @@ absl::Status Bad(std::string_view field, std::string_view what) {
 
 absl::Status CheckName(std::string_view field, const std::string& text, size_t max_length) {
   if (wire::CheckPlainName(field, text, max_length).ok()) return absl::OkStatus();
-  return Bad(field, absl::StrCat("\"", text.substr(0, 140), "\", expected 1..", max_length,
+  return Bad(field, absl::StrCat("\"", Clipped(text, 140), "\", expected 1..", max_length,
                                  " characters of [A-Za-z0-9._-]"));
 }
 

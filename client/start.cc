@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "client/options.h"
@@ -23,7 +24,7 @@ constexpr char kExtra[] = "extra";  // separates what is compared from what is t
 // Long values, such as a tensor's description, are cut in messages.
 std::string Shown(const std::string& value) {
   constexpr size_t kShown = 200;
-  return value.size() <= kShown ? value : absl::StrCat(value.substr(0, kShown), "...");
+  return Clipped(value, kShown);
 }
 
 std::string Ranks(const std::vector<int32_t>& ranks) {
@@ -105,7 +106,7 @@ absl::StatusOr<StartFields> DecodeStartFields(std::string_view text) {
     std::string value;
     if (equals == absl::string_view::npos || !absl::CUnescape(line.substr(equals + 1), &value)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("\"", absl::CEscape(line.substr(0, 80)), "\" is not field=value"));
+          absl::StrCat("\"", Clipped({line.data(), line.size()}, 80), "\" is not field=value"));
     }
     fields.emplace_back(std::string(line.substr(0, equals)), std::move(value));
   }

@@ -4,10 +4,10 @@
 #include <charconv>
 #include <iterator>
 #include <optional>
-#include <system_error>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+
+#include "base/quantity.h"
 
 namespace eplb {
 namespace {
@@ -19,32 +19,6 @@ constexpr double kBitsPerByte = 8;
 constexpr double kMostNvlink = 1800;
 constexpr double kNicRates[] = {100, 200, 400, 800, 1600};
 
-std::string_view Stripped(std::string_view text) {
-  while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text.front()))) {
-    text.remove_prefix(1);
-  }
-  while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text.back()))) {
-    text.remove_suffix(1);
-  }
-  return text;
-}
-
-// A number and what follows it.
-struct Quantity {
-  double number = 0;
-  std::string_view unit;
-};
-
-std::optional<Quantity> Split(std::string_view text) {
-  text = Stripped(text);
-  Quantity quantity;
-  const std::from_chars_result end =
-      std::from_chars(text.data(), text.data() + text.size(), quantity.number);
-  if (end.ec != std::errc()) return std::nullopt;
-  quantity.unit = Stripped(text.substr(static_cast<size_t>(end.ptr - text.data())));
-  return quantity;
-}
-
 bool TakePrefix(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;
   text.remove_prefix(prefix.size());
@@ -54,16 +28,7 @@ bool TakePrefix(std::string_view& text, std::string_view prefix) {
 // Bytes per second of one unit.
 std::optional<double> BytesOf(std::string_view unit) {
   if (unit.empty()) return kGiga;
-  double scale = 1;
-  if (TakePrefix(unit, "k")) {
-    scale = 1e3;
-  } else if (TakePrefix(unit, "M")) {
-    scale = 1e6;
-  } else if (TakePrefix(unit, "G")) {
-    scale = kGiga;
-  } else if (TakePrefix(unit, "T")) {
-    scale = 1e12;
-  }
+  double scale = TakeDecimalPrefix(unit);
   if (TakePrefix(unit, "bit") || TakePrefix(unit, "b")) {
     scale /= kBitsPerByte;
   } else if (!TakePrefix(unit, "B")) {
@@ -84,7 +49,7 @@ std::string Shortest(double value) {
 }  // namespace
 
 absl::StatusOr<double> ParseBandwidth(std::string_view text) {
-  const std::optional<Quantity> quantity = Split(text);
+  const std::optional<Quantity> quantity = SplitQuantity(text);
   const std::optional<double> unit = quantity ? BytesOf(quantity->unit) : std::nullopt;
   if (unit) {
     const double bytes_per_s = quantity->number * *unit;
@@ -98,7 +63,7 @@ std::string BandwidthText(double bytes_per_s) {
 }
 
 std::string BandwidthNote(std::string_view text, LinkClass link) {
-  const std::optional<Quantity> quantity = Split(text);
+  const std::optional<Quantity> quantity = SplitQuantity(text);
   if (!quantity || !quantity->unit.empty()) return "";
   const double number = quantity->number;
   const bool is_nic =

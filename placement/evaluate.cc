@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "placement/figure_mean.h"
 
 namespace eplb {
 
@@ -78,24 +79,23 @@ Evaluation EvaluateGpuLoads(RealMatrix gpu_loads, int32_t num_usable,
                             std::span<const double> peaks) {
   Evaluation result;
   result.gpu_loads = std::move(gpu_loads);
-  double sum = 0;
-  int32_t layers_with_load = 0;
+  FigureMean mean_of_layers;
   for (Eigen::Index layer = 0; layer < result.gpu_loads.rows(); ++layer) {
     const auto loads = result.gpu_loads.row(layer);
     const double peak = peaks.empty() ? loads.maxCoeff() : peaks[static_cast<size_t>(layer)];
     // Rounding can put the mean a last bit above the maximum; a balancedness is never above 1.
     const double mean = loads.sum() / num_usable;
-    const double balancedness = peak > 0 ? std::min(1.0, mean / peak) : 1.0;
+    std::optional<double> balancedness;
+    if (peak > 0) {
+      balancedness = std::min(1.0, mean / peak);
+      result.min_balancedness = std::min(result.min_balancedness.value_or(1), *balancedness);
+    }
     result.max_gpu_load.push_back(peak);
     result.balancedness.push_back(balancedness);
     result.peak_load += peak;
-    if (peak > 0) {
-      sum += balancedness;
-      ++layers_with_load;
-      result.min_balancedness = std::min(result.min_balancedness, balancedness);
-    }
+    mean_of_layers.Add(balancedness);
   }
-  if (layers_with_load > 0) result.mean_balancedness = sum / layers_with_load;
+  result.mean_balancedness = mean_of_layers.Value();
   return result;
 }
 

@@ -3,6 +3,7 @@
 #define EPLB_PLACEMENT_EVALUATE_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,16 +19,21 @@ namespace eplb {
 // batch (placement/split/batch_split.h).
 enum class SplitMode { kEqual, kBatch };
 
-// Balancedness of a layer = mean GPU load / max GPU load, GPU load = tokens / speed; 1 is best and
-// the value of a layer without load. Unusable GPUs are in neither mean nor max.
+// Balancedness of a layer = mean GPU load / max GPU load, GPU load = tokens / speed; 1 is best. A
+// layer without load has none. Unusable GPUs are in neither mean nor max.
 struct Evaluation {
-  RealMatrix gpu_loads;              // [L, G]; 0 for an unusable GPU
-  std::vector<double> max_gpu_load;  // [L]
-  std::vector<double> balancedness;  // [L]
-  double mean_balancedness = 1;      // over layers with load; 1 when all are idle
-  double min_balancedness = 1;       // likewise
-  double peak_load = 0;              // sum over layers of max_gpu_load: what a step waits for
+  RealMatrix gpu_loads;                             // [L, G]; 0 for an unusable GPU
+  std::vector<double> max_gpu_load;                 // [L]
+  std::vector<std::optional<double>> balancedness;  // [L]; none for a layer without load
+  std::optional<double> mean_balancedness;          // over layers with load; none if all are idle
+  std::optional<double> min_balancedness;           // likewise
+  double peak_load = 0;  // sum over layers of max_gpu_load: what a step waits for
 };
+
+// Orders the balancedness of layers, worst first; layers without load are last.
+inline bool LessBalanced(const std::optional<double>& a, const std::optional<double>& b) {
+  return a.has_value() && (!b.has_value() || *a < *b);
+}
 
 struct EvaluateOptions {
   const GpuSpeeds* speeds = nullptr;  // none: all usable and equally fast

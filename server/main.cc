@@ -31,6 +31,7 @@
 #include "absl/time/time.h"
 
 #include "base/command_line.h"
+#include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
@@ -165,7 +166,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
     if (equals == std::string::npos) {
       return {.options = {},
               .exit_code = kBadOptions,
-              .stderr_text = "eplbd: --set " + setting + ": expected KEY=VALUE\n"};
+              .stderr_text = "eplbd: --set " + Printable(setting) + ": expected KEY=VALUE\n"};
     }
     options.sources.flags.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
   }
@@ -369,7 +370,8 @@ void Drain(Daemon* daemon, int signals, absl::Duration grace) {
 
 int Fail(int code, const absl::Status& status) {
   StopLog();
-  (void)std::fprintf(stderr, "eplbd: %s\n", std::string(status.message()).c_str());
+  (void)std::fprintf(stderr, "eplbd: %s\n",
+                     Printable({status.message().data(), status.message().size()}).c_str());
   return code;
 }
 
@@ -518,10 +520,10 @@ int Show(const Options& options, DaemonConfig config) {
   std::vector<std::string> warnings = UnknownVariables(Environment());
   for (std::string& doubtful : DoubtfulValues(config)) warnings.push_back(std::move(doubtful));
   for (const std::string& warning : warnings) {
-    (void)std::fprintf(stderr, "eplbd: warning: %s\n", warning.c_str());
+    (void)std::fprintf(stderr, "eplbd: warning: %s\n", Printable(warning).c_str());
   }
   if (options.check_config) {
-    (void)std::printf("%s\n", ConfigSummary(config, options.sources.file).c_str());
+    (void)std::printf("%s\n", Printable(ConfigSummary(config, options.sources.file)).c_str());
     return EXIT_SUCCESS;
   }
   if (config.store_path.empty() && config.store_backend == kSqliteBackend) {
@@ -554,7 +556,7 @@ int main(int argc, char** argv) {
   try {
     return eplb::Main(argc, argv);
   } catch (const std::exception& error) {  // of a library, e.g. out of memory
-    (void)std::fprintf(stderr, "eplbd: %s\n", error.what());
+    (void)std::fprintf(stderr, "eplbd: %s\n", eplb::Printable(error.what()).c_str());
     return EXIT_FAILURE;
   }
 }

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/foreign_text.h"
 #include "client/c/client_handle.h"
 #include "client/c/eplb.h"
 
@@ -320,6 +321,7 @@ int32_t eplb_client_step_boundary(eplb_client* client, int64_t step, void* strea
   return CallOnTrainingThread(client, "step_boundary", Needs::kOpen, [&]() -> absl::Status {
     if (result != nullptr) EPLB_RETURN_IF_ERROR(CheckFillable("result", result));
     EPLB_ASSIGN_OR_RETURN(client->boundary, client->client.load()->StepBoundary(step, stream));
+    client->boundary.reason = eplb::Printable(client->boundary.reason);
     if (result != nullptr) FillStruct(eplb::c::BoundaryOf(client->boundary), result);
     return absl::OkStatus();
   });

@@ -1,7 +1,7 @@
 #include "client/c/client_handle.h"
 
-#include <algorithm>
 #include <cstring>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/foreign_text.h"
 #include "client/options.h"
 
 // NOLINTNEXTLINE(readability-identifier-naming): the struct of the ABI
@@ -52,13 +53,14 @@ constexpr size_t kMaxMessageBytes = 4096;
 thread_local char last_message[kMaxMessageBytes];
 thread_local char callback_message[kMaxMessageBytes];
 
-// Cut, where it is too long, between two characters of UTF-8.
+// Keeps the text for a caller that prints it; parts of it may be a peer's.
 void Keep(std::string_view text, char* message) noexcept {
-  size_t size = std::min(text.size(), kMaxMessageBytes - 1);
-  const auto continues = [&](size_t i) { return (static_cast<uint8_t>(text[i]) & 0xc0) == 0x80; };
-  while (size > 0 && size < text.size() && continues(size)) --size;
-  std::memcpy(message, text.data(), size);
-  message[size] = '\0';
+  try {
+    const std::string kept = Clipped(text, kMaxMessageBytes - 1);
+    std::memcpy(message, kept.c_str(), kept.size() + 1);
+  } catch (const std::bad_alloc&) {
+    std::strcpy(message, "out of memory");
+  }
 }
 
 constexpr const char* kCodeNames[] = {

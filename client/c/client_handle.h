@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <new>
 #include <string>
@@ -51,6 +52,9 @@ struct eplb_client {
 };
 
 namespace eplb::c {
+
+// Value of a figure without a sample.
+inline constexpr double kNoFigure = std::numeric_limits<double>::quiet_NaN();
 
 // From statuses and exceptions to codes and messages, and from a callback's code to a status.
 

@@ -14,7 +14,9 @@
  *   eplb_client_destroy(client);
  *
  * Codes: functions return an eplb_code as int32_t; 0 is OK. What went wrong is a sentence in
- * eplb_client_message(client), or, where there is no client, in eplb_last_message().
+ * eplb_client_message(client), or, where there is no client, in eplb_last_message(). Messages
+ * and reasons are UTF-8 on one line without control characters, also where they quote a peer, so
+ * that they can be printed as they are.
  * Structs: the caller sets struct_size, to sizeof, in every struct that it passes, also in those
  * that are filled. Structs only ever grow at their end, so a program works with a newer library;
  * with an older one it gets zeros, and InvalidArgument where it asks for what that does not know.
@@ -298,7 +300,9 @@ typedef struct eplb_boundary {
   double pause_s;             /* time spent in the call */
   int64_t decided_first_step; /* of a switch: the steps whose load the daemon decided on */
   int64_t decided_last_step;
-  const char* reason; /* of a switch or a dropped chunk, else ""; valid until the next one */
+  /* of a switch or a dropped chunk; or "NOT_COUNTING: " and what this rank has counted no tokens of
+   * for two load windows; else "". Valid until the next one. */
+  const char* reason;
 } eplb_boundary;
 
 /* Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step.
@@ -447,7 +451,7 @@ typedef struct eplb_split {
   int64_t version;     /* of the placement */
   double peak;         /* load of the fullest GPU */
   double mean;         /* over the usable GPUs */
-  double balancedness; /* mean / peak, 1 without tokens */
+  double balancedness; /* mean / peak, NaN without tokens */
   double equal_peak;   /* of equal shares: what `peak` is without the split */
 } eplb_split;
 

@@ -92,8 +92,9 @@ EPLB_API int32_t eplb_plan_get_sizes(const eplb_plan* plan, eplb_plan_sizes* siz
 EPLB_API int32_t eplb_plan_copy_maps(const eplb_plan* plan, int64_t* physical_to_logical_map,
                                      int64_t* logical_to_physical_map,
                                      int64_t* logical_count) EPLB_NOEXCEPT;
-/* [L] each: mean / max GPU load under the load that was planned for, 1 is best; that max; one that
- * is NULL is left out. FailedPrecondition where that load was no load (negative, not finite). */
+/* [L] each: mean / max GPU load under the load that was planned for, 1 is best, NaN for a layer
+ * without load; that max; one that is NULL is left out. FailedPrecondition where that load was no
+ * load (negative, not finite). */
 EPLB_API int32_t eplb_plan_copy_figures(const eplb_plan* plan, double* balancedness,
                                         double* max_gpu_load) EPLB_NOEXCEPT;
 EPLB_API void eplb_plan_destroy(eplb_plan* plan) EPLB_NOEXCEPT;

@@ -265,10 +265,6 @@ void CopyMap(const IndexMatrix& map, int64_t* cells) {
   if (cells != nullptr) std::copy_n(map.data(), map.size(), cells);
 }
 
-void CopyFigures(const std::vector<double>& figures, double* cells) {
-  if (cells != nullptr) std::copy(figures.begin(), figures.end(), cells);
-}
-
 absl::Status CheckPlan(const eplb_plan* plan) {
   return plan == nullptr ? absl::InvalidArgumentError("plan is NULL") : absl::OkStatus();
 }
@@ -359,8 +355,14 @@ int32_t eplb_plan_copy_figures(const eplb_plan* plan, double* balancedness,
           "negative "
           "or not finite");
     }
-    eplb::c::CopyFigures(plan->evaluation->balancedness, balancedness);
-    eplb::c::CopyFigures(plan->evaluation->max_gpu_load, max_gpu_load);
+    const eplb::Evaluation& figures = *plan->evaluation;
+    if (balancedness != nullptr) {
+      std::transform(figures.balancedness.begin(), figures.balancedness.end(), balancedness,
+                     [](const auto& figure) { return figure.value_or(eplb::c::kNoFigure); });
+    }
+    if (max_gpu_load != nullptr) {
+      std::copy(figures.max_gpu_load.begin(), figures.max_gpu_load.end(), max_gpu_load);
+    }
     return absl::OkStatus();
   });
 }

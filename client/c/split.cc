@@ -90,7 +90,7 @@ absl::Status RunSplit(const eplb_batch* batch, eplb_split* result, Split&& split
   filled.version = figures.version;
   filled.peak = figures.peak;
   filled.mean = figures.mean;
-  filled.balancedness = figures.balancedness;
+  filled.balancedness = figures.balancedness.value_or(kNoFigure);
   filled.equal_peak = figures.equal_peak;
   if (filled.tight_gpus != nullptr) {
     std::copy(figures.tight_gpus.begin(), figures.tight_gpus.end(), filled.tight_gpus);

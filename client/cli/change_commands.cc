@@ -20,10 +20,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
+#include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
-#include "base/text.h"
 #include "client/cli/flags.h"
 #include "client/cli/text.h"
 #include "client/cli/wait.h"
@@ -104,7 +104,7 @@ std::string CallerName() {
   std::string name = named ? entry.pw_name : absl::StrCat("uid ", getuid());
   std::array<char, kMaxHostName> host{};
   if (gethostname(host.data(), host.size() - 1) == 0) absl::StrAppend(&name, "@", host.data());
-  return wire::IsUtf8(name) ? wire::Clipped(name, kMaxClaim) : "";
+  return Clipped(name, kMaxClaim);
 }
 
 // 128 bits of the system's random numbers.
@@ -139,7 +139,7 @@ void AddChangeOptions(CLI::App& app, ChangeOptions& options,
 }
 
 absl::Status FillChange(const ChangeOptions& options, v1::Change* change) {
-  if (!wire::IsUtf8(options.comment)) {
+  if (!IsUtf8(options.comment)) {
     return absl::InvalidArgumentError("--comment is not UTF-8");
   }
   EPLB_ASSIGN_OR_RETURN(const std::string job, ChooseJob(options.query, options.job));

@@ -207,8 +207,8 @@ Output RunContextList(Format format) {
   size_t width = 0;
   for (const Context& context : config->contexts) width = std::max(width, context.name.size());
   for (const Context& context : config->contexts) {
-    absl::StrAppend(&output.out, context.name == config->in_force ? "* " : "  ", context.name,
-                    std::string(width - context.name.size() + 2, ' '),
+    absl::StrAppend(&output.out, context.name == config->in_force ? "* " : "  ",
+                    Printable(context.name), std::string(width - context.name.size() + 2, ' '),
                     Printable(context.address.endpoint),
                     context.address.tls.enabled() ? "  TLS" : "", "\n");
   }

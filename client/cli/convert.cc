@@ -46,14 +46,16 @@ void AddConvert(CLI::App& root, Command& command) {
   AddInteger(app, "--nodes", flags.num_nodes, "NVLink domains, when IN has none")->type_name("N");
   AddInteger(app, "--groups", flags.num_groups, "The router's expert groups, when IN has none")
       ->type_name("K");
-  AddInteger(
-      app, "--first-layer", flags.first_layer,
-      "The model's number of the first MoE layer: dense layers before it, for sglang and trtllm")
-      ->type_name("L");
+  AddLayerChoice(app, flags.layers,
+                 "The model's number of the first MoE layer: dense layers before it, for sglang "
+                 "and trtllm",
+                 "The model's numbers of the MoE layers, such as 3-60 or 1,3,5; of IN that has "
+                 "numbers only these");
   app.footer(
       "Examples:\n"
       "  eplbctl convert --from sglang --to eplb location.json now.json --gpus 16 --first-layer 3\n"
       "  eplbctl convert --from eplb --to trtllm next.json balancer.yaml --first-layer 3\n"
+      "  eplbctl convert --from eplb --to trtllm next.json balancer.yaml --layers 1:47:2\n"
       "Exit codes: 0 written, 1 error, as OUT not written, 2 wrong flag or unusable input.");
   app.callback([options, &command] {
     command = [options](const Terminal& /*terminal*/) { return RunConvert(*options); };

@@ -10,12 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/explain_text.h"
 #include "client/cli/text.h"
 #include "client/formats/load_file.h"
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
+#include "proto/wire/message_json.h"
 #include "proto/wire/placement_json.h"
 
 #include <CLI/CLI.hpp>
@@ -37,8 +39,10 @@ struct Difference {
   MigrationPlan plan;
   int64_t layers_changed = 0;
   int64_t primaries_changed = 0;
+  bool has_load = false;  // --load was given
   std::optional<double> balancedness_from;
   std::optional<double> balancedness_to;
+  std::string note;  // on the load's file
 };
 
 absl::StatusOr<Side> ReadSide(const DiffOptions& options, const std::string& source) {
@@ -84,7 +88,9 @@ absl::StatusOr<Difference> Compare(const DiffOptions& options, const Side& from,
       [](const Transfer& a, const Transfer& b) { return a.layer.value < b.layer.value; });
   CountLayers(from.placement, to.placement, difference);
   if (options.load.empty()) return difference;
-  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load));
+  difference.has_load = true;
+  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
+  difference.note = NotesOn(options.load, file);
   EPLB_ASSIGN_OR_RETURN(const Load load, CombineWindows(file.windows, WindowRule()));
   EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(load, from.placement));
   EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(load, to.placement));
@@ -92,8 +98,6 @@ absl::StatusOr<Difference> Compare(const DiffOptions& options, const Side& from,
   difference.balancedness_to = after.mean_balancedness;
   return difference;
 }
-
-Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
 
 std::string ToJson(const Side& from, const Side& to, const Difference& difference) {
   Json layers = Json::array();
@@ -113,10 +117,10 @@ std::string ToJson(const Side& from, const Side& to, const Difference& differenc
                      {"primaries_changed", difference.primaries_changed},
                      {"max_per_gpu", difference.moves.max_per_gpu},
                      {"cross_node", difference.moves.cross_node},
-                     {"balancedness_from", OrNull(difference.balancedness_from)},
-                     {"balancedness_to", OrNull(difference.balancedness_to)},
+                     {"balancedness_from", JsonOrNull(difference.balancedness_from)},
+                     {"balancedness_to", JsonOrNull(difference.balancedness_to)},
                      {"layers", std::move(layers)}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return wire::DumpJson(json) + "\n";
 }
 
 // One line a layer: "12 (GPU 0 -> 3), 40 (GPU 7 -> 1)".
@@ -154,6 +158,8 @@ std::string ToText(const Side& from, const Side& to, const Difference& differenc
   if (difference.balancedness_from) {
     absl::StrAppendFormat(&text, "balancedness (mean / max GPU load) %.4f -> %.4f\n",
                           *difference.balancedness_from, *difference.balancedness_to);
+  } else if (difference.has_load) {
+    text += "no balancedness: the load has no tokens\n";
   }
   const std::string transfers = TransfersText(difference, terminal);
   if (!transfers.empty()) absl::StrAppend(&text, "\nExperts that a GPU gets\n", transfers);
@@ -179,12 +185,12 @@ Output RunDiff(const DiffOptions& options, const Terminal& terminal) {
     return {.exit_code = kOk,
             .out = json ? ToJson(*from, *to, *difference)
                         : absl::StrCat(from->name, " and ", to->name, " are equal\n"),
-            .message = {}};
+            .message = difference->note};
   }
   return {.exit_code = kConditionNotMet,
           .out = options.query.format == Format::kJson ? ToJson(*from, *to, *difference)
                                                        : ToText(*from, *to, *difference, terminal),
-          .message = {}};
+          .message = difference->note};
 }
 
 void AddDiff(CLI::App& root, Command& command) {
@@ -197,6 +203,7 @@ void AddDiff(CLI::App& root, Command& command) {
   app.add_option("to", options->to, "Likewise")->required()->type_name("TO");
   app.add_option("--load", options->load, "Also print balancedness under this load")
       ->type_name("FILE");
+  AddLoadReading(app, options->reading);
   AddJobOption(app, options->job);
   AddQueryOptions(app, options->query, {kNotFound, kConditionNotMet});
   app.callback([options, &command] {

@@ -17,12 +17,13 @@ struct DiffOptions {
   std::string from;
   std::string to;
   std::string load;  // file: also tells balancedness under it; empty: not told
+  LoadReading reading = {};
 };
 
 // Exit 0 when both are equal, 8 when they differ. JSON: {"from","to","layers_changed","transfers",
 // "slots_changed","primaries_changed","max_per_gpu","cross_node","balancedness_from",
 // "balancedness_to","layers":[{"layer","transfers":[{"expert","from","to"}]}]}; GPUs in transfers;
-// the two balancedness are null without --load.
+// the two balancedness are null without --load, and for a load without tokens.
 Output RunDiff(const DiffOptions& options, const Terminal& terminal);
 
 void AddDiff(CLI::App& root, Command& command);

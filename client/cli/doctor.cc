@@ -186,7 +186,7 @@ Check CheckActivePlacement(const v1::JobStatus& job,
 }
 
 Check CheckReports(const v1::JobStatus& job) {
-  if (job.coverage() <= 0) {
+  if (!job.has_coverage()) {
     return MakeCheck(job, "reports", Result::kWarning, "no load window is complete yet");
   }
   std::string detail =
@@ -198,6 +198,18 @@ Check CheckReports(const v1::JobStatus& job) {
     absl::StrAppend(&detail, "; counts of some steps were dropped by ", dropped);
   const bool whole = job.coverage() >= kLeastCoverage && dropped.empty();
   return MakeCheck(job, "reports", whole ? Result::kOk : Result::kWarning, std::move(detail));
+}
+
+// Whether the tokens of all reporting ranks and layers are counted: without them no figure exists.
+Check CheckTokens(const v1::JobStatus& job) {
+  if (!job.not_counting_reason().empty()) {
+    return MakeCheck(job, "tokens", Result::kFailed, NotCountingText(job));
+  }
+  if (!job.not_measured_reason().empty()) {
+    return MakeCheck(job, "tokens", Result::kWarning,
+                     absl::StrCat("no balancedness: ", job.not_measured_reason()));
+  }
+  return MakeCheck(job, "tokens", Result::kOk, "every reporting rank counts them in every layer");
 }
 
 Check CheckLibraries(const v1::JobStatus& job) {
@@ -216,15 +228,26 @@ Check CheckBalancing(const v1::JobStatus& job) {
     return MakeCheck(job, "balancing", Result::kFailed,
                      absl::StrCat("stalled (", job.stalled(), "): ", job.stalled_reason()));
   }
-  if (job.step_seconds() <= 0) {
+  if (!job.has_step_seconds()) {
     return MakeCheck(job, "balancing", Result::kOk,
                      "not stalled; how long a step takes is not known");
   }
   std::string detail = absl::StrCat("not stalled, ", Seconds(job.step_seconds()), " a step");
-  if (job.coverage_now() <= 0) return MakeCheck(job, "balancing", Result::kOk, std::move(detail));
+  if (!job.has_coverage_now()) return MakeCheck(job, "balancing", Result::kOk, std::move(detail));
   absl::StrAppendFormat(&detail, "; %.1f %% of the reporters sent the newest window",
                         100 * job.coverage_now());
   return MakeCheck(job, "balancing", Result::kOk, std::move(detail));
+}
+
+// Whether the job is better off with EPLB than with one slot per expert.
+Check CheckGain(const v1::JobStatus& job) {
+  if (!job.worse_reason().empty()) {
+    return MakeCheck(job, "gain", Result::kFailed,
+                     absl::StrCat(job.worse_reason(),
+                                  "; eplbctl explain shows the decision, eplbctl rollback returns "
+                                  "to an earlier placement"));
+  }
+  return MakeCheck(job, "gain", Result::kOk, "balancedness " + BalancednessText(job));
 }
 
 // A run that gathers its ranks is given a minute.
@@ -353,12 +376,14 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
                                CheckActivePlacement(job, placement)};
   if (!IsOver(job)) {
     checks.push_back(CheckReports(job));
+    if (job.has_coverage()) checks.push_back(CheckTokens(job));
     checks.push_back(CheckLibraries(job));
     for (Check& check : CheckTransport(job)) checks.push_back(std::move(check));
     checks.push_back(CheckMode(job));
   }
   checks.push_back(CheckPlans(job, plans));
   if (!IsOver(job) || !job.stalled().empty()) checks.push_back(CheckBalancing(job));
+  if (!IsOver(job)) checks.push_back(CheckGain(job));
   if (job.has_candidate()) checks.push_back(CheckCandidate(job));
   // One that is for good stalls the job; others came back later.
   if (!job.refusal().empty()) {
@@ -425,8 +450,14 @@ absl::StatusOr<std::vector<Check>> AskAll(const DoctorOptions& options) {
     request.set_job(job.job());
     request.set_limit(kPlansLookedAt);
     v1::ListPlansResponse plans;
-    EPLB_RETURN_IF_ERROR(Ask(options.query, request, &plans));
+    const absl::Status listed = Ask(options.query, request, &plans);
+    if (absl::IsUnavailable(listed) || absl::IsDeadlineExceeded(listed)) return listed;
     for (Check& check : CheckJob(job, placement, plans)) checks.push_back(std::move(check));
+    if (!listed.ok()) {  // a finding about this job, which must not hide the other jobs
+      checks.push_back(
+          MakeCheck(job, "plans", absl::IsNotFound(listed) ? Result::kWarning : Result::kFailed,
+                    absl::StrCat("the decisions cannot be listed: ", listed.message())));
+    }
   }
   if (!found) return absl::NotFoundError(absl::StrCat("no job ", options.job));
   return checks;
@@ -441,7 +472,7 @@ std::string ToJson(const std::vector<Check>& checks, bool healthy) {
                     {"detail", check.detail}});
   }
   const Json json = {{"healthy", healthy}, {"checks", std::move(list)}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return wire::DumpJson(json) + "\n";
 }
 
 std::string ToText(const std::vector<Check>& checks, const Terminal& terminal) {

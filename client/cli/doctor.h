@@ -35,9 +35,9 @@ struct Check {
 std::vector<Check> CheckDaemon(const v1::GetStatusResponse& status, const std::string& job);
 
 // State and its age, how its run began or ended, ranks, their agreement, reports, whether
-// balancing is stalled, library versions, transport (transport_checks.h), pause and recent plans of
-// one job; a run that waits and refused ranks where there are any. placement: what the daemon
-// says is in force, or why it does not say.
+// balancing is stalled, gain over one slot per expert, library versions, transport
+// (transport_checks.h), pause and recent plans of one job; a run that waits and refused ranks where
+// there are any. placement: what the daemon says is in force, or why it does not say.
 std::vector<Check> CheckJob(const v1::JobStatus& job,
                             const absl::StatusOr<wire::PlacementBody>& placement,
                             const v1::ListPlansResponse& plans);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/explain_text.h"
 #include "client/cli/job_text.h"
@@ -134,9 +135,10 @@ absl::Status EvaluateWindow(Explanation& explanation) {
   for (int32_t layer = 0; layer < placement.topology().num_layers(); ++layer) {
     explanation.layers.push_back(FiguresOf(explanation, layer));
   }
-  std::stable_sort(
-      explanation.layers.begin(), explanation.layers.end(),
-      [](const LayerFigures& a, const LayerFigures& b) { return a.balancedness < b.balancedness; });
+  std::stable_sort(explanation.layers.begin(), explanation.layers.end(),
+                   [](const LayerFigures& a, const LayerFigures& b) {
+                     return LessBalanced(a.balancedness, b.balancedness);
+                   });
   return absl::OkStatus();
 }
 
@@ -265,15 +267,19 @@ Json CandidatesOf(const v1::JobStatus& job) {
 Json LayersOf(const Explanation& explanation) {
   Json layers = Json::array();
   for (const LayerFigures& figures : explanation.layers) {
+    // A layer without tokens has neither a hottest GPU nor a hottest expert.
+    const auto known = [&figures](const auto& value) {
+      return figures.balancedness ? Json(value) : Json(nullptr);
+    };
     layers.push_back(
         {{"layer", figures.layer},
          {"model_layer", figures.model_layer ? Json(*figures.model_layer) : Json(nullptr)},
-         {"balancedness", figures.balancedness},
-         {"hottest_gpu", figures.hottest_gpu},
-         {"hottest_gpu_load", figures.hottest_gpu_load},
-         {"hottest_expert", figures.hottest_expert},
-         {"hottest_expert_share", figures.hottest_expert_share},
-         {"hottest_expert_replicas", figures.hottest_expert_replicas}});
+         {"balancedness", JsonOrNull(figures.balancedness)},
+         {"hottest_gpu", known(figures.hottest_gpu)},
+         {"hottest_gpu_load", known(figures.hottest_gpu_load)},
+         {"hottest_expert", known(figures.hottest_expert)},
+         {"hottest_expert_share", known(figures.hottest_expert_share)},
+         {"hottest_expert_replicas", known(figures.hottest_expert_replicas)}});
   }
   return layers;
 }
@@ -336,6 +342,7 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
       {"paused", job.paused()},
       {"pause_reason", job.pause_reason()},
       {"waiting_for", job.waiting_for()},
+      {"not_counting_reason", job.not_counting_reason()},
       {"stalled", job.stalled()},
       {"stalled_reason", job.stalled_reason()},
       {"run_number", job.run_number()},
@@ -344,11 +351,13 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
       {"split", job.split()},
       {"measured_split", job.measured_split()},
       {"balancedness", nullptr},
+      {"balancedness_without_eplb", nullptr},
       {"balancedness_static", nullptr},
       {"window", nullptr},
+      {"not_measured_reason", job.not_measured_reason()},
       {"balancedness_predicted",
        OrNull(job.has_balancedness_predicted(), job.balancedness_predicted())},
-      {"prediction_error", OrNull(job.prediction_error() > 0, job.prediction_error())},
+      {"prediction_error", OrNull(job.has_prediction_error(), job.prediction_error())},
       {"balancedness_seen", OrNull(job.has_balancedness_seen(), job.balancedness_seen())},
       {"switched", PlanOrNull(explanation.switched())},
       {"newest", PlanOrNull(explanation.plans.empty() ? nullptr : &explanation.plans.front())},
@@ -356,9 +365,11 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
       {"load_window", nullptr},
       {"layers_are", nullptr},
       {"layers", LayersOf(explanation)}};
-  if (job.balancedness() > 0) {
+  if (job.has_balancedness()) {
     json["balancedness"] = job.balancedness();
-    json["balancedness_static"] = OrNull(job.balancedness_static() > 0, job.balancedness_static());
+    json["balancedness_without_eplb"] =
+        OrNull(job.has_balancedness_without_eplb(), job.balancedness_without_eplb());
+    json["balancedness_static"] = OrNull(job.has_balancedness_static(), job.balancedness_static());
     json["window"] = {{"first_step", job.measured_first_step()},
                       {"last_step", job.measured_last_step()}};
   }
@@ -375,7 +386,7 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
     json["moved"] = MovedOf(explanation, layer);
   }
   if (expert >= 0) json["expert"] = ExpertOf(explanation, LayerId{layer}, ExpertId{expert});
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return wire::DumpJson(json) + "\n";
 }
 
 }  // namespace eplb::cli

@@ -27,7 +27,7 @@ namespace eplb::cli {
 struct LayerFigures {
   int32_t layer = 0;
   std::optional<uint32_t> model_layer;  // the model's number, where the ranks said it
-  double balancedness = 1;
+  std::optional<double> balancedness;   // none without tokens
   int32_t hottest_gpu = 0;
   double hottest_gpu_load = 0;  // as a multiple of the mean
   int32_t hottest_expert = 0;
@@ -81,15 +81,16 @@ struct ExplainOptions {
 // GPUs. JSON:
 // {"job","state","paused","pause_reason",
 // "waiting_for","version","settings":{..},"split","measured_split","balancedness",
-// "balancedness_static","window":{"first_step","last_step"},"balancedness_predicted",
-// "prediction_error","balancedness_seen","switched":plan|null,"newest":plan|null,
+// "balancedness_without_eplb","balancedness_static","window":{"first_step","last_step"},
+// "balancedness_predicted","prediction_error","balancedness_seen","switched":plan|null,
+// "newest":plan|null,
 // "candidates":[{"name","in_use","windows","balancedness","net_seconds","realized"}],
 // "load_window":{"first_step","last_step"},"layers_are","layers":[{"layer",
 // "model_layer","balancedness","hottest_gpu","hottest_gpu_load","hottest_expert",
-// "hottest_expert_share","hottest_expert_replicas"}]}. "balancedness", "balancedness_static" and
-// "window" are measured, null before the first such window; "layers_are" is "measured" or
-// "computed" (the placement in force under the load of "load_window"). With --layer also
-// {"gpu_loads":[..]|null, measured,"gpu_loads_computed":[..],"gpu_loads_before":[..]|null,
+// "hottest_expert_share","hottest_expert_replicas"}]}. "balancedness", its two counterfactuals and
+// "window" are of the newest measured window, null before the first such window; "layers_are" is
+// "measured" or "computed" (the placement in force under the load of "load_window"). With --layer
+// also {"gpu_loads":[..]|null, measured,"gpu_loads_computed":[..],"gpu_loads_before":[..]|null,
 // "moved":[{"expert","from","to"}]|null}, with --expert also
 // {"expert":{"expert","share","slots":[..],"gpus":[..],"gpus_before":[..]|null}}. With "split"
 // "batch" GPU loads are computed: of an exact split of the whole window, the best there is.

@@ -52,7 +52,7 @@ std::string RunAndRate(const v1::JobStatus& job) {
   std::vector<std::string> parts;
   if (job.run_number() > 0) parts.push_back(absl::StrCat("run ", job.run_number()));
   if (job.term() > 0) parts.push_back(absl::StrCat("term ", job.term()));
-  if (job.step_seconds() > 0) parts.push_back(Seconds(job.step_seconds()) + " a step");
+  if (job.has_step_seconds()) parts.push_back(Seconds(job.step_seconds()) + " a step");
   return parts.empty() ? "" : absl::StrJoin(parts, ", ") + "\n";
 }
 
@@ -219,15 +219,18 @@ std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
               .right = {false, false, true, true, true},
               .rows = {}};
   size_t num_moving = 0;
+  bool all_known = true;
   for (const v1::TriedCandidate* const one : order) {
     const bool idle = one->name() == kNoPolicyName;
     const bool shown = idle || num_moving < kCandidatesShown || one->in_use();
     if (!idle) ++num_moving;
     if (!shown) continue;
-    table.rows.push_back({one->in_use() ? "*" : "", idle ? "do nothing" : Printable(one->name()),
-                          SecondsText(one->net_seconds()),
-                          absl::StrFormat("%.3f", one->balancedness()),
-                          idle ? "-" : absl::StrFormat("%.0f %%", 100 * one->realized())});
+    all_known = all_known && (idle || (one->has_net_seconds() && one->has_realized()));
+    table.rows.push_back(
+        {one->in_use() ? "*" : "", idle ? "do nothing" : Printable(one->name()),
+         idle || one->has_net_seconds() ? SecondsText(one->net_seconds()) : "-",
+         one->balancedness() > 0 ? FigureText(one->balancedness(), 3) : "-",
+         one->has_realized() ? absl::StrFormat("%.0f %%", 100 * one->realized()) : "-"});
   }
   std::string text = absl::StrCat(
       Heading(absl::StrFormat("Candidates of policy auto, back-tested on %s",
@@ -237,6 +240,7 @@ std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
   std::string note =
       "* in use; net: seconds saved over these windows less migrations and replicas; realized: of "
       "predicted gains, what later windows showed";
+  if (!all_known) note += "; -: not known yet";
   if (num_moving > kCandidatesShown) {
     absl::StrAppend(&note, "; the best ", kCandidatesShown, " of ", num_moving,
                     " (-o json lists all)");
@@ -257,9 +261,11 @@ std::string WorstLayers(const Explanation& explanation, size_t most, const Termi
     table.rows.push_back(
         {absl::StrCat(figures.layer),
          figures.model_layer ? absl::StrCat(*figures.model_layer) : "-",
-         absl::StrFormat("%.4f", figures.balancedness), absl::StrCat(figures.hottest_gpu),
+         FigureText(figures.balancedness), absl::StrCat(figures.hottest_gpu),
          absl::StrFormat("%.2f", figures.hottest_gpu_load), absl::StrCat(figures.hottest_expert),
          Percent(figures.hottest_expert_share), absl::StrCat(figures.hottest_expert_replicas)});
+    // A layer without tokens has neither a hottest GPU nor a hottest expert.
+    if (!figures.balancedness) std::fill_n(table.rows.back().begin() + 3, 5, "-");
   }
   constexpr std::string_view kModelLayer[] = {"model layer"};  // few jobs say it
   DropEmpty(table, kModelLayer);
@@ -285,12 +291,15 @@ std::string ExplainLayer(const Explanation& explanation, int32_t layer, const Te
   const Sides sides = SidesOf(explanation);
   const std::vector<double> left = LayerRow(sides.left.gpu_loads, layer);
   const std::vector<double> right = LayerRow(sides.right->gpu_loads, layer);
+  const auto in_layer = [layer](const Evaluation& evaluation) {
+    return FigureText(evaluation.balancedness[static_cast<size_t>(layer)]);
+  };
   std::string sentence = absl::StrFormat(
-      "balancedness on steps %d..%d: %s %.4f | %s %.4f", explanation.load->window.first_step,
-      explanation.load->window.last_step, sides.right_name, sides.right->balancedness[layer],
-      sides.left_name, sides.left.balancedness[layer]);
+      "balancedness on steps %d..%d: %s %s | %s %s", explanation.load->window.first_step,
+      explanation.load->window.last_step, sides.right_name, in_layer(*sides.right), sides.left_name,
+      in_layer(sides.left));
   if (std::string_view(sides.left_name) != "static") {
-    absl::StrAppendFormat(&sentence, " | static %.4f", explanation.unmoved->balancedness[layer]);
+    absl::StrAppend(&sentence, " | static ", in_layer(*explanation.unmoved));
   }
   std::string text =
       absl::StrCat(Paint(terminal, Colour::kBold,

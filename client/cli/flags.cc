@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/quantity.h"
 #include "proto/wire/messages.h"
 
 #include <CLI/CLI.hpp>
@@ -14,13 +15,8 @@ namespace eplb::cli {
 
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& flag, const std::string& text,
                                              absl::Duration most) {
-  absl::Duration duration;
-  double seconds = 0;
-  if (absl::SimpleAtod(text, &seconds)) {
-    duration = absl::Seconds(seconds);
-  } else if (!absl::ParseDuration(text, &duration)) {
-    duration = absl::ZeroDuration();
-  }
+  constexpr double kSecond = 1e9;
+  const absl::Duration duration = absl::Nanoseconds(ParseNanoseconds(text, kSecond).value_or(0));
   if (duration > absl::ZeroDuration() && duration <= most) return duration;
   return absl::InvalidArgumentError(absl::StrCat(flag, " is \"", text,
                                                  "\", expected e.g. 5s or 500ms, at most ",
@@ -101,7 +97,40 @@ CLI::Option* AddIntegerOf(CLI::App& app, const char* name, Value& value, const s
   return app.add_option(name, read, help);
 }
 
+// A value that `parse` reads; `expected` is in the message about any other.
+template <class Value, class Number>
+CLI::Option* AddQuantity(CLI::App& app, const char* name, Value& value, const std::string& help,
+                         std::optional<Number> (*parse)(std::string_view), const char* expected) {
+  const CLI::callback_t read = [&value, parse](const CLI::results_t& results) {
+    const std::optional<Number> number = parse(results.back());
+    if (number) value = *number;
+    return true;
+  };
+  return app.add_option(name, read, help)->check([parse, expected](const std::string& text) {
+    if (text.empty() || parse(text)) return std::string();
+    return absl::StrCat("\"", text, "\" is not ", expected);
+  });
+}
+
 }  // namespace
+
+CLI::Option* AddBytes(CLI::App& app, const char* name, int64_t& value, const std::string& help) {
+  return AddQuantity(app, name, value, help, &ParseBytes, kBytesExpected);
+}
+
+CLI::Option* AddBytes(CLI::App& app, const char* name, std::optional<int64_t>& value,
+                      const std::string& help) {
+  return AddQuantity(app, name, value, help, &ParseBytes, kBytesExpected);
+}
+
+CLI::Option* AddFraction(CLI::App& app, const char* name, double& value, const std::string& help) {
+  return AddQuantity(app, name, value, help, &ParseFraction, kFractionExpected);
+}
+
+CLI::Option* AddFraction(CLI::App& app, const char* name, std::optional<double>& value,
+                         const std::string& help) {
+  return AddQuantity(app, name, value, help, &ParseFraction, kFractionExpected);
+}
 
 CLI::Option* AddInteger(CLI::App& app, const char* name, int32_t& value, const std::string& help) {
   return AddIntegerOf<int32_t>(app, name, value, help);
@@ -154,10 +183,25 @@ void AddChoice(CLI::App& app, const char* name, std::string& value, const std::s
 void AddLoadReading(CLI::App& app, LoadReading& reading) {
   AddChoice(app, "--format", reading.format,
             "The format of the load, when its content is ambiguous", LoadFormatNames());
-  AddInteger(app, "--first-layer", reading.first_layer,
-             "Of a load of sglang: rows of dense layers in front, left out [0]")
-      ->check(&CheckNotNegative)
-      ->type_name("L");
+  AddLayerChoice(app, reading.layers, "Read the layers from this one on [0]",
+                 "Read only these layers, such as 3-60 or 1,3,5 [all]");
+  app.get_option("--first-layer")->check(&CheckNotNegative);
+}
+
+void AddLayerChoice(CLI::App& app, LayerChoice& choice, const std::string& first_help,
+                    const std::string& list_help) {
+  AddInteger(app, "--first-layer", choice.first, first_help)->type_name("L");
+  const CLI::callback_t read = [&choice](const CLI::results_t& results) {
+    if (auto list = ParseLayerNumbers(results.back()); list.ok()) choice.list = *std::move(list);
+    return true;
+  };
+  app.add_option("--layers", read, list_help)
+      ->check([](const std::string& text) {
+        return text.empty() ? std::string()
+                            : std::string(ParseLayerNumbers(text).status().message());
+      })
+      ->excludes(app.get_option("--first-layer"))
+      ->type_name("LIST");
 }
 
 void AddShapeOptions(CLI::App& app, ShapeOptions& options) {
@@ -185,22 +229,29 @@ void AddShapeOptions(CLI::App& app, ShapeOptions& options) {
       ->type_name("M");
 }
 
+namespace {
+
+std::optional<double> ParseTokenTime(std::string_view text) { return ParseNanoseconds(text, 1); }
+
+}  // namespace
+
 void AddCostOptions(CLI::App& app, CostOptions& options) {
-  AddInteger(app, "--expert-bytes", options.expert_bytes,
-             "Bytes that a transfer moves [" + std::to_string(options.expert_bytes) + "]")
+  AddBytes(app, "--expert-bytes", options.expert_bytes,
+           "Bytes that a transfer moves, e.g. 88MB [" + std::to_string(options.expert_bytes) + "]")
       ->type_name("B");
   app.add_option("--link-gbps", options.link_gbps,
                  "Of a GPU inside a node and between nodes, in GB/s or with a unit, 400Gb/s [" +
                      options.link_gbps + "]")
       ->type_name("INTRA,INTER");
-  app.add_option("--token-ns", options.token_ns,
-                 "Time of a token on the fullest GPU [176, with --training 528]")
+  AddQuantity(app, "--token-ns", options.token_ns,
+              "Time of a token on the fullest GPU [176ns, with --training 528ns]", &ParseTokenTime,
+              "a time such as 176ns or 0.2us, or a number of nanoseconds")
       ->type_name("T");
   app.add_flag("--training", options.training,
                "A replica costs a broadcast of weights and a sum of gradients each step");
-  AddInteger(app, "--weight-bytes", options.weight_bytes, "Of --training [--expert-bytes]")
+  AddBytes(app, "--weight-bytes", options.weight_bytes, "Of --training [--expert-bytes]")
       ->type_name("B");
-  AddInteger(app, "--gradient-bytes", options.gradient_bytes, "Of --training [2 * weights: fp32]")
+  AddBytes(app, "--gradient-bytes", options.gradient_bytes, "Of --training [2 * weights: fp32]")
       ->type_name("B");
 }
 

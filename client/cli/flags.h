@@ -15,6 +15,7 @@
 #include "client/cli/query_client.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
+#include "client/formats/layer_numbers.h"
 #include "client/formats/load_file.h"
 
 namespace CLI {
@@ -24,10 +25,8 @@ class Option;
 
 namespace eplb::cli {
 
-// A duration on the command line.
-
-// "5s", "500ms" or a number of seconds; above 0, at most `most`. errors: InvalidArgument naming
-// `flag`.
+// Reads a duration above 0, at most `most`, as ParseNanoseconds does; a number without a unit
+// counts seconds. errors: InvalidArgument naming `flag`.
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& flag, const std::string& text,
                                              absl::Duration most = absl::Hours(1));
 
@@ -46,14 +45,26 @@ CLI::Option* AddInteger(CLI::App& app, const char* name, std::optional<int32_t>&
 CLI::Option* AddInteger(CLI::App& app, const char* name, std::optional<int64_t>& value,
                         const std::string& help);
 
+// A flag whose value is a size in bytes, as ParseBytes reads it.
+CLI::Option* AddBytes(CLI::App& app, const char* name, int64_t& value, const std::string& help);
+CLI::Option* AddBytes(CLI::App& app, const char* name, std::optional<int64_t>& value,
+                      const std::string& help);
+// A flag whose value is a number or a percentage, as ParseFraction reads it.
+CLI::Option* AddFraction(CLI::App& app, const char* name, double& value, const std::string& help);
+CLI::Option* AddFraction(CLI::App& app, const char* name, std::optional<double>& value,
+                         const std::string& help);
+
 // -o table|json, and of some commands trace, for ui.perfetto.dev.
 enum class Formats { kTableAndJson, kWithTrace };
 void AddFormat(CLI::App& app, Format& format, Formats formats = Formats::kTableAndJson);
 // One of some words.
 void AddChoice(CLI::App& app, const char* name, std::string& value, const std::string& help,
                const std::vector<std::string>& words);
-// --format and --first-layer: whose load file it is, and which of its rows are MoE layers.
+// --format, --first-layer and --layers: the system that wrote the load, and its rows to read.
 void AddLoadReading(CLI::App& app, LoadReading& reading);
+// --first-layer and --layers, of which a command line has at most one.
+void AddLayerChoice(CLI::App& app, LayerChoice& choice, const std::string& first_help,
+                    const std::string& list_help);
 // The job's shape and the policy.
 void AddShapeOptions(CLI::App& app, ShapeOptions& options);
 // Prices of transfers and replicas.

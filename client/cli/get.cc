@@ -12,6 +12,7 @@
 
 #include "base/files.h"
 #include "base/json_value.h"
+#include "client/cli/get_windows.h"
 #include "client/cli/job_json.h"
 #include "client/cli/job_text.h"
 #include "client/cli/rebalance_trace.h"
@@ -104,7 +105,7 @@ std::string Version(uint64_t version) {
   return version == 0 ? "-" : Grouped(static_cast<int64_t>(version));
 }
 
-std::string SecondsOrNone(double seconds) { return seconds > 0 ? Seconds(seconds) : "-"; }
+std::string SecondsOrNone(bool is_set, double seconds) { return is_set ? Seconds(seconds) : "-"; }
 
 // "connected", "away 12.5 s", or how the rank ended.
 std::string StateOf(const v1::RankStatus& rank) {
@@ -129,8 +130,10 @@ Table RankTable(const v1::JobStatus& job, const Terminal& terminal) {
          Grouped(static_cast<int64_t>(rank.step())), absl::StrCat(rank.running_version()),
          Version(rank.prepared_version()),
          rank.answer() == v1::RANK_ANSWER_UNSPECIFIED ? "-" : wire::EnumText(rank.answer()),
-         SecondsOrNone(rank.answer_seconds()), SecondsOrNone(rank.pause_seconds()),
-         SecondsOrNone(rank.step_seconds()), Grouped(static_cast<int64_t>(rank.dropped_steps()))});
+         SecondsOrNone(rank.has_answer_seconds(), rank.answer_seconds()),
+         SecondsOrNone(rank.has_pause_seconds(), rank.pause_seconds()),
+         SecondsOrNone(rank.has_step_seconds(), rank.step_seconds()),
+         Grouped(static_cast<int64_t>(rank.dropped_steps()))});
   }
   constexpr std::string_view kOptional[] = {"PREPARED", "gpu", "step time", "via"};
   DropToFit(table, kOptional, terminal.width);
@@ -284,9 +287,9 @@ std::string Ratio(std::optional<double> ratio) {
   return ratio.has_value() && *ratio > 0 ? absl::StrFormat("%.3f", *ratio) : "-";
 }
 
-// "0.741 +- 0.030"; without an error where it is no prediction.
+// "0.741 +- 0.030"; without an error where it is no prediction, or none was compared yet.
 std::string PredictedCell(const v1::Plan& plan) {
-  if (plan.prediction_error() <= 0) return Ratio(plan.balancedness_predicted());
+  if (!plan.has_prediction_error()) return Ratio(plan.balancedness_predicted());
   return absl::StrFormat("%.3f +- %.3f", plan.balancedness_predicted(), plan.prediction_error());
 }
 
@@ -307,7 +310,7 @@ Table PlanTable(const v1::ListPlansResponse& response, const Terminal& terminal)
          Ratio(plan.has_balancedness_seen() ? std::optional(plan.balancedness_seen())
                                             : std::nullopt),
          Grouped(static_cast<int64_t>(plan.transfers())), ReceivedText(plan),
-         switched && plan.pause_seconds() > 0 ? Seconds(plan.pause_seconds()) : "-"});
+         SecondsOrNone(switched && plan.has_pause_seconds(), plan.pause_seconds())});
   }
   constexpr std::string_view kOptional[] = {"versions", "transfers", "boundary", "received",
                                             "time (UTC)"};
@@ -518,11 +521,12 @@ void AddGetEvents(CLI::App& get, Command& command) {
 
 void AddGet(CLI::App& root, Command& command) {
   CLI::App& app = *root.add_subcommand(
-      "get", "Show jobs, ranks, a placement, plans, a plan or events of the daemon");
+      "get", "Show jobs, ranks, a placement, windows, plans, a plan or events of the daemon");
   app.require_subcommand(1);
   AddGetJobs(app, command);
   AddGetRanks(app, command);
   AddGetPlacement(app, command);
+  AddGetWindows(app, command);
   AddGetPlans(app, command);
   AddGetPlan(app, command);
   AddGetEvents(app, command);

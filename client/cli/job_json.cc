@@ -54,4 +54,8 @@ std::string EventsToJson(const std::string& job, const v1::ListEventsResponse& r
   return Line({{"job", job}, {"events", wire::ToJson(response)["events"]}});
 }
 
+std::string WindowsToJson(const std::string& job, const v1::ListWindowsResponse& response) {
+  return Line({{"job", job}, {"windows", wire::ToJson(response)["windows"]}});
+}
+
 }  // namespace eplb::cli

@@ -8,6 +8,7 @@ namespace eplb::v1 {
 class GetStatusResponse;
 class JobStatus;
 class ListEventsResponse;
+class ListWindowsResponse;
 class ListPlansResponse;
 class Plan;
 }  // namespace eplb::v1
@@ -27,6 +28,7 @@ std::string PlanToJson(const std::string& job, const v1::Plan& plan);
 // {"job","plans":[..]} and {"job","events":[..]}.
 std::string PlansToJson(const std::string& job, const v1::ListPlansResponse& response);
 std::string EventsToJson(const std::string& job, const v1::ListEventsResponse& response);
+std::string WindowsToJson(const std::string& job, const v1::ListWindowsResponse& response);
 
 }  // namespace eplb::cli
 

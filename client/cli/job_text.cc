@@ -41,6 +41,7 @@ std::string StateText(const v1::JobStatus& job) {
   std::string text = wire::EnumText(job.state());
   if (HasEnded(job)) return text;
   std::vector<std::string> words;
+  if (!job.not_counting_reason().empty()) words.emplace_back("NOT_COUNTING");
   if (!job.stalled().empty()) words.emplace_back("stalled");
   if (job.paused()) words.emplace_back("paused");
   if (Observes(job)) words.emplace_back("observe");
@@ -62,9 +63,19 @@ std::string ObserveText(const v1::JobStatus& job) {
   return "observe: decisions are made and explained, none is applied";
 }
 
+std::string NotCountingText(const v1::JobStatus& job) {
+  if (job.not_counting_reason().empty()) return "";
+  return Printable(absl::StrCat("NOT_COUNTING: ", job.not_counting_reason()));
+}
+
 std::string StalledText(const v1::JobStatus& job) {
   if (job.stalled().empty()) return "";
   return Printable(absl::StrCat("STALLED (", job.stalled(), "): ", job.stalled_reason()));
+}
+
+std::string WorseText(const v1::JobStatus& job) {
+  if (job.worse_reason().empty() || HasEnded(job)) return "";
+  return Printable(absl::StrCat("WORSE: ", job.worse_reason()));
 }
 
 std::string CandidateText(const v1::JobStatus& job) {
@@ -119,16 +130,27 @@ std::vector<std::string> SpeedTexts(const v1::JobStatus& job) {
 }
 
 std::string BalancednessText(const v1::JobStatus& job) {
-  std::string text = "measured: no complete window yet";
-  if (job.balancedness() > 0) {
+  std::string text;
+  if (!job.has_balancedness()) {
+    const std::string& reason = job.not_measured_reason();  // empty: of an older daemon
+    text = Printable(absl::StrCat("measured - (",
+                                  reason.empty() ? "no load window is complete yet" : reason, ")"));
+  } else {
     text = absl::StrFormat("measured %.4f on steps %d..%d", job.balancedness(),
                            job.measured_first_step(), job.measured_last_step());
   }
-  if (job.balancedness_static() > 0) {
+  if (job.has_balancedness_without_eplb()) {
+    absl::StrAppendFormat(&text, " | without EPLB %.4f", job.balancedness_without_eplb());
+  } else if (job.has_balancedness()) {
+    absl::StrAppend(&text, " | without EPLB -, a rank or the daemon is too old to report it");
+  }
+  if (job.has_balancedness_static()) {
     absl::StrAppendFormat(&text, " | static %.4f", job.balancedness_static());
   }
   if (job.has_balancedness_predicted()) {
-    Forecast forecast{.predicted = job.balancedness_predicted(), .error = job.prediction_error()};
+    Forecast forecast{.predicted = job.balancedness_predicted(),
+                      .computed = !job.has_prediction_error() && !job.has_prediction_evidence()};
+    if (job.has_prediction_error()) forecast.error = job.prediction_error();
     if (job.has_balancedness_seen()) forecast.seen = job.balancedness_seen();
     absl::StrAppend(&text, " | ", PredictedText(forecast));
   }
@@ -138,7 +160,8 @@ std::string BalancednessText(const v1::JobStatus& job) {
 Forecast ForecastOf(const v1::Plan& plan) {
   Forecast forecast{.measured = plan.balancedness_before(),
                     .predicted = plan.balancedness_predicted(),
-                    .error = plan.prediction_error()};
+                    .computed = !plan.has_prediction_error() && !plan.has_prediction_evidence()};
+  if (plan.has_prediction_error()) forecast.error = plan.prediction_error();
   if (plan.has_balancedness_seen()) forecast.seen = plan.balancedness_seen();
   return forecast;
 }
@@ -180,7 +203,9 @@ std::string StateNotes(const v1::JobStatus& job, const std::string& before,
         job.ending() == v1::RUN_ENDING_LOST ? "was lost" : wire::EnumText(job.ending());
     add(Printable(absl::StrCat(how, ": ", job.end_reason())), colour);
   }
+  add(NotCountingText(job), Colour::kRed);
   add(StalledText(job), Colour::kRed);
+  add(WorseText(job), Colour::kYellow);
   add(CandidateText(job), Colour::kYellow);
   add(RefusedText(job), Colour::kYellow);
   add(PausedText(job), Colour::kYellow);

@@ -1,6 +1,7 @@
 // A job's state, settings and balancedness in words. Every view uses these, so that a figure has
 // one name everywhere: *measured* on the placements that steps ran under, *predicted* by a decision
-// with what was *seen* after it, *static* for the same steps under the layout that is never moved.
+// with what was *seen* after it, *without EPLB* for the same steps with one slot per expert,
+// *static* for the same steps under the layout that is never moved.
 #ifndef EPLB_CLIENT_CLI_JOB_TEXT_H_
 #define EPLB_CLIENT_CLI_JOB_TEXT_H_
 
@@ -40,8 +41,14 @@ std::string PausedText(const v1::JobStatus& job);
 // What mode=observe means; empty when the job applies its decisions or has ended.
 std::string ObserveText(const v1::JobStatus& job);
 
+// "NOT_COUNTING: " and the ranks or layers without tokens; empty while all count.
+std::string NotCountingText(const v1::JobStatus& job);
+
 // Why balancing has stopped; empty when it has not.
 std::string StalledText(const v1::JobStatus& job);
+
+// Newest windows that were less even than without EPLB, or empty.
+std::string WorseText(const v1::JobStatus& job);
 
 // The newer run that is not served yet, and what it waits for; empty when there is none.
 std::string CandidateText(const v1::JobStatus& job);
@@ -49,7 +56,8 @@ std::string CandidateText(const v1::JobStatus& job);
 // The newest refusal of a rank in the last minutes; empty when there was none.
 std::string RefusedText(const v1::JobStatus& job);
 
-// "measured 0.7275 on steps 200..249 | static 0.6200 | predicted 0.841 +- 0.060, seen 0.810".
+// "measured 0.7275 on steps 200..249 | without EPLB 0.6300 | static 0.6200 | predicted 0.841 +-
+// 0.060, seen 0.810"; or "measured - (no tokens were counted in steps 200..249)".
 std::string BalancednessText(const v1::JobStatus& job);
 // What a decision said of balancedness, and what followed.
 Forecast ForecastOf(const v1::Plan& plan);
@@ -70,8 +78,8 @@ std::string RunText(const v1::JobStatus& job);
 std::string RatioText(std::optional<double> ratio);
 
 // What a user needs beside the state, each a sentence of its own on a line of its own, without the
-// job's name: how the run ended, STALLED, a run that waits, refused ranks, PAUSED, observe, whom
-// the job waits for.
+// job's name: how the run ended, STALLED, WORSE, a run that waits, refused ranks, PAUSED, observe,
+// whom the job waits for.
 std::string StateNotes(const v1::JobStatus& job, const std::string& before,
                        const Terminal& terminal);
 

@@ -11,10 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 #include "base/files.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
+#include "client/cli/lint_subject.h"
 #include "client/formats/load_file.h"
 #include "proto/wire/placement_json.h"
 
@@ -94,6 +96,14 @@ void CheckSlotsPerGpu(const JsonValue& object, const PlacementParts& parts,
   }
 }
 
+// Enters the GPU of each slot. REQUIRES: both numbers.
+void NumberGpus(PlacementParts& parts) {
+  for (int64_t gpu = 0; gpu < *parts.num_gpus; ++gpu) {
+    const int64_t slots = SlotsOf(gpu, *parts.num_slots, *parts.num_gpus);
+    parts.gpu_of.insert(parts.gpu_of.end(), static_cast<size_t>(slots), gpu);
+  }
+}
+
 std::optional<FileMatrix> ReadMatrix(const JsonValue& object, const ExpectedRows& expected,
                                      std::vector<std::string>& broken) {
   const auto numbers = wire::GetNumbers(object, expected.key, 2);
@@ -163,10 +173,7 @@ PlacementParts ReadParts(const JsonValue& object, std::vector<std::string>& brok
                              .what = "experts"},
                             broken);
   if (parts.slots && parts.num_slots && parts.num_gpus && *parts.num_slots >= *parts.num_gpus) {
-    for (int64_t gpu = 0; gpu < *parts.num_gpus; ++gpu) {
-      const int64_t slots = SlotsOf(gpu, *parts.num_slots, *parts.num_gpus);
-      parts.gpu_of.insert(parts.gpu_of.end(), static_cast<size_t>(slots), gpu);
-    }
+    NumberGpus(parts);
   }
   return parts;
 }
@@ -394,33 +401,66 @@ Findings CheckPlacement(const JsonValue& object) {
 
 namespace {
 
-constexpr std::string_view kFormat = "eplb.placement.v1";
 constexpr std::string_view kShapeKeys[] = {"num_layers", "num_logical_experts", "num_slots",
                                            "num_gpus",   "num_nodes",           "num_groups"};
 
-// Anything that says it is a placement, however broken.
-absl::StatusOr<wire::JsonValue> ReadAsPlacement(const std::string& path) {
-  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
-  absl::StatusOr<wire::JsonValue> object = wire::ParseJson(text);
-  if (!object.ok()) return InFile(path, object.status());
-  const wire::JsonValue* format = object->Find("format");
-  if (format == nullptr || format->kind != wire::JsonValue::Kind::kString ||
-      format->text != kFormat) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": is no placement, expected a JSON object with \"format\":\"eplb.placement.v1\""));
+// The rules on the map of slots, which is all that other systems' files share.
+Findings CheckPeers(const LintSubject& subject, const std::optional<int32_t>& gpus) {
+  const IndexMatrix& slots = subject.peers.slots;
+  const std::vector<int64_t> cells(slots.data(), slots.data() + slots.size());
+  PlacementParts parts;
+  parts.num_layers = slots.rows();
+  parts.num_experts = subject.num_experts();
+  parts.num_slots = slots.cols();
+  parts.num_gpus = subject.peers.frame.num_gpus ? subject.peers.frame.num_gpus : gpus;
+  parts.slots = FileMatrix{&cells, slots.rows(), slots.cols()};
+  Findings findings;
+  const int64_t num_gpus = parts.num_gpus.value_or(1);
+  if (num_gpus < 1 || num_gpus > slots.cols() ||
+      (slots.cols() % num_gpus != 0 && !subject.format.holds_unequal_gpus)) {
+    findings.broken.push_back(absl::StrCat(slots.cols(), " slots on ", num_gpus, " GPUs: in ",
+                                           std::string(subject.format.name),
+                                           " all GPUs hold the same number of slots"));
+  } else if (parts.num_gpus) {
+    NumberGpus(parts);
   }
-  return object;
+  {
+    Rule empty(findings.broken);
+    for (size_t i = 0; !subject.format.holds_unusable_slots && i < cells.size(); ++i) {
+      const auto place = static_cast<int64_t>(i);
+      if (cells[i] != -1) continue;
+      empty.Add("layer ", place / slots.cols(), " slot ", place % slots.cols(), " holds no expert");
+    }
+  }
+  CheckSlots(parts, findings.broken);
+  CheckEveryExpertHeld(parts, findings.broken);
+  CheckDuplicates(parts, findings.warnings);
+  return findings;
+}
+
+// The note on another system's file: its format, its layer numbers, and what its reader dropped.
+std::string PeersNote(const std::string& path, const LintSubject& subject) {
+  if (subject.is_ours()) return {};
+  std::vector<std::string> notes = subject.peers.notes;
+  const LayerNumbers& layers = subject.peers.layers;
+  notes.insert(notes.begin(), absl::StrCat("is read as ", std::string(subject.format.name)));
+  if (!layers.empty()) {
+    notes.push_back(absl::StrCat("layers are counted from 0, they are the model's layers ",
+                                 LayerNumbersText(layers)));
+  }
+  return absl::StrCat("note: ", path, ": ", absl::StrJoin(notes, "; "));
 }
 
 // Numbers of the shape that two placements do not share. A number that cannot be read is told by
 // the rules on the first, and here on the second.
-absl::Status CompareShapes(const wire::JsonValue& object, const LintOptions& options,
+absl::Status CompareShapes(const LintSubject& subject, const LintOptions& options,
                            std::vector<std::string>& broken) {
-  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue other, ReadAsPlacement(options.against));
+  EPLB_ASSIGN_OR_RETURN(const LintSubject other, ReadLintSubject(options.against));
   for (const std::string_view key : kShapeKeys) {
-    const absl::StatusOr<int64_t> theirs = wire::GetInteger(other, key);
+    const absl::StatusOr<int64_t> theirs = other.ShapeNumber(key);
+    if (absl::IsNotFound(theirs.status())) continue;
     if (!theirs.ok()) return InFile(options.against, theirs.status());
-    const absl::StatusOr<int64_t> ours = wire::GetInteger(object, key);
+    const absl::StatusOr<int64_t> ours = subject.ShapeNumber(key);
     if (!ours.ok() || *ours == *theirs) continue;
     broken.push_back(
         absl::StrCat(std::string(key), " is ", *ours, ", in ", options.against, " ", *theirs));
@@ -428,15 +468,15 @@ absl::Status CompareShapes(const wire::JsonValue& object, const LintOptions& opt
   return absl::OkStatus();
 }
 
-absl::Status CompareWithLoad(const wire::JsonValue& object, const LintOptions& options,
+absl::Status CompareWithLoad(const LintSubject& subject, const LintOptions& options,
                              std::vector<std::string>& broken, std::string& note) {
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
-  note = NotesOn(options.load, file);
+  note = JoinMessages(note, NotesOn(options.load, file));
   const Load& load = file.windows.front().load;
   const std::pair<std::string_view, int64_t> numbers[] = {
       {"num_layers", load.num_layers()}, {"num_logical_experts", load.num_experts()}};
   for (const auto& [key, theirs] : numbers) {
-    const absl::StatusOr<int64_t> ours = wire::GetInteger(object, key);
+    const absl::StatusOr<int64_t> ours = subject.ShapeNumber(key);
     if (!ours.ok() || *ours == theirs) continue;
     broken.push_back(absl::StrCat(std::string(key), " is ", *ours, ", the load in ", options.load,
                                   " has ", theirs));
@@ -444,15 +484,22 @@ absl::Status CompareWithLoad(const wire::JsonValue& object, const LintOptions& o
   return absl::OkStatus();
 }
 
-// note: what is said of the load's file.
+// note: receives the messages about the files and about the shape.
 absl::StatusOr<Findings> Lint(const LintOptions& options, std::string& note) {
-  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, ReadAsPlacement(options.placement));
-  Findings findings = CheckPlacement(object);
+  EPLB_ASSIGN_OR_RETURN(const LintSubject subject, ReadLintSubject(options.placement));
+  Findings findings =
+      subject.is_ours() ? CheckPlacement(subject.object) : CheckPeers(subject, options.gpus);
+  note = PeersNote(options.placement, subject);
   if (!options.against.empty()) {
-    EPLB_RETURN_IF_ERROR(CompareShapes(object, options, findings.broken));
+    EPLB_RETURN_IF_ERROR(CompareShapes(subject, options, findings.broken));
   }
   if (!options.load.empty()) {
-    EPLB_RETURN_IF_ERROR(CompareWithLoad(object, options, findings.broken, note));
+    EPLB_RETURN_IF_ERROR(CompareWithLoad(subject, options, findings.broken, note));
+  }
+  const absl::StatusOr<int64_t> slots = subject.ShapeNumber("num_slots");
+  const absl::StatusOr<int64_t> gpus = subject.ShapeNumber("num_gpus");
+  if (findings.broken.empty() && slots.ok() && gpus.ok()) {
+    note = JoinMessages(note, UnequalSlotsNote(*slots, *gpus));
   }
   if (options.strict) {
     findings.broken.insert(findings.broken.end(), findings.warnings.begin(),
@@ -486,7 +533,11 @@ Output RunLint(const LintOptions& options) {
 void AddLint(CLI::App& root, Command& command) {
   const auto options = std::make_shared<LintOptions>();
   CLI::App& app = *root.add_subcommand("lint", "List each rule that a placement file breaks");
-  app.add_option("--placement", options->placement, "The placement")->required()->type_name("FILE");
+  app.add_option("--placement", options->placement, "The placement, of any format of `convert`")
+      ->required()
+      ->type_name("FILE");
+  AddInteger(app, "--gpus", options->gpus, "GPUs, when another system's file has none")
+      ->type_name("G");
   app.add_option("--load", options->load, "A load whose layers and experts must be the same")
       ->type_name("FILE");
   AddLoadReading(app, options->reading);
@@ -496,6 +547,7 @@ void AddLint(CLI::App& root, Command& command) {
   app.footer(
       "Example:\n"
       "  eplbctl lint --placement next.json --against now.json --strict\n"
+      "  eplbctl lint --placement balancer.yaml --gpus 8\n"
       "Exit codes: 0 no rule is broken, 1 error, 2 wrong flag or unusable input, 8 some are.");
   app.callback([options, &command] {
     command = [options](const Terminal& /*terminal*/) { return RunLint(*options); };

@@ -92,7 +92,8 @@ Findings CheckPlacement(const wire::JsonValue& object);
 
 struct LintOptions {
   std::string placement;
-  std::string load;  // path, may be empty: layers and experts must be the same
+  std::optional<int32_t> gpus;  // of another system's file that has no GPUs
+  std::string load;             // path, may be empty: layers and experts must be the same
   LoadReading reading;
   std::string against;  // path of another placement, may be empty: the shape must be the same
   bool strict = false;  // duplicates on a GPU break a rule

@@ -10,6 +10,7 @@
 #include <google/protobuf/stubs/logging.h>
 
 #include "base/command_line.h"
+#include "base/foreign_text.h"
 #include "client/cli/change_commands.h"
 #include "client/cli/context.h"
 #include "client/cli/convert.h"
@@ -99,7 +100,7 @@ int main(int argc, char** argv) {
   try {
     return eplb::cli::Main(argc, argv);
   } catch (const std::exception& error) {  // of a library, e.g. out of memory
-    std::fprintf(stderr, "eplbctl: %s\n", error.what());
+    std::fprintf(stderr, "eplbctl: %s\n", eplb::Printable(error.what()).c_str());
     return eplb::cli::kError;
   }
 }

@@ -12,6 +12,9 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
+#include "base/foreign_text.h"
+#include "client/cli/text.h"
+
 #include <CLI/CLI.hpp>
 
 namespace eplb::cli {
@@ -107,6 +110,8 @@ struct Topic {
 constexpr Topic kTopics[] = {
     {"costs", "how costs decide whether a new placement is applied", kCosts}};
 
+constexpr size_t kMaxTopic = 80;
+
 std::string TopicList() {
   std::string list;
   for (const Topic& topic : kTopics) {
@@ -117,22 +122,54 @@ std::string TopicList() {
 
 }  // namespace
 
-Output RunHelp(const std::string& topic) {
-  for (const Topic& one : kTopics) {
-    if (topic == one.name) return {.exit_code = kOk, .out = one.page, .message = {}};
+namespace {
+
+// Null if there is none of that name.
+const CLI::App* Subcommand(const CLI::App& app, const std::string& name) {
+  const auto named =
+      app.get_subcommands([&name](const CLI::App* one) { return one->check_name(name); });
+  return named.empty() ? nullptr : named.front();
+}
+
+}  // namespace
+
+Output RunHelp(const CLI::App& root, const std::vector<std::string>& words) {
+  Output output;
+  if (words.size() == 1) {
+    for (const Topic& one : kTopics) {
+      if (words.front() == one.name) return {.exit_code = kOk, .out = one.page, .message = {}};
+    }
   }
-  return Failure(kUsage, absl::InvalidArgumentError(absl::StrCat(
-                             "no page on \"", topic, "\", expected one of: ", TopicList(),
-                             "; eplbctl COMMAND --help shows the flags of a command")));
+  const CLI::App* command = &root;
+  std::string before;  // the words in front of the command's own
+  for (const std::string& word : words) {
+    absl::StrAppend(&before, before.empty() ? "" : " ", command->get_name());
+    command = Subcommand(*command, word);
+    if (command == nullptr) {
+      return Failure(kUsage, absl::InvalidArgumentError(absl::StrCat(
+                                 "no page on \"", Clipped(absl::StrJoin(words, " "), kMaxTopic),
+                                 "\", expected a command or one of: ", TopicList())));
+    }
+  }
+  output.out = command->get_formatter()->make_help(
+      command, absl::StrCat(before, before.empty() ? "" : " ", command->get_name()),
+      CLI::AppFormatMode::Normal);
+  if (!absl::EndsWith(output.out, "\n")) output.out += '\n';
+  return output;
 }
 
 void AddHelp(CLI::App& root, Command& command) {
-  const auto topic = std::make_shared<std::string>();
-  CLI::App& app = *root.add_subcommand("help", "Explain words of the output: " + TopicList());
-  app.add_option("topic", *topic, "The page")->required()->type_name("TOPIC");
-  app.footer("Exit codes: 0 ok, 2 no such page.");
-  app.callback([topic, &command] {
-    command = [topic](const Terminal& /*terminal*/) { return RunHelp(*topic); };
+  const auto words = std::make_shared<std::vector<std::string>>();
+  CLI::App& app = *root.add_subcommand(
+      "help", "Show the flags of a command, or explain words of the output: " + TopicList());
+  app.add_option("topic", *words, "A command or a topic [this program]")->type_name("TOPIC");
+  app.footer(
+      "Examples:\n"
+      "  eplbctl help get placement\n"
+      "  eplbctl help costs\n"
+      "Exit codes: 0 ok, 2 no such page.");
+  app.callback([words, &root, &command] {
+    command = [words, &root](const Terminal& /*terminal*/) { return RunHelp(root, *words); };
   });
 }
 

@@ -36,10 +36,11 @@ struct CommandEntry {
 // The program first, then its commands in the table's order, each before its own subcommands.
 std::vector<CommandEntry> ListCommands(const CLI::App& root);
 
-// `eplbctl help TOPIC`: pages on what the other commands' output means.
+// `eplbctl help [TOPIC]`: pages on what the other commands' output means, and their --help.
 
-// The page of this topic; exit 2, naming the topics, for one that is none.
-Output RunHelp(const std::string& topic);
+// The page of a topic, the help of the command that the words name, or that of `root` without
+// words. Exit 2, naming the topics, if there is no such page.
+Output RunHelp(const CLI::App& root, const std::vector<std::string>& words);
 
 void AddHelp(CLI::App& root, Command& command);
 

@@ -23,9 +23,11 @@ namespace {
 
 constexpr std::string_view kJobs = "api/v1/jobs";
 
-// As JSON shows it: what is not UTF-8 is replaced.
-std::string Clean(std::string_view text) {
-  return PageJson::parse(wire::DumpJson(PageJson(std::string(text)))).get<std::string>();
+// Makes every text of a document printable, because reasons and names come from files.
+void MakePrintable(PageJson& json) {
+  if (json.is_string()) json = Printable(json.get_ref<const std::string&>());
+  if (!json.is_structured()) return;
+  for (PageJson& each : json) MakePrintable(each);
 }
 
 // As encodeURIComponent of a browser.
@@ -84,7 +86,7 @@ PageJson UnknownJson(const google::protobuf::Message& message) {
 PageDocuments::PageDocuments(std::string_view kind, std::string_view job, const Topology& topology,
                              int64_t num_windows)
     : kind_(kind),
-      job_(Clean(job)),
+      job_(Printable(job)),
       num_windows_(num_windows),
       first_window_(std::max<int64_t>(num_windows - kMaxPageWindows, 0)),
       num_with_loads_(
@@ -128,9 +130,10 @@ void PageDocuments::AddWindow(const PageWindow& window, bool has_loads) {
                       {"step_seconds", JsonOrNull(window.step_seconds)},
                       {"tokens", window.tokens},
                       {"split", wire::SplitName(window.split)},
-                      {"balancedness", window.balancedness},
-                      {"balancedness_equal", window.balancedness_equal},
-                      {"balancedness_static", window.balancedness_static},
+                      {"balancedness", JsonOrNull(window.balancedness)},
+                      {"balancedness_equal", JsonOrNull(window.balancedness_equal)},
+                      {"balancedness_static", JsonOrNull(window.balancedness_static)},
+                      {"balancedness_without_eplb", JsonOrNull(window.balancedness_without_eplb)},
                       {"has_loads", has_loads}});
 }
 
@@ -238,7 +241,10 @@ PageJson PageDocuments::Finish(std::string_view made) {
   PageJson paths = PageJson::object();
   auto& members = paths.get_ref<PageJson::object_t&>();
   // Thousands, each once: a look-up of each, as operator[] makes, would be slow.
-  for (auto& [path, document] : paths_) members.emplace_back(path, std::move(document));
+  for (auto& [path, document] : paths_) {
+    MakePrintable(document);
+    members.emplace_back(path, std::move(document));
+  }
   return {{"kind", kind_},
           {"made", std::string(made)},
           {"left_out", left_out_},

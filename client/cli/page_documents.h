@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 
+#include "base/json_or_null.h"
 #include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/placement.h"
@@ -45,9 +46,11 @@ struct PageWindow {
   std::optional<double> step_seconds;
   int64_t tokens = 0;                   // of all layers
   SplitMode split = SplitMode::kEqual;  // of `balancedness`
-  double balancedness = 1;
-  double balancedness_equal = 1;   // equal shares, the same placements
-  double balancedness_static = 1;  // equal shares, the static layout
+  // None of these without tokens.
+  std::optional<double> balancedness;
+  std::optional<double> balancedness_equal;         // equal shares, the same placements
+  std::optional<double> balancedness_static;        // equal shares, the static layout
+  std::optional<double> balancedness_without_eplb;  // one slot per expert (without_eplb.h)
 };
 
 // Tokens of a window: [L, E], and [L, G] in equal shares under its placements and the static
@@ -112,11 +115,6 @@ class PageDocuments {
 
 // The keys of a message with nothing known: numbers and booleans null, texts and lists empty.
 PageJson UnknownJson(const google::protobuf::Message& message);
-
-template <class Value>
-PageJson JsonOrNull(const std::optional<Value>& value) {
-  return value ? PageJson(*value) : PageJson();
-}
 
 }  // namespace eplb::cli
 

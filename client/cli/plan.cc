@@ -15,7 +15,9 @@
 #include "base/files.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
+#include "client/cli/held_out.h"
 #include "client/cli/terminal.h"
+#include "client/cli/text.h"
 #include "client/formats/load_file.h"
 #include "client/formats/load_window.h"
 #include "placement/policies/registry.h"
@@ -144,13 +146,26 @@ std::string Number(double value) {
   return {digits, end};
 }
 
-std::string Array(const std::vector<double>& values) {
+std::string Number(const std::optional<double>& figure) {
+  return figure ? Number(*figure) : "null";
+}
+
+template <class Value>
+std::string Array(const std::vector<Value>& values) {
   std::string text = "[";
-  for (const double value : values) {
+  for (const Value& value : values) {
     if (text.size() > 1) text += ',';
     text += Number(value);
   }
   return text + "]";
+}
+
+std::string LaterToJson(const std::optional<LaterWindows>& later) {
+  if (!later) return "null";
+  return absl::StrCat("{\"planned_windows\":", later->planned_windows,
+                      ",\"scored_windows\":", later->scored_windows,
+                      ",\"balancedness_mean\":", Number(later->evaluation.mean_balancedness),
+                      ",\"balancedness_min\":", Number(later->evaluation.min_balancedness), "}");
 }
 
 // A GPU that is unusable from now on may have served before; its speed is not known then.
@@ -239,7 +254,8 @@ std::string PlanReportToJson(const PlanReport& report) {
       ",\"balancedness\":{\"formula\":\"mean(gpu load)/max(gpu load)\",\"mean\":",
       Number(after.mean_balancedness), ",\"min\":", Number(after.min_balancedness),
       ",\"per_layer\":", Array(after.balancedness),
-      "},\"max_gpu_load_per_layer\":", Array(after.max_gpu_load),
+      "},\"scored_on\":\"planned_load\",\"later_windows\":", LaterToJson(report.later),
+      ",\"max_gpu_load_per_layer\":", Array(after.max_gpu_load),
       ",\"bound\":{\"max_gpu_load_per_layer\":", Array(report.bound.bounds),
       ",\"gap_per_layer\":", Array(report.bound.gaps), ",\"gap_mean\":", Number(report.bound.mean),
       ",\"gap_max\":", Number(report.bound.max), "},\"duplicates\":", report.duplicates,
@@ -268,16 +284,10 @@ absl::Status CheckFlags(const PlanOptions& options) {
 }
 
 // The load that is planned for. float32 is what the reference computes in.
-// note: what is said of the file; windows: those that the load is made of.
-absl::StatusOr<Load> ReadLoad(const PlanOptions& options, std::string& note,
-                              std::vector<Load>& windows) {
-  EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
-  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
-  note = NotesOn(options.load, file);
-  absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
+absl::StatusOr<Load> CombinedLoad(const PlanOptions& options, std::span<const LoadWindow> windows,
+                                  const WindowRule& rule) {
+  absl::StatusOr<Load> load = CombineWindows(windows, rule);
   if (!load.ok()) return InFile(options.load, load.status());
-  EPLB_RETURN_IF_ERROR(CheckSplit(options.split, options.load, file.windows, rule));
-  windows = BatchesOf(file.windows, rule);
   if (TraitsOf(options.frame.policy).follows_reference) {
     const absl::Status status = load->ToFloat().status();
     if (!status.ok()) return InFile(options.load, status);
@@ -305,11 +315,50 @@ absl::StatusOr<std::optional<wire::PlacementWithShares>> ReadPrevious(const std:
   return std::optional<wire::PlacementWithShares>(std::move(previous));
 }
 
+absl::StatusOr<PlanAnswer> Solve(const PlanOptions& options, const PlanProblem& problem) {
+  absl::StatusOr<PlanAnswer> answer = SolvePlan(options.frame, options.split == "optimal", problem);
+  if (answer.ok()) return answer;
+  return absl::InvalidArgumentError(
+      absl::StrCat("policy ", options.frame.policy, ": ", answer.status().message()));
+}
+
+// Scores a plan of the earlier windows on the later ones; none for a single window. problem: that
+// of all windows.
+absl::StatusOr<std::optional<LaterWindows>> ScoreOnLaterWindows(const PlanOptions& options,
+                                                                std::span<const LoadWindow> windows,
+                                                                const WindowRule& rule,
+                                                                const PlanProblem& problem) {
+  const HeldOut held_out = HoldOut(windows);
+  if (!held_out.out_of_sample) return std::nullopt;
+  EPLB_ASSIGN_OR_RETURN(const Load load, CombinedLoad(options, held_out.planned, rule));
+  const std::vector<Load> batches = BatchesOf(held_out.planned, rule);
+  EPLB_ASSIGN_OR_RETURN(const PlanAnswer answer, Solve(options, {.load = load,
+                                                                 .topology = problem.topology,
+                                                                 .speeds = problem.speeds,
+                                                                 .previous = problem.previous,
+                                                                 .split = problem.split,
+                                                                 .windows = batches}));
+  EPLB_ASSIGN_OR_RETURN(
+      Evaluation evaluation,
+      EvaluateWindows(held_out.scored, answer.placement, problem.split,
+                      {.speeds = &problem.speeds,
+                       .shares = answer.shares.has_value() ? &*answer.shares : nullptr}));
+  return LaterWindows{.evaluation = std::move(evaluation),
+                      .planned_windows = std::ssize(held_out.planned),
+                      .scored_windows = std::ssize(held_out.scored),
+                      .text = ScoredOnText(held_out)};
+}
+
+// note: receives the messages about the load's file.
 absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
   EPLB_RETURN_IF_ERROR(MakeCheckedPolicy(options.frame).status());
   EPLB_RETURN_IF_ERROR(CheckFlags(options));
-  std::vector<Load> windows;
-  EPLB_ASSIGN_OR_RETURN(const Load load, ReadLoad(options, note, windows));
+  EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
+  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
+  note = NotesOn(options.load, file);
+  EPLB_ASSIGN_OR_RETURN(const Load load, CombinedLoad(options, file.windows, rule));
+  EPLB_RETURN_IF_ERROR(CheckSplit(options.split, options.load, file.windows));
+  const std::vector<Load> windows = BatchesOf(file.windows, rule);
   EPLB_ASSIGN_OR_RETURN(const Topology topology, MakeTopology(options, load));
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, MakeSpeeds(options.speeds, options.frame));
   EPLB_ASSIGN_OR_RETURN(const std::optional<wire::PlacementWithShares> previous,
@@ -322,18 +371,15 @@ absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
                             .windows = windows};
   const Waiting waiting("planning");
   const auto start = std::chrono::steady_clock::now();
-  absl::StatusOr<PlanAnswer> answer = SolvePlan(options.frame, options.split == "optimal", problem);
+  EPLB_ASSIGN_OR_RETURN(PlanAnswer answer, Solve(options, problem));
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  if (!answer.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("policy ", options.frame.policy, ": ", answer.status().message()));
-  }
   const RealMatrix* previous_shares = nullptr;
   if (previous.has_value() && previous->replica_share.has_value()) {
     previous_shares = &*previous->replica_share;
   }
-  EPLB_ASSIGN_OR_RETURN(PlanReport report, MakePlanReport(options.frame, problem,
-                                                          *std::move(answer), previous_shares));
+  EPLB_ASSIGN_OR_RETURN(PlanReport report,
+                        MakePlanReport(options.frame, problem, std::move(answer), previous_shares));
+  EPLB_ASSIGN_OR_RETURN(report.later, ScoreOnLaterWindows(options, file.windows, rule, problem));
   report.solve_seconds = seconds.count();
   return report;
 }
@@ -342,6 +388,21 @@ absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
 std::string PolicyNote(const PlanOptions& options) {
   return JoinMessages(NoHistoryNote(options.frame, "one plan", !options.previous.empty()),
                       EqualSharesNote(options.frame, options.split));
+}
+
+// Names the layers that have no figures; empty: all have load.
+std::string IdleLayersNote(const PlanReport& report) {
+  const std::vector<double>& loads = report.after.max_gpu_load;
+  const auto is_idle = [](double load) { return !(load > 0); };
+  const auto idle = std::count_if(loads.begin(), loads.end(), is_idle);
+  if (idle == 0) return {};
+  if (idle == std::ssize(loads)) {
+    return "note: the load has no tokens, so that no layer has figures";
+  }
+  return absl::StrCat("note: ", Counted(idle, "layer"), " without load (the first is layer ",
+                      std::find_if(loads.begin(), loads.end(), is_idle) - loads.begin(),
+                      idle == 1 ? ") has" : ") have",
+                      " no balancedness, no gap and no part in means");
 }
 
 // What a plan that is printed nevertheless did not keep, or why nothing moves; empty: nothing to
@@ -361,7 +422,7 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
   }
   const bool careful = limit.value_or(TraitsOf(options.frame.policy).needs_previous ? 1 : 0) > 0;
   if (!careful || options.previous.empty() || report.moves.transfers > 0 ||
-      report.bound.max <= kGapWorthARemark) {
+      report.bound.max.value_or(0) <= kGapWorthARemark) {
     return {};
   }
   return "note: every expert stays where it is: no move within the limits wins enough, or the load "
@@ -379,11 +440,16 @@ Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
     const absl::Status written = WriteFileAtomically(options.out, text);
     if (!written.ok()) return Failure(kError, written);
   }
-  return {
-      .exit_code = kOk,
-      .out = options.format == Format::kJson ? PlanReportToJson(*report)
-                                             : PlanReportToTable(*report, terminal),
-      .message = JoinMessages(JoinMessages(note, PolicyNote(options)), Remark(options, *report))};
+  const Topology& shape = report->placement.topology();
+  for (const std::string& more :
+       {PolicyNote(options), Remark(options, *report), IdleLayersNote(*report),
+        UnequalSlotsNote(shape.num_slots(), shape.num_gpus())}) {
+    note = JoinMessages(note, more);
+  }
+  return {.exit_code = kOk,
+          .out = options.format == Format::kJson ? PlanReportToJson(*report)
+                                                 : PlanReportToTable(*report, terminal),
+          .message = note};
 }
 
 void AddPlan(CLI::App& root, Command& command) {
@@ -413,6 +479,8 @@ void AddPlan(CLI::App& root, Command& command) {
   app.add_option("--out", options->out, "Write the placement here")->type_name("FILE");
   AddFormat(app, options->format);
   app.footer(
+      "Figures are on the load that the plan was made for. If the load is a trace, a\n"
+      "plan of the earlier half of its windows is scored on the later half as well.\n"
       "Examples:\n"
       "  eplbctl plan --load load.json --gpus 8 --redundant 8\n"
       "  eplbctl plan --load trace.jsonl --window ema:0.9 --gpus 32 --nodes 4 --groups 8 \\\n"

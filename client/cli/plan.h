@@ -52,6 +52,14 @@ absl::StatusOr<PlanAnswer> SolvePlan(const ShapeOptions& frame, bool optimal_spl
 
 // A plan with its figures, as values and as text.
 
+// Score on the later windows of a trace, of a placement that was planned on the earlier ones.
+struct LaterWindows {
+  Evaluation evaluation;
+  int64_t planned_windows = 0;
+  int64_t scored_windows = 0;
+  std::string text;  // ScoredOnText
+};
+
 struct PlanReport {
   std::string policy;
   Placement placement;
@@ -69,12 +77,13 @@ struct PlanReport {
   // for.
   std::optional<Evaluation> batches_after;
   std::optional<Evaluation> batches_before;
+  std::optional<LaterWindows> later;  // none: the load is one window, so that all figures are on it
   double solve_seconds = 0;
 };
 
-// Everything but solve_seconds. previous_shares: of the previous placement, null for equal parts.
-// `before` is of GPUs that can all be used where they hold something. errors: InvalidArgument when
-// shapes differ, Internal as GapsToBounds.
+// Everything but `later` and solve_seconds. previous_shares: of the previous placement, null for
+// equal parts. `before` is of GPUs that can all be used where they hold something. errors:
+// InvalidArgument when shapes differ, Internal as GapsToBounds.
 absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanProblem& problem,
                                           PlanAnswer answer, const RealMatrix* previous_shares);
 

@@ -19,8 +19,6 @@ constexpr int kLayerColumns = 74;     // of the figures of a layer
 constexpr int kMinLayerBar = 12;
 constexpr int kMaxLayerBar = 40;
 
-std::string Fraction(double value) { return absl::StrFormat("%.4f", value); }
-
 double Sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
@@ -110,9 +108,11 @@ void AddBalancedness(const char* of, const Evaluation& before, const Evaluation&
                      Table& table) {
   const char* const formula = *of == '\0' ? " (mean / max GPU load)" : "";
   table.rows.push_back({absl::StrCat("balancedness", of, formula, ", mean"),
-                        Fraction(before.mean_balancedness), Fraction(after.mean_balancedness), ""});
+                        FigureText(before.mean_balancedness), FigureText(after.mean_balancedness),
+                        ""});
   table.rows.push_back({absl::StrCat("balancedness", of, ", worst layer"),
-                        Fraction(before.min_balancedness), Fraction(after.min_balancedness), ""});
+                        FigureText(before.min_balancedness), FigureText(after.min_balancedness),
+                        ""});
 }
 
 std::string MainTable(const PlanReport& report, const Terminal& terminal) {
@@ -134,20 +134,34 @@ std::string MainTable(const PlanReport& report, const Terminal& terminal) {
                 terminal));
 }
 
+// Names the load that the figures are on.
+std::string SampleText(const PlanReport& report) {
+  const std::string own = "These figures are on the load that the plan was made for";
+  if (!report.later) return absl::StrCat(own, "; later loads are less balanced.");
+  const Evaluation& later = report.later->evaluation;
+  return absl::StrCat(own, ". ", report.later->text, ": balancedness ",
+                      FigureText(later.mean_balancedness), ", worst layer ",
+                      FigureText(later.min_balancedness), ".");
+}
+
 std::string Figures(const PlanReport& report, const Terminal& terminal) {
   std::string text = MainTable(report, terminal);
-  const auto widest = std::max_element(report.bound.gaps.begin(), report.bound.gaps.end());
-  std::string gap =
-      absl::StrCat("Above the proved bound: ", Percent(report.bound.mean), " on average");
+  std::string gap = "No layer has load, so that there is neither balancedness nor gap";
+  if (report.bound.mean) {
+    gap = absl::StrCat("Above the proved bound: ", Percent(*report.bound.mean), " on average");
+  }
   if (report.bound.max > 0) {
-    absl::StrAppend(&gap, ", ", Percent(report.bound.max), " at most, in layer ",
+    const auto widest =
+        std::find(report.bound.gaps.begin(), report.bound.gaps.end(), report.bound.max);
+    absl::StrAppend(&gap, ", ", Percent(*report.bound.max), " at most, in layer ",
                     widest - report.bound.gaps.begin());
   }
   const std::string duplicates = report.duplicates == 0
                                      ? "No GPU holds an expert twice."
                                      : absl::StrCat(Grouped(report.duplicates),
                                                     " replicas are beyond the first on their GPU.");
-  absl::StrAppend(&text, "\n", Paragraph(gap + ".", terminal), Paragraph(duplicates, terminal));
+  absl::StrAppend(&text, "\n", Paragraph(SampleText(report), terminal),
+                  Paragraph(gap + ".", terminal), Paragraph(duplicates, terminal));
   if (report.has_previous) {
     const MoveSummary& moves = report.moves;
     text += Paragraph(absl::StrCat("Moves: ", Counted(moves.transfers, "transfer"), ", ",
@@ -161,12 +175,12 @@ std::string Figures(const PlanReport& report, const Terminal& terminal) {
 
 // The layers to list: all, or those that the plan leaves least balanced, in rising order.
 std::vector<size_t> LayersToShow(const PlanReport& report) {
-  const std::vector<double>& balancedness = GoalAfter(report).balancedness;
+  const auto& balancedness = GoalAfter(report).balancedness;
   std::vector<size_t> layers(balancedness.size());
   std::iota(layers.begin(), layers.end(), 0);
   if (layers.size() <= kMaxLayerRows) return layers;
   std::stable_sort(layers.begin(), layers.end(), [&balancedness](size_t a, size_t b) {
-    return balancedness[a] < balancedness[b];
+    return LessBalanced(balancedness[a], balancedness[b]);
   });
   layers.resize(kMaxLayerRows);
   std::sort(layers.begin(), layers.end());
@@ -191,15 +205,18 @@ std::string Layers(const PlanReport& report, const Terminal& terminal) {
     table.right.resize(table.heading.size(), false);
   }
   for (const size_t layer : layers) {
-    const double was = GoalBefore(report).balancedness[layer];
-    const double is = GoalAfter(report).balancedness[layer];
-    table.rows.push_back({absl::StrCat(layer), Fraction(was), Fraction(is),
+    const std::optional<double> was = GoalBefore(report).balancedness[layer];
+    const std::optional<double> is = GoalAfter(report).balancedness[layer];
+    const std::optional<double> gap = report.bound.gaps[layer];
+    table.rows.push_back({absl::StrCat(layer), FigureText(was), FigureText(is),
                           LoadText(report.before.max_gpu_load[layer]),
                           Tokens(report.after.max_gpu_load[layer]),
-                          Tokens(report.bound.bounds[layer]), Percent(report.bound.gaps[layer])});
+                          Tokens(report.bound.bounds[layer]), gap ? Percent(*gap) : "-"});
     if (bar < kMinLayerBar) continue;
-    table.rows.back().push_back(Paint(terminal, Colour::kYellow, Bar(was, 1, bar, terminal)));
-    table.rows.back().push_back(Paint(terminal, Colour::kGreen, Bar(is, 1, bar, terminal)));
+    table.rows.back().push_back(
+        Paint(terminal, Colour::kYellow, Bar(was.value_or(0), 1, bar, terminal)));
+    table.rows.back().push_back(
+        Paint(terminal, Colour::kGreen, Bar(is.value_or(0), 1, bar, terminal)));
   }
   const std::string over = report.batches_after.has_value()
                                ? "         balancedness by batch   load of the fullest GPU"
@@ -216,9 +233,10 @@ std::vector<double> RowOf(const RealMatrix& loads, size_t layer) {
 
 // GPU loads of the layer that was worst before.
 std::string GpuLoads(const PlanReport& report, const Terminal& terminal) {
-  const std::vector<double>& balancedness = report.before.balancedness;
-  const auto worst = static_cast<size_t>(
-      std::min_element(balancedness.begin(), balancedness.end()) - balancedness.begin());
+  const auto& balancedness = report.before.balancedness;
+  const auto worst =
+      static_cast<size_t>(std::min_element(balancedness.begin(), balancedness.end(), LessBalanced) -
+                          balancedness.begin());
   const std::vector<double> before = RowOf(report.before.gpu_loads, worst);
   const std::vector<double> after = RowOf(report.after.gpu_loads, worst);
   std::vector<bool> unusable;

@@ -31,6 +31,7 @@
 #include "proto/wire/channel_credentials.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/endpoint.h"
+#include "proto/wire/message_texts.h"
 #include "proto/wire/status.h"
 
 #include "eplb/v1/admin.grpc.pb.h"
@@ -251,7 +252,10 @@ Reply CallOne(const std::string& endpoint, const wire::TlsFiles& tls, absl::Dura
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
-  if (status.ok()) return {absl::OkStatus(), true};
+  if (status.ok()) {
+    wire::ClipTexts(response);  // a daemon of another version may send anything
+    return {absl::OkStatus(), true};
+  }
   absl::Status standby = wire::FromGrpc(status, context);
   if (wire::LeaderIn(standby)) return {standby, true};
   const bool connected = channel->GetState(false) == GRPC_CHANNEL_READY;
@@ -378,6 +382,11 @@ absl::Status Ask(const QueryOptions& options, const v1::GetPlanRequest& request,
 absl::Status Ask(const QueryOptions& options, const v1::ListEventsRequest& request,
                  v1::ListEventsResponse* response) {
   return Call<v1::Query>(options, request, response, &v1::Query::Stub::ListEvents);
+}
+
+absl::Status Ask(const QueryOptions& options, const v1::ListWindowsRequest& request,
+                 v1::ListWindowsResponse* response) {
+  return Call<v1::Query>(options, request, response, &v1::Query::Stub::ListWindows);
 }
 
 absl::Status Ask(const QueryOptions& options, const v1::RebalanceRequest& request,

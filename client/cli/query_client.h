@@ -27,6 +27,8 @@ class JobStatus;
 class GetPlanRequest;
 class ListEventsRequest;
 class ListEventsResponse;
+class ListWindowsRequest;
+class ListWindowsResponse;
 class ListPlansRequest;
 class ListPlansResponse;
 class PauseRequest;
@@ -101,6 +103,8 @@ absl::Status Ask(const QueryOptions& options, const v1::GetPlanRequest& request,
                  v1::Plan* response);
 absl::Status Ask(const QueryOptions& options, const v1::ListEventsRequest& request,
                  v1::ListEventsResponse* response);
+absl::Status Ask(const QueryOptions& options, const v1::ListWindowsRequest& request,
+                 v1::ListWindowsResponse* response);
 absl::Status Ask(const QueryOptions& options, const v1::RebalanceRequest& request,
                  v1::AdminResponse* response);
 absl::Status Ask(const QueryOptions& options, const v1::PauseRequest& request,

@@ -11,9 +11,11 @@
 #include "absl/strings/str_format.h"
 
 #include "base/files.h"
+#include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "client/cli/html_report.h"
+#include "client/cli/page_documents.h"
 #include "client/cli/replay_page.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
@@ -21,8 +23,10 @@
 #include "client/formats/load_file.h"
 #include "client/formats/load_window.h"
 #include "placement/decision/rebalance.h"
+#include "placement/figure_mean.h"
 #include "placement/policies/registry.h"
 #include "placement/split/batch_split.h"
+#include "proto/wire/message_json.h"
 #include "proto/wire/settings.h"
 
 #include <CLI/CLI.hpp>
@@ -126,14 +130,15 @@ std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult
     const ReplayRow& row = result.rows[t];
     rows.push_back(
         {{"window", t},
-         {"balancedness_static", row.balancedness_static},
-         {"balancedness", row.balancedness},
+         {"balancedness_without_eplb", JsonOrNull(row.balancedness_without_eplb)},
+         {"balancedness_static", JsonOrNull(row.balancedness_static)},
+         {"balancedness", JsonOrNull(row.balancedness)},
          {"rebalanced", row.rebalanced},
          {"decided_by", row.rule ? NameOf(*row.rule) : "nothing_due"},
          {"reason", row.reason},
          {"balancedness_predicted",
           row.prediction ? Json(row.prediction->balancedness) : Json(nullptr)},
-         {"prediction_error", row.prediction ? Json(row.prediction->error) : Json(nullptr)},
+         {"prediction_error", row.prediction ? JsonOrNull(row.prediction->error) : Json(nullptr)},
          {"transfers", row.transfers},
          {"bytes", row.bytes},
          {"migration_seconds", row.migration_seconds},
@@ -144,26 +149,30 @@ std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult
   Json candidates = Json::array();
   for (const CandidateScore& one : result.candidates) {
     candidates.push_back({{"name", NameOf(one.candidate)},
-                          {"balancedness", one.balancedness},
+                          {"balancedness", JsonOrNull(one.balancedness)},
                           {"seconds_saved", one.saved_seconds},
                           {"seconds_spent", one.spent_seconds},
-                          {"realized", one.realized}});
+                          {"realized", JsonOrNull(one.realized)}});
   }
-  const Json json = {{"windows", std::move(rows)},
-                     {"summary",
-                      {{"split", options.split},
-                       {"balancedness_static_mean", summary.balancedness_static_mean},
-                       {"balancedness_mean", summary.balancedness_mean},
-                       {"rebalances", summary.rebalances},
-                       {"transfers", summary.transfers},
-                       {"bytes", summary.bytes},
-                       {"seconds_static", summary.static_seconds},
-                       {"seconds_saved", summary.seconds_saved},
-                       {"seconds_spent", summary.seconds_spent},
-                       {"predictions", summary.predictions},
-                       {"predictions_held", summary.predictions_held}}},
-                     {"candidates", std::move(candidates)}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const Json json = {
+      {"windows", std::move(rows)},
+      {"summary",
+       {{"split", options.split},
+        {"balancedness_without_eplb_mean", JsonOrNull(summary.balancedness_without_eplb_mean)},
+        {"balancedness_static_mean", JsonOrNull(summary.balancedness_static_mean)},
+        {"balancedness_mean", JsonOrNull(summary.balancedness_mean)},
+        {"windows_without_tokens", summary.windows_without_tokens},
+        {"rebalances", summary.rebalances},
+        {"transfers", summary.transfers},
+        {"bytes", summary.bytes},
+        {"seconds_without_eplb", summary.without_eplb_seconds},
+        {"seconds_static", summary.static_seconds},
+        {"seconds_saved", summary.seconds_saved},
+        {"seconds_spent", summary.seconds_spent},
+        {"predictions", summary.predictions},
+        {"predictions_held", summary.predictions_held}}},
+      {"candidates", std::move(candidates)}};
+  return wire::DumpJson(json) + "\n";
 }
 
 // A policy that chooses finds out by itself what these flags say.
@@ -185,6 +194,11 @@ std::string Notes(const ReplayCommandOptions& options, const ReplayResult& resul
         note, absl::StrCat("note: ", options.frame.policy,
                            " measures prices in the daemon; give --expert-bytes, --token-ns and "
                            "--link-gbps to price moves"));
+  }
+  if (const int64_t idle = result.summary.windows_without_tokens; idle > 0) {
+    note = JoinMessages(
+        note, absl::StrCat("note: ", idle, " of ", Counted(std::ssize(result.rows), "window"),
+                           " have no tokens and are in no mean"));
   }
   if (result.rows.size() == 1) {
     absl::StrAppend(&note, note.empty() ? "note: " : "; ", options.trace,
@@ -233,9 +247,9 @@ void AddReplay(CLI::App& root, Command& command) {
   AddChoice(app, "--split", options->split,
             "Tokens among replicas: equal shares, or each window exactly [equal]",
             {"equal", "batch"});
-  app.add_option("--min-gain", options->min_gain,
-                 absl::StrCat("Least fall of the peak GPU load of these windows, 0..1 [",
-                              options->min_gain, "]"))
+  AddFraction(app, "--min-gain", options->min_gain,
+              absl::StrCat("Least fall of the peak GPU load of these windows, 0..1 [",
+                           options->min_gain, "]"))
       ->type_name("X");
   AddInteger(app, "--horizon-windows", options->horizon_windows,
              "A placement is trusted no longer than this [as long as it was watched]")
@@ -245,19 +259,22 @@ void AddReplay(CLI::App& root, Command& command) {
                  "Write the web page of the replay here, one file for a browser")
       ->type_name("FILE");
   AddFormat(app, options->format);
-  app.footer(absl::StrCat("By default the daemon decides by policy ",
-                          std::string(kServicePolicyName), " and min_gain ",
-                          wire::Settings().min_gain, ", replay by policy\n", options->frame.policy,
-                          " and --min-gain ", options->min_gain,
-                          ". Policy auto decides by the back-test of all windows\n"
-                          "before; --history and --window have no effect on it.\n") +
-             "Examples:\n"
-             "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64 --policy incremental\n"
-             "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
-             "      --expert-bytes 88080384 --link-gbps 450,50 --token-ns 176 -o json\n"
-             "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 72 --policy flow \\\n"
-             "      --split batch\n"
-             "Exit codes: 0 replayed, 1 error, 2 wrong flag or unusable input.");
+  app.footer(
+      absl::StrCat("Time saved counts against the time without EPLB: one slot per expert, in\n"
+                   "order, whatever --slots is. A window without tokens is in no mean.\n"
+                   "By default the daemon decides by policy ",
+                   std::string(kServicePolicyName), " and min_gain ", wire::Settings().min_gain,
+                   ", replay by policy\n", options->frame.policy, " and --min-gain ",
+                   options->min_gain,
+                   ". Policy auto decides by the back-test of all windows\n"
+                   "before; --history and --window have no effect on it.\n") +
+      "Examples:\n"
+      "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64 --policy incremental\n"
+      "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
+      "      --expert-bytes 88080384 --link-gbps 450,50 --token-ns 176 -o json\n"
+      "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 72 --policy flow \\\n"
+      "      --split batch\n"
+      "Exit codes: 0 replayed, 1 error, 2 wrong flag or unusable input.");
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunReplay(*options, terminal); };
   });
@@ -269,9 +286,7 @@ namespace {
 
 constexpr size_t kMaxRebalances = 12;  // of rebalances
 constexpr int kStripHeight = 4;        // lines
-constexpr int kReplayLabel = 8;        // columns before a chart
-
-std::string FourDigits(double value) { return absl::StrFormat("%.4f", value); }
+constexpr int kReplayLabel = 14;       // columns before a chart
 
 std::string Heading(const ReplayCommandOptions& options, const Topology& topology,
                     const ReplayResult& result, const Terminal& terminal) {
@@ -301,19 +316,20 @@ std::string Heading(const ReplayCommandOptions& options, const Topology& topolog
 
 std::string Summary(const ReplaySummary& summary, const Terminal& terminal) {
   std::string text = FormatTable(
-      {.heading = {"", "static", "replay"},
+      {.heading = {"", "without EPLB", "replay"},
        .right = {false, true, true},
        .rows = {{"balancedness (mean / max GPU load), mean",
-                 FourDigits(summary.balancedness_static_mean),
-                 FourDigits(summary.balancedness_mean)},
-                {"seconds of the fullest GPUs", SecondsText(summary.static_seconds),
-                 SecondsText(Finite(summary.static_seconds - summary.seconds_saved))},
+                 FigureText(summary.balancedness_without_eplb_mean),
+                 FigureText(summary.balancedness_mean)},
+                {"seconds of the fullest GPUs", SecondsText(summary.without_eplb_seconds),
+                 SecondsText(Finite(summary.without_eplb_seconds - summary.seconds_saved))},
                 {"seconds of migrations and replicas", "0 s", SecondsText(summary.seconds_spent)}}},
       terminal);
   const double net = Finite(summary.seconds_saved - summary.seconds_spent);
-  const double share = summary.static_seconds > 0 ? net / summary.static_seconds : 0;
+  const double whole = summary.without_eplb_seconds;
+  const double share = whole > 0 ? net / whole : 0;
   const std::string verdict = absl::StrFormat(
-      "%s, %s, %s moved. Net: %s %s, %.2f %% of the time without any move.",
+      "%s, %s, %s moved. Net: %s %s, %.2f %% of the time without EPLB.",
       Counted(summary.rebalances, "rebalance"), Counted(summary.transfers, "transfer"),
       BytesText(summary.bytes), SecondsText(std::abs(net)), net < 0 ? "lost" : "saved",
       100 * std::abs(share));
@@ -323,16 +339,17 @@ std::string Summary(const ReplaySummary& summary, const Terminal& terminal) {
                       "\n");
 }
 
-// Means of neighbours, so that one column stands for several windows.
-std::vector<double> Thinned(const std::vector<ReplayRow>& rows, double ReplayRow::*field,
-                            size_t columns) {
+// Means of neighbours, so that one column stands for several windows; 0, an empty column, if none
+// of them has tokens.
+std::vector<double> Thinned(const std::vector<ReplayRow>& rows,
+                            std::optional<double> ReplayRow::*field, size_t columns) {
   const size_t per_column = (rows.size() + columns - 1) / columns;
   std::vector<double> means;
   for (size_t begin = 0; begin < rows.size(); begin += per_column) {
     const size_t end = std::min(begin + per_column, rows.size());
-    double sum = 0;
-    for (size_t t = begin; t < end; ++t) sum += rows[t].*field;
-    means.push_back(sum / static_cast<double>(end - begin));
+    FigureMean mean;
+    for (size_t t = begin; t < end; ++t) mean.Add(rows[t].*field);
+    means.push_back(mean.Value().value_or(0));
   }
   return means;
 }
@@ -341,8 +358,9 @@ std::string Chart(const ReplayResult& result, const Terminal& terminal) {
   const int width = terminal.width - kReplayLabel;
   std::string text = absl::StrCat(Paint(terminal, Colour::kBold, "Balancedness"),
                                   " of the windows from left to right; full height is 1\n");
-  const std::pair<const char*, double ReplayRow::*> series[] = {
-      {"static", &ReplayRow::balancedness_static}, {"replay", &ReplayRow::balancedness}};
+  const std::pair<const char*, std::optional<double> ReplayRow::*> series[] = {
+      {"without EPLB", &ReplayRow::balancedness_without_eplb},
+      {"replay", &ReplayRow::balancedness}};
   for (const auto& [name, field] : series) {
     const std::vector<double> values =
         Thinned(result.rows, field, static_cast<size_t>(std::max(width, 1)));
@@ -372,7 +390,7 @@ std::string Rebalances(const ReplayResult& result, const Terminal& terminal) {
     if (!row.rebalanced || table.rows.size() == kMaxRebalances) continue;
     table.rows.push_back({Grouped(static_cast<int64_t>(t)), Grouped(row.transfers),
                           BytesText(row.bytes), SecondsText(row.migration_seconds),
-                          FourDigits(row.balancedness)});
+                          FigureText(row.balancedness)});
   }
   if (table.rows.empty()) return text + "none\n";
   text += FormatTable(table, terminal);

@@ -42,7 +42,7 @@ ReplayPage::ReplayPage(const ReplayTrace& trace, const Topology& topology,
 absl::Status ReplayPage::Ran(int64_t window, const ReplayRow& row, const Placement& placement) {
   if (row.rule) EPLB_RETURN_IF_ERROR(AddPlan(window, row, placement));
   if (documents_.KeepsWindow(window)) EPLB_RETURN_IF_ERROR(AddWindow(window, row, placement));
-  peaks_static_ += row.peak_load_static;
+  peaks_without_eplb_ += row.peak_load_without_eplb;
   peaks_ += row.peak_load;
   newest_ = placement;
   return absl::OkStatus();
@@ -63,7 +63,8 @@ absl::Status ReplayPage::AddWindow(int64_t t, const ReplayRow& row, const Placem
                           .split = replay_.split,
                           .balancedness = row.balancedness,
                           .balancedness_equal = equal.mean_balancedness,
-                          .balancedness_static = row.balancedness_static};
+                          .balancedness_static = row.balancedness_static,
+                          .balancedness_without_eplb = row.balancedness_without_eplb};
   const bool keeps = documents_.KeepsLoads(t);
   documents_.AddWindow(window, keeps);
   if (!keeps) return absl::OkStatus();
@@ -90,7 +91,8 @@ absl::Status ReplayPage::AddPlan(int64_t t, const ReplayRow& row, const Placemen
   }
   if (row.prediction) {
     plan["balancedness_predicted"] = row.prediction->balancedness;
-    plan["prediction_error"] = row.prediction->error;
+    plan["prediction_error"] = JsonOrNull(row.prediction->error);
+    plan["prediction_evidence"] = row.prediction->evidence;
   }
   plan["num_chunks"] = row.rebalanced ? 1 : 0;
   plan["chunks_committed"] = row.rebalanced ? 1 : 0;
@@ -100,9 +102,11 @@ absl::Status ReplayPage::AddPlan(int64_t t, const ReplayRow& row, const Placemen
     plan["first_version"] = version_;
     plan["last_version"] = version_;
     plan["switched_step"] = trace_.steps[static_cast<size_t>(t - 1)].last;
-    plan["balancedness_seen"] = row.balancedness;
-    plan["seen_first_step"] = steps.first;
-    plan["seen_last_step"] = steps.last;
+    plan["balancedness_seen"] = JsonOrNull(row.balancedness);
+    if (row.balancedness) {
+      plan["seen_first_step"] = steps.first;
+      plan["seen_last_step"] = steps.last;
+    }
     if (replay_.costs.priced()) {
       plan["received_bytes"] = row.bytes;
       plan["migration_seconds"] = row.migration_seconds;
@@ -118,31 +122,34 @@ void ReplayPage::SetJob(const ReplayResult& result) {
   PageJson& job = documents_.status();
   job["state"] = "REPLAYED";
   job["end_reason"] = absl::StrFormat(
-      "Replayed, nothing ran: policy %s decided on %s. Balancedness is %.3f, under the starting "
-      "layout %.3f (computed, mean of the windows).",
-      options_.policy, Counted(std::ssize(trace_.windows), "window"), summary.balancedness_mean,
-      summary.balancedness_static_mean);
+      "Replayed, nothing ran: policy %s decided on %s. Balancedness is %s, without EPLB %s "
+      "(computed, mean of the windows with tokens).",
+      options_.policy, Counted(std::ssize(trace_.windows), "window"),
+      FigureText(summary.balancedness_mean, 3),
+      FigureText(summary.balancedness_without_eplb_mean, 3));
   job["step"] = trace_.steps.back().last;
   job["version"] = version_;
   job["digest"] = DigestOf(newest_).Hex();
-  job["balancedness"] = summary.balancedness_mean;
-  job["balancedness_static"] = summary.balancedness_static_mean;
+  job["balancedness"] = JsonOrNull(summary.balancedness_mean);
+  job["balancedness_static"] = JsonOrNull(summary.balancedness_static_mean);
+  job["balancedness_without_eplb"] = JsonOrNull(summary.balancedness_without_eplb_mean);
   job["measured_first_step"] = trace_.steps.front().first;
   job["measured_last_step"] = trace_.steps.back().last;
   job["split"] = wire::SplitName(replay_.split);
   job["measured_split"] = wire::SplitName(replay_.split);
   job["last_reason"] = last_reason_;
   job["policy"] = {{"name", options_.policy}, {"mode", ""}};
-  if (peaks_static_ > 0) job["peak_fall"] = 1 - peaks_ / peaks_static_;
+  if (peaks_without_eplb_ > 0) job["peak_fall"] = 1 - peaks_ / peaks_without_eplb_;
   if (replay_.costs.token_seconds > 0) job["saved_seconds"] = summary.seconds_saved;
   if (replay_.costs.priced()) job["spent_seconds"] = summary.seconds_spent;
   for (const CandidateScore& one : result.candidates) {
-    job["candidates"].push_back({{"name", NameOf(one.candidate)},
-                                 {"in_use", nullptr},
-                                 {"windows", one.windows},
-                                 {"balancedness", one.balancedness},
-                                 {"net_seconds", one.total()},
-                                 {"realized", one.realized}});
+    job["candidates"].push_back(
+        {{"name", NameOf(one.candidate)},
+         {"in_use", nullptr},
+         {"windows", one.windows},
+         {"balancedness", JsonOrNull(one.balancedness)},
+         {"net_seconds", replay_.costs.token_seconds > 0 ? PageJson(one.total()) : PageJson()},
+         {"realized", JsonOrNull(one.realized)}});
   }
 }
 

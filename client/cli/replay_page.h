@@ -47,7 +47,7 @@ class ReplayPage {
   Placement newest_;  // that a window ran under, and its version
   int64_t version_ = 0;
   std::string last_reason_;
-  double peaks_static_ = 0;  // sums over windows
+  double peaks_without_eplb_ = 0;  // sums over windows
   double peaks_ = 0;
 };
 

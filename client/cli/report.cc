@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 
 #include "base/files.h"
+#include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/html_report.h"
 #include "client/cli/rebalance_trace.h"
@@ -16,6 +17,7 @@
 #include "client/cli/run_review.h"
 #include "client/cli/text.h"
 #include "client/run_log/run_directory.h"
+#include "proto/wire/message_json.h"
 #include "proto/wire/messages.h"
 
 #include <CLI/CLI.hpp>
@@ -26,11 +28,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// The seconds of a row that has none are 0: they were neither measured nor modelled.
+Json SecondsJson(double seconds) { return seconds > 0 ? Json(seconds) : Json(nullptr); }
+
 Json ToJson(const RunRow& row) {
-  return {{"balancedness", row.balancedness},
+  return {{"balancedness", JsonOrNull(row.balancedness)},
           {"slowdown", row.slowdown},
-          {"step_seconds", row.step_seconds},
-          {"total_seconds", row.total_seconds},
+          {"peak_tokens", row.peak_tokens},
+          {"step_seconds", SecondsJson(row.step_seconds)},
+          {"total_seconds", SecondsJson(row.total_seconds)},
           {"transfers", row.transfers},
           {"bytes_moved", row.bytes.has_value() ? Json(*row.bytes) : Json(nullptr)}};
 }
@@ -54,10 +60,9 @@ Json ToJson(const RunDecision& decision) {
           {"switch_steps", decision.switch_steps},
           {"bytes_moved", decision.bytes_moved},
           {"pause_seconds", decision.pause_seconds},
-          {"balancedness_before", decision.before},
-          {"balancedness_computed", decision.computed},
-          {"balancedness_until_next",
-           decision.until_next.has_value() ? Json(*decision.until_next) : Json(nullptr)},
+          {"balancedness_before", JsonOrNull(decision.before)},
+          {"balancedness_computed", JsonOrNull(decision.computed)},
+          {"balancedness_until_next", JsonOrNull(decision.until_next)},
           {"until_next_first_step", decision.until_next_first_step},
           {"until_next_last_step", decision.until_next_last_step}};
 }
@@ -100,18 +105,21 @@ std::string ToJson(const RunDirectory& run, const RunReview& review) {
                {"rebalances", review.rebalances},
                {"first_switch_step", review.first_switch_step},
                {"time", ToJson(review.time)},
+               {"time_saved", review.time_saved() ? Json(*review.time_saved()) : Json()},
                {"balancedness",
                 {{"formula", FormulaOf(review)},
-                 {"run", review.run.balancedness},
-                 {"static", review.unmoved.balancedness},
-                 {"deepseek_same_windows", review.policy.balancedness},
-                 {"deepseek_hindsight", review.hindsight.balancedness},
+                 {"run", JsonOrNull(review.run.balancedness)},
+                 {"without_eplb", JsonOrNull(review.without_eplb.balancedness)},
+                 {"static", JsonOrNull(review.unmoved.balancedness)},
+                 {"deepseek_same_windows", JsonOrNull(review.policy.balancedness)},
+                 {"deepseek_hindsight", JsonOrNull(review.hindsight.balancedness)},
                  {"hindsight_window_steps", review.window_steps},
                  {"largest_difference_to_reported", review.largest_difference}}},
                {"comparison",
                 {{"first_step", review.compared_first_step},
                  {"steps", review.compared_steps},
                  {"run", ToJson(review.run)},
+                 {"without_eplb_predicted", ToJson(review.without_eplb)},
                  {"static_predicted", ToJson(review.unmoved)},
                  {"deepseek_same_windows_predicted", ToJson(review.policy)},
                  {"deepseek_hindsight_predicted", ToJson(review.hindsight)}}},
@@ -125,8 +133,8 @@ std::string ToJson(const RunDirectory& run, const RunReview& review) {
                {"switches", Json::array()},
                {"problems", review.problems}};
   if (review.split == SplitMode::kBatch) {
-    json["balancedness"]["equal_shares"] = review.equal_shares.balancedness;
-    json["balancedness"]["split_hindsight"] = review.hindsight_split.balancedness;
+    json["balancedness"]["equal_shares"] = JsonOrNull(review.equal_shares.balancedness);
+    json["balancedness"]["split_hindsight"] = JsonOrNull(review.hindsight_split.balancedness);
     json["comparison"]["equal_shares_predicted"] = ToJson(review.equal_shares);
     json["comparison"]["split_hindsight_predicted"] = ToJson(review.hindsight_split);
   }
@@ -142,7 +150,7 @@ std::string ToJson(const RunDirectory& run, const RunReview& review) {
                                 {"pause_seconds", change.pause_seconds},
                                 {"bytes_verified", change.bytes_verified}});
   }
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return wire::DumpJson(json, 1) + "\n";
 }
 
 void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
@@ -151,10 +159,15 @@ void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
                                            " committed, expected at least ",
                                            options.min_rebalances));
   }
-  const double gain = review.run.balancedness - review.unmoved.balancedness;
-  if (options.min_gain.has_value() && !(gain >= *options.min_gain)) {
+  if (!options.min_gain.has_value()) return;
+  if (!review.run.balancedness || !review.without_eplb.balancedness) {
+    review.problems.emplace_back("no step has tokens, so that there is no gain of balancedness");
+    return;
+  }
+  const double gain = *review.run.balancedness - *review.without_eplb.balancedness;
+  if (!(gain >= *options.min_gain)) {
     review.problems.push_back(
-        absl::StrFormat("balancedness is %.4f above the static layout's, expected at least %.4f",
+        absl::StrFormat("balancedness is %.4f above that without EPLB, expected at least %.4f",
                         gain, *options.min_gain));
   }
 }
@@ -243,8 +256,8 @@ void AddReport(CLI::App& root, Command& command) {
              "Fail if the run has fewer rebalances [0]")
       ->check(&CheckNotNegative)
       ->type_name("N");
-  app.add_option("--min-gain", options->min_gain,
-                 "Fail if the gain of balancedness over the static layout is lower")
+  AddFraction(app, "--min-gain", options->min_gain,
+              "Fail if balancedness less that without EPLB is lower")
       ->type_name("X");
   app.add_option("--events", options->events,
                  "What operators did: `eplbctl get events -o json` [DIR/events.json]")

@@ -19,7 +19,7 @@ struct ReportOptions {
   std::string html;            // path for the web page, may be empty
   int64_t window_steps = 50;   // of the hindsight line and the page
   int64_t min_rebalances = 0;  // fewer are a problem
-  // A smaller gain of balancedness over the static layout is a problem, 0..1; none: any will do.
+  // A smaller gain of balancedness over that without EPLB is a problem, 0..1; none: any will do.
   std::optional<double> min_gain;
   Format format = Format::kTable;
 };

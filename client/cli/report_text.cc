@@ -13,6 +13,7 @@
 
 #include "client/cli/gpu_picture.h"
 #include "client/cli/text.h"
+#include "placement/figure_mean.h"
 
 namespace eplb::cli {
 
@@ -69,12 +70,9 @@ std::string Pauses(const RunReview& review) {
 std::string Speed(const RunReview& review, const Terminal& terminal) {
   const RunTime& time = review.time;
   if (!time.modelled) {
-    const double part =
-        review.unmoved.slowdown > 0 ? 1 - review.run.slowdown / review.unmoved.slowdown : 0;
-    const std::string lead = absl::StrFormat(
-        "The fullest GPUs had %s load than under the static layout (%.3f against %.3f times the "
-        "mean).",
-        MoreOrLess(part), review.run.slowdown, review.unmoved.slowdown);
+    const std::string lead =
+        absl::StrCat("The fullest GPUs of all steps had ",
+                     MoreOrLess(review.time_saved().value_or(0)), " load than without EPLB.");
     return absl::StrCat(
         Paint(terminal, Colour::kBold, Wrapped(lead, terminal.width, 0)), "\n",
         FullParagraph(
@@ -83,12 +81,12 @@ std::string Speed(const RunReview& review, const Terminal& terminal) {
                          Total(time.measured_seconds), ". ", Pauses(review)),
             terminal));
   }
-  const double unmoved = review.unmoved.total_seconds;
-  const double ratio = time.measured_seconds > 0 ? unmoved / time.measured_seconds : 1;
+  const double without = review.without_eplb.total_seconds;
+  const double ratio = time.measured_seconds > 0 ? without / time.measured_seconds : 1;
   const std::string lead = absl::StrCat(
-      MoreOrLess(unmoved > 0 ? 1 - time.measured_seconds / unmoved : 0),
-      " time than the static layout: ", Total(time.measured_seconds), " measured, ", Total(unmoved),
-      " predicted for the static layout (", OneDecimal(std::abs(ratio - 1)),
+      MoreOrLess(without > 0 ? 1 - time.measured_seconds / without : 0),
+      " time than without EPLB: ", Total(time.measured_seconds), " measured, ", Total(without),
+      " predicted for one slot per expert (", OneDecimal(std::abs(ratio - 1)),
       ratio < 1 ? " fewer" : " more", " steps per second).");
   const std::string hindsight =
       absl::StrCat(" Planned in hindsight, which is not possible in a real run: ",
@@ -128,16 +126,17 @@ std::string HeldBackText(const RunReview& review) {
 
 std::string Comparison(const RunReview& review, const Terminal& terminal) {
   const auto row = [&review](const std::string& name, const RunRow& one) {
-    std::vector<std::string> cells = {name, absl::StrFormat("%.4f", one.balancedness),
+    std::vector<std::string> cells = {name, FigureText(one.balancedness),
                                       absl::StrFormat("%.3f", one.slowdown)};
     if (review.time.modelled) cells.push_back(Seconds(one.step_seconds));
     cells.push_back(one.bytes.has_value() ? Megabytes(*one.bytes) : "-");
     return cells;
   };
   const std::string hindsight = absl::StrCat("hindsight, ", review.window_steps, " steps each");
-  Table table{.heading = {"", "balancedness", "fullest GPU"},
-              .right = {false, true, true, true, true},
-              .rows = {row("static layout", review.unmoved)}};
+  Table table{
+      .heading = {"", "balancedness", "fullest GPU"},
+      .right = {false, true, true, true, true},
+      .rows = {row("without EPLB", review.without_eplb), row("static layout", review.unmoved)}};
   if (SplitsBatches(review)) {
     table.rows.push_back(row("equal shares, same placements", review.equal_shares));
     table.rows.push_back(row("this run", review.run));
@@ -150,7 +149,8 @@ std::string Comparison(const RunReview& review, const Terminal& terminal) {
   table.heading.push_back("moved");
   table.right.resize(table.heading.size());
   std::string note =
-      "Balancedness: mean / max GPU load; fullest GPU: its load / the mean load. Only the row of "
+      "Balancedness: mean / max GPU load; fullest GPU: its load / the mean load. Without EPLB each "
+      "expert has one slot. Only the row of "
       "this run is measured; the others are predicted from its loads, a copied expert weighing "
       "what it weighed here.";
   if (SplitsBatches(review)) {
@@ -167,8 +167,6 @@ std::string Comparison(const RunReview& review, const Terminal& terminal) {
                       "..", review.steps - 1, ")\n", FormatTable(table, terminal),
                       FullParagraph(note, terminal));
 }
-
-std::string ThreeDigits(double value) { return absl::StrFormat("%.3f", value); }
 
 std::string StepRange(int64_t first, int64_t last) { return absl::StrCat(first, "..", last); }
 
@@ -193,9 +191,8 @@ std::string Decisions(const RunReview& review, const Terminal& terminal) {
     table.rows.push_back({one.decision == 0 ? "-" : absl::StrCat(one.decision),
                           StepRange(one.decided_first_step, one.decided_last_step),
                           absl::StrJoin(one.switch_steps, ", "), Megabytes(one.bytes_moved),
-                          Seconds(one.pause_seconds), ThreeDigits(one.before),
-                          ThreeDigits(one.computed),
-                          one.until_next ? ThreeDigits(*one.until_next) : "-"});
+                          Seconds(one.pause_seconds), FigureText(one.before, 3),
+                          FigureText(one.computed, 3), FigureText(one.until_next, 3)});
     if (names) table.rows.back().push_back(one.policy);
   }
   absl::StrAppend(
@@ -305,7 +302,7 @@ constexpr double kTop = 80;
 constexpr double kBottom = 320;
 constexpr int64_t kMaxPoints = 200;
 constexpr char kRunColour[] = "#0b57d0";
-constexpr char kStaticColour[] = "#8a6d3b";
+constexpr char kWithoutColour[] = "#8a6d3b";
 constexpr char kEqualSharesColour[] = "#b45f9b";
 constexpr char kHindsightColour[] = "#2e7d32";
 constexpr double kLegend = 50;  // its first row
@@ -313,7 +310,7 @@ constexpr double kLegendRow = 19;
 constexpr double kSecondColumn = 230;  // of the legend, from kLeft
 
 std::string Escaped(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
+  return absl::StrReplaceAll(Printable(text), {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
 }
 
 // Where a step and a balancedness lie in the picture.
@@ -341,17 +338,19 @@ std::string SvgLine(double x1, double y1, double x2, double y2, const std::strin
                          y2, style);
 }
 
-// A line with one point for each `per_point` steps, at their middle and mean.
-std::string Curve(const std::vector<double>& series, int64_t per_point, const Axes& axes,
-                  const char* colour) {
+// A line with one point for each `per_point` steps, at their middle and mean. Steps without tokens
+// have none.
+std::string Curve(const std::vector<std::optional<double>>& series, int64_t per_point,
+                  const Axes& axes, const char* colour) {
   std::string points;
   const auto size = static_cast<int64_t>(series.size());
   for (int64_t begin = 0; begin < size; begin += per_point) {
     const int64_t end = std::min(begin + per_point, size);
-    double sum = 0;
-    for (int64_t step = begin; step < end; ++step) sum += series[static_cast<size_t>(step)];
+    FigureMean mean;
+    for (int64_t step = begin; step < end; ++step) mean.Add(series[static_cast<size_t>(step)]);
+    if (!mean.Value()) continue;
     absl::StrAppendFormat(&points, "%.1f,%.1f ", axes.X(static_cast<double>(begin + end) / 2),
-                          axes.Y(sum / static_cast<double>(end - begin)));
+                          axes.Y(*mean.Value()));
   }
   return absl::StrCat("<polyline fill=\"none\" stroke-width=\"2\" stroke=\"", colour,
                       "\" points=\"", points, "\"/>\n");
@@ -408,10 +407,10 @@ std::string Marks(const RunReview& review, const Axes& axes) {
   return text;
 }
 
-double Mean(const std::vector<double>& series) {
-  double sum = 0;
-  for (const double value : series) sum += value;
-  return series.empty() ? 1 : sum / static_cast<double>(series.size());
+std::optional<double> Mean(const std::vector<std::optional<double>>& series) {
+  FigureMean mean;
+  for (const std::optional<double>& figure : series) mean.Add(figure);
+  return mean.Value();
 }
 
 std::string Key(double x, double y, const char* colour, const std::string& text) {
@@ -421,7 +420,7 @@ std::string Key(double x, double y, const char* colour, const std::string& text)
 
 // A line of the picture, with its place in the legend.
 struct PictureLine {
-  const std::vector<double>& series;
+  const std::vector<std::optional<double>>& series;
   const char* colour;
   const char* name;
   int column;
@@ -431,10 +430,10 @@ struct PictureLine {
 // The run last, above the others.
 std::vector<PictureLine> LinesOf(const RunReview& review) {
   if (!SplitsBatches(review)) {
-    return {{review.unmoved_series, kStaticColour, "static layout", 1, 0},
+    return {{review.without_eplb_series, kWithoutColour, "without EPLB", 1, 0},
             {review.run_series, kRunColour, "this run", 0, 0}};
   }
-  return {{review.unmoved_series, kStaticColour, "static layout", 0, 1},
+  return {{review.without_eplb_series, kWithoutColour, "without EPLB", 0, 1},
           {review.hindsight_split_series, kHindsightColour, "hindsight", 1, 0},
           {review.equal_shares_series, kEqualSharesColour, "equal shares, same placements", 1, 1},
           {review.run_series, kRunColour, "this run", 0, 0}};
@@ -446,7 +445,7 @@ std::string ReportPicture(const std::string& job, const RunReview& review) {
   const std::vector<PictureLine> lines = LinesOf(review);
   double lowest = 1;
   for (const PictureLine& line : lines) {
-    for (const double value : line.series) lowest = std::min(lowest, value);
+    for (const auto& figure : line.series) lowest = std::min(lowest, figure.value_or(1));
   }
   const Axes axes{.num_steps = std::max<int64_t>(review.steps, 1),
                   .lowest = std::clamp(std::floor(lowest * 10) / 10, 0.0, 0.9)};
@@ -461,7 +460,7 @@ std::string ReportPicture(const std::string& job, const RunReview& review) {
               " font-size=\"17\"");
   for (const PictureLine& line : lines) {
     svg += Key(kLeft + line.column * kSecondColumn, kLegend + line.row * kLegendRow, line.colour,
-               absl::StrFormat("%s, mean %.3f", line.name, Mean(line.series)));
+               absl::StrCat(line.name, ", mean ", FigureText(Mean(line.series), 3)));
   }
   const double mark = kLeft + 2 * kSecondColumn + 34;
   absl::StrAppendFormat(&svg, "<path d=\"M%.1f,%.1f l-4,8 h8 z\" fill=\"%s\"/>\n", mark,

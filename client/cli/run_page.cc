@@ -13,6 +13,7 @@
 #include "client/cli/page_documents.h"
 #include "placement/evaluate.h"
 #include "placement/replay/run_figures.h"
+#include "placement/without_eplb.h"
 #include "proto/wire/message_json.h"
 #include "proto/wire/messages.h"
 
@@ -93,7 +94,14 @@ class RunPageMaker {
     EPLB_ASSIGN_OR_RETURN(window.balancedness,
                           MeasuredBalancedness(steps_, in_force_, span, review_.split));
     EPLB_ASSIGN_OR_RETURN(window.balancedness_equal, MeasuredBalancedness(steps_, in_force_, span));
-    window.balancedness_static = still.mean_balancedness;
+    EPLB_ASSIGN_OR_RETURN(window.balancedness_static,
+                          LayoutBalancedness(steps_, span, review_.split, [this](const Load& one) {
+                            return Evaluate(one, unmoved_);
+                          }));
+    EPLB_ASSIGN_OR_RETURN(window.balancedness_without_eplb,
+                          LayoutBalancedness(steps_, span, review_.split, [this](const Load& one) {
+                            return EvaluateWithoutEplb(one, topology_.num_gpus());
+                          }));
     window.tokens = load.counts().sum();
     const bool keeps = documents_.KeepsLoads(index);
     documents_.AddWindow(window, keeps);
@@ -166,8 +174,8 @@ class RunPageMaker {
     if (decision.decided_first_step <= decision.decided_last_step) {
       plan["decided_first_step"] = decision.decided_first_step;
       plan["decided_last_step"] = decision.decided_last_step;
-      plan["balancedness_before"] = decision.before;
-      plan["balancedness_computed"] = decision.computed;
+      plan["balancedness_before"] = JsonOrNull(decision.before);
+      plan["balancedness_computed"] = JsonOrNull(decision.computed);
     }
     plan["balancedness_seen"] = JsonOrNull(decision.until_next);
     if (decision.until_next) {
@@ -217,18 +225,17 @@ class RunPageMaker {
     job["step"] = std::ssize(steps_) - 1;
     job["version"] = run_.placements.back().version;
     job["digest"] = run_.placements.back().digest.Hex();
-    job["balancedness"] = review_.run.balancedness;
-    job["balancedness_static"] = review_.unmoved.balancedness;
+    job["balancedness"] = JsonOrNull(review_.run.balancedness);
+    job["balancedness_without_eplb"] = JsonOrNull(review_.without_eplb.balancedness);
+    job["balancedness_static"] = JsonOrNull(review_.unmoved.balancedness);
     job["measured_first_step"] = review_.compared_first_step;
     job["measured_last_step"] = std::ssize(steps_) - 1;
     job["split"] = wire::SplitName(review_.split);
     job["measured_split"] = wire::SplitName(review_.split);
-    job["peak_fall"] = review_.unmoved.slowdown > 0
-                           ? PageJson(1 - review_.run.slowdown / review_.unmoved.slowdown)
-                           : PageJson();
-    job["spent_seconds"] = review_.time.boundary_seconds;
+    job["peak_fall"] = JsonOrNull(review_.time_saved());
+    if (!report.steps.empty()) job["spent_seconds"] = review_.time.boundary_seconds;
     if (review_.time.modelled) {
-      job["saved_seconds"] = review_.unmoved.total_seconds - review_.run.total_seconds;
+      job["saved_seconds"] = review_.without_eplb.total_seconds - review_.run.total_seconds;
     }
     if (!report.steps.empty()) {
       job["step_seconds"] =

@@ -16,7 +16,7 @@ namespace eplb::cli {
 // Documents for HtmlReport. Windows are review.window_steps long; balancedness of a window is
 // MeasuredBalancedness, that of the whole run the review's, as in `report -o json`. Four keys are
 // the page's own: of a decision "balancedness_computed" and "switched_unix_micros", of the job
-// "peak_fall", what its fullest GPUs had less than the static layout's, and "events_known".
+// "peak_fall", the share of the time without EPLB that its experts took less, and "events_known".
 // A decision without a number gets its place, from 1. from: of the line that names the source.
 // errors: InvalidArgument when the files contradict each other. cost: that of ReviewRun's figures
 // of the run itself. threads: safe, no state.

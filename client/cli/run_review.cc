@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "client/cli/text.h"
 #include "placement/policies/registry.h"
 #include "placement/replay/run_figures.h"
 #include "placement/split/batch_split.h"
@@ -194,6 +195,12 @@ std::vector<RunPlacement> RunPlacementsOf(const std::vector<LoggedPlacement>& pl
   return result;
 }
 
+// 0 for a step without tokens, which has no figure to compare. 1 if the report lacks the figure.
+double DifferenceOf(const std::optional<double>& reported, const std::optional<double>& computed) {
+  if (!computed) return 0;
+  return reported ? std::abs(*reported - *computed) : 1;
+}
+
 // What the run's own report claims, against the figures computed again.
 void CheckReport(const RunDirectory& run, const RunFigures& figures, RunReview& review) {
   const std::vector<StepRecord>& steps = run.report.steps;
@@ -209,14 +216,18 @@ void CheckReport(const RunDirectory& run, const RunFigures& figures, RunReview& 
                                            run.report.steps_asked, " were asked for"));
   }
   for (size_t i = 0; i < std::min(steps.size(), figures.run.balancedness.size()); ++i) {
-    const double difference =
-        std::max(std::abs(steps[i].balancedness - figures.run.balancedness[i]),
-                 std::abs(steps[i].balancedness_static - figures.unmoved.balancedness[i]));
+    double difference =
+        std::max(DifferenceOf(steps[i].balancedness, figures.run.balancedness[i]),
+                 DifferenceOf(steps[i].balancedness_static, figures.unmoved.balancedness[i]));
+    if (steps[i].balancedness_without_eplb) {
+      difference = std::max(difference, DifferenceOf(steps[i].balancedness_without_eplb,
+                                                     figures.without_eplb.balancedness[i]));
+    }
     if (difference > kBalancednessTolerance &&
         review.largest_difference <= kBalancednessTolerance) {
-      review.problems.push_back(absl::StrCat("step ", i, ": reported balancedness ",
-                                             steps[i].balancedness, " differs from the recomputed ",
-                                             figures.run.balancedness[i]));
+      review.problems.push_back(absl::StrCat(
+          "step ", i, ": reported balancedness ", FigureText(steps[i].balancedness, 6),
+          " differs from the recomputed ", FigureText(figures.run.balancedness[i], 6)));
     }
     review.largest_difference = std::max(review.largest_difference, difference);
   }
@@ -317,7 +328,8 @@ int64_t BytesMoved(const std::vector<SwitchRecord>& switches) {
 // The row of `series`; `run` is the run's own, which tells what a step took and a transfer weighs.
 RunRow RowOf(const RunReport& report, const RunSeries& run, const RunSeries& series,
              const std::vector<bool>& compared) {
-  RunRow row{.balancedness = MeanOf(series.balancedness, compared),
+  RunRow row{.peak_tokens = series.peak_tokens,
+             .balancedness = MeanOf(series.balancedness, compared),
              .slowdown = MeanOf(series.slowdown, compared),
              .transfers = series.transfers,
              .bytes = {}};
@@ -361,6 +373,7 @@ void CompareFigures(const RunReport& report, const RunFigures& figures, RunRevie
   review.compared_first_step = first;
   review.compared_steps = std::count(compared.begin(), compared.end(), true);
   review.run = RowOf(report, figures.run, figures.run, compared);
+  review.without_eplb = RowOf(report, figures.run, figures.without_eplb, compared);
   review.unmoved = RowOf(report, figures.run, figures.unmoved, compared);
   review.policy = RowOf(report, figures.run, figures.policy, compared);
   review.hindsight = RowOf(report, figures.run, figures.hindsight, compared);
@@ -398,7 +411,7 @@ absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_step
   EPLB_RETURN_IF_ERROR(SumGpuLoads(run, review.compared_first_step, review));
   EPLB_ASSIGN_OR_RETURN(review.decisions, ReviewDecisions(run, placements));
   review.run_series = figures.run.balancedness;
-  review.unmoved_series = figures.unmoved.balancedness;
+  review.without_eplb_series = figures.without_eplb.balancedness;
   review.equal_shares_series = figures.equal_shares.balancedness;
   review.hindsight_split_series = figures.hindsight_split.balancedness;
   return review;

@@ -59,8 +59,9 @@ struct RunDecision {
   std::vector<int64_t> switch_steps;  // its chunks were in force after these
   int64_t bytes_moved = 0;            // between ranks
   double pause_seconds = 0;           // longest boundary of any rank
-  double before = 1;                  // measured on the steps that it was decided on
-  double computed = 1;                // of its last placement, on their load
+  // Measured on the steps that it was decided on; none without tokens.
+  std::optional<double> before;
+  std::optional<double> computed;  // of its last placement, on their load; likewise
   // Measured from its last switch to the next decision's first, or to the end; absent: no step.
   std::optional<double> until_next;
   int64_t until_next_first_step = 0;
@@ -75,11 +76,12 @@ absl::StatusOr<std::vector<RunDecision>> ReviewDecisions(
 // The run under one way to place its experts. Only the run's own row is measured; the others are
 // what its loads and its steps give under their placements.
 struct RunRow {
+  double peak_tokens = 0;  // of the layers' fullest GPUs, summed over all steps
   // Over the compared steps.
-  double balancedness = 1;   // mean over steps
-  double slowdown = 1;       // mean over steps, as RunSeries
-  double step_seconds = 0;   // mean time of a step without its boundary; 0: not known
-  double total_seconds = 0;  // over all steps, without boundaries; 0: not known
+  std::optional<double> balancedness;  // mean over steps with tokens; none without such a step
+  double slowdown = 1;                 // mean over steps, as RunSeries
+  double step_seconds = 0;             // mean time of a step without its boundary; 0: not known
+  double total_seconds = 0;            // over all steps, without boundaries; 0: not known
   int64_t transfers = 0;
   std::optional<int64_t>
       bytes;  // between ranks; absent: the run moved nothing to tell a price from
@@ -109,9 +111,10 @@ struct RunReview {
   int64_t compared_first_step = 0;
   int64_t compared_steps = 0;
   RunRow run;
-  RunRow unmoved;    // static layout, equal shares
-  RunRow policy;     // policy deepseek on the same decision windows and switch steps, and
-  RunRow hindsight;  // planned for each window of steps on that very window; equal shares
+  RunRow without_eplb;  // one slot per expert: what savings count against
+  RunRow unmoved;       // static layout, equal shares
+  RunRow policy;        // policy deepseek on the same decision windows and switch steps, and
+  RunRow hindsight;     // planned for each window of steps on that very window; equal shares
   // Of a run that split each step exactly: its own placements with equal shares, and the best
   // policy for exact splits planned for each window on that very window.
   SplitMode split = SplitMode::kEqual;
@@ -121,16 +124,22 @@ struct RunReview {
   RunTime time;
   std::vector<RunDecision> decisions;
   OperatorReview operators;
-  // Balancedness by step, for the picture.
-  std::vector<double> run_series;
-  std::vector<double> unmoved_series;
-  std::vector<double> equal_shares_series;     // empty where the run shared equally
-  std::vector<double> hindsight_split_series;  // likewise
+  // Balancedness by step, for the picture; none for a step without tokens.
+  std::vector<std::optional<double>> run_series;
+  std::vector<std::optional<double>> without_eplb_series;
+  std::vector<std::optional<double>> equal_shares_series;     // empty where the run shared equally
+  std::vector<std::optional<double>> hindsight_split_series;  // likewise
   // GPU loads, tokens summed over the steps after the first switch, of the layer that the static
   // layout balances worst.
   int32_t worst_layer = 0;
   std::vector<double> gpu_loads_unmoved;  // [G]
   std::vector<double> gpu_loads_run;      // [G]
+
+  // Share of the time without EPLB that the experts of all steps took less; none without tokens.
+  std::optional<double> time_saved() const {
+    if (!(without_eplb.peak_tokens > 0)) return std::nullopt;
+    return 1 - run.peak_tokens / without_eplb.peak_tokens;
+  }
 
   // Whether the comparison lacks steps in which operators held decisions back.
   bool leaves_steps_out() const { return compared_steps < steps - compared_first_step; }

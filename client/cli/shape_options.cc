@@ -11,9 +11,11 @@
 #include "absl/strings/str_split.h"
 
 #include "base/files.h"
+#include "base/quantity.h"
 #include "base/status_macros.h"
 #include "client/cli/text.h"
 #include "placement/bandwidth.h"
+#include "placement/figure_mean.h"
 
 namespace eplb::cli {
 
@@ -95,7 +97,7 @@ std::optional<Hierarchy> GivenHierarchy(const ShapeOptions& options) {
   return std::nullopt;
 }
 
-// Numbers separated by commas. `read` is absl::SimpleAtod or absl::SimpleAtoi.
+// Numbers separated by commas. `read` stores the number that a text is, or returns false.
 template <class Number, class Read>
 absl::StatusOr<std::vector<Number>> ReadList(const char* flag, const std::string& text, Read read) {
   std::vector<Number> numbers;
@@ -162,14 +164,16 @@ absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOpti
     if (!speeds.gpu_speed.empty()) return NotTaken(options, "--gpu-speed");
     if (!speeds.unusable_gpus.empty()) return NotTaken(options, "--unusable-gpus");
   }
-  const auto to_double = [](const std::string& text, double* value) {
-    return absl::SimpleAtod(text, value);
+  const auto to_speed = [](const std::string& text, double* value) {
+    const std::optional<double> speed = ParseFraction(text);
+    if (speed) *value = *speed;
+    return speed.has_value();
   };
   const auto to_index = [](const std::string& text, int32_t* value) {
     return absl::SimpleAtoi(text, value);
   };
   EPLB_ASSIGN_OR_RETURN(const std::vector<double> numbers,
-                        ReadList<double>("--gpu-speed", speeds.gpu_speed, to_double));
+                        ReadList<double>("--gpu-speed", speeds.gpu_speed, to_speed));
   EPLB_ASSIGN_OR_RETURN(const std::vector<int32_t> unusable,
                         ReadList<int32_t>("--unusable-gpus", speeds.unusable_gpus, to_index));
   // The speeds alone first, so that a message names the flag that is wrong.
@@ -253,6 +257,15 @@ std::string ShapeText(const Topology& topology) {
   return text;
 }
 
+std::string UnequalSlotsNote(int64_t slots, int64_t gpus) {
+  const int64_t more = slots % gpus;
+  if (more == 0) return {};
+  return absl::StrCat("note: ", gpus, " GPUs do not divide ", slots, " slots (", slots / gpus + 1,
+                      " on the first ", more, ", ", slots / gpus,
+                      " on the others); the engines' formats need slots % GPUs == 0, next: ",
+                      slots - more + gpus, " slots");
+}
+
 namespace {
 
 constexpr double kRounding = 1e-9;
@@ -264,8 +277,7 @@ constexpr double kLeastNormal = std::numeric_limits<double>::min() / kRounding;
 absl::StatusOr<BoundGaps> GapsToBounds(const std::vector<double>& peaks,
                                        const std::vector<double>& bounds) {
   BoundGaps result;
-  double sum = 0;
-  int64_t layers_with_load = 0;
+  FigureMean mean;
   for (size_t layer = 0; layer < peaks.size(); ++layer) {
     const double peak = peaks[layer];
     if (bounds[layer] > peak * (1 + kRounding) && bounds[layer] > kLeastNormal) {
@@ -275,14 +287,15 @@ absl::StatusOr<BoundGaps> GapsToBounds(const std::vector<double>& peaks,
     }
     const double bound = std::min(bounds[layer], peak);
     result.bounds.push_back(bound);
-    result.gaps.push_back(bound > 0 ? peak / bound - 1 : 0);
-    result.max = std::max(result.max, result.gaps.back());
+    std::optional<double> gap;
     if (peak > 0) {
-      sum += result.gaps.back();
-      ++layers_with_load;
+      gap = bound > 0 ? peak / bound - 1 : 0;
+      result.max = std::max(result.max.value_or(0), *gap);
     }
+    result.gaps.push_back(gap);
+    mean.Add(gap);
   }
-  if (layers_with_load > 0) result.mean = sum / static_cast<double>(layers_with_load);
+  result.mean = mean.Value();
   return result;
 }
 

@@ -82,6 +82,10 @@ std::string EqualSharesNote(const ShapeOptions& options, const std::string& spli
 // "8 layers of 64 experts in 72 slots on 8 GPUs, 2 nodes".
 std::string ShapeText(const Topology& topology);
 
+// For stderr: the engines' formats need slots % gpus == 0, with the next such number of slots.
+// Empty if `gpus` divides `slots`.
+std::string UnequalSlotsNote(int64_t slots, int64_t gpus);
+
 // How --link-gbps was read, for people.
 
 // "INTRA,INTER", each as ParseBandwidth reads it. errors: InvalidArgument, naming the flag.
@@ -96,10 +100,10 @@ std::string LinksNote(const CostOptions& options);
 // How far found GPU loads are above their proved bounds.
 
 struct BoundGaps {
-  std::vector<double> bounds;  // [L], never above the peak
-  std::vector<double> gaps;    // [L], peak / bound - 1; 0 for a layer without load
-  double mean = 0;             // over layers with load
-  double max = 0;
+  std::vector<double> bounds;               // [L], never above the peak
+  std::vector<std::optional<double>> gaps;  // [L], peak / bound - 1; none for a layer without load
+  std::optional<double> mean;               // over layers with load; none if all are idle
+  std::optional<double> max;                // likewise
 };
 
 // peaks, bounds: [L], largest GPU load found and its proved lower bound, tokens / speed. A bound

@@ -1,5 +1,6 @@
 #include "client/cli/status.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,7 +67,7 @@ std::string Refusals(const v1::GetStatusResponse& response, const Terminal& term
 
 Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
   Table table{.heading = {"job", "state", "since", "ranks", "step", "version", "run", "measured",
-                          "static", "predicted", "seen"},
+                          "without EPLB", "predicted", "seen"},
               .right = {false, false, true, true, true, true, true, true, true, true, true},
               .rows = {}};
   for (const v1::JobStatus& job : response.jobs()) {
@@ -77,13 +78,14 @@ Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) 
         {Shortened(Printable(job.job()), kMaxStatusName), Shortened(StateText(job), kMaxStatusName),
          Seconds(job.state_seconds()), absl::StrCat(job.connected_ranks(), "/", job.world_size()),
          Grouped(static_cast<int64_t>(job.step())), Grouped(static_cast<int64_t>(job.version())),
-         RunText(job), RatioText(job.balancedness()), RatioText(job.balancedness_static()),
+         RunText(job), RatioText(job.balancedness()),
+         if_set(job.has_balancedness_without_eplb(), job.balancedness_without_eplb()),
          if_set(job.has_balancedness_predicted(), job.balancedness_predicted()),
          if_set(job.has_balancedness_seen(), job.balancedness_seen())});
   }
   // The ratios are in the job's notes, too.
-  constexpr std::string_view kOptional[] = {"run",    "seen",    "predicted",
-                                            "static", "version", "since"};
+  constexpr std::string_view kOptional[] = {"run",          "seen",    "predicted",
+                                            "without EPLB", "version", "since"};
   DropToFit(table, kOptional, terminal.width);
   return table;
 }
@@ -107,11 +109,26 @@ std::string Notes(const v1::JobStatus& job, const Terminal& terminal) {
   return text;
 }
 
+// Leaves one job and its refusals. errors: NotFound when the daemon has neither.
+absl::Status KeepJob(const std::string& job, v1::GetStatusResponse* response) {
+  if (job.empty()) return absl::OkStatus();
+  const auto is_another = [&job](const auto& one) { return one.job() != job; };
+  auto* jobs = response->mutable_jobs();
+  jobs->erase(std::remove_if(jobs->begin(), jobs->end(), is_another), jobs->end());
+  auto* refusals = response->mutable_refusals();
+  refusals->erase(std::remove_if(refusals->begin(), refusals->end(), is_another), refusals->end());
+  if (!jobs->empty() || !refusals->empty()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("the daemon has no job ", Printable(job)));
+}
+
 }  // namespace
 
 Output RunStatus(const StatusOptions& options, const Terminal& terminal) {
   v1::GetStatusResponse response;
   if (const absl::Status status = AskStatus(options.query, &response); !status.ok()) {
+    return QueryFailure(status);
+  }
+  if (const absl::Status status = KeepJob(options.job, &response); !status.ok()) {
     return QueryFailure(status);
   }
   if (options.query.format == Format::kJson) {
@@ -135,8 +152,9 @@ Output RunStatus(const StatusOptions& options, const Terminal& terminal) {
 void AddStatus(CLI::App& root, Command& command) {
   const auto options = std::make_shared<StatusOptions>();
   CLI::App& app = *root.add_subcommand("status", "The daemon and its jobs");
+  AddJobOption(app, options->job, "Only this job [all]");
   app.add_flag("--ranks", options->ranks, "With -o json: every rank of every job, too");
-  AddQueryOptions(app, options->query);
+  AddQueryOptions(app, options->query, {kNotFound});
   AddWatched(app, command,
              [options](const Terminal& terminal) { return RunStatus(*options, terminal); });
 }
@@ -201,7 +219,7 @@ std::string InFlightText(const Explanation& explanation) {
     if (slowest == nullptr || rank.answer_seconds() > slowest->answer_seconds()) slowest = &rank;
   }
   absl::StrAppend(&text, prepared, " of ", job.world_size(), " ranks were PREPARED");
-  if (slowest != nullptr && slowest->answer_seconds() > 0) {
+  if (slowest != nullptr && slowest->has_answer_seconds()) {
     absl::StrAppend(&text, ", rank ", slowest->rank(), " last, after ",
                     Seconds(slowest->answer_seconds()));
   }

@@ -12,6 +12,7 @@ namespace eplb::cli {
 
 struct StatusOptions {
   QueryOptions query;
+  std::string job;     // empty: all
   bool ranks = false;  // JSON: with the ranks of each job, which are megabytes at 10,000 ranks
 };
 

@@ -10,8 +10,10 @@
 #include "absl/strings/str_split.h"
 
 #include "base/files.h"
+#include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "base/text.h"
+#include "client/cli/held_out.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
@@ -20,6 +22,7 @@
 #include "placement/evaluate.h"
 #include "placement/search/bound.h"
 #include "placement/split/batch_split.h"
+#include "proto/wire/message_json.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -59,41 +62,32 @@ absl::StatusOr<std::vector<int32_t>> ParseSlots(const std::string& text) {
   return slots;
 }
 
-// What is swept over: a load of so many steps, and its prices.
+// The load that is planned for, the windows that the placements are scored on, and prices.
 struct Basis {
   Load load;
-  std::vector<Load> windows;  // that it was made of
-  double num_steps = 1;
-  double num_window_steps = 1;  // the windows' own, in sum
+  std::vector<Load> windows;  // that the load was made of
+  HeldOut held_out;
   Costs costs;
 };
 
-// How even a placement is, and for how many steps.
 struct Outcome {
   Evaluation evaluation;
   BoundGaps gaps;
-  double num_steps = 1;
 };
 
-// Under the load, or by batch under its windows, each split exactly.
+// Scores a placement on the windows to be scored, each in equal shares or split exactly.
 absl::StatusOr<Outcome> OutcomeOf(const SweepOptions& options, const Basis& basis,
                                   const Placement& placement, SplitMode split) {
-  const bool batch = split == SplitMode::kBatch;
-  const std::span<const Load> loads =
-      batch ? std::span<const Load>(basis.windows) : std::span<const Load>(&basis.load, 1);
-  Outcome outcome{.num_steps = batch ? basis.num_window_steps : basis.num_steps};
-  if (batch) {
-    EPLB_ASSIGN_OR_RETURN(outcome.evaluation, EvaluateBatches(loads, placement));
-  } else {
-    EPLB_ASSIGN_OR_RETURN(outcome.evaluation, Evaluate(basis.load, placement));
-  }
+  Outcome outcome;
+  EPLB_ASSIGN_OR_RETURN(outcome.evaluation,
+                        EvaluateWindows(basis.held_out.scored, placement, split));
   const Topology& topology = placement.topology();
   std::vector<double> bounds(static_cast<size_t>(topology.num_layers()));
-  for (const Load& load : loads) {
-    EPLB_ASSIGN_OR_RETURN(
-        const std::vector<double> of_load,
-        LowerBounds(load, topology,
-                    {.hierarchy = HierarchyInForce(options.frame, topology), .any_split = batch}));
+  for (const Load& load : basis.held_out.scored) {
+    EPLB_ASSIGN_OR_RETURN(const std::vector<double> of_load,
+                          LowerBounds(load, topology,
+                                      {.hierarchy = HierarchyInForce(options.frame, topology),
+                                       .any_split = split == SplitMode::kBatch}));
     for (size_t layer = 0; layer < bounds.size(); ++layer) bounds[layer] += of_load[layer];
   }
   EPLB_ASSIGN_OR_RETURN(outcome.gaps, GapsToBounds(outcome.evaluation.max_gpu_load, bounds));
@@ -112,21 +106,31 @@ absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& poli
   }
   EPLB_ASSIGN_OR_RETURN(const Outcome outcome, OutcomeOf(options, basis, *placement, split));
   const Evaluation& evaluation = outcome.evaluation;
-  return SweepRow{
-      .slots = slots,
-      .balancedness_mean = evaluation.mean_balancedness,
-      .balancedness_min = evaluation.min_balancedness,
-      .bound_gap_mean = Finite(outcome.gaps.mean),
-      .extra_slots_per_gpu = static_cast<double>(slots - topology.num_experts()) /
-                             static_cast<double>(topology.num_gpus()),
-      .token_seconds = Finite(evaluation.peak_load / outcome.num_steps * basis.costs.token_seconds),
-      .replica_seconds = ReplicaSecondsPerStep(*placement, basis.costs)};
+  const std::optional<double>& gap = outcome.gaps.mean;
+  return SweepRow{.slots = slots,
+                  .balancedness_mean = evaluation.mean_balancedness,
+                  .balancedness_min = evaluation.min_balancedness,
+                  .bound_gap_mean = gap ? std::optional(Finite(*gap)) : std::nullopt,
+                  .extra_slots_per_gpu = static_cast<double>(slots - topology.num_experts()) /
+                                         static_cast<double>(topology.num_gpus()),
+                  .token_seconds = Finite(evaluation.peak_load / basis.held_out.scored_steps *
+                                          basis.costs.token_seconds),
+                  .replica_seconds = ReplicaSecondsPerStep(*placement, basis.costs)};
+}
+
+std::string ScoredOnSentence(const HeldOut& held_out) {
+  if (held_out.out_of_sample) return absl::StrCat(ScoredOnText(held_out), ".");
+  return "Scored on the load it was made for; later loads are less balanced.";
 }
 
 struct Sweep {
   Topology smallest;
   std::vector<SweepRow> rows;
-  std::string note = {};  // said of the load's file
+  std::string note;            // said of the load's file
+  std::string scored_on;       // for JSON
+  std::string scored_on_text;  // a sentence
+  int64_t planned_windows = 0;
+  int64_t scored_windows = 0;
 };
 
 absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
@@ -135,18 +139,24 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const Costs costs, MakeCosts(options.costs));
   EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
-  absl::StatusOr<Load> load = CombineWindows(file.windows, rule);
+  HeldOut held_out = HoldOut(file.windows);
+  absl::StatusOr<Load> load = CombineWindows(held_out.planned, rule);
   if (!load.ok()) return InFile(options.load, load.status());
-  EPLB_RETURN_IF_ERROR(CheckSplit(options.split, options.load, file.windows, rule));
+  EPLB_RETURN_IF_ERROR(CheckSplit(options.split, options.load, file.windows));
   const Basis basis{.load = *std::move(load),
-                    .windows = BatchesOf(file.windows, rule),
-                    .num_steps = StepsOfWindows(file.windows, rule),
-                    .num_window_steps = StepsOfBatches(file.windows, rule),
+                    .windows = BatchesOf(held_out.planned, rule),
+                    .held_out = std::move(held_out),
                     .costs = costs};
   EPLB_ASSIGN_OR_RETURN(const Topology smallest,
                         MakeTopology(options.frame, basis.load, slots.front()));
   Progress progress("slot count", static_cast<int64_t>(slots.size()));
-  Sweep sweep{.smallest = smallest, .rows = {}, .note = NotesOn(options.load, file)};
+  Sweep sweep{.smallest = smallest,
+              .rows = {},
+              .note = NotesOn(options.load, file),
+              .scored_on = ScoredOn(basis.held_out),
+              .scored_on_text = ScoredOnSentence(basis.held_out),
+              .planned_windows = std::ssize(basis.held_out.planned),
+              .scored_windows = std::ssize(basis.held_out.scored)};
   for (const int32_t count : slots) {
     progress.Reached(static_cast<int64_t>(sweep.rows.size()));
     EPLB_ASSIGN_OR_RETURN(SweepRow row, MakeRow(options, *policy, basis, count));
@@ -155,13 +165,17 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   return sweep;
 }
 
-std::string SweepToJson(const SweepOptions& options, const std::vector<SweepRow>& rows) {
-  Json json = {{"split", options.split}, {"rows", Json::array()}};
-  for (const SweepRow& row : rows) {
+std::string SweepToJson(const SweepOptions& options, const Sweep& sweep) {
+  Json json = {{"split", options.split},
+               {"scored_on", sweep.scored_on},
+               {"planned_windows", sweep.planned_windows},
+               {"scored_windows", sweep.scored_windows},
+               {"rows", Json::array()}};
+  for (const SweepRow& row : sweep.rows) {
     Json entry = {{"slots", row.slots},
-                  {"balancedness_mean", row.balancedness_mean},
-                  {"balancedness_min", row.balancedness_min},
-                  {"bound_gap_mean", row.bound_gap_mean},
+                  {"balancedness_mean", JsonOrNull(row.balancedness_mean)},
+                  {"balancedness_min", JsonOrNull(row.balancedness_min)},
+                  {"bound_gap_mean", JsonOrNull(row.bound_gap_mean)},
                   {"extra_slots_per_gpu", row.extra_slots_per_gpu}};
     if (options.costs.training) {
       entry["token_seconds_per_step"] = row.token_seconds;
@@ -170,17 +184,79 @@ std::string SweepToJson(const SweepOptions& options, const std::vector<SweepRow>
     }
     json["rows"].push_back(std::move(entry));
   }
-  return json.dump() + "\n";
+  return wire::DumpJson(json) + "\n";
 }
 
 // For stderr: what makes the rows mean less, or something else, than the flags ask for.
-std::string Notes(const SweepOptions& options) {
+std::string Notes(const SweepOptions& options, const Sweep& sweep) {
   std::string notes = LinksNote(options.costs);
+  if (!sweep.rows.front().balancedness_mean) {
+    notes = JoinMessages(notes, "note: what is scored has no tokens, so that there are no figures");
+  }
   notes = JoinMessages(notes, NoHistoryNote(options.frame, "a sweep", /*from_previous=*/false));
   notes = JoinMessages(notes, EqualSharesNote(options.frame, options.split));
   if (!options.frame.max_moves_per_gpu.has_value()) return notes;
   return JoinMessages(
       notes, "note: --max-moves-per-gpu has no effect, there is no placement to move from");
+}
+
+// The table form of a sweep.
+
+constexpr int kMaxBar = 40;   // columns
+constexpr int kFigures = 54;  // columns of the figures
+constexpr int kPriced = 82;   // likewise, with prices
+constexpr int kLeastBar = 10;
+
+double StepSeconds(const SweepRow& row) { return Finite(row.token_seconds + row.replica_seconds); }
+
+// For people; no line is wider than the terminal.
+std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
+                         const Terminal& terminal) {
+  const std::vector<SweepRow>& rows = sweep.rows;
+  const bool priced = options.costs.training;
+  std::string text = absl::StrCat(
+      Paint(terminal, Colour::kBold, absl::StrCat("Sweep by ", options.frame.policy)), "\n",
+      Wrapped(absl::StrCat(ShapeText(sweep.smallest), ", and more slots"), terminal.width, 2), "\n",
+      Wrapped(sweep.scored_on_text, terminal.width, 2), "\n\n");
+  Table table{.heading = {"slots", "extra/GPU", "balancedness", "worst layer", "gap"},
+              .right = std::vector<bool>(5, true),
+              .rows = {}};
+  if (priced) {
+    table.heading.insert(table.heading.end(), {"tokens", "replicas", "step"});
+    table.right.resize(8, true);
+  }
+  const int bar = std::min(kMaxBar, terminal.width - (priced ? kPriced : kFigures));
+  if (bar >= kLeastBar) {
+    table.heading.emplace_back("");
+    table.right.push_back(false);
+  }
+  for (const SweepRow& row : rows) {
+    std::vector<std::string> cells = {
+        absl::StrCat(row.slots), absl::StrFormat("%.4g", row.extra_slots_per_gpu),
+        FigureText(row.balancedness_mean), FigureText(row.balancedness_min),
+        row.bound_gap_mean ? Percent(*row.bound_gap_mean) : "-"};
+    if (priced) {
+      for (const double seconds : {row.token_seconds, row.replica_seconds, StepSeconds(row)}) {
+        cells.push_back(SecondsText(seconds));
+      }
+    }
+    if (bar >= kLeastBar) cells.push_back(Bar(row.balancedness_mean.value_or(0), 1, bar, terminal));
+    table.rows.push_back(std::move(cells));
+  }
+  text += FormatTable(table, terminal);
+  std::string note = "balancedness = mean / max GPU load; gap = above the proved lower bound.";
+  if (options.split == "batch") note += " Each window is split exactly among replicas.";
+  if (priced && rows.front().balancedness_mean) {
+    const SweepRow& best = *std::min_element(
+        rows.begin(), rows.end(),
+        [](const SweepRow& a, const SweepRow& b) { return StepSeconds(a) < StepSeconds(b); });
+    absl::StrAppend(&note, " A training step is shortest with ", Counted(best.slots, "slot"), ": ",
+                    SecondsText(best.token_seconds), " for tokens on the fullest GPUs, ",
+                    SecondsText(best.replica_seconds), " for replicas of ",
+                    BytesText(options.costs.weight_bytes.value_or(options.costs.expert_bytes)),
+                    " over links of ", LinksText(options.costs), ".");
+  }
+  return absl::StrCat(text, "\n", Wrapped(note, terminal.width, 2), "\n");
 }
 
 }  // namespace
@@ -189,10 +265,9 @@ Output RunSweep(const SweepOptions& options, const Terminal& terminal) {
   const absl::StatusOr<Sweep> sweep = ComputeRows(options);
   if (!sweep.ok()) return UsageFailure(sweep.status());
   return {.exit_code = kOk,
-          .out = options.format == Format::kJson
-                     ? SweepToJson(options, sweep->rows)
-                     : SweepToTable(options, sweep->smallest, sweep->rows, terminal),
-          .message = JoinMessages(sweep->note, Notes(options))};
+          .out = options.format == Format::kJson ? SweepToJson(options, *sweep)
+                                                 : SweepToTable(options, *sweep, terminal),
+          .message = JoinMessages(sweep->note, Notes(options, *sweep))};
 }
 
 void AddSweep(CLI::App& root, Command& command) {
@@ -214,6 +289,8 @@ void AddSweep(CLI::App& root, Command& command) {
   AddCostOptions(app, options->costs);
   AddFormat(app, options->format);
   app.footer(
+      "Placements of a trace are planned on the earlier half of its windows and scored\n"
+      "on the later half. A single window is scored on the load it was made for.\n"
       "A policy that starts from a placement in force, as incremental, starts from the static\n"
       "layout of each row.\n"
       "Examples:\n"
@@ -223,66 +300,6 @@ void AddSweep(CLI::App& root, Command& command) {
   app.callback([options, &command] {
     command = [options](const Terminal& terminal) { return RunSweep(*options, terminal); };
   });
-}
-
-// The table form of a sweep.
-
-namespace {
-
-constexpr int kMaxBar = 40;   // columns
-constexpr int kFigures = 54;  // columns of the figures
-constexpr int kPriced = 82;   // likewise, with prices
-constexpr int kLeastBar = 10;
-
-double StepSeconds(const SweepRow& row) { return Finite(row.token_seconds + row.replica_seconds); }
-
-}  // namespace
-
-std::string SweepToTable(const SweepOptions& options, const Topology& smallest,
-                         const std::vector<SweepRow>& rows, const Terminal& terminal) {
-  const bool priced = options.costs.training;
-  std::string text = absl::StrCat(
-      Paint(terminal, Colour::kBold, absl::StrCat("Sweep by ", options.frame.policy)), "\n",
-      Wrapped(absl::StrCat(ShapeText(smallest), ", and more slots"), terminal.width, 2), "\n\n");
-  Table table{.heading = {"slots", "extra/GPU", "balancedness", "worst layer", "gap"},
-              .right = std::vector<bool>(5, true),
-              .rows = {}};
-  if (priced) {
-    table.heading.insert(table.heading.end(), {"tokens", "replicas", "step"});
-    table.right.resize(8, true);
-  }
-  const int bar = std::min(kMaxBar, terminal.width - (priced ? kPriced : kFigures));
-  if (bar >= kLeastBar) {
-    table.heading.emplace_back("");
-    table.right.push_back(false);
-  }
-  for (const SweepRow& row : rows) {
-    std::vector<std::string> cells = {
-        absl::StrCat(row.slots), absl::StrFormat("%.4g", row.extra_slots_per_gpu),
-        absl::StrFormat("%.4f", row.balancedness_mean),
-        absl::StrFormat("%.4f", row.balancedness_min), Percent(row.bound_gap_mean)};
-    if (priced) {
-      for (const double seconds : {row.token_seconds, row.replica_seconds, StepSeconds(row)}) {
-        cells.push_back(SecondsText(seconds));
-      }
-    }
-    if (bar >= kLeastBar) cells.push_back(Bar(row.balancedness_mean, 1, bar, terminal));
-    table.rows.push_back(std::move(cells));
-  }
-  text += FormatTable(table, terminal);
-  std::string note = "balancedness = mean / max GPU load; gap = above the proved lower bound.";
-  if (options.split == "batch") note += " Each window is split exactly among replicas.";
-  if (priced) {
-    const SweepRow& best = *std::min_element(
-        rows.begin(), rows.end(),
-        [](const SweepRow& a, const SweepRow& b) { return StepSeconds(a) < StepSeconds(b); });
-    absl::StrAppend(&note, " A training step is shortest with ", Counted(best.slots, "slot"), ": ",
-                    SecondsText(best.token_seconds), " for tokens on the fullest GPUs, ",
-                    SecondsText(best.replica_seconds), " for replicas of ",
-                    BytesText(options.costs.weight_bytes.value_or(options.costs.expert_bytes)),
-                    " over links of ", LinksText(options.costs), ".");
-  }
-  return absl::StrCat(text, "\n", Wrapped(note, terminal.width, 2), "\n");
 }
 
 }  // namespace eplb::cli

@@ -3,6 +3,7 @@
 #define EPLB_CLIENT_CLI_SWEEP_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,12 @@ struct SweepOptions {
   Format format = Format::kTable;
 };
 
+// Figures of the windows that are scored; none without tokens.
 struct SweepRow {
   int32_t slots = 0;
-  double balancedness_mean = 1;
-  double balancedness_min = 1;
-  double bound_gap_mean = 0;  // over layers with load
+  std::optional<double> balancedness_mean;
+  std::optional<double> balancedness_min;
+  std::optional<double> bound_gap_mean;  // over layers with load
   double extra_slots_per_gpu = 0;
   // With --training, a step: its tokens on the fullest GPUs, and what replicas send.
   double token_seconds = 0;
@@ -36,10 +38,6 @@ struct SweepRow {
 
 // Exit 2 for bad flags, files and shapes.
 Output RunSweep(const SweepOptions& options, const Terminal& terminal);
-
-// For people; no line is wider than the terminal.
-std::string SweepToTable(const SweepOptions& options, const Topology& smallest,
-                         const std::vector<SweepRow>& rows, const Terminal& terminal);
 
 void AddSweep(CLI::App& root, Command& command);
 

@@ -76,6 +76,10 @@ std::string Tokens(double tokens) {
   return absl::StrFormat("%.3g", tokens);
 }
 
+std::string FigureText(const std::optional<double>& figure, int digits) {
+  return figure ? absl::StrFormat("%.*f", digits, *figure) : "-";
+}
+
 std::string Percent(double fraction) {
   const double percent = 100 * fraction;
   if (percent >= 1e6) return absl::StrFormat("%.2g %%", percent);
@@ -94,15 +98,6 @@ std::string Seconds(double seconds) {
 
 std::string Counted(int64_t n, const char* one) {
   return absl::StrCat(Grouped(n), " ", one, n == 1 ? "" : "s");
-}
-
-std::string Printable(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < ' ' || byte == 0x7F) c = '?';
-  }
-  return result;
 }
 
 std::string Wrapped(std::string_view text, int width, int indent) {
@@ -135,13 +130,13 @@ std::string Beside(std::string_view label, int column, std::string_view text,
 
 std::string Shortened(std::string_view text, int width) {
   if (DisplayWidth(text) <= width) return std::string(text);
-  std::string cut;
-  for (const char c : text) {
-    const bool begins = (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-    if (begins && DisplayWidth(cut) >= width - 2) break;
-    cut += c;
+  size_t end = 0;
+  for (size_t most = 1; most <= text.size(); ++most) {
+    const std::string_view start = FirstCharacters(text, most);
+    if (DisplayWidth(start) > width - 2) break;
+    end = start.size();
   }
-  return cut + "..";
+  return absl::StrCat(std::string(text.substr(0, end)), "..");
 }
 
 std::string FormatTable(const Table& table, const Terminal& terminal) {

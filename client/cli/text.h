@@ -3,11 +3,13 @@
 #define EPLB_CLIENT_CLI_TEXT_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/foreign_text.h"
 #include "client/cli/terminal.h"
 
 namespace eplb::cli {
@@ -17,8 +19,8 @@ std::string Tokens(double tokens);                // "812", "12,345", "1.235 M",
 std::string Percent(double fraction);             // 0.0123 -> "1.23 %"
 std::string Seconds(double seconds);              // "41 us", "4.1 ms", "3.2 s", "2h 05m"
 std::string Counted(int64_t n, const char* one);  // 1 -> "1 layer", 2 -> "2 layers"
-// Control characters, which a terminal would obey, become '?'.
-std::string Printable(std::string_view text);
+// "0.7275"; "-" for a figure without a sample.
+std::string FigureText(const std::optional<double>& figure, int digits = 4);
 // Words of `text` on lines of at most `width` columns; all but the first begin with `indent`
 // spaces.
 std::string Wrapped(std::string_view text, int width, int indent);

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 
 #include "base/json_value.h"
+#include "base/quantity.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
 #include "client/cli/flags.h"
@@ -66,10 +67,11 @@ absl::StatusOr<WaitCondition> WaitCondition::Parse(const std::string& text) {
   if (Split(text, ">=", name, value)) {
     if (name == "balanced") {
       condition.kind_ = Kind::kBalanced;
-      const bool read = absl::SimpleAtod(value, &condition.ratio_) && condition.ratio_ > 0 &&
-                        condition.ratio_ <= 1;
+      condition.ratio_ = ParseFraction(value).value_or(0);
+      const bool read = condition.ratio_ > 0 && condition.ratio_ <= 1;
       return read ? absl::StatusOr<WaitCondition>(condition)
-                  : Wrong(text, "a balancedness above 0, at most 1, e.g. balanced>=0.9");
+                  : Wrong(text,
+                          "a balancedness above 0, at most 1, e.g. balanced>=0.9 or balanced>=90%");
     }
     if (name != "version" && name != "step") return Wrong(text, kForms);
     condition.kind_ = name == "version" ? Kind::kVersion : Kind::kStep;
@@ -103,7 +105,7 @@ bool WaitCondition::IsMet(const v1::JobStatus& job) const {
     case Kind::kStep:
       return job.step() >= number_;
     case Kind::kBalanced:
-      return job.balancedness() >= ratio_;
+      return job.has_balancedness() && job.balancedness() >= ratio_;
   }
   return false;
 }
@@ -143,12 +145,13 @@ bool MayPass(const absl::Status& status, bool first) {
 Output Met(const WaitOptions& options, const v1::JobStatus& job, absl::Duration waited) {
   Output output;
   if (options.query.format == Format::kJson) {
-    output.out = absl::StrCat(
-        "{\"job\":", wire::JsonQuote(job.job()),
-        ",\"condition\":", wire::JsonQuote(options.condition),
-        ",\"state\":", wire::JsonQuote(wire::EnumText(job.state())), ",\"version\":", job.version(),
-        ",\"step\":", job.step(), absl::StrFormat(",\"balancedness\":%.17g", job.balancedness()),
-        absl::StrFormat(",\"seconds\":%.3f}\n", absl::ToDoubleSeconds(waited)));
+    output.out =
+        absl::StrCat("{\"job\":", wire::JsonQuote(job.job()),
+                     ",\"condition\":", wire::JsonQuote(options.condition),
+                     ",\"state\":", wire::JsonQuote(wire::EnumText(job.state())),
+                     ",\"version\":", job.version(), ",\"step\":", job.step(), ",\"balancedness\":",
+                     job.has_balancedness() ? absl::StrFormat("%.17g", job.balancedness()) : "null",
+                     absl::StrFormat(",\"seconds\":%.3f}\n", absl::ToDoubleSeconds(waited)));
     return output;
   }
   output.out =

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "base/files.h"
+#include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 
@@ -17,16 +20,17 @@ namespace {
 
 using wire::JsonValue;
 
-// The entries of a list of objects, as many as `count_key` says.
+// The entries of a list of objects, as many as `count_key` states if the object has it.
 absl::StatusOr<const std::vector<JsonValue>*> GetObjects(const JsonValue& object, const char* key,
                                                          const char* count_key) {
-  EPLB_ASSIGN_OR_RETURN(const int64_t count, wire::GetInteger(object, count_key));
   const JsonValue* list = object.Find(key);
   if (list == nullptr) return absl::InvalidArgumentError(absl::StrCat(key, " is missing"));
   const auto entries = list->is_array() ? list->numbers.children.front().front() : -1;
   if (entries != static_cast<int64_t>(list->objects.size()) || entries < 1) {
     return absl::InvalidArgumentError(absl::StrCat(key, " is no list of objects"));
   }
+  if (object.Find(count_key) == nullptr) return &list->objects;
+  EPLB_ASSIGN_OR_RETURN(const int64_t count, wire::GetInteger(object, count_key));
   if (entries != count) {
     return absl::InvalidArgumentError(
         absl::StrCat(count_key, " is ", count, ", ", key, " has ", entries, " entries"));
@@ -34,7 +38,9 @@ absl::StatusOr<const std::vector<JsonValue>*> GetObjects(const JsonValue& object
   return &list->objects;
 }
 
+// An object without an id has that of its place in the list.
 absl::Status CheckId(const JsonValue& object, const char* key, size_t expected) {
+  if (object.Find(key) == nullptr) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const int64_t id, wire::GetInteger(object, key));
   if (id == static_cast<int64_t>(expected)) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -96,8 +102,7 @@ absl::StatusOr<PlacementParts> ParseAscend(std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(const JsonValue object, wire::ParseJson(bytes));
   EPLB_ASSIGN_OR_RETURN(const std::vector<JsonValue>* layers,
                         GetObjects(object, "layer_list", "moe_layer_count"));
-  PlacementParts parts{
-      .slots = {}, .ranks = {}, .num_experts = {}, .frame = {}, .shares = {}, .notes = {}};
+  PlacementParts parts;
   std::vector<int64_t> per_device;
   for (size_t id = 0; id < layers->size(); ++id) {
     absl::StatusOr<Layer> layer = ReadLayer((*layers)[id], id);
@@ -149,6 +154,102 @@ absl::StatusOr<std::string> WriteAscendPlacement(const Placement& placement,
     json += "]}";
   }
   return json + "]}\n";
+}
+
+namespace {
+
+constexpr char kAggregatedLoad[] = "aggregated_load";
+constexpr int32_t kMaxAscendExpert = (1 << 12) - 1;
+
+// A key that is a number as JSON writes it.
+absl::StatusOr<int32_t> NumberOfKey(const std::string& key, const char* what, int32_t most) {
+  int32_t number = -1;
+  if (absl::SimpleAtoi(key, &number) && number >= 0 && number <= most &&
+      absl::StrCat(number) == key) {
+    return number;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(kAggregatedLoad, " has the key ",
+                                                 wire::JsonQuote(FirstCharacters(key, 80)),
+                                                 ", expected ", what, " number in 0..", most));
+}
+
+using ExpertLoads = std::map<int32_t, double>;  // by expert
+
+absl::StatusOr<ExpertLoads> ReadExperts(const JsonValue& object, int32_t layer) {
+  const std::string place = absl::StrCat(kAggregatedLoad, " layer ", layer);
+  if (!object.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        place, " is ", std::string(wire::KindName(object.kind)), ", expected loads by expert"));
+  }
+  ExpertLoads loads;
+  for (const wire::JsonMember& member : object.members) {
+    EPLB_ASSIGN_OR_RETURN(const int32_t expert,
+                          NumberOfKey(member.key, "an expert", kMaxAscendExpert));
+    const JsonValue::Kind kind = member.value.kind;
+    if (kind != JsonValue::Kind::kInteger && kind != JsonValue::Kind::kReal) {
+      return absl::InvalidArgumentError(absl::StrCat(place, " expert ", expert, " is ",
+                                                     std::string(wire::KindName(kind)),
+                                                     ", expected a number"));
+    }
+    loads[expert] = member.value.real;
+  }
+  return loads;
+}
+
+// Exact counts if every number is whole and a double holds it exactly.
+absl::StatusOr<Load> CountsOrEstimates(const RealMatrix& matrix) {
+  constexpr double kLargestExact = 0x1p53;
+  const bool counts = (matrix == matrix.round()).all() && matrix.maxCoeff() < kLargestExact;
+  return counts ? Load::FromCounts(matrix.cast<int64_t>()) : Load::FromEstimates(matrix);
+}
+
+absl::Status NoAscendLoad() {
+  return absl::InvalidArgumentError(absl::StrCat("is no load of ascend, expected {\"",
+                                                 kAggregatedLoad,
+                                                 "\":{\"LAYER\":{\"EXPERT\":TOKENS}}}"));
+}
+
+}  // namespace
+
+bool IsAscendLoad(const JsonValue& value) { return value.Find(kAggregatedLoad) != nullptr; }
+
+absl::StatusOr<LoadFile> AscendLoad(const JsonValue& value) {
+  const JsonValue* layers = value.Find(kAggregatedLoad);
+  if (layers == nullptr || !layers->is_object()) return NoAscendLoad();
+  std::map<int32_t, ExpertLoads> loads;
+  size_t entries = 0;
+  int32_t num_experts = 0;
+  for (const wire::JsonMember& member : layers->members) {
+    EPLB_ASSIGN_OR_RETURN(const int32_t layer, NumberOfKey(member.key, "a layer", kMaxLayerNumber));
+    EPLB_ASSIGN_OR_RETURN(ExpertLoads experts, ReadExperts(member.value, layer));
+    if (!experts.empty()) num_experts = std::max(num_experts, experts.rbegin()->first + 1);
+    entries += experts.size();
+    loads.emplace(layer, std::move(experts));
+  }
+  if (entries == 0) return NoAscendLoad();
+  RealMatrix matrix = RealMatrix::Zero(static_cast<Eigen::Index>(loads.size()), num_experts);
+  LoadFile file;
+  for (const auto& [layer, experts] : loads) {
+    const auto row = static_cast<Eigen::Index>(file.layers.size());
+    for (const auto& [expert, load] : experts) matrix(row, expert) = load;
+    file.layers.push_back(layer);
+  }
+  if (entries < static_cast<size_t>(matrix.size())) {
+    file.notes.push_back(
+        absl::StrCat("an expert without an entry got no tokens, and the number of experts, ",
+                     num_experts, ", is that of the largest id"));
+  }
+  EPLB_ASSIGN_OR_RETURN(Load load, CountsOrEstimates(matrix));
+  file.windows.push_back({.load = std::move(load)});
+  return file;
+}
+
+absl::StatusOr<LoadFile> ParseAscendLoad(const std::string& path, std::string_view bytes) {
+  const absl::StatusOr<JsonValue> value = wire::ParseJson(bytes);
+  if (!value.ok()) return InFile(path, value.status());
+  absl::StatusOr<LoadFile> file = AscendLoad(*value);
+  if (!file.ok()) return InFile(path, file.status());
+  return file;
 }
 
 }  // namespace eplb

@@ -8,8 +8,8 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "client/formats/format_table.h"
+#include "client/formats/layer_numbers.h"
 #include "client/formats/npy.h"
-#include "client/formats/tables.h"
 
 namespace eplb {
 namespace {
@@ -51,17 +51,19 @@ bool NumbersLayers(const PlacementFormat& format) {
   return format.holds_layer_numbers || format.counts_model_layers;
 }
 
-absl::Status CheckFirstLayer(const PlacementFormat& from, const PlacementFormat& to,
-                             const ShapeNumbers& flags) {
-  if (!flags.first_layer.has_value()) return absl::OkStatus();
+absl::Status CheckLayerChoice(const PlacementFormat& from, const PlacementFormat& to,
+                              const LayerChoice& choice) {
+  if (!choice.given()) return absl::OkStatus();
+  const char* flag = choice.first.has_value() ? "--first-layer" : "--layers";
   if (!NumbersLayers(from) && !NumbersLayers(to)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--first-layer has no meaning from ", Name(from), " to ", Name(to),
+        absl::StrCat(flag, " has no meaning from ", Name(from), " to ", Name(to),
                      ": both count MoE layers from 0; it is for sglang and trtllm"));
   }
-  if (*flags.first_layer >= 0 && *flags.first_layer <= kMaxFirstLayer) return absl::OkStatus();
+  const int32_t first = choice.first.value_or(0);
+  if (first >= 0 && first <= kMaxLayerNumber) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("--first-layer is ", *flags.first_layer, ", expected 0..", kMaxFirstLayer));
+      absl::StrCat(flag, " is ", first, ", expected 0..", kMaxLayerNumber));
 }
 
 // Slots whose rank is not their place among the slots of their expert.
@@ -87,12 +89,19 @@ struct Lost {
     if (*number != 1 || names.back() == kGpus) flags.push_back(absl::StrCat(flag, " ", *number));
   }
 
+  void Add(const LayerNumbers& layers) {
+    if (layers.empty()) return;
+    names.emplace_back("layer numbers");
+    flags.push_back(ChoiceOf(layers).Flag());
+  }
+
   static constexpr char kGpus[] = "GPUs";
 };
 
 // Said of what the source has and the target does not hold.
-void NoteLosses(const PlacementFormat& to, const WriteOptions& write, const ShapeNumbers& frame,
+void NoteLosses(const PlacementFormat& to, const WriteOptions& write, const PlacementParts& parts,
                 const Placement& placement, std::vector<std::string>& notes) {
+  const ShapeNumbers& frame = parts.frame;
   const int64_t reordered = to.holds_ranks(write) ? 0 : CountReordered(placement);
   if (reordered > 0) {
     notes.push_back(absl::StrCat(Name(to), " files carry no replica ranks: those of ", reordered,
@@ -105,7 +114,7 @@ void NoteLosses(const PlacementFormat& to, const WriteOptions& write, const Shap
     lost.Add("nodes", "--nodes", frame.num_nodes);
     lost.Add("expert groups", "--groups", frame.num_groups);
   }
-  if (!NumbersLayers(to)) lost.Add("layer numbers", "--first-layer", frame.first_layer);
+  if (!NumbersLayers(to)) lost.Add(parts.layers);
   if (lost.names.empty()) return;
   std::string last = lost.names.back();
   lost.names.pop_back();
@@ -135,20 +144,62 @@ void NoteAssumptions(const PlacementFormat& to, const WriteOptions& write,
   }
 }
 
-// A file with a row for every model layer loses the rows of dense layers, or gets them.
-absl::Status HandleDenseRows(const PlacementFormat& from, const PlacementFormat& to,
-                             const ShapeNumbers& frame, IndexMatrix& slots,
-                             std::vector<std::string>& notes) {
-  if (from.counts_model_layers) {
-    if (to.counts_model_layers && !frame.first_layer.has_value()) return absl::OkStatus();
-    EPLB_ASSIGN_OR_RETURN(const std::string note, TakeDenseRows(frame.first_layer, slots));
-    if (!note.empty()) notes.push_back(note);
-  } else if (to.counts_model_layers && !frame.first_layer.has_value()) {
-    notes.push_back(absl::StrCat(
-        Name(to), " has a row for every model layer, and MoE layer 0 is written as row 0; give ",
-        "--first-layer when dense layers precede it (3 for DeepSeek-V3), or 0"));
-  }
+// Rows of a file with one for every model layer: those of the choice are kept.
+absl::Status ChooseModelLayers(const PlacementFormat& to, const LayerChoice& choice,
+                               PlacementParts& parts) {
+  if (!choice.given() && to.counts_model_layers) return absl::OkStatus();
+  const std::string note = NoteOnDenseRows(DenseRows(parts.slots), choice, "experts lie in order");
+  if (!note.empty()) parts.notes.push_back(note);
+  if (!choice.given()) return absl::OkStatus();
+  const LayerNumbers all = Consecutive(0, parts.slots.rows());
+  EPLB_ASSIGN_OR_RETURN(const std::vector<Eigen::Index> rows, ChooseRows(all, choice));
+  parts.slots = RowsOf(parts.slots, rows);
+  for (const Eigen::Index row : rows) parts.layers.push_back(all[static_cast<size_t>(row)]);
   return absl::OkStatus();
+}
+
+// Rows of a file that numbers its layers.
+absl::Status ChooseNumberedLayers(const LayerChoice& choice, PlacementParts& parts) {
+  if (choice.first.has_value() && *choice.first != parts.layers.front()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the file has ", parts.layers.front(), ", --first-layer is ", *choice.first));
+  }
+  if (choice.list.empty()) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const std::vector<Eigen::Index> rows, ChooseRows(parts.layers, choice));
+  parts.slots = RowsOf(parts.slots, rows);
+  parts.layers = choice.list;
+  return absl::OkStatus();
+}
+
+// The numbers that the choice gives to the rows of a file that has none.
+absl::StatusOr<LayerNumbers> NameLayers(const PlacementFormat& to, const LayerChoice& choice,
+                                        PlacementParts& parts) {
+  const auto count = parts.slots.rows();
+  if (choice.first.has_value()) return Consecutive(*choice.first, count);
+  if (choice.given() && static_cast<int64_t>(choice.list.size()) != count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("has ", count, " layers, ", choice.Flag(), " names ", choice.list.size()));
+  }
+  if (!choice.given() && to.counts_model_layers) {
+    parts.notes.push_back(absl::StrCat(
+        Name(to), " has a row for every model layer, and MoE layer 0 is written as row 0; give ",
+        "--first-layer when dense layers precede it (3 for DeepSeek-V3), or 0; --layers when "
+        "dense layers are between MoE layers"));
+  }
+  return choice.list;
+}
+
+// The model's number of each row that is left in `parts`; empty: not known.
+absl::StatusOr<LayerNumbers> TakeLayers(const PlacementFormat& from, const PlacementFormat& to,
+                                        const LayerChoice& choice, PlacementParts& parts) {
+  if (!from.counts_model_layers && parts.layers.empty()) return NameLayers(to, choice, parts);
+  if (!from.counts_model_layers) {
+    EPLB_RETURN_IF_ERROR(ChooseNumberedLayers(choice, parts));
+    return parts.layers;
+  }
+  EPLB_RETURN_IF_ERROR(ChooseModelLayers(to, choice, parts));
+  // A choice of the command line needs no hint to convert the file back.
+  return std::exchange(parts.layers, {});
 }
 
 }  // namespace
@@ -156,14 +207,14 @@ absl::Status HandleDenseRows(const PlacementFormat& from, const PlacementFormat&
 absl::StatusOr<Conversion> ConvertPlacementFile(const ConversionOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const PlacementFormat from, FindPlacementFormat(options.from));
   EPLB_ASSIGN_OR_RETURN(const PlacementFormat to, FindPlacementFormat(options.to));
-  EPLB_RETURN_IF_ERROR(CheckFirstLayer(from, to, options.flags));
+  EPLB_RETURN_IF_ERROR(CheckLayerChoice(from, to, options.flags.layers));
   EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(options.in));
   if (IsTorchDump(bytes)) return InFile(options.in, TorchDumpError());
   EPLB_ASSIGN_OR_RETURN(PlacementParts parts, from.parse(options.in, bytes));
   const absl::StatusOr<ShapeNumbers> frame = MergeShapes(parts.frame, options.flags);
   if (!frame.ok()) return InFile(options.in, frame.status());
-  const absl::Status dense = HandleDenseRows(from, to, *frame, parts.slots, parts.notes);
-  if (!dense.ok()) return InFile(options.in, dense);
+  absl::StatusOr<LayerNumbers> layers = TakeLayers(from, to, options.flags.layers, parts);
+  if (!layers.ok()) return InFile(options.in, layers.status());
   const absl::StatusOr<Placement> placement = MakePlacement(parts, *frame);
   if (!placement.ok()) return InFile(options.in, placement.status());
   absl::Status holds = CheckEmptySlots(from, *placement);
@@ -172,12 +223,12 @@ absl::StatusOr<Conversion> ConvertPlacementFile(const ConversionOptions& options
   if (!holds.ok()) return InFile(options.in, holds);
 
   const WriteOptions write{.path = options.out,
-                           .first_layer = frame->first_layer,
+                           .layers = *std::move(layers),
                            .shares = parts.shares.has_value() ? &*parts.shares : nullptr};
   Conversion conversion;
   EPLB_ASSIGN_OR_RETURN(conversion.bytes, to.write(*placement, write));
   conversion.notes = parts.notes;
-  NoteLosses(to, write, parts.frame, *placement, conversion.notes);
+  NoteLosses(to, write, parts, *placement, conversion.notes);
   NoteAssumptions(to, write, parts, *frame, *placement, conversion.notes);
   return conversion;
 }

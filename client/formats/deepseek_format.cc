@@ -7,7 +7,9 @@
 #include "absl/strings/str_join.h"
 
 #include "base/files.h"
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
+#include "client/formats/load_doubts.h"
 #include "client/formats/load_json.h"
 #include "client/formats/npy.h"
 #include "client/formats/tables.h"
@@ -88,20 +90,12 @@ absl::StatusOr<PlacementParts> PartsFromMaps(const Maps& maps) {
   }
   return PlacementParts{.slots = slots,
                         .ranks = std::move(ranks),
-                        .num_experts = static_cast<int32_t>(maps.counts.cells.cols()),
-                        .frame = {},
-                        .shares = {},
-                        .notes = {}};
+                        .num_experts = static_cast<int32_t>(maps.counts.cells.cols())};
 }
 
 absl::StatusOr<PlacementParts> PartsFromSlots(absl::StatusOr<IndexTable> slots) {
   EPLB_RETURN_IF_ERROR(slots.status());
-  return PlacementParts{.slots = std::move(slots->cells),
-                        .ranks = {},
-                        .num_experts = {},
-                        .frame = {},
-                        .shares = {},
-                        .notes = {}};
+  return PlacementParts{.slots = std::move(slots->cells)};
 }
 
 absl::StatusOr<PlacementParts> FromNpz(std::string_view bytes) {
@@ -139,7 +133,10 @@ absl::StatusOr<PlacementParts> FromJson(std::string_view text) {
 absl::StatusOr<PlacementParts> FromCsv(std::string_view text) {
   EPLB_ASSIGN_OR_RETURN(const std::string json, CsvToJson(text));
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue matrix, wire::ParseJson(json));
-  return PartsFromSlots(IndexTableFromJson(matrix, "", 2));
+  EPLB_ASSIGN_OR_RETURN(PlacementParts parts, PartsFromSlots(IndexTableFromJson(matrix, "", 2)));
+  EPLB_ASSIGN_OR_RETURN(std::string doubt, DoubtsAboutMap(parts.slots));
+  if (!doubt.empty()) parts.notes.push_back(std::move(doubt));
+  return parts;
 }
 
 absl::StatusOr<PlacementParts> ParseDeepSeek(const std::string& path, std::string_view bytes) {
@@ -199,10 +196,15 @@ absl::StatusOr<std::vector<LoadWindow>> LoadFromNpz(std::string_view bytes) {
   }
   const auto found = std::find_if(members.begin(), members.end(), is_load);
   const NpzMember& member = found == members.end() ? members.front() : *found;
+  if (NamesPlacement(member.name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("holds ", wire::JsonQuote(member.name),
+                     ", part of a placement; expected a load, tokens of each expert"));
+  }
   absl::StatusOr<std::vector<LoadWindow>> windows = ParseLoadNpy(member.bytes);
   if (windows.ok()) return windows;
-  return absl::InvalidArgumentError(
-      absl::StrCat(wire::JsonQuote(member.name.substr(0, 80)), ": ", windows.status().message()));
+  return absl::InvalidArgumentError(absl::StrCat(wire::JsonQuote(FirstCharacters(member.name, 80)),
+                                                 ": ", windows.status().message()));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 
 #include "base/files.h"
+#include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/formats/ascend_format.h"
@@ -57,8 +58,6 @@ absl::StatusOr<ShapeNumbers> MergeShapes(const ShapeNumbers& file, const ShapeNu
   EPLB_ASSIGN_OR_RETURN(merged.num_gpus, Merge("--gpus", file.num_gpus, flags.num_gpus));
   EPLB_ASSIGN_OR_RETURN(merged.num_nodes, Merge("--nodes", file.num_nodes, flags.num_nodes));
   EPLB_ASSIGN_OR_RETURN(merged.num_groups, Merge("--groups", file.num_groups, flags.num_groups));
-  EPLB_ASSIGN_OR_RETURN(merged.first_layer,
-                        Merge("--first-layer", file.first_layer, flags.first_layer));
   return merged;
 }
 
@@ -131,7 +130,7 @@ absl::StatusOr<PlacementFormat> FindPlacementFormat(std::string_view name) {
     names.emplace_back(format.name);
   }
   return absl::InvalidArgumentError(absl::StrCat("placement format is ",
-                                                 wire::JsonQuote(name.substr(0, 80)),
+                                                 wire::JsonQuote(FirstCharacters(name, 80)),
                                                  ", expected one of ", absl::StrJoin(names, ", ")));
 }
 
@@ -146,8 +145,7 @@ absl::StatusOr<PlacementParts> ParseEplb(std::string_view bytes) {
                         .frame = {.num_gpus = topology.num_gpus(),
                                   .num_nodes = topology.num_nodes(),
                                   .num_groups = topology.num_groups()},
-                        .shares = std::move(read.replica_share),
-                        .notes = {}};
+                        .shares = std::move(read.replica_share)};
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "client/formats/layer_numbers.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 
@@ -25,16 +26,17 @@ struct ShapeNumbers {
   std::optional<int32_t> num_gpus;
   std::optional<int32_t> num_nodes;
   std::optional<int32_t> num_groups;
-  std::optional<int32_t> first_layer;  // the model's number of MoE layer 0
+  LayerChoice layers;  // of the command line alone
 };
 
 struct PlacementParts {
-  IndexMatrix slots;                   // physical_to_logical_map [L, S], not checked
-  std::optional<IndexMatrix> ranks;    // replica ranks [L, S], where the format has them
-  std::optional<int32_t> num_experts;  // else the largest id + 1: every expert is in a slot
-  ShapeNumbers frame;
-  std::optional<RealMatrix> shares;  // replica_share [L, S], right for these slots
-  std::vector<std::string> notes;    // what was left out, a sentence each
+  IndexMatrix slots;                        // physical_to_logical_map [L, S], not checked
+  std::optional<IndexMatrix> ranks = {};    // replica ranks [L, S], where the format has them
+  std::optional<int32_t> num_experts = {};  // else the largest id + 1: every expert is in a slot
+  ShapeNumbers frame = {};
+  LayerNumbers layers = {};               // the model's number of each row, where the format has it
+  std::optional<RealMatrix> shares = {};  // replica_share [L, S], right for these slots
+  std::vector<std::string> notes = {};    // what was left out, a sentence each
 };
 
 // The numbers of both. errors: InvalidArgument, naming the flag, when they contradict each other.
@@ -44,8 +46,8 @@ absl::StatusOr<ShapeNumbers> MergeShapes(const ShapeNumbers& file, const ShapeNu
 absl::StatusOr<Placement> MakePlacement(const PlacementParts& parts, const ShapeNumbers& frame);
 
 struct WriteOptions {
-  std::string path;  // its ending chooses among the files of `deepseek`
-  std::optional<int32_t> first_layer;
+  std::string path;                    // its ending chooses among the files of `deepseek`
+  LayerNumbers layers = {};            // the model's number of each row; empty: not known
   const RealMatrix* shares = nullptr;  // replica_share, may be none
 };
 

@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
+#include "client/formats/ascend_format.h"
 #include "client/formats/sglang_format.h"
 #include "client/formats/vllm_format.h"
 
@@ -142,21 +143,26 @@ absl::StatusOr<LoadFile> FromWindows(absl::StatusOr<std::vector<LoadWindow>> win
   return LoadFile{.windows = *std::move(windows)};
 }
 
+enum class Peers { kRefused, kRead };
+
 // A file that is one JSON value. errors: without path.
-absl::StatusOr<LoadFile> FileFromDocument(const JsonValue& value, bool is_sglang) {
-  if (is_sglang) {
+absl::StatusOr<LoadFile> FileFromDocument(const JsonValue& value, Peers peers) {
+  if (peers == Peers::kRead && IsAscendLoad(value)) return AscendLoad(value);
+  if (peers == Peers::kRead && IsSglangLoad(value)) {
     absl::StatusOr<LoadFile> file = FromWindows(SglangLoad(value));
     if (file.ok()) file->counts_model_layers = true;
     return file;
   }
-  if (value.is_array()) return FromWindows(StepsFromJson(value, ""));
+  if (value.is_array()) {
+    absl::StatusOr<LoadFile> file = FromWindows(StepsFromJson(value, ""));
+    if (file.ok()) file->table = TableKind::kArray;
+    return file;
+  }
   EPLB_ASSIGN_OR_RETURN(LoadWindow window, WindowFromDocument(value));
   LoadFile file;
   file.windows.push_back(std::move(window));
   return file;
 }
-
-enum class Peers { kRefused, kRead };
 
 absl::StatusOr<LoadFile> ParseJson(const std::string& path, std::string_view text, Peers peers) {
   const std::vector<TextLine> lines = SplitLines(text);
@@ -171,8 +177,7 @@ absl::StatusOr<LoadFile> ParseJson(const std::string& path, std::string_view tex
   const absl::StatusOr<JsonValue> value = wire::ParseJson(text);
   if (!value.ok()) return InFile(path, value.status());
   if (peers == Peers::kRead && IsVllmRecord(*value)) return ParseVllmLoad(path, text);
-  absl::StatusOr<LoadFile> file =
-      FileFromDocument(*value, peers == Peers::kRead && IsSglangLoad(*value));
+  absl::StatusOr<LoadFile> file = FileFromDocument(*value, peers);
   if (!file.ok()) return InFile(path, file.status());
   return file;
 }
@@ -233,7 +238,7 @@ std::string KnownLoadFormats() {
   return absl::StrCat(
       "tried a JSON matrix [layers][experts] or [steps][layers][experts], \"", kLoadFormat,
       "\", JSON lines of windows, NumPy .npy and .npz, CSV, sglang's logical_count, vllm's "
-      "eplb_load_stats and trtllm's directory of statistics");
+      "eplb_load_stats, ascend's aggregated_load and trtllm's directory of statistics");
 }
 
 absl::StatusOr<std::vector<LoadWindow>> ParseLoadJson(const std::string& path,

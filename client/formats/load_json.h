@@ -1,5 +1,5 @@
 // Loads written as JSON: a matrix, one for each step, eplb.load.v1, JSON lines of windows; and
-// those of SGLang and vLLM. threads: safe, no state.
+// those of SGLang, vLLM and vllm-ascend. threads: safe, no state.
 #ifndef EPLB_CLIENT_FORMATS_LOAD_JSON_H_
 #define EPLB_CLIENT_FORMATS_LOAD_JSON_H_
 

@@ -3,9 +3,9 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/quantity.h"
 #include "placement/load.h"
 
 namespace eplb {
@@ -27,11 +27,11 @@ absl::StatusOr<WindowRule> ParseWindowRule(std::string_view text) {
   if (text == "sum") return WindowRule{.kind = WindowRule::Kind::kSum};
   if (text == "last") return WindowRule{.kind = WindowRule::Kind::kLast};
   constexpr std::string_view kPrefix = "ema:";
-  double decay = 0;
-  if (text.starts_with(kPrefix) &&
-      absl::SimpleAtod({text.data() + kPrefix.size(), text.size() - kPrefix.size()}, &decay) &&
-      decay >= 0 && decay <= 1) {
-    return WindowRule{.kind = WindowRule::Kind::kEma, .decay = decay};
+  if (text.starts_with(kPrefix)) {
+    const std::optional<double> decay = ParseFraction(text.substr(kPrefix.size()));
+    if (decay && *decay >= 0 && *decay <= 1) {
+      return WindowRule{.kind = WindowRule::Kind::kEma, .decay = *decay};
+    }
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "window rule is \"", std::string(text), "\", expected sum, last or ema:A with 0 <= A <= 1"));

@@ -24,11 +24,16 @@ struct LoadWindow {
   int64_t line = 0;  // of the file, where a window is a line; else 0
 };
 
+// How a file holds its numbers. A word such as "load" marks a named one; a table has none.
+enum class TableKind { kNamed, kArray, kCsv };
+
 // A load file or trace.
 struct LoadFile {
   std::vector<LoadWindow> windows;      // at least one, oldest first, all of one shape
   std::vector<std::string> notes = {};  // what was left out or looks odd, a sentence each
   bool counts_model_layers = false;     // rows for the dense layers too, as sglang writes
+  std::vector<int32_t> layers = {};     // the model's number of each row; empty: not known
+  TableKind table = TableKind::kNamed;
 };
 
 struct WindowRule {

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -362,10 +363,7 @@ absl::StatusOr<std::string> ReadMember(zip_t* archive, const zip_stat_t& info) {
 }
 
 absl::Status InMember(std::string_view name, absl::string_view message) {
-  std::string readable(name.substr(0, 80));
-  std::replace_if(
-      readable.begin(), readable.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return absl::InvalidArgumentError(absl::StrCat("member \"", readable, "\": ", message));
+  return absl::InvalidArgumentError(absl::StrCat("member \"", Clipped(name, 80), "\": ", message));
 }
 
 }  // namespace

@@ -25,12 +25,7 @@ absl::StatusOr<PlacementParts> ParseSglang(std::string_view bytes) {
                              : "\" and without \"format\""));
   }
   EPLB_ASSIGN_OR_RETURN(IndexTable table, IndexTableFromJson(*slots, kPhysicalToLogical, 2));
-  return PlacementParts{.slots = std::move(table.cells),
-                        .ranks = {},
-                        .num_experts = {},
-                        .frame = {},
-                        .shares = {},
-                        .notes = {}};
+  return PlacementParts{.slots = std::move(table.cells)};
 }
 
 }  // namespace
@@ -44,15 +39,17 @@ absl::StatusOr<PlacementParts> ParseSglangPlacement(const std::string& path,
 
 absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
                                                  const WriteOptions& options) {
-  constexpr int32_t kMaxDenseRows = 1024;
-  if (options.first_layer.value_or(0) > kMaxDenseRows) {
-    return absl::InvalidArgumentError(absl::StrCat("--first-layer is ", *options.first_layer,
-                                                   ": sglang needs a row for each ",
-                                                   "dense layer, expected 0..", kMaxDenseRows));
+  constexpr Eigen::Index kMaxDenseRows = 1024;
+  const IndexMatrix& moe = placement.physical_to_logical_map();
+  if (!options.layers.empty() && options.layers.back() - moe.rows() >= kMaxDenseRows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the last layer is ", options.layers.back(), ", and sglang needs a row for ",
+                     "each dense layer before it: at most ", kMaxDenseRows, " are written"));
   }
   const IndexMatrix slots =
-      WithDenseRows(placement.physical_to_logical_map(), placement.topology().num_experts(),
-                    options.first_layer.value_or(0));
+      options.layers.empty()
+          ? moe
+          : WithDenseRows(moe, placement.topology().num_experts(), options.layers);
   std::string json = absl::StrCat("{\"", kPhysicalToLogical, "\":");
   for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
     absl::StrAppend(&json, layer == 0 ? "[" : ",", RowToJson(slots, layer));

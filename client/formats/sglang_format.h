@@ -19,7 +19,7 @@ namespace eplb {
 // {"physical_to_logical_map":[L][S]}, all rows of the file. errors: begin with `path`.
 absl::StatusOr<PlacementParts> ParseSglangPlacement(const std::string& path,
                                                     std::string_view bytes);
-// With rows for options.first_layer dense layers in front, 0 when it is not known.
+// With rows for the dense layers before and between options.layers; none if these are not known.
 absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
                                                  const WriteOptions& options);
 

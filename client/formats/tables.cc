@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "absl/strings/strip.h"
 
 #include "base/files.h"
+#include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/formats/npy.h"
@@ -74,12 +74,12 @@ absl::StatusOr<std::string> CsvToJson(std::string_view text) {
     if (json.size() > 1) json += ',';
     for (; number < line.number; ++number) json += '\n';
     const std::vector<absl::string_view> cells = CellsOf(line.text);
-    const bool heading = json.size() == 1 && std::none_of(cells.begin(), cells.end(), IsNumber);
+    const bool heading = json.size() == 1 && !IsNumber(cells.front());
     for (size_t i = 0; i < cells.size(); ++i) {
       if (!IsNumber(cells[i]) || !IsFinite(cells[i])) {
         return absl::InvalidArgumentError(
             absl::StrCat("line ", line.number, ", column ", i + 1, " is ",
-                         wire::JsonQuote({cells[i].data(), std::min<size_t>(cells[i].size(), 40)}),
+                         wire::JsonQuote(FirstCharacters({cells[i].data(), cells[i].size()}, 40)),
                          ", expected a finite number", heading ? "; no heading is read" : ""));
       }
       absl::StrAppend(&json, i == 0 ? "[" : ",", cells[i]);
@@ -269,174 +269,6 @@ std::string IndexTableToNpy(const IndexMatrix& cells, const std::vector<int64_t>
 std::string RowToJson(const IndexMatrix& cells, Eigen::Index row) {
   const auto numbers = cells.row(row);
   return absl::StrCat("[", absl::StrJoin(numbers.begin(), numbers.end(), ","), "]");
-}
-
-namespace {
-
-constexpr char kKey[] = "initial_global_assignments";
-constexpr int32_t kMaxLayer = 1 << 20;
-
-// "3"; "03", "+3" and "3.0" are other systems' habits that would make two names of one layer.
-absl::StatusOr<int32_t> LayerOf(const std::string& key) {
-  int32_t layer = -1;
-  if (!absl::SimpleAtoi(key, &layer) || layer < 0 || layer > kMaxLayer ||
-      std::to_string(layer) != key) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        kKey, " has the key ", wire::JsonQuote(key.substr(0, 80)), ", expected a layer number"));
-  }
-  return layer;
-}
-
-// Before memory is taken: that a row is as long as num_slots claims.
-absl::Status CheckRow(const wire::JsonValue& value, const std::string& name, int64_t num_slots) {
-  EPLB_ASSIGN_OR_RETURN(const wire::JsonNumbers* numbers, wire::AsNumbers(value, name, 1));
-  if (static_cast<int64_t>(numbers->num_numbers()) != num_slots) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " has ", numbers->num_numbers(),
-                                                   " entries, expected ", num_slots, " slots"));
-  }
-  EPLB_RETURN_IF_ERROR(wire::CheckIntegers(*numbers, name, kIndexRange));
-  for (size_t slot = 0; slot < numbers->integers.size(); ++slot) {
-    const int64_t expert = numbers->integers[slot];
-    if (expert >= -1 && expert <= std::numeric_limits<int32_t>::max()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " slot ", slot, " is ", expert, ", expected an expert"));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::StatusOr<LayerAssignments> ReadLayerAssignments(const wire::JsonValue& object,
-                                                      int64_t num_slots) {
-  const wire::JsonValue* assignments = object.Find(kKey);
-  if (assignments == nullptr) return absl::InvalidArgumentError(absl::StrCat(kKey, " is missing"));
-  if (!assignments->is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(kKey, " is ",
-                                                   std::string(wire::KindName(assignments->kind)),
-                                                   ", expected rows by layer number"));
-  }
-  std::map<int32_t, const wire::JsonValue*> rows;
-  for (const wire::JsonMember& member : assignments->members) {
-    EPLB_ASSIGN_OR_RETURN(const int32_t layer, LayerOf(member.key));
-    EPLB_RETURN_IF_ERROR(CheckRow(member.value, absl::StrCat(kKey, " layer ", layer), num_slots));
-    rows.emplace(layer, &member.value);
-  }
-  if (rows.empty()) return absl::InvalidArgumentError(absl::StrCat(kKey, " has no layers"));
-  LayerAssignments result{.first_layer = rows.begin()->first,
-                          .slots = IndexMatrix(static_cast<Eigen::Index>(rows.size()), num_slots)};
-  Eigen::Index row = 0;
-  for (const auto& [layer, value] : rows) {
-    if (layer != result.first_layer + row) {
-      return absl::InvalidArgumentError(absl::StrCat(kKey, ": layer ", result.first_layer + row,
-                                                     " is missing, there are ", result.first_layer,
-                                                     " and ", layer));
-    }
-    for (Eigen::Index slot = 0; slot < result.slots.cols(); ++slot) {
-      result.slots(row, slot) =
-          static_cast<int32_t>(value->numbers.integers[static_cast<size_t>(slot)]);
-    }
-    ++row;
-  }
-  return result;
-}
-
-namespace {
-
-// "row 4", "rows 0..2" or "rows 0, 2, 4 and 12 more".
-std::string RowsText(const std::vector<Eigen::Index>& rows) {
-  constexpr size_t kMaxNamed = 8;
-  if (rows.size() == 1) return absl::StrCat("row ", rows[0]);
-  if (rows.back() - rows.front() + 1 == static_cast<Eigen::Index>(rows.size())) {
-    return absl::StrCat("rows ", rows.front(), "..", rows.back());
-  }
-  std::string text = "rows";
-  for (size_t i = 0; i < std::min(rows.size(), kMaxNamed); ++i) {
-    absl::StrAppend(&text, i == 0 ? " " : ", ", rows[i]);
-  }
-  if (rows.size() > kMaxNamed) absl::StrAppend(&text, " and ", rows.size() - kMaxNamed, " more");
-  return text;
-}
-
-absl::Status CheckRowsAreLeft(int32_t first_layer, Eigen::Index num_rows) {
-  if (first_layer < num_rows) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("has ", num_rows, " rows, --first-layer ", first_layer,
-                   " leaves none of them; the file has a row for every layer of the model, "
-                   "also for the dense ones"));
-}
-
-// dense: of each row, whether it looks like that of a dense layer. how: what makes it look so.
-std::string NoteOn(const std::optional<int32_t>& first_layer, const std::vector<bool>& dense,
-                   const char* how) {
-  std::vector<Eigen::Index> rows;
-  const size_t end = first_layer.has_value() ? static_cast<size_t>(*first_layer) : dense.size();
-  for (size_t row = 0; row < end; ++row) {
-    if (dense[row] != first_layer.has_value()) rows.push_back(static_cast<Eigen::Index>(row));
-  }
-  if (rows.empty()) return {};
-  if (first_layer.has_value()) {
-    return absl::StrCat(RowsText(rows), " left out for --first-layer ", *first_layer,
-                        ", though not all ", how, " there");
-  }
-  if (rows.size() == dense.size()) return {};
-  std::string note =
-      absl::StrCat(RowsText(rows), rows.size() == 1 ? " looks" : " look", " like dense layers (",
-                   how, "), and sglang has a row for every model layer");
-  if (rows.back() + 1 == static_cast<Eigen::Index>(rows.size())) {
-    absl::StrAppend(&note, "; give --first-layer ", rows.size(), " to leave them out");
-  }
-  return note;
-}
-
-bool HasTokens(const Load& load, Eigen::Index layer) {
-  if (load.is_counts()) return (load.counts().row(layer) != 0).any();
-  return (load.ToDouble().row(layer) != 0).any();
-}
-
-}  // namespace
-
-IndexMatrix WithDenseRows(const IndexMatrix& slots, int32_t num_experts, int32_t first_layer) {
-  IndexMatrix all(slots.rows() + first_layer, slots.cols());
-  for (Eigen::Index row = 0; row < first_layer; ++row) {
-    for (Eigen::Index slot = 0; slot < slots.cols(); ++slot) {
-      all(row, slot) = static_cast<int32_t>(slot % num_experts);
-    }
-  }
-  all.bottomRows(slots.rows()) = slots;
-  return all;
-}
-
-absl::StatusOr<std::string> TakeDenseRows(const std::optional<int32_t>& first_layer,
-                                          IndexMatrix& slots) {
-  EPLB_RETURN_IF_ERROR(CheckRowsAreLeft(first_layer.value_or(0), slots.rows()));
-  const Eigen::Index experts = std::max<Eigen::Index>(1, Eigen::Index{slots.maxCoeff()} + 1);
-  std::vector<bool> dense(static_cast<size_t>(slots.rows()), true);
-  for (Eigen::Index i = 0; i < slots.size(); ++i) {
-    if (slots.data()[i] == i % slots.cols() % experts) continue;
-    dense[static_cast<size_t>(i / slots.cols())] = false;
-  }
-  std::string note = NoteOn(first_layer, dense, "experts lie in order");
-  slots = slots.bottomRows(slots.rows() - first_layer.value_or(0)).eval();
-  return note;
-}
-
-absl::StatusOr<std::string> TakeDenseRows(const std::optional<int32_t>& first_layer,
-                                          std::vector<LoadWindow>& windows) {
-  const Eigen::Index rows = windows.front().load.num_layers();
-  EPLB_RETURN_IF_ERROR(CheckRowsAreLeft(first_layer.value_or(0), rows));
-  std::vector<bool> dense(static_cast<size_t>(rows), true);
-  for (LoadWindow& window : windows) {
-    for (Eigen::Index row = 0; row < rows; ++row) {
-      if (HasTokens(window.load, row)) dense[static_cast<size_t>(row)] = false;
-    }
-    if (first_layer.value_or(0) == 0) continue;
-    const Eigen::Index left = rows - *first_layer;
-    EPLB_ASSIGN_OR_RETURN(window.load,
-                          window.load.is_counts()
-                              ? Load::FromCounts(window.load.counts().bottomRows(left))
-                              : Load::FromEstimates(window.load.ToDouble().bottomRows(left)));
-  }
-  return NoteOn(first_layer, dense, "no tokens");
 }
 
 }  // namespace eplb

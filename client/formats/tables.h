@@ -1,10 +1,9 @@
-// Matrices written as CSV: a row a line, numbers between commas, no heading.
+// Tables of indices in other systems' files, as CSV, JSON arrays and .npy.
 // threads: safe, no state.
 #ifndef EPLB_CLIENT_FORMATS_TABLES_H_
 #define EPLB_CLIENT_FORMATS_TABLES_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,12 +12,13 @@
 #include "absl/status/statusor.h"
 
 #include "base/json_value.h"
-#include "client/formats/load_window.h"
 #include "placement/placement.h"
 
 namespace eplb {
 
-// Whether the first line that is not blank is two or more cells between commas, and the first cell
+// CSV: one row per line, numbers between commas, no heading.
+
+// True if the first line that is not blank is two or more cells between commas, and the first cell
 // a number.
 bool LooksLikeCsv(std::string_view text);
 
@@ -28,8 +28,7 @@ bool LooksLikeCsv(std::string_view text);
 // none).
 absl::StatusOr<std::string> CsvToJson(std::string_view text);
 
-// Tables of indices in other systems' files: JSON arrays and .npy, checked for shape and range.
-// threads: safe, no state.
+// Tables checked for shape and range.
 
 // [rows, columns], or [rows, columns, depth] with the last two dimensions side by side. No
 // dimension is 0; every number is in -1..2^31-1.
@@ -56,40 +55,6 @@ std::string IndexTableToNpy(const IndexMatrix& cells, const std::vector<int64_t>
 
 // A row as "[1,2,3]".
 std::string RowToJson(const IndexMatrix& cells, Eigen::Index row);
-
-// {"3":[experts in slot order],"4":[..]}: how TensorRT-LLM and vLLM write a placement.
-// threads: safe, no state.
-
-struct LayerAssignments {
-  int32_t first_layer = 0;  // the smallest key
-  IndexMatrix slots;        // [layers, num_slots], rows in rising order of their keys
-};
-
-// The member initial_global_assignments of `object`, in any order of keys.
-// errors: InvalidArgument, naming the layer: a key that is no layer number, a layer missing between
-// others, a row of another length, an id out of range.
-absl::StatusOr<LayerAssignments> ReadLayerAssignments(const wire::JsonValue& object,
-                                                      int64_t num_slots);
-
-// Files with a row for every layer of the model, as SGLang's: the rows of dense layers come first,
-// and EPLB's MoE layer 0 is row `first_layer`.
-// threads: safe, no state.
-
-inline constexpr int32_t kMaxFirstLayer = 1 << 20;
-
-// Puts `first_layer` rows in front that hold the experts in order, 0..S-1 mod num_experts: what
-// SGLang gives to a dense layer.
-IndexMatrix WithDenseRows(const IndexMatrix& slots, int32_t num_experts, int32_t first_layer);
-
-// Takes the rows of dense layers away. Without `first_layer` nothing is taken, and the note, unless
-// empty, names the rows that look like those of dense layers: experts in order in a map, no tokens
-// in any window of a load. A file whose rows all look so gets no note: nothing tells them apart.
-// With it, the note names rows taken away that look like MoE layers.
-// returns: the note. errors: InvalidArgument when no row would be left.
-absl::StatusOr<std::string> TakeDenseRows(const std::optional<int32_t>& first_layer,
-                                          IndexMatrix& slots);
-absl::StatusOr<std::string> TakeDenseRows(const std::optional<int32_t>& first_layer,
-                                          std::vector<LoadWindow>& windows);
 
 }  // namespace eplb
 

@@ -24,9 +24,10 @@
 #include "absl/strings/strip.h"
 
 #include "base/files.h"
+#include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
-#include "client/formats/tables.h"
+#include "client/formats/layer_assignments.h"
 
 namespace eplb {
 
@@ -42,22 +43,23 @@ namespace {
 
 constexpr char kNumSlots[] = "num_slots";
 constexpr char kUpdates[] = "layer_updates_per_iter";
+constexpr char kAssignments[] = "initial_global_assignments";
 constexpr char kMoe[] = "moe_config";
 constexpr char kBalancer[] = "load_balancer";
 
 // The options of the LLM API hold the balancer below moe_config.load_balancer, or name its file.
 absl::StatusOr<const wire::JsonValue*> FindBalancer(const wire::JsonValue& object) {
-  if (object.Find(kNumSlots) != nullptr || object.Find(kMoe) == nullptr) return &object;
+  if (object.Find(kAssignments) != nullptr || object.Find(kMoe) == nullptr) return &object;
   const wire::JsonValue* balancer = object.Find(kMoe)->Find(kBalancer);
   if (balancer == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("has neither ", kNumSlots, " nor ", kMoe, ".", kBalancer));
+        absl::StrCat("has neither ", kAssignments, " nor ", kMoe, ".", kBalancer));
   }
   if (balancer->is_object()) return balancer;
   if (balancer->kind == wire::JsonValue::Kind::kString) {
-    return absl::InvalidArgumentError(absl::StrCat(kMoe, ".", kBalancer, " names the file ",
-                                                   wire::JsonQuote(balancer->text.substr(0, 200)),
-                                                   ", expected that file itself"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        kMoe, ".", kBalancer, " names the file ",
+        wire::JsonQuote(FirstCharacters(balancer->text, 200)), ", expected that file itself"));
   }
   return absl::InvalidArgumentError(absl::StrCat(kMoe, ".", kBalancer, " is ",
                                                  std::string(wire::KindName(balancer->kind)),
@@ -65,22 +67,16 @@ absl::StatusOr<const wire::JsonValue*> FindBalancer(const wire::JsonValue& objec
 }
 
 absl::StatusOr<PlacementParts> PartsOf(const wire::JsonValue& object) {
-  EPLB_ASSIGN_OR_RETURN(const int64_t num_slots, wire::GetInteger(object, kNumSlots));
   int64_t updates = 0;
   if (object.Find(kUpdates) != nullptr) {
     EPLB_ASSIGN_OR_RETURN(updates, wire::GetInteger(object, kUpdates));
   }
-  if (num_slots < 1 || updates < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(kNumSlots, " is ", num_slots, " and ", kUpdates,
-                                                   " ", updates, ", expected >= 1 and >= 0"));
+  if (updates < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(kUpdates, " is ", updates, ", expected >= 0"));
   }
-  EPLB_ASSIGN_OR_RETURN(LayerAssignments assignments, ReadLayerAssignments(object, num_slots));
+  EPLB_ASSIGN_OR_RETURN(LayerAssignments assignments, ReadLayerAssignments(object));
   PlacementParts parts{.slots = std::move(assignments.slots),
-                       .ranks = {},
-                       .num_experts = {},
-                       .frame = {.first_layer = assignments.first_layer},
-                       .shares = {},
-                       .notes = {}};
+                       .layers = std::move(assignments.layers)};
   if (updates != 0) parts.notes.push_back(absl::StrCat(kUpdates, " ", updates, " is dropped"));
   return parts;
 }
@@ -108,17 +104,18 @@ absl::StatusOr<PlacementParts> ParseTrtllmPlacement(const std::string& path,
 
 absl::StatusOr<std::string> WriteTrtllmPlacement(const Placement& placement,
                                                  const WriteOptions& options) {
-  if (!options.first_layer.has_value()) {
+  if (options.layers.empty()) {
     return absl::InvalidArgumentError(
-        "trtllm needs --first-layer: its rows carry the model's layer numbers, and the source does "
-        "not contain that of the first MoE layer (3 for DeepSeek-V3, 0 without dense layers)");
+        "trtllm needs --first-layer or --layers: its rows carry the model's layer numbers, and the "
+        "source does not contain that of the first MoE layer (3 for DeepSeek-V3, 0 without dense "
+        "layers)");
   }
   const IndexMatrix& slots = placement.physical_to_logical_map();
-  std::string yaml = absl::StrCat(kNumSlots, ": ", slots.cols(), "\n", kUpdates,
-                                  ": 0\ninitial_global_assignments:\n");
+  std::string yaml =
+      absl::StrCat(kNumSlots, ": ", slots.cols(), "\n", kUpdates, ": 0\n", kAssignments, ":\n");
   for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
     const auto row = slots.row(layer);
-    absl::StrAppend(&yaml, "  ", *options.first_layer + layer, ": [",
+    absl::StrAppend(&yaml, "  ", options.layers[static_cast<size_t>(layer)], ": [",
                     absl::StrJoin(row.begin(), row.end(), ", "), "]\n");
   }
   return yaml;
@@ -242,10 +239,8 @@ absl::StatusOr<std::string> YamlToJson(std::string_view yaml) {
     }
   } catch (const YAML::Exception& error) {
     // The message may quote bytes of the file.
-    std::string message = error.msg;
-    std::replace_if(
-        message.begin(), message.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-    return absl::InvalidArgumentError(absl::StrCat(At(error.mark), "not YAML: ", message));
+    return absl::InvalidArgumentError(
+        absl::StrCat(At(error.mark), "not YAML: ", Printable(error.msg)));
   }
   if (!writer.error().empty()) return absl::InvalidArgumentError(writer.error());
   return writer.json();
@@ -324,8 +319,9 @@ absl::StatusOr<std::pair<int64_t, int32_t>> ParseKey(const std::string& name) {
   if (mark == std::string::npos || !absl::SimpleAtoi(name.substr(0, mark), &iteration) ||
       !absl::SimpleAtoi(name.substr(mark + 1), &layer) || iteration < 0 || layer < 0 ||
       absl::StrCat(iteration, "_", layer) != name) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "has the tensor ", wire::JsonQuote(name.substr(0, 80)), ", expected \"iteration_layer\""));
+    return absl::InvalidArgumentError(absl::StrCat("has the tensor ",
+                                                   wire::JsonQuote(FirstCharacters(name, 80)),
+                                                   ", expected \"iteration_layer\""));
   }
   return std::pair(iteration, layer);
 }
@@ -351,7 +347,7 @@ absl::Status CheckTensor(const SafeTensor& tensor, int64_t num_experts) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(tensor.name, " is ", wire::JsonQuote(tensor.dtype.substr(0, 16)), " of ",
+      absl::StrCat(tensor.name, " is ", wire::JsonQuote(FirstCharacters(tensor.dtype, 16)), " of ",
                    tensor.shape.empty() ? 1 : tensor.shape[0], " numbers in ", tensor.data.size(),
                    " bytes, expected \"I64\" [", num_experts, "] in ", bytes));
 }
@@ -375,38 +371,30 @@ absl::Status AddRank(std::string_view bytes, bool is_first, int64_t num_experts,
       absl::StrCat("has ", tensors.size(), " tensors, rank0.safetensors has ", cells.size()));
 }
 
-// REQUIRES: not empty. Every iteration must have the same layers, without a gap.
-absl::StatusOr<std::vector<LoadWindow>> WindowsOf(const Cells& cells, int64_t num_experts) {
-  const int32_t first_layer = cells.begin()->first.second;
-  std::map<int64_t, int32_t> layers;  // of each iteration
-  for (const auto& [key, counts] : cells) {
-    const auto [iteration, layer] = key;
-    const int32_t expected = first_layer + layers[iteration]++;
-    if (layer == expected) continue;
-    return absl::InvalidArgumentError(absl::StrCat("iteration ", iteration, " has layer ", layer,
-                                                   " where layer ", expected, " is expected"));
-  }
-  const int32_t num_layers = layers.begin()->second;
-  std::vector<LoadWindow> windows;
+// REQUIRES: not empty. Every iteration must have the layers of the first.
+absl::StatusOr<LoadFile> CountsOf(const Cells& cells, int64_t num_experts) {
+  std::map<int64_t, LayerNumbers> layers;  // of each iteration
+  for (const auto& [key, counts] : cells) layers[key.first].push_back(key.second);
+  LoadFile file{.windows = {}, .layers = layers.begin()->second};
   auto cell = cells.begin();
-  for (const auto& [iteration, count] : layers) {
-    if (count != num_layers) {
-      return absl::InvalidArgumentError(absl::StrCat("iteration ", iteration, " has ", count,
-                                                     " layers, iteration ", layers.begin()->first,
-                                                     " has ", num_layers));
+  for (const auto& [iteration, numbers] : layers) {
+    if (numbers != file.layers) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "iteration ", iteration, " has layers ", LayerNumbersText(numbers), ", iteration ",
+          layers.begin()->first, " has ", LayerNumbersText(file.layers)));
     }
-    LoadMatrix matrix(num_layers, num_experts);
-    for (int32_t layer = 0; layer < num_layers; ++layer, ++cell) {
-      std::memcpy(&matrix(layer, 0), cell->second.data(), cell->second.size() * sizeof(int64_t));
+    LoadMatrix matrix(static_cast<Eigen::Index>(numbers.size()), num_experts);
+    for (Eigen::Index row = 0; row < matrix.rows(); ++row, ++cell) {
+      std::memcpy(&matrix(row, 0), cell->second.data(), cell->second.size() * sizeof(int64_t));
     }
     absl::StatusOr<Load> load = Load::FromCounts(std::move(matrix));
     if (!load.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("iteration ", iteration, ": ", load.status().message()));
     }
-    windows.push_back({iteration, iteration, *std::move(load)});
+    file.windows.push_back({iteration, iteration, *std::move(load)});
   }
-  return windows;
+  return file;
 }
 
 }  // namespace
@@ -417,7 +405,7 @@ bool IsTrtllmStatistics(const std::string& path) {
          std::filesystem::exists(absl::StrCat(path, "/", kMeta), error);
 }
 
-absl::StatusOr<std::vector<LoadWindow>> ReadTrtllmStatistics(const std::string& path) {
+absl::StatusOr<LoadFile> ReadTrtllmStatistics(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) {
     return absl::InvalidArgumentError(
@@ -433,9 +421,9 @@ absl::StatusOr<std::vector<LoadWindow>> ReadTrtllmStatistics(const std::string& 
     if (!added.ok()) return InFile(file, added);
   }
   if (cells.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": holds no counts"));
-  absl::StatusOr<std::vector<LoadWindow>> windows = WindowsOf(cells, meta.num_experts);
-  if (!windows.ok()) return InFile(path, windows.status());
-  return windows;
+  absl::StatusOr<LoadFile> counts = CountsOf(cells, meta.num_experts);
+  if (!counts.ok()) return InFile(path, counts.status());
+  return counts;
 }
 
 namespace {
@@ -487,7 +475,7 @@ absl::Status CheckNoGaps(const std::vector<SafeTensor>& tensors, std::string_vie
   for (const SafeTensor* tensor : order) {
     if (tensor->data.data() != next) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "tensor ", wire::JsonQuote(tensor->name.substr(0, 80)), " begins at byte ",
+          "tensor ", wire::JsonQuote(FirstCharacters(tensor->name, 80)), " begins at byte ",
           tensor->data.data() - data.data(), ", the one before ends at byte ", next - data.data()));
     }
     next += tensor->data.size();
@@ -523,8 +511,9 @@ absl::StatusOr<std::vector<SafeTensor>> ParseSafetensors(std::string_view bytes)
     if (member.key == kMetadata) continue;
     absl::StatusOr<SafeTensor> tensor = ReadTensor(member.value, data);
     if (!tensor.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tensor ", wire::JsonQuote(member.key.substr(0, 80)), ": ", tensor.status().message()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", wire::JsonQuote(FirstCharacters(member.key, 80)), ": ",
+                       tensor.status().message()));
     }
     tensor->name = member.key;
     tensors.push_back(*std::move(tensor));

@@ -16,12 +16,13 @@
 namespace eplb {
 
 // num_slots, layer_updates_per_iter and initial_global_assignments, whose keys are the model's
-// layer numbers (3..60 for DeepSeek-V3) and must have no gap. errors: begin with `path`.
+// layer numbers: 3..60 for DeepSeek-V3, 1, 3, 5 and so on where every other layer is dense. The
+// first two may be missing. errors: begin with `path`.
 absl::StatusOr<PlacementParts> ParseTrtllmPlacement(const std::string& path,
                                                     std::string_view bytes);
 
 // layer_updates_per_iter is 0: the placement stays as it is. errors: InvalidArgument naming
-// --first-layer when the number of the first layer is unknown.
+// --first-layer and --layers when the layers' numbers are unknown.
 absl::StatusOr<std::string> WriteTrtllmPlacement(const Placement& placement,
                                                  const WriteOptions& options);
 
@@ -33,10 +34,11 @@ bool IsTrtllmStatistics(const std::string& path);
 
 // meta_info.json {num_experts, num_experts_per_token[, ep_size]} and rank0.safetensors,
 // rank1.safetensors, .. with int64 [num_experts] under "{iteration}_{layer}". Counts are summed
-// over ranks; each iteration is a window; layers, the model's numbers, are counted from the
-// smallest. errors, beginning with the file's path: NotFound; InvalidArgument: a rank without its
-// file or with other keys than rank 0, a layer missing, a negative count, a sum above 2^63-1.
-absl::StatusOr<std::vector<LoadWindow>> ReadTrtllmStatistics(const std::string& path);
+// over ranks; each iteration is a window; LoadFile::layers has the model's layer numbers, which may
+// have gaps. errors, beginning with the file's path: NotFound; InvalidArgument: a rank without its
+// file or with other keys than rank 0, an iteration with other layers than the first, a negative
+// count, a sum above 2^63-1.
+absl::StatusOr<LoadFile> ReadTrtllmStatistics(const std::string& path);
 
 // The safetensors container: a JSON header that says where each tensor lies, and the raw numbers.
 // threads: safe, no state.

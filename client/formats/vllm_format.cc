@@ -9,7 +9,9 @@
 #include "absl/strings/str_join.h"
 
 #include "base/files.h"
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
+#include "client/formats/layer_assignments.h"
 #include "client/formats/load_json.h"
 #include "client/formats/tables.h"
 
@@ -21,6 +23,8 @@ using wire::JsonValue;
 constexpr char kLoadMeta[] = "eplb_load_meta";
 constexpr char kStats[] = "eplb_load_stats";
 constexpr char kMapping[] = "eplb_initial_mapping";
+constexpr char kRanks[] = "num_ranks";
+constexpr char kRedundant[] = "num_redundant_experts";
 
 absl::StatusOr<int32_t> GetCount(const JsonValue& record, std::string_view key, int32_t least) {
   EPLB_ASSIGN_OR_RETURN(const int64_t number, wire::GetInteger(record, key));
@@ -31,41 +35,75 @@ absl::StatusOr<int32_t> GetCount(const JsonValue& record, std::string_view key, 
   return static_cast<int32_t>(number);
 }
 
+// The record that describes the job. What its other records imply may be missing.
 struct LoadMeta {
-  int32_t num_layers = 0;
-  int32_t num_redundant = 0;
+  std::optional<int32_t> num_layers;
+  std::optional<int32_t> num_redundant;
   ShapeNumbers frame;
 };
 
+// Leaves `count` empty if the record does not have the key.
+absl::Status ReadCount(const JsonValue& record, std::string_view key, int32_t least,
+                       std::optional<int32_t>& count) {
+  if (record.Find(key) == nullptr) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(count, GetCount(record, key, least));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LoadMeta> ReadLoadMeta(const JsonValue& record) {
   LoadMeta meta;
-  EPLB_ASSIGN_OR_RETURN(meta.num_layers, GetCount(record, "num_layers", 1));
-  EPLB_ASSIGN_OR_RETURN(meta.num_redundant, GetCount(record, "num_redundant_experts", 0));
-  EPLB_ASSIGN_OR_RETURN(meta.frame.num_gpus, GetCount(record, "num_ranks", 1));
-  EPLB_ASSIGN_OR_RETURN(meta.frame.num_nodes, GetCount(record, "num_nodes", 1));
-  EPLB_ASSIGN_OR_RETURN(meta.frame.num_groups, GetCount(record, "num_groups", 1));
+  EPLB_RETURN_IF_ERROR(ReadCount(record, "num_layers", 1, meta.num_layers));
+  EPLB_RETURN_IF_ERROR(ReadCount(record, kRedundant, 0, meta.num_redundant));
+  EPLB_RETURN_IF_ERROR(ReadCount(record, kRanks, 1, meta.frame.num_gpus));
+  EPLB_RETURN_IF_ERROR(ReadCount(record, "num_nodes", 1, meta.frame.num_nodes));
+  EPLB_RETURN_IF_ERROR(ReadCount(record, "num_groups", 1, meta.frame.num_groups));
   return meta;
 }
 
-absl::StatusOr<PlacementParts> ReadMapping(const JsonValue& record) {
-  EPLB_ASSIGN_OR_RETURN(const int32_t num_slots, GetCount(record, "num_slots", 1));
-  EPLB_ASSIGN_OR_RETURN(const int32_t redundant, GetCount(record, "num_redundant_experts", 0));
-  if (redundant >= num_slots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_redundant_experts is ", redundant, " of ", num_slots, " slots"));
+// Numbers that a map implies and a record may state.
+struct MapShape {
+  int64_t layers = 0;
+  int64_t slots = 0;
+  int64_t experts = 0;
+  std::optional<int32_t> ranks = {};  // stated beside the map
+
+  explicit MapShape(const IndexMatrix& map)
+      : layers(map.rows()), slots(map.cols()), experts(int64_t{map.maxCoeff()} + 1) {}
+};
+
+// `stated` redundant experts and ranks; where: the record that states them.
+absl::Status CheckStated(const std::optional<int32_t>& redundant,
+                         const std::optional<int32_t>& ranks, const MapShape& map,
+                         const char* where) {
+  if (redundant.has_value() && map.slots - map.experts != *redundant) {
+    return absl::InvalidArgumentError(absl::StrCat(where, " has ", kRedundant, " ", *redundant,
+                                                   ", but the map holds ", map.experts,
+                                                   " experts in ", map.slots, " slots"));
   }
-  EPLB_ASSIGN_OR_RETURN(LayerAssignments assignments, ReadLayerAssignments(record, num_slots));
-  if (assignments.first_layer != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("initial_global_assignments begins at layer ",
-                                                   assignments.first_layer,
+  if (ranks.has_value() && map.slots % *ranks != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(where, " has ", kRanks, " ", *ranks,
+                                                   ", which do not divide the ", map.slots,
+                                                   " slots of the map"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PlacementParts> ReadMapping(const JsonValue& record) {
+  std::optional<int32_t> redundant;
+  EPLB_RETURN_IF_ERROR(ReadCount(record, kRedundant, 0, redundant));
+  EPLB_ASSIGN_OR_RETURN(LayerAssignments assignments, ReadLayerAssignments(record));
+  const LayerNumbers& layers = assignments.layers;
+  if (layers != Consecutive(0, static_cast<int64_t>(layers.size()))) {
+    return absl::InvalidArgumentError(absl::StrCat("initial_global_assignments has layers ",
+                                                   LayerNumbersText(layers),
                                                    ", vllm counts MoE layers from 0"));
   }
-  return PlacementParts{.slots = std::move(assignments.slots),
-                        .ranks = {},
-                        .num_experts = num_slots - redundant,
-                        .frame = {},
-                        .shares = {},
-                        .notes = {}};
+  const MapShape map(assignments.slots);
+  PlacementParts parts{.slots = std::move(assignments.slots)};
+  if (map.experts > map.slots) return parts;  // MakePlacement reports the id and its place
+  EPLB_RETURN_IF_ERROR(CheckStated(redundant, std::nullopt, map, kMapping));
+  parts.num_experts = static_cast<int32_t>(map.experts);
+  return parts;
 }
 
 // The loads of slots and what they hold, from one record.
@@ -131,9 +169,13 @@ Matrix SumOverReplicas(const Matrix& load, const IndexMatrix& slots, int32_t num
   return sum;
 }
 
-absl::StatusOr<LoadWindow> WindowOf(const JsonValue& record) {
+// shape: what the record's map shows.
+absl::StatusOr<LoadWindow> WindowOf(const JsonValue& record, std::optional<MapShape>& shape) {
   EPLB_ASSIGN_OR_RETURN(const SlotLoads stats, ReadStats(record));
   EPLB_ASSIGN_OR_RETURN(const int32_t experts, CountSlotExperts(stats));
+  shape.emplace(stats.slots.cells);
+  EPLB_RETURN_IF_ERROR(ReadCount(record, kRanks, 1, shape->ranks));
+  EPLB_RETURN_IF_ERROR(CheckStated(std::nullopt, shape->ranks, *shape, kStats));
   const IndexMatrix& slots = stats.slots.cells;
   EPLB_ASSIGN_OR_RETURN(
       Load load, stats.load.is_counts()
@@ -163,13 +205,14 @@ struct Records {
   std::optional<LoadMeta> meta;
   std::optional<PlacementParts> mapping;
   std::vector<LoadWindow> windows;
+  std::optional<MapShape> first_map;       // of windows.front()
   std::map<std::string, int64_t> skipped;  // records by type, kMaxSkippedTypes at most
   int64_t skipped_more = 0;
 };
 
 void Skip(const std::string& type, Records& records) {
   constexpr size_t kMaxSkippedTypes = 8;
-  const std::string name = wire::JsonQuote(type.substr(0, 80));
+  const std::string name = wire::JsonQuote(FirstCharacters(type, 80));
   if (records.skipped.size() == kMaxSkippedTypes && !records.skipped.contains(name)) {
     ++records.skipped_more;
   } else {
@@ -224,7 +267,9 @@ absl::Status Take(const JsonValue& record, Records& records) {
     EPLB_ASSIGN_OR_RETURN(records.mapping, ReadMapping(record));
     return absl::OkStatus();
   }
-  EPLB_ASSIGN_OR_RETURN(LoadWindow window, WindowOf(record));
+  std::optional<MapShape> map;
+  EPLB_ASSIGN_OR_RETURN(LoadWindow window, WindowOf(record, map));
+  if (!records.first_map.has_value()) records.first_map = map;
   if (!records.windows.empty()) {
     EPLB_RETURN_IF_ERROR(CheckRecordFollows(records.windows.back(), window));
   }
@@ -247,10 +292,18 @@ absl::StatusOr<Records> ReadRecords(const std::string& path, std::string_view by
   return records;
 }
 
-absl::Status CheckMeta(const LoadMeta& meta, int64_t num_layers) {
-  if (meta.num_layers == num_layers) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(kLoadMeta, " has ", meta.num_layers, " layers, there are ", num_layers));
+absl::Status CheckMeta(const LoadMeta& meta, const MapShape& map) {
+  if (meta.num_layers.has_value() && *meta.num_layers != map.layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kLoadMeta, " has ", *meta.num_layers, " layers, there are ", map.layers));
+  }
+  return CheckStated(meta.num_redundant, meta.frame.num_gpus, map, kLoadMeta);
+}
+
+// A job may be scaled between its start, which the metadata describes, and its first record.
+bool IsRescaled(const LoadMeta& meta, const MapShape& map) {
+  return meta.frame.num_gpus.has_value() && map.ranks.has_value() &&
+         *meta.frame.num_gpus != *map.ranks;
 }
 
 }  // namespace
@@ -265,14 +318,8 @@ absl::StatusOr<PlacementParts> ParseVllmPlacement(const std::string& path, std::
   PlacementParts parts = *std::move(records.mapping);
   if (!records.skipped.empty()) parts.notes.push_back(SkippedText(records));
   if (!records.meta.has_value()) return parts;
-  const absl::Status agrees = CheckMeta(*records.meta, parts.slots.rows());
+  const absl::Status agrees = CheckMeta(*records.meta, MapShape(parts.slots));
   if (!agrees.ok()) return InFile(path, agrees);
-  const auto experts = static_cast<int32_t>(parts.slots.cols()) - records.meta->num_redundant;
-  if (experts != parts.num_experts) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": ", kLoadMeta, " has num_redundant_experts ", records.meta->num_redundant, ", ",
-        kMapping, " has ", parts.slots.cols() - *parts.num_experts));
-  }
   parts.frame = records.meta->frame;
   return parts;
 }
@@ -295,11 +342,16 @@ absl::StatusOr<LoadFile> ParseVllmLoad(const std::string& path, std::string_view
   if (records.windows.empty()) {
     return Missing(path, kStats, records);
   }
-  if (records.meta.has_value()) {
-    const absl::Status agrees = CheckMeta(*records.meta, records.windows.front().load.num_layers());
+  LoadFile file;
+  if (records.meta.has_value() && IsRescaled(*records.meta, *records.first_map)) {
+    file.notes.push_back(absl::StrCat(kLoadMeta, " has ", kRanks, " ",
+                                      *records.meta->frame.num_gpus, ", the first record has ",
+                                      *records.first_map->ranks));
+  } else if (records.meta.has_value()) {
+    const absl::Status agrees = CheckMeta(*records.meta, *records.first_map);
     if (!agrees.ok()) return InFile(path, agrees);
   }
-  LoadFile file{.windows = std::move(records.windows)};
+  file.windows = std::move(records.windows);
   if (!records.skipped.empty()) file.notes.push_back(SkippedText(records));
   return file;
 }

@@ -8,61 +8,16 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/files.h"
+#include "base/json_or_null.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/formats/load_file.h"
+#include "placement/figure_mean.h"
 #include "proto/wire/messages.h"
 
 #include <nlohmann/json.hpp>
 
 namespace eplb {
-
-namespace {
-
-absl::StatusOr<LoggedEvent> EventFrom(const wire::JsonValue& object) {
-  LoggedEvent event;
-  EPLB_ASSIGN_OR_RETURN(event.sequence, wire::GetInteger(object, "sequence"));
-  EPLB_ASSIGN_OR_RETURN(event.unix_micros, wire::GetInteger(object, "unix_micros"));
-  EPLB_ASSIGN_OR_RETURN(event.name, wire::GetString(object, "name"));
-  EPLB_ASSIGN_OR_RETURN(event.reason, wire::GetString(object, "reason"));
-  EPLB_ASSIGN_OR_RETURN(event.actor, wire::GetString(object, "actor"));
-  EPLB_ASSIGN_OR_RETURN(event.before, wire::GetString(object, "before"));
-  EPLB_ASSIGN_OR_RETURN(event.after, wire::GetString(object, "after"));
-  return event;
-}
-
-absl::StatusOr<LoggedEvents> EventsFrom(const wire::JsonValue& document) {
-  LoggedEvents result;
-  EPLB_ASSIGN_OR_RETURN(result.job, wire::GetString(document, "job"));
-  const wire::JsonValue* events = document.Find("events");
-  if (events == nullptr || !events->is_array()) {
-    return absl::InvalidArgumentError("events is missing or not an array");
-  }
-  for (size_t i = 0; i < events->objects.size(); ++i) {
-    absl::StatusOr<LoggedEvent> event = EventFrom(events->objects[i]);
-    if (!event.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("events[", i, "]: ", event.status().message()));
-    }
-    result.events.push_back(*std::move(event));
-  }
-  std::sort(result.events.begin(), result.events.end(),
-            [](const LoggedEvent& one, const LoggedEvent& other) {
-              return one.sequence < other.sequence;
-            });
-  return result;
-}
-
-}  // namespace
-
-absl::StatusOr<LoggedEvents> ReadEventsFile(const std::string& path) {
-  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
-  const absl::StatusOr<wire::JsonValue> document = wire::ParseJson(text);
-  if (!document.ok()) return InFile(path, document.status());
-  absl::StatusOr<LoggedEvents> events = EventsFrom(*document);
-  if (!events.ok()) return InFile(path, events.status());
-  return events;
-}
 
 namespace {
 
@@ -167,30 +122,30 @@ using Json = nlohmann::ordered_json;
 constexpr char kRunFormat[] = "eplb.run.v1";
 
 Json Summary(const RunReport& report) {
-  double sum = 0, sum_static = 0, sum_after = 0, sum_static_after = 0;
-  int64_t after = 0;
+  FigureMean all, all_static, all_without, after, after_static;
+  double peaks = 0, peaks_without = 0;
   for (const StepRecord& step : report.steps) {
-    sum += step.balancedness;
-    sum_static += step.balancedness_static;
+    all.Add(step.balancedness);
+    all_static.Add(step.balancedness_static);
+    all_without.Add(step.balancedness_without_eplb);
+    peaks += step.peak_tokens.value_or(0);
+    peaks_without += step.peak_tokens_without_eplb.value_or(0);
     if (report.switches.empty() || step.step <= report.switches.front().step) continue;
-    sum_after += step.balancedness;
-    sum_static_after += step.balancedness_static;
-    ++after;
+    after.Add(step.balancedness);
+    after_static.Add(step.balancedness_static);
   }
-  const auto mean = [](double total, int64_t count) {
-    return count == 0 ? 1.0 : total / static_cast<double>(count);
-  };
-  const auto num_steps = static_cast<int64_t>(report.steps.size());
   int64_t bytes = 0;
   double pause = 0;
   for (const SwitchRecord& change : report.switches) {
     bytes += change.bytes_moved;
     pause = std::max(pause, change.pause_seconds);
   }
-  return {{"balancedness_mean", mean(sum, num_steps)},
-          {"balancedness_static_mean", mean(sum_static, num_steps)},
-          {"balancedness_mean_after_first_switch", mean(sum_after, after)},
-          {"balancedness_static_mean_after_first_switch", mean(sum_static_after, after)},
+  return {{"balancedness_mean", JsonOrNull(all.Value())},
+          {"balancedness_without_eplb_mean", JsonOrNull(all_without.Value())},
+          {"balancedness_static_mean", JsonOrNull(all_static.Value())},
+          {"time_saved", peaks_without > 0 ? Json(1 - peaks / peaks_without) : Json()},
+          {"balancedness_mean_after_first_switch", JsonOrNull(after.Value())},
+          {"balancedness_static_mean_after_first_switch", JsonOrNull(after_static.Value())},
           {"rebalances", CountRebalances(report.switches)},
           {"switches", report.switches.size()},
           {"bytes_moved", bytes},
@@ -216,6 +171,15 @@ class Fields {
   void Read(const char* key, Integer& out) {
     if (const Json* value = Find(key, "an integer", &Json::is_number_integer))
       out = value->get<Integer>();
+  }
+  // Null stands for a figure without a sample.
+  void Read(const char* key, std::optional<double>& out) {
+    if (const auto found = object_.find(key); found != object_.end() && found->is_null()) return;
+    if (const Json* value = Find(key, "a number", &Json::is_number)) out = value->get<double>();
+  }
+  // Leaves `out` as it is if an older trainer did not write the key.
+  void ReadIfThere(const char* key, std::optional<double>& out) {
+    if (object_.contains(key)) Read(key, out);
   }
   const Json* Array(const char* key) { return Find(key, "an array", &Json::is_array); }
 
@@ -261,6 +225,9 @@ absl::StatusOr<StepRecord> StepFrom(const Json& object, size_t index) {
   fields.Read("version", step.version);
   fields.Read("balancedness", step.balancedness);
   fields.Read("balancedness_static", step.balancedness_static);
+  fields.ReadIfThere("balancedness_without_eplb", step.balancedness_without_eplb);
+  fields.ReadIfThere("peak_tokens", step.peak_tokens);
+  fields.ReadIfThere("peak_tokens_without_eplb", step.peak_tokens_without_eplb);
   fields.Read("began", step.began);
   fields.Read("seconds", step.seconds);
   fields.Read("boundary_seconds", step.boundary_seconds);
@@ -376,14 +343,18 @@ std::string RunReportToJson(const RunReport& report) {
                                 {"bytes_verified", change.bytes_verified}});
   }
   for (const StepRecord& step : report.steps) {
-    json["steps"].push_back({{"step", step.step},
-                             {"version", step.version},
-                             {"balancedness", step.balancedness},
-                             {"balancedness_static", step.balancedness_static},
-                             {"began", step.began},
-                             {"seconds", step.seconds},
-                             {"boundary_seconds", step.boundary_seconds},
-                             {"work_seconds", step.work_seconds}});
+    json["steps"].push_back(
+        {{"step", step.step},
+         {"version", step.version},
+         {"balancedness", JsonOrNull(step.balancedness)},
+         {"balancedness_static", JsonOrNull(step.balancedness_static)},
+         {"balancedness_without_eplb", JsonOrNull(step.balancedness_without_eplb)},
+         {"peak_tokens", JsonOrNull(step.peak_tokens)},
+         {"peak_tokens_without_eplb", JsonOrNull(step.peak_tokens_without_eplb)},
+         {"began", step.began},
+         {"seconds", step.seconds},
+         {"boundary_seconds", step.boundary_seconds},
+         {"work_seconds", step.work_seconds}});
   }
   // Reasons come from the daemon: bytes that are not UTF-8 must not end the program.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -80,8 +80,15 @@ inline constexpr char kRollbackPolicy[] = "rollback";
 struct StepRecord {
   int64_t step = 0;
   int64_t version = 0;
-  double balancedness = 1;  // mean over layers of mean / max GPU load, from what each rank measured
-  double balancedness_static = 1;  // the same for the layout that never moves
+  // Mean over layers with load of mean / max GPU load, from what each rank measured. None for a
+  // step without tokens.
+  std::optional<double> balancedness;
+  std::optional<double> balancedness_static;  // the same for the layout that never moves
+  // The same with one slot per expert, and the tokens of the layers' fullest GPUs, summed over
+  // layers, as the step ran and with one slot per expert. None in runs of older trainers.
+  std::optional<double> balancedness_without_eplb;
+  std::optional<double> peak_tokens;
+  std::optional<double> peak_tokens_without_eplb;
   // Rank 0's wall clock.
   double began = 0;             // since RunReport::began_at
   double seconds = 0;           // of the step with its boundary, without the checks after a switch
@@ -128,10 +135,12 @@ struct RunReport {
 };
 
 // Keys: format "eplb.run.v1", the fields above, and summary {balancedness_mean,
-// balancedness_static_mean, balancedness_mean_after_first_switch,
-// balancedness_static_mean_after_first_switch, rebalances, switches, bytes_moved,
-// pause_seconds_max}. A rebalance is one decision of the daemon's policy, applied in one or more
-// switches; a rollback is none.
+// balancedness_without_eplb_mean, balancedness_static_mean, time_saved,
+// balancedness_mean_after_first_switch, balancedness_static_mean_after_first_switch, rebalances,
+// switches, bytes_moved, pause_seconds_max}. time_saved is 1 - peak_tokens /
+// peak_tokens_without_eplb, both summed over the steps. A figure without a sample is null. A
+// rebalance is one decision of the daemon's policy, applied in one or more switches; a rollback is
+// none.
 std::string RunReportToJson(const RunReport& report);
 // Only what RunReportToJson writes. errors, beginning with the path: NotFound; InvalidArgument
 // naming the key.

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
+#include "placement/without_eplb.h"
 #include "proto/wire/messages.h"
 
 namespace eplb {
@@ -19,6 +21,44 @@ int64_t NumSteps(const wire::LoadReport& window) {
 int64_t CellBytes(const LoadMatrix& counts) {
   const bool fits = counts.maxCoeff() <= int64_t{std::numeric_limits<uint32_t>::max()};
   return fits ? sizeof(uint32_t) : sizeof(uint64_t);
+}
+
+// [E], the tokens of one layer that `quotas` [S] spread over its slots.
+std::vector<int64_t> TokensOfExperts(const Placement& placement, LayerId layer,
+                                     std::span<const int64_t> quotas) {
+  std::vector<int64_t> tokens(static_cast<size_t>(placement.topology().num_experts()), 0);
+  for (int32_t slot = 0; slot < placement.topology().num_slots(); ++slot) {
+    const ExpertId expert = placement.ExpertIn(layer, SlotId{slot});
+    if (expert.value < 0) continue;  // a slot of an unusable GPU
+    tokens[static_cast<size_t>(expert.value)] += quotas[static_cast<size_t>(slot)];
+  }
+  return tokens;
+}
+
+// Returns the tokens of the fullest GPU under Placement::Static in equal shares of whole tokens,
+// an expert's first slots taking one more where they do not divide. Slot j holds expert j mod E.
+int64_t StaticPeak(const Topology& topology, std::span<const int64_t> tokens) {
+  const int32_t num_experts = topology.num_experts();
+  std::vector<int64_t> gpu_tokens(static_cast<size_t>(topology.num_gpus()), 0);
+  for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
+    const int32_t expert = slot % num_experts;
+    const int64_t replicas = (topology.num_slots() - 1 - expert) / num_experts + 1;
+    const int64_t of_expert = tokens[static_cast<size_t>(expert)];
+    gpu_tokens[static_cast<size_t>(topology.GpuOf(SlotId{slot}).value)] +=
+        of_expert / replicas + (slot / num_experts < of_expert % replicas ? 1 : 0);
+  }
+  return *std::max_element(gpu_tokens.begin(), gpu_tokens.end());
+}
+
+int64_t PeakWithoutEplb(const Topology& topology, std::span<const int64_t> tokens) {
+  const std::vector<int32_t> first =
+      ExpertRangesWithoutEplb(topology.num_experts(), topology.num_gpus());
+  int64_t peak = 0;
+  for (size_t gpu = 0; gpu + 1 < first.size(); ++gpu) {
+    peak = std::max(peak, std::accumulate(tokens.begin() + first[gpu],
+                                          tokens.begin() + first[gpu + 1], int64_t{0}));
+  }
+  return peak;
 }
 
 }  // namespace
@@ -71,7 +111,8 @@ absl::Status LoadWindows::RecordStepTime(double seconds) {
 }
 
 absl::Status LoadWindows::RecordSplit(int32_t layer, std::span<const int64_t> quotas,
-                                      const Topology& topology) {
+                                      const Placement& placement) {
+  const Topology& topology = placement.topology();
   if (layer < 0 || layer >= counts_.rows()) {
     return absl::InvalidArgumentError(
         absl::StrCat("quotas of layer ", layer, ", expected 0..", counts_.rows() - 1));
@@ -100,10 +141,15 @@ absl::Status LoadWindows::RecordSplit(int32_t layer, std::span<const int64_t> qu
     on_gpu += quota;
     peak = std::max(peak, on_gpu);
   }
-  split_tokens_.resize(layer_tokens_.size(), 0);
-  split_peaks_.resize(layer_tokens_.size(), 0);
+  for (std::vector<int64_t>* sums :
+       {&split_tokens_, &split_peaks_, &split_peaks_static_, &split_peaks_without_eplb_}) {
+    sums->resize(layer_tokens_.size(), 0);
+  }
   split_tokens_[index] = tokens;
   split_peaks_[index] += peak;
+  const std::vector<int64_t> of_experts = TokensOfExperts(placement, LayerId{layer}, quotas);
+  split_peaks_static_[index] += StaticPeak(topology, of_experts);
+  split_peaks_without_eplb_[index] += PeakWithoutEplb(topology, of_experts);
   return absl::OkStatus();
 }
 
@@ -116,7 +162,9 @@ std::optional<wire::LoadReport> LoadWindows::EndStep(int64_t step) {
                           .earlier = std::exchange(earlier_, {}),
                           .parts_unknown = std::exchange(parts_unknown_, false),
                           .split_tokens = std::exchange(split_tokens_, {}),
-                          .split_peaks = std::exchange(split_peaks_, {})};
+                          .split_peaks = std::exchange(split_peaks_, {}),
+                          .split_peaks_static = std::exchange(split_peaks_static_, {}),
+                          .split_peaks_without_eplb = std::exchange(split_peaks_without_eplb_, {})};
   const auto num_steps = static_cast<double>(step - first_step_ + 1);
   window.step_seconds =
       std::min(std::exchange(step_seconds_, 0) / num_steps, wire::kMaxStepSeconds);

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 
-#include "placement/topology.h"
+#include "placement/placement.h"
 #include "proto/wire/messages.h"
 
 namespace eplb {
@@ -32,11 +32,11 @@ class LoadWindows {
   // 0..wire::kMaxStepSeconds; nothing is added then.
   absl::Status RecordStepTime(double seconds);
 
-  // Adds a batch that was split exactly: the tokens of each slot [S] of the EP group. errors:
-  // InvalidArgument naming layer and slot: layer out of range, wrong length, a negative number, a
-  // layer's sum above 2^63-1; nothing is added then.
+  // Adds a batch that was split exactly: the tokens of each slot [S] of the EP group. placement:
+  // the one that the batch ran under. errors: InvalidArgument naming layer and slot: layer out of
+  // range, wrong length, a negative number, a layer's sum above 2^63-1; nothing is added then.
   absl::Status RecordSplit(int32_t layer, std::span<const int64_t> quotas,
-                           const Topology& topology);
+                           const Placement& placement);
 
   // Ends a step; returns the window when it was its last one. REQUIRES: steps rise by one.
   std::optional<wire::LoadReport> EndStep(int64_t step);
@@ -64,9 +64,11 @@ class LoadWindows {
   bool parts_unknown_ = false;
   std::vector<int64_t> layer_tokens_;  // [L], sums of the rows
   double step_seconds_ = 0;            // recorded in the window
-  // [L], of the window's batches that were split exactly; both empty while there are none.
+  // [L], sums over the window's batches that were split exactly; all empty while there are none.
   std::vector<int64_t> split_tokens_;
   std::vector<int64_t> split_peaks_;
+  std::vector<int64_t> split_peaks_static_;
+  std::vector<int64_t> split_peaks_without_eplb_;
 };
 
 // Finished windows that wait for the daemon, newest kept. Threads: the caller's lock.

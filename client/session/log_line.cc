@@ -2,15 +2,12 @@
 
 #include <unistd.h>
 
-#include <algorithm>
+#include "base/foreign_text.h"
 
 namespace eplb {
 
 void LogLine(std::string_view text) {
-  std::string line = "eplb: ";
-  line += text;
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  line += '\n';
+  const std::string line = "eplb: " + Printable(text) + "\n";
   // A stderr that cannot be written leaves nobody to tell.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }

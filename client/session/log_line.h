@@ -8,7 +8,7 @@
 
 namespace eplb {
 
-// Writes "eplb: <text>\n" to stderr in one write; line breaks in the text become spaces.
+// Writes "eplb: <text>\n" to stderr in one write, with the text as Printable makes it.
 void LogLine(std::string_view text);
 
 // Logs each distinct text once, at most kMaxTexts of them. Threads: one caller.

@@ -178,7 +178,7 @@ absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, const Yar
   shadow.unpaid_seconds = Finite(shadow.unpaid_seconds + shadow.owed_seconds);
   const double charged = shadow.unpaid_seconds * kCharged;
   shadow.unpaid_seconds -= charged;
-  shadow.balancedness += now.mean_balancedness;
+  shadow.balancedness.Add(now.mean_balancedness);
   shadow.saved_seconds = Finite(shadow.saved_seconds + saved);
   shadow.spent_seconds = Finite(shadow.spent_seconds + replicas + shadow.owed_seconds);
   shadow.net_seconds = Finite(kScoreMemory * shadow.net_seconds + gained - charged);
@@ -294,7 +294,7 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
                         .incumbent = in_use.peak_load,
                         .incumbent_replicas = ReplicaSecondsPerStep(incumbent_, input.costs)};
   ++num_windows_;
-  unmoved_ += unmoved.mean_balancedness;
+  unmoved_.Add(unmoved.mean_balancedness);
   const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
   unmoved_seconds_ = Finite(unmoved_seconds_ + unmoved.peak_load * scale_ * token_seconds);
   const double replicas = (peaks.incumbent_replicas - ReplicaSecondsPerStep(start_, input.costs)) *
@@ -329,17 +329,18 @@ void Backtest::Choose() {
 
 std::vector<CandidateScore> Backtest::Scores() const {
   std::vector<CandidateScore> scores;
-  const auto windows = static_cast<double>(std::max<int64_t>(1, num_windows_));
   for (const Shadow& shadow : shadows_) {
     scores.push_back({.candidate = shadow.candidate,
                       .windows = num_windows_,
-                      .balancedness = shadow.balancedness / windows,
+                      .balancedness = shadow.balancedness.Value(),
                       .saved_seconds = shadow.saved_seconds,
                       .spent_seconds = shadow.spent_seconds,
                       .net_seconds = shadow.net_seconds,
-                      .realized = GateOf(shadow, 0).realized});
+                      .realized = shadow.predicted_tokens > 0
+                                      ? std::optional(GateOf(shadow, 0).realized)
+                                      : std::nullopt});
   }
-  scores.push_back({.candidate = {}, .windows = num_windows_, .balancedness = unmoved_ / windows});
+  scores.push_back({.candidate = {}, .windows = num_windows_, .balancedness = unmoved_.Value()});
   return scores;
 }
 

@@ -18,6 +18,7 @@
 #include "placement/decision/cost.h"
 #include "placement/decision/rebalance.h"
 #include "placement/evaluate.h"
+#include "placement/figure_mean.h"
 #include "placement/gpu_speeds.h"
 #include "placement/placement.h"
 #include "placement/policy.h"
@@ -47,11 +48,14 @@ struct BacktestInput {
 struct CandidateScore {
   Candidate candidate;
   int64_t windows = 0;
-  double balancedness = 1;   // mean over windows of the mean over layers
+  // Mean over windows of the mean over layers; none before a window with tokens.
+  std::optional<double> balancedness;
   double saved_seconds = 0;  // against the placement that the back-test began with
   double spent_seconds = 0;  // migrations, and replicas beyond those of that placement
   double net_seconds = 0;    // lately: older windows count less
-  double realized = 0.5;     // of a gain that it predicts, what later windows show; 0..1
+  // Of the gains that it predicted, what later windows showed; 0..1. Absent before any was
+  // compared.
+  std::optional<double> realized = std::nullopt;
 
   double total() const { return saved_seconds - spent_seconds; }
 };
@@ -107,7 +111,7 @@ class Backtest {
     double spent_meanwhile = 0;           // on its own migrations
     double owed_seconds = 0;              // for the newest decision, not yet spent
     double unpaid_seconds = 0;            // of migrations, still to be charged to the net
-    double balancedness = 0;              // sum over windows
+    FigureMean balancedness;              // over windows
     double saved_seconds = 0;
     double spent_seconds = 0;
   };
@@ -144,7 +148,7 @@ class Backtest {
   std::vector<Shadow> shadows_;
   std::optional<size_t> choice_;
   int64_t num_windows_ = 0;
-  double unmoved_ = 0;           // balancedness of `start_`, summed over windows, and
+  FigureMean unmoved_;           // balancedness of `start_` over windows, and
   double unmoved_seconds_ = 0;   // the time of its peaks
   double own_net_seconds_ = 0;   // what the job's own moves saved, less what they cost
   double steps_per_window_ = 1;  // of the newest windows, the median

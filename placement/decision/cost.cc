@@ -8,9 +8,16 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "base/text.h"
+#include "placement/bandwidth.h"
 
 namespace eplb {
 namespace {
+
+struct BusyLink {
+  double seconds = 0;
+  double bytes_per_s = 0;
+};
 
 // Bytes of each GPU by direction and link class.
 class Links {
@@ -27,13 +34,17 @@ class Links {
   }
 
   // Both directions and both classes are links of their own and carry at the same time.
-  double BusiestSeconds(const Costs& costs) const {
-    double most = 0;
+  BusyLink Busiest(const Costs& costs) const {
+    BusyLink busiest;
+    const auto consider = [&busiest](double bytes, double bytes_per_s) {
+      const double seconds = Finite(bytes / bytes_per_s);
+      if (seconds > busiest.seconds) busiest = {.seconds = seconds, .bytes_per_s = bytes_per_s};
+    };
     for (const OfGpu& gpu : of_gpu_) {
-      most = std::max({most, std::max(gpu.intra_in, gpu.intra_out) / costs.intra_bytes_per_s,
-                       std::max(gpu.inter_in, gpu.inter_out) / costs.inter_bytes_per_s});
+      consider(std::max(gpu.intra_in, gpu.intra_out), costs.intra_bytes_per_s);
+      consider(std::max(gpu.inter_in, gpu.inter_out), costs.inter_bytes_per_s);
     }
-    return Finite(most);
+    return busiest;
   }
 
  private:
@@ -92,13 +103,21 @@ int64_t BytesOf(const Transfer& transfer, const MigrationOptions& expert) {
          (transfer.state_slots.empty() ? 0 : expert.state_bytes);
 }
 
-double LinkSeconds(const MigrationPlan& plan, const Topology& topology, const Costs& costs) {
+namespace {
+
+BusyLink BusiestLink(const MigrationPlan& plan, const Topology& topology, const Costs& costs) {
   Links links(topology);
   for (const Transfer& transfer : plan.transfers) {
     links.Carry(transfer.source, transfer.destination,
                 static_cast<double>(BytesOf(transfer, costs.expert)));
   }
-  return links.BusiestSeconds(costs);
+  return links.Busiest(costs);
+}
+
+}  // namespace
+
+double LinkSeconds(const MigrationPlan& plan, const Topology& topology, const Costs& costs) {
+  return BusiestLink(plan, topology, costs).seconds;
 }
 
 absl::StatusOr<MigrationCost> PriceMigration(const Placement& current, const Placement& target,
@@ -107,9 +126,23 @@ absl::StatusOr<MigrationCost> PriceMigration(const Placement& current, const Pla
   MigrationCost cost{.transfers = static_cast<int64_t>(plan.transfers.size()),
                      .bytes = plan.link_bytes};
   const bool moves = !plan.transfers.empty() || !plan.local.empty();
-  if (moves)
-    cost.seconds = Finite(LinkSeconds(plan, target.topology(), costs) + costs.stall_seconds);
+  if (!moves) return cost;
+  const BusyLink busiest = BusiestLink(plan, target.topology(), costs);
+  cost.seconds = Finite(busiest.seconds + costs.stall_seconds);
+  cost.bytes_per_s = busiest.bytes_per_s;
   return cost;
+}
+
+std::string MigrationText(const MigrationCost& migration, const Costs& costs) {
+  constexpr double kLeastShown = 1e-3;  // votes and copies alone take longer than this
+  if (costs.bandwidths != BandwidthSource::kAssumed) {
+    return absl::StrCat(SecondsText(migration.seconds), " of migration");
+  }
+  if (migration.bytes_per_s <= 0) return "a migration within the GPUs (not measured yet)";
+  return absl::StrCat(
+      "a migration of ", BytesText(migration.bytes),
+      " (not measured yet; estimated from its bytes at ", BandwidthText(migration.bytes_per_s),
+      ": ", migration.seconds >= kLeastShown ? SecondsText(migration.seconds) : "under 1 ms", ")");
 }
 
 double ReplicaSecondsPerStep(const Placement& placement, const Costs& costs) {
@@ -128,7 +161,7 @@ double ReplicaSecondsPerStep(const Placement& placement, const Costs& costs) {
       }
     }
   }
-  return links.BusiestSeconds(costs);
+  return links.Busiest(costs).seconds;
 }
 
 }  // namespace eplb

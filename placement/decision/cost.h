@@ -4,6 +4,7 @@
 #define EPLB_PLACEMENT_DECISION_COST_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,13 +14,21 @@
 
 namespace eplb {
 
+// Where the bandwidths of Costs are from.
+enum class BandwidthSource {
+  kGiven,     // the caller's own prices
+  kAssumed,   // defaults that stand in until a switch is measured
+  kMeasured,  // the job's own switches
+};
+
 // Bandwidths are of one direction of one GPU's link.
 struct Costs {
   double token_seconds = 0;          // of the fullest GPU, per token; 0: unknown
   double intra_bytes_per_s = 450e9;  // between GPUs of a node: NVLink4
   double inter_bytes_per_s = 50e9;   // between nodes: a NIC of 400 Gb/s
-  double stall_seconds = 0;          // of a migration, besides its bytes
-  MigrationOptions expert;           // bytes of an expert by role, and where its state lives
+  BandwidthSource bandwidths = BandwidthSource::kGiven;
+  double stall_seconds = 0;  // of a migration, besides its bytes
+  MigrationOptions expert;   // bytes of an expert by role, and where its state lives
   // Training: what a step sends from a primary to each replica on another GPU, and back.
   int64_t replica_weight_bytes = 0;
   int64_t replica_gradient_bytes = 0;
@@ -42,11 +51,16 @@ struct MigrationCost {
   int64_t transfers = 0;  // between GPUs
   int64_t bytes = 0;
   double seconds = 0;  // the busiest link's bytes / bandwidth, plus the stall; 0 when nothing moves
+  double bytes_per_s = 0;  // bandwidth of that link; 0 when no link carries anything
 };
 
 // The links' bytes are those of PlanMigration. Finite. errors: those of PlanMigration.
 absl::StatusOr<MigrationCost> PriceMigration(const Placement& current, const Placement& target,
                                              const Costs& costs);
+
+// "18 ms of migration". While the bandwidths are assumed: "a migration of 42 KB (not measured yet;
+// estimated from its bytes at 450 GB/s: under 1 ms)".
+std::string MigrationText(const MigrationCost& migration, const Costs& costs);
 
 // What the busiest link carries in a step for replicas on other GPUs than their primary.
 // DeepSeek-V3 with one replica per GPU and layer: 58 layers * (88 MB weights + 176 MB fp32

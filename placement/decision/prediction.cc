@@ -15,7 +15,6 @@ namespace eplb {
 namespace {
 
 constexpr double kLeastError = 0.005;  // of a mean over a window's tokens
-constexpr double kFirstError = 0.02;   // besides the gain, before anything was compared
 constexpr size_t kNewest = 5;          // ratios that a prediction goes by; its error goes by all
 constexpr size_t kTold = 9;            // outcomes of a sentence
 
@@ -28,14 +27,16 @@ double MedianOf(std::vector<double> values) {
 std::string SeenText(const Forecast& forecast) {
   if (!forecast.seen) return "";
   const bool missed =
-      forecast.error > 0 && std::abs(*forecast.seen - forecast.predicted) > forecast.error;
+      forecast.error && std::abs(*forecast.seen - forecast.predicted) > *forecast.error;
   return absl::StrFormat(", seen %.3f%s", *forecast.seen, missed ? " outside the error" : "");
 }
 
 // Without what was seen.
 std::string FiguresText(const Forecast& forecast) {
-  if (forecast.error <= 0) return absl::StrFormat("computed %.3f", forecast.predicted);
-  return absl::StrFormat("predicted %.3f +- %.3f", forecast.predicted, forecast.error);
+  if (forecast.predicted <= 0) return "predicted: not known";
+  if (forecast.computed) return absl::StrFormat("computed %.3f", forecast.predicted);
+  if (!forecast.error) return absl::StrFormat("predicted %.3f +- unknown", forecast.predicted);
+  return absl::StrFormat("predicted %.3f +- %.3f", forecast.predicted, *forecast.error);
 }
 
 }  // namespace
@@ -50,9 +51,9 @@ std::string ForecastText(const Forecast& forecast) {
     return absl::StrCat("measured: not known, ", figures, SeenText(forecast));
   }
   std::string gain;
-  if (forecast.error > 0) {
-    gain = absl::StrFormat(", gain %+.3f%s", forecast.gain(),
-                           std::abs(forecast.gain()) <= forecast.error ? " within the error" : "");
+  if (!forecast.computed && forecast.predicted > 0) {
+    const bool is_noise = forecast.error && std::abs(forecast.gain()) <= *forecast.error;
+    gain = absl::StrFormat(", gain %+.3f%s", forecast.gain(), is_noise ? " within the error" : "");
   }
   return absl::StrFormat("measured %.3f, %s%s%s", forecast.measured, figures, gain,
                          SeenText(forecast));
@@ -70,7 +71,7 @@ Prediction PredictionRecord::Predict(double computed, double in_force, double me
   const double now = measured > 0 ? measured : BatchScale() * in_force;
   const double prior = (best + now) / 2;
   if (compared_.empty()) {
-    return {.balancedness = prior, .error = std::abs(best - now) / 2 + kFirstError, .prior = prior};
+    return {.balancedness = prior, .prior = prior};
   }
   const auto newest = static_cast<std::ptrdiff_t>(std::min(compared_.size(), kNewest));
   std::vector<double> ratios;
@@ -104,9 +105,11 @@ absl::Status PredictionRecord::Observe(const PassedWindow& window) {
   if (window.split == SplitMode::kBatch && window.measured > 0 && window.ran != nullptr) {
     EPLB_ASSIGN_OR_RETURN(const Evaluation as_one,
                           EvaluateBatch(window.load, *window.ran, window.speeds));
-    scale = window.measured / as_one.mean_balancedness;
-    batch_scales_.push_back(scale);
-    if (batch_scales_.size() > kMaxOutcomes) batch_scales_.pop_front();
+    if (as_one.mean_balancedness) {
+      scale = window.measured / *as_one.mean_balancedness;
+      batch_scales_.push_back(scale);
+      if (batch_scales_.size() > kMaxOutcomes) batch_scales_.pop_front();
+    }
   }
   for (Pending& pending : pending_) ++pending.windows;
   if (pending_.empty() || pending_.front().windows <= latency_) return absl::OkStatus();
@@ -114,9 +117,10 @@ absl::Status PredictionRecord::Observe(const PassedWindow& window) {
   pending_.pop_front();
   EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation,
                         EvaluateSplit(window.load, due.placement, window.split, window.speeds));
-  const double seen = std::min(1.0, scale * evaluation.mean_balancedness);
+  if (!evaluation.mean_balancedness) return absl::OkStatus();
+  const double seen = std::min(1.0, scale * *evaluation.mean_balancedness);
   outcomes_.push_back({.predicted = due.predicted, .seen = seen});
-  ++num_outcomes_;
+  if (outcomes_.back().is_judged()) ++num_judged_;
   if (outcomes_.back().holds()) ++num_held_;
   if (outcomes_.size() > kMaxOutcomes) outcomes_.pop_front();
   if (due.computed <= 0) return absl::OkStatus();

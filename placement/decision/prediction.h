@@ -15,10 +15,11 @@
 
 namespace eplb {
 
-// Balancedness of the first whole window under a placement, expected within +- error.
+// Balancedness of the first whole window under a placement, expected within +- error. The error is
+// absent until an earlier prediction was compared with what followed.
 struct Prediction {
   double balancedness = 0;
-  double error = 0;
+  std::optional<double> error = std::nullopt;
   int64_t evidence = 0;  // earlier predictions that it was told from
   double prior = 0;      // what it would be without them
 };
@@ -29,22 +30,25 @@ struct PredictionOutcome {
   double seen = 0;
 
   double off() const;  // |seen - predicted|
-  bool holds() const { return off() <= predicted.error; }
+  bool is_judged() const { return predicted.error.has_value(); }
+  bool holds() const { return is_judged() && off() <= *predicted.error; }
 };
 
 // What a decision says of balancedness, on one scale: that of whole windows under the placements
 // that ran, or will run.
 struct Forecast {
-  double measured = 0;                        // mean over the windows decided on; 0: not known
-  double predicted = 0;                       // of the first whole window after the decision
-  double error = 0;                           // 0: no prediction, computed on the decision's load
+  double measured = 0;   // mean over the windows decided on; 0: not known
+  double predicted = 0;  // of the first whole window after the decision; 0: not known
+  std::optional<double> error = std::nullopt;  // as Prediction::error
+  bool computed = false;  // `predicted` is no prediction, but computed on the decision's load
   std::optional<double> seen = std::nullopt;  // what followed
 
   double gain() const { return predicted - measured; }
 };
 
 // "measured 0.608, predicted 0.741 +- 0.030, gain +0.133, seen 0.750", as far as it is known; "gain
-// -0.012 within the error" where the error is no less than the gain. Every view uses these two.
+// -0.012 within the error" where the error is no less than the gain, and "predicted 0.741 +-
+// unknown" where no earlier prediction was compared. Every view uses these two.
 std::string ForecastText(const Forecast& forecast);
 // Its part "predicted 0.741 +- 0.030, seen 0.750"; "seen 0.600 outside the error" of a miss.
 std::string PredictedText(const Forecast& forecast);
@@ -65,7 +69,8 @@ struct PassedWindow {
 // later windows, whether it was taken or not, and scales what is computed now by the median of the
 // newest of these ratios. What would be predicted without any, the middle between what is measured
 // now and what is computed, counts as one more. The error covers what the same rule would have
-// missed of any that is kept: on the recorded trace and on drawn loads 95 % are within it.
+// missed of any that is kept: on the recorded trace and on drawn loads 95 % are within it. The
+// first prediction has no error, because nothing was compared yet.
 //
 // A window that is split as if it were one batch is more even than its batches are, each with its
 // own fullest GPU. Where the job measured its batches the record scales windows by what that gave,
@@ -85,13 +90,15 @@ class PredictionRecord {
   // replaces it.
   void Begin(const Placement& placement, double computed, const Prediction& predicted);
 
+  // Drops the prediction of a window without tokens, because there is nothing to compare it with.
   // errors: InvalidArgument when shapes differ. cost: O(L * S), and of batches an EvaluateBatch,
   // where one is due; and an EvaluateBatch of a window that was measured.
   absl::Status Observe(const PassedWindow& window);
 
   // Newest last.
   const std::deque<PredictionOutcome>& outcomes() const { return outcomes_; }
-  int64_t num_outcomes() const { return num_outcomes_; }
+  // Outcomes whose prediction had an error, and those of them that were within it.
+  int64_t num_judged() const { return num_judged_; }
   int64_t num_held() const { return num_held_; }
 
   // "the last 9 predictions were within 0.020", "no earlier prediction to judge by": for a
@@ -118,7 +125,7 @@ class PredictionRecord {
   std::deque<PredictionOutcome> outcomes_;
   std::deque<Compared> compared_;    // newest last
   std::deque<double> batch_scales_;  // measured of batches / computed of the window, newest last
-  int64_t num_outcomes_ = 0;
+  int64_t num_judged_ = 0;
   int64_t num_held_ = 0;
 };
 

@@ -58,8 +58,8 @@ double Means(const RebalanceInput& input) {
                 record.spent_seconds());
 }
 
-std::string SpentText(const MigrationCost& migration, double replicas) {
-  std::string text = absl::StrCat(SecondsText(migration.seconds), " of migration");
+std::string SpentText(const MigrationCost& migration, const Costs& costs, double replicas) {
+  std::string text = MigrationText(migration, costs);
   if (replicas > 0) absl::StrAppend(&text, " and ", SecondsText(replicas), " of replicas");
   return text;
 }
@@ -94,7 +94,7 @@ void EvaluatePriced(const RebalanceInput& input, double predicted, const std::st
                                  ReplicaSecondsPerStep(input.incumbent, input.costs));
   const Prospect prospect = BestProspect(input, predicted, replicas);
   const double price = decision.migration.seconds;
-  const std::string spent = SpentText(decision.migration, prospect.replicas);
+  const std::string spent = SpentText(decision.migration, input.costs, prospect.replicas);
   const std::string would_fall = absl::StrCat("kept, ", kPeak, " would fall ", how_far);
   if (prospect.steps == 0) {
     decision.rule = RebalanceRule::kNoEvidence;
@@ -154,7 +154,8 @@ void EvaluateLearned(const RebalanceInput& input, double predicted, const std::s
   decision.rebalance =
       Earns(gate, predicted, replicas,
             {.migration = price, .token_seconds = input.costs.token_seconds}, &value);
-  const std::string spent = SpentText(decision.migration, Finite(replicas * gate.horizon_steps));
+  const std::string spent =
+      SpentText(decision.migration, input.costs, Finite(replicas * gate.horizon_steps));
   const double share =
       predicted > 0 ? std::clamp((value / gate.horizon_steps + replicas) / predicted, 0.0, 1.0) : 0;
   const std::string counted = absl::StrFormat(
@@ -174,6 +175,11 @@ void EvaluateLearned(const RebalanceInput& input, double predicted, const std::s
     return;
   }
   decision.rule = RebalanceRule::kCost;
+  if (input.costs.bandwidths == BandwidthSource::kAssumed) {
+    decision.reason = absl::StrCat(would_fall, ", which saves ", SecondsText(std::max(0.0, value)),
+                                   " ", counted, ", and does not pay for ", spent, kSeeCosts);
+    return;
+  }
   const ComparedText text = CompareSeconds(std::max(0.0, value), gate.times * price);
   decision.reason =
       absl::StrCat(would_fall, ", which saves ", text.of, " ", counted, ", and ",
@@ -182,18 +188,18 @@ void EvaluateLearned(const RebalanceInput& input, double predicted, const std::s
 }
 
 // What is measured now and predicted of the candidate; without a record of predictions what is
-// computed of both.
+// computed of both. REQUIRES: the decision has these figures.
 std::string BalancednessClause(const RebalanceInput& input, const RebalanceDecision& decision) {
   const std::string name =
       absl::StrCat("balancedness", input.split == SplitMode::kBatch ? " with exact splits " : " ");
   if (input.predictions == nullptr) {
-    return absl::StrFormat("%scomputed %.3f -> %.3f", name, decision.balancedness_before,
-                           decision.balancedness_computed);
+    return absl::StrFormat("%scomputed %.3f -> %.3f", name, *decision.balancedness_before,
+                           *decision.balancedness_computed);
   }
   return absl::StrCat(name,
                       ForecastText({.measured = input.measured,
-                                    .predicted = decision.prediction.balancedness,
-                                    .error = decision.prediction.error}),
+                                    .predicted = decision.prediction->balancedness,
+                                    .error = decision.prediction->error}),
                       "; ", input.predictions->EvidenceText());
 }
 
@@ -242,15 +248,19 @@ absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,
 absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input) {
   EPLB_ASSIGN_OR_RETURN(const Evaluation before, EvaluateExpected(input, input.incumbent));
   EPLB_ASSIGN_OR_RETURN(const Evaluation after, EvaluateExpected(input, input.candidate));
-  RebalanceDecision decision{.prediction = {.balancedness = after.mean_balancedness},
-                             .balancedness_before = before.mean_balancedness,
+  RebalanceDecision decision{.balancedness_before = before.mean_balancedness,
                              .balancedness_computed = after.mean_balancedness,
                              .peak_before = before.peak_load,
                              .peak_computed = after.peak_load};
-  if (input.predictions != nullptr) {
-    decision.prediction = input.predictions->Predict(after.mean_balancedness,
-                                                     before.mean_balancedness, input.measured);
+  if (!before.mean_balancedness || !after.mean_balancedness) {
+    decision.rule = RebalanceRule::kNoTokens;
+    decision.reason = "kept, these steps have no tokens";
+    return decision;
   }
+  decision.prediction = input.predictions == nullptr
+                            ? Prediction{.balancedness = *after.mean_balancedness}
+                            : input.predictions->Predict(*after.mean_balancedness,
+                                                         *before.mean_balancedness, input.measured);
   const double gain = Finite(decision.peak_fall());
   const int digits = DigitsOf(gain, input.min_gain);
   const std::string how_far = absl::StrCat(PercentText(std::abs(gain), digits), " (",
@@ -301,8 +311,8 @@ absl::StatusOr<RebalanceDecision> EvaluateReturn(const RebalanceInput& input) {
   const std::string than = absl::StrCat("the placement in force lost ", SecondsText(lost), " in ",
                                         StepsText(saved.steps), " against the starting placement");
   decision.reason = decision.rebalance
-                        ? absl::StrCat("return to the starting placement for ", SecondsText(price),
-                                       " of migration: ", than)
+                        ? absl::StrCat("return to the starting placement for ",
+                                       MigrationText(decision.migration, input.costs), ": ", than)
                         : absl::StrCat("kept, ", than, ", which the loss budget of ",
                                        SecondsText(std::max(0.0, budget)), " bears", kSeeCosts);
   return decision;
@@ -312,6 +322,8 @@ const char* NameOf(RebalanceRule rule) {
   switch (rule) {
     case RebalanceRule::kNoChange:
       return "no_change";
+    case RebalanceRule::kNoTokens:
+      return "no_tokens";
     case RebalanceRule::kMinGain:
       return "min_gain";
     case RebalanceRule::kNoEvidence:

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -90,6 +91,7 @@ absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,
 // What a decision came down to.
 enum class RebalanceRule {
   kNoChange,    // kept: the policy's placement is the one in force
+  kNoTokens,    // kept: the steps that the decision covers have no tokens
   kMinGain,     // kept: the gain is below min_gain
   kNoEvidence,  // kept: no later window has confirmed a saving yet
   kCost,        // kept: the confirmed saving is no more than the cost
@@ -110,10 +112,12 @@ struct RebalanceDecision {
   // predictions were within 0.020)", or "kept, ..": the caller puts before it which steps, and
   // after it what it knows. A reason that the prices decided against ends with kSeeCosts.
   std::string reason;
-  Prediction prediction;             // of the candidate; without a record what is computed
-  double balancedness_before = 1;    // computed on `load`: of the incumbent, and
-  double balancedness_computed = 1;  // of the candidate
-  double peak_before = 0;            // likewise, of the peak load, and
+  // None of these three without tokens. Prediction of the candidate; without a record what is
+  // computed.
+  std::optional<Prediction> prediction;
+  std::optional<double> balancedness_before;    // computed on `load`: of the incumbent, and
+  std::optional<double> balancedness_computed;  // of the candidate
+  double peak_before = 0;                       // likewise, of the peak load, and
   double peak_computed = 0;
   MigrationCost migration;  // zero where it was not looked at: kept before it came to that
 
@@ -121,6 +125,7 @@ struct RebalanceDecision {
 };
 
 // gain = 1 - peak load of the candidate / peak load of the incumbent, peak load = sum over layers.
+// The incumbent is kept if `load` has no tokens.
 // Without prices a rebalance needs gain >= min_gain and > 0. With prices it also has to be
 // - earned: saved > spent for some trial of the record, where
 //     saved = the lesser, per step, of the gain on `load` and of what the trial really saved (low

@@ -14,9 +14,11 @@
 #include "placement/decision/rebalance.h"
 #include "placement/decision/track_record.h"
 #include "placement/evaluate.h"
+#include "placement/figure_mean.h"
 #include "placement/load.h"
 #include "placement/policies/registry.h"
 #include "placement/split/batch_split.h"
+#include "placement/without_eplb.h"
 
 namespace eplb {
 namespace {
@@ -239,7 +241,8 @@ class Replayer {
 
   void Predict(const Placement& candidate, const RebalanceDecision& decision, ReplayRow& row) {
     row.prediction = decision.prediction;
-    predictions_.Begin(candidate, decision.balancedness_computed, decision.prediction);
+    if (!decision.prediction) return;
+    predictions_.Begin(candidate, *decision.balancedness_computed, *decision.prediction);
   }
 
   // EvaluateRebalance for jobs that split by batch: the peaks are those of exact splits of the
@@ -280,12 +283,12 @@ class Replayer {
     return decision;
   }
 
-  // Balancedness of these windows as they ran, the mean.
+  // Returns the mean balancedness of these windows as they ran; 0 if none of them has tokens.
   double MeasuredOver(std::span<const StepRange> steps) const {
     const auto first = static_cast<size_t>(steps.data() - trace_.steps.data());
-    double sum = 0;
-    for (size_t t = first; t < first + steps.size(); ++t) sum += measured_[t];
-    return sum / static_cast<double>(steps.size());
+    FigureMean mean;
+    for (size_t t = first; t < first + steps.size(); ++t) mean.Add(measured_[t]);
+    return mean.Value().value_or(0);
   }
 
   absl::Status ConsiderReturn(const RebalanceInput& input, const std::string& range, ReplayRow& row,
@@ -336,21 +339,25 @@ class Replayer {
   absl::Status Run(int64_t t, ReplayRow& row) {
     const Load& load = trace_.windows[static_cast<size_t>(t)];
     const int64_t num_steps = trace_.steps[static_cast<size_t>(t)].count();
+    const Evaluation without = EvaluateWithoutEplb(load, start_.topology().num_gpus());
     EPLB_ASSIGN_OR_RETURN(const Evaluation still, EvaluateSplit(load, start_, SplitMode::kEqual));
     EPLB_ASSIGN_OR_RETURN(const Evaluation now, EvaluateSplit(load, in_force_, options_.split));
+    row.balancedness_without_eplb = without.mean_balancedness;
     row.balancedness_static = still.mean_balancedness;
     row.balancedness = now.mean_balancedness;
-    row.peak_load_static = still.peak_load;
+    row.peak_load_without_eplb = without.peak_load;
     row.peak_load = now.peak_load;
     measured_.push_back(now.mean_balancedness);
-    row.saved_seconds = Finite((still.peak_load - now.peak_load) * options_.costs.token_seconds);
-    row.static_seconds = Finite(still.peak_load * options_.costs.token_seconds);
-    const double replicas =
-        ReplicaSecondsPerStep(in_force_, options_.costs) - start_replica_seconds_;
+    const double token_seconds = options_.costs.token_seconds;
+    row.without_eplb_seconds = Finite(without.peak_load * token_seconds);
+    row.static_seconds = Finite(still.peak_load * token_seconds);
+    row.saved_seconds = Finite((without.peak_load - now.peak_load) * token_seconds);
+    const double replicas = ReplicaSecondsPerStep(in_force_, options_.costs);
     row.replica_seconds = Finite(replicas * static_cast<double>(num_steps));
     EPLB_RETURN_IF_ERROR(predictions_.Observe({.load = load, .split = options_.split}));
     if (!options_.costs.priced()) return absl::OkStatus();
-    record_.Spend(row.replica_seconds);
+    // The record's account counts against the starting layout, which has replicas of its own.
+    record_.Spend(Finite((replicas - start_replica_seconds_) * static_cast<double>(num_steps)));
     return record_.Observe(load, num_steps, in_force_);
   }
 
@@ -362,22 +369,20 @@ class Replayer {
   Placement in_force_;
   std::optional<Placement> coming_;  // in force after this window
   PredictionRecord predictions_;
-  std::vector<double> measured_;      // balancedness of the windows that passed
-  std::optional<AutoState> planner_;  // of a policy that chooses
+  std::vector<std::optional<double>> measured_;  // balancedness of the windows that passed
+  std::optional<AutoState> planner_;             // of a policy that chooses
   TrackRecord record_;
 };
 
 absl::Status AddTo(ReplaySummary& summary, const ReplayRow& row) {
-  summary.balancedness_static_mean += row.balancedness_static;
-  summary.balancedness_mean += row.balancedness;
+  if (!row.balancedness) ++summary.windows_without_tokens;
   summary.rebalances += row.rebalanced ? 1 : 0;
   summary.transfers += row.transfers;
+  summary.without_eplb_seconds = Finite(summary.without_eplb_seconds + row.without_eplb_seconds);
   summary.static_seconds = Finite(summary.static_seconds + row.static_seconds);
   summary.seconds_saved = Finite(summary.seconds_saved + row.saved_seconds);
-  // Fewer replicas on other GPUs than in the starting layout are time saved.
-  const double replicas = std::max(0.0, row.replica_seconds);
-  summary.seconds_spent = Finite(summary.seconds_spent + row.migration_seconds + replicas);
-  summary.seconds_saved = Finite(summary.seconds_saved + replicas - row.replica_seconds);
+  summary.seconds_spent =
+      Finite(summary.seconds_spent + row.migration_seconds + row.replica_seconds);
   if (__builtin_add_overflow(summary.bytes, row.bytes, &summary.bytes)) {
     return absl::InvalidArgumentError("the bytes of all rebalances sum to more than 2^63-1");
   }
@@ -395,20 +400,23 @@ absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& to
   Replayer replayer(trace, topology, policy, options);
   if (TraitsOf(policy.name()).chooses) EPLB_RETURN_IF_ERROR(replayer.BeginAuto());
   ReplayResult result;
-  result.summary.balancedness_static_mean = 0;
-  result.summary.balancedness_mean = 0;
+  FigureMean without_eplb, still, now;
   const auto num_windows = static_cast<int64_t>(trace.windows.size());
   for (int64_t t = 0; t < num_windows; ++t) {
     if (progress) progress(t);
     EPLB_ASSIGN_OR_RETURN(ReplayRow row, replayer.Step(t, observer));
     EPLB_RETURN_IF_ERROR(AddTo(result.summary, row));
+    without_eplb.Add(row.balancedness_without_eplb);
+    still.Add(row.balancedness_static);
+    now.Add(row.balancedness);
     result.rows.push_back(std::move(row));
   }
   result.candidates = replayer.Scores();
-  result.summary.predictions = replayer.predictions().num_outcomes();
+  result.summary.predictions = replayer.predictions().num_judged();
   result.summary.predictions_held = replayer.predictions().num_held();
-  result.summary.balancedness_static_mean /= static_cast<double>(num_windows);
-  result.summary.balancedness_mean /= static_cast<double>(num_windows);
+  result.summary.balancedness_without_eplb_mean = without_eplb.Value();
+  result.summary.balancedness_static_mean = still.Value();
+  result.summary.balancedness_mean = now.Value();
   return result;
 }
 

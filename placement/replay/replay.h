@@ -57,10 +57,12 @@ struct ReplayTrace {
 
 // Window t, and the decision just before it.
 struct ReplayRow {
-  double balancedness_static = 1;  // mean over layers with load, under the starting layout
-  double balancedness = 1;         // under the placement in force
-  // Sums over layers of the fullest GPU's load, under the starting layout and the one in force.
-  double peak_load_static = 0;
+  // Means over layers with load; none for a window without tokens.
+  std::optional<double> balancedness_without_eplb;  // placement/without_eplb.h
+  std::optional<double> balancedness_static;        // under the starting layout
+  std::optional<double> balancedness;               // under the placement in force
+  // Sums over layers of the fullest GPU's load, without EPLB and under the placement in force.
+  double peak_load_without_eplb = 0;
   double peak_load = 0;
   bool rebalanced = false;
   // Of the decision just before the window; none: no decision was due.
@@ -72,22 +74,27 @@ struct ReplayRow {
   int64_t transfers = 0;
   int64_t bytes = 0;
   double migration_seconds = 0;
-  double static_seconds = 0;   // of the fullest GPUs under the starting layout
-  double saved_seconds = 0;    // of it, by the placement in force
-  double replica_seconds = 0;  // spent on replicas, more than in the starting layout
+  double without_eplb_seconds = 0;  // of the fullest GPUs without EPLB
+  double static_seconds = 0;        // of the fullest GPUs under the starting layout
+  double saved_seconds = 0;         // by the placement in force, of without_eplb_seconds
+  double replica_seconds = 0;       // spent on replicas; without EPLB there are none
 };
 
 struct ReplaySummary {
-  double balancedness_static_mean = 1;  // over windows
-  double balancedness_mean = 1;
+  // Means over the windows with tokens; none if no window has tokens.
+  std::optional<double> balancedness_without_eplb_mean;
+  std::optional<double> balancedness_static_mean;
+  std::optional<double> balancedness_mean;
+  int64_t windows_without_tokens = 0;
   int64_t rebalances = 0;
   int64_t transfers = 0;
   int64_t bytes = 0;
-  double static_seconds = 0;     // of the fullest GPUs, had nothing ever moved
-  double seconds_saved = 0;      // of it, and by fewer replicas
-  double seconds_spent = 0;      // migrations and more replicas, >= 0
-  int64_t predictions = 0;       // that a later window was compared with, and
-  int64_t predictions_held = 0;  // within their error
+  double without_eplb_seconds = 0;  // of the fullest GPUs without EPLB
+  double static_seconds = 0;        // of the fullest GPUs under the starting layout
+  double seconds_saved = 0;         // of without_eplb_seconds
+  double seconds_spent = 0;         // on migrations and replicas, >= 0
+  int64_t predictions = 0;          // that a later window was compared with, and
+  int64_t predictions_held = 0;     // within their error
 };
 
 struct ReplayResult {

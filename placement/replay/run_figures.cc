@@ -1,7 +1,6 @@
 #include "placement/replay/run_figures.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,9 +8,11 @@
 #include "base/status_macros.h"
 #include "placement/align.h"
 #include "placement/evaluate.h"
+#include "placement/figure_mean.h"
 #include "placement/load.h"
 #include "placement/migration_plan.h"
 #include "placement/split/batch_split.h"
+#include "placement/without_eplb.h"
 
 namespace eplb {
 namespace {
@@ -85,13 +86,17 @@ absl::StatusOr<int64_t> TransfersOf(std::span<const Placement> placements) {
   return transfers;
 }
 
+void AddStep(const Evaluation& evaluation, RunSeries& series) {
+  series.balancedness.push_back(evaluation.mean_balancedness);
+  const double mean = evaluation.gpu_loads.sum() / static_cast<double>(evaluation.gpu_loads.cols());
+  series.slowdown.push_back(mean > 0 ? std::max(1.0, evaluation.peak_load / mean) : 1);
+  series.peak_tokens += evaluation.peak_load;
+}
+
 absl::Status AddStep(const Load& load, const Placement& placement, SplitMode split,
                      RunSeries& series) {
   EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateSplit(load, placement, split));
-  series.balancedness.push_back(evaluation.mean_balancedness);
-  const double mean =
-      evaluation.gpu_loads.sum() / static_cast<double>(placement.topology().num_gpus());
-  series.slowdown.push_back(mean > 0 ? std::max(1.0, evaluation.peak_load / mean) : 1);
+  AddStep(evaluation, series);
   return absl::OkStatus();
 }
 
@@ -109,20 +114,23 @@ absl::StatusOr<Load> SumLoads(std::span<const Load> step_loads, int64_t first, i
   return CombineLoads(loads, std::nullopt);
 }
 
-double MeanOf(std::span<const double> series, const std::vector<bool>& included) {
-  double sum = 0;
-  int64_t count = 0;
+std::optional<double> MeanOf(std::span<const std::optional<double>> series,
+                             const std::vector<bool>& included) {
+  FigureMean mean;
   for (size_t i = 0; i < std::min(series.size(), included.size()); ++i) {
-    if (!included[i]) continue;
-    sum += series[i];
-    ++count;
+    if (included[i]) mean.Add(series[i]);
   }
-  return count == 0 ? 1 : sum / static_cast<double>(count);
+  return mean.Value();
 }
 
-absl::StatusOr<double> MeasuredBalancedness(std::span<const Load> step_loads,
-                                            std::span<const RunPlacement> placements,
-                                            const StepSpan& steps, SplitMode split) {
+double MeanOf(std::span<const double> series, const std::vector<bool>& included) {
+  const std::vector<std::optional<double>> figures(series.begin(), series.end());
+  return MeanOf(figures, included).value_or(1);
+}
+
+absl::StatusOr<std::optional<double>> MeasuredBalancedness(std::span<const Load> step_loads,
+                                                           std::span<const RunPlacement> placements,
+                                                           const StepSpan& steps, SplitMode split) {
   EPLB_RETURN_IF_ERROR(CheckOrder(placements, static_cast<int64_t>(step_loads.size())));
   const Topology& topology = placements.front().placement.topology();
   RealMatrix gpu_loads = RealMatrix::Zero(topology.num_layers(), topology.num_gpus());
@@ -147,11 +155,19 @@ absl::StatusOr<double> MeasuredBalancedness(std::span<const Load> step_loads,
   return EvaluateGpuLoads(std::move(gpu_loads), topology.num_gpus(), peaks).mean_balancedness;
 }
 
-double MeanFrom(std::span<const double> series, int64_t first) {
-  const auto begin = std::min(static_cast<size_t>(std::max<int64_t>(first, 0)), series.size());
-  const auto tail = series.subspan(begin);
-  if (tail.empty()) return 1;
-  return std::accumulate(tail.begin(), tail.end(), 0.0) / static_cast<double>(tail.size());
+absl::StatusOr<std::optional<double>> LayoutBalancedness(
+    std::span<const Load> step_loads, const StepSpan& steps, SplitMode split,
+    const std::function<absl::StatusOr<Evaluation>(const Load&)>& evaluate) {
+  EPLB_ASSIGN_OR_RETURN(const Load sum, SumLoads(step_loads, steps.first, steps.last));
+  EPLB_ASSIGN_OR_RETURN(Evaluation of_sum, evaluate(sum));
+  if (split == SplitMode::kEqual) return of_sum.mean_balancedness;
+  std::vector<double> peaks(of_sum.max_gpu_load.size(), 0.0);
+  for (int64_t step = steps.first; step <= steps.last; ++step) {
+    EPLB_ASSIGN_OR_RETURN(const Evaluation batch, evaluate(step_loads[static_cast<size_t>(step)]));
+    for (size_t layer = 0; layer < peaks.size(); ++layer) peaks[layer] += batch.max_gpu_load[layer];
+  }
+  const auto num_gpus = static_cast<int32_t>(of_sum.gpu_loads.cols());
+  return EvaluateGpuLoads(std::move(of_sum.gpu_loads), num_gpus, peaks).mean_balancedness;
 }
 
 namespace {
@@ -228,6 +244,7 @@ absl::StatusOr<RunFigures> EvaluateRun(std::span<const Load> step_loads,
     const Placement& ran = placements[current].placement;
     constexpr SplitMode kEqual = SplitMode::kEqual;
     EPLB_RETURN_IF_ERROR(AddStep(load, ran, options.split, figures.run));
+    AddStep(EvaluateWithoutEplb(load, topology.num_gpus()), figures.without_eplb);
     EPLB_RETURN_IF_ERROR(AddStep(load, unmoved, kEqual, figures.unmoved));
     EPLB_RETURN_IF_ERROR(AddStep(load, solved[current], kEqual, figures.policy));
     EPLB_RETURN_IF_ERROR(hindsight.Add(step, options.policy, kEqual, figures.hindsight));

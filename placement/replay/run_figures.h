@@ -4,6 +4,8 @@
 #define EPLB_PLACEMENT_REPLAY_RUN_FIGURES_H_
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,18 +30,21 @@ struct RunPlacement {
 
 // The steps of a run under one way to place its experts.
 struct RunSeries {
-  std::vector<double> balancedness;  // of each step: mean over layers with load
+  // Of each step: mean over layers with load; none for a step without tokens.
+  std::vector<std::optional<double>> balancedness;
   // Of each step: the loads of the layers' fullest GPUs / the layers' mean loads, both summed; >=
   // 1, and 1 without load. What a step whose time is its experts' takes, against an even one.
   std::vector<double> slowdown;
-  int64_t transfers = 0;  // experts copied into GPUs that did not hold them
+  double peak_tokens = 0;  // loads of the layers' fullest GPUs, summed over layers and steps
+  int64_t transfers = 0;   // experts copied into GPUs that did not hold them
 };
 
 struct RunFigures {
-  RunSeries run;      // under the run's own placements, as it split its tokens
-  RunSeries unmoved;  // under the static layout, in equal shares
-  RunSeries policy;   // under the policy's placements, decided on the same windows, in force from
-                      // the same steps, in equal shares
+  RunSeries run;           // under the run's own placements, as it split its tokens
+  RunSeries without_eplb;  // with one slot per expert, in order
+  RunSeries unmoved;       // under the static layout, in equal shares
+  RunSeries policy;  // under the policy's placements, decided on the same windows, in force from
+                     // the same steps, in equal shares
   // Under the policy's placement for each window of steps, decided on that very window, in equal
   // shares.
   RunSeries hindsight;
@@ -67,10 +72,10 @@ absl::StatusOr<RunFigures> EvaluateRun(std::span<const Load> step_loads,
                                        std::span<const RunPlacement> placements,
                                        const RunReviewOptions& options);
 
-// Mean of series[first..]; 1 when there is nothing.
-double MeanFrom(std::span<const double> series, int64_t first);
-
-// Mean of those values of `series` whose `included` is true; 1 when there is none. Same lengths.
+// Mean of those values of `series` whose `included` is true; none, or 1 of plain numbers, when
+// there is none. Same lengths.
+std::optional<double> MeanOf(std::span<const std::optional<double>> series,
+                             const std::vector<bool>& included);
 double MeanOf(std::span<const double> series, const std::vector<bool>& included);
 
 // Steps [first, last].
@@ -81,11 +86,17 @@ struct StepSpan {
 
 // Balancedness (mean over layers with load) of the loads that each GPU got in these steps, under
 // the placements that they ran under: of the summed loads in equal shares, or with kBatch against
-// the fullest GPU of each step. 1 when there is no load. errors: as EvaluateRun.
-absl::StatusOr<double> MeasuredBalancedness(std::span<const Load> step_loads,
-                                            std::span<const RunPlacement> placements,
-                                            const StepSpan& steps,
-                                            SplitMode split = SplitMode::kEqual);
+// the fullest GPU of each step. None when there is no load. errors: as EvaluateRun.
+absl::StatusOr<std::optional<double>> MeasuredBalancedness(std::span<const Load> step_loads,
+                                                           std::span<const RunPlacement> placements,
+                                                           const StepSpan& steps,
+                                                           SplitMode split = SplitMode::kEqual);
+
+// Balancedness of these steps, as MeasuredBalancedness, had all of them run under one layout.
+// evaluate: returns the figures of a load under the layout.
+absl::StatusOr<std::optional<double>> LayoutBalancedness(
+    std::span<const Load> step_loads, const StepSpan& steps, SplitMode split,
+    const std::function<absl::StatusOr<Evaluation>(const Load&)>& evaluate);
 
 // The sum of the loads of steps [first, last]; both within the run.
 absl::StatusOr<Load> SumLoads(std::span<const Load> step_loads, int64_t first, int64_t last);

@@ -188,21 +188,31 @@ absl::StatusOr<Evaluation> EvaluateBatch(const Load& batch, const Placement& pla
   return EvaluateGpuLoads(std::move(gpu_loads), speeds->num_usable());
 }
 
-absl::StatusOr<Evaluation> EvaluateBatches(std::span<const Load> batches,
-                                           const Placement& placement, const GpuSpeeds* speeds) {
-  if (batches.empty()) return absl::InvalidArgumentError("there is no batch to evaluate");
-  EPLB_ASSIGN_OR_RETURN(Evaluation first, EvaluateBatch(batches.front(), placement, speeds));
-  if (batches.size() == 1) return first;
+absl::StatusOr<Evaluation> EvaluateWindows(std::span<const Load> windows,
+                                           const Placement& placement, SplitMode split,
+                                           const EvaluateOptions& options) {
+  if (windows.empty()) return absl::InvalidArgumentError("there is no window to evaluate");
+  const auto evaluate = [&](const Load& window) {
+    return split == SplitMode::kBatch ? EvaluateBatch(window, placement, options.speeds)
+                                      : Evaluate(window, placement, options);
+  };
+  EPLB_ASSIGN_OR_RETURN(Evaluation first, evaluate(windows.front()));
+  if (windows.size() == 1) return first;
   std::vector<double> peaks = std::move(first.max_gpu_load);
   RealMatrix gpu_loads = std::move(first.gpu_loads);
-  for (const Load& batch : batches.subspan(1)) {
-    EPLB_ASSIGN_OR_RETURN(const Evaluation next, EvaluateBatch(batch, placement, speeds));
+  for (const Load& window : windows.subspan(1)) {
+    EPLB_ASSIGN_OR_RETURN(const Evaluation next, evaluate(window));
     gpu_loads += next.gpu_loads;
     for (size_t layer = 0; layer < peaks.size(); ++layer) peaks[layer] += next.max_gpu_load[layer];
   }
   const int32_t num_usable =
-      speeds == nullptr ? placement.topology().num_gpus() : speeds->num_usable();
+      options.speeds == nullptr ? placement.topology().num_gpus() : options.speeds->num_usable();
   return EvaluateGpuLoads(std::move(gpu_loads), num_usable, peaks);
+}
+
+absl::StatusOr<Evaluation> EvaluateBatches(std::span<const Load> batches,
+                                           const Placement& placement, const GpuSpeeds* speeds) {
+  return EvaluateWindows(batches, placement, SplitMode::kBatch, {.speeds = speeds});
 }
 
 absl::StatusOr<Evaluation> EvaluateSplit(const Load& load, const Placement& placement,

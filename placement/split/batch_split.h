@@ -71,17 +71,23 @@ class BatchSplitter {
 absl::StatusOr<Evaluation> EvaluateBatch(const Load& batch, const Placement& placement,
                                          const GpuSpeeds* speeds = nullptr);
 
-// Several batches, each split exactly: gpu_loads are summed over the batches, and max_gpu_load is
-// the sum of the batches' own fullest GPUs, which is what their steps wait for; balancedness is the
-// mean of the one / the other. errors: InvalidArgument without a batch; those of EvaluateBatch.
-// cost: its for each batch.
-absl::StatusOr<Evaluation> EvaluateBatches(std::span<const Load> batches,
-                                           const Placement& placement,
-                                           const GpuSpeeds* speeds = nullptr);
-
 // Evaluate with equal shares, or EvaluateBatch with `load` as one batch. errors and cost: theirs.
 absl::StatusOr<Evaluation> EvaluateSplit(const Load& load, const Placement& placement,
                                          SplitMode split, const GpuSpeeds* speeds = nullptr);
+
+// Several windows, each by Evaluate or, with kBatch, by EvaluateBatch: gpu_loads are summed over
+// the windows, and max_gpu_load is the sum of the windows' own fullest GPUs, which is what their
+// steps wait for; balancedness is the mean of the one / the other. options: the shares are not used
+// with kBatch. errors: InvalidArgument without a window; those of the two. cost: theirs for each
+// window.
+absl::StatusOr<Evaluation> EvaluateWindows(std::span<const Load> windows,
+                                           const Placement& placement, SplitMode split,
+                                           const EvaluateOptions& options = {});
+
+// EvaluateWindows with kBatch.
+absl::StatusOr<Evaluation> EvaluateBatches(std::span<const Load> batches,
+                                           const Placement& placement,
+                                           const GpuSpeeds* speeds = nullptr);
 
 }  // namespace eplb
 

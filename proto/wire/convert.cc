@@ -10,9 +10,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
-#include "base/text.h"
 #include "proto/wire/convert_values.h"
+#include "proto/wire/message_texts.h"
 #include "proto/wire/messages.h"
 
 #include "eplb/v1/session.pb.h"
@@ -236,6 +237,7 @@ void ToProto(const UpMessage& message, v1::Up* out) {
                    out->mutable_moved()->set_endpoint(m.endpoint);
                  }},
       message);
+  ClipTexts(out, kMaxText);  // the daemon reads no more of each
 }
 
 absl::StatusOr<UpMessage> FromProto(v1::Up message) {
@@ -297,22 +299,22 @@ absl::StatusOr<DownMessage> ProposeFromProto(const v1::Propose& in) {
   for (const v1::LayerPlacement& layer : in.layers()) propose.layers.push_back(FromProto(layer));
   EPLB_ASSIGN_OR_RETURN(propose.chunk, GetSmall("chunk", in.chunk()));
   EPLB_ASSIGN_OR_RETURN(propose.num_chunks, GetSmall("num_chunks", in.num_chunks()));
-  propose.reason = in.reason();
+  propose.reason = Clipped(in.reason(), kMaxLongText);
   EPLB_ASSIGN_OR_RETURN(propose.decided_first_step,
                         GetCount("decided_first_step", in.decided_first_step()));
   EPLB_ASSIGN_OR_RETURN(propose.decided_last_step,
                         GetCount("decided_last_step", in.decided_last_step()));
   EPLB_ASSIGN_OR_RETURN(propose.decision, GetCount("decision", in.decision()));
-  propose.asked_by = in.asked_by();
-  propose.policy = in.policy();
+  propose.asked_by = Clipped(in.asked_by());
+  propose.policy = Clipped(in.policy());
   return propose;
 }
 
 absl::StatusOr<DownMessage> WelcomeFromProto(const v1::Welcome& in) {
   Welcome welcome;
   EPLB_ASSIGN_OR_RETURN(welcome.term, GetCount("term", in.term()));
-  welcome.server_version = in.server_version();
-  welcome.waits = in.waits();
+  welcome.server_version = Clipped(in.server_version());
+  welcome.waits = Clipped(in.waits(), kMaxLongText);
   EPLB_ASSIGN_OR_RETURN(welcome.election_term, GetCount("election_term", in.election_term()));
   return welcome;
 }
@@ -320,7 +322,7 @@ absl::StatusOr<DownMessage> WelcomeFromProto(const v1::Welcome& in) {
 absl::StatusOr<DownMessage> CancelFromProto(const v1::Cancel& in) {
   Cancel cancel;
   EPLB_ASSIGN_OR_RETURN(cancel.version, GetCount("version", in.version()));
-  cancel.reason = in.reason();
+  cancel.reason = Clipped(in.reason(), kMaxLongText);
   return cancel;
 }
 
@@ -356,6 +358,7 @@ void ToProto(const DownMessage& message, v1::Down* out) {
             ToProto(m.memory, out->mutable_keep()->mutable_memory());
           }},
       message);
+  ClipTexts(out);
 }
 
 absl::StatusOr<DownMessage> FromProto(const v1::Down& message) {
@@ -490,7 +493,10 @@ absl::Status TakeParts(CountShape shape, v1::LoadReport& in, LoadReport* report)
 absl::Status TakeSplit(const v1::LoadReport& in, LoadReport* report) {
   for (const auto& [name, from, to] :
        {std::tuple{"split_tokens", &in.split_tokens(), &report->split_tokens},
-        std::tuple{"split_peaks", &in.split_peaks(), &report->split_peaks}}) {
+        std::tuple{"split_peaks", &in.split_peaks(), &report->split_peaks},
+        std::tuple{"split_peaks_static", &in.split_peaks_static(), &report->split_peaks_static},
+        std::tuple{"split_peaks_without_eplb", &in.split_peaks_without_eplb(),
+                   &report->split_peaks_without_eplb}}) {
     const auto layers = static_cast<uint32_t>(from->size());
     if (layers != 0 && layers != in.num_layers()) {
       return absl::InvalidArgumentError(absl::StrCat("load report: ", name, " has ", layers,
@@ -528,6 +534,10 @@ void LoadReportToProto(const LoadReport& report, v1::LoadReport* out) {
   out->set_step_seconds(report.step_seconds);
   out->mutable_split_tokens()->Assign(report.split_tokens.begin(), report.split_tokens.end());
   out->mutable_split_peaks()->Assign(report.split_peaks.begin(), report.split_peaks.end());
+  out->mutable_split_peaks_static()->Assign(report.split_peaks_static.begin(),
+                                            report.split_peaks_static.end());
+  out->mutable_split_peaks_without_eplb()->Assign(report.split_peaks_without_eplb.begin(),
+                                                  report.split_peaks_without_eplb.end());
 }
 
 absl::StatusOr<UpMessage> LoadReportFromProto(v1::LoadReport& in) {

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include <google/protobuf/unknown_field_set.h>
 
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
-#include "base/text.h"
 #include "proto/wire/convert.h"
 
 namespace eplb::wire {
@@ -283,7 +283,9 @@ void ToProto(const JobMemory& memory, v1::JobMemory* out) {
   out->set_back_off_length(static_cast<uint32_t>(memory.back_off_length));
   out->set_back_off_to_skip(static_cast<uint32_t>(memory.back_off_to_skip));
   out->set_account_windows(static_cast<uint64_t>(memory.account_windows));
-  out->set_account_saved_peak_tokens(memory.account_saved_peak_tokens);
+  if (memory.account_saved_peak_tokens) {
+    out->set_account_saved_peak_tokens(*memory.account_saved_peak_tokens);
+  }
   out->set_account_pause_seconds(memory.account_pause_seconds);
   out->set_record_spent_seconds(memory.record_spent_seconds);
   out->set_record_saved_tokens(memory.record_saved_tokens);
@@ -327,15 +329,17 @@ absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& in) {
                         GetSmall("back_off_to_skip", in.back_off_to_skip()));
   EPLB_ASSIGN_OR_RETURN(memory.account_windows, GetCount("account_windows", in.account_windows()));
   EPLB_ASSIGN_OR_RETURN(memory.next_version, GetCount("next_version", in.next_version()));
+  if (in.has_account_saved_peak_tokens()) {
+    EPLB_ASSIGN_OR_RETURN(memory.account_saved_peak_tokens,
+                          GetReal("account_saved_peak_tokens", in.account_saved_peak_tokens()));
+  }
   struct Real {
     const char* name;
     double value;
     double* out;
   };
   for (const Real& real :
-       {Real{"account_saved_peak_tokens", in.account_saved_peak_tokens(),
-             &memory.account_saved_peak_tokens},
-        Real{"account_pause_seconds", in.account_pause_seconds(), &memory.account_pause_seconds},
+       {Real{"account_pause_seconds", in.account_pause_seconds(), &memory.account_pause_seconds},
         Real{"record_spent_seconds", in.record_spent_seconds(), &memory.record_spent_seconds},
         Real{"record_saved_tokens", in.record_saved_tokens(), &memory.record_saved_tokens},
         Real{"record_start_tokens", in.record_start_tokens(), &memory.record_start_tokens},

@@ -14,11 +14,13 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
 
 namespace eplb::wire {
 namespace {
 
+constexpr size_t kMaxShownEndpoint = 200;  // bytes
 constexpr std::array kCauses = {EACCES, ECONNREFUSED, ECONNRESET,   EHOSTUNREACH, ENETUNREACH,
                                 ENOENT, ENOTDIR,      ENAMETOOLONG, ETIMEDOUT};
 
@@ -26,8 +28,8 @@ constexpr std::array kCauses = {EACCES, ECONNREFUSED, ECONNRESET,   EHOSTUNREACH
 
 absl::StatusOr<std::string> CheckEndpoint(const std::string& endpoint) {
   if (endpoint.find(',') != std::string::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("endpoint is \"", endpoint.substr(0, 200), "\", a list, expected one of it"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "endpoint is \"", Clipped(endpoint, kMaxShownEndpoint), "\", a list, expected one of it"));
   }
   if (absl::StartsWith(endpoint, "/")) return absl::StrCat("unix:", endpoint);
   if (absl::StartsWith(endpoint, "unix:") && endpoint.size() > 5) return endpoint;
@@ -39,7 +41,8 @@ absl::StatusOr<std::string> CheckEndpoint(const std::string& endpoint) {
   // A second colon is an IPv6 address, which needs brackets.
   const bool plain_host = has_port && (endpoint.find(':') == colon || endpoint[colon - 1] == ']');
   if (plain_host && endpoint.find_first_of(" /\t\n") == std::string::npos) return endpoint;
-  return absl::InvalidArgumentError(absl::StrCat("endpoint is \"", endpoint.substr(0, 200),
+  return absl::InvalidArgumentError(absl::StrCat("endpoint is \"",
+                                                 Clipped(endpoint, kMaxShownEndpoint),
                                                  "\", expected HOST:PORT or unix:PATH"));
 }
 
@@ -49,8 +52,8 @@ absl::StatusOr<std::vector<std::string>> SplitEndpoints(const std::string& list)
     EPLB_ASSIGN_OR_RETURN(std::string endpoint,
                           CheckEndpoint(std::string(absl::StripAsciiWhitespace(part))));
     if (std::find(endpoints.begin(), endpoints.end(), endpoint) != endpoints.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("endpoint is \"", list.substr(0, 200), "\": ", endpoint, " stands twice"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "endpoint is \"", Clipped(list, kMaxShownEndpoint), "\": ", endpoint, " stands twice"));
     }
     endpoints.push_back(std::move(endpoint));
   }

@@ -6,8 +6,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "base/foreign_text.h"
+#include "base/quantity.h"
 #include "base/status_macros.h"
-#include "base/text.h"
 
 namespace eplb::wire {
 namespace {
@@ -47,11 +48,13 @@ absl::StatusOr<std::vector<StatedSpeed>> ParseSpeeds(std::string_view text) {
   for (const std::string& entry : entries) {
     const size_t colon = entry.find(':');
     StatedSpeed one;
+    if (colon != std::string::npos) {
+      one.speed = ParseFraction(std::string_view(entry).substr(colon + 1)).value_or(0);
+    }
     const bool is_read =
         colon != std::string::npos &&
         ReadGpu(entry.substr(0, colon), speeds.empty() ? -1 : speeds.back().gpu, &one.gpu) &&
-        absl::SimpleAtod(entry.substr(colon + 1), &one.speed) && one.speed >= kMinStatedSpeed &&
-        one.speed <= kMaxStatedSpeed;
+        one.speed >= kMinStatedSpeed && one.speed <= kMaxStatedSpeed;
     if (!is_read) return NotAList(text, expected);
     speeds.push_back(one);
   }

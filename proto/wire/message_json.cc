@@ -7,8 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
+#include "base/foreign_text.h"
 #include "base/text.h"
 
+#include "eplb/v1/query.pb.h"
 #include "eplb/v1/types.pb.h"
 #include <nlohmann/json.hpp>
 
@@ -67,6 +69,13 @@ Json ListOf(const Message& message, const FieldDescriptor& field) {
   Json list = Json::array();
   const int size = message.GetReflection()->FieldSize(message, &field);
   for (int i = 0; i < size; ++i) list.push_back(ValueOf(message, field, i));
+  if (message.GetDescriptor() != v1::JobStatus::descriptor() ||
+      field.number() != v1::JobStatus::kLayerBalancednessFieldNumber) {
+    return list;
+  }
+  for (Json& layer : list) {
+    if (layer == 0) layer = nullptr;  // it has no tokens
+  }
   return list;
 }
 
@@ -116,8 +125,8 @@ nlohmann::ordered_json ToJson(const Message& message) {
   return json;
 }
 
-std::string DumpJson(const nlohmann::ordered_json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string DumpJson(const nlohmann::ordered_json& json, int indent) {
+  return EscapedJson(json.dump(indent, ' ', false, Json::error_handler_t::replace));
 }
 
 std::string ToJsonText(const Message& message) { return DumpJson(ToJson(message)); }

@@ -20,8 +20,9 @@ namespace eplb::wire {
 // "num_logical_experts"; the settings of a transport are an object. cost: linear.
 nlohmann::ordered_json ToJson(const google::protobuf::Message& message);
 
-// One line without its end. Bytes of others that are not UTF-8 are replaced.
-std::string DumpJson(const nlohmann::ordered_json& json);
+// Returns the text of `json`: one line without its end, or indented by `indent` spaces. Bytes that
+// are not UTF-8 become U+FFFD; characters that Printable would replace are escaped.
+std::string DumpJson(const nlohmann::ordered_json& json, int indent = -1);
 // DumpJson of ToJson.
 std::string ToJsonText(const google::protobuf::Message& message);
 

@@ -45,8 +45,8 @@ inline constexpr int64_t kMaxPlacementBytes = kMaxSlotsOfAllLayers * 6 + kMaxLay
 static_assert(kMaxPlacementBytes <= kMaxReportBytes);
 
 // All else in a message: names, numbers, sentences, a job's memory, the numbers of model layers,
-// and for each layer two numbers of its splits, of 9 bytes each.
-inline constexpr int64_t kMaxRestBytes = (int64_t{1} << 20) + kMaxLayers * 18;
+// and for each layer four numbers of its splits, of 9 bytes each.
+inline constexpr int64_t kMaxRestBytes = (int64_t{1} << 20) + kMaxLayers * 36;
 inline constexpr int64_t kMaxMessageBytes = kMaxReportBytes + kMaxRestBytes;
 
 // The layers of a proposal.
@@ -136,7 +136,7 @@ struct JobMemory {
   int32_t back_off_length = 0;
   int32_t back_off_to_skip = 0;
   int64_t account_windows = 0;
-  double account_saved_peak_tokens = 0;
+  std::optional<double> account_saved_peak_tokens = std::nullopt;
   double account_pause_seconds = 0;
   double record_spent_seconds = 0;
   double record_saved_tokens = 0;
@@ -250,6 +250,10 @@ struct LoadReport {
   bool parts_unknown = false;              // more than kMaxLoadParts: `earlier` is empty
   std::vector<int64_t> split_tokens = {};  // [L] or empty
   std::vector<int64_t> split_peaks = {};   // likewise
+  // As split_peaks, had the batches run under the static layout or with one slot per expert. Both
+  // are empty in reports of older libraries.
+  std::vector<int64_t> split_peaks_static = {};
+  std::vector<int64_t> split_peaks_without_eplb = {};
   double step_seconds = 0;  // mean compute time of this rank's steps; 0: not recorded
 };
 inline constexpr double kMaxStepSeconds = 1e6;

@@ -1,6 +1,8 @@
 #include "proto/wire/report_counts.h"
 
+#include <algorithm>
 #include <cstring>
+#include <string_view>
 
 namespace eplb::wire {
 namespace {
@@ -75,6 +77,14 @@ size_t CountBytes(const LoadReport& report) {
 
 int64_t LeastCount(const LoadReport& report) { return LeastOf(report); }
 int64_t LeastCount(const LoadPart& part) { return LeastOf(part); }
+
+bool HasTokens(const LoadReport& report, int32_t layer) {
+  if (report.packed.cells.empty()) return (report.counts.row(layer) > 0).any();
+  const size_t bytes = static_cast<size_t>(report.packed.num_experts) * sizeof(uint32_t);
+  const std::string_view row(report.packed.cells.data() + static_cast<size_t>(layer) * bytes,
+                             bytes);
+  return std::any_of(row.begin(), row.end(), [](char byte) { return byte != 0; });
+}
 
 LoadMatrix CountsOf(const LoadReport& report) { return Unpacked(report); }
 LoadMatrix CountsOf(const LoadPart& part) { return Unpacked(part); }

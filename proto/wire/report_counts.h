@@ -19,6 +19,10 @@ size_t CountBytes(const LoadReport& report);  // of memory, with the parts
 int64_t LeastCount(const LoadReport& report);
 int64_t LeastCount(const LoadPart& part);
 
+// True if a count of the layer is above 0. REQUIRES: `layer` is in 0..NumLayers - 1, no count is
+// below 0. cost: O(experts before the first with tokens).
+bool HasTokens(const LoadReport& report, int32_t layer);
+
 // [L, E], unpacked. cost: O(L * E).
 LoadMatrix CountsOf(const LoadReport& report);
 LoadMatrix CountsOf(const LoadPart& part);

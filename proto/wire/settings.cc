@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-#include "base/text.h"
+#include "base/foreign_text.h"
 
 namespace eplb::wire {
 namespace {

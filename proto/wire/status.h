@@ -11,7 +11,7 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/status.h>
 
-#include "base/text.h"
+#include "base/foreign_text.h"
 
 namespace eplb::wire {
 

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
 #include "placement/bandwidth.h"
@@ -53,7 +54,7 @@ absl::Status ApplyVariable(const std::string& variable, const std::string& value
   const size_t end_of_table = variable.find('_', kPrefix.size());
   std::string name = absl::AsciiStrToLower(variable.substr(kPrefix.size()));
   name[end_of_table - kPrefix.size()] = '.';
-  return At(OnOneLine(variable), SetConfigKey(name, {.text = value}, config));
+  return At(Clipped(variable), SetConfigKey(name, {.text = value}, config));
 }
 
 std::string ValueOf(const std::vector<std::pair<std::string, std::string>>& environment,
@@ -196,7 +197,7 @@ std::vector<std::string> UnknownVariables(
   for (const auto& [variable, value] : environment) {
     if (!variable.starts_with(kPrefix) || IsOfClients(variable) || HasKnownTable(variable))
       continue;
-    told.push_back(absl::StrCat(OnOneLine(variable), ": eplbd has no such variable",
+    told.push_back(absl::StrCat(Clipped(variable), ": eplbd has no such variable",
                                 Suggestion(variable, known)));
   }
   return told;

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
 #include "placement/bandwidth.h"
@@ -416,13 +416,13 @@ absl::Status UnknownKey(std::string_view name) {
   std::vector<std::string> known;
   for (const ConfigKey& key : ConfigKeys()) known.push_back(key.name);
   return absl::InvalidArgumentError(
-      absl::StrCat(OnOneLine(name), ": unknown key", Suggestion(name, known)));
+      absl::StrCat(Clipped(name), ": unknown key", Suggestion(name, known)));
 }
 
 absl::Status Unexpected(std::string_view name, const WrittenValue& value,
                         const std::string& expected) {
   return absl::InvalidArgumentError(
-      absl::StrCat(OnOneLine(name), " = ", OnOneLine(value.text), ": expected ", expected));
+      absl::StrCat(Clipped(name), " = ", Clipped(value.text), ": expected ", expected));
 }
 
 absl::Status SetJobKey(std::string_view name, const WrittenValue& value, DaemonConfig* config) {
@@ -435,7 +435,7 @@ absl::Status SetJobKey(std::string_view name, const WrittenValue& value, DaemonC
     std::string known;
     for (const wire::SettingRow& one : rows) absl::StrAppend(&known, " ", std::string(one.name));
     return absl::InvalidArgumentError(
-        absl::StrCat(OnOneLine(name), ": expected jobs.NAME.KEY with KEY one of", known));
+        absl::StrCat(Clipped(name), ": expected jobs.NAME.KEY with KEY one of", known));
   }
   const std::string job(name.substr(kJobs.size(), dot - kJobs.size()));
   EPLB_RETURN_IF_ERROR(CheckJobName(job));
@@ -477,12 +477,6 @@ absl::Status SetConfigKeyFrom(const std::string& source, std::string_view name,
   return absl::OkStatus();
 }
 
-std::string OnOneLine(std::string_view text) {
-  constexpr size_t kMost = 256;
-  const std::string escaped = absl::Utf8SafeCEscape(std::string(text.substr(0, kMost)));
-  return text.size() > kMost ? absl::StrCat(escaped, "..") : escaped;
-}
-
 std::string VariableOf(std::string_view key) {
   std::string name = absl::StrCat("EPLB_", absl::AsciiStrToUpper(std::string(key)));
   std::replace(name.begin(), name.end(), '.', '_');
@@ -492,8 +486,8 @@ std::string VariableOf(std::string_view key) {
 absl::Status CheckJobName(std::string_view name) {
   if (wire::CheckPlainName("job", name).ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("jobs.\"", OnOneLine(name), "\": expected a job's name, 1..",
-                   wire::kMaxNameLength, " letters, digits, '.', '_' and '-'"));
+      absl::StrCat("jobs.\"", Clipped(name), "\": expected a job's name, 1..", wire::kMaxNameLength,
+                   " letters, digits, '.', '_' and '-'"));
 }
 
 }  // namespace eplb

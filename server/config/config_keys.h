@@ -59,9 +59,6 @@ absl::Status SetConfigKey(std::string_view name, const WrittenValue& value, Daem
 absl::Status SetConfigKeyFrom(const std::string& source, std::string_view name,
                               const WrittenValue& value, DaemonConfig* config);
 
-// As a message shows it: on one line, and not without end.
-std::string OnOneLine(std::string_view text);
-
 // "EPLB_POLICY_NAME" for "policy.name".
 std::string VariableOf(std::string_view key);
 

@@ -16,10 +16,10 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
@@ -96,7 +96,7 @@ absl::Status CheckTable(std::string_view name) {
   if (tables.contains(std::string(name))) return absl::OkStatus();
   const std::vector<std::string> known(tables.begin(), tables.end());
   return absl::InvalidArgumentError(
-      absl::StrCat(OnOneLine(name), ": unknown table", Suggestion(name, known)));
+      absl::StrCat(Clipped(name), ": unknown table", Suggestion(name, known)));
 }
 
 std::string Place(const std::string& file, const toml::node& node) {
@@ -141,8 +141,8 @@ bool IsPattern(std::string_view text) {
 }
 
 std::string PlaceOfRule(const std::string& file, const toml::node& node, std::string_view pattern) {
-  return absl::StrCat(file, ":", node.source().begin.line, ": tls.identity \"",
-                      absl::Utf8SafeCEscape(std::string(pattern)), "\": ");
+  return absl::StrCat(file, ":", node.source().begin.line, ": tls.identity \"", Clipped(pattern),
+                      "\": ");
 }
 
 absl::StatusOr<std::vector<std::string>> JobsOf(const std::string& where, const toml::node* node) {
@@ -175,9 +175,8 @@ absl::StatusOr<IdentityRule> ReadRule(const std::string& where, std::string_view
   }
   for (const auto& [key, value] : *table) {
     if (key.str() == "role" || key.str() == "jobs") continue;
-    return absl::InvalidArgumentError(absl::StrCat(where, "unknown key ",
-                                                   absl::Utf8SafeCEscape(std::string(key.str())),
-                                                   ", expected role and jobs"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, "unknown key ", Clipped(key.str()), ", expected role and jobs"));
   }
   const toml::node* role_node = table->get("role");
   const auto* name = role_node == nullptr ? nullptr : role_node->as_string();

@@ -255,8 +255,8 @@ void MeasureRollback(const Job& job, const Placement& target, Plan& plan) {
   plan.decided_last_step = window.last_step;
   plan.balancedness_before =
       MeasuredOver(job.windows, window.first_step, window.last_step, plan.split);
-  plan.balancedness_in_force = before->mean_balancedness;
-  plan.balancedness_predicted = after->mean_balancedness;
+  plan.balancedness_in_force = before->mean_balancedness.value_or(0);
+  plan.balancedness_predicted = after->mean_balancedness.value_or(0);
   if (before->peak_load > 0) plan.peak_fall = 1 - after->peak_load / before->peak_load;
 }
 

@@ -24,6 +24,7 @@
 #include "server/core/ranks/run.h"
 #include "server/core/ranks/run_registry.h"
 #include "server/core/ranks/stall.h"
+#include "server/core/state/counting.h"
 #include "server/core/state/decision_context.h"
 #include "server/core/state/memory.h"
 #include "server/core/state/step_rate.h"
@@ -198,11 +199,21 @@ void KeepNewest(DecisionContext& context, const Job& job, const Run& run, bool m
                   .first_step = window.first_step,
                   .last_step = window.last_step,
                   .coverage = window.coverage,
-                  .step_seconds = SecondsPerStep(run.rate),
+                  .step_seconds = AboveZero(SecondsPerStep(run.rate)),
                   .load = window.load,
                   .on_gpus = window.on_gpus,
                   .split = run.split,
                   .measured = measured ? job.windows.measured : std::nullopt}});
+}
+
+// NOT_COUNTING begins and ends with one event each.
+void WatchCounting(DecisionContext& context, Job& job) {
+  std::string seen = NotCountingReason(job);
+  if (seen.empty() != job.not_counting.empty()) {
+    RecordNotice(context, job, seen.empty() ? "counting" : "not_counting",
+                 seen.empty() ? "all reporting ranks count tokens again, in all layers" : seen);
+  }
+  job.not_counting = std::move(seen);
 }
 
 void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& report) {
@@ -235,6 +246,7 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
     return;
   }
   sender.rank.reported_step = std::max(sender.rank.reported_step, report.last_step);
+  NoteCounts(report, sender.rank);
   if (claim == StepClaim::kBelieved) TakeStep(context, sender, report.last_step);
   if (!sender.is_current() || run.ending != Ending::kLive) return;
   const ReportOutcome outcome = AddReport(job.windows, report, sender.index, limits);
@@ -252,6 +264,7 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   } else {
     ++counters.windows_unmeasured;
   }
+  WatchCounting(context, job);
   KeepNewest(context, job, run, outcome.measured);
   WatchWindow(context.state, job);
   WatchGpuSpeeds(context, job);

@@ -25,6 +25,10 @@ namespace {
 
 constexpr absl::Duration kRefusalShown = absl::Minutes(10);
 
+std::optional<double> AboveZero(double value) {
+  return value > 0 ? std::optional(value) : std::nullopt;
+}
+
 std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
   const Run& run = *job.current;
   std::vector<RankView> views;
@@ -41,9 +45,9 @@ std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
                      .away = rank.session == 0 && rank.away_since < now ? now - rank.away_since
                                                                         : absl::ZeroDuration(),
                      .answer = job.proposal ? std::optional(rank.answer) : std::nullopt,
-                     .answer_seconds = rank.answer_seconds,
-                     .pause_seconds = rank.pause_seconds,
-                     .step_seconds = rank.step_seconds,
+                     .answer_seconds = AboveZero(rank.answer_seconds),
+                     .pause_seconds = AboveZero(rank.pause_seconds),
+                     .step_seconds = AboveZero(rank.step_seconds),
                      .dropped_steps = rank.dropped_steps,
                      .library_version = rank.library_version,
                      .transport = rank.transport});
@@ -57,12 +61,27 @@ int64_t LastSwitchedStep(const Job& job) {
   return found == job.plans.rend() ? 0 : found->switched_step;
 }
 
+// Decides for every view whether the job has measured figures. Empty: it has.
+std::string NotMeasuredReason(const Job& job) {
+  const Windows& windows = job.windows;
+  if (windows.measured) return "";
+  if (!job.current) return "no rank has registered since the daemon started";
+  if (windows.newest.coverage == 0) return "no load window is complete yet";
+  const std::string steps =
+      absl::StrCat("steps ", windows.newest.first_step, "..", windows.newest.last_step);
+  if (!windows.newest.has_tokens) return absl::StrCat("no tokens were counted in ", steps);
+  return absl::StrCat("the placements that ", steps, " ran under are not all known");
+}
+
 void ShowMeasured(const State& state, const Job& job, JobView& view) {
+  view.not_measured_reason = NotMeasuredReason(job);
   if (const std::optional<Measured>& measured = job.windows.measured) {
     view.balancedness = measured->balancedness;
     view.measured_split = measured->split;
     view.layer_balancedness = measured->layer_balancedness;
     view.balancedness_static = measured->balancedness_static;
+    view.balancedness_without_eplb = measured->balancedness_without_eplb;
+    view.worse_reason = WorseText(job.windows);
     view.measured_first_step = measured->first_step;
     view.measured_last_step = measured->last_step;
   }
@@ -70,13 +89,16 @@ void ShowMeasured(const State& state, const Job& job, JobView& view) {
     view.balancedness_predicted = plan->balancedness_predicted;
     view.balancedness_seen = plan->balancedness_seen;
     view.prediction_error = plan->prediction_error;
+    view.prediction_evidence = plan->prediction_evidence;
   }
-  if (job.chooser.state != nullptr) view.candidates = CandidatesOf(job.chooser.state->backtest);
+  if (job.chooser.state != nullptr) view.candidates = CandidatesOf(*job.chooser.state);
   view.last_switched_step = LastSwitchedStep(job);
-  view.spent_seconds = job.account.pause_seconds;
+  view.spent_seconds = AboveZero(job.account.pause_seconds);
   if (!job.current) return;
   const double token_seconds = CostsOf(state, job).token_seconds;
-  if (token_seconds > 0) view.saved_seconds = job.account.saved_peak_tokens * token_seconds;
+  if (token_seconds > 0 && job.account.windows > 0) {
+    view.saved_seconds = job.account.saved_peak_tokens * token_seconds;
+  }
 }
 
 JobView ViewOf(const State& state, const Job& job, absl::Time now) {
@@ -110,7 +132,8 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
     view.world_size = job.current->world_size();
     view.connected_ranks = job.current->num_connected;
     view.report_every = job.current->report_every;
-    view.step_seconds = SecondsPerStep(job.current->rate);
+    view.step_seconds = AboveZero(SecondsPerStep(job.current->rate));
+    if (job.current->ending == Ending::kLive) view.not_counting_reason = job.not_counting;
     view.coverage_now = CoverageNow(job);
     view.reduce = job.current->reduce == wire::Reduce::kRoot ? "root" : "rank";
     view.split = wire::SplitName(job.current->split);
@@ -133,7 +156,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   }
   view.last_window_first_step = job.windows.newest.first_step;
   view.last_window_last_step = job.windows.newest.last_step;
-  view.coverage = job.windows.newest.coverage;
+  view.coverage = AboveZero(job.windows.newest.coverage);
   return view;
 }
 

@@ -24,6 +24,7 @@ namespace {
 constexpr int64_t kMaxTrimmed = 32;  // rows that one write removes beside its own
 constexpr char kTerm[] = "term";
 constexpr char kSchema[] = "schema";
+constexpr int64_t kKeysSchema = 1;  // of the keys; the tables of SQLite have a number of their own
 
 constexpr size_t kDigits = 16;  // of a number in a key: numbers sort as they count
 std::string Numbered(std::string_view prefix, int64_t number) {
@@ -103,6 +104,8 @@ std::vector<std::string> SurplusOrphans(const Rows& rows, bool of_operators, int
   return keys;
 }
 
+// It keeps no load windows: a write to etcd for every window of every job would outnumber all other
+// writes and fill etcd's history, so the chart of a new leader begins with its own windows.
 class EtcdStore : public Store {
  public:
   explicit EtcdStore(const EtcdStoreOptions& options) : options_(options), rows_(options.rows) {}
@@ -157,10 +160,10 @@ absl::Status EtcdStore::Load() {
   EPLB_RETURN_IF_ERROR(rows_.Load());
   return rows_.Read([this](const Rows& rows) -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const int64_t schema, NumberAt(rows, kSchema));
-    if (schema > kStoreSchema) {
+    if (schema > kKeysSchema) {
       return absl::FailedPreconditionError(absl::StrCat(Where(kSchema), " is ", schema,
                                                         ", of a newer eplbd; this one reads ",
-                                                        kStoreSchema, " at most"));
+                                                        kKeysSchema, " at most"));
     }
     return EventsBelow(rows, "event/").status();
   });
@@ -177,7 +180,7 @@ absl::Status EtcdStore::WriteTerm(int64_t term) {
   return rows_.Write([&](const Rows& rows) {
     const int64_t known = NumberAt(rows, kTerm).value_or(0);
     return std::vector<Batch>{{.puts = {{kTerm, absl::StrCat(std::max(term, known))},
-                                        {kSchema, absl::StrCat(kStoreSchema)}}}};
+                                        {kSchema, absl::StrCat(kKeysSchema)}}}};
   });
 }
 

@@ -43,6 +43,7 @@ WindowFigures FiguresOf(const core::PastWindow& window, absl::Time now) {
   figures.split = measured.split;
   figures.balancedness = measured.balancedness;
   figures.balancedness_static = measured.balancedness_static;
+  figures.balancedness_without_eplb = measured.balancedness_without_eplb;
   if (measured.split == SplitMode::kEqual) {
     figures.balancedness_equal = measured.balancedness;
   } else if (window.on_gpus != nullptr) {
@@ -79,6 +80,41 @@ void WindowHistory::Forget(const std::string& job) {
   jobs_.erase(found);
 }
 
+void WindowHistory::Restore(std::vector<StoredWindow> windows) {
+  const std::lock_guard lock(mutex_);
+  for (StoredWindow& one : windows) {
+    newest_window_ = one.figures.window;
+    one.figures.has_loads = false;
+    OfJob& of_job = jobs_[one.job];
+    of_job.windows.push_back({.figures = std::move(one.figures), .shape = {}});
+    ++num_windows_;
+    if (of_job.windows.size() > std::max<size_t>(limits_.max_windows, 1)) DropOldest(of_job);
+  }
+  saved_window_ = newest_window_;
+  BoundWindows();
+}
+
+std::vector<StoredWindow> WindowHistory::Unsaved(size_t limit) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<StoredWindow> unsaved;
+  for (const auto& [name, job] : jobs_) {
+    for (auto kept = job.windows.rbegin(); kept != job.windows.rend(); ++kept) {
+      if (kept->figures.window <= saved_window_) break;
+      unsaved.push_back({.job = name, .figures = kept->figures});
+    }
+  }
+  std::sort(unsaved.begin(), unsaved.end(), [](const StoredWindow& a, const StoredWindow& b) {
+    return a.figures.window < b.figures.window;
+  });
+  if (unsaved.size() > limit) unsaved.resize(limit);
+  return unsaved;
+}
+
+void WindowHistory::NoteSaved(int64_t window) {
+  const std::lock_guard lock(mutex_);
+  saved_window_ = std::max(saved_window_, window);
+}
+
 std::vector<WindowFigures> WindowHistory::Figures(const std::string& job, int64_t after,
                                                   int32_t limit) const {
   const std::lock_guard lock(mutex_);
@@ -101,7 +137,9 @@ absl::StatusOr<WindowLoads> WindowHistory::Loads(const std::string& job,
   {
     const std::lock_guard lock(mutex_);
     const auto found = jobs_.find(job);
-    if (found == jobs_.end()) {
+    const bool has_any = found != jobs_.end() &&
+                         (window ? !found->second.windows.empty() : found->second.num_held > 0);
+    if (!has_any) {
       return absl::NotFoundError(
           absl::StrCat("job ", job, " has no complete window since the daemon started"));
     }
@@ -118,7 +156,8 @@ absl::StatusOr<WindowLoads> WindowHistory::Loads(const std::string& job,
     if (one->load == nullptr) {
       return absl::NotFoundError(
           absl::StrCat("the loads of window ", number, " of job ", job,
-                       " are not kept any more; limits.max_past_loads_mib bounds them"));
+                       " are not kept any more: the daemon keeps those since its start, within "
+                       "limits.max_past_loads_mib"));
     }
     kept = *one;
   }

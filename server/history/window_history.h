@@ -1,5 +1,5 @@
 // The complete windows of each job, to be looked back at: the figures of many, the loads of the
-// newest. In memory alone: a daemon that starts begins without any.
+// newest. Figures survive a restart in a store that keeps them; loads do not.
 #ifndef EPLB_SERVER_HISTORY_WINDOW_HISTORY_H_
 #define EPLB_SERVER_HISTORY_WINDOW_HISTORY_H_
 
@@ -23,24 +23,9 @@
 
 namespace eplb {
 
-// Figures of one window. balancedness*: means over layers with load; none: a placement is not
-// known. Where the job uses GPU speeds other than 1, they are of tokens / speed, as Measure says.
-struct WindowFigures {
-  int64_t window = 0;  // rises over all jobs of this daemon, from 1
-  absl::Time completed_at;
-  std::string run_id;
-  int64_t first_step = 0;
-  int64_t last_step = 0;
-  std::vector<int64_t> versions;  // that its steps ran under, rising; empty: not known
-  double coverage = 0;
-  double step_seconds = 0;                    // 0: not known yet
-  int64_t tokens = 0;                         // of all layers; 2^63-1 for a sum above it
-  SplitMode split = SplitMode::kEqual;        // of `balancedness`
-  std::optional<double> balancedness;         // measured
-  std::optional<double> balancedness_equal;   // computed: equal shares, the same placements
-  std::optional<double> balancedness_static;  // counterfactual: equal shares, static layout
-  bool has_loads = false;                     // Loads() still knows it
-};
+using core::kMaxPastWindows;
+using core::StoredWindow;
+using core::WindowFigures;
 
 // Loads of one window.
 struct WindowLoads {
@@ -50,8 +35,6 @@ struct WindowLoads {
   RealMatrix on_gpus_static;                       // [L, G], of the static layout
 };
 
-inline constexpr size_t kMaxPastWindows = 4096;  // figures kept of a job
-
 // threads: safe. Memory: bounded by Limits, plus the newest window of each job, which keeps its
 // loads whatever the limits are.
 class WindowHistory {
@@ -59,7 +42,7 @@ class WindowHistory {
   struct Limits {
     int64_t max_load_bytes = int64_t{64} << 20;  // of all jobs; the oldest windows lose their loads
     size_t max_windows = kMaxPastWindows;        // of a job; the oldest go first
-    size_t max_windows_of_all = size_t{1} << 16;  // likewise; 65,536 * 400 B = 26 MB of figures
+    size_t max_windows_of_all = core::kMaxPastWindowsOfAll;  // likewise
   };
   explicit WindowHistory(Limits limits) : limits_(limits) {}
 
@@ -67,11 +50,19 @@ class WindowHistory {
   void Add(const std::string& job, const core::PastWindow& window, absl::Time now);
   void Forget(const std::string& job);
 
+  // Takes back what a store kept: numbers go on above the highest. REQUIRES: `windows` are rising,
+  // and nothing was added before.
+  void Restore(std::vector<StoredWindow> windows);
+  // The oldest `limit` windows that no store keeps yet, rising. cost: O(jobs + windows to save).
+  std::vector<StoredWindow> Unsaved(size_t limit) const;
+  // All windows up to this number are in the store.
+  void NoteSaved(int64_t window);
+
   // Oldest first: the newest `limit` of those above `after`; empty for a job that has none.
   // cost: O(limit).
   std::vector<WindowFigures> Figures(const std::string& job, int64_t after, int32_t limit) const;
-  // window: a number, or none for the newest. errors: NotFound when there is no such window of the
-  // job, or when its loads are not kept any more. cost: O(L * S), without the lock.
+  // window: a number, or none for the newest that has loads. errors: NotFound when there is no such
+  // window of the job, or when its loads are not kept any more. cost: O(L * S), without the lock.
   absl::StatusOr<WindowLoads> Loads(const std::string& job, std::optional<int64_t> window) const;
   // Of the loads that are held.
   int64_t load_bytes() const;
@@ -99,6 +90,7 @@ class WindowHistory {
   mutable std::mutex mutex_;  // guards what follows
   std::map<std::string, OfJob> jobs_;
   int64_t newest_window_ = 0;
+  int64_t saved_window_ = 0;
   int64_t load_bytes_ = 0;
   size_t num_windows_ = 0;
 };

@@ -5,11 +5,11 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "proto/wire/messages.h"
 #include "server/http/job_json.h"
@@ -215,9 +215,7 @@ HttpResponse AnswerAboutJob(const ApiSources& sources, std::string_view path, st
 
 }  // namespace
 
-std::string Shown(std::string_view text) {
-  return absl::Utf8SafeCEscape(std::string(text.substr(0, kShownBytes)));
-}
+std::string Shown(std::string_view text) { return Clipped(text, kShownBytes); }
 
 HttpResponse ErrorResponse(int status, std::string_view text) {
   return {.status = status, .body = ErrorToJson(text)};

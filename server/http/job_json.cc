@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/json_value.h"
 #include "proto/wire/message_json.h"
 #include "proto/wire/placement_json.h"
 #include "server/messages/records.h"
@@ -57,7 +58,7 @@ std::string JobsToJson(std::span<const core::JobView> jobs, std::span<const Refu
 }
 
 std::string PlacementBodyToJson(const std::string& job, const wire::PlacementBody& body) {
-  return absl::StrCat("{\"job\":", Json(job).dump(), ",\"version\":", body.version,
+  return absl::StrCat("{\"job\":", wire::JsonQuote(job), ",\"version\":", body.version,
                       ",\"digest\":\"", body.digest.Hex(),
                       "\",\"placement\":", wire::PlacementToJson(body.placement), "}\n");
 }
@@ -97,12 +98,13 @@ Json FiguresJson(const WindowFigures& figures) {
           {"last_step", figures.last_step},
           {"versions", figures.versions},
           {"coverage", figures.coverage},
-          {"step_seconds", figures.step_seconds},
+          {"step_seconds", OrNull(figures.step_seconds)},
           {"tokens", figures.tokens},
           {"split", wire::SplitName(figures.split)},
           {"balancedness", OrNull(figures.balancedness)},
           {"balancedness_equal", OrNull(figures.balancedness_equal)},
           {"balancedness_static", OrNull(figures.balancedness_static)},
+          {"balancedness_without_eplb", OrNull(figures.balancedness_without_eplb)},
           {"has_loads", figures.has_loads}};
 }
 

@@ -186,27 +186,28 @@ void PerJobWithValue(const MetricsSnapshot& s, const char* name, const char* hel
   }
 }
 
-std::optional<double> AboveZero(double value) {
-  return value > 0 ? std::optional(value) : std::nullopt;
-}
+using core::AboveZero;
 
 void AddLayers(const MetricsSnapshot& s, Page& page) {
   page.Family(MetricType::Gauge, "eplb_balancedness_ratio",
               "Measured: mean GPU load / max GPU load of a layer, 1 is best; of the window of "
-              "eplb_balancedness_mean_ratio.");
+              "eplb_balancedness_mean_ratio. Absent for a layer without tokens.");
   for (const core::JobView& job : s.jobs) {
     if (job.layer_balancedness.size() > kMaxLayerLabels) continue;
     for (size_t layer = 0; layer < job.layer_balancedness.size(); ++layer) {
-      page.Sample(job.layer_balancedness[layer],
+      if (!job.layer_balancedness[layer]) continue;
+      page.Sample(*job.layer_balancedness[layer],
                   {{kJobLabel, job.job}, {"layer", absl::StrCat(layer)}});
     }
   }
   page.Family(MetricType::Gauge, "eplb_balancedness_worst_ratio",
               "Smallest of a job's eplb_balancedness_ratio over all its layers.");
   for (const core::JobView& job : s.jobs) {
-    if (job.layer_balancedness.empty()) continue;
-    page.Sample(*std::min_element(job.layer_balancedness.begin(), job.layer_balancedness.end()),
-                {{kJobLabel, job.job}});
+    std::optional<double> worst;
+    for (const std::optional<double>& one : job.layer_balancedness) {
+      if (one) worst = std::min(worst.value_or(*one), *one);
+    }
+    if (worst) page.Sample(*worst, {{kJobLabel, job.job}});
   }
 }
 
@@ -250,13 +251,18 @@ void AddBalancedness(const MetricsSnapshot& s, Page& page) {
       "Measured: mean over layers with load of (mean GPU load / max GPU load), 1 is best; of the "
       "newest complete window whose placements are known, each step under the placement that it "
       "ran under. Of a job that splits each batch exactly and reports it, max GPU load is that of "
-      "each batch, summed over the batches. Absent before such a window.",
-      [](const core::JobView& job) { return AboveZero(job.balancedness); });
+      "each batch, summed over the batches. Absent before such a window, and while the newest "
+      "window has no tokens.",
+      [](const core::JobView& job) { return job.balancedness; });
   AddLayers(s, page);
   gauge("eplb_static_balancedness_ratio",
         "Counterfactual: eplb_balancedness_mean_ratio of the same window, had it run under the "
         "static placement in equal shares.",
-        [](const core::JobView& job) { return AboveZero(job.balancedness_static); });
+        [](const core::JobView& job) { return job.balancedness_static; });
+  gauge("eplb_without_eplb_balancedness_ratio",
+        "Counterfactual: eplb_balancedness_mean_ratio of the same window, had each expert one "
+        "slot, in order. Absent when ranks that split batches do not report it.",
+        [](const core::JobView& job) { return job.balancedness_without_eplb; });
   gauge("eplb_predicted_balancedness_ratio",
         "Predicted: mean over layers with load of (mean GPU load / max GPU load) of the first "
         "whole window under the newest plan that switched anything, from what earlier predictions "
@@ -264,30 +270,35 @@ void AddBalancedness(const MetricsSnapshot& s, Page& page) {
         [](const core::JobView& job) { return job.balancedness_predicted; });
   gauge("eplb_prediction_error_ratio",
         "The error that eplb_predicted_balancedness_ratio was given with: what is seen later lies "
-        "within it, but for the rarest windows.",
+        "within it, but for the rarest windows. Absent until a prediction was compared.",
         [](const core::JobView& job) { return job.prediction_error; });
   gauge("eplb_seen_balancedness_ratio",
         "Measured: what followed eplb_predicted_balancedness_ratio, on the first complete window "
         "all of whose steps ran under that plan's last placement. Absent before it.",
         [](const core::JobView& job) { return job.balancedness_seen; });
   gauge("eplb_saved_seconds",
-        "Sum over the run's measured windows and over layers of (max GPU load under the "
-        "static placement - max GPU load measured) * cost.token_ns; below 0 when the static one "
-        "would have been faster. Absent without cost.token_ns.",
+        "Sum over the run's measured windows and over layers of (max GPU load without EPLB - max "
+        "GPU load measured) * cost.token_ns, where without EPLB each expert has one slot, in "
+        "order; below 0 when that would have been faster. Absent without cost.token_ns.",
         [](const core::JobView& job) { return job.saved_seconds; });
-  gauge("eplb_spent_seconds",
-        "Sum over the run's committed chunks of the longest boundary of any rank.",
-        [](const core::JobView& job) { return std::optional(job.spent_seconds); });
+  gauge(
+      "eplb_spent_seconds",
+      "Sum over the run's committed chunks of the longest boundary of any rank. Absent before the "
+      "first.",
+      [](const core::JobView& job) { return job.spent_seconds; });
 }
 
 // At most as many as there are candidates, of each job whose policy chooses.
 void AddCandidates(const MetricsSnapshot& s, Page& page) {
-  page.Family(MetricType::Gauge, "eplb_candidate_net_seconds",
-              "Back-test: what a candidate (policy/estimate/cadence; none: without any move) would "
-              "have saved on the run's windows so far, less its migrations and replicas.");
+  page.Family(
+      MetricType::Gauge, "eplb_candidate_net_seconds",
+      "Back-test: what a candidate (policy/estimate/cadence; none: without any move) would "
+      "have saved on the run's windows so far, less its migrations and replicas. Absent before "
+      "a step was timed.");
   for (const core::JobView& job : s.jobs) {
     for (const core::TriedCandidate& one : job.candidates) {
-      page.Sample(one.net_seconds, {{kJobLabel, job.job}, {"candidate", one.name}});
+      if (!one.net_seconds) continue;
+      page.Sample(*one.net_seconds, {{kJobLabel, job.job}, {"candidate", one.name}});
     }
   }
   page.Family(MetricType::Gauge, "eplb_candidate_in_use",
@@ -373,9 +384,10 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
         [](const core::JobView& job) { return job.stuck_seconds; });
   gauge("eplb_paused", "1 when an operator paused the job's proposals; else 0.",
         [](const core::JobView& job) { return job.paused ? 1 : 0; });
-  gauge("eplb_coverage_ratio",
-        "Reporters of the newest complete window / reporters of the job; 0 = no window yet.",
-        [](const core::JobView& job) { return job.coverage; });
+  PerJobWithValue(
+      s, "eplb_coverage_ratio",
+      "Reporters of the newest complete window / reporters of the job. Absent before a window.",
+      [](const core::JobView& job) { return job.coverage; }, page);
   gauge("eplb_quarantine",
         "1 when the job is in QUARANTINE: no proposals until an operator clears it.",
         [](const core::JobView& job) { return job.state == core::JobState::kQuarantine ? 1 : 0; });
@@ -392,13 +404,19 @@ void AddProgress(const MetricsSnapshot& s, Page& page) {
                 {{kJobLabel, job.job}, {"reason", job.stalled.empty() ? "none" : job.stalled}});
   }
   PerJob(
-      s, MetricType::Gauge, "eplb_coverage_now_ratio",
-      "Reporters that sent the newest window that should be complete / reporters of the job; 0 = "
-      "no such window yet.",
+      s, MetricType::Gauge, "eplb_not_counting",
+      "1 when the job trains and some layer or some reporting rank has counted no token for two "
+      "report intervals; else 0.",
+      [](const core::JobView& job) { return job.not_counting_reason.empty() ? 0 : 1; }, page);
+  PerJobWithValue(
+      s, "eplb_coverage_now_ratio",
+      "Reporters that sent the newest window that should be complete / reporters of the job. "
+      "Absent "
+      "before such a window.",
       [](const core::JobView& job) { return job.coverage_now; }, page);
   PerJobWithValue(
       s, "eplb_step_seconds", "Time of a step, from when steps were reported.",
-      [](const core::JobView& job) { return AboveZero(job.step_seconds); }, page);
+      [](const core::JobView& job) { return job.step_seconds; }, page);
   PerJob(
       s, MetricType::Gauge, "eplb_slow_gpus",
       "GPUs of the EP group whose step times are above those that are expected for their tokens.",
@@ -407,13 +425,14 @@ void AddProgress(const MetricsSnapshot& s, Page& page) {
                              [](const auto& one) { return one.measured_speed.has_value(); });
       },
       page);
-  PerJob(
-      s, MetricType::Gauge, "eplb_slowest_gpu_speed_ratio",
-      "Measured speed of the slowest GPU / speed of the median GPU; 1 = no GPU is named slow.",
+  PerJobWithValue(
+      s, "eplb_slowest_gpu_speed_ratio",
+      "Measured speed of the slowest GPU / speed of the median GPU. Absent while no GPU is named "
+      "slow.",
       [](const core::JobView& job) {
-        double slowest = 1;
+        std::optional<double> slowest;
         for (const auto& one : job.gpu_speeds) {
-          slowest = std::min(slowest, one.measured_speed.value_or(1));
+          if (one.measured_speed) slowest = std::min(slowest.value_or(1), *one.measured_speed);
         }
         return slowest;
       },
@@ -486,7 +505,7 @@ void AddCounters(const MetricsSnapshot& s, Page& page) {
   counter("eplb_windows_total", "Load windows that enough ranks reported.", counters.windows);
   counter("eplb_windows_unmeasured_total",
           "Load windows without a measured balancedness: a placement that their steps ran under is "
-          "not known.",
+          "not known, or they have no tokens.",
           counters.windows_unmeasured);
   counter("eplb_migration_bytes_total", "Bytes that ranks received from other ranks.",
           counters.received_bytes);

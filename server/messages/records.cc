@@ -5,6 +5,7 @@
 
 #include "absl/time/time.h"
 
+#include "proto/wire/message_texts.h"
 #include "proto/wire/messages.h"
 
 namespace eplb {
@@ -43,8 +44,8 @@ void ToProto(const core::TriedCandidate& candidate, v1::TriedCandidate* out) {
   out->set_in_use(candidate.in_use);
   out->set_windows(static_cast<uint64_t>(candidate.windows));
   out->set_balancedness(candidate.balancedness);
-  out->set_net_seconds(candidate.net_seconds);
-  out->set_realized(candidate.realized);
+  if (candidate.net_seconds) out->set_net_seconds(*candidate.net_seconds);
+  if (candidate.realized) out->set_realized(*candidate.realized);
 }
 
 namespace {
@@ -119,31 +120,37 @@ void ToProto(const core::Plan& plan, v1::Plan* out) {
   out->set_last_version(static_cast<uint64_t>(plan.last_version));
   out->set_decided_first_step(static_cast<uint64_t>(plan.decided_first_step));
   out->set_decided_last_step(static_cast<uint64_t>(plan.decided_last_step));
-  out->set_balancedness_before(plan.balancedness_before);
+  if (plan.balancedness_before > 0) out->set_balancedness_before(plan.balancedness_before);
   out->set_balancedness_in_force(plan.balancedness_in_force);
-  out->set_balancedness_predicted(plan.balancedness_predicted);
+  if (plan.balancedness_predicted) out->set_balancedness_predicted(*plan.balancedness_predicted);
   out->set_split(wire::SplitName(plan.split));
-  out->set_peak_fall(plan.peak_fall);
-  out->set_net_gain_seconds(plan.net_gain_seconds);
-  out->set_migration_seconds(plan.migration_seconds);
+  if (plan.peak_fall) out->set_peak_fall(*plan.peak_fall);
+  if (plan.net_gain_seconds) out->set_net_gain_seconds(*plan.net_gain_seconds);
+  if (plan.migration_seconds) out->set_migration_seconds(*plan.migration_seconds);
   out->set_transfers(static_cast<uint64_t>(plan.transfers));
   if (plan.received_bytes != core::kNotMeasured) {
     out->set_received_bytes(static_cast<uint64_t>(plan.received_bytes));
   }
   out->set_num_chunks(static_cast<uint32_t>(plan.num_chunks));
   out->set_chunks_committed(static_cast<uint32_t>(plan.chunks_committed));
-  out->set_solve_seconds(plan.solve_seconds);
-  out->set_prepare_seconds(plan.prepare_seconds);
-  if (plan.pause_seconds != core::kNotMeasured) out->set_pause_seconds(plan.pause_seconds);
+  if (plan.solve_seconds) out->set_solve_seconds(*plan.solve_seconds);
+  if (plan.prepare_seconds) out->set_prepare_seconds(*plan.prepare_seconds);
+  if (plan.chunks_committed > 0 && plan.pause_seconds != core::kNotMeasured) {
+    out->set_pause_seconds(plan.pause_seconds);
+  }
   out->set_switched_step(static_cast<uint64_t>(plan.switched_step));
   out->set_reason(plan.reason);
   out->set_asked_by(plan.asked_by);
   if (plan.balancedness_seen) out->set_balancedness_seen(*plan.balancedness_seen);
   out->set_seen_first_step(static_cast<uint64_t>(plan.seen_first_step));
   out->set_seen_last_step(static_cast<uint64_t>(plan.seen_last_step));
-  out->set_prediction_error(plan.prediction_error);
+  if (plan.prediction_error) out->set_prediction_error(*plan.prediction_error);
+  if (plan.prediction_evidence) {
+    out->set_prediction_evidence(static_cast<uint64_t>(*plan.prediction_evidence));
+  }
   for (const core::TriedCandidate& one : plan.candidates) ToProto(one, out->add_candidates());
   ToProto(plan.times, out->mutable_times());
+  wire::ClipTexts(out);
 }
 
 absl::StatusOr<core::Plan> FromProto(const v1::Plan& in) {
@@ -161,33 +168,40 @@ absl::StatusOr<core::Plan> FromProto(const v1::Plan& in) {
   plan.decided_last_step = static_cast<int64_t>(in.decided_last_step());
   plan.balancedness_before = in.balancedness_before();
   plan.balancedness_in_force = in.balancedness_in_force();
-  plan.balancedness_predicted = in.balancedness_predicted();
+  if (in.has_balancedness_predicted()) plan.balancedness_predicted = in.balancedness_predicted();
   if (in.split() == wire::SplitName(SplitMode::kBatch)) plan.split = SplitMode::kBatch;
-  plan.peak_fall = in.peak_fall();
-  plan.net_gain_seconds = in.net_gain_seconds();
-  plan.migration_seconds = in.migration_seconds();
+  if (in.has_peak_fall()) plan.peak_fall = in.peak_fall();
+  if (in.has_net_gain_seconds()) plan.net_gain_seconds = in.net_gain_seconds();
+  if (in.has_migration_seconds()) plan.migration_seconds = in.migration_seconds();
   plan.transfers = static_cast<int64_t>(in.transfers());
   plan.received_bytes =
       in.has_received_bytes() ? static_cast<int64_t>(in.received_bytes()) : core::kNotMeasured;
   plan.num_chunks = static_cast<int32_t>(in.num_chunks());
   plan.chunks_committed = static_cast<int32_t>(in.chunks_committed());
-  plan.solve_seconds = in.solve_seconds();
-  plan.prepare_seconds = in.prepare_seconds();
-  plan.pause_seconds = in.has_pause_seconds() ? in.pause_seconds() : core::kNotMeasured;
+  if (in.has_solve_seconds()) plan.solve_seconds = in.solve_seconds();
+  if (in.has_prepare_seconds()) plan.prepare_seconds = in.prepare_seconds();
+  if (in.has_pause_seconds()) {
+    plan.pause_seconds = in.pause_seconds();
+  } else if (plan.chunks_committed > 0) {
+    plan.pause_seconds = core::kNotMeasured;
+  }
   plan.switched_step = static_cast<int64_t>(in.switched_step());
   plan.reason = in.reason();
   plan.asked_by = in.asked_by();
   if (in.has_balancedness_seen()) plan.balancedness_seen = in.balancedness_seen();
   plan.seen_first_step = static_cast<int64_t>(in.seen_first_step());
   plan.seen_last_step = static_cast<int64_t>(in.seen_last_step());
-  plan.prediction_error = in.prediction_error();
+  if (in.has_prediction_error()) plan.prediction_error = in.prediction_error();
+  if (in.has_prediction_evidence()) {
+    plan.prediction_evidence = static_cast<int64_t>(in.prediction_evidence());
+  }
   for (const v1::TriedCandidate& one : in.candidates()) {
     plan.candidates.push_back({.name = one.name(),
                                .in_use = one.in_use(),
                                .windows = static_cast<int64_t>(one.windows()),
-                               .balancedness = one.balancedness(),
-                               .net_seconds = one.net_seconds(),
-                               .realized = one.realized()});
+                               .balancedness = one.balancedness()});
+    if (one.has_net_seconds()) plan.candidates.back().net_seconds = one.net_seconds();
+    if (one.has_realized()) plan.candidates.back().realized = one.realized();
   }
   plan.times = TimesFrom(in.times());
   return plan;
@@ -201,6 +215,7 @@ void ToProto(const core::RunEnd& end, v1::RunEnd* out) {
   out->set_world_size(static_cast<uint32_t>(end.world_size));
   out->set_step(static_cast<uint64_t>(end.step));
   out->set_elsewhere(end.elsewhere);
+  wire::ClipTexts(out);
 }
 
 absl::StatusOr<core::RunEnd> FromProto(const v1::RunEnd& in) {
@@ -225,6 +240,7 @@ void ToProto(const core::StoredEvent& stored, v1::JobEvent* out) {
   out->set_actor(stored.event.actor);
   out->set_before(stored.event.before);
   out->set_after(stored.event.after);
+  wire::ClipTexts(out);
 }
 
 core::StoredEvent FromProto(const v1::JobEvent& in) {
@@ -237,6 +253,47 @@ core::StoredEvent FromProto(const v1::JobEvent& in) {
                     .actor = in.actor(),
                     .before = in.before(),
                     .after = in.after()}};
+}
+
+void ToProto(const core::WindowFigures& figures, v1::Window* out) {
+  out->set_window(static_cast<uint64_t>(figures.window));
+  out->set_completed_unix_micros(absl::ToUnixMicros(figures.completed_at));
+  out->set_run_id(figures.run_id);
+  out->set_first_step(static_cast<uint64_t>(figures.first_step));
+  out->set_last_step(static_cast<uint64_t>(figures.last_step));
+  out->mutable_versions()->Assign(figures.versions.begin(), figures.versions.end());
+  out->set_coverage(figures.coverage);
+  if (figures.step_seconds) out->set_step_seconds(*figures.step_seconds);
+  out->set_tokens(static_cast<uint64_t>(figures.tokens));
+  out->set_split(wire::SplitName(figures.split));
+  if (figures.balancedness) out->set_balancedness(*figures.balancedness);
+  if (figures.balancedness_equal) out->set_balancedness_equal(*figures.balancedness_equal);
+  if (figures.balancedness_static) out->set_balancedness_static(*figures.balancedness_static);
+  if (figures.balancedness_without_eplb) {
+    out->set_balancedness_without_eplb(*figures.balancedness_without_eplb);
+  }
+  out->set_has_loads(figures.has_loads);
+}
+
+core::WindowFigures FromProto(const v1::Window& in) {
+  core::WindowFigures figures{.window = static_cast<int64_t>(in.window()),
+                              .completed_at = absl::FromUnixMicros(in.completed_unix_micros()),
+                              .run_id = in.run_id(),
+                              .first_step = static_cast<int64_t>(in.first_step()),
+                              .last_step = static_cast<int64_t>(in.last_step()),
+                              .versions = {in.versions().begin(), in.versions().end()},
+                              .coverage = in.coverage(),
+                              .tokens = static_cast<int64_t>(in.tokens()),
+                              .has_loads = in.has_loads()};
+  if (in.has_step_seconds()) figures.step_seconds = in.step_seconds();
+  if (in.split() == wire::SplitName(SplitMode::kBatch)) figures.split = SplitMode::kBatch;
+  if (in.has_balancedness()) figures.balancedness = in.balancedness();
+  if (in.has_balancedness_equal()) figures.balancedness_equal = in.balancedness_equal();
+  if (in.has_balancedness_static()) figures.balancedness_static = in.balancedness_static();
+  if (in.has_balancedness_without_eplb()) {
+    figures.balancedness_without_eplb = in.balancedness_without_eplb();
+  }
+  return figures;
 }
 
 }  // namespace eplb

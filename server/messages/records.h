@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 
 #include "server/core/values/record.h"
+#include "server/core/values/views.h"
 
 #include "eplb/v1/query.pb.h"
 
@@ -26,6 +27,9 @@ absl::StatusOr<core::RunEnd> FromProto(const v1::RunEnd& end);
 
 void ToProto(const core::StoredEvent& stored, v1::JobEvent* out);
 core::StoredEvent FromProto(const v1::JobEvent& event);
+
+void ToProto(const core::WindowFigures& figures, v1::Window* out);
+core::WindowFigures FromProto(const v1::Window& window);
 
 }  // namespace eplb
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "proto/wire/convert.h"
+#include "proto/wire/message_texts.h"
 #include "proto/wire/settings.h"
 #include "server/messages/records.h"
 
@@ -32,40 +33,50 @@ void ToProto(const core::RankView& view, v1::RankStatus* out) {
   out->set_step(static_cast<uint64_t>(view.step));
   out->set_away_seconds(absl::ToDoubleSeconds(view.away));
   if (view.answer) out->set_answer(ToProto(*view.answer));
-  out->set_answer_seconds(view.answer_seconds);
-  out->set_pause_seconds(view.pause_seconds);
+  if (view.answer_seconds) out->set_answer_seconds(*view.answer_seconds);
+  if (view.pause_seconds) out->set_pause_seconds(*view.pause_seconds);
   out->set_dropped_steps(static_cast<uint64_t>(view.dropped_steps));
   out->set_library_version(view.library_version);
   out->set_state(ToProto(view.state));
   wire::ToProto(view.transport, out->mutable_transport());
   out->set_gpu(static_cast<uint32_t>(view.gpu));
-  out->set_step_seconds(view.step_seconds);
+  if (view.step_seconds) out->set_step_seconds(*view.step_seconds);
 }
 
 void MeasuredToProto(const core::JobView& view, v1::JobStatus* out) {
-  out->set_balancedness(view.balancedness);
-  if (view.balancedness > 0) out->set_measured_split(wire::SplitName(view.measured_split));
-  out->set_balancedness_static(view.balancedness_static);
+  if (view.balancedness) out->set_balancedness(*view.balancedness);
+  if (view.balancedness) out->set_measured_split(wire::SplitName(view.measured_split));
+  if (view.balancedness_static) out->set_balancedness_static(*view.balancedness_static);
+  if (view.balancedness_without_eplb) {
+    out->set_balancedness_without_eplb(*view.balancedness_without_eplb);
+  }
+  out->set_not_measured_reason(view.not_measured_reason);
+  out->set_worse_reason(view.worse_reason);
   if (view.balancedness_predicted) out->set_balancedness_predicted(*view.balancedness_predicted);
   if (view.balancedness_seen) out->set_balancedness_seen(*view.balancedness_seen);
   if (view.saved_seconds) out->set_saved_seconds(*view.saved_seconds);
-  out->set_spent_seconds(view.spent_seconds);
+  if (view.spent_seconds) out->set_spent_seconds(*view.spent_seconds);
   if (view.prediction_error) out->set_prediction_error(*view.prediction_error);
+  if (view.prediction_evidence) {
+    out->set_prediction_evidence(static_cast<uint64_t>(*view.prediction_evidence));
+  }
   for (const core::TriedCandidate& one : view.candidates) {
     eplb::ToProto(one, out->add_candidates());
   }
   out->set_measured_first_step(static_cast<uint64_t>(view.measured_first_step));
   out->set_measured_last_step(static_cast<uint64_t>(view.measured_last_step));
-  out->mutable_layer_balancedness()->Assign(view.layer_balancedness.begin(),
-                                            view.layer_balancedness.end());
+  for (const std::optional<double>& one : view.layer_balancedness) {
+    out->add_layer_balancedness(one.value_or(0));
+  }
 }
 
 // Whether balancing goes on, and for which run.
 void ProgressToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_stalled(view.stalled);
   out->set_stalled_reason(view.stalled_reason);
-  out->set_step_seconds(view.step_seconds);
-  out->set_coverage_now(view.coverage_now);
+  out->set_not_counting_reason(view.not_counting_reason);
+  if (view.step_seconds) out->set_step_seconds(*view.step_seconds);
+  if (view.coverage_now) out->set_coverage_now(*view.coverage_now);
   out->set_run_number(static_cast<uint64_t>(view.run_number));
   out->set_term(static_cast<uint64_t>(view.term));
   out->set_refusal(view.refusal);
@@ -118,7 +129,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_report_every(static_cast<uint32_t>(view.report_every));
   out->set_reduce(view.reduce);
   out->set_split(view.split);
-  out->set_coverage(view.coverage);
+  if (view.coverage) out->set_coverage(*view.coverage);
   for (const int32_t layer : view.model_layers) {
     out->add_model_layers(static_cast<uint32_t>(layer));
   }
@@ -130,6 +141,7 @@ void ToProto(const core::JobView& view, v1::JobStatus* out) {
   ProgressToProto(view, out);
   SpeedsToProto(view, out);
   for (const core::RankView& rank : view.ranks) ToProto(rank, out->add_ranks());
+  wire::ClipTexts(out);
 }
 
 void ToProto(const core::RefusedJob& refused, absl::Time now, v1::Refusal* out) {
@@ -137,6 +149,7 @@ void ToProto(const core::RefusedJob& refused, absl::Time now, v1::Refusal* out) 
   out->set_reason(refused.reason);
   out->set_count(static_cast<uint64_t>(refused.count));
   out->set_seconds_ago(absl::ToDoubleSeconds(now - refused.at));
+  wire::ClipTexts(out);
 }
 
 void ToProto(const core::WindowView& window, v1::GetLoadResponse* out) {

@@ -10,11 +10,13 @@
 #include <memory>
 #include <thread>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+
+#include "base/foreign_text.h"
+#include "base/json_value.h"
 
 #include <nlohmann/json.hpp>
 
@@ -43,7 +45,7 @@ std::string LogLine(int64_t micros, LogLevel level, std::string_view event,
   for (const LogField& field : fields) {
     std::visit([&](const auto& value) { line[std::string(field.key)] = value; }, field.value);
   }
-  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return EscapedJson(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 std::string LogText(int64_t micros, LogLevel level, std::string_view event,
@@ -54,15 +56,13 @@ std::string LogText(int64_t micros, LogLevel level, std::string_view event,
   std::string reason;
   for (const LogField& field : fields) {
     std::string text =
-        std::visit([](const auto& value) { return absl::StrCat(value); }, field.value);
+        Printable(std::visit([](const auto& value) { return absl::StrCat(value); }, field.value));
     if (field.key == "reason") {
-      reason = absl::StrCat(": ", absl::Utf8SafeCEscape(text));
+      reason = absl::StrCat(": ", text);
       continue;
     }
     const bool plain = !text.empty() && text.find_first_of(" \"\\") == std::string::npos;
-    text = absl::Utf8SafeCEscape(text);
-    absl::StrAppend(&line, " ", std::string(field.key), "=",
-                    plain ? text : absl::StrCat("\"", text, "\""));
+    absl::StrAppend(&line, " ", std::string(field.key), "=", plain ? text : wire::JsonQuote(text));
   }
   return line + reason;
 }

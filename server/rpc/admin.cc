@@ -8,6 +8,7 @@
 
 #include "base/status_macros.h"
 #include "proto/wire/convert.h"
+#include "proto/wire/message_texts.h"
 #include "proto/wire/status.h"
 #include "server/messages/records.h"
 #include "server/rpc/gate.h"
@@ -96,6 +97,7 @@ class ChangeReactor : public grpc::ServerUnaryReactor {
       response_->set_outcome(outcome->outcome);
       response_->set_before(outcome->before);
       response_->set_after(outcome->after);
+      wire::ClipTexts(response_);
     }
     Finish(wire::ToGrpc(outcome.status()));
   }

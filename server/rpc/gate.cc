@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include <grpc/grpc_security_constants.h>
 
+#include "base/foreign_text.h"
 #include "base/monotonic_clock.h"
-#include "base/text.h"
 #include "server/process/log.h"
 #include "server/rpc/acceptors.h"
 
@@ -127,10 +126,7 @@ const char* NameOf(Verb verb) {
   return "do this";
 }
 
-// Of a stranger: on one line and short.
-std::string Shown(std::string_view text) {
-  return absl::Utf8SafeCEscape(std::string(text.substr(0, kShownBytes)));
-}
+std::string Shown(std::string_view text) { return Clipped(text, kShownBytes); }
 
 }  // namespace
 
@@ -177,8 +173,8 @@ PeerIdentity CertifiedPeer(const CertifiedNames& names, std::span<const Identity
 }
 
 std::string ActorText(const PeerIdentity& peer, std::string_view claimed_by) {
-  if (peer.certified || peer.user || claimed_by.empty()) return peer.name;
-  return absl::StrCat(Shown(wire::Clipped(claimed_by, kShownBytes)), " (claimed)");
+  if (peer.certified || peer.user || claimed_by.empty()) return Clipped(peer.name);
+  return absl::StrCat(Shown(claimed_by), " (claimed)");
 }
 
 absl::Status Allowed(const PeerIdentity& peer, Verb verb, std::string_view job) {

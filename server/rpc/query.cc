@@ -9,6 +9,7 @@
 
 #include "base/monotonic_clock.h"
 #include "proto/wire/convert.h"
+#include "proto/wire/message_texts.h"
 #include "proto/wire/status.h"
 #include "server/messages/records.h"
 #include "server/messages/views.h"
@@ -26,10 +27,9 @@ int64_t ClampedVersion(uint64_t version) {
 }
 
 // The number of lines that a request asks for.
-absl::StatusOr<int32_t> LimitOf(uint32_t limit) {
-  if (limit > kMaxLines) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("limit is ", limit, ", expected 0..", kMaxLines));
+absl::StatusOr<int32_t> LimitOf(uint32_t limit, size_t most = kMaxLines) {
+  if (limit > most) {
+    return absl::InvalidArgumentError(absl::StrCat("limit is ", limit, ", expected 0..", most));
   }
   return limit == 0 ? kDefaultLines : static_cast<int32_t>(limit);
 }
@@ -59,6 +59,7 @@ class QueryService : public v1::Query::CallbackService {
     response->set_ready(ready.ok());
     response->set_not_ready_reason(std::string(ready.message()));
     for (const std::string& warning : options_.runner->Warnings()) response->add_warnings(warning);
+    wire::ClipTexts(response);  // of the daemon; every job and refusal is clipped by itself
     AddRefusals(peer, *response);
     for (const core::JobView& view : options_.runner->Jobs()) {
       if (Allowed(peer, Verb::kQuery, view.job).ok()) {
@@ -135,6 +136,21 @@ class QueryService : public v1::Query::CallbackService {
       }
     }
     return Done(context, plans.status());
+  }
+
+  grpc::ServerUnaryReactor* ListWindows(grpc::CallbackServerContext* context,
+                                        const v1::ListWindowsRequest* request,
+                                        v1::ListWindowsResponse* response) override {
+    const absl::Status admitted = AdmitJob(*context, request->job());
+    if (!admitted.ok()) return Done(context, admitted);
+    const absl::StatusOr<int32_t> limit = LimitOf(request->limit(), kMaxPastWindows);
+    if (!limit.ok()) return Done(context, limit.status());
+    const absl::StatusOr<std::vector<WindowFigures>> windows =
+        options_.runner->Windows(request->job(), ClampedVersion(request->after_window()), *limit);
+    if (windows.ok()) {
+      for (const WindowFigures& figures : *windows) ToProto(figures, response->add_windows());
+    }
+    return Done(context, windows.status());
   }
 
   grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context,

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 
@@ -134,6 +135,15 @@ void EffectExecutor::NoteStore(const absl::Status& status) {
   } else {
     Log(LogLevel::kInfo, "store_takes_writes_again", {});
   }
+}
+
+void EffectExecutor::SaveWindows() {
+  if (!sinks_.store->KeepsWindows() || !store_works()) return;
+  const std::vector<StoredWindow> windows = sinks_.history->Unsaved(kWindowsAtOnce);
+  if (windows.empty()) return;
+  const absl::Status status =
+      Noted([&windows](Store& store) { return store.WriteWindows(windows); });
+  if (status.ok()) sinks_.history->NoteSaved(windows.back().figures.window);
 }
 
 void EffectExecutor::CheckStore() {

@@ -48,6 +48,9 @@ class EffectExecutor {
   int64_t write_errors() const { return write_errors_; }
   // Writes `term` again, to find out whether a failing store has recovered.
   void ProbeStore(int64_t term);
+  // Writes the figures of windows that the store does not have yet, at most kWindowsAtOnce. No
+  // message depends on them, so that they need no place among the effects.
+  void SaveWindows();
   // Looks whether the store's file is still there, which no write would tell.
   void CheckStore();
 
@@ -64,6 +67,7 @@ class EffectExecutor {
   void NoteStore(const absl::Status& status);
 
   static constexpr int32_t kLogsPerSecond = 10;
+  static constexpr size_t kWindowsAtOnce = 1024;
 
   const Sinks sinks_;
   std::atomic<bool> store_works_ = true;

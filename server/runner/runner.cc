@@ -24,6 +24,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
                                                       std::unique_ptr<Store> store) {
   EPLB_ASSIGN_OR_RETURN(const int64_t stored_term, store->ReadTerm());
   EPLB_ASSIGN_OR_RETURN(std::vector<core::StoredJob> jobs, store->ReadJobs());
+  EPLB_ASSIGN_OR_RETURN(std::vector<StoredWindow> windows, store->ReadWindows());
   EPLB_ASSIGN_OR_RETURN(options.core.store_moved_aside, store->ReadMovedAside());
   options.core.pauses_unknown_until =
       core::UnknownPausesEnd(AgeOf(options.core.store_moved_aside), MonotonicNow());
@@ -31,6 +32,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
       {{"stored_term", stored_term}, {"jobs", static_cast<int64_t>(jobs.size())}});
   auto runner = std::unique_ptr<Runner>(
       new Runner(std::move(options), std::move(store), stored_term, std::move(jobs)));
+  runner->history_.Restore(std::move(windows));
   runner->executor_.ProbeStore(runner->term());
   if (!runner->executor_.store_works()) {
     const absl::Status status =
@@ -82,6 +84,7 @@ void Runner::Stop() {
   queue_.Stop();
   if (thread_.joinable()) thread_.join();
   changes_.FailAll(absl::UnavailableError("the daemon is shutting down; retry after its restart"));
+  executor_.SaveWindows();
   store_->Close();
 }
 
@@ -137,6 +140,8 @@ void Runner::Tick() {
     probed_ = now;
     executor_.CheckStore();
     if (!executor_.store_works()) executor_.ProbeStore(term());
+    // While events wait they go first.
+    if (queue_.size() == 0) executor_.SaveWindows();
   }
   const int64_t drops = dropped_reports() + limited_reports();
   if (drops > logged_drops_ && now >= drops_logged_ + kDropLogPeriod) {

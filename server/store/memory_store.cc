@@ -75,8 +75,33 @@ class MemoryStore : public Store {
     const std::lock_guard lock(mutex_);
     EPLB_RETURN_IF_ERROR(CheckOpen());
     jobs_.erase(job);
+    std::erase_if(windows_, [&job](const StoredWindow& one) { return one.job == job; });
     TrimOrphans();
     return absl::OkStatus();
+  }
+
+  bool KeepsWindows() const override { return true; }
+
+  absl::Status WriteWindows(std::span<const StoredWindow> windows) override {
+    const std::lock_guard lock(mutex_);
+    EPLB_RETURN_IF_ERROR(CheckOpen());
+    for (const StoredWindow& window : windows) {
+      if (!jobs_.contains(window.job)) continue;
+      windows_.push_back(window);
+      windows_.back().figures.has_loads = false;
+      const auto of_job = [&window](const StoredWindow& one) { return one.job == window.job; };
+      if (std::count_if(windows_.begin(), windows_.end(), of_job) > limits_.max_windows) {
+        windows_.erase(std::find_if(windows_.begin(), windows_.end(), of_job));
+      }
+      if (std::ssize(windows_) > limits_.max_windows_of_all) windows_.pop_front();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<StoredWindow>> ReadWindows() override {
+    const std::lock_guard lock(mutex_);
+    EPLB_RETURN_IF_ERROR(CheckOpen());
+    return std::vector<StoredWindow>(windows_.begin(), windows_.end());
   }
 
   absl::StatusOr<Placement> ReadPlacement(const std::string& job, int64_t version) override {
@@ -205,6 +230,7 @@ class MemoryStore : public Store {
   int64_t term_ = 0;
   int64_t sequence_ = 0;
   std::map<std::string, Kept> jobs_;
+  std::deque<StoredWindow> windows_;                       // numbers rising
   std::map<std::string, std::deque<StoredEvent>> events_;  // newest first
 };
 

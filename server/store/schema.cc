@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t kApplicationId = 0x45504c42;  // "EPLB"
 
 struct Entry {
+  int64_t since;  // the schema that began with it
   const char* type;
   const char* name;
   const char* table;
@@ -25,58 +26,69 @@ struct Entry {
 // without a new kStoreSchema.
 constexpr Entry kEntries[] = {
     // record: a JobEvent of proto/eplb/v1/query.proto, without what has a column.
-    {"table", "events", "events",
+    {1, "table", "events", "events",
      "CREATE TABLE events(sequence INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL,"
      " by_operator INTEGER NOT NULL, record BLOB NOT NULL, checksum INTEGER NOT NULL) STRICT"},
-    {"index", "events_by_operator", "events",
+    {1, "index", "events_by_operator", "events",
      "CREATE INDEX events_by_operator ON events(job, by_operator, sequence)"},
-    {"index", "events_of_job", "events", "CREATE INDEX events_of_job ON events(job, sequence)"},
+    {1, "index", "events_of_job", "events", "CREATE INDEX events_of_job ON events(job, sequence)"},
     // version, digest: of its placement; 0 and empty without one. run_end, memory: a RunEnd, empty
     // while the run lives, and a JobMemory of proto/eplb/v1/types.proto.
-    {"table", "jobs", "jobs",
+    {1, "table", "jobs", "jobs",
      "CREATE TABLE jobs(job TEXT PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL,"
      " next_version INTEGER NOT NULL, run_end BLOB NOT NULL, memory BLOB NOT NULL,"
      " checksum INTEGER NOT NULL) STRICT"},
     // moved_aside_unix_micros: when a damaged database was, in whose place this one is.
-    {"table", "leadership", "leadership",
+    {1, "table", "leadership", "leadership",
      "CREATE TABLE leadership(only INTEGER PRIMARY KEY CHECK (only = 0), term INTEGER NOT NULL,"
      " schema INTEGER NOT NULL, moved_aside_unix_micros INTEGER, checksum INTEGER NOT NULL)"
      " STRICT"},
-    {"table", "placements", "placements",
+    {1, "table", "placements", "placements",
      "CREATE TABLE placements(job TEXT NOT NULL, version INTEGER NOT NULL, written INTEGER NOT "
      "NULL,"
      " placement BLOB NOT NULL, digest BLOB NOT NULL, checksum INTEGER NOT NULL,"
      " PRIMARY KEY (job, version, digest)) STRICT"},
     // record: a Plan of proto/eplb/v1/query.proto.
-    {"table", "plans", "plans",
+    {1, "table", "plans", "plans",
      "CREATE TABLE plans(job TEXT NOT NULL, plan INTEGER NOT NULL, record BLOB NOT NULL,"
      " checksum INTEGER NOT NULL, PRIMARY KEY (job, plan)) STRICT"},
-    {"table", "requests", "requests",
+    {1, "table", "requests", "requests",
      "CREATE TABLE requests(sequence INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL,"
      " request_id TEXT NOT NULL, outcome TEXT NOT NULL, checksum INTEGER NOT NULL,"
      " UNIQUE (job, request_id)) STRICT"},
+    // record: a Window of proto/eplb/v1/query.proto, without what has a column.
+    {2, "table", "windows", "windows",
+     "CREATE TABLE windows(window INTEGER PRIMARY KEY, job TEXT NOT NULL, record BLOB NOT NULL,"
+     " checksum INTEGER NOT NULL) STRICT"},
+    {2, "index", "windows_of_job", "windows",
+     "CREATE INDEX windows_of_job ON windows(job, window)"},
 };
 
 absl::Status Damaged(const std::string& path, const std::string& why) {
   return absl::DataLossError(absl::StrCat(path, ": the database is damaged: ", why));
 }
 
-absl::Status CreateTables(sqlite::Connection& connection) {
-  for (const Entry& entry : kEntries) EPLB_RETURN_IF_ERROR(connection.Execute(entry.sql));
+// Makes what schemas above `schema` began with, in a database of that one.
+absl::Status CreateTables(sqlite::Connection& connection, int64_t schema) {
+  for (const Entry& entry : kEntries) {
+    if (entry.since > schema) EPLB_RETURN_IF_ERROR(connection.Execute(entry.sql));
+  }
   return connection.Execute(absl::StrCat("PRAGMA application_id=", kApplicationId,
                                          "; PRAGMA user_version=", kStoreSchema));
 }
 
 absl::Status CreateDatabase(sqlite::Connection& connection, const std::string& path) {
   EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&connection));
-  EPLB_RETURN_IF_ERROR(CreateTables(connection));
+  EPLB_RETURN_IF_ERROR(CreateTables(connection, /*schema=*/0));
   EPLB_RETURN_IF_ERROR(InsertLeadership(connection, {.moved_aside = MovedAsideAt(path)}));
   return transaction.Commit();
 }
 
-absl::Status CheckSchemaText(sqlite::Connection& connection, const std::string& path) {
+absl::Status CheckSchemaText(sqlite::Connection& connection, const std::string& path,
+                             int64_t schema) {
   std::string expected;
   for (const Entry& entry : kEntries) {
+    if (entry.since > schema) continue;
     absl::StrAppend(&expected, entry.type, " ", entry.name, " ", entry.table, " ", entry.sql, ";");
   }
   EPLB_ASSIGN_OR_RETURN(
@@ -88,10 +100,10 @@ absl::Status CheckSchemaText(sqlite::Connection& connection, const std::string& 
                            : Damaged(path, "its tables are not those of this schema");
 }
 
-// True when a row of ours tells that the file is of the current schema, whatever its header says.
-bool RowSaysCurrent(sqlite::Connection& connection) {
+// The schema that a row of ours tells, whatever the file's header says; 0 without such a row.
+int64_t SchemaOfRow(sqlite::Connection& connection) {
   const absl::StatusOr<Leadership> leadership = ReadLeadership(connection);
-  return leadership.ok() && leadership->schema == kStoreSchema;
+  return leadership.ok() ? leadership->schema : 0;
 }
 
 absl::Status CheckIntegrity(sqlite::Connection& connection, const std::string& path) {
@@ -101,15 +113,28 @@ absl::Status CheckIntegrity(sqlite::Connection& connection, const std::string& p
 
 absl::Status CheckVersion(sqlite::Connection& connection, const std::string& path) {
   EPLB_ASSIGN_OR_RETURN(const int64_t version, connection.FirstInteger("PRAGMA user_version"));
-  const bool current = RowSaysCurrent(connection);
+  const bool current = SchemaOfRow(connection) == kStoreSchema;
   if (version == kStoreSchema || current) {
     if (version != kStoreSchema || !current) return Damaged(path, "its schema version");
-    return CheckSchemaText(connection, path);
+    return CheckSchemaText(connection, path, kStoreSchema);
   }
-  if (version < 1) return Damaged(path, absl::StrCat("schema version ", version));
+  if (version < kStoreSchema) return Damaged(path, absl::StrCat("schema version ", version));
   return absl::FailedPreconditionError(absl::StrCat(path, ": written by a newer eplbd (schema ",
                                                     version, ", this one knows ", kStoreSchema,
                                                     ")"));
+}
+
+// Brings a database of an earlier release up to date: all of it or, after a crash, nothing.
+absl::Status Migrate(sqlite::Connection& connection, const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t version, connection.FirstInteger("PRAGMA user_version"));
+  const bool is_older = version >= 1 && version < kStoreSchema;
+  if (!is_older || SchemaOfRow(connection) != version) return absl::OkStatus();
+  EPLB_RETURN_IF_ERROR(CheckSchemaText(connection, path, version));
+  EPLB_ASSIGN_OR_RETURN(const Leadership leadership, ReadLeadership(connection));
+  EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&connection));
+  EPLB_RETURN_IF_ERROR(CreateTables(connection, version));
+  EPLB_RETURN_IF_ERROR(InsertLeadership(connection, leadership));
+  return transaction.Commit();
 }
 
 }  // namespace
@@ -136,6 +161,7 @@ absl::Status PrepareDatabase(sqlite::Connection& connection, const std::string& 
   if (tables == 0 && id == 0) return CreateDatabase(connection, path);
   EPLB_RETURN_IF_ERROR(CheckIntegrity(connection, path));
   if (id != kApplicationId) return Damaged(path, "its application id");
+  EPLB_RETURN_IF_ERROR(Migrate(connection, path));
   return CheckVersion(connection, path);
 }
 

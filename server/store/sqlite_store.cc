@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,6 +51,15 @@ absl::Status TrimOrphans(sqlite::Connection& connection, bool of_operators, int3
           "sequence <= (SELECT sequence FROM events WHERE job NOT IN (SELECT job FROM jobs) AND "
           "by_operator = ?1 ORDER BY sequence DESC LIMIT 1 OFFSET ?2)"));
   return statement.Bind(int64_t{of_operators}).Bind(keep).Run();
+}
+
+// Removes the oldest windows of all jobs beyond the newest `keep`.
+absl::Status TrimWindowsOfAll(sqlite::Connection& connection, int32_t keep) {
+  EPLB_ASSIGN_OR_RETURN(
+      sqlite::Statement statement,
+      connection.Prepare("DELETE FROM windows WHERE window IN (SELECT window FROM windows ORDER BY "
+                         "window LIMIT max(0, (SELECT count(*) FROM windows) - ?))"));
+  return statement.Bind(keep).Run();
 }
 
 struct Connections {
@@ -137,7 +148,7 @@ class SqliteStore : public Store {
     const std::lock_guard lock(writer_mutex_);
     EPLB_RETURN_IF_ERROR(EnsureWriter());
     EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
-    for (const char* table : {"jobs", "placements", "plans", "requests"}) {
+    for (const char* table : {"jobs", "placements", "plans", "requests", "windows"}) {
       EPLB_ASSIGN_OR_RETURN(
           sqlite::Statement statement,
           writer_->Prepare(absl::StrCat("DELETE FROM ", table, " WHERE job = ?")));
@@ -146,6 +157,34 @@ class SqliteStore : public Store {
     EPLB_RETURN_IF_ERROR(TrimOrphans(*writer_, false, limits_.max_events));
     EPLB_RETURN_IF_ERROR(TrimOrphans(*writer_, true, limits_.max_operator_events));
     return transaction.Commit();
+  }
+
+  bool KeepsWindows() const override { return true; }
+
+  absl::Status WriteWindows(std::span<const StoredWindow> windows) override {
+    const std::lock_guard lock(writer_mutex_);
+    EPLB_RETURN_IF_ERROR(EnsureWriter());
+    EPLB_ASSIGN_OR_RETURN(sqlite::Transaction transaction, sqlite::Transaction::Begin(&*writer_));
+    std::set<std::string> jobs;
+    for (const StoredWindow& window : windows) {
+      EPLB_ASSIGN_OR_RETURN(sqlite::Statement known,
+                            writer_->Prepare("SELECT 1 FROM jobs WHERE job = ?"));
+      EPLB_ASSIGN_OR_RETURN(const bool is_known, known.BindText(window.job).Step());
+      if (!is_known) continue;
+      EPLB_RETURN_IF_ERROR(InsertWindow(*writer_, window));
+      jobs.insert(window.job);
+    }
+    for (const std::string& job : jobs) {
+      EPLB_RETURN_IF_ERROR(Trim(*writer_, "windows", "window", job, limits_.max_windows));
+    }
+    EPLB_RETURN_IF_ERROR(TrimWindowsOfAll(*writer_, limits_.max_windows_of_all));
+    return transaction.Commit();
+  }
+
+  absl::StatusOr<std::vector<StoredWindow>> ReadWindows() override {
+    const std::lock_guard lock(reader_mutex_);
+    if (!reader_) return Closed();
+    return ReadAllWindows(*reader_);
   }
 
   absl::StatusOr<Placement> ReadPlacement(const std::string& job, int64_t version) override {

@@ -1,10 +1,11 @@
-// What survives the daemon: term, and per job placements, version counter, memory, changes, plans
-// and audit events.
+// What survives the daemon: term, and per job placements, version counter, memory, changes, plans,
+// audit events and figures of load windows.
 #ifndef EPLB_SERVER_STORE_STORE_H_
 #define EPLB_SERVER_STORE_STORE_H_
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,10 +13,12 @@
 #include "absl/time/time.h"
 
 #include "server/core/values/record.h"
+#include "server/core/values/views.h"
 
 namespace eplb {
 
 using core::StoredEvent;
+using core::StoredWindow;
 
 // What is kept of a job, each >= 1; older ones are removed. The audit log of jobs that are not
 // known (any more) is bounded by max_events and max_operator_events for all of them together.
@@ -25,6 +28,8 @@ struct StoreLimits {
   int32_t max_history = 64;             // placements
   int32_t max_plans = core::kMaxPlans;
   int32_t max_requests = core::kMaxDoneRequests;
+  int32_t max_windows = core::kMaxPastWindows;
+  int32_t max_windows_of_all = core::kMaxPastWindowsOfAll;  // of all jobs together
 };
 
 // Three implementations: SQLite, memory, and etcd (server/etcd). Threads: safe.
@@ -57,6 +62,17 @@ class Store {
   // reading on misses none; nullopt: the newest `limit`.
   virtual absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(
       std::optional<int64_t> after_sequence, int32_t limit) = 0;
+  // False for a store that keeps no load windows: the next two then do nothing.
+  virtual bool KeepsWindows() const { return false; }
+  // Adds windows, numbers rising and above all that are there; all or nothing. Windows of a job
+  // that is not in the store are left out, because the job was forgotten meanwhile.
+  virtual absl::Status WriteWindows(std::span<const StoredWindow> /*windows*/) {
+    return absl::OkStatus();
+  }
+  // By number, rising.
+  virtual absl::StatusOr<std::vector<StoredWindow>> ReadWindows() {
+    return std::vector<StoredWindow>();
+  }
   // Whether what is written still goes where the next daemon will read; to be asked once a second.
   // errors: Unavailable, with what to do; writes are refused until it is well again.
   virtual absl::Status CheckFile() { return absl::OkStatus(); }

@@ -118,6 +118,17 @@ absl::StatusOr<StoredEvent> EventOf(const Row& row) {
   return stored;
 }
 
+absl::StatusOr<StoredWindow> WindowOf(const Row& row) {
+  Reader reader(row);
+  const int64_t number = reader.Integer();
+  StoredWindow window{.job = reader.Text(), .figures = {}};
+  EPLB_ASSIGN_OR_RETURN(const v1::Window message, MessageOf<v1::Window>(reader, "windows"));
+  EPLB_RETURN_IF_ERROR(reader.Done("windows"));
+  window.figures = FromProto(message);
+  window.figures.window = number;
+  return window;
+}
+
 absl::StatusOr<core::DoneRequest> RequestOf(const Row& row) {
   Reader reader(row);
   (void)reader.Text();
@@ -282,6 +293,14 @@ Row RowOf(const StoredEvent& stored) {
           sqlite::Bytes{message.SerializeAsString()}};
 }
 
+Row RowOf(const StoredWindow& window) {
+  v1::Window message;
+  ToProto(window.figures, &message);
+  message.clear_window();
+  message.clear_has_loads();
+  return {window.figures.window, window.job, sqlite::Bytes{message.SerializeAsString()}};
+}
+
 absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& job) {
   return Insert(connection, "jobs", "", RowOf(job));
 }
@@ -306,6 +325,10 @@ absl::Status InsertEvent(sqlite::Connection& connection, const StoredEvent& stor
   // NULL makes SQLite draw the next sequence; the checksum does not cover it.
   if (stored.sequence == 0) row.front() = Cell();
   return Insert(connection, "events", "", row, 1);
+}
+
+absl::Status InsertWindow(sqlite::Connection& connection, const StoredWindow& window) {
+  return Insert(connection, "windows", "", RowOf(window));
 }
 
 absl::StatusOr<std::vector<core::StoredJob>> ReadAllJobs(sqlite::Connection& connection) {
@@ -376,6 +399,19 @@ absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAllJobs(sqlite::Connection&
   return EventsOf(std::move(rows));
 }
 
+absl::StatusOr<std::vector<StoredWindow>> ReadAllWindows(sqlite::Connection& connection) {
+  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
+                        connection.Prepare("SELECT * FROM windows ORDER BY window"));
+  std::vector<StoredWindow> windows;
+  const absl::Status read = ForEachRow(std::move(rows), "windows", 0, [&windows](const Row& row) {
+    EPLB_ASSIGN_OR_RETURN(StoredWindow window, WindowOf(row));
+    windows.push_back(std::move(window));
+    return absl::OkStatus();
+  });
+  EPLB_RETURN_IF_ERROR(read);
+  return windows;
+}
+
 absl::StatusOr<Placement> ReadOnePlacement(sqlite::Connection& connection, const std::string& job,
                                            int64_t version) {
   EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
@@ -393,7 +429,7 @@ absl::Status CheckEveryRow(sqlite::Connection& connection) {
   for (const Table& table :
        {Table{"SELECT * FROM leadership", 1}, Table{"SELECT * FROM placements", 0},
         Table{"SELECT * FROM plans", 0}, Table{"SELECT * FROM requests", 1},
-        Table{"SELECT * FROM events", 1}}) {
+        Table{"SELECT * FROM events", 1}, Table{"SELECT * FROM windows", 0}}) {
     EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows, connection.Prepare(table.query));
     EPLB_RETURN_IF_ERROR(ForEachRow(std::move(rows), table.query, table.first_checked,
                                     [](const Row&) { return absl::OkStatus(); }));

@@ -24,7 +24,7 @@ namespace eplb {
 // that no writer of ours wrote.
 
 // The schema of this eplbd, in user_version and in the row of leadership.
-inline constexpr int64_t kStoreSchema = 1;
+inline constexpr int64_t kStoreSchema = 2;
 
 struct Leadership {
   int64_t term = 0;
@@ -58,12 +58,14 @@ sqlite::Row PlacementRowOf(const core::StoredJob& job, int64_t written);
 sqlite::Row RowOf(const std::string& job, const core::DoneRequest& done);
 sqlite::Row RowOf(const std::string& job, const core::Plan& plan);
 sqlite::Row RowOf(const StoredEvent& event);
+sqlite::Row RowOf(const StoredWindow& window);
 absl::StatusOr<JobRow> JobOf(const sqlite::Row& row);
 // where: for the error.
 absl::StatusOr<PlacementRow> PlacementRowOf(const sqlite::Row& row, const std::string& where);
 absl::StatusOr<core::DoneRequest> RequestOf(const sqlite::Row& row);
 absl::StatusOr<core::Plan> PlanOf(const sqlite::Row& row);
 absl::StatusOr<StoredEvent> EventOf(const sqlite::Row& row);
+absl::StatusOr<StoredWindow> WindowOf(const sqlite::Row& row);
 
 // The job's record, without its placement.
 absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& job);
@@ -76,6 +78,7 @@ absl::Status InsertPlan(sqlite::Connection& connection, const std::string& job,
                         const core::Plan& plan);
 // With its sequence, or as the next one when that is 0.
 absl::Status InsertEvent(sqlite::Connection& connection, const StoredEvent& event);
+absl::Status InsertWindow(sqlite::Connection& connection, const StoredWindow& window);
 
 // All jobs by name, with placement, requests and plans.
 absl::StatusOr<std::vector<core::StoredJob>> ReadAllJobs(sqlite::Connection& connection);
@@ -86,6 +89,8 @@ absl::StatusOr<std::vector<StoredEvent>> ReadSomeEvents(sqlite::Connection& conn
 absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAllJobs(sqlite::Connection& connection,
                                                              std::optional<int64_t> after_sequence,
                                                              int32_t limit);
+// By number.
+absl::StatusOr<std::vector<StoredWindow>> ReadAllWindows(sqlite::Connection& connection);
 // The first that was kept under this number. errors: also NotFound.
 absl::StatusOr<Placement> ReadOnePlacement(sqlite::Connection& connection, const std::string& job,
                                            int64_t version);

@@ -47,7 +47,7 @@ TEST_F(CommandLineTest, EachKindOfMistakeHasWordsOfAUser) {
       {{"--gpsu", "2"}, "unknown flag --gpsu, did you mean --gpus?"},
       {{"--load", "x", "report", "d"}, "--load stands in front of \"report\", expected behind it"},
       {{"reprot"}, "unexpected argument \"reprot\""},
-      {{"d\ne\x7f"}, "unexpected argument \"d?e?\""},
+      {{"d\ne\x7f"}, "unexpected argument \"d e?\""},
       {{"--slots", "x"}, "--slots is \"x\", expected a number"},
       {{"--slots", "1.5"}, "--slots is \"1.5\", expected an integer"},
       {{"--slots", "99999999999"}, "--slots is \"99999999999\", the number is too large"},

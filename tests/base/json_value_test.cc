@@ -125,15 +125,6 @@ TEST(JsonValueTest, MessagesStayShortAndPrintable) {
   for (const char c : message) EXPECT_TRUE(c >= ' ' && c <= '~') << message;
 }
 
-TEST(JsonValueTest, Utf8IsToldFromBytes) {
-  for (const char* text : {"", "plain", "K\xc3\xb6ln", "\xe2\x86\x92", "\xf0\x9f\x90\x99"}) {
-    EXPECT_TRUE(IsUtf8(text)) << text;
-  }
-  for (const char* text : {"\xff", "K\xc3", "\xc3(", "\xe2\x86", "\xc0\xaf", "\xed\xa0\x80"}) {
-    EXPECT_FALSE(IsUtf8(text)) << text;
-  }
-}
-
 TEST(JsonValueTest, QuotedTextComesBack) {
   const std::string text = "a \"b\"\n\t\\ \x01 \xC3\xA9";
   const absl::StatusOr<JsonValue> value = ParseJson("{\"k\":" + JsonQuote(text) + "}");

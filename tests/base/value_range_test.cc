@@ -56,6 +56,14 @@ TEST(ValueRangeTest, TheEndsAreHeldAndWhatIsNoSuchValueIsNot) {
   ExpectReads(WordRange{"auto", "json", "text"}, {"auto", "json", "text"}, {"", "Auto", "auto "});
 }
 
+TEST(ValueRangeTest, AFractionOnACommandLineMayBeAPercentage) {
+  EXPECT_EQ((NumberRange{0, 1}).Read({.text = "5%"}), Scalar(0.05));
+  EXPECT_FALSE((NumberRange{0, 1}).Read({.text = "101%"}));
+  EXPECT_FALSE((NumberRange{0, 1}).Read({.text = "%"}));
+  EXPECT_FALSE((NumberRange{0, 9}).Read({.text = "5%"}));
+  EXPECT_FALSE((NumberRange{0, 1}).Read({.kind = Kind::kReal, .text = "5%"}));
+}
+
 TEST(ValueRangeTest, AValueOfAnotherTypeIsNotHeld) {
   EXPECT_FALSE((IntegerRange{0, 9}).Holds(1.0));
   EXPECT_FALSE((NumberRange{0, 9}).Holds(int64_t{1}));

@@ -94,13 +94,14 @@ def replay(numpy, binary, series, split, price):
 
         # The starting layout: no gain is all of the peak load.
         unmoved = run("incremental", 1)["summary"]
-        return run("auto", 0.01), unmoved["seconds_static"] - unmoved["seconds_saved"], unmoved["seconds_saved"]
+        net = unmoved["seconds_saved"] - unmoved["seconds_spent"]
+        return run("auto", 0.01), unmoved["seconds_without_eplb"] - unmoved["seconds_saved"], net
 
 
-def parts_of(result, unmoved_seconds, unmoved_saved):
+def parts_of(result, unmoved_seconds, unmoved_net):
     """(net of auto, net of the best candidate, its name), as parts of the seconds without any move."""
     summary = result["summary"]
-    net = summary["seconds_saved"] - summary["seconds_spent"] - unmoved_saved
+    net = summary["seconds_saved"] - summary["seconds_spent"] - unmoved_net
     best = max(result["candidates"], key=lambda one: one["seconds_saved"] - one["seconds_spent"])
     best_net = best["seconds_saved"] - best["seconds_spent"]
     return net / unmoved_seconds, best_net / unmoved_seconds, best["name"]
@@ -140,9 +141,9 @@ def main():
             for price in arguments.price or PRICES]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = pool.map(lambda row: replay(numpy, arguments.bin, *row), rows)
-        for (one, split, price), (result, unmoved_seconds, unmoved_saved) in zip(rows, results):
+        for (one, split, price), (result, unmoved_seconds, unmoved_net) in zip(rows, results):
             summary = result["summary"]
-            net, best_net, best_name = parts_of(result, unmoved_seconds, unmoved_saved)
+            net, best_net, best_name = parts_of(result, unmoved_seconds, unmoved_net)
             held[split, price][0] += summary["predictions_held"]
             held[split, price][1] += summary["predictions"]
             print(f"| {one.name} | {split} | {price:g} | {net:.2%} | {best_net:.2%} {best_name} | {best_net - net:.2%} "

@@ -50,7 +50,7 @@ Load ZipfLoad(int32_t num_layers, int32_t num_experts) {
 double Balancedness(const Load& load, const Topology& topology, Effort effort) {
   const auto placement =
       MakeBalancedPolicy({.effort = effort})->Solve({.load = load, .topology = topology});
-  return Evaluate(load, *placement)->mean_balancedness;
+  return *Evaluate(load, *placement)->mean_balancedness;
 }
 
 // Prints one line; false when a ratio is above its limit.
@@ -80,7 +80,7 @@ bool Measure(const Row& row, const char* load_name, const Load& load) {
   const double default_ratio = Median(default_times) / plain;
   const IndexMatrix baseline_slots = slots.cast<int32_t>();
   const double baseline =
-      Evaluate(load, *Placement::FromSlots(topology, baseline_slots))->mean_balancedness;
+      *Evaluate(load, *Placement::FromSlots(topology, baseline_slots))->mean_balancedness;
   const double fast_found = Balancedness(load, topology, Effort::kFast);
   const double default_found = Balancedness(load, topology, Effort::kDefault);
   absl::PrintF(

@@ -69,7 +69,7 @@ TEST(BatchSplitsTest, TheProofNamesTheGpuThatCannotBeRelieved) {
   ASSERT_TRUE(split.figures.ok()) << split.figures.status();
   EXPECT_THAT(split.quotas, ElementsAre(10, 0, 0, 30));
   EXPECT_EQ(split.figures->peak, 30);
-  EXPECT_DOUBLE_EQ(split.figures->balancedness, 2.0 / 3);
+  EXPECT_DOUBLE_EQ(*split.figures->balancedness, 2.0 / 3);
   EXPECT_THAT(split.figures->tight_gpus, ElementsAre(1));
 }
 
@@ -80,7 +80,7 @@ TEST(BatchSplitsTest, NoTokensHaveNoPeak) {
   ASSERT_TRUE(split.figures.ok()) << split.figures.status();
   EXPECT_THAT(split.quotas, ElementsAre(0, 0, 0, 0));
   EXPECT_EQ(split.figures->peak, 0);
-  EXPECT_EQ(split.figures->balancedness, 1);
+  EXPECT_EQ(split.figures->balancedness, std::nullopt);
 }
 
 TEST(BatchSplitsTest, OwnQuotasOfAllGpusSumToTheQuotas) {

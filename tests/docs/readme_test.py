@@ -156,13 +156,13 @@ class ReadmeTest(Scratch):
 
 
 class PythonTrainersTest(Scratch):
-    def train(self, page):
-        """Runs the page's trainer on two ranks until experts move."""
+    def train(self, page, edit=lambda code: code):
+        """Runs the page's trainer on two ranks: until experts move, unless `edit` makes another program of it."""
         blocks = blocks_of((ROOT / page).read_text(encoding="utf-8"), LANGUAGES)
         example, = [block for block in blocks if block.language == "python" and "init_process_group" in block.code]
         self.assertGreater(len(example.code.splitlines()), 40)
         endpoint = self.start_daemon()
-        (self.directory / "example.py").write_text(example.code, encoding="utf-8")
+        (self.directory / "example.py").write_text(edit(example.code), encoding="utf-8")
         variables = {**self.environment, "EPLB_LIBRARY": str(BUILD / "lib" / "libeplb.so.0"), "EPLB_ENDPOINT": endpoint,
                      "PYTHONPATH": str(ROOT / "client/python"), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                      "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
@@ -183,6 +183,18 @@ class PythonTrainersTest(Scratch):
     def test_the_attached_trainer_trains(self):
         self.assertRegex(self.train("docs/attach.md"), r"step \d+: version \d+ runs: .+")
         self.assertTrue((self.directory / "rank-1.pt").exists())
+
+    def test_the_attached_trainer_that_only_evaluates_is_told_within_two_windows(self):
+        def evaluate(code):
+            code, count = re.subn(r" +optimizer\.zero_grad\(\)\n.* +optimizer\.step\(\)\n", "", code, flags=re.S)
+            self.assertEqual(count, 1)
+            for before, after in (("    for step in range(10_000):", "    model.eval()\n    torch.set_grad_enabled(False)\n    for step in range(10):"),
+                                  ("        if boundary.switched:", "        print(boundary.reason)\n        if boundary.switched:")):
+                self.assertIn(before, code)
+                code = code.replace(before, after)
+            return code
+        self.assertRegex(self.train("docs/attach.md", evaluate),
+                         r"NOT_COUNTING: rank 0 has counted no token since it attached; the routers of 0.experts, 2.experts ran in eval mode")
 
 
 class SplitPageTest(Scratch):

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <set>
 #include <string>
@@ -236,7 +235,11 @@ class World {
   }
 
   static void Check(const JobView& view) {
-    fuzz::Require(std::isfinite(view.balancedness) && view.balancedness >= 0, "balancedness");
+    if (view.balancedness) {
+      fuzz::Require(*view.balancedness > 0 && *view.balancedness <= 1, "balancedness");
+    }
+    fuzz::Require(view.balancedness.has_value() == view.not_measured_reason.empty(),
+                  "a figure without a sample, or none without its cause");
     fuzz::Require(view.connected_ranks <= view.world_size, "more ranks than the job has");
     fuzz::Require(view.state_age >= absl::ZeroDuration(), "a state that began in the future");
   }

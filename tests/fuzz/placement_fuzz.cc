@@ -14,9 +14,9 @@ namespace {
 
 void CheckWritten(const PlacementFormat& format, const Placement& placement) {
   const absl::StatusOr<std::string> written =
-      format.write(placement, {.path = "out.json", .first_layer = {}});
+      format.write(placement, {.path = "out.json", .layers = {}});
   fuzz::RequireOneLine(written.status());
-  if (!written.ok() || !format.holds_ranks({.path = "out.json", .first_layer = {}})) return;
+  if (!written.ok() || !format.holds_ranks({.path = "out.json", .layers = {}})) return;
   const absl::StatusOr<PlacementParts> again = format.parse("out.json", *written);
   fuzz::Require(again.ok(), "what was written cannot be read");
   fuzz::Require((again->slots == placement.physical_to_logical_map()).all(),

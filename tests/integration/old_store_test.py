@@ -27,6 +27,8 @@ def differences(then, now, where=""):
                 (differences(value, now[key], f"{where}.{key}") if key in now else [f"{where}.{key} is gone"])]
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         return [line for i, (a, b) in enumerate(zip(then, now)) for line in differences(a, b, f"{where}[{i}]")]
+    if then == 0 and now is None:
+        return []  # 0.1.0 had a 0 for a figure without a sample
     return [] if then == now else [f"{where} was {then!r}, is {now!r}"]
 
 
@@ -84,6 +86,8 @@ class DifferencesTest(unittest.TestCase):
         self.assertEqual(differences(then, {"a": [{"b": 1, "term": 4, "c": 2}], "d": 0}), [])
         self.assertEqual(differences(then, {"a": [{"b": 2}]}), [".a[0].b was 1, is 2"])
         self.assertEqual(differences(then, {"a": [{}]}), [".a[0].b is gone"])
+        self.assertEqual(differences(then, {"a": [{"b": None}]}), [".a[0].b was 1, is None"])
+        self.assertEqual(differences({"b": 0}, {"b": None}), [], "a figure without a sample")
         self.assertEqual(differences(then, {"a": []}), [".a was [{'b': 1, 'term': 3}], is []"])
 
 

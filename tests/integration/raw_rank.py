@@ -63,10 +63,18 @@ def fields(text):
     return found
 
 
-def static_digest(world):
-    """Of one layer with two experts for each of `world` GPUs, each in its own slot."""
-    experts = 2 * world
-    numbers = [1, experts, experts, world, 1, 1, 1, *range(experts), *[1] * experts, *range(experts)]
+def static_layout(world, spare=0):
+    """Shape and digest of one layer with two experts and `spare` more slots, at most two, for each of `world` GPUs."""
+    experts, slots = 2 * world, (2 + spare) * world
+    replicas = [[slot for slot in range(slots) if slot % experts == expert] for expert in range(experts)]
+    most = len(replicas[0])
+    numbers = [1, experts, slots, world, 1, 1, most, *(slot % experts for slot in range(slots)), *map(len, replicas),
+               *(slot for own in replicas for slot in own + [-1] * (most - len(own)))]
+    shape = b"".join(field(i, n) for i, n in enumerate((1, experts, slots, world, 1, 1), start=1))
+    return shape, digest_of(numbers)
+
+
+def digest_of(numbers):
     return hashlib.sha256(b"eplb.placement.v1" + struct.pack(f"<{len(numbers)}i", *numbers)).digest()
 
 
@@ -85,9 +93,8 @@ class RawRank:
         self._send_raw(PREFACE + self._frame(SETTINGS, 0, 0, struct.pack("!HI", 4, WINDOW)) +
                        self._frame(WINDOW_UPDATE, 0, 0, struct.pack("!I", WINDOW - 65535)) +
                        self._frame(HEADERS, END_HEADERS, STREAM, self._headers(f"127.0.0.1:{port}")))
-        experts = 2 * world
-        shape = b"".join(field(i, n) for i, n in enumerate((1, experts, experts, world, 1, 1), start=1))
-        said = {1: job, 2: run_id, 4: rank, 5: world, 6: rank, 8: shape, 10: static_digest(world), 15: 2,
+        shape, digest = static_layout(world)
+        said = {1: job, 2: run_id, 4: rank, 5: world, 6: rank, 8: shape, 10: digest, 15: 2,
                 16: WINDOW_STEPS, 17: 8, 18: 16, 19: 2, 20: "raw", 23: 1, 24: 1, **hello}
         self.nonce = said.pop(3, None) or next(NONCES)
         self._say(1, b"".join(field(i, value) for i, value in said.items()) + varint(3 << 3 | 1) + struct.pack("<Q", self.nonce))

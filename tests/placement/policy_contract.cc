@@ -106,9 +106,9 @@ TEST_P(PolicyContractTest, AnAbandonedSearchIsCancelledAndOthersAreAsWithoutTheF
 TEST_P(PolicyContractTest, BalancednessIsAboveZeroAndAtMostOne) {
   ForEachAnswer(*policy_, [](const Load& load, const Placement& placement) {
     const Evaluation evaluation = *Evaluate(load, placement);
-    for (const double balancedness : evaluation.balancedness) {
-      EXPECT_GT(balancedness, 0);
-      EXPECT_LE(balancedness, 1);
+    for (const std::optional<double>& balancedness : evaluation.balancedness) {
+      EXPECT_GT(balancedness.value_or(1), 0);
+      EXPECT_LE(balancedness.value_or(1), 1);
     }
   });
 }

@@ -27,7 +27,7 @@ TEST(WithoutEplbTest, GpusBeyondTheExpertsHaveNoLoad) {
   const Evaluation result = EvaluateWithoutEplb(LoadOf({30, 10}), 4);
   EXPECT_THAT(result.gpu_loads.row(0), ElementsAre(30, 10, 0, 0));
   EXPECT_EQ(result.peak_load, 30);
-  EXPECT_DOUBLE_EQ(result.balancedness[0], 10.0 / 30);
+  EXPECT_DOUBLE_EQ(*result.balancedness[0], 10.0 / 30);
 }
 
 TEST(WithoutEplbTest, EqualsTheStaticLayoutOfAJobWithoutRedundantSlots) {

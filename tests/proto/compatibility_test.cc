@@ -52,13 +52,14 @@ FileDescriptorSet ReadSet(const std::filesystem::path& path) {
   return set;
 }
 
-// A length-delimited message may be read as another kind of it, a number never.
+// A length-delimited message may be read as another kind of it, a number never. The oneof that
+// stands for a single optional field is not on the wire: a field may become optional, or stop.
 std::string TypeOf(const FieldDescriptor& field) {
   std::string type = field.type_name();
   if (field.message_type() != nullptr)
     absl::StrAppend(&type, " ", field.message_type()->full_name());
   if (field.enum_type() != nullptr) absl::StrAppend(&type, " ", field.enum_type()->full_name());
-  const google::protobuf::OneofDescriptor* const oneof = field.containing_oneof();
+  const google::protobuf::OneofDescriptor* const oneof = field.real_containing_oneof();
   return absl::StrCat(field.is_repeated() ? "repeated " : "", field.is_map() ? "map " : "", type,
                       oneof == nullptr ? "" : absl::StrCat(" of oneof ", oneof->name()));
 }

@@ -29,6 +29,17 @@ void AddTokens(const LoadMatrix& counts, const Placement& placement, RealMatrix&
   }
 }
 
+// The same with one slot per expert, in order.
+void AddTokensWithoutEplb(const LoadMatrix& counts, RealMatrix& gpu_loads) {
+  const Eigen::Index rest = counts.cols() % gpu_loads.cols();
+  Eigen::Index expert = 0;
+  for (Eigen::Index gpu = 0; gpu < gpu_loads.cols(); ++gpu) {
+    const Eigen::Index size = counts.cols() / gpu_loads.cols() + (gpu < rest ? 1 : 0);
+    gpu_loads.col(gpu) += counts.middleCols(expert, size).rowwise().sum().cast<double>();
+    expert += size;
+  }
+}
+
 std::vector<double> LayerBalancedness(const RealMatrix& gpu_loads) {
   std::vector<double> layers;
   for (Eigen::Index layer = 0; layer < gpu_loads.rows(); ++layer) {
@@ -69,6 +80,7 @@ Truth::Window Truth::Sum(const Job& job, const Run& run, Steps steps, unsigned r
   Window window;
   window.gpu_loads = RealMatrix::Zero(job.topology->num_layers(), job.topology->num_gpus());
   window.static_loads = window.gpu_loads;
+  window.loads_without_eplb = window.gpu_loads;
   const Placement initial = Placement::Static(*job.topology);
   for (int rank = 0; rank < job.world_size; ++rank) {
     if ((ranks >> rank & 1) == 0) continue;
@@ -77,6 +89,7 @@ Truth::Window Truth::Sum(const Job& job, const Run& run, Steps steps, unsigned r
       const LoadMatrix counts = job.load(rank, step);
       AddTokens(counts, *run.placements.at(version), window.gpu_loads);
       AddTokens(counts, initial, window.static_loads);
+      AddTokensWithoutEplb(counts, window.loads_without_eplb);
       window.versions.insert(version);
     }
   }
@@ -107,7 +120,7 @@ std::optional<Truth::Window> Truth::Find(const Job& job, const core::JobView& vi
       if (ran) sum += of_rank[static_cast<size_t>(rank)];
       ++reporters;
     }
-    if (!ran || !Near(view.coverage, 1.0 * reporters / job.world_size)) continue;
+    if (!ran || !Near(view.coverage.value_or(0), 1.0 * reporters / job.world_size)) continue;
     if ((sum == window.load->counts()).all()) {
       return Sum(job, run->second, {window.first_step, window.last_step}, ranks);
     }
@@ -141,20 +154,24 @@ void Truth::CheckWindow(Shown& shown, const core::JobView& view, const core::Win
 }
 
 void Truth::CheckView(const Shown& shown, const core::JobView& view) {
-  if (view.balancedness == 0) return;
+  if (!view.balancedness) return;
   const auto wrong = [&](const char* what, double is, double expected) {
     context_.Violation("measured: ", view.job, "/", view.run_id, " steps ",
                        StepsText(view.measured_first_step, view.measured_last_step), ": ", what,
                        " is shown as ", is, ", the ranks' steps give ", expected);
   };
   const auto found = shown.windows.find({view.measured_first_step, view.measured_last_step});
-  if (found == shown.windows.end()) return wrong("a window that never was", view.balancedness, 0);
+  if (found == shown.windows.end()) return wrong("a window that never was", *view.balancedness, 0);
   const Window& truth = found->second;
   const double expected = Balancedness(truth.gpu_loads);
-  if (!Near(view.balancedness, expected)) wrong("balancedness", view.balancedness, expected);
+  if (!Near(*view.balancedness, expected)) wrong("balancedness", *view.balancedness, expected);
   const double initial = Balancedness(truth.static_loads);
-  if (!Near(view.balancedness_static, initial)) {
-    wrong("the static placement's", view.balancedness_static, initial);
+  if (!Near(view.balancedness_static.value_or(0), initial)) {
+    wrong("the static placement's", view.balancedness_static.value_or(0), initial);
+  }
+  const double without = Balancedness(truth.loads_without_eplb);
+  if (!Near(view.balancedness_without_eplb.value_or(0), without)) {
+    wrong("that without EPLB", view.balancedness_without_eplb.value_or(0), without);
   }
   const std::vector<double> layers = LayerBalancedness(truth.gpu_loads);
   if (layers.size() != view.layer_balancedness.size()) {
@@ -162,8 +179,9 @@ void Truth::CheckView(const Shown& shown, const core::JobView& view) {
                  static_cast<double>(layers.size()));
   }
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    if (!Near(view.layer_balancedness[layer], layers[layer])) {
-      wrong("a layer's balancedness", view.layer_balancedness[layer], layers[layer]);
+    const double shown_figure = view.layer_balancedness[layer].value_or(0);
+    if (!Near(shown_figure, layers[layer])) {
+      wrong("a layer's balancedness", shown_figure, layers[layer]);
     }
   }
 }

@@ -58,6 +58,7 @@ class Truth {
   struct Window {
     RealMatrix gpu_loads;  // [L, G]
     RealMatrix static_loads;
+    RealMatrix loads_without_eplb;
     std::set<int64_t> versions;
   };
   using Steps = std::pair<int64_t, int64_t>;

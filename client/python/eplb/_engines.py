@@ -101,7 +101,7 @@ def _deepseek(load: np.ndarray, request: Request) -> placement.Plan:
     slots, _, counts = maps
     shares = np.take_along_axis(load / counts, slots, axis=1).reshape(load.shape[0], request.num_gpus, -1).sum(axis=2)
     peak = shares.max(axis=1)
-    return placement.Plan(*maps, balancedness=np.where(peak > 0, shares.mean(axis=1) / np.where(peak > 0, peak, 1), 1.0),
+    return placement.Plan(*maps, balancedness=np.where(peak > 0, shares.mean(axis=1) / np.where(peak > 0, peak, 1), np.nan),
                           max_gpu_load=peak, num_gpus=request.num_gpus, num_nodes=nodes)
 
 

@@ -23,6 +23,7 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 import numpy as np
 
+from eplb._text import printable
 from eplb._torch_file import BadFile, read_torch_file
 
 _MAP = "physical_to_logical_map"
@@ -107,7 +108,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     try:
         text = _text_of(options)
     except _In as error:
-        print(f"eplb.convert: {error}", file=sys.stderr)
+        print(printable(f"eplb.convert: {error}"), file=sys.stderr)
         return 2
     try:
         _write(options.out, text)
@@ -137,7 +138,7 @@ def _text_of(options: argparse.Namespace) -> str:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise _In(f"{path}: {reason}") from None
         if note:
-            print(f"eplb.convert: note: {path}: {note}", file=sys.stderr)
+            print(printable(f"eplb.convert: note: {path}: {note}"), file=sys.stderr)
         loads.append(load)
     whole = np.concatenate(loads)
     if not options.out.endswith(".json"):

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 from typing import Dict, Type
 
+from ._text import printable
+
 
 class Error(Exception):
     """Something failed; the message says what, with values and what was expected.
 
-    code: the library's number (those of Abseil and gRPC), 2 where it is none of the known ones. code_name: its name.
+    The message is printable: a peer's text inside it moves no cursor. code: the library's number (those of Abseil and
+    gRPC), 2 where it is none of the known ones. code_name: its name.
     """
 
     code: int = 2
     code_name: str = "Unknown"
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(printable(each) if isinstance(each, str) else each for each in args))
 
 
 class Cancelled(Error):

@@ -34,7 +34,8 @@ class Plan(ArrayRecord):
     logical_to_physical_map: [layers, experts, X], -1 padded, the slots of an expert, its primary first; X is the largest
         replica count.
     logical_replica_count: [layers, experts].
-    balancedness: float64 [layers], mean / max load of a GPU, 1 is best. max_gpu_load: float64 [layers], that max.
+    balancedness: float64 [layers], mean / max load of a GPU, 1 is best; nan for a layer without load.
+    max_gpu_load: float64 [layers], that max.
     num_gpus, num_nodes: those of the options, over which the slots are spread.
     """
 
@@ -50,8 +51,14 @@ class Plan(ArrayRecord):
         layers, experts = self.logical_replica_count.shape
         slots = self.physical_to_logical_map.shape[1]
         return (f"<eplb.placement.Plan: {counted(layers, 'layer')} of {counted(experts, 'expert')} in "
-                f"{counted(slots, 'slot')}, balancedness {float(np.mean(self.balancedness)):.4f} (worst layer "
-                f"{int(np.argmin(self.balancedness))}: {float(np.min(self.balancedness)):.4f})>")
+                f"{counted(slots, 'slot')}, {self._balancedness_text()}>")
+
+    def _balancedness_text(self) -> str:
+        if np.isnan(self.balancedness).all():
+            return "no load"
+        worst = int(np.nanargmin(self.balancedness))
+        return (f"balancedness {float(np.nanmean(self.balancedness)):.4f} "
+                f"(worst layer {worst}: {float(self.balancedness[worst]):.4f})")
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ class Split(ArrayRecord):
     quotas: [slots], tokens that each slot takes, of all ranks; an expert's sum to its tokens.
     own: [slots], of them the tokens of this rank (of `gpu`); None where the counts do not say whose tokens they are.
     peak: load of the fullest GPU, a load being tokens / speed. mean: over the usable GPUs. balancedness: mean / peak, 1 is
-        best. equal_peak: what `peak` is when an expert's replicas take equal shares.
+        best; None without tokens. equal_peak: what `peak` is when an expert's replicas take equal shares.
     tight_gpus: the proof: the experts that only these GPUs hold have too many tokens for a lower peak.
     version: of the placement that was split; 0 without a client.
     """
@@ -42,7 +42,7 @@ class Split(ArrayRecord):
     own: Optional[Any] = field(repr=False)
     peak: float
     mean: float
-    balancedness: float
+    balancedness: Optional[float]
     equal_peak: float
     tight_gpus: Tuple[int, ...]
     version: int
@@ -154,7 +154,7 @@ class BatchArrays:
         filled = self.result
         return Split(layer=layer, quotas=self._as_given(self._quotas),
                      own=None if self._own is None else self._as_given(self._own), peak=filled.peak, mean=filled.mean,
-                     balancedness=filled.balancedness, equal_peak=filled.equal_peak,
+                     balancedness=filled.balancedness if filled.peak > 0 else None, equal_peak=filled.equal_peak,
                      tight_gpus=tuple(self._tight[:filled.num_tight_gpus].tolist()), version=filled.version,
                      _host_own=self._own)
 

@@ -17,6 +17,8 @@ import json
 import sys
 from typing import Any, Dict, List, Optional
 
+from eplb._text import printable
+
 
 class BadTrace(ValueError):
     """What a trace file holds cannot be merged; the message names the file and what was expected."""
@@ -80,13 +82,13 @@ def main(arguments: Optional[List[str]] = None) -> int:
     try:
         merged = merge(options.traces)
     except (OSError, BadTrace) as error:
-        print(f"eplb.traces: {error}", file=sys.stderr)
+        print(printable(f"eplb.traces: {error}"), file=sys.stderr)
         return 2
     try:
         with _open(options.out, "wt") as file:
             json.dump(merged, file)
     except OSError as error:
-        print(f"eplb.traces: {error}", file=sys.stderr)
+        print(printable(f"eplb.traces: {error}"), file=sys.stderr)
         return 1
     return 0
 

@@ -18,7 +18,8 @@ class Boundary(NamedTuple):
 
     voted: all ranks voted. switched: experts moved, and the next forward runs under `version`. sent_bytes,
     received_bytes: rows of this rank. pause_seconds: time spent in the call. decided_first_step, decided_last_step: of
-    a switch, the steps whose load the daemon decided on. reason: of a switch, or of a chunk that was dropped, else "".
+    a switch, the steps whose load the daemon decided on. reason: of a switch, or of a chunk that was dropped; or
+    "NOT_COUNTING: " and what this rank has counted no tokens of for two load windows; else "".
     """
 
     voted: bool

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/command_line.h"
+#include "base/foreign_text.h"
 #include "deploy/examples/replay_trainer/device_mirror.h"
 #include "deploy/examples/replay_trainer/trainer.h"
 
@@ -179,7 +180,7 @@ int Main(int argc, char** argv) {
   if (status.ok()) status = RunTrainer(options);
   if (status.ok()) return 0;
   std::fprintf(stderr, "eplb-trainer: rank %d: %s\n", options.rank,
-               std::string(status.message()).c_str());
+               Printable({status.message().data(), status.message().size()}).c_str());
   if (absl::IsDataLoss(status)) return kVerificationFailed;
   return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kUsage : kFailed;
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "placement/figure_mean.h"
 
 namespace eplb {
 
@@ -141,8 +142,8 @@ std::vector<double> OwnGpuLoads(std::span<const int64_t> quotas, const Placement
 
 MeasuredLoads MeasureLoads(std::span<const int64_t> gathered, int32_t num_layers,
                            int32_t world_size, const SlowRank& slow) {
-  double sum = 0, peaks = 0, means = 0;
-  int32_t layers_with_load = 0;
+  FigureMean balancedness;
+  double peaks = 0, means = 0, peak_tokens = 0;
   for (int32_t layer = 0; layer < num_layers; ++layer) {
     double peak = 0, slowest = 0, total = 0;
     for (int32_t rank = 0; rank < world_size; ++rank) {
@@ -153,13 +154,13 @@ MeasuredLoads MeasureLoads(std::span<const int64_t> gathered, int32_t num_layers
       total += tokens;
     }
     if (peak <= 0) continue;
-    sum += std::min(1.0, total / world_size / peak);
+    balancedness.Add(std::min(1.0, total / world_size / peak));
     peaks += slowest;
+    peak_tokens += peak;
     means += total / world_size;
-    ++layers_with_load;
   }
-  if (layers_with_load == 0) return {};
-  return {sum / layers_with_load, peaks / means};
+  if (!balancedness.Value()) return {};
+  return {balancedness.Value(), peaks / means, peak_tokens};
 }
 
 absl::StatusOr<std::vector<int64_t>> GatherNumbers(ControlChannel& channel,

@@ -78,8 +78,9 @@ std::vector<double> OwnGpuLoads(std::span<const int64_t> quotas, const Placement
 
 // The loads of all GPUs in every layer, as the ranks measured them.
 struct MeasuredLoads {
-  double balancedness = 1;  // mean over layers with load
-  double slowdown = 1;      // sum of peaks / sum of means: of the step against a balanced one
+  std::optional<double> balancedness;  // mean over layers with load; none without tokens
+  double slowdown = 1;     // sum of peaks / sum of means: of the step against a balanced one
+  double peak_tokens = 0;  // tokens of the layers' fullest GPUs, summed
 };
 
 // A rank whose GPU takes `factor` times as long for a token; -1: none.

@@ -34,6 +34,7 @@
 #include "deploy/examples/replay_trainer/step_loads.h"
 #include "placement/evaluate.h"
 #include "placement/placement.h"
+#include "placement/without_eplb.h"
 
 namespace eplb {
 
@@ -318,10 +319,14 @@ class Trainer {
 
     EPLB_ASSIGN_OR_RETURN(const Load load, Load::FromCounts(total));
     EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, Evaluate(load, static_placement_));
+    const Evaluation without = EvaluateWithoutEplb(load, static_placement_.topology().num_gpus());
     report_.steps.push_back({.step = step,
                              .version = client_->placement().version,
                              .balancedness = measured.balancedness,
                              .balancedness_static = unmoved.mean_balancedness,
+                             .balancedness_without_eplb = without.mean_balancedness,
+                             .peak_tokens = measured.peak_tokens,
+                             .peak_tokens_without_eplb = without.peak_load,
                              .began = absl::ToDoubleSeconds(begin - began_at_),
                              .work_seconds = absl::ToDoubleSeconds(work)});
     WriteLoads(step, total);
@@ -401,14 +406,17 @@ class Trainer {
     loads_log_ << "]}\n";
   }
 
+  static std::string FigureText(const std::optional<double>& figure) {
+    return figure ? absl::StrFormat("%.3f", *figure) : "-";
+  }
+
   void ShowProgress(int64_t step) const {
     constexpr int64_t kProgressEvery = 40;
     if (!options_.show_progress || options_.rank != 0 || (step + 1) % kProgressEvery != 0) return;
     const StepRecord& record = report_.steps.back();
-    absl::FPrintF(stderr,
-                  "step %5d/%d  balancedness %.3f  static layout %.3f  placement version %d\n",
-                  step + 1, options_.num_steps, record.balancedness, record.balancedness_static,
-                  record.version);
+    absl::FPrintF(stderr, "step %5d/%d  balancedness %s  without EPLB %s  placement version %d\n",
+                  step + 1, options_.num_steps, FigureText(record.balancedness),
+                  FigureText(record.balancedness_without_eplb), record.version);
   }
 
   TrainerOptions options_;

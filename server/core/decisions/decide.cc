@@ -23,6 +23,7 @@
 #include "server/core/state/step_rate.h"
 #include "server/core/state/windows.h"
 #include "server/core/values/measured.h"
+#include "server/core/values/views.h"
 
 namespace eplb::core {
 namespace {
@@ -86,6 +87,8 @@ absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job
                          .split = job.current->split,
                          .recent = recent}));
   decision.reason += SpeedsClause(job);
+  const std::string worse = WorseText(job.windows);
+  if (!worse.empty()) absl::StrAppend(&decision.reason, "; ", worse);
   return decision;
 }
 
@@ -98,7 +101,7 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason) {
   plan.decided_first_step = job.solving.first_step;
   plan.decided_last_step = job.solving.last_step;
   plan.balancedness_before = job.solving.balancedness;
-  plan.solve_seconds = job.solving.seconds;
+  plan.solve_seconds = AboveZero(job.solving.seconds);
   plan.times = TimesOf(job);
   plan.reason = reason;
   plan.asked_by = job.solving.asked_by;
@@ -111,6 +114,7 @@ Plan PlanOf(const Job& job, PlanResult result, const std::string& reason,
   plan.balancedness_in_force = decision.balancedness_before;
   plan.balancedness_predicted = decision.prediction.balancedness;
   plan.prediction_error = decision.prediction.error;
+  plan.prediction_evidence = decision.prediction.evidence;
   plan.peak_fall = decision.peak_fall;
   plan.net_gain_seconds = decision.net_gain_seconds;
   plan.migration_seconds = decision.migration_seconds;
@@ -170,7 +174,7 @@ std::shared_ptr<const AutoQuestion> QuestionOf(const State& state, const Job& jo
         job.current->report_every;
   }
   for (const Window& window : job.windows.complete) {
-    if (window.last_step <= job.chooser.last_step) continue;
+    if (window.last_step <= job.chooser.last_step || !(window.load->counts() > 0).any()) continue;
     question.fresh.push_back({window.load, window.last_step - window.first_step + 1});
   }
   // After a pause: what is older says little of what comes, and each window costs as much as
@@ -267,7 +271,7 @@ PassedWindow PassedOf(const Job& job, const Window& window) {
     return passed;
   }
   passed.ran = job.windows.placements.Find(window.on_gpus->versions.front());
-  passed.measured = BalancednessOf(window.on_gpus.get(), window.split.get(), speeds);
+  passed.measured = BalancednessOf(window.on_gpus.get(), window.split.get(), speeds).value_or(0);
   return passed;
 }
 
@@ -346,7 +350,8 @@ Costs PricesOf(const State& state, const Job& job) {
   if (!(tokens > 0) || !(step_seconds > 0)) return costs;
   costs.token_seconds = kExpertsShareOfStep * step_seconds / tokens;
   const double per_byte = MeanSecondsPerByte(job);
-  if (!(per_byte > 0)) return costs;  // as the links are configured
+  costs.bandwidths = per_byte > 0 ? BandwidthSource::kMeasured : BandwidthSource::kAssumed;
+  if (costs.bandwidths == BandwidthSource::kAssumed) return costs;  // as the links are configured
   const double bytes_per_s = 1 / per_byte;
   costs.intra_bytes_per_s = bytes_per_s;
   costs.inter_bytes_per_s = bytes_per_s;
@@ -355,6 +360,7 @@ Costs PricesOf(const State& state, const Job& job) {
 
 void WatchWindow(const State& state, Job& job) {
   if (!job.last_known || !job.last_known->placement || !job.current) return;
+  if (!job.windows.newest.has_tokens) return;  // it shows nothing of any placement
   const Placement& incumbent = *job.last_known->placement;
   if (!(incumbent.topology() == job.current->topology)) return;
   const Window& window = job.windows.complete.back();
@@ -392,6 +398,10 @@ absl::Status MayDecide(const State& state, const Job& job) {
   }
   if (job.windows.complete.empty()) return no("has no complete window yet");
   const int64_t step = job.windows.complete.back().last_step;
+  if (!job.windows.newest.has_tokens) {
+    return no(
+        absl::StrCat("counted no tokens in steps ", job.windows.newest.first_step, "..", step));
+  }
   if (job.settings.freeze_steps.Holds(step)) {
     return no(absl::StrCat("is at step ", step, ", and the steps ",
                            wire::StepsText(job.settings.freeze_steps), " are frozen"));
@@ -470,7 +480,8 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
     return;
   }
   const bool preview = job.solving.preview;
-  if (!preview) {
+  // A decision on steps without tokens predicts nothing.
+  if (!preview && decision->balancedness_computed > 0) {
     job.predictions.Begin(decision->target, decision->balancedness_computed, decision->prediction);
   }
   if (solved.chosen != nullptr) {
@@ -494,9 +505,9 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
     EndSolve(context, job, "kept",
              PlanOf(job, PlanResult::kKept, "kept, not every rank is connected", *decision));
   } else {
-    job.record.Spend(decision->migration_seconds);
+    job.record.Spend(decision->price_seconds);
     Plan plan = PlanOf(job, PlanResult::kProposed, decision->reason, *decision);
-    if (solved.chosen != nullptr) plan.candidates = CandidatesOf(solved.chosen->state->backtest);
+    if (solved.chosen != nullptr) plan.candidates = CandidatesOf(*solved.chosen->state);
     ProposeChunks(context, job, {.chunks = std::move(decision->chunks), .plan = std::move(plan)});
   }
 }

@@ -95,7 +95,7 @@ absl::Status Take(const CandidateInput& question, const WithinBudget& within_bud
                                            .rows_per_chunk = question.rows_per_chunk,
                                            .max_pause_seconds = question.max_pause_seconds,
                                            .seconds_per_byte = question.seconds_per_byte}));
-  decision.migration_seconds = judged.migration.seconds;
+  decision.price_seconds = judged.migration.seconds;
   absl::StrAppend(&decision.reason, ", ",
                   CountText(static_cast<int64_t>(within_budget.moves.size()), "layer"), " in ",
                   CountText(static_cast<int64_t>(decision.chunks.size()), "chunk"), ", ",
@@ -121,9 +121,9 @@ absl::Status Settle(const CandidateInput& question, const WithinBudget& within_b
 absl::Status NoteFigures(const RebalanceInput& rebalance, const RebalanceDecision& judged,
                          const WithinBudget& within_budget, CandidateDecision& decision) {
   decision.transfers = within_budget.transfers;
-  decision.balancedness_before = judged.balancedness_before;
-  decision.balancedness_computed = judged.balancedness_computed;
-  decision.prediction = judged.prediction;
+  decision.balancedness_before = judged.balancedness_before.value_or(0);
+  decision.balancedness_computed = judged.balancedness_computed.value_or(0);
+  decision.prediction = judged.prediction.value_or(Prediction());
   decision.target = within_budget.target;
   decision.peak_fall = judged.peak_fall();
   const Costs& costs = rebalance.costs;
@@ -210,6 +210,8 @@ absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& questi
   if (decision.chunks.empty() && costs.priced() && rebalance.record.start().has_value()) {
     EPLB_RETURN_IF_ERROR(ConsiderReturn(question, rebalance, decision));
   }
+  const bool is_known = costs.priced() && costs.bandwidths != BandwidthSource::kAssumed;
+  if (is_known && !decision.chunks.empty()) decision.migration_seconds = decision.price_seconds;
   return decision;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -62,15 +63,17 @@ struct CandidateDecision {
   std::string reason;
   std::string left_out;  // which layers need more staging than the ranks have; empty when none
   std::string too_long;  // which layers would need a longer boundary than allowed; empty when none
-  double migration_seconds = 0;  // what the chunks cost, where that is known
+  double price_seconds = 0;  // what the chunks cost, by the prices that the decision used
+  // The same, where it is no assumption. Absent without prices.
+  std::optional<double> migration_seconds = std::nullopt;
   // Of the candidate without the layers left out, on the load as the run splits it.
   int64_t transfers = 0;
-  double balancedness_before = 0;
-  double balancedness_computed = 0;  // on that load
+  double balancedness_before = 0;    // 0 if the load has no tokens, and
+  double balancedness_computed = 0;  // likewise
   Prediction prediction;             // of later ones; without a record what is computed
   Placement target;                  // the candidate without those layers
   double peak_fall = 0;              // on that load, a fraction
-  double net_gain_seconds = 0;       // likewise, over the horizon; 0 without prices
+  std::optional<double> net_gain_seconds = std::nullopt;  // over the horizon; absent without prices
 };
 
 // EvaluateRebalance and, with prices, EvaluateReturn. Layers that need more rows of staging on a

@@ -38,12 +38,12 @@ void TellFailedRollback(Job& job, const Plan& plan, const std::string& why) {
 
 // Once, when both are known: that all chunks committed, and what followed.
 void CountPrediction(Job& job, const Plan& plan) {
-  const bool judged = plan.prediction_error > 0 && plan.balancedness_seen.has_value();
+  const bool judged = plan.prediction_error && plan.balancedness_seen;
   if (!judged || plan.result != PlanResult::kCommitted) return;
-  const double off = *plan.balancedness_seen - plan.balancedness_predicted;
-  int64_t& count = std::abs(off) <= plan.prediction_error ? job.prediction_counts.within
-                   : off > 0                              ? job.prediction_counts.above
-                                                          : job.prediction_counts.below;
+  const double off = *plan.balancedness_seen - *plan.balancedness_predicted;
+  int64_t& count = std::abs(off) <= *plan.prediction_error ? job.prediction_counts.within
+                   : off > 0                               ? job.prediction_counts.above
+                                                           : job.prediction_counts.below;
   ++count;
 }
 
@@ -100,16 +100,19 @@ void NoteSeen(DecisionContext& context, Job& job) {
 
 }  // namespace
 
-std::vector<TriedCandidate> CandidatesOf(const Backtest& backtest) {
+std::vector<TriedCandidate> CandidatesOf(const AutoState& state) {
   std::vector<TriedCandidate> candidates;
-  const std::vector<CandidateScore> scores = backtest.Scores();
-  const size_t in_use = backtest.choice().value_or(scores.size() - 1);
+  const std::vector<CandidateScore> scores = state.backtest.Scores();
+  const size_t in_use = state.backtest.choice().value_or(scores.size() - 1);
+  const bool has_net = state.costs.priced();  // the back-test counts in tokens without a price
   for (size_t i = 0; i < scores.size(); ++i) {
     candidates.push_back({.name = NameOf(scores[i].candidate),
                           .in_use = i == in_use,
                           .windows = scores[i].windows,
-                          .balancedness = scores[i].balancedness,
-                          .net_seconds = scores[i].total(),
+                          .balancedness = scores[i].balancedness.value_or(0),
+                          .net_seconds = has_net && scores[i].windows > 0
+                                             ? std::optional(scores[i].total())
+                                             : std::nullopt,
                           .realized = scores[i].realized});
   }
   return candidates;
@@ -195,7 +198,7 @@ void NoteCommitted(DecisionContext& context, Job& job, const Proposal& proposal)
   plan->last_version = proposal.message.version;
   ForgetSeen(*plan);
   Add(plan->received_bytes, proposal.received_bytes);
-  plan->prepare_seconds = std::max(plan->prepare_seconds, proposal.prepare_seconds);
+  plan->prepare_seconds = std::max(plan->prepare_seconds.value_or(0), proposal.prepare_seconds);
   if (plan->pause_seconds != kNotMeasured) {
     plan->pause_seconds = std::max(plan->pause_seconds, proposal.longest_pause_seconds);
   }
@@ -210,8 +213,10 @@ void NoteCommitted(DecisionContext& context, Job& job, const Proposal& proposal)
 
 void NoteMeasured(DecisionContext& context, Job& job) {
   const Measured& measured = *job.windows.measured;
-  ++job.account.windows;
-  job.account.saved_peak_tokens += measured.peak_load_static - measured.peak_load;
+  if (measured.peak_load_without_eplb) {
+    ++job.account.windows;
+    job.account.saved_peak_tokens += *measured.peak_load_without_eplb - measured.peak_load;
+  }
   NoteSeen(context, job);
 }
 

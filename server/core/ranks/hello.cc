@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
-#include "base/text.h"
 #include "proto/wire/messages.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
@@ -252,7 +252,7 @@ void BindSession(DecisionContext& context, Sender sender, const wire::Hello& hel
   rank.prepared_version = hello.prepared_version;
   rank.staging_rows = hello.staging_rows;
   rank.staging_layers = hello.staging_layers;
-  rank.library_version = hello.library_version.substr(0, wire::kMaxNameLength);
+  rank.library_version = Clipped(hello.library_version, wire::kMaxNameLength);
   rank.transport = hello.transport;
   rank.report_every = hello.report_every;
   context.state.bindings[sender.session] = {hello.job, hello.run_id, hello.rank};
@@ -389,9 +389,9 @@ void NoteRefusedJob(DecisionContext& context, const std::string& name, const std
 // Who is only asked to retry later is shown as well: the job waits for it.
 void NoteRefusal(DecisionContext& context, const wire::Hello& hello, const absl::Status& status) {
   const bool later = absl::IsUnavailable(status) || absl::IsAborted(status);
-  const std::string why = absl::StrCat(
-      "rank ", hello.rank,
-      " was refused: ", wire::Clipped({status.message().data(), status.message().size()}));
+  const std::string why =
+      absl::StrCat("rank ", hello.rank,
+                   " was refused: ", Clipped({status.message().data(), status.message().size()}));
   const auto found = context.state.jobs.find(hello.job);
   if (found == context.state.jobs.end()) {
     if (!later) NoteRefusedJob(context, hello.job, why);

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
-#include "base/text.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/ranks/answers.h"
@@ -124,6 +124,7 @@ void StartRun(DecisionContext& context, Job& job, Run run) {
   job.current = std::move(run);
   if (!goes_on) Remember(job, Tell::kAll);
   job.windows = {};
+  job.not_counting.clear();
   job.covered_step = -1;
   job.pauses.clear();
   BeginRun(job, job.current->name);
@@ -245,9 +246,9 @@ void Handle(DecisionContext& context, Sender sender, const wire::Moved& moved) {
   Job& job = sender.job;
   Run& run = sender.run;
   if (run.moved.empty()) {
-    run.moved = absl::StrCat(
-        "its ranks continue with eplbd at ", wire::Clipped(moved.endpoint, kMaxEndpoint),
-        ", which leads with term ", moved.term, "; this one led with term ", job.term);
+    run.moved =
+        absl::StrCat("its ranks continue with eplbd at ", Clipped(moved.endpoint, kMaxEndpoint),
+                     ", which leads with term ", moved.term, "; this one led with term ", job.term);
     RecordEvent(context, job, "stepped_down", job.last_known ? job.last_known->version : 0,
                 absl::StrCat("run ", run.name, ": ", run.moved));
   }

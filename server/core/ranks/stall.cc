@@ -47,11 +47,6 @@ int32_t WindowSteps(const Run& run) {
   return std::max(run.report_every, run.report_interval_change.report_every);
 }
 
-// Every how many ranks one reports; none when rank 0 reports for all.
-int32_t RanksPerReporter(const Run& run) {
-  return run.reduce == wire::Reduce::kRoot ? run.world_size() : run.grid.expert_tensor_parallel();
-}
-
 // The last step that is in a complete window, or that the run began behind.
 int64_t CoveredStep(const Job& job) {
   return std::max(job.current->rate.first_step, job.covered_step);
@@ -115,7 +110,7 @@ std::string BehindText(const Job& job, int64_t due, absl::Time now) {
   std::vector<int32_t> away;
   int64_t most = 0;
   int64_t dropped = 0;
-  for (int32_t rank = 0; rank < run.world_size(); rank += RanksPerReporter(run)) {
+  for (int32_t rank = 0; rank < run.world_size(); rank += run.ranks_per_reporter()) {
     const Rank& one = run.ranks[rank];
     dropped += one.reports_dropped;
     if (one.reported_step >= due) continue;
@@ -156,7 +151,7 @@ Stall WindowStall(const State&, const Job& job, absl::Time now) {
 // Nothing that an operator or a setting asked for.
 bool DecisionsAreDue(const State& state, const Job& job) {
   return !state.draining && !job.paused && job.phase == Phase::kIdle &&
-         !job.windows.complete.empty() &&
+         !job.windows.complete.empty() && job.windows.newest.has_tokens &&
          !job.settings.freeze_steps.Holds(job.windows.complete.back().last_step);
 }
 
@@ -255,13 +250,13 @@ int64_t DueWindow(const Job& job) {
   return due - steps >= job.current->rate.first_step ? due : -1;
 }
 
-double CoverageNow(const Job& job) {
+std::optional<double> CoverageNow(const Job& job) {
   const int64_t due = DueWindow(job);
-  if (due < 0) return 0;
+  if (due < 0) return std::nullopt;
   const Run& run = *job.current;
   int32_t reporters = 0;
   int32_t there = 0;
-  for (int32_t rank = 0; rank < run.world_size(); rank += RanksPerReporter(run)) {
+  for (int32_t rank = 0; rank < run.world_size(); rank += run.ranks_per_reporter()) {
     ++reporters;
     if (run.ranks[rank].reported_step >= due) ++there;
   }

@@ -3,6 +3,7 @@
 #define EPLB_SERVER_CORE_RANKS_STALL_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/time/time.h"
 
@@ -24,8 +25,8 @@ void WatchStall(DecisionContext& context, Job& job);
 // The last step of the newest window that should be complete: one window may be under way. -1: none
 // yet since the run is known here.
 int64_t DueWindow(const Job& job);
-// Share of reporters whose newest report reaches DueWindow; 0: no such window yet.
-double CoverageNow(const Job& job);
+// Returns the share of reporters whose newest report reaches DueWindow. Absent: no such window yet.
+std::optional<double> CoverageNow(const Job& job);
 
 }  // namespace eplb::core
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "base/text.h"
+#include "base/foreign_text.h"
 #include "server/core/state/ending.h"
 #include "server/core/state/memory.h"
 
@@ -38,6 +38,8 @@ constexpr std::string_view kRepeatable[] = {"report_short",
                                             "stepped_down",
                                             "stalled",
                                             "stalled_over",
+                                            "not_counting",
+                                            "counting",
                                             "memory_recalled",
                                             "store_behind",
                                             "vote_every_differs"};
@@ -101,7 +103,7 @@ void SendToAll(DecisionContext& context, const Run& run, const wire::DownMessage
 void CloseRefused(DecisionContext& context, SessionId session, const std::string& who,
                   absl::Status status) {
   const bool refused = !absl::IsUnavailable(status) && !absl::IsAborted(status);
-  const std::string why = wire::Clipped({status.message().data(), status.message().size()});
+  const std::string why = Clipped({status.message().data(), status.message().size()});
   status = absl::Status(status.code(), why);  // it may repeat what was said
   context.decision.reason = absl::StrCat(who, " is refused: ", why);
   if (refused) ++context.state.counters.refused;
@@ -129,7 +131,7 @@ void CloseAll(DecisionContext& context, Run& run, const absl::Status& status) {
 
 void RecordEvent(DecisionContext& context, Job& job, const std::string& name, int64_t version,
                  const std::string& whole_reason) {
-  std::string reason = wire::Clipped(whole_reason, kMaxReason);
+  std::string reason = Clipped(whole_reason, kMaxReason);
   context.decision.reason = reason;
   job.last_reason = reason;
   if (MayRecord(context, job, name)) Append(context, job, name, version, std::move(reason));
@@ -139,11 +141,11 @@ void RecordNotice(DecisionContext& context, Job& job, const std::string& name,
                   const std::string& reason) {
   if (!MayRecord(context, job, name)) return;
   Append(context, job, name, job.last_known ? job.last_known->version : 0,
-         wire::Clipped(reason, kMaxReason));
+         Clipped(reason, kMaxReason));
 }
 
 void RecordChange(DecisionContext& context, JobEvent event) {
-  event.reason = wire::Clipped(event.reason, kMaxReason);
+  event.reason = Clipped(event.reason, kMaxReason);
   context.decision.reason = event.reason;
   context.decision.effects.emplace_back(Record{std::move(event)});
 }

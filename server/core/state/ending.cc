@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-#include "base/text.h"
+#include "base/foreign_text.h"
 #include "server/core/state/sentences.h"
 
 namespace eplb::core {
@@ -67,7 +67,7 @@ Failure FailureOf(Sender sender, const wire::Goodbye& goodbye, absl::Time now) {
   return {.rank = sender.index,
           .step = sender.rank.step,
           .at = now,
-          .why = wire::Clipped(goodbye.reason, kMaxWhy),
+          .why = Clipped(goodbye.reason, kMaxWhy),
           .missing_ranks = goodbye.missing_ranks};
 }
 

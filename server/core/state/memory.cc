@@ -197,9 +197,12 @@ void Recall(State& state, Job& job, const wire::JobMemory& memory) {
   job.quarantine = memory.quarantine;
   job.last_decision_step = memory.last_decision_step;
   job.back_off = {.length = memory.back_off_length, .to_skip = memory.back_off_to_skip};
-  job.account = {.windows = memory.account_windows,
-                 .saved_peak_tokens = memory.account_saved_peak_tokens,
-                 .pause_seconds = memory.account_pause_seconds};
+  job.account = {.pause_seconds = memory.account_pause_seconds};
+  // Older daemons counted the windows against another layout.
+  if (memory.account_saved_peak_tokens) {
+    job.account.windows = memory.account_windows;
+    job.account.saved_peak_tokens = *memory.account_saved_peak_tokens;
+  }
   job.record = TrackRecord::Continue({.start_tokens = memory.record_start_tokens,
                                       .saved_tokens = memory.record_saved_tokens,
                                       .spent_seconds = memory.record_spent_seconds});

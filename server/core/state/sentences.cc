@@ -4,6 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "base/text.h"
 #include "server/core/state/ending.h"
@@ -119,6 +120,16 @@ std::string StateText(const Job& job) {
   const absl::string_view state = JobStateName(StateOf(job));
   if (end == nullptr) return absl::StrCat("is ", state, ", waiting for ", WaitingFor(job));
   return absl::StrCat("has ended (", state, "): ", end->reason);
+}
+
+std::string WorseText(const Windows& windows) {
+  if (windows.worse_in_a_row < kWorseWindows) return "";
+  const Measured& measured = *windows.measured;
+  return absl::StrFormat(
+      "less even than without EPLB for %d windows in a row: balancedness %.3f against %.3f on "
+      "steps %d..%d",
+      windows.worse_in_a_row, measured.balancedness, *measured.balancedness_without_eplb,
+      measured.first_step, measured.last_step);
 }
 
 std::string WaitingFor(const Job& job) {

@@ -36,6 +36,7 @@
 namespace eplb::core {
 
 inline constexpr int32_t kMaxReportEvery = 1 << 20;  // steps in a window
+inline constexpr int64_t kCounts = -1;               // of Rank::silent_since
 
 // What the boundary of a chunk took the slowest rank, and the most bytes that a rank received in
 // it.
@@ -68,7 +69,11 @@ struct Rank {
   double pause_seconds = 0;  // boundary of its newest switch
   double step_seconds = 0;   // mean of its newest load report that said it; 0: not known
   int64_t dropped_steps = 0;
-  int64_t reported_step = -1;   // the last of its newest load report
+  int64_t reported_step = -1;  // the last of its newest load report
+  int32_t report_steps = 0;    // steps in its newest load report
+  // [num_layers]: first step of the newest reports in a row without a token of the layer; kCounts
+  // if the newest report has one. Empty while all layers count.
+  std::vector<int64_t> silent_since = {};
   int64_t reports_dropped = 0;  // that came faster than its stream may
   int64_t leapt_to = -1;        // the newest step that was not believed for itself
   bool ahead_told = false;      // that it reports steps far ahead of all others
@@ -132,6 +137,10 @@ struct Run {
   std::optional<Failure> failure;  // of one that ended by it
 
   int32_t world_size() const { return static_cast<int32_t>(ranks.size()); }
+  // Every how many ranks one reports: the whole world when rank 0 reports for all.
+  int32_t ranks_per_reporter() const {
+    return reduce == wire::Reduce::kRoot ? world_size() : grid.expert_tensor_parallel();
+  }
 };
 
 // The newest placement known to run.
@@ -318,6 +327,7 @@ struct Job {
 
   Windows windows;
   int64_t window_bytes = 0;        // of `windows`, when they were last bounded
+  std::string not_counting;        // as JobView::not_counting_reason
   int64_t covered_step = -1;       // the last of its newest complete window; -1: none yet
   int64_t windows_given_up = 0;    // since the daemon started
   ReportOverload report_overload;  // of its streams' own limits

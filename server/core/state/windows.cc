@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "placement/figure_mean.h"
 #include "proto/wire/report_counts.h"
 #include "server/core/state/sentences.h"
 
@@ -160,6 +161,17 @@ bool AddTo(const std::vector<int64_t>& numbers, std::vector<int64_t>& sums) {
   return true;
 }
 
+// False if a sum would overflow.
+bool AddSplitTokens(const wire::LoadReport& report, PendingWindow& window) {
+  SplitTokens& split = window.split;
+  if (!AddTo(report.split_tokens, split.tokens) || !AddTo(report.split_peaks, split.peaks)) {
+    return false;
+  }
+  return !window.layouts_known ||
+         (AddTo(report.split_peaks_static, split.peaks_static) &&
+          AddTo(report.split_peaks_without_eplb, split.peaks_without_eplb));
+}
+
 // What the batches' splits gave: of each EP group once, for all of its ranks report the same.
 void AddSplit(Windows& windows, const wire::LoadReport& report, int32_t rank,
               const WindowLimits& limits, PendingWindow& window, ReportOutcome& outcome) {
@@ -168,13 +180,13 @@ void AddSplit(Windows& windows, const wire::LoadReport& report, int32_t rank,
   const int32_t ep_group = grid == nullptr ? 0 : grid->EpGroupOf(RankId{rank});
   window.split_checksums.resize(static_cast<size_t>(grid == nullptr ? 1 : grid->num_ep_groups()),
                                 0);
+  if (report.split_peaks_without_eplb.empty()) window.layouts_known = false;
   const uint64_t checksum = ChecksumOf(report);
   uint64_t& known = window.split_checksums[static_cast<size_t>(ep_group)];
   if (known == checksum) return;
   if (known == 0) {
     known = checksum;
-    window.split_known = AddTo(report.split_tokens, window.split.tokens) &&
-                         AddTo(report.split_peaks, window.split.peaks);
+    window.split_known = AddSplitTokens(report, window);
     return;
   }
   window.split_known = false;
@@ -194,6 +206,10 @@ std::shared_ptr<const SplitTokens> TakeSplit(PendingWindow& window) {
   for (Eigen::Index layer = 0; layer < window.sum.rows(); ++layer) {
     const int64_t tokens = window.sum.row(layer).sum();
     if (window.split.tokens[static_cast<size_t>(layer)] < tokens) return nullptr;
+  }
+  if (!window.layouts_known) {
+    window.split.peaks_static.clear();
+    window.split.peaks_without_eplb.clear();
   }
   return std::make_shared<const SplitTokens>(std::move(window.split));
 }
@@ -216,16 +232,34 @@ std::shared_ptr<const GpuTokens> OnGpus(PendingWindow& window, const RunPlacemen
   return tokens ? std::make_shared<const GpuTokens>(*std::move(tokens)) : nullptr;
 }
 
+bool HasTokens(const Load& load) { return (load.counts() > 0).any(); }
+
 void MeasureNewest(Windows& windows, ReportOutcome& outcome) {
   const Window& window = windows.complete.back();
-  if (window.on_gpus == nullptr) return;
+  if (!windows.newest.has_tokens) {
+    windows.measured.reset();
+    windows.worse_in_a_row = 0;
+  }
+  if (window.on_gpus == nullptr || !windows.newest.has_tokens) return;
   const int64_t version = window.on_gpus->versions.back();
   windows.measured = Measure(*window.load, *window.on_gpus, window.split.get(),
                              windows.placements.Find(version)->topology(), windows.speeds.get());
+  windows.placements.DropBelow(version);
+  if (!windows.measured) {
+    windows.worse_in_a_row = 0;
+    return;
+  }
   windows.measured->first_step = window.first_step;
   windows.measured->last_step = window.last_step;
-  windows.placements.DropBelow(version);
+  const std::optional<double>& without = windows.measured->balancedness_without_eplb;
+  const bool worse = without && windows.measured->balancedness < kWorseShare * *without;
+  windows.worse_in_a_row = worse ? windows.worse_in_a_row + 1 : 0;
   outcome.measured = true;
+}
+
+int64_t CellsOf(const SplitTokens& split) {
+  return std::ssize(split.tokens) + std::ssize(split.peaks) + std::ssize(split.peaks_static) +
+         std::ssize(split.peaks_without_eplb);
 }
 
 bool HasSpare(const Windows& windows) {
@@ -292,7 +326,8 @@ void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limit
   const auto num_reported = std::count(window.reported.begin(), window.reported.end(), true);
   windows.newest = {.first_step = first_step,
                     .last_step = last_step,
-                    .coverage = static_cast<double>(num_reported) / limits.num_reporters};
+                    .coverage = static_cast<double>(num_reported) / limits.num_reporters,
+                    .has_tokens = HasTokens(*load)};
   windows.complete.push_back({.first_step = first_step,
                               .last_step = last_step,
                               .load = std::make_shared<const Load>(*std::move(load)),
@@ -323,22 +358,6 @@ void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limit
                       windows.given_up_in_a_row, " windows in a row were given up")});
   }
   windows.given_up_in_a_row = 0;
-}
-
-// Adds an older window's tokens; null once one is not known.
-void AddOlder(const std::shared_ptr<const GpuTokens>& older, std::optional<GpuTokens>& sum) {
-  if (!sum || older == nullptr) {
-    sum.reset();
-    return;
-  }
-  sum->loads += older->loads;
-  sum->versions.insert(sum->versions.begin(), older->versions.begin(), older->versions.end());
-}
-
-void AddOlder(const std::shared_ptr<const SplitTokens>& older, std::optional<SplitTokens>& sum) {
-  const bool known = sum && older != nullptr && AddTo(older->tokens, sum->tokens) &&
-                     AddTo(older->peaks, sum->peaks);
-  if (!known) sum.reset();
 }
 
 std::string PartText(size_t index) { return absl::StrCat("load report: earlier part ", index); }
@@ -397,6 +416,14 @@ absl::Status CheckParts(const wire::LoadReport& report) {
 absl::Status CheckSplit(const wire::LoadReport& report, const Topology& topology) {
   const std::vector<int64_t>& tokens = report.split_tokens;
   const std::vector<int64_t>& peaks = report.split_peaks;
+  const std::vector<int64_t>& peaks_static = report.split_peaks_static;
+  const std::vector<int64_t>& peaks_without_eplb = report.split_peaks_without_eplb;
+  if (peaks_static.size() != peaks_without_eplb.size() ||
+      (!peaks_static.empty() && peaks_static.size() != peaks.size())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "load report: fullest GPUs of ", peaks.size(), " layers as split, of ", peaks_static.size(),
+        " under the static layout and of ", peaks_without_eplb.size(), " without EPLB"));
+  }
   if (tokens.empty() && peaks.empty()) return absl::OkStatus();
   const auto num_layers = static_cast<size_t>(topology.num_layers());
   if (tokens.size() != num_layers || peaks.size() != num_layers) {
@@ -407,10 +434,14 @@ absl::Status CheckSplit(const wire::LoadReport& report, const Topology& topology
   for (size_t layer = 0; layer < num_layers; ++layer) {
     const int64_t num_gpus = topology.num_gpus();
     const int64_t mean = tokens[layer] / num_gpus + (tokens[layer] % num_gpus == 0 ? 0 : 1);
-    if (tokens[layer] >= 0 && peaks[layer] >= mean && peaks[layer] <= tokens[layer]) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("load report: splits of layer ", layer, ": ", tokens[layer],
-                     " tokens, of which the fullest of ", num_gpus, " GPUs has ", peaks[layer]));
+    for (const std::vector<int64_t>* layout : {&peaks, &peaks_static, &peaks_without_eplb}) {
+      if (layout->empty()) continue;  // of an older library
+      const int64_t peak = (*layout)[layer];
+      if (tokens[layer] >= 0 && peak >= mean && peak <= tokens[layer]) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("load report: splits of layer ", layer, ": ", tokens[layer],
+                       " tokens, of which the fullest of ", num_gpus, " GPUs has ", peak));
+    }
   }
   return absl::OkStatus();
 }
@@ -479,13 +510,12 @@ int64_t BytesOf(const Windows& windows) {
   for (const PendingWindow& window : windows.pending) {
     cells += window.sum.size();
     for (const PendingPart& part : window.earlier) cells += part.sum.size();
-    cells += std::ssize(window.split.tokens) + std::ssize(window.split.peaks) +
-             std::ssize(window.split_checksums);
+    cells += CellsOf(window.split) + std::ssize(window.split_checksums);
   }
   for (const Window& window : windows.complete) {
     cells += window.load->counts().size();
     if (window.on_gpus != nullptr) cells += window.on_gpus->loads.size();
-    if (window.split != nullptr) cells += 2 * std::ssize(window.split->tokens);
+    if (window.split != nullptr) cells += CellsOf(*window.split);
   }
   static_assert(sizeof(LoadMatrix::Scalar) == sizeof(RealMatrix::Scalar));
   return cells * static_cast<int64_t>(sizeof(LoadMatrix::Scalar));
@@ -529,8 +559,6 @@ int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes) {
 absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows) {
   Window result;
   LoadMatrix sum;
-  std::optional<GpuTokens> tokens;
-  std::optional<SplitTokens> split;
   int32_t taken = 0;
   for (auto window = windows.complete.rbegin();
        window != windows.complete.rend() && taken < max_windows && window->last_step > after_step;
@@ -538,13 +566,8 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
     if (taken == 0) {
       sum = window->load->counts();
       result.last_step = window->last_step;
-      if (window->on_gpus != nullptr) tokens = *window->on_gpus;
-      if (window->split != nullptr) split = *window->split;
     } else if (!AddCells(window->load->counts(), sum)) {
       return absl::OutOfRangeError("the sum of the windows is above 2^63-1");
-    } else {
-      AddOlder(window->on_gpus, tokens);
-      AddOlder(window->split, split);
     }
     result.first_step = window->first_step;
   }
@@ -552,27 +575,20 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
   absl::StatusOr<Load> load = Load::FromCounts(std::move(sum));
   if (!load.ok()) return absl::OutOfRangeError("the sum of the windows is above 2^63-1");
   result.load = std::make_shared<const Load>(*std::move(load));
-  if (tokens) {
-    const auto end = std::unique(tokens->versions.begin(), tokens->versions.end());
-    tokens->versions.erase(end, tokens->versions.end());
-    result.on_gpus = std::make_shared<const GpuTokens>(*std::move(tokens));
-  }
-  if (split) result.split = std::make_shared<const SplitTokens>(*std::move(split));
   return result;
 }
 
 double MeasuredOver(const Windows& windows, int64_t first_step, int64_t last_step,
                     SplitMode split) {
-  double sum = 0;
-  int32_t num_windows = 0;
+  FigureMean mean;
   for (const Window& window : windows.complete) {
     if (window.first_step < first_step || window.last_step > last_step) continue;
+    if (!HasTokens(*window.load)) continue;
     if (window.on_gpus == nullptr) return 0;
     if (split == SplitMode::kBatch && window.split == nullptr) return 0;
-    sum += BalancednessOf(window.on_gpus.get(), window.split.get(), windows.speeds.get());
-    ++num_windows;
+    mean.Add(BalancednessOf(window.on_gpus.get(), window.split.get(), windows.speeds.get()));
   }
-  return num_windows == 0 ? 0 : sum / num_windows;
+  return mean.Value().value_or(0);
 }
 
 }  // namespace eplb::core

@@ -63,6 +63,7 @@ struct PendingWindow {
   SplitTokens split;
   std::vector<uint64_t> split_checksums;
   bool split_known = true;  // false: two ranks of an EP group do not agree, or a sum would overflow
+  bool layouts_known = true;  // false: a report of a split lacks the peaks of other layouts
   absl::Time began_at = absl::UnixEpoch();  // its first report arrived
 };
 
@@ -70,8 +71,14 @@ struct PendingWindow {
 struct Figures {
   int64_t first_step = 0;
   int64_t last_step = 0;
-  double coverage = 0;  // 0: there was no complete window yet
+  double coverage = 0;      // 0: there was no complete window yet
+  bool has_tokens = false;  // of any layer
 };
+
+// A window whose balancedness is below this share of that without EPLB is worse. So many worse
+// windows in a row are reported, because one may be chance.
+inline constexpr double kWorseShare = 0.999;
+inline constexpr int32_t kWorseWindows = 3;
 
 struct Windows {
   std::deque<PendingWindow> pending;  // by last_step, rising; at most max_pending
@@ -80,7 +87,10 @@ struct Windows {
   int64_t given_up_in_a_row = 0;      // since the newest complete one
   int64_t last_short_step = -1;       // newest window for which a short report was noted
   RunPlacements placements;           // that the ranks ran
-  std::optional<Measured> measured;   // the newest complete window that could be
+  // The newest complete window whose placements are known. Absent: there is none yet, or the newest
+  // complete window has no tokens.
+  std::optional<Measured> measured;
+  int32_t worse_in_a_row = 0;  // newest measured windows that were less even than without EPLB
   // With which `measured` divides the tokens; null: all equal. Has the job's number of GPUs.
   std::shared_ptr<const GpuSpeeds> speeds;
   Figures newest;                // of the newest complete window, also once it was dropped
@@ -109,7 +119,7 @@ struct Note {
 
 struct ReportOutcome {
   bool completed = false;    // windows.complete.back() is new
-  bool measured = false;     // and windows.measured is of it
+  bool measured = false;     // windows.measured is of it
   int32_t num_given_up = 0;  // incomplete, and no longer waited for
   std::vector<Note> notes;
 };
@@ -142,13 +152,14 @@ void DropLoads(Windows& windows);
 // Returns how many pending windows were given up. cost: O(windows).
 int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes);
 
-// The cells' sum over the newest `max_windows` complete windows that end after `after_step`, and of
-// their tokens on GPUs and their splits, each where all are known.
+// Returns the steps of the newest `max_windows` complete windows that end after `after_step`, and
+// the sum of their loads; the other figures of a window are not summed.
 // errors: NotFound when there is none, OutOfRange when the sum would go above 2^63-1.
 absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows);
 
 // Balancedness of the complete windows within [first_step, last_step], the mean over them: of the
-// batches' splits with kBatch, else of equal shares. 0 where that is not known of one of them.
+// batches' splits with kBatch, else of equal shares. Windows without tokens are in no mean. 0 if no
+// window has tokens, or the balancedness of one of them is not known.
 // cost: O(windows * L * G).
 double MeasuredOver(const Windows& windows, int64_t first_step, int64_t last_step, SplitMode split);
 

@@ -1,11 +1,15 @@
 #include "server/core/values/measured.h"
 
 #include <algorithm>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
 #include "placement/evaluate.h"
+#include "placement/without_eplb.h"
 
 namespace eplb::core {
 
@@ -59,39 +63,61 @@ RealMatrix LoadsOf(const GpuTokens& tokens, const GpuSpeeds* speeds) {
   return loads;
 }
 
+// Returns the figures of batches by their fullest GPUs: [L], `split.peaks` or those of another
+// layout. Only the sum of a layer's tokens is known, and the mean needs no more.
+Evaluation EvaluateSplitTokens(const SplitTokens& split, std::span<const int64_t> peaks,
+                               int32_t num_gpus) {
+  RealMatrix loads(static_cast<Eigen::Index>(split.tokens.size()), num_gpus);
+  for (Eigen::Index layer = 0; layer < loads.rows(); ++layer) {
+    loads.row(layer) = static_cast<double>(split.tokens[static_cast<size_t>(layer)]) / num_gpus;
+  }
+  return EvaluateGpuLoads(std::move(loads), num_gpus,
+                          std::vector<double>(peaks.begin(), peaks.end()));
+}
+
 Evaluation EvaluateRan(const GpuTokens& tokens, const SplitTokens* split, const GpuSpeeds* speeds) {
   const auto num_gpus = static_cast<int32_t>(tokens.loads.cols());
   if (split == nullptr) return EvaluateGpuLoads(LoadsOf(tokens, speeds), num_gpus);
-  // Of the batches only each layer's sum is known, which is all that the mean is made of.
-  RealMatrix loads(tokens.loads.rows(), num_gpus);
-  for (Eigen::Index layer = 0; layer < loads.rows(); ++layer) {
-    loads.row(layer) = static_cast<double>(split->tokens[static_cast<size_t>(layer)]) / num_gpus;
-  }
-  const std::vector<double> peaks(split->peaks.begin(), split->peaks.end());
-  return EvaluateGpuLoads(std::move(loads), num_gpus, peaks);
+  return EvaluateSplitTokens(*split, split->peaks, num_gpus);
+}
+
+void SetWithoutEplb(const Evaluation& without, Measured& measured) {
+  measured.balancedness_without_eplb = without.mean_balancedness;
+  measured.peak_load_without_eplb = without.peak_load;
 }
 
 }  // namespace
 
-Measured Measure(const Load& load, const GpuTokens& tokens, const SplitTokens* split,
-                 const Topology& topology, const GpuSpeeds* speeds) {
+std::optional<Measured> Measure(const Load& load, const GpuTokens& tokens, const SplitTokens* split,
+                                const Topology& topology, const GpuSpeeds* speeds) {
   if (split != nullptr) speeds = nullptr;
   Evaluation ran = EvaluateRan(tokens, split, speeds);
+  if (!ran.mean_balancedness) return std::nullopt;
   Measured measured{.versions = tokens.versions,
                     .split = split == nullptr ? SplitMode::kEqual : SplitMode::kBatch,
-                    .balancedness = ran.mean_balancedness,
+                    .balancedness = *ran.mean_balancedness,
                     .layer_balancedness = std::move(ran.balancedness),
                     .peak_load = ran.peak_load};
+  const int32_t num_gpus = topology.num_gpus();
+  if (split != nullptr) {
+    if (split->peaks_without_eplb.empty()) return measured;
+    measured.balancedness_static =
+        EvaluateSplitTokens(*split, split->peaks_static, num_gpus).mean_balancedness;
+    SetWithoutEplb(EvaluateSplitTokens(*split, split->peaks_without_eplb, num_gpus), measured);
+    return measured;
+  }
   const absl::StatusOr<Evaluation> initial =
       Evaluate(load, Placement::Static(topology), {.speeds = speeds});
   if (!initial.ok()) return measured;
   measured.balancedness_static = initial->mean_balancedness;
-  measured.peak_load_static = initial->peak_load;
+  SetWithoutEplb(EvaluateWithoutEplb(load, num_gpus, speeds), measured);
   return measured;
 }
 
-double BalancednessOf(const GpuTokens* tokens, const SplitTokens* split, const GpuSpeeds* speeds) {
-  return tokens == nullptr ? 0 : EvaluateRan(*tokens, split, speeds).mean_balancedness;
+std::optional<double> BalancednessOf(const GpuTokens* tokens, const SplitTokens* split,
+                                     const GpuSpeeds* speeds) {
+  if (tokens == nullptr) return std::nullopt;
+  return EvaluateRan(*tokens, split, speeds).mean_balancedness;
 }
 
 }  // namespace eplb::core

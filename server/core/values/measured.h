@@ -45,6 +45,10 @@ struct GpuTokens {
 struct SplitTokens {
   std::vector<int64_t> tokens;  // of the batches
   std::vector<int64_t> peaks;   // of the fullest GPU of each batch, summed over the batches
+  // As peaks, had the batches run under the static layout in equal shares, or with one slot per
+  // expert. Both are empty unless all ranks reported them.
+  std::vector<int64_t> peaks_static = {};
+  std::vector<int64_t> peaks_without_eplb = {};
 };
 
 // Tokens of steps that ran under one placement.
@@ -66,30 +70,33 @@ struct Measured {
   // kBatch: the ranks reported what exact splits of these steps gave; the three figures that follow
   // are of them, each batch with its own fullest GPU. kEqual: they are those of equal shares.
   SplitMode split = SplitMode::kEqual;
-  double balancedness = 0;                 // mean over layers with load
-  std::vector<double> layer_balancedness;  // [L]
-  double peak_load = 0;                    // sum over layers of the fullest GPU's load
-  // Counterfactual: the same tokens in equal shares, static placement.
-  double balancedness_static = 0;
-  double peak_load_static = 0;
+  double balancedness = 0;                                // mean over layers with load
+  std::vector<std::optional<double>> layer_balancedness;  // [L]; none for a layer without load
+  double peak_load = 0;  // sum over layers of the fullest GPU's load
+  // Counterfactuals: the same tokens on the same basis, with kBatch each batch's own fullest GPU,
+  // under the static layout in equal shares, and without EPLB, which is one slot per expert. None:
+  // the ranks split batches, and one of them did not report it.
+  std::optional<double> balancedness_static;
+  std::optional<double> balancedness_without_eplb;
+  std::optional<double> peak_load_without_eplb;
 };
 
 // split: what exact splits of the same steps gave, or null. speeds: null: all equal; else every
 // figure is of tokens / speed, but where `split` is known: its peaks are tokens, and all figures
-// are. All GPUs are usable. REQUIRES: `tokens` are those of `load` under placements of `topology`.
-// cost: O(L * S).
-Measured Measure(const Load& load, const GpuTokens& tokens, const SplitTokens* split,
-                 const Topology& topology, const GpuSpeeds* speeds = nullptr);
+// are. A window without tokens has no figure: nothing. All GPUs are usable. REQUIRES: `tokens` are
+// those of `load` under placements of `topology`. cost: O(L * S).
+std::optional<Measured> Measure(const Load& load, const GpuTokens& tokens, const SplitTokens* split,
+                                const Topology& topology, const GpuSpeeds* speeds = nullptr);
 
-// Mean over layers with load of (mean GPU load / max GPU load), of `split` where it is known; 0
-// without `tokens`. speeds: as Measure.
-double BalancednessOf(const GpuTokens* tokens, const SplitTokens* split,
-                      const GpuSpeeds* speeds = nullptr);
+// Mean over layers with load of (mean GPU load / max GPU load), of `split` where it is known; none
+// without `tokens` or if all are 0. speeds: as Measure.
+std::optional<double> BalancednessOf(const GpuTokens* tokens, const SplitTokens* split,
+                                     const GpuSpeeds* speeds = nullptr);
 
 // What was measured since the run began here.
 struct Account {
-  int64_t windows = 0;           // measured
-  double saved_peak_tokens = 0;  // sum over them of peak_load_static - peak_load
+  int64_t windows = 0;           // measured windows whose peaks without EPLB are known
+  double saved_peak_tokens = 0;  // sum over them of peak_load_without_eplb - peak_load
   double pause_seconds = 0;      // sum over committed chunks of the longest boundary of any rank
 };
 

@@ -45,9 +45,9 @@ struct TriedCandidate {
   std::string name;
   bool in_use = false;
   int64_t windows = 0;
-  double balancedness = 0;
-  double net_seconds = 0;
-  double realized = 0;
+  double balancedness = 0;                           // 0: no window had tokens
+  std::optional<double> net_seconds = std::nullopt;  // none: no step was timed yet
+  std::optional<double> realized = std::nullopt;     // none: it has predicted no gain yet
 
   friend bool operator==(const TriedCandidate&, const TriedCandidate&) = default;
 };
@@ -105,8 +105,11 @@ struct Plan {
   double balancedness_before = 0;
   double balancedness_in_force = 0;  // computed: of base_version on that load
   // Predicted: of the first whole window under what the policy may change, +- prediction_error.
-  double balancedness_predicted = 0;
-  double prediction_error = 0;
+  // The error is absent until a prediction of the job was compared with what followed, and the
+  // evidence, the number of such predictions, is absent where the figure is computed.
+  std::optional<double> balancedness_predicted = std::nullopt;
+  std::optional<double> prediction_error = std::nullopt;
+  std::optional<int64_t> prediction_evidence = std::nullopt;
   SplitMode split = SplitMode::kEqual;  // of what is computed; with kBatch each window is a batch
   // Measured: of the first complete window all of whose steps ran under last_version, what was
   // predicted beside what followed. None before it, when another decision switched before it, or
@@ -114,16 +117,21 @@ struct Plan {
   std::optional<double> balancedness_seen = std::nullopt;
   int64_t seen_first_step = 0;
   int64_t seen_last_step = 0;
-  double peak_fall = 0;  // computed on that load, of the sum of the layers' peak loads, a fraction
-  double net_gain_seconds = 0;   // over the horizon; 0 without costs
-  double migration_seconds = 0;  // predicted; 0 without costs
-  int64_t transfers = 0;         // proposed
-  int64_t received_bytes = 0;    // by all ranks, or kNotMeasured
+  // Computed on that load: fall of the sum of the layers' peak loads, a fraction.
+  std::optional<double> peak_fall = std::nullopt;
+  // Predicted, over the horizon. Absent without prices.
+  std::optional<double> net_gain_seconds = std::nullopt;
+  // Predicted. Absent without prices, and before a switch was measured where prices are measured.
+  std::optional<double> migration_seconds = std::nullopt;
+  int64_t transfers = 0;       // proposed
+  int64_t received_bytes = 0;  // by all ranks, or kNotMeasured
   int32_t num_chunks = 0;
   int32_t chunks_committed = 0;
-  double solve_seconds = 0;
-  double prepare_seconds = 0;                   // Propose to the last PREPARED, longest chunk
-  double pause_seconds = 0;                     // longest boundary of any rank, or kNotMeasured
+  std::optional<double> solve_seconds = std::nullopt;  // absent if no solver ran
+  // Propose to the last PREPARED, longest chunk. Absent before a chunk was committed.
+  std::optional<double> prepare_seconds = std::nullopt;
+  // Longest boundary of any rank, or kNotMeasured. It is shown once a chunk was committed.
+  double pause_seconds = 0;
   int64_t switched_step = 0;                    // of the last chunk; 0 when none was
   std::string reason;                           // one sentence
   std::string asked_by;                         // an identity, when an operator asked for it
@@ -251,12 +259,11 @@ struct JobEvent {
                      // kept, observed, left_out, freeze_over, gpu_slow,
                      // gpu_recovered, speeds_unused, proposed, nacked,
                      // cancelling, withdrawn, committed, pause_exceeded, quarantined, stuck,
-                     // stalled, stalled_over, report_ahead, window_incomplete,
-                     // window_complete_again, window_dropped, report_short, placements_differ,
-                     // splits_differ,
-                     // store_failed, store_behind, expired, report_interval, vote_every_differs,
-                     // memory_recalled, unknown_job_paused; of operators: rebalance, pause, resume,
-                     // rollback, set_policy, forget, refused
+                     // stalled, stalled_over, not_counting, counting, report_ahead,
+                     // window_incomplete, window_complete_again, window_dropped, report_short,
+                     // placements_differ, splits_differ, store_failed, store_behind, expired,
+                     // report_interval, vote_every_differs, memory_recalled, unknown_job_paused; of
+                     // operators: rebalance, pause, resume, rollback, set_policy, forget, refused
   int64_t term = 0;  // that the daemon leads the job with; in its log only
   int64_t version = 0;
   std::string reason;       // one sentence

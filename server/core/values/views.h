@@ -2,6 +2,7 @@
 #ifndef EPLB_SERVER_CORE_VALUES_VIEWS_H_
 #define EPLB_SERVER_CORE_VALUES_VIEWS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,6 +22,11 @@
 
 namespace eplb::core {
 
+// A figure whose zero means that there was no sample.
+inline std::optional<double> AboveZero(double value) {
+  return value > 0 ? std::optional(value) : std::nullopt;
+}
+
 // kAway: its stream ended, and it may come back. kLost: its stream was cut, and its run has ended.
 enum class RankState { kExpected, kConnected, kAway, kFinished, kFailed, kLost };
 
@@ -37,11 +43,11 @@ struct RankView {
   RankState state = RankState::kExpected;
   absl::Duration away;           // since the stream ended; zero when connected
   std::optional<Answer> answer;  // none: no proposal is in flight
-  double answer_seconds =
-      0;                     // Propose to PREPARED, of the newest proposal that it was PREPARED for
-  double pause_seconds = 0;  // boundary of the newest switch
-  double step_seconds = 0;   // mean of the newest load report that said it; 0: not known
-  int64_t dropped_steps = 0;  // as it reported, since its run began here
+  // Propose to PREPARED, of the newest proposal that it was PREPARED for.
+  std::optional<double> answer_seconds;
+  std::optional<double> pause_seconds;  // boundary of the newest switch
+  std::optional<double> step_seconds;   // mean of the newest load report that said it
+  int64_t dropped_steps = 0;            // as it reported, since its run began here
   std::string library_version;
   wire::TransportInfo transport;
 };
@@ -75,21 +81,25 @@ struct JobView {
   int64_t version = 0;
   Digest digest;
   // Measured: of the newest complete window whose placements are known, under those that its steps
-  // ran under. 0 and empty before there is one.
-  double balancedness = 0;
-  std::vector<double> layer_balancedness;  // [num_layers]
-  double balancedness_static = 0;          // counterfactual: the same window, static placement
+  // ran under. Absent if not_measured_reason has a cause; a layer also if it has no tokens.
+  std::optional<double> balancedness;
+  std::vector<std::optional<double>> layer_balancedness;  // [num_layers]
+  std::optional<double> balancedness_static;  // counterfactual: the same window, static placement
+  std::optional<double> balancedness_without_eplb;  // likewise, one slot per expert
+  std::string not_measured_reason;  // one sentence; empty while `balancedness` is there
+  std::string worse_reason;         // as WorseText
   SplitMode measured_split = SplitMode::kEqual;  // as Measured
   int64_t measured_first_step = 0;
   int64_t measured_last_step = 0;
   // Of the newest plan that switched anything: predicted by it, and measured after it.
   std::optional<double> balancedness_predicted;
   std::optional<double> balancedness_seen;
-  std::optional<double> prediction_error;  // of balancedness_predicted
+  std::optional<double> prediction_error;  // of balancedness_predicted, as in its Plan, and
+  std::optional<int64_t> prediction_evidence;
   std::vector<TriedCandidate> candidates;  // of a policy that chooses, as they are now
   int64_t last_switched_step = 0;          // of the newest switch; 0 = none is known
-  std::optional<double> saved_seconds;     // as eplb_saved_seconds; none without cost.token_ns
-  double spent_seconds = 0;                // as eplb_spent_seconds
+  std::optional<double> saved_seconds;     // as eplb_saved_seconds
+  std::optional<double> spent_seconds;     // as eplb_spent_seconds; none before a switch
   int64_t last_window_first_step = 0;
   int64_t last_window_last_step = 0;
   int64_t commits = 0;
@@ -98,11 +108,11 @@ struct JobView {
   bool paused = false;
   bool paused_by_lost_store = false;
   std::string pause_reason;
-  wire::Settings settings;   // in force
-  int32_t report_every = 0;  // steps in a window, in force
-  std::string reduce;        // rank, root; empty before the first Hello
-  std::string split;         // equal, batch; likewise
-  double coverage = 0;       // share of reporters in the newest complete window; 0 = no window yet
+  wire::Settings settings;         // in force
+  int32_t report_every = 0;        // steps in a window, in force
+  std::string reduce;              // rank, root; empty before the first Hello
+  std::string split;               // equal, batch; likewise
+  std::optional<double> coverage;  // share of reporters in the newest complete window
   std::vector<int32_t> model_layers;
   std::optional<RunEnding> ending;  // of the newest run; none while it lives
   std::string end_reason;           // one sentence; empty while it lives
@@ -110,9 +120,12 @@ struct JobView {
   double stuck_seconds = 0;    // age of a state that is older than three times its deadline, else 0
   std::string stalled;         // why balancing has stopped, a name; empty: it has not
   std::string stalled_reason;  // one sentence; empty when it has not
-  double step_seconds = 0;     // measured time of a step; 0: not known yet
-  // Share of reporters that told the newest window that should be complete; 0: no such window yet.
-  double coverage_now = 0;
+  // NOT_COUNTING: the ranks or layers without tokens for kSilentIntervals, one sentence; empty:
+  // none.
+  std::string not_counting_reason;
+  std::optional<double> step_seconds;  // measured time of a step
+  // Share of reporters that sent the newest window that should be complete.
+  std::optional<double> coverage_now;
   int64_t windows_given_up = 0;  // incomplete, since the daemon started
   std::vector<RankView> ranks;
   int64_t run_number = 0;  // number of the run in force, rising within the job; 0: none yet
@@ -155,12 +168,45 @@ struct PastWindow {
   int64_t first_step = 0;
   int64_t last_step = 0;
   double coverage = 0;                       // share of reporters in the sum
-  double step_seconds = 0;                   // measured time of a step; 0: not known yet
+  std::optional<double> step_seconds;        // measured time of a step
   std::shared_ptr<const Load> load;          // [L, E]
   std::shared_ptr<const GpuTokens> on_gpus;  // in equal shares; null: a placement is not known
   SplitMode split = SplitMode::kEqual;       // as the run registered
   std::optional<Measured> measured = std::nullopt;  // none: it could not be
 };
+
+// Figures of one window. balancedness*: means over layers with load; none: a placement is not
+// known. Where the job uses GPU speeds other than 1, they are of tokens / speed, as Measure says.
+struct WindowFigures {
+  int64_t window = 0;  // rises over all jobs of this daemon, from 1, also across its restarts
+  absl::Time completed_at;
+  std::string run_id;
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  std::vector<int64_t> versions;  // that its steps ran under, rising; empty: not known
+  double coverage = 0;
+  std::optional<double> step_seconds;               // none: not known yet
+  int64_t tokens = 0;                               // of all layers; 2^63-1 for a sum above it
+  SplitMode split = SplitMode::kEqual;              // of `balancedness`
+  std::optional<double> balancedness;               // measured
+  std::optional<double> balancedness_equal;         // computed: equal shares, the same placements
+  std::optional<double> balancedness_static;        // counterfactual: equal shares, static layout
+  std::optional<double> balancedness_without_eplb;  // counterfactual: one slot per expert
+  bool has_loads = false;                           // its loads are in memory still; not stored
+
+  friend bool operator==(const WindowFigures&, const WindowFigures&) = default;
+};
+
+// A window as a store keeps it: its figures, some 200 bytes, and never its loads.
+struct StoredWindow {
+  std::string job;
+  WindowFigures figures;
+
+  friend bool operator==(const StoredWindow&, const StoredWindow&) = default;
+};
+
+inline constexpr size_t kMaxPastWindows = 4096;  // figures kept of a job, in memory and in a store
+inline constexpr size_t kMaxPastWindowsOfAll = size_t{1} << 16;  // 65,536 * 400 B = 26 MB
 
 }  // namespace eplb::core
 

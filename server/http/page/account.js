@@ -8,18 +8,18 @@ eplb.account = (() => {
   // Where the figures come from.
   const WORDS = {
     daemon: {
-      help: "Saved: the fullest GPUs' tokens under the static layout less those that ran, in the same windows, times cost.token_ns. Spent: pauses of switches, the longest of any rank.",
-      price: "set cost.token_ns for it", spent: "pauses of switches",
+      help: "Saved: the fullest GPUs' tokens without EPLB, one slot per expert, less those that ran, in the same windows, times cost.token_ns. Spent: pauses of switches, the longest of any rank.",
+      price: "set cost.token_ns for it", spent: "pauses of switches", unspent: "no switch was measured yet",
       predictions: "No decision with a prediction has switched yet.", candidates: "The policy in force does not choose among candidates.",
     },
     run: {
-      help: "Saved: what all steps would have lasted under the static layout (predicted) less what they lasted, without boundaries. Spent: boundaries, with votes and switches. Both by rank 0's clock.",
-      price: "these steps do not last in proportion to their load", spent: "boundaries of all steps",
+      help: "Saved: what all steps would have lasted without EPLB, one slot per expert (predicted), less what they lasted, without boundaries. Spent: boundaries, with votes and switches. Both by rank 0's clock.",
+      price: "these steps do not last in proportion to their load", spent: "boundaries of all steps", unspent: "the run has no timed step",
       predictions: "A run's directory has predictions in the reasons of its decisions alone.", candidates: "A run's directory does not have them.",
     },
     trace: {
-      help: "Computed, as nothing ran. Saved: the fullest GPUs' tokens under the starting layout less those under the replay's placements, times --token-ns. Spent: migrations and more replicas.",
-      price: "give --token-ns for it", spent: "migrations and replicas",
+      help: "Computed, as nothing ran. Saved: the fullest GPUs' tokens without EPLB, one slot per expert, less those under the replay's placements, times --token-ns. Spent: migrations and more replicas.",
+      price: "give --token-ns for it", spent: "migrations and replicas", unspent: "give --expert-bytes for it",
       predictions: "No decision with a prediction moved anything.", candidates: "The policy does not choose among candidates.",
     },
   };
@@ -32,9 +32,9 @@ eplb.account = (() => {
     const kept = behind("account", "Table of predictions", () => table("Predicted and seen, newest first", [
       { name: "plan", of: (one) => count(one.plan), number: true },
       { name: "switched at step", of: (one) => count(one.switched), number: true },
-      { name: "predicted", of: (one) => `${balancedness(one.predicted)} ± ${one.error.toFixed(3)}`, number: true },
+      { name: "predicted", of: (one) => `${balancedness(one.predicted)} ± ${one.error === null ? "unknown" : one.error.toFixed(3)}`, number: true },
       { name: "seen", of: (one) => balancedness(one.seen), number: true },
-      { name: "within the error", of: (one) => one.held === null ? "not seen yet" : one.held ? "yes" : "no" },
+      { name: "within the error", of: (one) => one.seen === null ? "not seen yet" : one.held === null ? "no error yet" : one.held ? "yes" : "no" },
     ], predictions.slice().reverse(), words.predictions));
     const tried = behind("candidates", "Table of candidates", () => table("Candidates of the back-test, as it is now", [
       { name: "policy/estimate/cadence", of: (one) => one.name + (one.in_use ? " (in use)" : "") },
@@ -53,8 +53,8 @@ eplb.account = (() => {
       const moved = plans.reduce((sum, plan) => sum + (plan.received_bytes ?? 0), 0);
       const weighed = plans.some((plan) => isNumber(plan.received_bytes)) || context.kind !== "trace";
       redraw(tiles,
-        tile("saved", known ? seconds(job.saved_seconds) : "not known", known ? "against the static layout" : words.price),
-        tile("spent", spent ? seconds(job.spent_seconds) : "not known", spent ? words.spent : "give --expert-bytes for it"),
+        tile("saved", known ? seconds(job.saved_seconds) : "not known", known ? "against one slot per expert" : words.price),
+        tile("spent", spent ? seconds(job.spent_seconds) : "–", spent ? words.spent : words.unspent),
         tile("net", known && spent ? seconds(job.saved_seconds - job.spent_seconds) : "not known", ""),
         tile("moved", weighed ? eplb.format.bytes(moved) : "not known", `by the ${count(plans.length)} newest decisions`),
         tile("predictions that held", judged.length ? `${held} of ${judged.length}` : "–",

@@ -1,4 +1,4 @@
-// Balancedness over steps: what ran, what equal shares and doing nothing would have been, what was predicted.
+// Balancedness over steps: what ran, what equal shares, the static layout and no EPLB would have been, what was predicted.
 "use strict";
 
 eplb.balance = (() => {
@@ -30,13 +30,13 @@ eplb.balance = (() => {
     for (const one of predictions) {
       const x = chart.valToPos(one.step, "x", true);
       const y = chart.valToPos(one.predicted, "y", true);
-      const low = chart.valToPos(one.predicted - one.error, "y", true);
-      const high = chart.valToPos(one.predicted + one.error, "y", true);
-      ctx.globalAlpha = 0.5;
-      ctx.beginPath();
-      ctx.moveTo(x, low);
-      ctx.lineTo(x, high);
-      ctx.stroke();
+      if (one.error !== null) {
+        ctx.globalAlpha = 0.5;
+        ctx.beginPath();
+        ctx.moveTo(x, chart.valToPos(one.predicted - one.error, "y", true));
+        ctx.lineTo(x, chart.valToPos(one.predicted + one.error, "y", true));
+        ctx.stroke();
+      }
       ctx.globalAlpha = 1;
       ctx.beginPath();
       ctx.arc(x, y, 3 * devicePixelRatio, 0, 2 * Math.PI);
@@ -49,13 +49,14 @@ eplb.balance = (() => {
   const LINES = [
     { key: "balancedness", label: "measured", color: "--measured", width: 2.5 },
     { key: "balancedness_equal", label: "equal shares, same placements (computed)", color: "--equal", width: 1.5, dash: [6, 3] },
-    { key: "balancedness_static", label: "doing nothing (counterfactual)", color: "--static", width: 1.5, dash: [2, 3] },
+    { key: "balancedness_static", label: "static layout (counterfactual)", color: "--static", width: 1.5, dash: [6, 3, 2, 3] },
+    { key: "balancedness_without_eplb", label: "without EPLB (counterfactual)", color: "--without", width: 1.5, dash: [2, 3] },
   ];
 
   // What the windows are of.
   const WORDS = {
-    daemon: { measured: "measured", none: "No complete window yet: windows are kept since the daemon's start.", of: "of this run since the daemon's start",
-      batch: "Measured is per batch, as the job splits it. The other lines are of a window's sum, which is more even than its batches: the gain is at least what is shown." },
+    daemon: { measured: "measured", none: "No complete window yet.", of: "of this run",
+      batch: "Measured, the static layout and without EPLB are per batch, as the job splits it; equal shares are of a window's sum, which is more even than its batches." },
     trace: { measured: "replayed", none: "The trace has no window.", of: "of the trace, computed: nothing ran",
       batch: "Replayed splits each window exactly, as one batch. The other lines have equal shares." },
   };
@@ -76,7 +77,8 @@ eplb.balance = (() => {
       { name: words.measured, of: (one) => balancedness(one.balancedness), number: true },
       { name: "split", of: (one) => one.split === "batch" ? "exact, per batch" : "equal shares" },
       { name: "equal shares", of: (one) => balancedness(one.balancedness_equal), number: true },
-      { name: "doing nothing", of: (one) => balancedness(one.balancedness_static), number: true },
+      { name: "static layout", of: (one) => balancedness(one.balancedness_static), number: true },
+      { name: "without EPLB", of: (one) => balancedness(one.balancedness_without_eplb), number: true },
       { name: "versions", of: (one) => one.versions.join(", ") || "not known" },
       { name: "coverage", of: (one) => percent(one.coverage), number: true },
       { name: "tokens", of: (one) => count(one.tokens), number: true },
@@ -102,10 +104,9 @@ eplb.balance = (() => {
       chart = null;
       box.replaceChildren();
       if (windows.length === 0) return;
-      const known = (key) => windows.map((one) => one[key] > 0 ? one[key] : null);
       // Where each window is measured in equal shares the two lines are one.
       const lines = LINES.filter((line) => split() || line.key !== "balancedness_equal");
-      chart = make([windows.map((one) => one.last_step), ...lines.map((line) => known(line.key))], lines);
+      chart = make(eplb.series.columns(windows, lines.map((line) => line.key)), lines);
     };
     new ResizeObserver(() => chart?.setSize({ width: Math.max(box.clientWidth, 280), height: 280 })).observe(box);
 

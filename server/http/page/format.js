@@ -52,14 +52,15 @@ eplb.format = (() => {
   const trouble = (job) => {
     if (job.state === "QUARANTINE") return `QUARANTINE: no proposals are made. ${job.waiting_for}`;
     if (job.stuck_seconds > 0) return `Stuck for ${seconds(job.stuck_seconds)}: ${job.waiting_for}`;
+    if (job.not_counting_reason) return `NOT_COUNTING: ${job.not_counting_reason}`;
     if (job.stalled) return `Balancing has stopped: ${job.stalled_reason}`;
     if (job.refusal) return `A rank was refused: ${job.refusal}`;
     return "";
   };
   const ended = (job) => ["FINISHED", "FAILED", "LOST", "REPLAYED"].includes(job.state);
   const measured = (job) => job.balancedness > 0
-    ? `balancedness ${balancedness(job.balancedness)} measured, ${balancedness(job.balancedness_static)} computed without EPLB`
-    : "no complete load window yet";
+    ? `balancedness ${balancedness(job.balancedness)} measured, ${balancedness(job.balancedness_without_eplb)} computed without EPLB`
+    : job.not_measured_reason || "no complete load window yet";
   const sentence = (job) => {
     const wrong = trouble(job);
     if (wrong) return { kind: "bad", text: wrong };
@@ -73,9 +74,11 @@ eplb.format = (() => {
     if (missing > 0) {
       return { kind: "busy", text: `${job.state}, ${counted(missing, "rank")} of ${count(job.world_size)} not connected; ${measured(job)}` };
     }
+    if (job.worse_reason) return { kind: "busy", text: `${job.state} at step ${count(job.step)}, ${job.worse_reason}` };
+    const worse = job.balancedness > 0 && job.balancedness < 0.999 * job.balancedness_without_eplb;
     const waits = job.waiting_for ? `, waits for ${job.waiting_for}` : "";
     return {
-      kind: job.state === "IDLE" ? "good" : "busy",
+      kind: job.state === "IDLE" && !worse ? "good" : "busy",
       text: job.state === "IDLE" ? `At step ${count(job.step)}, no rebalance in flight: ${measured(job)}`
         : `${job.state} at step ${count(job.step)}${waits}: ${measured(job)}`,
     };
@@ -86,6 +89,7 @@ eplb.format = (() => {
 
 // What a window of a run was, for charts: of one run, steps rising.
 eplb.series = (() => {
+  const { isNumber } = eplb.format;
   // windows: of the API, oldest first. Those of the newest run only: a new run begins again at its first step.
   const ofNewestRun = (windows) => {
     const run = windows.length ? windows[windows.length - 1].run_id : "";
@@ -96,23 +100,42 @@ eplb.series = (() => {
       return true;
     });
   };
+  // The columns of a chart over the windows' last steps, with an empty place where windows are missing, so that no line
+  // is drawn over the gap.
+  const columns = (windows, keys) => {
+    const all = [[], ...keys.map(() => [])];
+    let next = null;
+    for (const one of windows) {
+      if (next !== null && one.first_step > next) {
+        all[0].push(next);
+        keys.forEach((_, i) => all[i + 1].push(null));
+      }
+      all[0].push(one.last_step);
+      keys.forEach((key, i) => all[i + 1].push(one[key] > 0 ? one[key] : null));
+      next = one.last_step + 1;
+    }
+    return all;
+  };
   // Decisions that changed something, oldest first.
   const switches = (plans) => plans.filter((plan) => plan.chunks_committed > 0).slice().reverse();
   // Of decisions that were carried out whole. step: the last of those that were predicted, once they are known.
   const predictions = (plans) => switches(plans)
-    .filter((plan) => plan.result === "committed" && plan.balancedness_predicted > 0 && plan.prediction_error > 0)
+    .filter((plan) => plan.result === "committed" && isNumber(plan.prediction_evidence))
     .map((plan) => ({
       plan: plan.plan, switched: plan.switched_step, step: plan.balancedness_seen === null ? plan.switched_step : plan.seen_last_step, predicted: plan.balancedness_predicted, error: plan.prediction_error,
-      seen: plan.balancedness_seen, held: plan.balancedness_seen === null ? null
+      seen: plan.balancedness_seen, held: plan.balancedness_seen === null || plan.prediction_error === null ? null
         : Math.abs(plan.balancedness_seen - plan.balancedness_predicted) <= plan.prediction_error,
     }));
-  // Of [layers][gpus]: load over the layer's mean. A layer without load is even.
+  // Of [layers][gpus]: load over the layer's mean; null in a layer without tokens.
   const ratios = (loads) => loads.map((row) => {
     const mean = row.reduce((sum, value) => sum + value, 0) / row.length;
-    return row.map((value) => mean > 0 ? value / mean : 1);
+    return row.map((value) => mean > 0 ? value / mean : null);
   });
-  const peak = (rows) => rows.reduce((most, row) => row.reduce((a, b) => Math.max(a, b), most), 0);
-  const least = (rows) => rows.reduce((low, row) => row.reduce((a, b) => Math.min(a, b), low), Infinity);
-  return { ofNewestRun, switches, predictions, ratios, peak, least };
+  const peak = (rows) => rows.reduce((most, row) => row.reduce((a, b) => Math.max(a, b ?? a), most), 0);
+  const least = (rows) => {
+    const low = rows.reduce((least, row) => row.reduce((a, b) => Math.min(a, b ?? a), least), Infinity);
+    return Number.isFinite(low) ? low : 0;
+  };
+  return { ofNewestRun, columns, switches, predictions, ratios, peak, least };
 })();
 if (typeof module !== "undefined") module.exports = eplb;

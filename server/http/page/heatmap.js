@@ -27,7 +27,7 @@ eplb.heatmap = (() => {
       canvas.style.height = `${Math.max(Math.min(layers * 20, 420), 90)}px`;
       const image = new ImageData(gpus, layers);
       const pixels = new Uint32Array(image.data.buffer);
-      ratios.forEach((row, layer) => row.forEach((ratio, gpu) => { pixels[layer * gpus + gpu] = eplb.colors.pixel((ratio - low) / (most - low || 1)); }));
+      ratios.forEach((row, layer) => row.forEach((ratio, gpu) => { pixels[layer * gpus + gpu] = ratio === null ? 0 : eplb.colors.pixel((ratio - low) / (most - low || 1)); }));
       // One pixel a cell; the browser makes it large without smoothing.
       canvas.width = gpus;
       canvas.height = layers;
@@ -74,7 +74,8 @@ eplb.heatmap = (() => {
     let loads = null, ratios = { now: [], static: [] };
     const read = (layer, gpu) => {
       if (ratios.static[layer]?.[gpu] === undefined) return;
-      const cell = (rows, parts) => rows[layer] ? `${count(rows[layer][gpu])} tokens, ${parts[layer][gpu].toFixed(2)} × the mean` : "not known";
+      const cell = (rows, parts) => !rows[layer] ? "not known" : parts[layer][gpu] === null ? "no tokens in the layer"
+        : `${count(rows[layer][gpu])} tokens, ${parts[layer][gpu].toFixed(2)} × the mean`;
       place.textContent = `Layer ${context.layerName(layer)}, GPU ${gpu}: ${cell(loads.gpu_loads, ratios.now)}; static layout: ${cell(loads.gpu_loads_static, ratios.static)}`;
     };
     const before = map("static layout (computed)", read), now = map("placements that ran", read);
@@ -84,11 +85,11 @@ eplb.heatmap = (() => {
     const list = behind("heat", "Table of layers", () => table(loads ? `Fullest GPU of each layer, steps ${steps(loads.first_step, loads.last_step)}` : "Fullest GPU of each layer", [
       { name: "layer", of: (row) => el("a", { href: context.link({ layer: row.layer, panel: "layer" }) }, context.layerName(row.layer)), number: true },
       { name: "mean tokens", of: (row) => count(row.mean), number: true },
-      { name: "static: fullest GPU", of: (row) => `${row.static.gpu}: ${row.static.ratio.toFixed(2)} × mean`, number: true },
-      { name: "that ran: fullest GPU", of: (row) => row.now ? `${row.now.gpu}: ${row.now.ratio.toFixed(2)} × mean` : "not known", number: true },
+      { name: "static: fullest GPU", of: (row) => row.static ? `${row.static.gpu}: ${row.static.ratio.toFixed(2)} × mean` : "no tokens", number: true },
+      { name: "that ran: fullest GPU", of: (row) => row.now ? `${row.now.gpu}: ${row.now.ratio.toFixed(2)} × mean` : row.static ? "not known" : "no tokens", number: true },
     ], rows(), "No window is shown."));
     const rows = () => ratios.static.map((row, layer) => {
-      const fullest = (part) => part ? { gpu: part.indexOf(Math.max(...part)), ratio: Math.max(...part) } : null;
+      const fullest = (part) => isNumber(part?.[0]) ? { gpu: part.indexOf(Math.max(...part)), ratio: Math.max(...part) } : null;
       const total = loads.gpu_loads_static[layer].reduce((a, b) => a + b, 0);
       return { layer, mean: total / row.length, static: fullest(row), now: fullest(ratios.now[layer]) };
     });

@@ -68,7 +68,8 @@ eplb.main = (() => {
 
   const drawTop = (job) => {
     const { kind, text } = sentence(job);
-    const gain = job.balancedness > 0 && job.balancedness_static > 0 ? job.balancedness - job.balancedness_static : null;
+    const without = job.balancedness_without_eplb ?? null;
+    const gain = job.balancedness > 0 && without > 0 ? job.balancedness - without : null;
     // Of a report the newest decision has it; a daemon says it of the job.
     const newest = eplb.series.predictions(shown.data.plans).pop();
     const predicted = job.balancedness_predicted ?? newest?.predicted ?? null;
@@ -79,13 +80,13 @@ eplb.main = (() => {
       el("h2", { class: "jobname" }, job.job),
       el("p", { class: `headline ${kind}` }, text),
       el("dl", { class: "tiles" },
-        tile(source.kind === "trace" ? "balancedness replayed" : "balancedness measured", balancedness(job.balancedness), job.measured_last_step ? `steps ${steps(job.measured_first_step, job.measured_last_step)}, ${objective}` : ""),
-        tile("without EPLB", balancedness(job.balancedness_static), "computed: the same tokens, static layout"),
+        tile(source.kind === "trace" ? "balancedness replayed" : "balancedness measured", balancedness(job.balancedness), job.measured_last_step ? `steps ${steps(job.measured_first_step, job.measured_last_step)}, ${objective}` : job.not_measured_reason || ""),
+        tile("without EPLB", balancedness(without), job.balancedness > 0 && without === null
+          ? "a rank's library is too old to report it" : "computed: the same tokens, one slot per expert"),
         source.live ? null : tile("fullest GPUs' load", job.peak_fall === undefined ? "–" : percent(-job.peak_fall), "against without"),
-        tile("gain", gain === null ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(3)}`,
-          job.split === "batch" ? "at least: the static layout is of the window's sum" : "measured less without EPLB"),
-        tile("newest prediction", balancedness(predicted), error
-          ? `± ${error.toFixed(3)}, ${seen ? `seen ${balancedness(seen)}` : "not seen yet"}` : source.live ? "" : "in the reasons alone"),
+        tile("gain", gain === null ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(3)}`, "measured less without EPLB"),
+        tile("newest prediction", balancedness(predicted), predicted === null ? source.live ? "" : "in the reasons alone"
+          : `± ${error?.toFixed(3) ?? "unknown"}, ${seen ? `seen ${balancedness(seen)}` : "not seen yet"}`),
         tile("step", count(job.step), source.kind === "trace" ? "nothing ran" : ended(job) ? "run has ended" : `version ${count(job.version)}`),
         tile("policy", job.policy?.policy || job.policy?.policy_name || job.policy?.name || "–", job.policy?.mode || "")),
       job.last_reason ? el("p", { class: "reason" }, el("strong", {}, "Newest decision: "), job.last_reason) : "");

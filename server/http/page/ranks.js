@@ -17,7 +17,7 @@ eplb.ranks = (() => {
     if (rank.running_version !== job.version) remarks.push(`runs version ${rank.running_version}`);
     const slow = job.gpu_speeds.find((one) => one.measured && one.gpu === rank.gpu);
     if (slow) remarks.push(`its GPU is slow: ${percent(slow.measured)} of the median's speed`);
-    if (longest > 0 && rank.pause_seconds === longest) remarks.push("longest pause");
+    if (longest !== null && rank.pause_seconds === longest) remarks.push("longest pause");
     return remarks.join("; ");
   };
   const summary = (job) => {
@@ -29,7 +29,7 @@ eplb.ranks = (() => {
       : known ? `${count(job.connected_ranks)} of ${count(job.world_size)} ranks are connected` : counted(job.world_size, "rank")];
     if (missing.length) parts.push(`missing: ${listed(missing, "rank")}`);
     if (slow.length) parts.push(`slow: ${listed(slow.map((one) => one.gpu), "GPU")}. ${slow[0].reason}`);
-    if (job.step_seconds > 0) parts.push(`a step takes ${seconds(job.step_seconds)} on average`);
+    if (isNumber(job.step_seconds)) parts.push(`a step takes ${seconds(job.step_seconds)} on average`);
     return `${parts.join("; ")}.`;
   };
 
@@ -47,7 +47,8 @@ eplb.ranks = (() => {
       last = data;
       const { job } = data;
       note.textContent = summary(job);
-      const longest = Math.max(0, ...job.ranks.map((rank) => rank.pause_seconds));
+      const pauses = job.ranks.map((rank) => rank.pause_seconds).filter(isNumber);
+      const longest = pauses.length ? Math.max(...pauses) : null;
       const rows = job.ranks.map((rank) => ({ ...rank, remark: remark(job, rank, longest) }));
       const many = rows.length > ALL;
       choice.hidden = !many;
@@ -59,9 +60,9 @@ eplb.ranks = (() => {
         { name: "state", of: (row) => row.state },
         { name: "step", of: (row) => count(row.step), number: true },
         { name: "version", of: (row) => count(row.running_version), number: true },
-        { name: "prepared in", of: (row) => row.answer_seconds > 0 ? seconds(row.answer_seconds) : "–", number: true },
-        { name: "step time", of: (row) => row.step_seconds > 0 ? seconds(row.step_seconds) : "–", number: true },
-        { name: "pause", of: (row) => row.pause_seconds > 0 ? seconds(row.pause_seconds) : "–", number: true },
+        { name: "prepared in", of: (row) => seconds(row.answer_seconds), number: true },
+        { name: "step time", of: (row) => seconds(row.step_seconds), number: true },
+        { name: "pause", of: (row) => seconds(row.pause_seconds), number: true },
         { name: "data path", of: (row) => row.transport?.name || "–" },
         { name: "remark", of: (row) => row.remark },
       ], shown, "Nothing is worth a look."));

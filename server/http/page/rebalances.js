@@ -68,7 +68,7 @@ eplb.rebalances = (() => {
       { name: "decided", of: (plan) => clock(plan.unix_micros) },
       { name: "window", of: (plan) => steps(plan.decided_first_step, plan.decided_last_step), number: true },
       { name: "solve", of: (plan) => seconds(plan.solve_seconds), number: true },
-      { name: "prepare", of: (plan) => plan.chunks_committed ? seconds(plan.prepare_seconds) : "–", number: true },
+      { name: "prepare", of: (plan) => seconds(plan.prepare_seconds), number: true },
       { name: "pause", of: (plan) => !plan.chunks_committed ? "–" : plan.pause_seconds === null ? "not known" : seconds(plan.pause_seconds), number: true },
       { name: "switched at step", of: (plan) => plan.switched_step ? count(plan.switched_step) : "–", number: true },
       { name: "transfers", of: (plan) => count(plan.transfers), number: true },

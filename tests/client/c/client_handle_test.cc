@@ -50,6 +50,15 @@ TEST(ClientHandleTest, TheMessageIsThatOfTheLastCallThatFailed) {
   EXPECT_NE(handle.message.find("second"), std::string::npos) << handle.message;
 }
 
+TEST(ClientHandleTest, AMessageHasNothingThatATerminalObeys) {
+  eplb_client handle;
+  (void)CallOnTrainingThread(&handle, "one", Needs::kNothing, [] {
+    return absl::AbortedError("eplbd says \x1b[2J\rno\u009b31m\xff");
+  });
+  EXPECT_EQ(handle.message, "eplbd says ?[2J no?31m?");
+  EXPECT_STREQ(eplb_last_message(), "eplbd says ?[2J no?31m?");
+}
+
 TEST(ClientHandleTest, ACallInsideACallLeavesTheOthersMessage) {
   eplb_client handle;
   const int32_t code = CallOnTrainingThread(&handle, "outer", Needs::kNothing, [&] {

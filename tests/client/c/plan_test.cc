@@ -227,6 +227,18 @@ TEST(PlanTest, BalancedEvensOutAndSaysHowEven) {
   EXPECT_EQ(eplb_plan_copy_maps(plan.get(), nullptr, nullptr, nullptr), EPLB_OK);
 }
 
+TEST(PlanTest, ALayerWithoutLoadHasNoBalancedness) {
+  const eplb_plan_options options = OptionsOf(4);
+  constexpr int64_t kIdleLayer[] = {90, 80, 10, 20, 0, 0, 0, 0};
+  eplb_plan* raw = nullptr;
+  ASSERT_EQ(eplb_plan_from_counts(&options, kIdleLayer, &raw), EPLB_OK) << eplb_last_message();
+  const Plan plan(raw);
+  std::vector<double> balancedness(2);
+  ASSERT_EQ(eplb_plan_copy_figures(plan.get(), balancedness.data(), nullptr), EPLB_OK);
+  EXPECT_EQ(balancedness[0], 1);
+  EXPECT_TRUE(std::isnan(balancedness[1]));
+}
+
 TEST(PlanTest, IncrementalStartsFromThePlanBefore) {
   eplb_plan_options options = OptionsOf(4);
   options.policy = "incremental";

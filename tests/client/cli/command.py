@@ -4,6 +4,7 @@ import math
 import os
 import pathlib
 import random
+import re
 import subprocess
 import tempfile
 import unittest
@@ -22,6 +23,17 @@ def run(*arguments, **options):
             environment[name] = value
     return subprocess.run([EPLBCTL, *map(str, arguments)], capture_output=True, text=True, errors="replace",
                           timeout=DEADLINE, env=environment, **options)
+
+
+# What `plan` notes of a shape that the engines cannot hold, and of layers without load.
+NOTES = re.compile(r"note: \d+ GPUs do not divide .*? next: \d+ slots|note: \d+ layers? without load.*? part in means|"
+                   r"note: the load has no tokens, so that no layer has figures")
+
+
+def without_notes(stderr):
+    """The messages but for those notes."""
+    rest = NOTES.sub("", stderr)
+    return "" if rest.strip() in ("eplbctl:", "eplbctl: ;") else rest
 
 
 def draw(layers, experts, seed=3, skew=1.0):

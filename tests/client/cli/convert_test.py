@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import struct
 import unittest
 import zipfile
@@ -60,14 +61,14 @@ MALFORMED = {
                ("ragged", '{"physical_to_logical_map":[[0,1],[0]]}', "layer 1 has 1 entries"),
                ("range", '{"physical_to_logical_map":[[0,7]]}', "layer 0 slot 1 holds expert 7"),
                ("negative", '{"physical_to_logical_map":[[0,-1]]}', "layer 0 slot 1 holds no expert")],
-    "trtllm": [("scalar", "hello", "num_slots"), ("gap", TRTLLM.replace("  4:", "  6:"), "layer 4 is missing"),
+    "trtllm": [("scalar", "hello", "num_slots"),
                ("twice", TRTLLM.replace("  4:", "  3:"), "given twice"),
                ("alias", "a: &a [1]\nb: *a\n", "line 1"), ("broken", TRTLLM[:-2], "not YAML"),
                ("slots", TRTLLM.replace("slots: 4", "slots: 1000000000"), "expected 1000000000 slots")],
     "vllm": [("other", json.dumps(EPLB), "is no record of vllm"), ("stats", json.dumps(STATS), "has no eplb_initial"),
              ("torn", json.dumps(VLLM) + "\n" + json.dumps(VLLM)[:20], "line 2"),
-             ("first", json.dumps(VLLM).replace('"0":', '"2":'), "begins at layer 1")],
-    "ascend": [("other", json.dumps(EPLB), "moe_layer_count"),
+             ("first", json.dumps(VLLM).replace('"0":', '"2":'), "has layers 1,2, vllm counts")],
+    "ascend": [("other", json.dumps(EPLB), "layer_list is missing"),
                ("count", json.dumps(ASCEND).replace('"device_count": 2', '"device_count": 3', 1), "device_count is 3"),
                ("unequal", json.dumps(ASCEND).replace("[0, 1]", "[0]", 1), "layer 0: device 0 holds 1")],
 }
@@ -130,6 +131,18 @@ class ConvertTest(command.CommandTest):
                 self.assertEqual(json.loads(back.read_text())["physical_to_logical_map"], rows, (seed, first, second))
         placement = self.path("p.json")
         self.assertEqual(command.run("lint", "--placement", placement).returncode, 0)
+
+    def test_layers_that_are_not_consecutive_keep_their_numbers(self):
+        yaml = TRTLLM.replace("  4:", "  7:")
+        source = self.write("t.yaml", yaml)
+        said = self.assert_converts("trtllm", "eplb", source, self.path("p.json"), "--gpus", 2)
+        self.assertIn("give --layers 3,7 to convert back", said)
+        self.assert_converts("eplb", "trtllm", self.path("p.json"), self.path("back.yaml"), "--layers", "3,7")
+        self.assertEqual(self.path("back.yaml").read_text(), yaml)
+        self.assert_converts("trtllm", "trtllm", source, self.path("one.yaml"), "--layers", "7")
+        self.assertEqual(self.path("one.yaml").read_text().count("["), 1)
+        self.assert_fails(self.convert("eplb", "trtllm", self.path("p.json"), self.path("x"), "--layers", "3"), 2,
+                          "has 2 layers, --layers 3 names 1")
 
     def test_what_is_lost_or_assumed_is_said(self):
         source = self.write("p.json", json.dumps(EPLB))
@@ -257,7 +270,11 @@ class LoadFormatTest(command.CommandTest):
         for name, path in files.items():
             more = ("--gpus", 2, "--slots", 4, "-o", "json", "--format", name)
             sweep = command.run("sweep", "--load", path, "--window", "last", *more)
-            self.assertEqual((sweep.returncode, sweep.stdout), (0, wanted), sweep.stderr)
+            self.assertEqual(sweep.returncode, 0, sweep.stderr)
+            swept = json.loads(sweep.stdout)
+            if swept["scored_on"] == "planned_load":  # one window, as `own` is
+                self.assertEqual(swept, json.loads(wanted))
+            self.assertEqual([row["slots"] for row in swept["rows"]], [4])
             replay = command.run("replay", "--trace", path, *more)
             self.assertEqual(replay.returncode, 0, replay.stderr)
             self.assertIn("balancedness_mean", json.loads(replay.stdout)["summary"])
@@ -281,7 +298,7 @@ class LoadFormatTest(command.CommandTest):
         self.assertEqual(json.loads(result.stdout)["placement"], expected)
         shape = ("--gpus", 2, "--slots", 4)
         placement = self.write("p.json", json.dumps(expected))
-        note = "rows 0..2 look like dense layers (no tokens), and sglang has a row for every model layer; give --first-layer 3"
+        note = "rows 0-2 look like dense layers (no tokens), and sglang has a row for every model layer; give --first-layer 3"
         for arguments in (("plan", "--load", model, *shape), ("sweep", "--load", model, *shape),
                           ("replay", "--trace", model, *shape), ("lint", "--placement", placement, "--load", model)):
             with self.subTest(arguments=arguments):
@@ -290,8 +307,55 @@ class LoadFormatTest(command.CommandTest):
                 done = command.run(*arguments, "--first-layer", 3)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertNotIn("note:", done.stderr)
-        for path, word in ((model, "--first-layer 5 leaves none"), (self.write("own.json", json.dumps(LOAD)), "for loads of sglang")):
-            self.assert_fails(self.plan(path, "--first-layer", 5), 2, path, word)
+        for path in (model, self.write("own.json", json.dumps(LOAD))):
+            self.assert_fails(self.plan(path, "--first-layer", 5), 2, path, "--first-layer 5 leaves none")
+
+    def test_each_flag_that_a_hint_names_is_taken_by_the_command_that_prints_it(self):
+        dense = [[0] * 4] * 3
+        between = [[0] * 4, [9, 1, 2, 3], [0] * 4, [4, 7, 8, 9]]
+        loads = {name: self.write(name + ".json", json.dumps({"logical_count": rows}))
+                 for name, rows in (("front", dense + [[9, 1, 2, 3]]), ("between", between))}
+        maps = {name: self.write(name + "_map.json", json.dumps({"physical_to_logical_map": rows}))
+                for name, rows in (("front", [[0, 1, 2, 3]] * 3 + [[3, 1, 2, 0]]),
+                                   ("between", [[0, 1, 2, 3], [3, 1, 2, 0]] * 2))}
+        shape = ("--gpus", 2, "--slots", 4)
+        planned = self.plan(self.write("l.json", "[[9,1,2,3],[4,7,8,9]]")).stdout
+        placement = self.write("p.json", json.dumps(json.loads(planned)["placement"]))
+        for name, load in loads.items():
+            for arguments in (("plan", "--load", load, *shape), ("sweep", "--load", load, *shape),
+                              ("replay", "--trace", load, *shape), ("lint", "--placement", placement, "--load", load),
+                              ("convert", "--from", "sglang", "--to", "vllm", maps[name], self.directory / "o")):
+                with self.subTest(arguments=arguments):
+                    said = command.run(*arguments).stderr
+                    flags = re.search(r"give (--\S+ \S+) to leave them out", said)
+                    self.assertIsNotNone(flags, said)
+                    again = command.run(*arguments, *flags.group(1).split())
+                    self.assertIn(again.returncode, (0, 8), again.stderr)
+                    self.assertNotIn("leave them out", again.stderr)
+
+    def test_layers_are_chosen_by_their_number(self):
+        statistics = self.statistics()
+        own = self.write("own.json", json.dumps(LOAD))
+        for path, layers in ((statistics, "4"), (own, "1")):
+            result = self.plan(path, "--layers", layers, "--window", "last")
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertEqual(json.loads(result.stdout)["placement"]["num_layers"], 1)
+            self.assertEqual(json.loads(result.stdout)["max_gpu_load_per_layer"], [6.5])
+        self.assert_fails(self.plan(statistics, "--layers", "5"), 2, statistics, "has layers 3,4, --layers 5 names layer 5")
+        self.assert_fails(self.plan(own, "--layers", "4-2"), 2, "--layers", "rising layer numbers")
+        self.assert_fails(self.plan(own, "--layers", "1", "--first-layer", "1"), 2, "--layers")
+
+    def test_a_table_that_is_no_load_is_refused_or_noted(self):
+        archive = self.directory / "map.npz"
+        with zipfile.ZipFile(archive, "w") as written:
+            written.writestr("physical_to_logical_map.npy", npy("(2, 4)", sum(SLOTS, [])))
+        self.assert_fails(self.plan(archive), 2, archive, "physical_to_logical_map", "part of a placement")
+        for text, word in (("0,1,2,3\n9,8,7,6\n", "heading"), ("0,0,9\n0,1,8\n1,0,7\n1,1,6\n", "long form")):
+            path = self.write("table.csv", text)
+            self.assert_fails(self.plan(path), 2, path, word, "eplb.load.v1")
+        devices = self.plan(self.write("devices.json", "[[1,0,0,1],[0,1,1,0]]"))
+        self.assertEqual(devices.returncode, 0)
+        self.assertIn("holds nothing but 0 and 1", devices.stderr)
 
     def test_a_placement_is_called_one(self):
         for name, content in (("p.json", EPLB), ("s.json", {"physical_to_logical_map": SLOTS})):
@@ -311,13 +375,13 @@ class LoadFormatTest(command.CommandTest):
         own = self.write("own.json", json.dumps({"format": "eplb.load.v1", "load": LOAD}))
         sglang = self.write("s.json", json.dumps({"logical_count": LOAD}))
         for path, name, word in ((own, "sglang", "logical_count"), (own, "vllm", "record"), (own, "deepseek", "tried"),
-                                 (own, "trtllm", "directory"), (sglang, "eplb", "tried"), (own, "ascend", "--format")):
+                                 (own, "trtllm", "directory"), (sglang, "eplb", "tried"), (own, "ascend", "is no load of ascend")):
             self.assert_fails(self.plan(path, "--format", name), 2, word)
             shape = ("--gpus", 2, "--slots", 4, "--format", name)
             self.assert_fails(command.run("sweep", "--load", path, *shape), 2, word)
             self.assert_fails(command.run("replay", "--trace", path, *shape), 2, word)
         for name in ("plan", "replay", "sweep", "lint"):
-            self.assertIn("eplb|deepseek|sglang|vllm|trtllm", command.run(name, "--help").stdout)
+            self.assertIn("eplb|deepseek|sglang|vllm|trtllm|ascend", command.run(name, "--help").stdout)
 
     def test_malformed_peers_loads_are_exit_2_with_their_name(self):
         directory = self.statistics()

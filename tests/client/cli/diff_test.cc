@@ -48,6 +48,38 @@ TEST_F(DiffTest, DiffUnderALoadTellsBalancedness) {
   EXPECT_EQ(*wire::GetInteger(*json, "transfers"), 2);
 }
 
+TEST_F(DiffTest, ALoadWithoutTokensHasNoBalancedness) {
+  const std::string path = Path("load.json");
+  ASSERT_TRUE(WriteFileAtomically(path, "[[0,0,0,0],[0,0,0,0]]\n").ok());
+  DiffOptions options{.query = daemon_.Options(Format::kJson), .from = "v1", .to = "v3"};
+  options.load = path;
+  EXPECT_THAT(RunDiff(options, kPlain).out,
+              HasSubstr(R"("balancedness_from":null,"balancedness_to":null)"));
+  options.query.format = Format::kTable;
+  EXPECT_THAT(RunDiff(options, kPlain).out,
+              HasSubstr("\nno balancedness: the load has no tokens\n"));
+}
+
+TEST_F(DiffTest, DiffChoosesTheLayersOfALoadAndPrintsItsNotes) {
+  const std::string path = Path("load.json");
+  ASSERT_TRUE(
+      WriteFileAtomically(path, "{\"logical_count\":[[0,0,0,0],[10,40,10,10],[3,0,0,0]]}\n").ok());
+  DiffOptions options{
+      .query = daemon_.Options(), .job = "", .from = "v1", .to = "v3", .load = path};
+  EXPECT_EQ(RunDiff(options, kPlain).exit_code, kUsage);  // three layers for two
+  options.reading.layers.first = 1;
+  const Output output = RunDiff(options, kPlain);
+  EXPECT_EQ(output.exit_code, kConditionNotMet) << output.message;
+  EXPECT_EQ(output.message, "");
+  options.reading.layers = {.first = {}, .list = {0, 1}};
+  EXPECT_EQ(RunDiff(options, kPlain).exit_code, kConditionNotMet);
+  ASSERT_TRUE(WriteFileAtomically(path, "[[10,40,10,10],[1,0,0,1]]\n").ok());
+  options.reading.layers = {};
+  EXPECT_EQ(RunDiff(options, kPlain).message, "");
+  ASSERT_TRUE(WriteFileAtomically(path, "[[1,0,1,1],[1,0,0,1]]\n").ok());
+  EXPECT_THAT(RunDiff(options, kPlain).message, HasSubstr("holds nothing but 0 and 1"));
+}
+
 // 64 GPUs with one expert each hand them all on in each of two layers.
 TEST_F(DiffTest, ATableListsSomeTransfersAndJsonAll) {
   daemon_.placements.at(1) = ShiftedPlacement(0);

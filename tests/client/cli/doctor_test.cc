@@ -41,6 +41,17 @@ TEST(ChecksTest, AHealthyJobPassesAll) {
   }
 }
 
+TEST(ChecksTest, AJobThatIsWorseThanWithoutEplbFails) {
+  v1::JobStatus job = HealthyJob();
+  EXPECT_EQ(One(job, "gain").result, Result::kOk);
+  job.set_worse_reason("less even than without EPLB for 3 windows in a row");
+  EXPECT_EQ(One(job, "gain").result, Result::kFailed);
+  EXPECT_THAT(One(job, "gain").detail,
+              HasSubstr("for 3 windows in a row; eplbctl explain shows the decision"));
+  job.set_ending(v1::RUN_ENDING_FINISHED);
+  EXPECT_EQ(One(job, "gain").name, "missing");
+}
+
 TEST(ChecksTest, AJobThatOnlyObservesIsToldSo) {
   v1::JobStatus job = HealthyJob();
   EXPECT_EQ(One(job, "mode").detail, "apply: decisions that pay are carried out");
@@ -136,7 +147,7 @@ TEST(ChecksTest, NothingIsDueOfARunThatHasFailedButItsReason) {
   job.mutable_ranks(0)->set_connected(false);
   job.mutable_ranks(0)->set_state(v1::RANK_STATE_LOST);
   job.set_connected_ranks(0);
-  job.set_coverage(0);
+  job.clear_coverage();
   job.set_paused(true);
   job.set_pause_reason("paused by ann");
   EXPECT_EQ(One(job, "state").result, Result::kOk);
@@ -179,6 +190,19 @@ TEST(ChecksTest, MissingReportsMixedLibrariesAndFailedPlansWarn) {
   EXPECT_EQ(One(job, "decisions", plans).result, Result::kWarning);
   job.set_paused(true);
   EXPECT_THAT(One(job, "decisions").detail, HasSubstr("paused"));
+}
+
+TEST(ChecksTest, AJobThatIsNotCountingFailsAndOneWithoutAFigureWarns) {
+  v1::JobStatus job = HealthyJob();
+  job.set_coverage(1);
+  EXPECT_EQ(One(job, "tokens").result, Result::kOk);
+  job.clear_balancedness();
+  job.set_not_measured_reason("no tokens were counted in steps 0..9");
+  EXPECT_EQ(One(job, "tokens").result, Result::kWarning);
+  EXPECT_EQ(One(job, "tokens").detail, "no balancedness: no tokens were counted in steps 0..9");
+  job.set_not_counting_reason("no rank has counted a token since step 0");
+  EXPECT_EQ(One(job, "tokens").result, Result::kFailed);
+  EXPECT_EQ(One(job, "tokens").detail, "NOT_COUNTING: no rank has counted a token since step 0");
 }
 
 TEST(ChecksTest, AStalledJobFailsWithTheNameAndTheReason) {
@@ -298,6 +322,19 @@ TEST_F(DoctorTest, ExitCodeFollowsTheWorstCheck) {
   EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
   EXPECT_THAT(RunDoctor(Options(Format::kJson), kPlain).out,
               HasSubstr(R"({"healthy":false,"checks":[{"scope":"eplbd","check":"ready")"));
+}
+
+TEST_F(DoctorTest, DecisionsThatCannotBeReadHideNoJob) {
+  v1::Plan plan;
+  plan.set_reason("not UTF-8: \xff");
+  daemon_.plans = {plan};
+  v1::JobStatus other = HealthyJob();
+  other.set_job("other");
+  *daemon_.status.add_jobs() = other;
+  const Output output = RunDoctor(Options(), kPlain);
+  EXPECT_EQ(output.exit_code, kConditionNotMet) << output.message;
+  EXPECT_THAT(output.out, HasSubstr("train plans: the decisions cannot be listed"));
+  EXPECT_THAT(output.out, HasSubstr("ok       other "));
 }
 
 TEST_F(DoctorTest, AFailedRunIsNotHealthy) {

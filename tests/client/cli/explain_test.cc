@@ -10,6 +10,7 @@
 namespace eplb::cli {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -33,11 +34,12 @@ TEST_F(ExplainTest, AJobTellsItsPlacementsReasonTheNewestDecisionAndItsWorstLaye
 }
 
 TEST_F(ExplainTest, BalancednessIsWhatTheDaemonMeasuredBesideStaticPredictedAndSeen) {
-  EXPECT_THAT(RunExplain(Options(), Terminal{.width = 160}).out,
-              HasSubstr("measured 0.7500 on steps 12200..12249 | static 0.6125 | predicted 0.988 "
-                        "+- 0.030, seen 0.812 outside the error"));
+  EXPECT_THAT(RunExplain(Options(), Terminal{.width = 200}).out,
+              HasSubstr("measured 0.7500 on steps 12200..12249 | without EPLB 0.6250 | static "
+                        "0.6125 | predicted 0.988 +- 0.030, seen 0.812 outside the error"));
   const std::string json = RunExplain(Options(Format::kJson), kPlain).out;
-  EXPECT_THAT(json, HasSubstr(R"("balancedness":0.75,"balancedness_static":0.6125)"));
+  EXPECT_THAT(json, HasSubstr(R"("balancedness":0.75,"balancedness_without_eplb":0.625,)"
+                              R"("balancedness_static":0.6125)"));
   EXPECT_THAT(
       json,
       HasSubstr(
@@ -45,7 +47,8 @@ TEST_F(ExplainTest, BalancednessIsWhatTheDaemonMeasuredBesideStaticPredictedAndS
   daemon_.status.mutable_jobs(0)->clear_balancedness();
   daemon_.status.mutable_jobs(0)->clear_balancedness_seen();
   EXPECT_THAT(RunExplain(Options(Format::kJson), kPlain).out,
-              HasSubstr(R"("balancedness":null,"balancedness_static":null,"window":null)"));
+              HasSubstr(R"("balancedness":null,"balancedness_without_eplb":null,)"
+                        R"("balancedness_static":null,"window":null)"));
 }
 
 TEST_F(ExplainTest, APlanTellsWhatItPredictedAndWhatWasSeen) {
@@ -81,6 +84,7 @@ void AddCandidates(int count, v1::JobStatus& job) {
   idle.set_name("none");
   idle.set_windows(24);
   idle.set_balancedness(0.625);
+  idle.set_net_seconds(0);
 }
 
 TEST_F(ExplainTest, CandidatesOfAPolicyThatChoosesStandBestFirstWithDoingNothing) {
@@ -99,6 +103,19 @@ TEST_F(ExplainTest, CandidatesOfAPolicyThatChoosesStandBestFirstWithDoingNothing
   }
 }
 
+TEST_F(ExplainTest, WhatABackTestHasNotSeenOfACandidateIsABlankWithItsCause) {
+  AddCandidates(2, *daemon_.status.mutable_jobs(0));
+  for (int i = 0; i < 2; ++i) {
+    daemon_.status.mutable_jobs(0)->mutable_candidates(i)->clear_realized();
+    daemon_.status.mutable_jobs(0)->mutable_candidates(i)->clear_net_seconds();
+  }
+  const std::string text = RunExplain(Options(), Terminal{.width = 160}).out;
+  EXPECT_THAT(text, HasSubstr("   incremental/last/1    -         0.900         -\n"
+                              "*  incremental/last/2    -         0.890         -\n"
+                              "   do nothing          0 s         0.625         -\n"));
+  EXPECT_THAT(text, HasSubstr("what later windows showed; -: not known yet\n"));
+}
+
 TEST_F(ExplainTest, OfManyCandidatesTheBestAreShownAndTheOneInUse) {
   AddCandidates(12, *daemon_.status.mutable_jobs(0));
   const std::string text = RunExplain(Options(), Terminal{.width = 160}).out;
@@ -108,7 +125,7 @@ TEST_F(ExplainTest, OfManyCandidatesTheBestAreShownAndTheOneInUse) {
   }
   EXPECT_LT(text.find("do nothing"), text.find("*  incremental/last/12"))
       << "it has lost four seconds, and is in use all the same";
-  EXPECT_THAT(text, HasSubstr("the best 8 of 12 (-o"));
+  EXPECT_THAT(text, HasSubstr("best 8 of 12 (-o"));
   const std::string json = RunExplain(Options(Format::kJson), kPlain).out;
   EXPECT_EQ(CountOf(R"("net_seconds")", json), 13U);
 }
@@ -157,6 +174,18 @@ TEST_F(ExplainTest, FiguresOfLayersAreWhatTheGpusGot) {
     EXPECT_DOUBLE_EQ(layer.Find("hottest_expert_share")->real, 0.4);
     EXPECT_EQ(*wire::GetInteger(layer, "hottest_expert_replicas"), 2);
   }
+}
+
+TEST_F(ExplainTest, ALayerWithoutTokensHasNoFiguresAndIsLast) {
+  std::string counts = daemon_.load->counts_u64();
+  std::fill(counts.begin(), counts.begin() + std::ssize(counts) / 2, '\0');
+  daemon_.load->set_counts_u64(counts);
+  for (int gpu = 0; gpu < 3; ++gpu) daemon_.load->set_gpu_loads(gpu, 0);
+  EXPECT_THAT(RunExplain(Options(Format::kJson), kPlain).out,
+              HasSubstr(R"({"layer":0,"model_layer":3,"balancedness":null,"hottest_gpu":null,)"
+                        R"("hottest_gpu_load":null,"hottest_expert":null,)"
+                        R"("hottest_expert_share":null,"hottest_expert_replicas":null}])"));
+  EXPECT_THAT(RunExplain(Options(), kPlain).out, ContainsRegex("0 +3 +- +- +- +- +- +-\n"));
 }
 
 // Layer 0 after the move: 0 2 | 1 3 | 0 1 with 40 40 10 10 tokens: GPUs would have 30, 30 and 40.

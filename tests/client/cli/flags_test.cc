@@ -56,6 +56,29 @@ TEST(FlagsTest, ANumberThatIsTooLargeIsCalledSoWithAndWithoutASign) {
   EXPECT_EQ(CheckNotNegative("+-1"), "\"+-1\" is no integer >= 0");
 }
 
+TEST(FlagsTest, SizesFractionsAndTimesHaveUnits) {
+  CLI::App app;
+  CostOptions costs;
+  AddCostOptions(app, costs);
+  std::optional<double> gain;
+  AddFraction(app, "--gain", gain, "");
+  EXPECT_EQ(Problem(app, {"--expert-bytes=88MB", "--training", "--weight-bytes=84MiB",
+                          "--gradient-bytes=1.5 GB", "--token-ns=0.2us", "--gain=5%"}),
+            "");
+  EXPECT_EQ(costs.expert_bytes, 88'000'000);
+  EXPECT_EQ(costs.weight_bytes, 84 << 20);
+  EXPECT_EQ(costs.gradient_bytes, 1'500'000'000);
+  EXPECT_EQ(costs.token_ns, 200);
+  EXPECT_EQ(gain, 0.05);
+  EXPECT_EQ(Problem(app, {"--expert-bytes=88XB"}),
+            "--expert-bytes: \"88XB\" is not a number of bytes such as 88MB, 84MiB or 88080384");
+  EXPECT_EQ(Problem(app, {"--gain=x"}), "--gain: \"x\" is not a number such as 0.05 or 5%");
+  EXPECT_THAT(Problem(app, {"--token-ns=1parsec"}), HasSubstr("is not a time such as 176ns"));
+  EXPECT_EQ(*ParseDuration("--timeout", "2 min"), absl::Minutes(2));
+  EXPECT_EQ(*ParseDuration("--timeout", "5"), absl::Seconds(5));
+  EXPECT_FALSE(ParseDuration("--timeout", "2h").ok());
+}
+
 TEST(FlagsTest, HelpEndsWithTheExitCodesOfTheCommand) {
   CLI::App app;
   QueryOptions options;

@@ -30,7 +30,13 @@ class HelpTest(unittest.TestCase):
     def test_another_topic_is_refused_with_the_topics(self):
         other = command.run("help", "weather")
         self.assertEqual((other.returncode, other.stdout), (2, ""))
-        self.assertIn('no page on "weather", expected one of: costs', other.stderr)
+        self.assertIn('no page on "weather", expected a command or one of: costs', other.stderr)
+
+    def test_a_command_is_explained_as_by_its_own_flag(self):
+        for words in ([], ["top"], ["get", "placement"], ["help"]):
+            page = command.run("help", *words)
+            self.assertEqual((page.returncode, page.stderr), (0, ""))
+            self.assertEqual(page.stdout, command.run(*words, "--help").stdout)
 
     def test_the_manual_has_it(self):
         self.assertIn("eplbctl help", command.run("man").stdout)

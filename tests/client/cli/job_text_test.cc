@@ -27,24 +27,52 @@ TEST(RankNamesTest, OneFewAndMany) {
   EXPECT_EQ(NameRanks(ranks, 9), "all 9 ranks");
 }
 
-TEST(JobTextTest, BalancednessHasThreeNamesAndTheStepsThatWereMeasured) {
+TEST(JobTextTest, BalancednessHasFourNamesAndTheStepsThatWereMeasured) {
   v1::JobStatus job = ExampleJob();
-  EXPECT_EQ(BalancednessText(job),
-            "measured 0.7500 on steps 12200..12249 | static 0.6125 | predicted 0.988 +- "
-            "0.030, seen 0.812 outside the error");
+  EXPECT_EQ(
+      BalancednessText(job),
+      "measured 0.7500 on steps 12200..12249 | without EPLB 0.6250 | static 0.6125 | predicted "
+      "0.988 +- 0.030, seen 0.812 outside the error");
   job.set_balancedness_seen(0.96);
   EXPECT_THAT(BalancednessText(job), ::testing::EndsWith("predicted 0.988 +- 0.030, seen 0.960"));
   job.clear_balancedness_seen();
-  EXPECT_EQ(BalancednessText(job),
-            "measured 0.7500 on steps 12200..12249 | static 0.6125 | predicted 0.988 +- "
-            "0.030");
+  EXPECT_EQ(
+      BalancednessText(job),
+      "measured 0.7500 on steps 12200..12249 | without EPLB 0.6250 | static 0.6125 | predicted "
+      "0.988 +- 0.030");
   job.clear_prediction_error();
   EXPECT_THAT(BalancednessText(job), ::testing::EndsWith("| computed 0.988")) << "a rollback";
-  job.clear_balancedness();
   job.clear_balancedness_static();
-  EXPECT_EQ(BalancednessText(job), "measured: no complete window yet | computed 0.988");
+  job.clear_balancedness_without_eplb();
+  EXPECT_EQ(BalancednessText(job),
+            "measured 0.7500 on steps 12200..12249 | without EPLB -, a rank or the daemon is too "
+            "old to report it | computed 0.988");
+  job.clear_balancedness();
+  EXPECT_EQ(BalancednessText(job), "measured - (no load window is complete yet) | computed 0.988");
+  job.set_not_measured_reason("no tokens were counted in steps 0..9");
   job.clear_balancedness_predicted();
-  EXPECT_EQ(BalancednessText(job), "measured: no complete window yet");
+  EXPECT_EQ(BalancednessText(job), "measured - (no tokens were counted in steps 0..9)");
+}
+
+TEST(JobTextTest, AJobThatCountsNoTokensIsNotCountingBesideItsState) {
+  v1::JobStatus job = HealthyJob();
+  EXPECT_EQ(StateText(job), "IDLE");
+  job.set_not_counting_reason("rank 1 has counted no token since step 0");
+  job.set_paused(true);
+  EXPECT_EQ(StateText(job), "IDLE (NOT_COUNTING, paused)");
+  EXPECT_THAT(
+      StateNotes(job, "train ", Terminal{.width = 160}),
+      ::testing::StartsWith("train NOT_COUNTING: rank 1 has counted no token since step 0\n"));
+}
+
+TEST(JobTextTest, AJobThatIsWorseThanWithoutEplbIsNotedUntilItEnds) {
+  v1::JobStatus job = ExampleJob();
+  EXPECT_EQ(WorseText(job), "");
+  job.set_worse_reason("less even than without EPLB for 3 windows in a row");
+  EXPECT_THAT(StateNotes(job, "train ", Terminal{.width = 200}),
+              ::testing::HasSubstr("train WORSE: less even than without EPLB for 3 windows"));
+  job.set_ending(v1::RUN_ENDING_FINISHED);
+  EXPECT_EQ(WorseText(job), "");
 }
 
 TEST(JobTextTest, SlowAndStatedGpusAreNamedWithWhatDecisionsUse) {

@@ -125,6 +125,34 @@ class LintTest(command.CommandTest):
             "layer 0 slot 2 holds -1, but GPU 1 holds an expert in layer 1 slot 2",
             "layer 1 slot 3 holds -1"])
 
+    def test_placements_of_other_systems_are_read(self):
+        rows = GOOD["physical_to_logical_map"]
+        devices = [{"device_list": [{"device_expert": row[:2]}, {"device_expert": row[2:]}]} for row in rows]
+        good = {
+            "trtllm": "num_slots: 4\ninitial_global_assignments:\n  3: [0, 1, 0, 2]\n  5: [2, 0, 1, 0]\n",
+            "vllm": json.dumps({"record_type": "eplb_initial_mapping", "version": 1,
+                                "initial_global_assignments": {"0": rows[0], "1": rows[1]}}) + "\n",
+            "sglang": json.dumps({"physical_to_logical_map": rows}),
+            "deepseek": "0,1,0,2\n2,0,1,0\n",
+            "ascend": json.dumps({"layer_list": devices}),
+        }
+        for name, text in good.items():
+            with self.subTest(name=name):
+                result = self.lint(text, "--against", self.write("own.json", json.dumps(GOOD)))
+                self.assert_clean(result)
+                self.assertIn("is read as " + name, result.stderr)
+                self.assert_broken(self.lint(text.replace("1", "2")) if name == "deepseek" else
+                                   self.lint(text.replace("[0, 1, 0, 2]", "[0, 2, 0, 2]").replace("[0, 1]", "[0, 2]")),
+                                   ["layer 0: expert 1 is in no slot"])
+        self.assertIn("layers 3,5", self.lint(good["trtllm"]).stderr)
+        broken = good["trtllm"].replace("[0, 1, 0, 2]", "[0, 0, -1, 9]")
+        self.assert_broken(self.lint(broken, "--gpus", 2, "--strict"),
+                           ["slot 2 holds no expert", "slot 3 holds expert 9", "GPU 0 holds expert 0 in 2 slots"])
+        self.assert_broken(self.lint(good["trtllm"], "--gpus", 3), ["4 slots on 3 GPUs: in trtllm all"])
+        wide = good["trtllm"].replace("0, 2]", "0, 2, 1]").replace("1, 0]", "1, 0, 0]").replace("4", "5")
+        self.assert_broken(self.lint(GOOD, "--against", self.write("wide.yaml", wide)), ["num_slots is 4, in"])
+        self.assert_fails(self.lint(good["trtllm"].replace("[0", "[")), 2, "initial_global_assignments layer 3")
+
     def test_duplicates_are_warnings_unless_strict(self):
         duplicates = changed("physical_to_logical_map", 0, [0, 0, 1, 2])
         duplicates["logical_to_physical_map"][0] = [[0, 1], [2, -1], [3, -1]]

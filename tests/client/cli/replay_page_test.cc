@@ -34,8 +34,9 @@ TEST(ReplayPageTest, WindowsDecisionsAndTransfersAreThoseOfTheReplay) {
   ASSERT_EQ(shown.size(), result.rows.size());
   for (size_t t = 0; t < result.rows.size(); ++t) {
     EXPECT_EQ(shown[t]["window"], t);
-    EXPECT_EQ(shown[t]["balancedness"], result.rows[t].balancedness);
-    EXPECT_EQ(shown[t]["balancedness_static"], result.rows[t].balancedness_static);
+    EXPECT_EQ(shown[t]["balancedness"], *result.rows[t].balancedness);
+    EXPECT_EQ(shown[t]["balancedness_static"], *result.rows[t].balancedness_static);
+    EXPECT_EQ(shown[t]["balancedness_without_eplb"], *result.rows[t].balancedness_without_eplb);
     EXPECT_EQ(shown[t]["versions"], PageJson({t < 4 ? 0 : 1}));
   }
   const PageJson plans = done.At("/plans")["plans"];
@@ -50,7 +51,9 @@ TEST(ReplayPageTest, WindowsDecisionsAndTransfersAreThoseOfTheReplay) {
   EXPECT_TRUE(done.At("/traffic?plan=4")["received_bytes"].is_null());  // no bytes were given
   EXPECT_EQ(plans[0]["result"], "kept");
   EXPECT_EQ(done.documents["left_out"], PageJson({"ranks"}));
-  EXPECT_EQ(done.At("")["balancedness"], result.summary.balancedness_mean);
+  EXPECT_EQ(done.At("")["balancedness"], *result.summary.balancedness_mean);
+  EXPECT_EQ(done.At("")["balancedness_without_eplb"],
+            *result.summary.balancedness_without_eplb_mean);
   // 4 windows of 20 and 8 of 12, against 12 of 20.
   EXPECT_NEAR(done.At("")["peak_fall"].get<double>(), 1 - (4 * 20 + 8 * 12) / 240.0, 1e-12);
 }

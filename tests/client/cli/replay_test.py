@@ -7,9 +7,10 @@ import unittest
 import command
 
 TRACE = command.DATA / "moe64_aux.jsonl"
-ROW = {"window", "balancedness_static", "balancedness", "rebalanced", "reason", "transfers", "bytes",
-       "migration_seconds"}
-SUMMARY = {"balancedness_static_mean", "balancedness_mean", "transfers", "bytes", "seconds_saved", "seconds_spent"}
+ROW = {"window", "balancedness_without_eplb", "balancedness_static", "balancedness", "rebalanced", "reason", "transfers",
+       "bytes", "migration_seconds"}
+SUMMARY = {"balancedness_without_eplb_mean", "balancedness_static_mean", "balancedness_mean", "transfers", "bytes",
+           "seconds_without_eplb", "seconds_saved", "seconds_spent"}
 
 
 def lines(loads, steps=10):
@@ -104,12 +105,57 @@ class ReplayTest(command.CommandTest):
             for more in ([], ["--horizon-windows", 1000], ["--every", 10]):
                 summary = self.replay(trace, "--gpus", 8, "--slots", 64, "--expert-bytes", expert_bytes, *more)["summary"]
                 self.assertLessEqual(summary["seconds_spent"] - summary["seconds_saved"],
-                                     0.005 * summary["seconds_static"])
+                                     0.005 * summary["seconds_static"])  # 64 slots: static is without EPLB
+
+    def test_the_share_saved_is_coherent_over_slot_counts(self):
+        summaries = {slots: self.replay(TRACE, "--gpus", 8, "--slots", slots)["summary"] for slots in (64, 80, 96)}
+        without = {(summary["seconds_without_eplb"], summary["balancedness_without_eplb_mean"])
+                   for summary in summaries.values()}
+        self.assertEqual(len(without), 1, "the layout without EPLB has nothing to do with --slots")
+        self.assertEqual(summaries[64]["balancedness_static_mean"], summaries[64]["balancedness_without_eplb_mean"])
+        self.assertEqual(summaries[64]["seconds_static"], summaries[64]["seconds_without_eplb"])
+        # The replay's own times are within 6 % of each other, so that what they saved is, too.
+        whole = summaries[64]["seconds_without_eplb"]
+        own = [whole - summary["seconds_saved"] for summary in summaries.values()]
+        self.assertLess(max(own) / min(own), 1.06)
+        saved = [summary["seconds_saved"] / whole for summary in summaries.values()]
+        self.assertLess(max(saved) - min(saved), 0.05)
+        self.assertGreater(min(saved), 0.15)
+        text = command.run("replay", "--trace", TRACE, "--gpus", 8, "--slots", 80).stdout
+        self.assertRegex(text, r"\n +without EPLB +replay\n")
+        self.assertRegex(" ".join(text.split()), f"saved, {100 * saved[1]:.2f} % of the time without EPLB\\.")
+
+    def test_with_exact_splits_the_layout_without_eplb_has_no_replica_to_split(self):
+        trace = self.write("trace.jsonl", "".join(self.recorded(20)))
+        shape = ("--gpus", 8, "--slots", 72)
+        equal = self.replay(trace, *shape)
+        exact = self.replay(trace, *shape, "--policy", "flow", "--split", "batch")
+        for one, other in zip(equal["windows"], exact["windows"]):
+            self.assertEqual(one["balancedness_without_eplb"], other["balancedness_without_eplb"])
+
+    def test_idle_windows_are_in_no_mean(self):
+        busy = [[[6, 0, 0, 0, 2, 0]], [[1, 5, 0, 2, 2, 0]], [[6, 0, 1, 0, 2, 0]]]
+        idle = [[[0] * 6]] * 3
+        shape = ("--gpus", 3, "--slots", 6)
+        alone = self.replay(self.write("busy.jsonl", lines(busy)), *shape)["summary"]
+        result = command.run("replay", "--trace", self.write("both.jsonl", lines(busy + idle)), *shape, "-o", "json")
+        self.assertEqual((result.returncode, result.stderr),
+                         (0, "eplbctl: note: 3 of 6 windows have no tokens and are in no mean\n"))
+        both = json.loads(result.stdout)
+        for key in ("balancedness_mean", "balancedness_static_mean", "balancedness_without_eplb_mean", "seconds_saved"):
+            self.assertEqual(both["summary"][key], alone[key], key)
+        last = both["windows"][-1]
+        self.assertEqual([last[key] for key in ("balancedness", "balancedness_static", "balancedness_without_eplb")], [None] * 3)
+        self.assertEqual(both["summary"]["windows_without_tokens"], 3)
 
     def test_a_move_that_pays_several_times_over_is_not_put_off(self):
         # Were no small risk borne, the first move would wait until window 69, and 0.627 s would be won.
         trace = self.write("trace.jsonl", "".join(self.recorded(240)))
         replayed = self.replay(trace, "--gpus", 8, "--slots", 64, "--expert-bytes", 10000000)
+        units = ("--expert-bytes", "10MB", "--min-gain", "5%", "--token-ns", "0.176us", "--window", "ema:50%")
+        self.assertEqual(self.replay(trace, "--gpus", 8, "--slots", 64, *units),
+                         self.replay(trace, "--gpus", 8, "--slots", 64, "--expert-bytes", 10000000, "--min-gain", 0.05,
+                                     "--token-ns", 176, "--window", "ema:0.5"))
         self.assertLess(min(row["window"] for row in replayed["windows"] if row["rebalanced"]), 69)
         self.assertGreater(replayed["summary"]["seconds_saved"] - replayed["summary"]["seconds_spent"], 0.64)
 
@@ -214,8 +260,15 @@ class ReplayTest(command.CommandTest):
                           trace, "window 1", "deepseek")
 
     def test_idle_and_single_windows(self):
-        idle = self.replay(self.write("idle.jsonl", lines([[[0, 0], [0, 0]]] * 3)), "--gpus", 2, "--slots", 2)
-        self.assertEqual((idle["summary"]["balancedness_mean"], idle["summary"]["transfers"]), (1, 0))
+        trace = self.write("idle.jsonl", lines([[[0, 0], [0, 0]]] * 3))
+        for more in ((), ("--slots", 3, "--history", 1)):
+            result = command.run("replay", "--trace", trace, "--gpus", 2, *(more or ("--slots", 2)), "-o", "json")
+            self.assertEqual((result.returncode, result.stderr),
+                             (0, "eplbctl: note: 3 of 3 windows have no tokens and are in no mean\n"))
+            idle = json.loads(result.stdout)
+            self.assertEqual((idle["summary"]["balancedness_mean"], idle["summary"]["transfers"]), (None, 0))
+            self.assertLessEqual({row["decided_by"] for row in idle["windows"]}, {"nothing_due", "no_change", "no_tokens"})
+        self.assertNotIn("1.0000", command.run("replay", "--trace", trace, "--gpus", 2, "--slots", 2).stdout)
         one = command.run("replay", "--trace", self.write("one.json", "[[3,1,1,1]]"), "--gpus", 2, "--slots", 4, "-o", "json")
         self.assertEqual(len(json.loads(one.stdout)["windows"]), 1)
 

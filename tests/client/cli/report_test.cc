@@ -70,11 +70,11 @@ TEST(RunReviewTest, OtherPoliciesBytesArePricedByTheRunsOwn) {
 
 TEST(RunReviewTest, StepsThatOperatorsHeldBackAreNotCompared) {
   RunDirectory run = SmallRun({{.step = 5}, {.step = 8, .even = false, .decision = 2}});
-  EXPECT_NEAR(ReviewOf(run).run.balancedness, (3 * 1.0 + 3 * 0.6) / 6, 1e-9);
+  EXPECT_NEAR(*ReviewOf(run).run.balancedness, (3 * 1.0 + 3 * 0.6) / 6, 1e-9);
   run.events = LoggedEvents{"demo", {EventAt(run, 8, "pause")}};
   const RunReview review = ReviewOf(run);
   EXPECT_EQ(review.compared_steps, 3);
-  EXPECT_NEAR(review.run.balancedness, 1, 1e-9);
+  EXPECT_NEAR(*review.run.balancedness, 1, 1e-9);
   EXPECT_THAT(TextOf(run),
               AllOf(HasSubstr("held decisions back: 9..11 paused"),
                     HasSubstr("after step 8: pause by uid 1000 (alice): pause it is")));
@@ -96,8 +96,8 @@ TEST(RunDecisionsTest, ADecisionsPromiseStandsBesideWhatWasMeasuredUntilTheNext)
       ReviewOf(SmallRun({{.step = 5}, {.step = 8, .even = false, .decision = 2}}));
   ASSERT_EQ(review.decisions.size(), 2u);
   const RunDecision& first = review.decisions[0];
-  EXPECT_NEAR(first.before, 0.6, 1e-12);
-  EXPECT_NEAR(first.computed, 1, 1e-12);
+  EXPECT_NEAR(*first.before, 0.6, 1e-12);
+  EXPECT_NEAR(*first.computed, 1, 1e-12);
   EXPECT_NEAR(first.until_next.value(), 1, 1e-12);
   EXPECT_EQ(first.until_next_first_step, 6);
   EXPECT_EQ(first.until_next_last_step, 8);
@@ -141,15 +141,18 @@ TEST(RunReviewTest, ARunThatSplitsItsStepsHasFourLines) {
   EXPECT_EQ(review.equal_shares.balancedness, review.unmoved.balancedness) << "it never moved";
   EXPECT_GE(review.hindsight_split.balancedness, review.run.balancedness);
   const std::string text = TextOf(SplitRun());
-  for (const char* line : {"\nstatic layout ", "\nequal shares, same placements ", "\nthis run ",
-                           "\nhindsight, 4 steps each "}) {
+  EXPECT_EQ(review.without_eplb.balancedness, 0.5) << "experts 0 and 1 on GPU 0, expert 2 on GPU 1";
+  EXPECT_DOUBLE_EQ(review.time_saved().value(), 1 - 16.0 / 24);
+  for (const char* line :
+       {"\nwithout EPLB ", "\nstatic layout ", "\nequal shares, same placements ", "\nthis run ",
+        "\nhindsight, 4 steps each "}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   EXPECT_THAT(text,
               AllOf(HasSubstr("Objective: exact split per batch."), Not(HasSubstr("deepseek"))));
   EXPECT_THAT(TextOf(SmallRun({})), HasSubstr("Objective: equal shares."));
   const std::string picture = ReportPicture("demo", review);
-  for (const char* name : {"static layout, mean", "equal shares, same placements, mean",
+  for (const char* name : {"without EPLB, mean", "equal shares, same placements, mean",
                            "this run, mean", "hindsight, mean"}) {
     EXPECT_THAT(picture, HasSubstr(name));
   }
@@ -168,7 +171,7 @@ TEST(RunDecisionsTest, ARollbackOnTheSameStepsIsARowOfItsOwn) {
   EXPECT_THAT(review.decisions[0].switch_steps, ElementsAre(5));
   EXPECT_THAT(review.decisions[1].switch_steps, ElementsAre(7));
   EXPECT_EQ(review.rebalances, 1);
-  EXPECT_NEAR(review.policy.balancedness, (2 * 1.0 + 4 * 0.6) / 6, 1e-9);  // rolled back as well
+  EXPECT_NEAR(*review.policy.balancedness, (2 * 1.0 + 4 * 0.6) / 6, 1e-9);  // rolled back as well
   EXPECT_THAT(TextOf(run),
               AllOf(HasSubstr("16: because of decision 16"),
                     HasSubstr("17: asked by uid 1000 (alice): because of decision 17")));
@@ -184,8 +187,9 @@ TEST(RunDecisionsTest, ChunksOfADecisionAreOneRow) {
 TEST(ReportTextTest, TheFirstLinesNameTheTimeWonAndWhatWasMeasured) {
   const std::string text = TextOf(SmallRun({{.step = 5}}));
   const std::string first = text.substr(text.find("\n\n") + 2, 200);
-  EXPECT_THAT(first, HasSubstr("14.7 % less time than the static layout: 0.5 s measured, 0.6 s "
-                               "predicted for the static layout (17.2 % more steps per second)."));
+  EXPECT_THAT(first,
+              HasSubstr("14.7 % less time than without EPLB: 0.5 s measured, 0.6 s predicted "
+                        "for one slot per expert (17.2 % more steps per second)."));
   EXPECT_THAT(text, HasSubstr("Of the measured time 10.0 ms was spent in 1 pause to move experts "
                               "(longest 12.0 ms). Planned in hindsight"));
 }
@@ -194,15 +198,16 @@ TEST(ReportTextTest, ALossIsCalledALoss) {
   RunDirectory run = SmallRun({{.step = 5}});
   run.report.steps[5].boundary_seconds += 0.2;
   run.report.steps[5].seconds += 0.2;
-  EXPECT_THAT(TextOf(run), HasSubstr("18.7 % more time than the static layout"));
+  EXPECT_THAT(TextOf(run), HasSubstr("18.7 % more time than without EPLB"));
 }
 
 TEST(ReportTextTest, StepsThatDoNotLastInProportionToTheirLoadHaveNoSpeedUp) {
   RunDirectory run = SmallRun({{.step = 5}});
   run.report.even_step_seconds = 0;
-  EXPECT_THAT(TextOf(run),
-              AllOf(HasSubstr("The fullest GPUs had 40.0 % less load than under the static layout"),
-                    HasSubstr("No speed-up was measured"), Not(HasSubstr("less time"))));
+  EXPECT_THAT(
+      TextOf(run),
+      AllOf(HasSubstr("The fullest GPUs of all steps had 20.0 % less load than without EPLB."),
+            HasSubstr("No speed-up was measured"), Not(HasSubstr("less time"))));
 }
 
 TEST(ReportTextTest, WithoutEventsTheReportSaysThatPausesAreNotKnown) {
@@ -217,7 +222,7 @@ TEST(ReportPictureTest, SwitchesAndHeldBackStepsAreMarked) {
   run.events = LoggedEvents{"demo", {EventAt(run, 8, "pause")}};
   const std::string svg = ReportPicture("a<b", ReviewOf(run));
   EXPECT_THAT(svg, AllOf(HasSubstr("<svg xmlns"), HasSubstr("Job a&lt;b"), HasSubstr("paused"),
-                         HasSubstr("this run, mean 0.800"), HasSubstr("static layout, mean 0.600"),
+                         HasSubstr("this run, mean 0.800"), HasSubstr("without EPLB, mean 0.600"),
                          HasSubstr("</svg>")));
   size_t marks = 0;
   for (size_t at = svg.find("<path"); at != std::string::npos; at = svg.find("<path", at + 1)) {

@@ -56,6 +56,20 @@ TEST(RunPageTest, WindowsAreMeasuredAsTheReviewMeasures) {
   EXPECT_TRUE(windows[2]["coverage"].is_null());  // a run's directory does not know it
 }
 
+TEST(RunPageTest, OtherLayoutsOfARunThatSplitsItsStepsAreMeasuredPerStep) {
+  RunDirectory run = SmallRun({});
+  run.report.split = SplitMode::kBatch;
+  LoadMatrix counts(1, 4);
+  counts << 2, 2, 10, 10;  // the other GPU is the fullest: the sum of two steps would be even
+  for (size_t step = 1; step < run.step_loads.size(); step += 2) {
+    run.step_loads[step] = *Load::FromCounts(counts);
+  }
+  const PageJson window = PageOf(run, 2).At("/windows")["windows"][0];
+  EXPECT_NEAR(window["balancedness_static"].get<double>(), 0.6, 1e-12);
+  EXPECT_NEAR(window["balancedness_without_eplb"].get<double>(), 0.6, 1e-12);
+  EXPECT_NEAR(window["balancedness_equal"].get<double>(), 1, 1e-12) << "of the window's sum";
+}
+
 TEST(RunPageTest, AWindowAcrossASwitchHasBothVersionsAndTheirTokens) {
   const Page page = PageOf(ARun(), 4);  // steps 4..7: 4 and 5 under version 0, 6 and 7 under 1
   const PageJson window = page.At("/windows")["windows"][1];
@@ -74,13 +88,14 @@ TEST(RunPageTest, FiguresOfTheJobAndItsDecisionsAreThoseOfTheReview) {
   const RunReview review = ReviewRun(run, 3).value();
   const Page page = PageOf(run);
   const PageJson job = page.At("");
-  EXPECT_EQ(job["balancedness"], review.run.balancedness);
-  EXPECT_EQ(job["balancedness_static"], review.unmoved.balancedness);
+  EXPECT_EQ(job["balancedness"], *review.run.balancedness);
+  EXPECT_EQ(job["balancedness_static"], *review.unmoved.balancedness);
+  EXPECT_EQ(job["balancedness_without_eplb"], *review.without_eplb.balancedness);
   EXPECT_EQ(job["state"], "FINISHED");
   EXPECT_EQ(job["step"], kSmallSteps - 1);
   EXPECT_NEAR(job["saved_seconds"].get<double>() - job["spent_seconds"].get<double>(),
-              review.unmoved.total_seconds - review.time.measured_seconds, 1e-12);
-  EXPECT_EQ(job["peak_fall"], 1 - review.run.slowdown / review.unmoved.slowdown);
+              review.without_eplb.total_seconds - review.time.measured_seconds, 1e-12);
+  EXPECT_EQ(job["peak_fall"], review.time_saved().value());
   const PageJson plans = page.At("/plans")["plans"];  // newest first
   ASSERT_EQ(plans.size(), 2u);
   EXPECT_EQ(plans[0]["plan"], 2);
@@ -89,8 +104,8 @@ TEST(RunPageTest, FiguresOfTheJobAndItsDecisionsAreThoseOfTheReview) {
   EXPECT_EQ(first["switched_step"], 5);
   EXPECT_EQ(first["pause_seconds"], review.decisions[0].pause_seconds);
   EXPECT_EQ(first["received_bytes"], review.decisions[0].bytes_moved);
-  EXPECT_EQ(first["balancedness_before"], review.decisions[0].before);
-  EXPECT_EQ(first["balancedness_computed"], review.decisions[0].computed);
+  EXPECT_EQ(first["balancedness_before"], *review.decisions[0].before);
+  EXPECT_EQ(first["balancedness_computed"], *review.decisions[0].computed);
   EXPECT_EQ(first["balancedness_seen"], *review.decisions[0].until_next);
   EXPECT_EQ(first["transfers"], 2);
   // Expert 1 leaves GPU 0 for expert 2.

@@ -63,6 +63,7 @@ v1::JobStatus ExampleJob() {
   job.set_measured_first_step(12200);
   job.set_measured_last_step(12249);
   job.set_balancedness_static(0.6125);
+  job.set_balancedness_without_eplb(0.625);
   job.set_balancedness_predicted(0.9875);
   job.set_prediction_error(0.03);
   job.set_balancedness_seen(0.8125);
@@ -189,6 +190,13 @@ grpc::Status ScriptedQuery::ListEvents(grpc::ServerContext* context,
       events.begin(), events.end(), std::back_inserter(newer),
       [request](const auto& event) { return event.sequence() > request->after_sequence(); });
   CopyNewest(newer, request->limit(), response->mutable_events());
+  return Begin(context);
+}
+
+grpc::Status ScriptedQuery::ListWindows(grpc::ServerContext* context,
+                                        const v1::ListWindowsRequest* /*request*/,
+                                        v1::ListWindowsResponse* response) {
+  response->mutable_windows()->Assign(windows.begin(), windows.end());
   return Begin(context);
 }
 

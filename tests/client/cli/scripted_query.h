@@ -58,6 +58,7 @@ class ScriptedQuery final : public v1::Query::Service, public v1::Admin::Service
   std::map<int64_t, Placement> placements = {{1, ExampleBefore()}, {3, ExampleAfter()}};
   std::vector<v1::Plan> plans;       // newest first
   std::vector<v1::JobEvent> events;  // newest first
+  std::vector<v1::Window> windows;   // oldest first
   std::optional<v1::GetLoadResponse> load;
   v1::AdminResponse admin_answer;
   std::vector<v1::Plan> decides;  // what a rebalance adds to `plans`, newest first
@@ -88,6 +89,8 @@ class ScriptedQuery final : public v1::Query::Service, public v1::Admin::Service
                        v1::Plan* response) override;
   grpc::Status ListEvents(grpc::ServerContext* context, const v1::ListEventsRequest* request,
                           v1::ListEventsResponse* response) override;
+  grpc::Status ListWindows(grpc::ServerContext* context, const v1::ListWindowsRequest* request,
+                           v1::ListWindowsResponse* response) override;
   grpc::Status GetLoad(grpc::ServerContext* context, const v1::GetLoadRequest* request,
                        v1::GetLoadResponse* response) override;
   grpc::Status Rebalance(grpc::ServerContext* context, const v1::RebalanceRequest* request,

@@ -28,24 +28,65 @@ class SweepTest(command.CommandTest):
             self.assertEqual(json.loads(batch.stdout)["split"], "batch")
             rows = list(zip(json.loads(batch.stdout)["rows"], json.loads(equal.stdout)["rows"]))
             self.assertEqual(len(rows), 3)
-            if policy == "balanced":
-                for exact, shares in rows:
-                    self.assertGreaterEqual(exact["balancedness_mean"], shares["balancedness_mean"] - 1e-3)
-            self.assertGreater(rows[1][0]["balancedness_mean"], .99 if policy == "flow" else .9)
+            for exact, shares in rows:
+                self.assertGreaterEqual(exact["balancedness_mean"], shares["balancedness_mean"] - 1e-3)
+
+    def test_a_trace_is_scored_out_of_sample(self):
+        swept = json.loads(command.run("sweep", "--load", TRACE, "--gpus", 8, "--slots", "64:80:8", "-o", "json").stdout)
+        self.assertEqual((swept["scored_on"], swept["planned_windows"], swept["scored_windows"]),
+                         ("later_windows", 120, 120))
+        for row in swept["rows"]:
+            self.assertLess(row["balancedness_mean"], .9)
+            self.assertGreater(row["balancedness_mean"], .6)
+        # The figures are those of the earlier half's plan under each later window.
+        lines = TRACE.read_text().splitlines(keepends=True)
+        plan = json.loads(command.run("plan", "--load", self.write("earlier.jsonl", "".join(lines[:120])), "--gpus", 8, "--slots",
+                                      72, "-o", "json").stdout)["placement"]["physical_to_logical_map"]
+        peaks, means = [0] * len(plan), [0] * len(plan)
+        for line in lines[120:]:
+            for layer, (slots, load) in enumerate(zip(plan, json.loads(line)["load"])):
+                gpus = [sum(load[expert] / slots.count(expert) for expert in slots[9 * g:9 * g + 9]) for g in range(8)]
+                peaks[layer] += max(gpus)
+                means[layer] += sum(gpus) / 8
+        ratios = [mean / peak for mean, peak in zip(means, peaks)]
+        self.assertAlmostEqual(swept["rows"][1]["balancedness_mean"], sum(ratios) / len(ratios))
+        self.assertAlmostEqual(swept["rows"][1]["balancedness_min"], min(ratios))
+        text = command.run("sweep", "--load", TRACE, "--gpus", 8, "--slots", "64").stdout
+        self.assertIn("\nPlanned on windows 0..119, scored on windows 120..239.\n", text)
+
+    def test_one_window_is_scored_on_the_load_it_was_made_for_and_says_so(self):
+        result = command.run("sweep", "--load", self.load, "--gpus", 4, "--slots", 8, "-o", "json")
+        swept = json.loads(result.stdout)
+        self.assertEqual((swept["scored_on"], swept["planned_windows"], swept["scored_windows"]), ("planned_load", 1, 1))
+        text = command.run("sweep", "--load", self.load, "--gpus", 4, "--slots", 8).stdout
+        self.assertIn("\nScored on the load it was made for; later loads are less balanced.\n", text)
+        self.assertIn("on the load it was made for", " ".join(command.run("sweep", "--help").stdout.split()))
+
+    def test_a_load_without_tokens_has_no_figures(self):
+        self.load.write_text("[[0,0,0,0]]")
+        arguments = ("sweep", "--load", self.load, "--gpus", 2, "--slots", "4:6:2", "--training")
+        result = command.run(*arguments, "-o", "json")
+        self.assertEqual((result.returncode, result.stderr),
+                         (0, "eplbctl: note: what is scored has no tokens, so that there are no figures\n"))
+        for row in json.loads(result.stdout)["rows"]:
+            self.assertEqual([row[key] for key in ("balancedness_mean", "balancedness_min", "bound_gap_mean")], [None] * 3)
+        self.assertNotIn("1.0000", command.run(*arguments).stdout)
 
     def test_each_window_is_split_for_itself_as_plan_does(self):
         windows = self.write("windows.jsonl", "".join(
             json.dumps({"first_step": step, "last_step": step, "load": [counts]}) + "\n"
-            for step, counts in enumerate([[800, 100, 100, 0], [0, 100, 100, 800]])))
+            for step, counts in enumerate([[800, 100, 100, 0], [0, 100, 100, 800]] * 2)))
         shape = ("--load", windows, "--gpus", 2, "--slots", 4, "--split", "batch", "-o", "json")
         for window in ("sum", "ema:0.5"):
             swept = command.run("sweep", *shape, "--window", window, "--training")
             planned = command.run("plan", *shape, "--window", window)
             self.assertEqual((swept.returncode, planned.returncode), (0, 0), swept.stderr + planned.stderr)
             row = json.loads(swept.stdout)["rows"][0]
+            # Both halves are alike.
             expected = json.loads(planned.stdout)["batch_balancedness"]
             self.assertLess(expected, .9)
             self.assertAlmostEqual(row["balancedness_mean"], expected)
+            self.assertAlmostEqual(json.loads(planned.stdout)["later_windows"]["balancedness_mean"], expected)
             self.assertAlmostEqual(row["token_seconds_per_step"], 500 / expected * 528e-9)
 
     def test_a_window_with_more_tokens_than_a_batch_can_have_is_named(self):

@@ -49,10 +49,6 @@ TEST(TextTest, OnlyOneIsSingular) {
   EXPECT_EQ(Counted(1200, "layer"), "1,200 layers");
 }
 
-TEST(TextTest, ControlCharactersNeverReachTheTerminal) {
-  EXPECT_EQ(Printable("a\x1b[31m\n\x7f\xC3\xA9"), "a?[31m??\xC3\xA9");
-}
-
 TEST(TextTest, ColourSequencesAndCodePointsCountAsShown) {
   EXPECT_EQ(DisplayWidth("\x1b[31mab\xC3\xA9\x1b[0m"), 3);
   EXPECT_EQ(Paint(kPlain, Colour::kRed, "x"), "x");

@@ -26,7 +26,7 @@ TEST(WaitConditionTest, EachConditionIsMetByItsField) {
   then.set_step(12346);
   then.set_balancedness(0.9);
   for (const char* condition :
-       {"connected", "state=IDLE", "version>=4", "step>=12346", "balanced>=0.9"}) {
+       {"connected", "state=IDLE", "version>=4", "step>=12346", "balanced>=0.9", "balanced>=90%"}) {
     EXPECT_EQ(Ask(condition, now), Answer::kNotYet) << condition;
     EXPECT_EQ(Ask(condition, then), Answer::kMet) << condition;
   }

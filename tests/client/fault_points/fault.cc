@@ -19,6 +19,11 @@ std::string NameOf(Strike strike) {
   return kNames.at(static_cast<size_t>(strike));
 }
 
+bool Fault::IsMissedVote(bool first, bool ready, uint64_t num_posts) const {
+  if (point == Point::kBeforeVote) return first && ready && num_posts + 1 == post_id;
+  return num_posts == post_id && first == (point >= Point::kAfterVote);
+}
+
 std::string Fault::Name() const {
   if (!nccl.empty()) return nccl;
   return absl::StrCat(NameOf(strike), " rank ", victim, " ", NameOf(point),

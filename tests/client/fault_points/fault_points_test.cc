@@ -70,24 +70,34 @@ TEST_P(FaultPointsTest, KilledRankEndsAllOthersBeforeTheVoteUnderTheOldPlacement
   }
 }
 
+bool RowsAreLate(Point point) { return point >= Point::kBeforePost && point < Point::kAfterStage; }
+
 TEST_P(FaultPointsTest, StopPastTheTransferDeadlineDropsTheChunkAndTheJobGoesOn) {
-  for (const JobOutcome& outcome :
-       RunAndCheck(AtEveryPoint({.fault = {.strike = Strike::kStop, .lasts = absl::Seconds(2)},
-       .transfer_deadline = absl::Milliseconds(1000)}),
-                   Ending::kFinished, /*max_at_a_time=*/8)) {
+  constexpr absl::Duration kDeadline = absl::Seconds(5);
+  std::vector<JobSpec> specs = AtEveryPoint({.fault = {.strike = Strike::kStop}});
+  for (JobSpec& spec : specs) {
+    if (RowsAreLate(spec.fault.point)) {
+      spec.fault.resume = Resume::kWhenPeersGaveUp;
+      spec.fault.rows_deadline = kDeadline;
+    } else {
+      spec.fault.lasts = kDeadline + absl::Milliseconds(500);
+      spec.transfer_deadline = kDeadline;
+    }
+  }
+  for (const JobOutcome& outcome : RunAndCheck(specs, Ending::kFinished, /*max_at_a_time=*/8)) {
     const Point point = outcome.spec.fault.point;
-    const bool rows_are_late = point >= Point::kBeforePost && point < Point::kAfterStage;
     // A rank that stopped after its post may have all its rows already.
     const int32_t at_least = point == Point::kBeforePost ? 1 : 0;
     EXPECT_GE(outcome.num_dropped(), at_least) << outcome.Story();
-    EXPECT_LE(outcome.num_dropped(), rows_are_late ? 1 : 0) << outcome.Story();
+    EXPECT_LE(outcome.num_dropped(), RowsAreLate(point) ? 1 : 0) << outcome.Story();
   }
 }
 
 TEST_P(FaultPointsTest, StopPastTheVoteDeadlineEndsTheJobOnAllRanks) {
-  RunAndCheck(AtEveryPoint({.fault = {.strike = Strike::kStop, .lasts = absl::Milliseconds(4500)},
-                            .transfer_deadline = absl::Milliseconds(1000),
-                            .vote_deadline = absl::Milliseconds(2500)}),
+  RunAndCheck(AtEveryPoint({.fault = {.strike = Strike::kStop,
+                                      .resume = Resume::kWhenPeersEnded,
+                                      .rows_deadline = absl::Seconds(3),
+                                      .vote_deadline = absl::Seconds(3)}}),
               Ending::kEnded, /*max_at_a_time=*/8);
 }
 
@@ -140,9 +150,13 @@ TEST(NcclFaultPointsTest, WrongBitDropsTheChunk) {
 }
 
 TEST(NcclFaultPointsTest, GroupThatHangsIsGivenUpAtTheDeadline) {
-  for (const JobOutcome& outcome :
-       RunAndCheck(InGroups("hang", absl::Seconds(1)), Ending::kFinished, /*max_at_a_time=*/6)) {
-    EXPECT_GE(outcome.num_dropped(), 1) << outcome.Story();
+  std::vector<JobSpec> specs = InGroups("hang", absl::Seconds(10));
+  for (JobSpec& spec : specs) {
+    spec.fault.post_id = 1;
+    spec.fault.rows_deadline = absl::Seconds(1);
+  }
+  for (const JobOutcome& outcome : RunAndCheck(specs, Ending::kFinished, /*max_at_a_time=*/6)) {
+    EXPECT_EQ(outcome.num_dropped(), 1) << outcome.Story();
   }
 }
 
@@ -162,6 +176,7 @@ TEST(NcclFaultPointsTest, CommunicatorThatCannotBeEndedEndsTheJob) {
   specs.resize(4);
   for (JobSpec& spec : specs) {
     spec.vote_deadline = absl::Seconds(5);
+    spec.abort_timeout = absl::Milliseconds(1500);
     absl::StrAppend(&spec.fault.nccl, ";rank=", spec.fault.victim, ",kind=slow_abort,ms=60000");
   }
   RunAndCheck(specs, Ending::kEnded);

@@ -62,7 +62,10 @@ TEST_P(FaultSweepTest, KillAfterEachSignOfProgress) {
 }
 
 TEST_P(FaultSweepTest, StopAfterEachSignOfProgress) {
-  SweepRows({.strike = Strike::kStop, .lasts = absl::Milliseconds(2500)}, absl::Seconds(1));
+  SweepRows({.strike = Strike::kStop,
+             .resume = Resume::kWhenPeersGaveUp,
+             .rows_deadline = absl::Seconds(2)},
+            absl::Seconds(10));
 }
 
 std::string NameOfRows(const ::testing::TestParamInfo<Rows>& rows) {

@@ -44,9 +44,11 @@ struct Journal {
   std::array<StepRecord, kMaxSteps> steps;
   std::atomic<int32_t> num_calls = 0;
   std::array<CallRecord, kMaxSteps> calls;
-  std::atomic<bool> struck = false;    // the fault has met this rank
-  std::atomic<bool> finished = false;  // the rank's body has returned
-  std::array<char, 400> failure = {};  // why the job did not even start here
+  std::atomic<bool> struck = false;      // the fault has met this rank
+  std::atomic<uint64_t> posts_over = 0;  // migrations whose rows are staged or given up here
+  std::atomic<bool> ended = false;       // a boundary returned an error
+  std::atomic<bool> finished = false;    // the rank's body has returned
+  std::array<char, 400> failure = {};    // why the job did not even start here
 };
 
 // For processes that were forked after it was made.

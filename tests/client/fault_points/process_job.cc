@@ -53,17 +53,18 @@ class RunningJob {
       int result = 0;
       if (waitpid(children_[rank], &result, WNOHANG | WUNTRACED) == children_[rank]) {
         if (WIFSTOPPED(result)) {
-          goes_on_.emplace(rank, now + outcome_.spec.fault.lasts);
+          stopped_at_.emplace(rank, now);
         } else {
           outcome_.results[rank] = result;
           children_[rank] = -1;
           continue;
         }
       }
-      const auto stopped = goes_on_.find(rank);
-      if (stopped != goes_on_.end() && now >= stopped->second) {
+      const auto stopped = stopped_at_.find(rank);
+      if (stopped != stopped_at_.end() && GoesOn(rank, now - stopped->second)) {
         kill(children_[rank], SIGCONT);
-        goes_on_.erase(stopped);
+        outcome_.stopped += now - stopped->second;
+        stopped_at_.erase(stopped);
       }
       if (now < deadline_) continue;
       outcome_.timed_out = true;
@@ -75,10 +76,24 @@ class RunningJob {
   JobOutcome Take() { return std::move(outcome_); }
 
  private:
+  // True if the victim, which has been stopped for `time`, continues now.
+  bool GoesOn(size_t victim, absl::Duration time) const {
+    const Fault& fault = outcome_.spec.fault;
+    if (fault.resume == Resume::kAfterLasts) return time >= fault.lasts;
+    for (size_t rank = 0; rank < children_.size(); ++rank) {
+      const Journal& journal = outcome_.world->journals[rank];
+      const bool is_over = fault.resume == Resume::kWhenPeersEnded
+                               ? journal.ended.load()
+                               : journal.posts_over >= fault.post_id;
+      if (rank != victim && children_[rank] >= 0 && !is_over) return false;
+    }
+    return true;
+  }
+
   JobOutcome outcome_;
   absl::Time deadline_;
   std::vector<pid_t> children_;  // -1: over
-  std::map<size_t, absl::Time> goes_on_;
+  std::map<size_t, absl::Time> stopped_at_;
 };
 
 bool IsEnd(int32_t code) {
@@ -110,8 +125,11 @@ void CheckProcess(const JobOutcome& outcome, int32_t rank, std::vector<std::stri
 
 void CheckCalls(const JobOutcome& outcome, int32_t rank, std::vector<std::string>& wrong) {
   const JobSpec& spec = outcome.spec;
-  absl::Duration limit = 2 * spec.vote_deadline + spec.transfer_deadline + Margin();
-  if (rank == spec.fault.victim) limit += spec.fault.lasts;
+  const absl::Duration vote = spec.fault.vote_deadline > absl::ZeroDuration()
+                                  ? spec.fault.vote_deadline
+                                  : spec.vote_deadline;
+  absl::Duration limit = 2 * vote + spec.transfer_deadline + Margin();
+  if (rank == spec.fault.victim) limit += outcome.stopped + spec.fault.lasts;
   const Journal& journal = outcome.journal(rank);
   for (const CallRecord& call :
        std::span(journal.calls).first(static_cast<size_t>(journal.num_calls.load()))) {

@@ -19,8 +19,9 @@ enum class Ending {
 struct JobOutcome {
   JobSpec spec;
   SharedWorldPtr world{nullptr, nullptr};
-  std::vector<int> results;  // of waitpid, by rank
-  bool timed_out = false;    // and was killed by the test
+  std::vector<int> results;                       // of waitpid, by rank
+  bool timed_out = false;                         // and was killed by the test
+  absl::Duration stopped = absl::ZeroDuration();  // of the victim
 
   const Journal& journal(int32_t rank) const { return world->journals[static_cast<size_t>(rank)]; }
   bool struck() const { return journal(spec.fault.victim).struck; }

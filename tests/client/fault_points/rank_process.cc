@@ -126,6 +126,7 @@ class RankBody {
     if (step % 2 == 1) Propose(step);
     const absl::StatusOr<BoundaryResult> result =
         Timed(step, [this, step] { return client_->StepBoundary(step); });
+    journal_.ended = !result.ok();
     if (!result.ok()) return false;
     if (!result->switched) return true;
     running_ = Running(result->version, Turned(*running_.placement));

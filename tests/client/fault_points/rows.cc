@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeNcclRows(const JobSpec& spec,
                                       .group_queue = cuda::MakeHostRowQueue(),
                                       .check_queue = cuda::MakeHostRowQueue(),
                                       .staging_bytes = options.staging_bytes,
-                                      .abort_timeout = absl::Milliseconds(1500)}));
+                                      .abort_timeout = spec.abort_timeout}));
   const auto make_second = [](std::span<std::byte> staging) {
     return MakeBouncePathInto(staging, cuda::MakeHostRowQueue(), cuda::MakeHostRowQueue());
   };

@@ -8,6 +8,8 @@
 
 #include "absl/time/clock.h"
 
+#include "base/monotonic_clock.h"
+
 namespace eplb::testing {
 namespace {
 
@@ -37,7 +39,12 @@ class StrikingTransport : public Transport {
       std::fill(first_row.begin(), first_row.end(), kNothingYet);
     }
     striker_.At(Point::kBeforePost, post_id_);
+    const Fault& fault = striker_.fault();
+    if (post_id_ == fault.post_id && fault.rows_deadline > absl::ZeroDuration()) {
+      moves.deadline = MonotonicNow() + fault.rows_deadline;
+    }
     absl::StatusOr<Ticket> ticket = inner_->Post(std::move(moves));
+    if (!ticket.ok()) striker_.RowsAreOver(post_id_);
     striker_.AfterPost(post_id_, first_row);
     return ticket;
   }
@@ -47,6 +54,7 @@ class StrikingTransport : public Transport {
     const bool step = striker_.waits_for(Point::kDuringRows, post_id_);
     absl::StatusOr<Progress> progress =
         inner_->Poll(ticket, step ? absl::ZeroDuration() : max_wait);
+    if (!progress.ok() || progress->done) striker_.RowsAreOver(post_id_);
     if (!progress.ok()) return progress;
     const int64_t moved = progress->sent_bytes + progress->received_bytes;
     if (!progress->done && moved > std::exchange(bytes_moved_, moved)) {
@@ -86,6 +94,11 @@ class StrikingControl : public ControlChannel {
     const bool first = values.size() == kFirstVote;
     const bool ready = values[0] > 0;
     if (first && ready) striker_.At(Point::kBeforeVote, num_posts_ + 1);
+    const Fault& fault = striker_.fault();
+    if (fault.vote_deadline > absl::ZeroDuration() &&
+        fault.IsMissedVote(first, ready, num_posts_)) {
+      timeout = fault.vote_deadline;
+    }
     absl::StatusOr<std::vector<int64_t>> minimum = inner_->AllReduceMin(values, timeout);
     if (!minimum.ok()) return minimum;
     if (first) {

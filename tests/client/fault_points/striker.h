@@ -26,9 +26,12 @@ class Striker {
   void At(Point point, uint64_t post_id, int32_t nth = 0);
   // All ranks will commit `post_id`.
   void OpenForCommit(uint64_t post_id);
+  // The rows of `post_id` are staged or given up on this rank.
+  void RowsAreOver(uint64_t post_id) { journal_.posts_over = post_id; }
   // Corrupts a row as soon as it is in staging, if that is the fault.
   void AfterPost(uint64_t post_id, std::span<std::byte> first_row);
   bool waits_for(Point point, uint64_t post_id) const;
+  const Fault& fault() const { return fault_; }
 
  private:
   static void StrikeNow();

@@ -25,13 +25,63 @@ TEST(AscendFormatTest, SlotsAreNumberedDeviceByDevice) {
   EXPECT_EQ(*WriteAscendPlacement(*placement, {}), std::string(kGoodAscend) + "\n");
 }
 
+TEST(AscendFormatTest, CountsAndIdsThatTheListsImplyMayBeMissing) {
+  const auto parts = ParseAscendPlacement(
+      "f", R"({"strategy_version":3,"layer_list":[)"
+           R"({"device_list":[{"device_expert":[0,1]},{"device_expert":[2]}]},)"
+           R"({"device_list":[{"device_id":0,"device_expert":[2,0]},{"device_expert":[1]}]}]})");
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  EXPECT_EQ(*WriteAscendPlacement(*MakePlacement(*parts, parts->frame), {}),
+            std::string(kGoodAscend) + "\n");
+}
+
+TEST(AscendLoadTest, ExpertsWithoutAnEntryGotNoTokens) {
+  const auto dense = ParseAscendLoad("f", R"({"aggregated_load":{"0":{"0":1,"1":5}}})");
+  ASSERT_TRUE(dense.ok()) << dense.status();
+  EXPECT_EQ(dense->windows.front().load.counts()(0, 1), 5);
+  EXPECT_TRUE(dense->notes.empty());
+  const auto sparse = ParseAscendLoad(
+      "f", R"({"strategy_version":3,"aggregated_load":{"5":{"3":7},"1":{"1":5,"0":2.5}}})");
+  ASSERT_TRUE(sparse.ok()) << sparse.status();
+  EXPECT_EQ(sparse->layers, (LayerNumbers{1, 5}));
+  const Load& load = sparse->windows.front().load;
+  EXPECT_FALSE(load.is_counts());
+  EXPECT_EQ(load.num_experts(), 4);
+  EXPECT_EQ(load.ToDouble()(0, 0), 2.5);
+  EXPECT_EQ(load.ToDouble()(1, 3), 7);
+  EXPECT_EQ(load.ToDouble()(1, 0), 0);
+  ASSERT_EQ(sparse->notes.size(), 1U);
+  EXPECT_THAT(sparse->notes.front(), ::testing::HasSubstr("number of experts, 4,"));
+}
+
+TEST(AscendLoadTest, WhatIsNoneIsRefused) {
+  const std::string good = R"({"aggregated_load":{"0":{"0":1,"1":5}}})";
+  const Refused cases[] = {
+      {"Empty", "", "empty"},
+      {"Other", R"({"load":[[1]]})", "is no load of ascend"},
+      {"List", R"({"aggregated_load":[[1,5]]})", "is no load of ascend"},
+      {"NoLayers", R"({"aggregated_load":{}})", "is no load of ascend"},
+      {"NoExperts", R"({"aggregated_load":{"0":{}}})", "is no load of ascend"},
+      {"LayerKey", With(good, "\"0\":{", "\"x\":{"), "key \"x\", expected a layer number"},
+      {"PaddedKey", With(good, "\"1\"", "\"01\""), "key \"01\", expected an expert number"},
+      {"HugeExpert", With(good, "\"1\"", "\"1000000000\""), "expected an expert number in 0..4095"},
+      {"LayerIsList", R"({"aggregated_load":{"0":[1,5]}})", "layer 0 is an array"},
+      {"Text", With(good, ":5", ":\"5\""), "layer 0 expert 1 is a string"},
+      {"Negative", With(good, ":5", ":-5"), "layer 0 expert 1 is -5"},
+      {"KeyTwice", With(good, "\"1\"", "\"0\""), "given twice"},
+  };
+  for (const Refused& refused : cases) {
+    ExpectRefusal(refused, ParseAscendLoad("f", refused.bytes).status());
+  }
+}
+
 TEST(AscendFormatTest, WhatIsNoneIsRefused) {
   const std::string good = kGoodAscend;
   const Refused cases[] = {
       {"Empty", "", "empty"},
       {"Truncated", good.substr(0, 100), "line 1, column"},
-      {"List", "[]", "moe_layer_count is missing"},
-      {"Other", R"({"physical_to_logical_map":[[0]]})", "moe_layer_count is missing"},
+      {"List", "[]", "layer_list is missing"},
+      {"Other", R"({"physical_to_logical_map":[[0]]})", "layer_list is missing"},
       {"NoList", R"({"moe_layer_count":2})", "layer_list is missing"},
       {"ListOfNumbers", R"({"moe_layer_count":2,"layer_list":[1,2]})",
        "layer_list is no list of objects"},
@@ -50,7 +100,6 @@ TEST(AscendFormatTest, WhatIsNoneIsRefused) {
       {"LayerIdTwice", With(good, "\"layer_id\":1", "\"layer_id\":0"), "layer 1: layer_id is 0"},
       {"DeviceId", With(good, "\"device_id\":1", "\"device_id\":0"),
        "layer 0: device 1: device_id is 0, expected 1"},
-      {"NoDeviceId", With(good, "\"device_id\":1,", ""), "device 1: device_id is missing"},
       {"NoExperts", With(good, "\"device_expert\":[2]", "\"x\":[2]"),
        "layer 0: device 1: device_expert is missing"},
       {"KeyTwice", With(good, "\"device_id\":1,", "\"device_id\":1,\"device_id\":1,"),

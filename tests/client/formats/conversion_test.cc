@@ -65,7 +65,7 @@ class ConversionTest : public FilesTest {
     const auto numbers = [](const Form& form) {
       return form.format == "sglang" || form.format == "trtllm";
     };
-    if (!numbers(from) && !numbers(to)) flags.first_layer.reset();
+    if (!numbers(from) && !numbers(to)) flags.layers = {};
     return flags;
   }
 
@@ -80,7 +80,7 @@ ShapeNumbers FlagsOf(const Placement& placement) {
   return {.num_gpus = placement.topology().num_gpus(),
           .num_nodes = placement.topology().num_nodes(),
           .num_groups = placement.topology().num_groups(),
-          .first_layer = 3};
+          .layers = {.first = 3}};
 }
 
 TEST_F(ConversionTest, SlotsSurviveEveryPairOfFormats) {
@@ -196,7 +196,7 @@ TEST_F(ConversionTest, AFlagAgainstTheFileIsRefused) {
   flags.num_gpus = *flags.num_gpus + 1;
   EXPECT_THAT(std::string(Status(Forms()[0], Forms()[5], flags).message()), HasSubstr("--gpus is"));
   Convert(Forms()[0], Forms()[6], FlagsOf(placement));
-  EXPECT_THAT(std::string(Status(Forms()[6], Forms()[5], {.first_layer = 4}).message()),
+  EXPECT_THAT(std::string(Status(Forms()[6], Forms()[5], {.layers = {.first = 4}}).message()),
               HasSubstr("trtllm.yaml: the file has 3, --first-layer is 4"));
 }
 
@@ -219,6 +219,46 @@ TEST_F(ConversionTest, LayerNumbersAreCarriedOrTold) {
             "  3: [0, 1]\n  4: [1, 0]\n");
 }
 
+// A model with an MoE layer after each dense one, such as Llama 4 Maverick.
+TEST_F(ConversionTest, LayersThatAreNotConsecutiveKeepTheirNumbers) {
+  const std::string yaml =
+      "num_slots: 2\nlayer_updates_per_iter: 0\ninitial_global_assignments:\n"
+      "  1: [0, 1]\n  3: [1, 0]\n  5: [1, 0]\n";
+  Write("t.yaml", yaml);
+  const Form trtllm{"trtllm", "t.yaml"};
+  for (const Form& other : {Form{"eplb", "o.json"}, Form{"vllm", "v.jsonl"}}) {
+    EXPECT_THAT(absl::StrJoin(Convert(trtllm, other, {.num_gpus = 2}).notes, "; "),
+                HasSubstr("carry no layer numbers; give "));
+    EXPECT_EQ(Convert(other, {"trtllm", "back.yaml"}, {.layers = {.list = {1, 3, 5}}}).bytes, yaml);
+    EXPECT_THAT(std::string(Status(other, {"trtllm", "o"}, {.layers = {.list = {1, 3}}}).message()),
+                HasSubstr("has 3 layers, --layers 1,3 names 2"));
+  }
+  EXPECT_THAT(absl::StrJoin(Convert(trtllm, {"vllm", "v.jsonl"}, {}).notes, "; "),
+              HasSubstr("give --layers 1:5:2 to convert back"));
+  // sglang has a row for each dense layer, too.
+  const Form sglang{"sglang", "s.json"};
+  EXPECT_EQ(Convert(trtllm, sglang, {}).bytes,
+            "{\"physical_to_logical_map\":[[0,1],[0,1],[0,1],[1,0],[0,1],[1,0]]}\n");
+  EXPECT_EQ(Convert(sglang, {"trtllm", "back.yaml"}, {.layers = {.list = {1, 3, 5}}}).bytes, yaml);
+  EXPECT_THAT(absl::StrJoin(Convert(sglang, {"vllm", "v.jsonl"}, {}).notes, "; "),
+              HasSubstr("give --layers 3,5 to leave them out"));
+  EXPECT_THAT(Convert(sglang, {"vllm", "v.jsonl"}, {.layers = {.list = {1, 3, 5}}}).notes,
+              IsEmpty());
+}
+
+TEST_F(ConversionTest, LayersOfAFileThatNumbersThemAreSelected) {
+  Write("t.yaml",
+        "num_slots: 2\nlayer_updates_per_iter: 0\ninitial_global_assignments:\n"
+        "  1: [0, 1]\n  3: [1, 0]\n  5: [1, 0]\n");
+  const Form trtllm{"trtllm", "t.yaml"};
+  EXPECT_THAT(Convert(trtllm, {"trtllm", "some.yaml"}, {.layers = {.list = {3, 5}}}).bytes,
+              HasSubstr("assignments:\n  3: [1, 0]\n  5: [1, 0]\n"));
+  EXPECT_THAT(std::string(Status(trtllm, {"vllm", "o"}, {.layers = {.list = {3, 4}}}).message()),
+              HasSubstr("t.yaml: has layers 1:5:2, --layers 3,4 names layer 4"));
+  EXPECT_THAT(std::string(Status(trtllm, {"vllm", "o"}, {.layers = {.first = 2}}).message()),
+              HasSubstr("the file has 1, --first-layer is 2"));
+}
+
 TEST_F(ConversionTest, SglangsRowsAreModelLayers) {
   const std::string moe = "[2,0,1,0],[1,2,0,1]";
   const std::string dense = "[0,1,2,0]";
@@ -227,16 +267,16 @@ TEST_F(ConversionTest, SglangsRowsAreModelLayers) {
                                    ",", moe, "]}\n"));
   const Form model{"sglang", "model.json"};
   const Form ours{"eplb", "ours.json"};
-  Convert({"sglang", "moe.json"}, ours, {.num_gpus = 2, .first_layer = 0});
+  Convert({"sglang", "moe.json"}, ours, {.num_gpus = 2, .layers = {.first = 0}});
   const std::string expected = Read(Path("ours.json"));
   // Dropped, and put in front again.
-  const Conversion read = Convert(model, ours, {.num_gpus = 2, .first_layer = 3});
+  const Conversion read = Convert(model, ours, {.num_gpus = 2, .layers = {.first = 3}});
   EXPECT_EQ(Read(Path("ours.json")), expected);
   EXPECT_THAT(absl::StrJoin(read.notes, "; "), Not(HasSubstr("row")));
-  Convert(ours, {"sglang", "again.json"}, {.first_layer = 3});
+  Convert(ours, {"sglang", "again.json"}, {.layers = {.first = 3}});
   EXPECT_EQ(Read(Path("again.json")), Read(Path("model.json")));
   // The first row's key is the model's number of MoE layer 0, not behind the dense rows.
-  EXPECT_THAT(Convert(model, {"trtllm", "t.yaml"}, {.first_layer = 3}).bytes,
+  EXPECT_THAT(Convert(model, {"trtllm", "t.yaml"}, {.layers = {.first = 3}}).bytes,
               HasSubstr("initial_global_assignments:\n  3: [2, 0, 1, 0]\n  4: [1, 2, 0, 1]\n"));
   EXPECT_THAT(absl::StrJoin(Convert(ours, {"sglang", "s.json"}, {}).notes, "; "),
               HasSubstr("give --first-layer when dense layers precede it"));
@@ -249,13 +289,13 @@ TEST_F(ConversionTest, RowsThatLookDenseAreSaidAndTooManyRefused) {
     return absl::StrJoin(Convert(model, {"vllm", "v.jsonl"}, flags).notes, "; ");
   };
   EXPECT_EQ(notes({}),
-            "rows 0..1 look like dense layers (experts lie in order), and sglang has a row for "
+            "rows 0,1 look like dense layers (experts lie in order), and sglang has a row for "
             "every model layer; give --first-layer 2 to leave them out");
-  EXPECT_EQ(notes({.first_layer = 2}), "");
-  EXPECT_EQ(notes({.first_layer = 3}),
+  EXPECT_EQ(notes({.layers = {.first = 2}}), "");
+  EXPECT_EQ(notes({.layers = {.first = 3}}),
             "row 2 left out for --first-layer 3, though not all experts lie in order there");
-  EXPECT_THAT(std::string(Status(model, {"vllm", "o"}, {.first_layer = 4}).message()),
-              HasSubstr("model.json: has 4 rows, --first-layer 4 leaves none of them"));
+  EXPECT_THAT(std::string(Status(model, {"vllm", "o"}, {.layers = {.first = 4}}).message()),
+              HasSubstr("model.json: has layers 0-3, --first-layer 4 leaves none of them"));
   // Nothing tells a dense layer from one that nobody has balanced.
   Write("static.json", R"({"physical_to_logical_map":[[0,1,2,0],[0,1,2,0]]})");
   EXPECT_THAT(Convert({"sglang", "static.json"}, {"vllm", "v.jsonl"}, {}).notes, IsEmpty());
@@ -267,7 +307,7 @@ TEST_F(ConversionTest, FirstLayerIsRefusedWhereNoFileNumbersLayers) {
                                                       .to = "ascend",
                                                       .in = Path("none"),
                                                       .out = Path("out"),
-                                                      .flags = {.first_layer = 3}})
+                                                      .flags = {.layers = {.first = 3}}})
                                     .status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()),
@@ -294,7 +334,7 @@ TEST_F(ConversionTest, WhatIsLostNamesTheFlagsThatSayItAgain) {
                                              .num_groups = 1});
   Write("eplb.json", wire::PlacementToJson(Placement::Static(topology)));
   EXPECT_EQ(
-      absl::StrJoin(Convert(Forms()[0], {"sglang", "s"}, {.first_layer = 0}).notes, "; "),
+      absl::StrJoin(Convert(Forms()[0], {"sglang", "s"}, {.layers = {.first = 0}}).notes, "; "),
       "sglang files carry no GPUs, nodes or expert groups; give --gpus 4 --nodes 2 to convert "
       "back");
 }
@@ -322,7 +362,7 @@ TEST_F(ConversionTest, AnUnusableGpuStaysWhereSlotsMayBeEmpty) {
   slots << 0, 1, -1, -1, 1, 0, 1, 1, -1, -1, 0, 0;
   const std::string json = wire::PlacementToJson(*Placement::FromSlots(topology, slots));
   Write("eplb.json", json);
-  const ShapeNumbers flags{.num_gpus = 3, .num_nodes = 1, .num_groups = 1, .first_layer = 0};
+  const ShapeNumbers flags{.num_gpus = 3, .num_nodes = 1, .num_groups = 1, .layers = {.first = 0}};
   for (const Form& form : Forms()) {
     if (form.format == "eplb" || form.format == "deepseek") {
       EXPECT_THAT(absl::StrJoin(Convert(Forms()[0], form, flags).notes, ""),

@@ -122,6 +122,17 @@ TEST(DeepseekFormatTest, PlacementsThatAreNoneAreRefused) {
   }
 }
 
+TEST(DeepseekFormatTest, ANumericHeadingOrIndexOfAMapIsNoticed) {
+  EXPECT_THAT(
+      std::string(ParseDeepseekPlacement("f", "0,1,2,3\n0,1,0,2\n2,0,1,0\n").status().message()),
+      HasSubstr("f: looks as if its first row were a heading"));
+  const auto indexed = ParseDeepseekPlacement("f", "0,1,2,3\n1,2,3,0\n2,3,0,1\n3,0,1,2\n");
+  ASSERT_TRUE(indexed.ok()) << indexed.status();
+  ASSERT_EQ(indexed->notes.size(), 1U);
+  EXPECT_THAT(indexed->notes.front(), HasSubstr("first column were an index"));
+  EXPECT_TRUE(ParseDeepseekPlacement("f", "0,1,2,3\n3,2,1,0\n")->notes.empty());
+}
+
 TEST(DeepseekFormatTest, AnotherEndingIsRefused) {
   const Topology topology =
       *Topology::Make({.num_layers = 1, .num_experts = 1, .num_slots = 1, .num_gpus = 1});
@@ -154,6 +165,9 @@ TEST(DeepseekFormatTest, LoadsThatAreNoneAreRefused) {
       {"TwoArrays", *NpzBytes({{"a", npy}, {"b", npy}}), "has 2 arrays, expected one"},
       {"BothNames", *NpzBytes({{"load", npy}, {"weight", npy}}), "has 2 arrays, expected one"},
       {"BadArray", *NpzBytes({{"a", npy.substr(0, npy.size() - 1)}}), "\"a\": truncated"},
+      {"NpzOfAMap", *NpzBytes({{"physical_to_logical_map", npy}}),
+       "holds \"physical_to_logical_map\", part of a placement; expected a load"},
+      {"NpzOfCounts", *NpzBytes({{"logcnt", npy}}), "holds \"logcnt\", part of a placement"},
       {"NpzNan", *NpzBytes({{"a", NpyWithDict(NpyDict("<f8", "(1, 2)"), Bytes(nan))}}),
        "\"a\": load: layer 0 expert 1"},
       {"CsvRagged", "1,2\n3\n", "layer 1 has 1 experts, layer 0 has 2"},
@@ -173,6 +187,8 @@ TEST(DeepseekFormatTest, AHeadingInAFileThatIsCalledCsvIsNamed) {
       "f.csv: line 1, column 1 is \"a\", expected a finite number; no heading is read";
   EXPECT_EQ(ParseDeepseekLoad("f.csv", "a,b\n0,1\n").status().message(), expected);
   EXPECT_EQ(ParseDeepseekPlacement("f.csv", "a,b\n0,1\n").status().message(), expected);
+  EXPECT_EQ(ParseDeepseekLoad("f.csv", ",0,1\n0,4,2\n").status().message(),
+            "f.csv: line 1, column 1 is \"\", expected a finite number; no heading is read");
   EXPECT_EQ(ParseDeepseekLoad("f.csv", "0,1\n0,b\n").status().message(),
             "f.csv: line 2, column 2 is \"b\", expected a finite number");
 }

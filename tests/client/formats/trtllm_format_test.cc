@@ -36,17 +36,31 @@ TEST(TrtllmFormatTest, KeysAreTheModelsLayersInAnyOrder) {
                     R"({"3":[0,1,0],"4":[1,1,0],"5":[0,1,1]}})")}) {
     const auto parts = ParseTrtllmPlacement("f", text);
     ASSERT_TRUE(parts.ok()) << parts.status();
-    EXPECT_EQ(parts->frame.first_layer, 3);
+    EXPECT_EQ(parts->layers, (LayerNumbers{3, 4, 5}));
     ASSERT_EQ(parts->slots.rows(), 3);
     EXPECT_EQ(parts->slots(1, 0), 1);
     EXPECT_EQ(parts->slots(2, 2), 1);
   }
 }
 
+TEST(TrtllmFormatTest, LayersMayHaveGapsAndRowsImplyTheNumberOfSlots) {
+  const auto parts = ParseTrtllmPlacement(
+      "f", "initial_global_assignments:\n  5: [0, 1, 1]\n  1: [0, 1, 0]\n  3: [1, 1, 0]\n");
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  EXPECT_EQ(parts->layers, (LayerNumbers{1, 3, 5}));
+  ASSERT_EQ(parts->slots.cols(), 3);
+  EXPECT_EQ(parts->slots(1, 0), 1);
+  EXPECT_EQ(
+      *WriteTrtllmPlacement(*MakePlacement(*parts, {}), {.path = {}, .layers = parts->layers}),
+      "num_slots: 3\nlayer_updates_per_iter: 0\ninitial_global_assignments:\n"
+      "  1: [0, 1, 0]\n  3: [1, 1, 0]\n  5: [0, 1, 1]\n");
+}
+
 TEST(TrtllmFormatTest, DeepSeekV3HasLayers3To60) {
   const Topology topology =
       *Topology::Make({.num_layers = 58, .num_experts = 256, .num_slots = 288, .num_gpus = 32});
-  const auto yaml = WriteTrtllmPlacement(Placement::Static(topology), {.first_layer = 3});
+  const auto yaml =
+      WriteTrtllmPlacement(Placement::Static(topology), {.path = {}, .layers = Consecutive(3, 58)});
   ASSERT_TRUE(yaml.ok());
   EXPECT_THAT(*yaml, HasSubstr("\n  3: ["));
   EXPECT_THAT(*yaml, HasSubstr("\n  60: ["));
@@ -87,20 +101,19 @@ TEST(TrtllmFormatTest, WhatIsNoneIsRefused) {
       {"TopKeyTwice", "num_slots: 3\n" + good, "key \"num_slots\" is given twice"},
       {"ListAsKey", "? [1, 2]\n: 3\n" + good, "a key that is no single word"},
       {"NullAsKey", "~: 3\n" + good, "a key that is null"},
-      {"NoSlots", With(good, "num_slots: 3\n", ""), "num_slots is missing"},
       {"SlotsText", With(good, "num_slots: 3", "num_slots: \"3\""), "num_slots is a string"},
       {"SlotsReal", With(good, "num_slots: 3", "num_slots: 3.0"), "num_slots is a string"},
       {"SlotsZero", With(good, "num_slots: 3", "num_slots: 0"), "num_slots is 0"},
       {"SlotsHuge", With(good, "num_slots: 3", "num_slots: 1000000000"),
        "layer 3 has 3 entries, expected 1000000000 slots"},
-      {"UpdatesNegative", With(good, "iter: 0", "iter: -1"), "layer_updates_per_iter -1"},
+      {"UpdatesNegative", With(good, "iter: 0", "iter: -1"), "layer_updates_per_iter is -1"},
+      {"NoSlotsAtAll", "initial_global_assignments: {3: []}\n", "layer 3 has no entries"},
       {"NoAssignments", "num_slots: 3\n", "initial_global_assignments is missing"},
       {"AssignmentsNull", "num_slots: 3\ninitial_global_assignments:\n", "is null"},
       {"AssignmentsList", "num_slots: 3\ninitial_global_assignments: [[0,1,0]]\n", "is an array"},
       {"AssignmentsEmpty", "num_slots: 3\ninitial_global_assignments: {}\n", "has no layers"},
       {"Short", With(good, "[1, 1, 0]", "[1, 0]"), "layer 4 has 2 entries, expected 3"},
       {"Long", With(good, "[1, 1, 0]", "[1, 1, 0, 0]"), "layer 4 has 4 entries"},
-      {"Gap", With(good, "  4:", "  6:"), "layer 4 is missing, there are 3 and 5"},
       {"KeyText", With(good, "  4:", "  four:"), "key \"four\", expected a layer number"},
       {"KeyNegative", With(good, "  4:", "  -4:"), "key \"-4\""},
       {"KeyPadded", With(good, "  4:", "  \"04\":"), "key \"04\""},
@@ -135,13 +148,14 @@ TEST(TrtllmFormatTest, TheBalancerInTheOptionsOfTheLlmApiIsFound) {
   const auto parts = ParseTrtllmPlacement("f", options);
   ASSERT_TRUE(parts.ok()) << parts.status();
   EXPECT_EQ(parts->slots(0, 0), 1);
-  EXPECT_EQ(parts->frame.first_layer, 3);
+  EXPECT_EQ(parts->layers, LayerNumbers{3});
   const Refused cases[] = {
       {"Path", "moe_config:\n  load_balancer: ./balancer.yaml\n",
        "moe_config.load_balancer names the file \"./balancer.yaml\", expected that file itself"},
-      {"None", "moe_config:\n  backend: x\n", "has neither num_slots nor moe_config.load_balancer"},
+      {"None", "moe_config:\n  backend: x\n",
+       "has neither initial_global_assignments nor moe_config.load_balancer"},
       {"List", "moe_config:\n  load_balancer: [1]\n", "expected the keys of a balancer"},
-      {"Slots", "moe_config:\n  load_balancer: {a: 1}\n", "num_slots is missing"},
+      {"Keys", "moe_config:\n  load_balancer: {a: 1}\n", "initial_global_assignments is missing"},
   };
   for (const Refused& refused : cases) {
     ExpectRefusal(refused, ParseTrtllmPlacement("f", refused.bytes).status());
@@ -190,14 +204,15 @@ class TrtllmStatisticsTest : public FilesTest {
 TEST_F(TrtllmStatisticsTest, RanksAreAddedAndIterationsAreWindows) {
   WriteGood();
   EXPECT_TRUE(IsTrtllmStatistics(Path("")));
-  const auto windows = ReadTrtllmStatistics(Path(""));
-  ASSERT_TRUE(windows.ok()) << windows.status();
-  ASSERT_EQ(windows->size(), 2U);
-  EXPECT_EQ((*windows)[0].first_step, 9);
-  EXPECT_EQ((*windows)[1].last_step, 10);
-  EXPECT_EQ((*windows)[0].load.num_layers(), 2);  // layers 3 and 4 of the model
-  EXPECT_EQ((*windows)[0].load.counts()(1, 0), 33);
-  EXPECT_EQ((*windows)[1].load.counts()(0, 1), 66);
+  const auto file = ReadTrtllmStatistics(Path(""));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::vector<LoadWindow>& windows = file->windows;
+  ASSERT_EQ(windows.size(), 2U);
+  EXPECT_EQ(windows[0].first_step, 9);
+  EXPECT_EQ(windows[1].last_step, 10);
+  EXPECT_EQ(file->layers, (LayerNumbers{3, 4}));
+  EXPECT_EQ(windows[0].load.counts()(1, 0), 33);
+  EXPECT_EQ(windows[1].load.counts()(0, 1), 66);
 }
 
 TEST_F(TrtllmStatisticsTest, AnotherDirectoryOrAFileIsRefused) {
@@ -283,13 +298,16 @@ TEST_F(TrtllmStatisticsTest, ABrokenRankFileIsNamed) {
   }
 }
 
-TEST_F(TrtllmStatisticsTest, EveryIterationHasTheSameLayersWithoutAGap) {
-  Write("rank0.safetensors", FileOf({{"9_3", {1, 2}}, {"9_5", {3, 4}}}));
-  EXPECT_THAT(Refusal(""), HasSubstr("iteration 9 has layer 5 where layer 4 is expected"));
+TEST_F(TrtllmStatisticsTest, LayersMayHaveGapsAndAreTheSameInEveryIteration) {
+  Write("rank0.safetensors", FileOf({{"9_1", {1, 2}}, {"9_5", {3, 4}}}));
+  const auto file = ReadTrtllmStatistics(Path(""));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->layers, (LayerNumbers{1, 5}));
+  EXPECT_EQ(file->windows.front().load.counts()(1, 0), 3);
   Write("rank0.safetensors", FileOf({{"9_3", {1, 2}}, {"9_4", {3, 4}}, {"10_3", {5, 6}}}));
-  EXPECT_THAT(Refusal(""), HasSubstr("iteration 10 has 1 layers, iteration 9 has 2"));
+  EXPECT_THAT(Refusal(""), HasSubstr("iteration 10 has layers 3, iteration 9 has 3,4"));
   Write("rank0.safetensors", FileOf({{"9_3", {1, 2}}, {"10_4", {5, 6}}}));
-  EXPECT_THAT(Refusal(""), HasSubstr("iteration 10 has layer 4 where layer 3 is expected"));
+  EXPECT_THAT(Refusal(""), HasSubstr("iteration 10 has layers 4, iteration 9 has 3"));
   Write("rank0.safetensors", FileOf({}));
   EXPECT_THAT(Refusal(""), HasSubstr("holds no counts"));
   Write("rank0.safetensors", FileOf({{"9_3", {INT64_MAX, 1}}}));

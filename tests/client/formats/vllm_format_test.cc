@@ -29,7 +29,7 @@ TEST(VllmFormatTest, TheMappingCountsMoeLayersFromZero) {
   EXPECT_EQ(parts->slots(1, 1), 1);
   EXPECT_EQ(parts->num_experts, 2);
   EXPECT_FALSE(parts->frame.num_gpus.has_value());
-  EXPECT_FALSE(parts->frame.first_layer.has_value());
+  EXPECT_TRUE(parts->layers.empty());
   const auto with_meta = ParseVllmPlacement("f", std::string(kMeta) + kStats + kMapping);
   ASSERT_TRUE(with_meta.ok()) << with_meta.status();
   EXPECT_EQ(with_meta->frame.num_gpus, 3);
@@ -88,6 +88,25 @@ TEST(VllmFormatTest, RandomLoadsAddUpAsTheirPlacementSays) {
   }
 }
 
+TEST(VllmFormatTest, WhatTheMapsImplyMayBeMissing) {
+  const auto parts =
+      ParseVllmPlacement("f", R"({"record_type":"eplb_load_meta","version":1,"model":"m"})"
+                              "\n"
+                              R"({"record_type":"eplb_initial_mapping","version":1,)"
+                              R"("initial_global_assignments":{"0":[0,1,0],"1":[1,1,0]}})");
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  EXPECT_EQ(parts->num_experts, 2);
+  EXPECT_EQ(parts->slots.cols(), 3);
+}
+
+TEST(VllmFormatTest, AJobThatWasScaledBeforeItsFirstRecordIsNoted) {
+  const auto file = ParseVllmLoad(
+      "f", With(With(kMeta, "ranks\":3", "ranks\":2"), "experts\":1", "experts\":0") + kStats);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_THAT(file->notes,
+              ::testing::ElementsAre("eplb_load_meta has num_ranks 2, the first record has 3"));
+}
+
 // Benchmarks write into the same log; their records have no version.
 TEST(VllmFormatTest, RecordsOfOtherTypesAreSkippedWithANote) {
   const std::string log = absl::StrCat(R"({"record_type":"session_metadata","host":"a"})", "\n",
@@ -126,12 +145,13 @@ TEST(VllmFormatTest, PlacementsThatAreNoneAreRefused) {
       {"Twice", good + good, "line 2: is a second eplb_initial_mapping"},
       {"KeyTwice", With(good, "\"1\":", "\"0\":"), "key \"0\" is given twice"},
       {"FirstLayer", With(With(good, "\"1\":", "\"2\":"), "\"0\":", "\"1\":"),
-       "begins at layer 1, vllm counts MoE layers from 0"},
-      {"Gap", With(good, "\"1\":", "\"2\":"), "layer 1 is missing, there are 0 and 2"},
+       "has layers 1,2, vllm counts MoE layers from 0"},
+      {"Gap", With(good, "\"1\":", "\"2\":"), "has layers 0,2, vllm counts MoE layers from 0"},
       {"Short", With(good, "[1,1,0]", "[1,0]"), "layer 1 has 2 entries, expected 3 slots"},
       {"Huge", With(good, "\"num_slots\":3", "\"num_slots\":1000000000"),
        "layer 0 has 3 entries, expected 1000000000"},
-      {"Redundant", With(good, "experts\":1", "experts\":3"), "is 3 of 3 slots"},
+      {"Redundant", With(good, "experts\":1", "experts\":3"),
+       "num_redundant_experts 3, but the map holds 2"},
       {"Negative", With(good, "experts\":1", "experts\":-1"), "num_redundant_experts is -1"},
       {"Id", With(good, "[1,1,0]", "[1,-2,0]"), "layer 1 slot 1 is -2"},
       {"Real", With(good, "[1,1,0]", "[1,1.0,0]"), "[1] is 1.0, expected an integer"},
@@ -139,7 +159,9 @@ TEST(VllmFormatTest, PlacementsThatAreNoneAreRefused) {
       {"MetaLayers", With(kMeta, "layers\":2", "layers\":3") + good,
        "eplb_load_meta has 3 layers, there are 2"},
       {"MetaRedundant", With(kMeta, "experts\":1", "experts\":0") + good,
-       "has num_redundant_experts 0, eplb_initial_mapping has 1"},
+       "eplb_load_meta has num_redundant_experts 0, but the map holds 2 experts in 3 slots"},
+      {"MetaRanksDivide", With(kMeta, "ranks\":3", "ranks\":2") + good,
+       "eplb_load_meta has num_ranks 2, which do not divide the 3 slots of the map"},
       {"MetaRanks", With(kMeta, "ranks\":3", "ranks\":0") + good, "num_ranks is 0"},
       {"MetaTwice", std::string(kMeta) + kMeta + good, "line 2: is a second eplb_load_meta"},
   };
@@ -171,6 +193,12 @@ TEST(VllmFormatTest, LoadsThatAreNoneAreRefused) {
       {"Layers", good + With(With(With(good, "100", "200"), ",[2,3,4]", ""), ",[1,1,0]", ""),
        "line 2: has 1 layers x 2 experts, the record before has 2 x 2"},
       {"MetaLayers", With(kMeta, "layers\":2", "layers\":58") + good, "has 58 layers"},
+      {"MetaRedundant", With(kMeta, "experts\":1", "experts\":0") + good,
+       "eplb_load_meta has num_redundant_experts 0, but the map holds 2 experts in 3 slots"},
+      {"MetaRanks", With(kMeta, "ranks\":3", "ranks\":2") + With(good, "\"num_ranks\":3,", ""),
+       "eplb_load_meta has num_ranks 2, which do not divide the 3 slots"},
+      {"Ranks", With(good, "ranks\":3", "ranks\":2"),
+       "eplb_load_stats has num_ranks 2, which do not divide the 3 slots"},
   };
   for (const Refused& refused : cases) {
     ExpectRefusal(refused, ParseVllmLoad("f", refused.bytes).status());

@@ -118,7 +118,7 @@ TEST_F(NcclFaultTest, ARankWhoseGroupDidNotEndIsNotWhole) {
   const Faults scripted(absl::StrCat("rank=2,group=", kWarmGroups + 1, ",kind=hang"));
   EpGroup ep_group(topology_, StateResidency::kEveryReplica, MakeSmallPieceNcclWorld);
   ep_group.Fill(current_);
-  (void)ep_group.Stage(ep_group.Plan(current_, target_), 1, /*absent=*/-1, absl::Seconds(1));
+  (void)ep_group.Stage(ep_group.Plan(current_, target_), 1, /*absent=*/-1, absl::Seconds(3));
   EXPECT_FALSE(ep_group.executor(2).is_whole());
 }
 

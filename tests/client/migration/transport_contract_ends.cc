@@ -40,7 +40,7 @@ TEST_P(TransportContractTest, DeadlineNamesThePeersThatOweRows) {
   moves.receives.push_back(
       {.from = RankId{2}, .row = 1, .round = 1, .staging_offset = 128, .num_bytes = 100});
   moves.sends.push_back({.to = RankId{3}, .row = 0, .round = 1, .bytes = row, .staging_offset = 0});
-  moves.deadline = absl::Now() + absl::Milliseconds(500);
+  moves.deadline = absl::Now() + absl::Seconds(2);  // rank 1 sends within it
   const Ticket receive = MustPost(*transports[0], moves);
   const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 1, row));
   absl::StatusOr<Progress> sent = Progress{};

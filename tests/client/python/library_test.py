@@ -90,6 +90,10 @@ class ErrorTest(unittest.TestCase):
             self.assertEqual(error.code_name.upper(), name.replace("_", ""))
         self.assertTrue(issubclass(eplb.InvalidArgument, ValueError) and issubclass(eplb.DeadlineExceeded, TimeoutError))
 
+    def test_a_message_has_nothing_that_a_terminal_obeys(self):
+        for each in (eplb.Error, eplb.InvalidArgument, eplb.LibraryNotFound):
+            self.assertEqual(str(each("rank 1: a\x1b[2J\rb\x9b31m\u202e K\u00f6ln")), "rank 1: a?[2J b?31m? K\u00f6ln")
+
 
 class PackageTest(unittest.TestCase):
     def test_pip_installs_it_offline(self):

@@ -102,6 +102,15 @@ class PlanTest(unittest.TestCase):
                 self.assertEqual(plan.physical_to_logical_map[layer, plan.logical_to_physical_map[layer, :, 0]].tolist(),
                                  [0, 1, 2, 3])
 
+    def test_a_layer_without_load_has_no_balancedness(self):
+        load = [self.COUNTS[0], [0] * 4]
+        plan = placement.plan(load, num_slots=4, num_gpus=2)
+        self.assertEqual(plan.balancedness[0], 1)
+        self.assertTrue(np.isnan(plan.balancedness[1]))
+        self.assertEqual(plan, placement.plan(load, num_slots=4, num_gpus=2))
+        self.assertIn("balancedness 1.0000 (worst layer 0: 1.0000)", repr(plan))
+        self.assertIn("in 4 slots, no load>", repr(placement.plan([[0] * 4], num_slots=4, num_gpus=2)))
+
     def test_plans_and_options_are_equal_by_their_values(self):
         first = placement.plan(self.COUNTS, num_slots=4, num_gpus=2)
         self.assertEqual(first, placement.plan(self.COUNTS, num_slots=4, num_gpus=2))

@@ -154,6 +154,10 @@ class OfflineSplitTest(unittest.TestCase):
         self.assertEqual((split.peak, split.mean, split.balancedness, split.equal_peak), (8, 8, 1, 11))
         self.assertEqual((split.tight_gpus, split.own, split.version), ((0, 1), None, 0))
 
+    def test_no_tokens_have_no_balancedness(self):
+        split = eplb.split(self.MAP, [0, 0, 0], num_gpus=2)
+        self.assertEqual((split.peak, split.balancedness), (0, None))
+
     def test_the_proof_can_be_checked_by_hand(self):
         split = eplb.split(self.MAP, [10, 0, 30], layer=1, num_gpus=2)
         self.assertEqual((split.peak, split.tight_gpus), (30, (1,)))  # expert 2 is on GPU 1 alone

@@ -128,6 +128,7 @@ def an_expert_without_gradients(model, optimizer, attached, step):
     for _ in range(17):
         for parameter in (*model.gate.parameters(), *model.experts[1].parameters()):
             parameter.grad = torch.ones_like(parameter)
+        model(torch.randn(8, 3))
         optimizer.step()
         reasons.append(attached.step_boundary().reason)
     assert set(reasons[:15]) == {""} and reasons[15] == reasons[16], reasons

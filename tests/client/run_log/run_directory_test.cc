@@ -227,9 +227,33 @@ TEST(RunReportTest, MeansAfterTheFirstSwitchLeaveEarlierStepsOut) {
   EXPECT_DOUBLE_EQ(json["summary"]["balancedness_mean_after_first_switch"].get<double>(), 0.9);
   EXPECT_DOUBLE_EQ(json["summary"]["balancedness_static_mean_after_first_switch"].get<double>(),
                    0.5);
+  EXPECT_TRUE(json["summary"]["balancedness_without_eplb_mean"].is_null()) << "an older trainer";
+  EXPECT_TRUE(json["summary"]["time_saved"].is_null());
   EXPECT_EQ(json["summary"]["bytes_moved"], 111);
   EXPECT_EQ(json["summary"]["pause_seconds_max"], 0.25);
   EXPECT_EQ(json["steps"].size(), 4u);
+}
+
+TEST(RunReportTest, AStepWithoutTokensIsInNoMean) {
+  RunReport report = TwoDecisionsInThreeSwitches();
+  report.steps.back().balancedness.reset();
+  report.steps.back().balancedness_static.reset();
+  const auto json = nlohmann::json::parse(RunReportToJson(report));
+  EXPECT_TRUE(json["steps"].back()["balancedness"].is_null());
+  EXPECT_DOUBLE_EQ(json["summary"]["balancedness_mean"].get<double>(), (0.5 + 0.5 + 0.9) / 3);
+  EXPECT_DOUBLE_EQ(json["summary"]["balancedness_static_mean"].get<double>(), 0.5);
+}
+
+TEST(RunReportTest, TimeSavedCountsPeaksAgainstOneSlotPerExpert) {
+  RunReport report = TwoDecisionsInThreeSwitches();
+  for (StepRecord& step : report.steps) {
+    step.balancedness_without_eplb = step.step < 2 ? 0.4 : 0.6;
+    step.peak_tokens = step.step < 2 ? 100 : 60;
+    step.peak_tokens_without_eplb = 90 + step.step;
+  }
+  const auto summary = nlohmann::json::parse(RunReportToJson(report))["summary"];
+  EXPECT_DOUBLE_EQ(summary["balancedness_without_eplb_mean"].get<double>(), 0.5);
+  EXPECT_DOUBLE_EQ(summary["time_saved"].get<double>(), 1 - 320.0 / 366);
 }
 
 class RunReportFileTest : public ::testing::Test {
@@ -253,12 +277,17 @@ TEST_F(RunReportFileTest, WhatIsWrittenIsRead) {
   report.steps[1].began = 0.125;
   report.steps[1].boundary_seconds = 0.5;
   report.steps[1].work_seconds = 0.25;
+  report.steps[1].balancedness_without_eplb = 0.75;
+  report.steps[1].peak_tokens = 12;
+  report.steps[1].peak_tokens_without_eplb = 16;
   ASSERT_TRUE(WriteRunReport(report, path_).ok());
   const absl::StatusOr<RunReport> back = ReadRunReport(path_);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(RunReportToJson(*back), RunReportToJson(report));
   EXPECT_EQ(back->switches[2].asked_by, "uid 1000 (alice)");
   EXPECT_EQ(back->steps[1].work_seconds, 0.25);
+  EXPECT_EQ(back->steps[1].peak_tokens_without_eplb, 16);
+  EXPECT_FALSE(back->steps[0].peak_tokens.has_value());
 }
 
 TEST_F(RunReportFileTest, AMissingKeyIsNamedWithTheFile) {
@@ -282,9 +311,9 @@ TEST(RunReportTest, AReasonThatIsNotUtf8IsStillJson) {
   EXPECT_FALSE(json.is_discarded());
 }
 
-TEST(RunReportTest, AnEmptyRunHasFiniteFigures) {
+TEST(RunReportTest, AnEmptyRunHasNoFigures) {
   const auto json = nlohmann::json::parse(RunReportToJson({}));
-  EXPECT_EQ(json["summary"]["balancedness_mean"], 1.0);
+  EXPECT_TRUE(json["summary"]["balancedness_mean"].is_null());
   EXPECT_EQ(json["summary"]["rebalances"], 0);
 }
 

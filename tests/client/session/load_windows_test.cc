@@ -53,8 +53,10 @@ TEST(LoadWindowsTest, TheWindowHasTheMeanOfTheRecordedStepTimes) {
   }
 }
 
-Topology FourSlots() {
-  return *Topology::Make({.num_layers = 2, .num_experts = 3, .num_slots = 4, .num_gpus = 2});
+// Slots 0..3 hold experts 0, 1, 2, 0, two slots per GPU.
+Placement FourSlots() {
+  return Placement::Static(
+      *Topology::Make({.num_layers = 2, .num_experts = 3, .num_slots = 4, .num_gpus = 2}));
 }
 
 TEST(LoadWindowsTest, SplitsAddUpTokensAndTheFullestGpuOfEachBatch) {
@@ -71,6 +73,27 @@ TEST(LoadWindowsTest, SplitsAddUpTokensAndTheFullestGpuOfEachBatch) {
   EXPECT_EQ(window->split_peaks, (std::vector<int64_t>{3 + 10 + 4, 0}));
   EXPECT_FALSE(windows.EndStep(2).has_value());
   EXPECT_TRUE(windows.EndStep(3)->split_tokens.empty()) << "none in this window";
+}
+
+TEST(LoadWindowsTest, SplitsAlsoAddUpTheFullestGpuOfOtherLayouts) {
+  LoadWindows windows(2, 3, 2, 0);
+  IndexMatrix slots(2, 4);
+  slots << 0, 1, 2, 2, 1, 0, 2, 0;
+  const Placement placement = *Placement::FromSlots(FourSlots().topology(), slots);
+  // Experts have 1, 2 and 5 tokens. Statically GPU 0 has (1 + 2), GPU 1 has 5 and none of expert 0.
+  ASSERT_TRUE(windows.RecordSplit(0, std::vector<int64_t>{1, 2, 3, 2}, placement).ok());
+  EXPECT_FALSE(windows.EndStep(0).has_value());
+  // Experts have 9, 0 and 2 tokens. Statically GPU 0 has 5, GPU 1 has 2 + 4.
+  ASSERT_TRUE(windows.RecordSplit(0, std::vector<int64_t>{9, 0, 1, 1}, placement).ok());
+  // Experts have 2, 4 and 0 tokens: in this layer slots 1 and 3 hold expert 0.
+  ASSERT_TRUE(windows.RecordSplit(1, std::vector<int64_t>{4, 1, 0, 1}, placement).ok());
+  const std::optional<wire::LoadReport> window = windows.EndStep(1);
+  EXPECT_EQ(window->split_peaks, (std::vector<int64_t>{5 + 9, 5}));
+  EXPECT_EQ(window->split_peaks_static, (std::vector<int64_t>{5 + 6, 5}));
+  EXPECT_EQ(window->split_peaks_without_eplb, (std::vector<int64_t>{5 + 9, 6}))
+      << "experts 0 and 1 on GPU 0, expert 2 on GPU 1";
+  EXPECT_FALSE(windows.EndStep(2).has_value());
+  EXPECT_TRUE(windows.EndStep(3)->split_peaks_without_eplb.empty());
 }
 
 TEST(LoadWindowsTest, ASplitThatDoesNotFitIsNamedAndNothingOfItIsAdded) {

@@ -31,6 +31,8 @@ cancel_deadline = "1s"
 session_grace = "1h"
 [jobs.poor]
 mode = "observe"
+[jobs.worse]
+mode = "observe"
 [jobs.changing]
 freeze_steps = "0:500"
 """
@@ -159,7 +161,7 @@ class LiveAlertsTest(unittest.TestCase):
         return [start_again, silent.silent.clear, twin.drop]
 
     def break_balance(self):
-        """A job that only observes, and one whose load changes with the switch."""
+        """Jobs that only observe, one worse than without EPLB, one that counts no tokens, and one whose load changes with the switch."""
         poor = self.job("poor", uneven=True).connect().train()
 
         def change(job):
@@ -168,8 +170,16 @@ class LiveAlertsTest(unittest.TestCase):
         changing = self.job("changing", world=4, on_switch=change)
         changing.counts = [30, 30] + [10] * 6
         changing.connect().train()
-        self.expected |= {"EplbPoorBalance": "poor", "EplbPredictionsMiss": "changing"}
-        return [lambda: poor.counts.__setitem__(slice(None), [10] * 4)]
+        # Without EPLB each GPU has 80 tokens; the spare slots of experts 0 and 1 are both on GPU 1.
+        worse = self.job("worse")
+        worse.counts = [80, 0, 0, 80]
+        worse.connect(hello=dict(zip((8, 10), raw_rank.static_layout(2, spare=1)))).train()
+        uncounted = self.job("uncounted")
+        uncounted.counts[:] = [0] * 4
+        uncounted.connect().train()
+        self.expected |= {"EplbPoorBalance": "poor", "EplbPredictionsMiss": "changing", "EplbWorseThanWithout": "worse",
+                          "EplbNotCounting": "uncounted"}
+        return [lambda job=job: job.counts.__setitem__(slice(None), [10] * 4) for job in (poor, worse, uncounted)]
 
     def test_every_alert_fires_by_its_fault_and_clears(self):
         self.job(WELL).connect().train()

@@ -68,7 +68,7 @@ class DaemonTest(example.ExampleTest):
         job = self.start(name, {"steps": STEPS, **self.beside_daemon(name)})
         while job.poll() is None:
             jobs = self.ask("get", "jobs")["jobs"]
-            if jobs and jobs[0]["coverage"] > 0:
+            if jobs and jobs[0]["coverage"]:
                 now = jobs[0]
                 said[now["measured_first_step"], now["measured_last_step"]] = now["balancedness"]
             time.sleep(0.1)

@@ -121,6 +121,28 @@ TEST(BacktestTest, AShiftOfTheDomainIsPaidForOnce) {
   EXPECT_GT(chosen.balancedness, backtest.Scores().back().balancedness);
 }
 
+TEST(BacktestTest, WindowsWithoutTokensAreInNoMean) {
+  Backtest backtest = Backtest::Begin(StartOfJob(), {}).value();
+  const Placement incumbent = StartOfJob();
+  const Costs costs = PricedAt(1e-2);
+  SeenWindow idle = HotWindow(0);
+  idle.load = std::make_shared<const Load>(
+      *Load::FromCounts(LoadMatrix::Zero(idle.load->num_layers(), idle.load->num_experts())));
+  std::vector<SeenWindow> seen;
+  const auto advance = [&](SeenWindow window) {
+    seen.push_back(std::move(window));
+    return backtest.Advance({.windows = seen, .incumbent = incumbent, .costs = costs}).ok();
+  };
+  ASSERT_TRUE(advance(idle));
+  EXPECT_EQ(backtest.Scores().back().balancedness, std::nullopt);
+  ASSERT_TRUE(advance(HotWindow(0)));
+  const std::optional<double> busy = backtest.Scores().back().balancedness;
+  ASSERT_TRUE(busy.has_value());
+  ASSERT_TRUE(advance(idle));
+  EXPECT_EQ(backtest.Scores().back().balancedness, busy);
+  EXPECT_LT(*busy, 1);
+}
+
 TEST(BacktestTest, WindowsOfAnotherShapeAreRefused) {
   Backtest backtest = Backtest::Begin(StartOfJob(), {}).value();
   const Placement start = StartOfJob();

@@ -75,18 +75,40 @@ TEST(ForecastTest, WhatFollowedStandsBesideItAndAMissIsNamed) {
 TEST(ForecastTest, WhatIsNotKnownIsNeitherMeasuredNorPredicted) {
   EXPECT_EQ(ForecastText({.predicted = 0.741, .error = 0.03}),
             "measured: not known, predicted 0.741 +- 0.030");
-  EXPECT_EQ(ForecastText({.measured = 0.608, .predicted = 0.741}),
+  EXPECT_EQ(ForecastText({.measured = 0.608, .predicted = 0.741, .computed = true}),
             "measured 0.608, computed 0.741");
+}
+
+TEST(ForecastTest, WhatWasNeitherPredictedNorComputedIsNotKnown) {
+  EXPECT_EQ(ForecastText({.measured = 0.608, .computed = true}),
+            "measured 0.608, predicted: not known");
+  EXPECT_EQ(PredictedText({.seen = 0.5}), "predicted: not known, seen 0.500");
+}
+
+TEST(ForecastTest, AnErrorThatNoPredictionWasComparedForIsUnknown) {
+  Forecast forecast{.measured = 0.608, .predicted = 0.741};
+  EXPECT_EQ(ForecastText(forecast), "measured 0.608, predicted 0.741 +- unknown, gain +0.133");
+  forecast.seen = 0.5;
+  EXPECT_EQ(PredictedText(forecast), "predicted 0.741 +- unknown, seen 0.500") << "no miss either";
 }
 
 TEST(PredictionRecordTest, BeforeAnyEvidenceItLiesBetweenNothingAndTheWholeGain) {
   const PredictionRecord record;
   const Prediction first = record.Predict(1.0, 0.6);
   EXPECT_DOUBLE_EQ(first.balancedness, 0.8);
-  EXPECT_DOUBLE_EQ(first.error, 0.22);
+  EXPECT_FALSE(first.error.has_value()) << "nothing was compared";
   EXPECT_EQ(first.evidence, 0);
   EXPECT_EQ(record.EvidenceText(), "no earlier prediction to judge by");
   EXPECT_DOUBLE_EQ(record.Predict(1.0, 0.6, 0.5).balancedness, 0.75) << "from what was measured";
+}
+
+TEST(PredictionRecordTest, AWindowWithoutTokensIsComparedWithNothing) {
+  PredictionRecord record;
+  Decide(record);
+  ASSERT_TRUE(record.Observe({.load = WindowOf(0, 0)}).ok());
+  EXPECT_EQ(record.outcomes().size(), 0U);
+  ASSERT_TRUE(record.Observe({.load = WindowOf(100, 50)}).ok());
+  EXPECT_EQ(record.outcomes().size(), 0U) << "the prediction was of the idle window";
 }
 
 TEST(PredictionRecordTest, WhatIsComputedIsScaledByWhatEarlierOnesReached) {
@@ -97,9 +119,9 @@ TEST(PredictionRecordTest, WhatIsComputedIsScaledByWhatEarlierOnesReached) {
   }
   const Prediction next = record.Predict(1.0, 0.6);
   EXPECT_NEAR(next.balancedness, (8 * 0.75 + 0.8) / 9, 1e-9) << "the first guess counts once";
-  EXPECT_LE(next.error, 0.05);
+  EXPECT_LE(next.error.value(), 0.05);
   EXPECT_EQ(next.evidence, 8);
-  EXPECT_EQ(record.num_outcomes(), 8);
+  EXPECT_EQ(record.num_judged(), 7) << "the first had no error";
   EXPECT_EQ(record.EvidenceText(), "the last 8 predictions were within 0.050") << "the first";
 }
 
@@ -109,20 +131,20 @@ TEST(PredictionRecordTest, AShiftIsMissedOnceAndThenWidensTheError) {
     Decide(record);
     ASSERT_TRUE(record.Observe({.load = WindowOf(100, 90)}).ok());
   }
-  const double before = record.Predict(1.0, 0.6).error;
+  const double before = record.Predict(1.0, 0.6).error.value();
   Decide(record);
   ASSERT_TRUE(record.Observe({.load = WindowOf(100, 10)}).ok());
   EXPECT_FALSE(record.outcomes().back().holds());
-  EXPECT_GT(record.Predict(1.0, 0.6).error, before + 0.3);
+  EXPECT_GT(record.Predict(1.0, 0.6).error.value(), before + 0.3);
 }
 
 TEST(PredictionRecordTest, ADecisionThatIsInForceLaterIsComparedWithALaterWindow) {
   PredictionRecord record(1);
   Decide(record);
   ASSERT_TRUE(record.Observe({.load = WindowOf(100, 0)}).ok());
-  EXPECT_EQ(record.num_outcomes(), 0);
+  EXPECT_TRUE(record.outcomes().empty());
   ASSERT_TRUE(record.Observe({.load = WindowOf(100, 60)}).ok());
-  ASSERT_EQ(record.num_outcomes(), 1);
+  ASSERT_EQ(record.outcomes().size(), 1u);
   EXPECT_NEAR(record.outcomes().back().seen, 0.8, 1e-12);
 }
 
@@ -131,7 +153,7 @@ TEST(PredictionRecordTest, OfTwoDecisionsInOneWindowTheSecondIsCompared) {
   Decide(record);
   Decide(record, 0.5);
   ASSERT_TRUE(record.Observe({.load = WindowOf(100, 100)}).ok());
-  EXPECT_EQ(record.num_outcomes(), 1);
+  ASSERT_EQ(record.outcomes().size(), 1u);
   EXPECT_DOUBLE_EQ(record.outcomes().back().predicted.balancedness, 0.55);
 }
 
@@ -150,7 +172,7 @@ TEST(PredictionRecordTest, OfBatchesThatWereMeasuredTheMeasuredFigureIsWhatIsSee
   const Load window = WindowOf(100, 100);
   ASSERT_EQ(EvaluateBatch(window, shared)->mean_balancedness, 1);
   const std::vector<Load> batches = {WindowOf(100, 0), WindowOf(0, 100)};
-  const double measured = EvaluateBatches(batches, shared)->mean_balancedness;  // 100 / 150
+  const double measured = *EvaluateBatches(batches, shared)->mean_balancedness;  // 100 / 150
   ASSERT_NEAR(measured, 2.0 / 3, 1e-12);
   ASSERT_TRUE(
       record
@@ -227,7 +249,7 @@ KeptErrors RunBatches(uint64_t seed, int32_t drift_percent, bool calibrated) {
   for (int t = 0; t < 60; ++t) {
     const std::vector<Load> batches = run.Next();
     const Load window = SumOfBatches(batches);
-    const double measured = EvaluateBatches(batches, in_force)->mean_balancedness;
+    const double measured = *EvaluateBatches(batches, in_force)->mean_balancedness;
     if (coming.size() == 2) {
       const Prediction& due = coming.front().second;
       ++held.all;
@@ -247,9 +269,9 @@ KeptErrors RunBatches(uint64_t seed, int32_t drift_percent, bool calibrated) {
                                             .split = SplitMode::kBatch,
                                             .recent = {&window, 1}})
                          .value();
-    const double computed = EvaluateBatch(window, next)->mean_balancedness;
+    const double computed = *EvaluateBatch(window, next)->mean_balancedness;
     const Prediction prediction = record.Predict(
-        computed, EvaluateBatch(window, ran)->mean_balancedness, calibrated ? measured : 0);
+        computed, *EvaluateBatch(window, ran)->mean_balancedness, calibrated ? measured : 0);
     record.Begin(next, computed, prediction);
     coming.emplace_back(std::move(next), prediction);
   }

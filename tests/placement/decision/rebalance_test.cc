@@ -62,6 +62,23 @@ class RebalanceTest : public ::testing::Test {
   TrackRecord record_;
 };
 
+TEST_F(RebalanceTest, StepsWithoutTokensMoveNothingAndPredictNothing) {
+  const Load idle = Tokens({0, 0, 0, 0});
+  const PredictionRecord predictions;
+  const RebalanceDecision decision = EvaluateRebalance({.load = idle,
+                                                        .incumbent = together_,
+                                                        .candidate = apart_,
+                                                        .costs = {},
+                                                        .record = record_,
+                                                        .predictions = &predictions})
+                                         .value();
+  EXPECT_FALSE(decision.rebalance);
+  EXPECT_STREQ(NameOf(decision.rule), "no_tokens");
+  EXPECT_EQ(decision.reason, "kept, these steps have no tokens");
+  EXPECT_FALSE(decision.prediction.has_value());
+  EXPECT_EQ(decision.balancedness_before, std::nullopt);
+}
+
 TEST_F(RebalanceTest, WithSpeedsTokensOfASlowGpuCountMore) {
   const GpuSpeeds speeds = GpuSpeeds::Make(2, std::vector<double>{1, 0.1}, {}).value();
   record_.BeginTrial(apart_, together_);
@@ -256,6 +273,29 @@ TEST_F(RebalanceTest, ALosingPlacementGoesBackToTheStart) {
   EXPECT_FALSE(ask().rebalance) << "the account bears it";
 }
 
+TEST_F(RebalanceTest, APriceThatIsAssumedIsNamedByItsBytesAndNotAsATime) {
+  costs_.bandwidths = BandwidthSource::kAssumed;
+  costs_.intra_bytes_per_s = 450e9;
+  const auto ask = [&](double realized) {
+    const LearnedGate gate{.realized = realized, .horizon_steps = 100};
+    RebalanceInput input = Input();
+    input.learned = &gate;
+    return EvaluateRebalance(input).value();
+  };
+  const std::string small =
+      "a migration of 2.0 MB (not measured yet; estimated from its bytes at 450 GB/s: under 1 ms)";
+  EXPECT_TRUE(ask(1).rebalance);
+  EXPECT_THAT(ask(1).reason, HasSubstr(", for " + small + ": peak GPU load"));
+  EXPECT_FALSE(ask(0).rebalance);
+  EXPECT_THAT(ask(0).reason,
+              EndsWith(", and does not pay for " + small + "; see: eplbctl help costs"));
+  costs_.intra_bytes_per_s = 1e6;
+  EXPECT_THAT(ask(1).reason,
+              HasSubstr("(not measured yet; estimated from its bytes at 0.001 GB/s: 1 s)"));
+  costs_.bandwidths = BandwidthSource::kMeasured;
+  EXPECT_THAT(ask(1).reason, HasSubstr("1 s of migration"));
+}
+
 TEST_F(RebalanceTest, HugeLoadsStayFinite) {
   RealMatrix cells = RealMatrix::Constant(1, 4, 1e300);
   cells(0, 3) = 0;
@@ -367,18 +407,18 @@ TEST_F(RebalanceTest, WhatIsMeasuredStandsBesideWhatIsPredicted) {
   };
   EXPECT_EQ(ask(0.5).reason,
             "peak GPU load of these steps falls 45.0 % (balancedness measured 0.500, predicted "
-            "0.750 +- 0.270, gain +0.250 within the error; no earlier prediction to judge by)");
+            "0.750 +- unknown, gain +0.250; no earlier prediction to judge by)");
   EXPECT_EQ(
       ask(0).reason,
       "peak GPU load of these steps falls 45.0 % (balancedness measured: not known, predicted "
-      "0.775 +- 0.245; no earlier prediction to judge by)");
+      "0.775 +- unknown; no earlier prediction to judge by)");
   for (int i = 0; i < 9; ++i) {
     const RebalanceDecision decision = ask(0.5);
-    predictions.Begin(apart_, decision.balancedness_computed, decision.prediction);
+    predictions.Begin(apart_, *decision.balancedness_computed, *decision.prediction);
     ASSERT_TRUE(predictions.Observe({.load = hot_}).ok());
   }
   const RebalanceDecision decision = ask(0.5);
-  EXPECT_DOUBLE_EQ(decision.prediction.balancedness, (9 * 1 + 0.75) / 10);
+  EXPECT_DOUBLE_EQ(decision.prediction->balancedness, (9 * 1 + 0.75) / 10);
   EXPECT_EQ(decision.reason,
             "peak GPU load of these steps falls 45.0 % (balancedness measured 0.500, predicted "
             "0.975 +- 0.029, gain +0.475; the last 9 predictions were within 0.250)");

@@ -150,11 +150,11 @@ Followed Follow(const Policy& policy, const Topology& topology, std::span<const 
     for (size_t layer = 0; layer < split.max_gpu_load.size(); ++layer) {
       if (split.max_gpu_load[layer] > std::ceil(equal.max_gpu_load[layer])) ++result.below_equal;
     }
-    result.all += split.mean_balancedness / static_cast<double>(count);
+    result.all += *split.mean_balancedness / static_cast<double>(count);
     if (t >= follow.first_windows) continue;
-    result.first += split.mean_balancedness / static_cast<double>(follow.first_windows);
+    result.first += *split.mean_balancedness / static_cast<double>(follow.first_windows);
     if (t < follow.every + follow.late) continue;
-    result.after_switch += split.mean_balancedness;
+    result.after_switch += *split.mean_balancedness;
     ++watched;
   }
   const double cells = static_cast<double>(topology.num_layers()) * topology.num_slots();

@@ -83,7 +83,7 @@ TEST(IncrementalPolicyTest, FollowsADriftWithFewTransfers) {
     const MoveSummary moves = *SummariseMoves(placement, *next);
     EXPECT_LE(moves.max_per_gpu, 2);
     transfers += moves.transfers;
-    balancedness += Evaluate(load, *next)->mean_balancedness;
+    balancedness += *Evaluate(load, *next)->mean_balancedness;
     placement = *next;
   }
   EXPECT_GE(balancedness / kWindows, 0.98) << "seed " << kIncrementalPolicySeed;
@@ -110,8 +110,8 @@ TEST(IncrementalPolicyTest, TheNextWindowLosesLittleAgainstPlanningFromScratch) 
     const Placement scratch = Balanced(load);
     Drift later = drift;
     const Load coming = later.Next();
-    balancedness += Evaluate(coming, placement)->mean_balancedness / kWindows;
-    from_scratch += Evaluate(coming, scratch)->mean_balancedness / kWindows;
+    balancedness += *Evaluate(coming, placement)->mean_balancedness / kWindows;
+    from_scratch += *Evaluate(coming, scratch)->mean_balancedness / kWindows;
   }
   EXPECT_GE(balancedness, from_scratch - 0.012) << "seed " << kIncrementalPolicySeed;
   EXPECT_LE(static_cast<double>(transfers) / kWindows, 0.1 * 4 * 72)
@@ -126,7 +126,7 @@ TEST(IncrementalPolicyTest, EstimatesAreFollowedWhateverTheirScale) {
   const auto next = MakeIt()->Solve({.load = shares, .topology = Shape(), .previous = &before});
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_GE(Evaluate(shares, *next)->mean_balancedness,
-            Evaluate(shares, before)->mean_balancedness + 0.2);
+            *Evaluate(shares, before)->mean_balancedness + 0.2);
 }
 
 TEST(IncrementalPolicyTest, SamplingNoiseMovesNothing) {

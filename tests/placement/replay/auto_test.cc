@@ -95,7 +95,8 @@ ReplayResult Auto(const Windows& run, int32_t slots, double windows, int32_t lat
 }
 
 double NetOf(const ReplaySummary& summary) {
-  return (summary.seconds_saved - summary.seconds_spent) / summary.static_seconds;
+  const double replayed = summary.without_eplb_seconds - summary.seconds_saved;
+  return (summary.static_seconds - replayed - summary.seconds_spent) / summary.static_seconds;
 }
 
 double BestOf(const ReplayResult& result) {

@@ -45,13 +45,12 @@ TEST(RunFiguresTest, EachSeriesFollowsItsOwnPlacements) {
   ASSERT_TRUE(figures.ok()) << figures.status();
   EXPECT_EQ(figures->first_switch_step, 6);
   EXPECT_EQ(figures->run.balancedness.size(), static_cast<size_t>(kSteps));
-  EXPECT_DOUBLE_EQ(figures->run.balancedness[5], 0.6);
-  EXPECT_DOUBLE_EQ(figures->run.balancedness[6], 1.0);
-  EXPECT_DOUBLE_EQ(figures->policy.balancedness[5], 0.6);
-  EXPECT_DOUBLE_EQ(figures->policy.balancedness[6], 1.0);
-  EXPECT_DOUBLE_EQ(figures->unmoved.balancedness[11], 0.6);
-  EXPECT_DOUBLE_EQ(figures->hindsight.balancedness[0], 1.0);
-  EXPECT_DOUBLE_EQ(MeanFrom(figures->run.balancedness, 6), 1.0);
+  EXPECT_DOUBLE_EQ(*figures->run.balancedness[5], 0.6);
+  EXPECT_DOUBLE_EQ(*figures->run.balancedness[6], 1.0);
+  EXPECT_DOUBLE_EQ(*figures->policy.balancedness[5], 0.6);
+  EXPECT_DOUBLE_EQ(*figures->policy.balancedness[6], 1.0);
+  EXPECT_DOUBLE_EQ(*figures->unmoved.balancedness[11], 0.6);
+  EXPECT_DOUBLE_EQ(*figures->hindsight.balancedness[0], 1.0);
 }
 
 TEST(RunFiguresTest, ASlowdownIsTheFullestGpusOverTheMean) {
@@ -62,6 +61,19 @@ TEST(RunFiguresTest, ASlowdownIsTheFullestGpusOverTheMean) {
   EXPECT_DOUBLE_EQ(figures->run.slowdown[6], 1);
   EXPECT_DOUBLE_EQ(figures->unmoved.slowdown[6], 20.0 / 12);
   EXPECT_EQ(figures->unmoved.transfers, 0);
+}
+
+TEST(RunFiguresTest, WithoutEplbEachExpertHasOneSlot) {
+  const Topology spare =
+      *Topology::Make({.num_layers = 2, .num_experts = 4, .num_slots = 6, .num_gpus = 2});
+  const std::vector<RunPlacement> still = {{.placement = Placement::Static(spare)}};
+  const auto figures = EvaluateRun(HotPair(), still, {.policy = *Deepseek(), .window_steps = 4});
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_DOUBLE_EQ(figures->without_eplb.balancedness[0].value(), 12.0 / 20);
+  EXPECT_DOUBLE_EQ(figures->unmoved.balancedness[0].value(), 1)
+      << "GPU 1 has half of the hot experts";
+  EXPECT_DOUBLE_EQ(figures->without_eplb.peak_tokens, 2 * 20 * kSteps);
+  EXPECT_DOUBLE_EQ(figures->run.peak_tokens, 2 * 12 * kSteps);
 }
 
 TEST(RunFiguresTest, EachSeriesCountsTheCopiesOfItsSwitches) {
@@ -79,17 +91,17 @@ TEST(RunFiguresTest, APlacementThatNobodysPolicyDecidedIsTakenOver) {
   const auto figures =
       EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = 4});
   ASSERT_TRUE(figures.ok()) << figures.status();
-  EXPECT_DOUBLE_EQ(figures->policy.balancedness[7], 1.0);
-  EXPECT_DOUBLE_EQ(figures->policy.balancedness[8], 0.6);
+  EXPECT_DOUBLE_EQ(*figures->policy.balancedness[7], 1.0);
+  EXPECT_DOUBLE_EQ(*figures->policy.balancedness[8], 0.6);
 }
 
 TEST(RunFiguresTest, WhatWasMeasuredIsOfThePlacementsThatTheStepsRanUnder) {
   const std::vector<Load> loads = HotPair();
   const std::vector<RunPlacement> placements = StaticThenEven(6);
-  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, {0, 5}), 0.6);
-  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, {6, 11}), 1.0);
+  EXPECT_DOUBLE_EQ(**MeasuredBalancedness(loads, placements, {0, 5}), 0.6);
+  EXPECT_DOUBLE_EQ(**MeasuredBalancedness(loads, placements, {6, 11}), 1.0);
   // Steps 4..7: two with GPU loads 20 and 4, two with 12 and 12; 64 and 32 in all.
-  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, {4, 7}), 48.0 / 64);
+  EXPECT_DOUBLE_EQ(**MeasuredBalancedness(loads, placements, {4, 7}), 48.0 / 64);
   EXPECT_FALSE(MeasuredBalancedness(loads, placements, {6, kSteps}).ok());
 }
 
@@ -97,6 +109,9 @@ TEST(RunFiguresTest, AMeanIsOverTheStepsThatAreIncluded) {
   const std::vector<double> series = {1, 2, 3, 4};
   EXPECT_DOUBLE_EQ(MeanOf(series, {true, false, true, false}), 2);
   EXPECT_DOUBLE_EQ(MeanOf(series, {false, false, false, false}), 1);
+  const std::vector<std::optional<double>> figures = {1, std::nullopt, 3, 4};
+  EXPECT_EQ(MeanOf(figures, {true, true, true, false}), 2);
+  EXPECT_EQ(MeanOf(figures, {false, true, false, false}), std::nullopt);
 }
 
 TEST(RunFiguresTest, ThePolicySwitchesOnlyTheLayersThatTheRunSwitched) {
@@ -106,7 +121,7 @@ TEST(RunFiguresTest, ThePolicySwitchesOnlyTheLayersThatTheRunSwitched) {
   const auto figures =
       EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = 4});
   ASSERT_TRUE(figures.ok()) << figures.status();
-  EXPECT_DOUBLE_EQ(figures->policy.balancedness[6], 0.8);  // layer 0 still at 0.6
+  EXPECT_DOUBLE_EQ(*figures->policy.balancedness[6], 0.8);  // layer 0 still at 0.6
 }
 
 TEST(RunFiguresTest, ARunWithoutASwitchSaysSo) {
@@ -150,9 +165,18 @@ TEST(RunFiguresTest, SumsAreOfTheStepsAsked) {
   EXPECT_FALSE(SumLoads(loads, 0, kSteps).ok());
 }
 
-TEST(RunFiguresTest, MeanOfNothingIsOne) {
-  EXPECT_EQ(MeanFrom(std::vector<double>{}, 0), 1);
-  EXPECT_EQ(MeanFrom(std::vector<double>{0.5}, 3), 1);
+TEST(RunFiguresTest, AStepWithoutTokensHasNoBalancednessAndIsInNoMean) {
+  std::vector<Load> loads = HotPair();
+  for (size_t step = 6; step < loads.size(); ++step) {
+    loads[step] = *Load::FromCounts(LoadMatrix::Zero(2, 4));
+  }
+  const std::vector<RunPlacement> placements = StaticThenEven(kSteps - 1);
+  const auto figures = EvaluateRun(loads, placements, {.policy = *Deepseek(), .window_steps = 4});
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_EQ(figures->unmoved.balancedness[6], std::nullopt);
+  const std::vector<bool> all(loads.size(), true);
+  EXPECT_DOUBLE_EQ(*MeanOf(figures->unmoved.balancedness, all), 0.6);
+  EXPECT_EQ(*MeasuredBalancedness(loads, placements, {6, 9}), std::nullopt);
 }
 
 // Two experts in three slots of two GPUs: the one with a replica evens out whatever the other has.
@@ -182,14 +206,15 @@ TEST(RunFiguresTest, ARunThatSplitsItsStepsIsMeasuredStepByStep) {
                                     .split = SplitMode::kBatch,
                                     .hindsight_split = incremental.get()});
   ASSERT_TRUE(figures.ok()) << figures.status();
-  EXPECT_EQ(figures->run.balancedness, (std::vector<double>{1, 1, 8.0 / 12, 8.0 / 12}));
+  EXPECT_EQ(figures->run.balancedness,
+            (std::vector<std::optional<double>>{1, 1, 8.0 / 12, 8.0 / 12}));
   EXPECT_EQ(figures->equal_shares.balancedness,
-            (std::vector<double>{8.0 / 12, 8.0 / 12, 8.0 / 13, 8.0 / 13}));
+            (std::vector<std::optional<double>>{8.0 / 12, 8.0 / 12, 8.0 / 13, 8.0 / 13}));
   EXPECT_DOUBLE_EQ(figures->run.slowdown[2], 12.0 / 8);
   EXPECT_EQ(figures->hindsight_split.balancedness.size(), loads.size());
-  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, {0, 3}, SplitMode::kBatch),
+  EXPECT_DOUBLE_EQ(**MeasuredBalancedness(loads, placements, {0, 3}, SplitMode::kBatch),
                    32.0 / (8 + 8 + 12 + 12));
-  EXPECT_DOUBLE_EQ(*MeasuredBalancedness(loads, placements, {0, 3}), 1);
+  EXPECT_DOUBLE_EQ(**MeasuredBalancedness(loads, placements, {0, 3}), 1);
 }
 
 TEST(RunFiguresTest, OfARunInEqualSharesThereIsNoOtherSplit) {

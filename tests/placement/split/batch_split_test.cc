@@ -213,10 +213,19 @@ TEST(EvaluateBatchTest, SeveralBatchesWaitEachForItsOwnFullestGpu) {
   EXPECT_EQ(each.max_gpu_load.front(), 12 + 12);
   EXPECT_EQ(each.peak_load, 24);
   EXPECT_EQ(each.gpu_loads.sum(), 32);
-  EXPECT_DOUBLE_EQ(each.mean_balancedness, 16.0 / 24);
-  EXPECT_DOUBLE_EQ(EvaluateBatch(BatchOf({4, 14, 14}), placement)->mean_balancedness, 1)
+  EXPECT_DOUBLE_EQ(*each.mean_balancedness, 16.0 / 24);
+  EXPECT_EQ(EvaluateBatch(BatchOf({4, 14, 14}), placement)->mean_balancedness, 1)
       << "their sum is even";
   EXPECT_FALSE(EvaluateBatches({}, placement).ok());
+}
+
+TEST(EvaluateWindowsTest, SeveralWindowsInEqualSharesWaitEachForItsOwnFullestGpu) {
+  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});  // expert 0 on both GPUs
+  const std::vector<Load> windows = {BatchOf({8, 6, 2}), BatchOf({0, 0, 0}), BatchOf({8, 2, 6})};
+  const Evaluation each = *EvaluateWindows(windows, placement, SplitMode::kEqual);
+  EXPECT_EQ(each.peak_load, 10 + 10);
+  EXPECT_DOUBLE_EQ(*each.mean_balancedness, 16.0 / 20) << "the idle window adds nothing";
+  EXPECT_EQ(EvaluateWindows(windows, placement, SplitMode::kBatch)->peak_load, 8 + 8);
 }
 
 TEST(BatchSplitTest, AnExpertOnEveryGpuEvensThemOut) {

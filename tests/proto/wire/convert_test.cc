@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "base/text.h"
+#include "base/foreign_text.h"
 #include "proto/wire/report_counts.h"
 #include "proto/wire/status.h"
 
@@ -212,6 +212,10 @@ TEST(ConvertTest, SplitsOfBatchesComeBackAndOfOtherLayersAreRefused) {
   report.split_peaks = {14, 0};
   EXPECT_EQ(RoundTripUp(report).split_tokens, report.split_tokens);
   EXPECT_EQ(RoundTripUp(report).split_peaks, report.split_peaks);
+  report.split_peaks_static = {13, 1};
+  report.split_peaks_without_eplb = {15, 2};
+  EXPECT_EQ(RoundTripUp(report).split_peaks_static, report.split_peaks_static);
+  EXPECT_EQ(RoundTripUp(report).split_peaks_without_eplb, report.split_peaks_without_eplb);
   const auto refused = [&report](const std::function<void(v1::LoadReport*)>& spoil) {
     v1::Up up;
     ToProto(UpMessage(report), &up);
@@ -289,6 +293,17 @@ TEST(ReportCountsTest, PackedAndPlainCountsAddUpAlike) {
   EXPECT_EQ(NumExperts(packed), 3);
   EXPECT_EQ(LeastCount(packed), 0);
   EXPECT_EQ(LeastCount(plain), 7);
+}
+
+TEST(ReportCountsTest, ALayerHasTokensInBothFormsIfOneCountIsAboveZero) {
+  LoadReport plain{.counts = LoadMatrix::Zero(3, 4)};
+  plain.counts(1, 3) = int64_t{1} << 31;
+  const LoadReport packed = RoundTripUp(plain);
+  for (const LoadReport& report : {plain, packed}) {
+    EXPECT_FALSE(HasTokens(report, 0));
+    EXPECT_TRUE(HasTokens(report, 1));
+    EXPECT_FALSE(HasTokens(report, 2));
+  }
 }
 
 TEST(ReportCountsTest, ASumAboveInt64IsFoundInBothForms) {
@@ -501,6 +516,35 @@ TEST(ConvertTest, TextsOfRanksAreClipped) {
   Hello hello = GoodHello();
   hello.library_version = text;
   EXPECT_EQ(RoundTripUp(hello).library_version, Clipped(text));
+}
+
+TEST(ConvertTest, TextsOfEitherSideArriveAsUtf8WithoutControls) {
+  const std::string text = "a\x1b[31m\u009b\rb\xff";
+  const std::string clean = "a?[31m? b?";
+  EXPECT_EQ(RoundTripUp(Nack{1, NackCode::kBusy, text}).detail, clean);
+  EXPECT_EQ(RoundTripUp(Goodbye{text, {}, true}).reason, clean);
+  Hello hello = GoodHello();
+  hello.library_version = text;
+  hello.transport.fallback_reason = text;
+  EXPECT_EQ(RoundTripUp(hello).library_version, clean);
+  EXPECT_EQ(RoundTripUp(hello).transport.fallback_reason, clean);
+  EXPECT_EQ(RoundTripDown(Cancel{1, text}).reason, clean);
+  Welcome welcome;
+  welcome.waits = text;
+  EXPECT_EQ(RoundTripDown(welcome).waits, clean);
+}
+
+// A daemon of an earlier version sends text as it has it.
+TEST(ConvertTest, TextsOfADaemonAreCleanedWhereTheyArrive) {
+  v1::Down down;
+  down.mutable_propose()->set_reason("a\x1b[2Jb");
+  down.mutable_propose()->set_asked_by("eve\u202e");
+  down.mutable_propose()->set_base_digest(std::string(Digest().bytes.size(), '\0'));
+  down.mutable_propose()->set_digest(std::string(Digest().bytes.size(), '\0'));
+  const absl::StatusOr<DownMessage> message = FromProto(down);
+  ASSERT_TRUE(message.ok()) << message.status();
+  EXPECT_EQ(std::get<Propose>(*message).reason, "a?[2Jb");
+  EXPECT_EQ(std::get<Propose>(*message).asked_by, "eve?");
 }
 
 TEST(StatusTest, AMessageFitsIntoTheTrailers) {

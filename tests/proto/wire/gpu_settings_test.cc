@@ -15,6 +15,7 @@ using ::testing::HasSubstr;
 TEST(GpuSettingsTest, AListIsReadBackFromItsText) {
   const std::vector<StatedSpeed> speeds = {{3, 0.5}, {7, 1.25}};
   EXPECT_EQ(*ParseSpeeds("3:0.5,7:1.25"), speeds);
+  EXPECT_EQ(*ParseSpeeds("3:50%,7:125%"), speeds);
   EXPECT_EQ(SpeedsText(speeds), "3:0.5,7:1.25");
   EXPECT_EQ(*ParseGpus("0,12"), (std::vector<int32_t>{0, 12}));
   EXPECT_EQ(GpusText({0, 12}), "0,12");

@@ -30,6 +30,13 @@ TEST(MessageJsonTest, AnOptionalFieldThatIsNotSetIsNull) {
   EXPECT_TRUE(ToJson(v1::JobStatus())["candidate"].is_null());
 }
 
+TEST(MessageJsonTest, ALayerWithoutTokensIsNull) {
+  v1::JobStatus job;
+  job.add_layer_balancedness(0.5);
+  job.add_layer_balancedness(0);
+  EXPECT_EQ(ToJson(job)["layer_balancedness"].dump(), "[0.5,null]");
+}
+
 TEST(MessageJsonTest, AnEnumIsItsNameWithoutThatOfItsType) {
   v1::JobStatus job;
   EXPECT_EQ(ToJson(job)["state"], "");
@@ -61,7 +68,7 @@ TEST(MessageJsonTest, AJobHasItsShapeBesideItsFieldsAndItsDigestInHex) {
   EXPECT_EQ(json["num_logical_experts"], 256);
   EXPECT_FALSE(json.contains("shape"));
   EXPECT_EQ(json["digest"], "00ff");
-  EXPECT_EQ(json["layer_balancedness"].dump(), "[0.0]");
+  EXPECT_EQ(json["layer_balancedness"].dump(), "[null]");
   EXPECT_EQ(json["model_layers"].dump(), "[3]");
   EXPECT_EQ(json["ranks"][0]["transport"]["settings"].dump(), R"({"NCCL_IB_TC":""})");
   EXPECT_TRUE(json["ranks"][0]["transport"]["device"].is_null());

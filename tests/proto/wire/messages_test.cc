@@ -6,7 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "base/text.h"
+#include "base/foreign_text.h"
 #include "proto/wire/convert.h"
 
 #include "eplb/v1/session.pb.h"
@@ -51,6 +51,8 @@ TEST(LimitsTest, AReportOfTheWidestCountsFits) {
       LoadMatrix::Constant(kMaxLayers, kMaxSlotsOfAllLayers / kMaxLayers, int64_t{1} << 62);
   report.split_tokens.assign(kMaxLayers, std::numeric_limits<int64_t>::max());
   report.split_peaks = report.split_tokens;
+  report.split_peaks_static = report.split_tokens;
+  report.split_peaks_without_eplb = report.split_tokens;
   EXPECT_LE(SizeOf(report), kMaxMessageBytes);
   EXPECT_GE(SizeOf(report), kMaxReportBytes);
 }

@@ -46,14 +46,6 @@ TEST(ConfigKeysTest, EverySettingIsAKeyOfTheDaemonAndOfAJob) {
   EXPECT_EQ(config.core.job_settings.at("a.b"), wire::PatchOf(wire::Settings()));
 }
 
-TEST(OnOneLineTest, LinesControlsAndEndlessTextsAreMadeShowable) {
-  EXPECT_EQ(OnOneLine("policy.name"), "policy.name");
-  EXPECT_EQ(OnOneLine("a\nb\t\x1b[31m"), "a\\nb\\t\\033[31m");
-  EXPECT_EQ(OnOneLine("\u00fc"), "\u00fc");
-  EXPECT_EQ(OnOneLine(std::string(256, 'x')), std::string(256, 'x'));
-  EXPECT_EQ(OnOneLine(std::string(257, 'x')), std::string(256, 'x') + "..");
-}
-
 TEST(VariableOfTest, PointsAndLowerCaseBecomeAVariable) {
   EXPECT_EQ(VariableOf("policy.every_steps"), "EPLB_POLICY_EVERY_STEPS");
 }

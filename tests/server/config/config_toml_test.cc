@@ -147,13 +147,13 @@ TEST_F(ConfigFileTest, ATableWhereAValueIsExpectedIsToldToBeOne) {
 TEST_F(ConfigFileTest, ATableOfAJobHasANameThatAJobMayHave) {
   const std::string rule = ": expected a job's name, 1..128 letters, digits, '.', '_' and '-'";
   EXPECT_EQ(ErrorOf("[jobs.\"a b\"]\n"), path_ + ":1: jobs.\"a b\"" + rule);
-  EXPECT_EQ(ErrorOf("[jobs.\"a\\nb\"]\nfoo = 1"), path_ + ":1: jobs.\"a\\nb\"" + rule);
+  EXPECT_EQ(ErrorOf("[jobs.\"a\\nb\"]\nfoo = 1"), path_ + ":1: jobs.\"a b\"" + rule);
   EXPECT_EQ(ErrorOf("[jobs.\"\u00fc\"]\n"), path_ + ":1: jobs.\"\u00fc\"" + rule);
   EXPECT_EQ(ErrorOf("[jobs.\"\"]\n"), path_ + ":1: jobs.\"\"" + rule);
   EXPECT_EQ(ErrorOf("[jobs." + std::string(129, 'a') + "]\n"),
             path_ + ":1: jobs.\"" + std::string(129, 'a') + "\"" + rule);
   EXPECT_TRUE(Load("[jobs." + std::string(128, 'a') + "]\n").ok());
-  EXPECT_THAT(ErrorOf("[jobs.a]\n\"b\\nc\" = 1"), HasSubstr("jobs.a.b\\nc: expected"));
+  EXPECT_THAT(ErrorOf("[jobs.a]\n\"b\\nc\" = 1"), HasSubstr("jobs.a.b c: expected"));
   EXPECT_THAT(std::string(LoadConfig({.flags = {{"jobs.a b.min_gain", "1"}}}).status().message()),
               HasSubstr(rule));
 }
@@ -230,8 +230,8 @@ TEST_F(ConfigFileTest, EachBadIdentityNamesItsLineAndWhatIsWrong) {
 }
 
 TEST_F(ConfigFileTest, AValueOfSeveralLinesIsShownOnOne) {
-  EXPECT_THAT(ErrorOf("limits.max_jobs = \"\"\"\na\nb\"\"\""), HasSubstr("a\\nb"));
-  EXPECT_THAT(ErrorOf("\"a\\nb\" = 1"), HasSubstr("a\\nb: unknown key"));
+  EXPECT_THAT(ErrorOf("limits.max_jobs = \"\"\"\na\nb\"\"\""), HasSubstr("= a b: expected"));
+  EXPECT_THAT(ErrorOf("\"a\\nb\" = 1"), HasSubstr("a b: unknown key"));
 }
 
 TEST_F(ConfigFileTest, AJobMayHaveSettingsOfItsOwn) {

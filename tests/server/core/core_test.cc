@@ -38,10 +38,10 @@ TEST(CoreTest, AnUnknownJobIsNotFound) {
 TEST(CoreTest, TheViewHasTheRanksStepsAndWhatWasMeasured) {
   TestJob job;
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().balancedness, 0);
+  EXPECT_EQ(job.daemon.View().balancedness, std::nullopt);
   job.Report(0, 9);
   JobView view = job.daemon.View();
-  EXPECT_NEAR(view.balancedness, 0.4, 1e-9);  // mean of 200, 20, 20 over 200
+  EXPECT_NEAR(view.balancedness.value(), 0.4, 1e-9);  // mean of 200, 20, 20 over 200
   EXPECT_EQ(view.step, 9);
   EXPECT_EQ(view.ranks.at(2).step, 9);
   EXPECT_TRUE(view.ranks.at(2).connected);

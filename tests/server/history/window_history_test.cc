@@ -41,7 +41,8 @@ core::Measured MeasuredOf(SplitMode split) {
   return {.versions = {3, 4},
           .split = split,
           .balancedness = split == SplitMode::kBatch ? 0.95 : 5.0 / 6,
-          .balancedness_static = 5.0 / 7};
+          .balancedness_static = 5.0 / 7,
+          .balancedness_without_eplb = 0.6};
 }
 
 std::vector<int64_t> NumbersOf(const std::vector<WindowFigures>& windows) {
@@ -55,6 +56,44 @@ std::vector<bool> Held(const WindowHistory& history, const std::string& job) {
   std::vector<bool> held;
   for (const WindowFigures& one : history.Figures(job, 0, 100)) held.push_back(one.has_loads);
   return held;
+}
+
+TEST(WindowHistoryTest, ARestoredHistoryGoesOnAboveItsNumbersAndHasNoLoads) {
+  WindowHistory before({});
+  before.Add("a", WindowAt(0), absl::UnixEpoch());
+  before.Add("b", WindowAt(0), absl::UnixEpoch());
+  before.Add("a", WindowAt(10), absl::UnixEpoch());
+  std::vector<StoredWindow> unsaved = before.Unsaved(2);
+  ASSERT_EQ(unsaved.size(), 2u) << "the oldest first";
+  before.NoteSaved(unsaved.back().figures.window);
+  unsaved.push_back(before.Unsaved(2).front());
+  before.NoteSaved(unsaved.back().figures.window);
+  EXPECT_THAT(before.Unsaved(2), IsEmpty());
+
+  WindowHistory after({});
+  after.Restore(unsaved);
+  EXPECT_THAT(after.Unsaved(9), IsEmpty());
+  EXPECT_THAT(NumbersOf(after.Figures("a", 0, 9)), ElementsAre(1, 3));
+  EXPECT_THAT(Held(after, "a"), ElementsAre(false, false));
+  EXPECT_THAT(after.Loads("a", std::nullopt).status().message(),
+              HasSubstr("no complete window since the daemon started"));
+  EXPECT_THAT(after.Loads("a", 3).status().message(), HasSubstr("those since its start"));
+  after.Add("a", WindowAt(70), absl::UnixEpoch());
+  EXPECT_THAT(NumbersOf(after.Figures("a", 0, 9)), ElementsAre(1, 3, 4));
+  EXPECT_THAT(Held(after, "a"), ElementsAre(false, false, true));
+  EXPECT_EQ(after.Unsaved(9).front().figures.window, 4);
+  EXPECT_EQ(after.load_bytes(), kBytes);
+}
+
+TEST(WindowHistoryTest, ARestoredHistoryKeepsToTheLimits) {
+  std::vector<StoredWindow> stored;
+  for (int64_t number = 1; number <= 9; ++number) {
+    stored.push_back({.job = number % 3 == 0 ? "b" : "a", .figures = {.window = number}});
+  }
+  WindowHistory history({.max_windows = 4, .max_windows_of_all = 6});
+  history.Restore(stored);
+  EXPECT_THAT(NumbersOf(history.Figures("a", 0, 9)), ElementsAre(4, 5, 7, 8));
+  EXPECT_THAT(NumbersOf(history.Figures("b", 0, 9)), ElementsAre(6, 9));
 }
 
 TEST(WindowHistoryTest, AWindowComesBackWithItsFigures) {
@@ -78,6 +117,7 @@ TEST(WindowHistoryTest, AWindowComesBackWithItsFigures) {
   EXPECT_EQ(one.balancedness, 5.0 / 6);
   EXPECT_EQ(one.balancedness_equal, one.balancedness);
   EXPECT_EQ(one.balancedness_static, 5.0 / 7);
+  EXPECT_EQ(one.balancedness_without_eplb, 0.6);
   EXPECT_TRUE(one.has_loads);
 }
 

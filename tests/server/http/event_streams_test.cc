@@ -328,7 +328,7 @@ TEST_F(EventStreamsTest, NoTextEndsALineOfAMessage) {
     EXPECT_EQ(message.event, "event");
     EXPECT_EQ(message.id, i + 1);
     EXPECT_TRUE(absl::StartsWith(message.data().at("reason").get<std::string>(),
-                                 absl::StrCat(i, "x\n\nid: 9\n")));
+                                 absl::StrCat(i, "x  id: 9 ")));
   }
   SetJobs({});
   EXPECT_EQ(peer.Next().event, "job_gone");

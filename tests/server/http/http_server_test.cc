@@ -322,7 +322,7 @@ TEST_F(HttpServerTest, WrongRequestsForEventsAre400AndLeaveNoWatcher) {
       {"/events?after=-1", "after is \\\"-1\\\", " + most},
       {"/events?after=9223372036854775808", "after is \\\"9223372036854775808\\\", " + most},
       {"/events?after=1&after=2", "after is given twice"},
-      {"/events?aft%0aer=1", "unknown parameter \\\"aft\\\\ner\\\", expected after"},
+      {"/events?aft%0aer=1", "unknown parameter \\\"aft er\\\", expected after"},
       {"/events HTTP/1.1\r\nLast-Event-ID: 7;8", "Last-Event-ID is \\\"7;8\\\", " + most},
       {"/events?after=1 HTTP/1.1\r\nLast-Event-ID: " + std::string(4000, 'z'), most}};
   for (const auto& [target, error] : cases) {
@@ -494,7 +494,7 @@ TEST_F(HttpServerTest, AHostThatIsShownIsShortAndOnOneLine) {
   const std::string answer =
       Ask("GET /livez HTTP/1.1\r\nHost: a\x01\xFF\"" + std::string(4000, 'b') + "\r\n\r\n");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 421 "));
-  EXPECT_THAT(answer, HasSubstr("Host is \\\"a\\\\001"));
+  EXPECT_THAT(answer, HasSubstr("Host is \\\"a??"));
   EXPECT_LT(answer.size(), 700U);
 }
 

@@ -76,8 +76,9 @@ TEST(MetricsTest, BucketsAreCumulativeAndEndAboveEverything) {
 
 TEST(MetricsTest, WhatIsNotKnownIsNotShown) {
   const std::string text = MetricsText(TestSnapshot());
-  for (const char* name : {"last_commit_step", "static_balancedness", "predicted_balancedness",
-                           "seen_balancedness", "saved_seconds"}) {
+  for (const char* name : {"last_commit_step", "static_balancedness", "without_eplb_balancedness",
+                           "predicted_balancedness", "seen_balancedness", "saved_seconds",
+                           "balancedness_worst", "coverage", "step_seconds"}) {
     EXPECT_THAT(text, Not(HasSubstr(absl::StrCat("eplb_", name)))) << name;
   }
   EXPECT_THAT(text, Not(HasSubstr("eplb_tls_cert_expiry_timestamp_seconds")));
@@ -85,8 +86,9 @@ TEST(MetricsTest, WhatIsNotKnownIsNotShown) {
   snapshot.tls_cert_expiry = absl::FromUnixSeconds(1'900'000'000);
   core::JobView& job = snapshot.jobs.front();
   job.last_switched_step = 77;
-  job.layer_balancedness = {0.5, 0.25};
+  job.layer_balancedness = {std::nullopt, 0.25, std::nullopt};
   job.balancedness_static = 0.125;
+  job.balancedness_without_eplb = 0.25;
   job.balancedness_seen = 0.75;
   job.saved_seconds = -2;
   const std::string more = MetricsText(snapshot);
@@ -94,8 +96,12 @@ TEST(MetricsTest, WhatIsNotKnownIsNotShown) {
   EXPECT_THAT(more, HasSubstr("eplb_tls_cert_expiry_timestamp_seconds 1900000000\n"));
   EXPECT_THAT(more,
               HasSubstr("eplb_balancedness_ratio{training_job=\"train\",layer=\"1\"} 0.25\n"));
+  EXPECT_THAT(more, Not(HasSubstr("layer=\"0\""))) << "it has no tokens";
   EXPECT_THAT(more, HasSubstr("eplb_balancedness_worst_ratio{training_job=\"train\"} 0.25\n"));
+  EXPECT_THAT(more, Not(HasSubstr("layer=\"2\""))) << "no tokens in that layer";
   EXPECT_THAT(more, HasSubstr("eplb_static_balancedness_ratio{training_job=\"train\"} 0.125\n"));
+  EXPECT_THAT(more,
+              HasSubstr("eplb_without_eplb_balancedness_ratio{training_job=\"train\"} 0.25\n"));
   EXPECT_THAT(more, HasSubstr("eplb_seen_balancedness_ratio{training_job=\"train\"} 0.75\n"));
   EXPECT_THAT(more, HasSubstr("eplb_saved_seconds{training_job=\"train\"} -2\n"));
 }
@@ -166,11 +172,18 @@ TEST(MetricsTest, NoNameIsLost) {
   snapshot.calls = {{"Query/GetJob", "OK", {}}};
   core::JobView& job = snapshot.jobs.front();
   job.last_switched_step = 77;
+  job.balancedness = 0.5;
+  job.coverage = 1;
+  job.coverage_now = 1;
   job.layer_balancedness = {0.5};
   job.balancedness_static = 0.4;
+  job.balancedness_without_eplb = 0.45;
   job.balancedness_predicted = 0.9;
   job.balancedness_seen = 0.8;
   job.saved_seconds = 1;
+  job.spent_seconds = 1;
+  job.coverage = 1;
+  job.coverage_now = 1;
   const std::string text = MetricsText(snapshot);
   for (const char* name : {"build_info",
                            "leader",
@@ -183,6 +196,7 @@ TEST(MetricsTest, NoNameIsLost) {
                            "reports_dropped_total",
                            "coverage_ratio",
                            "coverage_now_ratio",
+                           "not_counting",
                            "stalled",
                            "windows_given_up_total",
                            "candidate_ranks",
@@ -191,6 +205,7 @@ TEST(MetricsTest, NoNameIsLost) {
                            "balancedness_mean_ratio",
                            "balancedness_worst_ratio",
                            "static_balancedness_ratio",
+                           "without_eplb_balancedness_ratio",
                            "predicted_balancedness_ratio",
                            "seen_balancedness_ratio",
                            "saved_seconds",
@@ -289,10 +304,22 @@ TEST(MetricsTest, OnlyAsManySeriesOfExpertsAreThereAsHaveRoom) {
   EXPECT_THAT(text, HasSubstr(absl::StrCat(kMaxExpertSeries, " series in all"))) << "the help";
 }
 
+TEST(MetricsTest, AFigureWithoutASampleHasNoSeries) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.jobs.front().candidates = {{.name = "balanced/last/1"}};
+  const std::string text = MetricsText(snapshot);
+  for (const char* name : {"coverage_ratio", "coverage_now_ratio", "step_seconds", "spent_seconds",
+                           "prediction_error_ratio", "predicted_balancedness_ratio",
+                           "slowest_gpu_speed_ratio", "candidate_net_seconds"}) {
+    EXPECT_THAT(text, Not(HasSubstr(absl::StrCat("eplb_", name, "{")))) << name;
+  }
+}
+
 TEST(MetricsTest, AForgottenJobHasNoSeries) {
   MetricsSnapshot snapshot = TestSnapshot();
   snapshot.jobs.front().layer_balancedness = {0.5};
-  EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_coverage_ratio{training_job=\"train\"} 0\n"));
+  EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_not_counting{training_job=\"train\"} 0\n"));
+  EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_job_ranks{training_job=\"train\"} "));
   snapshot.jobs.clear();
   EXPECT_THAT(MetricsText(snapshot), Not(HasSubstr("training_job=")));
 }
@@ -317,6 +344,12 @@ TEST(MetricsTest, LayersAreLabelledOnlyWhenTheyAreFew) {
   const std::string text = MetricsText(snapshot);
   EXPECT_THAT(text, Not(HasSubstr("layer=")));
   EXPECT_THAT(text, HasSubstr("eplb_balancedness_worst_ratio{training_job=\"train\"} 0.5\n"));
+}
+
+TEST(MetricsTest, AJobThatIsNotCountingIsOne) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  snapshot.jobs.front().not_counting_reason = "rank 1 has counted no token since step 0";
+  EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_not_counting{training_job=\"train\"} 1\n"));
 }
 
 TEST(MetricsTest, AStallACandidateAndRefusalsHaveTheJobsLabel) {

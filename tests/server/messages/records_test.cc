@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
 #include "proto/wire/message_json.h"
 
 namespace eplb {
@@ -21,6 +25,7 @@ core::Plan FullPlan() {
           .balancedness_in_force = 0.51,
           .balancedness_predicted = 0.9,
           .prediction_error = 0.03,
+          .prediction_evidence = 5,
           .split = SplitMode::kBatch,
           .balancedness_seen = 0.88,
           .seen_first_step = 200,
@@ -82,6 +87,19 @@ TEST(RecordsTest, APlanIsReadAsItWasWritten) {
   EXPECT_FALSE(unfinished.has_longest_pause_rank());
   EXPECT_EQ(unfinished.ended_unix_micros(), 0) << "not known";
   EXPECT_FALSE(message.times().chunks(0).ranks(1).has_pause_seconds());
+}
+
+TEST(RecordsTest, AFigureOfAPlanThatHasNoSampleIsNotSet) {
+  const core::Plan plan{.plan = 1, .candidates = {{.name = "none"}}};
+  v1::Plan message;
+  ToProto(plan, &message);
+  EXPECT_EQ(*FromProto(message), plan);
+  const std::string json = wire::ToJsonText(message);
+  for (const char* key : {"balancedness_predicted", "prediction_error", "prediction_evidence",
+                          "peak_fall", "net_gain_seconds", "migration_seconds", "solve_seconds",
+                          "prepare_seconds", "pause_seconds", "net_seconds", "realized"}) {
+    EXPECT_NE(json.find(absl::StrCat("\"", key, "\":null")), std::string::npos) << key;
+  }
 }
 
 TEST(RecordsTest, AnEndAndAnEventAreReadAsTheyWereWritten) {

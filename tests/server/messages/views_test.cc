@@ -44,6 +44,29 @@ TEST(ViewsTest, AJobKeepsItsNamesNumbersAndState) {
   EXPECT_EQ(status.digest().size(), Digest().bytes.size());
 }
 
+// The receiver of a message refuses all of it if one text is not UTF-8.
+TEST(ViewsTest, TextsOfOneJobHideNoOtherJob) {
+  core::JobView broken = ExampleView();
+  broken.last_reason = "K\xf6ln";
+  broken.stalled_reason = "\xff\xfe";
+  broken.ranks[0].library_version = "0.1.0-\xe2\x82";
+  broken.ranks[0].transport.settings = {{"NCCL_\x80", "\u009b31m"}};
+  v1::GetStatusResponse sent;
+  ToProto(broken, sent.add_jobs());
+  ToProto(ExampleView(), sent.add_jobs());
+  ToProto(core::RefusedJob{.job = "other", .reason = "\xc3("}, absl::UnixEpoch(),
+          sent.add_refusals());
+  v1::GetStatusResponse received;
+  ASSERT_TRUE(received.ParseFromString(sent.SerializeAsString()));
+  EXPECT_EQ(received.jobs(0).last_reason(), "K?ln");
+  EXPECT_EQ(received.jobs(0).stalled_reason(), "??");
+  EXPECT_EQ(received.jobs(0).ranks(0).library_version(), "0.1.0-??");
+  EXPECT_EQ(received.jobs(0).ranks(0).transport().settings(0).name(), "NCCL_?");
+  EXPECT_EQ(received.jobs(0).ranks(0).transport().settings(0).value(), "?31m");
+  EXPECT_EQ(received.jobs(1).job(), "train");
+  EXPECT_EQ(received.refusals(0).reason(), "?(");
+}
+
 TEST(ViewsTest, WhatIsNotKnownIsNotSet) {
   v1::JobStatus status;
   ToProto(ExampleView(), &status);
@@ -51,17 +74,47 @@ TEST(ViewsTest, WhatIsNotKnownIsNotSet) {
   EXPECT_FALSE(status.has_balancedness_predicted());
   EXPECT_FALSE(status.has_balancedness_seen());
   EXPECT_FALSE(status.has_saved_seconds());
+  EXPECT_FALSE(status.has_balancedness_without_eplb());
   EXPECT_FALSE(status.has_candidate());
+  EXPECT_FALSE(status.has_coverage());
+  EXPECT_FALSE(status.has_coverage_now());
+  EXPECT_FALSE(status.has_step_seconds());
+  EXPECT_FALSE(status.has_spent_seconds());
+  EXPECT_FALSE(status.ranks(0).has_answer_seconds());
+  EXPECT_FALSE(status.ranks(0).has_pause_seconds());
+  EXPECT_FALSE(status.ranks(0).has_step_seconds());
   EXPECT_EQ(status.ranks(0).answer(), v1::RANK_ANSWER_UNSPECIFIED);
+}
+
+TEST(ViewsTest, AFigureWithoutASampleIsNotSetAndHasItsCause) {
+  core::JobView view = ExampleView();
+  view.balancedness.reset();
+  view.balancedness_static.reset();
+  view.coverage.reset();
+  view.coverage_now.reset();
+  view.step_seconds.reset();
+  view.layer_balancedness = {0.5, std::nullopt};
+  view.not_measured_reason = "no load window is complete yet";
+  v1::JobStatus status;
+  ToProto(view, &status);
+  EXPECT_FALSE(status.has_balancedness() || status.has_balancedness_static());
+  EXPECT_FALSE(status.has_coverage() || status.has_coverage_now() || status.has_step_seconds());
+  EXPECT_EQ(status.not_measured_reason(), "no load window is complete yet");
+  EXPECT_EQ(status.layer_balancedness(0), 0.5);
+  EXPECT_EQ(status.layer_balancedness(1), 0);
 }
 
 TEST(ViewsTest, TheAccountIsShown) {
   core::JobView view = ExampleView();
   view.saved_seconds = -2.5;
+  view.balancedness_without_eplb = 0.75;
+  view.worse_reason = "worse";
   view.spent_seconds = 0.25;
   v1::JobStatus status;
   ToProto(view, &status);
   EXPECT_EQ(status.saved_seconds(), -2.5);
+  EXPECT_EQ(status.balancedness_without_eplb(), 0.75);
+  EXPECT_EQ(status.worse_reason(), "worse");
   EXPECT_EQ(status.spent_seconds(), 0.25);
 }
 

@@ -27,9 +27,18 @@ TEST(LogTest, ForPeopleALineIsTimeLevelEventFieldsAndReason) {
                {"version", int64_t{7}},
                {"peer", "a \"b\""},
                {"none", ""}}),
-      "22:13:20.123 warn  kept job=a version=7 peer=\"a \\\"b\\\"\" none=\"\": it does\\nnot pay");
+      "22:13:20.123 warn  kept job=a version=7 peer=\"a \\\"b\\\"\" none=\"\": it does not pay");
   EXPECT_EQ(LogFormatOf("json"), LogFormat::kJson);
   EXPECT_EQ(LogFormatOf("text"), LogFormat::kText);
+}
+
+TEST(LogTest, NothingThatATerminalObeysIsInALine) {
+  const std::string text = "a\x1b[31m\u009b31m\u202eb";
+  EXPECT_EQ(LogText(0, LogLevel::kInfo, "x", {{"peer", text}, {"reason", text}}),
+            "00:00:00.000 info  x peer=a?[31m?31m?b: a?[31m?31m?b");
+  EXPECT_NE(
+      LogLine(0, LogLevel::kInfo, "x", {{"reason", text}}).find(R"("a\u001b[31m\u009b31m\u202eb")"),
+      std::string::npos);
 }
 
 TEST(LogTest, BeforeTheStartNothingHappens) { Log(LogLevel::kError, "early"); }

@@ -11,7 +11,9 @@
 
 #include "base/monotonic_clock.h"
 #include "placement/policies/registry.h"
+#include "server/store/sqlite.h"
 #include "tests/server/failing_store.h"
+#include "tests/server/store/folder.h"
 #include "tests/server/test_stream.h"
 
 namespace eplb {
@@ -25,12 +27,15 @@ class RunnerTest : public ::testing::Test {
   };
 
   void Start() {
+    auto store = std::make_unique<FailingStore>();
+    store_ = store.get();
+    StartOn(std::move(store));
+  }
+  void StartOn(std::unique_ptr<Store> store) {
     RunnerOptions options;
     options.core.settings.policy_name = kIncrementalPolicyName;
     options.core.settings.every_steps = kReportEvery;
     options.core.settings.layers_per_chunk = 1;
-    auto store = std::make_unique<FailingStore>();
-    store_ = store.get();
     runner_ = *Runner::Start(options, std::move(store));
   }
   void Say(Rank& rank, wire::UpMessage message) {
@@ -177,6 +182,36 @@ TEST_F(RunnerTest, WindowsCanBeLookedBackAt) {
   EXPECT_EQ(loads.load->counts()(0, 0), 2000);
   EXPECT_EQ(loads.on_gpus_static(0, 0), 3800);
   EXPECT_EQ(runner_->LoadsOf("job", std::nullopt)->figures.window, windows[2].window);
+}
+
+TEST_F(RunnerTest, WindowsSurviveARestart) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  StartOn(*MakeSqliteStore(path));
+  Join();
+  for (Rank& rank : ranks_) Say(rank, ReportOf(0));
+  WaitFor([this] { return runner_->Windows("job", 0, 9)->size() == 1; });
+  const WindowFigures before = runner_->Windows("job", 0, 9)->front();
+  runner_.reset();
+  StartOn(*MakeSqliteStore(path));
+  const std::vector<WindowFigures> after = *runner_->Windows("job", 0, 9);
+  ASSERT_EQ(after.size(), 1u);
+  EXPECT_EQ(after.front().window, before.window);
+  EXPECT_EQ(after.front().balancedness, before.balancedness);
+  EXPECT_EQ(after.front().last_step, before.last_step);
+  EXPECT_FALSE(after.front().has_loads);
+}
+
+TEST_F(RunnerTest, WindowsAreWrittenWhileTheDaemonRuns) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  StartOn(*MakeSqliteStore(path));
+  Join();
+  for (Rank& rank : ranks_) Say(rank, ReportOf(0));
+  WaitFor([&path] {
+    absl::StatusOr<sqlite::Connection> reader = sqlite::Connection::Open(path, true);
+    return reader.ok() && reader->FirstText("SELECT count(*) FROM windows").value_or("") == "1";
+  });
 }
 
 TEST_F(RunnerTest, WhatADecisionMovedFollowsFromThePlacementsThatAreKept) {

@@ -57,6 +57,10 @@ std::string ContentOf(Store& store) {
       const absl::StatusOr<Placement> placement = store.ReadPlacement(job.job, version);
       absl::StrAppend(&text, placement.ok() ? DigestOf(*placement).Hex() : "none");
     }
+    for (const StoredWindow& window : store.ReadWindows().value_or(std::vector<StoredWindow>())) {
+      absl::StrAppend(&text, "\n", window.job,
+                      window == WindowOf(window.job, window.figures.window));
+    }
     for (const StoredEvent& stored :
          store.ReadEvents(job.job, 1000, 0).value_or(std::vector<StoredEvent>())) {
       absl::StrAppend(&text, "\n", stored.sequence, " ", absl::ToUnixMicros(stored.time),
@@ -80,6 +84,8 @@ void Fill(Store& store) {
       ASSERT_TRUE(store.WriteJob(job).ok());
       ASSERT_TRUE(store.WritePlan(name, PlanOf(version)).ok());
       ASSERT_TRUE(store.AppendEvent(absl::FromUnixSeconds(version), EventOf(name, version)).ok());
+      const int64_t number = 10 * version + (name == std::string("a") ? 1 : 100);
+      ASSERT_TRUE(store.WriteWindows(std::vector{WindowOf(name, number)}).ok());
     }
   }
 }

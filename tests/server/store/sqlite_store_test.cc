@@ -70,7 +70,29 @@ TEST(SqliteStoreTest, ANewerSchemaIsFailedPrecondition) {
                   .ok());
   const absl::Status status = OpenStatus(path);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("schema 99, this one knows 1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("schema 99, this one knows 2"));
+}
+
+TEST(SqliteStoreTest, AStoreOfAnEarlierReleaseIsBroughtUpToDateWithAllThatIsInIt) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  std::filesystem::copy_file(EPLB_DATA "/store/0.1.0/eplbd.db", path);
+  ASSERT_EQ(*sqlite::Connection::Open(path, true)->FirstText("PRAGMA user_version"), "1");
+  const std::string plans = "SELECT count(*) FROM plans";
+  const std::string before = *sqlite::Connection::Open(path, true)->FirstText(plans);
+  std::string job;
+  {
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    EXPECT_EQ(store->opening_note(), "");
+    ASSERT_FALSE(store->ReadJobs()->empty());
+    job = store->ReadJobs()->front().job;
+    EXPECT_TRUE(store->ReadWindows()->empty());
+    ASSERT_TRUE(store->WriteWindows(std::vector{WindowOf(job, 1)}).ok());
+  }
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+  EXPECT_EQ(*store->ReadWindows(), std::vector{WindowOf(job, 1)});
+  EXPECT_EQ(*sqlite::Connection::Open(path, true)->FirstText(plans), before);
+  EXPECT_EQ(*sqlite::Connection::Open(path, true)->FirstText("PRAGMA user_version"), "2");
 }
 
 TEST(SqliteStoreTest, AMissingFolderIsUnavailable) {
@@ -96,7 +118,7 @@ TEST(SqliteStoreTest, TablesAreStrictAndWritesAreSynchronous) {
   ASSERT_TRUE(OpenStatus(path).ok());
   sqlite::Connection connection = *sqlite::Connection::Open(path, false);
   EXPECT_EQ(*connection.FirstText("PRAGMA journal_mode"), "wal");
-  EXPECT_EQ(*connection.FirstText("SELECT count(*) FROM pragma_table_list WHERE strict = 1"), "6");
+  EXPECT_EQ(*connection.FirstText("SELECT count(*) FROM pragma_table_list WHERE strict = 1"), "7");
 }
 
 TEST(PlacementBytesTest, EveryTruncationIsDataLoss) {

@@ -35,7 +35,7 @@ core::JobEvent EventOf(const std::string& job, int64_t version) {
   return {.job = job,
           .name = "committed",
           .version = version,
-          .reason = absl::StrCat("commit ", version, " \"quoted\" \n and \xc3\xa9")};
+          .reason = absl::StrCat("commit ", version, " \"quoted\" and \xc3\xa9")};
 }
 
 TEST_P(StoreContractTest, ANewStoreIsEmpty) {
@@ -305,6 +305,56 @@ TEST_P(StoreContractTest, WhatNobodyMeasuredOfAPlanStaysUnknown) {
   plan.pause_seconds = core::kNotMeasured;
   ASSERT_TRUE(store_->WritePlan("a", plan).ok());
   EXPECT_EQ(store_->ReadJobs()->front().plans.front(), plan);
+}
+
+StoredWindow WindowOf(const std::string& job, int64_t number) {
+  return {.job = job,
+          .figures = {.window = number,
+                      .completed_at = absl::FromUnixMicros(1'700'000'000'000'000 + number),
+                      .run_id = "run-1",
+                      .first_step = 10 * number,
+                      .last_step = 10 * number + 9,
+                      .versions = {3, 4},
+                      .coverage = 0.75,
+                      .step_seconds = 0.5,
+                      .tokens = int64_t{1} << 60,
+                      .split = SplitMode::kBatch,
+                      .balancedness = 1.0 / 3,
+                      .balancedness_equal = 0.25,
+                      .balancedness_static = 0.125,
+                      .balancedness_without_eplb = 0.0625}};
+}
+
+std::vector<int64_t> NumbersIn(Store& store) {
+  std::vector<int64_t> numbers;
+  for (const StoredWindow& window : *store.ReadWindows()) numbers.push_back(window.figures.window);
+  return numbers;
+}
+
+TEST_P(StoreContractTest, WindowsComeBackAsWrittenAndTheNewestAreKept) {
+  for (const char* job : {"a", "b"}) ASSERT_TRUE(store_->WriteJob(JobOf(job, 1)).ok());
+  StoredWindow bare{.job = "b", .figures = {.window = 2, .last_step = 9}};
+  ASSERT_TRUE(store_->WriteWindows(std::vector{WindowOf("a", 1), bare}).ok());
+  if (!store_->KeepsWindows()) {
+    EXPECT_TRUE(store_->ReadWindows()->empty());
+    return;
+  }
+  EXPECT_EQ(*store_->ReadWindows(), (std::vector{WindowOf("a", 1), bare}));
+  for (int64_t number = 3; number <= 5; ++number) {
+    ASSERT_TRUE(store_->WriteWindows(std::vector{WindowOf("a", number)}).ok());
+  }
+  EXPECT_EQ(NumbersIn(*store_), (std::vector<int64_t>{2, 3, 4, 5})) << "three of job a";
+  ASSERT_TRUE(store_->WriteWindows(std::vector{WindowOf("b", 6), WindowOf("b", 7)}).ok());
+  EXPECT_EQ(NumbersIn(*store_), (std::vector<int64_t>{3, 4, 5, 6, 7})) << "five of all jobs";
+}
+
+TEST_P(StoreContractTest, AForgottenJobHasNoWindows) {
+  if (!store_->KeepsWindows()) return;
+  for (const char* job : {"a", "b"}) ASSERT_TRUE(store_->WriteJob(JobOf(job, 1)).ok());
+  ASSERT_TRUE(store_->WriteWindows(std::vector{WindowOf("a", 1), WindowOf("b", 2)}).ok());
+  ASSERT_TRUE(store_->ForgetJob("a").ok());
+  ASSERT_TRUE(store_->WriteWindows(std::vector{WindowOf("a", 3)}).ok()) << "it was on its way";
+  EXPECT_EQ(NumbersIn(*store_), std::vector<int64_t>{2});
 }
 
 TEST_P(StoreContractTest, OperatorsEventsAreNotPushedOutByOthers) {

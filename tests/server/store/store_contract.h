@@ -18,11 +18,15 @@ inline constexpr int32_t kContractMaxOperatorEvents = 3;
 inline constexpr int32_t kContractMaxHistory = 4;
 inline constexpr int32_t kContractMaxPlans = 3;
 inline constexpr int32_t kContractMaxRequests = 6;
+inline constexpr int32_t kContractMaxWindows = 3;
+inline constexpr int32_t kContractMaxWindowsOfAll = 5;
 inline constexpr StoreLimits kContractLimits = {.max_events = kContractMaxEvents,
                                                 .max_operator_events = kContractMaxOperatorEvents,
                                                 .max_history = kContractMaxHistory,
                                                 .max_plans = kContractMaxPlans,
-                                                .max_requests = kContractMaxRequests};
+                                                .max_requests = kContractMaxRequests,
+                                                .max_windows = kContractMaxWindows,
+                                                .max_windows_of_all = kContractMaxWindowsOfAll};
 
 // `make` opens a new, empty store that keeps kContractLimits.
 struct StoreContract {
@@ -40,6 +44,8 @@ core::StoredJob JobOf(const std::string& name, int64_t version, int32_t num_laye
 core::JobEvent EventOf(const std::string& job, int64_t version);
 // A value in every field.
 core::Plan PlanOf(int64_t number);
+// A value in every field that is stored.
+StoredWindow WindowOf(const std::string& job, int64_t number);
 
 }  // namespace eplb
 

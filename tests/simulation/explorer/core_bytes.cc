@@ -15,12 +15,12 @@ using core::Run;
 using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
-static_assert(sizeof(Rank) == 416, "core::Rank changed: look at BytesOf and Simplify");
+static_assert(sizeof(Rank) == 448, "core::Rank changed: look at BytesOf and Simplify");
 static_assert(sizeof(Run) == 736, "core::Run changed: look at BytesOf and Simplify");
 static_assert(sizeof(core::Proposal) == 400,
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(sizeof(State) == 7944, "core::State changed: look at BytesOf and Simplify");
-static_assert(sizeof(Job) == 5656, "core::Job changed: look at BytesOf and Simplify");
+static_assert(sizeof(State) == 8032, "core::State changed: look at BytesOf and Simplify");
+static_assert(sizeof(Job) == 5736, "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& run_id) { return run_id == RunName(1) ? 1 : 0; }
 
@@ -56,6 +56,8 @@ void Simplify(Run& run) {
     rank.step_seconds = 0;
     rank.dropped_steps = 0;
     rank.reported_step = -1;
+    rank.report_steps = 0;
+    rank.silent_since.clear();
     rank.reports_dropped = 0;
     rank.ahead_told = false;
     rank.leapt_to = -1;
@@ -76,6 +78,7 @@ void Simplify(Job& job, bool carries) {
   job.report_overload = {};
   job.windows_given_up = 0;
   job.covered_step = -1;
+  job.not_counting.clear();
   job.turned_away.clear();  // words only
   job.turned_away_at = absl::InfinitePast();
   if (job.stored && job.stored->end) Simplify(*job.stored->end);
@@ -265,7 +268,7 @@ void Simplify(wire::JobMemory& memory, bool carries) {
   memory.back_off_length = 0;
   memory.back_off_to_skip = 0;
   memory.account_windows = 0;
-  memory.account_saved_peak_tokens = 0;
+  memory.account_saved_peak_tokens.reset();
   memory.account_pause_seconds = 0;
   memory.record_spent_seconds = 0;
   memory.record_saved_tokens = 0;

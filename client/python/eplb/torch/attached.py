@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
 
 import numpy as np
 import torch
@@ -36,6 +36,9 @@ _DERIVED = ("rank", "world_size", "num_layers", "num_experts", "num_slots", "num
 # Boundaries until it is said which parameter's state is missing, and at least until a run ends in which no optimizer steps.
 _PATIENCE, _IDLE = 16, 64
 
+# What `reason` begins with while this rank counts no tokens, as client/session/token_watch.h has it.
+_NOT_COUNTING = "NOT_COUNTING: "
+
 _NOTHING = Boundary(False, False, 0, 0, 0, 0.0, 0, 0, "")
 
 
@@ -61,6 +64,7 @@ class Attached:
         self._registered: List[ExpertTensor] = []
         self._hooks: List[RouterHook] = []
         self._names: List[LayerNames] = []
+        self._told: Set[str] = set()
         self._calls: List[OptimizerCalls] = []
         self._seen_inputs: Optional[SeenInputs] = None
         self._in_static_order, self._is_registered, self._waiting = False, False, ""
@@ -103,6 +107,8 @@ class Attached:
         experts on all ranks have theirs nothing moves, steps until then are not EPLB's steps, and each of these boundaries waits
         for the slowest rank as long as all_gather does (torch_all_gather: 60 s, its deadline_seconds). From the 16th such boundary
         on `reason` names a rank and a parameter without state, and that rank's stderr did once.
+        Where this rank counts no tokens for two load windows, `reason` begins with "NOT_COUNTING: " and names the routers and what
+        they did: they ran in eval mode or without gradients, or were not called.
         What replaced the memory of parameters or state, with the same shapes and types on the same device, is taken over.
         errors: as eplb.Client.step_boundary; InvalidArgument naming a parameter or state that cannot be taken over, which
         closes this rank's client; FailedPrecondition within static_order and after close, and, closing it too, when no attached
@@ -133,6 +139,8 @@ class Attached:
         number -= self._skipped_steps
         self._record(number)
         result = client.step_boundary(number)
+        if result.reason.startswith(_NOT_COUNTING):
+            result = result._replace(reason=self._with_routers(result.reason))
         if result.switched:
             before, self._slots = self._slots, client.placement.physical_to_logical_map.copy()
             self._carry_scalars(before, self._slots)
@@ -356,12 +364,28 @@ class Attached:
     def _reason_to_wait(self) -> str:
         """returns: why nothing moves, once it has been so for long; told on stderr by the rank that waits."""
         number = self._skipped_steps
+        if self._hooks and min(hook.silent_steps for hook in self._hooks) >= 2 * self._intervals[1]:
+            return self._with_routers(f"{_NOT_COUNTING}rank {self._coordinates.rank} has counted no token since it attached")
         if number < _PATIENCE:
             return ""
         if number == _PATIENCE and self._waiting.startswith(f"rank {self._coordinates.rank} "):
             print(f"eplb: nothing moves: {self._waiting}, {number} boundaries after attach; does it get gradients?", file=sys.stderr,
                   flush=True)
         return self._waiting
+
+    def _with_routers(self, reason: str) -> str:
+        """returns: `reason` with what the silent routers did in the newest step; told once on stderr."""
+        silent: Dict[str, List[str]] = {}
+        for hook in self._hooks:
+            if hook.silence:
+                silent.setdefault(hook.silence, []).append(hook.columns.name)
+        told = "; ".join(f"{_routers_of(names)} {silence}" for silence, names in silent.items())
+        if not told:
+            return reason
+        if told not in self._told:
+            self._told.add(told)
+            sys.stderr.write(f"eplb: {_NOT_COUNTING}rank {self._coordinates.rank}: {told}\n")
+        return f"{reason}; {told}"
 
     def _stack_state(self) -> List[ExpertTensor]:
         self._state.expect_updated(self.layers)
@@ -472,6 +496,11 @@ def _meet(all_gather: Any, groups: Mapping[str, Any]) -> Tuple[Coordinates, InEp
         return coordinates, InEplbOrder(all_gather, coordinates.rank, all_gather.world_size)
     except DeadlineExceeded as error:
         raise DeadlineExceeded(f"attach: {error}; is EPLB_DISABLE set on some ranks alone?") from error
+
+
+def _routers_of(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"the router{'s' if len(names) > 1 else ''} of {', '.join(names[:most])}{more}"
 
 
 def _weights_of(layer: ExpertLayer) -> List[ExpertTensor]:

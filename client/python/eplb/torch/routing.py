@@ -12,6 +12,7 @@ from eplb.errors import FailedPrecondition
 # (what the router gave, the layer's columns) -> the same by slots; it also calls count_columns or count_indices.
 Turn = Callable[[Any, "SlotColumns"], Any]
 
+_NOT_CALLED = "got no call"
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -86,6 +87,9 @@ class RouterHook:
         self.columns = columns
         self._turn: Turn = turn or ByShape()
         self._unpaid = 0  # forwards without gradients in training: activation checkpointing runs each again
+        self.silence = _NOT_CALLED  # why the newest step counted nothing; "": it counted
+        self.silent_steps = 0  # in a row that counted nothing
+        self._silence_now = _NOT_CALLED  # of the step under way
         self._handle = router.register_forward_hook(self._hook)
 
     def remove(self) -> None:
@@ -93,9 +97,15 @@ class RouterHook:
 
     def end_step(self) -> None:
         self._unpaid = 0
+        self.silence, self._silence_now = self._silence_now, _NOT_CALLED
+        self.silent_steps = self.silent_steps + 1 if self.silence else 0
 
     def _hook(self, module: torch.nn.Module, _arguments: Any, output: Any) -> Any:
         self.columns.is_counting = self._is_counted(module)
+        if self.columns.is_counting:
+            self._silence_now = ""
+        elif self._silence_now:
+            self._silence_now = "ran without gradients" if module.training else "ran in eval mode"
         return self._turn(output, self.columns)
 
     def _is_counted(self, module: torch.nn.Module) -> bool:

@@ -71,7 +71,12 @@ TEST(MeasuredLoadsTest, ASlowRankLengthensTheStepAndChangesNoBalancedness) {
   EXPECT_DOUBLE_EQ(equal.slowdown, (15 + 20) / (12.5 + 17.5));
   const MeasuredLoads slowed = MeasureLoads(gathered, 2, 2, {.rank = 0, .factor = 2});
   EXPECT_DOUBLE_EQ(slowed.slowdown, (20 + 40) / (12.5 + 17.5));
-  EXPECT_DOUBLE_EQ(slowed.balancedness, equal.balancedness);
+  EXPECT_DOUBLE_EQ(*slowed.balancedness, *equal.balancedness);
+}
+
+TEST(MeasuredLoadsTest, AStepWithoutTokensHasNoBalancedness) {
+  const std::vector<int64_t> gathered(4, std::bit_cast<int64_t>(0.0));  // 2 ranks x 2 layers
+  EXPECT_EQ(MeasureLoads(gathered, 2, 2).balancedness, std::nullopt);
 }
 
 // One layer of 3 experts in 4 slots of 2 GPUs, expert 0 on both; this rank is GPU 1.

@@ -133,7 +133,7 @@ TEST(EvaluateCandidateTest, WithPricesARebalanceIsEarnedOnLaterWindows) {
       "steps 0..9: rebalance saves 0.36 s over 10000 steps for 4 ms of migration: peak GPU "
       "load of these steps falls 45.0 % (balancedness computed 0.400 -> 0.727), 4 layers in 2 "
       "chunks, 8 transfers, 8.0 MB");
-  EXPECT_DOUBLE_EQ(decision.migration_seconds, 0.004);
+  EXPECT_DOUBLE_EQ(decision.migration_seconds.value(), 0.004);
 }
 
 TEST(EvaluateCandidateTest, WithPricesALosingPlacementGoesBackToWhereTheJobBegan) {

@@ -73,7 +73,7 @@ TEST(GpuSpeedsTest, AppliedSpeedsReachThePolicyAndEveryFigure) {
   const JobView view = job.daemon().View();
   EXPECT_EQ(view.gpu_speeds.at(0).speed_in_use, 0.5);
   // GPUs have 200, 20 and 20 / 0.5 tokens a layer.
-  EXPECT_NEAR(view.balancedness, (200 + 20 + 40) / 3.0 / 200, 1e-12);
+  EXPECT_NEAR(view.balancedness.value(), (200 + 20 + 40) / 3.0 / 200, 1e-12);
   EXPECT_THAT(view.last_reason, HasSubstr("; GPU loads are tokens / speed: GPU 2 0.50 (measured)"));
   ASSERT_TRUE(job.daemon().Ask(SetPolicy{{.gpu_speeds = "off"}}).ok());
   job.Report(4, {1, 1, 0.5});
@@ -174,7 +174,7 @@ TEST(GpuSpeedsTest, TheHierarchyReachesThePolicy) {
 TEST(GpuSpeedsTest, TheStepTimeOfARankIsThatOfItsNewestReportThatHasOne) {
   TestJob job;
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().ranks[1].step_seconds, 0);
+  EXPECT_FALSE(job.daemon.View().ranks[1].step_seconds.has_value());
   wire::LoadReport report = TestReport(0, 9);
   report.step_seconds = 0.25;
   job.daemon.Say(job.ranks[1].session, report);
@@ -182,7 +182,7 @@ TEST(GpuSpeedsTest, TheStepTimeOfARankIsThatOfItsNewestReportThatHasOne) {
   const JobView view = job.daemon.View();
   EXPECT_EQ(view.ranks[1].step_seconds, 0.25);
   EXPECT_EQ(view.ranks[1].gpu, 1);
-  EXPECT_EQ(view.ranks[0].step_seconds, 0);
+  EXPECT_FALSE(view.ranks[0].step_seconds.has_value());
 }
 
 TEST(GpuSpeedsTest, AStepTimeThatIsNoneEndsTheSession) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/foreign_text.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -106,6 +107,19 @@ TEST(HelloTest, WelcomeCarriesTheTermAndTheDaemonsVersion) {
   ASSERT_EQ(welcome.size(), 1u);
   EXPECT_EQ(welcome[0].term, 1);
   EXPECT_EQ(welcome[0].server_version, "test");
+}
+
+TEST(HelloTest, ALongLibraryVersionIsCutBetweenTwoCharacters) {
+  CoreHarness daemon(TestConfig());
+  for (size_t plain = wire::kMaxNameLength - 8; plain <= wire::kMaxNameLength; ++plain) {
+    wire::Hello hello = TestHello(0);
+    hello.nonce += plain;
+    hello.library_version = std::string(plain, 'v') + "\u20ac\u20ac\u20ac";
+    daemon.Say(daemon.Open(), hello);
+    const std::string shown = daemon.View().ranks[0].library_version;
+    EXPECT_TRUE(IsUtf8(shown)) << plain;
+    EXPECT_LE(shown.size(), wire::kMaxNameLength);
+  }
 }
 
 TEST(HelloTest, AHigherTermSeenByARankIsOutbidForItsJobAlone) {

@@ -32,7 +32,7 @@ TEST(StallTest, ARankThatStopsReportingIsNamedWithHowFarItIsBehind) {
   const JobView view = job.daemon.View();
   EXPECT_EQ(view.state, JobState::kIdle);
   EXPECT_EQ(view.coverage, 1);
-  EXPECT_DOUBLE_EQ(view.coverage_now, 2.0 / 3);
+  EXPECT_DOUBLE_EQ(view.coverage_now.value(), 2.0 / 3);
   EXPECT_EQ(view.stalled, "windows");
   EXPECT_THAT(view.stalled_reason, HasSubstr("no load window is complete since step 19"));
   EXPECT_THAT(view.stalled_reason, HasSubstr("rank 1 is 100 steps behind with its reports"));

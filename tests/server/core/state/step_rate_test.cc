@@ -123,7 +123,7 @@ TEST(StepRateTest, AReportOfAnyRankTellsTheRate) {
   job.daemon.Say(job.ranks[0].session, TestReport(10, 19));
   job.daemon.Advance(absl::Seconds(10));
   job.daemon.Say(job.ranks[1].session, TestReport(20, 29));
-  EXPECT_DOUBLE_EQ(job.daemon.View().step_seconds, 1);
+  EXPECT_DOUBLE_EQ(job.daemon.View().step_seconds.value(), 1);
 }
 
 constexpr int64_t kWindows = 4;

@@ -309,27 +309,6 @@ TEST(WindowsTest, PartsAreSummedOverRanksAndKeptWithTheWindow) {
   EXPECT_EQ(windows.measured->versions, (std::vector<int64_t>{4, 5, 7}));
   EXPECT_NEAR(windows.measured->balancedness, 0.4, 1e-12) << "one placement under three numbers";
   EXPECT_EQ(windows.placements.Find(5), nullptr) << "no later window tells of it";
-  const Window sum = SumSince(windows, -1, 2).value();
-  ASSERT_NE(sum.on_gpus, nullptr);
-  EXPECT_EQ(sum.on_gpus->loads(0, 0), 600);
-}
-
-TEST(WindowsTest, TheSumOfWindowsIsMeasuredWhenAllOfThemAre) {
-  Windows windows;
-  windows.placements.Add(0, std::make_shared<const Placement>(Exchanged({})));
-  Complete(windows, 0, 9);
-  Complete(windows, 10, 19);
-  const Window both = SumSince(windows, -1, 2).value();
-  ASSERT_NE(both.on_gpus, nullptr);
-  EXPECT_EQ(both.on_gpus->loads(0, 0), 1200);
-  EXPECT_EQ(both.on_gpus->versions, std::vector<int64_t>{0});
-  for (int32_t rank = 0; rank < 3; ++rank) {
-    wire::LoadReport report = TestReport(20, 29);
-    report.version = 9;  // nobody knows it
-    AddReport(windows, report, rank, kThreeRanks);
-  }
-  EXPECT_EQ(SumSince(windows, -1, 2).value().on_gpus, nullptr);
-  EXPECT_EQ(windows.measured->last_step, 19);
 }
 
 // 4 x 6 cells of 8 bytes.
@@ -405,6 +384,8 @@ wire::LoadReport SplitsOf(int64_t tokens, int64_t peak) {
   wire::LoadReport report = TestReport(0, 9);
   report.split_tokens.assign(4, tokens);
   report.split_peaks.assign(4, peak);
+  report.split_peaks_static.assign(4, peak + 10);
+  report.split_peaks_without_eplb.assign(4, peak + 20);
   return report;
 }
 
@@ -424,6 +405,25 @@ TEST(SplitTest, EveryEpGroupCountsOnceAndAllTogether) {
   ASSERT_NE(split, nullptr) << "more tokens than the three ranks' own, and none is missing";
   EXPECT_EQ(split->tokens, std::vector<int64_t>(4, 1520));
   EXPECT_EQ(split->peaks, std::vector<int64_t>(4, 700));
+  EXPECT_EQ(split->peaks_static, std::vector<int64_t>(4, 720));
+  EXPECT_EQ(split->peaks_without_eplb, std::vector<int64_t>(4, 740));
+}
+
+TEST(SplitTest, PeaksOfOtherLayoutsAreUnknownWhereOneRankDoesNotReportThem) {
+  wire::LoadReport older = SplitsOf(720, 300);
+  older.split_peaks_static.clear();
+  older.split_peaks_without_eplb.clear();
+  for (const int32_t old_rank : {0, 2}) {
+    Windows windows;
+    for (int32_t rank = 0; rank < 3; ++rank) {
+      const wire::LoadReport report = rank == old_rank ? older : SplitsOf(720, 300);
+      EXPECT_TRUE(AddReport(windows, report, rank, kThreeRanks).notes.empty());
+    }
+    const std::shared_ptr<const SplitTokens>& split = windows.complete.back().split;
+    EXPECT_EQ(split->peaks, std::vector<int64_t>(4, 300));
+    EXPECT_TRUE(split->peaks_static.empty());
+    EXPECT_TRUE(split->peaks_without_eplb.empty());
+  }
 }
 
 TEST(SplitTest, RanksOfAnEpGroupThatDoNotAgreeAreNotedOnceAndNothingIsMeasuredByThem) {
@@ -440,22 +440,6 @@ TEST(SplitTest, RanksOfAnEpGroupThatDoNotAgreeAreNotedOnceAndNothingIsMeasuredBy
   EXPECT_EQ(windows.complete[0].split, nullptr);
 }
 
-TEST(SplitTest, SumsOfWindowsAreKnownWhereAllWindowsAre) {
-  Windows windows;
-  for (int32_t rank = 0; rank < 3; ++rank) {
-    AddReport(windows, SplitsOf(720, 300), rank, kThreeRanks);
-  }
-  wire::LoadReport next = SplitsOf(720, 240);
-  next.first_step = 10;
-  next.last_step = 19;
-  for (int32_t rank = 0; rank < 3; ++rank) AddReport(windows, next, rank, kThreeRanks);
-  ASSERT_NE(SumSince(windows, -1, 2)->split, nullptr);
-  EXPECT_EQ(SumSince(windows, -1, 2)->split->peaks, std::vector<int64_t>(4, 540));
-  Complete(windows, 20, 29);  // without splits
-  EXPECT_EQ(SumSince(windows, -1, 3)->split, nullptr);
-  EXPECT_NE(SumSince(windows, -1, 3)->load, nullptr);
-}
-
 TEST(SplitTest, WhatNoSplitCanGiveIsRefusedByLayer) {
   const Topology topology = Topology::Make(TestShape()).value();
   const auto error = [&topology](const wire::LoadReport& report) {
@@ -467,6 +451,15 @@ TEST(SplitTest, WhatNoSplitCanGiveIsRefusedByLayer) {
   EXPECT_NE(error(SplitsOf(720, 721)), "");
   EXPECT_NE(error(SplitsOf(-1, 0)), "");
   wire::LoadReport other = SplitsOf(720, 240);
+  other.split_peaks_without_eplb[2] = 721;
+  EXPECT_EQ(error(other),
+            "load report: splits of layer 2: 720 tokens, of which the fullest of 3 GPUs has 721");
+  other.split_peaks_without_eplb.clear();
+  EXPECT_EQ(error(other),
+            "load report: fullest GPUs of 4 layers as split, of 4 under the static layout and of 0 "
+            "without EPLB");
+  other.split_peaks_static.clear();
+  EXPECT_EQ(error(other), "") << "of an older library";
   other.split_peaks.pop_back();
   EXPECT_EQ(error(other),
             "load report: splits of 4 layers with the fullest GPUs of 3, the job has 4 layers");

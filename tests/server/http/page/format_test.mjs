@@ -30,13 +30,17 @@ test("one is singular, and long lists end in a number", () => {
 });
 
 const JOB = { state: "IDLE", stuck_seconds: 0, stalled: "", stalled_reason: "", refusal: "", paused: false, pause_reason: "", end_reason: "",
-  waiting_for: "", world_size: 4, connected_ranks: 4, step: 99, balancedness: 0.9, balancedness_static: 0.6 };
+  waiting_for: "", world_size: 4, connected_ranks: 4, step: 99, balancedness: 0.9, balancedness_without_eplb: 0.6, worse_reason: "" };
 test("trouble comes before figures", () => {
   assert.deepEqual(format.sentence(JOB), { kind: "good", text: "At step 99, no rebalance in flight: balancedness 0.900 measured, 0.600 computed without EPLB" });
   const cases = [[{ state: "QUARANTINE", waiting_for: "an operator" }, "bad", "QUARANTINE"], [{ stalled: "coverage", stalled_reason: "rank 3 is silent" }, "bad", "rank 3 is silent"],
     [{ stuck_seconds: 90, waiting_for: "rank 2" }, "bad", "Stuck for 1.50 min: rank 2"], [{ connected_ranks: 3 }, "busy", "1 rank of 4 not connected"],
     [{ paused: true, pause_reason: "for a test" }, "busy", "Paused: for a test"], [{ state: "FAILED", end_reason: "rank 1 failed" }, "bad", "rank 1 failed"],
-    [{ state: "FINISHED", end_reason: "" }, "ended", "finished at step 99"], [{ balancedness: 0 }, "good", "no complete load window yet"]];
+    [{ state: "FINISHED", end_reason: "" }, "ended", "finished at step 99"], [{ balancedness: null }, "good", "no complete load window yet"],
+    [{ balancedness: null, not_measured_reason: "no tokens were counted in steps 0..9" }, "good", ": no tokens were counted in steps 0..9"],
+    [{ not_counting_reason: "rank 1 has counted no token since step 0", stalled: "decisions" }, "bad", "NOT_COUNTING: rank 1 has counted no token"],
+    [{ balancedness: 0.851, balancedness_without_eplb: 0.876 }, "busy", "0.851 measured, 0.876 computed without EPLB"],
+    [{ balancedness_without_eplb: null }, "good", "– computed without EPLB"], [{ worse_reason: "less even than" }, "busy", "IDLE at step 99, less even than"]];
   for (const [change, kind, text] of cases) {
     const shown = format.sentence({ ...JOB, ...change });
     assert.equal(shown.kind, kind);
@@ -50,13 +54,21 @@ test("windows of an earlier run and steps that go back are left out", () => {
   assert.deepEqual(series.ofNewestRun([10, 30, 20, 25, 40].map((step) => window("a", step))).map((one) => one.last_step), [10, 30, 40]);
   assert.deepEqual(series.ofNewestRun([]), []);
 });
+test("windows that are missing leave an empty place in the chart", () => {
+  const window = (first_step, balancedness) => ({ first_step, last_step: first_step + 9, balancedness });
+  assert.deepEqual(series.columns([window(0, 0.5), window(10, null), window(20, 0.6), window(70, 0.7)], ["balancedness"]),
+    [[9, 19, 29, 30, 79], [0.5, null, 0.6, null, 0.7]]);
+  assert.deepEqual(series.columns([], ["balancedness"]), [[], []]);
+});
 test("a prediction held when what was seen lies within its error", () => {
-  const plan = (predicted, error, seen) => ({ plan: 1, chunks_committed: 1, result: "committed", switched_step: 9, seen_last_step: 29, balancedness_predicted: predicted, prediction_error: error, balancedness_seen: seen });
-  assert.deepEqual(series.predictions([plan(0.8, 0.05, 0.84), plan(0.8, 0.05, 0.7), plan(0.8, 0.05, null), plan(0.8, 0, 0.8)]).map((one) => one.held),
-    [null, false, true]);
+  const plan = (predicted, error, seen, evidence = 1) => ({ plan: 1, chunks_committed: 1, result: "committed", switched_step: 9, seen_last_step: 29,
+    balancedness_predicted: predicted, prediction_error: error, prediction_evidence: evidence, balancedness_seen: seen });
+  const computed = plan(0.8, null, 0.8, null);
+  assert.deepEqual(series.predictions([plan(0.8, 0.05, 0.84), plan(0.8, 0.05, 0.7), plan(0.8, 0.05, null), plan(0.8, null, 0.8, 0), computed])
+    .map((one) => one.held), [null, null, false, true]);
 });
 test("a prediction stands at the window that it was of, once that is known", () => {
-  const plan = { plan: 1, chunks_committed: 1, result: "committed", switched_step: 9, seen_last_step: 29, balancedness_predicted: 0.8, prediction_error: 0.1 };
+  const plan = { plan: 1, chunks_committed: 1, result: "committed", switched_step: 9, seen_last_step: 29, balancedness_predicted: 0.8, prediction_error: 0.1, prediction_evidence: 1 };
   assert.deepEqual(series.predictions([{ ...plan, balancedness_seen: null }, { ...plan, balancedness_seen: 0.8 }]).map((one) => one.step), [29, 9]);
   assert.deepEqual(series.predictions([{ ...plan, result: "partial", balancedness_seen: 0.8 }]), []);
 });
@@ -65,7 +77,9 @@ test("a time of another day has its date", () => {
   assert.equal(format.clock(noon * 1000, noon), "12:00:00");
   assert.equal(format.clock((noon - 86400000) * 1000, noon), "2026-11-24 12:00:00");
 });
-test("ratios are of the layer's mean, and an idle layer is even", () => {
-  assert.deepEqual(series.ratios([[2, 4, 6], [0, 0, 0]]), [[0.5, 1, 1.5], [1, 1, 1]]);
-  assert.equal(series.peak([[0.5, 1.5], [1, 1]]), 1.5);
+test("ratios are of the layer's mean, and a layer without tokens has none", () => {
+  assert.deepEqual(series.ratios([[2, 4, 6], [0, 0, 0]]), [[0.5, 1, 1.5], [null, null, null]]);
+  assert.equal(series.peak([[0.5, 1.5], [null, null]]), 1.5);
+  assert.equal(series.least([[0.5, 1.5], [null, null]]), 0.5);
+  assert.equal(series.least([[null, null]]), 0);
 });

@@ -70,13 +70,14 @@ class PageTest(unittest.TestCase):
         status, windows = self.api("jobs/demo"), self.api("jobs/demo/windows?limit=1000")["windows"]
         tiles = dict(zip(self.browser.texts(".top .tile dt"), self.browser.texts(".top .tile dd:nth-of-type(1)")))
         self.assertEqual(tiles["balancedness measured"], f"{status['balancedness']:.3f}")
-        self.assertEqual(tiles["without EPLB"], f"{status['balancedness_static']:.3f}")
+        self.assertEqual(tiles["without EPLB"], f"{status['balancedness_without_eplb']:.3f}")
         self.assertEqual(tiles["step"], str(status["step"]))
         shown = self.browser.table("balance")
         self.assertEqual([row["measured"] for row in shown],
                          [f"{one['balancedness']:.3f}" if one["balancedness"] else "–" for one in reversed(windows)])
-        self.assertEqual([row["doing nothing"] for row in shown],
-                         [f"{one['balancedness_static']:.3f}" if one["balancedness_static"] else "–" for one in reversed(windows)])
+        for column, key in (("static layout", "balancedness_static"), ("without EPLB", "balancedness_without_eplb")):
+            self.assertEqual([row[column] for row in shown],
+                             [f"{one[key]:.3f}" if one[key] else "–" for one in reversed(windows)])
         loads = self.api("jobs/demo/gpu_loads")
         for key, column in (("gpu_loads_static", "static: fullest GPU"), ("gpu_loads", "that ran: fullest GPU")):
             expected = [f"{row.index(max(row))}: {max(row) / (sum(row) / len(row)):.2f} × mean" for row in loads[key]]

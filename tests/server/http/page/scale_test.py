@@ -35,7 +35,8 @@ def documents():
               "transport": {"name": "nccl", "fallback_reason": "", "device": 0, "device_name": "NVIDIA H100 80GB HBM3",
                             "nccl_version": "2.28.9", "nccl_library": "libnccl.so.2", "settings": {}}} for rank in range(GPUS)]
     status = {"job": "large", "run_id": "run-1", "state": "IDLE", "state_seconds": 1, "waiting_for": "", **shape, "world_size": GPUS,
-              "connected_ranks": GPUS, "step": 5000, "version": 9, "balancedness": 0.9, "balancedness_static": 0.5, "commits": 9,
+              "connected_ranks": GPUS, "step": 5000, "version": 9, "balancedness": 0.9, "balancedness_static": 0.5, "balancedness_without_eplb": 0.55,
+              "worse_reason": "", "commits": 9,
               "last_reason": "r" * 400, "ranks": [], "paused": False, "pause_reason": "", "policy": {"name": "auto"},
               "model_layers": [], "end_reason": "", "stuck_seconds": 0, "balancedness_predicted": 0.9, "balancedness_seen": 0.89,
               "measured_first_step": 4950, "measured_last_step": 4999, "layer_balancedness": [0.9] * LAYERS, "stalled": "",
@@ -44,13 +45,13 @@ def documents():
     windows = [{"window": i + 1, "completed": "", "completed_unix_micros": (i + 1) * 50_000_000, "run_id": "run-1", "first_step": 50 * i,
                 "last_step": 50 * i + 49, "versions": [i // 12], "coverage": 1, "step_seconds": 1, "tokens": 10**9, "split": "equal",
                 "balancedness": 0.5 + 0.4 * i / WINDOWS, "balancedness_equal": 0.5 + 0.4 * i / WINDOWS, "balancedness_static": 0.5,
-                "has_loads": True} for i in range(WINDOWS)]
+                "balancedness_without_eplb": 0.55, "has_loads": True} for i in range(WINDOWS)]
     plans = [{"plan": PLANS - i, "unix_micros": 10**9, "policy": "auto", "result": "committed", "base_version": 8, "first_version": 9,
               "last_version": 9, "decided_first_step": 50, "decided_last_step": 99, "balancedness_before": 0.6,
               "balancedness_predicted": 0.8, "peak_fall": 0.2, "net_gain_seconds": 9, "migration_seconds": 0.1, "transfers": 2000,
               "received_bytes": 10**11, "num_chunks": 1, "chunks_committed": 1, "solve_seconds": 0.3, "prepare_seconds": 0.02,
               "pause_seconds": 0.05, "switched_step": 50 * (PLANS - i), "reason": "s" * 600, "asked_by": "", "balancedness_seen": 0.79,
-              "prediction_error": 0.03, "candidates": [{"name": f"policy/{k}", "in_use": False, "windows": 9, "balancedness": 0.8,
+              "prediction_error": 0.03, "prediction_evidence": 5, "candidates": [{"name": f"policy/{k}", "in_use": False, "windows": 9, "balancedness": 0.8,
                                                         "net_seconds": 4.5, "realized": 0.8} for k in range(18)]} for i in range(PLANS)]
 
     def rows(seed, columns):

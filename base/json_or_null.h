@@ -1,0 +1,18 @@
+// A value that may be absent, as JSON: null if there is none.
+#ifndef EPLB_BASE_JSON_OR_NULL_H_
+#define EPLB_BASE_JSON_OR_NULL_H_
+
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+namespace eplb {
+
+template <class Value>
+nlohmann::ordered_json JsonOrNull(const std::optional<Value>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+}
+
+}  // namespace eplb
+
+#endif  // EPLB_BASE_JSON_OR_NULL_H_

@@ -1,0 +1,22 @@
+// Tells the format of a placement file from its content.
+// threads: safe, no state.
+#ifndef EPLB_CLIENT_FORMATS_PLACEMENT_CONTENT_H_
+#define EPLB_CLIENT_FORMATS_PLACEMENT_CONTENT_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+#include "client/formats/format_table.h"
+
+namespace eplb {
+
+// The format whose magic, keys or rows the file has. errors: InvalidArgument, beginning with
+// `path`, for a file of none of them.
+absl::StatusOr<PlacementFormat> DetectPlacementFormat(const std::string& path,
+                                                      std::string_view bytes);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_FORMATS_PLACEMENT_CONTENT_H_

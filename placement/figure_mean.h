@@ -1,0 +1,30 @@
+// The mean of figures of which some have no sample: those are left out. threads: a value, not safe.
+#ifndef EPLB_PLACEMENT_FIGURE_MEAN_H_
+#define EPLB_PLACEMENT_FIGURE_MEAN_H_
+
+#include <cstdint>
+#include <optional>
+
+namespace eplb {
+
+class FigureMean {
+ public:
+  void Add(const std::optional<double>& figure) {
+    if (!figure.has_value()) return;
+    sum_ += *figure;
+    ++count_;
+  }
+  // None before the first figure.
+  std::optional<double> Value() const {
+    if (count_ == 0) return std::nullopt;
+    return sum_ / static_cast<double>(count_);
+  }
+
+ private:
+  double sum_ = 0;
+  int64_t count_ = 0;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_FIGURE_MEAN_H_

@@ -1,0 +1,21 @@
+// The texts of a message, made fit to be parsed and shown by whoever receives it. Protobuf sends
+// text that is not UTF-8, and then the receiver refuses the whole message.
+// threads: safe, no state.
+#ifndef EPLB_PROTO_WIRE_MESSAGE_TEXTS_H_
+#define EPLB_PROTO_WIRE_MESSAGE_TEXTS_H_
+
+#include <cstddef>
+
+#include <google/protobuf/message.h>
+
+#include "base/foreign_text.h"
+
+namespace eplb::wire {
+
+// Replaces every string field of `message` and of the messages inside it by Clipped(field, most).
+// Fields of bytes stay as they are. cost: linear in the message's fields.
+void ClipTexts(google::protobuf::Message* message, size_t most = kMaxLongText);
+
+}  // namespace eplb::wire
+
+#endif  // EPLB_PROTO_WIRE_MESSAGE_TEXTS_H_

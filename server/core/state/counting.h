@@ -1,0 +1,28 @@
+// Which ranks and layers of a job count no tokens although steps advance.
+#ifndef EPLB_SERVER_CORE_STATE_COUNTING_H_
+#define EPLB_SERVER_CORE_STATE_COUNTING_H_
+
+#include <string>
+
+#include "proto/wire/messages.h"
+#include "server/core/state/state.h"
+
+namespace eplb::core {
+
+// A rank or a layer counts nothing after as many reports without a token, of the newest one's
+// length.
+inline constexpr int kSilentIntervals = 2;
+
+// Takes over which layers of a checked report have tokens. cost: O(L) where they have, else
+// O(L * E).
+void NoteCounts(const wire::LoadReport& report, Rank& rank);
+
+// Returns one sentence that names the layers in which no reporter of the job counts, and the
+// reporters without counts in layers that others of their pipeline stage count. Empty: all count.
+// Reporters that are behind the newest complete window are in neither. cost: O(ranks * L).
+// REQUIRES: the job has a run.
+std::string NotCountingReason(const Job& job);
+
+}  // namespace eplb::core
+
+#endif  // EPLB_SERVER_CORE_STATE_COUNTING_H_
