@@ -74,6 +74,7 @@ class WholePathTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr)
         report = json.loads(result.stdout)
         balancedness = report["balancedness"]
+        self.assertGreaterEqual(balancedness["run"], balancedness["static"] + 0.08)
         self.assertGreaterEqual(balancedness["run"], balancedness["without_eplb"] + 0.06)
         self.assertGreaterEqual(balancedness["run"], balancedness["deepseek_same_windows"] - 0.01)
         self.assertGreater(balancedness["deepseek_hindsight"], balancedness["run"])
