@@ -69,20 +69,4 @@ absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
   return absl::OkStatus();
 }
 
-double StepsOfBatches(std::span<const LoadWindow> windows, const WindowRule& rule) {
-  double sum = 0;
-  for (const LoadWindow& window : InForce(windows, rule)) {
-    sum += static_cast<double>(window.last_step - window.first_step) + 1;
-  }
-  return sum;
-}
-
-double StepsOfWindows(std::span<const LoadWindow> windows, const WindowRule& rule) {
-  std::vector<double> steps;
-  for (const LoadWindow& window : InForce(windows, rule)) {
-    steps.push_back(static_cast<double>(window.last_step - window.first_step) + 1);
-  }
-  return CombineSteps(steps, DecayOf(rule));
-}
-
 }  // namespace eplb

@@ -56,11 +56,6 @@ std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRul
 absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
                           const WindowRule& rule = {});
 
-// The number of steps that such a load stands for. windows: at least one.
-double StepsOfWindows(std::span<const LoadWindow> windows, const WindowRule& rule);
-// Those of all the batches.
-double StepsOfBatches(std::span<const LoadWindow> windows, const WindowRule& rule);
-
 }  // namespace eplb
 
 #endif  // EPLB_CLIENT_FORMATS_LOAD_WINDOW_H_

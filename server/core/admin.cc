@@ -256,7 +256,7 @@ void MeasureRollback(const Job& job, const Placement& target, Plan& plan) {
   plan.balancedness_before =
       MeasuredOver(job.windows, window.first_step, window.last_step, plan.split);
   plan.balancedness_in_force = before->mean_balancedness.value_or(0);
-  plan.balancedness_predicted = after->mean_balancedness.value_or(0);
+  plan.balancedness_predicted = after->mean_balancedness;
   if (before->peak_load > 0) plan.peak_fall = 1 - after->peak_load / before->peak_load;
 }
 

@@ -43,7 +43,7 @@ void ToProto(const core::TriedCandidate& candidate, v1::TriedCandidate* out) {
   out->set_name(candidate.name);
   out->set_in_use(candidate.in_use);
   out->set_windows(static_cast<uint64_t>(candidate.windows));
-  out->set_balancedness(candidate.balancedness);
+  if (candidate.balancedness > 0) out->set_balancedness(candidate.balancedness);
   if (candidate.net_seconds) out->set_net_seconds(*candidate.net_seconds);
   if (candidate.realized) out->set_realized(*candidate.realized);
 }
@@ -121,7 +121,9 @@ void ToProto(const core::Plan& plan, v1::Plan* out) {
   out->set_decided_first_step(static_cast<uint64_t>(plan.decided_first_step));
   out->set_decided_last_step(static_cast<uint64_t>(plan.decided_last_step));
   if (plan.balancedness_before > 0) out->set_balancedness_before(plan.balancedness_before);
-  out->set_balancedness_in_force(plan.balancedness_in_force);
+  if (plan.balancedness_in_force > 0) {
+    out->set_balancedness_in_force(plan.balancedness_in_force);
+  }
   if (plan.balancedness_predicted) out->set_balancedness_predicted(*plan.balancedness_predicted);
   out->set_split(wire::SplitName(plan.split));
   if (plan.peak_fall) out->set_peak_fall(*plan.peak_fall);

@@ -100,10 +100,10 @@ struct Plan {
   int64_t last_version = 0;        // committed; 0 when none was
   int64_t decided_first_step = 0;  // the steps whose load was decided on
   int64_t decided_last_step = 0;
-  // Measured: of those steps' windows under the placements that they ran under, the mean; 0 when
-  // that is not known.
+  // Measured: of those steps' windows under the placements that they ran under, the mean; 0: not
+  // known.
   double balancedness_before = 0;
-  double balancedness_in_force = 0;  // computed: of base_version on that load
+  double balancedness_in_force = 0;  // computed: of base_version on that load; 0: not known
   // Predicted: of the first whole window under what the policy may change, +- prediction_error.
   // The error is absent until a prediction of the job was compared with what followed, and the
   // evidence, the number of such predictions, is absent where the figure is computed.

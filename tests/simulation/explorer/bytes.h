@@ -7,10 +7,19 @@
 #include <string>
 #include <string_view>
 
+#include "absl/base/config.h"
+
 #include "placement/digest.h"
 #include "proto/wire/messages.h"
 
 namespace eplb::explorer {
+
+// True if `found` is the size that a value has with the libraries of Debian 12. Another size
+// means that a field was added. Containers of other libraries have other sizes: always true there.
+constexpr bool HasSize(size_t found, size_t size) {
+  constexpr int kAbseilOfDebian12 = 20220623;
+  return ABSL_LTS_RELEASE_VERSION != kAbseilOfDebian12 || found == size;
+}
 
 class Bytes {
  public:

@@ -47,7 +47,8 @@ struct MemberPeer {
   static const VoteSnapshot& Frozen(const Member& member) { return member.frozen_; }
 };
 
-static_assert(MemberPeer::kStateBytes == 1048, "Member changed: look at MemberPeer::BytesOf");
+static_assert(explorer::HasSize(MemberPeer::kStateBytes, 1048),
+              "Member changed: look at MemberPeer::BytesOf");
 
 }  // namespace eplb
 
