@@ -63,7 +63,9 @@ std::string InWordsOfAUser(const CLI::App& command, const std::string& message) 
   static const std::regex conversion("Could not convert: (\\S+) = (.*)");
   static const std::regex twice("(\\S+): At Most ([0-9]+) required but received ([0-9]+)");
   static const std::regex no_value("(\\S+): 1 required (.*) missing");
-  static const std::regex range("(\\S+): Value (.*) not in range (\\S+) to (\\S+)");
+  // "1 to 8" or, since CLI11 2.3, "[1 - 8]".
+  static const std::regex range(
+      "(\\S+): Value (.*) not in range \\[?(\\S+) (?:to|-) ([^\\]\\s]+)\\]?");
   static const std::regex member("(\\S+): (.*) not in \\{(.*)\\}");
   static const std::regex required("(\\S+) is required");
   std::smatch parts;

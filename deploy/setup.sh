@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what this repository needs, from the distribution's packages only: on Debian 12, Debian 13 and Ubuntu 24.04.
+# Installs what this repository needs: packages of Debian 12, Debian 13 and Ubuntu 24.04, and from npm what the page's tests need.
 # Idempotent; needs root or sudo only when something is missing. nvcc and a GPU are never needed.
 #
 #   deploy/setup.sh [--build | --tests | --packages | --all] [--list]

@@ -1,4 +1,4 @@
-# What this configuration leaves out of the tests, and why: tests/summary.py prints it after a run.
+# Records the tests that this configuration leaves out, with the reason. tests/summary.py prints them after a run.
 
 # Version of torch that EPLB_PYTHON imports; empty if it has none.
 execute_process(COMMAND ${EPLB_PYTHON} -c "import torch; print(torch.__version__)"
@@ -19,9 +19,6 @@ endfunction()
 # Called once, after all tests are defined.
 function(eplb_write_left_out)
   get_property(lines GLOBAL PROPERTY EPLB_LEFT_OUT)
-  if(EPLB_SANITIZE)
-    list(APPEND lines "tests of the Python package: built with sanitizers, whose runtime the interpreter lacks")
-  endif()
   list(JOIN lines "\n" text)
   file(WRITE ${PROJECT_BINARY_DIR}/tests/left_out.txt "${text}\n")
   file(WRITE ${PROJECT_BINARY_DIR}/tests/torch.txt "${EPLB_TORCH_VERSION}\n")

@@ -5,6 +5,10 @@ cd "$(dirname "$0")/.."
 
 deploy/setup.sh
 tests/environment
-cmake --workflow --preset dev
-tests/tidy/changed
-build/venv/bin/python tests/summary.py build/dev
+rm -f build/dev/tests/results.xml
+failed=0
+cmake --workflow --preset dev || failed=1
+[ -e build/dev/tests/results.xml ] || exit 1  # nothing ran
+tests/tidy/changed || failed=1
+build/venv/bin/python tests/summary.py build/dev || failed=1
+exit $failed

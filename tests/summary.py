@@ -17,7 +17,7 @@ import xml.etree.ElementTree as ElementTree
 NCCL = ("nccl_test.", "nccl_path_test.", "nccl_streams_test.", "nccl_seeds_test.", "hybrid_path_test.")
 PAGE = "page."
 MOST_NAMES = 6
-# Where unittest, gtest and scripts print why they skip.
+# The lines in which unittest, gtest and scripts give the reason of a skip.
 REASON = re.compile(r"skipped ['\"](.+?)['\"]\s*$|: Skipped\n(.+)|^SKIP(?:PED)?: (.+)$|is skipped: (.+)$", re.M)
 
 

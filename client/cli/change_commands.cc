@@ -337,7 +337,8 @@ void AddForget(CLI::App& root, Command& command) {
   CLI::App& app = *root.add_subcommand(
       "forget", "Remove a job that has no connected rank; its audit log stays");
   const auto place = std::make_shared<std::string>();
-  CLI::Option* named = app.add_option("job", *place, "The job to remove")->type_name("JOB");
+  // Not "job": to newer releases of CLI11 that is the name of --job.
+  CLI::Option* named = app.add_option("JOB", *place, "The job to remove")->type_name("JOB");
   AddChangeOptions(app, options->change);
   named->excludes(app.get_option("--job"));
   app.callback([options, place, &command] {

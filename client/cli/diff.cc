@@ -10,11 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "base/files.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/explain_text.h"
 #include "client/cli/text.h"
 #include "client/formats/load_file.h"
+#include "client/formats/placement_content.h"
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
 #include "proto/wire/message_json.h"
@@ -52,7 +54,8 @@ absl::StatusOr<Side> ReadSide(const DiffOptions& options, const std::string& sou
   if (!numbered && source != "now") {
     absl::StatusOr<Placement> placement = ReadPlacementFile(source);
     if (placement.ok()) return Side{source, *std::move(placement)};
-    return absl::InvalidArgumentError(placement.status().message());  // a file is exit 2
+    const absl::Status error = NameForeignPlacement(source, placement.status());
+    return absl::InvalidArgumentError(error.message());  // a file is exit 2
   }
   if (numbered && !absl::SimpleAtoi(source.substr(1), &version)) {
     return absl::InvalidArgumentError(absl::StrCat(source, ": no version is so high"));
@@ -92,9 +95,10 @@ absl::StatusOr<Difference> Compare(const DiffOptions& options, const Side& from,
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
   difference.note = NotesOn(options.load, file);
   EPLB_ASSIGN_OR_RETURN(const Load load, CombineWindows(file.windows, WindowRule()));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation before, Evaluate(load, from.placement));
+  const absl::StatusOr<Evaluation> before = Evaluate(load, from.placement);
+  if (!before.ok()) return InFile(options.load, before.status());
   EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(load, to.placement));
-  difference.balancedness_from = before.mean_balancedness;
+  difference.balancedness_from = before->mean_balancedness;
   difference.balancedness_to = after.mean_balancedness;
   return difference;
 }
@@ -204,6 +208,7 @@ void AddDiff(CLI::App& root, Command& command) {
   app.add_option("--load", options->load, "Also print balancedness under this load")
       ->type_name("FILE");
   AddLoadReading(app, options->reading);
+  NeedLoad(app);
   AddJobOption(app, options->job);
   AddQueryOptions(app, options->query, {kNotFound, kConditionNotMet});
   app.callback([options, &command] {

@@ -239,7 +239,7 @@ Check CheckBalancing(const v1::JobStatus& job) {
   return MakeCheck(job, "balancing", Result::kOk, std::move(detail));
 }
 
-// Whether the job is better off with EPLB than with one slot per expert.
+// Compares the job with what it would be with one slot per expert.
 Check CheckGain(const v1::JobStatus& job) {
   if (!job.worse_reason().empty()) {
     return MakeCheck(job, "gain", Result::kFailed,
@@ -247,7 +247,10 @@ Check CheckGain(const v1::JobStatus& job) {
                                   "; eplbctl explain shows the decision, eplbctl rollback returns "
                                   "to an earlier placement"));
   }
-  return MakeCheck(job, "gain", Result::kOk, "balancedness " + BalancednessText(job));
+  const bool known = job.has_balancedness() && job.has_balancedness_without_eplb();
+  return MakeCheck(
+      job, "gain", known ? Result::kOk : Result::kWarning,
+      absl::StrCat(known ? "" : "not known, ", "balancedness ", BalancednessText(job)));
 }
 
 // A run that gathers its ranks is given a minute.

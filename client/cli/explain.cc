@@ -325,7 +325,7 @@ Json ExpertOf(const Explanation& explanation, LayerId layer, ExpertId expert) {
   const bool comparable = explanation.before.has_value() &&
                           explanation.before->placement.topology() == placement.topology();
   return {{"expert", expert.value},
-          {"share", tokens > 0 ? own / tokens : 0},
+          {"share", tokens > 0 ? Json(own / tokens) : Json(nullptr)},
           {"slots", placement.ReplicasOf(layer, expert)},
           {"gpus", GpusOf(placement, layer, expert)},
           {"gpus_before",

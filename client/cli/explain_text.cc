@@ -200,10 +200,27 @@ std::string GpuList(const Placement& placement, LayerId layer, ExpertId expert) 
   return absl::StrJoin(parts, ", ");
 }
 
-double ShareOf(const Explanation& explanation, int32_t layer, int32_t expert) {
+// None in a layer without tokens.
+std::optional<double> ShareOf(const Explanation& explanation, int32_t layer, int32_t expert) {
   const LoadMatrix& counts = explanation.load->window.load.counts();
   const double tokens = counts.row(layer).cast<double>().sum();
-  return tokens > 0 ? static_cast<double>(counts(layer, expert)) / tokens : 0;
+  if (!(tokens > 0)) return std::nullopt;
+  return static_cast<double>(counts(layer, expert)) / tokens;
+}
+
+// What the expert takes of its layer's tokens, and each replica of them.
+std::string SharesOfExpert(const Explanation& explanation, int32_t layer, int32_t expert,
+                           int32_t replicas) {
+  const auto& window = explanation.load->window;
+  const std::optional<double> share = ShareOf(explanation, layer, expert);
+  const std::string steps = absl::StrCat("on steps ", window.first_step, "..", window.last_step);
+  if (!share) return absl::StrCat("takes no tokens, its layer has none ", steps);
+  return absl::StrFormat("takes %s of the layer's tokens %s, %.2f times an even share; %s",
+                         Percent(*share), steps,
+                         *share * explanation.body->placement.topology().num_experts(),
+                         SplitOf(explanation.job) == SplitMode::kBatch
+                             ? "each batch splits them anew among its replicas"
+                             : "a replica takes " + Percent(*share / replicas));
 }
 
 // What the candidates of a policy that chooses would have reached; empty for any other policy.
@@ -329,25 +346,14 @@ std::string ExplainExpert(const Explanation& explanation, int32_t layer, int32_t
   const LayerId layer_id{layer};
   const ExpertId expert_id{expert};
   const int32_t replicas = placement.ReplicaCount(layer_id, expert_id);
-  const double share = ShareOf(explanation, layer, expert);
   std::string text = absl::StrCat(
       Paint(terminal, Colour::kBold,
             absl::StrCat("Expert ", expert, " of ", LayerName(explanation.job, layer))),
       "\n");
-  absl::StrAppend(
-      &text,
-      Indented(absl::StrFormat("takes %s of the layer's tokens on steps %d..%d, %.2f times an even "
-                               "share; %s",
-                               Percent(share), explanation.load->window.first_step,
-                               explanation.load->window.last_step,
-                               share * placement.topology().num_experts(),
-                               SplitOf(explanation.job) == SplitMode::kBatch
-                                   ? "each batch splits them anew among its replicas"
-                                   : "a replica takes " + Percent(share / replicas)),
-               terminal),
-      Indented(absl::StrCat("has ", Counted(replicas, "replica"), ": on GPU ",
-                            GpuList(placement, layer_id, expert_id)),
-               terminal));
+  absl::StrAppend(&text, Indented(SharesOfExpert(explanation, layer, expert, replicas), terminal),
+                  Indented(absl::StrCat("has ", Counted(replicas, "replica"), ": on GPU ",
+                                        GpuList(placement, layer_id, expert_id)),
+                           terminal));
   if (!explanation.before) return text;
   const Placement& before = explanation.before->placement;
   if (!(before.topology() == placement.topology())) return text;

@@ -188,6 +188,12 @@ void AddLoadReading(CLI::App& app, LoadReading& reading) {
   app.get_option("--first-layer")->check(&CheckNotNegative);
 }
 
+void NeedLoad(CLI::App& app) {
+  for (const char* name : {"--format", "--first-layer", "--layers"}) {
+    app.get_option(name)->needs(app.get_option("--load"));
+  }
+}
+
 void AddLayerChoice(CLI::App& app, LayerChoice& choice, const std::string& first_help,
                     const std::string& list_help) {
   AddInteger(app, "--first-layer", choice.first, first_help)->type_name("L");

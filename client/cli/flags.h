@@ -62,6 +62,8 @@ void AddChoice(CLI::App& app, const char* name, std::string& value, const std::s
                const std::vector<std::string>& words);
 // --format, --first-layer and --layers: the system that wrote the load, and its rows to read.
 void AddLoadReading(CLI::App& app, LoadReading& reading);
+// Refuses these three without --load. REQUIRES: the command has them all.
+void NeedLoad(CLI::App& app);
 // --first-layer and --layers, of which a command line has at most one.
 void AddLayerChoice(CLI::App& app, LayerChoice& choice, const std::string& first_help,
                     const std::string& list_help);

@@ -1,5 +1,6 @@
 #include "client/cli/get_windows.h"
 
+#include <algorithm>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -58,8 +59,13 @@ Table WindowTable(const v1::ListWindowsResponse& response, const Terminal& termi
   return table;
 }
 
-// A window without a figure, and a gap between two windows, is an empty column.
+// A window without a figure, and a gap between two windows, is an empty column. Without any figure
+// there is no chart.
 std::string Chart(const v1::ListWindowsResponse& response, const Terminal& terminal) {
+  const auto has_figure = [](const v1::Window& one) { return one.has_balancedness(); };
+  if (std::none_of(response.windows().begin(), response.windows().end(), has_figure)) {
+    return "\nNo window is measured; eplbctl status names the cause\n";
+  }
   std::vector<double> values;
   const v1::Window* before = nullptr;
   for (const v1::Window& window : response.windows()) {

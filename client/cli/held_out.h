@@ -19,6 +19,8 @@ struct HeldOut {
   std::vector<Load> scored;             // the later half; the same window if there is only one
   double scored_steps = 0;
   bool out_of_sample = false;  // there are later windows
+  bool planned_on_tokens = false;
+  bool scored_on_tokens = false;
 };
 
 // windows: at least one, which must outlive the result.
@@ -27,7 +29,8 @@ HeldOut HoldOut(std::span<const LoadWindow> windows);
 // "planned_load" or "later_windows", for JSON.
 const char* ScoredOn(const HeldOut& held_out);
 
-// "Planned on windows 0..4, scored on windows 5..9", for a sentence. REQUIRES: out_of_sample.
+// "Planned on windows 0..4, scored on windows 5..9 (no tokens)", for a sentence.
+// REQUIRES: out_of_sample.
 std::string ScoredOnText(const HeldOut& held_out);
 
 }  // namespace eplb::cli

@@ -192,7 +192,8 @@ struct HeldSlot {
   int64_t slot;
 };
 std::vector<std::optional<HeldSlot>> FindHeldSlots(const PlacementParts& parts) {
-  std::vector<std::optional<HeldSlot>> held(Index(parts.num_gpus.value_or(0)));
+  std::vector<std::optional<HeldSlot>> held(
+      parts.gpu_of.empty() ? 0 : Index(parts.num_gpus.value_or(0)));
   for (int64_t layer = 0; layer < parts.slots->rows; ++layer) {
     for (int64_t slot = 0; slot < static_cast<int64_t>(parts.gpu_of.size()); ++slot) {
       std::optional<HeldSlot>& first = held[Index(parts.gpu_of[Index(slot)])];
@@ -405,7 +406,7 @@ constexpr std::string_view kShapeKeys[] = {"num_layers", "num_logical_experts", 
                                            "num_gpus",   "num_nodes",           "num_groups"};
 
 // The rules on the map of slots, which is all that other systems' files share.
-Findings CheckPeers(const LintSubject& subject, const std::optional<int32_t>& gpus) {
+Findings CheckPeers(const LintSubject& subject, std::optional<int32_t> gpus) {
   const IndexMatrix& slots = subject.peers.slots;
   const std::vector<int64_t> cells(slots.data(), slots.data() + slots.size());
   PlacementParts parts;
@@ -484,9 +485,24 @@ absl::Status CompareWithLoad(const LintSubject& subject, const LintOptions& opti
   return absl::OkStatus();
 }
 
+// --gpus is only for a file that has no number of GPUs.
+absl::Status CheckFlagGpus(const LintSubject& subject, const LintOptions& options) {
+  if (!options.gpus) return absl::OkStatus();
+  const absl::StatusOr<int64_t> own = subject.ShapeNumber("num_gpus");
+  if (own.ok() && *own != *options.gpus) {
+    return InFile(options.placement, absl::InvalidArgumentError(absl::StrCat(
+                                         "the file has ", *own, ", --gpus is ", *options.gpus)));
+  }
+  const absl::StatusOr<int64_t> slots = subject.ShapeNumber("num_slots");
+  if (!slots.ok() || (*options.gpus >= 1 && *options.gpus <= *slots)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--gpus is ", *options.gpus, ", expected 1..",
+                                                 *slots, ", the slots of a layer"));
+}
+
 // note: receives the messages about the files and about the shape.
 absl::StatusOr<Findings> Lint(const LintOptions& options, std::string& note) {
   EPLB_ASSIGN_OR_RETURN(const LintSubject subject, ReadLintSubject(options.placement));
+  EPLB_RETURN_IF_ERROR(CheckFlagGpus(subject, options));
   Findings findings =
       subject.is_ours() ? CheckPlacement(subject.object) : CheckPeers(subject, options.gpus);
   note = PeersNote(options.placement, subject);
@@ -498,6 +514,11 @@ absl::StatusOr<Findings> Lint(const LintOptions& options, std::string& note) {
   }
   const absl::StatusOr<int64_t> slots = subject.ShapeNumber("num_slots");
   const absl::StatusOr<int64_t> gpus = subject.ShapeNumber("num_gpus");
+  if (absl::IsNotFound(gpus.status()) && !options.gpus) {
+    note = JoinMessages(note,
+                        "note: the file has no number of GPUs, give --gpus: two replicas of an "
+                        "expert on one GPU were not looked for");
+  }
   if (findings.broken.empty() && slots.ok() && gpus.ok()) {
     note = JoinMessages(note, UnequalSlotsNote(*slots, *gpus));
   }
@@ -541,11 +562,12 @@ void AddLint(CLI::App& root, Command& command) {
   app.add_option("--load", options->load, "A load whose layers and experts must be the same")
       ->type_name("FILE");
   AddLoadReading(app, options->reading);
+  NeedLoad(app);
   app.add_option("--against", options->against, "A placement whose shape must be the same")
       ->type_name("FILE");
   app.add_flag("--strict", options->strict, "Two replicas of an expert on one GPU break a rule");
   app.footer(
-      "Example:\n"
+      "Examples:\n"
       "  eplbctl lint --placement next.json --against now.json --strict\n"
       "  eplbctl lint --placement balancer.yaml --gpus 8\n"
       "Exit codes: 0 no rule is broken, 1 error, 2 wrong flag or unusable input, 8 some are.");

@@ -20,6 +20,7 @@
 #include "client/cli/text.h"
 #include "client/formats/load_file.h"
 #include "client/formats/load_window.h"
+#include "client/formats/placement_content.h"
 #include "placement/policies/registry.h"
 #include "placement/search/bound.h"
 #include "placement/search/node_affinity.h"
@@ -308,7 +309,9 @@ absl::StatusOr<Topology> MakeTopology(const PlanOptions& options, const Load& lo
 absl::StatusOr<std::optional<wire::PlacementWithShares>> ReadPrevious(const std::string& path,
                                                                       const Topology& topology) {
   if (path.empty()) return std::nullopt;
-  EPLB_ASSIGN_OR_RETURN(wire::PlacementWithShares previous, ReadPlacementWithShares(path));
+  absl::StatusOr<wire::PlacementWithShares> read = ReadPlacementWithShares(path);
+  if (!read.ok()) return NameForeignPlacement(path, read.status());
+  wire::PlacementWithShares previous = *std::move(read);
   const absl::Status same =
       CheckSameTopology("previous", previous.placement.topology(), "planned", topology);
   if (!same.ok()) return InFile(path, same);

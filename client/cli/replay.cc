@@ -146,6 +146,9 @@ std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult
          {"seconds_saved", row.saved_seconds}});
   }
   const ReplaySummary& summary = result.summary;
+  const auto known = [&summary](double seconds) {  // without tokens nothing takes time
+    return summary.balancedness_mean ? Json(seconds) : Json(nullptr);
+  };
   Json candidates = Json::array();
   for (const CandidateScore& one : result.candidates) {
     candidates.push_back({{"name", NameOf(one.candidate)},
@@ -165,9 +168,9 @@ std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult
         {"rebalances", summary.rebalances},
         {"transfers", summary.transfers},
         {"bytes", summary.bytes},
-        {"seconds_without_eplb", summary.without_eplb_seconds},
-        {"seconds_static", summary.static_seconds},
-        {"seconds_saved", summary.seconds_saved},
+        {"seconds_without_eplb", known(summary.without_eplb_seconds)},
+        {"seconds_static", known(summary.static_seconds)},
+        {"seconds_saved", known(summary.seconds_saved)},
         {"seconds_spent", summary.seconds_spent},
         {"predictions", summary.predictions},
         {"predictions_held", summary.predictions_held}}},
@@ -315,6 +318,10 @@ std::string Heading(const ReplayCommandOptions& options, const Topology& topolog
 }
 
 std::string Summary(const ReplaySummary& summary, const Terminal& terminal) {
+  if (!summary.balancedness_mean) {
+    return absl::StrCat(Counted(summary.rebalances, "rebalance"),
+                        ". No window has tokens: there is nothing to compare.\n");
+  }
   std::string text = FormatTable(
       {.heading = {"", "without EPLB", "replay"},
        .right = {false, true, true},

@@ -140,7 +140,8 @@ void ReplayPage::SetJob(const ReplayResult& result) {
   job["last_reason"] = last_reason_;
   job["policy"] = {{"name", options_.policy}, {"mode", ""}};
   if (peaks_without_eplb_ > 0) job["peak_fall"] = 1 - peaks_ / peaks_without_eplb_;
-  if (replay_.costs.token_seconds > 0) job["saved_seconds"] = summary.seconds_saved;
+  const bool has_tokens = summary.balancedness_mean.has_value();
+  if (replay_.costs.token_seconds > 0 && has_tokens) job["saved_seconds"] = summary.seconds_saved;
   if (replay_.costs.priced()) job["spent_seconds"] = summary.seconds_spent;
   for (const CandidateScore& one : result.candidates) {
     job["candidates"].push_back(

@@ -33,7 +33,7 @@ Json SecondsJson(double seconds) { return seconds > 0 ? Json(seconds) : Json(nul
 
 Json ToJson(const RunRow& row) {
   return {{"balancedness", JsonOrNull(row.balancedness)},
-          {"slowdown", row.slowdown},
+          {"slowdown", JsonOrNull(row.slowdown)},
           {"peak_tokens", row.peak_tokens},
           {"step_seconds", SecondsJson(row.step_seconds)},
           {"total_seconds", SecondsJson(row.total_seconds)},

@@ -69,10 +69,15 @@ std::string Pauses(const RunReview& review) {
 // The lines that a reader sees first: what rebalancing was worth.
 std::string Speed(const RunReview& review, const Terminal& terminal) {
   const RunTime& time = review.time;
+  if (!review.time_saved()) {
+    return absl::StrCat(
+        Paint(terminal, Colour::kBold, "No step has tokens: there is nothing to compare."), "\n",
+        FullParagraph(Pauses(review), terminal));
+  }
   if (!time.modelled) {
     const std::string lead =
-        absl::StrCat("The fullest GPUs of all steps had ",
-                     MoreOrLess(review.time_saved().value_or(0)), " load than without EPLB.");
+        absl::StrCat("The fullest GPUs of all steps had ", MoreOrLess(*review.time_saved()),
+                     " load than without EPLB.");
     return absl::StrCat(
         Paint(terminal, Colour::kBold, Wrapped(lead, terminal.width, 0)), "\n",
         FullParagraph(
@@ -97,7 +102,7 @@ std::string Speed(const RunReview& review, const Terminal& terminal) {
 
 // What is measured, and what the predictions rest on.
 std::string BasisText(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
-  if (!review.time.modelled) return "";
+  if (!review.time.modelled || !review.time_saved()) return "";
   std::string text = absl::StrFormat(
       "Measured: rank 0's wall clock over all steps, without the checks after a switch. A step of "
       "this trainer sleeps: it lasts %s x the load of the layers' fullest GPUs / the mean load. "
@@ -127,7 +132,7 @@ std::string HeldBackText(const RunReview& review) {
 std::string Comparison(const RunReview& review, const Terminal& terminal) {
   const auto row = [&review](const std::string& name, const RunRow& one) {
     std::vector<std::string> cells = {name, FigureText(one.balancedness),
-                                      absl::StrFormat("%.3f", one.slowdown)};
+                                      FigureText(one.slowdown, 3)};
     if (review.time.modelled) cells.push_back(Seconds(one.step_seconds));
     cells.push_back(one.bytes.has_value() ? Megabytes(*one.bytes) : "-");
     return cells;
@@ -245,6 +250,7 @@ std::string RunGpuLoads(const RunReview& review, const Terminal& terminal) {
   const std::vector<double>& loads = review.gpu_loads_run;
   const double mean =
       std::accumulate(loads.begin(), loads.end(), 0.0) / static_cast<double>(loads.size());
+  if (!(mean > 0)) return "";  // no layer has tokens
   const std::string heading = absl::StrCat("GPU loads of layer ", review.worst_layer);
   const GpuPicture picture{.before_name = "static",
                            .after_name = "this run",

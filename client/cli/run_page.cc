@@ -234,7 +234,7 @@ class RunPageMaker {
     job["measured_split"] = wire::SplitName(review_.split);
     job["peak_fall"] = JsonOrNull(review_.time_saved());
     if (!report.steps.empty()) job["spent_seconds"] = review_.time.boundary_seconds;
-    if (review_.time.modelled) {
+    if (review_.time.modelled && review_.time_saved()) {
       job["saved_seconds"] = review_.without_eplb.total_seconds - review_.run.total_seconds;
     }
     if (!report.steps.empty()) {

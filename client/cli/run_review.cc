@@ -201,6 +201,35 @@ double DifferenceOf(const std::optional<double>& reported, const std::optional<d
   return reported ? std::abs(*reported - *computed) : 1;
 }
 
+// A balancedness of one step, as reported and as `computed` has it. The first that differs is told.
+void CompareStep(size_t step, const char* name, const std::optional<double>& reported,
+                 const RunSeries& computed, RunReview& review) {
+  const std::optional<double>& figure = computed.balancedness[step];
+  const double difference = DifferenceOf(reported, figure);
+  if (difference > kBalancednessTolerance && review.largest_difference <= kBalancednessTolerance) {
+    review.problems.push_back(absl::StrCat("step ", step, ": reported ", name, " ",
+                                           FigureText(reported, 6), " differs from the recomputed ",
+                                           FigureText(figure, 6)));
+  }
+  review.largest_difference = std::max(review.largest_difference, difference);
+}
+
+// The tokens of the fullest GPUs of all steps, likewise. Older trainers report none.
+void ComparePeaks(const char* name, const std::vector<StepRecord>& steps,
+                  std::optional<double> StepRecord::*peak, const RunSeries& computed,
+                  RunReview& review) {
+  double reported = 0;
+  for (const StepRecord& step : steps) {
+    if (!(step.*peak)) return;
+    reported += *(step.*peak);
+  }
+  if (std::abs(reported - computed.peak_tokens) <= kBalancednessTolerance * computed.peak_tokens) {
+    return;
+  }
+  review.problems.push_back(absl::StrCat("reported ", name, " of all steps ", reported,
+                                         " differs from the recomputed ", computed.peak_tokens));
+}
+
 // What the run's own report claims, against the figures computed again.
 void CheckReport(const RunDirectory& run, const RunFigures& figures, RunReview& review) {
   const std::vector<StepRecord>& steps = run.report.steps;
@@ -216,21 +245,15 @@ void CheckReport(const RunDirectory& run, const RunFigures& figures, RunReview& 
                                            run.report.steps_asked, " were asked for"));
   }
   for (size_t i = 0; i < std::min(steps.size(), figures.run.balancedness.size()); ++i) {
-    double difference =
-        std::max(DifferenceOf(steps[i].balancedness, figures.run.balancedness[i]),
-                 DifferenceOf(steps[i].balancedness_static, figures.unmoved.balancedness[i]));
-    if (steps[i].balancedness_without_eplb) {
-      difference = std::max(difference, DifferenceOf(steps[i].balancedness_without_eplb,
-                                                     figures.without_eplb.balancedness[i]));
-    }
-    if (difference > kBalancednessTolerance &&
-        review.largest_difference <= kBalancednessTolerance) {
-      review.problems.push_back(absl::StrCat(
-          "step ", i, ": reported balancedness ", FigureText(steps[i].balancedness, 6),
-          " differs from the recomputed ", FigureText(figures.run.balancedness[i], 6)));
-    }
-    review.largest_difference = std::max(review.largest_difference, difference);
+    CompareStep(i, "balancedness", steps[i].balancedness, figures.run, review);
+    CompareStep(i, "balancedness_static", steps[i].balancedness_static, figures.unmoved, review);
+    if (!steps[i].balancedness_without_eplb) continue;  // of an older trainer
+    CompareStep(i, "balancedness_without_eplb", steps[i].balancedness_without_eplb,
+                figures.without_eplb, review);
   }
+  ComparePeaks("peak_tokens", steps, &StepRecord::peak_tokens, figures.run, review);
+  ComparePeaks("peak_tokens_without_eplb", steps, &StepRecord::peak_tokens_without_eplb,
+               figures.without_eplb, review);
   for (const SwitchRecord& change : run.report.switches) {
     if (change.bytes_verified > 0) continue;
     review.problems.push_back(
@@ -307,7 +330,7 @@ RunTime TimeOf(const RunReport& report, const RunSeries& run) {
     const StepRecord& step = report.steps[i];
     time.measured_seconds += step.seconds;
     time.boundary_seconds += step.boundary_seconds;
-    const double expected = report.even_step_seconds * run.slowdown[i];
+    const double expected = report.even_step_seconds * run.slowdown[i].value_or(1);
     if (time.modelled && step.work_seconds > expected) ++time.steps_over_model;
   }
   for (const SwitchRecord& change : report.switches) {
@@ -340,15 +363,17 @@ RunRow RowOf(const RunReport& report, const RunSeries& run, const RunSeries& ser
   }
   const bool is_run = &series == &run;
   if (report.even_step_seconds <= 0 && !is_run) return row;
-  std::vector<double> seconds;
+  std::vector<std::optional<double>> seconds;
   for (size_t i = 0; i < std::min(report.steps.size(), run.slowdown.size()); ++i) {
     const StepRecord& step = report.steps[i];
-    seconds.push_back(is_run ? step.seconds - step.boundary_seconds
-                             : PartsOf(step, report.even_step_seconds, run.slowdown[i])
-                                   .SecondsAt(series.slowdown[i]));
-    row.total_seconds += seconds.back();
+    // Without tokens this trainer's step lasts as an even one.
+    seconds.emplace_back(is_run
+                             ? step.seconds - step.boundary_seconds
+                             : PartsOf(step, report.even_step_seconds, run.slowdown[i].value_or(1))
+                                   .SecondsAt(series.slowdown[i].value_or(1)));
+    row.total_seconds += *seconds.back();
   }
-  row.step_seconds = seconds.empty() ? 0 : MeanOf(seconds, compared);
+  row.step_seconds = MeanOf(seconds, compared).value_or(0);
   return row;
 }
 

@@ -79,7 +79,7 @@ struct RunRow {
   double peak_tokens = 0;  // of the layers' fullest GPUs, summed over all steps
   // Over the compared steps.
   std::optional<double> balancedness;  // mean over steps with tokens; none without such a step
-  double slowdown = 1;                 // mean over steps, as RunSeries
+  std::optional<double> slowdown;      // likewise, as RunSeries
   double step_seconds = 0;             // mean time of a step without its boundary; 0: not known
   double total_seconds = 0;            // over all steps, without boundaries; 0: not known
   int64_t transfers = 0;

@@ -113,8 +113,11 @@ absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& poli
                   .bound_gap_mean = gap ? std::optional(Finite(*gap)) : std::nullopt,
                   .extra_slots_per_gpu = static_cast<double>(slots - topology.num_experts()) /
                                          static_cast<double>(topology.num_gpus()),
-                  .token_seconds = Finite(evaluation.peak_load / basis.held_out.scored_steps *
-                                          basis.costs.token_seconds),
+                  .token_seconds = evaluation.peak_load > 0
+                                       ? std::optional(Finite(evaluation.peak_load /
+                                                              basis.held_out.scored_steps *
+                                                              basis.costs.token_seconds))
+                                       : std::nullopt,
                   .replica_seconds = ReplicaSecondsPerStep(*placement, basis.costs)};
 }
 
@@ -165,6 +168,11 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   return sweep;
 }
 
+std::optional<double> StepSeconds(const SweepRow& row) {
+  if (!row.token_seconds) return std::nullopt;
+  return Finite(*row.token_seconds + row.replica_seconds);
+}
+
 std::string SweepToJson(const SweepOptions& options, const Sweep& sweep) {
   Json json = {{"split", options.split},
                {"scored_on", sweep.scored_on},
@@ -178,9 +186,9 @@ std::string SweepToJson(const SweepOptions& options, const Sweep& sweep) {
                   {"bound_gap_mean", JsonOrNull(row.bound_gap_mean)},
                   {"extra_slots_per_gpu", row.extra_slots_per_gpu}};
     if (options.costs.training) {
-      entry["token_seconds_per_step"] = row.token_seconds;
+      entry["token_seconds_per_step"] = JsonOrNull(row.token_seconds);
       entry["replica_seconds_per_step"] = row.replica_seconds;
-      entry["seconds_per_step"] = Finite(row.token_seconds + row.replica_seconds);
+      entry["seconds_per_step"] = JsonOrNull(StepSeconds(row));
     }
     json["rows"].push_back(std::move(entry));
   }
@@ -206,8 +214,6 @@ constexpr int kMaxBar = 40;   // columns
 constexpr int kFigures = 54;  // columns of the figures
 constexpr int kPriced = 82;   // likewise, with prices
 constexpr int kLeastBar = 10;
-
-double StepSeconds(const SweepRow& row) { return Finite(row.token_seconds + row.replica_seconds); }
 
 // For people; no line is wider than the terminal.
 std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
@@ -236,8 +242,10 @@ std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
         FigureText(row.balancedness_mean), FigureText(row.balancedness_min),
         row.bound_gap_mean ? Percent(*row.bound_gap_mean) : "-"};
     if (priced) {
-      for (const double seconds : {row.token_seconds, row.replica_seconds, StepSeconds(row)}) {
-        cells.push_back(SecondsText(seconds));
+      const std::optional<double> priced_parts[] = {row.token_seconds, row.replica_seconds,
+                                                    StepSeconds(row)};
+      for (const std::optional<double>& seconds : priced_parts) {
+        cells.push_back(seconds ? SecondsText(*seconds) : "-");
       }
     }
     if (bar >= kLeastBar) cells.push_back(Bar(row.balancedness_mean.value_or(0), 1, bar, terminal));
@@ -246,12 +254,12 @@ std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
   text += FormatTable(table, terminal);
   std::string note = "balancedness = mean / max GPU load; gap = above the proved lower bound.";
   if (options.split == "batch") note += " Each window is split exactly among replicas.";
-  if (priced && rows.front().balancedness_mean) {
+  if (priced && rows.front().token_seconds) {
     const SweepRow& best = *std::min_element(
         rows.begin(), rows.end(),
         [](const SweepRow& a, const SweepRow& b) { return StepSeconds(a) < StepSeconds(b); });
     absl::StrAppend(&note, " A training step is shortest with ", Counted(best.slots, "slot"), ": ",
-                    SecondsText(best.token_seconds), " for tokens on the fullest GPUs, ",
+                    SecondsText(*best.token_seconds), " for tokens on the fullest GPUs, ",
                     SecondsText(best.replica_seconds), " for replicas of ",
                     BytesText(options.costs.weight_bytes.value_or(options.costs.expert_bytes)),
                     " over links of ", LinksText(options.costs), ".");

@@ -31,8 +31,9 @@ struct SweepRow {
   std::optional<double> balancedness_min;
   std::optional<double> bound_gap_mean;  // over layers with load
   double extra_slots_per_gpu = 0;
-  // With --training, a step: its tokens on the fullest GPUs, and what replicas send.
-  double token_seconds = 0;
+  // With --training, a step: its tokens on the fullest GPUs, and what replicas send. No time of
+  // tokens without tokens.
+  std::optional<double> token_seconds;
   double replica_seconds = 0;
 };
 

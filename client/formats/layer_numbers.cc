@@ -185,7 +185,8 @@ std::string NoteOnDenseRows(const std::vector<bool>& dense, const LayerChoice& c
   if (odd.empty()) return {};
   const std::string rows = absl::StrCat(odd.size() == 1 ? "row " : "rows ", LayerNumbersText(odd));
   if (choice.first.has_value()) {
-    return absl::StrCat(rows, " left out for ", choice.Flag(), ", though not all ", how, " there");
+    return absl::StrCat(rows, odd.size() == 1 ? " is" : " are", " left out for ", choice.Flag(),
+                        ", though not a dense layer (", how, ")");
   }
   if (others.empty()) return {};
   const bool leading =

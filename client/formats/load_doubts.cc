@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,19 +31,37 @@ bool HasHeading(const RealMatrix& table) { return table.rows() > 1 && InOrder(ta
 // A first column that counts the rows, as pandas names rows.
 bool HasIndex(const RealMatrix& table) { return table.cols() > 1 && InOrder(table.col(0)); }
 
-// A row per (layer, expert) or per (window, layer, expert): the ids rise from row to row.
+// The number of rows of a grid that has each combination of the values of the columns once.
+double GridRows(const RealMatrix& columns) {
+  double rows = 1;
+  for (Eigen::Index column = 0; column < columns.cols(); ++column) {
+    const auto ids = columns.col(column);
+    rows *= static_cast<double>(std::set<double>(ids.begin(), ids.end()).size());
+  }
+  return rows;
+}
+
+// A row per (layer, expert) or per (window, layer, expert) with the count behind them: in any
+// order if no row is missing, and rising if rows without tokens are left out.
 bool IsLongForm(const RealMatrix& table) {
   const Eigen::Index ids = table.cols() - 1;
   if (ids < 2 || ids > 3 || table.rows() < kLeastEntries) return false;
-  bool first_repeats = false;
-  for (Eigen::Index row = 1; row < table.rows(); ++row) {
-    const double* before = &table(row - 1, 0);
-    const double* after = &table(row, 0);
-    if (!std::lexicographical_compare(before, before + ids, after, after + ids)) return false;
-    first_repeats = first_repeats || before[0] == after[0];
+  const RealMatrix columns = table.leftCols(ids);
+  const auto experts = columns.col(ids - 1);
+  const RealMatrix others = columns.leftCols(ids - 1);
+  const bool others_vary = (others.colwise().maxCoeff() > others.colwise().minCoeff()).any();
+  if ((columns != columns.round()).any() || experts.minCoeff() != 0) return false;
+  if (experts.maxCoeff() == 0 || !others_vary) return false;
+  std::set<std::vector<double>> places;
+  bool rises = true;
+  for (Eigen::Index row = 0; row < columns.rows(); ++row) {
+    const auto one = columns.row(row);
+    const std::vector<double> place(one.begin(), one.end());
+    rises = rises && (places.empty() || *places.rbegin() < place);
+    places.insert(place);
   }
-  const auto columns = table.leftCols(ids);
-  return first_repeats && (columns == columns.round()).all() && table(0, 0) <= 1;
+  if (std::ssize(places) != columns.rows()) return false;  // an id has one count
+  return rises || GridRows(columns) == static_cast<double>(columns.rows());
 }
 
 // The number of ids M when each row holds exactly the ids 0..M-1, as a map of slots does; else 0.

@@ -56,4 +56,15 @@ absl::StatusOr<PlacementFormat> DetectPlacementFormat(const std::string& path,
       "layer_list"));
 }
 
+absl::Status NameForeignPlacement(const std::string& path, const absl::Status& error) {
+  const absl::StatusOr<std::string> bytes = ReadRegularFile(path);
+  if (!bytes.ok()) return error;
+  const absl::StatusOr<PlacementFormat> format = DetectPlacementFormat(path, *bytes);
+  if (!format.ok() || format->name == "eplb") return error;
+  const std::string name(format->name);
+  return absl::InvalidArgumentError(absl::StrCat(path, ": is a placement of ", name,
+                                                 ", convert it: eplbctl convert --from ", name, " ",
+                                                 path, " OUT.json"));
+}
+
 }  // namespace eplb

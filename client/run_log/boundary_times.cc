@@ -4,6 +4,7 @@
 
 #include "absl/time/clock.h"
 
+#include "base/foreign_text.h"
 #include "base/monotonic_clock.h"
 
 #include <nlohmann/json.hpp>
@@ -43,7 +44,7 @@ std::string BoundaryTimesToJson(const BoundaryTimes& times, int32_t rank, std::s
     if (round.checksum_micros >= 0) one["checksum_micros"] = round.checksum_micros;
     json["rounds"].push_back(std::move(one));
   }
-  return json.dump(-1, ' ', false, TimesJson::error_handler_t::replace);
+  return EscapedJson(json.dump(-1, ' ', false, TimesJson::error_handler_t::replace));
 }
 
 BoundaryTimer::BoundaryTimer(int64_t step, int64_t version, absl::Time began)

@@ -33,6 +33,10 @@ absl::StatusOr<LoggedEvents> EventsFrom(const wire::JsonValue& document) {
   if (events == nullptr || !events->is_array()) {
     return absl::InvalidArgumentError("events is missing or not an array");
   }
+  const int64_t entries = events->numbers.children.front().front();
+  if (entries != static_cast<int64_t>(events->objects.size())) {
+    return absl::InvalidArgumentError("events is no array of objects");
+  }
   for (size_t i = 0; i < events->objects.size(); ++i) {
     absl::StatusOr<LoggedEvent> event = EventFrom(events->objects[i]);
     if (!event.ok()) {

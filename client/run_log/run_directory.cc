@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/files.h"
+#include "base/foreign_text.h"
 #include "base/json_or_null.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
@@ -357,7 +358,7 @@ std::string RunReportToJson(const RunReport& report) {
          {"work_seconds", step.work_seconds}});
   }
   // Reasons come from the daemon: bytes that are not UTF-8 must not end the program.
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return EscapedJson(json.dump(1, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
 absl::StatusOr<RunReport> ReadRunReport(const std::string& path) {

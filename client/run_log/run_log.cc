@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/foreign_text.h"
 #include "client/session/log_line.h"
 
 #include <nlohmann/json.hpp>
@@ -67,7 +68,7 @@ std::string RunLogLineToJson(const RunLogLine& line, int32_t rank, std::string_v
                                  {"reason", line.reason}};
   if (line.unix_micros != 0) json["unix_micros"] = line.unix_micros;
   // A reason with bytes that are not UTF-8 is written with replacement characters.
-  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return EscapedJson(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 void RunLog::Write(const RunLogLine& line) {

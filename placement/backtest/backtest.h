@@ -53,8 +53,8 @@ struct CandidateScore {
   double saved_seconds = 0;  // against the placement that the back-test began with
   double spent_seconds = 0;  // migrations, and replicas beyond those of that placement
   double net_seconds = 0;    // lately: older windows count less
-  // Of the gains that it predicted, what later windows showed; 0..1. Absent before any was
-  // compared.
+  // The share of the gains that it predicted which later windows showed, 0..1. Absent before any
+  // was compared.
   std::optional<double> realized = std::nullopt;
 
   double total() const { return saved_seconds - spent_seconds; }

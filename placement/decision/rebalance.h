@@ -112,8 +112,8 @@ struct RebalanceDecision {
   // predictions were within 0.020)", or "kept, ..": the caller puts before it which steps, and
   // after it what it knows. A reason that the prices decided against ends with kSeeCosts.
   std::string reason;
-  // None of these three without tokens. Prediction of the candidate; without a record what is
-  // computed.
+  // These three are absent without tokens. The prediction is the candidate's; without a record it
+  // is what is computed.
   std::optional<Prediction> prediction;
   std::optional<double> balancedness_before;    // computed on `load`: of the incumbent, and
   std::optional<double> balancedness_computed;  // of the candidate

@@ -89,7 +89,8 @@ absl::StatusOr<int64_t> TransfersOf(std::span<const Placement> placements) {
 void AddStep(const Evaluation& evaluation, RunSeries& series) {
   series.balancedness.push_back(evaluation.mean_balancedness);
   const double mean = evaluation.gpu_loads.sum() / static_cast<double>(evaluation.gpu_loads.cols());
-  series.slowdown.push_back(mean > 0 ? std::max(1.0, evaluation.peak_load / mean) : 1);
+  series.slowdown.push_back(mean > 0 ? std::optional(std::max(1.0, evaluation.peak_load / mean))
+                                     : std::nullopt);
   series.peak_tokens += evaluation.peak_load;
 }
 
@@ -121,11 +122,6 @@ std::optional<double> MeanOf(std::span<const std::optional<double>> series,
     if (included[i]) mean.Add(series[i]);
   }
   return mean.Value();
-}
-
-double MeanOf(std::span<const double> series, const std::vector<bool>& included) {
-  const std::vector<std::optional<double>> figures(series.begin(), series.end());
-  return MeanOf(figures, included).value_or(1);
 }
 
 absl::StatusOr<std::optional<double>> MeasuredBalancedness(std::span<const Load> step_loads,

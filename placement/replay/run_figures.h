@@ -33,8 +33,8 @@ struct RunSeries {
   // Of each step: mean over layers with load; none for a step without tokens.
   std::vector<std::optional<double>> balancedness;
   // Of each step: the loads of the layers' fullest GPUs / the layers' mean loads, both summed; >=
-  // 1, and 1 without load. What a step whose time is its experts' takes, against an even one.
-  std::vector<double> slowdown;
+  // 1, none without tokens. What a step whose time is its experts' takes, against an even one.
+  std::vector<std::optional<double>> slowdown;
   double peak_tokens = 0;  // loads of the layers' fullest GPUs, summed over layers and steps
   int64_t transfers = 0;   // experts copied into GPUs that did not hold them
 };
@@ -72,11 +72,10 @@ absl::StatusOr<RunFigures> EvaluateRun(std::span<const Load> step_loads,
                                        std::span<const RunPlacement> placements,
                                        const RunReviewOptions& options);
 
-// Mean of those values of `series` whose `included` is true; none, or 1 of plain numbers, when
-// there is none. Same lengths.
+// Mean of those figures of `series` whose `included` is true; none when there is none. Same
+// lengths.
 std::optional<double> MeanOf(std::span<const std::optional<double>> series,
                              const std::vector<bool>& included);
-double MeanOf(std::span<const double> series, const std::vector<bool>& included);
 
 // Steps [first, last].
 struct StepSpan {

@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "base/suggestion.h"
 #include "placement/bandwidth.h"
+#include "placement/decision/cost.h"
 #include "server/config/config_keys.h"
 #include "server/config/config_toml.h"
 
@@ -153,6 +154,7 @@ absl::Status CheckTls(const TlsOptions& tls) {
 
 absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources) {
   DaemonConfig config;
+  config.core.costs.bandwidths = BandwidthSource::kAssumed;  // until a key gives one
   if (!sources.file.empty()) EPLB_RETURN_IF_ERROR(ApplyConfigFile(sources.file, &config));
   for (const auto& [variable, value] : sources.environment) {
     if (variable.rfind(kPrefix, 0) == 0) {

@@ -150,23 +150,26 @@ Keys CostKeys() {
                  DaemonConfig* c) { c->core.costs.token_seconds = std::get<double>(v) * 1e-9; }},
       {.name = "cost.intra_gbps",
        .range = BandwidthRange{},
-       .help = "Bandwidth of one GPU to the GPUs of its node, in one direction.",
+       .help = "Bandwidth of one GPU to the GPUs of its node, in one direction; without a value "
+               "switches measure it.",
        .get = [](const DaemonConfig& c) -> Scalar {
          return BandwidthText(c.core.costs.intra_bytes_per_s);
        },
        .set =
            [](const Scalar& v, DaemonConfig* c) {
              c->core.costs.intra_bytes_per_s = ParseBandwidth(Text(v)).value();
+             c->core.costs.bandwidths = BandwidthSource::kGiven;
            }},
       {.name = "cost.inter_gbps",
        .range = BandwidthRange{},
-       .help = "Bandwidth of one GPU to other nodes, in one direction.",
+       .help = "Bandwidth of one GPU to other nodes, in one direction; likewise.",
        .get = [](const DaemonConfig& c) -> Scalar {
          return BandwidthText(c.core.costs.inter_bytes_per_s);
        },
        .set =
            [](const Scalar& v, DaemonConfig* c) {
              c->core.costs.inter_bytes_per_s = ParseBandwidth(Text(v)).value();
+             c->core.costs.bandwidths = BandwidthSource::kGiven;
            }},
       {.name = "cost.stall",
        .range = DurationRange{absl::ZeroDuration(), absl::Hours(1), "50ms"},

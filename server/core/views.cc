@@ -25,10 +25,6 @@ namespace {
 
 constexpr absl::Duration kRefusalShown = absl::Minutes(10);
 
-std::optional<double> AboveZero(double value) {
-  return value > 0 ? std::optional(value) : std::nullopt;
-}
-
 std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
   const Run& run = *job.current;
   std::vector<RankView> views;

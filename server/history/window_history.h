@@ -50,8 +50,8 @@ class WindowHistory {
   void Add(const std::string& job, const core::PastWindow& window, absl::Time now);
   void Forget(const std::string& job);
 
-  // Takes back what a store kept: numbers go on above the highest. REQUIRES: `windows` are rising,
-  // and nothing was added before.
+  // Adds the windows of a store. The next one gets the number after the highest. REQUIRES:
+  // `windows` are rising, and nothing was added before.
   void Restore(std::vector<StoredWindow> windows);
   // The oldest `limit` windows that no store keeps yet, rising. cost: O(jobs + windows to save).
   std::vector<StoredWindow> Unsaved(size_t limit) const;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/json_or_null.h"
 #include "base/json_value.h"
 #include "proto/wire/message_json.h"
 #include "proto/wire/placement_json.h"
@@ -87,8 +88,6 @@ std::string LoadToJson(const std::string& job, const core::WindowView& window,
 
 namespace {
 
-Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
-
 Json FiguresJson(const WindowFigures& figures) {
   return {{"window", figures.window},
           {"completed", wire::TimeText(absl::ToUnixMicros(figures.completed_at))},
@@ -98,13 +97,13 @@ Json FiguresJson(const WindowFigures& figures) {
           {"last_step", figures.last_step},
           {"versions", figures.versions},
           {"coverage", figures.coverage},
-          {"step_seconds", OrNull(figures.step_seconds)},
+          {"step_seconds", JsonOrNull(figures.step_seconds)},
           {"tokens", figures.tokens},
           {"split", wire::SplitName(figures.split)},
-          {"balancedness", OrNull(figures.balancedness)},
-          {"balancedness_equal", OrNull(figures.balancedness_equal)},
-          {"balancedness_static", OrNull(figures.balancedness_static)},
-          {"balancedness_without_eplb", OrNull(figures.balancedness_without_eplb)},
+          {"balancedness", JsonOrNull(figures.balancedness)},
+          {"balancedness_equal", JsonOrNull(figures.balancedness_equal)},
+          {"balancedness_static", JsonOrNull(figures.balancedness_static)},
+          {"balancedness_without_eplb", JsonOrNull(figures.balancedness_without_eplb)},
           {"has_loads", figures.has_loads}};
 }
 

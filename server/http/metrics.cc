@@ -257,7 +257,7 @@ void AddBalancedness(const MetricsSnapshot& s, Page& page) {
   AddLayers(s, page);
   gauge("eplb_static_balancedness_ratio",
         "Counterfactual: eplb_balancedness_mean_ratio of the same window, had it run under the "
-        "static placement in equal shares.",
+        "static placement in equal shares. Absent as eplb_without_eplb_balancedness_ratio.",
         [](const core::JobView& job) { return job.balancedness_static; });
   gauge("eplb_without_eplb_balancedness_ratio",
         "Counterfactual: eplb_balancedness_mean_ratio of the same window, had each expert one "
@@ -411,8 +411,7 @@ void AddProgress(const MetricsSnapshot& s, Page& page) {
   PerJobWithValue(
       s, "eplb_coverage_now_ratio",
       "Reporters that sent the newest window that should be complete / reporters of the job. "
-      "Absent "
-      "before such a window.",
+      "Absent before such a window.",
       [](const core::JobView& job) { return job.coverage_now; }, page);
   PerJobWithValue(
       s, "eplb_step_seconds", "Time of a step, from when steps were reported.",

@@ -137,13 +137,14 @@ void EffectExecutor::NoteStore(const absl::Status& status) {
   }
 }
 
-void EffectExecutor::SaveWindows() {
-  if (!sinks_.store->KeepsWindows() || !store_works()) return;
+bool EffectExecutor::SaveWindows() {
+  if (!sinks_.store->KeepsWindows() || !store_works()) return false;
   const std::vector<StoredWindow> windows = sinks_.history->Unsaved(kWindowsAtOnce);
-  if (windows.empty()) return;
+  if (windows.empty()) return false;
   const absl::Status status =
       Noted([&windows](Store& store) { return store.WriteWindows(windows); });
   if (status.ok()) sinks_.history->NoteSaved(windows.back().figures.window);
+  return status.ok();
 }
 
 void EffectExecutor::CheckStore() {

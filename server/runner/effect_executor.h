@@ -49,8 +49,9 @@ class EffectExecutor {
   // Writes `term` again, to find out whether a failing store has recovered.
   void ProbeStore(int64_t term);
   // Writes the figures of windows that the store does not have yet, at most kWindowsAtOnce. No
-  // message depends on them, so that they need no place among the effects.
-  void SaveWindows();
+  // message depends on them, so that they need no place among the effects. returns: true if it
+  // wrote any.
+  bool SaveWindows();
   // Looks whether the store's file is still there, which no write would tell.
   void CheckStore();
 

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kMaxStoreFailures = 4;  // of one event, each answered by a decision that stores again
 constexpr absl::Duration kProbePeriod = absl::Seconds(1);
+constexpr absl::Duration kSavePeriod = absl::Seconds(10);  // of windows, whatever waits
 constexpr absl::Duration kDropLogPeriod = absl::Seconds(10);
 constexpr absl::Duration kNewsOfOpening = absl::Minutes(10);
 
@@ -24,7 +25,11 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
                                                       std::unique_ptr<Store> store) {
   EPLB_ASSIGN_OR_RETURN(const int64_t stored_term, store->ReadTerm());
   EPLB_ASSIGN_OR_RETURN(std::vector<core::StoredJob> jobs, store->ReadJobs());
-  EPLB_ASSIGN_OR_RETURN(std::vector<StoredWindow> windows, store->ReadWindows());
+  absl::StatusOr<std::vector<StoredWindow>> windows = store->ReadWindows();
+  if (!windows.ok()) {
+    Log(LogLevel::kWarn, "windows_not_read", {{"reason", windows.status().ToString()}});
+    windows.emplace();
+  }
   EPLB_ASSIGN_OR_RETURN(options.core.store_moved_aside, store->ReadMovedAside());
   options.core.pauses_unknown_until =
       core::UnknownPausesEnd(AgeOf(options.core.store_moved_aside), MonotonicNow());
@@ -32,7 +37,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
       {{"stored_term", stored_term}, {"jobs", static_cast<int64_t>(jobs.size())}});
   auto runner = std::unique_ptr<Runner>(
       new Runner(std::move(options), std::move(store), stored_term, std::move(jobs)));
-  runner->history_.Restore(std::move(windows));
+  runner->history_.Restore(*std::move(windows));
   runner->executor_.ProbeStore(runner->term());
   if (!runner->executor_.store_works()) {
     const absl::Status status =
@@ -59,6 +64,7 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
       turned_nanos_(absl::ToUnixNanos(MonotonicNow())),
       probed_(MonotonicNow()),
       drops_logged_(MonotonicNow()),
+      windows_saved_(MonotonicNow()),
       history_(options.history),
       solver_(
           {.started = [this](core::SolveStarted started) { (void)queue_.Push(std::move(started)); },
@@ -84,7 +90,7 @@ void Runner::Stop() {
   queue_.Stop();
   if (thread_.joinable()) thread_.join();
   changes_.FailAll(absl::UnavailableError("the daemon is shutting down; retry after its restart"));
-  executor_.SaveWindows();
+  while (executor_.SaveWindows()) continue;
   store_->Close();
 }
 
@@ -140,8 +146,11 @@ void Runner::Tick() {
     probed_ = now;
     executor_.CheckStore();
     if (!executor_.store_works()) executor_.ProbeStore(term());
-    // While events wait they go first.
-    if (queue_.size() == 0) executor_.SaveWindows();
+    // While events wait they go first, for a while.
+    if (queue_.size() == 0 || now >= windows_saved_ + kSavePeriod) {
+      executor_.SaveWindows();
+      windows_saved_ = now;
+    }
   }
   const int64_t drops = dropped_reports() + limited_reports();
   if (drops > logged_drops_ && now >= drops_logged_ + kDropLogPeriod) {

@@ -150,8 +150,8 @@ class Runner {
   absl::Status core_readiness_;        // after the last decision; guarded by readiness_mutex_
   std::atomic<int64_t> turned_nanos_;  // MonotonicNow() of the core thread's last turn
   std::atomic<bool> stopping_ = false;
-  int64_t logged_drops_ = 0;          // of the core's thread
-  absl::Time probed_, drops_logged_;  // of the core's thread
+  int64_t logged_drops_ = 0;                          // of the core's thread
+  absl::Time probed_, drops_logged_, windows_saved_;  // of the core's thread
   Histogram solve_seconds_;
   WindowHistory history_;
   Solver solver_;

@@ -68,7 +68,7 @@ absl::Status Damaged(const std::string& path, const std::string& why) {
   return absl::DataLossError(absl::StrCat(path, ": the database is damaged: ", why));
 }
 
-// Makes what schemas above `schema` began with, in a database of that one.
+// Adds the tables and indices that came after `schema` to a database of that schema.
 absl::Status CreateTables(sqlite::Connection& connection, int64_t schema) {
   for (const Entry& entry : kEntries) {
     if (entry.since > schema) EPLB_RETURN_IF_ERROR(connection.Execute(entry.sql));
@@ -100,7 +100,7 @@ absl::Status CheckSchemaText(sqlite::Connection& connection, const std::string& 
                            : Damaged(path, "its tables are not those of this schema");
 }
 
-// The schema that a row of ours tells, whatever the file's header says; 0 without such a row.
+// The schema in the row of leadership, which the file's header may contradict; 0 without a row.
 int64_t SchemaOfRow(sqlite::Connection& connection) {
   const absl::StatusOr<Leadership> leadership = ReadLeadership(connection);
   return leadership.ok() ? leadership->schema : 0;
@@ -168,12 +168,14 @@ absl::Status PrepareDatabase(sqlite::Connection& connection, const std::string& 
 absl::Status CheckDatabase(sqlite::Connection& connection, const std::string& path) {
   EPLB_ASSIGN_OR_RETURN(const int64_t id, connection.FirstInteger("PRAGMA application_id"));
   EPLB_ASSIGN_OR_RETURN(const int64_t version, connection.FirstInteger("PRAGMA user_version"));
-  if (id != kApplicationId || version != kStoreSchema) {
+  const bool is_older = version >= 1 && version < kStoreSchema;
+  if (id != kApplicationId || (version != kStoreSchema && !is_older)) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, ": no store of schema ", kStoreSchema, ", which alone can be read"));
+        absl::StrCat(path, ": no store of schema 1..", kStoreSchema, ", which alone can be read"));
   }
   EPLB_RETURN_IF_ERROR(CheckIntegrity(connection, path));
-  return CheckVersion(connection, path);
+  if (!is_older || SchemaOfRow(connection) != version) return CheckVersion(connection, path);
+  return CheckSchemaText(connection, path, version);  // until it can be written, and so migrated
 }
 
 }  // namespace eplb

@@ -358,6 +358,12 @@ absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& given_
                                          std::move(note));
   }
   EPLB_RETURN_IF_ERROR(writer.status());
+  EPLB_ASSIGN_OR_RETURN(const bool dropped, DropDamagedWindows(*writer));
+  if (dropped) {
+    note = absl::StrCat(path,
+                        ": the figures of past load windows were damaged and are deleted; "
+                        "nothing else is lost");
+  }
   EPLB_ASSIGN_OR_RETURN(sqlite::Connection reader, sqlite::Connection::Open(path, true));
   return std::make_unique<SqliteStore>(path, *std::move(lock), std::move(file),
                                        Connections{*std::move(writer), std::move(reader)}, limits,

@@ -400,6 +400,10 @@ absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAllJobs(sqlite::Connection&
 }
 
 absl::StatusOr<std::vector<StoredWindow>> ReadAllWindows(sqlite::Connection& connection) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t tables,
+                        connection.FirstInteger("SELECT count(*) FROM sqlite_schema WHERE type = "
+                                                "'table' AND name = 'windows'"));
+  if (tables == 0) return std::vector<StoredWindow>();
   EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
                         connection.Prepare("SELECT * FROM windows ORDER BY window"));
   std::vector<StoredWindow> windows;
@@ -410,6 +414,13 @@ absl::StatusOr<std::vector<StoredWindow>> ReadAllWindows(sqlite::Connection& con
   });
   EPLB_RETURN_IF_ERROR(read);
   return windows;
+}
+
+absl::StatusOr<bool> DropDamagedWindows(sqlite::Connection& connection) {
+  const absl::Status read = ReadAllWindows(connection).status();
+  if (!absl::IsDataLoss(read)) return read.ok() ? absl::StatusOr<bool>(false) : read;
+  EPLB_RETURN_IF_ERROR(connection.Execute("DELETE FROM windows"));
+  return true;
 }
 
 absl::StatusOr<Placement> ReadOnePlacement(sqlite::Connection& connection, const std::string& job,
@@ -429,7 +440,7 @@ absl::Status CheckEveryRow(sqlite::Connection& connection) {
   for (const Table& table :
        {Table{"SELECT * FROM leadership", 1}, Table{"SELECT * FROM placements", 0},
         Table{"SELECT * FROM plans", 0}, Table{"SELECT * FROM requests", 1},
-        Table{"SELECT * FROM events", 1}, Table{"SELECT * FROM windows", 0}}) {
+        Table{"SELECT * FROM events", 1}}) {
     EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows, connection.Prepare(table.query));
     EPLB_RETURN_IF_ERROR(ForEachRow(std::move(rows), table.query, table.first_checked,
                                     [](const Row&) { return absl::OkStatus(); }));

@@ -89,12 +89,15 @@ absl::StatusOr<std::vector<StoredEvent>> ReadSomeEvents(sqlite::Connection& conn
 absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAllJobs(sqlite::Connection& connection,
                                                              std::optional<int64_t> after_sequence,
                                                              int32_t limit);
-// By number.
+// By number; none in a schema that has no windows. errors: DataLoss for a damaged row.
 absl::StatusOr<std::vector<StoredWindow>> ReadAllWindows(sqlite::Connection& connection);
+// Deletes all windows if one is damaged: they are figures to look back at, and nothing else needs
+// them. returns: true if it did.
+absl::StatusOr<bool> DropDamagedWindows(sqlite::Connection& connection);
 // The first that was kept under this number. errors: also NotFound.
 absl::StatusOr<Placement> ReadOnePlacement(sqlite::Connection& connection, const std::string& job,
                                            int64_t version);
-// Reads every row of every table.
+// Reads every row of every table but of windows.
 absl::Status CheckEveryRow(sqlite::Connection& connection);
 
 // The placement in these bytes. errors: DataLoss, naming path and job, also when the digest is not

@@ -6,7 +6,7 @@
 A model of L layers with E local experts of two weights each, AdamW with amsgrad: 8 * L * E pieces that are looked at in each
 boundary, 4,096 by default. Of each boundary the thread's CPU time is taken, which other work on the machine does not
 add to, and calls by which a host waits for a GPU are counted in it.
-Needs EPLB_LIBRARY, or an installed libeplb, and python3-torch.
+Needs EPLB_LIBRARY, or an installed libeplb, and torch (in build/venv, from tests/environment).
 With --check on an idle machine (exit 1): a boundary without a vote takes at most 1 ms (median), and none waits for a device
 but those at which a vote or a window ends.
 """

@@ -13,7 +13,7 @@ tests/data/workloads), each batch split exactly: a decision each 16 batches on t
 batches, each on its own; transfers are those of a layer and decision as a part of its slots. `deepseek` with equal shares shows how hard
 a series is.
 
-Needs numpy (python3-numpy). Exit 1 when a row misses what docs/benchmarks.md promises: balancedness .98 with 5 %
+Needs numpy (in build/venv, from tests/environment). Exit 1 when a row misses what docs/benchmarks.md promises: balancedness .98 with 5 %
 of transfers at sigma .05, .95 with 10 % at sigma .2, 0.012 below planning from scratch. c1 (three
 slots a GPU) is printed and not judged: it cannot be followed with so few transfers. Or when `flow` reaches less than .98
 on train-drift, or moves more than 7 % there.

@@ -10,7 +10,7 @@ The search also has to keep up with its prototype, which is in peers.json too bu
 within 0.001 in every row at `--effort thorough`, and within 0.003 at `--effort default` in the rows
 of DEFAULT_SHAPES and DEFAULT_LOADS.
 
-Needs numpy (python3-numpy). Exit 1 when a row at `thorough` is below a peer's, or one is further
+Needs numpy (in build/venv, from tests/environment). Exit 1 when a row at `thorough` is below a peer's, or one is further
 below the prototype's than that.
 
   tests/bench/peers_table.py [--bin build/release/bin] [--effort thorough] [--seed 0] [NAME ..]

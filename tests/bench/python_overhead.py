@@ -7,7 +7,7 @@ Each call is timed by itself on every rank, between steps of step-ms, in which a
 --step-ms 0 steps follow each other, and calls find in the caches what they need.
 A vote takes from the moment when the last rank has come until the last one has left. The table has medians over steps, and over
 ranks where ranks do not wait for each other, and their ratio to the step. Needs EPLB_LIBRARY, or an installed libeplb, and
-python3-torch (for the store that ranks meet at).
+torch for the store that ranks meet at (in build/venv, from tests/environment).
 With --check the medians must be below what docs promise for an optimised build on an idle machine (exit 1):
   record, a layer                  20 us
   step_boundary without a vote     10 us

@@ -5,7 +5,7 @@ A placement for each window of the recorded trace and of drifting series (tests/
 before. `part` of an expert's tokens goes to its replicas by the exact split of the window that was planned for, the rest in
 equal shares. Balancedness (mean / max GPU load) of the window after it, mean over layers. Judges docs/adr/2026-11-25-no-shares-from-the-daemon.md.
 
-Needs numpy (python3-numpy) and the library of a build.
+Needs numpy (in build/venv, from tests/environment) and the library of a build.
 
   EPLB_LIBRARY=build/release/lib/libeplb.so tests/bench/shares_table.py [--windows 16] [--layers 3]
 """

@@ -403,7 +403,7 @@ class Scenario:
     def describe(self):
         shown = [f"{daemon.name}: {daemon.job_status() if daemon.serves() else 'down'}" for daemon in self.daemons]
         errors = "".join(path.read_text()[-300:] for path in self.newest.job.errors[:2])
-        return f"run {self.newest.log.read().run}; " + "; ".join(shown) + "; " + errors
+        return f"run {self.newest.log.read().run_id}; " + "; ".join(shown) + "; " + errors
 
     def finish(self):
         """Exit codes and the validator."""

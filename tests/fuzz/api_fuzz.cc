@@ -1,5 +1,7 @@
 // Paths and queries of the HTTP API: the input is what stands behind GET, e.g.
-// "/api/v1/jobs/train/events?after=3". Every answer is JSON with a code that fits.
+// "/api/v1/jobs/train/events?after=3". Every answer is JSON with a code that fits. The same input
+// is also parsed as the head of a request.
+#include <optional>
 #include <string>
 
 #include "server/http/api.h"
@@ -78,8 +80,11 @@ ApiSources Sources() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const eplb::ApiSources sources = eplb::Sources();
+  const auto text = eplb::fuzz::AsText(data, size);
+  const std::optional<eplb::HttpRequest> head = eplb::ParseRequest(text);
+  eplb::fuzz::Require(!head || head->path.starts_with('/'), "a path without a slash");
   eplb::HttpRequest request;
-  eplb::SplitTarget(eplb::fuzz::AsText(data, size), request);
+  eplb::SplitTarget(text, request);
   const eplb::HttpResponse response = eplb::AnswerApi(sources, request.path, request.query);
   const nlohmann::json body = nlohmann::json::parse(response.body, nullptr, false);
   eplb::fuzz::Require(body.is_object(), "an answer that is no JSON object");

@@ -350,10 +350,14 @@ class FaultTableTest(unittest.TestCase):
         self.assertEqual(listed.returncode, 0, listed.stderr)
         known = set(re.findall(r"Test +#\d+: (\S+)", listed.stdout))
         self.assertGreater(len(known), 100)
+        programs = {name.split(".")[0] for name in known}
+        is_partial = bool((pathlib.Path(os.environ["EPLB_BUILD"]) / "tests/left_out.txt").read_text().strip())
         for number, fault, tests in self.rows():
             names = re.findall(r"`([^`]+)`", tests)
             self.assertTrue(names, f"row {number}, {fault}: no test")
             for name in names:
+                if is_partial and name.split(".")[0] not in programs:
+                    continue  # this configuration does not build the program
                 self.assertTrue(name in known, f"row {number}, {fault}: there is no test {name}")
 
 

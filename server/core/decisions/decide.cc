@@ -275,6 +275,18 @@ PassedWindow PassedOf(const Job& job, const Window& window) {
   return passed;
 }
 
+// The time of a token on the fullest GPU, from the newest window and the job's steps; 0: nobody
+// asked for it, or it is not measured yet.
+double MeasuredTokenSeconds(const Job& job) {
+  const std::optional<Measured>& measured = job.windows.measured;
+  if (!Chooses(job) || !job.current || !measured) return 0;
+  const double steps = static_cast<double>(measured->last_step - measured->first_step) + 1;
+  const double tokens = measured->peak_load / steps;
+  const double step_seconds = SecondsPerStep(job.current->rate);
+  if (!(tokens > 0) || !(step_seconds > 0)) return 0;
+  return kExpertsShareOfStep * step_seconds / tokens;
+}
+
 // Says, once, that decisions are made again: this is the first one after the frozen steps.
 void TellFreezeOver(DecisionContext& context, Job& job) {
   const StepRange& freeze = job.settings.freeze_steps;
@@ -342,16 +354,12 @@ std::string NextChunkTooLong(const State& state, const Job& job) {
 
 Costs PricesOf(const State& state, const Job& job) {
   Costs costs = CostsOf(state, job);
-  const std::optional<Measured>& measured = job.windows.measured;
-  if (costs.token_seconds > 0 || !Chooses(job) || !job.current || !measured) return costs;
-  const double steps = static_cast<double>(measured->last_step - measured->first_step) + 1;
-  const double tokens = measured->peak_load / steps;
-  const double step_seconds = SecondsPerStep(job.current->rate);
-  if (!(tokens > 0) || !(step_seconds > 0)) return costs;
-  costs.token_seconds = kExpertsShareOfStep * step_seconds / tokens;
+  if (costs.token_seconds <= 0) costs.token_seconds = MeasuredTokenSeconds(job);
   const double per_byte = MeanSecondsPerByte(job);
-  costs.bandwidths = per_byte > 0 ? BandwidthSource::kMeasured : BandwidthSource::kAssumed;
-  if (costs.bandwidths == BandwidthSource::kAssumed) return costs;  // as the links are configured
+  if (costs.token_seconds <= 0 || costs.bandwidths == BandwidthSource::kGiven || per_byte <= 0) {
+    return costs;
+  }
+  costs.bandwidths = BandwidthSource::kMeasured;
   const double bytes_per_s = 1 / per_byte;
   costs.intra_bytes_per_s = bytes_per_s;
   costs.inter_bytes_per_s = bytes_per_s;

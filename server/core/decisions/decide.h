@@ -60,11 +60,11 @@ void ProposeChunks(DecisionContext& context, Job& job, Bundle bundle);
 // With the job's bytes, and the time of a token shared by the EP groups that split the tokens: not
 // by pipeline stages, nor by expert-tensor-parallel ones.
 Costs CostsOf(const State& state, const Job& job);
-// The same, and for a policy that chooses the prices that nobody configured, from what was
-// measured: a token from the time of a step, kExpertsShareOfStep of which its fullest GPUs are
-// taken to compute experts, and a byte from the newest switches. Before the first switch a byte
-// costs what the links are configured for: were it assumed to be dear, nothing might ever be
-// measured. Not priced until a window and the time of a step were measured.
+// The same, with measured prices where the configuration has none. A policy that chooses gets the
+// price of a token from the time of a step: its fullest GPUs are taken to compute experts for
+// kExpertsShareOfStep of it. Such a job is not priced until a window and the time of a step were
+// measured. The price of a byte is that of the newest switches; before the first one it is that of
+// a fast link: were it assumed to be dear, nothing might ever be measured.
 inline constexpr double kExpertsShareOfStep = 0.5;
 Costs PricesOf(const State& state, const Job& job);
 // The slowest that the newest chunks took per byte; 0 when nothing was measured.

@@ -61,6 +61,11 @@ absl::StatusOr<WithinBudget> FitToBudget(const CandidateInput& question,
   return result;
 }
 
+// False while the price of a byte is a guess: seconds that rest on it are no figures.
+bool PricesAreKnown(const Costs& costs) {
+  return costs.priced() && costs.bandwidths != BandwidthSource::kAssumed;
+}
+
 std::string Steps(const CandidateInput& question) {
   return absl::StrCat("steps ", question.first_step, "..", question.last_step);
 }
@@ -127,7 +132,7 @@ absl::Status NoteFigures(const RebalanceInput& rebalance, const RebalanceDecisio
   decision.target = within_budget.target;
   decision.peak_fall = judged.peak_fall();
   const Costs& costs = rebalance.costs;
-  if (!costs.priced()) return absl::OkStatus();
+  if (!PricesAreKnown(costs)) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const MigrationCost migration,
                         PriceMigration(rebalance.incumbent, within_budget.target, costs));
   const double gained =
@@ -210,8 +215,9 @@ absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& questi
   if (decision.chunks.empty() && costs.priced() && rebalance.record.start().has_value()) {
     EPLB_RETURN_IF_ERROR(ConsiderReturn(question, rebalance, decision));
   }
-  const bool is_known = costs.priced() && costs.bandwidths != BandwidthSource::kAssumed;
-  if (is_known && !decision.chunks.empty()) decision.migration_seconds = decision.price_seconds;
+  if (PricesAreKnown(costs) && !decision.chunks.empty()) {
+    decision.migration_seconds = decision.price_seconds;
+  }
   return decision;
 }
 

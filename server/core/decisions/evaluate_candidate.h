@@ -73,7 +73,8 @@ struct CandidateDecision {
   Prediction prediction;             // of later ones; without a record what is computed
   Placement target;                  // the candidate without those layers
   double peak_fall = 0;              // on that load, a fraction
-  std::optional<double> net_gain_seconds = std::nullopt;  // over the horizon; absent without prices
+  // Over the horizon; absent likewise.
+  std::optional<double> net_gain_seconds = std::nullopt;
 };
 
 // EvaluateRebalance and, with prices, EvaluateReturn. Layers that need more rows of staging on a

@@ -104,7 +104,8 @@ std::vector<TriedCandidate> CandidatesOf(const AutoState& state) {
   std::vector<TriedCandidate> candidates;
   const std::vector<CandidateScore> scores = state.backtest.Scores();
   const size_t in_use = state.backtest.choice().value_or(scores.size() - 1);
-  const bool has_net = state.costs.priced();  // the back-test counts in tokens without a price
+  // Without a price the back-test counts in tokens, and with a guessed one in no seconds to show.
+  const bool has_net = state.costs.priced() && state.costs.bandwidths != BandwidthSource::kAssumed;
   for (size_t i = 0; i < scores.size(); ++i) {
     candidates.push_back({.name = NameOf(scores[i].candidate),
                           .in_use = i == in_use,

@@ -97,14 +97,18 @@ std::string SilentLayersText(const Run& run, const std::vector<int32_t>& reporte
 // tokens of some layers; empty: every reporter counts what others of its stage count.
 std::string SilentRanksText(const Run& run, const std::vector<int32_t>& reporters,
                             CountedLayers& counted) {
-  std::vector<int32_t> whole;
-  std::vector<int32_t> partial;
+  struct Silent {
+    std::vector<int32_t> ranks;
+    int64_t since = 0;
+  };
+  Silent whole;
+  Silent partial;
   std::vector<int32_t> layers;  // of the only rank in `partial`
-  int64_t since = 0;
   for (const int32_t rank : reporters) {
     const Reporter reporter(run, rank);
     const std::vector<bool>& of_stage = OfStage(run, rank, counted);
     std::vector<int32_t> missing;
+    int64_t since = 0;
     for (int32_t layer = 0; layer < run.shape.num_layers; ++layer) {
       if (!of_stage[static_cast<size_t>(layer)] || !reporter.IsSilent(layer)) continue;
       missing.push_back(layer);
@@ -112,19 +116,21 @@ std::string SilentRanksText(const Run& run, const std::vector<int32_t>& reporter
     }
     if (missing.empty()) continue;
     const bool all = std::ssize(missing) == std::count(of_stage.begin(), of_stage.end(), true);
-    (all ? whole : partial).push_back(rank);
+    Silent& silent = all ? whole : partial;
+    silent.ranks.push_back(rank);
+    silent.since = std::max(silent.since, since);
     if (!all) layers = std::move(missing);
   }
   std::vector<std::string> texts;
-  const auto add = [&](const std::vector<int32_t>& ranks, const std::string& what) {
-    if (ranks.empty()) return;
-    texts.push_back(absl::StrCat(RankList(ranks), ranks.size() == 1 ? " has" : " have",
-                                 " counted no token", what, " since step ", since,
-                                 ", other ranks have"));
+  const auto add = [&texts](const Silent& silent, const std::string& what) {
+    if (silent.ranks.empty()) return;
+    texts.push_back(absl::StrCat(RankList(silent.ranks),
+                                 silent.ranks.size() == 1 ? " has" : " have", " counted no token",
+                                 what, " since step ", silent.since, ", other ranks have"));
   };
   add(whole, "");
-  add(partial, partial.size() == 1 ? absl::StrCat(" of ", ListLayers(layers, kLayersNamed))
-                                   : " of some layers");
+  add(partial, partial.ranks.size() == 1 ? absl::StrCat(" of ", ListLayers(layers, kLayersNamed))
+                                         : " of some layers");
   return absl::StrJoin(texts, "; ");
 }
 
@@ -155,7 +161,8 @@ void NoteCounts(const wire::LoadReport& report, Rank& rank) {
 std::string NotCountingReason(const Job& job) {
   const Run& run = *job.current;
   const std::vector<int32_t> reporters = CurrentReporters(job);
-  if (reporters.empty()) return "";
+  const auto counts_all = [&run](int32_t rank) { return run.ranks[rank].silent_since.empty(); };
+  if (std::all_of(reporters.begin(), reporters.end(), counts_all)) return "";
   CountedLayers counted = CountedByStage(run, reporters);
   std::vector<std::string> texts = {SilentLayersText(run, reporters, counted),
                                     SilentRanksText(run, reporters, counted)};

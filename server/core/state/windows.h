@@ -75,8 +75,8 @@ struct Figures {
   bool has_tokens = false;  // of any layer
 };
 
-// A window whose balancedness is below this share of that without EPLB is worse. So many worse
-// windows in a row are reported, because one may be chance.
+// A window whose balancedness is below this share of that without EPLB is worse.
+// kWorseWindows of them in a row are reported, because one may be chance.
 inline constexpr double kWorseShare = 0.999;
 inline constexpr int32_t kWorseWindows = 3;
 

@@ -45,8 +45,8 @@ struct GpuTokens {
 struct SplitTokens {
   std::vector<int64_t> tokens;  // of the batches
   std::vector<int64_t> peaks;   // of the fullest GPU of each batch, summed over the batches
-  // As peaks, had the batches run under the static layout in equal shares, or with one slot per
-  // expert. Both are empty unless all ranks reported them.
+  // What `peaks` would be, had the batches run under the static layout in equal shares, or with one
+  // slot per expert. Both are empty unless all ranks reported them.
   std::vector<int64_t> peaks_static = {};
   std::vector<int64_t> peaks_without_eplb = {};
 };

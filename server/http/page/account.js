@@ -55,7 +55,7 @@ eplb.account = (() => {
       redraw(tiles,
         tile("saved", known ? seconds(job.saved_seconds) : "not known", known ? "against one slot per expert" : words.price),
         tile("spent", spent ? seconds(job.spent_seconds) : "–", spent ? words.spent : words.unspent),
-        tile("net", known && spent ? seconds(job.saved_seconds - job.spent_seconds) : "not known", ""),
+        tile("net", known && (spent || context.kind === "daemon") ? seconds(job.saved_seconds - (job.spent_seconds ?? 0)) : "not known", ""),
         tile("moved", weighed ? eplb.format.bytes(moved) : "not known", `by the ${count(plans.length)} newest decisions`),
         tile("predictions that held", judged.length ? `${held} of ${judged.length}` : "–",
           `within the error, of the ${count(plans.length)} newest decisions`));

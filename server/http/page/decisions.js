@@ -3,7 +3,7 @@
 
 eplb.decisions = (() => {
   const { el, redraw, panel } = eplb.dom;
-  const { clock, count, balancedness, counted, isNumber } = eplb.format;
+  const { clock, count, balancedness, counted } = eplb.format;
   const SHOWN = 200;
 
   const ofPlan = (plan) => ({
@@ -13,7 +13,7 @@ eplb.decisions = (() => {
     figures: [
       plan.balancedness_before > 0 ? `measured ${balancedness(plan.balancedness_before)}` : "",
       plan.balancedness_computed > 0 ? `computed ${balancedness(plan.balancedness_computed)}` : "",
-      isNumber(plan.prediction_evidence) ? `predicted ${balancedness(plan.balancedness_predicted)} ± ${plan.prediction_error?.toFixed(3) ?? "unknown"}` : "",
+      eplb.series.isPrediction(plan) ? `predicted ${balancedness(plan.balancedness_predicted)} ± ${plan.prediction_error?.toFixed(3) ?? "unknown"}` : "",
       plan.balancedness_seen !== null ? `seen ${balancedness(plan.balancedness_seen)}` : "",
       plan.transfers > 0 ? counted(plan.transfers, "transfer") : "",
       plan.asked_by ? `asked by ${plan.asked_by}` : "",

@@ -118,15 +118,17 @@ eplb.series = (() => {
   };
   // Decisions that changed something, oldest first.
   const switches = (plans) => plans.filter((plan) => plan.chunks_committed > 0).slice().reverse();
-  // Of decisions that were carried out whole. step: the last of those that were predicted, once they are known.
+  // False for a figure that is computed on the load that was decided on. A store of 0.1.0 has errors alone.
+  const isPrediction = (plan) => isNumber(plan.prediction_evidence) || isNumber(plan.prediction_error);
+  // Predictions of decisions that were carried out whole. step: the last of those that were predicted, once they are known.
   const predictions = (plans) => switches(plans)
-    .filter((plan) => plan.result === "committed" && isNumber(plan.prediction_evidence))
+    .filter((plan) => plan.result === "committed" && isPrediction(plan))
     .map((plan) => ({
       plan: plan.plan, switched: plan.switched_step, step: plan.balancedness_seen === null ? plan.switched_step : plan.seen_last_step, predicted: plan.balancedness_predicted, error: plan.prediction_error,
       seen: plan.balancedness_seen, held: plan.balancedness_seen === null || plan.prediction_error === null ? null
         : Math.abs(plan.balancedness_seen - plan.balancedness_predicted) <= plan.prediction_error,
     }));
-  // Of [layers][gpus]: load over the layer's mean; null in a layer without tokens.
+  // loads: [layers][gpus]. Each over its layer's mean; null in a layer without tokens.
   const ratios = (loads) => loads.map((row) => {
     const mean = row.reduce((sum, value) => sum + value, 0) / row.length;
     return row.map((value) => mean > 0 ? value / mean : null);
@@ -136,6 +138,6 @@ eplb.series = (() => {
     const low = rows.reduce((least, row) => row.reduce((a, b) => Math.min(a, b ?? a), least), Infinity);
     return Number.isFinite(low) ? low : 0;
   };
-  return { ofNewestRun, columns, switches, predictions, ratios, peak, least };
+  return { ofNewestRun, columns, switches, isPrediction, predictions, ratios, peak, least };
 })();
 if (typeof module !== "undefined") module.exports = eplb;

@@ -81,7 +81,7 @@ eplb.layer = (() => {
         const mean = load.load[0].reduce((a, b) => a + b, 0) / Math.max(rows.length, 1);
         const replicated = rows.filter((row) => row.slots.length > 1).length;
         note.textContent = `Layer ${context.layerName(layer)}, steps ${steps(load.first_step, load.last_step)}, version ${version}: `
-          + `the busiest expert has ${(rows[0].tokens / Math.max(mean, 1e-9)).toFixed(1)} × the mean; ${counted(replicated, "expert")} with replicas.`;
+          + `${mean > 0 ? `the busiest expert has ${(rows[0].tokens / mean).toFixed(1)} × the mean` : "no tokens"}; ${counted(replicated, "expert")} with replicas.`;
         drawing.replaceChildren(bars(rows, mean));
       } catch (error) {
         if (now !== shown) return;

@@ -3,7 +3,7 @@
 
 eplb.main = (() => {
   const { el, redraw, tile } = eplb.dom;
-  const { sentence, balancedness, count, percent, steps, clock, ended } = eplb.format;
+  const { sentence, balancedness, count, isNumber, percent, steps, clock, ended } = eplb.format;
   const PANELS = ["balance", "heatmap", "rebalances", "account", "ranks", "traffic", "layer", "decisions"];
   const POLL_MS = 5000, GATHER_MS = 400, MOST_WINDOWS = 4096, MOST_EVENTS = 1000, MOST_PLANS = 200;
 
@@ -70,11 +70,9 @@ eplb.main = (() => {
     const { kind, text } = sentence(job);
     const without = job.balancedness_without_eplb ?? null;
     const gain = job.balancedness > 0 && without > 0 ? job.balancedness - without : null;
-    // Of a report the newest decision has it; a daemon says it of the job.
-    const newest = eplb.series.predictions(shown.data.plans).pop();
-    const predicted = job.balancedness_predicted ?? newest?.predicted ?? null;
-    const error = job.prediction_error ?? newest?.error ?? null;
-    const seen = job.balancedness_seen ?? newest?.seen ?? null;
+    // A report has it in its newest decision, a daemon in the job, where it may be computed, as that of a rollback.
+    const newest = !isNumber(job.balancedness_predicted) ? eplb.series.predictions(shown.data.plans).pop()
+      : { predicted: job.balancedness_predicted, error: job.prediction_error, seen: job.balancedness_seen, computed: !eplb.series.isPrediction(job) };
     const objective = job.split === "batch" ? "exact split of each batch" : "equal shares";
     redraw(shown.top,
       el("h2", { class: "jobname" }, job.job),
@@ -83,10 +81,10 @@ eplb.main = (() => {
         tile(source.kind === "trace" ? "balancedness replayed" : "balancedness measured", balancedness(job.balancedness), job.measured_last_step ? `steps ${steps(job.measured_first_step, job.measured_last_step)}, ${objective}` : job.not_measured_reason || ""),
         tile("without EPLB", balancedness(without), job.balancedness > 0 && without === null
           ? "a rank's library is too old to report it" : "computed: the same tokens, one slot per expert"),
-        source.live ? null : tile("fullest GPUs' load", job.peak_fall === undefined ? "–" : percent(-job.peak_fall), "against without"),
+        source.live ? null : tile("fullest GPUs' load", isNumber(job.peak_fall) ? percent(-job.peak_fall) : "–", "against without"),
         tile("gain", gain === null ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(3)}`, "measured less without EPLB"),
-        tile("newest prediction", balancedness(predicted), predicted === null ? source.live ? "" : "in the reasons alone"
-          : `± ${error?.toFixed(3) ?? "unknown"}, ${seen ? `seen ${balancedness(seen)}` : "not seen yet"}`),
+        tile("newest prediction", balancedness(newest?.predicted ?? null), !newest ? source.live ? "" : "in the reasons alone"
+          : `${newest.computed ? "computed" : `± ${newest.error?.toFixed(3) ?? "unknown"}`}, ${newest.seen ? `seen ${balancedness(newest.seen)}` : "not seen yet"}`),
         tile("step", count(job.step), source.kind === "trace" ? "nothing ran" : ended(job) ? "run has ended" : `version ${count(job.version)}`),
         tile("policy", job.policy?.policy || job.policy?.policy_name || job.policy?.name || "–", job.policy?.mode || "")),
       job.last_reason ? el("p", { class: "reason" }, el("strong", {}, "Newest decision: "), job.last_reason) : "");

@@ -29,7 +29,7 @@ TEST(HeldOutTest, TheLaterHalfIsScoredAndNotPlannedOn) {
   EXPECT_STREQ(ScoredOn(held_out), "later_windows");
   EXPECT_EQ(ScoredOnText(held_out), "Planned on windows 0..2, scored on windows 3..4");
   const std::vector<LoadWindow> two = Windows(2);
-  EXPECT_EQ(ScoredOnText(HoldOut(two)), "Planned on window 0, scored on window 1");
+  EXPECT_EQ(ScoredOnText(HoldOut(two)), "Planned on window 0 (no tokens), scored on window 1");
 }
 
 TEST(HeldOutTest, OneWindowIsScoredOnItself) {

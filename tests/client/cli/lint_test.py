@@ -149,6 +149,12 @@ class LintTest(command.CommandTest):
         self.assert_broken(self.lint(broken, "--gpus", 2, "--strict"),
                            ["slot 2 holds no expert", "slot 3 holds expert 9", "GPU 0 holds expert 0 in 2 slots"])
         self.assert_broken(self.lint(good["trtllm"], "--gpus", 3), ["4 slots on 3 GPUs: in trtllm all"])
+        self.assertIn("give --gpus: two replicas", self.lint(good["trtllm"]).stderr)
+        for gpus in (-5, 0, 5, 1000000000):
+            self.assert_fails(self.lint(good["trtllm"], "--gpus", gpus), 2, f"--gpus is {gpus}, expected 1..4")
+        self.assert_fails(self.lint(good["ascend"], "--gpus", 4), 2, "the file has 2, --gpus is 4")
+        self.assert_fails(self.lint(GOOD, "--gpus", 4), 2, "the file has 2, --gpus is 4")
+        self.assert_fails(self.lint(GOOD, "--layers", "0"), 2, "--layers requires --load")
         wide = good["trtllm"].replace("0, 2]", "0, 2, 1]").replace("1, 0]", "1, 0, 0]").replace("4", "5")
         self.assert_broken(self.lint(GOOD, "--against", self.write("wide.yaml", wide)), ["num_slots is 4, in"])
         self.assert_fails(self.lint(good["trtllm"].replace("[0", "[")), 2, "initial_global_assignments layer 3")

@@ -221,6 +221,14 @@ class PlanFlagsTest(command.CommandTest):
         self.assertEqual(result.returncode, 0)
         self.assertEqual(result.stderr, "eplbctl: note: --max-moves-per-gpu has no effect without --previous\n")
 
+    def test_a_previous_placement_of_another_system_is_named_with_its_command(self):
+        previous = self.write("balancer.yaml", "num_slots: 2\ninitial_global_assignments:\n  0: [0, 1]\n")
+        load = self.write("load.json", "[[1,2]]")
+        result = command.run("plan", "--load", load, "--gpus", 2, "--slots", 2, "--previous", previous)
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.stderr, f"eplbctl: {previous}: is a placement of trtllm, convert it: eplbctl convert "
+                                        f"--from trtllm {previous} OUT.json\n")
+
     def test_a_previous_placement_that_lint_calls_broken_is_refused(self):
         placement = json.loads(self.plan("--slots", 5, "-o", "json").stdout)["placement"]
         previous = self.write("previous.json", json.dumps(placement))

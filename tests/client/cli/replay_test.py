@@ -147,6 +147,12 @@ class ReplayTest(command.CommandTest):
         last = both["windows"][-1]
         self.assertEqual([last[key] for key in ("balancedness", "balancedness_static", "balancedness_without_eplb")], [None] * 3)
         self.assertEqual(both["summary"]["windows_without_tokens"], 3)
+        nothing = self.write("idle.jsonl", lines(idle))
+        none = json.loads(command.run("replay", "--trace", nothing, *shape, "-o", "json").stdout)["summary"]
+        self.assertEqual([none[key] for key in ("seconds_without_eplb", "seconds_static", "seconds_saved")], [None] * 3)
+        text = command.run("replay", "--trace", nothing, *shape).stdout
+        self.assertIn("No window has tokens: there is nothing to compare.", text)
+        self.assertNotIn("Net:", text)
 
     def test_a_move_that_pays_several_times_over_is_not_put_off(self):
         # Were no small risk borne, the first move would wait until window 69, and 0.627 s would be won.

@@ -47,6 +47,46 @@ TEST(RunReviewTest, TheStaticLayoutsTimeIsThatOfTheSameStepsWithItsFullestGpus) 
   EXPECT_EQ(review.compared_first_step, 6);
 }
 
+TEST(RunReviewTest, ARunWithoutTokensHasNoFigures) {
+  RunDirectory run = SmallRun({});
+  for (Load& load : run.step_loads) load = *Load::FromCounts(LoadMatrix::Zero(1, 4));
+  for (StepRecord& step : run.report.steps) {
+    step.balancedness.reset();
+    step.balancedness_static.reset();
+  }
+  const RunReview review = ReviewOf(run);
+  EXPECT_FALSE(review.time_saved());
+  EXPECT_FALSE(review.run.slowdown);
+  const std::string text = TextOf(run);
+  EXPECT_THAT(text, HasSubstr("No step has tokens: there is nothing to compare."));
+  for (const char* wrong : {"nan", "than without EPLB", "1.000", "GPU loads of layer"}) {
+    EXPECT_THAT(text, Not(HasSubstr(wrong)));
+  }
+}
+
+TEST(RunReviewTest, StepsWithoutTokensAreInNoMean) {
+  const RunReview busy = ReviewOf(SmallRun({}));
+  RunDirectory run = SmallRun({});
+  for (size_t i = 0; i < run.step_loads.size(); i += 2) {
+    run.step_loads[i] = *Load::FromCounts(LoadMatrix::Zero(1, 4));
+    run.report.steps[i].balancedness.reset();
+    run.report.steps[i].balancedness_static.reset();
+  }
+  EXPECT_EQ(ReviewOf(run).run.slowdown, busy.run.slowdown);
+}
+
+TEST(RunReviewTest, AReportedFigureThatDiffersIsNamed) {
+  RunDirectory run = SmallRun({});
+  run.report.steps[3].balancedness_static = 0.5;
+  EXPECT_THAT(ReviewOf(run).problems,
+              ElementsAre("step 3: reported balancedness_static 0.500000 differs from the "
+                          "recomputed 0.600000"));
+  run = SmallRun({});
+  for (StepRecord& step : run.report.steps) step.peak_tokens = -5;
+  EXPECT_THAT(ReviewOf(run).problems, ElementsAre(HasSubstr("reported peak_tokens of all steps -60 "
+                                                            "differs from the recomputed 240")));
+}
+
 TEST(RunReviewTest, WorkThatTakesLongerThanTheModelsStepIsNotGivenToThePlacement) {
   RunDirectory run = SmallRun({{.step = 5}});
   for (StepRecord& step : run.report.steps) {

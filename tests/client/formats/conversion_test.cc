@@ -292,8 +292,9 @@ TEST_F(ConversionTest, RowsThatLookDenseAreSaidAndTooManyRefused) {
             "rows 0,1 look like dense layers (experts lie in order), and sglang has a row for "
             "every model layer; give --first-layer 2 to leave them out");
   EXPECT_EQ(notes({.layers = {.first = 2}}), "");
-  EXPECT_EQ(notes({.layers = {.first = 3}}),
-            "row 2 left out for --first-layer 3, though not all experts lie in order there");
+  EXPECT_EQ(
+      notes({.layers = {.first = 3}}),
+      "row 2 is left out for --first-layer 3, though not a dense layer (experts lie in order)");
   EXPECT_THAT(std::string(Status(model, {"vllm", "o"}, {.layers = {.first = 4}}).message()),
               HasSubstr("model.json: has layers 0-3, --first-layer 4 leaves none of them"));
   // Nothing tells a dense layer from one that nobody has balanced.

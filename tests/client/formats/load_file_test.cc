@@ -77,7 +77,7 @@ TEST_F(LoadFileTest, RowsOfDenseLayersInALoadOfSglangAreLeftOutOrSaid) {
   const auto named = ReadLoadFile(bare, {.format = "sglang", .layers = {.first = 3}});
   ASSERT_TRUE(named.ok()) << named.status();
   EXPECT_EQ(named->windows[0].load.num_layers(), 1);
-  EXPECT_THAT(NotesOn(bare, *named), HasSubstr("row 2 left out for --first-layer 3, though"));
+  EXPECT_THAT(NotesOn(bare, *named), HasSubstr("row 2 is left out for --first-layer 3, though"));
   EXPECT_THAT(std::string(ReadLoadFile(keyed, {.layers = {.first = 4}}).status().message()),
               StartsWith(keyed + ": has layers 0-3, --first-layer 4 leaves none"));
 }
@@ -92,7 +92,8 @@ TEST_F(LoadFileTest, TheLayersOfEveryLoadCanBeChosen) {
     ASSERT_TRUE(from_one.ok()) << content << from_one.status();
     EXPECT_EQ(from_one->windows.front().load.num_layers(), 2);
     EXPECT_EQ(from_one->layers, (LayerNumbers{1, 2}));
-    EXPECT_THAT(NotesOn(path, *from_one), HasSubstr("row 0 left out for --first-layer 1, though"));
+    EXPECT_THAT(NotesOn(path, *from_one),
+                HasSubstr("row 0 is left out for --first-layer 1, though"));
     const auto two = ReadLoadFile(path, {.format = {}, .layers = {.list = {0, 2}}});
     ASSERT_TRUE(two.ok()) << content << two.status();
     EXPECT_EQ(two->windows.front().load.counts()(1, 1), 6);
@@ -110,7 +111,11 @@ TEST_F(LoadFileTest, ATableThatIsNoLoadIsRefusedOrNoted) {
       {"0,10,20,30\n1,50,60,70\n2,51,61,71\n3,52,62,72\n", "first column were an index"},
       {"0,0,10\n0,1,20\n1,0,30\n1,1,40\n", "long form"},
       {"[[0,0,10],[0,1,20],[1,0,30],[1,1,40]]", "long form"},
-      {"7,0,0,10\n7,0,1,20\n7,1,0,30\n7,1,1,40\n", ""},  // ids that begin at 7 may be counts
+      {"7,0,0,10\n7,0,1,20\n7,1,0,30\n7,1,1,40\n", "long form"},
+      {"3,0,10\n3,1,20\n4,0,30\n4,1,40\n", "long form"},
+      {"3,0,10\n4,0,30\n3,1,20\n4,1,40\n", "long form"},  // by expert
+      {"3,0,10\n3,2,20\n4,1,40\n5,0,30\n", "long form"},  // without the zeros
+      {"7,8,0,10\n7,0,1,20\n7,9,0,30\n7,1,1,40\n", ""},
       {"0,0,0,10\n0,0,1,20\n1,0,0,30\n1,0,1,40\n", "long form"},
       {"[[3,1,0,2,7,6,5,4],[7,6,5,4,3,2,1,0]]", "looks like a placement"},
   };

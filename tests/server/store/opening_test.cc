@@ -241,6 +241,28 @@ TEST(OpeningTest, ADatabaseThatCannotBeWrittenIsReadUntilItCanBe) {
   EXPECT_EQ(*store->ReadPlacement("a", 5), JobOf("a", 5).placement);
 }
 
+TEST(OpeningTest, AnEarlierSchemaThatCannotBeWrittenIsReadAndMigratedOnceItCanBe) {
+  const Folder folder;
+  const std::string path = folder.File("eplb.db");
+  std::filesystem::copy_file(EPLB_DATA "/store/0.1.0/eplbd.db", path);
+  AllowWrites(folder, false);
+  std::unique_ptr<Store> store;
+  std::string job;
+  {
+    const AnotherUser other;
+    absl::StatusOr<std::unique_ptr<Store>> opened = MakeSqliteStore(path);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    store = *std::move(opened);
+    ASSERT_FALSE(store->ReadJobs()->empty());
+    job = store->ReadJobs()->front().job;
+    EXPECT_TRUE(store->ReadWindows()->empty());
+  }
+  AllowWrites(folder, true);
+  ASSERT_TRUE(store->WriteTerm(*store->ReadTerm() + 1).ok());
+  EXPECT_EQ(store->ReadJobs()->front().job, job);
+  EXPECT_EQ(*sqlite::Connection::Open(path, true)->FirstText("PRAGMA user_version"), "2");
+}
+
 TEST(OpeningTest, WithoutALockInAFolderThatTakesNoneADatabaseIsRead) {
   const Folder folder;
   const std::string path = ReadOnlyDatabaseWithoutALock(folder);

@@ -95,6 +95,27 @@ TEST(SqliteStoreTest, AStoreOfAnEarlierReleaseIsBroughtUpToDateWithAllThatIsInIt
   EXPECT_EQ(*sqlite::Connection::Open(path, true)->FirstText("PRAGMA user_version"), "2");
 }
 
+TEST(SqliteStoreTest, ADamagedWindowCostsTheWindowsAlone) {
+  const Folder folder;
+  const std::string path = folder.File("eplbd.db");
+  {
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    ASSERT_TRUE(store->WriteJob(JobOf("a", 4)).ok());
+    ASSERT_TRUE(store->WriteWindows(std::vector{WindowOf("a", 1), WindowOf("a", 2)}).ok());
+  }
+  ASSERT_TRUE(sqlite::Connection::Open(path, false)
+                  ->Execute("UPDATE windows SET record = x'00' WHERE window = 2")
+                  .ok());
+  {
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    EXPECT_THAT(store->opening_note(), HasSubstr("past load windows were damaged and are deleted"));
+    EXPECT_EQ(store->ReadJobs()->front().version, 4);
+    EXPECT_TRUE(store->ReadWindows()->empty());
+    ASSERT_TRUE(store->WriteWindows(std::vector{WindowOf("a", 3)}).ok());
+  }
+  EXPECT_EQ((*MakeSqliteStore(path))->opening_note(), "");
+}
+
 TEST(SqliteStoreTest, AMissingFolderIsUnavailable) {
   const absl::Status status = OpenStatus("/nonexistent/folder/eplbd.db");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);

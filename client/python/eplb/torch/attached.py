@@ -36,9 +36,10 @@ _DERIVED = ("rank", "world_size", "num_layers", "num_experts", "num_slots", "num
 # Boundaries until it is said which parameter's state is missing, and at least until a run ends in which no optimizer steps.
 _PATIENCE, _IDLE = 16, 64
 
-# What `reason` begins with while this rank counts no tokens, as client/session/token_watch.h has it.
+# The start of `reason` while this rank counts no tokens, as client/session/token_watch.h has it.
 _NOT_COUNTING = "NOT_COUNTING: "
 
+_MOST_TOLD = 64  # different lines on stderr about routers that count nothing
 _NOTHING = Boundary(False, False, 0, 0, 0, 0.0, 0, 0, "")
 
 
@@ -382,7 +383,7 @@ class Attached:
         told = "; ".join(f"{_routers_of(names)} {silence}" for silence, names in silent.items())
         if not told:
             return reason
-        if told not in self._told:
+        if told not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(told)
             sys.stderr.write(f"eplb: {_NOT_COUNTING}rank {self._coordinates.rank}: {told}\n")
         return f"{reason}; {told}"
