@@ -200,7 +200,7 @@ Check CheckReports(const v1::JobStatus& job) {
   return MakeCheck(job, "reports", whole ? Result::kOk : Result::kWarning, std::move(detail));
 }
 
-// Whether the tokens of all reporting ranks and layers are counted: without them no figure exists.
+// Checks that all reporting ranks count tokens in all layers: without them no figure exists.
 Check CheckTokens(const v1::JobStatus& job) {
   if (!job.not_counting_reason().empty()) {
     return MakeCheck(job, "tokens", Result::kFailed, NotCountingText(job));
@@ -222,7 +222,7 @@ Check CheckLibraries(const v1::JobStatus& job) {
                                     : absl::StrCat("libeplb ", absl::StrJoin(versions, ", ")));
 }
 
-// Whether steps are followed by windows, windows by decisions and decisions by switches.
+// Checks that windows follow steps, decisions follow windows and switches follow decisions.
 Check CheckBalancing(const v1::JobStatus& job) {
   if (!job.stalled().empty()) {
     return MakeCheck(job, "balancing", Result::kFailed,

@@ -46,7 +46,7 @@ struct PageWindow {
   std::optional<double> step_seconds;
   int64_t tokens = 0;                   // of all layers
   SplitMode split = SplitMode::kEqual;  // of `balancedness`
-  // None of these without tokens.
+  // Absent without tokens.
   std::optional<double> balancedness;
   std::optional<double> balancedness_equal;         // equal shares, the same placements
   std::optional<double> balancedness_static;        // equal shares, the static layout

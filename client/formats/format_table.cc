@@ -1,4 +1,4 @@
-// Our own placement files, eplb.placement.v1, as one of the formats.
+// The table of placement formats, our own among them, and the shape that a file and flags make.
 // threads: safe, no state.
 #include "client/formats/format_table.h"
 
