@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
+#include "base/file_size_signal.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -112,6 +113,7 @@ absl::StatusOr<mode_t> ModeFor(const std::string& path) {
 }
 
 absl::Status WriteAll(int file, const std::string& path, std::string_view content) {
+  const WithoutFileSizeSignal guard;
   while (!content.empty()) {
     const ssize_t written = write(file, content.data(), content.size());
     if (written < 0 && errno == EINTR) continue;

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 
 #include "base/status_macros.h"
+#include "base/thread_room.h"
 #include "client/client_impl.h"
 #include "client/fork_guard.h"
 #include "client/inproc.h"
@@ -24,6 +25,7 @@ namespace {
 constexpr std::string_view kFinished = "finished";  // the normal reason to close
 // Ranks end a training together, up to what one of them still writes or copies.
 constexpr absl::Duration kFarewell = absl::Seconds(2);
+constexpr int kThreadsOfClient = 12;  // gRPC has 8, this library 2
 
 uint64_t DrawNonce() {
   std::random_device device;
@@ -40,10 +42,26 @@ absl::Status OpenFiles(const ClientOptions& options, ClientParts& parts) {
   return absl::OkStatus();
 }
 
+// An option may be wrong on this rank alone, as an address is: the others would wait for it, and
+// blame something else.
+absl::Status TellOthers(const ClientOptions& options, bool disabled, const absl::Status& error,
+                        const AllGather& all_gather) {
+  const bool is_rank = options.rank >= 0 && options.rank < options.world_size;
+  if (!is_rank || options.world_size == 1 || all_gather == nullptr) return error;
+  LogLine(absl::StrCat("rank ", options.rank, ": ", error.message(),
+                       "; the other ranks are told, which takes until they have come"));
+  const StartRound round{
+      .what = "start", .mine = FieldsOf(options, disabled), .extra = {}, .error = error};
+  (void)RunStartRound(round, options.rank, options.world_size, all_gather);
+  return error;
+}
+
 // Everything up to the control channel.
 absl::StatusOr<ClientParts> Start(ClientOptions options, AllGather all_gather, bool inproc) {
-  EPLB_ASSIGN_OR_RETURN(const Topology topology, CheckOptions(options, inproc));
   const bool disabled = DisabledByEnvironment();
+  const absl::StatusOr<Topology> checked = CheckOptions(options, inproc);
+  if (!checked.ok()) return TellOthers(options, disabled, checked.status(), all_gather);
+  const Topology& topology = *checked;
   absl::Status found;
   if (!options.endpoint.empty() && !disabled) found = FindDaemons(options);
   if (!found.ok()) options.endpoint.clear();  // the start ends with the error, on all ranks
@@ -57,7 +75,10 @@ absl::StatusOr<ClientParts> Start(ClientOptions options, AllGather all_gather, b
                     .nccl = nccl};
   absl::Status own = std::move(found);
   if (!parts.disabled) own.Update(OpenFiles(parts.options, parts));
-  if (!parts.disabled && !parts.options.endpoint.empty()) own.Update(EnterGrpc());
+  if (!parts.disabled && !parts.options.endpoint.empty()) {
+    own.Update(CheckThreadRoom(kThreadsOfClient));
+    own.Update(EnterGrpc());
+  }
   EPLB_ASSIGN_OR_RETURN(parts.start,
                         StartJob(parts.options, topology, parts.disabled, own, parts.all_gather));
   EPLB_RETURN_IF_ERROR(parts.placements.Clear());  // after an initial placement was read from it

@@ -22,6 +22,7 @@ class ColourTable {
         num_left_(num_left),
         num_colours_(num_colours),
         edge_at_(static_cast<size_t>(num_vertices) * static_cast<size_t>(num_colours), kFree),
+        taken_below_(static_cast<size_t>(num_vertices), 0),
         colours_(edges.size(), kFree) {}
 
   void Colour(int32_t edge) {
@@ -42,8 +43,15 @@ class ColourTable {
 
   // A vertex with an edge yet to colour always has one: it has at most num_colours edges.
   int32_t LowestFreeColour(int32_t vertex) {
-    const int32_t* first = &EdgeAt(vertex, 0);
-    return static_cast<int32_t>(std::find(first, first + num_colours_, kFree) - first);
+    int32_t& lowest = taken_below_[static_cast<size_t>(vertex)];
+    while (EdgeAt(vertex, lowest) != kFree) ++lowest;
+    return lowest;
+  }
+
+  void Free(int32_t vertex, int32_t colour) {
+    EdgeAt(vertex, colour) = kFree;
+    int32_t& lowest = taken_below_[static_cast<size_t>(vertex)];
+    lowest = std::min(lowest, colour);
   }
 
   void Assign(int32_t edge, int32_t colour) {
@@ -65,8 +73,8 @@ class ColourTable {
     }
     for (const int32_t edge : path_) {
       const int32_t colour = colours_[static_cast<size_t>(edge)];
-      EdgeAt(edges_[static_cast<size_t>(edge)].left, colour) = kFree;
-      EdgeAt(num_left_ + edges_[static_cast<size_t>(edge)].right, colour) = kFree;
+      Free(edges_[static_cast<size_t>(edge)].left, colour);
+      Free(num_left_ + edges_[static_cast<size_t>(edge)].right, colour);
     }
     for (const int32_t edge : path_) Assign(edge, from + to - colours_[static_cast<size_t>(edge)]);
   }
@@ -74,9 +82,10 @@ class ColourTable {
   std::span<const BipartiteEdge> edges_;
   int32_t num_left_;
   int32_t num_colours_;
-  std::vector<int32_t> edge_at_;  // [vertices, colours], kFree where no edge has the colour
-  std::vector<int32_t> colours_;  // [edges]
-  std::vector<int32_t> path_;     // kept between calls, so that it allocates once
+  std::vector<int32_t> edge_at_;      // [vertices, colours], kFree where no edge has the colour
+  std::vector<int32_t> taken_below_;  // [vertices], no colour below is free
+  std::vector<int32_t> colours_;      // [edges]
+  std::vector<int32_t> path_;         // kept between calls, so that it allocates once
 };
 
 absl::StatusOr<int32_t> MaxDegree(std::span<const BipartiteEdge> edges, int32_t num_left,

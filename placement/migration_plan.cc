@@ -21,7 +21,8 @@ class Planner {
         target_(target),
         topology_(target.topology()),
         options_(options),
-        queued_(static_cast<size_t>(topology_.num_gpus())) {}
+        queued_(static_cast<size_t>(topology_.num_gpus())),
+        newest_(static_cast<size_t>(topology_.num_experts())) {}
 
   void AddLayer(LayerId layer) {
     for (int32_t gpu = 0; gpu < topology_.num_gpus(); ++gpu) AddGpu(layer, GpuId{gpu});
@@ -47,7 +48,7 @@ class Planner {
 
   void AddGpu(LayerId layer, GpuId gpu) {
     const int32_t first = topology_.FirstSlotOf(gpu).value;
-    const size_t first_of_gpu = needed_.size();
+    ++destination_;
     for (int32_t value = first; value < first + topology_.SlotsOf(gpu); ++value) {
       const SlotId slot{value};
       const ExpertId expert = target_.ExpertIn(layer, slot);
@@ -55,7 +56,7 @@ class Planner {
       const bool weights = current_.ExpertIn(layer, slot) != expert;
       const bool state = NeedsState(layer, expert, slot, weights);
       if (!weights && !state) continue;
-      Transfer& transfer = Needed(layer, expert, gpu, first_of_gpu);
+      Transfer& transfer = Needed(layer, expert, gpu);
       if (weights) transfer.weight_slots.push_back(slot);
       if (!state) continue;
       transfer.state_slots.push_back(slot);
@@ -72,13 +73,11 @@ class Planner {
     return target_.PrimaryOf(layer, expert) == slot && current_.PrimaryOf(layer, expert) != slot;
   }
 
-  // The transfer of (layer, expert, destination), searched from `first` on (where those of this
-  // layer and GPU begin), made when missing.
-  Transfer& Needed(LayerId layer, ExpertId expert, GpuId destination, size_t first) {
-    const auto found =
-        std::find_if(needed_.begin() + static_cast<std::ptrdiff_t>(first), needed_.end(),
-                     [&](const Transfer& transfer) { return transfer.expert == expert; });
-    if (found != needed_.end()) return *found;
+  // The transfer of (layer, expert, destination), made when missing.
+  Transfer& Needed(LayerId layer, ExpertId expert, GpuId destination) {
+    Newest& newest = newest_[static_cast<size_t>(expert.value)];
+    if (newest.destination == destination_) return needed_[newest.index];
+    newest = {.destination = destination_, .index = needed_.size()};
     Transfer transfer;
     transfer.layer = layer;
     transfer.expert = expert;
@@ -122,6 +121,13 @@ class Planner {
   const MigrationOptions& options_;
   std::vector<Transfer> needed_;
   std::vector<int64_t> queued_;  // [G], sends so far
+  // [E]: the newest transfer of each expert, and which (layer, GPU) it goes to.
+  struct Newest {
+    int64_t destination = 0;
+    size_t index = 0;
+  };
+  std::vector<Newest> newest_;
+  int64_t destination_ = 0;  // of the (layer, GPU) at work, counted from 1
 };
 
 absl::StatusOr<std::vector<LayerId>> CheckedLayers(const Topology& topology,
@@ -229,9 +235,13 @@ std::string EncodingHead(const Placement& current, const Placement& target,
 
 }  // namespace
 
-absl::StatusOr<MigrationPlan> PlanMigration(const Placement& current, const Placement& target,
-                                            std::span<const LayerId> layers,
-                                            const MigrationOptions& options) {
+namespace {
+
+// Everything but rounds and the hash; transfers by layer, then destination. layers: as they were
+// given, or all.
+absl::StatusOr<MigrationPlan> PlanLayers(const Placement& current, const Placement& target,
+                                         std::span<const LayerId> layers,
+                                         const MigrationOptions& options) {
   const Topology& topology = target.topology();
   EPLB_RETURN_IF_ERROR(CheckSameTopology("current", current.topology(), "target", topology));
   if (options.weight_bytes < 0 || options.state_bytes < 0) {
@@ -239,9 +249,8 @@ absl::StatusOr<MigrationPlan> PlanMigration(const Placement& current, const Plac
                                                    " and state_bytes is ", options.state_bytes,
                                                    ", both must be >= 0"));
   }
-  EPLB_ASSIGN_OR_RETURN(const std::vector<LayerId> checked, CheckedLayers(topology, layers));
   Planner planner(current, target, options);
-  for (const LayerId layer : checked) planner.AddLayer(layer);
+  for (const LayerId layer : layers) planner.AddLayer(layer);
   std::vector<Transfer> needed = std::move(planner).ChooseSources();
 
   MigrationPlan plan;
@@ -252,8 +261,27 @@ absl::StatusOr<MigrationPlan> PlanMigration(const Placement& current, const Plac
   std::sort(plan.local.begin(), plan.local.end(), [](const Transfer& a, const Transfer& b) {
     return std::tie(a.destination, a.layer, a.expert) < std::tie(b.destination, b.layer, b.expert);
   });
-  EPLB_RETURN_IF_ERROR(AssignRounds(topology, plan));
   EPLB_RETURN_IF_ERROR(CountBytes(topology, options, plan));
+  return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<MigrationPlan> PlanTransfers(const Placement& current, const Placement& target,
+                                            std::span<const LayerId> layers,
+                                            const MigrationOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<LayerId> checked,
+                        CheckedLayers(target.topology(), layers));
+  return PlanLayers(current, target, checked, options);
+}
+
+absl::StatusOr<MigrationPlan> PlanMigration(const Placement& current, const Placement& target,
+                                            std::span<const LayerId> layers,
+                                            const MigrationOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<LayerId> checked,
+                        CheckedLayers(target.topology(), layers));
+  EPLB_ASSIGN_OR_RETURN(MigrationPlan plan, PlanLayers(current, target, checked, options));
+  EPLB_RETURN_IF_ERROR(AssignRounds(target.topology(), plan));
   std::string encoding = EncodingHead(current, target, checked, options);
   Append(encoding, plan.transfers);
   Append(encoding, plan.local);

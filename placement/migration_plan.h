@@ -75,6 +75,12 @@ absl::StatusOr<MigrationPlan> PlanMigration(const Placement& current, const Plac
                                             std::span<const LayerId> layers,
                                             const MigrationOptions& options);
 
+// The same but for rounds and hash, which are zero, and with the transfers by layer and
+// destination: what prices need. cost: O(S) for each of `layers`, plus O(T * replicas).
+absl::StatusOr<MigrationPlan> PlanTransfers(const Placement& current, const Placement& target,
+                                            std::span<const LayerId> layers,
+                                            const MigrationOptions& options);
+
 // Layers that are switched together, and the whole placement in force afterwards.
 struct Chunk {
   std::vector<LayerId> layers;  // rising, each differs between the placements

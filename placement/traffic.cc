@@ -24,7 +24,7 @@ std::vector<Flow> FlowsOf(const Counts& counts) {
 
 absl::StatusOr<Flows> FlowsBetween(const Placement& before, const Placement& after) {
   EPLB_ASSIGN_OR_RETURN(const MigrationPlan moved,
-                        PlanMigration(before, after, {}, {.weight_bytes = 1}));
+                        PlanTransfers(before, after, {}, {.weight_bytes = 1}));
   const Topology& topology = before.topology();
   Counts gpus;
   Counts nodes;

@@ -135,6 +135,7 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
   snapshot.counters = counters.core;
   snapshot.queued_events = counters.queued_events;
   snapshot.window_bytes = counters.window_bytes;
+  snapshot.longest_hold_seconds = absl::ToDoubleSeconds(counters.longest_hold);
   snapshot.solve_seconds = runner.solve_seconds();
   snapshot.store_write_seconds = runner.store_write_seconds();
   snapshot.store_errors = runner.store_errors();

@@ -35,6 +35,7 @@
 #include "base/json_value.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
+#include "base/thread_room.h"
 #include "base/tls_files.h"
 #include "server/config/config.h"
 #include "server/config/config_help.h"
@@ -211,6 +212,7 @@ void ServiceManager::Send(const std::string& message) {
 
 // eplbd: reads its configuration, serves until SIGTERM or SIGINT, drains, exits.
 
+constexpr int kThreadsOfDaemon = 32;  // 26 when it begins to serve, some more later
 constexpr int kFailed = 1;
 constexpr int kUsageError = 2;
 constexpr absl::Duration kRemind = absl::Hours(1);  // of --insecure-network
@@ -493,6 +495,9 @@ int ServeReplica(DaemonConfig config, int signals, bool insecure_network) {
 
 int Serve(DaemonConfig config, bool insecure_network) {
   const int signals = OpenSignals();
+  if (const absl::Status room = CheckThreadRoom(kThreadsOfDaemon); !room.ok()) {
+    return Fail(kFailed, room);
+  }
   if (const absl::Status status = ChooseStore(&config); !status.ok()) {
     return Fail(kFailed, status);
   }

@@ -60,7 +60,8 @@ struct TcpControlOptions {
   RankId rank;
   int32_t world_size = 1;
   std::string bind_address = "127.0.0.1";  // numeric address of the interface that peers reach
-  std::string secret;                      // per run; a peer that cannot prove it is dropped
+  std::string host;    // this rank's, equal on ranks of one host; empty: BootId()
+  std::string secret;  // per run; a peer that cannot prove it is dropped
   absl::Duration connect_timeout = absl::Seconds(60);
   // After a failure: what one level of the tree is given to name the missing ranks.
   absl::Duration grace = absl::Milliseconds(500);
@@ -68,6 +69,7 @@ struct TcpControlOptions {
 
 // Connects the ranks in a tree. Collective: calls `all-gather` once, for the addresses.
 // errors: InvalidArgument for an empty secret or an address that peers cannot reach;
+// FailedPrecondition, equal on all ranks, for a loopback address in a job of several hosts;
 // DeadlineExceeded naming the ranks that did not come; Unavailable when the address cannot be
 // bound.
 absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(

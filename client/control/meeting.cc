@@ -250,10 +250,19 @@ class Host {
   absl::Status Missing(std::string_view what) const {
     std::vector<RankId> missing(expected_.begin(), expected_.end());
     std::string why;
+    std::string loopback;
     for (const Dialling& dial : dials_) {
       if (dial.done) continue;
       missing.push_back(dial.target->rank);
       if (why.empty() && !dial.first_miss.empty()) why = absl::StrCat(" (", dial.first_miss, ")");
+      if (IsLoopbackAddress(dial.address())) loopback = dial.address();
+    }
+    for (const Listener* listener : options_.listeners) {
+      if (!expected_.empty() && IsLoopbackAddress(listener->address)) loopback = listener->address;
+    }
+    if (!loopback.empty()) {
+      absl::StrAppend(&why, "; no other host or container reaches ", loopback,
+                      ", see the option bind_address");
     }
     return absl::DeadlineExceededError(absl::StrCat(absl::string_view(what.data(), what.size()),
                                                     ": ", NameRanks(std::move(missing)),

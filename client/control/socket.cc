@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -130,6 +131,17 @@ void Fd::Reset() {
 std::string JoinAddress(const std::string& host, uint16_t port) {
   const bool v6 = host.find(':') != std::string::npos;
   return v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+bool IsLoopbackAddress(const std::string& address) {
+  return address.starts_with("127.") || address.starts_with("[::1]:");
+}
+
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
 }
 
 bool IsNumericAddress(const std::string& host) { return RawTcp(host, 0).ok(); }

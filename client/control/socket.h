@@ -41,6 +41,10 @@ struct Listener {
 };
 
 bool IsNumericAddress(const std::string& host);
+// True for "127.0.0.1:80" and "[::1]:80": an address that no other host reaches.
+bool IsLoopbackAddress(const std::string& address);
+// /proc/sys/kernel/random/boot_id: equal for processes of one running kernel; empty when unknown.
+std::string BootId();
 // host: a numeric IPv4 or IPv6 address of one interface; port 0 lets the kernel choose. errors:
 // InvalidArgument for a name or a wildcard, which peers could not reach; Unavailable when it cannot
 // be bound, naming address and port.

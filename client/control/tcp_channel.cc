@@ -16,6 +16,7 @@
 #include "client/control/control_channel.h"
 #include "client/control/control_message.h"
 #include "client/control/meeting.h"
+#include "client/control/socket.h"
 
 namespace eplb {
 namespace {
@@ -359,18 +360,44 @@ absl::Status CheckOptions(const TcpControlOptions& options) {
   return absl::OkStatus();
 }
 
+// answers: of each rank, its address and its host. errors: FailedPrecondition, equal on all ranks,
+// when a rank of several hosts gave an address that only its own host reaches.
+absl::StatusOr<std::vector<std::string>> AddressesOf(const std::vector<std::string>& answers,
+                                                     int32_t world_size) {
+  if (answers.size() != static_cast<size_t>(world_size)) {
+    return absl::FailedPreconditionError(absl::StrCat("control channel: the all-gather gave ",
+                                                      answers.size(), " answers, expected ",
+                                                      world_size));
+  }
+  std::vector<std::string> addresses;
+  std::set<std::string> hosts;
+  for (const std::string& answer : answers) {
+    const size_t end = std::min(answer.find('\n'), answer.size());
+    addresses.push_back(answer.substr(0, end));
+    hosts.insert(answer.substr(end));
+  }
+  for (size_t rank = 0; rank < addresses.size() && hosts.size() > 1; ++rank) {
+    if (!IsLoopbackAddress(addresses[rank])) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the ranks are on ", hosts.size(), " hosts, and rank ", rank, " listens at ",
+                     addresses[rank],
+                     ", which no other host reaches: set the option bind_address to the "
+                     "numeric address of an interface that the others reach"));
+  }
+  return addresses;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
     const TcpControlOptions& options, const AllGather& all_gather) {
   EPLB_RETURN_IF_ERROR(CheckOptions(options));
   EPLB_ASSIGN_OR_RETURN(const Listener listener, ListenTcp(options.bind_address, 0));
-  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, all_gather(listener.address));
-  if (addresses.size() != static_cast<size_t>(options.world_size)) {
-    return absl::FailedPreconditionError(absl::StrCat("control channel: the all-gather gave ",
-                                                      addresses.size(), " answers, expected ",
-                                                      options.world_size));
-  }
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
+                        all_gather(absl::StrCat(listener.address, "\n",
+                                                options.host.empty() ? BootId() : options.host)));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
+                        AddressesOf(answers, options.world_size));
   MeetOptions meet{.handshake = {.secret = options.secret,
                                  .role = ConnectionRole::kControl,
                                  .self = options.rank},

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/file_size_signal.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 
@@ -149,6 +150,7 @@ absl::StatusOr<StagingArena> StagingArena::Make(int64_t bytes) {
   Fd fd(memfd_create("eplb-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Exhausted(bytes, absl::StrCat("memfd_create: ", ErrnoText(errno)));
   const auto length = static_cast<off_t>(MappedBytes(bytes));
+  const WithoutFileSizeSignal guard;  // ulimit -f holds for a memfd, too
   if (ftruncate(fd.get(), length) != 0) {
     return Exhausted(bytes, absl::StrCat("ftruncate: ", ErrnoText(errno)));
   }
@@ -232,13 +234,6 @@ absl::StatusOr<Fd> ReceiveDescriptor(int socket, absl::Time deadline) {
     if (ready == 0)
       return absl::DeadlineExceededError("its staging did not arrive before the deadline");
   }
-}
-
-std::string BootId() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  file >> id;
-  return id;
 }
 
 }  // namespace eplb

@@ -92,9 +92,6 @@ absl::Status SendDescriptor(int socket, int descriptor);
 // errors: Unavailable, DeadlineExceeded, FailedPrecondition when no descriptor came with the byte.
 absl::StatusOr<Fd> ReceiveDescriptor(int socket, absl::Time deadline);
 
-// /proc/sys/kernel/random/boot_id: equal for processes of one running kernel; empty when unknown.
-std::string BootId();
-
 }  // namespace eplb
 
 #endif  // EPLB_CLIENT_MIGRATION_STAGING_H_

@@ -12,6 +12,7 @@
 
 #include "base/status_macros.h"
 #include "client/control/meeting.h"
+#include "client/control/socket.h"
 #include "client/migration/device_transports.h"
 #include "client/migration/hybrid_path.h"
 #include "client/migration/staging.h"

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/file_size_signal.h"
 #include "base/foreign_text.h"
 #include "client/session/log_line.h"
 
@@ -50,10 +51,11 @@ absl::Status LineFile::Clear() {
 void LineFile::Write(std::string line) {
   if (descriptor_ < 0) return;
   line += '\n';
+  const WithoutFileSizeSignal guard;
   const ssize_t written = write(descriptor_, line.data(), line.size());
   if (written == static_cast<ssize_t>(line.size()) || told_.exchange(true)) return;
   LogLine(absl::StrCat(path_, ": a line could not be written: ",
-                       written < 0 ? std::strerror(errno) : "the file system is full"));
+                       written < 0 ? std::strerror(errno) : "no room for all of it"));
 }
 
 std::string RunLogLineToJson(const RunLogLine& line, int32_t rank, std::string_view run_id) {

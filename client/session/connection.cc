@@ -146,7 +146,14 @@ class Connection {
   }
 
   void OnTurn(const std::function<bool()>& give_up) {
-    if (finishing_) return;
+    if (finishing_) {
+      // A message that cannot be parsed ends the reading, and not the stream: the daemon goes on.
+      if (Clock::now() > deadline_ || give_up()) {
+        Cancel(absl::InternalError(
+            "a message of the daemon could not be read, and it did not end the stream"));
+      }
+      return;
+    }
     if (Clock::now() > deadline_) {
       Cancel(absl::DeadlineExceededError(end_.welcomed
                                              ? "the stream did not end before its deadline"
@@ -199,6 +206,7 @@ class Connection {
 
   void Finish() {
     finishing_ = true;
+    deadline_ = In(options_.goodbye_deadline);
     leaders_.Cancel();
     stream_->Finish(&status_, Begin(kFinish));
   }

@@ -26,7 +26,9 @@ stop() {
 trap stop TERM INT
 # An address of an earlier run would mislead the ranks.
 rm -f "$endpoint_file"
-trap 'rm -f "$output" "$endpoint_file"' EXIT
+trap 'rm -f "$output" "$endpoint_file" "$endpoint_file.step"' EXIT
+# Whoever started this as a step of Slurm stops it by a signal to the step.
+[ -z "${SLURM_STEP_ID:-}" ] || printf '%s.%s\n' "$SLURM_JOB_ID" "$SLURM_STEP_ID" >"$endpoint_file.step"
 
 # Sets `address` to what the daemon prints once it listens; empty when it ends, or is told to, before.
 await_address() {

@@ -122,7 +122,7 @@ double LinkSeconds(const MigrationPlan& plan, const Topology& topology, const Co
 
 absl::StatusOr<MigrationCost> PriceMigration(const Placement& current, const Placement& target,
                                              const Costs& costs) {
-  EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan, PlanMigration(current, target, {}, costs.expert));
+  EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan, PlanTransfers(current, target, {}, costs.expert));
   MigrationCost cost{.transfers = static_cast<int64_t>(plan.transfers.size()),
                      .bytes = plan.link_bytes};
   const bool moves = !plan.transfers.empty() || !plan.local.empty();

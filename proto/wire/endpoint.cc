@@ -21,6 +21,8 @@ namespace eplb::wire {
 namespace {
 
 constexpr size_t kMaxShownEndpoint = 200;  // bytes
+constexpr absl::string_view kUnix = "unix:";
+constexpr size_t kMaxUnixPath = 107;  // of sockaddr_un, without the zero behind it
 constexpr std::array kCauses = {EACCES, ECONNREFUSED, ECONNRESET,   EHOSTUNREACH, ENETUNREACH,
                                 ENOENT, ENOTDIR,      ENAMETOOLONG, ETIMEDOUT};
 
@@ -31,8 +33,14 @@ absl::StatusOr<std::string> CheckEndpoint(const std::string& endpoint) {
     return absl::InvalidArgumentError(absl::StrCat(
         "endpoint is \"", Clipped(endpoint, kMaxShownEndpoint), "\", a list, expected one of it"));
   }
-  if (absl::StartsWith(endpoint, "/")) return absl::StrCat("unix:", endpoint);
-  if (absl::StartsWith(endpoint, "unix:") && endpoint.size() > 5) return endpoint;
+  if (absl::StartsWith(endpoint, "/")) return CheckEndpoint(absl::StrCat("unix:", endpoint));
+  if (absl::StartsWith(endpoint, kUnix) && endpoint.size() > kUnix.size()) {
+    const size_t length = endpoint.size() - kUnix.size();
+    if (length <= kMaxUnixPath) return endpoint;
+    return absl::InvalidArgumentError(
+        absl::StrCat("endpoint is \"", Clipped(endpoint, kMaxShownEndpoint), "\", a path of ",
+                     length, " bytes, expected at most the ", kMaxUnixPath, " of a Unix socket"));
+  }
   const size_t colon = endpoint.rfind(':');
   uint32_t port = 0;
   const bool has_port = colon != std::string::npos && colon > 0 &&

@@ -35,6 +35,29 @@ bool IsOfClients(std::string_view variable) {
   return std::find(std::begin(kOfClients), std::end(kOfClients), variable) != std::end(kOfClients);
 }
 
+// The names, such as EPLB_HTTP, under which Kubernetes tells each container of a namespace about
+// its services, here one named eplb-http.
+std::vector<std::string> ServicesOf(const Variables& environment) {
+  constexpr std::string_view kHost = "_SERVICE_HOST";
+  std::vector<std::string> services;
+  for (const auto& [variable, value] : environment) {
+    if (!variable.starts_with(kPrefix) || !variable.ends_with(kHost)) continue;
+    services.push_back(variable.substr(0, variable.size() - kHost.size()));
+  }
+  return services;
+}
+
+// True for what Kubernetes sets for one of these services: _SERVICE_HOST, _SERVICE_PORT,
+// _SERVICE_PORT_GRPC, _PORT, _PORT_80_TCP, _PORT_80_TCP_ADDR and so on.
+bool IsOfService(std::string_view variable, const std::vector<std::string>& services) {
+  return std::any_of(services.begin(), services.end(), [variable](std::string_view service) {
+    if (!variable.starts_with(service)) return false;
+    const std::string_view rest = variable.substr(service.size());
+    return rest == "_SERVICE_HOST" || rest == "_SERVICE_PORT" || rest == "_PORT" ||
+           rest.starts_with("_SERVICE_PORT_") || rest.starts_with("_PORT_");
+  });
+}
+
 // True when the variable's name begins with that of a table, e.g. EPLB_POLICY_.
 bool HasKnownTable(std::string_view variable) {
   const std::span<const ConfigKey> keys = ConfigKeys();
@@ -58,8 +81,7 @@ absl::Status ApplyVariable(const std::string& variable, const std::string& value
   return At(Clipped(variable), SetConfigKey(name, {.text = value}, config));
 }
 
-std::string ValueOf(const std::vector<std::pair<std::string, std::string>>& environment,
-                    std::string_view name) {
+std::string ValueOf(const Variables& environment, std::string_view name) {
   for (const auto& [variable, value] : environment) {
     if (variable == name) return value;
   }
@@ -156,10 +178,10 @@ absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources) {
   DaemonConfig config;
   config.core.costs.bandwidths = BandwidthSource::kAssumed;  // until a key gives one
   if (!sources.file.empty()) EPLB_RETURN_IF_ERROR(ApplyConfigFile(sources.file, &config));
+  const std::vector<std::string> services = ServicesOf(sources.environment);
   for (const auto& [variable, value] : sources.environment) {
-    if (variable.rfind(kPrefix, 0) == 0) {
-      EPLB_RETURN_IF_ERROR(ApplyVariable(variable, value, &config));
-    }
+    if (!variable.starts_with(kPrefix) || IsOfService(variable, services)) continue;
+    EPLB_RETURN_IF_ERROR(ApplyVariable(variable, value, &config));
   }
   for (const auto& [key, value] : sources.flags) {
     const absl::Status status = SetConfigKeyFrom(kCommandLine, key, {.text = value}, &config);
@@ -191,14 +213,18 @@ std::vector<std::string> DoubtfulValues(const DaemonConfig& config) {
   return told;
 }
 
-std::vector<std::string> UnknownVariables(
-    const std::vector<std::pair<std::string, std::string>>& environment) {
+std::vector<std::string> UnknownVariables(const Variables& environment) {
   std::vector<std::string> known;
   for (const ConfigKey& key : ConfigKeys()) known.push_back(VariableOf(key.name));
+  const std::vector<std::string> services = ServicesOf(environment);
   std::vector<std::string> told;
+  for (const std::string& service : services) {
+    told.push_back(absl::StrCat(Clipped(service), "_SERVICE_HOST, ", Clipped(service),
+                                "_PORT and the like are of a Kubernetes service and not read"));
+  }
   for (const auto& [variable, value] : environment) {
-    if (!variable.starts_with(kPrefix) || IsOfClients(variable) || HasKnownTable(variable))
-      continue;
+    if (!variable.starts_with(kPrefix) || IsOfService(variable, services)) continue;
+    if (IsOfClients(variable) || HasKnownTable(variable)) continue;
     told.push_back(absl::StrCat(Clipped(variable), ": eplbd has no such variable",
                                 Suggestion(variable, known)));
   }
@@ -213,8 +239,7 @@ std::string AdvertisedAddress(const DaemonConfig& config) {
   return config.advertise.empty() ? config.grpc.Text() : config.advertise;
 }
 
-absl::StatusOr<std::string> DefaultStorePath(
-    const std::vector<std::pair<std::string, std::string>>& environment) {
+absl::StatusOr<std::string> DefaultStorePath(const Variables& environment) {
   const std::string state = FirstFolder(ValueOf(environment, "STATE_DIRECTORY"));
   if (!state.empty()) return state + "/eplbd.db";
   const std::string state_home = ValueOf(environment, "XDG_STATE_HOME");
@@ -226,8 +251,7 @@ absl::StatusOr<std::string> DefaultStorePath(
       "--store PATH or --store memory");
 }
 
-std::vector<std::string> DefaultUnixSockets(
-    const std::vector<std::pair<std::string, std::string>>& environment) {
+std::vector<std::string> DefaultUnixSockets(const Variables& environment) {
   const std::string service = FirstFolder(ValueOf(environment, "RUNTIME_DIRECTORY"));
   if (!service.empty()) return {service + "/eplbd.sock"};
   std::vector<std::string> sockets = {"/run/eplb/eplbd.sock"};

@@ -84,9 +84,12 @@ struct DaemonConfig {
   std::map<std::string, ConfigOrigin> origins;
 };
 
+// Names of environment variables, and their values.
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
 struct ConfigSources {
-  std::string file = {};                                              // TOML; empty = none
-  std::vector<std::pair<std::string, std::string>> environment = {};  // only EPLB_* is looked at
+  std::string file = {};       // TOML; empty = none
+  Variables environment = {};  // only EPLB_* is looked at
   // Key and value, e.g. {"listen.grpc", "127.0.0.1:0"}.
   std::vector<std::pair<std::string, std::string>> flags = {};
 };
@@ -102,9 +105,9 @@ absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources);
 std::vector<std::string> DoubtfulValues(const DaemonConfig& config);
 
 // One line for each EPLB_* variable that neither LoadConfig nor a client reads, with the nearest
-// one that LoadConfig does. They stop nothing, for other programs may have variables of that name.
-std::vector<std::string> UnknownVariables(
-    const std::vector<std::pair<std::string, std::string>>& environment);
+// one that LoadConfig does, and one for the variables of each Kubernetes service. They stop
+// nothing, for other programs may have variables of that name.
+std::vector<std::string> UnknownVariables(const Variables& environment);
 
 // store.backend, but "memory" where store.path says so.
 std::string StoreBackendOf(const DaemonConfig& config);
@@ -114,14 +117,12 @@ std::string AdvertisedAddress(const DaemonConfig& config);
 // $STATE_DIRECTORY/eplbd.db (of a service manager; the first of several), else
 // $XDG_STATE_HOME/eplb/eplbd.db, else ~/.local/state/eplb/eplbd.db.
 // errors: FailedPrecondition when none of these is among `environment`.
-absl::StatusOr<std::string> DefaultStorePath(
-    const std::vector<std::pair<std::string, std::string>>& environment);
+absl::StatusOr<std::string> DefaultStorePath(const Variables& environment);
 
 // Where the socket of a daemon may be that was told no path, the best first:
 // $RUNTIME_DIRECTORY/eplbd.sock (of a service manager; the first of several), else
 // /run/eplb/eplbd.sock and $XDG_RUNTIME_DIR/eplb/eplbd.sock.
-std::vector<std::string> DefaultUnixSockets(
-    const std::vector<std::pair<std::string, std::string>>& environment);
+std::vector<std::string> DefaultUnixSockets(const Variables& environment);
 
 }  // namespace eplb
 

@@ -520,6 +520,11 @@ void AddCounters(const MetricsSnapshot& s, Page& page) {
           counters.stores_behind);
   counter("eplb_jobs_expired_total", "Jobs that were forgotten or made room for a new one.",
           counters.jobs_expired);
+  page.Family(
+      MetricType::Gauge, "eplb_core_longest_hold_seconds",
+      "The most processor time that the daemon took to decide on one event, since it began: so "
+      "long other events waited at most.");
+  page.Sample(s.longest_hold_seconds);
   page.Family(MetricType::Gauge, "eplb_window_bytes",
               "Bytes of load windows that are held, of all jobs.");
   page.Sample(static_cast<double>(s.window_bytes));

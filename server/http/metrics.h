@@ -59,6 +59,7 @@ struct MetricsSnapshot {
   core::Counters counters;                     // of all jobs, since the daemon started
   int64_t queued_events = 0;
   int64_t window_bytes = 0;
+  double longest_hold_seconds = 0;  // of the core by one event
   core::Buckets solve_seconds;
   core::Buckets store_write_seconds;
   int64_t store_errors = 0;

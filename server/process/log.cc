@@ -84,6 +84,7 @@ void StartLog(std::string_view level, LogFormat format) {
 }
 
 void StopLog() {
+  if (spdlog::get(kLoggerName) == nullptr) return;  // it was never started
   const auto written = std::make_shared<std::promise<void>>();
   std::thread([written] {
     spdlog::shutdown();

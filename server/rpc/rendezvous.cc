@@ -136,7 +136,8 @@ absl::Status Rendezvous::TellApart(const Member& member, absl::Time now, Calls* 
 absl::Status Rendezvous::EndStart(const Member& member, absl::Time now, Calls* calls) {
   absl::Status status = absl::FailedPreconditionError(
       absl::StrCat("two runs share the launch id ", member.launch_id, ": rank ", member.rank,
-                   " has two processes; give each run its own EPLB_LAUNCH_ID"));
+                   " has two processes, or a run with this id has just ended; give each run an "
+                   "EPLB_LAUNCH_ID of its own (torchrun: --rdzv-id)"));
   for (auto it = all_gathers_.lower_bound({member.job, member.launch_id, "", 0});
        it != all_gathers_.end() && it->first.job == member.job &&
        it->first.launch_id == member.launch_id;) {

@@ -1,12 +1,14 @@
 #include "server/runner/runner.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
+#include "base/thread_cpu_time.h"
 #include "server/process/log.h"
 #include "server/store/opening.h"
 
@@ -15,7 +17,8 @@ namespace {
 
 constexpr int kMaxStoreFailures = 4;  // of one event, each answered by a decision that stores again
 constexpr absl::Duration kProbePeriod = absl::Seconds(1);
-constexpr absl::Duration kSavePeriod = absl::Seconds(10);  // of windows, whatever waits
+constexpr absl::Duration kPublishPeriod = absl::Seconds(1);  // of views, for whoever cannot wait
+constexpr absl::Duration kSavePeriod = absl::Seconds(10);    // of windows, whatever waits
 constexpr absl::Duration kDropLogPeriod = absl::Seconds(10);
 constexpr absl::Duration kNewsOfOpening = absl::Minutes(10);
 
@@ -60,11 +63,12 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
       sessions_(std::move(options.sessions)),
       queue_(options.queue),
       core_(std::move(options.core), stored_term, std::move(jobs), MonotonicNow()),
-      core_readiness_(core_.Readiness()),
+      published_({.readiness = core_.Readiness(), .term = core_.term()}),
       turned_nanos_(absl::ToUnixNanos(MonotonicNow())),
       probed_(MonotonicNow()),
       drops_logged_(MonotonicNow()),
       windows_saved_(MonotonicNow()),
+      views_published_(absl::InfinitePast()),
       history_(options.history),
       solver_(
           {.started = [this](core::SolveStarted started) { (void)queue_.Push(std::move(started)); },
@@ -81,7 +85,9 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
            .cancel_solve = [this](const core::CancelSolve& which) { solver_.Cancel(which); },
            .reply =
                [this](const core::Reply& reply) { changes_.Answer(reply.ticket, reply.outcome); },
-           .history = &history_}) {}
+           .history = &history_}) {
+  PublishViews();
+}
 
 Runner::~Runner() { Stop(); }
 
@@ -142,6 +148,11 @@ void Runner::Loop() {
 void Runner::Tick() {
   Handle(core::Tick{.dropped_reports = dropped_reports(), .limited = queue_.TakeLimited()});
   const absl::Time now = MonotonicNow();
+  if (now >= views_published_ + kPublishPeriod) {
+    const std::lock_guard lock(core_mutex_);
+    PublishViews();
+    views_published_ = now;
+  }
   if (now >= probed_ + kProbePeriod) {
     probed_ = now;
     executor_.CheckStore();
@@ -163,6 +174,20 @@ void Runner::Tick() {
   }
 }
 
+core::Decision Runner::Decide(const core::Event& event) {
+  const std::lock_guard lock(core_mutex_);
+  const absl::Duration before = ThreadCpuTime();
+  core::Decision decision = core_.Handle(event, MonotonicNow());
+  const absl::Duration held = ThreadCpuTime() - before;
+  const std::lock_guard publish(published_mutex_);
+  published_ = {.readiness = core_.Readiness(),
+                .counters = core_.counters(),
+                .window_bytes = core_.window_bytes(),
+                .term = core_.term(),
+                .longest_hold = std::max(published_.longest_hold, held)};
+  return decision;
+}
+
 void Runner::Handle(core::Event event) {
   // Of a stream that the core closed nothing but its SessionClosed may reach it. What a rank said
   // before it left itself, a Goodbye above all, still counts.
@@ -172,13 +197,7 @@ void Runner::Handle(core::Event event) {
   if (closed != nullptr) sessions_.Forget(closed->session);
   if (auto* change = std::get_if<core::Change>(&event)) LookUp(*change);
   for (int failures = 0; failures < kMaxStoreFailures; ++failures) {
-    core::Decision decision;
-    {
-      const std::lock_guard lock(core_mutex_);
-      decision = core_.Handle(event, MonotonicNow());
-      const std::lock_guard publish(readiness_mutex_);
-      core_readiness_ = core_.Readiness();
-    }
+    const core::Decision decision = Decide(event);
     if (!decision.reason.empty()) {
       Log(LogLevel::kDebug, "decided", {{"reason", decision.reason}});
     }
@@ -203,18 +222,36 @@ std::vector<std::string> Runner::Warnings() const {
 }
 
 int64_t Runner::term() const {
-  const std::lock_guard lock(core_mutex_);
-  return core_.term();
+  const std::lock_guard lock(published_mutex_);
+  return published_.term;
 }
 
-std::vector<core::JobView> Runner::Jobs() const {
-  const std::lock_guard lock(core_mutex_);
-  return core_.Jobs(MonotonicNow());
+void Runner::PublishViews() const {
+  auto views = std::make_shared<const Views>(
+      Views{.jobs = core_.Jobs(MonotonicNow()), .refusals = core_.Refusals()});
+  const std::lock_guard lock(published_mutex_);
+  views_ = std::move(views);
 }
+
+std::shared_ptr<const Runner::Views> Runner::NewestViews() const {
+  if (const std::unique_lock lock(core_mutex_, absl::ToChronoMicroseconds(kPatience)); lock) {
+    PublishViews();
+  }
+  const std::lock_guard lock(published_mutex_);
+  return views_;
+}
+
+std::vector<core::JobView> Runner::Jobs() const { return NewestViews()->jobs; }
 
 absl::StatusOr<core::JobView> Runner::Job(const std::string& job) const {
-  const std::lock_guard lock(core_mutex_);
-  return core_.Job(job, MonotonicNow());
+  if (const std::unique_lock lock(core_mutex_, absl::ToChronoMicroseconds(kPatience)); lock) {
+    return core_.Job(job, MonotonicNow());
+  }
+  const std::shared_ptr<const Views> views = NewestViews();
+  const auto found = std::find_if(views->jobs.begin(), views->jobs.end(),
+                                  [&job](const core::JobView& view) { return view.job == job; });
+  if (found != views->jobs.end()) return *found;
+  return absl::NotFoundError(absl::StrCat("no job ", job));
 }
 
 absl::StatusOr<wire::PlacementBody> Runner::PlacementInForce(const std::string& job) const {
@@ -228,10 +265,7 @@ absl::StatusOr<core::LeaderView> Runner::Leader(const std::string& job,
   return core_.Leader(job, run_id);
 }
 
-std::vector<core::RefusedJob> Runner::Refusals() const {
-  const std::lock_guard lock(core_mutex_);
-  return core_.Refusals();
-}
+std::vector<core::RefusedJob> Runner::Refusals() const { return NewestViews()->refusals; }
 
 absl::StatusOr<int64_t> Runner::NextVersion(const std::string& job) const {
   const std::lock_guard lock(core_mutex_);
@@ -316,9 +350,10 @@ absl::StatusOr<Traffic> Runner::TrafficOf(const std::string& job,
 RunnerCounters Runner::Counters() const {
   RunnerCounters counters;
   {
-    const std::lock_guard lock(core_mutex_);
-    counters.core = core_.counters();
-    counters.window_bytes = core_.window_bytes();
+    const std::lock_guard lock(published_mutex_);
+    counters.core = published_.counters;
+    counters.window_bytes = published_.window_bytes;
+    counters.longest_hold = published_.longest_hold;
   }
   counters.dropped_reports = dropped_reports();
   counters.queued_events = static_cast<int64_t>(queue_.size());
@@ -339,8 +374,8 @@ absl::Status Runner::Readiness() const {
     return absl::UnavailableError(absl::StrCat("the store does not take writes: ",
                                                std::string(executor_.store_status().message())));
   }
-  const std::lock_guard lock(readiness_mutex_);
-  return core_readiness_;
+  const std::lock_guard lock(published_mutex_);
+  return published_.readiness;
 }
 
 }  // namespace eplb

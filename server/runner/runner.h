@@ -45,14 +45,19 @@ struct RunnerCounters {
   int64_t queued_events = 0;    // now
   int64_t window_bytes = 0;     // of loads in windows, now
   int32_t sessions = 0;         // now
+  // The most processor time that one event held the core, since the start.
+  absl::Duration longest_hold;
 };
 
 // One thread owns the core: it takes an event, lets the core decide, executes the effects, then
-// takes the next one. threads: every public call is safe.
+// takes the next one. threads: every public call is safe. Counters, term, liveness and readiness
+// are as of the last event and never wait for one. Jobs, Job and Refusals wait kPatience at most,
+// and are then as of the last second. Other calls wait for the event at work.
 class Runner {
  public:
   static constexpr absl::Duration kTick = absl::Milliseconds(200);
   static constexpr absl::Duration kStalled = absl::Seconds(10);  // a core thread that does not turn
+  static constexpr absl::Duration kPatience = absl::Milliseconds(50);
 
   // Reads the store, writes the new term durably and starts the threads. When the store takes no
   // writes the daemon serves all the same, and is not ready: no rank is welcomed under a term that
@@ -130,8 +135,25 @@ class Runner {
   Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stored_term,
          std::vector<core::StoredJob> jobs);
   absl::StatusOr<core::Plan> NewestSwitched(const std::string& job) const;
+  // As an event left the core.
+  struct Published {
+    absl::Status readiness;
+    core::Counters counters;
+    int64_t window_bytes = 0;
+    int64_t term = 0;
+    absl::Duration longest_hold;
+  };
+  struct Views {
+    std::vector<core::JobView> jobs;
+    std::vector<core::RefusedJob> refusals;
+  };
+
   void Loop();
   void Handle(core::Event event);
+  core::Decision Decide(const core::Event& event);
+  // REQUIRES: core_mutex_ is held.
+  void PublishViews() const;
+  std::shared_ptr<const Views> NewestViews() const;
   void LookUp(core::Change& change) const;
   void Tick();
 
@@ -144,14 +166,15 @@ class Runner {
   Sessions sessions_;
   EventQueue queue_;
   ChangeDesk changes_;
-  mutable std::mutex core_mutex_;  // held while the core decides, never while effects happen
-  core::Core core_;                // guarded by core_mutex_
-  mutable std::mutex readiness_mutex_;
-  absl::Status core_readiness_;        // after the last decision; guarded by readiness_mutex_
+  mutable std::timed_mutex core_mutex_;  // held while the core decides, never while effects happen
+  core::Core core_;                      // guarded by core_mutex_
+  mutable std::mutex published_mutex_;   // taken behind core_mutex_, held for a copy; guards
+  Published published_;                  // what follows
+  mutable std::shared_ptr<const Views> views_;
   std::atomic<int64_t> turned_nanos_;  // MonotonicNow() of the core thread's last turn
   std::atomic<bool> stopping_ = false;
-  int64_t logged_drops_ = 0;                          // of the core's thread
-  absl::Time probed_, drops_logged_, windows_saved_;  // of the core's thread
+  int64_t logged_drops_ = 0;                                            // of the core's thread
+  absl::Time probed_, drops_logged_, windows_saved_, views_published_;  // of the core's thread
   Histogram solve_seconds_;
   WindowHistory history_;
   Solver solver_;

@@ -2,16 +2,54 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
 namespace eplb {
+namespace {
+
+// The usual name of the file system of `path`; empty: of none that is known for missing locks.
+const char* FileSystemOf(const std::string& path) {
+  struct statfs found {};
+  if (statfs(path.c_str(), &found) != 0) return "";
+  switch (static_cast<uint32_t>(found.f_type)) {
+    case 0x00006969:
+      return "NFS";
+    case 0x0bd00bd0:
+      return "Lustre";
+    case 0x47504653:
+      return "GPFS";
+    case 0x19830326:
+      return "BeeGFS";
+    case 0x01021997:
+      return "9p";
+    case 0x65735546:
+      return "FUSE";
+    case 0xff534d42:
+    case 0xfe534d42:
+      return "SMB";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+std::string NoLockText(const std::string& path, int error) {
+  const std::string name = FileSystemOf(std::filesystem::path(path).parent_path());
+  return absl::StrCat(path, ": its file system", name.empty() ? "" : " (", name,
+                      name.empty() ? "" : ")", " takes no lock: ", std::strerror(error),
+                      "; put it on a local disk, or mount with locks (Lustre: -o flock)");
+}
 
 absl::StatusOr<FileLock> FileLock::Acquire(const std::string& guarded, std::string_view does) {
   const std::string path = guarded + ".lock";
@@ -26,11 +64,10 @@ absl::StatusOr<FileLock> FileLock::Acquire(const std::string& guarded, std::stri
                                         : absl::UnavailableError(text);
   }
   FileLock lock(descriptor);
-  if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat(guarded, ": another eplbd ", std::string(does), " (it holds ", path, ")"));
-  }
-  return lock;
+  if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) return lock;
+  if (errno != EWOULDBLOCK) return absl::UnavailableError(NoLockText(guarded, errno));
+  return absl::UnavailableError(
+      absl::StrCat(guarded, ": another eplbd ", std::string(does), " (it holds ", path, ")"));
 }
 
 FileLock::FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}

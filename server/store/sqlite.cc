@@ -14,9 +14,22 @@ namespace {
 
 constexpr int kBusyTimeoutMs = 2000;
 
+// True for what a network file system without locks or without shared maps answers.
+bool NeedsLocalDisk(int result) {
+  for (const int one : {SQLITE_IOERR_LOCK, SQLITE_IOERR_RDLOCK, SQLITE_IOERR_UNLOCK,
+                        SQLITE_IOERR_CHECKRESERVEDLOCK, SQLITE_IOERR_SHMOPEN, SQLITE_IOERR_SHMSIZE,
+                        SQLITE_IOERR_SHMLOCK, SQLITE_IOERR_SHMMAP, SQLITE_PROTOCOL}) {
+    if (result == one) return true;
+  }
+  return false;
+}
+
 absl::Status ErrorOf(sqlite3* connection, int result, const std::string& path) {
-  const std::string text = absl::StrCat(
+  std::string text = absl::StrCat(
       path, ": ", connection != nullptr ? sqlite3_errmsg(connection) : sqlite3_errstr(result));
+  if (NeedsLocalDisk(result)) {
+    text += ": SQLite can neither lock nor map its files there; put the store on a local disk";
+  }
   const int primary = result & 0xff;  // the rest of a result is its extension
   // SQLITE_ERROR: our statements are fixed, so it is the file that does not fit them.
   for (const int damage : {SQLITE_CORRUPT, SQLITE_NOTADB, SQLITE_FORMAT, SQLITE_ERROR}) {

@@ -89,6 +89,16 @@ TEST_F(ClientTest, ARankThatFindsNoDaemonEndsTheStartOnAll) {
       << lost.started();
 }
 
+TEST_F(ClientTest, AnOptionThatIsWrongOnOneRankEndsTheStartOnAllWithItsName) {
+  const TestJob job("", {.options = [](ClientOptions& options) {
+                      if (options.rank == 1) options.bind_address = "myhost";
+                    }});
+  // That of rank 0, which would wait for rank 1.
+  const std::string message(job.started().message());
+  EXPECT_THAT(message, HasSubstr("rank 1"));
+  EXPECT_THAT(message, HasSubstr("bind_address: \"myhost\", expected a numeric address"));
+}
+
 TEST_F(ClientTest, RanksFindTheirDaemonInAFile) {
   ScriptedDaemon daemon({});
   const std::string file = directory_ + "/endpoint";

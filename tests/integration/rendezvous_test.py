@@ -107,7 +107,7 @@ class PairsTest(unittest.TestCase):
             return "both refused"
         trained = [all(code == 0 for code, _ in result.values()) for result in results]
         for result in [result for result, well in zip(results, trained) if not well]:
-            self.assertTrue(any(SHARED in said and "give each run its own EPLB_LAUNCH_ID" in said
+            self.assertTrue(any(SHARED in said and "give each run an EPLB_LAUNCH_ID of its own" in said
                                 for _, said in result.values()))
             self.assertTrue(all(code != 0 for code, _ in result.values()))
         self.assertLess(sum(trained), 2)

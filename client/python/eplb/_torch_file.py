@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import pickle
+import pickletools
 import sys
 import zipfile
 from collections import OrderedDict
@@ -16,9 +18,9 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 
-# Of data that is unpacked: a small file must not fill the memory.
-MAX_BYTES = 1 << 34
 _MAX_PICKLE_BYTES = 1 << 26
+# Opcodes that number an object. The unpickler makes room for all lower numbers.
+_PUTS = ("PUT", "BINPUT", "LONG_BINPUT")
 
 # bfloat16 has no type in numpy: its bits are the upper half of a float32.
 _BFLOAT16 = "bfloat16"
@@ -43,7 +45,7 @@ def read_torch_file(path: str) -> Any:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            return _Archive(archive).read()
+            return _Archive(archive, os.path.getsize(path)).read()
     except zipfile.BadZipFile:
         with open(path, "rb") as file:
             start = file.read(2)
@@ -54,11 +56,12 @@ def read_torch_file(path: str) -> Any:
 
 
 class _Archive:
-    def __init__(self, archive: zipfile.ZipFile) -> None:
+    def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
         self._archive = archive
         self._sizes = {info.filename: info.file_size for info in archive.infolist()}
-        if sum(self._sizes.values()) > MAX_BYTES:
-            raise BadFile(f"unpacks to {sum(self._sizes.values())} bytes, at most {MAX_BYTES} are read")
+        unpacked = sum(info.file_size for info in archive.infolist())
+        if unpacked > size:
+            raise BadFile(f"unpacks to {unpacked} bytes from a file of {size}, which torch.save does not write: it never compresses")
         pickles = [name for name in self._sizes if name == "data.pkl" or name.endswith("/data.pkl")]
         if len(pickles) != 1:
             raise BadFile(f"is not a file of torch.save: its archive has {len(pickles)} members data.pkl, expected 1")
@@ -73,7 +76,9 @@ class _Archive:
         if order in self._sizes and self._archive.read(order) != sys.byteorder.encode():
             raise BadFile(f"was written with another order of bytes than this machine's, {sys.byteorder}-endian")
         try:
-            return _Unpickler(io.BytesIO(self._archive.read(name)), self._storage).load()
+            data = self._archive.read(name)
+            _check_numbers(data)
+            return _Unpickler(io.BytesIO(data), self._storage).load()
         except BadFile:
             raise
         except (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, ValueError, TypeError, KeyError, IndexError,
@@ -94,6 +99,13 @@ class _Archive:
             elements = np.frombuffer(self._archive.read(name), dtype="u2" if bits else identity[1].dtype)
             self._storages[key] = (elements.astype("u4") << 16).view("f4") if bits else elements
         return self._storages[key]
+
+
+def _check_numbers(data: bytes) -> None:
+    """errors: BadFile for a pickle whose objects have higher numbers than it can have objects: it would fill the memory."""
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in _PUTS and int(argument) > len(data):
+            raise BadFile(f"has a pickle of {len(data)} bytes that numbers an object {argument}")
 
 
 class _Unpickler(pickle.Unpickler):

@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<LayerMove>> MovesOf(const Placement& incumbent,
     LayerPlacement next = candidate.Layer(layer);
     if (next == incumbent.Layer(layer)) continue;
     EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan,
-                          PlanMigration(incumbent, candidate, {&layer, 1}, costs.expert));
+                          PlanTransfers(incumbent, candidate, {&layer, 1}, costs.expert));
     moves.push_back({.next = std::move(next),
                      .transfers = static_cast<int64_t>(plan.transfers.size()),
                      .rows = RowsOf(plan, incumbent.topology()),

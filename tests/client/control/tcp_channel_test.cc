@@ -12,6 +12,9 @@
 namespace eplb {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
 TcpControlOptions Options(int32_t rank, int32_t world_size) {
   return {.rank = RankId{rank},
           .world_size = world_size,
@@ -49,6 +52,19 @@ TEST(TcpChannelTest, TreeOfThreeLevelsNamesADeadInnerRankOnEveryRank) {
     const std::vector<RankId> orphan = {RankId{9}};
     const std::vector<RankId> all = {RankId{9}, RankId{70}};
     EXPECT_EQ(MissingRanks(status), rank >= 73 ? orphan : all) << "rank " << rank;
+  });
+}
+
+TEST(TcpChannelTest, ALoopbackAddressInAJobOfSeveralHostsIsRefusedAtOnceOnEveryRank) {
+  ThreadAllGather all_gather(3);
+  RunRanks(3, [&](int32_t rank) {
+    TcpControlOptions options = Options(rank, 3);
+    options.host = rank == 2 ? "b" : "a";
+    const absl::Status status = MakeTcpControlChannel(options, all_gather.ForRank(rank)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("the ranks are on 2 hosts, and rank 0 listens at 127.0.0.1:"),
+                      HasSubstr("set the option bind_address")));
   });
 }
 
@@ -125,13 +141,15 @@ TEST(TcpChannelTest, RankThatDoesNotConnectIsNamed) {
   ASSERT_TRUE(listener.ok());
   const AllGather all_gather =
       [&](std::string_view own) -> absl::StatusOr<std::vector<std::string>> {
-    return std::vector<std::string>{std::string(own), listener->address, listener->address};
+    const std::string other = listener->address + std::string(own.substr(own.find('\n')));
+    return std::vector<std::string>{std::string(own), other, other};
   };
   TcpControlOptions options = Options(0, 3);
   options.connect_timeout = absl::Milliseconds(100);
   const absl::Status status = MakeTcpControlChannel(options, all_gather).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("ranks 1, 2"));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("ranks 1, 2"), HasSubstr("see the option bind_address")));
 }
 
 TEST(TcpChannelTest, OptionsThatCannotWorkAreRefusedByName) {

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import pickle
+import resource
 import subprocess
 import sys
 import tempfile
@@ -192,6 +193,15 @@ class ConvertTest(unittest.TestCase):
                      b"\x80\x02Nc"):
             self.rewritten(data=data)
             self.refuse()
+
+    def test_a_small_file_does_not_fill_the_memory(self):
+        self.rewritten(data=b"\x80\x02]r\xff\xff\xff\x0f.")  # object number 2^28 - 1
+        self.refuse("numbers an object 268435455")
+        torch.save(self.recorded(), self.dump)
+        with zipfile.ZipFile(self.dump, "a", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("data/zeros", bytes(1 << 20))
+        self.refuse("it never compresses")
+        self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, 1 << 20, "KiB")
 
     def test_every_truncation_and_flip_of_the_pickle_is_refused_or_read(self):
         torch.save(self.recorded(), self.dump)

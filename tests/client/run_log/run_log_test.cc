@@ -1,7 +1,11 @@
 #include "client/run_log/run_log.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -116,6 +120,22 @@ TEST_F(RunLogTest, LinesOfTwoThreadsDoNotMix) {
     EXPECT_EQ(line.front(), '{');
     EXPECT_EQ(line.substr(line.size() - 2), "\"}");
   }
+}
+
+TEST_F(RunLogTest, ALimitOfFileSizesCostsLinesAndNotTheProcess) {
+  LineFile file = LineFile::Open(path_).value();
+  const pid_t child = fork();
+  if (child == 0) {
+    (void)std::signal(SIGXFSZ, SIG_DFL);  // as in a trainer
+    const rlimit limit{.rlim_cur = 100, .rlim_max = 100};
+    (void)setrlimit(RLIMIT_FSIZE, &limit);
+    for (int i = 0; i < 9; ++i) file.Write(std::string(29, 'x'));
+    _exit(7);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+  EXPECT_EQ(std::filesystem::file_size(path_), 100U);
 }
 
 TEST_F(RunLogTest, ClosedLogWritesNothing) {

@@ -194,6 +194,14 @@ bool ScriptedDaemon::SendBytes(int32_t rank, const std::string& bytes) {
   return stream != nullptr && stream->Write(down);
 }
 
+bool ScriptedDaemon::SendUnreadable(int32_t rank) {
+  v1::Down down;
+  down.mutable_cancel()->set_reason("\xff");
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  Stream* const stream = impl_->streams[rank];
+  return stream != nullptr && stream->Write(down);
+}
+
 void ScriptedDaemon::SendAll(const wire::DownMessage& message) {
   std::vector<int32_t> ranks;
   {

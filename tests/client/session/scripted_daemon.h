@@ -52,6 +52,8 @@ class ScriptedDaemon {
   void SendAll(const wire::DownMessage& message);
   // A message as it stands on the wire.
   bool SendBytes(int32_t rank, const std::string& bytes);
+  // A message that the rank cannot parse: a text that is not UTF-8.
+  bool SendUnreadable(int32_t rank);
 
   // The run that GetLeader was asked for last; empty: it was not.
   std::string asked_for() const;

@@ -256,6 +256,16 @@ TEST_F(SessionTest, AMessageOfALaterDaemonIsSkippedAndTheStreamGoesOn) {
   EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
 }
 
+TEST_F(SessionTest, AMessageThatCannotBeParsedEndsTheStreamAndTheRankComesBack) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint());
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  ASSERT_TRUE(daemon.SendUnreadable(1));
+  EXPECT_TRUE(daemon.WaitFor<wire::Hello>(1, 2).has_value()) << "it waits for a stream that stays";
+  job.Run([](int32_t /*r*/, TestRank& rank) { rank.Stop(); });
+}
+
 TEST_F(SessionTest, AnotherDaemonOfTheListStandsInForOneThatIsGone) {
   auto first = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
   ScriptedDaemon second({.term = 2});

@@ -59,6 +59,7 @@ class LiveAlertsTest(unittest.TestCase):
         self.daemons["tls"] = self.daemon("tls", tls_test.CONFIG.format(self.directory))
         rules = self.directory / "alerts.yml"
         text, count = re.subn(r"^( +for:) .*$", r"\1 1s", RULES.read_text(), flags=re.M)
+        text = text.replace(">= 2\n", ">= 1\n")  # misses of predictions: a run of seconds has one
         self.assertGreaterEqual(count, 8)
         rules.write_text(text)
         self.prometheus = Prometheus(self.directory, [self.address(name) for name in self.daemons], rules)

@@ -10,6 +10,10 @@ TEST(EndpointTest, WhatGrpcTakesIsTaken) {
     EXPECT_EQ(*CheckEndpoint(good), good);
   }
   EXPECT_EQ(*CheckEndpoint("/run/eplb/eplbd.sock"), "unix:/run/eplb/eplbd.sock");
+  EXPECT_TRUE(CheckEndpoint("/" + std::string(106, 'a')).ok());
+  EXPECT_EQ(CheckEndpoint("/" + std::string(107, 'a')).status().message(),
+            "endpoint is \"unix:/" + std::string(107, 'a') +
+                "\", a path of 108 bytes, expected at most the 107 of a Unix socket");
 }
 
 // gRPC would take a name without a port, and connect to 443 for ever.

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 #include "server/config/config_values.h"
 
 namespace eplb {
@@ -62,6 +64,24 @@ TEST(ConfigTest, VariablesOfOtherProgramsAreNotLookedAt) {
       LoadConfig({.environment = {{"EPLB_ENDPOINT", "x"}, {"EPLB_DISABLE", "1"}, {"A", "b"}}})
           .ok());
   EXPECT_TRUE(LoadConfig({.environment = {{"EPLB_TLS_SERVER_NAME", "eplb.example.org"}}}).ok());
+}
+
+TEST(ConfigTest, VariablesOfKubernetesServicesAreNotReadAndToldOnce) {
+  for (const char* name : {"HTTP", "METRICS", "LOG", "STORE", "LISTEN", "POLICY"}) {
+    const std::string service = absl::StrCat("EPLB_", name);
+    const Variables environment = {{service + "_SERVICE_HOST", "10.0.0.1"},
+                                   {service + "_SERVICE_PORT", "29611"},
+                                   {service + "_SERVICE_PORT_HTTP", "29611"},
+                                   {service + "_PORT", "tcp://10.0.0.1:29611"},
+                                   {service + "_PORT_29611_TCP", "tcp://10.0.0.1:29611"},
+                                   {service + "_PORT_29611_TCP_ADDR", "10.0.0.1"}};
+    EXPECT_TRUE(LoadConfig({.environment = environment}).ok()) << service;
+    EXPECT_EQ(UnknownVariables(environment),
+              (std::vector<std::string>{absl::StrCat(service, "_SERVICE_HOST, ", service,
+                                                     "_PORT and the like are of a Kubernetes "
+                                                     "service and not read")}));
+  }
+  EXPECT_FALSE(LoadConfig({.environment = {{"EPLB_POLICY_PORT", "1"}}}).ok()) << "of no service";
 }
 
 TEST(ConfigTest, UnknownVariablesAreToldWithTheNearest) {

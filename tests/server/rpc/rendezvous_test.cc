@@ -115,8 +115,8 @@ TEST_F(RendezvousTest, ARankThatComesAgainReplacesItsEarlierCall) {
 }
 
 const absl::Status kShared = absl::FailedPreconditionError(
-    "two runs share the launch id run: rank 0 has two processes; give each run its "
-    "own EPLB_LAUNCH_ID");
+    "two runs share the launch id run: rank 0 has two processes, or a run with this id has just "
+    "ended; give each run an EPLB_LAUNCH_ID of its own (torchrun: --rdzv-id)");
 
 TEST_F(RendezvousTest, TwoRunsOfOneIdAreEndedOnAllTheirRanks) {
   Join(0, MemberOf(0, 3, 10));

@@ -1,0 +1,20 @@
+// The processor time that a thread has used, whoever else had the processor meanwhile.
+#ifndef EPLB_BASE_THREAD_CPU_TIME_H_
+#define EPLB_BASE_THREAD_CPU_TIME_H_
+
+#include <ctime>
+
+#include "absl/time/time.h"
+
+namespace eplb {
+
+// Of the calling thread, since it began. cost: a system call, some 0.3 us.
+inline absl::Duration ThreadCpuTime() {
+  timespec time{};
+  (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
+}
+
+}  // namespace eplb
+
+#endif  // EPLB_BASE_THREAD_CPU_TIME_H_
