@@ -218,6 +218,7 @@ std::vector<std::string> UnknownVariables(const Variables& environment) {
   for (const ConfigKey& key : ConfigKeys()) known.push_back(VariableOf(key.name));
   const std::vector<std::string> services = ServicesOf(environment);
   std::vector<std::string> told;
+  told.reserve(services.size());
   for (const std::string& service : services) {
     told.push_back(absl::StrCat(Clipped(service), "_SERVICE_HOST, ", Clipped(service),
                                 "_PORT and the like are of a Kubernetes service and not read"));
