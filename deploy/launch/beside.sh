@@ -23,8 +23,8 @@ eplb_claim_state() {
   local number status
   for number in '' -2 -3 -4 -5 -6 -7 -8 -9; do
     eplb_state=$1$number
-    mkdir -p "$eplb_state"
-    exec {eplb_claim}>"$eplb_state/launch.lock"
+    # In a folder that cannot be written no daemon starts, which its own error explains.
+    mkdir -p "$eplb_state" && exec {eplb_claim}>"$eplb_state/launch.lock" || return 0
     status=0
     flock --nonblock --conflict-exit-code 75 "$eplb_claim" || status=$?
     [ $status = 75 ] || return 0  # without locks the daemon's own store tells two launches apart
@@ -37,13 +37,14 @@ eplb_claim_state() {
 # the address that ranks look at until a daemon is there.
 eplb_start_daemon() {
   local file=$1 here front=()
-  export EPLB_ENDPOINT=${2/%:0/:29610}
+  # Of a free port nobody knows the number before a daemon has it; at port 1 none listens.
+  export EPLB_ENDPOINT=${2/%:0/:1}
   shift 2
   eplb_endpoint_file=$file
   while [ "$1" != -- ]; do front+=("$1"); shift; done
   shift
   here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-  rm -f "$file"
+  rm -f "$file" || true
   "${front[@]}" "$here/daemon_loop.sh" "$file" "$@" &
   eplb_loop=$!
   for _ in $(seq 600); do
@@ -71,7 +72,7 @@ eplb_stop_daemon() {
   done
   kill -KILL "$eplb_loop" 2>/dev/null || true
   wait "$eplb_loop" 2>/dev/null || true
-  rm -f "$eplb_endpoint_file" "$eplb_endpoint_file.step"
+  rm -f "$eplb_endpoint_file" "$eplb_endpoint_file.step" || true
   eplb_loop=''
 }
 

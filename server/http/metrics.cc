@@ -522,8 +522,7 @@ void AddCounters(const MetricsSnapshot& s, Page& page) {
           counters.jobs_expired);
   page.Family(
       MetricType::Gauge, "eplb_core_longest_hold_seconds",
-      "The most processor time that the daemon took to decide on one event, since it began: so "
-      "long other events waited at most.");
+      "The most processor time that the daemon took to decide on one event, since it began.");
   page.Sample(s.longest_hold_seconds);
   page.Family(MetricType::Gauge, "eplb_window_bytes",
               "Bytes of load windows that are held, of all jobs.");

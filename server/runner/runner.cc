@@ -226,28 +226,30 @@ int64_t Runner::term() const {
   return published_.term;
 }
 
-void Runner::PublishViews() const {
+void Runner::PublishViews() {
   auto views = std::make_shared<const Views>(
       Views{.jobs = core_.Jobs(MonotonicNow()), .refusals = core_.Refusals()});
   const std::lock_guard lock(published_mutex_);
   views_ = std::move(views);
 }
 
-std::shared_ptr<const Runner::Views> Runner::NewestViews() const {
-  if (const std::unique_lock lock(core_mutex_, absl::ToChronoMicroseconds(kPatience)); lock) {
-    PublishViews();
-  }
+std::shared_ptr<const Runner::Views> Runner::LastViews() const {
   const std::lock_guard lock(published_mutex_);
   return views_;
 }
 
-std::vector<core::JobView> Runner::Jobs() const { return NewestViews()->jobs; }
+std::vector<core::JobView> Runner::Jobs() const {
+  if (const std::unique_lock lock(core_mutex_, absl::ToChronoMicroseconds(kPatience)); lock) {
+    return core_.Jobs(MonotonicNow());
+  }
+  return LastViews()->jobs;
+}
 
 absl::StatusOr<core::JobView> Runner::Job(const std::string& job) const {
   if (const std::unique_lock lock(core_mutex_, absl::ToChronoMicroseconds(kPatience)); lock) {
     return core_.Job(job, MonotonicNow());
   }
-  const std::shared_ptr<const Views> views = NewestViews();
+  const std::shared_ptr<const Views> views = LastViews();
   const auto found = std::find_if(views->jobs.begin(), views->jobs.end(),
                                   [&job](const core::JobView& view) { return view.job == job; });
   if (found != views->jobs.end()) return *found;
@@ -265,7 +267,12 @@ absl::StatusOr<core::LeaderView> Runner::Leader(const std::string& job,
   return core_.Leader(job, run_id);
 }
 
-std::vector<core::RefusedJob> Runner::Refusals() const { return NewestViews()->refusals; }
+std::vector<core::RefusedJob> Runner::Refusals() const {
+  if (const std::unique_lock lock(core_mutex_, absl::ToChronoMicroseconds(kPatience)); lock) {
+    return core_.Refusals();
+  }
+  return LastViews()->refusals;
+}
 
 absl::StatusOr<int64_t> Runner::NextVersion(const std::string& job) const {
   const std::lock_guard lock(core_mutex_);

@@ -152,8 +152,9 @@ class Runner {
   void Handle(core::Event event);
   core::Decision Decide(const core::Event& event);
   // REQUIRES: core_mutex_ is held.
-  void PublishViews() const;
-  std::shared_ptr<const Views> NewestViews() const;
+  void PublishViews();
+  // Those of the last second.
+  std::shared_ptr<const Views> LastViews() const;
   void LookUp(core::Change& change) const;
   void Tick();
 
@@ -170,7 +171,7 @@ class Runner {
   core::Core core_;                      // guarded by core_mutex_
   mutable std::mutex published_mutex_;   // taken behind core_mutex_, held for a copy; guards
   Published published_;                  // what follows
-  mutable std::shared_ptr<const Views> views_;
+  std::shared_ptr<const Views> views_;
   std::atomic<int64_t> turned_nanos_;  // MonotonicNow() of the core thread's last turn
   std::atomic<bool> stopping_ = false;
   int64_t logged_drops_ = 0;                                            // of the core's thread

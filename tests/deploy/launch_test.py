@@ -145,6 +145,9 @@ class SlurmTest(LaunchTest):
         self.assertIn("eplbd refuses its configuration", said)
         self.assertEqual(said.count("eplb: warning: no daemon"), 1, said)
         self.assertEqual(sorted(path.name for path in (self.directory / "eplb-7").iterdir()), [])
+        job = self.start(self.SCRIPT, *self.trainer("SLURM_PROCID", 20, 1, self.MEETS), EPLBD_STATE="/dev/null", EPLBD_INSECURE="1")
+        said, _ = job.communicate(timeout=DEADLINE)
+        self.assertEqual((job.returncode, said.count("eplb: warning: no daemon")), (0, 1), said)
 
 
 class TorchrunTest(LaunchTest):
@@ -176,6 +179,12 @@ class TorchrunTest(LaunchTest):
     def test_without_a_daemon_the_job_trains_with_one_warning(self):
         self.tool("eplbd", '#!/bin/sh\necho "cannot start" >&2\nexit 2\n')
         job = self.start(self.SCRIPT, "--", *self.trainer("RANK", 20, 1, self.MEETS))
+        said, _ = job.communicate(timeout=DEADLINE)
+        self.assertEqual(job.returncode, 0, said)
+        self.assertEqual(said.count("eplb: warning: no daemon"), 1, said)
+
+    def test_a_state_folder_that_cannot_be_made_costs_the_daemon_alone(self):
+        job = self.start(self.SCRIPT, "--", *self.trainer("RANK", 20, 1, self.MEETS), EPLBD_STATE="/dev/null/state")
         said, _ = job.communicate(timeout=DEADLINE)
         self.assertEqual(job.returncode, 0, said)
         self.assertEqual(said.count("eplb: warning: no daemon"), 1, said)
