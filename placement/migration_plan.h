@@ -81,12 +81,6 @@ absl::StatusOr<MigrationPlan> PlanTransfers(const Placement& current, const Plac
                                             std::span<const LayerId> layers,
                                             const MigrationOptions& options);
 
-// Layers that are switched together, and the whole placement in force afterwards.
-struct Chunk {
-  std::vector<LayerId> layers;  // rising, each differs between the placements
-  Placement after;
-};
-
 // What changes between two placements, summed over layers.
 struct MoveSummary {
   int64_t transfers = 0;      // (layer, expert, GPU) where that GPU did not hold the expert before

@@ -25,6 +25,128 @@ std::string Slot(Eigen::Index layer, Eigen::Index slot) {
 
 }  // namespace
 
+// Fills in what follows from slots and replica ranks.
+class Placement::Maker {
+ public:
+  Maker(const Topology& topology, Maps maps) : topology_(topology), maps_(std::move(maps)) {
+    for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) holds_.push_back(Holds(GpuId{gpu}));
+  }
+
+  absl::Status DeriveAll() {
+    const Eigen::Index num_layers = topology_.num_layers();
+    maps_.replica_count.resize(num_layers, topology_.num_experts());
+    maps_.first_replica.resize(num_layers, topology_.num_experts());
+    maps_.replica_slots.resize(num_layers, topology_.num_slots());
+    for (Eigen::Index layer = 0; layer < num_layers; ++layer) {
+      EPLB_RETURN_IF_ERROR(Derive(layer));
+    }
+    return absl::OkStatus();
+  }
+
+  // Of layers that were replaced since everything was derived.
+  absl::Status DeriveAgain(std::span<const LayerPlacement> layers) {
+    std::vector<bool> held = std::move(holds_);
+    holds_.clear();
+    for (int32_t gpu = 0; gpu < topology_.num_gpus(); ++gpu) holds_.push_back(Holds(GpuId{gpu}));
+    if (holds_ != held) return DeriveAll();  // it decides what is right in the other layers
+    for (const LayerPlacement& layer : layers) EPLB_RETURN_IF_ERROR(Derive(layer.layer.value));
+    return absl::OkStatus();
+  }
+
+  absl::Status Replace(const LayerPlacement& layer) {
+    const int32_t row = layer.layer.value;
+    const auto num_slots = static_cast<size_t>(topology_.num_slots());
+    if (row < 0 || row >= topology_.num_layers()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", row, " is outside 0..", topology_.num_layers() - 1));
+    }
+    if (layer.physical_to_logical.size() != num_slots || layer.replica_rank.size() != num_slots) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", row, " has ", layer.physical_to_logical.size(), " slots and ",
+                       layer.replica_rank.size(), " replica ranks, expected ", num_slots));
+    }
+    std::copy_n(layer.physical_to_logical.begin(), num_slots, &maps_.physical_to_logical(row, 0));
+    std::copy_n(layer.replica_rank.begin(), num_slots, &maps_.replica_rank(row, 0));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Placement> Finish() && {
+    maps_.max_replicas = maps_.replica_count.maxCoeff();
+    if (int64_t{maps_.replica_count.size()} * maps_.max_replicas > kMaxReplicaCells) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "an expert has ", maps_.max_replicas, " replicas: the map of ", topology_.num_layers(),
+          " layers x ", topology_.num_experts(), " experts x ", maps_.max_replicas,
+          " replicas has more than ", kMaxReplicaCells, " entries"));
+    }
+    return Placement(topology_, std::make_shared<const Maps>(std::move(maps_)));
+  }
+
+ private:
+  bool Holds(GpuId gpu) const {
+    return (maps_.physical_to_logical.middleCols(topology_.FirstSlotOf(gpu).value,
+                                                 topology_.SlotsOf(gpu)) != -1)
+        .any();
+  }
+
+  absl::Status Derive(Eigen::Index layer) {
+    EPLB_RETURN_IF_ERROR(CountReplicas(layer));
+    int32_t first = 0;
+    for (Eigen::Index expert = 0; expert < maps_.first_replica.cols(); ++expert) {
+      maps_.first_replica(layer, expert) =
+          std::exchange(first, first + maps_.replica_count(layer, expert));
+    }
+    return IndexReplicas(layer);
+  }
+
+  absl::Status CountReplicas(Eigen::Index layer) {
+    const int32_t num_experts = topology_.num_experts();
+    maps_.replica_count.row(layer).setZero();
+    for (Eigen::Index slot = 0; slot < maps_.physical_to_logical.cols(); ++slot) {
+      const int32_t expert = maps_.physical_to_logical(layer, slot);
+      const GpuId gpu = topology_.GpuOf(SlotId{static_cast<int32_t>(slot)});
+      if (expert == -1 && !holds_[static_cast<size_t>(gpu.value)]) continue;
+      if (expert < 0 || expert >= num_experts) {
+        return absl::InvalidArgumentError(absl::StrCat(Slot(layer, slot), " holds expert ", expert,
+                                                       ", expected 0..", num_experts - 1));
+      }
+      ++maps_.replica_count(layer, expert);
+    }
+    for (int32_t expert = 0; expert < num_experts; ++expert) {
+      if (maps_.replica_count(layer, expert) > 0) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", layer, ": expert ", expert, " is in no slot"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status IndexReplicas(Eigen::Index layer) {
+    maps_.replica_slots.row(layer) = -1;
+    for (Eigen::Index slot = 0; slot < maps_.physical_to_logical.cols(); ++slot) {
+      const int32_t expert = maps_.physical_to_logical(layer, slot);
+      if (expert < 0) continue;
+      const int32_t rank = maps_.replica_rank(layer, slot);
+      const int32_t count = maps_.replica_count(layer, expert);
+      if (rank < 0 || rank >= count) {
+        return absl::InvalidArgumentError(absl::StrCat(Slot(layer, slot), " has replica rank ",
+                                                       rank, ", expert ", expert, " has ", count,
+                                                       " replicas"));
+      }
+      int32_t& entry = maps_.replica_slots(layer, maps_.first_replica(layer, expert) + rank);
+      if (entry != -1) {
+        return absl::InvalidArgumentError(absl::StrCat("layer ", layer, ": slots ", entry, " and ",
+                                                       slot, " both have replica rank ", rank,
+                                                       " of expert ", expert));
+      }
+      entry = static_cast<int32_t>(slot);
+    }
+    return absl::OkStatus();
+  }
+
+  const Topology topology_;
+  Maps maps_;
+  std::vector<bool> holds_;  // [num_gpus]
+};
+
 absl::StatusOr<Placement> Placement::FromSlots(
     const Topology& topology, const Eigen::Ref<const IndexMatrix>& physical_to_logical) {
   EPLB_RETURN_IF_ERROR(CheckShape("physical_to_logical_map", topology, physical_to_logical.rows(),
@@ -49,84 +171,19 @@ absl::StatusOr<Placement> Placement::FromSlotsAndRanks(
                                   physical_to_logical.cols()));
   EPLB_RETURN_IF_ERROR(
       CheckShape("replica_rank", topology, replica_rank.rows(), replica_rank.cols()));
-  Placement placement(topology);
-  placement.physical_to_logical_ = physical_to_logical;
-  placement.replica_rank_ = replica_rank;
-  EPLB_RETURN_IF_ERROR(placement.Derive());
-  return placement;
-}
-
-absl::Status Placement::Derive() {
-  EPLB_RETURN_IF_ERROR(CountReplicas());
-  max_replicas_ = replica_count_.maxCoeff();
-  if (int64_t{replica_count_.size()} * max_replicas_ > kMaxReplicaCells) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("an expert has ", max_replicas_, " replicas: the map of ",
-                     topology_.num_layers(), " layers x ", topology_.num_experts(), " experts x ",
-                     max_replicas_, " replicas has more than ", kMaxReplicaCells, " entries"));
-  }
-  return IndexReplicas();
-}
-
-absl::Status Placement::CountReplicas() {
-  const int32_t num_experts = topology_.num_experts();
-  replica_count_ = IndexMatrix::Zero(topology_.num_layers(), num_experts);
-  for (Eigen::Index layer = 0; layer < physical_to_logical_.rows(); ++layer) {
-    for (Eigen::Index slot = 0; slot < physical_to_logical_.cols(); ++slot) {
-      const int32_t expert = physical_to_logical_(layer, slot);
-      if (expert == -1 && !Holds(topology_.GpuOf(SlotId{static_cast<int32_t>(slot)}))) continue;
-      if (expert < 0 || expert >= num_experts) {
-        return absl::InvalidArgumentError(absl::StrCat(Slot(layer, slot), " holds expert ", expert,
-                                                       ", expected 0..", num_experts - 1));
-      }
-      ++replica_count_(layer, expert);
-    }
-    for (int32_t expert = 0; expert < num_experts; ++expert) {
-      if (replica_count_(layer, expert) == 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("layer ", layer, ": expert ", expert, " is in no slot"));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Placement::IndexReplicas() {
-  first_replica_.resize(topology_.num_layers(), topology_.num_experts());
-  replica_slots_ = IndexMatrix::Constant(topology_.num_layers(), topology_.num_slots(), -1);
-  for (Eigen::Index layer = 0; layer < physical_to_logical_.rows(); ++layer) {
-    int32_t first = 0;
-    for (Eigen::Index expert = 0; expert < first_replica_.cols(); ++expert) {
-      first_replica_(layer, expert) = std::exchange(first, first + replica_count_(layer, expert));
-    }
-    for (Eigen::Index slot = 0; slot < physical_to_logical_.cols(); ++slot) {
-      const int32_t expert = physical_to_logical_(layer, slot);
-      if (expert < 0) continue;
-      const int32_t rank = replica_rank_(layer, slot);
-      if (rank < 0 || rank >= replica_count_(layer, expert)) {
-        return absl::InvalidArgumentError(absl::StrCat(Slot(layer, slot), " has replica rank ",
-                                                       rank, ", expert ", expert, " has ",
-                                                       replica_count_(layer, expert), " replicas"));
-      }
-      int32_t& entry = replica_slots_(layer, first_replica_(layer, expert) + rank);
-      if (entry != -1) {
-        return absl::InvalidArgumentError(absl::StrCat("layer ", layer, ": slots ", entry, " and ",
-                                                       slot, " both have replica rank ", rank,
-                                                       " of expert ", expert));
-      }
-      entry = static_cast<int32_t>(slot);
-    }
-  }
-  return absl::OkStatus();
+  Maker maker(topology, {.physical_to_logical = physical_to_logical, .replica_rank = replica_rank});
+  EPLB_RETURN_IF_ERROR(maker.DeriveAll());
+  return std::move(maker).Finish();
 }
 
 IndexMatrix Placement::logical_to_physical_map() const {
   IndexMatrix map = IndexMatrix::Constant(
-      topology_.num_layers(), Eigen::Index{topology_.num_experts()} * max_replicas_, -1);
+      topology_.num_layers(), Eigen::Index{topology_.num_experts()} * maps_->max_replicas, -1);
   for (int32_t layer = 0; layer < topology_.num_layers(); ++layer) {
     for (int32_t expert = 0; expert < topology_.num_experts(); ++expert) {
       const std::span<const int32_t> slots = ReplicasOf(LayerId{layer}, ExpertId{expert});
-      std::copy(slots.begin(), slots.end(), &map(layer, Eigen::Index{expert} * max_replicas_));
+      std::copy(slots.begin(), slots.end(),
+                &map(layer, Eigen::Index{expert} * maps_->max_replicas));
     }
   }
   return map;
@@ -141,55 +198,43 @@ Placement Placement::Static(const Topology& topology) {
 }
 
 absl::StatusOr<Placement> Placement::WithLayers(std::span<const LayerPlacement> layers) const {
-  IndexMatrix slots = physical_to_logical_;
-  IndexMatrix ranks = replica_rank_;
   std::vector<bool> given(static_cast<size_t>(topology_.num_layers()));
-  const auto num_slots = static_cast<size_t>(topology_.num_slots());
+  Maker maker(topology_, *maps_);
   for (const LayerPlacement& layer : layers) {
-    const int32_t row = layer.layer.value;
-    if (row < 0 || row >= topology_.num_layers()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", row, " is outside 0..", topology_.num_layers() - 1));
-    }
-    if (given[static_cast<size_t>(row)]) {
+    EPLB_RETURN_IF_ERROR(maker.Replace(layer));
+    const auto row = static_cast<size_t>(layer.layer.value);
+    if (given[row]) {
       return absl::InvalidArgumentError(absl::StrCat("layer ", row, " is given twice"));
     }
-    given[static_cast<size_t>(row)] = true;
-    if (layer.physical_to_logical.size() != num_slots || layer.replica_rank.size() != num_slots) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", row, " has ", layer.physical_to_logical.size(), " slots and ",
-                       layer.replica_rank.size(), " replica ranks, expected ", num_slots));
-    }
-    for (size_t slot = 0; slot < num_slots; ++slot) {
-      slots(row, static_cast<Eigen::Index>(slot)) = layer.physical_to_logical[slot];
-      ranks(row, static_cast<Eigen::Index>(slot)) = layer.replica_rank[slot];
-    }
+    given[row] = true;
   }
-  return FromSlotsAndRanks(topology_, slots, ranks);
+  EPLB_RETURN_IF_ERROR(maker.DeriveAgain(layers));
+  return std::move(maker).Finish();
 }
 
 LayerPlacement Placement::Layer(LayerId layer) const {
-  const auto slots = physical_to_logical_.row(layer.value);
-  const auto ranks = replica_rank_.row(layer.value);
+  const auto slots = maps_->physical_to_logical.row(layer.value);
+  const auto ranks = maps_->replica_rank.row(layer.value);
   return {layer, {slots.begin(), slots.end()}, {ranks.begin(), ranks.end()}};
 }
 
 ExpertId Placement::ExpertIn(LayerId layer, SlotId slot) const {
-  return ExpertId{physical_to_logical_(layer.value, slot.value)};
+  return ExpertId{maps_->physical_to_logical(layer.value, slot.value)};
 }
 
 bool Placement::Holds(GpuId gpu) const {
-  return (physical_to_logical_.middleCols(topology_.FirstSlotOf(gpu).value,
-                                          topology_.SlotsOf(gpu)) != -1)
+  return (maps_->physical_to_logical.middleCols(topology_.FirstSlotOf(gpu).value,
+                                                topology_.SlotsOf(gpu)) != -1)
       .any();
 }
 
 int32_t Placement::ReplicaCount(LayerId layer, ExpertId expert) const {
-  return replica_count_(layer.value, expert.value);
+  return maps_->replica_count(layer.value, expert.value);
 }
 
 std::span<const int32_t> Placement::ReplicasOf(LayerId layer, ExpertId expert) const {
-  const int32_t* first = &replica_slots_(layer.value, first_replica_(layer.value, expert.value));
+  const int32_t* first =
+      &maps_->replica_slots(layer.value, maps_->first_replica(layer.value, expert.value));
   return {first, static_cast<size_t>(ReplicaCount(layer, expert))};
 }
 
@@ -198,8 +243,10 @@ SlotId Placement::PrimaryOf(LayerId layer, ExpertId expert) const {
 }
 
 bool operator==(const Placement& a, const Placement& b) {
-  return a.topology_ == b.topology_ && (a.physical_to_logical_ == b.physical_to_logical_).all() &&
-         (a.replica_rank_ == b.replica_rank_).all();
+  if (!(a.topology_ == b.topology_)) return false;
+  return a.maps_ == b.maps_ ||
+         ((a.maps_->physical_to_logical == b.maps_->physical_to_logical).all() &&
+          (a.maps_->replica_rank == b.maps_->replica_rank).all());
 }
 
 }  // namespace eplb

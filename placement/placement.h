@@ -3,7 +3,9 @@
 #define EPLB_PLACEMENT_PLACEMENT_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -28,7 +30,7 @@ struct LayerPlacement {
 };
 
 // The three maps, derived once from the slots and always consistent. The slots of an unusable GPU
-// stay numbered and hold -1 in every layer. Threads: immutable.
+// stay numbered and hold -1 in every layer. Copies share the maps. Threads: immutable.
 class Placement {
  public:
   // Of logical_to_physical_map(): L * E * X.
@@ -53,19 +55,21 @@ class Placement {
   static Placement Static(const Topology& topology);
 
   // This placement with some layers replaced. errors: as FromSlotsAndRanks, or a layer given twice
-  // or out of range.
+  // or out of range. cost: a copy of the maps, and what the layers given need.
   absl::StatusOr<Placement> WithLayers(std::span<const LayerPlacement> layers) const;
   LayerPlacement Layer(LayerId layer) const;
 
   const Topology& topology() const { return topology_; }
-  const IndexMatrix& physical_to_logical_map() const { return physical_to_logical_; }  // [L, S]
-  const IndexMatrix& replica_rank() const { return replica_rank_; }                    // [L, S]
-  const IndexMatrix& logical_replica_count() const { return replica_count_; }          // [L, E]
+  const IndexMatrix& physical_to_logical_map() const {
+    return maps_->physical_to_logical;
+  }                                                                                  // [L, S]
+  const IndexMatrix& replica_rank() const { return maps_->replica_rank; }            // [L, S]
+  const IndexMatrix& logical_replica_count() const { return maps_->replica_count; }  // [L, E]
   // [L, E * X] with X = max_replicas(); entry e * X + r is the slot of replica r, -1 at the tail.
   // cost: built by every call; ReplicasOf needs no more than what is there.
   IndexMatrix logical_to_physical_map() const;
   // X: the largest replica count of any layer and expert.
-  int32_t max_replicas() const { return max_replicas_; }
+  int32_t max_replicas() const { return maps_->max_replicas; }
 
   // -1 in a slot of an unusable GPU.
   ExpertId ExpertIn(LayerId layer, SlotId slot) const;
@@ -79,18 +83,20 @@ class Placement {
   friend bool operator==(const Placement& a, const Placement& b);
 
  private:
-  explicit Placement(const Topology& topology) : topology_(topology) {}
-  absl::Status Derive();
-  absl::Status CountReplicas();
-  absl::Status IndexReplicas();
+  struct Maps {
+    IndexMatrix physical_to_logical;
+    IndexMatrix replica_rank;
+    IndexMatrix replica_count;
+    IndexMatrix first_replica;  // [L, E], where an expert's slots begin in the row below
+    IndexMatrix replica_slots;  // [L, S], expert by expert in the order of replica rank
+    int32_t max_replicas = 0;
+  };
+  class Maker;  // derives the maps
+  Placement(const Topology& topology, std::shared_ptr<const Maps> maps)
+      : topology_(topology), maps_(std::move(maps)) {}
 
   Topology topology_;
-  IndexMatrix physical_to_logical_;
-  IndexMatrix replica_rank_;
-  IndexMatrix replica_count_;
-  IndexMatrix first_replica_;  // [L, E], where an expert's slots begin in the row below
-  IndexMatrix replica_slots_;  // [L, S], expert by expert in the order of replica rank
-  int32_t max_replicas_ = 0;
+  std::shared_ptr<const Maps> maps_;
 };
 
 }  // namespace eplb

@@ -234,11 +234,13 @@ absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
         absl::StrCat("layer ", move.next.layer.value, " needs ", move.staging_rows,
                      " rows of staging on one GPU, the ranks have ", rows));
   }
-  return CutIntoBoundaries(*job.last_known->placement, moves,
-                           {.layers_per_chunk = job.settings.layers_per_chunk,
-                            .rows_per_chunk = RowsPerChunk(job),
-                            .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
-                            .seconds_per_byte = SecondsPerByte(job)});
+  std::vector<Chunk> chunks =
+      CutIntoBoundaries(moves, {.layers_per_chunk = job.settings.layers_per_chunk,
+                                .rows_per_chunk = RowsPerChunk(job),
+                                .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
+                                .seconds_per_byte = SecondsPerByte(job)});
+  EPLB_RETURN_IF_ERROR(Complete(*job.last_known->placement, chunks.front()));
+  return chunks;
 }
 
 // How even both placements are on the newest window, should there be one.
@@ -254,7 +256,7 @@ void MeasureRollback(const Job& job, const Placement& target, Plan& plan) {
   plan.decided_first_step = window.first_step;
   plan.decided_last_step = window.last_step;
   plan.balancedness_before =
-      MeasuredOver(job.windows, window.first_step, window.last_step, plan.split);
+      MeasuredOver(job.windows.complete, window.first_step, window.last_step, plan.split, speeds);
   plan.balancedness_in_force = before->mean_balancedness.value_or(0);
   plan.balancedness_predicted = after->mean_balancedness;
   if (before->peak_load > 0) plan.peak_fall = 1 - after->peak_load / before->peak_load;
@@ -263,11 +265,14 @@ void MeasureRollback(const Job& job, const Placement& target, Plan& plan) {
 absl::Status Do(Deed& deed, const Rollback& rollback) {
   Job& job = deed.job;
   EPLB_ASSIGN_OR_RETURN(const int64_t version, RollbackTargetOf(job, rollback.to_version));
-  EPLB_RETURN_IF_ERROR(CheckRollback(job, version, rollback));
   Plan plan{.policy = kRollbackPolicy, .result = PlanResult::kProposed};
-  EPLB_ASSIGN_OR_RETURN(std::vector<Chunk> chunks,
-                        ChunksTo(deed.context.state, job, *rollback.placement, plan));
-  MeasureRollback(job, *rollback.placement, plan);
+  std::vector<Chunk> chunks;
+  {
+    const ReadersIn readers(deed.context.lock);
+    EPLB_RETURN_IF_ERROR(CheckRollback(job, version, rollback));
+    EPLB_ASSIGN_OR_RETURN(chunks, ChunksTo(deed.context.state, job, *rollback.placement, plan));
+    MeasureRollback(job, *rollback.placement, plan);
+  }
   deed.before = absl::StrCat("version ", job.last_known->version, ", ", PauseText(job));
   job.paused = true;
   job.paused_by_lost_store = false;
@@ -349,6 +354,11 @@ absl::Status PreviewRebalance(DecisionContext& context, Job& job, const Change& 
   return absl::OkStatus();
 }
 
+Job& CopyOf(const DecisionContext& context, const Job& job, State& state) {
+  const ReadersIn readers(context.lock);
+  return state.jobs.emplace(job.name, job).first->second;
+}
+
 // Does it to a copy of the job, which is thrown away with its effects. cost: the copy of a job.
 absl::Status PreviewOnCopy(const DecisionContext& context, const Job& job, const Change& change,
                            ChangeOutcome& outcome) {
@@ -358,8 +368,9 @@ absl::Status PreviewOnCopy(const DecisionContext& context, const Job& job, const
   trial.term_stored = context.state.term_stored;
   trial.decision_count = context.state.decision_count;
   trial.last_solve_id = context.state.last_solve_id;
-  Job& copy = trial.jobs.emplace(job.name, job).first->second;
-  DecisionContext trial_context{.state = trial, .now = context.now, .decision = {}};
+  DecisionContext trial_context{
+      .state = trial, .now = context.now, .decision = {}, .lock = context.lock};
+  Job& copy = CopyOf(context, job, trial);
   Deed deed{.context = trial_context, .job = copy, .change = change};
   EPLB_RETURN_IF_ERROR(
       std::visit([&deed](const auto& verb) { return Do(deed, verb); }, change.verb));
@@ -408,12 +419,8 @@ void HandleChange(DecisionContext& context, const Change& change) {
   Job& job = found->second;
   if (status.ok()) status = CheckJob(state, job, change);
   if (status.ok()) {
-    Undo undo{.decision_count = state.decision_count,
-              .ticket = change.ticket,
-              .verb = NameOf(change.verb),
-              .actor = change.actor,
-              .job = job,
-              .counters = state.counters};
+    Undo undo = UndoOf(context, job, change.ticket, NameOf(change.verb));
+    undo.actor = change.actor;
     Deed deed{.context = context, .job = job, .change = change};
     status = std::visit([&deed](const auto& verb) { return Do(deed, verb); }, change.verb);
     if (status.ok()) {

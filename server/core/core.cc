@@ -129,6 +129,18 @@ absl::Status CheckMaySplit(const Run& run, const wire::LoadReport& report) {
       "load report: it has splits of batches, but the run registered split equal");
 }
 
+absl::Status Check(const DecisionContext& context, Sender sender, const wire::LoadReport& report) {
+  const ReadersIn readers(context.lock);
+  const Run& run = sender.run;
+  absl::Status status = CheckReport(report, run.topology);
+  status.Update(CheckMaySplit(run, report));
+  status.Update(CheckNumber("load report: last_step", report.last_step, kMaxNumber));
+  status.Update(CheckNumber("load report: dropped_steps", report.dropped_steps, kMaxDropped));
+  status.Update(CheckStepSeconds(report.step_seconds));
+  status.Update(CheckReporter(run, sender.index));
+  return status;
+}
+
 WindowLimits LimitsOf(const Config& config, const Run& run) {
   WindowLimits limits{.num_reporters = 1,
                       .report_every = run.report_every,
@@ -219,17 +231,8 @@ void WatchCounting(DecisionContext& context, Job& job) {
 void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& report) {
   Job& job = sender.job;
   Run& run = sender.run;
-  absl::Status status = CheckReport(report, run.topology);
-  status.Update(CheckMaySplit(run, report));
-  status.Update(CheckNumber("load report: last_step", report.last_step, kMaxNumber));
-  status.Update(CheckNumber("load report: dropped_steps", report.dropped_steps, kMaxDropped));
-  status.Update(CheckStepSeconds(report.step_seconds));
-  if (!status.ok()) {
+  if (absl::Status status = Check(context, sender, report); !status.ok()) {
     CloseRank(context, run, sender.rank, std::move(status));
-    return;
-  }
-  if (absl::Status reports = CheckReporter(run, sender.index); !reports.ok()) {
-    CloseRank(context, run, sender.rank, std::move(reports));
     return;
   }
   Counters& counters = context.state.counters;
@@ -240,6 +243,7 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   if (report.step_seconds > 0) sender.rank.step_seconds = report.step_seconds;
   WindowLimits limits = LimitsOf(context.state.config, run);
   limits.now = context.now;
+  limits.lock = context.lock;
   const StepClaim claim = StepClaimOf(context.state.config, run, sender.index, report, limits);
   if (claim == StepClaim::kLeap) {
     TellLeap(context, sender, report);
@@ -266,7 +270,7 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   }
   WatchCounting(context, job);
   KeepNewest(context, job, run, outcome.measured);
-  WatchWindow(context.state, job);
+  WatchWindow(context, job);
   WatchGpuSpeeds(context, job);
   MaybeSolve(context, job);
 }
@@ -491,9 +495,9 @@ Core::Core(Config config, int64_t stored_term, std::vector<StoredJob> stored_job
 
 Core::~Core() = default;
 
-Decision Core::Handle(const Event& event, absl::Time now) {
+Decision Core::Handle(const Event& event, absl::Time now, CoreLock* lock) {
   NoteExecuted(*state_, event);
-  DecisionContext context{*state_, now, {}};
+  DecisionContext context{.state = *state_, .now = now, .decision = {}, .lock = lock};
   std::visit([&context](const auto& one) { On(context, one); }, event);
   return std::move(context.decision);
 }

@@ -27,6 +27,7 @@
 
 #include "proto/wire/messages.h"
 #include "server/core/values/config.h"
+#include "server/core/values/core_lock.h"
 #include "server/core/values/counters.h"
 #include "server/core/values/events.h"
 #include "server/core/values/record.h"
@@ -36,7 +37,8 @@ namespace eplb::core {
 
 struct State;
 
-// Threads: not safe; the caller serialises. Memory: bounded by Config's limits.
+// Threads: not safe; the caller serialises. While Handle has released its lock the const functions
+// may be called on other threads. Memory: bounded by Config's limits.
 class Core {
  public:
   // stored_term: the highest term ever stored; this core leads with stored_term + 1, which the
@@ -46,8 +48,9 @@ class Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  // Never fails: what is wrong with an event is answered on its session.
-  Decision Handle(const Event& event, absl::Time now);
+  // Never fails: what is wrong with an event is answered on its session. lock: held by the caller,
+  // released while something long is computed and held again at the end; null: nobody else reads.
+  Decision Handle(const Event& event, absl::Time now, CoreLock* lock = nullptr);
 
   int64_t term() const;
   std::vector<JobView> Jobs(absl::Time now) const;                                     // by name

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "placement/backtest/auto_planner.h"
 #include "placement/policies/registry.h"
+#include "server/core/decisions/question.h"
 
 namespace eplb::core {
 
@@ -34,22 +35,30 @@ absl::StatusOr<Placement> SolveRequest(const Solve& request, const std::atomic<b
                                 .abandoned = abandoned});
 }
 
-Solved AnswerSolve(const Solve& request, const std::atomic<bool>* abandoned) {
+Solved Solution(const Solve& request, absl::StatusOr<Placement> placement,
+                std::shared_ptr<const AutoOutcome> chosen) {
   Solved solved{.job = request.job,
                 .solve_id = request.solve_id,
-                .placement = absl::InternalError("a request has no previous placement")};
+                .placement = std::move(placement),
+                .chosen = std::move(chosen)};
+  const bool is_due = solved.chosen == nullptr || solved.chosen->answer;
+  if (request.question == nullptr || !solved.placement.ok() || !is_due) return solved;
+  const AutoAnswer* const answer = solved.chosen == nullptr ? nullptr : &*solved.chosen->answer;
+  solved.answer =
+      std::make_shared<const DecisionAnswer>(Decide(*request.question, *solved.placement, answer));
+  return solved;
+}
+
+Solved AnswerSolve(const Solve& request, const std::atomic<bool>* abandoned) {
   if (request.choose == nullptr || request.previous == nullptr) {
-    solved.placement = SolveRequest(request, abandoned);
-    return solved;
+    return Solution(request, SolveRequest(request, abandoned));
   }
   absl::StatusOr<AutoOutcome> outcome = AskAuto(*request.choose, *request.previous, abandoned);
-  if (!outcome.ok()) {
-    solved.placement = outcome.status();
-    return solved;
-  }
-  solved.placement = outcome->answer ? outcome->answer->placement : *request.previous;
-  solved.chosen = std::make_shared<const AutoOutcome>(*std::move(outcome));
-  return solved;
+  if (!outcome.ok()) return Solution(request, outcome.status());
+  absl::StatusOr<Placement> placement = *request.previous;
+  if (outcome->answer) placement = outcome->answer->placement;
+  return Solution(request, std::move(placement),
+                  std::make_shared<const AutoOutcome>(*std::move(outcome)));
 }
 
 }  // namespace eplb::core

@@ -3,6 +3,7 @@
 #define EPLB_SERVER_CORE_SOLUTION_H_
 
 #include <atomic>
+#include <memory>
 
 #include "absl/status/statusor.h"
 
@@ -16,7 +17,11 @@ namespace eplb::core {
 absl::StatusOr<Placement> SolveRequest(const Solve& request,
                                        const std::atomic<bool>* abandoned = nullptr);
 
-// The same, of a policy that chooses too: then `previous`, as long as no decision is due.
+// The answer of a policy, with what follows from it. chosen: of one that chooses, else null.
+Solved Solution(const Solve& request, absl::StatusOr<Placement> placement,
+                std::shared_ptr<const AutoOutcome> chosen = nullptr);
+
+// Both. Of a policy that chooses `placement` is `previous` as long as no decision is due.
 Solved AnswerSolve(const Solve& request, const std::atomic<bool>* abandoned = nullptr);
 
 }  // namespace eplb::core

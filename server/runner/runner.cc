@@ -22,6 +22,31 @@ constexpr absl::Duration kSavePeriod = absl::Seconds(10);    // of windows, what
 constexpr absl::Duration kDropLogPeriod = absl::Seconds(10);
 constexpr absl::Duration kNewsOfOpening = absl::Minutes(10);
 
+// Holds the core's mutex while it lives, and measures the processor time from Take to Release.
+class HeldLock : public core::CoreLock {
+ public:
+  explicit HeldLock(std::timed_mutex& mutex) : mutex_(mutex) { Take(); }
+  ~HeldLock() override { mutex_.unlock(); }
+  HeldLock(const HeldLock&) = delete;
+  HeldLock& operator=(const HeldLock&) = delete;
+
+  void Release() override {
+    longest_ = longest();
+    mutex_.unlock();
+  }
+  void Take() override {
+    mutex_.lock();
+    since_ = ThreadCpuTime();
+  }
+  // Until now.
+  absl::Duration longest() const { return std::max(longest_, ThreadCpuTime() - since_); }
+
+ private:
+  std::timed_mutex& mutex_;
+  absl::Duration since_;
+  absl::Duration longest_;
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
@@ -175,16 +200,14 @@ void Runner::Tick() {
 }
 
 core::Decision Runner::Decide(const core::Event& event) {
-  const std::lock_guard lock(core_mutex_);
-  const absl::Duration before = ThreadCpuTime();
-  core::Decision decision = core_.Handle(event, MonotonicNow());
-  const absl::Duration held = ThreadCpuTime() - before;
+  HeldLock lock(core_mutex_);
+  core::Decision decision = core_.Handle(event, MonotonicNow(), &lock);
   const std::lock_guard publish(published_mutex_);
   published_ = {.readiness = core_.Readiness(),
                 .counters = core_.counters(),
                 .window_bytes = core_.window_bytes(),
                 .term = core_.term(),
-                .longest_hold = std::max(published_.longest_hold, held)};
+                .longest_hold = std::max(published_.longest_hold, lock.longest())};
   return decision;
 }
 

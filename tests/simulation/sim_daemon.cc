@@ -282,8 +282,8 @@ void SimDaemon::Solve(const core::Solve& solve) {
   Soon([this, started = core::SolveStarted{solve.job, solve.solve_id}] { OnEvent(started); });
   context_.After(takes, [this, solve, fails, process = process_] {
     if (process != process_) return;
-    core::Solved solved{solve.job, solve.solve_id, absl::InternalError("the policy failed"), 0};
-    if (!fails) solved = core::AnswerSolve(solve);
+    core::Solved solved = fails ? core::Solution(solve, absl::InternalError("the policy failed"))
+                                : core::AnswerSolve(solve);
     Soon([this, solved = std::move(solved)] { OnEvent(solved); });
   });
 }

@@ -16,6 +16,7 @@
 #include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
+#include "server/core/decisions/question.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/state/chunking.h"
 #include "server/core/state/memory.h"
@@ -37,55 +38,11 @@ bool IsDue(const State& state, const Job& job) {
   return !job.last_decision_step || step - *job.last_decision_step >= job.settings.every_steps;
 }
 
-const AutoAnswer* AnswerOf(const Solved& solved) {
-  return solved.chosen == nullptr || !solved.chosen->answer ? nullptr : &*solved.chosen->answer;
-}
-
-// That an answer's load stands for; 0: those of its range, as with exact splits of its windows.
-double StepsOf(const AutoAnswer* answer, SplitMode split) {
-  return answer == nullptr || split == SplitMode::kBatch ? 0 : answer->expected.num_steps;
-}
-
-absl::StatusOr<CandidateDecision> EvaluateSolution(const State& state, const Job& job,
-                                                   const Solved& solved) {
+// What follows from the solver's answer, with the words of the job as it is now.
+absl::StatusOr<CandidateDecision> DecisionOf(const Job& job, const Solved& solved) {
   EPLB_RETURN_IF_ERROR(solved.placement.status());
-  const Placement& candidate = *solved.placement;
-  if (!(candidate.topology() == job.current->topology)) {
-    return absl::InvalidArgumentError("the solution has another shape than the job");
-  }
-  const Settings& settings = job.settings;
-  const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
-  const AutoAnswer* const answer = AnswerOf(solved);
-  const Costs prices = PricesOf(state, job);
-  std::vector<Load> recent;
-  for (const std::shared_ptr<const Load>& window : job.solving.recent) recent.push_back(*window);
-  EPLB_ASSIGN_OR_RETURN(
-      CandidateDecision decision,
-      EvaluateCandidate({.load = *job.solving.load,
-                         .first_step = job.solving.first_step,
-                         .last_step = job.solving.last_step,
-                         .incumbent = *job.last_known->placement,
-                         .candidate = candidate,
-                         .min_gain = settings.min_gain,
-                         .layers_per_chunk = settings.layers_per_chunk,
-                         .staging_rows = LeastStagingRows(*job.current),
-                         .rows_per_chunk = RowsPerChunk(job),
-                         .migration = job.current->migration,
-                         .costs = CostsOf(state, job),
-                         .prices = &prices,
-                         .record = &job.record,
-                         .every_steps = settings.every_steps,
-                         .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
-                         .seconds_per_byte = SecondsPerByte(job),
-                         .measured = measured,
-                         .num_steps = StepsOf(answer, job.current->split),
-                         .learned = answer == nullptr ? nullptr : &answer->gate,
-                         .predictions = &job.predictions,
-                         .measured_balancedness = job.solving.balancedness,
-                         .force = job.solving.force,
-                         .speeds = job.windows.speeds.get(),
-                         .split = job.current->split,
-                         .recent = recent}));
+  if (solved.answer == nullptr) return absl::InternalError("the solver made no decision");
+  EPLB_ASSIGN_OR_RETURN(CandidateDecision decision, solved.answer->decision);
   decision.reason += SpeedsClause(job);
   const std::string worse = WorseText(job.windows);
   if (!worse.empty()) absl::StrAppend(&decision.reason, "; ", worse);
@@ -156,8 +113,14 @@ int32_t WindowsPerDecision(const Job& job) {
   return std::max(1, job.settings.every_steps / report_every + rest);
 }
 
+absl::StatusOr<Window> EstimateSince(const DecisionContext& context, const Job& job,
+                                     int64_t after_step) {
+  const ReadersIn readers(context.lock);
+  return SumSince(job.windows, after_step, WindowsPerDecision(job));
+}
+
 // The windows that the back-test has not seen yet.
-std::shared_ptr<const AutoQuestion> QuestionOf(const State& state, const Job& job, bool now) {
+std::shared_ptr<const AutoQuestion> AutoQuestionOf(const State& state, const Job& job, bool now) {
   AutoQuestion question{.state = job.chooser.state,
                         .costs = PricesOf(state, job),
                         .options = {.split = job.current->split,
@@ -185,32 +148,44 @@ std::shared_ptr<const AutoQuestion> QuestionOf(const State& state, const Job& jo
   return std::make_shared<const AutoQuestion>(std::move(question));
 }
 
-// What the answer of a policy that chooses goes by, in the place of the windows since the decision
-// before.
+// The job as a decision on job.solving sees it.
+DecisionQuestion QuestionOf(const State& state, const Job& job) {
+  const Settings& settings = job.settings;
+  return {.load = job.solving.load,
+          .recent = job.solving.recent,
+          .first_step = job.solving.first_step,
+          .last_step = job.solving.last_step,
+          .measured_balancedness = job.solving.balancedness,
+          .incumbent = job.last_known->placement,
+          .speeds = job.windows.speeds,
+          .split = job.current->split,
+          .windows = job.windows.complete,
+          .min_gain = settings.min_gain,
+          .layers_per_chunk = settings.layers_per_chunk,
+          .staging_rows = LeastStagingRows(*job.current),
+          .rows_per_chunk = RowsPerChunk(job),
+          .migration = job.current->migration,
+          .costs = CostsOf(state, job),
+          .prices = PricesOf(state, job),
+          .record = job.record,
+          .predictions = job.predictions,
+          .every_steps = settings.every_steps,
+          .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
+          .seconds_per_byte = SecondsPerByte(job),
+          .measured = {job.pauses.begin(), job.pauses.end()},
+          .force = job.solving.force};
+}
+
+// What a policy that chooses has learned; the windows that its answer goes by take the place of
+// those since the decision before.
 void TakeAnswer(const Solved& solved, Job& job) {
   if (solved.chosen == nullptr) return;
   const bool preview = job.solving.preview;
   if (!preview) job.chooser = {.state = solved.chosen->state, .last_step = job.solving.last_step};
-  const AutoAnswer* const answer = AnswerOf(solved);
-  if (answer == nullptr) return;
+  if (!solved.chosen->answer || solved.answer == nullptr) return;
   if (!preview) job.last_decision_step = job.solving.last_step;
-  job.solving.load = std::make_shared<const Load>(answer->expected.load);
-  job.solving.first_step = job.solving.last_step;
-  job.solving.recent.clear();
-  if (job.current->split == SplitMode::kBatch) {
-    for (const Load& window : answer->expected.recent) {
-      job.solving.recent.push_back(std::make_shared<const Load>(window));
-    }
-  }
-  size_t windows = answer->expected.recent.size();
-  for (auto window = job.windows.complete.rbegin();
-       window != job.windows.complete.rend() && windows > 0; ++window) {
-    if (window->last_step > job.solving.last_step) continue;
-    job.solving.first_step = window->first_step;
-    --windows;
-  }
-  job.solving.balancedness =
-      MeasuredOver(job.windows, job.solving.first_step, job.solving.last_step, job.current->split);
+  job.solving.first_step = solved.answer->first_step;
+  job.solving.balancedness = solved.answer->measured_balancedness;
 }
 
 void StartSolve(DecisionContext& context, Job& job, Window estimate, const Request& request) {
@@ -222,22 +197,23 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, const Reque
   const SplitMode split = job.current->split;
   std::vector<std::shared_ptr<const Load>> recent = WindowsOf(job, estimate);
   const std::string& policy_name = job.settings.policy_name;
-  job.solving = {
-      .id = ++context.state.last_solve_id,
-      .force = request.force,
-      .preview = request.preview,
-      .asked_by = request.actor,
-      .policy_name = policy_name,
-      .load = std::move(estimate.load),
-      .recent = {},
-      .first_step = estimate.first_step,
-      .last_step = estimate.last_step,
-      .balancedness = MeasuredOver(job.windows, estimate.first_step, estimate.last_step, split)};
+  job.solving = {.id = ++context.state.last_solve_id,
+                 .force = request.force,
+                 .preview = request.preview,
+                 .asked_by = request.actor,
+                 .policy_name = policy_name,
+                 .load = std::move(estimate.load),
+                 .recent = {},
+                 .first_step = estimate.first_step,
+                 .last_step = estimate.last_step,
+                 .balancedness = MeasuredOver(job.windows.complete, estimate.first_step,
+                                              estimate.last_step, split, job.windows.speeds.get())};
   if (split == SplitMode::kBatch) job.solving.recent = recent;
+  job.solving.question = std::make_shared<const DecisionQuestion>(QuestionOf(context.state, job));
   SetPhase(context, job, Phase::kSolving);
   std::shared_ptr<const AutoQuestion> choose;
   if (Chooses(job))
-    choose = QuestionOf(context.state, job, request.force || !request.actor.empty());
+    choose = AutoQuestionOf(context.state, job, request.force || !request.actor.empty());
   context.decision.effects.emplace_back(Solve{.job = job.name,
                                               .solve_id = job.solving.id,
                                               .policy_name = policy_name,
@@ -247,7 +223,8 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, const Reque
                                               .hierarchy = job.settings.hierarchy,
                                               .speeds = job.windows.speeds,
                                               .split = split,
-                                              .choose = std::move(choose)});
+                                              .choose = std::move(choose),
+                                              .question = job.solving.question});
   context.decision.reason = absl::StrCat("steps ", estimate.first_step, "..", estimate.last_step,
                                          ": asking policy ", policy_name);
 }
@@ -336,15 +313,10 @@ double SecondsPerByte(const Job& job) {
   return slowest;
 }
 
-std::string NextChunkTooLong(const State& state, const Job& job) {
+std::string NextChunkTooLong(const Job& job) {
   if (job.chunks.rest.empty()) return "";
-  const absl::StatusOr<std::vector<LayerMove>> moves =
-      MovesOf(*job.last_known->placement, job.chunks.rest.front().after, CostsOf(state, job));
-  if (!moves.ok()) return "";  // the ranks refuse it by name
-  int64_t bytes = 0;
-  for (const LayerMove& move : *moves) bytes += move.incoming_bytes;
   const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
-  const double seconds = LeastPause(measured, bytes);
+  const double seconds = LeastPause(measured, job.chunks.rest.front().incoming_bytes);
   const double most = absl::ToDoubleSeconds(job.settings.max_pause);
   if (seconds <= most) return "";
   return absl::StrCat("the next chunk would take ", SecondsText(seconds),
@@ -366,26 +338,39 @@ Costs PricesOf(const State& state, const Job& job) {
   return costs;
 }
 
-void WatchWindow(const State& state, Job& job) {
+namespace {
+
+// The record with a window that passed. errors: as TrackRecord::Observe.
+absl::Status AddWindow(const State& state, const Job& job, TrackRecord& record) {
+  const Costs costs = PricesOf(state, job);
+  if (!costs.priced()) return absl::OkStatus();
+  const Placement& incumbent = *job.last_known->placement;
+  const Window& window = job.windows.complete.back();
+  const int64_t num_steps = window.last_step - window.first_step + 1;
+  EPLB_RETURN_IF_ERROR(record.Observe(*window.load, num_steps, incumbent, job.current->split,
+                                      job.windows.speeds.get()));
+  const double replicas =
+      ReplicaSecondsPerStep(incumbent, costs) - ReplicaSecondsPerStep(*record.start(), costs);
+  record.Spend(replicas * static_cast<double>(num_steps));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void WatchWindow(const DecisionContext& context, Job& job) {
   if (!job.last_known || !job.last_known->placement || !job.current) return;
   if (!job.windows.newest.has_tokens) return;  // it shows nothing of any placement
-  const Placement& incumbent = *job.last_known->placement;
-  if (!(incumbent.topology() == job.current->topology)) return;
-  const Window& window = job.windows.complete.back();
-  if (!job.predictions.Observe(PassedOf(job, window)).ok()) return;
-  const Costs costs = PricesOf(state, job);
-  if (!costs.priced()) return;
-  const int64_t num_steps = window.last_step - window.first_step + 1;
-  // Shapes were checked when the window was added and when the placement was adopted.
-  if (!job.record
-           .Observe(*window.load, num_steps, incumbent, job.current->split,
-                    job.windows.speeds.get())
-           .ok()) {
-    return;
+  if (!(job.last_known->placement->topology() == job.current->topology)) return;
+  PredictionRecord predictions = job.predictions;
+  TrackRecord record = job.record;
+  {
+    const ReadersIn readers(context.lock);
+    // Shapes were checked when the window was added and when the placement was adopted.
+    if (!predictions.Observe(PassedOf(job, job.windows.complete.back())).ok()) return;
+    if (!AddWindow(context.state, job, record).ok()) return;
   }
-  const double replicas =
-      ReplicaSecondsPerStep(incumbent, costs) - ReplicaSecondsPerStep(*job.record.start(), costs);
-  job.record.Spend(replicas * static_cast<double>(num_steps));
+  job.predictions = std::move(predictions);
+  job.record = std::move(record);
 }
 
 absl::Status MayDecide(const State& state, const Job& job) {
@@ -418,7 +403,7 @@ absl::Status MayDecide(const State& state, const Job& job) {
 }
 
 absl::Status SolveNow(DecisionContext& context, Job& job, const Request& request) {
-  EPLB_ASSIGN_OR_RETURN(Window estimate, SumSince(job.windows, -1, WindowsPerDecision(job)));
+  EPLB_ASSIGN_OR_RETURN(Window estimate, EstimateSince(context, job, -1));
   StartSolve(context, job, std::move(estimate), request);
   return absl::OkStatus();
 }
@@ -448,7 +433,7 @@ void MaybeSolve(DecisionContext& context, Job& job) {
     job.last_decision_step = step;
     if (BacksOff(context, job, step)) return;
   }
-  absl::StatusOr<Window> estimate = SumSince(job.windows, after_step, WindowsPerDecision(job));
+  absl::StatusOr<Window> estimate = EstimateSince(context, job, after_step);
   if (!estimate.ok()) {
     Remember(job);
     RecordEvent(context, job, "kept", job.last_known->version,
@@ -479,7 +464,7 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
     SetPhase(context, job, Phase::kIdle);
     return;
   }
-  absl::StatusOr<CandidateDecision> decision = EvaluateSolution(context.state, job, solved);
+  absl::StatusOr<CandidateDecision> decision = DecisionOf(job, solved);
   if (!decision.ok()) {
     AbandonSolve(context, job,
                  absl::StrCat("kept, policy ", job.solving.policy_name,

@@ -17,7 +17,7 @@
 namespace eplb::core {
 
 // After a window completed: adds it to the job's record, when the costs are priced.
-void WatchWindow(const State& state, Job& job);
+void WatchWindow(const DecisionContext& context, Job& job);
 // Then: asks for a solution when it is time to decide. Does nothing outside
 // IDLE, when paused, in the freeze, while a rank is not connected, and while the daemon drains.
 void MaybeSolve(DecisionContext& context, Job& job);
@@ -71,7 +71,7 @@ Costs PricesOf(const State& state, const Job& job);
 double SecondsPerByte(const Job& job);
 // Why the next chunk may not follow: it would take longer than migration.max_pause as chunks of
 // fewer bytes show. Empty when it may.
-std::string NextChunkTooLong(const State& state, const Job& job);
+std::string NextChunkTooLong(const Job& job);
 
 }  // namespace eplb::core
 

@@ -94,12 +94,12 @@ void SayWhatIsLeftOut(const CandidateInput& question, const WithinBudget& within
 // Cuts `within_budget` into chunks, with its figures in the sentence.
 absl::Status Take(const CandidateInput& question, const WithinBudget& within_budget,
                   const RebalanceDecision& judged, CandidateDecision& decision) {
-  EPLB_ASSIGN_OR_RETURN(decision.chunks,
-                        CutIntoBoundaries(question.incumbent, within_budget.moves,
-                                          {.layers_per_chunk = question.layers_per_chunk,
-                                           .rows_per_chunk = question.rows_per_chunk,
-                                           .max_pause_seconds = question.max_pause_seconds,
-                                           .seconds_per_byte = question.seconds_per_byte}));
+  decision.chunks =
+      CutIntoBoundaries(within_budget.moves, {.layers_per_chunk = question.layers_per_chunk,
+                                              .rows_per_chunk = question.rows_per_chunk,
+                                              .max_pause_seconds = question.max_pause_seconds,
+                                              .seconds_per_byte = question.seconds_per_byte});
+  EPLB_RETURN_IF_ERROR(Complete(question.incumbent, decision.chunks.front()));
   decision.price_seconds = judged.migration.seconds;
   absl::StrAppend(&decision.reason, ", ",
                   CountText(static_cast<int64_t>(within_budget.moves.size()), "layer"), " in ",
@@ -115,10 +115,11 @@ absl::Status Take(const CandidateInput& question, const WithinBudget& within_bud
 absl::Status Settle(const CandidateInput& question, const WithinBudget& within_budget,
                     const RebalanceDecision& judged, CandidateDecision& decision) {
   decision.reason = absl::StrCat(Steps(question), ": ", judged.reason);
-  if (judged.rebalance) return Take(question, within_budget, judged, decision);
-  if (!question.force) return absl::OkStatus();
-  decision.reason =
-      absl::StrCat(Steps(question), ": forced; without force the result is: ", judged.reason);
+  if (!judged.rebalance) {
+    if (!question.force) return absl::OkStatus();
+    decision.reason =
+        absl::StrCat(Steps(question), ": forced; without force the result is: ", judged.reason);
+  }
   return Take(question, within_budget, judged, decision);
 }
 

@@ -148,7 +148,11 @@ void WatchGpuSpeeds(DecisionContext& context, Job& job) {
 }
 
 void RefreshSpeeds(DecisionContext& context, Job& job, const Load& load) {
-  const absl::StatusOr<GpuSpeeds> asked = SpeedsAskedFor(job, load);
+  absl::StatusOr<GpuSpeeds> asked;
+  {
+    const ReadersIn readers(context.lock);
+    asked = SpeedsAskedFor(job, load);
+  }
   job.windows.speeds = nullptr;
   const std::string unused = asked.ok() ? "" : std::string(asked.status().message());
   if (asked.ok() && !asked->all_equal()) {

@@ -12,6 +12,7 @@
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/decisions/watchdog.h"
+#include "server/core/state/chunking.h"
 #include "server/core/state/memory.h"
 #include "server/core/state/sentences.h"
 #include "server/core/state/step_rate.h"
@@ -62,11 +63,7 @@ void HandleReserveVersion(DecisionContext& context, const ReserveVersion& ask) {
             absl::FormatDuration(absl::Seconds(1 / Budget::kPerSecond)), "; retry later"))});
     return;
   }
-  Undo undo{.decision_count = state.decision_count,
-            .ticket = ask.ticket,
-            .verb = "reserve_version",
-            .job = job,
-            .counters = state.counters};
+  Undo undo = UndoOf(context, job, ask.ticket, "reserve_version");
   const int64_t version = job.next_version++;
   if (BelongsInStore(job)) {
     StoreJob(context, job);
@@ -96,14 +93,20 @@ std::vector<int32_t> RanksThat(const Run& run, Answer answer) {
   return ranks;
 }
 
-// What the boundary took, for the metrics and for the next chunks' length. Before job.last_known
-// changes.
+// Before job.last_known changes.
+void AddMoves(DecisionContext& context, const Job& job) {
+  absl::StatusOr<MoveSummary> moves;
+  {
+    const ReadersIn readers(context.lock);
+    moves = SummariseMoves(*job.last_known->placement, *job.proposal->after);
+  }
+  if (moves.ok()) context.state.counters.transfers += moves->transfers;
+}
+
+// What the boundary took, for the metrics and for the next chunks' length.
 void MeasureProposal(DecisionContext& context, Job& job, const Proposal& proposal) {
   Counters& counters = context.state.counters;
   AddCapped(counters.received_bytes, std::max<int64_t>(proposal.received_bytes, 0));
-  const absl::StatusOr<MoveSummary> moves =
-      SummariseMoves(*job.last_known->placement, *proposal.after);
-  if (moves.ok()) counters.transfers += moves->transfers;
   job.account.pause_seconds += proposal.longest_pause_seconds;
   if (proposal.most_received_bytes == 0) return;
   job.pauses.push_back(
@@ -113,6 +116,7 @@ void MeasureProposal(DecisionContext& context, Job& job, const Proposal& proposa
 
 // All ranks run the proposal: it is the placement in force, whatever the state was.
 void Commit(DecisionContext& context, Job& job) {
+  AddMoves(context, job);
   const Proposal proposal = *std::move(job.proposal);
   job.proposal.reset();
   const wire::Propose& message = proposal.message;
@@ -145,7 +149,7 @@ void Commit(DecisionContext& context, Job& job) {
   const bool paused = (job.paused || job.settings.observe) && !job.chunks.despite_pause;
   const bool go_on =
       job.phase != Phase::kQuarantine && all_here && !context.state.draining && !paused;
-  const std::string too_long = go_on ? NextChunkTooLong(context.state, job) : "";
+  const std::string too_long = go_on ? NextChunkTooLong(job) : "";
   if (!go_on || !too_long.empty()) job.chunks = {};
   SettlePlan(context, job,
              paused              ? "the job was paused, or is only observed from now on"
@@ -234,6 +238,28 @@ void Conclude(DecisionContext& context, Job& job) {
   }
 }
 
+namespace {
+
+// While the chunk before it is in flight, so that nothing waits for it at the commit.
+void CompleteNextChunk(DecisionContext& context, Job& job) {
+  if (job.chunks.rest.empty()) return;
+  Chunk next = job.chunks.rest.front();
+  absl::Status status;
+  {
+    const ReadersIn readers(context.lock);
+    status = Complete(*job.proposal->after, next);
+  }
+  if (status.ok()) {
+    job.chunks.rest.front() = std::move(next);
+    return;
+  }
+  job.chunks.rest.clear();
+  RecordEvent(context, job, "left_out", job.proposal->message.version,
+              absl::StrCat("the chunks behind this one are no placement: ", status.ToString()));
+}
+
+}  // namespace
+
 void ProposeNextChunk(DecisionContext& context, Job& job, std::optional<DoneRequest> done) {
   Chunk chunk = std::move(job.chunks.rest.front());
   job.chunks.rest.pop_front();
@@ -244,8 +270,8 @@ void ProposeNextChunk(DecisionContext& context, Job& job, std::optional<DoneRequ
   message.version = job.next_version++;
   message.base_version = job.last_known->version;
   message.base_digest = job.last_known->digest;
-  message.digest = DigestOf(chunk.after);
-  for (const LayerId layer : chunk.layers) message.layers.push_back(chunk.after.Layer(layer));
+  message.digest = chunk.digest;
+  message.layers = chunk.layers;
   message.chunk = job.chunks.total - static_cast<int32_t>(job.chunks.rest.size()) - 1;
   message.num_chunks = job.chunks.total;
   message.reason = job.chunks.reason;
@@ -254,7 +280,7 @@ void ProposeNextChunk(DecisionContext& context, Job& job, std::optional<DoneRequ
   message.decision = job.chunks.decision;
   message.policy = job.chunks.policy;
   message.asked_by = job.chunks.asked_by;
-  proposal.after = std::make_shared<const Placement>(std::move(chunk.after));
+  proposal.after = std::move(chunk.after);
   for (Rank& rank : job.current->ranks) rank.answer = Answer::kNone;
   proposal.proposed_at = context.now;
   StoreTermIfNeeded(context);
@@ -264,6 +290,7 @@ void ProposeNextChunk(DecisionContext& context, Job& job, std::optional<DoneRequ
   SendToAll(context, *job.current, message);
   job.proposal = std::move(proposal);
   SetPhase(context, job, Phase::kPreparing);
+  CompleteNextChunk(context, job);
 }
 
 void StartCancel(DecisionContext& context, Job& job, const std::string& reason, bool back_off) {

@@ -46,16 +46,25 @@ bool AllRunTheSame(const Run& run) {
 }
 
 // True when the body of what `rank` runs is known now: the newest known one, or the static layout.
-bool AdoptIfKnown(Job& job, const Rank& rank) {
+bool AdoptIfKnown(const DecisionContext& context, Job& job, const Rank& rank) {
   if (job.last_known && job.last_known->digest == rank.running_digest) {
     job.last_known->version = rank.running_version;
     return true;
   }
-  Placement initial = Placement::Static(job.current->topology);
-  if (DigestOf(initial) != rank.running_digest) return false;
-  job.last_known = LastKnownPlacement{rank.running_version, rank.running_digest,
-                                      std::make_shared<const Placement>(std::move(initial))};
+  std::shared_ptr<const Placement> initial;
+  {
+    const ReadersIn readers(context.lock);
+    initial = std::make_shared<const Placement>(Placement::Static(job.current->topology));
+    if (DigestOf(*initial) != rank.running_digest) return false;
+  }
+  job.last_known =
+      LastKnownPlacement{rank.running_version, rank.running_digest, std::move(initial)};
   return true;
+}
+
+bool IsWhatItSays(const DecisionContext& context, const Run& run, const wire::PlacementBody& body) {
+  const ReadersIn readers(context.lock);
+  return body.placement.topology() == run.topology && DigestOf(body.placement) == body.digest;
 }
 
 // Asks the first connected rank at or after `from`, round the world.
@@ -127,7 +136,7 @@ void TryRelease(DecisionContext& context, Job& job) {
   }
   if (!AllRunTheSame(*job.current)) return;
   const Rank& first = job.current->ranks.front();
-  if (!AdoptIfKnown(job, first)) {
+  if (!AdoptIfKnown(context, job, first)) {
     if (!IsWaitingForBody(job)) AskForBody(context, job, 0);
     return;
   }
@@ -179,8 +188,7 @@ void Handle(DecisionContext& context, Sender sender, const wire::PlacementBody& 
   Job& job = sender.job;
   if (!sender.is_current() || !IsRecoveringAndLive(job)) return;
   if (body.digest != sender.rank.running_digest) return;  // switched since it was asked
-  if (!(body.placement.topology() == sender.run.topology) ||
-      DigestOf(body.placement) != body.digest) {
+  if (!IsWhatItSays(context, sender.run, body)) {
     CloseRank(context, sender.run, sender.rank,
               absl::InvalidArgumentError(absl::StrCat(
                   "placement body: its maps do not have the shape of the job and the digest ",

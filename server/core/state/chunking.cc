@@ -78,13 +78,11 @@ double PredictPause(std::span<const LayerMove> moves, double seconds_per_byte) {
   return std::max(by_links, by_bytes);
 }
 
-absl::StatusOr<std::vector<Chunk>> CutIntoBoundaries(const Placement& incumbent,
-                                                     std::span<const LayerMove> moves,
-                                                     const BoundaryLimits& limits) {
+std::vector<Chunk> CutIntoBoundaries(std::span<const LayerMove> moves,
+                                     const BoundaryLimits& limits) {
   const double seconds_per_byte =
       limits.seconds_per_byte > 0 ? limits.seconds_per_byte : kUnmeasuredSecondsPerByte;
   std::vector<Chunk> chunks;
-  Placement after = incumbent;
   while (!moves.empty()) {
     size_t count = 1;
     std::vector<int64_t> rows(moves[0].rows.begin(), moves[0].rows.end());
@@ -93,17 +91,21 @@ absl::StatusOr<std::vector<Chunk>> CutIntoBoundaries(const Placement& incumbent,
            AddRows(moves[count].rows, limits.rows_per_chunk, rows)) {
       ++count;
     }
-    std::vector<LayerPlacement> next;
-    std::vector<LayerId> layers;
+    Chunk& chunk = chunks.emplace_back();
     for (const LayerMove& move : moves.first(count)) {
-      next.push_back(move.next);
-      layers.push_back(move.next.layer);
+      chunk.layers.push_back(move.next);
+      chunk.incoming_bytes += move.incoming_bytes;
     }
-    EPLB_ASSIGN_OR_RETURN(after, after.WithLayers(next));
-    chunks.push_back({.layers = std::move(layers), .after = after});
     moves = moves.subspan(count);
   }
   return chunks;
+}
+
+absl::Status Complete(const Placement& before, Chunk& chunk) {
+  EPLB_ASSIGN_OR_RETURN(Placement after, before.WithLayers(std::as_const(chunk.layers)));
+  chunk.digest = DigestOf(after);
+  chunk.after = std::make_shared<const Placement>(std::move(after));
+  return absl::OkStatus();
 }
 
 int64_t LeastStagingRows(const Run& run) {

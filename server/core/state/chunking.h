@@ -56,11 +56,13 @@ inline constexpr double kUnmeasuredSecondsPerByte = 1e-8;
 // links need and of what earlier chunks took for as many bytes.
 double PredictPause(std::span<const LayerMove> moves, double seconds_per_byte);
 
-// Chunks of rising layers, as many in each as the limits allow, at least one. Every `after` is a
-// complete and valid placement. errors: those of Placement::WithLayers.
-absl::StatusOr<std::vector<Chunk>> CutIntoBoundaries(const Placement& incumbent,
-                                                     std::span<const LayerMove> moves,
-                                                     const BoundaryLimits& limits);
+// Chunks of rising layers, as many in each as the limits allow, at least one.
+std::vector<Chunk> CutIntoBoundaries(std::span<const LayerMove> moves,
+                                     const BoundaryLimits& limits);
+
+// Makes what is in force after the chunk. before: in force when it is proposed.
+// errors: those of Placement::WithLayers. cost: a copy of the maps, and their digest.
+absl::Status Complete(const Placement& before, Chunk& chunk);
 
 // What the ranks' staging allows a proposal to ask of them.
 

@@ -211,6 +211,16 @@ void StoreJobIfChanged(DecisionContext& context, Job& job) {
   if (job.stored != StampOf(job)) StoreJob(context, job);
 }
 
+Undo UndoOf(const DecisionContext& context, const Job& job, int64_t ticket,
+            const std::string& verb) {
+  const ReadersIn readers(context.lock);
+  return {.decision_count = context.state.decision_count,
+          .ticket = ticket,
+          .verb = verb,
+          .job = job,
+          .counters = context.state.counters};
+}
+
 void RaiseNextVersion(Job& job, int64_t version) {
   job.next_version = std::max(job.next_version, version + 1);
 }

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 
 #include "server/core/state/state.h"
+#include "server/core/values/core_lock.h"
 
 namespace eplb::core {
 
@@ -17,6 +18,7 @@ struct DecisionContext {
   State& state;
   absl::Time now;
   Decision decision;
+  CoreLock* lock = nullptr;  // for ReadersIn
 };
 
 // Who said a message. The references die when a run is replaced.
@@ -78,6 +80,10 @@ void StoreJobIfChanged(DecisionContext& context, Job& job);
 void StoreJobIfDue(DecisionContext& context, Job& job);
 // No write of this job may come before the answers to what is in flight.
 bool MayStore(const Job& job);
+
+// The job as it is, should the change that follows not be stored.
+Undo UndoOf(const DecisionContext& context, const Job& job, int64_t ticket,
+            const std::string& verb);
 
 // No proposal below or equal to `version` will be made.
 void RaiseNextVersion(Job& job, int64_t version);

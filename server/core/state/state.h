@@ -177,6 +177,15 @@ struct Proposal {
   std::string withdrawal;      // why it was cancelled, or what the first failed transfer said
 };
 
+// Layers that are switched together.
+struct Chunk {
+  wire::LayerList layers;      // rising, as they are afterwards
+  int64_t incoming_bytes = 0;  // of each layer's GPU that receives most, summed over layers
+  // The whole placement in force afterwards: made for the next chunk only, because it is large.
+  std::shared_ptr<const Placement> after = nullptr;
+  Digest digest = {};  // of `after`
+};
+
 // The chunks of a decision that are still to be proposed.
 struct Chunks {
   std::deque<Chunk> rest;
@@ -205,6 +214,7 @@ struct Solving {
   int64_t last_step = 0;
   double balancedness = 0;  // measured on those steps; 0 when that is not known
   double seconds = 0;       // that it took, once it is solved
+  std::shared_ptr<const DecisionQuestion> question;
 };
 
 // Skips 1, 2, 4, ... decisions after proposals that did not commit.

@@ -234,23 +234,54 @@ std::shared_ptr<const GpuTokens> OnGpus(PendingWindow& window, const RunPlacemen
 
 bool HasTokens(const Load& load) { return (load.counts() > 0).any(); }
 
-void MeasureNewest(Windows& windows, ReportOutcome& outcome) {
-  const Window& window = windows.complete.back();
-  if (!windows.newest.has_tokens) {
+// What the counts of a covered window come to.
+struct Covered {
+  Window window;
+  bool has_tokens = false;
+  std::optional<Measured> measured = std::nullopt;
+};
+
+// Takes the counts. errors: those of Load::FromCounts. cost: O(L * S).
+absl::StatusOr<Covered> Evaluate(PendingWindow& pending, const Windows& windows,
+                                 const WindowLimits& limits) {
+  std::shared_ptr<const GpuTokens> on_gpus = OnGpus(pending, windows.placements);
+  std::shared_ptr<const SplitTokens> split = TakeSplit(pending);
+  EPLB_ASSIGN_OR_RETURN(Load load, Load::FromCounts(std::move(pending.sum)));
+  const auto num_reported = std::count(pending.reported.begin(), pending.reported.end(), true);
+  Covered covered{.window = {.first_step = pending.first_step,
+                             .last_step = pending.last_step,
+                             .load = std::make_shared<const Load>(std::move(load)),
+                             .coverage = static_cast<double>(num_reported) / limits.num_reporters,
+                             .on_gpus = std::move(on_gpus),
+                             .step_seconds = std::move(pending.step_seconds),
+                             .split = std::move(split),
+                             .began_at = pending.began_at,
+                             .complete_at = limits.now}};
+  const Window& window = covered.window;
+  covered.has_tokens = HasTokens(*window.load);
+  if (window.on_gpus == nullptr || !covered.has_tokens) return covered;
+  const Placement& ran = *windows.placements.Find(window.on_gpus->versions.back());
+  covered.measured = Measure(*window.load, *window.on_gpus, window.split.get(), ran.topology(),
+                             windows.speeds.get());
+  if (covered.measured) {
+    covered.measured->first_step = window.first_step;
+    covered.measured->last_step = window.last_step;
+  }
+  return covered;
+}
+
+void NoteMeasuredWindow(Windows& windows, const Covered& covered, ReportOutcome& outcome) {
+  if (!covered.has_tokens) {
     windows.measured.reset();
     windows.worse_in_a_row = 0;
   }
-  if (window.on_gpus == nullptr || !windows.newest.has_tokens) return;
-  const int64_t version = window.on_gpus->versions.back();
-  windows.measured = Measure(*window.load, *window.on_gpus, window.split.get(),
-                             windows.placements.Find(version)->topology(), windows.speeds.get());
-  windows.placements.DropBelow(version);
+  if (covered.window.on_gpus == nullptr || !covered.has_tokens) return;
+  windows.measured = covered.measured;
+  windows.placements.DropBelow(covered.window.on_gpus->versions.back());
   if (!windows.measured) {
     windows.worse_in_a_row = 0;
     return;
   }
-  windows.measured->first_step = window.first_step;
-  windows.measured->last_step = window.last_step;
   const std::optional<double>& without = windows.measured->balancedness_without_eplb;
   const bool worse = without && windows.measured->balancedness < kWorseShare * *without;
   windows.worse_in_a_row = worse ? windows.worse_in_a_row + 1 : 0;
@@ -290,7 +321,8 @@ bool IsCovered(const PendingWindow& window, const WindowLimits& limits) {
 }
 
 // The pending window of this range, made when there is none yet.
-PendingWindow& Find(Windows& windows, const wire::LoadReport& report, const WindowLimits& limits) {
+std::deque<PendingWindow>::iterator Find(Windows& windows, const wire::LoadReport& report,
+                                         const WindowLimits& limits) {
   auto position = std::find_if(
       windows.pending.begin(), windows.pending.end(), [&report](const PendingWindow& window) {
         return window.last_step > report.last_step ||
@@ -298,7 +330,7 @@ PendingWindow& Find(Windows& windows, const wire::LoadReport& report, const Wind
       });
   if (position != windows.pending.end() && position->last_step == report.last_step &&
       position->first_step == report.first_step) {
-    return *position;
+    return position;
   }
   PendingWindow fresh;
   fresh.first_step = report.first_step;
@@ -307,46 +339,42 @@ PendingWindow& Find(Windows& windows, const wire::LoadReport& report, const Wind
   fresh.reported.assign(static_cast<size_t>(limits.num_reporters), false);
   fresh.num_reported.assign(static_cast<size_t>(limits.pipeline_parallel_size), 0);
   fresh.began_at = limits.now;
-  return *windows.pending.insert(position, std::move(fresh));
+  return windows.pending.insert(position, std::move(fresh));
 }
 
 // Moves a covered window to the complete ones and gives up every pending one that begins before its
 // end: the ranks report in order, so those cannot become complete any more.
-void Complete(Windows& windows, PendingWindow& window, const WindowLimits& limits,
-              ReportOutcome& outcome) {
-  std::shared_ptr<const GpuTokens> on_gpus = OnGpus(window, windows.placements);
-  std::shared_ptr<const SplitTokens> split = TakeSplit(window);
-  absl::StatusOr<Load> load = Load::FromCounts(std::move(window.sum));
-  if (!load.ok()) {
-    Drop(window, outcome);
+void Complete(Windows& windows, std::deque<PendingWindow>::iterator position,
+              const WindowLimits& limits, ReportOutcome& outcome) {
+  PendingWindow pending = std::move(*position);
+  position = windows.pending.erase(position);
+  absl::StatusOr<Covered> covered;
+  {
+    const ReadersIn readers(limits.lock);
+    covered = Evaluate(pending, windows, limits);
+  }
+  if (!covered.ok()) {
+    Drop(pending, outcome);
+    windows.pending.insert(position, std::move(pending));
     return;
   }
-  const int64_t first_step = window.first_step;
-  const int64_t last_step = window.last_step;
-  const auto num_reported = std::count(window.reported.begin(), window.reported.end(), true);
+  const int64_t first_step = pending.first_step;
+  const int64_t last_step = pending.last_step;
   windows.newest = {.first_step = first_step,
                     .last_step = last_step,
-                    .coverage = static_cast<double>(num_reported) / limits.num_reporters,
-                    .has_tokens = HasTokens(*load)};
-  windows.complete.push_back({.first_step = first_step,
-                              .last_step = last_step,
-                              .load = std::make_shared<const Load>(*std::move(load)),
-                              .coverage = windows.newest.coverage,
-                              .on_gpus = std::move(on_gpus),
-                              .step_seconds = std::move(window.step_seconds),
-                              .split = std::move(split),
-                              .began_at = window.began_at,
-                              .complete_at = limits.now});
+                    .coverage = covered->window.coverage,
+                    .has_tokens = covered->has_tokens};
+  NoteMeasuredWindow(windows, *covered, outcome);
+  windows.complete.push_back(std::move(covered->window));
   if (static_cast<int32_t>(windows.complete.size()) > limits.max_complete) {
     windows.complete.pop_front();
   }
   outcome.completed = true;
-  MeasureNewest(windows, outcome);
   std::deque<PendingWindow> kept;
   for (PendingWindow& other : windows.pending) {
     if (other.first_step > last_step) {
       kept.push_back(std::move(other));
-    } else if (other.first_step != first_step || other.last_step != last_step) {
+    } else {
       GiveUp(windows, other, limits.ranks_per_reporter, outcome);
     }
   }
@@ -481,7 +509,8 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
     NoteShort(windows, report, rank, limits.report_every, outcome);
     return outcome;
   }
-  PendingWindow& window = Find(windows, report, limits);
+  const auto position = Find(windows, report, limits);
+  PendingWindow& window = *position;
   const int32_t reporter = rank / limits.ranks_per_reporter;
   if (window.dropped || window.reported[reporter]) return outcome;
   const bool first = std::none_of(window.num_reported.begin(), window.num_reported.end(),
@@ -497,7 +526,7 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
   } else {
     AddParts(windows, report, rank, first, window, outcome);
     AddSplit(windows, report, rank, limits, window, outcome);
-    if (IsCovered(window, limits)) Complete(windows, window, limits, outcome);
+    if (IsCovered(window, limits)) Complete(windows, position, limits, outcome);
   }
   while (static_cast<int32_t>(windows.pending.size()) > limits.max_pending) {
     GiveUpLeastReported(windows, report, limits.ranks_per_reporter, outcome);
@@ -578,15 +607,15 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
   return result;
 }
 
-double MeasuredOver(const Windows& windows, int64_t first_step, int64_t last_step,
-                    SplitMode split) {
+double MeasuredOver(const std::deque<Window>& windows, int64_t first_step, int64_t last_step,
+                    SplitMode split, const GpuSpeeds* speeds) {
   FigureMean mean;
-  for (const Window& window : windows.complete) {
+  for (const Window& window : windows) {
     if (window.first_step < first_step || window.last_step > last_step) continue;
     if (!HasTokens(*window.load)) continue;
     if (window.on_gpus == nullptr) return 0;
     if (split == SplitMode::kBatch && window.split == nullptr) return 0;
-    mean.Add(BalancednessOf(window.on_gpus.get(), window.split.get(), windows.speeds.get()));
+    mean.Add(BalancednessOf(window.on_gpus.get(), window.split.get(), speeds));
   }
   return mean.Value().value_or(0);
 }

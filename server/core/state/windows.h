@@ -18,6 +18,7 @@
 #include "placement/rank_grid.h"
 #include "placement/topology.h"
 #include "proto/wire/messages.h"
+#include "server/core/values/core_lock.h"
 #include "server/core/values/measured.h"
 
 namespace eplb::core {
@@ -109,6 +110,7 @@ struct WindowLimits {
   int32_t max_complete = 1;
   const RankGrid* grid = nullptr;  // of the run; null: all ranks are one EP group
   absl::Time now = absl::UnixEpoch();
+  CoreLock* lock = nullptr;  // released while a complete window is measured
 };
 
 // Something worth a line in the audit log.
@@ -160,8 +162,9 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
 // Balancedness of the complete windows within [first_step, last_step], the mean over them: of the
 // batches' splits with kBatch, else of equal shares. Windows without tokens are in no mean. 0 if no
 // window has tokens, or the balancedness of one of them is not known.
-// cost: O(windows * L * G).
-double MeasuredOver(const Windows& windows, int64_t first_step, int64_t last_step, SplitMode split);
+// speeds: as Measure. cost: O(windows * L * G).
+double MeasuredOver(const std::deque<Window>& windows, int64_t first_step, int64_t last_step,
+                    SplitMode split, const GpuSpeeds* speeds);
 
 }  // namespace eplb::core
 

@@ -26,6 +26,9 @@ namespace eplb::core {
 // A stream of a rank, numbered by the caller from 1; never used twice.
 using SessionId = int64_t;
 
+struct DecisionQuestion;  // server/core/decisions/question.h
+struct DecisionAnswer;
+
 // ---- events ----
 struct SessionMessage {
   SessionId session = 0;
@@ -42,6 +45,8 @@ struct Solved {
   double seconds = 0;
   std::shared_ptr<const AutoOutcome> chosen = nullptr;  // to a request with `choose`
   absl::Time began_at = kNoTime;                        // by the clock of the core's `now`
+  // What follows from `placement`; null: nothing, because it is an error or none is due.
+  std::shared_ptr<const DecisionAnswer> answer = nullptr;
 };
 struct SolveStarted {  // the solver works on it from now on; before, it waited behind other jobs
   std::string job;
@@ -101,6 +106,7 @@ struct Solve {  // answered by SolveStarted and then Solved, both with the same 
   SplitMode split = SplitMode::kEqual;                // as the run registered
   // Of a policy that chooses by a back-test; else null.
   std::shared_ptr<const AutoQuestion> choose = nullptr;
+  std::shared_ptr<const DecisionQuestion> question = nullptr;
 };
 struct CancelSolve {  // nobody waits for its answer any more; none need come
   std::string job;

@@ -7,19 +7,32 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/thread_cpu_time.h"
 #include "placement/policies/registry.h"
+#include "server/core/solution.h"
 
 namespace eplb::core {
 namespace {
 
-constexpr int32_t kWorldSize = 3;
-
 Topology TestTopology() { return Topology::Make(TestShape()).value(); }
+
+// Measures how long the lock is held.
+class MeasuredLock : public CoreLock {
+ public:
+  MeasuredLock() { Take(); }
+  void Take() override { since_ = ThreadCpuTime(); }
+  void Release() override { longest_ = std::max(longest_, ThreadCpuTime() - since_); }
+  absl::Duration longest() const { return longest_; }
+
+ private:
+  absl::Duration since_;
+  absl::Duration longest_;
+};
 
 }  // namespace
 
 TopologyOptions TestShape() {
-  return {.num_layers = 4, .num_experts = 6, .num_slots = 6, .num_gpus = kWorldSize};
+  return {.num_layers = 4, .num_experts = 6, .num_slots = 6, .num_gpus = 3};
 }
 
 Config TestConfig() {
@@ -32,16 +45,16 @@ Config TestConfig() {
   return config;
 }
 
-wire::Hello TestHello(int32_t rank) {
+wire::Hello TestHello(int32_t rank, const TopologyOptions& shape) {
   wire::Hello hello;
   hello.job = kJob;
   hello.run_id = "run-1";
   hello.nonce = 100 + static_cast<uint64_t>(rank);
   hello.rank = rank;
-  hello.world_size = kWorldSize;
+  hello.world_size = shape.num_gpus;
   hello.gpu = rank;
-  hello.shape = TestShape();
-  hello.running_digest = DigestOf(Placement::Static(TestTopology()));
+  hello.shape = shape;
+  hello.running_digest = DigestOf(Placement::Static(Topology::Make(shape).value()));
   hello.vote_every = 2;
   hello.report_every = 10;
   hello.weight_bytes = 8;
@@ -123,7 +136,12 @@ void CoreHarness::Advance(absl::Duration duration) {
 }
 
 void CoreHarness::Handle(const Event& event) {
-  Execute(core_->Handle(event, now_));
+  MeasuredLock lock;
+  const Decision decision = core_->Handle(event, now_, &lock);
+  lock.Release();
+  absl::Duration& longest = longest_holds_[event.index()];
+  longest = std::max(longest, lock.longest());
+  Execute(decision);
   if (solve_started_ && !solver_is_busy) Handle(*std::exchange(solve_started_, std::nullopt));
   for (const SessionId session : std::exchange(just_closed_, {})) {
     Handle(SessionClosed{session, "closed by the daemon"});
@@ -134,7 +152,9 @@ bool CoreHarness::AnswerSolve(absl::StatusOr<Placement> placement) {
   if (!pending_solve_) return false;
   const Solve solve = *std::move(pending_solve_);
   pending_solve_.reset();
-  Handle(Solved{solve.job, solve.solve_id, std::move(placement), 0.001});
+  Solved solved = Solution(solve, std::move(placement));
+  solved.seconds = 0.001;
+  Handle(std::move(solved));
   return true;
 }
 
@@ -282,8 +302,9 @@ int64_t CoreHarness::CountEvents(const std::string& name) const {
                        [&name](const JobEvent& event) { return event.name == name; });
 }
 
-FakeRank::FakeRank(int32_t rank)
-    : identity(TestHello(rank)), placement(Placement::Static(TestTopology())) {}
+FakeRank::FakeRank(int32_t rank, const TopologyOptions& shape)
+    : identity(TestHello(rank, shape)),
+      placement(Placement::Static(Topology::Make(shape).value())) {}
 
 wire::Hello FakeRank::Hello() const {
   wire::Hello hello = identity;
@@ -364,8 +385,8 @@ void FakeRank::On(const wire::Keep& keep) {
   identity.memory = keep.memory;
 }
 
-TestJob::TestJob(Config config) : daemon(std::move(config)) {
-  for (int32_t rank = 0; rank < kWorldSize; ++rank) ranks.emplace_back(rank);
+TestJob::TestJob(Config config, const TopologyOptions& shape) : daemon(std::move(config)) {
+  for (int32_t rank = 0; rank < shape.num_gpus; ++rank) ranks.emplace_back(rank, shape);
 }
 
 void TestJob::Connect(int32_t rank) {
@@ -375,7 +396,7 @@ void TestJob::Connect(int32_t rank) {
 }
 
 void TestJob::ConnectAll() {
-  for (int32_t rank = 0; rank < kWorldSize; ++rank) Connect(rank);
+  for (int32_t rank = 0; rank < std::ssize(ranks); ++rank) Connect(rank);
   Deliver();
 }
 
@@ -402,8 +423,8 @@ void TestJob::DeliverUp(int32_t rank) {
 void TestJob::Deliver() {
   constexpr int kMaxTurns = 32;
   for (int turn = 0; turn < kMaxTurns; ++turn) {
-    for (int32_t rank = 0; rank < kWorldSize; ++rank) DeliverDown(rank);
-    for (int32_t rank = 0; rank < kWorldSize; ++rank) DeliverUp(rank);
+    for (int32_t rank = 0; rank < std::ssize(ranks); ++rank) DeliverDown(rank);
+    for (int32_t rank = 0; rank < std::ssize(ranks); ++rank) DeliverUp(rank);
   }
 }
 

@@ -26,7 +26,7 @@ inline constexpr char kJob[] = "train";
 TopologyOptions TestShape();
 // Windows of 10 steps, a decision every 20, 2 layers a chunk.
 Config TestConfig();
-wire::Hello TestHello(int32_t rank);
+wire::Hello TestHello(int32_t rank, const TopologyOptions& shape = TestShape());
 // Experts 0 and 1, both on GPU 0 of the static placement, have 100 tokens a layer, the others 10.
 wire::LoadReport TestReport(int64_t first_step, int64_t last_step);
 // The static placement with experts 1 and 2 exchanged in these layers: even under TestReport.
@@ -91,6 +91,8 @@ class CoreHarness {
   // The same as a preview.
   absl::StatusOr<ChangeOutcome> Preview(Verb verb);
   std::vector<JobEvent> events() const { return events_; }
+  // By index of the Event: the processor time that one held the core's lock without a pause.
+  const std::map<size_t, absl::Duration>& longest_holds() const { return longest_holds_; }
   const std::vector<PastWindow>& past_windows() const { return past_windows_; }
 
   bool store_works = true;
@@ -117,6 +119,7 @@ class CoreHarness {
   std::vector<SessionId> just_closed_;  // their SessionClosed comes after the decision
   std::vector<JobEvent> events_;
   std::vector<PastWindow> past_windows_;
+  std::map<size_t, absl::Duration> longest_holds_;
   std::optional<Solve> pending_solve_;
   std::optional<SolveStarted> solve_started_;  // not told yet
   std::vector<std::pair<std::string, int64_t>> cancelled_solves_;
@@ -130,7 +133,7 @@ class CoreHarness {
 // One rank's member: what it runs, what it is PREPARED for, and what it has to say.
 class FakeRank {
  public:
-  explicit FakeRank(int32_t rank);
+  explicit FakeRank(int32_t rank, const TopologyOptions& shape = TestShape());
 
   wire::Hello Hello() const;
   // Answers go to `outbox`.
@@ -168,10 +171,10 @@ class FakeRank {
   void On(const wire::Drain&) {}
 };
 
-// A daemon and the three ranks of one job.
+// A daemon and the ranks of one job, one a GPU of the shape.
 class TestJob {
  public:
-  explicit TestJob(Config config = TestConfig());
+  explicit TestJob(Config config = TestConfig(), const TopologyOptions& shape = TestShape());
 
   void Connect(int32_t rank);
   void ConnectAll();

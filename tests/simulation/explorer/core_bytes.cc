@@ -210,7 +210,13 @@ void Add(const Job& job, Bytes& bytes) {
   bytes.Add(int64_t{job.write_due});
   bytes.Add(job.solving.id);
   bytes.Add(int64_t{job.chunks.total});
-  for (const Chunk& chunk : job.chunks.rest) bytes.Add(DigestOf(chunk.after));
+  for (const core::Chunk& chunk : job.chunks.rest) {
+    for (const LayerPlacement& layer : chunk.layers) {
+      bytes.Add(int64_t{layer.layer.value});
+      for (const int32_t expert : layer.physical_to_logical) bytes.Add(int64_t{expert});
+      for (const int32_t rank : layer.replica_rank) bytes.Add(int64_t{rank});
+    }
+  }
   bytes.Add(int64_t{job.proposal.has_value()});
   if (job.proposal) Add(*job.proposal, bytes);
   bytes.Add(int64_t{job.pending_fetch.rank});

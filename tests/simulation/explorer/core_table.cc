@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/core/solution.h"
 #include "tests/simulation/explorer/bytes.h"
 #include "tests/simulation/explorer/core_bytes.h"
 
@@ -151,9 +152,11 @@ const Turned& CoreTable::On(uint32_t core, CoreEvent event, int max_layers) {
     case CoreEvent::kSolved: {
       const core::Job& job = state.jobs.begin()->second;
       std::optional<Placement> better = Better(*job.last_known->placement, max_layers);
-      return Handle(core, key,
-                    core::Solved{kJob, job.solving.id,
-                                 better ? *std::move(better) : *job.last_known->placement, 0});
+      const core::Solve asked{
+          .job = kJob, .solve_id = job.solving.id, .question = job.solving.question};
+      return Handle(
+          core, key,
+          core::Solution(asked, better ? *std::move(better) : *job.last_known->placement));
     }
     case CoreEvent::kDeadlines:
     case CoreEvent::kGrace:

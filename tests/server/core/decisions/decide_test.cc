@@ -28,6 +28,15 @@ CandidateInput AskAbout(const Load& load, const Placement& incumbent, const Plac
           .migration = {.weight_bytes = 8, .state_bytes = 16}};
 }
 
+// In force once all chunks are.
+Placement AfterAll(Placement in_force, std::vector<Chunk> chunks) {
+  for (Chunk& chunk : chunks) {
+    EXPECT_TRUE(Complete(in_force, chunk).ok());
+    in_force = *chunk.after;
+  }
+  return in_force;
+}
+
 TEST(EvaluateCandidateTest, AGainAboveTheThresholdIsProposedWithItsFiguresInTheSentence) {
   const Load load = HotPair();
   const Placement incumbent = Exchanged({});
@@ -35,7 +44,7 @@ TEST(EvaluateCandidateTest, AGainAboveTheThresholdIsProposedWithItsFiguresInTheS
   const CandidateDecision decision =
       EvaluateCandidate(AskAbout(load, incumbent, candidate)).value();
   ASSERT_EQ(decision.chunks.size(), 2u);
-  EXPECT_EQ(decision.chunks.back().after, candidate);
+  EXPECT_EQ(AfterAll(incumbent, decision.chunks), candidate);
   // GPU loads 200, 20, 20 become 110, 110, 20 in each layer: 1 - 110 / 200, 80 / 200, 80 / 110.
   EXPECT_EQ(decision.reason,
             "steps 0..9: peak GPU load of these steps falls 45.0 % (balancedness computed 0.400 -> "
@@ -107,7 +116,8 @@ TEST(EvaluateCandidateTest, LayersThatNeedMoreStagingThanTheRanksHaveAreLeftOutB
   question.staging_rows = 1;
   const CandidateDecision decision = EvaluateCandidate(question).value();
   ASSERT_EQ(decision.chunks.size(), 1u);
-  EXPECT_EQ(decision.chunks[0].after, Exchanged({0}));
+  EXPECT_EQ(AfterAll(incumbent, decision.chunks), Exchanged({0}));
+  EXPECT_EQ(*decision.chunks[0].after, Exchanged({0}));
   EXPECT_EQ(decision.left_out,
             "steps 0..9: layer 2 left out, 2 rows of staging on one GPU are needed and the ranks "
             "have 1");
@@ -149,7 +159,7 @@ TEST(EvaluateCandidateTest, WithPricesALosingPlacementGoesBackToWhereTheJobBegan
   question.record = &record;
   const CandidateDecision decision = EvaluateCandidate(question).value();
   ASSERT_EQ(decision.chunks.size(), 2u);
-  EXPECT_EQ(decision.chunks.back().after, even);
+  EXPECT_EQ(AfterAll(losing, decision.chunks), even);
   EXPECT_NE(decision.reason.find("return to the starting placement for 4 ms"), std::string::npos);
 }
 

@@ -40,11 +40,16 @@ TEST(ChunkingTest, ABoundaryHasAsManyLayersAsItsPauseAllows) {
   const std::vector<LayerMove> moves = TestMoves();
   const auto cut = [&moves](int32_t layers, double pause, double rate) {
     std::vector<size_t> sizes;
-    const auto chunks = CutIntoBoundaries(
-        Exchanged({}), moves,
-        {.layers_per_chunk = layers, .max_pause_seconds = pause, .seconds_per_byte = rate});
-    for (const Chunk& chunk : *chunks) sizes.push_back(chunk.layers.size());
-    EXPECT_EQ(chunks->back().after, Exchanged({0, 1, 3}));
+    std::vector<Chunk> chunks = CutIntoBoundaries(
+        moves, {.layers_per_chunk = layers, .max_pause_seconds = pause, .seconds_per_byte = rate});
+    Placement in_force = Exchanged({});
+    for (Chunk& chunk : chunks) {
+      sizes.push_back(chunk.layers.size());
+      EXPECT_TRUE(Complete(in_force, chunk).ok());
+      in_force = *chunk.after;
+      EXPECT_EQ(chunk.digest, DigestOf(in_force));
+    }
+    EXPECT_EQ(in_force, Exchanged({0, 1, 3}));
     return sizes;
   };
   EXPECT_EQ(cut(4, 1, 0), (std::vector<size_t>{3}));
@@ -162,10 +167,8 @@ TEST(StagingTest, ABoundaryHasAsManyLayersAsTheRowsOfEveryGpuAllow) {
   EXPECT_EQ(moves[0].rows[1], 1);
   EXPECT_EQ(moves[0].rows.size(), static_cast<size_t>(TestShape().num_gpus));
   const auto cut = [&moves](int64_t rows) {
-    const std::vector<Chunk> chunks =
-        CutIntoBoundaries(Exchanged({}), moves,
-                          {.layers_per_chunk = 64, .rows_per_chunk = rows, .max_pause_seconds = 1})
-            .value();
+    const std::vector<Chunk> chunks = CutIntoBoundaries(
+        moves, {.layers_per_chunk = 64, .rows_per_chunk = rows, .max_pause_seconds = 1});
     std::vector<size_t> sizes;
     sizes.reserve(chunks.size());
     for (const Chunk& chunk : chunks) sizes.push_back(chunk.layers.size());
