@@ -105,6 +105,7 @@ absl::Status Client::Impl::StopAheadTogether(std::string_view why) {
 }
 
 absl::Status Client::Impl::FinishAhead(int64_t step, BoundaryResult& result) {
+  switch_began_ = boundary_began_;
   AheadChunk chunk = *std::exchange(ahead_, std::nullopt);
   const Proposal& proposal = *chunk.proposal;
   if (log_.is_open()) {

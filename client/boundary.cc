@@ -65,8 +65,8 @@ absl::Status Client::Impl::CheckStream(void* stream) const {
       "StepBoundary.");
 }
 
-double Client::Impl::SecondsInBoundary() const {
-  return absl::ToDoubleSeconds(MonotonicNow() - boundary_began_);
+double Client::Impl::SecondsInSwitch() const {
+  return absl::ToDoubleSeconds(MonotonicNow() - switch_began_);
 }
 
 void Client::Impl::WriteTimes(absl::Time ended) {
@@ -147,6 +147,7 @@ Executor::StageOptions Client::Impl::MakeStageOptions(absl::Time began) {
 absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
                                     BoundaryResult& result) {
   const absl::Time began = MonotonicNow();
+  switch_began_ = began;
   const absl::StatusOr<Executor::Staged> staged =
       executor_->Stage(proposal.plan, MakeStageOptions(began));
   if (timer_) timer_->AddSpan("transfer", began);
@@ -234,7 +235,7 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
   const absl::Status rebuilt = RebuildDerived(derived_, proposal.plan, topology_, gpu());
   if (timer_ && !derived_.empty()) timer_->AddSpan("rebuild", rebuild);
   TellTransport();
-  member_->OnApplied(result.received_bytes, SecondsInBoundary());  // true in either case
+  member_->OnApplied(result.received_bytes, SecondsInSwitch());  // true in either case
   return rebuilt.ok() ? absl::OkStatus() : End(step, rebuilt, /*target=*/nullptr);
 }
 

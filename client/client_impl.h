@@ -166,7 +166,8 @@ struct Client::Impl {
   // Puts what is staged into the slots, and these layers of `target` into the tables that kernels
   // read.
   absl::Status Switch(std::span<const LayerId> layers, const Placement& target);
-  double SecondsInBoundary() const;
+  // Since the ranks agreed on the chunk: waiting for the slowest of them is no cost of the switch.
+  double SecondsInSwitch() const;
   // Why a rank may not vote. `why`: what it failed in before.
   absl::Status WritesGoOn(std::string_view why) const;
 
@@ -294,6 +295,7 @@ struct Client::Impl {
   absl::Status ended_;              // sticky
   bool closed_ = false;
   absl::Time boundary_began_;           // MonotonicNow()
+  absl::Time switch_began_;             // likewise
   std::optional<BoundaryTimer> timer_;  // of a boundary at which this rank is PREPARED, and logs
   void* stream_ = nullptr;              // of the boundary under way
   std::atomic<int64_t> votes_ = 0;

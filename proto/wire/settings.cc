@@ -109,8 +109,9 @@ constexpr SettingRow kRows[] = {
      &GetGiven<&P::freeze_steps>, &SetGiven<&P::freeze_steps>},
     {"max_pause", "migration", "max_pause_seconds",
      DurationRange{absl::Milliseconds(1), absl::Hours(1), "200ms"},
-     "Longest predicted pause at one boundary: fewer layers are switched together, and a layer "
-     "that exceeds it alone stays.",
+     "Longest predicted pause at one boundary, from the vote on: fewer layers are switched "
+     "together, a layer that exceeds it alone moves in parts, and one whose smallest part exceeds "
+     "it stays.",
      &Get<&S::max_pause>, &Set<&S::max_pause>, &GetGiven<&P::max_pause>, &SetGiven<&P::max_pause>},
     {"layers_per_chunk", "migration", "layers_per_chunk", IntegerRange{1, 1 << 20},
      "Most layers that one boundary of the training switches together.", &Get<&S::layers_per_chunk>,

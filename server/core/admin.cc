@@ -224,8 +224,12 @@ absl::Status CheckRollback(const Job& job, int64_t version, const Rollback& roll
 
 absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
                                             const Placement& target, Plan& plan) {
-  EPLB_ASSIGN_OR_RETURN(const std::vector<LayerMove> moves,
-                        MovesOf(*job.last_known->placement, target, CostsOf(state, job)));
+  const Placement& incumbent = *job.last_known->placement;
+  const Costs costs = CostsOf(state, job);
+  const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
+  const BoundaryLimits limits = LimitsOf(job, measured);
+  EPLB_ASSIGN_OR_RETURN(std::vector<LayerMove> moves, MovesOf(incumbent, target, costs));
+  EPLB_ASSIGN_OR_RETURN(moves, SplitToFit(incumbent, std::move(moves), costs, limits));
   const int64_t rows = LeastStagingRows(*job.current);
   for (const LayerMove& move : moves) {
     plan.transfers += move.transfers;
@@ -234,12 +238,8 @@ absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
         absl::StrCat("layer ", move.next.layer.value, " needs ", move.staging_rows,
                      " rows of staging on one GPU, the ranks have ", rows));
   }
-  std::vector<Chunk> chunks =
-      CutIntoBoundaries(moves, {.layers_per_chunk = job.settings.layers_per_chunk,
-                                .rows_per_chunk = RowsPerChunk(job),
-                                .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
-                                .seconds_per_byte = SecondsPerByte(job)});
-  EPLB_RETURN_IF_ERROR(Complete(*job.last_known->placement, chunks.front()));
+  std::vector<Chunk> chunks = CutIntoBoundaries(moves, limits);
+  EPLB_RETURN_IF_ERROR(Complete(incumbent, chunks.front()));
   return chunks;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -306,11 +307,21 @@ double MeanSecondsPerByte(const Job& job) {
 }  // namespace
 
 double SecondsPerByte(const Job& job) {
-  double slowest = 0;
+  MeasuredPause largest;
   for (const MeasuredPause& pause : job.pauses) {
-    slowest = std::max(slowest, pause.seconds / static_cast<double>(pause.bytes));
+    if (std::tie(pause.bytes, pause.seconds) > std::tie(largest.bytes, largest.seconds)) {
+      largest = pause;
+    }
   }
-  return slowest;
+  return largest.bytes == 0 ? 0 : largest.seconds / static_cast<double>(largest.bytes);
+}
+
+BoundaryLimits LimitsOf(const Job& job, std::span<const MeasuredPause> measured) {
+  return {.layers_per_chunk = job.settings.layers_per_chunk,
+          .rows_per_chunk = RowsPerChunk(job),
+          .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
+          .seconds_per_byte = SecondsPerByte(job),
+          .measured = measured};
 }
 
 std::string NextChunkTooLong(const Job& job) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,8 +68,11 @@ Costs CostsOf(const State& state, const Job& job);
 // a fast link: were it assumed to be dear, nothing might ever be measured.
 inline constexpr double kExpertsShareOfStep = 0.5;
 Costs PricesOf(const State& state, const Job& job);
-// The slowest that the newest chunks took per byte; 0 when nothing was measured.
+// What the largest of the newest chunks took per byte: in small ones votes weigh more than bytes. 0
+// when nothing was measured.
 double SecondsPerByte(const Job& job);
+// measured: job.pauses. REQUIRES: job.current.
+BoundaryLimits LimitsOf(const Job& job, std::span<const MeasuredPause> measured);
 // Why the next chunk may not follow: it would take longer than migration.max_pause as chunks of
 // fewer bytes show. Empty when it may.
 std::string NextChunkTooLong(const Job& job);

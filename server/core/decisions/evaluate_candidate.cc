@@ -21,15 +21,55 @@ struct WithinBudget {
   explicit WithinBudget(const Placement& incumbent) : target(incumbent) {}
 
   Placement target;
-  std::vector<LayerMove> moves;
+  std::vector<LayerMove> moves;  // of layers, or of their parts
+  int64_t num_layers = 0;
   int64_t transfers = 0;
-  double link_seconds = 0;
   std::vector<int32_t> left_out;
   int64_t rows_needed = 0;  // of the left out layer that needs most
   std::vector<int32_t> too_long;
   double longest_seconds = 0;  // of the layer that would take longest
   bool measured = false;       // that is what earlier chunks say, not the links
 };
+
+BoundaryLimits LimitsOf(const CandidateInput& question) {
+  return {.layers_per_chunk = question.layers_per_chunk,
+          .rows_per_chunk = question.rows_per_chunk,
+          .max_pause_seconds = question.max_pause_seconds,
+          .seconds_per_byte = question.seconds_per_byte,
+          .measured = question.measured};
+}
+
+// Whether a part of the layer takes too long by itself. The price of a byte only makes parts
+// shorter: were layers left out for it, one slow boundary could stop all later ones.
+bool IsTooLong(const CandidateInput& question, std::span<const LayerMove> parts,
+               WithinBudget& result) {
+  bool too_long = false;
+  for (const LayerMove& part : parts) {
+    const double seconds =
+        std::max(part.link_seconds, LeastPause(question.measured, part.incoming_bytes));
+    if (seconds <= question.max_pause_seconds) continue;
+    too_long = true;
+    if (seconds <= result.longest_seconds) continue;
+    result.longest_seconds = seconds;
+    result.measured = seconds > part.link_seconds;
+  }
+  return too_long;
+}
+
+// Adds the layer that `parts` make up.
+void AddLayer(const CandidateInput& question, std::span<LayerMove> parts,
+              std::vector<LayerPlacement>& kept, WithinBudget& result) {
+  if (IsTooLong(question, parts, result)) {
+    result.too_long.push_back(parts.front().next.layer.value);
+    return;
+  }
+  ++result.num_layers;
+  kept.push_back(parts.back().next);
+  for (LayerMove& part : parts) {
+    result.transfers += part.transfers;
+    result.moves.push_back(std::move(part));
+  }
+}
 
 absl::StatusOr<WithinBudget> FitToBudget(const CandidateInput& question,
                                          const Placement& candidate) {
@@ -38,24 +78,22 @@ absl::StatusOr<WithinBudget> FitToBudget(const CandidateInput& question,
   EPLB_ASSIGN_OR_RETURN(std::vector<LayerMove> moves,
                         MovesOf(question.incumbent, candidate, costs));
   WithinBudget result{question.incumbent};
+  std::erase_if(moves, [&](const LayerMove& move) {
+    if (move.staging_rows <= question.staging_rows) return false;
+    result.left_out.push_back(move.next.layer.value);
+    result.rows_needed = std::max<int64_t>(result.rows_needed, move.staging_rows);
+    return true;
+  });
+  EPLB_ASSIGN_OR_RETURN(
+      moves, SplitToFit(question.incumbent, std::move(moves), costs, LimitsOf(question)));
   std::vector<LayerPlacement> kept;
-  for (LayerMove& move : moves) {
-    if (move.staging_rows > question.staging_rows) {
-      result.left_out.push_back(move.next.layer.value);
-      result.rows_needed = std::max<int64_t>(result.rows_needed, move.staging_rows);
-    } else if (const double seconds =
-                   std::max(move.link_seconds, LeastPause(question.measured, move.incoming_bytes));
-               seconds > question.max_pause_seconds) {
-      result.too_long.push_back(move.next.layer.value);
-      if (seconds <= result.longest_seconds) continue;
-      result.longest_seconds = seconds;
-      result.measured = seconds > move.link_seconds;
-    } else {
-      result.transfers += move.transfers;
-      result.link_seconds += move.link_seconds;
-      kept.push_back(move.next);
-      result.moves.push_back(std::move(move));
-    }
+  for (std::span<LayerMove> rest(moves); !rest.empty();) {
+    const auto end = std::find_if(rest.begin(), rest.end(), [&rest](const LayerMove& move) {
+      return move.next.layer != rest.front().next.layer;
+    });
+    const auto count = static_cast<size_t>(end - rest.begin());
+    AddLayer(question, rest.first(count), kept, result);
+    rest = rest.subspan(count);
   }
   EPLB_ASSIGN_OR_RETURN(result.target, question.incumbent.WithLayers(kept));
   return result;
@@ -94,15 +132,10 @@ void SayWhatIsLeftOut(const CandidateInput& question, const WithinBudget& within
 // Cuts `within_budget` into chunks, with its figures in the sentence.
 absl::Status Take(const CandidateInput& question, const WithinBudget& within_budget,
                   const RebalanceDecision& judged, CandidateDecision& decision) {
-  decision.chunks =
-      CutIntoBoundaries(within_budget.moves, {.layers_per_chunk = question.layers_per_chunk,
-                                              .rows_per_chunk = question.rows_per_chunk,
-                                              .max_pause_seconds = question.max_pause_seconds,
-                                              .seconds_per_byte = question.seconds_per_byte});
+  decision.chunks = CutIntoBoundaries(within_budget.moves, LimitsOf(question));
   EPLB_RETURN_IF_ERROR(Complete(question.incumbent, decision.chunks.front()));
   decision.price_seconds = judged.migration.seconds;
-  absl::StrAppend(&decision.reason, ", ",
-                  CountText(static_cast<int64_t>(within_budget.moves.size()), "layer"), " in ",
+  absl::StrAppend(&decision.reason, ", ", CountText(within_budget.num_layers, "layer"), " in ",
                   CountText(static_cast<int64_t>(decision.chunks.size()), "chunk"), ", ",
                   CountText(within_budget.transfers, "transfer"));
   if (question.costs.token_seconds > 0 && judged.migration.bytes > 0) {

@@ -1,6 +1,7 @@
 #include "server/core/decisions/proposal.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -114,13 +115,38 @@ void MeasureProposal(DecisionContext& context, Job& job, const Proposal& proposa
   if (std::ssize(job.pauses) > kMaxPauses) job.pauses.pop_front();
 }
 
+// The next chunk was cut by what was known before this boundary.
+void CutNextChunk(DecisionContext& context, Job& job) {
+  if (job.chunks.rest.empty()) return;
+  const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
+  const BoundaryLimits limits = LimitsOf(job, measured);
+  const Chunk& next = job.chunks.rest.front();
+  if (static_cast<double>(next.incoming_bytes) * limits.seconds_per_byte <=
+      limits.max_pause_seconds) {
+    return;
+  }
+  absl::StatusOr<std::vector<Chunk>> parts;
+  {
+    const ReadersIn readers(context.lock);
+    parts = CutAgain(*job.proposal->after, next, CostsOf(context.state, job), limits);
+  }
+  if (!parts.ok() || parts->size() < 2) return;
+  const auto more = static_cast<int32_t>(parts->size()) - 1;
+  job.chunks.rest.pop_front();
+  job.chunks.rest.insert(job.chunks.rest.begin(), std::make_move_iterator(parts->begin()),
+                         std::make_move_iterator(parts->end()));
+  job.chunks.total += more;
+  if (Plan* const plan = OpenPlan(job)) plan->num_chunks += more;
+}
+
 // All ranks run the proposal: it is the placement in force, whatever the state was.
 void Commit(DecisionContext& context, Job& job) {
   AddMoves(context, job);
+  MeasureProposal(context, job, *job.proposal);
+  CutNextChunk(context, job);
   const Proposal proposal = *std::move(job.proposal);
   job.proposal.reset();
   const wire::Propose& message = proposal.message;
-  MeasureProposal(context, job, proposal);
   job.last_known = LastKnownPlacement{message.version, message.digest, proposal.after};
   NoteRan(job, message.version, message.digest);
   job.back_off = {};

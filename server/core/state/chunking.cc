@@ -1,9 +1,11 @@
 #include "server/core/state/chunking.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/status_macros.h"
+#include "placement/layer_path.h"
 
 namespace eplb::core {
 
@@ -36,6 +38,102 @@ int64_t MostIncoming(const MigrationPlan& plan, const Topology& topology,
   return *std::max_element(incoming.begin(), incoming.end());
 }
 
+absl::StatusOr<LayerMove> MoveOf(const Placement& incumbent, const Placement& candidate,
+                                 LayerId layer, LayerPlacement next, const Costs& costs) {
+  EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan,
+                        PlanTransfers(incumbent, candidate, {&layer, 1}, costs.expert));
+  return LayerMove{.next = std::move(next),
+                   .transfers = static_cast<int64_t>(plan.transfers.size()),
+                   .rows = RowsOf(plan, incumbent.topology()),
+                   .staging_rows = plan.max_incoming_per_gpu_and_layer,
+                   .incoming_bytes = MostIncoming(plan, incumbent.topology(), costs.expert),
+                   .link_seconds = LinkSeconds(plan, incumbent.topology(), costs)};
+}
+
+// The GPUs and nodes of a job, with one layer.
+Topology OneLayerOf(const Topology& topology) {
+  return *Topology::Make({.num_layers = 1,
+                          .num_experts = topology.num_experts(),
+                          .num_slots = topology.num_slots(),
+                          .num_gpus = topology.num_gpus(),
+                          .num_nodes = topology.num_nodes(),
+                          .num_groups = topology.num_groups()});
+}
+
+absl::StatusOr<Placement> PlacementOf(const Topology& one_layer, const LayerPlacement& layer) {
+  const auto row = [](const std::vector<int32_t>& numbers) {
+    return Eigen::Map<const IndexMatrix>(numbers.data(), 1, std::ssize(numbers));
+  };
+  return Placement::FromSlotsAndRanks(one_layer, row(layer.physical_to_logical),
+                                      row(layer.replica_rank));
+}
+
+// What is known of the pause that a layer alone would take.
+double KnownPause(const LayerMove& move, const BoundaryLimits& limits) {
+  return std::max({move.link_seconds,
+                   static_cast<double>(move.incoming_bytes) * limits.seconds_per_byte,
+                   LeastPause(limits.measured, move.incoming_bytes)});
+}
+
+// Steps from `first` on that write at most `rows` slots of any GPU, at least one.
+size_t CountSteps(const LayerPath& path, size_t first, int64_t rows, const Topology& topology) {
+  std::vector<int64_t> written(static_cast<size_t>(topology.num_gpus()));
+  for (size_t step = first; step < path.num_steps(); ++step) {
+    for (const int32_t slot : path.SlotsOf(step)) {
+      const int32_t gpu = topology.GpuOf(SlotId{slot}).value;
+      if (++written[static_cast<size_t>(gpu)] > rows) return std::max<size_t>(step - first, 1);
+    }
+  }
+  return path.num_steps() - first;
+}
+
+// A layer whose KnownPause is too long, in parts.
+absl::StatusOr<std::vector<LayerMove>> PartsOf(const LayerPlacement& from, const LayerMove& move,
+                                               const Topology& topology, const Costs& costs,
+                                               const BoundaryLimits& limits) {
+  const Topology one_layer = OneLayerOf(topology);
+  const LayerPath path(from, move.next, topology.num_experts());
+  const int64_t most_written = *std::max_element(move.rows.begin(), move.rows.end());
+  // As many rows as the pause allows if all are alike; what the links say may still be less.
+  const double share = limits.max_pause_seconds / KnownPause(move, limits);
+  const auto rows = static_cast<int64_t>(share * static_cast<double>(most_written));
+  EPLB_ASSIGN_OR_RETURN(Placement before, PlacementOf(one_layer, path.At(0)));
+  std::vector<LayerMove> parts;
+  for (size_t done = 0; done < path.num_steps();) {
+    size_t count = CountSteps(path, done, rows, topology);
+    for (;; count /= 2) {
+      LayerPlacement next = path.At(done + count);
+      EPLB_ASSIGN_OR_RETURN(Placement after, PlacementOf(one_layer, next));
+      EPLB_ASSIGN_OR_RETURN(LayerMove part,
+                            MoveOf(before, after, LayerId{0}, std::move(next), costs));
+      if (count > 1 && KnownPause(part, limits) > limits.max_pause_seconds) continue;
+      parts.push_back(std::move(part));
+      before = std::move(after);
+      break;
+    }
+    done += count;
+  }
+  return parts;
+}
+
+// Begins the layer with a part that is short at kUnmeasuredSecondsPerByte.
+absl::StatusOr<std::vector<LayerMove>> BeginShort(const LayerPlacement& from, LayerMove move,
+                                                  const Topology& topology, const Costs& costs,
+                                                  BoundaryLimits limits) {
+  limits.seconds_per_byte = kUnmeasuredSecondsPerByte;
+  std::vector<LayerMove> parts;
+  if (KnownPause(move, limits) > limits.max_pause_seconds) {
+    EPLB_ASSIGN_OR_RETURN(parts, PartsOf(from, move, topology, costs, limits));
+  }
+  if (parts.size() < 2) return std::vector<LayerMove>{std::move(move)};
+  const Topology one_layer = OneLayerOf(topology);
+  EPLB_ASSIGN_OR_RETURN(const Placement begun, PlacementOf(one_layer, parts.front().next));
+  EPLB_ASSIGN_OR_RETURN(const Placement whole, PlacementOf(one_layer, move.next));
+  EPLB_ASSIGN_OR_RETURN(LayerMove rest,
+                        MoveOf(begun, whole, LayerId{0}, std::move(move.next), costs));
+  return std::vector<LayerMove>{std::move(parts.front()), std::move(rest)};
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<LayerMove>> MovesOf(const Placement& incumbent,
@@ -45,16 +143,31 @@ absl::StatusOr<std::vector<LayerMove>> MovesOf(const Placement& incumbent,
     const LayerId layer{index};
     LayerPlacement next = candidate.Layer(layer);
     if (next == incumbent.Layer(layer)) continue;
-    EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan,
-                          PlanTransfers(incumbent, candidate, {&layer, 1}, costs.expert));
-    moves.push_back({.next = std::move(next),
-                     .transfers = static_cast<int64_t>(plan.transfers.size()),
-                     .rows = RowsOf(plan, incumbent.topology()),
-                     .staging_rows = plan.max_incoming_per_gpu_and_layer,
-                     .incoming_bytes = MostIncoming(plan, incumbent.topology(), costs.expert),
-                     .link_seconds = LinkSeconds(plan, incumbent.topology(), costs)});
+    EPLB_ASSIGN_OR_RETURN(LayerMove move,
+                          MoveOf(incumbent, candidate, layer, std::move(next), costs));
+    moves.push_back(std::move(move));
   }
   return moves;
+}
+
+absl::StatusOr<std::vector<LayerMove>> SplitToFit(const Placement& incumbent,
+                                                  std::vector<LayerMove> moves, const Costs& costs,
+                                                  const BoundaryLimits& limits) {
+  const Topology& topology = incumbent.topology();
+  std::vector<LayerMove> result;
+  for (LayerMove& move : moves) {
+    const LayerPlacement from = incumbent.Layer(move.next.layer);
+    std::vector<LayerMove> parts;
+    if (KnownPause(move, limits) > limits.max_pause_seconds) {
+      EPLB_ASSIGN_OR_RETURN(parts, PartsOf(from, move, topology, costs, limits));
+    } else if (limits.seconds_per_byte == 0 && result.empty()) {
+      EPLB_ASSIGN_OR_RETURN(parts, BeginShort(from, std::move(move), topology, costs, limits));
+    } else {
+      parts.push_back(std::move(move));
+    }
+    std::move(parts.begin(), parts.end(), std::back_inserter(result));
+  }
+  return result;
 }
 
 double LeastPause(std::span<const MeasuredPause> measured, int64_t bytes) {
@@ -68,7 +181,9 @@ double LeastPause(std::span<const MeasuredPause> measured, int64_t bytes) {
   return count < kLeastMeasured ? 0 : least;
 }
 
-double PredictPause(std::span<const LayerMove> moves, double seconds_per_byte) {
+double PredictPause(std::span<const LayerMove> moves, const BoundaryLimits& limits) {
+  const double seconds_per_byte =
+      limits.seconds_per_byte > 0 ? limits.seconds_per_byte : kUnmeasuredSecondsPerByte;
   double by_links = 0;
   double by_bytes = 0;
   for (const LayerMove& move : moves) {
@@ -80,14 +195,13 @@ double PredictPause(std::span<const LayerMove> moves, double seconds_per_byte) {
 
 std::vector<Chunk> CutIntoBoundaries(std::span<const LayerMove> moves,
                                      const BoundaryLimits& limits) {
-  const double seconds_per_byte =
-      limits.seconds_per_byte > 0 ? limits.seconds_per_byte : kUnmeasuredSecondsPerByte;
   std::vector<Chunk> chunks;
   while (!moves.empty()) {
     size_t count = 1;
     std::vector<int64_t> rows(moves[0].rows.begin(), moves[0].rows.end());
     while (count < moves.size() && count < static_cast<size_t>(limits.layers_per_chunk) &&
-           PredictPause(moves.first(count + 1), seconds_per_byte) <= limits.max_pause_seconds &&
+           moves[count].next.layer != moves[count - 1].next.layer &&
+           PredictPause(moves.first(count + 1), limits) <= limits.max_pause_seconds &&
            AddRows(moves[count].rows, limits.rows_per_chunk, rows)) {
       ++count;
     }
@@ -98,6 +212,16 @@ std::vector<Chunk> CutIntoBoundaries(std::span<const LayerMove> moves,
     }
     moves = moves.subspan(count);
   }
+  return chunks;
+}
+
+absl::StatusOr<std::vector<Chunk>> CutAgain(const Placement& before, const Chunk& chunk,
+                                            const Costs& costs, const BoundaryLimits& limits) {
+  EPLB_ASSIGN_OR_RETURN(const Placement after, before.WithLayers(chunk.layers));
+  EPLB_ASSIGN_OR_RETURN(std::vector<LayerMove> moves, MovesOf(before, after, costs));
+  EPLB_ASSIGN_OR_RETURN(moves, SplitToFit(before, std::move(moves), costs, limits));
+  std::vector<Chunk> chunks = CutIntoBoundaries(moves, limits);
+  if (!chunks.empty()) EPLB_RETURN_IF_ERROR(Complete(before, chunks.front()));
   return chunks;
 }
 

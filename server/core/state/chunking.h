@@ -34,18 +34,19 @@ struct LayerMove {
 };
 
 // Rising; only layers that differ. costs.expert says what an expert weighs.
-// errors: those of PlanMigration. cost: a PlanMigration per changed layer.
+// errors: those of PlanTransfers. cost: a PlanTransfers per changed layer.
 absl::StatusOr<std::vector<LayerMove>> MovesOf(const Placement& incumbent,
                                                const Placement& candidate, const Costs& costs);
 
 struct BoundaryLimits {
   int32_t layers_per_chunk = 1;
   int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // of staging, on one GPU
-  double max_pause_seconds = 0;
+  double max_pause_seconds = std::numeric_limits<double>::infinity();
   // Of the fullest rank, the slowest that earlier chunks measured; 0: nothing was measured, and
   // kUnmeasuredSecondsPerByte stands for it. It only makes chunks shorter: were layers left out for
   // it, one slow boundary could stop all later ones.
   double seconds_per_byte = 0;
+  std::span<const MeasuredPause> measured = {};  // of the newest chunks
 };
 
 // A gigabit link. What the costs say of links may be far from what carries the rows, so the first
@@ -54,11 +55,27 @@ inline constexpr double kUnmeasuredSecondsPerByte = 1e-8;
 
 // The predicted pause of a boundary that switches these layers together: the larger of what the
 // links need and of what earlier chunks took for as many bytes.
-double PredictPause(std::span<const LayerMove> moves, double seconds_per_byte);
+double PredictPause(std::span<const LayerMove> moves, const BoundaryLimits& limits);
 
-// Chunks of rising layers, as many in each as the limits allow, at least one.
+// Takes layers apart that would alone take longer than max_pause_seconds, as links and measured
+// boundaries tell: into parts that keep to it, one behind the other, of at least a step of a
+// LayerPath. Before anything was measured the first layer begins with a part that keeps to it at
+// kUnmeasuredSecondsPerByte: the boundary that measures is a short one.
+// moves: as MovesOf returns them. errors: those of PlanTransfers. cost: O(S) and a PlanTransfers of
+// one layer for each part.
+absl::StatusOr<std::vector<LayerMove>> SplitToFit(const Placement& incumbent,
+                                                  std::vector<LayerMove> moves, const Costs& costs,
+                                                  const BoundaryLimits& limits);
+
+// Chunks of rising layers, as many in each as the limits allow, at least one; of a layer in parts
+// one part. moves: of rising layers, the parts of one behind each other.
 std::vector<Chunk> CutIntoBoundaries(std::span<const LayerMove> moves,
                                      const BoundaryLimits& limits);
+
+// The chunk in parts that keep to the limits, where its layers can be taken apart; the first one is
+// complete. before: in force when it is proposed. errors: as SplitToFit and Complete.
+absl::StatusOr<std::vector<Chunk>> CutAgain(const Placement& before, const Chunk& chunk,
+                                            const Costs& costs, const BoundaryLimits& limits);
 
 // Makes what is in force after the chunk. before: in force when it is proposed.
 // errors: those of Placement::WithLayers. cost: a copy of the maps, and their digest.
