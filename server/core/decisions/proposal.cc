@@ -1,6 +1,7 @@
 #include "server/core/decisions/proposal.h"
 
 #include <algorithm>
+#include <deque>
 #include <iterator>
 #include <memory>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "base/status_macros.h"
 #include "base/text.h"
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/plans.h"
@@ -115,26 +117,41 @@ void MeasureProposal(DecisionContext& context, Job& job, const Proposal& proposa
   if (std::ssize(job.pauses) > kMaxPauses) job.pauses.pop_front();
 }
 
+// The next chunk in parts, or joined with those behind it; nothing of it where it is right as it
+// is. `taken`: how many chunks that replaces.
+absl::StatusOr<std::vector<Chunk>> CutToFit(const Job& job, const Costs& costs, size_t& taken) {
+  const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
+  const BoundaryLimits limits = LimitsOf(job, measured);
+  const std::deque<Chunk>& rest = job.chunks.rest;
+  const Placement& before = *job.proposal->after;
+  Chunk next = rest.front();
+  taken = 1;
+  if (limits.seconds_per_byte == 0) return std::vector<Chunk>();  // nothing was measured yet
+  if (static_cast<double>(next.incoming_bytes) * limits.seconds_per_byte >
+      limits.max_pause_seconds) {
+    return CutAgain(before, next, costs, limits);
+  }
+  while (taken < rest.size() && Join(rest[taken], limits, next)) ++taken;
+  if (taken == 1) return std::vector<Chunk>();
+  EPLB_RETURN_IF_ERROR(Complete(before, next));
+  return std::vector<Chunk>{std::move(next)};
+}
+
 // The next chunk was cut by what was known before this boundary.
 void CutNextChunk(DecisionContext& context, Job& job) {
   if (job.chunks.rest.empty()) return;
-  const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
-  const BoundaryLimits limits = LimitsOf(job, measured);
-  const Chunk& next = job.chunks.rest.front();
-  if (static_cast<double>(next.incoming_bytes) * limits.seconds_per_byte <=
-      limits.max_pause_seconds) {
-    return;
-  }
-  absl::StatusOr<std::vector<Chunk>> parts;
+  size_t taken = 0;
+  absl::StatusOr<std::vector<Chunk>> cut;
   {
     const ReadersIn readers(context.lock);
-    parts = CutAgain(*job.proposal->after, next, CostsOf(context.state, job), limits);
+    cut = CutToFit(job, CostsOf(context.state, job), taken);
   }
-  if (!parts.ok() || parts->size() < 2) return;
-  const auto more = static_cast<int32_t>(parts->size()) - 1;
-  job.chunks.rest.pop_front();
-  job.chunks.rest.insert(job.chunks.rest.begin(), std::make_move_iterator(parts->begin()),
-                         std::make_move_iterator(parts->end()));
+  if (!cut.ok() || cut->size() == taken || cut->empty()) return;
+  const auto more = static_cast<int32_t>(std::ssize(*cut)) - static_cast<int32_t>(taken);
+  std::deque<Chunk>& rest = job.chunks.rest;
+  rest.erase(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(taken));
+  rest.insert(rest.begin(), std::make_move_iterator(cut->begin()),
+              std::make_move_iterator(cut->end()));
   job.chunks.total += more;
   if (Plan* const plan = OpenPlan(job)) plan->num_chunks += more;
 }

@@ -209,10 +209,32 @@ std::vector<Chunk> CutIntoBoundaries(std::span<const LayerMove> moves,
     for (const LayerMove& move : moves.first(count)) {
       chunk.layers.push_back(move.next);
       chunk.incoming_bytes += move.incoming_bytes;
+      chunk.rows += move.staging_rows;
     }
     moves = moves.subspan(count);
   }
   return chunks;
+}
+
+bool Join(const Chunk& next, const BoundaryLimits& limits, Chunk& chunk) {
+  const int64_t bytes = chunk.incoming_bytes + next.incoming_bytes;
+  const int64_t rows = chunk.rows + next.rows;
+  if (static_cast<double>(bytes) * limits.seconds_per_byte > limits.max_pause_seconds ||
+      LeastPause(limits.measured, bytes) > limits.max_pause_seconds ||
+      rows > limits.rows_per_chunk) {
+    return false;
+  }
+  wire::LayerList layers = chunk.layers;
+  for (const LayerPlacement& layer : std::as_const(next.layers)) {
+    if (layers.back().layer == layer.layer) {
+      layers.back() = layer;
+    } else {
+      layers.push_back(layer);
+    }
+  }
+  if (layers.size() > static_cast<size_t>(limits.layers_per_chunk)) return false;
+  chunk = {.layers = std::move(layers), .incoming_bytes = bytes, .rows = rows};
+  return true;
 }
 
 absl::StatusOr<std::vector<Chunk>> CutAgain(const Placement& before, const Chunk& chunk,

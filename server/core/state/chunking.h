@@ -77,6 +77,10 @@ std::vector<Chunk> CutIntoBoundaries(std::span<const LayerMove> moves,
 absl::StatusOr<std::vector<Chunk>> CutAgain(const Placement& before, const Chunk& chunk,
                                             const Costs& costs, const BoundaryLimits& limits);
 
+// Adds the chunk behind it to `chunk`, which is then not complete; false, and nothing is changed,
+// where both do not keep to the limits together.
+bool Join(const Chunk& next, const BoundaryLimits& limits, Chunk& chunk);
+
 // Makes what is in force after the chunk. before: in force when it is proposed.
 // errors: those of Placement::WithLayers. cost: a copy of the maps, and their digest.
 absl::Status Complete(const Placement& before, Chunk& chunk);

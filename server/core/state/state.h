@@ -181,6 +181,7 @@ struct Proposal {
 struct Chunk {
   wire::LayerList layers;      // rising, as they are afterwards
   int64_t incoming_bytes = 0;  // of each layer's GPU that receives most, summed over layers
+  int64_t rows = 0;            // of staging: of each layer's GPU that needs most, likewise
   // The whole placement in force afterwards: made for the next chunk only, because it is large.
   std::shared_ptr<const Placement> after = nullptr;
   Digest digest = {};  // of `after`

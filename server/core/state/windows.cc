@@ -103,13 +103,39 @@ bool TellsTheSame(const wire::LoadReport& report, const PendingWindow& window) {
                     });
 }
 
+struct MatrixShape {
+  Eigen::Index rows = 0;
+  Eigen::Index cols = 0;
+};
+
+MatrixShape ShapeOf(const wire::LoadReport& report) {
+  return {wire::NumLayers(report), wire::NumExperts(report)};
+}
+
+// Of a report or a part of one. False if a sum would overflow.
+template <class Counts>
+bool AddTo(const Counts& counts, MatrixShape shape, LoadMatrix& sum) {
+  if (sum.size() == 0) sum = LoadMatrix::Zero(shape.rows, shape.cols);
+  return wire::AddCounts(counts, &sum);
+}
+
+// Adds the counts to the window's sum. False if it would overflow.
+bool AddWhole(const wire::LoadReport& report, CoreLock* lock, PendingWindow& window) {
+  LoadMatrix sum = std::move(window.sum);
+  bool added = false;
+  {
+    const ReadersIn readers(lock);
+    added = AddTo(report, ShapeOf(report), sum);
+  }
+  window.sum = std::move(sum);
+  return added;
+}
+
 void BeginParts(const wire::LoadReport& report, PendingWindow& window) {
   window.parts_known = !report.parts_unknown;
   window.version = report.version;
   for (const wire::LoadPart& part : report.earlier) {
-    window.earlier.push_back({.last_step = part.last_step,
-                              .version = part.version,
-                              .sum = LoadMatrix::Zero(window.sum.rows(), window.sum.cols())});
+    window.earlier.push_back({.last_step = part.last_step, .version = part.version, .sum = {}});
   }
 }
 
@@ -126,7 +152,7 @@ void NoteDiffering(Windows& windows, const PendingWindow& window, int32_t rank,
 // What the ranks counted under each placement. A part is never above its report's counts, so that
 // no sum of parts leaves int64 where the window's sum does not.
 void AddParts(Windows& windows, const wire::LoadReport& report, int32_t rank, bool first,
-              PendingWindow& window, ReportOutcome& outcome) {
+              CoreLock* lock, PendingWindow& window, ReportOutcome& outcome) {
   if (first) BeginParts(report, window);
   if (!window.parts_known) return;
   if (!TellsTheSame(report, window)) {
@@ -135,9 +161,14 @@ void AddParts(Windows& windows, const wire::LoadReport& report, int32_t rank, bo
     NoteDiffering(windows, window, rank, outcome);
     return;
   }
-  for (size_t part = 0; part < report.earlier.size(); ++part) {
-    (void)wire::AddCounts(report.earlier[part], &window.earlier[part].sum);
+  std::vector<PendingPart> earlier = std::move(window.earlier);
+  {
+    const ReadersIn readers(lock);
+    for (size_t part = 0; part < report.earlier.size(); ++part) {
+      (void)AddTo(report.earlier[part], ShapeOf(report), earlier[part].sum);
+    }
   }
+  window.earlier = std::move(earlier);
 }
 
 // FNV-1a, never 0: it only has to differ where reports differ, on every machine alike.
@@ -153,7 +184,7 @@ uint64_t ChecksumOf(const wire::LoadReport& report) {
   return hash | 1;
 }
 
-bool AddTo(const std::vector<int64_t>& numbers, std::vector<int64_t>& sums) {
+bool AddNumbers(const std::vector<int64_t>& numbers, std::vector<int64_t>& sums) {
   sums.resize(numbers.size(), 0);
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (__builtin_add_overflow(sums[i], numbers[i], &sums[i])) return false;
@@ -164,12 +195,13 @@ bool AddTo(const std::vector<int64_t>& numbers, std::vector<int64_t>& sums) {
 // False if a sum would overflow.
 bool AddSplitTokens(const wire::LoadReport& report, PendingWindow& window) {
   SplitTokens& split = window.split;
-  if (!AddTo(report.split_tokens, split.tokens) || !AddTo(report.split_peaks, split.peaks)) {
+  if (!AddNumbers(report.split_tokens, split.tokens) ||
+      !AddNumbers(report.split_peaks, split.peaks)) {
     return false;
   }
   return !window.layouts_known ||
-         (AddTo(report.split_peaks_static, split.peaks_static) &&
-          AddTo(report.split_peaks_without_eplb, split.peaks_without_eplb));
+         (AddNumbers(report.split_peaks_static, split.peaks_static) &&
+          AddNumbers(report.split_peaks_without_eplb, split.peaks_without_eplb));
 }
 
 // What the batches' splits gave: of each EP group once, for all of its ranks report the same.
@@ -335,7 +367,6 @@ std::deque<PendingWindow>::iterator Find(Windows& windows, const wire::LoadRepor
   PendingWindow fresh;
   fresh.first_step = report.first_step;
   fresh.last_step = report.last_step;
-  fresh.sum = LoadMatrix::Zero(wire::NumLayers(report), wire::NumExperts(report));
   fresh.reported.assign(static_cast<size_t>(limits.num_reporters), false);
   fresh.num_reported.assign(static_cast<size_t>(limits.pipeline_parallel_size), 0);
   fresh.began_at = limits.now;
@@ -521,10 +552,10 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
     window.step_seconds.resize(static_cast<size_t>(limits.num_reporters), 0);
     window.step_seconds[static_cast<size_t>(reporter)] = report.step_seconds;
   }
-  if (!wire::AddCounts(report, &window.sum)) {
+  if (!AddWhole(report, limits.lock, window)) {
     Drop(window, outcome);
   } else {
-    AddParts(windows, report, rank, first, window, outcome);
+    AddParts(windows, report, rank, first, limits.lock, window, outcome);
     AddSplit(windows, report, rank, limits, window, outcome);
     if (IsCovered(window, limits)) Complete(windows, position, limits, outcome);
   }

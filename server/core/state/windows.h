@@ -110,7 +110,7 @@ struct WindowLimits {
   int32_t max_complete = 1;
   const RankGrid* grid = nullptr;  // of the run; null: all ranks are one EP group
   absl::Time now = absl::UnixEpoch();
-  CoreLock* lock = nullptr;  // released while a complete window is measured
+  CoreLock* lock = nullptr;  // released while counts are added up and a window is measured
 };
 
 // Something worth a line in the audit log.

@@ -97,6 +97,83 @@ TEST(ChunkingTest, ALayerThatNeedsALongerBoundaryThanAllowedIsLeftOutByName) {
             "with fewer bytes and migration.max_pause is 0.5 s");
 }
 
+// Layer 0 goes round: each expert one slot on, so that it takes five exchanges. A row is 1 MB, and
+// 1 ms at 1 GB/s.
+Placement Turned() {
+  IndexMatrix slots = Exchanged({}).physical_to_logical_map();
+  slots.row(0) << 2, 3, 4, 5, 0, 1;
+  return Placement::FromSlots(Exchanged({}).topology(), slots).value();
+}
+
+std::vector<LayerMove> Split(const BoundaryLimits& limits) {
+  const Placement incumbent = Exchanged({});
+  std::vector<LayerMove> moves = MovesOf(incumbent, Turned(), TestCosts()).value();
+  EXPECT_EQ(moves.size(), 1);
+  return SplitToFit(incumbent, std::move(moves), TestCosts(), limits).value();
+}
+
+TEST(PartsTest, ALayerThatTakesTooLongMovesInPartsThatDoNot) {
+  const BoundaryLimits limits = {
+      .layers_per_chunk = 4, .max_pause_seconds = 0.0015, .seconds_per_byte = 1e-9};
+  const std::vector<LayerMove> parts = Split(limits);
+  EXPECT_GT(parts.size(), 1);
+  EXPECT_EQ(parts.back().next, Turned().Layer(LayerId{0}));
+  Placement in_force = Exchanged({});
+  std::vector<Chunk> chunks = CutIntoBoundaries(parts, limits);
+  EXPECT_EQ(chunks.size(), parts.size());
+  for (Chunk& chunk : chunks) {
+    EXPECT_LE(chunk.incoming_bytes, 1'000'000);
+    ASSERT_TRUE(Complete(in_force, chunk).ok());
+    in_force = *chunk.after;
+  }
+  EXPECT_EQ(in_force, Turned());
+  EXPECT_EQ(Split({.max_pause_seconds = 1, .seconds_per_byte = 1e-9}).size(), 1);
+}
+
+TEST(PartsTest, TheFirstBoundaryOfAJobIsAShortOne) {
+  // At 10 ns a byte, which nobody measured, a row takes 10 ms.
+  const std::vector<LayerMove> parts = Split({.max_pause_seconds = 0.011});
+  ASSERT_EQ(parts.size(), 2);
+  EXPECT_EQ(parts[0].incoming_bytes, 1'000'000);
+  EXPECT_EQ(parts[1].next, Turned().Layer(LayerId{0}));
+}
+
+TEST(PartsTest, AChunkIsCutAgainOrJoinedByWhatWasMeasured) {
+  const BoundaryLimits slow = {
+      .layers_per_chunk = 4, .max_pause_seconds = 0.0015, .seconds_per_byte = 1e-9};
+  const Placement incumbent = Exchanged({});
+  const std::vector<LayerMove> whole = Split({.max_pause_seconds = 1, .seconds_per_byte = 1e-9});
+  const Chunk chunk = CutIntoBoundaries(whole, slow).front();
+  const std::vector<Chunk> parts = CutAgain(incumbent, chunk, TestCosts(), slow).value();
+  ASSERT_GT(parts.size(), 2);
+  EXPECT_EQ(*parts[0].after, incumbent.WithLayers(std::as_const(parts[0].layers)).value());
+  BoundaryLimits fast = slow;
+  fast.seconds_per_byte = 1e-10;
+  Chunk joined = parts[0];
+  for (size_t i = 1; i < parts.size(); ++i) {
+    Chunk kept = joined;
+    EXPECT_FALSE(Join(parts[i], slow, kept));
+    EXPECT_EQ(kept.incoming_bytes, joined.incoming_bytes);
+    EXPECT_TRUE(Join(parts[i], fast, joined));
+  }
+  EXPECT_EQ(joined.layers, chunk.layers);
+  EXPECT_EQ(joined.after, nullptr);
+}
+
+TEST(ChunkingTest, ChunksOfAJobBecomeShorterWithWhatItsBoundariesTake) {
+  Config config = TestConfig();
+  config.settings.layers_per_chunk = 4;
+  config.settings.max_pause = absl::Milliseconds(100);
+  TestJob job(config);
+  job.Propose(Exchanged({0, 1, 2, 3}));  // in one chunk: nothing was measured
+  job.Deliver();
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 1);
+  ASSERT_TRUE(job.Vote(12));  // 0.25 s for 100 bytes: a layer, 24 bytes, takes 60 ms
+  job.Deliver();
+  ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 4);
+}
+
 TEST(ChunkingTest, AJobLearnsFromItsBoundaries) {
   Config config = TestConfig();
   config.settings.every_steps = 10;
