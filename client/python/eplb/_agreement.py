@@ -41,6 +41,7 @@ class Agreement:
         self._question = 0
         self._failures = 0
         self._absent: Optional[List[int]] = None
+        self.announced = False  # the other ranks may count on this rank
 
     @property
     def rank(self) -> int:
@@ -52,10 +53,16 @@ class Agreement:
 
         Each rank writes a key. The last rank to write, or the first rank whose time is up, writes the list of missing ranks, and
         all ranks return that list, including a rank that comes later.
-        errors: Unavailable if the store does not answer; errors of the store.
+        errors: Unavailable if the store does not answer; errors of the store. If this rank was `announced` by then, the other
+            ranks wait for its acknowledgements in vain, and decide returns None on all of them and here.
         """
         if self._absent is None:
-            self._absent = _bounded(self._meet, 2 * self._timeout)
+            try:
+                self._absent = _bounded(self._meet, 2 * self._timeout)
+            except Exception:
+                if self.announced:
+                    self._absent, self._failures = [], _MOST_FAILURES
+                raise
         return self._absent
 
     def decide(self, make: Callable[[], bytes], accept: Callable[[bytes], Answer]) -> Optional[Answer]:
@@ -87,6 +94,7 @@ class Agreement:
 
     def _meet(self) -> List[int]:
         self._store.set(_rank_key(self._rank), "0")
+        self.announced = True
         if self._store.add("met", 1) == self._size:
             self._store.compare_set("absent", "", "none")
         elif not self._appears("absent", self._timeout):
@@ -150,7 +158,8 @@ class Agreement:
 
 
 def agreement_of(group: Any, timeout: float) -> Agreement:
-    """Returns the agreement of a torch.distributed.ProcessGroup: one in a process, so that questions are counted once."""
+    """Returns the only agreement of a torch.distributed.ProcessGroup in this process, with the timeout of the first call: a
+    second one would count questions anew."""
     if group not in _agreements:
         import torch.distributed as dist
 

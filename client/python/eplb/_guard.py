@@ -14,7 +14,7 @@ import numpy as np
 from eplb import _engines, _library
 from eplb._agreement import Agreement, agreement_of
 from eplb._arguments import real
-from eplb.errors import Error, FailedPrecondition, InvalidArgument, LibraryNotFound
+from eplb.errors import Error, FailedPrecondition, InvalidArgument
 
 _logger = logging.getLogger("eplb")
 
@@ -84,8 +84,8 @@ class Guard:
                 return names, (f"{self._engine.name}'s rebalance_experts has the parameters {', '.join(found)}, expected "
                                f"{', '.join(names)}")
             _library.load()
-        except (LibraryNotFound, TypeError, ValueError) as error:
-            return names, str(error)
+        except Exception as error:
+            return names, _line(error)
         return found, ""
 
     def _arguments(self, given: Tuple[Any, ...], named: Dict[str, Any]) -> Dict[str, Any]:
@@ -96,9 +96,11 @@ class Guard:
         return found if len(given) <= len(ours) else {**found, "*": given[len(ours):]}
 
     def _agreement(self) -> Optional[Agreement]:
-        """Returns the agreement of the engine's group, None for a group of one. Decides whether the engine's own is used."""
+        """Returns the agreement of the engine's group, None for a group of one. Decides whether the engine's own function is used:
+        if a rank is absent, and if this rank was not announced, so that the others find it absent."""
         if self._uses_own:
             return None
+        agreement = None
         try:
             group = self._engine.group()
             if group is None or group.size() == 1:
@@ -106,9 +108,11 @@ class Guard:
             agreement = agreement_of(group, self._timeout)
             absent = agreement.absent()
         except Exception as error:
-            self._uses_own = True
-            self._log(f"this rank cannot reach the others, {self._engine.name}'s own policy is used: {_line(error)}")
-            return None
+            self._uses_own = agreement is None or not agreement.announced
+            self._log("this rank cannot reach the others, " + (
+                f"{self._engine.name}'s own policy is used" if self._uses_own else "the placement stays as it is")
+                + f": {_line(error)}")
+            return agreement
         if absent:
             self._uses_own = True
             if agreement.rank == min(set(range(group.size())) - set(absent)):
@@ -142,20 +146,19 @@ class Guard:
         return _engines.plan_for(self._engine.known[0][0], load, request, self._policy, self._effort)
 
     def _read(self, answer: bytes, arguments: Dict[str, Any]) -> np.ndarray:
-        """Returns the placement that rank 0 published. errors: FailedPrecondition where rank 0 was asked for another shape."""
+        """Returns the placement that rank 0 published. errors: FailedPrecondition if this rank was asked for another shape."""
         slots = np.load(io.BytesIO(answer), allow_pickle=False).astype(np.int64)
-        shape = self._shape(arguments)
-        if shape is not None and not _engines.is_complete(slots, *shape):
+        shape = self._shape(arguments, slots)
+        if not _engines.is_complete(slots, *shape):
             raise FailedPrecondition(f"rank 0 published a placement {list(slots.shape)}, this rank was asked for "
                                      f"{shape[1]} slots in layers and experts {list(shape[0])}")
         return slots
 
     def _kept(self, arguments: Dict[str, Any]) -> Optional[np.ndarray]:
-        """Returns the current placement, None where it is unknown or not complete, as while an engine grows or shrinks."""
+        """Returns the current placement, None if it is unknown or not complete, as while an engine grows or shrinks."""
         try:
-            shape = self._shape(arguments)
             slots = np.array(_engines.slots_of(self._engine.incumbent(arguments)))
-            return slots if shape is not None and _engines.is_complete(slots, *shape) else None
+            return slots if _engines.is_complete(slots, *self._shape(arguments, slots)) else None
         except Exception:
             return None
 
@@ -165,17 +168,18 @@ class Guard:
         try:
             return self._engine.own(*given, **named)
         except Exception:
-            shape = self._shape(arguments)
-            if shape is None:
+            (layers, experts), num_slots = self._shape(arguments, np.empty((0, 0)))
+            if layers < 1 or experts < 1:
                 raise
-            (layers, experts), num_slots = shape
             return self._engine.answer(np.tile(np.arange(num_slots) % experts, (layers, 1)), arguments)
 
-    def _shape(self, arguments: Dict[str, Any]) -> Optional[Tuple[Tuple[int, int], int]]:
-        """Returns (layers, experts) and the number of slots of a request, None if they cannot be read."""
+    def _shape(self, arguments: Dict[str, Any], slots: np.ndarray) -> Tuple[Tuple[int, int], int]:
+        """Returns (layers, experts) and the number of slots of a request; those of `slots` if the request cannot be read."""
         load, num_slots = (arguments.get(name) for name in self._engine.known[0][:2])
         shape = tuple(getattr(load, "shape", ()))[-2:]
-        return (shape, num_slots) if len(shape) == 2 and isinstance(num_slots, int) else None
+        if len(shape) == 2 and isinstance(num_slots, int):
+            return shape, num_slots
+        return (slots.shape[0], int(slots.max(initial=-1)) + 1), slots.shape[1]
 
     def _log(self, message: str) -> None:
         _logger.warning("eplb.%s: %s", self._engine.name.lower(), message)

@@ -10,7 +10,7 @@ from eplb import _agreement
 from eplb.errors import DeadlineExceeded, Unavailable
 from ranks import PATIENCE
 
-TIMEOUT = 0.4 * PATIENCE
+TIMEOUT = 0.8 * PATIENCE
 WORLD = 4
 
 
@@ -172,6 +172,19 @@ class AgreementTest(unittest.TestCase):
     def test_ranks_that_wrote_nothing_are_absent_for_all_even_for_those_that_come_later(self):
         self.assertEqual(self.on_all(lambda rank, agreement: agreement.absent(), (1, 3)), [[0, 2]] * 2)
         self.assertEqual(self.agreements[2].absent(), [0, 2])
+
+    def test_a_rank_that_loses_the_store_while_it_meets_the_others(self):
+        """The others count on it after its first write: all keep. Before, they find it absent."""
+        for operation, found in (("set", [2]), ("add", []), ("get", [])):
+            with self.subTest(operation):
+                self.setUp()
+                self.fault(2, operation, refuse)
+                absent = self.on_all(lambda rank, agreement: agreement.absent())
+                self.assertIsInstance(absent.pop(2), RuntimeError)
+                self.assertEqual(absent, [found] * 3)
+                self.assertEqual(self.agreements[2].announced, not found)
+                if not found:
+                    self.assert_all_keep(self.ask())
 
     def test_a_store_without_an_answer_ends_the_meeting(self):
         self.fault(0, "set", stand_still)

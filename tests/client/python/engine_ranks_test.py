@@ -18,7 +18,7 @@ import ranks
 from eplb import _library, placement
 
 WORLD, LAYERS, EXPERTS, SLOTS = 4, 2, 8, 12
-TIMEOUT = 1.5 * ranks.PATIENCE
+TIMEOUT = 2 * ranks.PATIENCE
 LOADS = np.array([[[0] * 8] * 2, [[90, 80, 10, 20, 30, 40, 5, 6]] * 2, [[1, 2, 3, 90, 5, 6, 70, 8]] * 2]) * 1000  # fewer tokens are noise
 START = torch.arange(SLOTS).repeat(LAYERS, 1) % EXPERTS
 OWN = engine_stand_ins.own_map(LAYERS, EXPERTS, SLOTS).tolist()
@@ -29,6 +29,9 @@ class Vllm:
 
     def __init__(self, group):
         self.policies, self.slots = engine_stand_ins.vllm(group), START.clone()
+
+    def install_other_version(self):
+        self.policies["default"] = type("Policy", (), {"rebalance_experts": staticmethod(lambda load, options: fail())})
 
     def register(self, **settings):
         eplb.vllm.register(**settings)
@@ -53,6 +56,9 @@ class Sglang:
     def __init__(self, _):
         self.algorithms, self.location = engine_stand_ins.sglang()
         self.location.metadata = engine_stand_ins.sglang_metadata(START.clone())
+
+    def install_other_version(self):
+        self.algorithms.rebalance_experts = lambda load, options: fail()
 
     def register(self, **settings):
         eplb.sglang.register(**settings)
@@ -108,6 +114,8 @@ def register(engine, fault):
         return
     if fault == "no_library":
         _library._library, os.environ["EPLB_LIBRARY"] = None, "/none/libeplb.so"
+    if fault == "other_version":
+        engine.install_other_version()
     engine.register(timeout=TIMEOUT, policy="deepseek" if fault == "other_policy" else "incremental")
     if fault == "plan_fails":
         placement.plan = fail
@@ -148,14 +156,18 @@ class Cases:
                 self.assert_planned(maps[1], maps[2])
                 self.assertEqual(logs, [[]] * WORLD)
 
-    def test_a_rank_without_the_library_uses_the_plan_of_rank_0(self):
-        maps, logs = self.serve("no_library", (2,))
-        self.assert_planned(maps[0], maps[1])
-        self.assertEqual([len(log) for log in logs], [0, 0, 1, 0])
-        self.assertRegex(logs[2][0], "this rank cannot plan, it uses the plans of its group's rank 0: EPLB_LIBRARY is /none/")
+    def test_a_rank_that_cannot_plan_uses_the_plan_of_rank_0(self):
+        for fault, cause in (("no_library", "EPLB_LIBRARY is /none/"),
+                             ("other_version", f"{self.NAME}'s rebalance_experts has the parameters load, options, expected ")):
+            with self.subTest(fault=fault):
+                maps, logs = self.serve(fault, (2,))
+                self.assert_planned(maps[0], maps[1])
+                self.assertEqual([len(log) for log in logs], [0, 0, 1, 0])
+                self.assertIn(f"this rank cannot plan, it uses the plans of its group's rank 0: {cause}", logs[2][0])
 
     def test_all_ranks_keep_the_placement_if_rank_0_cannot_plan(self):
-        for fault, cause, lines in (("no_library", "EPLB_LIBRARY is /none/libeplb.so", 2), ("plan_fails", "no memory", 1)):
+        for fault, cause, lines in (("no_library", "EPLB_LIBRARY is /none/libeplb.so", 2), ("plan_fails", "no memory", 1),
+                                    ("other_version", "has the parameters load, options", 2)):
             with self.subTest(fault=fault):
                 maps, logs = self.serve(fault, (0,))
                 self.assertEqual(maps, [START.tolist()] * 3)
