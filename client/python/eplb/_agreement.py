@@ -117,7 +117,8 @@ class Agreement:
         verdict = "go" if all_acknowledged else "end" if ended else "keep"
         if self._store.compare_set(verdict_key, "", verdict) == b"go":
             return True
-        raise DeadlineExceeded(f"ranks {', '.join(map(str, self._behind()))} of {self._size} did not acknowledge rank 0's "
+        behind = ", ".join(map(str, self._behind()))
+        raise DeadlineExceeded(f"{f'ranks {behind}' if behind else 'a rank'} of {self._size} did not acknowledge rank 0's "
                                f"placement within {self._timeout:g} s"
                                + (f", {_MOST_FAILURES} times in a row: rank 0 plans no more" if ended else ""))
 

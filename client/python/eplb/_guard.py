@@ -96,8 +96,8 @@ class Guard:
         return found if len(given) <= len(ours) else {**found, "*": given[len(ours):]}
 
     def _agreement(self) -> Optional[Agreement]:
-        """Returns the agreement of the engine's group, None for a group of one. Decides whether the engine's own function is used:
-        if a rank is absent, and if this rank was not announced, so that the others find it absent."""
+        """Returns the agreement of the engine's group, None for a group of one. Chooses the engine's own function if a rank is
+        absent, and if this rank was not announced, so that the others find it absent."""
         if self._uses_own:
             return None
         agreement = None

@@ -19,7 +19,8 @@ from eplb import _library, placement
 
 WORLD, LAYERS, EXPERTS, SLOTS = 4, 2, 8, 12
 TIMEOUT = 2 * ranks.PATIENCE
-LOADS = np.array([[[0] * 8] * 2, [[90, 80, 10, 20, 30, 40, 5, 6]] * 2, [[1, 2, 3, 90, 5, 6, 70, 8]] * 2]) * 1000  # fewer tokens are noise
+# Thousands of tokens, because policy incremental takes a difference of a few for noise.
+LOADS = np.array([[[0] * 8] * 2, [[90, 80, 10, 20, 30, 40, 5, 6]] * 2, [[1, 2, 3, 90, 5, 6, 70, 8]] * 2]) * 1000
 START = torch.arange(SLOTS).repeat(LAYERS, 1) % EXPERTS
 OWN = engine_stand_ins.own_map(LAYERS, EXPERTS, SLOTS).tolist()
 
