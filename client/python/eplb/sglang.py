@@ -74,7 +74,7 @@ def register(policy: str = "incremental", effort: str = "default", incumbent: Op
     SGLang's own function from the first request on. SGLang's elasticity_aware algorithms stay SGLang's: they avoid dead ranks.
 
     policy, effort: of make_hook. incumbent: returns the current placement; default: SGLang's global metadata.
-    timeout: seconds that ranks wait for each other in one step of an agreement. A request takes at most 6 of them, which must
+    timeout: seconds that ranks wait for each other in one step of an agreement. A request takes at most 8 of them, which must
         be less than the engine's own time-outs.
     returns: the function that is there now.
     errors: FailedPrecondition where no SGLang with a load balancer can be imported; InvalidArgument for a setting.

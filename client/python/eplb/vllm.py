@@ -87,7 +87,7 @@ def register(policy: str = "incremental", effort: str = "default", name: str = "
 
     name: of the policy in vLLM's `eplb_config` that is replaced; vLLM takes only the names that it has.
     returns: what this vLLM expects, "maps" or "map"; default: what the annotation of the replaced policy says.
-    timeout: seconds that ranks wait for each other in one step of an agreement. A request takes at most 6 of them, which must
+    timeout: seconds that ranks wait for each other in one step of an agreement. A request takes at most 8 of them, which must
         be less than the engine's own time-outs.
     returns: the class. Where vLLM has no policies yet, its function rebalance_experts is replaced.
     errors: FailedPrecondition where no vLLM with a load balancer can be imported, and for a name that it does not have;
