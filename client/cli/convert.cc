@@ -56,6 +56,7 @@ void AddConvert(CLI::App& root, Command& command) {
       "  eplbctl convert --from sglang --to eplb location.json now.json --gpus 16 --first-layer 3\n"
       "  eplbctl convert --from eplb --to trtllm next.json balancer.yaml --first-layer 3\n"
       "  eplbctl convert --from eplb --to trtllm next.json balancer.yaml --layers 1:47:2\n"
+      "vllm is the start map of an open pull request of vLLM; vLLM 0.33.0 reads no start map.\n"
       "Exit codes: 0 written, 1 error, as OUT not written, 2 wrong flag or unusable input.");
   app.callback([options, &command] {
     command = [options](const Terminal& /*terminal*/) { return RunConvert(*options); };

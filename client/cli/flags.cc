@@ -182,7 +182,9 @@ void AddChoice(CLI::App& app, const char* name, std::string& value, const std::s
 
 void AddLoadReading(CLI::App& app, LoadReading& reading) {
   AddChoice(app, "--format", reading.format,
-            "The format of the load, when its content is ambiguous", LoadFormatNames());
+            "Format of the load if its content is ambiguous; vllm is the statistics file of an "
+            "open pull request",
+            LoadFormatNames());
   AddLayerChoice(app, reading.layers, "Read the layers from this one on [0]",
                  "Read only these layers, such as 3-60 or 1,3,5 [all]");
   app.get_option("--first-layer")->check(&CheckNotNegative);

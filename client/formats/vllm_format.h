@@ -1,4 +1,5 @@
-// The JSON lines of vLLM's EPLB: records of the load, and a placement to begin with.
+// JSON lines that open pull requests of vLLM propose: records of the load, and a start map. vLLM
+// 0.33.0 neither writes nor reads them.
 // threads: safe, no state.
 #ifndef EPLB_CLIENT_FORMATS_VLLM_FORMAT_H_
 #define EPLB_CLIENT_FORMATS_VLLM_FORMAT_H_

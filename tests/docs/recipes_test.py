@@ -17,6 +17,7 @@ os.environ.setdefault("EPLB_DATA", str(ROOT / "tests/data"))
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 sys.path[:0] = [str(ROOT / each) for each in ("client/python", "tests/client/python", "tests/deploy/megatron")]
 
+import engine_stand_ins  # noqa: E402
 import ranks  # noqa: E402
 import recipe_models as models  # noqa: E402
 import torch  # noqa: E402
@@ -36,31 +37,9 @@ def blocks(page, language):
 class ServingEnginesTest(unittest.TestCase):
     """The page's lines beside modules that have the engines' names."""
 
-    def stand_in(self, name, **attributes):
-        parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            path = ".".join(parts[:end])
-            if path not in sys.modules:
-                module = sys.modules[path] = types.ModuleType(path)
-                module.__path__ = []
-                self.addCleanup(sys.modules.pop, path, None)
-                if end > 1:
-                    setattr(sys.modules[".".join(parts[:end - 1])], parts[end - 1], module)
-        sys.modules[name].__dict__.update(attributes)
-        return sys.modules[name]
-
     def setUp(self):
-        class AbstractEplbPolicy:
-            __abstractmethods__ = frozenset({"rebalance_experts"})
-
-            @classmethod
-            def rebalance_experts(cls, weight, num_replicas, num_groups, num_nodes, num_ranks) -> tuple:
-                """Of the abstract class."""
-
-        self.policies = {"default": None}
-        self.stand_in("vllm.distributed.eplb.policy", EPLB_POLICIES=self.policies, AbstractEplbPolicy=AbstractEplbPolicy)
-        self.algorithms = self.stand_in("sglang.srt.eplb.eplb_algorithms", rebalance_experts=lambda **given: "own")
-        self.stand_in("sglang.srt.eplb.expert_location", get_global_expert_location_metadata=lambda: None)
+        self.policies, (self.algorithms, _) = engine_stand_ins.vllm(), engine_stand_ins.sglang()
+        self.addCleanup(engine_stand_ins.remove)
 
     def test_entry_points_are_functions_that_register(self):
         groups = {}
@@ -74,20 +53,17 @@ class ServingEnginesTest(unittest.TestCase):
         self.assertEqual(self.algorithms.rebalance_experts.__module__, "eplb.sglang")
 
     def test_functions_with_settings_register(self):
-        with_settings, launcher, with_incumbent = blocks("serving-engines.md", "python")
+        with_settings, launcher = blocks("serving-engines.md", "python")
         names = {}
         exec(compile(with_settings.code, "docs/serving-engines.md", "exec"), names)
         names["register"]()
-        self.assertEqual((self.policies["default"].policy, self.policies["default"].effort), ("incremental", "fast"))
-        exec(compile(with_incumbent.code, "docs/serving-engines.md", "exec"), {})
-        self.assertEqual(self.algorithms.rebalance_experts.__module__, "eplb.sglang")
-        del self.algorithms.rebalance_experts._eplb_own
+        self.assertEqual((self.policies["default"].policy, self.policies["default"].effort), ("balanced", "fast"))
 
         started = []
-        self.stand_in("sglang.launch_server", run_server=started.append)
-        self.stand_in("sglang.srt.server_args", prepare_server_args=lambda arguments: arguments)
+        engine_stand_ins.module("sglang.launch_server", run_server=started.append)
+        engine_stand_ins.module("sglang.srt.server_args", prepare_server_args=lambda arguments: arguments)
         for name in ("__mp_main__", "__main__"):  # as Python names the main file in a process that it spawns
-            self.algorithms.rebalance_experts = lambda **given: "own"
+            self.algorithms.rebalance_experts = engine_stand_ins.rebalance_experts
             exec(compile(launcher.code, "docs/serving-engines.md", "exec"), {"__name__": name})
             self.assertEqual(self.algorithms.rebalance_experts.__module__, "eplb.sglang")
         self.assertEqual(len(started), 1)
@@ -262,7 +238,7 @@ class RecipesTest(ranks.RankTest):
 
     def test_every_python_block_of_these_pages_is_run_by_a_test(self):
         run = {"frameworks-plain-pytorch.md": 3, "frameworks-fsdp2.md": 1, "frameworks-huggingface.md": 1,
-               "frameworks-deepspeed.md": 2, "frameworks-megatron.md": 1, "serving-engines.md": 3}
+               "frameworks-deepspeed.md": 2, "frameworks-megatron.md": 1, "serving-engines.md": 2}
         self.assertEqual({page: len(blocks(page, "python")) for page in run}, run)
         self.assertEqual({page.name for page in (ROOT / "docs").glob("frameworks-*.md")} - set(run), set())
 

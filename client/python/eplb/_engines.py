@@ -1,4 +1,4 @@
-"""What the hooks of serving engines share: an engine's request becomes a plan, and the plan the tensors that it expects."""
+"""Converts requests of serving engines to placements, and placements to the tensors that the engines expect."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ def counts_from(name: str, load: Any) -> np.ndarray:
     return integers(name, cells, "[layers, experts]") if cells.dtype.kind in "iu" else cells.astype(np.float64)
 
 
-def plan_for(name: str, load: np.ndarray, request: Request, policy: str, effort: str) -> placement.Plan:
-    """A plan that obeys the constraints of the engine's own algorithm, on each layer at most as uneven as DeepSeek's.
+def plan_for(name: str, load: np.ndarray, request: Request, policy: str, effort: str) -> np.ndarray:
+    """Returns a placement [layers, slots] that obeys the constraints of the engine's own algorithm. On each layer it is at most
+    as uneven as DeepSeek's.
 
-    name: of the load, for messages. load: [layers, experts].
+    name: of the load, for messages. load: [layers, experts]. policy: "incremental" without an incumbent is "balanced".
     errors: InvalidArgument with one line. cost: as eplb.placement.plan with allow_duplicates, which DeepSeek's algorithm
-        uses too. Equal input gives an equal plan in every process.
+        uses too. Equal input gives an equal placement in every process.
     """
     if load.ndim != 2 or 0 in load.shape:
         raise InvalidArgument(f"{name} has shape {list(load.shape)}, expected [layers, experts]")
@@ -61,29 +62,46 @@ def plan_for(name: str, load: np.ndarray, request: Request, policy: str, effort:
     if request.num_gpus < 1 or request.num_slots % request.num_gpus:
         raise InvalidArgument(f"{request.num_slots} physical experts on {request.num_gpus} ranks: expected as many on every "
                               f"rank")
+    groups, nodes = (request.num_groups, request.num_nodes) if request.hierarchical else (1, 1)
     if policy == "deepseek":
-        return _deepseek(load, request)
+        return placement.rebalance_experts(load, request.num_slots, groups, nodes, request.num_gpus)[0]
     incumbent = _usable(request.incumbent, load.shape, request.num_slots)
     if policy == "incremental" and incumbent is None:
         policy = "balanced"
-    return placement.plan(load, num_slots=request.num_slots, num_gpus=request.num_gpus,
-                          num_nodes=request.num_nodes if request.hierarchical else 1,
-                          num_groups=request.num_groups if request.hierarchical else 1,
+    return placement.plan(load, num_slots=request.num_slots, num_gpus=request.num_gpus, num_nodes=nodes, num_groups=groups,
                           hierarchy="strict" if request.hierarchical else "none", policy=policy, effort=effort,
-                          previous=incumbent, allow_duplicates=True)
+                          previous=incumbent, allow_duplicates=True).physical_to_logical_map
 
 
-def tensors_of(plan: placement.Plan, device: Any) -> Tuple[Any, Any, Any]:
-    """The plan's maps as int64 torch tensors on a device: physical_to_logical_map [layers, slots], logical_to_physical_map
-    [layers, experts, X], -1 padded, and logical_replica_count [layers, experts]."""
+def tensors_of(slots: np.ndarray, device: Any) -> Tuple[Any, Any, Any]:
+    """Returns the maps of a complete placement [layers, slots] as int64 torch tensors on a device: physical_to_logical_map
+    [layers, slots], logical_to_physical_map [layers, experts, X], -1 padded, and logical_replica_count [layers, experts]."""
     import torch
 
-    maps = (plan.physical_to_logical_map, plan.logical_to_physical_map, plan.logical_replica_count)
-    return tuple(torch.from_numpy(each).to(device) for each in maps)  # type: ignore[return-value]
+    rows = np.arange(slots.shape[0])[:, None]
+    counts = np.zeros((slots.shape[0], slots.max() + 1), np.int64)
+    np.add.at(counts, (rows, slots), 1)
+    by_expert = np.argsort(slots, axis=1, kind="stable")
+    experts = np.take_along_axis(slots, by_expert, axis=1)
+    ordinals = np.arange(slots.shape[1]) - (np.cumsum(counts, axis=1) - counts)[rows, experts]
+    replicas = np.full((*counts.shape, counts.max()), -1, np.int64)
+    replicas[rows, experts, ordinals] = by_expert
+    return tuple(torch.from_numpy(each).to(device) for each in (slots, replicas, counts))  # type: ignore[return-value]
 
 
 def device_of(load: Any) -> Any:
     return load.device if _rows.is_torch(load) else "cpu"
+
+
+def slots_of(incumbent: Any) -> np.ndarray:
+    """Returns an incumbent as int64 [layers, slots]. errors: InvalidArgument for other things than integers."""
+    return integers("incumbent placement", incumbent, "[layers, physical experts]")
+
+
+def is_complete(slots: np.ndarray, shape: Tuple[int, ...], num_slots: int) -> bool:
+    """Returns True for [layers, num_slots] with one expert of `shape`, (layers, experts), in each slot, and every expert."""
+    usable = _usable(slots, shape, num_slots)
+    return usable is not None and usable.min() >= 0
 
 
 def counts_of_request(**given: Any) -> Tuple[int, ...]:
@@ -95,22 +113,12 @@ def counts_of_request(**given: Any) -> Tuple[int, ...]:
     return tuple(found.values())
 
 
-def _deepseek(load: np.ndarray, request: Request) -> placement.Plan:
-    groups, nodes = (request.num_groups, request.num_nodes) if request.hierarchical else (1, 1)
-    maps = placement.rebalance_experts(load, request.num_slots, groups, nodes, request.num_gpus)
-    slots, _, counts = maps
-    shares = np.take_along_axis(load / counts, slots, axis=1).reshape(load.shape[0], request.num_gpus, -1).sum(axis=2)
-    peak = shares.max(axis=1)
-    return placement.Plan(*maps, balancedness=np.where(peak > 0, shares.mean(axis=1) / np.where(peak > 0, peak, 1), np.nan),
-                          max_gpu_load=peak, num_gpus=request.num_gpus, num_nodes=nodes)
-
-
 def _usable(incumbent: Any, shape: Tuple[int, ...], num_slots: int) -> Optional[np.ndarray]:
     """The incumbent placement, or None where it cannot be followed: of another size, as while an engine grows or shrinks, or
     with an expert that is nowhere."""
     if incumbent is None:
         return None
-    slots = integers("incumbent placement", incumbent, "[layers, physical experts]")
+    slots = slots_of(incumbent)
     layers, experts = shape
     if slots.shape != (layers, num_slots) or slots.max() >= experts or slots.min() < -1:
         return None

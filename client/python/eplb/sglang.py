@@ -10,70 +10,85 @@ before register. Threads: safe; the library computes without the interpreter's l
 from __future__ import annotations
 
 import importlib
-from typing import Any, Callable, Optional, Tuple
+import sys
+from typing import Any, Callable, Dict, Optional, Tuple
+
+import numpy as np
 
 from eplb import _engines
+from eplb._guard import Engine, Guard
 from eplb._rows import is_torch
 from eplb.errors import FailedPrecondition, InvalidArgument
 
 # Newer first: the package moved.
 _ALGORITHMS = ("sglang.srt.eplb.eplb_algorithms", "sglang.srt.managers.eplb_algorithms")
-# Asks which ranks are alive, which the hook does not get.
-_THEIRS = "elasticity_aware"
+_KNOWN = (("tokens_per_expert", "num_physical_experts", "num_local_physical_experts", "num_groups", "num_nodes", "algorithm"),)
+# These algorithms avoid dead ranks, which the hook is not told of.
+_THEIRS = "elasticity"
 
 Hook = Callable[..., Tuple[Any, Any, Any]]
 
 
 def rebalance_experts(tokens_per_expert: Any, num_physical_experts: int, num_local_physical_experts: int,
                       num_groups: Optional[int], num_nodes: int, algorithm: Any) -> Tuple[Any, Any, Any]:
-    """A placement for a load: as SGLang's function of this name, with the policy "balanced".
+    """A placement for a load: as SGLang's function of this name. It plans in its own process, from no incumbent, and raises.
 
     tokens_per_expert: [steps, layers, logical experts] or [layers, logical experts], tokens of each, a torch tensor on any
         device; steps are summed up. num_physical_experts: of a layer. num_local_physical_experts: of a rank.
-    num_groups: of the router, or None. algorithm: SGLang's EplbAlgorithm or its name: with one that ends in "hierarchical"
-        each expert group stays on one node, and num_nodes must divide num_groups.
+    num_groups: of the router; None and 0 mean one. algorithm: SGLang's EplbAlgorithm or its name: with one that ends in
+        "hierarchical" each expert group stays on one node, and num_nodes must divide num_groups.
     returns: physical_to_logical_map [layers, num_physical_experts], logical_to_physical_map [layers, logical experts, X], -1
         padded, and logical_replica_count [layers, logical experts], int64, on the device of tokens_per_expert.
     errors: eplb.InvalidArgument with one line. cost: 0.7 s for 58 layers of 256 experts on 288 slots.
     """
-    return _rebalance(tokens_per_expert, num_physical_experts, num_local_physical_experts, num_groups, num_nodes, algorithm)
+    return make_hook()(tokens_per_expert, num_physical_experts, num_local_physical_experts, num_groups, num_nodes, algorithm)
 
 
-def make_hook(policy: str = "balanced", effort: str = "default", incumbent: Optional[Callable[[], Any]] = None) -> Hook:
-    """rebalance_experts with these settings.
+def make_hook(policy: str = "incremental", effort: str = "default", incumbent: Optional[Callable[[], Any]] = None) -> Hook:
+    """Returns rebalance_experts with these settings. It plans in its own process and raises.
 
-    policy: "balanced", "incremental" or "deepseek". effort: "default", "fast" or "thorough". incumbent: gives the placement
-        that runs, [layers, num_physical_experts], or None; SGLang's hook does not pass it, "incremental" needs it.
+    policy: "incremental", "balanced" or "deepseek", the algorithm of DeepSeek's EPLB repository. effort: "default", "fast" or
+        "thorough". incumbent: returns the current placement, [layers, num_physical_experts], or None; without one,
+        "incremental" is "balanced".
     errors: InvalidArgument naming a setting.
     """
     policy, effort = _engines.checked(policy, effort)
-    if policy == "incremental" and incumbent is None:
-        raise InvalidArgument("policy incremental needs `incumbent`, which gives the placement to start from")
 
     def hook(tokens_per_expert: Any, num_physical_experts: int, num_local_physical_experts: int, num_groups: Optional[int],
              num_nodes: int, algorithm: Any) -> Tuple[Any, Any, Any]:
-        return _rebalance(tokens_per_expert, num_physical_experts, num_local_physical_experts, num_groups, num_nodes,
-                          algorithm, policy, effort, None if incumbent is None else incumbent())
+        load, request = _request(tokens_per_expert, num_physical_experts, num_local_physical_experts, num_groups, num_nodes,
+                                 algorithm, None if incumbent is None else incumbent())
+        slots = _engines.plan_for("tokens_per_expert", load, request, policy, effort)
+        return _engines.tensors_of(slots, _engines.device_of(tokens_per_expert))
 
     return hook
 
 
-def register(policy: str = "balanced", effort: str = "default", incumbent: Optional[Callable[[], Any]] = None) -> Hook:
-    """Puts the hook in the place of SGLang's function, in this process; again does no harm. Settings: of make_hook.
+def register(policy: str = "incremental", effort: str = "default", incumbent: Optional[Callable[[], Any]] = None,
+             timeout: float = 20.0) -> Hook:
+    """Puts EPLB's hook in the place of SGLang's function, in this process; again does no harm. Every process must call it.
 
-    SGLang's elasticity_aware stays SGLang's: it asks which ranks are alive. returns: the function that is there now.
-    errors: FailedPrecondition where no SGLang with a load balancer can be imported.
+    The hook never raises. Rank 0 of the default process group plans, and either all ranks use its plan or all keep the current
+    placement: without tokens, and where rank 0 cannot plan or a rank does not answer. A rank that lacks the library, or has
+    another interface of SGLang, logs it here and uses rank 0's plans. If a process has not called register, all ranks use
+    SGLang's own function from the first request on. SGLang's elasticity_aware algorithms stay SGLang's: they avoid dead ranks.
+
+    policy, effort: of make_hook. incumbent: returns the current placement; default: SGLang's global metadata.
+    timeout: seconds that ranks wait for each other in one step of an agreement. A request takes at most 8 of them, which must
+        be less than the engine's own time-outs.
+    returns: the function that is there now.
+    errors: FailedPrecondition where no SGLang with a load balancer can be imported; InvalidArgument for a setting.
     """
     algorithms = _algorithms()
     own = getattr(algorithms.rebalance_experts, "_eplb_own", algorithms.rebalance_experts)
-    chosen = make_hook(policy, effort, incumbent)
+    location = algorithms.__name__.rpartition(".")[0] + ".expert_location"
+    guard = Guard(Engine("SGLang", own, _KNOWN, _request, lambda _: (incumbent or (lambda: _current(location)))(), _answer,
+                         _group), policy, effort, timeout)
 
-    def hook(tokens_per_expert: Any, num_physical_experts: int, num_local_physical_experts: int, num_groups: Optional[int],
-             num_nodes: int, algorithm: Any) -> Tuple[Any, Any, Any]:
-        function = own if _name_of(algorithm) == _THEIRS else chosen
-        return function(tokens_per_expert=tokens_per_expert, num_physical_experts=num_physical_experts,
-                        num_local_physical_experts=num_local_physical_experts, num_groups=num_groups, num_nodes=num_nodes,
-                        algorithm=algorithm)
+    def hook(*given: Any, **named: Any) -> Tuple[Any, Any, Any]:
+        algorithm = named.get("algorithm", given[-1] if given else None)
+        function = own if str(getattr(algorithm, "name", algorithm)).startswith(_THEIRS) else guard
+        return function(*given, **named)
 
     hook._eplb_own = own  # type: ignore[attr-defined]
     algorithms.rebalance_experts = hook
@@ -93,23 +108,41 @@ def _algorithms() -> Any:
     raise FailedPrecondition(f"no SGLang with a load balancer here: {missing}")
 
 
-def _rebalance(tokens_per_expert: Any, num_physical_experts: Any, num_local_physical_experts: Any, num_groups: Any,
-               num_nodes: Any, algorithm: Any, policy: str = "balanced", effort: str = "default",
-               incumbent: Any = None) -> Tuple[Any, Any, Any]:
+def _request(tokens_per_expert: Any, num_physical_experts: Any, num_local_physical_experts: Any, num_groups: Any,
+             num_nodes: Any, algorithm: Any, incumbent: Any = None) -> Tuple[np.ndarray, _engines.Request]:
     slots, local, nodes, groups = _engines.counts_of_request(
         num_physical_experts=num_physical_experts, num_local_physical_experts=num_local_physical_experts, num_nodes=num_nodes,
-        num_groups=1 if num_groups is None else num_groups)
+        num_groups=num_groups or 1)
     if slots % local:
         raise InvalidArgument(f"num_local_physical_experts is {local}, expected a divisor of the {slots} physical experts")
     hierarchical = _name_of(algorithm).endswith("hierarchical")
     if hierarchical and groups % nodes:
         raise InvalidArgument(f"algorithm {_name_of(algorithm)}: {nodes} nodes do not divide the {groups} expert groups")
     load = _engines.counts_from("tokens_per_expert", tokens_per_expert)
-    if load.ndim == 3:
-        load = load.sum(axis=0)
-    request = _engines.Request(slots, slots // local, groups, nodes, hierarchical, incumbent)
-    plan = _engines.plan_for("tokens_per_expert", load, request, policy, effort)
-    return _engines.tensors_of(plan, _engines.device_of(tokens_per_expert))
+    return (load.sum(axis=0) if load.ndim == 3 else load,
+            _engines.Request(slots, slots // local, groups, nodes, hierarchical, incumbent))
+
+
+def _answer(slots: np.ndarray, arguments: Dict[str, Any]) -> Tuple[Any, Any, Any]:
+    return _engines.tensors_of(slots, _engines.device_of(arguments.get("tokens_per_expert")))
+
+
+def _current(location: str) -> Any:
+    """Returns the placement in SGLang's global metadata, None before there is one."""
+    metadata = importlib.import_module(location).get_global_expert_location_metadata()
+    return None if metadata is None else metadata.physical_to_logical_map_cpu
+
+
+def _group() -> Any:
+    """Returns the default process group. None without torch.distributed, and after a scale-up: SGLang then asks rank 0 alone,
+    and broadcasts its answer."""
+    import torch.distributed as dist
+
+    elastic = sys.modules.get("sglang.srt.elastic_ep.elastic_ep")
+    state = None if elastic is None else elastic.ElasticEPStateManager.instance()
+    if getattr(state, "has_scaled", False) or not (dist.is_available() and dist.is_initialized()):
+        return None
+    return dist.group.WORLD
 
 
 def _name_of(algorithm: Any) -> str:

@@ -11,109 +11,142 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from typing import Any, Optional, Tuple, Type, Union
+from typing import Any, Callable, Dict, Optional, Tuple, Type, Union
+
+import numpy as np
 
 from eplb import _engines
 from eplb._arguments import choice
+from eplb._guard import Engine, Guard
 from eplb.errors import FailedPrecondition, Unimplemented
 
 _RETURNS = ("maps", "map")
 _STATE = "vllm.distributed.eplb.eplb_state"
 _ALGORITHM = "vllm.distributed.eplb.rebalance_algo"
 _POLICIES = "vllm.distributed.eplb.policy"
+_SHARED = ("weight", "num_replicas", "num_groups", "num_nodes")
+# vLLM 0.33.0, and before it passed the incumbent, and before it had policies.
+_KNOWN = ((*_SHARED, "num_ranks", "old_global_expert_indices"), (*_SHARED, "num_ranks"), (*_SHARED, "num_gpus"))
 
 
 class EplbPolicy:
-    """What vLLM's AbstractEplbPolicy asks for; vLLM uses the class, not an object of it.
+    """A policy with the interface of vLLM's AbstractEplbPolicy; vLLM uses the class, not an object of it.
 
-    policy: "balanced", the best placement that a bounded search finds, aligned to the incumbent; "incremental", few moves
-        from the incumbent, and "balanced" where vLLM passes none; "deepseek", the reference, bit for bit.
+    This class plans in its own process and raises. register puts a class in vLLM's list that agrees on the plan with the other
+    ranks, and does not raise.
+
+    policy: "incremental", few moves from the incumbent, and "balanced" where vLLM passes none; "balanced", the best placement
+        that a bounded search finds, aligned to the incumbent; "deepseek", the algorithm of DeepSeek's EPLB repository.
     effort: "default", "fast" or "thorough", of "balanced". returns: "maps" or "map", what rebalance_experts gives.
     """
 
-    policy: str = "balanced"
+    policy: str = "incremental"
     effort: str = "default"
     returns: str = "maps"
 
     @classmethod
-    def rebalance_experts(cls, weight: Any, num_replicas: int, num_groups: int, num_nodes: int, num_ranks: int,
+    def rebalance_experts(cls, weight: Any, num_replicas: int, num_groups: Optional[int], num_nodes: int, num_ranks: int,
                           old_global_expert_indices: Any = None) -> Union[Any, Tuple[Any, Any, Any]]:
         """A placement for a load.
 
         weight: [layers, logical experts], tokens of each, a torch tensor on any device. num_replicas: physical experts of a
-            layer, a multiple of num_ranks. num_groups: of the router. num_nodes: where it divides num_groups, each expert
-            group stays on one node. old_global_expert_indices: [layers, num_replicas], the incumbent, or None; one of
-            another size is left aside.
+            layer, a multiple of num_ranks. num_groups: of the router; None and 0 mean one. num_nodes: where it divides
+            num_groups, each expert group stays on one node. old_global_expert_indices: [layers, num_replicas], the incumbent,
+            or None; one of another size is left aside.
         returns: with returns = "maps": physical_to_logical_map [layers, num_replicas], logical_to_physical_map [layers,
             logical experts, X], -1 padded, and logical_replica_count [layers, logical experts], int64, on the weight's
             device. With "map" the first of them, on the CPU.
         errors: eplb.InvalidArgument with one line. cost: 0.7 s for 58 layers of 256 experts on 288 slots with "balanced",
             0.15 s with effort "fast".
         """
-        slots, groups, nodes, gpus = _engines.counts_of_request(num_replicas=num_replicas, num_groups=num_groups,
-                                                                num_nodes=num_nodes, num_ranks=num_ranks)
-        request = _engines.Request(slots, gpus, groups, nodes, hierarchical=groups % nodes == 0,
-                                   incumbent=old_global_expert_indices)
-        plan = _engines.plan_for("weight", _engines.counts_from("weight", weight), request, cls.policy, cls.effort)
+        load, request = _request(weight, num_replicas, num_groups, num_nodes, num_ranks, old_global_expert_indices)
+        return cls._answer(_engines.plan_for("weight", load, request, cls.policy, cls.effort), {"weight": weight})
+
+    @classmethod
+    def _answer(cls, slots: np.ndarray, arguments: Dict[str, Any]) -> Union[Any, Tuple[Any, Any, Any]]:
         if cls.returns == "map":
-            return _engines.tensors_of(plan, "cpu")[0]
-        return _engines.tensors_of(plan, _engines.device_of(weight))
+            return _engines.tensors_of(slots, "cpu")[0]
+        return _engines.tensors_of(slots, _engines.device_of(arguments.get("weight")))
 
 
-def make_policy(policy: str = "balanced", effort: str = "default", returns: str = "maps") -> Type[EplbPolicy]:
-    """A policy class with these settings, for an engine that takes vLLM's interface. errors: InvalidArgument naming one."""
+def make_policy(policy: str = "incremental", effort: str = "default", returns: str = "maps") -> Type[EplbPolicy]:
+    """Returns an EplbPolicy with these settings, which plans in its own process and raises. errors: InvalidArgument."""
     policy, effort = _engines.checked(policy, effort)
     return type("EplbPolicy", (EplbPolicy,), {"policy": policy, "effort": effort,
                                               "returns": choice("returns", returns, _RETURNS), "__module__": __name__})
 
 
-def register(policy: str = "balanced", effort: str = "default", name: str = "default",
-             returns: Optional[str] = None) -> Type[EplbPolicy]:
-    """Puts EPLB's policy in the place of one of vLLM's, in this process; again does no harm.
+def register(policy: str = "incremental", effort: str = "default", name: str = "default", returns: Optional[str] = None,
+             timeout: float = 20.0) -> Type[EplbPolicy]:
+    """Puts EPLB's policy in the place of one of vLLM's, in this process; again does no harm. Every worker must call it.
+
+    The policy never raises. Rank 0 of the EPLB group plans, and either all ranks use its plan or all keep the current
+    placement: without tokens, and where rank 0 cannot plan or a rank does not answer. A rank that lacks the library, or has
+    another interface of vLLM, logs it here and uses rank 0's plans. If a worker has not called register, all ranks use vLLM's
+    own policy from the first request on, which is the profile run.
 
     name: of the policy in vLLM's `eplb_config` that is replaced; vLLM takes only the names that it has.
-    returns: what this vLLM expects, "maps" or "map"; default: what the annotations of its AbstractEplbPolicy say.
+    returns: what this vLLM expects, "maps" or "map"; default: what the annotation of the replaced policy says.
+    timeout: seconds that ranks wait for each other in one step of an agreement. A request takes at most 8 of them, which must
+        be less than the engine's own time-outs.
     returns: the class. Where vLLM has no policies yet, its function rebalance_experts is replaced.
     errors: FailedPrecondition where no vLLM with a load balancer can be imported, and for a name that it does not have;
-        Unimplemented for an interface that is not known.
+        Unimplemented for a policy class without the one method that is known; InvalidArgument for a setting.
     """
     try:
         policies = importlib.import_module(_POLICIES)
     except ModuleNotFoundError as error:
         if error.name != _POLICIES:
             raise FailedPrecondition(f"no vLLM with a load balancer here: {error}") from None
-        return _replace_function(make_policy(policy, effort, returns or "maps"))
-    chosen = make_policy(policy, effort, returns or _returns_of(policies.AbstractEplbPolicy))
+        return _replace_function(policy, effort, returns, timeout)
     if name not in policies.EPLB_POLICIES:
         raise FailedPrecondition(f"vLLM has no policy '{name}', it has {', '.join(sorted(policies.EPLB_POLICIES))}")
+    asked = sorted(getattr(policies.AbstractEplbPolicy, "__abstractmethods__", ()))
+    if asked != ["rebalance_experts"]:
+        raise Unimplemented(f"vLLM's AbstractEplbPolicy asks for {', '.join(asked) or 'nothing'}: only rebalance_experts is "
+                            f"known (docs/serving-engines.md)")
+    chosen = _guarded(policies.EPLB_POLICIES[name].rebalance_experts, policy, effort, returns, timeout)
     policies.EPLB_POLICIES[name] = chosen
     return chosen
 
 
-def _returns_of(abstract: Any) -> str:
-    """errors: Unimplemented where a policy is asked for more than rebalance_experts, or gives another thing."""
-    asked = sorted(getattr(abstract, "__abstractmethods__", ()))
-    if asked != ["rebalance_experts"]:
-        raise Unimplemented(f"vLLM's AbstractEplbPolicy asks for {', '.join(asked) or 'nothing'}: only rebalance_experts is "
-                            f"known (docs/serving-engines.md)")
-    signature = inspect.signature(abstract.rebalance_experts)
+def _replace_function(policy: str, effort: str, returns: Optional[str], timeout: float) -> Type[EplbPolicy]:
     try:
-        signature.bind(*[None] * 5)
-    except TypeError as error:
-        raise Unimplemented(f"vLLM's AbstractEplbPolicy.rebalance_experts{signature}: {error} (docs/serving-engines.md)"
-                            ) from None
-    return "maps" if "tuple" in str(signature.return_annotation).lower() else "map"
-
-
-def _replace_function(chosen: Type[EplbPolicy]) -> Type[EplbPolicy]:
-    def rebalance_experts(weight: Any, num_replicas: int, num_groups: int, num_nodes: int,
-                          num_gpus: int) -> Tuple[Any, Any, Any]:
-        return chosen.rebalance_experts(weight, num_replicas, num_groups, num_nodes, num_gpus)  # type: ignore[return-value]
-
-    for name in (_ALGORITHM, _STATE):
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            raise FailedPrecondition(f"no vLLM with a load balancer here: {error}") from None
-        module.rebalance_experts = rebalance_experts  # type: ignore[attr-defined]
+        modules = [importlib.import_module(each) for each in (_ALGORITHM, _STATE)]
+    except ModuleNotFoundError as error:
+        raise FailedPrecondition(f"no vLLM with a load balancer here: {error}") from None
+    chosen = _guarded(modules[0].rebalance_experts, policy, effort, returns or "maps", timeout)
+    for module in modules:
+        module.rebalance_experts = chosen.rebalance_experts  # type: ignore[attr-defined]
     return chosen
+
+
+def _guarded(installed: Any, policy: str, effort: str, returns: Optional[str], timeout: float) -> Type[EplbPolicy]:
+    own: Callable[..., Any] = installed.own if isinstance(installed, Guard) else installed
+    chosen = make_policy(policy, effort, returns or _returns_of(own))
+    engine = Engine("vLLM", own, _KNOWN, _request, lambda arguments: arguments.get("old_global_expert_indices"),
+                    chosen._answer, _group)
+    chosen.rebalance_experts = Guard(engine, policy, effort, timeout)  # type: ignore[method-assign]
+    return chosen
+
+
+def _returns_of(own: Callable[..., Any]) -> str:
+    return "maps" if "tuple" in str(inspect.signature(own).return_annotation).lower() else "map"
+
+
+def _request(weight: Any, num_replicas: int, num_groups: Optional[int], num_nodes: int, num_ranks: int,
+             old_global_expert_indices: Any = None) -> Tuple[np.ndarray, _engines.Request]:
+    slots, groups, nodes, gpus = _engines.counts_of_request(num_replicas=num_replicas, num_groups=num_groups or 1,
+                                                            num_nodes=num_nodes, num_ranks=num_ranks)
+    return _engines.counts_from("weight", weight), _engines.Request(slots, gpus, groups, nodes, groups % nodes == 0,
+                                                                    old_global_expert_indices)
+
+
+def _group() -> Any:
+    """Returns the CPU group of the workers that share experts: those of one pipeline stage. None without torch.distributed."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    state = importlib.import_module("vllm.distributed.parallel_state")
+    return (getattr(state, "get_eplb_group", None) or state.get_ep_group)().cpu_group

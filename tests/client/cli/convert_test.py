@@ -382,6 +382,8 @@ class LoadFormatTest(command.CommandTest):
             self.assert_fails(command.run("replay", "--trace", path, *shape), 2, word)
         for name in ("plan", "replay", "sweep", "lint"):
             self.assertIn("eplb|deepseek|sglang|vllm|trtllm|ascend", command.run(name, "--help").stdout)
+        for name in ("plan", "convert"):
+            self.assertRegex(command.run(name, "--help").stdout, r"vllm is the .* of an open pull request")
 
     def test_malformed_peers_loads_are_exit_2_with_their_name(self):
         directory = self.statistics()

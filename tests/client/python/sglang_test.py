@@ -1,23 +1,14 @@
 """eplb.sglang: the contract of SGLang's hook as published, and registration beside modules that stand for SGLang's."""
 
-import enum
-import sys
-import types
 import unittest
 
 import torch
 
+import engine_stand_ins
 import eplb
 import eplb.sglang
+from engine_stand_ins import EplbAlgorithm
 from engines import CASES, check_maps, check_nodes, peaks, reference_peaks, weight_of
-
-
-class EplbAlgorithm(enum.Enum):
-    deepseek = enum.auto()
-    deepseek_hierarchical = enum.auto()
-    deepseek_vec = enum.auto()
-    deepseek_vec_hierarchical = enum.auto()
-    elasticity_aware = enum.auto()
 
 
 def asked(case, load, algorithm):
@@ -50,8 +41,9 @@ class ContractTest(unittest.TestCase):
             self.assertTrue(all(torch.equal(*pair) for pair in zip(flat, maps)))
 
     def test_a_router_without_groups_is_placed_globally(self):
-        maps = eplb.sglang.rebalance_experts(torch.arange(1, 9)[None], 12, 3, None, 2, EplbAlgorithm.deepseek)
-        check_maps(self, maps, 1, 8, 12)
+        for groups in (None, 0):
+            maps = eplb.sglang.rebalance_experts(torch.arange(1, 9)[None], 12, 3, groups, 2, EplbAlgorithm.deepseek)
+            check_maps(self, maps, 1, 8, 12)
 
     def test_an_incumbent_is_followed_where_it_is_given(self):
         load = torch.tensor([[[90, 80, 10, 20, 30, 40, 5, 6]]])
@@ -75,42 +67,60 @@ class MistakesTest(unittest.TestCase):
             with self.subTest(message), self.assertRaisesRegex(eplb.InvalidArgument, message) as caught:
                 eplb.sglang.rebalance_experts(*given)
             self.assertNotIn("\n", str(caught.exception))
-        with self.assertRaisesRegex(eplb.InvalidArgument, "^policy incremental needs `incumbent`"):
-            eplb.sglang.make_hook("incremental")
         with self.assertRaisesRegex(eplb.InvalidArgument, "^policy: 'flow', expected one of"):
             eplb.sglang.make_hook("flow")
 
 
 class RegisterTest(unittest.TestCase):
-    def stand_in(self, *path):
-        """The module at a path, and those in front of it."""
-        for end in range(1, len(path) + 1):
-            name = ".".join(path[:end])
-            module = types.ModuleType(name)
-            module.__path__ = []
-            sys.modules[name] = module
-            self.addCleanup(sys.modules.pop, name, None)
-        self.calls = []
-        module.rebalance_experts = lambda **given: self.calls.append(given) or "theirs"
-        return module
+    START = torch.arange(12)[None] % 8
 
-    def test_the_function_is_replaced_and_what_asks_for_live_ranks_stays_theirs(self):
-        for path in (("sglang", "srt", "eplb", "eplb_algorithms"), ("sglang", "srt", "managers", "eplb_algorithms")):
-            for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
-                del sys.modules[name]
-            module = self.stand_in(*path)
-            given = {"tokens_per_expert": torch.ones(1, 2, 4), "num_physical_experts": 6, "num_local_physical_experts": 3,
-                     "num_groups": None, "num_nodes": 1}
+    def setUp(self):
+        self.algorithms, self.location = engine_stand_ins.sglang()
+        self.location.metadata = engine_stand_ins.sglang_metadata(self.START)
+        self.addCleanup(engine_stand_ins.remove)
+
+    def ask(self, algorithm=EplbAlgorithm.deepseek, load=(90000, 80000, 10000, 20000, 30000, 40000, 5000, 6000), **changed):
+        return self.algorithms.rebalance_experts(**{
+            "tokens_per_expert": torch.tensor(load).reshape(1, 1, 8), "num_physical_experts": 12,
+            "num_local_physical_experts": 3, "num_groups": None, "num_nodes": 1, "algorithm": algorithm, **changed})
+
+    def test_the_function_is_replaced_and_algorithms_that_avoid_dead_ranks_stay_theirs(self):
+        for package in ("sglang.srt.eplb", "sglang.srt.managers"):
+            engine_stand_ins.remove()
+            self.algorithms, self.location = engine_stand_ins.sglang(package)
             for _ in range(2):
-                self.assertIs(eplb.sglang.register(), module.rebalance_experts)
-                check_maps(self, module.rebalance_experts(**given, algorithm=EplbAlgorithm.deepseek), 2, 4, 6)
-                self.assertEqual(self.calls, [])
-                self.assertEqual(module.rebalance_experts(**given, algorithm=EplbAlgorithm.elasticity_aware), "theirs")
-                self.assertEqual(self.calls.pop()["algorithm"], EplbAlgorithm.elasticity_aware)
+                self.assertIs(eplb.sglang.register("balanced"), self.algorithms.rebalance_experts)
+                check_maps(self, self.ask(), 1, 8, 12)
+                for algorithm in (EplbAlgorithm.elasticity_aware, EplbAlgorithm.elasticity_aware_hierarchical):
+                    self.assertIs(self.ask(algorithm)[1], algorithm)  # the stand-in's own
+
+    def test_the_default_follows_the_metadata_of_sglang(self):
+        eplb.sglang.register()
+        moved = int((self.ask()[0] != self.START).sum())
+        eplb.sglang.register("balanced")
+        self.assertLess(moved, int((self.ask()[0] != self.START).sum()))
+        for incumbent in (self.START, self.START.flip(1)):
+            eplb.sglang.register(incumbent=lambda: incumbent)
+            maps = self.ask(load=[0] * 8)  # a window without tokens moves nothing
+            check_maps(self, maps, 1, 8, 12)
+            self.assertTrue(torch.equal(maps[0], incumbent))
+
+    def test_what_cannot_be_planned_keeps_the_placement_and_is_logged_once(self):
+        eplb.sglang.register()
+        for changed, message in (({"tokens_per_expert": torch.full((1, 1, 8), -1)}, "layer 0 expert 0 is -1, expected tokens"),
+                                 ({"num_local_physical_experts": 5}, "num_local_physical_experts is 5, expected a divisor"),
+                                 ({"algorithm": "deepseek_hierarchical", "num_nodes": 2}, "2 nodes do not divide the 1 expert"),
+                                 ({"algorithm": 7}, "algorithm: 7, expected a member of EplbAlgorithm"),
+                                 ({"speeds": 1}, "unexpected keyword argument 'speeds'")):
+            with self.subTest(message), self.assertLogs("eplb") as log:
+                for _ in range(2):
+                    self.assertTrue(torch.equal(self.ask(**changed)[0], self.START))
+                self.assertEqual(len(log.output), 1)
+                self.assertIn(message, log.output[0])
+            self.ask()
 
     def test_without_sglang_it_says_so(self):
-        for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
-            del sys.modules[name]
+        engine_stand_ins.remove()
         with self.assertRaisesRegex(eplb.FailedPrecondition, "^no SGLang with a load balancer here: No module named 'sglang'"):
             eplb.sglang.register()
 

@@ -1,0 +1,199 @@
+"""The function that an engine calls in place of its own: the same map on all ranks, and no exception of EPLB's."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import io
+import logging
+import threading
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from eplb import _engines, _library
+from eplb._agreement import Agreement, agreement_of
+from eplb._arguments import real
+from eplb.errors import Error, FailedPrecondition, InvalidArgument
+
+_logger = logging.getLogger("eplb")
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """How the guard reads an engine's requests and writes its answers. `arguments` are those of a request by their names.
+
+    name: of the engine, for messages. own: the function that the guard replaces. known: the lists of parameters that `own`
+    may have, each in the order of the first list, which has the names of `arguments`; the first two parameters are the load
+    and the number of slots. request: converts arguments to a load and a request. incumbent: returns the current
+    placement or None. answer: converts a complete map [layers, slots] to what the engine expects. group: returns the process
+    group whose ranks ask the same questions, or None if this process alone is asked.
+    """
+
+    name: str
+    own: Callable[..., Any]
+    known: Tuple[Tuple[str, ...], ...]
+    request: Callable[..., Tuple[np.ndarray, _engines.Request]]
+    incumbent: Callable[[Dict[str, Any]], Any]
+    answer: Callable[[np.ndarray, Dict[str, Any]], Any]
+    group: Callable[[], Any]
+
+
+class Guard:
+    """Answers an engine's requests.
+
+    All ranks of the engine's group answer with rank 0's plan, or all keep the current placement: for a load without
+    tokens, and where rank 0 cannot plan, which is logged. If the plugin is missing on a rank, all ranks call the engine's own
+    function for the whole run. threads: safe; calls wait for each other, each for a bounded time (Agreement).
+    """
+
+    def __init__(self, engine: Engine, policy: Any, effort: Any, timeout: Any) -> None:
+        """Checks the library and the parameters of `engine.own`. A rank where a check fails logs it, and takes part in the
+        agreement without planning. errors: InvalidArgument for a setting."""
+        self._engine, self.own = engine, engine.own
+        self._policy, self._effort = _engines.checked(policy, effort)
+        self._timeout = real("timeout", timeout)
+        if not 0 < self._timeout < float("inf"):
+            raise InvalidArgument(f"timeout is {self._timeout:g}, expected seconds above 0")
+        self._parameters, self._obstacle = self._check()
+        self._lock = threading.Lock()
+        self._told: Optional[type] = None
+        self._uses_own = False
+        if self._obstacle:
+            self._log(f"this rank cannot plan, it uses the plans of its group's rank 0: {self._obstacle}")
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        arguments = self._arguments(given, named)
+        with self._lock:
+            agreement = self._agreement()
+            if self._uses_own:
+                return self._engine.own(*given, **named)
+            slots = self._decided(agreement, arguments)
+        if slots is None:
+            slots = self._kept(arguments)
+        if slots is None:
+            return self._without_incumbent(arguments, given, named)
+        return self._engine.answer(slots, arguments)
+
+    def _check(self) -> Tuple[Tuple[str, ...], str]:
+        """Returns the parameters of the engine's function, and the reason why this rank cannot plan or ""."""
+        names = self._engine.known[0]
+        try:
+            found = tuple(inspect.signature(self._engine.own).parameters)
+            if found not in self._engine.known:
+                return names, (f"{self._engine.name}'s rebalance_experts has the parameters {', '.join(found)}, expected "
+                               f"{', '.join(names)}")
+            _library.load()
+        except Exception as error:
+            return names, _line(error)
+        return found, ""
+
+    def _arguments(self, given: Tuple[Any, ...], named: Dict[str, Any]) -> Dict[str, Any]:
+        """Returns arguments by their names in `known[0]`. Unknown ones stay among them, for `request` to refuse."""
+        ours = dict(zip(self._parameters, self._engine.known[0]))
+        found = {ours[theirs]: value for theirs, value in zip(self._parameters, given)}
+        found.update({ours.get(name, name): value for name, value in named.items()})
+        return found if len(given) <= len(ours) else {**found, "*": given[len(ours):]}
+
+    def _agreement(self) -> Optional[Agreement]:
+        """Returns the agreement of the engine's group, None for a group of one. Chooses the engine's own function if a rank is
+        absent, and if this rank was not announced, so that the others find it absent."""
+        if self._uses_own:
+            return None
+        agreement = None
+        try:
+            group = self._engine.group()
+            if group is None or group.size() == 1:
+                return None
+            agreement = agreement_of(group, self._timeout)
+            absent = agreement.absent()
+        except Exception as error:
+            self._uses_own = agreement is None or not agreement.announced
+            self._log("this rank cannot reach the others, " + (
+                f"{self._engine.name}'s own policy is used" if self._uses_own else "the placement stays as it is")
+                + f": {_line(error)}")
+            return agreement
+        if absent:
+            self._uses_own = True
+            if agreement.rank == min(set(range(group.size())) - set(absent)):
+                self._log(f"ranks {', '.join(map(str, absent))} of {group.size()} lack EPLB's plugin: all ranks use "
+                          f"{self._engine.name}'s own policy until they restart")
+        return agreement
+
+    def _decided(self, agreement: Optional[Agreement], arguments: Dict[str, Any]) -> Optional[np.ndarray]:
+        """Returns the plan for all ranks, None to keep the current placement."""
+        try:
+            if agreement is None:
+                slots = self._plan(arguments)
+            else:
+                slots = agreement.decide(lambda: _to_bytes(self._plan(arguments)), lambda each: self._read(each, arguments))
+            self._told = None
+            return slots
+        except Exception as error:
+            if type(error) is not self._told:
+                self._log(f"the placement stays as it is: {_line(error)}")
+            self._told = type(error)
+            return None
+
+    def _plan(self, arguments: Dict[str, Any]) -> Optional[np.ndarray]:
+        """Returns a new placement, None for a load without tokens. errors: whatever keeps this rank from planning."""
+        if self._obstacle:
+            raise FailedPrecondition(self._obstacle)
+        load, request = self._engine.request(**arguments)
+        if not load.any():
+            return None
+        request = dataclasses.replace(request, incumbent=self._engine.incumbent(arguments))
+        return _engines.plan_for(self._engine.known[0][0], load, request, self._policy, self._effort)
+
+    def _read(self, answer: bytes, arguments: Dict[str, Any]) -> np.ndarray:
+        """Returns the placement that rank 0 published. errors: FailedPrecondition if this rank was asked for another shape."""
+        slots = np.load(io.BytesIO(answer), allow_pickle=False).astype(np.int64)
+        shape = self._shape(arguments, slots)
+        if not _engines.is_complete(slots, *shape):
+            raise FailedPrecondition(f"rank 0 published a placement {list(slots.shape)}, this rank was asked for "
+                                     f"{shape[1]} slots in layers and experts {list(shape[0])}")
+        return slots
+
+    def _kept(self, arguments: Dict[str, Any]) -> Optional[np.ndarray]:
+        """Returns the current placement, None if it is unknown or not complete, as while an engine grows or shrinks."""
+        try:
+            slots = np.array(_engines.slots_of(self._engine.incumbent(arguments)))
+            return slots if _engines.is_complete(slots, *self._shape(arguments, slots)) else None
+        except Exception:
+            return None
+
+    def _without_incumbent(self, arguments: Dict[str, Any], given: Tuple[Any, ...], named: Dict[str, Any]) -> Any:
+        """Returns what the engine's own function answers, which is equal on all ranks. If it fails, expert i goes to slot i
+        and to every further slot that is i modulo the number of experts."""
+        try:
+            return self._engine.own(*given, **named)
+        except Exception:
+            (layers, experts), num_slots = self._shape(arguments, np.empty((0, 0)))
+            if layers < 1 or experts < 1:
+                raise
+            return self._engine.answer(np.tile(np.arange(num_slots) % experts, (layers, 1)), arguments)
+
+    def _shape(self, arguments: Dict[str, Any], slots: np.ndarray) -> Tuple[Tuple[int, int], int]:
+        """Returns (layers, experts) and the number of slots of a request; those of `slots` if the request cannot be read."""
+        load, num_slots = (arguments.get(name) for name in self._engine.known[0][:2])
+        shape = tuple(getattr(load, "shape", ()))[-2:]
+        if len(shape) == 2 and isinstance(num_slots, int):
+            return shape, num_slots
+        return (slots.shape[0], int(slots.max(initial=-1)) + 1), slots.shape[1]
+
+    def _log(self, message: str) -> None:
+        _logger.warning("eplb.%s: %s", self._engine.name.lower(), message)
+
+
+def _to_bytes(slots: Optional[np.ndarray]) -> bytes:
+    if slots is None:
+        return b""
+    buffer = io.BytesIO()
+    np.save(buffer, slots.astype(np.int32))
+    return buffer.getvalue()
+
+
+def _line(error: Exception) -> str:
+    """Returns an error's first line, and its class where the text alone names none of EPLB's errors."""
+    lines: List[str] = str(error).splitlines() or [""]
+    return lines[0] if isinstance(error, Error) else f"{type(error).__name__}: {lines[0]}"

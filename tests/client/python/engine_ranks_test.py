@@ -1,0 +1,250 @@
+"""eplb.vllm and eplb.sglang in 4 processes with gloo, as a serving engine calls them: all ranks answer with one map."""
+
+import logging
+import os
+import threading
+import time
+import types
+import unittest
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import engine_stand_ins
+import eplb.sglang
+import eplb.vllm
+import ranks
+from eplb import _library, placement
+
+WORLD, LAYERS, EXPERTS, SLOTS = 4, 2, 8, 12
+TIMEOUT = 2 * ranks.PATIENCE
+# Thousands of tokens, because policy incremental takes a difference of a few for noise.
+LOADS = np.array([[[0] * 8] * 2, [[90, 80, 10, 20, 30, 40, 5, 6]] * 2, [[1, 2, 3, 90, 5, 6, 70, 8]] * 2]) * 1000
+START = torch.arange(SLOTS).repeat(LAYERS, 1) % EXPERTS
+OWN = engine_stand_ins.own_map(LAYERS, EXPERTS, SLOTS).tolist()
+
+
+class Vllm:
+    """Calls the policy as vLLM does: at the profile run on the main thread, later on a worker thread."""
+
+    def __init__(self, group):
+        self.policies, self.slots = engine_stand_ins.vllm(group), START.clone()
+
+    def install_other_version(self):
+        self.policies["default"] = type("Policy", (), {"rebalance_experts": staticmethod(lambda load, options: fail())})
+
+    def register(self, **settings):
+        eplb.vllm.register(**settings)
+
+    def ask(self, load, groups=None, **more):
+        answers = []
+
+        def call():
+            answers.append(self.policies["default"].rebalance_experts(load, SLOTS, groups, 1, WORLD, self.slots, **more))
+
+        worker = threading.Thread(target=call)
+        worker.start() if load.any() else call()
+        if load.any():
+            worker.join()
+        self.slots = answers[0]
+        return self.slots.tolist()
+
+
+class Sglang:
+    """Calls the function as SGLang does: by keyword, with a buffer of steps, and the incumbent in its global metadata."""
+
+    def __init__(self, _):
+        self.algorithms, self.location = engine_stand_ins.sglang()
+        self.location.metadata = engine_stand_ins.sglang_metadata(START.clone())
+
+    def install_other_version(self):
+        self.algorithms.rebalance_experts = lambda load, options: fail()
+
+    def register(self, **settings):
+        eplb.sglang.register(**settings)
+
+    def ask(self, load, groups=None, **more):
+        slots = self.algorithms.rebalance_experts(
+            tokens_per_expert=load[None].repeat(3, 1, 1), num_physical_experts=SLOTS, num_groups=groups,
+            num_local_physical_experts=SLOTS // WORLD, num_nodes=1, algorithm=engine_stand_ins.EplbAlgorithm.deepseek, **more)[0]
+        self.location.metadata = engine_stand_ins.sglang_metadata(slots)
+        return slots.tolist()
+
+
+class Lines(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+        logging.getLogger("eplb").addHandler(self)
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+def fail(*_, **__):
+    raise MemoryError("no memory for a plan")
+
+
+def begin(rank, port):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORLD)
+
+
+def serve(rank, kind, port, fault, at, loads, stages):
+    """Runs one rank of an engine, with a fault if it is one of the ranks `at`. Returns its maps, log and seconds."""
+    begin(rank, port)
+    groups = [dist.new_group(stage) for stage in stages]
+    group = next(group for group, stage in zip(groups, stages) if rank in stage)
+    log, engine, faulty = Lines(), kind(group), rank in at
+    register(engine, fault if faulty else "")
+    start, maps = time.monotonic(), []
+    for number, load in enumerate(loads):
+        dist.barrier(group)  # engines sum up the load over all ranks
+        load, more = question(fault if faulty and number == 1 else "", torch.tensor(load))
+        maps.append(engine.ask(load, groups=1 if fault == "no_plugin" else None, **more))  # vLLM's own fails for None
+    seconds = time.monotonic() - start
+    alive = torch.ones(1)
+    dist.all_reduce(alive, group=group)  # the group still serves the engine
+    dist.barrier()
+    return maps, log.lines, seconds, alive.item()
+
+
+def register(engine, fault):
+    if fault == "no_plugin":
+        return
+    if fault == "no_library":
+        _library._library, os.environ["EPLB_LIBRARY"] = None, "/none/libeplb.so"
+    if fault == "other_version":
+        engine.install_other_version()
+    engine.register(timeout=TIMEOUT, policy="deepseek" if fault == "other_policy" else "incremental")
+    if fault == "plan_fails":
+        placement.plan = fail
+
+
+def question(fault, load):
+    """Returns the load of a question and more arguments."""
+    time.sleep({"late": TIMEOUT / 2, "too_late": 1.5 * TIMEOUT}.get(fault, 0))
+    if fault == "nan":
+        load = load.double()
+        load[1, 3] = float("nan")
+    if fault == "negative":
+        load[1, 3] = -1
+    return load, {"unknown": 1} if fault == "keyword" else {}
+
+
+class Cases:
+    def serve(self, fault="", at=(), loads=LOADS):
+        """Returns the maps that all ranks answered with, and each rank's log."""
+        found = self.succeed(WORLD, serve, self.KIND, ranks.harness.free_port(), fault, at, loads, [range(WORLD)])
+        maps = [each[0] for each in found]
+        for rank, (_, log, seconds, alive) in enumerate(found):
+            self.assertLess(seconds, 4 * TIMEOUT, f"rank {rank}: {log}")
+            self.assertEqual((maps[rank], alive), (maps[0], WORLD), f"rank {rank}: {log}")
+        return maps[0], [each[1] for each in found]
+
+    def assert_planned(self, before, after):
+        self.assertNotEqual(before, after)
+        for row in after:
+            self.assertEqual(set(row), set(range(EXPERTS)))
+
+    def test_all_ranks_use_the_plan_of_rank_0(self):
+        for fault, at in (("", ()), ("late", (2,)), ("late", (0,)), ("other_policy", (1, 3))):
+            with self.subTest(fault=fault, at=at):
+                maps, logs = self.serve(fault, at)
+                self.assertEqual(maps[0], START.tolist())  # a window without tokens moves nothing
+                self.assert_planned(maps[0], maps[1])
+                self.assert_planned(maps[1], maps[2])
+                self.assertEqual(logs, [[]] * WORLD)
+
+    def test_a_rank_that_cannot_plan_uses_the_plan_of_rank_0(self):
+        for fault, cause in (("no_library", "EPLB_LIBRARY is /none/"),
+                             ("other_version", f"{self.NAME}'s rebalance_experts has the parameters load, options, expected ")):
+            with self.subTest(fault=fault):
+                maps, logs = self.serve(fault, (2,))
+                self.assert_planned(maps[0], maps[1])
+                self.assertEqual([len(log) for log in logs], [0, 0, 1, 0])
+                self.assertIn(f"this rank cannot plan, it uses the plans of its group's rank 0: {cause}", logs[2][0])
+
+    def test_all_ranks_keep_the_placement_if_rank_0_cannot_plan(self):
+        for fault, cause, lines in (("no_library", "EPLB_LIBRARY is /none/libeplb.so", 2), ("plan_fails", "no memory", 1),
+                                    ("other_version", "has the parameters load, options", 2)):
+            with self.subTest(fault=fault):
+                maps, logs = self.serve(fault, (0,))
+                self.assertEqual(maps, [START.tolist()] * 3)
+                self.assertEqual([len(log) for log in logs], [lines, 0, 0, 0])
+                self.assertRegex(logs[0][-1], f"the placement stays as it is: .*{cause}")
+
+    def test_all_ranks_keep_the_placement_for_a_request_that_cannot_be_planned(self):
+        for fault, cause in (("nan", "layer 1 expert 3 is nan"), ("negative", "layer 1 expert 3 is -"),
+                             ("keyword", "unexpected keyword argument 'unknown'")):
+            with self.subTest(fault=fault):
+                maps, logs = self.serve(fault, range(WORLD))
+                self.assertEqual(maps[1], START.tolist())
+                self.assert_planned(maps[1], maps[2])
+                self.assertEqual([len(log) for log in logs], [1, 0, 0, 0])
+                self.assertIn(cause, logs[0][0])
+
+    def test_a_rank_that_is_too_late_makes_all_ranks_keep_the_placement(self):
+        for rank, teller, cause in ((2, 0, "ranks 2 of 4 did not acknowledge rank 0's placement within "),
+                                    (0, 1, "rank 0 of 4 published no placement within ")):
+            with self.subTest(rank=rank):
+                maps, logs = self.serve("too_late", (rank,))
+                self.assertEqual(maps[1], START.tolist())
+                self.assert_planned(maps[1], maps[2])
+                self.assertIn(cause, logs[teller][0])
+
+    def test_a_rank_without_the_plugin_makes_all_ranks_use_the_engines_own(self):
+        for absent, teller in ((2, 0), (0, 1)):
+            with self.subTest(absent=absent):
+                maps, logs = self.serve("no_plugin", (absent,))
+                self.assertEqual(maps, [OWN] * 3)
+                self.assertEqual([len(log) for log in logs], [int(rank == teller) for rank in range(WORLD)])
+                self.assertRegex(logs[teller][0], f"ranks {absent} of 4 lack EPLB's plugin: all ranks use {self.NAME}'s own")
+
+
+class VllmTest(Cases, ranks.RankTest):
+    KIND, NAME = Vllm, "vLLM"
+
+    def test_each_pipeline_stage_agrees_by_itself(self):
+        found = self.succeed(WORLD, serve, Vllm, ranks.harness.free_port(), "no_plugin", (3,), LOADS[1:], [(0, 1), (2, 3)])
+        self.assertEqual([each[0][-1] == OWN for each in found], [False, False, True, True])
+        self.assertEqual(found[0][0], found[1][0])
+        self.assertIn("ranks 1 of 2 lack EPLB's plugin", found[2][1][0])
+
+    def test_a_second_model_is_a_question_of_its_own(self):
+        """The layers of the draft model differ from those of the main model, and both are asked for one after the other."""
+        maps, logs = self.serve("late", (2,), [LOADS[1], LOADS[2][:1], LOADS[2]])
+        self.assertEqual([len(each) for each in maps], [2, 1, 2])
+        self.assertEqual(logs, [[]] * WORLD)
+
+
+def serve_scaled(rank, port):
+    begin(rank, port)
+    engine = Sglang(None)
+    engine.register(timeout=TIMEOUT)
+    state = types.SimpleNamespace(has_scaled=False)
+    manager = types.SimpleNamespace(instance=lambda: state)
+    engine_stand_ins.module("sglang.srt.elastic_ep.elastic_ep", ElasticEPStateManager=manager)
+    first = engine.ask(torch.tensor(LOADS[1]))
+    state.has_scaled = True
+    start = time.monotonic()
+    second = engine.ask(torch.tensor(LOADS[2])) if rank == 0 else None
+    seconds = time.monotonic() - start
+    dist.barrier()
+    return first, second, seconds
+
+
+class SglangTest(Cases, ranks.RankTest):
+    KIND, NAME = Sglang, "SGLang"
+
+    def test_after_a_scale_up_rank_0_plans_alone(self):
+        found = self.succeed(WORLD, serve_scaled, ranks.harness.free_port())
+        first, second, seconds = found[0]
+        self.assertEqual([each[0] for each in found], [first] * WORLD)
+        self.assert_planned(first, second)
+        self.assertLess(seconds, TIMEOUT)
+
+
+if __name__ == "__main__":
+    unittest.main()
