@@ -522,7 +522,8 @@ void AddCounters(const MetricsSnapshot& s, Page& page) {
           counters.jobs_expired);
   page.Family(
       MetricType::Gauge, "eplb_core_longest_hold_seconds",
-      "The most processor time that the daemon took to decide on one event, since it began.");
+      "The most processor time for which the core's lock was held at a stretch, since the daemon "
+      "began; readers wait that long at most.");
   page.Sample(s.longest_hold_seconds);
   page.Family(MetricType::Gauge, "eplb_window_bytes",
               "Bytes of load windows that are held, of all jobs.");
