@@ -324,8 +324,14 @@ BoundaryLimits LimitsOf(const Job& job, std::span<const MeasuredPause> measured)
           .measured = measured};
 }
 
-std::string NextChunkTooLong(const Job& job) {
+std::string WhyNotNextChunk(const Job& job) {
   if (job.chunks.rest.empty()) return "";
+  const int64_t age = job.step - job.chunks.decided_last_step;
+  // An operator who returns to a version wants all of it.
+  if (age > kMostIntervals * job.settings.every_steps && !job.chunks.despite_pause) {
+    return absl::StrCat("the load that they were decided on is ", age,
+                        " steps old, the next decision is due");
+  }
   const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
   const double seconds = LeastPause(measured, job.chunks.rest.front().incoming_bytes);
   const double most = absl::ToDoubleSeconds(job.settings.max_pause);

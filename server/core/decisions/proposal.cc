@@ -192,13 +192,13 @@ void Commit(DecisionContext& context, Job& job) {
   const bool paused = (job.paused || job.settings.observe) && !job.chunks.despite_pause;
   const bool go_on =
       job.phase != Phase::kQuarantine && all_here && !context.state.draining && !paused;
-  const std::string too_long = go_on ? NextChunkTooLong(job) : "";
-  if (!go_on || !too_long.empty()) job.chunks = {};
+  const std::string why_not = go_on ? WhyNotNextChunk(job) : "";
+  if (!go_on || !why_not.empty()) job.chunks = {};
   SettlePlan(context, job,
-             paused              ? "the job was paused, or is only observed from now on"
-             : !all_here         ? "not every rank was connected"
-             : !too_long.empty() ? too_long
-                                 : "no more chunks were proposed");
+             paused             ? "the job was paused, or is only observed from now on"
+             : !all_here        ? "not every rank was connected"
+             : !why_not.empty() ? why_not
+                                : "no more chunks were proposed");
   if (job.phase == Phase::kQuarantine) return;
   if (job.chunks.rest.empty()) {
     job.chunks = {};

@@ -29,10 +29,10 @@ std::vector<Load> RecentOf(const DecisionQuestion& question, const AutoAnswer* c
 
 DecisionAnswer Decide(const DecisionQuestion& question, const Placement& candidate,
                       const AutoAnswer* chosen) {
-  DecisionAnswer answer{.first_step = question.first_step,
-                        .measured_balancedness = question.measured_balancedness,
-                        .decision = absl::InvalidArgumentError(
-                            "the solution has another shape than the job")};
+  DecisionAnswer answer{
+      .first_step = question.first_step,
+      .measured_balancedness = question.measured_balancedness,
+      .decision = absl::InvalidArgumentError("the solution has another shape than the job")};
   if (chosen != nullptr) {
     answer.first_step = FirstStepOf(question, chosen->expected.recent.size());
     answer.measured_balancedness =

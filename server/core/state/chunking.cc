@@ -111,6 +111,7 @@ absl::StatusOr<std::vector<LayerMove>> PartsOf(const LayerPlacement& from, const
       before = std::move(after);
       break;
     }
+    if (parts.size() > kMostParts) return std::vector<LayerMove>{move};
     done += count;
   }
   return parts;

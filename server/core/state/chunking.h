@@ -61,8 +61,10 @@ double PredictPause(std::span<const LayerMove> moves, const BoundaryLimits& limi
 // boundaries tell: into parts that keep to it, one behind the other, of at least a step of a
 // LayerPath. Before anything was measured the first layer begins with a part that keeps to it at
 // kUnmeasuredSecondsPerByte: the boundary that measures is a short one.
+// A layer that would need more than kMostParts stays whole.
 // moves: as MovesOf returns them. errors: those of PlanTransfers. cost: O(S) and a PlanTransfers of
 // one layer for each part.
+inline constexpr size_t kMostParts = 64;
 absl::StatusOr<std::vector<LayerMove>> SplitToFit(const Placement& incumbent,
                                                   std::vector<LayerMove> moves, const Costs& costs,
                                                   const BoundaryLimits& limits);

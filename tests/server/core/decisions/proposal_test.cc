@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "server/core/decisions/decide.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -38,6 +39,19 @@ TEST(ProposalTest, TwoChunksGoThroughAndEachHasItsVersionAndIsStored) {
   EXPECT_EQ(job.daemon.View().commits, 2);
   EXPECT_EQ(job.daemon.stored().at(kJob).placement, AllLayers());
   EXPECT_EQ(job.ranks[2].placement, AllLayers());
+}
+
+TEST(ProposalTest, ChunksOfAnOldLoadAreNotProposedAnyMore) {
+  TestJob job;
+  job.Propose(AllLayers());  // on the load up to step 9, a decision every 20 steps
+  job.Deliver();
+  ASSERT_TRUE(job.Vote(9 + kMostIntervals * 20 + 1));
+  job.Deliver();
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  const Plan plan = job.daemon.core().Plans(kJob, 1)->front();
+  EXPECT_EQ(plan.result, PlanResult::kPartial);
+  EXPECT_THAT(plan.reason, ::testing::HasSubstr("; the load that they were decided on is 161 steps "
+                                                "old, the next decision is due"));
 }
 
 TEST(ProposalTest, AProposalNamesItsBaseItsChunkAndWhy) {
