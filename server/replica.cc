@@ -157,6 +157,9 @@ absl::StatusOr<std::unique_ptr<Store>> Replica::Lead(
            // more where an older etcd was restored.
            .least_term = election->fence().create_revision - 1,
            .limits = etcd::LimitsInEtcd({.max_history = config_.limits.max_history})}));
+  if (!store->opening_note().empty()) {
+    Log(LogLevel::kError, "store_rows_damaged", {{"reason", store->opening_note()}});
+  }
   http_.reset();
   rpc_.reset();
   return store;
