@@ -1,6 +1,7 @@
 // eplbd's command line.
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <systemd/sd-daemon.h>
@@ -249,9 +250,27 @@ absl::Status CheckNetwork(const DaemonConfig& config, bool insecure_network) {
                    "loopback or give --insecure-network"));
 }
 
+// Descriptor of the configuration file's text, in the environment of a process that stepped down.
+constexpr char kInheritedConfig[] = "EPLBD_INHERITED_CONFIG";
+
+// The text of the configuration file, empty without one.
+std::string config_text;
+
+bool HasSteppedDown() { return std::getenv(kInheritedConfig) != nullptr; }
+
+absl::StatusOr<std::string> ReadConfigText(const std::string& file) {
+  if (!HasSteppedDown()) return file.empty() ? "" : ReadConfigFile(file);
+  const std::string descriptor = std::getenv(kInheritedConfig);
+  absl::StatusOr<std::string> text = ReadConfigFile(absl::StrCat("/proc/self/fd/", descriptor));
+  (void)close(std::atoi(descriptor.c_str()));
+  return text;
+}
+
 absl::StatusOr<DaemonConfig> Configure(const Options& options) {
   ConfigSources sources = options.sources;
   sources.environment = Environment();
+  EPLB_ASSIGN_OR_RETURN(config_text, ReadConfigText(sources.file));
+  sources.file_text = config_text;
   EPLB_ASSIGN_OR_RETURN(DaemonConfig config, LoadConfig(sources));
   EPLB_RETURN_IF_ERROR(CheckNetwork(config, options.insecure_network));
   EPLB_RETURN_IF_ERROR(
@@ -400,12 +419,37 @@ std::atomic<bool> draining = false;  // the lead ends because the process does
 // What the daemon was started with.
 char** arguments = nullptr;
 
-// Another daemon may lead, so nothing of this process may act any more. The process begins anew, as
-// one that stands by: no memory, thread or connection is left of the lead.
+// Returns a descriptor of a nameless file with `text`, or -1.
+int InMemory(const std::string& text) {
+  const int descriptor = memfd_create("eplbd.toml", MFD_CLOEXEC);
+  if (descriptor < 0) return -1;
+  if (write(descriptor, text.data(), text.size()) == std::ssize(text)) return descriptor;
+  (void)close(descriptor);
+  return -1;
+}
+
+// The environment of the process that begins anew. config: a descriptor, or -1.
+std::vector<std::string> EnvironmentWith(int config) {
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : Environment()) {
+    if (name != kInheritedConfig) variables.push_back(absl::StrCat(name, "=", value));
+  }
+  if (config >= 0) variables.push_back(absl::StrCat(kInheritedConfig, "=", config));
+  return variables;
+}
+
+// Another daemon may lead, so nothing of this process may act any more. The process begins anew as
+// a standby: no memory, thread or connection of the lead is left. It keeps the configuration that
+// it ran with, because the file may be in the middle of an edit.
 void StepDown(const std::string& why) {
   static std::mutex once;  // held until the process is another one
   once.lock();
   Log(LogLevel::kError, "lead_lost", {{"reason", why}});
+  const int config = InMemory(config_text);
+  if (config < 0) {
+    Log(LogLevel::kWarn, "configuration_read_again",
+        {{"reason", std::generic_category().message(errno)}});
+  }
   StopLog();
   if (draining) std::_Exit(EXIT_SUCCESS);
   std::error_code error;
@@ -413,7 +457,12 @@ void StepDown(const std::string& why) {
     const int descriptor = std::atoi(entry.path().filename().c_str());
     if (descriptor > STDERR_FILENO) (void)fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   }
-  (void)execv("/proc/self/exe", arguments);
+  if (config >= 0) (void)fcntl(config, F_SETFD, 0);
+  std::vector<std::string> variables = EnvironmentWith(config);
+  std::vector<char*> environment;
+  for (std::string& variable : variables) environment.push_back(variable.data());
+  environment.push_back(nullptr);
+  (void)execve("/proc/self/exe", arguments, environment.data());
   std::_Exit(kFailed);
 }
 
@@ -547,7 +596,9 @@ int Main(int argc, char** argv) {
   (void)std::fputs(parsed.stderr_text.c_str(), stderr);
   if (!parsed.options) return parsed.exit_code;
   const absl::StatusOr<DaemonConfig> config = Configure(*parsed.options);
-  if (!config.ok()) return Fail(kUsageError, config.status());
+  // A supervisor restarts after kFailed: TLS files of a daemon that stepped down may be in the
+  // middle of their renewal.
+  if (!config.ok()) return Fail(HasSteppedDown() ? kFailed : kUsageError, config.status());
   if (parsed.options->check_config || parsed.options->print_config) {
     return Show(*parsed.options, *config);
   }
