@@ -26,12 +26,8 @@ namespace {
 constexpr int kKnockAfterTurns = 2;
 constexpr absl::Duration kAfterError = absl::Milliseconds(300);
 
-std::string StandbyText(const etcd::Election& election) {
-  const absl::Status status = election.status();
-  if (!status.ok()) {
-    return absl::StrCat("this daemon stands by, and etcd does not answer: ",
-                        std::string(status.message()));
-  }
+std::string StandbyText(const etcd::Election& election, const std::string& trouble) {
+  if (!trouble.empty()) return absl::StrCat("this daemon stands by; ", trouble);
   const etcd::Leader leader = election.leader();
   if (leader.address.empty()) return "this daemon stands by, and none leads at the moment";
   return absl::StrCat("this daemon stands by; the one at ", leader.address, " leads");
@@ -62,7 +58,8 @@ absl::Status Replica::Serve() {
                  .tls = config_.tls,
                  .handshake_deadline = config_.limits.handshake_deadline,
                  .descriptors_below = descriptors.tcp_below,
-                 .leader = [election = election_.get()] { return election->leader().address; }}));
+                 .leader = [election = election_.get()] { return election->leader().address; },
+                 .trouble = [client = client_.get()] { return client->Trouble(); }}));
   config_.grpc = rpc_->address();
   EPLB_ASSIGN_OR_RETURN(
       http_, HttpServer::Start(config_.http, SourcesOfStandby(), config_.http_allowed_hosts,
@@ -74,40 +71,40 @@ absl::Status Replica::Serve() {
 HttpServer::Sources Replica::SourcesOfStandby() const {
   const etcd::Election* election = election_.get();
   const std::string cert = config_.tls.cert;
-  const auto stands_by = [election](const auto&...) {
-    return absl::UnavailableError(StandbyText(*election));
+  const auto text = [election, client = client_.get()] {
+    return StandbyText(*election, client->Trouble());
   };
-  return {
-      .alive = [] { return absl::OkStatus(); },
-      .ready = [election] { return absl::UnavailableError(StandbyText(*election)); },
-      .metrics =
-          [election, cert](const HttpFailures& http) {
-            MetricsSnapshot snapshot;
-            snapshot.version = DaemonVersion();
-            snapshot.grpc_version = GrpcVersion();
-            snapshot.standby = true;
-            snapshot.term = election->leader().term;
-            snapshot.http = http;
-            if (!cert.empty()) {
-              const absl::StatusOr<absl::Time> expiry = wire::CertificateExpiry(cert);
-              if (expiry.ok()) snapshot.tls_cert_expiry = *expiry;
-            }
-            snapshot.process = ReadProcessFigures();
-            return MetricsText(snapshot);
-          },
-      .version = [] { return VersionToJson(DaemonVersion(), GrpcVersion()); },
-      .api = {.jobs = [] { return std::vector<core::JobView>(); },
-              .refusals = [] { return std::vector<RefusedRanks>(); },
-              .warnings = [election] { return std::vector<std::string>{StandbyText(*election)}; },
-              .job = stands_by,
-              .placement = stands_by,
-              .load = stands_by,
-              .windows = stands_by,
-              .window_loads = stands_by,
-              .traffic = stands_by,
-              .plans = stands_by,
-              .plan = stands_by,
-              .events = stands_by}};
+  const auto stands_by = [text](const auto&...) { return absl::UnavailableError(text()); };
+  return {.alive = [] { return absl::OkStatus(); },
+          .ready = [text] { return absl::UnavailableError(text()); },
+          .metrics =
+              [election, cert](const HttpFailures& http) {
+                MetricsSnapshot snapshot;
+                snapshot.version = DaemonVersion();
+                snapshot.grpc_version = GrpcVersion();
+                snapshot.standby = true;
+                snapshot.term = election->leader().term;
+                snapshot.http = http;
+                if (!cert.empty()) {
+                  const absl::StatusOr<absl::Time> expiry = wire::CertificateExpiry(cert);
+                  if (expiry.ok()) snapshot.tls_cert_expiry = *expiry;
+                }
+                snapshot.process = ReadProcessFigures();
+                return MetricsText(snapshot);
+              },
+          .version = [] { return VersionToJson(DaemonVersion(), GrpcVersion()); },
+          .api = {.jobs = [] { return std::vector<core::JobView>(); },
+                  .refusals = [] { return std::vector<RefusedRanks>(); },
+                  .warnings = [text] { return std::vector<std::string>{text()}; },
+                  .job = stands_by,
+                  .placement = stands_by,
+                  .load = stands_by,
+                  .windows = stands_by,
+                  .window_loads = stands_by,
+                  .traffic = stands_by,
+                  .plans = stands_by,
+                  .plan = stands_by,
+                  .events = stands_by}};
 }
 
 bool Replica::Turn(absl::Duration most) {

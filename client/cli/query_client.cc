@@ -355,7 +355,7 @@ absl::StatusOr<std::vector<EndpointAnswer>> AskEndpoints(const QueryOptions& opt
         CallOne<v1::Query>(endpoint, daemon.tls, timeout / static_cast<double>(endpoints.size()),
                            v1::GetStatusRequest(), &response, &v1::Query::Stub::GetStatus)
             .status;
-    answers.push_back({endpoint, status, wire::LeaderIn(status)});
+    answers.push_back({endpoint, status, wire::LeaderIn(status), wire::TroubleIn(status)});
   }
   return answers;
 }

@@ -87,15 +87,38 @@ absl::Status Client::Once(absl::Time deadline, absl::Duration timeout, const Cal
                        absl::IsUnavailable(status) ? wire::ConnectionCause(message) : message)};
 }
 
+absl::Status Client::Noted(absl::Status status) {
+  const std::lock_guard lock(mutex_);
+  if (!IsOfMember(status)) {
+    failure_ = absl::OkStatus();
+  } else {
+    if (failure_.ok()) failing_since_ = absl::Now();
+    failure_ = status;
+  }
+  return status;
+}
+
+std::string Client::Trouble() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_.ok()) return "";
+  return absl::StrCat(
+      "etcd: unreachable since ",
+      absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", failing_since_, absl::UTCTimeZone()), ": ",
+      failure_.message());
+}
+
 absl::Status Client::Repeat(absl::Time deadline, const Call& call) {
-  absl::Status status = absl::DeadlineExceededError("etcd was not asked: the deadline has passed");
+  if (MonotonicNow() >= deadline) {
+    return absl::DeadlineExceededError("etcd was not asked: the deadline has passed");
+  }
+  absl::Status status;
   const size_t attempts = kRounds * options_.endpoints.size();
   for (size_t attempt = 0; attempt < attempts && MonotonicNow() < deadline; ++attempt) {
     if (attempt > 0) absl::SleepFor(std::min(kBetweenAttempts, deadline - MonotonicNow()));
     status = Once(deadline, options_.timeout, call);
     if (!IsOfMember(status)) break;
   }
-  return status;
+  return Noted(std::move(status));
 }
 
 absl::StatusOr<pb::RangeResponse> Client::Range(const pb::RangeRequest& request,
@@ -109,10 +132,10 @@ absl::StatusOr<pb::RangeResponse> Client::Range(const pb::RangeRequest& request,
 
 absl::StatusOr<pb::TxnResponse> Client::Txn(const pb::TxnRequest& request, absl::Time deadline) {
   pb::TxnResponse response;
-  EPLB_RETURN_IF_ERROR(
+  EPLB_RETURN_IF_ERROR(Noted(
       Once(deadline, options_.timeout, [&](const auto& channel, grpc::ClientContext* context) {
         return wire::FromGrpc(pb::KV::NewStub(channel)->Txn(context, request, &response));
-      }));
+      })));
   return response;
 }
 

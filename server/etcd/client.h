@@ -53,6 +53,9 @@ class Client {
   absl::Status WaitForDelete(const std::string& key, int64_t since, absl::Time deadline);
 
   absl::Duration timeout() const { return options_.timeout; }
+  // What is wrong with etcd as the newest calls saw it, one sentence; empty: nothing. Never waits
+  // for etcd.
+  std::string Trouble() const;
 
  private:
   using Call =
@@ -68,11 +71,15 @@ class Client {
   absl::Status Once(absl::Time deadline, absl::Duration timeout, const Call& call);
   // Asks member after member, each at most twice.
   absl::Status Repeat(absl::Time deadline, const Call& call);
+  // Keeps the outcome of a call for Trouble; returns it.
+  absl::Status Noted(absl::Status status);
 
   const ClientOptions options_;
-  std::mutex mutex_;                                      // guards what follows
+  mutable std::mutex mutex_;                              // guards what follows
   std::vector<std::shared_ptr<grpc::Channel>> channels_;  // by member, null: not connected
   size_t current_ = 0;                                    // the member in use
+  absl::Status failure_;                                  // of the newest call to any member
+  absl::Time failing_since_;  // by the wall clock, unless failure_ is OK
 };
 
 // The first key behind all that begin with `prefix`.

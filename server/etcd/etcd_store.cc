@@ -146,6 +146,7 @@ class EtcdStore : public Store {
                                                            int32_t limit) override;
   absl::Status CheckFile() override { return options_.rows.may_write(); }
   void Close() override { rows_.Close(); }
+  std::string warning() const override { return options_.rows.client->Trouble(); }
   std::string opening_note() const override { return note_; }
 
  private:

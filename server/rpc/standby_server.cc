@@ -29,18 +29,24 @@ constexpr int64_t kStandbyClosingMs = 100;  // calls have this long to end
 // Answers one call and ends with it.
 class NotLeader : public grpc::ServerGenericBidiReactor {
  public:
-  NotLeader(grpc::GenericCallbackServerContext* context, const std::string& leader) {
+  NotLeader(grpc::GenericCallbackServerContext* context, const std::string& leader,
+            const std::string& trouble) {
     context->AddTrailingMetadata(wire::kLeaderKey, leader.empty() ? wire::kNoLeader : leader);
-    Finish(wire::ToGrpc(absl::UnavailableError(
-        leader.empty() ? "NOT_LEADER: this daemon stands by, and none leads at the moment"
-                       : absl::StrCat("NOT_LEADER: this daemon stands by; ", leader, " leads"))));
+    if (!trouble.empty()) {
+      context->AddTrailingMetadata(wire::kTroubleKey, Clipped(trouble, wire::kMaxStatusMessage));
+    }
+    Finish(wire::ToGrpc(absl::UnavailableError(absl::StrCat(
+        "NOT_LEADER: this daemon stands by",
+        leader.empty() ? ", and none leads at the moment" : absl::StrCat("; ", leader, " leads"),
+        trouble.empty() ? "" : "; ", trouble))));
   }
   void OnDone() override { delete this; }
 };
 
 class RefusingService : public grpc::CallbackGenericService {
  public:
-  explicit RefusingService(std::function<std::string()> leader) : leader_(std::move(leader)) {}
+  RefusingService(std::function<std::string()> leader, std::function<std::string()> trouble)
+      : leader_(std::move(leader)), trouble_(std::move(trouble)) {}
 
   int64_t refused_ranks() const { return refused_ranks_; }
 
@@ -50,17 +56,19 @@ class RefusingService : public grpc::CallbackGenericService {
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override {
     if (context->method() == kSession) ++refused_ranks_;
-    return new NotLeader(context, leader_());
+    return new NotLeader(context, leader_(), trouble_());
   }
 
   const std::function<std::string()> leader_;
+  const std::function<std::string()> trouble_;
   std::atomic<int64_t> refused_ranks_ = 0;
 };
 
 }  // namespace
 
 struct StandbyServer::Parts {
-  explicit Parts(std::function<std::string()> leader) : service(std::move(leader)) {}
+  Parts(std::function<std::string()> leader, std::function<std::string()> trouble)
+      : service(std::move(leader), std::move(trouble)) {}
 
   Address address;
   RefusingService service;
@@ -71,7 +79,7 @@ struct StandbyServer::Parts {
 
 absl::StatusOr<std::unique_ptr<StandbyServer>> StandbyServer::Start(StandbyOptions options) {
   grpc::EnableDefaultHealthCheckService(true);
-  auto parts = std::make_unique<Parts>(std::move(options.leader));
+  auto parts = std::make_unique<Parts>(std::move(options.leader), std::move(options.trouble));
   EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
                         MakeServerCredentials(options.tls));
   EPLB_ASSIGN_OR_RETURN(TcpListeners bound,

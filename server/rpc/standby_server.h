@@ -24,10 +24,12 @@ struct StandbyOptions {
   // The address of the daemon that leads, empty when there is none. Called on gRPC's threads; must
   // not wait.
   std::function<std::string()> leader = {};
+  // What is wrong with this daemon, one sentence; empty: nothing. Called as `leader`.
+  std::function<std::string()> trouble = [] { return std::string(); };
 };
 
-// Each call ends with UNAVAILABLE and, in its trailers, wire::kLeaderKey. The health service says
-// NOT_SERVING. threads: safe.
+// Each call ends with UNAVAILABLE and, in its trailers, wire::kLeaderKey and wire::kTroubleKey. The
+// health service says NOT_SERVING. threads: safe.
 class StandbyServer {
  public:
   // errors: as RpcServer::Start.

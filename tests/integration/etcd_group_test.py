@@ -11,6 +11,8 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"))
 
@@ -57,6 +59,32 @@ class EtcdGroupTest(unittest.TestCase):
         lost = len(daemon.events("lead_lost"))
         self.ask_etcd("/v3/kv/deleterange", key=encoded(LEADER_KEY))
         harness.wait_for(lambda: len(daemon.events("lead_lost")) > lost, 10, "the daemon steps down")
+
+    def doctor(self, *endpoints):
+        """Exit code and what is printed, on one line."""
+        done = subprocess.run([harness.BIN / "eplbctl", "doctor", "--timeout", "2s", "--endpoint", ",".join(endpoints)],
+                              capture_output=True, text=True, timeout=60 * harness.PATIENCE)
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    def test_doctor_names_an_etcd_that_is_gone_at_every_daemon(self):
+        group = self.daemons(2)
+        endpoints = [daemon.to_ranks.endpoint for daemon in group]
+        leader, standby = group
+        self.assertEqual(self.doctor(*endpoints)[0], 0)
+        self.etcd.kill()
+        # The leader leads until its lease ends.
+        harness.wait_for(lambda: "warning: etcd: unreachable since " in self.doctor(endpoints[0])[1], 5, "the leader names etcd")
+        harness.wait_for(lambda: leader.events("lead_lost"), 20, "the leader steps down")
+        for asked in (endpoints[:1], endpoints[1:], endpoints):
+            harness.wait_for(lambda: self.doctor(*asked)[1].count("etcd: unreachable since ") == len(asked), 10, "etcd is named")
+            code, text = self.doctor(*asked)
+            self.assertEqual(code, 8, text)
+            self.assertIn("etcd at 127.0.0.1", text)
+        with self.assertRaises(urllib.error.HTTPError) as refusal:
+            urllib.request.urlopen(f"http://127.0.0.1:{standby.http_port}/readyz", timeout=10)
+        self.assertIn("etcd: unreachable since ", refusal.exception.read().decode())
+        self.start(self.etcd)
+        harness.wait_for(lambda: self.doctor(*endpoints)[0] == 0, 30, "doctor is content again")
 
     def test_a_leader_steps_down_while_its_configuration_is_edited(self):
         daemon, = self.daemons(1)

@@ -68,6 +68,17 @@ TEST_F(StandbyServerTest, WithoutALeaderTheRefusalSaysSo) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("none leads at the moment"));
 }
 
+TEST_F(StandbyServerTest, TheRefusalCarriesTheStandbysOwnTrouble) {
+  const auto server = *StandbyServer::Start({.listen = {.host = "127.0.0.1", .port = 0},
+                                             .leader = [] { return std::string(); },
+                                             .trouble = [] { return std::string("etcd: gone"); }});
+  const absl::Status status = AskStatus(*server);
+  EXPECT_EQ(wire::LeaderIn(status), "");
+  EXPECT_EQ(wire::TroubleIn(status), "etcd: gone");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("none leads at the moment; etcd: gone"));
+  EXPECT_EQ(wire::TroubleIn(AskStatus(*Start())), "");
+}
+
 TEST_F(StandbyServerTest, AStreamOfARankIsRefusedAndCounted) {
   const auto server = Start();
   SetLeader("head-1:29610");
