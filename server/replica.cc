@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "base/tls_files.h"
 #include "server/config/config_values.h"
@@ -23,7 +24,9 @@
 namespace eplb {
 namespace {
 
-constexpr int kKnockAfterTurns = 2;
+// After a failover each rank comes once, until it learns who leads. Later it comes again.
+constexpr absl::Duration kComesAgain = absl::Seconds(10);
+constexpr absl::Duration kProbe = absl::Milliseconds(500);
 constexpr absl::Duration kAfterError = absl::Milliseconds(300);
 
 std::string StandbyText(const etcd::Election& election, const std::string& trouble) {
@@ -112,15 +115,26 @@ bool Replica::Turn(absl::Duration most) {
   Tell(leads);
   if (leads.ok() && *leads) return true;
   if (leads.ok()) {
-    // Behind a failover ranks come once or twice, until they know who leads.
-    const int64_t refused = rpc_->refused_ranks();
-    busy_turns_ = std::exchange(refused_ranks_, refused) == refused ? 0 : busy_turns_ + 1;
-    if (busy_turns_ >= kKnockAfterTurns) election_->Knock(AdvertisedAddress(config_));
+    if (MissTheLeader(rpc_->TakeRefusedJobs())) {
+      const absl::Time now = MonotonicNow();
+      const bool again = now < std::exchange(missed_, now) + kComesAgain;
+      if (again) election_->Knock(AdvertisedAddress(config_));
+    }
     if (!election_->AwaitVacancy(most).ok()) absl::SleepFor(std::min(most, kAfterError));
   } else {
     absl::SleepFor(std::min(most, kAfterError));
   }
   return false;
+}
+
+bool Replica::MissTheLeader(const std::set<std::string>& jobs) {
+  const std::string leader = election_->leader().address;
+  if (jobs.empty() || leader.empty()) return false;
+  for (const std::string& job : jobs) {
+    if (etcd::IsStored(client_.get(), config_.etcd.prefix, job).value_or(false)) return true;
+  }
+  return !Reaches(leader, {.ca = config_.tls.ca, .cert = config_.tls.cert, .key = config_.tls.key},
+                  kProbe);
 }
 
 // One line for each change.

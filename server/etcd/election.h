@@ -23,7 +23,7 @@ struct ElectionOptions {
   absl::Duration lease = absl::Seconds(5);  // whole seconds
 };
 
-inline constexpr int64_t kKnockSeconds = 2;  // the least lease of etcd with its usual settings
+inline constexpr int64_t kKnockSeconds = 5;  // longer than kUnreached and a renewal's pause
 inline constexpr absl::Duration kUnreached = absl::Seconds(3);
 
 struct Leader {

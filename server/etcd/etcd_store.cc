@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "placement/digest.h"
 #include "proto/wire/messages.h"
@@ -530,6 +531,14 @@ absl::StatusOr<std::unique_ptr<Store>> OpenEtcdStore(const EtcdStoreOptions& opt
   auto store = std::make_unique<EtcdStore>(options);
   EPLB_RETURN_IF_ERROR(store->Load());
   return store;
+}
+
+absl::StatusOr<bool> IsStored(Client* client, const std::string& prefix, const std::string& job) {
+  pb::RangeRequest request;
+  request.set_key(absl::StrCat(prefix, "/", JobKey(job, "record")));
+  EPLB_ASSIGN_OR_RETURN(const pb::RangeResponse found,
+                        client->Range(request, MonotonicNow() + client->timeout()));
+  return !found.kvs().empty();
 }
 
 }  // namespace eplb::etcd

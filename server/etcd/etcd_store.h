@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 
@@ -44,6 +45,9 @@ struct EtcdStoreOptions {
 // and kept, and opening_note names its key. If it is a job's record or current placement, the job
 // is paused until an operator resumes it.
 absl::StatusOr<std::unique_ptr<Store>> OpenEtcdStore(const EtcdStoreOptions& options);
+
+// True if the store of the leader with this prefix has the job. errors: those of Client.
+absl::StatusOr<bool> IsStored(Client* client, const std::string& prefix, const std::string& job);
 
 }  // namespace eplb::etcd
 

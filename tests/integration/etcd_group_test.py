@@ -4,8 +4,9 @@ Without /usr/bin/etcd the tests are skipped.
 """
 
 import base64
-import json
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import urllib.request
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"))
 
 import doors  # noqa: E402
+import raw_rank  # noqa: E402
 import replicas  # noqa: E402
 
 harness = replicas.harness
@@ -46,7 +48,8 @@ class EtcdGroupTest(unittest.TestCase):
         group = []
         for i in range(number):
             group.append(self.start(replicas.Replica(i, self.directory, self.doors, [self.etcd])))
-            harness.wait_for(lambda: group[0].leads(), 30, "the first daemon leads")
+            event = "standing_by" if i > 0 else "listening"
+            harness.wait_for(lambda: group[0].leads() and group[i].events(event), 30, "the first daemon leads")
         return group
 
     def ask_etcd(self, path, **body):
@@ -86,6 +89,19 @@ class EtcdGroupTest(unittest.TestCase):
         self.start(self.etcd)
         harness.wait_for(lambda: self.doctor(*endpoints)[0] == 0, 30, "doctor is content again")
 
+    def test_a_strangers_hello_to_a_standby_leaves_the_lead(self):
+        leader, standby = self.daemons(2)
+        end, refused = time.monotonic() + 12, 0
+        while time.monotonic() < end:
+            rank = raw_rank.RawRank(standby.grpc_port, "stranger", "r", 0, 1, {}, None)
+            refused += 1
+            rank.ended.wait(10)
+            rank.drop()
+            time.sleep(0.2)
+        self.assertGreater(refused, 20)
+        self.assertEqual([], leader.events("lead_lost"))
+        self.assertTrue(leader.leads())
+
     def test_a_leader_steps_down_while_its_configuration_is_edited(self):
         daemon, = self.daemons(1)
         sound = daemon.config.read_text()
@@ -97,6 +113,105 @@ class EtcdGroupTest(unittest.TestCase):
             self.take_lead(daemon)
             harness.wait_for(lambda: not daemon.lives() or daemon.leads(), 30, "the daemon leads again")
             self.assertTrue(daemon.lives(), f"{text!r}: exit {daemon.process.poll()}: {daemon.log.read_text()[-400:]}")
+
+
+class Hosts:
+    """Three network namespaces in a row: a leader's host, the host in the middle with etcd and the other daemon, a host of ranks.
+
+    The middle one passes packets between the outer ones until `part`, which loses them without a word.
+    """
+
+    LEADER, MIDDLE, RANKS = range(3)
+    # Of the middle host towards the leader's and the ranks' host, and of those two.
+    INNER, OUTER = ("10.78.1.1", "10.78.2.1"), ("10.78.1.2", "10.78.2.2")
+
+    def __init__(self, test):
+        self.names = [f"eplb-{os.getpid()}-{name}" for name in ("leader", "middle", "ranks")]
+        test.addCleanup(lambda: [self.run("ip", "netns", "delete", name) for name in self.names])
+        commands = [("ip", "netns", "add", name) for name in self.names]
+        commands += [("ip", "-n", name, "link", "set", "lo", "up") for name in self.names]
+        for side, host in enumerate((self.LEADER, self.RANKS)):
+            inner, outer = f"vi{os.getpid() % 100000}{side}", f"vo{os.getpid() % 100000}{side}"
+            commands.append(("ip", "link", "add", inner, "netns", self.names[self.MIDDLE], "type", "veth", "peer", "name", outer,
+                             "netns", self.names[host]))
+            for name, link, address in ((self.names[self.MIDDLE], inner, self.INNER[side]), (self.names[host], outer, self.OUTER[side])):
+                commands += [("ip", "-n", name, "addr", "add", f"{address}/24", "dev", link), ("ip", "-n", name, "link", "set", link, "up")]
+            commands.append(("ip", "-n", self.names[host], "route", "add", "default", "via", self.INNER[side]))
+        for command in commands:
+            self.check(test, command)
+        self.check(test, self.passes("1"))
+
+    def run(self, *command):
+        return subprocess.run(command, capture_output=True, text=True, timeout=20)
+
+    def check(self, test, command):
+        problem = "there is no program ip" if shutil.which("ip") is None else self.run(*command).stderr.strip()
+        if problem and os.environ.get("EPLB_REQUIRE_NETNS") == "1":
+            test.fail(f"{' '.join(command)}: {problem}")
+        if problem:
+            test.skipTest(f"{' '.join(command)}: {problem}")
+
+    def passes(self, value):
+        return ("ip", "netns", "exec", self.names[self.MIDDLE], "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/ip_forward")
+
+    def part(self):
+        self.run(*self.passes("0"))
+
+    def start(self, test, host, words, log):
+        with open(log, "a") as file:
+            process = subprocess.Popen(["ip", "netns", "exec", self.names[host], *map(str, words)], stdout=file, stderr=file)
+        test.addCleanup(lambda: (process.kill(), process.wait(10)))
+        return process
+
+
+@unittest.skipUnless(replicas.ETCD.exists(), "/usr/bin/etcd is missing: install the package etcd-server")
+class BlackHoleTest(unittest.TestCase):
+    """Packets between the ranks and the leader vanish, and each of them reaches etcd's host."""
+
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-hole-")))
+        self.hosts = Hosts(self)
+
+    def start_daemon(self, number, host, listen, etcd):
+        config = self.directory / f"eplbd-{number}.toml"
+        config.write_text(f'{replicas.CONFIG}[listen]\ngrpc = "{listen}"\nhttp = "127.0.0.1:0"\nunix = "none"\n'
+                          f'[store]\nbackend = "etcd"\n[store.etcd]\nendpoints = ["{etcd}"]\n')
+        log = self.directory / f"eplbd-{number}.log"
+        self.hosts.start(self, host, [harness.BIN / "eplbd", "--config", config, "--insecure-network"], log)
+        return log
+
+    def start_ranks(self, endpoints, world):
+        rendezvous = f"127.0.0.1:{harness.free_port()}"
+        for rank in range(world):
+            words = [harness.TRAINER, "--rank", rank, "--world", world, "--endpoint", endpoints, "--rendezvous", rendezvous,
+                     "--trace", harness.DATA / "moe64_aux.jsonl", "--steps", 10000000, "--slots", 64, "--step-ms", 20,
+                     "--parameters", 2, "--log-dir", self.directory, "--report-every", 5, "--vote-every", 4]
+            self.hosts.start(self, Hosts.RANKS, words, self.directory / f"rank-{rank}.err")
+
+    def commits(self):
+        return sum(line["event"] == "commit" for line in harness.read_lines(self.directory / "rank-0.jsonl"))
+
+    def test_commits_go_on_under_another_leader(self):
+        port, peer, ports = harness.free_port(), harness.free_port(), [harness.free_port(), harness.free_port()]
+        etcd = f"http://{Hosts.INNER[0]}:{port}"
+        local = f"http://127.0.0.1:{peer}"
+        self.hosts.start(self, Hosts.MIDDLE, [
+            replicas.ETCD, "--name=one", f"--data-dir={self.directory}/etcd", f"--listen-client-urls={etcd}",
+            f"--advertise-client-urls={etcd}", f"--listen-peer-urls={local}", f"--initial-advertise-peer-urls={local}",
+            f"--initial-cluster=one={local}"], self.directory / "etcd.log")
+        endpoints = [f"{Hosts.OUTER[0]}:{ports[0]}", f"{Hosts.INNER[1]}:{ports[1]}"]
+        logs = [self.start_daemon(0, Hosts.LEADER, endpoints[0], etcd)]
+        harness.wait_for(lambda: '"leading"' in logs[0].read_text(), 30, "the first daemon leads")
+        logs.append(self.start_daemon(1, Hosts.MIDDLE, endpoints[1], etcd))
+        harness.wait_for(lambda: '"standing_by"' in logs[1].read_text(), 30, "the second daemon stands by")
+        self.start_ranks(",".join(endpoints), 2)
+        harness.wait_for(lambda: self.commits() > 0, 60, "the ranks commit")
+        self.hosts.part()
+        hurt = time.monotonic()
+        harness.wait_for(lambda: '"leading"' in logs[1].read_text(), 35, "the second daemon leads")
+        led, before = time.monotonic() - hurt, self.commits()
+        harness.wait_for(lambda: self.commits() > before, 30, "commits go on")
+        print(f"led after {led:.1f} s, committed after {time.monotonic() - hurt:.1f} s")
 
 
 if __name__ == "__main__":

@@ -337,6 +337,13 @@ TEST_F(EtcdStoreTest, AnEventThatWasNotAnsweredKeepsItsNumberWhenItHappened) {
             3);
 }
 
+TEST_F(EtcdStoreTest, WhetherAJobIsStoredCanBeAskedByADaemonThatDoesNotLead) {
+  Lead lead(prefix_);
+  ASSERT_TRUE(lead.Open()->WriteJob(JobOf("a", 2)).ok());
+  EXPECT_TRUE(*IsStored(lead.client(), prefix_, "a"));
+  EXPECT_FALSE(*IsStored(lead.client(), prefix_, "stranger"));
+}
+
 TEST_F(EtcdStoreTest, LimitsInEtcdAreNeverAboveThose) {
   const StoreLimits limits = LimitsInEtcd({.max_events = 7, .max_history = 64});
   EXPECT_EQ(limits.max_events, 7);
