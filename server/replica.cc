@@ -30,10 +30,11 @@ constexpr absl::Duration kProbe = absl::Milliseconds(500);
 constexpr absl::Duration kAfterError = absl::Milliseconds(300);
 
 std::string StandbyText(const etcd::Election& election, const std::string& trouble) {
-  if (!trouble.empty()) return absl::StrCat("this daemon stands by; ", trouble);
-  const etcd::Leader leader = election.leader();
-  if (leader.address.empty()) return "this daemon stands by, and none leads at the moment";
-  return absl::StrCat("this daemon stands by; the one at ", leader.address, " leads");
+  const std::string leader = election.leader().address;
+  return absl::StrCat("this daemon stands by",
+                      leader.empty() ? ", and none leads at the moment"
+                                     : absl::StrCat("; the one at ", leader, " leads"),
+                      trouble.empty() ? "" : "; ", trouble);
 }
 
 }  // namespace

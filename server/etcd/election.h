@@ -20,7 +20,7 @@ namespace eplb::etcd {
 
 struct ElectionOptions {
   std::string prefix;                       // of all keys, "/eplb/v1"
-  absl::Duration lease = absl::Seconds(5);  // whole seconds
+  absl::Duration lease = absl::Seconds(5);  // whole seconds; longer while etcd is slow
 };
 
 inline constexpr int64_t kKnockSeconds = 5;  // longer than kUnreached and a renewal's pause
@@ -82,6 +82,11 @@ class Election {
   absl::StatusOr<bool> CreateKey(const std::string& advertise, int64_t lease, absl::Time granted);
   // errors: FailedPrecondition when the lead is lost for certain; those of Client otherwise.
   absl::Status Renew();
+  // Returns options.lease, or more where round trips to etcd need it.
+  absl::Duration WantedLease() const;
+  absl::Duration lease_time() const;
+  // Moves the leader's key to a longer lease, if round trips have become that slow.
+  void Lengthen();
   void Loop(const std::function<void(const std::string&)>& lost,
             const std::function<bool()>& serves_nobody);
   // Whether standbys have knocked lately; false when etcd does not answer.
@@ -100,6 +105,7 @@ class Election {
   bool stopping_ = false;
   Leader leader_;
   absl::Time renewed_ = absl::InfinitePast();  // before the newest renewal was asked for
+  absl::Duration lease_time_;                  // after which etcd may end the lease
   absl::Status failure_;                       // of the newest attempt or renewal
   std::thread thread_;
 };

@@ -43,11 +43,19 @@ class EtcdGroupTest(unittest.TestCase):
         self.addCleanup(process.kill)
         return process
 
+    def daemon(self, number, one_way=0.0):
+        """A daemon whose bytes to and from etcd are late by so many seconds."""
+        daemon = replicas.Replica(number, self.directory, self.doors, [self.etcd])
+        for door in (*daemon.to_etcd, daemon.to_ranks):
+            self.addCleanup(door.close)
+        daemon.to_etcd[0].slow(one_way)
+        return self.start(daemon)
+
     def daemons(self, number):
         """Daemons of which the first leads."""
         group = []
         for i in range(number):
-            group.append(self.start(replicas.Replica(i, self.directory, self.doors, [self.etcd])))
+            group.append(self.daemon(i))
             event = "standing_by" if i > 0 else "listening"
             harness.wait_for(lambda: group[0].leads() and group[i].events(event), 30, "the first daemon leads")
         return group
@@ -88,6 +96,29 @@ class EtcdGroupTest(unittest.TestCase):
         self.assertIn("etcd: unreachable since ", refusal.exception.read().decode())
         self.start(self.etcd)
         harness.wait_for(lambda: self.doctor(*endpoints)[0] == 0, 30, "doctor is content again")
+
+    def test_a_slow_etcd_costs_no_lead_and_is_named(self):
+        group = [self.daemon(i, one_way=0.35) for i in range(2)]  # 0.7 s there and back, of a time-out of 1 s
+        harness.wait_for(lambda: any(daemon.leads() for daemon in group), 40, "a daemon leads")
+        leader = next(daemon for daemon in group if daemon.leads())
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            self.assertTrue(leader.leads(), leader.log.read_text()[-500:])
+            time.sleep(0.2)
+        code, text = self.doctor(leader.to_ranks.endpoint)
+        self.assertEqual(code, 8, text)
+        self.assertIn("etcd: slow: a call takes 0.", text)
+        leader.to_etcd[0].heal()
+        harness.wait_for(lambda: self.doctor(leader.to_ranks.endpoint)[0] == 0, 30, "doctor is content again")
+
+    def test_an_etcd_that_becomes_slow_costs_no_lead(self):
+        leader, standby = self.daemons(2)
+        for daemon in (leader, standby):
+            daemon.to_etcd[0].slow(0.35)
+            daemon.to_etcd[0].cut()
+        time.sleep(20)
+        self.assertEqual([], leader.events("lead_lost"))
+        self.assertTrue(leader.leads())
 
     def test_a_strangers_hello_to_a_standby_leaves_the_lead(self):
         leader, standby = self.daemons(2)

@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/clock.h"
+
 #include "base/monotonic_clock.h"
 #include "tests/server/etcd/etcd_process.h"
 
@@ -114,6 +116,24 @@ TEST_F(ElectionTest, ALeaderWhoseEtcdDoesNotAnswerStopsToWriteAndThenLoses) {
   EXPECT_TRUE(absl::IsUnavailable(may_write));
   EXPECT_THAT(std::string(may_write.message()),
               HasSubstr("the lease of the lead was not renewed in time"));
+}
+
+// As after a move to a longer lease that etcd made and did not answer.
+TEST_F(ElectionTest, AKeyThatMovedToAnotherLeaseIsRenewedThere) {
+  constexpr int64_t kOther = 3;
+  const auto first = New(absl::Seconds(2));
+  ASSERT_TRUE(*first->TryToLead("a:1"));
+  const absl::Time soon = MonotonicNow() + absl::Seconds(5);
+  pb::TxnRequest request;
+  pb::PutRequest& put = *request.add_success()->mutable_request_put();
+  put.set_key(first->fence().key);
+  put.set_value("a:1");
+  put.set_lease(client_->Grant(kOther, soon)->id());
+  ASSERT_TRUE(client_->Txn(request, soon).ok());
+  first->Hold([&](const std::string& why) { ADD_FAILURE() << why; });
+  absl::SleepFor(3 * absl::Seconds(kOther));
+  EXPECT_TRUE(first->MayWrite().ok());
+  EXPECT_FALSE(*New()->TryToLead("b:1"));
 }
 
 TEST_F(ElectionTest, AHeldLeadOutlivesItsLease) {
