@@ -1,7 +1,5 @@
 // eplbd's command line.
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <systemd/sd-daemon.h>
@@ -43,6 +41,7 @@
 #include "server/config/config_keys.h"
 #include "server/config/config_toml.h"
 #include "server/daemon.h"
+#include "server/process/begin_anew.h"
 #include "server/process/log.h"
 #include "server/replica.h"
 #include "server/rpc/grpc_log.h"
@@ -250,20 +249,12 @@ absl::Status CheckNetwork(const DaemonConfig& config, bool insecure_network) {
                    "loopback or give --insecure-network"));
 }
 
-// Descriptor of the configuration file's text, in the environment of a process that stepped down.
-constexpr char kInheritedConfig[] = "EPLBD_INHERITED_CONFIG";
-
 // The text of the configuration file, empty without one.
 std::string config_text;
 
-bool HasSteppedDown() { return std::getenv(kInheritedConfig) != nullptr; }
-
 absl::StatusOr<std::string> ReadConfigText(const std::string& file) {
-  if (!HasSteppedDown()) return file.empty() ? "" : ReadConfigFile(file);
-  const std::string descriptor = std::getenv(kInheritedConfig);
-  absl::StatusOr<std::string> text = ReadConfigFile(absl::StrCat("/proc/self/fd/", descriptor));
-  (void)close(std::atoi(descriptor.c_str()));
-  return text;
+  if (HasBegunAnew()) return InheritedText();
+  return file.empty() ? "" : ReadConfigFile(file);
 }
 
 absl::StatusOr<DaemonConfig> Configure(const Options& options) {
@@ -419,25 +410,6 @@ std::atomic<bool> draining = false;  // the lead ends because the process does
 // What the daemon was started with.
 char** arguments = nullptr;
 
-// Returns a descriptor of a nameless file with `text`, or -1.
-int InMemory(const std::string& text) {
-  const int descriptor = memfd_create("eplbd.toml", MFD_CLOEXEC);
-  if (descriptor < 0) return -1;
-  if (write(descriptor, text.data(), text.size()) == std::ssize(text)) return descriptor;
-  (void)close(descriptor);
-  return -1;
-}
-
-// The environment of the process that begins anew. config: a descriptor, or -1.
-std::vector<std::string> EnvironmentWith(int config) {
-  std::vector<std::string> variables;
-  for (const auto& [name, value] : Environment()) {
-    if (name != kInheritedConfig) variables.push_back(absl::StrCat(name, "=", value));
-  }
-  if (config >= 0) variables.push_back(absl::StrCat(kInheritedConfig, "=", config));
-  return variables;
-}
-
 // Another daemon may lead, so nothing of this process may act any more. The process begins anew as
 // a standby: no memory, thread or connection of the lead is left. It keeps the configuration that
 // it ran with, because the file may be in the middle of an edit.
@@ -445,24 +417,14 @@ void StepDown(const std::string& why) {
   static std::mutex once;  // held until the process is another one
   once.lock();
   Log(LogLevel::kError, "lead_lost", {{"reason", why}});
-  const int config = InMemory(config_text);
-  if (config < 0) {
+  const absl::StatusOr<int> text = HoldText(config_text);
+  if (!text.ok()) {
     Log(LogLevel::kWarn, "configuration_read_again",
-        {{"reason", std::generic_category().message(errno)}});
+        {{"reason", std::string(text.status().message())}});
   }
   StopLog();
   if (draining) std::_Exit(EXIT_SUCCESS);
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
-    const int descriptor = std::atoi(entry.path().filename().c_str());
-    if (descriptor > STDERR_FILENO) (void)fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-  }
-  if (config >= 0) (void)fcntl(config, F_SETFD, 0);
-  std::vector<std::string> variables = EnvironmentWith(config);
-  std::vector<char*> environment;
-  for (std::string& variable : variables) environment.push_back(variable.data());
-  environment.push_back(nullptr);
-  (void)execve("/proc/self/exe", arguments, environment.data());
+  BeginAnew(arguments, text.ok() ? std::optional<int>(*text) : std::nullopt);
   std::_Exit(kFailed);
 }
 
@@ -598,7 +560,7 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<DaemonConfig> config = Configure(*parsed.options);
   // A supervisor restarts after kFailed: TLS files of a daemon that stepped down may be in the
   // middle of their renewal.
-  if (!config.ok()) return Fail(HasSteppedDown() ? kFailed : kUsageError, config.status());
+  if (!config.ok()) return Fail(HasBegunAnew() ? kFailed : kUsageError, config.status());
   if (parsed.options->check_config || parsed.options->print_config) {
     return Show(*parsed.options, *config);
   }

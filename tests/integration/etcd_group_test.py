@@ -37,6 +37,7 @@ class EtcdGroupTest(unittest.TestCase):
         self.addCleanup(self.doors.close)
         self.etcd = replicas.Member(0, self.directory, [(harness.free_port(), harness.free_port())])
         self.start(self.etcd)
+        harness.wait_for(self.etcd.leads, 30, "etcd answers")
 
     def start(self, process):
         process.start()
@@ -107,7 +108,7 @@ class EtcdGroupTest(unittest.TestCase):
             time.sleep(0.2)
         code, text = self.doctor(leader.to_ranks.endpoint)
         self.assertEqual(code, 8, text)
-        self.assertIn("etcd: slow: a call takes 0.", text)
+        self.assertRegex(text, r"etcd: slow: a call takes \d\.\d\d s, and store\.etcd\.timeout is 1s")
         leader.to_etcd[0].heal()
         harness.wait_for(lambda: self.doctor(leader.to_ranks.endpoint)[0] == 0, 30, "doctor is content again")
 
@@ -115,7 +116,6 @@ class EtcdGroupTest(unittest.TestCase):
         leader, standby = self.daemons(2)
         for daemon in (leader, standby):
             daemon.to_etcd[0].slow(0.35)
-            daemon.to_etcd[0].cut()
         time.sleep(20)
         self.assertEqual([], leader.events("lead_lost"))
         self.assertTrue(leader.leads())
@@ -132,6 +132,23 @@ class EtcdGroupTest(unittest.TestCase):
         self.assertGreater(refused, 20)
         self.assertEqual([], leader.events("lead_lost"))
         self.assertTrue(leader.leads())
+
+    def test_a_damaged_row_pauses_its_job_and_ends_no_daemon(self):
+        damaged = "nonsense that is long enough"
+        self.ask_etcd("/v3/kv/put", key=encoded("/eplb/v1/job/broken/record"), value=encoded(damaged))
+        daemon, = self.daemons(1)
+        self.take_lead(daemon)  # the next leader does the same
+        harness.wait_for(lambda: daemon.leads(), 30, "the daemon leads again")
+        self.assertEqual(len(daemon.events("store_rows_damaged")), 2)
+        code, text = self.doctor(daemon.to_ranks.endpoint)
+        self.assertEqual(code, 8, text)
+        self.assertIn("failed broken decisions: paused: etcd key /eplb/v1/job/broken/record does not fit its checksum", text)
+        self.assertIn('eplb_paused{training_job="broken"} 1', daemon.get("/metrics"))
+        rank = raw_rank.RawRank(daemon.grpc_port, "sound", "r", 0, 1, {}, None)
+        self.addCleanup(rank.drop)
+        harness.wait_for(rank.welcomed.is_set, 10, "a rank of another job is welcomed")
+        kept = self.ask_etcd("/v3/kv/range", key=encoded("/eplb/v1/job/broken/record"))
+        self.assertEqual(base64.b64decode(kept["kvs"][0]["value"]).decode(), damaged)
 
     def test_a_leader_steps_down_while_its_configuration_is_edited(self):
         daemon, = self.daemons(1)
