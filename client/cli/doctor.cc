@@ -18,6 +18,7 @@
 #include "client/run_log/history.h"
 #include "client/run_log/run_directory.h"
 #include "proto/wire/message_json.h"
+#include "proto/wire/status.h"
 
 #include "eplb/v1/query.pb.h"
 #include <CLI/CLI.hpp>
@@ -442,14 +443,9 @@ Colour ColourOf(Check::Result result) {
   return result == Check::Result::kWarning ? Colour::kYellow : Colour::kRed;
 }
 
-// Findings about daemons none of which leads. errors: `unanswered`, if none of them answers at all.
-absl::StatusOr<std::vector<Check>> CheckLeaderless(const QueryOptions& query,
-                                                   const absl::Status& unanswered) {
+// Returns the findings about daemons that all stand by.
+absl::StatusOr<std::vector<Check>> CheckLeaderless(const QueryOptions& query) {
   EPLB_ASSIGN_OR_RETURN(const std::vector<EndpointAnswer> answers, AskEndpoints(query));
-  const bool is_group = std::any_of(answers.begin(), answers.end(), [](const auto& answer) {
-    return answer.standby_for.has_value();
-  });
-  if (!is_group) return unanswered;
   std::vector<Check> checks = {{.scope = "eplbd",
                                 .name = "leader",
                                 .result = Result::kFailed,
@@ -461,7 +457,7 @@ absl::StatusOr<std::vector<Check>> CheckLeaderless(const QueryOptions& query,
 absl::StatusOr<std::vector<Check>> AskAll(const DoctorOptions& options) {
   v1::GetStatusResponse status;
   const absl::Status asked = AskStatus(options.query, &status);
-  if (absl::IsUnavailable(asked)) return CheckLeaderless(options.query, asked);
+  if (wire::LeaderIn(asked)) return CheckLeaderless(options.query);
   EPLB_RETURN_IF_ERROR(asked);
   std::vector<Check> checks = CheckDaemon(status, options.job);
   EPLB_ASSIGN_OR_RETURN(const std::vector<EndpointAnswer> answers, AskEndpoints(options.query));

@@ -319,6 +319,8 @@ absl::Status Call(const QueryOptions& options, const Request& request, Response*
       if (leader) {
         candidates.Prefer(*leader);
         standby = absl::UnavailableError(absl::StrCat(endpoint, ": ", status.message()));
+        standby.SetPayload(wire::kLeaderKey,
+                           absl::Cord(leader->empty() ? wire::kNoLeader : *leader));
       }
       if (first.ok()) first = std::move(status);
       left = std::max(deadline - absl::Now(), absl::ZeroDuration());

@@ -27,7 +27,7 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
 inline constexpr char kLeaderKey[] = "eplb-leader";
 inline constexpr char kNoLeader[] = "none";
 
-// What is wrong with the standby itself, in the trailers of a refusal; absent: nothing.
+// Trailer of a standby's refusal: what is wrong with the standby itself. Absent if nothing is.
 inline constexpr char kTroubleKey[] = "eplb-trouble-bin";
 
 inline absl::Status FromGrpc(const grpc::Status& status) {
@@ -56,7 +56,7 @@ inline std::optional<std::string> LeaderIn(const absl::Status& status) {
   return *leader == kNoLeader ? std::string() : std::string(*leader);
 }
 
-// The trouble of the standby that refused, one sentence; empty: none.
+// Returns the trouble of the standby that refused, one sentence; empty if there is none.
 inline std::string TroubleIn(const absl::Status& status) {
   const absl::optional<absl::Cord> trouble = status.GetPayload(kTroubleKey);
   return trouble ? Clipped(std::string(*trouble), kMaxStatusMessage) : "";

@@ -90,7 +90,7 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 
 struct ConfigSources {
   std::string file = {};       // TOML; empty = none
-  // What the file says, from an earlier ReadConfigFile. Not set: LoadConfig reads the file.
+  // Content of the file, as ReadConfigFile returned it. Not set: LoadConfig reads the file.
   std::optional<std::string> file_text = std::nullopt;
   Variables environment = {};  // only EPLB_* is looked at
   // Key and value, e.g. {"listen.grpc", "127.0.0.1:0"}.

@@ -18,7 +18,8 @@ inline constexpr size_t kMaxJobsPerRule = 1024;
 // too long.
 absl::StatusOr<std::string> ReadConfigFile(const std::string& file);
 
-// Sets in `config` what `text`, the content of `file`, says. Beside the keys it may have a table of rules:
+// Sets in `config` what `text`, the content of `file`, says. Beside the keys it may have a table of
+// rules:
 //   [tls.identity]
 //   "spiffe://example.org/train/*" = { role = "member", jobs = ["train", "tune-*"] }
 //   "ops.example.org" = { role = "operator", jobs = ["*"] }

@@ -29,7 +29,7 @@ constexpr int kKeepaliveTimeoutMs = 3'000;
 constexpr int kRounds = 2;  // over all members
 constexpr int kMostPatience = 8;
 constexpr int kTripsOfATimeout = 4;  // a call over a new connection takes up to three
-constexpr int kSlowPart = 4;         // of the timeout: a longer round trip is told
+constexpr int kSlowPart = 4;         // of the timeout: a longer round trip is reported
 constexpr double kNewest = 0.25;     // weight of the newest call in the average
 constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(50);
 

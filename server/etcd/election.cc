@@ -20,6 +20,7 @@ constexpr absl::Duration kAfterFailure = absl::Milliseconds(200);
 constexpr int kTripsOfALease = 10;  // a renewal takes two, and three more over a new connection
 constexpr int kTripsOfATry = 8;
 constexpr absl::Duration kLongestLease = absl::Seconds(60);
+constexpr absl::Duration kGoodbye = absl::Seconds(2);  // without an answer the lease ends by itself
 
 absl::Status Lost(const std::string& why) { return absl::FailedPreconditionError(why); }
 
@@ -125,12 +126,13 @@ bool Election::Knocked() {
   request.set_key(knocks_);
   request.set_range_end(EndOfPrefix(knocks_));
   request.set_limit(1);
-  const auto found = client_->Range(request, MonotonicNow() + client_->timeout());
+  const auto found =
+      client_->Range(request, std::min(MonotonicNow() + client_->timeout(), write_until()));
   return found.ok() && !found->kvs().empty();
 }
 
 void Election::Yield() {
-  (void)client_->Revoke(lease_, MonotonicNow() + client_->timeout());
+  (void)client_->Revoke(lease_, MonotonicNow() + kGoodbye);
   const absl::Time deadline = MonotonicNow() + lease_time();
   while (MonotonicNow() < deadline) {
     const auto found = client_->Range(Read(fence_.key), deadline);
@@ -176,7 +178,7 @@ void Election::Loop(const std::function<void(const std::string&)>& lost,
                                absl::FormatDuration(lease_time()), ": ",
                                std::string(renewed.message())));
     }
-    if (!serves_nobody() || !Knocked()) reached = MonotonicNow();
+    if (!renewed.ok() || !serves_nobody() || !Knocked()) reached = MonotonicNow();
     if (MonotonicNow() < reached + kUnreached) continue;
     Yield();
     return lost("ranks reach the daemons that stand by, and not this one");
@@ -255,17 +257,12 @@ void Election::Resign() {
   }
   stop_.notify_all();
   if (thread_.joinable()) thread_.join();
-  (void)client_->Revoke(lease_, MonotonicNow() + client_->timeout());
+  (void)client_->Revoke(lease_, MonotonicNow() + kGoodbye);
 }
 
 Leader Election::leader() const {
   const std::lock_guard lock(mutex_);
   return leader_;
-}
-
-absl::Status Election::status() const {
-  const std::lock_guard lock(mutex_);
-  return failure_;
 }
 
 absl::Time Election::write_until() const {

@@ -67,8 +67,6 @@ class Election {
 
   // The newest that was seen.
   Leader leader() const;
-  // Of the newest TryToLead or renewal.
-  absl::Status status() const;
   const Fence& fence() const { return fence_; }
   // OK while the lease was renewed less than two thirds of its time ago, so that what is decided
   // now arrives while it lasts. errors: Unavailable, with what failed.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -76,14 +77,16 @@ bool IsOfPlacement(const sqlite::Row& row) {
 // Returns the key of the placement that a part belongs to.
 std::string PlacementKey(const std::string& part) { return part.substr(0, part.rfind('/') + 1); }
 
-// Unreadable rows, a sentence each.
-using Damage = std::vector<std::string>;
+struct Damage {
+  std::vector<std::string> rows = {};  // unreadable ones, a sentence each
+  std::set<std::string> jobs = {};     // whose record or current placement is among them
+};
 
-std::string NoteOf(const Damage& damage) {
+std::string NoteOf(const std::vector<std::string>& rows) {
   constexpr ptrdiff_t kNamed = 4;
-  const ptrdiff_t named = std::min(std::ssize(damage), kNamed);
-  std::string note = absl::StrJoin(damage.begin(), damage.begin() + named, "; ");
-  const ptrdiff_t more = std::ssize(damage) - named;
+  const ptrdiff_t named = std::min(std::ssize(rows), kNamed);
+  std::string note = absl::StrJoin(rows.begin(), rows.begin() + named, "; ");
+  const ptrdiff_t more = std::ssize(rows) - named;
   if (more > 0) absl::StrAppend(&note, "; and ", more, " more unreadable rows");
   return note;
 }
@@ -186,7 +189,8 @@ class EtcdStore : public Store {
 
   const EtcdStoreOptions options_;
   FencedRows rows_;
-  std::string note_;
+  std::string note_;                    // written by Load alone, as the next one
+  std::set<std::string> damaged_jobs_;  // paused
 };
 
 absl::StatusOr<int64_t> EtcdStore::NumberAt(const Rows& rows, const std::string& key) const {
@@ -208,11 +212,12 @@ absl::Status EtcdStore::Load() {
                                                         kKeysSchema, " at most"));
     }
     for (const absl::Status& status : {schema.status(), NumberAt(rows, kTerm).status()}) {
-      if (!status.ok()) damage.emplace_back(status.message());
+      if (!status.ok()) damage.rows.emplace_back(status.message());
     }
     (void)JobsIn(rows, &damage);
     (void)EventsBelow(rows, "event/", &damage);
-    note_ = NoteOf(damage);
+    note_ = NoteOf(damage.rows);
+    damaged_jobs_ = std::move(damage.jobs);
     return absl::OkStatus();
   });
 }
@@ -288,9 +293,9 @@ std::vector<T> EtcdStore::Decoded(const Rows& rows, const std::string& prefix,
     if (value.ok()) {
       values.push_back(*std::move(value));
     } else if (!cells.ok()) {
-      damage->emplace_back(cells.status().message());
+      damage->rows.emplace_back(cells.status().message());
     } else {
-      damage->push_back(absl::StrCat(Where(row->first), ": ", value.status().message()));
+      damage->rows.push_back(absl::StrCat(Where(row->first), ": ", value.status().message()));
     }
   }
   return values;
@@ -307,8 +312,9 @@ core::StoredJob EtcdStore::ReadJob(const Rows& rows, Rows::const_iterator record
     job.end = std::move(row->end);
   }
   if (const absl::Status status = ReadPlacements(rows, row, &job); !status.ok()) {
-    damage->push_back(absl::StrCat("job ", job.job, " is paused: ", status.message()));
-    // An operator may have paused the job, and the record alone knew.
+    damage->rows.push_back(absl::StrCat("job ", job.job, " is paused: ", status.message()));
+    damage->jobs.insert(job.job);
+    // An operator may have paused the job, and only the record had it.
     job.memory.pause_reason =
         absl::StrCat(status.message(), "; look at the job, then use eplbctl resume",
                      job.memory.paused ? absl::StrCat("; before: ", job.memory.pause_reason) : "");
@@ -326,7 +332,7 @@ std::vector<core::StoredJob> EtcdStore::JobsIn(const Rows& rows, Damage* damage)
     const std::string job = JobOfKey(row->first);
     if (row->first != JobKey(job, "record")) continue;
     if (const absl::Status name = wire::CheckPlainName("job", job); !name.ok()) {
-      damage->push_back(absl::StrCat(Where(row->first), ": ", name.message()));
+      damage->rows.push_back(absl::StrCat(Where(row->first), ": ", name.message()));
       continue;
     }
     jobs.push_back(ReadJob(rows, row, damage));
@@ -388,6 +394,7 @@ void EtcdStore::AddPlacement(const Rows& rows, const core::StoredJob& job,
 // Returns copies of the job's unreadable rows, which the next write of the job replaces.
 std::vector<Batch> EtcdStore::CopiesOfDamaged(const Rows& rows, const std::string& job) const {
   std::vector<Batch> copies;
+  if (!damaged_jobs_.contains(job)) return copies;
   const auto copy = [&copies](const auto& row) {
     copies.push_back({.puts = {{kDamaged + row.first, row.second}}});
   };

@@ -54,7 +54,7 @@ class NotLeader : public grpc::ServerGenericBidiReactor {
   void OnDone() override { delete this; }
 };
 
-// The jobs of refused ranks. Threads: safe.
+// Jobs of refused ranks. threads: safe.
 class RefusedJobs {
  public:
   void Add(const std::string& job) {
@@ -77,7 +77,7 @@ std::string JobOf(grpc::ByteBuffer* bytes) {
   return parsed.ok() ? message.hello().job() : "";
 }
 
-// Refuses a rank's stream once its Hello has arrived, or after kHelloPatience without one.
+// Refuses a rank's stream once its Hello has arrived, or after kHelloPatienceMs without one.
 class RefusedRank : public grpc::ServerGenericBidiReactor {
  public:
   RefusedRank(grpc::Status refusal, RefusedJobs* jobs) : refusal_(std::move(refusal)), jobs_(jobs) {

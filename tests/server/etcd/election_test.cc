@@ -50,7 +50,7 @@ TEST_F(ElectionTest, AnEtcdThatIsNotThereIsToldWithItsCause) {
   const auto client = *Client::Make({.endpoints = {"127.0.0.1:1"}, .timeout = absl::Seconds(1)});
   Election election(client.get(), {.prefix = prefix_, .lease = absl::Seconds(2)});
   EXPECT_TRUE(absl::IsUnavailable(election.TryToLead("a:1").status()));
-  EXPECT_THAT(std::string(election.status().message()), HasSubstr("connection refused"));
+  EXPECT_THAT(client->Trouble(), HasSubstr("connection refused"));
 }
 
 // Ranks come to a standby, and the leader has none.
