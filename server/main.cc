@@ -1,5 +1,4 @@
 // eplbd's command line.
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -42,6 +41,7 @@
 #include "server/config/config_keys.h"
 #include "server/config/config_toml.h"
 #include "server/daemon.h"
+#include "server/process/begin_anew.h"
 #include "server/process/log.h"
 #include "server/replica.h"
 #include "server/rpc/grpc_log.h"
@@ -249,9 +249,19 @@ absl::Status CheckNetwork(const DaemonConfig& config, bool insecure_network) {
                    "loopback or give --insecure-network"));
 }
 
+// The text of the configuration file, empty without one.
+std::string config_text;
+
+absl::StatusOr<std::string> ReadConfigText(const std::string& file) {
+  if (HasBegunAnew()) return InheritedText();
+  return file.empty() ? "" : ReadConfigFile(file);
+}
+
 absl::StatusOr<DaemonConfig> Configure(const Options& options) {
   ConfigSources sources = options.sources;
   sources.environment = Environment();
+  EPLB_ASSIGN_OR_RETURN(config_text, ReadConfigText(sources.file));
+  sources.file_text = config_text;
   EPLB_ASSIGN_OR_RETURN(DaemonConfig config, LoadConfig(sources));
   EPLB_RETURN_IF_ERROR(CheckNetwork(config, options.insecure_network));
   EPLB_RETURN_IF_ERROR(
@@ -400,20 +410,21 @@ std::atomic<bool> draining = false;  // the lead ends because the process does
 // What the daemon was started with.
 char** arguments = nullptr;
 
-// Another daemon may lead, so nothing of this process may act any more. The process begins anew, as
-// one that stands by: no memory, thread or connection is left of the lead.
+// Another daemon may lead, so nothing of this process may act any more. The process begins anew as
+// a standby: no memory, thread or connection of the lead is left. It keeps the configuration that
+// it ran with, because the file may be in the middle of an edit.
 void StepDown(const std::string& why) {
   static std::mutex once;  // held until the process is another one
   once.lock();
   Log(LogLevel::kError, "lead_lost", {{"reason", why}});
+  const absl::StatusOr<int> text = HoldText(config_text);
+  if (!text.ok()) {
+    Log(LogLevel::kWarn, "configuration_read_again",
+        {{"reason", std::string(text.status().message())}});
+  }
   StopLog();
   if (draining) std::_Exit(EXIT_SUCCESS);
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
-    const int descriptor = std::atoi(entry.path().filename().c_str());
-    if (descriptor > STDERR_FILENO) (void)fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-  }
-  (void)execv("/proc/self/exe", arguments);
+  BeginAnew(arguments, text.ok() ? std::optional<int>(*text) : std::nullopt);
   std::_Exit(kFailed);
 }
 
@@ -547,7 +558,9 @@ int Main(int argc, char** argv) {
   (void)std::fputs(parsed.stderr_text.c_str(), stderr);
   if (!parsed.options) return parsed.exit_code;
   const absl::StatusOr<DaemonConfig> config = Configure(*parsed.options);
-  if (!config.ok()) return Fail(kUsageError, config.status());
+  // A supervisor restarts after kFailed: TLS files of a daemon that stepped down may be in the
+  // middle of their renewal.
+  if (!config.ok()) return Fail(HasBegunAnew() ? kFailed : kUsageError, config.status());
   if (parsed.options->check_config || parsed.options->print_config) {
     return Show(*parsed.options, *config);
   }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "base/tls_files.h"
 #include "server/config/config_values.h"
@@ -23,18 +24,17 @@
 namespace eplb {
 namespace {
 
-constexpr int kKnockAfterTurns = 2;
+// After a failover each rank comes once, until it learns who leads. Later it comes again.
+constexpr absl::Duration kComesAgain = absl::Seconds(10);
+constexpr absl::Duration kProbe = absl::Milliseconds(500);
 constexpr absl::Duration kAfterError = absl::Milliseconds(300);
 
-std::string StandbyText(const etcd::Election& election) {
-  const absl::Status status = election.status();
-  if (!status.ok()) {
-    return absl::StrCat("this daemon stands by, and etcd does not answer: ",
-                        std::string(status.message()));
-  }
-  const etcd::Leader leader = election.leader();
-  if (leader.address.empty()) return "this daemon stands by, and none leads at the moment";
-  return absl::StrCat("this daemon stands by; the one at ", leader.address, " leads");
+std::string StandbyText(const etcd::Election& election, const std::string& trouble) {
+  const std::string leader = election.leader().address;
+  return absl::StrCat("this daemon stands by",
+                      leader.empty() ? ", and none leads at the moment"
+                                     : absl::StrCat("; the one at ", leader, " leads"),
+                      trouble.empty() ? "" : "; ", trouble);
 }
 
 }  // namespace
@@ -62,7 +62,8 @@ absl::Status Replica::Serve() {
                  .tls = config_.tls,
                  .handshake_deadline = config_.limits.handshake_deadline,
                  .descriptors_below = descriptors.tcp_below,
-                 .leader = [election = election_.get()] { return election->leader().address; }}));
+                 .leader = [election = election_.get()] { return election->leader().address; },
+                 .trouble = [client = client_.get()] { return client->Trouble(); }}));
   config_.grpc = rpc_->address();
   EPLB_ASSIGN_OR_RETURN(
       http_, HttpServer::Start(config_.http, SourcesOfStandby(), config_.http_allowed_hosts,
@@ -74,40 +75,40 @@ absl::Status Replica::Serve() {
 HttpServer::Sources Replica::SourcesOfStandby() const {
   const etcd::Election* election = election_.get();
   const std::string cert = config_.tls.cert;
-  const auto stands_by = [election](const auto&...) {
-    return absl::UnavailableError(StandbyText(*election));
+  const auto text = [election, client = client_.get()] {
+    return StandbyText(*election, client->Trouble());
   };
-  return {
-      .alive = [] { return absl::OkStatus(); },
-      .ready = [election] { return absl::UnavailableError(StandbyText(*election)); },
-      .metrics =
-          [election, cert](const HttpFailures& http) {
-            MetricsSnapshot snapshot;
-            snapshot.version = DaemonVersion();
-            snapshot.grpc_version = GrpcVersion();
-            snapshot.standby = true;
-            snapshot.term = election->leader().term;
-            snapshot.http = http;
-            if (!cert.empty()) {
-              const absl::StatusOr<absl::Time> expiry = wire::CertificateExpiry(cert);
-              if (expiry.ok()) snapshot.tls_cert_expiry = *expiry;
-            }
-            snapshot.process = ReadProcessFigures();
-            return MetricsText(snapshot);
-          },
-      .version = [] { return VersionToJson(DaemonVersion(), GrpcVersion()); },
-      .api = {.jobs = [] { return std::vector<core::JobView>(); },
-              .refusals = [] { return std::vector<RefusedRanks>(); },
-              .warnings = [election] { return std::vector<std::string>{StandbyText(*election)}; },
-              .job = stands_by,
-              .placement = stands_by,
-              .load = stands_by,
-              .windows = stands_by,
-              .window_loads = stands_by,
-              .traffic = stands_by,
-              .plans = stands_by,
-              .plan = stands_by,
-              .events = stands_by}};
+  const auto stands_by = [text](const auto&...) { return absl::UnavailableError(text()); };
+  return {.alive = [] { return absl::OkStatus(); },
+          .ready = [text] { return absl::UnavailableError(text()); },
+          .metrics =
+              [election, cert](const HttpFailures& http) {
+                MetricsSnapshot snapshot;
+                snapshot.version = DaemonVersion();
+                snapshot.grpc_version = GrpcVersion();
+                snapshot.standby = true;
+                snapshot.term = election->leader().term;
+                snapshot.http = http;
+                if (!cert.empty()) {
+                  const absl::StatusOr<absl::Time> expiry = wire::CertificateExpiry(cert);
+                  if (expiry.ok()) snapshot.tls_cert_expiry = *expiry;
+                }
+                snapshot.process = ReadProcessFigures();
+                return MetricsText(snapshot);
+              },
+          .version = [] { return VersionToJson(DaemonVersion(), GrpcVersion()); },
+          .api = {.jobs = [] { return std::vector<core::JobView>(); },
+                  .refusals = [] { return std::vector<RefusedRanks>(); },
+                  .warnings = [text] { return std::vector<std::string>{text()}; },
+                  .job = stands_by,
+                  .placement = stands_by,
+                  .load = stands_by,
+                  .windows = stands_by,
+                  .window_loads = stands_by,
+                  .traffic = stands_by,
+                  .plans = stands_by,
+                  .plan = stands_by,
+                  .events = stands_by}};
 }
 
 bool Replica::Turn(absl::Duration most) {
@@ -115,15 +116,26 @@ bool Replica::Turn(absl::Duration most) {
   Tell(leads);
   if (leads.ok() && *leads) return true;
   if (leads.ok()) {
-    // Behind a failover ranks come once or twice, until they know who leads.
-    const int64_t refused = rpc_->refused_ranks();
-    busy_turns_ = std::exchange(refused_ranks_, refused) == refused ? 0 : busy_turns_ + 1;
-    if (busy_turns_ >= kKnockAfterTurns) election_->Knock(AdvertisedAddress(config_));
+    if (MissTheLeader(rpc_->TakeRefusedJobs())) {
+      const absl::Time now = MonotonicNow();
+      const bool again = now < std::exchange(missed_, now) + kComesAgain;
+      if (again) election_->Knock(AdvertisedAddress(config_));
+    }
     if (!election_->AwaitVacancy(most).ok()) absl::SleepFor(std::min(most, kAfterError));
   } else {
     absl::SleepFor(std::min(most, kAfterError));
   }
   return false;
+}
+
+bool Replica::MissTheLeader(const std::set<std::string>& jobs) {
+  const std::string leader = election_->leader().address;
+  if (jobs.empty() || leader.empty()) return false;
+  for (const std::string& job : jobs) {
+    if (etcd::IsStored(client_.get(), config_.etcd.prefix, job).value_or(false)) return true;
+  }
+  return !Reaches(leader, {.ca = config_.tls.ca, .cert = config_.tls.cert, .key = config_.tls.key},
+                  kProbe);
 }
 
 // One line for each change.
@@ -157,6 +169,9 @@ absl::StatusOr<std::unique_ptr<Store>> Replica::Lead(
            // more where an older etcd was restored.
            .least_term = election->fence().create_revision - 1,
            .limits = etcd::LimitsInEtcd({.max_history = config_.limits.max_history})}));
+  if (!store->opening_note().empty()) {
+    Log(LogLevel::kError, "store_rows_damaged", {{"reason", store->opening_note()}});
+  }
   http_.reset();
   rpc_.reset();
   return store;

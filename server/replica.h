@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -48,15 +49,17 @@ class Replica {
   absl::Status Serve();
   HttpServer::Sources SourcesOfStandby() const;
   void Tell(const absl::StatusOr<bool>& leads);
+  // True if the leader should give way because ranks of `jobs` came here: it knows one of the jobs,
+  // or this daemon does not reach it either. A stranger's rank is no reason.
+  bool MissTheLeader(const std::set<std::string>& jobs);
 
   DaemonConfig config_;  // its addresses with the ports in use
   std::unique_ptr<etcd::Client> client_;
   std::unique_ptr<etcd::Election> election_;
   std::unique_ptr<StandbyServer> rpc_;
   std::unique_ptr<HttpServer> http_;
-  int64_t refused_ranks_ = 0;  // at the last turn
-  int busy_turns_ = 0;         // in a row, in which ranks came
-  std::string told_;           // the newest line about who leads
+  absl::Time missed_ = absl::InfinitePast();  // the newest turn whose ranks missed the leader
+  std::string told_;                          // the newest line about who leads
 };
 
 }  // namespace eplb

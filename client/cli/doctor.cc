@@ -18,6 +18,7 @@
 #include "client/run_log/history.h"
 #include "client/run_log/run_directory.h"
 #include "proto/wire/message_json.h"
+#include "proto/wire/status.h"
 
 #include "eplb/v1/query.pb.h"
 #include <CLI/CLI.hpp>
@@ -333,7 +334,10 @@ std::vector<Check> CheckLeader(const v1::GetStatusResponse& status) {
 }  // namespace
 
 std::vector<Check> CheckEndpoints(const std::vector<EndpointAnswer>& answers) {
-  if (answers.size() < 2) return {};
+  const auto stands_by = [](const EndpointAnswer& answer) {
+    return answer.standby_for.has_value();
+  };
+  if (answers.size() < 2 && std::none_of(answers.begin(), answers.end(), stands_by)) return {};
   std::vector<Check> checks;
   for (const EndpointAnswer& answer : answers) {
     Check check{.scope = "eplbd", .name = "endpoint"};
@@ -342,6 +346,10 @@ std::vector<Check> CheckEndpoints(const std::vector<EndpointAnswer>& answers) {
     } else if (answer.standby_for) {
       check.detail = absl::StrCat(answer.endpoint, " stands by for ",
                                   answer.standby_for->empty() ? "none" : *answer.standby_for);
+      if (!answer.trouble.empty()) {
+        check.result = Result::kFailed;
+        absl::StrAppend(&check.detail, "; ", answer.trouble);
+      }
     } else {
       check.result = Result::kWarning;
       check.detail = std::string(answer.status.message());
@@ -435,9 +443,22 @@ Colour ColourOf(Check::Result result) {
   return result == Check::Result::kWarning ? Colour::kYellow : Colour::kRed;
 }
 
+// Returns the findings about daemons that all stand by.
+absl::StatusOr<std::vector<Check>> CheckLeaderless(const QueryOptions& query) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<EndpointAnswer> answers, AskEndpoints(query));
+  std::vector<Check> checks = {{.scope = "eplbd",
+                                .name = "leader",
+                                .result = Result::kFailed,
+                                .detail = "no daemon that answers leads"}};
+  for (Check& check : CheckEndpoints(answers)) checks.push_back(std::move(check));
+  return checks;
+}
+
 absl::StatusOr<std::vector<Check>> AskAll(const DoctorOptions& options) {
   v1::GetStatusResponse status;
-  EPLB_RETURN_IF_ERROR(AskStatus(options.query, &status));
+  const absl::Status asked = AskStatus(options.query, &status);
+  if (wire::LeaderIn(asked)) return CheckLeaderless(options.query);
+  EPLB_RETURN_IF_ERROR(asked);
   std::vector<Check> checks = CheckDaemon(status, options.job);
   EPLB_ASSIGN_OR_RETURN(const std::vector<EndpointAnswer> answers, AskEndpoints(options.query));
   for (Check& check : CheckEndpoints(answers)) checks.push_back(std::move(check));

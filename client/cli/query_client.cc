@@ -319,6 +319,8 @@ absl::Status Call(const QueryOptions& options, const Request& request, Response*
       if (leader) {
         candidates.Prefer(*leader);
         standby = absl::UnavailableError(absl::StrCat(endpoint, ": ", status.message()));
+        standby.SetPayload(wire::kLeaderKey,
+                           absl::Cord(leader->empty() ? wire::kNoLeader : *leader));
       }
       if (first.ok()) first = std::move(status);
       left = std::max(deadline - absl::Now(), absl::ZeroDuration());
@@ -355,7 +357,7 @@ absl::StatusOr<std::vector<EndpointAnswer>> AskEndpoints(const QueryOptions& opt
         CallOne<v1::Query>(endpoint, daemon.tls, timeout / static_cast<double>(endpoints.size()),
                            v1::GetStatusRequest(), &response, &v1::Query::Stub::GetStatus)
             .status;
-    answers.push_back({endpoint, status, wire::LeaderIn(status)});
+    answers.push_back({endpoint, status, wire::LeaderIn(status), wire::TroubleIn(status)});
   }
   return answers;
 }

@@ -93,6 +93,7 @@ struct EndpointAnswer {
   std::string endpoint;
   absl::Status status;                          // a standby's refusal is one, too
   std::optional<std::string> standby_for = {};  // it stands by for this daemon, empty: for none
+  std::string trouble = {};  // what is wrong with a standby, one sentence; empty: nothing
 };
 absl::StatusOr<std::vector<EndpointAnswer>> AskEndpoints(const QueryOptions& options);
 absl::Status Ask(const QueryOptions& options, const v1::GetJobRequest& request,

@@ -27,19 +27,24 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
 inline constexpr char kLeaderKey[] = "eplb-leader";
 inline constexpr char kNoLeader[] = "none";
 
+// Trailer of a standby's refusal: what is wrong with the standby itself. Absent if nothing is.
+inline constexpr char kTroubleKey[] = "eplb-trouble-bin";
+
 inline absl::Status FromGrpc(const grpc::Status& status) {
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
 }
 
-// As FromGrpc, of a call that has ended with this context: a standby's refusal carries the leader.
+// As FromGrpc, of a call that has ended with this context: a standby's refusal carries the leader
+// and the standby's own trouble.
 inline absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) {
   absl::Status result = FromGrpc(status);
   if (result.ok()) return result;
   const auto& trailers = context.GetServerTrailingMetadata();
-  const auto found = trailers.find(kLeaderKey);
-  if (found == trailers.end()) return result;
-  result.SetPayload(kLeaderKey,
-                    absl::Cord(std::string(found->second.data(), found->second.size())));
+  for (const char* key : {kLeaderKey, kTroubleKey}) {
+    const auto found = trailers.find(key);
+    if (found == trailers.end()) continue;
+    result.SetPayload(key, absl::Cord(std::string(found->second.data(), found->second.size())));
+  }
   return result;
 }
 
@@ -49,6 +54,12 @@ inline std::optional<std::string> LeaderIn(const absl::Status& status) {
   const absl::optional<absl::Cord> leader = status.GetPayload(kLeaderKey);
   if (!leader) return std::nullopt;
   return *leader == kNoLeader ? std::string() : std::string(*leader);
+}
+
+// Returns the trouble of the standby that refused, one sentence; empty if there is none.
+inline std::string TroubleIn(const absl::Status& status) {
+  const absl::optional<absl::Cord> trouble = status.GetPayload(kTroubleKey);
+  return trouble ? Clipped(std::string(*trouble), kMaxStatusMessage) : "";
 }
 
 }  // namespace eplb::wire

@@ -177,7 +177,12 @@ absl::Status CheckTls(const TlsOptions& tls) {
 absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources) {
   DaemonConfig config;
   config.core.costs.bandwidths = BandwidthSource::kAssumed;  // until a key gives one
-  if (!sources.file.empty()) EPLB_RETURN_IF_ERROR(ApplyConfigFile(sources.file, &config));
+  if (sources.file_text) {
+    EPLB_RETURN_IF_ERROR(ApplyConfigText(sources.file, *sources.file_text, &config));
+  } else if (!sources.file.empty()) {
+    EPLB_ASSIGN_OR_RETURN(const std::string text, ReadConfigFile(sources.file));
+    EPLB_RETURN_IF_ERROR(ApplyConfigText(sources.file, text, &config));
+  }
   const std::vector<std::string> services = ServicesOf(sources.environment);
   for (const auto& [variable, value] : sources.environment) {
     if (!variable.starts_with(kPrefix) || IsOfService(variable, services)) continue;

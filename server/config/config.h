@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,6 +90,8 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 
 struct ConfigSources {
   std::string file = {};       // TOML; empty = none
+  // Content of the file, as ReadConfigFile returned it. Not set: LoadConfig reads the file.
+  std::optional<std::string> file_text = std::nullopt;
   Variables environment = {};  // only EPLB_* is looked at
   // Key and value, e.g. {"listen.grpc", "127.0.0.1:0"}.
   std::vector<std::pair<std::string, std::string>> flags = {};

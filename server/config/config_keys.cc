@@ -208,12 +208,13 @@ Keys EtcdKeys() {
           [](auto& c) -> auto& { return c.etcd.prefix; }),
       Key(
           "store.etcd.lease_seconds", IntegerRange{2, 60},
-          "Seconds after which another daemon may lead when the leader does not renew its lease; "
-          "it stops to propose after two thirds.",
+          "Seconds after which another daemon may lead if the leader does not renew its lease; "
+          "it stops proposing after two thirds. Longer while etcd is slow.",
           [](auto& c) -> auto& { return c.etcd.lease_seconds; }),
       Key(
           "store.etcd.timeout", DurationRange{absl::Milliseconds(50), absl::Seconds(10), "1s"},
-          "Longest wait for an answer of one member of etcd before the next one is asked.",
+          "Longest wait for an answer of one member of etcd before the next one is asked. Longer "
+          "while etcd is slow.",
           [](auto& c) -> auto& { return c.etcd.timeout; }),
       Key(
           "store.etcd.tls_ca", PathRange{"the path of a PEM file"},

@@ -35,32 +35,6 @@ absl::Status Unreadable(const std::string& file, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(file, ": ", std::string(why)));
 }
 
-absl::StatusOr<std::string> ReadText(const std::string& file) {
-  // O_NONBLOCK: opening a pipe must not wait for its writer.
-  const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) {
-    return Unreadable(file, absl::StrCat("cannot be opened: ", std::strerror(errno)));
-  }
-  const absl::Cleanup close_file = [descriptor] { (void)close(descriptor); };
-  struct stat info = {};
-  if (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
-    return Unreadable(file, S_ISDIR(info.st_mode) ? "cannot be read: it is a directory"
-                                                  : "cannot be read: it is not a regular file");
-  }
-  std::string text(kMaxFileBytes + 1, '\0');
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t got = read(descriptor, text.data() + done, text.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Unreadable(file, absl::StrCat("cannot be read: ", std::strerror(errno)));
-    if (got == 0) break;
-    done += static_cast<size_t>(got);
-  }
-  if (done > kMaxFileBytes) return Unreadable(file, "larger than 1 MiB");
-  text.resize(done);
-  return text;
-}
-
 WrittenValue ValueOf(const toml::array& array) {
   WrittenValue value = {.kind = WrittenValue::Kind::kTexts, .text = "an array"};
   for (const toml::node& one : array) {
@@ -312,8 +286,34 @@ std::string JobSettings(const DaemonConfig& config) {
 
 }  // namespace
 
-absl::Status ApplyConfigFile(const std::string& file, DaemonConfig* config) {
-  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadText(file));
+absl::StatusOr<std::string> ReadConfigFile(const std::string& file) {
+  // O_NONBLOCK: opening a pipe must not wait for its writer.
+  const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) {
+    return Unreadable(file, absl::StrCat("cannot be opened: ", std::strerror(errno)));
+  }
+  const absl::Cleanup close_file = [descriptor] { (void)close(descriptor); };
+  struct stat info = {};
+  if (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
+    return Unreadable(file, S_ISDIR(info.st_mode) ? "cannot be read: it is a directory"
+                                                  : "cannot be read: it is not a regular file");
+  }
+  std::string text(kMaxFileBytes + 1, '\0');
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t got = read(descriptor, text.data() + done, text.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Unreadable(file, absl::StrCat("cannot be read: ", std::strerror(errno)));
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  if (done > kMaxFileBytes) return Unreadable(file, "larger than 1 MiB");
+  text.resize(done);
+  return text;
+}
+
+absl::Status ApplyConfigText(const std::string& file, const std::string& text,
+                             DaemonConfig* config) {
   EPLB_ASSIGN_OR_RETURN(const toml::table root, wire::ParseToml(file, text));
   for (const auto& [name, node] : root) {
     const std::string table_name(name.str());

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include <grpc/support/time.h>
 #include <grpcpp/create_channel.h>
@@ -26,6 +27,10 @@ constexpr int kMaxAnswerBytes = 64 << 20;  // a page of rows
 constexpr int kKeepaliveMs = 10'000;       // etcd refuses pings that come more often than every 5 s
 constexpr int kKeepaliveTimeoutMs = 3'000;
 constexpr int kRounds = 2;  // over all members
+constexpr int kMostPatience = 8;
+constexpr int kTripsOfATimeout = 4;  // a call over a new connection takes up to three
+constexpr int kSlowPart = 4;         // of the timeout: a longer round trip is reported
+constexpr double kNewest = 0.25;     // weight of the newest call in the average
 constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(50);
 
 // The member did not answer, or answered for want of the others: another one may know more.
@@ -77,9 +82,14 @@ absl::Status Client::Once(absl::Time deadline, absl::Duration timeout, const Cal
   }
   EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, ChannelTo(member));
   grpc::ClientContext context;
-  context.set_deadline(DeadlineIn(until - MonotonicNow()));
+  const absl::Time begin = MonotonicNow();
+  context.set_deadline(DeadlineIn(until - begin));
   const absl::Status status = call(channel, &context);
-  if (status.ok()) return absl::OkStatus();
+  if (status.ok()) {
+    const bool waits = timeout == absl::InfiniteDuration();  // for an event, not for an answer
+    if (!waits) NoteRoundTrip(MonotonicNow() - begin);
+    return absl::OkStatus();
+  }
   if (IsOfMember(status)) GoOn(member);
   const std::string message(status.message());
   return {status.code(),
@@ -87,15 +97,62 @@ absl::Status Client::Once(absl::Time deadline, absl::Duration timeout, const Cal
                        absl::IsUnavailable(status) ? wire::ConnectionCause(message) : message)};
 }
 
+absl::Duration Client::timeout() const {
+  const std::lock_guard lock(mutex_);
+  return std::max(patience_ * options_.timeout, kTripsOfATimeout * round_trip_);
+}
+
+absl::Duration Client::round_trip() const {
+  const std::lock_guard lock(mutex_);
+  return round_trip_;
+}
+
+void Client::NoteRoundTrip(absl::Duration took) {
+  const std::lock_guard lock(mutex_);
+  const bool is_first = round_trip_ == absl::ZeroDuration();
+  round_trip_ = is_first ? took : round_trip_ + kNewest * (took - round_trip_);
+}
+
+absl::Status Client::Noted(absl::Status status) {
+  const std::lock_guard lock(mutex_);
+  // An etcd that is slow and one that is gone look alike until an answer arrives.
+  patience_ = absl::IsDeadlineExceeded(status) ? std::min(2 * patience_, kMostPatience) : 1;
+  if (!IsOfMember(status)) {
+    failure_ = absl::OkStatus();
+  } else {
+    if (failure_.ok()) failing_since_ = absl::Now();
+    failure_ = status;
+  }
+  return status;
+}
+
+std::string Client::Trouble() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_.ok()) {
+    if (round_trip_ <= options_.timeout / kSlowPart) return "";
+    return absl::StrFormat("etcd: slow: a call takes %.2f s, and store.etcd.timeout is %s",
+                           absl::ToDoubleSeconds(round_trip_),
+                           absl::FormatDuration(options_.timeout));
+  }
+  return absl::StrCat(
+      "etcd: unreachable since ",
+      absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", failing_since_, absl::UTCTimeZone()), ": ",
+      failure_.message());
+}
+
 absl::Status Client::Repeat(absl::Time deadline, const Call& call) {
-  absl::Status status = absl::DeadlineExceededError("etcd was not asked: the deadline has passed");
+  if (MonotonicNow() >= deadline) {
+    return absl::DeadlineExceededError("etcd was not asked: the deadline has passed");
+  }
+  absl::Status status;
   const size_t attempts = kRounds * options_.endpoints.size();
   for (size_t attempt = 0; attempt < attempts && MonotonicNow() < deadline; ++attempt) {
     if (attempt > 0) absl::SleepFor(std::min(kBetweenAttempts, deadline - MonotonicNow()));
-    status = Once(deadline, options_.timeout, call);
+    const bool again = attempt >= options_.endpoints.size();
+    status = Once(deadline, again ? 2 * timeout() : timeout(), call);
     if (!IsOfMember(status)) break;
   }
-  return status;
+  return Noted(std::move(status));
 }
 
 absl::StatusOr<pb::RangeResponse> Client::Range(const pb::RangeRequest& request,
@@ -110,9 +167,9 @@ absl::StatusOr<pb::RangeResponse> Client::Range(const pb::RangeRequest& request,
 absl::StatusOr<pb::TxnResponse> Client::Txn(const pb::TxnRequest& request, absl::Time deadline) {
   pb::TxnResponse response;
   EPLB_RETURN_IF_ERROR(
-      Once(deadline, options_.timeout, [&](const auto& channel, grpc::ClientContext* context) {
+      Noted(Once(deadline, timeout(), [&](const auto& channel, grpc::ClientContext* context) {
         return wire::FromGrpc(pb::KV::NewStub(channel)->Txn(context, request, &response));
-      }));
+      })));
   return response;
 }
 

@@ -28,7 +28,7 @@ namespace pb = ::etcdserverpb;
 struct ClientOptions {
   std::vector<std::string> endpoints;  // of the members, at least one: "HOST:PORT"
   wire::TlsFiles tls = {};
-  absl::Duration timeout = absl::Seconds(1);  // of one call to one member
+  absl::Duration timeout = absl::Seconds(1);  // of one call to one member, at least
 };
 
 // errors of every call: Unavailable or DeadlineExceeded when no member answers before `deadline`,
@@ -52,7 +52,13 @@ class Client {
   // deadline.
   absl::Status WaitForDelete(const std::string& key, int64_t since, absl::Time deadline);
 
-  absl::Duration timeout() const { return options_.timeout; }
+  // Longest wait for one member's answer: options.timeout, and longer while etcd is slow.
+  absl::Duration timeout() const;
+  // Time that a call takes, averaged over the newest ones. 0 before the first answer.
+  absl::Duration round_trip() const;
+  // What is wrong with etcd as the newest calls saw it, one sentence; empty: nothing. Never waits
+  // for etcd.
+  std::string Trouble() const;
 
  private:
   using Call =
@@ -68,11 +74,18 @@ class Client {
   absl::Status Once(absl::Time deadline, absl::Duration timeout, const Call& call);
   // Asks member after member, each at most twice.
   absl::Status Repeat(absl::Time deadline, const Call& call);
+  // Keeps the outcome of a call for Trouble and timeout; returns it.
+  absl::Status Noted(absl::Status status);
+  void NoteRoundTrip(absl::Duration took);
 
   const ClientOptions options_;
-  std::mutex mutex_;                                      // guards what follows
+  mutable std::mutex mutex_;                              // guards what follows
   std::vector<std::shared_ptr<grpc::Channel>> channels_;  // by member, null: not connected
   size_t current_ = 0;                                    // the member in use
+  absl::Duration round_trip_;                             // see round_trip()
+  int patience_ = 1;                                      // factor of the timeout: 1, 2, 4 or 8
+  absl::Status failure_;                                  // of the newest call to any member
+  absl::Time failing_since_;  // by the wall clock, unless failure_ is OK
 };
 
 // The first key behind all that begin with `prefix`.

@@ -17,6 +17,10 @@ constexpr double kWritePart =
     2.0 / 3;  // of a lease without a renewal, in which writes are still made
 constexpr absl::Duration kLongestTry = absl::Seconds(5);  // signals wait for its end
 constexpr absl::Duration kAfterFailure = absl::Milliseconds(200);
+constexpr int kTripsOfALease = 10;  // a renewal takes two, and three more over a new connection
+constexpr int kTripsOfATry = 8;
+constexpr absl::Duration kLongestLease = absl::Seconds(60);
+constexpr absl::Duration kGoodbye = absl::Seconds(2);  // without an answer the lease ends by itself
 
 absl::Status Lost(const std::string& why) { return absl::FailedPreconditionError(why); }
 
@@ -51,7 +55,8 @@ absl::StatusOr<bool> Election::TryToLead(const std::string& advertise) {
 }
 
 absl::StatusOr<bool> Election::Try(const std::string& advertise) {
-  const absl::Time deadline = MonotonicNow() + std::min(options_.lease, kLongestTry);
+  const absl::Time deadline = MonotonicNow() + std::max(std::min(options_.lease, kLongestTry),
+                                                        kTripsOfATry * client_->round_trip());
   EPLB_ASSIGN_OR_RETURN(const pb::RangeResponse found, client_->Range(Read(fence_.key), deadline));
   seen_revision_ = found.header().revision();
   if (!found.kvs().empty()) {
@@ -64,8 +69,13 @@ absl::StatusOr<bool> Election::Try(const std::string& advertise) {
     leader_ = {};
   }
   const absl::Time granted = MonotonicNow();
+  const absl::Duration time = WantedLease();
   EPLB_ASSIGN_OR_RETURN(const pb::LeaseGrantResponse lease,
-                        client_->Grant(absl::ToInt64Seconds(options_.lease), deadline));
+                        client_->Grant(absl::ToInt64Seconds(time), deadline));
+  {
+    const std::lock_guard lock(mutex_);
+    lease_time_ = time;
+  }
   absl::StatusOr<bool> leads = CreateKey(advertise, lease.id(), granted);
   // Without an answer the key may be there: it must not outlive this attempt.
   if (!leads.ok() || !*leads) (void)client_->Revoke(lease.id(), deadline);
@@ -84,7 +94,7 @@ absl::StatusOr<bool> Election::CreateKey(const std::string& advertise, int64_t l
   put.set_value(advertise);
   put.set_lease(lease);
   EPLB_ASSIGN_OR_RETURN(const pb::TxnResponse response,
-                        client_->Txn(request, granted + std::min(options_.lease, kLongestTry)));
+                        client_->Txn(request, granted + std::min(lease_time(), kLongestTry)));
   if (!response.succeeded()) return false;
   lease_ = lease;
   fence_.create_revision = response.header().revision();
@@ -116,13 +126,14 @@ bool Election::Knocked() {
   request.set_key(knocks_);
   request.set_range_end(EndOfPrefix(knocks_));
   request.set_limit(1);
-  const auto found = client_->Range(request, MonotonicNow() + client_->timeout());
+  const auto found =
+      client_->Range(request, std::min(MonotonicNow() + client_->timeout(), write_until()));
   return found.ok() && !found->kvs().empty();
 }
 
 void Election::Yield() {
-  (void)client_->Revoke(lease_, MonotonicNow() + client_->timeout());
-  const absl::Time deadline = MonotonicNow() + options_.lease;
+  (void)client_->Revoke(lease_, MonotonicNow() + kGoodbye);
+  const absl::Time deadline = MonotonicNow() + lease_time();
   while (MonotonicNow() < deadline) {
     const auto found = client_->Range(Read(fence_.key), deadline);
     if (found.ok() && !found->kvs().empty()) return;
@@ -139,7 +150,7 @@ void Election::Hold(std::function<void(const std::string& why)> lost,
 
 void Election::Loop(const std::function<void(const std::string&)>& lost,
                     const std::function<bool()>& serves_nobody) {
-  absl::Duration pause = options_.lease / kRenewals;
+  absl::Duration pause = lease_time() / kRenewals;
   absl::Time reached = MonotonicNow();  // by ranks, or not missed by them
   for (;;) {
     {
@@ -148,8 +159,12 @@ void Election::Loop(const std::function<void(const std::string&)>& lost,
         return;
       }
     }
+    const absl::Time asked = MonotonicNow();
     const absl::Status renewed = Renew();
-    pause = renewed.ok() ? options_.lease / kRenewals : kAfterFailure;
+    if (renewed.ok()) Lengthen();
+    const absl::Duration took = MonotonicNow() - asked;
+    pause = renewed.ok() ? std::max(lease_time() / kRenewals - took, absl::ZeroDuration())
+                         : kAfterFailure;
     absl::Time last;
     {
       const std::lock_guard lock(mutex_);
@@ -158,12 +173,12 @@ void Election::Loop(const std::function<void(const std::string&)>& lost,
       last = renewed_;
     }
     if (absl::IsFailedPrecondition(renewed)) return lost(std::string(renewed.message()));
-    if (MonotonicNow() >= last + options_.lease) {
+    if (MonotonicNow() >= last + lease_time()) {
       return lost(absl::StrCat("the lease could not be renewed for ",
-                               absl::FormatDuration(options_.lease), ": ",
+                               absl::FormatDuration(lease_time()), ": ",
                                std::string(renewed.message())));
     }
-    if (!serves_nobody() || !Knocked()) reached = MonotonicNow();
+    if (!renewed.ok() || !serves_nobody() || !Knocked()) reached = MonotonicNow();
     if (MonotonicNow() < reached + kUnreached) continue;
     Yield();
     return lost("ranks reach the daemons that stand by, and not this one");
@@ -175,7 +190,7 @@ absl::Status Election::Renew() {
   absl::Time deadline;
   {
     const std::lock_guard lock(mutex_);
-    deadline = renewed_ + options_.lease;
+    deadline = renewed_ + lease_time_;
     if (asked >= deadline) {
       return failure_.ok() ? absl::DeadlineExceededError("the daemon did not run meanwhile")
                            : failure_;
@@ -188,9 +203,51 @@ absl::Status Election::Renew() {
   if (found.kvs(0).create_revision() != fence_.create_revision) {
     return Lost(absl::StrCat("the daemon at ", found.kvs(0).value(), " leads"));
   }
+  // A move to a longer lease was not answered and has happened: that lease is renewed next.
+  if (const int64_t holder = found.kvs(0).lease(); holder != lease_) {
+    lease_ = holder;
+    return absl::UnavailableError("the leader's key has moved to its longer lease");
+  }
   const std::lock_guard lock(mutex_);
   renewed_ = asked;
   return absl::OkStatus();
+}
+
+absl::Duration Election::WantedLease() const {
+  const absl::Duration needed =
+      absl::Ceil(kTripsOfALease * client_->round_trip(), absl::Seconds(1));
+  return std::max(options_.lease, std::min(needed, kLongestLease));
+}
+
+absl::Duration Election::lease_time() const {
+  const std::lock_guard lock(mutex_);
+  return lease_time_;
+}
+
+void Election::Lengthen() {
+  const absl::Duration longer = WantedLease();
+  if (longer <= lease_time()) return;
+  const absl::Time granted = MonotonicNow();
+  const absl::Time deadline = granted + lease_time() / 3;  // the next renewal needs the rest
+  const absl::StatusOr<pb::LeaseGrantResponse> lease =
+      client_->Grant(absl::ToInt64Seconds(longer), deadline);
+  if (!lease.ok()) return;
+  pb::TxnRequest request;
+  pb::Compare& leads = *request.add_compare();
+  leads.set_target(pb::Compare::CREATE);
+  leads.set_key(fence_.key);
+  leads.set_create_revision(fence_.create_revision);
+  pb::PutRequest& put = *request.add_success()->mutable_request_put();
+  put.set_key(fence_.key);
+  put.set_value(leader().address);
+  put.set_lease(lease->id());
+  const absl::StatusOr<pb::TxnResponse> moved = client_->Txn(request, deadline);
+  // Without an answer the next renewal sees which lease holds the key.
+  if (!moved.ok() || !moved->succeeded()) return;
+  lease_ = lease->id();  // the shorter one ends by itself
+  const std::lock_guard lock(mutex_);
+  renewed_ = granted;
+  lease_time_ = longer;
 }
 
 void Election::Resign() {
@@ -200,7 +257,7 @@ void Election::Resign() {
   }
   stop_.notify_all();
   if (thread_.joinable()) thread_.join();
-  (void)client_->Revoke(lease_, MonotonicNow() + client_->timeout());
+  (void)client_->Revoke(lease_, MonotonicNow() + kGoodbye);
 }
 
 Leader Election::leader() const {
@@ -208,14 +265,9 @@ Leader Election::leader() const {
   return leader_;
 }
 
-absl::Status Election::status() const {
-  const std::lock_guard lock(mutex_);
-  return failure_;
-}
-
 absl::Time Election::write_until() const {
   const std::lock_guard lock(mutex_);
-  return renewed_ + kWritePart * options_.lease;
+  return renewed_ + kWritePart * lease_time_;
 }
 
 absl::Status Election::MayWrite() const {

@@ -20,10 +20,10 @@ namespace eplb::etcd {
 
 struct ElectionOptions {
   std::string prefix;                       // of all keys, "/eplb/v1"
-  absl::Duration lease = absl::Seconds(5);  // whole seconds
+  absl::Duration lease = absl::Seconds(5);  // whole seconds; longer while etcd is slow
 };
 
-inline constexpr int64_t kKnockSeconds = 2;  // the least lease of etcd with its usual settings
+inline constexpr int64_t kKnockSeconds = 5;  // longer than kUnreached and a renewal's pause
 inline constexpr absl::Duration kUnreached = absl::Seconds(3);
 
 struct Leader {
@@ -67,8 +67,6 @@ class Election {
 
   // The newest that was seen.
   Leader leader() const;
-  // Of the newest TryToLead or renewal.
-  absl::Status status() const;
   const Fence& fence() const { return fence_; }
   // OK while the lease was renewed less than two thirds of its time ago, so that what is decided
   // now arrives while it lasts. errors: Unavailable, with what failed.
@@ -82,6 +80,11 @@ class Election {
   absl::StatusOr<bool> CreateKey(const std::string& advertise, int64_t lease, absl::Time granted);
   // errors: FailedPrecondition when the lead is lost for certain; those of Client otherwise.
   absl::Status Renew();
+  // Returns options.lease, or more where round trips to etcd need it.
+  absl::Duration WantedLease() const;
+  absl::Duration lease_time() const;
+  // Moves the leader's key to a longer lease, if round trips have become that slow.
+  void Lengthen();
   void Loop(const std::function<void(const std::string&)>& lost,
             const std::function<bool()>& serves_nobody);
   // Whether standbys have knocked lately; false when etcd does not answer.
@@ -100,6 +103,7 @@ class Election {
   bool stopping_ = false;
   Leader leader_;
   absl::Time renewed_ = absl::InfinitePast();  // before the newest renewal was asked for
+  absl::Duration lease_time_;                  // after which etcd may end the lease
   absl::Status failure_;                       // of the newest attempt or renewal
   std::thread thread_;
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,10 +13,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "placement/digest.h"
+#include "proto/wire/messages.h"
 #include "server/store/value_rows.h"
 
 namespace eplb::etcd {
@@ -37,6 +41,9 @@ std::string JobKey(const std::string& job, std::string_view rest) {
 std::string EventsKey(const std::string& job, bool of_operators) {
   return absl::StrCat("event/", job, of_operators ? "/o/" : "/d/");
 }
+
+// Prefix of the copies of unreadable rows that a write has replaced.
+constexpr char kDamaged[] = "damaged/";
 
 // The job that a key "job/JOB/.." or "event/JOB/.." is of.
 std::string JobOfKey(const std::string& key) {
@@ -65,6 +72,23 @@ bool IsOfPlacement(const sqlite::Row& row) {
   constexpr size_t kCells = 5;
   return row.size() == kCells && std::holds_alternative<int64_t>(row[1]) &&
          std::holds_alternative<sqlite::Bytes>(row[4]);
+}
+
+// Returns the key of the placement that a part belongs to.
+std::string PlacementKey(const std::string& part) { return part.substr(0, part.rfind('/') + 1); }
+
+struct Damage {
+  std::vector<std::string> rows = {};  // unreadable ones, a sentence each
+  std::set<std::string> jobs = {};     // whose record or current placement is among them
+};
+
+std::string NoteOf(const std::vector<std::string>& rows) {
+  constexpr ptrdiff_t kNamed = 4;
+  const ptrdiff_t named = std::min(std::ssize(rows), kNamed);
+  std::string note = absl::StrJoin(rows.begin(), rows.begin() + named, "; ");
+  const ptrdiff_t more = std::ssize(rows) - named;
+  if (more > 0) absl::StrAppend(&note, "; and ", more, " more unreadable rows");
+  return note;
 }
 
 bool Knows(const Rows& rows, const std::string& job) {
@@ -126,6 +150,8 @@ class EtcdStore : public Store {
                                                            int32_t limit) override;
   absl::Status CheckFile() override { return options_.rows.may_write(); }
   void Close() override { rows_.Close(); }
+  std::string warning() const override { return options_.rows.client->Trouble(); }
+  std::string opening_note() const override { return note_; }
 
  private:
   std::string Where(const std::string& key) const {
@@ -136,16 +162,35 @@ class EtcdStore : public Store {
   }
   // 0 when there is none.
   absl::StatusOr<int64_t> NumberAt(const Rows& rows, const std::string& key) const;
-  absl::StatusOr<core::StoredJob> ReadJob(const Rows& rows, Rows::const_iterator record) const;
+  absl::StatusOr<JobRow> RecordAt(Rows::const_iterator record) const;
+  absl::Status ReadPlacements(const Rows& rows, const absl::StatusOr<JobRow>& row,
+                              core::StoredJob* job) const;
+  // The readers leave out unreadable rows and add them to `damage`. A job whose record or current
+  // placement is unreadable is paused.
+  core::StoredJob ReadJob(const Rows& rows, Rows::const_iterator record, Damage* damage) const;
+  std::vector<core::StoredJob> JobsIn(const Rows& rows, Damage* damage) const;
   std::vector<KeptPlacement> PlacementsOf(const Rows& rows, const std::string& job) const;
-  absl::StatusOr<std::vector<StoredEvent>> EventsBelow(const Rows& rows,
-                                                       const std::string& prefix) const;
+  std::vector<StoredEvent> EventsBelow(const Rows& rows, const std::string& prefix,
+                                       Damage* damage) const;
+  absl::StatusOr<std::vector<StoredEvent>> ReadEventsBelow(const std::string& prefix) const {
+    return rows_.Read([&](const Rows& rows) -> absl::StatusOr<std::vector<StoredEvent>> {
+      Damage known;  // from Load
+      return EventsBelow(rows, prefix, &known);
+    });
+  }
+  // Decodes all rows whose keys begin with `prefix`.
+  template <class T>
+  std::vector<T> Decoded(const Rows& rows, const std::string& prefix,
+                         absl::StatusOr<T> (*decode)(const sqlite::Row&), Damage* damage) const;
+  std::vector<Batch> CopiesOfDamaged(const Rows& rows, const std::string& job) const;
   std::vector<Batch> BatchesOf(const Rows& rows, const core::StoredJob& job) const;
   void AddPlacement(const Rows& rows, const core::StoredJob& job, std::vector<Batch>* before,
                     Batch* batch) const;
 
   const EtcdStoreOptions options_;
   FencedRows rows_;
+  std::string note_;                    // written by Load alone, as the next one
+  std::set<std::string> damaged_jobs_;  // paused
 };
 
 absl::StatusOr<int64_t> EtcdStore::NumberAt(const Rows& rows, const std::string& key) const {
@@ -159,20 +204,27 @@ absl::StatusOr<int64_t> EtcdStore::NumberAt(const Rows& rows, const std::string&
 absl::Status EtcdStore::Load() {
   EPLB_RETURN_IF_ERROR(rows_.Load());
   return rows_.Read([this](const Rows& rows) -> absl::Status {
-    EPLB_ASSIGN_OR_RETURN(const int64_t schema, NumberAt(rows, kSchema));
-    if (schema > kKeysSchema) {
-      return absl::FailedPreconditionError(absl::StrCat(Where(kSchema), " is ", schema,
+    Damage damage;
+    const absl::StatusOr<int64_t> schema = NumberAt(rows, kSchema);
+    if (schema.ok() && *schema > kKeysSchema) {
+      return absl::FailedPreconditionError(absl::StrCat(Where(kSchema), " is ", *schema,
                                                         ", of a newer eplbd; this one reads ",
                                                         kKeysSchema, " at most"));
     }
-    return EventsBelow(rows, "event/").status();
+    for (const absl::Status& status : {schema.status(), NumberAt(rows, kTerm).status()}) {
+      if (!status.ok()) damage.rows.emplace_back(status.message());
+    }
+    (void)JobsIn(rows, &damage);
+    (void)EventsBelow(rows, "event/", &damage);
+    note_ = NoteOf(damage.rows);
+    damaged_jobs_ = std::move(damage.jobs);
+    return absl::OkStatus();
   });
 }
 
 absl::StatusOr<int64_t> EtcdStore::ReadTerm() {
   return rows_.Read([this](const Rows& rows) -> absl::StatusOr<int64_t> {
-    EPLB_ASSIGN_OR_RETURN(const int64_t term, NumberAt(rows, kTerm));
-    return std::max(term, options_.least_term);
+    return std::max(NumberAt(rows, kTerm).value_or(0), options_.least_term);
   });
 }
 
@@ -187,7 +239,7 @@ absl::Status EtcdStore::WriteTerm(int64_t term) {
 std::vector<KeptPlacement> EtcdStore::PlacementsOf(const Rows& rows, const std::string& job) const {
   std::vector<KeptPlacement> placements;
   for (auto [row, last] = With(rows, JobKey(job, "placement/")); row != last;) {
-    const std::string key = row->first.substr(0, row->first.rfind('/') + 1);
+    const std::string key = PlacementKey(row->first);
     std::string bytes;
     for (; row != last && row->first.starts_with(key); ++row) bytes += row->second;
     absl::StatusOr<sqlite::Row> cells = sqlite::RowFromBytes(bytes, Where(key));
@@ -199,52 +251,100 @@ std::vector<KeptPlacement> EtcdStore::PlacementsOf(const Rows& rows, const std::
   return placements;
 }
 
-absl::StatusOr<core::StoredJob> EtcdStore::ReadJob(const Rows& rows,
-                                                   Rows::const_iterator record) const {
+absl::StatusOr<JobRow> EtcdStore::RecordAt(Rows::const_iterator record) const {
   EPLB_ASSIGN_OR_RETURN(const sqlite::Row cells, RowAt(record));
-  EPLB_ASSIGN_OR_RETURN(JobRow row, JobOf(cells));
-  core::StoredJob job{.job = row.job,
-                      .version = row.version,
-                      .next_version = row.next_version,
-                      .placement = std::nullopt,
-                      .memory = std::move(row.memory),
-                      .end = std::move(row.end)};
-  for (const KeptPlacement& one : PlacementsOf(rows, job.job)) {
+  absl::StatusOr<JobRow> row = JobOf(cells);
+  if (!row.ok()) {
+    return absl::DataLossError(absl::StrCat(Where(record->first), ": ", row.status().message()));
+  }
+  if (row->job == JobOfKey(record->first)) return row;
+  return absl::DataLossError(absl::StrCat(Where(record->first), " is of another job"));
+}
+
+// Fills in the history and the placement that `row` names. errors: DataLoss for an unreadable
+// record, and for a placement that is missing or unreadable.
+absl::Status EtcdStore::ReadPlacements(const Rows& rows, const absl::StatusOr<JobRow>& row,
+                                       core::StoredJob* job) const {
+  for (const KeptPlacement& one : PlacementsOf(rows, job->job)) {
     core::RanVersion ran{.version = one.version()};
     if (one.digest().size() != ran.digest.bytes.size()) continue;
     std::copy(one.digest().begin(), one.digest().end(), ran.digest.bytes.begin());
-    job.history.push_back(ran);
-    if (one.version() != row.version || one.digest() != row.digest) continue;
-    EPLB_ASSIGN_OR_RETURN(PlacementRow placement, PlacementRowOf(one.row, Where(one.key)));
-    job.placement = std::move(placement.placement);
+    job->history.push_back(ran);
+    job->next_version = std::max(job->next_version, one.version() + 1);
+    if (!row.ok() || one.version() != row->version || one.digest() != row->digest) continue;
+    absl::StatusOr<PlacementRow> placement = PlacementRowOf(one.row, Where(one.key));
+    if (placement.ok()) job->placement = std::move(placement->placement);
   }
-  if (!row.digest.empty() && !job.placement) {
-    return absl::DataLossError(absl::StrCat(Where(record->first), ": its placement, version ",
-                                            row.version, ", is missing or damaged"));
+  EPLB_RETURN_IF_ERROR(row.status());
+  if (row->digest.empty() || job->placement) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(Where(JobKey(job->job, "placement/")), ": version ",
+                                          row->version,
+                                          ", the current one, is missing or damaged"));
+}
+
+template <class T>
+std::vector<T> EtcdStore::Decoded(const Rows& rows, const std::string& prefix,
+                                  absl::StatusOr<T> (*decode)(const sqlite::Row&),
+                                  Damage* damage) const {
+  std::vector<T> values;
+  for (auto [row, last] = With(rows, prefix); row != last; ++row) {
+    const absl::StatusOr<sqlite::Row> cells = RowAt(row);
+    absl::StatusOr<T> value = cells.ok() ? decode(*cells) : cells.status();
+    if (value.ok()) {
+      values.push_back(*std::move(value));
+    } else if (!cells.ok()) {
+      damage->rows.emplace_back(cells.status().message());
+    } else {
+      damage->rows.push_back(absl::StrCat(Where(row->first), ": ", value.status().message()));
+    }
   }
-  for (auto [at, last] = With(rows, JobKey(job.job, "request/")); at != last; ++at) {
-    EPLB_ASSIGN_OR_RETURN(const sqlite::Row request, RowAt(at));
-    EPLB_ASSIGN_OR_RETURN(core::DoneRequest done, RequestOf(request));
-    job.requests.push_back(std::move(done));
+  return values;
+}
+
+core::StoredJob EtcdStore::ReadJob(const Rows& rows, Rows::const_iterator record,
+                                   Damage* damage) const {
+  core::StoredJob job{.job = JobOfKey(record->first)};
+  absl::StatusOr<JobRow> row = RecordAt(record);
+  if (row.ok()) {
+    job.version = row->version;
+    job.next_version = row->next_version;
+    job.memory = std::move(row->memory);
+    job.end = std::move(row->end);
   }
-  for (auto [at, last] = With(rows, JobKey(job.job, "plan/")); at != last; ++at) {
-    EPLB_ASSIGN_OR_RETURN(const sqlite::Row plan, RowAt(at));
-    EPLB_ASSIGN_OR_RETURN(core::Plan decoded, PlanOf(plan));
-    job.plans.push_back(std::move(decoded));
+  if (const absl::Status status = ReadPlacements(rows, row, &job); !status.ok()) {
+    damage->rows.push_back(absl::StrCat("job ", job.job, " is paused: ", status.message()));
+    damage->jobs.insert(job.job);
+    // An operator may have paused the job, and only the record had it.
+    job.memory.pause_reason =
+        absl::StrCat(status.message(), "; look at the job, then use eplbctl resume",
+                     job.memory.paused ? absl::StrCat("; before: ", job.memory.pause_reason) : "");
+    job.memory.paused = true;
+    job.memory.paused_by_lost_store = true;
   }
+  job.requests = Decoded(rows, JobKey(job.job, "request/"), &RequestOf, damage);
+  job.plans = Decoded(rows, JobKey(job.job, "plan/"), &PlanOf, damage);
   return job;
+}
+
+std::vector<core::StoredJob> EtcdStore::JobsIn(const Rows& rows, Damage* damage) const {
+  std::vector<core::StoredJob> jobs;
+  for (auto [row, last] = With(rows, "job/"); row != last; ++row) {
+    const std::string job = JobOfKey(row->first);
+    if (row->first != JobKey(job, "record")) continue;
+    if (const absl::Status name = wire::CheckPlainName("job", job); !name.ok()) {
+      damage->rows.push_back(absl::StrCat(Where(row->first), ": ", name.message()));
+      continue;
+    }
+    jobs.push_back(ReadJob(rows, row, damage));
+  }
+  std::sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) { return a.job < b.job; });
+  return jobs;
 }
 
 absl::StatusOr<std::vector<core::StoredJob>> EtcdStore::ReadJobs() {
   return rows_.Read([this](const Rows& rows) -> absl::StatusOr<std::vector<core::StoredJob>> {
-    std::vector<core::StoredJob> jobs;
-    for (auto [row, last] = With(rows, "job/"); row != last; ++row) {
-      if (!row->first.ends_with("/record")) continue;
-      EPLB_ASSIGN_OR_RETURN(core::StoredJob job, ReadJob(rows, row));
-      jobs.push_back(std::move(job));
-    }
-    std::sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) { return a.job < b.job; });
-    return jobs;
+    Damage known;  // from Load
+    return JobsIn(rows, &known);
   });
 }
 
@@ -273,7 +373,7 @@ void EtcdStore::AddPlacement(const Rows& rows, const core::StoredJob& job,
   }
   int64_t removed = 0;
   for (auto row = first; row != last && removed < kMaxTrimmed; ++row) {
-    const std::string key = row->first.substr(0, row->first.rfind('/') + 1);
+    const std::string key = PlacementKey(row->first);
     if (std::find(stay.begin(), stay.end(), key) != stay.end()) continue;
     batch->deletes.push_back(row->first);
     ++removed;
@@ -291,9 +391,34 @@ void EtcdStore::AddPlacement(const Rows& rows, const core::StoredJob& job,
   }
 }
 
+// Returns copies of the job's unreadable rows, which the next write of the job replaces.
+std::vector<Batch> EtcdStore::CopiesOfDamaged(const Rows& rows, const std::string& job) const {
+  std::vector<Batch> copies;
+  if (!damaged_jobs_.contains(job)) return copies;
+  const auto copy = [&copies](const auto& row) {
+    copies.push_back({.puts = {{kDamaged + row.first, row.second}}});
+  };
+  const auto record = rows.find(JobKey(job, "record"));
+  if (record == rows.end()) return copies;
+  const absl::StatusOr<JobRow> row = RecordAt(record);
+  if (!row.ok()) copy(*record);
+  const std::vector<KeptPlacement> kept = PlacementsOf(rows, job);
+  const bool is_there = std::any_of(kept.begin(), kept.end(), [&row](const KeptPlacement& one) {
+    return row.ok() && one.version() == row->version && one.digest() == row->digest;
+  });
+  if (is_there || (row.ok() && row->digest.empty())) return copies;
+  for (auto [part, last] = With(rows, JobKey(job, "placement/")); part != last; ++part) {
+    const std::string key = PlacementKey(part->first);
+    const bool is_sound = std::any_of(kept.begin(), kept.end(),
+                                      [&key](const KeptPlacement& one) { return one.key == key; });
+    if (!is_sound) copy(*part);
+  }
+  return copies;
+}
+
 // The last one has the record.
 std::vector<Batch> EtcdStore::BatchesOf(const Rows& rows, const core::StoredJob& job) const {
-  std::vector<Batch> batches;
+  std::vector<Batch> batches = CopiesOfDamaged(rows, job.job);
   Batch batch;
   if (job.placement) AddPlacement(rows, job, &batches, &batch);
   batch.puts[JobKey(job.job, "record")] = sqlite::RowToBytes(RowOf(job));
@@ -329,7 +454,7 @@ absl::Status EtcdStore::WritePlan(const std::string& job, const core::Plan& plan
 absl::Status EtcdStore::ForgetJob(const std::string& job) {
   return rows_.Write([&](const Rows& rows) {
     std::vector<Batch> batches(1);
-    batches.back().deleted_prefixes.push_back(JobKey(job, ""));
+    batches.back().deleted_prefixes = {JobKey(job, ""), kDamaged + JobKey(job, "")};
     for (const bool of_operators : {false, true}) {
       const int32_t keep =
           of_operators ? options_.limits.max_operator_events : options_.limits.max_events;
@@ -366,14 +491,9 @@ absl::Status EtcdStore::AppendEvent(absl::Time time, const core::JobEvent& event
 }
 
 // By sequence.
-absl::StatusOr<std::vector<StoredEvent>> EtcdStore::EventsBelow(const Rows& rows,
-                                                                const std::string& prefix) const {
-  std::vector<StoredEvent> events;
-  for (auto [row, last] = With(rows, prefix); row != last; ++row) {
-    EPLB_ASSIGN_OR_RETURN(const sqlite::Row cells, RowAt(row));
-    EPLB_ASSIGN_OR_RETURN(StoredEvent event, EventOf(cells));
-    events.push_back(std::move(event));
-  }
+std::vector<StoredEvent> EtcdStore::EventsBelow(const Rows& rows, const std::string& prefix,
+                                                Damage* damage) const {
+  std::vector<StoredEvent> events = Decoded(rows, prefix, &EventOf, damage);
   std::sort(events.begin(), events.end(),
             [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
   return events;
@@ -382,9 +502,8 @@ absl::StatusOr<std::vector<StoredEvent>> EtcdStore::EventsBelow(const Rows& rows
 absl::StatusOr<std::vector<StoredEvent>> EtcdStore::ReadEvents(const std::string& job,
                                                                int32_t limit,
                                                                int64_t after_sequence) {
-  EPLB_ASSIGN_OR_RETURN(std::vector<StoredEvent> events, rows_.Read([&](const Rows& rows) {
-    return EventsBelow(rows, absl::StrCat("event/", job, "/"));
-  }));
+  EPLB_ASSIGN_OR_RETURN(std::vector<StoredEvent> events,
+                        ReadEventsBelow(absl::StrCat("event/", job, "/")));
   std::erase_if(events, [&](const auto& one) { return one.sequence <= after_sequence; });
   const auto kept = std::min<int64_t>(std::ssize(events), std::max(limit, 0));
   // Of those after a point the oldest, so that who reads on misses none.
@@ -396,9 +515,7 @@ absl::StatusOr<std::vector<StoredEvent>> EtcdStore::ReadEvents(const std::string
 
 absl::StatusOr<std::vector<StoredEvent>> EtcdStore::ReadEventsOfAll(
     std::optional<int64_t> after_sequence, int32_t limit) {
-  EPLB_ASSIGN_OR_RETURN(std::vector<StoredEvent> events, rows_.Read([this](const Rows& rows) {
-    return EventsBelow(rows, "event/");
-  }));
+  EPLB_ASSIGN_OR_RETURN(std::vector<StoredEvent> events, ReadEventsBelow("event/"));
   std::erase_if(events,
                 [&](const auto& one) { return one.sequence <= after_sequence.value_or(0); });
   const auto kept = std::min<int64_t>(std::ssize(events), std::max(limit, 0));
@@ -421,6 +538,14 @@ absl::StatusOr<std::unique_ptr<Store>> OpenEtcdStore(const EtcdStoreOptions& opt
   auto store = std::make_unique<EtcdStore>(options);
   EPLB_RETURN_IF_ERROR(store->Load());
   return store;
+}
+
+absl::StatusOr<bool> IsStored(Client* client, const std::string& prefix, const std::string& job) {
+  pb::RangeRequest request;
+  request.set_key(absl::StrCat(prefix, "/", JobKey(job, "record")));
+  EPLB_ASSIGN_OR_RETURN(const pb::RangeResponse found,
+                        client->Range(request, MonotonicNow() + client->timeout()));
+  return !found.kvs().empty();
 }
 
 }  // namespace eplb::etcd

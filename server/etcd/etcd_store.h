@@ -7,6 +7,7 @@
 //   term                             the highest term ever written
 //   job/JOB/record                   the job without its placement
 //   job/JOB/placement/WRITTEN/PART   a placement in parts, for etcd bounds a request
+//   damaged/KEY                      an unreadable row of a job that the job's next write replaced
 //   job/JOB/plan/NUMBER, job/JOB/request/NUMBER, event/JOB/d|o/SEQUENCE
 #ifndef EPLB_SERVER_ETCD_ETCD_STORE_H_
 #define EPLB_SERVER_ETCD_ETCD_STORE_H_
@@ -14,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 
@@ -39,9 +41,13 @@ struct EtcdStoreOptions {
 };
 
 // Reads everything below the prefix; later reads ask a copy in memory. errors: those of Client;
-// FailedPrecondition when a newer eplbd wrote there; DataLoss naming the key of a row that does not
-// fit its checksum.
+// FailedPrecondition when a newer eplbd wrote there. An unreadable row is no error: it is skipped
+// and kept, and opening_note names its key. If it is a job's record or current placement, the job
+// is paused until an operator resumes it.
 absl::StatusOr<std::unique_ptr<Store>> OpenEtcdStore(const EtcdStoreOptions& options);
+
+// True if the store of the leader with this prefix has the job. errors: those of Client.
+absl::StatusOr<bool> IsStored(Client* client, const std::string& prefix, const std::string& job);
 
 }  // namespace eplb::etcd
 

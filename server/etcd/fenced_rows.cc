@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kPage = 32;    // rows of one read
 constexpr int kMaxAttempts = 4;  // of one write
 constexpr absl::Duration kMostOfAWrite = absl::Seconds(3);
+constexpr int kTripsOfAWrite = 6;  // to a slow etcd
 // After a write that etcd did not answer the next ones fail at once for so long, so that a decision
 // of many effects does not hold up the core's thread for each.
 constexpr absl::Duration kPauseAfterFailure = absl::Milliseconds(500);
@@ -165,7 +166,9 @@ absl::Status FencedRows::Write(const std::function<std::vector<Batch>(const Rows
   EPLB_RETURN_IF_ERROR(options_.may_write());
   const absl::Time begin = MonotonicNow();
   if (begin < refuse_until_) return refused_;
-  const absl::Time deadline = std::min(begin + kMostOfAWrite, options_.write_until());
+  const absl::Duration most =
+      std::max(kMostOfAWrite, kTripsOfAWrite * options_.client->round_trip());
+  const absl::Time deadline = std::min(begin + most, options_.write_until());
   absl::Status failure = absl::UnavailableError("other writes came between again and again");
   for (int attempt = 0; attempt < kMaxAttempts && MonotonicNow() < deadline; ++attempt) {
     const absl::StatusOr<bool> done = AttemptAll(make, deadline);

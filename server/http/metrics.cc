@@ -382,7 +382,9 @@ void AddJobs(const MetricsSnapshot& s, Page& page) {
   gauge("eplb_stuck_plan_seconds",
         "Age of a state that is older than three times its deadline, LOST included; else 0.",
         [](const core::JobView& job) { return job.stuck_seconds; });
-  gauge("eplb_paused", "1 when an operator paused the job's proposals; else 0.",
+  gauge("eplb_paused",
+        "1 if the job's proposals are paused, by an operator or after a loss in the store; "
+        "otherwise 0.",
         [](const core::JobView& job) { return job.paused ? 1 : 0; });
   PerJobWithValue(
       s, "eplb_coverage_ratio",

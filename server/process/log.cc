@@ -8,7 +8,10 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -32,6 +35,10 @@ constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::l
 constexpr const char* kLoggerName = "eplbd";
 
 LogFormat line_format = LogFormat::kJson;  // set by StartLog, before there are other threads
+
+// Taken shared by each line, and alone to close the log: spdlog throws if a line meets its end.
+std::shared_mutex log_mutex;
+bool log_is_open = false;  // guarded by log_mutex
 
 }  // namespace
 
@@ -81,10 +88,15 @@ void StartLog(std::string_view level, LogFormat format) {
   for (size_t i = 0; i < std::size(kLevels); ++i) {
     if (level == kLevelNames[i]) logger->set_level(kLevels[i]);
   }
+  const std::unique_lock lock(log_mutex);
+  log_is_open = true;
 }
 
 void StopLog() {
-  if (spdlog::get(kLoggerName) == nullptr) return;  // it was never started
+  {
+    const std::unique_lock lock(log_mutex);
+    if (!std::exchange(log_is_open, false)) return;
+  }
   const auto written = std::make_shared<std::promise<void>>();
   std::thread([written] {
     spdlog::shutdown();
@@ -94,9 +106,11 @@ void StopLog() {
 }
 
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
+  const std::shared_lock lock(log_mutex);
+  if (!log_is_open) return;
   const std::shared_ptr<spdlog::logger> logger = spdlog::get(kLoggerName);
   const spdlog::level::level_enum spdlog_level = kLevels[static_cast<size_t>(level)];
-  if (logger == nullptr || !logger->should_log(spdlog_level)) return;
+  if (!logger->should_log(spdlog_level)) return;
   const int64_t micros = absl::ToUnixMicros(absl::Now());
   const std::string line = line_format == LogFormat::kJson ? LogLine(micros, level, event, fields)
                                                            : LogText(micros, level, event, fields);

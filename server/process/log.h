@@ -39,7 +39,7 @@ void StartLog(std::string_view level, LogFormat format);
 void StopLog();
 
 // Never blocks: while stderr does not take lines, the oldest of the newest 8192 are dropped.
-// Does nothing before StartLog. threads: safe.
+// Does nothing before StartLog and after StopLog. threads: safe.
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
 }  // namespace eplb

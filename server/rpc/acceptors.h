@@ -115,8 +115,9 @@ class ConnectionAcceptor {
   std::thread thread_;
 };
 
-// A connection is dropped when what was sent on it is not acknowledged for so long: a frozen rank.
-inline constexpr int kUnansweredMs = 10000;
+// A connection is dropped if what was sent on it is not acknowledged for this time: the path or the
+// rank is dead.
+inline constexpr int kUnansweredMs = 5000;
 
 // Makes a TCP connection one of gRPC's, with the options that gRPC's own listener sets.
 void HandToGrpc(Descriptor connection, grpc::experimental::ExternalConnectionAcceptor& door);

@@ -58,8 +58,8 @@ class Ticker {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(200);
-constexpr int kKeepaliveMs = 30000;  // an idle connection is asked for life, see kUnansweredMs
-constexpr int kMinClientPingMs = 10000;
+constexpr int kKeepaliveMs = 10000;     // an idle connection is asked for life, see kUnansweredMs
+constexpr int kMinClientPingMs = 5000;  // clients ping every 10 s
 // A connection without a call, of a peer that was refused or has its answer, ends after so long. A
 // rank's stream is a call.
 constexpr int kMaxIdleMs = 60000;
@@ -175,6 +175,8 @@ void Limit(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kUnansweredMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // Otherwise gRPC stops after two pings on an idle path.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               kMinClientPingMs);
 }

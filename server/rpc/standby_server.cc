@@ -1,19 +1,25 @@
 #include "server/rpc/standby_server.h"
 
 #include <atomic>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include <grpc/support/time.h>
+#include <grpcpp/alarm.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
 #include "base/status_macros.h"
+#include "proto/wire/channel_credentials.h"
+#include "proto/wire/messages.h"
 #include "proto/wire/status.h"
 #include "server/rpc/acceptors.h"
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/rpc_server.h"
+
+#include "eplb/v1/session.pb.h"
 
 namespace eplb {
 namespace {
@@ -25,42 +31,118 @@ constexpr size_t kStandbyMemory = 64UL << 20;  // gRPC's buffers of all connecti
 constexpr int kStandbyStreams = 128;
 constexpr int kStandbyMetadataBytes = 8192;
 constexpr int64_t kStandbyClosingMs = 100;  // calls have this long to end
+constexpr int64_t kHelloPatienceMs = 1000;
+constexpr size_t kMaxRefusedJobs = 64;
+
+// Puts the leader and the trouble into the trailers and returns the refusal.
+grpc::Status Refuse(grpc::GenericCallbackServerContext* context, const std::string& leader,
+                    const std::string& trouble) {
+  context->AddTrailingMetadata(wire::kLeaderKey, leader.empty() ? wire::kNoLeader : leader);
+  if (!trouble.empty()) {
+    context->AddTrailingMetadata(wire::kTroubleKey, Clipped(trouble, wire::kMaxStatusMessage));
+  }
+  return wire::ToGrpc(absl::UnavailableError(absl::StrCat(
+      "NOT_LEADER: this daemon stands by",
+      leader.empty() ? ", and none leads at the moment" : absl::StrCat("; ", leader, " leads"),
+      trouble.empty() ? "" : "; ", trouble)));
+}
 
 // Answers one call and ends with it.
 class NotLeader : public grpc::ServerGenericBidiReactor {
  public:
-  NotLeader(grpc::GenericCallbackServerContext* context, const std::string& leader) {
-    context->AddTrailingMetadata(wire::kLeaderKey, leader.empty() ? wire::kNoLeader : leader);
-    Finish(wire::ToGrpc(absl::UnavailableError(
-        leader.empty() ? "NOT_LEADER: this daemon stands by, and none leads at the moment"
-                       : absl::StrCat("NOT_LEADER: this daemon stands by; ", leader, " leads"))));
-  }
+  explicit NotLeader(const grpc::Status& refusal) { Finish(refusal); }
   void OnDone() override { delete this; }
+};
+
+// Jobs of refused ranks. threads: safe.
+class RefusedJobs {
+ public:
+  void Add(const std::string& job) {
+    const std::lock_guard lock(mutex_);
+    if (jobs_.size() < kMaxRefusedJobs) jobs_.insert(job);
+  }
+  std::set<std::string> Take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(jobs_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> jobs_;  // guarded by mutex_
+};
+
+std::string JobOf(grpc::ByteBuffer* bytes) {
+  v1::Up message;
+  const grpc::Status parsed = grpc::SerializationTraits<v1::Up>::Deserialize(bytes, &message);
+  return parsed.ok() ? message.hello().job() : "";
+}
+
+// Refuses a rank's stream once its Hello has arrived, or after kHelloPatienceMs without one.
+class RefusedRank : public grpc::ServerGenericBidiReactor {
+ public:
+  RefusedRank(grpc::Status refusal, RefusedJobs* jobs) : refusal_(std::move(refusal)), jobs_(jobs) {
+    alarm_.Set(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                            gpr_time_from_millis(kHelloPatienceMs, GPR_TIMESPAN)),
+               [this](bool) {
+                 FinishOnce();
+                 Release();
+               });
+    StartRead(&hello_);
+  }
+  void OnReadDone(bool ok) override {
+    const std::string job = ok ? JobOf(&hello_) : "";
+    if (wire::CheckPlainName("job", job).ok()) jobs_->Add(job);
+    FinishOnce();
+  }
+  void OnDone() override {
+    alarm_.Cancel();
+    Release();
+  }
+
+ private:
+  void FinishOnce() {
+    if (!finished_.exchange(true)) Finish(refusal_);
+  }
+  // The alarm and gRPC each hold the reactor.
+  void Release() {
+    if (--holders_ == 0) delete this;
+  }
+
+  const grpc::Status refusal_;
+  RefusedJobs* const jobs_;
+  grpc::ByteBuffer hello_;
+  grpc::Alarm alarm_;
+  std::atomic<bool> finished_ = false;
+  std::atomic<int> holders_ = 2;
 };
 
 class RefusingService : public grpc::CallbackGenericService {
  public:
-  explicit RefusingService(std::function<std::string()> leader) : leader_(std::move(leader)) {}
+  RefusingService(std::function<std::string()> leader, std::function<std::string()> trouble)
+      : leader_(std::move(leader)), trouble_(std::move(trouble)) {}
 
-  int64_t refused_ranks() const { return refused_ranks_; }
+  std::set<std::string> TakeRefusedJobs() { return jobs_.Take(); }
 
  private:
   static constexpr char kSession[] = "/eplb.v1.Balancer/Session";
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override {
-    if (context->method() == kSession) ++refused_ranks_;
-    return new NotLeader(context, leader_());
+    grpc::Status refusal = Refuse(context, leader_(), trouble_());
+    if (context->method() == kSession) return new RefusedRank(std::move(refusal), &jobs_);
+    return new NotLeader(refusal);
   }
 
   const std::function<std::string()> leader_;
-  std::atomic<int64_t> refused_ranks_ = 0;
+  const std::function<std::string()> trouble_;
+  RefusedJobs jobs_;
 };
 
 }  // namespace
 
 struct StandbyServer::Parts {
-  explicit Parts(std::function<std::string()> leader) : service(std::move(leader)) {}
+  Parts(std::function<std::string()> leader, std::function<std::string()> trouble)
+      : service(std::move(leader), std::move(trouble)) {}
 
   Address address;
   RefusingService service;
@@ -71,7 +153,7 @@ struct StandbyServer::Parts {
 
 absl::StatusOr<std::unique_ptr<StandbyServer>> StandbyServer::Start(StandbyOptions options) {
   grpc::EnableDefaultHealthCheckService(true);
-  auto parts = std::make_unique<Parts>(std::move(options.leader));
+  auto parts = std::make_unique<Parts>(std::move(options.leader), std::move(options.trouble));
   EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
                         MakeServerCredentials(options.tls));
   EPLB_ASSIGN_OR_RETURN(TcpListeners bound,
@@ -117,6 +199,19 @@ StandbyServer::~StandbyServer() {
 }
 
 const Address& StandbyServer::address() const { return parts_->address; }
-int64_t StandbyServer::refused_ranks() const { return parts_->service.refused_ranks(); }
+std::set<std::string> StandbyServer::TakeRefusedJobs() { return parts_->service.TakeRefusedJobs(); }
+
+bool Reaches(const std::string& address, const wire::TlsFiles& tls, absl::Duration within) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  const auto credentials = wire::MakeChannelCredentials(tls, &arguments);
+  if (!credentials.ok()) return false;
+  const auto channel = grpc::CreateCustomChannel(address, *credentials, arguments);
+  const gpr_timespec deadline =
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                   gpr_time_from_millis(absl::ToInt64Milliseconds(within), GPR_TIMESPAN));
+  return channel->WaitForConnected(deadline);
+}
 
 }  // namespace eplb

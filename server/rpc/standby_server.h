@@ -6,11 +6,13 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "base/tls_files.h"
 #include "server/config/tls_options.h"
 #include "server/process/socket.h"
 
@@ -24,10 +26,12 @@ struct StandbyOptions {
   // The address of the daemon that leads, empty when there is none. Called on gRPC's threads; must
   // not wait.
   std::function<std::string()> leader = {};
+  // What is wrong with this daemon, one sentence; empty: nothing. Called as `leader`.
+  std::function<std::string()> trouble = [] { return std::string(); };
 };
 
-// Each call ends with UNAVAILABLE and, in its trailers, wire::kLeaderKey. The health service says
-// NOT_SERVING. threads: safe.
+// Each call ends with UNAVAILABLE and, in its trailers, wire::kLeaderKey and wire::kTroubleKey. The
+// health service says NOT_SERVING. threads: safe.
 class StandbyServer {
  public:
   // errors: as RpcServer::Start.
@@ -39,14 +43,17 @@ class StandbyServer {
 
   // With the port in use.
   const Address& address() const;
-  // Streams of ranks that were refused, since the start.
-  int64_t refused_ranks() const;
+  // Returns the jobs of the ranks that were refused since the previous call, at most 64.
+  std::set<std::string> TakeRefusedJobs();
 
  private:
   struct Parts;
   explicit StandbyServer(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };
+
+// True if a daemon at `address` accepts a connection with these files.
+bool Reaches(const std::string& address, const wire::TlsFiles& tls, absl::Duration within);
 
 }  // namespace eplb
 

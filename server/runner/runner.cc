@@ -237,6 +237,7 @@ std::vector<std::string> Runner::Warnings() const {
   // From then on the jobs that it concerns say so: they are paused.
   const bool is_news = MonotonicNow() - started_ < kNewsOfOpening;
   if (is_news && !opening_note_.empty()) warnings.push_back(opening_note_);
+  if (std::string store = store_->warning(); !store.empty()) warnings.push_back(std::move(store));
   const bool crowded = sessions_.count() >= max_sessions_ / 2;
   if (crowded && !room_warning_.empty()) warnings.push_back(room_warning_);
   std::string refused = sessions_.RefusedText(MonotonicNow());

@@ -8,6 +8,7 @@ import asyncio
 import threading
 
 CHUNK = 64 << 10
+MOST_UNDER_WAY = 64  # chunks of one direction of a connection
 
 
 class Doors:
@@ -107,16 +108,20 @@ class Door:
         self.tasks.add(task)
         self.writers.add(writer)
         far_writer = None
+        ways = []
         try:
             await self.open.wait()
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
             self.writers.add(far_writer)
             if self.server is None:
                 return  # it was accepted while the door was being shut
-            await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+            ways = [asyncio.ensure_future(self._pass(*way)) for way in ((reader, far_writer), (far_reader, writer))]
+            await asyncio.gather(*ways)
         except (OSError, asyncio.CancelledError):
             pass  # one end is gone: the other is closed below
         finally:
+            for way in ways:
+                way.cancel()
             for end in (writer, far_writer):
                 if end is not None:
                     self.writers.discard(end)
@@ -124,10 +129,24 @@ class Door:
             self.tasks.discard(task)
 
     async def _pass(self, reader, writer):
-        while data := await reader.read(CHUNK):
-            if self.delay > 0:
-                await asyncio.sleep(self.delay)
+        under_way = asyncio.Queue(MOST_UNDER_WAY)
+        arrival = asyncio.ensure_future(self._arrive(under_way, writer))
+        try:
+            while (data := await reader.read(CHUNK)) and not arrival.done():
+                await self.open.wait()
+                await under_way.put((self.doors.loop.time() + self.delay, data))
+            await under_way.put((0, b""))
+            await arrival
+        finally:
+            arrival.cancel()
+        raise ConnectionResetError("the end of the stream")
+
+    async def _arrive(self, under_way, writer):
+        while True:
+            due, data = await under_way.get()
+            if not data:
+                return
+            await asyncio.sleep(max(0.0, due - self.doors.loop.time()))
             await self.open.wait()
             writer.write(data)
             await writer.drain()
-        raise ConnectionResetError("the end of the stream")

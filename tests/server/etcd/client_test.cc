@@ -14,6 +14,7 @@ namespace eplb::etcd {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 absl::Time In(absl::Duration duration) { return MonotonicNow() + duration; }
 
@@ -70,6 +71,25 @@ TEST(EtcdClientTest, AFrozenMemberEndsACallAtItsDeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(written.status())) << written.status();
   etcd->Thaw();
   EXPECT_TRUE(client->Range(Get("x"), In(absl::Seconds(20))).ok());
+}
+
+TEST(EtcdClientTest, CallsWaitLongerUntilAnAnswerArrives) {
+  const auto etcd = EtcdProcess::Start();
+  if (etcd == nullptr) GTEST_SKIP() << "/usr/bin/etcd is missing: install the package etcd-server";
+  const auto client = etcd->NewClient(absl::Seconds(1));
+  ASSERT_TRUE(client->Range(Get("x"), In(absl::Seconds(5))).ok());
+  EXPECT_GT(client->round_trip(), absl::ZeroDuration());
+  EXPECT_EQ(client->Trouble(), "");
+  etcd->Freeze();
+  for (const int factor : {2, 4}) {
+    EXPECT_FALSE(client->Txn(Put("x", "y"), In(absl::Seconds(5))).ok());
+    EXPECT_EQ(client->timeout(), factor * absl::Seconds(1));
+    EXPECT_THAT(client->Trouble(), HasSubstr("etcd: unreachable since 2"));
+  }
+  etcd->Thaw();
+  EXPECT_TRUE(client->Range(Get("x"), In(absl::Seconds(20))).ok());
+  EXPECT_LT(client->timeout(), absl::Seconds(4));
+  EXPECT_THAT(client->Trouble(), Not(HasSubstr("unreachable")));
 }
 
 TEST(EtcdClientTest, AKeyGoesWithItsLease) {

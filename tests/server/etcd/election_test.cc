@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/clock.h"
+
 #include "base/monotonic_clock.h"
 #include "tests/server/etcd/etcd_process.h"
 
@@ -48,7 +50,7 @@ TEST_F(ElectionTest, AnEtcdThatIsNotThereIsToldWithItsCause) {
   const auto client = *Client::Make({.endpoints = {"127.0.0.1:1"}, .timeout = absl::Seconds(1)});
   Election election(client.get(), {.prefix = prefix_, .lease = absl::Seconds(2)});
   EXPECT_TRUE(absl::IsUnavailable(election.TryToLead("a:1").status()));
-  EXPECT_THAT(std::string(election.status().message()), HasSubstr("connection refused"));
+  EXPECT_THAT(client->Trouble(), HasSubstr("connection refused"));
 }
 
 // Ranks come to a standby, and the leader has none.
@@ -114,6 +116,24 @@ TEST_F(ElectionTest, ALeaderWhoseEtcdDoesNotAnswerStopsToWriteAndThenLoses) {
   EXPECT_TRUE(absl::IsUnavailable(may_write));
   EXPECT_THAT(std::string(may_write.message()),
               HasSubstr("the lease of the lead was not renewed in time"));
+}
+
+// As after a move to a longer lease that etcd made and did not answer.
+TEST_F(ElectionTest, AKeyThatMovedToAnotherLeaseIsRenewedThere) {
+  constexpr int64_t kOther = 3;
+  const auto first = New(absl::Seconds(2));
+  ASSERT_TRUE(*first->TryToLead("a:1"));
+  const absl::Time soon = MonotonicNow() + absl::Seconds(5);
+  pb::TxnRequest request;
+  pb::PutRequest& put = *request.add_success()->mutable_request_put();
+  put.set_key(first->fence().key);
+  put.set_value("a:1");
+  put.set_lease(client_->Grant(kOther, soon)->id());
+  ASSERT_TRUE(client_->Txn(request, soon).ok());
+  first->Hold([&](const std::string& why) { ADD_FAILURE() << why; });
+  absl::SleepFor(3 * absl::Seconds(kOther));
+  EXPECT_TRUE(first->MayWrite().ok());
+  EXPECT_FALSE(*New()->TryToLead("b:1"));
 }
 
 TEST_F(ElectionTest, AHeldLeadOutlivesItsLease) {

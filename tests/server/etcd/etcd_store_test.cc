@@ -181,30 +181,99 @@ TEST_F(EtcdStoreTest, RowsOfANewerDaemonAreNotTouched) {
   EXPECT_EQ(OpenEtcdStore(lead.Options()).status(),
             absl::FailedPreconditionError(absl::StrCat(
                 "etcd key ", prefix_, "/schema is 2, of a newer eplbd; this one reads 1 at most")));
-  lead.Put("schema", "x");
-  EXPECT_EQ(OpenEtcdStore(lead.Options()).status(),
-            absl::DataLossError(absl::StrCat("etcd key ", prefix_, "/schema is no number")));
 }
 
-TEST_F(EtcdStoreTest, ADamagedRowIsNamed) {
+constexpr char kNonsense[] = "nonsense that is long enough";
+constexpr char kFirstPlacement[] = "job/a/placement/0000000000000001/0000";
+
+TEST_F(EtcdStoreTest, AJobWithADamagedRecordIsPausedAndOthersAreNot) {
   Lead lead(prefix_);
-  ASSERT_TRUE(lead.Open()->WriteJob(JobOf("a", 2)).ok());
-  lead.Put("job/a/record", "nonsense that is long enough");
-  const absl::Status damaged = lead.Open()->ReadJobs().status();
-  EXPECT_TRUE(absl::IsDataLoss(damaged));
-  EXPECT_THAT(
-      std::string(damaged.message()),
-      HasSubstr(absl::StrCat("etcd key ", prefix_, "/job/a/record does not fit its checksum")));
+  {
+    const auto store = lead.Open();
+    ASSERT_TRUE(store->WriteJob(JobOf("a", 2)).ok());
+    ASSERT_TRUE(store->WriteJob(JobOf("b", 5)).ok());
+  }
+  lead.Put("job/a/record", kNonsense);
+  const std::string damage =
+      absl::StrCat("etcd key ", prefix_, "/job/a/record does not fit its checksum");
+  const auto store = lead.Open();
+  EXPECT_EQ(store->opening_note(), absl::StrCat("job a is paused: ", damage));
+  const std::vector<core::StoredJob> jobs = *store->ReadJobs();
+  ASSERT_THAT(jobs, SizeIs(2));
+  EXPECT_EQ(jobs[0].job, "a");
+  EXPECT_TRUE(jobs[0].memory.paused);
+  EXPECT_TRUE(jobs[0].memory.paused_by_lost_store);
+  EXPECT_THAT(jobs[0].memory.pause_reason, HasSubstr(damage));
+  EXPECT_EQ(jobs[0].next_version, 3);  // above the placements that are kept
+  EXPECT_EQ(jobs[1].version, 5);
+  EXPECT_FALSE(jobs[1].memory.paused);
+  EXPECT_THAT(lead.Rows("job/a/record"), ElementsAre(Pair("job/a/record", kNonsense)));
 }
 
-TEST_F(EtcdStoreTest, APlacementInForceThatIsGoneIsNamed) {
+TEST_F(EtcdStoreTest, AWriteThatReplacesADamagedRecordKeepsACopy) {
   Lead lead(prefix_);
   ASSERT_TRUE(lead.Open()->WriteJob(JobOf("a", 2)).ok());
-  lead.Put("job/a/placement/0000000000000001/0000", "nonsense that is long enough");
-  const absl::Status damaged = lead.Open()->ReadJobs().status();
-  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
-  EXPECT_THAT(std::string(damaged.message()),
-              HasSubstr("its placement, version 2, is missing or damaged"));
+  lead.Put("job/a/record", kNonsense);
+  const auto store = lead.Open();
+  ASSERT_TRUE(store->WriteJob(JobOf("a", 3)).ok());
+  ASSERT_TRUE(store->WriteJob(JobOf("a", 4)).ok());
+  EXPECT_THAT(lead.Rows("damaged/"), ElementsAre(Pair("damaged/job/a/record", kNonsense)));
+  EXPECT_EQ(lead.Open()->opening_note(), "");
+  ASSERT_TRUE(store->ForgetJob("a").ok());
+  EXPECT_THAT(lead.Rows("damaged/"), IsEmpty());
+}
+
+TEST_F(EtcdStoreTest, AJobWhoseCurrentPlacementIsDamagedKeepsItsMemory) {
+  Lead lead(prefix_);
+  core::StoredJob job = JobOf("a", 2);
+  job.memory.paused = true;
+  job.memory.pause_reason = "paused by eve";
+  ASSERT_TRUE(lead.Open()->WriteJob(job).ok());
+  lead.Put(kFirstPlacement, kNonsense);
+  const auto store = lead.Open();
+  EXPECT_THAT(store->opening_note(),
+              HasSubstr("version 2, the current one, is missing or damaged"));
+  const core::StoredJob read = store->ReadJobs()->front();
+  EXPECT_EQ(read.version, 2);
+  EXPECT_FALSE(read.placement.has_value());
+  EXPECT_THAT(read.memory.pause_reason, HasSubstr("before: paused by eve"));
+  ASSERT_TRUE(store->WriteJob(JobOf("a", 3)).ok());
+  EXPECT_THAT(lead.Rows("damaged/"),
+              ElementsAre(Pair(absl::StrCat("damaged/", kFirstPlacement), kNonsense)));
+}
+
+// The kinds of rows of which a daemon can do without one.
+TEST_F(EtcdStoreTest, AnyOtherDamagedRowIsSkippedNamedAndKept) {
+  Lead lead(prefix_);
+  {
+    const auto store = lead.Open();
+    core::StoredJob job = JobOf("a", 2);
+    job.done = core::DoneRequest{.request_id = "r1", .outcome = "paused"};
+    ASSERT_TRUE(store->WriteTerm(4).ok());
+    ASSERT_TRUE(store->WriteJob(job).ok());
+    ASSERT_TRUE(store->WritePlan("a", PlanOf(3)).ok());
+    ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 2)).ok());
+  }
+  for (const char* below : {"job/a/plan/", "job/a/request/", "event/a/d/", "schema", "term"}) {
+    const auto sound = lead.Rows(below);
+    ASSERT_THAT(sound, SizeIs(1)) << below;
+    lead.Put(sound[0].first, kNonsense);
+    const auto store = lead.Open();
+    EXPECT_THAT(store->opening_note(), HasSubstr(sound[0].first));
+    ASSERT_THAT(*store->ReadJobs(), SizeIs(1)) << below;
+    EXPECT_FALSE(store->ReadJobs()->front().memory.paused) << below;
+    EXPECT_TRUE(store->ReadEventsOfAll(std::nullopt, 10).ok()) << below;
+    EXPECT_TRUE(store->ReadTerm().ok()) << below;
+    EXPECT_THAT(lead.Rows(below), ElementsAre(Pair(sound[0].first, kNonsense)));
+    lead.Put(sound[0].first, sound[0].second);
+  }
+}
+
+TEST_F(EtcdStoreTest, TheNoteOfManyDamagedRowsIsShort) {
+  Lead lead(prefix_);
+  for (int i = 0; i < 10; ++i) lead.Put(absl::StrCat("job/j", i, "/record"), kNonsense);
+  EXPECT_THAT(lead.Open()->opening_note(), HasSubstr("; and 6 more unreadable rows"));
+  EXPECT_THAT(*lead.Open()->ReadJobs(), SizeIs(10));
 }
 
 TEST_F(EtcdStoreTest, AForgottenJobLeavesItsAuditLog) {
@@ -266,6 +335,13 @@ TEST_F(EtcdStoreTest, AnEventThatWasNotAnsweredKeepsItsNumberWhenItHappened) {
   EXPECT_EQ(std::count_if(events.begin(), events.end(),
                           [](const auto& one) { return one.event.job == "answered"; }),
             3);
+}
+
+TEST_F(EtcdStoreTest, WhetherAJobIsStoredCanBeAskedByADaemonThatDoesNotLead) {
+  Lead lead(prefix_);
+  ASSERT_TRUE(lead.Open()->WriteJob(JobOf("a", 2)).ok());
+  EXPECT_TRUE(*IsStored(lead.client(), prefix_, "a"));
+  EXPECT_FALSE(*IsStored(lead.client(), prefix_, "stranger"));
 }
 
 TEST_F(EtcdStoreTest, LimitsInEtcdAreNeverAboveThose) {

@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+
 namespace eplb {
 namespace {
 
@@ -42,6 +48,23 @@ TEST(LogTest, NothingThatATerminalObeysIsInALine) {
 }
 
 TEST(LogTest, BeforeTheStartNothingHappens) { Log(LogLevel::kError, "early"); }
+
+// As gRPC's threads do while a leader steps down.
+TEST(LogTest, ThreadsMayGoOnLoggingWhileTheLogStops) {
+  StartLog("error", LogFormat::kJson);
+  std::atomic<bool> done = false;
+  std::vector<std::thread> others;
+  for (int i = 0; i < 8; ++i) {
+    others.emplace_back([&done] {
+      while (!done) Log(LogLevel::kError, "late");
+    });
+  }
+  absl::SleepFor(absl::Milliseconds(20));
+  StopLog();
+  absl::SleepFor(absl::Milliseconds(20));
+  done = true;
+  for (std::thread& other : others) other.join();
+}
 
 }  // namespace
 }  // namespace eplb

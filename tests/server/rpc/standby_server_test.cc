@@ -20,7 +20,9 @@
 namespace eplb {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class StandbyServerTest : public ::testing::Test {
  protected:
@@ -58,7 +60,7 @@ TEST_F(StandbyServerTest, ACallIsRefusedWithTheLeadersAddress) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("NOT_LEADER"));
   EXPECT_EQ(wire::LeaderIn(status), "head-1:29610");
-  EXPECT_EQ(server->refused_ranks(), 0);
+  EXPECT_THAT(server->TakeRefusedJobs(), IsEmpty());
 }
 
 TEST_F(StandbyServerTest, WithoutALeaderTheRefusalSaysSo) {
@@ -68,18 +70,53 @@ TEST_F(StandbyServerTest, WithoutALeaderTheRefusalSaysSo) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("none leads at the moment"));
 }
 
-TEST_F(StandbyServerTest, AStreamOfARankIsRefusedAndCounted) {
+TEST_F(StandbyServerTest, TheRefusalCarriesTheStandbysOwnTrouble) {
+  const auto server = *StandbyServer::Start({.listen = {.host = "127.0.0.1", .port = 0},
+                                             .leader = [] { return std::string(); },
+                                             .trouble = [] { return std::string("etcd: gone"); }});
+  const absl::Status status = AskStatus(*server);
+  EXPECT_EQ(wire::LeaderIn(status), "");
+  EXPECT_EQ(wire::TroubleIn(status), "etcd: gone");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("none leads at the moment; etcd: gone"));
+  EXPECT_EQ(wire::TroubleIn(AskStatus(*Start())), "");
+}
+
+TEST_F(StandbyServerTest, AStreamOfARankIsRefusedAndItsJobKept) {
   const auto server = Start();
   SetLeader("head-1:29610");
   const auto stub = v1::Balancer::NewStub(ChannelTo(*server));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
   const auto stream = stub->Session(&context);
+  v1::Up hello;
+  hello.mutable_hello()->set_job("train");
+  EXPECT_TRUE(stream->Write(hello));
   v1::Down down;
   EXPECT_FALSE(stream->Read(&down));
   const absl::Status status = wire::FromGrpc(stream->Finish(), context);
   EXPECT_EQ(wire::LeaderIn(status), "head-1:29610");
-  EXPECT_EQ(server->refused_ranks(), 1);
+  EXPECT_THAT(server->TakeRefusedJobs(), ElementsAre("train"));
+  EXPECT_THAT(server->TakeRefusedJobs(), IsEmpty());
+}
+
+TEST_F(StandbyServerTest, AStreamWithoutAHelloIsRefusedSoon) {
+  const auto server = Start();
+  const auto stub = v1::Balancer::NewStub(ChannelTo(*server));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  const auto stream = stub->Session(&context);
+  v1::Down down;
+  EXPECT_FALSE(stream->Read(&down));
+  EXPECT_EQ(wire::LeaderIn(wire::FromGrpc(stream->Finish(), context)), "");
+  EXPECT_THAT(server->TakeRefusedJobs(), IsEmpty());
+}
+
+TEST_F(StandbyServerTest, ADaemonIsReachedWhileItListens) {
+  auto server = Start();
+  const std::string address = server->address().Text();
+  EXPECT_TRUE(Reaches(address, {}, absl::Seconds(20)));
+  server.reset();
+  EXPECT_FALSE(Reaches(address, {}, absl::Milliseconds(200)));
 }
 
 TEST_F(StandbyServerTest, TheAddressIsFreeOnceItHasEnded) {

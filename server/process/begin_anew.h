@@ -1,0 +1,27 @@
+// Replaces the process by a fresh one of the same program, which inherits one text.
+#ifndef EPLB_SERVER_PROCESS_BEGIN_ANEW_H_
+#define EPLB_SERVER_PROCESS_BEGIN_ANEW_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace eplb {
+
+// True if this process began by BeginAnew.
+bool HasBegunAnew();
+// Returns the text that BeginAnew was given, and closes its descriptor. REQUIRES: HasBegunAnew(),
+// and no earlier call. errors: those of ReadRegularFile.
+absl::StatusOr<std::string> InheritedText();
+
+// A nameless file in memory with `text`, for BeginAnew. errors: Unavailable, with the system's
+// reason.
+absl::StatusOr<int> HoldText(const std::string& text);
+// Returns only if the program cannot be run. No thread, memory or descriptor above stderr is left,
+// apart from `text`. arguments: those of main. text: of HoldText; none: the process inherits none.
+void BeginAnew(char** arguments, std::optional<int> text);
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_PROCESS_BEGIN_ANEW_H_
