@@ -20,6 +20,10 @@ namespace eplb {
 
 namespace {
 
+// What a rank sends while the daemon or the network stands still arrives at once afterwards. A
+// client closes a stream that stands still for 15 s.
+constexpr absl::Duration kBurst = absl::Seconds(20);
+
 grpc::ByteBuffer Serialise(const wire::DownMessage& message) {
   v1::Down down;
   wire::ToProto(message, &down);
@@ -61,7 +65,7 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
         bytes_(services.bytes),
         peer_(gate_->IdentityOf(*context)),
         host_(HostOf(context->peer())),
-        rate_(services.messages_per_second, MonotonicNow()) {}
+        rate_(services.messages_per_second, MonotonicNow(), kBurst) {}
 
   void Begin() {
     self_ = shared_from_this();
