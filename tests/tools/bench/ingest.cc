@@ -33,33 +33,20 @@ absl::StatusOr<Round> RunRaw(const Options& options, const ChildProcess& sink) {
   const Placement running = Placement::Static(*Topology::Make(job.shape));
   std::mutex mutex;
   std::condition_variable changed;
-  int num_said_hello = 0;
-  std::vector<int64_t> written(static_cast<size_t>(num_sessions), -1);  // -1: Hello is first
-  WindowFlow flow(num_sessions);
-  std::unique_ptr<Fleet> fleet;
-  const auto on_written = [&](int rank) {
-    const int64_t windows = ++written[static_cast<size_t>(rank)];
-    if (windows == 0) {
-      {
-        const std::lock_guard lock(mutex);
-        ++num_said_hello;
-      }
-      return changed.notify_all();
-    }
-    flow.OnWritten(*fleet, rank);
-    if (windows == options.num_windows) fleet->HalfClose(rank);
-  };
-  fleet =
-      std::make_unique<Fleet>(FleetOptions{.target = sink.address(),
-                                           .num_sessions = num_sessions,
-                                           .num_connections = ConnectionsOf(options, num_sessions),
-                                           .num_threads = options.num_threads},
-                              FleetHooks{.on_written = on_written});
-  for (int rank = 0; rank < num_sessions; ++rank) fleet->Send(rank, HelloOf(job, rank, running));
+  int num_written = 0;
+  Fleet fleet({.target = sink.address(),
+               .num_sessions = num_sessions,
+               .num_connections = ConnectionsOf(options, num_sessions),
+               .num_threads = options.num_threads},
+              {.on_written = [&](int) {
+                const std::lock_guard lock(mutex);
+                if (++num_written == num_sessions) changed.notify_all();
+              }});
+  for (int rank = 0; rank < num_sessions; ++rank) fleet.Send(rank, HelloOf(job, rank, running));
   {
     std::unique_lock lock(mutex);
     if (!changed.wait_for(lock, absl::ToChronoMilliseconds(kRoundDeadline),
-                          [&] { return num_said_hello == num_sessions; })) {
+                          [&] { return num_written == num_sessions; })) {
       return absl::DeadlineExceededError("the raw sink took no first message");
     }
   }
@@ -69,8 +56,11 @@ absl::StatusOr<Round> RunRaw(const Options& options, const ChildProcess& sink) {
   }
   const absl::Duration busy = sink.ProcessorTime();
   const absl::Time begin = absl::Now();
-  flow.Begin(*fleet, std::move(windows));
-  if (!fleet->WaitForEnds(kRoundDeadline)) {
+  for (int rank = 0; rank < num_sessions; ++rank) {
+    for (const grpc::ByteBuffer& window : windows) fleet.Send(rank, window);
+    fleet.HalfClose(rank);
+  }
+  if (!fleet.WaitForEnds(kRoundDeadline)) {
     return absl::DeadlineExceededError("the raw sink did not read to the end");
   }
   return Round{absl::ToDoubleSeconds(absl::Now() - begin),
