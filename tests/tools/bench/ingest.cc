@@ -13,7 +13,9 @@
 namespace eplb::bench {
 namespace {
 
-constexpr absl::Duration kRoundDeadline = absl::Seconds(120);
+absl::Duration RoundDeadline(const Options& options) {
+  return absl::Seconds(120) + absl::Milliseconds(1) * options.num_sessions * options.num_windows;
+}
 
 struct Round {
   double seconds = 0;
@@ -45,7 +47,7 @@ absl::StatusOr<Round> RunRaw(const Options& options, const ChildProcess& sink) {
   for (int rank = 0; rank < num_sessions; ++rank) fleet.Send(rank, HelloOf(job, rank, running));
   {
     std::unique_lock lock(mutex);
-    if (!changed.wait_for(lock, absl::ToChronoMilliseconds(kRoundDeadline),
+    if (!changed.wait_for(lock, absl::ToChronoMilliseconds(RoundDeadline(options)),
                           [&] { return num_written == num_sessions; })) {
       return absl::DeadlineExceededError("the raw sink took no first message");
     }
@@ -60,7 +62,7 @@ absl::StatusOr<Round> RunRaw(const Options& options, const ChildProcess& sink) {
     for (const grpc::ByteBuffer& window : windows) fleet.Send(rank, window);
     fleet.HalfClose(rank);
   }
-  if (!fleet.WaitForEnds(kRoundDeadline)) {
+  if (!fleet.WaitForEnds(RoundDeadline(options))) {
     return absl::DeadlineExceededError("the raw sink did not read to the end");
   }
   return Round{absl::ToDoubleSeconds(absl::Now() - begin),
@@ -72,10 +74,11 @@ absl::StatusOr<Round> RunDaemon(const Options& options, const ChildProcess& daem
                     .job = JobOf(options, absl::StrCat("ingest-", round), options.num_sessions),
                     .num_connections = ConnectionsOf(options, options.num_sessions),
                     .num_threads = options.num_threads});
-  EPLB_RETURN_IF_ERROR(driver.Start(kRoundDeadline));
+  EPLB_RETURN_IF_ERROR(driver.Start(RoundDeadline(options)));
   const absl::Duration busy = daemon.ProcessorTime();
   const absl::Time begin = absl::Now();
-  EPLB_RETURN_IF_ERROR(driver.Ingest(options.num_windows, SomeCounts(options), kRoundDeadline));
+  EPLB_RETURN_IF_ERROR(
+      driver.Ingest(options.num_windows, SomeCounts(options), RoundDeadline(options)));
   return Round{absl::ToDoubleSeconds(absl::Now() - begin),
                absl::ToDoubleSeconds(daemon.ProcessorTime() - busy)};
 }
