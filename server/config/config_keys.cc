@@ -392,7 +392,7 @@ Keys TrafficLimitKeys() {
           [](auto& c) -> auto& { return c.limits.handshake_deadline; }),
       Key(
           "limits.start_deadline", DurationRange{absl::Milliseconds(100), absl::Hours(1), "60s"},
-          "Longest wait for all ranks of a job to join an all-gather of bytes.",
+          "Longest wait for all ranks of a run to register, and to join an all-gather of bytes.",
           [](auto& c) -> auto& { return c.limits.start_deadline; }),
       Key(
           "limits.hello_deadline", DurationRange{absl::Milliseconds(100), absl::Hours(1), "10s"},
