@@ -200,6 +200,7 @@ RunnerOptions RunnerOptionsOf(const DaemonConfig& config, const DescriptorPlan& 
   RunnerOptions options;
   options.core = config.core;
   options.core.server_version = DaemonVersion();
+  options.core.gather_deadline = config.limits.start_deadline;
   options.core.max_window_bytes = static_cast<int64_t>(kMiB) * config.limits.max_window_mib;
   options.queue = {.max_events = static_cast<size_t>(config.limits.max_queued_events),
                    .max_bytes = kMiB * static_cast<size_t>(config.limits.max_queued_mib)};

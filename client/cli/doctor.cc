@@ -31,7 +31,6 @@ namespace {
 using Result = Check::Result;
 
 constexpr double kLeastCoverage = 0.95;
-constexpr double kGathering = 60;        // seconds
 constexpr double kRefusalMatters = 600;  // seconds
 
 Check MakeCheck(const v1::JobStatus& job, std::string name, Result result, std::string detail) {
@@ -254,10 +253,10 @@ Check CheckGain(const v1::JobStatus& job) {
       absl::StrCat(known ? "" : "not known, ", "balancedness ", BalancednessText(job)));
 }
 
-// A run that gathers its ranks is given a minute.
+// A run may gather its ranks until the daemon's limits.start_deadline.
 Check CheckCandidate(const v1::JobStatus& job) {
   std::string detail = CandidateText(job);
-  const bool late = job.candidate().seconds() > kGathering;
+  const bool late = job.candidate().seconds() > CandidateDeadline(job.candidate());
   if (job.take_over_refused()) {
     absl::StrAppend(&detail, "; end the other run, or start this one with EPLB_TAKE_OVER=1");
   }

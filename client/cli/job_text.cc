@@ -78,6 +78,11 @@ std::string WorseText(const v1::JobStatus& job) {
   return Printable(absl::StrCat("WORSE: ", job.worse_reason()));
 }
 
+double CandidateDeadline(const v1::CandidateStatus& candidate) {
+  constexpr double kOfOlderDaemons = 60;  // they do not send it
+  return candidate.deadline_seconds() > 0 ? candidate.deadline_seconds() : kOfOlderDaemons;
+}
+
 std::string CandidateText(const v1::JobStatus& job) {
   if (!job.has_candidate()) return "";
   const v1::CandidateStatus& candidate = job.candidate();
@@ -85,6 +90,10 @@ std::string CandidateText(const v1::JobStatus& job) {
       "a newer run, ", candidate.run_id(), ", is not balanced: ", candidate.registered_ranks(),
       " of ", candidate.world_size(), " ranks are registered after ", Seconds(candidate.seconds()));
   if (!candidate.waits().empty()) absl::StrAppend(&text, "; it waits for ", candidate.waits());
+  const bool gathers = candidate.registered_ranks() < candidate.world_size();
+  if (gathers && candidate.seconds() > CandidateDeadline(candidate)) {
+    absl::StrAppend(&text, "; limits.start_deadline is ", Seconds(CandidateDeadline(candidate)));
+  }
   return Printable(text);
 }
 

@@ -50,6 +50,8 @@ std::string StalledText(const v1::JobStatus& job);
 // Newest windows that were less even than without EPLB, or empty.
 std::string WorseText(const v1::JobStatus& job);
 
+// Returns the seconds within which the candidate's ranks must register.
+double CandidateDeadline(const v1::CandidateStatus& candidate);
 // The newer run that is not served yet, and what it waits for; empty when there is none.
 std::string CandidateText(const v1::JobStatus& job);
 

@@ -31,7 +31,7 @@ struct DaemonLimits {
   int32_t max_queued_mib = 256;              // load reports that wait for the core, MiB
   int32_t max_window_mib = 512;              // load windows of all jobs, MiB
   int32_t max_past_loads_mib = 64;           // loads of past windows that HTTP shows, MiB
-  int32_t messages_per_second = 100;         // of one stream, on average; twice that in a burst
+  int32_t messages_per_second = 100;         // of one stream, on average; those of 20 s in a burst
   int32_t max_sessions_per_peer = 4096;      // open streams from one address
   int32_t calls_per_second = 10000;          // other calls from one address; twice that in a burst
   int32_t max_streams_per_connection = 128;  // calls at work on one connection

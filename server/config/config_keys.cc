@@ -290,7 +290,9 @@ Keys JobLimitKeys() {
           [](auto& c) -> auto& { return c.core.max_ranks_per_job; }),
       Key(
           "limits.max_pending_windows", IntegerRange{1, 1000},
-          "Most load windows per job that still wait for ranks; the oldest is dropped first.",
+          "Most load windows per job that still wait for ranks after 20 s; younger ones are "
+          "limited "
+          "by max_window_mib alone.",
           [](auto& c) -> auto& { return c.core.max_pending_windows; }),
       Key(
           "limits.max_windows", IntegerRange{1, 10000},
@@ -362,7 +364,7 @@ Keys TrafficLimitKeys() {
           [](auto& c) -> auto& { return c.limits.max_past_loads_mib; }),
       Key(
           "limits.messages_per_second", IntegerRange{1, 1000000},
-          "Most messages a second from one rank on average, twice that in a burst.",
+          "Most messages a second from one rank on average, as many as in 20 s in a burst.",
           [](auto& c) -> auto& { return c.limits.messages_per_second; }),
       Key(
           "limits.max_all_gather_mib", IntegerRange{1, 65536},
@@ -391,7 +393,7 @@ Keys TrafficLimitKeys() {
           [](auto& c) -> auto& { return c.limits.handshake_deadline; }),
       Key(
           "limits.start_deadline", DurationRange{absl::Milliseconds(100), absl::Hours(1), "60s"},
-          "Longest wait for all ranks of a job to join an all-gather of bytes.",
+          "Longest wait for all ranks of a run to register, and to join an all-gather of bytes.",
           [](auto& c) -> auto& { return c.limits.start_deadline; }),
       Key(
           "limits.hello_deadline", DurationRange{absl::Milliseconds(100), absl::Hours(1), "10s"},

@@ -103,6 +103,9 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::Hello&) {
             absl::InvalidArgumentError("a second Hello on one session"));
 }
 
+// A Tick arrives every 100 ms. After a longer gap between two events the daemon did not run.
+constexpr absl::Duration kStandstill = absl::Seconds(2);
+
 absl::Status CheckStepSeconds(double seconds) {
   if (seconds >= 0 && seconds <= wire::kMaxStepSeconds) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("load report: step_seconds is ", seconds,
@@ -141,13 +144,24 @@ absl::Status Check(const DecisionContext& context, Sender sender, const wire::Lo
   return status;
 }
 
-WindowLimits LimitsOf(const Config& config, const Run& run) {
+// Windows that began earlier wait for ranks that are behind. While the daemon stood still no rank
+// could report, so all windows wait anew.
+absl::Time PatientSince(const State& state, absl::Time now) {
+  if (now - state.resumed_at < kWindowPatience) return absl::InfinitePast();
+  return now - kWindowPatience;
+}
+
+WindowLimits LimitsOf(const DecisionContext& context, const Run& run) {
+  const Config& config = context.state.config;
   WindowLimits limits{.num_reporters = 1,
                       .report_every = run.report_every,
                       .next_report_every = run.report_interval_change.report_every,
                       .min_coverage = config.min_coverage,
                       .max_pending = config.max_pending_windows,
-                      .max_complete = config.max_windows};
+                      .max_complete = config.max_windows,
+                      .patient_since = PatientSince(context.state, context.now),
+                      .now = context.now,
+                      .lock = context.lock};
   if (run.reduce == wire::Reduce::kRoot) return limits;
   const RankGrid& grid = run.grid;
   limits.grid = &grid;
@@ -158,12 +172,13 @@ WindowLimits LimitsOf(const Config& config, const Run& run) {
 }
 
 // Looks at all jobs only when the windows of this one have grown.
-void BoundLoads(State& state, Job& job) {
+void BoundLoads(State& state, Job& job, absl::Time now) {
   const int64_t bytes = BytesOf(job.windows);
   if (bytes > std::exchange(job.window_bytes, bytes)) {
     std::vector<Windows*> windows;
     for (auto& [name, one] : state.jobs) windows.push_back(&one.windows);
-    state.counters.windows_given_up += BoundBytes(windows, state.config.max_window_bytes);
+    state.counters.windows_given_up +=
+        BoundBytes(windows, state.config.max_window_bytes, PatientSince(state, now));
   }
 }
 
@@ -241,9 +256,7 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   AddCapped(counters.dropped_steps, report.dropped_steps);
   AddCapped(sender.rank.dropped_steps, report.dropped_steps);
   if (report.step_seconds > 0) sender.rank.step_seconds = report.step_seconds;
-  WindowLimits limits = LimitsOf(context.state.config, run);
-  limits.now = context.now;
-  limits.lock = context.lock;
+  const WindowLimits limits = LimitsOf(context, run);
   const StepClaim claim = StepClaimOf(context.state.config, run, sender.index, report, limits);
   if (claim == StepClaim::kLeap) {
     TellLeap(context, sender, report);
@@ -254,7 +267,7 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   if (claim == StepClaim::kBelieved) TakeStep(context, sender, report.last_step);
   if (!sender.is_current() || run.ending != Ending::kLive) return;
   const ReportOutcome outcome = AddReport(job.windows, report, sender.index, limits);
-  BoundLoads(context.state, job);
+  BoundLoads(context.state, job, context.now);
   for (const Note& note : outcome.notes) {
     RecordEvent(context, job, note.name, job.last_known ? job.last_known->version : 0, note.reason);
   }
@@ -497,6 +510,8 @@ Core::~Core() = default;
 
 Decision Core::Handle(const Event& event, absl::Time now, CoreLock* lock) {
   NoteExecuted(*state_, event);
+  if (now - state_->last_event > kStandstill) state_->resumed_at = now;
+  state_->last_event = now;
   DecisionContext context{.state = *state_, .now = now, .decision = {}, .lock = lock};
   std::visit([&context](const auto& one) { On(context, one); }, event);
   return std::move(context.decision);

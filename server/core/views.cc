@@ -114,7 +114,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   view.settings = job.settings;
   view.run_number = job.current ? job.current->run_number : job.run_number;
   view.term = job.term;
-  view.candidate = CandidateOf(job, now);
+  view.candidate = CandidateOf(state.config, job, now);
   view.take_over_refused = TakeOverRefused(job, now);
   if (now - job.refused_at < kRefusalShown) view.refusal = job.refusal;
   view.refused_hellos = job.refused_hellos;

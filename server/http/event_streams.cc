@@ -183,7 +183,10 @@ bool EventStreams::SendWaiting(Watcher& watcher, absl::Time now) {
     } else if (taken < 0 && errno == EINTR) {
       continue;
     } else {
-      if (taken < 0 && errno != EAGAIN) return false;
+      if (taken < 0 && errno != EAGAIN) {
+        watcher.slow = errno == ETIMEDOUT;
+        return false;
+      }
       break;
     }
   }
@@ -196,6 +199,7 @@ bool EventStreams::Listen(Watcher& watcher) const {
   std::array<char, 4096> ignored;
   const ssize_t got = recv(watcher.peer.get(), ignored.data(), ignored.size(), MSG_DONTWAIT);
   if (got > 0) watcher.heard += static_cast<size_t>(got);
+  watcher.slow = got < 0 && errno == ETIMEDOUT;
   const bool is_there = got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
   return is_there && watcher.heard <= limits_.max_heard_bytes;
 }
@@ -204,11 +208,15 @@ void EventStreams::SendToAll(absl::Time now) {
   const size_t most = limits_.max_waiting_bytes + all_jobs_bytes_;
   for (auto one = watchers_.begin(); one != watchers_.end();) {
     const bool over = !SendWaiting(*one, now);
-    const bool slow = one->waiting.size() > most || now - one->moved >= limits_.stall;
-    if (slow && !over) ++dropped_;
-    if (over || slow) --num_watchers_;
-    one = over || slow ? watchers_.erase(one) : std::next(one);
+    if (!over) one->slow = one->waiting.size() > most || now - one->moved >= limits_.stall;
+    one = over || one->slow ? Drop(one) : std::next(one);
   }
+}
+
+std::list<EventStreams::Watcher>::iterator EventStreams::Drop(std::list<Watcher>::iterator one) {
+  if (one->slow) ++dropped_;
+  --num_watchers_;
+  return watchers_.erase(one);
 }
 
 void EventStreams::Wait(absl::Time until) {
@@ -227,8 +235,7 @@ void EventStreams::Wait(absl::Time until) {
   auto one = watchers_.begin();
   for (size_t i = 1; i < polled.size(); ++i) {
     const bool there = (polled[i].revents & ~POLLOUT) == 0 || Listen(*one);
-    if (!there) --num_watchers_;
-    one = there ? std::next(one) : watchers_.erase(one);
+    one = there ? std::next(one) : Drop(one);
   }
 }
 

@@ -83,6 +83,7 @@ class EventStreams {
     std::optional<int64_t> after;
     bool begun = false;       // `after` is an event of this store, or 0
     bool knows_jobs = false;  // it was told what all jobs are
+    bool slow = false;        // it took no byte for limits_.stall, as seen here or by the kernel
     absl::Time moved;         // when it took a byte last, or had none to take
     absl::Time told;          // when something was there to send last
   };
@@ -113,6 +114,8 @@ class EventStreams {
   bool Listen(Watcher& watcher) const;
   // Sends to all, and drops those that are over or slow.
   void SendToAll(absl::Time now);
+  // Returns the watcher after it. Counts a slow one.
+  std::list<Watcher>::iterator Drop(std::list<Watcher>::iterator one);
   // Until then, or until a peer takes bytes, is gone or is new.
   void Wait(absl::Time until);
   void Wake();

@@ -90,6 +90,7 @@ void ProgressToProto(const core::JobView& view, v1::JobStatus* out) {
   candidate->set_connected_ranks(static_cast<uint32_t>(view.candidate->connected));
   candidate->set_seconds(absl::ToDoubleSeconds(view.candidate->since));
   candidate->set_waits(view.candidate->waits);
+  candidate->set_deadline_seconds(absl::ToDoubleSeconds(view.candidate->deadline));
 }
 
 void SpeedsToProto(const core::JobView& view, v1::JobStatus* out) {

@@ -20,6 +20,10 @@ namespace eplb {
 
 namespace {
 
+// What a rank sends while the daemon or the network stands still arrives at once afterwards. A
+// client closes a stream that stands still for 15 s.
+constexpr absl::Duration kBurst = absl::Seconds(20);
+
 grpc::ByteBuffer Serialise(const wire::DownMessage& message) {
   v1::Down down;
   wire::ToProto(message, &down);
@@ -61,7 +65,7 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
         bytes_(services.bytes),
         peer_(gate_->IdentityOf(*context)),
         host_(HostOf(context->peer())),
-        rate_(services.messages_per_second, MonotonicNow()) {}
+        rate_(services.messages_per_second, MonotonicNow(), kBurst) {}
 
   void Begin() {
     self_ = shared_from_this();
@@ -76,6 +80,11 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
                                                                 [weak] {
                                                                   if (const auto self = weak.lock())
                                                                     self->Cancel();
+                                                                },
+                                                            .read =
+                                                                [weak] {
+                                                                  if (const auto self = weak.lock())
+                                                                    self->ReadNext();
                                                                 }});
     const absl::Status admitted = gate_->OpenSession(host_);
     if (!admitted.ok()) {
@@ -88,7 +97,8 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
     if (!session.ok()) {
       if (absl::IsResourceExhausted(session.status())) {
         runner_->sessions().NoteRefused(session.status(), MonotonicNow());
-        return Refuse(Refusal::kLimited, session.status());
+        (void)Refuse(Refusal::kLimited, session.status());
+        return;
       }
       return mailbox_->Close(session.status());
     }
@@ -98,14 +108,16 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
 
   void OnReadDone(bool ok) override {
     if (ok) {
-      Receive();
-      up_.Clear();  // a report must not stay in memory until the next message
-      return ReadNext();
+      if (Receive()) ReadNext();
+      return;
     }
     // After Goodbye the core ends the stream once it has read it: closing here would discard what
     // still waits in the queue.
     if (said_goodbye_) return;
-    lost_ = !mailbox_->closing();
+    {
+      const std::lock_guard lock(mutex_);
+      lost_ = !mailbox_->closing();
+    }
     if (!spoke_ && !mailbox_->closing()) {
       gate_->Refuse(Refusal::kMalformed, host_, "the stream ended before its first message");
     }
@@ -158,6 +170,7 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
         const std::optional<absl::Status> closing = mailbox_->closing();
         if ((!closing && !peer_gone_) || calls_ > 0) return;
         finished_ = true;
+        lost_ = lost_ || !closing;
         end = closing ? wire::ToGrpc(*closing)
                       : grpc::Status(grpc::StatusCode::CANCELLED, "the peer disconnected");
       }
@@ -183,15 +196,22 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
     Pump();
   }
 
-  void Receive() {
+  // Returns false if the stream must not read on yet. Once the runner has the message, the next
+  // read may begin on its thread, so nothing of the reading reactions is touched any more.
+  bool Receive() {
     v1::Up up;
-    if (!ParseBytes(up_, &up)) {
+    const bool parsed = ParseBytes(up_, &up);
+    up_.Clear();  // a report must not stay in memory until the next message
+    if (!parsed) {
       return Refuse(Refusal::kMalformed,
                     absl::InvalidArgumentError("a message could not be parsed"));
     }
     const bool report = up.has_load_report();
     if (!rate_.Take(MonotonicNow())) {
-      if (report) return runner_->CountLimitedReport(session_);
+      if (report) {
+        runner_->CountLimitedReport(session_);
+        return true;
+      }
       return Refuse(Refusal::kLimited,
                     absl::ResourceExhaustedError(
                         "more messages a second than limits.messages_per_second allows"));
@@ -201,14 +221,17 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
       return Refuse(Refusal::kMalformed,
                     absl::InvalidArgumentError("the first message of a session must be Hello"));
     }
-    if (up.has_placement_body() && !asked_.exchange(false)) return;  // nobody asked for it
+    if (up.has_placement_body() && !asked_.exchange(false)) return true;  // nobody asked for it
     absl::StatusOr<wire::UpMessage> message = wire::FromProto(std::move(up));
     if (absl::IsUnimplemented(message.status())) return Skip(message.status());
     if (!message.ok()) return Refuse(Refusal::kMalformed, message.status());
     // Any Hello: a later one might name another job.
     if (const auto* hello = std::get_if<wire::Hello>(&*message)) {
       const absl::Status allowed = gate_->Authorize(peer_, Verb::kSession, hello->job);
-      if (!allowed.ok()) return mailbox_->Close(allowed);
+      if (!allowed.ok()) {
+        mailbox_->Close(allowed);
+        return true;
+      }
     }
     said_goodbye_ = std::holds_alternative<wire::Goodbye>(*message);
     if (!spoke_) runner_->sessions().Spoke(session_);
@@ -219,18 +242,24 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
       mailbox_->Close(absl::ResourceExhaustedError(
           "the daemon is behind: limits.max_queued_events messages wait"));
     }
+    return admission != Admission::kQueuedLast;
   }
 
-  void Refuse(Refusal refusal, const absl::Status& status) {
+  bool Refuse(Refusal refusal, const absl::Status& status) {
     gate_->Refuse(refusal, host_, {status.message().data(), status.message().size()});
     mailbox_->Close(status);
+    return true;
   }
 
   // A rank of a later version says more than this daemon knows. Logged once per stream.
-  void Skip(const absl::Status& unknown) {
-    if (std::exchange(skipped_, true)) return gate_->Count(Refusal::kUnknownMessage);
+  bool Skip(const absl::Status& unknown) {
+    if (std::exchange(skipped_, true)) {
+      gate_->Count(Refusal::kUnknownMessage);
+      return true;
+    }
     gate_->Refuse(Refusal::kUnknownMessage, host_,
                   absl::StrCat(unknown.message(), "; it is skipped and the session continues"));
+    return true;
   }
 
   void Cancel() {
@@ -261,11 +290,10 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
   const PeerIdentity peer_;
   const std::string host_;
   bool counted_ = false;  // among the host's sessions
-  RateLimit rate_;        // of the reading reactions, which never overlap; so are the next seven
+  RateLimit rate_;        // of the reading reactions, which never overlap; so are the next six
   core::SessionId session_ = 0;
   bool spoke_ = false;
   bool said_goodbye_ = false;
-  bool lost_ = false;                // the peer ended it first
   bool skipped_ = false;             // a message of an unknown kind
   std::atomic<bool> asked_ = false;  // for the body of its placement
   grpc::ByteBuffer up_;
@@ -275,6 +303,7 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
   std::mutex mutex_;  // guards what follows
   bool writing_ = false;
   bool peer_gone_ = false;
+  bool lost_ = false;  // the peer ended it first
   bool finished_ = false;
   int calls_ = 0;  // calls into gRPC that must return before Finish
 };

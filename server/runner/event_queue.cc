@@ -25,6 +25,7 @@ size_t BytesOf(const wire::UpMessage& message) {
 Admission EventQueue::Push(core::Event event) {
   const auto* message = std::get_if<core::SessionMessage>(&event);
   const size_t bytes = message == nullptr ? 0 : BytesOf(message->message);
+  Admission admission = Admission::kQueued;
   {
     const std::lock_guard lock(mutex_);
     const bool asked_for = std::holds_alternative<core::Change>(event) ||
@@ -39,12 +40,26 @@ Admission EventQueue::Push(core::Event event) {
         if (report) ++dropped_reports_;
         return report ? Admission::kDropped : Admission::kFull;
       }
+      if (report && ++reports_[message->session] >= limits_.max_reports_of_stream) {
+        admission = Admission::kQueuedLast;
+      }
     }
     bytes_ += bytes;
     items_.push_back({.event = std::move(event), .bytes = bytes});
   }
   not_empty_.notify_one();
-  return Admission::kQueued;
+  return admission;
+}
+
+bool EventQueue::MakesRoom(const core::Event& event) {
+  const auto* message = std::get_if<core::SessionMessage>(&event);
+  if (message == nullptr || !std::holds_alternative<wire::LoadReport>(message->message)) {
+    return false;
+  }
+  const auto reports = reports_.find(message->session);
+  if (--reports->second > 0) return reports->second + 1 == limits_.max_reports_of_stream;
+  reports_.erase(reports);
+  return limits_.max_reports_of_stream == 1;
 }
 
 std::optional<core::Event> EventQueue::Pop(absl::Duration timeout) {
@@ -55,6 +70,9 @@ std::optional<core::Event> EventQueue::Pop(absl::Duration timeout) {
   std::optional<core::Event> event = std::move(items_.front().event);
   bytes_ -= items_.front().bytes;
   items_.pop_front();
+  const bool room = MakesRoom(*event);
+  lock.unlock();
+  if (room && on_room_) on_room_(std::get<core::SessionMessage>(*event).session);
   return event;
 }
 

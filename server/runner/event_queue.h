@@ -1,13 +1,15 @@
-// What waits for the core, bounded in number and bytes.
+// Events that wait for the core, bounded in number and bytes.
 #ifndef EPLB_SERVER_RUNNER_EVENT_QUEUE_H_
 #define EPLB_SERVER_RUNNER_EVENT_QUEUE_H_
 
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -18,10 +20,13 @@ namespace eplb {
 
 enum class Admission {
   kQueued,
-  kDropped,  // a load report too many: quality is lost, nothing else
-  kFull,     // another message too many: its stream must end; or a change or reservation too many
+  kQueuedLast,  // a report; its stream must read nothing more until on_room is called
+  kDropped,     // a load report too many: quality is lost, nothing else
+  kFull,  // another message too many: its stream must end; or a change or reservation too many
 };
 
+// Of one stream only a few reports wait: the rest stays in the network until the core has taken
+// one. So the core reads all streams in turn, and no backlog of one rank keeps the others waiting.
 // Load reports get half of the places, so that a flood of them never costs a Ready or an Applied.
 // What is neither a rank's message nor a change or reservation is always queued: at most one
 // SessionClosed per stream, one SolveStarted and one Solved per job, and one drain. threads: safe.
@@ -30,8 +35,12 @@ class EventQueue {
   struct Limits {
     size_t max_events = 65536;
     size_t max_bytes = size_t{256} << 20;  // of load reports and placement bodies
+    size_t max_reports_of_stream = 8;
   };
-  explicit EventQueue(Limits limits) : limits_(limits) {}
+  // on_room: a stream whose last Push returned kQueuedLast may read again. Called in Pop, without
+  // a lock held.
+  explicit EventQueue(Limits limits, std::function<void(core::SessionId)> on_room = {})
+      : limits_(limits), on_room_(std::move(on_room)) {}
 
   Admission Push(core::Event event);
   // The oldest event; nothing after `timeout` or after Stop.
@@ -52,12 +61,16 @@ class EventQueue {
     core::Event event;
     size_t bytes = 0;
   };
+  // Returns true if the stream of this event, which was just taken out, may read again.
+  bool MakesRoom(const core::Event& event);
 
   const Limits limits_;
+  const std::function<void(core::SessionId)> on_room_;
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable not_empty_;
   std::deque<Item> items_;
   size_t bytes_ = 0;
+  std::map<core::SessionId, size_t> reports_;  // that wait, by stream
   int64_t dropped_reports_ = 0;
   int64_t limited_reports_ = 0;
   std::map<core::SessionId, int64_t> limited_;

@@ -1,4 +1,4 @@
-// A bucket of tokens: so many messages a second on average, twice that in a burst.
+// A bucket of tokens: limits messages a second on average, and how many may arrive in a burst.
 #ifndef EPLB_SERVER_RUNNER_RATE_LIMIT_H_
 #define EPLB_SERVER_RUNNER_RATE_LIMIT_H_
 
@@ -11,13 +11,17 @@ namespace eplb {
 
 class RateLimit {
  public:
-  RateLimit(int32_t per_second, absl::Time now)
-      : per_second_(per_second), tokens_(2.0 * per_second), filled_(now) {}
+  // burst: as many messages as the rate allows in this time.
+  RateLimit(int32_t per_second, absl::Time now, absl::Duration burst = absl::Seconds(2))
+      : per_second_(per_second),
+        most_(per_second * absl::ToDoubleSeconds(burst)),
+        tokens_(most_),
+        filled_(now) {}
 
   // Takes a token; false when there is none. now must not go back.
   bool Take(absl::Time now) {
     const double seconds = absl::ToDoubleSeconds(now - filled_);
-    tokens_ = std::min(2.0 * per_second_, tokens_ + seconds * per_second_);
+    tokens_ = std::min(most_, tokens_ + seconds * per_second_);
     filled_ = now;
     if (tokens_ < 1) return false;
     tokens_ -= 1;
@@ -26,6 +30,7 @@ class RateLimit {
 
  private:
   const double per_second_;
+  const double most_;
   double tokens_;
   absl::Time filled_;
 };

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kMaxStoreFailures = 4;  // of one event, each answered by a decision that stores again
 constexpr absl::Duration kProbePeriod = absl::Seconds(1);
+constexpr absl::Duration kBehind = absl::Seconds(10);  // events wait without a break for so long
 constexpr absl::Duration kPublishPeriod = absl::Seconds(1);  // of views, for whoever cannot wait
 constexpr absl::Duration kSavePeriod = absl::Seconds(10);    // of windows, whatever waits
 constexpr absl::Duration kDropLogPeriod = absl::Seconds(10);
@@ -86,10 +87,11 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
       max_sessions_(options.sessions.max_sessions),
       store_(std::move(store)),
       sessions_(std::move(options.sessions)),
-      queue_(options.queue),
+      queue_(options.queue, [this](core::SessionId session) { sessions_.ReadOn(session); }),
       core_(std::move(options.core), stored_term, std::move(jobs), MonotonicNow()),
       published_({.readiness = core_.Readiness(), .term = core_.term()}),
       turned_nanos_(absl::ToUnixNanos(MonotonicNow())),
+      caught_up_(MonotonicNow()),
       probed_(MonotonicNow()),
       drops_logged_(MonotonicNow()),
       windows_saved_(MonotonicNow()),
@@ -164,6 +166,7 @@ void Runner::Loop() {
     if (event) Handle(*std::move(event));
     const absl::Time now = MonotonicNow();
     turned_nanos_ = absl::ToUnixNanos(now);
+    if (queue_.size() == 0) caught_up_ = now;
     if (now < next_tick) continue;
     Tick();
     next_tick = now + kTick;
@@ -171,7 +174,9 @@ void Runner::Loop() {
 }
 
 void Runner::Tick() {
-  Handle(core::Tick{.dropped_reports = dropped_reports(), .limited = queue_.TakeLimited()});
+  Handle(core::Tick{.dropped_reports = dropped_reports(),
+                    .behind = MonotonicNow() - caught_up_ >= kBehind,
+                    .limited = queue_.TakeLimited()});
   const absl::Time now = MonotonicNow();
   if (now >= views_published_ + kPublishPeriod) {
     const std::lock_guard lock(core_mutex_);

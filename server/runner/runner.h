@@ -173,6 +173,7 @@ class Runner {
   Published published_;                  // what follows
   std::shared_ptr<const Views> views_;
   std::atomic<int64_t> turned_nanos_;  // MonotonicNow() of the core thread's last turn
+  absl::Time caught_up_;               // of the core thread; no event waited then
   std::atomic<bool> stopping_ = false;
   int64_t logged_drops_ = 0;                                            // of the core's thread
   absl::Time probed_, drops_logged_, windows_saved_, views_published_;  // of the core's thread

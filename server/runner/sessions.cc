@@ -98,6 +98,10 @@ void Sessions::Close(core::SessionId session, absl::Status status) {
   mailbox->Close(std::move(status));
 }
 
+void Sessions::ReadOn(core::SessionId session) {
+  if (const std::shared_ptr<Mailbox> mailbox = Find(session)) mailbox->ReadOn();
+}
+
 bool Sessions::WasClosed(core::SessionId session) const {
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(session);

@@ -30,8 +30,9 @@ namespace eplb {
 class Mailbox {
  public:
   struct Callbacks {
-    std::function<void()> wake;    // something to send, or to end
-    std::function<void()> cancel;  // end the stream without waiting for the peer
+    std::function<void()> wake;          // something to send, or to end
+    std::function<void()> cancel;        // end the stream without waiting for the peer
+    std::function<void()> read = [] {};  // read on, after Admission::kQueuedLast
   };
   explicit Mailbox(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
 
@@ -40,6 +41,7 @@ class Mailbox {
   // The stream ends with this status once the messages before it are sent. The first one wins.
   void Close(absl::Status status);
   void Cancel() { callbacks_.cancel(); }
+  void ReadOn() { callbacks_.read(); }
 
   // The stream's side: the oldest message.
   std::optional<wire::DownMessage> Take();
@@ -78,6 +80,8 @@ class Sessions {
 
   void Send(core::SessionId session, wire::DownMessage message);
   void Close(core::SessionId session, absl::Status status);
+  // The stream may read again after Admission::kQueuedLast.
+  void ReadOn(core::SessionId session);
   // True once Close was called, also after the stream's end until Forget.
   bool WasClosed(core::SessionId session) const;
   // Nothing of this session waits for the core any longer.

@@ -236,14 +236,14 @@ def hung_launch_and_the_next(case):
 
 
 def launch_that_gathers(case):
-    """A newer run misses a rank for more than a minute, while the one in force looks well. A third run is named, too."""
-    daemon = case.daemon(grace="1h")
+    """A newer run misses a rank for longer than limits.start_deadline, while the one in force looks well. A third run is named."""
+    daemon = case.daemon(grace="1h", config='start_deadline = "10s"\n')
     case.job(daemon, "gathers").connect().train()
     case.job(daemon, "gathers", "run-b").connect([0])
     case.expect_well(daemon, "gathers")
     case.expect_sick(daemon, "gathers", "candidate: ",
                      r"a newer run, run-b, is not balanced: 1 of 2 ranks are registered after .*; it waits for rank 1 to "
-                     r"register", 75)
+                     r"register; limits.start_deadline is 10", 15)
     case.job(daemon, "gathers", "run-c").connect()
     case.expect_sick(daemon, "gathers", "candidate: ",
                      r"a newer run, run-c, is not balanced: 2 of 2 ranks are registered after .*; it waits for the end of "

@@ -204,12 +204,12 @@ def ready_with_a_plan_of_its_own(rank, version, digest):
 
 
 class RawJob:
-    """The ranks of one run. Between start() and stop() all its connected ranks train, one window each 0.1 s."""
+    """The ranks of one run. Between train() and hang() all its connected ranks train, one window each `period` seconds."""
 
-    def __init__(self, port, name, run_id="run-1", world=2, uneven=False, on_proposal=None, on_switch=None):
+    def __init__(self, port, name, run_id="run-1", world=2, uneven=False, on_proposal=None, on_switch=None, period=0.1):
         """uneven: the load of all experts of rank 0 is high, so that a decision moves experts. on_switch: the ranks vote for
         every proposal and switch before their next window; called with the job then."""
-        self.port, self.name, self.run_id, self.world = port, name, run_id, world
+        self.port, self.name, self.run_id, self.world, self.period = port, name, run_id, world, period
         self.on_proposal = self._prepare if on_switch is not None else on_proposal
         self.on_switch = on_switch
         self.prepared = {}  # rank -> version and digest, with on_switch
@@ -278,7 +278,7 @@ class RawJob:
         self.on_switch(self)
 
     def _train(self):
-        while not self.over.wait(0.1):
+        while not self.over.wait(self.period):
             self.trains.wait()
             self._vote()
             last = self.step + WINDOW_STEPS - 1

@@ -31,8 +31,8 @@ bool AllHave(const Run& run, int32_t report_every) {
                      [&](const Rank& rank) { return rank.report_every == report_every; });
 }
 
-void Adjust(ReportOverload& load, bool dropped, absl::Time now) {
-  if (dropped) {
+void Adjust(ReportOverload& load, bool overloaded, absl::Time now) {
+  if (overloaded) {
     load.calm_since = now;
     if (now - load.raised_at < kRaiseInterval) return;
     load.raised_at = now;
@@ -53,7 +53,7 @@ std::string LongerText(const State& state, const Job& job) {
   const int32_t factor = std::max(state.report_overload.factor, job.report_overload.factor);
   if (factor == 1) return "";
   const char* const why = state.report_overload.factor >= job.report_overload.factor
-                              ? "the daemon drops reports"
+                              ? "the daemon is behind with the reports"
                               : "the job's ranks report above limits.messages_per_second";
   return absl::StrCat("; ", why, ", so windows are ", factor, " times as long as configured");
 }
@@ -104,7 +104,7 @@ bool IsChanging(Job& job) {
 
 void NoteDroppedReports(State& state, const Tick& tick, absl::Time now) {
   ReportOverload& common = state.report_overload;
-  Adjust(common, tick.dropped_reports > common.dropped_reports, now);
+  Adjust(common, tick.behind || tick.dropped_reports > common.dropped_reports, now);
   common.dropped_reports = std::max(common.dropped_reports, tick.dropped_reports);
   std::map<std::string, int32_t> reporters;  // above their limit, by job
   for (const LimitedReports& limited : tick.limited) {

@@ -107,7 +107,7 @@ std::string WhyGivesWay(const DecisionContext& context, const Run& candidate, co
                         bool take_over) {
   if (fresh.claimed > candidate.claimed) return "owned the job under another daemon";
   if (take_over && !candidate.take_over) return "is to take the job over";
-  const absl::Duration patience = context.state.config.prepare_deadline;
+  const absl::Duration patience = context.state.config.gather_deadline;
   if (IsGathered(candidate) || context.now - candidate.since < patience) return "";
   return absl::StrCat("gathers now, since only ", candidate.num_hello, " of ",
                       candidate.world_size(), " ranks of ", candidate.name, " registered within ",
@@ -211,7 +211,7 @@ int64_t NumberOf(const Job& job, const Run& run) {
   return job.run_number + 1;
 }
 
-std::optional<RunView> CandidateOf(const Job& job, absl::Time now) {
+std::optional<RunView> CandidateOf(const Config& config, const Job& job, absl::Time now) {
   if (!job.candidate) return std::nullopt;
   const Run& candidate = *job.candidate;
   return RunView{.run_id = candidate.name,
@@ -219,7 +219,8 @@ std::optional<RunView> CandidateOf(const Job& job, absl::Time now) {
                  .registered = candidate.num_hello,
                  .connected = candidate.num_connected,
                  .since = now - candidate.since,
-                 .waits = CandidateWaitsFor(job, now)};
+                 .waits = CandidateWaitsFor(job, now),
+                 .deadline = config.gather_deadline};
 }
 
 }  // namespace eplb::core

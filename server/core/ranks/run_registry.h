@@ -42,7 +42,7 @@ void ServeCandidate(DecisionContext& context, Job& job);
 // The number of a run that becomes the job's own now.
 int64_t NumberOf(const Job& job, const Run& run);
 
-std::optional<RunView> CandidateOf(const Job& job, absl::Time now);
+std::optional<RunView> CandidateOf(const Config& config, const Job& job, absl::Time now);
 
 }  // namespace eplb::core
 

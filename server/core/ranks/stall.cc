@@ -31,7 +31,6 @@ constexpr int kHungIntervals = 10;
 constexpr int kHungGaps = 2;
 // Compilation and the reading of data come before the first steps.
 constexpr absl::Duration kSlowStart = absl::Minutes(30);
-constexpr absl::Duration kGathering = absl::Minutes(1);
 constexpr absl::Duration kRefusalMatters = absl::Minutes(10);
 
 std::string AgeText(absl::Duration age) {
@@ -215,11 +214,10 @@ Stall WithdrawalStall(const State&, const Job& job, absl::Time) {
   return {"withdrawn", std::move(text)};
 }
 
-// A run that gathers is given a minute.
-Stall CandidateStall(const State&, const Job& job, absl::Time now) {
-  const std::optional<RunView> candidate = CandidateOf(job, now);
+Stall CandidateStall(const State& state, const Job& job, absl::Time now) {
+  const std::optional<RunView> candidate = CandidateOf(state.config, job, now);
   if (!candidate || candidate->connected == 0) return {};
-  if (candidate->since <= kGathering && !TakeOverRefused(job, now)) return {};
+  if (candidate->since <= candidate->deadline && !TakeOverRefused(job, now)) return {};
   return {"candidate",
           absl::StrCat("run ", candidate->run_id, " is not balanced, ", candidate->registered,
                        " of ", candidate->world_size, " ranks are registered for ",

@@ -396,6 +396,8 @@ struct State {
   std::string last_stored_job;  // written by the decision before this one, or empty
   absl::Time term_attempt = absl::InfinitePast();
   std::optional<Undo> undo;
+  absl::Time last_event = absl::InfinitePast();
+  absl::Time resumed_at = absl::InfinitePast();  // the first event after a standstill of the daemon
   Counters counters;
   std::map<SessionId, SessionBinding>
       bindings;  // sessions that said Hello; ordered, so that effects are too

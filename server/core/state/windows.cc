@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,28 +55,40 @@ void GiveUp(Windows& windows, const PendingWindow& window, int32_t ranks_per_rep
                                          " are given up: no report of ", RankList(missing))});
 }
 
-// The pending window that fewest ranks reported, the oldest of those; not the one of `newest`.
-void GiveUpLeastReported(Windows& windows, const wire::LoadReport& newest,
-                         int32_t ranks_per_reporter, ReportOutcome& outcome) {
-  std::deque<PendingWindow>& pending = windows.pending;
-  auto least = pending.end();
-  int32_t fewest = 0;
-  for (auto window = pending.begin(); window != pending.end(); ++window) {
-    const bool is_newest =
-        window->first_step == newest.first_step && window->last_step == newest.last_step;
-    if (is_newest && pending.size() > 1) continue;
-    const int32_t reported =
-        std::accumulate(window->num_reported.begin(), window->num_reported.end(), 0);
-    if (least != pending.end() && reported >= fewest) continue;
-    least = window;
-    fewest = reported;
+int32_t NumReported(const PendingWindow& window) {
+  return std::accumulate(window.num_reported.begin(), window.num_reported.end(), 0);
+}
+
+using Pending = std::deque<PendingWindow>;
+
+// Removes a window. Later reports of its steps begin it again, unless it was the oldest one.
+void Remove(Windows& windows, Pending::iterator window) {
+  if (window == windows.pending.begin()) {
+    windows.given_up_through = std::max(windows.given_up_through, window->last_step);
   }
-  GiveUp(windows, *least, ranks_per_reporter, outcome);
-  // Only behind the oldest one that is kept: late reports of others may still complete.
-  if (least == pending.begin()) {
-    windows.given_up_through = std::max(windows.given_up_through, least->last_step);
+  windows.pending.erase(window);
+}
+
+// The ranks that are missing had their time: keeps max_pending of the windows that wait for them.
+// The window of `newest` is the last one to go.
+void GiveUpOverdue(Windows& windows, const wire::LoadReport& newest, const WindowLimits& limits,
+                   ReportOutcome& outcome) {
+  Pending& pending = windows.pending;
+  const auto is_overdue = [&limits](const PendingWindow& window) {
+    return window.began_at < limits.patient_since;
+  };
+  while (std::count_if(pending.begin(), pending.end(), is_overdue) > limits.max_pending) {
+    auto least = pending.end();
+    for (auto window = pending.begin(); window != pending.end(); ++window) {
+      const bool is_newest =
+          window->first_step == newest.first_step && window->last_step == newest.last_step;
+      if (!is_overdue(*window) || (is_newest && pending.size() > 1)) continue;
+      if (least == pending.end() || NumReported(*window) < NumReported(*least)) least = window;
+    }
+    if (least == pending.end()) return;
+    GiveUp(windows, *least, limits.ranks_per_reporter, outcome);
+    Remove(windows, least);
   }
-  pending.erase(least);
 }
 
 bool AddCells(const LoadMatrix& counts, LoadMatrix& sum) {
@@ -329,14 +342,21 @@ bool HasSpare(const Windows& windows) {
   return windows.complete.size() > kLeastComplete || windows.pending.size() > 1;
 }
 
-// True when that was a pending one.
-bool DropOldest(Windows& windows) {
+// Returns true if the window was a pending one.
+bool DropOne(Windows& windows, absl::Time patient_since) {
   if (windows.complete.size() > kLeastComplete) {
     windows.complete.pop_front();
     return false;
   }
-  windows.given_up_through = std::max(windows.given_up_through, windows.pending.front().last_step);
-  windows.pending.pop_front();
+  const auto rank = [patient_since](const PendingWindow& window) {
+    const bool is_overdue = window.began_at < patient_since;
+    return std::tuple(!is_overdue, NumReported(window),
+                      is_overdue ? window.last_step : -window.last_step);
+  };
+  Remove(windows, std::min_element(windows.pending.begin(), windows.pending.end(),
+                                   [&rank](const PendingWindow& a, const PendingWindow& b) {
+                                     return rank(a) < rank(b);
+                                   }));
   return true;
 }
 
@@ -559,9 +579,7 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
     AddSplit(windows, report, rank, limits, window, outcome);
     if (IsCovered(window, limits)) Complete(windows, position, limits, outcome);
   }
-  while (static_cast<int32_t>(windows.pending.size()) > limits.max_pending) {
-    GiveUpLeastReported(windows, report, limits.ranks_per_reporter, outcome);
-  }
+  GiveUpOverdue(windows, report, limits, outcome);
   return outcome;
 }
 
@@ -589,7 +607,7 @@ void DropLoads(Windows& windows) {
   windows.complete.clear();
 }
 
-int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes) {
+int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes, absl::Time patient_since) {
   struct Held {
     Windows* windows;
     int64_t bytes;
@@ -608,7 +626,7 @@ int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes) {
       if (most == nullptr || one.bytes > most->bytes) most = &one;
     }
     if (most == nullptr) break;
-    if (DropOldest(*most->windows)) ++num_given_up;
+    if (DropOne(*most->windows, patient_since)) ++num_given_up;
     const int64_t bytes = BytesOf(*most->windows);
     total -= most->bytes - bytes;
     most->bytes = bytes;

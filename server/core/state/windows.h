@@ -81,8 +81,12 @@ struct Figures {
 inline constexpr double kWorseShare = 0.999;
 inline constexpr int32_t kWorseWindows = 3;
 
+// A window is complete or not by the number of ranks, however late their reports arrive, for this
+// long: the daemon may read the reports of one rank for seconds before those of the next.
+inline constexpr absl::Duration kWindowPatience = absl::Seconds(20);
+
 struct Windows {
-  std::deque<PendingWindow> pending;  // by last_step, rising; at most max_pending
+  std::deque<PendingWindow> pending;  // by last_step, rising; bounded by AddReport and BoundBytes
   std::deque<Window> complete;        // rising; at most max_complete
   int64_t given_up_through = -1;      // last step of the newest window that was evicted incomplete
   int64_t given_up_in_a_row = 0;      // since the newest complete one
@@ -106,8 +110,10 @@ struct WindowLimits {
   int32_t report_every = 0;            // steps
   int32_t next_report_every = 0;       // what ranks are changing to, or 0
   double min_coverage = 1;             // share of reporters that must report the full range
-  int32_t max_pending = 1;
+  int32_t max_pending = 1;             // of the windows that began before `patient_since`
   int32_t max_complete = 1;
+  // Windows that began at this time or later wait for their ranks, whatever their number.
+  absl::Time patient_since = absl::InfiniteFuture();
   const RankGrid* grid = nullptr;  // of the run; null: all ranks are one EP group
   absl::Time now = absl::UnixEpoch();
   CoreLock* lock = nullptr;  // released while counts are added up and a window is measured
@@ -138,7 +144,8 @@ absl::Status CheckReport(const wire::LoadReport& report, const Topology& topolog
 // pipeline stage are in it. A second report of a rank, and one that overlaps a complete
 // window, are ignored. A window whose sum would go above 2^63-1 is dropped and noted. Of
 // windows given up one after the other the first is noted, and their number with the next complete
-// one. cost: O(L * E).
+// one. Of the windows that began before limits.patient_since at most max_pending stay: the one that
+// fewest ranks reported is given up first, of those the oldest. cost: O(L * E).
 ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_t rank,
                         const WindowLimits& limits);
 
@@ -149,10 +156,13 @@ int64_t BytesOf(const Windows& windows);
 // again of their steps are ignored.
 void DropLoads(Windows& windows);
 
-// Windows of all jobs hold at most so many bytes together, as far as each job keeps its two newest
-// complete windows and its newest pending one: the job that holds most gives its oldest first.
+// Drops windows of the job that holds most until all jobs together hold at most `max_bytes`. Each
+// job keeps its two newest complete windows and one pending window. The oldest complete window is
+// dropped first, then the pending window that fewest ranks reported: the oldest of those that began
+// before `patient_since`, or else the newest, because a rank that runs ahead began it.
 // Returns how many pending windows were given up. cost: O(windows).
-int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes);
+int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes,
+                   absl::Time patient_since = absl::InfiniteFuture());
 
 // Returns the steps of the newest `max_windows` complete windows that end after `after_step`, and
 // the sum of their loads; the other figures of a window are not summed.

@@ -35,6 +35,7 @@ struct Config {
   absl::Duration prepare_deadline = absl::Seconds(60);  // Propose to the last PREPARED
   absl::Duration voting_deadline =
       absl::Seconds(660);  // last PREPARED to the last Applied; above the vote's 600 s
+  absl::Duration gather_deadline = absl::Seconds(60);  // first rank of a run to the last one
   absl::Duration cancel_deadline = absl::Seconds(60);
   absl::Duration session_grace =
       absl::Seconds(10);                           // a rank may be away so long before its run ends

@@ -64,6 +64,7 @@ struct LimitedReports {
 struct Tick {
   // Load reports that found no place in the queue of all jobs, since the daemon started.
   int64_t dropped_reports = 0;
+  bool behind = false;  // events have waited for the core without a break for some time
   std::vector<LimitedReports> limited = {};
 };
 struct DrainRequested {

@@ -59,6 +59,7 @@ struct RunView {
   int32_t connected = 0;
   absl::Duration since;  // its first rank came
   std::string waits;     // for what, as a sentence
+  absl::Duration deadline = absl::ZeroDuration();  // Config::gather_deadline
 };
 // A GPU that the ranks' step times show to be slow, or whose speed the settings name.
 struct GpuSpeedView {

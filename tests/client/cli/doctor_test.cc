@@ -234,7 +234,13 @@ TEST(ChecksTest, ARunThatWaitsFailsAfterAMinuteOrWhenTheOtherOneAdvances) {
   EXPECT_EQ(One(job, "candidate").result, Result::kFailed);
   EXPECT_EQ(One(job, "candidate").detail,
             "a newer run, run-2, is not balanced: 3 of 4 ranks are registered after 1m 01s; "
-            "it waits for rank 3 to register");
+            "it waits for rank 3 to register; limits.start_deadline is 1m 00s");
+  job.mutable_candidate()->set_deadline_seconds(10);
+  job.mutable_candidate()->set_seconds(9);
+  EXPECT_EQ(One(job, "candidate").result, Result::kWarning);
+  job.mutable_candidate()->set_seconds(11);
+  EXPECT_EQ(One(job, "candidate").result, Result::kFailed);
+  EXPECT_THAT(One(job, "candidate").detail, HasSubstr("limits.start_deadline is 10"));
   job.mutable_candidate()->set_seconds(1);
   job.set_take_over_refused(true);
   EXPECT_EQ(One(job, "candidate").result, Result::kFailed);

@@ -129,8 +129,29 @@ TEST(CoreTest, WindowsThatStayIncompleteAreRecordedWithWhoIsMissing) {
   job.ConnectAll();
   job.daemon.Say(job.ranks[0].session, TestReport(0, 9));
   job.daemon.Say(job.ranks[0].session, TestReport(10, 19));
+  for (int second = 0; second < 25; ++second) job.daemon.Advance(absl::Seconds(1));
+  EXPECT_EQ(job.daemon.CountEvents("window_incomplete"), 0);
+  job.daemon.Say(job.ranks[0].session, TestReport(20, 29));
   EXPECT_NE(job.daemon.LastReason("window_incomplete").find("no report of ranks 1, 2"),
             std::string::npos);
+}
+
+// Window 0..9 is older than its patience when the daemon goes on, and its reports were sent in
+// time.
+TEST(CoreTest, NoWindowIsGivenUpForAStandstillOfTheDaemonItself) {
+  Config config = TestConfig();
+  config.max_pending_windows = 1;
+  TestJob job(config);
+  job.ConnectAll();
+  job.daemon.Say(job.ranks[0].session, TestReport(0, 9));
+  job.daemon.Advance(absl::Seconds(60));
+  for (const int rank : {0, 1, 2}) {
+    for (int64_t step = 0; step < 200; step += 10) {
+      job.daemon.Say(job.ranks[rank].session, TestReport(step, step + 9));
+    }
+  }
+  EXPECT_EQ(job.daemon.core().counters().windows_given_up, 0);
+  EXPECT_EQ(job.daemon.core().counters().windows, 20);
 }
 
 TEST(DrainTest, PreparingIsCancelledAndEverySessionIsTold) {

@@ -1,6 +1,7 @@
 #include "server/http/event_streams.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -48,11 +49,15 @@ struct Message {
 class Peer {
  public:
   // Also the end that the streams get.
-  explicit Peer(Descriptor& other) {
-    std::array<int, 2> ends{};
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
-    other = Descriptor(ends[0]);
-    end_ = Descriptor(ends[1]);
+  explicit Peer(Descriptor& other, int family = AF_UNIX) {
+    if (family == AF_INET) {
+      ConnectOverTcp(other);
+    } else {
+      std::array<int, 2> ends{};
+      EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+      other = Descriptor(ends[0]);
+      end_ = Descriptor(ends[1]);
+    }
     const timeval patience{.tv_sec = 20, .tv_usec = 0};
     (void)setsockopt(end_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   }
@@ -109,6 +114,21 @@ class Peer {
   void Close() { end_ = Descriptor(); }
 
  private:
+  // With little room for what it does not read.
+  void ConnectOverTcp(Descriptor& other) {
+    const Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(bind(listener.get(), any, size), 0);
+    EXPECT_EQ(listen(listener.get(), 1), 0);
+    EXPECT_EQ(getsockname(listener.get(), any, &size), 0);
+    end_ = Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int room = 4096;
+    EXPECT_EQ(setsockopt(end_.get(), SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)), 0);
+    EXPECT_EQ(connect(end_.get(), any, size), 0);
+    other = Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  }
   bool Read() {
     std::array<char, 4096> bytes{};
     const ssize_t got = recv(end_.get(), bytes.data(), bytes.size(), 0);
@@ -392,6 +412,25 @@ TEST_F(EventStreamsTest, APeerThatTakesNothingIsDroppedAndOthersAreServed) {
   Append("a");
   EXPECT_EQ(reader.Next().id, 601);
   EXPECT_TRUE(silent.ReadToTheEnd());
+}
+
+// Its bytes still find room in the socket when the kernel ends the connection, because it took none
+// of them.
+TEST_F(EventStreamsTest, EveryPeerOverTcpThatTakesNothingIsCounted) {
+  Start({.stall = absl::Milliseconds(500)});
+  std::vector<Peer> silent;
+  for (int i = 0; i < 8; ++i) {
+    Descriptor other;
+    silent.emplace_back(other, AF_INET);
+    ASSERT_TRUE(streams_->Take(other, kHead, 0));
+  }
+  const absl::Time deadline = MonotonicNow() + kPatience;
+  while (streams_->num_watchers() > 0 && MonotonicNow() < deadline) {
+    Append("a", std::string(200, 'x'));
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  EXPECT_EQ(streams_->num_watchers(), 0);
+  EXPECT_EQ(streams_->dropped(), 8);
 }
 
 TEST_F(EventStreamsTest, EventsOfAPeerThatReadsSlowlyWaitInTheStore) {

@@ -130,7 +130,8 @@ TEST(ViewsTest, AnEndedRunAPredictionAndACandidateAreShown) {
                                  .registered = 3,
                                  .connected = 2,
                                  .since = absl::Seconds(5),
-                                 .waits = "for rank 3"};
+                                 .waits = "for rank 3",
+                                 .deadline = absl::Seconds(60)};
   v1::JobStatus status;
   ToProto(view, &status);
   EXPECT_EQ(status.ending(), v1::RUN_ENDING_LOST);
@@ -143,6 +144,7 @@ TEST(ViewsTest, AnEndedRunAPredictionAndACandidateAreShown) {
   EXPECT_EQ(status.candidate().connected_ranks(), 2);
   EXPECT_EQ(status.candidate().seconds(), 5);
   EXPECT_EQ(status.candidate().waits(), "for rank 3");
+  EXPECT_EQ(status.candidate().deadline_seconds(), 60);
 }
 
 v1::RankStatus RankOf(core::RankState state, std::optional<core::Answer> answer) {

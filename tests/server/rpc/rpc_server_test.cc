@@ -153,6 +153,19 @@ TEST_F(RpcServerTest, AFloodOfReportsIsDroppedAndCountedAndTheStreamLives) {
   EXPECT_GT(runner_->limited_reports(), 0);
 }
 
+TEST_F(RpcServerTest, ABacklogOfReportsWaitsInTheNetworkAndNoneIsLost) {
+  queue_.max_events = 64;
+  messages_per_second_ = 1000000;
+  Start();
+  const std::unique_ptr<RankStream> rank = Join(0);
+  constexpr int kReports = 3000;
+  for (int i = 0; i < kReports; ++i) ASSERT_TRUE(rank->Say(ReportOf(int64_t{kReportEvery} * i)));
+  ASSERT_TRUE(rank->Say(wire::Goodbye{}));
+  EXPECT_TRUE(rank->End().ok());
+  EXPECT_EQ(runner_->Counters().core.reports, kReports);
+  EXPECT_EQ(runner_->dropped_reports(), 0);
+}
+
 TEST_F(RpcServerTest, AFloodOfOtherMessagesEndsItsStream) {
   messages_per_second_ = 20;
   Start();

@@ -7,7 +7,9 @@
 namespace eplb {
 namespace {
 
-core::Event Report() { return core::SessionMessage{.session = 1, .message = ReportOf(0)}; }
+core::Event Report(core::SessionId session = 1) {
+  return core::SessionMessage{.session = session, .message = ReportOf(0)};
+}
 core::Event Ready(int64_t version) {
   wire::Prepared ready;
   ready.version = version;
@@ -51,12 +53,28 @@ TEST(EventQueueTest, WhatIsNeitherSaidByARankNorAskedForIsAlwaysQueued) {
 
 TEST(EventQueueTest, AHundredThousandReportsStayWithinTheBytes) {
   constexpr size_t kReportBytes = 4 * sizeof(int64_t);
-  EventQueue queue({.max_events = 1 << 30, .max_bytes = 100 * kReportBytes});
+  EventQueue queue(
+      {.max_events = 1 << 30, .max_bytes = 100 * kReportBytes, .max_reports_of_stream = 1000});
   for (int i = 0; i < 100000; ++i) (void)queue.Push(Report());
   EXPECT_EQ(queue.size(), 100);
   EXPECT_EQ(queue.dropped_reports(), 100000 - 100);
   ASSERT_TRUE(queue.Pop(absl::ZeroDuration()).has_value());
   EXPECT_EQ(queue.Push(Report()), Admission::kQueued);  // a place is free again
+}
+
+TEST(EventQueueTest, AStreamWithAFewReportsWaitingReadsOnOnceTheCoreHasTakenOne) {
+  std::vector<core::SessionId> may_read;
+  EventQueue queue({.max_reports_of_stream = 2},
+                   [&may_read](core::SessionId session) { may_read.push_back(session); });
+  EXPECT_EQ(queue.Push(Report(1)), Admission::kQueued);
+  EXPECT_EQ(queue.Push(Report(1)), Admission::kQueuedLast);
+  EXPECT_EQ(queue.Push(Report(2)), Admission::kQueued) << "of another stream";
+  EXPECT_EQ(queue.Push(Ready(1)), Admission::kQueued) << "no report";
+  (void)queue.Pop(absl::ZeroDuration());
+  EXPECT_EQ(may_read, std::vector<core::SessionId>{1});
+  while (queue.Pop(absl::ZeroDuration())) continue;
+  EXPECT_EQ(may_read.size(), 1u) << "a stream that reads is not told so again";
+  EXPECT_EQ(queue.Push(Report(1)), Admission::kQueued);
 }
 
 TEST(EventQueueTest, ReportsAboveAStreamsLimitAreHandedOutByStreamAndAreNotTheQueues) {

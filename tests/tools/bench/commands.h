@@ -23,7 +23,7 @@ struct Options {
   int num_gpus = 16;
   int num_windows = 200;  // per session and round
   int num_rounds = 5;
-  int num_frozen = 200;
+  int num_frozen = 208;
   absl::Duration hold = absl::Seconds(10);
 };
 

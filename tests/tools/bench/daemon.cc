@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> StartDaemon(
   std::vector<std::string> variables = {
       absl::StrCat("EPLB_MIGRATION_LAYERS_PER_CHUNK=", options.num_layers),
       "EPLB_REPORT_EVERY_STEPS=1", "EPLB_LIMITS_MESSAGES_PER_SECOND=1000000",
-      "EPLB_LIMITS_MAX_QUEUED_MIB=1024"};
+      "EPLB_LIMITS_MAX_SESSIONS=100000", "EPLB_LIMITS_MAX_SESSIONS_PER_PEER=100000"};
   variables.insert(variables.end(), environment.begin(), environment.end());
   const std::string program = options.eplbd.empty() ? BesideThisProgram("eplbd") : options.eplbd;
   return ChildProcess::Start(
@@ -50,11 +50,17 @@ int ConnectionsOf(const Options& options, int num_sessions) {
   return options.num_connections > 0 ? options.num_connections : num_sessions;
 }
 
-void AllowManyFiles() {
+absl::Status AllowFilesFor(int num_connections) {
+  constexpr rlim_t kOthers = 256;
+  const rlim_t needed = static_cast<rlim_t>(num_connections) + kOthers;
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return absl::OkStatus();
   limit.rlim_cur = limit.rlim_max;
   (void)setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_max >= needed) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      num_connections, " connections need ", needed, " open files, the hard limit is ",
+      limit.rlim_max, ": raise it (ulimit -Hn) or share connections with --connections"));
 }
 
 }  // namespace eplb::bench

@@ -42,8 +42,9 @@ BenchJob JobOf(const Options& options, const std::string& name, int world_size);
 
 int ConnectionsOf(const Options& options, int num_sessions);
 
-// Raises the limit of open files to what the system allows.
-void AllowManyFiles();
+// Raises the limit of open files to the hard limit. errors: FailedPrecondition if that is not
+// enough for the daemon's or the load generator's side of so many connections.
+absl::Status AllowFilesFor(int num_connections);
 
 }  // namespace eplb::bench
 

@@ -14,8 +14,9 @@ namespace eplb::bench {
 namespace {
 
 constexpr absl::Duration kDeadline = absl::Seconds(120);
-// A window counts once so many of the first ranks reported it.
-constexpr int kReporters = 20;
+// A window is complete once this many ranks reported it: few, so that the proposal is measured and
+// not the reports. report.min_coverage is at least 0.01.
+int NumReporters(const Options& options) { return std::max(20, (options.num_sessions + 99) / 100); }
 
 // Every round loads other experts, so that every round moves most of them.
 LoadMatrix SkewedCounts(const Options& options, int round) {
@@ -37,7 +38,7 @@ double Quantile(const std::vector<double>& sorted, double q) {
 
 absl::StatusOr<nlohmann::ordered_json> RunRound(const Options& options, int round,
                                                 const ProposalTimes& proposals, JobDriver& driver) {
-  driver.Report(SkewedCounts(options, round), kReporters);
+  driver.Report(SkewedCounts(options, round), NumReporters(options));
   EPLB_ASSIGN_OR_RETURN(const FanOut fan_out, driver.WaitForFanOut(kDeadline));
   EPLB_RETURN_IF_ERROR(driver.Apply(fan_out, kDeadline));
   const absl::Time begin = proposals.Of(fan_out.version);
@@ -75,10 +76,17 @@ absl::StatusOr<nlohmann::ordered_json> RunRounds(const Options& options, int fir
                                 {"sessions_lost", driver.num_ended()}};
 }
 
+// A job of one GPU has nothing to decide.
+absl::Status CheckGpus(const char* option, int num_sessions, int num_gpus) {
+  if (num_sessions % num_gpus == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", num_sessions, " is not a multiple of --gpus ", num_gpus));
+}
+
 absl::StatusOr<std::unique_ptr<ChildProcess>> StartDeciding(const Options& options,
                                                             ProposalTimes* proposals) {
   // A decision after every window of a few ranks, for as small a gain as there is.
-  const double coverage = std::max(0.01, (kReporters - 0.5) / options.num_sessions);
+  const double coverage = std::max(0.01, (NumReporters(options) - 0.5) / options.num_sessions);
   return StartDaemon(
       options,
       {absl::StrCat("EPLB_REPORT_MIN_COVERAGE=", std::min(1.0, coverage)),
@@ -98,6 +106,7 @@ JobDriver::Options DriverOptions(const Options& options, const ChildProcess& dae
 }  // namespace
 
 absl::StatusOr<nlohmann::ordered_json> MeasureFanOut(const Options& options) {
+  EPLB_RETURN_IF_ERROR(CheckGpus("--sessions", options.num_sessions, options.num_gpus));
   ProposalTimes proposals;
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> daemon,
                         StartDeciding(options, &proposals));
@@ -112,6 +121,8 @@ absl::StatusOr<nlohmann::ordered_json> MeasureFanOut(const Options& options) {
 }
 
 absl::StatusOr<nlohmann::ordered_json> MeasureFrozen(const Options& options) {
+  EPLB_RETURN_IF_ERROR(CheckGpus("--sessions", options.num_sessions, options.num_gpus));
+  EPLB_RETURN_IF_ERROR(CheckGpus("--frozen", options.num_frozen, options.num_gpus));
   ProposalTimes proposals;
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> daemon,
                         StartDeciding(options, &proposals));

@@ -1,5 +1,6 @@
 #include "tests/tools/bench/fleet.h"
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <utility>
@@ -13,6 +14,7 @@ namespace {
 
 constexpr const char* kMethod = "/eplb.v1.Balancer/Session";
 constexpr int kMaxMessageBytes = 64 << 20;
+constexpr size_t kStarting = 256;  // sessions whose first message is not written
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   grpc::ChannelArguments arguments;
@@ -73,6 +75,7 @@ class Fleet::Session {
       case Kind::kWritesDone:
         return;
       case Kind::kFinish:
+        if (!written_.exchange(true)) fleet_->StartNext();
         return fleet_->OnEnd(index_, status_);
     }
   }
@@ -84,6 +87,7 @@ class Fleet::Session {
   }
 
   void OnWritten(bool ok) {
+    if (!written_.exchange(true)) fleet_->StartNext();
     if (ok && fleet_->hooks_.on_written) fleet_->hooks_.on_written(index_);
     const std::lock_guard lock(mutex_);
     writing_ = false;
@@ -123,7 +127,8 @@ class Fleet::Session {
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   grpc::ByteBuffer down_;
   grpc::Status status_;
-  std::mutex mutex_;  // guards what follows, and the calls that write
+  std::atomic<bool> written_ = false;  // its first message, or it ended before
+  std::mutex mutex_;                   // guards what follows, and the calls that write
   grpc::ByteBuffer up_;
   std::deque<grpc::ByteBuffer> unsent_;
   bool started_ = false;
@@ -140,12 +145,15 @@ Fleet::Fleet(FleetOptions options, FleetHooks hooks)
     sessions_.push_back(std::make_unique<Session>(this, i, options.frozen));
   }
   for (int i = 0; i < options.num_threads; ++i) threads_.emplace_back([this] { Serve(); });
-  for (size_t i = 0; i < sessions_.size(); ++i) {
-    sessions_[i]->Start(channels_[i % channels_.size()], &queue_);
-  }
+  for (size_t i = 0; i < kStarting; ++i) StartNext();
 }
 
 Fleet::~Fleet() {
+  const size_t started = std::min(num_started_.exchange(sessions_.size()), sessions_.size());
+  {
+    const std::lock_guard lock(mutex_);
+    num_open_ -= static_cast<int>(sessions_.size() - started);
+  }
   for (const auto& session : sessions_) session->Cancel();
   (void)WaitForEnds(absl::InfiniteDuration());  // a cancelled stream ends at once
   queue_.Shutdown();
@@ -171,6 +179,11 @@ bool Fleet::WaitForEnds(absl::Duration timeout) {
 int Fleet::num_open() const {
   const std::lock_guard lock(mutex_);
   return num_open_;
+}
+
+void Fleet::StartNext() {
+  const size_t next = num_started_++;
+  if (next < sessions_.size()) sessions_[next]->Start(channels_[next % channels_.size()], &queue_);
 }
 
 void Fleet::Serve() {

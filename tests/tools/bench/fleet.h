@@ -2,6 +2,7 @@
 #ifndef EPLB_TESTS_TOOLS_BENCH_FLEET_H_
 #define EPLB_TESTS_TOOLS_BENCH_FLEET_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -33,8 +34,9 @@ struct FleetHooks {
   std::function<void(int session, const grpc::Status& status)> on_end = {};
 };
 
-// Opens streams of /eplb.v1.Balancer/Session. Threads: Send and HalfClose from any. Memory: what
-// the caller has queued with Send and gRPC has not yet taken.
+// Opens streams of /eplb.v1.Balancer/Session, a few at a time: a daemon that must accept thousands
+// of connections at once ends those whose first message is late. Threads: Send and HalfClose from
+// any. Memory: what the caller has queued with Send and gRPC has not yet taken.
 class Fleet {
  public:
   Fleet(FleetOptions options, FleetHooks hooks);
@@ -55,6 +57,7 @@ class Fleet {
   class Session;
 
   void Serve();
+  void StartNext();
   void OnEnd(int session, const grpc::Status& status);
 
   const FleetHooks hooks_;
@@ -64,6 +67,7 @@ class Fleet {
   grpc::CompletionQueue queue_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   std::vector<std::unique_ptr<Session>> sessions_;
+  std::atomic<size_t> num_started_ = 0;  // may count beyond the sessions
   std::vector<std::thread> threads_;
 };
 

@@ -13,7 +13,9 @@
 namespace eplb::bench {
 namespace {
 
-constexpr absl::Duration kRoundDeadline = absl::Seconds(120);
+absl::Duration RoundDeadline(const Options& options) {
+  return absl::Seconds(120) + absl::Milliseconds(1) * options.num_sessions * options.num_windows;
+}
 
 struct Round {
   double seconds = 0;
@@ -33,33 +35,20 @@ absl::StatusOr<Round> RunRaw(const Options& options, const ChildProcess& sink) {
   const Placement running = Placement::Static(*Topology::Make(job.shape));
   std::mutex mutex;
   std::condition_variable changed;
-  int num_said_hello = 0;
-  std::vector<int64_t> written(static_cast<size_t>(num_sessions), -1);  // -1: Hello is first
-  WindowFlow flow(num_sessions);
-  std::unique_ptr<Fleet> fleet;
-  const auto on_written = [&](int rank) {
-    const int64_t windows = ++written[static_cast<size_t>(rank)];
-    if (windows == 0) {
-      {
-        const std::lock_guard lock(mutex);
-        ++num_said_hello;
-      }
-      return changed.notify_all();
-    }
-    flow.OnWritten(*fleet, rank);
-    if (windows == options.num_windows) fleet->HalfClose(rank);
-  };
-  fleet =
-      std::make_unique<Fleet>(FleetOptions{.target = sink.address(),
-                                           .num_sessions = num_sessions,
-                                           .num_connections = ConnectionsOf(options, num_sessions),
-                                           .num_threads = options.num_threads},
-                              FleetHooks{.on_written = on_written});
-  for (int rank = 0; rank < num_sessions; ++rank) fleet->Send(rank, HelloOf(job, rank, running));
+  int num_written = 0;
+  Fleet fleet({.target = sink.address(),
+               .num_sessions = num_sessions,
+               .num_connections = ConnectionsOf(options, num_sessions),
+               .num_threads = options.num_threads},
+              {.on_written = [&](int) {
+                const std::lock_guard lock(mutex);
+                if (++num_written == num_sessions) changed.notify_all();
+              }});
+  for (int rank = 0; rank < num_sessions; ++rank) fleet.Send(rank, HelloOf(job, rank, running));
   {
     std::unique_lock lock(mutex);
-    if (!changed.wait_for(lock, absl::ToChronoMilliseconds(kRoundDeadline),
-                          [&] { return num_said_hello == num_sessions; })) {
+    if (!changed.wait_for(lock, absl::ToChronoMilliseconds(RoundDeadline(options)),
+                          [&] { return num_written == num_sessions; })) {
       return absl::DeadlineExceededError("the raw sink took no first message");
     }
   }
@@ -69,8 +58,11 @@ absl::StatusOr<Round> RunRaw(const Options& options, const ChildProcess& sink) {
   }
   const absl::Duration busy = sink.ProcessorTime();
   const absl::Time begin = absl::Now();
-  flow.Begin(*fleet, std::move(windows));
-  if (!fleet->WaitForEnds(kRoundDeadline)) {
+  for (int rank = 0; rank < num_sessions; ++rank) {
+    for (const grpc::ByteBuffer& window : windows) fleet.Send(rank, window);
+    fleet.HalfClose(rank);
+  }
+  if (!fleet.WaitForEnds(RoundDeadline(options))) {
     return absl::DeadlineExceededError("the raw sink did not read to the end");
   }
   return Round{absl::ToDoubleSeconds(absl::Now() - begin),
@@ -82,10 +74,11 @@ absl::StatusOr<Round> RunDaemon(const Options& options, const ChildProcess& daem
                     .job = JobOf(options, absl::StrCat("ingest-", round), options.num_sessions),
                     .num_connections = ConnectionsOf(options, options.num_sessions),
                     .num_threads = options.num_threads});
-  EPLB_RETURN_IF_ERROR(driver.Start(kRoundDeadline));
+  EPLB_RETURN_IF_ERROR(driver.Start(RoundDeadline(options)));
   const absl::Duration busy = daemon.ProcessorTime();
   const absl::Time begin = absl::Now();
-  EPLB_RETURN_IF_ERROR(driver.Ingest(options.num_windows, SomeCounts(options), kRoundDeadline));
+  EPLB_RETURN_IF_ERROR(
+      driver.Ingest(options.num_windows, SomeCounts(options), RoundDeadline(options)));
   return Round{absl::ToDoubleSeconds(absl::Now() - begin),
                absl::ToDoubleSeconds(daemon.ProcessorTime() - busy)};
 }

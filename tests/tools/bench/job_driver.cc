@@ -29,16 +29,14 @@ grpc::ByteBuffer ReadyFor(const v1::Propose& propose) {
 JobDriver::JobDriver(Options options)
     : options_(std::move(options)),
       query_(v1::Query::NewStub(
-          grpc::CreateChannel(options_.target, grpc::InsecureChannelCredentials()))),
-      flow_(options_.job.world_size) {
+          grpc::CreateChannel(options_.target, grpc::InsecureChannelCredentials()))) {
   fan_out_.ready.assign(static_cast<size_t>(options_.job.world_size), absl::InfinitePast());
-  const auto on_written = [this](int rank) {
+  const auto on_written = [this](int) {
     {
       const std::lock_guard lock(mutex_);
       ++num_written_;
     }
     changed_.notify_all();
-    flow_.OnWritten(*fleet_, rank);
   };
   fleet_ = std::make_unique<Fleet>(
       FleetOptions{.target = options_.target,
@@ -81,7 +79,9 @@ absl::Status JobDriver::Ingest(int64_t num_windows, const LoadMatrix& counts,
     windows.push_back(ReportOf(options_.job, next_window_++, counts));
   }
   const int64_t last_step = next_window_ * options_.job.report_every - 1;
-  flow_.Begin(*fleet_, std::move(windows));
+  for (int rank = 0; rank < options_.job.world_size; ++rank) {
+    for (const grpc::ByteBuffer& window : windows) fleet_->Send(rank, window);
+  }
   return WaitForStatus(absl::StrCat("the sum of the window that ends with step ", last_step),
                        timeout, [last_step](const v1::JobStatus& job) {
                          return static_cast<int64_t>(job.last_window_last_step()) == last_step;

@@ -16,7 +16,6 @@
 
 #include "tests/tools/bench/fleet.h"
 #include "tests/tools/bench/messages.h"
-#include "tests/tools/bench/window_flow.h"
 
 #include "eplb/v1/query.grpc.pb.h"
 
@@ -47,8 +46,8 @@ class JobDriver {
   // was refused with.
   absl::Status Start(absl::Duration timeout);
 
-  // Windows from every rank, one after the other. Returns once the daemon has summed the last one,
-  // with report.min_coverage = 1 those of all ranks. errors: DeadlineExceeded.
+  // Every rank sends its windows as fast as the daemon reads them. Returns once the daemon has
+  // summed the last one, with report.min_coverage = 1 those of all ranks. errors: DeadlineExceeded.
   absl::Status Ingest(int64_t num_windows, const LoadMatrix& counts, absl::Duration timeout);
 
   // One window from the first `num_reporters` ranks.
@@ -70,7 +69,6 @@ class JobDriver {
 
   const Options options_;
   std::unique_ptr<v1::Query::Stub> query_;
-  WindowFlow flow_;
   int64_t next_window_ = 0;
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

@@ -40,7 +40,8 @@ void AddOptions(CLI::App& app, Options& options, double& hold_seconds) {
   app.add_option("--layers", options.num_layers, "MoE layers")->capture_default_str();
   app.add_option("--experts", options.num_experts, "Experts per layer")->capture_default_str();
   app.add_option("--slots", options.num_slots, "Physical experts per layer")->capture_default_str();
-  app.add_option("--gpus", options.num_gpus, "GPUs of an EP group; sessions are a multiple of it")
+  app.add_option("--gpus", options.num_gpus,
+                 "GPUs of an EP group; fanout, frozen: sessions must be a multiple")
       ->capture_default_str();
   app.add_option("--windows", options.num_windows, "ingest: reports per session and round")
       ->check(CLI::Range(1, 100000))
@@ -79,14 +80,18 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "eplb-bench: %s\n", error.what());
     return 2;
   }
-  AllowManyFiles();
+  const int num_sessions = options.num_sessions + (frozen->parsed() ? options.num_frozen : 0);
+  const absl::Status files = AllowFilesFor(ConnectionsOf(options, num_sessions));
   if (raw_sink->parsed()) return RunRawSink();
+  if (!files.ok()) {
+    std::fprintf(stderr, "eplb-bench: %s\n", std::string(files.message()).c_str());
+    return 1;
+  }
   options.hold = absl::Seconds(hold_seconds);
   const auto measure = ingest->parsed()     ? MeasureIngest
                        : fanout->parsed()   ? MeasureFanOut
                        : sessions->parsed() ? MeasureSessions
                                             : MeasureFrozen;
-  (void)frozen;
   const absl::StatusOr<nlohmann::ordered_json> figures = measure(options);
   if (!figures.ok()) {
     std::fprintf(stderr, "eplb-bench: %s\n", std::string(figures.status().message()).c_str());

@@ -100,6 +100,15 @@ TEST(ReportIntervalTest, AJobWhoseReportersAreMostlyAboveTheLimitGetsLongerWindo
                                    "windows are 2 times as long as configured"));
 }
 
+TEST(ReportIntervalTest, ADaemonThatIsBehindGetsLongerWindows) {
+  ReportIntervalJob paced(ReportIntervalConfig(10));
+  paced.job.daemon.Handle(Tick{.behind = true});
+  paced.RunUntil(199);
+  EXPECT_EQ(paced.report_every(0), 20);
+  EXPECT_THAT(paced.job.daemon.LastReason("report_interval"),
+              ::testing::HasSubstr("the daemon is behind with the reports, so "));
+}
+
 TEST(ReportIntervalTest, WithoutAConfiguredLengthTheRanksChoose) {
   ReportIntervalJob paced(ReportIntervalConfig(0));
   paced.RunUntil(99);

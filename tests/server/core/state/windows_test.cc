@@ -347,6 +347,55 @@ TEST(WindowsTest, PendingWindowsAreGivenUpWhenNothingElseIsLeft) {
   EXPECT_EQ(windows.pending.size(), 1u) << "it is not begun again";
 }
 
+// The daemon reads all reports of one rank before those of the next, as after a standstill.
+TEST(WindowsTest, WindowsThatBeganLatelyWaitForTheirRanksWhateverTheirNumber) {
+  constexpr int64_t kNumWindows = 200;
+  WindowLimits limits = kThreeRanks;
+  limits.max_complete = kNumWindows;
+  limits.patient_since = absl::UnixEpoch();
+  limits.now = absl::UnixEpoch();
+  Windows windows;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    for (int64_t step = 0; step < 10 * kNumWindows; step += 10) {
+      EXPECT_EQ(Add(windows, rank, step, step + 9, limits).num_given_up, 0);
+    }
+  }
+  EXPECT_EQ(windows.complete.size(), static_cast<size_t>(kNumWindows));
+  EXPECT_TRUE(windows.pending.empty());
+}
+
+TEST(WindowsTest, OfWindowsThatBeganLongAgoAFewWait) {
+  WindowLimits limits = kThreeRanks;
+  limits.patient_since = absl::UnixEpoch();
+  Windows windows;
+  for (int64_t step = 0; step < 100; step += 10) Add(windows, 0, step, step + 9, limits);
+  EXPECT_EQ(windows.pending.size(), 10u);
+  limits.patient_since = absl::UnixEpoch() + absl::Seconds(1);
+  limits.now = absl::UnixEpoch() + absl::Seconds(1);
+  EXPECT_EQ(Add(windows, 0, 100, 109, limits).num_given_up, 8);
+  ASSERT_EQ(windows.pending.size(), 3u);
+  EXPECT_EQ(windows.pending.front().first_step, 80);
+}
+
+TEST(WindowsTest, ARankThatRunsAheadPushesItsOwnWindowsOutOfTheBudget) {
+  constexpr int64_t kBudget = 8 * kLoadBytes;
+  WindowLimits limits = kThreeRanks;
+  limits.patient_since = absl::UnixEpoch();
+  Windows windows;
+  int64_t ahead = 0;
+  for (int64_t step = 0; step < 200; step += 10) {
+    for (int i = 0; i < 20; ++i, ahead += 10) {
+      Add(windows, 0, ahead, ahead + 9, limits);
+      BoundBytes({&windows}, kBudget, limits.patient_since);
+      EXPECT_LE(BytesOf(windows), kBudget);
+    }
+    if (step > 0) Add(windows, 0, step, step + 9, limits);
+    Add(windows, 1, step, step + 9, limits);
+    BoundBytes({&windows}, kBudget, limits.patient_since);
+    EXPECT_TRUE(Add(windows, 2, step, step + 9, limits).completed) << step;
+  }
+}
+
 TEST(WindowsTest, LoadsOfAJobWhoseRanksAreGoneAreDroppedAndTheFiguresStay) {
   TestJob job;
   job.ConnectAll();

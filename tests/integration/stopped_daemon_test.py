@@ -1,0 +1,66 @@
+"""A daemon that was stopped for a while (SIGSTOP): no load window is lost, because its ranks reported all of them."""
+
+import os
+import pathlib
+import re
+import signal
+import tempfile
+import time
+import unittest
+import urllib.request
+
+import job as harness
+import raw_rank
+
+STOPPED = 10  # seconds; a client gives its stream up after 15
+LOST = re.compile(r"^(eplb_windows_given_up_total|eplb_reports_dropped_total)(\{.*\})? (\S+)$", re.M)
+COMPLETE = re.compile(r"^eplb_windows_total(?:\{.*\})? (\S+)$", re.M)
+
+
+class StoppedDaemonTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-stopped-")))
+
+    def start(self, config=""):
+        """Windows count once every rank reported them, and none of them leads to a decision."""
+        daemon = harness.Daemon(self.directory, 10**6, config=f"[report]\nevery_steps = 10\nmin_coverage = 1.0\n{config}")
+        daemon.start()
+        self.addCleanup(lambda: daemon.process.poll() is None and daemon.kill())
+        return daemon
+
+    def stop_for_a_while(self, daemon):
+        daemon.process.send_signal(signal.SIGSTOP)
+        time.sleep(STOPPED)
+        os.kill(daemon.process.pid, signal.SIGCONT)
+
+    def metrics(self, daemon):
+        """Windows that are complete, and all that was lost."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http_port}/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+        return float(COMPLETE.search(text)[1]), {name + labels: float(value) for name, labels, value in LOST.findall(text)
+                                                 if float(value) > 0}
+
+    def assert_complete_through(self, daemon, windows):
+        harness.wait_for(lambda: self.metrics(daemon)[0] >= windows, 30, f"{windows} windows are complete")
+        self.assertEqual(self.metrics(daemon)[1], {})
+
+    def test_a_job_of_eplb_clients_loses_no_window(self):
+        daemon = self.start()
+        job = harness.Job(self.directory, daemon.endpoint, world=4, steps=10**6, step_ms=5, extra=("--report-every", "10"))
+        self.addCleanup(job.kill_all)
+        harness.wait_for(lambda: self.metrics(daemon)[0] > 20, 60, "windows are complete")
+        self.stop_for_a_while(daemon)
+        self.assert_complete_through(daemon, job.last_step() // 10 + 20)
+
+    def test_64_ranks_that_send_a_window_each_50_ms_lose_no_window(self):
+        daemon = self.start("[limits]\nmax_sessions_per_peer = 100\n")
+        job = raw_rank.RawJob(daemon.grpc_port, "many", world=64, period=0.05).connect()
+        self.addCleanup(job.close)
+        job.train()
+        harness.wait_for(lambda: self.metrics(daemon)[0] > 20, 60, "windows are complete")
+        self.stop_for_a_while(daemon)
+        self.assert_complete_through(daemon, job.step // raw_rank.WINDOW_STEPS + 20)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
