@@ -89,7 +89,7 @@ struct DaemonConfig {
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 struct ConfigSources {
-  std::string file = {};       // TOML; empty = none
+  std::string file = {};  // TOML; empty = none
   // Content of the file, as ReadConfigFile returned it. Not set: LoadConfig reads the file.
   std::optional<std::string> file_text = std::nullopt;
   Variables environment = {};  // only EPLB_* is looked at

@@ -5,13 +5,13 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -36,9 +36,9 @@ constexpr const char* kLoggerName = "eplbd";
 
 LogFormat line_format = LogFormat::kJson;  // set by StartLog, before there are other threads
 
-// Taken shared by each line, and alone to close the log: spdlog throws if a line meets its end.
+std::atomic<bool> log_is_open = false;
+// Held shared by each line, and alone to shut spdlog down, which throws if a line meets its end.
 std::shared_mutex log_mutex;
-bool log_is_open = false;  // guarded by log_mutex
 
 }  // namespace
 
@@ -88,17 +88,14 @@ void StartLog(std::string_view level, LogFormat format) {
   for (size_t i = 0; i < std::size(kLevels); ++i) {
     if (level == kLevelNames[i]) logger->set_level(kLevels[i]);
   }
-  const std::unique_lock lock(log_mutex);
   log_is_open = true;
 }
 
 void StopLog() {
-  {
-    const std::unique_lock lock(log_mutex);
-    if (!std::exchange(log_is_open, false)) return;
-  }
+  if (!log_is_open.exchange(false)) return;
   const auto written = std::make_shared<std::promise<void>>();
   std::thread([written] {
+    const std::unique_lock lock(log_mutex);
     spdlog::shutdown();
     written->set_value();
   }).detach();
@@ -106,6 +103,7 @@ void StopLog() {
 }
 
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
+  if (!log_is_open) return;  // a lock that lines keep asking for would keep StopLog waiting
   const std::shared_lock lock(log_mutex);
   if (!log_is_open) return;
   const std::shared_ptr<spdlog::logger> logger = spdlog::get(kLoggerName);
