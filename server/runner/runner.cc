@@ -185,6 +185,7 @@ void Runner::Tick() {
   }
   if (now >= probed_ + kProbePeriod) {
     probed_ = now;
+    (void)free_memory_.Note(Counters().window_bytes);
     executor_.CheckStore();
     if (!executor_.store_works()) executor_.ProbeStore(term());
     // While events wait they go first, for a while.

@@ -17,6 +17,7 @@
 #include "server/core/core.h"
 #include "server/history/traffic.h"
 #include "server/history/window_history.h"
+#include "server/process/free_memory.h"
 #include "server/runner/change_desk.h"
 #include "server/runner/effect_executor.h"
 #include "server/runner/event_queue.h"
@@ -174,6 +175,7 @@ class Runner {
   std::shared_ptr<const Views> views_;
   std::atomic<int64_t> turned_nanos_;  // MonotonicNow() of the core thread's last turn
   absl::Time caught_up_;               // of the core thread; no event waited then
+  FreeMemory free_memory_;             // of the core thread
   std::atomic<bool> stopping_ = false;
   int64_t logged_drops_ = 0;                                            // of the core's thread
   absl::Time probed_, drops_logged_, windows_saved_, views_published_;  // of the core's thread

@@ -24,6 +24,7 @@ struct Options {
   int num_windows = 200;  // per session and round
   int num_rounds = 5;
   int num_frozen = 208;
+  int num_jobs = 200;
   absl::Duration hold = absl::Seconds(10);
 };
 
@@ -33,6 +34,8 @@ absl::StatusOr<nlohmann::ordered_json> MeasureIngest(const Options& options);
 absl::StatusOr<nlohmann::ordered_json> MeasureFanOut(const Options& options);
 // {"sessions","bytes_per_session","lost",..}
 absl::StatusOr<nlohmann::ordered_json> MeasureSessions(const Options& options);
+// {"resident_bytes_most","resident_bytes_after",..}
+absl::StatusOr<nlohmann::ordered_json> MeasureJobs(const Options& options);
 // {"without":{..as fanout..},"with":{..},"ratio"}
 absl::StatusOr<nlohmann::ordered_json> MeasureFrozen(const Options& options);
 

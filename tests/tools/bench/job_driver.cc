@@ -88,6 +88,15 @@ absl::Status JobDriver::Ingest(int64_t num_windows, const LoadMatrix& counts,
                        });
 }
 
+absl::Status JobDriver::Leave(absl::Duration timeout) {
+  v1::Up message;
+  message.mutable_goodbye()->set_reason("finished");
+  const grpc::ByteBuffer bytes = ToBytes(message);
+  for (int rank = 0; rank < options_.job.world_size; ++rank) fleet_->Send(rank, bytes);
+  if (fleet_->WaitForEnds(timeout)) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(fleet_->num_open(), " streams did not end"));
+}
+
 void JobDriver::Report(const LoadMatrix& counts, int num_reporters) {
   const grpc::ByteBuffer report = ReportOf(options_.job, next_window_++, counts);
   for (int rank = 0; rank < num_reporters; ++rank) fleet_->Send(rank, report);
@@ -195,11 +204,14 @@ absl::Status JobDriver::WaitForStatus(const std::string& what, absl::Duration ti
                                       const std::function<bool(const v1::JobStatus&)>& done) const {
   const absl::Time deadline = absl::Now() + timeout;
   for (;;) {
-    EPLB_ASSIGN_OR_RETURN(const v1::JobStatus job, Status());
-    if (done(job)) return absl::OkStatus();
+    const absl::StatusOr<v1::JobStatus> answer = Status();
+    // A daemon whose core is busy answers with the jobs that it knew a moment before.
+    if (!answer.ok() && !absl::IsNotFound(answer.status())) return answer.status();
+    const v1::JobStatus job = answer.ok() ? *answer : v1::JobStatus();
+    if (answer.ok() && done(job)) return absl::OkStatus();
     if (absl::Now() > deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "job ", job.job(), " did not reach ", what, ": it is ", wire::EnumText(job.state()),
+          "job ", options_.job.name, " did not reach ", what, ": it is ", wire::EnumText(job.state()),
           " at step ", job.step(), ", version ", job.version(), ", its last window ends with step ",
           job.last_window_last_step(), "; ", job.last_reason()));
     }

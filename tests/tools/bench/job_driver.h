@@ -50,6 +50,8 @@ class JobDriver {
   // summed the last one, with report.min_coverage = 1 those of all ranks. errors: DeadlineExceeded.
   absl::Status Ingest(int64_t num_windows, const LoadMatrix& counts, absl::Duration timeout);
 
+  // Every rank says Goodbye; returns once the daemon has ended all streams.
+  absl::Status Leave(absl::Duration timeout);
   // One window from the first `num_reporters` ranks.
   void Report(const LoadMatrix& counts, int num_reporters);
   // Every rank has answered the next proposal PREPARED, and the daemon counted it.

@@ -52,7 +52,11 @@ void AddOptions(CLI::App& app, Options& options, double& hold_seconds) {
   app.add_option("--frozen", options.num_frozen, "frozen: sessions that never read")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  app.add_option("--hold-seconds", hold_seconds, "sessions: how long they stay")
+  app.add_option("--jobs", options.num_jobs, "jobs: how many, one after the other")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_option("--hold-seconds", hold_seconds,
+                 "sessions: how long they stay; jobs: wait at the end")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
 }
@@ -71,6 +75,7 @@ int Main(int argc, char** argv) {
       app.add_subcommand("fanout", "Proposal to every rank, and all PREPAREDs");
   const CLI::App* sessions = app.add_subcommand("sessions", "Memory of sessions that are held");
   const CLI::App* frozen = app.add_subcommand("frozen", "fanout beside ranks that never read");
+  const CLI::App* jobs = app.add_subcommand("jobs", "Memory after jobs have come and gone");
   const CLI::App* raw_sink = app.add_subcommand("raw-sink", "The baseline of ingest: a server");
   try {
     app.parse(argc, argv);
@@ -91,6 +96,7 @@ int Main(int argc, char** argv) {
   const auto measure = ingest->parsed()     ? MeasureIngest
                        : fanout->parsed()   ? MeasureFanOut
                        : sessions->parsed() ? MeasureSessions
+                       : jobs->parsed()     ? MeasureJobs
                                             : MeasureFrozen;
   const absl::StatusOr<nlohmann::ordered_json> figures = measure(options);
   if (!figures.ok()) {
