@@ -170,6 +170,8 @@ absl::Status Client::Impl::SecondVote(int64_t step, const Proposal& proposal,
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(mine, options_.vote_deadline);
   if (timer_) timer_->AddSpan("second vote", second);
+  // Rows that were staged ahead had no vote before this one: it waits for the slowest rank.
+  if (staging_thread_ != nullptr) switch_began_ += MonotonicNow() - second;
   if (!minimum.ok()) {
     executor_->Discard();
     return End(step, minimum.status(), &proposal);

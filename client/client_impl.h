@@ -166,7 +166,8 @@ struct Client::Impl {
   // Puts what is staged into the slots, and these layers of `target` into the tables that kernels
   // read.
   absl::Status Switch(std::span<const LayerId> layers, const Placement& target);
-  // Since the ranks agreed on the chunk: waiting for the slowest of them is no cost of the switch.
+  // Returns the seconds since the ranks agreed on the chunk. The wait for the slowest rank before
+  // that vote is not included.
   double SecondsInSwitch() const;
   // Why a rank may not vote. `why`: what it failed in before.
   absl::Status WritesGoOn(std::string_view why) const;

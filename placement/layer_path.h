@@ -1,48 +1,57 @@
-// The way from one placement of a layer to another, in steps of a slot or two that leave no expert
-// without a slot: what a boundary that must be short takes a part of.
+// The way from one placement of a layer to another in parts, for boundaries that must be short.
 #ifndef EPLB_PLACEMENT_LAYER_PATH_H_
 #define EPLB_PLACEMENT_LAYER_PATH_H_
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "placement/placement.h"
+#include "placement/topology.h"
 
 namespace eplb {
 
-// Threads: immutable.
+// Every part leaves each expert in a slot. A slot whose expert has another replica is overwritten.
+// Other slots exchange their experts, so that an expert may pass through slots of others on its
+// way. Threads: a value, not safe. Deterministic.
 class LayerPath {
  public:
-  // One layer of two placements of one topology. A slot whose expert has another replica is
-  // overwritten by itself; where no such slot is left, two slots exchange until the first of them
-  // holds what it should. An exchange may bring an expert to a slot that it only passes through.
-  // With slots of unusable GPUs, -1, there is one step. cost: O(S).
-  LayerPath(LayerPlacement before, LayerPlacement after, int32_t num_experts);
+  // One layer of two placements of `topology`. With a slot of an unusable GPU there is one part.
+  // cost: O(S + E).
+  LayerPath(LayerPlacement before, LayerPlacement after, const Topology& topology);
 
-  size_t num_steps() const { return ends_.size(); }
-  // Slots that step `step` writes. REQUIRES: step < num_steps().
-  std::vector<int32_t> SlotsOf(size_t step) const;
-  // The layer once the first `steps` are done: `before` at 0, `after` at num_steps(). Of an expert
-  // that has moved, replicas where they stay come first, in the order of `after`. cost: O(S).
-  LayerPlacement At(size_t steps) const;
+  bool done() const { return num_wrong_ == 0 && reordered_.empty(); }
+  // Goes on as far as `rows` writes per GPU allow, but at least one step, and returns the layer at
+  // that point; `after` at the end. Of an expert that has moved, the replicas that stay come first,
+  // in the order of `after`. REQUIRES: !done(). cost: O(S), times the passes that find a step.
+  LayerPlacement Take(int64_t rows);
 
  private:
-  struct Change {
-    int32_t slot = 0;
-    int32_t expert = 0;  // that it holds from then on
-  };
+  bool HasRoom(int32_t slot) const;
+  bool HaveRoom(int32_t slot, int32_t other) const;
   void Write(int32_t slot, int32_t expert);
-  void OverwriteReplicas();
-  void Exchange();
+  // Returns true if it took a step. force: also without room.
+  bool Overwrite(int32_t slot, bool force);
+  // With a slot that has to give up the expert wanted here. Returns that slot, or -1 if it took no
+  // step: where no slot has to, the slot that wants the expert held here is written first.
+  int32_t Exchange(int32_t slot, bool force);
+  // Takes one step if `force`, else all for which there is room. Returns true if it took one.
+  bool TakeSteps(bool force);
+  void Reorder(bool force);
+  void FindReordered();
+  LayerPlacement Now() const;
 
-  const LayerPlacement before_;
-  const LayerPlacement after_;
-  std::vector<int32_t> now_;                 // while the path is made: [S]
+  Topology topology_;
+  LayerPlacement before_;
+  LayerPlacement after_;
+  std::vector<int32_t> now_;                 // [S]
   std::vector<int32_t> count_;               // of it: [E]
-  std::vector<std::vector<int32_t>> wrong_;  // by expert: slots that it has to leave
-  std::vector<Change> changes_;
-  std::vector<size_t> ends_;  // by step, into changes_
+  std::vector<std::vector<int32_t>> wrong_;  // by expert: slots of it that it has to leave
+  int64_t num_wrong_ = 0;
+  std::vector<int32_t> reordered_;  // experts whose replicas stay, in another order
+  std::vector<bool> moved_;         // [E]
+  int64_t rows_ = 0;                // of this part
+  std::vector<int64_t> written_;    // by GPU, in this part
+  std::vector<bool> is_written_;    // by slot, in this part
 };
 
 }  // namespace eplb

@@ -51,7 +51,9 @@ Solved Solution(const Solve& request, absl::StatusOr<Placement> placement,
 
 Solved AnswerSolve(const Solve& request, const std::atomic<bool>* abandoned) {
   if (request.choose == nullptr || request.previous == nullptr) {
-    return Solution(request, SolveRequest(request, abandoned));
+    absl::StatusOr<Placement> placement = SolveRequest(request, abandoned);
+    if (abandoned != nullptr && *abandoned) placement = absl::CancelledError("nobody waits for it");
+    return Solution(request, std::move(placement));
   }
   absl::StatusOr<AutoOutcome> outcome = AskAuto(*request.choose, *request.previous, abandoned);
   if (!outcome.ok()) return Solution(request, outcome.status());

@@ -179,7 +179,6 @@ void Runner::Tick() {
                     .limited = queue_.TakeLimited()});
   const absl::Time now = MonotonicNow();
   if (now >= views_published_ + kPublishPeriod) {
-    const std::lock_guard lock(core_mutex_);
     PublishViews();
     views_published_ = now;
   }

@@ -152,7 +152,7 @@ class Runner {
   void Loop();
   void Handle(core::Event event);
   core::Decision Decide(const core::Event& event);
-  // REQUIRES: core_mutex_ is held.
+  // On the core's thread, which alone changes the core and may read it without the lock.
   void PublishViews();
   // Those of the last second.
   std::shared_ptr<const Views> LastViews() const;

@@ -39,7 +39,7 @@ bool IsDue(const State& state, const Job& job) {
   return !job.last_decision_step || step - *job.last_decision_step >= job.settings.every_steps;
 }
 
-// What follows from the solver's answer, with the words of the job as it is now.
+// Returns the solver's decision, with sentences about the job's current state added to its reason.
 absl::StatusOr<CandidateDecision> DecisionOf(const Job& job, const Solved& solved) {
   EPLB_RETURN_IF_ERROR(solved.placement.status());
   if (solved.answer == nullptr) return absl::InternalError("the solver made no decision");
@@ -151,7 +151,6 @@ std::shared_ptr<const AutoQuestion> AutoQuestionOf(const State& state, const Job
 
 // The job as a decision on job.solving sees it.
 DecisionQuestion QuestionOf(const State& state, const Job& job) {
-  const Settings& settings = job.settings;
   return {.load = job.solving.load,
           .recent = job.solving.recent,
           .first_step = job.solving.first_step,
@@ -161,8 +160,7 @@ DecisionQuestion QuestionOf(const State& state, const Job& job) {
           .speeds = job.windows.speeds,
           .split = job.current->split,
           .windows = job.windows.complete,
-          .min_gain = settings.min_gain,
-          .layers_per_chunk = settings.layers_per_chunk,
+          .settings = job.settings,
           .staging_rows = LeastStagingRows(*job.current),
           .rows_per_chunk = RowsPerChunk(job),
           .migration = job.current->migration,
@@ -170,8 +168,6 @@ DecisionQuestion QuestionOf(const State& state, const Job& job) {
           .prices = PricesOf(state, job),
           .record = job.record,
           .predictions = job.predictions,
-          .every_steps = settings.every_steps,
-          .max_pause_seconds = absl::ToDoubleSeconds(settings.max_pause),
           .seconds_per_byte = SecondsPerByte(job),
           .measured = {job.pauses.begin(), job.pauses.end()},
           .force = job.solving.force};
@@ -327,8 +323,10 @@ BoundaryLimits LimitsOf(const Job& job, std::span<const MeasuredPause> measured)
 std::string WhyNotNextChunk(const Job& job) {
   if (job.chunks.rest.empty()) return "";
   const int64_t age = job.step - job.chunks.decided_last_step;
+  const int64_t oldest =
+      std::max(kMostIntervals * job.settings.every_steps, kMostVotes * job.current->vote_every);
   // An operator who returns to a version wants all of it.
-  if (age > kMostIntervals * job.settings.every_steps && !job.chunks.despite_pause) {
+  if (age > oldest && !job.chunks.despite_pause) {
     return absl::StrCat("the load that they were decided on is ", age,
                         " steps old, the next decision is due");
   }
@@ -460,12 +458,30 @@ void MaybeSolve(DecisionContext& context, Job& job) {
   StartSolve(context, job, *std::move(estimate), {});
 }
 
+namespace {
+
+// The settings changed while the solver computed: what it answered is not what they ask for.
+void AskAgain(DecisionContext& context, Job& job) {
+  const Request request{
+      .force = job.solving.force, .preview = job.solving.preview, .actor = job.solving.asked_by};
+  SetPhase(context, job, Phase::kIdle);
+  absl::Status asked = MayDecide(context.state, job);
+  if (asked.ok()) asked = SolveNow(context, job, request);
+  if (asked.ok()) return;
+  RecordEvent(context, job, "kept", job.last_known->version,
+              absl::StrCat("kept, the settings changed while the policy computed; ",
+                           std::string(asked.message())));
+}
+
+}  // namespace
+
 void HandleSolved(DecisionContext& context, const Solved& solved) {
   const auto found = context.state.jobs.find(solved.job);
   if (found == context.state.jobs.end()) return;
   Job& job = found->second;
   if (job.phase != Phase::kSolving || solved.solve_id != job.solving.id) return;
   job.solving.id = 0;  // it is answered
+  if (!(job.solving.question->settings == job.settings)) return AskAgain(context, job);
   job.solving.began_at = solved.began_at;
   job.solving.seconds = solved.seconds;
   TakeAnswer(solved, job);

@@ -74,9 +74,10 @@ double SecondsPerByte(const Job& job);
 // measured: job.pauses. REQUIRES: job.current.
 BoundaryLimits LimitsOf(const Job& job, std::span<const MeasuredPause> measured);
 // Why the next chunk may not follow: it would take longer than migration.max_pause as chunks of
-// fewer bytes show, or the load that it was decided on is more than kMostIntervals of every_steps
-// old. Empty when it may.
+// fewer bytes show, or the load that it was decided on is older than kMostIntervals of every_steps
+// and kMostVotes of vote_every. Empty when it may.
 inline constexpr int64_t kMostIntervals = 8;
+inline constexpr int64_t kMostVotes = 64;
 std::string WhyNotNextChunk(const Job& job);
 
 }  // namespace eplb::core

@@ -1,6 +1,7 @@
 #include "server/core/decisions/evaluate_candidate.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,8 +40,8 @@ BoundaryLimits LimitsOf(const CandidateInput& question) {
           .measured = question.measured};
 }
 
-// Whether a part of the layer takes too long by itself. The price of a byte only makes parts
-// shorter: were layers left out for it, one slow boundary could stop all later ones.
+// Returns true if one part of the layer takes too long by itself. The price of a byte only makes
+// parts shorter: were layers left out for it, one slow boundary could stop all later ones.
 bool IsTooLong(const CandidateInput& question, std::span<const LayerMove> parts,
                WithinBudget& result) {
   bool too_long = false;
@@ -56,19 +57,17 @@ bool IsTooLong(const CandidateInput& question, std::span<const LayerMove> parts,
   return too_long;
 }
 
-// Adds the layer that `parts` make up.
-void AddLayer(const CandidateInput& question, std::span<LayerMove> parts,
+// Adds the layer that `parts` make up. transfers: of the layer as a whole; its parts may have more.
+void AddLayer(const CandidateInput& question, std::span<LayerMove> parts, int64_t transfers,
               std::vector<LayerPlacement>& kept, WithinBudget& result) {
   if (IsTooLong(question, parts, result)) {
     result.too_long.push_back(parts.front().next.layer.value);
     return;
   }
   ++result.num_layers;
+  result.transfers += transfers;
   kept.push_back(parts.back().next);
-  for (LayerMove& part : parts) {
-    result.transfers += part.transfers;
-    result.moves.push_back(std::move(part));
-  }
+  std::move(parts.begin(), parts.end(), std::back_inserter(result.moves));
 }
 
 absl::StatusOr<WithinBudget> FitToBudget(const CandidateInput& question,
@@ -84,15 +83,18 @@ absl::StatusOr<WithinBudget> FitToBudget(const CandidateInput& question,
     result.rows_needed = std::max<int64_t>(result.rows_needed, move.staging_rows);
     return true;
   });
+  std::vector<int64_t> transfers;
+  for (const LayerMove& move : moves) transfers.push_back(move.transfers);
   EPLB_ASSIGN_OR_RETURN(
       moves, SplitToFit(question.incumbent, std::move(moves), costs, LimitsOf(question)));
   std::vector<LayerPlacement> kept;
-  for (std::span<LayerMove> rest(moves); !rest.empty();) {
+  auto of_layer = transfers.begin();
+  for (std::span<LayerMove> rest(moves); !rest.empty(); ++of_layer) {
     const auto end = std::find_if(rest.begin(), rest.end(), [&rest](const LayerMove& move) {
       return move.next.layer != rest.front().next.layer;
     });
     const auto count = static_cast<size_t>(end - rest.begin());
-    AddLayer(question, rest.first(count), kept, result);
+    AddLayer(question, rest.first(count), *of_layer, kept, result);
     rest = rest.subspan(count);
   }
   EPLB_ASSIGN_OR_RETURN(result.target, question.incumbent.WithLayers(kept));

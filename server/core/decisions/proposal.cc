@@ -96,7 +96,7 @@ std::vector<int32_t> RanksThat(const Run& run, Answer answer) {
   return ranks;
 }
 
-// Before job.last_known changes.
+// REQUIRES: job.last_known is still the placement before the proposal.
 void AddMoves(DecisionContext& context, const Job& job) {
   absl::StatusOr<MoveSummary> moves;
   {
@@ -115,6 +115,25 @@ void MeasureProposal(DecisionContext& context, Job& job, const Proposal& proposa
   job.pauses.push_back(
       {.bytes = proposal.most_received_bytes, .seconds = proposal.longest_pause_seconds});
   if (std::ssize(job.pauses) > kMaxPauses) job.pauses.pop_front();
+}
+
+// While the chunk before it is in flight, so that nothing waits for it at the commit.
+void CompleteNextChunk(DecisionContext& context, Job& job) {
+  if (job.chunks.rest.empty()) return;
+  Chunk next = job.chunks.rest.front();
+  absl::Status status;
+  {
+    const ReadersIn readers(context.lock);
+    status = Complete(*job.proposal->after, next);
+  }
+  if (status.ok()) {
+    job.chunks.rest.front() = std::move(next);
+    return;
+  }
+  job.chunks.rest.clear();
+  RecordEvent(
+      context, job, "left_out", job.proposal->message.version,
+      absl::StrCat("the chunks after this one do not form a valid placement: ", status.ToString()));
 }
 
 // The next chunk in parts, or joined with those behind it; nothing of it where it is right as it
@@ -280,28 +299,6 @@ void Conclude(DecisionContext& context, Job& job) {
                                            proposal.message.version, ", their vote decides");
   }
 }
-
-namespace {
-
-// While the chunk before it is in flight, so that nothing waits for it at the commit.
-void CompleteNextChunk(DecisionContext& context, Job& job) {
-  if (job.chunks.rest.empty()) return;
-  Chunk next = job.chunks.rest.front();
-  absl::Status status;
-  {
-    const ReadersIn readers(context.lock);
-    status = Complete(*job.proposal->after, next);
-  }
-  if (status.ok()) {
-    job.chunks.rest.front() = std::move(next);
-    return;
-  }
-  job.chunks.rest.clear();
-  RecordEvent(context, job, "left_out", job.proposal->message.version,
-              absl::StrCat("the chunks behind this one are no placement: ", status.ToString()));
-}
-
-}  // namespace
 
 void ProposeNextChunk(DecisionContext& context, Job& job, std::optional<DoneRequest> done) {
   Chunk chunk = std::move(job.chunks.rest.front());

@@ -16,7 +16,7 @@
 
 namespace eplb::core {
 
-// As the job was when its policy was asked. Fields that are not explained: as CandidateInput's.
+// State of the job when its policy was asked. Fields without a comment: see CandidateInput.
 struct DecisionQuestion {
   std::shared_ptr<const Load> load;
   // Windows that `load` is the sum of, oldest first, where the run splits each batch; else empty.
@@ -28,8 +28,7 @@ struct DecisionQuestion {
   std::shared_ptr<const GpuSpeeds> speeds;
   SplitMode split = SplitMode::kEqual;
   std::deque<Window> windows;  // complete: the answer of a back-test goes by the newest of them
-  double min_gain = 0;
-  int32_t layers_per_chunk = 1;
+  Settings settings;
   int64_t staging_rows = 0;
   int64_t rows_per_chunk = 0;
   MigrationOptions migration;
@@ -37,15 +36,14 @@ struct DecisionQuestion {
   Costs prices;
   TrackRecord record;
   PredictionRecord predictions;
-  int32_t every_steps = 1;
-  double max_pause_seconds = 0;
   double seconds_per_byte = 0;
   std::vector<MeasuredPause> measured;
   bool force = false;
 };
 
 struct DecisionAnswer {
-  // Of the windows that were decided on, and what was measured on them; 0: not known.
+  // First step of the windows that the decision covers, and their measured balancedness; 0 if
+  // unknown.
   int64_t first_step = 0;
   double measured_balancedness = 0;
   absl::StatusOr<CandidateDecision> decision;

@@ -75,46 +75,56 @@ double KnownPause(const LayerMove& move, const BoundaryLimits& limits) {
                    LeastPause(limits.measured, move.incoming_bytes)});
 }
 
-// Steps from `first` on that write at most `rows` slots of any GPU, at least one.
-size_t CountSteps(const LayerPath& path, size_t first, int64_t rows, const Topology& topology) {
-  std::vector<int64_t> written(static_cast<size_t>(topology.num_gpus()));
-  for (size_t step = first; step < path.num_steps(); ++step) {
-    for (const int32_t slot : path.SlotsOf(step)) {
-      const int32_t gpu = topology.GpuOf(SlotId{slot}).value;
-      if (++written[static_cast<size_t>(gpu)] > rows) return std::max<size_t>(step - first, 1);
-    }
+// A layer that moves in parts.
+struct PartialMove {
+  LayerPath path;
+  Placement now;  // of this layer alone
+  LayerMove whole;
+};
+
+absl::StatusOr<PartialMove> Begin(const LayerPlacement& from, LayerMove move,
+                                  const Topology& topology) {
+  LayerPath path(from, move.next, topology);
+  EPLB_ASSIGN_OR_RETURN(Placement now, PlacementOf(OneLayerOf(topology), from));
+  return PartialMove{std::move(path), std::move(now), std::move(move)};
+}
+
+// Rows per GPU that the pause allows if all rows are alike.
+int64_t RowsInPause(const LayerMove& move, const BoundaryLimits& limits) {
+  const double share = limits.max_pause_seconds / KnownPause(move, limits);
+  const int64_t most = *std::max_element(move.rows.begin(), move.rows.end());
+  return std::max<int64_t>(1, static_cast<int64_t>(share * static_cast<double>(most)));
+}
+
+// The next part, of at most `rows` rows per GPU, and of fewer as long as its pause is too long.
+absl::StatusOr<LayerMove> NextPart(int64_t rows, const Costs& costs, const BoundaryLimits& limits,
+                                   PartialMove& move) {
+  for (;; rows /= 2) {
+    LayerPath path = move.path;
+    LayerPlacement next = path.Take(rows);
+    EPLB_ASSIGN_OR_RETURN(Placement after, PlacementOf(move.now.topology(), next));
+    EPLB_ASSIGN_OR_RETURN(LayerMove part,
+                          MoveOf(move.now, after, LayerId{0}, std::move(next), costs));
+    if (rows > 1 && KnownPause(part, limits) > limits.max_pause_seconds) continue;
+    move.path = std::move(path);
+    move.now = std::move(after);
+    return part;
   }
-  return path.num_steps() - first;
 }
 
 // A layer whose KnownPause is too long, in parts.
-absl::StatusOr<std::vector<LayerMove>> PartsOf(const LayerPlacement& from, const LayerMove& move,
-                                               const Topology& topology, const Costs& costs,
-                                               const BoundaryLimits& limits) {
-  const Topology one_layer = OneLayerOf(topology);
-  const LayerPath path(from, move.next, topology.num_experts());
-  const int64_t most_written = *std::max_element(move.rows.begin(), move.rows.end());
-  // As many rows as the pause allows if all are alike; what the links say may still be less.
-  const double share = limits.max_pause_seconds / KnownPause(move, limits);
-  const auto rows = static_cast<int64_t>(share * static_cast<double>(most_written));
-  EPLB_ASSIGN_OR_RETURN(Placement before, PlacementOf(one_layer, path.At(0)));
-  std::vector<LayerMove> parts;
-  for (size_t done = 0; done < path.num_steps();) {
-    size_t count = CountSteps(path, done, rows, topology);
-    for (;; count /= 2) {
-      LayerPlacement next = path.At(done + count);
-      EPLB_ASSIGN_OR_RETURN(Placement after, PlacementOf(one_layer, next));
-      EPLB_ASSIGN_OR_RETURN(LayerMove part,
-                            MoveOf(before, after, LayerId{0}, std::move(next), costs));
-      if (count > 1 && KnownPause(part, limits) > limits.max_pause_seconds) continue;
+absl::StatusOr<std::vector<LayerMove>> PartsOf(const PartialMove& move, const Costs& costs,
+                                               BoundaryLimits limits) {
+  for (int64_t rows = RowsInPause(move.whole, limits);; rows *= 2) {
+    PartialMove rest = move;
+    std::vector<LayerMove> parts;
+    while (!rest.path.done() && parts.size() <= kMostParts) {
+      EPLB_ASSIGN_OR_RETURN(LayerMove part, NextPart(rows, costs, limits, rest));
       parts.push_back(std::move(part));
-      before = std::move(after);
-      break;
     }
-    if (parts.size() > kMostParts) return std::vector<LayerMove>{move};
-    done += count;
+    if (parts.size() <= kMostParts) return parts;
+    limits.max_pause_seconds *= 2;
   }
-  return parts;
 }
 
 // Begins the layer with a part that is short at kUnmeasuredSecondsPerByte.
@@ -122,17 +132,18 @@ absl::StatusOr<std::vector<LayerMove>> BeginShort(const LayerPlacement& from, La
                                                   const Topology& topology, const Costs& costs,
                                                   BoundaryLimits limits) {
   limits.seconds_per_byte = kUnmeasuredSecondsPerByte;
-  std::vector<LayerMove> parts;
-  if (KnownPause(move, limits) > limits.max_pause_seconds) {
-    EPLB_ASSIGN_OR_RETURN(parts, PartsOf(from, move, topology, costs, limits));
+  if (KnownPause(move, limits) <= limits.max_pause_seconds) {
+    return std::vector<LayerMove>{std::move(move)};
   }
-  if (parts.size() < 2) return std::vector<LayerMove>{std::move(move)};
-  const Topology one_layer = OneLayerOf(topology);
-  EPLB_ASSIGN_OR_RETURN(const Placement begun, PlacementOf(one_layer, parts.front().next));
-  EPLB_ASSIGN_OR_RETURN(const Placement whole, PlacementOf(one_layer, move.next));
+  EPLB_ASSIGN_OR_RETURN(PartialMove partial, Begin(from, std::move(move), topology));
+  EPLB_ASSIGN_OR_RETURN(LayerMove first,
+                        NextPart(RowsInPause(partial.whole, limits), costs, limits, partial));
+  if (partial.path.done()) return std::vector<LayerMove>{std::move(partial.whole)};
+  LayerPlacement next = partial.whole.next;
+  EPLB_ASSIGN_OR_RETURN(const Placement after, PlacementOf(partial.now.topology(), next));
   EPLB_ASSIGN_OR_RETURN(LayerMove rest,
-                        MoveOf(begun, whole, LayerId{0}, std::move(move.next), costs));
-  return std::vector<LayerMove>{std::move(parts.front()), std::move(rest)};
+                        MoveOf(partial.now, after, LayerId{0}, std::move(next), costs));
+  return std::vector<LayerMove>{std::move(first), std::move(rest)};
 }
 
 }  // namespace
@@ -160,7 +171,8 @@ absl::StatusOr<std::vector<LayerMove>> SplitToFit(const Placement& incumbent,
     const LayerPlacement from = incumbent.Layer(move.next.layer);
     std::vector<LayerMove> parts;
     if (KnownPause(move, limits) > limits.max_pause_seconds) {
-      EPLB_ASSIGN_OR_RETURN(parts, PartsOf(from, move, topology, costs, limits));
+      EPLB_ASSIGN_OR_RETURN(const PartialMove partial, Begin(from, std::move(move), topology));
+      EPLB_ASSIGN_OR_RETURN(parts, PartsOf(partial, costs, limits));
     } else if (limits.seconds_per_byte == 0 && result.empty()) {
       EPLB_ASSIGN_OR_RETURN(parts, BeginShort(from, std::move(move), topology, costs, limits));
     } else {

@@ -57,14 +57,14 @@ inline constexpr double kUnmeasuredSecondsPerByte = 1e-8;
 // links need and of what earlier chunks took for as many bytes.
 double PredictPause(std::span<const LayerMove> moves, const BoundaryLimits& limits);
 
-// Takes layers apart that would alone take longer than max_pause_seconds, as links and measured
-// boundaries tell: into parts that keep to it, one behind the other, of at least a step of a
-// LayerPath. Before anything was measured the first layer begins with a part that keeps to it at
-// kUnmeasuredSecondsPerByte: the boundary that measures is a short one.
-// A layer that would need more than kMostParts stays whole.
-// moves: as MovesOf returns them. errors: those of PlanTransfers. cost: O(S) and a PlanTransfers of
-// one layer for each part.
+// Largest number of parts of one layer. Where so many are too long for the pause they are longer.
 inline constexpr size_t kMostParts = 64;
+
+// Takes layers apart that would alone take longer than max_pause_seconds, as links and measured
+// boundaries tell: into parts of a LayerPath that keep to it, one behind the other. Before anything
+// was measured the first layer begins with a part that keeps to it at kUnmeasuredSecondsPerByte:
+// the boundary that measures is a short one. moves: as MovesOf returns them.
+// errors: those of PlanTransfers. cost: O(S) and a PlanTransfers of one layer for each part.
 absl::StatusOr<std::vector<LayerMove>> SplitToFit(const Placement& incumbent,
                                                   std::vector<LayerMove> moves, const Costs& costs,
                                                   const BoundaryLimits& limits);
@@ -74,16 +74,16 @@ absl::StatusOr<std::vector<LayerMove>> SplitToFit(const Placement& incumbent,
 std::vector<Chunk> CutIntoBoundaries(std::span<const LayerMove> moves,
                                      const BoundaryLimits& limits);
 
-// The chunk in parts that keep to the limits, where its layers can be taken apart; the first one is
-// complete. before: in force when it is proposed. errors: as SplitToFit and Complete.
+// Cuts the chunk into parts that keep to the limits, and completes the first one.
+// before: in force when the chunk is proposed. errors: as SplitToFit and Complete.
 absl::StatusOr<std::vector<Chunk>> CutAgain(const Placement& before, const Chunk& chunk,
                                             const Costs& costs, const BoundaryLimits& limits);
 
-// Adds the chunk behind it to `chunk`, which is then not complete; false, and nothing is changed,
-// where both do not keep to the limits together.
+// Appends `next` to `chunk`, which is not complete then. Returns false, without a change, if both
+// exceed the limits together.
 bool Join(const Chunk& next, const BoundaryLimits& limits, Chunk& chunk);
 
-// Makes what is in force after the chunk. before: in force when it is proposed.
+// Sets chunk.after and chunk.digest. before: in force when the chunk is proposed.
 // errors: those of Placement::WithLayers. cost: a copy of the maps, and their digest.
 absl::Status Complete(const Placement& before, Chunk& chunk);
 

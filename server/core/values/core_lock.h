@@ -12,8 +12,8 @@ class CoreLock {
   virtual void Take() = 0;
 };
 
-// Lets readers in for as long as it lives: what is computed meanwhile reads the state and changes
-// nothing in it. Not one within another.
+// Releases the core's lock during its lifetime, so that other threads can read the core. Code in
+// this scope must not write the state. Scopes must not be nested.
 class ReadersIn {
  public:
   explicit ReadersIn(CoreLock* lock) : lock_(lock) {

@@ -16,15 +16,30 @@ namespace {
 
 Topology TestTopology() { return Topology::Make(TestShape()).value(); }
 
-// Measures how long the lock is held.
+// Measures how long the lock is held, and reads the core whenever it is released, as other threads
+// do.
 class MeasuredLock : public CoreLock {
  public:
-  MeasuredLock() { Take(); }
-  void Take() override { since_ = ThreadCpuTime(); }
-  void Release() override { longest_ = std::max(longest_, ThreadCpuTime() - since_); }
+  MeasuredLock(const Core& core, absl::Time now) : core_(core), now_(now) { Take(); }
+  void Take() override {
+    EXPECT_FALSE(std::exchange(held_, true));
+    since_ = ThreadCpuTime();
+  }
+  void Release() override {
+    longest_ = std::max(longest_, ThreadCpuTime() - since_);
+    EXPECT_TRUE(std::exchange(held_, false)) << "one ReadersIn within another";
+    for (const JobView& job : core_.Jobs(now_)) {
+      EXPECT_TRUE(core_.Plans(job.job, 1).ok());
+      (void)core_.PlacementInForce(job.job);
+      (void)core_.NewestWindow(job.job);
+    }
+  }
   absl::Duration longest() const { return longest_; }
 
  private:
+  const Core& core_;
+  const absl::Time now_;
+  bool held_ = false;
   absl::Duration since_;
   absl::Duration longest_;
 };
@@ -136,7 +151,7 @@ void CoreHarness::Advance(absl::Duration duration) {
 }
 
 void CoreHarness::Handle(const Event& event) {
-  MeasuredLock lock;
+  MeasuredLock lock(*core_, now_);
   const Decision decision = core_->Handle(event, now_, &lock);
   lock.Release();
   absl::Duration& longest = longest_holds_[event.index()];

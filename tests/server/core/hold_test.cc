@@ -1,5 +1,4 @@
-// The core is never held for long: a wide job decides, switches and is asked, and no event takes
-// the core's thread more than a few milliseconds of processor time.
+// No event holds the core's lock for more than 5 ms of processor time, even of a wide job.
 #include <gtest/gtest.h>
 
 #include <vector>

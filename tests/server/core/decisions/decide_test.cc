@@ -361,6 +361,20 @@ TEST(TriggerTest, AnAnsweredSolveIsNotCancelled) {
   EXPECT_TRUE(job.daemon.cancelled_solves().empty());
 }
 
+TEST(TriggerTest, SettingsThatChangeWhileThePolicyComputesHoldForItsAnswer) {
+  TestJob job;
+  job.ConnectAll();
+  job.Report(0, 9);
+  ASSERT_EQ(job.daemon.state(), "SOLVING");
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.min_gain = 0.9}}).ok());
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
+  EXPECT_EQ(job.daemon.state(), "SOLVING");  // asked again
+  EXPECT_EQ(job.daemon.num_solves(), 2);
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
+  EXPECT_EQ(job.daemon.state(), "IDLE");  // the gain is below the new one
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().result, PlanResult::kKept);
+}
+
 TEST(TriggerTest, ASolutionOfAnotherShapeIsAFailure) {
   TestJob job;
   job.ConnectAll();
