@@ -149,11 +149,12 @@ void AddDurations(const MetricsSnapshot& s, Page& page) {
   page.Family(
       MetricType::Histogram, "eplb_gate_wait_seconds",
       "Time that a prepared chunk waited for the ranks' vote: first Applied - last PREPARED - "
-      "that rank's time in the boundary, at least 0.");
+      "that rank's switch, at least 0.");
   page.Sample(s.counters.gate_wait_seconds);
-  page.Family(MetricType::Histogram, "eplb_migration_stall_seconds",
-              "Time that a rank's training thread spent in a boundary that switched a chunk, one "
-              "per rank and chunk.");
+  page.Family(
+      MetricType::Histogram, "eplb_migration_stall_seconds",
+      "Time that a rank's training thread spent on a chunk, from the vote to the commit, one "
+      "per rank and chunk.");
   page.Sample(s.counters.pause_seconds);
   page.Family(MetricType::Histogram, "eplb_rpc_seconds",
               "Time from a call's start to its status, by method and code; an AllGather waits for "

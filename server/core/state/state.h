@@ -66,7 +66,7 @@ struct Rank {
   Answer answer = Answer::kNone;
   double answer_seconds =
       0;                     // Propose to PREPARED, of the newest proposal that it was PREPARED for
-  double pause_seconds = 0;  // boundary of its newest switch
+  double pause_seconds = 0;  // of its newest switch, from the vote on
   double step_seconds = 0;   // mean of its newest load report that said it; 0: not known
   int64_t dropped_steps = 0;
   int64_t reported_step = -1;  // the last of its newest load report

@@ -46,7 +46,7 @@ struct Counters {
   int64_t windows_given_up = 0;    // incomplete
   int64_t windows_unmeasured = 0;  // complete, but a placement of their steps is not known
   Buckets prepare_seconds;         // Propose to the last PREPARED, of chunks that every rank held
-  Buckets gate_wait_seconds;  // the last PREPARED to the first Applied, less that rank's boundary
+  Buckets gate_wait_seconds;  // the last PREPARED to the first Applied, less that rank's switch
   int64_t changes = 0;        // of operators, done
   int64_t changes_refused = 0;
   int64_t stuck = 0;            // states that became older than three times their deadline

@@ -45,7 +45,7 @@ struct RankView {
   std::optional<Answer> answer;  // none: no proposal is in flight
   // Propose to PREPARED, of the newest proposal that it was PREPARED for.
   std::optional<double> answer_seconds;
-  std::optional<double> pause_seconds;  // boundary of the newest switch
+  std::optional<double> pause_seconds;  // of the newest switch, from the vote on
   std::optional<double> step_seconds;   // mean of the newest load report that said it
   int64_t dropped_steps = 0;            // as it reported, since its run began here
   std::string library_version;
@@ -57,8 +57,8 @@ struct RunView {
   int32_t world_size = 0;
   int32_t registered = 0;  // ranks that said Hello
   int32_t connected = 0;
-  absl::Duration since;  // its first rank came
-  std::string waits;     // for what, as a sentence
+  absl::Duration since;                            // its first rank came
+  std::string waits;                               // for what, as a sentence
   absl::Duration deadline = absl::ZeroDuration();  // Config::gather_deadline
 };
 // A GPU that the ranks' step times show to be slow, or whose speed the settings name.
