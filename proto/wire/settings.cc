@@ -109,9 +109,8 @@ constexpr SettingRow kRows[] = {
      &GetGiven<&P::freeze_steps>, &SetGiven<&P::freeze_steps>},
     {"max_pause", "migration", "max_pause_seconds",
      DurationRange{absl::Milliseconds(1), absl::Hours(1), "200ms"},
-     "Longest predicted pause at one boundary, from the vote on: fewer layers are switched "
-     "together, a layer that exceeds it alone moves in parts, and one whose smallest part exceeds "
-     "it stays.",
+     "Longest predicted pause of a switch. Longer ones take fewer layers or parts of "
+     "a layer; a layer whose smallest part exceeds it stays.",
      &Get<&S::max_pause>, &Set<&S::max_pause>, &GetGiven<&P::max_pause>, &SetGiven<&P::max_pause>},
     {"layers_per_chunk", "migration", "layers_per_chunk", IntegerRange{1, 1 << 20},
      "Most layers that one boundary of the training switches together.", &Get<&S::layers_per_chunk>,
