@@ -282,7 +282,8 @@ absl::StatusOr<core::JobView> Runner::Job(const std::string& job) const {
   const auto found = std::find_if(views->jobs.begin(), views->jobs.end(),
                                   [&job](const core::JobView& view) { return view.job == job; });
   if (found != views->jobs.end()) return *found;
-  return absl::NotFoundError(absl::StrCat("no job ", job));
+  const std::lock_guard lock(core_mutex_);  // it may have registered since the views were made
+  return core_.Job(job, MonotonicNow());
 }
 
 absl::StatusOr<wire::PlacementBody> Runner::PlacementInForce(const std::string& job) const {
