@@ -40,8 +40,10 @@ Admission EventQueue::Push(core::Event event) {
         if (report) ++dropped_reports_;
         return report ? Admission::kDropped : Admission::kFull;
       }
-      if (report && ++reports_[message->session] >= limits_.max_reports_of_stream) {
-        admission = Admission::kQueuedLast;
+      if (report) {
+        OfStream& stream = streams_[message->session];
+        stream.full |= ++stream.reports >= limits_.max_reports_of_stream;
+        if (stream.full) admission = Admission::kQueuedLast;
       }
     }
     bytes_ += bytes;
@@ -56,10 +58,12 @@ bool EventQueue::MakesRoom(const core::Event& event) {
   if (message == nullptr || !std::holds_alternative<wire::LoadReport>(message->message)) {
     return false;
   }
-  const auto reports = reports_.find(message->session);
-  if (--reports->second > 0) return reports->second + 1 == limits_.max_reports_of_stream;
-  reports_.erase(reports);
-  return limits_.max_reports_of_stream == 1;
+  const auto found = streams_.find(message->session);
+  OfStream& stream = found->second;
+  const bool room = --stream.reports <= limits_.max_reports_of_stream / 2 && stream.full;
+  if (room) stream.full = false;
+  if (stream.reports == 0) streams_.erase(found);
+  return room;
 }
 
 std::optional<core::Event> EventQueue::Pop(absl::Duration timeout) {

@@ -37,8 +37,8 @@ class EventQueue {
     size_t max_bytes = size_t{256} << 20;  // of load reports and placement bodies
     size_t max_reports_of_stream = 8;
   };
-  // on_room: a stream whose last Push returned kQueuedLast may read again. Called in Pop, without
-  // a lock held.
+  // on_room: a stream whose last Push returned kQueuedLast may read again, because half of its
+  // reports were taken. Called in Pop, without a lock held.
   explicit EventQueue(Limits limits, std::function<void(core::SessionId)> on_room = {})
       : limits_(limits), on_room_(std::move(on_room)) {}
 
@@ -61,6 +61,10 @@ class EventQueue {
     core::Event event;
     size_t bytes = 0;
   };
+  struct OfStream {
+    size_t reports = 0;
+    bool full = false;  // its last Push returned kQueuedLast
+  };
   // Returns true if the stream of this event, which was just taken out, may read again.
   bool MakesRoom(const core::Event& event);
 
@@ -70,7 +74,7 @@ class EventQueue {
   std::condition_variable not_empty_;
   std::deque<Item> items_;
   size_t bytes_ = 0;
-  std::map<core::SessionId, size_t> reports_;  // that wait, by stream
+  std::map<core::SessionId, OfStream> streams_;  // with reports that wait
   int64_t dropped_reports_ = 0;
   int64_t limited_reports_ = 0;
   std::map<core::SessionId, int64_t> limited_;
