@@ -291,8 +291,7 @@ Keys JobLimitKeys() {
       Key(
           "limits.max_pending_windows", IntegerRange{1, 1000},
           "Most load windows per job that still wait for ranks after 20 s; younger ones are "
-          "limited "
-          "by max_window_mib alone.",
+          "limited by max_window_mib alone.",
           [](auto& c) -> auto& { return c.core.max_pending_windows; }),
       Key(
           "limits.max_windows", IntegerRange{1, 10000},

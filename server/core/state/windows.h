@@ -132,12 +132,6 @@ struct ReportOutcome {
   std::vector<Note> notes;
 };
 
-// errors: InvalidArgument, naming the field: steps out of order or negative, counts of another
-// shape or below 0, parts out of order, outside the window or above its counts, splits of another
-// shape or whose fullest GPU has more than all tokens or less than their mean. cost: O(L * E) a
-// part.
-absl::Status CheckReport(const wire::LoadReport& report, const Topology& topology);
-
 // Adds a checked report to the window of its range. A range is full when it begins and ends at
 // multiples of report_every, or of next_report_every; a shorter one (the rank dropped steps) is not
 // added and noted once per window. A window is complete when min_coverage of the reporters of each
