@@ -7,6 +7,10 @@
 namespace eplb {
 namespace {
 
+// Part of the places and bytes from which on a stream pauses after each report: 1 / 4. The default
+// 32,768 places for reports then have room for one more of each of the 20,000 streams.
+constexpr size_t kPauseDivisor = 4;
+
 // The part of a message that grows with the model.
 size_t BytesOf(const wire::UpMessage& message) {
   if (const auto* report = std::get_if<wire::LoadReport>(&message)) {
@@ -42,8 +46,10 @@ Admission EventQueue::Push(core::Event event) {
       }
       if (report) {
         OfStream& stream = streams_[message->session];
-        stream.full |= ++stream.reports >= limits_.max_reports_of_stream;
-        if (stream.full) admission = Admission::kQueuedLast;
+        stream.paused |= ++stream.reports >= limits_.max_reports_of_stream ||
+                         items_.size() >= places / kPauseDivisor ||
+                         bytes_ + bytes > limits_.max_bytes / kPauseDivisor;
+        if (stream.paused) admission = Admission::kQueuedLast;
       }
     }
     bytes_ += bytes;
@@ -60,8 +66,8 @@ bool EventQueue::MakesRoom(const core::Event& event) {
   }
   const auto found = streams_.find(message->session);
   OfStream& stream = found->second;
-  const bool room = --stream.reports <= limits_.max_reports_of_stream / 2 && stream.full;
-  if (room) stream.full = false;
+  const bool room = --stream.reports <= limits_.max_reports_of_stream / 2 && stream.paused;
+  if (room) stream.paused = false;
   if (stream.reports == 0) streams_.erase(found);
   return room;
 }
