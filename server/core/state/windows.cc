@@ -1,6 +1,7 @@
 #include "server/core/state/windows.h"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <numeric>
 #include <tuple>
@@ -19,7 +20,9 @@ namespace {
 // A peer may merge windows, e.g. while the daemon is away; more than so many are no longer one
 // estimate.
 constexpr int64_t kMaxMergedWindows = 1024;
-constexpr size_t kLeastComplete = 2;  // kept of a job, however many bytes they are
+constexpr size_t kLeastComplete = 2;             // kept of a job, however many bytes they are
+constexpr int64_t kCellBytes = sizeof(int64_t);  // of counts, loads and step times
+static_assert(sizeof(LoadMatrix::Scalar) == kCellBytes && sizeof(RealMatrix::Scalar) == kCellBytes);
 
 bool IsFullRange(const wire::LoadReport& report, int32_t report_every) {
   if (report_every == 0) return false;
@@ -69,8 +72,8 @@ void Remove(Windows& windows, Pending::iterator window) {
   windows.pending.erase(window);
 }
 
-// The ranks that are missing had their time: keeps max_pending of the windows that wait for them.
-// The window of `newest` is the last one to go.
+// Gives up windows that began before patient_since until at most max_pending of them remain. The
+// window of `newest` goes last.
 void GiveUpOverdue(Windows& windows, const wire::LoadReport& newest, const WindowLimits& limits,
                    ReportOutcome& outcome) {
   Pending& pending = windows.pending;
@@ -279,6 +282,16 @@ std::shared_ptr<const GpuTokens> OnGpus(PendingWindow& window, const RunPlacemen
 
 bool HasTokens(const Load& load) { return (load.counts() > 0).any(); }
 
+// Returns Window::step_seconds of a covered window.
+std::vector<double> StepSecondsOf(const PendingWindow& window) {
+  if (window.step_seconds.empty()) return {};
+  std::vector<double> by_reporter(window.reported.size(), 0);
+  for (const ReporterSeconds& one : window.step_seconds) {
+    by_reporter[static_cast<size_t>(one.reporter)] = one.seconds;
+  }
+  return by_reporter;
+}
+
 // What the counts of a covered window come to.
 struct Covered {
   Window window;
@@ -298,7 +311,7 @@ absl::StatusOr<Covered> Evaluate(PendingWindow& pending, const Windows& windows,
                              .load = std::make_shared<const Load>(std::move(load)),
                              .coverage = static_cast<double>(num_reported) / limits.num_reporters,
                              .on_gpus = std::move(on_gpus),
-                             .step_seconds = std::move(pending.step_seconds),
+                             .step_seconds = StepSecondsOf(pending),
                              .split = std::move(split),
                              .began_at = pending.began_at,
                              .complete_at = limits.now}};
@@ -336,6 +349,23 @@ void NoteMeasuredWindow(Windows& windows, const Covered& covered, ReportOutcome&
 int64_t CellsOf(const SplitTokens& split) {
   return std::ssize(split.tokens) + std::ssize(split.peaks) + std::ssize(split.peaks_static) +
          std::ssize(split.peaks_without_eplb);
+}
+
+int64_t BytesOfPending(const PendingWindow& window) {
+  int64_t cells = window.sum.size() + CellsOf(window.split) + std::ssize(window.split_checksums);
+  for (const PendingPart& part : window.earlier) cells += part.sum.size();
+  const size_t others = sizeof(window) + window.reported.size() / CHAR_BIT +
+                        window.num_reported.size() * sizeof(int32_t) +
+                        window.step_seconds.capacity() * sizeof(ReporterSeconds) +
+                        window.earlier.size() * sizeof(PendingPart);
+  return cells * kCellBytes + static_cast<int64_t>(others);
+}
+
+int64_t BytesOfComplete(const Window& window) {
+  int64_t cells = window.load->counts().size() + std::ssize(window.step_seconds);
+  if (window.on_gpus != nullptr) cells += window.on_gpus->loads.size();
+  if (window.split != nullptr) cells += CellsOf(*window.split);
+  return cells * kCellBytes + static_cast<int64_t>(sizeof(window));
 }
 
 bool HasSpare(const Windows& windows) {
@@ -461,10 +491,7 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
                                   [](int32_t reported) { return reported > 0; });
   window.reported[reporter] = true;
   ++window.num_reported[reporter / ReportersPerPipelineStage(limits)];
-  if (report.step_seconds > 0) {
-    window.step_seconds.resize(static_cast<size_t>(limits.num_reporters), 0);
-    window.step_seconds[static_cast<size_t>(reporter)] = report.step_seconds;
-  }
+  if (report.step_seconds > 0) window.step_seconds.push_back({reporter, report.step_seconds});
   if (!AddWhole(report, limits.lock, window)) {
     Drop(window, outcome);
   } else {
@@ -477,19 +504,10 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
 }
 
 int64_t BytesOf(const Windows& windows) {
-  int64_t cells = 0;
-  for (const PendingWindow& window : windows.pending) {
-    cells += window.sum.size();
-    for (const PendingPart& part : window.earlier) cells += part.sum.size();
-    cells += CellsOf(window.split) + std::ssize(window.split_checksums);
-  }
-  for (const Window& window : windows.complete) {
-    cells += window.load->counts().size();
-    if (window.on_gpus != nullptr) cells += window.on_gpus->loads.size();
-    if (window.split != nullptr) cells += CellsOf(*window.split);
-  }
-  static_assert(sizeof(LoadMatrix::Scalar) == sizeof(RealMatrix::Scalar));
-  return cells * static_cast<int64_t>(sizeof(LoadMatrix::Scalar));
+  int64_t bytes = 0;
+  for (const PendingWindow& window : windows.pending) bytes += BytesOfPending(window);
+  for (const Window& window : windows.complete) bytes += BytesOfComplete(window);
+  return bytes;
 }
 
 void DropLoads(Windows& windows) {

@@ -262,6 +262,42 @@ TEST(WindowsTest, PartsAreSummedOverRanksAndKeptWithTheWindow) {
 // 4 x 6 cells of 8 bytes.
 constexpr int64_t kLoadBytes = 192;
 
+int64_t BytesOfOnePending() {
+  Windows windows;
+  Add(windows, 0, 0, 9);
+  return BytesOf(windows);
+}
+
+TEST(WindowsTest, MemoryOfAWindowGrowsWithTheRanksThatReportedAndIsCounted) {
+  constexpr int64_t kNumWindows = 100;
+  WindowLimits limits = kThreeRanks;
+  limits.num_reporters = 16384;
+  limits.patient_since = absl::UnixEpoch();
+  Windows windows;
+  for (int64_t step = 0; step < 10 * kNumWindows; step += 10) {
+    wire::LoadReport report = TestReport(step, step + 9);
+    report.step_seconds = 0.5;
+    AddReport(windows, report, 16383, limits);
+  }
+  const int64_t flags = limits.num_reporters / 8;
+  const int64_t least = flags + kLoadBytes + static_cast<int64_t>(sizeof(PendingWindow));
+  EXPECT_GE(BytesOf(windows), kNumWindows * least);
+  EXPECT_LT(BytesOf(windows), kNumWindows * (least + 64)) << "no place for ranks without a report";
+}
+
+TEST(WindowsTest, ACompleteWindowHasTheStepTimesByReporterAndCountsThem) {
+  Windows windows;
+  for (const int32_t rank : {2, 0, 1}) {
+    wire::LoadReport report = TestReport(0, 9);
+    report.step_seconds = rank == 0 ? 0 : 0.5 * rank;
+    AddReport(windows, report, rank, kThreeRanks);
+  }
+  ASSERT_EQ(windows.complete.size(), 1u);
+  EXPECT_EQ(windows.complete[0].step_seconds, (std::vector<double>{0, 0.5, 1}));
+  EXPECT_GE(BytesOf(windows),
+            kLoadBytes + static_cast<int64_t>(sizeof(Window) + 3 * sizeof(double)));
+}
+
 TEST(WindowsTest, TheJobThatHoldsMostGivesItsOldestWindowFirst) {
   WindowLimits limits = kThreeRanks;
   limits.max_complete = 64;
@@ -273,8 +309,7 @@ TEST(WindowsTest, TheJobThatHoldsMostGivesItsOldestWindowFirst) {
   Complete(small, 0, 9);
   Complete(small, 10, 19);
   Complete(small, 20, 29);
-  EXPECT_EQ(BytesOf(large), 6 * kLoadBytes);
-  EXPECT_EQ(BoundBytes({&large, &small}, 6 * kLoadBytes), 0);
+  EXPECT_EQ(BoundBytes({&large, &small}, BytesOf(large)), 0);
   EXPECT_EQ(large.complete.size(), 3u);
   EXPECT_EQ(large.complete.front().first_step, 30);
   EXPECT_EQ(small.complete.size(), 3u);
@@ -287,8 +322,7 @@ TEST(WindowsTest, PendingWindowsAreGivenUpWhenNothingElseIsLeft) {
   Windows windows;
   Add(windows, 0, 0, 9);
   Add(windows, 0, 10, 19);
-  EXPECT_EQ(BytesOf(windows), 2 * kLoadBytes);
-  EXPECT_EQ(BoundBytes({&windows}, kLoadBytes), 1);
+  EXPECT_EQ(BoundBytes({&windows}, BytesOf(windows) / 2), 1);
   ASSERT_EQ(windows.pending.size(), 1u);
   EXPECT_EQ(windows.pending.front().first_step, 10);
   Add(windows, 1, 0, 9);
@@ -326,7 +360,7 @@ TEST(WindowsTest, OfWindowsThatBeganLongAgoAFewWait) {
 }
 
 TEST(WindowsTest, ARankThatRunsAheadPushesItsOwnWindowsOutOfTheBudget) {
-  constexpr int64_t kBudget = 8 * kLoadBytes;
+  const int64_t budget = 8 * BytesOfOnePending();
   WindowLimits limits = kThreeRanks;
   limits.patient_since = absl::UnixEpoch();
   Windows windows;
@@ -334,12 +368,12 @@ TEST(WindowsTest, ARankThatRunsAheadPushesItsOwnWindowsOutOfTheBudget) {
   for (int64_t step = 0; step < 200; step += 10) {
     for (int i = 0; i < 20; ++i, ahead += 10) {
       Add(windows, 0, ahead, ahead + 9, limits);
-      BoundBytes({&windows}, kBudget, limits.patient_since);
-      EXPECT_LE(BytesOf(windows), kBudget);
+      BoundBytes({&windows}, budget, limits.patient_since);
+      EXPECT_LE(BytesOf(windows), budget);
     }
     if (step > 0) Add(windows, 0, step, step + 9, limits);
     Add(windows, 1, step, step + 9, limits);
-    BoundBytes({&windows}, kBudget, limits.patient_since);
+    BoundBytes({&windows}, budget, limits.patient_since);
     EXPECT_TRUE(Add(windows, 2, step, step + 9, limits).completed) << step;
   }
 }
@@ -368,7 +402,7 @@ TEST(WindowsTest, LoadsOfAJobWhoseRanksAreGoneAreDroppedAndTheFiguresStay) {
 
 TEST(WindowsTest, TheDaemonHoldsNoMoreBytesThanItsLimit) {
   Config config = TestConfig();
-  config.max_window_bytes = 10 * kLoadBytes;
+  config.max_window_bytes = 10 * BytesOfOnePending();
   TestJob job(config);
   job.ConnectAll();
   for (int64_t step = 0; step < 600; step += 10) {
