@@ -354,7 +354,7 @@ Keys TrafficLimitKeys() {
       Key(
           "limits.max_window_mib", IntegerRange{1, 1 << 20},
           "Most MiB of the load windows of all jobs. The job that holds most loses its oldest "
-          "complete windows first, then pending ones; each job keeps its two newest complete "
+          "complete windows first, then pending ones. Each job keeps its two newest complete "
           "windows and one pending window.",
           [](auto& c) -> auto& { return c.limits.max_window_mib; }),
       Key(
