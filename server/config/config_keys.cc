@@ -291,8 +291,7 @@ Keys JobLimitKeys() {
       Key(
           "limits.max_pending_windows", IntegerRange{1, 1000},
           "Most load windows per job that still wait for ranks after 20 s; younger ones are "
-          "limited "
-          "by max_window_mib alone.",
+          "limited by max_window_mib alone.",
           [](auto& c) -> auto& { return c.core.max_pending_windows; }),
       Key(
           "limits.max_windows", IntegerRange{1, 10000},
@@ -344,18 +343,19 @@ Keys TrafficLimitKeys() {
           [](auto& c) -> auto& { return c.limits.max_sessions; }),
       Key(
           "limits.max_queued_events", IntegerRange{16, 1000000},
-          "Most messages that wait for the daemon's core; reports beyond it are dropped and "
-          "counted.",
+          "Most messages that wait for the daemon's core. From an eighth of it on, a rank's next "
+          "report waits in the network; above a half, reports are dropped and counted.",
           [](auto& c) -> auto& { return c.limits.max_queued_events; }),
       Key(
           "limits.max_queued_mib", IntegerRange{1, 65536},
-          "Most MiB of load reports that wait for the daemon's core; reports beyond it are dropped "
-          "and counted.",
+          "Most MiB of load reports that wait for the daemon's core. From a quarter of it on, a "
+          "rank's next report waits in the network; reports beyond it are dropped and counted.",
           [](auto& c) -> auto& { return c.limits.max_queued_mib; }),
       Key(
           "limits.max_window_mib", IntegerRange{1, 1 << 20},
-          "Most MiB of the load windows of all jobs; the job that holds most loses its oldest "
-          "first, but each keeps two.",
+          "Most MiB of the load windows of all jobs. The job that holds most loses its oldest "
+          "complete windows first, then pending ones. Each job keeps its two newest complete "
+          "windows and one pending window.",
           [](auto& c) -> auto& { return c.limits.max_window_mib; }),
       Key(
           "limits.max_past_loads_mib", IntegerRange{1, 1 << 20},
@@ -364,7 +364,8 @@ Keys TrafficLimitKeys() {
           [](auto& c) -> auto& { return c.limits.max_past_loads_mib; }),
       Key(
           "limits.messages_per_second", IntegerRange{1, 1000000},
-          "Most messages a second from one rank on average, as many as in 20 s in a burst.",
+          "Most messages a second from one rank on average; a burst may hold the messages of "
+          "20 s.",
           [](auto& c) -> auto& { return c.limits.messages_per_second; }),
       Key(
           "limits.max_all_gather_mib", IntegerRange{1, 65536},

@@ -27,6 +27,7 @@
 #include "server/core/state/counting.h"
 #include "server/core/state/decision_context.h"
 #include "server/core/state/memory.h"
+#include "server/core/state/report_check.h"
 #include "server/core/state/step_rate.h"
 #include "server/core/state/windows.h"
 

@@ -20,8 +20,8 @@ namespace eplb {
 
 namespace {
 
-// What a rank sends while the daemon or the network stands still arrives at once afterwards. A
-// client closes a stream that stands still for 15 s.
+// Longest burst. Messages of a rank that the daemon or the network held up arrive together. The
+// client's keepalive ends such a connection after 20 s.
 constexpr absl::Duration kBurst = absl::Seconds(20);
 
 grpc::ByteBuffer Serialise(const wire::DownMessage& message) {

@@ -7,6 +7,10 @@
 namespace eplb {
 namespace {
 
+// Part of the places and bytes from which on a stream pauses after each report: 1 / 4. The default
+// 32,768 places for reports then have room for one more of each of the 20,000 streams.
+constexpr size_t kPauseDivisor = 4;
+
 // The part of a message that grows with the model.
 size_t BytesOf(const wire::UpMessage& message) {
   if (const auto* report = std::get_if<wire::LoadReport>(&message)) {
@@ -40,8 +44,12 @@ Admission EventQueue::Push(core::Event event) {
         if (report) ++dropped_reports_;
         return report ? Admission::kDropped : Admission::kFull;
       }
-      if (report && ++reports_[message->session] >= limits_.max_reports_of_stream) {
-        admission = Admission::kQueuedLast;
+      if (report) {
+        OfStream& stream = streams_[message->session];
+        stream.paused |= ++stream.reports >= limits_.max_reports_of_stream ||
+                         items_.size() >= places / kPauseDivisor ||
+                         bytes_ + bytes > limits_.max_bytes / kPauseDivisor;
+        if (stream.paused) admission = Admission::kQueuedLast;
       }
     }
     bytes_ += bytes;
@@ -56,10 +64,12 @@ bool EventQueue::MakesRoom(const core::Event& event) {
   if (message == nullptr || !std::holds_alternative<wire::LoadReport>(message->message)) {
     return false;
   }
-  const auto reports = reports_.find(message->session);
-  if (--reports->second > 0) return reports->second + 1 == limits_.max_reports_of_stream;
-  reports_.erase(reports);
-  return limits_.max_reports_of_stream == 1;
+  const auto found = streams_.find(message->session);
+  OfStream& stream = found->second;
+  const bool room = --stream.reports <= limits_.max_reports_of_stream / 2 && stream.paused;
+  if (room) stream.paused = false;
+  if (stream.reports == 0) streams_.erase(found);
+  return room;
 }
 
 std::optional<core::Event> EventQueue::Pop(absl::Duration timeout) {

@@ -25,8 +25,10 @@ enum class Admission {
   kFull,  // another message too many: its stream must end; or a change or reservation too many
 };
 
-// Of one stream only a few reports wait: the rest stays in the network until the core has taken
-// one. So the core reads all streams in turn, and no backlog of one rank keeps the others waiting.
+// At most max_reports_of_stream reports of a stream wait here. Its later messages stay in the
+// network until the core has taken half of them. Therefore one rank's backlog does not delay other
+// streams. Once a quarter of the places or bytes for reports is taken, a stream pauses after each
+// report. Reports are therefore dropped only if one of each stream does not fit into the rest.
 // Load reports get half of the places, so that a flood of them never costs a Ready or an Applied.
 // What is neither a rank's message nor a change or reservation is always queued: at most one
 // SessionClosed per stream, one SolveStarted and one Solved per job, and one drain. threads: safe.
@@ -37,8 +39,8 @@ class EventQueue {
     size_t max_bytes = size_t{256} << 20;  // of load reports and placement bodies
     size_t max_reports_of_stream = 8;
   };
-  // on_room: a stream whose last Push returned kQueuedLast may read again. Called in Pop, without
-  // a lock held.
+  // on_room: a stream whose last Push returned kQueuedLast may read again, because at most half of
+  // max_reports_of_stream reports of it wait. Called in Pop, without a lock held.
   explicit EventQueue(Limits limits, std::function<void(core::SessionId)> on_room = {})
       : limits_(limits), on_room_(std::move(on_room)) {}
 
@@ -61,6 +63,10 @@ class EventQueue {
     core::Event event;
     size_t bytes = 0;
   };
+  struct OfStream {
+    size_t reports = 0;
+    bool paused = false;  // its last Push returned kQueuedLast
+  };
   // Returns true if the stream of this event, which was just taken out, may read again.
   bool MakesRoom(const core::Event& event);
 
@@ -70,7 +76,7 @@ class EventQueue {
   std::condition_variable not_empty_;
   std::deque<Item> items_;
   size_t bytes_ = 0;
-  std::map<core::SessionId, size_t> reports_;  // that wait, by stream
+  std::map<core::SessionId, OfStream> streams_;  // with reports that wait
   int64_t dropped_reports_ = 0;
   int64_t limited_reports_ = 0;
   std::map<core::SessionId, int64_t> limited_;

@@ -1,6 +1,7 @@
 #include "server/core/state/windows.h"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <numeric>
 #include <tuple>
@@ -19,7 +20,9 @@ namespace {
 // A peer may merge windows, e.g. while the daemon is away; more than so many are no longer one
 // estimate.
 constexpr int64_t kMaxMergedWindows = 1024;
-constexpr size_t kLeastComplete = 2;  // kept of a job, however many bytes they are
+constexpr size_t kLeastComplete = 2;             // kept of a job, however many bytes they are
+constexpr int64_t kCellBytes = sizeof(int64_t);  // of counts, loads and step times
+static_assert(sizeof(LoadMatrix::Scalar) == kCellBytes && sizeof(RealMatrix::Scalar) == kCellBytes);
 
 bool IsFullRange(const wire::LoadReport& report, int32_t report_every) {
   if (report_every == 0) return false;
@@ -69,8 +72,8 @@ void Remove(Windows& windows, Pending::iterator window) {
   windows.pending.erase(window);
 }
 
-// The ranks that are missing had their time: keeps max_pending of the windows that wait for them.
-// The window of `newest` is the last one to go.
+// Gives up windows that began before patient_since until at most max_pending of them remain. The
+// window of `newest` goes last.
 void GiveUpOverdue(Windows& windows, const wire::LoadReport& newest, const WindowLimits& limits,
                    ReportOutcome& outcome) {
   Pending& pending = windows.pending;
@@ -279,6 +282,16 @@ std::shared_ptr<const GpuTokens> OnGpus(PendingWindow& window, const RunPlacemen
 
 bool HasTokens(const Load& load) { return (load.counts() > 0).any(); }
 
+// Returns Window::step_seconds of a covered window.
+std::vector<double> StepSecondsOf(const PendingWindow& window) {
+  if (window.step_seconds.empty()) return {};
+  std::vector<double> by_reporter(window.reported.size(), 0);
+  for (const ReporterSeconds& one : window.step_seconds) {
+    by_reporter[static_cast<size_t>(one.reporter)] = one.seconds;
+  }
+  return by_reporter;
+}
+
 // What the counts of a covered window come to.
 struct Covered {
   Window window;
@@ -298,7 +311,7 @@ absl::StatusOr<Covered> Evaluate(PendingWindow& pending, const Windows& windows,
                              .load = std::make_shared<const Load>(std::move(load)),
                              .coverage = static_cast<double>(num_reported) / limits.num_reporters,
                              .on_gpus = std::move(on_gpus),
-                             .step_seconds = std::move(pending.step_seconds),
+                             .step_seconds = StepSecondsOf(pending),
                              .split = std::move(split),
                              .began_at = pending.began_at,
                              .complete_at = limits.now}};
@@ -336,6 +349,23 @@ void NoteMeasuredWindow(Windows& windows, const Covered& covered, ReportOutcome&
 int64_t CellsOf(const SplitTokens& split) {
   return std::ssize(split.tokens) + std::ssize(split.peaks) + std::ssize(split.peaks_static) +
          std::ssize(split.peaks_without_eplb);
+}
+
+int64_t BytesOfPending(const PendingWindow& window) {
+  int64_t cells = window.sum.size() + CellsOf(window.split) + std::ssize(window.split_checksums);
+  for (const PendingPart& part : window.earlier) cells += part.sum.size();
+  const size_t others = sizeof(window) + window.reported.size() / CHAR_BIT +
+                        window.num_reported.size() * sizeof(int32_t) +
+                        window.step_seconds.capacity() * sizeof(ReporterSeconds) +
+                        window.earlier.size() * sizeof(PendingPart);
+  return cells * kCellBytes + static_cast<int64_t>(others);
+}
+
+int64_t BytesOfComplete(const Window& window) {
+  int64_t cells = window.load->counts().size() + std::ssize(window.step_seconds);
+  if (window.on_gpus != nullptr) cells += window.on_gpus->loads.size();
+  if (window.split != nullptr) cells += CellsOf(*window.split);
+  return cells * kCellBytes + static_cast<int64_t>(sizeof(window));
 }
 
 bool HasSpare(const Windows& windows) {
@@ -439,114 +469,7 @@ void Complete(Windows& windows, std::deque<PendingWindow>::iterator position,
   windows.given_up_in_a_row = 0;
 }
 
-std::string PartText(size_t index) { return absl::StrCat("load report: earlier part ", index); }
-
-// Cell by cell no more in the parts than in the window.
-absl::Status CheckPartCounts(const wire::LoadReport& report) {
-  const LoadMatrix counts = wire::CountsOf(report);
-  LoadMatrix sum = LoadMatrix::Zero(counts.rows(), counts.cols());
-  for (size_t index = 0; index < report.earlier.size(); ++index) {
-    const wire::LoadPart& part = report.earlier[index];
-    if (wire::LeastCount(part) < 0) {
-      return absl::InvalidArgumentError(absl::StrCat(PartText(index), ": a count is ",
-                                                     wire::LeastCount(part), ", it must be >= 0"));
-    }
-    if (!wire::AddCounts(part, &sum) || (sum > counts).any()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          PartText(index), ": a count of the parts up to it is above the whole window's"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Steps rise and leave some for the last placement, versions rise up to the last one's.
-absl::Status CheckParts(const wire::LoadReport& report) {
-  if (report.earlier.empty()) return absl::OkStatus();
-  if (static_cast<int32_t>(report.earlier.size()) > wire::kMaxLoadParts || report.parts_unknown) {
-    return absl::InvalidArgumentError(absl::StrCat("load report: ", report.earlier.size(),
-                                                   " earlier parts, expected 0..",
-                                                   report.parts_unknown ? 0 : wire::kMaxLoadParts));
-  }
-  int64_t last_step = report.first_step - 1;
-  int64_t version = -1;
-  for (size_t index = 0; index < report.earlier.size(); ++index) {
-    const wire::LoadPart& part = report.earlier[index];
-    if (part.last_step <= last_step || part.last_step >= report.last_step) {
-      return absl::InvalidArgumentError(absl::StrCat(PartText(index), " ends with step ",
-                                                     part.last_step, ", expected ", last_step + 1,
-                                                     "..", report.last_step - 1));
-    }
-    if (part.version <= version || part.version >= report.version) {
-      return absl::InvalidArgumentError(absl::StrCat(PartText(index), " has version ", part.version,
-                                                     ", expected ", version + 1, "..",
-                                                     report.version - 1));
-    }
-    if (wire::NumLayers(part) != wire::NumLayers(report) ||
-        wire::NumExperts(part) != wire::NumExperts(report)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(PartText(index), " has another shape than its report"));
-    }
-    last_step = part.last_step;
-    version = part.version;
-  }
-  return CheckPartCounts(report);
-}
-
-absl::Status CheckSplit(const wire::LoadReport& report, const Topology& topology) {
-  const std::vector<int64_t>& tokens = report.split_tokens;
-  const std::vector<int64_t>& peaks = report.split_peaks;
-  const std::vector<int64_t>& peaks_static = report.split_peaks_static;
-  const std::vector<int64_t>& peaks_without_eplb = report.split_peaks_without_eplb;
-  if (peaks_static.size() != peaks_without_eplb.size() ||
-      (!peaks_static.empty() && peaks_static.size() != peaks.size())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "load report: fullest GPUs of ", peaks.size(), " layers as split, of ", peaks_static.size(),
-        " under the static layout and of ", peaks_without_eplb.size(), " without EPLB"));
-  }
-  if (tokens.empty() && peaks.empty()) return absl::OkStatus();
-  const auto num_layers = static_cast<size_t>(topology.num_layers());
-  if (tokens.size() != num_layers || peaks.size() != num_layers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("load report: splits of ", tokens.size(), " layers with the fullest GPUs of ",
-                     peaks.size(), ", the job has ", num_layers, " layers"));
-  }
-  for (size_t layer = 0; layer < num_layers; ++layer) {
-    const int64_t num_gpus = topology.num_gpus();
-    const int64_t mean = tokens[layer] / num_gpus + (tokens[layer] % num_gpus == 0 ? 0 : 1);
-    for (const std::vector<int64_t>* layout : {&peaks, &peaks_static, &peaks_without_eplb}) {
-      if (layout->empty()) continue;  // of an older library
-      const int64_t peak = (*layout)[layer];
-      if (tokens[layer] >= 0 && peak >= mean && peak <= tokens[layer]) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("load report: splits of layer ", layer, ": ", tokens[layer],
-                       " tokens, of which the fullest of ", num_gpus, " GPUs has ", peak));
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
-
-absl::Status CheckReport(const wire::LoadReport& report, const Topology& topology) {
-  if (report.first_step < 0 || report.last_step < report.first_step) {
-    return absl::InvalidArgumentError(absl::StrCat("load report: steps ", report.first_step, "..",
-                                                   report.last_step,
-                                                   " must be >= 0 and not go backwards"));
-  }
-  const int32_t num_layers = wire::NumLayers(report);
-  const int32_t num_experts = wire::NumExperts(report);
-  if (num_layers != topology.num_layers() || num_experts != topology.num_experts()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "load report: counts are ", num_layers, " layers x ", num_experts, " experts, the job has ",
-        topology.num_layers(), " x ", topology.num_experts()));
-  }
-  if (const int64_t least = wire::LeastCount(report); least < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("load report: a count is ", least, ", it must be >= 0"));
-  }
-  EPLB_RETURN_IF_ERROR(CheckSplit(report, topology));
-  return CheckParts(report);
-}
 
 ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_t rank,
                         const WindowLimits& limits) {
@@ -568,10 +491,7 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
                                   [](int32_t reported) { return reported > 0; });
   window.reported[reporter] = true;
   ++window.num_reported[reporter / ReportersPerPipelineStage(limits)];
-  if (report.step_seconds > 0) {
-    window.step_seconds.resize(static_cast<size_t>(limits.num_reporters), 0);
-    window.step_seconds[static_cast<size_t>(reporter)] = report.step_seconds;
-  }
+  if (report.step_seconds > 0) window.step_seconds.push_back({reporter, report.step_seconds});
   if (!AddWhole(report, limits.lock, window)) {
     Drop(window, outcome);
   } else {
@@ -584,19 +504,10 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
 }
 
 int64_t BytesOf(const Windows& windows) {
-  int64_t cells = 0;
-  for (const PendingWindow& window : windows.pending) {
-    cells += window.sum.size();
-    for (const PendingPart& part : window.earlier) cells += part.sum.size();
-    cells += CellsOf(window.split) + std::ssize(window.split_checksums);
-  }
-  for (const Window& window : windows.complete) {
-    cells += window.load->counts().size();
-    if (window.on_gpus != nullptr) cells += window.on_gpus->loads.size();
-    if (window.split != nullptr) cells += CellsOf(*window.split);
-  }
-  static_assert(sizeof(LoadMatrix::Scalar) == sizeof(RealMatrix::Scalar));
-  return cells * static_cast<int64_t>(sizeof(LoadMatrix::Scalar));
+  int64_t bytes = 0;
+  for (const PendingWindow& window : windows.pending) bytes += BytesOfPending(window);
+  for (const Window& window : windows.complete) bytes += BytesOfComplete(window);
+  return bytes;
 }
 
 void DropLoads(Windows& windows) {

@@ -46,13 +46,19 @@ struct PendingPart {
   LoadMatrix sum;
 };
 
+// Mean time of a step, as LoadReport::step_seconds.
+struct ReporterSeconds {
+  int32_t reporter = 0;
+  double seconds = 0;
+};
+
 struct PendingWindow {
   int64_t first_step = 0;
   int64_t last_step = 0;
-  LoadMatrix sum;                     // empty once dropped
-  std::vector<bool> reported;         // [num_reporters]
-  std::vector<int32_t> num_reported;  // [pipeline_parallel_size]
-  std::vector<double> step_seconds;   // as in Window
+  LoadMatrix sum;                             // empty once dropped
+  std::vector<bool> reported;                 // [num_reporters]
+  std::vector<int32_t> num_reported;          // [pipeline_parallel_size]
+  std::vector<ReporterSeconds> step_seconds;  // of those that reported it
   bool dropped = false;  // its sum would overflow; kept so that later reports are ignored
   // Which placements its steps ran under, as the first report told: the last steps, and those
   // before.
@@ -81,8 +87,8 @@ struct Figures {
 inline constexpr double kWorseShare = 0.999;
 inline constexpr int32_t kWorseWindows = 3;
 
-// A window is complete or not by the number of ranks, however late their reports arrive, for this
-// long: the daemon may read the reports of one rank for seconds before those of the next.
+// Time for which an incomplete window waits for its ranks, because the daemon may read one rank's
+// reports seconds before those of the next.
 inline constexpr absl::Duration kWindowPatience = absl::Seconds(20);
 
 struct Windows {
@@ -132,12 +138,6 @@ struct ReportOutcome {
   std::vector<Note> notes;
 };
 
-// errors: InvalidArgument, naming the field: steps out of order or negative, counts of another
-// shape or below 0, parts out of order, outside the window or above its counts, splits of another
-// shape or whose fullest GPU has more than all tokens or less than their mean. cost: O(L * E) a
-// part.
-absl::Status CheckReport(const wire::LoadReport& report, const Topology& topology);
-
 // Adds a checked report to the window of its range. A range is full when it begins and ends at
 // multiples of report_every, or of next_report_every; a shorter one (the rank dropped steps) is not
 // added and noted once per window. A window is complete when min_coverage of the reporters of each
@@ -149,7 +149,7 @@ absl::Status CheckReport(const wire::LoadReport& report, const Topology& topolog
 ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_t rank,
                         const WindowLimits& limits);
 
-// Of the loads that are held; what else a window has is small.
+// Returns the bytes of memory that the windows hold. cost: O(windows).
 int64_t BytesOf(const Windows& windows);
 
 // Gives up the pending windows and forgets the complete ones; the figures stay. Reports that come

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <vector>
+
 #include "tests/server/test_stream.h"
 
 namespace eplb {
@@ -27,8 +30,8 @@ TEST(EventQueueTest, EventsComeInOrder) {
 
 TEST(EventQueueTest, ReportsAreDroppedAndCountedBeforeOtherMessagesAreRefused) {
   EventQueue queue({.max_events = 4});
-  EXPECT_EQ(queue.Push(Report()), Admission::kQueued);
-  EXPECT_EQ(queue.Push(Report()), Admission::kQueued);
+  EXPECT_EQ(queue.Push(Report()), Admission::kQueuedLast);
+  EXPECT_EQ(queue.Push(Report()), Admission::kQueuedLast);
   EXPECT_EQ(queue.Push(Report()), Admission::kDropped);
   EXPECT_EQ(queue.dropped_reports(), 1);
   EXPECT_EQ(queue.Push(Ready(1)), Admission::kQueued);
@@ -59,17 +62,48 @@ TEST(EventQueueTest, AHundredThousandReportsStayWithinTheBytes) {
   EXPECT_EQ(queue.size(), 100);
   EXPECT_EQ(queue.dropped_reports(), 100000 - 100);
   ASSERT_TRUE(queue.Pop(absl::ZeroDuration()).has_value());
-  EXPECT_EQ(queue.Push(Report()), Admission::kQueued);  // a place is free again
+  EXPECT_EQ(queue.Push(Report()), Admission::kQueuedLast);  // a place is free again
 }
 
-TEST(EventQueueTest, AStreamWithAFewReportsWaitingReadsOnOnceTheCoreHasTakenOne) {
+// Ranks send a backlog as fast as the queue lets them, as after a standstill of the daemon.
+void ExpectAllReportsTaken(EventQueue::Limits limits, int num_streams, int num_reports) {
+  std::vector<int> left(static_cast<size_t>(num_streams), num_reports);
+  std::function<void(core::SessionId)> read;
+  EventQueue queue(limits, [&read](core::SessionId session) { read(session); });
+  read = [&](core::SessionId session) {
+    int& reports = left[static_cast<size_t>(session)];
+    while (reports > 0) {
+      --reports;
+      if (queue.Push(Report(session)) == Admission::kQueuedLast) return;
+    }
+  };
+  for (int stream = 0; stream < num_streams; ++stream) read(stream);
+  int taken = 0;
+  while (queue.Pop(absl::ZeroDuration())) ++taken;
+  EXPECT_EQ(queue.dropped_reports(), 0);
+  EXPECT_EQ(taken, num_streams * num_reports);
+}
+
+TEST(EventQueueTest, ReportsOfMoreStreamsThanAQuarterOfThePlacesAreNotDropped) {
+  constexpr int kMostSessions = 20000;  // default of limits.max_sessions
+  ExpectAllReportsTaken({}, kMostSessions, 10);
+}
+
+TEST(EventQueueTest, ReportsThatFillTheBytesAreNotDroppedWhileOneOfEachStreamFits) {
+  constexpr size_t kReportBytes = 4 * sizeof(int64_t);
+  ExpectAllReportsTaken({.max_bytes = 65 * kReportBytes}, 9, 100);
+}
+
+TEST(EventQueueTest, AStreamWithAFewReportsWaitingReadsOnOnceTheCoreHasTakenHalfOfThem) {
   std::vector<core::SessionId> may_read;
-  EventQueue queue({.max_reports_of_stream = 2},
+  EventQueue queue({.max_reports_of_stream = 4},
                    [&may_read](core::SessionId session) { may_read.push_back(session); });
-  EXPECT_EQ(queue.Push(Report(1)), Admission::kQueued);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(queue.Push(Report(1)), Admission::kQueued);
   EXPECT_EQ(queue.Push(Report(1)), Admission::kQueuedLast);
   EXPECT_EQ(queue.Push(Report(2)), Admission::kQueued) << "of another stream";
   EXPECT_EQ(queue.Push(Ready(1)), Admission::kQueued) << "no report";
+  (void)queue.Pop(absl::ZeroDuration());
+  EXPECT_TRUE(may_read.empty());
   (void)queue.Pop(absl::ZeroDuration());
   EXPECT_EQ(may_read, std::vector<core::SessionId>{1});
   while (queue.Pop(absl::ZeroDuration())) continue;
