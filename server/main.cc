@@ -441,12 +441,9 @@ bool ServesNobody() {
 
 // Stands by until this daemon leads. Returns the signal that ended it, or 0.
 int StandBy(Replica& replica, int signals, ServiceManager& manager) {
-  absl::Time tell = MonotonicNow();
   while (!replica.Turn(kStandbyTurn)) {
     if (const int signal = WaitForSignal(signals, 0); signal != 0) return signal;
-    if (MonotonicNow() < tell) continue;
     manager.Alive(absl::OkStatus());
-    tell = MonotonicNow() + std::min(manager.alive_every(), kRemind);
   }
   return 0;
 }

@@ -340,8 +340,9 @@ TEST_F(EtcdStoreTest, AnEventThatWasNotAnsweredKeepsItsNumberWhenItHappened) {
 TEST_F(EtcdStoreTest, WhetherAJobIsStoredCanBeAskedByADaemonThatDoesNotLead) {
   Lead lead(prefix_);
   ASSERT_TRUE(lead.Open()->WriteJob(JobOf("a", 2)).ok());
-  EXPECT_TRUE(*IsStored(lead.client(), prefix_, "a"));
-  EXPECT_FALSE(*IsStored(lead.client(), prefix_, "stranger"));
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(10);
+  EXPECT_TRUE(*IsAnyStored(lead.client(), prefix_, {"0", "a", "stranger"}, deadline));
+  EXPECT_FALSE(*IsAnyStored(lead.client(), prefix_, {"0", "stranger"}, deadline));
 }
 
 TEST_F(EtcdStoreTest, LimitsInEtcdAreNeverAboveThose) {
