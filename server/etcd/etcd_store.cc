@@ -390,12 +390,16 @@ void EtcdStore::AddPlacement(const Rows& rows, const core::StoredJob& job,
   }
 }
 
-// Returns copies of the job's unreadable rows, which the next write of the job replaces.
+// Returns copies of the job's unreadable rows, which the next write of the job replaces. Skips the
+// copies that an earlier attempt has made.
 std::vector<Batch> EtcdStore::CopiesOfDamaged(const Rows& rows, const std::string& job) const {
   std::vector<Batch> copies;
   if (!damaged_jobs_.contains(job)) return copies;
-  const auto copy = [&copies](const auto& row) {
-    copies.push_back({.puts = {{kDamaged + row.first, row.second}}});
+  const auto copy = [&rows, &copies](const auto& row) {
+    const std::string key = kDamaged + row.first;
+    const auto there = rows.find(key);
+    if (there != rows.end() && there->second == row.second) return;
+    copies.push_back({.puts = {{key, row.second}}});
   };
   const auto record = rows.find(JobKey(job, "record"));
   if (record == rows.end()) return copies;
