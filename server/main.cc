@@ -253,7 +253,10 @@ absl::Status CheckNetwork(const DaemonConfig& config, bool insecure_network) {
 std::string config_text;
 
 absl::StatusOr<std::string> ReadConfigText(const std::string& file) {
-  if (HasBegunAnew()) return InheritedText();
+  if (HasBegunAnew()) {
+    EPLB_ASSIGN_OR_RETURN(const std::optional<std::string> inherited, InheritedText());
+    if (inherited) return *inherited;
+  }
   return file.empty() ? "" : ReadConfigFile(file);
 }
 
@@ -409,6 +412,21 @@ std::atomic<bool> draining = false;  // the lead ends because the process does
 
 // What the daemon was started with.
 char** arguments = nullptr;
+// Holds config_text from the start on, because a descriptor may not be left when the lead is lost.
+// None: the configuration is read again then.
+std::optional<int> held_text;
+
+void HoldConfiguration() {
+  const absl::StatusOr<int> text = HoldText(config_text);
+  if (text.ok()) {
+    held_text = *text;
+    return;
+  }
+  Log(LogLevel::kWarn, "configuration_read_again",
+      {{"reason", absl::StrCat("a daemon that loses the lead reads its file again, because the "
+                               "configuration cannot be held in memory: ",
+                               std::string(text.status().message()))}});
+}
 
 // Another daemon may lead, so nothing of this process may act any more. The process begins anew as
 // a standby: no memory, thread or connection of the lead is left. It keeps the configuration that
@@ -417,14 +435,9 @@ void StepDown(const std::string& why) {
   static std::mutex once;  // held until the process is another one
   once.lock();
   Log(LogLevel::kError, "lead_lost", {{"reason", why}});
-  const absl::StatusOr<int> text = HoldText(config_text);
-  if (!text.ok()) {
-    Log(LogLevel::kWarn, "configuration_read_again",
-        {{"reason", std::string(text.status().message())}});
-  }
   StopLog();
   if (draining) std::_Exit(EXIT_SUCCESS);
-  BeginAnew(arguments, text.ok() ? std::optional<int>(*text) : std::nullopt);
+  BeginAnew(arguments, held_text);
   std::_Exit(kFailed);
 }
 
@@ -477,6 +490,7 @@ int ServeDaemon(const DaemonConfig& config, std::unique_ptr<Store> store, Replic
 
 // One of several daemons: stands by first.
 int ServeReplica(DaemonConfig config, int signals, bool insecure_network) {
+  HoldConfiguration();
   absl::StatusOr<std::unique_ptr<Replica>> replica = Replica::Start(config);
   if (!replica.ok()) return Fail(kFailed, replica.status());
   config.grpc = (*replica)->grpc_address();
@@ -555,8 +569,8 @@ int Main(int argc, char** argv) {
   (void)std::fputs(parsed.stderr_text.c_str(), stderr);
   if (!parsed.options) return parsed.exit_code;
   const absl::StatusOr<DaemonConfig> config = Configure(*parsed.options);
-  // A supervisor restarts after kFailed: TLS files of a daemon that stepped down may be in the
-  // middle of their renewal.
+  // A supervisor restarts after kFailed: TLS files of a daemon that stepped down, or the
+  // configuration that it could not hold, may be in the middle of a change.
   if (!config.ok()) return Fail(HasBegunAnew() ? kFailed : kUsageError, config.status());
   if (parsed.options->check_config || parsed.options->print_config) {
     return Show(*parsed.options, *config);
