@@ -357,21 +357,23 @@ int Watch(const Daemon& daemon, int signals, bool insecure_network, ServiceManag
 // Ends the process when what should have ended by `deadline` has not: a supervisor shall not wait
 // for a stream that never ends. The process always ends by _Exit, so nothing has to wait for this
 // thread.
-void EndAt(absl::Time deadline) {
-  std::thread([deadline] {
+void EndAt(absl::Time deadline, const Replica* replica) {
+  std::thread([deadline, replica] {
     absl::SleepFor(deadline - MonotonicNow());
+    const std::string trouble = replica == nullptr ? "" : replica->Trouble();
     Log(LogLevel::kError, "shutdown_stuck",
-        {{"reason", "streams or calls did not end; the process ends without them"}});
+        {{"reason", absl::StrCat("streams or calls did not end; the process ends without them",
+                                 trouble.empty() ? "" : "; ", trouble)}});
     StopLog();
     std::_Exit(kFailed);
   }).detach();
 }
 
 // Ends within `grace`. A second signal ends the process at once.
-void Drain(Daemon* daemon, int signals, absl::Duration grace) {
+void Drain(Daemon* daemon, const Replica* replica, int signals, absl::Duration grace) {
   const absl::Time deadline = MonotonicNow() + grace;
   const absl::Duration closing = std::min(kShutdown, grace / 2);
-  EndAt(deadline + kLastResort);
+  EndAt(deadline + kLastResort, replica);
   daemon->BeginDrain(grace);
   Log(LogLevel::kInfo, "draining",
       {{"sessions", int64_t{daemon->open_sessions()}}, {"grace", absl::FormatDuration(grace)}});
@@ -479,7 +481,7 @@ int ServeDaemon(const DaemonConfig& config, std::unique_ptr<Store> store, Replic
   serving = nullptr;
   draining = true;
   manager.Stopping(config.drain_grace);
-  Drain(daemon->get(), signals, config.drain_grace);
+  Drain(daemon->get(), replica, signals, config.drain_grace);
   if (replica != nullptr) replica->Resign();
   Log(LogLevel::kInfo, "stopped");
   StopLog();

@@ -48,8 +48,14 @@ absl::StatusOr<std::unique_ptr<Replica>> Replica::Start(const DaemonConfig& conf
                                                               .timeout = config.etcd.timeout}));
   replica->election_ = std::make_unique<etcd::Election>(
       replica->client_.get(),
-      etcd::ElectionOptions{.prefix = config.etcd.prefix,
-                            .lease = absl::Seconds(config.etcd.lease_seconds)});
+      etcd::ElectionOptions{
+          .prefix = config.etcd.prefix,
+          .lease = absl::Seconds(config.etcd.lease_seconds),
+          .lease_changed = [client = replica->client_.get()](absl::Duration lease) {
+            Log(LogLevel::kInfo, "lease_changed",
+                {{"lease", absl::FormatDuration(lease)},
+                 {"call_seconds", absl::ToDoubleSeconds(client->round_trip())}});
+          }});
   EPLB_RETURN_IF_ERROR(replica->Serve());
   return replica;
 }
