@@ -253,7 +253,10 @@ absl::Status CheckNetwork(const DaemonConfig& config, bool insecure_network) {
 std::string config_text;
 
 absl::StatusOr<std::string> ReadConfigText(const std::string& file) {
-  if (HasBegunAnew()) return InheritedText();
+  if (HasBegunAnew()) {
+    EPLB_ASSIGN_OR_RETURN(const std::optional<std::string> inherited, InheritedText());
+    if (inherited) return *inherited;
+  }
   return file.empty() ? "" : ReadConfigFile(file);
 }
 
@@ -354,21 +357,23 @@ int Watch(const Daemon& daemon, int signals, bool insecure_network, ServiceManag
 // Ends the process when what should have ended by `deadline` has not: a supervisor shall not wait
 // for a stream that never ends. The process always ends by _Exit, so nothing has to wait for this
 // thread.
-void EndAt(absl::Time deadline) {
-  std::thread([deadline] {
+void EndAt(absl::Time deadline, const Replica* replica) {
+  std::thread([deadline, replica] {
     absl::SleepFor(deadline - MonotonicNow());
+    const std::string trouble = replica == nullptr ? "" : replica->Trouble();
     Log(LogLevel::kError, "shutdown_stuck",
-        {{"reason", "streams or calls did not end; the process ends without them"}});
+        {{"reason", absl::StrCat("streams or calls did not end; the process ends without them",
+                                 trouble.empty() ? "" : "; ", trouble)}});
     StopLog();
     std::_Exit(kFailed);
   }).detach();
 }
 
 // Ends within `grace`. A second signal ends the process at once.
-void Drain(Daemon* daemon, int signals, absl::Duration grace) {
+void Drain(Daemon* daemon, const Replica* replica, int signals, absl::Duration grace) {
   const absl::Time deadline = MonotonicNow() + grace;
   const absl::Duration closing = std::min(kShutdown, grace / 2);
-  EndAt(deadline + kLastResort);
+  EndAt(deadline + kLastResort, replica);
   daemon->BeginDrain(grace);
   Log(LogLevel::kInfo, "draining",
       {{"sessions", int64_t{daemon->open_sessions()}}, {"grace", absl::FormatDuration(grace)}});
@@ -409,6 +414,21 @@ std::atomic<bool> draining = false;  // the lead ends because the process does
 
 // What the daemon was started with.
 char** arguments = nullptr;
+// Holds config_text from the start on, because a descriptor may not be left when the lead is lost.
+// None: the configuration is read again then.
+std::optional<int> held_text;
+
+void HoldConfiguration() {
+  const absl::StatusOr<int> text = HoldText(config_text);
+  if (text.ok()) {
+    held_text = *text;
+    return;
+  }
+  Log(LogLevel::kWarn, "configuration_read_again",
+      {{"reason", absl::StrCat("a daemon that loses the lead reads its file again, because the "
+                               "configuration cannot be held in memory: ",
+                               std::string(text.status().message()))}});
+}
 
 // Another daemon may lead, so nothing of this process may act any more. The process begins anew as
 // a standby: no memory, thread or connection of the lead is left. It keeps the configuration that
@@ -417,14 +437,9 @@ void StepDown(const std::string& why) {
   static std::mutex once;  // held until the process is another one
   once.lock();
   Log(LogLevel::kError, "lead_lost", {{"reason", why}});
-  const absl::StatusOr<int> text = HoldText(config_text);
-  if (!text.ok()) {
-    Log(LogLevel::kWarn, "configuration_read_again",
-        {{"reason", std::string(text.status().message())}});
-  }
   StopLog();
   if (draining) std::_Exit(EXIT_SUCCESS);
-  BeginAnew(arguments, text.ok() ? std::optional<int>(*text) : std::nullopt);
+  BeginAnew(arguments, held_text);
   std::_Exit(kFailed);
 }
 
@@ -441,12 +456,9 @@ bool ServesNobody() {
 
 // Stands by until this daemon leads. Returns the signal that ended it, or 0.
 int StandBy(Replica& replica, int signals, ServiceManager& manager) {
-  absl::Time tell = MonotonicNow();
   while (!replica.Turn(kStandbyTurn)) {
     if (const int signal = WaitForSignal(signals, 0); signal != 0) return signal;
-    if (MonotonicNow() < tell) continue;
     manager.Alive(absl::OkStatus());
-    tell = MonotonicNow() + std::min(manager.alive_every(), kRemind);
   }
   return 0;
 }
@@ -469,7 +481,7 @@ int ServeDaemon(const DaemonConfig& config, std::unique_ptr<Store> store, Replic
   serving = nullptr;
   draining = true;
   manager.Stopping(config.drain_grace);
-  Drain(daemon->get(), signals, config.drain_grace);
+  Drain(daemon->get(), replica, signals, config.drain_grace);
   if (replica != nullptr) replica->Resign();
   Log(LogLevel::kInfo, "stopped");
   StopLog();
@@ -480,6 +492,7 @@ int ServeDaemon(const DaemonConfig& config, std::unique_ptr<Store> store, Replic
 
 // One of several daemons: stands by first.
 int ServeReplica(DaemonConfig config, int signals, bool insecure_network) {
+  HoldConfiguration();
   absl::StatusOr<std::unique_ptr<Replica>> replica = Replica::Start(config);
   if (!replica.ok()) return Fail(kFailed, replica.status());
   config.grpc = (*replica)->grpc_address();
@@ -558,8 +571,8 @@ int Main(int argc, char** argv) {
   (void)std::fputs(parsed.stderr_text.c_str(), stderr);
   if (!parsed.options) return parsed.exit_code;
   const absl::StatusOr<DaemonConfig> config = Configure(*parsed.options);
-  // A supervisor restarts after kFailed: TLS files of a daemon that stepped down may be in the
-  // middle of their renewal.
+  // A supervisor restarts after kFailed: TLS files of a daemon that stepped down, or the
+  // configuration that it could not hold, may be in the middle of a change.
   if (!config.ok()) return Fail(HasBegunAnew() ? kFailed : kUsageError, config.status());
   if (parsed.options->check_config || parsed.options->print_config) {
     return Show(*parsed.options, *config);

@@ -26,6 +26,7 @@ namespace {
 
 // After a failover each rank comes once, until it learns who leads. Later it comes again.
 constexpr absl::Duration kComesAgain = absl::Seconds(10);
+constexpr absl::Duration kQuestion = absl::Seconds(2);  // a turn holds up signals
 constexpr absl::Duration kProbe = absl::Milliseconds(500);
 constexpr absl::Duration kAfterError = absl::Milliseconds(300);
 
@@ -47,8 +48,14 @@ absl::StatusOr<std::unique_ptr<Replica>> Replica::Start(const DaemonConfig& conf
                                                               .timeout = config.etcd.timeout}));
   replica->election_ = std::make_unique<etcd::Election>(
       replica->client_.get(),
-      etcd::ElectionOptions{.prefix = config.etcd.prefix,
-                            .lease = absl::Seconds(config.etcd.lease_seconds)});
+      etcd::ElectionOptions{
+          .prefix = config.etcd.prefix,
+          .lease = absl::Seconds(config.etcd.lease_seconds),
+          .lease_changed = [client = replica->client_.get()](absl::Duration lease) {
+            Log(LogLevel::kInfo, "lease_changed",
+                {{"lease", absl::FormatDuration(lease)},
+                 {"call_seconds", absl::ToDoubleSeconds(client->round_trip())}});
+          }});
   EPLB_RETURN_IF_ERROR(replica->Serve());
   return replica;
 }
@@ -131,8 +138,9 @@ bool Replica::Turn(absl::Duration most) {
 bool Replica::MissTheLeader(const std::set<std::string>& jobs) {
   const std::string leader = election_->leader().address;
   if (jobs.empty() || leader.empty()) return false;
-  for (const std::string& job : jobs) {
-    if (etcd::IsStored(client_.get(), config_.etcd.prefix, job).value_or(false)) return true;
+  const absl::Time deadline = MonotonicNow() + std::min(client_->timeout(), kQuestion);
+  if (etcd::IsAnyStored(client_.get(), config_.etcd.prefix, jobs, deadline).value_or(false)) {
+    return true;
   }
   return !Reaches(leader, {.ca = config_.tls.ca, .cert = config_.tls.cert, .key = config_.tls.key},
                   kProbe);

@@ -43,6 +43,8 @@ class Replica {
                                               std::function<bool()> serves_nobody);
   // The store is closed: another daemon may lead at once.
   void Resign() { election_->Resign(); }
+  // Returns one sentence about what is wrong with etcd; empty if nothing is wrong. Never waits.
+  std::string Trouble() const { return client_->Trouble(); }
 
  private:
   explicit Replica(const DaemonConfig& config) : config_(config) {}

@@ -209,12 +209,12 @@ Keys EtcdKeys() {
       Key(
           "store.etcd.lease_seconds", IntegerRange{2, 60},
           "Seconds after which another daemon may lead if the leader does not renew its lease; "
-          "it stops proposing after two thirds. Longer while etcd is slow.",
+          "it stops proposing after two thirds. While etcd is slow at least 10 calls, up to 60 s.",
           [](auto& c) -> auto& { return c.etcd.lease_seconds; }),
       Key(
           "store.etcd.timeout", DurationRange{absl::Milliseconds(50), absl::Seconds(10), "1s"},
-          "Longest wait for an answer of one member of etcd before the next one is asked. Longer "
-          "while etcd is slow.",
+          "Longest wait for an answer of one member of etcd before the next one is asked. Up "
+          "to 8 times as long while etcd is slow.",
           [](auto& c) -> auto& { return c.etcd.timeout; }),
       Key(
           "store.etcd.tls_ca", PathRange{"the path of a PEM file"},

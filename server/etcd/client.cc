@@ -24,6 +24,7 @@ namespace eplb::etcd {
 namespace {
 
 constexpr int kMaxAnswerBytes = 64 << 20;  // a page of rows
+constexpr size_t kSmallBytes = 64 << 10;   // of a transaction
 constexpr int kKeepaliveMs = 10'000;       // etcd refuses pings that come more often than every 5 s
 constexpr int kKeepaliveTimeoutMs = 3'000;
 constexpr int kRounds = 2;  // over all members
@@ -67,14 +68,16 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Client::ChannelTo(size_t member) 
   return channels_[member];
 }
 
-void Client::GoOn(size_t failed) {
+void Client::GoOn(size_t failed, bool is_dead) {
   const std::lock_guard lock(mutex_);
-  channels_[failed] = nullptr;
+  if (is_dead) channels_[failed] = nullptr;
   if (current_ == failed) current_ = (failed + 1) % channels_.size();
 }
 
-absl::Status Client::Once(absl::Time deadline, absl::Duration timeout, const Call& call) {
-  const absl::Time until = std::min(deadline, MonotonicNow() + timeout);
+absl::Status Client::Once(absl::Time deadline, absl::Duration timeout, Size size,
+                          const Call& call) {
+  const absl::Time patient_until = MonotonicNow() + timeout;
+  const absl::Time until = std::min(deadline, patient_until);
   size_t member = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -82,24 +85,51 @@ absl::Status Client::Once(absl::Time deadline, absl::Duration timeout, const Cal
   }
   EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, ChannelTo(member));
   grpc::ClientContext context;
+  // A call over a new connection takes several round trips.
+  const bool is_measured = size == Size::kSmall && channel->GetState(false) == GRPC_CHANNEL_READY;
   const absl::Time begin = MonotonicNow();
   context.set_deadline(DeadlineIn(until - begin));
+  int64_t cancels_before = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    calls_.insert(&context);
+    cancels_before = cancels_;
+  }
   const absl::Status status = call(channel, &context);
+  bool cancelled = false;
+  {
+    const std::lock_guard lock(mutex_);
+    calls_.erase(&context);
+    cancelled = cancels_ != cancels_before;
+  }
   if (status.ok()) {
-    const bool waits = timeout == absl::InfiniteDuration();  // for an event, not for an answer
-    if (!waits) NoteRoundTrip(MonotonicNow() - begin);
+    if (size != Size::kEvent) NoteAnswer(MonotonicNow() - begin, is_measured);
     return absl::OkStatus();
   }
-  if (IsOfMember(status)) GoOn(member);
+  // The caller's own deadline proves nothing about the connection.
+  const bool is_dead = !absl::IsDeadlineExceeded(status) || until == patient_until;
+  if (IsOfMember(status) && !cancelled) GoOn(member, is_dead);
   const std::string message(status.message());
   return {status.code(),
           absl::StrCat("etcd at ", options_.endpoints[member], ": ",
                        absl::IsUnavailable(status) ? wire::ConnectionCause(message) : message)};
 }
 
+void Client::CancelCalls() {
+  const std::lock_guard lock(mutex_);
+  ++cancels_;
+  for (grpc::ClientContext* call : calls_) call->TryCancel();
+}
+
+int64_t Client::cancels() const {
+  const std::lock_guard lock(mutex_);
+  return cancels_;
+}
+
 absl::Duration Client::timeout() const {
   const std::lock_guard lock(mutex_);
-  return std::max(patience_ * options_.timeout, kTripsOfATimeout * round_trip_);
+  return std::max(patience_ * options_.timeout,
+                  std::min(kTripsOfATimeout * round_trip_, kMostPatience * options_.timeout));
 }
 
 absl::Duration Client::round_trip() const {
@@ -107,8 +137,12 @@ absl::Duration Client::round_trip() const {
   return round_trip_;
 }
 
-void Client::NoteRoundTrip(absl::Duration took) {
+void Client::NoteAnswer(absl::Duration took, bool is_measured) {
   const std::lock_guard lock(mutex_);
+  for (patience_ = 1; patience_ < kMostPatience && took > patience_ * options_.timeout;) {
+    patience_ *= 2;
+  }
+  if (!is_measured) return;
   const bool is_first = round_trip_ == absl::ZeroDuration();
   round_trip_ = is_first ? took : round_trip_ + kNewest * (took - round_trip_);
 }
@@ -116,7 +150,7 @@ void Client::NoteRoundTrip(absl::Duration took) {
 absl::Status Client::Noted(absl::Status status) {
   const std::lock_guard lock(mutex_);
   // An etcd that is slow and one that is gone look alike until an answer arrives.
-  patience_ = absl::IsDeadlineExceeded(status) ? std::min(2 * patience_, kMostPatience) : 1;
+  if (absl::IsDeadlineExceeded(status)) patience_ = std::min(2 * patience_, kMostPatience);
   if (!IsOfMember(status)) {
     failure_ = absl::OkStatus();
   } else {
@@ -140,17 +174,18 @@ std::string Client::Trouble() const {
       failure_.message());
 }
 
-absl::Status Client::Repeat(absl::Time deadline, const Call& call) {
+absl::Status Client::Repeat(absl::Time deadline, Size size, const Call& call) {
   if (MonotonicNow() >= deadline) {
     return absl::DeadlineExceededError("etcd was not asked: the deadline has passed");
   }
   absl::Status status;
+  const int64_t cancels_before = cancels();
   const size_t attempts = kRounds * options_.endpoints.size();
   for (size_t attempt = 0; attempt < attempts && MonotonicNow() < deadline; ++attempt) {
     if (attempt > 0) absl::SleepFor(std::min(kBetweenAttempts, deadline - MonotonicNow()));
     const bool again = attempt >= options_.endpoints.size();
-    status = Once(deadline, again ? 2 * timeout() : timeout(), call);
-    if (!IsOfMember(status)) break;
+    status = Once(deadline, again ? 2 * timeout() : timeout(), size, call);
+    if (!IsOfMember(status) || cancels() != cancels_before) break;
   }
   return Noted(std::move(status));
 }
@@ -158,16 +193,19 @@ absl::Status Client::Repeat(absl::Time deadline, const Call& call) {
 absl::StatusOr<pb::RangeResponse> Client::Range(const pb::RangeRequest& request,
                                                 absl::Time deadline) {
   pb::RangeResponse response;
-  EPLB_RETURN_IF_ERROR(Repeat(deadline, [&](const auto& channel, grpc::ClientContext* context) {
-    return wire::FromGrpc(pb::KV::NewStub(channel)->Range(context, request, &response));
-  }));
+  const Size size = request.range_end().empty() ? Size::kSmall : Size::kLarge;
+  EPLB_RETURN_IF_ERROR(
+      Repeat(deadline, size, [&](const auto& channel, grpc::ClientContext* context) {
+        return wire::FromGrpc(pb::KV::NewStub(channel)->Range(context, request, &response));
+      }));
   return response;
 }
 
 absl::StatusOr<pb::TxnResponse> Client::Txn(const pb::TxnRequest& request, absl::Time deadline) {
   pb::TxnResponse response;
+  const Size size = request.ByteSizeLong() <= kSmallBytes ? Size::kSmall : Size::kLarge;
   EPLB_RETURN_IF_ERROR(
-      Noted(Once(deadline, timeout(), [&](const auto& channel, grpc::ClientContext* context) {
+      Noted(Once(deadline, timeout(), size, [&](const auto& channel, grpc::ClientContext* context) {
         return wire::FromGrpc(pb::KV::NewStub(channel)->Txn(context, request, &response));
       })));
   return response;
@@ -177,9 +215,10 @@ absl::StatusOr<pb::LeaseGrantResponse> Client::Grant(int64_t ttl_seconds, absl::
   pb::LeaseGrantRequest request;
   request.set_ttl(ttl_seconds);
   pb::LeaseGrantResponse response;
-  EPLB_RETURN_IF_ERROR(Repeat(deadline, [&](const auto& channel, grpc::ClientContext* context) {
-    return wire::FromGrpc(pb::Lease::NewStub(channel)->LeaseGrant(context, request, &response));
-  }));
+  EPLB_RETURN_IF_ERROR(
+      Repeat(deadline, Size::kSmall, [&](const auto& channel, grpc::ClientContext* context) {
+        return wire::FromGrpc(pb::Lease::NewStub(channel)->LeaseGrant(context, request, &response));
+      }));
   if (response.error().empty()) return response;
   return absl::UnavailableError(absl::StrCat("etcd grants no lease: ", response.error()));
 }
@@ -188,9 +227,11 @@ absl::Status Client::Revoke(int64_t lease, absl::Time deadline) {
   pb::LeaseRevokeRequest request;
   request.set_id(lease);
   pb::LeaseRevokeResponse response;
-  const absl::Status status = Repeat(deadline, [&](const auto& channel, auto* context) {
-    return wire::FromGrpc(pb::Lease::NewStub(channel)->LeaseRevoke(context, request, &response));
-  });
+  const absl::Status status =
+      Repeat(deadline, Size::kSmall, [&](const auto& channel, auto* context) {
+        return wire::FromGrpc(
+            pb::Lease::NewStub(channel)->LeaseRevoke(context, request, &response));
+      });
   return absl::IsNotFound(status) ? absl::OkStatus() : status;
 }
 
@@ -198,16 +239,17 @@ absl::StatusOr<int64_t> Client::KeepAlive(int64_t lease, absl::Time deadline) {
   pb::LeaseKeepAliveRequest request;
   request.set_id(lease);
   pb::LeaseKeepAliveResponse response;
-  EPLB_RETURN_IF_ERROR(Repeat(deadline, [&](const auto& channel, grpc::ClientContext* context) {
-    const auto stub = pb::Lease::NewStub(channel);
-    const auto stream = stub->LeaseKeepAlive(context);
-    const bool answered = stream->Write(request) && stream->Read(&response);
-    if (answered) context->TryCancel();  // one question, one answer
-    const grpc::Status end = stream->Finish();
-    if (answered) return absl::OkStatus();
-    return end.ok() ? absl::UnavailableError("the stream ended without an answer")
-                    : wire::FromGrpc(end);
-  }));
+  EPLB_RETURN_IF_ERROR(
+      Repeat(deadline, Size::kSmall, [&](const auto& channel, grpc::ClientContext* context) {
+        const auto stub = pb::Lease::NewStub(channel);
+        const auto stream = stub->LeaseKeepAlive(context);
+        const bool answered = stream->Write(request) && stream->Read(&response);
+        if (answered) context->TryCancel();  // one question, one answer
+        const grpc::Status end = stream->Finish();
+        if (answered) return absl::OkStatus();
+        return end.ok() ? absl::UnavailableError("the stream ended without an answer")
+                        : wire::FromGrpc(end);
+      }));
   return response.ttl();
 }
 
@@ -218,8 +260,8 @@ absl::Status Client::WaitForDelete(const std::string& key, int64_t since, absl::
   create.set_start_revision(since + 1);
   create.add_filters(pb::WatchCreateRequest::NOPUT);
   absl::Status result;
-  const absl::Status failure =
-      Once(deadline, absl::InfiniteDuration(), [&](const auto& channel, auto* context) {
+  const absl::Status failure = Once(
+      deadline, absl::InfiniteDuration(), Size::kEvent, [&](const auto& channel, auto* context) {
         const auto stub = pb::Watch::NewStub(channel);
         const auto stream = stub->Watch(context);
         pb::WatchResponse response;

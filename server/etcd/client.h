@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,31 +53,41 @@ class Client {
   // deadline.
   absl::Status WaitForDelete(const std::string& key, int64_t since, absl::Time deadline);
 
-  // Longest wait for one member's answer: options.timeout, and longer while etcd is slow.
+  // Ends the calls that wait for etcd now with Cancelled.
+  void CancelCalls();
+
+  // Longest wait for one member's answer: options.timeout, and up to 8 times that while etcd is
+  // slow.
   absl::Duration timeout() const;
-  // Time that a call takes, averaged over the newest ones. 0 before the first answer.
+  // Time that a call takes, averaged over the newest small ones over a connection that was there. 0
+  // before the first of them.
   absl::Duration round_trip() const;
-  // What is wrong with etcd as the newest calls saw it, one sentence; empty: nothing. Never waits
-  // for etcd.
+  // Returns one sentence about what is wrong with etcd, as of the newest calls; empty if nothing is
+  // wrong. Never waits.
   std::string Trouble() const;
 
  private:
   using Call =
       std::function<absl::Status(const std::shared_ptr<grpc::Channel>&, grpc::ClientContext*)>;
+  // Only a small call takes one round trip: a large one carries many bytes, and kEvent waits for an
+  // event.
+  enum class Size { kSmall, kLarge, kEvent };
   explicit Client(ClientOptions options)
       : options_(std::move(options)), channels_(options_.endpoints.size()) {}
   // That of a member, made anew after a failure: one that failed connects again only while a call
   // waits for it.
   absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(size_t member);
-  void GoOn(size_t failed);
+  // Goes on with the next member. is_dead: the connection to the failed one is closed.
+  void GoOn(size_t failed, bool is_dead);
   // At the member in use, within `timeout` and `deadline`; a failure makes the next member the one
   // in use.
-  absl::Status Once(absl::Time deadline, absl::Duration timeout, const Call& call);
-  // Asks member after member, each at most twice.
-  absl::Status Repeat(absl::Time deadline, const Call& call);
+  absl::Status Once(absl::Time deadline, absl::Duration timeout, Size size, const Call& call);
+  // Asks member after member, each at most twice; ends after CancelCalls.
+  absl::Status Repeat(absl::Time deadline, Size size, const Call& call);
+  int64_t cancels() const;
   // Keeps the outcome of a call for Trouble and timeout; returns it.
   absl::Status Noted(absl::Status status);
-  void NoteRoundTrip(absl::Duration took);
+  void NoteAnswer(absl::Duration took, bool is_measured);
 
   const ClientOptions options_;
   mutable std::mutex mutex_;                              // guards what follows
@@ -84,6 +95,8 @@ class Client {
   size_t current_ = 0;                                    // the member in use
   absl::Duration round_trip_;                             // see round_trip()
   int patience_ = 1;                                      // factor of the timeout: 1, 2, 4 or 8
+  std::set<grpc::ClientContext*> calls_;                  // that wait for etcd
+  int64_t cancels_ = 0;                                   // calls of CancelCalls
   absl::Status failure_;                                  // of the newest call to any member
   absl::Time failing_since_;  // by the wall clock, unless failure_ is OK
 };

@@ -15,9 +15,14 @@ namespace {
 constexpr int kRenewals = 5;  // within a lease
 constexpr double kWritePart =
     2.0 / 3;  // of a lease without a renewal, in which writes are still made
-constexpr absl::Duration kLongestTry = absl::Seconds(5);  // signals wait for its end
+constexpr absl::Duration kUsualTry = absl::Seconds(5);
+constexpr absl::Duration kLongestTry = absl::Seconds(12);  // signals wait for its end
+constexpr absl::Duration kLongestKnock = absl::Seconds(4);
+constexpr int kTimeoutsOfATry = 3;
+constexpr absl::Duration kBetweenCancels = absl::Milliseconds(50);
 constexpr absl::Duration kAfterFailure = absl::Milliseconds(200);
 constexpr int kTripsOfALease = 10;  // a renewal takes two, and three more over a new connection
+constexpr int kCalmRenewals = 10;   // two leases
 constexpr int kTripsOfATry = 8;
 constexpr absl::Duration kLongestLease = absl::Seconds(60);
 constexpr absl::Duration kGoodbye = absl::Seconds(2);  // without an answer the lease ends by itself
@@ -36,15 +41,24 @@ Election::Election(Client* client, ElectionOptions options)
     : client_(client),
       options_(std::move(options)),
       knocks_(absl::StrCat(options_.prefix, "/knock/")),
-      fence_{.key = absl::StrCat(options_.prefix, "/leader")} {}
+      fence_{.key = absl::StrCat(options_.prefix, "/leader")},
+      lease_time_(options_.lease) {}
 
-Election::~Election() {
+Election::~Election() { Stop(); }
+
+void Election::Stop() {
+  if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     stopping_ = true;
+    stop_.notify_all();
+    // Again and again, because the thread may be between two calls.
+    while (!stop_.wait_for(lock, absl::ToChronoMilliseconds(kBetweenCancels),
+                           [this] { return stopped_; })) {
+      client_->CancelCalls();
+    }
   }
-  stop_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
 }
 
 absl::StatusOr<bool> Election::TryToLead(const std::string& advertise) {
@@ -55,8 +69,9 @@ absl::StatusOr<bool> Election::TryToLead(const std::string& advertise) {
 }
 
 absl::StatusOr<bool> Election::Try(const std::string& advertise) {
-  const absl::Time deadline = MonotonicNow() + std::max(std::min(options_.lease, kLongestTry),
-                                                        kTripsOfATry * client_->round_trip());
+  const absl::Duration most = std::max(
+      {kUsualTry, kTripsOfATry * client_->round_trip(), kTimeoutsOfATry * client_->timeout()});
+  const absl::Time deadline = MonotonicNow() + std::min(most, kLongestTry);
   EPLB_ASSIGN_OR_RETURN(const pb::RangeResponse found, client_->Range(Read(fence_.key), deadline));
   seen_revision_ = found.header().revision();
   if (!found.kvs().empty()) {
@@ -72,18 +87,17 @@ absl::StatusOr<bool> Election::Try(const std::string& advertise) {
   const absl::Duration time = WantedLease();
   EPLB_ASSIGN_OR_RETURN(const pb::LeaseGrantResponse lease,
                         client_->Grant(absl::ToInt64Seconds(time), deadline));
-  {
-    const std::lock_guard lock(mutex_);
-    lease_time_ = time;
-  }
-  absl::StatusOr<bool> leads = CreateKey(advertise, lease.id(), granted);
+  // After `time` the lease has ended, and etcd refuses a key that names it.
+  absl::StatusOr<bool> leads =
+      CreateKey(advertise, lease.id(), time, granted, std::min(deadline, granted + time));
   // Without an answer the key may be there: it must not outlive this attempt.
   if (!leads.ok() || !*leads) (void)client_->Revoke(lease.id(), deadline);
   return leads;
 }
 
 absl::StatusOr<bool> Election::CreateKey(const std::string& advertise, int64_t lease,
-                                         absl::Time granted) {
+                                         absl::Duration time, absl::Time granted,
+                                         absl::Time deadline) {
   pb::TxnRequest request;
   pb::Compare& absent = *request.add_compare();
   absent.set_target(pb::Compare::CREATE);
@@ -93,10 +107,9 @@ absl::StatusOr<bool> Election::CreateKey(const std::string& advertise, int64_t l
   put.set_key(fence_.key);
   put.set_value(advertise);
   put.set_lease(lease);
-  EPLB_ASSIGN_OR_RETURN(const pb::TxnResponse response,
-                        client_->Txn(request, granted + std::min(lease_time(), kLongestTry)));
+  EPLB_ASSIGN_OR_RETURN(const pb::TxnResponse response, client_->Txn(request, deadline));
   if (!response.succeeded()) return false;
-  lease_ = lease;
+  Take(lease, time);
   fence_.create_revision = response.header().revision();
   const std::lock_guard lock(mutex_);
   renewed_ = granted;
@@ -111,7 +124,7 @@ absl::Status Election::AwaitVacancy(absl::Duration most) {
 }
 
 void Election::Knock(const std::string& advertise) {
-  const absl::Time deadline = MonotonicNow() + client_->timeout();
+  const absl::Time deadline = MonotonicNow() + std::min(client_->timeout(), kLongestKnock);
   const absl::StatusOr<pb::LeaseGrantResponse> lease = client_->Grant(kKnockSeconds, deadline);
   if (!lease.ok()) return;  // the next turn tells of etcd
   pb::TxnRequest request;
@@ -132,19 +145,33 @@ bool Election::Knocked() {
 }
 
 void Election::Yield() {
-  (void)client_->Revoke(lease_, MonotonicNow() + kGoodbye);
-  const absl::Time deadline = MonotonicNow() + lease_time();
+  Revoke();
+  const absl::Time deadline = MonotonicNow() + std::min(lease_time(), kUsualTry);
   while (MonotonicNow() < deadline) {
     const auto found = client_->Range(Read(fence_.key), deadline);
     if (found.ok() && !found->kvs().empty()) return;
-    absl::SleepFor(kAfterFailure);
+    std::unique_lock lock(mutex_);
+    if (stop_.wait_for(lock, absl::ToChronoMilliseconds(kAfterFailure),
+                       [this] { return stopping_; })) {
+      return;
+    }
   }
+}
+
+void Election::Revoke() {
+  const absl::Time deadline = MonotonicNow() + kGoodbye;
+  // The next one first: without its lease the move cannot happen any more.
+  if (next_lease_ != 0) (void)client_->Revoke(next_lease_, deadline);
+  (void)client_->Revoke(lease_, deadline);
 }
 
 void Election::Hold(std::function<void(const std::string& why)> lost,
                     std::function<bool()> serves_nobody) {
   thread_ = std::thread([this, lost = std::move(lost), serves_nobody = std::move(serves_nobody)] {
     Loop(lost, serves_nobody);
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    stop_.notify_all();
   });
 }
 
@@ -161,7 +188,7 @@ void Election::Loop(const std::function<void(const std::string&)>& lost,
     }
     const absl::Time asked = MonotonicNow();
     const absl::Status renewed = Renew();
-    if (renewed.ok()) Lengthen();
+    if (renewed.ok()) FitLease();
     const absl::Duration took = MonotonicNow() - asked;
     pause = renewed.ok() ? std::max(lease_time() / kRenewals - took, absl::ZeroDuration())
                          : kAfterFailure;
@@ -190,7 +217,7 @@ absl::Status Election::Renew() {
   absl::Time deadline;
   {
     const std::lock_guard lock(mutex_);
-    deadline = renewed_ + lease_time_;
+    deadline = renewed_ + std::min(lease_time_, next_time_);
     if (asked >= deadline) {
       return failure_.ok() ? absl::DeadlineExceededError("the daemon did not run meanwhile")
                            : failure_;
@@ -203,14 +230,32 @@ absl::Status Election::Renew() {
   if (found.kvs(0).create_revision() != fence_.create_revision) {
     return Lost(absl::StrCat("the daemon at ", found.kvs(0).value(), " leads"));
   }
-  // A move to a longer lease was not answered and has happened: that lease is renewed next.
+  // A move to another lease was not answered and has happened: that lease is renewed next.
   if (const int64_t holder = found.kvs(0).lease(); holder != lease_) {
-    lease_ = holder;
-    return absl::UnavailableError("the leader's key has moved to its longer lease");
+    Take(holder, holder == next_lease_ ? next_time_ : lease_time_);
+    return absl::UnavailableError("the leader's key has moved to its next lease");
   }
-  const std::lock_guard lock(mutex_);
-  renewed_ = asked;
+  {
+    const std::lock_guard lock(mutex_);
+    renewed_ = asked;
+  }
+  if (next_lease_ == 0) return absl::OkStatus();
+  // The move was not answered and has not happened. Without its lease it never will.
+  EPLB_RETURN_IF_ERROR(client_->Revoke(next_lease_, deadline));
+  Take(lease_, lease_time_);
   return absl::OkStatus();
+}
+
+void Election::Take(int64_t lease, absl::Duration time) {
+  lease_ = lease;
+  next_lease_ = 0;
+  absl::Duration before;
+  {
+    const std::lock_guard lock(mutex_);
+    before = std::exchange(lease_time_, time);
+    next_time_ = absl::InfiniteDuration();
+  }
+  if (time != before) options_.lease_changed(time);
 }
 
 absl::Duration Election::WantedLease() const {
@@ -221,16 +266,24 @@ absl::Duration Election::WantedLease() const {
 
 absl::Duration Election::lease_time() const {
   const std::lock_guard lock(mutex_);
-  return lease_time_;
+  return std::min(lease_time_, next_time_);
 }
 
-void Election::Lengthen() {
-  const absl::Duration longer = WantedLease();
-  if (longer <= lease_time()) return;
+void Election::FitLease() {
+  const absl::Duration time = lease_time();
+  const absl::Duration wanted = WantedLease();
+  const bool is_calm = wanted < time && kTripsOfALease * client_->round_trip() <= time / 2;
+  calm_renewals_ = is_calm ? calm_renewals_ + 1 : 0;
+  if (wanted > time || calm_renewals_ == kCalmRenewals) MoveTo(wanted);
+}
+
+void Election::MoveTo(absl::Duration time) {
+  calm_renewals_ = 0;
   const absl::Time granted = MonotonicNow();
-  const absl::Time deadline = granted + lease_time() / 3;  // the next renewal needs the rest
+  // The next renewal needs the rest.
+  const absl::Time deadline = granted + std::min(time, lease_time()) / 2;
   const absl::StatusOr<pb::LeaseGrantResponse> lease =
-      client_->Grant(absl::ToInt64Seconds(longer), deadline);
+      client_->Grant(absl::ToInt64Seconds(time), deadline);
   if (!lease.ok()) return;
   pb::TxnRequest request;
   pb::Compare& leads = *request.add_compare();
@@ -241,23 +294,24 @@ void Election::Lengthen() {
   put.set_key(fence_.key);
   put.set_value(leader().address);
   put.set_lease(lease->id());
+  next_lease_ = lease->id();
+  {
+    const std::lock_guard lock(mutex_);
+    next_time_ = time;
+  }
   const absl::StatusOr<pb::TxnResponse> moved = client_->Txn(request, deadline);
   // Without an answer the next renewal sees which lease holds the key.
   if (!moved.ok() || !moved->succeeded()) return;
-  lease_ = lease->id();  // the shorter one ends by itself
-  const std::lock_guard lock(mutex_);
-  renewed_ = granted;
-  lease_time_ = longer;
+  {
+    const std::lock_guard lock(mutex_);
+    renewed_ = granted;
+  }
+  Take(next_lease_, time);  // the lease before ends by itself
 }
 
 void Election::Resign() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  stop_.notify_all();
-  if (thread_.joinable()) thread_.join();
-  (void)client_->Revoke(lease_, MonotonicNow() + kGoodbye);
+  Stop();
+  Revoke();
 }
 
 Leader Election::leader() const {
@@ -267,7 +321,7 @@ Leader Election::leader() const {
 
 absl::Time Election::write_until() const {
   const std::lock_guard lock(mutex_);
-  return renewed_ + kWritePart * lease_time_;
+  return renewed_ + kWritePart * std::min(lease_time_, next_time_);
 }
 
 absl::Status Election::MayWrite() const {

@@ -16,7 +16,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
-#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "placement/digest.h"
 #include "proto/wire/messages.h"
@@ -391,12 +390,16 @@ void EtcdStore::AddPlacement(const Rows& rows, const core::StoredJob& job,
   }
 }
 
-// Returns copies of the job's unreadable rows, which the next write of the job replaces.
+// Returns copies of the job's unreadable rows, which the next write of the job replaces. Skips the
+// copies that an earlier attempt has made.
 std::vector<Batch> EtcdStore::CopiesOfDamaged(const Rows& rows, const std::string& job) const {
   std::vector<Batch> copies;
   if (!damaged_jobs_.contains(job)) return copies;
-  const auto copy = [&copies](const auto& row) {
-    copies.push_back({.puts = {{kDamaged + row.first, row.second}}});
+  const auto copy = [&rows, &copies](const auto& row) {
+    const std::string key = kDamaged + row.first;
+    const auto there = rows.find(key);
+    if (there != rows.end() && there->second == row.second) return;
+    copies.push_back({.puts = {{key, row.second}}});
   };
   const auto record = rows.find(JobKey(job, "record"));
   if (record == rows.end()) return copies;
@@ -540,12 +543,16 @@ absl::StatusOr<std::unique_ptr<Store>> OpenEtcdStore(const EtcdStoreOptions& opt
   return store;
 }
 
-absl::StatusOr<bool> IsStored(Client* client, const std::string& prefix, const std::string& job) {
-  pb::RangeRequest request;
-  request.set_key(absl::StrCat(prefix, "/", JobKey(job, "record")));
-  EPLB_ASSIGN_OR_RETURN(const pb::RangeResponse found,
-                        client->Range(request, MonotonicNow() + client->timeout()));
-  return !found.kvs().empty();
+absl::StatusOr<bool> IsAnyStored(Client* client, const std::string& prefix,
+                                 const std::set<std::string>& jobs, absl::Time deadline) {
+  pb::TxnRequest request;
+  for (const std::string& job : jobs) {
+    request.add_success()->mutable_request_range()->set_key(
+        absl::StrCat(prefix, "/", JobKey(job, "record")));
+  }
+  EPLB_ASSIGN_OR_RETURN(const pb::TxnResponse found, client->Txn(request, deadline));
+  return std::any_of(found.responses().begin(), found.responses().end(),
+                     [](const auto& one) { return !one.response_range().kvs().empty(); });
 }
 
 }  // namespace eplb::etcd

@@ -15,9 +15,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 #include "server/etcd/fenced_rows.h"
 #include "server/store/store.h"
@@ -46,8 +48,10 @@ struct EtcdStoreOptions {
 // is paused until an operator resumes it.
 absl::StatusOr<std::unique_ptr<Store>> OpenEtcdStore(const EtcdStoreOptions& options);
 
-// True if the store of the leader with this prefix has the job. errors: those of Client.
-absl::StatusOr<bool> IsStored(Client* client, const std::string& prefix, const std::string& job);
+// True if the store of the leader with this prefix has one of the jobs. Asks etcd once. errors:
+// those of Client.
+absl::StatusOr<bool> IsAnyStored(Client* client, const std::string& prefix,
+                                 const std::set<std::string>& jobs, absl::Time deadline);
 
 }  // namespace eplb::etcd
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,24 +14,25 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-
-#include "base/files.h"
 
 namespace eplb {
 namespace {
 
-// Variable with the number of the text's descriptor.
+// Variable with the number of the text's descriptor, or kNoText.
 constexpr char kInherited[] = "EPLBD_INHERITED_TEXT";
+constexpr char kNoText[] = "none";
+constexpr unsigned kSealAgainstRunning = 8;  // MFD_NOEXEC_SEAL, which older headers lack
 
-// The variables of this process, with that of `text` alone as kInherited.
+// Returns the variables of this process, with `text` as kInherited.
 std::vector<std::string> EnvironmentWith(std::optional<int> text) {
   const std::string own = absl::StrCat(kInherited, "=");
   std::vector<std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     if (!std::string_view(*entry).starts_with(own)) variables.emplace_back(*entry);
   }
-  if (text) variables.push_back(absl::StrCat(own, *text));
+  variables.push_back(absl::StrCat(own, text ? std::to_string(*text) : kNoText));
   return variables;
 }
 
@@ -38,15 +40,28 @@ std::vector<std::string> EnvironmentWith(std::optional<int> text) {
 
 bool HasBegunAnew() { return std::getenv(kInherited) != nullptr; }
 
-absl::StatusOr<std::string> InheritedText() {
-  const std::string descriptor = std::getenv(kInherited);
-  absl::StatusOr<std::string> text = ReadRegularFile(absl::StrCat("/proc/self/fd/", descriptor));
-  (void)close(std::atoi(descriptor.c_str()));
-  return text;
+absl::StatusOr<std::optional<std::string>> InheritedText() {
+  const std::string value = std::getenv(kInherited);
+  if (value == kNoText) return std::nullopt;
+  int descriptor = -1;
+  if (!absl::SimpleAtoi(value, &descriptor)) descriptor = -1;
+  struct stat state {};
+  if (fstat(descriptor, &state) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat(kInherited, ": ", std::generic_category().message(errno)));
+  }
+  std::string text(static_cast<size_t>(state.st_size), '\0');
+  const ssize_t size = pread(descriptor, text.data(), text.size(), 0);
+  (void)close(descriptor);
+  if (size == state.st_size) return text;
+  return absl::UnavailableError(
+      absl::StrCat(kInherited, ": ", size, " of ", text.size(), " bytes can be read"));
 }
 
 absl::StatusOr<int> HoldText(const std::string& text) {
-  const int descriptor = memfd_create("text", MFD_CLOEXEC);
+  int descriptor = memfd_create("text", MFD_CLOEXEC | kSealAgainstRunning);
+  // A kernel before 6.3 does not know the seal.
+  if (descriptor < 0 && errno == EINVAL) descriptor = memfd_create("text", MFD_CLOEXEC);
   if (descriptor >= 0 && write(descriptor, text.data(), text.size()) == std::ssize(text)) {
     return descriptor;
   }

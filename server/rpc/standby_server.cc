@@ -1,7 +1,6 @@
 #include "server/rpc/standby_server.h"
 
 #include <atomic>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -16,7 +15,9 @@
 #include "proto/wire/messages.h"
 #include "proto/wire/status.h"
 #include "server/rpc/acceptors.h"
+#include "server/rpc/gate.h"
 #include "server/rpc/grpc_log.h"
+#include "server/rpc/refused_jobs.h"
 #include "server/rpc/rpc_server.h"
 
 #include "eplb/v1/session.pb.h"
@@ -32,7 +33,6 @@ constexpr int kStandbyStreams = 128;
 constexpr int kStandbyMetadataBytes = 8192;
 constexpr int64_t kStandbyClosingMs = 100;  // calls have this long to end
 constexpr int64_t kHelloPatienceMs = 1000;
-constexpr size_t kMaxRefusedJobs = 64;
 
 // Puts the leader and the trouble into the trailers and returns the refusal.
 grpc::Status Refuse(grpc::GenericCallbackServerContext* context, const std::string& leader,
@@ -54,23 +54,6 @@ class NotLeader : public grpc::ServerGenericBidiReactor {
   void OnDone() override { delete this; }
 };
 
-// Jobs of refused ranks. threads: safe.
-class RefusedJobs {
- public:
-  void Add(const std::string& job) {
-    const std::lock_guard lock(mutex_);
-    if (jobs_.size() < kMaxRefusedJobs) jobs_.insert(job);
-  }
-  std::set<std::string> Take() {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(jobs_, {});
-  }
-
- private:
-  std::mutex mutex_;
-  std::set<std::string> jobs_;  // guarded by mutex_
-};
-
 std::string JobOf(grpc::ByteBuffer* bytes) {
   v1::Up message;
   const grpc::Status parsed = grpc::SerializationTraits<v1::Up>::Deserialize(bytes, &message);
@@ -80,7 +63,8 @@ std::string JobOf(grpc::ByteBuffer* bytes) {
 // Refuses a rank's stream once its Hello has arrived, or after kHelloPatienceMs without one.
 class RefusedRank : public grpc::ServerGenericBidiReactor {
  public:
-  RefusedRank(grpc::Status refusal, RefusedJobs* jobs) : refusal_(std::move(refusal)), jobs_(jobs) {
+  RefusedRank(grpc::Status refusal, std::string host, RefusedJobs* jobs)
+      : refusal_(std::move(refusal)), host_(std::move(host)), jobs_(jobs) {
     alarm_.Set(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                             gpr_time_from_millis(kHelloPatienceMs, GPR_TIMESPAN)),
                [this](bool) {
@@ -91,7 +75,7 @@ class RefusedRank : public grpc::ServerGenericBidiReactor {
   }
   void OnReadDone(bool ok) override {
     const std::string job = ok ? JobOf(&hello_) : "";
-    if (wire::CheckPlainName("job", job).ok()) jobs_->Add(job);
+    if (wire::CheckPlainName("job", job).ok()) jobs_->Add(host_, job);
     FinishOnce();
   }
   void OnDone() override {
@@ -109,6 +93,7 @@ class RefusedRank : public grpc::ServerGenericBidiReactor {
   }
 
   const grpc::Status refusal_;
+  const std::string host_;
   RefusedJobs* const jobs_;
   grpc::ByteBuffer hello_;
   grpc::Alarm alarm_;
@@ -129,7 +114,9 @@ class RefusingService : public grpc::CallbackGenericService {
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override {
     grpc::Status refusal = Refuse(context, leader_(), trouble_());
-    if (context->method() == kSession) return new RefusedRank(std::move(refusal), &jobs_);
+    if (context->method() == kSession) {
+      return new RefusedRank(std::move(refusal), HostOf(context->peer()), &jobs_);
+    }
     return new NotLeader(refusal);
   }
 

@@ -43,7 +43,8 @@ class StandbyServer {
 
   // With the port in use.
   const Address& address() const;
-  // Returns the jobs of the ranks that were refused since the previous call, at most 64.
+  // Returns jobs of ranks that were refused since the previous call: see
+  // RefusedJobs.
   std::set<std::string> TakeRefusedJobs();
 
  private:

@@ -78,8 +78,8 @@ class Store {
   virtual absl::Status CheckFile() { return absl::OkStatus(); }
   // Everything written is in the database's own file afterwards; every later call is Unavailable.
   virtual void Close() = 0;
-  // What is wrong with the service behind the store at the moment, one sentence; empty: nothing.
-  // Never waits.
+  // Returns one sentence about what is wrong with the service behind the store; empty if nothing is
+  // wrong. Never waits.
   virtual std::string warning() const { return ""; }
   // What an operator must know of the opening, one sentence; empty when there is nothing.
   virtual std::string opening_note() const { return ""; }

@@ -158,8 +158,11 @@ class EtcdGroupTest(unittest.TestCase):
                 daemon.config.unlink()
             else:
                 daemon.config.write_text(text)
+            elected = len(daemon.events("leading"))
             self.take_lead(daemon)
-            harness.wait_for(lambda: not daemon.lives() or daemon.leads(), 30, "the daemon leads again")
+            # The process that steps down still answers until it begins anew.
+            harness.wait_for(lambda: not daemon.lives() or (len(daemon.events("leading")) > elected and daemon.leads()), 30,
+                             "the daemon leads again")
             self.assertTrue(daemon.lives(), f"{text!r}: exit {daemon.process.poll()}: {daemon.log.read_text()[-400:]}")
 
 

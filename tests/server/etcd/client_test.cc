@@ -6,9 +6,11 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "base/monotonic_clock.h"
 #include "tests/server/etcd/etcd_process.h"
+#include "tests/server/etcd/slow_path.h"
 
 namespace eplb::etcd {
 namespace {
@@ -73,11 +75,29 @@ TEST(EtcdClientTest, AFrozenMemberEndsACallAtItsDeadline) {
   EXPECT_TRUE(client->Range(Get("x"), In(absl::Seconds(20))).ok());
 }
 
+TEST(EtcdClientTest, ACancelledCallEndsAtOnceAndTheNextOneIsMade) {
+  const auto etcd = EtcdProcess::Start();
+  if (etcd == nullptr) GTEST_SKIP() << "/usr/bin/etcd is missing: install the package etcd-server";
+  const auto client = etcd->NewClient(absl::Seconds(20));
+  ASSERT_TRUE(client->Range(Get("x"), In(absl::Seconds(20))).ok());
+  etcd->Freeze();
+  std::thread canceller([&] {
+    absl::SleepFor(absl::Milliseconds(300));
+    client->CancelCalls();
+  });
+  const absl::Time begin = MonotonicNow();
+  EXPECT_TRUE(absl::IsCancelled(client->Range(Get("x"), In(absl::Seconds(20))).status()));
+  EXPECT_LT(MonotonicNow() - begin, absl::Seconds(10));
+  canceller.join();
+  etcd->Thaw();
+  EXPECT_TRUE(client->Range(Get("x"), In(absl::Seconds(20))).ok());
+}
+
 TEST(EtcdClientTest, CallsWaitLongerUntilAnAnswerArrives) {
   const auto etcd = EtcdProcess::Start();
   if (etcd == nullptr) GTEST_SKIP() << "/usr/bin/etcd is missing: install the package etcd-server";
   const auto client = etcd->NewClient(absl::Seconds(1));
-  ASSERT_TRUE(client->Range(Get("x"), In(absl::Seconds(5))).ok());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(client->Range(Get("x"), In(absl::Seconds(5))).ok());
   EXPECT_GT(client->round_trip(), absl::ZeroDuration());
   EXPECT_EQ(client->Trouble(), "");
   etcd->Freeze();
@@ -90,6 +110,23 @@ TEST(EtcdClientTest, CallsWaitLongerUntilAnAnswerArrives) {
   EXPECT_TRUE(client->Range(Get("x"), In(absl::Seconds(20))).ok());
   EXPECT_LT(client->timeout(), absl::Seconds(4));
   EXPECT_THAT(client->Trouble(), Not(HasSubstr("unreachable")));
+}
+
+TEST(EtcdClientTest, OnlySmallCallsOverAConnectionThatIsThereAreMeasured) {
+  EPLB_SKIP_WITHOUT_ETCD();
+  SlowPath path(SharedEtcd()->port());
+  path.SetDelay(absl::Milliseconds(300));
+  const auto client = *Client::Make({.endpoints = {path.endpoint()}, .timeout = absl::Seconds(5)});
+  ASSERT_TRUE(client->Range(Get("x"), In(absl::Seconds(20))).ok());
+  EXPECT_EQ(client->round_trip(), absl::ZeroDuration());
+  ASSERT_TRUE(client->Range(Get("x"), In(absl::Seconds(20))).ok());
+  const absl::Duration measured = client->round_trip();
+  EXPECT_GE(measured, absl::Milliseconds(300));
+  pb::RangeRequest page = Get("x");
+  page.set_range_end("y");
+  ASSERT_TRUE(client->Range(page, In(absl::Seconds(20))).ok());
+  ASSERT_TRUE(client->Txn(Put(NewPrefix(), std::string(100'000, 'x')), In(absl::Seconds(20))).ok());
+  EXPECT_EQ(client->round_trip(), measured);
 }
 
 TEST(EtcdClientTest, AKeyGoesWithItsLease) {

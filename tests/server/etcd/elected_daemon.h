@@ -2,6 +2,7 @@
 #ifndef EPLB_TESTS_SERVER_ETCD_ELECTED_DAEMON_H_
 #define EPLB_TESTS_SERVER_ETCD_ELECTED_DAEMON_H_
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -57,6 +58,13 @@ class ElectedDaemon {
       rows.emplace_back(pair.key().substr(prefix_.size() + 1), pair.value());
     }
     return rows;
+  }
+  // Returns the number of times that a key was written.
+  int64_t WritesOf(const std::string& key) {
+    pb::RangeRequest request;
+    request.set_key(absl::StrCat(prefix_, "/", key));
+    const pb::RangeResponse response = *client_->Range(request, Soon());
+    return response.kvs().empty() ? 0 : response.kvs(0).version();
   }
 
  private:

@@ -6,12 +6,14 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "absl/time/clock.h"
 
 #include "base/monotonic_clock.h"
 #include "tests/server/etcd/etcd_process.h"
+#include "tests/server/etcd/slow_path.h"
 
 namespace eplb::etcd {
 namespace {
@@ -134,6 +136,64 @@ TEST_F(ElectionTest, AKeyThatMovedToAnotherLeaseIsRenewedThere) {
   absl::SleepFor(3 * absl::Seconds(kOther));
   EXPECT_TRUE(first->MayWrite().ok());
   EXPECT_FALSE(*New()->TryToLead("b:1"));
+}
+
+TEST_F(ElectionTest, ResigningDoesNotWaitForAnEtcdThatDoesNotAnswer) {
+  const auto etcd = EtcdProcess::Start();
+  const auto client = etcd->NewClient(absl::Seconds(10));
+  Election election(client.get(), {.prefix = prefix_, .lease = absl::Seconds(10)});
+  ASSERT_TRUE(*election.TryToLead("a:1"));
+  election.Hold([&](const std::string& why) { ADD_FAILURE() << why; });
+  etcd->Freeze();
+  absl::SleepFor(absl::Seconds(3));  // a renewal, due after 2 s, waits for its answer
+  const absl::Time begin = MonotonicNow();
+  election.Resign();
+  EXPECT_LT(MonotonicNow() - begin, absl::Seconds(4));
+}
+
+// The daemon starts while etcd is slow, so it has measured nothing and has no connection.
+TEST_F(ElectionTest, ADaemonLeadsWhileACallTakesTwoSeconds) {
+  SlowPath path(SharedEtcd()->port());
+  path.SetDelay(absl::Seconds(2));
+  const auto client = *Client::Make({.endpoints = {path.endpoint()}, .timeout = absl::Seconds(1)});
+  Election election(client.get(), {.prefix = prefix_, .lease = absl::Seconds(2)});
+  absl::StatusOr<bool> leads = false;
+  for (const absl::Time end = MonotonicNow() + absl::Minutes(2); MonotonicNow() < end;) {
+    const absl::Time begin = MonotonicNow();
+    leads = election.TryToLead("a:1");
+    EXPECT_LT(MonotonicNow() - begin, absl::Seconds(15));
+    if (leads.ok() && *leads) break;
+  }
+  ASSERT_TRUE(leads.ok() && *leads) << leads.status();
+  EXPECT_TRUE(election.MayWrite().ok());
+}
+
+TEST_F(ElectionTest, TheLeaseIsLongerOnlyWhileEtcdIsSlow) {
+  SlowPath path(SharedEtcd()->port());
+  const auto client = *Client::Make({.endpoints = {path.endpoint()}, .timeout = absl::Seconds(5)});
+  std::mutex mutex;
+  absl::Duration lease;  // guarded by mutex
+  Election election(
+      client.get(),
+      {.prefix = prefix_, .lease = absl::Seconds(3), .lease_changed = [&](absl::Duration changed) {
+         const std::lock_guard lock(mutex);
+         lease = changed;
+       }});
+  const auto becomes = [&](const auto& is_right) {
+    for (const absl::Time end = MonotonicNow() + absl::Seconds(40); MonotonicNow() < end;) {
+      absl::SleepFor(absl::Milliseconds(50));
+      const std::lock_guard lock(mutex);
+      if (is_right(lease)) return true;
+    }
+    return false;
+  };
+  ASSERT_TRUE(*election.TryToLead("a:1"));
+  election.Hold([&](const std::string& why) { ADD_FAILURE() << why; });
+  path.SetDelay(absl::Milliseconds(400));
+  EXPECT_TRUE(becomes([](absl::Duration now) { return now >= absl::Seconds(4); }));
+  path.SetDelay(absl::ZeroDuration());
+  EXPECT_TRUE(becomes([](absl::Duration now) { return now == absl::Seconds(3); }));
+  EXPECT_TRUE(election.MayWrite().ok());
 }
 
 TEST_F(ElectionTest, AHeldLeadOutlivesItsLease) {

@@ -58,7 +58,8 @@ int FreePort() {
 std::unique_ptr<EtcdProcess> EtcdProcess::Start() {
   if (access(kEtcd, X_OK) != 0) return nullptr;
   auto etcd = std::unique_ptr<EtcdProcess>(new EtcdProcess());
-  etcd->endpoint_ = absl::StrCat("127.0.0.1:", FreePort());
+  etcd->port_ = FreePort();
+  etcd->endpoint_ = absl::StrCat("127.0.0.1:", etcd->port_);
   const std::string client = absl::StrCat("http://", etcd->endpoint_);
   const std::string peer = absl::StrCat("http://127.0.0.1:", FreePort());
   const std::string log = etcd->folder_.File("etcd.log");

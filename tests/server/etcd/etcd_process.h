@@ -23,6 +23,7 @@ class EtcdProcess {
   EtcdProcess& operator=(const EtcdProcess&) = delete;
 
   const std::string& endpoint() const { return endpoint_; }
+  int port() const { return port_; }
   std::unique_ptr<Client> NewClient(absl::Duration timeout = absl::Seconds(5)) const;
   // SIGSTOP and SIGCONT.
   void Freeze() const;
@@ -32,6 +33,7 @@ class EtcdProcess {
   EtcdProcess() = default;
 
   Folder folder_;
+  int port_ = 0;
   std::string endpoint_;
   pid_t process_ = -1;
 };

@@ -242,6 +242,19 @@ TEST_F(EtcdStoreTest, AJobWhoseCurrentPlacementIsDamagedKeepsItsMemory) {
               ElementsAre(Pair(absl::StrCat("damaged/", kFirstPlacement), kNonsense)));
 }
 
+// As after a write that ended between its transactions.
+TEST_F(EtcdStoreTest, ACopyOfADamagedRowIsMadeOnce) {
+  Lead lead(prefix_);
+  ASSERT_TRUE(lead.Open()->WriteJob(JobOf("a", 2)).ok());
+  lead.Put("job/a/record", kNonsense);
+  lead.Put("damaged/job/a/record", kNonsense);
+  lead.Put(kFirstPlacement, kNonsense);
+  lead.Put(absl::StrCat("damaged/", kFirstPlacement), "an older damage");
+  ASSERT_TRUE(lead.Open()->WriteJob(JobOf("a", 3)).ok());
+  EXPECT_EQ(lead.WritesOf("damaged/job/a/record"), 1);
+  EXPECT_EQ(lead.WritesOf(absl::StrCat("damaged/", kFirstPlacement)), 2);
+}
+
 // The kinds of rows of which a daemon can do without one.
 TEST_F(EtcdStoreTest, AnyOtherDamagedRowIsSkippedNamedAndKept) {
   Lead lead(prefix_);
@@ -340,8 +353,9 @@ TEST_F(EtcdStoreTest, AnEventThatWasNotAnsweredKeepsItsNumberWhenItHappened) {
 TEST_F(EtcdStoreTest, WhetherAJobIsStoredCanBeAskedByADaemonThatDoesNotLead) {
   Lead lead(prefix_);
   ASSERT_TRUE(lead.Open()->WriteJob(JobOf("a", 2)).ok());
-  EXPECT_TRUE(*IsStored(lead.client(), prefix_, "a"));
-  EXPECT_FALSE(*IsStored(lead.client(), prefix_, "stranger"));
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(10);
+  EXPECT_TRUE(*IsAnyStored(lead.client(), prefix_, {"0", "a", "stranger"}, deadline));
+  EXPECT_FALSE(*IsAnyStored(lead.client(), prefix_, {"0", "stranger"}, deadline));
 }
 
 TEST_F(EtcdStoreTest, LimitsInEtcdAreNeverAboveThose) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include <grpcpp/grpcpp.h>
 
 #include "proto/wire/status.h"
@@ -23,6 +24,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 class StandbyServerTest : public ::testing::Test {
  protected:
@@ -46,6 +48,20 @@ class StandbyServerTest : public ::testing::Test {
     const grpc::Status status =
         v1::Query::NewStub(ChannelTo(server))->GetStatus(&context, {}, &response);
     return wire::FromGrpc(status, context);
+  }
+  // Returns the refusal.
+  static absl::Status SendHello(const std::shared_ptr<grpc::Channel>& channel,
+                                const std::string& job) {
+    const auto stub = v1::Balancer::NewStub(channel);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    const auto stream = stub->Session(&context);
+    v1::Up hello;
+    hello.mutable_hello()->set_job(job);
+    EXPECT_TRUE(stream->Write(hello));
+    v1::Down down;
+    EXPECT_FALSE(stream->Read(&down));
+    return wire::FromGrpc(stream->Finish(), context);
   }
 
  private:
@@ -84,19 +100,16 @@ TEST_F(StandbyServerTest, TheRefusalCarriesTheStandbysOwnTrouble) {
 TEST_F(StandbyServerTest, AStreamOfARankIsRefusedAndItsJobKept) {
   const auto server = Start();
   SetLeader("head-1:29610");
-  const auto stub = v1::Balancer::NewStub(ChannelTo(*server));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-  const auto stream = stub->Session(&context);
-  v1::Up hello;
-  hello.mutable_hello()->set_job("train");
-  EXPECT_TRUE(stream->Write(hello));
-  v1::Down down;
-  EXPECT_FALSE(stream->Read(&down));
-  const absl::Status status = wire::FromGrpc(stream->Finish(), context);
-  EXPECT_EQ(wire::LeaderIn(status), "head-1:29610");
+  EXPECT_EQ(wire::LeaderIn(SendHello(ChannelTo(*server), "train")), "head-1:29610");
   EXPECT_THAT(server->TakeRefusedJobs(), ElementsAre("train"));
   EXPECT_THAT(server->TakeRefusedJobs(), IsEmpty());
+}
+
+TEST_F(StandbyServerTest, OfManyJobsOfOneHostTwoAreKept) {
+  const auto server = Start();
+  const auto channel = ChannelTo(*server);
+  for (int i = 0; i < 20; ++i) (void)SendHello(channel, absl::StrCat("invented-", i));
+  EXPECT_THAT(server->TakeRefusedJobs(), SizeIs(2));
 }
 
 TEST_F(StandbyServerTest, AStreamWithoutAHelloIsRefusedSoon) {
