@@ -5,15 +5,17 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
+import uuid
 import weakref
-from typing import Any, Callable, List, Optional, TypeVar
+from typing import Any, Callable, List, Optional, Sequence, TypeVar
 
 from eplb.errors import DeadlineExceeded, Unavailable
 
 Answer = TypeVar("Answer")
 
-_PREFIX = "eplb/engine/1"  # ranks of another protocol count as ranks without the plugin
-_MOST_FAILURES = 3
+_PREFIX = "eplb/engine/2"  # ranks of another protocol count as ranks without the plugin
+_MOST_FAILURES = 3  # in a row, after which a rank skips questions
+_MEETING = 0  # precedes question 1
 _QUESTIONS_STORED = 8  # more than the models that an engine asks for between two of its own collectives
 
 _agreements: weakref.WeakKeyDictionary[Any, Agreement] = weakref.WeakKeyDictionary()
@@ -28,19 +30,26 @@ class Agreement:
     a question, and every rank obeys it, however late it reads it. Until a rank has acknowledged an answer, no rank can use
     that answer. Therefore a rank whose store fails keeps its state, and so do all others.
 
+    An earlier engine may have left the same keys in the store. Therefore each rank first writes a nonce, and rank 0 lists what
+    the ranks wrote. A rank takes part when the list has its own nonce, and all later keys begin with rank 0's nonce.
+
     The group's collectives are not used: gloo closes every connection of a group when one operation times out, so that the
     engine's own collectives would fail after a broadcast with a deadline. Ranks can differ in one case: a rank loses the store
     after it has acknowledged an answer and before it reads the verdict, which rank 0 writes a moment later.
 
-    threads: one call at a time. Every call ends within 6 x timeout, plus the time of `make`.
+    threads: one call at a time. Every call ends within 6 x timeout, plus the time of `make`; absent and decide together
+    within 8 x timeout.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
         """store: a torch.distributed.Store that all ranks of the group, and no other processes, write to under its prefix."""
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
+        self._nonce = uuid.uuid4().hex
+        self._leader = self._nonce  # rank 0's nonce, once this rank is announced
         self._question = 0
         self._failures = 0
         self._absent: Optional[List[int]] = None
+        self._running: Optional[concurrent.futures.Future[Any]] = None
         self.announced = False  # the other ranks may count on this rank
 
     @property
@@ -51,111 +60,165 @@ class Agreement:
     def absent(self) -> List[int]:
         """Returns the ranks without the plugin. The first call waits for them for `timeout` seconds.
 
-        Each rank writes a key. The last rank to write, or the first rank whose time is up, writes the list of missing ranks, and
-        all ranks return that list, including a rank that comes later.
+        The list is empty on all ranks or on none. A rank that comes too late finds rank 0 absent.
         errors: Unavailable if the store does not answer; errors of the store. If this rank was `announced` by then, the other
-            ranks wait for its acknowledgements in vain, and decide returns None on all of them and here.
+            ranks wait for its acknowledgements in vain. Then decide returns None on all of them and here, and another call of
+            absent reads what the others found.
         """
         if self._absent is None:
-            try:
-                self._absent = _bounded(self._meet, 2 * self._timeout)
-            except Exception:
-                if self.announced:
-                    self._absent, self._failures = [], _MOST_FAILURES
-                raise
+            self._absent = self._bounded(self._meet, 4 if self._rank else 2)
         return self._absent
 
     def decide(self, make: Callable[[], bytes], accept: Callable[[bytes], Answer]) -> Optional[Answer]:
         """Returns accept(answer of rank 0) on all ranks, or None on all ranks.
 
         make: called on rank 0 only, on the caller's thread; returns the answer, or b"" for none. accept: converts an answer;
-        a rank where it raises does not acknowledge. After three questions in a row that a rank did not acknowledge, every
-        later call returns None at once.
+        a rank where it raises does not acknowledge. After three failures in a row, a rank takes part in every 2nd, 4th, ..
+        64th question only, by the question's number, so that all ranks take part in every 64th. It answers the others with
+        None at once.
         errors: those of make and accept; DeadlineExceeded naming the ranks that did not acknowledge, or if rank 0 wrote
             nothing; Unavailable if the store does not answer; errors of the store. Every other rank then returns None.
         """
-        self._question += 1
-        if self._failures >= _MOST_FAILURES:
+        question = self._question = self._question + 1  # a thread that is left behind must not acknowledge a later one
+        skips = question % (1 << min(max(self._failures - _MOST_FAILURES + 1, 0), 6)) > 0
+        if self._absent is None or self._is_stuck() or (skips and self._rank != 0):
             return None
         if self._rank != 0:
-            try:
-                return self._within(4, lambda: self._follow(accept))
-            except Exception:
-                self._failures += 1
-                raise
+            found = self._counted(lambda: self._follow(question, accept), 4)
+            self._failures = 0
+            return found
         # Rank 0 waits for longer than any other rank: its "go" must not reach a rank after rank 0 has given up.
         try:
-            answer = make()
+            answer = b"" if skips else make()
             accepted = accept(answer) if answer else None
         except Exception:
-            self._within(6, lambda: self._lead(b""))
+            self._counted(lambda: self._lead(question, b""), 6)
             raise
-        return accepted if self._within(6, lambda: self._lead(answer)) else None
+        if not self._counted(lambda: self._lead(question, answer), 6):
+            return None
+        self._failures = 0
+        return accepted
 
     def _meet(self) -> List[int]:
-        self._store.set(_rank_key(self._rank), "0")
-        self.announced = True
-        if self._store.add("met", 1) == self._size:
-            self._store.compare_set("absent", "", "none")
-        elif not self._appears("absent", self._timeout):
-            absent = [str(rank) for rank in range(self._size) if not self._store.check([_rank_key(rank)])]
-            self._store.compare_set("absent", "", ",".join(absent) or "none")
-        found = self._store.get("absent").decode()
+        """Returns the missing ranks. After an error of an announced rank, another call reads only what the meeting has found."""
+        deadline = time.monotonic() + self._timeout
+        if not self.announced:
+            self._store.set(_rank_key(self._rank), self._nonce)
+            if not _wait(self._is_listed if self._rank else self._all_are_listed, deadline):
+                return self._missing()
+            self.announced = True
+            if self._rank:
+                self._store.set(_rank_key(self._rank), self._mark(_MEETING))
+                self._appears(self._met_key(), 2 * self._timeout)
+            else:
+                self._store.compare_set(self._met_key(), "", "none")
+        found = self._store.compare_set(self._met_key(), "", "0").decode()
         return [] if found == "none" else [int(rank) for rank in found.split(",")]
 
-    def _lead(self, answer: bytes) -> bool:
+    def _is_listed(self) -> bool:
+        """Returns True if rank 0 of the same engine has read this rank's nonce."""
+        if not self._store.check(["list"]):
+            return False
+        listed = self._store.get("list").decode().split(",")
+        self._leader = listed[0]
+        return self._nonce in listed
+
+    def _all_are_listed(self) -> bool:
+        """Lists what the ranks wrote. Returns True if all ranks have found themselves in the list."""
+        written = self._written()
+        self._store.set("list", ",".join(written))
+        return all(each == self._mark(_MEETING) for each in written[1:])
+
+    def _missing(self) -> List[int]:
+        """Returns the ranks to name when the meeting has failed, and ends it for those that rank 0 had listed."""
+        written = self._written()
+        if self._rank != 0:
+            return [rank for rank, each in enumerate(written) if rank == 0 or not each]
+        missing = [rank for rank, each in enumerate(written) if rank and each != self._mark(_MEETING)]
+        missing = missing or [rank for rank in range(1, self._size)]
+        self._store.compare_set(self._met_key(), "", ",".join(map(str, missing)))
+        return missing
+
+    def _written(self) -> List[str]:
+        keys = [_rank_key(rank) for rank in range(self._size)]
+        return [self._store.get(key).decode() if self._store.check([key]) else "" for key in keys]
+
+    def _lead(self, question: int, answer: bytes) -> bool:
         """Returns True if all ranks use the answer."""
-        for key in self._keys(self._question - _QUESTIONS_STORED):
+        for key in self._keys(question - _QUESTIONS_STORED):
             self._store.delete_key(key)
-        answer_key, verdict_key = self._keys(self._question)
+        answer_key, verdict_key = self._keys(question)
         self._store.set(answer_key, answer)
         if not answer:
             return False
-        all_acknowledged = _wait(lambda: not self._behind(), self._timeout)
-        self._failures = 0 if all_acknowledged else self._failures + 1
-        ended = self._failures == _MOST_FAILURES
-        verdict = "go" if all_acknowledged else "end" if ended else "keep"
-        if self._store.compare_set(verdict_key, "", verdict) == b"go":
+        all_acknowledged = _wait(lambda: not self._behind(question), time.monotonic() + self._timeout)
+        if self._store.compare_set(verdict_key, "", "go" if all_acknowledged else "keep") == b"go":
             return True
-        behind = ", ".join(map(str, self._behind()))
-        raise DeadlineExceeded(f"{f'ranks {behind}' if behind else 'a rank'} of {self._size} did not acknowledge rank 0's "
-                               f"placement within {self._timeout:g} s"
-                               + (f", {_MOST_FAILURES} times in a row: rank 0 plans no more" if ended else ""))
+        behind = self._behind(question)
+        raise DeadlineExceeded(f"{ranks_text(behind) if behind else 'a rank'} of {self._size} did not acknowledge rank 0's "
+                               f"placement within {self._timeout:g} s")
 
-    def _follow(self, accept: Callable[[bytes], Answer]) -> Optional[Answer]:
-        answer_key, verdict_key = self._keys(self._question)
+    def _follow(self, question: int, accept: Callable[[bytes], Answer]) -> Optional[Answer]:
+        answer_key, verdict_key = self._keys(question)
         if not self._appears(answer_key, self._timeout):
             raise DeadlineExceeded(f"rank 0 of {self._size} published no placement within {self._timeout:g} s")
         answer = self._store.get(answer_key)
         if not answer:
             return None
         accepted = accept(answer)
-        self._store.set(_rank_key(self._rank), str(self._question))
+        self._store.set(_rank_key(self._rank), self._mark(question))
         self._appears(verdict_key, 2 * self._timeout)
-        verdict = self._store.compare_set(verdict_key, "", "keep")
-        self._failures = _MOST_FAILURES if verdict == b"end" else 0
-        return accepted if verdict == b"go" else None
+        return accepted if self._store.compare_set(verdict_key, "", "keep") == b"go" else None
 
-    def _within(self, timeouts: int, function: Callable[[], Answer]) -> Answer:
-        try:
-            return _bounded(function, timeouts * self._timeout)
-        except Unavailable:
-            self._failures = _MOST_FAILURES  # a thread still waits inside of the store's client
-            raise
-
-    def _behind(self) -> List[int]:
-        """Returns the ranks that have not acknowledged the current answer."""
+    def _behind(self, question: int) -> List[int]:
+        """Returns the ranks that have not acknowledged the answer to a question."""
         ranks = range(1, self._size)
         seen = self._store.multi_get([_rank_key(rank) for rank in ranks])
-        return [rank for rank, question in zip(ranks, seen) if int(question) < self._question]
+        return [rank for rank, mark in zip(ranks, seen) if mark.decode() != self._mark(question)]
 
     def _appears(self, key: str, seconds: float) -> bool:
         """Returns True if the store has the key in time. Asks repeatedly, because a waiting call blocks the store's client."""
-        return _wait(lambda: self._store.check([key]), seconds)
+        return _wait(lambda: self._store.check([key]), time.monotonic() + seconds)
 
-    @staticmethod
-    def _keys(question: int) -> List[str]:
-        return [f"answer/{question}", f"verdict/{question}"]
+    def _counted(self, function: Callable[[], Answer], timeouts: int) -> Answer:
+        """Returns function() as _bounded does, and counts a failure if it raises."""
+        try:
+            return self._bounded(function, timeouts)
+        except Exception:
+            self._failures += 1
+            raise
+
+    def _bounded(self, function: Callable[[], Answer], timeouts: int) -> Answer:
+        """Returns function(), run on a thread that is left behind if it takes longer: a store's call has no deadline when the
+        store's host has stopped. errors: Unavailable then, and while a thread that was left behind runs; those of function."""
+        result: concurrent.futures.Future[Answer] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                result.set_result(function())
+            except Exception as error:
+                result.set_exception(error)
+
+        if not self._is_stuck():
+            self._running = result
+            threading.Thread(target=run, name="eplb-agreement", daemon=True).start()
+            if concurrent.futures.wait([result], timeouts * self._timeout).done:
+                return result.result()
+        raise Unavailable(f"the job's store has not answered for {timeouts * self._timeout:g} s")
+
+    def _is_stuck(self) -> bool:
+        """Returns True if a thread that was left behind still waits inside of the store's client."""
+        return self._running is not None and not self._running.done()
+
+    def _mark(self, question: int) -> str:
+        """Returns what a rank writes to acknowledge rank 0's list or its answer to a question."""
+        return f"{self._leader}:{question}"
+
+    def _met_key(self) -> str:
+        return f"{self._leader}/met"
+
+    def _keys(self, question: int) -> List[str]:
+        return [f"{self._leader}/answer/{question}", f"{self._leader}/verdict/{question}"]
 
 
 def agreement_of(group: Any, timeout: float) -> Agreement:
@@ -173,29 +236,17 @@ def _rank_key(rank: int) -> str:
     return f"rank/{rank}"
 
 
-def _wait(ready: Callable[[], bool], seconds: float) -> bool:
-    """Returns True if ready() returned True before the time was up. A process that was stopped meanwhile is late."""
-    deadline, pause = time.monotonic() + seconds, 0.001
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Returns "rank 2" or "ranks 2, 3"."""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _wait(ready: Callable[[], bool], deadline: float) -> bool:
+    """Returns True if ready() returned True before the deadline. A process that was stopped meanwhile is late."""
+    pause = 0.001
     while not ready():
         if time.monotonic() >= deadline:
             return False
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
     return time.monotonic() < deadline
-
-
-def _bounded(function: Callable[[], Answer], seconds: float) -> Answer:
-    """Returns function(), run on a thread that is left behind if it takes longer: a store's call has no deadline when the
-    store's host has stopped. errors: Unavailable then; those of function."""
-    result: concurrent.futures.Future[Answer] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            result.set_result(function())
-        except Exception as error:
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="eplb-agreement", daemon=True).start()
-    if not concurrent.futures.wait([result], seconds).done:
-        raise Unavailable(f"the job's store has not answered for {seconds:g} s")
-    return result.result()

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import numpy as np
 
 from eplb import _engines, _library
-from eplb._agreement import Agreement, agreement_of
+from eplb._agreement import Agreement, agreement_of, ranks_text
 from eplb._arguments import real
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
 
@@ -60,7 +60,8 @@ class Guard:
         self._told: Optional[type] = None
         self._uses_own = False
         if self._obstacle:
-            self._log(f"this rank cannot plan, it uses the plans of its group's rank 0: {self._obstacle}")
+            self._log(f"this rank cannot plan: {self._obstacle}. Rank 0 of its group plans for all ranks; if this is rank 0, "
+                      "the placement stays as it is.")
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         arguments = self._arguments(given, named)
@@ -109,15 +110,15 @@ class Guard:
             absent = agreement.absent()
         except Exception as error:
             self._uses_own = agreement is None or not agreement.announced
-            self._log("this rank cannot reach the others, " + (
-                f"{self._engine.name}'s own policy is used" if self._uses_own else "the placement stays as it is")
-                + f": {_line(error)}")
+            self._log_failure("this rank cannot reach the others, " + (
+                f"{self._engine.name}'s own policy is used" if self._uses_own else "the placement stays as it is"), error)
             return agreement
         if absent:
             self._uses_own = True
             if agreement.rank == min(set(range(group.size())) - set(absent)):
-                self._log(f"ranks {', '.join(map(str, absent))} of {group.size()} lack EPLB's plugin: all ranks use "
-                          f"{self._engine.name}'s own policy until they restart")
+                self._log(f"{ranks_text(absent)} of {group.size()} {'lack' if len(absent) > 1 else 'lacks'} EPLB's plugin or "
+                          f"{'were' if len(absent) > 1 else 'was'} late: all ranks use {self._engine.name}'s own policy until "
+                          "they restart")
         return agreement
 
     def _decided(self, agreement: Optional[Agreement], arguments: Dict[str, Any]) -> Optional[np.ndarray]:
@@ -127,13 +128,13 @@ class Guard:
                 slots = self._plan(arguments)
             else:
                 slots = agreement.decide(lambda: _to_bytes(self._plan(arguments)), lambda each: self._read(each, arguments))
-            self._told = None
-            return slots
         except Exception as error:
-            if type(error) is not self._told:
-                self._log(f"the placement stays as it is: {_line(error)}")
-            self._told = type(error)
+            self._log_failure("the placement stays as it is", error)
             return None
+        if slots is not None and self._told is not None:
+            self._log("balances again")
+            self._told = None
+        return slots
 
     def _plan(self, arguments: Dict[str, Any]) -> Optional[np.ndarray]:
         """Returns a new placement, None for a load without tokens. errors: whatever keeps this rank from planning."""
@@ -180,6 +181,12 @@ class Guard:
         if len(shape) == 2 and isinstance(num_slots, int):
             return shape, num_slots
         return (slots.shape[0], int(slots.max(initial=-1)) + 1), slots.shape[1]
+
+    def _log_failure(self, consequence: str, error: Exception) -> None:
+        """Logs an error, unless the last failure before the next plan was of the same kind."""
+        if type(error) is not self._told:
+            self._log(f"{consequence}: {_line(error)}")
+        self._told = type(error)
 
     def _log(self, message: str) -> None:
         _logger.warning("eplb.%s: %s", self._engine.name.lower(), message)
