@@ -210,10 +210,11 @@ absl::Status JobDriver::WaitForStatus(const std::string& what, absl::Duration ti
     const v1::JobStatus job = answer.ok() ? *answer : v1::JobStatus();
     if (answer.ok() && done(job)) return absl::OkStatus();
     if (absl::Now() > deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "job ", options_.job.name, " did not reach ", what, ": it is ", wire::EnumText(job.state()),
-          " at step ", job.step(), ", version ", job.version(), ", its last window ends with step ",
-          job.last_window_last_step(), "; ", job.last_reason()));
+      return absl::DeadlineExceededError(
+          absl::StrCat("job ", options_.job.name, " did not reach ", what, ": it is ",
+                       wire::EnumText(job.state()), " at step ", job.step(), ", version ",
+                       job.version(), ", its last window ends with step ",
+                       job.last_window_last_step(), "; ", job.last_reason()));
     }
     absl::SleepFor(kPoll);
   }
