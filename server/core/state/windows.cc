@@ -65,7 +65,7 @@ int32_t NumReported(const PendingWindow& window) {
 using Pending = std::deque<PendingWindow>;
 
 // Removes a window. Later reports of its steps begin it again, unless it was the oldest one.
-void Remove(Windows& windows, Pending::iterator window) {
+void Remove(Windows& windows, const Pending::iterator& window) {
   if (window == windows.pending.begin()) {
     windows.given_up_through = std::max(windows.given_up_through, window->last_step);
   }
@@ -167,9 +167,9 @@ void NoteDiffering(Windows& windows, const PendingWindow& window, int32_t rank,
 
 // What the ranks counted under each placement. A part is never above its report's counts, so that
 // no sum of parts leaves int64 where the window's sum does not.
-void AddParts(Windows& windows, const wire::LoadReport& report, int32_t rank, bool first,
-              CoreLock* lock, PendingWindow& window, ReportOutcome& outcome) {
-  if (first) BeginParts(report, window);
+void AddParts(Windows& windows, const wire::LoadReport& report, int32_t rank, CoreLock* lock,
+              PendingWindow& window, ReportOutcome& outcome) {
+  if (NumReported(window) == 1) BeginParts(report, window);
   if (!window.parts_known) return;
   if (!TellsTheSame(report, window)) {
     window.parts_known = false;
@@ -487,15 +487,13 @@ ReportOutcome AddReport(Windows& windows, const wire::LoadReport& report, int32_
   PendingWindow& window = *position;
   const int32_t reporter = rank / limits.ranks_per_reporter;
   if (window.dropped || window.reported[reporter]) return outcome;
-  const bool first = std::none_of(window.num_reported.begin(), window.num_reported.end(),
-                                  [](int32_t reported) { return reported > 0; });
   window.reported[reporter] = true;
   ++window.num_reported[reporter / ReportersPerPipelineStage(limits)];
   if (report.step_seconds > 0) window.step_seconds.push_back({reporter, report.step_seconds});
   if (!AddWhole(report, limits.lock, window)) {
     Drop(window, outcome);
   } else {
-    AddParts(windows, report, rank, first, limits.lock, window, outcome);
+    AddParts(windows, report, rank, limits.lock, window, outcome);
     AddSplit(windows, report, rank, limits, window, outcome);
     if (IsCovered(window, limits)) Complete(windows, position, limits, outcome);
   }
