@@ -41,7 +41,8 @@ std::vector<std::string> EnvironmentWith(std::optional<int> text) {
 bool HasBegunAnew() { return std::getenv(kInherited) != nullptr; }
 
 absl::StatusOr<std::optional<std::string>> InheritedText() {
-  const std::string value = std::getenv(kInherited);
+  const char* const given = std::getenv(kInherited);
+  const std::string value = given == nullptr ? kNoText : given;
   if (value == kNoText) return std::nullopt;
   int descriptor = -1;
   if (!absl::SimpleAtoi(value, &descriptor)) descriptor = -1;

@@ -24,7 +24,7 @@ constexpr absl::Duration kDropLogPeriod = absl::Seconds(10);
 constexpr absl::Duration kNewsOfOpening = absl::Minutes(10);
 
 // Holds the core's mutex while it lives, and measures the processor time from Take to Release.
-class HeldLock : public core::CoreLock {
+class HeldLock final : public core::CoreLock {
  public:
   explicit HeldLock(std::timed_mutex& mutex) : mutex_(mutex) { Take(); }
   ~HeldLock() override { mutex_.unlock(); }

@@ -18,7 +18,7 @@ Topology TestTopology() { return Topology::Make(TestShape()).value(); }
 
 // Measures how long the lock is held, and reads the core whenever it is released, as other threads
 // do.
-class MeasuredLock : public CoreLock {
+class MeasuredLock final : public CoreLock {
  public:
   MeasuredLock(const Core& core, absl::Time now) : core_(core), now_(now) { Take(); }
   void Take() override {
