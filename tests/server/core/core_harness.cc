@@ -87,6 +87,15 @@ wire::LoadReport TestReport(int64_t first_step, int64_t last_step) {
   return report;
 }
 
+wire::LoadReport TestSplitReport(int64_t tokens, int64_t peak) {
+  wire::LoadReport report = TestReport(0, 9);
+  report.split_tokens.assign(4, tokens);
+  report.split_peaks.assign(4, peak);
+  report.split_peaks_static.assign(4, peak + 10);
+  report.split_peaks_without_eplb.assign(4, peak + 20);
+  return report;
+}
+
 Placement Exchanged(const std::vector<int32_t>& layers) {
   IndexMatrix slots = Placement::Static(TestTopology()).physical_to_logical_map();
   for (const int32_t layer : layers) std::swap(slots(layer, 1), slots(layer, 2));

@@ -29,6 +29,8 @@ Config TestConfig();
 wire::Hello TestHello(int32_t rank, const TopologyOptions& shape = TestShape());
 // Experts 0 and 1, both on GPU 0 of the static placement, have 100 tokens a layer, the others 10.
 wire::LoadReport TestReport(int64_t first_step, int64_t last_step);
+// Of steps 0..9, with what exact splits gave in each layer; other layouts peak 10 and 20 higher.
+wire::LoadReport TestSplitReport(int64_t tokens, int64_t peak);
 // The static placement with experts 1 and 2 exchanged in these layers: even under TestReport.
 Placement Exchanged(const std::vector<int32_t>& layers);
 

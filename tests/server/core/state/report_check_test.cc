@@ -70,26 +70,17 @@ TEST(ReportCheckTest, PartsThatCannotBeAreRefusedByName) {
   EXPECT_EQ(error(report), "load report: 33 earlier parts, expected 0..32");
 }
 
-wire::LoadReport ReportOfSplits(int64_t tokens, int64_t peak) {
-  wire::LoadReport report = TestReport(0, 9);
-  report.split_tokens.assign(4, tokens);
-  report.split_peaks.assign(4, peak);
-  report.split_peaks_static.assign(4, peak + 10);
-  report.split_peaks_without_eplb.assign(4, peak + 20);
-  return report;
-}
-
 TEST(ReportCheckTest, WhatNoSplitCanGiveIsRefusedByLayer) {
   const Topology topology = Topology::Make(TestShape()).value();
   const auto error = [&topology](const wire::LoadReport& report) {
     return std::string(CheckReport(report, topology).message());
   };
-  EXPECT_EQ(error(ReportOfSplits(720, 240)), "");
-  EXPECT_EQ(error(ReportOfSplits(721, 240)),
+  EXPECT_EQ(error(TestSplitReport(720, 240)), "");
+  EXPECT_EQ(error(TestSplitReport(721, 240)),
             "load report: splits of layer 0: 721 tokens, of which the fullest of 3 GPUs has 240");
-  EXPECT_NE(error(ReportOfSplits(720, 721)), "");
-  EXPECT_NE(error(ReportOfSplits(-1, 0)), "");
-  wire::LoadReport other = ReportOfSplits(720, 240);
+  EXPECT_NE(error(TestSplitReport(720, 721)), "");
+  EXPECT_NE(error(TestSplitReport(-1, 0)), "");
+  wire::LoadReport other = TestSplitReport(720, 240);
   other.split_peaks_without_eplb[2] = 721;
   EXPECT_EQ(error(other),
             "load report: splits of layer 2: 720 tokens, of which the fullest of 3 GPUs has 721");

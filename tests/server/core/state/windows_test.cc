@@ -411,15 +411,6 @@ TEST(WindowsTest, TheDaemonHoldsNoMoreBytesThanItsLimit) {
   }
 }
 
-wire::LoadReport SplitsOf(int64_t tokens, int64_t peak) {
-  wire::LoadReport report = TestReport(0, 9);
-  report.split_tokens.assign(4, tokens);
-  report.split_peaks.assign(4, peak);
-  report.split_peaks_static.assign(4, peak + 10);
-  report.split_peaks_without_eplb.assign(4, peak + 20);
-  return report;
-}
-
 TEST(SplitTest, EveryEpGroupCountsOnceAndAllTogether) {
   const RankGrid grid = RankGrid::Make({.world_size = 6, .num_gpus = 3}).value();
   const WindowLimits limits = {.num_reporters = 6,
@@ -429,9 +420,9 @@ TEST(SplitTest, EveryEpGroupCountsOnceAndAllTogether) {
                                .max_complete = 3,
                                .grid = &grid};
   Windows windows;
-  AddReport(windows, SplitsOf(720, 300), 4, limits);
-  AddReport(windows, SplitsOf(720, 300), 3, limits);  // of the same EP group
-  ASSERT_TRUE(AddReport(windows, SplitsOf(800, 400), 1, limits).completed);
+  AddReport(windows, TestSplitReport(720, 300), 4, limits);
+  AddReport(windows, TestSplitReport(720, 300), 3, limits);  // of the same EP group
+  ASSERT_TRUE(AddReport(windows, TestSplitReport(800, 400), 1, limits).completed);
   const std::shared_ptr<const SplitTokens>& split = windows.complete.back().split;
   ASSERT_NE(split, nullptr) << "more tokens than the three ranks' own, and none is missing";
   EXPECT_EQ(split->tokens, std::vector<int64_t>(4, 1520));
@@ -441,13 +432,13 @@ TEST(SplitTest, EveryEpGroupCountsOnceAndAllTogether) {
 }
 
 TEST(SplitTest, PeaksOfOtherLayoutsAreUnknownWhereOneRankDoesNotReportThem) {
-  wire::LoadReport older = SplitsOf(720, 300);
+  wire::LoadReport older = TestSplitReport(720, 300);
   older.split_peaks_static.clear();
   older.split_peaks_without_eplb.clear();
   for (const int32_t old_rank : {0, 2}) {
     Windows windows;
     for (int32_t rank = 0; rank < 3; ++rank) {
-      const wire::LoadReport report = rank == old_rank ? older : SplitsOf(720, 300);
+      const wire::LoadReport report = rank == old_rank ? older : TestSplitReport(720, 300);
       EXPECT_TRUE(AddReport(windows, report, rank, kThreeRanks).notes.empty());
     }
     const std::shared_ptr<const SplitTokens>& split = windows.complete.back().split;
@@ -459,14 +450,14 @@ TEST(SplitTest, PeaksOfOtherLayoutsAreUnknownWhereOneRankDoesNotReportThem) {
 
 TEST(SplitTest, RanksOfAnEpGroupThatDoNotAgreeAreNotedOnceAndNothingIsMeasuredByThem) {
   Windows windows;
-  AddReport(windows, SplitsOf(720, 300), 0, kThreeRanks);
-  const ReportOutcome differing = AddReport(windows, SplitsOf(720, 310), 1, kThreeRanks);
+  AddReport(windows, TestSplitReport(720, 300), 0, kThreeRanks);
+  const ReportOutcome differing = AddReport(windows, TestSplitReport(720, 310), 1, kThreeRanks);
   ASSERT_EQ(differing.notes.size(), 1u);
   EXPECT_EQ(differing.notes[0].name, "splits_differ");
   EXPECT_EQ(differing.notes[0].reason,
             "steps 0..9: rank 1 does not report the splits that another rank of its EP group "
             "reports; the balancedness of such windows is that of equal shares");
-  EXPECT_TRUE(AddReport(windows, SplitsOf(720, 320), 2, kThreeRanks).notes.empty());
+  EXPECT_TRUE(AddReport(windows, TestSplitReport(720, 320), 2, kThreeRanks).notes.empty());
   ASSERT_EQ(windows.complete.size(), 1u);
   EXPECT_EQ(windows.complete[0].split, nullptr);
 }
