@@ -8,7 +8,7 @@
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/client_impl.h"
-#include "client/migration/device_transports.h"
+#include "client/rows/paths/device_transports.h"
 
 namespace eplb {
 

@@ -28,7 +28,7 @@
 
 namespace eplb {
 
-// Everybody's bytes in rank order; see client/control/control_channel.h.
+// Everybody's bytes in rank order; see client/rows/control/control_channel.h.
 using AllGather = std::function<absl::StatusOr<std::vector<std::string>>(std::string_view bytes)>;
 
 // kWeight: in every replica. kState: where StatePlacement says. kDerived: computed from the others;

@@ -7,8 +7,8 @@
 #include "absl/status/statusor.h"
 
 #include "client/client.h"
-#include "client/control/control_channel.h"
-#include "client/migration/transport.h"
+#include "client/rows/control/control_channel.h"
+#include "client/rows/transport.h"
 #include "proto/wire/messages.h"
 
 namespace eplb {

@@ -14,7 +14,7 @@
 #include "base/endpoint_source.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
-#include "client/control/socket.h"
+#include "client/rows/control/socket.h"
 #include "proto/wire/endpoint.h"
 #include "proto/wire/messages.h"
 

@@ -10,7 +10,7 @@
 
 #include "base/tls_files.h"
 #include "client/client.h"
-#include "client/migration/nccl_settings.h"
+#include "client/rows/paths/nccl_settings.h"
 #include "placement/evaluate.h"
 #include "placement/rank_grid.h"
 #include "placement/topology.h"

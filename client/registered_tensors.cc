@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 
 #include "base/status_macros.h"
-#include "client/migration/staging.h"
+#include "client/rows/staging.h"
 
 namespace eplb {
 namespace {

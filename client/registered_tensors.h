@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 
 #include "client/client.h"
-#include "client/migration/executor.h"
-#include "client/migration/row_memory.h"
+#include "client/rows/executor.h"
+#include "client/rows/row_memory.h"
 #include "client/start.h"
 #include "placement/rank_grid.h"
 

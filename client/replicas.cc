@@ -10,7 +10,7 @@
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/client_impl.h"
-#include "client/migration/row_memory.h"
+#include "client/rows/row_memory.h"
 
 namespace eplb {
 namespace {

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 
 #include "client/client.h"
-#include "client/control/control_channel.h"
+#include "client/rows/control/control_channel.h"
 #include "client/session/member.h"
 
 namespace eplb {

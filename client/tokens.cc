@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
-#include "client/migration/row_memory.h"
+#include "client/rows/row_memory.h"
 #include "cuda/driver_memory.h"
 
 #ifdef EPLB_WITH_CUDA

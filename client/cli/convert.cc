@@ -5,7 +5,7 @@
 
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "client/formats/format_table.h"
+#include "client/cli/formats/format_table.h"
 
 #include <CLI/CLI.hpp>
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "client/cli/flags.h"
+#include "client/cli/formats/conversion.h"
 #include "client/cli/terminal.h"
-#include "client/formats/conversion.h"
 
 namespace eplb::cli {
 

@@ -12,11 +12,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "client/cli/formats/layer_numbers.h"
+#include "client/cli/formats/load_file.h"
 #include "client/cli/query_client.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
-#include "client/formats/layer_numbers.h"
-#include "client/formats/load_file.h"
 
 namespace CLI {
 class App;

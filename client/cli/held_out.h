@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "client/formats/load_window.h"
+#include "client/cli/formats/load_window.h"
 #include "placement/load.h"
 
 namespace eplb::cli {

@@ -16,8 +16,8 @@
 #include "base/files.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/load_file.h"
 #include "client/cli/lint_subject.h"
-#include "client/formats/load_file.h"
 #include "proto/wire/placement_json.h"
 
 #include <CLI/CLI.hpp>

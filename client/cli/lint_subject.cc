@@ -8,7 +8,7 @@
 
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "client/formats/placement_content.h"
+#include "client/cli/formats/placement_content.h"
 
 namespace eplb::cli {
 

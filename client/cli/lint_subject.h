@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 
 #include "base/json_value.h"
-#include "client/formats/format_table.h"
+#include "client/cli/formats/format_table.h"
 
 namespace eplb::cli {
 

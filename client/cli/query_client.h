@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 
 #include "base/tls_files.h"
+#include "client/cli/formats/load_window.h"
 #include "client/cli/terminal.h"
-#include "client/formats/load_window.h"
 #include "proto/wire/messages.h"
 
 namespace eplb::v1 {

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#include "client/formats/load_window.h"
+#include "client/cli/formats/load_window.h"
 #include "placement/decision/cost.h"
 #include "placement/gpu_speeds.h"
 #include "placement/load.h"

@@ -12,7 +12,7 @@
 #include "base/json_or_null.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
-#include "client/formats/load_file.h"
+#include "client/cli/formats/load_file.h"
 #include "placement/figure_mean.h"
 #include "proto/wire/messages.h"
 

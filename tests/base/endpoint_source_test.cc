@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/client/formats/test_files.h"
+#include "tests/client/cli/formats/test_files.h"
 
 namespace eplb {
 namespace {

@@ -8,7 +8,7 @@
 #include <csignal>
 #include <string>
 
-#include "tests/client/formats/test_files.h"
+#include "tests/client/cli/formats/test_files.h"
 
 namespace eplb {
 

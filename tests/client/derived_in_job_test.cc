@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-#include "client/control/control_channel.h"
+#include "client/rows/control/control_channel.h"
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
 #include "tests/client/test_job.h"

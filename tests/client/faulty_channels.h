@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/control/control_channel.h"
-#include "client/migration/transport.h"
+#include "client/rows/control/control_channel.h"
+#include "client/rows/transport.h"
 
 namespace eplb::testing {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "client/control/control_channel.h"
+#include "client/rows/control/control_channel.h"
 
 namespace eplb::testing {
 

@@ -7,10 +7,10 @@
 #include <span>
 #include <utility>
 
-#include "client/control/control_message.h"
-#include "client/control/meeting.h"
-#include "client/migration/link_setup.h"
-#include "client/migration/row_message.h"
+#include "client/rows/control/control_message.h"
+#include "client/rows/control/meeting.h"
+#include "client/rows/link_setup.h"
+#include "client/rows/row_message.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace eplb {

@@ -2,13 +2,13 @@
 #include <cmath>
 #include <vector>
 
-#include "client/formats/deepseek_format.h"
-#include "client/formats/load_file.h"
-#include "client/formats/load_json.h"
-#include "client/formats/npy.h"
-#include "client/formats/sglang_format.h"
-#include "client/formats/trtllm_format.h"
-#include "client/formats/vllm_format.h"
+#include "client/cli/formats/deepseek_format.h"
+#include "client/cli/formats/load_file.h"
+#include "client/cli/formats/load_json.h"
+#include "client/cli/formats/npy.h"
+#include "client/cli/formats/sglang_format.h"
+#include "client/cli/formats/trtllm_format.h"
+#include "client/cli/formats/vllm_format.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"
 

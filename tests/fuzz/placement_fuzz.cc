@@ -2,7 +2,7 @@
 // written and read back as the same placement.
 #include <string>
 
-#include "client/formats/format_table.h"
+#include "client/cli/formats/format_table.h"
 #include "client/run_log/run_directory.h"
 #include "placement/digest.h"
 #include "proto/wire/placement_json.h"

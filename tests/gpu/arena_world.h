@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "client/migration/link_setup.h"
-#include "client/migration/link_transport.h"
-#include "client/migration/peer_path.h"
+#include "client/rows/link_setup.h"
+#include "client/rows/link_transport.h"
+#include "client/rows/paths/peer_path.h"
 #include "cuda/peer_arena.h"
-#include "tests/client/control/world.h"
-#include "tests/client/migration/host_world.h"
+#include "tests/client/rows/control/world.h"
+#include "tests/client/rows/paths/host_world.h"
 #include "tests/gpu/device_queue.h"
 
 namespace eplb::testing {

@@ -18,10 +18,10 @@
 #include "absl/strings/str_cat.h"
 
 #include "client/client.h"
-#include "client/migration/route_tables.h"
+#include "client/rows/route_tables.h"
 #include "cuda/runtime.h"
-#include "tests/client/migration/expert_world.h"
-#include "tests/client/migration/queue_memory.h"
+#include "tests/client/rows/expert_world.h"
+#include "tests/client/rows/queue_memory.h"
 #include "tests/cuda/require_gpu.h"
 #include "tests/gpu/counting_example.h"
 #include "tests/gpu/device_queue.h"

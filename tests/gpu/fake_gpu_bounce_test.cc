@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/monotonic_clock.h"
-#include "tests/client/migration/bounce_world.h"
-#include "tests/client/migration/executor_contract.h"
+#include "tests/client/rows/executor_contract.h"
+#include "tests/client/rows/paths/bounce_world.h"
 #include "tests/gpu/device_queue.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/monotonic_clock.h"
-#include "client/migration/replica_rows.h"
-#include "tests/client/migration/executor_contract.h"
-#include "tests/client/migration/replica_contract.h"
+#include "client/rows/replica_rows.h"
+#include "tests/client/rows/executor_contract.h"
+#include "tests/client/rows/replica_contract.h"
 #include "tests/gpu/arena_world.h"
 #include "tests/gpu/device_queue.h"
 #include "tests/support/fake_cuda/fake_cuda.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "tests/client/migration/queue_memory.h"
+#include "tests/client/rows/queue_memory.h"
 #include "tests/client/test_job.h"
 #include "tests/gpu/device_queue.h"
 #include "tests/support/fake_cuda/fake_cuda.h"

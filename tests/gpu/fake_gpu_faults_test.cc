@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "base/monotonic_clock.h"
-#include "client/migration/peer_path.h"
-#include "client/migration/staging_thread.h"
-#include "tests/client/migration/executor_contract.h"
+#include "client/rows/paths/peer_path.h"
+#include "client/rows/staging_thread.h"
+#include "tests/client/rows/executor_contract.h"
 #include "tests/gpu/arena_world.h"
 #include "tests/gpu/device_queue.h"
 #include "tests/support/fake_cuda/fake_cuda.h"

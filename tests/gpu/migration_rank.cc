@@ -15,12 +15,12 @@
 #include <cuda_runtime_api.h>
 
 #include "base/status_macros.h"
-#include "client/control/tcp_all_gather.h"
-#include "client/migration/executor.h"
-#include "client/migration/row_message.h"
-#include "client/migration/transport_choice.h"
+#include "client/rows/control/tcp_all_gather.h"
+#include "client/rows/executor.h"
+#include "client/rows/paths/transport_choice.h"
+#include "client/rows/row_message.h"
 #include "placement/migration_plan.h"
-#include "tests/client/migration/expert_world.h"
+#include "tests/client/rows/expert_world.h"
 #include "tests/gpu/device_queue.h"
 
 namespace eplb::testing {

@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "tests/client/migration/hybrid_world.h"
-#include "tests/client/migration/nccl_world.h"
+#include "tests/client/rows/paths/hybrid_world.h"
+#include "tests/client/rows/paths/nccl_world.h"
 #include "tests/gpu/device_queue.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 

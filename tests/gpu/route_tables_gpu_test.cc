@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/monotonic_clock.h"
-#include "client/migration/route_tables.h"
-#include "client/migration/row_message.h"
-#include "tests/client/migration/expert_world.h"
+#include "client/rows/route_tables.h"
+#include "client/rows/row_message.h"
+#include "tests/client/rows/expert_world.h"
 #include "tests/cuda/require_gpu.h"
 #include "tests/gpu/device_queue.h"
 

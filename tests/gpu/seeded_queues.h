@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "tests/client/migration/executor_contract.h"
-#include "tests/client/migration/queue_memory.h"
-#include "tests/client/migration/transport_contract.h"
+#include "tests/client/rows/executor_contract.h"
+#include "tests/client/rows/queue_memory.h"
+#include "tests/client/rows/transport_contract.h"
 #include "tests/gpu/device_queue.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 

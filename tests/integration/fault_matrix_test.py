@@ -275,7 +275,7 @@ class FaultMatrixTest(unittest.TestCase):
         for path in sorted((ROOT / "client").rglob("*.cc")):
             name = path.relative_to(ROOT).as_posix()
             threads_only = "inproc" in name  # ranks that are threads: for tests
-            if not threads_only and name.startswith(("client/control/", "client/migration/", "client/boundary",
+            if not threads_only and name.startswith(("client/rows/", "client/boundary",
                                                      "client/session/connection", "client/session/session.cc")):
                 self.assert_no_wall_clock(path)
 

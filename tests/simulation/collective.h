@@ -13,8 +13,8 @@
 
 namespace eplb::simulation {
 
-// As client/control's AllReduceMin: the n-th call of each rank belongs together. Once broken, or
-// once a result was lost, no call has a result any more.
+// As client/rows/control's AllReduceMin: the n-th call of each rank belongs together. Once broken,
+// or once a result was lost, no call has a result any more.
 class Collective {
  public:
   using Values = std::vector<int64_t>;

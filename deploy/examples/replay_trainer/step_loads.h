@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 
 #include "client/client.h"
-#include "client/control/control_channel.h"
+#include "client/rows/control/control_channel.h"
 #include "placement/load.h"
 #include "placement/split/batch_split.h"
 

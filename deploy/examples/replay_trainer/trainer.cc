@@ -24,10 +24,10 @@
 #include "absl/time/clock.h"
 
 #include "base/status_macros.h"
+#include "client/cli/formats/load_file.h"
 #include "client/client.h"
-#include "client/control/control_channel.h"
-#include "client/control/tcp_all_gather.h"
-#include "client/formats/load_file.h"
+#include "client/rows/control/control_channel.h"
+#include "client/rows/control/tcp_all_gather.h"
 #include "client/run_log/run_directory.h"
 #include "deploy/examples/replay_trainer/device_mirror.h"
 #include "deploy/examples/replay_trainer/expert_state.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "client/c/eplb.h"
-#include "client/control/control_channel.h"
+#include "client/rows/control/control_channel.h"
 
 namespace eplb::testing {
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/json_value.h"
-#include "tests/client/formats/test_files.h"
+#include "tests/client/cli/formats/test_files.h"
 
 namespace eplb::cli {
 namespace {

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 
 #include "proto/wire/placement_json.h"
+#include "tests/client/cli/formats/test_files.h"
 #include "tests/client/cli/scripted_query.h"
-#include "tests/client/formats/test_files.h"
 
 namespace eplb::cli {
 

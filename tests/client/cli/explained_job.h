@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "tests/client/cli/formats/test_files.h"
 #include "tests/client/cli/scripted_query.h"
-#include "tests/client/formats/test_files.h"
 
 namespace eplb::cli {
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tests/client/formats/test_files.h"
+#include "tests/client/cli/formats/test_files.h"
 
 namespace eplb::cli {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "client/cli/get.h"
+#include "tests/client/cli/formats/test_files.h"
 #include "tests/client/cli/scripted_query.h"
-#include "tests/client/formats/test_files.h"
 
 namespace eplb::cli {
 

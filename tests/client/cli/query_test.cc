@@ -7,8 +7,8 @@
 #include "client/cli/get.h"
 #include "client/cli/status.h"
 #include "proto/wire/placement_json.h"
+#include "tests/client/cli/formats/test_files.h"
 #include "tests/client/cli/scripted_query.h"
-#include "tests/client/formats/test_files.h"
 
 namespace eplb::cli {
 namespace {

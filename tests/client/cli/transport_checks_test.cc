@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-#include "client/migration/nccl_settings.h"
+#include "client/rows/paths/nccl_settings.h"
 #include "tests/client/cli/scripted_query.h"
 
 namespace eplb::cli {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string_view>
 
-#include "client/control/control_channel.h"
+#include "client/rows/control/control_channel.h"
 
 namespace eplb::testing {
 

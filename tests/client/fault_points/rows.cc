@@ -8,10 +8,10 @@
 
 #ifdef EPLB_FAKE_NCCL
 #include "base/monotonic_clock.h"
-#include "client/migration/bounce_path.h"
-#include "client/migration/link_setup.h"
-#include "client/migration/link_transport.h"
-#include "client/migration/nccl_path.h"
+#include "client/rows/link_setup.h"
+#include "client/rows/link_transport.h"
+#include "client/rows/paths/bounce_path.h"
+#include "client/rows/paths/nccl_path.h"
 #endif
 
 namespace eplb::testing {

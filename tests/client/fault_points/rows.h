@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 
-#include "client/control/control_channel.h"
-#include "client/migration/transport.h"
+#include "client/rows/control/control_channel.h"
+#include "client/rows/transport.h"
 #include "tests/client/fault_points/rank_process.h"
 
 namespace eplb::testing {

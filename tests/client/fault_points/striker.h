@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "client/control/control_channel.h"
-#include "client/migration/transport.h"
+#include "client/rows/control/control_channel.h"
+#include "client/rows/transport.h"
 #include "tests/client/fault_points/fault.h"
 #include "tests/client/fault_points/guarded_memory.h"
 #include "tests/client/fault_points/journal.h"

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 
 #include "client/client.h"
-#include "tests/client/migration/transport_contract.h"
+#include "tests/client/rows/transport_contract.h"
 
 namespace eplb::testing {
 

@@ -16,9 +16,9 @@
 #include "base/status_macros.h"
 #include "client/client.h"
 #include "client/inproc.h"
-#include "tests/client/migration/expert_world.h"
-#include "tests/client/migration/host_world.h"
 #include "tests/client/oracle/rank_barrier.h"
+#include "tests/client/rows/expert_world.h"
+#include "tests/client/rows/paths/host_world.h"
 #include "tests/client/session/proposals.h"
 #include "tests/client/thread_all_gather.h"
 

@@ -7,13 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "tests/client/migration/host_world.h"
+#include "tests/client/rows/paths/host_world.h"
 #ifdef EPLB_FAKE_NCCL
-#include "tests/client/migration/nccl_world.h"
+#include "tests/client/rows/paths/nccl_world.h"
 #endif
-#include "tests/client/migration/peer_world.h"
 #include "tests/client/oracle/oracle_job.h"
 #include "tests/client/oracle/tiny_moe.h"
+#include "tests/client/rows/paths/peer_world.h"
 
 namespace eplb::testing {
 namespace {

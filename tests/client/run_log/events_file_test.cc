@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "client/run_log/run_directory.h"
-#include "tests/client/formats/test_files.h"
+#include "tests/client/cli/formats/test_files.h"
 
 namespace eplb {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/files.h"
-#include "tests/client/formats/test_files.h"
+#include "tests/client/cli/formats/test_files.h"
 
 #include <nlohmann/json.hpp>
 

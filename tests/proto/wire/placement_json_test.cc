@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "placement/placement.h"
-#include "tests/client/formats/test_files.h"
+#include "tests/client/cli/formats/test_files.h"
 
 #include <nlohmann/json.hpp>
 

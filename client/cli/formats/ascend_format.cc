@@ -1,0 +1,255 @@
+#include "client/cli/formats/ascend_format.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "base/files.h"
+#include "base/foreign_text.h"
+#include "base/json_value.h"
+#include "base/status_macros.h"
+
+namespace eplb {
+namespace {
+
+using wire::JsonValue;
+
+// The entries of a list of objects, as many as `count_key` states if the object has it.
+absl::StatusOr<const std::vector<JsonValue>*> GetObjects(const JsonValue& object, const char* key,
+                                                         const char* count_key) {
+  const JsonValue* list = object.Find(key);
+  if (list == nullptr) return absl::InvalidArgumentError(absl::StrCat(key, " is missing"));
+  const auto entries = list->is_array() ? list->numbers.children.front().front() : -1;
+  if (entries != static_cast<int64_t>(list->objects.size()) || entries < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(key, " is no list of objects"));
+  }
+  if (object.Find(count_key) == nullptr) return &list->objects;
+  EPLB_ASSIGN_OR_RETURN(const int64_t count, wire::GetInteger(object, count_key));
+  if (entries != count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(count_key, " is ", count, ", ", key, " has ", entries, " entries"));
+  }
+  return &list->objects;
+}
+
+// An object without an id has that of its place in the list.
+absl::Status CheckId(const JsonValue& object, const char* key, size_t expected) {
+  if (object.Find(key) == nullptr) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const int64_t id, wire::GetInteger(object, key));
+  if (id == static_cast<int64_t>(expected)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(key, " is ", id, ", expected ", expected, ": ids rise from 0"));
+}
+
+absl::Status ReadDevice(const JsonValue& device, size_t id, std::vector<int32_t>& row) {
+  EPLB_RETURN_IF_ERROR(CheckId(device, "device_id", id));
+  EPLB_ASSIGN_OR_RETURN(const wire::JsonNumbers* numbers,
+                        wire::GetNumbers(device, "device_expert", 1));
+  EPLB_RETURN_IF_ERROR(wire::CheckIntegers(*numbers, "device_expert", "an expert"));
+  for (const int64_t expert : numbers->integers) {
+    if (expert < -1 || expert > std::numeric_limits<int32_t>::max()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("device_expert has ", expert, ", expected an expert"));
+    }
+    row.push_back(static_cast<int32_t>(expert));
+  }
+  return absl::OkStatus();
+}
+
+struct Layer {
+  std::vector<int32_t> row;         // [S]
+  std::vector<int64_t> per_device;  // slots of each
+};
+
+absl::StatusOr<Layer> ReadLayer(const JsonValue& object, size_t id) {
+  EPLB_RETURN_IF_ERROR(CheckId(object, "layer_id", id));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<JsonValue>* devices,
+                        GetObjects(object, "device_list", "device_count"));
+  Layer layer;
+  for (size_t device = 0; device < devices->size(); ++device) {
+    const size_t before = layer.row.size();
+    const absl::Status read = ReadDevice((*devices)[device], device, layer.row);
+    if (!read.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("device ", device, ": ", read.message()));
+    }
+    layer.per_device.push_back(static_cast<int64_t>(layer.row.size() - before));
+  }
+  return layer;
+}
+
+// Slots are numbered device by device: which device holds one more is not ours to choose.
+absl::Status CheckDevices(const std::vector<int64_t>& per_device, size_t num_slots) {
+  const auto devices = static_cast<int64_t>(per_device.size());
+  const auto slots = static_cast<int64_t>(num_slots);
+  for (int64_t device = 0; device < devices; ++device) {
+    const int64_t expected = slots / devices + (device < slots % devices ? 1 : 0);
+    const int64_t given = per_device[static_cast<size_t>(device)];
+    if (given == expected) continue;
+    return absl::InvalidArgumentError(absl::StrCat("device ", device, " holds ", given,
+                                                   " experts, expected ", expected, " of ", slots,
+                                                   " on ", devices, " devices"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PlacementParts> ParseAscend(std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(const JsonValue object, wire::ParseJson(bytes));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<JsonValue>* layers,
+                        GetObjects(object, "layer_list", "moe_layer_count"));
+  PlacementParts parts;
+  std::vector<int64_t> per_device;
+  for (size_t id = 0; id < layers->size(); ++id) {
+    absl::StatusOr<Layer> layer = ReadLayer((*layers)[id], id);
+    absl::Status status = layer.status();
+    if (status.ok()) status = CheckDevices(layer->per_device, layer->row.size());
+    if (status.ok() && id > 0 && layer->per_device != per_device) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat("has ", layer->row.size(), " slots on ", layer->per_device.size(),
+                       " devices, layer 0 has ", parts.slots.cols(), " on ", per_device.size()));
+    }
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", id, ": ", status.message()));
+    }
+    if (layer->row.empty())
+      return absl::InvalidArgumentError(absl::StrCat("layer ", id, " is empty"));
+    if (id == 0) {
+      per_device = layer->per_device;
+      parts.slots.resize(static_cast<Eigen::Index>(layers->size()),
+                         static_cast<Eigen::Index>(layer->row.size()));
+    }
+    std::copy(layer->row.begin(), layer->row.end(), &parts.slots(static_cast<Eigen::Index>(id), 0));
+  }
+  parts.frame.num_gpus = static_cast<int32_t>(per_device.size());
+  return parts;
+}
+
+}  // namespace
+
+absl::StatusOr<PlacementParts> ParseAscendPlacement(const std::string& path,
+                                                    std::string_view bytes) {
+  absl::StatusOr<PlacementParts> parts = ParseAscend(bytes);
+  if (!parts.ok()) return InFile(path, parts.status());
+  return parts;
+}
+
+absl::StatusOr<std::string> WriteAscendPlacement(const Placement& placement,
+                                                 const WriteOptions& /*options*/) {
+  const Topology& topology = placement.topology();
+  const IndexMatrix& slots = placement.physical_to_logical_map();
+  std::string json = absl::StrCat("{\"moe_layer_count\":", slots.rows(), ",\"layer_list\":[");
+  for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
+    absl::StrAppend(&json, layer == 0 ? "" : ",", "{\"layer_id\":", layer,
+                    ",\"device_count\":", topology.num_gpus(), ",\"device_list\":[");
+    for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+      const int32_t* first = &slots(layer, topology.FirstSlotOf(GpuId{gpu}).value);
+      absl::StrAppend(&json, gpu == 0 ? "" : ",", "{\"device_id\":", gpu, ",\"device_expert\":[",
+                      absl::StrJoin(first, first + topology.SlotsOf(GpuId{gpu}), ","), "]}");
+    }
+    json += "]}";
+  }
+  return json + "]}\n";
+}
+
+namespace {
+
+constexpr char kAggregatedLoad[] = "aggregated_load";
+constexpr int32_t kMaxAscendExpert = (1 << 12) - 1;
+
+// A key that is a number as JSON writes it.
+absl::StatusOr<int32_t> NumberOfKey(const std::string& key, const char* what, int32_t most) {
+  int32_t number = -1;
+  if (absl::SimpleAtoi(key, &number) && number >= 0 && number <= most &&
+      absl::StrCat(number) == key) {
+    return number;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(kAggregatedLoad, " has the key ",
+                                                 wire::JsonQuote(FirstCharacters(key, 80)),
+                                                 ", expected ", what, " number in 0..", most));
+}
+
+using ExpertLoads = std::map<int32_t, double>;  // by expert
+
+absl::StatusOr<ExpertLoads> ReadExperts(const JsonValue& object, int32_t layer) {
+  const std::string place = absl::StrCat(kAggregatedLoad, " layer ", layer);
+  if (!object.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        place, " is ", std::string(wire::KindName(object.kind)), ", expected loads by expert"));
+  }
+  ExpertLoads loads;
+  for (const wire::JsonMember& member : object.members) {
+    EPLB_ASSIGN_OR_RETURN(const int32_t expert,
+                          NumberOfKey(member.key, "an expert", kMaxAscendExpert));
+    const JsonValue::Kind kind = member.value.kind;
+    if (kind != JsonValue::Kind::kInteger && kind != JsonValue::Kind::kReal) {
+      return absl::InvalidArgumentError(absl::StrCat(place, " expert ", expert, " is ",
+                                                     std::string(wire::KindName(kind)),
+                                                     ", expected a number"));
+    }
+    loads[expert] = member.value.real;
+  }
+  return loads;
+}
+
+// Exact counts if every number is whole and a double holds it exactly.
+absl::StatusOr<Load> CountsOrEstimates(const RealMatrix& matrix) {
+  constexpr double kLargestExact = 0x1p53;
+  const bool counts = (matrix == matrix.round()).all() && matrix.maxCoeff() < kLargestExact;
+  return counts ? Load::FromCounts(matrix.cast<int64_t>()) : Load::FromEstimates(matrix);
+}
+
+absl::Status NoAscendLoad() {
+  return absl::InvalidArgumentError(absl::StrCat("is no load of ascend, expected {\"",
+                                                 kAggregatedLoad,
+                                                 "\":{\"LAYER\":{\"EXPERT\":TOKENS}}}"));
+}
+
+}  // namespace
+
+bool IsAscendLoad(const JsonValue& value) { return value.Find(kAggregatedLoad) != nullptr; }
+
+absl::StatusOr<LoadFile> AscendLoad(const JsonValue& value) {
+  const JsonValue* layers = value.Find(kAggregatedLoad);
+  if (layers == nullptr || !layers->is_object()) return NoAscendLoad();
+  std::map<int32_t, ExpertLoads> loads;
+  size_t entries = 0;
+  int32_t num_experts = 0;
+  for (const wire::JsonMember& member : layers->members) {
+    EPLB_ASSIGN_OR_RETURN(const int32_t layer, NumberOfKey(member.key, "a layer", kMaxLayerNumber));
+    EPLB_ASSIGN_OR_RETURN(ExpertLoads experts, ReadExperts(member.value, layer));
+    if (!experts.empty()) num_experts = std::max(num_experts, experts.rbegin()->first + 1);
+    entries += experts.size();
+    loads.emplace(layer, std::move(experts));
+  }
+  if (entries == 0) return NoAscendLoad();
+  RealMatrix matrix = RealMatrix::Zero(static_cast<Eigen::Index>(loads.size()), num_experts);
+  LoadFile file;
+  for (const auto& [layer, experts] : loads) {
+    const auto row = static_cast<Eigen::Index>(file.layers.size());
+    for (const auto& [expert, load] : experts) matrix(row, expert) = load;
+    file.layers.push_back(layer);
+  }
+  if (entries < static_cast<size_t>(matrix.size())) {
+    file.notes.push_back(
+        absl::StrCat("an expert without an entry got no tokens, and the number of experts, ",
+                     num_experts, ", is that of the largest id"));
+  }
+  EPLB_ASSIGN_OR_RETURN(Load load, CountsOrEstimates(matrix));
+  file.windows.push_back({.load = std::move(load)});
+  return file;
+}
+
+absl::StatusOr<LoadFile> ParseAscendLoad(const std::string& path, std::string_view bytes) {
+  const absl::StatusOr<JsonValue> value = wire::ParseJson(bytes);
+  if (!value.ok()) return InFile(path, value.status());
+  absl::StatusOr<LoadFile> file = AscendLoad(*value);
+  if (!file.ok()) return InFile(path, file.status());
+  return file;
+}
+
+}  // namespace eplb

@@ -1,0 +1,267 @@
+#include "client/cli/formats/deepseek_format.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "base/files.h"
+#include "base/foreign_text.h"
+#include "base/status_macros.h"
+#include "client/cli/formats/load_doubts.h"
+#include "client/cli/formats/load_json.h"
+#include "client/cli/formats/npy.h"
+#include "client/cli/formats/tables.h"
+
+namespace eplb {
+namespace {
+
+constexpr char kSlots[] = "physical_to_logical_map";
+constexpr char kReplicas[] = "logical_to_physical_map";
+constexpr char kCounts[] = "logical_replica_count";
+
+struct Maps {
+  IndexTable slots;     // [L, S]
+  IndexTable replicas;  // [L, E, X]
+  IndexTable counts;    // [L, E]
+};
+
+std::string ReplicaName(Eigen::Index layer, int64_t expert, int64_t replica) {
+  return absl::StrCat(kReplicas, " layer ", layer, " expert ", expert, " replica ", replica);
+}
+
+absl::Status CheckShapes(const Maps& maps) {
+  const auto layers = maps.slots.cells.rows();
+  const auto experts = maps.counts.cells.cols();
+  if (maps.replicas.cells.rows() == layers && maps.counts.cells.rows() == layers &&
+      maps.replicas.columns() == experts) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      kSlots, " has ", layers, " layers; ", kReplicas, " ", maps.replicas.cells.rows(),
+      " layers x ", maps.replicas.columns(), " experts; ", kCounts, " ", maps.counts.cells.rows(),
+      " layers x ", experts, " experts: they must be the same"));
+}
+
+// Enters the slots of one expert as its replicas 0, 1, ..; the entries after them must be -1.
+absl::Status RankExpert(const Maps& maps, Eigen::Index layer, int64_t expert, IndexMatrix& ranks) {
+  const int32_t count = maps.counts.cells(layer, expert);
+  if (count < 1 || count > maps.replicas.depth) {
+    return absl::InvalidArgumentError(absl::StrCat(kCounts, " layer ", layer, " expert ", expert,
+                                                   " is ", count, ", expected 1..",
+                                                   maps.replicas.depth));
+  }
+  for (int64_t replica = 0; replica < maps.replicas.depth; ++replica) {
+    const int32_t slot = maps.replicas.cells(layer, expert * maps.replicas.depth + replica);
+    if (replica >= count && slot == -1) continue;
+    if (replica >= count || slot < 0 || slot >= ranks.cols()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(ReplicaName(layer, expert, replica), " is ", slot, ", expected ",
+                       replica >= count ? "-1" : absl::StrCat("a slot in 0..", ranks.cols() - 1)));
+    }
+    if (maps.slots.cells(layer, slot) != expert || ranks(layer, slot) != -1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          ReplicaName(layer, expert, replica), " is slot ", slot,
+          ranks(layer, slot) != -1
+              ? std::string(" a second time")
+              : absl::StrCat(", where ", kSlots, " has expert ", maps.slots.cells(layer, slot))));
+    }
+    ranks(layer, slot) = static_cast<int32_t>(replica);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PlacementParts> PartsFromMaps(const Maps& maps) {
+  EPLB_RETURN_IF_ERROR(CheckShapes(maps));
+  const IndexMatrix& slots = maps.slots.cells;
+  IndexMatrix ranks = IndexMatrix::Constant(slots.rows(), slots.cols(), -1);
+  for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
+    for (int64_t expert = 0; expert < maps.counts.cells.cols(); ++expert) {
+      EPLB_RETURN_IF_ERROR(RankExpert(maps, layer, expert, ranks));
+    }
+    for (Eigen::Index slot = 0; slot < slots.cols(); ++slot) {
+      if (slots(layer, slot) == -1) ranks(layer, slot) = 0;  // as Placement::FromSlots has it
+      if (ranks(layer, slot) >= 0) continue;
+      return absl::InvalidArgumentError(absl::StrCat(kSlots, " layer ", layer, " slot ", slot,
+                                                     " holds expert ", slots(layer, slot), ", ",
+                                                     kReplicas, " leaves it out"));
+    }
+  }
+  return PlacementParts{.slots = slots,
+                        .ranks = std::move(ranks),
+                        .num_experts = static_cast<int32_t>(maps.counts.cells.cols())};
+}
+
+absl::StatusOr<PlacementParts> PartsFromSlots(absl::StatusOr<IndexTable> slots) {
+  EPLB_RETURN_IF_ERROR(slots.status());
+  return PlacementParts{.slots = std::move(slots->cells)};
+}
+
+absl::StatusOr<PlacementParts> FromNpz(std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<NpzMember> members, ParseNpz(bytes));
+  auto read = [&members](const char* name, size_t dimensions) -> absl::StatusOr<IndexTable> {
+    for (const NpzMember& member : members) {
+      if (member.name == name) return IndexTableFromNpy(member.bytes, name, dimensions);
+    }
+    return absl::InvalidArgumentError(absl::StrCat(name, " is missing"));
+  };
+  Maps maps;
+  EPLB_ASSIGN_OR_RETURN(maps.slots, read(kSlots, 2));
+  EPLB_ASSIGN_OR_RETURN(maps.replicas, read(kReplicas, 3));
+  EPLB_ASSIGN_OR_RETURN(maps.counts, read(kCounts, 2));
+  return PartsFromMaps(maps);
+}
+
+absl::StatusOr<PlacementParts> FromJson(std::string_view text) {
+  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(text));
+  if (object.Find("format") != nullptr) {
+    return absl::InvalidArgumentError("has the key \"format\", which deepseek's maps do not have");
+  }
+  auto read = [&object](const char* name, size_t dimensions) -> absl::StatusOr<IndexTable> {
+    const wire::JsonValue* value = object.Find(name);
+    if (value == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " is missing"));
+    return IndexTableFromJson(*value, name, dimensions);
+  };
+  Maps maps;
+  EPLB_ASSIGN_OR_RETURN(maps.slots, read(kSlots, 2));
+  EPLB_ASSIGN_OR_RETURN(maps.replicas, read(kReplicas, 3));
+  EPLB_ASSIGN_OR_RETURN(maps.counts, read(kCounts, 2));
+  return PartsFromMaps(maps);
+}
+
+absl::StatusOr<PlacementParts> FromCsv(std::string_view text) {
+  EPLB_ASSIGN_OR_RETURN(const std::string json, CsvToJson(text));
+  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue matrix, wire::ParseJson(json));
+  EPLB_ASSIGN_OR_RETURN(PlacementParts parts, PartsFromSlots(IndexTableFromJson(matrix, "", 2)));
+  EPLB_ASSIGN_OR_RETURN(std::string doubt, DoubtsAboutMap(parts.slots));
+  if (!doubt.empty()) parts.notes.push_back(std::move(doubt));
+  return parts;
+}
+
+absl::StatusOr<PlacementParts> ParseDeepSeek(const std::string& path, std::string_view bytes) {
+  if (bytes.starts_with(kNpyMagic)) return PartsFromSlots(IndexTableFromNpy(bytes, "", 2));
+  if (bytes.starts_with(kZipMagic)) return FromNpz(bytes);
+  const size_t start = std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size());
+  if (bytes.substr(start).starts_with('{')) return FromJson(bytes);
+  if (LooksLikeCsv(bytes) || path.ends_with(".csv")) return FromCsv(bytes);
+  return absl::InvalidArgumentError(
+      absl::StrCat("is no placement of deepseek; tried .npy and CSV of ", kSlots,
+                   ", .npz and a JSON object of ", kSlots, ", ", kReplicas, " and ", kCounts));
+}
+
+std::string MatrixToJson(const IndexMatrix& matrix) {
+  std::string json;
+  for (Eigen::Index row = 0; row < matrix.rows(); ++row) {
+    absl::StrAppend(&json, row == 0 ? "[" : ",", RowToJson(matrix, row));
+  }
+  return json + "]";
+}
+
+// [L, E * X] as [L][E][X].
+std::string ReplicasToJson(const Placement& placement) {
+  const IndexMatrix flat = placement.logical_to_physical_map();
+  const int64_t width = placement.max_replicas();
+  std::string json;
+  for (Eigen::Index layer = 0; layer < flat.rows(); ++layer) {
+    const Eigen::Map<const IndexMatrix> experts(&flat(layer, 0), flat.cols() / width, width);
+    absl::StrAppend(&json, layer == 0 ? "[" : ",", MatrixToJson(experts));
+  }
+  return json + "]";
+}
+
+std::string TwoDimensionsToNpy(const IndexMatrix& matrix) {
+  return IndexTableToNpy(matrix, {matrix.rows(), matrix.cols()});
+}
+
+std::string ToCsv(const IndexMatrix& matrix) {
+  std::string text;
+  for (Eigen::Index row = 0; row < matrix.rows(); ++row) {
+    const auto numbers = matrix.row(row);
+    absl::StrAppend(&text, absl::StrJoin(numbers.begin(), numbers.end(), ","), "\n");
+  }
+  return text;
+}
+
+// The array that is the load, of an archive of arrays.
+absl::StatusOr<std::vector<LoadWindow>> LoadFromNpz(std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<NpzMember> members, ParseNpz(bytes));
+  auto is_load = [](const NpzMember& member) {
+    return member.name == "load" || member.name == "weight";
+  };
+  const auto named = std::count_if(members.begin(), members.end(), is_load);
+  if (members.size() > 1 && named != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("has ", members.size(), " arrays, expected one, or one named load or weight"));
+  }
+  const auto found = std::find_if(members.begin(), members.end(), is_load);
+  const NpzMember& member = found == members.end() ? members.front() : *found;
+  if (NamesPlacement(member.name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("holds ", wire::JsonQuote(member.name),
+                     ", part of a placement; expected a load, tokens of each expert"));
+  }
+  absl::StatusOr<std::vector<LoadWindow>> windows = ParseLoadNpy(member.bytes);
+  if (windows.ok()) return windows;
+  return absl::InvalidArgumentError(absl::StrCat(wire::JsonQuote(FirstCharacters(member.name, 80)),
+                                                 ": ", windows.status().message()));
+}
+
+}  // namespace
+
+absl::StatusOr<PlacementParts> ParseDeepseekPlacement(const std::string& path,
+                                                      std::string_view bytes) {
+  absl::StatusOr<PlacementParts> parts = ParseDeepSeek(path, bytes);
+  if (!parts.ok()) return InFile(path, parts.status());
+  return parts;
+}
+
+absl::StatusOr<std::string> WriteDeepseekPlacement(const Placement& placement,
+                                                   const WriteOptions& options) {
+  const IndexMatrix& slots = placement.physical_to_logical_map();
+  if (options.path.ends_with(".npy")) return TwoDimensionsToNpy(slots);
+  if (options.path.ends_with(".csv")) return ToCsv(slots);
+  if (options.path.ends_with(".json")) {
+    return absl::StrCat("{\"", kSlots, "\":", MatrixToJson(slots), ",\"", kReplicas,
+                        "\":", ReplicasToJson(placement), ",\"", kCounts,
+                        "\":", MatrixToJson(placement.logical_replica_count()), "}\n");
+  }
+  if (options.path.ends_with(".npz")) {
+    const Topology& topology = placement.topology();
+    return NpzBytes({{kSlots, TwoDimensionsToNpy(slots)},
+                     {kReplicas, IndexTableToNpy(placement.logical_to_physical_map(),
+                                                 {topology.num_layers(), topology.num_experts(),
+                                                  placement.max_replicas()})},
+                     {kCounts, TwoDimensionsToNpy(placement.logical_replica_count())}});
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      options.path,
+      ": a file of deepseek ends in .npy, .npz, .json or .csv, which chooses its form"));
+}
+
+bool DeepseekHoldsRanks(const WriteOptions& options) {
+  return options.path.ends_with(".npz") || options.path.ends_with(".json");
+}
+
+absl::StatusOr<std::vector<LoadWindow>> ParseDeepseekLoad(const std::string& path,
+                                                          std::string_view bytes) {
+  absl::StatusOr<std::vector<LoadWindow>> windows;
+  const size_t start = std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size());
+  if (bytes.starts_with(kNpyMagic)) {
+    windows = ParseLoadNpy(bytes);
+  } else if (bytes.starts_with(kZipMagic)) {
+    windows = LoadFromNpz(bytes);
+  } else if (bytes.substr(start).starts_with('[')) {
+    return ParseLoadJson(path, bytes);
+  } else if (LooksLikeCsv(bytes) || path.ends_with(".csv")) {
+    const absl::StatusOr<std::string> json = CsvToJson(bytes);
+    if (json.ok()) return ParseLoadJson(path, *json);
+    windows = json.status();
+  } else {
+    windows = absl::InvalidArgumentError("is no load of deepseek; tried .npy, .npz, JSON and CSV");
+  }
+  if (!windows.ok()) return InFile(path, windows.status());
+  return windows;
+}
+
+}  // namespace eplb

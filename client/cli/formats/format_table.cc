@@ -1,0 +1,164 @@
+// The table of placement formats, our own among them, and the shape that a file and flags make.
+// threads: safe, no state.
+#include "client/cli/formats/format_table.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "base/files.h"
+#include "base/foreign_text.h"
+#include "base/json_value.h"
+#include "base/status_macros.h"
+#include "client/cli/formats/ascend_format.h"
+#include "client/cli/formats/deepseek_format.h"
+#include "client/cli/formats/sglang_format.h"
+#include "client/cli/formats/trtllm_format.h"
+#include "client/cli/formats/vllm_format.h"
+#include "proto/wire/placement_json.h"
+
+namespace eplb {
+
+// errors: begin with `path`.
+absl::StatusOr<PlacementParts> ParseEplbPlacement(const std::string& path, std::string_view bytes);
+absl::StatusOr<std::string> WriteEplbPlacement(const Placement& placement,
+                                               const WriteOptions& options);
+
+namespace {
+
+absl::StatusOr<std::optional<int32_t>> Merge(const char* flag, const std::optional<int32_t>& file,
+                                             const std::optional<int32_t>& given) {
+  if (file.has_value() && given.has_value() && *file != *given) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the file has ", *file, ", ", flag, " is ", *given));
+  }
+  return file.has_value() ? file : given;
+}
+
+// An id that cannot be one, whatever the number of experts, is named here: counted as the largest
+// id it would only make the shape absurd.
+absl::StatusOr<int32_t> CountExperts(const IndexMatrix& slots) {
+  for (Eigen::Index i = 0; i < slots.size(); ++i) {
+    if (slots.data()[i] < slots.cols()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layer ", i / slots.cols(), " slot ", i % slots.cols(), " holds expert ", slots.data()[i],
+        ", but ", slots.cols(), " slots hold experts 0..", slots.cols() - 1, " at most"));
+  }
+  return slots.maxCoeff() + 1;
+}
+
+}  // namespace
+
+absl::StatusOr<ShapeNumbers> MergeShapes(const ShapeNumbers& file, const ShapeNumbers& flags) {
+  ShapeNumbers merged;
+  EPLB_ASSIGN_OR_RETURN(merged.num_gpus, Merge("--gpus", file.num_gpus, flags.num_gpus));
+  EPLB_ASSIGN_OR_RETURN(merged.num_nodes, Merge("--nodes", file.num_nodes, flags.num_nodes));
+  EPLB_ASSIGN_OR_RETURN(merged.num_groups, Merge("--groups", file.num_groups, flags.num_groups));
+  return merged;
+}
+
+absl::StatusOr<Placement> MakePlacement(const PlacementParts& parts, const ShapeNumbers& frame) {
+  TopologyOptions options{.num_layers = static_cast<int32_t>(parts.slots.rows()),
+                          .num_slots = static_cast<int32_t>(parts.slots.cols()),
+                          .num_gpus = frame.num_gpus.value_or(1),
+                          .num_nodes = frame.num_nodes.value_or(1),
+                          .num_groups = frame.num_groups.value_or(1)};
+  EPLB_ASSIGN_OR_RETURN(const int32_t experts, CountExperts(parts.slots));
+  options.num_experts = parts.num_experts.value_or(experts);
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(options));
+  if (parts.ranks.has_value()) {
+    return Placement::FromSlotsAndRanks(topology, parts.slots, *parts.ranks);
+  }
+  return Placement::FromSlots(topology, parts.slots);
+}
+
+namespace {
+
+bool Always(const WriteOptions& /*options*/) { return true; }
+bool Never(const WriteOptions& /*options*/) { return false; }
+
+constexpr PlacementFormat kFormats[] = {
+    {.name = "eplb",
+     .parse = &ParseEplbPlacement,
+     .write = &WriteEplbPlacement,
+     .holds_ranks = &Always,
+     .holds_gpus = true,
+     .holds_nodes_and_groups = true,
+     .holds_unequal_gpus = true,
+     .holds_unusable_slots = true,
+     .holds_shares = true},
+    {.name = "deepseek",
+     .parse = &ParseDeepseekPlacement,
+     .write = &WriteDeepseekPlacement,
+     .holds_ranks = &DeepseekHoldsRanks,
+     .holds_unequal_gpus = true,
+     .holds_unusable_slots = true},
+    {.name = "sglang",
+     .parse = &ParseSglangPlacement,
+     .write = &WriteSglangPlacement,
+     .holds_ranks = &Never,
+     .counts_model_layers = true},
+    {.name = "trtllm",
+     .parse = &ParseTrtllmPlacement,
+     .write = &WriteTrtllmPlacement,
+     .holds_ranks = &Never,
+     .holds_layer_numbers = true},
+    {.name = "vllm",
+     .parse = &ParseVllmPlacement,
+     .write = &WriteVllmPlacement,
+     .holds_ranks = &Never},
+    {.name = "ascend",
+     .parse = &ParseAscendPlacement,
+     .write = &WriteAscendPlacement,
+     .holds_ranks = &Never,
+     .holds_gpus = true,
+     .holds_unequal_gpus = true},
+};
+
+}  // namespace
+
+std::span<const PlacementFormat> PlacementFormats() { return kFormats; }
+
+absl::StatusOr<PlacementFormat> FindPlacementFormat(std::string_view name) {
+  std::vector<std::string> names;
+  for (const PlacementFormat& format : kFormats) {
+    if (format.name == name) return format;
+    names.emplace_back(format.name);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("placement format is ",
+                                                 wire::JsonQuote(FirstCharacters(name, 80)),
+                                                 ", expected one of ", absl::StrJoin(names, ", ")));
+}
+
+namespace {
+
+absl::StatusOr<PlacementParts> ParseEplb(std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(wire::PlacementWithShares read, wire::PlacementWithSharesFromJson(bytes));
+  const Topology& topology = read.placement.topology();
+  return PlacementParts{.slots = read.placement.physical_to_logical_map(),
+                        .ranks = read.placement.replica_rank(),
+                        .num_experts = topology.num_experts(),
+                        .frame = {.num_gpus = topology.num_gpus(),
+                                  .num_nodes = topology.num_nodes(),
+                                  .num_groups = topology.num_groups()},
+                        .shares = std::move(read.replica_share)};
+}
+
+}  // namespace
+
+absl::StatusOr<PlacementParts> ParseEplbPlacement(const std::string& path, std::string_view bytes) {
+  absl::StatusOr<PlacementParts> parts = ParseEplb(bytes);
+  if (!parts.ok()) return InFile(path, parts.status());
+  return parts;
+}
+
+absl::StatusOr<std::string> WriteEplbPlacement(const Placement& placement,
+                                               const WriteOptions& options) {
+  return wire::PlacementToJson(placement, options.shares) + "\n";
+}
+
+}  // namespace eplb

@@ -1,0 +1,255 @@
+#include "client/cli/formats/load_json.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/files.h"
+#include "base/json_value.h"
+#include "base/status_macros.h"
+#include "client/cli/formats/ascend_format.h"
+#include "client/cli/formats/sglang_format.h"
+#include "client/cli/formats/vllm_format.h"
+
+namespace eplb {
+namespace {
+
+using wire::JsonNumbers;
+using wire::JsonValue;
+
+constexpr char kLoadFormat[] = "eplb.load.v1";
+constexpr char kPlacementFormat[] = "eplb.placement.v1";
+
+absl::Status UnknownSchema(const JsonValue& value) {
+  std::string what = absl::StrCat("is ", std::string(wire::KindName(value.kind)));
+  if (value.is_object()) {
+    what = "is an object without \"format\" or \"first_step\"";
+    const JsonValue* format = value.Find("format");
+    const bool named = format != nullptr && format->kind == JsonValue::Kind::kString;
+    if (named) what = absl::StrCat("has the format ", wire::JsonQuote(format->text));
+    if ((named && format->text == kPlacementFormat) ||
+        value.Find("physical_to_logical_map") != nullptr) {
+      return absl::InvalidArgumentError(
+          "is a placement, expected a load: tokens of each expert [layers][experts]");
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(what, "; ", KnownLoadFormats()));
+}
+
+template <class Matrix, class Number>
+Matrix MatrixOf(const Number* numbers, int64_t rows, int64_t cols) {
+  return Eigen::Map<const Matrix>(numbers, rows, cols);
+}
+
+absl::Status CheckRows(const JsonNumbers& numbers) {
+  const std::vector<int64_t>& rows = numbers.children.back();
+  for (size_t row = 1; row < rows.size(); ++row) {
+    if (rows[row] == rows[0]) continue;
+    const auto layers = static_cast<size_t>(numbers.children[numbers.children.size() - 2].front());
+    const bool steps = numbers.children.size() == 3;
+    return absl::InvalidArgumentError(absl::StrCat(
+        steps ? absl::StrCat("step ", row / layers, " ") : "", "layer ", steps ? row % layers : row,
+        " has ", rows[row], " experts, layer 0 has ", rows[0]));
+  }
+  return absl::OkStatus();
+}
+
+// The matrix that begins at the number `first`.
+absl::StatusOr<Load> LoadAt(const JsonNumbers& numbers, int64_t first, int64_t rows, int64_t cols) {
+  const int64_t too_large = numbers.too_large_index - first;
+  if (numbers.too_large_index >= 0 && too_large >= 0 && too_large < rows * cols) {
+    return absl::InvalidArgumentError(absl::StrCat("layer ", too_large / cols, " expert ",
+                                                   too_large % cols, " is ", numbers.too_large,
+                                                   ", counts are at most 2^63-1"));
+  }
+  if (numbers.all_integers()) {
+    return Load::FromCounts(MatrixOf<LoadMatrix>(numbers.integers.data() + first, rows, cols));
+  }
+  return Load::FromEstimates(MatrixOf<RealMatrix>(numbers.reals.data() + first, rows, cols));
+}
+
+bool IsWindow(const JsonValue& value) {
+  return value.Find("format") == nullptr &&
+         (value.Find("first_step") != nullptr || value.Find("last_step") != nullptr);
+}
+
+absl::StatusOr<LoadWindow> WindowFrom(const JsonValue& value) {
+  if (!IsWindow(value)) return UnknownSchema(value);
+  EPLB_ASSIGN_OR_RETURN(const int64_t first_step, wire::GetInteger(value, "first_step"));
+  EPLB_ASSIGN_OR_RETURN(const int64_t last_step, wire::GetInteger(value, "last_step"));
+  if (first_step < 0 || last_step < first_step) {
+    return absl::InvalidArgumentError(absl::StrCat("first_step is ", first_step, ", last_step is ",
+                                                   last_step,
+                                                   ", expected 0 <= first_step <= last_step"));
+  }
+  const JsonValue* cells = value.Find("load");
+  if (cells == nullptr) return absl::InvalidArgumentError("load is missing");
+  EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(*cells, "load"));
+  return LoadWindow{first_step, last_step, std::move(load)};
+}
+
+// A file that is one JSON value.
+absl::StatusOr<LoadWindow> WindowFromDocument(const JsonValue& value) {
+  if (IsWindow(value)) return WindowFrom(value);
+  const JsonValue* format = value.Find("format");
+  if (format == nullptr || format->kind != JsonValue::Kind::kString ||
+      format->text != kLoadFormat) {
+    return UnknownSchema(value);
+  }
+  const JsonValue* cells = value.Find("load");
+  if (cells == nullptr) return absl::InvalidArgumentError("load is missing");
+  EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(*cells, "load"));
+  return LoadWindow{.load = std::move(load)};
+}
+
+absl::Status CheckFollows(const LoadWindow& before, const LoadWindow& window) {
+  if (window.first_step <= before.last_step) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "first_step is ", window.first_step, ", the window before covers steps ", before.first_step,
+        "..", before.last_step, "; windows must be oldest first and not overlap"));
+  }
+  if (window.load.num_layers() == before.load.num_layers() &&
+      window.load.num_experts() == before.load.num_experts()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("load has ", window.load.num_layers(), " layers x ", window.load.num_experts(),
+                   " experts, the window before has ", before.load.num_layers(), " x ",
+                   before.load.num_experts()));
+}
+
+absl::StatusOr<std::vector<LoadWindow>> WindowsFromLines(const std::string& path,
+                                                         const std::vector<TextLine>& lines) {
+  std::vector<LoadWindow> windows;
+  windows.reserve(lines.size());
+  for (const TextLine& line : lines) {
+    const absl::StatusOr<JsonValue> value = wire::ParseJson(line.text);
+    if (!value.ok()) return InLine(path, line.number, value.status());
+    absl::StatusOr<LoadWindow> window = WindowFrom(*value);
+    if (!window.ok()) return InLine(path, line.number, window.status());
+    if (!windows.empty()) {
+      const absl::Status follows = CheckFollows(windows.back(), *window);
+      if (!follows.ok()) return InLine(path, line.number, follows);
+    }
+    window->line = line.number;
+    windows.push_back(*std::move(window));
+  }
+  return windows;
+}
+
+absl::StatusOr<LoadFile> FromWindows(absl::StatusOr<std::vector<LoadWindow>> windows) {
+  if (!windows.ok()) return windows.status();
+  return LoadFile{.windows = *std::move(windows)};
+}
+
+enum class Peers { kRefused, kRead };
+
+// A file that is one JSON value. errors: without path.
+absl::StatusOr<LoadFile> FileFromDocument(const JsonValue& value, Peers peers) {
+  if (peers == Peers::kRead && IsAscendLoad(value)) return AscendLoad(value);
+  if (peers == Peers::kRead && IsSglangLoad(value)) {
+    absl::StatusOr<LoadFile> file = FromWindows(SglangLoad(value));
+    if (file.ok()) file->counts_model_layers = true;
+    return file;
+  }
+  if (value.is_array()) {
+    absl::StatusOr<LoadFile> file = FromWindows(StepsFromJson(value, ""));
+    if (file.ok()) file->table = TableKind::kArray;
+    return file;
+  }
+  EPLB_ASSIGN_OR_RETURN(LoadWindow window, WindowFromDocument(value));
+  LoadFile file;
+  file.windows.push_back(std::move(window));
+  return file;
+}
+
+absl::StatusOr<LoadFile> ParseJson(const std::string& path, std::string_view text, Peers peers) {
+  const std::vector<TextLine> lines = SplitLines(text);
+  // Several lines are a trace when the first is a whole object, else one value in a wide layout.
+  if (lines.size() > 1) {
+    const absl::StatusOr<JsonValue> first = wire::ParseJson(lines.front().text);
+    if (first.ok() && peers == Peers::kRead && IsVllmRecord(*first)) {
+      return ParseVllmLoad(path, text);
+    }
+    if (first.ok() && first->is_object()) return FromWindows(WindowsFromLines(path, lines));
+  }
+  const absl::StatusOr<JsonValue> value = wire::ParseJson(text);
+  if (!value.ok()) return InFile(path, value.status());
+  if (peers == Peers::kRead && IsVllmRecord(*value)) return ParseVllmLoad(path, text);
+  absl::StatusOr<LoadFile> file = FileFromDocument(*value, peers);
+  if (!file.ok()) return InFile(path, file.status());
+  return file;
+}
+
+}  // namespace
+
+absl::StatusOr<Load> LoadFromJson(const JsonValue& value, std::string_view name) {
+  if (value.is_array() && value.numbers.children.size() == 1 && value.numbers.problem.empty() &&
+      value.numbers.num_numbers() == 0) {
+    return absl::InvalidArgumentError("the load has no layers");
+  }
+  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, wire::AsNumbers(value, name, 2));
+  EPLB_RETURN_IF_ERROR(CheckRows(*numbers));
+  const std::vector<int64_t>& rows = numbers->children[1];
+  return LoadAt(*numbers, 0, static_cast<int64_t>(rows.size()), rows.front());
+}
+
+absl::StatusOr<std::vector<Load>> LoadsFromJson(const JsonValue& value, std::string_view name) {
+  std::vector<Load> loads;
+  if (!value.is_array() || value.numbers.children.size() != 3) {
+    EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(value, name));
+    loads.push_back(std::move(load));
+    return loads;
+  }
+  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, wire::AsNumbers(value, name, 3));
+  const std::vector<int64_t>& layers = numbers->children[1];
+  for (size_t step = 1; step < layers.size(); ++step) {
+    if (layers[step] == layers[0]) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step, " has ", layers[step], " layers, step 0 has ", layers[0]));
+  }
+  EPLB_RETURN_IF_ERROR(CheckRows(*numbers));
+  const int64_t experts = numbers->children[2].front();
+  for (size_t step = 0; step < layers.size(); ++step) {
+    const int64_t first = static_cast<int64_t>(step) * layers[0] * experts;
+    absl::StatusOr<Load> load = LoadAt(*numbers, first, layers[0], experts);
+    if (!load.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("step ", step, ": ", load.status().message()));
+    }
+    loads.push_back(*std::move(load));
+  }
+  return loads;
+}
+
+absl::StatusOr<std::vector<LoadWindow>> StepsFromJson(const JsonValue& value,
+                                                      std::string_view name) {
+  EPLB_ASSIGN_OR_RETURN(std::vector<Load> loads, LoadsFromJson(value, name));
+  std::vector<LoadWindow> windows;
+  windows.reserve(loads.size());
+  for (Load& load : loads) {
+    const auto step = static_cast<int64_t>(windows.size());
+    windows.push_back({step, step, std::move(load)});
+  }
+  return windows;
+}
+
+std::string KnownLoadFormats() {
+  return absl::StrCat(
+      "tried a JSON matrix [layers][experts] or [steps][layers][experts], \"", kLoadFormat,
+      "\", JSON lines of windows, NumPy .npy and .npz, CSV, sglang's logical_count, vllm's "
+      "eplb_load_stats, ascend's aggregated_load and trtllm's directory of statistics");
+}
+
+absl::StatusOr<std::vector<LoadWindow>> ParseLoadJson(const std::string& path,
+                                                      std::string_view text) {
+  const absl::StatusOr<LoadFile> file = ParseJson(path, text, Peers::kRefused);
+  if (!file.ok()) return file.status();
+  return file->windows;
+}
+
+absl::StatusOr<LoadFile> ParseAnyLoadJson(const std::string& path, std::string_view text) {
+  return ParseJson(path, text, Peers::kRead);
+}
+
+}  // namespace eplb

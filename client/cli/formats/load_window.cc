@@ -1,0 +1,72 @@
+#include "client/cli/formats/load_window.h"
+
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/quantity.h"
+#include "placement/load.h"
+
+namespace eplb {
+namespace {
+
+// The windows that a rule looks at.
+std::span<const LoadWindow> InForce(std::span<const LoadWindow> windows, const WindowRule& rule) {
+  return rule.kind == WindowRule::Kind::kLast && !windows.empty() ? windows.last(1) : windows;
+}
+
+std::optional<double> DecayOf(const WindowRule& rule) {
+  if (rule.kind != WindowRule::Kind::kEma) return std::nullopt;
+  return rule.decay;
+}
+
+}  // namespace
+
+absl::StatusOr<WindowRule> ParseWindowRule(std::string_view text) {
+  if (text == "sum") return WindowRule{.kind = WindowRule::Kind::kSum};
+  if (text == "last") return WindowRule{.kind = WindowRule::Kind::kLast};
+  constexpr std::string_view kPrefix = "ema:";
+  if (text.starts_with(kPrefix)) {
+    const std::optional<double> decay = ParseFraction(text.substr(kPrefix.size()));
+    if (decay && *decay >= 0 && *decay <= 1) {
+      return WindowRule{.kind = WindowRule::Kind::kEma, .decay = *decay};
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "window rule is \"", std::string(text), "\", expected sum, last or ema:A with 0 <= A <= 1"));
+}
+
+absl::StatusOr<Load> CombineWindows(std::span<const LoadWindow> windows, const WindowRule& rule) {
+  std::vector<const Load*> loads;
+  for (const LoadWindow& window : InForce(windows, rule)) loads.push_back(&window.load);
+  return CombineLoads(loads, DecayOf(rule));
+}
+
+std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRule& rule) {
+  if (rule.kind == WindowRule::Kind::kLast) windows = windows.last(1);
+  std::vector<Load> batches;
+  for (const LoadWindow& window : windows) batches.push_back(window.load);
+  return batches;
+}
+
+absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
+                          const WindowRule& rule) {
+  const std::span<const LoadWindow> batches = InForce(windows, rule);
+  const size_t first = windows.size() - batches.size();
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const Load& load = batches[i].load;
+    if (!load.is_counts()) continue;  // an estimate is split into fractions, without a limit
+    for (int32_t layer = 0; layer < load.num_layers(); ++layer) {
+      const int64_t sum = load.counts().row(layer).sum();  // at most 2^63-1, as Load checks
+      if (sum <= most) continue;
+      const int64_t line = batches[i].line;
+      return absl::InvalidArgumentError(absl::StrCat(
+          line > 0 ? absl::StrCat("line ", line) : absl::StrCat("window ", first + i), ": layer ",
+          layer, " has ", sum, " tokens, a batch to split exactly has at most ", most));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace eplb

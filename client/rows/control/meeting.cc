@@ -1,0 +1,423 @@
+#include "client/rows/control/meeting.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "base/monotonic_clock.h"
+#include "base/status_macros.h"
+#include "base/text.h"
+#include "client/rows/control/socket.h"
+
+namespace eplb {
+
+namespace {
+
+constexpr std::string_view kHandshakeMagic = "EPLBHS01";
+constexpr size_t kNonceBytes = 32;
+constexpr size_t kMacBytes = 32;
+constexpr size_t kHelloBytes = 8 + 3 * sizeof(uint32_t) + kNonceBytes;
+constexpr std::byte kAdmitted{0x41};
+
+void Append(std::vector<std::byte>& out, std::span<const std::byte> bytes) {
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+void AppendU32(std::vector<std::byte>& out, uint32_t value) {
+  for (int shift = 0; shift < 32; shift += 8) {
+    out.push_back(static_cast<std::byte>(value >> shift));
+  }
+}
+
+uint32_t ReadU32(std::span<const std::byte> bytes, size_t at) {
+  uint32_t value = 0;
+  for (size_t i = 0; i < 4; ++i) value |= std::to_integer<uint32_t>(bytes[at + i]) << (8 * i);
+  return value;
+}
+
+void FillRandom(std::span<std::byte> bytes) {
+  // Without randomness no proof means anything, and nothing here could go on.
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(bytes.size())) !=
+      1) {
+    std::abort();
+  }
+}
+
+bool SameBytes(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+absl::Status Stranger(std::string_view why) {
+  return absl::UnauthenticatedError(
+      absl::StrCat("handshake: ", absl::string_view(why.data(), why.size())));
+}
+
+}  // namespace
+
+Handshake::Handshake(const Options& options) : options_(options) { FillRandom(own_nonce_); }
+
+Handshake Handshake::Dial(const Options& options, RankId peer) {
+  Handshake handshake(options);
+  handshake.peer_ = peer;
+  handshake.WriteHello();
+  handshake.stage_ = Stage::kChallenge;
+  handshake.needed_ = kNonceBytes + kMacBytes;
+  return handshake;
+}
+
+Handshake Handshake::Answer(const Options& options) {
+  Handshake handshake(options);
+  handshake.stage_ = Stage::kHello;
+  handshake.needed_ = kHelloBytes;
+  return handshake;
+}
+
+void Handshake::WriteHello() {
+  Append(hello_, std::as_bytes(std::span(kHandshakeMagic)));
+  AppendU32(hello_, static_cast<uint32_t>(options_.role));
+  AppendU32(hello_, static_cast<uint32_t>(options_.self.value));
+  AppendU32(hello_, static_cast<uint32_t>(peer_.value));
+  Append(hello_, own_nonce_);
+  out_ = hello_;
+}
+
+Handshake::Bytes32 Handshake::Mac(const char* label) const {
+  std::vector<std::byte> message;
+  Append(message, std::as_bytes(std::span(label, std::strlen(label) + 1)));
+  Append(message, hello_);  // roles, ranks and the dialler's nonce
+  Append(message, answer_nonce_);
+  Bytes32 mac{};
+  unsigned int length = 0;
+  const auto* result =
+      HMAC(EVP_sha256(), options_.secret.data(), static_cast<int>(options_.secret.size()),
+           reinterpret_cast<const unsigned char*>(message.data()), message.size(),
+           reinterpret_cast<unsigned char*>(mac.data()), &length);
+  if (result == nullptr || length != kMacBytes) std::abort();  // SHA-256 is always there
+  return mac;
+}
+
+absl::Status Handshake::OnHello() {
+  if (!SameBytes(std::span(in_).first(kHandshakeMagic.size()),
+                 std::as_bytes(std::span(kHandshakeMagic)))) {
+    return Stranger("not a rank of this job");
+  }
+  if (ReadU32(in_, 8) != static_cast<uint32_t>(options_.role)) return Stranger("another role");
+  const uint32_t from = ReadU32(in_, 12);
+  if (ReadU32(in_, 16) != static_cast<uint32_t>(options_.self.value) || from > INT32_MAX) {
+    return Stranger("meant for another rank");
+  }
+  peer_ = RankId{static_cast<int32_t>(from)};
+  hello_ = in_;
+  answer_nonce_ = own_nonce_;
+  Append(out_, answer_nonce_);
+  Append(out_, Mac("answer"));
+  stage_ = Stage::kProof;
+  needed_ = kMacBytes;
+  return absl::OkStatus();
+}
+
+absl::Status Handshake::OnChallenge() {
+  std::copy_n(in_.begin(), kNonceBytes, answer_nonce_.begin());
+  if (!SameBytes(std::span(in_).subspan(kNonceBytes), Mac("answer"))) {
+    return Stranger("the other end does not know the secret");
+  }
+  Append(out_, Mac("dial"));
+  stage_ = Stage::kAdmission;
+  needed_ = 1;
+  return absl::OkStatus();
+}
+
+absl::Status Handshake::OnProof() {
+  if (!SameBytes(in_, Mac("dial"))) return Stranger("the other end does not know the secret");
+  stage_ = Stage::kDone;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Handshake::Step(int fd) {
+  // Two messages each way, so the loop ends after a handful of turns.
+  while (true) {
+    const IoResult sent = SendSome(fd, std::span(out_).subspan(sent_));
+    sent_ += sent.bytes;
+    if (sent.closed) return absl::UnavailableError("handshake: connection closed");
+    if (wants_write()) return false;
+    if (stage_ == Stage::kDone) return true;
+
+    const size_t have = in_.size();
+    in_.resize(needed_);
+    const IoResult got = ReceiveSome(fd, std::span(in_).subspan(have));
+    in_.resize(have + got.bytes);
+    if (got.closed) return absl::UnavailableError("handshake: connection closed");
+    if (in_.size() < needed_) {
+      if (got.bytes > 0) continue;
+      return false;
+    }
+    absl::Status next;
+    switch (stage_) {
+      case Stage::kHello:
+        next = OnHello();
+        break;
+      case Stage::kChallenge:
+        next = OnChallenge();
+        break;
+      case Stage::kProof:
+        next = OnProof();
+        break;
+      case Stage::kAdmission:
+        if (in_[0] != kAdmitted) return Stranger("not admitted");
+        stage_ = Stage::kDone;
+        break;
+      case Stage::kDone:
+        break;
+    }
+    EPLB_RETURN_IF_ERROR(next);
+    in_.clear();
+  }
+}
+
+absl::Status Handshake::Admit(int fd) {
+  // One byte into an empty send buffer never waits.
+  const IoResult sent = SendSome(fd, std::span(&kAdmitted, 1));
+  if (sent.bytes == 1) return absl::OkStatus();
+  return absl::UnavailableError("handshake: connection closed");
+}
+
+namespace {
+
+constexpr absl::Duration kRetryPause = absl::Milliseconds(20);
+constexpr size_t kSpareConnections = 64;
+constexpr size_t kMaxNamedRanks = 16;
+
+class Host {
+ public:
+  explicit Host(const MeetOptions& options) : options_(options) {
+    for (const MeetOptions::Dial& dial : options.dial) dials_.emplace_back().target = &dial;
+    expected_.insert(options.expect.begin(), options.expect.end());
+  }
+
+  absl::StatusOr<Meeting> Run(std::string_view what) {
+    while (!Complete()) {
+      const absl::Time now = MonotonicNow();
+      if (now >= options_.deadline) return Missing(what);
+      StartDials(now);
+      DropSilent(now);
+      EPLB_RETURN_IF_ERROR(WaitAndServe(now));
+    }
+    return std::move(meeting_);
+  }
+
+ private:
+  struct Dialling {
+    const MeetOptions::Dial* target = nullptr;
+    size_t attempt = 0;
+    absl::Time next_try = absl::InfinitePast();
+    absl::Time give_up;  // of the running attempt
+    Fd fd;
+    bool connected = false;
+    std::optional<Handshake> handshake;
+    std::string first_miss;
+    bool done = false;
+
+    const std::string& address() const {
+      return target->addresses[attempt % target->addresses.size()];
+    }
+  };
+  struct Answering {
+    Fd fd;
+    Handshake handshake;
+    absl::Time give_up;
+    std::string address;
+    bool over = false;
+  };
+
+  bool Complete() const {
+    return expected_.empty() &&
+           std::all_of(dials_.begin(), dials_.end(), [](const Dialling& d) { return d.done; });
+  }
+
+  absl::Status Missing(std::string_view what) const {
+    std::vector<RankId> missing(expected_.begin(), expected_.end());
+    std::string why;
+    std::string loopback;
+    for (const Dialling& dial : dials_) {
+      if (dial.done) continue;
+      missing.push_back(dial.target->rank);
+      if (why.empty() && !dial.first_miss.empty()) why = absl::StrCat(" (", dial.first_miss, ")");
+      if (IsLoopbackAddress(dial.address())) loopback = dial.address();
+    }
+    for (const Listener* listener : options_.listeners) {
+      if (!expected_.empty() && IsLoopbackAddress(listener->address)) loopback = listener->address;
+    }
+    if (!loopback.empty()) {
+      absl::StrAppend(&why, "; no other host or container reaches ", loopback,
+                      ", see the option bind_address");
+    }
+    return absl::DeadlineExceededError(absl::StrCat(absl::string_view(what.data(), what.size()),
+                                                    ": ", NameRanks(std::move(missing)),
+                                                    " did not connect before the deadline", why));
+  }
+
+  void StartDials(absl::Time now) {
+    for (Dialling& dial : dials_) {
+      if (dial.done || dial.fd.valid() || now < dial.next_try) continue;
+      absl::StatusOr<Fd> fd = StartConnect(dial.address());
+      if (!fd.ok()) {
+        Fail(dial, now, fd.status());
+        continue;
+      }
+      dial.fd = *std::move(fd);
+      dial.connected = false;
+      dial.give_up =
+          options_.deadline;  // the address is the peer's own: it answers once it is there
+      dial.handshake = Handshake::Dial(options_.handshake, dial.target->rank);
+    }
+  }
+
+  void Fail(Dialling& dial, absl::Time now, const absl::Status& why) {
+    if (dial.attempt == 0) {
+      dial.first_miss = absl::StrCat(dial.address(), ": ", why.message());
+    }
+    dial.fd.Reset();
+    dial.handshake.reset();
+    ++dial.attempt;
+    // The next address at once; a pause after the last one.
+    const bool again = dial.attempt % dial.target->addresses.size() == 0;
+    dial.next_try = again ? now + kRetryPause : now;
+  }
+
+  void DropSilent(absl::Time now) {
+    for (Dialling& dial : dials_) {
+      if (dial.fd.valid() && now >= dial.give_up) {
+        Fail(dial, now, absl::DeadlineExceededError("no answer to the handshake"));
+      }
+    }
+    for (Answering& answer : answering_) {
+      if (now >= answer.give_up) Drop(answer);
+    }
+    std::erase_if(answering_, [](const Answering& a) { return a.over; });
+  }
+
+  void Drop(Answering& answer) {
+    answer.over = true;
+    ++meeting_.strangers;
+  }
+
+  // One turn: waits until a socket is ready or the next deadline, then serves what is ready.
+  absl::Status WaitAndServe(absl::Time now) {
+    std::vector<pollfd> polled;
+    absl::Time until = options_.deadline;
+    for (const Listener* listener : options_.listeners) {
+      polled.push_back({.fd = listener->fd.get(), .events = POLLIN, .revents = 0});
+    }
+    for (const Dialling& dial : dials_) {
+      const bool writes = dial.fd.valid() && (!dial.connected || dial.handshake->wants_write());
+      polled.push_back({.fd = dial.fd.get(),  // -1 is skipped by poll()
+                        .events = static_cast<int16_t>(writes ? POLLOUT : POLLIN),
+                        .revents = 0});
+      if (!dial.done) until = std::min(until, dial.fd.valid() ? dial.give_up : dial.next_try);
+    }
+    for (const Answering& answer : answering_) {
+      polled.push_back(
+          {.fd = answer.fd.get(),
+           .events = static_cast<int16_t>(answer.handshake.wants_write() ? POLLOUT : POLLIN),
+           .revents = 0});
+      until = std::min(until, answer.give_up);
+    }
+    EPLB_ASSIGN_OR_RETURN(const int ready, PollUntil(polled, std::max(until, now)));
+    if (ready == 0) return absl::OkStatus();
+
+    size_t at = options_.listeners.size();
+    for (Dialling& dial : dials_) {
+      if (polled[at++].revents != 0) Serve(dial);
+    }
+    for (Answering& answer : answering_) {
+      if (polled[at++].revents != 0) Serve(answer);
+    }
+    std::erase_if(answering_, [](const Answering& a) { return a.over; });
+    for (size_t i = 0; i < options_.listeners.size(); ++i) {
+      if (polled[i].revents != 0) EPLB_RETURN_IF_ERROR(AcceptFrom(*options_.listeners[i]));
+    }
+    return absl::OkStatus();
+  }
+
+  void Serve(Dialling& dial) {
+    if (!dial.connected) {
+      const absl::Status outcome = FinishConnect(dial.fd.get());
+      if (!outcome.ok()) return Fail(dial, MonotonicNow(), outcome);
+      dial.connected = true;
+    }
+    const absl::StatusOr<bool> step = dial.handshake->Step(dial.fd.get());
+    if (!step.ok()) return Fail(dial, MonotonicNow(), step.status());
+    if (!*step) return;
+    if (dial.address() == dial.target->addresses.front()) dial.first_miss.clear();
+    meeting_.peers[dial.target->rank] = {.fd = std::move(dial.fd),
+                                         .address = dial.address(),
+                                         .first_miss = std::move(dial.first_miss)};
+    dial.done = true;
+  }
+
+  void Serve(Answering& answer) {
+    const absl::StatusOr<bool> step = answer.handshake.Step(answer.fd.get());
+    if (!step.ok()) return Drop(answer);
+    if (!*step) return;
+    const RankId peer = answer.handshake.peer();
+    if (!expected_.contains(peer) || !Handshake::Admit(answer.fd.get()).ok()) return Drop(answer);
+    expected_.erase(peer);
+    meeting_.peers[peer] = {
+        .fd = std::move(answer.fd), .address = std::move(answer.address), .first_miss = {}};
+    answer.over = true;
+  }
+
+  absl::Status AcceptFrom(const Listener& listener) {
+    EPLB_ASSIGN_OR_RETURN(Fd fd, Accept(listener.fd.get()));
+    if (!fd.valid()) return absl::OkStatus();
+    if (answering_.size() >= options_.expect.size() + kSpareConnections) {
+      answering_.pop_front();
+      ++meeting_.strangers;
+    }
+    answering_.push_back({.fd = std::move(fd),
+                          .handshake = Handshake::Answer(options_.handshake),
+                          .give_up = MonotonicNow() + options_.handshake_timeout,
+                          .address = listener.address});
+    return absl::OkStatus();
+  }
+
+  const MeetOptions& options_;
+  std::vector<Dialling> dials_;
+  std::deque<Answering> answering_;
+  std::set<RankId> expected_;
+  Meeting meeting_;
+};
+
+}  // namespace
+
+absl::StatusOr<Meeting> MeetPeers(std::string_view what, const MeetOptions& options) {
+  if (options.handshake.secret.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(absl::string_view(what.data(), what.size()),
+                                                   ": the secret is empty; ranks could not "
+                                                   "authenticate each other"));
+  }
+  return Host(options).Run(what);
+}
+
+std::string NameRanks(std::vector<RankId> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<int32_t> numbers;
+  numbers.reserve(ranks.size());
+  for (const RankId rank : ranks) numbers.push_back(rank.value);
+  return ListRanks(numbers, kMaxNamedRanks);
+}
+
+}  // namespace eplb

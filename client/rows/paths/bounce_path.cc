@@ -1,0 +1,549 @@
+#include "client/rows/paths/bounce_path.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/monotonic_clock.h"
+#include "base/status_macros.h"
+#include "client/rows/link_setup.h"
+#include "client/rows/link_transport.h"
+#include "client/rows/paths/host_path.h"
+
+namespace eplb {
+
+namespace {
+
+// Of the ring: with two batches under way, one on its way across and one that is free, a socket
+// never waits for the device.
+constexpr size_t kSlots = 16;
+// Rows or pieces that go down or up together: 1 MiB takes 40 us at 25 GB/s, longer than to add it.
+// A row that goes straight into a peer's arena is never cut.
+constexpr int64_t kBounceBytes = int64_t{1} << 20;
+constexpr size_t kBounceRows = 256;
+// Pieces that are coming down or wait for a socket, before more come down.
+constexpr size_t kMaxPieces = 2 * kBounceRows;
+// Batches under way in either direction, each of two batches of its queue.
+constexpr size_t kMaxBouncing = 8;
+static_assert(2 * kMaxBouncing < cuda::RowQueue::kMaxBatches);
+static_assert(kMaxBouncing * kBounceRows < cuda::RowQueue::kMaxRows);
+
+struct MappedArena {
+  StagingArena arena;
+  std::optional<cuda::RowBuffer> pin;  // where the copy engine reaches it
+};
+
+// All that the device may read or write while something is under way.
+struct Bounce {
+  BounceParts own;
+  std::map<RankId, MappedArena> peers;  // on this host
+};
+
+// Part of a row on its way down and across: the whole row where it goes straight into the peer's
+// arena, else what fits into a slot of the ring.
+struct Piece {
+  size_t index = 0;  // of the row in the ledger's outgoing()
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  std::optional<size_t> slot;
+  bool is_queued = false;  // on the link
+};
+
+class BouncePath : public RowPath {
+ public:
+  explicit BouncePath(std::unique_ptr<Bounce> bounce) : bounce_(std::move(bounce)) {}
+
+  ~BouncePath() override {
+    // The device may still use all of this, and to free it would wait for a device that hangs.
+    if (!Drain().ok()) (void)bounce_.release();
+  }
+
+  std::string_view name() const override { return "host"; }
+  std::span<std::byte> staging() override { return bounce_->own.staging.bytes; }
+
+  absl::Status Open(const RowMoves& moves, TransferLedger& ledger, LinkSet& links) override {
+    EPLB_RETURN_IF_ERROR(down().Follow(moves.stream));
+    EPLB_RETURN_IF_ERROR(up().Follow(moves.stream));
+    ledger_ = &ledger;
+    links_ = &links;
+    sends_.assign(moves.sends.size(), {});
+    first_uncut_ = 0;
+    free_slots_.clear();
+    for (size_t slot = 0; slot < kSlots; ++slot) free_slots_.push_back(slot);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Advance() override {
+    EPLB_ASSIGN_OR_RETURN(const bool started, StartDescents());
+    EPLB_ASSIGN_OR_RETURN(const bool is_down, FinishDescents());
+    const bool crossed = Cross();
+    EPLB_ASSIGN_OR_RETURN(const bool rising, StartAscents());
+    EPLB_ASSIGN_OR_RETURN(const bool is_up, FinishAscents());
+    return started || is_down || crossed || rising || is_up;
+  }
+
+  bool busy() const override { return !descents_.empty() || !ascents_.empty(); }
+
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link,
+                                             const RowMessage& frame) override {
+    if (frame.type == RowMessageType::kLanded) return std::span<std::byte>();
+    if (frame.type != RowMessageType::kPiece) {
+      return absl::DataLossError("received a frame that the host transport does not use");
+    }
+    const RowReceive& row = ledger_->Find(link.rank(), frame.row)->row;
+    return bounce_->own.arena.bytes().subspan(
+        static_cast<size_t>(row.staging_offset + frame.offset), static_cast<size_t>(frame.bytes));
+  }
+
+  absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
+    if (frame.offset + frame.bytes < frame.row_bytes) return absl::OkStatus();
+    arrived_.push_back({.from = link.rank(), .row = frame.row, .checksum = frame.checksum});
+    ledger_->Find(link.rank(), frame.row)->arrived = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status Close(bool done) override {
+    absl::Status drained = done ? absl::OkStatus() : Drain();
+    descents_.clear();
+    crossing_.clear();
+    arrived_.clear();
+    ascents_.clear();
+    return drained;
+  }
+
+ private:
+  struct Send {
+    bool has_begun = false;
+    int64_t begun = 0;      // bytes that have a piece
+    uint64_t checksum = 0;  // of the whole row, once its first piece is down
+  };
+  struct Descent {
+    std::vector<Piece> pieces;
+    std::vector<size_t> summed;   // rows whose first piece it has, by index
+    std::optional<int64_t> sums;  // batches
+    int64_t transfer = 0;
+  };
+  struct Arrival {
+    RankId from;
+    int32_t row = 0;
+    uint64_t checksum = 0;
+  };
+  struct Ascent {
+    std::vector<Arrival> rows;
+    int64_t sums = 0;  // batch
+  };
+
+  cuda::RowQueue& down() const { return *bounce_->own.down; }
+  cuda::RowQueue& up() const { return *bounce_->own.up; }
+
+  // A device that did not answer is looked at once more, and not waited for again.
+  absl::Status Drain() {
+    const absl::Time deadline =
+        MonotonicNow() + (hangs_ ? absl::ZeroDuration() : bounce_->own.settle_timeout);
+    absl::Status drained = down().Drain(deadline);
+    const absl::Status is_up = up().Drain(deadline);
+    hangs_ = absl::IsDeadlineExceeded(drained) || absl::IsDeadlineExceeded(is_up);
+    drained.Update(is_up);
+    return drained;
+  }
+
+  bool IsReady(RankId peer) const {
+    const PeerLink& link = links_->Of(peer);
+    return !link.gone() && link.posted == ledger_->post_id();
+  }
+
+  absl::StatusOr<bool> StartDescents() {
+    const std::span<const TransferLedger::Outgoing> round =
+        ledger_->CurrentRound([this](RankId peer) { return IsReady(peer); });
+    bool moved = false;
+    while (descents_.size() < kMaxBouncing && NumPieces() < kMaxPieces) {
+      Descent next{.pieces = CutPieces(round), .summed = {}, .sums = std::nullopt};
+      if (next.pieces.empty()) break;
+      EPLB_RETURN_IF_ERROR(Begin(next));
+      descents_.push_back(std::move(next));
+      moved = true;
+    }
+    return moved;
+  }
+
+  size_t NumPieces() const {
+    size_t count = crossing_.size();
+    for (const Descent& descent : descents_) count += descent.pieces.size();
+    return count;
+  }
+
+  std::vector<Piece> CutPieces(std::span<const TransferLedger::Outgoing> round) {
+    while (first_uncut_ < sends_.size() && IsCut(first_uncut_)) ++first_uncut_;
+    std::vector<Piece> pieces;
+    int64_t bytes = 0;
+    const auto begin = static_cast<size_t>(round.data() - ledger_->outgoing().data());
+    for (size_t i = std::max(begin, first_uncut_); i < begin + round.size(); ++i) {
+      if (bytes >= kBounceBytes || pieces.size() == kBounceRows) break;
+      if (IsCut(i) || !IsReady(ledger_->outgoing()[i].row.to)) continue;
+      while (!IsCut(i) && bytes < kBounceBytes && pieces.size() < kBounceRows) {
+        const std::optional<Piece> piece = CutPiece(i);
+        if (!piece.has_value()) return pieces;
+        bytes += piece->bytes;
+        pieces.push_back(*piece);
+      }
+    }
+    return pieces;
+  }
+
+  // Whether all of a row has a piece.
+  bool IsCut(size_t index) const {
+    return sends_[index].has_begun &&
+           sends_[index].begun == std::ssize(ledger_->outgoing()[index].row.bytes);
+  }
+
+  // The next one of a row; nothing when there is no slot for it. REQUIRES: not IsCut.
+  std::optional<Piece> CutPiece(size_t index) {
+    const RowSend& row = ledger_->outgoing()[index].row;
+    Send& send = sends_[index];
+    const int64_t left = std::ssize(row.bytes) - send.begun;
+    Piece piece{.index = index, .offset = send.begun, .bytes = left, .slot = std::nullopt};
+    if (!IsPinned(row.to)) {
+      if (free_slots_.empty()) return std::nullopt;
+      piece.slot = free_slots_.back();
+      piece.bytes = std::min(left, kRowPieceBytes);
+      free_slots_.pop_back();
+    }
+    send.has_begun = true;
+    send.begun += piece.bytes;
+    return piece;
+  }
+
+  bool IsPinned(RankId peer) const {
+    const auto found = bounce_->peers.find(peer);
+    return found != bounce_->peers.end() && found->second.pin.has_value();
+  }
+
+  std::span<std::byte> SlotOf(const Piece& piece) const {
+    return bounce_->own.ring.bytes.subspan(*piece.slot * kRowPieceBytes,
+                                           static_cast<size_t>(piece.bytes));
+  }
+
+  std::span<std::byte> PlaceAtPeer(const Piece& piece) {
+    const RowSend& row = ledger_->outgoing()[piece.index].row;
+    return bounce_->peers.at(row.to).arena.bytes().subspan(
+        static_cast<size_t>(row.staging_offset + piece.offset), static_cast<size_t>(piece.bytes));
+  }
+
+  absl::Status Begin(Descent& descent) {
+    std::vector<cuda::RowCopy> reads;
+    std::vector<cuda::RowCopy> copies;
+    for (const Piece& piece : descent.pieces) {
+      const std::span<const std::byte> row = ledger_->outgoing()[piece.index].row.bytes;
+      const std::span<std::byte> to = piece.slot.has_value() ? SlotOf(piece) : PlaceAtPeer(piece);
+      copies.push_back({.source = row.data() + piece.offset,
+                        .destination = to.data(),
+                        .num_bytes = piece.bytes});
+      if (piece.offset > 0) continue;
+      descent.summed.push_back(piece.index);
+      reads.push_back({.source = row.data(), .num_bytes = static_cast<int64_t>(row.size())});
+    }
+    if (!reads.empty()) {
+      EPLB_ASSIGN_OR_RETURN(descent.sums, down().Copy(reads));
+    }
+    EPLB_ASSIGN_OR_RETURN(descent.transfer, down().Transfer(copies));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> FinishDescents() {
+    bool moved = false;
+    while (!descents_.empty()) {
+      const Descent& descent = descents_.front();
+      EPLB_ASSIGN_OR_RETURN(const bool ended, down().Ended(descent.transfer));
+      if (!ended) break;
+      if (descent.sums.has_value()) {
+        const std::vector<uint64_t> checksums = down().TakeChecksums(*descent.sums);
+        for (size_t i = 0; i < checksums.size(); ++i) NoteSum(descent.summed[i], checksums[i]);
+      }
+      crossing_.insert(crossing_.end(), descent.pieces.begin(), descent.pieces.end());
+      descents_.pop_front();
+      moved = true;
+    }
+    return moved;
+  }
+
+  void NoteSum(size_t index, uint64_t checksum) {
+    sends_[index].checksum = checksum;
+    const TransferLedger::Outgoing& outgoing = ledger_->outgoing()[index];
+    ledger_->NoteSent(outgoing, /*offset=*/0, std::ssize(outgoing.row.bytes), checksum);
+  }
+
+  bool Cross() {
+    bool moved = false;
+    std::vector<Piece> left;
+    for (Piece& piece : crossing_) {
+      PeerLink& link = links_->Of(ledger_->outgoing()[piece.index].row.to);
+      if (!piece.is_queued && !link.has_output()) {
+        Queue(link, piece);
+        moved = true;
+      }
+      if (link.has_output()) {  // LinkTransport flushes
+        left.push_back(piece);
+      } else {
+        Finish(link, piece);
+        moved = true;  // its slot is free, and its round may be over
+      }
+    }
+    crossing_ = std::move(left);
+    return moved;
+  }
+
+  void Queue(PeerLink& link, Piece& piece) {
+    const RowSend& row = ledger_->outgoing()[piece.index].row;
+    RowMessage frame{.type = RowMessageType::kLanded,
+                     .row = row.row,
+                     .round = row.round,
+                     .post_id = ledger_->post_id(),
+                     .row_bytes = static_cast<int64_t>(row.bytes.size()),
+                     .staging_offset = row.staging_offset,
+                     .offset = piece.offset,
+                     .bytes = piece.bytes,
+                     .checksum = sends_[piece.index].checksum};
+    if (!piece.slot.has_value()) {
+      link.Queue(frame);
+    } else if (bounce_->peers.contains(row.to)) {
+      const std::span<const std::byte> slot = SlotOf(piece);
+      std::copy(slot.begin(), slot.end(), PlaceAtPeer(piece).begin());
+      link.Queue(frame);
+    } else {
+      frame.type = RowMessageType::kPiece;
+      link.Queue(frame, SlotOf(piece));
+    }
+    link.Flush();
+    piece.is_queued = true;
+  }
+
+  // REQUIRES: nothing of it is on the link any more.
+  void Finish(const PeerLink& link, const Piece& piece) {
+    if (piece.slot.has_value()) free_slots_.push_back(*piece.slot);
+    TransferLedger::Outgoing& outgoing = ledger_->outgoing()[piece.index];
+    const bool is_last = piece.offset + piece.bytes == std::ssize(outgoing.row.bytes);
+    if (is_last && !link.gone() && link.has_sent_all()) ledger_->FinishSend(outgoing);
+  }
+
+  absl::StatusOr<bool> StartAscents() {
+    bool moved = false;
+    while (!arrived_.empty() && ascents_.size() < kMaxBouncing) {
+      Ascent ascent;
+      std::vector<cuda::RowCopy> copies;
+      std::vector<cuda::RowCopy> reads;
+      int64_t bytes = 0;
+      while (!arrived_.empty() && bytes < kBounceBytes && copies.size() < kBounceRows) {
+        const Arrival& next = arrived_.front();
+        const RowReceive& row = ledger_->Find(next.from, next.row)->row;
+        std::byte* const staged = staging().data() + row.staging_offset;
+        copies.push_back({.source = bounce_->own.arena.bytes().data() + row.staging_offset,
+                          .destination = staged,
+                          .num_bytes = row.num_bytes});
+        reads.push_back({.source = staged, .num_bytes = row.num_bytes});
+        bytes += row.num_bytes;
+        ascent.rows.push_back(next);
+        arrived_.pop_front();
+      }
+      EPLB_RETURN_IF_ERROR(up().Transfer(copies).status());
+      EPLB_ASSIGN_OR_RETURN(ascent.sums, up().Copy(reads));
+      ascents_.push_back(std::move(ascent));
+      moved = true;
+    }
+    return moved;
+  }
+
+  // The sums of the sender's device and of ours are of both ends of the way.
+  absl::StatusOr<bool> FinishAscents() {
+    bool moved = false;
+    while (!ascents_.empty()) {
+      EPLB_ASSIGN_OR_RETURN(const bool ended, up().Ended(ascents_.front().sums));
+      if (!ended) break;
+      const std::vector<uint64_t> checksums = up().TakeChecksums(ascents_.front().sums);
+      const std::vector<Arrival> rows = std::move(ascents_.front().rows);
+      ascents_.pop_front();
+      for (size_t i = 0; i < rows.size(); ++i) {
+        if (checksums[i] != rows[i].checksum) {
+          return absl::DataLossError(absl::StrCat("post ", ledger_->post_id(), ": rank ",
+                                                  rows[i].from.value, ": row ", rows[i].row,
+                                                  ": checksum differs"));
+        }
+        TransferLedger::Incoming& incoming = *ledger_->Find(rows[i].from, rows[i].row);
+        ledger_->AddReceived(incoming, incoming.row.num_bytes);
+      }
+      moved = true;
+    }
+    return moved;
+  }
+
+  std::unique_ptr<Bounce> bounce_;
+  bool hangs_ = false;                // the device did not answer when it was last asked
+  TransferLedger* ledger_ = nullptr;  // of the open post
+  LinkSet* links_ = nullptr;
+  std::vector<Send> sends_;  // as the ledger's outgoing()
+  size_t first_uncut_ = 0;   // all before it are cut
+  std::vector<size_t> free_slots_;
+  std::deque<Descent> descents_;
+  std::vector<Piece> crossing_;  // down, and not gone to the peer
+  std::deque<Arrival> arrived_;  // in the arena, not on their way up
+  std::deque<Ascent> ascents_;
+};
+
+// staging: of another path, or none: it is allocated here.
+absl::StatusOr<BounceParts> Reserve(int64_t num_bytes, std::optional<std::span<std::byte>> staging,
+                                    std::unique_ptr<cuda::RowQueue> down,
+                                    std::unique_ptr<cuda::RowQueue> up) {
+  BounceParts parts;
+  EPLB_ASSIGN_OR_RETURN(parts.arena, StagingArena::Make(num_bytes));
+  parts.down = std::move(down);
+  parts.up = std::move(up);
+  EPLB_ASSIGN_OR_RETURN(parts.pin, parts.up->Pin(parts.arena.bytes()));
+  EPLB_ASSIGN_OR_RETURN(parts.ring, parts.down->AllocatePinned(kSlots * kRowPieceBytes));
+  if (staging.has_value()) {
+    parts.staging.bytes = *staging;
+  } else {
+    EPLB_ASSIGN_OR_RETURN(parts.staging, parts.up->Allocate(num_bytes));
+  }
+  return parts;
+}
+
+}  // namespace
+
+absl::StatusOr<BounceParts> ReserveBounce(int64_t staging_bytes,
+                                          std::unique_ptr<cuda::RowQueue> down,
+                                          std::unique_ptr<cuda::RowQueue> up) {
+  return Reserve(staging_bytes, std::nullopt, std::move(down), std::move(up));
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeBounceTransport(const TransportOptions& options,
+                                                               BounceParts parts,
+                                                               const AllGather& all_gather) {
+  SharedStaging shared;
+  if (options.use_shared_memory) shared.descriptor = parts.arena.fd();
+  EPLB_ASSIGN_OR_RETURN(LinkParts links, SetUpLinks(options, shared, all_gather));
+  HostPeers peers = MapPeers(std::move(links), options);
+  auto bounce = std::make_unique<Bounce>(Bounce{.own = std::move(parts), .peers = {}});
+  LinkNotes notes;
+  for (auto& [rank, arena] : peers.mapped) {
+    MappedArena& peer = bounce->peers[rank];
+    peer.arena = std::move(arena);
+    absl::StatusOr<cuda::RowBuffer> pin = bounce->own.down->Pin(peer.arena.bytes());
+    if (pin.ok()) {
+      peer.pin = *std::move(pin);
+    } else {
+      notes.Add(rank, std::string(pin.status().message()));
+    }
+  }
+  notes.Tell(options, "are copied by the CPU");
+  return MakeLinkTransport(options.rank, options.max_row_bytes, std::move(peers.links),
+                           std::make_unique<BouncePath>(std::move(bounce)));
+}
+
+absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePathInto(std::span<std::byte> staging,
+                                                            std::unique_ptr<cuda::RowQueue> down,
+                                                            std::unique_ptr<cuda::RowQueue> up) {
+  EPLB_ASSIGN_OR_RETURN(BounceParts parts, Reserve(static_cast<int64_t>(staging.size()), staging,
+                                                   std::move(down), std::move(up)));
+  return std::make_unique<BouncePath>(
+      std::make_unique<Bounce>(Bounce{.own = std::move(parts), .peers = {}}));
+}
+
+namespace {
+
+class FallbackPath : public RowPath {
+ public:
+  explicit FallbackPath(FallbackPathParts parts) : parts_(std::move(parts)) {}
+
+  ~FallbackPath() override {
+    // The second way may still write into the staging of the first.
+    if (second_ != nullptr && !second_->Close(/*done=*/false).ok()) (void)parts_.first.release();
+  }
+
+  std::string_view name() const override { return path().name(); }
+  std::string_view fallback_reason() const override { return fallback_reason_; }
+  std::span<std::byte> staging() override { return parts_.first->staging(); }
+  int32_t way() const override { return second_ == nullptr ? 0 : 1; }
+
+  absl::Status Open(const RowMoves& moves, TransferLedger& ledger, LinkSet& links) override {
+    if (opened_.has_value() && !aborted_) last_good_ = *opened_;
+    const bool give_up = moves.post_id > last_good_ + kMaxFirstWayFailures;
+    opened_ = moves.post_id;
+    aborted_ = false;
+    if (second_ == nullptr && give_up) EPLB_RETURN_IF_ERROR(FallBack());
+    return Remember(path().Open(moves, ledger, links));
+  }
+
+  absl::StatusOr<bool> Advance() override {
+    absl::StatusOr<bool> moved = path().Advance();
+    (void)Remember(moved.status());
+    return moved;
+  }
+
+  bool busy() const override { return path().busy(); }
+  std::string Waiting() const override { return path().Waiting(); }
+
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link,
+                                             const RowMessage& frame) override {
+    return PathOf(frame).Place(link, frame);
+  }
+  absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
+    return Remember(PathOf(frame).Take(link, frame));
+  }
+
+  absl::Status Close(bool done) override {
+    aborted_ = aborted_ || !done;
+    return Remember(path().Close(done));
+  }
+
+  bool is_whole() const override { return path().is_whole(); }
+  absl::Status DropShared() override { return path().DropShared(); }
+
+ private:
+  RowPath& path() const { return second_ == nullptr ? *parts_.first : *second_; }
+  // A rank that has not changed yet may still send what a communicator needs.
+  RowPath& PathOf(const RowMessage& frame) const {
+    return IsAboutRow(frame) ? path() : *parts_.first;
+  }
+
+  absl::Status Remember(absl::Status status) {
+    if (!status.ok() && second_ == nullptr) last_error_ = std::string(status.message());
+    return status;
+  }
+
+  absl::Status FallBack() {
+    EPLB_ASSIGN_OR_RETURN(second_, parts_.make_second(parts_.first->staging()));
+    // A communicator holds memory of the device. None of its groups is under way: Close has ended
+    // them. One that cannot be dropped stays, and does no harm.
+    (void)parts_.first->DropShared();
+    fallback_reason_ = absl::StrCat("transport ", std::string(parts_.first->name()),
+                                    " was given up: ", kMaxFirstWayFailures,
+                                    " migrations in a row failed, the last one with: ",
+                                    last_error_.empty() ? "an error of another rank" : last_error_);
+    if (parts_.on_note) {
+      parts_.on_note(absl::StrCat("rows go by ", std::string(second_->name()),
+                                  " from now on: ", fallback_reason_));
+    }
+    return absl::OkStatus();
+  }
+
+  FallbackPathParts parts_;
+  std::unique_ptr<RowPath> second_;  // once it is taken
+  std::optional<uint64_t> opened_;   // the last post
+  bool aborted_ = false;             // since then
+  uint64_t last_good_ = 0;           // the last post that is known to have succeeded on all ranks
+  std::string last_error_;
+  std::string fallback_reason_;  // empty until the second way is taken
+};
+
+}  // namespace
+
+std::unique_ptr<RowPath> MakeFallbackPath(FallbackPathParts parts) {
+  return std::make_unique<FallbackPath>(std::move(parts));
+}
+
+}  // namespace eplb

@@ -1,0 +1,379 @@
+#include "client/rows/paths/device_transports.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include <cuda_runtime_api.h>
+
+#include "base/monotonic_clock.h"
+#include "base/status_macros.h"
+#include "client/rows/control/socket.h"
+#include "client/rows/link_setup.h"
+#include "client/rows/link_transport.h"
+#include "client/rows/paths/bounce_path.h"
+#include "client/rows/paths/hybrid_path.h"
+#include "client/rows/paths/peer_path.h"
+#include "cuda/copy.h"
+#include "cuda/count.h"
+#include "cuda/peer_arena.h"
+#include "cuda/route.h"
+#include "cuda/runtime.h"
+
+#ifdef EPLB_WITH_NCCL
+#include "client/rows/paths/nccl_path.h"
+#include "cuda/nccl_library.h"
+#endif
+
+namespace eplb {
+namespace {
+
+// Of a kernel beside training steps, which would else take 4 blocks of every multiprocessor. Reads
+// of the GPU's own memory answer within 0.8 us, so NVLink's 450 GB/s need 360 KB of them under way;
+// writes into the peer are not waited for. A block has 256 threads with 4 loads of 16 bytes each:
+// 16 KiB, so 32 blocks have 512 KiB. Computed, not measured.
+constexpr int32_t kBlocksBesideSteps = 32;
+
+// max_blocks: as in StreamRowQueueOptions.
+absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeDeviceQueue(int32_t device,
+                                                                int32_t max_blocks = 0) {
+  return cuda::MakeStreamRowQueue(
+      {.device = device, .max_blocks = max_blocks, .high_priority = false});
+}
+
+// What a trainer can do where the GPU has no room for staging or buffers.
+absl::Status WithAdvice(absl::Status status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return absl::ResourceExhaustedError(
+      absl::StrCat(status.message(),
+                   "; give memory back before registration (torch.cuda.empty_cache()), or lower "
+                   "layers_per_chunk"));
+}
+
+std::vector<PeerLink> TakeLinks(LinkParts& parts) {
+  std::vector<PeerLink> links;
+  for (LinkParts::Peer& peer : parts.peers) links.push_back(std::move(peer.link));
+  return links;
+}
+
+// ---- what carries rows once another path has been given up ----
+
+absl::StatusOr<std::unique_ptr<RowPath>> MakeBounceInto(std::span<std::byte> staging,
+                                                        int32_t device) {
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> down, MakeDeviceQueue(device));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> up, MakeDeviceQueue(device));
+  return MakeBouncePathInto(staging, std::move(down), std::move(up));
+}
+
+std::unique_ptr<RowPath> WithBounce(std::unique_ptr<RowPath> path, const RowMoverOptions& options) {
+  return MakeFallbackPath(
+      {.first = std::move(path),
+       .make_second = [device = *options.memory.device](
+                          std::span<std::byte> staging) { return MakeBounceInto(staging, device); },
+       .on_note = options.transport.on_note});
+}
+
+// ---- peer ----
+
+struct Arenas {
+  explicit Arenas(cuda::PeerArena arena) : own(std::move(arena)) {}
+  cuda::PeerArena own;
+  std::vector<cuda::PeerArena> mapped;
+};
+
+// Staging that can be mapped by the ranks of this host.
+absl::StatusOr<std::shared_ptr<Arenas>> MakeArenas(const RowMoverOptions& options) {
+  absl::StatusOr<cuda::PeerArena> own = cuda::PeerArena::Make(
+      *options.memory.device, options.transport.staging_bytes,
+      options.use_ipc_handles ? cuda::PeerArenaKind::kIpcHandle : cuda::PeerArenaKind::kBest);
+  EPLB_RETURN_IF_ERROR(WithAdvice(own.status()));
+  return std::make_shared<Arenas>(*std::move(own));
+}
+
+// Connections with all peers.
+absl::StatusOr<LinkParts> LinkArenas(const TransportOptions& options, const Arenas& arenas,
+                                     const AllGather& all_gather) {
+  const cuda::PeerArenaOffer offer = arenas.own.offer();
+  // Peers of this host are told by what they hand over on a unix socket, also where the arena
+  // itself goes as text.
+  const Fd nothing(offer.descriptor >= 0 ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const SharedStaging shared{.descriptor = offer.descriptor >= 0 ? offer.descriptor : nothing.get(),
+                             .text = offer.text};
+  return SetUpLinks(options, shared, all_gather);
+}
+
+// Maps the staging of those of `ranks` that are peers and gives the path to them. errors:
+// FailedPrecondition naming the first that cannot be mapped.
+absl::StatusOr<std::unique_ptr<RowPath>> MakePeerPathTo(const std::vector<RankId>& ranks,
+                                                        const std::vector<LinkParts::Peer>& peers,
+                                                        const RowMoverOptions& options,
+                                                        const std::shared_ptr<Arenas>& arenas) {
+  const int32_t device = *options.memory.device;
+  std::map<RankId, std::span<std::byte>> mapped;
+  for (const LinkParts::Peer& peer : peers) {
+    const RankId rank = peer.link.rank();
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+    if (!peer.descriptor.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("staging of rank ", rank.value, ": ", peer.descriptor.status().message()));
+    }
+    absl::StatusOr<cuda::PeerArena> arena = cuda::PeerArena::Map(
+        device, peer.staging_text, peer.descriptor->get(), peer.link.staging_bytes());
+    if (!arena.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("staging of rank ", rank.value, ": ", arena.status().message()));
+    }
+    mapped[rank] = arena->bytes();
+    arenas->mapped.push_back(*std::move(arena));
+  }
+  const int32_t max_blocks = options.beside_steps ? kBlocksBesideSteps : 0;
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue, MakeDeviceQueue(device, max_blocks));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> check_queue,
+                        MakeDeviceQueue(device, max_blocks));
+  return MakePeerPath({.owner = arenas,
+                       .staging = arenas->own.bytes(),
+                       .mapped = std::move(mapped),
+                       .queue = std::move(queue),
+                       .check_queue = std::move(check_queue)});
+}
+
+// The transport over such a path, once a row has gone between each two of `ranks`: a device may
+// report that it reaches another and lose what it writes there.
+absl::StatusOr<std::unique_ptr<Transport>> TryPath(std::unique_ptr<RowPath> path, LinkParts& parts,
+                                                   const std::vector<RankId>& ranks,
+                                                   const RowMoverOptions& options) {
+  std::unique_ptr<Transport> transport =
+      MakeLinkTransport(options.transport.rank, options.transport.max_row_bytes, TakeLinks(parts),
+                        WithBounce(std::move(path), options));
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::RowQueue> rows,
+                        MakeDeviceQueue(*options.memory.device));
+  EPLB_RETURN_IF_ERROR(TryPairs(*transport, *rows,
+                                {.self = options.transport.rank,
+                                 .ranks = ranks,
+                                 .deadline = MonotonicNow() + options.transport.connect_timeout}));
+  return transport;
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> ConnectPeer(const RowMoverOptions& options,
+                                                       const std::shared_ptr<Arenas>& arenas,
+                                                       const AllGather& all_gather) {
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, LinkArenas(options.transport, *arenas, all_gather));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<RowPath> path,
+                        MakePeerPathTo(options.ep_group, parts.peers, options, arenas));
+  return TryPath(std::move(path), parts, options.ep_group, options);
+}
+
+TransportCandidate PeerCandidate(const RowMoverOptions& options) {
+  auto arenas = std::make_shared<std::shared_ptr<Arenas>>();
+  return {.name = "peer",
+          .prepare =
+              [options, arenas] {
+                EPLB_ASSIGN_OR_RETURN(*arenas, MakeArenas(options));
+                return absl::OkStatus();
+              },
+          .connect =
+              [options, arenas](const AllGather& all_gather) {
+                return ConnectPeer(options, std::exchange(*arenas, nullptr), all_gather);
+              }};
+}
+
+// ---- nccl ----
+
+#ifdef EPLB_WITH_NCCL
+absl::StatusOr<const cuda::NcclLibrary*> LoadNccl(const TransportOptions& options) {
+  EPLB_RETURN_IF_ERROR(CheckNcclEnvironment());
+  EPLB_ASSIGN_OR_RETURN(const cuda::NcclLibrary* const library, cuda::NcclLibrary::Load());
+  if (options.on_note && !library->note().empty()) options.on_note(library->note());
+  return library;
+}
+
+// staging, without_rows: as in NcclPathParts.
+absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& options,
+                                                        std::optional<cuda::RowBuffer> staging = {},
+                                                        std::vector<RankId> without_rows = {}) {
+  EPLB_ASSIGN_OR_RETURN(const cuda::NcclLibrary* const library, LoadNccl(options.transport));
+  NcclPathParts parts{.library = library,
+                      .settings = options.nccl,
+                      .device = options.memory.device,
+                      .self = options.transport.rank,
+                      .ranks = options.ep_group,
+                      .pack_queue = nullptr,
+                      .group_queue = nullptr,
+                      .check_queue = nullptr,
+                      .staging_bytes = options.transport.staging_bytes,
+                      .staging = std::move(staging),
+                      .without_rows = std::move(without_rows),
+                      .on_note = options.transport.on_note};
+  EPLB_ASSIGN_OR_RETURN(parts.pack_queue, MakeDeviceQueue(*options.memory.device));
+  EPLB_ASSIGN_OR_RETURN(parts.group_queue, MakeDeviceQueue(*options.memory.device));
+  EPLB_ASSIGN_OR_RETURN(parts.check_queue, MakeDeviceQueue(*options.memory.device));
+  return MakeNcclPath(std::move(parts));
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> ConnectNccl(const TransportOptions& options,
+                                                       std::unique_ptr<RowPath> path,
+                                                       const AllGather& all_gather) {
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, SharedStaging{}, all_gather));
+  std::unique_ptr<Transport> transport =
+      MakeLinkTransport(options.rank, options.max_row_bytes, TakeLinks(parts), std::move(path));
+  EPLB_RETURN_IF_ERROR(BringUp(*transport, MonotonicNow() + options.connect_timeout));
+  return transport;
+}
+
+TransportCandidate NcclCandidate(const RowMoverOptions& options) {
+  auto path = std::make_shared<std::unique_ptr<RowPath>>();
+  return {.name = "nccl",
+          .prepare =
+              [options, path] {
+                absl::StatusOr<std::unique_ptr<RowPath>> made = MakeNcclPathOn(options);
+                EPLB_RETURN_IF_ERROR(WithAdvice(made.status()));
+                *path = WithBounce(*std::move(made), options);
+                return absl::OkStatus();
+              },
+          .connect =
+              [options, path](const AllGather& all_gather) {
+                return ConnectNccl(options.transport, std::move(*path), all_gather);
+              }};
+}
+
+// ---- peer+nccl ----
+
+// Made before the ranks connect, so that a rank without room is known to all.
+struct HybridStart {
+  std::shared_ptr<Arenas> arenas;
+  std::unique_ptr<RowPath> nccl;
+};
+
+// Of arenas that live as long: who never destroys the buffer keeps them for ever.
+cuda::RowBuffer StagingOf(std::shared_ptr<Arenas> arenas) {
+  const std::span<std::byte> bytes = arenas->own.bytes();
+  auto* const kept = new std::shared_ptr<Arenas>(std::move(arenas));
+  // Not the staging's address, which is null where staging is empty: nothing would be deleted.
+  return {.owner = {reinterpret_cast<std::byte*>(kept), [kept](std::byte*) { delete kept; }},
+          .bytes = bytes};
+}
+
+absl::StatusOr<HybridStart> PrepareHybrid(const RowMoverOptions& options,
+                                          const std::vector<RankId>& same_host) {
+  HybridStart start;
+  EPLB_ASSIGN_OR_RETURN(start.arenas, MakeArenas(options));
+  absl::StatusOr<std::unique_ptr<RowPath>> nccl =
+      MakeNcclPathOn(options, StagingOf(start.arenas), same_host);
+  EPLB_RETURN_IF_ERROR(WithAdvice(nccl.status()));
+  start.nccl = *std::move(nccl);
+  return start;
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> ConnectHybrid(const RowMoverOptions& options,
+                                                         const std::vector<RankId>& same_host,
+                                                         HybridStart start,
+                                                         const AllGather& all_gather) {
+  EPLB_ASSIGN_OR_RETURN(LinkParts parts, LinkArenas(options.transport, *start.arenas, all_gather));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<RowPath> peer,
+                        MakePeerPathTo(same_host, parts.peers, options, start.arenas));
+  HybridPathParts both{.peer = std::move(peer),
+                       .nccl = std::move(start.nccl),
+                       .same_host = {same_host.begin(), same_host.end()}};
+  // The same post brings the communicator up.
+  return TryPath(MakeHybridPath(std::move(both)), parts, same_host, options);
+}
+
+TransportCandidate HybridCandidate(const RowMoverOptions& options,
+                                   const std::vector<RankId>& same_host) {
+  auto start = std::make_shared<HybridStart>();
+  return {.name = kHybridName,
+          .prepare =
+              [options, same_host, start] {
+                EPLB_ASSIGN_OR_RETURN(*start, PrepareHybrid(options, same_host));
+                return absl::OkStatus();
+              },
+          .connect =
+              [options, same_host, start](const AllGather& all_gather) {
+                return ConnectHybrid(options, same_host, std::move(*start), all_gather);
+              }};
+}
+#else
+TransportCandidate WithoutNccl(const char* name) {
+  return {.name = name,
+          .prepare = [] { return absl::FailedPreconditionError("built without nccl.h"); },
+          .connect = nullptr};
+}
+TransportCandidate NcclCandidate(const RowMoverOptions&) { return WithoutNccl("nccl"); }
+TransportCandidate HybridCandidate(const RowMoverOptions&, const std::vector<RankId>&) {
+  return WithoutNccl(kHybridName);
+}
+#endif
+
+// ---- host ----
+
+absl::StatusOr<BounceParts> ReserveBounceOn(const RowMoverOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> down,
+                        MakeDeviceQueue(*options.memory.device));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> up,
+                        MakeDeviceQueue(*options.memory.device));
+  return ReserveBounce(options.transport.staging_bytes, std::move(down), std::move(up));
+}
+
+TransportCandidate BounceCandidate(const RowMoverOptions& options) {
+  auto parts = std::make_shared<BounceParts>();
+  return {.name = "host",
+          .prepare =
+              [options, parts] {
+                absl::StatusOr<BounceParts> reserved = ReserveBounceOn(options);
+                EPLB_RETURN_IF_ERROR(WithAdvice(reserved.status()));
+                *parts = *std::move(reserved);
+                return absl::OkStatus();
+              },
+          .connect =
+              [options, parts](const AllGather& all_gather) {
+                return MakeBounceTransport(options.transport, std::move(*parts), all_gather);
+              }};
+}
+
+}  // namespace
+
+absl::Status CheckKernelsOf(const RowMemory& memory) {
+  EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(*memory.device));
+  return cuda::LoadCopyKernels();
+}
+
+void TellDevice(int32_t device, TransportReport& report) {
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) {
+    report.device_name = properties.name;
+  } else {
+    (void)cudaGetLastError();  // a name that is not known is no error of ours
+  }
+#ifdef EPLB_WITH_NCCL
+  if (!UsesNccl(report.name)) return;
+  const absl::StatusOr<const cuda::NcclLibrary*> library = cuda::NcclLibrary::Load();
+  if (!library.ok()) return;
+  report.nccl_version = (*library)->version_text();
+  report.nccl_library = (*library)->path();
+#endif
+}
+
+std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions& options,
+                                                 const std::vector<RankId>& same_host) {
+  return {PeerCandidate(options), HybridCandidate(options, same_host), NcclCandidate(options),
+          BounceCandidate(options)};
+}
+
+absl::Status LoadTokenKernels(const RowMemory& memory) {
+  if (!memory.device.has_value()) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(*memory.device));
+  EPLB_RETURN_IF_ERROR(cuda::LoadRouteKernels());
+  return cuda::LoadCountKernels();
+}
+
+absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeQueueFor(const RowMemory& memory) {
+  if (!memory.device.has_value()) return cuda::MakeHostRowQueue();
+  return MakeDeviceQueue(*memory.device);
+}
+
+}  // namespace eplb

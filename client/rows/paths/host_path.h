@@ -1,0 +1,33 @@
+// Rows in host memory: pieces are copied into the receiver's mapped arena and announced (kLanded),
+// or sent on the connection (kPiece), where the receiver reads them into its own staging at the
+// place its own list says.
+#ifndef EPLB_CLIENT_ROWS_PATHS_HOST_PATH_H_
+#define EPLB_CLIENT_ROWS_PATHS_HOST_PATH_H_
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "client/rows/link_setup.h"
+#include "client/rows/row_path.h"
+#include "client/rows/staging.h"
+#include "client/rows/transport.h"
+#include "placement/ids.h"
+
+namespace eplb {
+
+// mapped: the arenas of the peers that share theirs.
+std::unique_ptr<RowPath> MakeHostPath(StagingArena own, std::map<RankId, StagingArena> mapped);
+
+// The connections to peers, and the arenas of those that share theirs.
+struct HostPeers {
+  std::vector<PeerLink> links;
+  std::map<RankId, StagingArena> mapped;
+};
+// Maps what was handed over. Why rows to a peer go over the socket all the same is told by
+// options.on_note.
+HostPeers MapPeers(LinkParts parts, const TransportOptions& options);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_ROWS_PATHS_HOST_PATH_H_

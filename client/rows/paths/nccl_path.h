@@ -1,0 +1,57 @@
+// Rows through NCCL: NVLink inside a host, RDMA between hosts. Rounds of at most one send and one
+// receive in a group, on a communicator of our own and on the training thread only: a second NCCL
+// stream beside the training's all-to-all deadlocks. A piece is announced on the connection
+// (kComing) with its checksum, and a receive is begun only once what comes is known to be what was
+// agreed, so that no kernel waits for a peer that does not come.
+// Staging and packing buffers are registered with the communicator where all ranks can: NCCL then
+// works in them itself. Where they are not, a piece of one row is sent from the row. Nothing is
+// registered where staging is another path's.
+#ifndef EPLB_CLIENT_ROWS_PATHS_NCCL_PATH_H_
+#define EPLB_CLIENT_ROWS_PATHS_NCCL_PATH_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "client/rows/paths/nccl_settings.h"
+#include "client/rows/row_message.h"
+#include "client/rows/row_path.h"
+#include "cuda/nccl_library.h"
+#include "cuda/row_queue.h"
+#include "placement/ids.h"
+
+namespace eplb {
+
+struct NcclPathParts {
+  const cuda::NcclLibrary* library = nullptr;
+  NcclSettings settings;          // with a piece_bytes
+  std::optional<int32_t> device;  // made current while NCCL is called; absent: host memory
+  RankId self;
+  std::vector<RankId> ranks;  // of the EP group, rising, with self
+  std::unique_ptr<cuda::RowQueue> pack_queue;
+  std::unique_ptr<cuda::RowQueue> group_queue;  // whose stream NCCL runs on
+  // Sums what was received: beside the groups, not between them.
+  std::unique_ptr<cuda::RowQueue> check_queue;
+  int64_t staging_bytes = 0;  // to be allocated
+  // Where rows arrive in memory that another path uses as well, in place of staging_bytes. Its
+  // owner is never destroyed where a kernel may still write there.
+  std::optional<cuda::RowBuffer> staging;
+  // Of `ranks`: no row goes to them or comes from them here, so that NCCL needs no connection.
+  std::vector<RankId> without_rows;
+  // Of ncclCommAbort. After it the rank may not vote any more.
+  absl::Duration abort_timeout = kSettleTimeout;
+  std::function<void(std::string_view line)> on_note = {};  // why memory is not registered; once
+};
+
+// errors: InvalidArgument without one of the queues; ResourceExhausted when the device has no room
+// for staging and buffers.
+absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPath(NcclPathParts parts);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_ROWS_PATHS_NCCL_PATH_H_

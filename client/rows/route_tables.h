@@ -1,0 +1,96 @@
+// The placement as a GPU's kernels read it: arrays whose addresses stay for the life of the client,
+// in the memory where the expert tensors lie. A captured graph goes on reading them; only a commit
+// changes what they hold.
+#ifndef EPLB_CLIENT_ROWS_ROUTE_TABLES_H_
+#define EPLB_CLIENT_ROWS_ROUTE_TABLES_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "cuda/row_queue.h"
+#include "placement/ids.h"
+#include "placement/placement.h"
+
+namespace eplb {
+
+// Addresses in the queue's memory. Lists of experts follow each other: all experts of a layer
+// together have S replicas, while a table [L, E, S - E + 1] takes 128 * 1024 * 1025 * 4 B = 537 MB
+// where these take 6 MB.
+struct RouteArrays {
+  const int32_t* physical_to_logical = nullptr;  // [L, S], expert in each slot; -1: not in use
+  const int32_t* replicas = nullptr;       // [L, S], slots expert by expert, the primary first
+  const int32_t* first_replica = nullptr;  // [L, E + 1], where in its row of `replicas`
+  const int32_t* replica_count = nullptr;  // [L, E]
+  // A cuda::RouteTable of each layer, for the tokens of this GPU.
+  const int32_t* candidates = nullptr;       // [L, S]
+  const int32_t* first_candidate = nullptr;  // [L, E + 1]
+  const uint32_t* thresholds = nullptr;      // [L, S]
+};
+
+// Memory: L * (4 S + 3 E + 2) numbers of 4 bytes, once on the device and once pinned. Threads: the
+// training thread.
+class RouteTables {
+ public:
+  // Holds `placement` when it returns. errors: ResourceExhausted; Internal from CUDA.
+  static absl::StatusOr<std::unique_ptr<RouteTables>> Make(std::unique_ptr<cuda::RowQueue> queue,
+                                                           const Placement& placement, GpuId gpu);
+  // Waits for the last upload, at most kSettleTimeout: it reads memory that goes.
+  ~RouteTables();
+  RouteTables(const RouteTables&) = delete;
+  RouteTables& operator=(const RouteTables&) = delete;
+
+  // Uploads these layers of `placement`, which has the shape of the first: after all that `stream`
+  // holds now, before all that it gets later. Does not wait for the upload, but for the one before.
+  // errors: DeadlineExceeded when that one has not ended; Internal from CUDA: what the layers hold
+  // is not known.
+  absl::Status Update(const Placement& placement, std::span<const LayerId> layers, void* stream);
+
+  const RouteArrays& arrays() const { return arrays_; }
+
+ private:
+  // One array: where its rows begin in both buffers, and how long a row is, in numbers.
+  struct Part {
+    int64_t begin = 0;
+    int64_t row = 0;
+  };
+  enum PartName {
+    kPhysicalToLogical,
+    kReplicas,
+    kFirstReplica,
+    kReplicaCount,
+    kCandidates,
+    kFirstCandidate,
+    kThresholds,
+    kNumParts
+  };
+
+  RouteTables(std::unique_ptr<cuda::RowQueue> queue, const Topology& topology, GpuId gpu);
+  absl::Status Allocate();
+  absl::Status AwaitUpload();
+  // Writes a layer into pinned memory. REQUIRES: the last upload has ended.
+  absl::Status Write(const Placement& placement, LayerId layer);
+  absl::Status Upload(std::span<const LayerId> layers);
+  // After what `stream` holds and before what it gets next.
+  absl::Status UploadBetween(std::span<const LayerId> layers, void* stream);
+  std::span<int32_t> PinnedRow(PartName part, LayerId layer);
+  const int32_t* DeviceArray(PartName part) const;
+
+  const std::unique_ptr<cuda::RowQueue> queue_;
+  const Topology topology_;
+  const GpuId gpu_;
+  std::vector<Part> parts_;
+  int64_t num_numbers_ = 0;  // of a buffer
+  cuda::RowBuffer device_;   // go before the queue
+  cuda::RowBuffer pinned_;
+  RouteArrays arrays_;
+  std::optional<int64_t> upload_;  // the last batch, which may not have ended
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_ROWS_ROUTE_TABLES_H_

@@ -1,0 +1,43 @@
+// Files that a reader must refuse, and what a refusal looks like.
+#ifndef EPLB_TESTS_CLIENT_CLI_FORMATS_REFUSED_H_
+#define EPLB_TESTS_CLIENT_CLI_FORMATS_REFUSED_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace eplb {
+
+struct Refused {
+  std::string name;
+  std::string bytes;
+  std::string message;  // a part of it
+};
+
+// InvalidArgument that names the file "f", says `refused.message` and is one printable line.
+inline void ExpectRefusal(const Refused& refused, const absl::Status& status) {
+  SCOPED_TRACE(refused.name);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  const std::string message(status.message());
+  EXPECT_THAT(message, ::testing::StartsWith("f: "));
+  EXPECT_THAT(message, ::testing::HasSubstr(refused.message));
+  EXPECT_TRUE(std::all_of(message.begin(), message.end(), [](char c) {
+    return c >= ' ' && c <= '~';
+  })) << message;
+}
+
+// `text` with the first `from` replaced.
+inline std::string With(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+}  // namespace eplb
+
+#endif  // EPLB_TESTS_CLIENT_CLI_FORMATS_REFUSED_H_

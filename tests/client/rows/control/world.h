@@ -1,0 +1,64 @@
+// Ranks as threads: an all-gather among them, and a way to run one function per rank.
+#ifndef EPLB_TESTS_CLIENT_ROWS_CONTROL_WORLD_H_
+#define EPLB_TESTS_CLIENT_ROWS_CONTROL_WORLD_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+
+#include "client/rows/control/control_channel.h"
+
+namespace eplb {
+
+// Runs body(rank) on one thread per rank and joins them.
+inline void RunRanks(int32_t world_size, const std::function<void(int32_t)>& body) {
+  std::vector<std::thread> threads;
+  threads.reserve(world_size);
+  for (int32_t r = 0; r < world_size; ++r) threads.emplace_back([&body, r] { body(r); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// An AllGather among threads; ForRank(r) is rank r's. The world must outlive them.
+class ThreadAllGather {
+ public:
+  explicit ThreadAllGather(int32_t world_size) : blobs_(world_size) {}
+
+  AllGather ForRank(int32_t rank) {
+    return [this, rank](std::string_view bytes) -> absl::StatusOr<std::vector<std::string>> {
+      std::unique_lock<std::mutex> lock(mutex_);
+      const int64_t call = call_;
+      blobs_[rank] = std::string(bytes);
+      if (++arrived_ == static_cast<int32_t>(blobs_.size())) {
+        result_ = blobs_;
+        arrived_ = 0;
+        ++call_;
+        changed_.notify_all();
+      }
+      const auto limit = absl::ToChronoTime(absl::Now() + absl::Seconds(30));
+      if (!changed_.wait_until(lock, limit, [&] { return call_ != call; })) {
+        return absl::DeadlineExceededError("the other threads did not come");
+      }
+      return result_;
+    };
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> blobs_;
+  std::vector<std::string> result_;
+  int32_t arrived_ = 0;
+  int64_t call_ = 0;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_TESTS_CLIENT_ROWS_CONTROL_WORLD_H_

@@ -1,0 +1,126 @@
+#include "client/rows/executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "tests/client/rows/executor_contract.h"
+#include "tests/client/rows/expert_world.h"
+#include "tests/client/rows/paths/host_world.h"
+#include "tests/client/rows/paths/peer_world.h"
+
+namespace eplb {
+
+namespace {
+
+using ::testing::HasSubstr;
+
+Transports MakeInproc(int32_t world_size, int64_t staging_bytes) {
+  return *MakeInprocTransports(world_size, staging_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, ExecutorContractTest,
+    ::testing::Values(
+        ExecutorKind{"InprocEveryReplica", MakeInproc, StateResidency::kEveryReplica},
+        ExecutorKind{"InprocWithPrimary", MakeInproc, StateResidency::kWithPrimary},
+        ExecutorKind{"SharedEveryReplica", MakeSharedMemoryWorld, StateResidency::kEveryReplica},
+        ExecutorKind{"SharedWithPrimary", MakeSharedMemoryWorld, StateResidency::kWithPrimary},
+        ExecutorKind{"PeerEveryReplica", MakePeerWorld, StateResidency::kEveryReplica},
+        ExecutorKind{"PeerWithPrimary", MakePeerWorld, StateResidency::kWithPrimary},
+        ExecutorKind{"TcpWithPrimary", MakeTcpWorld, StateResidency::kWithPrimary}),
+    [](const auto& kind) { return kind.param.name; });
+
+TEST(ExecutorFaultTest, FlippedByteFailsTheStageAndNoSlotChanges) {
+  std::mt19937 random(8);
+  const Topology topology = MakeTopology(2, 8, 8, 4);
+  InprocFaults faults;
+  faults.after_copy = [](RankId, RankId to, int32_t row, std::span<std::byte> staged) {
+    if (to == RankId{2} && row == 1) staged.back() ^= std::byte{4};
+  };
+  EpGroup ep_group(topology, StateResidency::kEveryReplica, [&](int32_t n, int64_t bytes) {
+    return *MakeInprocTransports(n, bytes, faults);
+  });
+  const Placement current = RandomPlacement(random, topology);
+  ep_group.Fill(current);
+  const auto before = ep_group.Snapshot();
+  const MigrationPlan plan = ep_group.Plan(current, RandomPlacement(random, topology));
+  const auto results = ep_group.Stage(plan, 1);
+  EXPECT_EQ(results[2].status().code(), absl::StatusCode::kDataLoss) << results[2].status();
+  EXPECT_THAT(std::string(results[2].status().message()), HasSubstr("row 1"));
+  ep_group.Discard();
+  EXPECT_EQ(ep_group.Snapshot(), before);
+}
+
+TEST(ExecutorFaultTest, PlanAboveStagingIsResourceExhaustedBeforeAnythingMoves) {
+  std::mt19937 random(9);
+  const Topology topology = MakeTopology(4, 12, 12, 3);
+  EpGroup ep_group(topology, StateResidency::kEveryReplica, MakeInproc, {.layers_per_chunk = 1});
+  const Placement current = RandomPlacement(random, topology);
+  ep_group.Fill(current);
+  const MigrationPlan plan = ep_group.Plan(current, RandomPlacement(random, topology));
+  const absl::Status status = ep_group.executor(0).CheckFits(plan);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("are missing"));
+  for (const auto& staged : ep_group.Stage(plan, 1)) {
+    EXPECT_EQ(staged.status().code(), absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_EQ(ep_group.CountWrong(current), 0);
+}
+
+TEST(ExecutorFaultTest, OneLayerChunksFitStagingOfOneLayer) {
+  std::mt19937 random(10);
+  const Topology topology = MakeTopology(4, 12, 14, 3);
+  EpGroup ep_group(topology, StateResidency::kWithPrimary, MakeInproc, {.layers_per_chunk = 1});
+  Placement current = RandomPlacement(random, topology);
+  ep_group.Fill(current);
+  const Placement target = RandomPlacement(random, topology);
+  uint64_t version = 0;
+  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+    const LayerPlacement changed = target.Layer(LayerId{layer});
+    const Placement after = current.WithLayers(std::span(&changed, 1)).value();
+    const MigrationPlan plan = ep_group.Plan(current, after);
+    for (int32_t rank = 0; rank < 3; ++rank)
+      EXPECT_TRUE(ep_group.executor(rank).CheckFits(plan).ok());
+    for (const auto& staged : ep_group.Stage(plan, ++version)) {
+      ASSERT_TRUE(staged.ok()) << staged.status();
+    }
+    ep_group.Commit();
+    EXPECT_EQ(ep_group.CountWrong(after), 0);
+    current = after;
+  }
+  EXPECT_EQ(current, target);
+}
+
+TEST(ExecutorFaultTest, SecondStageNeedsACommitOrADiscard) {
+  const Topology topology = MakeTopology(1, 2, 2, 1);
+  EpGroup ep_group(topology, StateResidency::kEveryReplica, MakeInproc);
+  const MigrationPlan plan =
+      ep_group.Plan(Placement::Static(topology), Placement::Static(topology));
+  ASSERT_TRUE(ep_group.Stage(plan, 1)[0].ok());
+  EXPECT_EQ(ep_group.Stage(plan, 2)[0].status().code(), absl::StatusCode::kFailedPrecondition);
+  ep_group.Discard();
+  EXPECT_TRUE(ep_group.Stage(plan, 2)[0].ok());
+}
+
+TEST(ExecutorFaultTest, ArenaBelowStagingBytesIsRefused) {
+  const Topology topology = MakeTopology(1, 2, 2, 1);
+  const ExpertMemory memory(topology, GpuId{0}, Shapes());
+  Transports transports = MakeInproc(1, 100);
+  const absl::Status status =
+      Executor::Make({.topology = topology, .gpu = GpuId{0}}, memory.tensors(),
+                     std::move(transports[0]), cuda::MakeHostRowQueue())
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("arena has 100"));
+}
+
+}  // namespace
+
+}  // namespace eplb

@@ -1,0 +1,180 @@
+// Migrations through the hybrid path, and what either of its paths may do instead.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "client/rows/paths/bounce_path.h"
+#include "tests/client/rows/executor_contract.h"
+#include "tests/client/rows/paths/hybrid_world.h"
+#include "tests/client/rows/replica_contract.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+INSTANTIATE_TEST_SUITE_P(
+    Hybrid, ExecutorContractTest,
+    ::testing::Values(ExecutorKind{"HostsOfTwo", &MakeHybridWorld<&HostsOfTwo>,
+                                   StateResidency::kEveryReplica},
+                      ExecutorKind{"ThreeAndTheRest", &MakeHybridWorld<&ThreeAndTheRest>,
+                                   StateResidency::kWithPrimary},
+                      ExecutorKind{"TwoAloneAndTheRest", &MakeHybridWorld<&TwoAloneAndTheRest>,
+                                   StateResidency::kEveryReplica},
+                      ExecutorKind{"TwoHostsInTurns", &MakeHybridWorld<&TwoHostsInTurns>,
+                                   StateResidency::kWithPrimary}),
+    [](const auto& kind) { return kind.param.name; });
+INSTANTIATE_TEST_SUITE_P(Hybrid, ReplicaContractTest,
+                         ::testing::Values(&MakeHybridWorld<&HostsOfTwo>));
+
+class HybridFaultTest : public ::testing::Test {
+ protected:
+  static constexpr int32_t kRanks = 4;
+  // Of a communicator before the first row: to another host, from another host, or both at once.
+  static constexpr int32_t kWarmGroups = kRanks - 1;
+
+  HybridFaultTest()
+      : topology_(MakeTopology(3, 12, 12, kRanks)),
+        current_(RandomPlacement(random_, topology_)),
+        target_(RandomPlacement(random_, topology_)) {}
+
+  std::unique_ptr<EpGroup> Make(HybridWorldOptions options) {
+    return std::make_unique<EpGroup>(topology_, StateResidency::kEveryReplica,
+                                     [options](int32_t world_size, int64_t staging_bytes) {
+                                       HybridWorldOptions world = options;
+                                       world.world_size = world_size;
+                                       world.staging_bytes = staging_bytes;
+                                       return MakeHybridWorldOver(world);
+                                     });
+  }
+
+  // With faults of NCCL in the communicator that the EP group begins with.
+  std::unique_ptr<EpGroup> MakeFaulty(const std::string& faults) {
+    setenv("EPLB_FAKE_NCCL_FAULTS", faults.c_str(), 1);
+    auto ep_group = Make({});
+    unsetenv("EPLB_FAKE_NCCL_FAULTS");
+    return ep_group;
+  }
+
+  // The plan is not staged on every rank and no slot changes; all may vote no. returns: what the
+  // ranks said.
+  std::vector<std::string> Fail(EpGroup& ep_group, uint64_t post_id,
+                                absl::Duration timeout = absl::Seconds(20)) {
+    ep_group.Fill(current_);
+    const auto before = ep_group.Snapshot();
+    std::vector<std::string> errors;
+    for (const auto& staged :
+         ep_group.Stage(ep_group.Plan(current_, target_), post_id, /*absent=*/-1, timeout)) {
+      if (!staged.ok()) errors.emplace_back(staged.status().ToString());
+    }
+    EXPECT_FALSE(errors.empty());
+    EXPECT_EQ(ep_group.Snapshot(), before);
+    ep_group.Discard();
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      EXPECT_TRUE(ep_group.executor(rank).may_vote()) << "rank " << rank;
+    }
+    return errors;
+  }
+
+  void Succeed(EpGroup& ep_group, uint64_t post_id) {
+    ep_group.Fill(current_);
+    for (const auto& staged : ep_group.Stage(ep_group.Plan(current_, target_), post_id)) {
+      ASSERT_TRUE(staged.ok()) << staged.status();
+    }
+    ep_group.Commit();
+    EXPECT_EQ(ep_group.CountWrong(target_), 0);
+  }
+
+  std::mt19937 random_{37};
+  const Topology topology_;
+  const Placement current_;
+  const Placement target_;
+};
+
+TEST_F(HybridFaultTest, AnErrorOfNcclFailsThePostAndTheNextAttemptSucceeds) {
+  for (int32_t group = kWarmGroups; group < kWarmGroups + 3; ++group) {
+    SCOPED_TRACE(group);
+    const auto ep_group = MakeFaulty(absl::StrCat("rank=1,group=", group, ",kind=async_error"));
+    EXPECT_THAT(Fail(*ep_group, 1),
+                Contains(AnyOf(HasSubstr("INTERNAL"), HasSubstr("UNAVAILABLE"))));
+    Succeed(*ep_group, 2);
+  }
+}
+
+TEST_F(HybridFaultTest, AWrongBitBetweenHostsIsFoundByItsChecksum) {
+  const auto ep_group = MakeFaulty(absl::StrCat("rank=0,group=", kWarmGroups + 1, ",kind=corrupt"));
+  EXPECT_THAT(Fail(*ep_group, 1), Contains(HasSubstr("checksum differs")));
+  Succeed(*ep_group, 2);
+}
+
+TEST_F(HybridFaultTest, WhatDoesNotArriveInsideAHostIsFoundByItsChecksum) {
+  std::vector<std::byte> elsewhere(1 << 20);
+  const auto ep_group = Make({.remap = [&elsewhere](int32_t rank, auto& mapped) {
+    ASSERT_LE(mapped.begin()->second.size(), elsewhere.size());
+    if (rank == 2) mapped[RankId{3}] = elsewhere;
+  }});
+  for (const uint64_t post_id : {1, 2}) {
+    EXPECT_THAT(Fail(*ep_group, post_id),
+                Contains(::testing::AllOf(HasSubstr("rank 2"), HasSubstr("checksum differs"))));
+  }
+}
+
+TEST_F(HybridFaultTest, AGroupThatNeverEndsIsGivenUpAtTheDeadline) {
+  const auto ep_group = MakeFaulty(absl::StrCat("rank=2,group=", kWarmGroups, ",kind=hang"));
+  EXPECT_THAT(Fail(*ep_group, 1, absl::Seconds(1)), Contains(HasSubstr("DEADLINE_EXCEEDED")));
+  Succeed(*ep_group, 2);
+}
+
+TEST_F(HybridFaultTest, ANoKeepsACommunicatorWhoseGroupsHaveEnded) {
+  const auto ep_group = Make({});
+  ep_group->Fill(current_);
+  const MigrationPlan plan = ep_group->Plan(current_, target_);
+  for (const auto& staged : ep_group->Stage(plan, 1)) ASSERT_TRUE(staged.ok()) << staged.status();
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    ep_group->executor(rank).Discard(/*all_whole=*/true);
+    EXPECT_TRUE(ep_group->executor(rank).is_whole());
+  }
+  Succeed(*ep_group, 2);
+}
+
+TEST_F(HybridFaultTest, AfterThreeFailuresRowsGoOverTheHostIntoTheSameStaging) {
+  const auto ep_group = Make({.wrap = [](int32_t, std::unique_ptr<RowPath> path) {
+    return MakeFallbackPath({.first = std::move(path),
+                             .make_second =
+                                 [](std::span<std::byte> staging) {
+                                   return MakeBouncePathInto(staging, cuda::MakeHostRowQueue(),
+                                                             cuda::MakeHostRowQueue());
+                                 },
+                             .on_note = nullptr});
+  }});
+  Succeed(*ep_group, 1);
+  for (uint64_t post_id = 2; post_id <= 4; ++post_id) {
+    ep_group->Fill(current_);
+    const MigrationPlan plan = ep_group->Plan(current_, target_);
+    for (const auto& staged : ep_group->Stage(plan, post_id)) {
+      ASSERT_TRUE(staged.ok()) << staged.status();
+    }
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      EXPECT_EQ(ep_group->executor(rank).transport_name(), "peer+nccl");
+    }
+    ep_group->Discard();
+  }
+  Succeed(*ep_group, 5);
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(ep_group->executor(rank).transport_name(), "host");
+  }
+}
+
+}  // namespace
+}  // namespace eplb
