@@ -150,7 +150,7 @@ class FiguresTest(unittest.TestCase):
     def test_what_each_scheme_costs_at_scale(self):
         figures = json.loads(subprocess.run([sys.executable, "-B", ROOT / "tests/docs/scale_figures.py"], capture_output=True, text=True,
                                             check=True, timeout=DEADLINE).stdout)
-        page = text_of(ROOT / "docs/scale.md")
+        page = text_of(ROOT / "docs/sizing.md")
         for name, shown in figures.items():
             self.assertIn(shown, page, name)
 
