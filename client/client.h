@@ -174,10 +174,6 @@ struct ClientOptions {
   absl::Duration transfer_deadline = absl::Seconds(30);
 };
 
-// Replicas of a batch's hot experts in spare slots: client/echo.h.
-struct Echo;
-struct EchoOptions;
-
 // The placement in force on this rank. The spans stay valid, and keep their addresses, for the life
 // of the client; their contents change only inside StepBoundary and CheckExperts, and those of
 // row_placement() inside Carry as well.
@@ -363,15 +359,6 @@ class Client {
   // rows. With EPLB_DISABLE=1 always FailedPrecondition.
   absl::StatusOr<std::vector<double>> ExpertSquares(std::span<const ReplicaRows> gradients,
                                                     void* stream = nullptr);
-
-  // The next three are described in client/echo.h. The last two are collective among the ranks of
-  // an EP group, like ReduceGradients.
-  absl::StatusOr<Echo> PlanEcho(int32_t layer, std::span<const int64_t> counts,
-                                const EchoOptions& options);
-  absl::Status BroadcastEcho(const Echo& echo, std::span<const ReplicaRows> weights,
-                             void* stream = nullptr);
-  absl::Status ReduceEcho(const Echo& echo, std::span<const ReplicaRows> gradients,
-                          void* stream = nullptr);
 
   // Adds tokens routed by this rank's router to each expert in the current step: counts [E], before
   // capacity dropping, once per top-k choice, no padding. May be called several times a step

@@ -99,42 +99,6 @@ EPLB_API int32_t eplb_plan_copy_figures(const eplb_plan* plan, double* balancedn
                                         double* max_gpu_load) EPLB_NOEXCEPT;
 EPLB_API void eplb_plan_destroy(eplb_plan* plan) EPLB_NOEXCEPT;
 
-/* Echo: replicas of a batch's hot experts in spare slots, for that batch alone; docs/echo.md. */
-
-typedef struct eplb_echo_options {
-  size_t struct_size;
-  double tolerance;    /* how far a GPU may be above the mean of the fullest domain, 0..1 */
-  int32_t spare_slots; /* of each GPU, 1..1024; spare slot i of GPU g is g * spare_slots + i */
-  int32_t num_domains; /* groups of GPUs that an expert stays in; 0: the nodes of the homes */
-} eplb_echo_options;
-
-/* Fills in the defaults: .01, 2, 0. struct_size: sizeof(eplb_echo_options). */
-EPLB_API int32_t eplb_echo_options_init(eplb_echo_options* options,
-                                        size_t struct_size) EPLB_NOEXCEPT;
-
-/* The first six fields are the caller's, the call fills in the arrays and the rest. */
-typedef struct eplb_echo {
-  size_t struct_size;
-  int64_t* home_tokens;  /* [num_slots]: tokens that each slot of the homes keeps */
-  int32_t* source;       /* [num_spares]: slot whose expert a spare slot holds, -1: none */
-  int64_t* spare_tokens; /* [num_spares]: tokens that a spare slot takes */
-  int32_t num_slots;
-  int32_t num_spares; /* num_gpus * spare_slots */
-  int64_t before;     /* tokens of the fullest GPU without echo */
-  int64_t peak;       /* with it */
-  int64_t bound;      /* no echo has a lower peak */
-  int32_t num_replicas;
-  int32_t bound_domain; /* whose tokens give the bound */
-} eplb_echo;
-
-/* The echo of one layer of a batch beside the placement of `homes`. counts: [num_experts], summed
- * over the EP group; equal counts give equal plans on every rank. On an error nothing is written.
- * InvalidArgument naming layer and expert: numbers that do not fit, a negative count, a sum above
- * 2^36. */
-EPLB_API int32_t eplb_plan_echo(const eplb_plan* homes, const eplb_echo_options* options,
-                                int32_t layer, const int64_t* counts, int32_t num_experts,
-                                eplb_echo* echo) EPLB_NOEXCEPT;
-
 /* A placement that exists already: `previous`, and `previous_replicas` if given, of the shape in
  * the options; the rest is not looked at. The plan has no figures. */
 EPLB_API int32_t eplb_plan_from_maps(const eplb_plan_options* options,
