@@ -14,11 +14,9 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
 
 import eplb
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
