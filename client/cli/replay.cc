@@ -117,7 +117,9 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
            : ReplayObserver());
   if (!result.ok()) return InFile(options.trace, result.status());
   Replayed replayed{topology, *std::move(result), trace.note, ""};
-  if (page) EPLB_ASSIGN_OR_RETURN(replayed.page, HtmlReport(page->Finish(replayed.result)));
+  if (page) {
+    EPLB_ASSIGN_OR_RETURN(replayed.page, HtmlReport(page->Finish(replayed.result)));
+  }
   return replayed;
 }
 
