@@ -162,23 +162,6 @@ absl::StatusOr<std::vector<double>> Client::ExpertSquares(std::span<const Replic
   return impl_->SumExpertSquares(gradients, stream);
 }
 
-absl::StatusOr<Echo> Client::PlanEcho(int32_t layer, std::span<const int64_t> counts,
-                                      const EchoOptions& options) {
-  return impl_->PlanEcho(layer, counts, options);
-}
-
-absl::Status Client::BroadcastEcho(const Echo& echo, std::span<const ReplicaRows> weights,
-                                   void* stream) {
-  if (IsForkedCopy()) return absl::OkStatus();
-  return impl_->CarryEcho("BroadcastEcho", echo, weights, ReplicaFlow::kFromPrimary, stream);
-}
-
-absl::Status Client::ReduceEcho(const Echo& echo, std::span<const ReplicaRows> gradients,
-                                void* stream) {
-  if (IsForkedCopy()) return absl::OkStatus();
-  return impl_->CarryEcho("ReduceEcho", echo, gradients, ReplicaFlow::kToPrimary, stream);
-}
-
 absl::Status Client::Record(int32_t layer, std::span<const int64_t> counts) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->Record(layer, counts);
 }

@@ -17,7 +17,6 @@
 
 #include "client/batch_splits.h"
 #include "client/client.h"
-#include "client/echo.h"
 #include "client/first_placement.h"
 #include "client/fork_guard.h"
 #include "client/registered_tensors.h"
@@ -76,10 +75,6 @@ struct Client::Impl {
   absl::Status BroadcastWeights(std::span<const ReplicaRows> rows, void* stream);
   absl::StatusOr<std::vector<double>> SumExpertSquares(std::span<const ReplicaRows> rows,
                                                        void* stream);
-  absl::StatusOr<Echo> PlanEcho(int32_t layer, std::span<const int64_t> counts,
-                                const EchoOptions& options) const;
-  absl::Status CarryEcho(const char* name, const Echo& echo, std::span<const ReplicaRows> rows,
-                         ReplicaFlow flow, void* stream);
   void Close(std::string_view reason);
   // As the session does. REQUIRES: Register returned OK.
   void Tell(const wire::DownMessage& message) { member_->OnDown(message); }
@@ -232,10 +227,9 @@ struct Client::Impl {
   // ---- replicas.cc ----
   using ReplicaPosts = std::vector<ReplicaPost>;
   static std::vector<ReplicaTensor> TensorsOf(std::span<const ReplicaRows> rows);
-  // What makes a call, named `name`, impossible before anything is begun. slots: those that the
-  // tensors have a row for.
+  // Returns why the call `name` is impossible, before anything is begun.
   absl::Status CheckReplicaCall(const char* name, std::span<const ReplicaTensor> tensors,
-                                ReplicaFlow flow, void* stream, const Topology& slots) const;
+                                ReplicaFlow flow, void* stream) const;
   absl::Status CheckNoReplicas(const char* name, std::span<const ReplicaTensor> tensors) const;
   absl::StatusOr<ReplicaPosts> PlanReplicas(std::span<const ReplicaTensor> tensors,
                                             ReplicaFlow flow, const EpGroupCall& call) const;
@@ -244,10 +238,6 @@ struct Client::Impl {
   int64_t StagingBytes() const { return std::ssize(executor_->carrier().staging()); }
   // Ends the run with Aborted, and tells the peers, if `status` is an error.
   absl::Status EndIfFailed(const char* name, const absl::Status& status);
-
-  // ---- echo.cc ----
-  absl::Status CheckEcho(const char* name, const Echo& echo,
-                         std::span<const ReplicaTensor> tensors) const;
 
   const ForkGuard fork_guard_;
   const ClientOptions options_;

@@ -48,8 +48,7 @@ std::vector<ReplicaTensor> Client::Impl::TensorsOf(std::span<const ReplicaRows> 
 absl::Status Client::Impl::ReduceGradients(std::span<const ReplicaRows> rows, void* stream) {
   constexpr char kName[] = "ReduceGradients";
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
-  EPLB_RETURN_IF_ERROR(
-      CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream, topology_));
+  EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream));
   if (disabled_) return absl::OkStatus();
   const EpGroupCall call = MakeEpGroupCall(kName, tensors, stream);
   EPLB_ASSIGN_OR_RETURN(const ReplicaPosts to_primary,
@@ -66,8 +65,7 @@ absl::Status Client::Impl::ReduceGradients(std::span<const ReplicaRows> rows, vo
 absl::Status Client::Impl::BroadcastWeights(std::span<const ReplicaRows> rows, void* stream) {
   constexpr char kName[] = "BroadcastWeights";
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
-  EPLB_RETURN_IF_ERROR(
-      CheckReplicaCall(kName, tensors, ReplicaFlow::kFromPrimary, stream, topology_));
+  EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kFromPrimary, stream));
   if (disabled_) return absl::OkStatus();
   const EpGroupCall call = MakeEpGroupCall(kName, tensors, stream);
   EPLB_ASSIGN_OR_RETURN(const ReplicaPosts posts,
@@ -83,8 +81,7 @@ absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
         "ExpertSquares: with EPLB_DISABLE=1 nothing is carried between ranks");
   }
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
-  EPLB_RETURN_IF_ERROR(
-      CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream, topology_));
+  EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream));
   if (absl::Status fit = CheckSquaresFit(topology_, tensors, StagingBytes()); !fit.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat(kName, ": ", fit.message()));
   }
@@ -96,8 +93,7 @@ absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
 
 absl::Status Client::Impl::CheckReplicaCall(const char* name,
                                             std::span<const ReplicaTensor> tensors,
-                                            ReplicaFlow flow, void* stream,
-                                            const Topology& slots) const {
+                                            ReplicaFlow flow, void* stream) const {
   if (disabled_) return CheckNoReplicas(name, tensors);
   EPLB_RETURN_IF_ERROR(ended_);
   if (executor_ == nullptr) {
@@ -111,7 +107,7 @@ absl::Status Client::Impl::CheckReplicaCall(const char* name,
   }
   EPLB_RETURN_IF_ERROR(CheckNotCarried(name));
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
-  EPLB_RETURN_IF_ERROR(CheckReplicaTensors(slots, gpu(), tensors, flow));
+  EPLB_RETURN_IF_ERROR(CheckReplicaTensors(topology_, gpu(), tensors, flow));
   for (const ReplicaTensor& tensor : tensors) {
     EPLB_RETURN_IF_ERROR(CheckHeld(name, tensor.rows.layer.value));
   }

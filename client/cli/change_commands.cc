@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 
 #include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
@@ -139,9 +140,7 @@ void AddChangeOptions(CLI::App& app, ChangeOptions& options,
 }
 
 absl::Status FillChange(const ChangeOptions& options, v1::Change* change) {
-  if (!IsUtf8(options.comment)) {
-    return absl::InvalidArgumentError("--comment is not UTF-8");
-  }
+  if (!IsUtf8(options.comment)) return InvalidInput("--comment is not UTF-8");
   EPLB_ASSIGN_OR_RETURN(const std::string job, ChooseJob(options.query, options.job));
   change->set_job(job);
   change->set_request_id(options.request_id.empty() ? DrawRequestId() : options.request_id);
@@ -327,7 +326,7 @@ void AddRollback(CLI::App& root, Command& command) {
 
 Output RunForget(const ForgetOptions& options) {
   if (options.change.job.empty()) {
-    return UsageFailure(absl::InvalidArgumentError("no job is named, expected eplbctl forget JOB"));
+    return UsageFailure(InvalidInput("no job is named, expected eplbctl forget JOB"));
   }
   return RunChange(options.change, v1::ForgetRequest(), &v1::PreviewRequest::mutable_forget);
 }
@@ -350,8 +349,7 @@ void AddForget(CLI::App& root, Command& command) {
 absl::StatusOr<std::string> ApplySetting(const std::string& setting, v1::PolicySettings* settings) {
   const size_t equals = setting.find('=');
   if (equals == std::string::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", setting, "\": expected KEY=VALUE, e.g. every_steps=100"));
+    return InvalidInput("\"", setting, "\": expected KEY=VALUE, e.g. every_steps=100");
   }
   const std::string given = setting.substr(0, equals);
   const std::string value = setting.substr(equals + 1);
@@ -365,14 +363,14 @@ absl::StatusOr<std::string> ApplySetting(const std::string& setting, v1::PolicyS
     }
     std::string nearest = Suggestion(given, known);
     if (nearest.empty()) nearest = Suggestion(given, short_names);
-    return absl::InvalidArgumentError(absl::StrCat("\"", given, "\": unknown setting, expected ",
-                                                   absl::StrJoin(short_names, ", "), nearest));
+    return InvalidInput("\"", given, "\": unknown setting, expected ",
+                        absl::StrJoin(short_names, ", "), nearest);
   }
   const std::string name(row->name);
   const std::optional<Scalar> read = row->Read({.text = value});
   if (!read) {
-    return absl::InvalidArgumentError(absl::StrCat(name, "=", value, ": expected ", row->Expected(),
-                                                   Suggestion(value, row->Choices())));
+    return InvalidInput(name, "=", value, ": expected ", row->Expected(),
+                        Suggestion(value, row->Choices()));
   }
   wire::SettingsPatch patch;
   row->set_given(*read, &patch);
@@ -386,9 +384,7 @@ Output RunSetPolicy(const SetPolicyOptions& options) {
   for (const std::string& setting : options.settings) {
     const absl::StatusOr<std::string> key = ApplySetting(setting, request.mutable_settings());
     if (!key.ok()) return Failure(kUsage, key.status());
-    if (!given.insert(*key).second) {
-      return Failure(kUsage, absl::InvalidArgumentError(absl::StrCat(*key, " is given twice")));
-    }
+    if (!given.insert(*key).second) return Failure(kUsage, InvalidInput(*key, " is given twice"));
   }
   return RunChange(options.change, std::move(request), &v1::PreviewRequest::mutable_set_policy);
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
@@ -32,7 +33,7 @@ constexpr char kExpectedKeys[] =
     "expected endpoint, tls.ca, tls.cert, tls.key or tls.server_name, each a text";
 
 absl::Status WrongKey(const std::string& path, const std::string& key, const char* expected) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", Printable(key), ": ", expected));
+  return InvalidInput(path, ": ", Printable(key), ": ", expected);
 }
 
 absl::Status ReadTls(const std::string& path, const std::string& prefix, const toml::table& table,
@@ -75,9 +76,7 @@ absl::StatusOr<Context> ReadContext(const std::string& path, const std::string& 
     return WrongKey(path, absl::StrCat("contexts.", name),
                     "expected a name of letters, digits, '.', '_' and '-'");
   }
-  if (!node.is_table()) {
-    return WrongKey(path, absl::StrCat("contexts.", name), "expected a table");
-  }
+  if (!node.is_table()) return WrongKey(path, absl::StrCat("contexts.", name), "expected a table");
   Context context{.name = name, .address = {}};
   for (const auto& [key_node, value] : *node.as_table()) {
     const std::string key(key_node.str());
@@ -93,8 +92,8 @@ absl::StatusOr<Context> ReadContext(const std::string& path, const std::string& 
 
 absl::Status ReadContexts(const toml::table& table, CtlConfig& config) {
   if (table.size() > kMaxContexts) {
-    return absl::InvalidArgumentError(absl::StrCat(config.path, ": ", table.size(),
-                                                   " contexts, expected at most ", kMaxContexts));
+    return InvalidInput(config.path, ": ", table.size(), " contexts, expected at most ",
+                        kMaxContexts);
   }
   for (const auto& [name, node] : table) {
     EPLB_ASSIGN_OR_RETURN(Context context, ReadContext(config.path, std::string(name.str()), node));
@@ -240,8 +239,8 @@ Output RunContextUse(const std::string& name, bool dry_run) {
     const std::string changed = WithContextInForce(*text, name);
     const absl::StatusOr<CtlConfig> read = ParseCtlConfig(path, changed);
     if (!read.ok() || read->in_force != name) {
-      return UsageFailure(absl::InvalidArgumentError(absl::StrCat(
-          path, ": its form is none that this command can change; set context by hand")));
+      return UsageFailure(InvalidInput(
+          path, ": its form is none that this command can change; set context by hand"));
     }
     if (const absl::Status written = WriteFileAtomically(path, changed); !written.ok()) {
       return Failure(kError, written);
@@ -277,8 +276,8 @@ void AddContext(CLI::App& root, Command& command) {
   use.callback([options, &command] {
     if (options->name.empty() && !options->none) {
       command = [](const Terminal& /*terminal*/) {
-        return UsageFailure(absl::InvalidArgumentError(
-            "no context is named, expected eplbctl context use NAME or --none"));
+        return UsageFailure(
+            InvalidInput("no context is named, expected eplbctl context use NAME or --none"));
       };
       return;
     }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/explain_text.h"
@@ -55,10 +56,10 @@ absl::StatusOr<Side> ReadSide(const DiffOptions& options, const std::string& sou
     absl::StatusOr<Placement> placement = ReadPlacementFile(source);
     if (placement.ok()) return Side{source, *std::move(placement)};
     const absl::Status error = NameForeignPlacement(source, placement.status());
-    return absl::InvalidArgumentError(error.message());  // a file is exit 2
+    return InvalidInput(error.message());  // a file is exit 2
   }
   if (numbered && !absl::SimpleAtoi(source.substr(1), &version)) {
-    return absl::InvalidArgumentError(absl::StrCat(source, ": no version is so high"));
+    return InvalidInput(source, ": no version is so high");
   }
   EPLB_ASSIGN_OR_RETURN(const std::string job, ChooseJob(options.query, options.job));
   EPLB_ASSIGN_OR_RETURN(wire::PlacementBody body, AskPlacement(options.query, job, version));

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/explain_text.h"
@@ -190,8 +191,7 @@ namespace {
 
 absl::Status CheckRange(const char* flag, int32_t value, int32_t count, const char* what) {
   if (value < count) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " is ", value, ", the job has ", what, " 0..", count - 1));
+  return InvalidInput(flag, " is ", value, ", the job has ", what, " 0..", count - 1);
 }
 
 absl::Status CheckOptions(const ExplainOptions& options, const Explanation& explanation) {
@@ -211,7 +211,7 @@ absl::Status CheckOptions(const ExplainOptions& options, const Explanation& expl
 
 Output RunExplain(const ExplainOptions& options, const Terminal& terminal) {
   if (options.expert >= 0 && options.layer < 0) {
-    return UsageFailure(absl::InvalidArgumentError("--expert needs --layer"));
+    return UsageFailure(InvalidInput("--expert needs --layer"));
   }
   const absl::StatusOr<Explanation> explanation = AskExplanation(options.query, options.job);
   if (!explanation.ok()) return QueryFailure(explanation.status());

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/invalid_input.h"
 #include "base/quantity.h"
 #include "proto/wire/messages.h"
 
@@ -18,9 +19,8 @@ absl::StatusOr<absl::Duration> ParseDuration(const std::string& flag, const std:
   constexpr double kSecond = 1e9;
   const absl::Duration duration = absl::Nanoseconds(ParseNanoseconds(text, kSecond).value_or(0));
   if (duration > absl::ZeroDuration() && duration <= most) return duration;
-  return absl::InvalidArgumentError(absl::StrCat(flag, " is \"", text,
-                                                 "\", expected e.g. 5s or 500ms, at most ",
-                                                 absl::ToInt64Hours(most), "h"));
+  return InvalidInput(flag, " is \"", text, "\", expected e.g. 5s or 500ms, at most ",
+                      absl::ToInt64Hours(most), "h");
 }
 
 namespace {

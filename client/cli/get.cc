@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "client/cli/get_windows.h"
 #include "client/cli/job_json.h"
@@ -229,8 +230,8 @@ Output RunGetPlacement(const GetPlacementOptions& options, const Terminal& termi
   if (!body.ok()) return QueryFailure(body.status());
   const int32_t num_layers = body->placement.topology().num_layers();
   if (options.layer < 0 || options.layer >= num_layers) {
-    return UsageFailure(absl::InvalidArgumentError(absl::StrCat(
-        "--layer is ", options.layer, ", job ", *job, " has layers 0..", num_layers - 1)));
+    return UsageFailure(InvalidInput("--layer is ", options.layer, ", job ", *job,
+                                     " has layers 0..", num_layers - 1));
   }
   if (!options.out.empty()) {
     const absl::Status written =

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/load_file.h"
@@ -490,13 +491,13 @@ absl::Status CheckFlagGpus(const LintSubject& subject, const LintOptions& option
   if (!options.gpus) return absl::OkStatus();
   const absl::StatusOr<int64_t> own = subject.ShapeNumber("num_gpus");
   if (own.ok() && *own != *options.gpus) {
-    return InFile(options.placement, absl::InvalidArgumentError(absl::StrCat(
-                                         "the file has ", *own, ", --gpus is ", *options.gpus)));
+    return InFile(options.placement,
+                  InvalidInput("the file has ", *own, ", --gpus is ", *options.gpus));
   }
   const absl::StatusOr<int64_t> slots = subject.ShapeNumber("num_slots");
   if (!slots.ok() || (*options.gpus >= 1 && *options.gpus <= *slots)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--gpus is ", *options.gpus, ", expected 1..",
-                                                 *slots, ", the slots of a layer"));
+  return InvalidInput("--gpus is ", *options.gpus, ", expected 1..", *slots,
+                      ", the slots of a layer");
 }
 
 // note: receives the messages about the files and about the shape.

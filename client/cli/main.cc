@@ -11,6 +11,7 @@
 
 #include "base/command_line.h"
 #include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "client/cli/change_commands.h"
 #include "client/cli/context.h"
 #include "client/cli/convert.h"
@@ -60,8 +61,7 @@ int PrintHelp(const CLI::App& root, const CLI::ParseError& error) {
 
 // Nothing was computed, and --help tells the rest.
 Output WrongUsage(const CLI::App& root, const std::string& what) {
-  return UsageFailure(
-      absl::InvalidArgumentError(what + " (see " + NameOf(root, "eplbctl") + " --help)"));
+  return UsageFailure(InvalidInput(what + " (see " + NameOf(root, "eplbctl") + " --help)"));
 }
 
 int Main(int argc, char** argv) {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 
 #include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "client/cli/text.h"
 
 #include <CLI/CLI.hpp>
@@ -146,9 +147,9 @@ Output RunHelp(const CLI::App& root, const std::vector<std::string>& words) {
     absl::StrAppend(&before, before.empty() ? "" : " ", command->get_name());
     command = Subcommand(*command, word);
     if (command == nullptr) {
-      return Failure(kUsage, absl::InvalidArgumentError(absl::StrCat(
-                                 "no page on \"", Clipped(absl::StrJoin(words, " "), kMaxTopic),
-                                 "\", expected a command or one of: ", TopicList())));
+      return Failure(kUsage,
+                     InvalidInput("no page on \"", Clipped(absl::StrJoin(words, " "), kMaxTopic),
+                                  "\", expected a command or one of: ", TopicList()));
     }
   }
   output.out = command->get_formatter()->make_help(
@@ -245,9 +246,7 @@ std::string FishCondition(const CommandEntry& command) {
   const std::vector<std::string> words = absl::StrSplit(command.name, ' ');
   std::vector<std::string> conditions;
   conditions.reserve(words.size() + 1);
-  for (const std::string& word : words) {
-    conditions.push_back("__fish_seen_subcommand_from " + word);
-  }
+  for (const std::string& word : words) conditions.push_back("__fish_seen_subcommand_from " + word);
   if (!command.subcommands.empty()) {
     conditions.push_back("not __fish_seen_subcommand_from " +
                          absl::StrJoin(command.subcommands, " "));

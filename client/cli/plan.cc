@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/load_file.h"
@@ -62,7 +63,7 @@ absl::StatusOr<std::optional<PlanAnswer>> SolveEvenly(const ShapeOptions& frame,
   }
   EPLB_ASSIGN_OR_RETURN(const Load load, Load::FromEstimates(problem.load.ToDouble()));
   const GpuSpeeds* speeds = &problem.speeds;
-  absl::StatusOr<SplitPlacement> even = absl::InvalidArgumentError("not applicable");
+  absl::StatusOr<SplitPlacement> even = InvalidInput("not applicable");
   if (hierarchy == Hierarchy::kStrict) {
     EPLB_ASSIGN_OR_RETURN(const IndexMatrix affinities,
                           NodeAffinityByLoad(load, problem.topology, speeds));
@@ -203,8 +204,7 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
                                  {.speeds = &report.speeds, .shares = SharesOf(report)}));
   for (size_t layer = 0; layer < report.after.max_gpu_load.size(); ++layer) {
     if (std::isfinite(report.after.max_gpu_load[layer])) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer ", layer, ": tokens / speed of a GPU are above a double's range"));
+    return InvalidInput("layer ", layer, ": tokens / speed of a GPU are above a double's range");
   }
   const Placement start = has_previous ? *problem.previous : Placement::Static(topology);
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsBefore(report.speeds, start));
@@ -273,13 +273,12 @@ constexpr double kGapWorthARemark = 0.05;
 
 absl::Status CheckFlags(const PlanOptions& options) {
   if (options.slots.has_value() == options.redundant.has_value()) {
-    return absl::InvalidArgumentError(options.slots.has_value()
-                                          ? "--slots and --redundant exclude each other"
-                                          : "one of --slots and --redundant is required");
+    return InvalidInput(options.slots.has_value() ? "--slots and --redundant exclude each other"
+                                                  : "one of --slots and --redundant is required");
   }
   if (TraitsOf(options.frame.policy).needs_previous && options.previous.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "policy ", options.frame.policy, " needs --previous, the placement that it starts from"));
+    return InvalidInput("policy ", options.frame.policy,
+                        " needs --previous, the placement that it starts from");
   }
   return absl::OkStatus();
 }
@@ -300,8 +299,7 @@ absl::StatusOr<Topology> MakeTopology(const PlanOptions& options, const Load& lo
   const int64_t slots =
       options.slots.has_value() ? *options.slots : int64_t{load.num_experts()} + *options.redundant;
   if (options.redundant.value_or(0) < 0 || slots > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--redundant is ", *options.redundant, ", expected 0..2^20"));
+    return InvalidInput("--redundant is ", *options.redundant, ", expected 0..2^20");
   }
   return MakeTopology(options.frame, load, static_cast<int32_t>(slots));
 }
@@ -321,8 +319,7 @@ absl::StatusOr<std::optional<wire::PlacementWithShares>> ReadPrevious(const std:
 absl::StatusOr<PlanAnswer> Solve(const PlanOptions& options, const PlanProblem& problem) {
   absl::StatusOr<PlanAnswer> answer = SolvePlan(options.frame, options.split == "optimal", problem);
   if (answer.ok()) return answer;
-  return absl::InvalidArgumentError(
-      absl::StrCat("policy ", options.frame.policy, ": ", answer.status().message()));
+  return InvalidInput("policy ", options.frame.policy, ": ", answer.status().message());
 }
 
 // Scores a plan of the earlier windows on the later ones; none for a single window. problem: that

@@ -24,6 +24,7 @@
 #include <grpcpp/create_channel.h>
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/context.h"
 #include "client/cli/flags.h"
@@ -129,8 +130,8 @@ absl::Status CheckNoTlsFlags(const wire::TlsFiles& tls, const std::string& socke
       {"--tls-server-name", &tls.server_name}};
   for (const auto& [flag, value] : flags) {
     if (value->empty()) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        flag, " needs --endpoint: without one the daemon is at ", socket, ", which has no TLS"));
+    return InvalidInput(flag, " needs --endpoint: without one the daemon is at ", socket,
+                        ", which has no TLS");
   }
   return absl::OkStatus();
 }
@@ -483,7 +484,7 @@ absl::StatusOr<std::string> ChooseJob(const QueryOptions& options, const std::st
     absl::StrAppend(&names, i == 0 ? "" : ", ", Printable(response.jobs(i).job()));
   }
   if (response.jobs_size() > kMostNamed) absl::StrAppend(&names, ", ..");
-  return absl::InvalidArgumentError(absl::StrCat("--job is needed: the daemon has ", names));
+  return InvalidInput("--job is needed: the daemon has ", names);
 }
 
 Output QueryFailure(const absl::Status& status) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "base/text.h"
@@ -62,8 +63,7 @@ absl::StatusOr<Trace> ReadTrace(const ReplayCommandOptions& options) {
 
 absl::Status CheckCount(const char* flag, int64_t count) {
   if (count >= 1 && count <= kMaxReplayWindows) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " is ", count, ", expected 1..", kMaxReplayWindows));
+  return InvalidInput(flag, " is ", count, ", expected 1..", kMaxReplayWindows);
 }
 
 absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& options) {
@@ -71,8 +71,7 @@ absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& opti
   EPLB_RETURN_IF_ERROR(CheckCount("--history", options.history.value_or(kHistory)));
   EPLB_RETURN_IF_ERROR(CheckCount("--horizon-windows", options.horizon_windows.value_or(1)));
   if (!(options.min_gain >= 0 && options.min_gain <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--min-gain is ", options.min_gain, ", expected 0..1"));
+    return InvalidInput("--min-gain is ", options.min_gain, ", expected 0..1");
   }
   EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window.value_or(kWindow)));
   ReplayOptions replay{
@@ -425,9 +424,7 @@ std::vector<Stretch> StretchesOf(const ReplayResult& result) {
     }
     const bool joins = !stretches.empty() && !row.rebalanced && !stretches.back().rebalanced &&
                        stretches.back().rule == *row.rule;
-    if (!joins) {
-      stretches.push_back({.first = t, .rule = *row.rule, .rebalanced = row.rebalanced});
-    }
+    if (!joins) stretches.push_back({.first = t, .rule = *row.rule, .rebalanced = row.rebalanced});
     stretches.back().last = t;
     stretches.back().reason = &row.reason;
   }

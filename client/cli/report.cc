@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/html_report.h"
@@ -177,9 +178,9 @@ Output TraceOf(const ReportOptions& options) {
   const bool checks = options.min_rebalances > 0 || options.min_gain.has_value();
   const bool writes = !options.out.empty() || !options.picture.empty() || !options.html.empty();
   if (checks || writes || !options.events.empty()) {
-    return UsageFailure(absl::InvalidArgumentError(
-        "-o trace prints the ranks' logs alone: --events, --out, --svg, --html, "
-        "--min-rebalances and --min-gain need another -o"));
+    return UsageFailure(
+        InvalidInput("-o trace prints the ranks' logs alone: --events, --out, --svg, --html, "
+                     "--min-rebalances and --min-gain need another -o"));
   }
   const absl::StatusOr<std::vector<RankTimeline>> timelines = ReadTimelines(options.directory);
   if (!timelines.ok()) return UsageFailure(timelines.status());
@@ -202,11 +203,10 @@ absl::StatusOr<std::string> PageOf(const RunDirectory& run, const RunReview& rev
 
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) {
   if (options.window_steps < 1) {
-    return UsageFailure(absl::InvalidArgumentError("--window-steps must be at least 1"));
+    return UsageFailure(InvalidInput("--window-steps must be at least 1"));
   }
   if (options.min_gain.has_value() && !(*options.min_gain >= 0 && *options.min_gain <= 1)) {
-    return UsageFailure(absl::InvalidArgumentError(
-        absl::StrCat("--min-gain is ", *options.min_gain, ", expected 0..1")));
+    return UsageFailure(InvalidInput("--min-gain is ", *options.min_gain, ", expected 0..1"));
   }
   if (options.format == Format::kTrace) return TraceOf(options);
   absl::StatusOr<RunDirectory> run = ReadRunDirectory(options.directory);

@@ -213,9 +213,7 @@ std::string Decisions(const RunReview& review, const Terminal& terminal) {
       Title("Why", terminal), "\n");
   for (const RunDecision& one : review.decisions) {
     std::string label = one.decision == 0 ? "" : absl::StrCat(one.decision, ": ");
-    if (!one.asked_by.empty()) {
-      absl::StrAppend(&label, "asked by ", Printable(one.asked_by), ": ");
-    }
+    if (!one.asked_by.empty()) absl::StrAppend(&label, "asked by ", Printable(one.asked_by), ": ");
     absl::StrAppend(&text, Wrapped(label + Printable(one.reason), terminal.width, 2), "\n");
   }
   return text;

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/text.h"
 #include "placement/policies/registry.h"
@@ -125,8 +126,8 @@ absl::StatusOr<const Placement*> PlacementOf(const RunDirectory& run, int64_t ve
       std::find_if(run.placements.begin(), run.placements.end(),
                    [version](const LoggedPlacement& one) { return one.version == version; });
   if (found != run.placements.end()) return &found->placement;
-  return absl::InvalidArgumentError(
-      absl::StrCat("run.json switched to version ", version, ", placements.jsonl has none of it"));
+  return InvalidInput("run.json switched to version ", version,
+                      ", placements.jsonl has none of it");
 }
 
 RunDecision DecisionOf(const std::vector<SwitchRecord>& chunks) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "base/text.h"
@@ -47,13 +48,12 @@ absl::StatusOr<std::vector<int32_t>> ParseSlots(const std::string& text) {
   if (parts.size() == 1) numbers[1] = numbers[0];
   const auto [first, last, step] = numbers;
   if (!read || last < first) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--slots is \"", text, "\", expected A:B:STEP with 1 <= A <= B <= 2^20 and STEP >= 1"));
+    return InvalidInput("--slots is \"", text,
+                        "\", expected A:B:STEP with 1 <= A <= B <= 2^20 and STEP >= 1");
   }
   if ((last - first) / step >= kMaxRows) {
-    return absl::InvalidArgumentError(absl::StrCat("--slots ", text, " has ",
-                                                   (last - first) / step + 1, " rows, at most ",
-                                                   kMaxRows, " are computed"));
+    return InvalidInput("--slots ", text, " has ", (last - first) / step + 1, " rows, at most ",
+                        kMaxRows, " are computed");
   }
   std::vector<int32_t> slots;
   for (int64_t value = first; value <= last; value += step) {
@@ -101,8 +101,8 @@ absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& poli
   absl::StatusOr<Placement> placement = policy.Solve(
       {.load = basis.load, .topology = topology, .split = split, .recent = basis.windows});
   if (!placement.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("policy ", options.frame.policy, ", ", slots,
-                                                   " slots: ", placement.status().message()));
+    return InvalidInput("policy ", options.frame.policy, ", ", slots,
+                        " slots: ", placement.status().message());
   }
   EPLB_ASSIGN_OR_RETURN(const Outcome outcome, OutcomeOf(options, basis, *placement, split));
   const Evaluation& evaluation = outcome.evaluation;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/quantity.h"
 #include "base/status_macros.h"
@@ -38,7 +39,7 @@ std::vector<std::string> States() {
 }
 
 absl::Status Wrong(const std::string& text, const std::string& expected) {
-  return absl::InvalidArgumentError(absl::StrCat("--for is \"", text, "\", expected ", expected));
+  return InvalidInput("--for is \"", text, "\", expected ", expected);
 }
 
 // "version>=12" in two; false without the sign.

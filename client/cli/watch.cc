@@ -28,6 +28,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/flags.h"
 #include "client/cli/terminal.h"
@@ -247,8 +248,8 @@ std::vector<CLI::Option*> AddIntervalOptions(CLI::App& app, WatchOptions& option
 absl::StatusOr<absl::Duration> ParseInterval(const std::string& text) {
   EPLB_ASSIGN_OR_RETURN(const absl::Duration interval, ParseDuration("--interval", text));
   if (interval >= kLeastInterval) return interval;
-  return absl::InvalidArgumentError(absl::StrCat("--interval is \"", text, "\", expected at least ",
-                                                 absl::FormatDuration(kLeastInterval)));
+  return InvalidInput("--interval is \"", text, "\", expected at least ",
+                      absl::FormatDuration(kLeastInterval));
 }
 
 // One run of a command on a thread of its own: keys are heard while a daemon does not answer.

@@ -48,25 +48,9 @@ class Planner {
     for (int32_t expert = 0; expert < topology_.num_experts(); ++expert) {
       const std::span<const int32_t> slots = placement.ReplicasOf(layer, ExpertId{expert});
       for (size_t replica = 1; replica < slots.size(); ++replica) {
-        EPLB_RETURN_IF_ERROR(AddPair({.layer = layer,
-                                      .primary = SlotId{slots[0]},
-                                      .replica = SlotId{slots[replica]},
-                                      .index = static_cast<int32_t>(replica)},
-                                     tensors));
+        EPLB_RETURN_IF_ERROR(AddReplica(SlotId{slots[0]}, SlotId{slots[replica]},
+                                        static_cast<int32_t>(replica), tensors));
       }
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status AddPair(const ReplicaPair& pair, std::span<const ReplicaTensor* const> tensors) {
-    new_edge_ = true;
-    for (const ReplicaTensor* tensor : tensors) {
-      ReplicaMove move{.tensor = tensor,
-                       .source = pair.replica,
-                       .destination = pair.primary,
-                       .replica = pair.index};
-      if (flow_ == ReplicaFlow::kFromPrimary) std::swap(move.source, move.destination);
-      EPLB_RETURN_IF_ERROR(Add(move));
     }
     return absl::OkStatus();
   }
@@ -77,6 +61,18 @@ class Planner {
   }
 
  private:
+  absl::Status AddReplica(SlotId primary, SlotId slot, int32_t replica,
+                          std::span<const ReplicaTensor* const> tensors) {
+    new_edge_ = true;
+    for (const ReplicaTensor* tensor : tensors) {
+      ReplicaMove move{
+          .tensor = tensor, .source = slot, .destination = primary, .replica = replica};
+      if (flow_ == ReplicaFlow::kFromPrimary) std::swap(move.source, move.destination);
+      EPLB_RETURN_IF_ERROR(Add(move));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Add(ReplicaMove move) {
     const GpuId from = topology_.GpuOf(move.source);
     const GpuId to = topology_.GpuOf(move.destination);
@@ -168,22 +164,6 @@ absl::StatusOr<std::vector<ReplicaPost>> PlanReplicaPosts(const Placement& place
   return std::move(planner).Finish();
 }
 
-absl::StatusOr<std::vector<ReplicaPost>> PlanPairPosts(const Topology& slots,
-                                                       std::span<const ReplicaPair> pairs,
-                                                       GpuId gpu,
-                                                       std::span<const ReplicaTensor> tensors,
-                                                       ReplicaFlow flow, int64_t staging_bytes,
-                                                       int32_t first_row) {
-  Planner planner(slots, gpu, flow, staging_bytes, first_row);
-  const ByLayer layers = SortByLayer(tensors);
-  for (const ReplicaPair& pair : pairs) {
-    const auto of_layer = layers.find(pair.layer);
-    if (of_layer == layers.end()) continue;
-    EPLB_RETURN_IF_ERROR(planner.AddPair(pair, of_layer->second));
-  }
-  return std::move(planner).Finish();
-}
-
 absl::Status CheckReplicaTensors(const Topology& topology, GpuId gpu,
                                  std::span<const ReplicaTensor> tensors, ReplicaFlow flow) {
   std::vector<ExpertTensor> rows;
@@ -208,9 +188,8 @@ namespace {
 
 class PostWork {
  public:
-  PostWork(const ReplicaPost& post, ReplicaFlow flow, const EpGroupCall& call,
-           const Topology& slots)
-      : post_(post), flow_(flow), call_(call), topology_(slots) {}
+  PostWork(const ReplicaPost& post, ReplicaFlow flow, const EpGroupCall& call)
+      : post_(post), flow_(flow), call_(call), topology_(call.placement.topology()) {}
 
   // Once this returned, rows from other ranks are in staging.
   absl::Status Bring() const {
@@ -317,13 +296,8 @@ class PostWork {
 
 absl::Status CarryReplicaRows(std::span<const ReplicaPost> posts, ReplicaFlow flow,
                               const EpGroupCall& call) {
-  return CarryReplicaRows(posts, flow, call, call.placement.topology());
-}
-
-absl::Status CarryReplicaRows(std::span<const ReplicaPost> posts, ReplicaFlow flow,
-                              const EpGroupCall& call, const Topology& slots) {
   for (const ReplicaPost& post : posts) {
-    const PostWork work(post, flow, call, slots);
+    const PostWork work(post, flow, call);
     EPLB_RETURN_IF_ERROR(work.Bring());
     EPLB_RETURN_IF_ERROR(work.Apply());
   }

@@ -42,14 +42,6 @@ struct ReplicaMove {
   int64_t offset = 0;   // in the staging of the destination's GPU
 };
 
-// A replica of an expert beside its primary, or beside the home that an echo copies.
-struct ReplicaPair {
-  LayerId layer;
-  SlotId primary;
-  SlotId replica;
-  int32_t index = 0;  // of the primary's pairs, 1 or more, in the order in which rows are added
-};
-
 struct ReplicaPost {
   std::vector<ReplicaMove> moves;  // that `gpu` sends, receives or makes by itself
   bool has_links = false;          // some GPU's rows go to another GPU
@@ -70,15 +62,6 @@ absl::StatusOr<std::vector<ReplicaPost>> PlanReplicaPosts(const Placement& place
                                                           std::span<const ReplicaTensor> tensors,
                                                           ReplicaFlow flow, int64_t staging_bytes,
                                                           int32_t first_row);
-
-// As above for the pairs alone, in their order, which is by rising layer. slots: numbers the slots
-// of the pairs and of the tensors' rows.
-absl::StatusOr<std::vector<ReplicaPost>> PlanPairPosts(const Topology& slots,
-                                                       std::span<const ReplicaPair> pairs,
-                                                       GpuId gpu,
-                                                       std::span<const ReplicaTensor> tensors,
-                                                       ReplicaFlow flow, int64_t staging_bytes,
-                                                       int32_t first_row);
 
 // errors: as CheckTensor; InvalidArgument naming the tensor whose rows are no whole elements, or
 // two whose rows share bytes.
@@ -103,9 +86,6 @@ struct EpGroupCall {
 // no rank.
 absl::Status CarryReplicaRows(std::span<const ReplicaPost> posts, ReplicaFlow flow,
                               const EpGroupCall& call);
-// As above where `slots` numbers the slots of the moves.
-absl::Status CarryReplicaRows(std::span<const ReplicaPost> posts, ReplicaFlow flow,
-                              const EpGroupCall& call, const Topology& slots);
 
 // Sums of squares in which an expert counts once, however many replicas it has.
 

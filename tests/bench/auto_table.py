@@ -48,12 +48,15 @@ def drawn(workloads, numpy, shape, kind, windows):
     """Windows of logn1 distributions: shift, alternate (every 4 windows), anew."""
     config = workloads.SCN[shape]
     random = numpy.random.default_rng(7)
-    draw = lambda: workloads._probs("logn1", config["L"], config["E"], random)  # pylint: disable=protected-access
+
+    def draw():
+        return workloads._probs("logn1", config["L"], config["E"], random)
+
     first, second = draw(), draw()
     shares = {"shift": lambda t: first if t < windows // 2 else second,
               "alternate": lambda t: first if t // 4 % 2 == 0 else second,
               "anew": lambda t: draw()}[kind]
-    return [workloads._counts(shares(t), config["tot"], random) for t in range(windows)]  # pylint: disable=protected-access
+    return [workloads._counts(shares(t), config["tot"], random) for t in range(windows)]
 
 
 def all_series(workloads, numpy, windows):

@@ -1,6 +1,6 @@
 // Times the kernels on a GPU, one JSON object a line: the batched row copy with and without
 // checksums against cudaMemcpyAsync of the same rows; count, route and both in one pass against a
-// copy of the same bytes; the split of one layer; and the echo of one layer and of all. Repetitions
+// copy of the same bytes; and the split of one layer. Repetitions
 // stand in one captured graph, so that the times are the device's; latency_us is one launch from
 // the host and the wait for it. Medians. Figures that have a target are judged on a line each, by
 // what the device can reach; with --check a miss is exit 1. Exit 77 without a usable GPU.
@@ -18,7 +18,6 @@
 #include "base/status_macros.h"
 #include "cuda/copy.h"
 #include "cuda/count.h"
-#include "cuda/echo.h"
 #include "cuda/route.h"
 #include "cuda/runtime.h"
 #include "cuda/split.h"
@@ -26,7 +25,6 @@
 #include "placement/split/split_graph.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/targets.h"
-#include "tests/support/echo_loads.h"
 
 namespace eplb::cuda {
 namespace {
@@ -229,61 +227,6 @@ absl::StatusOr<Targets> MeasureRoute(int64_t num_tokens, cudaStream_t stream) {
                               .fused_us = fused_us});
 }
 
-// 64 GPUs with 4 homes and 2 spare slots each, in one NVLink domain, at an imbalance of 3.03.
-absl::StatusOr<Targets> MeasureEcho(int32_t num_layers, cudaStream_t stream) {
-  constexpr int32_t kSpareSlots = 2;
-  const eplb::testing::EchoShape shape;
-  const int32_t num_experts = shape.num_gpus * shape.homes;
-  std::vector<int64_t> counts;
-  std::vector<int32_t> slot_expert;
-  for (int32_t layer = 0; layer < num_layers; ++layer) {
-    const std::vector<int64_t> load = eplb::testing::LoadWithImbalance(
-        shape, eplb::testing::Skew::kZipf, 3.03, static_cast<uint64_t>(layer));
-    counts.insert(counts.end(), load.begin(), load.end());
-    for (int32_t expert = 0; expert < num_experts; ++expert) slot_expert.push_back(expert);
-  }
-  std::vector<int32_t> first_slot;
-  for (int32_t gpu = 0; gpu <= shape.num_gpus; ++gpu) first_slot.push_back(gpu * shape.homes);
-  const auto layers = static_cast<size_t>(num_layers);
-  const size_t spares = layers * static_cast<size_t>(shape.num_gpus) * kSpareSlots;
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory slots, ToDevice(slot_expert));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory first, ToDevice(first_slot));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory ones,
-                        ToDevice(std::vector<int32_t>(slot_expert.size(), 1)));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory zeros,
-                        ToDevice(std::vector<int32_t>(slot_expert.size(), 0)));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory on_device, ToDevice(counts));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory home_tokens, ToDevice(counts));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory source, ToDevice(std::vector<int32_t>(spares)));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory tokens, ToDevice(std::vector<int64_t>(spares)));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory peaks, ToDevice(std::vector<EchoPeak>(layers)));
-  const EchoArgs args{.num_layers = num_layers,
-                      .num_experts = num_experts,
-                      .num_slots = num_experts,
-                      .num_gpus = shape.num_gpus,
-                      .gpus_per_domain = shape.num_gpus,
-                      .spares_per_gpu = kSpareSlots,
-                      .tolerance = kEchoToleranceUnit / 100,
-                      .first_slot = static_cast<const int32_t*>(first.get()),
-                      .slot_expert = static_cast<const int32_t*>(slots.get()),
-                      .slot_num_replicas = static_cast<const int32_t*>(ones.get()),
-                      .slot_replica_rank = static_cast<const int32_t*>(zeros.get()),
-                      .counts = static_cast<const int64_t*>(on_device.get()),
-                      .home_tokens = static_cast<int64_t*>(home_tokens.get()),
-                      .source = static_cast<int32_t*>(source.get()),
-                      .spare_tokens = static_cast<int64_t*>(tokens.get()),
-                      .peaks = static_cast<EchoPeak*>(peaks.get())};
-  const Work launch = [&](cudaStream_t s) { return LaunchEcho(args, s); };
-  constexpr int kRepetitions = 100;
-  EPLB_ASSIGN_OR_RETURN(const double echo_us, DeviceTime(launch, kRepetitions, stream));
-  EPLB_ASSIGN_OR_RETURN(const double latency_us, Latency(launch, stream));
-  absl::PrintF(
-      "{\"bench\": \"echo\", \"layers\": %d, \"gpus\": %d, \"experts\": %d, \"spare_slots\": %d, "
-      "\"echo_us\": %.2f, \"latency_us\": %.2f}\n",
-      num_layers, shape.num_gpus, num_experts, kSpareSlots, echo_us, latency_us);
-  return Targets{bench::EchoTarget(num_layers, shape.num_gpus, echo_us)};
-}
-
 // 58 layers of 256 experts on the placement of `deepseek` for their popularity, and a batch around
 // it.
 absl::StatusOr<Targets> MeasureSplit(int32_t num_slots, int32_t num_gpus, cudaStream_t stream) {
@@ -341,9 +284,6 @@ absl::Status MeasureAll(Targets& all) {
   for (const int64_t num_tokens : {4096, 131'072}) {
     EPLB_RETURN_IF_ERROR(Add(MeasureRoute<int32_t>(num_tokens, stream.get()), all));
     EPLB_RETURN_IF_ERROR(Add(MeasureRoute<int64_t>(num_tokens, stream.get()), all));
-  }
-  for (const int32_t num_layers : {1, 58}) {
-    EPLB_RETURN_IF_ERROR(Add(MeasureEcho(num_layers, stream.get()), all));
   }
   EPLB_RETURN_IF_ERROR(Add(MeasureSplit(288, 32, stream.get()), all));
   EPLB_RETURN_IF_ERROR(Add(MeasureSplit(384, 64, stream.get()), all));

@@ -21,7 +21,6 @@ inline constexpr double kMostCopyToMemcpy = 1 / 0.85;  // 85 % of its speed: 1.1
 inline constexpr double kMostFusedToCopy = 1.05;
 inline constexpr double kMostFusedToMemcpy = 1.2;
 inline constexpr double kMostSmallRouteUs = 20;
-inline constexpr double kMostEchoUs = 50;
 inline constexpr double kMostSplitUs32 = 20;  // of a layer on 32 GPUs
 inline constexpr double kMostSplitUs64 = 50;  // and on 64
 inline constexpr double kMostLoopSlowdown = 0.01;
@@ -106,11 +105,6 @@ inline std::vector<Target> RouteTargets(const RouteTimes& times) {
   }
   return {{what + " against a copy of inputs to outputs", "fused_to_memcpy",
            times.fused_us / times.memcpy_us, kMostFusedToMemcpy}};
-}
-
-inline Target EchoTarget(int32_t num_layers, int32_t num_gpus, double echo_us) {
-  return {absl::StrFormat("echo of %d layers over %d GPUs", num_layers, num_gpus), "echo_us",
-          echo_us, kMostEchoUs};
 }
 
 // A layer that is split alone: what a batch waits for.

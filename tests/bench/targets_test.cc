@@ -45,11 +45,6 @@ TEST(TargetsTest, AMillionPairsAreHeldToTheCopyAndFewerToATime) {
   EXPECT_FALSE(met(4096, 100, 20.1));
 }
 
-TEST(TargetsTest, AnEchoHasFiftyMicroseconds) {
-  EXPECT_TRUE(IsMet(EchoTarget(58, 64, 50)));
-  EXPECT_FALSE(IsMet(EchoTarget(1, 64, 50.1)));
-}
-
 TEST(TargetsTest, ASplitHasTwentyMicrosecondsOn32GpusAndFiftyOn64) {
   EXPECT_TRUE(IsMet(SplitTarget(32, 20)));
   EXPECT_FALSE(IsMet(SplitTarget(32, 20.1)));
@@ -81,11 +76,11 @@ TEST(TargetsTest, WhatADeviceCannotReachIsAWarningUpToWhatASoundBuildReaches) {
 }
 
 TEST(TargetsTest, AFigureWithoutATolerationIsMissedOnAKnownDeviceAndAWarningOnAnother) {
-  EXPECT_EQ(VerdictOn(OnDevice({EchoTarget(58, 64, 51)}, "NVIDIA H200")[0]), Verdict::kMissed);
-  EXPECT_EQ(VerdictOn(OnDevice({EchoTarget(58, 64, 51)}, "NVIDIA A100-SXM4-80GB")[0]),
+  EXPECT_EQ(VerdictOn(OnDevice({SplitTarget(64, 51)}, "NVIDIA H200")[0]), Verdict::kMissed);
+  EXPECT_EQ(VerdictOn(OnDevice({SplitTarget(64, 51)}, "NVIDIA A100-SXM4-80GB")[0]),
             Verdict::kWarning);
   const Target unknown =
-      OnDevice({EchoTarget(58, 64, std::numeric_limits<double>::quiet_NaN())}, "NVIDIA L40S")[0];
+      OnDevice({SplitTarget(64, std::numeric_limits<double>::quiet_NaN())}, "NVIDIA L40S")[0];
   EXPECT_EQ(VerdictOn(unknown), Verdict::kMissed);
 }
 

@@ -58,7 +58,7 @@ def layer(number, slots):
 
 
 def placement():
-    return message(_1=SHAPE, _3=3, _4=digest()) + b"".join(field(2, layer(l, ROW)) for l in range(LAYERS))
+    return message(_1=SHAPE, _3=3, _4=digest()) + b"".join(field(2, layer(each, ROW)) for each in range(LAYERS))
 
 
 def hello(rank):

@@ -5,7 +5,6 @@ HTTP/2 and protobuf are written by hand, as far as one stream needs them: Python
 
 import hashlib
 import itertools
-import os
 import random
 import socket
 import struct

@@ -119,7 +119,10 @@ class WholePathTest(unittest.TestCase):
         self.assertEqual(job.wait(120), [0] * 4, [path.read_text() for path in job.errors])
         placements = harness.read_lines(self.directory / "placements.jsonl")
         loads = {line["last_step"]: line["load"] for line in harness.read_lines(self.directory / "loads.jsonl")}
-        ran_under = lambda step: [p for p in placements if p["step"] <= step][-1]
+
+        def ran_under(step):
+            return [p for p in placements if p["step"] <= step][-1]
+
         after_a_switch = of_two_placements = 0
         for (first, last), views in shown.items():
             sums = None

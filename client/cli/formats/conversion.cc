@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/format_table.h"
 #include "client/cli/formats/layer_numbers.h"
@@ -21,9 +22,8 @@ absl::Status CheckEmptySlots(const PlacementFormat& format, const Placement& pla
   const IndexMatrix& slots = placement.physical_to_logical_map();
   for (Eigen::Index i = 0; i < slots.size() && !format.holds_unusable_slots; ++i) {
     if (slots.data()[i] >= 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat("layer ", i / slots.cols(), " slot ",
-                                                   i % slots.cols(), " holds no expert, and ",
-                                                   Name(format), " has no word for that"));
+    return InvalidInput("layer ", i / slots.cols(), " slot ", i % slots.cols(),
+                        " holds no expert, and ", Name(format), " has no word for that");
   }
   return absl::OkStatus();
 }
@@ -31,17 +31,15 @@ absl::Status CheckEmptySlots(const PlacementFormat& format, const Placement& pla
 // Neither file can hold such a placement: a number of GPUs that does not fit is likely a typo.
 absl::Status CheckEqualGpus(const PlacementFormat& format, const Topology& topology) {
   if (format.holds_unequal_gpus || topology.equal_slots_per_gpu()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(topology.num_slots(), " slots on ",
-                                                 topology.num_gpus(), " GPUs: in ", Name(format),
-                                                 " all GPUs hold the same number of slots"));
+  return InvalidInput(topology.num_slots(), " slots on ", topology.num_gpus(), " GPUs: in ",
+                      Name(format), " all GPUs hold the same number of slots");
 }
 
 // What the target cannot hold at all; --gpus is what only the command line can add.
 absl::Status CheckTarget(const PlacementFormat& to, const ShapeNumbers& frame,
                          const Placement& placement) {
   if (to.holds_gpus && !frame.num_gpus.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Name(to), " needs --gpus: the source does not contain the number of GPUs"));
+    return InvalidInput(Name(to), " needs --gpus: the source does not contain the number of GPUs");
   }
   EPLB_RETURN_IF_ERROR(CheckEqualGpus(to, placement.topology()));
   return CheckEmptySlots(to, placement);
@@ -56,14 +54,12 @@ absl::Status CheckLayerChoice(const PlacementFormat& from, const PlacementFormat
   if (!choice.given()) return absl::OkStatus();
   const char* flag = choice.first.has_value() ? "--first-layer" : "--layers";
   if (!NumbersLayers(from) && !NumbersLayers(to)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " has no meaning from ", Name(from), " to ", Name(to),
-                     ": both count MoE layers from 0; it is for sglang and trtllm"));
+    return InvalidInput(flag, " has no meaning from ", Name(from), " to ", Name(to),
+                        ": both count MoE layers from 0; it is for sglang and trtllm");
   }
   const int32_t first = choice.first.value_or(0);
   if (first >= 0 && first <= kMaxLayerNumber) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " is ", first, ", expected 0..", kMaxLayerNumber));
+  return InvalidInput(flag, " is ", first, ", expected 0..", kMaxLayerNumber);
 }
 
 // Slots whose rank is not their place among the slots of their expert.
@@ -161,8 +157,8 @@ absl::Status ChooseModelLayers(const PlacementFormat& to, const LayerChoice& cho
 // Rows of a file that numbers its layers.
 absl::Status ChooseNumberedLayers(const LayerChoice& choice, PlacementParts& parts) {
   if (choice.first.has_value() && *choice.first != parts.layers.front()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the file has ", parts.layers.front(), ", --first-layer is ", *choice.first));
+    return InvalidInput("the file has ", parts.layers.front(), ", --first-layer is ",
+                        *choice.first);
   }
   if (choice.list.empty()) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const std::vector<Eigen::Index> rows, ChooseRows(parts.layers, choice));
@@ -177,8 +173,7 @@ absl::StatusOr<LayerNumbers> NameLayers(const PlacementFormat& to, const LayerCh
   const auto count = parts.slots.rows();
   if (choice.first.has_value()) return Consecutive(*choice.first, count);
   if (choice.given() && static_cast<int64_t>(choice.list.size()) != count) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has ", count, " layers, ", choice.Flag(), " names ", choice.list.size()));
+    return InvalidInput("has ", count, " layers, ", choice.Flag(), " names ", choice.list.size());
   }
   if (!choice.given() && to.counts_model_layers) {
     parts.notes.push_back(absl::StrCat(

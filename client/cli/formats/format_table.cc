@@ -12,6 +12,7 @@
 
 #include "base/files.h"
 #include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/ascend_format.h"
@@ -33,8 +34,7 @@ namespace {
 absl::StatusOr<std::optional<int32_t>> Merge(const char* flag, const std::optional<int32_t>& file,
                                              const std::optional<int32_t>& given) {
   if (file.has_value() && given.has_value() && *file != *given) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the file has ", *file, ", ", flag, " is ", *given));
+    return InvalidInput("the file has ", *file, ", ", flag, " is ", *given);
   }
   return file.has_value() ? file : given;
 }
@@ -44,9 +44,9 @@ absl::StatusOr<std::optional<int32_t>> Merge(const char* flag, const std::option
 absl::StatusOr<int32_t> CountExperts(const IndexMatrix& slots) {
   for (Eigen::Index i = 0; i < slots.size(); ++i) {
     if (slots.data()[i] < slots.cols()) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "layer ", i / slots.cols(), " slot ", i % slots.cols(), " holds expert ", slots.data()[i],
-        ", but ", slots.cols(), " slots hold experts 0..", slots.cols() - 1, " at most"));
+    return InvalidInput("layer ", i / slots.cols(), " slot ", i % slots.cols(), " holds expert ",
+                        slots.data()[i], ", but ", slots.cols(), " slots hold experts 0..",
+                        slots.cols() - 1, " at most");
   }
   return slots.maxCoeff() + 1;
 }
@@ -129,9 +129,8 @@ absl::StatusOr<PlacementFormat> FindPlacementFormat(std::string_view name) {
     if (format.name == name) return format;
     names.emplace_back(format.name);
   }
-  return absl::InvalidArgumentError(absl::StrCat("placement format is ",
-                                                 wire::JsonQuote(FirstCharacters(name, 80)),
-                                                 ", expected one of ", absl::StrJoin(names, ", ")));
+  return InvalidInput("placement format is ", wire::JsonQuote(FirstCharacters(name, 80)),
+                      ", expected one of ", absl::StrJoin(names, ", "));
 }
 
 namespace {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -39,8 +40,7 @@ class DictReader {
     }
     if (Next() != '\0') return Unexpected("the end");
     if (seen_.size() != 3) {
-      return absl::InvalidArgumentError(
-          "the header's dictionary lacks one of descr, fortran_order and shape");
+      return InvalidInput("the header's dictionary lacks one of descr, fortran_order and shape");
     }
     return header_;
   }
@@ -48,11 +48,11 @@ class DictReader {
  private:
   absl::Status ReadValue(const std::string& key) {
     if (std::find(seen_.begin(), seen_.end(), key) != seen_.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("the header gives ", key, " twice"));
+      return InvalidInput("the header gives ", key, " twice");
     }
     seen_.push_back(key);
     if (key == "descr") {
-      if (Next() == '[') return absl::InvalidArgumentError("is a structured array");
+      if (Next() == '[') return InvalidInput("is a structured array");
       EPLB_ASSIGN_OR_RETURN(header_.descr, Quoted());
       return absl::OkStatus();
     }
@@ -62,7 +62,7 @@ class DictReader {
                                                     : Unexpected("True or False");
     }
     if (key == "shape") return ReadShape();
-    return absl::InvalidArgumentError("the header's dictionary has an unknown key");
+    return InvalidInput("the header's dictionary has an unknown key");
   }
 
   absl::Status ReadShape() {
@@ -73,7 +73,7 @@ class DictReader {
       const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), size);
       if (error != std::errc() || size < 0 || size > kMaxDimension ||
           header_.shape.size() == kMaxNpyDimensions) {
-        return absl::InvalidArgumentError("the header's shape has a dimension outside 0..2^31");
+        return InvalidInput("the header's shape has a dimension outside 0..2^31");
       }
       text_.remove_prefix(static_cast<size_t>(end - text_.data()));
       header_.shape.push_back(size);
@@ -110,8 +110,7 @@ class DictReader {
   }
 
   static absl::Status Unexpected(const char* expected) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the header is not numpy's dictionary: expected ", expected));
+    return InvalidInput("the header is not numpy's dictionary: expected ", expected);
   }
 
   std::string_view text_;
@@ -122,25 +121,23 @@ class DictReader {
 }  // namespace
 
 absl::StatusOr<NpyHeader> ParseNpyHeader(std::string_view bytes) {
-  if (!bytes.starts_with(kNpyMagic)) {
-    return absl::InvalidArgumentError("does not begin with the magic of .npy");
-  }
+  if (!bytes.starts_with(kNpyMagic)) return InvalidInput("does not begin with the magic of .npy");
   auto byte = [bytes](size_t i) { return static_cast<unsigned char>(bytes[i]); };
   constexpr size_t kVersionAt = 6;
   constexpr size_t kLengthAt = 8;
-  if (bytes.size() < kLengthAt + 4) return absl::InvalidArgumentError("truncated in the header");
+  if (bytes.size() < kLengthAt + 4) return InvalidInput("truncated in the header");
   const int version = byte(kVersionAt);
   if (version < 1 || version > 3 || byte(kVersionAt + 1) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("has .npy version ", version, ".",
-                                                   byte(kVersionAt + 1), ", expected 1.0 to 3.0"));
+    return InvalidInput("has .npy version ", version, ".", byte(kVersionAt + 1),
+                        ", expected 1.0 to 3.0");
   }
   const size_t length_bytes = version == 1 ? 2 : 4;
   size_t length = 0;
   for (size_t i = 0; i < length_bytes; ++i) length |= size_t{byte(kLengthAt + i)} << (8 * i);
   const size_t start = kLengthAt + length_bytes;
   if (length > bytes.size() - start) {
-    return absl::InvalidArgumentError(absl::StrCat("truncated in the header: it claims ", length,
-                                                   " bytes, ", bytes.size() - start, " follow"));
+    return InvalidInput("truncated in the header: it claims ", length, " bytes, ",
+                        bytes.size() - start, " follow");
   }
   EPLB_ASSIGN_OR_RETURN(NpyHeader header, DictReader(bytes.substr(start, length)).Read());
   header.data_offset = start + length;
@@ -166,20 +163,18 @@ struct Layout {
 absl::StatusOr<Layout> LayoutOf(const NpyHeader& header) {
   const std::vector<int64_t>& shape = header.shape;
   if (shape.size() != 2 && shape.size() != 3) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has ", shape.size(),
-                     " dimensions, expected [layers, experts] or [windows, layers, experts]"));
+    return InvalidInput("has ", shape.size(),
+                        " dimensions, expected [layers, experts] or [windows, layers, experts]");
   }
   Layout layout{.windows = shape.size() == 3 ? shape[0] : 1,
                 .layers = shape[shape.size() - 2],
                 .experts = shape[shape.size() - 1]};
   int64_t cells = 1;
   for (const int64_t size : {layout.windows, layout.layers, layout.experts}) {
-    if (size < 1) return absl::InvalidArgumentError("has a dimension of size 0");
+    if (size < 1) return InvalidInput("has a dimension of size 0");
     if (size > kMaxCells / cells) {
-      return absl::InvalidArgumentError(absl::StrCat("claims ", layout.windows, " x ",
-                                                     layout.layers, " x ", layout.experts,
-                                                     " numbers, at most ", kMaxCells, " are read"));
+      return InvalidInput("claims ", layout.windows, " x ", layout.layers, " x ", layout.experts,
+                          " numbers, at most ", kMaxCells, " are read");
     }
     cells *= size;
   }
@@ -221,9 +216,8 @@ absl::StatusOr<Load> WindowLoad(const char* data, const Layout& layout, int64_t 
       // A uint64 above 2^63-1 came out negative.
       for (Eigen::Index i = 0; i < counts.size(); ++i) {
         if (counts.data()[i] >= 0) continue;
-        return absl::InvalidArgumentError(
-            absl::StrCat("layer ", i / counts.cols(), " expert ", i % counts.cols(), " is ",
-                         static_cast<uint64_t>(counts.data()[i]), ", counts are at most 2^63-1"));
+        return InvalidInput("layer ", i / counts.cols(), " expert ", i % counts.cols(), " is ",
+                            static_cast<uint64_t>(counts.data()[i]), ", counts are at most 2^63-1");
       }
     }
     return Load::FromCounts(std::move(counts));
@@ -253,9 +247,8 @@ absl::StatusOr<NumberType> FindType(const std::string& descr) {
   if (descr.ends_with("f2")) why = " (float16 cannot hold counts above 2048 exactly)";
   if (descr.starts_with(">")) why = " (big endian)";
   if (descr.ends_with("O")) why = " (a pickle)";
-  return absl::InvalidArgumentError(
-      absl::StrCat("has the dtype ", descr, why,
-                   ", expected a little-endian int8..int64, uint8..uint64, float32 or float64"));
+  return InvalidInput("has the dtype ", descr, why,
+                      ", expected a little-endian int8..int64, uint8..uint64, float32 or float64");
 }
 
 }  // namespace
@@ -268,17 +261,15 @@ absl::StatusOr<std::vector<LoadWindow>> ParseLoadNpy(std::string_view bytes) {
   const int64_t expected = layout.windows * layout.layers * layout.experts * type.size;
   if (static_cast<int64_t>(data.size()) != expected) {
     const bool shorter = static_cast<int64_t>(data.size()) < expected;
-    return absl::InvalidArgumentError(
-        absl::StrCat(shorter ? "truncated: " : "too long: ", "has ", data.size(),
-                     " bytes of numbers, the header claims ", expected));
+    return InvalidInput(shorter ? "truncated: " : "too long: ", "has ", data.size(),
+                        " bytes of numbers, the header claims ", expected);
   }
   std::vector<LoadWindow> windows;
   for (int64_t window = 0; window < layout.windows; ++window) {
     absl::StatusOr<Load> load = type.load(data.data(), layout, window);
     if (!load.ok()) {
       if (layout.windows == 1) return load.status();
-      return absl::InvalidArgumentError(
-          absl::StrCat("window ", window, ": ", load.status().message()));
+      return InvalidInput("window ", window, ": ", load.status().message());
     }
     windows.push_back({window, window, *std::move(load)});
   }
@@ -318,10 +309,10 @@ absl::Status CheckEndRecord(std::string_view bytes) {
   const std::string_view tail = bytes.substr(bytes.size() - std::min(bytes.size(), kSearchedBytes));
   const size_t first = tail.find("PK\x05\x06");
   if (first == std::string_view::npos) {
-    return absl::InvalidArgumentError("is no whole zip archive: its end record is missing");
+    return InvalidInput("is no whole zip archive: its end record is missing");
   }
   if (first + kRecordBytes != tail.size() || tail.find("PK\x06\x07") != std::string_view::npos) {
-    return absl::InvalidArgumentError(
+    return InvalidInput(
         "is a zip archive with a comment, in zip64, cut off or with bytes after its end");
   }
   return absl::OkStatus();
@@ -333,37 +324,32 @@ absl::StatusOr<Archive> Open(std::string_view bytes) {
   Source source(zip_source_buffer_create(bytes.data(), bytes.size(), 0, &error));
   zip_t* archive =
       source == nullptr ? nullptr : zip_open_from_source(source.get(), ZIP_RDONLY, &error);
-  if (archive == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("is a broken zip archive: ", Why(&error)));
-  }
+  if (archive == nullptr) return InvalidInput("is a broken zip archive: ", Why(&error));
   (void)source.release();  // the archive's now
   return Archive(archive);
 }
 
 absl::StatusOr<std::string> ReadMember(zip_t* archive, const zip_stat_t& info) {
   if (info.size > static_cast<zip_uint64_t>(kMaxMemberBytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("claims ", info.size, " bytes, at most ", kMaxMemberBytes, " are read"));
+    return InvalidInput("claims ", info.size, " bytes, at most ", kMaxMemberBytes, " are read");
   }
   const MemberFile file(zip_fopen_index(archive, info.index, 0));
-  if (file == nullptr) return absl::InvalidArgumentError(zip_strerror(archive));
+  if (file == nullptr) return InvalidInput(zip_strerror(archive));
   std::string bytes;
   char chunk[1 << 16];
   while (true) {
     const zip_int64_t got = zip_fread(file.get(), chunk, sizeof(chunk));
-    if (got < 0) return absl::InvalidArgumentError(zip_file_strerror(file.get()));
+    if (got < 0) return InvalidInput(zip_file_strerror(file.get()));
     if (got == 0) break;
     bytes.append(chunk, static_cast<size_t>(got));
     if (bytes.size() > info.size) break;
   }
-  if (bytes.size() != info.size) {
-    return absl::InvalidArgumentError(absl::StrCat("has not the ", info.size, " bytes it claims"));
-  }
+  if (bytes.size() != info.size) return InvalidInput("has not the ", info.size, " bytes it claims");
   return bytes;
 }
 
 absl::Status InMember(std::string_view name, absl::string_view message) {
-  return absl::InvalidArgumentError(absl::StrCat("member \"", Clipped(name, 80), "\": ", message));
+  return InvalidInput("member \"", Clipped(name, 80), "\": ", message);
 }
 
 }  // namespace
@@ -373,8 +359,7 @@ absl::StatusOr<std::vector<NpzMember>> ParseNpz(std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(const Archive archive, Open(bytes));
   const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
   if (count < 1 || count > kMaxMembers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("is a zip archive of ", count, " members, expected 1..", kMaxMembers));
+    return InvalidInput("is a zip archive of ", count, " members, expected 1..", kMaxMembers);
   }
   std::vector<NpzMember> members;
   for (zip_int64_t i = 0; i < count; ++i) {
@@ -382,7 +367,7 @@ absl::StatusOr<std::vector<NpzMember>> ParseNpz(std::string_view bytes) {
     zip_stat_t info;
     if (zip_stat_index(archive.get(), static_cast<zip_uint64_t>(i), 0, &info) != 0 ||
         (info.valid & kNeeded) != kNeeded) {
-      return absl::InvalidArgumentError(absl::StrCat("zip member ", i, " is broken"));
+      return InvalidInput("zip member ", i, " is broken");
     }
     const std::string_view name = info.name;
     if (!name.ends_with(kSuffix)) return InMember(name, "is no .npy");
@@ -454,7 +439,7 @@ bool IsTorchDump(std::string_view bytes) {
 }
 
 absl::Status TorchDumpError() {
-  return absl::InvalidArgumentError(
+  return InvalidInput(
       "is a dump of torch.save, a pickle: `python -m eplb.convert DUMP.pt OUT.json` of the Python "
       "package makes JSON of it, counts and maps");
 }

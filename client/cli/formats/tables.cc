@@ -16,6 +16,7 @@
 
 #include "base/files.h"
 #include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/npy.h"
@@ -77,10 +78,10 @@ absl::StatusOr<std::string> CsvToJson(std::string_view text) {
     const bool heading = json.size() == 1 && !IsNumber(cells.front());
     for (size_t i = 0; i < cells.size(); ++i) {
       if (!IsNumber(cells[i]) || !IsFinite(cells[i])) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("line ", line.number, ", column ", i + 1, " is ",
-                         wire::JsonQuote(FirstCharacters({cells[i].data(), cells[i].size()}, 40)),
-                         ", expected a finite number", heading ? "; no heading is read" : ""));
+        return InvalidInput(
+            "line ", line.number, ", column ", i + 1, " is ",
+            wire::JsonQuote(FirstCharacters({cells[i].data(), cells[i].size()}, 40)),
+            ", expected a finite number", heading ? "; no heading is read" : "");
       }
       absl::StrAppend(&json, i == 0 ? "[" : ",", cells[i]);
     }
@@ -99,8 +100,8 @@ std::string Named(std::string_view name) {
 }
 
 absl::Status OutOfRange(std::string_view name, int64_t row, int64_t entry, int64_t number) {
-  return absl::InvalidArgumentError(absl::StrCat(Named(name), "layer ", row, " entry ", entry,
-                                                 " is ", number, ", expected ", kIndexRange));
+  return InvalidInput(Named(name), "layer ", row, " entry ", entry, " is ", number, ", expected ",
+                      kIndexRange);
 }
 
 bool InRange(int64_t number) {
@@ -112,17 +113,16 @@ absl::Status CheckRegular(const wire::JsonNumbers& numbers, std::string_view nam
   const std::vector<int64_t>& rows = numbers.children[1];
   for (size_t row = 1; row < rows.size(); ++row) {
     if (rows[row] == rows[0]) continue;
-    return absl::InvalidArgumentError(absl::StrCat(Named(name), "layer ", row, " has ", rows[row],
-                                                   " entries, layer 0 has ", rows[0]));
+    return InvalidInput(Named(name), "layer ", row, " has ", rows[row], " entries, layer 0 has ",
+                        rows[0]);
   }
   if (numbers.children.size() < 3) return absl::OkStatus();
   const std::vector<int64_t>& inner = numbers.children[2];
   for (size_t i = 1; i < inner.size(); ++i) {
     if (inner[i] == inner[0]) continue;
     const auto columns = static_cast<size_t>(rows[0]);
-    return absl::InvalidArgumentError(absl::StrCat(Named(name), "layer ", i / columns, " expert ",
-                                                   i % columns, " has ", inner[i],
-                                                   " entries, the first has ", inner[0]));
+    return InvalidInput(Named(name), "layer ", i / columns, " expert ", i % columns, " has ",
+                        inner[i], " entries, the first has ", inner[0]);
   }
   return absl::OkStatus();
 }
@@ -143,16 +143,14 @@ struct TableLayout {
 
 absl::StatusOr<TableLayout> TableLayoutOf(const NpyHeader& header, size_t dimensions) {
   if (header.shape.size() != dimensions) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has ", header.shape.size(), " dimensions, expected ", dimensions));
+    return InvalidInput("has ", header.shape.size(), " dimensions, expected ", dimensions);
   }
   int64_t cells = 1;
   for (const int64_t size : header.shape) {
-    if (size < 1) return absl::InvalidArgumentError("has a dimension of size 0");
+    if (size < 1) return InvalidInput("has a dimension of size 0");
     if (size > kMaxTableCells / cells) {
-      return absl::InvalidArgumentError(absl::StrCat("claims ", absl::StrJoin(header.shape, " x "),
-                                                     " numbers, at most ", kMaxTableCells,
-                                                     " are read"));
+      return InvalidInput("claims ", absl::StrJoin(header.shape, " x "), " numbers, at most ",
+                          kMaxTableCells, " are read");
     }
     cells *= size;
   }
@@ -188,8 +186,8 @@ absl::StatusOr<IndexType> FindIndexType(const std::string& descr) {
   for (const IndexType& type : kIndexTypes) {
     if (type.descr == descr) return type;
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "has the dtype ", descr, ", expected little-endian integers, int8..int64 or uint8..uint64"));
+  return InvalidInput("has the dtype ", descr,
+                      ", expected little-endian integers, int8..int64 or uint8..uint64");
 }
 
 absl::StatusOr<IndexTable> ParseNpyTable(std::string_view bytes, size_t dimensions) {
@@ -200,9 +198,8 @@ absl::StatusOr<IndexTable> ParseNpyTable(std::string_view bytes, size_t dimensio
   const int64_t expected = layout.num_cells() * type.size;
   if (static_cast<int64_t>(data.size()) != expected) {
     const bool shorter = static_cast<int64_t>(data.size()) < expected;
-    return absl::InvalidArgumentError(
-        absl::StrCat(shorter ? "truncated: " : "too long: ", "has ", data.size(),
-                     " bytes of numbers, the header claims ", expected));
+    return InvalidInput(shorter ? "truncated: " : "too long: ", "has ", data.size(),
+                        " bytes of numbers, the header claims ", expected);
   }
   IndexTable table{.cells = IndexMatrix(layout.rows, layout.columns * layout.depth),
                    .depth = layout.depth};
@@ -223,9 +220,7 @@ absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std:
                                               size_t dimensions) {
   EPLB_ASSIGN_OR_RETURN(const wire::JsonNumbers* numbers, wire::AsNumbers(value, name, dimensions));
   EPLB_RETURN_IF_ERROR(CheckRegular(*numbers, name));
-  if (numbers->num_numbers() == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(Named(name), "has no entries"));
-  }
+  if (numbers->num_numbers() == 0) return InvalidInput(Named(name), "has no entries");
   EPLB_RETURN_IF_ERROR(wire::CheckIntegers(*numbers, name, kIndexRange));
   const int64_t depth = dimensions == 3 ? numbers->children[2].front() : 1;
   const auto rows = static_cast<int64_t>(numbers->children[1].size());
@@ -245,7 +240,7 @@ absl::StatusOr<IndexTable> IndexTableFromNpy(std::string_view bytes, std::string
                                              size_t dimensions) {
   absl::StatusOr<IndexTable> table = ParseNpyTable(bytes, dimensions);
   if (table.ok()) return table;
-  return absl::InvalidArgumentError(absl::StrCat(Named(name), table.status().message()));
+  return InvalidInput(Named(name), table.status().message());
 }
 
 std::string IndexTableToNpy(const IndexMatrix& cells, const std::vector<int64_t>& shape) {

@@ -25,6 +25,7 @@
 
 #include "base/files.h"
 #include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/layer_assignments.h"
@@ -52,18 +53,16 @@ absl::StatusOr<const wire::JsonValue*> FindBalancer(const wire::JsonValue& objec
   if (object.Find(kAssignments) != nullptr || object.Find(kMoe) == nullptr) return &object;
   const wire::JsonValue* balancer = object.Find(kMoe)->Find(kBalancer);
   if (balancer == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has neither ", kAssignments, " nor ", kMoe, ".", kBalancer));
+    return InvalidInput("has neither ", kAssignments, " nor ", kMoe, ".", kBalancer);
   }
   if (balancer->is_object()) return balancer;
   if (balancer->kind == wire::JsonValue::Kind::kString) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        kMoe, ".", kBalancer, " names the file ",
-        wire::JsonQuote(FirstCharacters(balancer->text, 200)), ", expected that file itself"));
+    return InvalidInput(kMoe, ".", kBalancer, " names the file ",
+                        wire::JsonQuote(FirstCharacters(balancer->text, 200)),
+                        ", expected that file itself");
   }
-  return absl::InvalidArgumentError(absl::StrCat(kMoe, ".", kBalancer, " is ",
-                                                 std::string(wire::KindName(balancer->kind)),
-                                                 ", expected the keys of a balancer"));
+  return InvalidInput(kMoe, ".", kBalancer, " is ", std::string(wire::KindName(balancer->kind)),
+                      ", expected the keys of a balancer");
 }
 
 absl::StatusOr<PlacementParts> PartsOf(const wire::JsonValue& object) {
@@ -71,9 +70,7 @@ absl::StatusOr<PlacementParts> PartsOf(const wire::JsonValue& object) {
   if (object.Find(kUpdates) != nullptr) {
     EPLB_ASSIGN_OR_RETURN(updates, wire::GetInteger(object, kUpdates));
   }
-  if (updates < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(kUpdates, " is ", updates, ", expected >= 0"));
-  }
+  if (updates < 0) return InvalidInput(kUpdates, " is ", updates, ", expected >= 0");
   EPLB_ASSIGN_OR_RETURN(LayerAssignments assignments, ReadLayerAssignments(object));
   PlacementParts parts{.slots = std::move(assignments.slots),
                        .layers = std::move(assignments.layers)};
@@ -85,7 +82,7 @@ absl::StatusOr<PlacementParts> ParseTrtllm(std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(const std::string json, YamlToJson(bytes));
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(json));
   if (!object.is_object()) {
-    return absl::InvalidArgumentError(
+    return InvalidInput(
         "is no placement of trtllm, expected YAML with num_slots, layer_updates_per_iter and "
         "initial_global_assignments");
   }
@@ -105,7 +102,7 @@ absl::StatusOr<PlacementParts> ParseTrtllmPlacement(const std::string& path,
 absl::StatusOr<std::string> WriteTrtllmPlacement(const Placement& placement,
                                                  const WriteOptions& options) {
   if (options.layers.empty()) {
-    return absl::InvalidArgumentError(
+    return InvalidInput(
         "trtllm needs --first-layer or --layers: its rows carry the model's layer numbers, and the "
         "source does not contain that of the first MoE layer (3 for DeepSeek-V3, 0 without dense "
         "layers)");
@@ -225,24 +222,21 @@ class JsonWriter final : public YAML::EventHandler {
 
 absl::StatusOr<std::string> YamlToJson(std::string_view yaml) {
   if (yaml.size() > kMaxYamlBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has ", yaml.size(), " bytes, at most ", kMaxYamlBytes, " of YAML are read"));
+    return InvalidInput("has ", yaml.size(), " bytes, at most ", kMaxYamlBytes,
+                        " of YAML are read");
   }
   JsonWriter writer;
   try {
     std::istringstream stream{std::string(yaml)};
     YAML::Parser parser(stream);
-    if (!parser.HandleNextDocument(writer)) return absl::InvalidArgumentError("empty YAML");
+    if (!parser.HandleNextDocument(writer)) return InvalidInput("empty YAML");
     JsonWriter second;
-    if (parser.HandleNextDocument(second)) {
-      return absl::InvalidArgumentError("has more than one YAML document");
-    }
+    if (parser.HandleNextDocument(second)) return InvalidInput("has more than one YAML document");
   } catch (const YAML::Exception& error) {
     // The message may quote bytes of the file.
-    return absl::InvalidArgumentError(
-        absl::StrCat(At(error.mark), "not YAML: ", Printable(error.msg)));
+    return InvalidInput(At(error.mark), "not YAML: ", Printable(error.msg));
   }
-  if (!writer.error().empty()) return absl::InvalidArgumentError(writer.error());
+  if (!writer.error().empty()) return InvalidInput(writer.error());
   return writer.json();
 }
 
@@ -265,8 +259,7 @@ absl::StatusOr<Meta> ParseMeta(std::string_view text) {
   Meta meta;
   EPLB_ASSIGN_OR_RETURN(meta.num_experts, wire::GetInteger(object, "num_experts"));
   if (meta.num_experts < 1 || meta.num_experts > kMaxExperts) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_experts is ", meta.num_experts, ", expected 1..", kMaxExperts));
+    return InvalidInput("num_experts is ", meta.num_experts, ", expected 1..", kMaxExperts);
   }
   if (object.Find("ep_size") != nullptr) {
     EPLB_ASSIGN_OR_RETURN(meta.ep_size, wire::GetInteger(object, "ep_size"));
@@ -297,18 +290,17 @@ absl::StatusOr<int32_t> CountRanks(const std::string& directory,
       ranks.insert(rank);
     }
   }
-  if (error) return absl::InvalidArgumentError(absl::StrCat(directory, ": ", error.message()));
+  if (error) return InvalidInput(directory, ": ", error.message());
   int32_t count = 0;
   while (ranks.contains(count)) ++count;
   const int64_t expected = ep_size.value_or(ranks.empty() ? 1 : int64_t{*ranks.rbegin()} + 1);
   if (count == expected && ranks.size() == static_cast<size_t>(count)) return count;
   if (count < expected) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(directory, ": rank", count, ".safetensors is missing, expected the files of ",
-                     expected, " ranks"));
+    return InvalidInput(directory, ": rank", count,
+                        ".safetensors is missing, expected the files of ", expected, " ranks");
   }
-  return absl::InvalidArgumentError(absl::StrCat(directory, ": has the files of ", ranks.size(),
-                                                 " ranks, ", kMeta, " has ep_size ", expected));
+  return InvalidInput(directory, ": has the files of ", ranks.size(), " ranks, ", kMeta,
+                      " has ep_size ", expected);
 }
 
 // "100_3" -> iteration 100, layer 3.
@@ -319,9 +311,8 @@ absl::StatusOr<std::pair<int64_t, int32_t>> ParseKey(const std::string& name) {
   if (mark == std::string::npos || !absl::SimpleAtoi(name.substr(0, mark), &iteration) ||
       !absl::SimpleAtoi(name.substr(mark + 1), &layer) || iteration < 0 || layer < 0 ||
       absl::StrCat(iteration, "_", layer) != name) {
-    return absl::InvalidArgumentError(absl::StrCat("has the tensor ",
-                                                   wire::JsonQuote(FirstCharacters(name, 80)),
-                                                   ", expected \"iteration_layer\""));
+    return InvalidInput("has the tensor ", wire::JsonQuote(FirstCharacters(name, 80)),
+                        ", expected \"iteration_layer\"");
   }
   return std::pair(iteration, layer);
 }
@@ -332,9 +323,8 @@ absl::Status AddTensor(const SafeTensor& tensor, std::vector<int64_t>& counts) {
     int64_t count = 0;  // the data is not aligned
     std::memcpy(&count, tensor.data.data() + expert * sizeof(count), sizeof(count));
     if (count < 0 || __builtin_add_overflow(counts[expert], count, &counts[expert])) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(tensor.name, " expert ", expert, " is ", count,
-                       count < 0 ? ", counts are >= 0" : ", the sum over ranks is above 2^63-1"));
+      return InvalidInput(tensor.name, " expert ", expert, " is ", count,
+                          count < 0 ? ", counts are >= 0" : ", the sum over ranks is above 2^63-1");
     }
   }
   return absl::OkStatus();
@@ -346,10 +336,10 @@ absl::Status CheckTensor(const SafeTensor& tensor, int64_t num_experts) {
   if (tensor.dtype == "I64" && shaped && static_cast<int64_t>(tensor.data.size()) == bytes) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(tensor.name, " is ", wire::JsonQuote(FirstCharacters(tensor.dtype, 16)), " of ",
-                   tensor.shape.empty() ? 1 : tensor.shape[0], " numbers in ", tensor.data.size(),
-                   " bytes, expected \"I64\" [", num_experts, "] in ", bytes));
+  return InvalidInput(tensor.name, " is ", wire::JsonQuote(FirstCharacters(tensor.dtype, 16)),
+                      " of ", tensor.shape.empty() ? 1 : tensor.shape[0], " numbers in ",
+                      tensor.data.size(), " bytes, expected \"I64\" [", num_experts, "] in ",
+                      bytes);
 }
 
 // REQUIRES: rank 0 comes first, its keys are those of all.
@@ -361,14 +351,12 @@ absl::Status AddRank(std::string_view bytes, bool is_first, int64_t num_experts,
     if (is_first) cells[key].assign(static_cast<size_t>(num_experts), 0);
     const auto found = cells.find(key);
     if (found == cells.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("has ", tensor.name, ", which rank0.safetensors has not"));
+      return InvalidInput("has ", tensor.name, ", which rank0.safetensors has not");
     }
     EPLB_RETURN_IF_ERROR(AddTensor(tensor, found->second));
   }
   if (tensors.size() == cells.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("has ", tensors.size(), " tensors, rank0.safetensors has ", cells.size()));
+  return InvalidInput("has ", tensors.size(), " tensors, rank0.safetensors has ", cells.size());
 }
 
 // REQUIRES: not empty. Every iteration must have the layers of the first.
@@ -379,19 +367,16 @@ absl::StatusOr<LoadFile> CountsOf(const Cells& cells, int64_t num_experts) {
   auto cell = cells.begin();
   for (const auto& [iteration, numbers] : layers) {
     if (numbers != file.layers) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "iteration ", iteration, " has layers ", LayerNumbersText(numbers), ", iteration ",
-          layers.begin()->first, " has ", LayerNumbersText(file.layers)));
+      return InvalidInput("iteration ", iteration, " has layers ", LayerNumbersText(numbers),
+                          ", iteration ", layers.begin()->first, " has ",
+                          LayerNumbersText(file.layers));
     }
     LoadMatrix matrix(static_cast<Eigen::Index>(numbers.size()), num_experts);
     for (Eigen::Index row = 0; row < matrix.rows(); ++row, ++cell) {
       std::memcpy(&matrix(row, 0), cell->second.data(), cell->second.size() * sizeof(int64_t));
     }
     absl::StatusOr<Load> load = Load::FromCounts(std::move(matrix));
-    if (!load.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("iteration ", iteration, ": ", load.status().message()));
-    }
+    if (!load.ok()) return InvalidInput("iteration ", iteration, ": ", load.status().message());
     file.windows.push_back({iteration, iteration, *std::move(load)});
   }
   return file;
@@ -408,8 +393,7 @@ bool IsTrtllmStatistics(const std::string& path) {
 absl::StatusOr<LoadFile> ReadTrtllmStatistics(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": is no directory of statistics with ", kMeta));
+    return InvalidInput(path, ": is no directory of statistics with ", kMeta);
   }
   EPLB_ASSIGN_OR_RETURN(const Meta meta, ReadMeta(path));
   EPLB_ASSIGN_OR_RETURN(const int32_t num_ranks, CountRanks(path, meta.ep_size));
@@ -420,7 +404,7 @@ absl::StatusOr<LoadFile> ReadTrtllmStatistics(const std::string& path) {
     const absl::Status added = AddRank(bytes, rank == 0, meta.num_experts, cells);
     if (!added.ok()) return InFile(file, added);
   }
-  if (cells.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": holds no counts"));
+  if (cells.empty()) return InvalidInput(path, ": holds no counts");
   absl::StatusOr<LoadFile> counts = CountsOf(cells, meta.num_experts);
   if (!counts.ok()) return InFile(path, counts.status());
   return counts;
@@ -442,8 +426,7 @@ absl::StatusOr<std::vector<int64_t>> Integers(const JsonValue& tensor, std::stri
   // A scalar's shape is an empty array, which has no numbers to be integers.
   EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, wire::GetNumbers(tensor, key, 1));
   if (!numbers->all_integers() || value->numbers.num_numbers() > kMaxDimensions) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(std::string(key), " is no list of up to ", kMaxDimensions, " integers"));
+    return InvalidInput(std::string(key), " is no list of up to ", kMaxDimensions, " integers");
   }
   return numbers->integers;
 }
@@ -455,8 +438,7 @@ absl::StatusOr<SafeTensor> ReadTensor(const JsonValue& entry, std::string_view d
   EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets, Integers(entry, "data_offsets"));
   const auto size = static_cast<int64_t>(data.size());
   if (offsets.size() != 2 || offsets[0] < 0 || offsets[1] < offsets[0] || offsets[1] > size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data_offsets are not two rising numbers in 0..", size));
+    return InvalidInput("data_offsets are not two rising numbers in 0..", size);
   }
   tensor.data =
       data.substr(static_cast<size_t>(offsets[0]), static_cast<size_t>(offsets[1] - offsets[0]));
@@ -474,46 +456,41 @@ absl::Status CheckNoGaps(const std::vector<SafeTensor>& tensors, std::string_vie
   const char* next = data.data();
   for (const SafeTensor* tensor : order) {
     if (tensor->data.data() != next) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tensor ", wire::JsonQuote(FirstCharacters(tensor->name, 80)), " begins at byte ",
-          tensor->data.data() - data.data(), ", the one before ends at byte ", next - data.data()));
+      return InvalidInput("tensor ", wire::JsonQuote(FirstCharacters(tensor->name, 80)),
+                          " begins at byte ", tensor->data.data() - data.data(),
+                          ", the one before ends at byte ", next - data.data());
     }
     next += tensor->data.size();
   }
   if (next == data.data() + data.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "has ", data.size(), " bytes of numbers, the header claims ", next - data.data()));
+  return InvalidInput("has ", data.size(), " bytes of numbers, the header claims ",
+                      next - data.data());
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<SafeTensor>> ParseSafetensors(std::string_view bytes) {
-  if (bytes.size() < kLengthBytes) {
-    return absl::InvalidArgumentError("truncated in the header's length");
-  }
+  if (bytes.size() < kLengthBytes) return InvalidInput("truncated in the header's length");
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) {
     length |= uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
   }
   bytes.remove_prefix(kLengthBytes);
   if (length > kMaxHeaderBytes || length > bytes.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("truncated in the header: it claims ", length,
-                                                   " bytes, ", bytes.size(), " follow"));
+    return InvalidInput("truncated in the header: it claims ", length, " bytes, ", bytes.size(),
+                        " follow");
   }
   const std::string_view data = bytes.substr(length);
   absl::StatusOr<JsonValue> header = wire::ParseJson(bytes.substr(0, length), kMaxTensors);
-  if (!header.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("header: ", header.status().message()));
-  }
-  if (!header->is_object()) return absl::InvalidArgumentError("header is no JSON object");
+  if (!header.ok()) return InvalidInput("header: ", header.status().message());
+  if (!header->is_object()) return InvalidInput("header is no JSON object");
   std::vector<SafeTensor> tensors;
   for (const wire::JsonMember& member : header->members) {
     if (member.key == kMetadata) continue;
     absl::StatusOr<SafeTensor> tensor = ReadTensor(member.value, data);
     if (!tensor.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", wire::JsonQuote(FirstCharacters(member.key, 80)), ": ",
-                       tensor.status().message()));
+      return InvalidInput("tensor ", wire::JsonQuote(FirstCharacters(member.key, 80)), ": ",
+                          tensor.status().message());
     }
     tensor->name = member.key;
     tensors.push_back(*std::move(tensor));

@@ -16,7 +16,6 @@ from eplb.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineEx
                          InvalidArgument, LibraryNotFound, NotFound, OutOfRange, PermissionDenied, ResourceExhausted,
                          Unauthenticated, Unavailable, Unimplemented)
 from eplb.all_gather import StoreAllGather, torch_all_gather
-from eplb.echoes import Echo, echo
 from eplb.options import Options
 from eplb.splits import Split, Splitter, split
 from eplb.views import Boundary, DeviceTable, DeviceTables, PlacementView, Stats
@@ -33,8 +32,8 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Aborted", "AlreadyExists", "Boundary", "Cancelled", "Client", "DataLoss", "DeadlineExceeded", "DeviceTable",
-    "DeviceTables", "Echo", "Error", "FailedPrecondition", "Internal", "InvalidArgument", "LibraryNotFound", "NotFound",
+    "DeviceTables", "Error", "FailedPrecondition", "Internal", "InvalidArgument", "LibraryNotFound", "NotFound",
     "Options", "OutOfRange", "PermissionDenied", "PlacementView", "ResourceExhausted", "Split", "Splitter", "Stats",
-    "StoreAllGather", "Unauthenticated", "Unavailable", "Unimplemented", "echo", "library_version", "split",
+    "StoreAllGather", "Unauthenticated", "Unavailable", "Unimplemented", "library_version", "split",
     "torch_all_gather",
 ]

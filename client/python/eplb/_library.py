@@ -63,8 +63,6 @@ _SIGNATURES = {
     "eplb_plan_copy_maps": (c_int32, [c_void_p, POINTER(c_int64), POINTER(c_int64), POINTER(c_int64)]),
     "eplb_plan_copy_figures": (c_int32, [c_void_p, POINTER(c_double), POINTER(c_double)]),
     "eplb_plan_destroy": (None, [c_void_p]),
-    "eplb_plan_echo": (c_int32, [c_void_p, POINTER(structs.EchoOptions), c_int32, POINTER(c_int64), c_int32,
-                                 POINTER(structs.Echo)]),
     "eplb_plan_from_maps": (c_int32, [POINTER(structs.PlanOptions), POINTER(c_void_p)]),
     "eplb_splitter_create": (c_int32, [c_void_p, POINTER(structs.SplitOptions), POINTER(c_void_p)]),
     "eplb_splitter_split": (c_int32, [c_void_p, c_int32, POINTER(structs.Batch), c_int32, POINTER(structs.Split)]),

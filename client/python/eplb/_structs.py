@@ -120,16 +120,6 @@ class PlanSizes(ctypes.Structure):
                 ("max_replicas", c_int32)]
 
 
-class EchoOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("tolerance", c_double), ("spare_slots", c_int32), ("num_domains", c_int32)]
-
-
-class Echo(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("home_tokens", c_void_p), ("source", c_void_p), ("spare_tokens", c_void_p),
-                ("num_slots", c_int32), ("num_spares", c_int32), ("before", c_int64), ("peak", c_int64), ("bound", c_int64),
-                ("num_replicas", c_int32), ("bound_domain", c_int32)]
-
-
 Struct = TypeVar("Struct", bound=ctypes.Structure)
 
 

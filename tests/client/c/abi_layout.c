@@ -183,23 +183,6 @@ static void print_plans(void) {
   FIELD(eplb_plan_sizes, num_experts);
   FIELD(eplb_plan_sizes, num_slots);
   FIELD(eplb_plan_sizes, max_replicas);
-  STRUCT(eplb_echo_options);
-  FIELD(eplb_echo_options, struct_size);
-  FIELD(eplb_echo_options, tolerance);
-  FIELD(eplb_echo_options, spare_slots);
-  FIELD(eplb_echo_options, num_domains);
-  STRUCT(eplb_echo);
-  FIELD(eplb_echo, struct_size);
-  FIELD(eplb_echo, home_tokens);
-  FIELD(eplb_echo, source);
-  FIELD(eplb_echo, spare_tokens);
-  FIELD(eplb_echo, num_slots);
-  FIELD(eplb_echo, num_spares);
-  FIELD(eplb_echo, before);
-  FIELD(eplb_echo, peak);
-  FIELD(eplb_echo, bound);
-  FIELD(eplb_echo, num_replicas);
-  FIELD(eplb_echo, bound_domain);
 }
 
 static void print_splits(void) {

@@ -4,7 +4,6 @@ import os
 import subprocess
 import unittest
 
-import eplb
 import ranks
 
 STEPS = 3000

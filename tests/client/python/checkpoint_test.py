@@ -55,7 +55,7 @@ def load(client, experts, dense, path):
 
 def save_shards(client, experts, dense, path):
     """Each EP group holds its own half of the state."""
-    for layer, name, tensor in experts.tensors:
+    for _, name, tensor in experts.tensors:
         if name != "weight":
             tensor += 1000 * (client.options.rank // 2)
     checkpoint.save(path, client, sharded_state=True)
@@ -64,7 +64,7 @@ def save_shards(client, experts, dense, path):
 def load_shards(client, experts, dense, path):
     checkpoint.load(path, client)
     ep_group = client.options.rank // 2
-    for layer, name, tensor in experts.tensors:
+    for _, name, tensor in experts.tensors:
         if name != "weight":
             tensor -= 1000 * ep_group
     experts.verify()

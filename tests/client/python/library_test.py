@@ -31,8 +31,7 @@ class LayoutTest(unittest.TestCase):
                 "eplb_replica_rows": structs.ReplicaRows, "eplb_choices": structs.Choices,
                 "eplb_rebalance_options": structs.RebalanceOptions, "eplb_plan_options": structs.PlanOptions,
                 "eplb_plan_sizes": structs.PlanSizes, "eplb_batch": structs.Batch, "eplb_split": structs.Split,
-                "eplb_split_options": structs.SplitOptions, "eplb_echo_options": structs.EchoOptions,
-                "eplb_echo": structs.Echo}
+                "eplb_split_options": structs.SplitOptions}
         expected, current = {}, None
         for line in LAYOUT.read_text().splitlines():
             words = line.split()

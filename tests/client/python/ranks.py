@@ -5,7 +5,6 @@ never connects a client, so that its children may.
 """
 
 import multiprocessing
-import os
 import pathlib
 import sys
 import tempfile

@@ -23,7 +23,6 @@ COUNT = "LaunchCountTest*.EqualsThePlainReference"
 ROUTE = "LaunchRouteTest*.EqualsThePlainReference"
 QUOTA = "LaunchQuotaRouteTest*.EqualsThePlainReference*"
 SPLIT = "LaunchSplitTest.SmallShapes*"
-ECHO = "LaunchEchoTest.EqualsThePlanner*"
 
 BARRIERS = [
     Mutant("copy_sums_warps_before_all_have_written", "cuda/copy.cu", "cuda/copy.cu",
@@ -50,8 +49,6 @@ BARRIERS = [
     Mutant("squares_have_a_barrier_that_few_reach", "cuda/square_rows.cu", "cuda/square_rows.cu",
            "      if (thread < distance) AddLane(lanes, thread, distance);\n      __syncthreads();\n",
            "      if (thread < distance) {\n        AddLane(lanes, thread, distance);\n        __syncthreads();\n      }\n", SQUARE),
-    Mutant("echo_lanes_run_ahead", "cuda/echo.cu", "cuda/echo.cu",
-           "work(i);\n    __syncwarp();\n", "work(i);\n", ECHO),
     Mutant("split_lanes_run_ahead", "cuda/split.cu", "cuda/kernels/lane_team.h",
            "i < count; i += kLanes) work(i);\n    machine_.Sync();\n", "i < count; i += kLanes) work(i);\n", SPLIT),
     Mutant("quota_writes_a_counter_that_others_still_read", "cuda/quota_route.cu", "cuda/kernels/quota_route_body.h",

@@ -188,6 +188,7 @@ class Attached:
         self._expect_memory()
         self._all_gather.together(self._expect_memory)
         if probe is None:
+            self._seen_inputs.agree(self._all_gather)
             self._all_gather.together(self._seen_inputs.expect_seen)
             probe = self._seen_inputs.probe
         client.check_experts(probe)

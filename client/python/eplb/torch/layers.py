@@ -76,7 +76,7 @@ def find_layers(chunks: Sequence[nn.Module], experts: Experts, router: Router,
     """
     layers: List[ExpertLayer] = []
     names = _Names(chunks)
-    for number, chunk in enumerate(chunks):
+    for chunk in chunks:
         found: List[str] = []
         for name, module in chunk.named_modules(remove_duplicate=False):
             inside = any(name == outer or name.startswith(f"{outer}." if outer else "") for outer in found)
