@@ -5,8 +5,8 @@
 #
 #   deploy/demo.sh [--steps N | --minutes M] [--step-ms T] [--skip-setup] [--bin DIR] [--dir DIR]
 #
-#   --steps N     training steps [480]; --minutes M: as many as take about so long
-#   --step-ms T   a step with even GPUs lasts T milliseconds, another one as much longer as its fullest GPU has more [60]
+#   --steps N     training steps [480]; --minutes M: as many steps as fit into about M minutes
+#   --step-ms T   duration of a step with even GPUs in milliseconds; uneven GPUs make it longer [60]
 #   --skip-setup  install nothing
 #   --bin DIR     install and build nothing: run the programs in DIR
 #   --dir DIR     where the run is written, overwriting what is there [build/demo]
@@ -121,7 +121,7 @@ for pid in "${trainers[@]}"; do wait "$pid" || status=$?; done
 [ "$status" -eq 0 ] || say "a rank ended with exit code $status"
 
 "$bin/eplbctl" status --endpoint "$endpoint" || true
-# What operators did is known to the daemon alone; the report reads it from here.
+# Only the daemon knows the operators' changes; the report reads them from this file.
 if ! "$bin/eplbctl" get events --limit 1000 -o json --endpoint "$endpoint" >"$run/events.json"; then
   rm -f "$run/events.json"
 fi

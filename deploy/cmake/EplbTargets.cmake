@@ -19,14 +19,14 @@ if(EPLB_SANITIZE)
   add_link_options("-fsanitize=${sanitizers}")
 endif()
 
-# What follows may become part of libeplb.so: it is compiled once, for it and for everything else. Hidden, because the
-# compiler may not look into a visible function that another library could replace.
+# Following targets may become part of libeplb.so: they are compiled once, for the library and for programs. Their symbols are hidden,
+# because the compiler must not inline a visible function that another library could replace.
 macro(eplb_code_of_library)
   set(CMAKE_POSITION_INDEPENDENT_CODE ON)
   set(CMAKE_CXX_VISIBILITY_PRESET hidden)
   set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 endmacro()
-# What follows is in programs only.
+# Following targets are in programs only.
 macro(eplb_code_of_programs)
   unset(CMAKE_POSITION_INDEPENDENT_CODE)
   unset(CMAKE_CXX_VISIBILITY_PRESET)
