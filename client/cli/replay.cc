@@ -80,7 +80,7 @@ absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& opti
       .decay = {},
       .min_gain = options.min_gain,
       .split = SplitModeOf(options.split),
-      .chosen = PolicyOptionsOf(options.frame),
+      .policy = PolicyOptionsOf(options.frame),
       .costs = {},
       .horizon_windows = options.horizon_windows.value_or(0)};
   if (rule.kind == WindowRule::Kind::kEma) replay.decay = rule.decay;
@@ -97,7 +97,7 @@ struct Replayed {
 };
 
 absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
-  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeCheckedPolicy(options.frame));
+  EPLB_RETURN_IF_ERROR(MakeCheckedPolicy(options.frame).status());
   EPLB_ASSIGN_OR_RETURN(const ReplayOptions replay, MakeReplayOptions(options));
   EPLB_ASSIGN_OR_RETURN(const Trace trace, ReadTrace(options));
   EPLB_ASSIGN_OR_RETURN(const Topology topology,
@@ -110,7 +110,8 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
   }
   Progress progress("window", static_cast<int64_t>(trace.windows.size()));
   absl::StatusOr<ReplayResult> result = Replay(
-      windows, topology, *policy, replay, [&progress](int64_t window) { progress.Reached(window); },
+      windows, topology, options.frame.policy, replay,
+      [&progress](int64_t window) { progress.Reached(window); },
       page ? ReplayObserver([&page](int64_t window, const ReplayRow& row, const Placement& ran) {
         return page->Ran(window, row, ran);
       })

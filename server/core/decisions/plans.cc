@@ -100,7 +100,7 @@ void NoteSeen(DecisionContext& context, Job& job) {
 
 }  // namespace
 
-std::vector<TriedCandidate> CandidatesOf(const AutoState& state) {
+std::vector<TriedCandidate> CandidatesOf(const PlannerState& state) {
   std::vector<TriedCandidate> candidates;
   const std::vector<CandidateScore> scores = state.backtest.Scores();
   const size_t in_use = state.backtest.choice().value_or(scores.size() - 1);

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 
-#include "placement/backtest/auto_planner.h"
+#include "placement/backtest/planner.h"
 #include "server/core/state/decision_context.h"
 #include "server/core/values/record.h"
 
@@ -20,7 +20,7 @@ inline constexpr char kRollbackPolicy[] = "rollback";
 inline constexpr char kForRollback[] = "for a rollback to version ";
 
 // As they are shown and stored.
-std::vector<TriedCandidate> CandidatesOf(const AutoState& state);
+std::vector<TriedCandidate> CandidatesOf(const PlannerState& state);
 
 // Numbers and keeps a plan; fills in when it was decided and on which version.
 void AddPlan(DecisionContext& context, Job& job, Plan plan);

@@ -14,9 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-#include "placement/backtest/auto_planner.h"
+#include "placement/backtest/planner.h"
 #include "placement/decision/prediction.h"
-#include "placement/decision/track_record.h"
 #include "placement/digest.h"
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
@@ -208,9 +207,6 @@ struct Solving {
   bool preview = false;           // record what would be proposed, and leave the job's pace alone
   std::string asked_by;           // an identity, when an operator asked
   std::string policy_name;
-  std::shared_ptr<const Load> load;
-  // Windows that `load` is the sum of, oldest first, where the run splits each batch; else empty.
-  std::vector<std::shared_ptr<const Load>> recent;
   int64_t first_step = 0;
   int64_t last_step = 0;
   double balancedness = 0;  // measured on those steps; 0 when that is not known
@@ -269,10 +265,10 @@ struct StallWatch {
   absl::Time differs_since = absl::InfiniteFuture();  // what is seen is not what was told
 };
 
-// What a policy that chooses has learned of the job's run.
+// What the planner has learned of the job's run.
 struct Chooser {
-  std::shared_ptr<const AutoState> state;  // null: nothing yet
-  int64_t last_step = -1;                  // of the newest window that it knows
+  std::shared_ptr<const PlannerState> state;  // null: nothing yet
+  int64_t last_step = -1;                     // last step of the newest window that it knows
 };
 
 // A decision is in force in the middle of the window that follows: the next one is the first whole
@@ -307,7 +303,7 @@ struct Job {
   // it.
   bool memory_is_ours = false;
   Tell tell_memory = Tell::kNobody;  // whom the newest memory was not yet sent to
-  // Name of that run, whose quarantine, account, record, back-off and last decision follow.
+  // Name of that run, whose quarantine, account, back-off and last decision follow.
   std::string remembered;
   std::string quarantine;  // why nothing is proposed until an operator resumes; empty: none
 
@@ -343,7 +339,6 @@ struct Job {
   int64_t windows_given_up = 0;    // since the daemon started
   ReportOverload report_overload;  // of its streams' own limits
   Account account;
-  TrackRecord record;               // of this run; kept when the costs are priced
   GpuSpeedEstimate speed_estimate;  // of this run; kept unless gpu_speeds is off
   std::string speeds_unused;        // why decisions use no GPU speeds, as was recorded; empty: none
   PredictionRecord predictions = NewPredictions();  // of this run's decisions

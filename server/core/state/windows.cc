@@ -280,8 +280,6 @@ std::shared_ptr<const GpuTokens> OnGpus(PendingWindow& window, const RunPlacemen
   return tokens ? std::make_shared<const GpuTokens>(*std::move(tokens)) : nullptr;
 }
 
-bool HasTokens(const Load& load) { return (load.counts() > 0).any(); }
-
 // Returns Window::step_seconds of a covered window.
 std::vector<double> StepSecondsOf(const PendingWindow& window) {
   if (window.step_seconds.empty()) return {};
@@ -564,6 +562,8 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
   result.load = std::make_shared<const Load>(*std::move(load));
   return result;
 }
+
+bool HasTokens(const Load& load) { return (load.counts() > 0).any(); }
 
 double MeasuredOver(const std::deque<Window>& windows, int64_t first_step, int64_t last_step,
                     SplitMode split, const GpuSpeeds* speeds) {

@@ -169,6 +169,8 @@ int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes,
 // errors: NotFound when there is none, OutOfRange when the sum would go above 2^63-1.
 absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows);
 
+bool HasTokens(const Load& load);
+
 // Balancedness of the complete windows within [first_step, last_step], the mean over them: of the
 // batches' splits with kBatch, else of equal shares. Windows without tokens are in no mean. 0 if no
 // window has tokens, or the balancedness of one of them is not known.

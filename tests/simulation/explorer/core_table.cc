@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "server/core/solution.h"
+#include "tests/server/core/given_answer.h"
 #include "tests/simulation/explorer/bytes.h"
 #include "tests/simulation/explorer/core_bytes.h"
 
@@ -156,7 +156,7 @@ const Turned& CoreTable::On(uint32_t core, CoreEvent event, int max_layers) {
           .job = kJob, .solve_id = job.solving.id, .question = job.solving.question};
       return Handle(
           core, key,
-          core::Solution(asked, better ? *std::move(better) : *job.last_known->placement));
+          core::Answering(asked, better ? *std::move(better) : *job.last_known->placement));
     }
     case CoreEvent::kDeadlines:
     case CoreEvent::kGrace:

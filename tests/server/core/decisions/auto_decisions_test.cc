@@ -28,7 +28,6 @@ Config AutoConfig(int32_t every_steps) {
 void AnswerAuto(TestJob& job) {
   const std::optional<Solve> asked = job.daemon.pending_solve();
   if (!asked || job.daemon.state() != "SOLVING") return;
-  ASSERT_NE(asked->choose, nullptr);
   Solved solved = AnswerSolve(*asked);
   solved.seconds = 0.001;
   job.daemon.Handle(std::move(solved));
