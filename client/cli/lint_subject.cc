@@ -4,8 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 #include "base/files.h"
 #include "base/invalid_input.h"
 #include "base/status_macros.h"

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string_view>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -118,6 +116,10 @@ absl::Status InFlagNames(const absl::Status& status) {
                                                                 {"num_nodes", "--nodes"},
                                                                 {"num_groups", "--groups"}})};
 }
+
+constexpr double kRounding = 1e-9;
+// Loads below it have few digits.
+constexpr double kLeastNormal = std::numeric_limits<double>::min() / kRounding;
 
 }  // namespace
 
@@ -257,14 +259,6 @@ std::string UnequalSlotsNote(int64_t slots, int64_t gpus) {
                       " on the others); the engines' formats need slots % GPUs == 0, next: ",
                       slots - more + gpus, " slots");
 }
-
-namespace {
-
-constexpr double kRounding = 1e-9;
-// Loads below it have few digits.
-constexpr double kLeastNormal = std::numeric_limits<double>::min() / kRounding;
-
-}  // namespace
 
 absl::StatusOr<BoundGaps> GapsToBounds(const std::vector<double>& peaks,
                                        const std::vector<double>& bounds) {

@@ -13,7 +13,6 @@
 #include "base/files.h"
 #include "base/foreign_text.h"
 #include "base/invalid_input.h"
-#include "base/json_value.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -121,35 +120,6 @@ absl::StatusOr<PlacementParts> ParseAscend(std::string_view bytes) {
   return parts;
 }
 
-}  // namespace
-
-absl::StatusOr<PlacementParts> ParseAscendPlacement(const std::string& path,
-                                                    std::string_view bytes) {
-  absl::StatusOr<PlacementParts> parts = ParseAscend(bytes);
-  if (!parts.ok()) return InFile(path, parts.status());
-  return parts;
-}
-
-absl::StatusOr<std::string> WriteAscendPlacement(const Placement& placement,
-                                                 const WriteOptions& /*options*/) {
-  const Topology& topology = placement.topology();
-  const IndexMatrix& slots = placement.physical_to_logical_map();
-  std::string json = absl::StrCat("{\"moe_layer_count\":", slots.rows(), ",\"layer_list\":[");
-  for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
-    absl::StrAppend(&json, layer == 0 ? "" : ",", "{\"layer_id\":", layer,
-                    ",\"device_count\":", topology.num_gpus(), ",\"device_list\":[");
-    for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-      const int32_t* first = &slots(layer, topology.FirstSlotOf(GpuId{gpu}).value);
-      absl::StrAppend(&json, gpu == 0 ? "" : ",", "{\"device_id\":", gpu, ",\"device_expert\":[",
-                      absl::StrJoin(first, first + topology.SlotsOf(GpuId{gpu}), ","), "]}");
-    }
-    json += "]}";
-  }
-  return json + "]}\n";
-}
-
-namespace {
-
 constexpr char kAggregatedLoad[] = "aggregated_load";
 constexpr int32_t kMaxAscendExpert = (1 << 12) - 1;
 
@@ -199,6 +169,31 @@ absl::Status NoAscendLoad() {
 }
 
 }  // namespace
+
+absl::StatusOr<PlacementParts> ParseAscendPlacement(const std::string& path,
+                                                    std::string_view bytes) {
+  absl::StatusOr<PlacementParts> parts = ParseAscend(bytes);
+  if (!parts.ok()) return InFile(path, parts.status());
+  return parts;
+}
+
+absl::StatusOr<std::string> WriteAscendPlacement(const Placement& placement,
+                                                 const WriteOptions& /*options*/) {
+  const Topology& topology = placement.topology();
+  const IndexMatrix& slots = placement.physical_to_logical_map();
+  std::string json = absl::StrCat("{\"moe_layer_count\":", slots.rows(), ",\"layer_list\":[");
+  for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
+    absl::StrAppend(&json, layer == 0 ? "" : ",", "{\"layer_id\":", layer,
+                    ",\"device_count\":", topology.num_gpus(), ",\"device_list\":[");
+    for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+      const int32_t* first = &slots(layer, topology.FirstSlotOf(GpuId{gpu}).value);
+      absl::StrAppend(&json, gpu == 0 ? "" : ",", "{\"device_id\":", gpu, ",\"device_expert\":[",
+                      absl::StrJoin(first, first + topology.SlotsOf(GpuId{gpu}), ","), "]}");
+    }
+    json += "]}";
+  }
+  return json + "]}\n";
+}
 
 bool IsAscendLoad(const JsonValue& value) { return value.Find(kAggregatedLoad) != nullptr; }
 

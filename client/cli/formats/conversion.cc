@@ -8,9 +8,8 @@
 #include "base/files.h"
 #include "base/invalid_input.h"
 #include "base/status_macros.h"
-#include "client/cli/formats/format_table.h"
 #include "client/cli/formats/layer_numbers.h"
-#include "client/cli/formats/npy.h"
+#include "client/cli/formats/npz.h"
 
 namespace eplb {
 namespace {
@@ -35,7 +34,7 @@ absl::Status CheckEqualGpus(const PlacementFormat& format, const Topology& topol
                       Name(format), " all GPUs hold the same number of slots");
 }
 
-// What the target cannot hold at all; --gpus is what only the command line can add.
+// Refuses a placement that the target cannot hold. Only --gpus can add the number of GPUs.
 absl::Status CheckTarget(const PlacementFormat& to, const ShapeNumbers& frame,
                          const Placement& placement) {
   if (to.holds_gpus && !frame.num_gpus.has_value()) {
@@ -73,7 +72,7 @@ int64_t CountReordered(const Placement& placement) {
 
 bool HasReplicas(const Placement& placement) { return placement.max_replicas() > 1; }
 
-// What a file does not carry, and the flags that say it when the file is read.
+// The facts that a file does not carry, and the flags that supply them when the file is read.
 struct Lost {
   std::vector<std::string> names;
   std::vector<std::string> flags;
@@ -81,7 +80,7 @@ struct Lost {
   void Add(const char* name, const char* flag, const std::optional<int32_t>& number) {
     if (!number.has_value()) return;
     names.emplace_back(name);
-    // 1 is what a reader assumes, but for GPUs.
+    // A reader assumes 1, except for GPUs.
     if (*number != 1 || names.back() == kGpus) flags.push_back(absl::StrCat(flag, " ", *number));
   }
 
@@ -94,7 +93,7 @@ struct Lost {
   static constexpr char kGpus[] = "GPUs";
 };
 
-// Said of what the source has and the target does not hold.
+// Notes the facts of the source that the target does not hold.
 void NoteLosses(const PlacementFormat& to, const WriteOptions& write, const PlacementParts& parts,
                 const Placement& placement, std::vector<std::string>& notes) {
   const ShapeNumbers& frame = parts.frame;
@@ -120,7 +119,7 @@ void NoteLosses(const PlacementFormat& to, const WriteOptions& write, const Plac
   absl::StrAppend(&notes.back(), "; give ", absl::StrJoin(lost.flags, " "), " to convert back");
 }
 
-// Said of what the target holds and nobody gave.
+// Notes the facts of the target that neither the source nor a flag supplies.
 void NoteAssumptions(const PlacementFormat& to, const WriteOptions& write,
                      const PlacementParts& parts, const ShapeNumbers& frame,
                      const Placement& placement, std::vector<std::string>& notes) {

@@ -10,10 +10,12 @@
 #include "base/foreign_text.h"
 #include "base/invalid_input.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/csv.h"
+#include "client/cli/formats/index_table.h"
 #include "client/cli/formats/load_doubts.h"
 #include "client/cli/formats/load_json.h"
 #include "client/cli/formats/npy.h"
-#include "client/cli/formats/tables.h"
+#include "client/cli/formats/npz.h"
 
 namespace eplb {
 namespace {
@@ -146,14 +148,6 @@ absl::StatusOr<PlacementParts> ParseDeepSeek(const std::string& path, std::strin
   if (LooksLikeCsv(bytes) || path.ends_with(".csv")) return FromCsv(bytes);
   return InvalidInput("is no placement of deepseek; tried .npy and CSV of ", kSlots,
                       ", .npz and a JSON object of ", kSlots, ", ", kReplicas, " and ", kCounts);
-}
-
-std::string MatrixToJson(const IndexMatrix& matrix) {
-  std::string json;
-  for (Eigen::Index row = 0; row < matrix.rows(); ++row) {
-    absl::StrAppend(&json, row == 0 ? "[" : ",", RowToJson(matrix, row));
-  }
-  return json + "]";
 }
 
 // [L, E * X] as [L][E][X].

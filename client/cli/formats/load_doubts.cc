@@ -1,10 +1,8 @@
 #include "client/cli/formats/load_doubts.h"
 
 #include <algorithm>
-#include <functional>
 #include <iterator>
 #include <set>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 

@@ -1,6 +1,5 @@
 #include "client/cli/formats/load_file.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,13 +11,14 @@
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/ascend_format.h"
+#include "client/cli/formats/csv.h"
 #include "client/cli/formats/deepseek_format.h"
 #include "client/cli/formats/load_doubts.h"
 #include "client/cli/formats/load_json.h"
 #include "client/cli/formats/npy.h"
+#include "client/cli/formats/npz.h"
 #include "client/cli/formats/sglang_format.h"
-#include "client/cli/formats/tables.h"
-#include "client/cli/formats/trtllm_format.h"
+#include "client/cli/formats/trtllm_statistics.h"
 #include "client/cli/formats/vllm_format.h"
 
 namespace eplb {

@@ -1,13 +1,11 @@
 #include "client/cli/formats/load_json.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 #include "base/files.h"
 #include "base/invalid_input.h"
-#include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/ascend_format.h"
 #include "client/cli/formats/sglang_format.h"

@@ -1,13 +1,11 @@
 #include "client/cli/formats/load_window.h"
 
 #include <optional>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 
 #include "base/invalid_input.h"
 #include "base/quantity.h"
-#include "placement/load.h"
 
 namespace eplb {
 namespace {

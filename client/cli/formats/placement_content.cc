@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
 #include "base/files.h"
 #include "base/invalid_input.h"
 #include "base/json_value.h"
+#include "client/cli/formats/csv.h"
 #include "client/cli/formats/npy.h"
-#include "client/cli/formats/tables.h"
+#include "client/cli/formats/npz.h"
 #include "client/cli/formats/vllm_format.h"
 
 namespace eplb {

@@ -7,8 +7,8 @@
 #include "base/files.h"
 #include "base/invalid_input.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/index_table.h"
 #include "client/cli/formats/load_json.h"
-#include "client/cli/formats/tables.h"
 
 namespace eplb {
 namespace {
@@ -51,11 +51,7 @@ absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
       options.layers.empty()
           ? moe
           : WithDenseRows(moe, placement.topology().num_experts(), options.layers);
-  std::string json = absl::StrCat("{\"", kPhysicalToLogical, "\":");
-  for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
-    absl::StrAppend(&json, layer == 0 ? "[" : ",", RowToJson(slots, layer));
-  }
-  return json + "]}\n";
+  return absl::StrCat("{\"", kPhysicalToLogical, "\":", MatrixToJson(slots), "}\n");
 }
 
 bool IsSglangLoad(const wire::JsonValue& value) { return value.Find(kLogicalCount) != nullptr; }

@@ -6,15 +6,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 #include "base/files.h"
 #include "base/foreign_text.h"
 #include "base/invalid_input.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/index_table.h"
 #include "client/cli/formats/layer_assignments.h"
 #include "client/cli/formats/load_json.h"
-#include "client/cli/formats/tables.h"
 
 namespace eplb {
 namespace {
@@ -191,7 +190,7 @@ absl::Status CheckRecordFollows(const LoadWindow& before, const LoadWindow& wind
                       before.load.num_experts());
 }
 
-// What the records of a file add up to. The first of each kind counts, except loads: all do.
+// The records of a file. Only the first of each kind counts, but every load does.
 // Records of other types are skipped, as vLLM itself does: its benchmarks write into the same file.
 struct Records {
   std::optional<LoadMeta> meta;

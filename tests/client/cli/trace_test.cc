@@ -1,4 +1,4 @@
-#include "client/cli/rebalance_trace.h"
+#include "client/cli/trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/cli/trace.h"
+#include "client/cli/plan_trace.h"
+#include "client/cli/run_trace.h"
 
 #include "eplb/v1/query.pb.h"
 #include <nlohmann/json.hpp>
@@ -28,7 +29,7 @@ using TraceJson = nlohmann::json;
 constexpr char kHostileName[] = "a\"b\\c\n\x01</script>\xff";
 constexpr char kHostileRead[] = "a\"b\\c\n\x01</script>\xEF\xBF\xBD";
 
-// What a viewer relies on, of every trace.
+// Checks the properties of every trace that a viewer relies on.
 TraceJson GoodTrace(const std::string& text) {
   TraceJson trace = TraceJson::parse(text);
   EXPECT_EQ(trace.at("displayTimeUnit"), "ms");

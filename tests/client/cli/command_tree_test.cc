@@ -1,25 +1,24 @@
-#include "client/cli/manual.h"
+#include "client/cli/command_tree.h"
 
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
-
 namespace eplb::cli {
-
 namespace {
 
+Output Nothing(const Terminal& /*terminal*/) { return {}; }
+
 TEST(CommandTreeTest, CommandsComeBeforeTheirOwnWithFlagsPlacesAndChoices) {
-  CLI::App root("Does things.", "tool");
+  CommandTree tree("tool", "Does things.");
   std::string mode;
   std::string in;
   bool loud = false;
-  CLI::App& get = *root.add_subcommand("get", "One thing");
-  CLI::App& file = *get.add_subcommand("file", "A file");
-  file.add_option("-m,--mode", mode, "How")->type_name("fast|slow");
-  file.add_option("in", in, "Where from")->required()->type_name("IN");
-  file.add_flag("--loud", loud, "With noise");
-  file.footer("Examples: none");
-  const std::vector<CommandEntry> commands = ListCommands(root);
+  const Flags get = tree.root().AddGroup("get", "One thing");
+  Flags file = get.AddCommand("file", "A file", &Nothing);
+  file.Text("-m,--mode", "fast|slow", mode, "How");
+  file.Text("in", "IN", in, "Source").Required();
+  file.Switch("--loud", loud, "With noise");
+  file.SetFooter("Examples: none");
+  const std::vector<CommandEntry> commands = tree.List();
   ASSERT_EQ(commands.size(), 3U);
   EXPECT_EQ(commands[0].name, "");
   EXPECT_EQ(commands[0].subcommands, std::vector<std::string>{"get"});
@@ -37,15 +36,14 @@ TEST(CommandTreeTest, CommandsComeBeforeTheirOwnWithFlagsPlacesAndChoices) {
 }
 
 TEST(CommandTreeTest, PlaceholdersAreNoChoices) {
-  CLI::App root("Does things.", "tool");
-  std::string where;
-  root.add_option("--where", where, "Where")->type_name("HOST:PORT|unix:PATH");
-  root.add_option("--window", where, "Which")->type_name("sum|last|ema:A");
-  const std::vector<CommandEntry> commands = ListCommands(root);
+  CommandTree tree("tool", "Does things.");
+  std::string text;
+  tree.root().Text("--where", "HOST:PORT|unix:PATH", text, "Place");
+  tree.root().Text("--window", "sum|last|ema:A", text, "Rule");
+  const std::vector<CommandEntry> commands = tree.List();
   EXPECT_TRUE(commands[0].flags[1].choices.empty());
   EXPECT_TRUE(commands[0].flags[2].choices.empty());
 }
 
 }  // namespace
-
 }  // namespace eplb::cli

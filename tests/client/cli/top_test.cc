@@ -1,4 +1,4 @@
-#include "client/cli/status.h"
+#include "client/cli/top.h"
 
 #include <gmock/gmock.h>
 

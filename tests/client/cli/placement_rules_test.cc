@@ -1,6 +1,6 @@
 // The rules of eplbctl lint are written apart from the reader's: lint goes on where the reader
 // stops. These tests hold both to the same files.
-#include "client/cli/lint.h"
+#include "client/cli/placement_rules.h"
 
 #include <gtest/gtest.h>
 

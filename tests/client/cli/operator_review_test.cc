@@ -1,4 +1,4 @@
-#include "client/cli/run_review.h"
+#include "client/cli/operator_review.h"
 
 #include <gtest/gtest.h>
 

@@ -1,34 +1,18 @@
-// Tables of indices in other systems' files, as CSV, JSON arrays and .npy.
-// threads: safe, no state.
-#ifndef EPLB_CLIENT_CLI_FORMATS_TABLES_H_
-#define EPLB_CLIENT_CLI_FORMATS_TABLES_H_
+// Tables of indices in other systems' files, checked for shape and range.
+#ifndef EPLB_CLIENT_CLI_FORMATS_INDEX_TABLE_H_
+#define EPLB_CLIENT_CLI_FORMATS_INDEX_TABLE_H_
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "base/json_value.h"
 #include "placement/placement.h"
 
 namespace eplb {
-
-// CSV: one row per line, numbers between commas, no heading.
-
-// True if the first line that is not blank is two or more cells between commas, and the first cell
-// a number.
-bool LooksLikeCsv(std::string_view text);
-
-// The same matrix as JSON, line for line, so that one reader checks both. Numbers are written as
-// JSON writes them, e.g. 12, -3, 1.5e+03; spaces around them and blank lines are skipped. errors:
-// InvalidArgument naming line and column: a cell that is no such number (NaN and infinity are
-// none).
-absl::StatusOr<std::string> CsvToJson(std::string_view text);
-
-// Tables checked for shape and range.
 
 // [rows, columns], or [rows, columns, depth] with the last two dimensions side by side. No
 // dimension is 0; every number is in -1..2^31-1.
@@ -39,7 +23,7 @@ struct IndexTable {
   int64_t columns() const { return cells.cols() / depth; }
 };
 
-// `dimensions` is 2 or 3; rows are called layers. `name` stands before messages.
+// dimensions: 2 or 3; rows are called layers. name: precedes messages.
 // errors: InvalidArgument, naming the row: no array of numbers of that many levels, ragged, empty,
 // a number that is no integer or out of range.
 absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std::string_view name,
@@ -53,9 +37,11 @@ absl::StatusOr<IndexTable> IndexTableFromNpy(std::string_view bytes, std::string
 // int64 in C order. REQUIRES: the shape has as many numbers as `cells`.
 std::string IndexTableToNpy(const IndexMatrix& cells, const std::vector<int64_t>& shape);
 
-// A row as "[1,2,3]".
+// "[[1,2,3],[4,5,6]]".
+std::string MatrixToJson(const IndexMatrix& cells);
+// One row, "[1,2,3]".
 std::string RowToJson(const IndexMatrix& cells, Eigen::Index row);
 
 }  // namespace eplb
 
-#endif  // EPLB_CLIENT_CLI_FORMATS_TABLES_H_
+#endif  // EPLB_CLIENT_CLI_FORMATS_INDEX_TABLE_H_
