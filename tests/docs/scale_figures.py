@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""The figures of docs/scale.md from their unit costs: a JSON object of texts that the page must have. Change a unit cost here, then the page."""
+"""The figures of docs/scale.md from their unit costs: a JSON object of texts that the page must have. Change a unit cost here,
+then the page.
+"""
 
 import json
 

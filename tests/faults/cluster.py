@@ -68,7 +68,7 @@ class FaultyDaemon(harness.Daemon):
         return [pathlib.Path(f"{self.store}{suffix}") for suffix in STORE_SUFFIXES]
 
     def keep_copy(self):
-        """Of a daemon that does not run: what an operator's backup holds."""
+        """Returns the store of a daemon that does not run, as an operator's backup holds it."""
         shutil.rmtree(self.copy, ignore_errors=True)
         self.copy.mkdir()
         for path in self.store_files():
@@ -202,7 +202,7 @@ class Run:
         return self.job.wait(120)
 
     def problems(self, ended_well):
-        """What the validator finds wrong in the ranks' logs, as text; for a run that ended well, in its report too."""
+        """Returns the validator's findings in the ranks' logs, as text; for a run that ended well, in its report too."""
         found = ""
         for words in [("doctor", "--run")] + [("report",)] * ended_well:
             done = subprocess.run([harness.BIN / "eplbctl", *words, self.directory], capture_output=True, text=True,

@@ -1,4 +1,5 @@
-"""Three daemons that share an etcd of three members, and the ranks of one job, with what a test needs to hurt them and to look at them.
+"""Three daemons that share an etcd of three members, and the ranks of one job, with what a test needs to hurt them and to look
+at them.
 
 Needs the binaries of EPLB_BIN and the trace of EPLB_DATA, as tests/integration/job.py, and /usr/bin/etcd.
 """
@@ -235,7 +236,7 @@ class Cluster:
                               timeout=60 * harness.PATIENCE)
 
     def copy_etcd(self):
-        """What a backup of etcd would hold: the members are killed for a moment."""
+        """Returns the data that a backup of etcd would hold: the members are killed for a moment."""
         for member in self.members:
             member.kill()
         for member in self.members:

@@ -75,7 +75,7 @@ class InstalledPrefixTest(WithDaemon):
         self.assert_package_is_clean(prefix)
         source = next(prefix.glob("share/doc/eplb/deploy/examples/c/CMakeLists.txt")).parent
         build = self.directory / "build"
-        # Of the package search, nothing but this prefix: no gRPC, Protobuf or Abseil can be found.
+        # The package search has nothing but this prefix: no gRPC, Protobuf or Abseil can be found.
         self.assert_runs("cmake", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}",
                          *(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("gRPC", "Protobuf", "absl")),
                          "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror", "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")

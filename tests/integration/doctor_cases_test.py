@@ -275,7 +275,7 @@ def same_name_after_a_finish(case):
 
 
 def same_name_after_a_kill(case):
-    """Likewise after all processes were killed."""
+    """Returns the same after all processes were killed."""
     daemon = case.daemon(grace="1h")
     job = case.job(daemon, "killed").connect().train()
     case.expect_well(daemon, "killed")

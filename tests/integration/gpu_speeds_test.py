@@ -25,7 +25,7 @@ def tokens_of_gpus(load, slots):
 
 
 def step_time(load, slots):
-    """What the slowest GPUs of all layers take, in tokens of a GPU that is not slow."""
+    """Returns the load of the slowest GPUs of all layers, in tokens of a GPU that is not slow."""
     return sum(max(one * (FACTOR if gpu == SLOW else 1) for gpu, one in enumerate(gpus)) for gpus in tokens_of_gpus(load, slots))
 
 

@@ -1,5 +1,5 @@
-"""The HTTP API beside a running job: every path and parameter of server/http/page/openapi.json answers as it is described there,
-every path of the daemon is in that file, and a watcher of /events misses nothing."""
+"""The HTTP API beside a running job: every path and parameter of server/http/page/openapi.json answers as it is described
+there, every path of the daemon is in that file, and a watcher of /events misses nothing."""
 
 import contextlib
 import http.client
@@ -20,7 +20,7 @@ FILE = ROOT / "server" / "http" / "page" / "openapi.json"
 DESCRIPTION = json.loads(FILE.read_text(encoding="utf-8"))
 SCHEMAS = DESCRIPTION["components"]["schemas"]
 NO_NUMBER = "9x"
-# Where a path has no parameter of this name, it is unknown there.
+# A path without a parameter of this name does not accept it.
 UNKNOWN = "colour"
 
 
@@ -30,7 +30,7 @@ def check(schema, document):
 
 
 def resolved(node):
-    """What a reference of the file leads to; anything else is itself."""
+    """Returns the target of a reference of the file; anything else is itself."""
     while isinstance(node, dict) and "$ref" in node:
         target = DESCRIPTION
         for key in node["$ref"].removeprefix("#/").split("/"):
@@ -167,7 +167,7 @@ class HttpApiTest(unittest.TestCase):
         self.assertEqual(self.ask(target, "POST")[0], 405)
 
     def figures_agree(self):
-        """What two paths show of one window, or of one decision, is the same."""
+        """Two paths show one window, or one decision, alike."""
         values = self.values()
         window = values["window"]
         figures = next(one for one in self.ask("/api/v1/jobs/train/windows?limit=4096")[1]["windows"] if one["window"] == window)

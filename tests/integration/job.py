@@ -110,7 +110,7 @@ class Daemon:
             return error.code, error.read().decode()
 
     def events(self, name=None):
-        """What the daemon logged, as objects: all, or those of one name."""
+        """Returns the daemon's log lines, as objects: all, or those of one name."""
         return [event for event in read_lines(self.log) if name is None or event.get("event") == name]
 
 

@@ -21,7 +21,7 @@ class OperatorTest(unittest.TestCase):
         self.addCleanup(self.job.kill_all)
 
     def ask(self, *arguments, code=0):
-        """What eplbctl says as JSON; as text where it must fail."""
+        """Returns eplbctl's answer as JSON; as text if it must fail."""
         done = subprocess.run([harness.BIN / "eplbctl", *map(str, arguments), "--endpoint", self.daemon.endpoint,
                                "-o", "json"], capture_output=True, text=True, timeout=60 * harness.PATIENCE)
         self.assertEqual(done.returncode, code, done.stderr + done.stdout)

@@ -52,7 +52,7 @@ class Run:
             process.communicate()
 
     def run_ids(self):
-        """What each rank that started says it is a rank of."""
+        """Returns the run of each rank that started."""
         lines = {rank: harness.read_lines(self.directory / f"rank-{rank}.jsonl") for rank in range(WORLD)}
         return {rank: said[0]["run_id"] for rank, said in lines.items() if said}
 

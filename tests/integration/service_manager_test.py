@@ -1,4 +1,4 @@
-"""What eplbd tells systemd: a socket of this test takes the service manager's place."""
+"""eplbd's notifications to systemd: a socket of this test takes the service manager's place."""
 
 import os
 import pathlib

@@ -30,7 +30,7 @@ class TimeSavedTest(unittest.TestCase):
         self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-saved-")))
 
     def run_job(self, split, mode):
-        """What the daemon and /metrics show after a run, and its run.json."""
+        """Returns the answers of the daemon and /metrics after a run, and its run.json."""
         config = f'mode = "{mode}"\n[cost]\ntoken_ns = {TOKEN_NS}\n'
         daemon = harness.Daemon(self.directory, config=config)
         daemon.start()

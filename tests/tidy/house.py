@@ -15,7 +15,7 @@ ROOMS = ("base", "placement", "proto", "cuda", "client", "server", "deploy")
 SUFFIXES = {".h", ".c", ".cc", ".cu", ".cuh", ".py"}
 HEADERS = {".h", ".cuh"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.M)
-# What every file repeats: includes and guards, the lines of namespaces, and empty lines.
+# Lines that every file repeats: includes and guards, the lines of namespaces, and empty lines.
 BOILERPLATE = re.compile(r"^\s*(#\s*(include|ifndef|define \w+_H_$|endif)|namespace\b.*\{$|}\s*//\s*namespace|using \w[\w:]*;$|$)")
 MOST_LINES = 600
 SHORT = 40

@@ -50,7 +50,7 @@ def stacked(tensors: Sequence[Any], name: str, layer: int, role: str) -> Any:
 
 
 def _lie_as_rows(tensors: Sequence[Any]) -> bool:
-    """Whether they are evenly apart in one storage, none over the next."""
+    """True if they are evenly apart in one storage and do not overlap."""
     first = tensors[0]
     if not all(each.is_contiguous() for each in tensors):
         return False

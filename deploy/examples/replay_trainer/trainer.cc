@@ -1,4 +1,5 @@
-// What a data loader does to a trainer: it forks, and the child has a copy of the client.
+// One rank of the demonstration job: connects, replays the trace step by step, and verifies its
+// expert memory after each switch.
 #include "deploy/examples/replay_trainer/trainer.h"
 
 #include <openssl/rand.h>
@@ -37,10 +38,6 @@
 #include "placement/without_eplb.h"
 
 namespace eplb {
-
-// Forks; the child calls its copy of the client, destroys it and exits. Waits for the child.
-// errors: Unavailable when there is no child, Internal when a call in it did anything.
-absl::Status UseClientInForkedChild(std::unique_ptr<Client>& client);
 
 namespace {
 
@@ -149,17 +146,30 @@ absl::Status CheckMemory(const TrainerOptions& options, const StepLoads& loads) 
                    " GB of expert memory on this rank, at most ", kMaxBytes / 1e9, " are taken"));
 }
 
-// The device that this rank's experts lie on; absent for host memory.
+// Returns the device of this rank's experts; none for host memory.
 absl::StatusOr<std::optional<int32_t>> ExpertDevice(const TrainerOptions& options) {
-  const bool moves_gpu_memory = options.transport != "auto" && options.transport != "host";
-  const bool on_gpu =
-      options.expert_memory == "gpu" || (options.expert_memory == "auto" && moves_gpu_memory);
-  if (!on_gpu) return std::nullopt;
+  if (options.expert_memory != "gpu") return std::nullopt;
   const int32_t ranks_per_node = std::max(1, options.world_size / std::max(1, options.num_nodes));
-  absl::StatusOr<int32_t> device = DeviceMirror::ChooseDevice(options.rank % ranks_per_node);
-  if (device.ok()) return *device;
-  return absl::Status(device.status().code(),
-                      absl::StrCat("no GPU to put the experts on: ", device.status().message()));
+  return DeviceMirror::ChooseDevice(options.rank % ranks_per_node);
+}
+
+// Does what a data loader does: forks. The child calls its copy of the client, destroys it and
+// exits. errors: Unavailable if there is no child, Internal if a call in the child did anything.
+absl::Status UseClientInForkedChild(std::unique_ptr<Client>& client) {
+  const std::vector<int64_t> counts(static_cast<size_t>(client->placement().num_experts), 1);
+  const pid_t child = fork();
+  if (child < 0) return absl::UnavailableError("fork failed");
+  if (child == 0) {
+    const absl::StatusOr<BoundaryResult> boundary = client->StepBoundary(0);
+    const bool nothing_done = client->Record(0, counts).ok() && boundary.ok() && !boundary->voted &&
+                              !client->stats().connected;
+    client->Close("child");
+    client.reset();
+    _exit(nothing_done ? 0 : 1);
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) == child && status == 0) return absl::OkStatus();
+  return absl::InternalError("a forked child could not leave the client alone");
 }
 
 class Trainer {
@@ -179,8 +189,7 @@ class Trainer {
                                                .num_slots = client_->placement().num_slots,
                                                .num_gpus = options_.world_size,
                                                .num_nodes = options_.num_nodes,
-                                               .num_groups = options_.num_groups}))),
-        splitter_(options_.world_size) {
+                                               .num_groups = options_.num_groups}))) {
     report_.job = options_.job;
     report_.run_id = client_->run_id();
     report_.world_size = options_.world_size;
@@ -207,6 +216,11 @@ class Trainer {
   }
 
  private:
+  // Returns the values of all ranks, in rank order.
+  absl::StatusOr<std::vector<int64_t>> Gather(std::vector<int64_t> mine) {
+    return GatherNumbers(*job_channel_, mine, options_.step_deadline);
+  }
+
   absl::Status RunSteps() {
     experts_.Initialise(client_->placement());
     EPLB_RETURN_IF_ERROR(experts_.Publish());
@@ -240,18 +254,15 @@ class Trainer {
   absl::StatusOr<bool> RankZeroSaysStop() {
     if (options_.stop_path.empty()) return false;
     const bool stop = options_.rank == 0 && access(options_.stop_path.c_str(), F_OK) == 0;
-    EPLB_ASSIGN_OR_RETURN(
-        const std::vector<int64_t> all,
-        GatherNumbers(*job_channel_, std::vector<int64_t>{stop ? 1 : 0}, options_.step_deadline));
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> all, Gather({stop ? 1 : 0}));
     return all[0] == 1;
   }
 
   // What this rank tells its client: its own counts, or the sum over ranks.
   absl::StatusOr<LoadMatrix> CountsToRecord(const LoadMatrix& own) {
     if (options_.reduce == "rank") return own;
-    const std::span<const int64_t> mine(own.data(), static_cast<size_t>(own.size()));
-    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> all,
-                          GatherNumbers(*job_channel_, mine, options_.step_deadline));
+    const std::vector<int64_t> mine(own.data(), own.data() + own.size());
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> all, Gather(mine));
     LoadMatrix sum = LoadMatrix::Zero(own.rows(), own.cols());
     for (size_t first = 0; first < all.size(); first += mine.size()) {
       sum += Eigen::Map<const LoadMatrix>(&all[first], own.rows(), own.cols());
@@ -259,24 +270,26 @@ class Trainer {
     return sum;
   }
 
-  // The tokens that this rank's GPU gets in each layer of the step, as the job splits them.
+  // Returns the tokens that this rank's GPU gets in each layer of the step.
   absl::StatusOr<std::vector<double>> RouteBatches(const LoadMatrix& total) {
     const PlacementView& placement = client_->placement();
     if (options_.split == "equal") return OwnGpuLoads(total, placement);
-    EPLB_ASSIGN_OR_RETURN(const std::span<const int64_t> quotas, splitter_.Split(total, placement));
-    const auto num_slots = static_cast<size_t>(placement.num_slots);
+    std::vector<double> loads;
+    std::vector<int64_t> quotas(static_cast<size_t>(placement.num_slots));
     for (int32_t layer = 0; layer < placement.num_layers; ++layer) {
-      EPLB_RETURN_IF_ERROR(client_->RecordSplit(
-          layer, quotas.subspan(num_slots * static_cast<size_t>(layer), num_slots)));
+      const std::span<const int64_t> totals(&total(layer, 0), static_cast<size_t>(total.cols()));
+      EPLB_RETURN_IF_ERROR(client_->Split(layer, {.totals = totals}, quotas).status());
+      EPLB_RETURN_IF_ERROR(client_->RecordSplit(layer, quotas));
+      const auto own = quotas.begin() + placement.first_local_slot;
+      loads.push_back(
+          static_cast<double>(std::accumulate(own, own + placement.num_local_slots, int64_t{0})));
     }
-    return OwnGpuLoads(quotas, placement);
+    return loads;
   }
 
   absl::Status SumWaits() {
-    EPLB_ASSIGN_OR_RETURN(
-        const std::vector<int64_t> waits,
-        GatherNumbers(*job_channel_, std::vector<int64_t>{client_->stats().session_waits_over_1ms},
-                      options_.step_deadline));
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> waits,
+                          Gather({client_->stats().session_waits_over_1ms}));
     report_.session_waits_over_1ms = std::accumulate(waits.begin(), waits.end(), int64_t{0});
     return absl::OkStatus();
   }
@@ -310,8 +323,7 @@ class Trainer {
       own_tokens += tokens;
     }
     EPLB_RETURN_IF_ERROR(client_->RecordStepTime(ComputeSeconds(total, own_tokens)));
-    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> gathered,
-                          GatherNumbers(*job_channel_, mine, options_.step_deadline));
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> gathered, Gather(mine));
     const MeasuredLoads measured =
         MeasureLoads(gathered, loads_.num_layers(), options_.world_size, options_.slow_rank);
     const absl::Duration work = absl::Now() - begin;
@@ -353,10 +365,8 @@ class Trainer {
                         .asked_by = boundary.asked_by,
                         .reason = boundary.reason};
     const int64_t pause = static_cast<int64_t>(boundary.pause_seconds * 1e9);
-    EPLB_ASSIGN_OR_RETURN(
-        const std::vector<int64_t> costs,
-        GatherNumbers(*job_channel_, std::vector<int64_t>{boundary.received_bytes, pause},
-                      options_.step_deadline));
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> costs,
+                          Gather({boundary.received_bytes, pause}));
     for (size_t i = 0; i < costs.size(); i += 2) {
       record.bytes_moved += costs[i];
       record.pause_seconds =
@@ -371,8 +381,7 @@ class Trainer {
     const int64_t last_update = options_.frozen ? -1 : last_step;
     const absl::StatusOr<int64_t> own = experts_.Verify(last_update, client_->placement());
     const int64_t value = own.ok() ? *own : -1;
-    const absl::StatusOr<std::vector<int64_t>> all =
-        GatherNumbers(*job_channel_, std::vector<int64_t>{value}, options_.step_deadline);
+    const absl::StatusOr<std::vector<int64_t>> all = Gather({value});
     if (!own.ok()) return own.status();
     if (!all.ok()) return all.status();
     int64_t sum = 0;
@@ -425,7 +434,6 @@ class Trainer {
   std::unique_ptr<Client> client_;
   std::unique_ptr<ControlChannel> job_channel_;
   Placement static_placement_;
-  StepSplitter splitter_;
   std::ofstream loads_log_;
   absl::Time began_at_ = absl::UnixEpoch();  // of the first step
   RunReport report_;
@@ -464,23 +472,6 @@ absl::Status RunTrainer(const TrainerOptions& options) {
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> job_channel,
                         MakeJobChannel(options, all_gather));
   return Trainer(options, std::move(loads), std::move(client), std::move(job_channel)).Run(device);
-}
-
-absl::Status UseClientInForkedChild(std::unique_ptr<Client>& client) {
-  const std::vector<int64_t> counts(static_cast<size_t>(client->placement().num_experts), 1);
-  const pid_t child = fork();
-  if (child < 0) return absl::UnavailableError("fork failed");
-  if (child == 0) {
-    const absl::StatusOr<BoundaryResult> boundary = client->StepBoundary(0);
-    const bool nothing_done = client->Record(0, counts).ok() && boundary.ok() && !boundary->voted &&
-                              !client->stats().connected;
-    client->Close("child");
-    client.reset();
-    _exit(nothing_done ? 0 : 1);
-  }
-  int status = 0;
-  if (waitpid(child, &status, 0) == child && status == 0) return absl::OkStatus();
-  return absl::InternalError("a forked child could not leave the client alone");
 }
 
 }  // namespace eplb

@@ -30,9 +30,7 @@ struct TrainerOptions {
   int32_t num_nodes = 1;
   int32_t num_groups = 1;
   std::string transport = "auto";
-  // "host", "gpu": where the expert state lies; "auto": gpu when transport is neither
-  // auto nor host.
-  std::string expert_memory = "auto";
+  std::string expert_memory = "auto";  // or "gpu", the only value with experts on a GPU
   absl::Duration step_time =
       absl::ZeroDuration();  // of a perfectly balanced step; a real one lasts that / balancedness
   int32_t parameters_per_expert = 1024;
@@ -40,7 +38,7 @@ struct TrainerOptions {
   int32_t vote_every = 8;
   int32_t report_every = 50;
   std::string reduce = "rank";             // as ClientOptions
-  std::string split = "equal";             // likewise; "batch": each step is one batch
+  std::string split = "equal";             // as ClientOptions; with "batch" a step is one batch
   std::string bind_address = "127.0.0.1";  // that other ranks reach this one at
   std::string stop_path;  // when rank 0 sees this file, the job ends well after that step
   std::optional<int64_t> hang_at_step;  // this rank does nothing for hang_time before it
@@ -57,13 +55,13 @@ struct TrainerOptions {
   bool show_progress = false;  // rank 0 says on stderr how far it is
 };
 
-// Numbers that no trace makes right. errors: InvalidArgument naming the flag.
+// Checks the numbers that are wrong for any trace. errors: InvalidArgument naming the flag.
 absl::Status CheckTrainerOptions(const TrainerOptions& options);
 
 // Runs the job to its end on this rank. errors: DataLoss when a byte of expert memory is not what
 // recomputation gives or the ranks ran different placements; Aborted naming the ranks that are
-// gone; InvalidArgument for options and trace; FailedPrecondition when experts shall lie on a GPU
-// and there is none.
+// gone; InvalidArgument for options and trace; FailedPrecondition if expert memory is on a GPU and
+// there is none.
 absl::Status RunTrainer(const TrainerOptions& options);
 
 }  // namespace eplb

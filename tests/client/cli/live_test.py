@@ -36,7 +36,7 @@ class OnTerminal:
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def read(self, seconds=0.05):
-        """What has come, and whether more may come."""
+        """Returns the bytes received, and True if more may follow."""
         try:
             while select.select([self.terminal], [], [], seconds)[0]:
                 data = os.read(self.terminal, 65536)

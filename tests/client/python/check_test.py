@@ -31,12 +31,12 @@ class Model(nn.Module):
 
 
 def two_gpu_view(client):
-    """Of an EP group of 2 GPUs: 8 experts in 8 slots, 4 of them local."""
+    """A rank of an EP group of 2 GPUs: 8 experts in 8 slots, 4 of them local."""
     return view_of(client, 8)
 
 
 def view_of(client, num_experts):
-    """Of an EP group with more GPUs, of which this rank is the first."""
+    """The first rank of an EP group with more GPUs."""
     client._placement.num_experts = client._placement.num_slots = num_experts
     return client
 
@@ -48,8 +48,8 @@ class Expert(nn.Module):
 
 
 class Transformer(nn.Module):
-    """As many layers as local slots. Attention and norms are dense; so is the MLP of the first layer. experts: makes the
-    experts of a layer."""
+    """A model with as many layers as local slots. Attention and norms are dense; so is the MLP of the first layer. experts:
+    makes the experts of a layer."""
 
     def __init__(self, num_layers, num_experts, experts, hidden=5, dense_inner=7):
         super().__init__()
@@ -189,7 +189,7 @@ class CheckTest(unittest.TestCase):
         self.assertEqual(set(self.found()), {"w1.*", "grouped.weight*", "grouped.amax_*", "expert*.weight"})
 
     def patterns_silence(self, client, module, optimizer=None):
-        """Whether the pattern that each finding names silences it, alone and together with the others. returns: names."""
+        """Checks that the pattern of each finding silences it, alone and with the others. returns: names."""
         found = check.find_unregistered(client, module, optimizer)
         for each in found:
             rest = {other.name for other in check.find_unregistered(client, module, optimizer, each.ignore)}
@@ -232,7 +232,7 @@ class CheckTest(unittest.TestCase):
         self.assertEqual(self.patterns_silence(client, model), {name for name in names if "up.weight" not in name})
 
     def test_layers_beside_a_layer_with_a_router(self):
-        """As of multi-token prediction: what is beside the list says nothing of a list whose elements have all slots' rows."""
+        """Multi-token prediction: a tensor beside the list says nothing of a list whose elements have all slots' rows."""
         def stacked():
             return nn.ParameterList([torch.randn(4, 5, 9)])
 
@@ -331,7 +331,7 @@ class CheckTest(unittest.TestCase):
         self.client.check(self.model, ignore="layers.*.down")  # one pattern is no list of letters
 
     def test_names_whose_numbers_count_no_slots(self):
-        """As many of one shape as local slots, but not from 0 on."""
+        """Tensors of one shape, as many as local slots, but not numbered from 0."""
         self.register("up", "down", "amax")
         for number in range(1, EXPERTS + 1):
             self.model.add_module(f"fc{number}", nn.Linear(WIDTH, 3))
@@ -345,7 +345,7 @@ class CheckTest(unittest.TestCase):
             client.register(module.up, name="up", layer=0)
             with self.assertRaisesRegex(eplb.FailedPrecondition, "one local slot, .* fewer ranks, or call check_experts"):
                 client.check(module)
-            # What memory shows is named all the same.
+            # Findings by memory are named all the same.
             optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
             for parameter in module.parameters():
                 parameter.grad = torch.ones_like(parameter)

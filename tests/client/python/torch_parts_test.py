@@ -126,11 +126,11 @@ class LayersTest(unittest.TestCase):
 
     def test_a_mark_is_of_one_module(self):
         moe = Listed()
-        layers.mark(moe.experts)
+        layers.attached_experts.add(moe.experts)
         self.refused("experts is attached already", moe)
         layers.find_layers([copy.deepcopy(moe)], "experts", "gate")
-        layers.unmark(moe.experts)
-        self.assertFalse(layers.is_marked(moe.experts))
+        layers.attached_experts.discard(moe.experts)
+        self.assertFalse(moe.experts in layers.attached_experts)
 
 
 class RoutingTest(unittest.TestCase):

@@ -1,4 +1,4 @@
-"""What single experts are called with, so that each can be asked what it makes of the same."""
+"""Calls single experts with equal inputs, to compare what they compute."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SeenInputs:
 
     @torch.no_grad()
     def probe(self, index: int, slot: int) -> torch.Tensor:
-        """What the expert in a local slot of a layer makes of random numbers, the same for all. REQUIRES: expect_seen."""
+        """Returns the output of the expert in a local slot for random numbers, equal for all. REQUIRES: expect_seen."""
         layer = self._layers[index]
         single: nn.Module = list(layer.singles.values())[slot]
         device = next(single.parameters()).device

@@ -58,7 +58,7 @@ def balancedness(loads):
 
 @unittest.skipIf(MISSING, MISSING)
 class FilePageTest(unittest.TestCase):
-    """What pages of any source have in common."""
+    """Checks that pages of any source share."""
 
     def setUp(self):
         self.browser = browser.Browser()
