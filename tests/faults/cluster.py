@@ -8,7 +8,6 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
@@ -111,8 +110,7 @@ class FaultyDaemon(harness.Daemon):
         return next((job for job in json.loads(done.stdout)["jobs"] if job["job"] == JOB), None)
 
     def ctl(self, *words):
-        return subprocess.run([harness.BIN / "eplbctl", *map(str, words), "--endpoint", self.endpoint, "-o", "json"],
-                              capture_output=True, text=True, timeout=60 * harness.PATIENCE)
+        return harness.eplbctl(*words, "--endpoint", self.endpoint, "-o", "json")
 
 
 class Commits:
@@ -205,8 +203,7 @@ class Run:
         """Returns the validator's findings in the ranks' logs, as text; for a run that ended well, in its report too."""
         found = ""
         for words in [("doctor", "--run")] + [("report",)] * ended_well:
-            done = subprocess.run([harness.BIN / "eplbctl", *words, self.directory], capture_output=True, text=True,
-                                  timeout=300 * harness.PATIENCE)
+            done = harness.eplbctl(*words, self.directory)
             if done.returncode != 0:
                 found += f"eplbctl {words[0]}: exit {done.returncode}: {done.stdout[-2000:]}{done.stderr}"
         return found

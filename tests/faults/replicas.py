@@ -232,8 +232,7 @@ class Cluster:
         return [(line["version"], line["digest"]) for line in self.job.commits()]
 
     def ctl(self, *words):
-        return subprocess.run([harness.BIN / "eplbctl", *map(str, words), "--endpoint", self.endpoints], capture_output=True, text=True,
-                              timeout=60 * harness.PATIENCE)
+        return harness.eplbctl(*words, "--endpoint", self.endpoints)
 
     def copy_etcd(self):
         """Returns the data that a backup of etcd would hold: the members are killed for a moment."""
@@ -261,8 +260,7 @@ class Cluster:
         return self.job.wait(120)
 
     def validator(self):
-        return subprocess.run([harness.BIN / "eplbctl", "report", self.run_directory], capture_output=True, text=True,
-                              timeout=600 * harness.PATIENCE)
+        return harness.eplbctl("report", self.run_directory)
 
     def end(self):
         if self.job is not None:

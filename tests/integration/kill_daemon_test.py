@@ -47,8 +47,7 @@ class KillDaemonTest(unittest.TestCase):
         self.assertEqual(commits.count(commits[0]), 3)
         versions = [version for _, version, _ in commits[0]]
         self.assertEqual(versions, sorted(set(versions)))
-        result = subprocess.run([harness.BIN / "eplbctl", "report", directory], capture_output=True, text=True,
-                                timeout=300 * harness.PATIENCE)
+        result = harness.eplbctl("report", directory)
         self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr)
         # The daemon's newest stored version is the ranks' version: it is asked once more.
         daemon = harness.Daemon(directory)

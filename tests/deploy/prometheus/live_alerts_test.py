@@ -5,13 +5,11 @@ shipped. Alerts on what happened within a time, which the rules name in brackets
 their end.
 """
 
-import pathlib
 import re
 import resource
 import subprocess
 import sys
 import threading
-import tempfile
 import time
 import unittest
 
@@ -50,9 +48,9 @@ def rank_of_a_process(port, job, world):
 
 
 @needs_prometheus
-class LiveAlertsTest(unittest.TestCase):
+class LiveAlertsTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-alerts-")))
+        super().setUp()
         self.daemons = {name: self.daemon(name) for name in ("jobs", "store", "down")}
         authority = tls_test.Authority(self.directory)
         authority.sign("server", "DNS:localhost,IP:127.0.0.1", days=13)
