@@ -47,6 +47,13 @@ class Expert(nn.Module):
         self.up, self.down = nn.Linear(hidden, inner), nn.Linear(inner, hidden)
 
 
+def stacked(**shapes):
+    experts = nn.Module()
+    for name, shape in shapes.items():
+        experts.register_parameter(name, nn.Parameter(torch.randn(shape)))
+    return experts
+
+
 class Transformer(nn.Module):
     """A model with as many layers as local slots. Attention and norms are dense; so is the MLP of the first layer. experts:
     makes the experts of a layer."""
@@ -85,8 +92,9 @@ class CheckTest(unittest.TestCase):
                                          role="state")
 
     def step(self, optimizer):
-        for parameter in self.model.parameters():
-            parameter.grad = torch.randn_like(parameter)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.randn_like(parameter)
         optimizer.step()
         return optimizer
 
@@ -117,11 +125,7 @@ class CheckTest(unittest.TestCase):
     def test_state_of_leaves_that_are_rows_of_a_registered_tensor(self):
         self.register("up", "down", "amax")
         leaves = [layer.up.detach()[slot].requires_grad_() for layer in self.model.layers for slot in range(EXPERTS)]
-        optimizer = torch.optim.SGD(leaves, lr=0.1, momentum=0.9)
-        for leaf in leaves:
-            leaf.grad = torch.ones_like(leaf)
-        optimizer.step()
-        found = self.found(optimizer)
+        found = self.found(self.step(torch.optim.SGD(leaves, lr=0.1, momentum=0.9)))
         self.assertEqual(len(found), LAYERS * EXPERTS)
         self.assertIn("optimizer.param_groups parameter 0.momentum_buffer", found)
 
@@ -129,11 +133,7 @@ class CheckTest(unittest.TestCase):
         """Master weights and moments of a rank's experts in one piece, as bucketed optimizers hold them."""
         self.register("up", "down", "amax")
         experts = sum(layer.up.numel() + layer.down.numel() for layer in self.model.layers)
-        flat = nn.Parameter(torch.zeros(experts))
-        flat.grad = torch.ones(experts)
-        optimizer = torch.optim.Adam([flat])
-        optimizer.step()
-        found = self.found(optimizer)
+        found = self.found(self.step(torch.optim.Adam([nn.Parameter(torch.zeros(experts))])))
         self.assertIn("a flat buffer that holds several experts' weights", found.pop("optimizer.param_groups parameter 0"))
         self.assertEqual(set(found), {"optimizer.param_groups parameter 0.exp_avg",
                                       "optimizer.param_groups parameter 0.exp_avg_sq"})
@@ -163,11 +163,7 @@ class CheckTest(unittest.TestCase):
             begin = number * EXPERTS * WIDTH * 8
             layer.up = nn.Parameter(flat[begin:begin + EXPERTS * WIDTH * 8].view(EXPERTS, WIDTH, 8))
         self.register("up", "down", "amax")
-        whole = nn.Parameter(flat)
-        whole.grad = torch.ones_like(whole)
-        optimizer = torch.optim.SGD([whole], lr=0.1, momentum=0.9)
-        optimizer.step()
-        found = self.found(optimizer)
+        found = self.found(self.step(torch.optim.SGD([nn.Parameter(flat)], lr=0.1, momentum=0.9)))
         self.assertIn("a flat optimizer buffer across the experts of 8 registered rows",
                       found["optimizer.param_groups parameter 0.momentum_buffer"])
 
@@ -205,12 +201,7 @@ class CheckTest(unittest.TestCase):
 
     def test_as_many_dense_layers_as_local_slots(self):
         """16 transformer layers, 64 experts, 4 GPUs: every dense parameter is one of 16 of its shape."""
-        def stacked():
-            experts = nn.Module()
-            experts.up, experts.down = nn.Parameter(torch.randn(16, 5, 9)), nn.Parameter(torch.randn(16, 9, 5))
-            return experts
-
-        client, model = self.transformer(16, 4, stacked)
+        client, model = self.transformer(16, 4, lambda: stacked(up=(16, 5, 9), down=(16, 9, 5)))
         self.assertEqual({name.split(".")[4] for name in self.patterns_silence(client, model)}, {"up", "down"})
         for number, layer in enumerate(model.layers[1:]):
             client.register(layer.mlp.experts.up, name=f"{number}.up", layer=number)
@@ -233,10 +224,7 @@ class CheckTest(unittest.TestCase):
 
     def test_layers_beside_a_layer_with_a_router(self):
         """Multi-token prediction: a tensor beside the list says nothing of a list whose elements have all slots' rows."""
-        def stacked():
-            return nn.ParameterList([torch.randn(4, 5, 9)])
-
-        client, model = self.transformer(4, 2, stacked)
+        client, model = self.transformer(4, 2, lambda: nn.ParameterList([torch.randn(4, 5, 9)]))
         for layer in model.layers[1:]:
             layer.mlp.chooses, layer.mlp.gate = layer.mlp.gate, None  # a name that tells nothing
         model.prediction = nn.Module()
@@ -261,16 +249,8 @@ class CheckTest(unittest.TestCase):
                          {f"feed_forward.*.{name}" for name in ("up.bias", "down.weight", "down.bias")})
 
     def test_a_dense_bias_as_long_as_all_local_experts_biases(self):
-        def stacked():
-            experts = nn.Module()
-            experts.weight, experts.bias = nn.Parameter(torch.randn(4, 5, 5)), nn.Parameter(torch.randn(4, 5))
-            return experts
-
-        client, model = self.transformer(4, 2, stacked, dense_inner=20)  # a bias [4 * 5] beside 4 experts' [5]
-        optimizer = torch.optim.Adam(model.parameters())
-        for parameter in model.parameters():
-            parameter.grad = torch.randn_like(parameter)
-        optimizer.step()
+        client, model = self.transformer(4, 2, lambda: stacked(weight=(4, 5, 5), bias=(4, 5)), dense_inner=20)  # a bias [4 * 5] beside 4 experts' [5]
+        optimizer = self.step(torch.optim.Adam(model.parameters()))
         for number, layer in enumerate(model.layers[1:]):
             for name, tensor in layer.mlp.experts.named_parameters():
                 client.register(tensor, name=f"{number}.{name}", layer=number)
@@ -280,12 +260,7 @@ class CheckTest(unittest.TestCase):
 
     def test_masters_outside_of_module_names_are_those_of_their_parameters(self):
         """Float32 masters in the place of parameters, in the order of parameters, group by group."""
-        def stacked():
-            experts = nn.Module()
-            experts.weight, experts.bias = nn.Parameter(torch.randn(4, 5, 5)), nn.Parameter(torch.randn(4, 5))
-            return experts
-
-        client, model = self.transformer(4, 2, stacked, dense_inner=20)
+        client, model = self.transformer(4, 2, lambda: stacked(weight=(4, 5, 5), bias=(4, 5)), dense_inner=20)
         for number, layer in enumerate(model.layers[1:]):
             for name, tensor in layer.mlp.experts.named_parameters():
                 client.register(tensor, name=f"{number}.{name}", layer=number)
@@ -294,9 +269,7 @@ class CheckTest(unittest.TestCase):
         optimizer = torch.optim.SGD([{"params": [masters[name] for name, _ in named if "experts" not in name]},
                                      {"params": [masters[name] for name, _ in named if "experts" in name]}],
                                     lr=0.1, momentum=0.9)
-        for master in masters.values():
-            master.grad = torch.ones_like(master)
-        optimizer.step()
+        self.step(optimizer)
         experts = [name for name in masters if "experts" in name]
         self.assertEqual(self.patterns_silence(client, model, optimizer),
                          {f"optimizer.{name}{key}" for name in experts for key in ("", ".momentum_buffer")})
