@@ -35,6 +35,16 @@ def address_of(tensor: Any) -> int:
     return tensor.data_ptr() if is_torch(tensor) else tensor.__array_interface__["data"][0]
 
 
+def dtype_of(array: Any) -> str:
+    """Returns the name of an element type, such as float32, of a numpy array or a torch tensor."""
+    return str(array.dtype).replace("torch.", "")
+
+
+def described(array: Any) -> str:
+    """Returns a text such as "float32 [4, 8]"."""
+    return f"{dtype_of(array)} {list(array.shape)}"
+
+
 def is_dtensor(tensor: Any) -> bool:
     """True for a DTensor, such as a parameter of FSDP2 or TP; told by its attributes, because older torch has none."""
     return is_torch(tensor) and all(hasattr(tensor, each) for each in ("to_local", "placements", "device_mesh"))

@@ -135,7 +135,7 @@ class _Checkpoint:
 
     def meet(self) -> None:
         """Learns what tensors there are on all pipeline stages. errors: FailedPrecondition for a name that two have."""
-        mine = {entry.name: {"dtype": _dtype_of(tensor), "role": entry.role, "layer": entry.layer}
+        mine = {entry.name: {"dtype": _rows.dtype_of(tensor), "role": entry.role, "layer": entry.layer}
                 for entry, tensor in self.experts}
         is_first = self.ep_group == 0 and self.gpu == 0
         for answer in self._all_gather(json.dumps(mine if is_first else {}).encode()):
@@ -188,7 +188,7 @@ class _Checkpoint:
         sync(self.partial)  # the names of its files
 
     def finish(self) -> None:
-        tensors: Dict[str, Dict[str, Any]] = {name: {"dtype": _dtype_of(tensor), "role": "dense"}
+        tensors: Dict[str, Dict[str, Any]] = {name: {"dtype": _rows.dtype_of(tensor), "role": "dense"}
                                               for name, tensor in self.dense.items()}
         tensors.update(self.tensors)
         written = {"format": FORMAT, "fields": self.fields, "num_layers": self.placement.num_layers,
@@ -262,8 +262,8 @@ class _Checkpoint:
         except (OSError, ValueError, EOFError) as error:
             raise self._refused(f"tensor {name} cannot be read: {error}") from None
         dtype = found["tensors"][name].get("dtype")
-        if rows.shape != shape or dtype != _dtype_of(like):
-            raise self._refused(f"tensor {name} is {dtype} {list(rows.shape)}, this run's is {_dtype_of(like)} {list(shape)}")
+        if rows.shape != shape or dtype != _rows.dtype_of(like):
+            raise self._refused(f"tensor {name} is {dtype} {list(rows.shape)}, this run's is {_rows.dtype_of(like)} {list(shape)}")
         if rows.dtype != _numpy_dtype_of(like):
             raise self._refused(f"tensor {name}: its file has {rows.dtype}, {_FIELDS_FILE} has {dtype}")
 
@@ -332,10 +332,6 @@ def _nothing() -> None:
 
 def _file_of(name: str, part: str = "") -> str:
     return quote(name, safe="") + part + ".npy"
-
-
-def _dtype_of(tensor: Any) -> str:
-    return str(tensor.dtype).replace("torch.", "")
 
 
 def _numpy_dtype_of(tensor: Any) -> np.dtype:

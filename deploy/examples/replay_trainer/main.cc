@@ -22,14 +22,14 @@ constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 constexpr int kVerificationFailed = 8;
 
-// Which job this is, and the shape of its model.
+// Flags of the job and of its model's shape.
 void AddJobOptions(CLI::App& app, TrainerOptions& options) {
   app.add_option("--rank", options.rank, "This process, 0..world-1")->required();
   app.add_option("--world", options.world_size, "Processes of the job, one GPU position each")
       ->required();
   app.add_option("--endpoint", options.endpoint,
-                 "Of eplbd, HOST:PORT or unix:PATH, or several, \"A,B\"");
-  app.add_option("--tls-ca", options.tls.ca, "PEM file; the CA that signed eplbd's certificate");
+                 "Address of eplbd: HOST:PORT or unix:PATH, or several, \"A,B\"");
+  app.add_option("--tls-ca", options.tls.ca, "PEM file of the CA that signed eplbd's certificate");
   app.add_option("--tls-cert", options.tls.cert, "PEM file; this rank's certificate");
   app.add_option("--tls-key", options.tls.key, "PEM file; its key");
   app.add_option("--tls-server-name", options.tls.server_name,
@@ -55,18 +55,18 @@ void AddJobOptions(CLI::App& app, TrainerOptions& options) {
       ->capture_default_str();
 }
 
-// How it trains, what goes wrong in it, and what it leaves.
+// Flags of the training, its faults and its files.
 void AddRunOptions(CLI::App& app, TrainerOptions& options, double& step_ms,
                    std::string& slow_rank) {
   app.add_option(
          "--transport", options.transport,
-         "What carries the rows; peer (CUDA IPC), nccl and peer+nccl move GPU memory, auto takes "
+         "Transport of the rows; peer (CUDA IPC), nccl and peer+nccl move GPU memory, auto takes "
          "host unless --expert-memory is gpu")
       ->check(CLI::IsMember(
           std::vector<std::string>(std::begin(kTransportNames), std::end(kTransportNames))))
       ->capture_default_str();
   app.add_option("--expert-memory", options.expert_memory,
-                 "Where experts lie; auto: host for transports auto and host, also where there is "
+                 "Memory of the experts; auto: host for transports auto and host, even if there is "
                  "a GPU, else gpu. "
                  "Which GPU: EPLB_TRAINER_DEVICE, else the rank on its node modulo their number")
       ->check(CLI::IsMember({"auto", "host", "gpu"}))
@@ -85,7 +85,8 @@ void AddRunOptions(CLI::App& app, TrainerOptions& options, double& step_ms,
   app.add_option("--vote-every", options.vote_every, "Steps between votes")->capture_default_str();
   app.add_option("--report-every", options.report_every, "Steps in a load window")
       ->capture_default_str();
-  app.add_option("--reduce", options.reduce, "Who reports: rank, or root with the ranks' sum")
+  app.add_option("--reduce", options.reduce,
+                 "rank: each rank reports its counts; root: rank 0 reports the sum")
       ->check(CLI::IsMember({"rank", "root"}))
       ->capture_default_str();
   app.add_option(
@@ -94,11 +95,12 @@ void AddRunOptions(CLI::App& app, TrainerOptions& options, double& step_ms,
       ->check(CLI::IsMember({"equal", "batch"}))
       ->capture_default_str();
   app.add_option("--bind-address", options.bind_address,
-                 "Numeric address that other ranks reach this one at")
+                 "Numeric address at which other ranks reach this one")
       ->capture_default_str();
-  app.add_option("--stop-file", options.stop_path, "The job ends well once rank 0 finds this file");
+  app.add_option("--stop-file", options.stop_path,
+                 "End the job after the step at which rank 0 finds this file");
   app.add_option("--hang-at-step", options.hang_at_step,
-                 "This rank does nothing for 3 s before that step, its process lives");
+                 "Do nothing on this rank for 3 s before that step");
   app.add_option("--fork-at-step", options.fork_at_step,
                  "Fork a child that calls the client, as data loaders do");
   app.add_option("--initial-placement", options.initial_placement,
@@ -109,15 +111,15 @@ void AddRunOptions(CLI::App& app, TrainerOptions& options, double& step_ms,
   app.add_flag("--progress", options.show_progress, "Rank 0 prints its progress on stderr");
 }
 
-// Settles "auto", and looks for a GPU where one is needed: here, where a refusal can name the flag
-// that asked for it and the one that does without.
+// Settles "auto", and looks for a GPU if one is needed, so that an error can name the flag that
+// needs it and the one that does not.
 absl::Status SettleExpertMemory(TrainerOptions& options) {
   const bool by_transport =
       options.expert_memory == "auto" && options.transport != "auto" && options.transport != "host";
   if (by_transport) options.expert_memory = "gpu";
   if (options.expert_memory != "gpu") return absl::OkStatus();
   absl::Status found = DeviceMirror::ChooseDevice(/*local_rank=*/0).status();
-  // EPLB_TRAINER_DEVICE is wrong, which says nothing about whether there is a GPU.
+  // EPLB_TRAINER_DEVICE is wrong; there may still be a GPU.
   if (found.ok() || absl::IsInvalidArgument(found)) return found;
   const std::string asked =
       by_transport ? absl::StrCat("--transport ", options.transport, " implies --expert-memory gpu")
@@ -128,7 +130,7 @@ absl::Status SettleExpertMemory(TrainerOptions& options) {
                                    found.message(), "; ", without, " needs none"));
 }
 
-// Of --step-ms; NaN is out of range too.
+// Reads --step-ms; NaN is out of range too.
 absl::Status ReadStepTime(double step_ms, TrainerOptions& options) {
   constexpr double kMost = 1e6;
   if (!(step_ms >= 0 && step_ms <= kMost)) {
@@ -139,7 +141,7 @@ absl::Status ReadStepTime(double step_ms, TrainerOptions& options) {
   return absl::OkStatus();
 }
 
-// Of --slow-rank; empty: none.
+// Reads --slow-rank; empty for none.
 absl::Status ReadSlowRank(const std::string& text, TrainerOptions& options) {
   if (text.empty()) return absl::OkStatus();
   SlowRank& slow = options.slow_rank;
@@ -188,6 +190,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace eplb
 
-// What CLI11 throws while options are declared is a bug of this file and shall end the program.
+// An exception of CLI11 while options are declared is a bug of this file and must end the program.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) { return eplb::Main(argc, argv); }

@@ -242,7 +242,8 @@ class Trainer {
     return VerifyEverywhere(num_run - 1, nullptr);
   }
 
-  // What this rank's GPU would compute in the step: the trainer sleeps for it with all others.
+  // Returns the time that this rank's GPU would compute in the step; all ranks sleep for the
+  // longest.
   double ComputeSeconds(const LoadMatrix& total, double own_tokens) const {
     const double mean = static_cast<double>(total.sum()) / options_.world_size;
     if (!(mean > 0)) return 0;
@@ -250,7 +251,7 @@ class Trainer {
            options_.slow_rank.FactorOf(options_.rank);
   }
 
-  // True on every rank after the step at which rank 0 found the stop file.
+  // Returns true on every rank after the step at which rank 0 found the stop file.
   absl::StatusOr<bool> RankZeroSaysStop() {
     if (options_.stop_path.empty()) return false;
     const bool stop = options_.rank == 0 && access(options_.stop_path.c_str(), F_OK) == 0;
@@ -258,7 +259,7 @@ class Trainer {
     return all[0] == 1;
   }
 
-  // What this rank tells its client: its own counts, or the sum over ranks.
+  // Returns the counts that this rank records: its own, or the sum over ranks.
   absl::StatusOr<LoadMatrix> CountsToRecord(const LoadMatrix& own) {
     if (options_.reduce == "rank") return own;
     const std::vector<int64_t> mine(own.data(), own.data() + own.size());
@@ -353,8 +354,7 @@ class Trainer {
     return absl::OkStatus();
   }
 
-  // A placement is in force: every rank computes its memory again and the ranks add up what the
-  // switch cost.
+  // After a switch: every rank verifies its memory, and the ranks add up the costs of the switch.
   absl::Status RecordSwitch(int64_t step, const BoundaryResult& boundary) {
     SwitchRecord record{.step = step,
                         .version = boundary.version,

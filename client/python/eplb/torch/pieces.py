@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from eplb import _lists
-from eplb._rows import refused
+from eplb._rows import described, refused
 
 # Trainers' tensors that lie in stacks made here, and where; by id.
 _stacked: Dict[int, Tuple[Any, int]] = {}
@@ -75,7 +75,7 @@ class ExpertTensor:
                 raise refused(name, f"is a {type(tensor).__name__}, expected a plain tensor: turn off fp8 parameters and "
                                     f"FSDP for the experts")
             if tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype:
-                raise refused(name, f"has experts of {_what(tensors[0])} and of {_what(tensor)}")
+                raise refused(name, f"has experts of {described(tensors[0])} and of {described(tensor)}")
         # Memory of each piece: objects of their own, because the trainer may point its objects elsewhere.
         self._homes: List[torch.Tensor] = [tensor.detach() for tensor in tensors]
         self._is_made_here = len(tensors) > 1 and all(_is_remembered(piece.whole()) for piece in pieces)
@@ -123,10 +123,10 @@ class ExpertTensor:
         moved = [i for i, tensor in enumerate(found) if tensor.data_ptr() != self.addresses[i]]
         for i in moved:
             tensor, home = found[i], self._homes[i]
-            if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or _what(tensor) != _what(home) \
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or described(tensor) != described(home) \
                     or tensor.device != home.device:
-                raise refused(self.name, f"is {_what(tensor)} on {tensor.device} in slot {i} now, and was registered as "
-                                         f"{_what(home)} on {home.device}: convert or move the model before it is attached, "
+                raise refused(self.name, f"is {described(tensor)} on {tensor.device} in slot {i} now, and was registered as "
+                                         f"{described(home)} on {home.device}: convert or move the model before it is attached, "
                                          f"or after detach")
         # Copies, as what came may be another row of this very memory.
         values = [found[i].detach().clone() for i in moved]
@@ -159,7 +159,3 @@ def _expect_whole_experts(name: str, tensors: Sequence[Any]) -> None:
             if len(tensors) > 1 or not (placement.is_replicate() or placement.is_shard(0)):
                 raise refused(name, f"is a DTensor of {list(tensor.shape)} placed as {placement}: only a stack [experts, ..] "
                                     f"that is sharded by its first dimension holds whole experts in each shard")
-
-
-def _what(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)}"

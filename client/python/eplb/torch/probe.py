@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import torch
 from torch import nn
 
+from eplb._rows import dtype_of
 from eplb.errors import FailedPrecondition
 from eplb.torch.layers import ExpertLayer
 
@@ -60,7 +61,7 @@ class SeenInputs:
     def _note(self, index: int, inputs: Any) -> None:
         if index not in self._seen and inputs and all(torch.is_tensor(each) and each.numel() and each.is_floating_point()
                                                       for each in inputs):
-            self._seen[index] = [(list(each.shape), str(each.dtype).replace("torch.", "")) for each in inputs]
+            self._seen[index] = [(list(each.shape), dtype_of(each)) for each in inputs]
         if index in self._seen:
             self._take_off(index)
 

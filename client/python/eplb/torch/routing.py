@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Optional
 import numpy as np
 import torch
 
+from eplb import _rows
 from eplb.errors import FailedPrecondition
 
 # (what the router gave, the layer's columns) -> the same by slots; it also calls count_columns or count_indices.
@@ -222,7 +223,7 @@ def _in_backward() -> bool:
 
 def _described(output: Any) -> str:
     if torch.is_tensor(output):
-        return f"{str(output.dtype).replace('torch.', '')} {list(output.shape)}"
+        return _rows.described(output)
     if isinstance(output, (tuple, list)):
         return f"({', '.join(map(_described, output))})"
     if isinstance(output, dict):
