@@ -123,7 +123,7 @@ class Trainer:
                 y = self.model(x)
                 loss = ((y - target) ** 2).mean() + 0.01 * sum(block.moe.auxiliary for block in self.model)
                 (loss / self.accumulate).backward()
-                self.losses.append(float(loss))
+                self.losses.append(float(loss.detach()))
             self._reduce_gradients()
             self.optimizer.step()
             if after is not None:
