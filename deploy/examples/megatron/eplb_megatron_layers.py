@@ -73,8 +73,8 @@ class SlotRouting(SlotColumns):
     def _hook(self, module: Any, _arguments: Any, output: Any) -> Tuple[torch.Tensor, torch.Tensor]:
         """output: (probs [tokens, experts], routing_map bool [tokens, experts]); the same by slots is returned."""
         if not isinstance(output, tuple) or len(output) != 2 or any(
-                tensor.shape[-1] != self._num_experts or tensor.dim() != 2 for tensor in output):
-            raise eplb.FailedPrecondition(f"{self._name}.router gave no (probs, routing_map) [tokens, {self._num_experts}], as "
+                tensor.shape[-1] != self.num_experts or tensor.dim() != 2 for tensor in output):
+            raise eplb.FailedPrecondition(f"{self.name}.router gave no (probs, routing_map) [tokens, {self.num_experts}], as "
                                           f"routers of Megatron-Core 0.10 and later do")
         probs, routing_map = output
         # Counts as Megatron does for its expert bias: recomputation runs the router twice, the first time without gradients.
