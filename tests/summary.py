@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What the last test run of a build tree ran, and what it left out and why. Prints a page; exit 1 if something must not be missing.
+"""Summary of the last test run of a build tree: tests that ran, and tests left out and why. Prints a page; exit 1 if something
+must not be missing.
 
   summary.py BUILD
 

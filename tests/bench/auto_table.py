@@ -7,8 +7,9 @@ Prices: moving all rows of a GPU takes that part of an even window. Split: token
 replicas, or each window exactly. Net: seconds saved less seconds spent, as a part of the seconds without any move; the best
 candidate is that of the back-test, as it would have run alone; "do nothing" is a candidate too.
 
-Needs numpy (in build/venv, from tests/environment). Exit 1 when `auto` is more than 2 points behind the best candidate (trace, drift, shift), more than
-0.5 points below doing nothing (anywhere), or when less than 85 % of its predictions hold, over the rows of one price and split.
+Needs numpy (in build/venv, from tests/environment). Exit 1 when `auto` is more than 2 points behind the best candidate (trace,
+drift, shift), more than 0.5 points below doing nothing (anywhere), or when less than 85 % of its predictions hold, over the
+rows of one price and split.
 
   tests/bench/auto_table.py [--bin build/release/bin] [--windows 48] [--layers 3] [--price P].. [--split equal|batch]
                             [--trace FILE --slots S --gpus G] [SERIES ..]

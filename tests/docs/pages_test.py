@@ -1,5 +1,5 @@
-"""Every page: it is reached from the first, files that are named exist, commands are ones that eplbctl and eplbd take, the configuration's keys
-are described as the daemon knows them, and figures of the tables of sizes follow from their factors."""
+"""Every page: it is reached from the first, files that are named exist, commands are ones that eplbctl and eplbd take, the
+configuration's keys are described as the daemon knows them, and figures of the tables of sizes follow from their factors."""
 
 import os
 import pathlib
@@ -77,7 +77,7 @@ class CommandsTest(unittest.TestCase):
         self.directory = self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-pages-"))
 
     def problem(self, command):
-        """What is wrong with the words of a command, or ""."""
+        """Returns the fault in the words of a command, or ""."""
         more = ["--check-config"] if command[0] == "eplbd" else []
         done = subprocess.run([BIN / command[0], *command[1:], *more], capture_output=True, text=True, timeout=DEADLINE, cwd=self.directory,
                               stdin=subprocess.DEVNULL, env={"HOME": self.directory, "PATH": os.environ["PATH"], "LANG": "C.UTF-8",

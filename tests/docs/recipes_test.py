@@ -125,7 +125,7 @@ def on_model(rank, directory, name, disabled, layer, page, numbers, endpoint):
 
 
 class Engine:
-    """What DeepSpeed's engine is to the page's lines: a step is two batches."""
+    """A stand-in for DeepSpeed's engine in the page's lines: a step is two batches."""
 
     def __init__(self, trainer):
         self.module, self._trainer, self._count, self.saved = trainer.model, trainer, 0, None

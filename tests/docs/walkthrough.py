@@ -64,7 +64,7 @@ def words_of(output):
 
 
 def shows(page, output):
-    """Whether a page's output is this one, to the words (words_of); "..." on the page stands for anything."""
+    """True if a page's output is this one, to the words (words_of); "..." on the page stands for anything."""
     text, (first, *middle) = words_of(output), map(words_of, page.split("..."))
     if not middle:
         return text == first

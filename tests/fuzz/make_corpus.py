@@ -49,7 +49,7 @@ ROW = list(range(EXPERTS))
 
 
 def digest():
-    """Of the static placement: any 32 bytes are well-formed, these are merely typical."""
+    """Digest of the static placement: any 32 bytes are well-formed, these are merely typical."""
     return hashlib.sha256(b"placement").digest()
 
 

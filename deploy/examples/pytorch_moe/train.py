@@ -315,6 +315,7 @@ def main(parser: argparse.ArgumentParser, train_rank: Any) -> None:
         return
     os.environ.update(GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
     torch.set_num_threads(1)
+    torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimizer imports much: once here, not in each rank
     with tempfile.TemporaryDirectory() as directory:
         try:
             multiprocessing.start_processes(run_rank, (train_rank, args, f"file://{directory}/ranks"), args.ranks,

@@ -65,7 +65,7 @@ class ReplicatedExperts(train.MixtureOfExperts):
 
 
 class Experts:
-    """What EPLB has of a model: rows to move, and the sums that keep an expert one expert. All calls are collective."""
+    """Rows of a model that EPLB moves, and the sums that keep an expert one expert. All calls are collective."""
 
     def __init__(self, client: eplb.Client, model: train.LanguageModel, optimizer: torch.optim.Optimizer) -> None:
         self._client, self._model = client, model
@@ -106,7 +106,7 @@ def make_optimizer(model: nn.Module, args: argparse.Namespace) -> torch.optim.Op
 
 
 def dense_tensors(model: train.LanguageModel, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """What a checkpoint holds besides the experts."""
+    """Returns the tensors of a checkpoint besides the experts."""
     state = {f"{name}.{moment}": optimizer.state[each][moment] for name, each in model.dense.items() for moment in MOMENTS}
     return {**{name: each.detach() for name, each in model.dense.items()}, **state}
 

@@ -22,7 +22,7 @@ class Frozen(ranks.Experts):
 
 
 class Trained(Frozen):
-    """What the option is not for: each step adds to every weight."""
+    """A misuse of the option: each step adds to every weight."""
 
     def update(self):
         self.verify()

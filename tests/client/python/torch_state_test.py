@@ -1,4 +1,4 @@
-"""What optimizers hold for experts, and what they do, followed without ranks."""
+"""State and calls of optimizers for experts, without ranks."""
 
 import types
 import unittest

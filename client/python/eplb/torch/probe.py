@@ -1,4 +1,4 @@
-"""What single experts are called with, so that each can be asked what it makes of the same."""
+"""Calls single experts with equal inputs, to compare what they compute."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import torch
 from torch import nn
 
+from eplb._rows import dtype_of
 from eplb.errors import FailedPrecondition
 from eplb.torch.layers import ExpertLayer
 
@@ -43,7 +44,7 @@ class SeenInputs:
 
     @torch.no_grad()
     def probe(self, index: int, slot: int) -> torch.Tensor:
-        """What the expert in a local slot of a layer makes of random numbers, the same for all. REQUIRES: expect_seen."""
+        """Returns the output of the expert in a local slot for random numbers, equal for all. REQUIRES: expect_seen."""
         layer = self._layers[index]
         single: nn.Module = list(layer.singles.values())[slot]
         device = next(single.parameters()).device
@@ -60,7 +61,7 @@ class SeenInputs:
     def _note(self, index: int, inputs: Any) -> None:
         if index not in self._seen and inputs and all(torch.is_tensor(each) and each.numel() and each.is_floating_point()
                                                       for each in inputs):
-            self._seen[index] = [(list(each.shape), str(each.dtype).replace("torch.", "")) for each in inputs]
+            self._seen[index] = [(list(each.shape), dtype_of(each)) for each in inputs]
         if index in self._seen:
             self._take_off(index)
 
