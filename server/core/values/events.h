@@ -1,4 +1,4 @@
-// What comes into the core, and what goes out of it.
+// Events into the core, and effects out of it.
 #ifndef EPLB_SERVER_CORE_VALUES_EVENTS_H_
 #define EPLB_SERVER_CORE_VALUES_EVENTS_H_
 
@@ -45,7 +45,7 @@ struct Solved {
   double seconds = 0;
   std::shared_ptr<const AutoOutcome> chosen = nullptr;  // to a request with `choose`
   absl::Time began_at = kNoTime;                        // by the clock of the core's `now`
-  // What follows from `placement`; null: nothing, because it is an error or none is due.
+  // Answer that follows from `placement`. Null if it is an error or no answer is due.
   std::shared_ptr<const DecisionAnswer> answer = nullptr;
 };
 struct SolveStarted {  // the solver works on it from now on; before, it waited behind other jobs
@@ -105,7 +105,7 @@ struct Solve {  // answered by SolveStarted and then Solved, both with the same 
   std::optional<Hierarchy> hierarchy = std::nullopt;  // none: the policy's own rule
   std::shared_ptr<const GpuSpeeds> speeds = nullptr;  // null: all equal
   SplitMode split = SplitMode::kEqual;                // as the run registered
-  // Of a policy that chooses by a back-test; else null.
+  // Question of a policy that chooses by a back-test; otherwise null.
   std::shared_ptr<const AutoQuestion> choose = nullptr;
   std::shared_ptr<const DecisionQuestion> question = nullptr;
 };
