@@ -1,4 +1,4 @@
-// Computation that a solver does for a Solve. threads: safe, no state.
+// The work of a solver for one Solve.
 #ifndef EPLB_SERVER_CORE_SOLUTION_H_
 #define EPLB_SERVER_CORE_SOLUTION_H_
 

@@ -1,4 +1,4 @@
-// What the daemon tells about its jobs: read only.
+// Views of the core's jobs: read only.
 #include <algorithm>
 #include <deque>
 #include <optional>

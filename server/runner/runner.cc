@@ -229,8 +229,8 @@ core::Decision Runner::Decide(const core::Event& event) {
 }
 
 void Runner::Handle(core::Event event) {
-  // Of a stream that the core closed nothing but its SessionClosed may reach it. What a rank said
-  // before it left itself, a Goodbye above all, still counts.
+  // After the core closed a stream, only its SessionClosed may reach the core. Messages of a rank
+  // that left by itself, above all its Goodbye, still count.
   const auto* message = std::get_if<core::SessionMessage>(&event);
   if (message != nullptr && sessions_.WasClosed(message->session)) return;
   const auto* closed = std::get_if<core::SessionClosed>(&event);

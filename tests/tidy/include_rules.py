@@ -41,7 +41,7 @@ MAY_INCLUDE = {
     "server/process": set(),
     "server/rpc": {"server/config", "server/core/values", "server/messages", "server/process", "server/runner", "server/store", "proto", "placement"},
     "server/runner": {"server/core", "server/history", "server/core/values", "server/process", "server/store", "proto", "placement", "placement/backtest", "placement/policies"},
-    "server/store": {"server/core/values", "server/messages", "proto", "placement", "placement/decision"},
+    "server/store": {"server/core/values", "server/messages", "server/process", "proto", "placement", "placement/decision"},
     "client": {"client/rows", "client/rows/control", "client/rows/paths", "client/run_log", "client/session", "cuda", "cuda/kernels", "proto",
                "placement", "placement/split"},
     "client/c": {"client", "placement", "placement/policies"},

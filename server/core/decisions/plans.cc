@@ -77,7 +77,8 @@ ChunkTimes* ChunkInFlight(Job& job) {
   return plan == nullptr ? nullptr : ChunkInFlight(*plan);
 }
 
-// What followed a version that is not the plan's last one says nothing of the plan.
+// Forgets the measured balancedness of a plan. A window after an earlier version than the plan's
+// last one does not measure the plan.
 void ForgetSeen(Plan& plan) {
   plan.balancedness_seen.reset();
   plan.seen_first_step = 0;

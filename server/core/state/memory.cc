@@ -57,8 +57,8 @@ bool Fits(const wire::JobMemory& memory, const Job& job, const wire::Hello& hell
   return numbers && names && wire::CheckPatch(memory.settings).ok();
 }
 
-// What one daemon knew to be over is over, however old the memory. Only a run that owned the job
-// later says so of the one in force.
+// Adds the runs that ended by the knowledge of an earlier daemon, however old the memory is. Only a
+// run that owned the job later can end the current one so.
 void AddCarriedGone(Job& job, const wire::Hello& hello) {
   for (const wire::EndedRun& gone : hello.memory.value->gone) {
     const bool in_force = job.current && job.current->name == gone.run_id;

@@ -74,7 +74,7 @@ struct PendingWindow {
   absl::Time began_at = absl::UnixEpoch();  // its first report arrived
 };
 
-// What stays of a window whose load was dropped.
+// Figures of a window that stay after its load was dropped.
 struct Figures {
   int64_t first_step = 0;
   int64_t last_step = 0;

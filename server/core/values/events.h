@@ -1,4 +1,4 @@
-// What comes into the core, and what goes out of it.
+// Events into the core, and effects out of it.
 #ifndef EPLB_SERVER_CORE_VALUES_EVENTS_H_
 #define EPLB_SERVER_CORE_VALUES_EVENTS_H_
 

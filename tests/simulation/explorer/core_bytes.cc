@@ -48,7 +48,7 @@ void Simplify(Run& run) {
     if (rank.away_since != absl::InfiniteFuture()) rank.away_since = kNow;
     rank.failed = false;  // words only, like the next
     rank.cut = false;
-    // Of numbers only the order matters; RankTable says which of its streams are older.
+    // Only the order of the numbers matters. RankTable knows which of its streams are older.
     if (rank.session_number != 0) rank.session_number = kNewestSession;
     rank.step = 0;
     rank.answer_seconds = 0;

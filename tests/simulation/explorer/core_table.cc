@@ -13,7 +13,7 @@ uint64_t KeyOf(uint32_t core, uint64_t kind, core::SessionId session, uint64_t v
   return (uint64_t{core} << 32) | (kind << 28) | (static_cast<uint64_t>(session) << 20) | value;
 }
 
-// What the ranks say about a proposal that is not in flight.
+// Returns true for an answer to a proposal that is not in flight.
 bool IsAboutAnother(const wire::UpMessage& message, int64_t proposed) {
   if (const auto* applied = std::get_if<wire::Applied>(&message)) {
     return applied->version != proposed;

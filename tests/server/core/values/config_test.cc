@@ -29,7 +29,7 @@ TEST(ConfigTest, AStoredPatchThatIsNotValidAnyMoreIsLeftOut) {
   EXPECT_EQ(core.Job(kJob, absl::UnixEpoch())->settings.policy_name, "incremental");
 }
 
-// Of a job whose ranks register this split.
+// Returns the policy of a job whose ranks register this split.
 std::string PolicyOf(const Config& config, SplitMode split) {
   TestJob job(config);
   for (FakeRank& rank : job.ranks) rank.identity.split = split;

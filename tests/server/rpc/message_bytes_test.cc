@@ -1,4 +1,4 @@
-#include "server/rpc/session.h"
+#include "server/rpc/message_bytes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

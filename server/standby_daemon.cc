@@ -1,4 +1,4 @@
-#include "server/replica.h"
+#include "server/standby_daemon.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,6 +12,7 @@
 #include "base/tls_files.h"
 #include "server/config/config_values.h"
 #include "server/daemon.h"
+#include "server/descriptor_plan.h"
 #include "server/etcd/etcd_store.h"
 #include "server/http/api.h"
 #include "server/http/job_json.h"
@@ -40,27 +41,27 @@ std::string StandbyText(const etcd::Election& election, const std::string& troub
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Replica>> Replica::Start(const DaemonConfig& config) {
-  auto replica = std::unique_ptr<Replica>(new Replica(config));
+absl::StatusOr<std::unique_ptr<StandbyDaemon>> StandbyDaemon::Start(const DaemonConfig& config) {
+  auto standby = std::unique_ptr<StandbyDaemon>(new StandbyDaemon(config));
   EPLB_ASSIGN_OR_RETURN(const EtcdEndpoints members, ParseEtcdEndpoints(config.etcd.endpoints));
-  EPLB_ASSIGN_OR_RETURN(replica->client_, etcd::Client::Make({.endpoints = members.members,
+  EPLB_ASSIGN_OR_RETURN(standby->client_, etcd::Client::Make({.endpoints = members.members,
                                                               .tls = config.etcd.tls,
                                                               .timeout = config.etcd.timeout}));
-  replica->election_ = std::make_unique<etcd::Election>(
-      replica->client_.get(),
+  standby->election_ = std::make_unique<etcd::Election>(
+      standby->client_.get(),
       etcd::ElectionOptions{
           .prefix = config.etcd.prefix,
           .lease = absl::Seconds(config.etcd.lease_seconds),
-          .lease_changed = [client = replica->client_.get()](absl::Duration lease) {
+          .lease_changed = [client = standby->client_.get()](absl::Duration lease) {
             Log(LogLevel::kInfo, "lease_changed",
                 {{"lease", absl::FormatDuration(lease)},
                  {"call_seconds", absl::ToDoubleSeconds(client->round_trip())}});
           }});
-  EPLB_RETURN_IF_ERROR(replica->Serve());
-  return replica;
+  EPLB_RETURN_IF_ERROR(standby->Serve());
+  return standby;
 }
 
-absl::Status Replica::Serve() {
+absl::Status StandbyDaemon::Serve() {
   const DescriptorPlan descriptors =
       PlanDescriptors(DescriptorLimit(), config_.limits.max_sessions);
   EPLB_ASSIGN_OR_RETURN(
@@ -79,7 +80,7 @@ absl::Status Replica::Serve() {
   return absl::OkStatus();
 }
 
-HttpServer::Sources Replica::SourcesOfStandby() const {
+HttpServer::Sources StandbyDaemon::SourcesOfStandby() const {
   const etcd::Election* election = election_.get();
   const std::string cert = config_.tls.cert;
   const auto text = [election, client = client_.get()] {
@@ -118,7 +119,7 @@ HttpServer::Sources Replica::SourcesOfStandby() const {
                   .events = stands_by}};
 }
 
-bool Replica::Turn(absl::Duration most) {
+bool StandbyDaemon::Turn(absl::Duration most) {
   const absl::StatusOr<bool> leads = election_->TryToLead(AdvertisedAddress(config_));
   Tell(leads);
   if (leads.ok() && *leads) return true;
@@ -135,7 +136,7 @@ bool Replica::Turn(absl::Duration most) {
   return false;
 }
 
-bool Replica::MissTheLeader(const std::set<std::string>& jobs) {
+bool StandbyDaemon::MissTheLeader(const std::set<std::string>& jobs) {
   const std::string leader = election_->leader().address;
   if (jobs.empty() || leader.empty()) return false;
   const absl::Time deadline = MonotonicNow() + std::min(client_->timeout(), kQuestion);
@@ -147,7 +148,7 @@ bool Replica::MissTheLeader(const std::set<std::string>& jobs) {
 }
 
 // One line for each change.
-void Replica::Tell(const absl::StatusOr<bool>& leads) {
+void StandbyDaemon::Tell(const absl::StatusOr<bool>& leads) {
   const etcd::Leader leader = election_->leader();
   const std::string now = !leads.ok() ? "etcd" : absl::StrCat(*leads, leader.address, leader.term);
   if (std::exchange(told_, now) == now) return;
@@ -160,7 +161,7 @@ void Replica::Tell(const absl::StatusOr<bool>& leads) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<Store>> Replica::Lead(
+absl::StatusOr<std::unique_ptr<Store>> StandbyDaemon::Lead(
     std::function<void(const std::string& why)> lost, std::function<bool()> serves_nobody) {
   election_->Hold(lost, std::move(serves_nobody));
   etcd::Election* election = election_.get();

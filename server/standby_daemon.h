@@ -1,7 +1,7 @@
 // One of several daemons that share a store in etcd: it stands by until it is elected, and leads
 // until it is not.
-#ifndef EPLB_SERVER_REPLICA_H_
-#define EPLB_SERVER_REPLICA_H_
+#ifndef EPLB_SERVER_STANDBY_DAEMON_H_
+#define EPLB_SERVER_STANDBY_DAEMON_H_
 
 #include <functional>
 #include <memory>
@@ -23,11 +23,11 @@
 namespace eplb {
 
 // threads: one at a time, but for what the parts do on their own threads.
-class Replica {
+class StandbyDaemon {
  public:
   // Serves as a standby when it returns. errors: those of listening and of TLS files. An etcd that
   // does not answer is none.
-  static absl::StatusOr<std::unique_ptr<Replica>> Start(const DaemonConfig& config);
+  static absl::StatusOr<std::unique_ptr<StandbyDaemon>> Start(const DaemonConfig& config);
 
   // With the ports in use, which stay those of the daemon when it leads.
   const Address& grpc_address() const { return config_.grpc; }
@@ -47,7 +47,7 @@ class Replica {
   std::string Trouble() const { return client_->Trouble(); }
 
  private:
-  explicit Replica(const DaemonConfig& config) : config_(config) {}
+  explicit StandbyDaemon(const DaemonConfig& config) : config_(config) {}
   absl::Status Serve();
   HttpServer::Sources SourcesOfStandby() const;
   void Tell(const absl::StatusOr<bool>& leads);
@@ -66,4 +66,4 @@ class Replica {
 
 }  // namespace eplb
 
-#endif  // EPLB_SERVER_REPLICA_H_
+#endif  // EPLB_SERVER_STANDBY_DAEMON_H_

@@ -1,57 +1,9 @@
-#include "server/rpc/gate.h"
+#include "server/rpc/identity.h"
 
 #include <gtest/gtest.h>
 
-#include "absl/strings/str_cat.h"
-
 namespace eplb {
-
 namespace {
-
-constexpr absl::Time kStart = absl::UnixEpoch();
-
-TEST(PeerLimitsTest, AHostIsAPeerWithoutItsPort) {
-  EXPECT_EQ(HostOf("ipv4:10.0.0.1:4711"), "ipv4:10.0.0.1");
-  EXPECT_EQ(HostOf("ipv6:%5B::1%5D:4711"), "ipv6:%5B::1%5D");
-  EXPECT_EQ(HostOf("unix:/run/eplb/eplbd.sock"), "unix");
-  EXPECT_EQ(HostOf("fd:12"), "unix");
-  EXPECT_TRUE(IsThisMachine(HostOf("ipv4:127.0.0.1:1")));
-  EXPECT_TRUE(IsThisMachine(HostOf("ipv6:%5B::1%5D:1")));
-  EXPECT_TRUE(IsThisMachine(HostOf("unix:")));
-  EXPECT_FALSE(IsThisMachine(HostOf("ipv4:10.0.0.1:1")));
-  EXPECT_FALSE(IsThisMachine(HostOf("")));
-}
-
-TEST(PeerLimitsTest, CallsOfOneHostDoNotCostAnother) {
-  PeerLimits limits({.max_sessions = 1, .calls_per_second = 1});
-  EXPECT_TRUE(limits.TakeCall("a", kStart).ok());
-  EXPECT_TRUE(limits.TakeCall("a", kStart).ok());
-  EXPECT_EQ(limits.TakeCall("a", kStart).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(limits.TakeCall("b", kStart).ok());
-  EXPECT_TRUE(limits.TakeCall("a", kStart + absl::Seconds(1)).ok());
-}
-
-TEST(PeerLimitsTest, SessionsAreGivenBack) {
-  PeerLimits limits({.max_sessions = 2, .calls_per_second = 1});
-  EXPECT_TRUE(limits.OpenSession("a", kStart).ok());
-  EXPECT_TRUE(limits.OpenSession("a", kStart).ok());
-  EXPECT_EQ(limits.OpenSession("a", kStart).message(),
-            "limits.max_sessions_per_peer = 2 streams are open from this address");
-  EXPECT_TRUE(limits.OpenSession("b", kStart).ok());
-  limits.CloseSession("a");
-  EXPECT_TRUE(limits.OpenSession("a", kStart).ok());
-}
-
-TEST(PeerLimitsTest, IdleHostsAreForgottenAndOthersAreNot) {
-  PeerLimits limits({.max_sessions = 1, .calls_per_second = 1});
-  ASSERT_TRUE(limits.OpenSession("at work", kStart).ok());
-  for (size_t i = 1; i < PeerLimits::kMaxHosts; ++i) {
-    ASSERT_TRUE(limits.TakeCall(absl::StrCat(i), kStart).ok());
-  }
-  EXPECT_FALSE(limits.TakeCall("new", kStart).ok());
-  EXPECT_TRUE(limits.TakeCall("new", kStart + absl::Seconds(3)).ok());
-  EXPECT_FALSE(limits.OpenSession("at work", kStart + absl::Seconds(3)).ok());
-}
 
 const std::vector<IdentityRule> kRules = {
     {"spiffe://x/*", AccessRole::kViewer, {"*"}},
@@ -65,7 +17,7 @@ absl::StatusCode CodeOf(const PeerIdentity& peer, Verb verb, std::string_view jo
 constexpr absl::StatusCode kOk = absl::StatusCode::kOk;
 constexpr absl::StatusCode kDenied = absl::StatusCode::kPermissionDenied;
 
-TEST(AuthorizeTest, APatternIsExactOrAPrefix) {
+TEST(IdentityTest, APatternIsExactOrAPrefix) {
   EXPECT_TRUE(FitsPattern("train", "train"));
   EXPECT_FALSE(FitsPattern("train", "train2"));
   EXPECT_TRUE(FitsPattern("tune-*", "tune-7"));
@@ -74,7 +26,7 @@ TEST(AuthorizeTest, APatternIsExactOrAPrefix) {
   EXPECT_FALSE(FitsPattern("", "a"));
 }
 
-TEST(AuthorizeTest, TheMostSpecificRuleCounts) {
+TEST(IdentityTest, TheMostSpecificRuleCounts) {
   EXPECT_EQ(CertifiedPeer("spiffe://x/a", kRules).role, AccessRole::kViewer);
   EXPECT_EQ(CertifiedPeer("spiffe://x/train/rank7", kRules).role, AccessRole::kMember);
   EXPECT_EQ(CertifiedPeer("spiffe://x/train/boss", kRules).role, AccessRole::kOperator);
@@ -84,7 +36,7 @@ TEST(AuthorizeTest, TheMostSpecificRuleCounts) {
   EXPECT_EQ(CertifiedPeer("spiffe://x/train/boss", reversed).role, AccessRole::kOperator);
 }
 
-TEST(AuthorizeTest, AUriHidesDnsNamesAndOfThoseTheFirstThatARuleFitsCounts) {
+TEST(IdentityTest, AUriHidesDnsNamesAndOfThoseTheFirstThatARuleFitsCounts) {
   const std::vector<IdentityRule> rules = {{"ops.x", AccessRole::kOperator, {"*"}},
                                            {"viewer.x", AccessRole::kViewer, {"*"}},
                                            {"spiffe://x/*", AccessRole::kMember, {"*"}}};
@@ -100,7 +52,7 @@ TEST(AuthorizeTest, AUriHidesDnsNamesAndOfThoseTheFirstThatARuleFitsCounts) {
             "spiffe://y/a: no rule of tls.identity fits");
 }
 
-TEST(AuthorizeTest, ACertificateOfNobodySaysWhy) {
+TEST(IdentityTest, ACertificateOfNobodySaysWhy) {
   const CertifiedNames two{.uris = {"spiffe://x/a", "spiffe://x/b"}, .dns_names = {"ops.x"}};
   const absl::Status many = Allowed(CertifiedPeer(two, kRules), Verb::kQuery, "job");
   EXPECT_EQ(many.code(), absl::StatusCode::kUnauthenticated);
@@ -109,7 +61,7 @@ TEST(AuthorizeTest, ACertificateOfNobodySaysWhy) {
             "the peer's certificate has neither a URI nor a DNS name");
 }
 
-TEST(AuthorizeTest, EachRoleMayDoItsOwnVerbsForItsOwnJobs) {
+TEST(IdentityTest, EachRoleMayDoItsOwnVerbsForItsOwnJobs) {
   const PeerIdentity member = CertifiedPeer("spiffe://x/train/rank7", kRules);
   const PeerIdentity viewer = CertifiedPeer("spiffe://x/a", kRules);
   const PeerIdentity boss = CertifiedPeer("spiffe://x/train/boss", kRules);
@@ -132,7 +84,7 @@ TEST(AuthorizeTest, EachRoleMayDoItsOwnVerbsForItsOwnJobs) {
   EXPECT_EQ(CodeOf(viewer, Verb::kAdmin, "train"), kDenied);
 }
 
-TEST(AuthorizeTest, WithoutTlsTheMachineItselfMayDoEverythingAndOthersAreMembers) {
+TEST(IdentityTest, WithoutTlsTheMachineItselfMayDoEverythingAndOthersAreMembers) {
   for (const Verb verb : {Verb::kSession, Verb::kAllGather, Verb::kQuery, Verb::kAdmin}) {
     EXPECT_EQ(CodeOf(LocalPeer(), verb, "any"), kOk);
   }
@@ -140,7 +92,7 @@ TEST(AuthorizeTest, WithoutTlsTheMachineItselfMayDoEverythingAndOthersAreMembers
   EXPECT_EQ(CodeOf(PlaintextPeer(), Verb::kAdmin, "any"), kDenied);
 }
 
-TEST(AuthorizeTest, OnlyWhatNobodyProvesIsClaimed) {
+TEST(IdentityTest, OnlyWhatNobodyProvesIsClaimed) {
   EXPECT_EQ(ActorText(LocalPeer(), ""), "local");
   EXPECT_EQ(ActorText(LocalPeer(), "alice@host"), "alice@host (claimed)");
   EXPECT_EQ(ActorText({.name = "uid 1000 (bob)", .user = 1000}, "root@host"), "uid 1000 (bob)");
@@ -150,7 +102,7 @@ TEST(AuthorizeTest, OnlyWhatNobodyProvesIsClaimed) {
   EXPECT_LE(ActorText(LocalPeer(), std::string(100000, '\n')).size(), 600u);
 }
 
-TEST(AuthorizeTest, RefusalsAreOneLineThatSaysWhoAndWhy) {
+TEST(IdentityTest, RefusalsAreOneLineThatSaysWhoAndWhy) {
   EXPECT_EQ(CodeOf({}, Verb::kQuery, "job"), absl::StatusCode::kUnauthenticated);
   EXPECT_EQ(Allowed(CertifiedPeer("a\nb", kRules), Verb::kQuery, "job").message(),
             "a b: no rule of tls.identity fits");
@@ -162,5 +114,4 @@ TEST(AuthorizeTest, RefusalsAreOneLineThatSaysWhoAndWhy) {
 }
 
 }  // namespace
-
 }  // namespace eplb

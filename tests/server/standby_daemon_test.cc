@@ -1,4 +1,4 @@
-#include "server/replica.h"
+#include "server/standby_daemon.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 constexpr int kMostTurns = 60;  // of 500 ms, until a vacancy is noticed
 
-class ReplicaTest : public ::testing::Test {
+class StandbyDaemonTest : public ::testing::Test {
  protected:
   void SetUp() override { EPLB_SKIP_WITHOUT_ETCD(); }
 
@@ -29,11 +29,11 @@ class ReplicaTest : public ::testing::Test {
     config.etcd.prefix = prefix_;
     return config;
   }
-  std::unique_ptr<Replica> New(const std::string& advertise) const {
-    return *Replica::Start(Config(advertise));
+  std::unique_ptr<StandbyDaemon> New(const std::string& advertise) const {
+    return *StandbyDaemon::Start(Config(advertise));
   }
-  static std::string Ready(const Replica& replica) {
-    httplib::Client client("127.0.0.1", replica.http_address().port);
+  static std::string Ready(const StandbyDaemon& standby) {
+    httplib::Client client("127.0.0.1", standby.http_address().port);
     const httplib::Result result = client.Get("/readyz");
     return result ? std::to_string(result->status) + " " + result->body : "no answer";
   }
@@ -41,7 +41,7 @@ class ReplicaTest : public ::testing::Test {
   const std::string prefix_ = etcd::NewPrefix();
 };
 
-TEST_F(ReplicaTest, OneOfTwoLeadsAndTheOtherSaysWho) {
+TEST_F(StandbyDaemonTest, OneOfTwoLeadsAndTheOtherSaysWho) {
   const auto first = New("a:1");
   const auto second = New("b:1");
   EXPECT_TRUE(first->Turn(absl::ZeroDuration()));
@@ -50,7 +50,7 @@ TEST_F(ReplicaTest, OneOfTwoLeadsAndTheOtherSaysWho) {
   EXPECT_THAT(Ready(*second), HasSubstr("the one at a:1 leads"));
 }
 
-TEST_F(ReplicaTest, AStandbyAnswersForNoJob) {
+TEST_F(StandbyDaemonTest, AStandbyAnswersForNoJob) {
   const auto first = New("a:1");
   const auto second = New("b:1");
   ASSERT_TRUE(first->Turn(absl::ZeroDuration()));
@@ -65,7 +65,7 @@ TEST_F(ReplicaTest, AStandbyAnswersForNoJob) {
   }
 }
 
-TEST_F(ReplicaTest, WhatOneLeaderStoredTheNextOneReadsUnderAHigherTerm) {
+TEST_F(StandbyDaemonTest, WhatOneLeaderStoredTheNextOneReadsUnderAHigherTerm) {
   const auto first = New("a:1");
   const auto second = New("b:1");
   ASSERT_TRUE(first->Turn(absl::ZeroDuration()));
@@ -87,25 +87,25 @@ TEST_F(ReplicaTest, WhatOneLeaderStoredTheNextOneReadsUnderAHigherTerm) {
   second->Resign();
 }
 
-TEST_F(ReplicaTest, ALeaderLeavesItsAddressesToTheDaemon) {
+TEST_F(StandbyDaemonTest, ALeaderLeavesItsAddressesToTheDaemon) {
   const auto first = New("a:1");
   ASSERT_TRUE(first->Turn(absl::ZeroDuration()));
   ASSERT_TRUE(first->Lead([](const std::string& why) { ADD_FAILURE() << why; }, nullptr).ok());
   DaemonConfig same = Config("b:1");
   same.grpc = first->grpc_address();
   same.http = first->http_address();
-  EXPECT_TRUE(Replica::Start(same).ok());
+  EXPECT_TRUE(StandbyDaemon::Start(same).ok());
   first->Resign();
 }
 
-TEST_F(ReplicaTest, AnEtcdThatDoesNotAnswerIsWaitedFor) {
+TEST_F(StandbyDaemonTest, AnEtcdThatDoesNotAnswerIsWaitedFor) {
   DaemonConfig config = Config("a:1");
   config.etcd.endpoints = "http://127.0.0.1:1";
   config.etcd.timeout = absl::Milliseconds(100);
-  const auto replica = Replica::Start(config);
-  ASSERT_TRUE(replica.ok()) << replica.status();
-  EXPECT_FALSE((*replica)->Turn(absl::ZeroDuration()));
-  EXPECT_THAT(Ready(**replica), HasSubstr("etcd: unreachable since "));
+  const auto standby = StandbyDaemon::Start(config);
+  ASSERT_TRUE(standby.ok()) << standby.status();
+  EXPECT_FALSE((*standby)->Turn(absl::ZeroDuration()));
+  EXPECT_THAT(Ready(**standby), HasSubstr("etcd: unreachable since "));
 }
 
 }  // namespace
