@@ -42,7 +42,7 @@ struct PlanAnswer {
 
 // Asks the policy. Slots of `balanced` are aligned to a previous placement, and with
 // --max-moves-per-gpu a layer that would need more transfers into a GPU is `incremental`'s instead.
-// `optimal_split`: `balanced` without a past gives way to the exactly even placement (SolveAlias)
+// `optimal_split`: `balanced` without a past gives way to the exactly even placement (PlaceEvenly)
 // where that applies, also on some GPUs only and where duplicates are allowed; else, so for GPUs of
 // different speeds, the policy's placement gets the best shares. With a problem that is split by
 // batch the policy aims at exact splits of the windows, and its placement gets the best shares for
