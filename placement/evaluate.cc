@@ -15,11 +15,7 @@ namespace {
 absl::Status CheckShapes(const Load& load, const Placement& placement, const GpuSpeeds& speeds,
                          const RealMatrix* shares) {
   const Topology& topology = placement.topology();
-  if (load.num_layers() != topology.num_layers() || load.num_experts() != topology.num_experts()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "load has ", load.num_layers(), " layers x ", load.num_experts(),
-        " experts, the placement has ", topology.num_layers(), " x ", topology.num_experts()));
-  }
+  EPLB_RETURN_IF_ERROR(CheckLoadFits(load, topology, "placement"));
   if (speeds.num_gpus() != topology.num_gpus()) {
     return absl::InvalidArgumentError(absl::StrCat(
         speeds.num_gpus(), " GPU speeds, the placement has ", topology.num_gpus(), " GPUs"));

@@ -4,6 +4,7 @@
 #define EPLB_PLACEMENT_IDS_H_
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 
 namespace eplb {
@@ -22,6 +23,9 @@ using SlotId = Id<struct SlotTag>;      // physical expert in a layer, 0..S-1, G
 using GpuId = Id<struct GpuTag>;        // position in the expert-parallel group, 0..G-1
 using NodeId = Id<struct NodeTag>;      // NVLink domain, 0..N-1
 using RankId = Id<struct RankTag>;      // process of the job, 0..world-1
+
+// Converts an id or a count to an index of a container. REQUIRES: value >= 0.
+constexpr size_t AsIndex(int64_t value) { return static_cast<size_t>(value); }
 
 }  // namespace eplb
 

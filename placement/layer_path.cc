@@ -12,8 +12,6 @@ bool HasUnusable(const LayerPlacement& layer) {
   return std::find(slots.begin(), slots.end(), -1) != slots.end();
 }
 
-size_t AsIndex(int32_t value) { return static_cast<size_t>(value); }
-
 }  // namespace
 
 LayerPath::LayerPath(LayerPlacement before, LayerPlacement after, const Topology& topology)

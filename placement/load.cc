@@ -171,4 +171,13 @@ double CombineSteps(std::span<const double> num_steps, std::optional<double> dec
   return combined;
 }
 
+absl::Status CheckLoadFits(const Load& load, const Topology& topology, const char* owner) {
+  if (load.num_layers() == topology.num_layers() && load.num_experts() == topology.num_experts()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "load has ", load.num_layers(), " layers x ", load.num_experts(), " experts, the ", owner,
+      " has ", topology.num_layers(), " x ", topology.num_experts()));
+}
+
 }  // namespace eplb

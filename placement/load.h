@@ -9,6 +9,8 @@
 
 #include "absl/status/statusor.h"
 
+#include "placement/topology.h"
+
 #include <Eigen/Core>
 
 namespace eplb {
@@ -45,6 +47,11 @@ class Load {
 
   std::variant<LoadMatrix, RealMatrix> cells_;
 };
+
+// errors: InvalidArgument when the load has another number of layers or experts than the topology
+// of `owner`, which the message names.
+absl::Status CheckLoadFits(const Load& load, const Topology& topology,
+                           const char* owner = "topology");
 
 // The loads of several windows as one: what is expected of the next.
 

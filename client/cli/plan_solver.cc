@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "placement/policies/registry.h"
 #include "placement/search/node_affinity.h"
+#include "placement/search/node_partition.h"
 #include "placement/split/alias_placement.h"
 #include "placement/split/token_split.h"
 
@@ -32,28 +33,23 @@ absl::StatusOr<Placement> AskPolicy(const ShapeOptions& frame, const PlanProblem
                                 .recent = problem.windows});
 }
 
-// Every usable GPU, or under a strict hierarchy every one of a node, exactly at the mean. None
-// where the construction does not apply. Shares are fractions, so tokens need not stay whole: the
-// load is solved as an estimate, or a GPU could end up to one token above the equal split.
+// Puts every usable GPU, or under a strict hierarchy every GPU of a node, exactly at the mean. None
+// if the construction does not apply.
 absl::StatusOr<std::optional<PlanAnswer>> SolveEvenly(const ShapeOptions& frame,
                                                       const PlanProblem& problem) {
   const Hierarchy hierarchy = HierarchyInForce(frame, problem.topology);
   if (!PlansAnew(frame) || problem.previous != nullptr || hierarchy == Hierarchy::kSoft) {
     return std::nullopt;
   }
-  EPLB_ASSIGN_OR_RETURN(const Load load, Load::FromEstimates(problem.load.ToDouble()));
-  const GpuSpeeds* speeds = &problem.speeds;
-  absl::StatusOr<SplitPlacement> even = InvalidInput("not applicable");
+  std::optional<IndexMatrix> node_of_group;
   if (hierarchy == Hierarchy::kStrict) {
-    EPLB_ASSIGN_OR_RETURN(const IndexMatrix affinities,
-                          NodeAffinityByLoad(load, problem.topology, speeds));
-    if (!AliasApplies(problem.topology, affinities, speeds)) return std::nullopt;
-    even = SolveAlias(load, problem.topology, affinities, speeds);
-  } else {
-    if (!AliasApplies(problem.topology, speeds)) return std::nullopt;
-    even = SolveAlias(load, problem.topology, speeds);
+    EPLB_ASSIGN_OR_RETURN(node_of_group,
+                          NodesOfGroups(problem.load, problem.topology, problem.speeds));
   }
-  if (!even.ok()) return even.status();
+  EPLB_ASSIGN_OR_RETURN(std::optional<EvenPlacement> even,
+                        PlaceEvenly(problem.load, problem.topology, problem.speeds,
+                                    node_of_group.has_value() ? &*node_of_group : nullptr));
+  if (!even.has_value()) return std::nullopt;
   return PlanAnswer{std::move(even->placement), std::move(even->shares)};
 }
 
@@ -112,9 +108,8 @@ absl::StatusOr<PlanAnswer> SolvePlan(const ShapeOptions& frame, bool optimal_spl
   EPLB_ASSIGN_OR_RETURN(Placement placement, Place(frame, problem));
   PlanAnswer answer{std::move(placement), std::nullopt};
   if (optimal_split || problem.split == SplitMode::kBatch) {
-    EPLB_ASSIGN_OR_RETURN(TokenSplit split,
+    EPLB_ASSIGN_OR_RETURN(answer.shares,
                           SplitOptimally(problem.load, answer.placement, &problem.speeds));
-    answer.shares = std::move(split.shares);
   }
   return answer;
 }

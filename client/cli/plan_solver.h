@@ -34,7 +34,7 @@ struct PlanAnswer {
 // Asks the policy. Slots of `balanced` are aligned to a previous placement. With
 // --max-moves-per-gpu, `incremental` replaces each layer that would need more transfers into a GPU.
 // `optimal_split`: `balanced` without a previous placement is replaced by the exactly even
-// placement (SolveAlias) where that applies, also on some GPUs only and if duplicates are allowed.
+// placement (PlaceEvenly) where that applies, also on some GPUs only and if duplicates are allowed.
 // Otherwise, for example for GPUs of different speeds, the policy's placement gets the best shares.
 // For a problem that is split by batch the policy aims at exact splits of the windows, and its
 // placement gets the best shares for the load. errors: the policy's.

@@ -37,65 +37,14 @@ struct SplitArgs {
 };
 static_assert(std::is_trivially_copyable_v<SplitArgs>);
 
-// Words of the sets of GPUs, as SplitBody is compiled for.
-EPLB_HOST_DEVICE inline int32_t NumSetWords(int32_t num_gpus) {
-  if (num_gpus <= GpuSet<1>::kMaxGpus) return 1;
-  return num_gpus <= GpuSet<4>::kMaxGpus ? 4 : 16;
+EPLB_HOST_DEVICE inline SplitSizes LargestSizes(const SplitTables& tables) {
+  return {tables.num_gpus, tables.max_parts, tables.max_replicated};
 }
 
-// Scratch memory of one layer in one piece: numbers of 8 bytes first.
-template <int kWords>
-struct SplitMemory {
-  SplitScratch<kWords> scratch;
-  int64_t* counts = nullptr;  // [num_experts], of all sources
-};
-
-EPLB_HOST_DEVICE inline int64_t NumScratchNumbers(const SplitTables& tables, int32_t num_words) {
-  const int64_t replicated = tables.max_replicated;
-  const int64_t gpus = tables.num_gpus;
-  const int64_t sets = (replicated + 3 * gpus + 1) * num_words;
-  return 2 * int64_t{tables.max_parts} + 3 * replicated + 4 * gpus + 2 + tables.num_experts + sets;
-}
-
+// Bytes that SplitOneLayer needs: the counts of all sources, then the scratch memory of the split.
 EPLB_HOST_DEVICE inline int64_t ScratchBytesOfLayer(const SplitTables& tables, int32_t num_words) {
-  const int64_t path = 4 * (int64_t{tables.num_gpus} + 1);  // three, and 8 bytes stay aligned
-  return static_cast<int64_t>(sizeof(int64_t)) * NumScratchNumbers(tables, num_words) +
-         static_cast<int64_t>(sizeof(int32_t)) * path;
-}
-
-// memory: ScratchBytesOfLayer, aligned to 8 bytes.
-template <int kWords>
-EPLB_HOST_DEVICE SplitMemory<kWords> CarveScratch(const SplitTables& tables, std::byte* memory) {
-  static_assert(sizeof(GpuSet<kWords>) == kWords * sizeof(int64_t));
-  SplitMemory<kWords> result;
-  auto* numbers = reinterpret_cast<int64_t*>(memory);
-  const auto take = [&numbers](int64_t count) {
-    int64_t* const begin = numbers;
-    numbers += count;
-    return begin;
-  };
-  const auto take_sets = [&take](int64_t count) {
-    return reinterpret_cast<GpuSet<kWords>*>(take(count * kWords));
-  };
-  SplitScratch<kWords>& scratch = result.scratch;
-  scratch.part_tokens = take(tables.max_parts);
-  scratch.equal = take(tables.max_parts);
-  scratch.each = take(tables.max_replicated);
-  scratch.rest = take(tables.max_replicated);
-  scratch.above = take(tables.max_replicated);
-  scratch.fixed = take(tables.num_gpus);
-  scratch.room = take(tables.num_gpus);
-  scratch.limit = take(tables.num_gpus + 1);
-  scratch.pushed_before = take(tables.num_gpus + 1);
-  result.counts = take(tables.num_experts);
-  scratch.holders = take_sets(tables.max_replicated);
-  scratch.neighbours = take_sets(tables.num_gpus);
-  scratch.steps = take_sets(tables.num_gpus);
-  scratch.levels = take_sets(tables.num_gpus + 1);
-  scratch.path = reinterpret_cast<int32_t*>(numbers);
-  scratch.path_out = scratch.path + tables.num_gpus + 1;
-  scratch.path_in = scratch.path_out + tables.num_gpus + 1;
-  return result;
+  return static_cast<int64_t>(sizeof(int64_t)) * tables.num_experts +
+         ScratchBytesOf(LargestSizes(tables), num_words);
 }
 
 // One layer's numbers in `args`.
@@ -161,14 +110,14 @@ EPLB_HOST_DEVICE void WriteOwn(const SplitArgs& args, const SplitLayer& layer,
   });
 }
 
-// index: of the layer, 0..num_layers-1. memory: as CarveScratch.
+// index: of the layer, 0..num_layers-1. memory: ScratchBytesOfLayer, aligned to 8 bytes.
 template <int kWords, class Team>
 EPLB_HOST_DEVICE void SplitOneLayer(const SplitArgs& args, int32_t index, std::byte* memory,
                                     const Team& team) {
   const SplitLayer layer = args.tables.Layer(args.first_layer + index);
   const SplitRows rows = RowsOfLayer(args, index);
-  const SplitMemory<kWords> carved = CarveScratch<kWords>(args.tables, memory);
-  const int32_t refused = SumSources(args, rows, carved.counts, team);
+  auto* const sums = reinterpret_cast<int64_t*>(memory);
+  const int32_t refused = SumSources(args, rows, sums, team);
   if (team.leader()) args.refused[index] = refused;
   if (refused != kNotRefused) {
     team.ForEach(layer.num_slots, [&](int32_t slot) {
@@ -178,9 +127,11 @@ EPLB_HOST_DEVICE void SplitOneLayer(const SplitArgs& args, int32_t index, std::b
     if (team.leader() && args.peaks != nullptr) args.peaks[index] = SplitPeak{};
     return;
   }
-  SplitBody<kWords, Team> body(layer, carved.scratch, team);
+  const SplitScratch<kWords> scratch = CarveScratch<kWords>(
+      LargestSizes(args.tables), memory + sizeof(int64_t) * args.tables.num_experts);
+  SplitBody<kWords, Team> body(layer, scratch, team);
   body.FindHolders();
-  const LeastPeak<kWords> least = body.Solve(carved.counts, args.tables.slack);
+  const LeastPeak<kWords> least = body.Solve(sums, args.tables.slack);
   body.WriteQuotas(rows.quotas);
   if (team.leader() && args.peaks != nullptr) args.peaks[index] = least.peak;
   if (rows.own != nullptr) WriteOwn(args, layer, rows, team);

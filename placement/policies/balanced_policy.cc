@@ -55,12 +55,7 @@ class BalancedPolicy final : public Policy {
 
   absl::StatusOr<Placement> Solve(const PolicyInput& input) const override {
     const Topology& topology = input.topology;
-    if (input.load.num_layers() != topology.num_layers() ||
-        input.load.num_experts() != topology.num_experts()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "load has ", input.load.num_layers(), " layers x ", input.load.num_experts(),
-          " experts, the topology has ", topology.num_layers(), " x ", topology.num_experts()));
-    }
+    EPLB_RETURN_IF_ERROR(CheckLoadFits(input.load, topology));
     const GpuSpeeds speeds =
         input.speeds == nullptr ? GpuSpeeds::Equal(topology.num_gpus()) : *input.speeds;
     const LayerSolverOptions options = {

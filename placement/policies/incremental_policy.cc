@@ -11,7 +11,7 @@
 #include "placement/align.h"
 #include "placement/policies/balanced_policy.h"
 #include "placement/search/arrangement.h"
-#include "placement/search/bound.h"
+#include "placement/search/domain_bound.h"
 #include "placement/search/improvement.h"
 #include "placement/search/node_affinity.h"
 #include "placement/search/repair.h"

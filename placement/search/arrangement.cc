@@ -6,18 +6,17 @@ namespace eplb {
 
 Arrangement::Arrangement(const Domain& domain)
     : domain_(&domain),
+      gpu_of_(domain.GpuOfSlot()),
       head_(domain.load.size(), kEmpty),
       count_(domain.load.size()),
       unit_(domain.load.size()),
       tokens_(domain.slots.size()) {
   first_.push_back(0);
   for (int32_t gpu = 0; gpu < domain.num_gpus(); ++gpu) {
-    const int32_t slots = domain.slots[static_cast<size_t>(gpu)];
-    first_.push_back(first_.back() + slots);
-    gpu_of_.insert(gpu_of_.end(), static_cast<size_t>(slots), gpu);
+    first_.push_back(first_.back() + domain.slots[AsIndex(gpu)]);
     min_copies_.push_back(domain.MinCopies(gpu));
     max_copies_.push_back(domain.MaxCopies(gpu));
-    inverse_speed_.push_back(1 / domain.speed[static_cast<size_t>(gpu)]);
+    inverse_speed_.push_back(1 / domain.speed[AsIndex(gpu)]);
   }
   expert_.assign(gpu_of_.size(), kEmpty);
   slot_unit_.assign(gpu_of_.size(), 0.0);
@@ -27,13 +26,8 @@ Arrangement::Arrangement(const Domain& domain)
 
 int32_t Arrangement::HottestGpu() const {
   int32_t hottest = 0;
-  double most = load(0);
   for (int32_t gpu = 1; gpu < num_gpus(); ++gpu) {
-    const double candidate = load(gpu);
-    if (candidate > most) {
-      most = candidate;
-      hottest = gpu;
-    }
+    if (load(gpu) > load(hottest)) hottest = gpu;
   }
   return hottest;
 }
@@ -53,23 +47,23 @@ int32_t Arrangement::CopiesOn(int32_t gpu, int32_t expert) const {
 }
 
 bool Arrangement::MayArrive(int32_t gpu, int32_t expert) const {
-  if (domain_->only_on_affine_node && domain_->affine_node_of_expert[static_cast<size_t>(expert)] !=
-                                          domain_->affine_node_of_gpu[static_cast<size_t>(gpu)]) {
+  if (domain_->only_on_affine_node && domain_->affine_node_of_expert[AsIndex(expert)] !=
+                                          domain_->affine_node_of_gpu[AsIndex(gpu)]) {
     return false;
   }
-  return CopiesOn(gpu, expert) < max_copies_[static_cast<size_t>(gpu)];
+  return CopiesOn(gpu, expert) < max_copies_[AsIndex(gpu)];
 }
 
 bool Arrangement::MayLeave(int32_t gpu, int32_t expert) const {
-  const int32_t least = min_copies_[static_cast<size_t>(gpu)];
+  const int32_t least = min_copies_[AsIndex(gpu)];
   return least == 0 || CopiesOn(gpu, expert) > least;
 }
 
 bool Arrangement::AffinityKept(int32_t gpu, int32_t to, int32_t expert) const {
   if (!domain_->has_node_affinity()) return true;
-  const int32_t home = domain_->affine_node_of_expert[static_cast<size_t>(expert)];
+  const int32_t home = domain_->affine_node_of_expert[AsIndex(expert)];
   const auto on_affine_node = [&](int32_t g) {
-    return domain_->affine_node_of_gpu[static_cast<size_t>(g)] == home;
+    return domain_->affine_node_of_gpu[AsIndex(g)] == home;
   };
   if (!on_affine_node(gpu) || (to != kEmpty && on_affine_node(to))) return true;
   int32_t others = -1;  // the one that leaves
@@ -108,7 +102,7 @@ void Arrangement::Reset(std::span<const int32_t> counts) {
 
 void Arrangement::Assign(std::span<const int32_t> experts) {
   std::fill(count_.begin(), count_.end(), 0);
-  for (const int32_t expert : experts) ++count_[static_cast<size_t>(expert)];
+  for (const int32_t expert : experts) ++count_[AsIndex(expert)];
   const std::vector<int32_t> counts = count_;
   Reset(counts);
   for (size_t slot = 0; slot < experts.size(); ++slot) {
@@ -117,44 +111,44 @@ void Arrangement::Assign(std::span<const int32_t> experts) {
 }
 
 void Arrangement::SetCount(int32_t expert, int32_t count) {
-  const auto e = static_cast<size_t>(expert);
+  const auto e = AsIndex(expert);
   count_[e] = count;
   unit_[e] = domain_->load[e] / count;
 }
 
 void Arrangement::Link(int32_t slot, int32_t expert) {
-  const auto s = static_cast<size_t>(slot);
-  int32_t& head = head_[static_cast<size_t>(expert)];
+  const auto s = AsIndex(slot);
+  int32_t& head = head_[AsIndex(expert)];
   expert_[s] = expert;
   slot_unit_[s] = unit(expert);
   next_[s] = head;
   previous_[s] = kEmpty;
-  if (head != kEmpty) previous_[static_cast<size_t>(head)] = slot;
+  if (head != kEmpty) previous_[AsIndex(head)] = slot;
   head = slot;
 }
 
 void Arrangement::Unlink(int32_t slot) {
-  const auto s = static_cast<size_t>(slot);
+  const auto s = AsIndex(slot);
   const int32_t next = next_[s];
   const int32_t previous = previous_[s];
-  if (next != kEmpty) previous_[static_cast<size_t>(next)] = previous;
+  if (next != kEmpty) previous_[AsIndex(next)] = previous;
   if (previous != kEmpty) {
-    next_[static_cast<size_t>(previous)] = next;
+    next_[AsIndex(previous)] = next;
   } else {
-    head_[static_cast<size_t>(expert_[s])] = next;
+    head_[AsIndex(expert_[s])] = next;
   }
 }
 
 void Arrangement::Put(int32_t slot, int32_t expert) {
   Link(slot, expert);
-  tokens_[static_cast<size_t>(gpu_of(slot))] += unit(expert);
+  tokens_[AsIndex(gpu_of(slot))] += unit(expert);
 }
 
 void Arrangement::MoveToEmpty(int32_t from, int32_t to) {
   const int32_t expert = expert_in(from);
-  tokens_[static_cast<size_t>(gpu_of(from))] -= unit(expert);
+  tokens_[AsIndex(gpu_of(from))] -= unit(expert);
   Unlink(from);
-  expert_[static_cast<size_t>(from)] = kEmpty;
+  expert_[AsIndex(from)] = kEmpty;
   Put(to, expert);
 }
 
@@ -189,8 +183,8 @@ void Arrangement::DoSwap(int32_t a, int32_t b) {
   const int32_t expert_a = expert_in(a);
   const int32_t expert_b = expert_in(b);
   const double difference = unit(expert_a) - unit(expert_b);
-  tokens_[static_cast<size_t>(gpu_of(a))] -= difference;
-  tokens_[static_cast<size_t>(gpu_of(b))] += difference;
+  tokens_[AsIndex(gpu_of(a))] -= difference;
+  tokens_[AsIndex(gpu_of(b))] += difference;
   Unlink(a);
   Unlink(b);
   Link(a, expert_b);
@@ -204,16 +198,16 @@ void Arrangement::DoReplace(int32_t slot, int32_t expert) {
     SetCount(of, count(of) + by);
     const double difference = unit(of) - before;
     for (int32_t s = FirstOf(of); s != kEmpty; s = NextOf(s)) {
-      tokens_[static_cast<size_t>(gpu_of(s))] += difference;
-      slot_unit_[static_cast<size_t>(s)] = unit(of);
+      tokens_[AsIndex(gpu_of(s))] += difference;
+      slot_unit_[AsIndex(s)] = unit(of);
     }
   };
-  tokens_[static_cast<size_t>(gpu_of(slot))] -= unit(leaving);
+  tokens_[AsIndex(gpu_of(slot))] -= unit(leaving);
   Unlink(slot);
   change_units(leaving, -1);
   change_units(expert, +1);
   Link(slot, expert);
-  tokens_[static_cast<size_t>(gpu_of(slot))] += unit(expert);
+  tokens_[AsIndex(gpu_of(slot))] += unit(expert);
 }
 
 }  // namespace eplb

@@ -26,23 +26,23 @@ class Arrangement {
   std::span<const int32_t> experts() const { return expert_; }  // [S]
   std::span<const int32_t> counts() const { return count_; }    // [n]
 
-  int32_t first_slot(int32_t gpu) const { return first_[static_cast<size_t>(gpu)]; }
-  int32_t end_slot(int32_t gpu) const { return first_[static_cast<size_t>(gpu) + 1]; }
-  int32_t gpu_of(int32_t slot) const { return gpu_of_[static_cast<size_t>(slot)]; }
-  int32_t expert_in(int32_t slot) const { return expert_[static_cast<size_t>(slot)]; }
-  int32_t count(int32_t expert) const { return count_[static_cast<size_t>(expert)]; }
-  double unit(int32_t expert) const { return unit_[static_cast<size_t>(expert)]; }
+  int32_t first_slot(int32_t gpu) const { return first_[AsIndex(gpu)]; }
+  int32_t end_slot(int32_t gpu) const { return first_[AsIndex(gpu) + 1]; }
+  int32_t gpu_of(int32_t slot) const { return gpu_of_[AsIndex(slot)]; }
+  int32_t expert_in(int32_t slot) const { return expert_[AsIndex(slot)]; }
+  int32_t count(int32_t expert) const { return count_[AsIndex(expert)]; }
+  double unit(int32_t expert) const { return unit_[AsIndex(expert)]; }
   // The unit of what a slot holds.
-  double unit_in(int32_t slot) const { return slot_unit_[static_cast<size_t>(slot)]; }
+  double unit_in(int32_t slot) const { return slot_unit_[AsIndex(slot)]; }
   // Tokens of a GPU and its load, tokens / speed.
-  double tokens(int32_t gpu) const { return tokens_[static_cast<size_t>(gpu)]; }
-  double inverse_speed(int32_t gpu) const { return inverse_speed_[static_cast<size_t>(gpu)]; }
+  double tokens(int32_t gpu) const { return tokens_[AsIndex(gpu)]; }
+  double inverse_speed(int32_t gpu) const { return inverse_speed_[AsIndex(gpu)]; }
   double load(int32_t gpu) const { return tokens(gpu) * inverse_speed(gpu); }
   int32_t HottestGpu() const;
   double MaxLoad() const { return load(HottestGpu()); }
   // The first slot of an expert and the one after `slot`, kEmpty at the end; in no special order.
-  int32_t FirstOf(int32_t expert) const { return head_[static_cast<size_t>(expert)]; }
-  int32_t NextOf(int32_t slot) const { return next_[static_cast<size_t>(slot)]; }
+  int32_t FirstOf(int32_t expert) const { return head_[AsIndex(expert)]; }
+  int32_t NextOf(int32_t slot) const { return next_[AsIndex(slot)]; }
 
   int32_t CopiesOn(int32_t gpu, int32_t expert) const;
   // An expert may get one more copy on a GPU, or lose one, within the limits of the domain.
@@ -86,8 +86,8 @@ class Arrangement {
   bool AffinityKept(int32_t gpu, int32_t to, int32_t expert) const;
 
   const Domain* domain_;
-  std::vector<int32_t> first_;         // [m + 1]
   std::vector<int32_t> gpu_of_;        // [S]
+  std::vector<int32_t> first_;         // [m + 1]
   std::vector<int32_t> min_copies_;    // [m]
   std::vector<int32_t> max_copies_;    // [m]
   std::vector<double> inverse_speed_;  // [m]

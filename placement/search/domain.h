@@ -1,5 +1,5 @@
-// The problem that every search solves: experts with loads, GPUs with slots; no past, and of nodes
-// only where an expert is at home. Threads: a value.
+// The problem that every search solves: experts with loads and GPUs with slots. It has no past, and
+// nodes only as homes of experts. Threads: a value.
 #ifndef EPLB_PLACEMENT_SEARCH_DOMAIN_H_
 #define EPLB_PLACEMENT_SEARCH_DOMAIN_H_
 
@@ -28,22 +28,31 @@ struct Domain {
   int32_t num_experts() const { return static_cast<int32_t>(load.size()); }
   int32_t num_gpus() const { return static_cast<int32_t>(slots.size()); }
   int32_t num_slots() const;
+  std::vector<int32_t> GpuOfSlot() const;  // [S], slots are numbered GPU by GPU
   bool has_node_affinity() const { return !affine_node_of_gpu.empty(); }
   bool equal_speeds() const;
   double total_load() const;
+  double total_speed() const;
 
-  // Copies of an expert that GPU `gpu` holds at least and at most. 0 and 1 where the GPU has no
-  // more slots than there are experts; beyond it duplicates are forced, and these limits spread
-  // them.
+  // Least and most copies of an expert on GPU `gpu`: 0 and 1 if the GPU has no more slots than
+  // there are experts. With more slots duplicates are forced, and these limits spread them.
   int32_t MinCopies(int32_t gpu) const;
   int32_t MaxCopies(int32_t gpu) const;
-  // Replicas of an expert at least and at most, from the limits of all GPUs.
+  // Least and most replicas of an expert, from the limits of all GPUs.
   int32_t MinReplicas() const;
   int32_t MaxReplicas() const;
+  // Replicas of each expert that GPUs with more slots than experts hold.
+  int32_t ForcedReplicas() const;
 };
 
 // The usable GPUs first .. end - 1 of a topology, without loads.
 Domain DomainOf(const Topology& topology, const GpuSpeeds& speeds, int32_t first, int32_t end);
+
+// The usable GPUs of each node as a domain without loads. [N]
+std::vector<Domain> NodeDomains(const Topology& topology, const GpuSpeeds& speeds);
+
+// [N], the first node with the same slots and speeds.
+std::vector<int32_t> KindsOf(std::span<const Domain> nodes);
 
 // Copies into all GPUs and the most into one, from one layout (experts by slot, GPU by GPU) to
 // another.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "placement/search/bound.h"
+#include "placement/search/domain_bound.h"
 
 namespace eplb {
 
@@ -22,17 +22,28 @@ constexpr double kLevels[] = {0.85, 0.93, 0.98, 0.48, 0.75, 0.65, 0.55, 0.44, 0.
 constexpr int64_t kSeedParts = 30;
 constexpr int64_t kFirstSeedParts = 4;
 constexpr int32_t kPerturbAgain = 4;
-// What a walk may still win where every vector of counts was tried.
+// Work of the last walk after every vector of counts was tried.
 constexpr int64_t kWorkAfterAllCounts = 1'000'000;
 
-constexpr int64_t kDefaultWork = 15;              // times what the greedy algorithm looks at
+constexpr int64_t kDefaultWork = 15;              // times the steps of the greedy algorithm
 constexpr int64_t kThoroughWork = 1'600'000'000;  // in all layers; some five seconds
 constexpr int64_t kThoroughWorkPerLayer = 80'000'000;
+
+// Ways to spend `spare` slots on `experts`: C(spare + experts - 1, experts - 1), kMany if larger.
+constexpr int64_t kMany = int64_t{1} << 40;
+int64_t NumCountVectors(int32_t spare, int32_t experts) {
+  int64_t ways = 1;
+  for (int64_t i = 1; i < experts; ++i) {
+    ways = ways * (spare + i) / i;
+    if (ways > kMany) return kMany;
+  }
+  return ways;
+}
 
 }  // namespace
 
 SearchLimits LimitsOf(Effort effort, const Domain& domain, int32_t num_layers) {
-  // What the greedy algorithm itself looks at.
+  // Steps of the greedy algorithm itself.
   const int64_t greedy = int64_t{domain.num_slots() - domain.num_experts()} * domain.num_experts() +
                          int64_t{domain.num_slots()} * domain.num_gpus();
   switch (effort) {
@@ -49,21 +60,6 @@ SearchLimits LimitsOf(Effort effort, const Domain& domain, int32_t num_layers) {
   }
   return {};
 }
-
-namespace {
-
-// Ways to spend `spare` slots on `experts`: C(spare + experts - 1, experts - 1), kMany if larger.
-constexpr int64_t kMany = int64_t{1} << 40;
-int64_t NumCountVectors(int32_t spare, int32_t experts) {
-  int64_t ways = 1;
-  for (int64_t i = 1; i < experts; ++i) {
-    ways = ways * (spare + i) / i;
-    if (ways > kMany) return kMany;
-  }
-  return ways;
-}
-
-}  // namespace
 
 DomainSolver::DomainSolver(const Domain& domain)
     : domain_(&domain),
@@ -121,7 +117,7 @@ bool DomainSolver::Hopeless(std::span<const int32_t> counts) {
   for (size_t expert = 0; expert < counts.size(); ++expert) {
     units_.push_back(domain_->load[expert] / counts[expert]);
   }
-  const auto others = std::min(units_.size(), static_cast<size_t>(domain_->slots.front() - 1));
+  const auto others = std::min(units_.size(), AsIndex(domain_->slots.front() - 1));
   const double largest = *std::max_element(units_.begin(), units_.end());
   std::nth_element(units_.begin(), units_.begin() + static_cast<std::ptrdiff_t>(others),
                    units_.end());
@@ -134,7 +130,7 @@ bool DomainSolver::Hopeless(std::span<const int32_t> counts) {
 void DomainSolver::TryAllCounts(int32_t expert, int32_t spare) {
   if (Done() || work_.spent()) return;
   const int32_t least = domain_->MinReplicas();
-  int32_t& count = counts_[static_cast<size_t>(expert)];
+  int32_t& count = counts_[AsIndex(expert)];
   if (expert + 1 == domain_->num_experts()) {
     if (least + spare > domain_->MaxReplicas()) return;
     count = least + spare;
@@ -142,7 +138,7 @@ void DomainSolver::TryAllCounts(int32_t expert, int32_t spare) {
     return;
   }
   for (int32_t more = 0; more <= std::min(spare, domain_->MaxReplicas() - least); ++more) {
-    counts_[static_cast<size_t>(expert)] = least + more;
+    counts_[AsIndex(expert)] = least + more;
     TryAllCounts(expert + 1, spare - more);
   }
 }
@@ -236,17 +232,12 @@ void DomainSolver::Walk(int64_t work) {
 
 void DomainSolver::FindBound() {
   // After the greedy counts no counts have a smaller largest unit.
-  double total_speed = 0;
-  double fastest = 0;
+  const double fastest = *std::max_element(domain_->speed.begin(), domain_->speed.end());
   double largest_unit = 0;
-  for (const double speed : domain_->speed) {
-    total_speed += speed;
-    fastest = std::max(fastest, speed);
-  }
   for (size_t expert = 0; expert < counts_.size(); ++expert) {
     largest_unit = std::max(largest_unit, domain_->load[expert] / counts_[expert]);
   }
-  bound_ = std::max(domain_->total_load() / total_speed, largest_unit / fastest);
+  bound_ = std::max(domain_->total_load() / domain_->total_speed(), largest_unit / fastest);
 }
 
 const Arrangement& DomainSolver::Solve() {
@@ -286,9 +277,7 @@ void DomainSolver::TrySeeds() {
 }
 
 bool DomainSolver::TryLevels() {
-  double total_speed = 0;
-  for (const double speed : domain_->speed) total_speed += speed;
-  const double mean = domain_->total_load() / total_speed;
+  const double mean = domain_->total_load() / domain_->total_speed();
   for (const double level : kLevels) {
     if (!replicator_.Level(level * mean, counts_)) continue;
     TrySeed();

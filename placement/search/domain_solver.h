@@ -9,17 +9,15 @@
 
 #include "placement/policy.h"
 #include "placement/search/arrangement.h"
+#include "placement/search/descent.h"
 #include "placement/search/domain.h"
-#include "placement/search/improvement.h"
 #include "placement/search/pack.h"
 #include "placement/search/replicate.h"
 
 namespace eplb {
 
-// Random numbers of a search: the same on every machine and for every compiler.
-// Threads: one at a time.
-
-// splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+// Random numbers of a search, the same on every machine and for every compiler: splitmix64 (Steele,
+// Lea, Flood: Fast splittable pseudorandom number generators, 2014). Threads: one at a time.
 class SearchRandom {
  public:
   explicit SearchRandom(uint64_t seed) : state_(seed) {}
@@ -41,7 +39,7 @@ class SearchRandom {
   uint64_t state_;
 };
 
-// What a search of one domain may do.
+// Limits of the search of one domain.
 struct SearchLimits {
   double tolerance = 0;       // a largest GPU load this far above the bound is good enough
   int64_t work = 0;           // in all, in candidate steps looked at
@@ -54,11 +52,11 @@ struct SearchLimits {
 // The limits of an effort; those of kThorough are shared by the layers of a load.
 SearchLimits LimitsOf(Effort effort, const Domain& domain, int32_t num_layers);
 
-// Greedy counts, packed and descended; then other counts for the hottest experts; then a walk that
-// perturbations the hottest GPU and descends again (no annealing: what ends higher is taken back).
-// Where the domain has no load and affinities: the most even counts that single replacements lead
-// to. Ends when the largest GPU load is at the bound, at `enough`, or the work is spent. The answer
-// depends on the domain and the effort alone. Threads: one at a time.
+// Packs greedy counts and descends, then tries other counts for the hottest experts, then walks. A
+// walk perturbs the hottest GPU and descends again; a result that is worse is taken back. The
+// search ends when the largest GPU load is at the bound or at `enough`, or when the work is spent.
+// A domain with affinities and without load gets the most even counts that single replacements lead
+// to. The answer depends on the domain and the effort alone. Threads: one at a time.
 class DomainSolver {
  public:
   // The slots and speeds of `domain` are fixed from now on; its loads and affinities may change

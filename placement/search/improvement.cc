@@ -10,9 +10,17 @@ namespace eplb {
 
 namespace {
 
-// Softness in parts of the scale, and of what the peak is above the scale; the larger counts.
+// Softness in parts of the scale, and of the peak's excess over the scale; the larger counts.
 constexpr double kLeastSoftness = 0.03;
 constexpr double kSoftnessOfExcess = 0.25;
+
+// A step without a copy (a replica returns to its place) counts as a quarter of a copy.
+constexpr double kFreeStep = 0.25;
+// A replica is replaced by a more useful one if that lowers the squared units by this part of the
+// best possible. Among those slots the load decides.
+constexpr double kNearlyBest = 0.7;
+// Less than this part of all weights is rounding.
+constexpr double kLeastPart = 1e-12;
 
 }  // namespace
 
@@ -28,162 +36,17 @@ double SmoothMaximum(std::span<const double> loads, double scale) {
   return peak + softness * std::log(sum);
 }
 
-void ReplacementTrial::Try(const Arrangement& arrangement, int32_t slot, int32_t expert) {
-  const int32_t leaving = arrangement.expert_in(slot);
-  const std::vector<double>& load = arrangement.domain().load;
-  const double unit = load[static_cast<size_t>(expert)] / (arrangement.count(expert) + 1);
-  const double unit_left = load[static_cast<size_t>(leaving)] / (arrangement.count(leaving) - 1);
-  index_.resize(static_cast<size_t>(arrangement.num_gpus()), -1);
-  changes_.clear();
-  const auto add = [&](int32_t gpu, double tokens) {
-    int32_t& index = index_[static_cast<size_t>(gpu)];
-    if (index < 0) {
-      index = static_cast<int32_t>(changes_.size());
-      changes_.push_back({gpu, 0});
-    }
-    changes_[static_cast<size_t>(index)].tokens += tokens;
-  };
-  for (int32_t s = arrangement.FirstOf(leaving); s != Arrangement::kEmpty;
-       s = arrangement.NextOf(s)) {
-    if (s != slot) add(arrangement.gpu_of(s), unit_left - arrangement.unit(leaving));
-  }
-  for (int32_t s = arrangement.FirstOf(expert); s != Arrangement::kEmpty;
-       s = arrangement.NextOf(s)) {
-    add(arrangement.gpu_of(s), unit - arrangement.unit(expert));
-  }
-  add(arrangement.gpu_of(slot), unit - arrangement.unit(leaving));
-  for (const Change& change : changes_) index_[static_cast<size_t>(change.gpu)] = -1;
-}
-
-double ReplacementTrial::PeakAfter(const Arrangement& arrangement, int32_t slot, int32_t expert) {
-  Try(arrangement, slot, expert);
-  double peak = 0;
-  for (const Change& change : changes_) {
-    const double tokens = arrangement.tokens(change.gpu) + change.tokens;
-    peak = std::max(peak, tokens * arrangement.inverse_speed(change.gpu));
-  }
-  return peak;
-}
-
-namespace {
-
-// A step must win more than rounding errors can pretend.
-constexpr double kLeastWin = 1e-12;
-
-}  // namespace
-
-void Descent::Swaps(double target, Arrangement& arrangement, WorkBudget& work) {
-  while (!work.spent() && arrangement.MaxLoad() > target && SwapOnce(arrangement, work)) {
-  }
-}
-
-void Descent::SwapsAndCounts(double target, Arrangement& arrangement, WorkBudget& work) {
-  while (!work.spent() && arrangement.MaxLoad() > target &&
-         (SwapOnce(arrangement, work) || CountOnce(arrangement, work))) {
-  }
-}
-
-bool Descent::SwapOnce(Arrangement& arrangement, WorkBudget& work) {
-  const int32_t hot = arrangement.HottestGpu();
-  const double hot_speed = arrangement.inverse_speed(hot);
-  const double hot_tokens = arrangement.tokens(hot);
-  const int32_t hot_slots = arrangement.end_slot(hot) - arrangement.first_slot(hot);
-  Step best = {.peak = arrangement.load(hot) * (1 - kLeastWin)};
-  work.left -= int64_t{2} * arrangement.num_gpus();
-  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
-    const double speed = arrangement.inverse_speed(gpu);
-    const double tokens = arrangement.tokens(gpu);
-    // Between these two differences of units both GPUs end below the best step so far.
-    double least = hot_tokens - best.peak / hot_speed;
-    double most = best.peak / speed - tokens;
-    if (gpu == hot || least >= most) continue;
-    work.left -= int64_t{hot_slots} * (arrangement.end_slot(gpu) - arrangement.first_slot(gpu));
-    for (int32_t a = arrangement.first_slot(hot); a < arrangement.end_slot(hot); ++a) {
-      if (IsAbandoned(work.abandoned)) return false;  // a step may look at 2^38 pairs
-      const double unit = arrangement.unit_in(a);
-      for (int32_t b = arrangement.first_slot(gpu); b < arrangement.end_slot(gpu); ++b) {
-        const double win = unit - arrangement.unit_in(b);
-        if (win <= least || win >= most || !arrangement.MaySwap(a, b)) continue;
-        const double after = std::max((hot_tokens - win) * hot_speed, (tokens + win) * speed);
-        if (after >= best.peak) continue;
-        best = {.peak = after, .slot = a, .other_slot = b};
-        least = hot_tokens - after / hot_speed;
-        most = after / speed - tokens;
-      }
-    }
-  }
-  if (best.slot < 0) return false;
-  arrangement.Swap(best.slot, best.other_slot);
-  return true;
-}
-
-void Descent::Consider(const Arrangement& arrangement, int32_t slot, int32_t expert, Step& best,
-                       WorkBudget& work) {
-  work.left -= 2;
-  const int32_t leaving = arrangement.expert_in(slot);
-  const int32_t others = arrangement.count(leaving) - 1;
-  if (others < 1) return;
-  // What leaves burdens its other GPUs: look at them first, most steps fail here.
-  const double rise = arrangement.unit(leaving) / others;
-  for (int32_t s = arrangement.FirstOf(leaving); s != Arrangement::kEmpty;
-       s = arrangement.NextOf(s)) {
-    const int32_t gpu = arrangement.gpu_of(s);
-    const double fall = gpu == arrangement.gpu_of(slot) ? arrangement.unit(leaving) + rise
-                                                        : arrangement.unit(expert);
-    if ((arrangement.tokens(gpu) + rise - fall) * arrangement.inverse_speed(gpu) >= best.peak) {
-      return;
-    }
-  }
-  work.left -= int64_t{4} * (arrangement.count(expert) + arrangement.count(leaving));
-  if (!arrangement.MayReplace(slot, expert)) return;
-  const double peak = trial_.PeakAfter(arrangement, slot, expert);
-  if (peak < best.peak) best = {.peak = peak, .slot = slot, .expert = expert};
-}
-
-bool Descent::CountOnce(Arrangement& arrangement, WorkBudget& work) {
-  const int32_t hot = arrangement.HottestGpu();
-  Step best = {.peak = arrangement.load(hot) * (1 - kLeastWin)};
-  for (int32_t a = arrangement.first_slot(hot); a < arrangement.end_slot(hot); ++a) {
-    if (IsAbandoned(work.abandoned)) return false;
-    const int32_t expert = arrangement.expert_in(a);
-    for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
-      if (arrangement.count(arrangement.expert_in(slot)) > 1) {
-        Consider(arrangement, slot, expert, best, work);
-      }
-    }
-    if (arrangement.count(expert) == 1) continue;
-    for (int32_t other = 0; other < arrangement.domain().num_experts(); ++other) {
-      Consider(arrangement, a, other, best, work);
-    }
-  }
-  if (best.slot < 0) return false;
-  arrangement.Replace(best.slot, best.expert);
-  return true;
-}
-
-namespace {
-
-// A step without a copy (something goes back to where it was) is as good as a quarter of one.
-constexpr double kFreeStep = 0.25;
-// A replica gives way to a more useful one if that lowers the squared units by this part of the
-// best that could be had; among those the slot is chosen by load.
-constexpr double kNearlyBest = 0.7;
-// Less than this part of all weights is rounding.
-constexpr double kLeastPart = 1e-12;
-
-}  // namespace
-
 ImprovementSteps::ImprovementSteps(Arrangement& arrangement, double scale,
                                    const ImprovementLimits& limits)
     : arrangement_(arrangement),
       scale_(scale),
       limits_(limits),
       num_experts_(arrangement.domain().num_experts()),
-      had_(static_cast<size_t>(arrangement.num_gpus()) * static_cast<size_t>(num_experts_)),
+      had_(AsIndex(arrangement.num_gpus()) * AsIndex(num_experts_)),
       holds_(had_.size()),
-      arrived_(static_cast<size_t>(arrangement.num_gpus())),
-      weight_(static_cast<size_t>(arrangement.num_gpus())),
-      by_load_(static_cast<size_t>(arrangement.num_gpus())) {
+      arrived_(AsIndex(arrangement.num_gpus())),
+      weight_(AsIndex(arrangement.num_gpus())),
+      by_load_(AsIndex(arrangement.num_gpus())) {
   for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
     had_[IndexOf(arrangement.gpu_of(slot), arrangement.expert_in(slot))] = 1;
   }
@@ -200,7 +63,7 @@ int32_t ImprovementSteps::CopiesMore(int32_t gpu, int32_t arriving, int32_t leav
 }
 
 bool ImprovementSteps::Affordable(int32_t gpu, int32_t copies) const {
-  return arrived_[static_cast<size_t>(gpu)] + copies <= limits_.copies_per_gpu;
+  return arrived_[AsIndex(gpu)] + copies <= limits_.copies_per_gpu;
 }
 
 double ImprovementSteps::WeightOf(double load) const {
@@ -217,11 +80,11 @@ void ImprovementSteps::Refresh() {
   for (int32_t gpu = 0; gpu < arrangement_.num_gpus(); ++gpu) {
     for (int32_t slot = arrangement_.first_slot(gpu); slot < arrangement_.end_slot(gpu); ++slot) {
       const int32_t cost = CostOf(gpu, arrangement_.expert_in(slot));
-      arrived_[static_cast<size_t>(gpu)] += cost;
+      arrived_[AsIndex(gpu)] += cost;
       copies_ += cost;
       holds_[IndexOf(gpu, arrangement_.expert_in(slot))] = 1;
     }
-    weight_[static_cast<size_t>(gpu)] = WeightOf(arrangement_.load(gpu));
+    weight_[AsIndex(gpu)] = WeightOf(arrangement_.load(gpu));
     sum_of_weights_ += weight(gpu);
   }
   std::stable_sort(by_load_.begin(), by_load_.end(), [&](int32_t a, int32_t b) {
@@ -264,8 +127,7 @@ double ImprovementSteps::MostOfSwap(int32_t hot, int32_t cool) const {
 }
 
 double ImprovementSteps::LeastCopies(int32_t hot, int32_t cool) const {
-  const bool untouched =
-      arrived_[static_cast<size_t>(hot)] == 0 && arrived_[static_cast<size_t>(cool)] == 0;
+  const bool untouched = arrived_[AsIndex(hot)] == 0 && arrived_[AsIndex(cool)] == 0;
   return untouched ? 2 : kFreeStep;
 }
 
@@ -312,7 +174,7 @@ std::vector<ImprovementSteps::Replica> ImprovementSteps::MoreReplicas() const {
   std::vector<Replica> replicas;
   for (int32_t expert = 0; expert < num_experts_; ++expert) {
     const double unit =
-        arrangement_.domain().load[static_cast<size_t>(expert)] / (arrangement_.count(expert) + 1);
+        arrangement_.domain().load[AsIndex(expert)] / (arrangement_.count(expert) + 1);
     const double less = arrangement_.unit(expert) - unit;
     double win = 0;
     for (int32_t s = arrangement_.FirstOf(expert); s != Arrangement::kEmpty;
@@ -375,7 +237,7 @@ bool ImprovementSteps::Spread(double least_part) {
   const std::vector<double>& load = arrangement_.domain().load;
   // Squared units of all replicas of an expert.
   const auto squares = [&](int32_t expert, int32_t replicas) {
-    const double tokens = load[static_cast<size_t>(expert)];
+    const double tokens = load[AsIndex(expert)];
     return tokens * tokens / replicas;
   };
   double all = 0;

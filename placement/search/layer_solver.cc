@@ -14,7 +14,7 @@
 namespace eplb {
 namespace {
 
-// Partitions that a thorough search solves again with all it has.
+// Partitions that a thorough search solves again with all its work.
 constexpr size_t kPartitionsToDeepen = 3;
 // A soft search looks at further partitions with one more such part of its work.
 constexpr int64_t kLookParts = 4;
@@ -49,14 +49,14 @@ std::unique_ptr<DomainShape> FrameOf(const Topology& topology, const GpuSpeeds& 
 // Writes an arrangement to the slots of the layer.
 void WriteTo(const DomainShape& frame, const Arrangement& arrangement, std::span<int32_t> slots) {
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
-    auto slot = static_cast<size_t>(frame.first_slot[static_cast<size_t>(gpu)]);
+    auto slot = AsIndex(frame.first_slot[AsIndex(gpu)]);
     for (int32_t from = arrangement.first_slot(gpu); from < arrangement.end_slot(gpu); ++from) {
-      slots[slot++] = frame.experts[static_cast<size_t>(arrangement.expert_in(from))];
+      slots[slot++] = frame.experts[AsIndex(arrangement.expert_in(from))];
     }
   }
 }
 
-// The slots of a domain that stand in a layer, in the domain's order.
+// The contents of a domain's slots in a layer, in the domain's order.
 std::vector<int32_t> ReadFrom(const DomainShape& frame, std::span<const int32_t> slots) {
   std::vector<int32_t> held;
   for (size_t gpu = 0; gpu < frame.first_slot.size(); ++gpu) {
@@ -66,24 +66,23 @@ std::vector<int32_t> ReadFrom(const DomainShape& frame, std::span<const int32_t>
   return held;
 }
 
-// No expert has more copies on a GPU than it must where `available` experts may stand there.
+// True if no expert has more copies on a GPU than it must if `available` experts may be there.
 bool CopiesAreSpread(std::span<const int32_t> on_gpu, size_t available) {
   const size_t least = on_gpu.size() / available;
   const size_t with_one_more = on_gpu.size() % available;  // experts
   size_t slots_of_those = 0;
   for (const int32_t expert : on_gpu) {
-    const auto copies = static_cast<size_t>(std::count(on_gpu.begin(), on_gpu.end(), expert));
+    const auto copies = AsIndex(std::count(on_gpu.begin(), on_gpu.end(), expert));
     if (copies > least + 1) return false;
     slots_of_those += copies > least ? 1 : 0;
   }
   return slots_of_those <= with_one_more * (least + 1);
 }
 
-// Of the experts with fewest copies on a GPU, the one with the largest unit, then the fewest
-// replicas.
+// The expert with the fewest copies on a GPU, then the largest unit, then the fewest replicas.
 int32_t MostWanted(const Arrangement& arrangement, std::span<const int32_t> copies) {
   const auto rank = [&](int32_t expert) {
-    return std::tuple(copies[static_cast<size_t>(expert)], -arrangement.unit(expert),
+    return std::tuple(copies[AsIndex(expert)], -arrangement.unit(expert),
                       arrangement.count(expert));
   };
   int32_t best = 0;
@@ -100,12 +99,12 @@ void SpreadCopies(Arrangement& arrangement) {
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
     std::fill(copies.begin(), copies.end(), 0);
     for (int32_t slot = arrangement.first_slot(gpu); slot < arrangement.end_slot(gpu); ++slot) {
-      ++copies[static_cast<size_t>(arrangement.expert_in(slot))];
+      ++copies[AsIndex(arrangement.expert_in(slot))];
     }
     for (int32_t slot = arrangement.first_slot(gpu); slot < arrangement.end_slot(gpu); ++slot) {
-      int32_t& held = copies[static_cast<size_t>(arrangement.expert_in(slot))];
+      int32_t& held = copies[AsIndex(arrangement.expert_in(slot))];
       const int32_t wanted = MostWanted(arrangement, copies);
-      int32_t& lacking = copies[static_cast<size_t>(wanted)];
+      int32_t& lacking = copies[AsIndex(wanted)];
       if (held - lacking <= 1) continue;
       --held;
       ++lacking;
@@ -148,24 +147,20 @@ LayerSolver::LayerSolver(const Topology& topology, const GpuSpeeds& speeds,
       options_(options),
       whole_(FrameOf(topology, speeds, 0, topology.num_gpus())) {
   whole_->domain.allow_duplicates = options.allow_duplicates;
-  whole_->experts.resize(static_cast<size_t>(topology.num_experts()));
+  whole_->experts.resize(AsIndex(topology.num_experts()));
   std::iota(whole_->experts.begin(), whole_->experts.end(), 0);
   whole_->domain.load.resize(whole_->experts.size());
   if (options.hierarchy != Hierarchy::kStrict) {
     whole_->solver = std::make_unique<DomainSolver>(whole_->domain);
   }
   if (options.hierarchy == Hierarchy::kNone) return;
+  node_domains_ = NodeDomains(topology, speeds);
   const int32_t gpus = topology.num_gpus() / topology.num_nodes();
   for (int32_t node = 0; node < topology.num_nodes(); ++node) {
     auto frame = FrameOf(topology, speeds, node * gpus, (node + 1) * gpus);
     frame->domain.allow_duplicates = options.allow_duplicates;
-    frame->domain.load.resize(static_cast<size_t>(topology.num_experts() / topology.num_nodes()));
+    frame->domain.load.resize(AsIndex(topology.num_experts() / topology.num_nodes()));
     frame->solver = std::make_unique<DomainSolver>(frame->domain);
-    const auto same = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& other) {
-      return other->domain.slots == frame->domain.slots &&
-             other->domain.speed == frame->domain.speed;
-    });
-    kind_of_node_.push_back(static_cast<int32_t>(same - nodes_.begin()));
     nodes_.push_back(std::move(frame));
   }
 }
@@ -215,33 +210,11 @@ void LayerSolver::SolveFlat(Answer& answer) {
   answer.peak = found.MaxLoad();
 }
 
-PartitionProblem LayerSolver::ProblemFor(std::span<const double> load) const {
-  std::vector<double> group_load(static_cast<size_t>(topology_.num_groups()));
-  for (size_t group = 0; group < group_load.size(); ++group) {
-    const auto experts = load.subspan(group * per_group(), per_group());
-    group_load[group] = std::accumulate(experts.begin(), experts.end(), 0.0);
-  }
-  std::vector<double> node_speed;
-  for (const auto& node : nodes_) {
-    node_speed.push_back(
-        std::accumulate(node->domain.speed.begin(), node->domain.speed.end(), 0.0));
-  }
-  return {.num_groups = topology_.num_groups(),
-          .num_nodes = topology_.num_nodes(),
-          .kind_of_node = kind_of_node_,
-          .cost = [group_load = std::move(group_load), node_speed = std::move(node_speed)](
-                      int32_t kind, const std::vector<int32_t>& groups) {
-            double sum = 0;
-            for (const int32_t group : groups) sum += group_load[static_cast<size_t>(group)];
-            return sum / node_speed[static_cast<size_t>(kind)];
-          }};
-}
-
 void LayerSolver::SolveStrict(std::span<const double> load, Answer& answer) {
-  const PartitionProblem problem = ProblemFor(load);
+  const PartitionProblem problem = ByNodeLoad(load, topology_.num_groups(), node_domains_);
   std::vector<NodePartition> partitions =
       CheapestPartitions(problem, PartitionsToTry(options_.effort));
-  // First a look at all of them, then the rest of the work on those that looked best.
+  // All partitions get a little work, then the most promising ones the rest.
   const bool thorough = options_.effort == Effort::kThorough;
   effort_ = thorough ? Effort::kDefault : options_.effort;
   std::vector<std::pair<double, size_t>> order;
@@ -267,14 +240,14 @@ double LayerSolver::SolvePartition(std::span<const double> load, const Partition
     work_ += LimitsOf(effort_, node->domain, topology_.num_layers() * problem.num_nodes).work;
   }
   work_ /= share;
-  // The dearest nodes first: what they reach is enough for the others.
+  // The dearest nodes first, because their peak is good enough for the others.
   std::vector<std::pair<double, int32_t>> order;
   for (int32_t node = 0; node < problem.num_nodes; ++node) {
     std::vector<int32_t> groups;
     for (int32_t group = 0; group < problem.num_groups; ++group) {
-      if (partition.node_of_group[static_cast<size_t>(group)] == node) groups.push_back(group);
+      if (partition.node_of_group[AsIndex(group)] == node) groups.push_back(group);
     }
-    order.emplace_back(-problem.cost(kind_of_node_[static_cast<size_t>(node)], groups), node);
+    order.emplace_back(-problem.cost(problem.kind_of_node[AsIndex(node)], groups), node);
   }
   std::sort(order.begin(), order.end());
   slots_.assign(answer.slots.size(), -1);
@@ -290,7 +263,7 @@ double LayerSolver::SolvePartition(std::span<const double> load, const Partition
 
 double LayerSolver::SolveNode(std::span<const double> load, const NodePartition& partition,
                               int32_t node, double enough, std::span<int32_t> slots) {
-  DomainShape& frame = *nodes_[static_cast<size_t>(node)];
+  DomainShape& frame = *nodes_[AsIndex(node)];
   frame.domain.load.clear();
   frame.experts.clear();
   for (size_t group = 0; group < partition.node_of_group.size(); ++group) {
@@ -309,8 +282,8 @@ double LayerSolver::SolveNode(std::span<const double> load, const NodePartition&
   return found.MaxLoad();
 }
 
-// Solves the strict answer's partition with all its work. As replicas may leave a node, its load
-// says less here, so there is a look at further partitions and more work on one that is better.
+// Solves the strict answer's partition with all its work. Because replicas may leave a node, the
+// load of a node decides less here. So further partitions get some work, and a better one more.
 void LayerSolver::SolveSoft(std::span<const double> load, Answer& answer) {
   SolveStrict(load, answer);
   whole_->domain.affine_node_of_gpu.clear();
@@ -321,7 +294,7 @@ void LayerSolver::SolveSoft(std::span<const double> load, Answer& answer) {
   const NodePartition first = partition_;
   SearchLimits limits = LimitsFor(options_.effort, whole_->domain, topology_.num_layers());
   Soften(first, limits, answer);
-  const PartitionProblem problem = ProblemFor(load);
+  const PartitionProblem problem = ByNodeLoad(load, topology_.num_groups(), node_domains_);
   const std::vector<NodePartition> partitions =
       CheapestPartitions(problem, PartitionsToTry(options_.effort));
   const SearchLimits least = LimitsOf(Effort::kFast, whole_->domain, 1);
@@ -367,11 +340,11 @@ std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
                                           std::span<const int32_t> slots) const {
   std::vector<int32_t> counts(load.size());
   for (const int32_t expert : slots) {
-    if (expert >= 0) ++counts[static_cast<size_t>(expert)];
+    if (expert >= 0) ++counts[AsIndex(expert)];
   }
   if (std::find(counts.begin(), counts.end(), 0) != counts.end()) return std::nullopt;
   const bool strict = options_.hierarchy == Hierarchy::kStrict;
-  const auto available = load.size() / static_cast<size_t>(strict ? topology_.num_nodes() : 1);
+  const auto available = load.size() / AsIndex(strict ? topology_.num_nodes() : 1);
   double peak = 0;
   size_t held = 0;
   for (size_t gpu = 0; gpu < whole_->first_slot.size(); ++gpu) {
@@ -380,13 +353,13 @@ std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
     double tokens = 0;
     for (const int32_t expert : on_gpu) {
       if (expert < 0) return std::nullopt;
-      tokens += load[static_cast<size_t>(expert)] / counts[static_cast<size_t>(expert)];
+      tokens += load[AsIndex(expert)] / counts[AsIndex(expert)];
     }
     if (!options_.allow_duplicates && !CopiesAreSpread(on_gpu, available)) return std::nullopt;
     held += on_gpu.size();
     peak = std::max(peak, tokens / whole_->domain.speed[gpu]);
   }
-  const auto all = static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), 0));
+  const auto all = AsIndex(std::accumulate(counts.begin(), counts.end(), 0));
   if (held != all) return std::nullopt;
   if (options_.hierarchy != Hierarchy::kNone &&
       !NodeAffinityOf(topology_, options_.hierarchy, slots).has_value()) {

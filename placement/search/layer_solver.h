@@ -28,7 +28,7 @@ struct LayerSolverOptions {
   const std::atomic<bool>* abandoned = nullptr;  // see PolicyInput; the answer is then any layout
 };
 
-// The usable GPUs of some nodes as a domain, where its slots are in the layer, and its solver.
+// The usable GPUs of some nodes as a domain, the place of its slots in the layer, and its solver.
 struct DomainShape {
   Domain domain;
   std::vector<int32_t> first_slot;  // [m], of each GPU in the layer
@@ -47,8 +47,8 @@ class LayerSolver {
   static absl::Status Check(const Topology& topology, const GpuSpeeds& speeds,
                             const LayerSolverOptions& options);
 
-  // Writes what each slot holds; slots of unusable GPUs hold -1. load: [E]. candidates: layers [S]
-  // from elsewhere; one that obeys the same constraints is taken when it is better. slots: [S].
+  // Writes the expert of each slot [S]; slots of unusable GPUs hold -1. load: [E]. candidates:
+  // layers [S] from elsewhere; one that obeys the same constraints is taken if it is better.
   void Solve(std::span<const double> load, std::span<const std::span<const int32_t>> candidates,
              std::span<int32_t> slots);
 
@@ -57,7 +57,7 @@ class LayerSolver {
     double peak;
     std::vector<int32_t> slots;  // [S]
   };
-  // LimitsOf, for as long as somebody wants the answer.
+  // LimitsOf, until the answer is abandoned.
   SearchLimits LimitsFor(Effort effort, const Domain& domain, int32_t num_layers) const;
   SearchLimits NodeLimits(const DomainShape& frame) const;
   void SolveFlat(Answer& answer);
@@ -65,19 +65,16 @@ class LayerSolver {
   void SolveSoft(std::span<const double> load, Answer& answer);
   // From a strict or soft answer under the partition to a soft one that is no worse.
   void Soften(const NodePartition& partition, const SearchLimits& limits, Answer& answer);
-  // Keeps the partition if it is better; its largest GPU load, or what it has at least. Does a
-  // `share`-th of the layer's work.
+  // Keeps the partition if it is better. Returns its largest GPU load, or a lower bound of it. Does
+  // a `share`-th of the layer's work.
   double SolvePartition(std::span<const double> load, const PartitionProblem& problem,
                         const NodePartition& partition, int64_t share, Answer& answer);
-  PartitionProblem ProblemFor(std::span<const double> load) const;
-  // The node's part of the answer, its largest GPU load returned.
+  // Writes the node's part of the answer and returns its largest GPU load.
   double SolveNode(std::span<const double> load, const NodePartition& partition, int32_t node,
                    double enough, std::span<int32_t> slots);
-  // The largest GPU load of a layer, none when it breaks a constraint.
+  // The largest GPU load of a layer; none if the layer breaks a constraint.
   std::optional<double> PeakOf(std::span<const double> load, std::span<const int32_t> slots) const;
-  size_t per_group() const {
-    return static_cast<size_t>(topology_.num_experts() / topology_.num_groups());
-  }
+  size_t per_group() const { return AsIndex(topology_.num_experts() / topology_.num_groups()); }
 
   const Topology& topology_;
   LayerSolverOptions options_;
@@ -86,7 +83,7 @@ class LayerSolver {
   std::vector<int32_t> slots_;        // [S] of the partition
   std::unique_ptr<DomainShape> whole_;
   std::vector<std::unique_ptr<DomainShape>> nodes_;  // [N]
-  std::vector<int32_t> kind_of_node_;                // [N]
+  std::vector<Domain> node_domains_;                 // [N], without loads
   NodePartition partition_;                          // of the last strict or soft layer
 };
 

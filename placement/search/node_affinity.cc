@@ -11,21 +11,20 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
-#include "placement/search/node_partition.h"
 #include "placement/topology.h"
 
 namespace eplb {
 
 std::optional<std::vector<int32_t>> NodeAffinityOf(const Topology& topology, Hierarchy hierarchy,
                                                    std::span<const int32_t> slots) {
-  const auto nodes = static_cast<size_t>(topology.num_nodes());
-  const auto experts = static_cast<size_t>(topology.num_experts());
-  const auto per_group = experts / static_cast<size_t>(topology.num_groups());
+  const auto nodes = AsIndex(topology.num_nodes());
+  const auto experts = AsIndex(topology.num_experts());
+  const auto per_group = experts / AsIndex(topology.num_groups());
   std::vector<char> held(nodes * experts);
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     if (slots[slot] < 0) continue;
     const NodeId node = topology.NodeOf(topology.GpuOf(SlotId{static_cast<int32_t>(slot)}));
-    held[static_cast<size_t>(node.value) * experts + static_cast<size_t>(slots[slot])] = 1;
+    held[AsIndex(node.value) * experts + AsIndex(slots[slot])] = 1;
   }
   std::vector<int32_t> affinities;
   std::vector<int32_t> groups_of_node(nodes);
@@ -34,8 +33,8 @@ std::optional<std::vector<int32_t>> NodeAffinityOf(const Topology& topology, Hie
     size_t home = nodes;
     for (size_t node = 0; node < nodes; ++node) {
       const auto begin = held.begin() + static_cast<std::ptrdiff_t>(node * experts + first);
-      const auto there = static_cast<size_t>(
-          std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(per_group), 0));
+      const auto there =
+          AsIndex(std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(per_group), 0));
       nodes_with_any += there > 0 ? 1 : 0;
       if (there == per_group && home == nodes) home = node;
     }
@@ -62,11 +61,10 @@ absl::StatusOr<Placement> WithPrimariesOnAffineNode(const Placement& placement,
   };
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
     const auto row = placement.physical_to_logical_map().row(layer);
-    const auto affinities =
-        NodeAffinityOf(topology, hierarchy, {row.data(), static_cast<size_t>(row.size())});
+    const auto affinities = NodeAffinityOf(topology, hierarchy, {row.data(), AsIndex(row.size())});
     if (!affinities.has_value()) continue;
     for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
-      const int32_t home = (*affinities)[static_cast<size_t>(expert / per_group)];
+      const int32_t home = (*affinities)[AsIndex(expert / per_group)];
       const auto replicas = placement.ReplicasOf(LayerId{layer}, ExpertId{expert});
       if (node_of(replicas.front()) == home) continue;
       std::vector<int32_t> rising(replicas.begin(), replicas.end());
@@ -82,87 +80,11 @@ absl::StatusOr<Placement> WithPrimariesOnAffineNode(const Placement& placement,
   return Placement::FromSlotsAndRanks(topology, placement.physical_to_logical_map(), ranks);
 }
 
-namespace {
-
-// [N], the sum of the speeds of a node's GPUs.
-std::vector<double> NodeSpeeds(const Topology& topology, const GpuSpeeds* speeds) {
-  std::vector<double> sums(static_cast<size_t>(topology.num_nodes()));
-  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-    sums[static_cast<size_t>(topology.NodeOf(GpuId{gpu}).value)] +=
-        speeds == nullptr ? 1 : speeds->SpeedOf(GpuId{gpu});
-  }
-  return sums;
-}
-
-}  // namespace
-
-absl::StatusOr<IndexMatrix> NodeAffinityByLoad(const Load& load, const Topology& topology,
-                                               const GpuSpeeds* speeds) {
-  if (load.num_layers() != topology.num_layers() || load.num_experts() != topology.num_experts()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "load has ", load.num_layers(), " layers x ", load.num_experts(),
-        " experts, the topology has ", topology.num_layers(), " x ", topology.num_experts()));
-  }
-  EPLB_RETURN_IF_ERROR(CheckHierarchy(topology, Hierarchy::kStrict));
-  const std::vector<double> node_speed = NodeSpeeds(topology, speeds);
-  // The first node with the same speed.
-  std::vector<int32_t> kinds;
-  for (size_t node = 0; node < node_speed.size(); ++node) {
-    if (node_speed[node] == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("node ", node, " has no usable GPU"));
-    }
-    const auto same = std::find(node_speed.begin(), node_speed.end(), node_speed[node]);
-    kinds.push_back(static_cast<int32_t>(same - node_speed.begin()));
-  }
-  const RealMatrix tokens = load.ToDouble();
-  const Eigen::Index per_group = topology.num_experts() / topology.num_groups();
-  std::vector<double> of_group(static_cast<size_t>(topology.num_groups()));
-  const PartitionProblem problem = {
-      .num_groups = topology.num_groups(),
-      .num_nodes = topology.num_nodes(),
-      .kind_of_node = kinds,
-      .cost = [&of_group, &node_speed](int32_t kind, const std::vector<int32_t>& groups) {
-        double sum = 0;
-        for (const int32_t group : groups) sum += of_group[static_cast<size_t>(group)];
-        return sum / node_speed[static_cast<size_t>(kind)];
-      }};
-  IndexMatrix affinities(topology.num_layers(), topology.num_groups());
-  for (Eigen::Index layer = 0; layer < tokens.rows(); ++layer) {
-    for (size_t group = 0; group < of_group.size(); ++group) {
-      const Eigen::Index first = static_cast<Eigen::Index>(group) * per_group;
-      of_group[group] = tokens.row(layer).segment(first, per_group).sum();
-    }
-    const NodePartition best = CheapestPartitions(problem, 1).front();
-    for (size_t group = 0; group < of_group.size(); ++group) {
-      affinities(layer, static_cast<Eigen::Index>(group)) = best.node_of_group[group];
-    }
-  }
-  return affinities;
-}
-
-namespace {
-
-absl::Status CheckShapes(const Load& load, const Topology& topology, const RealMatrix* shares) {
-  if (load.num_layers() != topology.num_layers() || load.num_experts() != topology.num_experts()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "load has ", load.num_layers(), " layers x ", load.num_experts(),
-        " experts, the placement has ", topology.num_layers(), " x ", topology.num_experts()));
-  }
-  if (shares != nullptr &&
-      (shares->rows() != topology.num_layers() || shares->cols() != topology.num_slots())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shares are ", shares->rows(), " x ", shares->cols(), ", expected ",
-                     topology.num_layers(), " layers x ", topology.num_slots(), " slots"));
-  }
-  return CheckHierarchy(topology, Hierarchy::kSoft);
-}
-
-}  // namespace
-
 absl::StatusOr<CrossingShare> ComputeCrossingShare(const Load& load, const Placement& placement,
                                                    const RealMatrix* shares) {
   const Topology& topology = placement.topology();
-  EPLB_RETURN_IF_ERROR(CheckShapes(load, topology, shares));
+  EPLB_RETURN_IF_ERROR(CheckLoadFits(load, topology, "placement"));
+  EPLB_RETURN_IF_ERROR(CheckHierarchy(topology, Hierarchy::kSoft));
   const RealMatrix tokens = load.ToDouble();
   const IndexMatrix& slots = placement.physical_to_logical_map();
   const int32_t per_group = topology.num_experts() / topology.num_groups();
@@ -171,7 +93,7 @@ absl::StatusOr<CrossingShare> ComputeCrossingShare(const Load& load, const Place
   int32_t layers_with_load = 0;
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
     const std::optional<std::vector<int32_t>> affinities = NodeAffinityOf(
-        topology, Hierarchy::kSoft, {&slots(layer, 0), static_cast<size_t>(topology.num_slots())});
+        topology, Hierarchy::kSoft, {&slots(layer, 0), AsIndex(topology.num_slots())});
     if (!affinities.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "layer ", layer, ": an expert group has no node that holds all its experts"));
@@ -182,7 +104,7 @@ absl::StatusOr<CrossingShare> ComputeCrossingShare(const Load& load, const Place
       const int32_t expert = slots(layer, slot);
       if (expert < 0) continue;
       const NodeId node = topology.NodeOf(topology.GpuOf(SlotId{slot}));
-      if ((*affinities)[static_cast<size_t>(expert / per_group)] == node.value) continue;
+      if ((*affinities)[AsIndex(expert / per_group)] == node.value) continue;
       const double share = shares == nullptr
                                ? 1.0 / placement.logical_replica_count()(layer, expert)
                                : (*shares)(layer, slot);

@@ -6,6 +6,10 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
+#include "base/status_macros.h"
+
 namespace eplb {
 namespace {
 
@@ -24,10 +28,10 @@ class Enumeration {
       : problem_(problem),
         per_node_(problem.num_groups / problem.num_nodes),
         ordered_(OneKind(problem)),
-        most_(static_cast<size_t>(most)),
-        node_of_group_(static_cast<size_t>(problem.num_groups), kFree) {
+        most_(AsIndex(most)),
+        node_of_group_(AsIndex(problem.num_groups), kFree) {
     if (problem.num_groups <= kMaxTableGroups) {
-      table_.resize(static_cast<size_t>(problem.num_nodes) << problem.num_groups, kUnknown);
+      table_.resize(AsIndex(problem.num_nodes) << problem.num_groups, kUnknown);
     }
   }
 
@@ -54,7 +58,7 @@ class Enumeration {
       return;
     }
     for (int32_t group = first; group < problem_.num_groups; ++group) {
-      int32_t& place = node_of_group_[static_cast<size_t>(group)];
+      int32_t& place = node_of_group_[AsIndex(group)];
       if (place != kFree) continue;
       place = node;
       Fill(node, held + 1, group + 1, cost);
@@ -67,17 +71,17 @@ class Enumeration {
     groups_.clear();
     size_t mask = 0;
     for (int32_t group = 0; group < problem_.num_groups; ++group) {
-      if (node_of_group_[static_cast<size_t>(group)] != node) continue;
+      if (node_of_group_[AsIndex(group)] != node) continue;
       groups_.push_back(group);
       mask |= size_t{1} << (group % kMaxTableGroups);
     }
-    const int32_t kind = problem_.kind_of_node[static_cast<size_t>(node)];
+    const int32_t kind = problem_.kind_of_node[AsIndex(node)];
     if (table_.empty()) {
       const auto [known, added] = known_.try_emplace({kind, groups_}, 0.0);
       if (added) known->second = problem_.cost(kind, groups_);
       return known->second;
     }
-    double& known = table_[(static_cast<size_t>(kind) << problem_.num_groups) + mask];
+    double& known = table_[(AsIndex(kind) << problem_.num_groups) + mask];
     if (known == kUnknown) known = problem_.cost(kind, groups_);
     return known;
   }
@@ -106,18 +110,18 @@ class Enumeration {
 class Heuristic {
  public:
   explicit Heuristic(const PartitionProblem& problem)
-      : problem_(problem), groups_(static_cast<size_t>(problem.num_nodes)) {}
+      : problem_(problem), groups_(AsIndex(problem.num_nodes)) {}
 
   NodePartition Run() && {
     Distribute();
     for (int i = 0; i < kMaxExchanges && Exchange(); ++i) {
     }
-    NodePartition partition = {
-        .node_of_group = std::vector<int32_t>(static_cast<size_t>(problem_.num_groups)), .cost = 0};
+    NodePartition partition = {.node_of_group = std::vector<int32_t>(AsIndex(problem_.num_groups)),
+                               .cost = 0};
     for (size_t node = 0; node < groups_.size(); ++node) {
       partition.cost = std::max(partition.cost, CostOf(node, groups_[node]));
       for (const int32_t group : groups_[node]) {
-        partition.node_of_group[static_cast<size_t>(group)] = static_cast<int32_t>(node);
+        partition.node_of_group[AsIndex(group)] = static_cast<int32_t>(node);
       }
     }
     return partition;
@@ -130,12 +134,12 @@ class Heuristic {
 
   void Distribute() {
     std::vector<std::pair<double, int32_t>> order;
-    order.reserve(static_cast<size_t>(problem_.num_groups));
+    order.reserve(AsIndex(problem_.num_groups));
     for (int32_t group = 0; group < problem_.num_groups; ++group) {
       order.emplace_back(-CostOf(0, {group}), group);
     }
     std::sort(order.begin(), order.end());
-    const auto room = static_cast<size_t>(problem_.num_groups / problem_.num_nodes);
+    const auto room = AsIndex(problem_.num_groups / problem_.num_nodes);
     for (const auto& [cost, group] : order) {
       size_t best = groups_.size();
       double least = std::numeric_limits<double>::infinity();
@@ -204,6 +208,49 @@ bool CanEnumerate(const PartitionProblem& problem) {
 std::vector<NodePartition> CheapestPartitions(const PartitionProblem& problem, int32_t most) {
   if (CanEnumerate(problem)) return Enumeration(problem, most).Run();
   return {Heuristic(problem).Run()};
+}
+
+PartitionProblem ByNodeLoad(std::span<const double> load, int32_t num_groups,
+                            std::span<const Domain> nodes) {
+  const size_t per_group = load.size() / AsIndex(num_groups);
+  std::vector<double> group_load;
+  for (size_t first = 0; first < load.size(); first += per_group) {
+    const auto experts = load.subspan(first, per_group);
+    group_load.push_back(std::accumulate(experts.begin(), experts.end(), 0.0));
+  }
+  std::vector<double> node_speed;
+  for (const Domain& node : nodes) {
+    node_speed.push_back(node.total_speed());
+  }
+  return {.num_groups = num_groups,
+          .num_nodes = static_cast<int32_t>(nodes.size()),
+          .kind_of_node = KindsOf(nodes),
+          .cost = [group_load = std::move(group_load), node_speed = std::move(node_speed)](
+                      int32_t kind, const std::vector<int32_t>& groups) {
+            double sum = 0;
+            for (const int32_t group : groups) sum += group_load[AsIndex(group)];
+            return sum / node_speed[AsIndex(kind)];
+          }};
+}
+
+absl::StatusOr<IndexMatrix> NodesOfGroups(const Load& load, const Topology& topology,
+                                          const GpuSpeeds& speeds) {
+  EPLB_RETURN_IF_ERROR(CheckLoadFits(load, topology));
+  EPLB_RETURN_IF_ERROR(CheckHierarchy(topology, Hierarchy::kStrict));
+  const std::vector<Domain> nodes = NodeDomains(topology, speeds);
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    if (!nodes[node].slots.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("node ", node, " has no usable GPU"));
+  }
+  const RealMatrix tokens = load.ToDouble();
+  IndexMatrix node_of_group(topology.num_layers(), topology.num_groups());
+  for (Eigen::Index layer = 0; layer < tokens.rows(); ++layer) {
+    const std::span row(&tokens(layer, 0), AsIndex(tokens.cols()));
+    const NodePartition best =
+        CheapestPartitions(ByNodeLoad(row, topology.num_groups(), nodes), 1).front();
+    std::ranges::copy(best.node_of_group, &node_of_group(layer, 0));
+  }
+  return node_of_group;
 }
 
 }  // namespace eplb

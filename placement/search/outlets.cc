@@ -7,6 +7,12 @@
 namespace eplb {
 namespace {
 
+// Part by which an exchange of two owned experts must lower the sum of squared owner loads, each in
+// parts of the GPU's mean. An expert with an outlet costs this once more.
+constexpr double kLeastGain = 0.005;
+// An outlet changes if another expert of its owner is heavier by this part.
+constexpr double kLeastRise = 0.25;
+
 // The slots of each GPU that hold outlets: the spare ones spread over the GPUs, as evenly as their
 // own slots allow.
 std::vector<int32_t> OutletsPerGpu(const Domain& domain) {
@@ -24,248 +30,6 @@ std::vector<int32_t> OutletsPerGpu(const Domain& domain) {
   }
   return outlets;
 }
-
-}  // namespace
-
-// Who owns which expert, and where outlets are.
-class OutletSteps::State {
- public:
-  explicit State(const Domain& domain) : domain_(domain) {
-    first_.push_back(0);
-    for (const int32_t slots : domain.slots) first_.push_back(first_.back() + slots);
-    for (int32_t gpu = 0; gpu < domain.num_gpus(); ++gpu) {
-      gpu_of_.insert(gpu_of_.end(), static_cast<size_t>(domain.slots[static_cast<size_t>(gpu)]),
-                     gpu);
-    }
-    outlets_ = OutletsPerGpu(domain);
-    owner_.assign(domain.load.size(), -1);
-  }
-
-  // False without owners.
-  bool Read(std::span<const int32_t> layout) {
-    layout_.assign(layout.begin(), layout.end());
-    if (outlets_.empty()) return false;
-    std::vector<std::vector<int32_t>> holders(domain_.load.size());
-    for (size_t slot = 0; slot < layout_.size(); ++slot) {
-      std::vector<int32_t>& gpus = holders[static_cast<size_t>(layout_[slot])];
-      if (!gpus.empty() && gpus.back() == gpu_of_[slot]) return false;
-      gpus.push_back(gpu_of_[slot]);
-    }
-    if (!AssignOwners(holders)) return false;
-    FindTargets();
-    FindOwnerLoads();
-    return true;
-  }
-
-  // The exchange that takes most from the sum of squared owner loads, if more than `least_gain`.
-  bool SwapBest(double least_gain) {
-    if (total_load_ <= 0) return false;
-    Exchange best{.gain = least_gain};
-    const auto [emptiest, fullest] = Extremes();
-    for (int32_t gpu = 0; gpu < domain_.num_gpus(); ++gpu) {
-      FindBest(fullest, gpu, least_gain, best);
-      FindBest(emptiest, gpu, least_gain, best);
-    }
-    if (best.gain <= least_gain) return false;
-    SwapSlots(best.a, best.b);
-    return true;
-  }
-
-  // Every owner's outlets carry the experts that need them most.
-  void Repoint(double least_rise) {
-    for (int32_t gpu = 0; gpu < domain_.num_gpus(); ++gpu) RepointOf(gpu, least_rise);
-  }
-
-  const std::vector<int32_t>& layout() const { return layout_; }
-
- private:
-  double load(int32_t expert) const { return domain_.load[static_cast<size_t>(expert)]; }
-  int32_t owner(int32_t expert) const { return owner_[static_cast<size_t>(expert)]; }
-
-  bool Holds(int32_t gpu, int32_t expert) const {
-    const auto begin = layout_.begin() + first_[static_cast<size_t>(gpu)];
-    const auto end = layout_.begin() + first_[static_cast<size_t>(gpu) + 1];
-    return std::find(begin, end, expert) != end;
-  }
-
-  // A matching of experts to their holders, each of which owns what its slots without outlets hold.
-  bool AssignOwners(const std::vector<std::vector<int32_t>>& holders) {
-    std::vector<int32_t> room;
-    for (size_t gpu = 0; gpu < domain_.slots.size(); ++gpu) {
-      room.push_back(domain_.slots[gpu] - outlets_[gpu]);
-    }
-    std::vector<std::vector<int32_t>> owned(domain_.slots.size());
-    for (int32_t expert = 0; expert < domain_.num_experts(); ++expert) {
-      if (!PlaceOwner(expert, holders, room, owned)) return false;
-    }
-    return true;
-  }
-
-  // Breadth first along experts that another holder could own.
-  bool PlaceOwner(int32_t expert, const std::vector<std::vector<int32_t>>& holders,
-                  std::vector<int32_t>& room, std::vector<std::vector<int32_t>>& owned) {
-    std::vector<int32_t> reached_by(domain_.slots.size(), -1);  // the expert that would go there
-    std::vector<int32_t> queue;
-    const auto reach = [&](int32_t from) {
-      for (const int32_t gpu : holders[static_cast<size_t>(from)]) {
-        if (reached_by[static_cast<size_t>(gpu)] >= 0) continue;
-        reached_by[static_cast<size_t>(gpu)] = from;
-        queue.push_back(gpu);
-      }
-    };
-    reach(expert);
-    for (size_t i = 0; i < queue.size(); ++i) {
-      int32_t gpu = queue[i];
-      if (room[static_cast<size_t>(gpu)] == 0) {
-        for (const int32_t other : owned[static_cast<size_t>(gpu)]) reach(other);
-        continue;
-      }
-      --room[static_cast<size_t>(gpu)];
-      while (true) {
-        const int32_t moved = reached_by[static_cast<size_t>(gpu)];
-        const int32_t before = owner(moved);
-        owner_[static_cast<size_t>(moved)] = gpu;
-        owned[static_cast<size_t>(gpu)].push_back(moved);
-        if (moved == expert) return true;
-        std::erase(owned[static_cast<size_t>(before)], moved);
-        gpu = before;
-      }
-    }
-    return false;
-  }
-
-  void FindTargets() {
-    target_.assign(layout_.size(), -1);
-    for (size_t slot = 0; slot < layout_.size(); ++slot) {
-      if (owner(layout_[slot]) != gpu_of_[slot]) target_[slot] = owner(layout_[slot]);
-    }
-  }
-
-  void FindOwnerLoads() {
-    owner_load_.assign(domain_.slots.size(), 0);
-    has_outlet_.assign(domain_.load.size(), false);
-    for (size_t slot = 0; slot < layout_.size(); ++slot) {
-      const int32_t expert = layout_[slot];
-      if (target_[slot] < 0) {
-        owner_load_[static_cast<size_t>(gpu_of_[slot])] += load(expert);
-      } else {
-        has_outlet_[static_cast<size_t>(expert)] = true;
-      }
-    }
-    total_load_ = domain_.total_load();
-    const double total_speed = std::accumulate(domain_.speed.begin(), domain_.speed.end(), 0.0);
-    for (const double speed : domain_.speed) mean_.push_back(speed * total_load_ / total_speed);
-  }
-
-  std::pair<int32_t, int32_t> Extremes() const {
-    int32_t emptiest = 0;
-    int32_t fullest = 0;
-    for (int32_t gpu = 1; gpu < domain_.num_gpus(); ++gpu) {
-      if (FillOf(gpu) < FillOf(emptiest)) emptiest = gpu;
-      if (FillOf(gpu) > FillOf(fullest)) fullest = gpu;
-    }
-    return {emptiest, fullest};
-  }
-  double FillOf(int32_t gpu) const {
-    return owner_load_[static_cast<size_t>(gpu)] / mean_[static_cast<size_t>(gpu)];
-  }
-
-  struct Exchange {
-    double gain = 0;
-    size_t a = 0;
-    size_t b = 0;
-  };
-
-  // Looks for a better exchange between two GPUs.
-  void FindBest(int32_t g, int32_t h, double price, Exchange& best) const {
-    if (g == h) return;
-    for (auto a = static_cast<size_t>(first_[static_cast<size_t>(g)]);
-         a < static_cast<size_t>(first_[static_cast<size_t>(g) + 1]); ++a) {
-      if (target_[a] >= 0) continue;
-      for (auto b = static_cast<size_t>(first_[static_cast<size_t>(h)]);
-           b < static_cast<size_t>(first_[static_cast<size_t>(h) + 1]); ++b) {
-        if (target_[b] >= 0) continue;
-        const double gain = GainOf(a, b, price);
-        if (gain <= best.gain || Holds(h, layout_[a]) || Holds(g, layout_[b])) continue;
-        best = {.gain = gain, .a = a, .b = b};
-      }
-    }
-  }
-
-  // Of the sum of squared owner loads, in parts of a GPU's mean.
-  double GainOf(size_t a, size_t b, double price) const {
-    const auto g = static_cast<size_t>(gpu_of_[a]);
-    const auto h = static_cast<size_t>(gpu_of_[b]);
-    const double change = load(layout_[b]) - load(layout_[a]);
-    const auto square = [this](size_t gpu, double tokens) {
-      return tokens / mean_[gpu] * (tokens / mean_[gpu]);
-    };
-    const double before = square(g, owner_load_[g]) + square(h, owner_load_[h]);
-    const double after = square(g, owner_load_[g] + change) + square(h, owner_load_[h] - change);
-    const bool outlet = has_outlet_[static_cast<size_t>(layout_[a])] ||
-                        has_outlet_[static_cast<size_t>(layout_[b])];
-    return before - after - (outlet ? price : 0);
-  }
-
-  void SwapSlots(size_t a, size_t b) {
-    const double change = load(layout_[b]) - load(layout_[a]);
-    owner_load_[static_cast<size_t>(gpu_of_[a])] += change;
-    owner_load_[static_cast<size_t>(gpu_of_[b])] -= change;
-    std::swap(layout_[a], layout_[b]);
-    owner_[static_cast<size_t>(layout_[a])] = gpu_of_[a];
-    owner_[static_cast<size_t>(layout_[b])] = gpu_of_[b];
-  }
-
-  // Experts that the GPU owns take outlets in turn, each time the one with most load per replica;
-  // an outlet keeps its expert where another is not heavier by `least_rise`.
-  void RepointOf(int32_t gpu, double least_rise) {
-    std::vector<size_t> outlets;
-    for (size_t slot = 0; slot < target_.size(); ++slot) {
-      if (target_[slot] == gpu) outlets.push_back(slot);
-    }
-    std::vector<int32_t> replicas(domain_.load.size(), 1);
-    for (const size_t outlet : outlets) {
-      const int32_t now = layout_[outlet];
-      const int32_t most = HeaviestFor(gpu, outlet, replicas);
-      const bool kept =
-          owner(now) == gpu &&
-          (most < 0 || UnitOf(most, replicas) <= (1 + least_rise) * UnitOf(now, replicas));
-      if (!kept && most >= 0) layout_[outlet] = most;
-      ++replicas[static_cast<size_t>(layout_[outlet])];
-    }
-  }
-
-  double UnitOf(int32_t expert, const std::vector<int32_t>& replicas) const {
-    return load(expert) / replicas[static_cast<size_t>(expert)];
-  }
-
-  // Of the experts that `gpu` owns and the outlet's GPU does not hold, but for the outlet itself.
-  int32_t HeaviestFor(int32_t gpu, size_t outlet, const std::vector<int32_t>& replicas) const {
-    int32_t heaviest = -1;
-    for (auto slot = static_cast<size_t>(first_[static_cast<size_t>(gpu)]);
-         slot < static_cast<size_t>(first_[static_cast<size_t>(gpu) + 1]); ++slot) {
-      const int32_t expert = layout_[slot];
-      if (target_[slot] >= 0) continue;
-      if (expert != layout_[outlet] && Holds(gpu_of_[outlet], expert)) continue;
-      if (heaviest < 0 || UnitOf(expert, replicas) > UnitOf(heaviest, replicas)) heaviest = expert;
-    }
-    return heaviest;
-  }
-
-  const Domain& domain_;
-  std::vector<int32_t> first_;    // [m + 1]
-  std::vector<int32_t> gpu_of_;   // [S]
-  std::vector<int32_t> outlets_;  // [m]
-  std::vector<int32_t> layout_;   // [S]
-  std::vector<int32_t> owner_;    // [n]
-  std::vector<int32_t> target_;   // [S], the GPU that owned an outlet's expert; -1: no outlet
-  std::vector<double> owner_load_;
-  std::vector<bool> has_outlet_;  // [n]
-  std::vector<double> mean_;      // [m], of owner loads
-  double total_load_ = 0;
-};
-
-namespace {
 
 // Layouts from scratch: rows of experts by GPU, first the owned ones.
 class RingMaker {
@@ -294,7 +58,7 @@ class RingMaker {
 
  private:
   int32_t num_gpus() const { return domain_.num_gpus(); }
-  double load(int32_t expert) const { return domain_.load[static_cast<size_t>(expert)]; }
+  double load(int32_t expert) const { return domain_.load[AsIndex(expert)]; }
 
   void PlaceOwned() {
     order_.resize(domain_.load.size());
@@ -306,23 +70,22 @@ class RingMaker {
       int32_t best = -1;
       double best_load = 0;
       for (int32_t gpu = 0; gpu < num_gpus(); ++gpu) {
-        const auto g = static_cast<size_t>(gpu);
+        const auto g = AsIndex(gpu);
         if (static_cast<int32_t>(on_gpu_[g].size()) >= domain_.slots[g] - outlets_[g]) continue;
         const double after = (tokens_[g] + load(expert)) / domain_.speed[g];
         if (best >= 0 && after >= best_load) continue;
         best = gpu;
         best_load = after;
       }
-      on_gpu_[static_cast<size_t>(best)].push_back(expert);
-      tokens_[static_cast<size_t>(best)] += load(expert);
-      owner_[static_cast<size_t>(expert)] = best;
+      on_gpu_[AsIndex(best)].push_back(expert);
+      tokens_[AsIndex(best)] += load(expert);
+      owner_[AsIndex(expert)] = best;
     }
   }
 
-  // Outlets for what no GPU can do alone, on the GPUs that own least.
+  // Gives outlets to experts that are too heavy for one GPU, on the GPUs that own least.
   void SpreadHeavy(double most_of_mean) {
-    const double total_speed = std::accumulate(domain_.speed.begin(), domain_.speed.end(), 0.0);
-    const double unit = most_of_mean * domain_.total_load() / total_speed;
+    const double unit = most_of_mean * domain_.total_load() / domain_.total_speed();
     int32_t spare = std::accumulate(outlets_.begin(), outlets_.end(), 0);
     for (const int32_t expert : order_) {
       for (double rest = load(expert) - unit; rest > 0 && unit > 0 && spare > 0; rest -= unit) {
@@ -337,9 +100,9 @@ class RingMaker {
   int32_t LightestWithOutlet(int32_t expert) const {
     int32_t best = -1;
     for (int32_t gpu = 0; gpu < num_gpus(); ++gpu) {
-      const auto g = static_cast<size_t>(gpu);
+      const auto g = AsIndex(gpu);
       if (outlets_[g] == 0 || Holds(gpu, expert)) continue;
-      const auto b = static_cast<size_t>(best);
+      const auto b = AsIndex(best);
       if (best >= 0 && tokens_[g] * domain_.speed[b] >= tokens_[b] * domain_.speed[g]) continue;
       best = gpu;
     }
@@ -355,11 +118,11 @@ class RingMaker {
     return next;
   }
 
-  // GPUs with outlets left each take the heaviest expert of the GPU `stride` further; where they
-  // hold all it owns, of the next one.
+  // Each GPU with outlets left takes the heaviest expert of the GPU `stride` further, or of the
+  // next one if it holds all those experts.
   bool CloseRing(int32_t stride) {
     for (int32_t gpu = 0; gpu < num_gpus(); ++gpu) {
-      if (outlets_[static_cast<size_t>(gpu)] == 0) continue;
+      if (outlets_[AsIndex(gpu)] == 0) continue;
       int32_t expert = -1;
       for (int32_t i = 0; i < num_gpus() && expert < 0; ++i) {
         expert = HeaviestFor(gpu, (gpu + stride + i) % num_gpus());
@@ -373,21 +136,21 @@ class RingMaker {
   int32_t HeaviestFor(int32_t gpu, int32_t owner) const {
     int32_t heaviest = -1;
     if (gpu == owner) return heaviest;
-    for (const int32_t expert : on_gpu_[static_cast<size_t>(owner)]) {
-      if (owner_[static_cast<size_t>(expert)] != owner || Holds(gpu, expert)) continue;
+    for (const int32_t expert : on_gpu_[AsIndex(owner)]) {
+      if (owner_[AsIndex(expert)] != owner || Holds(gpu, expert)) continue;
       if (heaviest < 0 || load(expert) > load(heaviest)) heaviest = expert;
     }
     return heaviest;
   }
 
   bool Holds(int32_t gpu, int32_t expert) const {
-    const std::vector<int32_t>& experts = on_gpu_[static_cast<size_t>(gpu)];
+    const std::vector<int32_t>& experts = on_gpu_[AsIndex(gpu)];
     return std::find(experts.begin(), experts.end(), expert) != experts.end();
   }
 
   void PutOutlet(int32_t gpu, int32_t expert) {
-    on_gpu_[static_cast<size_t>(gpu)].push_back(expert);
-    --outlets_[static_cast<size_t>(gpu)];
+    on_gpu_[AsIndex(gpu)].push_back(expert);
+    --outlets_[AsIndex(gpu)];
   }
 
   const Domain& domain_;
@@ -399,6 +162,237 @@ class RingMaker {
 };
 
 }  // namespace
+
+// Owners of experts, and the places of outlets.
+class OutletSteps::State {
+ public:
+  explicit State(const Domain& domain) : domain_(domain), gpu_of_(domain.GpuOfSlot()) {
+    first_.push_back(0);
+    for (const int32_t slots : domain.slots) first_.push_back(first_.back() + slots);
+    outlets_ = OutletsPerGpu(domain);
+    owner_.assign(domain.load.size(), -1);
+  }
+
+  // False without owners.
+  bool Read(std::span<const int32_t> layout) {
+    layout_.assign(layout.begin(), layout.end());
+    if (outlets_.empty()) return false;
+    std::vector<std::vector<int32_t>> holders(domain_.load.size());
+    for (size_t slot = 0; slot < layout_.size(); ++slot) {
+      std::vector<int32_t>& gpus = holders[AsIndex(layout_[slot])];
+      if (!gpus.empty() && gpus.back() == gpu_of_[slot]) return false;
+      gpus.push_back(gpu_of_[slot]);
+    }
+    if (!AssignOwners(holders)) return false;
+    FindTargets();
+    FindOwnerLoads();
+    return true;
+  }
+
+  // Makes the exchange that takes most from the sum of squared owner loads, if more than
+  // `least_gain`.
+  bool SwapBest(double least_gain) {
+    if (total_load_ <= 0) return false;
+    Exchange best{.gain = least_gain};
+    const auto [emptiest, fullest] = Extremes();
+    for (int32_t gpu = 0; gpu < domain_.num_gpus(); ++gpu) {
+      FindBest(fullest, gpu, least_gain, best);
+      FindBest(emptiest, gpu, least_gain, best);
+    }
+    if (best.gain <= least_gain) return false;
+    SwapSlots(best.a, best.b);
+    return true;
+  }
+
+  // Gives every owner's outlets the experts that need them most.
+  void Repoint(double least_rise) {
+    for (int32_t gpu = 0; gpu < domain_.num_gpus(); ++gpu) RepointOf(gpu, least_rise);
+  }
+
+  const std::vector<int32_t>& layout() const { return layout_; }
+
+ private:
+  double load(int32_t expert) const { return domain_.load[AsIndex(expert)]; }
+  int32_t owner(int32_t expert) const { return owner_[AsIndex(expert)]; }
+
+  bool Holds(int32_t gpu, int32_t expert) const {
+    const auto begin = layout_.begin() + first_[AsIndex(gpu)];
+    const auto end = layout_.begin() + first_[AsIndex(gpu) + 1];
+    return std::find(begin, end, expert) != end;
+  }
+
+  // Matches experts to their holders, each of which owns as many as it has slots without outlets.
+  bool AssignOwners(const std::vector<std::vector<int32_t>>& holders) {
+    std::vector<int32_t> room;
+    for (size_t gpu = 0; gpu < domain_.slots.size(); ++gpu) {
+      room.push_back(domain_.slots[gpu] - outlets_[gpu]);
+    }
+    std::vector<std::vector<int32_t>> owned(domain_.slots.size());
+    for (int32_t expert = 0; expert < domain_.num_experts(); ++expert) {
+      if (!PlaceOwner(expert, holders, room, owned)) return false;
+    }
+    return true;
+  }
+
+  // Breadth first along experts that another holder could own.
+  bool PlaceOwner(int32_t expert, const std::vector<std::vector<int32_t>>& holders,
+                  std::vector<int32_t>& room, std::vector<std::vector<int32_t>>& owned) {
+    std::vector<int32_t> reached_by(domain_.slots.size(), -1);  // the expert that would go there
+    std::vector<int32_t> queue;
+    const auto reach = [&](int32_t from) {
+      for (const int32_t gpu : holders[AsIndex(from)]) {
+        if (reached_by[AsIndex(gpu)] >= 0) continue;
+        reached_by[AsIndex(gpu)] = from;
+        queue.push_back(gpu);
+      }
+    };
+    reach(expert);
+    for (size_t i = 0; i < queue.size(); ++i) {
+      int32_t gpu = queue[i];
+      if (room[AsIndex(gpu)] == 0) {
+        for (const int32_t other : owned[AsIndex(gpu)]) reach(other);
+        continue;
+      }
+      --room[AsIndex(gpu)];
+      while (true) {
+        const int32_t moved = reached_by[AsIndex(gpu)];
+        const int32_t before = owner(moved);
+        owner_[AsIndex(moved)] = gpu;
+        owned[AsIndex(gpu)].push_back(moved);
+        if (moved == expert) return true;
+        std::erase(owned[AsIndex(before)], moved);
+        gpu = before;
+      }
+    }
+    return false;
+  }
+
+  void FindTargets() {
+    target_.assign(layout_.size(), -1);
+    for (size_t slot = 0; slot < layout_.size(); ++slot) {
+      if (owner(layout_[slot]) != gpu_of_[slot]) target_[slot] = owner(layout_[slot]);
+    }
+  }
+
+  void FindOwnerLoads() {
+    owner_load_.assign(domain_.slots.size(), 0);
+    has_outlet_.assign(domain_.load.size(), false);
+    for (size_t slot = 0; slot < layout_.size(); ++slot) {
+      const int32_t expert = layout_[slot];
+      if (target_[slot] < 0) {
+        owner_load_[AsIndex(gpu_of_[slot])] += load(expert);
+      } else {
+        has_outlet_[AsIndex(expert)] = true;
+      }
+    }
+    total_load_ = domain_.total_load();
+    const double total_speed = domain_.total_speed();
+    for (const double speed : domain_.speed) mean_.push_back(speed * total_load_ / total_speed);
+  }
+
+  std::pair<int32_t, int32_t> Extremes() const {
+    int32_t emptiest = 0;
+    int32_t fullest = 0;
+    for (int32_t gpu = 1; gpu < domain_.num_gpus(); ++gpu) {
+      if (FillOf(gpu) < FillOf(emptiest)) emptiest = gpu;
+      if (FillOf(gpu) > FillOf(fullest)) fullest = gpu;
+    }
+    return {emptiest, fullest};
+  }
+  double FillOf(int32_t gpu) const { return owner_load_[AsIndex(gpu)] / mean_[AsIndex(gpu)]; }
+
+  struct Exchange {
+    double gain = 0;
+    size_t a = 0;
+    size_t b = 0;
+  };
+
+  // Looks for a better exchange between two GPUs.
+  void FindBest(int32_t g, int32_t h, double price, Exchange& best) const {
+    if (g == h) return;
+    for (auto a = AsIndex(first_[AsIndex(g)]); a < AsIndex(first_[AsIndex(g) + 1]); ++a) {
+      if (target_[a] >= 0) continue;
+      for (auto b = AsIndex(first_[AsIndex(h)]); b < AsIndex(first_[AsIndex(h) + 1]); ++b) {
+        if (target_[b] >= 0) continue;
+        const double gain = GainOf(a, b, price);
+        if (gain <= best.gain || Holds(h, layout_[a]) || Holds(g, layout_[b])) continue;
+        best = {.gain = gain, .a = a, .b = b};
+      }
+    }
+  }
+
+  // Reduction of the sum of squared owner loads, in parts of a GPU's mean.
+  double GainOf(size_t a, size_t b, double price) const {
+    const auto g = AsIndex(gpu_of_[a]);
+    const auto h = AsIndex(gpu_of_[b]);
+    const double change = load(layout_[b]) - load(layout_[a]);
+    const auto square = [this](size_t gpu, double tokens) {
+      return tokens / mean_[gpu] * (tokens / mean_[gpu]);
+    };
+    const double before = square(g, owner_load_[g]) + square(h, owner_load_[h]);
+    const double after = square(g, owner_load_[g] + change) + square(h, owner_load_[h] - change);
+    const bool outlet = has_outlet_[AsIndex(layout_[a])] || has_outlet_[AsIndex(layout_[b])];
+    return before - after - (outlet ? price : 0);
+  }
+
+  void SwapSlots(size_t a, size_t b) {
+    const double change = load(layout_[b]) - load(layout_[a]);
+    owner_load_[AsIndex(gpu_of_[a])] += change;
+    owner_load_[AsIndex(gpu_of_[b])] -= change;
+    std::swap(layout_[a], layout_[b]);
+    owner_[AsIndex(layout_[a])] = gpu_of_[a];
+    owner_[AsIndex(layout_[b])] = gpu_of_[b];
+  }
+
+  // Gives outlets in turn to the GPU's own expert with most load per replica. An outlet keeps its
+  // expert unless the other one is heavier by `least_rise`.
+  void RepointOf(int32_t gpu, double least_rise) {
+    std::vector<size_t> outlets;
+    for (size_t slot = 0; slot < target_.size(); ++slot) {
+      if (target_[slot] == gpu) outlets.push_back(slot);
+    }
+    std::vector<int32_t> replicas(domain_.load.size(), 1);
+    for (const size_t outlet : outlets) {
+      const int32_t now = layout_[outlet];
+      const int32_t most = HeaviestFor(gpu, outlet, replicas);
+      const bool kept =
+          owner(now) == gpu &&
+          (most < 0 || UnitOf(most, replicas) <= (1 + least_rise) * UnitOf(now, replicas));
+      if (!kept && most >= 0) layout_[outlet] = most;
+      ++replicas[AsIndex(layout_[outlet])];
+    }
+  }
+
+  double UnitOf(int32_t expert, const std::vector<int32_t>& replicas) const {
+    return load(expert) / replicas[AsIndex(expert)];
+  }
+
+  // The heaviest expert that `gpu` owns and the outlet's GPU does not hold in another slot; -1:
+  // none.
+  int32_t HeaviestFor(int32_t gpu, size_t outlet, const std::vector<int32_t>& replicas) const {
+    int32_t heaviest = -1;
+    for (auto slot = AsIndex(first_[AsIndex(gpu)]); slot < AsIndex(first_[AsIndex(gpu) + 1]);
+         ++slot) {
+      const int32_t expert = layout_[slot];
+      if (target_[slot] >= 0) continue;
+      if (expert != layout_[outlet] && Holds(gpu_of_[outlet], expert)) continue;
+      if (heaviest < 0 || UnitOf(expert, replicas) > UnitOf(heaviest, replicas)) heaviest = expert;
+    }
+    return heaviest;
+  }
+
+  const Domain& domain_;
+  std::vector<int32_t> gpu_of_;   // [S]
+  std::vector<int32_t> first_;    // [m + 1]
+  std::vector<int32_t> outlets_;  // [m]
+  std::vector<int32_t> layout_;   // [S]
+  std::vector<int32_t> owner_;    // [n]
+  std::vector<int32_t> target_;   // [S], the GPU that owned an outlet's expert; -1: no outlet
+  std::vector<double> owner_load_;
+  std::vector<bool> has_outlet_;  // [n]
+  std::vector<double> mean_;      // [m], of owner loads
+  double total_load_ = 0;
+};
 
 bool AllowsOutletRing(const Domain& domain) {
   if (domain.num_gpus() < 2 || domain.num_slots() - domain.num_experts() < domain.num_gpus()) {
@@ -414,18 +408,17 @@ std::optional<std::vector<int32_t>> MakeOutletRing(const Domain& domain, double 
   return RingMaker(domain).Make(most_of_mean);
 }
 
-OutletSteps::OutletSteps(const Domain& domain, const FollowOptions& options)
-    : options_(options), state_(std::make_unique<State>(domain)) {}
+OutletSteps::OutletSteps(const Domain& domain) : state_(std::make_unique<State>(domain)) {}
 
 OutletSteps::~OutletSteps() = default;
 
 bool OutletSteps::Start(std::span<const int32_t> layout) { return state_->Read(layout); }
 
-bool OutletSteps::Swap() { return state_->SwapBest(options_.least_gain); }
+bool OutletSteps::Swap() { return state_->SwapBest(kLeastGain); }
 
 std::vector<int32_t> OutletSteps::WithOutlets() const {
   State repointed = *state_;
-  repointed.Repoint(options_.least_rise);
+  repointed.Repoint(kLeastRise);
   return repointed.layout();
 }
 

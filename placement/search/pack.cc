@@ -5,18 +5,6 @@
 #include <cstdint>
 
 namespace eplb {
-namespace {
-
-// Replicas of each expert that Begin has put.
-int32_t ForcedReplicas(const Arrangement& arrangement) {
-  int32_t forced = 0;
-  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
-    forced += arrangement.domain().MinCopies(gpu);
-  }
-  return forced;
-}
-
-}  // namespace
 
 template <class Key>
 void Packer::OrderBy(size_t num_experts, const Key& key) {
@@ -43,7 +31,7 @@ void Packer::Pack(std::span<const int32_t> counts, Arrangement& arrangement) {
 // Puts what every GPU must hold, where GPUs have more slots than there are experts.
 void Packer::Begin(std::span<const int32_t> counts, Arrangement& arrangement) {
   arrangement.Reset(counts);
-  filled_.assign(static_cast<size_t>(arrangement.num_gpus()), 0);
+  filled_.assign(AsIndex(arrangement.num_gpus()), 0);
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
     for (int32_t copy = 0; copy < arrangement.domain().MinCopies(gpu); ++copy) {
       for (size_t expert = 0; expert < counts.size(); ++expert) {
@@ -56,19 +44,19 @@ void Packer::Begin(std::span<const int32_t> counts, Arrangement& arrangement) {
 bool Packer::PackByWinnerTree(std::span<const int32_t> counts, Arrangement& arrangement) {
   // The lightest GPU has the largest key; the lowest index wins ties; 0 never wins.
   const auto key = [&](int32_t gpu) {
-    const auto g = static_cast<size_t>(gpu);
+    const auto g = AsIndex(gpu);
     if (arrangement.first_slot(gpu) + filled_[g] == arrangement.end_slot(gpu)) return uint64_t{0};
     const auto load = std::bit_cast<uint32_t>(static_cast<float>(arrangement.tokens(gpu)));
     return (uint64_t{~load} << 32) | ~static_cast<uint32_t>(gpu);
   };
   if (!lightest_.has_value()) lightest_.emplace(filled_.size());
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
-    lightest_->Set(static_cast<size_t>(gpu), key(gpu));
+    lightest_->Set(AsIndex(gpu), key(gpu));
   }
   lightest_->Play();
   for (const int32_t expert : order_) {
     taken_.clear();
-    for (int32_t placed = 0; placed < counts[static_cast<size_t>(expert)]; ++placed) {
+    for (int32_t placed = 0; placed < counts[AsIndex(expert)]; ++placed) {
       if (lightest_->winner() == 0) {
         // MakeRoom changes other GPUs too.
         if (!MakeRoom(expert, arrangement)) return false;
@@ -77,10 +65,10 @@ bool Packer::PackByWinnerTree(std::span<const int32_t> counts, Arrangement& arra
       }
       const auto gpu = static_cast<int32_t>(~static_cast<uint32_t>(lightest_->winner()));
       PutOn(gpu, expert, arrangement);
-      lightest_->Replace(static_cast<size_t>(gpu), 0);
+      lightest_->Replace(AsIndex(gpu), 0);
       taken_.push_back(gpu);
     }
-    for (const int32_t gpu : taken_) lightest_->Replace(static_cast<size_t>(gpu), key(gpu));
+    for (const int32_t gpu : taken_) lightest_->Replace(AsIndex(gpu), key(gpu));
   }
   return true;
 }
@@ -92,8 +80,7 @@ int32_t Packer::LightestFor(int32_t expert, const Arrangement& arrangement,
   int32_t best = -1;
   double least = 0;
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
-    if (arrangement.first_slot(gpu) + filled_[static_cast<size_t>(gpu)] ==
-        arrangement.end_slot(gpu)) {
+    if (arrangement.first_slot(gpu) + filled_[AsIndex(gpu)] == arrangement.end_slot(gpu)) {
       continue;
     }
     const double load = (arrangement.tokens(gpu) + unit) * arrangement.inverse_speed(gpu);
@@ -106,9 +93,9 @@ int32_t Packer::LightestFor(int32_t expert, const Arrangement& arrangement,
 }
 
 bool Packer::PackByLoad(std::span<const int32_t> counts, Arrangement& arrangement) {
-  const int32_t forced = ForcedReplicas(arrangement);
+  const int32_t forced = arrangement.domain().ForcedReplicas();
   for (const int32_t expert : order_) {
-    for (int32_t placed = forced; placed < counts[static_cast<size_t>(expert)]; ++placed) {
+    for (int32_t placed = forced; placed < counts[AsIndex(expert)]; ++placed) {
       const int32_t gpu = LightestFor(expert, arrangement, [](int32_t /*gpu*/) { return true; });
       if (gpu >= 0) {
         PutOn(gpu, expert, arrangement);
@@ -121,9 +108,9 @@ bool Packer::PackByLoad(std::span<const int32_t> counts, Arrangement& arrangemen
 }
 
 void Packer::PackByRoom(std::span<const int32_t> counts, Arrangement& arrangement) {
-  const int32_t forced = ForcedReplicas(arrangement);
+  const int32_t forced = arrangement.domain().ForcedReplicas();
   for (const int32_t expert : order_) {
-    for (int32_t placed = forced; placed < counts[static_cast<size_t>(expert)]; ++placed) {
+    for (int32_t placed = forced; placed < counts[AsIndex(expert)]; ++placed) {
       PutOn(RoomiestFor(expert, arrangement), expert, arrangement);
     }
   }
@@ -136,21 +123,20 @@ bool Packer::PackOnAffineNode(std::span<const int32_t> counts, Arrangement& arra
   const int32_t affinities =
       1 + *std::max_element(domain.affine_node_of_gpu.begin(), domain.affine_node_of_gpu.end());
   // Free slots of each home beyond one for each of its experts that is still to come.
-  room_.assign(static_cast<size_t>(affinities), 0);
+  room_.assign(AsIndex(affinities), 0);
   for (size_t gpu = 0; gpu < domain.slots.size(); ++gpu) {
-    room_[static_cast<size_t>(domain.affine_node_of_gpu[gpu])] += domain.slots[gpu];
+    room_[AsIndex(domain.affine_node_of_gpu[gpu])] += domain.slots[gpu];
   }
-  for (const int32_t home : domain.affine_node_of_expert) --room_[static_cast<size_t>(home)];
+  for (const int32_t home : domain.affine_node_of_expert) --room_[AsIndex(home)];
   for (const int32_t expert : order_) {
-    const int32_t home = domain.affine_node_of_expert[static_cast<size_t>(expert)];
-    for (int32_t placed = 0; placed < counts[static_cast<size_t>(expert)]; ++placed) {
+    const int32_t home = domain.affine_node_of_expert[AsIndex(expert)];
+    for (int32_t placed = 0; placed < counts[AsIndex(expert)]; ++placed) {
       const int32_t gpu = LightestFor(expert, arrangement, [&](int32_t candidate) {
-        const int32_t at = domain.affine_node_of_gpu[static_cast<size_t>(candidate)];
-        return placed == 0 ? at == home : room_[static_cast<size_t>(at)] > 0;
+        const int32_t at = domain.affine_node_of_gpu[AsIndex(candidate)];
+        return placed == 0 ? at == home : room_[AsIndex(at)] > 0;
       });
       if (gpu < 0) return false;
-      if (placed > 0)
-        --room_[static_cast<size_t>(domain.affine_node_of_gpu[static_cast<size_t>(gpu)])];
+      if (placed > 0) --room_[AsIndex(domain.affine_node_of_gpu[AsIndex(gpu)])];
       PutOn(gpu, expert, arrangement);
     }
   }
@@ -162,7 +148,7 @@ int32_t Packer::RoomiestFor(int32_t expert, const Arrangement& arrangement) cons
   int32_t most = 0;
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
     const int32_t room =
-        arrangement.end_slot(gpu) - arrangement.first_slot(gpu) - filled_[static_cast<size_t>(gpu)];
+        arrangement.end_slot(gpu) - arrangement.first_slot(gpu) - filled_[AsIndex(gpu)];
     if (room > most && arrangement.MayArrive(gpu, expert)) {
       best = gpu;
       most = room;
@@ -199,12 +185,12 @@ bool Packer::MakeRoom(int32_t expert, Arrangement& arrangement) {
   if (best < 0) return false;
   arrangement.MoveToEmpty(best, best_free);
   arrangement.Put(best, expert);
-  ++filled_[static_cast<size_t>(arrangement.gpu_of(best_free))];
+  ++filled_[AsIndex(arrangement.gpu_of(best_free))];
   return true;
 }
 
 void Packer::PutOn(int32_t gpu, int32_t expert, Arrangement& arrangement) {
-  int32_t& filled = filled_[static_cast<size_t>(gpu)];
+  int32_t& filled = filled_[AsIndex(gpu)];
   arrangement.Put(arrangement.first_slot(gpu) + filled++, expert);
 }
 

@@ -15,18 +15,18 @@
 namespace eplb {
 
 // Longest processing time first: replicas by falling unit, each to the GPU whose load it raises
-// least among those with room that do not hold its expert. Where the rule runs into a dead end, a
-// replica that stands already makes room; where that fails too, replicas go to the GPUs with most
-// free slots, which always ends. Keeps its scratch. Threads: one at a time.
+// least among those with room that do not hold its expert. In a dead end a replica that is placed
+// already makes room. If that fails, replicas go to the GPUs with most free slots, which always
+// ends. Keeps its scratch. Threads: one at a time.
 class Packer {
  public:
   // Fills an arrangement without affinities. counts: [n], within the limits of the domain, summing
   // to its slots. cost: O(S * (m + n / S * log n)).
   void Pack(std::span<const int32_t> counts, Arrangement& arrangement);
 
-  // As Pack where experts have affinities: the first replica of each expert goes to a GPU of its
-  // home, the others anywhere, but leave room at every home for the experts that are still to come.
-  // False in a dead end; the arrangement is unusable then.
+  // Fills an arrangement with affinities. The first replica of each expert goes to a GPU of its
+  // home. The others go anywhere, but leave room at every home for the experts that follow. False
+  // in a dead end; the arrangement is unusable then.
   bool PackOnAffineNode(std::span<const int32_t> counts, Arrangement& arrangement);
 
  private:
@@ -34,8 +34,8 @@ class Packer {
   template <class Key>
   void OrderBy(size_t num_experts, const Key& key);
   void Begin(std::span<const int32_t> counts, Arrangement& arrangement);
-  // As PackByLoad where GPUs are equally fast and hold an expert at most once, which is nearly
-  // always: the lightest GPU wins a winner_tree. Loads are compared as float32.
+  // PackByLoad for GPUs that are equally fast and hold an expert at most once, which is nearly
+  // always. The lightest GPU wins a winner_tree. Loads are compared as float32.
   bool PackByWinnerTree(std::span<const int32_t> counts, Arrangement& arrangement);
   bool PackByLoad(std::span<const int32_t> counts, Arrangement& arrangement);
   void PackByRoom(std::span<const int32_t> counts, Arrangement& arrangement);
@@ -43,7 +43,7 @@ class Packer {
   template <class Allowed>
   int32_t LightestFor(int32_t expert, const Arrangement& arrangement, const Allowed& allowed) const;
   int32_t RoomiestFor(int32_t expert, const Arrangement& arrangement) const;
-  // Moves a replica that stands already to a free slot and takes its place.
+  // Moves a replica that is placed already to a free slot, and puts the expert in its place.
   bool MakeRoom(int32_t expert, Arrangement& arrangement);
   void PutOn(int32_t gpu, int32_t expert, Arrangement& arrangement);
 

@@ -16,8 +16,8 @@ class Mender {
         counts_(domain.load.size()),
         on_affine_node_(counts_.size()) {
     for (size_t gpu = 0; gpu < domain.slots.size(); ++gpu) {
-      gpu_of_.insert(gpu_of_.end(), static_cast<size_t>(domain.slots[gpu]), gpu);
-      first_.push_back(gpu_of_.size() - static_cast<size_t>(domain.slots[gpu]));
+      gpu_of_.insert(gpu_of_.end(), AsIndex(domain.slots[gpu]), gpu);
+      first_.push_back(gpu_of_.size() - AsIndex(domain.slots[gpu]));
     }
     for (size_t slot = 0; slot < layout.size(); ++slot) Count(slot, 1);
   }
@@ -45,7 +45,7 @@ class Mender {
 
   void Count(size_t slot, int32_t change) {
     if (layout_[slot] == kEmpty) return;
-    const auto expert = static_cast<size_t>(layout_[slot]);
+    const auto expert = AsIndex(layout_[slot]);
     counts_[expert] += change;
     if (OnAffineNode(gpu_of_[slot], expert)) on_affine_node_[expert] += change;
   }
@@ -55,9 +55,9 @@ class Mender {
     return std::count(begin, begin + domain_.slots[gpu], static_cast<int32_t>(expert)) > 0;
   }
 
-  // What the slot holds can be spared.
+  // True if the expert of the slot can spare this replica.
   bool MayLeave(size_t slot) const {
-    const auto expert = static_cast<size_t>(layout_[slot]);
+    const auto expert = AsIndex(layout_[slot]);
     return counts_[expert] > 1 &&
            (on_affine_node_[expert] > 1 || !OnAffineNode(gpu_of_[slot], expert));
   }
@@ -67,14 +67,14 @@ class Mender {
     return (!must_be_affine || OnAffineNode(gpu, expert)) && !Holds(gpu, expert);
   }
 
-  // Into an empty slot, or in place of what is missed least.
+  // Puts the expert into an empty slot, or in place of the replica that is missed least.
   bool Put(size_t expert, bool empty) {
     size_t best = layout_.size();
     double least = 0;
     for (size_t slot = 0; slot < layout_.size(); ++slot) {
       if ((layout_[slot] == kEmpty) != empty) continue;
       if ((!empty && !MayLeave(slot)) || !MayArrive(gpu_of_[slot], expert)) continue;
-      const auto other = static_cast<size_t>(std::max(layout_[slot], 0));
+      const auto other = AsIndex(std::max(layout_[slot], 0));
       const double missed = empty ? 0 : UnitOf(other, counts_[other] - 1);
       if (best < layout_.size() && missed >= least) continue;
       best = slot;

@@ -1,4 +1,4 @@
-// Makes an incumbent whole again after GPUs went or came.
+// Repair of an incumbent layout after GPUs left or joined.
 #ifndef EPLB_PLACEMENT_SEARCH_REPAIR_H_
 #define EPLB_PLACEMENT_SEARCH_REPAIR_H_
 
@@ -9,11 +9,11 @@
 
 namespace eplb {
 
-// Gives every expert without a slot one, in place of the replica whose expert misses it least, then
-// fills the slots that are empty (-1) with replicas of the experts with the largest units.
-// Homes are kept: an expert's only replica goes to its home, and no expert loses its last
-// one there. `layout` [S], by GPU. False when that is not possible without a duplicate; the layout
-// is then of no use. cost: O((lost experts + empty slots) * (n log n + S)).
+// Gives every expert without a slot one, in place of the replica that is missed least. Then fills
+// the empty slots (-1) with replicas of the experts with the largest units. Homes are kept: an
+// expert's only replica goes to its home, and no expert loses its last one there. layout: [S], by
+// GPU. False if that is not possible without a duplicate; the layout is unusable then. cost:
+// O((lost experts + empty slots) * (n log n + S)).
 bool Repair(const Domain& domain, std::vector<int32_t>& layout);
 
 }  // namespace eplb

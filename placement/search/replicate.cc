@@ -20,7 +20,7 @@ void Replicator::Begin() {
 }
 
 void Replicator::Enter(int32_t expert, const std::vector<int32_t>& counts) {
-  const auto e = static_cast<size_t>(expert);
+  const auto e = AsIndex(expert);
   heap_.push_back({weight_[e] / counts[e], expert});
 }
 
@@ -29,7 +29,7 @@ bool Replicator::Spend(int32_t spare, std::vector<int32_t>& counts) {
   while (spare > 0 && !heap_.empty()) {
     std::pop_heap(heap_.begin(), heap_.end(), Lighter);
     Entry& heaviest = heap_.back();
-    const auto expert = static_cast<size_t>(heaviest.expert);
+    const auto expert = AsIndex(heaviest.expert);
     if (counts[expert] == most_) {
       heap_.pop_back();
       continue;
@@ -55,14 +55,14 @@ bool Replicator::GreedyWithHot(int32_t num_hot, int32_t hot_slots, Spare spare,
   int32_t rest = num_slots_ - hot_slots - least_ * (domain_->num_experts() - num_hot);
   if (hot_spare < 0 || rest < 0) return false;
   const std::span<const int32_t> order(by_load());
-  const auto hot = static_cast<size_t>(num_hot);
+  const auto hot = AsIndex(num_hot);
   counts.assign(weight_.size(), least_);
   for (const int32_t expert : order.first(hot)) Enter(expert, counts);
   if (!Spend(hot_spare, counts)) return false;
   if (spare == Spare::kToLightest) {
     for (auto expert = order.rbegin(); expert != order.rend() - num_hot && rest > 0; ++expert) {
       const int32_t more = std::min(rest, std::min(most_ - least_, 1));
-      counts[static_cast<size_t>(*expert)] += more;
+      counts[AsIndex(*expert)] += more;
       rest -= more;
     }
     if (rest == 0) return true;
@@ -76,7 +76,7 @@ const std::vector<int32_t>& Replicator::by_load() {
     by_load_.resize(weight_.size());
     std::iota(by_load_.begin(), by_load_.end(), 0);
     std::stable_sort(by_load_.begin(), by_load_.end(), [&](int32_t a, int32_t b) {
-      return weight_[static_cast<size_t>(a)] > weight_[static_cast<size_t>(b)];
+      return weight_[AsIndex(a)] > weight_[AsIndex(b)];
     });
   }
   return by_load_;

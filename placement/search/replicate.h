@@ -1,4 +1,4 @@
-// How many replicas each expert gets.
+// Replica counts of experts.
 #ifndef EPLB_PLACEMENT_SEARCH_REPLICATE_H_
 #define EPLB_PLACEMENT_SEARCH_REPLICATE_H_
 
@@ -15,8 +15,8 @@ namespace eplb {
 // Keeps its scratch. Threads: one at a time.
 class Replicator {
  public:
-  // Who gets the slots that are left: the experts with most load per replica, or one each those
-  // with least load, as fillers that change nothing.
+  // Receivers of the slots that are left: the experts with most load per replica, or the experts
+  // with least load, one slot each, as fillers that change nothing.
   enum class Spare { kToHeaviest, kToLightest };
 
   // The slots of `domain` are fixed from now on. REQUIRES: `domain` outlives this.
@@ -28,8 +28,8 @@ class Replicator {
   // Writes the counts [n]; they sum to the slots of the domain. A domain without load gets counts
   // that differ by at most one. cost: O(n + spare * log n).
   void Greedy(std::vector<int32_t>& counts);
-  // As above, but the `num_hot` experts with most load share `hot_slots` slots among themselves,
-  // and the other experts the rest. False when the limits do not allow it.
+  // Lets the `num_hot` experts with most load share `hot_slots` slots among themselves, and the
+  // other experts the rest. False if the limits do not allow it.
   bool GreedyWithHot(int32_t num_hot, int32_t hot_slots, Spare spare, std::vector<int32_t>& counts);
   // Experts above `most_unit` get the replicas that bring them there, the others share the rest of
   // the slots. False when there are not enough slots.

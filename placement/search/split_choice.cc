@@ -4,26 +4,23 @@
 #include <optional>
 #include <utility>
 
+#include "placement/policy.h"
 #include "placement/search/outlets.h"
 #include "placement/search/split_peaks.h"
 
 namespace eplb {
 namespace {
 
-constexpr double kPower = 1;
 // Rings from scratch: the part of a GPU's mean load above which an expert gets further outlets; 0:
 // none does. No single one wins on all loads.
 constexpr double kMostOfMean[] = {0, 0.9, 0.7, 0.5};
 
-// What a step of relief must take from the score beyond its price, and what it looks at. A step
-// that wins less fits the windows seen and not the next.
+// Least reduction of the score by a step of relief beyond its price. A step that wins less fits the
+// windows seen and not the next one.
 constexpr double kLeastRelief = 0.003;
+// Experts and slots that a step of relief tries.
 constexpr size_t kHotTried = 2;
 constexpr size_t kSlotsTried = 8;
-
-bool IsUnwanted(const std::atomic<bool>* abandoned) {
-  return abandoned != nullptr && abandoned->load(std::memory_order_relaxed);
-}
 
 class SplitContest {
  public:
@@ -32,7 +29,8 @@ class SplitContest {
         choice_(choice),
         peaks_(domain, choice.batches),
         best_(choice.incumbent.begin(), choice.incumbent.end()),
-        best_score_(peaks_.MeanOf(choice.incumbent, kPower)) {}
+        gpu_of_(domain.GpuOfSlot()),
+        best_score_(peaks_.MeanOf(choice.incumbent)) {}
 
   void Offer(const std::optional<std::vector<int32_t>>& layout) {
     if (!layout.has_value()) return;
@@ -41,7 +39,7 @@ class SplitContest {
     const double price =
         choice_.price_of_all_slots * copies.sum / static_cast<double>(layout->size());
     if (1 + price >= best_score_) return;  // no layout is below 1
-    const double score = peaks_.MeanOf(*layout, kPower) + price;
+    const double score = peaks_.MeanOf(*layout) + price;
     if (score >= best_score_) return;
     best_ = *layout;
     best_score_ = score;
@@ -61,9 +59,9 @@ class SplitContest {
     best_score_ -= kLeastRelief;
     for (const int32_t expert : hot) {
       for (const int32_t slot : slots) {
-        if (IsOn(gpu_of_[static_cast<size_t>(slot)], expert)) continue;
+        if (IsOn(gpu_of_[AsIndex(slot)], expert)) continue;
         std::vector<int32_t> layout = from;
-        layout[static_cast<size_t>(slot)] = expert;
+        layout[AsIndex(slot)] = expert;
         Offer(layout);
       }
     }
@@ -76,19 +74,14 @@ class SplitContest {
 
  private:
   void FindHolders() {
-    gpu_of_.clear();
-    for (int32_t gpu = 0; gpu < domain_.num_gpus(); ++gpu) {
-      gpu_of_.insert(gpu_of_.end(), static_cast<size_t>(domain_.slots[static_cast<size_t>(gpu)]),
-                     gpu);
-    }
     holders_.assign(domain_.load.size(), {});
     for (size_t slot = 0; slot < best_.size(); ++slot) {
-      holders_[static_cast<size_t>(best_[slot])].push_back(gpu_of_[slot]);
+      holders_[AsIndex(best_[slot])].push_back(gpu_of_[slot]);
     }
   }
 
   bool IsOn(int32_t gpu, int32_t expert) const {
-    const std::vector<int32_t>& gpus = holders_[static_cast<size_t>(expert)];
+    const std::vector<int32_t>& gpus = holders_[AsIndex(expert)];
     return std::find(gpus.begin(), gpus.end(), gpu) != gpus.end();
   }
 
@@ -98,13 +91,12 @@ class SplitContest {
     std::vector<int32_t> experts;
     for (size_t expert = 0; expert < holders_.size(); ++expert) {
       const std::vector<int32_t>& gpus = holders_[expert];
-      const bool within = std::all_of(gpus.begin(), gpus.end(),
-                                      [&](int32_t gpu) { return tight[static_cast<size_t>(gpu)]; });
+      const bool within =
+          std::all_of(gpus.begin(), gpus.end(), [&](int32_t gpu) { return tight[AsIndex(gpu)]; });
       if (within && load[expert] > 0) experts.push_back(static_cast<int32_t>(expert));
     }
-    std::stable_sort(experts.begin(), experts.end(), [&](int32_t a, int32_t b) {
-      return load[static_cast<size_t>(a)] > load[static_cast<size_t>(b)];
-    });
+    std::stable_sort(experts.begin(), experts.end(),
+                     [&](int32_t a, int32_t b) { return load[AsIndex(a)] > load[AsIndex(b)]; });
     experts.resize(std::min(experts.size(), kHotTried));
     return experts;
   }
@@ -114,8 +106,8 @@ class SplitContest {
                                    const std::vector<bool>& tight) const {
     std::vector<std::pair<double, int32_t>> slots;
     for (size_t slot = 0; slot < best_.size(); ++slot) {
-      const auto expert = static_cast<size_t>(best_[slot]);
-      if (tight[static_cast<size_t>(gpu_of_[slot])] || holders_[expert].size() < 2) continue;
+      const auto expert = AsIndex(best_[slot]);
+      if (tight[AsIndex(gpu_of_[slot])] || holders_[expert].size() < 2) continue;
       slots.emplace_back(load[expert] / static_cast<double>(holders_[expert].size()),
                          static_cast<int32_t>(slot));
     }
@@ -131,8 +123,8 @@ class SplitContest {
   const SplitChoice& choice_;
   SplitPeaks peaks_;
   std::vector<int32_t> best_;
+  std::vector<int32_t> gpu_of_;  // [S]
   double best_score_;
-  std::vector<int32_t> gpu_of_;                // [S]
   std::vector<std::vector<int32_t>> holders_;  // [n], of the best layout
 };
 
@@ -147,16 +139,16 @@ std::vector<int32_t> ChooseForSplit(const Domain& domain, const SplitChoice& cho
   OutletSteps steps(domain);
   if (AllowsOutletRing(domain) && steps.Start(choice.incumbent)) {
     contest.Offer(steps.WithOutlets());
-    for (int32_t i = 0; i < choice.most_swaps && !IsUnwanted(choice.abandoned) && steps.Swap();
+    for (int32_t i = 0; i < choice.most_swaps && !IsAbandoned(choice.abandoned) && steps.Swap();
          ++i) {
       contest.Offer(steps.WithOutlets());
     }
   }
   for (const double most_of_mean : kMostOfMean) {
-    if (IsUnwanted(choice.abandoned)) break;
+    if (IsAbandoned(choice.abandoned)) break;
     contest.Offer(MakeOutletRing(domain, most_of_mean));
   }
-  for (int32_t i = 0; i < choice.most_swaps && !IsUnwanted(choice.abandoned); ++i) {
+  for (int32_t i = 0; i < choice.most_swaps && !IsAbandoned(choice.abandoned); ++i) {
     if (!contest.Relieve()) break;
   }
   return contest.TakeBest();

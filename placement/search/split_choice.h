@@ -23,11 +23,13 @@ struct SplitChoice {
   const std::atomic<bool>* abandoned = nullptr;
 };
 
-// The candidate with the least mean of (least maximum / mean GPU load) over the batches, plus the
-// price of its copies: the incumbent; what OutletSteps make of it with more and more exchanges
-// for the domain's load; rings from scratch (MakeOutletRing). Or `other` instead of those. The
-// incumbent where none is better. REQUIRES: at most SplitPeaks::kMaxGpus GPUs. Deterministic.
-// cost: that of OutletSteps, and a dozen layouts by SplitPeaks. threads: safe.
+// Returns the candidate with the least mean of (least maximum / mean GPU load) over the batches
+// plus the price of its copies; the incumbent if none is better. Candidates are the incumbent, the
+// layouts of OutletSteps with more and more exchanges for the domain's load, and rings from scratch
+// (MakeOutletRing). With `other` that is the only other candidate. REQUIRES: at most
+// SplitPeaks::kMaxGpus GPUs. Deterministic. threads: safe.
+//
+// cost: that of OutletSteps, and a dozen layouts by SplitPeaks.
 std::vector<int32_t> ChooseForSplit(const Domain& domain, const SplitChoice& choice);
 
 }  // namespace eplb

@@ -8,7 +8,7 @@
 
 namespace eplb {
 
-// Of up to 64 * kWords GPUs. A plain value: scratch memory of the GPU holds it, too.
+// Set of up to 64 * kWords GPUs. A plain value: scratch memory of the GPU holds it, too.
 template <int kWords>
 struct GpuSet {
   static constexpr int32_t kMaxGpus = 64 * kWords;
@@ -48,7 +48,7 @@ struct GpuSet {
   EPLB_HOST_DEVICE void AddAll(const GpuSet& other) {
     for (int i = 0; i < kWords; ++i) words[i] |= other.words[i];
   }
-  // Of one word without a branch, which processors would mispredict.
+  // Has no branch in a set of one word, because processors would mispredict it.
   EPLB_HOST_DEVICE void AddAllIf(bool condition, const GpuSet& other) {
     if constexpr (kWords == 1) {
       words[0] |= other.words[0] & (condition ? ~uint64_t{0} : 0);
@@ -72,15 +72,13 @@ struct GpuSet {
     for (int i = 0; i < kWords; ++i) both |= words[i] & other.words[i];
     return both != 0;
   }
-  // -1: none.
-  EPLB_HOST_DEVICE int32_t LowestInBoth(const GpuSet& other) const {
+  // -1: empty.
+  EPLB_HOST_DEVICE int32_t Lowest() const {
     for (int i = 0; i < kWords; ++i) {
-      const uint64_t both = words[i] & other.words[i];
-      if (both != 0) return 64 * i + LowestBit(both);
+      if (words[i] != 0) return 64 * i + LowestBit(words[i]);
     }
     return -1;
   }
-  EPLB_HOST_DEVICE int32_t Lowest() const { return LowestInBoth(*this); }
   // Calls with every member, rising. `visit` may change this set: members at the call count.
   template <class Work>
   EPLB_HOST_DEVICE void Visit(const Work& visit) const {

@@ -2,17 +2,20 @@
 //
 // Problem: expert e has w[e] tokens, and GPUs that hold it. Choose integers x[e, g] >= 0 for them
 // with sum over g = w[e], so that the largest of (sum over e of x[e, g]) / speed[g] is least.
-// Theory: for any set Q of GPUs the tokens of the experts that only Q holds must be done by Q, so
-// no integer split is below the least T with sum over Q of floor(T * speed[g]) >= these tokens. By
+//
+// Theory: any set Q of GPUs must do the tokens of the experts that only Q holds. So no integer
+// split is below the least T with sum over Q of floor(T * speed[g]) >= these tokens. By
 // max-flow/min-cut with integer capacities the largest such T over all Q is reached.
-// Method: Newton on these cuts (Dinkelbach), in integers throughout. For a trial T, which starts at
-// the best of cheap lower bounds (all GPUs, each GPU, the GPUs of each expert), push what GPUs have
-// above floor(T * speed) along shortest paths of experts to GPUs with room: phases of Dinic, on
-// sets of GPUs by their distance from room. GPUs above T that have no path to room reach a set Q
-// that T violates: raise T to the least that Q allows, and go on with the tokens where they are. At
-// last the tokens that a lower T moved for nothing return. Every step depends on the input alone
-// and no number is rounded, so that CPU and GPU, any machine and any number of threads give the
-// same quotas.
+//
+// Method: Newton on these cuts (Dinkelbach), in integers throughout. The trial T starts at the best
+// of cheap lower bounds: of all GPUs, of each GPU, of the GPUs of each expert. Tokens above floor(T
+// * speed) move along shortest paths of experts to GPUs with room, by phases of Dinic on sets of
+// GPUs by their distance from room. GPUs above T without a path to room reach a set Q that T
+// violates. Then T rises to the least that Q allows, and the search goes on with the tokens where
+// they are. At last the tokens that a lower T moved for nothing return.
+//
+// Every step depends on the input alone and no number is rounded. So CPU and GPU, any machine and
+// any number of threads give the same quotas.
 #ifndef EPLB_PLACEMENT_SPLIT_SPLIT_BODY_H_
 #define EPLB_PLACEMENT_SPLIT_SPLIT_BODY_H_
 
@@ -20,6 +23,7 @@
 
 #include "base/host_device.h"
 #include "placement/split/gpu_set.h"
+#include "placement/split/split_scratch.h"
 #include "placement/split/split_tables.h"
 
 namespace eplb {
@@ -41,7 +45,8 @@ EPLB_HOST_DEVICE inline bool IsBelow(const SplitPeak& a, const SplitPeak& b) {
   return a.tokens * b.speed < b.tokens * a.speed;
 }
 
-// Of equal ones that with the lower speed: in whatever order peaks are compared, one result.
+// Returns the larger peak; if both are equal, the one with the lower speed, so that the order of
+// comparisons does not matter.
 EPLB_HOST_DEVICE inline SplitPeak LargerPeak(const SplitPeak& a, const SplitPeak& b) {
   if (IsBelow(a, b)) return b;
   return IsBelow(b, a) || a.speed <= b.speed ? a : b;
@@ -55,30 +60,9 @@ EPLB_HOST_DEVICE inline int64_t TokensWithin(const SplitPeak& peak, int64_t spee
   return tokens < kMaxSplitTokens ? tokens : kMaxSplitTokens;
 }
 
-// Scratch memory of one layer.
-template <int kWords>
-struct SplitScratch {
-  int64_t* part_tokens = nullptr;        // by part
-  int64_t* equal = nullptr;              // by part, its tokens of equal shares
-  int64_t* each = nullptr;               // [num_replicated], tokens of each slot at equal shares
-  int64_t* rest = nullptr;               // [num_replicated], and how many slots have one more
-  int64_t* above = nullptr;              // [num_replicated]: SplitBody::ShareEqually
-  int64_t* fixed = nullptr;              // [G]
-  int64_t* room = nullptr;               // [G]
-  int64_t* limit = nullptr;              // [G + 1], by step of a path: SplitBody::PushFrom
-  int64_t* pushed_before = nullptr;      // [G + 1], likewise
-  GpuSet<kWords>* holders = nullptr;     // [num_replicated], once a placement
-  GpuSet<kWords>* neighbours = nullptr;  // [G], that share an expert; once a placement
-  GpuSet<kWords>* steps = nullptr;       // [G], to which tokens of the GPU can go
-  GpuSet<kWords>* levels = nullptr;      // [G + 1], GPUs by their distance from room
-  int32_t* path = nullptr;               // [G + 1], GPUs
-  int32_t* path_out = nullptr;           // [G + 1], the part that tokens leave at each step
-  int32_t* path_in = nullptr;            // [G + 1], the part that they enter
-};
-
-// Who works on a layer: one thread, or the lanes of a warp. ForEach calls with every index once and
-// returns when all have; Add adds to a number that others add to; Sum, Max, Union and Largest
-// give every member the same result.
+// Team that works on a layer: one thread, or the lanes of a warp. ForEach calls with every index
+// once and returns when all members have finished. Add adds to a number that other members add to.
+// Sum, Max, Union and Largest give every member the same result.
 struct OneThread {
   static constexpr bool leader() { return true; }
   template <class Work>
@@ -136,8 +120,8 @@ class SplitBody {
     });
   }
 
-  // The least peak alone: the parts are left with a split within it, which moved more than it
-  // needs.
+  // Finds the least peak alone. It leaves the parts with a split within the peak that moved more
+  // tokens than necessary.
   EPLB_HOST_DEVICE LeastPeak<kWords> FindPeak(const int64_t* counts) {
     counts_ = counts;
     LeastPeak<kWords> least = LowerBound();
@@ -165,8 +149,8 @@ class SplitBody {
 
   // Leaves the parts with the split: none of a GPU's sums is above its share of the least peak,
   // plus `slack` / kSplitSlackUnit of it. If the lower bound was the peak and there is no slack,
-  // only tokens above the peak moved from equal shares, along shortest paths; else no token can
-  // return from a part that has more than equal shares to one that has less.
+  // only tokens above the peak moved from equal shares, along shortest paths. Otherwise no token
+  // can return from a part that has more than equal shares to one that has less.
   EPLB_HOST_DEVICE LeastPeak<kWords> Solve(const int64_t* counts, int64_t slack) {
     const LeastPeak<kWords> least = FindPeak(counts);
     if (slack > 0) Raise(least.peak, least.peak, slack);
@@ -287,8 +271,8 @@ class SplitBody {
     speed = team_.Sum(speed);
     if (tokens == 0 || speed == 0) return {};
     if (layer_.equal_speeds) return {(tokens + speed - 1) / speed, 1};
-    // A peak of d / speed gives floor(d * speed[g] / speed) to g: bisection on d, and from the d
-    // below GPU by GPU whose next token comes at the lowest peak.
+    // A peak of d / speed gives floor(d * speed[g] / speed) to g. Bisection finds d; from the d
+    // below it, each step adds the GPU whose next token has the lowest peak.
     int64_t below = tokens - 1;
     int64_t enough = tokens + layer_.num_gpus;
     while (enough - below > 1) {
@@ -350,7 +334,7 @@ class SplitBody {
     });
   }
 
-  // What the leader changed, for all.
+  // Gives the leader's changes to all members.
   EPLB_HOST_DEVICE void ShareChanges() {
     team_.Sync();  // room, tokens and steps: Union orders no memory
     const bool leads = team_.leader();
@@ -375,8 +359,9 @@ class SplitBody {
     });
   }
 
-  // Breadth first from the GPUs with room, against the way that tokens can go, until every GPU
-  // above the peak has its distance. False: those of `reached_` have none, and hold too much.
+  // Searches breadth first from the GPUs with room, against the direction of tokens, until every
+  // GPU above the peak has its distance. False if the GPUs of `reached_` have none, and hold too
+  // much.
   EPLB_HOST_DEVICE bool FindLevels() {
     Set left = over_;
     Set level = roomy_;
@@ -398,8 +383,8 @@ class SplitBody {
     return true;
   }
 
-  // Of `unknown` those from which tokens can go to `level`: its neighbours, but for parts without
-  // tokens.
+  // The GPUs of `unknown` from which tokens can move to `level`: its neighbours, unless their parts
+  // have no tokens.
   EPLB_HOST_DEVICE Set NextLevel(const Set& level, const Set& unknown) const {
     Set next = Set::None();
     team_.ForEachIn(level, [&](int32_t gpu) { next.AddAll(scratch_.neighbours[gpu]); });
@@ -436,9 +421,9 @@ class SplitBody {
   }
 
   // Pushes along shortest paths to room until the GPU has no overload or no path is left. A dead
-  // end leaves its level: it stays one for the rest of the phase. What goes through a step is moved
-  // when the path leaves it: no step before needs it, for levels only shrink during a phase.
-  // limit[i]: the most that may be pushed in all while the path has step i - 1.
+  // end leaves its level, because it stays one for the rest of the phase. Tokens that pass a step
+  // are moved when the path leaves it. No earlier step needs them, because levels only shrink
+  // during a phase. limit[i]: the most that may be pushed in all while the path has step i - 1.
   EPLB_HOST_DEVICE void PushFrom(int32_t source, int32_t depth) {
     int32_t length = 0;
     scratch_.path[0] = source;

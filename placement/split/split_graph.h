@@ -1,7 +1,8 @@
-// A placement as splits of batches need it: experts, parts and slots as tables of integers.
+// A placement prepared for splits: experts, parts and slots as tables of integers.
 #ifndef EPLB_PLACEMENT_SPLIT_SPLIT_GRAPH_H_
 #define EPLB_PLACEMENT_SPLIT_SPLIT_GRAPH_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -10,26 +11,64 @@
 
 #include "placement/gpu_speeds.h"
 #include "placement/placement.h"
+#include "placement/split/split_solver.h"
 #include "placement/split/split_tables.h"
 
 namespace eplb {
 
 struct BatchSplitOptions {
-  // Null: all usable and equally fast. Taken to 24 bits of the fastest one's.
+  // Null: all usable and equally fast. Rounded to 24 bits of the fastest GPU's speed.
   const GpuSpeeds* speeds = nullptr;
-  // Part of the least maximum by which a GPU may be above it, 0..1, so that fewer tokens leave the
-  // slots of equal shares. Taken to 20 bits.
+  // Part of the least maximum [0, 1] by which a GPU may exceed it, so that fewer tokens leave the
+  // slots of equal shares. Rounded to 20 bits.
   double slack = 0;
 };
 
-// A placement, prepared for splits: what a batch does not change.
+// Returns the speeds as integers relative to the fastest one. All equal speeds are exactly 1, so
+// that a peak is a number of tokens. 0 stays 0.
+std::vector<int64_t> SplitSpeeds(std::span<const double> speeds);
+
+// Builds the tables of layers, one after the other. Keeps its scratch memory.
+// Threads: one at a time.
+class SplitLayerBuilder {
+ public:
+  // gpu_of_slot: [S].
+  SplitLayerBuilder(std::vector<int32_t> gpu_of_slot, int32_t num_gpus);
+
+  // Forgets the previous layer.
+  void Start();
+  // Adds the next expert by id. slots: at least one; equal shares that do not divide give one token
+  // more to the first of them.
+  void Add(std::span<const int32_t> slots);
+  // Appends the layer's tables to `tables`. Without `with_inner` the list of inner experts is
+  // empty: it shortens the flow of a split, but finding it costs more than one split saves.
+  SplitLayerTables AppendTo(std::vector<int32_t>& tables, bool with_inner);
+
+ private:
+  void NumberParts();
+  void FindInner();
+  void FindShared();
+
+  std::vector<int32_t> gpu_of_slot_;
+  std::vector<int32_t> part_on_gpu_;  // [G], of the expert that is being added
+  std::vector<int32_t> next_;         // [G]
+  std::vector<int32_t> num_found_;    // [num_replicated]
+  // Tables of SplitLayer.
+  std::vector<int32_t> fixed_expert_, fixed_gpu_, expert_, num_replicas_, first_of_expert_,
+      expert_part_, expert_gpu_, expert_slots_, slots_before_, expert_of_, outer_expert_,
+      inner_expert_, first_on_gpu_, part_expert_, part_gpu_, next_part_, slot_source_, shared_slot_,
+      shared_among_, shared_place_, first_slot_, replica_slot_;
+  std::vector<int32_t> place_;  // [S], index among the expert's slots on the GPU
+};
+
+// The tables of a placement: the part of a split that a batch does not change.
 // Threads: immutable.
 class SplitGraph {
  public:
-  static constexpr int32_t kMaxGpus = 1024;
+  static constexpr int32_t kMaxGpus = SplitSolver::kMaxGpus;
 
   // errors: InvalidArgument for more than kMaxGpus GPUs, speeds of another number of GPUs, an
-  // expert on an unusable GPU, and a slack outside 0..1. cost: O(L * (E + S * S / G)), memory of
+  // expert on an unusable GPU, and a slack outside [0, 1]. cost: O(L * (E + S * S / G)), memory of
   // about 50 bytes a slot.
   static absl::StatusOr<SplitGraph> Make(const Placement& placement,
                                          const BatchSplitOptions& options = {});
@@ -38,25 +77,16 @@ class SplitGraph {
   int32_t num_experts() const { return num_experts_; }
   int32_t num_slots() const { return num_slots_; }
   int32_t num_gpus() const { return static_cast<int32_t>(speeds_.size()); }
-  int32_t num_nodes() const { return num_nodes_; }
   int64_t slack() const { return slack_; }  // in kSplitSlackUnit
   std::span<const int64_t> speeds() const { return speeds_; }
   // Views of the graph, which outlives them.
   SplitTables Tables() const;
   SplitLayer Layer(LayerId layer) const { return Tables().Layer(layer.value); }
-  int32_t max_parts() const { return max_parts_; }            // of a layer
-  int32_t max_replicated() const { return max_replicated_; }  // of a layer
 
  private:
-  void AddLayer(const Placement& placement, LayerId layer);
-
   int32_t num_experts_ = 0;
   int32_t num_slots_ = 0;
-  int32_t num_nodes_ = 1;
-  int32_t max_parts_ = 0;
-  int32_t max_replicated_ = 0;
   int64_t slack_ = 0;
-  bool equal_speeds_ = true;
   std::vector<int64_t> speeds_;  // [G]
   std::vector<SplitLayerTables> layers_;
   std::vector<int32_t> tables_;

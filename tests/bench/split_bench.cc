@@ -1,15 +1,16 @@
-// Times SolveAlias, which ends in a whole Placement and its shares, and SplitOptimally on the
+// Times PlaceEvenly, which ends in a whole Placement and its shares, and SplitOptimally on the
 // placement of the policy `deepseek`, against plain_deepseek.cc: same process, same load,
-// repetitions interleaved, medians. Exit 1 when a GPU is above ceil(mean), or SolveAlias takes more
+// repetitions interleaved, medians. Exit 1 if a GPU is above the mean, or PlaceEvenly takes more
 // than kMaxRatio of the baseline's time.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 
+#include "placement/evaluate.h"
 #include "placement/policies/deepseek_policy.h"
 #include "placement/split/alias_placement.h"
 #include "placement/split/token_split.h"
@@ -38,30 +39,21 @@ IndexMatrix NodeOfGroup(const TopologyOptions& shape) {
   return nodes;
 }
 
-absl::StatusOr<SplitPlacement> Solve(const Load& load, const Topology& topology,
-                                     const IndexMatrix& node_of_group) {
-  if (topology.num_nodes() == 1) return SolveAlias(load, topology);
-  return SolveAlias(load, topology, node_of_group);
-}
-
-// The largest quota sum of a GPU against the least possible, for the domains of the topology.
-bool IsEven(const Load& load, const SplitPlacement& split, const IndexMatrix& node_of_group) {
-  const Topology& topology = split.placement.topology();
+// True if no GPU is above the mean of its domain: its node, or the whole topology.
+bool IsEven(const Load& load, const EvenPlacement& even, const IndexMatrix* node_of_group) {
+  const Topology& topology = even.placement.topology();
+  const Evaluation evaluation = *Evaluate(load, even.placement, {.shares = &even.shares});
+  const int32_t nodes = node_of_group == nullptr ? 1 : topology.num_nodes();
   const int32_t group_size = topology.num_experts() / topology.num_groups();
-  const int32_t gpus_per_node = topology.num_gpus() / topology.num_nodes();
-  const int32_t slots = topology.max_slots_per_gpu();
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
-    std::vector<int64_t> sums(static_cast<size_t>(topology.num_nodes()));
+    std::vector<double> means(static_cast<size_t>(nodes));
     for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
-      const int32_t node = node_of_group(layer, expert / group_size);
-      sums[static_cast<size_t>(node)] += load.counts()(layer, expert);
+      const int32_t node = nodes == 1 ? 0 : (*node_of_group)(layer, expert / group_size);
+      means[static_cast<size_t>(node)] +=
+          static_cast<double>(load.counts()(layer, expert)) * nodes / topology.num_gpus();
     }
-    for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-      const int64_t sum = sums[static_cast<size_t>(gpu / gpus_per_node)];
-      const int64_t first = int64_t{gpu} * slots;
-      const int64_t gpu_load = split.quotas.row(layer).segment(first, slots).sum();
-      if (gpu_load > (sum + gpus_per_node - 1) / gpus_per_node) return false;
-    }
+    const double most = *std::max_element(means.begin(), means.end());
+    if (evaluation.max_gpu_load[static_cast<size_t>(layer)] > most * (1 + 1e-9)) return false;
   }
   return true;
 }
@@ -72,13 +64,15 @@ bool Measure(const Row& row) {
   const Load load = bench::MakeLoad(s.num_layers, s.num_experts);
   const FloatMatrix weight = *load.ToFloat();
   const Topology topology = *Topology::Make(s);
-  const IndexMatrix node_of_group = NodeOfGroup(s);
+  const IndexMatrix nodes = NodeOfGroup(s);
+  const IndexMatrix* const node_of_group = s.num_nodes == 1 ? nullptr : &nodes;
+  const GpuSpeeds speeds = GpuSpeeds::Equal(s.num_gpus);
   const Placement deepseek = *MakeDeepseekPolicy({})->Solve({.load = load, .topology = topology});
   LoadMatrix slots(s.num_layers, s.num_slots);
   LoadMatrix ranks(s.num_layers, s.num_slots);
   LoadMatrix replicas(s.num_layers, s.num_experts);
-  absl::StatusOr<SplitPlacement> alias = absl::InternalError("not solved yet");
-  absl::StatusOr<TokenSplit> split = absl::InternalError("not solved yet");
+  absl::StatusOr<std::optional<EvenPlacement>> alias = absl::InternalError("not solved yet");
+  absl::StatusOr<RealMatrix> split = absl::InternalError("not solved yet");
   std::vector<double> plain_times;
   std::vector<double> alias_times;
   std::vector<double> split_times;
@@ -87,13 +81,15 @@ bool Measure(const Row& row) {
       (void)eplb_run(s.num_layers, s.num_experts, s.num_slots, s.num_groups, s.num_nodes,
                      s.num_gpus, weight.data(), slots.data(), ranks.data(), replicas.data(), 0);
     }));
-    alias_times.push_back(Milliseconds([&] { alias = Solve(load, topology, node_of_group); }));
+    alias_times.push_back(
+        Milliseconds([&] { alias = PlaceEvenly(load, topology, speeds, node_of_group); }));
     split_times.push_back(Milliseconds([&] { split = SplitOptimally(load, deepseek); }));
   }
   const double plain_ms = Median(plain_times);
   const double alias_ms = Median(alias_times);
   const double split_ms = Median(split_times);
-  const bool even = alias.ok() && split.ok() && IsEven(load, *alias, node_of_group);
+  const bool even =
+      alias.ok() && alias->has_value() && split.ok() && IsEven(load, **alias, node_of_group);
   absl::PrintF(
       "%-24s baseline %7.3f ms  alias %7.3f ms  ratio %.3f  %s  split %7.3f ms  ratio %.3f  %.2f "
       "us a layer\n",

@@ -1,5 +1,5 @@
-// Two slow ways, independent of each other and of the code under test, to find the least maximum
-// GPU load when the tokens of each expert may be split over the GPUs that hold it.
+// A slow way, independent of the code under test, to find the least maximum GPU load if the tokens
+// of each expert may be split over the GPUs that hold it.
 #ifndef EPLB_TESTS_SUPPORT_SPLIT_ORACLE_H_
 #define EPLB_TESTS_SUPPORT_SPLIT_ORACLE_H_
 
@@ -17,10 +17,6 @@ struct SplitProblem {
 // The largest ratio, over all sets of GPUs, of the tokens that only they hold and their speed.
 // cost: E * 2^G.
 double MaxLoadOverSubsets(const SplitProblem& problem);
-
-// Bisection on the maximum; each trial is a maximum flow by breadth-first augmenting paths (Edmonds
-// and Karp) in a full capacity matrix. Relative error about 1e-14 * sum / (largest GPU load).
-double MaxLoadByBisection(const SplitProblem& problem);
 
 }  // namespace eplb::testing
 

@@ -24,7 +24,7 @@ using testing::WhyIllegal;
 constexpr uint64_t kDomainSolverSeed = 17;
 constexpr double kSolverRounding = 1 + 1e-8;
 
-// What an effort may do, as on one of many layers, so that hard domains end soon.
+// Limits of an effort on one of many layers, so that hard domains end soon.
 SearchLimits Limits(Effort effort, const Domain& domain) { return LimitsOf(effort, domain, 2000); }
 
 std::vector<int32_t> SolveWith(DomainSolver& solver, const SearchLimits& limits) {

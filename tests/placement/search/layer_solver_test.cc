@@ -281,8 +281,8 @@ TEST(LayerSolverTest, SoftUsesTheOtherNodesExpertsBeforeItHoldsOneTwice) {
   }
 }
 
-// Expert 0 is hot and wants the spare slot of its home: its group must live on the node that has
-// four slots, although the nodes' loads are the same either way.
+// Expert 0 is hot and needs the spare slot of its home. So its group must be on the node with four
+// slots, although the loads of the nodes do not depend on that.
 TEST(LayerSolverTest, SoftTriesOtherHomes) {
   const World world = {
       *Topology::Make({1, 6, 7, 2, 2, 2}), GpuSpeeds::Equal(2), {70, 9, 1, 5, 0, 2}};

@@ -38,8 +38,8 @@ std::vector<std::vector<int32_t>> AllCounts(const Domain& domain);
 // Gives the domain nodes, and each expert one of the nodes that `experts` holds it on as its home.
 void AddNodeAffinity(Random& random, std::span<const int32_t> experts, Domain& domain);
 
-// Why a layout [S] is not legal, empty when it is: an empty slot, an expert without a slot, more or
-// fewer copies on a GPU than the limits, an expert away from home.
+// Reason why a layout [S] is illegal; empty if it is legal. Reasons are an empty slot, an expert
+// without a slot, more or fewer copies on a GPU than the limits, and an expert away from home.
 std::string WhyIllegal(const Domain& domain, std::span<const int32_t> experts);
 
 // Tokens of each GPU and the largest load, from nothing but the layout.

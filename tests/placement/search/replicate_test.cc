@@ -117,7 +117,7 @@ TEST(ReplicatorTest, TheFirstExpertWinsTies) {
   EXPECT_EQ(counts, (Counts{2, 2, 1}));
 }
 
-// What the cold experts get at least before the heaviest of them get the rest.
+// Slots that the cold experts get before the heaviest of them get the rest.
 int32_t ColdLeast(const Domain& domain, Replicator::Spare spare, int32_t num_cold, int32_t slots) {
   const int32_t least = domain.MinReplicas();
   if (spare == Replicator::Spare::kToHeaviest || least == domain.MaxReplicas()) return least;

@@ -21,7 +21,7 @@ struct ChoiceCase {
   std::vector<int32_t> incumbent;
 
   double MeanOf(const std::vector<int32_t>& layout) const {
-    return SplitPeaks(domain, batches).MeanOf(layout, 1);
+    return SplitPeaks(domain, batches).MeanOf(layout);
   }
   std::vector<int32_t> Choose(SplitChoice choice) const {
     choice.incumbent = incumbent;

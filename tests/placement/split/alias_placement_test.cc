@@ -15,93 +15,88 @@
 #include "tests/placement/random_placement.h"
 
 namespace eplb {
-
 namespace {
 
 using ::testing::HasSubstr;
 using testing::Pick;
 using testing::Random;
 
-int64_t CeilOfMean(int64_t sum, int64_t gpus) { return sum / gpus + (sum % gpus != 0 ? 1 : 0); }
+// A problem of PlaceEvenly: without `node_of_group` all GPUs are one domain.
+struct EvenCase {
+  const Load& load;
+  const Topology& topology;
+  const IndexMatrix* node_of_group = nullptr;
+  const GpuSpeeds* speeds = nullptr;
 
-// The domains of a layer: every node, or the whole.
-int32_t NumDomains(const Topology& topology, const IndexMatrix& node_of_group) {
-  return node_of_group.size() == 0 ? 1 : topology.num_nodes();
-}
+  absl::StatusOr<std::optional<EvenPlacement>> Solve() const {
+    return PlaceEvenly(load, topology,
+                       speeds == nullptr ? GpuSpeeds::Equal(topology.num_gpus()) : *speeds,
+                       node_of_group);
+  }
+  int32_t NodeOf(int32_t layer, int32_t expert) const {
+    if (node_of_group == nullptr) return 0;
+    return (*node_of_group)(layer, expert / (topology.num_experts() / topology.num_groups()));
+  }
+};
 
-int32_t DomainOf(const Topology& topology, const IndexMatrix& node_of_group, int32_t layer,
-                 int32_t expert) {
-  if (node_of_group.size() == 0) return 0;
-  return node_of_group(layer, expert / (topology.num_experts() / topology.num_groups()));
-}
-
-// Conservation, ceil(mean) on every GPU, one continued expert a GPU.
-void CheckQuotas(const LoadMatrix& counts, const SplitPlacement& split,
-                 const IndexMatrix& node_of_group) {
-  const Topology& topology = split.placement.topology();
-  const int32_t domains = NumDomains(topology, node_of_group);
-  const int32_t gpus_per_domain = topology.num_gpus() / domains;
+// Checks that an expert's shares are fractions that sum to 1, and are equal without load. Every
+// usable GPU must have the mean load of its domain, and every expert must be in its domain. At most
+// one expert of a GPU continues on another one.
+void CheckEven(const EvenCase& problem, const EvenPlacement& even) {
+  const Topology& topology = problem.topology;
+  ASSERT_EQ(CountDuplicates(even.placement), 0);
+  const RealMatrix tokens = problem.load.ToDouble();
+  const int32_t domains = problem.node_of_group == nullptr ? 1 : topology.num_nodes();
+  const int32_t gpus_of_domain = topology.num_gpus() / domains;
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
-    std::vector<int64_t> left(counts.row(layer).begin(), counts.row(layer).end());
-    std::vector<int64_t> sums(static_cast<size_t>(domains));
+    std::vector<double> means(static_cast<size_t>(domains));
+    std::vector<double> sums(static_cast<size_t>(topology.num_experts()));
     for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
-      sums[static_cast<size_t>(DomainOf(topology, node_of_group, layer, expert))] +=
-          counts(layer, expert);
+      means[static_cast<size_t>(problem.NodeOf(layer, expert))] += tokens(layer, expert);
+    }
+    for (int32_t domain = 0; domain < domains; ++domain) {
+      int32_t usable = 0;
+      for (int32_t gpu = domain * gpus_of_domain; gpu < (domain + 1) * gpus_of_domain; ++gpu) {
+        usable += problem.speeds == nullptr || problem.speeds->Usable(GpuId{gpu}) ? 1 : 0;
+      }
+      means[static_cast<size_t>(domain)] /= usable;
     }
     for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-      int64_t gpu_load = 0;
+      double gpu_load = 0;
       int32_t continued = 0;
       const int32_t first = topology.FirstSlotOf(GpuId{gpu}).value;
       for (int32_t slot = first; slot < first + topology.SlotsOf(GpuId{gpu}); ++slot) {
-        const int64_t quota = split.quotas(layer, slot);
-        const int32_t expert = split.placement.ExpertIn(LayerId{layer}, SlotId{slot}).value;
-        ASSERT_GE(quota, 0);
-        gpu_load += quota;
-        left[static_cast<size_t>(expert)] -= quota;
-        if (quota > 0 && left[static_cast<size_t>(expert)] > 0) ++continued;
-        ASSERT_EQ(DomainOf(topology, node_of_group, layer, expert), gpu / gpus_per_domain);
+        const int32_t expert = even.placement.ExpertIn(LayerId{layer}, SlotId{slot}).value;
+        const double share = even.shares(layer, slot);
+        if (expert < 0) {
+          ASSERT_EQ(share, 0);
+          continue;
+        }
+        ASSERT_EQ(problem.NodeOf(layer, expert), gpu / gpus_of_domain);
+        ASSERT_GE(share, 0);
+        ASSERT_LE(share, 1);
+        double& sum = sums[static_cast<size_t>(expert)];
+        sum += share;
+        gpu_load += share * tokens(layer, expert);
+        if (tokens(layer, expert) == 0) {
+          ASSERT_EQ(share, 1.0 / even.placement.ReplicaCount(LayerId{layer}, ExpertId{expert}));
+        } else {
+          continued += share > 0 && sum < 1 - 1e-9 ? 1 : 0;
+        }
       }
-      const int64_t sum = sums[static_cast<size_t>(gpu / gpus_per_domain)];
-      ASSERT_LE(gpu_load, CeilOfMean(sum, gpus_per_domain)) << "layer " << layer << " GPU " << gpu;
       ASSERT_LE(continued, 1) << "layer " << layer << " GPU " << gpu;
-    }
-    for (const int64_t rest : left) ASSERT_EQ(rest, 0) << "layer " << layer;
-  }
-}
-
-// Shares are the quotas' fractions; the placement itself holds each expert, or it could not be.
-void CheckShares(const Load& load, const SplitPlacement& split) {
-  const Topology& topology = split.placement.topology();
-  ASSERT_EQ(CountDuplicates(split.placement), 0);
-  ASSERT_EQ(split.shares.rows(), topology.num_layers());
-  ASSERT_EQ(split.shares.cols(), topology.num_slots());
-  const RealMatrix tokens = load.ToDouble();
-  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
-    std::vector<double> sums(static_cast<size_t>(topology.num_experts()));
-    for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
-      const int32_t expert = split.placement.ExpertIn(LayerId{layer}, SlotId{slot}).value;
-      const double share = split.shares(layer, slot);
-      ASSERT_GE(share, 0);
-      ASSERT_LE(share, 1);
-      sums[static_cast<size_t>(expert)] += share;
-      if (tokens(layer, expert) == 0) {
-        ASSERT_EQ(share, 1.0 / split.placement.ReplicaCount(LayerId{layer}, ExpertId{expert}));
-      } else if (load.is_counts()) {
-        ASSERT_NEAR(share * tokens(layer, expert), static_cast<double>(split.quotas(layer, slot)),
-                    1e-12 * tokens(layer, expert));
-      }
+      ASSERT_LE(gpu_load, means[static_cast<size_t>(gpu / gpus_of_domain)] * (1 + 1e-12))
+          << "layer " << layer << " GPU " << gpu;
     }
     for (const double sum : sums) ASSERT_NEAR(sum, 1, 1e-12);
   }
 }
 
-void SolveAndCheck(const Topology& topology, const LoadMatrix& counts) {
-  ASSERT_TRUE(AliasApplies(topology));
-  const Load load = *Load::FromCounts(counts);
-  const auto split = SolveAlias(load, topology);
-  ASSERT_TRUE(split.ok()) << split.status();
-  ASSERT_NO_FATAL_FAILURE(CheckShares(load, *split));
-  ASSERT_NO_FATAL_FAILURE(CheckQuotas(counts, *split, IndexMatrix()));
+void SolveAndCheck(const EvenCase& problem) {
+  const auto even = problem.Solve();
+  ASSERT_TRUE(even.ok()) << even.status();
+  ASSERT_TRUE(even->has_value());
+  CheckEven(problem, **even);
 }
 
 // Kinds 0..6: small with ties, uniform, skewed as a power, one expert with half, one with all,
@@ -156,36 +151,45 @@ TEST(AliasPlacementTest, EveryLoadOfTheKnownModelsIsExactlyEven) {
     for (int32_t kind = 0; kind < 7; ++kind) {
       SCOPED_TRACE(::testing::Message()
                    << "seed " << kSeed << " slots " << shape.num_slots << " kind " << kind);
-      ASSERT_NO_FATAL_FAILURE(SolveAndCheck(topology, RandomCounts(random, topology, kind)));
+      const Load load = *Load::FromCounts(RandomCounts(random, topology, kind));
+      ASSERT_NO_FATAL_FAILURE(SolveAndCheck({load, topology}));
     }
   }
 }
 
-// S = E + G, more slots, and one whole expert a GPU (k = 1) all occur.
+// S = E + G, more slots, GPUs with more slots than others, one whole expert a GPU (k = 1), and
+// estimates of every magnitude all occur.
 TEST(AliasPlacementTest, RandomShapesAndLoadsAreExactlyEven) {
   constexpr uint64_t kSeed = 602;
   Random random(kSeed);
   int32_t tight = 0;
   int32_t single = 0;
-  for (int i = 0; i < 3000; ++i) {
+  int32_t uneven = 0;
+  for (int i = 0; i < 5000; ++i) {
     SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
     const int32_t gpus = Pick(random, 1, 9);
     const int32_t whole = Pick(random, 1, 6);
-    const int32_t fewest = whole + 1;  // experts, for no two replicas on a GPU
+    const int32_t more = Pick(random, 0, 1) == 0 ? 0 : Pick(random, 0, gpus - 1);
+    const int32_t fewest = whole + (more > 0 ? 2 : 1);  // experts, for no two replicas on a GPU
     if (fewest > whole * gpus) continue;
     const int32_t experts =
         Pick(random, 0, 1) == 0 ? whole * gpus : Pick(random, fewest, whole * gpus);
     const Topology topology = *Topology::Make({.num_layers = 2,
                                                .num_experts = experts,
-                                               .num_slots = (whole + 1) * gpus,
+                                               .num_slots = (whole + 1) * gpus + more,
                                                .num_gpus = gpus});
     tight += topology.num_slots() == experts + gpus ? 1 : 0;
     single += whole == 1 ? 1 : 0;
-    ASSERT_NO_FATAL_FAILURE(
-        SolveAndCheck(topology, RandomCounts(random, topology, Pick(random, 0, 6))));
+    uneven += more > 0 ? 1 : 0;
+    const LoadMatrix counts = RandomCounts(random, topology, Pick(random, 0, 6));
+    const double unit = std::ldexp(1.0 / 7, Pick(random, -900, 900));
+    const Load load =
+        i % 2 == 0 ? *Load::FromCounts(counts) : *Load::FromEstimates(counts.cast<double>() * unit);
+    ASSERT_NO_FATAL_FAILURE(SolveAndCheck({load, topology}));
   }
   EXPECT_GT(tight, 500);
   EXPECT_GT(single, 100);
+  EXPECT_GT(uneven, 500);
 }
 
 TEST(AliasPlacementTest, EveryLoadOfASmallWorldIsExactlyEven) {
@@ -202,7 +206,7 @@ TEST(AliasPlacementTest, EveryLoadOfASmallWorldIsExactlyEven) {
         rest /= 6;
       }
       SCOPED_TRACE(code);
-      ASSERT_NO_FATAL_FAILURE(SolveAndCheck(topology, counts));
+      ASSERT_NO_FATAL_FAILURE(SolveAndCheck({*Load::FromCounts(counts), topology}));
     }
   }
 }
@@ -212,13 +216,13 @@ TEST(AliasPlacementTest, ALayerWithoutLoadKeepsItsExpertsSpread) {
       *Topology::Make({.num_layers = 2, .num_experts = 10, .num_slots = 24, .num_gpus = 6});
   LoadMatrix counts = LoadMatrix::Zero(2, 10);
   counts(1, 3) = 7;
-  const auto split = SolveAlias(*Load::FromCounts(counts), topology);
-  ASSERT_TRUE(split.ok()) << split.status();
-  const auto replicas = split->placement.logical_replica_count().row(0);
+  const Load load = *Load::FromCounts(counts);
+  const EvenCase problem{load, topology};
+  const EvenPlacement even = **problem.Solve();
+  const auto replicas = even.placement.logical_replica_count().row(0);
   EXPECT_EQ(replicas.minCoeff(), 2);
   EXPECT_EQ(replicas.maxCoeff(), 3);
-  EXPECT_TRUE((split->quotas.row(0) == 0).all());
-  EXPECT_EQ(CountDuplicates(split->placement), 0);
+  CheckEven(problem, even);
 }
 
 // 3 nodes of 3 GPUs, of which GPU 4 is unusable; S % G != 0 occurs.
@@ -226,284 +230,95 @@ TEST(AliasPlacementTest, UnusableGpusStayEmptyAndTheOthersAreEven) {
   constexpr uint64_t kSeed = 608;
   Random random(kSeed);
   const GpuSpeeds speeds = *GpuSpeeds::Make(9, std::vector<double>(9, 0.5), std::vector{4});
-  IndexMatrix affinities(2, 3);
-  affinities << 0, 1, 2, 2, 0, 1;
-  for (int32_t i = 0; i < 40; ++i) {
+  IndexMatrix nodes(2, 3);
+  nodes << 0, 1, 2, 2, 0, 1;
+  for (int32_t i = 0; i < 80; ++i) {
     SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
     const Topology topology = *Topology::Make({2, 12, 27 + i % 10, 9, 3, 3});
-    const LoadMatrix counts = RandomCounts(random, topology, i % 7);
-    const Load load = *Load::FromCounts(counts);
-    for (const bool by_node : {false, true}) {
-      const auto split = by_node ? SolveAlias(load, topology, affinities, &speeds)
-                                 : SolveAlias(load, topology, &speeds);
-      ASSERT_TRUE(split.ok()) << split.status();
-      EXPECT_EQ(CountDuplicates(split->placement), 0);
-      for (int32_t layer = 0; layer < 2; ++layer) {
-        for (int32_t gpu = 0; gpu < 9; ++gpu) {
-          const int32_t home = gpu / 3;
-          const int64_t usable = !by_node ? 8 : home == 1 ? 2 : 3;
-          int64_t sum = 0;
-          for (int32_t e = 0; e < 12; ++e) {
-            if (!by_node || affinities(layer, e / 4) == home) sum += counts(layer, e);
-          }
-          const auto tokens = split->quotas.row(layer).segment(
-              topology.FirstSlotOf(GpuId{gpu}).value, topology.SlotsOf(GpuId{gpu}));
-          EXPECT_EQ(split->placement.Holds(GpuId{gpu}), gpu != 4);
-          EXPECT_LE(tokens.sum(), gpu == 4 ? 0 : CeilOfMean(sum, usable)) << "GPU " << gpu;
-        }
-        EXPECT_EQ(split->quotas.row(layer).sum(), counts.row(layer).sum());
-      }
-    }
-  }
-}
-
-TEST(AliasPlacementTest, EstimatesAreEvenToTheLastBits) {
-  constexpr uint64_t kSeed = 604;
-  Random random(kSeed);
-  const Topology topology =
-      *Topology::Make({.num_layers = 3, .num_experts = 64, .num_slots = 80, .num_gpus = 16});
-  for (int i = 0; i < 200; ++i) {
-    SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
-    const double unit = std::ldexp(1.0, Pick(random, -1060, 950));
-    const RealMatrix cells =
-        RandomCounts(random, topology, Pick(random, 0, 6)).cast<double>() * (unit / 7);
-    const Load load = *Load::FromEstimates(cells);
-    const auto split = SolveAlias(load, topology);
-    ASSERT_TRUE(split.ok()) << split.status();
-    ASSERT_EQ(split->quotas.size(), 0);
-    if (unit < 1e-290) continue;  // products of a share and a denormal have few digits
-    ASSERT_NO_FATAL_FAILURE(CheckShares(load, *split));
-    for (Eigen::Index layer = 0; layer < cells.rows(); ++layer) {
-      RealMatrix gpus = RealMatrix::Zero(1, 16);
-      for (int32_t slot = 0; slot < 80; ++slot) {
-        const int32_t expert = split->placement.physical_to_logical_map()(layer, slot);
-        gpus(0, slot / 5) += split->shares(layer, slot) * cells(layer, expert);
-      }
-      ASSERT_LE(gpus.maxCoeff(), cells.row(layer).sum() / 16 * (1 + 1e-12));
-    }
-  }
-}
-
-TEST(AliasPlacementTest, TheFlowOnItsPlacementFindsTheSameMaximum) {
-  constexpr uint64_t kSeed = 605;
-  SCOPED_TRACE(kSeed);
-  Random random(kSeed);
-  const Topology topology =
-      *Topology::Make({.num_layers = 7, .num_experts = 256, .num_slots = 288, .num_gpus = 32});
-  for (int32_t kind = 0; kind < 7; ++kind) {
-    const LoadMatrix counts = RandomCounts(random, topology, kind);
-    const Load load = *Load::FromCounts(counts);
-    const TokenSplit flow = *SplitOptimally(load, SolveAlias(load, topology)->placement);
-    for (Eigen::Index layer = 0; layer < counts.rows(); ++layer) {
-      const double mean = static_cast<double>(counts.row(layer).sum()) / 32;
-      const double most = static_cast<double>(CeilOfMean(counts.row(layer).sum(), 32));
-      EXPECT_GE(flow.max_gpu_load[static_cast<size_t>(layer)], mean * (1 - 1e-12));
-      EXPECT_LE(flow.max_gpu_load[static_cast<size_t>(layer)], most * (1 + 1e-12));
-    }
+    const Load load = *Load::FromCounts(RandomCounts(random, topology, i % 7));
+    const EvenCase problem{load, topology, i % 2 == 0 ? nullptr : &nodes, &speeds};
+    ASSERT_NO_FATAL_FAILURE(SolveAndCheck(problem));
+    EXPECT_FALSE((**problem.Solve()).placement.Holds(GpuId{4}));
   }
 }
 
 TEST(AliasPlacementTest, EveryNodeIsExactlyEvenWithItsOwnGroups) {
   constexpr uint64_t kSeed = 606;
   Random random(kSeed);
-  constexpr TopologyOptions kShapes[] = {{.num_layers = 3,
-                                          .num_experts = 256,
-                                          .num_slots = 288,
-                                          .num_gpus = 32,
-                                          .num_nodes = 4,
-                                          .num_groups = 8},
-                                         {.num_layers = 3,
-                                          .num_experts = 12,
-                                          .num_slots = 24,
-                                          .num_gpus = 6,
-                                          .num_nodes = 2,
-                                          .num_groups = 4}};
   for (int i = 0; i < 60; ++i) {
-    const Topology topology = *Topology::Make(kShapes[i % 2]);
+    const Topology topology = i % 2 == 0 ? *Topology::Make({3, 256, 288, 32, 4, 8})
+                                         : *Topology::Make({3, 12, 24, 6, 2, 4});
     SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
-    IndexMatrix node_of_group(topology.num_layers(), topology.num_groups());
-    for (Eigen::Index layer = 0; layer < node_of_group.rows(); ++layer) {
-      auto row = node_of_group.row(layer);
+    IndexMatrix nodes(topology.num_layers(), topology.num_groups());
+    for (Eigen::Index layer = 0; layer < nodes.rows(); ++layer) {
+      auto row = nodes.row(layer);
       for (Eigen::Index group = 0; group < row.size(); ++group) {
         row(group) = static_cast<int32_t>(group % topology.num_nodes());
       }
       std::shuffle(row.begin(), row.end(), random);
     }
-    ASSERT_TRUE(AliasApplies(topology, node_of_group));
-    const LoadMatrix counts = RandomCounts(random, topology, i % 7);
-    const Load load = *Load::FromCounts(counts);
-    const auto split = SolveAlias(load, topology, node_of_group);
-    ASSERT_TRUE(split.ok()) << split.status();
-    ASSERT_NO_FATAL_FAILURE(CheckShares(load, *split));
-    ASSERT_NO_FATAL_FAILURE(CheckQuotas(counts, *split, node_of_group));
+    const Load load = *Load::FromCounts(RandomCounts(random, topology, i % 7));
+    ASSERT_NO_FATAL_FAILURE(SolveAndCheck({load, topology, &nodes}));
   }
 }
 
 TEST(AliasPlacementTest, NodesMayHoldDifferentNumbersOfGroupsWhileTheyFit) {
-  const Topology topology = *Topology::Make({.num_layers = 1,
-                                             .num_experts = 9,
-                                             .num_slots = 16,
-                                             .num_gpus = 4,
-                                             .num_nodes = 2,
-                                             .num_groups = 3});
+  const auto applies = [](const Topology& topology, std::vector<int32_t> nodes) {
+    const IndexMatrix node_of_group = Eigen::Map<const IndexMatrix>(nodes.data(), 1, 3);
+    const Load load = *Load::FromCounts(LoadMatrix::Ones(1, topology.num_experts()));
+    const EvenCase problem{load, topology, &node_of_group};
+    const auto even = *problem.Solve();
+    if (even.has_value()) CheckEven(problem, *even);
+    return even.has_value();
+  };
   // 4 GPUs of 4 slots: a node has room for 2 * 3 whole experts.
-  IndexMatrix node_of_group(1, 3);
-  node_of_group << 0, 1, 0;
-  EXPECT_FALSE(AliasApplies(topology, node_of_group)) << "node 1 has fewer experts than GPU slots";
-  const Topology fewer = *Topology::Make({.num_layers = 1,
-                                          .num_experts = 12,
-                                          .num_slots = 24,
-                                          .num_gpus = 6,
-                                          .num_nodes = 2,
-                                          .num_groups = 3});
-  EXPECT_TRUE(AliasApplies(fewer, node_of_group));
-  LoadMatrix counts(1, 12);
-  counts << 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 50;
-  const auto split = SolveAlias(*Load::FromCounts(counts), fewer, node_of_group);
-  ASSERT_TRUE(split.ok()) << split.status();
-  EXPECT_NO_FATAL_FAILURE(CheckQuotas(counts, *split, node_of_group));
-  node_of_group << 0, 0, 0;
-  EXPECT_FALSE(AliasApplies(fewer, node_of_group)) << "12 experts > 3 * 3, and none on node 1";
+  EXPECT_FALSE(applies(*Topology::Make({1, 9, 16, 4, 2, 3}), {0, 1, 0}))
+      << "node 1 has fewer experts than GPU slots";
+  const Topology fewer = *Topology::Make({1, 12, 24, 6, 2, 3});
+  EXPECT_TRUE(applies(fewer, {0, 1, 0}));
+  EXPECT_FALSE(applies(fewer, {0, 0, 0})) << "12 experts > 3 * 3, and none on node 1";
 }
 
-TEST(AliasPlacementTest, RefusesWhatItCannotMakeEven) {
-  const auto applies = [](int32_t experts, int32_t slots, int32_t gpus) {
-    return AliasApplies(*Topology::Make(
-        {.num_layers = 1, .num_experts = experts, .num_slots = slots, .num_gpus = gpus}));
+TEST(AliasPlacementTest, DoesNotApplyWhereItCannotMakeGpusEven) {
+  const auto applies = [](int32_t experts, int32_t slots, int32_t gpus,
+                          const GpuSpeeds* speeds = nullptr) {
+    const Topology topology = *Topology::Make({1, experts, slots, gpus, 1, 1});
+    const Load load = *Load::FromCounts(LoadMatrix::Ones(1, experts));
+    return EvenCase{load, topology, nullptr, speeds}.Solve()->has_value();
   };
   EXPECT_TRUE(applies(256, 288, 32));
   EXPECT_FALSE(applies(256, 256, 32));
   EXPECT_FALSE(applies(256, 288, 36)) << "S < E + G";
   EXPECT_FALSE(applies(10, 15, 4)) << "3 slots on one GPU";
   EXPECT_FALSE(applies(3, 8, 2)) << "4 slots a GPU for 3 experts";
+  EXPECT_FALSE(applies(4, 9, 2)) << "a GPU of 5 slots would hold an expert twice";
   EXPECT_TRUE(applies(8, 15, 4)) << "4 4 4 3 slots";
-
-  const Topology topology = *Topology::Make(
-      {.num_layers = 1, .num_experts = 8, .num_slots = 8, .num_gpus = 2, .num_nodes = 2});
-  const Load load = *Load::FromCounts(LoadMatrix::Ones(1, 8));
   const GpuSpeeds differ = *GpuSpeeds::Make(2, std::vector{1.0, 0.5}, {});
-  EXPECT_FALSE(AliasApplies(*Topology::Make({1, 8, 10, 2, 1, 1}), &differ));
-  EXPECT_THAT(SolveAlias(load, topology).status().message(),
-              HasSubstr("there are 8 slots, 8 experts, 2 GPUs"));
-  EXPECT_THAT(SolveAlias(load, topology, IndexMatrix::Zero(1, 1)).status().message(),
-              HasSubstr("8 experts, 2 GPUs, 2 nodes"));
-  const Topology good =
-      *Topology::Make({.num_layers = 1, .num_experts = 8, .num_slots = 10, .num_gpus = 2});
-  EXPECT_THAT(SolveAlias(*Load::FromCounts(LoadMatrix::Ones(1, 7)), good).status().message(),
+  EXPECT_FALSE(applies(8, 10, 2, &differ));
+
+  const Topology topology = *Topology::Make({1, 8, 10, 2, 1, 1});
+  const Load other = *Load::FromCounts(LoadMatrix::Ones(1, 7));
+  EXPECT_THAT(EvenCase({other, topology}).Solve().status().message(),
               HasSubstr("load has 1 layers x 7 experts, the topology has 1 x 8"));
-  for (const IndexMatrix& wrong :
-       {IndexMatrix::Zero(2, 1).eval(), IndexMatrix::Zero(1, 2).eval(),
-        IndexMatrix::Constant(1, 1, 1).eval(), IndexMatrix::Constant(1, 1, -1).eval()}) {
-    EXPECT_FALSE(AliasApplies(good, wrong));
-  }
-}
-
-using testing::Pick;
-using testing::Random;
-
-struct Solved {
-  std::vector<int32_t> slots;
-  std::vector<int64_t> quotas;
-};
-
-Solved Solve(const std::vector<int64_t>& loads, const std::vector<int32_t>& slots_of_gpu) {
-  std::vector<int32_t> experts(loads.size());
-  std::iota(experts.begin(), experts.end(), 0);
-  const int32_t slots = std::accumulate(slots_of_gpu.begin(), slots_of_gpu.end(), 0);
-  Solved solved{.slots = std::vector<int32_t>(static_cast<size_t>(slots), -1),
-                .quotas = std::vector<int64_t>(static_cast<size_t>(slots), -1)};
-  AliasSolver().Solve({.experts = experts, .loads = loads, .slots_of_gpu = slots_of_gpu},
-                      solved.slots, solved.quotas);
-  return solved;
-}
-
-// No expert twice on a GPU, at most ceil(mean) tokens on each, none lost.
-void ExpectEven(const std::vector<int64_t>& loads, const std::vector<int32_t>& slots_of_gpu,
-                const Solved& solved) {
-  const int64_t sum = std::accumulate(loads.begin(), loads.end(), int64_t{0});
-  const auto gpus = static_cast<int64_t>(slots_of_gpu.size());
-  std::vector<int64_t> left = loads;
-  std::vector<int32_t> replicas(loads.size());
-  size_t slot = 0;
-  for (const int32_t held : slots_of_gpu) {
-    int64_t tokens = 0;
-    std::set<int32_t> experts;
-    for (const size_t end = slot + static_cast<size_t>(held); slot < end; ++slot) {
-      ASSERT_GE(solved.slots[slot], 0) << "slot " << slot;
-      ASSERT_GE(solved.quotas[slot], 0) << "slot " << slot;
-      const auto expert = static_cast<size_t>(solved.slots[slot]);
-      EXPECT_TRUE(experts.insert(solved.slots[slot]).second) << "slot " << slot;
-      ++replicas[expert];
-      tokens += solved.quotas[slot];
-      left[expert] -= solved.quotas[slot];
-    }
-    EXPECT_LE(tokens, sum / gpus + (sum % gpus != 0 ? 1 : 0)) << "up to slot " << slot;
-  }
-  EXPECT_EQ(left, std::vector<int64_t>(loads.size()));
-  EXPECT_GT(*std::min_element(replicas.begin(), replicas.end()), 0);
-  if (sum > 0) return;
-  const auto [fewest, most] = std::minmax_element(replicas.begin(), replicas.end());
-  EXPECT_LE(*most - *fewest, 1);
-}
-
-TEST(AliasDomainTest, GpusWithMoreSlotsThanOthersAreEvenToo) {
-  constexpr uint64_t kSeed = 607;
-  SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
-  Random random(kSeed);
-  int32_t uneven = 0;
-  for (int i = 0; i < 3000; ++i) {
-    std::vector<int32_t> slots_of_gpu(static_cast<size_t>(Pick(random, 1, 8)));
-    const int32_t fewest = Pick(random, 2, 6);
-    for (int32_t& slots : slots_of_gpu) slots = fewest + Pick(random, 0, 2);
-    std::vector<int64_t> loads(static_cast<size_t>(Pick(random, 1, 40)));
-    const int32_t most = 1 << Pick(random, 0, 20);
-    for (int64_t& tokens : loads) tokens = Pick(random, 0, 3) == 0 ? Pick(random, 0, most) : 0;
-    if (!AliasFits(static_cast<int64_t>(loads.size()), slots_of_gpu)) continue;
-    const auto [least, largest] = std::minmax_element(slots_of_gpu.begin(), slots_of_gpu.end());
-    uneven += *least < *largest ? 1 : 0;
-    SCOPED_TRACE(::testing::Message() << "case " << i);
-    ASSERT_NO_FATAL_FAILURE(ExpectEven(loads, slots_of_gpu, Solve(loads, slots_of_gpu)));
-    if (HasFailure()) return;
-  }
-  EXPECT_GT(uneven, 500);
-}
-
-TEST(AliasDomainTest, SumsNearTheRangeOfInt64AreExact) {
-  constexpr uint64_t kSeed = 603;
-  Random random(kSeed);
-  for (int i = 0; i < 200; ++i) {
-    SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
-    std::vector<int64_t> loads(16);
-    int64_t left = INT64_MAX;
-    for (int64_t& tokens : loads) {
-      tokens = static_cast<int64_t>(random() % (uint64_t{1} << Pick(random, 1, 62)));
-      tokens = std::min(tokens, left);
-      left -= tokens;
-    }
-    loads[static_cast<size_t>(Pick(random, 0, 15))] += left;  // the sum is 2^63 - 1
-    const std::vector<int32_t> slots_of_gpu = {5, 5, 5, 5};
-    ASSERT_NO_FATAL_FAILURE(ExpectEven(loads, slots_of_gpu, Solve(loads, slots_of_gpu)));
-  }
-}
-
-TEST(AliasDomainTest, TheGpuWithFewestSlotsDecidesWhetherItFits) {
-  EXPECT_TRUE(AliasFits(8, std::vector<int32_t>{3, 3, 3, 3}));
-  EXPECT_FALSE(AliasFits(9, std::vector<int32_t>{4, 4, 4, 3}));
-  EXPECT_TRUE(AliasFits(4, std::vector<int32_t>{4, 3}));
-  EXPECT_FALSE(AliasFits(4, std::vector<int32_t>{5, 4})) << "a GPU would hold an expert twice";
-  EXPECT_FALSE(AliasFits(1, std::vector<int32_t>{}));
 }
 
 // The slots that no token needs hold experts whose load per replica is high.
-TEST(AliasDomainTest, LeftOverSlotsHoldTheHeaviestThatTheGpuLacks) {
-  // GPUs {3, 2}, {0}, {1}, each 30; five slots are left. GPU 0 takes 0 (30), GPU 1 takes 1 (30) and
-  // 2 (20), GPU 2 takes 0 (15 by then) and 3 (10, as 2 has by then with more replicas).
-  const Solved solved = Solve({30, 30, 20, 10}, {3, 3, 3});
+TEST(AliasPlacementTest, LeftOverSlotsHoldTheHeaviestThatTheGpuLacks) {
+  // GPUs {3, 2}, {0}, {1} have 30 tokens each; five slots are left. GPU 0 takes expert 0 (30). GPU
+  // 1 takes 1 (30) and 2 (20). GPU 2 takes 0 (15 by then) and 3 (10, the same as 2, which has more
+  // replicas).
+  LoadMatrix counts(1, 4);
+  counts << 30, 30, 20, 10;
+  const Load load = *Load::FromCounts(counts);
+  const Topology topology = *Topology::Make({1, 4, 9, 3, 1, 1});
+  const EvenPlacement even = **EvenCase{load, topology}.Solve();
   std::vector<std::set<int32_t>> held(3);
-  for (size_t slot = 0; slot < 9; ++slot) held[slot / 3].insert(solved.slots[slot]);
+  for (int32_t slot = 0; slot < 9; ++slot) {
+    held[static_cast<size_t>(slot / 3)].insert(
+        even.placement.ExpertIn(LayerId{0}, SlotId{slot}).value);
+  }
   EXPECT_EQ(held, (std::vector<std::set<int32_t>>{{0, 2, 3}, {0, 1, 2}, {0, 1, 3}}));
 }
 
 }  // namespace
-
 }  // namespace eplb

@@ -12,8 +12,8 @@
 
 namespace eplb::testing {
 
-// Of one layer: few tokens, even ones, many zeros, an exponential skew, nearly equal ones, one
-// expert with 2^35, or none at all.
+// Counts of one layer: few tokens, even ones, many zeros, an exponential skew, nearly equal ones,
+// one expert with 2^35, or none at all.
 std::vector<int64_t> RandomCounts(Random& random, int32_t num_experts);
 
 // A placement and GPUs that it may be on.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "placement/split/batch_split.h"
@@ -15,13 +14,10 @@ namespace eplb {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::Pick;
 using testing::Random;
 
 constexpr LayerId kOnly{0};
-
-size_t Index(int32_t i) { return static_cast<size_t>(i); }
 
 // Experts 0 and 1 on both GPUs, in slots 0 and 2, and 1 and 3.
 Placement TwoGpus() {
@@ -37,9 +33,9 @@ TEST(OwnQuotasTest, TokensStayOnTheirGpuAsFarAsItsQuotaGoes) {
   // GPU 0 has 9 tokens of expert 0 and 1 of expert 1; GPU 1 has 1 and 3.
   const std::vector<int64_t> counts = {9, 1, 1, 3};
   std::vector<int64_t> own(4);
-  ASSERT_TRUE(OwnQuotas(batch, counts, GpuId{0}, own).ok());
+  OwnQuotas(batch, counts, GpuId{0}, own);
   EXPECT_THAT(own, ElementsAre(6, 1, 3, 0));
-  ASSERT_TRUE(OwnQuotas(batch, counts, GpuId{1}, own).ok());
+  OwnQuotas(batch, counts, GpuId{1}, own);
   EXPECT_THAT(own, ElementsAre(0, 1, 1, 2));
 }
 
@@ -48,33 +44,10 @@ TEST(OwnQuotasTest, APrefixFillsSlotsInTheOrderOfReplicaRank) {
   const std::vector<int64_t> quotas = {6, 2, 4, 2};
   const SplitBatch batch{placement, kOnly, quotas};
   std::vector<int64_t> own(4);
-  ASSERT_TRUE(
-      OwnQuotasByPrefix(batch, std::vector<int64_t>{0, 0}, std::vector<int64_t>{9, 1}, own).ok());
+  OwnQuotasByPrefix(batch, std::vector<int64_t>{0, 0}, std::vector<int64_t>{9, 1}, own);
   EXPECT_THAT(own, ElementsAre(6, 1, 3, 0));
-  ASSERT_TRUE(
-      OwnQuotasByPrefix(batch, std::vector<int64_t>{9, 1}, std::vector<int64_t>{1, 3}, own).ok());
+  OwnQuotasByPrefix(batch, std::vector<int64_t>{9, 1}, std::vector<int64_t>{1, 3}, own);
   EXPECT_THAT(own, ElementsAre(0, 1, 1, 2));
-}
-
-TEST(OwnQuotasTest, WhatDoesNotAddUpIsRefusedByNameAndNothingIsWritten) {
-  const Placement placement = TwoGpus();
-  const std::vector<int64_t> quotas = {6, 2, 4, 2};
-  const SplitBatch batch{placement, kOnly, quotas};
-  std::vector<int64_t> own(4, -1);
-  const auto refusal = [&](const std::vector<int64_t>& counts, GpuId source = GpuId{0}) {
-    const absl::Status status = OwnQuotas(batch, counts, source, own);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    return std::string(status.message());
-  };
-  EXPECT_THAT(refusal({9, 1, 2, 3}),
-              HasSubstr("layer 0: expert 0 has 11 tokens, its quotas sum to 10"));
-  EXPECT_THAT(refusal({9, 5, 1, -1}), HasSubstr("expert 1 has -1 tokens of a source"));
-  EXPECT_THAT(refusal({9, 1}), HasSubstr("2 counts, 4 quotas and 4 own ones, expected 4, 4 and 4"));
-  EXPECT_THAT(refusal({9, 1, 1, 3}, GpuId{2}), HasSubstr("source 2 is not in 0..1"));
-  const absl::Status beyond =
-      OwnQuotasByPrefix(batch, std::vector<int64_t>{9, 1}, std::vector<int64_t>{2, 3}, own);
-  EXPECT_THAT(std::string(beyond.message()), HasSubstr("expert 0 has 11 tokens up to this rank"));
-  EXPECT_THAT(own, ElementsAre(-1, -1, -1, -1));
 }
 
 struct Moves {
@@ -87,17 +60,18 @@ Moves MostThatCanStay(const SplitBatch& batch, const std::vector<int64_t>& count
   const Topology& topology = batch.placement.topology();
   Moves most;
   for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
-    std::vector<int64_t> of_gpu(Index(topology.num_gpus()));
+    std::vector<int64_t> of_gpu(AsIndex(topology.num_gpus()));
     for (const int32_t slot : batch.placement.ReplicasOf(batch.layer, ExpertId{expert})) {
-      of_gpu[Index(topology.GpuOf(SlotId{slot}).value)] += batch.quotas[Index(slot)];
+      of_gpu[AsIndex(topology.GpuOf(SlotId{slot}).value)] += batch.quotas[AsIndex(slot)];
     }
-    std::vector<int64_t> quota_of_node(Index(topology.num_nodes()));
-    std::vector<int64_t> tokens_of_node(Index(topology.num_nodes()));
+    std::vector<int64_t> quota_of_node(AsIndex(topology.num_nodes()));
+    std::vector<int64_t> tokens_of_node(AsIndex(topology.num_nodes()));
     for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-      const int64_t tokens = counts[Index(gpu) * Index(topology.num_experts()) + Index(expert)];
-      const size_t node = Index(topology.NodeOf(GpuId{gpu}).value);
-      most.local += std::min(tokens, of_gpu[Index(gpu)]);
-      quota_of_node[node] += of_gpu[Index(gpu)];
+      const int64_t tokens =
+          counts[AsIndex(gpu) * AsIndex(topology.num_experts()) + AsIndex(expert)];
+      const size_t node = AsIndex(topology.NodeOf(GpuId{gpu}).value);
+      most.local += std::min(tokens, of_gpu[AsIndex(gpu)]);
+      quota_of_node[node] += of_gpu[AsIndex(gpu)];
       tokens_of_node[node] += tokens;
     }
     for (size_t node = 0; node < quota_of_node.size(); ++node) {
@@ -109,15 +83,15 @@ Moves MostThatCanStay(const SplitBatch& batch, const std::vector<int64_t>& count
 
 void CheckBatch(Random& random, const Placement& placement) {
   const Topology& topology = placement.topology();
-  const size_t num_experts = Index(topology.num_experts());
-  std::vector<int64_t> counts(Index(topology.num_gpus()) * num_experts);
+  const size_t num_experts = AsIndex(topology.num_experts());
+  std::vector<int64_t> counts(AsIndex(topology.num_gpus()) * num_experts);
   std::vector<int64_t> total(num_experts);
   for (size_t i = 0; i < counts.size(); ++i) {
     counts[i] = Pick(random, 0, 2) == 0 ? 0 : Pick(random, 0, 30);
     total[i % num_experts] += counts[i];
   }
   const SplitGraph graph = *SplitGraph::Make(placement);
-  std::vector<int64_t> quotas(Index(topology.num_slots()));
+  std::vector<int64_t> quotas(AsIndex(topology.num_slots()));
   ASSERT_TRUE(BatchSplitter(graph).Split(kOnly, total, quotas).ok());
   const SplitBatch batch{placement, kOnly, quotas};
 
@@ -126,22 +100,22 @@ void CheckBatch(Random& random, const Placement& placement) {
   std::vector<int64_t> before(num_experts);
   Moves moves;
   for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-    const auto mine = std::span(counts).subspan(Index(gpu) * num_experts, num_experts);
+    const auto mine = std::span(counts).subspan(AsIndex(gpu) * num_experts, num_experts);
     std::vector<int64_t> own(quotas.size());
     std::vector<int64_t> by_prefix(quotas.size());
-    ASSERT_TRUE(OwnQuotas(batch, counts, GpuId{gpu}, own).ok());
-    ASSERT_TRUE(OwnQuotasByPrefix(batch, before, mine, by_prefix).ok());
+    OwnQuotas(batch, counts, GpuId{gpu}, own);
+    OwnQuotasByPrefix(batch, before, mine, by_prefix);
     std::vector<int64_t> sums(num_experts);
     std::vector<int64_t> prefix_sums(num_experts);
     for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
-      taken[Index(slot)] += own[Index(slot)];
-      taken_by_prefix[Index(slot)] += by_prefix[Index(slot)];
+      taken[AsIndex(slot)] += own[AsIndex(slot)];
+      taken_by_prefix[AsIndex(slot)] += by_prefix[AsIndex(slot)];
       const int32_t expert = placement.ExpertIn(kOnly, SlotId{slot}).value;
-      sums[Index(expert)] += own[Index(slot)];
-      prefix_sums[Index(expert)] += by_prefix[Index(slot)];
+      sums[AsIndex(expert)] += own[AsIndex(slot)];
+      prefix_sums[AsIndex(expert)] += by_prefix[AsIndex(slot)];
       const GpuId to = topology.GpuOf(SlotId{slot});
-      moves.local += to == GpuId{gpu} ? own[Index(slot)] : 0;
-      moves.on_node += topology.NodeOf(to) == topology.NodeOf(GpuId{gpu}) ? own[Index(slot)] : 0;
+      moves.local += to == GpuId{gpu} ? own[AsIndex(slot)] : 0;
+      moves.on_node += topology.NodeOf(to) == topology.NodeOf(GpuId{gpu}) ? own[AsIndex(slot)] : 0;
     }
     EXPECT_EQ(sums, std::vector<int64_t>(mine.begin(), mine.end()));
     EXPECT_EQ(prefix_sums, sums);

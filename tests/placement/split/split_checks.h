@@ -11,9 +11,8 @@
 namespace eplb::testing {
 
 // Draws counts, speeds, slack and unusable GPUs for each layer of `of_usable`. Checks that the
-// quotas are whole and within the peak, that the checker accepts the proof, that the tokens fit the
-// peak by the oracle's flow, and that ranks that know only the tokens of lower ranks meet the
-// quotas of the first layer.
+// quotas are whole and within the peak. The checker must accept the proof, and the tokens must fit
+// the peak by the oracle's flow.
 void CheckAgainstOracle(Random& random, const Placement& of_usable);
 
 // CheckAgainstOracle, `repetitions` times on random placements of a shape, until a failure.

@@ -1,0 +1,39 @@
+// Solves the split of single layers on one thread of the CPU, for any supported number of GPUs.
+#ifndef EPLB_PLACEMENT_SPLIT_SPLIT_SOLVER_H_
+#define EPLB_PLACEMENT_SPLIT_SPLIT_SOLVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "placement/split/split_body.h"
+#include "placement/split/split_tables.h"
+
+namespace eplb {
+
+// SplitBody with its scratch memory, which a layer allocates only if it is larger than all layers
+// before it. Threads: one at a time.
+class SplitSolver {
+ public:
+  static constexpr int32_t kMaxGpus = 1024;
+
+  // REQUIRES: num_gpus is in 1..kMaxGpus.
+  static std::unique_ptr<SplitSolver> Make(int32_t num_gpus);
+  virtual ~SplitSolver() = default;
+
+  // Takes over a layer. The tables that it refers to outlive the calls of Solve.
+  virtual void Prepare(const SplitLayer& layer) = 0;
+
+  // Arrays that Solve writes; null: not wanted.
+  struct Answer {
+    int64_t* quotas = nullptr;                   // [S]
+    std::vector<int32_t>* tight_gpus = nullptr;  // see SplitBound
+  };
+  // Returns the least maximum for counts [E], each >= 0 and at most kMaxSplitTokens in sum. `slack`
+  // is in kSplitSlackUnit. Costs less without quotas.
+  virtual SplitPeak Solve(const int64_t* counts, int64_t slack, const Answer& answer) = 0;
+};
+
+}  // namespace eplb
+
+#endif  // EPLB_PLACEMENT_SPLIT_SPLIT_SOLVER_H_
