@@ -35,6 +35,11 @@ std::vector<TextLine> SplitLines(std::string_view text);
 // The same error with "path: " or "path: line 3: " before its message; what was read as a text of
 // one line says "line 1, column 5", of which the column stays.
 absl::Status InFile(const std::string& path, const absl::Status& status);
+template <class Value>
+absl::StatusOr<Value> InFile(const std::string& path, absl::StatusOr<Value> value) {
+  if (value.ok()) return value;
+  return InFile(path, value.status());
+}
 absl::Status InLine(const std::string& path, int64_t line, const absl::Status& status);
 
 // Writes a file so that a reader sees the old content or the new one, never a part.

@@ -31,9 +31,9 @@ std::string EnvironmentText(const char* name) {
 }
 
 absl::StatusOr<std::string> Checked(const std::string& source, const std::string& endpoint) {
-  const absl::StatusOr<std::vector<std::string>> checked = wire::SplitEndpoints(endpoint);
-  if (!checked.ok()) return InFile(source, checked.status());
-  return absl::StrJoin(*checked, ",");
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> checked,
+                        InFile(source, wire::SplitEndpoints(endpoint)));
+  return absl::StrJoin(checked, ",");
 }
 
 wire::TlsFiles FilledFrom(const wire::TlsFiles& more, wire::TlsFiles files) {

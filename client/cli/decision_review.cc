@@ -41,7 +41,7 @@ RunDecision DecisionOf(const std::vector<SwitchRecord>& chunks) {
 absl::StatusOr<std::vector<RunDecision>> ReviewDecisions(
     const RunDirectory& run, const std::vector<RunPlacement>& placements) {
   const std::vector<std::vector<SwitchRecord>> chunks = ByDecision(run.report.switches);
-  const auto num_steps = static_cast<int64_t>(run.step_loads.size());
+  const auto num_steps = std::ssize(run.step_loads);
   const SplitMode split = run.report.split;
   std::vector<RunDecision> decisions;
   for (size_t i = 0; i < chunks.size(); ++i) {

@@ -19,6 +19,7 @@
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
 #include "proto/wire/message_json.h"
+#include "proto/wire/placement_json.h"
 
 #include <nlohmann/json.hpp>
 
@@ -92,10 +93,10 @@ absl::StatusOr<Difference> Compare(const DiffOptions& options, const Side& from,
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
   difference.note = NotesOn(options.load, file);
   EPLB_ASSIGN_OR_RETURN(const Load load, CombineWindows(file.windows, WindowRule()));
-  const absl::StatusOr<Evaluation> before = Evaluate(load, from.placement);
-  if (!before.ok()) return InFile(options.load, before.status());
+  EPLB_ASSIGN_OR_RETURN(const Evaluation before,
+                        InFile(options.load, Evaluate(load, from.placement)));
   EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(load, to.placement));
-  difference.balancedness_from = before->mean_balancedness;
+  difference.balancedness_from = before.mean_balancedness;
   difference.balancedness_to = after.mean_balancedness;
   return difference;
 }

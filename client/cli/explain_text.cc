@@ -27,8 +27,7 @@ std::string TransferText(const Transfer& transfer) {
 
 std::string MoreTransfersText(size_t count) {
   if (count <= kTransfersShown) return "";
-  return absl::StrCat("and ", Grouped(static_cast<int64_t>(count - kTransfersShown)),
-                      " more (-o json lists all)");
+  return absl::StrCat("and ", Grouped(count - kTransfersShown), " more (-o json lists all)");
 }
 
 namespace {
@@ -56,10 +55,10 @@ std::string RunAndRate(const v1::JobStatus& job) {
 
 std::string Summary(const Explanation& explanation, const Terminal& terminal) {
   const v1::JobStatus& job = explanation.job;
-  std::string text = absl::StrCat(
-      Paint(terminal, Colour::kBold, "Job " + Printable(job.job())), ": ", StateText(job), " for ",
-      Seconds(job.state_seconds()), ", step ", Grouped(static_cast<int64_t>(job.step())),
-      ", version ", job.version(), "\n", RunAndRate(job), StateNotes(job, "", terminal));
+  std::string text = absl::StrCat(Paint(terminal, Colour::kBold, "Job " + Printable(job.job())),
+                                  ": ", StateText(job), " for ", Seconds(job.state_seconds()),
+                                  ", step ", Grouped(job.step()), ", version ", job.version(), "\n",
+                                  RunAndRate(job), StateNotes(job, "", terminal));
   return absl::StrCat(
       text, Paragraph("balancedness (mean / max GPU load): " + BalancednessText(job), terminal),
       Paragraph(ObjectiveText(job), terminal));
@@ -88,7 +87,7 @@ std::string OutcomeText(const v1::Plan& plan) {
   } else {
     text += ", not seen yet on a whole window";
   }
-  absl::StrAppend(&text, "; ", Counted(static_cast<int64_t>(plan.transfers()), "transfer"));
+  absl::StrAppend(&text, "; ", Counted(plan.transfers(), "transfer"));
   if (plan.has_received_bytes()) {
     absl::StrAppendFormat(&text, ", %.1f MB received",
                           static_cast<double>(plan.received_bytes()) / 1e6);
@@ -242,11 +241,11 @@ std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
          RatioText(one->balancedness(), 3),
          OrDash(one->has_realized(), absl::StrFormat("%.0f %%", 100 * one->realized()))});
   }
-  std::string text = absl::StrCat(
-      Section(absl::StrFormat("Candidates of policy auto, back-tested on %s",
-                              Counted(static_cast<int64_t>(order.front()->windows()), "window")),
-              terminal),
-      FormatTable(table, terminal));
+  std::string text =
+      absl::StrCat(Section(absl::StrFormat("Candidates of policy auto, back-tested on %s",
+                                           Counted(order.front()->windows(), "window")),
+                           terminal),
+                   FormatTable(table, terminal));
   std::string note =
       "* in use; net: seconds saved over these windows less migrations and replicas; realized: of "
       "predicted gains, what later windows showed";

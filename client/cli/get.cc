@@ -82,14 +82,13 @@ Table RankTable(const v1::JobStatus& job, const Terminal& terminal) {
     table.rows.push_back(
         {absl::StrCat(rank.rank()), absl::StrCat(rank.gpu()), StateOf(rank),
          OrDash(!rank.transport().name().empty(), Printable(rank.transport().name())),
-         Grouped(static_cast<int64_t>(rank.step())), absl::StrCat(rank.running_version()),
-         OrDash(rank.prepared_version() != 0,
-                Grouped(static_cast<int64_t>(rank.prepared_version()))),
+         Grouped(rank.step()), absl::StrCat(rank.running_version()),
+         OrDash(rank.prepared_version() != 0, Grouped(rank.prepared_version())),
          OrDash(rank.answer() != v1::RANK_ANSWER_UNSPECIFIED, wire::EnumText(rank.answer())),
          OrDash(rank.has_answer_seconds(), Seconds(rank.answer_seconds())),
          OrDash(rank.has_pause_seconds(), Seconds(rank.pause_seconds())),
          OrDash(rank.has_step_seconds(), Seconds(rank.step_seconds())),
-         Grouped(static_cast<int64_t>(rank.dropped_steps()))});
+         Grouped(rank.dropped_steps())});
   }
   DropToFit(table, {"PREPARED", "gpu", "step time", "via"}, terminal.width);
   return table;
@@ -179,8 +178,7 @@ Table PlanTable(const v1::ListPlansResponse& response, const Terminal& terminal)
          absl::FormatTime(format, absl::FromUnixMicros(plan.unix_micros()), absl::UTCTimeZone()),
          absl::StrCat(plan.decided_first_step(), "..", plan.decided_last_step()), ResultText(plan),
          Versions(plan), RatioText(plan.balancedness_before(), 3), PredictedCell(plan),
-         RatioText(plan.balancedness_seen(), 3), Grouped(static_cast<int64_t>(plan.transfers())),
-         ReceivedText(plan),
+         RatioText(plan.balancedness_seen(), 3), Grouped(plan.transfers()), ReceivedText(plan),
          OrDash(switched && plan.has_pause_seconds(), Seconds(plan.pause_seconds()))});
   }
   DropToFit(table, {"versions", "transfers", "boundary", "received", "time (UTC)"}, terminal.width);

@@ -42,7 +42,7 @@ Table WindowTable(const v1::ListWindowsResponse& response, const Terminal& termi
                                  FigureText(window.balancedness_without_eplb(), 3)),
                           OrDash(!window.versions().empty(), absl::StrJoin(window.versions(), ",")),
                           absl::StrFormat("%.1f %%", 100 * window.coverage()),
-                          Grouped(static_cast<int64_t>(window.tokens()))});
+                          Grouped(window.tokens())});
     before = &window;
   }
   DropToFit(table, {"tokens", "coverage", "versions"}, terminal.width);

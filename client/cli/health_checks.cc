@@ -314,7 +314,7 @@ std::vector<Check> CheckDaemon(const v1::GetStatusResponse& status, const std::s
   for (const v1::Refusal& refusal : status.refusals()) {
     const bool asked = job.empty() || refusal.job() == job;
     if (!asked || refusal.seconds_ago() > kRefusalMatters) continue;
-    const std::string count = Counted(static_cast<int64_t>(refusal.count()), "refusal");
+    const std::string count = Counted(refusal.count(), "refusal");
     checks.push_back(
         Named(refusal.job(), "refused",
               Failed("the daemon does not serve this job: ", refusal.reason(), " (", count,

@@ -20,15 +20,14 @@ absl::StatusOr<LintSubject> ReadLintSubject(const std::string& path) {
     EPLB_ASSIGN_OR_RETURN(subject.peers, subject.format.parse(path, text));
     return subject;
   }
-  absl::StatusOr<wire::JsonValue> object = wire::ParseJson(text);
-  if (!object.ok()) return InFile(path, object.status());
-  const wire::JsonValue* format = object->Find("format");
+  EPLB_ASSIGN_OR_RETURN(wire::JsonValue object, InFile(path, wire::ParseJson(text)));
+  const wire::JsonValue* format = object.Find("format");
   if (format == nullptr || format->kind != wire::JsonValue::Kind::kString ||
       format->text != kFormat) {
     return InvalidInput(
         path, ": is no placement, expected a JSON object with \"format\":\"eplb.placement.v1\"");
   }
-  subject.object = *std::move(object);
+  subject.object = std::move(object);
   return subject;
 }
 

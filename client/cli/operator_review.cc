@@ -84,7 +84,7 @@ void HoldBack(const Brakes& brakes, int64_t first, int64_t last, OperatorReview&
 
 OperatorReview ReviewOperators(const RunReport& report, const std::optional<LoggedEvents>& events) {
   OperatorReview review;
-  const auto num_steps = static_cast<int64_t>(report.steps.size());
+  const auto num_steps = std::ssize(report.steps);
   review.decided.assign(static_cast<size_t>(num_steps), true);
   if (!events.has_value() || report.began_at <= 0) return review;
   Brakes brakes = BrakesBefore(events->events);

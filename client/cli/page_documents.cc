@@ -206,7 +206,7 @@ void PageDocuments::BoundPlans() {
     };
     plans_.erase(std::remove_if(plans_.begin(), plans_.end(), oldest), plans_.end());
   }
-  AddWarning(absl::StrCat(Counted(static_cast<int64_t>(surplus), "decision"),
+  AddWarning(absl::StrCat(Counted(surplus, "decision"),
                           " of the oldest are left out, first of all those that moved nothing: a "
                           "page has ",
                           kMaxPagePlans));
@@ -216,8 +216,8 @@ void PageDocuments::BoundEvents() {
   if (events_.size() <= kMaxPageEvents) return;
   const size_t surplus = events_.size() - kMaxPageEvents;
   events_.erase(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(surplus));
-  AddWarning(absl::StrCat("the oldest ", Counted(static_cast<int64_t>(surplus), "event"),
-                          " are left out: a page has ", kMaxPageEvents));
+  AddWarning(absl::StrCat("the oldest ", Counted(surplus, "event"), " are left out: a page has ",
+                          kMaxPageEvents));
 }
 
 PageJson PageDocuments::Finish(std::string_view made) {

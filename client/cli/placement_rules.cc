@@ -88,7 +88,7 @@ void CheckSlotsPerGpu(const JsonValue& object, const FileParts& parts, Sentences
   if (!numbers.ok()) return rule.Add(numbers.status().message());
   if (!(*numbers)->all_integers()) return rule.Add("slots_per_gpu holds a number with a point");
   const std::vector<int64_t>& given = (*numbers)->integers;
-  if (static_cast<int64_t>(given.size()) != num_gpus) {
+  if (std::ssize(given) != num_gpus) {
     return rule.Add("slots_per_gpu has ", given.size(), " entries, num_gpus is ", num_gpus);
   }
   for (int64_t gpu = 0; gpu < num_gpus; ++gpu) {
@@ -113,7 +113,7 @@ bool CheckLengths(const JsonNumbers& numbers, const ExpectedRows& expected, Sent
   Rule rule(broken);
   const std::string key(expected.key);
   const std::vector<int64_t>& lengths = numbers.children[1];
-  const auto rows = static_cast<int64_t>(lengths.size());
+  const auto rows = std::ssize(lengths);
   if (expected.rows && rows != *expected.rows) {
     rule.Add(key, " has ", rows, " layers, num_layers is ", *expected.rows);
   }
@@ -176,7 +176,7 @@ std::vector<std::optional<HeldSlot>> FindHeldSlots(const FileParts& parts) {
   std::vector<std::optional<HeldSlot>> held(
       parts.gpu_of.empty() ? 0 : Index(parts.num_gpus.value_or(0)));
   for (int64_t layer = 0; layer < parts.slots->rows; ++layer) {
-    for (int64_t slot = 0; slot < static_cast<int64_t>(parts.gpu_of.size()); ++slot) {
+    for (int64_t slot = 0; slot < std::ssize(parts.gpu_of); ++slot) {
       std::optional<HeldSlot>& first = held[Index(parts.gpu_of[Index(slot)])];
       if (!first.has_value() && parts.slots->At(layer, slot) != -1) first = {layer, slot};
     }
@@ -315,7 +315,7 @@ void CheckReplicaTable(const JsonValue& object, const FileParts& parts, Sentence
   if (!parts.slots || !parts.num_experts) return;
   CheckWidths(parts, numbers, broken);
   Rule rule(broken);
-  const auto num_layers = static_cast<int64_t>(numbers.children[1].size());
+  const auto num_layers = std::ssize(numbers.children[1]);
   std::span<const int64_t> rest = numbers.integers;
   size_t row = 0;
   for (int64_t layer = 0; layer < std::min(num_layers, parts.slots->rows); ++layer) {

@@ -43,10 +43,9 @@ absl::Status CheckFlags(const PlanOptions& options) {
 // The load that is planned for. float32 is what the reference computes in.
 absl::StatusOr<Load> CombinedLoad(const PlanOptions& options, std::span<const LoadWindow> windows,
                                   const WindowRule& rule) {
-  absl::StatusOr<Load> load = CombineWindows(windows, rule);
-  if (!load.ok()) return InFile(options.load, load.status());
+  EPLB_ASSIGN_OR_RETURN(Load load, InFile(options.load, CombineWindows(windows, rule)));
   if (TraitsOf(options.frame.policy).follows_reference) {
-    const absl::Status status = load->ToFloat().status();
+    const absl::Status status = load.ToFloat().status();
     if (!status.ok()) return InFile(options.load, status);
   }
   return load;

@@ -97,7 +97,7 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
     page.emplace(windows, topology, replay,
                  ReplayPageOptions{.trace = options.trace, .policy = options.frame.policy});
   }
-  Progress progress("window", static_cast<int64_t>(trace.windows.size()));
+  Progress progress("window", std::ssize(trace.windows));
   absl::StatusOr<ReplayResult> result = Replay(
       windows, topology, options.frame.policy, replay,
       [&progress](int64_t window) { progress.Reached(window); },

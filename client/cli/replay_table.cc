@@ -26,7 +26,7 @@ std::string ReplayHeading(const ReplayCommandOptions& options, const Topology& t
                           const ReplayResult& result, const Terminal& terminal) {
   const std::string name = absl::StrCat("Replay by ", options.frame.policy);
   const std::string windows = absl::StrCat(
-      ", ", Counted(static_cast<int64_t>(result.rows.size()), "window"), ": decided every ",
+      ", ", Counted(result.rows.size(), "window"), ": decided every ",
       options.every == 1 ? "window" : Counted(options.every, "window"), " on ",
       TraitsOf(options.frame.policy).chooses
           ? "what its back-test chose"
@@ -118,13 +118,12 @@ std::string Rebalances(const ReplayResult& result, const Terminal& terminal) {
   for (size_t t = 0; t < result.rows.size(); ++t) {
     const ReplayRow& row = result.rows[t];
     if (!row.rebalanced || table.rows.size() == kMaxRebalances) continue;
-    table.rows.push_back({Grouped(static_cast<int64_t>(t)), Grouped(row.transfers),
-                          BytesText(row.bytes), SecondsText(row.migration_seconds),
-                          FigureText(row.balancedness)});
+    table.rows.push_back({Grouped(t), Grouped(row.transfers), BytesText(row.bytes),
+                          SecondsText(row.migration_seconds), FigureText(row.balancedness)});
   }
   if (table.rows.empty()) return text + "none\n";
   text += FormatTable(table, terminal);
-  const int64_t more = result.summary.rebalances - static_cast<int64_t>(table.rows.size());
+  const int64_t more = result.summary.rebalances - std::ssize(table.rows);
   if (more > 0) absl::StrAppend(&text, "and ", Grouped(more), " more (-o json has them all)\n");
   return text;
 }

@@ -64,7 +64,7 @@ std::string SvgLine(double x1, double y1, double x2, double y2, const std::strin
 std::string Curve(const std::vector<std::optional<double>>& series, int64_t per_point,
                   const Axes& axes, const char* colour) {
   std::string points;
-  const auto size = static_cast<int64_t>(series.size());
+  const auto size = std::ssize(series);
   for (int64_t begin = 0; begin < size; begin += per_point) {
     const int64_t end = std::min(begin + per_point, size);
     FigureMean mean;

@@ -38,9 +38,9 @@ std::string RunHeading(const RunDirectory& run, const RunReview& review, const T
   const Topology& shape = run.placements.front().placement.topology();
   return absl::StrCat(
       Paint(terminal, Colour::kBold, absl::StrCat("Run of job ", Printable(run.report.job))), ": ",
-      Counted(static_cast<int64_t>(run.histories.size()), "rank"), ", ",
-      Counted(review.steps, "step"), ", ", Counted(shape.num_layers(), "layer"), " of ",
-      Counted(shape.num_experts(), "expert"), " in ", Counted(shape.num_slots(), "slot"), "\n\n");
+      Counted(run.histories.size(), "rank"), ", ", Counted(review.steps, "step"), ", ",
+      Counted(shape.num_layers(), "layer"), " of ", Counted(shape.num_experts(), "expert"), " in ",
+      Counted(shape.num_slots(), "slot"), "\n\n");
 }
 
 bool SplitsBatches(const RunReview& review) { return review.split == SplitMode::kBatch; }
@@ -54,9 +54,8 @@ std::string Pauses(const RunReview& review) {
   for (const RunDecision& decision : review.decisions) switches += decision.switch_steps.size();
   if (switches == 0) return "Nothing was switched.";
   return absl::StrCat("Of the measured time ", Seconds(review.time.switch_seconds),
-                      " was spent in ", Counted(static_cast<int64_t>(switches), "pause"),
-                      " to move experts (longest ", Seconds(review.time.longest_pause_seconds),
-                      ").");
+                      " was spent in ", Counted(switches, "pause"), " to move experts (longest ",
+                      Seconds(review.time.longest_pause_seconds), ").");
 }
 
 // The first lines: the value of rebalancing.
@@ -252,14 +251,13 @@ std::string VerdictText(const RunDirectory& run, const RunReview& review,
     const std::string text =
         absl::StrCat("Verified: ", Megabytes(run.report.bytes_verified),
                      " of expert memory recomputed and equal; no invariant broken in the logs of ",
-                     Counted(static_cast<int64_t>(run.histories.size()), "rank"),
+                     Counted(run.histories.size(), "rank"),
                      "; reported balancedness equals the recomputed within ",
                      absl::StrFormat("%.1g", review.largest_difference), ".");
     return "\n" + Paragraph(text, terminal, 2, Colour::kGreen);
   }
-  std::string text =
-      absl::StrCat("\n", Paint(terminal, Colour::kRed, "Not verified"), ": ",
-                   Counted(static_cast<int64_t>(review.problems.size()), "problem"), "\n");
+  std::string text = absl::StrCat("\n", Paint(terminal, Colour::kRed, "Not verified"), ": ",
+                                  Counted(review.problems.size(), "problem"), "\n");
   constexpr size_t kMaxProblems = 20;
   for (size_t i = 0; i < std::min(review.problems.size(), kMaxProblems); ++i) {
     absl::StrAppend(&text, "  ", review.problems[i], "\n");

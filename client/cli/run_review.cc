@@ -71,7 +71,7 @@ void CheckReport(const RunDirectory& run, const RunFigures& figures, RunReview& 
                                            " steps, loads.jsonl has ",
                                            figures.run.balancedness.size()));
   }
-  if (static_cast<int64_t>(steps.size()) != run.report.steps_asked) {
+  if (std::ssize(steps) != run.report.steps_asked) {
     review.problems.push_back(absl::StrCat("the run has ", steps.size(), " steps, ",
                                            run.report.steps_asked, " were asked for"));
   }
@@ -112,7 +112,7 @@ absl::Status SumGpuLoads(const RunDirectory& run, int64_t first, RunReview& revi
   RealMatrix static_loads = RealMatrix::Zero(topology.num_layers(), topology.num_gpus());
   RealMatrix run_loads = static_loads;
   size_t current = 0;
-  for (int64_t step = 0; step < static_cast<int64_t>(run.step_loads.size()); ++step) {
+  for (int64_t step = 0; step < std::ssize(run.step_loads); ++step) {
     while (current + 1 < run.placements.size() && run.placements[current + 1].step <= step)
       ++current;
     if (step < first) continue;
@@ -256,7 +256,7 @@ absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_step
   RunReview review;
   review.split = run.report.split;
   review.problems = FindViolations(run.histories, RecordsOf(run.placements));
-  review.steps = static_cast<int64_t>(figures.run.balancedness.size());
+  review.steps = std::ssize(figures.run.balancedness);
   review.rebalances = CountRebalances(run.report.switches);
   review.first_switch_step = figures.first_switch_step;
   review.window_steps = window_steps;

@@ -92,8 +92,7 @@ std::string FitFrame(const std::string& text, const std::string& problem, const 
   if (lines.size() > height) {
     const size_t more = lines.size() - (height - 1);
     lines.resize(height - 1);
-    lines.push_back(CutLine(absl::StrCat("... ", Counted(static_cast<int64_t>(more), "more line")),
-                            window.width));
+    lines.push_back(CutLine(absl::StrCat("... ", Counted(more, "more line")), window.width));
   }
   return absl::StrJoin(lines, "\n");
 }

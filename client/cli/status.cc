@@ -42,8 +42,8 @@ std::string Refusals(const v1::GetStatusResponse& response, const Terminal& term
   for (const v1::Refusal& refusal : response.refusals()) {
     const std::string sentence =
         absl::StrCat(Shortened(refusal.job(), kMaxStatusName), " is not served: ", refusal.reason(),
-                     " (", Counted(static_cast<int64_t>(refusal.count()), "refusal"),
-                     ", the newest ", Seconds(refusal.seconds_ago()), " ago)");
+                     " (", Counted(refusal.count(), "refusal"), ", the newest ",
+                     Seconds(refusal.seconds_ago()), " ago)");
     absl::StrAppend(&text, "\n", Paragraph(Printable(sentence), terminal, 2, Colour::kRed));
   }
   return text;
@@ -56,9 +56,9 @@ Table JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) 
     table.rows.push_back(
         {Shortened(Printable(job.job()), kMaxStatusName), Shortened(StateText(job), kMaxStatusName),
          Seconds(job.state_seconds()), absl::StrCat(job.connected_ranks(), "/", job.world_size()),
-         Grouped(static_cast<int64_t>(job.step())), Grouped(static_cast<int64_t>(job.version())),
-         RunText(job), RatioText(job.balancedness()), RatioText(job.balancedness_without_eplb()),
-         RatioText(job.balancedness_predicted()), RatioText(job.balancedness_seen())});
+         Grouped(job.step()), Grouped(job.version()), RunText(job), RatioText(job.balancedness()),
+         RatioText(job.balancedness_without_eplb()), RatioText(job.balancedness_predicted()),
+         RatioText(job.balancedness_seen())});
   }
   // The job's notes repeat the ratios.
   DropToFit(table, {"run", "seen", "predicted", "without EPLB", "version", "since"},

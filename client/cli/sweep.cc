@@ -140,16 +140,15 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
   HeldOut held_out = HoldOut(file.windows);
-  absl::StatusOr<Load> load = CombineWindows(held_out.planned, rule);
-  if (!load.ok()) return InFile(options.load, load.status());
+  EPLB_ASSIGN_OR_RETURN(Load load, InFile(options.load, CombineWindows(held_out.planned, rule)));
   EPLB_RETURN_IF_ERROR(CheckSplit(options.split, options.load, file.windows));
-  const Basis basis{.load = *std::move(load),
+  const Basis basis{.load = std::move(load),
                     .windows = BatchesOf(held_out.planned, rule),
                     .held_out = std::move(held_out),
                     .costs = costs};
   EPLB_ASSIGN_OR_RETURN(const Topology smallest,
                         MakeTopology(options.frame, basis.load, slots.front()));
-  Progress progress("slot count", static_cast<int64_t>(slots.size()));
+  Progress progress("slot count", std::ssize(slots));
   Sweep sweep{.smallest = smallest,
               .rows = {},
               .note = NotesOn(options.load, file),
@@ -158,7 +157,7 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
               .planned_windows = std::ssize(basis.held_out.planned),
               .scored_windows = std::ssize(basis.held_out.scored)};
   for (const int32_t count : slots) {
-    progress.Reached(static_cast<int64_t>(sweep.rows.size()));
+    progress.Reached(std::ssize(sweep.rows));
     EPLB_ASSIGN_OR_RETURN(SweepRow row, MakeRow(options, *policy, basis, count));
     sweep.rows.push_back(row);
   }

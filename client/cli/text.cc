@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -55,9 +54,8 @@ void Drop(Table& table, size_t column) {
 
 }  // namespace
 
-std::string Grouped(int64_t number) {
-  std::string digits = absl::StrCat(number);
-  const int first = number < 0 ? 1 : 0;
+std::string GroupDigits(std::string digits) {
+  const int first = digits.starts_with('-') ? 1 : 0;
   for (int at = static_cast<int>(digits.size()) - 3; at > first; at -= 3) {
     digits.insert(static_cast<size_t>(at), 1, ',');
   }
@@ -99,10 +97,6 @@ std::string Seconds(double seconds) {
   if (minutes < 60) return absl::StrFormat("%dm %02ds", minutes, std::lround(seconds) % 60);
   if (minutes < int64_t{48} * 60) return absl::StrFormat("%dh %02dm", minutes / 60, minutes % 60);
   return absl::StrFormat("%dd %02dh", minutes / 1440, minutes / 60 % 24);
-}
-
-std::string Counted(int64_t n, const char* one) {
-  return absl::StrCat(Grouped(n), " ", one, n == 1 ? "" : "s");
 }
 
 std::string Wrapped(std::string_view text, int width, int indent) {

@@ -10,16 +10,25 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 #include "base/foreign_text.h"
 #include "client/cli/terminal.h"
 
 namespace eplb::cli {
 
-std::string Grouped(int64_t number);              // 1234567 -> "1,234,567"
-std::string Tokens(double tokens);                // "812", "12,345", "1.235 M", "4.200 T"
-std::string Percent(double fraction);             // 0.0123 -> "1.23 %"
-std::string Seconds(double seconds);              // "41 us", "4.1 ms", "3.2 s", "2h 05m"
-std::string Counted(int64_t n, const char* one);  // 1 -> "1 layer", 2 -> "2 layers"
+std::string GroupDigits(std::string digits);  // "1234567" -> "1,234,567"
+template <class Integer>
+std::string Grouped(Integer number) {
+  return GroupDigits(absl::StrCat(number));
+}
+std::string Tokens(double tokens);     // "812", "12,345", "1.235 M", "4.200 T"
+std::string Percent(double fraction);  // 0.0123 -> "1.23 %"
+std::string Seconds(double seconds);   // "41 us", "4.1 ms", "3.2 s", "2h 05m"
+template <class Integer>
+std::string Counted(Integer n, const char* one) {  // 1 -> "1 layer", 2 -> "2 layers"
+  return absl::StrCat(Grouped(n), " ", one, n == 1 ? "" : "s");
+}
 // "0.7275"; "-" for a figure without a sample.
 std::string FigureText(const std::optional<double>& figure, int digits = 4);
 // FigureText with "-" also for 0, which stands for no window.

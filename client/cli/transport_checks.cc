@@ -88,8 +88,7 @@ Verdict CheckName(const Ranks& told) {
     return Warning("ranks differ: ", names);
   }
   const v1::TransportInfo& first = told.front()->transport();
-  std::string detail =
-      absl::StrCat(first.name(), " on ", Counted(static_cast<int64_t>(told.size()), "rank"));
+  std::string detail = absl::StrCat(first.name(), " on ", Counted(told.size(), "rank"));
   if (!first.device_name().empty()) absl::StrAppend(&detail, ", ", first.device_name());
   const bool slow = first.name() == "host" && first.has_device();
   if (slow) {

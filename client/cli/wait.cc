@@ -81,8 +81,7 @@ Output Met(const WaitOptions& options, const v1::JobStatus& job, absl::Duration 
   }
   return absl::StrCat(Printable(job.job()), ": ", options.condition, " is true after ",
                       Seconds(absl::ToDoubleSeconds(waited)), " (", StateText(job), ", step ",
-                      Grouped(static_cast<int64_t>(job.step())), ", version ", job.version(),
-                      ")\n");
+                      Grouped(job.step()), ", version ", job.version(), ")\n");
 }
 
 Output Never(const WaitOptions& options, const v1::JobStatus& job) {

@@ -26,7 +26,7 @@ absl::StatusOr<const std::vector<JsonValue>*> GetObjects(const JsonValue& object
   const JsonValue* list = object.Find(key);
   if (list == nullptr) return InvalidInput(key, " is missing");
   const auto entries = list->is_array() ? list->numbers.children.front().front() : -1;
-  if (entries != static_cast<int64_t>(list->objects.size()) || entries < 1) {
+  if (entries != std::ssize(list->objects) || entries < 1) {
     return InvalidInput(key, " is no list of objects");
   }
   if (object.Find(count_key) == nullptr) return &list->objects;
@@ -80,7 +80,7 @@ absl::StatusOr<Layer> ReadLayer(const JsonValue& object, size_t id) {
 
 // Slots are numbered device by device: which device holds one more is not ours to choose.
 absl::Status CheckDevices(const std::vector<int64_t>& per_device, size_t num_slots) {
-  const auto devices = static_cast<int64_t>(per_device.size());
+  const auto devices = std::ssize(per_device);
   const auto slots = static_cast<int64_t>(num_slots);
   for (int64_t device = 0; device < devices; ++device) {
     const int64_t expected = slots / devices + (device < slots % devices ? 1 : 0);
@@ -172,9 +172,7 @@ absl::Status NoAscendLoad() {
 
 absl::StatusOr<PlacementParts> ParseAscendPlacement(const std::string& path,
                                                     std::string_view bytes) {
-  absl::StatusOr<PlacementParts> parts = ParseAscend(bytes);
-  if (!parts.ok()) return InFile(path, parts.status());
-  return parts;
+  return InFile(path, ParseAscend(bytes));
 }
 
 absl::StatusOr<std::string> WriteAscendPlacement(const Placement& placement,
@@ -229,11 +227,8 @@ absl::StatusOr<LoadFile> AscendLoad(const JsonValue& value) {
 }
 
 absl::StatusOr<LoadFile> ParseAscendLoad(const std::string& path, std::string_view bytes) {
-  const absl::StatusOr<JsonValue> value = wire::ParseJson(bytes);
-  if (!value.ok()) return InFile(path, value.status());
-  absl::StatusOr<LoadFile> file = AscendLoad(*value);
-  if (!file.ok()) return InFile(path, file.status());
-  return file;
+  EPLB_ASSIGN_OR_RETURN(const JsonValue value, InFile(path, wire::ParseJson(bytes)));
+  return InFile(path, AscendLoad(value));
 }
 
 }  // namespace eplb

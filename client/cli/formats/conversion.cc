@@ -171,7 +171,7 @@ absl::StatusOr<LayerNumbers> NameLayers(const PlacementFormat& to, const LayerCh
                                         PlacementParts& parts) {
   const auto count = parts.slots.rows();
   if (choice.first.has_value()) return Consecutive(*choice.first, count);
-  if (choice.given() && static_cast<int64_t>(choice.list.size()) != count) {
+  if (choice.given() && std::ssize(choice.list) != count) {
     return InvalidInput("has ", count, " layers, ", choice.Flag(), " names ", choice.list.size());
   }
   if (!choice.given() && to.counts_model_layers) {
@@ -205,25 +205,24 @@ absl::StatusOr<Conversion> ConvertPlacementFile(const ConversionOptions& options
   EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(options.in));
   if (IsTorchDump(bytes)) return InFile(options.in, TorchDumpError());
   EPLB_ASSIGN_OR_RETURN(PlacementParts parts, from.parse(options.in, bytes));
-  const absl::StatusOr<ShapeNumbers> frame = MergeShapes(parts.frame, options.flags);
-  if (!frame.ok()) return InFile(options.in, frame.status());
-  absl::StatusOr<LayerNumbers> layers = TakeLayers(from, to, options.flags.layers, parts);
-  if (!layers.ok()) return InFile(options.in, layers.status());
-  const absl::StatusOr<Placement> placement = MakePlacement(parts, *frame);
-  if (!placement.ok()) return InFile(options.in, placement.status());
-  absl::Status holds = CheckEmptySlots(from, *placement);
-  if (holds.ok()) holds = CheckEqualGpus(from, placement->topology());
-  if (holds.ok()) holds = CheckTarget(to, *frame, *placement);
+  EPLB_ASSIGN_OR_RETURN(const ShapeNumbers frame,
+                        InFile(options.in, MergeShapes(parts.frame, options.flags)));
+  EPLB_ASSIGN_OR_RETURN(LayerNumbers layers,
+                        InFile(options.in, TakeLayers(from, to, options.flags.layers, parts)));
+  EPLB_ASSIGN_OR_RETURN(const Placement placement, InFile(options.in, MakePlacement(parts, frame)));
+  absl::Status holds = CheckEmptySlots(from, placement);
+  if (holds.ok()) holds = CheckEqualGpus(from, placement.topology());
+  if (holds.ok()) holds = CheckTarget(to, frame, placement);
   if (!holds.ok()) return InFile(options.in, holds);
 
   const WriteOptions write{.path = options.out,
-                           .layers = *std::move(layers),
+                           .layers = std::move(layers),
                            .shares = parts.shares.has_value() ? &*parts.shares : nullptr};
   Conversion conversion;
-  EPLB_ASSIGN_OR_RETURN(conversion.bytes, to.write(*placement, write));
+  EPLB_ASSIGN_OR_RETURN(conversion.bytes, to.write(placement, write));
   conversion.notes = parts.notes;
-  NoteLosses(to, write, parts, *placement, conversion.notes);
-  NoteAssumptions(to, write, parts, *frame, *placement, conversion.notes);
+  NoteLosses(to, write, parts, placement, conversion.notes);
+  NoteAssumptions(to, write, parts, frame, placement, conversion.notes);
   return conversion;
 }
 

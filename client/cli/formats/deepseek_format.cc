@@ -202,9 +202,7 @@ absl::StatusOr<std::vector<LoadWindow>> LoadFromNpz(std::string_view bytes) {
 
 absl::StatusOr<PlacementParts> ParseDeepseekPlacement(const std::string& path,
                                                       std::string_view bytes) {
-  absl::StatusOr<PlacementParts> parts = ParseDeepSeek(path, bytes);
-  if (!parts.ok()) return InFile(path, parts.status());
-  return parts;
+  return InFile(path, ParseDeepSeek(path, bytes));
 }
 
 absl::StatusOr<std::string> WriteDeepseekPlacement(const Placement& placement,

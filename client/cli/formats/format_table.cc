@@ -138,9 +138,7 @@ absl::StatusOr<PlacementFormat> FindPlacementFormat(std::string_view name) {
 }
 
 absl::StatusOr<PlacementParts> ParseEplbPlacement(const std::string& path, std::string_view bytes) {
-  absl::StatusOr<PlacementParts> parts = ParseEplb(bytes);
-  if (!parts.ok()) return InFile(path, parts.status());
-  return parts;
+  return InFile(path, ParseEplb(bytes));
 }
 
 absl::StatusOr<std::string> WriteEplbPlacement(const Placement& placement,

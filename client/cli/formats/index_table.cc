@@ -69,7 +69,7 @@ absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std:
   if (numbers->num_numbers() == 0) return InvalidInput(Named(name), "has no entries");
   EPLB_RETURN_IF_ERROR(wire::CheckIntegers(*numbers, name, kIndexRange));
   const int64_t depth = dimensions == 3 ? numbers->children[2].front() : 1;
-  const auto rows = static_cast<int64_t>(numbers->children[1].size());
+  const auto rows = std::ssize(numbers->children[1]);
   IndexTable table{.cells = IndexMatrix(rows, numbers->children[1].front() * depth),
                    .depth = depth};
   for (Eigen::Index i = 0; i < table.cells.size(); ++i) {

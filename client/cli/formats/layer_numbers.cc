@@ -95,7 +95,7 @@ LayerNumbers Consecutive(int32_t first, int64_t count) {
 }
 
 LayerChoice ChoiceOf(const LayerNumbers& numbers) {
-  if (numbers == Consecutive(numbers.front(), static_cast<int64_t>(numbers.size()))) {
+  if (numbers == Consecutive(numbers.front(), std::ssize(numbers))) {
     return {.first = numbers.front()};
   }
   return {.list = numbers};

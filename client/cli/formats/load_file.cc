@@ -71,11 +71,10 @@ File ParseAnyLoad(const std::string& path, std::string_view bytes) {
 }
 
 File ParseSglangJson(const std::string& path, std::string_view bytes) {
-  const absl::StatusOr<wire::JsonValue> value = wire::ParseJson(bytes);
-  if (!value.ok()) return InFile(path, value.status());
-  Windows windows = SglangLoad(*value);
+  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue value, InFile(path, wire::ParseJson(bytes)));
+  Windows windows = SglangLoad(value);
   if (!windows.ok()) return InFile(path, windows.status());
-  return FileOf(std::move(windows), value->is_array() ? TableKind::kArray : TableKind::kNamed);
+  return FileOf(std::move(windows), value.is_array() ? TableKind::kArray : TableKind::kNamed);
 }
 
 File ParseSglangLoad(const std::string& path, std::string_view bytes) {

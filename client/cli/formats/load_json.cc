@@ -170,12 +170,9 @@ absl::StatusOr<LoadFile> ParseJson(const std::string& path, std::string_view tex
     }
     if (first.ok() && first->is_object()) return FromWindows(WindowsFromLines(path, lines));
   }
-  const absl::StatusOr<JsonValue> value = wire::ParseJson(text);
-  if (!value.ok()) return InFile(path, value.status());
-  if (peers == Peers::kRead && IsVllmRecord(*value)) return ParseVllmLoad(path, text);
-  absl::StatusOr<LoadFile> file = FileFromDocument(*value, peers);
-  if (!file.ok()) return InFile(path, file.status());
-  return file;
+  EPLB_ASSIGN_OR_RETURN(const JsonValue value, InFile(path, wire::ParseJson(text)));
+  if (peers == Peers::kRead && IsVllmRecord(value)) return ParseVllmLoad(path, text);
+  return InFile(path, FileFromDocument(value, peers));
 }
 
 }  // namespace
@@ -188,7 +185,7 @@ absl::StatusOr<Load> LoadFromJson(const JsonValue& value, std::string_view name)
   EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, wire::AsNumbers(value, name, 2));
   EPLB_RETURN_IF_ERROR(CheckRows(*numbers));
   const std::vector<int64_t>& rows = numbers->children[1];
-  return LoadAt(*numbers, 0, static_cast<int64_t>(rows.size()), rows.front());
+  return LoadAt(*numbers, 0, std::ssize(rows), rows.front());
 }
 
 absl::StatusOr<std::vector<Load>> LoadsFromJson(const JsonValue& value, std::string_view name) {
@@ -221,7 +218,7 @@ absl::StatusOr<std::vector<LoadWindow>> StepsFromJson(const JsonValue& value,
   std::vector<LoadWindow> windows;
   windows.reserve(loads.size());
   for (Load& load : loads) {
-    const auto step = static_cast<int64_t>(windows.size());
+    const auto step = std::ssize(windows);
     windows.push_back({step, step, std::move(load)});
   }
   return windows;

@@ -7,7 +7,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "base/invalid_input.h"
@@ -231,7 +230,7 @@ absl::Status WrongType(const std::string& descr) {
 }
 
 absl::Status CheckSize(std::string_view data, const Layout& layout, const NumberType& type) {
-  const auto size = static_cast<int64_t>(data.size());
+  const auto size = std::ssize(data);
   const int64_t expected = layout.num_cells() * type.size;
   if (size == expected) return absl::OkStatus();
   return InvalidInput(size < expected ? "truncated: " : "too long: ", "has ", size,

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 #include "base/foreign_text.h"
 #include "base/invalid_input.h"
 #include "base/json_value.h"
@@ -37,7 +35,7 @@ absl::StatusOr<SafeTensor> ReadTensor(const JsonValue& entry, std::string_view d
   EPLB_ASSIGN_OR_RETURN(tensor.dtype, wire::GetString(entry, "dtype"));
   EPLB_ASSIGN_OR_RETURN(tensor.shape, Integers(entry, "shape"));
   EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets, Integers(entry, "data_offsets"));
-  const auto size = static_cast<int64_t>(data.size());
+  const auto size = std::ssize(data);
   if (offsets.size() != 2 || offsets[0] < 0 || offsets[1] < offsets[0] || offsets[1] > size) {
     return InvalidInput("data_offsets are not two rising numbers in 0..", size);
   }

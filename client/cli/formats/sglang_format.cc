@@ -33,9 +33,7 @@ absl::StatusOr<PlacementParts> ParseSglang(std::string_view bytes) {
 
 absl::StatusOr<PlacementParts> ParseSglangPlacement(const std::string& path,
                                                     std::string_view bytes) {
-  absl::StatusOr<PlacementParts> parts = ParseSglang(bytes);
-  if (!parts.ok()) return InFile(path, parts.status());
-  return parts;
+  return InFile(path, ParseSglang(bytes));
 }
 
 absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,

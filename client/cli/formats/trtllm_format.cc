@@ -1,6 +1,5 @@
 #include "client/cli/formats/trtllm_format.h"
 
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -70,9 +69,7 @@ absl::StatusOr<PlacementParts> ParseTrtllm(std::string_view bytes) {
 
 absl::StatusOr<PlacementParts> ParseTrtllmPlacement(const std::string& path,
                                                     std::string_view bytes) {
-  absl::StatusOr<PlacementParts> parts = ParseTrtllm(bytes);
-  if (!parts.ok()) return InFile(path, parts.status());
-  return parts;
+  return InFile(path, ParseTrtllm(bytes));
 }
 
 absl::StatusOr<std::string> WriteTrtllmPlacement(const Placement& placement,

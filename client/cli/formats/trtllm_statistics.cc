@@ -52,9 +52,7 @@ absl::StatusOr<Meta> ParseMeta(std::string_view text) {
 absl::StatusOr<Meta> ReadMeta(const std::string& directory) {
   const std::string path = absl::StrCat(directory, "/", kMeta);
   EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path, kMaxMetaBytes));
-  absl::StatusOr<Meta> meta = ParseMeta(text);
-  if (!meta.ok()) return InFile(path, meta.status());
-  return meta;
+  return InFile(path, ParseMeta(text));
 }
 
 // The number of ranks: their files must be numbered from 0 without a gap.
@@ -115,7 +113,7 @@ absl::Status AddTensor(const SafeTensor& tensor, std::vector<int64_t>& counts) {
 absl::Status CheckTensor(const SafeTensor& tensor, int64_t num_experts) {
   const bool shaped = tensor.shape.size() == 1 && tensor.shape[0] == num_experts;
   const auto bytes = num_experts * static_cast<int64_t>(sizeof(int64_t));
-  if (tensor.dtype == "I64" && shaped && static_cast<int64_t>(tensor.data.size()) == bytes) {
+  if (tensor.dtype == "I64" && shaped && std::ssize(tensor.data) == bytes) {
     return absl::OkStatus();
   }
   return InvalidInput(tensor.name, " is ", wire::JsonQuote(FirstCharacters(tensor.dtype, 16)),
@@ -187,9 +185,7 @@ absl::StatusOr<LoadFile> ReadTrtllmStatistics(const std::string& path) {
     if (!added.ok()) return InFile(file, added);
   }
   if (cells.empty()) return InvalidInput(path, ": holds no counts");
-  absl::StatusOr<LoadFile> counts = CountsOf(cells, meta.num_experts);
-  if (!counts.ok()) return InFile(path, counts.status());
-  return counts;
+  return InFile(path, CountsOf(cells, meta.num_experts));
 }
 
 }  // namespace eplb

@@ -90,7 +90,7 @@ absl::StatusOr<PlacementParts> ReadMapping(const JsonValue& record) {
   EPLB_RETURN_IF_ERROR(ReadCount(record, kRedundant, 0, redundant));
   EPLB_ASSIGN_OR_RETURN(LayerAssignments assignments, ReadLayerAssignments(record));
   const LayerNumbers& layers = assignments.layers;
-  if (layers != Consecutive(0, static_cast<int64_t>(layers.size()))) {
+  if (layers != Consecutive(0, std::ssize(layers))) {
     return InvalidInput("initial_global_assignments has layers ", LayerNumbersText(layers),
                         ", vllm counts MoE layers from 0");
   }

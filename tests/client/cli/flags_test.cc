@@ -63,7 +63,7 @@ TEST_F(FlagsTest, SizesFractionsAndTimesHaveUnits) {
   std::optional<double> gain;
   AddFraction(flags_, "--gain", gain, "");
   EXPECT_EQ(Problem({"--expert-bytes=88MB", "--training", "--weight-bytes=84MiB",
-                          "--gradient-bytes=1.5 GB", "--token-ns=0.2us", "--gain=5%"}),
+                     "--gradient-bytes=1.5 GB", "--token-ns=0.2us", "--gain=5%"}),
             "");
   EXPECT_EQ(costs.expert_bytes, 88'000'000);
   EXPECT_EQ(costs.weight_bytes, 84 << 20);

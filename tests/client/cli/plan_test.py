@@ -29,66 +29,24 @@ def unpadded(table):
 GOOD_NPY = npy("<i4", "(2, 3)", struct.pack("<6i", 1, 2, 3, 4, 5, 6))
 WINDOW = '{"first_step":0,"last_step":9,"load":[[1,2,3],[4,5,6]]}\n'
 
-# Name -> bytes of a load that cannot be used, and a word of the message.
+# Name -> bytes of a load that cannot be used, and a word of the message. The tests of each reader have the others.
 MALFORMED = {
     "empty": (b"", "empty"),
-    "blank": (b" \n\n", "empty"),
-    "text": (b"hello\n", "tried"),
-    "csv": (b"layer,expert,tokens\n0,0,5\n", "tried"),
     "csv_nan": (b"1,nan\n0,0\n", 'line 1, column 2 is "nan", expected a finite number'),
-    "zeros": (b"\0" * 64, "tried"),
-    "zip": (b"PK\x03\x04" + b"\0" * 30, "no whole zip archive"),
-    "truncated_json": (b"[[1,2,3],[4,5", "line 1"),
-    "trailing": (b"[[1,2,3]]]", "line 1"),
-    "unquoted": (b"{load:[[1,2,3]]}", "line 1"),
-    "single_quotes": (b"{'load':[[1,2,3]]}", "line 1"),
     "byte_order_mark": (b"\xef\xbb\xbf[[1,2,3]]", "byte order mark"),
     "utf16": ("[[1,2,3]]".encode("utf-16"), "tried"),
     "not_utf8": (b'{"format":"\xff\xfe","load":[[1]]}', "line 1"),
     "ragged": (b"[[1,2,3],[4,5,6],[7,8,9],[1,2]]", "layer 3 has 2 experts, layer 0 has 3"),
-    "negative": (b"[[1,2,3],[4,-5,6]]", "layer 1 expert 1 is -5"),
-    "negative_float": (b"[[1,2,3],[4,-0.5,6]]", "layer 1 expert 1"),
-    "nan": (b"[[1,NaN,3]]", "line 1"),
-    "infinity": (b"[[1,Infinity,3]]", "line 1"),
-    "overflow": (b"[[1,1e999,3]]", "1e999"),
-    "above_int64": (b"[[1,9223372036854775808,3]]", "9223372036854775808"),
     "sum_above_int64": (b"[[9223372036854775807,9223372036854775807]]", "sum"),
-    "string": (b'[[1,"2",3]]', "a string"),
-    "null": (b"[[1,null,3]]", "null"),
     "bool": (b"[[1,true,3]]", "a boolean"),
     "object_inside": (b"[[1,{},3]]", "an object"),
-    "flat": (b"[1,2,3]", "levels"),
-    "deep": (b"[[[[1,2,3]]]]", "levels"),
-    "no_layers": (b"[]", "no layers"),
-    "no_experts": (b"[[],[]]", "0 experts"),
-    "scalar": (b"42", "tried"),
-    "other_object": (b'{"counts":[[1,2,3]]}', "tried"),
-    "other_format": (b'{"format":"eplb.load.v9","load":[[1,2,3]]}', "eplb.load.v9"),
-    "placement": (b'{"format":"eplb.placement.v1"}', "is a placement"),
-    "key_twice": (b'{"format":"eplb.load.v1","load":[[1,2]],"load":[[3,4]]}', "given twice"),
-    "no_load": (b'{"format":"eplb.load.v1"}', "load is missing"),
-    "very_deep": (b"[" * 100000, "nested"),
+    "deep": (b"[" * 100000, "nested"),
     "deep_objects": (b'{"a":' * 100000, "nested"),
     "torn_trace": ((WINDOW + WINDOW[:30]).encode(), "line 2"),
-    "negative_in_trace": ((WINDOW + WINDOW.replace("5", "-5", 1)).encode(), "line 2"),
-    "shapes_in_trace": ((WINDOW + WINDOW.replace("3]", "3,0]")).encode(), "line 2"),
-    "other_line_in_trace": ((WINDOW + "[[1,2,3],[4,5,6]]\n").encode(), "line 2"),
     "steps_backwards": ((WINDOW.replace("0", "5", 1) + WINDOW).encode(), "line 2"),
-    "steps_swapped": (b'{"first_step":9,"last_step":0,"load":[[1,2,3]]}', "first_step"),
-    "npy_magic": (b"\x93NUMPX" + GOOD_NPY[6:], "tried"),
-    "npy_only_magic": (GOOD_NPY[:6], "truncated"),
-    "npy_half_header": (GOOD_NPY[:40], "truncated"),
     "npy_half_data": (GOOD_NPY[:-5], "truncated"),
-    "npy_trailing": (GOOD_NPY + b"\0", "too long"),
     "npy_absurd": (npy("<i8", "(1000000, 1000000)", b"\0" * 8), "at most"),
-    "npy_claims_more": (npy("<i8", "(16384, 16384)", b"\0" * 8), "truncated"),
-    "npy_big_endian": (npy(">i4", "(1, 2)", b"\0" * 8), "big endian"),
-    "npy_float16": (npy("<f2", "(1, 2)", b"\0" * 4), "float16"),
     "npy_object": (npy("|O", "(1, 2)", b"\0" * 16), "pickle"),
-    "npy_one_dimension": (npy("<i4", "(2,)", b"\0" * 8), "dimensions"),
-    "npy_nan": (npy("<f8", "(1, 2)", struct.pack("<2d", 1, float("nan"))), "expert 1"),
-    "npy_negative": (npy("<i2", "(1, 2)", struct.pack("<2h", 1, -1)), "expert 1"),
-    "npy_above_int64": (npy("<u8", "(1, 2)", struct.pack("<2Q", 1, 1 << 63)), "9223372036854775808"),
 }
 
 
@@ -143,7 +101,6 @@ class MalformedLoadTest(command.CommandTest):
         self.assertEqual(sorted(entry.name for entry in self.directory.iterdir()), before)
 
     def test_each_is_one_line_with_the_files_name(self):
-        self.assertGreaterEqual(len(MALFORMED), 30)
         for name, (content, word) in MALFORMED.items():
             with self.subTest(name=name):
                 self.assert_refused(self.write(f"{name}.load", content), word)

@@ -13,8 +13,7 @@ namespace {
 constexpr Terminal kPlainWatch{.width = 80, .colour = false, .unicode = false};
 
 TEST(WatchTest, WithoutTheFlagACommandRunsOnce) {
-  const Command command = Watched(
-      {}, [](const Terminal&) { return Output("x"); });
+  const Command command = Watched({}, [](const Terminal&) { return Output("x"); });
   EXPECT_FALSE(command(kPlainWatch).again.has_value());
 }
 

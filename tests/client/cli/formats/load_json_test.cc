@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "tests/client/cli/formats/refused.h"
+
 namespace eplb {
 namespace {
 
@@ -83,27 +85,10 @@ TEST(LoadJsonTest, RandomWindowsComeBackEqual) {
   }
 }
 
-struct RefusedJson {
-  std::string name;
-  std::string text;
-  std::string message;
-};
-
-class LoadJsonRefusedTest : public ::testing::TestWithParam<RefusedJson> {};
-
-TEST_P(LoadJsonRefusedTest, SaysWhatAndWhereOnOneLine) {
-  const absl::Status status = ParseLoadJson("f.json", GetParam().text).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  const std::string message(status.message());
-  EXPECT_THAT(message, StartsWith("f.json: "));
-  EXPECT_THAT(message, HasSubstr(GetParam().message));
-  EXPECT_EQ(message.find('\n'), std::string::npos);
-}
-
-std::vector<RefusedJson> AllRefused() {
+TEST(LoadJsonTest, RefusalsNameTheFaultAndItsPlaceOnOneLine) {
   const std::string line = "{\"first_step\":0,\"last_step\":9,\"load\":[[1,2]]}\n";
-  return {
-      {"Ragged", "[[1,2],[1,2],[1,2],[1]]", "f.json: layer 3 has 1 experts, layer 0 has 2"},
+  const Refused cases[] = {
+      {"Ragged", "[[1,2],[1,2],[1,2],[1]]", "f: layer 3 has 1 experts, layer 0 has 2"},
       {"Negative", "[[1,2],[1,-2]]", "layer 1 expert 1 is -2"},
       {"NegativeReal", "[[1,2],[1,-2.5]]", "layer 1 expert 1"},
       {"Nan", "[[1,NaN]]", "line 1, column"},
@@ -128,7 +113,7 @@ std::vector<RefusedJson> AllRefused() {
       {"NoLoad", R"({"format":"eplb.load.v1"})", "load is missing"},
       {"LoadIsText", R"({"format":"eplb.load.v1","load":"x"})", "load is a string"},
       {"BadLine", line + "{\"first_step\":10,\"last_step\":19,\"load\":[[1,2]\n",
-       "f.json: line 2: column"},
+       "f: line 2: column"},
       {"NegativeLine", line + "{\"first_step\":10,\"last_step\":19,\"load\":[[1,-2]]}\n",
        "line 2: load: layer 0 expert 1 is -2"},
       {"OtherShape", line + "{\"first_step\":10,\"last_step\":19,\"load\":[[1,2,3]]}\n",
@@ -136,18 +121,16 @@ std::vector<RefusedJson> AllRefused() {
       {"StepsBackwards", "{\"first_step\":10,\"last_step\":19,\"load\":[[1,2]]}\n" + line,
        "line 2: first_step is 0, the window before covers steps 10..19"},
       {"StepsOverlap", line + "{\"first_step\":9,\"last_step\":19,\"load\":[[1,2]]}\n",
-       "f.json: line 2: first_step is 9, the window before covers steps 0..9"},
+       "f: line 2: first_step is 9, the window before covers steps 0..9"},
       {"StepsSwapped", R"({"first_step":9,"last_step":0,"load":[[1]]})", "first_step is 9"},
       {"StepMissing", R"({"first_step":9,"load":[[1]]})", "last_step is missing"},
       {"StepIsReal", R"({"first_step":9.0,"last_step":10,"load":[[1]]})", "first_step is a number"},
       {"OtherLine", line + "[[1,2]]\n", "line 2: is an array; tried"},
   };
+  for (const Refused& refused : cases) {
+    ExpectRefusal(refused, ParseLoadJson("f", refused.bytes).status());
+  }
 }
-
-INSTANTIATE_TEST_SUITE_P(All, LoadJsonRefusedTest, ::testing::ValuesIn(AllRefused()),
-                         [](const ::testing::TestParamInfo<RefusedJson>& refused) {
-                           return refused.param.name;
-                         });
 
 }  // namespace
 }  // namespace eplb
