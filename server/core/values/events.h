@@ -73,7 +73,7 @@ struct DrainRequested {
 // A starting rank 0 brings a placement of its own and wants a number for it. Answered by a Reply
 // whose version is the number.
 struct ReserveVersion {
-  int64_t ticket = 0;  // of the caller, as a Change's
+  int64_t ticket = 0;  // number of the caller, as a Change's
   std::string job;
 };
 using Event = std::variant<SessionMessage, SessionClosed, SolveStarted, Solved, StoreFailed, Tick,
@@ -87,7 +87,7 @@ struct Send {
 struct Close {  // ends the stream with this status
   SessionId session = 0;
   absl::Status status;
-  std::string refused = {};  // who, when that is refused: to be logged; else empty
+  std::string refused = {};  // caller whose refusal must be logged; otherwise empty
 };
 struct Store {  // written durably before any later effect is executed
   StoredJob job;
@@ -102,9 +102,9 @@ struct Solve {  // answered by SolveStarted and then Solved, both with the same 
   std::shared_ptr<const Load> load;                 // sum of `recent`
   std::vector<std::shared_ptr<const Load>> recent;  // windows, oldest first
   std::shared_ptr<const Placement> previous;
-  std::optional<Hierarchy> hierarchy = std::nullopt;  // none: the policy's own rule
+  std::optional<Hierarchy> hierarchy = std::nullopt;  // without a value: the policy's own rule
   std::shared_ptr<const GpuSpeeds> speeds = nullptr;  // null: all equal
-  SplitMode split = SplitMode::kEqual;                // as the run registered
+  SplitMode split = SplitMode::kEqual;                // mode that the run registered
   // Question of a policy that chooses by a back-test; otherwise null.
   std::shared_ptr<const AutoQuestion> choose = nullptr;
   std::shared_ptr<const DecisionQuestion> question = nullptr;
