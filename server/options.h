@@ -17,7 +17,7 @@ struct Options {
 };
 
 struct ParsedOptions {
-  std::optional<Options> options;  // none: print the texts and exit with `exit_code`
+  std::optional<Options> options;  // absent: print the texts and exit with `exit_code`
   int exit_code = 0;
   std::string stdout_text = {};
   std::string stderr_text = {};

@@ -31,15 +31,15 @@ struct DaemonLimits {
   int32_t max_queued_mib = 256;              // load reports that wait for the core, MiB
   int32_t max_window_mib = 512;              // load windows of all jobs, MiB
   int32_t max_past_loads_mib = 64;           // loads of past windows that HTTP shows, MiB
-  int32_t messages_per_second = 100;         // of one stream, on average; those of 20 s in a burst
+  int32_t messages_per_second = 100;         // average of one stream; a burst may hold 20 s of them
   int32_t max_sessions_per_peer = 4096;      // open streams from one address
   int32_t calls_per_second = 10000;          // other calls from one address; twice that in a burst
   int32_t max_streams_per_connection = 128;  // calls at work on one connection
   int32_t max_rpc_memory_mib = 1024;         // gRPC's buffers of all connections
-  int32_t solver_threads = 1;                // that compute placements, each of another job
+  int32_t solver_threads = 1;                // threads that compute placements, each of another job
   int32_t max_history = 64;                  // placements kept per job in the store
   int32_t max_all_gather_mib = 256;          // blobs of all rendezvous, MiB
-  absl::Duration start_deadline = absl::Seconds(60);  // of a rendezvous
+  absl::Duration start_deadline = absl::Seconds(60);  // longest rendezvous
   absl::Duration hello_deadline =
       absl::Seconds(10);  // from the stream's start to its first message
   // From a connection's start to its first settings: TLS and HTTP/2 together.
@@ -48,11 +48,11 @@ struct DaemonLimits {
 
 // Options of store.backend = etcd.
 struct EtcdOptions {
-  std::string endpoints;  // as ParseEtcdEndpoints takes them
+  std::string endpoints;  // text for ParseEtcdEndpoints
   std::string prefix = "/eplb/v1";
   wire::TlsFiles tls = {};
   int32_t lease_seconds = 5;
-  absl::Duration timeout = absl::Seconds(1);  // of one call to one member
+  absl::Duration timeout = absl::Seconds(1);  // deadline of one call to one member
 };
 
 inline constexpr char kSqliteBackend[] = "sqlite";
@@ -74,7 +74,7 @@ struct DaemonConfig {
   bool unix_socket_for_group = false;           // sockets may be used by their file's group, too
   std::vector<std::string> http_allowed_hosts;  // names besides localhost that HTTP answers to
   bool metrics_per_expert = false;              // tokens of each layer and expert in /metrics
-  std::string advertise;  // where ranks reach this daemon when it leads; empty: `grpc`
+  std::string advertise;  // address of this daemon for ranks when it leads; empty: `grpc`
   std::string store_backend = kSqliteBackend;
   std::string store_path;  // empty: DefaultStorePath(); "memory": nothing is kept
   EtcdOptions etcd;

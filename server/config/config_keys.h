@@ -34,12 +34,12 @@ struct ConfigFlag {
 struct ConfigKey {
   std::string name;  // "policy.min_gain"
   ConfigRange range;
-  std::string_view help;                           // what it does: one sentence, at most 25 words
+  std::string_view help;  // effect of the key: one sentence, at most 25 words
   std::function<Scalar(const DaemonConfig&)> get;  // an empty text: not set, or empty
   std::function<void(const Scalar&, DaemonConfig*)> set;
   const wire::SettingRow* setting = nullptr;  // set if a job may have its own value
   ConfigFlag flag = {};
-  std::string_view default_help = {};  // where the default depends on the environment
+  std::string_view default_help = {};  // for a default that depends on the environment
 
   // Name of the table, and name in the table: "policy" and "min_gain".
   std::string_view table() const { return std::string_view(name).substr(0, name.find('.')); }

@@ -22,7 +22,7 @@ namespace {
 using Kind = WrittenValue::Kind;
 
 bool IsHostName(std::string_view name) {
-  constexpr size_t kLongest = 253;  // of a name in DNS
+  constexpr size_t kLongest = 253;  // longest name in DNS
   return !name.empty() && name.size() <= kLongest &&
          std::all_of(name.begin(), name.end(), [](char c) {
            return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' ||

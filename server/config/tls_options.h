@@ -17,7 +17,7 @@ enum class AccessRole {
 
 struct IdentityRule {
   std::string
-      pattern;  // of the certificate's URI or DNS name: exact, or a prefix with `*` at its end
+      pattern;  // URI or DNS name of the certificate: exact, or a prefix with `*` at its end
   AccessRole role = AccessRole::kViewer;
   std::vector<std::string> jobs;  // names, prefixes with `*` at their end, or "*" for all
 };
@@ -26,7 +26,7 @@ struct IdentityRule {
 struct TlsOptions {
   std::string cert = {};  // the daemon's chain, its own first
   std::string key = {};
-  std::string ca = {};                        // who must have signed a peer's certificate
+  std::string ca = {};  // authority that must have signed a peer's certificate
   std::vector<IdentityRule> identities = {};  // the most specific pattern counts
 
   bool enabled() const { return !cert.empty(); }

@@ -185,7 +185,7 @@ absl::Status Do(Deed& deed, const Resume&) {
   if (quarantined) {
     did = "the quarantine was ended";
   } else if (!job.paused) {
-    did = "was not paused; resume was asked for";  // as a second pause: no error
+    did = "was not paused; resume was asked for";  // no error, like a second pause
   }
   deed.before = absl::StrCat(PauseText(job), quarantined ? ", QUARANTINE" : "");
   job.paused = false;

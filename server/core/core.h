@@ -82,7 +82,7 @@ class Core {
   absl::Status Readiness() const;
 
  private:
-  friend struct CorePeer;  // of the tests that explore: reads the state and goes on from a copy
+  friend struct CorePeer;  // for the tests that explore: reads the state and goes on from a copy
 
   std::unique_ptr<State> state_;
 };

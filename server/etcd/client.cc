@@ -24,13 +24,13 @@ namespace eplb::etcd {
 namespace {
 
 constexpr int kMaxAnswerBytes = 64 << 20;  // a page of rows
-constexpr size_t kSmallBytes = 64 << 10;   // of a transaction
+constexpr size_t kSmallBytes = 64 << 10;   // small transaction
 constexpr int kKeepaliveMs = 10'000;       // etcd refuses pings that come more often than every 5 s
 constexpr int kKeepaliveTimeoutMs = 3'000;
 constexpr int kRounds = 2;  // over all members
 constexpr int kMostPatience = 8;
 constexpr int kTripsOfATimeout = 4;  // a call over a new connection takes up to three
-constexpr int kSlowPart = 4;         // of the timeout: a longer round trip is reported
+constexpr int kSlowPart = 4;         // part of the timeout: a longer round trip is reported
 constexpr double kNewest = 0.25;     // weight of the newest call in the average
 constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(50);
 

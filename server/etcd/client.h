@@ -27,9 +27,9 @@ namespace eplb::etcd {
 namespace pb = ::etcdserverpb;
 
 struct ClientOptions {
-  std::vector<std::string> endpoints;  // of the members, at least one: "HOST:PORT"
+  std::vector<std::string> endpoints;  // addresses of the members, at least one: "HOST:PORT"
   wire::TlsFiles tls = {};
-  absl::Duration timeout = absl::Seconds(1);  // of one call to one member, at least
+  absl::Duration timeout = absl::Seconds(1);  // shortest deadline of one call to one member
 };
 
 // errors of every call: Unavailable or DeadlineExceeded when no member answers before `deadline`,
@@ -95,9 +95,9 @@ class Client {
   size_t current_ = 0;                                    // the member in use
   absl::Duration round_trip_;                             // see round_trip()
   int patience_ = 1;                                      // factor of the timeout: 1, 2, 4 or 8
-  std::set<grpc::ClientContext*> calls_;                  // that wait for etcd
+  std::set<grpc::ClientContext*> calls_;                  // calls that wait for etcd
   int64_t cancels_ = 0;                                   // calls of CancelCalls
-  absl::Status failure_;                                  // of the newest call to any member
+  absl::Status failure_;      // failure of the newest call to any member
   absl::Time failing_since_;  // by the wall clock, unless failure_ is OK
 };
 

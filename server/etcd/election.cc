@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kRenewals = 5;  // within a lease
 constexpr double kWritePart =
-    2.0 / 3;  // of a lease without a renewal, in which writes are still made
+    2.0 / 3;  // part of a lease without a renewal in which writes are still made
 constexpr absl::Duration kUsualTry = absl::Seconds(5);
 constexpr absl::Duration kLongestTry = absl::Seconds(12);  // signals wait for its end
 constexpr absl::Duration kLongestKnock = absl::Seconds(4);

@@ -19,7 +19,7 @@
 namespace eplb::etcd {
 
 struct ElectionOptions {
-  std::string prefix;                       // of all keys, "/eplb/v1"
+  std::string prefix;                       // begin of all keys, "/eplb/v1"
   absl::Duration lease = absl::Seconds(5);  // whole seconds; longer while etcd is slow
   // Called with the time of the leader's lease when it changes or differs from `lease`.
   std::function<void(absl::Duration lease)> lease_changed = [](absl::Duration) {};
@@ -110,9 +110,9 @@ class Election {
   const std::string knocks_;  // the prefix of their keys
   Fence fence_;
   int64_t lease_ = 0;
-  int64_t next_lease_ = 0;     // that the key moves to, without an answer yet; 0: none
+  int64_t next_lease_ = 0;     // lease to which the key moves, without an answer yet; 0: no move
   int calm_renewals_ = 0;      // in a row, that need less than half of the lease
-  int64_t seen_revision_ = 0;  // of the store when the leader's key was read
+  int64_t seen_revision_ = 0;  // revision of the store when the leader's key was read
   mutable std::mutex mutex_;   // guards what follows, but for the thread
   std::condition_variable stop_;
   bool stopping_ = false;
@@ -121,7 +121,7 @@ class Election {
   absl::Time renewed_ = absl::InfinitePast();            // before the newest renewal was asked for
   absl::Duration lease_time_;                            // after which etcd may end the lease
   absl::Duration next_time_ = absl::InfiniteDuration();  // the same of the next lease, if any
-  absl::Status failure_;                                 // of the newest attempt or renewal
+  absl::Status failure_;                                 // failure of the newest attempt or renewal
   std::thread thread_;
 };
 

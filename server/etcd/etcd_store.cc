@@ -28,9 +28,10 @@ namespace {
 constexpr int64_t kMaxTrimmed = 32;  // rows that one write removes beside its own
 constexpr char kTerm[] = "term";
 constexpr char kSchema[] = "schema";
-constexpr int64_t kKeysSchema = 1;  // of the keys; the tables of SQLite have a number of their own
+constexpr int64_t kKeysSchema =
+    1;  // schema of the keys; the tables of SQLite have a number of their own
 
-constexpr size_t kDigits = 16;  // of a number in a key: numbers sort as they count
+constexpr size_t kDigits = 16;  // digits of a number in a key, so that keys sort by number
 std::string Numbered(std::string_view prefix, int64_t number) {
   return absl::StrCat(std::string(prefix), absl::StrFormat("%016x", number));
 }
@@ -79,7 +80,7 @@ std::string PlacementKey(const std::string& part) { return part.substr(0, part.r
 
 struct Damage {
   std::vector<std::string> rows = {};  // unreadable ones, a sentence each
-  std::set<std::string> jobs = {};     // whose record or current placement is among them
+  std::set<std::string> jobs = {};     // jobs whose record or current placement is among them
 };
 
 std::string NoteOf(const std::vector<std::string>& rows) {

@@ -39,7 +39,7 @@ struct EtcdStoreOptions {
   FencedRowsOptions rows;
   int64_t least_term = 0;  // ReadTerm gives no less
   StoreLimits limits = kMostInEtcd;
-  size_t part_bytes = size_t{512} << 10;  // of a placement
+  size_t part_bytes = size_t{512} << 10;  // largest part of a placement
 };
 
 // Reads everything below the prefix; later reads ask a copy in memory. errors: those of Client;

@@ -11,7 +11,7 @@ namespace eplb::etcd {
 namespace {
 
 constexpr int64_t kPage = 32;    // rows of one read
-constexpr int kMaxAttempts = 4;  // of one write
+constexpr int kMaxAttempts = 4;  // attempts of one write
 constexpr absl::Duration kMostOfAWrite = absl::Seconds(3);
 constexpr int kTripsOfAWrite = 6;  // to a slow etcd
 // After a write that etcd did not answer the next ones fail at once for so long, so that a decision

@@ -34,11 +34,11 @@ struct Batch {
   std::vector<std::string> deletes = {};
   std::vector<std::string> deleted_prefixes = {};  // all rows below each
 };
-inline constexpr size_t kMaxOperations = 100;  // of a batch; etcd takes 128
+inline constexpr size_t kMaxOperations = 100;  // in a batch; etcd takes 128
 
 struct FencedRowsOptions {
   Client* client = nullptr;  // outlives the rows
-  std::string prefix;        // of all keys, without the last slash
+  std::string prefix;        // begin of all keys, without the last slash
   Fence fence;
   // OK while a write may be made, and until when; see Election.
   std::function<absl::Status()> may_write = [] { return absl::OkStatus(); };
@@ -86,13 +86,13 @@ class FencedRows {
   const FencedRowsOptions options_;
 
   std::mutex writing_;           // guards what follows
-  int64_t serial_revision_ = 0;  // of the key `serial`; 0: it is not there
+  int64_t serial_revision_ = 0;  // revision of the key `serial`; 0: it is not there
   bool unsure_ = false;          // a write was not answered: it may have happened, or may yet
   absl::Time refuse_until_ = absl::InfinitePast();
   absl::Status refused_;
 
   mutable std::mutex rows_mutex_;  // guards what follows; who changes them holds writing_ too
-  Rows rows_;                      // what etcd holds
+  Rows rows_;                      // copy of the rows in etcd
   bool open_ = true;
 };
 

@@ -40,9 +40,11 @@ struct WindowLoads {
 class WindowHistory {
  public:
   struct Limits {
-    int64_t max_load_bytes = int64_t{64} << 20;  // of all jobs; the oldest windows lose their loads
-    size_t max_windows = kMaxPastWindows;        // of a job; the oldest go first
-    size_t max_windows_of_all = core::kMaxPastWindowsOfAll;  // likewise
+    int64_t max_load_bytes = int64_t{64}
+                             << 20;        // all jobs together; the oldest windows lose their loads
+    size_t max_windows = kMaxPastWindows;  // per job; the oldest are dropped first
+    size_t max_windows_of_all =
+        core::kMaxPastWindowsOfAll;  // all jobs together; the oldest are dropped first
   };
   explicit WindowHistory(Limits limits) : limits_(limits) {}
 

@@ -46,8 +46,8 @@ struct RefusedRanks {
 // errors: NotFound for an unknown job, version or window.
 struct ApiSources {
   std::function<std::vector<core::JobView>()> jobs = {};
-  std::function<std::vector<RefusedRanks>()> refusals = {};  // of jobs that are not known
-  std::function<std::vector<std::string>()> warnings = {};   // of the daemon itself
+  std::function<std::vector<RefusedRanks>()> refusals = {};  // refusals of unknown jobs
+  std::function<std::vector<std::string>()> warnings = {};   // warnings about the daemon itself
   std::function<absl::StatusOr<core::JobView>(const std::string& job)> job = {};
   // version: none = the one in force.
   std::function<absl::StatusOr<wire::PlacementBody>(const std::string& job,

@@ -22,7 +22,7 @@
 namespace eplb {
 namespace {
 
-constexpr int32_t kEventsAtOnce = 500;  // of a peer that has missed many
+constexpr int32_t kEventsAtOnce = 500;  // events to a peer that has missed many
 constexpr size_t kFewWaiting = 16;      // a part of max_waiting_bytes
 constexpr absl::Duration kIdleWait = absl::Minutes(1);
 constexpr char kRetry[] = "retry: 2000\n\n";

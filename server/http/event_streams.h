@@ -56,7 +56,7 @@ class EventStreams {
     // the store until the peer reads some. A peer above the whole limit, beside the messages of all
     // jobs, is dropped.
     size_t max_waiting_bytes = size_t{1} << 20;
-    size_t max_heard_bytes = 8192;  // that a peer sends, without a meaning; above: dropped
+    size_t max_heard_bytes = 8192;  // bytes that a peer may send without a meaning; above: dropped
     absl::Duration period = absl::Milliseconds(500);  // between two looks at the sources
     absl::Duration alive = absl::Seconds(15);         // a sign of life, when nothing else was sent
     absl::Duration stall = absl::Seconds(30);         // in which the peer takes no byte: dropped
@@ -126,9 +126,9 @@ class EventStreams {
   const Descriptor wake_;
   std::atomic<size_t> num_watchers_ = 0;
   std::atomic<int64_t> dropped_ = 0;
-  std::list<Watcher> watchers_;           // of Run's thread
-  std::map<std::string, JobNews> known_;  // likewise
-  size_t all_jobs_bytes_ = 0;             // likewise; of the messages of all jobs
+  std::list<Watcher> watchers_;           // used by Run's thread
+  std::map<std::string, JobNews> known_;  // used by Run's thread
+  size_t all_jobs_bytes_ = 0;             // bytes of the messages of all jobs; used by Run's thread
   std::mutex mutex_;                      // guards what follows
   std::list<Watcher> posted_;
   bool stopped_ = false;

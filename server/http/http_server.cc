@@ -27,7 +27,7 @@ namespace eplb {
 
 namespace {
 
-constexpr int kThreads = 4;  // that make answers, beside that of the probes
+constexpr int kThreads = 4;  // threads that make answers, beside the thread of the probes
 constexpr int kBacklog = 128;
 // Headers of every answer: the page loads nothing from elsewhere, and no other page frames it.
 constexpr char kHeaders[] =
@@ -150,7 +150,7 @@ class ErrorCounts {
 // All bytes of the answer to a request's head, or of its beginning when events follow it.
 struct Answer {
   std::string bytes;
-  std::optional<std::optional<int64_t>> events_after = std::nullopt;  // as in HttpResponse
+  std::optional<std::optional<int64_t>> events_after = std::nullopt;  // see HttpResponse
 };
 
 std::string BytesOf(const HttpResponse& response, bool with_body) {

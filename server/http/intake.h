@@ -66,10 +66,10 @@ class Intake {
   const Limits limits_;
   const Descriptor listener_;
   const Descriptor wake_;
-  std::list<Waiting> waiting_;  // of Run's thread, oldest first
+  std::list<Waiting> waiting_;  // used by Run's thread, oldest first
   std::atomic<int64_t> crowded_ = 0;
   std::atomic<int64_t> late_ = 0;
-  absl::Time accept_from_ = absl::InfinitePast();  // of Run's thread
+  absl::Time accept_from_ = absl::InfinitePast();  // used by Run's thread
   struct Lane {
     std::condition_variable changed;
     std::deque<HttpArrival> arrivals;

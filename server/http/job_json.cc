@@ -67,7 +67,7 @@ std::string JobsToJson(std::span<const core::JobView> jobs, std::span<const Refu
   for (const std::string& warning : warnings) response.add_warnings(warning);
   Json status = wire::ToJson(response);
   return Line({{"jobs", std::move(status["jobs"])},
-               {"jobs_hidden", false},  // as GetStatus; HTTP hides none
+               {"jobs_hidden", false},  // see GetStatus; HTTP hides none
                {"refusals", std::move(status["refusals"])},
                {"warnings", std::move(status["warnings"])}});
 }

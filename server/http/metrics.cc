@@ -88,7 +88,7 @@ struct Family {
   std::optional<double> (*value)(const Source& source);
 };
 using Snapshot = MetricsSnapshot;
-using Job = core::JobView;
+using core::JobView;
 using Value = std::optional<double>;
 
 double Number(int64_t count) { return static_cast<double>(count); }
@@ -174,7 +174,7 @@ constexpr Family<Snapshot> kDaemonFamilies[] = {
      [](const Snapshot& s) -> Value { return s.process.start_unix_seconds; }},
 };
 
-Value WorstLayer(const Job& job) {
+Value WorstLayer(const JobView& job) {
   Value worst;
   for (const std::optional<double>& one : job.layer_balancedness) {
     if (one) worst = std::min(worst.value_or(*one), *one);
@@ -182,12 +182,12 @@ Value WorstLayer(const Job& job) {
   return worst;
 }
 
-int64_t SlowGpus(const Job& job) {
+int64_t SlowGpus(const JobView& job) {
   return std::ranges::count_if(job.gpu_speeds,
                                [](const auto& one) { return one.measured_speed.has_value(); });
 }
 
-Value SlowestGpu(const Job& job) {
+Value SlowestGpu(const JobView& job) {
   Value slowest;
   for (const auto& one : job.gpu_speeds) {
     if (one.measured_speed) slowest = std::min(slowest.value_or(1), *one.measured_speed);
@@ -196,107 +196,107 @@ Value SlowestGpu(const Job& job) {
 }
 
 // One sample per job.
-constexpr Family<Job> kJobFamilies[] = {
+constexpr Family<JobView> kJobFamilies[] = {
     {kGauge, "eplb_job_ranks", "Ranks of the job's run.",
-     [](const Job& job) -> Value { return job.world_size; }},
+     [](const JobView& job) -> Value { return job.world_size; }},
     {kGauge, "eplb_job_connected_ranks", "Ranks of the run whose stream is open.",
-     [](const Job& job) -> Value { return job.connected_ranks; }},
+     [](const JobView& job) -> Value { return job.connected_ranks; }},
     {kGauge, "eplb_led_elsewhere",
      "1 when the ranks of the job's run left for another daemon, which leads them; otherwise 0.",
-     [](const Job& job) -> Value { return job.led_elsewhere; }},
+     [](const JobView& job) -> Value { return job.led_elsewhere; }},
     {kGauge, "eplb_job_step", "Highest optimizer step that a rank reported.",
-     [](const Job& job) -> Value { return Number(job.step); }},
+     [](const JobView& job) -> Value { return Number(job.step); }},
     {kGauge, "eplb_placement_version", "Version of the current placement.",
-     [](const Job& job) -> Value { return Number(job.version); }},
+     [](const JobView& job) -> Value { return Number(job.version); }},
     {kGauge, "eplb_last_commit_step", "Optimizer step of the newest switch.",
-     [](const Job& job) -> Value { return AboveZero(Number(job.last_switched_step)); }},
+     [](const JobView& job) -> Value { return AboveZero(Number(job.last_switched_step)); }},
     {kGauge, "eplb_balancedness_mean_ratio",
      "Measured: mean over layers with load of (mean GPU load / max GPU load), 1 is best; of the "
      "newest complete window whose placements are known, each step under the placement that it ran "
      "under. For a job that splits each batch exactly and reports it, max GPU load is that of each "
      "batch, summed over the batches. Absent before such a window, and while the newest window has "
      "no tokens.",
-     [](const Job& job) -> Value { return job.balancedness; }},
+     [](const JobView& job) -> Value { return job.balancedness; }},
     {kGauge, "eplb_balancedness_worst_ratio",
      "Smallest of a job's eplb_balancedness_ratio over all its layers.", &WorstLayer},
     {kGauge, "eplb_static_balancedness_ratio",
      "Counterfactual: eplb_balancedness_mean_ratio of the same window, had it run under the static "
      "placement in equal shares. Absent as eplb_without_eplb_balancedness_ratio.",
-     [](const Job& job) -> Value { return job.balancedness_static; }},
+     [](const JobView& job) -> Value { return job.balancedness_static; }},
     {kGauge, "eplb_without_eplb_balancedness_ratio",
      "Counterfactual: eplb_balancedness_mean_ratio of the same window, had each expert one slot, "
      "in "
      "order. Absent when ranks that split batches do not report it.",
-     [](const Job& job) -> Value { return job.balancedness_without_eplb; }},
+     [](const JobView& job) -> Value { return job.balancedness_without_eplb; }},
     {kGauge, "eplb_predicted_balancedness_ratio",
      "Predicted: mean over layers with load of (mean GPU load / max GPU load) of the first whole "
      "window under the newest plan that switched anything, corrected by the errors of the job's "
      "earlier predictions.",
-     [](const Job& job) -> Value { return job.balancedness_predicted; }},
+     [](const JobView& job) -> Value { return job.balancedness_predicted; }},
     {kGauge, "eplb_prediction_error_ratio",
      "The error of eplb_predicted_balancedness_ratio: in all but the rarest windows the measured "
      "value is within it. Absent until a prediction was compared.",
-     [](const Job& job) -> Value { return job.prediction_error; }},
+     [](const JobView& job) -> Value { return job.prediction_error; }},
     {kGauge, "eplb_seen_balancedness_ratio",
      "Measured: what followed eplb_predicted_balancedness_ratio, on the first complete window all "
      "of whose steps ran under that plan's last placement. Absent before it.",
-     [](const Job& job) -> Value { return job.balancedness_seen; }},
+     [](const JobView& job) -> Value { return job.balancedness_seen; }},
     {kGauge, "eplb_saved_seconds",
      "Sum over the run's measured windows and over layers of (max GPU load without EPLB - max GPU "
      "load measured) * cost.token_ns, where without EPLB each expert has one slot, in order; below "
      "0 when that would have been faster. Absent without cost.token_ns.",
-     [](const Job& job) -> Value { return job.saved_seconds; }},
+     [](const JobView& job) -> Value { return job.saved_seconds; }},
     {kGauge, "eplb_spent_seconds",
      "Sum over the run's committed chunks of the longest boundary of any rank. Absent before the "
      "first.",
-     [](const Job& job) -> Value { return job.spent_seconds; }},
+     [](const JobView& job) -> Value { return job.spent_seconds; }},
     {kGauge, "eplb_observed_only",
      "1 when the policy of the job only reports what it would do (policy.mode = observe); "
      "otherwise "
      "0.",
-     [](const Job& job) -> Value { return job.settings.observe; }},
+     [](const JobView& job) -> Value { return job.settings.observe; }},
     {kCounter, "eplb_commits_total", "Chunks that all ranks switched, since the daemon started.",
-     [](const Job& job) -> Value { return Number(job.commits); }},
+     [](const JobView& job) -> Value { return Number(job.commits); }},
     {kGauge, "eplb_plan_state_seconds", "Time in that state.",
-     [](const Job& job) -> Value { return absl::ToDoubleSeconds(job.state_age); }},
+     [](const JobView& job) -> Value { return absl::ToDoubleSeconds(job.state_age); }},
     {kGauge, "eplb_stuck_plan_seconds",
      "Age of a state that is older than three times its deadline, LOST included; otherwise 0.",
-     [](const Job& job) -> Value { return job.stuck_seconds; }},
+     [](const JobView& job) -> Value { return job.stuck_seconds; }},
     {kGauge, "eplb_paused",
      "1 if the job's proposals are paused, by an operator or after a loss in the store; otherwise "
      "0.",
-     [](const Job& job) -> Value { return job.paused; }},
+     [](const JobView& job) -> Value { return job.paused; }},
     {kGauge, "eplb_coverage_ratio",
      "Reporters of the newest complete window / reporters of the job. Absent before a window.",
-     [](const Job& job) -> Value { return job.coverage; }},
+     [](const JobView& job) -> Value { return job.coverage; }},
     {kGauge, "eplb_quarantine",
      "1 when the job is in QUARANTINE: no proposals until an operator clears it.",
-     [](const Job& job) -> Value { return job.state == core::JobState::kQuarantine; }},
+     [](const JobView& job) -> Value { return job.state == core::JobState::kQuarantine; }},
     {kGauge, "eplb_not_counting",
      "1 when the job trains and some layer or some reporting rank has counted no token for two "
      "report intervals; otherwise 0.",
-     [](const Job& job) -> Value { return !job.not_counting_reason.empty(); }},
+     [](const JobView& job) -> Value { return !job.not_counting_reason.empty(); }},
     {kGauge, "eplb_coverage_now_ratio",
      "Reporters that sent the newest window that should be complete / reporters of the job. Absent "
      "before such a window.",
-     [](const Job& job) -> Value { return job.coverage_now; }},
+     [](const JobView& job) -> Value { return job.coverage_now; }},
     {kGauge, "eplb_step_seconds", "Time of a step, from the times at which steps were reported.",
-     [](const Job& job) -> Value { return job.step_seconds; }},
+     [](const JobView& job) -> Value { return job.step_seconds; }},
     {kGauge, "eplb_slow_gpus",
      "GPUs of the EP group whose step times are above those that are expected for their tokens.",
-     [](const Job& job) -> Value { return Number(SlowGpus(job)); }},
+     [](const JobView& job) -> Value { return Number(SlowGpus(job)); }},
     {kGauge, "eplb_slowest_gpu_speed_ratio",
      "Measured speed of the slowest GPU / speed of the median GPU. Absent while no GPU is named "
      "slow.",
      &SlowestGpu},
     {kCounter, "eplb_windows_given_up_total",
      "Load windows that too few ranks reported before newer ones took their place.",
-     [](const Job& job) -> Value { return Number(job.windows_given_up); }},
+     [](const JobView& job) -> Value { return Number(job.windows_given_up); }},
     {kGauge, "eplb_run_number", "Number of the current run, rising within a job; 0 = none yet.",
-     [](const Job& job) -> Value { return Number(job.run_number); }},
+     [](const JobView& job) -> Value { return Number(job.run_number); }},
     {kGauge, "eplb_candidate_ranks",
      "Registered ranks of a newer run that is not balanced yet; 0 when there is none.",
-     [](const Job& job) -> Value { return job.candidate ? job.candidate->registered : 0; }},
+     [](const JobView& job) -> Value { return job.candidate ? job.candidate->registered : 0; }},
 };
 
 struct Histogram {
@@ -394,9 +394,9 @@ void AddTables(const Snapshot& s, Page& page) {
       page.Sample(Number(count), {{family.label, cell}});
     }
   }
-  for (const Family<Job>& family : kJobFamilies) {
+  for (const Family<JobView>& family : kJobFamilies) {
     page.Family(family.type, family.name, family.help);
-    for (const Job& job : s.jobs) {
+    for (const JobView& job : s.jobs) {
       if (const Value value = family.value(job)) page.Sample(*value, {{kJobLabel, job.job}});
     }
   }
@@ -417,7 +417,7 @@ void AddLayers(const Snapshot& s, Page& page) {
   page.Family(kGauge, "eplb_balancedness_ratio",
               "Measured: mean GPU load / max GPU load of a layer, 1 is best; of the window of "
               "eplb_balancedness_mean_ratio. Absent for a layer without tokens.");
-  for (const Job& job : s.jobs) {
+  for (const JobView& job : s.jobs) {
     if (job.layer_balancedness.size() > kMaxLayerLabels) continue;
     for (size_t layer = 0; layer < job.layer_balancedness.size(); ++layer) {
       if (!job.layer_balancedness[layer]) continue;
@@ -462,7 +462,7 @@ void AddLabelledByJob(const Snapshot& s, Page& page) {
   page.Family(kGauge, "eplb_job_info",
               "Always 1; the labels name the policy that decides for the job, and its mode: apply, "
               "or observe.");
-  for (const Job& job : s.jobs) {
+  for (const JobView& job : s.jobs) {
     page.Sample(1, {{kJobLabel, job.job},
                     {"policy", job.settings.policy_name},
                     {"mode", job.settings.observe ? "observe" : "apply"}});
@@ -470,21 +470,21 @@ void AddLabelledByJob(const Snapshot& s, Page& page) {
   page.Family(kGauge, "eplb_plan_state",
               "1 for the state that the job is in: RECOVERING, IDLE, SOLVING, PREPARING, VOTING, "
               "CANCELLING, QUARANTINE; FINISHED, FAILED or LOST once its run has ended.");
-  for (const Job& job : s.jobs) {
+  for (const JobView& job : s.jobs) {
     page.Sample(1, {{kJobLabel, job.job}, {"state", std::string(core::JobStateName(job.state))}});
   }
   page.Family(kGauge, "eplb_stalled",
               "1 when the job trains and its balancing has stopped; otherwise 0. The label names "
               "the reason: store, state, lost, hung, windows, decisions, withdrawn, candidate, "
               "refused; none.");
-  for (const Job& job : s.jobs) {
+  for (const JobView& job : s.jobs) {
     page.Sample(job.stalled.empty() ? 0 : 1,
                 {{kJobLabel, job.job}, {"reason", job.stalled.empty() ? "none" : job.stalled}});
   }
   page.Family(kCounter, "eplb_job_refusals_total",
               "Registrations of ranks that were refused, since the daemon started; also of the "
               "newest jobs that the daemon does not serve.");
-  for (const Job& job : s.jobs) page.Sample(Number(job.refused_hellos), {{kJobLabel, job.job}});
+  for (const JobView& job : s.jobs) page.Sample(Number(job.refused_hellos), {{kJobLabel, job.job}});
   for (const core::RefusedJob& refused : s.refused_jobs) {
     page.Sample(Number(refused.count), {{kJobLabel, refused.job}});
   }
@@ -492,7 +492,7 @@ void AddLabelledByJob(const Snapshot& s, Page& page) {
               "Predictions of committed decisions that were compared with what followed, since the "
               "daemon started: within = the measured balancedness was within the predicted one +- "
               "its error, above = better, below = worse.");
-  for (const Job& job : s.jobs) {
+  for (const JobView& job : s.jobs) {
     const auto& counts = job.prediction_counts;
     for (const auto& [result, count] :
          {std::pair("within", counts.within), {"above", counts.above}, {"below", counts.below}}) {
@@ -507,7 +507,7 @@ void AddCandidates(const Snapshot& s, Page& page) {
               "Back-test: what a candidate (policy/estimate/cadence; none: without any move) would "
               "have saved on the run's windows so far, less its migrations and replicas. Absent "
               "before a step was timed.");
-  for (const Job& job : s.jobs) {
+  for (const JobView& job : s.jobs) {
     for (const core::TriedCandidate& one : job.candidates) {
       if (!one.net_seconds) continue;
       page.Sample(*one.net_seconds, {{kJobLabel, job.job}, {"candidate", one.name}});
@@ -515,7 +515,7 @@ void AddCandidates(const Snapshot& s, Page& page) {
   }
   page.Family(kGauge, "eplb_candidate_in_use",
               "1 for the candidate that makes the next decision, otherwise 0.");
-  for (const Job& job : s.jobs) {
+  for (const JobView& job : s.jobs) {
     for (const core::TriedCandidate& one : job.candidates) {
       page.Sample(one.in_use ? 1 : 0, {{kJobLabel, job.job}, {"candidate", one.name}});
     }

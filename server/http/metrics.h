@@ -53,13 +53,13 @@ struct MetricsSnapshot {
   std::vector<LabelledCount> session_disconnects_by_reason;
   std::vector<CallFigures> calls;
   std::vector<core::JobView> jobs;
-  std::vector<core::RefusedJob> refused_jobs;  // that are not among `jobs`
+  std::vector<core::RefusedJob> refused_jobs;  // refusals of jobs that are not among `jobs`
   bool per_expert = false;                     // metrics.per_expert
   std::vector<ExpertTokens> expert_tokens;     // with it: of the jobs that have a window, by name
-  core::Counters counters;                     // of all jobs, since the daemon started
+  core::Counters counters;                     // all jobs together, since the daemon started
   int64_t queued_events = 0;
   int64_t window_bytes = 0;
-  double longest_hold_seconds = 0;  // of the core by one event
+  double longest_hold_seconds = 0;  // longest hold of the core by one event
   core::Buckets solve_seconds;
   core::Buckets store_write_seconds;
   int64_t store_errors = 0;

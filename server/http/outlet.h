@@ -26,10 +26,10 @@ class Outlet {
   // Above max_answers or max_bytes the answer whose peer took no byte for the longest time is
   // dropped.
   struct Limits {
-    size_t max_answers = 256;                     // of which the peers have not read all
-    size_t max_bytes = size_t{64} << 20;          // of these; one answer alone may be larger
+    size_t max_answers = 256;             // answers that the peers have not read to the end
+    size_t max_bytes = size_t{64} << 20;  // bytes of these answers; one answer alone may be larger
     absl::Duration stall = absl::Seconds(1);      // in which the peer takes no byte
-    absl::Duration deadline = absl::Seconds(10);  // of the whole answer
+    absl::Duration deadline = absl::Seconds(10);  // for the whole answer
   };
   explicit Outlet(Limits limits);
 
@@ -65,10 +65,10 @@ class Outlet {
   const Descriptor wake_;
   std::atomic<int64_t> crowded_ = 0;
   std::atomic<int64_t> slow_ = 0;
-  std::list<Writing> writings_;  // of Run's thread; the peer that took a byte last comes last
-  size_t bytes_ = 0;             // of writings_; of Run's thread
+  std::list<Writing> writings_;  // used by Run's thread; the peer that took a byte last is the last
+  size_t bytes_ = 0;             // bytes of writings_; used by Run's thread
   std::mutex mutex_;             // guards what follows
-  std::list<Writing> posted_;    // what Run's thread has not seen yet
+  std::list<Writing> posted_;    // answers that Run's thread has not seen yet
   bool stopped_ = false;
 };
 

@@ -12,7 +12,7 @@
 namespace eplb {
 namespace {
 
-static_assert(std::endian::native == std::endian::little);  // as counts_u64 is
+static_assert(std::endian::native == std::endian::little);  // the order of bytes in counts_u64
 
 // The values of the core's enums are those of the messages in their order, without UNSPECIFIED.
 v1::RankState ToProto(core::RankState state) {

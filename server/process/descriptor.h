@@ -10,7 +10,7 @@ namespace eplb {
 
 class Descriptor {
  public:
-  Descriptor() = default;  // none
+  Descriptor() = default;  // holds no descriptor
   explicit Descriptor(int value) : value_(value) {}
   Descriptor(Descriptor&& other) noexcept : value_(other.Release()) {}
   Descriptor& operator=(Descriptor&& other) noexcept {

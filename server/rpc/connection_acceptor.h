@@ -74,7 +74,7 @@ class ConnectionAcceptor {
   Descriptor listener_;
   const Descriptor stop_;  // an eventfd, readable once the thread must end
   const Options options_;
-  std::list<Silent> waiting_;  // of the thread, oldest first; so are the next three
+  std::list<Silent> waiting_;  // used by the thread, oldest first; so are the next three
   absl::Time accept_from_ = absl::InfinitePast();
   absl::Time log_from_ = absl::InfinitePast();
   int64_t logged_ = 0;

@@ -23,11 +23,12 @@ enum class Verb { kSession, kAllGather, kQuery, kAdmin };
 // operator          -            yes     yes
 // local            yes           yes     yes
 struct PeerIdentity {
-  std::string name = {};   // of the certificate; "uid 1000", "local", "plaintext"; empty: none
-  bool certified = false;  // the name is that of a certificate
+  std::string name =
+      {};  // name in the certificate; "uid 1000", "local", "plaintext"; empty: no name
+  bool certified = false;               // the name is that of a certificate
   std::optional<uint32_t> user = {};    // at the other end of a Unix socket, by the kernel
   std::string unnamed = {};             // why there is no name, one sentence
-  std::optional<AccessRole> role = {};  // none: no rule fits the name
+  std::optional<AccessRole> role = {};  // absent: no rule fits the name
   std::vector<std::string> jobs = {};   // patterns
 };
 

@@ -18,10 +18,10 @@ namespace eplb {
 struct QueryOptions {
   const Runner* runner = nullptr;  // all three outlive the service
   Gate* gate = nullptr;
-  Reader* reader = nullptr;  // of what is not in memory
+  Reader* reader = nullptr;  // reads values that are not in memory
   std::string server_version = {};
-  std::string store = {};   // as GetStatusResponse
-  std::string leader = {};  // likewise
+  std::string store = {};   // see GetStatusResponse
+  std::string leader = {};  // see GetStatusResponse
   absl::Time started;
 };
 

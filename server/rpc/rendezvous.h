@@ -57,8 +57,8 @@ class Rendezvous {
   struct Member {
     std::string job = {};
     std::string launch_id = {};
-    std::string token = {};  // of the answer to all-gather 0; empty in all-gather 0
-    int32_t number = 0;      // of the all-gather in its start
+    std::string token = {};  // token of the answer to all-gather 0; empty in all-gather 0
+    int32_t number = 0;      // number of the all-gather in its start
     int32_t rank = 0;
     int32_t world_size = 0;
     uint64_t nonce = 0;                                  // drawn once per process
@@ -99,7 +99,7 @@ class Rendezvous {
     int32_t world_size = 0;
     absl::Time began;
     absl::Time deadline;                          // the most impatient rank's
-    absl::Time settled = absl::InfiniteFuture();  // of all-gather 0, once all ranks came
+    absl::Time settled = absl::InfiniteFuture();  // for all-gather 0, once all ranks called
     size_t bytes = 0;
     std::map<int32_t, Waiting> ranks;
     Result result = nullptr;  // set once all came
@@ -119,7 +119,7 @@ class Rendezvous {
   // The newest start under a launch id.
   struct Run {
     absl::Time active;                   // its newest call
-    std::map<int32_t, uint64_t> nonces;  // of the ranks that came
+    std::map<int32_t, uint64_t> nonces;  // nonces of the ranks that called
     std::string token;                   // empty: all-gather 0 has no answer yet
     absl::Status refused;                // two runs share the id
   };

@@ -45,7 +45,7 @@ constexpr int kMinClientPingMs = 5000;  // clients ping every 10 s
 constexpr int kMaxIdleMs = 60000;
 constexpr int kBacklog = 1024;
 constexpr size_t kMaxListeners = 8;      // addresses that a host's name stands for
-constexpr int kMaxMetadataBytes = 8192;  // of the headers of one call
+constexpr int kMaxMetadataBytes = 8192;  // headers of one call
 // A socket is made with 0777 less its mask.
 constexpr mode_t kOwnerMask = 0177;
 constexpr mode_t kGroupMask = 0117;

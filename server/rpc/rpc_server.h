@@ -49,14 +49,14 @@ struct RpcOptions {
   int32_t tcp_below = std::numeric_limits<int32_t>::max();
   int32_t unix_below = std::numeric_limits<int32_t>::max();
   std::string server_version = {};
-  std::string store = {};   // as GetStatusResponse
-  std::string leader = {};  // likewise
+  std::string store = {};   // see GetStatusResponse
+  std::string leader = {};  // see GetStatusResponse
 };
 
 // threads: safe.
 class RpcServer {
  public:
-  static constexpr int kMaxReceiveBytes = wire::kMaxMessageBytes;  // of a message of a rank
+  static constexpr int kMaxReceiveBytes = wire::kMaxMessageBytes;  // one message of a rank
 
   // errors: Unavailable when the address cannot be listened on, with the system's reason;
   // InvalidArgument naming a file of options.tls.

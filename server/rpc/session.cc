@@ -260,7 +260,7 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
   const PeerIdentity peer_;
   const std::string host_;
   bool counted_ = false;  // among the host's sessions
-  RateLimit rate_;        // of the reading reactions, which never overlap; so are the next six
+  RateLimit rate_;        // used by the reading reactions, which never overlap; so are the next six
   core::SessionId session_ = 0;
   bool spoke_ = false;
   bool said_goodbye_ = false;
@@ -268,7 +268,7 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
   std::atomic<bool> asked_ = false;  // for the body of its placement
   grpc::ByteBuffer up_;
   std::shared_ptr<SessionReactor> self_;  // until OnDone
-  grpc::ByteBuffer down_;                 // of the one write at work
+  grpc::ByteBuffer down_;                 // bytes of the one write at work
   std::shared_ptr<Mailbox> mailbox_;
   std::mutex mutex_;  // guards what follows
   bool writing_ = false;

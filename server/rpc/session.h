@@ -32,7 +32,7 @@ struct SessionServices {
   Gate* gate = nullptr;
   StreamEndCounters* ends = nullptr;
   MessageBytes* bytes = nullptr;
-  int32_t messages_per_second = 100;  // that one stream may send on average
+  int32_t messages_per_second = 100;  // messages that one stream may send on average
 };
 
 // Parses what the rank says and hands it to the runner; sends what the runner puts into the

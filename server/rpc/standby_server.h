@@ -19,10 +19,10 @@
 namespace eplb {
 
 struct StandbyOptions {
-  Address listen;  // of TCP
+  Address listen;  // address of TCP
   TlsOptions tls = {};
   absl::Duration handshake_deadline = absl::Seconds(10);
-  int32_t descriptors_below = std::numeric_limits<int32_t>::max();  // of its connections
+  int32_t descriptors_below = std::numeric_limits<int32_t>::max();  // for its connections
   // The address of the daemon that leads, empty when there is none. Called on gRPC's threads; must
   // not wait.
   std::function<std::string()> leader = {};

@@ -149,7 +149,7 @@ bool EffectExecutor::SaveWindows() {
 
 void EffectExecutor::CheckStore() {
   const absl::Status status = sinks_.store->CheckFile();
-  if (status.ok()) return;  // whether writes work is for a write to tell
+  if (status.ok()) return;  // only a write shows whether writes work
   if (store_works()) ++write_errors_;
   NoteStore(status);
 }

@@ -16,11 +16,14 @@
 namespace eplb {
 namespace {
 
-constexpr int kMaxStoreFailures = 4;  // of one event, each answered by a decision that stores again
+constexpr int kMaxStoreFailures =
+    4;  // failures of one event, each answered by a decision that stores again
 constexpr absl::Duration kProbePeriod = absl::Seconds(1);
 constexpr absl::Duration kBehind = absl::Seconds(10);  // events wait without a break for so long
-constexpr absl::Duration kPublishPeriod = absl::Seconds(1);  // of views, for whoever cannot wait
-constexpr absl::Duration kSavePeriod = absl::Seconds(10);    // of windows, whatever waits
+constexpr absl::Duration kPublishPeriod =
+    absl::Seconds(1);  // interval of views for readers that cannot wait
+constexpr absl::Duration kSavePeriod =
+    absl::Seconds(10);  // interval of saved windows, whatever waits
 constexpr absl::Duration kDropLogPeriod = absl::Seconds(10);
 constexpr absl::Duration kNewsOfOpening = absl::Minutes(10);
 

@@ -33,7 +33,7 @@ struct RunnerOptions {
   EventQueue::Limits queue;
   Sessions::Limits sessions;
   int32_t solver_threads = 1;
-  std::string opening_note;  // what the daemon found at its start; a warning for ten minutes
+  std::string opening_note;  // finding of the daemon at its start; a warning for ten minutes
   // Why fewer streams fit than are configured: a warning once half of those that fit are open.
   std::string room_warning = {};
   WindowHistory::Limits history = {};
@@ -42,9 +42,9 @@ struct RunnerOptions {
 // Counters of the daemon since its start, for the metrics.
 struct RunnerCounters {
   core::Counters core;
-  int64_t dropped_reports = 0;  // that came faster than they are counted
+  int64_t dropped_reports = 0;  // reports that arrived faster than they are counted
   int64_t queued_events = 0;    // now
-  int64_t window_bytes = 0;     // of loads in windows, now
+  int64_t window_bytes = 0;     // bytes of loads in windows now
   int32_t sessions = 0;         // now
   // The most processor time that one event held the core, since the start.
   absl::Duration longest_hold;
@@ -171,15 +171,15 @@ class Runner {
   ChangeDesk changes_;
   mutable std::timed_mutex core_mutex_;  // held while the core decides, never while effects happen
   core::Core core_;                      // guarded by core_mutex_
-  mutable std::mutex published_mutex_;   // taken behind core_mutex_, held for a copy; guards
-  Published published_;                  // what follows
+  mutable std::mutex published_mutex_;   // taken after core_mutex_, held for a copy; guards
+  Published published_;                  // published_ and views_
   std::shared_ptr<const Views> views_;
   std::atomic<int64_t> turned_nanos_;  // MonotonicNow() of the core thread's last turn
-  absl::Time caught_up_;               // of the core thread; no event waited then
-  FreeMemory free_memory_;             // of the core thread
+  absl::Time caught_up_;               // used by the core's thread; no event waited then
+  FreeMemory free_memory_;             // used by the core's thread
   std::atomic<bool> stopping_ = false;
-  int64_t logged_drops_ = 0;                                            // of the core's thread
-  absl::Time probed_, drops_logged_, windows_saved_, views_published_;  // of the core's thread
+  int64_t logged_drops_ = 0;                                            // used by the core's thread
+  absl::Time probed_, drops_logged_, windows_saved_, views_published_;  // used by the core's thread
   Histogram solve_seconds_;
   WindowHistory history_;
   Solver solver_;

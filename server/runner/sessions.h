@@ -61,7 +61,7 @@ class Sessions {
  public:
   struct Limits {
     int32_t max_sessions = 20000;
-    std::string no_more = {};  // what a refusal says; empty: limits.max_sessions
+    std::string no_more = {};  // text of a refusal; empty: limits.max_sessions
     absl::Duration hello_deadline = absl::Seconds(10);  // from Open to Spoke
   };
   // From Close to the end of the stream; after it the stream is cancelled.

@@ -51,7 +51,7 @@ class DatabaseFile {
 
   Descriptor descriptor_;
   std::string path_;
-  std::optional<ino_t> log_;  // none: nothing was written yet
+  std::optional<ino_t> log_;  // absent: nothing was written yet
 };
 
 }  // namespace eplb

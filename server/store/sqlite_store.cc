@@ -53,13 +53,13 @@ class SqliteStore : public Store {
   // A database that this process alone writes. writer: none while it can only be read.
   struct Opened {
     std::string path;
-    // None if no lock file can be made. The database is then only read, and `unlocked_term` is the
+    // Absent if no lock file can be made. The database is then only read, and `unlocked_term` is the
     // term in it.
     std::optional<FileLock> lock = {};
     int64_t unlocked_term = 0;
-    std::optional<DatabaseFile> file = {};  // none in memory
+    std::optional<DatabaseFile> file = {};  // absent in memory
     std::optional<sqlite::Connection> writer = {};
-    std::optional<sqlite::Connection> reader = {};  // none in memory: the writer reads
+    std::optional<sqlite::Connection> reader = {};  // absent in memory: the writer reads
     std::string note = {};
   };
   SqliteStore(Opened opened, StoreLimits limits)
@@ -315,7 +315,7 @@ class SqliteStore : public Store {
 
   const std::string path_;
   std::optional<FileLock> lock_;      // given up last; guarded by writer_mutex_
-  const int64_t unlocked_term_;       // as it was read without a lock
+  const int64_t unlocked_term_;       // term that was read without a lock
   std::optional<DatabaseFile> file_;  // closed after the connections
   const StoreLimits limits_;
   const std::string note_;

@@ -23,13 +23,13 @@ using core::StoredWindow;
 // Rows that are kept of a job, each limit >= 1; older ones are removed. The audit log of unknown
 // jobs is bounded by max_events and max_operator_events for all of them together.
 struct StoreLimits {
-  int32_t max_events = 10000;           // of the daemon and the ranks
+  int32_t max_events = 10000;           // events of the daemon and the ranks
   int32_t max_operator_events = 10000;  // those with an actor: ranks cannot push them out
   int32_t max_history = 64;             // placements
   int32_t max_plans = core::kMaxPlans;
   int32_t max_requests = core::kMaxDoneRequests;
   int32_t max_windows = core::kMaxPastWindows;
-  int32_t max_windows_of_all = core::kMaxPastWindowsOfAll;  // of all jobs together
+  int32_t max_windows_of_all = core::kMaxPastWindowsOfAll;  // all jobs together
 };
 
 // Three implementations: SQLite, memory, and etcd (server/etcd). Threads: safe.

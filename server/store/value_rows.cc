@@ -136,7 +136,7 @@ absl::StatusOr<StoredEvent> EventOf(const Row& row) {
   Reader reader(row);
   const int64_t sequence = reader.Integer();
   std::string job = reader.Text();
-  (void)reader.Integer();  // whether it is an operator's
+  (void)reader.Integer();  // by_operator
   EPLB_ASSIGN_OR_RETURN(const v1::JobEvent message, MessageOf<v1::JobEvent>(reader, "events"));
   EPLB_RETURN_IF_ERROR(reader.Done("events"));
   StoredEvent stored = FromProto(message);

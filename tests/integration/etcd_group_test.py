@@ -19,9 +19,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"
 
 import doors  # noqa: E402
 import raw_rank  # noqa: E402
-import replicas  # noqa: E402
+import daemon_group  # noqa: E402
 
-harness = replicas.harness
+harness = daemon_group.harness
 LEADER_KEY = "/eplb/v1/leader"
 
 
@@ -29,13 +29,13 @@ def encoded(text):
     return base64.b64encode(text.encode()).decode()
 
 
-@unittest.skipUnless(replicas.ETCD.exists(), "/usr/bin/etcd is missing: install the package etcd-server")
+@unittest.skipUnless(daemon_group.ETCD.exists(), "/usr/bin/etcd is missing: install the package etcd-server")
 class EtcdGroupTest(unittest.TestCase):
     def setUp(self):
         self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-etcd-")))
         self.doors = doors.Doors()
         self.addCleanup(self.doors.close)
-        self.etcd = replicas.Member(0, self.directory, [(harness.free_port(), harness.free_port())])
+        self.etcd = daemon_group.Member(0, self.directory, [(harness.free_port(), harness.free_port())])
         self.start(self.etcd)
         harness.wait_for(self.etcd.leads, 30, "etcd answers")
 
@@ -46,7 +46,7 @@ class EtcdGroupTest(unittest.TestCase):
 
     def daemon(self, number, one_way=0.0):
         """A daemon whose bytes to and from etcd are late by so many seconds."""
-        daemon = replicas.Replica(number, self.directory, self.doors, [self.etcd])
+        daemon = daemon_group.GroupDaemon(number, self.directory, self.doors, [self.etcd])
         for door in (*daemon.to_etcd, daemon.to_ranks):
             self.addCleanup(door.close)
         daemon.to_etcd[0].slow(one_way)
@@ -216,7 +216,7 @@ class Hosts:
         return process
 
 
-@unittest.skipUnless(replicas.ETCD.exists(), "/usr/bin/etcd is missing: install the package etcd-server")
+@unittest.skipUnless(daemon_group.ETCD.exists(), "/usr/bin/etcd is missing: install the package etcd-server")
 class BlackHoleTest(unittest.TestCase):
     """Packets between the ranks and the leader vanish, and each of them reaches etcd's host."""
 
@@ -226,7 +226,7 @@ class BlackHoleTest(unittest.TestCase):
 
     def start_daemon(self, number, host, listen, etcd):
         config = self.directory / f"eplbd-{number}.toml"
-        config.write_text(f'{replicas.CONFIG}[listen]\ngrpc = "{listen}"\nhttp = "127.0.0.1:0"\nunix = "none"\n'
+        config.write_text(f'{daemon_group.CONFIG}[listen]\ngrpc = "{listen}"\nhttp = "127.0.0.1:0"\nunix = "none"\n'
                           f'[store]\nbackend = "etcd"\n[store.etcd]\nendpoints = ["{etcd}"]\n')
         log = self.directory / f"eplbd-{number}.log"
         self.hosts.start(self, host, [harness.BIN / "eplbd", "--config", config, "--insecure-network"], log)
@@ -248,7 +248,7 @@ class BlackHoleTest(unittest.TestCase):
         etcd = f"http://{Hosts.INNER[0]}:{port}"
         local = f"http://127.0.0.1:{peer}"
         self.hosts.start(self, Hosts.MIDDLE, [
-            replicas.ETCD, "--name=one", f"--data-dir={self.directory}/etcd", f"--listen-client-urls={etcd}",
+            daemon_group.ETCD, "--name=one", f"--data-dir={self.directory}/etcd", f"--listen-client-urls={etcd}",
             f"--advertise-client-urls={etcd}", f"--listen-peer-urls={local}", f"--initial-advertise-peer-urls={local}",
             f"--initial-cluster=one={local}"], self.directory / "etcd.log")
         endpoints = [f"{Hosts.OUTER[0]}:{ports[0]}", f"{Hosts.INNER[1]}:{ports[1]}"]

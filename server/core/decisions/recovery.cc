@@ -145,7 +145,7 @@ void TryRelease(DecisionContext& context, Job& job) {
   NoteRan(job, job.last_known->version, job.last_known->digest);
   job.windows.placements.Add(job.last_known->version, job.last_known->placement);
   SetPhase(context, job, Phase::kIdle);
-  if (job.memory_term < job.term) Remember(job);  // that this daemon leads it is stored
+  if (job.memory_term < job.term) Remember(job);  // so that the store has this daemon as leader
   StoreJobIfChanged(context, job);
   SettleOldPlan(context, job);
   RecordEvent(context, job, "released", first.running_version,

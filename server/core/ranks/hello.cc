@@ -27,7 +27,7 @@
 namespace eplb::core {
 namespace {
 
-constexpr int64_t kMaxExpertBytes = int64_t{1} << 40;  // of one expert of one layer
+constexpr int64_t kMaxExpertBytes = int64_t{1} << 40;  // one expert of one layer
 constexpr int32_t kMaxEvery = 1 << 20;                 // steps
 
 absl::Status CheckNames(const wire::Hello& hello) {

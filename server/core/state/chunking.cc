@@ -78,7 +78,7 @@ double KnownPause(const LayerMove& move, const BoundaryLimits& limits) {
 // A layer that moves in parts.
 struct PartialMove {
   LayerPath path;
-  Placement now;  // of this layer alone
+  Placement now;  // this layer alone
   LayerMove whole;
 };
 

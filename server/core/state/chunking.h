@@ -27,10 +27,10 @@ double LeastPause(std::span<const MeasuredPause> measured, int64_t bytes);
 struct LayerMove {
   LayerPlacement next;
   int64_t transfers = 0;
-  std::vector<int32_t> rows;   // of staging, by GPU
-  int32_t staging_rows = 0;    // of the GPU that needs most
-  int64_t incoming_bytes = 0;  // of the GPU that receives most
-  double link_seconds = 0;     // of the busiest link, at the bandwidths of the costs
+  std::vector<int32_t> rows;   // staging rows by GPU
+  int32_t staging_rows = 0;    // staging of the GPU that needs most
+  int64_t incoming_bytes = 0;  // bytes into the GPU that receives most
+  double link_seconds = 0;     // time of the busiest link, at the bandwidths of the costs
 };
 
 // Rising; only layers that differ. costs.expert says what an expert weighs.
@@ -40,13 +40,13 @@ absl::StatusOr<std::vector<LayerMove>> MovesOf(const Placement& incumbent,
 
 struct BoundaryLimits {
   int32_t layers_per_chunk = 1;
-  int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // of staging, on one GPU
+  int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // staging of one GPU
   double max_pause_seconds = std::numeric_limits<double>::infinity();
   // Seconds per byte of the fullest rank in the slowest measured chunk; 0 if nothing was measured,
   // and kUnmeasuredSecondsPerByte then stands for it. It only makes chunks shorter. If it left
   // layers out, one slow boundary could stop all later ones.
   double seconds_per_byte = 0;
-  std::span<const MeasuredPause> measured = {};  // of the newest chunks
+  std::span<const MeasuredPause> measured = {};  // pauses of the newest chunks
 };
 
 // A gigabit link. What the costs say of links may be far from what carries the rows, so the first

@@ -103,7 +103,7 @@ std::string SilentRanksText(const Run& run, const std::vector<int32_t>& reporter
   };
   Silent whole;
   Silent partial;
-  std::vector<int32_t> layers;  // of the only rank in `partial`
+  std::vector<int32_t> layers;  // layers of the only rank in `partial`
   for (const int32_t rank : reporters) {
     const Reporter reporter(run, rank);
     const std::vector<bool>& of_stage = OfStage(run, rank, counted);

@@ -70,7 +70,7 @@ class GpuSpeedEstimate {
   void Name(int32_t gpu, double speed);
 
   std::vector<std::deque<StepTime>> times_;  // [G], newest last
-  std::deque<double> fixed_parts_;           // of the newest kWindows windows that show one
+  std::deque<double> fixed_parts_;           // from the newest kWindows windows that show one
   std::vector<wire::StatedSpeed> slow_;
 };
 

@@ -15,7 +15,7 @@ namespace eplb::core {
 namespace {
 
 constexpr int kCarriers = 4;  // connected ranks that get a change: that all of them go is unlikely
-constexpr int64_t kMaxWindows = int64_t{1} << 40;  // of an account
+constexpr int64_t kMaxWindows = int64_t{1} << 40;  // windows in an account
 constexpr int32_t kMaxSkip = 64;                   // decisions, of a back-off
 constexpr double kMaxReportSeconds = 86400;
 constexpr int kRisesOfAReport = 3;  // so many say how long a report takes

@@ -11,7 +11,8 @@
 
 namespace eplb::core {
 
-inline constexpr int64_t kMaxNumber = int64_t{1} << 62;  // of any message: room to add
+inline constexpr int64_t kMaxNumber = int64_t{1}
+                                      << 62;  // largest number in any message, with room to add
 // Most by which one Hello may raise a number of its job. A rank that invents numbers needs 2^30
 // Hellos to reach kMaxNumber, so a job's name is never used up. A store that lost its job lost
 // fewer.

@@ -86,7 +86,7 @@ absl::Status CheckSplit(const wire::LoadReport& report, const Topology& topology
     const int64_t num_gpus = topology.num_gpus();
     const int64_t mean = tokens[layer] / num_gpus + (tokens[layer] % num_gpus == 0 ? 0 : 1);
     for (const std::vector<int64_t>* layout : {&peaks, &peaks_static, &peaks_without_eplb}) {
-      if (layout->empty()) continue;  // of an older library
+      if (layout->empty()) continue;  // an older library does not send it
       const int64_t peak = (*layout)[layer];
       if (tokens[layer] >= 0 && peak >= mean && peak <= tokens[layer]) continue;
       return absl::InvalidArgumentError(

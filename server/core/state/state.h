@@ -36,7 +36,7 @@
 namespace eplb::core {
 
 inline constexpr int32_t kMaxReportEvery = 1 << 20;  // steps in a window
-inline constexpr int64_t kCounts = -1;               // of Rank::silent_since
+inline constexpr int64_t kCounts = -1;               // value of Rank::silent_since
 
 // Time that the boundary of a chunk took the slowest rank, and the most bytes that a rank received
 // in it.
@@ -54,7 +54,7 @@ struct Rank {
   bool cut = false;       // its newest stream ended without Goodbye, and nothing was heard since
   uint64_t nonce = 0;
   SessionId session = 0;       // 0 = not connected
-  int64_t session_number = 0;  // of the process' newest session
+  int64_t session_number = 0;  // number of the process' newest session
   absl::Time away_since = absl::InfiniteFuture();
   int64_t running_version = 0;
   Digest running_digest;
@@ -62,11 +62,11 @@ struct Rank {
   int64_t step = 0;
   int64_t staging_rows = 0;
   int64_t staging_layers = 0;  // 0: it did not say
-  int32_t report_every = 0;    // as it said last, or as all ranks changed to
+  int32_t report_every = 0;    // its newest value, or the value that all ranks changed to
   Answer answer = Answer::kNone;
   double answer_seconds =
       0;                     // Propose to PREPARED, of the newest proposal that it was PREPARED for
-  double pause_seconds = 0;  // of its newest switch, from the vote on
+  double pause_seconds = 0;  // newest switch, from the vote on
   double step_seconds = 0;   // mean of its newest load report that said it; 0: not known
   int64_t dropped_steps = 0;
   int64_t reported_step = -1;  // the last of its newest load report
@@ -74,9 +74,9 @@ struct Rank {
   // [num_layers]: first step of the newest reports in a row without a token of the layer; kCounts
   // if the newest report has one. Empty while all layers count.
   std::vector<int64_t> silent_since = {};
-  int64_t reports_dropped = 0;  // that came faster than its stream may
+  int64_t reports_dropped = 0;  // reports that arrived faster than its stream may send
   int64_t leapt_to = -1;        // the newest step that was not believed for itself
-  bool ahead_told = false;      // that it reports steps far ahead of all others
+  bool ahead_told = false;      // recorded: it reports steps far ahead of all others
   std::string library_version;
   wire::TransportInfo transport;
 };
@@ -87,10 +87,10 @@ enum class Ending { kLive, kLost, kFinal };
 // The first report that a rank of a run failed.
 struct Failure {
   int32_t rank = 0;
-  int64_t step = 0;  // of that rank
+  int64_t step = 0;  // step of that rank
   absl::Time at = absl::InfinitePast();
-  std::string why;                     // as the rank said
-  std::vector<int32_t> missing_ranks;  // that did not answer a vote
+  std::string why;                     // reason that the rank gave
+  std::vector<int32_t> missing_ranks;  // ranks that did not answer a vote
 };
 
 // Change that the ranks were asked for and have not yet shown; 0 = none.
@@ -117,7 +117,7 @@ struct Run {
   ReportIntervalChange report_interval_change;
   StepRate rate;
   StepFront front;
-  int32_t told_report_every = 0;  // of the newest "report_interval" event
+  int32_t told_report_every = 0;  // in the newest "report_interval" event
   wire::Reduce reduce = wire::Reduce::kRank;
   SplitMode split = SplitMode::kEqual;
   MigrationOptions migration;
@@ -129,12 +129,12 @@ struct Run {
   // With another shape than what was known when it came: the least version that was not given out.
   // 0: nothing to look at, or it was looked at.
   int64_t fresh_version = 0;
-  bool reuse_told = false;  // that it began under a number which another placement had
-  std::string moved;        // where its ranks went on, once a rank has said so
+  bool reuse_told = false;  // recorded: it began under a number of another placement
+  std::string moved;        // place where its ranks went on, once a rank has told it
   std::string took_over;    // the one that still had ranks connected when this one replaced it
   Ending ending = Ending::kLive;
-  RunEnd end;                      // of one that is not live
-  std::optional<Failure> failure;  // of one that ended by it
+  RunEnd end;                      // end of a run that is not live
+  std::optional<Failure> failure;  // failure that ended the run
 
   int32_t world_size() const { return static_cast<int32_t>(ranks.size()); }
   // Every how many ranks one reports: the whole world when rank 0 reports for all.
@@ -167,10 +167,10 @@ struct Proposal {
   int32_t num_prepared = 0;
   int32_t num_applied = 0;
   int32_t num_failed = 0;
-  std::optional<Digest> plan_hash;      // of the first rank that was PREPARED
-  std::optional<int64_t> applied_step;  // of the first rank that reported Applied
+  std::optional<Digest> plan_hash;      // hash of the first rank that was PREPARED
+  std::optional<int64_t> applied_step;  // step of the first rank that reported Applied
   int64_t received_bytes = 0;           // summed over ranks; kNotMeasured as in a Plan
-  int64_t most_received_bytes = 0;      // of one rank
+  int64_t most_received_bytes = 0;      // most bytes of one rank
   double longest_pause_seconds = 0;
   absl::Time proposed_at = absl::InfinitePast();
   double prepare_seconds = 0;  // to the last PREPARED; 0 before it
@@ -180,11 +180,11 @@ struct Proposal {
 // Layers that are switched together.
 struct Chunk {
   wire::LayerList layers;      // rising, as they are afterwards
-  int64_t incoming_bytes = 0;  // of each layer's GPU that receives most, summed over layers
-  int64_t rows = 0;            // of staging: of each layer's GPU that needs most, likewise
+  int64_t incoming_bytes = 0;  // bytes into each layer's GPU that receives most, summed over layers
+  int64_t rows = 0;            // staging of each layer's GPU that needs most, summed over layers
   // The whole placement in force afterwards: made for the next chunk only, because it is large.
   std::shared_ptr<const Placement> after = nullptr;
-  Digest digest = {};  // of `after`
+  Digest digest = {};  // digest of `after`
 };
 
 // The chunks of a decision that are still to be proposed.
@@ -195,7 +195,7 @@ struct Chunks {
   int64_t decided_first_step = 0;  // the steps whose load was decided on
   int64_t decided_last_step = 0;
   int64_t decision = 0;  // number of its Plan
-  std::string policy;    // as in its Plan
+  std::string policy;    // policy of its Plan
   std::string asked_by;
   bool despite_pause = false;  // an operator asked for them and paused the job with it
 };
@@ -203,7 +203,7 @@ struct Chunks {
 struct Solving {
   int64_t id = 0;                 // 0 = nothing is being solved
   bool began = false;             // the solver works on it: it no longer waits behind other jobs
-  absl::Time began_at = kNoTime;  // as the solver said, once it is solved
+  absl::Time began_at = kNoTime;  // reported by the solver once it is solved
   bool force = false;             // propose whatever changes
   bool preview = false;           // record what would be proposed, and leave the job's pace alone
   std::string asked_by;           // an identity, when an operator asked
@@ -211,7 +211,7 @@ struct Solving {
   int64_t first_step = 0;
   int64_t last_step = 0;
   double balancedness = 0;  // measured on those steps; 0 when that is not known
-  double seconds = 0;       // that it took, once it is solved
+  double seconds = 0;       // time of the solver, once it is solved
   std::shared_ptr<const DecisionQuestion> question;
 };
 
@@ -263,7 +263,8 @@ struct Stall {
 // Stall of a job that was reported.
 struct StallWatch {
   Stall told;
-  absl::Time differs_since = absl::InfiniteFuture();  // what is seen is not what was told
+  absl::Time differs_since =
+      absl::InfiniteFuture();  // since when the stall differs from the reported one
 };
 
 // State that the planner learned in the job's run.
@@ -296,7 +297,7 @@ struct Job {
   int64_t run_number = 0;  // number of the newest run that became the job's own; 0: none did
   // Until then the run that owned the job when the daemon started may come back.
   absl::Time owner_due = absl::InfinitePast();
-  int64_t term = 0;           // that this daemon leads the job with
+  int64_t term = 0;           // term with which this daemon leads the job
   SessionId first_hello = 0;  // the first that was welcomed under it; 0: none was
   int64_t memory_term = 0;    // of the newest memory, and
   int64_t memory_serial = 0;  // its serial
@@ -311,11 +312,11 @@ struct Job {
   std::optional<LastKnownPlacement> last_known;
   std::optional<StoreStamp> stored;
   int64_t next_version = 1;
-  std::map<int64_t, Digest> ran;  // what ran under a number first; the newest kMaxRan numbers
+  std::map<int64_t, Digest> ran;  // first placement under each number; the newest kMaxRan numbers
   // How the newest run ended before the daemon started; none once a rank has said Hello since.
   std::optional<RunEnd> ended_before;
   absl::Status store_error;
-  std::string refusal;  // of the newest Hello that was refused; empty: none was
+  std::string refusal;  // reason of the newest Hello that was refused; empty: none was
   absl::Time refused_at = absl::InfinitePast();
   int64_t refused_hellos = 0;
   std::string turned_away;  // the newest refusal that is for good
@@ -323,31 +324,31 @@ struct Job {
   absl::Time store_attempt = absl::InfinitePast();
   bool write_due = false;  // changed by a decision that did not write it
 
-  wire::SettingsPatch patch;  // as operators set them
+  wire::SettingsPatch patch;  // settings by operators
   wire::Settings settings;    // in force
   bool paused = false;
-  bool paused_by_lost_store = false;  // as JobMemory
+  bool paused_by_lost_store = false;  // see JobMemory
   std::string pause_reason;
   std::deque<DoneRequest> requests;                      // newest last, at most kMaxDoneRequests
   std::deque<Plan> plans;                                // newest last, at most kMaxPlans
-  std::deque<MeasuredPause> pauses;                      // of the newest chunks
+  std::deque<MeasuredPause> pauses;                      // pauses of the newest chunks
   absl::Time unattended_since = absl::InfiniteFuture();  // no rank has been connected since
 
   Windows windows;
-  int64_t window_bytes = 0;        // of `windows`, when they were last bounded
-  std::string not_counting;        // as JobView::not_counting_reason
+  int64_t window_bytes = 0;        // bytes of `windows`, when they were last bounded
+  std::string not_counting;        // see JobView::not_counting_reason
   int64_t covered_step = -1;       // the last of its newest complete window; -1: none yet
   int64_t windows_given_up = 0;    // since the daemon started
-  ReportOverload report_overload;  // of its streams' own limits
+  ReportOverload report_overload;  // above the limits of its streams
   Account account;
-  GpuSpeedEstimate speed_estimate;  // of this run; kept unless gpu_speeds is off
+  GpuSpeedEstimate speed_estimate;  // speeds in this run; kept unless gpu_speeds is off
   std::string speeds_unused;        // why decisions use no GPU speeds, as was recorded; empty: none
-  PredictionRecord predictions = NewPredictions();  // of this run's decisions
+  PredictionRecord predictions = NewPredictions();  // predictions of this run's decisions
   Chooser chooser;
   std::optional<int64_t> last_decision_step;
   BackOff back_off;
-  double report_seconds = 0;  // as JobMemory has it
-  double gap_seconds = 0;     // likewise
+  double report_seconds = 0;  // see JobMemory
+  double gap_seconds = 0;     // see JobMemory
   Solving solving;
   Chunks chunks;
   std::optional<Proposal> proposal;
@@ -383,7 +384,7 @@ struct State {
   Config config;
   int64_t term = 0;
   bool term_stored = true;
-  int64_t term_decision_count = -1;  // of the decision that stored it last
+  int64_t term_decision_count = -1;  // number of the decision that stored it last
   bool draining = false;
   int64_t decision_count = 0;  // decisions made so far
   int64_t last_solve_id = 0;
@@ -398,7 +399,7 @@ struct State {
   std::map<SessionId, SessionBinding>
       bindings;  // sessions that said Hello; ordered, so that effects are too
   std::map<std::string, Job> jobs;
-  std::deque<RefusedJob> refusals;  // of jobs that are not in `jobs`, newest first
+  std::deque<RefusedJob> refusals;  // refusals of jobs that are not in `jobs`, newest first
 };
 
 }  // namespace eplb::core

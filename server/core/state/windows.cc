@@ -21,7 +21,7 @@ namespace {
 // estimate.
 constexpr int64_t kMaxMergedWindows = 1024;
 constexpr size_t kLeastComplete = 2;             // kept of a job, however many bytes they are
-constexpr int64_t kCellBytes = sizeof(int64_t);  // of counts, loads and step times
+constexpr int64_t kCellBytes = sizeof(int64_t);  // counts, loads and step times
 static_assert(sizeof(LoadMatrix::Scalar) == kCellBytes && sizeof(RealMatrix::Scalar) == kCellBytes);
 
 bool IsFullRange(const wire::LoadReport& report, int32_t report_every) {

@@ -58,7 +58,7 @@ struct PendingWindow {
   LoadMatrix sum;                             // empty once dropped
   std::vector<bool> reported;                 // [num_reporters]
   std::vector<int32_t> num_reported;          // [pipeline_parallel_size]
-  std::vector<ReporterSeconds> step_seconds;  // of those that reported it
+  std::vector<ReporterSeconds> step_seconds;  // by reporters of the window
   bool dropped = false;  // its sum would overflow; kept so that later reports are ignored
   // Which placements its steps ran under, as the first report told: the last steps, and those
   // before.
@@ -79,7 +79,7 @@ struct Figures {
   int64_t first_step = 0;
   int64_t last_step = 0;
   double coverage = 0;      // 0: there was no complete window yet
-  bool has_tokens = false;  // of any layer
+  bool has_tokens = false;  // true if any layer has tokens
 };
 
 // A window whose balancedness is below this share of that without EPLB is worse.
@@ -97,30 +97,30 @@ struct Windows {
   int64_t given_up_through = -1;      // last step of the newest window that was evicted incomplete
   int64_t given_up_in_a_row = 0;      // since the newest complete one
   int64_t last_short_step = -1;       // newest window for which a short report was noted
-  RunPlacements placements;           // that the ranks ran
+  RunPlacements placements;           // placements that the ranks ran
   // The newest complete window whose placements are known. Absent: there is none yet, or the newest
   // complete window has no tokens.
   std::optional<Measured> measured;
   int32_t worse_in_a_row = 0;  // newest measured windows that were less even than without EPLB
   // With which `measured` divides the tokens; null: all equal. Has the job's number of GPUs.
   std::shared_ptr<const GpuSpeeds> speeds;
-  Figures newest;                // of the newest complete window, also once it was dropped
-  bool differing_noted = false;  // that ranks do not agree on which placements they ran
-  bool splits_noted = false;     // that ranks of an EP group do not agree on their splits
+  Figures newest;                // figures of the newest complete window, also once it was dropped
+  bool differing_noted = false;  // noted: ranks do not agree on which placements they ran
+  bool splits_noted = false;     // noted: ranks of an EP group do not agree on their splits
 };
 
 struct WindowLimits {
   int32_t num_reporters = 0;           // every ranks_per_reporter-th rank
-  int32_t ranks_per_reporter = 1;      // that see the same tokens
+  int32_t ranks_per_reporter = 1;      // ranks that see the same tokens
   int32_t pipeline_parallel_size = 1;  // each counts layers of its own, so each must be covered
   int32_t report_every = 0;            // steps
-  int32_t next_report_every = 0;       // what ranks are changing to, or 0
+  int32_t next_report_every = 0;       // interval to which ranks are changing, or 0
   double min_coverage = 1;             // share of reporters that must report the full range
-  int32_t max_pending = 1;             // of the windows that began before `patient_since`
+  int32_t max_pending = 1;             // windows that began before `patient_since`
   int32_t max_complete = 1;
   // Windows that began at this time or later wait for their ranks, whatever their number.
   absl::Time patient_since = absl::InfiniteFuture();
-  const RankGrid* grid = nullptr;  // of the run; null: all ranks are one EP group
+  const RankGrid* grid = nullptr;  // grid of the run; null: all ranks are one EP group
   absl::Time now = absl::UnixEpoch();
   CoreLock* lock = nullptr;  // released while counts are added up and a window is measured
 };

@@ -16,7 +16,8 @@ struct Buckets {
   static constexpr std::array<double, 14> kBounds = {
       0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 5, 15, 60};
 
-  std::array<int64_t, kBounds.size() + 1> counts{};  // of each bucket alone; the last: above all
+  std::array<int64_t, kBounds.size() + 1>
+      counts{};  // count of each bucket alone; the last: above all
   double sum_seconds = 0;
 
   // A value that is not finite or below 0 is a bug of the caller. It is left out.

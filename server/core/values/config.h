@@ -20,18 +20,18 @@ using wire::SettingsPatch;
 using wire::StepRange;
 
 struct Config {
-  Settings settings;                                  // of a job for which nobody gave others
+  Settings settings;                                  // settings of a job without its own
   std::map<std::string, SettingsPatch> job_settings;  // by job, over `settings`
   // Prices; what an expert weighs is the job's, horizon_steps a setting. Unless token_seconds is
   // known min_gain counts, and for a policy that chooses what is measured.
   Costs costs;
   int32_t report_every_steps = 0;   // in a load window; 0 = as long as the ranks make them
-  int32_t vote_every_steps = 0;     // what jobs should have chosen; 0 = anything
+  int32_t vote_every_steps = 0;     // interval that jobs should have chosen; 0 = any
   double min_coverage = 0.95;       // share of ranks that must have reported a window
   int32_t max_pending_windows = 4;  // incomplete windows kept per job
   int32_t max_windows = 64;         // complete windows kept per job
-  int64_t max_window_bytes = int64_t{512} << 20;      // of the loads in windows, all jobs together
-  absl::Duration solve_deadline = absl::Seconds(60);  // of the policy's work, once it began
+  int64_t max_window_bytes = int64_t{512} << 20;        // loads in windows, all jobs together
+  absl::Duration solve_deadline = absl::Seconds(60);    // longest work of the policy, once it began
   absl::Duration prepare_deadline = absl::Seconds(60);  // Propose to the last PREPARED
   absl::Duration voting_deadline =
       absl::Seconds(660);  // last PREPARED to the last Applied; above the vote's 600 s

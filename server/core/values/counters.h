@@ -40,19 +40,19 @@ struct Counters {
   int64_t refused = 0;             // streams that the core ended because of what was said on them
   int64_t reports = 0;             // load reports that were looked at
   int64_t report_cells = 0;        // counts in them; 8 bytes each in memory
-  int64_t dropped_steps = 0;       // whose counts ranks had to drop, as they reported
+  int64_t dropped_steps = 0;       // steps whose counts ranks had to drop, as they reported
   int64_t reports_ahead = 0;       // left out: of steps far ahead of all other ranks
   int64_t windows = 0;             // completed
   int64_t windows_given_up = 0;    // incomplete
   int64_t windows_unmeasured = 0;  // complete, but a placement of their steps is not known
   Buckets prepare_seconds;         // Propose to the last PREPARED, of chunks that every rank held
   Buckets gate_wait_seconds;  // the last PREPARED to the first Applied, less that rank's switch
-  int64_t changes = 0;        // of operators, done
+  int64_t changes = 0;        // changes by operators that were done
   int64_t changes_refused = 0;
   int64_t stuck = 0;            // states that became older than three times their deadline
   int64_t jobs_expired = 0;     // forgotten, or evicted by a new job
   int64_t stores_behind = 0;    // jobs whose ranks had seen later versions than the store
-  int64_t events_left_out = 0;  // that ranks caused above their job's budget
+  int64_t events_left_out = 0;  // events that ranks caused above their job's budget
 };
 
 }  // namespace eplb::core

@@ -70,7 +70,7 @@ struct DrainRequested {
 // A starting rank 0 brings a placement of its own and wants a number for it. Answered by a Reply
 // whose version is the number.
 struct ReserveVersion {
-  int64_t ticket = 0;  // of the caller, as a Change's
+  int64_t ticket = 0;  // number of the caller, as a Change's
   std::string job;
 };
 using Event = std::variant<SessionMessage, SessionClosed, SolveStarted, Solved, StoreFailed, Tick,
@@ -84,7 +84,7 @@ struct Send {
 struct Close {  // ends the stream with this status
   SessionId session = 0;
   absl::Status status;
-  std::string refused = {};  // who, when that is refused: to be logged; else empty
+  std::string refused = {};  // caller whose refusal must be logged; otherwise empty
 };
 struct Store {  // written durably before any later effect is executed
   StoredJob job;

@@ -38,13 +38,13 @@ class RunPlacements {
 // Tokens that each GPU got, replicas of an expert taking equal shares.
 struct GpuTokens {
   RealMatrix loads;               // [L, G]
-  std::vector<int64_t> versions;  // of the placements, rising
+  std::vector<int64_t> versions;  // versions of the placements, rising
 };
 
 // Sums of exact splits of batches by layer: [L], over the EP groups that hold the layer.
 struct SplitTokens {
-  std::vector<int64_t> tokens;  // of the batches
-  std::vector<int64_t> peaks;   // of the fullest GPU of each batch, summed over the batches
+  std::vector<int64_t> tokens;  // tokens in the batches
+  std::vector<int64_t> peaks;   // load of the fullest GPU of each batch, summed over the batches
   // Values of `peaks` if the batches had run under the static layout in equal shares, or with one
   // slot per expert. Both are empty unless all ranks reported them.
   std::vector<int64_t> peaks_static = {};
@@ -66,7 +66,7 @@ std::optional<GpuTokens> TokensOnGpus(std::vector<TokensUnder> parts,
 struct Measured {
   int64_t first_step = 0;
   int64_t last_step = 0;
-  std::vector<int64_t> versions;  // that its steps ran under, rising
+  std::vector<int64_t> versions;  // versions that its steps ran under, rising
   // kBatch: the ranks reported what exact splits of these steps gave; the three figures that follow
   // are of them, each batch with its own fullest GPU. kEqual: they are those of equal shares.
   SplitMode split = SplitMode::kEqual;

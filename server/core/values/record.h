@@ -46,15 +46,15 @@ struct TriedCandidate {
   bool in_use = false;
   int64_t windows = 0;
   double balancedness = 0;                           // 0: no window had tokens
-  std::optional<double> net_seconds = std::nullopt;  // none: no step was timed yet
-  std::optional<double> realized = std::nullopt;     // none: it has predicted no gain yet
+  std::optional<double> net_seconds = std::nullopt;  // absent before a step was timed
+  std::optional<double> realized = std::nullopt;     // absent before it has predicted a gain
 
   friend bool operator==(const TriedCandidate&, const TriedCandidate&) = default;
 };
 
 // When the daemon saw what of a decision, as v1.PlanTimes.
 inline constexpr absl::Time kNoTime = absl::UnixEpoch();
-inline constexpr int32_t kTimedRanks = 16;  // of a chunk: the slowest to be PREPARED
+inline constexpr int32_t kTimedRanks = 16;  // ranks in a chunk: the slowest to be PREPARED
 inline constexpr int32_t kTimedPlans = 64;  // the newest of a job whose chunks have times
 
 struct RankTimes {
@@ -73,7 +73,7 @@ struct ChunkTimes {
   absl::Time prepared_at = kNoTime;  // every rank was
   absl::Time ended_at = kNoTime;     // committed or withdrawn
   bool committed = false;
-  int32_t timed_ranks = 0;            // whose PREPARED has a time
+  int32_t timed_ranks = 0;            // ranks whose PREPARED has a time
   std::vector<RankTimes> ranks = {};  // the slowest of them, slowest last; at most kTimedRanks
   int32_t longest_pause_rank = -1;    // -1: no rank said
   double longest_pause_seconds = kNotMeasured;
@@ -85,7 +85,7 @@ struct PlanTimes {
   absl::Time window_began_at = kNoTime;
   absl::Time window_complete_at = kNoTime;
   absl::Time solve_began_at = kNoTime;
-  std::vector<ChunkTimes> chunks = {};  // that were proposed, oldest first
+  std::vector<ChunkTimes> chunks = {};  // proposed chunks, oldest first
 
   friend bool operator==(const PlanTimes&, const PlanTimes&) = default;
 };
@@ -96,7 +96,7 @@ struct Plan {
   std::string policy;
   PlanResult result = PlanResult::kKept;
   int64_t base_version = 0;        // in force when it was decided
-  int64_t first_version = 0;       // of its chunks; 0 when nothing was proposed
+  int64_t first_version = 0;       // first version of its chunks; 0 if nothing was proposed
   int64_t last_version = 0;        // committed; 0 when none was
   int64_t decided_first_step = 0;  // the steps whose load was decided on
   int64_t decided_last_step = 0;
@@ -110,7 +110,8 @@ struct Plan {
   std::optional<double> balancedness_predicted = std::nullopt;
   std::optional<double> prediction_error = std::nullopt;
   std::optional<int64_t> prediction_evidence = std::nullopt;
-  SplitMode split = SplitMode::kEqual;  // of what is computed; with kBatch each window is a batch
+  SplitMode split =
+      SplitMode::kEqual;  // split of the computed figures; with kBatch each window is a batch
   // Measured: of the first complete window all of whose steps ran under last_version, what was
   // predicted beside what followed. None before it, when another decision switched before it, or
   // where the ranks of a run that splits batches did not report what that gave.
@@ -132,11 +133,12 @@ struct Plan {
   std::optional<double> prepare_seconds = std::nullopt;
   // Longest boundary of any rank, or kNotMeasured. It is shown once a chunk was committed.
   double pause_seconds = 0;
-  int64_t switched_step = 0;                    // of the last chunk; 0 when none was
-  std::string reason;                           // one sentence
-  std::string asked_by;                         // an identity, when an operator asked for it
-  std::vector<TriedCandidate> candidates = {};  // of a policy that chooses; not of a kept one
-  PlanTimes times = {};                         // no decision reads them
+  int64_t switched_step = 0;  // step of the last chunk; 0 if there was none
+  std::string reason;         // one sentence
+  std::string asked_by;       // an identity, when an operator asked for it
+  std::vector<TriedCandidate> candidates =
+      {};                // candidates of a policy that chooses; empty in a kept plan
+  PlanTimes times = {};  // no decision reads them
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
@@ -196,7 +198,7 @@ struct ForgetJob {};  // refused while a rank is connected
 using Verb = std::variant<Rebalance, Pause, Resume, Rollback, SetPolicy, ForgetJob>;
 
 struct Change {
-  int64_t ticket = 0;  // of the caller; the Reply carries it
+  int64_t ticket = 0;  // number of the caller; the Reply carries it
   std::string job;
   std::string request_id;
   std::optional<int64_t> expect_version;
@@ -208,7 +210,7 @@ struct Change {
 
 struct ChangeOutcome {
   int64_t version = 0;                     // in force
-  JobState state = JobState::kRecovering;  // of the job, after the change
+  JobState state = JobState::kRecovering;  // state of the job after the change
   std::string outcome;                     // one sentence
   // Settings that SetPolicy changed, "min_gain=0.05": before the change, and now.
   std::string before = {};
@@ -235,13 +237,13 @@ struct RanVersion {
 // State of a job that a restart must not lose.
 struct StoredJob {
   std::string job;
-  int64_t version = 0;       // of `placement`
+  int64_t version = 0;       // version of `placement`
   int64_t next_version = 1;  // no proposal below this was ever sent
   // The newest one known to run; none of a job that was stopped before its ranks said what they
   // run.
   std::optional<Placement> placement;
-  wire::JobMemory memory = {};  // what operators set, and what the run in force has earned
-  std::optional<RunEnd> end = std::nullopt;  // of its newest run; none while that lives
+  wire::JobMemory memory = {};  // settings by operators, and the account of the current run
+  std::optional<RunEnd> end = std::nullopt;  // end of its newest run; none while that lives
   // To write: the change that this write is part of. Not read.
   std::optional<DoneRequest> done = std::nullopt;
   // Requests as read, oldest first; empty in a record to write.
@@ -263,11 +265,11 @@ struct JobEvent {
                      // placements_differ, splits_differ, store_failed, store_behind, expired,
                      // report_interval, vote_every_differs, memory_recalled, unknown_job_paused; of
                      // operators: rebalance, pause, resume, rollback, set_policy, forget, refused
-  int64_t term = 0;  // that the daemon leads the job with; in its log only
+  int64_t term = 0;  // term with which the daemon leads the job; in its log only
   int64_t version = 0;
   std::string reason;       // one sentence
   std::string actor = {};   // the identity of the operator; empty for the daemon itself
-  std::string before = {};  // of a change
+  std::string before = {};  // value before a change
   std::string after = {};
 };
 

@@ -36,19 +36,19 @@ enum class Answer { kNone, kPrepared, kApplied, kFailed };
 
 struct RankView {
   int32_t rank = 0;
-  int32_t gpu = 0;  // of its EP group
+  int32_t gpu = 0;  // number in its EP group
   bool connected = false;
   int64_t running_version = 0;
   int64_t prepared_version = 0;
   int64_t step = 0;
   RankState state = RankState::kExpected;
   absl::Duration away;           // since the stream ended; zero when connected
-  std::optional<Answer> answer;  // none: no proposal is in flight
+  std::optional<Answer> answer;  // absent: no proposal is in flight
   // Propose to PREPARED, of the newest proposal that it was PREPARED for.
   std::optional<double> answer_seconds;
-  std::optional<double> pause_seconds;  // of the newest switch, from the vote on
+  std::optional<double> pause_seconds;  // time of the newest switch, from the vote on
   std::optional<double> step_seconds;   // mean of the newest load report that said it
-  int64_t dropped_steps = 0;            // as it reported, since its run began here
+  int64_t dropped_steps = 0;  // steps that it reported as dropped since its run began here
   std::string library_version;
   wire::TransportInfo transport;
 };
@@ -65,10 +65,10 @@ struct RunView {
 // A GPU that the ranks' step times show to be slow, or whose speed the settings name.
 struct GpuSpeedView {
   int32_t gpu = 0;
-  std::optional<double> measured_speed = std::nullopt;  // of a slow one; none: not slow
+  std::optional<double> measured_speed = std::nullopt;  // speed of a slow GPU; absent: not slow
   double speed_in_use = 1;                              // by the newest decision
-  std::string source = {};  // of what decisions use: measured, stated, avoided
-  std::string reason = {};  // of a slow one, one sentence
+  std::string source = {};  // source of the speed in use: measured, stated, avoided
+  std::string reason = {};  // one sentence about a slow GPU
 };
 struct JobView {
   std::string job;
@@ -87,10 +87,10 @@ struct JobView {
   std::optional<double> balancedness;
   std::vector<std::optional<double>> layer_balancedness;  // [num_layers]
   std::optional<double> balancedness_static;  // counterfactual: the same window, static placement
-  std::optional<double> balancedness_without_eplb;  // likewise, one slot per expert
+  std::optional<double> balancedness_without_eplb;  // of the same window, one slot per expert
   std::string not_measured_reason;  // one sentence; empty while `balancedness` is there
-  std::string worse_reason;         // as WorseText
-  SplitMode measured_split = SplitMode::kEqual;  // as Measured
+  std::string worse_reason;         // see WorseText
+  SplitMode measured_split = SplitMode::kEqual;  // see Measured
   int64_t measured_first_step = 0;
   int64_t measured_last_step = 0;
   // Figures of the newest plan that switched anything: predicted by it, and measured after it.
@@ -98,10 +98,10 @@ struct JobView {
   std::optional<double> balancedness_seen;
   std::optional<double> prediction_error;  // of balancedness_predicted, as in its Plan, and
   std::optional<int64_t> prediction_evidence;
-  std::vector<TriedCandidate> candidates;  // of a policy that chooses, as they are now
-  int64_t last_switched_step = 0;          // of the newest switch; 0 = none is known
-  std::optional<double> saved_seconds;     // as eplb_saved_seconds
-  std::optional<double> spent_seconds;     // as eplb_spent_seconds; none before a switch
+  std::vector<TriedCandidate> candidates;  // candidates of a policy that chooses, as they are now
+  int64_t last_switched_step = 0;          // step of the newest switch; 0 = none is known
+  std::optional<double> saved_seconds;     // see eplb_saved_seconds
+  std::optional<double> spent_seconds;     // see eplb_spent_seconds; absent before a switch
   int64_t last_window_first_step = 0;
   int64_t last_window_last_step = 0;
   int64_t commits = 0;
@@ -116,9 +116,9 @@ struct JobView {
   std::string split;               // equal, batch; likewise
   std::optional<double> coverage;  // share of reporters in the newest complete window
   std::vector<int32_t> model_layers;
-  std::optional<RunEnding> ending;  // of the newest run; none while it lives
+  std::optional<RunEnding> ending;  // end of the newest run; absent while it lives
   std::string end_reason;           // one sentence; empty while it lives
-  std::string took_over;            // as Run
+  std::string took_over;            // see Run
   double stuck_seconds = 0;    // age of a state that is older than three times its deadline, else 0
   std::string stalled;         // why balancing has stopped, a name; empty: it has not
   std::string stalled_reason;  // one sentence; empty when it has not
@@ -131,12 +131,12 @@ struct JobView {
   int64_t windows_given_up = 0;  // incomplete, since the daemon started
   std::vector<RankView> ranks;
   int64_t run_number = 0;  // number of the run in force, rising within the job; 0: none yet
-  int64_t term = 0;        // that this daemon leads the job with
+  int64_t term = 0;        // term with which this daemon leads the job
   std::optional<RunView> candidate;
   bool led_elsewhere = false;      // its end, as RunEnd
   bool take_over_refused = false;  // it waits because the steps of the run in force advance
-  std::string refusal;             // of the newest Hello that was refused in the last 10 minutes
-  int64_t refused_hellos = 0;      // of this job, since the daemon started
+  std::string refusal;         // reason of the newest Hello that was refused in the last 10 minutes
+  int64_t refused_hellos = 0;  // refused Hellos of this job since the daemon started
   std::vector<GpuSpeedView> gpu_speeds;  // rising
 };
 
@@ -150,7 +150,7 @@ struct LeaderView {
 // Ranks of a job that were refused before the daemon knew the job.
 struct RefusedJob {
   std::string job;
-  std::string reason;  // of the newest
+  std::string reason;  // reason of the newest one
   int64_t count = 0;
   absl::Time at;  // the newest
 };
@@ -173,8 +173,8 @@ struct PastWindow {
   std::optional<double> step_seconds;        // measured time of a step
   std::shared_ptr<const Load> load;          // [L, E]
   std::shared_ptr<const GpuTokens> on_gpus;  // in equal shares; null: a placement is not known
-  SplitMode split = SplitMode::kEqual;       // as the run registered
-  std::optional<Measured> measured = std::nullopt;  // none: it could not be
+  SplitMode split = SplitMode::kEqual;       // mode that the run registered
+  std::optional<Measured> measured = std::nullopt;  // absent if it could not be measured
 };
 
 // Figures of one window. balancedness*: means over layers with load; none: a placement is not
@@ -185,11 +185,11 @@ struct WindowFigures {
   std::string run_id;
   int64_t first_step = 0;
   int64_t last_step = 0;
-  std::vector<int64_t> versions;  // that its steps ran under, rising; empty: not known
+  std::vector<int64_t> versions;  // versions that its steps ran under, rising; empty: not known
   double coverage = 0;
-  std::optional<double> step_seconds;               // none: not known yet
-  int64_t tokens = 0;                               // of all layers; 2^63-1 for a sum above it
-  SplitMode split = SplitMode::kEqual;              // of `balancedness`
+  std::optional<double> step_seconds;               // absent: not known yet
+  int64_t tokens = 0;                               // tokens of all layers; 2^63-1 for a larger sum
+  SplitMode split = SplitMode::kEqual;              // mode of `balancedness`
   std::optional<double> balancedness;               // measured
   std::optional<double> balancedness_equal;         // computed: equal shares, the same placements
   std::optional<double> balancedness_static;        // counterfactual: equal shares, static layout

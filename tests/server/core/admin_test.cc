@@ -39,8 +39,7 @@ void CommitAll(TestJob& job, int64_t step) {
 }
 
 TEST(AdminTest, PauseStopsDecisionsAndResumeAllowsThemAgain) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   const absl::StatusOr<ChangeOutcome> paused = job.daemon.Ask(Pause{});
   ASSERT_TRUE(paused.ok()) << paused.status();
   EXPECT_EQ(paused->state, JobState::kIdle);
@@ -59,8 +58,7 @@ TEST(AdminTest, PauseStopsDecisionsAndResumeAllowsThemAgain) {
 }
 
 TEST(AdminTest, PauseWhileThePolicyComputesForgetsItsAnswer) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Report(0, 9);
   ASSERT_EQ(job.daemon.state(), "SOLVING");
   EXPECT_EQ(job.daemon.Ask(Pause{})->state, JobState::kIdle);
@@ -69,8 +67,7 @@ TEST(AdminTest, PauseWhileThePolicyComputesForgetsItsAnswer) {
 }
 
 TEST(AdminTest, APauseLetsTheChunkInFlightEndAndProposesNoOther) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
+  ProposedJob job(Exchanged({0, 1, 2, 3}));
   const absl::StatusOr<ChangeOutcome> paused = job.daemon.Ask(Pause{});
   EXPECT_NE(paused->outcome.find("version 1 is in flight and ends first"), std::string::npos);
   CommitAll(job, 12);
@@ -82,8 +79,7 @@ TEST(AdminTest, APauseLetsTheChunkInFlightEndAndProposesNoOther) {
 }
 
 TEST(AdminTest, APauseSurvivesARestart) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}, {}, "once").ok());
   job.daemon.Restart();
   EXPECT_TRUE(job.daemon.View().paused);
@@ -95,8 +91,7 @@ TEST(AdminTest, APauseSurvivesARestart) {
 }
 
 TEST(AdminTest, ARequestIdIsUsedOnceAndARepeatToldWhatItDid) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}, {}, "r1").ok());
   const absl::StatusOr<ChangeOutcome> again = job.daemon.Ask(Resume{}, {}, "r1");
   EXPECT_EQ(CodeOf(again), absl::StatusCode::kAlreadyExists);
@@ -106,15 +101,13 @@ TEST(AdminTest, ARequestIdIsUsedOnceAndARepeatToldWhatItDid) {
 }
 
 TEST(AdminTest, ARefusedRequestMayBeAskedAgainUnderItsId) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   EXPECT_EQ(CodeOf(job.daemon.Ask(Pause{}, 7, "r1")), absl::StatusCode::kAborted);
   EXPECT_TRUE(job.daemon.Ask(Pause{}, 0, "r1").ok());
 }
 
 TEST(AdminTest, RequestIdsAreBoundedInNumber) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   for (int i = 0; i <= kMaxDoneRequests; ++i) {
     ASSERT_TRUE(job.daemon.Ask(Pause{}, {}, absl::StrCat("r", i)).ok());
   }
@@ -123,8 +116,7 @@ TEST(AdminTest, RequestIdsAreBoundedInNumber) {
 }
 
 TEST(AdminTest, AStaleExpectVersionIsAbortedNamingBothVersions) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   CommitAll(job, 12);
   ASSERT_EQ(job.daemon.View().version, 1);
   const absl::StatusOr<ChangeOutcome> stale = job.daemon.Ask(Pause{}, 0);
@@ -134,8 +126,7 @@ TEST(AdminTest, AStaleExpectVersionIsAbortedNamingBothVersions) {
 }
 
 TEST(AdminTest, MalformedChangesAreRefusedByField) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   const Change good{.ticket = 900,
                     .job = kJob,
                     .request_id = "r",
@@ -171,8 +162,7 @@ TEST(AdminTest, MalformedChangesAreRefusedByField) {
 }
 
 TEST(AdminTest, AChangeThatCannotBeStoredIsUndoneAndUnavailable) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.daemon.store_works = false;
   const SettingsPatch patch{.min_gain = 0.5};
   for (const Verb& verb : {Verb(Pause{}), Verb(SetPolicy{patch})}) {
@@ -189,8 +179,7 @@ TEST(AdminTest, AChangeThatCannotBeStoredIsUndoneAndUnavailable) {
 }
 
 TEST(AdminTest, ARebalanceOrRollbackThatCannotBeStoredLeavesTheJobIdle) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   CommitAll(job, 12);
   job.daemon.store_works = false;
   const int64_t solves = job.daemon.num_solves();
@@ -204,8 +193,7 @@ TEST(AdminTest, ARebalanceOrRollbackThatCannotBeStoredLeavesTheJobIdle) {
 }
 
 TEST(AdminTest, RebalanceDecidesNowOnWindowsThatWereDecidedOnBefore) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   EXPECT_EQ(CodeOf(job.daemon.Ask(Rebalance{})), absl::StatusCode::kFailedPrecondition);
   job.Report(0, 9);
   job.daemon.AnswerSolve(Exchanged({}));
@@ -220,8 +208,7 @@ TEST(AdminTest, RebalanceDecidesNowOnWindowsThatWereDecidedOnBefore) {
 }
 
 TEST(AdminTest, ARebalanceOfAPausedJobIsRefusedWithTheReasonOnce) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   const absl::StatusOr<ChangeOutcome> asked = job.daemon.Ask(Rebalance{});
   EXPECT_EQ(CodeOf(asked), absl::StatusCode::kFailedPrecondition);
@@ -231,8 +218,7 @@ TEST(AdminTest, ARebalanceOfAPausedJobIsRefusedWithTheReasonOnce) {
 TEST(AdminTest, AForcedRebalanceProposesWhatDoesNotPay) {
   Config config = TestConfig();
   config.settings.min_gain = 1;
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   job.Report(0, 9);
   job.daemon.AnswerSolve(Exchanged({0}));
   ASSERT_EQ(job.daemon.state(), "IDLE");
@@ -243,8 +229,7 @@ TEST(AdminTest, AForcedRebalanceProposesWhatDoesNotPay) {
 }
 
 TEST(AdminTest, RebalanceIsRefusedWhilePausedOrFrozen) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Report(0, 9);
   job.daemon.AnswerSolve(Exchanged({}));
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.freeze_steps = "5:30"}}).ok());
@@ -255,8 +240,7 @@ TEST(AdminTest, RebalanceIsRefusedWhilePausedOrFrozen) {
 }
 
 TEST(AdminTest, APreviewSaysWhatWouldBeAndNothingIsChangedStoredOrAudited) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
+  ProposedJob job(Exchanged({0, 1, 2, 3}));
   CommitAll(job, 12);
   const int64_t version = job.daemon.View().version;
   const size_t events = job.daemon.events().size();
@@ -282,8 +266,7 @@ TEST(AdminTest, APreviewSaysWhatWouldBeAndNothingIsChangedStoredOrAudited) {
 }
 
 TEST(AdminTest, APreviewOfARebalanceIsAnObservedDecisionThatMovesNoPace) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   ASSERT_TRUE(absl::IsFailedPrecondition(job.daemon.Preview(Rebalance{}).status()));
   job.Report(0, 9);
   job.daemon.AnswerSolve(Exchanged({}));  // at step 9; the next one is due at step 29
@@ -306,8 +289,7 @@ TEST(AdminTest, APreviewOfARebalanceIsAnObservedDecisionThatMovesNoPace) {
 }
 
 TEST(AdminTest, RollbackProposesTheVersionBeforeTheDecisionAndPauses) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
+  ProposedJob job(Exchanged({0, 1, 2, 3}));
   CommitAll(job, 12);
   ASSERT_EQ(job.daemon.View().version, 2);
   const absl::StatusOr<ChangeOutcome> back = job.daemon.Ask(Rollback{});
@@ -332,8 +314,7 @@ TEST(AdminTest, RollbackProposesTheVersionBeforeTheDecisionAndPauses) {
 }
 
 TEST(AdminTest, ThePauseOfARollbackThatFailedTellsWhatHappenedAlsoAfterARestart) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
+  ProposedJob job(Exchanged({0, 1, 2, 3}));
   CommitAll(job, 12);
   ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
   EXPECT_EQ(job.daemon.View().pause_reason, "for a rollback to version 0 by ann: why not");
@@ -351,15 +332,12 @@ TEST(AdminTest, ThePauseOfARollbackThatFailedTellsWhatHappenedAlsoAfterARestart)
 }
 
 TEST(AdminTest, ThePauseOfARollbackThatStoppedHalfWaySaysHowFarItCame) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
+  ProposedJob job(Exchanged({0, 1, 2, 3}));
   CommitAll(job, 12);
   ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
   job.Deliver();
-  ASSERT_TRUE(job.Vote(20));
-  job.Deliver();
-  ASSERT_TRUE(job.Vote(22, false));
-  job.Deliver();
+  ASSERT_TRUE(job.VoteAndDeliver(20));
+  ASSERT_TRUE(job.VoteAndDeliver(22, false));
   const std::string half = job.daemon.View().pause_reason;
   EXPECT_NE(half.find("rollback to version 0 failed: "), std::string::npos) << half;
   EXPECT_NE(half.find("; 1 of 2 chunks were moved; "), std::string::npos) << half;
@@ -367,20 +345,17 @@ TEST(AdminTest, ThePauseOfARollbackThatStoppedHalfWaySaysHowFarItCame) {
 }
 
 TEST(AdminTest, APauseThatCameAfterTheRollbackKeepsItsReason) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
+  ProposedJob job(Exchanged({0, 1, 2, 3}));
   CommitAll(job, 12);
   ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   job.Deliver();
-  ASSERT_TRUE(job.Vote(20, false));
-  job.Deliver();
+  ASSERT_TRUE(job.VoteAndDeliver(20, false));
   EXPECT_EQ(job.daemon.View().pause_reason, "paused by ann: why not");
 }
 
 TEST(AdminTest, ARollbackThatCannotBeIsRefusedWithItsReason) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   EXPECT_TRUE(Says(job.daemon.Ask(Rollback{}), "no decision is known"));
   EXPECT_TRUE(Says(job.daemon.Ask(Rollback{.to_version = 0}), "runs the placement"));
   EXPECT_EQ(CodeOf(job.daemon.Ask(Rollback{.to_version = 77})), absl::StatusCode::kNotFound);
@@ -390,8 +365,7 @@ TEST(AdminTest, ARollbackThatCannotBeIsRefusedWithItsReason) {
 }
 
 TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   const SettingsPatch patch{.policy_name = "balanced", .every_steps = 40, .min_gain = 0.25};
   const absl::StatusOr<ChangeOutcome> set = job.daemon.Ask(SetPolicy{patch});
   ASSERT_TRUE(set.ok()) << set.status();
@@ -412,17 +386,14 @@ TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
 }
 
 TEST(AdminTest, SetPolicyRefusesWhatItDoesNotKnow) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   EXPECT_TRUE(Says(job.daemon.Ask(SetPolicy{}), "settings are empty"));
   EXPECT_TRUE(Says(job.daemon.Ask(SetPolicy{{.policy_name = "magic"}}), "name is \"magic\""));
   EXPECT_EQ(job.daemon.View().settings.policy_name, "incremental");
 }
 
 TEST(AdminTest, ResumeEndsAQuarantineAndTheRanksSayWhatTheyRun) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   // One rank computed another plan.
   job.daemon.Say(job.ranks[1].session, wire::Applied{1, DigestOf(Exchanged({2})), 12, 0, 0});
   ASSERT_EQ(job.daemon.state(), "QUARANTINE");
@@ -438,8 +409,7 @@ TEST(AdminTest, ResumeEndsAQuarantineAndTheRanksSayWhatTheyRun) {
 }
 
 TEST(AdminTest, ResumeOfAJobThatIsNotPausedIsNoErrorAndSaysSo) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   const absl::StatusOr<ChangeOutcome> resumed = job.daemon.Ask(Resume{});
   ASSERT_TRUE(resumed.ok()) << resumed.status();
   EXPECT_EQ(resumed->outcome, "was not paused; resume was asked for by ann: why not");
@@ -448,8 +418,7 @@ TEST(AdminTest, ResumeOfAJobThatIsNotPausedIsNoErrorAndSaysSo) {
 }
 
 TEST(AdminTest, AJobThatHasNotSaidWhatItRunsMayBePausedAndNothingElse) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Report(0, 9);
   job.Deliver();
   job.daemon.LoseStore();
@@ -469,8 +438,7 @@ TEST(AdminTest, AJobThatHasNotSaidWhatItRunsMayBePausedAndNothingElse) {
 }
 
 TEST(AdminTest, ASecondPauseKeepsTheReasonOfTheFirst) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   const std::string first = job.daemon.View().pause_reason;
   job.daemon.Handle(Change{.ticket = 100,
@@ -486,8 +454,7 @@ TEST(AdminTest, ASecondPauseKeepsTheReasonOfTheFirst) {
 }
 
 TEST(AdminTest, ForgetRemovesAJobWithoutRanksAndLeavesItsAuditLog) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   EXPECT_TRUE(Says(job.daemon.Ask(ForgetJob{}), "has ranks connected"));
   EXPECT_EQ(CodeOf(job.daemon.Ask(ForgetJob{})), absl::StatusCode::kFailedPrecondition);
   for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, wire::Goodbye{"", {}, false});
@@ -519,8 +486,7 @@ TEST(AdminTest, ForgetRemovesAJobWhoseRanksNeverAllCame) {
 }
 
 TEST(AdminTest, AJobThatTheStoreDoesNotForgetIsStillKnown) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, wire::Goodbye{"", {}, false});
   job.daemon.store_works = false;
   const absl::StatusOr<ChangeOutcome> forgotten = job.daemon.Ask(ForgetJob{});
@@ -532,8 +498,7 @@ TEST(AdminTest, AJobThatTheStoreDoesNotForgetIsStillKnown) {
 }
 
 TEST(AdminTest, ChangesAreCounted) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   EXPECT_FALSE(job.daemon.Ask(Pause{}, 5).ok());
   EXPECT_EQ(job.daemon.core().counters().changes, 1);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -195,10 +196,34 @@ class TestJob {
   // All ranks vote: the proposal that all are PREPARED for is applied, or dropped by all when the
   // transfer fails. Returns whether there was one.
   bool Vote(int64_t step, bool transfer_works = true);
+  // Votes, and delivers what follows.
+  bool VoteAndDeliver(int64_t step, bool transfer_works = true) {
+    const bool voted = Vote(step, transfer_works);
+    Deliver();
+    return voted;
+  }
   std::vector<wire::DownMessage> SentTo(int32_t rank);
 
   CoreHarness daemon;
   std::vector<FakeRank> ranks;
+};
+
+// A job whose ranks are all connected.
+struct ConnectedJob : TestJob {
+  explicit ConnectedJob(Config config = TestConfig()) : TestJob(std::move(config)) { ConnectAll(); }
+};
+
+// A job to which chunk 0 of `candidate` is proposed, but not yet delivered.
+struct ProposedJob : TestJob {
+  explicit ProposedJob(const Placement& candidate) { Propose(candidate); }
+};
+
+// A job whose ranks are PREPARED for chunk 0 of `candidate`.
+struct PreparedJob : TestJob {
+  explicit PreparedJob(const Placement& candidate) {
+    Propose(candidate);
+    Deliver();
+  }
 };
 
 // The messages of one type.

@@ -36,8 +36,7 @@ TEST(CoreTest, AnUnknownJobIsNotFound) {
 }
 
 TEST(CoreTest, TheViewHasTheRanksStepsAndWhatWasMeasured) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   EXPECT_EQ(job.daemon.View().balancedness, std::nullopt);
   job.Report(0, 9);
   JobView view = job.daemon.View();
@@ -57,8 +56,7 @@ TEST(CoreTest, TheViewHasTheRanksStepsAndWhatWasMeasured) {
 }
 
 TEST(CoreTest, ACompleteWindowIsHandedOutToBeLookedBackAt) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.daemon.Say(job.ranks[0].session, TestReport(0, 9));
   EXPECT_TRUE(job.daemon.past_windows().empty()) << "two ranks are missing";
   job.daemon.Say(job.ranks[1].session, TestReport(0, 9));
@@ -82,8 +80,7 @@ TEST(CoreTest, ACompleteWindowIsHandedOutToBeLookedBackAt) {
 }
 
 TEST(CoreTest, AWindowOfUnknownPlacementsIsHandedOutWithoutMeasuredFigures) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Report(0, 9);
   for (FakeRank& rank : job.ranks) {
     wire::LoadReport report = TestReport(10, 19);
@@ -109,8 +106,7 @@ TEST(CoreTest, MalformedMessagesEndTheSessionAndNothingElse) {
       wire::Applied{1, {}, 0, 0, std::numeric_limits<double>::quiet_NaN()},
       wire::Failed{1, wire::FailedCode::kTransfer, "", -1},
       wire::Nack{-1, wire::NackCode::kBusy, ""}};
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   for (const wire::UpMessage& message : malformed) {
     job.Connect(1);
     job.daemon.Say(job.ranks[1].session, message);
@@ -125,8 +121,7 @@ TEST(CoreTest, MalformedMessagesEndTheSessionAndNothingElse) {
 TEST(CoreTest, WindowsThatStayIncompleteAreRecordedWithWhoIsMissing) {
   Config config = TestConfig();
   config.max_pending_windows = 1;
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   job.daemon.Say(job.ranks[0].session, TestReport(0, 9));
   job.daemon.Say(job.ranks[0].session, TestReport(10, 19));
   for (int second = 0; second < 25; ++second) job.daemon.Advance(absl::Seconds(1));
@@ -141,8 +136,7 @@ TEST(CoreTest, WindowsThatStayIncompleteAreRecordedWithWhoIsMissing) {
 TEST(CoreTest, NoWindowIsGivenUpForAStandstillOfTheDaemonItself) {
   Config config = TestConfig();
   config.max_pending_windows = 1;
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   job.daemon.Say(job.ranks[0].session, TestReport(0, 9));
   job.daemon.Advance(absl::Seconds(60));
   for (const int rank : {0, 1, 2}) {
@@ -155,8 +149,7 @@ TEST(CoreTest, NoWindowIsGivenUpForAStandstillOfTheDaemonItself) {
 }
 
 TEST(DrainTest, PreparingIsCancelledAndEverySessionIsTold) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
+  ProposedJob job(Exchanged({0, 1, 2, 3}));
   job.daemon.Handle(DrainRequested{absl::Seconds(10)});
   EXPECT_EQ(job.daemon.state(), "CANCELLING");
   const auto sent = job.SentTo(1);
@@ -166,9 +159,7 @@ TEST(DrainTest, PreparingIsCancelledAndEverySessionIsTold) {
 }
 
 TEST(DrainTest, VotingContinuesButNoFurtherChunkFollows) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1, 2, 3}));
   job.daemon.Handle(DrainRequested{absl::Seconds(10)});
   EXPECT_EQ(job.daemon.state(), "VOTING");
   job.Vote(12);
@@ -180,8 +171,7 @@ TEST(DrainTest, VotingContinuesButNoFurtherChunkFollows) {
 }
 
 TEST(DrainTest, ASolutionThatComesTooLateIsIgnored) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Report(0, 9);
   job.daemon.Handle(DrainRequested{absl::Seconds(10)});
   job.daemon.AnswerSolve(Exchanged({0, 1}));
@@ -190,8 +180,7 @@ TEST(DrainTest, ASolutionThatComesTooLateIsIgnored) {
 }
 
 TEST(StoreFailureTest, AProposalThatCannotBeStoredIsNeverSentAndReadinessSaysWhy) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Report(0, 9);
   job.daemon.store_works = false;
   job.daemon.AnswerSolve(Exchanged({0, 1}));
@@ -202,8 +191,7 @@ TEST(StoreFailureTest, AProposalThatCannotBeStoredIsNeverSentAndReadinessSaysWhy
 }
 
 TEST(StoreFailureTest, TheStoreIsTriedAgainAndReadinessComesBack) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Report(0, 9);
   job.daemon.store_works = false;
   job.daemon.AnswerSolve(Exchanged({0, 1}));
@@ -221,9 +209,7 @@ TEST(StoreFailureTest, TheStoreIsTriedAgainAndReadinessComesBack) {
 }
 
 TEST(StoreFailureTest, ACommitIsACommitEvenWhenItCannotBeStored) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1, 2, 3}));
   job.daemon.store_works = false;
   job.Vote(12);
   job.Deliver();
@@ -236,9 +222,7 @@ TEST(StoreFailureTest, ACommitIsACommitEvenWhenItCannotBeStored) {
 }
 
 TEST(RestartTest, VersionsAndTermsGoOnAfterARestart) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1, 2, 3}));
   job.daemon.Restart();
   job.ConnectAll();
   ASSERT_EQ(job.daemon.state(), "IDLE");

@@ -35,12 +35,7 @@ TEST_F(RpcTimesTest, CallsAreTimedByMethodAndCodeAndStreamsAreNot) {
   (void)Join(0);
   EXPECT_THAT(server_->rpc_times(), IsEmpty());
   const auto ask = [this](const std::string& job) {
-    grpc::ClientContext context;
-    SetDeadline(&context);
-    v1::GetJobRequest request;
-    request.set_job(job);
-    v1::JobStatus response;
-    return query_->GetJob(&context, request, &response).error_code();
+    return Call(*query_, &v1::Query::Stub::GetJob, About<v1::GetJobRequest>(job)).code();
   };
   EXPECT_EQ(ask("job"), grpc::StatusCode::OK);
   EXPECT_EQ(ask("job"), grpc::StatusCode::OK);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -19,6 +20,7 @@
 #include "tests/server/failing_store.h"
 #include "tests/server/test_stream.h"
 
+#include "eplb/v1/admin.grpc.pb.h"
 #include "eplb/v1/query.grpc.pb.h"
 #include "eplb/v1/session.grpc.pb.h"
 
@@ -62,6 +64,48 @@ class RankStream {
   std::unique_ptr<grpc::ClientReaderWriter<v1::Up, v1::Down>> stream_;
 };
 
+// How a call ended, and with what.
+template <class Response>
+struct Answered {
+  grpc::Status status;
+  Response body;
+
+  bool ok() const { return status.ok(); }
+  grpc::StatusCode code() const { return status.error_code(); }
+};
+
+// Calls a method of a stub under the deadline.
+template <class Stub, class Request, class Response>
+Answered<Response> Call(Stub& stub,
+                        grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                     Response*),
+                        const Request& request) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
+  Answered<Response> answered;
+  answered.status = (stub.*method)(&context, request, &answered.body);
+  return answered;
+}
+
+// Returns a request about a job.
+template <class Request>
+Request About(const std::string& job) {
+  Request request;
+  request.set_job(job);
+  return request;
+}
+
+// Returns a request for a change of the job "job", which is at version `expect_version`.
+template <class Request>
+Request ChangeOf(const std::string& request_id, uint64_t expect_version = 0) {
+  Request request;
+  request.mutable_change()->set_job("job");
+  request.mutable_change()->set_request_id(request_id);
+  request.mutable_change()->set_expect_version(expect_version);
+  request.mutable_change()->set_comment("night");
+  return request;
+}
+
 class ServedTest : public ::testing::Test {
  protected:
   void Start(Address listen = {.host = "127.0.0.1"}, RpcOptions options = {}) {
@@ -86,6 +130,7 @@ class ServedTest : public ::testing::Test {
     channel_ = grpc::CreateChannel(server_->address().Text(), grpc::InsecureChannelCredentials());
     balancer_ = v1::Balancer::NewStub(channel_);
     query_ = v1::Query::NewStub(channel_);
+    admin_ = v1::Admin::NewStub(channel_);
   }
   std::unique_ptr<RankStream> Connect() { return std::make_unique<RankStream>(balancer_.get()); }
   std::unique_ptr<RankStream> Join(int32_t rank) {
@@ -98,17 +143,17 @@ class ServedTest : public ::testing::Test {
     context->set_deadline(std::chrono::system_clock::now() + kCallDeadline);
   }
   grpc::Status AllGather(int32_t rank, int32_t world_size, v1::AllGatherResponse* response) {
-    grpc::ClientContext context;
-    SetDeadline(&context);
-    v1::AllGatherRequest request;
-    request.set_job("job");
+    auto request = About<v1::AllGatherRequest>("job");
     request.set_launch_id("run_number");
     request.set_key("0");
     request.set_rank(static_cast<uint32_t>(rank));
     request.set_world_size(static_cast<uint32_t>(world_size));
     request.set_nonce(7);
     request.set_blob(absl::StrCat("blob", rank));
-    return balancer_->AllGather(&context, request, response);
+    Answered<v1::AllGatherResponse> answered =
+        Call(*balancer_, &v1::Balancer::Stub::AllGather, request);
+    *response = std::move(answered.body);
+    return answered.status;
   }
 
   EventQueue::Limits queue_ = {};
@@ -121,6 +166,7 @@ class ServedTest : public ::testing::Test {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Balancer::Stub> balancer_;
   std::unique_ptr<v1::Query::Stub> query_;
+  std::unique_ptr<v1::Admin::Stub> admin_;
 };
 
 }  // namespace eplb

@@ -13,8 +13,6 @@
 
 #include "tests/server/rpc/served_test.h"
 
-#include "eplb/v1/admin.grpc.pb.h"
-
 namespace eplb {
 namespace {
 
@@ -54,15 +52,11 @@ class UnixAcceptorTest : public ServedTest {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     const auto channel =
         grpc::CreateCustomChannel("unix:" + path_, grpc::InsecureChannelCredentials(), arguments);
-    grpc::ClientContext context;
-    SetDeadline(&context);
-    v1::PauseRequest request;
-    request.mutable_change()->set_job("job");
-    request.mutable_change()->set_request_id(request_id);
-    request.mutable_change()->set_expect_version(0);
+    const auto stub = v1::Admin::NewStub(channel);
+    auto request = ChangeOf<v1::PauseRequest>(request_id);
+    request.mutable_change()->clear_comment();
     request.mutable_change()->set_claimed_by("root@elsewhere");
-    v1::AdminResponse response;
-    return v1::Admin::NewStub(channel)->Pause(&context, request, &response);
+    return Call(*stub, &v1::Admin::Stub::Pause, request).status;
   }
   std::string PausedBy() const { return runner_->Job("job")->pause_reason; }
 

@@ -41,6 +41,13 @@ class Folder {
   std::filesystem::path path_;
 };
 
+// A test with the path of a database that is not there yet.
+class DatabaseTest : public ::testing::Test {
+ protected:
+  const Folder folder_;
+  const std::string path_ = folder_.File("eplb.db");
+};
+
 }  // namespace eplb
 
 #endif  // EPLB_TESTS_SERVER_STORE_FOLDER_H_

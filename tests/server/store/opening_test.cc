@@ -37,17 +37,17 @@ class Umask {
   const mode_t was_;
 };
 
-TEST(DatabaseFileTest, ASymbolicLinkIsTheSameStore) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
-  std::filesystem::create_symlink(path, folder.File("other.db"));
-  EXPECT_THAT(std::string(MakeSqliteStore(folder.File("other.db")).status().message()),
+using DatabaseFileTest = DatabaseTest;
+
+TEST_F(DatabaseFileTest, ASymbolicLinkIsTheSameStore) {
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
+  std::filesystem::create_symlink(path_, folder_.File("other.db"));
+  EXPECT_THAT(std::string(MakeSqliteStore(folder_.File("other.db")).status().message()),
               HasSubstr("another eplbd has this store open"));
   EXPECT_TRUE(store->WriteTerm(3).ok());
 }
 
-TEST(DatabaseFileTest, APathIsWholeAndFollowsLinks) {
+TEST_F(DatabaseFileTest, APathIsWholeAndFollowsLinks) {
   const Folder folder;
   std::filesystem::create_directory(folder.File("real"));
   std::filesystem::create_symlink("real", folder.File("link"));
@@ -55,72 +55,62 @@ TEST(DatabaseFileTest, APathIsWholeAndFollowsLinks) {
   EXPECT_EQ(CanonicalPath("none.db"), (std::filesystem::current_path() / "none.db").string());
 }
 
-TEST(DatabaseFileTest, AHardLinkIsTheSameStore) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
-  std::filesystem::create_hard_link(path, folder.File("other.db"));
-  const absl::Status refused = MakeSqliteStore(folder.File("other.db")).status();
+TEST_F(DatabaseFileTest, AHardLinkIsTheSameStore) {
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
+  std::filesystem::create_hard_link(path_, folder_.File("other.db"));
+  const absl::Status refused = MakeSqliteStore(folder_.File("other.db")).status();
   EXPECT_TRUE(absl::IsUnavailable(refused));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("by another name of the file"));
 }
 
-TEST(DatabaseFileTest, AStoreThatIsGivenUpCanBeOpenedByAnyName) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  { ASSERT_TRUE((*MakeSqliteStore(path))->WriteTerm(7).ok()); }
-  std::filesystem::create_hard_link(path, folder.File("other.db"));
-  EXPECT_EQ(*(*MakeSqliteStore(folder.File("other.db")))->ReadTerm(), 7);
+TEST_F(DatabaseFileTest, AStoreThatIsGivenUpCanBeOpenedByAnyName) {
+  { ASSERT_TRUE((*MakeSqliteStore(path_))->WriteTerm(7).ok()); }
+  std::filesystem::create_hard_link(path_, folder_.File("other.db"));
+  EXPECT_EQ(*(*MakeSqliteStore(folder_.File("other.db")))->ReadTerm(), 7);
 }
 
-TEST(DatabaseFileTest, ADeletedDatabaseTakesNoWriteAndSaysWhatToDo) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+TEST_F(DatabaseFileTest, ADeletedDatabaseTakesNoWriteAndSaysWhatToDo) {
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
   ASSERT_TRUE(store->CheckFile().ok());
-  std::filesystem::rename(path, folder.File("away"));
+  std::filesystem::rename(path_, folder_.File("away"));
   for (const absl::Status& status :
        {store->CheckFile(), store->WriteTerm(3), store->WriteJob(JobOf("a", 1)),
         store->AppendEvent(absl::UnixEpoch(), EventOf("a", 1))}) {
     EXPECT_TRUE(absl::IsUnavailable(status));
     EXPECT_THAT(std::string(status.message()), HasSubstr("deleted or replaced under the daemon"));
   }
-  std::filesystem::rename(folder.File("away"), path);
+  std::filesystem::rename(folder_.File("away"), path_);
   EXPECT_TRUE(store->CheckFile().ok());
   EXPECT_TRUE(store->WriteTerm(3).ok());
 }
 
-TEST(DatabaseFileTest, ADatabaseCopiedOverTheLiveOneTakesNoWrite) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
-  { ASSERT_TRUE(MakeSqliteStore(folder.File("backup.db")).ok()); }
-  std::filesystem::rename(folder.File("backup.db"), path);
+TEST_F(DatabaseFileTest, ADatabaseCopiedOverTheLiveOneTakesNoWrite) {
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
+  { ASSERT_TRUE(MakeSqliteStore(folder_.File("backup.db")).ok()); }
+  std::filesystem::rename(folder_.File("backup.db"), path_);
   EXPECT_TRUE(absl::IsUnavailable(store->CheckFile()));
   EXPECT_TRUE(absl::IsUnavailable(store->WriteTerm(3)));
 }
 
-TEST(DatabaseFileTest, ADeletedWriteAheadLogTakesNoWriteAndAStopSavesWhatItHeld) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
+TEST_F(DatabaseFileTest, ADeletedWriteAheadLogTakesNoWriteAndAStopSavesWhatItHeld) {
   {
-    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
     ASSERT_TRUE(store->WriteTerm(7).ok());
-    std::filesystem::remove(path + "-wal");
+    std::filesystem::remove(path_ + "-wal");
     for (const absl::Status& status : {store->CheckFile(), store->WriteTerm(8)}) {
       EXPECT_TRUE(absl::IsUnavailable(status));
       EXPECT_THAT(std::string(status.message()),
                   HasSubstr("eplb.db-wal: SQLite's write-ahead log was deleted or replaced"));
     }
-    { std::ofstream another(path + "-wal"); }
+    { std::ofstream another(path_ + "-wal"); }
     EXPECT_TRUE(absl::IsUnavailable(store->CheckFile()));
   }
-  const std::unique_ptr<Store> after = *MakeSqliteStore(path);
+  const std::unique_ptr<Store> after = *MakeSqliteStore(path_);
   EXPECT_TRUE(after->CheckFile().ok());
   EXPECT_EQ(*after->ReadTerm(), 7);
 }
 
-TEST(DatabaseFileTest, NobodyElseReadsAFileOfTheStoreWhateverTheUmaskIs) {
+TEST_F(DatabaseFileTest, NobodyElseReadsAFileOfTheStoreWhateverTheUmaskIs) {
   for (const mode_t mask : {mode_t{0}, mode_t{077}, mode_t{0777}}) {
     const Umask umask(mask);
     const Folder folder;
@@ -135,40 +125,36 @@ TEST(DatabaseFileTest, NobodyElseReadsAFileOfTheStoreWhateverTheUmaskIs) {
   }
 }
 
-TEST(DatabaseFileTest, ADamagedDatabaseThatOthersCouldReadIsMovedAsideWithoutTheirRights) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  { ASSERT_TRUE(MakeSqliteStore(path).ok()); }
-  std::ofstream(path) << std::string(4096, 'x');
-  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
-  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
-  const std::vector<std::string> copies = folder.Matching("eplb.db.corrupt-");
+TEST_F(DatabaseFileTest, ADamagedDatabaseThatOthersCouldReadIsMovedAsideWithoutTheirRights) {
+  { ASSERT_TRUE(MakeSqliteStore(path_).ok()); }
+  std::ofstream(path_) << std::string(4096, 'x');
+  ASSERT_EQ(chmod(path_.c_str(), 0644), 0);
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
+  const std::vector<std::string> copies = folder_.Matching("eplb.db.corrupt-");
   ASSERT_EQ(copies.size(), 1U);
-  EXPECT_EQ(ModeOf(folder.File(copies.front())), 0600U);
-  EXPECT_EQ(ModeOf(path), 0600U);
-  std::filesystem::create_hard_link(path, folder.File("other.db"));
-  EXPECT_FALSE(MakeSqliteStore(folder.File("other.db")).ok()) << "the new file is locked, too";
+  EXPECT_EQ(ModeOf(folder_.File(copies.front())), 0600U);
+  EXPECT_EQ(ModeOf(path_), 0600U);
+  std::filesystem::create_hard_link(path_, folder_.File("other.db"));
+  EXPECT_FALSE(MakeSqliteStore(folder_.File("other.db")).ok()) << "the new file is locked, too";
 }
 
-TEST(DatabaseFileTest, TheAgeOfAMovedDatabaseIsNeverNegative) {
+TEST_F(DatabaseFileTest, TheAgeOfAMovedDatabaseIsNeverNegative) {
   EXPECT_EQ(AgeOf(std::nullopt), std::nullopt);
   EXPECT_GE(*AgeOf(absl::Now() - absl::Hours(2)), absl::Hours(2));
   EXPECT_EQ(AgeOf(absl::Now() + absl::Hours(3)), absl::ZeroDuration()) << "the clock was set back";
 }
 
-TEST(DatabaseFileTest, AStoreRemembersThatADamagedOneWasMovedAside) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  { EXPECT_EQ(*(*MakeSqliteStore(path))->ReadMovedAside(), std::nullopt); }
-  std::ofstream(path) << std::string(4096, 'x');
+TEST_F(DatabaseFileTest, AStoreRemembersThatADamagedOneWasMovedAside) {
+  { EXPECT_EQ(*(*MakeSqliteStore(path_))->ReadMovedAside(), std::nullopt); }
+  std::ofstream(path_) << std::string(4096, 'x');
   std::optional<absl::Time> moved_aside;
   {
-    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
     moved_aside = *store->ReadMovedAside();
     EXPECT_TRUE(moved_aside.has_value());
     ASSERT_TRUE(store->WriteTerm(9).ok());
   }
-  EXPECT_EQ(*(*MakeSqliteStore(path))->ReadMovedAside(), moved_aside) << "after a restart";
+  EXPECT_EQ(*(*MakeSqliteStore(path_))->ReadMovedAside(), moved_aside) << "after a restart";
 }
 
 using ::testing::HasSubstr;
@@ -208,20 +194,20 @@ std::string ReadOnlyDatabaseWithoutALock(const Folder& folder) {
   return path;
 }
 
-TEST(OpeningTest, ADatabaseThatCannotBeWrittenIsReadUntilItCanBe) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
+using OpeningTest = DatabaseTest;
+
+TEST_F(OpeningTest, ADatabaseThatCannotBeWrittenIsReadUntilItCanBe) {
   {
-    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
     ASSERT_TRUE(store->WriteTerm(7).ok());
     ASSERT_TRUE(store->WriteJob(JobOf("a", 4)).ok());
     ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 1)).ok());
   }
-  AllowWrites(folder, false);
+  AllowWrites(folder_, false);
   std::unique_ptr<Store> store;
   {
     const AnotherUser other;
-    absl::StatusOr<std::unique_ptr<Store>> opened = MakeSqliteStore(path);
+    absl::StatusOr<std::unique_ptr<Store>> opened = MakeSqliteStore(path_);
     ASSERT_TRUE(opened.ok()) << opened.status();
     store = *std::move(opened);
     EXPECT_EQ(*store->ReadTerm(), 7);
@@ -230,10 +216,10 @@ TEST(OpeningTest, ADatabaseThatCannotBeWrittenIsReadUntilItCanBe) {
     EXPECT_EQ(store->ReadEvents("a", 9, 0)->size(), 1U);
     EXPECT_TRUE(absl::IsUnavailable(store->WriteTerm(8)));
     EXPECT_TRUE(absl::IsUnavailable(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 2))));
-    EXPECT_THAT(std::string(MakeSqliteStore(path).status().message()),
+    EXPECT_THAT(std::string(MakeSqliteStore(path_).status().message()),
                 HasSubstr("another eplbd has this store open"));
   }
-  AllowWrites(folder, true);
+  AllowWrites(folder_, true);
   EXPECT_EQ(*store->ReadTerm(), 7);
   ASSERT_TRUE(store->WriteTerm(8).ok());
   ASSERT_TRUE(store->WriteJob(JobOf("a", 5)).ok());
@@ -242,29 +228,27 @@ TEST(OpeningTest, ADatabaseThatCannotBeWrittenIsReadUntilItCanBe) {
   EXPECT_EQ(*store->ReadPlacement("a", 5), JobOf("a", 5).placement);
 }
 
-TEST(OpeningTest, AnEarlierSchemaThatCannotBeWrittenIsReadAndMigratedOnceItCanBe) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  std::filesystem::copy_file(EPLB_DATA "/store/0.1.0/eplbd.db", path);
-  AllowWrites(folder, false);
+TEST_F(OpeningTest, AnEarlierSchemaThatCannotBeWrittenIsReadAndMigratedOnceItCanBe) {
+  std::filesystem::copy_file(EPLB_DATA "/store/0.1.0/eplbd.db", path_);
+  AllowWrites(folder_, false);
   std::unique_ptr<Store> store;
   std::string job;
   {
     const AnotherUser other;
-    absl::StatusOr<std::unique_ptr<Store>> opened = MakeSqliteStore(path);
+    absl::StatusOr<std::unique_ptr<Store>> opened = MakeSqliteStore(path_);
     ASSERT_TRUE(opened.ok()) << opened.status();
     store = *std::move(opened);
     ASSERT_FALSE(store->ReadJobs()->empty());
     job = store->ReadJobs()->front().job;
     EXPECT_TRUE(store->ReadWindows()->empty());
   }
-  AllowWrites(folder, true);
+  AllowWrites(folder_, true);
   ASSERT_TRUE(store->WriteTerm(*store->ReadTerm() + 1).ok());
   EXPECT_EQ(store->ReadJobs()->front().job, job);
-  EXPECT_EQ(*sqlite::Connection::Open(path, true)->FirstText("PRAGMA user_version"), "2");
+  EXPECT_EQ(*sqlite::Connection::Open(path_, true)->FirstText("PRAGMA user_version"), "2");
 }
 
-TEST(OpeningTest, WithoutALockInAFolderThatTakesNoneADatabaseIsRead) {
+TEST_F(OpeningTest, WithoutALockInAFolderThatTakesNoneADatabaseIsRead) {
   const Folder folder;
   const std::string path = ReadOnlyDatabaseWithoutALock(folder);
   std::unique_ptr<Store> store;
@@ -290,7 +274,7 @@ TEST(OpeningTest, WithoutALockInAFolderThatTakesNoneADatabaseIsRead) {
               HasSubstr("another eplbd has this store open"));
 }
 
-TEST(OpeningTest, WithoutALockADatabaseThatAnotherDaemonWroteIsNotWritten) {
+TEST_F(OpeningTest, WithoutALockADatabaseThatAnotherDaemonWroteIsNotWritten) {
   const Folder folder;
   const std::string path = ReadOnlyDatabaseWithoutALock(folder);
   std::unique_ptr<Store> store;
@@ -306,20 +290,18 @@ TEST(OpeningTest, WithoutALockADatabaseThatAnotherDaemonWroteIsNotWritten) {
   EXPECT_TRUE(MakeSqliteStore(path).ok()) << "its lock is given up";
 }
 
-TEST(OpeningTest, AFolderThatTakesNoDatabaseIsToldWithTheTrueReason) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  AllowWrites(folder, false);
+TEST_F(OpeningTest, AFolderThatTakesNoDatabaseIsToldWithTheTrueReason) {
+  AllowWrites(folder_, false);
   {
     const AnotherUser other;
-    const absl::Status status = MakeSqliteStore(path).status();
+    const absl::Status status = MakeSqliteStore(path_).status();
     EXPECT_TRUE(absl::IsUnavailable(status));
-    EXPECT_EQ(status.message(), path + ": cannot open " + path + ".lock: Permission denied");
+    EXPECT_EQ(status.message(), path_ + ": cannot open " + path_ + ".lock: Permission denied");
   }
-  AllowWrites(folder, true);
+  AllowWrites(folder_, true);
 }
 
-TEST(OpeningTest, SomebodysTextIsNeitherMovedNorReplaced) {
+TEST_F(OpeningTest, SomebodysTextIsNeitherMovedNorReplaced) {
   const Folder folder;
   const std::string path = folder.File("eplb.db.txt");
   for (const std::string& text : {std::string("buy milk"), std::string(8192, 'x')}) {
@@ -334,60 +316,50 @@ TEST(OpeningTest, SomebodysTextIsNeitherMovedNorReplaced) {
   EXPECT_TRUE(MakeSqliteStore(path).ok()) << "an empty file is a new store";
 }
 
-TEST(OpeningTest, ADatabaseThatCannotBeWrittenAndIsNoneIsRefused) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  { ASSERT_TRUE(MakeSqliteStore(path).ok()); }
-  std::filesystem::resize_file(path, 0);
-  AllowWrites(folder, false);
+TEST_F(OpeningTest, ADatabaseThatCannotBeWrittenAndIsNoneIsRefused) {
+  { ASSERT_TRUE(MakeSqliteStore(path_).ok()); }
+  std::filesystem::resize_file(path_, 0);
+  AllowWrites(folder_, false);
   {
     const AnotherUser other;
-    EXPECT_TRUE(absl::IsUnavailable(MakeSqliteStore(path).status()));
+    EXPECT_TRUE(absl::IsUnavailable(MakeSqliteStore(path_).status()));
   }
-  AllowWrites(folder, true);
-  EXPECT_TRUE(MakeSqliteStore(path).ok());
+  AllowWrites(folder_, true);
+  EXPECT_TRUE(MakeSqliteStore(path_).ok());
 }
 
-TEST(OpeningTest, AMissingDatabaseIsMadeByAWriterOnly) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  EXPECT_TRUE(absl::IsUnavailable(OpenToRead(path).status()));
-  EXPECT_FALSE(std::filesystem::exists(path));
-  EXPECT_TRUE(OpenToWrite(path).ok());
-  EXPECT_TRUE(OpenToRead(path).ok());
+TEST_F(OpeningTest, AMissingDatabaseIsMadeByAWriterOnly) {
+  EXPECT_TRUE(absl::IsUnavailable(OpenToRead(path_).status()));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_TRUE(OpenToWrite(path_).ok());
+  EXPECT_TRUE(OpenToRead(path_).ok());
 }
 
-TEST(OpeningTest, AReaderCannotWrite) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  ASSERT_TRUE(OpenToWrite(path).ok());
-  absl::StatusOr<sqlite::Connection> reader = OpenToRead(path);
+TEST_F(OpeningTest, AReaderCannotWrite) {
+  ASSERT_TRUE(OpenToWrite(path_).ok());
+  absl::StatusOr<sqlite::Connection> reader = OpenToRead(path_);
   ASSERT_TRUE(reader.ok()) << reader.status();
   EXPECT_FALSE(reader->Execute("UPDATE leadership SET term = 9").ok());
 }
 
-TEST(OpeningTest, AFileThatIsNoDatabaseIsDataLoss) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
-  std::ofstream(path) << std::string(4096, 'x');
-  EXPECT_TRUE(absl::IsDataLoss(OpenToWrite(path).status()));
-  EXPECT_TRUE(absl::IsDataLoss(OpenToRead(path).status()));
+TEST_F(OpeningTest, AFileThatIsNoDatabaseIsDataLoss) {
+  std::ofstream(path_) << std::string(4096, 'x');
+  EXPECT_TRUE(absl::IsDataLoss(OpenToWrite(path_).status()));
+  EXPECT_TRUE(absl::IsDataLoss(OpenToRead(path_).status()));
 }
 
-TEST(OpeningTest, FilesMovedAsideInOneSecondKeepTheirOwnNames) {
-  const Folder folder;
-  const std::string path = folder.File("eplb.db");
+TEST_F(OpeningTest, FilesMovedAsideInOneSecondKeepTheirOwnNames) {
   for (const std::string text : {"first", "second", "third"}) {
-    std::ofstream(path) << text;
-    std::ofstream(path + "-wal") << text;
-    const absl::StatusOr<std::string> aside = MoveAside(path);
+    std::ofstream(path_) << text;
+    std::ofstream(path_ + "-wal") << text;
+    const absl::StatusOr<std::string> aside = MoveAside(path_);
     ASSERT_TRUE(aside.ok()) << aside.status();
-    EXPECT_THAT(*aside, StartsWith(path + ".corrupt-"));
+    EXPECT_THAT(*aside, StartsWith(path_ + ".corrupt-"));
     std::string kept;
     std::ifstream(*aside + "-wal") >> kept;
     EXPECT_EQ(kept, text);
   }
-  EXPECT_THAT(folder.Matching("eplb.db.corrupt-"), SizeIs(6));
+  EXPECT_THAT(folder_.Matching("eplb.db.corrupt-"), SizeIs(6));
 }
 
 }  // namespace

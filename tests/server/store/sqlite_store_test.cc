@@ -27,31 +27,29 @@ INSTANTIATE_TEST_SUITE_P(Memory, StoreContractTest, ::testing::Values(StoreContr
 
 absl::Status OpenStatus(const std::string& path) { return MakeSqliteStore(path).status(); }
 
-TEST(SqliteStoreTest, EverythingIsThereAfterReopening) {
-  const Folder folder;
-  const std::string path = folder.File("eplbd.db");
+using SqliteStoreTest = DatabaseTest;
+
+TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
   {
-    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
     ASSERT_TRUE(store->WriteTerm(9).ok());
     ASSERT_TRUE(store->WriteJob(JobOf("a", 4)).ok());
     ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 4)).ok());
   }
-  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
   EXPECT_EQ(*store->ReadTerm(), 9);
   EXPECT_EQ(store->ReadJobs()->front().placement, ReversedPlacement(2));
   EXPECT_EQ(store->ReadEvents("a", 1, 0)->front().event.version, 4);
 }
 
-TEST(SqliteStoreTest, ASecondOpenerIsRefusedByName) {
-  const Folder folder;
-  const std::string path = folder.File("eplbd.db");
-  const std::unique_ptr<Store> first = *MakeSqliteStore(path);
-  const absl::Status status = OpenStatus(path);
+TEST_F(SqliteStoreTest, ASecondOpenerIsRefusedByName) {
+  const std::unique_ptr<Store> first = *MakeSqliteStore(path_);
+  const absl::Status status = OpenStatus(path_);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(path + ": another eplbd"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path_ + ": another eplbd"));
 }
 
-TEST(SqliteStoreTest, ADatabaseOfAnotherProgramIsLeftAlone) {
+TEST_F(SqliteStoreTest, ADatabaseOfAnotherProgramIsLeftAlone) {
   const Folder folder;
   const std::string path = folder.File("other.db");
   ASSERT_TRUE(sqlite::Connection::Open(path, false)->Execute("CREATE TABLE t(x)").ok());
@@ -62,84 +60,74 @@ TEST(SqliteStoreTest, ADatabaseOfAnotherProgramIsLeftAlone) {
   EXPECT_EQ(*other.FirstText("PRAGMA journal_mode"), "delete");
 }
 
-TEST(SqliteStoreTest, ANewerSchemaIsFailedPrecondition) {
-  const Folder folder;
-  const std::string path = folder.File("eplbd.db");
-  ASSERT_TRUE(OpenStatus(path).ok());
-  ASSERT_TRUE(sqlite::Connection::Open(path, false)
+TEST_F(SqliteStoreTest, ANewerSchemaIsFailedPrecondition) {
+  ASSERT_TRUE(OpenStatus(path_).ok());
+  ASSERT_TRUE(sqlite::Connection::Open(path_, false)
                   ->Execute("PRAGMA user_version=99; "
                             "UPDATE leadership SET schema = 99")
                   .ok());
-  const absl::Status status = OpenStatus(path);
+  const absl::Status status = OpenStatus(path_);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("schema 99, this one knows 2"));
 }
 
-TEST(SqliteStoreTest, AStoreOfAnEarlierReleaseIsBroughtUpToDateWithAllThatIsInIt) {
-  const Folder folder;
-  const std::string path = folder.File("eplbd.db");
-  std::filesystem::copy_file(EPLB_DATA "/store/0.1.0/eplbd.db", path);
-  ASSERT_EQ(*sqlite::Connection::Open(path, true)->FirstText("PRAGMA user_version"), "1");
+TEST_F(SqliteStoreTest, AStoreOfAnEarlierReleaseIsBroughtUpToDateWithAllThatIsInIt) {
+  std::filesystem::copy_file(EPLB_DATA "/store/0.1.0/eplbd.db", path_);
+  ASSERT_EQ(*sqlite::Connection::Open(path_, true)->FirstText("PRAGMA user_version"), "1");
   const std::string plans = "SELECT count(*) FROM plans";
-  const std::string before = *sqlite::Connection::Open(path, true)->FirstText(plans);
+  const std::string before = *sqlite::Connection::Open(path_, true)->FirstText(plans);
   std::string job;
   {
-    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
     EXPECT_EQ(store->opening_note(), "");
     ASSERT_FALSE(store->ReadJobs()->empty());
     job = store->ReadJobs()->front().job;
     EXPECT_TRUE(store->ReadWindows()->empty());
     ASSERT_TRUE(store->WriteWindows(std::vector{WindowOf(job, 1)}).ok());
   }
-  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
   EXPECT_EQ(*store->ReadWindows(), std::vector{WindowOf(job, 1)});
-  EXPECT_EQ(*sqlite::Connection::Open(path, true)->FirstText(plans), before);
-  EXPECT_EQ(*sqlite::Connection::Open(path, true)->FirstText("PRAGMA user_version"), "2");
+  EXPECT_EQ(*sqlite::Connection::Open(path_, true)->FirstText(plans), before);
+  EXPECT_EQ(*sqlite::Connection::Open(path_, true)->FirstText("PRAGMA user_version"), "2");
 }
 
-TEST(SqliteStoreTest, ADamagedWindowCostsTheWindowsAlone) {
-  const Folder folder;
-  const std::string path = folder.File("eplbd.db");
+TEST_F(SqliteStoreTest, ADamagedWindowCostsTheWindowsAlone) {
   {
-    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
     ASSERT_TRUE(store->WriteJob(JobOf("a", 4)).ok());
     ASSERT_TRUE(store->WriteWindows(std::vector{WindowOf("a", 1), WindowOf("a", 2)}).ok());
   }
-  ASSERT_TRUE(sqlite::Connection::Open(path, false)
+  ASSERT_TRUE(sqlite::Connection::Open(path_, false)
                   ->Execute("UPDATE windows SET record = x'00' WHERE window = 2")
                   .ok());
   {
-    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
     EXPECT_THAT(store->opening_note(), HasSubstr("past load windows were damaged and are deleted"));
     EXPECT_EQ(store->ReadJobs()->front().version, 4);
     EXPECT_TRUE(store->ReadWindows()->empty());
     ASSERT_TRUE(store->WriteWindows(std::vector{WindowOf("a", 3)}).ok());
   }
-  EXPECT_EQ((*MakeSqliteStore(path))->opening_note(), "");
+  EXPECT_EQ((*MakeSqliteStore(path_))->opening_note(), "");
 }
 
-TEST(SqliteStoreTest, AMissingFolderIsUnavailable) {
+TEST_F(SqliteStoreTest, AMissingFolderIsUnavailable) {
   const absl::Status status = OpenStatus("/nonexistent/folder/eplbd.db");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/folder/eplbd.db"));
 }
 
-TEST(SqliteStoreTest, ClosingLeavesEverythingInTheDatabasesOwnFile) {
-  const Folder folder;
-  const std::string path = folder.File("eplbd.db");
-  const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+TEST_F(SqliteStoreTest, ClosingLeavesEverythingInTheDatabasesOwnFile) {
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
   ASSERT_TRUE(store->WriteJob(JobOf("a", 4)).ok());
-  ASSERT_TRUE(std::filesystem::exists(path + "-wal"));
+  ASSERT_TRUE(std::filesystem::exists(path_ + "-wal"));
   store->Close();
-  EXPECT_FALSE(std::filesystem::exists(path + "-wal"));
-  EXPECT_FALSE(std::filesystem::exists(path + "-shm"));
+  EXPECT_FALSE(std::filesystem::exists(path_ + "-wal"));
+  EXPECT_FALSE(std::filesystem::exists(path_ + "-shm"));
 }
 
-TEST(SqliteStoreTest, TablesAreStrictAndWritesAreSynchronous) {
-  const Folder folder;
-  const std::string path = folder.File("eplbd.db");
-  ASSERT_TRUE(OpenStatus(path).ok());
-  sqlite::Connection connection = *sqlite::Connection::Open(path, false);
+TEST_F(SqliteStoreTest, TablesAreStrictAndWritesAreSynchronous) {
+  ASSERT_TRUE(OpenStatus(path_).ok());
+  sqlite::Connection connection = *sqlite::Connection::Open(path_, false);
   EXPECT_EQ(*connection.FirstText("PRAGMA journal_mode"), "wal");
   EXPECT_EQ(*connection.FirstText("SELECT count(*) FROM pragma_table_list WHERE strict = 1"), "7");
 }

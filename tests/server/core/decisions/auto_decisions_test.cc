@@ -70,8 +70,7 @@ INSTANTIATE_TEST_SUITE_P(TokenSeconds, MeasuredBandwidthTest, ::testing::Values(
 TEST_P(MeasuredBandwidthTest, AMigrationHasNoPriceInSecondsBeforeASwitchWasMeasured) {
   Config config = AutoConfig(10);
   config.costs.token_seconds = GetParam();
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   TrainWindow(job, 0);
   EXPECT_THAT(LastPlan(job).reason,
               HasSubstr("(not measured yet; estimated from its bytes at 450 GB/s: under 1 ms)"));

@@ -173,8 +173,7 @@ TEST(GpuSpeedsTest, TheHierarchyReachesThePolicy) {
 }
 
 TEST(GpuSpeedsTest, TheStepTimeOfARankIsThatOfItsNewestReportThatHasOne) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   EXPECT_FALSE(job.daemon.View().ranks[1].step_seconds.has_value());
   wire::LoadReport report = TestReport(0, 9);
   report.step_seconds = 0.25;
@@ -187,8 +186,7 @@ TEST(GpuSpeedsTest, TheStepTimeOfARankIsThatOfItsNewestReportThatHasOne) {
 }
 
 TEST(GpuSpeedsTest, AStepTimeThatIsNoneEndsTheSession) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   wire::LoadReport report = TestReport(0, 9);
   report.step_seconds = -1;
   job.daemon.Say(job.ranks[0].session, report);

@@ -12,8 +12,7 @@ namespace {
 Plan NewestPlan(const TestJob& job) { return job.daemon.core().Plans(kJob, 1)->front(); }
 
 TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
+  ProposedJob job(Exchanged({0, 1, 2, 3}));
   Plan plan = NewestPlan(job);
   EXPECT_EQ(plan.result, PlanResult::kProposed);
   EXPECT_EQ(plan.plan, 1);
@@ -34,8 +33,7 @@ TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
     job.daemon.Advance(absl::Milliseconds(500));
     job.Deliver();
     job.daemon.Advance(absl::Milliseconds(2000));
-    ASSERT_TRUE(job.Vote(step));
-    job.Deliver();
+    ASSERT_TRUE(job.VoteAndDeliver(step));
   }
   plan = NewestPlan(job);
   EXPECT_EQ(plan.result, PlanResult::kCommitted);
@@ -62,8 +60,7 @@ TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
 // A job whose newest decision has committed all its chunks, and whose prediction of an earlier one
 // was compared with what followed.
 TestJob Committed() {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Report(0, 9);
   EXPECT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
   job.Report(10, 19);
@@ -71,8 +68,7 @@ TestJob Committed() {
   EXPECT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
   for (const int64_t step : {32, 34}) {
     job.Deliver();
-    EXPECT_TRUE(job.Vote(step));
-    job.Deliver();
+    EXPECT_TRUE(job.VoteAndDeliver(step));
   }
   EXPECT_EQ(NewestPlan(job).result, PlanResult::kCommitted);
   return job;
@@ -101,12 +97,10 @@ TEST(PlansTest, APredictionIsCountedOnceByWhatFollowed) {
 }
 
 TEST(PlansTest, APredictionWithoutAnErrorIsNeitherWithinNorMissed) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
+  ProposedJob job(Exchanged({0, 1, 2, 3}));
   for (const int64_t step : {12, 14}) {
     job.Deliver();
-    ASSERT_TRUE(job.Vote(step));
-    job.Deliver();
+    ASSERT_TRUE(job.VoteAndDeliver(step));
   }
   ReportAfter(job, LoadMatrix::Constant(4, 6, 100));
   EXPECT_TRUE(NewestPlan(job).balancedness_seen.has_value());
@@ -232,8 +226,7 @@ TEST(PlansTest, OfManyRanksTheSlowestAreKept) {
 }
 
 TEST(PlansTest, AKeptDecisionAndAFailingPolicyAreRecorded) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Report(0, 9);
   job.daemon.AnswerSolve(Exchanged({}));
   EXPECT_EQ(NewestPlan(job).result, PlanResult::kKept);
@@ -247,19 +240,15 @@ TEST(PlansTest, AKeptDecisionAndAFailingPolicyAreRecorded) {
 }
 
 TEST(PlansTest, AWithdrawnPlanSaysWhy) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
-  ASSERT_TRUE(job.Vote(12, /*transfer_works=*/false));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
+  ASSERT_TRUE(job.VoteAndDeliver(12, /*transfer_works=*/false));
   EXPECT_EQ(NewestPlan(job).result, PlanResult::kWithdrawn);
   EXPECT_NE(NewestPlan(job).reason.find("checksum of layer 0 differs"), std::string::npos);
   EXPECT_EQ(job.daemon.core().counters().failed.at(2), 3);
 }
 
 TEST(PlansTest, AnEndingRunSettlesThePlan) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   job.Disconnect(0);
   job.daemon.Advance(absl::Seconds(11));
   EXPECT_EQ(NewestPlan(job).result, PlanResult::kWithdrawn);
@@ -288,9 +277,7 @@ TEST(PlansTest, AfterARestartTheRanksSayWhatBecameOfThePlan) {
 }
 
 TEST(PlansTest, AVersionReservedBetweenTwoChunksIsNotCountedAsAChunk) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1, 2, 3}));
   job.daemon.Handle(ReserveVersion{.ticket = 1, .job = kJob});
   ASSERT_EQ(job.daemon.replies().at(1)->version, 2);
   ASSERT_TRUE(job.Vote(12));
@@ -306,9 +293,7 @@ TEST(PlansTest, AVersionReservedBetweenTwoChunksIsNotCountedAsAChunk) {
 }
 
 TEST(PlansTest, APlanOfBeforeARestartIsShownAsItWasStored) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   for (FakeRank& rank : job.ranks) {
     rank.Apply(12);
     auto& applied = std::get<wire::Applied>(rank.outbox.back());
@@ -324,9 +309,7 @@ TEST(PlansTest, APlanOfBeforeARestartIsShownAsItWasStored) {
 }
 
 TEST(PlansTest, ARankThatComesBackWithTheVersionLeavesTheBytesUnknown) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   job.Disconnect(1);
   ASSERT_TRUE(job.Vote(12));
   job.ranks[1].outbox.clear();  // its Applied is lost, its Hello tells the version
@@ -341,8 +324,7 @@ TEST(PlansTest, ARankThatComesBackWithTheVersionLeavesTheBytesUnknown) {
 TEST(PlansTest, AnObservedJobExplainsAndProposesNothing) {
   Config config = TestConfig();
   config.settings.observe = true;
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   job.Report(0, 9);
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
   EXPECT_EQ(job.daemon.state(), "IDLE");
@@ -359,8 +341,7 @@ TEST(PlansTest, AnObservedJobExplainsAndProposesNothing) {
 TEST(PlansTest, OnlyTheNewestPlansAreKeptAndTheLimitBoundsTheAnswer) {
   Config config = TestConfig();
   config.settings.every_steps = 1;
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   for (int64_t i = 0; i < kMaxPlans + 5; ++i) {
     job.Report(10 * i, 10 * i + 9);
     ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
@@ -374,8 +355,7 @@ TEST(PlansTest, OnlyTheNewestPlansAreKeptAndTheLimitBoundsTheAnswer) {
 }
 
 TEST(PlansTest, AProposalWhoseTermCannotBeStoredWasNeverMade) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Report(0, 9);
   // The daemon's term cannot be stored: no other rank is welcomed.
   job.daemon.term_store_works = false;
@@ -397,9 +377,7 @@ TEST(PlansTest, AProposalWhoseTermCannotBeStoredWasNeverMade) {
 }
 
 TEST(PlansTest, ATermBehindAStoreThatFailedIsWrittenLater) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1, 2, 3}));
   // The daemon's term cannot be stored.
   job.daemon.term_store_works = false;
   job.daemon.Handle(StoreFailed{"", absl::UnavailableError("disk full")});
@@ -411,8 +389,7 @@ TEST(PlansTest, ATermBehindAStoreThatFailedIsWrittenLater) {
   job.daemon.term_store_works = true;
   // The commit of the first chunk cannot be stored, so the term before the second one is not tried.
   job.daemon.store_works = false;
-  ASSERT_TRUE(job.Vote(12));
-  job.Deliver();
+  ASSERT_TRUE(job.VoteAndDeliver(12));
   ASSERT_FALSE(job.daemon.core().Readiness().ok());
   job.daemon.store_works = true;
   job.Disconnect(0);

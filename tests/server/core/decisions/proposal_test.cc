@@ -18,22 +18,19 @@ const Placement& AllLayers() {
 }
 
 TEST(ProposalTest, TwoChunksGoThroughAndEachHasItsVersionAndIsStored) {
-  TestJob job;
-  job.Propose(AllLayers());
+  ProposedJob job(AllLayers());
   EXPECT_EQ(job.daemon.View().waiting_for, "all 3 ranks to be PREPARED for version 1");
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "VOTING");
   EXPECT_EQ(job.daemon.View().waiting_for, "all 3 ranks to report version 1 as Applied");
-  ASSERT_TRUE(job.Vote(12));
-  job.Deliver();
+  ASSERT_TRUE(job.VoteAndDeliver(12));
   EXPECT_EQ(job.daemon.LastReason("committed"),
             "version 1 (chunk 1 of 2) was committed at step 12: 300 B received, longest boundary "
             "0.250 s");
   EXPECT_EQ(job.daemon.stored().at(kJob).version, 1);
   EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({0, 1}));
   ASSERT_EQ(job.daemon.state(), "VOTING");  // chunk 2 was prepared meanwhile
-  ASSERT_TRUE(job.Vote(14));
-  job.Deliver();
+  ASSERT_TRUE(job.VoteAndDeliver(14));
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().version, 2);
   EXPECT_EQ(job.daemon.View().commits, 2);
@@ -42,11 +39,8 @@ TEST(ProposalTest, TwoChunksGoThroughAndEachHasItsVersionAndIsStored) {
 }
 
 TEST(ProposalTest, ChunksOfAnOldLoadAreNotProposedAnyMore) {
-  TestJob job;
-  job.Propose(AllLayers());  // on the load up to step 9, a decision every 20 steps
-  job.Deliver();
-  ASSERT_TRUE(job.Vote(9 + kMostIntervals * 20 + 1));
-  job.Deliver();
+  PreparedJob job(AllLayers());  // on the load up to step 9, a decision every 20 steps
+  ASSERT_TRUE(job.VoteAndDeliver(9 + kMostIntervals * 20 + 1));
   EXPECT_EQ(job.daemon.state(), "IDLE");
   const Plan plan = job.daemon.core().Plans(kJob, 1)->front();
   EXPECT_EQ(plan.result, PlanResult::kPartial);
@@ -55,8 +49,7 @@ TEST(ProposalTest, ChunksOfAnOldLoadAreNotProposedAnyMore) {
 }
 
 TEST(ProposalTest, AProposalNamesItsBaseItsChunkAndWhy) {
-  TestJob job;
-  job.Propose(AllLayers());
+  ProposedJob job(AllLayers());
   const auto proposals = Only<wire::Propose>(job.SentTo(1));
   ASSERT_EQ(proposals.size(), 1u);
   EXPECT_EQ(proposals[0].term, 1);
@@ -72,9 +65,7 @@ TEST(ProposalTest, AProposalNamesItsBaseItsChunkAndWhy) {
 }
 
 TEST(ProposalTest, TheChunksOfADecisionShareItsNumberAndARollbackHasItsOwn) {
-  TestJob job;
-  job.Propose(AllLayers());
-  job.Deliver();
+  PreparedJob job(AllLayers());
   for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();
   ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
   job.Deliver();
@@ -98,8 +89,7 @@ TEST(ProposalTest, VersionsGoOnAboveWhatAnyRankHasSeen) {
 }
 
 TEST(ProposalTest, ANackCancelsItAndTheNextDecisionIsSkipped) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   job.daemon.Say(job.ranks[1].session,
                  wire::Nack{1, wire::NackCode::kStagingTooSmall, "1 row free"});
   EXPECT_EQ(job.daemon.state(), "CANCELLING");
@@ -117,8 +107,7 @@ TEST(ProposalTest, ANackCancelsItAndTheNextDecisionIsSkipped) {
 }
 
 TEST(ProposalTest, BackingOffDoublesUpToSixtyFourAndACommitEndsIt) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   int64_t step = 0;
   // Windows until the solver is asked again; returns how many decisions were skipped.
   const auto skipped_until_asked = [&job, &step] {
@@ -133,8 +122,7 @@ TEST(ProposalTest, BackingOffDoublesUpToSixtyFourAndACommitEndsIt) {
     ASSERT_EQ(skipped_until_asked(), expected);
     job.daemon.AnswerSolve(Exchanged({0}));
     job.Deliver();
-    ASSERT_TRUE(job.Vote(step, /*transfer_works=*/false));
-    job.Deliver();
+    ASSERT_TRUE(job.VoteAndDeliver(step, /*transfer_works=*/false));
   }
   ASSERT_EQ(skipped_until_asked(), 64);
   job.daemon.AnswerSolve(Exchanged({0}));
@@ -145,9 +133,7 @@ TEST(ProposalTest, BackingOffDoublesUpToSixtyFourAndACommitEndsIt) {
 }
 
 TEST(ProposalTest, ASecondVoteThatSaidNoEndsItWithTheTransfersReason) {
-  TestJob job;
-  job.Propose(AllLayers());
-  job.Deliver();
+  PreparedJob job(AllLayers());
   ASSERT_TRUE(job.Vote(12, /*transfer_works=*/false));
   job.DeliverUp(0);
   EXPECT_EQ(job.daemon.state(), "VOTING");
@@ -160,8 +146,7 @@ TEST(ProposalTest, ASecondVoteThatSaidNoEndsItWithTheTransfersReason) {
 }
 
 TEST(ProposalTest, RanksThatAreNotReadyInTimeAreNamedAndTheProposalCancelled) {
-  TestJob job;
-  job.Propose(AllLayers());
+  ProposedJob job(AllLayers());
   job.ranks[2].silent = true;
   job.Deliver();
   job.daemon.Advance(absl::Seconds(61));
@@ -174,8 +159,7 @@ TEST(ProposalTest, RanksThatAreNotReadyInTimeAreNamedAndTheProposalCancelled) {
 }
 
 TEST(ProposalTest, ACancelThatNobodyAnswersIsSentAgainAndCalledStuck) {
-  TestJob job;
-  job.Propose(AllLayers());
+  ProposedJob job(AllLayers());
   job.daemon.Advance(absl::Seconds(61));
   job.SentTo(0);
   job.daemon.Advance(absl::Seconds(61));
@@ -186,9 +170,7 @@ TEST(ProposalTest, ACancelThatNobodyAnswersIsSentAgainAndCalledStuck) {
 }
 
 TEST(ProposalTest, RanksThatNeverVoteAreAskedToForgetItAfterTheDeadline) {
-  TestJob job;
-  job.Propose(AllLayers());
-  job.Deliver();
+  PreparedJob job(AllLayers());
   job.daemon.Advance(absl::Seconds(659));
   EXPECT_EQ(job.daemon.state(), "VOTING");
   job.daemon.Advance(absl::Seconds(2));
@@ -198,8 +180,7 @@ TEST(ProposalTest, RanksThatNeverVoteAreAskedToForgetItAfterTheDeadline) {
 }
 
 TEST(ProposalTest, TheRanksVoteWinsOverACancel) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   for (int32_t rank = 0; rank < 3; ++rank) job.DeliverDown(rank);
   ASSERT_TRUE(job.Vote(12));
   job.daemon.Advance(absl::Seconds(61));  // before any Ready was heard
@@ -211,8 +192,7 @@ TEST(ProposalTest, TheRanksVoteWinsOverACancel) {
 }
 
 TEST(ProposalTest, AppliedCountsBeforeTheOtherRanksReadyWasHeard) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   for (int32_t rank = 0; rank < 3; ++rank) job.DeliverDown(rank);
   ASSERT_TRUE(job.Vote(12));
   job.DeliverUp(0);
@@ -223,9 +203,7 @@ TEST(ProposalTest, AppliedCountsBeforeTheOtherRanksReadyWasHeard) {
 }
 
 TEST(ProposalTest, AppliedTellsThatRowsGoAnotherWay) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   ASSERT_TRUE(job.Vote(12));
   for (int32_t rank : {0, 2}) {
     auto& applied = std::get<wire::Applied>(job.ranks[rank].outbox.back());
@@ -241,9 +219,7 @@ TEST(ProposalTest, AppliedTellsThatRowsGoAnotherWay) {
 }
 
 TEST(ProposalTest, AppliedByOneAndDroppedByAnotherIsQuarantined) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   job.ranks[0].Apply(12);
   job.ranks[1].Drop(wire::FailedCode::kTransfer, "no");
   job.Deliver();
@@ -253,9 +229,7 @@ TEST(ProposalTest, AppliedByOneAndDroppedByAnotherIsQuarantined) {
 }
 
 TEST(ProposalTest, ApplyingAtDifferentStepsIsQuarantinedButStoredWhenAllRunIt) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   job.ranks[0].Apply(12);
   job.ranks[1].Apply(12);
   job.ranks[2].Apply(14);
@@ -267,9 +241,7 @@ TEST(ProposalTest, ApplyingAtDifferentStepsIsQuarantinedButStoredWhenAllRunIt) {
 }
 
 TEST(ProposalTest, ApplyingAnotherDigestIsQuarantined) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   job.daemon.Say(job.ranks[0].session, wire::Applied{1, Sha256("other"), 12, 0, 0});
   EXPECT_EQ(job.daemon.state(), "QUARANTINE");
 }
@@ -290,15 +262,13 @@ TEST(ProposalTest, AnotherDigestOrPlanWhenReadyIsQuarantinedAndCancelled) {
 }
 
 TEST(ProposalTest, ANackForAWrongDigestIsQuarantined) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   job.daemon.Say(job.ranks[1].session, wire::Nack{1, wire::NackCode::kWrongDigest, "abc"});
   EXPECT_EQ(job.daemon.state(), "QUARANTINE");
 }
 
 TEST(ProposalTest, QuarantineProposesNothingUntilANewRun) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   job.daemon.Say(job.ranks[1].session, wire::Nack{1, wire::NackCode::kWrongDigest, "abc"});
   job.Deliver();
   job.Report(20, 39);
@@ -315,8 +285,7 @@ TEST(ProposalTest, QuarantineProposesNothingUntilANewRun) {
 }
 
 TEST(ProposalTest, QuarantineAsksAgainToForgetTheProposal) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   job.daemon.Say(job.ranks[1].session, wire::Nack{1, wire::NackCode::kWrongDigest, "abc"});
   ASSERT_EQ(Only<wire::Cancel>(job.SentTo(0)).size(), 1U);
   job.daemon.Advance(TestConfig().cancel_deadline);
@@ -325,8 +294,7 @@ TEST(ProposalTest, QuarantineAsksAgainToForgetTheProposal) {
 }
 
 TEST(RejoinTest, AProposalThatWasLostWithTheStreamIsSentAgain) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   job.Disconnect(1);
   job.Connect(1);
   EXPECT_TRUE(job.daemon.HasMail(job.ranks[1].session));
@@ -335,8 +303,7 @@ TEST(RejoinTest, AProposalThatWasLostWithTheStreamIsSentAgain) {
 }
 
 TEST(RejoinTest, AReadyThatWasLostWithTheStreamIsToldByHello) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   job.DeliverDown(1);
   job.Disconnect(1);
   job.Connect(1);
@@ -345,9 +312,7 @@ TEST(RejoinTest, AReadyThatWasLostWithTheStreamIsToldByHello) {
 }
 
 TEST(RejoinTest, AnAppliedThatWasLostWithTheStreamIsToldByHello) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   ASSERT_TRUE(job.Vote(12));
   job.Disconnect(1);
   job.Deliver();
@@ -358,9 +323,7 @@ TEST(RejoinTest, AnAppliedThatWasLostWithTheStreamIsToldByHello) {
 }
 
 TEST(RejoinTest, AFailedThatWasLostWithTheStreamIsAskedForAgain) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   ASSERT_TRUE(job.Vote(12, /*transfer_works=*/false));
   job.Disconnect(1);
   job.Deliver();
@@ -372,8 +335,7 @@ TEST(RejoinTest, AFailedThatWasLostWithTheStreamIsAskedForAgain) {
 }
 
 TEST(RejoinTest, ACancelThatWasLostWithTheStreamIsSentAgain) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   job.DeliverDown(1);
   job.DeliverUp(1);
   job.daemon.Advance(absl::Seconds(61));
@@ -385,9 +347,7 @@ TEST(RejoinTest, ACancelThatWasLostWithTheStreamIsSentAgain) {
 }
 
 TEST(RejoinTest, ARankThatGoesBackAfterItAppliedIsQuarantined) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   job.ranks[0].Apply(12);
   job.DeliverUp(0);
   job.Disconnect(0);
@@ -413,9 +373,7 @@ TEST(ProposalTest, ACommitOfAnEarlierDaemonsProposalCancelsOursAndIsAdopted) {
 }
 
 TEST(ProposalTest, ARankThatFinishesWithdrawsIt) {
-  TestJob job;
-  job.Propose(AllLayers());
-  job.Deliver();
+  PreparedJob job(AllLayers());
   job.daemon.Say(job.ranks[1].session, wire::Goodbye{"finished", {}, false});
   EXPECT_EQ(job.daemon.state(), "CANCELLING");
   job.ranks[1].session = 0;
@@ -426,8 +384,7 @@ TEST(ProposalTest, ARankThatFinishesWithdrawsIt) {
 TEST(ProposalTest, VotesFarApartAreWaitedForAndNamedWhenTheyDoNotCome) {
   Config config = TestConfig();
   config.voting_deadline = absl::Seconds(6);
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   for (int64_t step = 0; step < 30; step += 10) {  // 4 s a step, a vote every 2 steps
     job.daemon.Advance(absl::Seconds(40));
     job.Report(step, step + 9);

@@ -76,9 +76,7 @@ TEST(RecoveryTest, ARankThatLeavesBeforeAnsweringIsPassedOverAtOnce) {
 }
 
 TEST(RecoveryTest, RanksAreTheAuthorityOverTheStoredVersion) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   job.Vote(11);
   job.Deliver();
   ASSERT_EQ(job.daemon.stored().at(kJob).version, 1);
@@ -98,9 +96,7 @@ TEST(RecoveryTest, RanksAreTheAuthorityOverTheStoredVersion) {
 }
 
 TEST(RecoveryTest, ACommitThatSomeRanksStillHaveToReportIsWaitedFor) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   job.daemon.Restart();
   job.Connect(0);
   job.Connect(1);
@@ -131,9 +127,7 @@ TEST(RecoveryTest, ARankInTheMiddleOfACommitIsNamed) {
 }
 
 TEST(RecoveryTest, AProposalOfAnEarlierDaemonIsCancelledFirst) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   job.daemon.Restart();
   for (int32_t rank = 0; rank < 3; ++rank) job.Connect(rank);
   EXPECT_EQ(job.daemon.state(), "RECOVERING");
@@ -168,8 +162,7 @@ TEST(RecoveryTest, ALateReadyForAnEarlierDaemonsProposalHoldsTheJobAgain) {
 }
 
 TEST(RecoveryTest, ANewShapeStartsFromItsStaticPlacement) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   wire::Hello grown = TestHello(0);
   grown.run_id = "run-2";
   grown.take_over = true;

@@ -38,14 +38,12 @@ absl::StatusOr<int64_t> Reserve(CoreHarness& daemon, int64_t ticket,
 void CommitOne(TestJob& job) {
   job.Propose(Exchanged({0, 1}));
   job.Deliver();
-  ASSERT_TRUE(job.Vote(12));
-  job.Deliver();
+  ASSERT_TRUE(job.VoteAndDeliver(12));
   ASSERT_EQ(job.daemon.View().version, 1);
 }
 
 TEST(VersionsTest, AReservedNumberIsStoredBeforeTheAnswerAndGivenToNobodyElse) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   EXPECT_EQ(*Reserve(job.daemon, 1), 1);
   EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 2);
   EXPECT_EQ(*Reserve(job.daemon, 2), 2);
@@ -57,8 +55,7 @@ TEST(VersionsTest, AReservedNumberIsStoredBeforeTheAnswerAndGivenToNobodyElse) {
 }
 
 TEST(VersionsTest, ANumberThatCannotBeStoredIsNotReserved) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.daemon.store_works = false;
   EXPECT_EQ(Reserve(job.daemon, 1).status().code(), absl::StatusCode::kUnavailable);
   job.daemon.store_works = true;
@@ -67,8 +64,7 @@ TEST(VersionsTest, ANumberThatCannotBeStoredIsNotReserved) {
 
 // Each costs a durable write.
 TEST(VersionsTest, ARankThatReservesWithoutEndIsSlowedDown) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   int64_t ticket = 0;
   for (int64_t version = 1; version <= 64; ++version) {
     ASSERT_EQ(*Reserve(job.daemon, ++ticket), version);
@@ -89,8 +85,7 @@ TEST(VersionsTest, OfAnUnknownJobNoNumberIsReserved) {
 }
 
 TEST(VersionsTest, AStoreOlderThanWhatRanksHaveSeenIsToldOnceAndNoNumberComesAgain) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   const std::map<std::string, StoredJob> copy = job.daemon.stored();
   const int64_t term = job.daemon.stored_term();
   CommitOne(job);
@@ -169,8 +164,7 @@ TEST(VersionsTest, AnAnswerAboutAVersionThatNobodyProposedEndsItsStreamAndRaises
                                      wire::Nack{kFarTerm, wire::NackCode::kBusy, ""},
                                      wire::Failed{kFarTerm, wire::FailedCode::kTransfer, "", 0},
                                      wire::Applied{kFarTerm, {}, 0, 0, 0}};
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   for (const wire::UpMessage& answer : answers) {
     const SessionId session = job.ranks[1].session;
     job.daemon.Say(session, answer);

@@ -25,9 +25,7 @@ TEST(WatchdogTest, AStateOlderThanThreeDeadlinesIsStuckAndToldOnce) {
 }
 
 TEST(WatchdogTest, AQuarantineIsNotForgotten) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   job.daemon.Say(job.ranks[1].session, wire::Applied{1, DigestOf(Exchanged({2})), 12, 0, 0});
   ASSERT_EQ(job.daemon.state(), "QUARANTINE");
   job.daemon.Advance(absl::Seconds(181));
@@ -39,8 +37,7 @@ TEST(WatchdogTest, AQuarantineIsNotForgotten) {
 }
 
 TEST(WatchdogTest, AnIdleJobAndAnEndedOneAreNeverStuck) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.daemon.Advance(absl::Hours(5));
   EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
   for (FakeRank& rank : job.ranks) {
@@ -53,8 +50,7 @@ TEST(WatchdogTest, AnIdleJobAndAnEndedOneAreNeverStuck) {
 }
 
 TEST(WatchdogTest, ALostRunIsStuckUntilItIsForgottenOrComesBack) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
   job.daemon.Advance(TestConfig().session_grace + absl::Seconds(1));
   ASSERT_EQ(job.daemon.state(), "LOST");
@@ -66,8 +62,7 @@ TEST(WatchdogTest, ALostRunIsStuckUntilItIsForgottenOrComesBack) {
 
 // Ranks that stage a chunk ahead answer once they have voted again.
 TEST(WatchdogTest, ACancelIsAwaitedForAFewVotesMore) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   job.daemon.Advance(absl::Seconds(59));
   job.Report(10, 19);  // 5.9 s a step, and 11.8 s from vote to vote
   job.daemon.Advance(absl::Seconds(2));

@@ -315,8 +315,7 @@ TEST(HelloTest, AnotherProcessOfALiveRankIsADuplicate) {
 }
 
 TEST(HelloTest, AnotherProcessOfAnAwayRankNeedsANewRun) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Disconnect(0);
   wire::Hello other = TestHello(0);
   other.nonce = 7;
@@ -324,8 +323,7 @@ TEST(HelloTest, AnotherProcessOfAnAwayRankNeedsANewRun) {
 }
 
 TEST(HelloTest, TheSameProcessAgainReplacesItsOlderSession) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   const SessionId older = job.ranks[0].session;
   job.Connect(0);
   EXPECT_EQ(job.daemon.ClosedWith(older)->code(), absl::StatusCode::kAborted);

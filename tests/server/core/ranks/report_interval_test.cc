@@ -198,8 +198,7 @@ TEST(ReportIntervalTest, DropsMakeWindowsLongerUpToALimitAndCalmMakesThemShortAg
 TEST(ReportIntervalTest, AJobThatVotesOtherwiseThanConfiguredIsToldOnce) {
   Config config = TestConfig();
   config.vote_every_steps = 8;
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   job.Report(0, 9);
   EXPECT_EQ(job.daemon.CountEvents("vote_every_differs"), 1);
   EXPECT_NE(job.daemon.LastReason("vote_every_differs").find("votes every 2 steps"),

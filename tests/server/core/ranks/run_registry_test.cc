@@ -29,6 +29,10 @@ std::vector<FakeRank> OtherRun(const TestJob& job, const std::string& name) {
 class RunRegistryTest : public ::testing::Test {
  protected:
   void Speak(std::vector<FakeRank>& ranks) { std::swap(job_.ranks, ranks); }
+  // Lets the ranks of another run speak from now on. Returns those that spoke before.
+  std::vector<FakeRank> Begin(const std::string& name) {
+    return std::exchange(job_.ranks, OtherRun(job_, name));
+  }
 
   // Windows of 10 steps, one a second, until `last_step`.
   void Train(int64_t last_step) {
@@ -51,8 +55,7 @@ TEST_F(RunRegistryTest, ItsNumberRisesAndIsGivenToTheRanksThatSayItAgain) {
   EXPECT_EQ(job_.daemon.View().run_number, 1);
   for (const FakeRank& rank : job_.ranks) EXPECT_EQ(rank.identity.run_number, 1);
   job_.daemon.Say(job_.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
-  std::vector<FakeRank> second = OtherRun(job_, "run-2");
-  Speak(second);
+  std::vector<FakeRank> second = Begin("run-2");
   job_.ConnectAll();
   EXPECT_EQ(job_.daemon.View().run_number, 2);
   EXPECT_EQ(job_.ranks[2].identity.run_number, 2);
@@ -62,8 +65,7 @@ TEST_F(RunRegistryTest, ItsNumberRisesAndIsGivenToTheRanksThatSayItAgain) {
 TEST_F(RunRegistryTest, ANewcomerWaitsWhileTheStepsOfTheOneInForceAdvance) {
   job_.ConnectAll();
   Train(40);
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
   const auto welcome = Only<wire::Welcome>(job_.SentTo(2));
   ASSERT_EQ(welcome.size(), 1U);
@@ -87,8 +89,7 @@ TEST_F(RunRegistryTest, ANewcomerWaitsWhileTheStepsOfTheOneInForceAdvance) {
 TEST_F(RunRegistryTest, ACandidateThatGathersIsShownWithTheRanksThatAreMissing) {
   job_.ConnectAll();
   Train(20);
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   job_.Connect(1);
   EXPECT_EQ(Only<wire::Welcome>(job_.SentTo(1)).at(0).waits, "waits for ranks 0, 2 to register");
   job_.daemon.Advance(absl::Seconds(2));
@@ -105,8 +106,7 @@ TEST_F(RunRegistryTest, AHungOneIsReplacedWithinTenSecondsAndItsSessionsEnd) {
   job_.ConnectAll();
   Train(60);
   const SessionId hung = job_.ranks[1].session;
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   job_.ConnectAll();
   ASSERT_EQ(current(), "run-1");
   for (int second = 0; second < 10; ++second) job_.daemon.Advance(absl::Seconds(1));
@@ -127,8 +127,7 @@ TEST_F(RunRegistryTest, ALostOneWhoseOtherRanksTrainKeepsTheJob) {
     for (int32_t rank = 0; rank < 2; ++rank) job_.ReportOf(rank, step - 9, step);
   }
   ASSERT_EQ(job_.daemon.View().ending, RunEnding::kLost);
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
   job_.daemon.Advance(absl::Seconds(1));
   EXPECT_EQ(current(), "run-1");
@@ -142,8 +141,7 @@ TEST_F(RunRegistryTest, ALostOneWhoseOtherRanksTrainKeepsTheJob) {
 TEST_F(RunRegistryTest, ALostOneComesBackUntilAllRanksOfAnotherAreThere) {
   job_.ConnectAll();
   Train(60);
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   job_.Connect(0);
   job_.Connect(1);  // and its third rank never comes
   Speak(other);
@@ -162,8 +160,7 @@ TEST_F(RunRegistryTest, ACheckpointThatCameTwiceBeforeGivesTheJobToNoOther) {
     job_.daemon.Advance(absl::Seconds(60));
   }
   Train(300);
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
   for (int second = 0; second < 60; ++second) job_.daemon.Advance(absl::Seconds(1));
   EXPECT_EQ(current(), "run-1");
@@ -180,8 +177,7 @@ TEST_F(RunRegistryTest, AUsualCheckpointIsStillKnownAfterARestart) {
   Train(300);
   job_.daemon.Restart();
   job_.ConnectAll();
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   job_.ConnectAll();
   for (int second = 0; second < 60; ++second) job_.daemon.Advance(absl::Seconds(1));
   EXPECT_EQ(current(), "run-1");
@@ -192,8 +188,7 @@ TEST_F(RunRegistryTest, AUsualCheckpointIsStillKnownAfterARestart) {
 TEST_F(RunRegistryTest, OneThatTakesOverReplacesOneWhoseStepsAdvance) {
   job_.ConnectAll();
   Train(40);
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   job_.ranks[2].identity.take_over = true;
   job_.ConnectAll();
   EXPECT_EQ(current(), "run-2");
@@ -203,8 +198,7 @@ TEST_F(RunRegistryTest, OneThatTakesOverReplacesOneWhoseStepsAdvance) {
 // The old run hangs in a collective: the threads of its sessions live, and try again for ever.
 TEST_F(RunRegistryTest, AReplacedOneNeverComesBackWhenTheNewOneIsAway) {
   job_.ConnectAll();
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   for (FakeRank& rank : job_.ranks) rank.identity.take_over = true;
   job_.ConnectAll();
   ASSERT_EQ(current(), "run-2");
@@ -227,8 +221,7 @@ TEST_F(RunRegistryTest, AReplacedOneNeverComesBackWhenTheNewOneIsAway) {
 
 TEST_F(RunRegistryTest, AReplacedOneNeverComesBackAfterARestart) {
   job_.ConnectAll();
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   job_.ranks[0].identity.take_over = true;
   job_.ConnectAll();
   job_.daemon.Restart();
@@ -307,8 +300,7 @@ TEST_F(RunRegistryTest, AfterALostStoreTheOneThatOwnedTheJobReplacesANewcomerTha
 TEST_F(RunRegistryTest, ACandidateWhoseRanksAreAwayDoesNotTakeTheJob) {
   job_.ConnectAll();
   Train(40);
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
   for (int32_t rank = 0; rank < 3; ++rank) job_.Disconnect(rank);
   job_.daemon.Advance(absl::Seconds(6));  // the steps of run-1 stand still
@@ -329,8 +321,7 @@ TEST_F(RunRegistryTest, ALowerNumberOfAnotherDaemonIsNoReasonToRefuse) {
     job_.ConnectAll();
   }
   ASSERT_EQ(job_.daemon.View().run_number, 3);
-  std::vector<FakeRank> newest = OtherRun(job_, "run-4");
-  Speak(newest);
+  std::vector<FakeRank> newest = Begin("run-4");
   for (FakeRank& rank : job_.ranks) {
     rank.identity.run_number = 2;
     rank.identity.take_over = false;
@@ -345,8 +336,7 @@ TEST_F(RunRegistryTest, ALowerNumberOfAnotherDaemonIsNoReasonToRefuse) {
 
 TEST_F(RunRegistryTest, TheDaemonWhereARunGathersIsALeaderOfIt) {
   job_.ConnectAll();
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   job_.Connect(1);
   const absl::StatusOr<LeaderView> leader = job_.daemon.core().Leader(kJob, "run-2");
   ASSERT_TRUE(leader.ok()) << leader.status();
@@ -359,8 +349,7 @@ TEST_F(RunRegistryTest, TheDaemonWhereARunGathersIsALeaderOfIt) {
 TEST_F(RunRegistryTest, ANewcomerThatComesFirstAfterALostStoreMakesWayAndComesAgain) {
   job_.ConnectAll();
   job_.daemon.LoseStore();
-  std::vector<FakeRank> old = OtherRun(job_, "run-2");
-  Speak(old);
+  std::vector<FakeRank> old = Begin("run-2");
   job_.ConnectAll();
   ASSERT_EQ(current(), "run-2");
   Speak(old);
@@ -377,8 +366,7 @@ TEST_F(RunRegistryTest, ANewcomerThatComesFirstAfterALostStoreMakesWayAndComesAg
 TEST_F(RunRegistryTest, ANewcomerThatComesFirstAfterARestartWaitsForTheOneInForce) {
   job_.ConnectAll();
   job_.daemon.Restart();
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   job_.ConnectAll();
   EXPECT_EQ(current(), "");
   EXPECT_EQ(job_.daemon.View().candidate->waits,
@@ -394,8 +382,7 @@ TEST_F(RunRegistryTest, ANewcomerThatComesFirstAfterARestartWaitsForTheOneInForc
 TEST_F(RunRegistryTest, ANewcomerOwnsTheJobWhenTheOneInForceDoesNotComeBackAfterARestart) {
   job_.ConnectAll();
   job_.daemon.Restart();
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   job_.ConnectAll();
   job_.daemon.Advance(absl::Seconds(11));
   EXPECT_EQ(current(), "run-2");
@@ -410,8 +397,7 @@ TEST_F(RunRegistryTest, AHungOneThatComesBackAfterARestartIsReplacedWithinTenSec
   Train(60);
   job_.daemon.Restart();
   job_.ConnectAll();  // the streams live on, and no step is told any more
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   job_.ConnectAll();
   ASSERT_EQ(current(), "run-1");
   for (int second = 0; second < 10; ++second) job_.daemon.Advance(absl::Seconds(1));
@@ -426,8 +412,7 @@ TEST_F(RunRegistryTest, ASlowOneThatComesBackAfterARestartKeepsTheJob) {
   }
   job_.daemon.Restart();
   job_.ConnectAll();
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   job_.ConnectAll();
   job_.daemon.Advance(absl::Seconds(599));
   EXPECT_EQ(current(), "run-1");
@@ -507,8 +492,7 @@ TEST_F(RunRegistryTest, ACandidateThatDoesNotGatherGivesWayToTheNextAndItsRanksM
 TEST_F(RunRegistryTest, ACandidateIsServedOnceTheOneInForceHasFinished) {
   job_.ConnectAll();
   Train(20);
-  std::vector<FakeRank> other = OtherRun(job_, "run-2");
-  Speak(other);
+  std::vector<FakeRank> other = Begin("run-2");
   job_.ConnectAll();
   Speak(other);
   for (const FakeRank& rank : job_.ranks) {

@@ -29,8 +29,7 @@ void TakeOver(TestJob& job, const std::string& name) {
 }
 
 TEST(RunTest, ANewOneReplacesTheOldWhenAllItsRanksSaidHello) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   const SessionId old_session = job.ranks[0].session;
   TakeOver(job, "run-2");
   job.Connect(0);
@@ -46,8 +45,7 @@ TEST(RunTest, ANewOneReplacesTheOldWhenAllItsRanksSaidHello) {
 }
 
 TEST(RunTest, TakingOverFromRanksThatAreStillConnectedIsTold) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   EXPECT_EQ(job.daemon.View().took_over, "");
   job.Disconnect(2);
   TakeOver(job, "run-2");
@@ -66,8 +64,7 @@ TEST(RunTest, TakingOverFromRanksThatAreStillConnectedIsTold) {
 }
 
 TEST(RunTest, TheViewTellsHowItEnded) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   EXPECT_EQ(job.daemon.View().ending, std::nullopt);
   job.Disconnect(2);
   job.daemon.Advance(absl::Seconds(11));
@@ -93,8 +90,7 @@ TEST(RunTest, TheViewTellsHowItEnded) {
 }
 
 TEST(RunTest, AStragglerOfTheReplacedOneIsRefused) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   TakeOver(job, "run-2");
   job.ConnectAll();
   const SessionId session = job.daemon.Open();
@@ -104,8 +100,7 @@ TEST(RunTest, AStragglerOfTheReplacedOneIsRefused) {
 }
 
 TEST(RunTest, AThirdOneComesBackLaterWhileAnotherGathers) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Relaunch(job, "run-2");
   job.Connect(0);
   const SessionId gathering = job.ranks[0].session;
@@ -118,8 +113,7 @@ TEST(RunTest, AThirdOneComesBackLaterWhileAnotherGathers) {
 }
 
 TEST(RunTest, AGatheringOneWithADeadRankIsForgotten) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Relaunch(job, "run-2");
   job.Connect(0);
   job.Connect(1);
@@ -131,8 +125,7 @@ TEST(RunTest, AGatheringOneWithADeadRankIsForgotten) {
 }
 
 TEST(RunTest, AFailedGoodbyeEndsItNamingTheRanksThatDidNotVote) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
+  ProposedJob job(Exchanged({0, 1}));
   job.daemon.Say(job.ranks[0].session, wire::Goodbye{"vote timed out", {2}, true});
   EXPECT_EQ(job.daemon.LastReason("run_ended"),
             "run run-1 ended: rank 2 did not answer the vote after step 9, reported by "
@@ -146,8 +139,7 @@ TEST(RunTest, AFailedGoodbyeEndsItNamingTheRanksThatDidNotVote) {
 }
 
 TEST(RunTest, AfterAFailureTheNextOneIsCurrentAtOnce) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
   EXPECT_NE(job.daemon.LastReason("run_ended").find("rank 0 failed after step 0"),
             std::string::npos);
@@ -177,8 +169,7 @@ void RelaunchInAnotherShape(TestJob& job, int64_t version) {
 void CommitOneOfTwo(TestJob& job) {
   job.Propose(Exchanged({0, 1, 2, 3}));
   job.Deliver();
-  ASSERT_TRUE(job.Vote(29));
-  job.Deliver();
+  ASSERT_TRUE(job.VoteAndDeliver(29));
   ASSERT_EQ(job.daemon.View().version, 1);
   job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
   ASSERT_EQ(*job.daemon.core().NextVersion(kJob), 3);
@@ -218,8 +209,7 @@ TEST(RunTest, ANewShapeUnderANumberThatWasInUseIsToldOnce) {
 }
 
 TEST(RunTest, ARankOfAFailedOneIsToldWhyItIsRefused) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
   job.Disconnect(1);
   job.Connect(1);
@@ -229,8 +219,7 @@ TEST(RunTest, ARankOfAFailedOneIsToldWhyItIsRefused) {
 }
 
 TEST(RunTest, AShortAbsenceIsNothing) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Disconnect(1);
   job.daemon.Advance(absl::Seconds(9));
   EXPECT_EQ(job.daemon.state(), "IDLE");
@@ -241,9 +230,7 @@ TEST(RunTest, AShortAbsenceIsNothing) {
 }
 
 TEST(RunTest, ALongAbsenceEndsItAndTheSameProcessesResumeIt) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   job.Disconnect(1);
   job.Disconnect(2);
   job.daemon.Advance(absl::Seconds(11));
@@ -264,8 +251,7 @@ TEST(RunTest, ALongAbsenceEndsItAndTheSameProcessesResumeIt) {
 }
 
 TEST(RunTest, OneThatGathersReplacesALostOneOnceAllItsRanksAreThere) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   for (const int32_t rank : {0, 1, 2}) job.Disconnect(rank);
   Relaunch(job, "run-2");
   job.Connect(0);
@@ -284,8 +270,7 @@ TEST(RunTest, OneThatGathersReplacesALostOneOnceAllItsRanksAreThere) {
 }
 
 TEST(RunTest, OneThatGathersIsCurrentWhenTheOldOneFails) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   const SessionId old = job.ranks[2].session;
   Relaunch(job, "run-2");
   job.Connect(0);
@@ -296,8 +281,7 @@ TEST(RunTest, OneThatGathersIsCurrentWhenTheOldOneFails) {
 }
 
 TEST(RunTest, ALostOneWhoseRanksAllFinishHasFinished) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   for (const int32_t rank : {0, 1, 2}) job.Disconnect(rank);
   job.daemon.Advance(absl::Seconds(11));
   ASSERT_EQ(job.daemon.CountEvents("run_ended"), 1);
@@ -309,8 +293,7 @@ TEST(RunTest, ALostOneWhoseRanksAllFinishHasFinished) {
 }
 
 TEST(RunTest, OneWhoseRanksAllMovedToAnotherDaemonIsLostAtOnceWithThatReason) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   for (const int32_t rank : {0, 1, 2}) {
     EXPECT_EQ(job.daemon.View().ending, std::nullopt);
     job.daemon.Say(job.ranks[rank].session, wire::Moved{7, "10.0.0.2:7750"});
@@ -336,8 +319,7 @@ TEST(RunTest, OneWhoseRanksAllMovedToAnotherDaemonIsLostAtOnceWithThatReason) {
 }
 
 TEST(RunTest, ARankThatMovedAloneAndStaysAwayIsNamedWithWhereItWent) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.daemon.Say(job.ranks[1].session, wire::Moved{7, "b:1"});
   job.daemon.Advance(absl::Seconds(11));
   EXPECT_EQ(
@@ -348,8 +330,7 @@ TEST(RunTest, ARankThatMovedAloneAndStaysAwayIsNamedWithWhereItWent) {
 }
 
 TEST(RunTest, TheLeaderIsTheDaemonThatRunsThisRun) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Disconnect(2);
   const absl::StatusOr<LeaderView> leader = job.daemon.core().Leader(kJob, "run-1");
   ASSERT_TRUE(leader.ok());
@@ -361,8 +342,7 @@ TEST(RunTest, TheLeaderIsTheDaemonThatRunsThisRun) {
 }
 
 TEST(RunTest, ItEndsNormallyWhenAllRanksFinished) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   for (int32_t rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(job.daemon.CountEvents("run_ended"), 0);
     job.daemon.Say(job.ranks[rank].session, wire::Goodbye{"finished", {}, false});

@@ -25,8 +25,7 @@ void Train(TestJob& job, const std::vector<int32_t>& ranks, int64_t step, int wi
 }
 
 TEST(StallTest, ARankThatStopsReportingIsNamedWithHowFarItIsBehind) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, {0, 1, 2}, 0, 2);
   Train(job, {0, 2}, 20, 11);
   const JobView view = job.daemon.View();
@@ -47,8 +46,7 @@ TEST(StallTest, ARankThatStopsReportingIsNamedWithHowFarItIsBehind) {
 TEST(StallTest, ARankThatIsRefusedIsNamedWithWhy) {
   Config config = TestConfig();
   config.session_grace = absl::Hours(1);
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   Train(job, {0, 1, 2}, 0, 2);
   job.Disconnect(1);
   wire::Hello hello = TestHello(1);
@@ -61,16 +59,14 @@ TEST(StallTest, ARankThatIsRefusedIsNamedWithWhy) {
 }
 
 TEST(StallTest, WindowsThatNeverCompleteAfterTheStartAreToldToo) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, {0, 1}, 0, 12);
   EXPECT_EQ(job.daemon.View().stalled, "windows");
   EXPECT_THAT(job.daemon.View().stalled_reason, HasSubstr("no load window is complete yet"));
 }
 
 TEST(StallTest, ARankThatReportsStepsFarAheadHurtsOnlyItself) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   for (int64_t step = 1'000'000; step < 1'000'040; step += 10) {
     job.daemon.Say(job.ranks[1].session, TestReport(step, step + 9));
   }
@@ -87,8 +83,7 @@ TEST(StallTest, ARankThatReportsStepsFarAheadHurtsOnlyItself) {
 
 // Reports of all ranks were dropped for long, on streams that stayed open.
 TEST(StallTest, StepsFarAheadThatTwoRanksReportAreBelieved) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, {0, 1, 2}, 0, 5);
   Train(job, {0, 1, 2}, 1000, 5);
   EXPECT_EQ(job.daemon.View().step, 1049);
@@ -97,8 +92,7 @@ TEST(StallTest, StepsFarAheadThatTwoRanksReportAreBelieved) {
 }
 
 TEST(StallTest, AHelloFarAheadOfAllOthersHurtsOnlyItsRank) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, {0, 1, 2}, 0, 5);
   job.Disconnect(1);
   job.ranks[1].identity.step = 1'000'000;
@@ -110,8 +104,7 @@ TEST(StallTest, AHelloFarAheadOfAllOthersHurtsOnlyItsRank) {
 }
 
 TEST(StallTest, StepsThatStopWhileRanksAreConnectedAreTold) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, {0, 1, 2}, 0, 5);
   job.daemon.Advance(absl::Seconds(31));
   job.daemon.Advance(absl::Seconds(5));
@@ -121,8 +114,7 @@ TEST(StallTest, StepsThatStopWhileRanksAreConnectedAreTold) {
 }
 
 TEST(StallTest, ARunThatNeverReportsAStepIsToldAfterASlowStart) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.daemon.Advance(absl::Minutes(29));
   job.daemon.Advance(absl::Seconds(6));
   EXPECT_EQ(job.daemon.View().stalled, "");
@@ -136,8 +128,7 @@ TEST(StallTest, ARunThatNeverReportsAStepIsToldAfterASlowStart) {
 }
 
 TEST(StallTest, DecisionsThatFailAgainAndAgainAreToldWithTheNewestReason) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   int failed = 0;
   int64_t step = 0;
   for (; failed < 3 && step < 1000; step += 10) {
@@ -157,8 +148,7 @@ TEST(StallTest, DecisionsThatFailAgainAndAgainAreToldWithTheNewestReason) {
 }
 
 TEST(StallTest, ALostRunWhoseOtherRanksTrainOnIsTold) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, {0, 1, 2}, 0, 3);
   job.Disconnect(2);
   job.daemon.Advance(TestConfig().session_grace + absl::Seconds(1));
@@ -172,8 +162,7 @@ TEST(StallTest, CompleteWindowsWithoutADecisionAreToldWithWhatForbidsIt) {
   Config config = TestConfig();
   config.min_coverage = 0.6;
   config.session_grace = absl::Hours(1);
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   Train(job, {0, 1, 2}, 0, 1);
   job.Disconnect(2);
   Train(job, {0, 1}, 10, 12);
@@ -183,8 +172,7 @@ TEST(StallTest, CompleteWindowsWithoutADecisionAreToldWithWhatForbidsIt) {
 }
 
 TEST(StallTest, APausedJobIsNotStalledForWantOfDecisions) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, {0, 1, 2}, 0, 1);
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   Train(job, {0, 1, 2}, 10, 20);
@@ -192,15 +180,13 @@ TEST(StallTest, APausedJobIsNotStalledForWantOfDecisions) {
 }
 
 TEST(StallTest, ProposalsThatAreWithdrawnAgainAndAgainAreToldWithTheNewestReason) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   for (int64_t step = 0; job.daemon.CountEvents("withdrawn") < 3 && step < 1000; step += 10) {
     job.daemon.Advance(absl::Seconds(1));
     job.Report(step, step + 9);
     if (!job.daemon.AnswerSolve(Exchanged({0}))) continue;
     job.Deliver();
-    ASSERT_TRUE(job.Vote(step + 9, false));
-    job.Deliver();
+    ASSERT_TRUE(job.VoteAndDeliver(step + 9, false));
   }
   ASSERT_EQ(job.daemon.CountEvents("withdrawn"), 3);
   for (int second = 0; second < 6; ++second) job.daemon.Advance(absl::Seconds(1));
@@ -211,8 +197,7 @@ TEST(StallTest, ProposalsThatAreWithdrawnAgainAndAgainAreToldWithTheNewestReason
 }
 
 TEST(StallTest, AStoreThatTakesNoWritesIsToldAndSoIsItsReturn) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, {0, 1, 2}, 0, 1);
   job.daemon.store_works = false;
   job.Report(10, 19);
@@ -228,8 +213,7 @@ TEST(StallTest, AStoreThatTakesNoWritesIsToldAndSoIsItsReturn) {
 }
 
 TEST(StallTest, ARunThatTrainsAndOneThatFinishedAreNotStalled) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, {0, 1, 2}, 0, 30);
   EXPECT_EQ(job.daemon.View().stalled, "");
   for (FakeRank& rank : job.ranks) {
@@ -241,8 +225,7 @@ TEST(StallTest, ARunThatTrainsAndOneThatFinishedAreNotStalled) {
 }
 
 TEST(StallTest, ARunThatWaitsForMoreThanAMinuteIsToldWithWhatItWaitsFor) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, {0, 1, 2}, 0, 3);
   wire::Hello hello = TestHello(0);
   hello.run_id = "run-2";
@@ -259,8 +242,7 @@ TEST(StallTest, ARunThatWaitsForMoreThanAMinuteIsToldWithWhatItWaitsFor) {
 }
 
 TEST(StallTest, RanksThatAreRefusedForGoodAreToldForTenMinutesAlsoOfAJobThatHasFinished) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   for (FakeRank& rank : job.ranks) {
     job.daemon.Say(rank.session, wire::Goodbye{"finished", {}, false});
   }

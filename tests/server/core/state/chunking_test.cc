@@ -287,8 +287,7 @@ template <class Shrink>
 absl::StatusOr<ChangeOutcome> RollBackWith(TestJob& job, Shrink shrink) {
   job.Propose(Exchanged({0, 1}));
   job.Deliver();
-  EXPECT_TRUE(job.Vote(12));
-  job.Deliver();
+  EXPECT_TRUE(job.VoteAndDeliver(12));
   for (FakeRank& rank : job.ranks) shrink(rank.identity);
   job.ConnectAll();
   return job.daemon.Ask(Rollback{});

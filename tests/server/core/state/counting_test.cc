@@ -43,8 +43,7 @@ std::vector<int32_t> None(int32_t) { return {}; }
 std::vector<int32_t> All(int32_t) { return kAllLayers; }
 
 TEST(CountingTest, AJobWithoutTokensIsNotCountingAfterTwoWindowsAndHasNoFigure) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   EXPECT_EQ(job.daemon.View().not_measured_reason, "no load window is complete yet");
   Train(job, 0, 1, &All);
   EXPECT_EQ(job.daemon.View().not_counting_reason, "") << "one window shows nothing";
@@ -69,8 +68,7 @@ TEST(CountingTest, AJobWithoutTokensIsNotCountingAfterTwoWindowsAndHasNoFigure) 
 }
 
 TEST(CountingTest, AFigureOfEarlierStepsIsNotShownForAJobThatCountsNoMore) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, 0, 2, &None);
   EXPECT_TRUE(job.daemon.View().balancedness.has_value());
   Train(job, 20, 2, &All);
@@ -79,8 +77,7 @@ TEST(CountingTest, AFigureOfEarlierStepsIsNotShownForAJobThatCountsNoMore) {
 }
 
 TEST(CountingTest, LayersThatNoRankCountsAreNamedAndHaveNoFigure) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, 0, 2, [](int32_t) { return std::vector<int32_t>{1, 2, 3}; });
   const JobView view = job.daemon.View();
   EXPECT_THAT(view.not_counting_reason,
@@ -92,8 +89,7 @@ TEST(CountingTest, LayersThatNoRankCountsAreNamedAndHaveNoFigure) {
 }
 
 TEST(CountingTest, ARankWithoutTokensIsNamed) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, 0, 5, &None);
   Train(job, 50, 2, [](int32_t rank) { return rank == 1 ? kAllLayers : std::vector<int32_t>{}; });
   EXPECT_THAT(job.daemon.View().not_counting_reason,
@@ -102,8 +98,7 @@ TEST(CountingTest, ARankWithoutTokensIsNamed) {
 }
 
 TEST(CountingTest, ARankWithoutTokensOfOneLayerIsNamedWithTheLayer) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, 0, 2, [](int32_t rank) {
     return rank == 2 ? std::vector<int32_t>{0, 3} : std::vector<int32_t>{3};
   });
@@ -113,8 +108,7 @@ TEST(CountingTest, ARankWithoutTokensOfOneLayerIsNamedWithTheLayer) {
 }
 
 TEST(CountingTest, ATokenNowAndThenIsCounting) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   for (int64_t step = 0; step < 100; step += 20) {
     Train(job, step, 1, &All);
     EXPECT_EQ(job.daemon.View().not_counting_reason, "");
@@ -126,8 +120,7 @@ TEST(CountingTest, ATokenNowAndThenIsCounting) {
 TEST(CountingTest, TwoReportsAreEnoughWhileRanksAreAskedForLongerOnes) {
   Config config = TestConfig();
   config.report_every_steps = 1000;
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   Train(job, 0, 2, &All);
   EXPECT_EQ(job.daemon.View().report_every, 10);
   EXPECT_THAT(job.daemon.View().not_counting_reason, HasSubstr("since step 0"));
@@ -210,8 +203,7 @@ TEST(CountingTest, AFollowerOfAnExpertTensorGroupIsNotMissed) {
 }
 
 TEST(CountingTest, NothingIsDecidedWithoutTokens) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   Train(job, 0, 2, &All);
   EXPECT_FALSE(job.daemon.AnswerSolve(Exchanged({0})));
 }

@@ -96,8 +96,7 @@ TEST(MemoryTest, ANewRunEndsARestoredQuarantine) {
 }
 
 TEST(MemoryTest, ALostStoreComesBackFromTheRanks) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.mode = "observe", .every_steps = 70}}).ok());
   const std::string reason = job.daemon.View().pause_reason;
@@ -128,8 +127,7 @@ TEST(MemoryTest, AQuarantineComesBackFromTheRanksAndCanBeEnded) {
 }
 
 TEST(MemoryTest, OfTwoRanksTheOneWithTheNewerMemoryIsBelieved) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   job.Deliver();
   const wire::Hello paused = job.ranks[2].Hello();
@@ -145,8 +143,7 @@ TEST(MemoryTest, OfTwoRanksTheOneWithTheNewerMemoryIsBelieved) {
 }
 
 TEST(MemoryTest, ARankNeitherLiftsAPauseNorAQuarantineThatTheStoreRemembers) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   job.Deliver();
   for (FakeRank& rank : job.ranks) {
@@ -171,8 +168,7 @@ TEST(MemoryTest, ARankNeitherLiftsAPauseNorAQuarantineThatTheStoreRemembers) {
 }
 
 TEST(MemoryTest, WhatARankMakesUpIsNoMemory) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   job.Deliver();
   const wire::JobMemory good = *job.ranks[0].identity.memory.value;
@@ -203,8 +199,7 @@ TEST(MemoryTest, WhatARankMakesUpIsNoMemory) {
 }
 
 TEST(MemoryTest, APauseThatOneRankBroughtBackOutlivesTheNextRestart) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   job.Deliver();
   job.daemon.LoseStore();
@@ -224,8 +219,7 @@ TEST(MemoryTest, APauseThatOneRankBroughtBackOutlivesTheNextRestart) {
 
 // After a lost store a run that was replaced comes back first, and is led with a new term.
 TEST(MemoryTest, WhatALaterRunCarriesCountsAfterAnEarlierOneWasLedAgain) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   std::vector<FakeRank> earlier = job.ranks;
   for (FakeRank& rank : job.ranks) {
     const int32_t index = rank.identity.rank;
@@ -249,9 +243,7 @@ TEST(MemoryTest, WhatALaterRunCarriesCountsAfterAnEarlierOneWasLedAgain) {
 
 // A run that began at a checkpoint has not seen the versions after it.
 TEST(MemoryTest, AVersionThatOnlyAnEarlierRunSawIsNotGivenAgainAfterALostStore) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   ASSERT_TRUE(job.Vote(12));
   const int64_t committed = job.ranks[0].version;
   ASSERT_GT(committed, 0);
@@ -272,8 +264,7 @@ TEST(MemoryTest, AVersionThatOnlyAnEarlierRunSawIsNotGivenAgainAfterALostStore) 
 }
 
 TEST(MemoryTest, AJobThatAStoreMovedAsideDoesNotKnowStartsPaused) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Deliver();
   for (FakeRank& rank : job.ranks) rank.identity.run_number = 3;
   job.daemon.LoseStore(kMovedAside);
@@ -300,8 +291,7 @@ TEST(MemoryTest, AJobThatComesLongAfterTheStoreWasMovedAsideIsNotPaused) {
   Config config = TestConfig();
   TestJob probe(config);
   config.pauses_unknown_until = probe.daemon.now() + absl::Seconds(5);
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   for (FakeRank& rank : job.ranks) rank.identity.run_number = 3;
   job.daemon.LoseStore(kMovedAside);
   job.daemon.Advance(absl::Seconds(6));
@@ -320,9 +310,7 @@ TEST(MemoryTest, TheTimeOfUnknownPausesIsCountedFromWhenTheStoreWasMovedAside) {
 
 // From a second daemon, while answers are due here.
 TEST(MemoryTest, AQuarantineThatARankBringsDuringAProposalIsInForceBehindIt) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   wire::JobMemory memory = job.daemon.stored().at(kJob).memory;
   memory.term += 1;
   memory.quarantine = "rank 1 dropped version 9 after it had applied it";
@@ -344,8 +332,7 @@ TEST(MemoryTest, AJobWithoutARunBeforeIsNotPausedByAStoreThatWasMovedAside) {
 }
 
 TEST(MemoryTest, CadenceSurvivesARestartAndALostStore) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.every_steps = 100}}).ok());
   job.Report(0, 9);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
@@ -361,9 +348,7 @@ TEST(MemoryTest, CadenceSurvivesARestartAndALostStore) {
 }
 
 TEST(MemoryTest, BackOffSurvivesARestart) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   job.Vote(12, /*transfer_works=*/false);
   job.Deliver();
   ASSERT_EQ(job.daemon.state(), "IDLE");
@@ -376,8 +361,7 @@ TEST(MemoryTest, BackOffSurvivesARestart) {
 }
 
 TEST(MemoryTest, TheAccountOfARunGoesOnAfterARestartAndEndsWithIt) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
+  ProposedJob job(Exchanged({0, 1, 2, 3}));
   for (int64_t step = 12; step < 16; step += 2) {
     job.Deliver();
     job.Vote(step);
@@ -395,8 +379,7 @@ TEST(MemoryTest, TheAccountOfARunGoesOnAfterARestartAndEndsWithIt) {
 }
 
 TEST(MemoryTest, AKeptDecisionIsOneWriteOfTheJobAndFourRanksAreTold) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Report(0, 9);
   const int64_t writes = job.daemon.num_job_writes();
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
@@ -407,8 +390,7 @@ TEST(MemoryTest, AKeptDecisionIsOneWriteOfTheJobAndFourRanksAreTold) {
 }
 
 TEST(MemoryTest, TheTimeBetweenReportsIsWrittenOnceAndAgainWhenItIsAnother) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   const auto report = [&job](int64_t last_step, absl::Duration after) {
     job.daemon.Advance(after);
     job.daemon.Say(job.ranks[0].session, TestReport(last_step - 9, last_step));
@@ -428,8 +410,7 @@ TEST(MemoryTest, TheTimeBetweenReportsIsWrittenOnceAndAgainWhenItIsAnother) {
 }
 
 TEST(MemoryTest, AMemoryThatCannotBeStoredIsNotToldUntilItIs) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.Report(0, 9);
   job.Deliver();
   job.daemon.store_works = false;

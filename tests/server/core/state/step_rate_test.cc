@@ -115,8 +115,7 @@ TEST(StepRateTest, ARunThatEndedOrNeverCameDoesNotAdvance) {
 }
 
 TEST(StepRateTest, AReportOfAnyRankTellsTheRate) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.daemon.Advance(absl::Seconds(10));
   job.daemon.Say(job.ranks[2].session, TestReport(0, 9));
   job.daemon.Advance(absl::Seconds(10));
@@ -265,8 +264,7 @@ TEST(StepClaimsTest, WindowsFromBeforeItsHelloAreNoNewStepsOfTheFirstRankToComeB
 }
 
 TEST(StepClaimsTest, AnAnswerToWhatIsNotInFlightTellsNoStep) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   TrainClaims(job, {0, 1, 2}, 0, 5);
   for (int64_t step = 60; step < 5000; step += 30) {
     job.daemon.Say(job.ranks[1].session,
@@ -277,9 +275,7 @@ TEST(StepClaimsTest, AnAnswerToWhatIsNotInFlightTellsNoStep) {
 }
 
 TEST(StepClaimsTest, AnAnswerFarAheadOfAllOthersTellsNoStep) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1}));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1}));
   ASSERT_TRUE(job.ranks[1].ready.has_value());
   job.daemon.Say(job.ranks[1].session, wire::Failed{job.ranks[1].ready->version,
                                                     wire::FailedCode::kTransfer, "late", kFar});

@@ -24,18 +24,22 @@ void Complete(Windows& windows, int64_t first, int64_t last) {
   for (int32_t rank = 0; rank < 3; ++rank) Add(windows, rank, first, last);
 }
 
-TEST(WindowsTest, TheLastReporterCompletesAWindowWithTheSumOverRanks) {
-  Windows windows;
-  EXPECT_FALSE(Add(windows, 0, 0, 9).completed);
-  EXPECT_FALSE(Add(windows, 2, 0, 9).completed);
-  EXPECT_TRUE(Add(windows, 1, 0, 9).completed);
-  ASSERT_EQ(windows.complete.size(), 1u);
-  EXPECT_EQ(windows.complete[0].load->counts()(0, 0), 300);
-  EXPECT_EQ(windows.complete[0].load->counts()(3, 5), 30);
-  EXPECT_TRUE(windows.pending.empty());
+class WindowsTest : public ::testing::Test {
+ protected:
+  Windows windows_;
+};
+
+TEST_F(WindowsTest, TheLastReporterCompletesAWindowWithTheSumOverRanks) {
+  EXPECT_FALSE(Add(windows_, 0, 0, 9).completed);
+  EXPECT_FALSE(Add(windows_, 2, 0, 9).completed);
+  EXPECT_TRUE(Add(windows_, 1, 0, 9).completed);
+  ASSERT_EQ(windows_.complete.size(), 1u);
+  EXPECT_EQ(windows_.complete[0].load->counts()(0, 0), 300);
+  EXPECT_EQ(windows_.complete[0].load->counts()(3, 5), 30);
+  EXPECT_TRUE(windows_.pending.empty());
 }
 
-TEST(WindowsTest, CoverageCompletesAWindowWithoutTheSlowestRankAndItsLateReportIsIgnored) {
+TEST_F(WindowsTest, CoverageCompletesAWindowWithoutTheSlowestRankAndItsLateReportIsIgnored) {
   WindowLimits limits = kThreeRanks;
   limits.min_coverage = 0.6;  // ceil(1.8) = 2
   Windows windows;
@@ -46,7 +50,7 @@ TEST(WindowsTest, CoverageCompletesAWindowWithoutTheSlowestRankAndItsLateReportI
   EXPECT_TRUE(windows.pending.empty());
 }
 
-TEST(WindowsTest, EveryPipelineStageMustBeCovered) {
+TEST_F(WindowsTest, EveryPipelineStageMustBeCovered) {
   const WindowLimits limits = {.num_reporters = 4,
                                .pipeline_parallel_size = 2,
                                .report_every = 10,
@@ -60,7 +64,7 @@ TEST(WindowsTest, EveryPipelineStageMustBeCovered) {
   EXPECT_EQ(windows.complete.back().coverage, 0.75);
 }
 
-TEST(WindowsTest, OfRanksThatSeeTheSameTokensOneReports) {
+TEST_F(WindowsTest, OfRanksThatSeeTheSameTokensOneReports) {
   WindowLimits limits = kThreeRanks;
   limits.ranks_per_reporter = 2;  // ranks 0, 2 and 4
   Windows windows;
@@ -77,7 +81,7 @@ TEST(WindowsTest, OfRanksThatSeeTheSameTokensOneReports) {
   EXPECT_EQ(given_up, "steps 10..19 are given up: no report of ranks 0, 2");
 }
 
-TEST(WindowsTest, CoverageIsNotRoundedUpByTheProduct) {
+TEST_F(WindowsTest, CoverageIsNotRoundedUpByTheProduct) {
   // 0.07 * 100 is a little above 7 as a double; 7 reporters are enough.
   const WindowLimits limits = {.num_reporters = 100,
                                .report_every = 10,
@@ -89,152 +93,139 @@ TEST(WindowsTest, CoverageIsNotRoundedUpByTheProduct) {
   EXPECT_TRUE(Add(windows, 6, 0, 9, limits).completed);
 }
 
-TEST(WindowsTest, AnEvictedWindowIsNotBegunAgainByARankThatComesBack) {
-  Windows windows;
-  Add(windows, 0, 0, 9);
-  Add(windows, 0, 10, 19);
-  EXPECT_EQ(Add(windows, 0, 20, 29).notes.size(), 1u);  // 0..9 is evicted
-  EXPECT_TRUE(Add(windows, 1, 0, 9).notes.empty());
-  EXPECT_TRUE(Add(windows, 2, 0, 9).notes.empty());
-  EXPECT_EQ(windows.pending.size(), 2u);
-  EXPECT_EQ(windows.pending.front().first_step, 10);
+TEST_F(WindowsTest, AnEvictedWindowIsNotBegunAgainByARankThatComesBack) {
+  Add(windows_, 0, 0, 9);
+  Add(windows_, 0, 10, 19);
+  EXPECT_EQ(Add(windows_, 0, 20, 29).notes.size(), 1u);  // 0..9 is evicted
+  EXPECT_TRUE(Add(windows_, 1, 0, 9).notes.empty());
+  EXPECT_TRUE(Add(windows_, 2, 0, 9).notes.empty());
+  EXPECT_EQ(windows_.pending.size(), 2u);
+  EXPECT_EQ(windows_.pending.front().first_step, 10);
 }
 
-TEST(WindowsTest, ASecondReportOfARankIsIgnored) {
-  Windows windows;
-  for (int i = 0; i < 5; ++i) EXPECT_FALSE(Add(windows, 0, 0, 9).completed);
-  EXPECT_EQ(windows.pending.front().sum(0, 0), 100);
+TEST_F(WindowsTest, ASecondReportOfARankIsIgnored) {
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(Add(windows_, 0, 0, 9).completed);
+  EXPECT_EQ(windows_.pending.front().sum(0, 0), 100);
 }
 
-TEST(WindowsTest, AShortReportIsNotAddedAndNotedOncePerWindow) {
-  Windows windows;
-  const ReportOutcome first = Add(windows, 0, 4, 9);
+TEST_F(WindowsTest, AShortReportIsNotAddedAndNotedOncePerWindow) {
+  const ReportOutcome first = Add(windows_, 0, 4, 9);
   ASSERT_EQ(first.notes.size(), 1u);
   EXPECT_EQ(first.notes[0].name, "report_short");
   EXPECT_NE(first.notes[0].reason.find("rank 0 reported steps 4..9"), std::string::npos);
-  EXPECT_TRUE(Add(windows, 1, 5, 9).notes.empty());
-  EXPECT_TRUE(windows.pending.empty());
-  EXPECT_EQ(Add(windows, 1, 15, 19).notes.size(), 1u);
+  EXPECT_TRUE(Add(windows_, 1, 5, 9).notes.empty());
+  EXPECT_TRUE(windows_.pending.empty());
+  EXPECT_EQ(Add(windows_, 1, 15, 19).notes.size(), 1u);
 }
 
-TEST(WindowsTest, WindowsMergedByTheRanksCountAsOne) {
-  Windows windows;
-  Complete(windows, 0, 29);
-  ASSERT_EQ(windows.complete.size(), 1u);
-  EXPECT_EQ(windows.complete[0].first_step, 0);
-  EXPECT_EQ(windows.complete[0].last_step, 29);
+TEST_F(WindowsTest, WindowsMergedByTheRanksCountAsOne) {
+  Complete(windows_, 0, 29);
+  ASSERT_EQ(windows_.complete.size(), 1u);
+  EXPECT_EQ(windows_.complete[0].first_step, 0);
+  EXPECT_EQ(windows_.complete[0].last_step, 29);
 }
 
-TEST(WindowsTest, TheOldestPendingWindowIsGivenUpAndTheMissingRanksNamed) {
-  Windows windows;
-  Add(windows, 0, 0, 9);
-  Add(windows, 0, 10, 19);
-  const ReportOutcome outcome = Add(windows, 0, 20, 29);
+TEST_F(WindowsTest, TheOldestPendingWindowIsGivenUpAndTheMissingRanksNamed) {
+  Add(windows_, 0, 0, 9);
+  Add(windows_, 0, 10, 19);
+  const ReportOutcome outcome = Add(windows_, 0, 20, 29);
   ASSERT_EQ(outcome.notes.size(), 1u);
   EXPECT_EQ(outcome.notes[0].name, "window_incomplete");
   EXPECT_EQ(outcome.notes[0].reason, "steps 0..9 are given up: no report of ranks 1, 2");
-  EXPECT_EQ(windows.pending.size(), 2u);
+  EXPECT_EQ(windows_.pending.size(), 2u);
 }
 
-TEST(WindowsTest, TheWindowThatFewestRanksReportedIsGivenUpAndOlderOnesStillComplete) {
-  Windows windows;
-  for (const int32_t rank : {0, 1}) Add(windows, rank, 0, 9);
-  Add(windows, 0, 10, 19);
-  const ReportOutcome outcome = Add(windows, 0, 20, 29);
+TEST_F(WindowsTest, TheWindowThatFewestRanksReportedIsGivenUpAndOlderOnesStillComplete) {
+  for (const int32_t rank : {0, 1}) Add(windows_, rank, 0, 9);
+  Add(windows_, 0, 10, 19);
+  const ReportOutcome outcome = Add(windows_, 0, 20, 29);
   ASSERT_EQ(outcome.notes.size(), 1u);
   EXPECT_EQ(outcome.notes[0].reason, "steps 10..19 are given up: no report of ranks 1, 2");
-  EXPECT_TRUE(Add(windows, 2, 0, 9).completed);
+  EXPECT_TRUE(Add(windows_, 2, 0, 9).completed);
 }
 
-TEST(WindowsTest, ARowOfIncompleteWindowsIsNotedOnceAndCountedWithTheNextCompleteOne) {
-  Windows windows;
+TEST_F(WindowsTest, ARowOfIncompleteWindowsIsNotedOnceAndCountedWithTheNextCompleteOne) {
   int32_t given_up = 0;
   size_t notes = 0;
   for (int64_t step = 0; step < 1000; step += 10) {
-    const ReportOutcome outcome = Add(windows, 0, step, step + 9);
+    const ReportOutcome outcome = Add(windows_, 0, step, step + 9);
     given_up += outcome.num_given_up;
     notes += outcome.notes.size();
   }
   EXPECT_EQ(given_up, 98);  // two stay pending
   EXPECT_EQ(notes, 1u);
-  Add(windows, 0, 1000, 1009);
-  Add(windows, 1, 1000, 1009);
-  const ReportOutcome complete = Add(windows, 2, 1000, 1009);
+  Add(windows_, 0, 1000, 1009);
+  Add(windows_, 1, 1000, 1009);
+  const ReportOutcome complete = Add(windows_, 2, 1000, 1009);
   EXPECT_EQ(complete.num_given_up, 1);
   ASSERT_EQ(complete.notes.size(), 1u);
   EXPECT_EQ(complete.notes[0].name, "window_complete_again");
   EXPECT_EQ(complete.notes[0].reason,
-            "steps 1000..1009 are complete, after 100 windows in a row were given up");
-  for (const int64_t step : {1010, 1020, 1030}) Add(windows, 0, step, step + 9);
-  EXPECT_EQ(Add(windows, 0, 1040, 1049).num_given_up, 1);
-  EXPECT_EQ(windows.given_up_in_a_row, 2);
+            "steps 1000..1009 are complete, after 100 windows_ in a row were given up");
+  for (const int64_t step : {1010, 1020, 1030}) Add(windows_, 0, step, step + 9);
+  EXPECT_EQ(Add(windows_, 0, 1040, 1049).num_given_up, 1);
+  EXPECT_EQ(windows_.given_up_in_a_row, 2);
 }
 
-TEST(WindowsTest, ACompleteWindowGivesUpThePendingOnesBeforeIt) {
-  Windows windows;
-  Add(windows, 0, 0, 9);
-  Add(windows, 0, 10, 19);
-  Add(windows, 1, 10, 19);
-  const ReportOutcome outcome = Add(windows, 2, 10, 19);
+TEST_F(WindowsTest, ACompleteWindowGivesUpThePendingOnesBeforeIt) {
+  Add(windows_, 0, 0, 9);
+  Add(windows_, 0, 10, 19);
+  Add(windows_, 1, 10, 19);
+  const ReportOutcome outcome = Add(windows_, 2, 10, 19);
   EXPECT_TRUE(outcome.completed);
   ASSERT_EQ(outcome.notes.size(), 1u);
   EXPECT_EQ(outcome.notes[0].name, "window_incomplete");
-  EXPECT_TRUE(windows.pending.empty());
+  EXPECT_TRUE(windows_.pending.empty());
 }
 
-TEST(WindowsTest, AnOverflowingWindowIsDroppedOnceAndTheNextOneIsFine) {
-  Windows windows;
+TEST_F(WindowsTest, AnOverflowingWindowIsDroppedOnceAndTheNextOneIsFine) {
   wire::LoadReport huge = TestReport(0, 9);
   huge.counts(0, 0) = std::numeric_limits<int64_t>::max();
-  EXPECT_TRUE(AddReport(windows, huge, 0, kThreeRanks).notes.empty());
-  const ReportOutcome second = AddReport(windows, huge, 1, kThreeRanks);
+  EXPECT_TRUE(AddReport(windows_, huge, 0, kThreeRanks).notes.empty());
+  const ReportOutcome second = AddReport(windows_, huge, 1, kThreeRanks);
   ASSERT_EQ(second.notes.size(), 1u);
   EXPECT_EQ(second.notes[0].name, "window_dropped");
-  EXPECT_FALSE(Add(windows, 2, 0, 9).completed);
-  Complete(windows, 10, 19);
-  EXPECT_EQ(windows.complete.size(), 1u);
+  EXPECT_FALSE(Add(windows_, 2, 0, 9).completed);
+  Complete(windows_, 10, 19);
+  EXPECT_EQ(windows_.complete.size(), 1u);
 }
 
-TEST(WindowsTest, ALayerWhoseSumOverflowsIsDroppedToo) {
-  Windows windows;
+TEST_F(WindowsTest, ALayerWhoseSumOverflowsIsDroppedToo) {
   wire::LoadReport huge = TestReport(0, 9);
   huge.counts.row(0) = std::numeric_limits<int64_t>::max() / 4;
-  AddReport(windows, huge, 0, kThreeRanks);
-  Add(windows, 1, 0, 9);
-  const ReportOutcome last = Add(windows, 2, 0, 9);
+  AddReport(windows_, huge, 0, kThreeRanks);
+  Add(windows_, 1, 0, 9);
+  const ReportOutcome last = Add(windows_, 2, 0, 9);
   EXPECT_FALSE(last.completed);
   ASSERT_EQ(last.notes.size(), 1u);
   EXPECT_EQ(last.notes[0].name, "window_dropped");
 }
 
-TEST(WindowsTest, CompleteWindowsAreBounded) {
-  Windows windows;
-  for (int64_t first = 0; first < 100; first += 10) Complete(windows, first, first + 9);
-  EXPECT_EQ(windows.complete.size(), 3u);
-  EXPECT_EQ(windows.complete.front().first_step, 70);
+TEST_F(WindowsTest, CompleteWindowsAreBounded) {
+  for (int64_t first = 0; first < 100; first += 10) Complete(windows_, first, first + 9);
+  EXPECT_EQ(windows_.complete.size(), 3u);
+  EXPECT_EQ(windows_.complete.front().first_step, 70);
 }
 
-TEST(WindowsTest, TheEstimateTakesTheNewestWindowsSinceTheLastDecision) {
-  Windows windows;
-  for (int64_t first = 0; first < 30; first += 10) Complete(windows, first, first + 9);
-  const Window two = SumSince(windows, -1, 2).value();
+TEST_F(WindowsTest, TheEstimateTakesTheNewestWindowsSinceTheLastDecision) {
+  for (int64_t first = 0; first < 30; first += 10) Complete(windows_, first, first + 9);
+  const Window two = SumSince(windows_, -1, 2).value();
   EXPECT_EQ(two.first_step, 10);
   EXPECT_EQ(two.last_step, 29);
   EXPECT_EQ(two.load->counts()(0, 0), 600);
-  EXPECT_EQ(SumSince(windows, 19, 2).value().first_step, 20);
-  EXPECT_EQ(SumSince(windows, 29, 2).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(SumSince(windows_, 19, 2).value().first_step, 20);
+  EXPECT_EQ(SumSince(windows_, 29, 2).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(WindowsTest, AnEstimateThatOverflowsIsRefused) {
-  Windows windows;
+TEST_F(WindowsTest, AnEstimateThatOverflowsIsRefused) {
   WindowLimits limits = kThreeRanks;
   limits.num_reporters = 1;
   for (int64_t first = 0; first < 20; first += 10) {
     wire::LoadReport huge = TestReport(first, first + 9);
     huge.counts(0, 0) = std::numeric_limits<int64_t>::max() - 1000;
-    EXPECT_TRUE(AddReport(windows, huge, 0, limits).completed);
+    EXPECT_TRUE(AddReport(windows_, huge, 0, limits).completed);
   }
-  EXPECT_EQ(SumSince(windows, -1, 2).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(SumSince(windows_, -1, 2).status().code(), absl::StatusCode::kOutOfRange);
 }
 
 wire::LoadReport ReportWithParts() {
@@ -245,18 +236,17 @@ wire::LoadReport ReportWithParts() {
   return report;
 }
 
-TEST(WindowsTest, PartsAreSummedOverRanksAndKeptWithTheWindow) {
-  Windows windows;
+TEST_F(WindowsTest, PartsAreSummedOverRanksAndKeptWithTheWindow) {
   for (const int64_t version : {4, 5, 7}) {
-    windows.placements.Add(version, std::make_shared<const Placement>(Exchanged({})));
+    windows_.placements.Add(version, std::make_shared<const Placement>(Exchanged({})));
   }
   for (int32_t rank = 0; rank < 3; ++rank) {
-    AddReport(windows, ReportWithParts(), rank, kThreeRanks);
+    AddReport(windows_, ReportWithParts(), rank, kThreeRanks);
   }
-  ASSERT_TRUE(windows.measured.has_value());
-  EXPECT_EQ(windows.measured->versions, (std::vector<int64_t>{4, 5, 7}));
-  EXPECT_NEAR(windows.measured->balancedness, 0.4, 1e-12) << "one placement under three numbers";
-  EXPECT_EQ(windows.placements.Find(5), nullptr) << "no later window tells of it";
+  ASSERT_TRUE(windows_.measured.has_value());
+  EXPECT_EQ(windows_.measured->versions, (std::vector<int64_t>{4, 5, 7}));
+  EXPECT_NEAR(windows_.measured->balancedness, 0.4, 1e-12) << "one placement under three numbers";
+  EXPECT_EQ(windows_.placements.Find(5), nullptr) << "no later window tells of it";
 }
 
 // 4 x 6 cells of 8 bytes.
@@ -268,7 +258,7 @@ int64_t BytesOfOnePending() {
   return BytesOf(windows);
 }
 
-TEST(WindowsTest, MemoryOfAWindowGrowsWithTheRanksThatReportedAndIsCounted) {
+TEST_F(WindowsTest, MemoryOfAWindowGrowsWithTheRanksThatReportedAndIsCounted) {
   constexpr int64_t kNumWindows = 100;
   WindowLimits limits = kThreeRanks;
   limits.num_reporters = 16384;
@@ -285,20 +275,19 @@ TEST(WindowsTest, MemoryOfAWindowGrowsWithTheRanksThatReportedAndIsCounted) {
   EXPECT_LT(BytesOf(windows), kNumWindows * (least + 64)) << "no place for ranks without a report";
 }
 
-TEST(WindowsTest, ACompleteWindowHasTheStepTimesByReporterAndCountsThem) {
-  Windows windows;
+TEST_F(WindowsTest, ACompleteWindowHasTheStepTimesByReporterAndCountsThem) {
   for (const int32_t rank : {2, 0, 1}) {
     wire::LoadReport report = TestReport(0, 9);
     report.step_seconds = rank == 0 ? 0 : 0.5 * rank;
-    AddReport(windows, report, rank, kThreeRanks);
+    AddReport(windows_, report, rank, kThreeRanks);
   }
-  ASSERT_EQ(windows.complete.size(), 1u);
-  EXPECT_EQ(windows.complete[0].step_seconds, (std::vector<double>{0, 0.5, 1}));
-  EXPECT_GE(BytesOf(windows),
+  ASSERT_EQ(windows_.complete.size(), 1u);
+  EXPECT_EQ(windows_.complete[0].step_seconds, (std::vector<double>{0, 0.5, 1}));
+  EXPECT_GE(BytesOf(windows_),
             kLoadBytes + static_cast<int64_t>(sizeof(Window) + 3 * sizeof(double)));
 }
 
-TEST(WindowsTest, TheJobThatHoldsMostGivesItsOldestWindowFirst) {
+TEST_F(WindowsTest, TheJobThatHoldsMostGivesItsOldestWindowFirst) {
   WindowLimits limits = kThreeRanks;
   limits.max_complete = 64;
   Windows large;
@@ -318,19 +307,18 @@ TEST(WindowsTest, TheJobThatHoldsMostGivesItsOldestWindowFirst) {
   EXPECT_EQ(small.complete.size(), 2u);
 }
 
-TEST(WindowsTest, PendingWindowsAreGivenUpWhenNothingElseIsLeft) {
-  Windows windows;
-  Add(windows, 0, 0, 9);
-  Add(windows, 0, 10, 19);
-  EXPECT_EQ(BoundBytes({&windows}, BytesOf(windows) / 2), 1);
-  ASSERT_EQ(windows.pending.size(), 1u);
-  EXPECT_EQ(windows.pending.front().first_step, 10);
-  Add(windows, 1, 0, 9);
-  EXPECT_EQ(windows.pending.size(), 1u) << "it is not begun again";
+TEST_F(WindowsTest, PendingWindowsAreGivenUpWhenNothingElseIsLeft) {
+  Add(windows_, 0, 0, 9);
+  Add(windows_, 0, 10, 19);
+  EXPECT_EQ(BoundBytes({&windows_}, BytesOf(windows_) / 2), 1);
+  ASSERT_EQ(windows_.pending.size(), 1u);
+  EXPECT_EQ(windows_.pending.front().first_step, 10);
+  Add(windows_, 1, 0, 9);
+  EXPECT_EQ(windows_.pending.size(), 1u) << "it is not begun again";
 }
 
 // The daemon reads all reports of one rank before those of the next, as after a standstill.
-TEST(WindowsTest, WindowsThatBeganLatelyWaitForTheirRanksWhateverTheirNumber) {
+TEST_F(WindowsTest, WindowsThatBeganLatelyWaitForTheirRanksWhateverTheirNumber) {
   constexpr int64_t kNumWindows = 200;
   WindowLimits limits = kThreeRanks;
   limits.max_complete = kNumWindows;
@@ -346,7 +334,7 @@ TEST(WindowsTest, WindowsThatBeganLatelyWaitForTheirRanksWhateverTheirNumber) {
   EXPECT_TRUE(windows.pending.empty());
 }
 
-TEST(WindowsTest, OfWindowsThatBeganLongAgoAFewWait) {
+TEST_F(WindowsTest, OfWindowsThatBeganLongAgoAFewWait) {
   WindowLimits limits = kThreeRanks;
   limits.patient_since = absl::UnixEpoch();
   Windows windows;
@@ -359,7 +347,7 @@ TEST(WindowsTest, OfWindowsThatBeganLongAgoAFewWait) {
   EXPECT_EQ(windows.pending.front().first_step, 80);
 }
 
-TEST(WindowsTest, ARankThatRunsAheadPushesItsOwnWindowsOutOfTheBudget) {
+TEST_F(WindowsTest, ARankThatRunsAheadPushesItsOwnWindowsOutOfTheBudget) {
   const int64_t budget = 8 * BytesOfOnePending();
   WindowLimits limits = kThreeRanks;
   limits.patient_since = absl::UnixEpoch();
@@ -378,9 +366,8 @@ TEST(WindowsTest, ARankThatRunsAheadPushesItsOwnWindowsOutOfTheBudget) {
   }
 }
 
-TEST(WindowsTest, LoadsOfAJobWhoseRanksAreGoneAreDroppedAndTheFiguresStay) {
-  TestJob job;
-  job.ConnectAll();
+TEST_F(WindowsTest, LoadsOfAJobWhoseRanksAreGoneAreDroppedAndTheFiguresStay) {
+  ConnectedJob job;
   job.Report(0, 9);
   job.Report(10, 19);
   EXPECT_GT(job.daemon.core().window_bytes(), 0);
@@ -400,11 +387,10 @@ TEST(WindowsTest, LoadsOfAJobWhoseRanksAreGoneAreDroppedAndTheFiguresStay) {
   EXPECT_GT(job.daemon.core().window_bytes(), 0);
 }
 
-TEST(WindowsTest, TheDaemonHoldsNoMoreBytesThanItsLimit) {
+TEST_F(WindowsTest, TheDaemonHoldsNoMoreBytesThanItsLimit) {
   Config config = TestConfig();
   config.max_window_bytes = 10 * BytesOfOnePending();
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   for (int64_t step = 0; step < 600; step += 10) {
     job.Report(step, step + 9);
     EXPECT_LE(job.daemon.core().window_bytes(), config.max_window_bytes);

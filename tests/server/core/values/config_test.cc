@@ -12,8 +12,7 @@ namespace {
 TEST(ConfigTest, AJobsOwnConfigurationIsOverTheDaemonsAndUnderTheOperators) {
   Config config = TestConfig();
   config.job_settings[kJob] = {.every_steps = 30, .min_gain = 0.3};
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   EXPECT_EQ(job.daemon.View().settings.every_steps, 30);
   EXPECT_EQ(job.daemon.View().settings.layers_per_chunk, 2);
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.every_steps = 50}}).ok());

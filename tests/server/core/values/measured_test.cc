@@ -34,12 +34,10 @@ Plan Newest(const TestJob& job) { return job.daemon.core().Plans(kJob, 1)->front
 
 // The job decides on steps 0..9 and switches all layers, in two chunks, after steps 12 and 14.
 TestJob Switched() {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
+  ProposedJob job(Exchanged({0, 1, 2, 3}));
   for (const int64_t step : {12, 14}) {
     job.Deliver();
-    EXPECT_TRUE(job.Vote(step));
-    job.Deliver();
+    EXPECT_TRUE(job.VoteAndDeliver(step));
   }
   return job;
 }
@@ -137,8 +135,7 @@ TEST(MeasuredTest, APlanThatAnotherFollowedAtOnceHasSeenNothing) {
   job.Propose(Exchanged({0, 1}));
   for (const int64_t step : {14, 24}) {
     job.Deliver();
-    ASSERT_TRUE(job.Vote(step));
-    job.Deliver();
+    ASSERT_TRUE(job.VoteAndDeliver(step));
     wire::LoadReport mixed = TestReport(step - 4, step + 5);
     mixed.version = job.ranks[0].version;
     mixed.earlier = {{.last_step = step, .version = mixed.version - 1, .counts = mixed.counts / 2}};
@@ -153,15 +150,11 @@ TEST(MeasuredTest, APlanThatAnotherFollowedAtOnceHasSeenNothing) {
 }
 
 TEST(MeasuredTest, BetweenTwoChunksAWindowIsWhatFollowedSoFarUntilTheNextOne) {
-  TestJob job;
-  job.Propose(Exchanged({0, 1, 2, 3}));
-  job.Deliver();
-  ASSERT_TRUE(job.Vote(9));
-  job.Deliver();
+  PreparedJob job(Exchanged({0, 1, 2, 3}));
+  ASSERT_TRUE(job.VoteAndDeliver(9));
   job.Report(10, 19);
   EXPECT_NEAR(Newest(job).balancedness_seen.value(), kHalf, 1e-9);
-  ASSERT_TRUE(job.Vote(19));
-  job.Deliver();
+  ASSERT_TRUE(job.VoteAndDeliver(19));
   EXPECT_FALSE(Newest(job).balancedness_seen.has_value()) << "it is of a placement in between";
   job.Report(20, 29);
   EXPECT_NEAR(Newest(job).balancedness_seen.value(), kEven, 1e-9);
@@ -175,8 +168,7 @@ TEST(MeasuredTest, ADecisionIsComparedWithWhatWasMeasuredAndWithThePlacementInFo
   EXPECT_NEAR(Newest(job).balancedness_before, kStatic, 1e-9);
   EXPECT_NEAR(Newest(job).balancedness_in_force, kStatic, 1e-9);
   job.Deliver();
-  ASSERT_TRUE(job.Vote(14));
-  job.Deliver();
+  ASSERT_TRUE(job.VoteAndDeliver(14));
   wire::LoadReport mixed = TestReport(10, 19);
   mixed.version = 1;
   mixed.earlier = {{.last_step = 14, .version = 0, .counts = mixed.counts / 2}};
@@ -403,8 +395,7 @@ TEST(MeasuredTest, OfAJobThatSplitsBatchesAPredictionIsComparedWithWhatItsBatche
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
   for (const int64_t step : {12, 14}) {
     job.Deliver();
-    ASSERT_TRUE(job.Vote(step));
-    job.Deliver();
+    ASSERT_TRUE(job.VoteAndDeliver(step));
   }
   wire::LoadReport equal = TestReport(20, 29);
   equal.version = 2;
@@ -422,8 +413,7 @@ TEST(MeasuredTest, OfAJobThatSplitsBatchesAPredictionIsComparedWithWhatItsBatche
 TEST(MeasuredTest, WhatWasMeasuredBeforeADecisionIsTheMeanOverItsWindows) {
   Config config = TestConfig();
   config.settings.every_steps = 20;
-  TestJob job(config);
-  job.ConnectAll();
+  ConnectedJob job(config);
   job.Report(0, 9);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
   job.Report(10, 19);
@@ -452,8 +442,7 @@ TEST(MeasuredTest, WhereSplitsAreNotReportedEqualSharesAreMeasuredByName) {
 }
 
 TEST(MeasuredTest, ASplitOfAJobThatSharesEquallyIsRefused) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   job.daemon.Say(job.ranks[0].session, SplitReport(0, 9));
   const std::optional<absl::Status> closed = job.daemon.ClosedWith(job.ranks[0].session);
   ASSERT_TRUE(closed.has_value());

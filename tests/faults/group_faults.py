@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Faults of three daemons with one etcd: does another daemon lead in time, and is the job sound?
 
-  EPLB_BIN=build/release/bin EPLB_DATA=tests/data tests/faults/replica_faults.py --faults 200 [--seed S] [--keep DIR]
+  EPLB_BIN=build/release/bin EPLB_DATA=tests/data tests/faults/group_faults.py --faults 200 [--seed S] [--keep DIR]
 
 One fault after the other. After each the clock runs: within --failover-seconds a daemon must lead with which every rank is
 registered, and within --commit-seconds the ranks must commit a version that it proposed. At the end the job ends with exit
@@ -20,9 +20,9 @@ import tempfile
 import time
 
 import doors
-import replicas
+import daemon_group
 
-harness = replicas.harness
+harness = daemon_group.harness
 SKIPPED = 77
 
 
@@ -111,22 +111,22 @@ class Faults:
         return leader, start_both
 
     def kill_standby(self, leader):
-        standby = self.random.choice([replica for replica in self.cluster.replicas if replica is not leader])
+        standby = self.random.choice([daemon for daemon in self.cluster.daemons if daemon is not leader])
         standby.kill()
         return None, standby.start
 
     def shift_clocks(self, leader):
         """Wall clocks of leader and standbys jump by up to two hours, each its own way."""
-        for replica in self.cluster.replicas:
-            replica.shift_clock(self.random.choice([-7200, -3600, -60, 60, 3600, 7200]))
-        return None, lambda: [replica.shift_clock(0) for replica in self.cluster.replicas]
+        for daemon in self.cluster.daemons:
+            daemon.shift_clock(self.random.choice([-7200, -3600, -60, 60, 3600, 7200]))
+        return None, lambda: [daemon.shift_clock(0) for daemon in self.cluster.daemons]
 
     def break_connections_of_ranks(self, leader):
         leader.to_ranks.cut()
         return None, lambda: None
 
 
-NAMES = [name for name in vars(Faults) if not name.startswith("_") and (name != "shift_clocks" or replicas.FAKETIME.exists())]
+NAMES = [name for name in vars(Faults) if not name.startswith("_") and (name != "shift_clocks" or daemon_group.FAKETIME.exists())]
 # Both an election of etcd and one of daemons, or one that waits for etcd's.
 SLOW = {"kill_leader_and_etcd_leader", "restore_older_etcd"}
 
@@ -136,7 +136,7 @@ class Scenario:
         self.given = given
         self.random = random.Random(given.seed)
         self.doors = doors.Doors()
-        self.cluster = replicas.Cluster(directory, self.doors, given.world)
+        self.cluster = daemon_group.Cluster(directory, self.doors, given.world)
         self.faults = Faults(self.cluster, self.random)
         self.failovers = collections.defaultdict(list)
         self.commits = []
@@ -153,7 +153,7 @@ class Scenario:
             if leader is not None and leader is not gone:
                 return leader, time.monotonic() - start
             time.sleep(0.05)
-        states = {replica.name: (replica.get("/readyz"), replica.job()) for replica in self.cluster.replicas}
+        states = {daemon.name: (daemon.get("/readyz"), daemon.job()) for daemon in self.cluster.daemons}
         raise Failed(f"{what}: no daemon leads with every rank within {seconds * harness.PATIENCE:.0f} s; {states}")
 
     def await_commit(self, since, what):
@@ -199,9 +199,9 @@ class Scenario:
 
     def check_view(self, leader):
         """eplbctl finds the leader among all endpoints, and by a standby alone."""
-        standby = next(replica for replica in self.cluster.replicas if replica is not leader)
+        standby = next(daemon for daemon in self.cluster.daemons if daemon is not leader)
         for endpoints in (self.cluster.endpoints, standby.to_ranks.endpoint):
-            done = replicas.subprocess.run([harness.BIN / "eplbctl", "status", "--endpoint", endpoints, "-o", "json"], capture_output=True,
+            done = daemon_group.subprocess.run([harness.BIN / "eplbctl", "status", "--endpoint", endpoints, "-o", "json"], capture_output=True,
                                            text=True, timeout=60 * harness.PATIENCE)
             if done.returncode != 0 or json.loads(done.stdout)["leader"] != leader.to_ranks.endpoint:
                 raise Failed(f"eplbctl status --endpoint {endpoints}: {done.returncode} {done.stdout[:300]} {done.stderr}")
@@ -222,10 +222,10 @@ class Scenario:
         done = self.cluster.validator()
         if done.returncode != 0:
             raise Failed(f"eplbctl report: {done.stdout[-2000:]}{done.stderr}")
-        reused = [line for replica in self.cluster.replicas for line in replica.events("version_reused")]
+        reused = [line for daemon in self.cluster.daemons for line in daemon.events("version_reused")]
         if reused:
             raise Failed(f"versions were used twice: {reused[:3]}")
-        behind = [line for replica in self.cluster.replicas for line in replica.events("store_behind")]
+        behind = [line for daemon in self.cluster.daemons for line in daemon.events("store_behind")]
         if bool(behind) != bool(self.failovers.get("restore_older_etcd")):
             raise Failed(f"{len(behind)} events store_behind, {len(self.failovers.get('restore_older_etcd', []))} restored stores")
         self.say(f"{len(versions)} commits, versions {versions[0]}..{versions[-1]}")
@@ -234,8 +234,8 @@ class Scenario:
         for name, seconds in sorted(self.failovers.items()):
             self.say(f"{name}: {len(seconds)} times, a healthy leader after {statistics.median(seconds):.1f} s in the median, "
                      f"{max(seconds):.1f} s at most")
-        terms = [line["term"] for replica in self.cluster.replicas for line in replica.events("leading")]
-        lost = [line["reason"] for replica in self.cluster.replicas for line in replica.events("lead_lost")]
+        terms = [line["term"] for daemon in self.cluster.daemons for line in daemon.events("leading")]
+        lost = [line["reason"] for daemon in self.cluster.daemons for line in daemon.events("lead_lost")]
         self.say(f"{len(terms)} terms, all different: {len(set(terms)) == len(terms)}; {len(lost)} leads lost")
         # A restored etcd counts its revisions anew; the terms of the job are above what ranks have seen all the same.
         if len(set(terms)) != len(terms) and not self.failovers.get("restore_older_etcd"):
@@ -254,15 +254,15 @@ def main():
     given = parser.parse_args()
     if unknown := set(given.begin_with) - set(NAMES):
         parser.error(f"unknown faults {sorted(unknown)}, expected some of {NAMES}")
-    if not replicas.ETCD.exists():
+    if not daemon_group.ETCD.exists():
         print("skipped: /usr/bin/etcd is missing, install the package etcd-server")
         return SKIPPED
-    with tempfile.TemporaryDirectory(prefix="eplb-replicas-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="eplb-group-") as temporary:
         directory = pathlib.Path(given.keep or temporary)
         directory.mkdir(exist_ok=True)
         scenario = Scenario(directory, given)
         print(f"{given.faults} faults, seed {given.seed}, logs in {directory}", flush=True)
-        if not replicas.FAKETIME.exists():
+        if not daemon_group.FAKETIME.exists():
             print("no clock is shifted: install the package faketime", flush=True)
         try:
             scenario.run()

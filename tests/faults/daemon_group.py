@@ -125,7 +125,7 @@ class Member(Process):
             subprocess.run(["prlimit", "--pid", str(self.process.pid), "--fsize=1"], check=True)
 
 
-class Replica(Process):
+class GroupDaemon(Process):
     """One of the daemons. It reaches each member by a door of its own, and ranks reach it by a door, which it advertises."""
 
     def __init__(self, number, directory, doors, members):
@@ -196,7 +196,7 @@ class Cluster:
         self.directory = pathlib.Path(directory)
         ports = [(harness.free_port(), harness.free_port()) for _ in range(NUMBER)]
         self.members = [Member(i, directory, ports) for i in range(NUMBER)]
-        self.replicas = [Replica(i, directory, doors, self.members) for i in range(NUMBER)]
+        self.daemons = [GroupDaemon(i, directory, doors, self.members) for i in range(NUMBER)]
         self.world = world
         self.run_directory = self.directory / "run"
         self.run_directory.mkdir()
@@ -204,10 +204,10 @@ class Cluster:
 
     @property
     def endpoints(self):
-        return ",".join(replica.to_ranks.endpoint for replica in self.replicas)
+        return ",".join(daemon.to_ranks.endpoint for daemon in self.daemons)
 
     def start(self):
-        for process in self.members + self.replicas:
+        for process in self.members + self.daemons:
             process.start()
         harness.wait_for(lambda: self.leader() is not None, 60, "a daemon leads")
         self.job = harness.Job(self.run_directory, self.endpoints, world=self.world, steps=10000000, step_ms=20, slots=64 + -64 % self.world,
@@ -215,7 +215,7 @@ class Cluster:
                                                     str(self.run_directory / "stop")))
 
     def leader(self):
-        return next((replica for replica in self.replicas if replica.leads()), None)
+        return next((daemon for daemon in self.daemons if daemon.leads()), None)
 
     def etcd_leader(self):
         return next((member for member in self.members if member.leads()), None)
@@ -245,14 +245,14 @@ class Cluster:
 
     def restore_etcd(self):
         """The members begin anew from the copy; the daemons are away meanwhile."""
-        for process in self.replicas + self.members:
+        for process in self.daemons + self.members:
             process.kill()
         for member in self.members:
             shutil.rmtree(member.data)
             shutil.copytree(member.copy, member.data)
             member.start()
-        for replica in self.replicas:
-            replica.start()
+        for daemon in self.daemons:
+            daemon.start()
 
     def finish(self):
         """The run ends well; returns the exit codes."""
@@ -265,7 +265,7 @@ class Cluster:
     def end(self):
         if self.job is not None:
             self.job.kill_all()
-        for process in self.replicas + self.members:
+        for process in self.daemons + self.members:
             process.thaw()
             process.kill()
         for member in self.members:
