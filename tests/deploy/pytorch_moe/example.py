@@ -10,7 +10,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "deploy/examples/pytorch_moe"
-sys.path.insert(0, str(ROOT / "tests/integration"))
+sys.path[:0] = [str(EXAMPLE), str(ROOT / "tests/integration")]
 
 import job as harness  # noqa: E402
 
