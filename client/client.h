@@ -101,7 +101,7 @@ struct NcclTuning {
 // What ClientOptions::initial_placement may be beside a path.
 inline constexpr std::string_view kStaticPlacement = "static";
 
-// What ClientOptions::transport may be, except of ranks in one process, which have "inproc".
+// Values of ClientOptions::transport.
 inline constexpr const char* kTransportNames[] = {"auto", "host", "peer", "nccl", "peer+nccl"};
 
 struct ClientOptions {
@@ -154,9 +154,8 @@ struct ClientOptions {
   // docs/transports.md says what it costs and what is checked.
   bool ahead = false;
   // auto, or host, peer (CUDA IPC), nccl, peer+nccl; the last three for tensors in GPU memory.
-  // inproc is for ranks that are threads (see client/inproc.h). auto: for host memory host; for a
-  // GPU's the first that every rank can use of peer, or peer+nccl where EP groups span hosts, nccl
-  // and host. Rank 0 logs why one was passed over.
+  // auto: host for tensors in host memory. For GPU memory the first that every rank can use of
+  // peer, or peer+nccl if EP groups span hosts, nccl and host. Rank 0 logs why one was skipped.
   std::string transport = "auto";
   NcclTuning nccl;
   std::string bind_address = "127.0.0.1";  // numeric address that other ranks reach this one at
@@ -428,7 +427,7 @@ class Client {
   // Addresses are null before RegisterExperts: the tables lie in the same memory as the tensors
   // that it is given. With EPLB_DISABLE=1 they are there, too.
   const DeviceTables& device_tables() const;
-  // What carries the rows now: "host", "peer", "nccl", "peer+nccl" or "inproc"; those of GPU memory
+  // Transport that carries the rows now: "host", "peer", "nccl" or "peer+nccl"; those of GPU memory
   // may become "host" later (docs/transports.md). Empty before RegisterExperts.
   std::string_view transport() const;
   ClientStats stats() const;
@@ -439,10 +438,10 @@ class Client {
   // may still be taking theirs. Called by the destructor if not before.
   void Close(std::string_view reason);
 
- private:
-  friend struct ClientFactory;  // behind Connect and client/inproc.h
-  struct Impl;
+  struct Impl;  // client/client_impl.h
   explicit Client(std::unique_ptr<Impl> impl);
+
+ private:
   // True in a child that was forked after this client was made.
   bool IsForkedCopy() const;
   std::unique_ptr<Impl> impl_;

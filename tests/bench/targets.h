@@ -1,5 +1,5 @@
-// What the benches' figures are held to, and the verdict on them. Used by one binary at a time, so
-// it is a header alone.
+// Targets of the benches' figures, and the verdict on them. Used by one binary at a time, so it is
+// a header alone.
 #ifndef EPLB_TESTS_BENCH_TARGETS_H_
 #define EPLB_TESTS_BENCH_TARGETS_H_
 
@@ -43,9 +43,9 @@ inline Verdict VerdictOn(const Target& target) {
   return tolerated ? Verdict::kWarning : Verdict::kMissed;
 }
 
-// What a sound build is expected to reach on a device where the target is out of its kernels'
-// reach: a checksum issues 22 instructions for 8 bytes, which the faster memory of an H200 waits
-// for, and a million choices lie in the second-level cache, where their copy takes 4 us.
+// Figure that a sound build reaches on a device where its kernels cannot reach the target: a
+// checksum issues 22 instructions for 8 bytes, which the faster memory of an H200 waits for, and a
+// million choices lie in the second-level cache, where their copy takes 4 us.
 struct Tolerance {
   std::string_view device;  // in CUDA's name of it
   std::string_view figure;
@@ -127,8 +127,8 @@ inline std::string VerdictLine(const Target& target) {
       kWords[static_cast<size_t>(VerdictOn(target))]);
 }
 
-// Of a bench that has run; a warning is no failure. check: as --check; without it figures are told
-// and no more.
+// Returns the exit code of a bench that has run; a warning is no failure. check: --check was given;
+// without it a miss is no failure either.
 inline int ExitCode(const std::vector<Target>& targets, bool check) {
   const bool missed = std::any_of(targets.begin(), targets.end(), [](const Target& target) {
     return VerdictOn(target) == Verdict::kMissed;
@@ -140,7 +140,7 @@ struct Arguments {
   bool usable = false;
   bool check = false;
 };
-// None, or --check alone.
+// Accepts no argument, or --check alone.
 inline Arguments ParseArguments(int argc, const char* const* argv) {
   const bool check = argc == 2 && std::string_view(argv[1]) == "--check";
   return {.usable = argc == 1 || check, .check = check};
