@@ -1,3 +1,4 @@
+#define TOML_IMPLEMENTATION  // the one unit that compiles toml++
 #include "base/toml_text.h"
 
 #include <algorithm>

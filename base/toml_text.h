@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 
 #define TOML_EXCEPTIONS 0
-#define TOML_HEADER_ONLY 1
+#define TOML_HEADER_ONLY 0
 #include <toml++/toml.h>
 
 namespace eplb::wire {

@@ -1,13 +1,23 @@
 #!/usr/bin/env bash
-# Everything a change must pass: installs what is missing, builds, runs all tests, lints what changed, and reports what was left out.
+# Everything a change must pass: installs what is missing, builds, runs the tests, lints what changed, and reports what was left out.
+#
+#   tests/run.sh          the push gate: unit tests, and one integration test for each class of fault
+#   tests/run.sh --full   the full gate: every test that needs no GPU
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+gate=dev
+case "${1:-}" in
+  "") ;;
+  --full) gate=full ;;
+  *) echo "usage: tests/run.sh [--full]" >&2; exit 2 ;;
+esac
+
 deploy/setup.sh
 tests/environment
-rm -f build/dev/tests/results.xml
+rm -rf build/dev/tests/results.xml build/dev/tests/gtest
 failed=0
-cmake --workflow --preset dev || failed=1
+cmake --workflow --preset $gate || failed=1
 [ -e build/dev/tests/results.xml ] || exit 1  # nothing ran
 tests/tidy/changed || failed=1
 build/venv/bin/python tests/summary.py build/dev || failed=1

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -12,14 +11,12 @@
 #include "absl/strings/str_join.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
 #include "base/toml_text.h"
 #include "client/cli/text.h"
-#include "proto/wire/convert.h"
-
-#include <CLI/CLI.hpp>
 
 namespace eplb::cli {
 
@@ -32,7 +29,7 @@ constexpr char kExpectedKeys[] =
     "expected endpoint, tls.ca, tls.cert, tls.key or tls.server_name, each a text";
 
 absl::Status WrongKey(const std::string& path, const std::string& key, const char* expected) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", Printable(key), ": ", expected));
+  return InvalidInput(path, ": ", Printable(key), ": ", expected);
 }
 
 absl::Status ReadTls(const std::string& path, const std::string& prefix, const toml::table& table,
@@ -75,9 +72,7 @@ absl::StatusOr<Context> ReadContext(const std::string& path, const std::string& 
     return WrongKey(path, absl::StrCat("contexts.", name),
                     "expected a name of letters, digits, '.', '_' and '-'");
   }
-  if (!node.is_table()) {
-    return WrongKey(path, absl::StrCat("contexts.", name), "expected a table");
-  }
+  if (!node.is_table()) return WrongKey(path, absl::StrCat("contexts.", name), "expected a table");
   Context context{.name = name, .address = {}};
   for (const auto& [key_node, value] : *node.as_table()) {
     const std::string key(key_node.str());
@@ -93,8 +88,8 @@ absl::StatusOr<Context> ReadContext(const std::string& path, const std::string& 
 
 absl::Status ReadContexts(const toml::table& table, CtlConfig& config) {
   if (table.size() > kMaxContexts) {
-    return absl::InvalidArgumentError(absl::StrCat(config.path, ": ", table.size(),
-                                                   " contexts, expected at most ", kMaxContexts));
+    return InvalidInput(config.path, ": ", table.size(), " contexts, expected at most ",
+                        kMaxContexts);
   }
   for (const auto& [name, node] : table) {
     EPLB_ASSIGN_OR_RETURN(Context context, ReadContext(config.path, std::string(name.str()), node));
@@ -104,19 +99,6 @@ absl::Status ReadContexts(const toml::table& table, CtlConfig& config) {
             [](const Context& a, const Context& b) { return a.name < b.name; });
   return absl::OkStatus();
 }
-
-}  // namespace
-
-std::string CtlConfigPath() {
-  const char* const config_home = std::getenv("XDG_CONFIG_HOME");
-  if (config_home != nullptr && *config_home != '\0') {
-    return absl::StrCat(config_home, "/eplb/eplbctl.toml");
-  }
-  const char* const home = std::getenv("HOME");
-  return absl::StrCat(home == nullptr ? "" : home, "/.config/eplb/eplbctl.toml");
-}
-
-namespace {
 
 absl::StatusOr<CtlConfig> ParseCtlConfig(const std::string& path, const std::string& text) {
   CtlConfig config{.path = path, .in_force = {}, .contexts = {}, .address = {}};
@@ -136,7 +118,26 @@ absl::StatusOr<CtlConfig> ParseCtlConfig(const std::string& path, const std::str
   return config;
 }
 
+// True if a line outside of tables sets `context`.
+bool SetsContext(std::string line) {
+  constexpr std::string_view kKey = "context";
+  absl::StripAsciiWhitespace(&line);
+  if (!line.starts_with(kKey)) return false;
+  line.erase(0, kKey.size());
+  absl::StripLeadingAsciiWhitespace(&line);
+  return line.starts_with("=");
+}
+
 }  // namespace
+
+std::string CtlConfigPath() {
+  const char* const config_home = std::getenv("XDG_CONFIG_HOME");
+  if (config_home != nullptr && *config_home != '\0') {
+    return absl::StrCat(config_home, "/eplb/eplbctl.toml");
+  }
+  const char* const home = std::getenv("HOME");
+  return absl::StrCat(home == nullptr ? "" : home, "/.config/eplb/eplbctl.toml");
+}
 
 absl::StatusOr<CtlConfig> ReadCtlConfig(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
@@ -159,20 +160,6 @@ absl::StatusOr<Context> FindContext(const CtlConfig& config, const std::string& 
       Suggestion(name, names)));
 }
 
-namespace {
-
-// Of one line outside tables.
-bool SetsContext(std::string line) {
-  constexpr std::string_view kKey = "context";
-  absl::StripAsciiWhitespace(&line);
-  if (!line.starts_with(kKey)) return false;
-  line.erase(0, kKey.size());
-  absl::StripLeadingAsciiWhitespace(&line);
-  return line.starts_with("=");
-}
-
-}  // namespace
-
 std::string WithContextInForce(std::string_view text, const std::string& name) {
   std::string result = name.empty() ? "" : absl::StrCat("context = \"", name, "\"\n");
   bool in_tables = false;
@@ -190,102 +177,76 @@ std::string WithContextInForce(std::string_view text, const std::string& name) {
 Output RunContextList(Format format) {
   const absl::StatusOr<CtlConfig> config = ReadCtlConfig(CtlConfigPath());
   if (!config.ok()) return UsageFailure(config.status());
-  Output output;
+  std::string text;
   if (format == Format::kJson) {
-    output.out =
-        absl::StrCat("{\"context\":", wire::JsonQuote(config->in_force), ",\"contexts\":[");
+    text = absl::StrCat("{\"context\":", wire::JsonQuote(config->in_force), ",\"contexts\":[");
     for (const Context& context : config->contexts) {
-      absl::StrAppend(&output.out, output.out.back() == '[' ? "" : ",",
+      absl::StrAppend(&text, text.back() == '[' ? "" : ",",
                       "{\"name\":", wire::JsonQuote(context.name),
                       ",\"endpoint\":", wire::JsonQuote(context.address.endpoint),
                       ",\"tls\":", context.address.tls.enabled() ? "true" : "false",
                       ",\"in_force\":", context.name == config->in_force ? "true" : "false", "}");
     }
-    output.out += "]}\n";
-    return output;
+    return text + "]}\n";
   }
   size_t width = 0;
   for (const Context& context : config->contexts) width = std::max(width, context.name.size());
   for (const Context& context : config->contexts) {
-    absl::StrAppend(&output.out, context.name == config->in_force ? "* " : "  ",
-                    Printable(context.name), std::string(width - context.name.size() + 2, ' '),
+    absl::StrAppend(&text, context.name == config->in_force ? "* " : "  ", Printable(context.name),
+                    std::string(width - context.name.size() + 2, ' '),
                     Printable(context.address.endpoint),
                     context.address.tls.enabled() ? "  TLS" : "", "\n");
   }
+  std::string message;
   if (config->contexts.empty()) {
-    output.message = config->path + ": has no context";
+    message = config->path + ": has no context";
   } else if (!config->in_force.empty()) {
-    output.message = std::string(FindContext(*config, config->in_force).status().message());
+    message = std::string(FindContext(*config, config->in_force).status().message());
   }
-  return output;
+  return {kOk, std::move(text), std::move(message)};
 }
 
-Output RunContextUse(const std::string& name, bool dry_run) {
+Output RunContextUse(const ContextUseOptions& options) {
+  const std::string& name = options.name;
+  if (name.empty() && !options.none) {
+    return InvalidInput("no context is named, expected eplbctl context use NAME or --none");
+  }
   const std::string path = CtlConfigPath();
   const absl::StatusOr<CtlConfig> config = ReadCtlConfig(path);
   if (!config.ok()) return UsageFailure(config.status());
-  if (!name.empty()) {
-    const absl::Status found = FindContext(*config, name).status();
-    if (!found.ok()) return Failure(kNotFound, found);
-  }
+  if (!name.empty()) EPLB_RETURN_IF_ERROR(FindContext(*config, name).status());
   const std::string now = name.empty() ? "no context is" : absl::StrCat("context ", name, " is");
-  if (dry_run) {
-    return {.exit_code = kOk,
-            .out = absl::StrCat("would write ", path, ": ", now, " in force\n"),
-            .message = {}};
-  }
+  if (options.dry_run) return absl::StrCat("would write ", path, ": ", now, " in force\n");
   const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
   if (!text.ok() && !absl::IsNotFound(text.status())) return UsageFailure(text.status());
   if (text.ok()) {
     const std::string changed = WithContextInForce(*text, name);
     const absl::StatusOr<CtlConfig> read = ParseCtlConfig(path, changed);
     if (!read.ok() || read->in_force != name) {
-      return UsageFailure(absl::InvalidArgumentError(absl::StrCat(
-          path, ": its form is none that this command can change; set context by hand")));
+      return InvalidInput(path,
+                          ": its form is none that this command can change; set context by hand");
     }
     if (const absl::Status written = WriteFileAtomically(path, changed); !written.ok()) {
       return Failure(kError, written);
     }
   }
-  return {.exit_code = kOk, .out = absl::StrCat(now, " in force\n"), .message = {}};
+  return absl::StrCat(now, " in force\n");
 }
 
-void AddContext(CLI::App& root, Command& command) {
-  CLI::App& context =
-      *root.add_subcommand("context", "Named daemons of the configuration file: list, use");
-  context.require_subcommand(1);
+void AddContext(const Flags& root) {
+  const Flags context =
+      root.AddGroup("context", "Manage the named daemons of the configuration file: list, use");
+  auto [list, format] = AddCommand<Format>(
+      context, "list", "List the contexts; * marks the current one", &RunContextList);
+  AddFormat(list, format);
+  list.SetFooter("Exit codes: 0 ok, 2 unusable configuration file.");
 
-  const auto format = std::make_shared<Format>(Format::kTable);
-  CLI::App& list = *context.add_subcommand("list", "The contexts; * marks the one in force");
-  AddFormat(list, *format);
-  list.footer("Exit codes: 0 ok, 2 unusable configuration file.");
-  list.callback([format, &command] {
-    command = [format](const Terminal& /*terminal*/) { return RunContextList(*format); };
-  });
-
-  struct Use {
-    std::string name;
-    bool none = false;
-    bool dry_run = false;
-  };
-  const auto options = std::make_shared<Use>();
-  CLI::App& use = *context.add_subcommand("use", "Put a context in force for later commands");
-  CLI::Option* const name = use.add_option("name", options->name, "The context")->type_name("NAME");
-  use.add_flag("--none", options->none, "No context is in force afterwards")->excludes(name);
-  use.add_flag("--dry-run", options->dry_run, "Say what would be written, and write nothing");
-  use.footer("Exit codes: 0 ok, 1 the file cannot be written, 2 usage, 5 no such context.");
-  use.callback([options, &command] {
-    if (options->name.empty() && !options->none) {
-      command = [](const Terminal& /*terminal*/) {
-        return UsageFailure(absl::InvalidArgumentError(
-            "no context is named, expected eplbctl context use NAME or --none"));
-      };
-      return;
-    }
-    command = [options](const Terminal& /*terminal*/) {
-      return RunContextUse(options->name, options->dry_run);
-    };
-  });
+  auto [use, options] = AddCommand<ContextUseOptions>(
+      context, "use", "Make a context the current one for later commands", &RunContextUse);
+  use.Text("name", "NAME", options.name, "The context");
+  use.Switch("--none", options.none, "Use no context afterwards").Excludes("name");
+  use.Switch("--dry-run", options.dry_run, "Print what would be written, and write nothing");
+  use.SetFooter("Exit codes: 0 ok, 1 the file cannot be written, 2 usage, 5 no such context.");
 }
 
 }  // namespace eplb::cli

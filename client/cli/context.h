@@ -8,9 +8,8 @@
 
 #include "absl/status/statusor.h"
 
-#include "client/cli/flags.h"
-#include "client/cli/query_client.h"
-#include "client/cli/terminal.h"
+#include "client/cli/command_tree.h"
+#include "client/cli/daemon_address.h"
 
 namespace eplb::cli {
 
@@ -19,9 +18,9 @@ struct Context {
   DaemonAddress address;  // its endpoint is never empty
 };
 
-// What eplbctl.toml has:
-//   context = "train"              the context in force without --context and EPLB_CONTEXT
-//   endpoint = "127.0.0.1:29610"   where no context is in force
+// The content of eplbctl.toml:
+//   context = "train"              the current context, unless --context or EPLB_CONTEXT names one
+//   endpoint = "127.0.0.1:29610"   used if there is no current context
 //   [tls]                          ca, cert, key, server_name
 //   [contexts.train]
 //   endpoint = "head:29610"
@@ -30,13 +29,13 @@ struct CtlConfig {
   std::string path;
   std::string in_force;           // name of a context, or empty
   std::vector<Context> contexts;  // by name
-  DaemonAddress address;          // without a context; its endpoint may be empty
+  DaemonAddress address;          // used without a context; its endpoint may be empty
 };
 
 // $XDG_CONFIG_HOME/eplb/eplbctl.toml, or ~/.config/eplb/eplbctl.toml without XDG_CONFIG_HOME.
 std::string CtlConfigPath();
 
-// A file that is not there gives an empty CtlConfig. Paths of the file begin at its folder.
+// A missing file gives an empty CtlConfig. Relative paths in the file begin at its folder.
 // errors: InvalidArgument naming the path and the key: no TOML, another key, a context without an
 // endpoint, `context` naming none of them.
 absl::StatusOr<CtlConfig> ReadCtlConfig(const std::string& path);
@@ -44,17 +43,22 @@ absl::StatusOr<CtlConfig> ReadCtlConfig(const std::string& path);
 // errors: NotFound, listing the contexts.
 absl::StatusOr<Context> FindContext(const CtlConfig& config, const std::string& name);
 
-// The text of a configuration file with `context = "NAME"` in force; every other line stays as it
-// is. An empty name removes the line.
+// Returns the text of a configuration file with the line `context = "NAME"`; every other line stays
+// as it is. An empty name removes the line.
 std::string WithContextInForce(std::string_view text, const std::string& name);
 
 // `eplbctl context list`. JSON: {"context","contexts":[{"name","endpoint","tls","in_force"}]}.
 Output RunContextList(Format format);
-// `eplbctl context use NAME`: writes the file. `name` empty: no context is in force afterwards.
-// dry_run: says what it would write.
-Output RunContextUse(const std::string& name, bool dry_run);
 
-void AddContext(CLI::App& root, Command& command);
+struct ContextUseOptions {
+  std::string name;
+  bool none = false;     // no context is current afterwards
+  bool dry_run = false;  // report what would be written, write nothing
+};
+// `eplbctl context use`: writes the file.
+Output RunContextUse(const ContextUseOptions& options);
+
+void AddContext(const Flags& root);
 
 }  // namespace eplb::cli
 

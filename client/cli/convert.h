@@ -2,23 +2,16 @@
 #ifndef EPLB_CLIENT_CLI_CONVERT_H_
 #define EPLB_CLIENT_CLI_CONVERT_H_
 
-#include <string>
-#include <vector>
-
-#include "client/cli/flags.h"
+#include "client/cli/command_tree.h"
 #include "client/cli/formats/conversion.h"
-#include "client/cli/terminal.h"
 
 namespace eplb::cli {
 
-// The names for --from and --to.
-std::vector<std::string> ConvertFormatNames();
-
-// Reads IN, writes OUT, and says on stderr what was lost or assumed; nothing on stdout. Exit 2 for
-// files and flags that do not do, with OUT as it was; 1 when OUT cannot be written.
+// Reads IN, writes OUT, and reports on stderr what was lost or assumed; nothing on stdout. Exit 2
+// for unusable files and flags, with OUT unchanged; 1 if OUT cannot be written.
 Output RunConvert(const ConversionOptions& options);
 
-void AddConvert(CLI::App& root, Command& command);
+void AddConvert(const Flags& root);
 
 }  // namespace eplb::cli
 

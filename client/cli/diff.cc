@@ -1,28 +1,25 @@
 #include "client/cli/diff.h"
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/explain_text.h"
-#include "client/cli/formats/load_file.h"
+#include "client/cli/flags.h"
 #include "client/cli/formats/placement_content.h"
 #include "client/cli/text.h"
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
 #include "proto/wire/message_json.h"
-#include "proto/wire/placement_json.h"
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 namespace eplb::cli {
@@ -35,7 +32,7 @@ struct Side {
   Placement placement;
 };
 
-// What differs between the two sides.
+// The differences between the two sides.
 struct Difference {
   MoveSummary moves;
   MigrationPlan plan;
@@ -55,10 +52,10 @@ absl::StatusOr<Side> ReadSide(const DiffOptions& options, const std::string& sou
     absl::StatusOr<Placement> placement = ReadPlacementFile(source);
     if (placement.ok()) return Side{source, *std::move(placement)};
     const absl::Status error = NameForeignPlacement(source, placement.status());
-    return absl::InvalidArgumentError(error.message());  // a file is exit 2
+    return InvalidInput(error.message());  // a file is exit 2
   }
   if (numbered && !absl::SimpleAtoi(source.substr(1), &version)) {
-    return absl::InvalidArgumentError(absl::StrCat(source, ": no version is so high"));
+    return InvalidInput(source, ": no version is so high");
   }
   EPLB_ASSIGN_OR_RETURN(const std::string job, ChooseJob(options.query, options.job));
   EPLB_ASSIGN_OR_RETURN(wire::PlacementBody body, AskPlacement(options.query, job, version));
@@ -82,10 +79,10 @@ void CountLayers(const Placement& from, const Placement& to, Difference& differe
 absl::StatusOr<Difference> Compare(const DiffOptions& options, const Side& from, const Side& to) {
   Difference difference;
   EPLB_ASSIGN_OR_RETURN(difference.moves, SummariseMoves(from.placement, to.placement));
-  // Weights alone, of one byte: where each would come from.
+  // A plan for weights of one byte, which shows the source of each transfer.
   EPLB_ASSIGN_OR_RETURN(difference.plan,
                         PlanMigration(from.placement, to.placement, {}, {.weight_bytes = 1}));
-  // Those of a layer together; a plan has them by rounds.
+  // Transfers of a layer together; a plan has them by rounds.
   std::stable_sort(
       difference.plan.transfers.begin(), difference.plan.transfers.end(),
       [](const Transfer& a, const Transfer& b) { return a.layer.value < b.layer.value; });
@@ -150,15 +147,14 @@ std::string ToText(const Side& from, const Side& to, const Difference& differenc
                    const Terminal& terminal) {
   const MoveSummary& moves = difference.moves;
   std::string text = absl::StrCat(
-      Paint(terminal, Colour::kBold, absl::StrCat(from.name, " -> ", to.name)), "\n",
-      Wrapped(absl::StrCat(Counted(difference.layers_changed, "layer"),
-                           " differ: ", Counted(moves.transfers, "transfer"),
-                           " between GPUs (at most ", moves.max_per_gpu,
-                           " into one GPU of a layer, ", Counted(moves.cross_node, "transfer"),
-                           " between nodes), ", Counted(moves.slots_changed, "slot"), " and ",
-                           Counted(difference.primaries_changed, "primary slot"), " changed"),
-              terminal.width, 0),
-      "\n");
+      Heading(absl::StrCat(from.name, " -> ", to.name), terminal),
+      Paragraph(absl::StrCat(Counted(difference.layers_changed, "layer"),
+                             " differ: ", Counted(moves.transfers, "transfer"),
+                             " between GPUs (at most ", moves.max_per_gpu,
+                             " into one GPU of a layer, ", Counted(moves.cross_node, "transfer"),
+                             " between nodes), ", Counted(moves.slots_changed, "slot"), " and ",
+                             Counted(difference.primaries_changed, "primary slot"), " changed"),
+                terminal, 0));
   if (difference.balancedness_from) {
     absl::StrAppendFormat(&text, "balancedness (mean / max GPU load) %.4f -> %.4f\n",
                           *difference.balancedness_from, *difference.balancedness_to);
@@ -170,50 +166,31 @@ std::string ToText(const Side& from, const Side& to, const Difference& differenc
   return text;
 }
 
-Output SideFailure(const absl::Status& status) {
-  // A file is unusable input; what the daemon says has its own codes.
-  return absl::IsInvalidArgument(status) ? UsageFailure(status) : QueryFailure(status);
-}
-
 }  // namespace
 
 Output RunDiff(const DiffOptions& options, const Terminal& terminal) {
-  const absl::StatusOr<Side> from = ReadSide(options, options.from);
-  if (!from.ok()) return SideFailure(from.status());
-  const absl::StatusOr<Side> to = ReadSide(options, options.to);
-  if (!to.ok()) return SideFailure(to.status());
-  const absl::StatusOr<Difference> difference = Compare(options, *from, *to);
+  EPLB_ASSIGN_OR_RETURN(const Side from, ReadSide(options, options.from));
+  EPLB_ASSIGN_OR_RETURN(const Side to, ReadSide(options, options.to));
+  const absl::StatusOr<Difference> difference = Compare(options, from, to);
   if (!difference.ok()) return UsageFailure(difference.status());
-  if (from->placement == to->placement) {
-    const bool json = options.query.format == Format::kJson;
-    return {.exit_code = kOk,
-            .out = json ? ToJson(*from, *to, *difference)
-                        : absl::StrCat(from->name, " and ", to->name, " are equal\n"),
-            .message = difference->note};
-  }
-  return {.exit_code = kConditionNotMet,
-          .out = options.query.format == Format::kJson ? ToJson(*from, *to, *difference)
-                                                       : ToText(*from, *to, *difference, terminal),
-          .message = difference->note};
+  const bool equal = from.placement == to.placement;
+  std::string text = options.query.format == Format::kJson ? ToJson(from, to, *difference)
+                     : equal ? absl::StrCat(from.name, " and ", to.name, " are equal\n")
+                             : ToText(from, to, *difference, terminal);
+  return {equal ? kOk : kConditionNotMet, std::move(text), difference->note};
 }
 
-void AddDiff(CLI::App& root, Command& command) {
-  const auto options = std::make_shared<DiffOptions>();
-  CLI::App& app =
-      *root.add_subcommand("diff", "What moves between two placements? Exit 8 when they differ");
-  app.add_option("from", options->from, "A file, vN (a version the daemon keeps), or now")
-      ->required()
-      ->type_name("FROM");
-  app.add_option("to", options->to, "Likewise")->required()->type_name("TO");
-  app.add_option("--load", options->load, "Also print balancedness under this load")
-      ->type_name("FILE");
-  AddLoadReading(app, options->reading);
-  NeedLoad(app);
-  AddJobOption(app, options->job);
-  AddQueryOptions(app, options->query, {kNotFound, kConditionNotMet});
-  app.callback([options, &command] {
-    command = [options](const Terminal& terminal) { return RunDiff(*options, terminal); };
-  });
+void AddDiff(const Flags& root) {
+  auto [flags, options] = AddCommand<DiffOptions>(
+      root, "diff", "Show what moves between two placements; exit 8 if they differ", &RunDiff);
+  flags
+      .Text("from", "FROM", options.from,
+            "First placement: a file, vN (a version that the daemon keeps), or now")
+      .Required();
+  flags.Text("to", "TO", options.to, "Second placement, in the same forms").Required();
+  AddLoad(flags, options.load, "Also show the balancedness under this load", options.reading);
+  AddJobOption(flags, options.job);
+  AddQueryOptions(flags, options.query, {kNotFound, kConditionNotMet});
 }
 
 }  // namespace eplb::cli

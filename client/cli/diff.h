@@ -4,29 +4,29 @@
 
 #include <string>
 
-#include "client/cli/flags.h"
+#include "client/cli/command_tree.h"
+#include "client/cli/formats/load_file.h"
 #include "client/cli/query_client.h"
-#include "client/cli/terminal.h"
 
 namespace eplb::cli {
 
 struct DiffOptions {
   QueryOptions query;
-  std::string job;  // of versions; empty: the only one
-  // Each a file, "vN" (version N, while the daemon keeps it) or "now" (the one in force).
+  std::string job;  // whose versions are compared; empty: the only one
+  // Each a file, "vN" (version N, while the daemon keeps it) or "now" (the current placement).
   std::string from;
   std::string to;
-  std::string load;  // file: also tells balancedness under it; empty: not told
+  std::string load;  // file: balancedness under this load is shown, too; may be empty
   LoadReading reading = {};
 };
 
-// Exit 0 when both are equal, 8 when they differ. JSON: {"from","to","layers_changed","transfers",
+// Exit 0 if both are equal, 8 if they differ. JSON: {"from","to","layers_changed","transfers",
 // "slots_changed","primaries_changed","max_per_gpu","cross_node","balancedness_from",
 // "balancedness_to","layers":[{"layer","transfers":[{"expert","from","to"}]}]}; GPUs in transfers;
 // the two balancedness are null without --load, and for a load without tokens.
 Output RunDiff(const DiffOptions& options, const Terminal& terminal);
 
-void AddDiff(CLI::App& root, Command& command);
+void AddDiff(const Flags& root);
 
 }  // namespace eplb::cli
 

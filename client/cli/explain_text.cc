@@ -1,11 +1,9 @@
 #include "client/cli/explain_text.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -39,8 +37,8 @@ constexpr size_t kLayersShown = 8;
 constexpr size_t kCandidatesShown = 8;  // besides "do nothing"
 constexpr int kExplainIndent = 2;
 
-std::string Heading(const std::string& text, const Terminal& terminal) {
-  return absl::StrCat("\n", Paint(terminal, Colour::kBold, text), "\n");
+std::string Section(const std::string& text, const Terminal& terminal) {
+  return "\n" + Heading(text, terminal);
 }
 
 std::string Indented(const std::string& text, const Terminal& terminal) {
@@ -62,18 +60,14 @@ std::string Summary(const Explanation& explanation, const Terminal& terminal) {
       Paint(terminal, Colour::kBold, "Job " + Printable(job.job())), ": ", StateText(job), " for ",
       Seconds(job.state_seconds()), ", step ", Grouped(static_cast<int64_t>(job.step())),
       ", version ", job.version(), "\n", RunAndRate(job), StateNotes(job, "", terminal));
-  absl::StrAppend(&text,
-                  Wrapped("balancedness (mean / max GPU load): " + BalancednessText(job),
-                          terminal.width, kExplainIndent),
-                  "\n");
-  const std::string objective = ObjectiveText(job);
-  return objective.empty() ? text
-                           : text + Wrapped(objective, terminal.width, kExplainIndent) + "\n";
+  return absl::StrCat(
+      text, Paragraph("balancedness (mean / max GPU load): " + BalancednessText(job), terminal),
+      Paragraph(ObjectiveText(job), terminal));
 }
 
 std::string SettingsInForce(const v1::JobStatus& job, const Terminal& terminal) {
   if (job.policy().name().empty()) return "";
-  return Heading("Settings in force", terminal) + Indented(SettingsText(job.policy()), terminal);
+  return Section("Settings in force", terminal) + Indented(SettingsText(job.policy()), terminal);
 }
 
 std::string SwitchedText(const v1::Plan& plan) {
@@ -86,7 +80,7 @@ std::string SwitchedText(const v1::Plan& plan) {
   return text;
 }
 
-// What the decision promised, and what came of it.
+// The prediction of the decision, and the result.
 std::string OutcomeText(const v1::Plan& plan) {
   std::string text = absl::StrCat("balancedness ", ForecastText(ForecastOf(plan)));
   if (plan.has_balancedness_seen()) {
@@ -112,20 +106,20 @@ bool IsNewest(const Explanation& explanation, const v1::Plan& plan) {
 std::string PlacementText(const Explanation& explanation, const Terminal& terminal) {
   const v1::Plan* const plan = explanation.switched();
   if (plan == nullptr) {
-    return Heading("Placement in force", terminal) +
+    return Section("Placement in force", terminal) +
            Indented("no plan that this daemon remembers led to it", terminal);
   }
   const char* const heading = IsNewest(explanation, *plan)
                                   ? "Placement in force, by the newest decision"
                                   : "Placement in force";
-  return absl::StrCat(Heading(heading, terminal), Indented(SwitchedText(*plan), terminal),
+  return absl::StrCat(Section(heading, terminal), Indented(SwitchedText(*plan), terminal),
                       Indented(Printable(plan->reason()), terminal),
                       Indented(OutcomeText(*plan), terminal));
 }
 
-// Empty when it is the one behind the placement in force, which stands above.
+// Empty if the newest decision led to the current placement, which is already described.
 std::string NewestText(const Explanation& explanation, const Terminal& terminal) {
-  std::string text = Heading("Newest decision", terminal);
+  std::string text = Section("Newest decision", terminal);
   if (explanation.plans.empty()) {
     const std::string& reason = explanation.job.last_reason();
     return text +
@@ -139,7 +133,7 @@ std::string NewestText(const Explanation& explanation, const Terminal& terminal)
                          terminal);
 }
 
-// What the decision behind the placement moved in a layer.
+// The transfers of a layer by the decision that led to the placement.
 std::string MovedText(const Explanation& explanation, int32_t layer, const Terminal& terminal) {
   const std::optional<std::vector<Transfer>> transfers = TransfersOf(explanation, layer);
   if (!transfers) return "";
@@ -154,19 +148,11 @@ std::string MovedText(const Explanation& explanation, int32_t layer, const Termi
       moves.empty()
           ? absl::StrCat("plan ", switched.plan(), " moved no expert of this layer")
           : absl::StrCat("plan ", switched.plan(), " moved expert ", absl::StrJoin(moves, ", "));
-  return absl::StrCat("\n", Wrapped(text, terminal.width, kExplainIndent), "\n");
+  return absl::StrCat("\n", Paragraph(text, terminal));
 }
 
-// Two loads of a layer's GPUs that belong beside each other, and their names.
-struct Sides {
-  const char* left_name;
-  Evaluation left;
-  const char* right_name;
-  const Evaluation* right;
-};
-
-// The placement before the newest switch under the window's load; the static layout where the
-// placement before is not known.
+// Evaluates the placement before the newest switch under the window's load, or the static layout if
+// that placement is not known.
 Evaluation LoadsBefore(const Explanation& explanation) {
   if (explanation.before) {
     absl::StatusOr<Evaluation> before = EvaluateSplit(
@@ -176,8 +162,16 @@ Evaluation LoadsBefore(const Explanation& explanation) {
   return *explanation.unmoved;
 }
 
-// Where a part of the window ran under another placement, what happened is the left side, and the
-// right one is computed of the placement in force.
+// Two evaluations to compare, and their names.
+struct Sides {
+  const char* left_name;
+  Evaluation left;
+  const char* right_name;
+  const Evaluation* right;
+};
+
+// If a part of the window ran under another placement, the measured loads are on the left, and
+// those computed for the current placement on the right.
 Sides SidesOf(const Explanation& explanation) {
   if (explanation.measured && !explanation.ran_in_force()) {
     return {"measured", *explanation.measured, "computed", &*explanation.computed};
@@ -200,7 +194,7 @@ std::string GpuList(const Placement& placement, LayerId layer, ExpertId expert) 
   return absl::StrJoin(parts, ", ");
 }
 
-// None in a layer without tokens.
+// Absent in a layer without tokens.
 std::optional<double> ShareOf(const Explanation& explanation, int32_t layer, int32_t expert) {
   const LoadMatrix& counts = explanation.load->window.load.counts();
   const double tokens = counts.row(layer).cast<double>().sum();
@@ -208,7 +202,7 @@ std::optional<double> ShareOf(const Explanation& explanation, int32_t layer, int
   return static_cast<double>(counts(layer, expert)) / tokens;
 }
 
-// What the expert takes of its layer's tokens, and each replica of them.
+// The fraction of the layer's tokens that the expert takes, and that of each replica.
 std::string SharesOfExpert(const Explanation& explanation, int32_t layer, int32_t expert,
                            int32_t replicas) {
   const auto& window = explanation.load->window;
@@ -223,7 +217,8 @@ std::string SharesOfExpert(const Explanation& explanation, int32_t layer, int32_
                              : "a replica takes " + Percent(*share / replicas));
 }
 
-// What the candidates of a policy that chooses would have reached; empty for any other policy.
+// The results that the candidates of a policy that chooses would have had; empty for another
+// policy.
 std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
   if (job.candidates().empty()) return "";
   std::vector<const v1::TriedCandidate*> order;
@@ -232,9 +227,7 @@ std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
                    [](const v1::TriedCandidate* a, const v1::TriedCandidate* b) {
                      return a->net_seconds() > b->net_seconds();
                    });
-  Table table{.heading = {"", "candidate", "net", "balancedness", "realized"},
-              .right = {false, false, true, true, true},
-              .rows = {}};
+  Table table({"", "candidate", ">net", ">balancedness", ">realized"});
   size_t num_moving = 0;
   bool all_known = true;
   for (const v1::TriedCandidate* const one : order) {
@@ -245,12 +238,12 @@ std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
     all_known = all_known && (idle || (one->has_net_seconds() && one->has_realized()));
     table.rows.push_back(
         {one->in_use() ? "*" : "", idle ? "do nothing" : Printable(one->name()),
-         idle || one->has_net_seconds() ? SecondsText(one->net_seconds()) : "-",
-         one->balancedness() > 0 ? FigureText(one->balancedness(), 3) : "-",
-         one->has_realized() ? absl::StrFormat("%.0f %%", 100 * one->realized()) : "-"});
+         OrDash(idle || one->has_net_seconds(), SecondsText(one->net_seconds())),
+         RatioText(one->balancedness(), 3),
+         OrDash(one->has_realized(), absl::StrFormat("%.0f %%", 100 * one->realized()))});
   }
   std::string text = absl::StrCat(
-      Heading(absl::StrFormat("Candidates of policy auto, back-tested on %s",
+      Section(absl::StrFormat("Candidates of policy auto, back-tested on %s",
                               Counted(static_cast<int64_t>(order.front()->windows()), "window")),
               terminal),
       FormatTable(table, terminal));
@@ -269,10 +262,8 @@ std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
 
 std::string WorstLayers(const Explanation& explanation, size_t most, const Terminal& terminal) {
   if (explanation.layers.empty()) return "";
-  Table table{.heading = {"layer", "model layer", explanation.shown_name(), "hot GPU", "x mean",
-                          "hot expert", "of tokens", "replicas"},
-              .right = {true, true, true, true, true, true, true, true},
-              .rows = {}};
+  Table table({">layer", ">model layer", absl::StrCat(">", explanation.shown_name()), ">hot GPU",
+               ">x mean", ">hot expert", ">of tokens", ">replicas"});
   const size_t shown = std::min(explanation.layers.size(), most);
   for (const LayerFigures& figures : std::span(explanation.layers).first(shown)) {
     table.rows.push_back(
@@ -284,17 +275,34 @@ std::string WorstLayers(const Explanation& explanation, size_t most, const Termi
     // A layer without tokens has neither a hottest GPU nor a hottest expert.
     if (!figures.balancedness) std::fill_n(table.rows.back().begin() + 3, 5, "-");
   }
-  constexpr std::string_view kModelLayer[] = {"model layer"};  // few jobs say it
-  DropEmpty(table, kModelLayer);
+  DropEmpty(table, {"model layer"});  // few jobs report it
   const std::string which =
       shown == explanation.layers.size()
           ? "Layers, worst first"
           : absl::StrCat("The worst ", shown, " of ", explanation.layers.size(), " layers");
-  return Heading(absl::StrFormat("%s, %s on steps %d..%d", which, explanation.shown_name(),
+  return Section(absl::StrFormat("%s, %s on steps %d..%d", which, explanation.shown_name(),
                                  explanation.load->window.first_step,
                                  explanation.load->window.last_step),
                  terminal) +
          FormatTable(table, terminal);
+}
+
+std::string DrawJobLoads(const Explanation& explanation, const GpuLoadPair& loads,
+                         const Terminal& terminal) {
+  double mean = 0;
+  for (const double tokens : loads.right) mean += tokens / static_cast<double>(loads.right.size());
+  if (!(mean > 0)) return "";
+  const Placement& placement = explanation.body->placement;
+  GpuPicture picture{.before_name = loads.left_name,
+                     .after_name = loads.right_name,
+                     .before = loads.left,
+                     .after = loads.right,
+                     .unusable = {},
+                     .mean = mean};
+  for (int32_t gpu = 0; gpu < placement.topology().num_gpus(); ++gpu) {
+    picture.unusable.push_back(!placement.Holds(GpuId{gpu}));
+  }
+  return DrawGpuLoads(picture, terminal);
 }
 
 std::string ExplainJob(const Explanation& explanation, const Terminal& terminal) {
@@ -306,8 +314,6 @@ std::string ExplainJob(const Explanation& explanation, const Terminal& terminal)
 
 std::string ExplainLayer(const Explanation& explanation, int32_t layer, const Terminal& terminal) {
   const Sides sides = SidesOf(explanation);
-  const std::vector<double> left = LayerRow(sides.left.gpu_loads, layer);
-  const std::vector<double> right = LayerRow(sides.right->gpu_loads, layer);
   const auto in_layer = [layer](const Evaluation& evaluation) {
     return FigureText(evaluation.balancedness[static_cast<size_t>(layer)]);
   };
@@ -318,25 +324,14 @@ std::string ExplainLayer(const Explanation& explanation, int32_t layer, const Te
   if (std::string_view(sides.left_name) != "static") {
     absl::StrAppend(&sentence, " | static ", in_layer(*explanation.unmoved));
   }
-  std::string text =
-      absl::StrCat(Paint(terminal, Colour::kBold,
-                         absl::StrCat("L", LayerName(explanation.job, layer).substr(1))),
-                   "\n", Indented(sentence, terminal));
-  double mean = 0;
-  for (const double tokens : right) mean += tokens / static_cast<double>(right.size());
-  if (mean > 0) {
-    const Placement& placement = explanation.body->placement;
-    GpuPicture picture{.before_name = sides.left_name,
-                       .after_name = sides.right_name,
-                       .before = left,
-                       .after = right,
-                       .unusable = {},
-                       .mean = mean};
-    for (int32_t gpu = 0; gpu < placement.topology().num_gpus(); ++gpu) {
-      picture.unusable.push_back(!placement.Holds(GpuId{gpu}));
-    }
-    absl::StrAppend(&text, "\n", DrawGpuLoads(picture, terminal));
-  }
+  const std::string name = absl::StrCat("L", LayerName(explanation.job, layer).substr(1));
+  std::string text = Heading(name, terminal) + Indented(sentence, terminal);
+  const std::string picture =
+      DrawJobLoads(explanation,
+                   {sides.left_name, LayerRow(sides.left.gpu_loads, layer), sides.right_name,
+                    LayerRow(sides.right->gpu_loads, layer)},
+                   terminal);
+  if (!picture.empty()) absl::StrAppend(&text, "\n", picture);
   return text + MovedText(explanation, layer, terminal);
 }
 
@@ -346,10 +341,8 @@ std::string ExplainExpert(const Explanation& explanation, int32_t layer, int32_t
   const LayerId layer_id{layer};
   const ExpertId expert_id{expert};
   const int32_t replicas = placement.ReplicaCount(layer_id, expert_id);
-  std::string text = absl::StrCat(
-      Paint(terminal, Colour::kBold,
-            absl::StrCat("Expert ", expert, " of ", LayerName(explanation.job, layer))),
-      "\n");
+  std::string text =
+      Heading(absl::StrCat("Expert ", expert, " of ", LayerName(explanation.job, layer)), terminal);
   absl::StrAppend(&text, Indented(SharesOfExpert(explanation, layer, expert, replicas), terminal),
                   Indented(absl::StrCat("has ", Counted(replicas, "replica"), ": on GPU ",
                                         GpuList(placement, layer_id, expert_id)),

@@ -1,41 +1,48 @@
-// An explanation as text and as JSON.
+// `eplbctl explain` as text, and the parts of it that `top` and `diff` show.
 #ifndef EPLB_CLIENT_CLI_EXPLAIN_TEXT_H_
 #define EPLB_CLIENT_CLI_EXPLAIN_TEXT_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include "client/cli/explain.h"
+#include "client/cli/explanation.h"
 #include "client/cli/terminal.h"
 #include "placement/migration_plan.h"
 
 namespace eplb::cli {
 
-// Transfers between GPUs as words of a sentence. Tables are for people, who read some of them; JSON
-// has them all.
-
+// Number of transfers that a text lists; JSON has them all.
 inline constexpr size_t kTransfersShown = 40;
 
 // "12 (GPU 0 -> 3)".
 std::string TransferText(const Transfer& transfer);
 
-// "and 1,234 more (-o json lists all)"; empty when all `count` are shown.
+// "and 1,234 more (-o json lists all)"; empty if all `count` are shown.
 std::string MoreTransfersText(size_t count);
 
 // The worst balanced layers, at most `most`, with their hottest GPU and expert; empty without
 // figures.
 std::string WorstLayers(const Explanation& explanation, size_t most, const Terminal& terminal);
 
+// GPU loads of a job at two times, with the names of the two.
+struct GpuLoadPair {
+  const char* left_name;
+  std::vector<double> left;  // [G]
+  const char* right_name;
+  std::vector<double> right;  // [G]
+};
+// Draws the loads of the job's GPUs as multiples of the mean on the right; empty without load.
+std::string DrawJobLoads(const Explanation& explanation, const GpuLoadPair& loads,
+                         const Terminal& terminal);
+
 std::string ExplainJob(const Explanation& explanation, const Terminal& terminal);
-// REQUIRES: a layer of the job, and figures of it.
+// REQUIRES: the job has the layer, and explanation.shown() is not null.
 std::string ExplainLayer(const Explanation& explanation, int32_t layer, const Terminal& terminal);
-// REQUIRES: likewise, and an expert of the job.
+// REQUIRES: also that the job has the expert.
 std::string ExplainExpert(const Explanation& explanation, int32_t layer, int32_t expert,
                           const Terminal& terminal);
-
-// layer, expert: < 0 for none.
-std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int32_t expert);
 
 }  // namespace eplb::cli
 

@@ -1,27 +1,19 @@
-// Flags that several commands share, and how a command enters the table of main.cc.
+// Flags that several commands share.
 #ifndef EPLB_CLIENT_CLI_FLAGS_H_
 #define EPLB_CLIENT_CLI_FLAGS_H_
 
 #include <cstdint>
-#include <functional>
-#include <optional>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "client/cli/command_tree.h"
 #include "client/cli/formats/layer_numbers.h"
 #include "client/cli/formats/load_file.h"
 #include "client/cli/query_client.h"
 #include "client/cli/shape_options.h"
-#include "client/cli/terminal.h"
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace eplb::cli {
 
@@ -30,59 +22,59 @@ namespace eplb::cli {
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& flag, const std::string& text,
                                              absl::Duration most = absl::Hours(1));
 
-// What the command line asks for; set when its subcommand was named. A command's file defines
-// Add<Name>(root, command): its flags, and what runs it.
-using Command = std::function<Output(const Terminal& terminal)>;
-
-// A check of CLI11: empty for an integer >= 0, else what is expected.
+// Empty for an integer >= 0; otherwise what is wrong with `text`.
 std::string CheckNotNegative(const std::string& text);
 
-// A flag whose value is a decimal integer: "010" is ten, "1e3" and what does not fit are refused.
-CLI::Option* AddInteger(CLI::App& app, const char* name, int32_t& value, const std::string& help);
-CLI::Option* AddInteger(CLI::App& app, const char* name, int64_t& value, const std::string& help);
-CLI::Option* AddInteger(CLI::App& app, const char* name, std::optional<int32_t>& value,
-                        const std::string& help);
-CLI::Option* AddInteger(CLI::App& app, const char* name, std::optional<int64_t>& value,
-                        const std::string& help);
+// A flag whose value is a decimal integer: "010" is ten; "1e3" and numbers that do not fit are
+// refused. Value: int32_t, int64_t or an optional of one of them.
+template <class Value>
+Flags& AddInteger(Flags& flags, const char* name, const char* type, Value& value,
+                  const std::string& help);
+// AddInteger for integers >= 0.
+template <class Value>
+Flags& AddCount(Flags& flags, const char* name, const char* type, Value& value,
+                const std::string& help) {
+  return AddInteger(flags, name, type, value, help).Check(&CheckNotNegative);
+}
+// A flag whose value is a size in bytes, as ParseBytes reads it. Value: int64_t or its optional.
+template <class Value>
+Flags& AddBytes(Flags& flags, const char* name, Value& value, const std::string& help);
+// A flag whose value is a number or a percentage, as ParseFraction reads it. Value: double or its
+// optional.
+template <class Value>
+Flags& AddFraction(Flags& flags, const char* name, Value& value, const std::string& help);
 
-// A flag whose value is a size in bytes, as ParseBytes reads it.
-CLI::Option* AddBytes(CLI::App& app, const char* name, int64_t& value, const std::string& help);
-CLI::Option* AddBytes(CLI::App& app, const char* name, std::optional<int64_t>& value,
-                      const std::string& help);
-// A flag whose value is a number or a percentage, as ParseFraction reads it.
-CLI::Option* AddFraction(CLI::App& app, const char* name, double& value, const std::string& help);
-CLI::Option* AddFraction(CLI::App& app, const char* name, std::optional<double>& value,
-                         const std::string& help);
-
-// -o table|json, and of some commands trace, for ui.perfetto.dev.
+// -o table|json, for some commands also trace, which ui.perfetto.dev shows.
 enum class Formats { kTableAndJson, kWithTrace };
-void AddFormat(CLI::App& app, Format& format, Formats formats = Formats::kTableAndJson);
-// One of some words.
-void AddChoice(CLI::App& app, const char* name, std::string& value, const std::string& help,
-               const std::vector<std::string>& words);
-// --format, --first-layer and --layers: the system that wrote the load, and its rows to read.
-void AddLoadReading(CLI::App& app, LoadReading& reading);
-// Refuses these three without --load. REQUIRES: the command has them all.
-void NeedLoad(CLI::App& app);
+void AddFormat(Flags& flags, Format& format, Formats formats = Formats::kTableAndJson);
+// --load with --format, --first-layer and --layers, all optional.
+void AddLoad(Flags& flags, std::string& path, const std::string& help, LoadReading& reading);
+// Help of a --load that plans are made for.
+inline constexpr char kLoadHelp[] =
+    "JSON, JSON lines of windows, .npy, .npz, CSV, or what other systems record";
+// --format, --first-layer and --layers: how a load is read.
+void AddLoadReading(Flags& flags, LoadReading& reading);
 // --first-layer and --layers, of which a command line has at most one.
-void AddLayerChoice(CLI::App& app, LayerChoice& choice, const std::string& first_help,
+void AddLayerChoice(Flags& flags, LayerChoice& choice, const std::string& first_help,
                     const std::string& list_help);
-// The job's shape and the policy.
-void AddShapeOptions(CLI::App& app, ShapeOptions& options);
+// Flags of the job's shape and of the policy.
+void AddShapeOptions(Flags& flags, ShapeOptions& options);
 // Prices of transfers and replicas.
-void AddCostOptions(CLI::App& app, CostOptions& options);
-// Where the daemon is, how long to wait, and -o. Ends --help with the exit codes of a command that
-// asks a daemon, and with those that only some such commands have.
-void AddQueryOptions(CLI::App& app, QueryOptions& options,
+void AddCostOptions(Flags& flags, CostOptions& options);
+// --window: how the windows of a trace become one load.
+Flags& AddWindow(Flags& flags, std::string& window);
+// Flags that every command has that asks a daemon: its address, the deadline, and -o. Ends --help
+// with the exit codes of such a command and with `more_exit_codes`.
+void AddQueryOptions(Flags& flags, QueryOptions& options,
                      const std::set<ExitCode>& more_exit_codes = {},
                      Formats formats = Formats::kTableAndJson);
-// --job: which one; needed only when the daemon has several, unless `help` says otherwise.
-void AddJobOption(CLI::App& app, std::string& job,
-                  const std::string& help = "The job [the only one]");
-// --request-id: of a change.
-void AddRequestIdOption(CLI::App& app, std::string& request_id);
-// --limit: of a list.
-void AddLimitOption(CLI::App& app, int32_t& limit);
+// --job: needed only if the daemon has several jobs, unless `help` describes something else.
+void AddJobOption(Flags& flags, std::string& job,
+                  const std::string& help = "Job to use [the only one]");
+// --request-id: names a change.
+void AddRequestIdOption(Flags& flags, std::string& request_id);
+// --limit: length of a list.
+void AddLimitOption(Flags& flags, int32_t& limit);
 
 }  // namespace eplb::cli
 

@@ -1,21 +1,19 @@
 #include "client/cli/get.h"
 
 #include <algorithm>
-#include <memory>
-#include <optional>
-#include <string_view>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
+#include "client/cli/flags.h"
 #include "client/cli/get_windows.h"
 #include "client/cli/job_json.h"
 #include "client/cli/job_text.h"
-#include "client/cli/rebalance_trace.h"
+#include "client/cli/plan_trace.h"
 #include "client/cli/text.h"
 #include "client/cli/watch.h"
 #include "placement/evaluate.h"
@@ -24,37 +22,32 @@
 #include "proto/wire/placement_json.h"
 
 #include "eplb/v1/query.pb.h"
-#include <CLI/CLI.hpp>
 
 namespace eplb::cli {
-
 namespace {
 
 constexpr int kMaxName = 24;
 
 Table JobNameTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
-  Table table{.heading = {"job", "state", "policy", "layers", "experts", "slots", "GPUs", "nodes",
-                          "ranks", "version", "run", "run id"},
-              .right = {false, false, false, true, true, true, true, true, true, true, true, false},
-              .rows = {}};
+  Table table({"job", "state", "policy", ">layers", ">experts", ">slots", ">GPUs", ">nodes",
+               ">ranks", ">version", ">run", "run id"});
   for (const v1::JobStatus& job : response.jobs()) {
     const v1::Shape& shape = job.shape();
     const std::string policy = Printable(job.policy().name());
     table.rows.push_back({Shortened(Printable(job.job()), kMaxName),
-                          Shortened(StateText(job), kMaxName), policy.empty() ? "-" : policy,
+                          Shortened(StateText(job), kMaxName), OrDash(!policy.empty(), policy),
                           absl::StrCat(shape.num_layers()), absl::StrCat(shape.num_experts()),
                           absl::StrCat(shape.num_slots()), absl::StrCat(shape.num_gpus()),
                           absl::StrCat(shape.num_nodes()), absl::StrCat(job.world_size()),
                           absl::StrCat(job.version()), RunText(job),
                           Shortened(Printable(job.run_id()), kMaxName / 2)});
   }
-  constexpr std::string_view kOptional[] = {"run id", "run", "nodes", "policy", "version"};
-  DropToFit(table, kOptional, terminal.width);
+  DropToFit(table, {"run id", "run", "nodes", "policy", "version"}, terminal.width);
   return table;
 }
 
-// For scripts and completion: a shell may expand what it reads, so only names that a daemon of ours
-// can have are told.
+// The names of jobs, for scripts and completion. A shell may expand what it reads, so names that no
+// daemon of ours accepts are left out.
 std::string Names(const v1::GetStatusResponse& response) {
   std::string text;
   for (const v1::JobStatus& job : response.jobs()) {
@@ -65,47 +58,11 @@ std::string Names(const v1::GetStatusResponse& response) {
 }
 
 absl::Status AskJobs(const GetJobsOptions& options, v1::GetStatusResponse* response) {
-  if (options.job.empty()) return AskStatus(options.query, response);
+  if (options.job.empty()) return Ask(options.query, v1::GetStatusRequest(), response);
   v1::GetJobRequest request;
   request.set_job(options.job);
   return Ask(options.query, request, response->add_jobs());
 }
-
-}  // namespace
-
-Output RunGetJobs(const GetJobsOptions& options, const Terminal& terminal) {
-  v1::GetStatusResponse response;
-  if (const absl::Status status = AskJobs(options, &response); !status.ok()) {
-    return QueryFailure(status);
-  }
-  if (options.names) return {.exit_code = kOk, .out = Names(response), .message = {}};
-  if (options.query.format == Format::kJson) {
-    return {.exit_code = kOk, .out = JobsToJson(response, options.ranks), .message = {}};
-  }
-  const bool none_visible = response.jobs().empty() && response.jobs_hidden();
-  return {.exit_code = kOk,
-          .out = FormatTable(JobNameTable(response, terminal), terminal),
-          .message = none_visible ? kNoVisibleJob : ""};
-}
-
-void AddGetJobs(CLI::App& get, Command& command) {
-  const auto options = std::make_shared<GetJobsOptions>();
-  CLI::App& app = *get.add_subcommand("jobs", "Jobs, their states, policies and shapes");
-  AddJobOption(app, options->job, "Only this job [all]");
-  app.add_flag("--names", options->names, "Only the names, one a line");
-  app.add_flag("--ranks", options->ranks, "With -o json: every rank of every job, too");
-  AddQueryOptions(app, options->query, {kNotFound});
-  AddWatched(app, command,
-             [options](const Terminal& terminal) { return RunGetJobs(*options, terminal); });
-}
-
-namespace {
-
-std::string Version(uint64_t version) {
-  return version == 0 ? "-" : Grouped(static_cast<int64_t>(version));
-}
-
-std::string SecondsOrNone(bool is_set, double seconds) { return is_set ? Seconds(seconds) : "-"; }
 
 // "connected", "away 12.5 s", or how the rank ended.
 std::string StateOf(const v1::RankStatus& rank) {
@@ -119,67 +76,30 @@ std::string StateOf(const v1::RankStatus& rank) {
 // via: the transport; its name would be wider than all its values. boundary: how long the newest
 // switch held the rank's training.
 Table RankTable(const v1::JobStatus& job, const Terminal& terminal) {
-  Table table{.heading = {"rank", "gpu", "state", "via", "step", "runs", "PREPARED", "answer",
-                          "prepare", "boundary", "step time", "drops"},
-              .right = {true, true, false, false, true, true, true, false, true, true, true, true},
-              .rows = {}};
+  Table table({">rank", ">gpu", "state", "via", ">step", ">runs", ">PREPARED", "answer", ">prepare",
+               ">boundary", ">step time", ">drops"});
   for (const v1::RankStatus& rank : job.ranks()) {
     table.rows.push_back(
         {absl::StrCat(rank.rank()), absl::StrCat(rank.gpu()), StateOf(rank),
-         rank.transport().name().empty() ? "-" : Printable(rank.transport().name()),
+         OrDash(!rank.transport().name().empty(), Printable(rank.transport().name())),
          Grouped(static_cast<int64_t>(rank.step())), absl::StrCat(rank.running_version()),
-         Version(rank.prepared_version()),
-         rank.answer() == v1::RANK_ANSWER_UNSPECIFIED ? "-" : wire::EnumText(rank.answer()),
-         SecondsOrNone(rank.has_answer_seconds(), rank.answer_seconds()),
-         SecondsOrNone(rank.has_pause_seconds(), rank.pause_seconds()),
-         SecondsOrNone(rank.has_step_seconds(), rank.step_seconds()),
+         OrDash(rank.prepared_version() != 0,
+                Grouped(static_cast<int64_t>(rank.prepared_version()))),
+         OrDash(rank.answer() != v1::RANK_ANSWER_UNSPECIFIED, wire::EnumText(rank.answer())),
+         OrDash(rank.has_answer_seconds(), Seconds(rank.answer_seconds())),
+         OrDash(rank.has_pause_seconds(), Seconds(rank.pause_seconds())),
+         OrDash(rank.has_step_seconds(), Seconds(rank.step_seconds())),
          Grouped(static_cast<int64_t>(rank.dropped_steps()))});
   }
-  constexpr std::string_view kOptional[] = {"PREPARED", "gpu", "step time", "via"};
-  DropToFit(table, kOptional, terminal.width);
+  DropToFit(table, {"PREPARED", "gpu", "step time", "via"}, terminal.width);
   return table;
 }
-
-}  // namespace
-
-Output RunGetRanks(const GetRanksOptions& options, const Terminal& terminal) {
-  const absl::StatusOr<std::string> name = ChooseJob(options.query, options.job);
-  if (!name.ok()) return QueryFailure(name.status());
-  v1::GetJobRequest request;
-  request.set_job(*name);
-  v1::JobStatus job;
-  if (const absl::Status status = Ask(options.query, request, &job); !status.ok()) {
-    return QueryFailure(status);
-  }
-  if (options.query.format == Format::kJson) {
-    return {.exit_code = kOk, .out = RanksToJson(job), .message = {}};
-  }
-  if (job.ranks().empty()) {
-    return {.exit_code = kOk,
-            .out = absl::StrCat("no rank of job ", *name, " has registered at this daemon\n"),
-            .message = {}};
-  }
-  return {.exit_code = kOk, .out = FormatTable(RankTable(job, terminal), terminal), .message = {}};
-}
-
-void AddGetRanks(CLI::App& get, Command& command) {
-  const auto options = std::make_shared<GetRanksOptions>();
-  CLI::App& app = *get.add_subcommand("ranks", "What each rank of a job runs and answered");
-  AddJobOption(app, options->job);
-  AddQueryOptions(app, options->query, {kNotFound});
-  AddWatched(app, command,
-             [options](const Terminal& terminal) { return RunGetRanks(*options, terminal); });
-}
-
-namespace {
 
 // GPU by GPU, what a layer's slots hold; a primary is marked.
 std::string LayerTable(const Placement& placement, LayerId layer, const Terminal& terminal) {
   constexpr int kGpuColumns = 8;
   const Topology& shape = placement.topology();
-  Table table{.heading = {"GPU", "node", "experts (* primary of several replicas)"},
-              .right = {true, true, false},
-              .rows = {}};
+  Table table({">GPU", ">node", "experts (* primary of several replicas)"});
   for (int32_t gpu = 0; gpu < shape.num_gpus(); ++gpu) {
     std::string experts = placement.Holds(GpuId{gpu}) ? "" : "unusable";
     const int32_t first = shape.FirstSlotOf(GpuId{gpu}).value;
@@ -207,9 +127,8 @@ std::string PlacementTable(const std::string& job, const wire::PlacementBody& bo
       Counted(CountDuplicates(body.placement), "duplicate"));
   return absl::StrCat(
       Paint(terminal, Colour::kBold, absl::StrCat("Placement of job ", Printable(job))),
-      ", version ", body.version, "\ndigest ", body.digest.Hex(), "\n",
-      Wrapped(size, terminal.width, 2), "\n\n",
-      Paint(terminal, Colour::kBold, absl::StrCat("Layer ", layer.value)), "\n",
+      ", version ", body.version, "\ndigest ", body.digest.Hex(), "\n", Paragraph(size, terminal),
+      "\n", Heading(absl::StrCat("Layer ", layer.value), terminal),
       LayerTable(body.placement, layer, terminal));
 }
 
@@ -218,47 +137,6 @@ std::string PlacementJson(const std::string& job, const wire::PlacementBody& bod
                       ",\"digest\":\"", body.digest.Hex(),
                       "\",\"placement\":", wire::PlacementToJson(body.placement), "}\n");
 }
-
-}  // namespace
-
-Output RunGetPlacement(const GetPlacementOptions& options, const Terminal& terminal) {
-  const absl::StatusOr<std::string> job = ChooseJob(options.query, options.job);
-  if (!job.ok()) return QueryFailure(job.status());
-  const absl::StatusOr<wire::PlacementBody> body =
-      AskPlacement(options.query, *job, options.version);
-  if (!body.ok()) return QueryFailure(body.status());
-  const int32_t num_layers = body->placement.topology().num_layers();
-  if (options.layer < 0 || options.layer >= num_layers) {
-    return UsageFailure(absl::InvalidArgumentError(absl::StrCat(
-        "--layer is ", options.layer, ", job ", *job, " has layers 0..", num_layers - 1)));
-  }
-  if (!options.out.empty()) {
-    const absl::Status written =
-        WriteFileAtomically(options.out, wire::PlacementToJson(body->placement) + "\n");
-    if (!written.ok()) return Failure(kError, written);
-  }
-  std::string text = options.query.format == Format::kJson
-                         ? PlacementJson(*job, *body)
-                         : PlacementTable(*job, *body, LayerId{options.layer}, terminal);
-  return {.exit_code = kOk, .out = std::move(text), .message = {}};
-}
-
-void AddGetPlacement(CLI::App& get, Command& command) {
-  const auto options = std::make_shared<GetPlacementOptions>();
-  CLI::App& app = *get.add_subcommand("placement", "A placement of a job: the one in force");
-  AddJobOption(app, options->job);
-  AddInteger(app, "--version", options->version, "An earlier version, while it is kept")
-      ->check(&CheckNotNegative)
-      ->type_name("V");
-  AddInteger(app, "--layer", options->layer, "Layer that the table shows [0]")->type_name("L");
-  app.add_option("--out", options->out, "Write the placement here")->type_name("FILE");
-  AddQueryOptions(app, options->query, {kNotFound});
-  app.callback([options, &command] {
-    command = [options](const Terminal& terminal) { return RunGetPlacement(*options, terminal); };
-  });
-}
-
-namespace {
 
 constexpr int kWide = 100;
 
@@ -277,48 +155,39 @@ std::string ResultText(const v1::Plan& plan) {
                       plan.num_chunks());
 }
 
-// Of the layers that were switched; a decision that moved nothing received nothing.
+// Bytes received for the layers that were switched.
 std::string ReceivedText(const v1::Plan& plan) {
   if (!plan.has_received_bytes() || plan.chunks_committed() == 0) return "-";
   return absl::StrFormat("%.1f MB", static_cast<double>(plan.received_bytes()) / 1e6);
 }
 
-std::string Ratio(std::optional<double> ratio) {
-  return ratio.has_value() && *ratio > 0 ? absl::StrFormat("%.3f", *ratio) : "-";
-}
-
 // "0.741 +- 0.030"; without an error where it is no prediction, or none was compared yet.
 std::string PredictedCell(const v1::Plan& plan) {
-  if (!plan.has_prediction_error()) return Ratio(plan.balancedness_predicted());
+  if (!plan.has_prediction_error()) return RatioText(plan.balancedness_predicted(), 3);
   return absl::StrFormat("%.3f +- %.3f", plan.balancedness_predicted(), plan.prediction_error());
 }
 
 Table PlanTable(const v1::ListPlansResponse& response, const Terminal& terminal) {
   const char* const format = terminal.width >= kWide ? "%Y-%m-%d %H:%M:%S" : "%m-%d %H:%M";
   // boundary: how long the longest boundary of a switch held a rank's training.
-  Table table{.heading = {"plan", "time (UTC)", "steps", "result", "versions", "measured",
-                          "predicted", "seen", "transfers", "received", "boundary"},
-              .right = {true, false, true, false, true, true, true, true, true, true, true},
-              .rows = {}};
+  Table table({">plan", "time (UTC)", ">steps", "result", ">versions", ">measured", ">predicted",
+               ">seen", ">transfers", ">received", ">boundary"});
   for (const v1::Plan& plan : response.plans()) {
     const bool switched = plan.chunks_committed() > 0;
     table.rows.push_back(
         {absl::StrCat(plan.plan()),
          absl::FormatTime(format, absl::FromUnixMicros(plan.unix_micros()), absl::UTCTimeZone()),
          absl::StrCat(plan.decided_first_step(), "..", plan.decided_last_step()), ResultText(plan),
-         Versions(plan), Ratio(plan.balancedness_before()), PredictedCell(plan),
-         Ratio(plan.has_balancedness_seen() ? std::optional(plan.balancedness_seen())
-                                            : std::nullopt),
-         Grouped(static_cast<int64_t>(plan.transfers())), ReceivedText(plan),
-         SecondsOrNone(switched && plan.has_pause_seconds(), plan.pause_seconds())});
+         Versions(plan), RatioText(plan.balancedness_before(), 3), PredictedCell(plan),
+         RatioText(plan.balancedness_seen(), 3), Grouped(static_cast<int64_t>(plan.transfers())),
+         ReceivedText(plan),
+         OrDash(switched && plan.has_pause_seconds(), Seconds(plan.pause_seconds()))});
   }
-  constexpr std::string_view kOptional[] = {"versions", "transfers", "boundary", "received",
-                                            "time (UTC)"};
-  DropToFit(table, kOptional, terminal.width);
+  DropToFit(table, {"versions", "transfers", "boundary", "received", "time (UTC)"}, terminal.width);
   return table;
 }
 
-// A table has no room for sentences.
+// The reasons of the newest decisions, for which the table has no room.
 std::string Reasons(const v1::ListPlansResponse& response, const Terminal& terminal) {
   constexpr int kShown = 3;
   std::string text;
@@ -326,51 +195,11 @@ std::string Reasons(const v1::ListPlansResponse& response, const Terminal& termi
     const v1::Plan& plan = response.plans(i);
     const std::string who =
         plan.asked_by().empty() ? "" : absl::StrCat(" (asked for by ", plan.asked_by(), ")");
-    absl::StrAppend(&text, "\n",
-                    Wrapped(Printable(absl::StrCat("plan ", plan.plan(), who, ": ", plan.reason())),
-                            terminal.width, 2),
-                    "\n");
+    const std::string reason = absl::StrCat("plan ", plan.plan(), who, ": ", plan.reason());
+    absl::StrAppend(&text, "\n", Paragraph(Printable(reason), terminal));
   }
   return text;
 }
-
-}  // namespace
-
-Output RunGetPlans(const GetPlansOptions& options, const Terminal& terminal) {
-  const absl::StatusOr<std::string> job = ChooseJob(options.query, options.job);
-  if (!job.ok()) return QueryFailure(job.status());
-  v1::ListPlansRequest request;
-  request.set_job(*job);
-  request.set_limit(static_cast<uint32_t>(options.limit));
-  v1::ListPlansResponse response;
-  if (const absl::Status status = Ask(options.query, request, &response); !status.ok()) {
-    return QueryFailure(status);
-  }
-  if (options.query.format == Format::kJson) {
-    return {.exit_code = kOk, .out = PlansToJson(*job, response), .message = {}};
-  }
-  if (response.plans().empty()) {
-    return {.exit_code = kOk,
-            .out = absl::StrCat("nothing has been decided for job ", *job, " yet\n"),
-            .message = {}};
-  }
-  return {.exit_code = kOk,
-          .out = FormatTable(PlanTable(response, terminal), terminal) + Reasons(response, terminal),
-          .message = {}};
-}
-
-void AddGetPlans(CLI::App& get, Command& command) {
-  const auto options = std::make_shared<GetPlansOptions>();
-  CLI::App& app = *get.add_subcommand(
-      "plans", "Decisions of a job, newest first: what each predicted and what was seen after it");
-  AddJobOption(app, options->job);
-  AddLimitOption(app, options->limit);
-  AddQueryOptions(app, options->query, {kNotFound});
-  AddWatched(app, command,
-             [options](const Terminal& terminal) { return RunGetPlans(*options, terminal); });
-}
-
-namespace {
 
 // "11:06:40.123".
 std::string ClockText(int64_t unix_micros) {
@@ -411,9 +240,7 @@ void AddChunkRows(const v1::Plan& plan, int index, Table& table) {
 
 Table TimesTable(const v1::Plan& plan) {
   const v1::PlanTimes& times = plan.times();
-  Table table{.heading = {"what", "began (UTC)", "took", ""},
-              .right = {false, false, true, false},
-              .rows = {}};
+  Table table({"what", "began (UTC)", ">took", ""});
   table.rows.push_back(TimeRow("window", times.window_began_unix_micros(),
                                times.window_complete_unix_micros(),
                                absl::StrCat("reports of steps ", plan.decided_first_step(), "..",
@@ -423,52 +250,6 @@ Table TimesTable(const v1::Plan& plan) {
   for (int i = 0; i < times.chunks_size(); ++i) AddChunkRows(plan, i, table);
   return table;
 }
-
-}  // namespace
-
-Output RunGetPlan(const GetPlanOptions& options, const Terminal& terminal) {
-  const absl::StatusOr<std::string> job = ChooseJob(options.query, options.job);
-  if (!job.ok()) return QueryFailure(job.status());
-  v1::GetPlanRequest request;
-  request.set_job(*job);
-  request.set_plan(static_cast<uint64_t>(options.plan));
-  v1::ListPlansResponse one;
-  v1::Plan& plan = *one.add_plans();
-  if (const absl::Status status = Ask(options.query, request, &plan); !status.ok()) {
-    return QueryFailure(status);
-  }
-  Output output;
-  switch (options.query.format) {
-    case Format::kJson:
-      output.out = PlanToJson(*job, plan);
-      break;
-    case Format::kTrace:
-      output.out = PlanTrace(*job, plan);
-      break;
-    case Format::kTable:
-      output.out =
-          absl::StrCat(FormatTable(PlanTable(one, terminal), terminal), Reasons(one, terminal),
-                       "\n", FormatTable(TimesTable(plan), terminal));
-      break;
-  }
-  return output;
-}
-
-void AddGetPlan(CLI::App& get, Command& command) {
-  const auto options = std::make_shared<GetPlanOptions>();
-  CLI::App& app = *get.add_subcommand("plan", "One decision of a job, and what took how long");
-  AddInteger(app, "plan", options->plan, "Its number, as `eplbctl get plans` shows it")
-      ->required()
-      ->check(&CheckNotNegative)
-      ->type_name("PLAN");
-  AddJobOption(app, options->job);
-  AddQueryOptions(app, options->query, {kNotFound}, Formats::kWithTrace);
-  app.callback([options, &command] {
-    command = [options](const Terminal& terminal) { return RunGetPlan(*options, terminal); };
-  });
-}
-
-namespace {
 
 // "41  2026-11-21T10:02:03.123Z  committed  v12  version 12 (chunk 1 of 2) was .."
 std::string EventLine(const v1::JobEvent& event, const Terminal& terminal) {
@@ -485,51 +266,157 @@ std::string EventLine(const v1::JobEvent& event, const Terminal& terminal) {
   return text + "\n";
 }
 
+void AddGetJobs(const Flags& get) {
+  auto [flags, options] = AddCommand<GetJobsOptions>(
+      get, "jobs", "Show jobs, their states, policies and shapes", &RunGetJobs);
+  AddJobOption(flags, options.job, "Show only this job [all]");
+  flags.Switch("--names", options.names, "Print only the names, one per line");
+  flags.Switch("--ranks", options.ranks, "Include every rank of every job (with -o json)");
+  AddQueryOptions(flags, options.query, {kNotFound});
+  AddWatched(flags);
+}
+
+void AddGetRanks(const Flags& get) {
+  auto [flags, options] = AddCommand<JobQuery>(
+      get, "ranks", "Show what each rank of a job runs and answered", &RunGetRanks);
+  AddJobOption(flags, options.job);
+  AddQueryOptions(flags, options.query, {kNotFound});
+  AddWatched(flags);
+}
+
+void AddGetPlacement(const Flags& get) {
+  auto [flags, options] = AddCommand<GetPlacementOptions>(
+      get, "placement", "Show a placement of a job, by default the current one", &RunGetPlacement);
+  AddJobOption(flags, options.job);
+  AddCount(flags, "--version", "V", options.version,
+           "Show an earlier version, while the daemon keeps it");
+  AddInteger(flags, "--layer", "L", options.layer, "Layer shown in the table [0]");
+  flags.Text("--out", "FILE", options.out, "Write the placement to this file");
+  AddQueryOptions(flags, options.query, {kNotFound});
+}
+
+void AddGetPlans(const Flags& get) {
+  auto [flags, options] = AddCommand<ListQuery>(
+      get, "plans",
+      "Show decisions of a job, newest first, with what each predicted and what followed",
+      &RunGetPlans);
+  AddJobOption(flags, options.job);
+  AddLimitOption(flags, options.limit);
+  AddQueryOptions(flags, options.query, {kNotFound});
+  AddWatched(flags);
+}
+
+void AddGetPlan(const Flags& get) {
+  auto [flags, options] = AddCommand<GetPlanOptions>(
+      get, "plan", "Show one decision of a job and how long its parts took", &RunGetPlan);
+  AddCount(flags, "plan", "PLAN", options.plan,
+           "Number of the decision, as `eplbctl get plans` shows it")
+      .Required();
+  AddJobOption(flags, options.job);
+  AddQueryOptions(flags, options.query, {kNotFound}, Formats::kWithTrace);
+}
+
+void AddGetEvents(const Flags& get) {
+  auto [flags, options] = AddCommand<GetEventsOptions>(
+      get, "events", "Show the audit log of a job, newest first", &RunGetEvents);
+  AddJobOption(flags, options.job);
+  AddLimitOption(flags, options.limit);
+  AddCount(flags, "--after", "SEQUENCE", options.after, "Show only events after this one");
+  AddQueryOptions(flags, options.query, {kNotFound});
+  AddWatched(flags);
+}
+
 }  // namespace
 
+Output RunGetJobs(const GetJobsOptions& options, const Terminal& terminal) {
+  v1::GetStatusResponse response;
+  EPLB_RETURN_IF_ERROR(AskJobs(options, &response));
+  if (options.names) return Names(response);
+  if (options.query.format == Format::kJson) return JobsToJson(response, options.ranks);
+  const bool none_visible = response.jobs().empty() && response.jobs_hidden();
+  return {kOk, FormatTable(JobNameTable(response, terminal), terminal),
+          none_visible ? kNoVisibleJob : ""};
+}
+
+Output RunGetRanks(const JobQuery& options, const Terminal& terminal) {
+  v1::JobStatus job;
+  EPLB_ASSIGN_OR_RETURN(const std::string name,
+                        AskAboutJob(options.query, options.job, v1::GetJobRequest(), &job));
+  if (options.query.format == Format::kJson) return RanksToJson(job);
+  if (job.ranks().empty()) {
+    return absl::StrCat("no rank of job ", name, " has registered at this daemon\n");
+  }
+  return FormatTable(RankTable(job, terminal), terminal);
+}
+
+Output RunGetPlacement(const GetPlacementOptions& options, const Terminal& terminal) {
+  EPLB_ASSIGN_OR_RETURN(const std::string job, ChooseJob(options.query, options.job));
+  EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody body,
+                        AskPlacement(options.query, job, options.version));
+  const int32_t num_layers = body.placement.topology().num_layers();
+  if (options.layer < 0 || options.layer >= num_layers) {
+    return InvalidInput("--layer is ", options.layer, ", job ", job, " has layers 0..",
+                        num_layers - 1);
+  }
+  if (!options.out.empty()) {
+    const absl::Status written =
+        WriteFileAtomically(options.out, wire::PlacementToJson(body.placement) + "\n");
+    if (!written.ok()) return Failure(kError, written);
+  }
+  return options.query.format == Format::kJson
+             ? PlacementJson(job, body)
+             : PlacementTable(job, body, LayerId{options.layer}, terminal);
+}
+
+Output RunGetPlans(const ListQuery& options, const Terminal& terminal) {
+  v1::ListPlansRequest request;
+  request.set_limit(static_cast<uint32_t>(options.limit));
+  v1::ListPlansResponse response;
+  EPLB_ASSIGN_OR_RETURN(const std::string job,
+                        AskAboutJob(options.query, options.job, request, &response));
+  if (options.query.format == Format::kJson) return ListToJson(job, "plans", response);
+  if (response.plans().empty()) {
+    return absl::StrCat("nothing has been decided for job ", job, " yet\n");
+  }
+  return FormatTable(PlanTable(response, terminal), terminal) + Reasons(response, terminal);
+}
+
+Output RunGetPlan(const GetPlanOptions& options, const Terminal& terminal) {
+  v1::GetPlanRequest request;
+  request.set_plan(static_cast<uint64_t>(options.plan));
+  v1::ListPlansResponse one;
+  v1::Plan& plan = *one.add_plans();
+  EPLB_ASSIGN_OR_RETURN(const std::string job,
+                        AskAboutJob(options.query, options.job, request, &plan));
+  if (options.query.format == Format::kJson) return PlanToJson(job, plan);
+  if (options.query.format == Format::kTrace) return PlanTrace(job, plan);
+  return absl::StrCat(FormatTable(PlanTable(one, terminal), terminal), Reasons(one, terminal), "\n",
+                      FormatTable(TimesTable(plan), terminal));
+}
+
 Output RunGetEvents(const GetEventsOptions& options, const Terminal& terminal) {
-  const absl::StatusOr<std::string> job = ChooseJob(options.query, options.job);
-  if (!job.ok()) return QueryFailure(job.status());
   v1::ListEventsRequest request;
-  request.set_job(*job);
   request.set_limit(static_cast<uint32_t>(options.limit));
   request.set_after_sequence(static_cast<uint64_t>(options.after));
   v1::ListEventsResponse response;
-  if (const absl::Status status = Ask(options.query, request, &response); !status.ok()) {
-    return QueryFailure(status);
-  }
-  if (options.query.format == Format::kJson) {
-    return {.exit_code = kOk, .out = EventsToJson(*job, response), .message = {}};
-  }
+  EPLB_ASSIGN_OR_RETURN(const std::string job,
+                        AskAboutJob(options.query, options.job, request, &response));
+  if (options.query.format == Format::kJson) return ListToJson(job, "events", response);
   std::string text;
   for (const v1::JobEvent& event : response.events()) text += EventLine(event, terminal);
-  return {.exit_code = kOk, .out = std::move(text), .message = {}};
+  return text;
 }
 
-void AddGetEvents(CLI::App& get, Command& command) {
-  const auto options = std::make_shared<GetEventsOptions>();
-  CLI::App& app = *get.add_subcommand("events", "The audit log of a job, newest first");
-  AddJobOption(app, options->job);
-  AddLimitOption(app, options->limit);
-  AddInteger(app, "--after", options->after, "Only events after this one")
-      ->check(&CheckNotNegative)
-      ->type_name("SEQUENCE");
-  AddQueryOptions(app, options->query, {kNotFound});
-  AddWatched(app, command,
-             [options](const Terminal& terminal) { return RunGetEvents(*options, terminal); });
-}
-
-void AddGet(CLI::App& root, Command& command) {
-  CLI::App& app = *root.add_subcommand(
+void AddGet(const Flags& root) {
+  const Flags get = root.AddGroup(
       "get", "Show jobs, ranks, a placement, windows, plans, a plan or events of the daemon");
-  app.require_subcommand(1);
-  AddGetJobs(app, command);
-  AddGetRanks(app, command);
-  AddGetPlacement(app, command);
-  AddGetWindows(app, command);
-  AddGetPlans(app, command);
-  AddGetPlan(app, command);
-  AddGetEvents(app, command);
+  AddGetJobs(get);
+  AddGetRanks(get);
+  AddGetPlacement(get);
+  AddGetWindows(get);
+  AddGetPlans(get);
+  AddGetPlan(get);
+  AddGetEvents(get);
 }
 
 }  // namespace eplb::cli

@@ -1,9 +1,6 @@
 #include "client/cli/get_windows.h"
 
 #include <algorithm>
-#include <memory>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -11,22 +8,18 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
+#include "client/cli/flags.h"
 #include "client/cli/job_json.h"
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"
 #include "client/cli/watch.h"
 
 #include "eplb/v1/query.pb.h"
-#include <CLI/CLI.hpp>
 
 namespace eplb::cli {
 namespace {
 
 constexpr int kWindowChartHeight = 4;
-
-std::string RatioOrNone(bool is_set, double ratio) {
-  return is_set ? absl::StrFormat("%.3f", ratio) : "-";
-}
 
 // Steps between two windows of one run that no window covers; 0: none.
 uint64_t StepsMissing(const v1::Window& before, const v1::Window& after) {
@@ -36,26 +29,23 @@ uint64_t StepsMissing(const v1::Window& before, const v1::Window& after) {
 }
 
 Table WindowTable(const v1::ListWindowsResponse& response, const Terminal& terminal) {
-  Table table{.heading = {"steps", "measured", "without EPLB", "versions", "coverage", "tokens"},
-              .right = {true, true, true, true, true, true},
-              .rows = {}};
+  Table table({">steps", ">measured", ">without EPLB", ">versions", ">coverage", ">tokens"});
   const v1::Window* before = nullptr;
   for (const v1::Window& window : response.windows()) {
     if (before != nullptr && StepsMissing(*before, window) > 0) {
       table.rows.push_back({absl::StrCat(before->last_step() + 1, "..", window.first_step() - 1),
                             "no window", "-", "-", "-", "-"});
     }
-    table.rows.push_back(
-        {absl::StrCat(window.first_step(), "..", window.last_step()),
-         RatioOrNone(window.has_balancedness(), window.balancedness()),
-         RatioOrNone(window.has_balancedness_without_eplb(), window.balancedness_without_eplb()),
-         window.versions().empty() ? "-" : absl::StrJoin(window.versions(), ","),
-         absl::StrFormat("%.1f %%", 100 * window.coverage()),
-         Grouped(static_cast<int64_t>(window.tokens()))});
+    table.rows.push_back({absl::StrCat(window.first_step(), "..", window.last_step()),
+                          OrDash(window.has_balancedness(), FigureText(window.balancedness(), 3)),
+                          OrDash(window.has_balancedness_without_eplb(),
+                                 FigureText(window.balancedness_without_eplb(), 3)),
+                          OrDash(!window.versions().empty(), absl::StrJoin(window.versions(), ",")),
+                          absl::StrFormat("%.1f %%", 100 * window.coverage()),
+                          Grouped(static_cast<int64_t>(window.tokens()))});
     before = &window;
   }
-  constexpr std::string_view kOptional[] = {"tokens", "coverage", "versions"};
-  DropToFit(table, kOptional, terminal.width);
+  DropToFit(table, {"tokens", "coverage", "versions"}, terminal.width);
   return table;
 }
 
@@ -83,38 +73,27 @@ std::string Chart(const v1::ListWindowsResponse& response, const Terminal& termi
 
 }  // namespace
 
-Output RunGetWindows(const GetWindowsOptions& options, const Terminal& terminal) {
-  const absl::StatusOr<std::string> job = ChooseJob(options.query, options.job);
-  if (!job.ok()) return QueryFailure(job.status());
+Output RunGetWindows(const ListQuery& options, const Terminal& terminal) {
   v1::ListWindowsRequest request;
-  request.set_job(*job);
   request.set_limit(static_cast<uint32_t>(options.limit));
   v1::ListWindowsResponse response;
-  if (const absl::Status status = Ask(options.query, request, &response); !status.ok()) {
-    return QueryFailure(status);
-  }
-  if (options.query.format == Format::kJson) {
-    return {.exit_code = kOk, .out = WindowsToJson(*job, response), .message = {}};
-  }
+  EPLB_ASSIGN_OR_RETURN(const std::string job,
+                        AskAboutJob(options.query, options.job, request, &response));
+  if (options.query.format == Format::kJson) return ListToJson(job, "windows", response);
   if (response.windows().empty()) {
-    return {.exit_code = kOk,
-            .out = absl::StrCat("job ", Printable(*job), " has no complete window yet\n"),
-            .message = {}};
+    return absl::StrCat("job ", Printable(job), " has no complete window yet\n");
   }
-  return {.exit_code = kOk,
-          .out = FormatTable(WindowTable(response, terminal), terminal) + Chart(response, terminal),
-          .message = {}};
+  return FormatTable(WindowTable(response, terminal), terminal) + Chart(response, terminal);
 }
 
-void AddGetWindows(CLI::App& get, Command& command) {
-  const auto options = std::make_shared<GetWindowsOptions>();
-  CLI::App& app =
-      *get.add_subcommand("windows", "Balancedness of a job's load windows, oldest first");
-  AddJobOption(app, options->job);
-  AddLimitOption(app, options->limit);
-  AddQueryOptions(app, options->query, {kNotFound});
-  AddWatched(app, command,
-             [options](const Terminal& terminal) { return RunGetWindows(*options, terminal); });
+void AddGetWindows(const Flags& get) {
+  auto [flags, options] = AddCommand<ListQuery>(
+      get, "windows", "Show the balancedness of a job's load windows, oldest first",
+      &RunGetWindows);
+  AddJobOption(flags, options.job);
+  AddLimitOption(flags, options.limit);
+  AddQueryOptions(flags, options.query, {kNotFound});
+  AddWatched(flags);
 }
 
 }  // namespace eplb::cli

@@ -2,26 +2,16 @@
 #ifndef EPLB_CLIENT_CLI_GET_WINDOWS_H_
 #define EPLB_CLIENT_CLI_GET_WINDOWS_H_
 
-#include <cstdint>
-#include <string>
-
-#include "client/cli/flags.h"
+#include "client/cli/command_tree.h"
 #include "client/cli/query_client.h"
-#include "client/cli/terminal.h"
 
 namespace eplb::cli {
 
-struct GetWindowsOptions {
-  QueryOptions query;
-  std::string job;  // empty: the only one
-  int32_t limit = 20;
-};
+// Windows, oldest first, with a line for steps that no window covers. JSON: {"job","windows":[..]},
+// with the keys of /api/v1/jobs/JOB/windows.
+Output RunGetWindows(const ListQuery& options, const Terminal& terminal);
 
-// Windows, oldest first, with a line where windows between two of them are missing. JSON:
-// {"job","windows":[..]}, with the keys of /api/v1/jobs/JOB/windows.
-Output RunGetWindows(const GetWindowsOptions& options, const Terminal& terminal);
-
-void AddGetWindows(CLI::App& get, Command& command);
+void AddGetWindows(const Flags& get);
 
 }  // namespace eplb::cli
 

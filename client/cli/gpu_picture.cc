@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstdint>
 #include <iterator>
-#include <limits>
-#include <numeric>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"

@@ -42,20 +42,13 @@ std::string RanksToJson(const v1::JobStatus& job) {
       {{"job", job.job()}, {"run_id", job.run_id()}, {"ranks", wire::ToJson(job)["ranks"]}});
 }
 
-std::string PlansToJson(const std::string& job, const v1::ListPlansResponse& response) {
-  return Line({{"job", job}, {"plans", wire::ToJson(response)["plans"]}});
-}
-
 std::string PlanToJson(const std::string& job, const v1::Plan& plan) {
   return Line({{"job", job}, {"plan", wire::ToJson(plan)}});
 }
 
-std::string EventsToJson(const std::string& job, const v1::ListEventsResponse& response) {
-  return Line({{"job", job}, {"events", wire::ToJson(response)["events"]}});
-}
-
-std::string WindowsToJson(const std::string& job, const v1::ListWindowsResponse& response) {
-  return Line({{"job", job}, {"windows", wire::ToJson(response)["windows"]}});
+std::string ListToJson(const std::string& job, const char* list,
+                       const google::protobuf::Message& response) {
+  return Line({{"job", job}, {list, wire::ToJson(response)[list]}});
 }
 
 }  // namespace eplb::cli

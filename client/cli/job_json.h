@@ -1,34 +1,30 @@
-// JSON forms of the daemon's answers: those of /api/v1, by the same printer (wire::ToJson).
+// The daemon's answers as `-o json` prints them: one line each.
 #ifndef EPLB_CLIENT_CLI_JOB_JSON_H_
 #define EPLB_CLIENT_CLI_JOB_JSON_H_
 
 #include <string>
 
+namespace google::protobuf {
+class Message;
+}
 namespace eplb::v1 {
 class GetStatusResponse;
 class JobStatus;
-class ListEventsResponse;
-class ListWindowsResponse;
-class ListPlansResponse;
 class Plan;
 }  // namespace eplb::v1
 
 namespace eplb::cli {
 
-// Each is one line with a newline.
-
-// Jobs have their "ranks" only with_ranks.
+// Every field of the answer. with_ranks: also the ranks of each job, megabytes for 10,000 ranks.
 std::string StatusToJson(const v1::GetStatusResponse& response, bool with_ranks);
-// {"jobs":[..],"jobs_hidden","refusals":[..],"warnings":[..]} of it.
+// StatusToJson without the fields about the daemon itself.
 std::string JobsToJson(const v1::GetStatusResponse& response, bool with_ranks);
-// {"job","run_id","ranks":[..]}.
+
 std::string RanksToJson(const v1::JobStatus& job);
-// {"job","plan":{..}}.
 std::string PlanToJson(const std::string& job, const v1::Plan& plan);
-// {"job","plans":[..]} and {"job","events":[..]}.
-std::string PlansToJson(const std::string& job, const v1::ListPlansResponse& response);
-std::string EventsToJson(const std::string& job, const v1::ListEventsResponse& response);
-std::string WindowsToJson(const std::string& job, const v1::ListWindowsResponse& response);
+// {"job":..,"plans":[..]}, for example, where "plans" is the list in `response`.
+std::string ListToJson(const std::string& job, const char* list,
+                       const google::protobuf::Message& response);
 
 }  // namespace eplb::cli
 

@@ -1,14 +1,9 @@
 #include "client/cli/job_text.h"
 
-#include <algorithm>
-#include <string>
-#include <vector>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/time.h"
 
 #include "base/text.h"
 #include "client/cli/text.h"
@@ -30,6 +25,32 @@ namespace {
 constexpr char kPaused[] = "paused";
 
 bool Observes(const v1::JobStatus& job) { return job.policy().mode() == "observe"; }
+
+// Sentences about the GPUs whose speed is not 1.
+std::vector<std::string> SpeedTexts(const v1::JobStatus& job) {
+  constexpr size_t kMostShown = 4;
+  std::vector<std::string> texts;
+  for (const v1::GpuSpeed& one : job.gpu_speeds()) {
+    const std::string used =
+        one.in_use() == 1
+            ? std::string("decisions use no speed for it")
+            : absl::StrFormat("its load is tokens / %.2f in every figure", one.in_use());
+    std::string text = Printable(one.reason());
+    if (one.source() != "measured") {
+      absl::StrAppend(&text, text.empty() ? "" : "; ", "GPU ", one.gpu(), " is in ",
+                      one.source() == "avoided" ? "avoid_gpus" : "stated_speeds");
+    } else if (text.empty()) {
+      text = absl::StrCat("GPU ", one.gpu(), " is no longer slow");
+    }
+    texts.push_back(absl::StrCat(text, "; ", used));
+  }
+  if (texts.size() > kMostShown) {
+    const size_t others = texts.size() - kMostShown;
+    texts.resize(kMostShown);
+    texts.push_back(absl::StrCat("and ", others, " more GPUs (-o json lists all)"));
+  }
+  return texts;
+}
 
 }  // namespace
 
@@ -109,35 +130,6 @@ std::string RunText(const v1::JobStatus& job) {
   return job.run_number() == 0 ? "-" : absl::StrCat(job.run_number());
 }
 
-std::string RatioText(std::optional<double> ratio) {
-  return ratio.has_value() && *ratio > 0 ? absl::StrFormat("%.4f", *ratio) : "-";
-}
-
-std::vector<std::string> SpeedTexts(const v1::JobStatus& job) {
-  constexpr size_t kMostShown = 4;
-  std::vector<std::string> texts;
-  for (const v1::GpuSpeed& one : job.gpu_speeds()) {
-    const std::string used =
-        one.in_use() == 1
-            ? std::string("decisions use no speed for it")
-            : absl::StrFormat("its load is tokens / %.2f in every figure", one.in_use());
-    std::string text = Printable(one.reason());
-    if (one.source() != "measured") {
-      absl::StrAppend(&text, text.empty() ? "" : "; ", "GPU ", one.gpu(), " is in ",
-                      one.source() == "avoided" ? "avoid_gpus" : "stated_speeds");
-    } else if (text.empty()) {
-      text = absl::StrCat("GPU ", one.gpu(), " is no longer slow");
-    }
-    texts.push_back(absl::StrCat(text, "; ", used));
-  }
-  if (texts.size() > kMostShown) {
-    const size_t others = texts.size() - kMostShown;
-    texts.resize(kMostShown);
-    texts.push_back(absl::StrCat("and ", others, " more GPUs (-o json lists all)"));
-  }
-  return texts;
-}
-
 std::string BalancednessText(const v1::JobStatus& job) {
   std::string text;
   if (!job.has_balancedness()) {
@@ -199,12 +191,9 @@ std::string SettingsText(const v1::PolicySettings& settings) {
 
 std::string StateNotes(const v1::JobStatus& job, const std::string& before,
                        const Terminal& terminal) {
-  constexpr int kIndent = 2;
   std::string text;
   const auto add = [&](const std::string& sentence, Colour colour) {
-    if (sentence.empty()) return;
-    absl::StrAppend(
-        &text, Paint(terminal, colour, Wrapped(before + sentence, terminal.width, kIndent)), "\n");
+    if (!sentence.empty()) text += Paragraph(before + sentence, terminal, 2, colour);
   };
   if (job.ending() != v1::RUN_ENDING_UNSPECIFIED) {
     const Colour colour = job.ending() == v1::RUN_ENDING_FAILED ? Colour::kRed : Colour::kNone;

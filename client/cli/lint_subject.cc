@@ -4,9 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/placement_content.h"
 
@@ -26,8 +25,8 @@ absl::StatusOr<LintSubject> ReadLintSubject(const std::string& path) {
   const wire::JsonValue* format = object->Find("format");
   if (format == nullptr || format->kind != wire::JsonValue::Kind::kString ||
       format->text != kFormat) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": is no placement, expected a JSON object with \"format\":\"eplb.placement.v1\""));
+    return InvalidInput(
+        path, ": is no placement, expected a JSON object with \"format\":\"eplb.placement.v1\"");
   }
   subject.object = *std::move(object);
   return subject;

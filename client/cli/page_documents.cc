@@ -30,7 +30,7 @@ void MakePrintable(PageJson& json) {
   for (PageJson& each : json) MakePrintable(each);
 }
 
-// As encodeURIComponent of a browser.
+// Encodes `text` like a browser's encodeURIComponent.
 std::string UriComponent(std::string_view text) {
   std::string encoded;
   for (const char one : text) {
@@ -65,7 +65,7 @@ PageJson FlowsJson(std::span<const Flow> flows) {
 
 bool Moved(const PageJson& plan) { return plan.value("num_chunks", 0) > 0; }
 
-// That a window with its loads and its placement takes.
+// Numbers that a window takes with its loads and its placement.
 int64_t NumbersOf(const Topology& shape) {
   const int64_t experts = shape.num_experts();
   const int64_t slots = shape.num_slots();
@@ -228,7 +228,7 @@ PageJson PageDocuments::Finish(std::string_view made) {
                             " are left out: a page has ", kMaxPageWindows));
   }
   paths_[PathOf("windows")] = {{"job", job_}, {"windows", std::move(windows_)}};
-  // As the daemon has them, newest first.
+  // Newest first, in the daemon's order.
   paths_[PathOf("plans")] = {{"job", job_},
                              {"plans", PageJson(std::vector(plans_.rbegin(), plans_.rend()))}};
   paths_[PathOf("events")] = {{"job", job_},
@@ -240,7 +240,7 @@ PageJson PageDocuments::Finish(std::string_view made) {
   paths_[PathOf("")] = std::move(status_);
   PageJson paths = PageJson::object();
   auto& members = paths.get_ref<PageJson::object_t&>();
-  // Thousands, each once: a look-up of each, as operator[] makes, would be slow.
+  // There are thousands of them, and operator[] would look each one up.
   for (auto& [path, document] : paths_) {
     MakePrintable(document);
     members.emplace_back(path, std::move(document));

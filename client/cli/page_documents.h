@@ -35,7 +35,7 @@ inline constexpr int64_t kMaxPageNumbers = 2'000'000;     // of loads and placem
 inline constexpr size_t kMaxPagePlans = 1000;   // the newest that moved something, then others
 inline constexpr size_t kMaxPageEvents = 1000;  // the newest
 
-// One window's line; absent: not known.
+// One window's line; an absent value is not known.
 struct PageWindow {
   int64_t window = 0;
   std::optional<int64_t> completed_unix_micros;
@@ -68,7 +68,7 @@ class PageDocuments {
   PageDocuments(std::string_view kind, std::string_view job, const Topology& topology,
                 int64_t num_windows);
 
-  // Whether the page has place for window `index`, counted from 0, and for its loads.
+  // True if the page has room for window `index`, counted from 0, or for its loads.
   bool KeepsWindow(int64_t index) const;
   bool KeepsLoads(int64_t index) const;
 
@@ -88,7 +88,7 @@ class PageDocuments {
   void LeaveOut(std::string_view panel) { left_out_.emplace_back(panel); }
 
   const std::string& job() const { return job_; }
-  // Of v1.JobStatus, with the job's name and shape; the rest is not known until it is set.
+  // A v1.JobStatus with the job's name and shape; other fields are not known until they are set.
   PageJson& status() { return status_; }
 
   // made: of the line on the page, "by eplbctl 0.1.0 from build/demo".

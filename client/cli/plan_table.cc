@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 
 #include "client/cli/gpu_picture.h"
-#include "client/cli/plan.h"
+#include "client/cli/plan_report.h"
 #include "client/cli/text.h"
 #include "placement/decision/cost.h"
 
@@ -30,10 +30,6 @@ const char* BeforeName(const PlanReport& report) {
   return report.has_previous ? "previous" : "static";
 }
 
-std::string Paragraph(const std::string& sentence, const Terminal& terminal) {
-  return absl::StrCat(Wrapped(sentence, terminal.width, 2), "\n");
-}
-
 // The balancedness that a job gets: by batch where it splits each one, else of the whole load.
 const Evaluation& GoalAfter(const PlanReport& report) {
   return report.batches_after.has_value() ? *report.batches_after : report.after;
@@ -43,7 +39,7 @@ const Evaluation& GoalBefore(const PlanReport& report) {
   return report.batches_before.has_value() ? *report.batches_before : report.before;
 }
 
-std::string Heading(const PlanReport& report, const Terminal& terminal) {
+std::string PlanHeading(const PlanReport& report, const Terminal& terminal) {
   const std::string name = absl::StrCat("Plan by ", report.policy);
   return absl::StrCat(Paint(terminal, Colour::kBold, name),
                       report.shares.has_value() ? ", best split" : "", ", solved in ",
@@ -70,7 +66,7 @@ std::string NameGpus(const PlanReport& report, Predicate is) {
   return all == 0 ? "" : absl::StrCat(Counted(all, "GPU"), " (", text, ")");
 }
 
-// What bounds the plan beside its shape.
+// The constraints of the plan other than its shape.
 std::string Constraints(const PlanReport& report, const Terminal& terminal) {
   std::string text;
   const Topology& shape = report.placement.topology();
@@ -116,9 +112,7 @@ void AddBalancedness(const char* of, const Evaluation& before, const Evaluation&
 }
 
 std::string MainTable(const PlanReport& report, const Terminal& terminal) {
-  Table table{.heading = {"", BeforeName(report), "plan", "lower bound"},
-              .right = {false, true, true, true},
-              .rows = {}};
+  Table table({"", absl::StrCat(">", BeforeName(report)), ">plan", ">lower bound"});
   const bool batch = report.batches_after.has_value();
   if (batch) AddBalancedness(" by batch", GoalBefore(report), GoalAfter(report), table);
   AddBalancedness(batch ? " of the load" : "", report.before, report.after, table);
@@ -196,13 +190,11 @@ std::string Layers(const PlanReport& report, const Terminal& terminal) {
                            : absl::StrCat(layers.size(), " least balanced of ", all, " layers"));
   text += "\n";
   const std::string before = BeforeName(report);
-  Table table{.heading = {"layer", before, "plan", "    " + before, "plan", "bound", "gap"},
-              .right = std::vector<bool>(7, true),
-              .rows = {}};
+  Table table({">layer", ">" + before, ">plan", ">    " + before, ">plan", ">bound", ">gap"});
   const int bar = std::min(kMaxLayerBar, (terminal.width - kLayerColumns) / 2 - 2);
   if (bar >= kMinLayerBar) {
-    table.heading.insert(table.heading.end(), {"balancedness " + before, "plan"});
-    table.right.resize(table.heading.size(), false);
+    table.AddColumn("balancedness " + before);
+    table.AddColumn("plan");
   }
   for (const size_t layer : layers) {
     const std::optional<double> was = GoalBefore(report).balancedness[layer];
@@ -246,7 +238,7 @@ std::string GpuLoads(const PlanReport& report, const Terminal& terminal) {
     unusable.push_back(speed == 0);
     tokens += after[static_cast<size_t>(gpu)] * speed;
   }
-  // What every usable GPU would have if all were equally full; with equal speeds the mean.
+  // The load of every usable GPU if all were equally full; with equal speeds the mean.
   const double mean = tokens / report.speeds.total();
   if (!(mean > 0)) return "No layer has load.\n";
   const std::string heading = absl::StrCat("GPU loads of layer ", worst);
@@ -260,7 +252,7 @@ std::string GpuLoads(const PlanReport& report, const Terminal& terminal) {
 }  // namespace
 
 std::string PlanReportToTable(const PlanReport& report, const Terminal& terminal) {
-  return absl::StrCat(Heading(report, terminal), Constraints(report, terminal), "\n",
+  return absl::StrCat(PlanHeading(report, terminal), Constraints(report, terminal), "\n",
                       Figures(report, terminal), "\n", Layers(report, terminal), "\n",
                       GpuLoads(report, terminal));
 }

@@ -1,33 +1,23 @@
 #include "client/cli/query_client.h"
 
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstdlib>
+#include <functional>
 #include <memory>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 
-#include "base/files.h"
-#include "base/status_macros.h"
-#include "client/cli/context.h"
+#include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "client/cli/flags.h"
-#include "client/cli/text.h"
 #include "proto/wire/channel_credentials.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/endpoint.h"
@@ -52,7 +42,7 @@ absl::Status ConnectionError(const std::string& endpoint, const std::string& mes
   if (cause == "permission denied") {
     return absl::PermissionDeniedError(cannot + "this user may not open the socket");
   }
-  // All that gRPC says of a daemon that wants TLS is that it hung up.
+  // gRPC reports only a closed connection if the daemon wants TLS.
   const bool perhaps_tls = plaintext && absl::EndsWith(message, "closed");
   return absl::UnavailableError(absl::StrCat(
       cannot, cause,
@@ -61,124 +51,13 @@ absl::Status ConnectionError(const std::string& endpoint, const std::string& mes
 
 namespace {
 
-constexpr char kDefaultEndpoint[] = "127.0.0.1:29610";
-constexpr char kServiceSocket[] = "/run/eplb/eplbd.sock";
-
-std::string EnvironmentText(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-absl::StatusOr<std::string> Checked(const std::string& source, const std::string& endpoint) {
-  const absl::StatusOr<std::vector<std::string>> checked = wire::SplitEndpoints(endpoint);
-  if (!checked.ok()) return InFile(source, checked.status());
-  return absl::StrJoin(*checked, ",");
-}
-
-wire::TlsFiles FilledFrom(const wire::TlsFiles& more, wire::TlsFiles files) {
-  if (files.ca.empty()) files.ca = more.ca;
-  if (files.cert.empty()) files.cert = more.cert;
-  if (files.key.empty()) files.key = more.key;
-  if (files.server_name.empty()) files.server_name = more.server_name;
-  return files;
-}
-
-// A daemon that was killed leaves its socket behind: one that nobody serves does not count. One
-// that this user may not use does, so that the error names it.
-bool IsServed(const std::string& path) {
-  sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
-  if (path.size() >= sizeof(address.sun_path)) return false;
-  path.copy(address.sun_path, path.size());
-  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (probe < 0) return false;
-  const bool reached =
-      connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-  const bool served = reached || errno == EAGAIN || errno == EACCES;
-  (void)close(probe);
-  return served;
-}
-
-absl::StatusOr<std::string> WithoutConfig() {
-  std::vector<std::string> sockets = {kServiceSocket};
-  const std::string runtime = EnvironmentText("XDG_RUNTIME_DIR");
-  if (!runtime.empty()) sockets.push_back(runtime + "/eplb/eplbd.sock");
-  for (const std::string& socket : sockets) {
-    if (IsServed(socket)) return absl::StrCat("unix:", socket);
-  }
-  return kDefaultEndpoint;
-}
-
-// Of the configuration file: the context that is named, by flag, EPLB_CONTEXT or the file, else
-// what it has without one. A daemon that is `given` otherwise needs no context.
-absl::StatusOr<DaemonAddress> AddressInForce(const std::string& path, const std::string& context,
-                                             bool given) {
-  EPLB_ASSIGN_OR_RETURN(const CtlConfig config, ReadCtlConfig(path));
-  std::string name = context.empty() ? EnvironmentText("EPLB_CONTEXT") : context;
-  if (name.empty()) name = config.in_force;
-  if (name.empty() || given) return config.address;
-  EPLB_ASSIGN_OR_RETURN(Context found, FindContext(config, name));
-  return std::move(found.address);
-}
-
-// tls: what the flags give, for a socket that was found and not named.
-absl::Status CheckNoTlsFlags(const wire::TlsFiles& tls, const std::string& socket) {
-  const std::pair<const char*, const std::string*> flags[] = {
-      {"--tls-ca", &tls.ca},
-      {"--tls-cert", &tls.cert},
-      {"--tls-key", &tls.key},
-      {"--tls-server-name", &tls.server_name}};
-  for (const auto& [flag, value] : flags) {
-    if (value->empty()) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        flag, " needs --endpoint: without one the daemon is at ", socket, ", which has no TLS"));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
-                                            const std::string& context) {
-  const std::string path = CtlConfigPath();
-  const std::string variable = EnvironmentText("EPLB_ENDPOINT");
-  const bool given = !endpoint.empty() || (!variable.empty() && context.empty());
-  absl::StatusOr<DaemonAddress> config = AddressInForce(path, context, given);
-  // Who names a daemon is not held up by a broken file.
-  if (!config.ok() && given) config = DaemonAddress();
-  EPLB_RETURN_IF_ERROR(config.status());
-  DaemonAddress address = {.endpoint = {}, .tls = wire::WithEnvironment(tls)};
-  // A context that was named brings its own identity; flags alone are above it.
-  if (!context.empty() && !given) {
-    address.tls = FilledFrom(address.tls, FilledFrom(config->tls, tls));
-  } else if (!given || config->endpoint.empty()) {
-    address.tls = FilledFrom(config->tls, address.tls);
-  }
-  if (!endpoint.empty()) {
-    EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked("--endpoint", endpoint));
-  } else if (given) {
-    EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked("EPLB_ENDPOINT", variable));
-  } else if (!config->endpoint.empty()) {
-    EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked(path, config->endpoint));
-  } else {
-    EPLB_ASSIGN_OR_RETURN(address.endpoint, WithoutConfig());
-    // The sockets that a daemon opens by itself have no TLS: the kernel names the peer.
-    if (absl::StartsWith(address.endpoint, "unix:")) {
-      EPLB_RETURN_IF_ERROR(CheckNoTlsFlags(tls, address.endpoint));
-      address.tls = {};
-    }
-  }
-  return address;
-}
-
-namespace {
-
 constexpr int kMaxMessageBytes = 64 << 20;  // a placement of 128 layers x 2048 slots is 1 MB
 
-// What a failed call was over.
+// The connection of a failed call.
 struct Connection {
   std::string endpoint;
   absl::Duration timeout;
-  bool connected = false;  // the connection came about and stays
+  bool connected = false;  // the connection was established and stays
   bool plaintext = false;
 };
 
@@ -191,21 +70,21 @@ absl::Status TooLate(const Connection& connection) {
   return absl::DeadlineExceededError(absl::StrCat("no answer from ", connection.endpoint, within));
 }
 
-// What the daemon answers is about the question; these may come from anything that listens there.
+// True for a code that any server at the address may answer; other codes are about the question.
 bool AboutTheServer(absl::StatusCode code) {
   return code == absl::StatusCode::kUnimplemented || code == absl::StatusCode::kUnknown ||
          code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kInternal ||
          code == absl::StatusCode::kResourceExhausted;
 }
 
-// What a failure of a call means, in one line.
+// Returns the meaning of a failed call, in one line.
 absl::Status Meaning(const grpc::Status& status, const Connection& connection) {
   absl::Status answer = wire::FromGrpc(status);
   if (absl::IsDeadlineExceeded(answer)) return TooLate(connection);
   if (absl::IsUnavailable(answer) && !connection.connected) {
     return ConnectionError(connection.endpoint, status.error_message(), connection.plaintext);
   }
-  // The daemon's own, e.g. that its store is full, comes over a connection that stays.
+  // The daemon's own error, e.g. that its store is full, arrives over a connection that stays.
   const absl::StatusCode code =
       absl::IsUnavailable(answer) ? absl::StatusCode::kUnknown : answer.code();
   if (answer.message().empty()) {
@@ -216,7 +95,7 @@ absl::Status Meaning(const grpc::Status& status, const Connection& connection) {
   return {code, absl::StrCat(connection.endpoint, ": ", answer.message())};
 }
 
-// Whether the channel connects before the deadline; false as soon as the first attempt fails.
+// True if the channel connects before the deadline; false as soon as the first attempt fails.
 bool Connects(grpc::Channel& channel, absl::Duration timeout) {
   const auto deadline = std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout);
   grpc_connectivity_state state = channel.GetState(true);
@@ -227,17 +106,21 @@ bool Connects(grpc::Channel& channel, absl::Duration timeout) {
   return state == GRPC_CHANNEL_READY;
 }
 
-struct Reply {
-  absl::Status status;
-  bool reached = false;  // the daemon may have taken the question, whatever the status says
+// A question that can be sent over any channel.
+struct Question {
+  std::function<grpc::Status(const std::shared_ptr<grpc::Channel>&, grpc::ClientContext*)> send;
+  google::protobuf::Message* response;
+  bool changes = false;  // the job or its settings
 };
 
-// One question to one daemon: a channel of its own, and what its failure means.
-template <class Service, class Request, class Response>
-Reply CallOne(const std::string& endpoint, const wire::TlsFiles& tls, absl::Duration timeout,
-              const Request& request, Response* response,
-              grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                    Response*)) {
+struct Reply {
+  absl::Status status;
+  bool reached = false;  // the daemon may have taken the question, whatever the status is
+};
+
+// Asks one daemon over a channel of its own.
+Reply AskOne(const std::string& endpoint, const wire::TlsFiles& tls, absl::Duration timeout,
+             const Question& question) {
   const absl::Time deadline = absl::Now() + timeout;
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
@@ -247,13 +130,12 @@ Reply CallOne(const std::string& endpoint, const wire::TlsFiles& tls, absl::Dura
   if (!credentials.ok()) return {credentials.status()};
   const std::shared_ptr<grpc::Channel> channel =
       grpc::CreateCustomChannel(endpoint, *credentials, arguments);
-  const std::unique_ptr<typename Service::Stub> stub = Service::NewStub(channel);
   const bool reached = Connects(*channel, timeout);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
-  const grpc::Status status = (stub.get()->*method)(&context, request, response);
+  const grpc::Status status = question.send(channel, &context);
   if (status.ok()) {
-    wire::ClipTexts(response);  // a daemon of another version may send anything
+    wire::ClipTexts(question.response);  // a daemon of another version may send anything
     return {absl::OkStatus(), true};
   }
   absl::Status standby = wire::FromGrpc(status, context);
@@ -288,34 +170,42 @@ class Candidates {
   std::vector<std::string> asked_;
 };
 
-// One question to the daemons of the list, until one of them answers that is no standby. While all
-// that answer stand by, none leads yet. A change goes no further than the first daemon that may
-// have taken it: another one, with a store of its own, would make it a second time.
-template <class Service, class Request, class Response>
-absl::Status Call(const QueryOptions& options, const Request& request, Response* response,
-                  grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                        Response*)) {
-  constexpr absl::Duration kBetweenRounds = absl::Milliseconds(300);
-  constexpr bool kChanges = std::is_same_v<Service, v1::Admin>;
-  EPLB_ASSIGN_OR_RETURN(const absl::Duration timeout, ParseDuration("--timeout", options.timeout));
+// The deadline and the daemons of a question.
+struct Asked {
+  absl::Duration timeout;
+  wire::TlsFiles tls;
+  std::vector<std::string> endpoints;
+};
+
+absl::StatusOr<Asked> ResolveOptions(const QueryOptions& options) {
+  Asked asked;
+  EPLB_ASSIGN_OR_RETURN(asked.timeout, ParseDuration("--timeout", options.timeout));
   EPLB_ASSIGN_OR_RETURN(const DaemonAddress daemon,
                         ResolveDaemon(options.endpoint, options.tls, options.context));
-  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> endpoints,
-                        wire::SplitEndpoints(daemon.endpoint));
-  const absl::Time deadline = absl::Now() + timeout;
-  absl::Duration left = timeout;
+  asked.tls = daemon.tls;
+  EPLB_ASSIGN_OR_RETURN(asked.endpoints, wire::SplitEndpoints(daemon.endpoint));
+  return asked;
+}
+
+// Asks the daemons of the list until one answers that is no standby. If all that answer are
+// standbys, no daemon leads yet, and the list is asked again. A change is sent to no further daemon
+// once one may have taken it: another daemon with a store of its own would make it a second time.
+absl::Status AskLeader(const QueryOptions& options, const Question& question) {
+  constexpr absl::Duration kBetweenRounds = absl::Milliseconds(300);
+  EPLB_ASSIGN_OR_RETURN(const Asked asked, ResolveOptions(options));
+  const absl::Time deadline = absl::Now() + asked.timeout;
+  absl::Duration left = asked.timeout;
   while (true) {
-    absl::Status first;    // that of the first daemon, unless one stands by
-    absl::Status standby;  // OK: none
-    for (Candidates candidates(endpoints); !candidates.empty();) {
+    absl::Status first;    // of the first daemon, unless one is a standby
+    absl::Status standby;  // OK: no daemon is a standby
+    for (Candidates candidates(asked.endpoints); !candidates.empty();) {
       const std::string endpoint = candidates.Take();
       // A daemon whose host is gone must leave time for the others.
       const absl::Duration share = candidates.empty() ? left : left / 2;
-      auto [status, reached] =
-          CallOne<Service>(endpoint, daemon.tls, share, request, response, method);
+      auto [status, reached] = AskOne(endpoint, asked.tls, share, question);
       const std::optional<std::string> leader = wire::LeaderIn(status);
       const bool silent = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-      if (!leader && (!silent || (kChanges && reached))) return status;
+      if (!leader && (!silent || (question.changes && reached))) return status;
       if (leader) {
         candidates.Prefer(*leader);
         standby = absl::UnavailableError(absl::StrCat(endpoint, ": ", status.message()));
@@ -331,7 +221,34 @@ absl::Status Call(const QueryOptions& options, const Request& request, Response*
   }
 }
 
-// None for no loads, and for what cannot be rows of GPUs: an answer's counts are enough to go on.
+// The call that answers each request.
+auto CallOf(const v1::GetStatusRequest&) { return &v1::Query::Stub::GetStatus; }
+auto CallOf(const v1::GetJobRequest&) { return &v1::Query::Stub::GetJob; }
+auto CallOf(const v1::ListPlansRequest&) { return &v1::Query::Stub::ListPlans; }
+auto CallOf(const v1::GetPlanRequest&) { return &v1::Query::Stub::GetPlan; }
+auto CallOf(const v1::ListEventsRequest&) { return &v1::Query::Stub::ListEvents; }
+auto CallOf(const v1::ListWindowsRequest&) { return &v1::Query::Stub::ListWindows; }
+auto CallOf(const v1::GetPlacementRequest&) { return &v1::Query::Stub::GetPlacement; }
+auto CallOf(const v1::GetLoadRequest&) { return &v1::Query::Stub::GetLoad; }
+auto CallOf(const v1::RebalanceRequest&) { return &v1::Admin::Stub::Rebalance; }
+auto CallOf(const v1::PauseRequest&) { return &v1::Admin::Stub::Pause; }
+auto CallOf(const v1::ResumeRequest&) { return &v1::Admin::Stub::Resume; }
+auto CallOf(const v1::RollbackRequest&) { return &v1::Admin::Stub::Rollback; }
+auto CallOf(const v1::SetPolicyRequest&) { return &v1::Admin::Stub::SetPolicy; }
+auto CallOf(const v1::ForgetRequest&) { return &v1::Admin::Stub::Forget; }
+auto CallOf(const v1::PreviewRequest&) { return &v1::Admin::Stub::Preview; }
+
+template <class Stub, class Request, class Response>
+Question MakeQuestion(const Request& request, Response* response,
+                      grpc::Status (Stub::*call)(grpc::ClientContext*, const Request&, Response*)) {
+  return {[&request, response, call](const std::shared_ptr<grpc::Channel>& channel,
+                                     grpc::ClientContext* context) {
+            return (Stub(channel).*call)(context, request, response);
+          },
+          response, std::is_same_v<Stub, v1::Admin::Stub>};
+}
+
+// Absent for no loads, and for numbers that cannot be rows of GPUs; the counts alone suffice.
 std::optional<RealMatrix> GpuLoadsOf(const v1::GetLoadResponse& response) {
   const auto layers = static_cast<Eigen::Index>(response.num_layers());
   const auto cells = static_cast<Eigen::Index>(response.gpu_loads_size());
@@ -344,86 +261,42 @@ std::optional<RealMatrix> GpuLoadsOf(const v1::GetLoadResponse& response) {
 
 }  // namespace
 
+template <class Request, class Response>
+absl::Status Ask(const QueryOptions& options, const Request& request, Response* response) {
+  return AskLeader(options, MakeQuestion(request, response, CallOf(request)));
+}
+
+template absl::Status Ask(const QueryOptions&, const v1::GetStatusRequest&, v1::GetStatusResponse*);
+template absl::Status Ask(const QueryOptions&, const v1::GetJobRequest&, v1::JobStatus*);
+template absl::Status Ask(const QueryOptions&, const v1::ListPlansRequest&, v1::ListPlansResponse*);
+template absl::Status Ask(const QueryOptions&, const v1::GetPlanRequest&, v1::Plan*);
+template absl::Status Ask(const QueryOptions&, const v1::ListEventsRequest&,
+                          v1::ListEventsResponse*);
+template absl::Status Ask(const QueryOptions&, const v1::ListWindowsRequest&,
+                          v1::ListWindowsResponse*);
+template absl::Status Ask(const QueryOptions&, const v1::GetPlacementRequest&,
+                          v1::GetPlacementResponse*);
+template absl::Status Ask(const QueryOptions&, const v1::GetLoadRequest&, v1::GetLoadResponse*);
+template absl::Status Ask(const QueryOptions&, const v1::RebalanceRequest&, v1::AdminResponse*);
+template absl::Status Ask(const QueryOptions&, const v1::PauseRequest&, v1::AdminResponse*);
+template absl::Status Ask(const QueryOptions&, const v1::ResumeRequest&, v1::AdminResponse*);
+template absl::Status Ask(const QueryOptions&, const v1::RollbackRequest&, v1::AdminResponse*);
+template absl::Status Ask(const QueryOptions&, const v1::SetPolicyRequest&, v1::AdminResponse*);
+template absl::Status Ask(const QueryOptions&, const v1::ForgetRequest&, v1::AdminResponse*);
+template absl::Status Ask(const QueryOptions&, const v1::PreviewRequest&, v1::AdminResponse*);
+
 absl::StatusOr<std::vector<EndpointAnswer>> AskEndpoints(const QueryOptions& options) {
-  EPLB_ASSIGN_OR_RETURN(const absl::Duration timeout, ParseDuration("--timeout", options.timeout));
-  EPLB_ASSIGN_OR_RETURN(const DaemonAddress daemon,
-                        ResolveDaemon(options.endpoint, options.tls, options.context));
-  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> endpoints,
-                        wire::SplitEndpoints(daemon.endpoint));
+  EPLB_ASSIGN_OR_RETURN(const Asked asked, ResolveOptions(options));
+  const v1::GetStatusRequest request;
+  v1::GetStatusResponse response;
+  const Question question = MakeQuestion(request, &response, CallOf(request));
+  const absl::Duration share = asked.timeout / static_cast<double>(asked.endpoints.size());
   std::vector<EndpointAnswer> answers;
-  for (const std::string& endpoint : endpoints) {
-    v1::GetStatusResponse response;
-    const absl::Status status =
-        CallOne<v1::Query>(endpoint, daemon.tls, timeout / static_cast<double>(endpoints.size()),
-                           v1::GetStatusRequest(), &response, &v1::Query::Stub::GetStatus)
-            .status;
+  for (const std::string& endpoint : asked.endpoints) {
+    const absl::Status status = AskOne(endpoint, asked.tls, share, question).status;
     answers.push_back({endpoint, status, wire::LeaderIn(status), wire::TroubleIn(status)});
   }
   return answers;
-}
-
-absl::Status AskStatus(const QueryOptions& options, v1::GetStatusResponse* response) {
-  return Call<v1::Query>(options, v1::GetStatusRequest(), response, &v1::Query::Stub::GetStatus);
-}
-
-absl::Status Ask(const QueryOptions& options, const v1::GetJobRequest& request,
-                 v1::JobStatus* response) {
-  return Call<v1::Query>(options, request, response, &v1::Query::Stub::GetJob);
-}
-
-absl::Status Ask(const QueryOptions& options, const v1::ListPlansRequest& request,
-                 v1::ListPlansResponse* response) {
-  return Call<v1::Query>(options, request, response, &v1::Query::Stub::ListPlans);
-}
-
-absl::Status Ask(const QueryOptions& options, const v1::GetPlanRequest& request,
-                 v1::Plan* response) {
-  return Call<v1::Query>(options, request, response, &v1::Query::Stub::GetPlan);
-}
-
-absl::Status Ask(const QueryOptions& options, const v1::ListEventsRequest& request,
-                 v1::ListEventsResponse* response) {
-  return Call<v1::Query>(options, request, response, &v1::Query::Stub::ListEvents);
-}
-
-absl::Status Ask(const QueryOptions& options, const v1::ListWindowsRequest& request,
-                 v1::ListWindowsResponse* response) {
-  return Call<v1::Query>(options, request, response, &v1::Query::Stub::ListWindows);
-}
-
-absl::Status Ask(const QueryOptions& options, const v1::RebalanceRequest& request,
-                 v1::AdminResponse* response) {
-  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::Rebalance);
-}
-
-absl::Status Ask(const QueryOptions& options, const v1::PauseRequest& request,
-                 v1::AdminResponse* response) {
-  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::Pause);
-}
-
-absl::Status Ask(const QueryOptions& options, const v1::ResumeRequest& request,
-                 v1::AdminResponse* response) {
-  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::Resume);
-}
-
-absl::Status Ask(const QueryOptions& options, const v1::RollbackRequest& request,
-                 v1::AdminResponse* response) {
-  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::Rollback);
-}
-
-absl::Status Ask(const QueryOptions& options, const v1::SetPolicyRequest& request,
-                 v1::AdminResponse* response) {
-  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::SetPolicy);
-}
-
-absl::Status Ask(const QueryOptions& options, const v1::ForgetRequest& request,
-                 v1::AdminResponse* response) {
-  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::Forget);
-}
-
-absl::Status Ask(const QueryOptions& options, const v1::PreviewRequest& request,
-                 v1::AdminResponse* response) {
-  return Call<v1::Admin>(options, request, response, &v1::Admin::Stub::Preview);
 }
 
 absl::StatusOr<wire::PlacementBody> AskPlacement(const QueryOptions& options,
@@ -432,8 +305,7 @@ absl::StatusOr<wire::PlacementBody> AskPlacement(const QueryOptions& options,
   request.set_job(job);
   if (version >= 0) request.set_version(static_cast<uint64_t>(version));
   v1::GetPlacementResponse response;
-  EPLB_RETURN_IF_ERROR(
-      Call<v1::Query>(options, request, &response, &v1::Query::Stub::GetPlacement));
+  EPLB_RETURN_IF_ERROR(Ask(options, request, &response));
   absl::StatusOr<wire::PlacementBody> body = wire::FromProto(response.placement());
   if (body.ok()) return body;
   return absl::InternalError(
@@ -444,7 +316,7 @@ absl::StatusOr<AskedLoad> AskLoad(const QueryOptions& options, const std::string
   v1::GetLoadRequest request;
   request.set_job(job);
   v1::GetLoadResponse response;
-  EPLB_RETURN_IF_ERROR(Call<v1::Query>(options, request, &response, &v1::Query::Stub::GetLoad));
+  EPLB_RETURN_IF_ERROR(Ask(options, request, &response));
   // The same cells as a report's, checked by the same code.
   v1::Up up;
   v1::LoadReport& report = *up.mutable_load_report();
@@ -471,7 +343,7 @@ absl::StatusOr<AskedLoad> AskLoad(const QueryOptions& options, const std::string
 absl::StatusOr<std::string> ChooseJob(const QueryOptions& options, const std::string& job) {
   if (!job.empty()) return job;
   v1::GetStatusResponse response;
-  EPLB_RETURN_IF_ERROR(AskStatus(options, &response));
+  EPLB_RETURN_IF_ERROR(Ask(options, v1::GetStatusRequest(), &response));
   if (response.jobs_size() == 1) return response.jobs(0).job();
   if (response.jobs().empty()) {
     return absl::NotFoundError(response.jobs_hidden() ? kNoVisibleJob
@@ -483,29 +355,7 @@ absl::StatusOr<std::string> ChooseJob(const QueryOptions& options, const std::st
     absl::StrAppend(&names, i == 0 ? "" : ", ", Printable(response.jobs(i).job()));
   }
   if (response.jobs_size() > kMostNamed) absl::StrAppend(&names, ", ..");
-  return absl::InvalidArgumentError(absl::StrCat("--job is needed: the daemon has ", names));
-}
-
-Output QueryFailure(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-      return Failure(kUsage, status);
-    case absl::StatusCode::kUnavailable:
-      return Failure(kUnreachable, status);
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kUnauthenticated:
-      return Failure(kDenied, status);
-    case absl::StatusCode::kNotFound:
-      return Failure(kNotFound, status);
-    case absl::StatusCode::kAborted:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kFailedPrecondition:
-      return Failure(kConflict, status);
-    case absl::StatusCode::kDeadlineExceeded:
-      return Failure(kTimeout, status);
-    default:
-      return Failure(kError, status);
-  }
+  return InvalidInput("--job is needed: the daemon has ", names);
 }
 
 }  // namespace eplb::cli

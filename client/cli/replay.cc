@@ -1,35 +1,27 @@
 #include "client/cli/replay.h"
 
-#include <algorithm>
-#include <cmath>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
-#include "base/text.h"
-#include "client/cli/formats/load_file.h"
+#include "client/cli/flags.h"
 #include "client/cli/formats/load_window.h"
 #include "client/cli/html_report.h"
 #include "client/cli/page_documents.h"
 #include "client/cli/replay_page.h"
-#include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
 #include "placement/decision/rebalance.h"
-#include "placement/figure_mean.h"
 #include "placement/policies/registry.h"
-#include "placement/split/batch_split.h"
 #include "proto/wire/message_json.h"
 #include "proto/wire/settings.h"
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 namespace eplb::cli {
@@ -37,9 +29,6 @@ namespace eplb::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr int64_t kHistory = 4;    // windows, by default
-constexpr char kWindow[] = "sum";  // likewise
 
 // The windows as Replay takes them.
 struct Trace {
@@ -62,28 +51,27 @@ absl::StatusOr<Trace> ReadTrace(const ReplayCommandOptions& options) {
 
 absl::Status CheckCount(const char* flag, int64_t count) {
   if (count >= 1 && count <= kMaxReplayWindows) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " is ", count, ", expected 1..", kMaxReplayWindows));
+  return InvalidInput(flag, " is ", count, ", expected 1..", kMaxReplayWindows);
 }
 
 absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& options) {
   EPLB_RETURN_IF_ERROR(CheckCount("--every", options.every));
-  EPLB_RETURN_IF_ERROR(CheckCount("--history", options.history.value_or(kHistory)));
+  EPLB_RETURN_IF_ERROR(CheckCount("--history", options.history.value_or(kDefaultHistory)));
   EPLB_RETURN_IF_ERROR(CheckCount("--horizon-windows", options.horizon_windows.value_or(1)));
   if (!(options.min_gain >= 0 && options.min_gain <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--min-gain is ", options.min_gain, ", expected 0..1"));
+    return InvalidInput("--min-gain is ", options.min_gain, ", expected 0..1");
   }
-  EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window.value_or(kWindow)));
-  ReplayOptions replay{
-      .every = options.every,
-      .history = rule.kind == WindowRule::Kind::kLast ? 1 : options.history.value_or(kHistory),
-      .decay = {},
-      .min_gain = options.min_gain,
-      .split = SplitModeOf(options.split),
-      .chosen = PolicyOptionsOf(options.frame),
-      .costs = {},
-      .horizon_windows = options.horizon_windows.value_or(0)};
+  EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window_rule()));
+  ReplayOptions replay{.every = options.every,
+                       .history = rule.kind == WindowRule::Kind::kLast
+                                      ? 1
+                                      : options.history.value_or(kDefaultHistory),
+                       .decay = {},
+                       .min_gain = options.min_gain,
+                       .split = SplitModeOf(options.split),
+                       .policy = PolicyOptionsOf(options.frame),
+                       .costs = {},
+                       .horizon_windows = options.horizon_windows.value_or(0)};
   if (rule.kind == WindowRule::Kind::kEma) replay.decay = rule.decay;
   EPLB_ASSIGN_OR_RETURN(replay.costs, MakeCosts(options.costs));
   return replay;
@@ -98,7 +86,7 @@ struct Replayed {
 };
 
 absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
-  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeCheckedPolicy(options.frame));
+  EPLB_RETURN_IF_ERROR(MakeCheckedPolicy(options.frame).status());
   EPLB_ASSIGN_OR_RETURN(const ReplayOptions replay, MakeReplayOptions(options));
   EPLB_ASSIGN_OR_RETURN(const Trace trace, ReadTrace(options));
   EPLB_ASSIGN_OR_RETURN(const Topology topology,
@@ -111,7 +99,8 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
   }
   Progress progress("window", static_cast<int64_t>(trace.windows.size()));
   absl::StatusOr<ReplayResult> result = Replay(
-      windows, topology, *policy, replay, [&progress](int64_t window) { progress.Reached(window); },
+      windows, topology, options.frame.policy, replay,
+      [&progress](int64_t window) { progress.Reached(window); },
       page ? ReplayObserver([&page](int64_t window, const ReplayRow& row, const Placement& ran) {
         return page->Ran(window, row, ran);
       })
@@ -180,7 +169,7 @@ std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult
 
 // A policy that chooses finds out by itself what these flags say.
 std::string HistoryNote(const ReplayCommandOptions& options) {
-  const bool given = options.history.has_value() || options.window.has_value();
+  const bool given = options.history.has_value() || !options.window.empty();
   if (!TraitsOf(options.frame.policy).chooses || !given) return "";
   return absl::StrCat("note: ", options.history.has_value() ? "--history" : "--window",
                       " has no effect on policy ", options.frame.policy,
@@ -219,56 +208,44 @@ Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal) 
     const absl::Status written = WriteFileAtomically(options.html, replayed->page);
     if (!written.ok()) return Failure(kError, written);
   }
-  return {.exit_code = kOk,
-          .out = options.format == Format::kJson
-                     ? ReplayToJson(options, replayed->result)
-                     : ReplayToTable(options, replayed->topology, replayed->result, terminal),
-          .message = JoinMessages(replayed->note, Notes(options, replayed->result))};
+  return {kOk,
+          options.format == Format::kJson
+              ? ReplayToJson(options, replayed->result)
+              : ReplayToTable(options, replayed->topology, replayed->result, terminal),
+          JoinMessages(replayed->note, Notes(options, replayed->result))};
 }
 
-void AddReplay(CLI::App& root, Command& command) {
-  const auto options = std::make_shared<ReplayCommandOptions>();
-  CLI::App& app =
-      *root.add_subcommand("replay", "Decide on a recorded trace by the rules of the daemon");
-  app.add_option(
-         "--trace", options->trace,
-         "Windows: JSON lines, .npy or .npz of three dimensions, or what other systems record")
-      ->required()
-      ->type_name("FILE");
-  AddLoadReading(app, options->reading);
-  AddInteger(app, "--slots", options->slots, "Slots of a layer over all GPUs")
-      ->required()
-      ->type_name("S");
-  AddShapeOptions(app, options->frame);
-  AddInteger(app, "--every", options->every, "Windows between decisions [1]")->type_name("W");
-  AddInteger(app, "--history", options->history,
-             absl::StrCat("Windows that a decision looks at [", kHistory, "]"))
-      ->type_name("H");
-  app.add_option("--window", options->window,
-                 absl::StrCat("How they become one load [", kWindow, "]"))
-      ->type_name("sum|last|ema:A");
-  AddChoice(app, "--split", options->split,
-            "Tokens among replicas: equal shares, or each window exactly [equal]",
-            {"equal", "batch"});
-  AddFraction(app, "--min-gain", options->min_gain,
-              absl::StrCat("Least fall of the peak GPU load of these windows, 0..1 [",
-                           options->min_gain, "]"))
-      ->type_name("X");
-  AddInteger(app, "--horizon-windows", options->horizon_windows,
-             "A placement is trusted no longer than this [as long as it was watched]")
-      ->type_name("Z");
-  AddCostOptions(app, options->costs);
-  app.add_option("--html", options->html,
-                 "Write the web page of the replay here, one file for a browser")
-      ->type_name("FILE");
-  AddFormat(app, options->format);
-  app.footer(
-      absl::StrCat("Time saved counts against the time without EPLB: one slot per expert, in\n"
-                   "order, whatever --slots is. A window without tokens is in no mean.\n"
+void AddReplay(const Flags& root) {
+  auto [flags, options] = AddCommand<ReplayCommandOptions>(
+      root, "replay", "Apply the daemon's decision rules to a recorded trace", &RunReplay);
+  flags
+      .Text("--trace", "FILE", options.trace,
+            "Windows: JSON lines, .npy or .npz of three dimensions, or what other systems record")
+      .Required();
+  AddLoadReading(flags, options.reading);
+  AddInteger(flags, "--slots", "S", options.slots, "Slots of a layer over all GPUs").Required();
+  AddShapeOptions(flags, options.frame);
+  AddInteger(flags, "--every", "W", options.every, "Number of windows between decisions [1]");
+  AddInteger(flags, "--history", "H", options.history,
+             absl::StrCat("Number of windows that a decision covers [", kDefaultHistory, "]"));
+  AddWindow(flags, options.window).Describe("How these windows are combined into one load [sum]");
+  flags.Word("--split", {"equal", "batch"}, options.split,
+             "How tokens are split among replicas: equally, or exactly for each window [equal]");
+  AddFraction(flags, "--min-gain", options.min_gain,
+              absl::StrCat("Least decrease of the peak GPU load of these windows, 0..1 [",
+                           options.min_gain, "]"));
+  AddInteger(flags, "--horizon-windows", "Z", options.horizon_windows,
+             "A migration must pay back within this many windows [as many as it was observed]");
+  AddCostOptions(flags, options.costs);
+  flags.Text("--html", "FILE", options.html, "Write the web page of the replay to this file");
+  AddFormat(flags, options.format);
+  flags.SetFooter(
+      absl::StrCat("Time saved is relative to the time without EPLB: one slot per expert, in\n"
+                   "order, whatever --slots is. Means leave out windows without tokens.\n"
                    "By default the daemon decides by policy ",
                    std::string(kServicePolicyName), " and min_gain ", wire::Settings().min_gain,
-                   ", replay by policy\n", options->frame.policy, " and --min-gain ",
-                   options->min_gain,
+                   ", replay by policy\n", options.frame.policy, " and --min-gain ",
+                   options.min_gain,
                    ". Policy auto decides by the back-test of all windows\n"
                    "before; --history and --window have no effect on it.\n") +
       "Examples:\n"
@@ -278,201 +255,6 @@ void AddReplay(CLI::App& root, Command& command) {
       "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 72 --policy flow \\\n"
       "      --split batch\n"
       "Exit codes: 0 replayed, 1 error, 2 wrong flag or unusable input.");
-  app.callback([options, &command] {
-    command = [options](const Terminal& terminal) { return RunReplay(*options, terminal); };
-  });
-}
-
-// The table form of a replay.
-
-namespace {
-
-constexpr size_t kMaxRebalances = 12;  // of rebalances
-constexpr int kStripHeight = 4;        // lines
-constexpr int kReplayLabel = 14;       // columns before a chart
-
-std::string Heading(const ReplayCommandOptions& options, const Topology& topology,
-                    const ReplayResult& result, const Terminal& terminal) {
-  const std::string name = absl::StrCat("Replay by ", options.frame.policy);
-  const std::string windows = absl::StrCat(
-      ", ", Counted(static_cast<int64_t>(result.rows.size()), "window"), ": decided every ",
-      options.every == 1 ? "window" : Counted(options.every, "window"), " on ",
-      TraitsOf(options.frame.policy).chooses
-          ? "what its back-test chose"
-          : absl::StrCat("the last ", Counted(options.history.value_or(kHistory), "window"), " (",
-                         options.window.value_or(kWindow), ")"));
-  std::string text = absl::StrCat(Paint(terminal, Colour::kBold, name),
-                                  Wrapped(windows, terminal.width - DisplayWidth(name), 2), "\n",
-                                  Wrapped(ShapeText(topology), terminal.width, 2), "\n");
-  std::string prices = "Costs: none, every gain of --min-gain is taken";
-  if (options.costs.expert_bytes > 0) {
-    prices = absl::StrCat("Costs: ", BytesText(options.costs.expert_bytes),
-                          " an expert over links of ", LinksText(options.costs));
-    if (options.costs.training) absl::StrAppend(&prices, ", replicas priced as in training");
-  }
-  const std::string split =
-      options.split == "batch"
-          ? "Split: each window exactly among its replicas; decisions aim at that\n"
-          : "";
-  return absl::StrCat(text, Wrapped(prices, terminal.width, 2), "\n", split);
-}
-
-std::string Summary(const ReplaySummary& summary, const Terminal& terminal) {
-  if (!summary.balancedness_mean) {
-    return absl::StrCat(Counted(summary.rebalances, "rebalance"),
-                        ". No window has tokens: there is nothing to compare.\n");
-  }
-  std::string text = FormatTable(
-      {.heading = {"", "without EPLB", "replay"},
-       .right = {false, true, true},
-       .rows = {{"balancedness (mean / max GPU load), mean",
-                 FigureText(summary.balancedness_without_eplb_mean),
-                 FigureText(summary.balancedness_mean)},
-                {"seconds of the fullest GPUs", SecondsText(summary.without_eplb_seconds),
-                 SecondsText(Finite(summary.without_eplb_seconds - summary.seconds_saved))},
-                {"seconds of migrations and replicas", "0 s", SecondsText(summary.seconds_spent)}}},
-      terminal);
-  const double net = Finite(summary.seconds_saved - summary.seconds_spent);
-  const double whole = summary.without_eplb_seconds;
-  const double share = whole > 0 ? net / whole : 0;
-  const std::string verdict = absl::StrFormat(
-      "%s, %s, %s moved. Net: %s %s, %.2f %% of the time without EPLB.",
-      Counted(summary.rebalances, "rebalance"), Counted(summary.transfers, "transfer"),
-      BytesText(summary.bytes), SecondsText(std::abs(net)), net < 0 ? "lost" : "saved",
-      100 * std::abs(share));
-  return absl::StrCat(text, "\n",
-                      Paint(terminal, net < 0 ? Colour::kYellow : Colour::kGreen,
-                            Wrapped(verdict, terminal.width, 2)),
-                      "\n");
-}
-
-// Means of neighbours, so that one column stands for several windows; 0, an empty column, if none
-// of them has tokens.
-std::vector<double> Thinned(const std::vector<ReplayRow>& rows,
-                            std::optional<double> ReplayRow::*field, size_t columns) {
-  const size_t per_column = (rows.size() + columns - 1) / columns;
-  std::vector<double> means;
-  for (size_t begin = 0; begin < rows.size(); begin += per_column) {
-    const size_t end = std::min(begin + per_column, rows.size());
-    FigureMean mean;
-    for (size_t t = begin; t < end; ++t) mean.Add(rows[t].*field);
-    means.push_back(mean.Value().value_or(0));
-  }
-  return means;
-}
-
-std::string Chart(const ReplayResult& result, const Terminal& terminal) {
-  const int width = terminal.width - kReplayLabel;
-  std::string text = absl::StrCat(Paint(terminal, Colour::kBold, "Balancedness"),
-                                  " of the windows from left to right; full height is 1\n");
-  const std::pair<const char*, std::optional<double> ReplayRow::*> series[] = {
-      {"without EPLB", &ReplayRow::balancedness_without_eplb},
-      {"replay", &ReplayRow::balancedness}};
-  for (const auto& [name, field] : series) {
-    const std::vector<double> values =
-        Thinned(result.rows, field, static_cast<size_t>(std::max(width, 1)));
-    const std::vector<std::string> lines = ColumnChart(values, 1, kStripHeight, width, terminal);
-    bool begun = false;
-    for (size_t i = 0; i < lines.size(); ++i) {
-      const std::string line(absl::StripTrailingAsciiWhitespace(lines[i]));
-      const bool last = i + 1 == lines.size();
-      begun = begun || last || !line.empty();
-      if (!begun) continue;  // lines above the highest column
-      const Colour colour = field == &ReplayRow::balancedness ? Colour::kGreen : Colour::kYellow;
-      absl::StrAppend(&text, absl::StrFormat("%-*s", kReplayLabel, last ? name : ""),
-                      Paint(terminal, colour, line), "\n");
-    }
-  }
-  return text;
-}
-
-std::string Rebalances(const ReplayResult& result, const Terminal& terminal) {
-  std::string text = Paint(terminal, Colour::kBold, "Rebalances");
-  text += "\n";
-  Table table{.heading = {"before window", "transfers", "moved", "migration", "balancedness"},
-              .right = {true, true, true, true, true},
-              .rows = {}};
-  for (size_t t = 0; t < result.rows.size(); ++t) {
-    const ReplayRow& row = result.rows[t];
-    if (!row.rebalanced || table.rows.size() == kMaxRebalances) continue;
-    table.rows.push_back({Grouped(static_cast<int64_t>(t)), Grouped(row.transfers),
-                          BytesText(row.bytes), SecondsText(row.migration_seconds),
-                          FigureText(row.balancedness)});
-  }
-  if (table.rows.empty()) return text + "none\n";
-  text += FormatTable(table, terminal);
-  const int64_t more = result.summary.rebalances - static_cast<int64_t>(table.rows.size());
-  if (more > 0) absl::StrAppend(&text, "and ", Grouped(more), " more (-o json has them all)\n");
-  return text;
-}
-
-// Neighbouring windows whose decisions came down to the same, or one rebalance.
-struct Stretch {
-  size_t first = 0;
-  size_t last = 0;
-  RebalanceRule rule = RebalanceRule::kNoChange;
-  bool rebalanced = false;
-  const std::string* reason = nullptr;  // of the last decision
-};
-
-std::vector<Stretch> StretchesOf(const ReplayResult& result) {
-  std::vector<Stretch> stretches;
-  for (size_t t = 0; t < result.rows.size(); ++t) {
-    const ReplayRow& row = result.rows[t];
-    if (!row.rule) {  // no decision was due: as the one before
-      if (!stretches.empty() && !stretches.back().rebalanced) stretches.back().last = t;
-      continue;
-    }
-    const bool joins = !stretches.empty() && !row.rebalanced && !stretches.back().rebalanced &&
-                       stretches.back().rule == *row.rule;
-    if (!joins) {
-      stretches.push_back({.first = t, .rule = *row.rule, .rebalanced = row.rebalanced});
-    }
-    stretches.back().last = t;
-    stretches.back().reason = &row.reason;
-  }
-  return stretches;
-}
-
-// The stretches that explain most of the chart, in its order: the longest, then the earliest.
-std::vector<Stretch> MostTelling(std::vector<Stretch> stretches) {
-  if (stretches.size() <= kMaxRebalances) return stretches;
-  std::stable_sort(stretches.begin(), stretches.end(), [](const Stretch& a, const Stretch& b) {
-    return a.last - a.first > b.last - b.first;
-  });
-  stretches.resize(kMaxRebalances);
-  std::sort(stretches.begin(), stretches.end(),
-            [](const Stretch& a, const Stretch& b) { return a.first < b.first; });
-  return stretches;
-}
-
-std::string Why(const ReplayResult& result, const Terminal& terminal) {
-  const std::vector<Stretch> all = StretchesOf(result);
-  if (all.empty()) return "";
-  std::string text = absl::StrCat("\n", Paint(terminal, Colour::kBold, "Why"), "\n");
-  const std::vector<Stretch> shown = MostTelling(all);
-  for (const Stretch& stretch : shown) {
-    const std::string windows =
-        stretch.first == stretch.last
-            ? absl::StrCat("window ", stretch.first)
-            : absl::StrCat("windows ", stretch.first, "..", stretch.last, ", the last");
-    absl::StrAppend(&text, Wrapped(absl::StrCat(windows, ": ", *stretch.reason), terminal.width, 2),
-                    "\n");
-  }
-  const auto more = static_cast<int64_t>(all.size() - shown.size());
-  if (more > 0) {
-    absl::StrAppend(&text, "and ", Counted(more, "shorter row"), " (-o json has every decision)\n");
-  }
-  return text;
-}
-
-}  // namespace
-
-std::string ReplayToTable(const ReplayCommandOptions& options, const Topology& topology,
-                          const ReplayResult& result, const Terminal& terminal) {
-  return absl::StrCat(Heading(options, topology, result, terminal), "\n",
-                      Summary(result.summary, terminal), "\n", Chart(result, terminal), "\n",
-                      Rebalances(result, terminal), Why(result, terminal));
 }
 
 }  // namespace eplb::cli

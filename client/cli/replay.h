@@ -1,4 +1,4 @@
-// `eplbctl replay`: what rebalancing would have done on a recorded trace.
+// `eplbctl replay`: decides on a recorded trace as the daemon would have.
 #ifndef EPLB_CLIENT_CLI_REPLAY_H_
 #define EPLB_CLIENT_CLI_REPLAY_H_
 
@@ -6,12 +6,15 @@
 #include <optional>
 #include <string>
 
-#include "client/cli/flags.h"
+#include "client/cli/command_tree.h"
+#include "client/cli/formats/load_file.h"
 #include "client/cli/shape_options.h"
-#include "client/cli/terminal.h"
 #include "placement/replay/replay.h"
 
 namespace eplb::cli {
+
+// Number of windows that a decision looks at by default.
+inline constexpr int64_t kDefaultHistory = 4;
 
 struct ReplayCommandOptions {
   std::string trace;
@@ -20,23 +23,25 @@ struct ReplayCommandOptions {
   int32_t slots = 0;
   CostOptions costs;
   int64_t every = 1;
-  std::optional<int64_t> history;     // none: 4
-  std::optional<std::string> window;  // none: "sum"
-  std::string split = "equal";        // equal, batch
+  std::optional<int64_t> history;  // windows; absent: kDefaultHistory
+  std::string window;              // empty: "sum"
+  std::string split = "equal";     // equal, batch
   double min_gain = 0.05;
   std::optional<int64_t> horizon_windows;
   std::string html;  // path for the web page, may be empty
   Format format = Format::kTable;
+
+  std::string window_rule() const { return window.empty() ? "sum" : window; }
 };
 
-// Exit 2 for bad flags, files and shapes, 1 when the page cannot be written.
+// Exit 2 for bad flags, files and shapes, 1 if the page cannot be written.
 Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal);
 
-// For people; no line is wider than the terminal.
+// Text in which no line is wider than the terminal.
 std::string ReplayToTable(const ReplayCommandOptions& options, const Topology& topology,
                           const ReplayResult& result, const Terminal& terminal);
 
-void AddReplay(CLI::App& root, Command& command);
+void AddReplay(const Flags& root);
 
 }  // namespace eplb::cli
 

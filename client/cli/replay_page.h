@@ -12,14 +12,14 @@
 
 namespace eplb::cli {
 
-// What of a replay's command stands on the page.
+// The options of a replay that the page shows.
 struct ReplayPageOptions {
   std::string trace;  // the path
   std::string policy;
 };
 
-// Made while the trace is replayed, for only then the placements are there. Versions count the
-// placements in force: 0 is the starting layout. A plan has the number of the window that it was
+// Made while the trace is replayed, because the placements exist only then. Versions count the
+// placements: 0 is the starting layout. A plan has the number of the window that it was
 // decided before, a window its number in `replay -o json`. Nothing ran, so that no rank, pause or
 // time of day is known. threads: a value, not safe.
 class ReplayPage {

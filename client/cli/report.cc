@@ -8,19 +8,21 @@
 #include "absl/strings/str_format.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
+#include "client/cli/flags.h"
 #include "client/cli/html_report.h"
-#include "client/cli/rebalance_trace.h"
+#include "client/cli/report_picture.h"
 #include "client/cli/report_text.h"
 #include "client/cli/run_page.h"
 #include "client/cli/run_review.h"
+#include "client/cli/run_trace.h"
 #include "client/cli/text.h"
 #include "client/run_log/run_directory.h"
 #include "proto/wire/message_json.h"
 #include "proto/wire/messages.h"
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 namespace eplb::cli {
@@ -172,24 +174,23 @@ void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
   }
 }
 
-// Of the ranks' logs alone: also a job has them that is none of eplb-trainer.
+// Prints the ranks' logs alone, which jobs of any trainer have.
 Output TraceOf(const ReportOptions& options) {
   const bool checks = options.min_rebalances > 0 || options.min_gain.has_value();
   const bool writes = !options.out.empty() || !options.picture.empty() || !options.html.empty();
   if (checks || writes || !options.events.empty()) {
-    return UsageFailure(absl::InvalidArgumentError(
+    return InvalidInput(
         "-o trace prints the ranks' logs alone: --events, --out, --svg, --html, "
-        "--min-rebalances and --min-gain need another -o"));
+        "--min-rebalances and --min-gain need another -o");
   }
   const absl::StatusOr<std::vector<RankTimeline>> timelines = ReadTimelines(options.directory);
   if (!timelines.ok()) return UsageFailure(timelines.status());
   const bool any = std::any_of(timelines->begin(), timelines->end(),
                                [](const auto& timeline) { return !timeline.boundaries.empty(); });
-  return {.exit_code = kOk,
-          .out = RunTrace(options.directory, *timelines),
-          .message = any ? ""
-                         : absl::StrCat(options.directory,
-                                        ": no rank logged a boundary at which it was PREPARED")};
+  return {kOk, RunTrace(options.directory, *timelines),
+          any ? ""
+              : absl::StrCat(options.directory,
+                             ": no rank logged a boundary at which it was PREPARED")};
 }
 
 absl::StatusOr<std::string> PageOf(const RunDirectory& run, const RunReview& review,
@@ -201,12 +202,9 @@ absl::StatusOr<std::string> PageOf(const RunDirectory& run, const RunReview& rev
 }  // namespace
 
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) {
-  if (options.window_steps < 1) {
-    return UsageFailure(absl::InvalidArgumentError("--window-steps must be at least 1"));
-  }
+  if (options.window_steps < 1) return InvalidInput("--window-steps must be at least 1");
   if (options.min_gain.has_value() && !(*options.min_gain >= 0 && *options.min_gain <= 1)) {
-    return UsageFailure(absl::InvalidArgumentError(
-        absl::StrCat("--min-gain is ", *options.min_gain, ", expected 0..1")));
+    return InvalidInput("--min-gain is ", *options.min_gain, ", expected 0..1");
   }
   if (options.format == Format::kTrace) return TraceOf(options);
   absl::StatusOr<RunDirectory> run = ReadRunDirectory(options.directory);
@@ -222,10 +220,7 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
   const std::string json = ToJson(*run, *review);
   const absl::StatusOr<std::string> page =
       options.html.empty() ? std::string() : PageOf(*run, *review, options.directory);
-  if (!page.ok()) {
-    return absl::IsInternal(page.status()) ? Failure(kError, page.status())
-                                           : UsageFailure(page.status());
-  }
+  if (!page.ok()) return UsageFailure(page.status());
   const std::pair<std::string, std::string> files[] = {
       {options.out, json},
       {options.picture, ReportPicture(run->report.job, *review)},
@@ -236,50 +231,39 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
       return Failure(kError, written);
     }
   }
-  Output output{.exit_code = review->problems.empty() ? kOk : kConditionNotMet};
-  output.out = options.format == Format::kJson ? json : ReportText(*run, *review, terminal);
-  return output;
+  return {review->problems.empty() ? kOk : kConditionNotMet,
+          options.format == Format::kJson ? json : ReportText(*run, *review, terminal), ""};
 }
 
-void AddReport(CLI::App& root, Command& command) {
-  const auto options = std::make_shared<ReportOptions>();
-  CLI::App& app =
-      *root.add_subcommand("report", "Check and sum up what a run left in its log directory");
-  app.add_option("directory", options->directory,
-                 "What eplb-trainer --log-dir and --report-json wrote")
-      ->required()
-      ->type_name("DIR");
-  AddInteger(app, "--window-steps", options->window_steps,
-             "Length of a window of the hindsight line and of --html, in steps [50]")
-      ->type_name("N");
-  AddInteger(app, "--min-rebalances", options->min_rebalances,
-             "Fail if the run has fewer rebalances [0]")
-      ->check(&CheckNotNegative)
-      ->type_name("N");
-  AddFraction(app, "--min-gain", options->min_gain,
-              "Fail if balancedness less that without EPLB is lower")
-      ->type_name("X");
-  app.add_option("--events", options->events,
-                 "What operators did: `eplbctl get events -o json` [DIR/events.json]")
-      ->type_name("FILE");
-  app.add_option("--out", options->out, "Write the JSON form here")->type_name("FILE");
-  app.add_option("--svg", options->picture, "Write a picture of the balancedness here")
-      ->type_name("FILE");
-  app.add_option("--html", options->html,
-                 "Write the web page of the run here, one file for a browser without a daemon")
-      ->type_name("FILE");
-  AddFormat(app, options->format, Formats::kWithTrace);
-  app.footer(
+void AddReport(const Flags& root) {
+  auto [flags, options] = AddCommand<ReportOptions>(
+      root, "report", "Check a run's log directory and summarise the run", &RunReportCommand);
+  flags
+      .Text("directory", "DIR", options.directory,
+            "Directory that eplb-trainer --log-dir and --report-json wrote")
+      .Required();
+  AddInteger(flags, "--window-steps", "N", options.window_steps,
+             "Steps in a window of the hindsight line and of --html [50]");
+  AddCount(flags, "--min-rebalances", "N", options.min_rebalances,
+           "Fail if the run has fewer rebalances [0]");
+  AddFraction(flags, "--min-gain", options.min_gain,
+              "Fail if the balancedness gained over that without EPLB is lower");
+  flags.Text("--events", "FILE", options.events,
+             "Audit log, from `eplbctl get events -o json` [DIR/events.json]");
+  flags.Text("--out", "FILE", options.out, "Write the report as JSON to this file");
+  flags.Text("--svg", "FILE", options.picture, "Write a picture of the balancedness to this file");
+  flags.Text("--html", "FILE", options.html,
+             "Write the web page of the run to this file, for a browser without a daemon");
+  AddFormat(flags, options.format, Formats::kWithTrace);
+  flags.SetFooter(
       "Examples:\n"
       "  eplbctl report build/demo --out report.json --svg report.svg\n"
       "  eplbctl report build/demo --html report.html\n"
       "  eplbctl report build/demo -o trace > trace.json   open it in ui.perfetto.dev\n"
       "-o trace needs only the rank-*.jsonl of any job's log directory, and checks nothing.\n"
-      "Exit codes: 0 everything holds, 1 error, as a file not written, 2 wrong flag or not a run,\n"
+      "Exit codes: 0 everything holds, 1 error, such as a file not written, 2 wrong flag or not a "
+      "run,\n"
       "  8 something does not hold.");
-  app.callback([options, &command] {
-    command = [options](const Terminal& terminal) { return RunReportCommand(*options, terminal); };
-  });
 }
 
 }  // namespace eplb::cli

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/page_documents.h"
 #include "placement/evaluate.h"
@@ -143,9 +144,8 @@ class RunPageMaker {
       const auto last = placed(chunks[i].back().version);
       if (first == run_.placements.begin() || first == run_.placements.end() ||
           last == run_.placements.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("run.json switched to version ", chunks[i].front().version,
-                         ", expected placements.jsonl to have it and one before it"));
+        return InvalidInput("run.json switched to version ", chunks[i].front().version,
+                            ", expected placements.jsonl to have it and one before it");
       }
       plan["base_version"] = std::prev(first)->version;
       plan["first_version"] = first->version;

@@ -3,184 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <span>
-#include <string_view>
-#include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
 #include "client/cli/text.h"
 #include "placement/policies/registry.h"
-#include "placement/replay/run_figures.h"
 #include "placement/split/batch_split.h"
 
 namespace eplb::cli {
-
-namespace {
-
-constexpr const char* kChanges[] = {"pause", "resume", "rollback", "rebalance", "set_policy"};
-
-bool IsChange(const LoggedEvent& event) {
-  return std::any_of(std::begin(kChanges), std::end(kChanges),
-                     [&event](const char* name) { return event.name == name; });
-}
-
-// What keeps decisions from being put in force.
-struct Brakes {
-  bool paused = false;
-  bool observing = false;
-
-  bool any() const { return paused || observing; }
-};
-
-void Apply(const LoggedEvent& event, Brakes& brakes) {
-  if (event.name == "pause" || event.name == "rollback") brakes.paused = true;
-  if (event.name == "resume") brakes.paused = false;
-  if (event.name != "set_policy") return;
-  if (absl::StrContains(event.after, "mode=observe")) brakes.observing = true;
-  if (absl::StrContains(event.after, "mode=apply")) brakes.observing = false;
-}
-
-bool SetsPause(const LoggedEvent& event) {
-  return event.name == "pause" || event.name == "resume" || event.name == "rollback";
-}
-
-// Before a change of the pause. A rollback names the version first: "version 12, not paused".
-bool WasPaused(const LoggedEvent& event) {
-  return event.name == "rollback" ? absl::StrContains(event.before, ", paused")
-                                  : absl::StartsWith(event.before, "paused");
-}
-
-// The brakes before the first event of a log, which may begin in the middle: what the first changes
-// say was in force before them.
-Brakes BrakesBefore(const std::vector<LoggedEvent>& events) {
-  Brakes brakes;
-  const auto pause = std::find_if(events.begin(), events.end(), SetsPause);
-  if (pause != events.end()) brakes.paused = WasPaused(*pause);
-  const auto mode = std::find_if(events.begin(), events.end(), [](const LoggedEvent& event) {
-    return event.name == "set_policy" && absl::StrContains(event.before, "mode=");
-  });
-  if (mode != events.end()) brakes.observing = absl::StrContains(mode->before, "mode=observe");
-  return brakes;
-}
-
-// The newest step that had begun at that time; -1: none.
-int64_t StepAt(const RunReport& report, double unix_seconds) {
-  const auto after = std::upper_bound(report.steps.begin(), report.steps.end(), unix_seconds,
-                                      [&report](double time, const StepRecord& step) {
-                                        return time < report.began_at + step.began;
-                                      });
-  return after - report.steps.begin() - 1;
-}
-
-double EndOf(const RunReport& report) {
-  if (report.steps.empty()) return report.began_at;
-  return report.began_at + report.steps.back().began + report.steps.back().seconds;
-}
-
-// Steps [first, last] ran with these brakes on.
-void HoldBack(const Brakes& brakes, int64_t first, int64_t last, OperatorReview& review) {
-  if (!brakes.any() || first > last) return;
-  const std::string why = brakes.paused ? "paused" : "observed only";
-  if (!review.held_back.empty() && review.held_back.back().why == why &&
-      review.held_back.back().last_step + 1 == first) {
-    review.held_back.back().last_step = last;
-  } else {
-    review.held_back.push_back({first, last, why});
-  }
-  std::fill(review.decided.begin() + first, review.decided.begin() + last + 1, false);
-}
-
-}  // namespace
-
-OperatorReview ReviewOperators(const RunReport& report, const std::optional<LoggedEvents>& events) {
-  OperatorReview review;
-  const auto num_steps = static_cast<int64_t>(report.steps.size());
-  review.decided.assign(static_cast<size_t>(num_steps), true);
-  if (!events.has_value() || report.began_at <= 0) return review;
-  Brakes brakes = BrakesBefore(events->events);
-  int64_t first = 0;  // step that the brakes have been in force from
-  for (const LoggedEvent& event : events->events) {
-    const double time = static_cast<double>(event.unix_micros) * 1e-6;
-    if (time > EndOf(report)) break;
-    if (!IsChange(event)) continue;
-    const int64_t step = StepAt(report, time);
-    HoldBack(brakes, first, step, review);
-    first = std::max(first, step + 1);
-    Apply(event, brakes);
-    if (time < report.began_at) continue;
-    review.actions.push_back(
-        {step, event.name, event.actor, event.reason, event.before, event.after});
-  }
-  HoldBack(brakes, first, num_steps - 1, review);
-  return review;
-}
-
-namespace {
-
-absl::StatusOr<const Placement*> PlacementOf(const RunDirectory& run, int64_t version) {
-  const auto found =
-      std::find_if(run.placements.begin(), run.placements.end(),
-                   [version](const LoggedPlacement& one) { return one.version == version; });
-  if (found != run.placements.end()) return &found->placement;
-  return absl::InvalidArgumentError(
-      absl::StrCat("run.json switched to version ", version, ", placements.jsonl has none of it"));
-}
-
-RunDecision DecisionOf(const std::vector<SwitchRecord>& chunks) {
-  const SwitchRecord& first = chunks.front();
-  RunDecision result{.decision = first.decision,
-                     .policy = first.policy,
-                     .asked_by = first.asked_by,
-                     .reason = first.reason,
-                     .decided_first_step = first.decided_first_step,
-                     .decided_last_step = first.decided_last_step,
-                     .switch_steps = {},
-                     .until_next = {}};
-  for (const SwitchRecord& chunk : chunks) {
-    result.switch_steps.push_back(chunk.step);
-    result.bytes_moved += chunk.bytes_moved;
-    result.pause_seconds = std::max(result.pause_seconds, chunk.pause_seconds);
-  }
-  return result;
-}
-
-}  // namespace
-
-absl::StatusOr<std::vector<RunDecision>> ReviewDecisions(
-    const RunDirectory& run, const std::vector<RunPlacement>& placements) {
-  const std::vector<std::vector<SwitchRecord>> chunks = ByDecision(run.report.switches);
-  const auto num_steps = static_cast<int64_t>(run.step_loads.size());
-  const SplitMode split = run.report.split;
-  std::vector<RunDecision> decisions;
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    RunDecision decision = DecisionOf(chunks[i]);
-    EPLB_ASSIGN_OR_RETURN(const Placement* const target,
-                          PlacementOf(run, chunks[i].back().version));
-    const int64_t first = decision.decided_first_step;
-    const int64_t last = decision.decided_last_step;
-    EPLB_ASSIGN_OR_RETURN(decision.before,
-                          MeasuredBalancedness(run.step_loads, placements, {first, last}, split));
-    const RunPlacement always{.step = 0, .placement = *target};
-    EPLB_ASSIGN_OR_RETURN(decision.computed,
-                          MeasuredBalancedness(run.step_loads, {&always, 1}, {first, last}, split));
-    decision.until_next_first_step = decision.switch_steps.back() + 1;
-    decision.until_next_last_step =
-        i + 1 < chunks.size() ? chunks[i + 1].front().step : num_steps - 1;
-    if (decision.until_next_first_step <= decision.until_next_last_step) {
-      EPLB_ASSIGN_OR_RETURN(
-          decision.until_next,
-          MeasuredBalancedness(run.step_loads, placements,
-                               {decision.until_next_first_step, decision.until_next_last_step},
-                               split));
-    }
-    decisions.push_back(std::move(decision));
-  }
-  return decisions;
-}
-
 namespace {
 
 std::vector<RunPlacement> RunPlacementsOf(const std::vector<LoggedPlacement>& placements) {
@@ -201,7 +32,7 @@ double DifferenceOf(const std::optional<double>& reported, const std::optional<d
   return reported ? std::abs(*reported - *computed) : 1;
 }
 
-// A balancedness of one step, as reported and as `computed` has it. The first that differs is told.
+// Compares a reported balancedness of one step with the computed one, and keeps the first problem.
 void CompareStep(size_t step, const char* name, const std::optional<double>& reported,
                  const RunSeries& computed, RunReview& review) {
   const std::optional<double>& figure = computed.balancedness[step];
@@ -214,7 +45,7 @@ void CompareStep(size_t step, const char* name, const std::optional<double>& rep
   review.largest_difference = std::max(review.largest_difference, difference);
 }
 
-// The tokens of the fullest GPUs of all steps, likewise. Older trainers report none.
+// Compares the tokens of the fullest GPUs of all steps. Older trainers report none.
 void ComparePeaks(const char* name, const std::vector<StepRecord>& steps,
                   std::optional<double> StepRecord::*peak, const RunSeries& computed,
                   RunReview& review) {
@@ -230,7 +61,7 @@ void ComparePeaks(const char* name, const std::vector<StepRecord>& steps,
                                          " differs from the recomputed ", computed.peak_tokens));
 }
 
-// What the run's own report claims, against the figures computed again.
+// Compares the run's own report with the figures computed again.
 void CheckReport(const RunDirectory& run, const RunFigures& figures, RunReview& review) {
   const std::vector<StepRecord>& steps = run.report.steps;
   if (!run.report.error.empty())
@@ -263,7 +94,7 @@ void CheckReport(const RunDirectory& run, const RunFigures& figures, RunReview& 
     review.problems.push_back("no byte of expert memory was verified");
 }
 
-// A log that was cut off could hide what it no longer says.
+// A log that was cut off could hide a problem.
 void CheckLogsAreWhole(const RunDirectory& run, RunReview& review) {
   for (const RankHistory& history : run.histories) {
     const bool stopped = history.records.back().kind == HistoryRecord::Kind::kStop;

@@ -9,69 +9,12 @@
 
 #include "absl/status/statusor.h"
 
+#include "client/cli/decision_review.h"
+#include "client/cli/operator_review.h"
 #include "client/run_log/run_directory.h"
-#include "placement/replay/run_figures.h"
+#include "placement/evaluate.h"
 
 namespace eplb::cli {
-
-// What operators did to a job while a recorded run ran, by its steps.
-// threads: safe, no state.
-
-struct OperatorAction {
-  int64_t step = -1;  // the newest that had begun; -1: before the first
-  std::string name;   // pause, resume, rollback, rebalance, set_policy
-  std::string actor;
-  std::string reason;  // one sentence
-  std::string before;  // of a change
-  std::string after;
-};
-
-// Steps in which no decision of the daemon could be put in force.
-struct HeldBack {
-  int64_t first_step = 0;
-  int64_t last_step = 0;
-  std::string why;  // "paused", "observed only"
-};
-
-struct OperatorReview {
-  std::vector<OperatorAction> actions;  // in order
-  std::vector<HeldBack> held_back;      // rising, none touches the next
-  std::vector<bool> decided;            // [steps]: false in those held back
-};
-
-// Without events nothing is known: no action, every step decided. The daemon's clock places an
-// event between two steps of rank 0's clock. Refused changes are left out, as is what was done
-// before the run began and after it ended, but for a pause or mode that was in force when it began.
-OperatorReview ReviewOperators(const RunReport& report, const std::optional<LoggedEvents>& events);
-
-// The decisions of a recorded run: what each promised and what followed.
-// threads: safe, no state.
-
-// Balancedness: of the summed load of the steps it is told of, mean over layers with load; of a run
-// that split each step exactly, against the fullest GPU of each step.
-struct RunDecision {
-  int64_t decision = 0;  // the daemon's number; 0: not known
-  std::string policy;    // "rollback" when an operator named the placement
-  std::string asked_by;  // the operator who asked for it; empty: nobody
-  std::string reason;
-  int64_t decided_first_step = 0;
-  int64_t decided_last_step = -1;     // below the first: on no steps
-  std::vector<int64_t> switch_steps;  // its chunks were in force after these
-  int64_t bytes_moved = 0;            // between ranks
-  double pause_seconds = 0;           // longest boundary of any rank
-  // Measured on the steps that it was decided on; none without tokens.
-  std::optional<double> before;
-  std::optional<double> computed;  // of its last placement, on their load; likewise
-  // Measured from its last switch to the next decision's first, or to the end; absent: no step.
-  std::optional<double> until_next;
-  int64_t until_next_first_step = 0;
-  int64_t until_next_last_step = -1;
-};
-
-// placements: of run.placements. errors: InvalidArgument when a switch has no placement in
-// placements.jsonl, or steps lie outside the run.
-absl::StatusOr<std::vector<RunDecision>> ReviewDecisions(
-    const RunDirectory& run, const std::vector<RunPlacement>& placements);
 
 // The run under one way to place its experts. Only the run's own row is measured; the others are
 // what its loads and its steps give under their placements.
@@ -115,7 +58,7 @@ struct RunReview {
   RunRow unmoved;       // static layout, equal shares
   RunRow policy;        // policy deepseek on the same decision windows and switch steps, and
   RunRow hindsight;     // planned for each window of steps on that very window; equal shares
-  // Of a run that split each step exactly: its own placements with equal shares, and the best
+  // Only for a run that split each step exactly: its own placements with equal shares, and the best
   // policy for exact splits planned for each window on that very window.
   SplitMode split = SplitMode::kEqual;
   RunRow equal_shares;
@@ -141,7 +84,7 @@ struct RunReview {
     return 1 - run.peak_tokens / without_eplb.peak_tokens;
   }
 
-  // Whether the comparison lacks steps in which operators held decisions back.
+  // True if the comparison leaves out steps in which operators held decisions back.
   bool leaves_steps_out() const { return compared_steps < steps - compared_first_step; }
 };
 

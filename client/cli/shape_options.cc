@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string_view>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -11,6 +9,7 @@
 #include "absl/strings/str_split.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/quantity.h"
 #include "base/status_macros.h"
 #include "client/cli/text.h"
@@ -22,8 +21,8 @@ namespace eplb::cli {
 absl::Status ReadLinks(const std::string& text, Costs& costs) {
   const std::vector<std::string> parts = absl::StrSplit(text, ',');
   const auto no = [&text] {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--link-gbps is \"", text, "\", expected INTRA,INTER, each ", kBandwidthExpected));
+    return InvalidInput("--link-gbps is \"", text, "\", expected INTRA,INTER, each ",
+                        kBandwidthExpected);
   };
   if (parts.size() != 2) return no();
   const absl::StatusOr<double> intra = ParseBandwidth(parts[0]);
@@ -61,12 +60,11 @@ constexpr double kMaxTokenNs = 1e9;
 
 absl::Status CheckBytes(const char* flag, int64_t bytes) {
   if (bytes >= 0 && bytes <= kMaxBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(flag, " is ", bytes, ", expected 0..2^50"));
+  return InvalidInput(flag, " is ", bytes, ", expected 0..2^50");
 }
 
 absl::Status NotTaken(const ShapeOptions& options, const char* flag) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("policy ", options.policy, " does not take ", flag));
+  return InvalidInput("policy ", options.policy, " does not take ", flag);
 }
 
 // `--effort` bounds a search that the reference does not have, so any value is obeyed.
@@ -79,13 +77,12 @@ absl::Status CheckFrame(const ShapeOptions& options) {
     return NotTaken(options, "--tie-break compat");
   }
   if (options.max_moves_per_gpu.value_or(0) < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--max-moves-per-gpu is ", *options.max_moves_per_gpu, ", expected at least 0"));
+    return InvalidInput("--max-moves-per-gpu is ", *options.max_moves_per_gpu,
+                        ", expected at least 0");
   }
   if (options.hierarchy == "strict" && options.nodes > 0 && options.groups % options.nodes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--hierarchy strict needs --groups ",
-                                                   options.groups, " to be a multiple of --nodes ",
-                                                   options.nodes));
+    return InvalidInput("--hierarchy strict needs --groups ", options.groups,
+                        " to be a multiple of --nodes ", options.nodes);
   }
   return absl::OkStatus();
 }
@@ -105,8 +102,7 @@ absl::StatusOr<std::vector<Number>> ReadList(const char* flag, const std::string
   for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
     Number number = 0;
     if (!read(part, &number)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(flag, " is \"", text, "\", expected numbers separated by commas"));
+      return InvalidInput(flag, " is \"", text, "\", expected numbers separated by commas");
     }
     numbers.push_back(number);
   }
@@ -120,6 +116,10 @@ absl::Status InFlagNames(const absl::Status& status) {
                                                                 {"num_nodes", "--nodes"},
                                                                 {"num_groups", "--groups"}})};
 }
+
+constexpr double kRounding = 1e-9;
+// Loads below it have few digits.
+constexpr double kLeastNormal = std::numeric_limits<double>::min() / kRounding;
 
 }  // namespace
 
@@ -152,9 +152,8 @@ absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& l
   if (!topology.ok()) return InFlagNames(topology.status());
   // The reference looks at expert groups only in its hierarchical branch, and says so itself.
   if (!TraitsOf(options.policy).follows_reference && load.num_experts() % options.groups != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--groups ", options.groups,
-                                                   " expert groups do not divide the ",
-                                                   load.num_experts(), " experts"));
+    return InvalidInput("--groups ", options.groups, " expert groups do not divide the ",
+                        load.num_experts(), " experts");
   }
   return topology;
 }
@@ -178,12 +177,10 @@ absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOpti
                         ReadList<int32_t>("--unusable-gpus", speeds.unusable_gpus, to_index));
   // The speeds alone first, so that a message names the flag that is wrong.
   const absl::Status alone = GpuSpeeds::Make(options.gpus, numbers, {}).status();
-  if (!alone.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--gpu-speed: ", alone.message()));
-  }
+  if (!alone.ok()) return InvalidInput("--gpu-speed: ", alone.message());
   absl::StatusOr<GpuSpeeds> made = GpuSpeeds::Make(options.gpus, numbers, unusable);
   if (made.ok()) return made;
-  return absl::InvalidArgumentError(absl::StrCat("--unusable-gpus: ", made.status().message()));
+  return InvalidInput("--unusable-gpus: ", made.status().message());
 }
 
 Hierarchy HierarchyInForce(const ShapeOptions& options, const Topology& topology) {
@@ -198,14 +195,13 @@ absl::StatusOr<Costs> MakeCosts(const CostOptions& options) {
   EPLB_RETURN_IF_ERROR(ReadLinks(options.link_gbps, costs));
   const double token_ns = options.token_ns.value_or(options.training ? kTrainingTokenNs : kTokenNs);
   if (!(token_ns > 0 && token_ns <= kMaxTokenNs)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--token-ns is ", token_ns, ", expected a number above 0, at most 1e9"));
+    return InvalidInput("--token-ns is ", token_ns, ", expected a number above 0, at most 1e9");
   }
   costs.token_seconds = token_ns * 1e-9;
   costs.expert.weight_bytes = options.expert_bytes;
   if (!options.training) {
     if (options.weight_bytes.has_value() || options.gradient_bytes.has_value()) {
-      return absl::InvalidArgumentError(
+      return InvalidInput(
           "--weight-bytes and --gradient-bytes price replicas; they need --training");
     }
     return costs;
@@ -248,9 +244,7 @@ std::string ShapeText(const Topology& topology) {
   std::string text = absl::StrCat(
       Counted(topology.num_layers(), "layer"), " of ", Counted(topology.num_experts(), "expert"),
       " in ", Counted(topology.num_slots(), "slot"), " on ", Counted(topology.num_gpus(), "GPU"));
-  if (topology.num_nodes() > 1) {
-    absl::StrAppend(&text, ", ", Counted(topology.num_nodes(), "node"));
-  }
+  if (topology.num_nodes() > 1) absl::StrAppend(&text, ", ", Counted(topology.num_nodes(), "node"));
   if (topology.num_groups() > 1) {
     absl::StrAppend(&text, ", ", Counted(topology.num_groups(), "expert group"));
   }
@@ -265,14 +259,6 @@ std::string UnequalSlotsNote(int64_t slots, int64_t gpus) {
                       " on the others); the engines' formats need slots % GPUs == 0, next: ",
                       slots - more + gpus, " slots");
 }
-
-namespace {
-
-constexpr double kRounding = 1e-9;
-// Loads below it have few digits.
-constexpr double kLeastNormal = std::numeric_limits<double>::min() / kRounding;
-
-}  // namespace
 
 absl::StatusOr<BoundGaps> GapsToBounds(const std::vector<double>& peaks,
                                        const std::vector<double>& bounds) {

@@ -1,5 +1,5 @@
-// What `plan`, `replay` and `sweep` share: the job's shape, the policy, the GPUs' speeds and the
-// prices, as flags say them.
+// Options that `plan`, `replay` and `sweep` share: the job's shape, the policy, the GPUs' speeds
+// and the prices.
 #ifndef EPLB_CLIENT_CLI_SHAPE_OPTIONS_H_
 #define EPLB_CLIENT_CLI_SHAPE_OPTIONS_H_
 
@@ -29,9 +29,9 @@ struct ShapeOptions {
   int32_t nodes = 1;
   int32_t groups = 1;
   std::string policy{kDefaultPolicyName};
-  std::string tie_break = "stable";      // stable, compat
-  std::optional<std::string> hierarchy;  // strict, soft, none
-  std::string effort = "default";        // fast, default, thorough
+  std::string tie_break = "stable";  // stable, compat
+  std::string hierarchy;             // strict, soft, none; empty: by the policy's own rule
+  std::string effort = "default";    // fast, default, thorough
   bool allow_duplicates = false;
   std::optional<int32_t> max_moves_per_gpu;
 };
@@ -57,7 +57,7 @@ inline constexpr double kTrainingTokenNs = 3 * kTokenNs;
 
 // errors: InvalidArgument, naming the flag, and the policy where that does not take it.
 absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& options);
-// What its flags tell a policy.
+// The options of a policy that the flags set.
 PolicyOptions PolicyOptionsOf(const ShapeOptions& options);
 absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& load, int32_t slots);
 absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOptions& options);
@@ -65,18 +65,19 @@ absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOpti
 Hierarchy HierarchyInForce(const ShapeOptions& options, const Topology& topology);
 absl::StatusOr<Costs> MakeCosts(const CostOptions& options);
 
-// Of --split; `plan` alone has "optimal", whose policy plans for equal shares.
+// The mode that --split names. "optimal", which only `plan` has, plans for equal shares.
 SplitMode SplitModeOf(const std::string& split);
-// With --split batch: whether each batch that a load of the file is made of can be split exactly.
+// With --split batch, checks that each batch of the file's load can be split exactly.
 // errors: as CheckBatches, naming the file.
 absl::Status CheckSplit(const std::string& split, const std::string& path,
                         std::span<const LoadWindow> windows, const WindowRule& rule = {});
 
-// For stderr: which policy answers in place of --policy; empty: that one does.
-// asked: what has no history, "one plan". from_previous: there is a placement to start from.
+// For stderr: the policy that answers in place of --policy; empty if that one does.
+// asked: the command without a history, "one plan". from_previous: there is a placement to start
+// from.
 std::string NoHistoryNote(const ShapeOptions& options, const std::string& asked,
                           bool from_previous);
-// Of a policy that aims at exact splits, without --split batch.
+// For stderr: a note if the policy aims at exact splits and --split batch is not given.
 std::string EqualSharesNote(const ShapeOptions& options, const std::string& split);
 
 // "8 layers of 64 experts in 72 slots on 8 GPUs, 2 nodes".

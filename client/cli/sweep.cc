@@ -1,7 +1,6 @@
 #include "client/cli/sweep.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -10,13 +9,13 @@
 #include "absl/strings/str_split.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "base/text.h"
-#include "client/cli/formats/load_file.h"
+#include "client/cli/flags.h"
 #include "client/cli/formats/load_window.h"
 #include "client/cli/held_out.h"
-#include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
 #include "placement/evaluate.h"
@@ -24,7 +23,6 @@
 #include "placement/split/batch_split.h"
 #include "proto/wire/message_json.h"
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 namespace eplb::cli {
@@ -47,13 +45,12 @@ absl::StatusOr<std::vector<int32_t>> ParseSlots(const std::string& text) {
   if (parts.size() == 1) numbers[1] = numbers[0];
   const auto [first, last, step] = numbers;
   if (!read || last < first) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--slots is \"", text, "\", expected A:B:STEP with 1 <= A <= B <= 2^20 and STEP >= 1"));
+    return InvalidInput("--slots is \"", text,
+                        "\", expected A:B:STEP with 1 <= A <= B <= 2^20 and STEP >= 1");
   }
   if ((last - first) / step >= kMaxRows) {
-    return absl::InvalidArgumentError(absl::StrCat("--slots ", text, " has ",
-                                                   (last - first) / step + 1, " rows, at most ",
-                                                   kMaxRows, " are computed"));
+    return InvalidInput("--slots ", text, " has ", (last - first) / step + 1, " rows, at most ",
+                        kMaxRows, " are computed");
   }
   std::vector<int32_t> slots;
   for (int64_t value = first; value <= last; value += step) {
@@ -101,8 +98,8 @@ absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& poli
   absl::StatusOr<Placement> placement = policy.Solve(
       {.load = basis.load, .topology = topology, .split = split, .recent = basis.windows});
   if (!placement.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("policy ", options.frame.policy, ", ", slots,
-                                                   " slots: ", placement.status().message()));
+    return InvalidInput("policy ", options.frame.policy, ", ", slots,
+                        " slots: ", placement.status().message());
   }
   EPLB_ASSIGN_OR_RETURN(const Outcome outcome, OutcomeOf(options, basis, *placement, split));
   const Evaluation& evaluation = outcome.evaluation;
@@ -220,32 +217,26 @@ std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
                          const Terminal& terminal) {
   const std::vector<SweepRow>& rows = sweep.rows;
   const bool priced = options.costs.training;
-  std::string text = absl::StrCat(
-      Paint(terminal, Colour::kBold, absl::StrCat("Sweep by ", options.frame.policy)), "\n",
-      Wrapped(absl::StrCat(ShapeText(sweep.smallest), ", and more slots"), terminal.width, 2), "\n",
-      Wrapped(sweep.scored_on_text, terminal.width, 2), "\n\n");
-  Table table{.heading = {"slots", "extra/GPU", "balancedness", "worst layer", "gap"},
-              .right = std::vector<bool>(5, true),
-              .rows = {}};
+  std::string text =
+      absl::StrCat(Heading(absl::StrCat("Sweep by ", options.frame.policy), terminal),
+                   Paragraph(absl::StrCat(ShapeText(sweep.smallest), ", and more slots"), terminal),
+                   Paragraph(sweep.scored_on_text, terminal), "\n");
+  Table table({">slots", ">extra/GPU", ">balancedness", ">worst layer", ">gap"});
   if (priced) {
-    table.heading.insert(table.heading.end(), {"tokens", "replicas", "step"});
-    table.right.resize(8, true);
+    for (const char* column : {">tokens", ">replicas", ">step"}) table.AddColumn(column);
   }
   const int bar = std::min(kMaxBar, terminal.width - (priced ? kPriced : kFigures));
-  if (bar >= kLeastBar) {
-    table.heading.emplace_back("");
-    table.right.push_back(false);
-  }
+  if (bar >= kLeastBar) table.AddColumn("");
   for (const SweepRow& row : rows) {
     std::vector<std::string> cells = {
         absl::StrCat(row.slots), absl::StrFormat("%.4g", row.extra_slots_per_gpu),
         FigureText(row.balancedness_mean), FigureText(row.balancedness_min),
-        row.bound_gap_mean ? Percent(*row.bound_gap_mean) : "-"};
+        OrDash(row.bound_gap_mean.has_value(), Percent(row.bound_gap_mean.value_or(0)))};
     if (priced) {
       const std::optional<double> priced_parts[] = {row.token_seconds, row.replica_seconds,
                                                     StepSeconds(row)};
       for (const std::optional<double>& seconds : priced_parts) {
-        cells.push_back(seconds ? SecondsText(*seconds) : "-");
+        cells.push_back(OrDash(seconds.has_value(), SecondsText(seconds.value_or(0))));
       }
     }
     if (bar >= kLeastBar) cells.push_back(Bar(row.balancedness_mean.value_or(0), 1, bar, terminal));
@@ -264,7 +255,7 @@ std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
                     BytesText(options.costs.weight_bytes.value_or(options.costs.expert_bytes)),
                     " over links of ", LinksText(options.costs), ".");
   }
-  return absl::StrCat(text, "\n", Wrapped(note, terminal.width, 2), "\n");
+  return absl::StrCat(text, "\n", Paragraph(note, terminal));
 }
 
 }  // namespace
@@ -272,31 +263,26 @@ std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
 Output RunSweep(const SweepOptions& options, const Terminal& terminal) {
   const absl::StatusOr<Sweep> sweep = ComputeRows(options);
   if (!sweep.ok()) return UsageFailure(sweep.status());
-  return {.exit_code = kOk,
-          .out = options.format == Format::kJson ? SweepToJson(options, *sweep)
-                                                 : SweepToTable(options, *sweep, terminal),
-          .message = JoinMessages(sweep->note, Notes(options, *sweep))};
+  return {kOk,
+          options.format == Format::kJson ? SweepToJson(options, *sweep)
+                                          : SweepToTable(options, *sweep, terminal),
+          JoinMessages(sweep->note, Notes(options, *sweep))};
 }
 
-void AddSweep(CLI::App& root, Command& command) {
-  const auto options = std::make_shared<SweepOptions>();
-  CLI::App& app = *root.add_subcommand("sweep", "Say how many redundant slots are worth it");
-  app.add_option("--load", options->load,
-                 "JSON, JSON lines of windows, .npy, .npz, CSV, or what other systems record")
-      ->required()
-      ->type_name("FILE");
-  AddLoadReading(app, options->reading);
-  app.add_option("--slots", options->slots, "Slots of a layer over all GPUs, from A to B")
-      ->required()
-      ->type_name("A:B:STEP");
-  AddShapeOptions(app, options->frame);
-  app.add_option("--window", options->window, "How windows become one load [sum]")
-      ->type_name("sum|last|ema:A");
-  AddChoice(app, "--split", options->split,
-            "Tokens among replicas: equal shares, or by batch [equal]", {"equal", "batch"});
-  AddCostOptions(app, options->costs);
-  AddFormat(app, options->format);
-  app.footer(
+void AddSweep(const Flags& root) {
+  auto [flags, options] = AddCommand<SweepOptions>(
+      root, "sweep", "Show what additional redundant slots would gain", &RunSweep);
+  flags.Text("--load", "FILE", options.load, kLoadHelp).Required();
+  AddLoadReading(flags, options.reading);
+  flags.Text("--slots", "A:B:STEP", options.slots, "Slots of a layer over all GPUs, from A to B")
+      .Required();
+  AddShapeOptions(flags, options.frame);
+  AddWindow(flags, options.window);
+  flags.Word("--split", {"equal", "batch"}, options.split,
+             "How tokens are split among replicas: equally, or by batch [equal]");
+  AddCostOptions(flags, options.costs);
+  AddFormat(flags, options.format);
+  flags.SetFooter(
       "Placements of a trace are planned on the earlier half of its windows and scored\n"
       "on the later half. A single window is scored on the load it was made for.\n"
       "A policy that starts from a placement in force, as incremental, starts from the static\n"
@@ -305,9 +291,6 @@ void AddSweep(CLI::App& root, Command& command) {
       "  eplbctl sweep --load load.json --gpus 32 --slots 256:352:32\n"
       "  eplbctl sweep --load trace.jsonl --gpus 8 --slots 64:80:8 --training\n"
       "Exit codes: 0 computed, 1 error, 2 wrong flag or unusable input.");
-  app.callback([options, &command] {
-    command = [options](const Terminal& terminal) { return RunSweep(*options, terminal); };
-  });
 }
 
 }  // namespace eplb::cli

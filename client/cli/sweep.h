@@ -1,4 +1,4 @@
-// `eplbctl sweep`: how many redundant slots are worth it.
+// `eplbctl sweep`: what additional redundant slots would gain.
 #ifndef EPLB_CLIENT_CLI_SWEEP_H_
 #define EPLB_CLIENT_CLI_SWEEP_H_
 
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/flags.h"
+#include "client/cli/command_tree.h"
+#include "client/cli/formats/load_file.h"
 #include "client/cli/shape_options.h"
-#include "client/cli/terminal.h"
 
 namespace eplb::cli {
 
@@ -24,15 +24,15 @@ struct SweepOptions {
   Format format = Format::kTable;
 };
 
-// Figures of the windows that are scored; none without tokens.
+// Figures of the windows that are scored; absent without tokens.
 struct SweepRow {
   int32_t slots = 0;
   std::optional<double> balancedness_mean;
   std::optional<double> balancedness_min;
   std::optional<double> bound_gap_mean;  // over layers with load
   double extra_slots_per_gpu = 0;
-  // With --training, a step: its tokens on the fullest GPUs, and what replicas send. No time of
-  // tokens without tokens.
+  // With --training, seconds of a step: for its tokens on the fullest GPUs (absent without tokens),
+  // and for what replicas send.
   std::optional<double> token_seconds;
   double replica_seconds = 0;
 };
@@ -40,7 +40,7 @@ struct SweepRow {
 // Exit 2 for bad flags, files and shapes.
 Output RunSweep(const SweepOptions& options, const Terminal& terminal);
 
-void AddSweep(CLI::App& root, Command& command);
+void AddSweep(const Flags& root);
 
 }  // namespace eplb::cli
 

@@ -6,13 +6,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 
 #include "client/cli/text.h"
 
@@ -22,6 +20,10 @@ namespace {
 
 constexpr int kMinWidth = 60;
 constexpr int kMaxWidth = 200;
+
+constexpr auto kQuiet = std::chrono::seconds(2);
+constexpr auto kBetween = std::chrono::milliseconds(200);
+constexpr char kClearLine[] = "\r\x1b[K";
 
 const char* Environment(const char* name) {
   const char* value = std::getenv(name);
@@ -65,6 +67,28 @@ const char* Sequence(Colour colour) {
   return "";
 }
 
+ExitCode ExitCodeOf(const absl::Status& error) {
+  switch (error.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return kUsage;
+    case absl::StatusCode::kUnavailable:
+      return kUnreachable;
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return kDenied;
+    case absl::StatusCode::kNotFound:
+      return kNotFound;
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+      return kConflict;
+    case absl::StatusCode::kDeadlineExceeded:
+      return kTimeout;
+    default:
+      return kError;
+  }
+}
+
 }  // namespace
 
 Terminal DetectTerminal() {
@@ -95,8 +119,11 @@ int DisplayWidth(std::string_view text) {
   return width;
 }
 
+Output::Output(const absl::Status& error)
+    : exit_code(ExitCodeOf(error)), message(error.message()) {}
+
 Output Failure(int exit_code, const absl::Status& status) {
-  return {.exit_code = exit_code, .out = {}, .message = std::string(status.message())};
+  return {exit_code, "", std::string(status.message())};
 }
 
 Output UsageFailure(const absl::Status& status) {
@@ -107,14 +134,6 @@ std::string JoinMessages(const std::string& first, const std::string& second) {
   if (first.empty() || second.empty()) return first + second;
   return first + "; " + second;
 }
-
-namespace {
-
-constexpr auto kQuiet = std::chrono::seconds(2);
-constexpr auto kBetween = std::chrono::milliseconds(200);
-constexpr char kClearLine[] = "\r\x1b[K";
-
-}  // namespace
 
 Progress::Progress(std::string what, int64_t total)
     : what_(std::move(what)),

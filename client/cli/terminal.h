@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/notification.h"
@@ -15,27 +16,24 @@
 
 namespace eplb::cli {
 
-// What the terminal on stdout can show.
-
+// The abilities of the terminal on stdout.
 struct Terminal {
   int width = 80;        // columns, 60..200
   bool colour = false;   // a terminal, and the user did not ask for none
   bool unicode = false;  // block characters can be shown
 };
 
-// Width: COLUMNS, else the terminal's, else 80. Colour: only on a terminal, not with NO_COLOR or
-// TERM=dumb. Unicode: from LC_ALL, LC_CTYPE, LANG, in this order.
+// Width: COLUMNS, the terminal's width, or 80, in this order. Colour: only on a terminal, not with
+// NO_COLOR or TERM=dumb. Unicode: from the first of LC_ALL, LC_CTYPE and LANG that is set.
 Terminal DetectTerminal();
 
 enum class Colour { kNone, kBold, kDim, kGreen, kYellow, kRed, kCyan };
 
-// `text` in a colour where the terminal shows colours, else as it is.
+// Returns `text` in a colour if the terminal shows colours.
 std::string Paint(const Terminal& terminal, Colour colour, std::string_view text);
 
-// Columns that a text takes: code points, colour sequences not counted.
+// Number of columns of a text: its code points without colour sequences.
 int DisplayWidth(std::string_view text);
-
-// What a command did, as a value: commands print nothing themselves.
 
 // Scripts rely on these numbers.
 enum ExitCode : int {
@@ -50,27 +48,35 @@ enum ExitCode : int {
   kConditionNotMet = 8,
 };
 
+// The text for stdout, or the failure that an error is. Like absl::StatusOr it is made from either.
 struct Output {
+  Output() = default;
+  Output(std::string text) : out(std::move(text)) {}
+  Output(int code, std::string text, std::string note)
+      : exit_code(code), out(std::move(text)), message(std::move(note)) {}
+  // Nothing on stdout, one line on stderr. The exit code is that of an error of the daemon: 2 for
+  // InvalidArgument, 5 for NotFound, and so on.
+  Output(const absl::Status& error);
+
   int exit_code = kOk;
   std::string out;                           // data, for stdout
   std::string message;                       // for stderr, one line without newline; empty: none
-  std::optional<absl::Duration> again = {};  // run the command anew after so long (--watch)
-  bool lines = false;  // what is printed again and again are lines for a program, not a screen
+  std::optional<absl::Duration> again = {};  // time until the command runs anew (--watch)
+  bool lines = false;                        // repeated output is lines for a program, not a screen
 };
 
 enum class Format { kTable, kJson, kTrace };
 
 // Nothing on stdout, one line on stderr.
 Output Failure(int exit_code, const absl::Status& status);
-// Of files and flags: everything is exit 2 but Internal, a bug of ours, which is exit 1.
+// The failure of an error about files or flags: exit 1 for Internal, a bug of eplbctl; otherwise 2.
 Output UsageFailure(const absl::Status& status);
 
-// Both as one message, of which either may be empty.
+// Joins two messages, either of which may be empty.
 std::string JoinMessages(const std::string& first, const std::string& second);
 
-// How far a long command is, on stderr.
-
-// One line that is written over, only on a terminal, only after two seconds; gone at the end.
+// The progress of a long command: one line on stderr that is overwritten, only on a terminal and
+// only after two seconds; the destructor removes it.
 class Progress {
  public:
   // "window 120 of 240".
@@ -91,8 +97,8 @@ class Progress {
   bool written_ = false;
 };
 
-// Likewise for work that cannot say how far it is: the seconds since it began. Threads: has one of
-// its own, which only writes the line.
+// A line with the seconds since the work began, for work whose progress is not known. threads: owns
+// one, which only writes the line.
 class Waiting {
  public:
   // "planning".

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -80,6 +79,12 @@ std::string FigureText(const std::optional<double>& figure, int digits) {
   return figure ? absl::StrFormat("%.*f", digits, *figure) : "-";
 }
 
+std::string RatioText(std::optional<double> ratio, int digits) {
+  return FigureText(ratio > 0 ? ratio : std::nullopt, digits);
+}
+
+std::string OrDash(bool is_set, const std::string& text) { return is_set ? text : "-"; }
+
 std::string Percent(double fraction) {
   const double percent = 100 * fraction;
   if (percent >= 1e6) return absl::StrFormat("%.2g %%", percent);
@@ -119,6 +124,15 @@ std::string Wrapped(std::string_view text, int width, int indent) {
   return result;
 }
 
+std::string Paragraph(std::string_view text, const Terminal& terminal, int indent, Colour colour) {
+  if (text.empty()) return "";
+  return Paint(terminal, colour, Wrapped(text, terminal.width, indent)) + "\n";
+}
+
+std::string Heading(std::string_view text, const Terminal& terminal) {
+  return Paint(terminal, Colour::kBold, text) + "\n";
+}
+
 std::string Beside(std::string_view label, int column, std::string_view text,
                    const Terminal& terminal) {
   const int room = column - DisplayWidth(label);
@@ -139,6 +153,15 @@ std::string Shortened(std::string_view text, int width) {
   return absl::StrCat(std::string(text.substr(0, end)), "..");
 }
 
+Table::Table(std::vector<std::string> columns) {
+  for (std::string& column : columns) AddColumn(std::move(column));
+}
+
+void Table::AddColumn(std::string column) {
+  right.push_back(column.starts_with('>'));
+  heading.push_back(right.back() ? column.substr(1) : std::move(column));
+}
+
 std::string FormatTable(const Table& table, const Terminal& terminal) {
   const std::vector<int> widths = WidthsOf(table);
   const auto line = [&](const std::vector<std::string>& row, Colour colour) {
@@ -155,7 +178,7 @@ std::string FormatTable(const Table& table, const Terminal& terminal) {
   return text;
 }
 
-void DropEmpty(Table& table, std::span<const std::string_view> headings) {
+void DropEmpty(Table& table, std::initializer_list<std::string_view> headings) {
   for (const std::string_view heading : headings) {
     const size_t column = FindColumn(table, heading);
     const bool empty =
@@ -166,7 +189,7 @@ void DropEmpty(Table& table, std::span<const std::string_view> headings) {
   }
 }
 
-void DropToFit(Table& table, std::span<const std::string_view> headings, int width) {
+void DropToFit(Table& table, std::initializer_list<std::string_view> headings, int width) {
   for (const std::string_view heading : headings) {
     const std::vector<int> widths = WidthsOf(table);
     const int spaces = 2 * (static_cast<int>(widths.size()) - 1);

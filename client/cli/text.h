@@ -1,8 +1,9 @@
-// Numbers, tables and bars as text for people.
+// Numbers, sentences, tables and bars as text.
 #ifndef EPLB_CLIENT_CLI_TEXT_H_
 #define EPLB_CLIENT_CLI_TEXT_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,28 +22,41 @@ std::string Seconds(double seconds);              // "41 us", "4.1 ms", "3.2 s",
 std::string Counted(int64_t n, const char* one);  // 1 -> "1 layer", 2 -> "2 layers"
 // "0.7275"; "-" for a figure without a sample.
 std::string FigureText(const std::optional<double>& figure, int digits = 4);
+// FigureText with "-" also for 0, which stands for no window.
+std::string RatioText(std::optional<double> ratio, int digits = 4);
+// `text` if `is_set`, otherwise "-".
+std::string OrDash(bool is_set, const std::string& text);
 // Words of `text` on lines of at most `width` columns; all but the first begin with `indent`
 // spaces.
 std::string Wrapped(std::string_view text, int width, int indent);
+// Wrapped for the width of the terminal, with a newline at the end; empty for an empty text.
+std::string Paragraph(std::string_view text, const Terminal& terminal, int indent = 2,
+                      Colour colour = Colour::kNone);
+// `text` in bold, with a newline at the end.
+std::string Heading(std::string_view text, const Terminal& terminal);
 // `label` in a column of `column` columns, and the words of `text` wrapped beside it.
 std::string Beside(std::string_view label, int column, std::string_view text,
                    const Terminal& terminal);
-// At most `width` columns; what is cut off ends in "..".
+// At most `width` columns; a text that is cut off ends in "..".
 std::string Shortened(std::string_view text, int width);
 
 // Rows under a heading; columns as wide as their widest cell, two spaces between them, trailing
-// spaces cut. A column is aligned right when `right` says so.
+// spaces cut.
 struct Table {
+  // A heading that begins with '>' is that of a column aligned to the right.
+  explicit Table(std::vector<std::string> columns);
+  void AddColumn(std::string column);
+
   std::vector<std::string> heading;
   std::vector<bool> right;
   std::vector<std::vector<std::string>> rows;
 };
 std::string FormatTable(const Table& table, const Terminal& terminal);
 
-// Takes out each of these columns whose cells all are "-".
-void DropEmpty(Table& table, std::span<const std::string_view> headings);
-// Takes out these columns, one after the other, until a line has at most `width` columns.
-void DropToFit(Table& table, std::span<const std::string_view> headings, int width);
+// Removes each of these columns whose cells all are "-".
+void DropEmpty(Table& table, std::initializer_list<std::string_view> headings);
+// Removes these columns, one after the other, until a line has at most `width` columns.
+void DropToFit(Table& table, std::initializer_list<std::string_view> headings, int width);
 
 // A horizontal bar of `value` / `full` * `width` columns, in eighths where Unicode can be shown.
 std::string Bar(double value, double full, int width, const Terminal& terminal);

@@ -29,12 +29,7 @@ bool UsesNccl(const std::string& transport) {
   return transport == "nccl" || transport == "peer+nccl";
 }
 
-Check Make(const v1::JobStatus& job, std::string name, Result result, std::string detail) {
-  return {
-      .scope = job.job(), .name = std::move(name), .result = result, .detail = std::move(detail)};
-}
-
-// "A on rank 1; B on ranks 0, 2". Empty when all ranks say the same.
+// "A on rank 1; B on ranks 0, 2". Empty if all ranks report the same.
 template <class Tell>
 std::string Differences(const Ranks& ranks, Tell tell) {
   std::map<std::string, std::vector<uint32_t>> who;
@@ -47,10 +42,10 @@ std::string Differences(const Ranks& ranks, Tell tell) {
 
 struct TransportSetting {
   std::string value;
-  bool is_default = false;  // nobody set it
+  bool is_default = false;  // not set
 };
 
-// Ranks tell those variables alone that are set.
+// Ranks report only variables that are set.
 TransportSetting SettingOf(const v1::RankStatus& rank, const std::string& name) {
   for (const auto& setting : rank.transport().settings()) {
     if (setting.name() == name) return {.value = setting.value()};
@@ -66,7 +61,7 @@ std::string Shown(const TransportSetting& setting) {
   return absl::StrCat(setting.value, has_default ? " (default)" : "");
 }
 
-// Ours first, then the variables, each by name.
+// EPLB's own settings first, then NCCL's variables, each in the order of names.
 std::vector<std::string> SettingNames(const Ranks& ranks) {
   std::set<std::pair<bool, std::string>> names;
   const auto add = [&names](const std::string& name) {
@@ -83,14 +78,14 @@ std::vector<std::string> SettingNames(const Ranks& ranks) {
   return sorted;
 }
 
-Check CheckName(const v1::JobStatus& job, const Ranks& told) {
+Verdict CheckName(const Ranks& told) {
   if (told.empty()) {
-    return Make(job, "transport", Result::kOk, "no rank has reported its transport");
+    return Passed("no rank has reported its transport");
   }
   if (const std::string names =
           Differences(told, [](const auto& rank) { return rank.transport().name(); });
       !names.empty()) {
-    return Make(job, "transport", Result::kWarning, absl::StrCat("ranks differ: ", names));
+    return Warning("ranks differ: ", names);
   }
   const v1::TransportInfo& first = told.front()->transport();
   std::string detail =
@@ -105,10 +100,10 @@ Check CheckName(const v1::JobStatus& job, const Ranks& told) {
   } else if (!first.fallback_reason().empty()) {
     absl::StrAppend(&detail, "; ", first.fallback_reason());
   }
-  return Make(job, "transport", slow ? Result::kWarning : Result::kOk, std::move(detail));
+  return Verdict{slow ? Result::kWarning : Result::kOk, detail};
 }
 
-// What to do about a rank's settings that are right but may cost speed.
+// Advice about a rank's settings that are valid but may cost speed.
 std::vector<std::string> NotesOn(const v1::JobStatus& job, const v1::RankStatus& rank) {
   std::vector<std::string> notes;
   const auto is = [&rank](const char* name, const char* value) {
@@ -143,7 +138,7 @@ std::vector<std::string> NotesOn(const v1::JobStatus& job, const v1::RankStatus&
   return notes;
 }
 
-// Each once, though many ranks give it.
+// Each note once, even if many ranks give it.
 std::vector<std::string> AllNotes(const v1::JobStatus& job, const Ranks& ranks) {
   std::vector<std::string> notes;
   for (const v1::RankStatus* rank : ranks) {
@@ -156,7 +151,7 @@ std::vector<std::string> AllNotes(const v1::JobStatus& job, const Ranks& ranks) 
   return notes;
 }
 
-// In what ranks differ, of library and settings.
+// The differences of library and settings between ranks.
 std::vector<std::string> NcclDifferences(const Ranks& ranks,
                                          const std::vector<std::string>& names) {
   std::vector<std::string> found;
@@ -170,7 +165,7 @@ std::vector<std::string> NcclDifferences(const Ranks& ranks,
   }
   for (const std::string& name : names) {
     if (name == "EPLB_NCCL_PATH") continue;  // hosts may keep it in different places
-    // Who sets the default on one rank alone changes nothing.
+    // A rank that sets the default value does not differ.
     if (Differences(ranks, [&name](const auto& rank) {
           return SettingOf(rank, name).value;
         }).empty()) {
@@ -183,7 +178,7 @@ std::vector<std::string> NcclDifferences(const Ranks& ranks,
   return found;
 }
 
-Check CheckNccl(const v1::JobStatus& job, const Ranks& ranks) {
+Verdict CheckNccl(const v1::JobStatus& job, const Ranks& ranks) {
   const v1::RankStatus& first = *ranks.front();
   const std::vector<std::string> names = SettingNames(ranks);
   std::vector<std::string> settings;
@@ -200,7 +195,7 @@ Check CheckNccl(const v1::JobStatus& job, const Ranks& ranks) {
   for (const std::string& note : AllNotes(job, ranks)) {
     detail.push_back(absl::StrCat("note: ", note));
   }
-  return Make(job, "nccl", differ ? Result::kWarning : Result::kOk, absl::StrJoin(detail, "; "));
+  return Verdict{differ ? Result::kWarning : Result::kOk, absl::StrJoin(detail, "; ")};
 }
 
 }  // namespace
@@ -212,8 +207,12 @@ std::vector<Check> CheckTransport(const v1::JobStatus& job) {
     if (!rank.transport().name().empty()) told.push_back(&rank);
     if (UsesNccl(rank.transport().name())) with_nccl.push_back(&rank);
   }
-  std::vector<Check> checks = {CheckName(job, told)};
-  if (!with_nccl.empty()) checks.push_back(CheckNccl(job, with_nccl));
+  std::vector<Check> checks;
+  const auto add = [&](const char* name, const Verdict& verdict) {
+    checks.push_back({job.job(), name, verdict.result, verdict.detail});
+  };
+  add("transport", CheckName(told));
+  if (!with_nccl.empty()) add("nccl", CheckNccl(job, with_nccl));
   return checks;
 }
 

@@ -1,24 +1,24 @@
-// What `eplbctl doctor` says of the way that rows take.
+// The checks of `eplbctl doctor` about the transport of expert rows.
 #ifndef EPLB_CLIENT_CLI_TRANSPORT_CHECKS_H_
 #define EPLB_CLIENT_CLI_TRANSPORT_CHECKS_H_
 
 #include <vector>
 
-#include "client/cli/doctor.h"
+#include "client/cli/health_checks.h"
 
 namespace eplb::cli {
 
-// NCCL's own variables that change how fast or on which way rows move, with what holds where they
-// are not set: as docs/nccl-settings.md lists them, which says why and where each value is from.
+// NCCL's own variables that change the speed or the path of rows, with their values when unset.
+// docs/nccl-settings.md lists them with reasons and the source of each value.
 
 inline constexpr char kNotSet[] = "not set";
 
 struct NcclVariable {
   const char* name;
-  const char* value_when_unset;  // kNotSet: it then changes nothing
+  const char* value_when_unset;  // kNotSet: the variable then changes nothing
 };
 
-// By name, as ranks tell those that are set.
+// In the order of names, as ranks report those that are set.
 inline constexpr NcclVariable kNcclVariables[] = {
     {"NCCL_BUFFSIZE", "4194304"},
     {"NCCL_CROSS_NIC", "2"},
@@ -45,9 +45,9 @@ inline constexpr NcclVariable kNcclVariables[] = {
     {"NCCL_RUNTIME_CONNECT", "1"},
 };
 
-// "transport": all ranks use the same, and rows in GPU memory do not go through the host. "nccl",
-// where NCCL carries them: ranks agree on library and settings, which are all shown, those that
-// nobody set with NCCL's default; what could be faster is a note, no finding.
+// "transport": all ranks use the same one, and rows in GPU memory do not pass through host memory.
+// "nccl", if NCCL carries rows: ranks agree on library and settings. All settings are shown, unset
+// ones with NCCL's default. A setting that could be faster is a note, not a finding.
 std::vector<Check> CheckTransport(const v1::JobStatus& job);
 
 }  // namespace eplb::cli

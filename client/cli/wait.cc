@@ -1,7 +1,6 @@
 #include "client/cli/wait.h"
 
 #include <algorithm>
-#include <memory>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -10,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/quantity.h"
 #include "base/status_macros.h"
@@ -20,7 +20,6 @@
 #include "proto/wire/message_json.h"
 
 #include "eplb/v1/query.pb.h"
-#include <CLI/CLI.hpp>
 
 namespace eplb::cli {
 
@@ -38,7 +37,7 @@ std::vector<std::string> States() {
 }
 
 absl::Status Wrong(const std::string& text, const std::string& expected) {
-  return absl::InvalidArgumentError(absl::StrCat("--for is \"", text, "\", expected ", expected));
+  return InvalidInput("--for is \"", text, "\", expected ", expected);
 }
 
 // "version>=12" in two; false without the sign.
@@ -51,27 +50,72 @@ bool Split(const std::string& text, const std::string& sign, std::string& name,
   return true;
 }
 
+constexpr absl::Duration kLongestWait = absl::Hours(7 * 24);
+constexpr absl::Duration kQuestion = absl::Seconds(5);  // one of many
+
+// The job, which may be the only one, within what is left.
+absl::Status AskJob(const WaitOptions& options, absl::Duration left, v1::JobStatus* job) {
+  QueryOptions query = options.query;
+  query.timeout = absl::FormatDuration(
+      std::clamp(absl::Trunc(left, absl::Milliseconds(1)), absl::Milliseconds(1), kQuestion));
+  v1::GetJobRequest request;
+  EPLB_ASSIGN_OR_RETURN(*request.mutable_job(), ChooseJob(query, options.job));
+  return Ask(query, request, job);
+}
+
+// A daemon that restarts, and a job that has not said Hello, may come.
+bool MayPass(const absl::Status& status, bool first) {
+  if (absl::IsNotFound(status)) return true;
+  return !first && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status));
+}
+
+Output Met(const WaitOptions& options, const v1::JobStatus& job, absl::Duration waited) {
+  if (options.query.format == Format::kJson) {
+    return absl::StrCat(
+        "{\"job\":", wire::JsonQuote(job.job()),
+        ",\"condition\":", wire::JsonQuote(options.condition),
+        ",\"state\":", wire::JsonQuote(wire::EnumText(job.state())), ",\"version\":", job.version(),
+        ",\"step\":", job.step(), ",\"balancedness\":",
+        job.has_balancedness() ? absl::StrFormat("%.17g", job.balancedness()) : "null",
+        absl::StrFormat(",\"seconds\":%.3f}\n", absl::ToDoubleSeconds(waited)));
+  }
+  return absl::StrCat(Printable(job.job()), ": ", options.condition, " is true after ",
+                      Seconds(absl::ToDoubleSeconds(waited)), " (", StateText(job), ", step ",
+                      Grouped(static_cast<int64_t>(job.step())), ", version ", job.version(),
+                      ")\n");
+}
+
+Output Never(const WaitOptions& options, const v1::JobStatus& job) {
+  return {kConditionNotMet, "",
+          absl::StrCat("job ", job.job(), " is ", wire::EnumText(job.state()), " (",
+                       job.end_reason(), "): ", options.condition, " can no longer become true")};
+}
+
+// seen: the last answer; trouble: why there was no other one. Either may be empty.
+Output TimedOut(const WaitOptions& options, const std::string& seen, const std::string& trouble) {
+  return {kTimeout, "",
+          absl::StrCat(options.condition, " is not true after ", options.query.timeout, ": ", seen,
+                       seen.empty() || trouble.empty() ? "" : "; then ", trouble)};
+}
+
 }  // namespace
 
 absl::StatusOr<WaitCondition> WaitCondition::Parse(const std::string& text) {
   WaitCondition condition;
-  condition.text_ = text;
   std::string name;
   std::string value;
-  if (text == "connected" || text == "finished" || text == "ended") {
-    condition.kind_ = text == "connected"  ? Kind::kConnected
-                      : text == "finished" ? Kind::kFinished
-                                           : Kind::kEnded;
-    return condition;
+  for (const auto& [word, kind] :
+       {std::pair("connected", Kind::kConnected), std::pair("finished", Kind::kFinished),
+        std::pair("ended", Kind::kEnded)}) {
+    condition.kind_ = kind;
+    if (text == word) return condition;
   }
   if (Split(text, ">=", name, value)) {
     if (name == "balanced") {
       condition.kind_ = Kind::kBalanced;
       condition.ratio_ = ParseFraction(value).value_or(0);
-      const bool read = condition.ratio_ > 0 && condition.ratio_ <= 1;
-      return read ? absl::StatusOr<WaitCondition>(condition)
-                  : Wrong(text,
-                          "a balancedness above 0, at most 1, e.g. balanced>=0.9 or balanced>=90%");
+      if (condition.ratio_ > 0 && condition.ratio_ <= 1) return condition;
+      return Wrong(text, "a balancedness above 0, at most 1, e.g. balanced>=0.9 or balanced>=90%");
     }
     if (name != "version" && name != "step") return Wrong(text, kForms);
     condition.kind_ = name == "version" ? Kind::kVersion : Kind::kStep;
@@ -121,85 +165,21 @@ WaitCondition::Answer WaitCondition::Ask(const v1::JobStatus& job) const {
   return HasEnded(job) && IsOfEndedRun() ? Answer::kNever : Answer::kNotYet;
 }
 
-namespace {
-
-constexpr absl::Duration kLongestWait = absl::Hours(7 * 24);
-constexpr absl::Duration kQuestion = absl::Seconds(5);  // one of many
-
-// The job, which may be the only one, within what is left.
-absl::Status AskJob(const WaitOptions& options, absl::Duration left, v1::JobStatus* job) {
-  QueryOptions query = options.query;
-  query.timeout = absl::FormatDuration(
-      std::clamp(absl::Trunc(left, absl::Milliseconds(1)), absl::Milliseconds(1), kQuestion));
-  v1::GetJobRequest request;
-  EPLB_ASSIGN_OR_RETURN(*request.mutable_job(), ChooseJob(query, options.job));
-  return Ask(query, request, job);
-}
-
-// A daemon that restarts, and a job that has not said Hello, may come.
-bool MayPass(const absl::Status& status, bool first) {
-  if (absl::IsNotFound(status)) return true;
-  return !first && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status));
-}
-
-Output Met(const WaitOptions& options, const v1::JobStatus& job, absl::Duration waited) {
-  Output output;
-  if (options.query.format == Format::kJson) {
-    output.out =
-        absl::StrCat("{\"job\":", wire::JsonQuote(job.job()),
-                     ",\"condition\":", wire::JsonQuote(options.condition),
-                     ",\"state\":", wire::JsonQuote(wire::EnumText(job.state())),
-                     ",\"version\":", job.version(), ",\"step\":", job.step(), ",\"balancedness\":",
-                     job.has_balancedness() ? absl::StrFormat("%.17g", job.balancedness()) : "null",
-                     absl::StrFormat(",\"seconds\":%.3f}\n", absl::ToDoubleSeconds(waited)));
-    return output;
-  }
-  output.out =
-      absl::StrCat(Printable(job.job()), ": ", options.condition, " is true after ",
-                   Seconds(absl::ToDoubleSeconds(waited)), " (", StateText(job), ", step ",
-                   Grouped(static_cast<int64_t>(job.step())), ", version ", job.version(), ")\n");
-  return output;
-}
-
-Output Never(const WaitOptions& options, const v1::JobStatus& job) {
-  return {.exit_code = kConditionNotMet,
-          .out = {},
-          .message = absl::StrCat("job ", job.job(), " is ", wire::EnumText(job.state()), " (",
-                                  job.end_reason(), "): ", options.condition,
-                                  " can no longer become true")};
-}
-
-Output TimedOut(const WaitOptions& options, const std::string& last) {
-  return {.exit_code = kTimeout,
-          .out = {},
-          .message = absl::StrCat(options.condition, " is not true after ", options.query.timeout,
-                                  ": ", last)};
-}
-
-// What the last answer told, and why there was no other one.
-std::string Last(const std::string& seen, const std::string& trouble) {
-  return absl::StrCat(seen, seen.empty() || trouble.empty() ? "" : "; then ", trouble);
-}
-
-}  // namespace
-
 Output RunWait(const WaitOptions& options) {
-  const absl::StatusOr<WaitCondition> condition = WaitCondition::Parse(options.condition);
-  if (!condition.ok()) return UsageFailure(condition.status());
-  const absl::StatusOr<absl::Duration> timeout =
-      ParseDuration("--timeout", options.query.timeout, kLongestWait);
-  if (!timeout.ok()) return UsageFailure(timeout.status());
+  EPLB_ASSIGN_OR_RETURN(const WaitCondition condition, WaitCondition::Parse(options.condition));
+  EPLB_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                        ParseDuration("--timeout", options.query.timeout, kLongestWait));
   const absl::Time begin = absl::Now();
-  const absl::Time end = begin + *timeout;
+  const absl::Time end = begin + timeout;
   std::string seen;     // the job at the last answer
   std::string trouble;  // since then; a question that had hardly time for an answer tells nothing
   for (bool first = true;; first = false) {
     v1::JobStatus job;
     const absl::Duration left = end - absl::Now();
     const absl::Status asked = AskJob(options, left, &job);
-    if (!asked.ok() && !MayPass(asked, first)) return QueryFailure(asked);
+    if (!asked.ok() && !MayPass(asked, first)) return asked;
     if (asked.ok()) {
-      const WaitCondition::Answer answer = condition->Ask(job);
+      const WaitCondition::Answer answer = condition.Ask(job);
       if (answer == WaitCondition::Answer::kMet) return Met(options, job, absl::Now() - begin);
       if (answer == WaitCondition::Answer::kNever) return Never(options, job);
       seen = absl::StrCat("job ", job.job(), " is ", StateText(job), " at step ", job.step(),
@@ -208,33 +188,27 @@ Output RunWait(const WaitOptions& options) {
     } else if (seen.empty() || left >= kAskAgain) {
       trouble = std::string(asked.message());
     }
-    if (absl::Now() + kAskAgain >= end) return TimedOut(options, Last(seen, trouble));
+    if (absl::Now() + kAskAgain >= end) return TimedOut(options, seen, trouble);
     absl::SleepFor(kAskAgain);
   }
 }
 
-void AddWait(CLI::App& root, Command& command) {
-  const auto options = std::make_shared<WaitOptions>();
-  options->query.timeout = "10m";
-  CLI::App& app = *root.add_subcommand("wait", "Wait for a condition of a job");
-  app.add_option("--for", options->condition,
-                 "connected, finished, ended, state=NAME, version>=N, step>=N or balanced>=X "
-                 "(measured)")
-      ->required()
-      ->type_name("CONDITION");
-  AddJobOption(app, options->job);
-  AddQueryOptions(app, options->query, {kNotFound, kConditionNotMet});
-  app.get_option("--timeout")->description("How long to wait, at most 168h [10m]");
-  app.footer(
-      absl::StrCat("Examples:\n"
-                   "  eplbctl wait --for connected && eplbctl rebalance\n"
-                   "  eplbctl wait --for 'balanced>=0.9' --timeout 30m\n"
-                   "8: the run has ended, but FAILED when FINISHED was asked for, or the reverse.\n"
-                   "Any other condition may be met by a new run of the job.\n",
-                   app.get_footer()));
-  app.callback([options, &command] {
-    command = [options](const Terminal& /*terminal*/) { return RunWait(*options); };
-  });
+void AddWait(const Flags& root) {
+  auto [flags, options] =
+      AddCommand<WaitOptions>(root, "wait", "Wait until a condition of a job is true", &RunWait);
+  options.query.timeout = "10m";
+  flags.Text("--for", "CONDITION", options.condition, absl::StrCat(kForms, " (measured)"))
+      .Required();
+  AddJobOption(flags, options.job);
+  AddQueryOptions(flags, options.query, {kNotFound, kConditionNotMet});
+  flags.With("--timeout").Describe("How long to wait, at most 168h [10m]");
+  flags.SetFooter(absl::StrCat(
+      "Examples:\n"
+      "  eplbctl wait --for connected && eplbctl rebalance\n"
+      "  eplbctl wait --for 'balanced>=0.9' --timeout 30m\n"
+      "Exit 8: the run ended as FAILED although FINISHED was asked for, or the reverse.\n"
+      "A new run of the job may still meet any other condition.\n",
+      flags.footer()));
 }
 
 }  // namespace eplb::cli

@@ -1,4 +1,4 @@
-// `eplbctl wait`: until something is true of a job.
+// `eplbctl wait`: waits until a condition of a job is true.
 #ifndef EPLB_CLIENT_CLI_WAIT_H_
 #define EPLB_CLIENT_CLI_WAIT_H_
 
@@ -8,9 +8,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "client/cli/flags.h"
+#include "client/cli/command_tree.h"
 #include "client/cli/query_client.h"
-#include "client/cli/terminal.h"
 
 namespace eplb::v1 {
 class JobStatus;
@@ -19,8 +18,7 @@ enum JobState : int;
 
 namespace eplb::cli {
 
-// What `eplbctl wait --for` waits for.
-
+// The condition of `eplbctl wait --for`.
 class WaitCondition {
  public:
   enum class Answer {
@@ -34,12 +32,9 @@ class WaitCondition {
   // errors: InvalidArgument naming --for.
   static absl::StatusOr<WaitCondition> Parse(const std::string& text);
 
-  // A run that was lost may come back: it is not at its end. One that has ended makes kNever only
-  // what asks how it ended: a new run of the job may meet everything else.
+  // A run that was lost may come back, so it has not ended. The end of a run answers kNever only to
+  // conditions about that end, because a new run of the job may meet every other condition.
   Answer Ask(const v1::JobStatus& job) const;
-
-  // As given.
-  const std::string& text() const { return text_; }
 
  private:
   enum class Kind { kConnected, kFinished, kEnded, kState, kVersion, kStep, kBalanced };
@@ -47,7 +42,6 @@ class WaitCondition {
   bool IsMet(const v1::JobStatus& job) const;
   bool IsOfEndedRun() const;  // asks how a run has ended
 
-  std::string text_;
   Kind kind_ = Kind::kConnected;
   v1::JobState state_ = {};
   uint64_t number_ = 0;
@@ -55,20 +49,20 @@ class WaitCondition {
 };
 
 struct WaitOptions {
-  QueryOptions query;     // its timeout is that of all questions together, at most a week
+  QueryOptions query;     // the timeout covers all questions together; at most a week
   std::string job;        // empty: the only one
-  std::string condition;  // as `--for` of the help
+  std::string condition;  // WaitCondition::Parse
 };
 
-// Asks until the condition is true, a daemon that goes away meanwhile as well as a job that has not
-// come yet among it. Exit 0 when it is true; 8 when the run has ended without it; 7 after the
-// timeout; 3 when no daemon answers the first question.
+// Asks until the condition is true. A job that does not exist yet and a daemon that stops answering
+// do not end the wait. Exit 0 if the condition is true; 8 if the run has ended without it; 7 after
+// the timeout; 3 if no daemon answers the first question.
 // JSON: {"job","condition","state","version","step","balancedness","seconds"}.
 Output RunWait(const WaitOptions& options);
 
-void AddWait(CLI::App& root, Command& command);
+void AddWait(const Flags& root);
 
-// Between two questions of a command that waits.
+// Time between two questions of a command that waits.
 inline constexpr absl::Duration kAskAgain = absl::Milliseconds(250);
 
 }  // namespace eplb::cli

@@ -1,4 +1,4 @@
-# Where gRPC and what it needs come from: `system` links the distribution's shared libraries; `vendored` links the static
+# Provider of gRPC and its dependencies: `system` links the distribution's shared libraries; `vendored` links the static
 # ones that deploy/vendored builds, so that a program or library needs none of them where it runs.
 
 set(EPLB_GRPC_PROVIDER system CACHE STRING "gRPC, Protobuf, Abseil, RE2: system (shared, of the distribution) or vendored (static, made by deploy/vendored)")

@@ -1,4 +1,4 @@
-# What `cmake --install` puts where; the components are the Debian packages' names (EplbPackages.cmake).
+# Files that `cmake --install` installs, and their folders; the components are the Debian packages' names (EplbPackages.cmake).
 include(CMakePackageConfigHelpers)
 
 install(TARGETS eplbd RUNTIME COMPONENT eplbd)
@@ -26,7 +26,7 @@ install(FILES ${PROJECT_BINARY_DIR}/eplb.pc
 # The demonstration's trainer, where it was built; the others are asked for.
 install(TARGETS eplb-trainer RUNTIME OPTIONAL COMPONENT eplbctl)
 
-# What a program prints becomes a compressed page or a script, when it is installed.
+# Writes the output of a program into a compressed page or a script at installation.
 function(eplb_install_output program file component directory)
   set(made "${PROJECT_BINARY_DIR}/packages/${file}")
   string(REGEX REPLACE "[.]gz$" "" printed "${made}")

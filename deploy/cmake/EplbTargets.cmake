@@ -1,5 +1,4 @@
 # One library per room, one test binary per room; warnings and sanitizers are the same for all.
-include(GoogleTest)
 
 add_library(eplb_warnings INTERFACE)
 target_compile_options(eplb_warnings INTERFACE
@@ -20,14 +19,14 @@ if(EPLB_SANITIZE)
   add_link_options("-fsanitize=${sanitizers}")
 endif()
 
-# What follows may become part of libeplb.so: it is compiled once, for it and for everything else. Hidden, because the
-# compiler may not look into a visible function that another library could replace.
+# Following targets may become part of libeplb.so: they are compiled once, for the library and for programs. Their symbols are hidden,
+# because the compiler must not inline a visible function that another library could replace.
 macro(eplb_code_of_library)
   set(CMAKE_POSITION_INDEPENDENT_CODE ON)
   set(CMAKE_CXX_VISIBILITY_PRESET hidden)
   set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 endmacro()
-# What follows is in programs only.
+# Following targets are in programs only.
 macro(eplb_code_of_programs)
   unset(CMAKE_POSITION_INDEPENDENT_CODE)
   unset(CMAKE_CXX_VISIBILITY_PRESET)
@@ -55,27 +54,54 @@ function(eplb_add_binary name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} eplb_warnings)
 endfunction()
 
-# eplb_add_test(placement_test SOURCES a_test.cc DEPS eplb::placement [LABELS unit] [TIMEOUT 60])
-# registers every TEST of the binary with ctest. Tests find their data under EPLB_TEST_DATA.
+# eplb_add_test(placement_test SOURCES a_test.cc DEPS eplb::placement [LABELS unit] [TIMEOUT 120] [SHARDS 1] [FULL])
+# registers the binary with ctest: as one test, or as one test for each of SHARDS parts of its TESTs. TIMEOUT is that of a
+# part. FULL: the binary is built and run by the full gate only. Tests find their data under EPLB_TEST_DATA. Each run writes its
+# results to build/<preset>/tests/gtest, where tests/summary.py reads them.
 function(eplb_add_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "FULL" "TIMEOUT;SHARDS" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 300)
+  endif()
+  if(NOT ARG_SHARDS)
+    set(ARG_SHARDS 1)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_compile_definitions(${name} PRIVATE EPLB_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main eplb_warnings)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp")
-  # gtest_discover_tests takes a list of labels apart; its list of tests does not.
-  set(labels_file ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
-  file(WRITE ${labels_file}
-    "if(${name}_TESTS)\n"
-    "  set_tests_properties(\${${name}_TESTS} PROPERTIES LABELS \"${ARG_LABELS}\")\n"
-    "endif()\n")
-  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${labels_file})
+  if(ARG_FULL)
+    list(APPEND ARG_LABELS full)
+    eplb_build_for_full_gate(${name})
+  endif()
+  math(EXPR last "${ARG_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    set(test ${name})
+    if(ARG_SHARDS GREATER 1)
+      set(test ${name}.${shard})
+    endif()
+    add_test(NAME ${test} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${shard};GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/tests/gtest/${test}.xml;TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp")
+  endforeach()
+endfunction()
+
+# eplb_build_for_full_gate(TARGET..): `all` does not build these targets; the target full_tests does.
+function(eplb_build_for_full_gate)
+  if(NOT TARGET full_tests)
+    add_custom_target(full_tests)
+  endif()
+  set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+  add_dependencies(full_tests ${ARGN})
+endfunction()
+
+# eplb_full_gate(TEST..): tests of this directory that only the full gate runs.
+function(eplb_full_gate)
+  foreach(test ${ARGN})
+    get_test_property(${test} LABELS labels)
+    set_tests_properties(${test} PROPERTIES LABELS "${labels};full")
+  endforeach()
 endfunction()

@@ -2,7 +2,7 @@
 set(whole_version "${CPACK_PACKAGE_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE}")
 # Each package has a summary of its own; the project's would stand in front of it.
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "")
-# Of systemd the packages need the command that makes the user, which has a package of its own for machines without systemd.
+# The packages need one command of systemd, which creates the user; machines without systemd have a package with that command alone.
 set(CPACK_DEBIAN_EPLBD_PACKAGE_DEPENDS "systemd | systemd-standalone-sysusers | systemd-sysusers")
 set(CPACK_DEBIAN_EPLBD_PACKAGE_RECOMMENDS "eplbctl (= ${whole_version})")
 set(CPACK_DEBIAN_EPLBD_PACKAGE_SUGGESTS "eplb-doc, prometheus")

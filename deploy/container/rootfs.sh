@@ -30,7 +30,7 @@ for program in "$@"; do
     [ "$arrow" = "=>" ] || path=$name
     [ "$path" != not ] || { echo "rootfs: $program needs $name, which is not installed" >&2; exit 1; }
     [[ $path == /* ]] || continue
-    # As the loader asks for it; what a link leads to has the content.
+    # Under the name that the loader asks for, with the content of the link's target.
     [ -e "$root$path" ] || install -D -m 755 "$path" "$root$path"
   done < <(ldd "$program")
 done

@@ -37,7 +37,7 @@ eplb_claim_state() {
 # the address that ranks look at until a daemon is there.
 eplb_start_daemon() {
   local file=$1 here front=()
-  # Of a free port nobody knows the number before a daemon has it; at port 1 none listens.
+  # The number of a free port is unknown until a daemon has it. No daemon listens at port 1.
   export EPLB_ENDPOINT=${2/%:0/:1}
   shift 2
   eplb_endpoint_file=$file

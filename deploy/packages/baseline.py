@@ -3,10 +3,10 @@
 
   baseline.py [--glibc 2.36] [--alone] [--json] [--tag] FILE ..
 
-Of glibc and libstdc++ it prints the newest versions that the files need together, and every library that they need besides the system's and
-those in FILE. --glibc: exit 1 where a newer glibc is needed. --alone: exit 1 where a library is needed that is none of glibc's or GCC's.
---tag: the platform tag of a wheel that has exactly these files, which is manylinux_2_N where PEP 600's rules hold: a libstdc++ as old as
-N's systems have, and no library from outside.
+Of glibc and libstdc++ it prints the newest versions that the files need together, and every library that they need besides the
+system's and those in FILE. --glibc: exit 1 where a newer glibc is needed. --alone: exit 1 where a library is needed that is
+none of glibc's or GCC's. --tag: the platform tag of a wheel that has exactly these files, which is manylinux_2_N where PEP
+600's rules hold: a libstdc++ as old as N's systems have, and no library from outside.
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""What programs are made of: shared libraries by the loader, archives and headers by the build, and the Debian packages of them all."""
+"""Lists the parts of programs: shared libraries by the loader, archives and headers by the build, and the Debian packages of
+them all.
+"""
 
 from __future__ import annotations
 

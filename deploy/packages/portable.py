@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Makes what runs on other systems than the one that built it: the relocatable tarball, and the wheel.
 
-  portable.py tarball --build build/release --out DIRECTORY   eplb-VERSION-linux-MACHINE.tar.gz: programs, library, headers, pages
-  portable.py wheel --build build/release --out DIRECTORY     eplb-VERSION-py3-none-PLATFORM.whl with the library, and the sdist without
+  portable.py tarball --build build/release --out DIRECTORY   eplb-VERSION-linux-MACHINE.tar.gz: programs, library, headers,
+  pages portable.py wheel --build build/release --out DIRECTORY     eplb-VERSION-py3-none-PLATFORM.whl with the library, and
+  the sdist without
 
-Libraries that other systems lack come along as private copies under names of their own, so that no other library of the process is taken for
-one of them. glibc, libstdc++ and libgcc are the system's: baseline.py says how old they may be, and each package says it in baseline.json.
-The same build gives the same bytes: times are those of the last commit, or SOURCE_DATE_EPOCH.
+Libraries that other systems lack come along as private copies under names of their own, so that no other library of the
+process is taken for one of them. glibc, libstdc++ and libgcc are the system's: baseline.py says how old they may be, and each
+package says it in baseline.json. The same build gives the same bytes: times are those of the last commit, or
+SOURCE_DATE_EPOCH.
 """
 
 import argparse
@@ -18,7 +20,6 @@ import pathlib
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -75,7 +76,9 @@ class PrivateCopies:
         self.names = {}  # soname: name of the copy
 
     def add_for(self, original):
-        """original: the file before it was stripped or moved, which the loader of this machine resolves. errors: linked.NotLinked."""
+        """original: the file before it was stripped or moved, which the loader of this machine resolves. errors:
+        linked.NotLinked.
+        """
         for soname, path in linked.shared_libraries(original).items():
             if linked.is_of_the_system(soname) or soname in self.names:
                 continue

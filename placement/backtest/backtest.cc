@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "placement/policies/registry.h"
 #include "placement/split/batch_split.h"
 
 namespace eplb {
@@ -23,7 +22,10 @@ constexpr double kHorizon = 4;
 constexpr double kCharged = 1.0 / 32;
 constexpr double kMargin = 0.02;  // of its net seconds, that another candidate must be ahead by
 constexpr int64_t kProvingWindows = 2;  // before which no candidate is compared with another
-constexpr double kSure = 1;             // standard errors that are taken off what must be sure
+// Standard errors that are taken off what must be sure: among many candidates, and for a single
+// one, which no better one can replace.
+constexpr double kSure = 1;
+constexpr double kSureAlone = 2;
 constexpr double kFirstTimes = 4;  // that a gain must be above its price before a window was seen
 
 std::vector<LayerId> TestedLayers(int32_t num_layers) {
@@ -83,6 +85,12 @@ absl::StatusOr<SeenWindow> LayersOf(const SeenWindow& window, std::span<const La
 
 }  // namespace
 
+int64_t WindowsFor(const BacktestOptions& options) {
+  int64_t most = options.candidates.empty() ? kAutoWindows : 1;
+  for (const Candidate& one : options.candidates) most = std::max(most, one.estimate.windows);
+  return most;
+}
+
 Backtest::Backtest(Placement start, std::vector<LayerId> layers, double scale,
                    const BacktestOptions& options)
     : start_(std::move(start)),
@@ -90,10 +98,11 @@ Backtest::Backtest(Placement start, std::vector<LayerId> layers, double scale,
       layers_(std::move(layers)),
       scale_(scale),
       options_(options) {
-  for (const Candidate& candidate : CandidatesFor(options.split)) {
+  const bool has_own = !options.candidates.empty();
+  for (const Candidate& candidate : has_own ? options.candidates : CandidatesFor(options.split)) {
     shadows_.push_back({.candidate = candidate, .in_force = start_});
   }
-  choice_ = 0;
+  shadows_.push_back({.candidate = {}, .in_force = start_});  // does nothing
 }
 
 absl::StatusOr<Backtest> Backtest::Begin(const Placement& incumbent,
@@ -113,8 +122,9 @@ absl::StatusOr<Evaluation> Backtest::Evaluated(const SeenWindow& window, const P
 LearnedGate Backtest::GateOf(const Shadow& shadow, double net_seconds) const {
   const double prior = shadow.promise ? shadow.promise->tokens_per_step * steps_per_window_ : 0;
   const double predicted = shadow.predicted_tokens + prior;
+  const bool predicts = !shadow.candidate.policy.empty();
   const auto realized = [&](double errors) {
-    if (predicted <= 0) return kUsuallyRealized;
+    if (predicted <= 0) return predicts ? kUsuallyRealized : 0;
     const double seen = shadow.seen_tokens - errors * std::sqrt(shadow.seen_squares);
     return std::clamp((seen + kUsuallyRealized * prior) / predicted, 0.0, 1.0);
   };
@@ -127,17 +137,16 @@ LearnedGate Backtest::GateOf(const Shadow& shadow, double net_seconds) const {
     return ahead >= shadow.spent_meanwhile ? std::max(0.0, ahead) : 0;
   };
   const int32_t cadence = shadow.candidate.cadence;
-  return {.in_use = true,
-          .realized = realized(0),
-          .horizon_steps = kHorizon * cadence * options_.every * steps_per_window_,
-          .proved_tokens = proved(1),
-          .missed_seconds = missed(1),
-          .budget_seconds = net_seconds < 0 ? Finite(kAllowance * unmoved_seconds_ + net_seconds)
-                                            : std::numeric_limits<double>::infinity(),
-          .sure = {realized(kSure), proved(kSure), missed(kSure)},
-          .times = 1,
+  const bool alone = shadows_.size() == 2;  // besides the one that does nothing
+  const double sure = alone ? kSureAlone : kSure;
+  double budget = std::numeric_limits<double>::infinity();
+  if (alone || net_seconds < 0) budget = Finite(kAllowance * unmoved_seconds_ + net_seconds);
+  if (alone) budget /= 2;  // the migration, and the way back
+  return {.horizon_steps = kHorizon * cadence * options_.every * steps_per_window_,
           .windows = num_windows_ > 1 ? num_windows_ : 0,
-          .choice = TextOf(shadow.candidate)};
+          .shown = {realized(0), proved(1), missed(1)},
+          .sure = {realized(sure), proved(sure), missed(sure)},
+          .budget_seconds = budget};
 }
 
 absl::StatusOr<double> Backtest::Price(const Placement& before, const Placement& after,
@@ -234,15 +243,10 @@ absl::StatusOr<double> Backtest::PredictedFall(const ExpectedLoad& expected,
 
 absl::Status Backtest::Decide(Shadow& shadow, std::span<const SeenWindow> windows,
                               const BacktestInput& input) const {
-  if (shadow.windows_since_decision >= 0) ++shadow.windows_since_decision;
-  const int64_t due = int64_t{shadow.candidate.cadence} * options_.every;
-  if (shadow.windows_since_decision >= 0 && shadow.windows_since_decision < due) {
-    return absl::OkStatus();
-  }
-  shadow.windows_since_decision = 0;
+  PolicyOptions options = options_.policy;
+  options.effort = Effort::kFast;
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy,
-                        MakePolicy(shadow.candidate.policy,
-                                   {.hierarchy = options_.hierarchy, .effort = Effort::kFast}));
+                        MakePolicy(shadow.candidate.policy, options));
   EPLB_ASSIGN_OR_RETURN(const ExpectedLoad expected,
                         ExpectLoad(shadow.candidate.estimate, windows));
   const Placement before = shadow.in_force;
@@ -264,10 +268,12 @@ absl::Status Backtest::Decide(Shadow& shadow, std::span<const SeenWindow> window
       scale_;
   const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
   LearnedGate own = GateOf(shadow, shadow.saved_seconds - shadow.spent_seconds);
-  own.proved_tokens = own.sure.proved_tokens = 0;  // it is ahead of another placement than its own
-  own.missed_seconds = own.sure.missed_seconds = 0;
-  if (!Earns(own, Finite(tokens * scale_ * token_seconds), replicas,
-             {.migration = owed, .token_seconds = token_seconds})) {
+  // It is ahead of the job's placement, not of its own.
+  for (LearnedGate::Shown* shown : {&own.shown, &own.sure}) *shown = {.realized = shown->realized};
+  if (!Earns(own, {.predicted = Finite(tokens * scale_ * token_seconds),
+                   .replicas = replicas,
+                   .migration = owed,
+                   .token_seconds = token_seconds})) {
     return absl::OkStatus();
   }
   shadow.owed_seconds = owed;
@@ -276,17 +282,14 @@ absl::Status Backtest::Decide(Shadow& shadow, std::span<const SeenWindow> window
 }
 
 absl::Status Backtest::Advance(const BacktestInput& input) {
-  std::vector<SeenWindow> windows;
-  for (const SeenWindow& window :
-       input.windows.last(std::min(input.windows.size(), kEstimateWindows))) {
-    if (window.load->num_layers() <= layers_.back().value) {
-      return absl::InvalidArgumentError("a window has fewer layers than the placement");
-    }
-    EPLB_ASSIGN_OR_RETURN(SeenWindow some, LayersOf(window, layers_));
-    windows.push_back(std::move(some));
+  for (const SeenWindow& window : input.windows) {
+    if (window.load->num_layers() > layers_.back().value) continue;
+    return absl::InvalidArgumentError("a window has fewer layers than the placement");
   }
-  const SeenWindow& newest = windows.back();
-  steps_per_window_ = MedianSteps(windows);
+  EPLB_ASSIGN_OR_RETURN(const SeenWindow newest, LayersOf(input.windows.back(), layers_));
+  const auto counted = static_cast<size_t>(WindowsFor(options_));
+  const auto recent = input.windows.last(std::min(input.windows.size(), counted));
+  steps_per_window_ = MedianSteps(recent);
   EPLB_ASSIGN_OR_RETURN(const Evaluation unmoved, Evaluated(newest, start_, input));
   EPLB_RETURN_IF_ERROR(Follow(input));
   EPLB_ASSIGN_OR_RETURN(const Evaluation in_use, Evaluated(newest, incumbent_, input));
@@ -294,7 +297,6 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
                         .incumbent = in_use.peak_load,
                         .incumbent_replicas = ReplicaSecondsPerStep(incumbent_, input.costs)};
   ++num_windows_;
-  unmoved_.Add(unmoved.mean_balancedness);
   const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
   unmoved_seconds_ = Finite(unmoved_seconds_ + unmoved.peak_load * scale_ * token_seconds);
   const double replicas = (peaks.incumbent_replicas - ReplicaSecondsPerStep(start_, input.costs)) *
@@ -306,25 +308,40 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
     EPLB_RETURN_IF_ERROR(Score(shadow, newest, peaks, input));
   }
   Choose();
-  for (Shadow& shadow : shadows_) EPLB_RETURN_IF_ERROR(Decide(shadow, windows, input));
+  return DecideWhereDue(recent, input);
+}
+
+absl::Status Backtest::DecideWhereDue(std::span<const SeenWindow> recent,
+                                      const BacktestInput& input) {
+  std::vector<SeenWindow> windows;
+  for (Shadow& shadow : shadows_) {
+    if (shadow.candidate.policy.empty()) continue;
+    if (shadow.windows_since_decision >= 0) ++shadow.windows_since_decision;
+    const int64_t due = int64_t{shadow.candidate.cadence} * options_.every;
+    if (shadow.windows_since_decision >= 0 && shadow.windows_since_decision < due) continue;
+    shadow.windows_since_decision = 0;
+    for (size_t i = windows.size(); i < recent.size(); ++i) {
+      EPLB_ASSIGN_OR_RETURN(SeenWindow some, LayersOf(recent[i], layers_));
+      windows.push_back(std::move(some));
+    }
+    EPLB_RETURN_IF_ERROR(Decide(shadow, windows, input));
+  }
   return absl::OkStatus();
 }
 
-// Proved: the net seconds are above 0 by more than the scatter of the windows' savings.
+// A candidate is proved if its net seconds exceed the scatter of the windows' savings.
 void Backtest::Choose() {
   if (num_windows_ - 1 - options_.latency < kProvingWindows) return;
   const auto pays = [](const Shadow& shadow) {
     return shadow.net_seconds > std::sqrt(shadow.net_squares);
   };
   const auto best = std::max_element(
-      shadows_.begin(), shadows_.end(),
+      shadows_.begin(), shadows_.begin() + nothing(),
       [](const Shadow& a, const Shadow& b) { return a.net_seconds < b.net_seconds; });
-  if (choice_ && pays(shadows_[*choice_])) {
-    const double margin = kMargin * std::abs(best->net_seconds);
-    if (best->net_seconds <= shadows_[*choice_].net_seconds + margin) return;
-  }
-  choice_.reset();
-  if (pays(*best)) choice_ = static_cast<size_t>(best - shadows_.begin());
+  const Shadow& chosen = shadows_[static_cast<size_t>(choice_)];
+  const double margin = kMargin * std::abs(best->net_seconds);
+  if (pays(chosen) && best->net_seconds <= chosen.net_seconds + margin) return;
+  choice_ = pays(*best) ? best - shadows_.begin() : nothing();
 }
 
 std::vector<CandidateScore> Backtest::Scores() const {
@@ -337,16 +354,31 @@ std::vector<CandidateScore> Backtest::Scores() const {
                       .spent_seconds = shadow.spent_seconds,
                       .net_seconds = shadow.net_seconds,
                       .realized = shadow.predicted_tokens > 0
-                                      ? std::optional(GateOf(shadow, 0).realized)
+                                      ? std::optional(GateOf(shadow, 0).shown.realized)
                                       : std::nullopt});
   }
-  scores.push_back({.candidate = {}, .windows = num_windows_, .balancedness = unmoved_.Value()});
   return scores;
 }
 
+void Backtest::Adjust(const BacktestOptions& options) {
+  options_.every = options.every;
+  options_.candidates = options.candidates;
+  for (size_t i = 0; i < options.candidates.size(); ++i) {
+    shadows_[i].candidate = options.candidates[i];
+  }
+}
+
+const Backtest::Shadow& Backtest::Next() const {
+  if (choice_ != nothing()) return shadows_[static_cast<size_t>(choice_)];
+  const bool start_is_ahead = GateOf(shadows_.back(), 0).shown.missed_seconds > 0;
+  return start_is_ahead ? shadows_.back() : shadows_.front();
+}
+
 LearnedGate Backtest::gate() const {
-  LearnedGate gate = GateOf(shadows_[choice_.value_or(0)], own_net_seconds_);
-  gate.in_use = choice_.has_value();
+  const Shadow& next = Next();
+  LearnedGate gate = GateOf(next, own_net_seconds_);
+  gate.returns = &next == &shadows_.back();
+  gate.in_use = choice_ != nothing() || gate.returns;
   const int64_t proved = num_windows_ - 1 - options_.latency;
   if (proved < 1) {
     gate.times = kFirstTimes;

@@ -21,7 +21,7 @@
 #include "placement/figure_mean.h"
 #include "placement/gpu_speeds.h"
 #include "placement/placement.h"
-#include "placement/policy.h"
+#include "placement/policies/registry.h"
 
 namespace eplb {
 
@@ -30,11 +30,15 @@ namespace eplb {
 inline constexpr int32_t kMaxTestedLayers = 8;
 
 struct BacktestOptions {
+  std::vector<Candidate> candidates = {};  // empty: those that policy `auto` has for the split
   SplitMode split = SplitMode::kEqual;
-  std::optional<Hierarchy> hierarchy;  // none: the policies' own rule
-  int32_t every = 1;                   // windows from one opportunity to decide to the next, >= 1
-  int32_t latency = 0;                 // windows until a decision is in force: 0 or 1
+  PolicyOptions policy = {};  // the candidates compute with effort `fast` whatever it has
+  int32_t every = 1;          // windows from one opportunity to decide to the next, >= 1
+  int32_t latency = 0;        // windows from a decision to its effect: 0 or 1
 };
+
+// Returns how many windows the longest estimate of the candidates looks at.
+int64_t WindowsFor(const BacktestOptions& options);
 
 struct BacktestInput {
   std::span<const SeenWindow> windows;  // oldest first, at least one; of the whole model
@@ -73,17 +77,22 @@ class Backtest {
   // whose turn it is.
   absl::Status Advance(const BacktestInput& input);
 
-  // In the order of CandidatesFor, and last, "do nothing".
+  // Scores of the candidates in their order, then of "do nothing".
   std::vector<CandidateScore> Scores() const;
   int64_t num_windows() const { return num_windows_; }
-  // What is used: of the scores; none: "do nothing". It changes when another one is ahead by a
-  // margin.
-  std::optional<size_t> choice() const { return choice_; }
-  // What the gate of a decision by the choice goes by; without a choice, by the first candidate.
+  // Index of the candidate in use among the scores; absent for "do nothing". It changes if another
+  // candidate is ahead by a margin.
+  std::optional<size_t> choice() const {
+    return choice_ == nothing() ? std::nullopt : std::optional(static_cast<size_t>(choice_));
+  }
+  // Candidate that makes the job's next decision: the one in use. If "do nothing" is in use, that
+  // is a return to the start once the start is certainly ahead of the incumbent. Otherwise it is
+  // the first candidate, whose decision the gate refuses.
+  const Candidate& next() const { return Next().candidate; }
   LearnedGate gate() const;
   const BacktestOptions& options() const { return options_; }
-  // every: as BacktestOptions', from now on.
-  void set_every(int32_t every) { options_.every = every; }
+  // Takes over the interval and the estimates of options with the same policies.
+  void Adjust(const BacktestOptions& options);
 
  private:
   // The newest decision of a candidate: what it promised, compared with later windows until its
@@ -126,6 +135,7 @@ class Backtest {
   absl::Status Score(Shadow& shadow, const SeenWindow& window, const Yardstick& peaks,
                      const BacktestInput& input) const;
   absl::Status Follow(const BacktestInput& input);
+  absl::Status DecideWhereDue(std::span<const SeenWindow> recent, const BacktestInput& input);
   absl::Status Decide(Shadow& shadow, std::span<const SeenWindow> windows,
                       const BacktestInput& input) const;
   absl::StatusOr<Evaluation> Evaluated(const SeenWindow& window, const Placement& placement,
@@ -138,6 +148,8 @@ class Backtest {
   // net_seconds: of whose decision it is, over all windows.
   LearnedGate GateOf(const Shadow& shadow, double net_seconds) const;
   void Choose();
+  const Shadow& Next() const;
+  std::ptrdiff_t nothing() const { return std::ssize(shadows_) - 1; }
 
   Placement start_;      // of the tested layers
   Placement incumbent_;  // likewise, as it was in the newest window
@@ -145,11 +157,10 @@ class Backtest {
   std::vector<LayerId> layers_;
   double scale_ = 1;  // layers of the model for each tested one
   BacktestOptions options_;
-  std::vector<Shadow> shadows_;
-  std::optional<size_t> choice_;
+  std::vector<Shadow> shadows_;  // of the candidates, and last the one that does nothing
+  std::ptrdiff_t choice_ = 0;
   int64_t num_windows_ = 0;
-  FigureMean unmoved_;           // balancedness of `start_` over windows, and
-  double unmoved_seconds_ = 0;   // the time of its peaks
+  double unmoved_seconds_ = 0;   // of the peaks of `start_`
   double own_net_seconds_ = 0;   // what the job's own moves saved, less what they cost
   double steps_per_window_ = 1;  // of the newest windows, the median
 };

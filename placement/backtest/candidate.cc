@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,40 +12,25 @@
 namespace eplb {
 namespace {
 
-constexpr double kDecay = 0.5;
 constexpr int32_t kCadences[] = {1, 2, 4};
-constexpr LoadEstimate kEstimates[] = {LoadEstimate::kLast, LoadEstimate::kAverage,
-                                       LoadEstimate::kSum};
+constexpr LoadEstimate kEstimates[] = {{1}, {kAutoWindows, 0.5}, {kAutoWindows}};
 
-const char* ShortName(LoadEstimate estimate) {
-  switch (estimate) {
-    case LoadEstimate::kLast:
-      return "last";
-    case LoadEstimate::kAverage:
-      return "ema";
-    case LoadEstimate::kSum:
-      return "sum";
-  }
-  return "";
+const char* ShortName(const LoadEstimate& estimate) {
+  if (estimate.windows == 1) return "last";
+  return estimate.decay ? "ema" : "sum";
 }
 
-const char* LongName(LoadEstimate estimate) {
-  switch (estimate) {
-    case LoadEstimate::kLast:
-      return "on the last window";
-    case LoadEstimate::kAverage:
-      return "on an average that halves with each window";
-    case LoadEstimate::kSum:
-      return "on the sum of 4 windows";
-  }
-  return "";
+std::string LongName(const LoadEstimate& estimate) {
+  if (estimate.windows == 1) return "on the last window";
+  if (estimate.decay) return "on an average that halves with each window";
+  return absl::StrCat("on the sum of ", estimate.windows, " windows");
 }
 
 }  // namespace
 
 std::string TextOf(const Candidate& candidate) {
   if (candidate.policy.empty()) return "do nothing";
-  return absl::StrCat(std::string(candidate.policy), " ", LongName(candidate.estimate),
+  return absl::StrCat(candidate.policy, " ", LongName(candidate.estimate),
                       candidate.cadence == 1
                           ? std::string(", at every opportunity")
                           : absl::StrCat(", at every ", candidate.cadence,
@@ -55,8 +39,7 @@ std::string TextOf(const Candidate& candidate) {
 
 std::string NameOf(const Candidate& candidate) {
   if (candidate.policy.empty()) return std::string(kNoPolicyName);
-  return absl::StrCat(std::string(candidate.policy), "/", ShortName(candidate.estimate), "/",
-                      candidate.cadence);
+  return absl::StrCat(candidate.policy, "/", ShortName(candidate.estimate), "/", candidate.cadence);
 }
 
 std::vector<Candidate> CandidatesFor(SplitMode split) {
@@ -67,8 +50,10 @@ std::vector<Candidate> CandidatesFor(SplitMode split) {
         split == SplitMode::kBatch ? traits.tried_for_batch : traits.tried_for_equal;
     if (tried == TriedFor::kNever) continue;
     std::vector<Candidate> of_policy;
-    for (const LoadEstimate estimate : kEstimates) {
-      for (const int32_t cadence : kCadences) of_policy.push_back({policy, estimate, cadence});
+    for (const LoadEstimate& estimate : kEstimates) {
+      for (const int32_t cadence : kCadences) {
+        of_policy.push_back({std::string(policy), estimate, cadence});
+      }
     }
     const auto place = tried == TriedFor::kFirst ? candidates.begin() : candidates.end();
     candidates.insert(place, of_policy.begin(), of_policy.end());
@@ -76,10 +61,9 @@ std::vector<Candidate> CandidatesFor(SplitMode split) {
   return candidates;
 }
 
-absl::StatusOr<ExpectedLoad> ExpectLoad(LoadEstimate estimate,
+absl::StatusOr<ExpectedLoad> ExpectLoad(const LoadEstimate& estimate,
                                         std::span<const SeenWindow> windows) {
-  const size_t most = estimate == LoadEstimate::kLast ? 1 : kEstimateWindows;
-  windows = windows.last(std::min(windows.size(), most));
+  windows = windows.last(std::min(windows.size(), static_cast<size_t>(estimate.windows)));
   std::vector<const Load*> loads;
   std::vector<double> steps;
   std::vector<Load> recent;
@@ -88,11 +72,9 @@ absl::StatusOr<ExpectedLoad> ExpectLoad(LoadEstimate estimate,
     steps.push_back(static_cast<double>(window.num_steps));
     recent.push_back(*window.load);
   }
-  std::optional<double> decay;
-  if (estimate == LoadEstimate::kAverage) decay = kDecay;
-  EPLB_ASSIGN_OR_RETURN(Load load, CombineLoads(loads, decay));
+  EPLB_ASSIGN_OR_RETURN(Load load, CombineLoads(loads, estimate.decay));
   return ExpectedLoad{.load = std::move(load),
-                      .num_steps = CombineSteps(steps, decay),
+                      .num_steps = CombineSteps(steps, estimate.decay),
                       .recent = std::move(recent),
                       .recent_steps = std::accumulate(steps.begin(), steps.end(), 0.0)};
 }

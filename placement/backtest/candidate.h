@@ -1,10 +1,10 @@
-// What `auto` chooses among: a policy, the load that it is asked with, and how often.
-// threads: safe, no state.
+// Candidate of a back-test: a policy, the load that it is given, and its pace.
 #ifndef EPLB_PLACEMENT_BACKTEST_CANDIDATE_H_
 #define EPLB_PLACEMENT_BACKTEST_CANDIDATE_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,48 +17,55 @@
 
 namespace eplb {
 
-// The load of the next windows, as the newest ones tell it.
-enum class LoadEstimate {
-  kLast,     // the newest window
-  kAverage,  // exponential average, each window half of what is left
-  kSum,      // of the newest kEstimateWindows
-};
-
-inline constexpr size_t kEstimateWindows = 4;  // that the longest estimate looks at
-
-struct Candidate {
-  std::string_view policy;  // of the registry
-  LoadEstimate estimate = LoadEstimate::kLast;
-  int32_t cadence = 1;  // opportunities to decide, from one decision to the next
-
-  friend bool operator==(const Candidate&, const Candidate&) = default;
-};
-
-// "incremental, last window, every window"; "do nothing" of one without a policy.
-std::string TextOf(const Candidate& candidate);
-inline constexpr std::string_view kNoPolicyName = "none";  // of a candidate that does nothing
-// "incremental/last/1": for JSON and labels; kNoPolicyName of one without a policy.
-std::string NameOf(const Candidate& candidate);
-
-// Every policy that the registry has for this split, with every estimate, at cadences 1, 2 and 4.
-// The first is the one to begin with, while nothing is known of the job.
-std::vector<Candidate> CandidatesFor(SplitMode split);
-
-// A load window of the job.
+// Load window of the job.
 struct SeenWindow {
   std::shared_ptr<const Load> load;  // [L, E]
   int64_t num_steps = 1;             // >= 1
 };
 
+// How the newest windows become an estimate of the next load.
+struct LoadEstimate {
+  int64_t windows = 1;  // number of newest windows that count, >= 1
+  // If set, estimate = decay * estimate + (1 - decay) * window, oldest first. Otherwise their sum.
+  std::optional<double> decay = std::nullopt;
+
+  friend bool operator==(const LoadEstimate&, const LoadEstimate&) = default;
+};
+
+struct Candidate {
+  std::string policy;  // name in the registry; empty: do nothing
+  LoadEstimate estimate = {};
+  int32_t cadence = 1;  // opportunities from one decision to the next
+
+  friend bool operator==(const Candidate&, const Candidate&) = default;
+};
+
+// "incremental on the last window, at every opportunity"; "do nothing".
+std::string TextOf(const Candidate& candidate);
+inline constexpr std::string_view kNoPolicyName = "none";  // name of "do nothing"
+// "incremental/last/1", for JSON and labels.
+std::string NameOf(const Candidate& candidate);
+
+// Returns each policy that the registry lists for this split, with the last window, an average and
+// the sum of 4 windows, at cadences 1, 2 and 4. A job begins with the first of them.
+std::vector<Candidate> CandidatesFor(SplitMode split);
+inline constexpr int64_t kAutoWindows = 4;  // windows that the longest of their estimates looks at
+
 struct ExpectedLoad {
   Load load;
-  double num_steps = 1;      // that it stands for
-  std::vector<Load> recent;  // the windows that it was made of, oldest first,
-  double recent_steps = 1;   // and how many steps they have together
+  double num_steps = 1;      // steps that `load` stands for
+  std::vector<Load> recent;  // windows that it was made from, oldest first
+  double recent_steps = 1;   // steps of these windows together
+
+  // Steps that the peak loads of a job stand for: exact splits evaluate each of the windows.
+  double StepsFor(SplitMode split) const {
+    return split == SplitMode::kBatch ? recent_steps : num_steps;
+  }
 };
 
 // windows: oldest first, at least one. errors: those of CombineLoads.
-absl::StatusOr<ExpectedLoad> ExpectLoad(LoadEstimate estimate, std::span<const SeenWindow> windows);
+absl::StatusOr<ExpectedLoad> ExpectLoad(const LoadEstimate& estimate,
+                                        std::span<const SeenWindow> windows);
 
 }  // namespace eplb
 

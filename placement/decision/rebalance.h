@@ -1,5 +1,5 @@
-// Whether a rebalance pays, and why, as one sentence: the rule that the daemon and `eplbctl replay`
-// share.
+// Decision whether a rebalance pays, with its reason as one sentence. The daemon and `eplbctl
+// replay` share it.
 #ifndef EPLB_PLACEMENT_DECISION_REBALANCE_H_
 #define EPLB_PLACEMENT_DECISION_REBALANCE_H_
 
@@ -13,7 +13,6 @@
 
 #include "placement/decision/cost.h"
 #include "placement/decision/prediction.h"
-#include "placement/decision/track_record.h"
 #include "placement/evaluate.h"
 #include "placement/gpu_speeds.h"
 #include "placement/load.h"
@@ -21,84 +20,84 @@
 
 namespace eplb {
 
-// What a back-test on the job's own windows (placement/backtest) says of a gain that is predicted
-// now.
+// Part of the time without any move that a job may lose by moves that turn out to be wrong.
+inline constexpr double kAllowance = 0.003;
+
+// What the back-test of a job (placement/backtest) has learned about the gains that the candidate
+// in use predicts.
 struct LearnedGate {
   bool in_use = true;        // false: no candidate is proved to be better than doing nothing
-  double realized = 0.5;     // of predicted gains, what later windows showed; 0..1
-  double horizon_steps = 0;  // that a gain is counted over
-  // Per step, of the peak load: what the candidate's own placement has saved for certain against
-  // the one in force. So much of a gain is believed whatever became of other predictions.
-  double proved_tokens = 0;
-  // What the candidate's own placements saved for certain, against the one in force and since that
-  // came into force; 0 where the candidate spent more meanwhile. Once it is more than a migration,
-  // waiting has cost as much as the move would have (ski rental).
-  double missed_seconds = 0;
-  // What the job may lose: kAllowance of the time without any move, and what its moves have saved
-  // beyond their price. A dearer migration goes by what is surer, with more of the scatter taken
-  // off: the candidate in use is the luckiest of many.
-  double budget_seconds = std::numeric_limits<double>::infinity();
-  struct Sure {
-    double realized = 0;
+  bool returns = false;      // the candidate is the placement that the back-test began with
+  double horizon_steps = 0;  // steps that a gain counts over
+  double times = 1;          // a gain must be this many times its price; more while little is known
+  int64_t windows = 0;       // windows that this was learned from
+
+  struct Shown {
+    double realized = 0.5;  // share of predicted gains that later windows showed, 0..1
+    // Peak load per step that the candidate's own placements certainly save against the current
+    // one. That much of a gain is believed whatever became of other predictions.
     double proved_tokens = 0;
+    // Seconds that they certainly saved since the current placement took effect; 0 if the candidate
+    // spent more meanwhile. Once they exceed a migration, waiting has cost as much as the move
+    // would have (ski rental).
     double missed_seconds = 0;
   };
-  Sure sure;
-  double times = 1;     // that it must be above its price; more while little is known
-  int64_t windows = 0;  // that this was learned from
-  std::string choice;   // the candidate in use, for the sentence
+  Shown shown;
+  // Replaces `shown` for a migration above the budget: more of the scatter is taken off, because
+  // the candidate in use is the luckiest of many.
+  Shown sure;
+  // Seconds that the job may still lose; infinite unless its moves lost more than they saved.
+  double budget_seconds = std::numeric_limits<double>::infinity();
 };
 
-// The gate as a decision at these costs uses it: nothing is trusted beyond costs.horizon_steps.
+// Returns the gate with its horizon cut to costs.horizon_steps.
 LearnedGate CappedBy(const Costs& costs, LearnedGate gate);
 
-// Whether a gain pays: (believed - replicas) * horizon is more than `times` the migration, where
-// believed is `realized` of the predicted gain, or as much of it as is proved. Or `missed_seconds`
-// is more than that, and a gain is predicted beyond the replicas. predicted and replicas: seconds
-// per step. `value`, when given: the left side; a migration above the budget goes by gate.sure.
+// Seconds of a move: gain and replicas per step, migration once.
 struct GainPrice {
-  double migration = 0;      // seconds
-  double token_seconds = 1;  // of the proved tokens
+  double predicted = 0;
+  double replicas = 0;  // of the candidate's beyond the incumbent's
+  double migration = 0;
+  double token_seconds = 1;
 };
-bool Earns(const LearnedGate& gate, double predicted, double replicas, const GainPrice& price,
-           double* value = nullptr);
+// Seconds that the believed gain, less replicas, saves over the gate's horizon. Believed is the
+// larger of `realized` of the prediction and as much of it as is proved.
+double ValueOf(const LearnedGate& gate, const GainPrice& price);
+// Returns true if the value exceeds `times` the migration, or if the missed seconds do and a gain
+// beyond the replicas is predicted.
+bool Earns(const LearnedGate& gate, const GainPrice& price);
 
 struct RebalanceInput {
-  const Load& load;      // what is expected: the tokens of `num_steps` steps
+  const Load& load;      // expected tokens of `num_steps` steps
   double num_steps = 1;  // > 0
   const Placement& incumbent;
   const Placement& candidate;  // aligned to `incumbent`
   double min_gain = 0;         // least fall of the peak load on `load`, as a fraction of it
-  double steps_to_next = 1;    // until the next decision can be made
   const Costs& costs;
-  const TrackRecord& record;             // looked at when the costs are priced
-  const LearnedGate* learned = nullptr;  // it decides in the place of the record's trials
-  const GpuSpeeds* speeds = nullptr;     // none: all equal; else GPU loads are tokens / speed
-  // With kBatch peaks are those that exact splits leave: of each window of `recent`, which sum to
-  // `load`, or of `load` as one batch where there is none.
+  const LearnedGate* learned = nullptr;  // null: min_gain decides alone
+  const GpuSpeeds* speeds = nullptr;     // null: equal speeds. Otherwise GPU load = tokens / speed
+  // With kBatch, peaks are those that exact splits leave for each window of `recent`, whose sum is
+  // `load`. If `recent` is empty, `load` is one batch.
   SplitMode split = SplitMode::kEqual;
   std::span<const Load> recent = {};
-  // What earlier predictions turned out to be; without it what is computed on `load` is shown.
+  // Outcomes of earlier predictions. Null: the reason shows figures computed on `load`.
   const PredictionRecord* predictions = nullptr;
-  double measured = 0;  // balancedness, as Forecast's
+  double measured = 0;  // balancedness, as in Forecast
 };
 
-// The placement under what the input expects, as its job splits tokens. errors: those of Evaluate
+// Evaluates the placement on the expected load, as the job splits tokens. errors: those of Evaluate
 // and EvaluateBatches.
 absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,
                                             const Placement& placement);
 
-// What a decision came down to.
 enum class RebalanceRule {
-  kNoChange,    // kept: the policy's placement is the one in force
-  kNoTokens,    // kept: the steps that the decision covers have no tokens
-  kMinGain,     // kept: the gain is below min_gain
-  kNoEvidence,  // kept: no later window has confirmed a saving yet
-  kCost,        // kept: the confirmed saving is no more than the cost
-  kRisk,        // kept: more is at stake than the loss budget and the confirmed saving allow
-  kBacktest,    // kept: no candidate of the back-test is proved to be better than doing nothing
-  kPays,        // rebalance
-  kReturn,      // back to the placement that the record began with
+  kNoChange,  // kept: the policy returned the current placement
+  kNoTokens,  // kept: the steps that the decision covers have no tokens
+  kMinGain,   // kept: the gain is below min_gain
+  kCost,      // kept: the gain does not earn its price
+  kBacktest,  // kept: no candidate of the back-test is proved to be better than doing nothing
+  kPays,      // rebalance
+  kReturn,    // rebalance: back to the placement that the back-test began with
 };
 
 // "no_change", "min_gain", ..: for JSON.
@@ -107,53 +106,28 @@ const char* NameOf(RebalanceRule rule);
 struct RebalanceDecision {
   bool rebalance = false;
   RebalanceRule rule = RebalanceRule::kMinGain;
-  // "rebalance saves 1.9 s over 1000 steps for 0.21 s of migration: peak GPU load of these steps
-  // falls 12.3 % (balancedness measured 0.842, predicted 0.901 +- 0.030, gain +0.059; the last 9
-  // predictions were within 0.020)", or "kept, ..": the caller puts before it which steps, and
-  // after it what it knows. A reason that the prices decided against ends with kSeeCosts.
+  // "rebalance saves 1.9 s over 1000 steps, counted with 62 % of the predicted gain as the
+  // back-test of 24 windows shows, for 0.21 s of migration: peak GPU load of these steps falls 12.3
+  // % (balancedness measured 0.842, predicted 0.901 +- 0.030, gain +0.059; the last 9 predictions
+  // were within 0.020)", or "kept, ..". A reason that the prices decided against ends with
+  // "see: eplbctl help costs".
   std::string reason;
-  // These three are absent without tokens. The prediction is the candidate's; without a record it
-  // is what is computed.
+  // Absent without tokens. The prediction is the candidate's.
   std::optional<Prediction> prediction;
-  std::optional<double> balancedness_before;    // computed on `load`: of the incumbent, and
-  std::optional<double> balancedness_computed;  // of the candidate
-  double peak_before = 0;                       // likewise, of the peak load, and
-  double peak_computed = 0;
-  MigrationCost migration;  // zero where it was not looked at: kept before it came to that
+  std::optional<double> balancedness_before;    // of the incumbent, computed on `load`
+  std::optional<double> balancedness_computed;  // of the candidate, computed on `load`
+  double peak_before = 0;                       // peak load of the incumbent on `load`
+  double peak_computed = 0;                     // peak load of the candidate on `load`
+  MigrationCost migration;  // zero if the decision was made without looking at it
 
   double peak_fall() const { return peak_before > 0 ? 1 - peak_computed / peak_before : 0; }
 };
 
 // gain = 1 - peak load of the candidate / peak load of the incumbent, peak load = sum over layers.
-// The incumbent is kept if `load` has no tokens.
-// Without prices a rebalance needs gain >= min_gain and > 0. With prices it also has to be
-// - earned: saved > spent for some trial of the record, where
-//     saved = the lesser, per step, of the gain on `load` and of what the trial really saved (low
-//             estimate), for as many steps as it was watched, at most costs.horizon_steps;
-//     spent = migration, and what the candidate's replicas cost over these steps beyond the
-//             incumbent's.
-//   The loss of staying was already as large as the price of going (ski rental); a gain that drift
-//   eats up sooner never gets there, and one that is only noise has no record at all.
-// - and what is at stake must be affordable. At stake are the migration, the same migration back,
-//   and what an interval of two standard deviations below the mean loses until the next decision.
-//   It is affordable when it is no more than
-//   - the loss budget: kAllowance of the time without any move, plus what was saved so far, less
-//     what was spent. So being wrong costs about kAllowance, not more; or
-//   - 1 / kTimesEarned of net = saved - replicas: waiting for the budget would lose more. With 3
-//     or 4 in its place some random drift loses more than 0.5 % (tests/placement/replay).
-// With `learned` the back-test decides instead: a candidate must be in use, and the gain must earn
-// its price (Earns).
-// errors: InvalidArgument when shapes differ; those of PlanMigration. threads: safe, no state.
-inline constexpr double kAllowance = 0.003;
-inline constexpr double kTimesEarned = 5;
-inline constexpr char kSeeCosts[] = "; see: eplbctl help costs";
+// A rebalance needs gain >= min_gain and > 0. With `learned` it also needs a candidate in use and,
+// with prices, a gain that earns its price (Earns). errors: InvalidArgument when shapes differ;
+// those of PlanMigration. threads: safe, no state.
 absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input);
-
-// With prices, after the candidate was kept: whether to go back to where the record began (the
-// candidate here is that placement, aligned; load and min_gain are not looked at). Only when the
-// incumbent has lost against it since it came into force, the account does not bear another
-// interval like that, and the way back is within the account or smaller than what was lost.
-absl::StatusOr<RebalanceDecision> EvaluateReturn(const RebalanceInput& input);
 
 }  // namespace eplb
 

@@ -68,7 +68,12 @@ constexpr PolicyRow kPolicies[] = {
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
                                                    const PolicyOptions& options) {
   for (const PolicyRow& row : kPolicies) {
-    if (row.name == name) return row.make(options);
+    if (row.name != name) continue;
+    if (row.traits.follows_reference && options.hierarchy == Hierarchy::kSoft) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("policy ", std::string(name), " does not take hierarchy soft"));
+    }
+    return row.make(options);
   }
   std::vector<std::string> names;
   for (const std::string_view known : PolicyNames()) names.emplace_back(known);

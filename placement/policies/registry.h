@@ -57,7 +57,8 @@ inline constexpr std::string_view kServicePolicyName = kAutoPolicyName;
 // What others run, to compare with.
 inline constexpr std::string_view kReferencePolicyName = "deepseek";
 
-// errors: InvalidArgument for an unknown name; the message lists the known ones.
+// errors: InvalidArgument for an unknown name, with the known ones, and for a hierarchy that the
+// policy does not take.
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
                                                    const PolicyOptions& options);
 

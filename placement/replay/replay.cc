@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,10 +10,8 @@
 
 #include "base/status_macros.h"
 #include "base/text.h"
-#include "placement/align.h"
-#include "placement/backtest/auto_planner.h"
+#include "placement/backtest/planner.h"
 #include "placement/decision/rebalance.h"
-#include "placement/decision/track_record.h"
 #include "placement/evaluate.h"
 #include "placement/figure_mean.h"
 #include "placement/load.h"
@@ -72,44 +71,37 @@ absl::Status CheckTrace(const ReplayTrace& trace, const Topology& topology) {
   return absl::OkStatus();
 }
 
-// What the next windows are expected to be like.
-struct Expected {
-  Load load;
-  double num_steps = 1;
-};
-
-absl::StatusOr<Expected> Expect(std::span<const Load> windows, std::span<const StepRange> steps,
-                                std::optional<double> decay) {
-  std::vector<const Load*> loads;
-  for (const Load& window : windows) loads.push_back(&window);
-  std::vector<double> counts;
-  for (const StepRange& range : steps) counts.push_back(static_cast<double>(range.count()));
-  EPLB_ASSIGN_OR_RETURN(Load load, CombineLoads(loads, decay));
-  return Expected{std::move(load), CombineSteps(counts, decay)};
-}
-
-// One replay at work: the placement in force and what is known before the current window.
+// Replays a trace window by window.
 class Replayer {
  public:
-  Replayer(const ReplayTrace& trace, const Topology& topology, const Policy& policy,
+  Replayer(const ReplayTrace& trace, const Topology& topology, std::string_view policy,
            const ReplayOptions& options)
       : trace_(trace),
         policy_(policy),
         options_(options),
         start_(Placement::Static(topology)),
-        start_replica_seconds_(ReplicaSecondsPerStep(start_, options.costs)),
         in_force_(start_),
-        predictions_(options.latency) {}
+        predictions_(options.latency),
+        question_{.num_fresh = 1,
+                  .costs = options.costs,
+                  .options = {.split = options.split,
+                              .policy = options.policy,
+                              .every = static_cast<int32_t>(options.every),
+                              .latency = options.latency}} {
+    if (chooses()) return;
+    question_.options.candidates = {
+        {policy_, {.windows = options.history, .decay = options.decay}}};
+    // It decides before every options.every-th window; `auto` also before window 1.
+    question_.windows_since_decision = 1;
+  }
 
   absl::StatusOr<ReplayRow> Step(int64_t t, const ReplayObserver& observer) {
     ReplayRow row;
     if (t == 0) {
       row.reason = "the starting layout";
-    } else if (const absl::Status decided = planner_ ? DecideAuto(t, row) : DecideWhenDue(t, row);
-               !decided.ok()) {
-      return absl::Status(decided.code(),
-                          absl::StrCat("window ", t, ": policy ", std::string(policy_.name()), ": ",
-                                       decided.message()));
+    } else if (const absl::Status decided = DecideBefore(t, row); !decided.ok()) {
+      return absl::Status(decided.code(), absl::StrCat("window ", t, ": policy ", policy_, ": ",
+                                                       decided.message()));
     }
     EPLB_RETURN_IF_ERROR(Run(t, row));
     if (observer) EPLB_RETURN_IF_ERROR(observer(t, row, in_force_));
@@ -117,170 +109,71 @@ class Replayer {
     return row;
   }
 
-  absl::Status BeginAuto() {
-    EPLB_ASSIGN_OR_RETURN(Backtest backtest,
-                          Backtest::Begin(start_, {.split = options_.split,
-                                                   .hierarchy = options_.chosen.hierarchy,
-                                                   .every = static_cast<int32_t>(options_.every),
-                                                   .latency = options_.latency}));
-    planner_ = AutoState{.backtest = std::move(backtest)};
-    return absl::OkStatus();
-  }
-
   const PredictionRecord& predictions() const { return predictions_; }
 
+  // Returns the scores of a policy that chooses.
   std::vector<CandidateScore> Scores() const {
-    return planner_ ? planner_->backtest.Scores() : std::vector<CandidateScore>();
+    if (!chooses() || question_.state == nullptr) return {};
+    return question_.state->backtest.Scores();
   }
 
  private:
-  std::string DueText() const {
-    return absl::StrCat("no decision is due, one is made every ", options_.every, " windows");
-  }
+  bool chooses() const { return TraitsOf(policy_).chooses; }
 
-  // Looks at windows before t only.
-  absl::Status DecideWhenDue(int64_t t, ReplayRow& row) {
-    if (t % options_.every != 0) {
-      row.reason = DueText();
+  // Takes window t - 1 into the planner, as the daemon does, and decides if a decision is due.
+  absl::Status DecideBefore(int64_t t, ReplayRow& row) {
+    const auto newest = static_cast<size_t>(t - 1);
+    question_.windows.push_back(
+        {std::make_shared<const Load>(trace_.windows[newest]), trace_.steps[newest].count()});
+    if (std::ssize(question_.windows) > WindowsFor(question_.options)) {
+      question_.windows.erase(question_.windows.begin());
+    }
+    EPLB_ASSIGN_OR_RETURN(PlannerOutcome outcome, AskPlanner(question_, in_force_));
+    question_.state = std::move(outcome.state);
+    const std::string text = BacktestText(question_.state->backtest);
+    if (!outcome.answer) {
+      row.reason = chooses() ? absl::StrCat("no decision is due; ", text)
+                             : absl::StrCat("no decision is due, one is made every ",
+                                            options_.every, " windows");
       return absl::OkStatus();
     }
-    const int64_t first = std::max<int64_t>(0, t - options_.history);
-    const auto recent =
-        trace_.windows.subspan(static_cast<size_t>(first), static_cast<size_t>(t - first));
-    const auto steps =
-        trace_.steps.subspan(static_cast<size_t>(first), static_cast<size_t>(t - first));
-    EPLB_ASSIGN_OR_RETURN(const Expected expected, Expect(recent, steps, options_.decay));
-    EPLB_ASSIGN_OR_RETURN(Placement candidate,
-                          SolveAligned(policy_, {.load = expected.load,
-                                                 .topology = in_force_.topology(),
-                                                 .previous = &in_force_,
-                                                 .split = options_.split,
-                                                 .recent = recent}));
-    return Weigh({expected.load, expected.num_steps, recent, steps}, std::move(candidate), nullptr,
-                 row);
-  }
-
-  // As the daemon: each window is a part of the back-test, and may be followed by a decision.
-  absl::Status DecideAuto(int64_t t, ReplayRow& row) {
-    const SeenWindow fresh = {
-        std::make_shared<const Load>(trace_.windows[static_cast<size_t>(t - 1)]),
-        trace_.steps[static_cast<size_t>(t - 1)].count()};
-    EPLB_ASSIGN_OR_RETURN(std::optional<AutoAnswer> answer, PlanAuto({.fresh = {&fresh, 1},
-                                                                      .incumbent = in_force_,
-                                                                      .costs = options_.costs,
-                                                                      .policy = options_.chosen},
-                                                                     *planner_));
-    if (!answer) {
-      row.reason = absl::StrCat("no decision is due; ", BacktestText(planner_->backtest));
-      return absl::OkStatus();
-    }
-    const size_t first = static_cast<size_t>(t) - answer->expected.recent.size();
-    const auto steps = trace_.steps.subspan(first, answer->expected.recent.size());
-    const ExpectedLoad& expected = answer->expected;
-    EPLB_RETURN_IF_ERROR(Weigh({expected.load, expected.num_steps, expected.recent, steps},
-                               std::move(answer->placement), &answer->gate, row));
-    const std::string text = BacktestText(planner_->backtest);
+    EPLB_RETURN_IF_ERROR(Weigh(t, *std::move(outcome.answer), row));
     if (!text.empty()) absl::StrAppend(&row.reason, "; ", text);
     return absl::OkStatus();
   }
 
-  struct Basis {  // of a decision
-    const Load& load;
-    double num_steps = 1;  // that it stands for
-    std::span<const Load> recent;
-    std::span<const StepRange> steps;  // of these windows
-  };
-  absl::Status Weigh(const Basis& basis, Placement candidate, const LearnedGate* learned,
-                     ReplayRow& row) {
-    const std::span<const StepRange> steps = basis.steps;
-    const bool batch = options_.split == SplitMode::kBatch;
-    const std::string range =
-        absl::StrCat("steps ", steps.front().first, "..", steps.back().last, ": ");
-    if (candidate == in_force_) {
+  absl::Status Weigh(int64_t t, PlannerAnswer answer, ReplayRow& row) {
+    const ExpectedLoad& expected = answer.expected;
+    const size_t count = expected.recent.size();
+    const auto steps = trace_.steps.subspan(static_cast<size_t>(t) - count, count);
+    row.reason = absl::StrCat("steps ", steps.front().first, "..", steps.back().last, ": ");
+    if (answer.placement == in_force_) {
       row.rule = RebalanceRule::kNoChange;
-      row.reason = absl::StrCat(range, "kept, the policy changes nothing");
-      return absl::OkStatus();
-    }
-    if (batch && learned == nullptr) {
-      EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision,
-                            WeighSplit(basis.recent, steps, candidate));
-      Predict(candidate, decision, row);
-      row.rule = decision.rule;
-      row.reason = absl::StrCat(range, decision.reason);
-      if (decision.rebalance) Adopt(std::move(candidate), decision, range, row);
+      row.reason += "kept, the policy changes nothing";
       return absl::OkStatus();
     }
     Costs costs = options_.costs;
     costs.horizon_steps = StepsIn(steps, options_.horizon_windows);
-    const auto seen = static_cast<double>(StepsIn(steps, std::ssize(steps)));
-    RebalanceInput input{.load = basis.load,
-                         .num_steps = batch ? seen : basis.num_steps,
-                         .incumbent = in_force_,
-                         .candidate = candidate,
-                         .min_gain = options_.min_gain,
-                         .steps_to_next = static_cast<double>(StepsIn(steps, options_.every)),
-                         .costs = costs,
-                         .record = record_,
-                         .learned = learned,
-                         .split = options_.split,
-                         .recent = basis.recent,
-                         .predictions = &predictions_,
-                         .measured = MeasuredOver(steps)};
-    EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision, EvaluateRebalance(input));
-    Predict(candidate, decision, row);
-    if (decision.rebalance) {
-      Adopt(std::move(candidate), decision, range, row);
-      return absl::OkStatus();
-    }
-    row.rule = decision.rule;
-    row.reason = absl::StrCat(range, decision.reason);
-    // The account is one of equal shares.
-    if (!costs.priced() || batch) return absl::OkStatus();
-    return ConsiderReturn(input, range, row, candidate);
-  }
-
-  void Predict(const Placement& candidate, const RebalanceDecision& decision, ReplayRow& row) {
-    row.prediction = decision.prediction;
-    if (!decision.prediction) return;
-    predictions_.Begin(candidate, *decision.balancedness_computed, *decision.prediction);
-  }
-
-  // EvaluateRebalance for jobs that split by batch: the peaks are those of exact splits of the
-  // recent windows, each as one batch. With prices they have to be lower by more seconds than the
-  // migration takes, over the horizon; without one over as many steps as were looked at.
-  absl::StatusOr<RebalanceDecision> WeighSplit(std::span<const Load> recent,
-                                               std::span<const StepRange> steps,
-                                               const Placement& candidate) const {
-    Costs unpriced = options_.costs;
-    unpriced.token_seconds = 0;
-    EPLB_ASSIGN_OR_RETURN(RebalanceDecision decision,
-                          EvaluateRebalance({.load = recent.front(),
+    EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision,
+                          EvaluateRebalance({.load = expected.load,
+                                             .num_steps = expected.StepsFor(options_.split),
                                              .incumbent = in_force_,
-                                             .candidate = candidate,
+                                             .candidate = answer.placement,
                                              .min_gain = options_.min_gain,
-                                             .costs = unpriced,
-                                             .record = record_,
-                                             .split = SplitMode::kBatch,
-                                             .recent = recent,
+                                             .costs = costs,
+                                             .learned = answer.gate ? &*answer.gate : nullptr,
+                                             .split = options_.split,
+                                             .recent = expected.recent,
                                              .predictions = &predictions_,
                                              .measured = MeasuredOver(steps)}));
-    if (!decision.rebalance || !options_.costs.priced()) return decision;
-    const auto seen = static_cast<double>(StepsIn(steps, static_cast<int64_t>(steps.size())));
-    const double horizon = options_.horizon_windows > 0
-                               ? static_cast<double>(StepsIn(steps, options_.horizon_windows))
-                               : seen;
-    const double fall = decision.peak_before - decision.peak_computed;
-    const double saved = Finite(fall * options_.costs.token_seconds / seen -
-                                ReplicaSecondsPerStep(candidate, options_.costs) +
-                                ReplicaSecondsPerStep(in_force_, options_.costs)) *
-                         horizon;
-    if (saved > decision.migration.seconds) return decision;
-    decision.rebalance = false;
-    decision.rule = RebalanceRule::kCost;
-    decision.reason =
-        absl::StrCat("kept, ", decision.reason, ", which saves ", SecondsText(std::max(0.0, saved)),
-                     " for ", SecondsText(decision.migration.seconds), " of migration", kSeeCosts);
-    return decision;
+    row.rule = decision.rule;
+    row.reason += decision.reason;
+    row.prediction = decision.prediction;
+    if (decision.prediction) {
+      predictions_.Begin(answer.placement, *decision.balancedness_computed, *decision.prediction);
+    }
+    if (decision.rebalance) Adopt(std::move(answer.placement), decision.migration, row);
+    return absl::OkStatus();
   }
 
   // Returns the mean balancedness of these windows as they ran; 0 if none of them has tokens.
@@ -291,43 +184,17 @@ class Replayer {
     return mean.Value().value_or(0);
   }
 
-  absl::Status ConsiderReturn(const RebalanceInput& input, const std::string& range, ReplayRow& row,
-                              const Placement& kept) {
-    EPLB_ASSIGN_OR_RETURN(Placement start, Align(in_force_, start_));
-    if (!(start == in_force_)) {
-      EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision,
-                            EvaluateReturn({.load = input.load,
-                                            .num_steps = input.num_steps,
-                                            .incumbent = in_force_,
-                                            .candidate = start,
-                                            .min_gain = input.min_gain,
-                                            .steps_to_next = input.steps_to_next,
-                                            .costs = input.costs,
-                                            .record = record_}));
-      if (decision.rebalance) {
-        Adopt(std::move(start), decision, range, row);
-        return absl::OkStatus();
-      }
-    }
-    record_.BeginTrial(kept, in_force_);
-    return absl::OkStatus();
-  }
-
-  void Adopt(Placement next, const RebalanceDecision& decision, const std::string& range,
-             ReplayRow& row) {
+  void Adopt(Placement next, const MigrationCost& migration, ReplayRow& row) {
     row.rebalanced = true;
-    row.rule = decision.rule;
-    row.transfers = decision.migration.transfers;
-    row.bytes = decision.migration.bytes;
-    row.migration_seconds = decision.migration.seconds;
-    row.reason =
-        absl::StrCat(range, decision.reason, ", ", CountText(row.transfers, "transfer"),
-                     row.bytes > 0 ? absl::StrCat(", ", BytesText(row.bytes)) : std::string());
-    record_.Spend(row.migration_seconds);
+    row.transfers = migration.transfers;
+    row.bytes = migration.bytes;
+    row.migration_seconds = migration.seconds;
+    absl::StrAppend(&row.reason, ", ", CountText(row.transfers, "transfer"),
+                    row.bytes > 0 ? absl::StrCat(", ", BytesText(row.bytes)) : std::string());
     (options_.latency > 0 ? coming_.emplace(std::move(next)) : in_force_ = std::move(next));
   }
 
-  // The steps of so many windows like the recent ones; 0 for none.
+  // Returns the steps of `windows` windows of the mean length of `recent`.
   static int64_t StepsIn(std::span<const StepRange> recent, int64_t windows) {
     constexpr double kMaxStepsAhead = 9e18;  // below 2^63
     double sum = 0;
@@ -352,26 +219,20 @@ class Replayer {
     row.without_eplb_seconds = Finite(without.peak_load * token_seconds);
     row.static_seconds = Finite(still.peak_load * token_seconds);
     row.saved_seconds = Finite((without.peak_load - now.peak_load) * token_seconds);
-    const double replicas = ReplicaSecondsPerStep(in_force_, options_.costs);
-    row.replica_seconds = Finite(replicas * static_cast<double>(num_steps));
-    EPLB_RETURN_IF_ERROR(predictions_.Observe({.load = load, .split = options_.split}));
-    if (!options_.costs.priced()) return absl::OkStatus();
-    // The record's account counts against the starting layout, which has replicas of its own.
-    record_.Spend(Finite((replicas - start_replica_seconds_) * static_cast<double>(num_steps)));
-    return record_.Observe(load, num_steps, in_force_);
+    row.replica_seconds =
+        Finite(ReplicaSecondsPerStep(in_force_, options_.costs) * static_cast<double>(num_steps));
+    return predictions_.Observe({.load = load, .split = options_.split});
   }
 
   const ReplayTrace& trace_;
-  const Policy& policy_;
+  const std::string policy_;
   const ReplayOptions& options_;
   const Placement start_;
-  const double start_replica_seconds_;
   Placement in_force_;
-  std::optional<Placement> coming_;  // in force after this window
+  std::optional<Placement> coming_;  // takes effect after this window
   PredictionRecord predictions_;
   std::vector<std::optional<double>> measured_;  // balancedness of the windows that passed
-  std::optional<AutoState> planner_;             // of a policy that chooses
-  TrackRecord record_;
+  PlannerQuestion question_;                     // with the windows that passed
 };
 
 absl::Status AddTo(ReplaySummary& summary, const ReplayRow& row) {
@@ -392,13 +253,12 @@ absl::Status AddTo(ReplaySummary& summary, const ReplayRow& row) {
 }  // namespace
 
 absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& topology,
-                                    const Policy& policy, const ReplayOptions& options,
+                                    std::string_view policy, const ReplayOptions& options,
                                     const ReplayProgress& progress,
                                     const ReplayObserver& observer) {
   EPLB_RETURN_IF_ERROR(CheckOptions(options));
   EPLB_RETURN_IF_ERROR(CheckTrace(trace, topology));
   Replayer replayer(trace, topology, policy, options);
-  if (TraitsOf(policy.name()).chooses) EPLB_RETURN_IF_ERROR(replayer.BeginAuto());
   ReplayResult result;
   FigureMean without_eplb, still, now;
   const auto num_windows = static_cast<int64_t>(trace.windows.size());

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,7 +38,7 @@ struct ReplayOptions {
   int32_t latency = 0;  // windows that a decision waits for until it is in force: 0 or 1
   // Of what is measured, of the policy's objective and of the decision, each window as one batch.
   SplitMode split = SplitMode::kEqual;
-  PolicyOptions chosen;         // of a policy that chooses: what its candidates are told
+  PolicyOptions policy;         // options of the policy, or of the candidates of one that chooses
   Costs costs;                  // horizon_steps is not looked at, but
   int64_t horizon_windows = 0;  // 0: not known
 };
@@ -123,7 +124,7 @@ using ReplayObserver =
 // refuses, with its name and the window; what `observer` gives. threads: safe, no state; `progress`
 // and `observer` are called on the caller's.
 absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& topology,
-                                    const Policy& policy, const ReplayOptions& options,
+                                    std::string_view policy, const ReplayOptions& options,
                                     const ReplayProgress& progress = {},
                                     const ReplayObserver& observer = {});
 

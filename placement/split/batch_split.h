@@ -39,10 +39,9 @@ class BatchSplitter {
   // tokens. Of the splits with the least maximum it is one near equal shares: where these are best
   // already they stay, the first slots by replica rank taking one more where they do not divide;
   // else SplitBody::Solve has what moves. The slots of an expert on one GPU have equal quotas but
-  // for one token. SourceSplitter minimises the tokens that move, where their sources are known.
-  // Equal input gives equal quotas on every machine. errors: InvalidArgument naming the expert:
-  // another number of counts or quotas, a negative count, a sum above kMaxSplitTokens. `layer` must
-  // be one of the graph's. source and cost: SplitBody; measured in
+  // for one token. Equal input gives equal quotas on every machine. errors: InvalidArgument naming
+  // the expert: another number of counts or quotas, a negative count, a sum above kMaxSplitTokens.
+  // `layer` must be one of the graph's. source and cost: SplitBody; measured in
   // tests/bench/batch_split_bench.cc.
   absl::Status Split(LayerId layer, std::span<const int64_t> counts, std::span<int64_t> quotas);
   // As above, with the proof that no split has a lower maximum.

@@ -287,9 +287,6 @@ void ToProto(const JobMemory& memory, v1::JobMemory* out) {
     out->set_account_saved_peak_tokens(*memory.account_saved_peak_tokens);
   }
   out->set_account_pause_seconds(memory.account_pause_seconds);
-  out->set_record_spent_seconds(memory.record_spent_seconds);
-  out->set_record_saved_tokens(memory.record_saved_tokens);
-  out->set_record_start_tokens(memory.record_start_tokens);
   out->set_report_seconds(memory.report_seconds);
   out->set_gap_seconds(memory.gap_seconds);
   out->set_next_version(static_cast<uint64_t>(memory.next_version));
@@ -340,9 +337,6 @@ absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& in) {
   };
   for (const Real& real :
        {Real{"account_pause_seconds", in.account_pause_seconds(), &memory.account_pause_seconds},
-        Real{"record_spent_seconds", in.record_spent_seconds(), &memory.record_spent_seconds},
-        Real{"record_saved_tokens", in.record_saved_tokens(), &memory.record_saved_tokens},
-        Real{"record_start_tokens", in.record_start_tokens(), &memory.record_start_tokens},
         Real{"report_seconds", in.report_seconds(), &memory.report_seconds},
         Real{"gap_seconds", in.gap_seconds(), &memory.gap_seconds}}) {
     EPLB_ASSIGN_OR_RETURN(*real.out, GetReal(real.name, real.value));

@@ -138,9 +138,6 @@ struct JobMemory {
   int64_t account_windows = 0;
   std::optional<double> account_saved_peak_tokens = std::nullopt;
   double account_pause_seconds = 0;
-  double record_spent_seconds = 0;
-  double record_saved_tokens = 0;
-  double record_start_tokens = 0;
   double report_seconds = 0;
   double gap_seconds = 0;
   int64_t next_version = 0;

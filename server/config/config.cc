@@ -122,7 +122,7 @@ bool LeavesTheMachineInClear(const EtcdOptions& etcd) {
   });
 }
 
-// Where the daemon listens on every address, none of them is its name.
+// Returns true for an address that stands for every address of the host, and so is not its name.
 bool NamesNoHost(const Address& address) {
   return address.host.empty() || address.host == "0.0.0.0" || address.host == "::";
 }

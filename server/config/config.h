@@ -1,4 +1,4 @@
-// What eplbd is told: defaults < TOML file < EPLB_* environment < flags.
+// The configuration of eplbd: defaults < TOML file < EPLB_* environment < flags.
 #ifndef EPLB_SERVER_CONFIG_CONFIG_H_
 #define EPLB_SERVER_CONFIG_CONFIG_H_
 
@@ -15,11 +15,11 @@
 #include "base/tls_files.h"
 #include "server/config/tls_options.h"
 #include "server/core/values/config.h"
-#include "server/process/socket.h"
+#include "server/process/address.h"
 
 namespace eplb {
 
-// Where a value comes from.
+// Source of a value.
 struct ConfigOrigin {
   std::string source;      // "eplbd.toml:12", "EPLB_POLICY_NAME", "command line"
   std::string given = {};  // the value as it was written
@@ -46,7 +46,7 @@ struct DaemonLimits {
   absl::Duration handshake_deadline = absl::Seconds(10);
 };
 
-// Of store.backend = etcd.
+// Options of store.backend = etcd.
 struct EtcdOptions {
   std::string endpoints;  // as ParseEtcdEndpoints takes them
   std::string prefix = "/eplb/v1";
@@ -122,8 +122,8 @@ std::string AdvertisedAddress(const DaemonConfig& config);
 // errors: FailedPrecondition when none of these is among `environment`.
 absl::StatusOr<std::string> DefaultStorePath(const Variables& environment);
 
-// Where the socket of a daemon may be that was told no path, the best first:
-// $RUNTIME_DIRECTORY/eplbd.sock (of a service manager; the first of several), else
+// Returns the paths at which a daemon without a configured socket may listen, the best first:
+// $RUNTIME_DIRECTORY/eplbd.sock (of a service manager; the first of several), otherwise
 // /run/eplb/eplbd.sock and $XDG_RUNTIME_DIR/eplb/eplbd.sock.
 std::vector<std::string> DefaultUnixSockets(const Variables& environment);
 

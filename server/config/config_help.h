@@ -1,4 +1,4 @@
-// What eplbd tells of its configuration, from the table that it reads it by.
+// Help about the configuration, from the table by which eplbd reads it.
 #ifndef EPLB_SERVER_CONFIG_CONFIG_HELP_H_
 #define EPLB_SERVER_CONFIG_CONFIG_HELP_H_
 

@@ -1,3 +1,4 @@
+// The rows of the table, and how a key is found and set.
 #include "server/config/config_keys.h"
 
 #include <algorithm>
@@ -16,34 +17,76 @@
 #include "base/suggestion.h"
 #include "placement/bandwidth.h"
 #include "proto/wire/messages.h"
-#include "server/process/socket.h"
+#include "server/process/address.h"
 
 namespace eplb {
 namespace {
 
 constexpr size_t kMaxHostNames = 64;
 constexpr std::string_view kJobs = "jobs.";
+constexpr PathRange kPemFile{"the path of a PEM file"};
 
 const std::string& Text(const Scalar& value) { return std::get<std::string>(value); }
 
-// place: DaemonConfig& -> the member, whose type is that of the range's scalar.
-template <class Place>
-ConfigKey Key(std::string_view name, ConfigRange range, std::string_view help, Place place,
-              ConfigFlag flag = {}, std::string_view default_help = {}) {
-  return {.name = std::string(name),
-          .range = range,
-          .help = help,
-          .get = [place](const DaemonConfig& config) { return ToScalar(place(config)); },
-          .set =
-              [place](const Scalar& value, DaemonConfig* config) {
-                auto& member = place(*config);
-                member = FromScalar<std::remove_reference_t<decltype(member)>>(value);
-              },
-          .flag = flag,
-          .default_help = default_help};
+// Scalars of members, and members of scalars. A member of a type without an overload is a scalar.
+template <class T>
+Scalar ScalarOf(const T& member) {
+  return ToScalar(member);
+}
+Scalar ScalarOf(const Address& address) { return address.Text(); }
+Scalar ScalarOf(bool flag) { return flag ? "true" : "false"; }
+Scalar ScalarOf(const std::vector<std::string>& names) { return absl::StrJoin(names, ","); }
+template <class T>
+void Assign(const Scalar& value, T& member) {
+  member = FromScalar<T>(value);
+}
+void Assign(const Scalar& value, Address& address) { address = ParseAddress(Text(value)).value(); }
+void Assign(const Scalar& value, bool& flag) { flag = Text(value) == "true"; }
+void Assign(const Scalar& value, std::vector<std::string>& names) {
+  names = absl::StrSplit(Text(value), ',', absl::SkipEmpty());
 }
 
-// The daemon's own value of a job's setting.
+// Returns the part of the configuration that has a member.
+template <class Part, class Config>
+auto& PartOf(Config& config) {
+  if constexpr (std::is_same_v<Part, core::Config>) return config.core;
+  if constexpr (std::is_same_v<Part, Costs>) return config.core.costs;
+  if constexpr (std::is_same_v<Part, DaemonLimits>) return config.limits;
+  if constexpr (std::is_same_v<Part, EtcdOptions>) return config.etcd;
+  if constexpr (std::is_same_v<Part, wire::TlsFiles>) return config.etcd.tls;
+  if constexpr (std::is_same_v<Part, TlsOptions>) return config.tls;
+  if constexpr (std::is_same_v<Part, DaemonConfig>) return config;
+}
+
+// A key whose value is a member of a part of the configuration.
+template <class Part, class T>
+ConfigKey Key(std::string_view name, ConfigRange range, std::string_view help, T Part::*member,
+              ConfigFlag flag = {}, std::string_view default_help = {}) {
+  return {
+      .name = std::string(name),
+      .range = range,
+      .help = help,
+      .get = [member](const DaemonConfig& c) { return ScalarOf(PartOf<Part>(c).*member); },
+      .set = [member](const Scalar& v, DaemonConfig* c) { Assign(v, PartOf<Part>(*c).*member); },
+      .flag = flag,
+      .default_help = default_help};
+}
+
+ConfigKey BandwidthKey(std::string_view name, std::string_view help, double Costs::*member) {
+  return {.name = std::string(name),
+          .range = BandwidthRange{},
+          .help = help,
+          .get = [member](const DaemonConfig& c) -> Scalar {
+            return BandwidthText(c.core.costs.*member);
+          },
+          .set =
+              [member](const Scalar& v, DaemonConfig* c) {
+                c->core.costs.*member = ParseBandwidth(Text(v)).value();
+                c->core.costs.bandwidths = BandwidthSource::kGiven;
+              }};
+}
+
+// Returns the key of the daemon's own value of a job's setting.
 ConfigKey KeyOf(const wire::SettingRow& row) {
   return {.name = absl::StrCat(std::string(row.table), ".", std::string(row.name)),
           .range = std::visit([](const auto& range) { return ConfigRange(range); }, row.range),
@@ -58,59 +101,38 @@ using Keys = std::vector<ConfigKey>;
 
 Keys ListenKeys() {
   return {
-      {.name = "listen.grpc",
-       .range = AddressRange{.unix_allowed = true},
-       .help = "Where ranks and eplbctl connect; off loopback this address needs [tls].",
-       .get = [](const DaemonConfig& c) -> Scalar { return c.grpc.Text(); },
-       .set = [](const Scalar& v, DaemonConfig* c) { c->grpc = ParseAddress(Text(v)).value(); },
-       .flag = {"--listen", "gRPC address, ADDR:PORT or unix:PATH (127.0.0.1:29610)"}},
-      {.name = "listen.http",
-       .range = AddressRange{.unix_allowed = false},
-       .help = "Where /metrics, /livez, /readyz and /api/v1 are served, unencrypted and for "
-               "reading only.",
-       .get = [](const DaemonConfig& c) -> Scalar { return c.http.Text(); },
-       .set = [](const Scalar& v, DaemonConfig* c) { c->http = ParseAddress(Text(v)).value(); },
-       .flag = {"--http", "HTTP address, ADDR:PORT (127.0.0.1:29611)"}},
-      {.name = "listen.advertise",
-       .range = AddressRange{.unix_allowed = false},
-       .help = "Where ranks and eplbctl reach this daemon while it leads; with store.backend = "
-               "etcd the other daemons send them here.",
-       .get = [](const DaemonConfig& c) -> Scalar { return c.advertise; },
-       .set = [](const Scalar& v, DaemonConfig* c) { c->advertise = Text(v); },
-       .default_help = "listen.grpc"},
-      Key(
-          "listen.unix", SocketPathRange{},
-          "A second address on a Unix socket. auto: eplbd.sock in $RUNTIME_DIRECTORY, else in "
-          "/run/eplb, else in $XDG_RUNTIME_DIR/eplb.",
-          [](auto& c) -> auto& { return c.unix_socket; }),
+      Key("listen.grpc", AddressRange{.unix_allowed = true},
+          "Address for ranks and eplbctl; other machines may reach it only with [tls].",
+          &DaemonConfig::grpc,
+          {"--listen", "gRPC address, ADDR:PORT or unix:PATH (127.0.0.1:29610)"}),
+      Key("listen.http", AddressRange{.unix_allowed = false},
+          "Address of /metrics, /livez, /readyz and /api/v1, unencrypted and for reading only.",
+          &DaemonConfig::http, {"--http", "HTTP address, ADDR:PORT (127.0.0.1:29611)"}),
+      Key("listen.advertise", AddressRange{.unix_allowed = false},
+          "Address under which ranks and eplbctl reach this daemon while it leads; with "
+          "store.backend = etcd the other daemons send them here.",
+          &DaemonConfig::advertise, {}, "listen.grpc"),
+      Key("listen.unix", SocketPathRange{},
+          "A second address on a Unix socket. auto: eplbd.sock in $RUNTIME_DIRECTORY, otherwise in "
+          "/run/eplb, otherwise in $XDG_RUNTIME_DIR/eplb.",
+          &DaemonConfig::unix_socket),
       {.name = "listen.unix_access",
        .range = WordRange{"owner", "group"},
-       .help =
-           "Who may connect to a Unix socket of the daemon: its user alone, or its group as well.",
+       .help = "Users that may connect to a Unix socket of the daemon: its own user, or also the "
+               "group.",
        .get = [](const DaemonConfig& c) -> Scalar {
          return c.unix_socket_for_group ? "group" : "owner";
        },
        .set = [](const Scalar& v,
                  DaemonConfig* c) { c->unix_socket_for_group = Text(v) == "group"; }},
-      {.name = "http.allowed_hosts",
-       .range = HostNameRange{.most = kMaxHostNames},
-       .help = "Names that an HTTP request may carry in Host, besides IP addresses and localhost; "
-               "list a proxy's name here.",
-       .get = [](const DaemonConfig& c) -> Scalar {
-         return absl::StrJoin(c.http_allowed_hosts, ",");
-       },
-       .set =
-           [](const Scalar& v, DaemonConfig* c) {
-             c->http_allowed_hosts = absl::StrSplit(Text(v), ',', absl::SkipEmpty());
-           }},
-      {.name = "metrics.per_expert",
-       .range = BooleanRange{},
-       .help = "Whether /metrics has the newest window's tokens of each layer and expert, of as "
-               "many jobs as its limit of series has room for.",
-       .get = [](const DaemonConfig& c) -> Scalar {
-         return c.metrics_per_expert ? "true" : "false";
-       },
-       .set = [](const Scalar& v, DaemonConfig* c) { c->metrics_per_expert = Text(v) == "true"; }},
+      Key("http.allowed_hosts", HostNameRange{.most = kMaxHostNames},
+          "Names that an HTTP request may have in Host, besides IP addresses and localhost; list a "
+          "proxy's name here.",
+          &DaemonConfig::http_allowed_hosts),
+      Key("metrics.per_expert", BooleanRange{},
+          "Adds to /metrics the newest window's tokens of each layer and expert, for as many jobs "
+          "as the limit of series has room for.",
+          &DaemonConfig::metrics_per_expert),
   };
 }
 
@@ -122,20 +144,17 @@ Keys SettingKeys() {
 
 Keys ReportKeys() {
   return {
-      Key(
-          "report.min_coverage", NumberRange{0.01, 1},
+      Key("report.min_coverage", NumberRange{0.01, 1},
           "Share of a job's reporting ranks whose counts a load window needs before it is used.",
-          [](auto& c) -> auto& { return c.core.min_coverage; }),
-      Key(
-          "report.every_steps", IntegerRange{1, 1 << 20},
+          &core::Config::min_coverage),
+      Key("report.every_steps", IntegerRange{1, 1 << 20},
           "Steps in a load window. A run begins with the report_every of its ranks and takes this "
           "length a few windows later.",
-          [](auto& c) -> auto& { return c.core.report_every_steps; }),
-      Key(
-          "vote.every_steps", IntegerRange{0, 1 << 20, "0: not compared"},
-          "The vote_every that jobs are expected to choose. A job's own choice holds; a difference "
-          "is recorded as an event.",
-          [](auto& c) -> auto& { return c.core.vote_every_steps; }),
+          &core::Config::report_every_steps),
+      Key("vote.every_steps", IntegerRange{0, 1 << 20, "0: not compared"},
+          "The vote_every that jobs are expected to choose. A job keeps its own choice; a "
+          "difference is recorded as an event.",
+          &core::Config::vote_every_steps),
   };
 }
 
@@ -143,34 +162,19 @@ Keys CostKeys() {
   return {
       {.name = "cost.token_ns",
        .range = NumberRange{0, 1e9, "0: not known"},
-       .help = "Price of a token on the fullest GPU, forward and backward; without it policy auto "
-               "measures one, others go by policy.min_gain alone.",
+       .help = "Time of a token on the fullest GPU, forward and backward. Without it policy auto "
+               "measures one, and other policies use policy.min_gain alone.",
        .get = [](const DaemonConfig& c) -> Scalar { return c.core.costs.token_seconds * 1e9; },
        .set = [](const Scalar& v,
                  DaemonConfig* c) { c->core.costs.token_seconds = std::get<double>(v) * 1e-9; }},
-      {.name = "cost.intra_gbps",
-       .range = BandwidthRange{},
-       .help = "Bandwidth of one GPU to the GPUs of its node, in one direction; without a value "
-               "switches measure it.",
-       .get = [](const DaemonConfig& c) -> Scalar {
-         return BandwidthText(c.core.costs.intra_bytes_per_s);
-       },
-       .set =
-           [](const Scalar& v, DaemonConfig* c) {
-             c->core.costs.intra_bytes_per_s = ParseBandwidth(Text(v)).value();
-             c->core.costs.bandwidths = BandwidthSource::kGiven;
-           }},
-      {.name = "cost.inter_gbps",
-       .range = BandwidthRange{},
-       .help = "Bandwidth of one GPU to other nodes, in one direction; likewise.",
-       .get = [](const DaemonConfig& c) -> Scalar {
-         return BandwidthText(c.core.costs.inter_bytes_per_s);
-       },
-       .set =
-           [](const Scalar& v, DaemonConfig* c) {
-             c->core.costs.inter_bytes_per_s = ParseBandwidth(Text(v)).value();
-             c->core.costs.bandwidths = BandwidthSource::kGiven;
-           }},
+      BandwidthKey("cost.intra_gbps",
+                   "Bandwidth of one GPU to the GPUs of its node, in one direction; without a "
+                   "value migrations measure it.",
+                   &Costs::intra_bytes_per_s),
+      BandwidthKey("cost.inter_gbps",
+                   "Bandwidth of one GPU to other nodes, in one direction; without a value "
+                   "migrations measure it.",
+                   &Costs::inter_bytes_per_s),
       {.name = "cost.stall",
        .range = DurationRange{absl::ZeroDuration(), absl::Hours(1), "50ms"},
        .help = "Time that a migration costs besides the transfer of its bytes.",
@@ -181,81 +185,64 @@ Keys CostKeys() {
            [](const Scalar& v, DaemonConfig* c) {
              c->core.costs.stall_seconds = absl::ToDoubleSeconds(std::get<absl::Duration>(v));
            }},
-      Key(
-          "cost.gradient_bytes", IntegerRange{0, int64_t{1} << 50},
-          "Gradient bytes of one expert; above 0 a replica on another GPU is charged weights and "
-          "gradients each step.",
-          [](auto& c) -> auto& { return c.core.costs.replica_gradient_bytes; }),
+      Key("cost.gradient_bytes", IntegerRange{0, int64_t{1} << 50},
+          "Gradient bytes of one expert. Above 0, a replica on another GPU costs the transfer of "
+          "weights and gradients in each step.",
+          &Costs::replica_gradient_bytes),
   };
 }
 
-// Of daemons that share a store.
+// Keys of daemons that share a store.
 Keys EtcdKeys() {
   return {
-      Key(
-          "store.backend", WordRange{kSqliteBackend, kMemoryBackend, kEtcdBackend},
-          "Where terms, placements, decisions and the audit log are kept: a file, nowhere, or an "
-          "etcd that several daemons share, of which one leads.",
-          [](auto& c) -> auto& { return c.store_backend; }),
-      Key(
-          "store.etcd.endpoints", EtcdEndpointsRange{},
-          "The members of the etcd that the daemons share; each daemon goes on with the next one "
-          "when one does not answer.",
-          [](auto& c) -> auto& { return c.etcd.endpoints; }),
-      Key(
-          "store.etcd.prefix", PathRange{"a path such as \"/eplb/v1\""},
-          "The keys of these daemons begin so; daemons with another prefix are others.",
-          [](auto& c) -> auto& { return c.etcd.prefix; }),
-      Key(
-          "store.etcd.lease_seconds", IntegerRange{2, 60},
+      Key("store.backend", WordRange{kSqliteBackend, kMemoryBackend, kEtcdBackend},
+          "Place of terms, placements, decisions and the audit log: a file, memory, or an etcd "
+          "that "
+          "several daemons share, of which one leads.",
+          &DaemonConfig::store_backend),
+      Key("store.etcd.endpoints", EtcdEndpointsRange{},
+          "Members of the etcd that the daemons share. If one does not answer, a daemon asks the "
+          "next one.",
+          &EtcdOptions::endpoints),
+      Key("store.etcd.prefix", PathRange{"a path such as \"/eplb/v1\""},
+          "Begin of the keys of these daemons. Daemons with another prefix are independent.",
+          &EtcdOptions::prefix),
+      Key("store.etcd.lease_seconds", IntegerRange{2, 60},
           "Seconds after which another daemon may lead if the leader does not renew its lease; "
           "it stops proposing after two thirds. While etcd is slow at least 10 calls, up to 60 s.",
-          [](auto& c) -> auto& { return c.etcd.lease_seconds; }),
-      Key(
-          "store.etcd.timeout", DurationRange{absl::Milliseconds(50), absl::Seconds(10), "1s"},
+          &EtcdOptions::lease_seconds),
+      Key("store.etcd.timeout", DurationRange{absl::Milliseconds(50), absl::Seconds(10), "1s"},
           "Longest wait for an answer of one member of etcd before the next one is asked. Up "
           "to 8 times as long while etcd is slow.",
-          [](auto& c) -> auto& { return c.etcd.timeout; }),
-      Key(
-          "store.etcd.tls_ca", PathRange{"the path of a PEM file"},
-          "The CA certificates that sign the members' certificates.",
-          [](auto& c) -> auto& { return c.etcd.tls.ca; }),
-      Key(
-          "store.etcd.tls_cert", PathRange{"the path of a PEM file"},
+          &EtcdOptions::timeout),
+      Key("store.etcd.tls_ca", kPemFile, "CA certificates that sign the members' certificates.",
+          &wire::TlsFiles::ca),
+      Key("store.etcd.tls_cert", kPemFile,
           "The daemon's certificate for etcd; a renewed file is used after a restart.",
-          [](auto& c) -> auto& { return c.etcd.tls.cert; }),
-      Key(
-          "store.etcd.tls_key", PathRange{"the path of a PEM file"},
-          "The private key of store.etcd.tls_cert.",
-          [](auto& c) -> auto& { return c.etcd.tls.key; }),
+          &wire::TlsFiles::cert),
+      Key("store.etcd.tls_key", kPemFile, "The private key of store.etcd.tls_cert.",
+          &wire::TlsFiles::key),
   };
 }
 
 Keys FileKeys() {
   return {
-      Key(
-          "store.path", PathRange{"a path, or \"memory\""},
-          "The database with terms, placements, decisions and the audit log; \"memory\" keeps "
-          "nothing after the end.",
-          [](auto& c) -> auto& { return c.store_path; },
-          {"--store", "database file, or \"memory\" to keep nothing"},
-          "eplbd.db in $STATE_DIRECTORY, else in $XDG_STATE_HOME/eplb"),
-      Key(
-          "tls.cert", PathRange{"the path of a PEM file"},
+      Key("store.path", PathRange{"a path, or \"memory\""},
+          "Database with terms, placements, decisions and the audit log; \"memory\" keeps nothing "
+          "after the end.",
+          &DaemonConfig::store_path, {"--store", "database file, or \"memory\" to keep nothing"},
+          "eplbd.db in $STATE_DIRECTORY, otherwise in $XDG_STATE_HOME/eplb"),
+      Key("tls.cert", kPemFile,
           "The daemon's certificate, with the certificates between it and the CA; a renewed file "
           "is used without a restart.",
-          [](auto& c) -> auto& { return c.tls.cert; }),
-      Key(
-          "tls.key", PathRange{"the path of a PEM file"}, "The private key of tls.cert.",
-          [](auto& c) -> auto& { return c.tls.key; }),
-      Key(
-          "tls.ca", PathRange{"the path of a PEM file"},
-          "The CA certificates that sign the peers' certificates.",
-          [](auto& c) -> auto& { return c.tls.ca; }),
+          &TlsOptions::cert),
+      Key("tls.key", kPemFile, "The private key of tls.cert.", &TlsOptions::key),
+      Key("tls.ca", kPemFile, "CA certificates that sign the peers' certificates.",
+          &TlsOptions::ca),
       {.name = "tls.identity",
        .range = FileTable{},
-       .help = "Which certificate is a rank, a viewer or an operator, and of which jobs; without a "
-               "rule every caller is refused.",
+       .help = "Rules that make a certificate a rank, a viewer or an operator, and of which jobs; "
+               "without a rule every caller is refused.",
        .get = [](const DaemonConfig&) -> Scalar { return ""; },
        .set = [](const Scalar&, DaemonConfig*) {}},
   };
@@ -263,143 +250,107 @@ Keys FileKeys() {
 
 Keys ProcessKeys() {
   return {
-      Key(
-          "drain.grace", DurationRange{absl::ZeroDuration(), absl::Minutes(10), "10s"},
-          "Time that SIGTERM leaves to ranks and calls before what is left is cut.",
-          [](auto& c) -> auto& { return c.drain_grace; }),
-      Key(
-          "log.format", WordRange{"auto", "json", "text"},
-          "One JSON object a line, or text for people; auto: text where stderr is a terminal.",
-          [](auto& c) -> auto& { return c.log_format; }),
+      Key("drain.grace", DurationRange{absl::ZeroDuration(), absl::Minutes(10), "10s"},
+          "Time that SIGTERM leaves to ranks and calls before open ones are cut.",
+          &DaemonConfig::drain_grace),
+      Key("log.format", WordRange{"auto", "json", "text"},
+          "One JSON object per line, or text for people; auto: text if stderr is a terminal.",
+          &DaemonConfig::log_format),
       Key("log.level", WordRange{"debug", "info", "warn", "error"}, "Lowest level that is logged.",
-          [](auto& c) -> auto& { return c.log_level; },
-          {"--log-level", "debug, info, warn or error"}),
+          &DaemonConfig::log_level, {"--log-level", "debug, info, warn or error"}),
   };
 }
 
-// Of jobs, and of what is kept and computed for them.
+// Limits of jobs, and of their stored and computed values.
 Keys JobLimitKeys() {
   return {
-      Key(
-          "limits.max_jobs", IntegerRange{1, 100000},
+      Key("limits.max_jobs", IntegerRange{1, 100000},
           "Most jobs that are known at once; one more is refused while all have ranks.",
-          [](auto& c) -> auto& { return c.core.max_jobs; }),
-      Key(
-          "limits.max_ranks_per_job", IntegerRange{1, 1000000},
-          "Most ranks of one job; a larger job is refused.",
-          [](auto& c) -> auto& { return c.core.max_ranks_per_job; }),
-      Key(
-          "limits.max_pending_windows", IntegerRange{1, 1000},
-          "Most load windows per job that still wait for ranks after 20 s; younger ones are "
-          "limited by max_window_mib alone.",
-          [](auto& c) -> auto& { return c.core.max_pending_windows; }),
-      Key(
-          "limits.max_windows", IntegerRange{1, 10000},
-          "Most complete load windows kept per job in memory.",
-          [](auto& c) -> auto& { return c.core.max_windows; }),
-      Key(
-          "limits.session_grace", DurationRange{absl::ZeroDuration(), absl::Hours(1), "10s"},
-          "Time that a rank may be away before its run has ended.",
-          [](auto& c) -> auto& { return c.core.session_grace; }),
-      Key(
-          "limits.job_expiry", DurationRange{absl::Seconds(1), absl::Hours(8760), "24h"},
+          &core::Config::max_jobs),
+      Key("limits.max_ranks_per_job", IntegerRange{1, 1000000},
+          "Most ranks of one job; a larger job is refused.", &core::Config::max_ranks_per_job),
+      Key("limits.max_pending_windows", IntegerRange{1, 1000},
+          "Most load windows per job that still wait for ranks after 20 s; only max_window_mib "
+          "limits younger ones.",
+          &core::Config::max_pending_windows),
+      Key("limits.max_windows", IntegerRange{1, 10000},
+          "Most complete load windows kept per job in memory.", &core::Config::max_windows),
+      Key("limits.session_grace", DurationRange{absl::ZeroDuration(), absl::Hours(1), "10s"},
+          "Time that a rank may be disconnected before its run has ended.",
+          &core::Config::session_grace),
+      Key("limits.job_expiry", DurationRange{absl::Seconds(1), absl::Hours(8760), "24h"},
           "Time without ranks after which a job is forgotten, unless an operator stopped it.",
-          [](auto& c) -> auto& { return c.core.job_expiry; }),
-      Key(
-          "limits.max_history", IntegerRange{1, 100000},
-          "Most placements kept per job, to read and to roll back to.",
-          [](auto& c) -> auto& { return c.limits.max_history; }),
-      Key(
-          "limits.solver_threads", IntegerRange{1, 64},
+          &core::Config::job_expiry),
+      Key("limits.max_history", IntegerRange{1, 100000},
+          "Most placements kept per job, to read and to roll back to.", &DaemonLimits::max_history),
+      Key("limits.solver_threads", IntegerRange{1, 64},
           "Threads that compute placements, each of another job; one thread serves jobs by turns.",
-          [](auto& c) -> auto& { return c.limits.solver_threads; }),
-      Key(
-          "limits.solve_deadline", DurationRange{absl::Seconds(1), absl::Hours(1), "60s"},
+          &DaemonLimits::solver_threads),
+      Key("limits.solve_deadline", DurationRange{absl::Seconds(1), absl::Hours(1), "60s"},
           "Longest computation of a policy, which is then abandoned; five times this is the "
           "longest wait for the computation to begin.",
-          [](auto& c) -> auto& { return c.core.solve_deadline; }),
-      Key(
-          "limits.prepare_deadline", DurationRange{absl::Seconds(1), absl::Hours(1), "60s"},
+          &core::Config::solve_deadline),
+      Key("limits.prepare_deadline", DurationRange{absl::Seconds(1), absl::Hours(1), "60s"},
           "Longest wait for all ranks to prepare a proposal before it is withdrawn.",
-          [](auto& c) -> auto& { return c.core.prepare_deadline; }),
-      Key(
-          "limits.voting_deadline", DurationRange{absl::Seconds(1), absl::Hours(24), "660s"},
+          &core::Config::prepare_deadline),
+      Key("limits.voting_deadline", DurationRange{absl::Seconds(1), absl::Hours(24), "660s"},
           "Longest wait for the outcome of a prepared proposal; keep it above the ranks' own "
           "deadline of a vote, 600 s.",
-          [](auto& c) -> auto& { return c.core.voting_deadline; }),
-      Key(
-          "limits.cancel_deadline", DurationRange{absl::Seconds(1), absl::Hours(1), "60s"},
+          &core::Config::voting_deadline),
+      Key("limits.cancel_deadline", DurationRange{absl::Seconds(1), absl::Hours(1), "60s"},
           "Longest wait for the ranks to confirm that a proposal is withdrawn.",
-          [](auto& c) -> auto& { return c.core.cancel_deadline; }),
+          &core::Config::cancel_deadline),
   };
 }
 
-// Of queues, connections and calls.
+// Limits of queues, connections and calls.
 Keys TrafficLimitKeys() {
   return {
-      Key(
-          "limits.max_sessions", IntegerRange{1, 1000000},
-          "Most open streams of ranks, all jobs together.",
-          [](auto& c) -> auto& { return c.limits.max_sessions; }),
-      Key(
-          "limits.max_queued_events", IntegerRange{16, 1000000},
+      Key("limits.max_sessions", IntegerRange{1, 1000000},
+          "Most open streams of ranks, all jobs together.", &DaemonLimits::max_sessions),
+      Key("limits.max_queued_events", IntegerRange{16, 1000000},
           "Most messages that wait for the daemon's core. From an eighth of it on, a rank's next "
           "report waits in the network; above a half, reports are dropped and counted.",
-          [](auto& c) -> auto& { return c.limits.max_queued_events; }),
-      Key(
-          "limits.max_queued_mib", IntegerRange{1, 65536},
+          &DaemonLimits::max_queued_events),
+      Key("limits.max_queued_mib", IntegerRange{1, 65536},
           "Most MiB of load reports that wait for the daemon's core. From a quarter of it on, a "
           "rank's next report waits in the network; reports beyond it are dropped and counted.",
-          [](auto& c) -> auto& { return c.limits.max_queued_mib; }),
-      Key(
-          "limits.max_window_mib", IntegerRange{1, 1 << 20},
+          &DaemonLimits::max_queued_mib),
+      Key("limits.max_window_mib", IntegerRange{1, 1 << 20},
           "Most MiB of the load windows of all jobs. The job that holds most loses its oldest "
           "complete windows first, then pending ones. Each job keeps its two newest complete "
           "windows and one pending window.",
-          [](auto& c) -> auto& { return c.limits.max_window_mib; }),
-      Key(
-          "limits.max_past_loads_mib", IntegerRange{1, 1 << 20},
-          "Most MiB of the loads of past windows that the web page can show; the oldest go first, "
-          "their figures stay.",
-          [](auto& c) -> auto& { return c.limits.max_past_loads_mib; }),
-      Key(
-          "limits.messages_per_second", IntegerRange{1, 1000000},
-          "Most messages a second from one rank on average; a burst may hold the messages of "
+          &DaemonLimits::max_window_mib),
+      Key("limits.max_past_loads_mib", IntegerRange{1, 1 << 20},
+          "Most MiB of the loads of past windows that the web page can show; the oldest are "
+          "dropped first, their figures stay.",
+          &DaemonLimits::max_past_loads_mib),
+      Key("limits.messages_per_second", IntegerRange{1, 1000000},
+          "Most messages per second from one rank on average; a burst may hold the messages of "
           "20 s.",
-          [](auto& c) -> auto& { return c.limits.messages_per_second; }),
-      Key(
-          "limits.max_all_gather_mib", IntegerRange{1, 65536},
+          &DaemonLimits::messages_per_second),
+      Key("limits.max_all_gather_mib", IntegerRange{1, 65536},
           "Most MiB of the bytes that starting ranks all-gather, all jobs together.",
-          [](auto& c) -> auto& { return c.limits.max_all_gather_mib; }),
-      Key(
-          "limits.max_sessions_per_peer", IntegerRange{1, 1000000},
-          "Most open streams of ranks from one address.",
-          [](auto& c) -> auto& { return c.limits.max_sessions_per_peer; }),
-      Key(
-          "limits.calls_per_second", IntegerRange{1, 1000000},
-          "Most calls a second from one address, besides streams; twice that in a burst.",
-          [](auto& c) -> auto& { return c.limits.calls_per_second; }),
-      Key(
-          "limits.max_streams_per_connection", IntegerRange{1, 100000},
-          "Most calls at work on one connection.",
-          [](auto& c) -> auto& { return c.limits.max_streams_per_connection; }),
-      Key(
-          "limits.max_rpc_memory_mib", IntegerRange{64, 1 << 20},
+          &DaemonLimits::max_all_gather_mib),
+      Key("limits.max_sessions_per_peer", IntegerRange{1, 1000000},
+          "Most open streams of ranks from one address.", &DaemonLimits::max_sessions_per_peer),
+      Key("limits.calls_per_second", IntegerRange{1, 1000000},
+          "Most calls per second from one address, besides streams; twice as many in a burst.",
+          &DaemonLimits::calls_per_second),
+      Key("limits.max_streams_per_connection", IntegerRange{1, 100000},
+          "Most calls at work on one connection.", &DaemonLimits::max_streams_per_connection),
+      Key("limits.max_rpc_memory_mib", IntegerRange{64, 1 << 20},
           "Most MiB of gRPC's buffers, all connections together.",
-          [](auto& c) -> auto& { return c.limits.max_rpc_memory_mib; }),
-      Key(
-          "limits.handshake_deadline",
+          &DaemonLimits::max_rpc_memory_mib),
+      Key("limits.handshake_deadline",
           DurationRange{absl::Milliseconds(100), absl::Minutes(1), "10s"},
           "Longest time from a connection's start to the end of its TLS and HTTP/2 handshake.",
-          [](auto& c) -> auto& { return c.limits.handshake_deadline; }),
-      Key(
-          "limits.start_deadline", DurationRange{absl::Milliseconds(100), absl::Hours(1), "60s"},
+          &DaemonLimits::handshake_deadline),
+      Key("limits.start_deadline", DurationRange{absl::Milliseconds(100), absl::Hours(1), "60s"},
           "Longest wait for all ranks of a run to register, and to join an all-gather of bytes.",
-          [](auto& c) -> auto& { return c.limits.start_deadline; }),
-      Key(
-          "limits.hello_deadline", DurationRange{absl::Milliseconds(100), absl::Hours(1), "10s"},
-          "Longest wait for the first message of a new stream.",
-          [](auto& c) -> auto& { return c.limits.hello_deadline; }),
+          &DaemonLimits::start_deadline),
+      Key("limits.hello_deadline", DurationRange{absl::Milliseconds(100), absl::Hours(1), "10s"},
+          "Longest wait for the first message of a new stream.", &DaemonLimits::hello_deadline),
   };
 }
 

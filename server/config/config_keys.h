@@ -1,6 +1,5 @@
 // The table of the configuration: one row for each key. eplbd reads, prints, checks and explains
-// its configuration by these rows alone. Those of a job's settings are made from SettingRows().
-// threads: safe, the table is constant.
+// its configuration by these rows alone. The rows of a job's settings are made from SettingRows().
 #ifndef EPLB_SERVER_CONFIG_CONFIG_KEYS_H_
 #define EPLB_SERVER_CONFIG_CONFIG_KEYS_H_
 
@@ -38,11 +37,11 @@ struct ConfigKey {
   std::string_view help;                           // what it does: one sentence, at most 25 words
   std::function<Scalar(const DaemonConfig&)> get;  // an empty text: not set, or empty
   std::function<void(const Scalar&, DaemonConfig*)> set;
-  const wire::SettingRow* setting = nullptr;  // of a key that a job may have for itself
+  const wire::SettingRow* setting = nullptr;  // set if a job may have its own value
   ConfigFlag flag = {};
   std::string_view default_help = {};  // where the default depends on the environment
 
-  // The name of the table, and the name in it: "policy" and "min_gain".
+  // Name of the table, and name in the table: "policy" and "min_gain".
   std::string_view table() const { return std::string_view(name).substr(0, name.find('.')); }
   std::string_view own_name() const { return std::string_view(name).substr(name.find('.') + 1); }
   std::optional<Scalar> Read(const WrittenValue& written) const;
@@ -55,14 +54,14 @@ std::span<const ConfigKey> ConfigKeys();
 // without the source: "policy.min_gain = 2: expected ...", or for an unknown key the nearest known
 // one.
 absl::Status SetConfigKey(std::string_view name, const WrittenValue& value, DaemonConfig* config);
-// As SetConfigKey, and notes who set it. source: "eplbd.toml:12", "EPLB_POLICY_NAME".
+// Sets a key and notes its source: "eplbd.toml:12" or "EPLB_POLICY_NAME". errors: as SetConfigKey.
 absl::Status SetConfigKeyFrom(const std::string& source, std::string_view name,
                               const WrittenValue& value, DaemonConfig* config);
 
-// "EPLB_POLICY_NAME" for "policy.name".
+// Returns "EPLB_POLICY_NAME" for "policy.name".
 std::string VariableOf(std::string_view key);
 
-// errors: InvalidArgument unless it is 1..128 characters of [A-Za-z0-9._-], as a rank's Hello.
+// errors: InvalidArgument unless it is 1..128 characters of [A-Za-z0-9._-], as in a rank's Hello.
 absl::Status CheckJobName(std::string_view name);
 
 }  // namespace eplb

@@ -1,12 +1,7 @@
+// Reads the configuration from TOML, and prints it as TOML.
 #include "server/config/config_toml.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -14,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/files.h"
 #include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
@@ -29,11 +24,7 @@
 namespace eplb {
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{1} << 20;
-
-absl::Status Unreadable(const std::string& file, std::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat(file, ": ", std::string(why)));
-}
+constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
 
 WrittenValue ValueOf(const toml::array& array) {
   WrittenValue value = {.kind = WrittenValue::Kind::kTexts, .text = "an array"};
@@ -61,7 +52,7 @@ WrittenValue ValueOf(const toml::node& node) {
   return {.kind = Kind::kOther, .text = node.is_table() ? "a table" : "a date or time"};
 }
 
-// A table may be empty, but not unknown: its keys cannot tell then.
+// Refuses an unknown table. An empty one has no key that could be refused.
 absl::Status CheckTable(std::string_view name) {
   std::set<std::string> tables = {"jobs"};
   for (const ConfigKey& key : ConfigKeys()) {
@@ -82,8 +73,7 @@ absl::Status At(const std::string& file, const toml::node& node, const absl::Sta
   return absl::InvalidArgumentError(absl::StrCat(Place(file, node), ": ", status.message()));
 }
 
-// The table tls.identity.
-
+// Names of the roles in the table tls.identity.
 struct RoleName {
   AccessRole role;
   std::string_view name;
@@ -106,7 +96,7 @@ std::string_view NameOf(AccessRole role) {
   return "";  // kLocal, which no rule gives
 }
 
-// Printable, and a `*` only at the end.
+// Returns true for a printable text with a `*` at most at its end.
 bool IsPattern(std::string_view text) {
   const size_t star = text.find('*');
   return !text.empty() && (star == std::string_view::npos || star + 1 == text.size()) &&
@@ -179,9 +169,7 @@ absl::StatusOr<std::vector<IdentityRule>> ReadIdentityRules(const std::string& f
   return rules;
 }
 
-// Keys.
-
-// Of a table in a table, such as store.etcd.
+// Returns true for a table in a table, such as store.etcd.
 bool HoldsKeys(const std::string& name) {
   return std::ranges::any_of(ConfigKeys(), [prefix = name + "."](const ConfigKey& key) {
     return key.name.starts_with(prefix);
@@ -224,14 +212,12 @@ absl::Status ApplyJobs(const std::string& file, const toml::table& jobs, DaemonC
   return absl::OkStatus();
 }
 
-// Printing.
-
 constexpr std::string_view kIdentity = "tls.identity";
 
 // JSON's strings are basic strings of TOML.
 std::string Quoted(std::string_view text) { return wire::JsonQuote(text); }
 
-// As a TOML value: a number as it is, else a string.
+// Returns a number as it is, and any other value as a TOML string.
 std::string TomlValue(const Scalar& value) {
   const bool is_number =
       std::holds_alternative<int64_t>(value) || std::holds_alternative<double>(value);
@@ -246,7 +232,7 @@ std::string SourceOf(const DaemonConfig& config, std::string_view key) {
 std::string Line(const DaemonConfig& config, const ConfigKey& key) {
   const Scalar value = key.get(config);
   const std::string name(key.own_name());
-  // A path that nobody gave.
+  // A path without a value.
   const auto* text = std::get_if<std::string>(&value);
   if (text != nullptr && !key.Read({.text = *text})) {
     return absl::StrCat("# ", name, " is not set\n");
@@ -287,29 +273,9 @@ std::string JobSettings(const DaemonConfig& config) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadConfigFile(const std::string& file) {
-  // O_NONBLOCK: opening a pipe must not wait for its writer.
-  const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) {
-    return Unreadable(file, absl::StrCat("cannot be opened: ", std::strerror(errno)));
-  }
-  const absl::Cleanup close_file = [descriptor] { (void)close(descriptor); };
-  struct stat info = {};
-  if (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
-    return Unreadable(file, S_ISDIR(info.st_mode) ? "cannot be read: it is a directory"
-                                                  : "cannot be read: it is not a regular file");
-  }
-  std::string text(kMaxFileBytes + 1, '\0');
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t got = read(descriptor, text.data() + done, text.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Unreadable(file, absl::StrCat("cannot be read: ", std::strerror(errno)));
-    if (got == 0) break;
-    done += static_cast<size_t>(got);
-  }
-  if (done > kMaxFileBytes) return Unreadable(file, "larger than 1 MiB");
-  text.resize(done);
-  return text;
+  absl::StatusOr<std::string> text = ReadRegularFile(file, kMaxConfigBytes);
+  if (text.ok()) return text;
+  return absl::InvalidArgumentError(text.status().message());
 }
 
 absl::Status ApplyConfigText(const std::string& file, const std::string& text,

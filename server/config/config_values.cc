@@ -14,7 +14,7 @@
 #include "placement/bandwidth.h"
 #include "proto/wire/endpoint.h"
 #include "server/config/config.h"
-#include "server/process/socket.h"
+#include "server/process/address.h"
 
 namespace eplb {
 namespace {

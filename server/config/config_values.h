@@ -1,6 +1,6 @@
 // Ranges of values that the daemon's configuration alone has, in the form of base/value_range.h.
 // The scalar of each is a text.
-// threads: safe, no state.
+//
 #ifndef EPLB_SERVER_CONFIG_CONFIG_VALUES_H_
 #define EPLB_SERVER_CONFIG_CONFIG_VALUES_H_
 
@@ -16,13 +16,13 @@
 
 namespace eplb {
 
-// As ParseBandwidth reads it; a number alone is GB/s.
+// Bandwidths that ParseBandwidth reads; a number alone is GB/s.
 struct BandwidthRange {
   std::optional<Scalar> Read(const WrittenValue& written) const;
   std::string Expected() const;
 };
 
-// As ParseAddress reads it.
+// Addresses that ParseAddress reads.
 struct AddressRange {
   bool unix_allowed = false;
 

@@ -7,7 +7,7 @@
 
 namespace eplb {
 
-// What an identity may do for the jobs of its rule.
+// Rights of an identity on the jobs of its rule.
 enum class AccessRole {
   kMember,    // be a rank, and ask
   kViewer,    // ask

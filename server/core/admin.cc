@@ -312,7 +312,7 @@ absl::Status Do(Deed& deed, const SetPolicy& set) {
   return absl::OkStatus();
 }
 
-// What the job was is gone with it, but for its audit log.
+// Forgets everything of the job except its audit log.
 absl::Status Do(Deed& deed, const ForgetJob&) {
   const Job& job = deed.job;
   if (HasSession(job)) {

@@ -1,4 +1,4 @@
-// What operators may change: who asked, whether it may be, and what follows.
+// Changes by operators: who asked, whether the change is allowed, and its effects.
 #ifndef EPLB_SERVER_CORE_ADMIN_H_
 #define EPLB_SERVER_CORE_ADMIN_H_
 

@@ -73,7 +73,7 @@ absl::Status Check(const wire::Moved& moved) {
   return CheckNumber("moved: term", moved.term, kMaxNumber);
 }
 
-// Of what a rank says about a proposal.
+// Checks the version in a rank's answer to a proposal.
 template <class Message>
 absl::Status CheckProposed(const Job& job, const Message& message) {
   if constexpr (std::is_same_v<Message, wire::Prepared>) {
@@ -183,8 +183,8 @@ void BoundLoads(State& state, Job& job, absl::Time now) {
   }
 }
 
-// Where it takes several ranks to complete a window, windows far ahead would only push out those
-// that can become complete.
+// If a window needs several ranks to complete, windows far ahead would only push out windows that
+// can still become complete.
 StepClaim StepClaimOf(const Config& config, Run& run, int32_t rank, const wire::LoadReport& report,
                       const WindowLimits& limits) {
   const StepClaim claim = EvaluateStep(run, rank, report.last_step, config.max_pending_windows);
@@ -345,7 +345,7 @@ void OnTermNotStored(DecisionContext& context, SessionId last_hello, const absl:
             absl::UnavailableError(absl::StrCat("the term cannot be stored: ", status.ToString())));
 }
 
-// What a failed Store was for was not sent either; a proposal of that decision never was made.
+// Takes back what was to be sent after a failed Store. A proposal of that decision was never made.
 void DropUnsent(DecisionContext& context, Job& job, const absl::Status& status) {
   job.store_error = status;
   job.stored.reset();

@@ -1,17 +1,18 @@
 // The daemon's decisions: a deterministic library without gRPC, threads, clock or I/O.
-// Events come in one at a time with the time as a value; effects go out in the order in which they
+// Events enter one at a time with the time as a value. Effects leave in the order in which they
 // must happen.
 //
-// What the caller owes:
-// - It stores `term()` durably before it serves anybody (or hands in StoreFailed of a StoreTerm as
-//   the first event), and executes the effects of one decision in order before it hands in the next
-//   event.
-// - When a Store, StoreTerm or required Forget fails it drops the rest of that decision and hands
-// in StoreFailed as
-//   the very next event (job empty for a StoreTerm). Any other event means that they succeeded.
-// - A Send or Close to a session that is gone does nothing. After a Close nothing more of that
-//   session is handed in, but for its SessionClosed.
-// - A Tick at least once a second: deadlines and graces are looked at there only.
+// Duties of the caller:
+// - It stores `term()` durably before it serves any rank, or hands in StoreFailed of a StoreTerm as
+//   the first event. It executes the effects of one decision in order before the next event.
+// - When a Store, StoreTerm or required Forget fails, it drops the rest of that decision and hands
+// in
+//   StoreFailed as the very next event (job empty for a StoreTerm). Any other event means that they
+//   succeeded.
+// - A Send or Close to a session that is gone does nothing. After a Close it hands in nothing more
+// of
+//   that session except its SessionClosed.
+// - It hands in a Tick at least once a second, because only a Tick checks deadlines and graces.
 #ifndef EPLB_SERVER_CORE_CORE_H_
 #define EPLB_SERVER_CORE_CORE_H_
 
@@ -70,10 +71,10 @@ class Core {
                                          std::optional<int64_t> to_version) const;
   // NotFound unless this is the run in force of a job that is known.
   absl::StatusOr<LeaderView> Leader(const std::string& job, const std::string& run_id) const;
-  // Of jobs that the daemon does not know, newest first, at most 16.
+  // Returns refusals of jobs that the daemon does not know, newest first, at most 16.
   std::vector<RefusedJob> Refusals() const;
   const Counters& counters() const;
-  // Of the loads in the windows of all jobs, now.
+  // Returns the bytes of the loads in the windows of all jobs.
   int64_t window_bytes() const;
   // Ok when proposals can be made; else the reason in one sentence: the daemon drains, or what must
   // be stored first cannot be stored. A job that is RECOVERING does not count: its ranks still have

@@ -1,4 +1,4 @@
-// What the daemon tells about its jobs: read only.
+// Views of the core's jobs: read only.
 #include <algorithm>
 #include <deque>
 #include <optional>
@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "placement/policies/registry.h"
 #include "server/core/core.h"
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/gpu_speeds.h"
@@ -87,7 +88,8 @@ void ShowMeasured(const State& state, const Job& job, JobView& view) {
     view.prediction_error = plan->prediction_error;
     view.prediction_evidence = plan->prediction_evidence;
   }
-  if (job.chooser.state != nullptr) view.candidates = CandidatesOf(*job.chooser.state);
+  const bool chooses = TraitsOf(job.settings.policy_name).chooses;
+  if (chooses && job.chooser.state != nullptr) view.candidates = CandidatesOf(*job.chooser.state);
   view.last_switched_step = LastSwitchedStep(job);
   view.spent_seconds = AboveZero(job.account.pause_seconds);
   if (!job.current) return;

@@ -281,8 +281,8 @@ absl::Status Client::WaitForDelete(const std::string& key, int64_t since, absl::
         }
         absl::Status status = wire::FromGrpc(end);
         if (status.ok()) return absl::UnavailableError("the watch ended");
-        // That nothing happened is no fault of the member. etcd may notice the deadline first, and
-        // calls it UNKNOWN.
+        // A call without an event is no fault of the member. etcd may notice the deadline first,
+        // and calls it UNKNOWN.
         const bool late = absl::IsDeadlineExceeded(status) ||
                           absl::StrContains(status.message(), "deadline exceeded");
         if (!late) return status;

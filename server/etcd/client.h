@@ -40,8 +40,8 @@ class Client {
   // errors: InvalidArgument naming the file of `tls` at fault.
   static absl::StatusOr<std::unique_ptr<Client>> Make(ClientOptions options);
 
-  // As of all writes that were answered before. A member that does not answer makes it ask the next
-  // one.
+  // Reads the state after all writes that were answered before. If a member does not answer, asks
+  // the next one.
   absl::StatusOr<pb::RangeResponse> Range(const pb::RangeRequest& request, absl::Time deadline);
   // One attempt at one member: after an error the transaction may have happened, or may happen yet.
   absl::StatusOr<pb::TxnResponse> Txn(const pb::TxnRequest& request, absl::Time deadline);
@@ -74,8 +74,8 @@ class Client {
   enum class Size { kSmall, kLarge, kEvent };
   explicit Client(ClientOptions options)
       : options_(std::move(options)), channels_(options_.endpoints.size()) {}
-  // That of a member, made anew after a failure: one that failed connects again only while a call
-  // waits for it.
+  // Returns the channel to a member, made anew after a failure. A failed channel connects again
+  // only while a call waits for it.
   absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(size_t member);
   // Goes on with the next member. is_dead: the connection to the failed one is closed.
   void GoOn(size_t failed, bool is_dead);

@@ -33,7 +33,7 @@ struct Leader {
   int64_t term = 0;     // the key's create revision
 };
 
-// What every write of a leader compares, so that etcd refuses those of an earlier one.
+// Values that every write of a leader compares, so that etcd refuses writes of an earlier leader.
 struct Fence {
   std::string key;
   int64_t create_revision = 0;
@@ -55,8 +55,8 @@ class Election {
   absl::StatusOr<bool> TryToLead(const std::string& advertise);
   // Returns when the leader's key is gone, or after `most`. errors: those of Client, at once.
   absl::Status AwaitVacancy(absl::Duration most);
-  // Of a standby that ranks come to although another daemon leads: tells the leader, for
-  // kKnockSeconds.
+  // Tells the leader, for kKnockSeconds, that ranks connect to this standby although another daemon
+  // leads.
   void Knock(const std::string& advertise);
   // Renews the lease on a thread of its own. lost: called once, on that thread, with the reason in
   // one sentence, when another one may lead. serves_nobody: whether no rank is connected. A leader
@@ -96,7 +96,7 @@ class Election {
   void Take(int64_t lease, absl::Duration time);
   void Loop(const std::function<void(const std::string&)>& lost,
             const std::function<bool()>& serves_nobody);
-  // Whether standbys have knocked lately; false when etcd does not answer.
+  // Returns true if standbys have knocked lately; false if etcd does not answer.
   bool Knocked();
   // Ends the thread. A call that waits for etcd is cancelled.
   void Stop();

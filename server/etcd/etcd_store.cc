@@ -19,6 +19,7 @@
 #include "base/status_macros.h"
 #include "placement/digest.h"
 #include "proto/wire/messages.h"
+#include "server/store/checked_rows.h"
 #include "server/store/value_rows.h"
 
 namespace eplb::etcd {
@@ -94,7 +95,7 @@ bool Knows(const Rows& rows, const std::string& job) {
   return rows.contains(JobKey(job, "record"));
 }
 
-// Of the newest event; 0 while there is none.
+// Returns the sequence of the newest event; 0 while there is none.
 int64_t SequenceIn(const Rows& rows) {
   int64_t sequence = 0;
   for (auto [row, last] = With(rows, "event/"); row != last;) {
@@ -242,7 +243,7 @@ std::vector<KeptPlacement> EtcdStore::PlacementsOf(const Rows& rows, const std::
     std::string bytes;
     for (; row != last && row->first.starts_with(key); ++row) bytes += row->second;
     absl::StatusOr<sqlite::Row> cells = sqlite::RowFromBytes(bytes, Where(key));
-    // Else a write that ended between its parts; the record never named it.
+    // An incomplete placement is of a write that ended between its parts. No record names it.
     if (cells.ok() && IsOfPlacement(*cells)) {
       placements.push_back({.key = key, .row = *std::move(cells)});
     }
@@ -509,7 +510,7 @@ absl::StatusOr<std::vector<StoredEvent>> EtcdStore::ReadEvents(const std::string
                         ReadEventsBelow(absl::StrCat("event/", job, "/")));
   std::erase_if(events, [&](const auto& one) { return one.sequence <= after_sequence; });
   const auto kept = std::min<int64_t>(std::ssize(events), std::max(limit, 0));
-  // Of those after a point the oldest, so that who reads on misses none.
+  // After a point the oldest events are returned, so that a reader that goes on misses none.
   const auto first = after_sequence == 0 ? events.end() - kept : events.begin();
   std::vector<StoredEvent> result(first, first + kept);
   std::reverse(result.begin(), result.end());

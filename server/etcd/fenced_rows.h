@@ -55,7 +55,7 @@ class FencedRows {
 
   // Reads all rows. errors: those of Client.
   absl::Status Load();
-  // What `read` gives, which is a Status or a StatusOr. It never waits for etcd. errors:
+  // Returns the result of `read`, which is a Status or a StatusOr. It never waits for etcd. errors:
   // Unavailable after Close, and those of `read`.
   template <class F>
   std::invoke_result_t<F, const Rows&> Read(const F& read) const {

@@ -26,7 +26,6 @@ struct Traffic {
 };
 
 // plan: the decision that led from `before` to `after`. errors, cost: those of FlowsBetween.
-// threads: safe, no state.
 absl::StatusOr<Traffic> TrafficBetween(const Placement& before, const Placement& after,
                                        const core::Plan& plan);
 

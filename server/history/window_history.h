@@ -64,7 +64,7 @@ class WindowHistory {
   // window: a number, or none for the newest that has loads. errors: NotFound when there is no such
   // window of the job, or when its loads are not kept any more. cost: O(L * S), without the lock.
   absl::StatusOr<WindowLoads> Loads(const std::string& job, std::optional<int64_t> window) const;
-  // Of the loads that are held.
+  // Returns the bytes of the loads that are held.
   int64_t load_bytes() const;
 
  private:

@@ -175,7 +175,7 @@ constexpr Parameter kPlans[] = {{"limit", kMaxLimit}, {"plan", kMaxNumber}};
 constexpr Parameter kAfter[] = {{"after", kMaxNumber}, {"limit", kMaxLimit}};
 constexpr Parameter kWindows[] = {{"after", kMaxNumber}, {"limit", kMaxPastWindows}};
 
-// What stands behind /api/v1/jobs/JOB/.
+// A path below /api/v1/jobs/JOB/.
 struct ApiPath {
   std::string_view name;
   std::span<const Parameter> parameters;

@@ -42,8 +42,8 @@ struct RefusedRanks {
   absl::Duration ago;
 };
 
-// Where the answers come from. Called on the server's threads; the caller keeps them short and sets
-// all of them. errors: NotFound for an unknown job, version or window.
+// Sources of the answers. They are called on the server's threads, must be short, and are all set.
+// errors: NotFound for an unknown job, version or window.
 struct ApiSources {
   std::function<std::vector<core::JobView>()> jobs = {};
   std::function<std::vector<RefusedRanks>()> refusals = {};  // of jobs that are not known
@@ -54,7 +54,7 @@ struct ApiSources {
                                                     std::optional<int64_t> version)>
       placement = {};
   std::function<absl::StatusOr<core::WindowView>(const std::string& job)> load = {};
-  // As Runner::Windows, LoadsOf and TrafficOf.
+  // See Runner::Windows, LoadsOf and TrafficOf.
   std::function<absl::StatusOr<std::vector<WindowFigures>>(const std::string& job, int64_t after,
                                                            int32_t limit)>
       windows = {};
@@ -89,7 +89,7 @@ HttpResponse AnswerApi(const ApiSources& sources, std::string_view path,
 // {"error": text} with this status.
 HttpResponse ErrorResponse(int status, std::string_view text);
 
-// What a stranger sent, as an error shows it: on one line, its first 64 bytes.
+// Returns a peer's text as an error shows it: on one line, its first 64 bytes.
 std::string Shown(std::string_view text);
 
 }  // namespace eplb

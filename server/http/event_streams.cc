@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/monotonic_clock.h"
-#include "server/http/connections.h"
 #include "server/http/job_json.h"
+#include "server/http/outlet.h"
 
 namespace eplb {
 namespace {
@@ -99,7 +99,7 @@ bool EventStreams::TakePosted(bool& is_new) {
   return !stopped_;
 }
 
-// Where the peer stands in this store. False while the store does not answer.
+// Finds the peer's position in this store. Returns false while the store does not answer.
 bool EventStreams::Begin(Watcher& watcher, Reading& reading) {
   if (!std::exchange(reading.newest_asked, true)) {
     const absl::StatusOr<std::vector<StoredEvent>> newest = sources_.events(std::nullopt, 1);

@@ -38,9 +38,9 @@
 
 namespace eplb {
 
-// What streams are made of; called on the thread of Run, and only while a peer is connected.
+// Sources of streams. They are called on the thread of Run, and only while a peer is connected.
 struct EventStreamSources {
-  // As Store::ReadEventsOfAll. While it fails no event is sent; those that are missing follow.
+  // See Store::ReadEventsOfAll. While it fails no event is sent; missing events follow later.
   std::function<absl::StatusOr<std::vector<StoredEvent>>(std::optional<int64_t> after,
                                                          int32_t limit)>
       events = {};
@@ -52,8 +52,9 @@ class EventStreams {
   // Memory of a watcher: max_waiting_bytes and the messages of all jobs.
   struct Limits {
     size_t max_watchers = 64;
-    // That a peer has not taken. Above a sixteenth of it the peer's events stay in the store until
-    // it took some; with more than all of it, beside what all jobs take, the peer is dropped.
+    // Bytes that a peer has not read. Above a sixteenth of this limit, the peer's events stay in
+    // the store until the peer reads some. A peer above the whole limit, beside the messages of all
+    // jobs, is dropped.
     size_t max_waiting_bytes = size_t{1} << 20;
     size_t max_heard_bytes = 8192;  // that a peer sends, without a meaning; above: dropped
     absl::Duration period = absl::Milliseconds(500);  // between two looks at the sources
@@ -87,7 +88,7 @@ class EventStreams {
     absl::Time moved;         // when it took a byte last, or had none to take
     absl::Time told;          // when something was there to send last
   };
-  // What a `job` message says.
+  // Content of a `job` message.
   struct JobNews {
     std::string state;
     int64_t step = 0;
@@ -96,7 +97,7 @@ class EventStreams {
     int64_t connected = 0;
     friend bool operator==(const JobNews&, const JobNews&) = default;
   };
-  // What was read in one turn already: most watchers have seen the same.
+  // Results of reads in one turn, because most watchers have seen the same events.
   struct Reading {
     bool newest_asked = false;
     std::optional<int64_t> newest;  // sequence, 0: there is no event; none: the store failed

@@ -1,6 +1,5 @@
+// Routes a request to its answer, and joins intake, outlet and event streams.
 #include "server/http/http_server.h"
-
-#include <arpa/inet.h>
 
 #include <algorithm>
 #include <map>
@@ -12,57 +11,19 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
-#include "server/http/connections.h"
+#include "server/http/allowed_hosts.h"
 #include "server/http/event_streams.h"
+#include "server/http/intake.h"
+#include "server/http/outlet.h"
 #include "server/http/page/assets.h"
 #include "server/http/request.h"
 #include "server/process/socket.h"
 
 namespace eplb {
-
-namespace {
-
-constexpr size_t kMaxPortDigits = 5;
-
-bool IsPort(std::string_view text) {
-  return text.size() <= kMaxPortDigits &&
-         text.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-bool IsAddress(int family, std::string_view text) {
-  in6_addr address{};  // the larger of the two
-  // The C function would not see what stands behind a zero.
-  return text.find('\0') == std::string_view::npos &&
-         inet_pton(family, std::string(text).c_str(), &address) == 1;
-}
-
-}  // namespace
-
-AllowedHosts::AllowedHosts(std::vector<std::string> names) : names_(std::move(names)) {
-  names_.emplace_back("localhost");
-}
-
-bool AllowedHosts::Allows(std::string_view host) const {
-  // The colons of an IPv6 address stand in its brackets.
-  const size_t bracket = host.rfind(']');
-  const size_t colon = host.find(':', bracket == std::string_view::npos ? 0 : bracket);
-  if (colon != std::string_view::npos) {
-    if (!IsPort(host.substr(colon + 1))) return false;
-    host = host.substr(0, colon);
-  }
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    return IsAddress(AF_INET6, host.substr(1, host.size() - 2));
-  }
-  return IsAddress(AF_INET, host) ||
-         std::any_of(names_.begin(), names_.end(), [host](const std::string& name) {
-           return absl::EqualsIgnoreCase(name, absl::string_view(host.data(), host.size()));
-         });
-}
 
 namespace {
 
@@ -82,7 +43,8 @@ HttpResponse Probe(const absl::Status& status) {
           .content_type = "text/plain"};
 }
 
-// What is wrong with whom the request says that it speaks to; none when nothing is.
+// Refuses a request whose Host header is missing, repeated or not allowed. Returns none if it is
+// allowed.
 std::optional<HttpResponse> RefuseHost(const AllowedHosts& hosts, const HttpRequest& request) {
   const std::vector<std::string_view> given = request.ValuesOf("Host");
   if (given.empty() && request.is_http_1_0) return std::nullopt;  // older than this header
@@ -96,7 +58,8 @@ std::optional<HttpResponse> RefuseHost(const AllowedHosts& hosts, const HttpRequ
                                          "http.allowed_hosts lists"));
 }
 
-// None for what is no file of the page. Names are compared as a whole: none leads elsewhere.
+// Returns none unless the path is a file of the page. Names are compared as a whole, so none leads
+// elsewhere.
 std::optional<HttpResponse> PageFile(std::string_view path) {
   constexpr std::string_view kFolder = "/page/";
   std::string_view name;
@@ -217,7 +180,7 @@ struct HttpServer::Parts {
       return ErrorResponse(405, "read-only: use GET or HEAD");
     }
     if (request.path == "/events" && sources.streams.events) {
-      // Whether a GET becomes a watcher is known once EventStreams took it.
+      // A GET becomes a watcher only when EventStreams takes it.
       const bool refused = request.method == "HEAD" && streams.full();
       return refused ? TooManyWatchers(max_watchers) : StartOfEvents(request);
     }

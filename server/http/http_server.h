@@ -21,35 +21,17 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "server/http/api.h"
-#include "server/http/connections.h"
 #include "server/http/event_streams.h"
-#include "server/process/socket.h"
+#include "server/http/failures.h"
+#include "server/process/address.h"
 
 namespace eplb {
-
-// Under which names this daemon answers. A page of a stranger can give its own name the address of
-// this machine and make a browser read what is here (DNS rebinding); the browser says that name in
-// `Host`, and cannot be made to say an address. So every IP address passes, which probes of
-// Kubernetes need, and of the names only those that are known.
-
-class AllowedHosts {
- public:
-  // names: besides "localhost"; without a port, in any case.
-  explicit AllowedHosts(std::vector<std::string> names);
-
-  // host: of the header, NAME, V4 or [V6], with or without a port. cost: O(names).
-  bool Allows(std::string_view host) const;
-
- private:
-  std::vector<std::string> names_;
-};
 
 class HttpServer {
  public:

@@ -1,3 +1,4 @@
+// Values become messages, and messages become JSON.
 #include "server/http/job_json.h"
 
 #include <optional>
@@ -6,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "base/json_or_null.h"
 #include "base/json_value.h"
 #include "proto/wire/message_json.h"
 #include "proto/wire/placement_json.h"
@@ -30,6 +30,20 @@ Json RowsJson(const Matrix& matrix, Eigen::Index first, Eigen::Index last) {
     rows.push_back(std::vector<typename Matrix::Scalar>(begin, begin + matrix.cols()));
   }
   return rows;
+}
+
+Json FiguresJson(const WindowFigures& figures) {
+  v1::Window message;
+  ToProto(figures, &message);
+  Json json = wire::ToJson(message);
+  json["completed"] = wire::TimeText(message.completed_unix_micros());
+  return json;
+}
+
+Json FlowsJson(std::span<const Flow> flows) {
+  Json list = Json::array();
+  for (const Flow& flow : flows) list.push_back({flow.from, flow.to, flow.transfers});
+  return list;
 }
 
 }  // namespace
@@ -85,35 +99,6 @@ std::string LoadToJson(const std::string& job, const core::WindowView& window,
        {"gpu_loads", on_gpus == nullptr ? Json::array() : RowsJson(on_gpus->loads, first, last)},
        {"versions", on_gpus == nullptr ? Json::array() : Json(on_gpus->versions)}});
 }
-
-namespace {
-
-Json FiguresJson(const WindowFigures& figures) {
-  return {{"window", figures.window},
-          {"completed", wire::TimeText(absl::ToUnixMicros(figures.completed_at))},
-          {"completed_unix_micros", absl::ToUnixMicros(figures.completed_at)},
-          {"run_id", figures.run_id},
-          {"first_step", figures.first_step},
-          {"last_step", figures.last_step},
-          {"versions", figures.versions},
-          {"coverage", figures.coverage},
-          {"step_seconds", JsonOrNull(figures.step_seconds)},
-          {"tokens", figures.tokens},
-          {"split", wire::SplitName(figures.split)},
-          {"balancedness", JsonOrNull(figures.balancedness)},
-          {"balancedness_equal", JsonOrNull(figures.balancedness_equal)},
-          {"balancedness_static", JsonOrNull(figures.balancedness_static)},
-          {"balancedness_without_eplb", JsonOrNull(figures.balancedness_without_eplb)},
-          {"has_loads", figures.has_loads}};
-}
-
-Json FlowsJson(std::span<const Flow> flows) {
-  Json list = Json::array();
-  for (const Flow& flow : flows) list.push_back({flow.from, flow.to, flow.transfers});
-  return list;
-}
-
-}  // namespace
 
 std::string WindowsToJson(const std::string& job, std::span<const WindowFigures> windows) {
   Json list = Json::array();

@@ -1,5 +1,4 @@
 // The JSON of the daemon's answers, one line each, by the printer that eplbctl has (wire::ToJson).
-// threads: safe, no state.
 #ifndef EPLB_SERVER_HTTP_JOB_JSON_H_
 #define EPLB_SERVER_HTTP_JOB_JSON_H_
 

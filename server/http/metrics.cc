@@ -1,3 +1,4 @@
+// The families of the page as tables, and the few that need a loop of their own.
 #include "server/http/metrics.h"
 
 #include <prometheus/collectable.h>
@@ -18,7 +19,8 @@ namespace eplb {
 
 namespace {
 
-// Prometheus itself gives every sample the label `job`, of the scrape, and would rename ours.
+// Not `job`, because Prometheus gives every sample that label of the scrape and would rename this
+// one.
 constexpr char kJobLabel[] = "training_job";
 
 using prometheus::ClientMetric;
@@ -31,7 +33,7 @@ double FiniteSample(double value) { return std::isfinite(value) ? value : 0; }
 // Builds families in the order of the page.
 class Page {
  public:
-  // Samples that follow belong to this family.
+  // Begins a family, to which the next samples belong.
   void Family(MetricType type, const char* name, const char* help) {
     families_.push_back({.name = name, .help = help, .type = type, .metric = {}});
   }
@@ -56,7 +58,7 @@ class Page {
     histogram.sample_count = sum;
     histogram.sample_sum = FiniteSample(view.sum_seconds);
   }
-  // Without a family that has no sample.
+  // Returns the families that have samples.
   std::vector<MetricFamily> Take() {
     std::erase_if(families_, [](const MetricFamily& family) { return family.metric.empty(); });
     return std::move(families_);
@@ -71,129 +73,351 @@ class Page {
   std::vector<MetricFamily> families_;
 };
 
-void AddDaemon(const MetricsSnapshot& s, Page& page) {
-  page.Family(MetricType::Gauge, "eplb_build_info", "Always 1; the labels name what runs.");
-  page.Sample(1, {{"version", s.version}, {"grpc_version", s.grpc_version}});
-  page.Family(MetricType::Gauge, "eplb_ready",
-              "1 while the daemon can propose to any job, as /readyz: the store takes writes "
-              "and nothing is drained; else 0.");
-  page.Sample(s.ready ? 1 : 0);
-  page.Family(
-      MetricType::Gauge, "eplb_leader",
-      "1 while this daemon serves its jobs; 0 while another one does (docs/high-availability.md), "
-      "and once it drains.");
-  page.Sample(s.draining || s.standby ? 0 : 1);
-  page.Family(MetricType::Gauge, "eplb_standby",
-              "1 while this daemon waits to be elected by the store that it shares; else 0.");
-  page.Sample(s.standby ? 1 : 0);
-  page.Family(
-      MetricType::Gauge, "eplb_term",
-      "Leadership number; rises at every start. Of a standby: that of the leader it knows.");
-  page.Sample(static_cast<double>(s.term));
-  page.Family(MetricType::Gauge, "eplb_sessions", "Open streams of ranks, of all jobs.");
-  page.Sample(static_cast<double>(s.sessions));
-  page.Family(MetricType::Counter, "eplb_session_disconnects_total",
-              "Streams that ended, by reason.");
-  for (const auto& [reason, count] : s.session_disconnects_by_reason) {
-    page.Sample(static_cast<double>(count), {{"reason", reason}});
+using core::AboveZero;
+
+constexpr MetricType kGauge = MetricType::Gauge;
+constexpr MetricType kCounter = MetricType::Counter;
+
+// A family whose samples are values of a Source: the snapshot, or each job of it. A sample without
+// a value is absent.
+template <class Source>
+struct Family {
+  MetricType type;
+  const char* name;
+  const char* help;
+  std::optional<double> (*value)(const Source& source);
+};
+using Snapshot = MetricsSnapshot;
+using Job = core::JobView;
+using Value = std::optional<double>;
+
+double Number(int64_t count) { return static_cast<double>(count); }
+
+constexpr Family<Snapshot> kDaemonFamilies[] = {
+    {kGauge, "eplb_ready",
+     "1 while the daemon can propose to any job, as /readyz: the store takes writes and nothing is "
+     "drained; otherwise 0.",
+     [](const Snapshot& s) -> Value { return s.ready; }},
+    {kGauge, "eplb_leader",
+     "1 while this daemon serves its jobs; 0 while another one does (docs/high-availability.md), "
+     "and once it drains.",
+     [](const Snapshot& s) -> Value { return !s.draining && !s.standby; }},
+    {kGauge, "eplb_standby",
+     "1 while this daemon waits to be elected by the store that it shares; otherwise 0.",
+     [](const Snapshot& s) -> Value { return s.standby; }},
+    {kGauge, "eplb_term",
+     "Leadership number; rises at every start. On a standby: the number of the leader it knows.",
+     [](const Snapshot& s) -> Value { return Number(s.term); }},
+    {kGauge, "eplb_sessions", "Open streams of ranks, all jobs together.",
+     [](const Snapshot& s) -> Value { return Number(s.sessions); }},
+    {kGauge, "eplb_http_watchers", "Connections of /events now.",
+     [](const Snapshot& s) -> Value { return Number(s.http.watchers); }},
+    {kCounter, "eplb_store_errors_total", "Writes that the store refused.",
+     [](const Snapshot& s) -> Value { return Number(s.store_errors); }},
+    {kGauge, "eplb_tls_cert_expiry_timestamp_seconds",
+     "End of the daemon's certificate, seconds since 1970, read from tls.cert now.",
+     [](const Snapshot& s) -> Value {
+       if (!s.tls_cert_expiry) return std::nullopt;
+       return absl::ToDoubleSeconds(*s.tls_cert_expiry - absl::UnixEpoch());
+     }},
+    {kCounter, "eplb_reports_total", "Load reports that the core took.",
+     [](const Snapshot& s) -> Value { return Number(s.counters.reports); }},
+    {kCounter, "eplb_report_bytes_total", "Bytes of their counts in memory, 8 per count.",
+     [](const Snapshot& s) -> Value { return 8 * Number(s.counters.report_cells); }},
+    {kCounter, "eplb_report_dropped_steps_total",
+     "Steps whose counts ranks dropped, as they reported.",
+     [](const Snapshot& s) -> Value { return Number(s.counters.dropped_steps); }},
+    {kCounter, "eplb_windows_total", "Load windows that enough ranks reported.",
+     [](const Snapshot& s) -> Value { return Number(s.counters.windows); }},
+    {kCounter, "eplb_windows_unmeasured_total",
+     "Load windows without a measured balancedness: a placement that their steps ran under is not "
+     "known, or they have no tokens.",
+     [](const Snapshot& s) -> Value { return Number(s.counters.windows_unmeasured); }},
+    {kCounter, "eplb_migration_bytes_total", "Bytes that ranks received from other ranks.",
+     [](const Snapshot& s) -> Value { return Number(s.counters.received_bytes); }},
+    {kCounter, "eplb_moves_total", "Transfers of committed chunks.",
+     [](const Snapshot& s) -> Value { return Number(s.counters.transfers); }},
+    {kCounter, "eplb_changes_total", "Changes by operators that were done.",
+     [](const Snapshot& s) -> Value { return Number(s.counters.changes); }},
+    {kCounter, "eplb_changes_refused_total", "Changes by operators that were refused.",
+     [](const Snapshot& s) -> Value { return Number(s.counters.changes_refused); }},
+    {kCounter, "eplb_stuck_total", "States that became older than three times their deadline.",
+     [](const Snapshot& s) -> Value { return Number(s.counters.stuck); }},
+    {kCounter, "eplb_store_behind_total",
+     "Jobs whose ranks had seen later versions than the store that was read: it is older than what "
+     "runs.",
+     [](const Snapshot& s) -> Value { return Number(s.counters.stores_behind); }},
+    {kCounter, "eplb_jobs_expired_total", "Jobs that were forgotten or made room for a new one.",
+     [](const Snapshot& s) -> Value { return Number(s.counters.jobs_expired); }},
+    {kGauge, "eplb_core_longest_hold_seconds",
+     "The most processor time for which the core's lock was held at a stretch, since the daemon "
+     "began; readers wait that long at most.",
+     [](const Snapshot& s) -> Value { return s.longest_hold_seconds; }},
+    {kGauge, "eplb_window_bytes", "Bytes of load windows that are held, all jobs together.",
+     [](const Snapshot& s) -> Value { return Number(s.window_bytes); }},
+    {kCounter, "eplb_events_left_out_total",
+     "Events that ranks caused faster than the audit log takes them.",
+     [](const Snapshot& s) -> Value { return Number(s.counters.events_left_out); }},
+    {kGauge, "eplb_queued_events", "Events that wait for the core.",
+     [](const Snapshot& s) -> Value { return Number(s.queued_events); }},
+    {kCounter, "process_cpu_seconds_total", "User and system time.",
+     [](const Snapshot& s) -> Value { return s.process.cpu_seconds; }},
+    {kGauge, "process_resident_memory_bytes", "Memory in RAM.",
+     [](const Snapshot& s) -> Value { return Number(s.process.resident_bytes); }},
+    {kGauge, "process_open_fds", "Open file descriptors.",
+     [](const Snapshot& s) -> Value { return Number(s.process.open_descriptors); }},
+    {kGauge, "process_max_fds", "Most that may be open.",
+     [](const Snapshot& s) -> Value { return Number(s.process.max_descriptors); }},
+    {kGauge, "process_threads", "Threads.",
+     [](const Snapshot& s) -> Value { return Number(s.process.threads); }},
+    {kGauge, "process_start_time_seconds", "Seconds since 1970.",
+     [](const Snapshot& s) -> Value { return s.process.start_unix_seconds; }},
+};
+
+Value WorstLayer(const Job& job) {
+  Value worst;
+  for (const std::optional<double>& one : job.layer_balancedness) {
+    if (one) worst = std::min(worst.value_or(*one), *one);
   }
-  page.Family(MetricType::Counter, "eplb_refusals_total",
-              "Connections, streams and calls that were refused, by kind: unauthenticated, denied "
-              "(role or job), limited, malformed, handshake (or no byte of one), unknown_message "
-              "(skipped), crowded (more connections than the limit of open files has room for), "
-              "rank (its Hello or a report of it).");
-  for (const auto& [kind, count] : s.refusals_by_kind) {
-    page.Sample(static_cast<double>(count), {{"kind", kind}});
-  }
-  page.Family(MetricType::Counter, "eplb_reports_dropped_total",
-              "Load reports that were dropped, by place: queue = the core was behind, stream = the "
-              "rank sent more than limits.messages_per_second, ahead = of steps far ahead of all "
-              "other ranks of the job.");
-  for (const auto& [place, count] : s.reports_dropped) {
-    page.Sample(static_cast<double>(count), {{"where", place}});
-  }
-  page.Family(MetricType::Counter, "eplb_http_errors_total",
-              "HTTP answers with a status of 400 or above, by code; 421 = a Host that "
-              "http.allowed_hosts does not list, 431 = a head above 8 KiB.");
-  for (const auto& [code, count] : s.http.answers) {
-    page.Sample(static_cast<double>(count), {{"code", absl::StrCat(code)}});
-  }
-  page.Family(
-      MetricType::Counter, "eplb_http_dropped_total",
-      "HTTP connections closed without a whole answer, by reason: crowded = too many "
-      "waited, late = the request's head did not end within 5 s, slow = the peer took no "
-      "byte of its answer for 1 s, or not all of it within 10 s, or a watcher of /events took "
-      "none for 30 s or left more than 1 MiB waiting.");
-  page.Sample(static_cast<double>(s.http.drops.crowded), {{"reason", "crowded"}});
-  page.Sample(static_cast<double>(s.http.drops.late), {{"reason", "late"}});
-  page.Sample(static_cast<double>(s.http.drops.slow), {{"reason", "slow"}});
-  page.Family(MetricType::Gauge, "eplb_http_watchers", "Connections of /events now.");
-  page.Sample(static_cast<double>(s.http.watchers));
-  page.Family(MetricType::Counter, "eplb_store_errors_total", "Writes that the store refused.");
-  page.Sample(static_cast<double>(s.store_errors));
-  page.Family(MetricType::Gauge, "eplb_tls_cert_expiry_timestamp_seconds",
-              "When the daemon's certificate ends, seconds since 1970, read from tls.cert now.");
-  if (s.tls_cert_expiry) page.Sample(absl::ToDoubleSeconds(*s.tls_cert_expiry - absl::UnixEpoch()));
+  return worst;
 }
 
-void AddDurations(const MetricsSnapshot& s, Page& page) {
-  page.Family(MetricType::Histogram, "eplb_solve_seconds",
-              "Time of the policy for one placement, all layers.");
-  page.Sample(s.solve_seconds);
-  page.Family(MetricType::Histogram, "eplb_store_write_seconds",
-              "Time of one durable write of the store.");
-  page.Sample(s.store_write_seconds);
-  page.Family(MetricType::Histogram, "eplb_prepare_seconds",
-              "Time from a proposal to the last PREPARED.");
-  page.Sample(s.counters.prepare_seconds);
-  page.Family(
-      MetricType::Histogram, "eplb_gate_wait_seconds",
-      "Time that a prepared chunk waited for the ranks' vote: first Applied - last PREPARED - "
-      "that rank's switch, at least 0.");
-  page.Sample(s.counters.gate_wait_seconds);
-  page.Family(
-      MetricType::Histogram, "eplb_migration_stall_seconds",
-      "Time that a rank's training thread spent on a chunk, from the vote to the commit, one "
-      "per rank and chunk.");
-  page.Sample(s.counters.pause_seconds);
+int64_t SlowGpus(const Job& job) {
+  return std::ranges::count_if(job.gpu_speeds,
+                               [](const auto& one) { return one.measured_speed.has_value(); });
+}
+
+Value SlowestGpu(const Job& job) {
+  Value slowest;
+  for (const auto& one : job.gpu_speeds) {
+    if (one.measured_speed) slowest = std::min(slowest.value_or(1), *one.measured_speed);
+  }
+  return slowest;
+}
+
+// One sample per job.
+constexpr Family<Job> kJobFamilies[] = {
+    {kGauge, "eplb_job_ranks", "Ranks of the job's run.",
+     [](const Job& job) -> Value { return job.world_size; }},
+    {kGauge, "eplb_job_connected_ranks", "Ranks of the run whose stream is open.",
+     [](const Job& job) -> Value { return job.connected_ranks; }},
+    {kGauge, "eplb_led_elsewhere",
+     "1 when the ranks of the job's run left for another daemon, which leads them; otherwise 0.",
+     [](const Job& job) -> Value { return job.led_elsewhere; }},
+    {kGauge, "eplb_job_step", "Highest optimizer step that a rank reported.",
+     [](const Job& job) -> Value { return Number(job.step); }},
+    {kGauge, "eplb_placement_version", "Version of the current placement.",
+     [](const Job& job) -> Value { return Number(job.version); }},
+    {kGauge, "eplb_last_commit_step", "Optimizer step of the newest switch.",
+     [](const Job& job) -> Value { return AboveZero(Number(job.last_switched_step)); }},
+    {kGauge, "eplb_balancedness_mean_ratio",
+     "Measured: mean over layers with load of (mean GPU load / max GPU load), 1 is best; of the "
+     "newest complete window whose placements are known, each step under the placement that it ran "
+     "under. For a job that splits each batch exactly and reports it, max GPU load is that of each "
+     "batch, summed over the batches. Absent before such a window, and while the newest window has "
+     "no tokens.",
+     [](const Job& job) -> Value { return job.balancedness; }},
+    {kGauge, "eplb_balancedness_worst_ratio",
+     "Smallest of a job's eplb_balancedness_ratio over all its layers.", &WorstLayer},
+    {kGauge, "eplb_static_balancedness_ratio",
+     "Counterfactual: eplb_balancedness_mean_ratio of the same window, had it run under the static "
+     "placement in equal shares. Absent as eplb_without_eplb_balancedness_ratio.",
+     [](const Job& job) -> Value { return job.balancedness_static; }},
+    {kGauge, "eplb_without_eplb_balancedness_ratio",
+     "Counterfactual: eplb_balancedness_mean_ratio of the same window, had each expert one slot, "
+     "in "
+     "order. Absent when ranks that split batches do not report it.",
+     [](const Job& job) -> Value { return job.balancedness_without_eplb; }},
+    {kGauge, "eplb_predicted_balancedness_ratio",
+     "Predicted: mean over layers with load of (mean GPU load / max GPU load) of the first whole "
+     "window under the newest plan that switched anything, corrected by the errors of the job's "
+     "earlier predictions.",
+     [](const Job& job) -> Value { return job.balancedness_predicted; }},
+    {kGauge, "eplb_prediction_error_ratio",
+     "The error of eplb_predicted_balancedness_ratio: in all but the rarest windows the measured "
+     "value is within it. Absent until a prediction was compared.",
+     [](const Job& job) -> Value { return job.prediction_error; }},
+    {kGauge, "eplb_seen_balancedness_ratio",
+     "Measured: what followed eplb_predicted_balancedness_ratio, on the first complete window all "
+     "of whose steps ran under that plan's last placement. Absent before it.",
+     [](const Job& job) -> Value { return job.balancedness_seen; }},
+    {kGauge, "eplb_saved_seconds",
+     "Sum over the run's measured windows and over layers of (max GPU load without EPLB - max GPU "
+     "load measured) * cost.token_ns, where without EPLB each expert has one slot, in order; below "
+     "0 when that would have been faster. Absent without cost.token_ns.",
+     [](const Job& job) -> Value { return job.saved_seconds; }},
+    {kGauge, "eplb_spent_seconds",
+     "Sum over the run's committed chunks of the longest boundary of any rank. Absent before the "
+     "first.",
+     [](const Job& job) -> Value { return job.spent_seconds; }},
+    {kGauge, "eplb_observed_only",
+     "1 when the policy of the job only reports what it would do (policy.mode = observe); "
+     "otherwise "
+     "0.",
+     [](const Job& job) -> Value { return job.settings.observe; }},
+    {kCounter, "eplb_commits_total", "Chunks that all ranks switched, since the daemon started.",
+     [](const Job& job) -> Value { return Number(job.commits); }},
+    {kGauge, "eplb_plan_state_seconds", "Time in that state.",
+     [](const Job& job) -> Value { return absl::ToDoubleSeconds(job.state_age); }},
+    {kGauge, "eplb_stuck_plan_seconds",
+     "Age of a state that is older than three times its deadline, LOST included; otherwise 0.",
+     [](const Job& job) -> Value { return job.stuck_seconds; }},
+    {kGauge, "eplb_paused",
+     "1 if the job's proposals are paused, by an operator or after a loss in the store; otherwise "
+     "0.",
+     [](const Job& job) -> Value { return job.paused; }},
+    {kGauge, "eplb_coverage_ratio",
+     "Reporters of the newest complete window / reporters of the job. Absent before a window.",
+     [](const Job& job) -> Value { return job.coverage; }},
+    {kGauge, "eplb_quarantine",
+     "1 when the job is in QUARANTINE: no proposals until an operator clears it.",
+     [](const Job& job) -> Value { return job.state == core::JobState::kQuarantine; }},
+    {kGauge, "eplb_not_counting",
+     "1 when the job trains and some layer or some reporting rank has counted no token for two "
+     "report intervals; otherwise 0.",
+     [](const Job& job) -> Value { return !job.not_counting_reason.empty(); }},
+    {kGauge, "eplb_coverage_now_ratio",
+     "Reporters that sent the newest window that should be complete / reporters of the job. Absent "
+     "before such a window.",
+     [](const Job& job) -> Value { return job.coverage_now; }},
+    {kGauge, "eplb_step_seconds", "Time of a step, from the times at which steps were reported.",
+     [](const Job& job) -> Value { return job.step_seconds; }},
+    {kGauge, "eplb_slow_gpus",
+     "GPUs of the EP group whose step times are above those that are expected for their tokens.",
+     [](const Job& job) -> Value { return Number(SlowGpus(job)); }},
+    {kGauge, "eplb_slowest_gpu_speed_ratio",
+     "Measured speed of the slowest GPU / speed of the median GPU. Absent while no GPU is named "
+     "slow.",
+     &SlowestGpu},
+    {kCounter, "eplb_windows_given_up_total",
+     "Load windows that too few ranks reported before newer ones took their place.",
+     [](const Job& job) -> Value { return Number(job.windows_given_up); }},
+    {kGauge, "eplb_run_number", "Number of the current run, rising within a job; 0 = none yet.",
+     [](const Job& job) -> Value { return Number(job.run_number); }},
+    {kGauge, "eplb_candidate_ranks",
+     "Registered ranks of a newer run that is not balanced yet; 0 when there is none.",
+     [](const Job& job) -> Value { return job.candidate ? job.candidate->registered : 0; }},
+};
+
+struct Histogram {
+  const char* name;
+  const char* help;
+  const core::Buckets& (*value)(const Snapshot& snapshot);
+};
+
+constexpr Histogram kHistograms[] = {
+    {"eplb_solve_seconds", "Time of the policy for one placement, all layers.",
+     [](const Snapshot& s) -> const core::Buckets& { return s.solve_seconds; }},
+    {"eplb_store_write_seconds", "Time of one durable write of the store.",
+     [](const Snapshot& s) -> const core::Buckets& { return s.store_write_seconds; }},
+    {"eplb_prepare_seconds", "Time from a proposal to the last PREPARED.",
+     [](const Snapshot& s) -> const core::Buckets& { return s.counters.prepare_seconds; }},
+    {"eplb_gate_wait_seconds",
+     "Time that a prepared chunk waited for the ranks' vote: first Applied - last PREPARED - that "
+     "rank's switch, at least 0.",
+     [](const Snapshot& s) -> const core::Buckets& { return s.counters.gate_wait_seconds; }},
+    {"eplb_migration_stall_seconds",
+     "Time that a rank's training thread spent on a chunk, from the vote to the commit, one per "
+     "rank and chunk.",
+     [](const Snapshot& s) -> const core::Buckets& { return s.counters.pause_seconds; }},
+};
+
+// A counter of the daemon with one label.
+struct LabelledCounter {
+  const char* name;
+  const char* help;
+  const char* label;
+  std::vector<LabelledCount> (*counts)(const Snapshot& snapshot);
+};
+
+std::vector<LabelledCount> ErrorsByCode(const Snapshot& s) {
+  std::vector<LabelledCount> counts;
+  for (const auto& [code, count] : s.http.answers) counts.emplace_back(absl::StrCat(code), count);
+  return counts;
+}
+
+std::vector<LabelledCount> PlansByResult(const Snapshot& s) {
+  std::vector<LabelledCount> counts;
+  for (size_t i = 0; i < s.counters.plans.size(); ++i) {
+    counts.emplace_back(core::PlanResultName(static_cast<core::PlanResult>(i)),
+                        s.counters.plans[i]);
+  }
+  return counts;
+}
+
+constexpr LabelledCounter kLabelledCounters[] = {
+    {"eplb_session_disconnects_total", "Streams that ended, by reason.", "reason",
+     [](const Snapshot& s) { return s.session_disconnects_by_reason; }},
+    {"eplb_refusals_total",
+     "Connections, streams and calls that were refused, by kind: unauthenticated, denied (role or "
+     "job), limited, malformed, handshake (or no byte of one), unknown_message (skipped), crowded "
+     "(more connections than the limit of open files has room for), rank (its Hello or a report of "
+     "it).",
+     "kind", [](const Snapshot& s) { return s.refusals_by_kind; }},
+    {"eplb_reports_dropped_total",
+     "Load reports that were dropped, by place: queue = the core was behind, stream = the rank "
+     "sent "
+     "more than limits.messages_per_second, ahead = of steps far ahead of all other ranks of the "
+     "job.",
+     "where", [](const Snapshot& s) { return s.reports_dropped; }},
+    {"eplb_http_errors_total",
+     "HTTP answers with a status of 400 or above, by code; 421 = a Host that http.allowed_hosts "
+     "does not list, 431 = a head above 8 KiB.",
+     "code", &ErrorsByCode},
+    {"eplb_http_dropped_total",
+     "HTTP connections closed without a whole answer, by reason: crowded = too many waited, late = "
+     "the request's head did not end within 5 s, slow = the peer took no byte of its answer for 1 "
+     "s, or not all of it within 10 s, or a watcher of /events took none for 30 s or left more "
+     "than "
+     "1 MiB waiting.",
+     "reason",
+     [](const Snapshot& s) -> std::vector<LabelledCount> {
+       const HttpDrops& drops = s.http.drops;
+       return {{"crowded", drops.crowded}, {"late", drops.late}, {"slow", drops.slow}};
+     }},
+    {"eplb_plans_total",
+     "Decisions of the policy, by result; proposed counts all that ever were, and each again under "
+     "its result.",
+     "result", &PlansByResult},
+};
+
+void AddTables(const Snapshot& s, Page& page) {
+  page.Family(kGauge, "eplb_build_info", "Always 1; the labels name the versions that run.");
+  page.Sample(1, {{"version", s.version}, {"grpc_version", s.grpc_version}});
+  for (const Family<Snapshot>& family : kDaemonFamilies) {
+    page.Family(family.type, family.name, family.help);
+    if (const Value value = family.value(s)) page.Sample(*value);
+  }
+  for (const LabelledCounter& family : kLabelledCounters) {
+    page.Family(kCounter, family.name, family.help);
+    for (const auto& [cell, count] : family.counts(s)) {
+      page.Sample(Number(count), {{family.label, cell}});
+    }
+  }
+  for (const Family<Job>& family : kJobFamilies) {
+    page.Family(family.type, family.name, family.help);
+    for (const Job& job : s.jobs) {
+      if (const Value value = family.value(job)) page.Sample(*value, {{kJobLabel, job.job}});
+    }
+  }
+  for (const Histogram& histogram : kHistograms) {
+    page.Family(MetricType::Histogram, histogram.name, histogram.help);
+    page.Sample(histogram.value(s));
+  }
   page.Family(MetricType::Histogram, "eplb_rpc_seconds",
               "Time from a call's start to its status, by method and code; an AllGather waits for "
-              "its other ranks. Not in it: streams (eplb_session_disconnects_total) and calls "
-              "above the size limit. other: "
-              "health checks, and methods that do not exist.");
+              "its other ranks. Without streams (eplb_session_disconnects_total) and calls above "
+              "the size limit. other: health checks, and methods that do not exist.");
   for (const CallFigures& call : s.calls) {
     page.Sample(call.seconds, {{"method", call.method}, {"code", call.code}});
   }
 }
 
-// One family with a sample per job.
-template <class Value>
-void PerJob(const MetricsSnapshot& s, MetricType type, const char* name, const char* help,
-            Value value, Page& page) {
-  page.Family(type, name, help);
-  for (const core::JobView& job : s.jobs) {
-    page.Sample(static_cast<double>(value(job)), {{kJobLabel, job.job}});
-  }
-}
-
-// One family with a sample per job that has a value.
-template <class Value>
-void PerJobWithValue(const MetricsSnapshot& s, const char* name, const char* help, Value value,
-                     Page& page) {
-  page.Family(MetricType::Gauge, name, help);
-  for (const core::JobView& job : s.jobs) {
-    const std::optional<double> known = value(job);
-    if (known) page.Sample(*known, {{kJobLabel, job.job}});
-  }
-}
-
-using core::AboveZero;
-
-void AddLayers(const MetricsSnapshot& s, Page& page) {
-  page.Family(MetricType::Gauge, "eplb_balancedness_ratio",
+void AddLayers(const Snapshot& s, Page& page) {
+  page.Family(kGauge, "eplb_balancedness_ratio",
               "Measured: mean GPU load / max GPU load of a layer, 1 is best; of the window of "
               "eplb_balancedness_mean_ratio. Absent for a layer without tokens.");
-  for (const core::JobView& job : s.jobs) {
+  for (const Job& job : s.jobs) {
     if (job.layer_balancedness.size() > kMaxLayerLabels) continue;
     for (size_t layer = 0; layer < job.layer_balancedness.size(); ++layer) {
       if (!job.layer_balancedness[layer]) continue;
@@ -201,23 +425,14 @@ void AddLayers(const MetricsSnapshot& s, Page& page) {
                   {{kJobLabel, job.job}, {"layer", absl::StrCat(layer)}});
     }
   }
-  page.Family(MetricType::Gauge, "eplb_balancedness_worst_ratio",
-              "Smallest of a job's eplb_balancedness_ratio over all its layers.");
-  for (const core::JobView& job : s.jobs) {
-    std::optional<double> worst;
-    for (const std::optional<double>& one : job.layer_balancedness) {
-      if (one) worst = std::min(worst.value_or(*one), *one);
-    }
-    if (worst) page.Sample(*worst, {{kJobLabel, job.job}});
-  }
 }
 
-// Of whole jobs, in their order, as long as all series of the next one have room.
-void AddExperts(const MetricsSnapshot& s, Page& page) {
+// Adds whole jobs in their order, as long as all series of the next one have room.
+void AddExperts(const Snapshot& s, Page& page) {
   if (!s.per_expert) return;
-  page.Family(MetricType::Gauge, "eplb_expert_tokens",
+  page.Family(kGauge, "eplb_expert_tokens",
               "Tokens that were routed to an expert in the newest complete window, by layer and "
-              "expert. Of whole jobs, in the order of their names, as far as "
+              "expert. Whole jobs, in the order of their names, as far as "
               "20000 series in all have room.");
   size_t room = kMaxExpertSeries;
   size_t left_out = 0;
@@ -237,244 +452,82 @@ void AddExperts(const MetricsSnapshot& s, Page& page) {
       }
     }
   }
-  page.Family(MetricType::Gauge, "eplb_expert_series_left_out",
+  page.Family(kGauge, "eplb_expert_series_left_out",
               "Series of eplb_expert_tokens that found no room.");
   page.Sample(static_cast<double>(left_out));
 }
 
-// What was measured, what would have been, and what was predicted.
-void AddBalancedness(const MetricsSnapshot& s, Page& page) {
-  const auto gauge = [&](const char* name, const char* help, auto value) {
-    PerJobWithValue(s, name, help, value, page);
-  };
-  gauge(
-      "eplb_balancedness_mean_ratio",
-      "Measured: mean over layers with load of (mean GPU load / max GPU load), 1 is best; of the "
-      "newest complete window whose placements are known, each step under the placement that it "
-      "ran under. Of a job that splits each batch exactly and reports it, max GPU load is that of "
-      "each batch, summed over the batches. Absent before such a window, and while the newest "
-      "window has no tokens.",
-      [](const core::JobView& job) { return job.balancedness; });
-  AddLayers(s, page);
-  gauge("eplb_static_balancedness_ratio",
-        "Counterfactual: eplb_balancedness_mean_ratio of the same window, had it run under the "
-        "static placement in equal shares. Absent as eplb_without_eplb_balancedness_ratio.",
-        [](const core::JobView& job) { return job.balancedness_static; });
-  gauge("eplb_without_eplb_balancedness_ratio",
-        "Counterfactual: eplb_balancedness_mean_ratio of the same window, had each expert one "
-        "slot, in order. Absent when ranks that split batches do not report it.",
-        [](const core::JobView& job) { return job.balancedness_without_eplb; });
-  gauge("eplb_predicted_balancedness_ratio",
-        "Predicted: mean over layers with load of (mean GPU load / max GPU load) of the first "
-        "whole window under the newest plan that switched anything, from what earlier predictions "
-        "of the job turned out to be.",
-        [](const core::JobView& job) { return job.balancedness_predicted; });
-  gauge("eplb_prediction_error_ratio",
-        "The error that eplb_predicted_balancedness_ratio was given with: what is seen later lies "
-        "within it, but for the rarest windows. Absent until a prediction was compared.",
-        [](const core::JobView& job) { return job.prediction_error; });
-  gauge("eplb_seen_balancedness_ratio",
-        "Measured: what followed eplb_predicted_balancedness_ratio, on the first complete window "
-        "all of whose steps ran under that plan's last placement. Absent before it.",
-        [](const core::JobView& job) { return job.balancedness_seen; });
-  gauge("eplb_saved_seconds",
-        "Sum over the run's measured windows and over layers of (max GPU load without EPLB - max "
-        "GPU load measured) * cost.token_ns, where without EPLB each expert has one slot, in "
-        "order; below 0 when that would have been faster. Absent without cost.token_ns.",
-        [](const core::JobView& job) { return job.saved_seconds; });
-  gauge(
-      "eplb_spent_seconds",
-      "Sum over the run's committed chunks of the longest boundary of any rank. Absent before the "
-      "first.",
-      [](const core::JobView& job) { return job.spent_seconds; });
+// Families of jobs with labels of their own.
+void AddLabelledByJob(const Snapshot& s, Page& page) {
+  page.Family(kGauge, "eplb_job_info",
+              "Always 1; the labels name the policy that decides for the job, and its mode: apply, "
+              "or observe.");
+  for (const Job& job : s.jobs) {
+    page.Sample(1, {{kJobLabel, job.job},
+                    {"policy", job.settings.policy_name},
+                    {"mode", job.settings.observe ? "observe" : "apply"}});
+  }
+  page.Family(kGauge, "eplb_plan_state",
+              "1 for the state that the job is in: RECOVERING, IDLE, SOLVING, PREPARING, VOTING, "
+              "CANCELLING, QUARANTINE; FINISHED, FAILED or LOST once its run has ended.");
+  for (const Job& job : s.jobs) {
+    page.Sample(1, {{kJobLabel, job.job}, {"state", std::string(core::JobStateName(job.state))}});
+  }
+  page.Family(kGauge, "eplb_stalled",
+              "1 when the job trains and its balancing has stopped; otherwise 0. The label names "
+              "the reason: store, state, lost, hung, windows, decisions, withdrawn, candidate, "
+              "refused; none.");
+  for (const Job& job : s.jobs) {
+    page.Sample(job.stalled.empty() ? 0 : 1,
+                {{kJobLabel, job.job}, {"reason", job.stalled.empty() ? "none" : job.stalled}});
+  }
+  page.Family(kCounter, "eplb_job_refusals_total",
+              "Registrations of ranks that were refused, since the daemon started; also of the "
+              "newest jobs that the daemon does not serve.");
+  for (const Job& job : s.jobs) page.Sample(Number(job.refused_hellos), {{kJobLabel, job.job}});
+  for (const core::RefusedJob& refused : s.refused_jobs) {
+    page.Sample(Number(refused.count), {{kJobLabel, refused.job}});
+  }
+  page.Family(kCounter, "eplb_predictions_total",
+              "Predictions of committed decisions that were compared with what followed, since the "
+              "daemon started: within = the measured balancedness was within the predicted one +- "
+              "its error, above = better, below = worse.");
+  for (const Job& job : s.jobs) {
+    const auto& counts = job.prediction_counts;
+    for (const auto& [result, count] :
+         {std::pair("within", counts.within), {"above", counts.above}, {"below", counts.below}}) {
+      page.Sample(Number(count), {{kJobLabel, job.job}, {"result", result}});
+    }
+  }
 }
 
-// At most as many as there are candidates, of each job whose policy chooses.
-void AddCandidates(const MetricsSnapshot& s, Page& page) {
-  page.Family(
-      MetricType::Gauge, "eplb_candidate_net_seconds",
-      "Back-test: what a candidate (policy/estimate/cadence; none: without any move) would "
-      "have saved on the run's windows so far, less its migrations and replicas. Absent before "
-      "a step was timed.");
-  for (const core::JobView& job : s.jobs) {
+// At most one sample per candidate, for each job whose policy chooses among candidates.
+void AddCandidates(const Snapshot& s, Page& page) {
+  page.Family(kGauge, "eplb_candidate_net_seconds",
+              "Back-test: what a candidate (policy/estimate/cadence; none: without any move) would "
+              "have saved on the run's windows so far, less its migrations and replicas. Absent "
+              "before a step was timed.");
+  for (const Job& job : s.jobs) {
     for (const core::TriedCandidate& one : job.candidates) {
       if (!one.net_seconds) continue;
       page.Sample(*one.net_seconds, {{kJobLabel, job.job}, {"candidate", one.name}});
     }
   }
-  page.Family(MetricType::Gauge, "eplb_candidate_in_use",
-              "1 of the candidate that the next decision goes by, else 0.");
-  for (const core::JobView& job : s.jobs) {
+  page.Family(kGauge, "eplb_candidate_in_use",
+              "1 for the candidate that makes the next decision, otherwise 0.");
+  for (const Job& job : s.jobs) {
     for (const core::TriedCandidate& one : job.candidates) {
       page.Sample(one.in_use ? 1 : 0, {{kJobLabel, job.job}, {"candidate", one.name}});
     }
   }
 }
 
-void AddPolicy(const MetricsSnapshot& s, Page& page) {
-  AddCandidates(s, page);
-
-  page.Family(
-      MetricType::Gauge, "eplb_job_info",
-      "Always 1; the labels name the policy that decides for the job, and its mode: apply, or "
-      "observe.");
-  for (const core::JobView& job : s.jobs) {
-    page.Sample(1, {{kJobLabel, job.job},
-                    {"policy", job.settings.policy_name},
-                    {"mode", job.settings.observe ? "observe" : "apply"}});
-  }
-  PerJob(
-      s, MetricType::Gauge, "eplb_observed_only",
-      "1 when the policy of the job only reports what it would do (policy.mode = observe); else 0.",
-      [](const core::JobView& job) { return job.settings.observe ? 1 : 0; }, page);
-}
-
-void AddPredictions(const MetricsSnapshot& s, Page& page) {
-  page.Family(
-      MetricType::Counter, "eplb_predictions_total",
-      "Predictions of committed decisions that were compared with what followed, since the "
-      "daemon started: within = the balancedness that was seen lay within the predicted one "
-      "+- its error, above = better, below = worse.");
-  for (const core::JobView& job : s.jobs) {
-    const auto sample = [&](const char* result, int64_t count) {
-      page.Sample(static_cast<double>(count), {{kJobLabel, job.job}, {"result", result}});
-    };
-    sample("within", job.prediction_counts.within);
-    sample("above", job.prediction_counts.above);
-    sample("below", job.prediction_counts.below);
-  }
-}
-
-void AddJobs(const MetricsSnapshot& s, Page& page) {
-  const auto gauge = [&](const char* name, const char* help, auto value) {
-    PerJob(s, MetricType::Gauge, name, help, value, page);
-  };
-  gauge("eplb_job_ranks", "Ranks of the job's run.",
-        [](const core::JobView& job) { return job.world_size; });
-  gauge("eplb_job_connected_ranks", "Ranks of the run whose stream is open.",
-        [](const core::JobView& job) { return job.connected_ranks; });
-  gauge("eplb_led_elsewhere",
-        "1 when the ranks of the job's run left for another daemon, which leads them; else 0.",
-        [](const core::JobView& job) { return job.led_elsewhere ? 1 : 0; });
-  gauge("eplb_job_step", "Highest optimizer step that a rank reported.",
-        [](const core::JobView& job) { return job.step; });
-  gauge("eplb_placement_version", "Version of the placement in force.",
-        [](const core::JobView& job) { return job.version; });
-  PerJobWithValue(
-      s, "eplb_last_commit_step", "Optimizer step of the newest switch.",
-      [](const core::JobView& job) {
-        return AboveZero(static_cast<double>(job.last_switched_step));
-      },
-      page);
-  AddBalancedness(s, page);
-  AddPolicy(s, page);
-  PerJob(
-      s, MetricType::Counter, "eplb_commits_total",
-      "Chunks that all ranks switched, since the daemon started.",
-      [](const core::JobView& job) { return job.commits; }, page);
-  AddPredictions(s, page);
-  page.Family(MetricType::Gauge, "eplb_plan_state",
-              "1 for the state that the job is in: RECOVERING, IDLE, SOLVING, PREPARING, VOTING, "
-              "CANCELLING, QUARANTINE; FINISHED, FAILED or LOST once its run has ended.");
-  for (const core::JobView& job : s.jobs)
-    page.Sample(1, {{kJobLabel, job.job}, {"state", std::string(core::JobStateName(job.state))}});
-  gauge("eplb_plan_state_seconds", "Time in that state.",
-        [](const core::JobView& job) { return absl::ToDoubleSeconds(job.state_age); });
-  gauge("eplb_stuck_plan_seconds",
-        "Age of a state that is older than three times its deadline, LOST included; else 0.",
-        [](const core::JobView& job) { return job.stuck_seconds; });
-  gauge("eplb_paused",
-        "1 if the job's proposals are paused, by an operator or after a loss in the store; "
-        "otherwise 0.",
-        [](const core::JobView& job) { return job.paused ? 1 : 0; });
-  PerJobWithValue(
-      s, "eplb_coverage_ratio",
-      "Reporters of the newest complete window / reporters of the job. Absent before a window.",
-      [](const core::JobView& job) { return job.coverage; }, page);
-  gauge("eplb_quarantine",
-        "1 when the job is in QUARANTINE: no proposals until an operator clears it.",
-        [](const core::JobView& job) { return job.state == core::JobState::kQuarantine ? 1 : 0; });
-}
-
-// Whether steps are followed by windows and decisions.
-void AddProgress(const MetricsSnapshot& s, Page& page) {
-  page.Family(
-      MetricType::Gauge, "eplb_stalled",
-      "1 when the job trains and its balancing has stopped; else 0. The label names the reason: "
-      "store, state, lost, hung, windows, decisions, withdrawn, candidate, refused; none.");
-  for (const core::JobView& job : s.jobs) {
-    page.Sample(job.stalled.empty() ? 0 : 1,
-                {{kJobLabel, job.job}, {"reason", job.stalled.empty() ? "none" : job.stalled}});
-  }
-  PerJob(
-      s, MetricType::Gauge, "eplb_not_counting",
-      "1 when the job trains and some layer or some reporting rank has counted no token for two "
-      "report intervals; else 0.",
-      [](const core::JobView& job) { return job.not_counting_reason.empty() ? 0 : 1; }, page);
-  PerJobWithValue(
-      s, "eplb_coverage_now_ratio",
-      "Reporters that sent the newest window that should be complete / reporters of the job. "
-      "Absent before such a window.",
-      [](const core::JobView& job) { return job.coverage_now; }, page);
-  PerJobWithValue(
-      s, "eplb_step_seconds", "Time of a step, from when steps were reported.",
-      [](const core::JobView& job) { return job.step_seconds; }, page);
-  PerJob(
-      s, MetricType::Gauge, "eplb_slow_gpus",
-      "GPUs of the EP group whose step times are above those that are expected for their tokens.",
-      [](const core::JobView& job) {
-        return std::count_if(job.gpu_speeds.begin(), job.gpu_speeds.end(),
-                             [](const auto& one) { return one.measured_speed.has_value(); });
-      },
-      page);
-  PerJobWithValue(
-      s, "eplb_slowest_gpu_speed_ratio",
-      "Measured speed of the slowest GPU / speed of the median GPU. Absent while no GPU is named "
-      "slow.",
-      [](const core::JobView& job) {
-        std::optional<double> slowest;
-        for (const auto& one : job.gpu_speeds) {
-          if (one.measured_speed) slowest = std::min(slowest.value_or(1), *one.measured_speed);
-        }
-        return slowest;
-      },
-      page);
-  PerJob(
-      s, MetricType::Counter, "eplb_windows_given_up_total",
-      "Load windows that too few ranks reported before newer ones took their place.",
-      [](const core::JobView& job) { return job.windows_given_up; }, page);
-  PerJob(
-      s, MetricType::Gauge, "eplb_run_number",
-      "Number of the run in force, rising within a job; 0 = none yet.",
-      [](const core::JobView& job) { return job.run_number; }, page);
-  PerJob(
-      s, MetricType::Gauge, "eplb_candidate_ranks",
-      "Registered ranks of a newer run that is not balanced yet; 0 when there is none.",
-      [](const core::JobView& job) { return job.candidate ? job.candidate->registered : 0; }, page);
-  PerJob(
-      s, MetricType::Counter, "eplb_job_refusals_total",
-      "Registrations of ranks that were refused, since the daemon started; also of the newest jobs "
-      "that the daemon does not serve.",
-      [](const core::JobView& job) { return job.refused_hellos; }, page);
-  for (const core::RefusedJob& refused : s.refused_jobs) {
-    page.Sample(static_cast<double>(refused.count), {{kJobLabel, refused.job}});
-  }
-}
-
-void AddAnswers(const core::Counters& counters, Page& page) {
-  page.Family(MetricType::Counter, "eplb_plans_total",
-              "Decisions of the policy, by what became of them; proposed counts all that ever "
-              "were, and each again under what it became.");
-  for (size_t result = 0; result < counters.plans.size(); ++result) {
-    page.Sample(
-        static_cast<double>(counters.plans[result]),
-        {{"result", std::string(core::PlanResultName(static_cast<core::PlanResult>(result)))}});
-  }
-  page.Family(MetricType::Counter, "eplb_votes_total",
+void AddVotes(const core::Counters& counters, Page& page) {
+  page.Family(kCounter, "eplb_votes_total",
               "Answers of ranks to proposals: prepared, applied = switched, nack = refused, "
               "failed = given up after PREPARED; the last two by code.");
   const auto answer = [&page](const char* result, const char* code, int64_t count) {
-    page.Sample(static_cast<double>(count), {{"result", result}, {"code", code}});
+    page.Sample(Number(count), {{"result", result}, {"code", code}});
   };
   answer("prepared", "ok", counters.prepared);
   answer("applied", "ok", counters.applied);
@@ -492,81 +545,18 @@ void AddAnswers(const core::Counters& counters, Page& page) {
   }
 }
 
-void AddCounters(const MetricsSnapshot& s, Page& page) {
-  const core::Counters& counters = s.counters;
-  AddAnswers(counters, page);
-  const auto counter = [&page](const char* name, const char* help, int64_t value) {
-    page.Family(MetricType::Counter, name, help);
-    page.Sample(static_cast<double>(value));
-  };
-  counter("eplb_reports_total", "Load reports that the core took.", counters.reports);
-  counter("eplb_report_bytes_total", "Bytes of their counts in memory, 8 a count.",
-          8 * counters.report_cells);
-  counter("eplb_report_dropped_steps_total", "Steps whose counts ranks dropped, as they reported.",
-          counters.dropped_steps);
-  counter("eplb_windows_total", "Load windows that enough ranks reported.", counters.windows);
-  counter("eplb_windows_unmeasured_total",
-          "Load windows without a measured balancedness: a placement that their steps ran under is "
-          "not known, or they have no tokens.",
-          counters.windows_unmeasured);
-  counter("eplb_migration_bytes_total", "Bytes that ranks received from other ranks.",
-          counters.received_bytes);
-  counter("eplb_moves_total", "Transfers of committed chunks.", counters.transfers);
-  counter("eplb_changes_total", "Changes by operators that were done.", counters.changes);
-  counter("eplb_changes_refused_total", "Changes by operators that were refused.",
-          counters.changes_refused);
-  counter("eplb_stuck_total", "States that became older than three times their deadline.",
-          counters.stuck);
-  counter("eplb_store_behind_total",
-          "Jobs whose ranks had seen later versions than the store that was read: it is older than "
-          "what runs.",
-          counters.stores_behind);
-  counter("eplb_jobs_expired_total", "Jobs that were forgotten or made room for a new one.",
-          counters.jobs_expired);
-  page.Family(
-      MetricType::Gauge, "eplb_core_longest_hold_seconds",
-      "The most processor time for which the core's lock was held at a stretch, since the daemon "
-      "began; readers wait that long at most.");
-  page.Sample(s.longest_hold_seconds);
-  page.Family(MetricType::Gauge, "eplb_window_bytes",
-              "Bytes of load windows that are held, of all jobs.");
-  page.Sample(static_cast<double>(s.window_bytes));
-  page.Family(MetricType::Counter, "eplb_events_left_out_total",
-              "Events that ranks caused faster than the audit log takes them.");
-  page.Sample(static_cast<double>(s.counters.events_left_out));
-  page.Family(MetricType::Gauge, "eplb_queued_events", "Events that wait for the core.");
-  page.Sample(static_cast<double>(s.queued_events));
-}
-
-void AddProcess(const ProcessFigures& process, Page& page) {
-  const auto gauge = [&page](const char* name, const char* help, double value) {
-    page.Family(MetricType::Gauge, name, help);
-    page.Sample(value);
-  };
-  page.Family(MetricType::Counter, "process_cpu_seconds_total", "User and system time.");
-  page.Sample(process.cpu_seconds);
-  gauge("process_resident_memory_bytes", "Memory in RAM.",
-        static_cast<double>(process.resident_bytes));
-  gauge("process_open_fds", "Open file descriptors.",
-        static_cast<double>(process.open_descriptors));
-  gauge("process_max_fds", "Most that may be open.", static_cast<double>(process.max_descriptors));
-  gauge("process_threads", "Threads.", static_cast<double>(process.threads));
-  gauge("process_start_time_seconds", "Seconds since 1970.", process.start_unix_seconds);
-}
-
-// Everything at once, at the scrape: no thread gathers anything between scrapes.
+// Makes the whole page at the scrape. No thread gathers anything between scrapes.
 class SnapshotCollectable : public prometheus::Collectable {
  public:
   explicit SnapshotCollectable(const MetricsSnapshot& snapshot) : snapshot_(snapshot) {}
   std::vector<MetricFamily> Collect() const override {
     Page page;
-    AddDaemon(snapshot_, page);
-    AddDurations(snapshot_, page);
-    AddJobs(snapshot_, page);
-    AddProgress(snapshot_, page);
+    AddTables(snapshot_, page);
+    AddLayers(snapshot_, page);
+    AddLabelledByJob(snapshot_, page);
+    AddCandidates(snapshot_, page);
     AddExperts(snapshot_, page);
-    AddCounters(snapshot_, page);
-    AddProcess(snapshot_.process, page);
+    AddVotes(snapshot_.counters, page);
     return page.Take();
   }
 

@@ -15,13 +15,13 @@
 #include "server/core/values/buckets.h"
 #include "server/core/values/counters.h"
 #include "server/core/values/views.h"
-#include "server/http/connections.h"
+#include "server/http/failures.h"
 #include "server/process/process_figures.h"
 
 namespace eplb {
 
 inline constexpr size_t kMaxLayerLabels = 128;
-// Of all jobs together. One job of 61 layers * 256 experts has 15,616.
+// Limit over all jobs together. One job of 61 layers * 256 experts has 15,616 series.
 inline constexpr size_t kMaxExpertSeries = 20000;
 
 // One cell of a counter with a label: {"denied", 3}.

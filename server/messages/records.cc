@@ -1,3 +1,4 @@
+// Field by field, in both directions: what is written here is read back from the store.
 #include "server/messages/records.h"
 
 #include <optional>
@@ -17,7 +18,7 @@ Proto EnumToProto(Value value) {
   return static_cast<Proto>(static_cast<int>(value) + 1);
 }
 
-// None: unspecified, or from a newer daemon.
+// Returns none for an unspecified value, and for a value of a newer daemon.
 template <class Value, class Proto>
 std::optional<Value> FromProto(Proto value) {
   const int number = static_cast<int>(value);
@@ -30,25 +31,6 @@ std::optional<Value> FromProto(Proto value) {
 static_assert(static_cast<int>(core::JobState::kLost) + 1 == v1::JobState_MAX);
 static_assert(static_cast<int>(core::RunEnding::kLost) + 1 == v1::RunEnding_MAX);
 static_assert(static_cast<int>(core::PlanResult::kFailed) + 1 == v1::PlanResult_MAX);
-
-}  // namespace
-
-v1::JobState ToProto(core::JobState state) { return EnumToProto<v1::JobState>(state); }
-
-v1::RunEnding ToProto(core::RunEnding how) { return EnumToProto<v1::RunEnding>(how); }
-
-v1::PlanResult ToProto(core::PlanResult result) { return EnumToProto<v1::PlanResult>(result); }
-
-void ToProto(const core::TriedCandidate& candidate, v1::TriedCandidate* out) {
-  out->set_name(candidate.name);
-  out->set_in_use(candidate.in_use);
-  out->set_windows(static_cast<uint64_t>(candidate.windows));
-  if (candidate.balancedness > 0) out->set_balancedness(candidate.balancedness);
-  if (candidate.net_seconds) out->set_net_seconds(*candidate.net_seconds);
-  if (candidate.realized) out->set_realized(*candidate.realized);
-}
-
-namespace {
 
 void ToProto(const core::ChunkTimes& chunk, v1::ChunkTimes* out) {
   out->set_version(static_cast<uint64_t>(chunk.version));
@@ -109,6 +91,21 @@ core::PlanTimes TimesFrom(const v1::PlanTimes& in) {
 }
 
 }  // namespace
+
+v1::JobState ToProto(core::JobState state) { return EnumToProto<v1::JobState>(state); }
+
+v1::RunEnding ToProto(core::RunEnding how) { return EnumToProto<v1::RunEnding>(how); }
+
+v1::PlanResult ToProto(core::PlanResult result) { return EnumToProto<v1::PlanResult>(result); }
+
+void ToProto(const core::TriedCandidate& candidate, v1::TriedCandidate* out) {
+  out->set_name(candidate.name);
+  out->set_in_use(candidate.in_use);
+  out->set_windows(static_cast<uint64_t>(candidate.windows));
+  if (candidate.balancedness > 0) out->set_balancedness(candidate.balancedness);
+  if (candidate.net_seconds) out->set_net_seconds(*candidate.net_seconds);
+  if (candidate.realized) out->set_realized(*candidate.realized);
+}
 
 void ToProto(const core::Plan& plan, v1::Plan* out) {
   out->set_plan(static_cast<uint64_t>(plan.plan));

@@ -1,5 +1,4 @@
-// What is kept of a job as messages: for the store, and for who asks.
-// threads: safe, no state.
+// Records of a job as messages: for the store, and for answers.
 #ifndef EPLB_SERVER_MESSAGES_RECORDS_H_
 #define EPLB_SERVER_MESSAGES_RECORDS_H_
 
@@ -18,7 +17,7 @@ v1::PlanResult ToProto(core::PlanResult result);
 
 void ToProto(const core::TriedCandidate& candidate, v1::TriedCandidate* out);
 void ToProto(const core::Plan& plan, v1::Plan* out);
-// The same plan; its time to the microsecond. errors: DataLoss for an unknown result.
+// Returns the same plan, with its time to the microsecond. errors: DataLoss for an unknown result.
 absl::StatusOr<core::Plan> FromProto(const v1::Plan& plan);
 
 void ToProto(const core::RunEnd& end, v1::RunEnd* out);

@@ -70,7 +70,7 @@ void MeasuredToProto(const core::JobView& view, v1::JobStatus* out) {
   }
 }
 
-// Whether balancing goes on, and for which run.
+// Progress of balancing, and the run that it is for.
 void ProgressToProto(const core::JobView& view, v1::JobStatus* out) {
   out->set_stalled(view.stalled);
   out->set_stalled_reason(view.stalled_reason);

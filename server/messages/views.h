@@ -1,5 +1,4 @@
-// What the core shows of its jobs as messages, for gRPC and for HTTP.
-// threads: safe, no state.
+// Views of the core as messages, for gRPC and for HTTP.
 #ifndef EPLB_SERVER_MESSAGES_VIEWS_H_
 #define EPLB_SERVER_MESSAGES_VIEWS_H_
 

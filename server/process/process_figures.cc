@@ -30,7 +30,7 @@ int64_t CountEntries(const char* path) {
   return count;
 }
 
-// Of /proc/self/stat, counted from 1 as in proc(5), after the name, which may hold anything.
+// Fields of /proc/self/stat, counted from 1 as in proc(5), after the name, which may hold anything.
 constexpr int kThreadsField = 20;
 constexpr int kStartField = 22;
 constexpr int kResidentField = 24;

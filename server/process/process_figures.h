@@ -1,5 +1,4 @@
-// What this process takes of the machine, as metrics show it.
-// threads: safe, no state.
+// Resources that this process uses, for the metrics.
 #ifndef EPLB_SERVER_PROCESS_PROCESS_FIGURES_H_
 #define EPLB_SERVER_PROCESS_PROCESS_FIGURES_H_
 
@@ -16,7 +15,7 @@ struct ProcessFigures {
   double start_unix_seconds = 0;
 };
 
-// Of this process, from /proc. What cannot be read is 0.
+// Reads the figures of this process from /proc. A figure that cannot be read is 0.
 ProcessFigures ReadProcessFigures();
 
 }  // namespace eplb

@@ -17,7 +17,7 @@ int32_t Narrow(uint32_t number) {
              : static_cast<int32_t>(number);
 }
 
-// What is no number becomes -1, which the rendezvous refuses.
+// Returns -1 for a text that is no number. The rendezvous refuses it.
 int32_t NumberOf(const std::string& key) {
   int32_t number = -1;
   return absl::SimpleAtoi(key, &number) ? number : -1;

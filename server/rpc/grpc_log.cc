@@ -18,7 +18,8 @@ namespace eplb {
 namespace {
 
 constexpr int32_t kLogsPerSecond = 10;
-// What gRPC 1.51 writes, at its level debug, for every connection that ends before it is one.
+// Begin of the line that gRPC 1.51 writes, at its level debug, for every connection that ends in
+// its handshake.
 constexpr std::string_view kFailed = "Handshaking failed: ";
 
 std::atomic<bool> errors_are_warnings = false;

@@ -1,5 +1,5 @@
 // The gRPC that this program runs on, and what an operator should know of it.
-// threads: safe, no state.
+//
 #ifndef EPLB_SERVER_RPC_GRPC_VERSION_H_
 #define EPLB_SERVER_RPC_GRPC_VERSION_H_
 

@@ -130,7 +130,8 @@ class Rendezvous {
   // errors: FailedPrecondition for a process that came as a rank of another process's start, which
   // has ended then, and for what is left of a start that ended so.
   absl::Status TellApart(const Member& member, absl::Time now, Calls* calls);
-  // Whether another process stands for the member's rank where it would meet the member's others.
+  // Returns true if another process has the member's rank where it would meet the member's other
+  // ranks.
   bool MeetsAnother(const Member& member) const;
   bool HasOpenAllGather(const LaunchKey& run) const;
   absl::Status EndStart(const Member& member, absl::Time now, Calls* calls);

@@ -1,10 +1,9 @@
-// Calls something at a steady pace on a thread of its own.
+// Builds the server from its services and listeners, starts it and takes it down.
 #include "server/rpc/rpc_server.h"
 
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -17,43 +16,24 @@
 #include "absl/time/time.h"
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/security/tls_certificate_provider.h>
-#include <grpcpp/security/tls_credentials_options.h>
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "base/tls_files.h"
-#include "proto/wire/status.h"
 #include "server/process/log.h"
 #include "server/process/socket.h"
-#include "server/rpc/acceptors.h"
 #include "server/rpc/admin.h"
-#include "server/rpc/all_gather.h"
+#include "server/rpc/balancer.h"
+#include "server/rpc/connection_acceptor.h"
 #include "server/rpc/gate.h"
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/query.h"
+#include "server/rpc/server_credentials.h"
 #include "server/rpc/session.h"
+#include "server/rpc/socket_claim.h"
+#include "server/rpc/unix_acceptor.h"
 #include "server/runner/reader.h"
 
 namespace eplb {
-
-class Ticker {
- public:
-  // tick: gets MonotonicNow(); must not block for long.
-  Ticker(absl::Duration period, std::function<void(absl::Time)> tick);
-  // Waits for the call at work.
-  ~Ticker();
-  Ticker(const Ticker&) = delete;
-  Ticker& operator=(const Ticker&) = delete;
-
- private:
-  const absl::Duration period_;
-  const std::function<void(absl::Time)> tick_;
-  std::mutex mutex_;
-  std::condition_variable stop_;
-  bool stopping_ = false;  // guarded by mutex_
-  std::thread thread_;
-};
 
 namespace {
 
@@ -69,84 +49,38 @@ constexpr int kMaxMetadataBytes = 8192;  // of the headers of one call
 // A socket is made with 0777 less its mask.
 constexpr mode_t kOwnerMask = 0177;
 constexpr mode_t kGroupMask = 0117;
-constexpr char kDrains[] = "the daemon drains, retry later";
 
-// How long a rank waits for the others: some of its deadline is for the answer, which names who did
-// not come.
-absl::Duration PatienceOf(const grpc::CallbackServerContext& context) {
-  constexpr absl::Duration kForTheAnswer = absl::Seconds(2);
-  const absl::Duration left =
-      absl::FromChrono(context.deadline() - std::chrono::system_clock::now());
-  return std::max(left - kForTheAnswer, left / 2);
-}
-
-using BalancerBase = v1::Balancer::WithRawCallbackMethod_Session<
-    v1::Balancer::WithCallbackMethod_AllGather<v1::Balancer::WithCallbackMethod_ReserveVersion<
-        v1::Balancer::WithCallbackMethod_GetLeader<v1::Balancer::Service>>>>;
-
-class BalancerService : public BalancerBase {
+// Calls a function periodically on its own thread.
+class Ticker {
  public:
-  BalancerService(const SessionServices& session, Rendezvous* rendezvous)
-      : session_(session), rendezvous_(rendezvous) {}
-
-  SessionStream* Session(grpc::CallbackServerContext* context) override {
-    return StartSession(context, session_);
-  }
-
-  grpc::ServerUnaryReactor* AllGather(grpc::CallbackServerContext* context,
-                                      const v1::AllGatherRequest* request,
-                                      v1::AllGatherResponse* response) override {
-    const absl::Status status = Admit(*context, request->job());
-    if (!status.ok()) return Done(context, status);
-    return StartAllGather(*request, response, PatienceOf(*context), rendezvous_);
-  }
-
-  grpc::ServerUnaryReactor* ReserveVersion(grpc::CallbackServerContext* context,
-                                           const v1::ReserveVersionRequest* request,
-                                           v1::ReserveVersionResponse* response) override {
-    const absl::Status status = Admit(*context, request->job());
-    if (!status.ok()) return Done(context, status);
-    return StartReserveVersion(*request, response, session_.runner);
-  }
-
-  grpc::ServerUnaryReactor* GetLeader(grpc::CallbackServerContext* context,
-                                      const v1::GetLeaderRequest* request,
-                                      v1::GetLeaderResponse* response) override {
-    const absl::Status status = Admit(*context, request->job());
-    if (!status.ok()) return Done(context, status);
-    const absl::StatusOr<core::LeaderView> leader =
-        session_.runner->Leader(request->job(), request->run_id());
-    if (leader.ok()) {
-      response->set_term(static_cast<uint64_t>(leader->term));
-      response->set_connected_ranks(static_cast<uint32_t>(leader->connected_ranks));
-      response->set_world_size(static_cast<uint32_t>(leader->world_size));
+  // tick: takes MonotonicNow(); must not block for long.
+  Ticker(absl::Duration period, std::function<void(absl::Time)> tick)
+      : thread_([this, period, tick = std::move(tick)] {
+          std::unique_lock lock(mutex_);
+          while (!stop_.wait_for(lock, absl::ToChronoMilliseconds(period),
+                                 [this] { return stopping_; })) {
+            lock.unlock();
+            tick(MonotonicNow());
+            lock.lock();
+          }
+        }) {}
+  // Waits for the call at work.
+  ~Ticker() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
     }
-    const int64_t election = session_.runner->election_term();
-    response->set_election_term(static_cast<uint64_t>(election));
-    return Done(context, election > 0 ? absl::OkStatus() : leader.status());
+    stop_.notify_all();
+    thread_.join();
   }
-
-  void Drain() { draining_ = true; }
-  bool draining() const { return draining_; }
+  Ticker(const Ticker&) = delete;
+  Ticker& operator=(const Ticker&) = delete;
 
  private:
-  // Of a call of a starting or training rank that is no stream.
-  absl::Status Admit(const grpc::CallbackServerContext& context, const std::string& job) {
-    absl::Status status = session_.gate->Admit(context, Verb::kAllGather, job);
-    if (status.ok() && draining_) status = absl::UnavailableError(kDrains);
-    return status;
-  }
-
-  static grpc::ServerUnaryReactor* Done(grpc::CallbackServerContext* context,
-                                        const absl::Status& status) {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(wire::ToGrpc(status));
-    return reactor;
-  }
-
-  const SessionServices session_;
-  Rendezvous* const rendezvous_;
-  std::atomic<bool> draining_ = false;
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  bool stopping_ = false;  // guarded by mutex_
+  std::thread thread_;     // last, because it uses the others
 };
 
 class ScopedUmask {
@@ -205,19 +139,7 @@ struct RpcServer::Parts {
                                 .store = options.store,
                                 .leader = options.leader,
                                 .started = MonotonicNow()})),
-        admin(MakeAdminService({.runner = options.runner,
-                                .authorise = [this](const grpc::CallbackServerContext& context,
-                                                    const v1::Change& change) {
-                                  return AdmitChange(context, change);
-                                }})) {}
-
-  // Who wants to change a job, for the audit log, when the caller may.
-  absl::StatusOr<std::string> AdmitChange(const grpc::CallbackServerContext& context,
-                                          const v1::Change& change) {
-    EPLB_RETURN_IF_ERROR(gate.Admit(context, Verb::kAdmin, change.job()));
-    if (change.job().empty()) return absl::InvalidArgumentError("job is empty, expected its name");
-    return gate.ActorOf(context, change.claimed_by());
-  }
+        admin(MakeAdminService(options.runner, &gate)) {}
 
   // Sockets whose connections the kernel names, and gRPC does not: all without TLS.
   absl::Status ListenOnUnix() {
@@ -370,7 +292,7 @@ void RpcServer::StopServing() {
   if (auto* health = parts_->server->GetHealthCheckService()) health->SetServingStatus(false);
   parts_->options.runner->sessions().StopAccepting();
   parts_->balancer.Drain();
-  parts_->rendezvous.FailAll(absl::UnavailableError(kDrains));
+  parts_->rendezvous.FailAll(absl::UnavailableError(BalancerService::kDrains));
 }
 
 void RpcServer::Shutdown(absl::Duration grace) {
@@ -402,39 +324,5 @@ StreamEnds RpcServer::stream_ends() const {
 }
 
 std::vector<RpcTimes::Series> RpcServer::rpc_times() const { return parts_->times.Take(); }
-
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
-    const TlsOptions& options) {
-  if (!options.enabled()) return grpc::InsecureServerCredentials();
-  EPLB_RETURN_IF_ERROR(
-      wire::CheckTlsFiles({.ca = options.ca, .cert = options.cert, .key = options.key}));
-  namespace tls = grpc::experimental;
-  tls::TlsServerCredentialsOptions settings(std::make_shared<tls::FileWatcherCertificateProvider>(
-      options.key, options.cert, options.ca, kTlsRefreshSeconds));
-  settings.watch_root_certs();
-  settings.watch_identity_key_cert_pairs();
-  settings.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  return tls::TlsServerCredentials(settings);
-}
-
-Ticker::Ticker(absl::Duration period, std::function<void(absl::Time)> tick)
-    : period_(period), tick_(std::move(tick)), thread_([this] {
-        std::unique_lock lock(mutex_);
-        while (!stop_.wait_for(lock, absl::ToChronoMilliseconds(period_),
-                               [this] { return stopping_; })) {
-          lock.unlock();
-          tick_(MonotonicNow());
-          lock.lock();
-        }
-      }) {}
-
-Ticker::~Ticker() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  stop_.notify_all();
-  thread_.join();
-}
 
 }  // namespace eplb

@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include <grpcpp/security/server_credentials.h>
 
 #include "proto/wire/messages.h"
 #include "server/config/tls_options.h"
@@ -62,7 +61,7 @@ class RpcServer {
   // errors: Unavailable when the address cannot be listened on, with the system's reason;
   // InvalidArgument naming a file of options.tls.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(RpcOptions options);
-  // As Shutdown with no grace.
+  // Calls Shutdown with no grace.
   ~RpcServer();
   RpcServer(const RpcServer&) = delete;
   RpcServer& operator=(const RpcServer&) = delete;
@@ -89,16 +88,6 @@ class RpcServer {
   explicit RpcServer(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };
-
-// TLS of the gRPC listener. The only file that knows gRPC's TLS interface, which is experimental.
-
-// Files are looked at so often; a new certificate holds for new connections.
-inline constexpr unsigned int kTlsRefreshSeconds = 1;
-
-// Peers must have a certificate that options.ca signed. Without TLS: plaintext.
-// errors: those of wire::CheckTlsFiles.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
-    const TlsOptions& options);
 
 }  // namespace eplb
 

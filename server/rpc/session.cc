@@ -1,3 +1,4 @@
+// The reactor of a stream: reads, checks and hands on; writes what the mailbox holds.
 #include "server/rpc/session.h"
 
 #include <atomic>
@@ -9,11 +10,11 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include <grpcpp/support/proto_buffer_reader.h>
 
 #include "base/monotonic_clock.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/status.h"
+#include "server/rpc/message_bytes.h"
 #include "server/runner/rate_limit.h"
 
 namespace eplb {
@@ -23,37 +24,6 @@ namespace {
 // Longest burst. Messages of a rank that the daemon or the network held up arrive together. The
 // client's keepalive ends such a connection after 20 s.
 constexpr absl::Duration kBurst = absl::Seconds(20);
-
-grpc::ByteBuffer Serialise(const wire::DownMessage& message) {
-  v1::Down down;
-  wire::ToProto(message, &down);
-  grpc::Slice slice(down.ByteSizeLong());
-  // A slice that was just made has one owner, so its bytes may be written.
-  down.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(slice.begin()));
-  return grpc::ByteBuffer(&slice, 1);
-}
-
-bool IsCopy(const wire::Propose& a, const wire::Propose& b) {
-  return a.layers.SharesWith(b.layers) && a.term == b.term && a.version == b.version;
-}
-
-}  // namespace
-
-bool ParseBytes(const grpc::ByteBuffer& bytes, v1::Up* message) {
-  grpc::ByteBuffer shared = bytes;  // the reader wants to change it
-  grpc::ProtoBufferReader reader(&shared);
-  return message->ParseFromZeroCopyStream(&reader) && reader.status().ok();
-}
-
-grpc::ByteBuffer MessageBytes::Of(const wire::DownMessage& message) {
-  const auto* propose = std::get_if<wire::Propose>(&message);
-  if (propose == nullptr) return Serialise(message);
-  const std::lock_guard lock(mutex_);
-  if (!newest_ || !IsCopy(newest_->propose, *propose)) newest_ = {*propose, Serialise(message)};
-  return newest_->bytes;
-}
-
-namespace {
 
 class SessionReactor : public SessionStream, public std::enable_shared_from_this<SessionReactor> {
  public:

@@ -1,45 +1,19 @@
-// One rank's stream.
+// One rank's stream: it moves messages and decides nothing.
 #ifndef EPLB_SERVER_RPC_SESSION_H_
 #define EPLB_SERVER_RPC_SESSION_H_
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
-#include <optional>
 
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
-#include "proto/wire/messages.h"
 #include "server/rpc/gate.h"
+#include "server/rpc/message_bytes.h"
 #include "server/runner/runner.h"
 
-#include "eplb/v1/session.pb.h"
-
 namespace eplb {
-
-// Session messages as bytes: what one stream reads and what many streams write.
-
-// False when the bytes are no message.
-bool ParseBytes(const grpc::ByteBuffer& bytes, v1::Up* message);
-
-// Threads: safe. Memory: the bytes of the newest proposal.
-class MessageBytes {
- public:
-  // A proposal goes to every rank of a job: its bytes are made once and shared by all streams. The
-  // copies of a proposal are known by the layers that they share.
-  grpc::ByteBuffer Of(const wire::DownMessage& message);
-
- private:
-  struct Kept {
-    wire::Propose propose;
-    grpc::ByteBuffer bytes;
-  };
-
-  std::mutex mutex_;  // guards what follows
-  std::optional<Kept> newest_;
-};
 
 // How streams ended, counted on gRPC's threads.
 struct StreamEndCounters {
@@ -52,7 +26,7 @@ struct StreamEndCounters {
 // bytes that are no message, and would serialise a proposal once per rank.
 using SessionStream = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-// What every stream uses; all of it outlives them.
+// Services that every stream uses. They outlive the streams.
 struct SessionServices {
   Runner* runner = nullptr;
   Gate* gate = nullptr;

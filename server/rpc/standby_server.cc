@@ -1,3 +1,4 @@
+// Refuses every call with the leader in its trailers.
 #include "server/rpc/standby_server.h"
 
 #include <atomic>
@@ -14,11 +15,12 @@
 #include "proto/wire/channel_credentials.h"
 #include "proto/wire/messages.h"
 #include "proto/wire/status.h"
-#include "server/rpc/acceptors.h"
+#include "server/rpc/connection_acceptor.h"
 #include "server/rpc/gate.h"
 #include "server/rpc/grpc_log.h"
+#include "server/rpc/message_bytes.h"
 #include "server/rpc/refused_jobs.h"
-#include "server/rpc/rpc_server.h"
+#include "server/rpc/server_credentials.h"
 
 #include "eplb/v1/session.pb.h"
 
@@ -54,10 +56,9 @@ class NotLeader : public grpc::ServerGenericBidiReactor {
   void OnDone() override { delete this; }
 };
 
-std::string JobOf(grpc::ByteBuffer* bytes) {
+std::string JobOf(const grpc::ByteBuffer& bytes) {
   v1::Up message;
-  const grpc::Status parsed = grpc::SerializationTraits<v1::Up>::Deserialize(bytes, &message);
-  return parsed.ok() ? message.hello().job() : "";
+  return ParseBytes(bytes, &message) ? message.hello().job() : "";
 }
 
 // Refuses a rank's stream once its Hello has arrived, or after kHelloPatienceMs without one.
@@ -74,7 +75,7 @@ class RefusedRank : public grpc::ServerGenericBidiReactor {
     StartRead(&hello_);
   }
   void OnReadDone(bool ok) override {
-    const std::string job = ok ? JobOf(&hello_) : "";
+    const std::string job = ok ? JobOf(hello_) : "";
     if (wire::CheckPlainName("job", job).ok()) jobs_->Add(host_, job);
     FinishOnce();
   }

@@ -26,7 +26,8 @@ struct StandbyOptions {
   // The address of the daemon that leads, empty when there is none. Called on gRPC's threads; must
   // not wait.
   std::function<std::string()> leader = {};
-  // What is wrong with this daemon, one sentence; empty: nothing. Called as `leader`.
+  // Returns one sentence about what is wrong with this daemon; empty if nothing is wrong. Called as
+  // `leader` is.
   std::function<std::string()> trouble = [] { return std::string(); };
 };
 

@@ -22,7 +22,7 @@ class ChangeDesk {
  public:
   using Done = std::function<void(const absl::StatusOr<core::ChangeOutcome>&)>;
   static constexpr size_t kMaxWaiting = 256;
-  // Of them, of ranks that reserve a version: operators find a place whatever these do.
+  // Most waiting reservations of versions by ranks, so that operators always find a place.
   static constexpr size_t kMaxOfRanks = 32;
   // From Take to the core's answer: a core that takes longer hangs in its store.
   static constexpr absl::Duration kDeadline = absl::Seconds(20);

@@ -20,8 +20,8 @@
 
 namespace eplb {
 
-// What is written is durable before any later effect happens. threads: one at a time, but for
-// store_works(), write_seconds() and write_errors().
+// A write is durable before any later effect happens. threads: one at a time, except store_works(),
+// write_seconds() and write_errors().
 class EffectExecutor {
  public:
   struct Sinks {

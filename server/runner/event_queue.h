@@ -30,7 +30,7 @@ enum class Admission {
 // streams. Once a quarter of the places or bytes for reports is taken, a stream pauses after each
 // report. Reports are therefore dropped only if one of each stream does not fit into the rest.
 // Load reports get half of the places, so that a flood of them never costs a Ready or an Applied.
-// What is neither a rank's message nor a change or reservation is always queued: at most one
+// An event other than a rank's message, a change or a reservation is always queued: at most one
 // SessionClosed per stream, one SolveStarted and one Solved per job, and one drain. threads: safe.
 class EventQueue {
  public:

@@ -39,7 +39,7 @@ struct RunnerOptions {
   WindowHistory::Limits history = {};
 };
 
-// What the daemon has done since its start, for the metrics.
+// Counters of the daemon since its start, for the metrics.
 struct RunnerCounters {
   core::Counters core;
   int64_t dropped_reports = 0;  // that came faster than they are counted
@@ -87,7 +87,7 @@ class Runner {
   core::Buckets store_write_seconds() const { return executor_.write_seconds(); }
   int64_t store_errors() const { return executor_.write_errors(); }
 
-  // What is wrong with the daemon itself, a sentence each.
+  // Returns what is wrong with the daemon itself, one sentence each.
   std::vector<std::string> Warnings() const;
   int64_t term() const;
   // The term with which a store of several daemons elected this one; 0: there was no election.
@@ -98,7 +98,8 @@ class Runner {
   absl::StatusOr<int64_t> NextVersion(const std::string& job) const;
   absl::StatusOr<core::LeaderView> Leader(const std::string& job, const std::string& run_id) const;
   std::vector<core::RefusedJob> Refusals() const;
-  // What the job ran as `version`. errors: NotFound for one that is not kept, those of the store.
+  // Returns the placement that the job ran as `version`. errors: NotFound for one that is not kept,
+  // those of the store.
   absl::StatusOr<wire::PlacementBody> PlacementOf(const std::string& job, int64_t version) const;
   absl::StatusOr<std::vector<core::Plan>> Plans(const std::string& job, int32_t limit) const;
   absl::StatusOr<core::Plan> OnePlan(const std::string& job, int64_t plan) const;
@@ -107,7 +108,7 @@ class Runner {
   // NotFound for a job that has no event at all and is not known, those of the store.
   absl::StatusOr<std::vector<StoredEvent>> Events(const std::string& job, int32_t limit,
                                                   int64_t after_sequence = 0) const;
-  // As Store::ReadEventsOfAll.
+  // See Store::ReadEventsOfAll.
   absl::StatusOr<std::vector<StoredEvent>> EventsOfAll(std::optional<int64_t> after_sequence,
                                                        int32_t limit) const;
   // Oldest first, the newest `limit` of those above `after`. errors: NotFound for an unknown job.
@@ -116,9 +117,9 @@ class Runner {
   // window: a number, or none for the newest. errors: NotFound for an unknown job, and where the
   // window's loads are not kept.
   absl::StatusOr<WindowLoads> LoadsOf(const std::string& job, std::optional<int64_t> window) const;
-  // What a decision that was carried out moved, from the placements that are kept. plan: a number,
-  // or none for the newest that committed anything. errors: NotFound for an unknown job, and for a
-  // plan that moved nothing or whose placements are not kept. cost: that of TrafficBetween.
+  // Returns what a decision moved, from the placements that are kept. plan: a number, or none for
+  // the newest that committed anything. errors: NotFound for an unknown job, and for a plan that
+  // moved nothing or whose placements are not kept. cost: that of TrafficBetween.
   absl::StatusOr<Traffic> TrafficOf(const std::string& job, std::optional<int64_t> plan) const;
   RunnerCounters Counters() const;
 
@@ -136,7 +137,7 @@ class Runner {
   Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stored_term,
          std::vector<core::StoredJob> jobs);
   absl::StatusOr<core::Plan> NewestSwitched(const std::string& job) const;
-  // As an event left the core.
+  // An event when it left the core.
   struct Published {
     absl::Status readiness;
     core::Counters counters;

@@ -23,7 +23,7 @@
 
 namespace eplb {
 
-// What waits to be sent on one rank's stream.
+// The messages that wait to be sent on one rank's stream.
 
 // Latest wins: a message replaces the unsent one of its kind, so that a rank that does not read
 // costs at most one message of each kind. threads: safe; callbacks are called without a lock held.

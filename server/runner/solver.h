@@ -21,10 +21,10 @@
 
 namespace eplb {
 
-// Whose turn it is at a thing that jobs use one after the other.
+// Turns of jobs at a thing that they use one after the other.
 
-// What jobs used lately: a second counts half after kHalfLife. memory: the jobs that used anything
-// in the last hours. threads: one at a time.
+// Recent use by job: a second counts half after kHalfLife. memory: the jobs that used anything in
+// the last hours. threads: one at a time.
 class FairShare {
  public:
   static constexpr absl::Duration kHalfLife = absl::Minutes(5);

@@ -1,15 +1,14 @@
+// Takes a lock file with flock, and explains why a file system refuses.
 #include "server/store/file_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -17,7 +16,8 @@
 namespace eplb {
 namespace {
 
-// The usual name of the file system of `path`; empty: of none that is known for missing locks.
+// Returns the usual name of the file system of `path`, if it is known for missing locks; otherwise
+// an empty text.
 const char* FileSystemOf(const std::string& path) {
   struct statfs found {};
   if (statfs(path.c_str(), &found) != 0) return "";
@@ -63,17 +63,11 @@ absl::StatusOr<FileLock> FileLock::Acquire(const std::string& guarded, std::stri
     return forbidden && errno == ENOENT ? absl::PermissionDeniedError(text)
                                         : absl::UnavailableError(text);
   }
-  FileLock lock(descriptor);
+  FileLock lock{Descriptor(descriptor)};
   if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) return lock;
   if (errno != EWOULDBLOCK) return absl::UnavailableError(NoLockText(guarded, errno));
   return absl::UnavailableError(
       absl::StrCat(guarded, ": another eplbd ", std::string(does), " (it holds ", path, ")"));
-}
-
-FileLock::FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-FileLock::~FileLock() {
-  if (descriptor_ >= 0) (void)close(descriptor_);
 }
 
 }  // namespace eplb

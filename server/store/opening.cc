@@ -1,9 +1,5 @@
+// Opening a database: which file may be opened, how it is checked, and where a damaged one goes.
 #include "server/store/opening.h"
-
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,119 +10,15 @@
 #include <fstream>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
 #include "base/status_macros.h"
 #include "server/store/schema.h"
-#include "server/store/value_rows.h"
+#include "server/store/tables.h"
 
 namespace eplb {
-
-namespace {
-
-constexpr mode_t kOwnerOnly = 0600;
-constexpr mode_t kRightsOfOthers = 077;
-constexpr char kReplaced[] =
-    ": the database was deleted or replaced under the daemon, so nothing is written any more; stop "
-    "the daemon, put the right database there, then start it";
-
-constexpr char kLogReplaced[] =
-    ": SQLite's write-ahead log was deleted or replaced under the daemon, so nothing is written "
-    "any "
-    "more; stop the daemon with SIGTERM, which saves what that log held, then start it";
-
-std::string LogPath(const std::string& path) { return path + "-wal"; }
-
-std::optional<ino_t> InodeOf(const std::string& path) {
-  struct stat found {};
-  if (stat(path.c_str(), &found) != 0) return std::nullopt;
-  return found.st_ino;
-}
-
-// The descriptor, or -1 with errno.
-int OpenOrCreate(const std::string& path) {
-  constexpr int kFlags = O_CLOEXEC | O_NONBLOCK;  // a pipe of this name must not block
-  int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | kFlags, kOwnerOnly);
-  if (descriptor >= 0) {
-    (void)fchmod(descriptor, kOwnerOnly);  // whatever the umask is
-    return descriptor;
-  }
-  descriptor = open(path.c_str(), O_RDWR | kFlags);
-  return descriptor >= 0 ? descriptor : open(path.c_str(), O_RDONLY | kFlags);
-}
-
-}  // namespace
-
-std::string CanonicalPath(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::path whole = std::filesystem::absolute(path, error);
-  const std::filesystem::path canonical =
-      error ? std::filesystem::path() : std::filesystem::weakly_canonical(whole, error);
-  return error || canonical.empty() ? path : canonical.string();
-}
-
-void RestrictToOwner(const std::string& path) {
-  for (const char* suffix : {"", "-wal", "-shm", ".lock"}) {
-    const std::string name = path + suffix;
-    struct stat found {};
-    if (lstat(name.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) continue;
-    if ((found.st_mode & kRightsOfOthers) == 0) continue;
-    (void)chmod(name.c_str(), found.st_mode & ~kRightsOfOthers & 07777);
-  }
-}
-
-absl::StatusOr<DatabaseFile> DatabaseFile::Open(const std::string& path) {
-  const int descriptor = OpenOrCreate(path);
-  if (descriptor < 0) {
-    return absl::UnavailableError(absl::StrCat(path, ": cannot be opened: ", std::strerror(errno)));
-  }
-  return DatabaseFile(descriptor, path);
-}
-
-DatabaseFile::DatabaseFile(DatabaseFile&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)),
-      path_(std::move(other.path_)),
-      log_(other.log_) {}
-
-DatabaseFile& DatabaseFile::operator=(DatabaseFile&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(path_, other.path_);
-  std::swap(log_, other.log_);
-  return *this;
-}
-
-DatabaseFile::~DatabaseFile() {
-  if (descriptor_ >= 0) (void)close(descriptor_);
-}
-
-absl::Status DatabaseFile::Lock() {
-  if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
-  if (errno != EWOULDBLOCK) return absl::OkStatus();  // no such locks here: `path`.lock guards it
-  return absl::UnavailableError(
-      absl::StrCat(path_,
-                   ": another eplbd has this store open by another name of the file, such as "
-                   "a hard link; give each daemon a database of its own"));
-}
-
-void DatabaseFile::Unlock() { (void)flock(descriptor_, LOCK_UN); }
-
-void DatabaseFile::NoteLog() { log_ = InodeOf(LogPath(path_)); }
-
-absl::Status DatabaseFile::CheckPath() const {
-  struct stat open_one {};
-  struct stat named {};
-  const bool is_ours = fstat(descriptor_, &open_one) == 0 && stat(path_.c_str(), &named) == 0 &&
-                       open_one.st_dev == named.st_dev && open_one.st_ino == named.st_ino;
-  if (!is_ours) return absl::UnavailableError(absl::StrCat(path_, kReplaced));
-  if (log_ && InodeOf(LogPath(path_)) != log_) {
-    return absl::UnavailableError(absl::StrCat(LogPath(path_), kLogReplaced));
-  }
-  return absl::OkStatus();
-}
-
 namespace {
 
 constexpr int kMaxAside = 100;  // damaged files that one second may leave
@@ -140,7 +32,8 @@ bool HasWriteAheadLog(const std::string& path) {
   return !none && bytes > 0;
 }
 
-// Without a log beside it the file is all there is, and may be read as if nobody could write it.
+// Without a log beside it the file holds everything, and may be read as if no process could write
+// it.
 absl::StatusOr<sqlite::Connection> OpenReader(const std::string& path) {
   absl::StatusOr<sqlite::Connection> reader = sqlite::Connection::Open(path, true);
   absl::Status status = reader.status();

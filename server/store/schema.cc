@@ -1,3 +1,4 @@
+// The text of the schema, its creation, migration and check.
 #include "server/store/schema.h"
 
 #include <unistd.h>
@@ -7,7 +8,7 @@
 #include "base/status_macros.h"
 #include "server/store/opening.h"
 #include "server/store/sqlite.h"
-#include "server/store/value_rows.h"
+#include "server/store/tables.h"
 
 namespace eplb {
 namespace {

@@ -1,5 +1,5 @@
-// What survives the daemon: term, and per job placements, version counter, memory, changes, plans,
-// audit events and figures of load windows.
+// State that survives the daemon: term, and per job placements, version counter, memory, changes,
+// plans, audit events and figures of load windows.
 #ifndef EPLB_SERVER_STORE_STORE_H_
 #define EPLB_SERVER_STORE_STORE_H_
 
@@ -20,8 +20,8 @@ namespace eplb {
 using core::StoredEvent;
 using core::StoredWindow;
 
-// What is kept of a job, each >= 1; older ones are removed. The audit log of jobs that are not
-// known (any more) is bounded by max_events and max_operator_events for all of them together.
+// Rows that are kept of a job, each limit >= 1; older ones are removed. The audit log of unknown
+// jobs is bounded by max_events and max_operator_events for all of them together.
 struct StoreLimits {
   int32_t max_events = 10000;           // of the daemon and the ranks
   int32_t max_operator_events = 10000;  // those with an actor: ranks cannot push them out
@@ -58,8 +58,8 @@ class Store {
   // Newest first, at most `limit`, only those above `after_sequence`.
   virtual absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job, int32_t limit,
                                                               int64_t after_sequence) = 0;
-  // Of all jobs and of none, oldest first. after_sequence: the oldest `limit` above it, so that
-  // reading on misses none; nullopt: the newest `limit`.
+  // Returns events of all jobs and of no job, oldest first. after_sequence: the oldest `limit`
+  // above it, so that a reader that goes on misses none; nullopt: the newest `limit`.
   virtual absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(
       std::optional<int64_t> after_sequence, int32_t limit) = 0;
   // False for a store that keeps no load windows: the next two then do nothing.
@@ -73,19 +73,20 @@ class Store {
   virtual absl::StatusOr<std::vector<StoredWindow>> ReadWindows() {
     return std::vector<StoredWindow>();
   }
-  // Whether what is written still goes where the next daemon will read; to be asked once a second.
-  // errors: Unavailable, with what to do; writes are refused until it is well again.
+  // Checks that writes still reach the file that the next daemon will read; to be called once a
+  // second. errors: Unavailable with what to do; writes are refused until the file is well again.
   virtual absl::Status CheckFile() { return absl::OkStatus(); }
   // Everything written is in the database's own file afterwards; every later call is Unavailable.
   virtual void Close() = 0;
   // Returns one sentence about what is wrong with the service behind the store; empty if nothing is
   // wrong. Never waits.
   virtual std::string warning() const { return ""; }
-  // What an operator must know of the opening, one sentence; empty when there is nothing.
+  // Returns one sentence about the opening that an operator must know; empty if there is none.
   virtual std::string opening_note() const { return ""; }
 };
 
-std::unique_ptr<Store> MakeMemoryStore(StoreLimits limits = {});
+// A store that ends with the process: a SQLite database in memory.
+absl::StatusOr<std::unique_ptr<Store>> MakeMemoryStore(StoreLimits limits = {});
 
 // Opens or creates the database (WAL, synchronous=FULL, STRICT tables, user_version, a checksum in
 // every row) and holds `path`.lock and the file itself while it is open, so that two daemons never

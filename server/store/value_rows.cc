@@ -1,6 +1,6 @@
+// Each value as the cells of its row: keys as cells of their own, the rest as one message.
 #include "server/store/value_rows.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -10,9 +10,9 @@
 
 #include "base/status_macros.h"
 #include "placement/digest.h"
-#include "placement/topology.h"
 #include "proto/wire/messages.h"
 #include "server/messages/records.h"
+#include "server/store/placement_bytes.h"
 
 namespace eplb {
 
@@ -21,7 +21,7 @@ namespace {
 using sqlite::Cell;
 using sqlite::Row;
 
-// Reads a row's cells from the left. A cell of another kind than asked for makes it fail.
+// Reads a row's cells from the left. A cell of another kind than the reader asks for is an error.
 class Reader {
  public:
   explicit Reader(const Row& row) : row_(row) {}
@@ -57,7 +57,7 @@ class Reader {
   bool good_ = true;
 };
 
-// The message in the next cell. errors: DataLoss, naming the table.
+// Returns the message in the next cell. errors: DataLoss with the table.
 template <class Message>
 absl::StatusOr<Message> MessageOf(Reader& reader, const char* table) {
   Message message;
@@ -67,14 +67,41 @@ absl::StatusOr<Message> MessageOf(Reader& reader, const char* table) {
 }
 
 absl::StatusOr<std::optional<core::RunEnd>> EndOf(const v1::RunEnd& message) {
-  if (message.ending() == v1::RUN_ENDING_UNSPECIFIED) return std::nullopt;  // it lives
+  if (message.ending() == v1::RUN_ENDING_UNSPECIFIED) return std::nullopt;  // the run goes on
   EPLB_ASSIGN_OR_RETURN(core::RunEnd end, FromProto(message));
   return end;
+}
+
+// where, job: for the error.
+absl::StatusOr<Placement> PlacementOf(const std::string& bytes, const std::string& digest,
+                                      const std::string& path, const std::string& job) {
+  absl::StatusOr<Placement> placement = PlacementFromBytes(bytes);
+  if (!placement.ok()) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": job \"", job, "\": ", std::string(placement.status().message())));
+  }
+  const Digest computed = DigestOf(*placement);
+  if (digest == BytesOf(computed)) return placement;
+  return absl::DataLossError(absl::StrCat(path, ": job \"", job,
+                                          "\": the stored placement's digest is not ",
+                                          computed.Hex(), ", the digest of its maps"));
 }
 
 }  // namespace
 
 std::string BytesOf(const Digest& digest) { return {digest.bytes.begin(), digest.bytes.end()}; }
+
+absl::StatusOr<Leadership> LeadershipOf(const Row& row) {
+  Reader reader(row);
+  Leadership leadership;
+  leadership.term = reader.Integer();
+  leadership.schema = reader.Integer();
+  if (const auto micros = reader.Maybe<int64_t>()) {
+    leadership.moved_aside = absl::FromUnixMicros(*micros);
+  }
+  EPLB_RETURN_IF_ERROR(reader.Done("leadership"));
+  return leadership;
+}
 
 absl::StatusOr<JobRow> JobOf(const Row& row) {
   Reader reader(row);
@@ -151,108 +178,10 @@ absl::StatusOr<PlacementRow> PlacementRowOf(const Row& row, const std::string& w
   return PlacementRow{version, std::move(placement)};
 }
 
-namespace {
-
-absl::Status ReadRequests(sqlite::Connection& connection, core::StoredJob* job) {
-  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
-                        connection.Prepare("SELECT job, request_id, outcome, checksum FROM "
-                                           "requests WHERE job = ? ORDER BY sequence"));
-  rows.BindText(job->job);
-  return ForEachRow(std::move(rows), "requests", 0, [job](const Row& row) {
-    EPLB_ASSIGN_OR_RETURN(core::DoneRequest done, RequestOf(row));
-    job->requests.push_back(std::move(done));
-    return absl::OkStatus();
-  });
-}
-
-absl::Status ReadPlans(sqlite::Connection& connection, core::StoredJob* job) {
-  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
-                        connection.Prepare("SELECT * FROM plans WHERE job = ? ORDER BY plan"));
-  rows.BindText(job->job);
-  return ForEachRow(std::move(rows), "plans", 0, [job](const Row& row) {
-    EPLB_ASSIGN_OR_RETURN(core::Plan plan, PlanOf(row));
-    job->plans.push_back(std::move(plan));
-    return absl::OkStatus();
-  });
-}
-
-// Which placements are kept, in the order in which they were written.
-absl::Status ReadHistory(sqlite::Connection& connection, core::StoredJob* job) {
-  EPLB_ASSIGN_OR_RETURN(
-      sqlite::Statement rows,
-      connection.Prepare("SELECT version, digest FROM placements WHERE job = ? ORDER BY written"));
-  rows.BindText(job->job);
-  for (;;) {
-    EPLB_ASSIGN_OR_RETURN(const bool more, rows.Step());
-    if (!more) return absl::OkStatus();
-    core::RanVersion ran{.version = rows.Integer(0)};
-    const std::string digest = rows.Bytes(1);
-    if (digest.size() != ran.digest.bytes.size()) {
-      return absl::DataLossError("a row of placements has an unknown format");
-    }
-    std::copy(digest.begin(), digest.end(), ran.digest.bytes.begin());
-    job->history.push_back(ran);
-  }
-}
-
-// The first in the order of writing that the query gives.
-absl::StatusOr<Placement> FirstPlacement(sqlite::Statement rows, const std::string& job,
-                                         int64_t version) {
-  const std::string path = rows.path();
-  std::optional<Placement> result;
-  const absl::Status read = ForEachRow(std::move(rows), "placements", 0, [&](const Row& row) {
-    if (result) return absl::OkStatus();
-    EPLB_ASSIGN_OR_RETURN(PlacementRow found, PlacementRowOf(row, path));
-    result = std::move(found.placement);
-    return absl::OkStatus();
-  });
-  EPLB_RETURN_IF_ERROR(read);
-  if (result) return *std::move(result);
-  return absl::NotFoundError(absl::StrCat("version ", version, " of job ", job, " is not kept"));
-}
-
-// The one that the job's own row names; none when it names none.
-absl::StatusOr<std::optional<Placement>> PlacementInForce(sqlite::Connection& connection,
-                                                          const JobRow& job) {
-  if (job.digest.empty()) return std::nullopt;
-  EPLB_ASSIGN_OR_RETURN(
-      sqlite::Statement rows,
-      connection.Prepare("SELECT * FROM placements WHERE job = ? AND version = ? AND digest = ?"));
-  rows.BindText(job.job).Bind(job.version).BindBytes(job.digest);
-  absl::StatusOr<Placement> placement = FirstPlacement(std::move(rows), job.job, job.version);
-  if (placement.ok()) return *std::move(placement);
-  if (!absl::IsNotFound(placement.status())) return placement.status();
-  return absl::DataLossError(std::string(placement.status().message()));
-}
-
-}  // namespace
-
-absl::StatusOr<Leadership> ReadLeadership(sqlite::Connection& connection) {
-  EPLB_ASSIGN_OR_RETURN(
-      sqlite::Statement rows,
-      connection.Prepare("SELECT term, schema, moved_aside_unix_micros, checksum FROM leadership"));
-  std::vector<Leadership> found;
-  EPLB_RETURN_IF_ERROR(ForEachRow(std::move(rows), "leadership", 0, [&found](const Row& row) {
-    Reader reader(row);
-    Leadership leadership;
-    leadership.term = reader.Integer();
-    leadership.schema = reader.Integer();
-    if (const auto micros = reader.Maybe<int64_t>()) {
-      leadership.moved_aside = absl::FromUnixMicros(*micros);
-    }
-    found.push_back(leadership);
-    return reader.Done("leadership");
-  }));
-  if (found.size() == 1) return found.front();
-  return absl::DataLossError(absl::StrCat("leadership has ", found.size(), " rows, expected 1"));
-}
-
-absl::Status InsertLeadership(sqlite::Connection& connection, const Leadership& leadership) {
-  std::optional<int64_t> moved_aside;
-  if (leadership.moved_aside) moved_aside = absl::ToUnixMicros(*leadership.moved_aside);
-  return Insert(
-      connection, "leadership", "only, term, schema, moved_aside_unix_micros, checksum",
-      {int64_t{0}, leadership.term, kStoreSchema, moved_aside ? Cell(*moved_aside) : Cell()}, 1);
+Row RowOf(const Leadership& leadership) {
+  const std::optional<absl::Time>& moved_aside = leadership.moved_aside;
+  return {leadership.term, kStoreSchema,
+          moved_aside ? Cell(absl::ToUnixMicros(*moved_aside)) : Cell()};
 }
 
 Row RowOf(const core::StoredJob& job) {
@@ -299,247 +228,6 @@ Row RowOf(const StoredWindow& window) {
   message.clear_window();
   message.clear_has_loads();
   return {window.figures.window, window.job, sqlite::Bytes{message.SerializeAsString()}};
-}
-
-absl::Status InsertJob(sqlite::Connection& connection, const core::StoredJob& job) {
-  return Insert(connection, "jobs", "", RowOf(job));
-}
-
-absl::Status InsertPlacement(sqlite::Connection& connection, const core::StoredJob& job,
-                             int64_t written) {
-  return Insert(connection, "placements", "", PlacementRowOf(job, written));
-}
-
-absl::Status InsertRequest(sqlite::Connection& connection, const std::string& job,
-                           const core::DoneRequest& done) {
-  return Insert(connection, "requests", "job, request_id, outcome, checksum", RowOf(job, done));
-}
-
-absl::Status InsertPlan(sqlite::Connection& connection, const std::string& job,
-                        const core::Plan& plan) {
-  return Insert(connection, "plans", "", RowOf(job, plan));
-}
-
-absl::Status InsertEvent(sqlite::Connection& connection, const StoredEvent& stored) {
-  Row row = RowOf(stored);
-  // NULL makes SQLite draw the next sequence; the checksum does not cover it.
-  if (stored.sequence == 0) row.front() = Cell();
-  return Insert(connection, "events", "", row, 1);
-}
-
-absl::Status InsertWindow(sqlite::Connection& connection, const StoredWindow& window) {
-  return Insert(connection, "windows", "", RowOf(window));
-}
-
-absl::StatusOr<std::vector<core::StoredJob>> ReadAllJobs(sqlite::Connection& connection) {
-  std::vector<JobRow> found;
-  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
-                        connection.Prepare("SELECT * FROM jobs ORDER BY job"));
-  const absl::Status read = ForEachRow(std::move(rows), "jobs", 0, [&found](const Row& row) {
-    EPLB_ASSIGN_OR_RETURN(JobRow job, JobOf(row));
-    found.push_back(std::move(job));
-    return absl::OkStatus();
-  });
-  EPLB_RETURN_IF_ERROR(read);
-  std::vector<core::StoredJob> jobs;
-  for (JobRow& row : found) {
-    EPLB_ASSIGN_OR_RETURN(std::optional<Placement> placement, PlacementInForce(connection, row));
-    jobs.push_back({.job = std::move(row.job),
-                    .version = row.version,
-                    .next_version = row.next_version,
-                    .placement = std::move(placement),
-                    .memory = std::move(row.memory),
-                    .end = std::move(row.end)});
-    EPLB_RETURN_IF_ERROR(ReadRequests(connection, &jobs.back()));
-    EPLB_RETURN_IF_ERROR(ReadPlans(connection, &jobs.back()));
-    EPLB_RETURN_IF_ERROR(ReadHistory(connection, &jobs.back()));
-  }
-  return jobs;
-}
-
-namespace {
-
-absl::StatusOr<std::vector<StoredEvent>> EventsOf(sqlite::Statement rows) {
-  std::vector<StoredEvent> events;
-  const absl::Status read = ForEachRow(std::move(rows), "events", 1, [&events](const Row& row) {
-    EPLB_ASSIGN_OR_RETURN(StoredEvent event, EventOf(row));
-    events.push_back(std::move(event));
-    return absl::OkStatus();
-  });
-  EPLB_RETURN_IF_ERROR(read);
-  return events;
-}
-
-}  // namespace
-
-absl::StatusOr<std::vector<StoredEvent>> ReadSomeEvents(sqlite::Connection& connection,
-                                                        const std::string& job, int32_t limit,
-                                                        int64_t after_sequence) {
-  EPLB_ASSIGN_OR_RETURN(
-      sqlite::Statement rows,
-      connection.Prepare(after_sequence == 0
-                             ? "SELECT * FROM events WHERE job = ? AND sequence > ? "
-                               "ORDER BY sequence DESC LIMIT ?"
-                             : "SELECT * FROM (SELECT * FROM events WHERE job = ? AND "
-                               "sequence > ? ORDER BY sequence LIMIT ?) ORDER BY sequence DESC"));
-  rows.BindText(job).Bind(after_sequence).Bind(std::max(limit, 0));
-  return EventsOf(std::move(rows));
-}
-
-absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAllJobs(sqlite::Connection& connection,
-                                                             std::optional<int64_t> after_sequence,
-                                                             int32_t limit) {
-  EPLB_ASSIGN_OR_RETURN(
-      sqlite::Statement rows,
-      connection.Prepare(after_sequence
-                             ? "SELECT * FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?"
-                             : "SELECT * FROM (SELECT * FROM events WHERE sequence > ? "
-                               "ORDER BY sequence DESC LIMIT ?) ORDER BY sequence"));
-  rows.Bind(after_sequence.value_or(0)).Bind(std::max(limit, 0));
-  return EventsOf(std::move(rows));
-}
-
-absl::StatusOr<std::vector<StoredWindow>> ReadAllWindows(sqlite::Connection& connection) {
-  EPLB_ASSIGN_OR_RETURN(const int64_t tables,
-                        connection.FirstInteger("SELECT count(*) FROM sqlite_schema WHERE type = "
-                                                "'table' AND name = 'windows'"));
-  if (tables == 0) return std::vector<StoredWindow>();
-  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
-                        connection.Prepare("SELECT * FROM windows ORDER BY window"));
-  std::vector<StoredWindow> windows;
-  const absl::Status read = ForEachRow(std::move(rows), "windows", 0, [&windows](const Row& row) {
-    EPLB_ASSIGN_OR_RETURN(StoredWindow window, WindowOf(row));
-    windows.push_back(std::move(window));
-    return absl::OkStatus();
-  });
-  EPLB_RETURN_IF_ERROR(read);
-  return windows;
-}
-
-absl::StatusOr<bool> DropDamagedWindows(sqlite::Connection& connection) {
-  const absl::Status read = ReadAllWindows(connection).status();
-  if (!absl::IsDataLoss(read)) return read.ok() ? absl::StatusOr<bool>(false) : read;
-  EPLB_RETURN_IF_ERROR(connection.Execute("DELETE FROM windows"));
-  return true;
-}
-
-absl::StatusOr<Placement> ReadOnePlacement(sqlite::Connection& connection, const std::string& job,
-                                           int64_t version) {
-  EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows,
-                        connection.Prepare("SELECT * FROM placements WHERE job = ? AND version = ? "
-                                           "ORDER BY written LIMIT 1"));
-  rows.BindText(job).Bind(version);
-  return FirstPlacement(std::move(rows), job, version);
-}
-
-absl::Status CheckEveryRow(sqlite::Connection& connection) {
-  struct Table {
-    const char* query;
-    size_t first_checked;
-  };
-  for (const Table& table :
-       {Table{"SELECT * FROM leadership", 1}, Table{"SELECT * FROM placements", 0},
-        Table{"SELECT * FROM plans", 0}, Table{"SELECT * FROM requests", 1},
-        Table{"SELECT * FROM events", 1}}) {
-    EPLB_ASSIGN_OR_RETURN(sqlite::Statement rows, connection.Prepare(table.query));
-    EPLB_RETURN_IF_ERROR(ForEachRow(std::move(rows), table.query, table.first_checked,
-                                    [](const Row&) { return absl::OkStatus(); }));
-  }
-  EPLB_RETURN_IF_ERROR(ReadLeadership(connection).status());
-  return ReadAllJobs(connection).status();
-}
-
-absl::StatusOr<Placement> PlacementOf(const std::string& bytes, const std::string& digest,
-                                      const std::string& path, const std::string& job) {
-  absl::StatusOr<Placement> placement = PlacementFromBytes(bytes);
-  if (!placement.ok()) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": job \"", job, "\": ", std::string(placement.status().message())));
-  }
-  const Digest computed = DigestOf(*placement);
-  if (digest == BytesOf(computed)) return placement;
-  return absl::DataLossError(absl::StrCat(path, ": job \"", job,
-                                          "\": the stored placement's digest is not ",
-                                          computed.Hex(), ", the digest of its maps"));
-}
-
-namespace {
-
-constexpr std::string_view kMagic = "EPLBPLC1";
-constexpr size_t kShapeNumbers = 6;
-constexpr size_t kNumberBytes = 4;
-
-void Append(int32_t number, std::string* out) {
-  const auto bits = static_cast<uint32_t>(number);
-  for (uint32_t shift = 0; shift < 32; shift += 8) {
-    out->push_back(static_cast<char>((bits >> shift) & 0xffU));
-  }
-}
-
-int32_t NumberAt(std::string_view bytes, size_t index) {
-  uint32_t bits = 0;
-  for (size_t i = 0; i < kNumberBytes; ++i) {
-    const auto byte = static_cast<uint8_t>(bytes[index * kNumberBytes + i]);
-    bits |= static_cast<uint32_t>(byte) << (8 * i);
-  }
-  return static_cast<int32_t>(bits);
-}
-
-void AppendMatrix(const IndexMatrix& matrix, std::string* out) {
-  for (Eigen::Index i = 0; i < matrix.size(); ++i) Append(matrix.data()[i], out);
-}
-
-IndexMatrix MatrixAt(std::string_view bytes, size_t first, const Topology& topology) {
-  IndexMatrix matrix(topology.num_layers(), topology.num_slots());
-  for (Eigen::Index i = 0; i < matrix.size(); ++i) {
-    matrix.data()[i] = NumberAt(bytes, first + static_cast<size_t>(i));
-  }
-  return matrix;
-}
-
-absl::Status Unreadable(const std::string& why) {
-  return absl::DataLossError(absl::StrCat("a stored placement is not readable: ", why));
-}
-
-}  // namespace
-
-std::string PlacementToBytes(const Placement& placement) {
-  const Topology& topology = placement.topology();
-  std::string bytes(kMagic);
-  bytes.reserve(kMagic.size() +
-                kNumberBytes *
-                    (kShapeNumbers + 2 * static_cast<size_t>(placement.replica_rank().size())));
-  for (const int32_t number : {topology.num_layers(), topology.num_experts(), topology.num_slots(),
-                               topology.num_gpus(), topology.num_nodes(), topology.num_groups()}) {
-    Append(number, &bytes);
-  }
-  AppendMatrix(placement.physical_to_logical_map(), &bytes);
-  AppendMatrix(placement.replica_rank(), &bytes);
-  return bytes;
-}
-
-absl::StatusOr<Placement> PlacementFromBytes(std::string_view bytes) {
-  if (bytes.substr(0, kMagic.size()) != kMagic) return Unreadable("wrong magic");
-  bytes.remove_prefix(kMagic.size());
-  if (bytes.size() < kShapeNumbers * kNumberBytes) return Unreadable("it ends within the shape");
-  const absl::StatusOr<Topology> topology = Topology::Make({.num_layers = NumberAt(bytes, 0),
-                                                            .num_experts = NumberAt(bytes, 1),
-                                                            .num_slots = NumberAt(bytes, 2),
-                                                            .num_gpus = NumberAt(bytes, 3),
-                                                            .num_nodes = NumberAt(bytes, 4),
-                                                            .num_groups = NumberAt(bytes, 5)});
-  if (!topology.ok()) return Unreadable(std::string(topology.status().message()));
-  const size_t cells =
-      static_cast<size_t>(topology->num_layers()) * static_cast<size_t>(topology->num_slots());
-  const size_t expected = kNumberBytes * (kShapeNumbers + 2 * cells);
-  if (bytes.size() != expected) {
-    return Unreadable(absl::StrCat(bytes.size(), " bytes, its shape needs ", expected));
-  }
-  absl::StatusOr<Placement> placement =
-      Placement::FromSlotsAndRanks(*topology, MatrixAt(bytes, kShapeNumbers, *topology),
-                                   MatrixAt(bytes, kShapeNumbers + cells, *topology));
-  if (!placement.ok()) return Unreadable(std::string(placement.status().message()));
-  return placement;
 }
 
 }  // namespace eplb

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What eplb.torch costs a training step in Python: one rank, no daemon, nothing to move.
+"""Measures the cost of eplb.torch in a training step in Python: one rank, no daemon, nothing to move.
 
   attach_overhead.py [--layers L] [--experts E] [--steps N] [--check]
 

@@ -7,8 +7,9 @@ Prices: moving all rows of a GPU takes that part of an even window. Split: token
 replicas, or each window exactly. Net: seconds saved less seconds spent, as a part of the seconds without any move; the best
 candidate is that of the back-test, as it would have run alone; "do nothing" is a candidate too.
 
-Needs numpy (in build/venv, from tests/environment). Exit 1 when `auto` is more than 2 points behind the best candidate (trace, drift, shift), more than
-0.5 points below doing nothing (anywhere), or when less than 85 % of its predictions hold, over the rows of one price and split.
+Needs numpy (in build/venv, from tests/environment). Exit 1 when `auto` is more than 2 points behind the best candidate (trace,
+drift, shift), more than 0.5 points below doing nothing (anywhere), or when less than 85 % of its predictions hold, over the
+rows of one price and split.
 
   tests/bench/auto_table.py [--bin build/release/bin] [--windows 48] [--layers 3] [--price P].. [--split equal|batch]
                             [--trace FILE --slots S --gpus G] [SERIES ..]
@@ -48,12 +49,15 @@ def drawn(workloads, numpy, shape, kind, windows):
     """Windows of logn1 distributions: shift, alternate (every 4 windows), anew."""
     config = workloads.SCN[shape]
     random = numpy.random.default_rng(7)
-    draw = lambda: workloads._probs("logn1", config["L"], config["E"], random)  # pylint: disable=protected-access
+
+    def draw():
+        return workloads._probs("logn1", config["L"], config["E"], random)
+
     first, second = draw(), draw()
     shares = {"shift": lambda t: first if t < windows // 2 else second,
               "alternate": lambda t: first if t // 4 % 2 == 0 else second,
               "anew": lambda t: draw()}[kind]
-    return [workloads._counts(shares(t), config["tot"], random) for t in range(windows)]  # pylint: disable=protected-access
+    return [workloads._counts(shares(t), config["tot"], random) for t in range(windows)]
 
 
 def all_series(workloads, numpy, windows):

@@ -19,7 +19,7 @@ namespace {
 constexpr int kPatienceMs = 20'000;
 constexpr size_t kLongestLine = 4096;
 
-// What is written to `fd` up to the end of its first line; less when it takes too long or ends.
+// Returns the first line written to `fd`; a part of it after a time-out or at the end of the file.
 std::string FirstLine(int fd) {
   std::string line;
   pollfd readable{.fd = fd, .events = POLLIN, .revents = 0};

@@ -61,7 +61,7 @@ absl::Status CopyBytes(void* to, const void* from, int64_t num_bytes, cudaStream
 template <class Function>
 absl::StatusOr<double> MedianTime(const Function& function) {
   std::vector<double> times;
-  // Our streams do not wait for work that is already on the default stream.
+  // Waits for work on the default stream, because the streams of the benches do not wait for it.
   EPLB_RETURN_IF_ERROR(ToStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
   for (int run = 0; run < kRuns; ++run) {
     const auto start = std::chrono::steady_clock::now();
@@ -82,7 +82,7 @@ absl::StatusOr<double> Latency(const Work& work, cudaStream_t stream) {
   });
 }
 
-// Returns the microseconds of one of `repetitions` in a graph, which share its launch and the wait.
+// Returns the seconds of one of `repetitions` in a graph, which share its launch and the wait.
 absl::StatusOr<double> DeviceTime(const Work& work, int repetitions, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(ToStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
                                 "cudaStreamBeginCapture"));

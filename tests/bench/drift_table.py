@@ -9,14 +9,14 @@ below `balanced` planned from scratch for the same window. The last columns are 
 `eplbctl replay` nets with each policy over the same windows, at costs of DeepSeek-V3's size.
 
 A second table has batches of DeepSeek-V3's shape (256 experts in 288 slots on 32 GPUs) whose topics drift (`topics` of
-tests/data/workloads), each batch split exactly: a decision each 16 batches on the 16 before. Balancedness is that of the next 16
-batches, each on its own; transfers are those of a layer and decision as a part of its slots. `deepseek` with equal shares shows how hard
-a series is.
+tests/data/workloads), each batch split exactly: a decision each 16 batches on the 16 before. Balancedness is that of the next
+16 batches, each on its own; transfers are those of a layer and decision as a part of its slots. `deepseek` with equal shares
+shows how hard a series is.
 
-Needs numpy (in build/venv, from tests/environment). Exit 1 when a row misses what docs/benchmarks.md promises: balancedness .98 with 5 %
-of transfers at sigma .05, .95 with 10 % at sigma .2, 0.012 below planning from scratch. c1 (three
-slots a GPU) is printed and not judged: it cannot be followed with so few transfers. Or when `flow` reaches less than .98
-on train-drift, or moves more than 7 % there.
+Needs numpy (in build/venv, from tests/environment). Exit 1 when a row misses what docs/benchmarks.md promises: balancedness
+.98 with 5 % of transfers at sigma .05, .95 with 10 % at sigma .2, 0.012 below planning from scratch. c1 (three slots a GPU) is
+printed and not judged: it cannot be followed with so few transfers. Or when `flow` reaches less than .98 on train-drift, or
+moves more than 7 % there.
 
   tests/bench/drift_table.py [--bin build/release/bin] [--seed 0] [--windows 16] [--only drift|topics] [NAME ..]
 """

@@ -1,9 +1,10 @@
-// What an idle client costs a training loop on the GPU: a step is some matrix products on a stream
-// and a wait for it, alone and with Record and StepBoundary of a client that has nothing to move.
-// The client has a daemon to report to, a child of this process. Both kinds of step take turns, so
-// that clocks that drift do not count, and a turn is judged whole, for a median over steps would
-// leave out the votes, one step in eight. One JSON object, and one with the verdict; with --check a
-// miss is exit 1. Exit 77 without a usable GPU.
+// Measures what an idle client costs a training loop on the GPU. A step is some matrix products on
+// a stream and a wait for it, alone and with Record and StepBoundary of a client that has nothing
+// to move. The client reports to a daemon, a child of this process. Both kinds of step take turns,
+// so that drifting clocks do not count. A whole turn is one sample, because a median over steps
+// would leave out the votes, one step in eight. Prints one JSON object and one with the verdict;
+// with
+// --check a miss is exit 1. Exit 77 without a usable GPU.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -166,7 +167,7 @@ absl::StatusOr<Target> Measure() {
     alone.push_back(alone_us);
     beside.push_back(beside_us);
   }
-  // Else the figure would leave the session out.
+  // Otherwise the figure would not contain the session.
   EPLB_RETURN_IF_ERROR(client.Await(
       [](const ClientStats& stats) { return stats.connected && stats.reports_sent > 0; }));
   const ClientStats stats = client.stats();

@@ -1,4 +1,4 @@
-// What the benchmarks share: the baseline, the load and the clock. Used by one binary at a time, so
+// Shared by the benchmarks: the baseline, the load and the clock. Used by one binary at a time, so
 // it is a header alone.
 #ifndef EPLB_TESTS_BENCH_MEASURE_H_
 #define EPLB_TESTS_BENCH_MEASURE_H_

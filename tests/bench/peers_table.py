@@ -49,7 +49,7 @@ def best_peers(rows, hierarchical_shape):
 
 
 def least_by_prototype(rows, effort):
-    """What the prototype's answers demand in the rows of one workload: {hierarchy: (value, name)}."""
+    """Returns the prototype's answers in the rows of one workload: {hierarchy: (value, name)}."""
     least = {}
     for row in rows:
         shape, load_name = row["workload"].split("/")
@@ -60,7 +60,7 @@ def least_by_prototype(rows, effort):
 
 
 def plan(binary, load, config, hierarchy, effort):
-    """What `eplbctl plan` reports for a load [L, E]."""
+    """Returns the report of `eplbctl plan` for a load [L, E]."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "load.json"
         path.write_text(json.dumps(load.tolist()))

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What the Python client costs a training step: ranks on this machine, no daemon, nothing to move.
+"""Measures the cost of the Python client in a training step: ranks on this machine, no daemon, nothing to move.
 
   python_overhead.py [--ranks N] [--steps N] [--step-ms T] [--layers L] [--experts E] [--tensors N] [--busy] [--check]
 
-Each call is timed by itself on every rank, between steps of step-ms, in which a rank waits as for a GPU (with --busy: computes). With
---step-ms 0 steps follow each other, and calls find in the caches what they need.
-A vote takes from the moment when the last rank has come until the last one has left. The table has medians over steps, and over
-ranks where ranks do not wait for each other, and their ratio to the step. Needs EPLB_LIBRARY, or an installed libeplb, and
-torch for the store that ranks meet at (in build/venv, from tests/environment).
-With --check the medians must be below what docs promise for an optimised build on an idle machine (exit 1):
+Each call is timed by itself on every rank, between steps of step-ms, in which a rank waits as for a GPU (with --busy:
+computes). With --step-ms 0 steps follow each other, and calls find in the caches what they need. A vote takes from the moment
+when the last rank has come until the last one has left. The table has medians over steps, and over ranks where ranks do not
+wait for each other, and their ratio to the step. Needs EPLB_LIBRARY, or an installed libeplb, and torch for the store that
+ranks meet at (in build/venv, from tests/environment). With --check the medians must be below what docs promise for an
+optimised build on an idle machine (exit 1):
   record, a layer                  20 us
   step_boundary without a vote     10 us
   step_boundary with a vote       300 us for 8 ranks

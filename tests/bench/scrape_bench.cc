@@ -1,8 +1,8 @@
-// Times a scrape of /metrics at a daemon in this process that leads 20 jobs of 512 ranks, 61 layers
-// and 256 experts each, from the request to the last byte, with and without the tokens of experts.
-// The ranks are events in the daemon's queue; store and streams are not measured. Exit 1 when a
-// median of the processor time, the client's included, is above the limit: what a scrape takes of
-// the clock depends on what else the machine does.
+// Times a scrape of /metrics from the request to the last byte, with and without the tokens of
+// experts. A daemon in this process leads 20 jobs of 512 ranks, 61 layers and 256 experts each. The
+// ranks are events in the daemon's queue; store and streams are not measured. Exit 1 when a median
+// of the processor time, the client's included, is above the limit: what a scrape takes of the
+// clock depends on what else the machine does.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -37,7 +37,7 @@ constexpr int kScrapes = 21;
 constexpr double kMostMilliseconds = 50;
 constexpr int kPatience = 600;  // tenths of a second
 
-// Of a rank of a run that has taken no step.
+// Hello of a rank whose run has taken no step.
 wire::Hello HelloOf(const std::string& job, int32_t rank, const Digest& digest) {
   wire::Hello hello;
   hello.job = job;
@@ -88,7 +88,7 @@ bool Fill(Runner& runner) {
   return false;
 }
 
-// Of all threads of this process.
+// Processor time of all threads of this process.
 double ProcessorMilliseconds() {
   return static_cast<double>(std::clock()) * 1e3 / static_cast<double>(CLOCKS_PER_SEC);
 }

@@ -3,7 +3,8 @@
 
 A placement for each window of the recorded trace and of drifting series (tests/data/workloads), by `incremental` from the one
 before. `part` of an expert's tokens goes to its replicas by the exact split of the window that was planned for, the rest in
-equal shares. Balancedness (mean / max GPU load) of the window after it, mean over layers. Judges docs/adr/2026-11-25-no-shares-from-the-daemon.md.
+equal shares. Balancedness (mean / max GPU load) of the window after it, mean over layers. Judges
+docs/adr/2026-11-25-no-shares-from-the-daemon.md.
 
 Needs numpy (in build/venv, from tests/environment) and the library of a build.
 
@@ -36,7 +37,7 @@ def all_series(numpy, workloads, windows):
 
 
 def balancedness(numpy, loads, slots, gpus):
-    """Of each part, over all windows but the first."""
+    """Returns the figure of each part, over all windows but the first."""
     from eplb.placement import plan
     from eplb.splits import Splitter
     previous, seen = None, {part: [] for part in PARTS}

@@ -1,5 +1,5 @@
-// Targets of the benches' figures, and the verdict on them. Used by one binary at a time, so it is
-// a header alone.
+// Targets of the benches' figures, and the verdict on them. Used by one binary at a time, so
+// it is a header alone.
 #ifndef EPLB_TESTS_BENCH_TARGETS_H_
 #define EPLB_TESTS_BENCH_TARGETS_H_
 
@@ -127,8 +127,8 @@ inline std::string VerdictLine(const Target& target) {
       kWords[static_cast<size_t>(VerdictOn(target))]);
 }
 
-// Returns the exit code of a bench that has run; a warning is no failure. check: --check was given;
-// without it a miss is no failure either.
+// Returns the exit code of a bench that has run; a warning is no failure. check: a miss is a
+// failure.
 inline int ExitCode(const std::vector<Target>& targets, bool check) {
   const bool missed = std::any_of(targets.begin(), targets.end(), [](const Target& target) {
     return VerdictOn(target) == Verdict::kMissed;

@@ -9,7 +9,7 @@
 namespace eplb {
 namespace {
 
-// Whether `check` is true in a forked child.
+// True if `check` is true in a forked child.
 bool TrueInChild(const std::function<bool()>& check) {
   const pid_t child = fork();
   if (child == 0) _exit(check() ? 0 : 1);
@@ -17,7 +17,8 @@ bool TrueInChild(const std::function<bool()>& check) {
   return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-TEST(ForksTest, AChildInForkedChildAndWhatItMakesIsNot) {
+// gtest runs suites of this name first, before another test of the process has begun gRPC.
+TEST(ForksDeathTest, AChildInForkedChildAndWhatItMakesIsNot) {
   const ForkGuard here;
   EXPECT_FALSE(here.InForkedChild());
   EXPECT_TRUE(TrueInChild([&] {
@@ -28,7 +29,7 @@ TEST(ForksTest, AChildInForkedChildAndWhatItMakesIsNot) {
   EXPECT_FALSE(here.InForkedChild()) << "the parent is where it was";
 }
 
-TEST(ForksTest, GrpcBeginsInOneProcessOfALine) {
+TEST(ForksDeathTest, GrpcBeginsInOneProcessOfALine) {
   EXPECT_TRUE(TrueInChild([] { return EnterGrpc().ok() && EnterGrpc().ok(); }))
       << "the parent has not begun";
   EXPECT_TRUE(EnterGrpc().ok()) << "a child's gRPC is not the parent's";

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What nvcc makes of the kernels, as its assembly language says: no GPU and no disassembler is needed.
+"""Checks nvcc's assembly of the kernels: no GPU and no disassembler is needed.
 
 Environment: EPLB_NVCC, EPLB_ROOT, the folder of cuda/.
 """

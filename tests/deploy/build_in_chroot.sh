@@ -13,7 +13,7 @@ chroot=$directory/debian
 mkdir -p "$directory"
 
 if [ "$first" -eq 1 ]; then
-  # As the image debian:12-slim: essential packages alone.
+  # Essential packages alone, like the image debian:12-slim.
   debootstrap --variant=minbase bookworm "$chroot" "${MIRROR:-http://deb.debian.org/debian}"
   mkdir -p "$chroot/src"
   # COPY . /src, without what .dockerignore names.

@@ -1,5 +1,6 @@
-"""deploy/container without a container engine: the image's file system is made of this build's programs, and its daemon, its health
-check and its stop run in a chroot under the image's account. build_in_chroot.sh runs the other steps of the Containerfile."""
+"""deploy/container without a container engine: the image's file system is made of this build's programs, and its daemon, its
+health check and its stop run in a chroot under the image's account. build_in_chroot.sh runs the other steps of the
+Containerfile."""
 
 import json
 import os

@@ -14,7 +14,7 @@ BIN = pathlib.Path(os.environ["EPLB_BIN"])
 DEADLINE = 120
 RANKS = 2
 
-# What the scripts ask of Slurm: a step beside the job is one process, the job's step one process a rank.
+# Slurm steps of the scripts: a step beside the job is one process, the job's step one process a rank.
 SRUN = """#!/usr/bin/env python3
 import os, signal, subprocess, sys
 arguments = sys.argv[1:]

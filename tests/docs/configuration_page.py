@@ -18,7 +18,7 @@ def keys_of(text):
     keys = []
     for name, body in re.findall(r"^([a-z_.]+)  EPLB_\w+\n((?:    .+\n)+)", text, flags=re.M):
         lines = [line.strip() for line in body.splitlines()]
-        # What it does ends with a full stop; what it takes begins a line and has no full stop at its end.
+        # A key's effect ends with a full stop; its values begin a line and have no full stop at the end.
         end = max(i for i, line in enumerate(lines) if line.endswith(".")) + 1
         values, default = " ".join(lines[end:]).rsplit("; default ", 1)
         keys.append((name, " ".join(lines[:end]), values, default))

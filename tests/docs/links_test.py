@@ -1,4 +1,6 @@
-"""Every relative link of the repository's pages leads somewhere; those of the installed pages are tests/deploy/packages/installed_test.py's."""
+"""Every relative link of the repository's pages leads somewhere; those of the installed pages are
+tests/deploy/packages/installed_test.py's.
+"""
 
 import pathlib
 import tempfile

@@ -1,4 +1,5 @@
-"""README.md, docs/operations.md and docs/api.md, typed as they stand in a copy of the checkout, beside a daemon and a short training job.
+"""README.md, docs/operations.md and docs/api.md, typed as they stand in a copy of the checkout, beside a daemon and a short
+training job.
 
 Shell blocks run, tables of TOML go through `eplbd --check-config`, Python's example trains, and every other fence of the
 documents has a language, so that no command is left out unseen.
@@ -91,7 +92,7 @@ class Scratch(unittest.TestCase):
         return done.stdout if done.returncode == 0 else ""
 
     def runs(self, endpoint):
-        """Whether all ranks are there, nothing is in flight, and the daemon has a window of theirs."""
+        """True if all ranks are connected, nothing is in flight, and the daemon has a window of theirs."""
         jobs = json.loads(self.ask(endpoint, "get", "jobs", "-o", "json") or '{"jobs": []}')["jobs"]
         return (bool(jobs) and jobs[0]["state"] == "IDLE" and jobs[0]["connected_ranks"] == RANKS and
                 self.ask(endpoint, "explain", "--layer", "3") != "")
@@ -101,7 +102,7 @@ class ReadmeTest(Scratch):
     def test_the_commands_run_as_written(self):
         blocks = [(page, block) for page in RUN for block in blocks_of((ROOT / page).read_text(encoding="utf-8"), LANGUAGES)]
         endpoint = self.start_daemon()
-        # What deploy/demo.sh leaves for `report`, and a job to ask about.
+        # Files that deploy/demo.sh leaves for `report`, and a job to ask about.
         # Its steps last long enough for the ranks to switch to version 1, which the commands name.
         self.run_to_its_end(endpoint, "--job", "demo", "--steps", "60", "--step-ms", "20", "--log-dir", "build/demo", "--report-json",
                             "build/demo/run.json")
@@ -222,7 +223,7 @@ class PagesTest(unittest.TestCase):
         for page in PAGES:
             with self.subTest(page.name):
                 for block in blocks_of(page.read_text(encoding="utf-8"), LANGUAGES):
-                    # What is run: the pages of RUN, and two pages by tests of their own.
+                    # Pages that are run: those of RUN, and two pages by tests of their own.
                     if block.language == "sh" and page.name not in ("first-run.md", "traces.md") and page.relative_to(ROOT).as_posix() not in RUN:
                         self.assertNotEqual(block.not_run, "", f"{page}:{block.line}: nobody runs it, and no reason is given")
 

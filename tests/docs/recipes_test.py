@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import pathlib
+import re
 import sys
 import time
 import tomllib
@@ -30,8 +31,12 @@ ENDPOINT = "127.0.0.1:29610"  # as the pages say it
 
 
 def blocks(page, language):
-    return [block for block in blocks_of((ROOT / "docs" / page).read_text(encoding="utf-8"), LANGUAGES)
-            if block.language == language]
+    """The blocks of a page, or of one section of it: "PAGE.md#HEADING"."""
+    name, _, heading = page.partition("#")
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    if heading:
+        text = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)[1]
+    return [block for block in blocks_of(text, LANGUAGES) if block.language == language]
 
 
 class ServingEnginesTest(unittest.TestCase):
@@ -120,7 +125,7 @@ def on_model(rank, directory, name, disabled, layer, page, numbers, endpoint):
 
 
 class Engine:
-    """What DeepSpeed's engine is to the page's lines: a step is two batches."""
+    """A stand-in for DeepSpeed's engine in the page's lines: a step is two batches."""
 
     def __init__(self, trainer):
         self.module, self._trainer, self._count, self.saved = trainer.model, trainer, 0, None
@@ -162,7 +167,7 @@ def on_deepspeed(rank, directory, name, disabled, endpoint):
 
     engine = Engine(trainer)
     names = {"engine": engine, "optimizer": trainer.optimizer, "loss": loss, "steps": 2 * STEPS}
-    losses, switches, names = run_blocks("frameworks-deepspeed.md", [0], endpoint, names)
+    losses, switches, names = run_blocks("frameworks.md#DeepSpeed", [0], endpoint, names)
     return losses, switches, {key: value.numpy().tobytes() for key, value in trainer.model.state_dict().items()}
 
 
@@ -187,7 +192,7 @@ def on_megatron(rank, directory, name, disabled, endpoint):
 
     names = {"model": [trained.model], "optimizer": trained.optimizer, "iteration": 0, "train_iters": STEPS,
              "train_step": train_step}
-    exec(code_of("frameworks-megatron.md", 0, endpoint), names)
+    exec(code_of("frameworks.md#Megatron-Core", 0, endpoint), names)
     return trained.losses, len(versions) - 1, {}
 
 
@@ -214,19 +219,19 @@ class RecipesTest(ranks.RankTest):
         return f"127.0.0.1:{self.start_daemon().grpc_port}"
 
     def test_plain_pytorch(self):
-        page = "frameworks-plain-pytorch.md"
+        page = "frameworks.md#Plain PyTorch"
         self.equal(on_model, models.TitanLayer, page, [1, 0], self.endpoint())
 
     def test_plain_pytorch_by_the_optimizer(self):
-        page = "frameworks-plain-pytorch.md"
+        page = "frameworks.md#Plain PyTorch"
         self.equal(on_model, models.TitanLayer, page, [1, 2], self.endpoint())
 
     def test_torchtitan(self):
-        self.equal(on_model, models.TitanLayer, "frameworks-fsdp2.md", [0], self.endpoint())
+        self.equal(on_model, models.TitanLayer, "frameworks.md#FSDP2 and torchtitan", [0], self.endpoint())
 
     def test_hugging_face(self):
         """The softmax is summed in the order of slots: equal to rounding."""
-        still, moved = self.both(on_model, models.MixtralLayer, "frameworks-huggingface.md", [0], self.endpoint())
+        still, moved = self.both(on_model, models.MixtralLayer, "frameworks.md#Hugging Face", [0], self.endpoint())
         for one, other in zip(still, moved):
             self.assertLess(max(abs(left - right) / left for left, right in zip(one[0], other[0])), 1e-4)
 
@@ -237,10 +242,10 @@ class RecipesTest(ranks.RankTest):
         self.equal(on_megatron, self.endpoint())
 
     def test_every_python_block_of_these_pages_is_run_by_a_test(self):
-        run = {"frameworks-plain-pytorch.md": 3, "frameworks-fsdp2.md": 1, "frameworks-huggingface.md": 1,
-               "frameworks-deepspeed.md": 2, "frameworks-megatron.md": 1, "serving-engines.md": 2}
+        run = {"frameworks.md#Plain PyTorch": 3, "frameworks.md#FSDP2 and torchtitan": 1, "frameworks.md#Hugging Face": 1,
+               "frameworks.md#DeepSpeed": 2, "frameworks.md#Megatron-Core": 1, "serving-engines.md": 2}
         self.assertEqual({page: len(blocks(page, "python")) for page in run}, run)
-        self.assertEqual({page.name for page in (ROOT / "docs").glob("frameworks-*.md")} - set(run), set())
+        self.assertEqual(len(blocks("frameworks.md", "python")), sum(count for page, count in run.items() if "#" in page))
 
 
 if __name__ == "__main__":

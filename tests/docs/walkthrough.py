@@ -64,9 +64,19 @@ def words_of(output):
 
 
 def shows(page, output):
-    """Whether a page's output is this one, to the words (words_of); "..." on the page stands for anything."""
-    pieces = [re.escape(words_of(piece)) for piece in page.split("...")]
-    return re.fullmatch(r"\s*" + r".*?".join(f"\\s*{piece}\\s*" for piece in pieces) + r"\s*", words_of(output)) is not None
+    """True if a page's output is this one, to the words (words_of); "..." on the page stands for anything."""
+    text, (first, *middle) = words_of(output), map(words_of, page.split("..."))
+    if not middle:
+        return text == first
+    if not text.startswith(first):
+        return False
+    end, last = len(first), middle.pop()
+    for piece in middle:
+        found = text.find(piece, end)
+        if found < 0:
+            return False
+        end = found + len(piece)
+    return text[end:].endswith(last)
 
 
 class Shell:

@@ -8,7 +8,6 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
@@ -68,7 +67,7 @@ class FaultyDaemon(harness.Daemon):
         return [pathlib.Path(f"{self.store}{suffix}") for suffix in STORE_SUFFIXES]
 
     def keep_copy(self):
-        """Of a daemon that does not run: what an operator's backup holds."""
+        """Returns the store of a daemon that does not run, as an operator's backup holds it."""
         shutil.rmtree(self.copy, ignore_errors=True)
         self.copy.mkdir()
         for path in self.store_files():
@@ -111,8 +110,7 @@ class FaultyDaemon(harness.Daemon):
         return next((job for job in json.loads(done.stdout)["jobs"] if job["job"] == JOB), None)
 
     def ctl(self, *words):
-        return subprocess.run([harness.BIN / "eplbctl", *map(str, words), "--endpoint", self.endpoint, "-o", "json"],
-                              capture_output=True, text=True, timeout=60 * harness.PATIENCE)
+        return harness.eplbctl(*words, "--endpoint", self.endpoint, "-o", "json")
 
 
 class Commits:
@@ -202,11 +200,10 @@ class Run:
         return self.job.wait(120)
 
     def problems(self, ended_well):
-        """What the validator finds wrong in the ranks' logs, as text; for a run that ended well, in its report too."""
+        """Returns the validator's findings in the ranks' logs, as text; for a run that ended well, in its report too."""
         found = ""
         for words in [("doctor", "--run")] + [("report",)] * ended_well:
-            done = subprocess.run([harness.BIN / "eplbctl", *words, self.directory], capture_output=True, text=True,
-                                  timeout=300 * harness.PATIENCE)
+            done = harness.eplbctl(*words, self.directory)
             if done.returncode != 0:
                 found += f"eplbctl {words[0]}: exit {done.returncode}: {done.stdout[-2000:]}{done.stderr}"
         return found

@@ -26,11 +26,11 @@ harness = cluster.harness
 
 
 class Failed(Exception):
-    """What did not hold, as a sentence."""
+    """A promise that did not hold, as a sentence."""
 
 
 class Scenario:
-    """What runs, what is broken at the moment, and when it will be lifted."""
+    """Running processes, current faults, and the times at which they end."""
 
     def __init__(self, directory, seed, world, num_daemons, given):
         """given: names of faults to begin with; the others are drawn."""
@@ -201,7 +201,7 @@ class Scenario:
     # ---- connections ----
 
     def some_doors(self):
-        """Of one, some or all ranks of a run that lives, to one daemon or to all."""
+        """Connections of one, some or all ranks of a run that lives, to one daemon or to all."""
         run = self.random.choice([run for run in (self.older_alive, self.newest) if run is not None])
         ranks = self.random.sample(range(self.world), self.random.choice((1, self.world // 2, self.world)))
         daemons = self.random.choice([[index] for index in range(len(self.daemons))] + [range(len(self.daemons))])

@@ -3,10 +3,10 @@
 
   EPLB_BIN=build/release/bin EPLB_DATA=tests/data tests/faults/replica_faults.py --faults 200 [--seed S] [--keep DIR]
 
-One fault after the other. After each the clock runs: within --failover-seconds a daemon must lead with which every rank is registered, and
-within --commit-seconds the ranks must commit a version that it proposed. At the end the job ends with exit code 0, no training thread has
-waited for the session, the versions of all ranks rise, no version stands for two placements, and the validator (`eplbctl report`) finds
-nothing. Exit code 0: all of this holds. 77: there is no /usr/bin/etcd.
+One fault after the other. After each the clock runs: within --failover-seconds a daemon must lead with which every rank is
+registered, and within --commit-seconds the ranks must commit a version that it proposed. At the end the job ends with exit
+code 0, no training thread has waited for the session, the versions of all ranks rise, no version stands for two placements,
+and the validator (`eplbctl report`) finds nothing. Exit code 0: all of this holds. 77: there is no /usr/bin/etcd.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SKIPPED = 77
 
 
 class Failed(Exception):
-    """What did not hold, as a sentence."""
+    """A promise that did not hold, as a sentence."""
 
 
 class Faults:

@@ -1,4 +1,5 @@
-"""Three daemons that share an etcd of three members, and the ranks of one job, with what a test needs to hurt them and to look at them.
+"""Three daemons that share an etcd of three members, and the ranks of one job, with what a test needs to hurt them and to look
+at them.
 
 Needs the binaries of EPLB_BIN and the trace of EPLB_DATA, as tests/integration/job.py, and /usr/bin/etcd.
 """
@@ -10,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 
@@ -232,11 +232,10 @@ class Cluster:
         return [(line["version"], line["digest"]) for line in self.job.commits()]
 
     def ctl(self, *words):
-        return subprocess.run([harness.BIN / "eplbctl", *map(str, words), "--endpoint", self.endpoints], capture_output=True, text=True,
-                              timeout=60 * harness.PATIENCE)
+        return harness.eplbctl(*words, "--endpoint", self.endpoints)
 
     def copy_etcd(self):
-        """What a backup of etcd would hold: the members are killed for a moment."""
+        """Returns the data that a backup of etcd would hold: the members are killed for a moment."""
         for member in self.members:
             member.kill()
         for member in self.members:
@@ -261,8 +260,7 @@ class Cluster:
         return self.job.wait(120)
 
     def validator(self):
-        return subprocess.run([harness.BIN / "eplbctl", "report", self.run_directory], capture_output=True, text=True,
-                              timeout=600 * harness.PATIENCE)
+        return harness.eplbctl("report", self.run_directory)
 
     def end(self):
         if self.job is not None:

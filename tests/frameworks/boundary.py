@@ -1,4 +1,4 @@
-"""What stands in for GPUs and for a newer PyTorch, so that real frameworks train on CPUs. No file of a framework is changed.
+"""Stand-ins for GPUs and for a newer PyTorch, so that real frameworks train on CPUs. No file of a framework is changed.
 
     import boundary
     boundary.install()        # before the framework is imported
@@ -346,7 +346,7 @@ def collectives_of_gloo():
 
 
 def _new_group(make):
-    """Of gloo, whatever is asked for; without options that gloo or this PyTorch does not know."""
+    """A process group of gloo, whatever backend is requested; without options that gloo or this PyTorch does not know."""
     @functools.wraps(make)
     def call(ranks=None, timeout=None, **_):
         return make(ranks, **({} if timeout is None else {"timeout": timeout}))
@@ -378,7 +378,7 @@ def _all_reduce(reduce):
 
 
 def _all_gather(gather):
-    """Of bytes where gloo does not know the type, or sizes differ; then each rank's have the length of the longest."""
+    """Gathers bytes if gloo does not know the type, or sizes differ; then each rank's have the length of the longest."""
     @functools.wraps(gather)
     def call(tensors, tensor, group=None, async_op=False):
         sizes = [each.numel() * each.element_size() for each in tensors]

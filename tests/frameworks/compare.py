@@ -1,9 +1,9 @@
-"""Whether two trainings are equal: losses as float bits, and SHA-256 of every tensor by logical expert."""
+"""Compares two trainings: losses as float bits, and SHA-256 of every tensor by logical expert."""
 
 import hashlib
 import re
 
-# Where an expert's number stands in a parameter's name: of one module each, and of one parameter each.
+# Places of an expert's number in a parameter's name: of one module each, and of one parameter each.
 OF_ONE = (re.compile(r"^(.*experts\.(?:local_experts|deepspeed_experts)\.)(\d+)(\..*)$"),
           re.compile(r"^(.*experts\.linear_fc[12]\.(?:weight|bias))(\d+)(.*)$"))
 # A parameter that has the experts of a rank side by side.

@@ -9,7 +9,8 @@ import torch.distributed as dist
 
 
 def run(stand_in, training_of):
-    """stand_in: (row) -> None, what stands in at the boundary. training_of: (row) -> a training, with attach, run, result and close.
+    """stand_in: (row) -> None, what stands in at the boundary. training_of: (row) -> a training, with attach, run, result and
+    close.
 
     Both import the framework, which is found in CHECKOUT. Writes the training's result to RESULT.
     """

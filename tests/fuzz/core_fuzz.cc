@@ -1,6 +1,7 @@
-// The daemon's core under any sequence of events: well-formed ranks that come, answer, vote and go,
-// messages that no rank would send, several runs, memories that ranks carry, a store that fails
-// or is lost, restarts and a clock that jumps ahead. The harness checks I2 and I6 on every effect.
+// The daemon's core under any sequence of events. Well-formed ranks connect, answer, vote and
+// leave; others send messages that no rank would send. There are several runs, memories that ranks
+// carry, a store that fails or is lost, restarts, and a clock that jumps ahead. The harness checks
+// I2 and I6 on every effect.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -98,7 +99,7 @@ class World {
     }
   }
 
-  // Of the rank's own step or of any other.
+  // Reports the rank's own step or any other.
   void Report() {
     FakeRank& rank = AnyRank();
     const int64_t first = 10 * int64_t{input_.Below(32)};
@@ -169,7 +170,7 @@ class World {
   void Restart() {
     job_.daemon.Restart();
     ForgetSessions();
-    // Of a job that is in no store the ranks bring the numbers back.
+    // The ranks bring back the numbers of a job that is in no store.
     if (job_.daemon.stored().contains(kJob)) return;
     reserved_ = 0;
     ForgetRuns();
@@ -182,7 +183,7 @@ class World {
     }
   }
 
-  // What a rank says of itself next time.
+  // State that a rank reports the next time.
   void Change(FakeRank& rank) {
     switch (input_.Below(6)) {
       case 0:
@@ -214,7 +215,7 @@ class World {
     if (value.ok() && session != 0) job_.daemon.Say(session, *std::move(value));
   }
 
-  // What the store knows to be gone never becomes the job's own again.
+  // A run that the store knows to be gone never becomes the job's own again.
   void CheckRun() {
     const absl::StatusOr<JobView> view = job_.daemon.core().Job(kJob, job_.daemon.now());
     if (!view.ok()) {  // it is forgotten

@@ -1,5 +1,5 @@
-// What strangers and damaged peers can send between ranks: control frames, the handshake, headers
-// of rows, and addresses.
+// Bytes that strangers and damaged peers can send between ranks: control frames, the handshake,
+// headers of rows, and addresses.
 #include <sys/socket.h>
 
 #include <array>
@@ -16,7 +16,7 @@
 namespace eplb {
 namespace {
 
-// What the peer has sent lies in `reader`; the peer is still there.
+// The peer's bytes are in `reader`; the peer is still connected.
 struct Connection {
   explicit Connection(std::span<const std::byte> bytes) {
     std::array<int, 2> ends{};

@@ -1,4 +1,4 @@
-// What every fuzz target shares. A target is one file with LLVMFuzzerTestOneInput: any bytes must
+// Shared by all fuzz targets. A target is one file with LLVMFuzzerTestOneInput: any bytes must
 // end in a value or in an error of one line, never in a crash, a hang or memory without bound.
 #ifndef EPLB_TESTS_FUZZ_FUZZ_TARGET_H_
 #define EPLB_TESTS_FUZZ_FUZZ_TARGET_H_

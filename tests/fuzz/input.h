@@ -21,7 +21,7 @@ class Input {
     return byte;
   }
   int32_t Below(int32_t limit) { return Byte() % limit; }
-  // As many as the next byte says, or as there are.
+  // Returns as many bytes as the next byte says, or all that are left.
   std::string_view Bytes() {
     const size_t wanted = Byte();
     const std::string_view taken = bytes_.substr(0, wanted);

@@ -7,7 +7,7 @@
 #include "client/cli/formats/load_json.h"
 #include "client/cli/formats/npy.h"
 #include "client/cli/formats/sglang_format.h"
-#include "client/cli/formats/trtllm_format.h"
+#include "client/cli/formats/safetensors.h"
 #include "client/cli/formats/vllm_format.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"

@@ -49,7 +49,7 @@ ROW = list(range(EXPERTS))
 
 
 def digest():
-    """Of the static placement: any 32 bytes are well-formed, these are merely typical."""
+    """Digest of the static placement: any 32 bytes are well-formed, these are merely typical."""
     return hashlib.sha256(b"placement").digest()
 
 
@@ -58,7 +58,7 @@ def layer(number, slots):
 
 
 def placement():
-    return message(_1=SHAPE, _3=3, _4=digest()) + b"".join(field(2, layer(l, ROW)) for l in range(LAYERS))
+    return message(_1=SHAPE, _3=3, _4=digest()) + b"".join(field(2, layer(each, ROW)) for each in range(LAYERS))
 
 
 def hello(rank):

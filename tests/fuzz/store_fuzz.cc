@@ -1,7 +1,7 @@
 // A placement as the store keeps it: bytes that are accepted are the bytes that would be written.
 #include <string>
 
-#include "server/store/value_rows.h"
+#include "server/store/placement_bytes.h"
 #include "tests/fuzz/fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -36,7 +36,7 @@ for name in "${binaries[@]}"; do strip -o "$bundle/bin/$name" "$build/bin/$name"
 for name in "${tests[@]}"; do strip -o "$bundle/tests/$name" "$build/tests/$name"; done
 strip --strip-unneeded -o "$bundle/lib/libeplb.so.0" "$build/lib/libeplb.so.0"
 
-# What every Linux machine with a C++ runtime has stays there.
+# Libraries of every Linux machine with a C++ runtime are not packed.
 theirs='^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s)\.so.*|linux-vdso.*)$'
 for file in "$bundle"/bin/* "$bundle"/tests/* "$bundle"/lib/libeplb.so.0; do LD_LIBRARY_PATH='' ldd "$file"; done |
   awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Prints the path of a libnccl.so.2 that Python packages or conda brought, or nothing.
 
-The library itself looks at what the process has loaded, EPLB_NCCL_PATH, the loader's path, PYTHONPATH and VIRTUAL_ENV. PyTorch's
-wheel lies in site-packages/nvidia/nccl/lib of whichever Python it was installed for, which is often the system's or conda's.
+The library itself looks at what the process has loaded, EPLB_NCCL_PATH, the loader's path, PYTHONPATH and VIRTUAL_ENV.
+PyTorch's wheel lies in site-packages/nvidia/nccl/lib of whichever Python it was installed for, which is often the system's or
+conda's.
 """
 import glob
 import importlib.util
@@ -16,7 +17,7 @@ PYTHON_ROOTS = ("/usr/lib", "/usr/local/lib", "/opt/conda/lib", os.path.expandus
 
 
 def wheel_folders():
-    """Of this Python's nvidia.nccl, a namespace package that may have several."""
+    """Folders of this Python's nvidia.nccl, a namespace package that may have several."""
     try:
         spec = importlib.util.find_spec("nvidia.nccl")
     except (ImportError, ValueError):

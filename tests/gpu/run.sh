@@ -34,7 +34,7 @@ call3 synccheck 90
 call3 bench_gemm_loop 60
 call3 profile 90'
 readonly kSkipped=77
-# Of what is printed: a line, the ends of failed steps' logs, and all that comes after the steps.
+# Limits of the output: a line, the ends of failed steps' logs, and everything after the steps.
 readonly kLineCharacters=180 kLogCharacters=1000 kClosingCharacters=8000
 readonly kLogBytes=8388608  # of each log, its end
 
@@ -144,7 +144,7 @@ step() {
 # at_least VERSION LEAST
 at_least() { [[ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" == "$2" ]]; }
 
-# What this machine lacks, a line each.
+# Prints what this machine lacks, a line each.
 lacks() {
   local libc driver needed
   libc="$(getconf GNU_LIBC_VERSION 2>/dev/null | cut -d' ' -f2)"

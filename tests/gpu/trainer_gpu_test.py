@@ -9,7 +9,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
@@ -37,21 +36,18 @@ def why_no_gpu():
     return "" if result == 0 and count.value > 0 else f"the CUDA driver says {result} and has {count.value} devices"
 
 
-class TrainerOnGpuTest(unittest.TestCase):
+class TrainerOnGpuTest(harness.DaemonTest):
     def setUp(self):
         if why := why_no_gpu():
             if os.environ.get("EPLB_REQUIRE_GPU") == "1":
                 self.fail(f"EPLB_REQUIRE_GPU=1: {why}")
             self.skipTest(why)
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-test-")))
-        self.daemon = harness.Daemon(self.directory)
-        self.daemon.start()
-        self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
+        super().setUp()
+        self.daemon = self.started_daemon()
 
     def run_job(self, transport, extra, **options):
         """A job that ends well, switched at least once and moved its rows over `transport`."""
-        job = harness.Job(self.directory, self.daemon.endpoint, extra=extra, **options)
-        self.addCleanup(job.kill_all)
+        job = self.started_job(self.daemon.endpoint, extra=extra, **options)
         self.assertEqual(job.wait(240), [0] * job.world, [path.read_text()[-2000:] for path in job.errors])
         for path in job.errors:
             self.assertNotIn("rows go by", path.read_text(), "the transport was given up for another")

@@ -5,7 +5,6 @@ import os
 import pathlib
 import re
 import subprocess
-import tempfile
 import unittest
 
 import job as harness
@@ -14,12 +13,10 @@ BUILD = pathlib.Path(os.environ["EPLB_BUILD"])
 RANK = BUILD / "tests" / "c99_rank"
 
 
-class WithDaemon(unittest.TestCase):
+class WithDaemon(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-test-")))
-        self.daemon = harness.Daemon(self.directory)
-        self.daemon.start()
-        self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
+        super().setUp()
+        self.daemon = self.started_daemon()
 
     def run_bounded(self, *command, **options):
         return subprocess.run([str(part) for part in command], capture_output=True, text=True,
@@ -75,7 +72,7 @@ class InstalledPrefixTest(WithDaemon):
         self.assert_package_is_clean(prefix)
         source = next(prefix.glob("share/doc/eplb/deploy/examples/c/CMakeLists.txt")).parent
         build = self.directory / "build"
-        # Of the package search, nothing but this prefix: no gRPC, Protobuf or Abseil can be found.
+        # The package search has nothing but this prefix: no gRPC, Protobuf or Abseil can be found.
         self.assert_runs("cmake", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}",
                          *(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("gRPC", "Protobuf", "absl")),
                          "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror", "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")

@@ -2,11 +2,9 @@
 
 import json
 import os
-import pathlib
 import pty
 import select
 import subprocess
-import tempfile
 import time
 import tomllib
 import unittest
@@ -14,9 +12,9 @@ import unittest
 import job as harness
 
 
-class DaemonOptionsTest(unittest.TestCase):
+class DaemonOptionsTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-options-")))
+        super().setUp()
         self.config = self.directory / "eplbd.toml"
         self.config.write_text('[policy]\nmin_gain = 0.125\nmode = "observe"\n[cost]\ninter_gbps = "400Gb/s"\n'
                                '[jobs.a]\nevery_steps = 7\n')

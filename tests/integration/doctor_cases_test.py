@@ -12,7 +12,6 @@ import os
 import pathlib
 import re
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -59,8 +58,7 @@ class Case:
         return job
 
     def ctl(self, daemon, *words):
-        return subprocess.run([harness.BIN / "eplbctl", *map(str, words), "--endpoint", daemon.endpoint, "--timeout", "20s"],
-                              capture_output=True, text=True, timeout=60 * harness.PATIENCE, check=False)
+        return harness.eplbctl(*words, "--endpoint", daemon.endpoint, "--timeout", "20s")
 
     def doctor(self, daemon, job):
         """Exit code, and the checks that failed as "check: detail"."""
@@ -275,7 +273,7 @@ def same_name_after_a_finish(case):
 
 
 def same_name_after_a_kill(case):
-    """Likewise after all processes were killed."""
+    """Returns the same after all processes were killed."""
     daemon = case.daemon(grace="1h")
     job = case.job(daemon, "killed").connect().train()
     case.expect_well(daemon, "killed")

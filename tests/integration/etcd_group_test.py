@@ -167,13 +167,14 @@ class EtcdGroupTest(unittest.TestCase):
 
 
 class Hosts:
-    """Three network namespaces in a row: a leader's host, the host in the middle with etcd and the other daemon, a host of ranks.
+    """Three network namespaces in a row: a leader's host, the host in the middle with etcd and the other daemon, a host of
+    ranks.
 
     The middle one passes packets between the outer ones until `part`, which loses them without a word.
     """
 
     LEADER, MIDDLE, RANKS = range(3)
-    # Of the middle host towards the leader's and the ranks' host, and of those two.
+    # Links of the middle host to the leader's and the ranks' host, and between those two.
     INNER, OUTER = ("10.78.1.1", "10.78.2.1"), ("10.78.1.2", "10.78.2.2")
 
     def __init__(self, test):

@@ -13,7 +13,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 import urllib.request
@@ -30,15 +29,9 @@ def job_term(daemon):
     return job["term"]
 
 
-class FaultMatrixTest(unittest.TestCase):
-    def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-fault-")))
-
+class FaultMatrixTest(harness.DaemonTest):
     def start_daemon(self, policy_every=40, name="eplbd", config=""):
-        daemon = harness.Daemon(self.directory, policy_every, name, f"[report]\nevery_steps = 20\n{config}")
-        daemon.start()
-        self.addCleanup(lambda: daemon.process.poll() is None and daemon.kill())
-        return daemon
+        return self.started_daemon(policy_every, name, f"[report]\nevery_steps = 20\n{config}")
 
     def start_job(self, endpoint, world=3, steps=600, step_ms=5, slots=66, extra=(), directory=None, **options):
         job = harness.Job(directory or self.directory, endpoint, world=world, steps=steps, step_ms=step_ms, slots=slots,
@@ -68,8 +61,7 @@ class FaultMatrixTest(unittest.TestCase):
 
     def assert_sound(self, directory=None, ended_early=False):
         """ended_early: what the report says about the end of a run that was to fail is no violation."""
-        result = subprocess.run([harness.BIN / "eplbctl", "report", directory or self.directory], capture_output=True,
-                                text=True, timeout=60 * harness.PATIENCE)
+        result = harness.eplbctl("report", directory or self.directory)
         problems = result.stdout.partition("Not verified")[2].splitlines()[1:]
         if ended_early:
             expected = r"ended early|steps, \d+ were asked for|no byte .* was verified|does not end with a stop"
@@ -130,8 +122,7 @@ class FaultMatrixTest(unittest.TestCase):
         # Somebody may have stopped the job before: it waits until an operator has looked.
         harness.wait_for(lambda: daemon.events("unknown_job_paused"), 20, "the job is paused")
         harness.wait_for(lambda: len(daemon.events("released")) > 1, 20, "all ranks are back")
-        resumed = subprocess.run([harness.BIN / "eplbctl", "resume", "--endpoint", daemon.endpoint],
-                                 capture_output=True, text=True, timeout=30, check=False)
+        resumed = harness.eplbctl("resume", "--endpoint", daemon.endpoint)
         self.assertEqual(resumed.returncode, 0, resumed.stderr)
         self.wait_for_commit(job, above=version)
         self.assert_finished_and_sound(job)
@@ -146,8 +137,7 @@ class FaultMatrixTest(unittest.TestCase):
         harness.wait_for(lambda: daemon.ready()[0] == 503, 20, "/readyz says 503")
         self.assertIn("store", daemon.ready()[1])
         self.wait_for_steps(job, 60)
-        status = subprocess.run([harness.BIN / "eplbctl", "status", "--endpoint", daemon.endpoint, "-o", "json"],
-                                capture_output=True, text=True, timeout=30)
+        status = harness.eplbctl("status", "--endpoint", daemon.endpoint, "-o", "json")
         self.assertEqual((status.returncode, json.loads(status.stdout)["ready"]), (0, False))
         commits = len(job.commits())
         resource.prlimit(process, resource.RLIMIT_FSIZE, unlimited)
@@ -342,11 +332,24 @@ class FaultTableTest(unittest.TestCase):
     def test_every_row_is_there_once(self):
         self.assertEqual([int(number) for number, _, _ in self.rows()], list(range(1, 46)))
 
-    def test_every_named_test_exists(self):
-        listed = subprocess.run(["ctest", "-N", "--test-dir", os.environ["EPLB_BUILD"]], capture_output=True, text=True,
+    def known_tests(self):
+        """Names of ctest, and BINARY.SUITE.TEST of each gtest binary that this build has."""
+        build = pathlib.Path(os.environ["EPLB_BUILD"])
+        listed = subprocess.run(["ctest", "-N", "--test-dir", build], capture_output=True, text=True, check=True,
                                 timeout=120 * harness.PATIENCE)
-        self.assertEqual(listed.returncode, 0, listed.stderr)
         known = set(re.findall(r"Test +#\d+: (\S+)", listed.stdout))
+        for binary in {name.split(".")[0] for name in known if (build / "tests" / name.split(".")[0]).is_file()}:
+            tests = subprocess.run([build / "tests" / binary, "--gtest_list_tests"], capture_output=True, text=True, check=True,
+                                   timeout=60 * harness.PATIENCE).stdout
+            for line in tests.splitlines():
+                name = line.split("#")[0].rstrip()
+                if not name.startswith(" "):
+                    suite = name
+                known.add(f"{binary}.{suite}{name.strip()}")
+        return known
+
+    def test_every_named_test_exists(self):
+        known = self.known_tests()
         self.assertGreater(len(known), 100)
         programs = {name.split(".")[0] for name in known}
         is_partial = bool((pathlib.Path(os.environ["EPLB_BUILD"]) / "tests/left_out.txt").read_text().strip())

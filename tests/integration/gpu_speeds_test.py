@@ -2,9 +2,6 @@
 
 import collections
 import json
-import pathlib
-import subprocess
-import tempfile
 import unittest
 
 import job as harness
@@ -25,24 +22,20 @@ def tokens_of_gpus(load, slots):
 
 
 def step_time(load, slots):
-    """What the slowest GPUs of all layers take, in tokens of a GPU that is not slow."""
+    """Returns the load of the slowest GPUs of all layers, in tokens of a GPU that is not slow."""
     return sum(max(one * (FACTOR if gpu == SLOW else 1) for gpu, one in enumerate(gpus)) for gpus in tokens_of_gpus(load, slots))
 
 
-class GpuSpeedsTest(unittest.TestCase):
+class GpuSpeedsTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-speeds-")))
-        self.daemon = harness.Daemon(self.directory, 20, "eplbd", "[report]\nevery_steps = 10\n")
-        self.daemon.start()
-        self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
-        self.job = harness.Job(self.directory, self.daemon.endpoint, world=WORLD, steps=20000, step_ms=4,
-                               extra=("--report-every", "10", "--slow-rank", f"{SLOW}:{FACTOR}", "--stop-file",
-                                      self.directory / "stop"))
-        self.addCleanup(self.job.kill_all)
+        super().setUp()
+        self.daemon = self.started_daemon(20, "eplbd", "[report]\nevery_steps = 10\n")
+        self.job = self.started_job(self.daemon.endpoint, world=WORLD, steps=20000, step_ms=4,
+                                    extra=("--report-every", "10", "--slow-rank", f"{SLOW}:{FACTOR}", "--stop-file",
+                                           self.directory / "stop"))
 
     def eplbctl(self, *arguments, code=0):
-        done = subprocess.run([harness.BIN / "eplbctl", *arguments, "--endpoint", self.daemon.endpoint], capture_output=True,
-                              text=True, timeout=60 * harness.PATIENCE)
+        done = harness.eplbctl(*arguments, "--endpoint", self.daemon.endpoint)
         self.assertEqual(done.returncode, code, done.stderr + done.stdout)
         return done.stdout + done.stderr
 
@@ -98,7 +91,7 @@ class GpuSpeedsTest(unittest.TestCase):
         tokens = [sum(gpus) for gpus in zip(*tokens_of_gpus(summed, slots[avoided["last_version"]]))]
         self.assertLess(tokens[3], 0.75 * sum(tokens[:3]) / 3, "the avoided GPU does not get less than the others")
         self.assertLess(tokens[3], min(tokens[:3]))
-        report = subprocess.run([harness.BIN / "eplbctl", "report", self.directory], capture_output=True, text=True, timeout=120)
+        report = harness.eplbctl("report", self.directory)
         self.assertEqual(report.returncode, 0, report.stdout + report.stderr)
 
 

@@ -1,13 +1,11 @@
-"""The HTTP API beside a running job: every path and parameter of server/http/page/openapi.json answers as it is described there,
-every path of the daemon is in that file, and a watcher of /events misses nothing."""
+"""The HTTP API beside a running job: every path and parameter of server/http/page/openapi.json answers as it is described
+there, every path of the daemon is in that file, and a watcher of /events misses nothing."""
 
 import contextlib
 import http.client
 import json
 import pathlib
 import re
-import subprocess
-import tempfile
 import time
 import unittest
 
@@ -20,7 +18,7 @@ FILE = ROOT / "server" / "http" / "page" / "openapi.json"
 DESCRIPTION = json.loads(FILE.read_text(encoding="utf-8"))
 SCHEMAS = DESCRIPTION["components"]["schemas"]
 NO_NUMBER = "9x"
-# Where a path has no parameter of this name, it is unknown there.
+# A path without a parameter of this name does not accept it.
 UNKNOWN = "colour"
 
 
@@ -30,7 +28,7 @@ def check(schema, document):
 
 
 def resolved(node):
-    """What a reference of the file leads to; anything else is itself."""
+    """Returns the target of a reference of the file; anything else is itself."""
     while isinstance(node, dict) and "$ref" in node:
         target = DESCRIPTION
         for key in node["$ref"].removeprefix("#/").split("/"):
@@ -79,17 +77,14 @@ class Stream:
         raise AssertionError(f"not within {seconds} s; the newest was {messages[-1:]}")
 
 
-class HttpApiTest(unittest.TestCase):
+class HttpApiTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-api-")))
-        self.daemon = harness.Daemon(self.directory, 20, "eplbd", "[report]\nevery_steps = 10\n[cost]\ntoken_ns = 50\n")
-        self.daemon.start()
-        self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
+        super().setUp()
+        self.daemon = self.started_daemon(20, "eplbd", "[report]\nevery_steps = 10\n[cost]\ntoken_ns = 50\n")
 
     def start_job(self):
-        job = harness.Job(self.directory, self.daemon.endpoint, world=4, steps=1000000, step_ms=5,
-                          extra=("--job", "train", "--report-every", "10", "--stop-file", self.directory / "stop"))
-        self.addCleanup(job.kill_all)
+        job = self.started_job(self.daemon.endpoint, world=4, steps=1000000, step_ms=5,
+                               extra=("--job", "train", "--report-every", "10", "--stop-file", self.directory / "stop"))
         harness.wait_for(lambda: any(plan["chunks_committed"] for plan in self.plans()), 120, "a decision that moved experts")
         harness.wait_for(lambda: len(self.ask("/api/v1/jobs/train/windows")[1]["windows"]) > 3, 60, "four windows")
         return job
@@ -167,7 +162,7 @@ class HttpApiTest(unittest.TestCase):
         self.assertEqual(self.ask(target, "POST")[0], 405)
 
     def figures_agree(self):
-        """What two paths show of one window, or of one decision, is the same."""
+        """Two paths show one window, or one decision, alike."""
         values = self.values()
         window = values["window"]
         figures = next(one for one in self.ask("/api/v1/jobs/train/windows?limit=4096")[1]["windows"] if one["window"] == window)
@@ -204,8 +199,7 @@ class HttpApiTest(unittest.TestCase):
         self.addCleanup(again.close)
         (self.directory / "stop").touch()
         self.assertEqual(job.wait(120), [0, 0, 0, 0])
-        forgotten = subprocess.run([harness.BIN / "eplbctl", "forget", "train", "--endpoint", self.daemon.endpoint],
-                                   capture_output=True, text=True, timeout=60 * harness.PATIENCE)
+        forgotten = harness.eplbctl("forget", "train", "--endpoint", self.daemon.endpoint)
         self.assertEqual(forgotten.returncode, 0, forgotten.stderr)
         gone = again.until(lambda number, event, data: event == "job_gone")
         gone += [] if any(event == "event" and data["name"] == "forget" for _, event, data in gone) else again.until(

@@ -11,7 +11,9 @@ import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
+import unittest
 import urllib.error
 import urllib.request
 
@@ -53,6 +55,12 @@ def wait_for(condition, seconds, what):
             return
         time.sleep(0.02)
     raise AssertionError(f"not within {seconds * PATIENCE:.0f} s: {what}")
+
+
+def eplbctl(*arguments):
+    """Runs eplbctl. Returns the finished process, its output as text."""
+    return subprocess.run([BIN / "eplbctl", *map(str, arguments)], capture_output=True, text=True,
+                          timeout=300 * PATIENCE)
 
 
 def read_lines(path):
@@ -110,7 +118,7 @@ class Daemon:
             return error.code, error.read().decode()
 
     def events(self, name=None):
-        """What the daemon logged, as objects: all, or those of one name."""
+        """Returns the daemon's log lines, as objects: all, or those of one name."""
         return [event for event in read_lines(self.log) if name is None or event.get("event") == name]
 
 
@@ -180,3 +188,23 @@ class Job:
 
     def report(self):
         return json.loads((self.directory / "run.json").read_text())
+
+
+class DaemonTest(unittest.TestCase):
+    """A test with a directory of its own, whose daemons end with it."""
+
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-test-")))
+
+    def started_daemon(self, *arguments, **options):
+        """Returns a running Daemon(self.directory, *arguments, **options)."""
+        daemon = Daemon(self.directory, *arguments, **options)
+        daemon.start()
+        self.addCleanup(lambda: daemon.process.poll() is None and daemon.kill())
+        return daemon
+
+    def started_job(self, *arguments, **options):
+        """Returns a Job(self.directory, *arguments, **options), whose ranks end with the test."""
+        job = Job(self.directory, *arguments, **options)
+        self.addCleanup(job.kill_all)
+        return job

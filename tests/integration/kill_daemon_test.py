@@ -47,10 +47,9 @@ class KillDaemonTest(unittest.TestCase):
         self.assertEqual(commits.count(commits[0]), 3)
         versions = [version for _, version, _ in commits[0]]
         self.assertEqual(versions, sorted(set(versions)))
-        result = subprocess.run([harness.BIN / "eplbctl", "report", directory], capture_output=True, text=True,
-                                timeout=300 * harness.PATIENCE)
+        result = harness.eplbctl("report", directory)
         self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr)
-        # What the daemon stored last is what the ranks run: it is asked once more.
+        # The daemon's newest stored version is the ranks' version: it is asked once more.
         daemon = harness.Daemon(directory)
         daemon.start()
         try:

@@ -4,11 +4,9 @@ Needs root. Skipped with the reason where namespaces cannot be made; EPLB_REQUIR
 """
 
 import os
-import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import job as harness
@@ -20,10 +18,10 @@ def run(*command):
     return subprocess.run(command, capture_output=True, text=True, timeout=20)
 
 
-class NetworkNamespaceTest(unittest.TestCase):
+class NetworkNamespaceTest(harness.DaemonTest):
     def setUp(self):
         self.names = [f"eplb-{os.getpid()}-{host}" for host in "ab"]
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-netns-")))
+        super().setUp()
         links = [f"ve{os.getpid() % 100000}{host}" for host in "ab"]
         commands = [("ip", "netns", "add", name) for name in self.names]
         commands.append(("ip", "link", "add", links[0], "netns", self.names[0], "type", "veth", "peer", "name",

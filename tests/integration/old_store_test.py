@@ -1,5 +1,5 @@
-"""Stores of every earlier release under this daemon: tests/data/store/VERSION, made by record_release.py. What eplbctl said of a store
-then it says now; keys may have been added. A store of a later release is refused and stays as it is."""
+"""Stores of every earlier release under this daemon: tests/data/store/VERSION, made by record_release.py. What eplbctl said of
+a store then it says now; keys may have been added. A store of a later release is refused and stays as it is."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from record_release import QUESTIONS
 BIN = pathlib.Path(os.environ["EPLB_BIN"])
 RECORDED = sorted((pathlib.Path(os.environ["EPLB_DATA"]) / "store").iterdir())
 DEADLINE = 60
-# Of a running daemon, or counted from its start.
+# Values of a running daemon, or counted from its start.
 VOLATILE = ("state_seconds", "stuck_seconds", "term")
 
 

@@ -1,29 +1,22 @@
 """An operator beside a running job: every command that asks or changes, against real processes."""
 
 import json
-import pathlib
-import subprocess
-import tempfile
 import unittest
 import urllib.request
 
 import job as harness
 
 
-class OperatorTest(unittest.TestCase):
+class OperatorTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-operator-")))
-        self.daemon = harness.Daemon(self.directory, 40, "eplbd", "[report]\nevery_steps = 20\n")
-        self.daemon.start()
-        self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
-        self.job = harness.Job(self.directory, self.daemon.endpoint, world=3, steps=3000, step_ms=5, slots=66,
-                               extra=("--report-every", "20", "--stop-file", self.directory / "stop"))
-        self.addCleanup(self.job.kill_all)
+        super().setUp()
+        self.daemon = self.started_daemon(40, "eplbd", "[report]\nevery_steps = 20\n")
+        self.job = self.started_job(self.daemon.endpoint, world=3, steps=3000, step_ms=5, slots=66,
+                                    extra=("--report-every", "20", "--stop-file", self.directory / "stop"))
 
     def ask(self, *arguments, code=0):
-        """What eplbctl says as JSON; as text where it must fail."""
-        done = subprocess.run([harness.BIN / "eplbctl", *map(str, arguments), "--endpoint", self.daemon.endpoint,
-                               "-o", "json"], capture_output=True, text=True, timeout=60 * harness.PATIENCE)
+        """Returns eplbctl's answer as JSON; as text if it must fail."""
+        done = harness.eplbctl(*arguments, "--endpoint", self.daemon.endpoint, "-o", "json")
         self.assertEqual(done.returncode, code, done.stderr + done.stdout)
         return json.loads(done.stdout) if done.stdout else done.stderr
 
@@ -53,8 +46,7 @@ class OperatorTest(unittest.TestCase):
         self.observe_then_force()
         (self.directory / "stop").touch()
         self.assertEqual(self.job.wait(120), [0, 0, 0], [path.read_text() for path in self.job.errors])
-        doctor = subprocess.run([harness.BIN / "eplbctl", "doctor", "--run", self.directory], capture_output=True,
-                                text=True, timeout=60)
+        doctor = harness.eplbctl("doctor", "--run", self.directory)
         self.assertEqual(doctor.returncode, 0, doctor.stdout)
         actors = {event["name"]: event["actor"] for event in self.ask("get", "events", "--limit", 1000)["events"]}
         for verb in ("pause", "resume", "rollback", "set_policy", "rebalance", "refused"):
@@ -107,8 +99,7 @@ class OperatorTest(unittest.TestCase):
     def the_report_tells_operators_from_the_balancer(self):
         """A rollback is a decision of its own, and what was paused or observed is left out of the comparison."""
         (self.directory / "events.json").write_text(json.dumps(self.ask("get", "events", "--limit", 1000)))
-        done = subprocess.run([harness.BIN / "eplbctl", "report", self.directory, "-o", "json"], capture_output=True,
-                              text=True, timeout=60 * harness.PATIENCE)
+        done = harness.eplbctl("report", self.directory, "-o", "json")
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr)
         report = json.loads(done.stdout)
         self.assertEqual({action["name"] for action in report["operators"]["actions"]},

@@ -5,7 +5,6 @@ HTTP/2 and protobuf are written by hand, as far as one stream needs them: Python
 
 import hashlib
 import itertools
-import os
 import random
 import socket
 import struct
@@ -119,7 +118,7 @@ class RawRank:
         self._say(8, field(1, "finished"))
 
     def drop(self):
-        """As the death of the process."""
+        """Closes the connection as the death of the process does."""
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Records what a release puts on the wire and into its store, for the tests of later ones: tests/integration/record_release.py VERSION
+"""Records what a release puts on the wire and into its store, for the tests of later ones: tests/integration/record_release.py
+VERSION
 
-Writes tests/data/wire/VERSION: descriptors.binpb (the protos), up.bin and down.bin (messages of sessions that switch placements), and
-connections.json (the bytes of two ranks' connections to a daemon that observes). Writes tests/data/store/VERSION: the database of the
-daemon that switched, and answers.json, what eplbctl said of it. EPLB_BIN is the folder of the release's programs.
+Writes tests/data/wire/VERSION: descriptors.binpb (the protos), up.bin and down.bin (messages of sessions that switch
+placements), and connections.json (the bytes of two ranks' connections to a daemon that observes). Writes
+tests/data/store/VERSION: the database of the daemon that switched, and answers.json, what eplbctl said of it. EPLB_BIN is the
+folder of the release's programs.
 """
 
 import json
@@ -20,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ["EPLB_BIN"])
 RANKS = 2
 DEADLINE = 120
-# What a later daemon must answer of the same store.
+# Answers that a later daemon must give from the same store.
 QUESTIONS = (["get", "jobs"], ["get", "plans"], ["get", "events"], ["get", "placement", "--version", "1"])
 
 

@@ -1,4 +1,4 @@
-"""What ranks and a daemon send each other, recorded by a proxy between them: bytes of connections, and the messages in them."""
+"""Messages between ranks and a daemon, recorded by a proxy between them: bytes of connections, and the messages in them."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ class Connection:
 
 
 def save(connections, path):
-    """What the ranks sent, which is all that a replay needs."""
+    """Bytes that the ranks sent, which are all that a replay needs."""
     path.write_text(json.dumps([[(round(at, 3), who, piece.hex()) for at, who, piece in one.pieces if who] for one in connections]))
 
 

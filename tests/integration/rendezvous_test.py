@@ -52,17 +52,15 @@ class Run:
             process.communicate()
 
     def run_ids(self):
-        """What each rank that started says it is a rank of."""
+        """Returns the run of each rank that started."""
         lines = {rank: harness.read_lines(self.directory / f"rank-{rank}.jsonl") for rank in range(WORLD)}
         return {rank: said[0]["run_id"] for rank, said in lines.items() if said}
 
 
-class PairsTest(unittest.TestCase):
+class PairsTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-pairs-")))
-        self.daemon = harness.Daemon(self.directory)
-        self.daemon.start()
-        self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
+        super().setUp()
+        self.daemon = self.started_daemon()
         # Another load of the same shape, so that nothing but the rendezvous tells its ranks apart.
         self.traces = (TRACE, self.directory / "other.jsonl")
         windows = [json.loads(line) for line in TRACE.read_text().splitlines()]
@@ -148,9 +146,9 @@ class RestartDuringStartTest(unittest.TestCase):
         return sum(1 for row in rows if row.split()[2].endswith(port) and row.split()[3] == "01")
 
 
-class TwoDaemonsTest(unittest.TestCase):
+class TwoDaemonsTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-two-")))
+        super().setUp()
         settings = "[report]\nevery_steps = 10\n"
         self.daemons = [harness.Daemon(self.directory, policy_every=20, name=name, config=settings) for name in ("first", "second")]
         for daemon in self.daemons:
@@ -162,10 +160,9 @@ class TwoDaemonsTest(unittest.TestCase):
         proxy = harness.Chaos(second.endpoint)
         self.addCleanup(lambda: proxy.process.poll() is None and proxy.close())
         both = f"{first.endpoint},{second.endpoint}"
-        job = harness.Job(self.directory, both, world=4, steps=1000000, step_ms=10, slots=72, parameters=16,
-                          endpoints={3: f"{first.endpoint},{proxy.endpoint}"},
-                          extra=("--report-every", "10", "--stop-file", str(self.directory / "stop")))
-        self.addCleanup(job.kill_all)
+        job = self.started_job(both, world=4, steps=1000000, step_ms=10, slots=72, parameters=16,
+                               endpoints={3: f"{first.endpoint},{proxy.endpoint}"},
+                               extra=("--report-every", "10", "--stop-file", str(self.directory / "stop")))
         harness.wait_for(job.commits, 60, "a first commit")
         first.kill()
         self.commits_go_on(job, 60, "the second daemon stands in")

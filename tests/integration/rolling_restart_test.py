@@ -1,6 +1,6 @@
-"""A daemon that is restarted again and again under a running job: no rank ends or waits, versions only rise, and the job is balanced
-after each restart. With EPLB_OLD_BIN, a folder of an earlier release's programs, every second daemon is that release's, and so are
-half of the ranks' runs."""
+"""A daemon that is restarted again and again under a running job: no rank ends or waits, versions only rise, and the job is
+balanced after each restart. With EPLB_OLD_BIN, a folder of an earlier release's programs, every second daemon is that
+release's, and so are half of the ranks' runs."""
 
 import json
 import os

@@ -1,20 +1,18 @@
-"""What eplbd tells systemd: a socket of this test takes the service manager's place."""
+"""eplbd's notifications to systemd: a socket of this test takes the service manager's place."""
 
 import os
-import pathlib
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 import unittest
 
 import job as harness
 
 
-class ServiceManagerTest(unittest.TestCase):
+class ServiceManagerTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-notify-")))
+        super().setUp()
         self.manager = self.enterContext(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         self.manager.bind(str(self.directory / "notify"))
         self.manager.settimeout(20 * harness.PATIENCE)

@@ -1,10 +1,8 @@
 """A daemon that was stopped for a while (SIGSTOP): no load window is lost, because its ranks reported all of them."""
 
 import os
-import pathlib
 import re
 import signal
-import tempfile
 import time
 import unittest
 import urllib.request
@@ -17,16 +15,10 @@ LOST = re.compile(r"^(eplb_windows_given_up_total|eplb_reports_dropped_total)(\{
 COMPLETE = re.compile(r"^eplb_windows_total(?:\{.*\})? (\S+)$", re.M)
 
 
-class StoppedDaemonTest(unittest.TestCase):
-    def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-stopped-")))
-
+class StoppedDaemonTest(harness.DaemonTest):
     def start(self, config=""):
         """Windows count once every rank reported them, and none of them leads to a decision."""
-        daemon = harness.Daemon(self.directory, 10**6, config=f"[report]\nevery_steps = 10\nmin_coverage = 1.0\n{config}")
-        daemon.start()
-        self.addCleanup(lambda: daemon.process.poll() is None and daemon.kill())
-        return daemon
+        return self.started_daemon(10**6, config=f"[report]\nevery_steps = 10\nmin_coverage = 1.0\n{config}")
 
     def stop_for_a_while(self, daemon):
         daemon.process.send_signal(signal.SIGSTOP)
@@ -46,8 +38,7 @@ class StoppedDaemonTest(unittest.TestCase):
 
     def test_a_job_of_eplb_clients_loses_no_window(self):
         daemon = self.start()
-        job = harness.Job(self.directory, daemon.endpoint, world=4, steps=10**6, step_ms=5, extra=("--report-every", "10"))
-        self.addCleanup(job.kill_all)
+        job = self.started_job(daemon.endpoint, world=4, steps=10**6, step_ms=5, extra=("--report-every", "10"))
         harness.wait_for(lambda: self.metrics(daemon)[0] > 20, 60, "windows are complete")
         self.stop_for_a_while(daemon)
         self.assert_complete_through(daemon, job.last_step() // 10 + 20)

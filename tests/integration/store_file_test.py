@@ -1,20 +1,16 @@
 """The database under a running daemon: deleted, or opened by a second daemon by another name."""
 
 import os
-import pathlib
 import subprocess
-import tempfile
 import unittest
 
 import job as harness
 
 
-class StoreFileTest(unittest.TestCase):
+class StoreFileTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-store-")))
-        self.daemon = harness.Daemon(self.directory)
-        self.daemon.start()
-        self.addCleanup(self.daemon.kill)
+        super().setUp()
+        self.daemon = self.started_daemon()
         self.store = self.directory / "eplbd.db"
 
     def run_program(self, *command):

@@ -1,10 +1,7 @@
 """Every view of one run reports the same time saved against one slot per expert."""
 
 import json
-import pathlib
 import re
-import subprocess
-import tempfile
 import unittest
 import urllib.request
 
@@ -25,19 +22,13 @@ def added(loads):
     return [[sum(cell) for cell in zip(*layer)] for layer in zip(*loads)]
 
 
-class TimeSavedTest(unittest.TestCase):
-    def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-saved-")))
-
+class TimeSavedTest(harness.DaemonTest):
     def run_job(self, split, mode):
-        """What the daemon and /metrics show after a run, and its run.json."""
+        """Returns the answers of the daemon and /metrics after a run, and its run.json."""
         config = f'mode = "{mode}"\n[cost]\ntoken_ns = {TOKEN_NS}\n'
-        daemon = harness.Daemon(self.directory, config=config)
-        daemon.start()
-        self.addCleanup(lambda: daemon.process.poll() is None and daemon.kill())
-        job = harness.Job(self.directory, daemon.endpoint, world=GPUS, steps=200, step_ms=15,
-                          extra=("--split", split, "--report-every", str(WINDOW)))
-        self.addCleanup(job.kill_all)
+        daemon = self.started_daemon(config=config)
+        job = self.started_job(daemon.endpoint, world=GPUS, steps=200, step_ms=15,
+                               extra=("--split", split, "--report-every", str(WINDOW)))
         self.assertEqual(job.wait(120), [0] * GPUS, [path.read_text() for path in job.errors])
 
         def ask(path):
@@ -49,8 +40,7 @@ class TimeSavedTest(unittest.TestCase):
         return json.loads(ask("api/v1/jobs/demo")), ask("metrics"), job.report()
 
     def eplbctl(self, *arguments):
-        result = subprocess.run([harness.BIN / "eplbctl", *map(str, arguments)], capture_output=True, text=True,
-                                timeout=60 * harness.PATIENCE)
+        result = harness.eplbctl(*arguments)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         return json.loads(result.stdout)
 

@@ -50,9 +50,9 @@ class Authority:
                 "--tls-key", self.directory / f"{name}.key"]
 
 
-class TlsTest(unittest.TestCase):
+class TlsTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-test-")))
+        super().setUp()
         self.authority = Authority(self.directory)
         self.authority.sign("server", "DNS:localhost,IP:127.0.0.1")
         self.authority.sign("rank", "URI:spiffe://example.org/train/any")
@@ -75,9 +75,8 @@ class TlsTest(unittest.TestCase):
         return float(found[1])
 
     def test_a_job_trains_over_tls(self):
-        job = harness.Job(self.directory, self.daemon.endpoint, world=2, steps=120,
-                          extra=self.authority.flags("rank"))
-        self.addCleanup(job.kill_all)
+        job = self.started_job(self.daemon.endpoint, world=2, steps=120,
+                               extra=self.authority.flags("rank"))
         self.assertEqual(job.wait(120), [0, 0], [path.read_text() for path in job.errors])
         result = self.eplbctl("status", "-o", "json", *self.authority.flags("rank"))
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -85,9 +84,8 @@ class TlsTest(unittest.TestCase):
         self.assertGreater(self.metric("eplb_tls_cert_expiry_timestamp_seconds"), 1.7e9)
 
     def test_a_rank_of_another_job_is_refused_with_one_line(self):
-        job = harness.Job(self.directory, self.daemon.endpoint, world=1, steps=8,
-                          extra=["--job", "other", *self.authority.flags("rank")])
-        self.addCleanup(job.kill_all)
+        job = self.started_job(self.daemon.endpoint, world=1, steps=8,
+                               extra=["--job", "other", *self.authority.flags("rank")])
         self.assertNotEqual(job.wait(60), [0])
         self.assertIn('spiffe://example.org/train/any: not allowed for job "other"', job.errors[0].read_text())
         self.assertGreater(self.metric('eplb_refusals_total{kind="denied"}'), 0)

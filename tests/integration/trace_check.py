@@ -1,4 +1,4 @@
-"""What every trace of eplbctl owes to ui.perfetto.dev and chrome://tracing."""
+"""Rules of every trace of eplbctl for ui.perfetto.dev and chrome://tracing."""
 
 import collections
 
@@ -58,6 +58,6 @@ def spans_of(trace, name=""):
 
 
 def holds(outer, inner, slack=0):
-    """Whether `inner` lies in `outer`, up to `slack` microseconds at each end."""
+    """True if `inner` is in `outer`, up to `slack` microseconds at each end."""
     return (outer["ts"] - slack <= inner["ts"] and
             inner["ts"] + inner.get("dur", 0) <= outer["ts"] + outer["dur"] + slack)

@@ -1,9 +1,6 @@
 """eplbctl get plan -o trace and report -o trace of a run of real processes: their figures are those of the logs."""
 
 import json
-import pathlib
-import subprocess
-import tempfile
 import unittest
 
 import job as harness
@@ -13,16 +10,13 @@ FIRST_RANK = 10_000_000
 WORLD = 3
 
 
-class TracesTest(unittest.TestCase):
+class TracesTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-traces-")))
-        self.daemon = harness.Daemon(self.directory, 40, "eplbd", "[report]\nevery_steps = 20\n[migration]\nlayers_per_chunk = 3\n")
-        self.daemon.start()
-        self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
+        super().setUp()
+        self.daemon = self.started_daemon(40, "eplbd", "[report]\nevery_steps = 20\n[migration]\nlayers_per_chunk = 3\n")
 
     def ask(self, *arguments, code=0):
-        done = subprocess.run([harness.BIN / "eplbctl", *map(str, arguments)], capture_output=True, text=True,
-                              timeout=60 * harness.PATIENCE)
+        done = harness.eplbctl(*arguments)
         self.assertEqual(done.returncode, code, done.stderr + done.stdout)
         return done
 
@@ -37,9 +31,8 @@ class TracesTest(unittest.TestCase):
         return json.loads(self.ask("get", "plans", "--limit", 1000, "-o", "json", "--endpoint", self.daemon.endpoint).stdout)["plans"]
 
     def test_the_figures_of_both_traces_are_those_of_the_logs(self):
-        job = harness.Job(self.directory, self.daemon.endpoint, world=WORLD, steps=240, slots=66,
-                          extra=("--report-every", "20"))
-        self.addCleanup(job.kill_all)
+        job = self.started_job(self.daemon.endpoint, world=WORLD, steps=240, slots=66,
+                               extra=("--report-every", "20"))
         self.assertEqual(job.wait(120), [0] * WORLD, [path.read_text() for path in job.errors])
         committed = [plan for plan in self.plans() if plan["result"] == "committed"]
         self.assertTrue(committed)

@@ -2,18 +2,16 @@
 
 import json
 import os
-import pathlib
 import signal
 import subprocess
-import tempfile
 import unittest
 
 import job as harness
 
 
-class UnixSocketTest(unittest.TestCase):
+class UnixSocketTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-sock-")))
+        super().setUp()
         for name in ("run", "state"):
             (self.directory / name).mkdir()
         self.socket = self.directory / "run" / "eplbd.sock"
@@ -35,8 +33,7 @@ class UnixSocketTest(unittest.TestCase):
         return daemon, json.loads(line)
 
     def status(self, endpoint):
-        return subprocess.run([harness.BIN / "eplbctl", "status", "--endpoint", endpoint], capture_output=True,
-                              text=True, timeout=60 * harness.PATIENCE, check=False)
+        return harness.eplbctl("status", "--endpoint", endpoint)
 
     def test_a_service_has_its_socket_and_store_in_the_folders_it_was_given(self):
         daemon, listening = self.start()

@@ -35,17 +35,13 @@ def balancedness(load, slots, num_gpus):
     return balancedness_of(gpu_loads(load, slots, num_gpus))
 
 
-class WholePathTest(unittest.TestCase):
+class WholePathTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-test-")))
-        self.daemon = harness.Daemon(self.directory)
-        self.daemon.start()
-        self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
+        super().setUp()
+        self.daemon = self.started_daemon()
 
     def start_job(self, **options):
-        job = harness.Job(self.directory, self.daemon.endpoint, **options)
-        self.addCleanup(job.kill_all)
-        return job
+        return self.started_job(self.daemon.endpoint, **options)
 
     def api(self, path):
         """The parsed document; None before the job is known."""
@@ -57,8 +53,7 @@ class WholePathTest(unittest.TestCase):
             return None
 
     def eplbctl(self, *arguments):
-        return subprocess.run([harness.BIN / "eplbctl", *map(str, arguments)], capture_output=True, text=True,
-                              timeout=60 * harness.PATIENCE)
+        return harness.eplbctl(*arguments)
 
     def assert_history_is_sound(self):
         """The validator of the invariants reads every rank's log, and recomputes every figure of the run."""
@@ -119,7 +114,10 @@ class WholePathTest(unittest.TestCase):
         self.assertEqual(job.wait(120), [0] * 4, [path.read_text() for path in job.errors])
         placements = harness.read_lines(self.directory / "placements.jsonl")
         loads = {line["last_step"]: line["load"] for line in harness.read_lines(self.directory / "loads.jsonl")}
-        ran_under = lambda step: [p for p in placements if p["step"] <= step][-1]
+
+        def ran_under(step):
+            return [p for p in placements if p["step"] <= step][-1]
+
         after_a_switch = of_two_placements = 0
         for (first, last), views in shown.items():
             sums = None

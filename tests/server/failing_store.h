@@ -75,7 +75,7 @@ class FailingStore : public Store {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<std::string> names_;  // of all events so far
-  const std::unique_ptr<Store> store_ = MakeMemoryStore();
+  const std::unique_ptr<Store> store_ = MakeMemoryStore().value();
 };
 
 }  // namespace eplb

@@ -13,8 +13,8 @@
 
 namespace eplb::simulation {
 
-// As client/rows/control's AllReduceMin: the n-th call of each rank belongs together. Once broken,
-// or once a result was lost, no call has a result any more.
+// Acts as AllReduceMin of client/rows/control: the n-th calls of all ranks belong together. Once it
+// is broken, or once a result was lost, no call has a result any more.
 class Collective {
  public:
   using Values = std::vector<int64_t>;

@@ -1,5 +1,6 @@
-// What all parts of one simulated run share: the virtual clock with what is to happen, the random
-// numbers, and what was seen. One seed decides a run; nothing reads a real clock.
+// State that all parts of one simulated run share: the virtual clock with its coming events, the
+// random numbers, and a record of what was seen. One seed decides a run; nothing reads a real
+// clock.
 #ifndef EPLB_TESTS_SIMULATION_CONTEXT_H_
 #define EPLB_TESTS_SIMULATION_CONTEXT_H_
 
@@ -29,7 +30,7 @@ class Context {
   void After(absl::Duration delay, std::function<void()> what) {
     At(now_ + delay, std::move(what));
   }
-  // What is due at one time happens in the order in which it was asked for.
+  // Events of one time happen in the order of their calls.
   void At(absl::Time when, std::function<void()> what) {
     queue_.push({std::max(when, now_), next_++, std::move(what)});
   }

@@ -38,7 +38,7 @@ void Promises::Proposed(const std::string& daemon, const std::string& job, int r
     context_.Violation("pause: ", daemon, " proposes version ", version, " of ", job,
                        ", which an operator paused");
   }
-  // That of one run is forgotten when another one owns the job.
+  // The quarantine of one run is forgotten when another run owns the job.
   if (promise.quarantined == run && !disputed_.contains(job)) {
     context_.Violation("QUARANTINE: ", daemon, " proposes version ", version, " of ", job,
                        " to run ", run, ", which nobody resumed");

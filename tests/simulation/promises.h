@@ -1,5 +1,5 @@
-// What daemons promised and no restart, lost store or older run may take back: which run owns
-// a job, that an operator paused it, that it is in QUARANTINE.
+// Promises of daemons that no restart, lost store or older run may take back: which run owns a job,
+// that an operator paused it, that it is in QUARANTINE.
 #ifndef EPLB_TESTS_SIMULATION_PROMISES_H_
 #define EPLB_TESTS_SIMULATION_PROMISES_H_
 
@@ -23,7 +23,7 @@ int RunOf(const std::string& run_id);
 // lost or replaced, it holds again as soon as a rank that carries it was welcomed.
 class Promises {
  public:
-  // Whether every rank of the job's newest run carries a memory of which `holds` is true.
+  // Returns true if every rank of the job's newest run carries a memory for which `holds` is true.
   using Holds = std::function<bool(const wire::JobMemory&)>;
   using RanksCarry = std::function<bool(const std::string& job, const Holds& holds)>;
 

@@ -176,7 +176,7 @@ void SimDaemon::OnEvent(core::Event event) {
   }
 }
 
-// What a rank carried to this daemon holds from here on, as far as it was stored.
+// Memory that a rank carried to this daemon holds from here on, as far as it was stored.
 void SimDaemon::NoteWelcomed(const core::Event& event) {
   const auto* said = std::get_if<core::SessionMessage>(&event);
   const auto* hello = said == nullptr ? nullptr : std::get_if<wire::Hello>(&said->message);
@@ -184,7 +184,7 @@ void SimDaemon::NoteWelcomed(const core::Event& event) {
   promises_.Carried(name_, hello->job, *hello->memory.value);
 }
 
-// As far as the store holds it.
+// The quarantine holds as far as the store has it.
 void SimDaemon::NoteQuarantine() {
   for (const auto& [job, stored] : disk.jobs) {
     if (!IsQuarantined(job) || stored.memory.quarantine.empty()) continue;

@@ -50,7 +50,7 @@ class SimDaemon {
   void ReplaceDisk(Disk other);
   // An operator pauses the job, or resumes it; the promise holds once the daemon answered.
   void Ask(const std::string& job, bool pause);
-  // As GetLeader: the term that it leads this run with; 0 when no rank of it is connected.
+  // Answers GetLeader: the term with which it leads this run; 0 if no rank of it is connected.
   int64_t Leads(const std::string& job, const std::string& run_id) const;
   // Ok when IDLE with all ranks of this run and this placement, in the store too; else says what
   // is not so.
@@ -83,7 +83,7 @@ class SimDaemon {
   void Solve(const core::Solve& solve);
   void CheckStuck();
 
-  // What the core shows is what the ranks did.
+  // Checks that the core shows what the ranks did.
   void CheckShown(const core::Decision& decision);
 
   Context& context_;

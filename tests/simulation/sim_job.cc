@@ -73,8 +73,8 @@ bool SimJob::IsAlone() const {
                       [](const auto& run) { return run->lives; });
 }
 
-// Where the store is lost, too, nobody is left who knows which versions there were: new processes
-// only know that of their checkpoint.
+// If the store is lost as well, no process knows the earlier versions. New processes know only the
+// version of their checkpoint.
 void SimJob::ForgetIfNobodyRemembers() {
   if (options_.daemons_remember(options_.name, HighestVersion())) return;
   context_.Count("job_forgotten");

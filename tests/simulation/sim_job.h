@@ -19,7 +19,7 @@
 
 namespace eplb::simulation {
 
-// What becomes of the processes of a run when the next one starts.
+// Fate of the processes of a run when the next one starts.
 enum class Before {
   kKilled,
   kHangs,         // its training threads do nothing more, its sessions live
@@ -57,16 +57,16 @@ class SimJob {
   bool RanksCarry(const Promises::Holds& holds) const;
 
   const std::string& name() const { return options_.name; }
-  // Of the newest run.
+  // Returns the id of the newest run.
   const std::string& run_id() const { return newest().name; }
   int world_size() const { return options_.shape.num_gpus; }
-  // Of the newest run.
+  // Returns a rank of the newest run.
   SimRank& rank(int index) { return *newest().ranks[static_cast<size_t>(index)]; }
   // A second daemon may lead a run that lives beside the newest one.
   void OnSecondDaemon();
   // Ok when every rank trains and all run one version, which `running` then is.
   absl::Status CheckRanks(RunningPlacement& running) const;
-  // What the validator finds in the logs of all runs.
+  // Checks the logs of all runs with the validator.
   void CheckLogs();
 
  private:
@@ -94,7 +94,8 @@ class SimJob {
   void ForgetIfNobodyRemembers();
   void Begin(bool take_over);
   wire::Hello IdentityOf(int rank, bool take_over) const;
-  // That any rank of these launches was PREPARED for, or began with.
+  // Returns the highest version for which any rank of these launches was PREPARED, or with which it
+  // began.
   int64_t HighestVersion() const;
   void CheckLogs(size_t first, size_t end);
   LoadMatrix LoadAt(int rank, int64_t step) const;

@@ -238,7 +238,7 @@ void SimRank::Connect() {
   });
 }
 
-// As client/session: a rank whose daemon is not the one with the highest term goes there.
+// Acts as client/session: a rank leaves its daemon for the one with the highest term.
 void SimRank::AskLeaders() {
   context_.After(context_.Between(kAskLeaders, 2 * kAskLeaders), [this, attempt = attempt_] {
     if (attempt != attempt_ || stream_ == nullptr || half_closed_ || !alive_) return;

@@ -29,7 +29,7 @@ struct Leader {
   }
 };
 
-// What a rank needs of its job. The pointers outlive it.
+// Parts of its job that a rank needs. The pointers outlive it.
 struct RankOptions {
   Context* context = nullptr;
   Collective* collective = nullptr;
@@ -38,8 +38,8 @@ struct RankOptions {
   std::vector<HistoryRecord>* log = nullptr;
   // Opens a stream to this daemon, -1: to any; null when nobody can be reached.
   std::function<Stream*(int daemon)> connect;
-  // What the daemons answer to GetLeader: the first of those that lead this run and have a rank
-  // of it connected.
+  // Answers of the daemons to GetLeader: the first daemon that leads this run and has a rank of it
+  // connected.
   std::function<std::optional<Leader>(const std::string& run_id)> find_leader;
   std::function<LoadMatrix(int64_t step)> load;
   // A step ended that ran under this version.
@@ -69,7 +69,7 @@ class SimRank {
   int64_t step() const { return step_; }
   // The highest version that this process has heard of; 0 once it is dead.
   int64_t highest_version() const { return alive_ ? highest_version_ : 0; }
-  // What it repeats in every Hello.
+  // Returns the values that it repeats in every Hello.
   const wire::Keep& kept() const { return kept_; }
 
  private:

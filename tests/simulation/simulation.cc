@@ -136,7 +136,7 @@ class Run {
     return first;
   }
 
-  // As systemd does.
+  // Restarts daemons, as systemd does.
   void Supervise() {
     if (!daemons_[0]->serves() && (!context_.faults || context_.Chance(0.3))) daemons_[0]->Start();
     context_.After(kSupervise, [this] { Supervise(); });
@@ -198,7 +198,7 @@ class Run {
   void FaultOfRunOrMemory(int kind) {
     SimDaemon& daemon = *daemons_[0];
     if (kind < 107) {
-      // What a daemon that stands still has not heard yet, it hears in another order.
+      // A daemon that stands still receives the waiting messages in another order.
       if (daemon.is_frozen()) return;
       SimJob& job = AnyJob();
       job.Run(static_cast<Before>(1 + context_.Below(3)));

@@ -14,7 +14,7 @@
 
 namespace eplb::simulation {
 
-// What one end is told.
+// A message to one end.
 struct StreamEnd {
   std::function<void(const wire::UpMessage&)> on_up;      // the daemon's end
   std::function<void(const wire::DownMessage&)> on_down;  // the rank's end
@@ -62,7 +62,7 @@ class Stream {
     down_.lossy = true;
     context_.After(rank_learns, [this] { Close(rank, down_, absl::UnavailableError("reset")); });
   }
-  // What is under way is lost from some message on; nothing that is said later arrives.
+  // Loses the messages under way from some message on; no later message arrives.
   void Cut(absl::Duration rank_learns, absl::Duration daemon_learns) {
     up_.lossy = down_.lossy = true;
     context_.After(rank_learns, [this] { Close(rank, down_, absl::UnavailableError("cut")); });

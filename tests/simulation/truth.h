@@ -1,4 +1,4 @@
-// What the ranks really did: the reference for everything that a daemon shows as measured.
+// Reference for everything that a daemon shows as measured: the ranks' own steps.
 #ifndef EPLB_TESTS_SIMULATION_TRUTH_H_
 #define EPLB_TESTS_SIMULATION_TRUTH_H_
 
@@ -54,7 +54,7 @@ class Truth {
     LoadOf load;
     std::map<std::string, Run> runs;
   };
-  // What the steps of a complete window were.
+  // Steps of a complete window.
   struct Window {
     RealMatrix gpu_loads;  // [L, G]
     RealMatrix static_loads;
@@ -62,12 +62,12 @@ class Truth {
     std::set<int64_t> versions;
   };
   using Steps = std::pair<int64_t, int64_t>;
-  // What a daemon's process has shown of a job.
+  // Figures of a job that a daemon's process has shown.
   struct Shown {
     std::string run_id;
     Steps newest = {-1, -1};
     std::map<Steps, Window> windows;  // complete ones
-    // Of the run before: a decision may be made on them and replace the run.
+    // Windows of the run before. A decision may be made on them and replace the run.
     std::map<Steps, Window> windows_before = {};
   };
 

@@ -3,9 +3,9 @@
 
   EPLB_BIN=build/release/bin EPLB_DATA=tests/data tests/soak/soak.py --windows 20000 --jobs 200 [--keep DIR]
 
-One job runs all the time. Beside it short jobs start, each with a name of its own: half of them end well, a quarter is
-killed, a quarter loses one rank two seconds before the other. The daemon's limits are low (16 jobs, 50 rows of history),
-so that every table is full early and stays so. Prints a table and exits with 1 when something grows between the second and the last quarter
+One job runs all the time. Beside it short jobs start, each with a name of its own: half of them end well, a quarter is killed,
+a quarter loses one rank two seconds before the other. The daemon's limits are low (16 jobs, 50 rows of history), so that every
+table is full early and stays so. Prints a table and exits with 1 when something grows between the second and the last quarter
 of the run, by more than MAX_GROWTH says.
 """
 
@@ -40,7 +40,7 @@ MAX_GROWTH = {"memory_mib": (0.10, 4), "descriptors": (0.10, 8), "threads": (0.1
 
 
 class Samples:
-    """What the daemon takes, every few seconds."""
+    """Samples of the daemon's resources, every few seconds."""
 
     def __init__(self, daemon):
         self.daemon = daemon

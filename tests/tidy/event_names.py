@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Each event that counts against a job's budget (kRepeatable in server/core/state/decision_context.cc) is one that the core records.
+"""Each event that counts against a job's budget (kRepeatable in server/core/state/decision_context.cc) is one that the core
+records.
 
 A name that nothing records budgets nothing: the event that it once stood for fills the audit log.
 """

@@ -1,41 +1,43 @@
 #!/usr/bin/env python3
-"""The house in figures: how large the product is, how it is cut into files, and whether its folders form a circle.
+"""Measures the house: code lines, files, folders. Fails where the house outgrows tests/tidy/ceilings.toml.
 
-  house.py ROOT          prints the figures of the tree at ROOT
-  house.py ROOT --check  also fails when two folders include each other or a file is longer than it may be
+  house.py ROOT   prints the figures of the tree at ROOT; one line per violation on standard error, exit 1 if there is any
+
+A code line is a line that is neither blank nor a comment. A change that raises a ceiling reports in its commit message what was
+added, for whom, and what was removed.
 """
-import argparse
 import collections
 import pathlib
 import re
 import statistics
 import subprocess
+import sys
+import tomllib
 
-ROOMS = ("base", "placement", "proto", "cuda", "client", "server", "deploy")
+PRODUCT = ("base", "placement", "proto", "cuda", "client", "server", "deploy")
 SUFFIXES = {".h", ".c", ".cc", ".cu", ".cuh", ".py"}
 HEADERS = {".h", ".cuh"}
+# A C compiler of the user or the wheel reads these; no product file has to.
+PUBLIC = re.compile(r"^client/(c/eplb\w*|client)\.h$")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.M)
-# What every file repeats: includes and guards, the lines of namespaces, and empty lines.
-BOILERPLATE = re.compile(r"^\s*(#\s*(include|ifndef|define \w+_H_$|endif)|namespace\b.*\{$|}\s*//\s*namespace|using \w[\w:]*;$|$)")
+ANONYMOUS = re.compile(r"^namespace \{", re.M)
 MOST_LINES = 600
-SHORT = 40
 
 
-def read_product(root):
-    """{path below `root`: text} of every product file that git knows."""
-    names = subprocess.run(["git", "-C", root, "ls-files", *ROOMS], check=True, capture_output=True, text=True).stdout
-    return {name: (root / name).read_text(encoding="utf-8")
-            for name in names.splitlines() if pathlib.PurePath(name).suffix in SUFFIXES and (root / name).is_file()}
+def read_files(root):
+    """{path below `root`: text} of every source file that git knows."""
+    names = subprocess.run(["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard", *PRODUCT, "tests"],
+                           check=True, capture_output=True, text=True).stdout
+    return {name: (root / name).read_text(encoding="utf-8") for name in sorted(names.splitlines())
+            if pathlib.PurePath(name).suffix in SUFFIXES and (root / name).is_file()}
 
 
-def includers_of(files):
-    """{header: product files that include it, its own x.cc left out}."""
-    includers = {name: set() for name in files if pathlib.PurePath(name).suffix in HEADERS}
-    for name, text in files.items():
-        for target in INCLUDE.findall(text):
-            if target in includers and pathlib.PurePath(name).with_suffix("") != pathlib.PurePath(target).with_suffix(""):
-                includers[target].add(name)
-    return includers
+def code_lines(name, text):
+    """Number of lines of `text` that are neither blank nor a comment."""
+    if name.endswith(".py"):
+        return sum(1 for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    without_blocks = re.sub(r"^[ \t]*/\*.*?\*/", "", text, flags=re.M | re.S)
+    return sum(1 for line in without_blocks.splitlines() if line.strip() and not line.lstrip().startswith("//"))
 
 
 def mutual_folders(files):
@@ -50,53 +52,69 @@ def mutual_folders(files):
     return sorted((a, b) for a in arrows for b in arrows[a] if a < b and a in arrows.get(b, ()))
 
 
-def lines_of(text):
-    return text.count("\n")
+def orphan_headers(files):
+    """Headers that no file includes but the .cc or .cu of the same name, sorted."""
+    orphans = {name for name in files if pathlib.PurePath(name).suffix in HEADERS and not PUBLIC.match(name)}
+    for name, text in files.items():
+        stem = pathlib.PurePath(name).with_suffix("")
+        orphans -= {target for target in INCLUDE.findall(text) if pathlib.PurePath(target).with_suffix("") != stem}
+    return sorted(orphans)
 
 
-def percent(part, whole):
-    return f"{100 * part / whole:.0f} %" if whole else "-"
+def violations(product, tests, ceilings):
+    """One line for each rule that the tree breaks, and for each exception that is no longer needed."""
+    files = product | tests
+    found = [f"{a} and {b} include each other" for a, b in mutual_folders(product)]
+    found += [f"{name} has {text.count(chr(10))} lines, at most {MOST_LINES}" for name, text in files.items()
+              if text.count("\n") > MOST_LINES]
+    found += [f"{name} opens {len(ANONYMOUS.findall(text))} anonymous namespaces: one idea a file" for name, text in files.items()
+              if name.endswith(".cc") and len(ANONYMOUS.findall(text)) > 1]
+    orphans, listed = orphan_headers(product), ceilings["orphan_headers"]
+    found += [f"{name} is included by no product file but its own" for name in orphans if name not in listed]
+    found += [f"ceilings.toml: {name} is no orphan any more: delete its line" for name in listed if name not in orphans]
+    for what, part in (("product", product), ("tests", tests)):
+        lines = sum(code_lines(name, text) for name, text in part.items())
+        if lines > ceilings["code_lines"][what]:
+            found.append(f"{what}: {lines} code lines, at most {ceilings['code_lines'][what]} (tests/tidy/ceilings.toml)")
+    return found
 
 
-def figures(files):
+def figures(product, tests):
     """Rows of (what, figure)."""
-    sizes = sorted(lines_of(text) for text in files.values())
-    total = sum(sizes)
-    includers = includers_of(files)
-    client = [lines_of(text) for name, text in files.items() if name.startswith("client/")]
-    boilerplate = sum(bool(BOILERPLATE.match(line)) for text in files.values() for line in text.splitlines())
-    sources = [line.strip() for name, text in files.items() if name.endswith(".cc") for line in text.splitlines()]
+    sizes = sorted(text.count("\n") for text in product.values())
+    rooms = collections.Counter()
+    for name, text in product.items():
+        rooms["/".join(name.split("/")[:2])] += code_lines(name, text)
     return [
-        ("files", len(sizes)),
-        ("lines", total),
-        ("lines per file, mean", round(total / len(sizes))),
+        ("product, code lines", sum(rooms.values())),
+        ("tests, code lines", sum(code_lines(name, text) for name, text in tests.items())),
+        ("product, files", len(sizes)),
         ("lines per file, median", round(statistics.median(sizes))),
         ("lines per file, 90th percentile", sizes[int(0.9 * len(sizes))]),
-        (f"files under {SHORT} lines", percent(sum(size < SHORT for size in sizes), len(sizes))),
-        (f"files above {MOST_LINES} lines", sum(size > MOST_LINES for size in sizes)),
-        ("headers with one includer", percent(sum(len(by) == 1 for by in includers.values()), len(includers))),
-        ("boilerplate lines", percent(boilerplate, total)),
-        ("comment lines in .cc", percent(sum(line.startswith("//") for line in sources), len(sources))),
-        ("client, files", len(client)),
-        ("client, share of the lines", percent(sum(client), total)),
-        ("pairs of folders that include each other", len(mutual_folders(files))),
+        ("glued files (two anonymous namespaces)", sum(len(ANONYMOUS.findall(text)) > 1 for text in (product | tests).values())),
+        ("orphan headers", len(orphan_headers(product))),
+        ("pairs of folders that include each other", len(mutual_folders(product))),
+        *((f"  {room}", lines) for room, lines in rooms.most_common() if "." not in room),
     ]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("root", type=pathlib.Path)
-    parser.add_argument("--check", action="store_true")
-    options = parser.parse_args()
-    files = read_product(options.root)
-    assert len(files) > 100, f"only {len(files)} product files were found below {options.root}"
-    for what, figure in figures(files):
+    if len(sys.argv) != 2:
+        print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
+        return 2
+    root = pathlib.Path(sys.argv[1])
+    files = read_files(root)
+    product = {name: text for name, text in files.items() if not name.startswith("tests/")}
+    tests = {name: text for name, text in files.items() if name.startswith("tests/")}
+    assert len(product) > 100, f"only {len(product)} product files were found below {root}"
+    with open(pathlib.Path(__file__).with_name("ceilings.toml"), "rb") as file:
+        ceilings = tomllib.load(file)
+    for what, figure in figures(product, tests):
         print(f"{what:42} {figure}")
-    wrong = [f"{a} and {b} include each other" for a, b in mutual_folders(files)]
-    wrong += [f"{name} has {lines_of(text)} lines, at most {MOST_LINES}" for name, text in sorted(files.items())
-              if lines_of(text) > MOST_LINES]
-    print("\n".join(wrong))
-    return 1 if options.check and wrong else 0
+    found = violations(product, tests, ceilings)
+    for line in found:
+        print(line, file=sys.stderr)
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ MAY_INCLUDE = {
     "server/process": set(),
     "server/rpc": {"server/config", "server/core/values", "server/messages", "server/process", "server/runner", "server/store", "proto", "placement"},
     "server/runner": {"server/core", "server/history", "server/core/values", "server/process", "server/store", "proto", "placement", "placement/backtest", "placement/policies"},
-    "server/store": {"server/core/values", "server/messages", "proto", "placement", "placement/decision"},
+    "server/store": {"server/core/values", "server/messages", "server/process", "proto", "placement", "placement/decision"},
     "client": {"client/rows", "client/rows/control", "client/rows/paths", "client/run_log", "client/session", "cuda", "cuda/kernels", "proto",
                "placement", "placement/split"},
     "client/c": {"client", "placement", "placement/policies"},
@@ -57,7 +57,7 @@ MAY_INCLUDE = {
 }
 ROOMS = sorted(MAY_INCLUDE, key=len, reverse=True)
 
-# What shows a protobuf or gRPC type, and the only places where it may stand.
+# Marks of a protobuf or gRPC type, and the only places that may have it.
 RPC_HEADER = re.compile(r"(\.pb\.h$|^grpc(pp)?/|^google/protobuf/)")
 RPC_PLACES = ("proto/wire/channel_credentials", "proto/wire/convert", "proto/wire/message_json", "proto/wire/message_texts", "proto/wire/status",
               "server/etcd/", "server/messages/", "server/rpc/", "server/main", "client/session/", "client/cli/", "tests/")
@@ -140,7 +140,7 @@ def find_violations(root):
 
 
 SELF_TEST_FILES = {
-    # What must pass.
+    # Files that must pass.
     "base/files.h": '#include <vector>\n',
     "placement/load.h": '#include <vector>\n#include "base/files.h"\n#include "placement/ids.h"\n',
     "placement/policies/registry.cc": '#include "placement/search/bound.h"\n',
@@ -155,7 +155,7 @@ SELF_TEST_FILES = {
     "deploy/examples/replay_trainer/main.cc": '#include "client/client.h"\n#include "client/rows/control/channel.h"\n',
     "client/rows/executor.cc": '#include "cuda/checksum.h"\n#include "client/rows/control/channel.h"\n',
     "tests/server/any_test.cc": '#include "client/client.h"\n#include "eplb/v1/types.pb.h"\n',
-    # What must not, each with one violation.
+    # Files that must not pass, each with one violation.
     "base/up.cc": '#include "placement/load.h"\n',
     "placement/up.cc": '#include <vector>\n#  include "cuda/count.h"\n',
     "placement/sub.cc": '#include "placement/search/bound.h"\n',

@@ -12,7 +12,7 @@
 
 #include "base/files.h"
 #include "base/foreign_text.h"
-#include "base/json_value.h"
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -24,16 +24,15 @@ using wire::JsonValue;
 absl::StatusOr<const std::vector<JsonValue>*> GetObjects(const JsonValue& object, const char* key,
                                                          const char* count_key) {
   const JsonValue* list = object.Find(key);
-  if (list == nullptr) return absl::InvalidArgumentError(absl::StrCat(key, " is missing"));
+  if (list == nullptr) return InvalidInput(key, " is missing");
   const auto entries = list->is_array() ? list->numbers.children.front().front() : -1;
   if (entries != static_cast<int64_t>(list->objects.size()) || entries < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(key, " is no list of objects"));
+    return InvalidInput(key, " is no list of objects");
   }
   if (object.Find(count_key) == nullptr) return &list->objects;
   EPLB_ASSIGN_OR_RETURN(const int64_t count, wire::GetInteger(object, count_key));
   if (entries != count) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(count_key, " is ", count, ", ", key, " has ", entries, " entries"));
+    return InvalidInput(count_key, " is ", count, ", ", key, " has ", entries, " entries");
   }
   return &list->objects;
 }
@@ -43,8 +42,7 @@ absl::Status CheckId(const JsonValue& object, const char* key, size_t expected) 
   if (object.Find(key) == nullptr) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const int64_t id, wire::GetInteger(object, key));
   if (id == static_cast<int64_t>(expected)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(key, " is ", id, ", expected ", expected, ": ids rise from 0"));
+  return InvalidInput(key, " is ", id, ", expected ", expected, ": ids rise from 0");
 }
 
 absl::Status ReadDevice(const JsonValue& device, size_t id, std::vector<int32_t>& row) {
@@ -54,8 +52,7 @@ absl::Status ReadDevice(const JsonValue& device, size_t id, std::vector<int32_t>
   EPLB_RETURN_IF_ERROR(wire::CheckIntegers(*numbers, "device_expert", "an expert"));
   for (const int64_t expert : numbers->integers) {
     if (expert < -1 || expert > std::numeric_limits<int32_t>::max()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("device_expert has ", expert, ", expected an expert"));
+      return InvalidInput("device_expert has ", expert, ", expected an expert");
     }
     row.push_back(static_cast<int32_t>(expert));
   }
@@ -75,9 +72,7 @@ absl::StatusOr<Layer> ReadLayer(const JsonValue& object, size_t id) {
   for (size_t device = 0; device < devices->size(); ++device) {
     const size_t before = layer.row.size();
     const absl::Status read = ReadDevice((*devices)[device], device, layer.row);
-    if (!read.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("device ", device, ": ", read.message()));
-    }
+    if (!read.ok()) return InvalidInput("device ", device, ": ", read.message());
     layer.per_device.push_back(static_cast<int64_t>(layer.row.size() - before));
   }
   return layer;
@@ -91,9 +86,8 @@ absl::Status CheckDevices(const std::vector<int64_t>& per_device, size_t num_slo
     const int64_t expected = slots / devices + (device < slots % devices ? 1 : 0);
     const int64_t given = per_device[static_cast<size_t>(device)];
     if (given == expected) continue;
-    return absl::InvalidArgumentError(absl::StrCat("device ", device, " holds ", given,
-                                                   " experts, expected ", expected, " of ", slots,
-                                                   " on ", devices, " devices"));
+    return InvalidInput("device ", device, " holds ", given, " experts, expected ", expected,
+                        " of ", slots, " on ", devices, " devices");
   }
   return absl::OkStatus();
 }
@@ -109,15 +103,12 @@ absl::StatusOr<PlacementParts> ParseAscend(std::string_view bytes) {
     absl::Status status = layer.status();
     if (status.ok()) status = CheckDevices(layer->per_device, layer->row.size());
     if (status.ok() && id > 0 && layer->per_device != per_device) {
-      status = absl::InvalidArgumentError(
-          absl::StrCat("has ", layer->row.size(), " slots on ", layer->per_device.size(),
-                       " devices, layer 0 has ", parts.slots.cols(), " on ", per_device.size()));
+      status =
+          InvalidInput("has ", layer->row.size(), " slots on ", layer->per_device.size(),
+                       " devices, layer 0 has ", parts.slots.cols(), " on ", per_device.size());
     }
-    if (!status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("layer ", id, ": ", status.message()));
-    }
-    if (layer->row.empty())
-      return absl::InvalidArgumentError(absl::StrCat("layer ", id, " is empty"));
+    if (!status.ok()) return InvalidInput("layer ", id, ": ", status.message());
+    if (layer->row.empty()) return InvalidInput("layer ", id, " is empty");
     if (id == 0) {
       per_device = layer->per_device;
       parts.slots.resize(static_cast<Eigen::Index>(layers->size()),
@@ -127,6 +118,54 @@ absl::StatusOr<PlacementParts> ParseAscend(std::string_view bytes) {
   }
   parts.frame.num_gpus = static_cast<int32_t>(per_device.size());
   return parts;
+}
+
+constexpr char kAggregatedLoad[] = "aggregated_load";
+constexpr int32_t kMaxAscendExpert = (1 << 12) - 1;
+
+// A key that is a number as JSON writes it.
+absl::StatusOr<int32_t> NumberOfKey(const std::string& key, const char* what, int32_t most) {
+  int32_t number = -1;
+  if (absl::SimpleAtoi(key, &number) && number >= 0 && number <= most &&
+      absl::StrCat(number) == key) {
+    return number;
+  }
+  return InvalidInput(kAggregatedLoad, " has the key ", wire::JsonQuote(FirstCharacters(key, 80)),
+                      ", expected ", what, " number in 0..", most);
+}
+
+using ExpertLoads = std::map<int32_t, double>;  // by expert
+
+absl::StatusOr<ExpertLoads> ReadExperts(const JsonValue& object, int32_t layer) {
+  const std::string place = absl::StrCat(kAggregatedLoad, " layer ", layer);
+  if (!object.is_object()) {
+    return InvalidInput(place, " is ", std::string(wire::KindName(object.kind)),
+                        ", expected loads by expert");
+  }
+  ExpertLoads loads;
+  for (const wire::JsonMember& member : object.members) {
+    EPLB_ASSIGN_OR_RETURN(const int32_t expert,
+                          NumberOfKey(member.key, "an expert", kMaxAscendExpert));
+    const JsonValue::Kind kind = member.value.kind;
+    if (kind != JsonValue::Kind::kInteger && kind != JsonValue::Kind::kReal) {
+      return InvalidInput(place, " expert ", expert, " is ", std::string(wire::KindName(kind)),
+                          ", expected a number");
+    }
+    loads[expert] = member.value.real;
+  }
+  return loads;
+}
+
+// Exact counts if every number is whole and a double holds it exactly.
+absl::StatusOr<Load> CountsOrEstimates(const RealMatrix& matrix) {
+  constexpr double kLargestExact = 0x1p53;
+  const bool counts = (matrix == matrix.round()).all() && matrix.maxCoeff() < kLargestExact;
+  return counts ? Load::FromCounts(matrix.cast<int64_t>()) : Load::FromEstimates(matrix);
+}
+
+absl::Status NoAscendLoad() {
+  return InvalidInput("is no load of ascend, expected {\"", kAggregatedLoad,
+                      "\":{\"LAYER\":{\"EXPERT\":TOKENS}}}");
 }
 
 }  // namespace
@@ -155,61 +194,6 @@ absl::StatusOr<std::string> WriteAscendPlacement(const Placement& placement,
   }
   return json + "]}\n";
 }
-
-namespace {
-
-constexpr char kAggregatedLoad[] = "aggregated_load";
-constexpr int32_t kMaxAscendExpert = (1 << 12) - 1;
-
-// A key that is a number as JSON writes it.
-absl::StatusOr<int32_t> NumberOfKey(const std::string& key, const char* what, int32_t most) {
-  int32_t number = -1;
-  if (absl::SimpleAtoi(key, &number) && number >= 0 && number <= most &&
-      absl::StrCat(number) == key) {
-    return number;
-  }
-  return absl::InvalidArgumentError(absl::StrCat(kAggregatedLoad, " has the key ",
-                                                 wire::JsonQuote(FirstCharacters(key, 80)),
-                                                 ", expected ", what, " number in 0..", most));
-}
-
-using ExpertLoads = std::map<int32_t, double>;  // by expert
-
-absl::StatusOr<ExpertLoads> ReadExperts(const JsonValue& object, int32_t layer) {
-  const std::string place = absl::StrCat(kAggregatedLoad, " layer ", layer);
-  if (!object.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        place, " is ", std::string(wire::KindName(object.kind)), ", expected loads by expert"));
-  }
-  ExpertLoads loads;
-  for (const wire::JsonMember& member : object.members) {
-    EPLB_ASSIGN_OR_RETURN(const int32_t expert,
-                          NumberOfKey(member.key, "an expert", kMaxAscendExpert));
-    const JsonValue::Kind kind = member.value.kind;
-    if (kind != JsonValue::Kind::kInteger && kind != JsonValue::Kind::kReal) {
-      return absl::InvalidArgumentError(absl::StrCat(place, " expert ", expert, " is ",
-                                                     std::string(wire::KindName(kind)),
-                                                     ", expected a number"));
-    }
-    loads[expert] = member.value.real;
-  }
-  return loads;
-}
-
-// Exact counts if every number is whole and a double holds it exactly.
-absl::StatusOr<Load> CountsOrEstimates(const RealMatrix& matrix) {
-  constexpr double kLargestExact = 0x1p53;
-  const bool counts = (matrix == matrix.round()).all() && matrix.maxCoeff() < kLargestExact;
-  return counts ? Load::FromCounts(matrix.cast<int64_t>()) : Load::FromEstimates(matrix);
-}
-
-absl::Status NoAscendLoad() {
-  return absl::InvalidArgumentError(absl::StrCat("is no load of ascend, expected {\"",
-                                                 kAggregatedLoad,
-                                                 "\":{\"LAYER\":{\"EXPERT\":TOKENS}}}"));
-}
-
-}  // namespace
 
 bool IsAscendLoad(const JsonValue& value) { return value.Find(kAggregatedLoad) != nullptr; }
 

@@ -6,10 +6,10 @@
 #include "absl/strings/str_join.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
-#include "client/cli/formats/format_table.h"
 #include "client/cli/formats/layer_numbers.h"
-#include "client/cli/formats/npy.h"
+#include "client/cli/formats/npz.h"
 
 namespace eplb {
 namespace {
@@ -21,9 +21,8 @@ absl::Status CheckEmptySlots(const PlacementFormat& format, const Placement& pla
   const IndexMatrix& slots = placement.physical_to_logical_map();
   for (Eigen::Index i = 0; i < slots.size() && !format.holds_unusable_slots; ++i) {
     if (slots.data()[i] >= 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat("layer ", i / slots.cols(), " slot ",
-                                                   i % slots.cols(), " holds no expert, and ",
-                                                   Name(format), " has no word for that"));
+    return InvalidInput("layer ", i / slots.cols(), " slot ", i % slots.cols(),
+                        " holds no expert, and ", Name(format), " has no word for that");
   }
   return absl::OkStatus();
 }
@@ -31,17 +30,15 @@ absl::Status CheckEmptySlots(const PlacementFormat& format, const Placement& pla
 // Neither file can hold such a placement: a number of GPUs that does not fit is likely a typo.
 absl::Status CheckEqualGpus(const PlacementFormat& format, const Topology& topology) {
   if (format.holds_unequal_gpus || topology.equal_slots_per_gpu()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(topology.num_slots(), " slots on ",
-                                                 topology.num_gpus(), " GPUs: in ", Name(format),
-                                                 " all GPUs hold the same number of slots"));
+  return InvalidInput(topology.num_slots(), " slots on ", topology.num_gpus(), " GPUs: in ",
+                      Name(format), " all GPUs hold the same number of slots");
 }
 
-// What the target cannot hold at all; --gpus is what only the command line can add.
+// Refuses a placement that the target cannot hold. Only --gpus can add the number of GPUs.
 absl::Status CheckTarget(const PlacementFormat& to, const ShapeNumbers& frame,
                          const Placement& placement) {
   if (to.holds_gpus && !frame.num_gpus.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Name(to), " needs --gpus: the source does not contain the number of GPUs"));
+    return InvalidInput(Name(to), " needs --gpus: the source does not contain the number of GPUs");
   }
   EPLB_RETURN_IF_ERROR(CheckEqualGpus(to, placement.topology()));
   return CheckEmptySlots(to, placement);
@@ -56,14 +53,12 @@ absl::Status CheckLayerChoice(const PlacementFormat& from, const PlacementFormat
   if (!choice.given()) return absl::OkStatus();
   const char* flag = choice.first.has_value() ? "--first-layer" : "--layers";
   if (!NumbersLayers(from) && !NumbersLayers(to)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " has no meaning from ", Name(from), " to ", Name(to),
-                     ": both count MoE layers from 0; it is for sglang and trtllm"));
+    return InvalidInput(flag, " has no meaning from ", Name(from), " to ", Name(to),
+                        ": both count MoE layers from 0; it is for sglang and trtllm");
   }
   const int32_t first = choice.first.value_or(0);
   if (first >= 0 && first <= kMaxLayerNumber) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " is ", first, ", expected 0..", kMaxLayerNumber));
+  return InvalidInput(flag, " is ", first, ", expected 0..", kMaxLayerNumber);
 }
 
 // Slots whose rank is not their place among the slots of their expert.
@@ -77,7 +72,7 @@ int64_t CountReordered(const Placement& placement) {
 
 bool HasReplicas(const Placement& placement) { return placement.max_replicas() > 1; }
 
-// What a file does not carry, and the flags that say it when the file is read.
+// The facts that a file does not carry, and the flags that supply them when the file is read.
 struct Lost {
   std::vector<std::string> names;
   std::vector<std::string> flags;
@@ -85,7 +80,7 @@ struct Lost {
   void Add(const char* name, const char* flag, const std::optional<int32_t>& number) {
     if (!number.has_value()) return;
     names.emplace_back(name);
-    // 1 is what a reader assumes, but for GPUs.
+    // A reader assumes 1, except for GPUs.
     if (*number != 1 || names.back() == kGpus) flags.push_back(absl::StrCat(flag, " ", *number));
   }
 
@@ -98,7 +93,7 @@ struct Lost {
   static constexpr char kGpus[] = "GPUs";
 };
 
-// Said of what the source has and the target does not hold.
+// Notes the facts of the source that the target does not hold.
 void NoteLosses(const PlacementFormat& to, const WriteOptions& write, const PlacementParts& parts,
                 const Placement& placement, std::vector<std::string>& notes) {
   const ShapeNumbers& frame = parts.frame;
@@ -124,7 +119,7 @@ void NoteLosses(const PlacementFormat& to, const WriteOptions& write, const Plac
   absl::StrAppend(&notes.back(), "; give ", absl::StrJoin(lost.flags, " "), " to convert back");
 }
 
-// Said of what the target holds and nobody gave.
+// Notes the facts of the target that neither the source nor a flag supplies.
 void NoteAssumptions(const PlacementFormat& to, const WriteOptions& write,
                      const PlacementParts& parts, const ShapeNumbers& frame,
                      const Placement& placement, std::vector<std::string>& notes) {
@@ -161,8 +156,8 @@ absl::Status ChooseModelLayers(const PlacementFormat& to, const LayerChoice& cho
 // Rows of a file that numbers its layers.
 absl::Status ChooseNumberedLayers(const LayerChoice& choice, PlacementParts& parts) {
   if (choice.first.has_value() && *choice.first != parts.layers.front()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the file has ", parts.layers.front(), ", --first-layer is ", *choice.first));
+    return InvalidInput("the file has ", parts.layers.front(), ", --first-layer is ",
+                        *choice.first);
   }
   if (choice.list.empty()) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const std::vector<Eigen::Index> rows, ChooseRows(parts.layers, choice));
@@ -177,8 +172,7 @@ absl::StatusOr<LayerNumbers> NameLayers(const PlacementFormat& to, const LayerCh
   const auto count = parts.slots.rows();
   if (choice.first.has_value()) return Consecutive(*choice.first, count);
   if (choice.given() && static_cast<int64_t>(choice.list.size()) != count) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has ", count, " layers, ", choice.Flag(), " names ", choice.list.size()));
+    return InvalidInput("has ", count, " layers, ", choice.Flag(), " names ", choice.list.size());
   }
   if (!choice.given() && to.counts_model_layers) {
     parts.notes.push_back(absl::StrCat(

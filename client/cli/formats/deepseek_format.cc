@@ -8,11 +8,14 @@
 
 #include "base/files.h"
 #include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/csv.h"
+#include "client/cli/formats/index_table.h"
 #include "client/cli/formats/load_doubts.h"
 #include "client/cli/formats/load_json.h"
 #include "client/cli/formats/npy.h"
-#include "client/cli/formats/tables.h"
+#include "client/cli/formats/npz.h"
 
 namespace eplb {
 namespace {
@@ -38,34 +41,33 @@ absl::Status CheckShapes(const Maps& maps) {
       maps.replicas.columns() == experts) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      kSlots, " has ", layers, " layers; ", kReplicas, " ", maps.replicas.cells.rows(),
-      " layers x ", maps.replicas.columns(), " experts; ", kCounts, " ", maps.counts.cells.rows(),
-      " layers x ", experts, " experts: they must be the same"));
+  return InvalidInput(kSlots, " has ", layers, " layers; ", kReplicas, " ",
+                      maps.replicas.cells.rows(), " layers x ", maps.replicas.columns(),
+                      " experts; ", kCounts, " ", maps.counts.cells.rows(), " layers x ", experts,
+                      " experts: they must be the same");
 }
 
 // Enters the slots of one expert as its replicas 0, 1, ..; the entries after them must be -1.
 absl::Status RankExpert(const Maps& maps, Eigen::Index layer, int64_t expert, IndexMatrix& ranks) {
   const int32_t count = maps.counts.cells(layer, expert);
   if (count < 1 || count > maps.replicas.depth) {
-    return absl::InvalidArgumentError(absl::StrCat(kCounts, " layer ", layer, " expert ", expert,
-                                                   " is ", count, ", expected 1..",
-                                                   maps.replicas.depth));
+    return InvalidInput(kCounts, " layer ", layer, " expert ", expert, " is ", count,
+                        ", expected 1..", maps.replicas.depth);
   }
   for (int64_t replica = 0; replica < maps.replicas.depth; ++replica) {
     const int32_t slot = maps.replicas.cells(layer, expert * maps.replicas.depth + replica);
     if (replica >= count && slot == -1) continue;
     if (replica >= count || slot < 0 || slot >= ranks.cols()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(ReplicaName(layer, expert, replica), " is ", slot, ", expected ",
-                       replica >= count ? "-1" : absl::StrCat("a slot in 0..", ranks.cols() - 1)));
+      return InvalidInput(
+          ReplicaName(layer, expert, replica), " is ", slot, ", expected ",
+          replica >= count ? "-1" : absl::StrCat("a slot in 0..", ranks.cols() - 1));
     }
     if (maps.slots.cells(layer, slot) != expert || ranks(layer, slot) != -1) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidInput(
           ReplicaName(layer, expert, replica), " is slot ", slot,
           ranks(layer, slot) != -1
               ? std::string(" a second time")
-              : absl::StrCat(", where ", kSlots, " has expert ", maps.slots.cells(layer, slot))));
+              : absl::StrCat(", where ", kSlots, " has expert ", maps.slots.cells(layer, slot)));
     }
     ranks(layer, slot) = static_cast<int32_t>(replica);
   }
@@ -83,9 +85,8 @@ absl::StatusOr<PlacementParts> PartsFromMaps(const Maps& maps) {
     for (Eigen::Index slot = 0; slot < slots.cols(); ++slot) {
       if (slots(layer, slot) == -1) ranks(layer, slot) = 0;  // as Placement::FromSlots has it
       if (ranks(layer, slot) >= 0) continue;
-      return absl::InvalidArgumentError(absl::StrCat(kSlots, " layer ", layer, " slot ", slot,
-                                                     " holds expert ", slots(layer, slot), ", ",
-                                                     kReplicas, " leaves it out"));
+      return InvalidInput(kSlots, " layer ", layer, " slot ", slot, " holds expert ",
+                          slots(layer, slot), ", ", kReplicas, " leaves it out");
     }
   }
   return PlacementParts{.slots = slots,
@@ -104,7 +105,7 @@ absl::StatusOr<PlacementParts> FromNpz(std::string_view bytes) {
     for (const NpzMember& member : members) {
       if (member.name == name) return IndexTableFromNpy(member.bytes, name, dimensions);
     }
-    return absl::InvalidArgumentError(absl::StrCat(name, " is missing"));
+    return InvalidInput(name, " is missing");
   };
   Maps maps;
   EPLB_ASSIGN_OR_RETURN(maps.slots, read(kSlots, 2));
@@ -116,11 +117,11 @@ absl::StatusOr<PlacementParts> FromNpz(std::string_view bytes) {
 absl::StatusOr<PlacementParts> FromJson(std::string_view text) {
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(text));
   if (object.Find("format") != nullptr) {
-    return absl::InvalidArgumentError("has the key \"format\", which deepseek's maps do not have");
+    return InvalidInput("has the key \"format\", which deepseek's maps do not have");
   }
   auto read = [&object](const char* name, size_t dimensions) -> absl::StatusOr<IndexTable> {
     const wire::JsonValue* value = object.Find(name);
-    if (value == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " is missing"));
+    if (value == nullptr) return InvalidInput(name, " is missing");
     return IndexTableFromJson(*value, name, dimensions);
   };
   Maps maps;
@@ -145,17 +146,8 @@ absl::StatusOr<PlacementParts> ParseDeepSeek(const std::string& path, std::strin
   const size_t start = std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size());
   if (bytes.substr(start).starts_with('{')) return FromJson(bytes);
   if (LooksLikeCsv(bytes) || path.ends_with(".csv")) return FromCsv(bytes);
-  return absl::InvalidArgumentError(
-      absl::StrCat("is no placement of deepseek; tried .npy and CSV of ", kSlots,
-                   ", .npz and a JSON object of ", kSlots, ", ", kReplicas, " and ", kCounts));
-}
-
-std::string MatrixToJson(const IndexMatrix& matrix) {
-  std::string json;
-  for (Eigen::Index row = 0; row < matrix.rows(); ++row) {
-    absl::StrAppend(&json, row == 0 ? "[" : ",", RowToJson(matrix, row));
-  }
-  return json + "]";
+  return InvalidInput("is no placement of deepseek; tried .npy and CSV of ", kSlots,
+                      ", .npz and a JSON object of ", kSlots, ", ", kReplicas, " and ", kCounts);
 }
 
 // [L, E * X] as [L][E][X].
@@ -191,20 +183,19 @@ absl::StatusOr<std::vector<LoadWindow>> LoadFromNpz(std::string_view bytes) {
   };
   const auto named = std::count_if(members.begin(), members.end(), is_load);
   if (members.size() > 1 && named != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has ", members.size(), " arrays, expected one, or one named load or weight"));
+    return InvalidInput("has ", members.size(),
+                        " arrays, expected one, or one named load or weight");
   }
   const auto found = std::find_if(members.begin(), members.end(), is_load);
   const NpzMember& member = found == members.end() ? members.front() : *found;
   if (NamesPlacement(member.name)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("holds ", wire::JsonQuote(member.name),
-                     ", part of a placement; expected a load, tokens of each expert"));
+    return InvalidInput("holds ", wire::JsonQuote(member.name),
+                        ", part of a placement; expected a load, tokens of each expert");
   }
   absl::StatusOr<std::vector<LoadWindow>> windows = ParseLoadNpy(member.bytes);
   if (windows.ok()) return windows;
-  return absl::InvalidArgumentError(absl::StrCat(wire::JsonQuote(FirstCharacters(member.name, 80)),
-                                                 ": ", windows.status().message()));
+  return InvalidInput(wire::JsonQuote(FirstCharacters(member.name, 80)), ": ",
+                      windows.status().message());
 }
 
 }  // namespace
@@ -234,9 +225,9 @@ absl::StatusOr<std::string> WriteDeepseekPlacement(const Placement& placement,
                                                   placement.max_replicas()})},
                      {kCounts, TwoDimensionsToNpy(placement.logical_replica_count())}});
   }
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidInput(
       options.path,
-      ": a file of deepseek ends in .npy, .npz, .json or .csv, which chooses its form"));
+      ": a file of deepseek ends in .npy, .npz, .json or .csv, which chooses its form");
 }
 
 bool DeepseekHoldsRanks(const WriteOptions& options) {
@@ -258,7 +249,7 @@ absl::StatusOr<std::vector<LoadWindow>> ParseDeepseekLoad(const std::string& pat
     if (json.ok()) return ParseLoadJson(path, *json);
     windows = json.status();
   } else {
-    windows = absl::InvalidArgumentError("is no load of deepseek; tried .npy, .npz, JSON and CSV");
+    windows = InvalidInput("is no load of deepseek; tried .npy, .npz, JSON and CSV");
   }
   if (!windows.ok()) return InFile(path, windows.status());
   return windows;

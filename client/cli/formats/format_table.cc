@@ -2,16 +2,13 @@
 // threads: safe, no state.
 #include "client/cli/formats/format_table.h"
 
-#include <string>
-#include <string_view>
 #include <utility>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "base/files.h"
 #include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/ascend_format.h"
@@ -33,8 +30,7 @@ namespace {
 absl::StatusOr<std::optional<int32_t>> Merge(const char* flag, const std::optional<int32_t>& file,
                                              const std::optional<int32_t>& given) {
   if (file.has_value() && given.has_value() && *file != *given) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the file has ", *file, ", ", flag, " is ", *given));
+    return InvalidInput("the file has ", *file, ", ", flag, " is ", *given);
   }
   return file.has_value() ? file : given;
 }
@@ -44,39 +40,12 @@ absl::StatusOr<std::optional<int32_t>> Merge(const char* flag, const std::option
 absl::StatusOr<int32_t> CountExperts(const IndexMatrix& slots) {
   for (Eigen::Index i = 0; i < slots.size(); ++i) {
     if (slots.data()[i] < slots.cols()) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "layer ", i / slots.cols(), " slot ", i % slots.cols(), " holds expert ", slots.data()[i],
-        ", but ", slots.cols(), " slots hold experts 0..", slots.cols() - 1, " at most"));
+    return InvalidInput("layer ", i / slots.cols(), " slot ", i % slots.cols(), " holds expert ",
+                        slots.data()[i], ", but ", slots.cols(), " slots hold experts 0..",
+                        slots.cols() - 1, " at most");
   }
   return slots.maxCoeff() + 1;
 }
-
-}  // namespace
-
-absl::StatusOr<ShapeNumbers> MergeShapes(const ShapeNumbers& file, const ShapeNumbers& flags) {
-  ShapeNumbers merged;
-  EPLB_ASSIGN_OR_RETURN(merged.num_gpus, Merge("--gpus", file.num_gpus, flags.num_gpus));
-  EPLB_ASSIGN_OR_RETURN(merged.num_nodes, Merge("--nodes", file.num_nodes, flags.num_nodes));
-  EPLB_ASSIGN_OR_RETURN(merged.num_groups, Merge("--groups", file.num_groups, flags.num_groups));
-  return merged;
-}
-
-absl::StatusOr<Placement> MakePlacement(const PlacementParts& parts, const ShapeNumbers& frame) {
-  TopologyOptions options{.num_layers = static_cast<int32_t>(parts.slots.rows()),
-                          .num_slots = static_cast<int32_t>(parts.slots.cols()),
-                          .num_gpus = frame.num_gpus.value_or(1),
-                          .num_nodes = frame.num_nodes.value_or(1),
-                          .num_groups = frame.num_groups.value_or(1)};
-  EPLB_ASSIGN_OR_RETURN(const int32_t experts, CountExperts(parts.slots));
-  options.num_experts = parts.num_experts.value_or(experts);
-  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(options));
-  if (parts.ranks.has_value()) {
-    return Placement::FromSlotsAndRanks(topology, parts.slots, *parts.ranks);
-  }
-  return Placement::FromSlots(topology, parts.slots);
-}
-
-namespace {
 
 bool Always(const WriteOptions& /*options*/) { return true; }
 bool Never(const WriteOptions& /*options*/) { return false; }
@@ -119,23 +88,6 @@ constexpr PlacementFormat kFormats[] = {
      .holds_unequal_gpus = true},
 };
 
-}  // namespace
-
-std::span<const PlacementFormat> PlacementFormats() { return kFormats; }
-
-absl::StatusOr<PlacementFormat> FindPlacementFormat(std::string_view name) {
-  std::vector<std::string> names;
-  for (const PlacementFormat& format : kFormats) {
-    if (format.name == name) return format;
-    names.emplace_back(format.name);
-  }
-  return absl::InvalidArgumentError(absl::StrCat("placement format is ",
-                                                 wire::JsonQuote(FirstCharacters(name, 80)),
-                                                 ", expected one of ", absl::StrJoin(names, ", ")));
-}
-
-namespace {
-
 absl::StatusOr<PlacementParts> ParseEplb(std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(wire::PlacementWithShares read, wire::PlacementWithSharesFromJson(bytes));
   const Topology& topology = read.placement.topology();
@@ -149,6 +101,41 @@ absl::StatusOr<PlacementParts> ParseEplb(std::string_view bytes) {
 }
 
 }  // namespace
+
+absl::StatusOr<ShapeNumbers> MergeShapes(const ShapeNumbers& file, const ShapeNumbers& flags) {
+  ShapeNumbers merged;
+  EPLB_ASSIGN_OR_RETURN(merged.num_gpus, Merge("--gpus", file.num_gpus, flags.num_gpus));
+  EPLB_ASSIGN_OR_RETURN(merged.num_nodes, Merge("--nodes", file.num_nodes, flags.num_nodes));
+  EPLB_ASSIGN_OR_RETURN(merged.num_groups, Merge("--groups", file.num_groups, flags.num_groups));
+  return merged;
+}
+
+absl::StatusOr<Placement> MakePlacement(const PlacementParts& parts, const ShapeNumbers& frame) {
+  TopologyOptions options{.num_layers = static_cast<int32_t>(parts.slots.rows()),
+                          .num_slots = static_cast<int32_t>(parts.slots.cols()),
+                          .num_gpus = frame.num_gpus.value_or(1),
+                          .num_nodes = frame.num_nodes.value_or(1),
+                          .num_groups = frame.num_groups.value_or(1)};
+  EPLB_ASSIGN_OR_RETURN(const int32_t experts, CountExperts(parts.slots));
+  options.num_experts = parts.num_experts.value_or(experts);
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(options));
+  if (parts.ranks.has_value()) {
+    return Placement::FromSlotsAndRanks(topology, parts.slots, *parts.ranks);
+  }
+  return Placement::FromSlots(topology, parts.slots);
+}
+
+std::span<const PlacementFormat> PlacementFormats() { return kFormats; }
+
+absl::StatusOr<PlacementFormat> FindPlacementFormat(std::string_view name) {
+  std::vector<std::string> names;
+  for (const PlacementFormat& format : kFormats) {
+    if (format.name == name) return format;
+    names.emplace_back(format.name);
+  }
+  return InvalidInput("placement format is ", wire::JsonQuote(FirstCharacters(name, 80)),
+                      ", expected one of ", absl::StrJoin(names, ", "));
+}
 
 absl::StatusOr<PlacementParts> ParseEplbPlacement(const std::string& path, std::string_view bytes) {
   absl::StatusOr<PlacementParts> parts = ParseEplb(bytes);

@@ -18,31 +18,30 @@
 
 namespace eplb {
 
-// What a placement file of another system says, and how it becomes a Placement.
-// threads: safe, no state.
-
 // Numbers that a file or the command line may give.
 struct ShapeNumbers {
   std::optional<int32_t> num_gpus;
   std::optional<int32_t> num_nodes;
   std::optional<int32_t> num_groups;
-  LayerChoice layers;  // of the command line alone
+  LayerChoice layers;  // only the command line gives it
 };
 
 struct PlacementParts {
   IndexMatrix slots;                        // physical_to_logical_map [L, S], not checked
-  std::optional<IndexMatrix> ranks = {};    // replica ranks [L, S], where the format has them
-  std::optional<int32_t> num_experts = {};  // else the largest id + 1: every expert is in a slot
+  std::optional<IndexMatrix> ranks = {};    // replica ranks [L, S], if the format has them
+  std::optional<int32_t> num_experts = {};  // absent: the largest id + 1
   ShapeNumbers frame = {};
-  LayerNumbers layers = {};               // the model's number of each row, where the format has it
+  LayerNumbers layers = {};               // the model's number of each row, if the format has it
   std::optional<RealMatrix> shares = {};  // replica_share [L, S], right for these slots
   std::vector<std::string> notes = {};    // what was left out, a sentence each
 };
 
-// The numbers of both. errors: InvalidArgument, naming the flag, when they contradict each other.
+// Returns the numbers of both. errors: InvalidArgument, naming the flag, if they contradict each
+// other.
 absl::StatusOr<ShapeNumbers> MergeShapes(const ShapeNumbers& file, const ShapeNumbers& flags);
 
-// What nobody gave is 1. errors: InvalidArgument, naming layer and slot, as Placement and Topology.
+// Numbers that are not given are 1. errors: InvalidArgument, naming layer and slot, as Placement
+// and Topology.
 absl::StatusOr<Placement> MakePlacement(const PlacementParts& parts, const ShapeNumbers& frame);
 
 struct WriteOptions {

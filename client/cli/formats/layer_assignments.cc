@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -22,9 +23,8 @@ absl::StatusOr<int32_t> LayerOf(const std::string& key) {
   int32_t layer = -1;
   if (!absl::SimpleAtoi(key, &layer) || layer < 0 || layer > kMaxLayerNumber ||
       std::to_string(layer) != key) {
-    return absl::InvalidArgumentError(absl::StrCat(kKey, " has the key ",
-                                                   wire::JsonQuote(FirstCharacters(key, 80)),
-                                                   ", expected a layer number"));
+    return InvalidInput(kKey, " has the key ", wire::JsonQuote(FirstCharacters(key, 80)),
+                        ", expected a layer number");
   }
   return layer;
 }
@@ -33,15 +33,14 @@ absl::StatusOr<int32_t> LayerOf(const std::string& key) {
 absl::Status CheckRow(const wire::JsonValue& value, const std::string& name, int64_t num_slots) {
   EPLB_ASSIGN_OR_RETURN(const wire::JsonNumbers* numbers, wire::AsNumbers(value, name, 1));
   if (static_cast<int64_t>(numbers->num_numbers()) != num_slots) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " has ", numbers->num_numbers(),
-                                                   " entries, expected ", num_slots, " slots"));
+    return InvalidInput(name, " has ", numbers->num_numbers(), " entries, expected ", num_slots,
+                        " slots");
   }
   EPLB_RETURN_IF_ERROR(wire::CheckIntegers(*numbers, name, kExpertRange));
   for (size_t slot = 0; slot < numbers->integers.size(); ++slot) {
     const int64_t expert = numbers->integers[slot];
     if (expert >= -1 && expert <= std::numeric_limits<int32_t>::max()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " slot ", slot, " is ", expert, ", expected an expert"));
+    return InvalidInput(name, " slot ", slot, " is ", expert, ", expected an expert");
   }
   return absl::OkStatus();
 }
@@ -50,18 +49,17 @@ using RowsByLayer = std::map<int32_t, const wire::JsonValue*>;
 
 absl::StatusOr<RowsByLayer> ReadRows(const wire::JsonValue& object) {
   const wire::JsonValue* assignments = object.Find(kKey);
-  if (assignments == nullptr) return absl::InvalidArgumentError(absl::StrCat(kKey, " is missing"));
+  if (assignments == nullptr) return InvalidInput(kKey, " is missing");
   if (!assignments->is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(kKey, " is ",
-                                                   std::string(wire::KindName(assignments->kind)),
-                                                   ", expected rows by layer number"));
+    return InvalidInput(kKey, " is ", std::string(wire::KindName(assignments->kind)),
+                        ", expected rows by layer number");
   }
   RowsByLayer rows;
   for (const wire::JsonMember& member : assignments->members) {
     EPLB_ASSIGN_OR_RETURN(const int32_t layer, LayerOf(member.key));
     rows.emplace(layer, &member.value);
   }
-  if (rows.empty()) return absl::InvalidArgumentError(absl::StrCat(kKey, " has no layers"));
+  if (rows.empty()) return InvalidInput(kKey, " has no layers");
   return rows;
 }
 
@@ -72,11 +70,11 @@ absl::StatusOr<int64_t> NumSlots(const wire::JsonValue& object, const RowsByLaye
     EPLB_ASSIGN_OR_RETURN(const wire::JsonNumbers* numbers,
                           wire::AsNumbers(*row, absl::StrCat(kKey, " layer ", layer), 1));
     if (numbers->num_numbers() > 0) return static_cast<int64_t>(numbers->num_numbers());
-    return absl::InvalidArgumentError(absl::StrCat(kKey, " layer ", layer, " has no entries"));
+    return InvalidInput(kKey, " layer ", layer, " has no entries");
   }
   EPLB_ASSIGN_OR_RETURN(const int64_t slots, wire::GetInteger(object, kSlotCount));
   if (slots >= 1) return slots;
-  return absl::InvalidArgumentError(absl::StrCat(kSlotCount, " is ", slots, ", expected >= 1"));
+  return InvalidInput(kSlotCount, " is ", slots, ", expected >= 1");
 }
 
 }  // namespace

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
 #include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 
@@ -62,10 +62,9 @@ absl::StatusOr<LayerNumbers> ParseLayerNumbers(std::string_view text) {
        absl::StrSplit(absl::string_view(text.data(), text.size()), ',')) {
     Range range;
     if (!ReadRange(part, &range) || (!numbers.empty() && range.first <= numbers.back())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(wire::JsonQuote(FirstCharacters(text, 80)),
-                       " is not a list of rising layer numbers in 0..", kMaxLayerNumber,
-                       ", such as 3-60, 1,3,5 or 1:47:2"));
+      return InvalidInput(wire::JsonQuote(FirstCharacters(text, 80)),
+                          " is not a list of rising layer numbers in 0..", kMaxLayerNumber,
+                          ", such as 3-60, 1,3,5 or 1:47:2");
     }
     for (int32_t layer = range.first; layer <= range.last; layer += range.step) {
       numbers.push_back(layer);
@@ -108,8 +107,8 @@ absl::StatusOr<std::vector<Eigen::Index>> ChooseRows(const LayerNumbers& numbers
   for (const int32_t layer : choice.list) {
     const auto found = std::lower_bound(numbers.begin(), numbers.end(), layer);
     if (found == numbers.end() || *found != layer) {
-      return absl::InvalidArgumentError(absl::StrCat("has layers ", LayerNumbersText(numbers), ", ",
-                                                     choice.Flag(), " names layer ", layer));
+      return InvalidInput("has layers ", LayerNumbersText(numbers), ", ", choice.Flag(),
+                          " names layer ", layer);
     }
     rows.push_back(found - numbers.begin());
   }
@@ -117,8 +116,8 @@ absl::StatusOr<std::vector<Eigen::Index>> ChooseRows(const LayerNumbers& numbers
     if (numbers[row] >= choice.first.value_or(0)) rows.push_back(static_cast<Eigen::Index>(row));
   }
   if (!rows.empty()) return rows;
-  return absl::InvalidArgumentError(absl::StrCat("has layers ", LayerNumbersText(numbers), ", ",
-                                                 choice.Flag(), " leaves none of them"));
+  return InvalidInput("has layers ", LayerNumbersText(numbers), ", ", choice.Flag(),
+                      " leaves none of them");
 }
 
 IndexMatrix RowsOf(const IndexMatrix& matrix, const std::vector<Eigen::Index>& rows) {

@@ -1,10 +1,8 @@
 #include "client/cli/formats/load_doubts.h"
 
 #include <algorithm>
-#include <functional>
 #include <iterator>
 #include <set>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -96,9 +94,8 @@ bool IsReplicaCount(const RealMatrix& table) {
 }
 
 absl::Status Refusal(std::string_view looks, std::string_view instead) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(looks), ", ", std::string(instead),
-                   R"(; if it is a load, write it as {"format":"eplb.load.v1","load":[..]})"));
+  return InvalidInput(std::string(looks), ", ", std::string(instead),
+                      R"(; if it is a load, write it as {"format":"eplb.load.v1","load":[..]})");
 }
 
 std::string Note(std::string_view looks) {
@@ -150,8 +147,7 @@ absl::StatusOr<std::string> DoubtsAboutMap(const IndexMatrix& slots) {
   if (HasIndex(table)) return absl::StrCat(kIndex, ", and is read as a map");
   if (!HasHeading(table)) return std::string();
   if (table.bottomRows(table.rows() - 1).maxCoeff() + 1 < static_cast<double>(table.cols())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kHeading, ", expected the expert in each slot [layers][slots] alone"));
+    return InvalidInput(kHeading, ", expected the expert in each slot [layers][slots] alone");
   }
   // Without replicas, a first layer in order may be a layer that never moved.
   return std::string();

@@ -1,6 +1,5 @@
 #include "client/cli/formats/load_file.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,16 +7,18 @@
 
 #include "base/files.h"
 #include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/ascend_format.h"
+#include "client/cli/formats/csv.h"
 #include "client/cli/formats/deepseek_format.h"
 #include "client/cli/formats/load_doubts.h"
 #include "client/cli/formats/load_json.h"
 #include "client/cli/formats/npy.h"
+#include "client/cli/formats/npz.h"
 #include "client/cli/formats/sglang_format.h"
-#include "client/cli/formats/tables.h"
-#include "client/cli/formats/trtllm_format.h"
+#include "client/cli/formats/trtllm_statistics.h"
 #include "client/cli/formats/vllm_format.h"
 
 namespace eplb {
@@ -66,7 +67,7 @@ File ParseAnyLoad(const std::string& path, std::string_view bytes) {
   if (bytes.starts_with(kZipMagic) || LooksLikeCsv(bytes) || path.ends_with(".csv")) {
     return ParseDeepseekFile(path, bytes);
   }
-  return absl::InvalidArgumentError(absl::StrCat(path, ": is no load; ", KnownLoadFormats()));
+  return InvalidInput(path, ": is no load; ", KnownLoadFormats());
 }
 
 File ParseSglangJson(const std::string& path, std::string_view bytes) {
@@ -103,9 +104,8 @@ absl::StatusOr<LoadFormat> FindLoadFormat(std::string_view name) {
   for (const LoadFormat& format : kLoadFormats) {
     if (format.name == name) return format;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("load format is ", wire::JsonQuote(FirstCharacters(name, 80)),
-                   ", expected one of ", absl::StrJoin(LoadFormatNames(), ", ")));
+  return InvalidInput("load format is ", wire::JsonQuote(FirstCharacters(name, 80)),
+                      ", expected one of ", absl::StrJoin(LoadFormatNames(), ", "));
 }
 
 absl::StatusOr<LoadFile> ReadAllRows(const std::string& path, std::string_view format_name) {
@@ -115,7 +115,7 @@ absl::StatusOr<LoadFile> ReadAllRows(const std::string& path, std::string_view f
   EPLB_ASSIGN_OR_RETURN(const LoadFormat format, FindLoadFormat(format_name));
   EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(path));
   if (bytes.find_first_not_of(" \t\r\n") == std::string::npos) {
-    return absl::InvalidArgumentError(path + ": is empty");
+    return InvalidInput(path + ": is empty");
   }
   if (IsTorchDump(bytes)) return InFile(path, TorchDumpError());
   return format.parse(path, bytes);

@@ -1,12 +1,11 @@
 #include "client/cli/formats/load_json.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 #include "base/files.h"
-#include "base/json_value.h"
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/ascend_format.h"
 #include "client/cli/formats/sglang_format.h"
@@ -30,11 +29,11 @@ absl::Status UnknownSchema(const JsonValue& value) {
     if (named) what = absl::StrCat("has the format ", wire::JsonQuote(format->text));
     if ((named && format->text == kPlacementFormat) ||
         value.Find("physical_to_logical_map") != nullptr) {
-      return absl::InvalidArgumentError(
+      return InvalidInput(
           "is a placement, expected a load: tokens of each expert [layers][experts]");
     }
   }
-  return absl::InvalidArgumentError(absl::StrCat(what, "; ", KnownLoadFormats()));
+  return InvalidInput(what, "; ", KnownLoadFormats());
 }
 
 template <class Matrix, class Number>
@@ -48,9 +47,9 @@ absl::Status CheckRows(const JsonNumbers& numbers) {
     if (rows[row] == rows[0]) continue;
     const auto layers = static_cast<size_t>(numbers.children[numbers.children.size() - 2].front());
     const bool steps = numbers.children.size() == 3;
-    return absl::InvalidArgumentError(absl::StrCat(
-        steps ? absl::StrCat("step ", row / layers, " ") : "", "layer ", steps ? row % layers : row,
-        " has ", rows[row], " experts, layer 0 has ", rows[0]));
+    return InvalidInput(steps ? absl::StrCat("step ", row / layers, " ") : "", "layer ",
+                        steps ? row % layers : row, " has ", rows[row], " experts, layer 0 has ",
+                        rows[0]);
   }
   return absl::OkStatus();
 }
@@ -59,9 +58,8 @@ absl::Status CheckRows(const JsonNumbers& numbers) {
 absl::StatusOr<Load> LoadAt(const JsonNumbers& numbers, int64_t first, int64_t rows, int64_t cols) {
   const int64_t too_large = numbers.too_large_index - first;
   if (numbers.too_large_index >= 0 && too_large >= 0 && too_large < rows * cols) {
-    return absl::InvalidArgumentError(absl::StrCat("layer ", too_large / cols, " expert ",
-                                                   too_large % cols, " is ", numbers.too_large,
-                                                   ", counts are at most 2^63-1"));
+    return InvalidInput("layer ", too_large / cols, " expert ", too_large % cols, " is ",
+                        numbers.too_large, ", counts are at most 2^63-1");
   }
   if (numbers.all_integers()) {
     return Load::FromCounts(MatrixOf<LoadMatrix>(numbers.integers.data() + first, rows, cols));
@@ -79,12 +77,11 @@ absl::StatusOr<LoadWindow> WindowFrom(const JsonValue& value) {
   EPLB_ASSIGN_OR_RETURN(const int64_t first_step, wire::GetInteger(value, "first_step"));
   EPLB_ASSIGN_OR_RETURN(const int64_t last_step, wire::GetInteger(value, "last_step"));
   if (first_step < 0 || last_step < first_step) {
-    return absl::InvalidArgumentError(absl::StrCat("first_step is ", first_step, ", last_step is ",
-                                                   last_step,
-                                                   ", expected 0 <= first_step <= last_step"));
+    return InvalidInput("first_step is ", first_step, ", last_step is ", last_step,
+                        ", expected 0 <= first_step <= last_step");
   }
   const JsonValue* cells = value.Find("load");
-  if (cells == nullptr) return absl::InvalidArgumentError("load is missing");
+  if (cells == nullptr) return InvalidInput("load is missing");
   EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(*cells, "load"));
   return LoadWindow{first_step, last_step, std::move(load)};
 }
@@ -98,25 +95,24 @@ absl::StatusOr<LoadWindow> WindowFromDocument(const JsonValue& value) {
     return UnknownSchema(value);
   }
   const JsonValue* cells = value.Find("load");
-  if (cells == nullptr) return absl::InvalidArgumentError("load is missing");
+  if (cells == nullptr) return InvalidInput("load is missing");
   EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(*cells, "load"));
   return LoadWindow{.load = std::move(load)};
 }
 
 absl::Status CheckFollows(const LoadWindow& before, const LoadWindow& window) {
   if (window.first_step <= before.last_step) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "first_step is ", window.first_step, ", the window before covers steps ", before.first_step,
-        "..", before.last_step, "; windows must be oldest first and not overlap"));
+    return InvalidInput("first_step is ", window.first_step, ", the window before covers steps ",
+                        before.first_step, "..", before.last_step,
+                        "; windows must be oldest first and not overlap");
   }
   if (window.load.num_layers() == before.load.num_layers() &&
       window.load.num_experts() == before.load.num_experts()) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("load has ", window.load.num_layers(), " layers x ", window.load.num_experts(),
-                   " experts, the window before has ", before.load.num_layers(), " x ",
-                   before.load.num_experts()));
+  return InvalidInput("load has ", window.load.num_layers(), " layers x ",
+                      window.load.num_experts(), " experts, the window before has ",
+                      before.load.num_layers(), " x ", before.load.num_experts());
 }
 
 absl::StatusOr<std::vector<LoadWindow>> WindowsFromLines(const std::string& path,
@@ -187,7 +183,7 @@ absl::StatusOr<LoadFile> ParseJson(const std::string& path, std::string_view tex
 absl::StatusOr<Load> LoadFromJson(const JsonValue& value, std::string_view name) {
   if (value.is_array() && value.numbers.children.size() == 1 && value.numbers.problem.empty() &&
       value.numbers.num_numbers() == 0) {
-    return absl::InvalidArgumentError("the load has no layers");
+    return InvalidInput("the load has no layers");
   }
   EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, wire::AsNumbers(value, name, 2));
   EPLB_RETURN_IF_ERROR(CheckRows(*numbers));
@@ -206,17 +202,14 @@ absl::StatusOr<std::vector<Load>> LoadsFromJson(const JsonValue& value, std::str
   const std::vector<int64_t>& layers = numbers->children[1];
   for (size_t step = 1; step < layers.size(); ++step) {
     if (layers[step] == layers[0]) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("step ", step, " has ", layers[step], " layers, step 0 has ", layers[0]));
+    return InvalidInput("step ", step, " has ", layers[step], " layers, step 0 has ", layers[0]);
   }
   EPLB_RETURN_IF_ERROR(CheckRows(*numbers));
   const int64_t experts = numbers->children[2].front();
   for (size_t step = 0; step < layers.size(); ++step) {
     const int64_t first = static_cast<int64_t>(step) * layers[0] * experts;
     absl::StatusOr<Load> load = LoadAt(*numbers, first, layers[0], experts);
-    if (!load.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("step ", step, ": ", load.status().message()));
-    }
+    if (!load.ok()) return InvalidInput("step ", step, ": ", load.status().message());
     loads.push_back(*std::move(load));
   }
   return loads;

@@ -1,12 +1,11 @@
 #include "client/cli/formats/load_window.h"
 
 #include <optional>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 
+#include "base/invalid_input.h"
 #include "base/quantity.h"
-#include "placement/load.h"
 
 namespace eplb {
 namespace {
@@ -33,8 +32,8 @@ absl::StatusOr<WindowRule> ParseWindowRule(std::string_view text) {
       return WindowRule{.kind = WindowRule::Kind::kEma, .decay = *decay};
     }
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "window rule is \"", std::string(text), "\", expected sum, last or ema:A with 0 <= A <= 1"));
+  return InvalidInput("window rule is \"", std::string(text),
+                      "\", expected sum, last or ema:A with 0 <= A <= 1");
 }
 
 absl::StatusOr<Load> CombineWindows(std::span<const LoadWindow> windows, const WindowRule& rule) {
@@ -61,9 +60,9 @@ absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
       const int64_t sum = load.counts().row(layer).sum();  // at most 2^63-1, as Load checks
       if (sum <= most) continue;
       const int64_t line = batches[i].line;
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidInput(
           line > 0 ? absl::StrCat("line ", line) : absl::StrCat("window ", first + i), ": layer ",
-          layer, " has ", sum, " tokens, a batch to split exactly has at most ", most));
+          layer, " has ", sum, " tokens, a batch to split exactly has at most ", most);
     }
   }
   return absl::OkStatus();

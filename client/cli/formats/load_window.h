@@ -16,12 +16,12 @@
 
 namespace eplb {
 
-// The steps are the window's index where a format has none.
+// The steps are the window's index if the format has none.
 struct LoadWindow {
   int64_t first_step = 0;
   int64_t last_step = 0;
   Load load;
-  int64_t line = 0;  // of the file, where a window is a line; else 0
+  int64_t line = 0;  // in the file, if each window is a line; otherwise 0
 };
 
 // How a file holds its numbers. A word such as "load" marks a named one; a table has none.
@@ -51,7 +51,7 @@ absl::StatusOr<Load> CombineWindows(std::span<const LoadWindow> windows, const W
 // The windows that such a load is made of, oldest first: batches of their own.
 std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRule& rule);
 
-// Whether each of these batches can be split exactly, which takes up to `most` tokens of a layer.
+// Checks that each of these batches can be split exactly: at most `most` tokens in a layer.
 // errors: InvalidArgument naming line or window, layer and the sum. cost: O(windows * L * E).
 absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
                           const WindowRule& rule = {});

@@ -1,20 +1,16 @@
 #include "client/cli/formats/npy.h"
 
-#include <zip.h>
-
 #include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cstring>
-#include <limits>
-#include <memory>
-#include <string>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
-#include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -39,8 +35,7 @@ class DictReader {
     }
     if (Next() != '\0') return Unexpected("the end");
     if (seen_.size() != 3) {
-      return absl::InvalidArgumentError(
-          "the header's dictionary lacks one of descr, fortran_order and shape");
+      return InvalidInput("the header's dictionary lacks one of descr, fortran_order and shape");
     }
     return header_;
   }
@@ -48,11 +43,11 @@ class DictReader {
  private:
   absl::Status ReadValue(const std::string& key) {
     if (std::find(seen_.begin(), seen_.end(), key) != seen_.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("the header gives ", key, " twice"));
+      return InvalidInput("the header gives ", key, " twice");
     }
     seen_.push_back(key);
     if (key == "descr") {
-      if (Next() == '[') return absl::InvalidArgumentError("is a structured array");
+      if (Next() == '[') return InvalidInput("is a structured array");
       EPLB_ASSIGN_OR_RETURN(header_.descr, Quoted());
       return absl::OkStatus();
     }
@@ -62,7 +57,7 @@ class DictReader {
                                                     : Unexpected("True or False");
     }
     if (key == "shape") return ReadShape();
-    return absl::InvalidArgumentError("the header's dictionary has an unknown key");
+    return InvalidInput("the header's dictionary has an unknown key");
   }
 
   absl::Status ReadShape() {
@@ -73,7 +68,7 @@ class DictReader {
       const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), size);
       if (error != std::errc() || size < 0 || size > kMaxDimension ||
           header_.shape.size() == kMaxNpyDimensions) {
-        return absl::InvalidArgumentError("the header's shape has a dimension outside 0..2^31");
+        return InvalidInput("the header's shape has a dimension outside 0..2^31");
       }
       text_.remove_prefix(static_cast<size_t>(end - text_.data()));
       header_.shape.push_back(size);
@@ -110,8 +105,7 @@ class DictReader {
   }
 
   static absl::Status Unexpected(const char* expected) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the header is not numpy's dictionary: expected ", expected));
+    return InvalidInput("the header is not numpy's dictionary: expected ", expected);
   }
 
   std::string_view text_;
@@ -119,93 +113,60 @@ class DictReader {
   NpyHeader header_;
 };
 
-}  // namespace
-
-absl::StatusOr<NpyHeader> ParseNpyHeader(std::string_view bytes) {
-  if (!bytes.starts_with(kNpyMagic)) {
-    return absl::InvalidArgumentError("does not begin with the magic of .npy");
-  }
-  auto byte = [bytes](size_t i) { return static_cast<unsigned char>(bytes[i]); };
-  constexpr size_t kVersionAt = 6;
-  constexpr size_t kLengthAt = 8;
-  if (bytes.size() < kLengthAt + 4) return absl::InvalidArgumentError("truncated in the header");
-  const int version = byte(kVersionAt);
-  if (version < 1 || version > 3 || byte(kVersionAt + 1) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("has .npy version ", version, ".",
-                                                   byte(kVersionAt + 1), ", expected 1.0 to 3.0"));
-  }
-  const size_t length_bytes = version == 1 ? 2 : 4;
-  size_t length = 0;
-  for (size_t i = 0; i < length_bytes; ++i) length |= size_t{byte(kLengthAt + i)} << (8 * i);
-  const size_t start = kLengthAt + length_bytes;
-  if (length > bytes.size() - start) {
-    return absl::InvalidArgumentError(absl::StrCat("truncated in the header: it claims ", length,
-                                                   " bytes, ", bytes.size() - start, " follow"));
-  }
-  EPLB_ASSIGN_OR_RETURN(NpyHeader header, DictReader(bytes.substr(start, length)).Read());
-  header.data_offset = start + length;
-  return header;
-}
-
-namespace {
-
-static_assert(std::endian::native == std::endian::little, "numbers are copied as they lie");
+static_assert(std::endian::native == std::endian::little, "numbers are copied without conversion");
 
 constexpr int64_t kMaxCells = int64_t{1} << 28;
 
-// Where cell (window, layer, expert) lies, in numbers from the first.
+// An array of three dimensions, and the place of each of its numbers.
 struct Layout {
-  int64_t windows = 1;
-  int64_t layers = 0;
-  int64_t experts = 0;
-  int64_t window_stride = 0;
-  int64_t layer_stride = 0;
-  int64_t expert_stride = 0;
+  int64_t size[3] = {1, 1, 1};
+  bool fortran_order = false;
+
+  int64_t IndexOf(int64_t i, int64_t j, int64_t k) const {
+    return fortran_order ? i + size[0] * (j + size[1] * k) : (i * size[1] + j) * size[2] + k;
+  }
+  int64_t num_cells() const { return size[0] * size[1] * size[2]; }
 };
 
-absl::StatusOr<Layout> LayoutOf(const NpyHeader& header) {
-  const std::vector<int64_t>& shape = header.shape;
-  if (shape.size() != 2 && shape.size() != 3) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has ", shape.size(),
-                     " dimensions, expected [layers, experts] or [windows, layers, experts]"));
-  }
-  Layout layout{.windows = shape.size() == 3 ? shape[0] : 1,
-                .layers = shape[shape.size() - 2],
-                .experts = shape[shape.size() - 1]};
+// first: the dimension of `layout` that is the first one of the file; those outside the file are 1.
+absl::StatusOr<Layout> LayoutOf(const NpyHeader& header, size_t first) {
+  Layout layout{.fortran_order = header.fortran_order};
   int64_t cells = 1;
-  for (const int64_t size : {layout.windows, layout.layers, layout.experts}) {
-    if (size < 1) return absl::InvalidArgumentError("has a dimension of size 0");
+  for (size_t i = 0; i < header.shape.size(); ++i) {
+    const int64_t size = header.shape[i];
+    if (size < 1) return InvalidInput("has a dimension of size 0");
     if (size > kMaxCells / cells) {
-      return absl::InvalidArgumentError(absl::StrCat("claims ", layout.windows, " x ",
-                                                     layout.layers, " x ", layout.experts,
-                                                     " numbers, at most ", kMaxCells, " are read"));
+      return InvalidInput("claims ", absl::StrJoin(header.shape, " x "), " numbers, at most ",
+                          kMaxCells, " are read");
     }
     cells *= size;
-  }
-  if (header.fortran_order) {
-    layout.window_stride = 1;
-    layout.layer_stride = layout.windows;
-    layout.expert_stride = layout.windows * layout.layers;
-  } else {
-    layout.window_stride = layout.layers * layout.experts;
-    layout.layer_stride = layout.experts;
-    layout.expert_stride = 1;
+    layout.size[first + i] = size;
   }
   return layout;
 }
 
+// The data is not aligned.
+template <class Number>
+Number NumberAt(const char* data, int64_t index) {
+  Number number;
+  std::memcpy(&number, data + static_cast<size_t>(index) * sizeof(Number), sizeof(Number));
+  return number;
+}
+
+template <class Number>
+int64_t IntegerAt(const char* data, int64_t index) {
+  // NOLINTNEXTLINE(bugprone-signed-char-misuse): an int8 is a number here, and keeps its sign.
+  return static_cast<int64_t>(NumberAt<Number>(data, index));
+}
+
 template <class Number, class Matrix>
 Matrix WindowMatrix(const char* data, const Layout& layout, int64_t window) {
-  Matrix matrix(layout.layers, layout.experts);
-  for (int64_t layer = 0; layer < layout.layers; ++layer) {
-    for (int64_t expert = 0; expert < layout.experts; ++expert) {
-      const int64_t index = window * layout.window_stride + layer * layout.layer_stride +
-                            expert * layout.expert_stride;
-      Number number;  // the data is not aligned
-      std::memcpy(&number, data + static_cast<size_t>(index) * sizeof(Number), sizeof(Number));
+  Matrix matrix(layout.size[1], layout.size[2]);
+  for (int64_t layer = 0; layer < layout.size[1]; ++layer) {
+    for (int64_t expert = 0; expert < layout.size[2]; ++expert) {
+      const int64_t index = layout.IndexOf(window, layer, expert);
       // NOLINTNEXTLINE(bugprone-signed-char-misuse): an int8 is a number here, and keeps its sign.
-      matrix(layer, expert) = static_cast<typename Matrix::Scalar>(number);
+      matrix(layer, expert) = static_cast<typename Matrix::Scalar>(NumberAt<Number>(data, index));
     }
   }
   return matrix;
@@ -221,9 +182,8 @@ absl::StatusOr<Load> WindowLoad(const char* data, const Layout& layout, int64_t 
       // A uint64 above 2^63-1 came out negative.
       for (Eigen::Index i = 0; i < counts.size(); ++i) {
         if (counts.data()[i] >= 0) continue;
-        return absl::InvalidArgumentError(
-            absl::StrCat("layer ", i / counts.cols(), " expert ", i % counts.cols(), " is ",
-                         static_cast<uint64_t>(counts.data()[i]), ", counts are at most 2^63-1"));
+        return InvalidInput("layer ", i / counts.cols(), " expert ", i % counts.cols(), " is ",
+                            static_cast<uint64_t>(counts.data()[i]), ", counts are at most 2^63-1");
       }
     }
     return Load::FromCounts(std::move(counts));
@@ -234,229 +194,118 @@ struct NumberType {
   std::string_view descr;
   int64_t size;
   absl::StatusOr<Load> (*load)(const char* data, const Layout& layout, int64_t window);
+  int64_t (*integer)(const char* data, int64_t index);  // null for a type with fractions
 };
 
-constexpr NumberType kNumberTypes[] = {
-    {"|i1", 1, &WindowLoad<int8_t>},  {"|u1", 1, &WindowLoad<uint8_t>},
-    {"<i1", 1, &WindowLoad<int8_t>},  {"<u1", 1, &WindowLoad<uint8_t>},
-    {"<i2", 2, &WindowLoad<int16_t>}, {"<u2", 2, &WindowLoad<uint16_t>},
-    {"<i4", 4, &WindowLoad<int32_t>}, {"<u4", 4, &WindowLoad<uint32_t>},
-    {"<i8", 8, &WindowLoad<int64_t>}, {"<u8", 8, &WindowLoad<uint64_t>},
-    {"<f4", 4, &WindowLoad<float>},   {"<f8", 8, &WindowLoad<double>},
-};
+template <class Number>
+constexpr NumberType Integers(std::string_view descr) {
+  return {descr, sizeof(Number), &WindowLoad<Number>, &IntegerAt<Number>};
+}
 
-absl::StatusOr<NumberType> FindType(const std::string& descr) {
-  for (const NumberType& type : kNumberTypes) {
-    if (type.descr == descr) return type;
-  }
+constexpr NumberType kNumberTypes[] = {Integers<int8_t>("|i1"),
+                                       Integers<uint8_t>("|u1"),
+                                       Integers<int8_t>("<i1"),
+                                       Integers<uint8_t>("<u1"),
+                                       Integers<int16_t>("<i2"),
+                                       Integers<uint16_t>("<u2"),
+                                       Integers<int32_t>("<i4"),
+                                       Integers<uint32_t>("<u4"),
+                                       Integers<int64_t>("<i8"),
+                                       Integers<uint64_t>("<u8"),
+                                       {"<f4", 4, &WindowLoad<float>, nullptr},
+                                       {"<f8", 8, &WindowLoad<double>, nullptr}};
+
+const NumberType* FindType(const std::string& descr) {
+  const auto found = std::find_if(std::begin(kNumberTypes), std::end(kNumberTypes),
+                                  [&descr](const NumberType& type) { return type.descr == descr; });
+  return found == std::end(kNumberTypes) ? nullptr : found;
+}
+
+absl::Status WrongType(const std::string& descr) {
   const char* why = "";
   if (descr.ends_with("f2")) why = " (float16 cannot hold counts above 2048 exactly)";
   if (descr.starts_with(">")) why = " (big endian)";
   if (descr.ends_with("O")) why = " (a pickle)";
-  return absl::InvalidArgumentError(
-      absl::StrCat("has the dtype ", descr, why,
-                   ", expected a little-endian int8..int64, uint8..uint64, float32 or float64"));
+  return InvalidInput("has the dtype ", descr, why,
+                      ", expected a little-endian int8..int64, uint8..uint64, float32 or float64");
+}
+
+absl::Status CheckSize(std::string_view data, const Layout& layout, const NumberType& type) {
+  const auto size = static_cast<int64_t>(data.size());
+  const int64_t expected = layout.num_cells() * type.size;
+  if (size == expected) return absl::OkStatus();
+  return InvalidInput(size < expected ? "truncated: " : "too long: ", "has ", size,
+                      " bytes of numbers, the header claims ", expected);
 }
 
 }  // namespace
 
+absl::StatusOr<NpyHeader> ParseNpyHeader(std::string_view bytes) {
+  if (!bytes.starts_with(kNpyMagic)) return InvalidInput("does not begin with the magic of .npy");
+  auto byte = [bytes](size_t i) { return static_cast<unsigned char>(bytes[i]); };
+  constexpr size_t kVersionAt = 6;
+  constexpr size_t kLengthAt = 8;
+  if (bytes.size() < kLengthAt + 4) return InvalidInput("truncated in the header");
+  const int version = byte(kVersionAt);
+  if (version < 1 || version > 3 || byte(kVersionAt + 1) != 0) {
+    return InvalidInput("has .npy version ", version, ".", byte(kVersionAt + 1),
+                        ", expected 1.0 to 3.0");
+  }
+  const size_t length_bytes = version == 1 ? 2 : 4;
+  size_t length = 0;
+  for (size_t i = 0; i < length_bytes; ++i) length |= size_t{byte(kLengthAt + i)} << (8 * i);
+  const size_t start = kLengthAt + length_bytes;
+  if (length > bytes.size() - start) {
+    return InvalidInput("truncated in the header: it claims ", length, " bytes, ",
+                        bytes.size() - start, " follow");
+  }
+  EPLB_ASSIGN_OR_RETURN(NpyHeader header, DictReader(bytes.substr(start, length)).Read());
+  header.data_offset = start + length;
+  return header;
+}
+
 absl::StatusOr<std::vector<LoadWindow>> ParseLoadNpy(std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(const NpyHeader header, ParseNpyHeader(bytes));
-  EPLB_ASSIGN_OR_RETURN(const NumberType type, FindType(header.descr));
-  EPLB_ASSIGN_OR_RETURN(const Layout layout, LayoutOf(header));
-  const std::string_view data = bytes.substr(header.data_offset);
-  const int64_t expected = layout.windows * layout.layers * layout.experts * type.size;
-  if (static_cast<int64_t>(data.size()) != expected) {
-    const bool shorter = static_cast<int64_t>(data.size()) < expected;
-    return absl::InvalidArgumentError(
-        absl::StrCat(shorter ? "truncated: " : "too long: ", "has ", data.size(),
-                     " bytes of numbers, the header claims ", expected));
+  const NumberType* const type = FindType(header.descr);
+  if (type == nullptr) return WrongType(header.descr);
+  if (header.shape.size() != 2 && header.shape.size() != 3) {
+    return InvalidInput("has ", header.shape.size(),
+                        " dimensions, expected [layers, experts] or [windows, layers, experts]");
   }
+  EPLB_ASSIGN_OR_RETURN(const Layout layout, LayoutOf(header, 3 - header.shape.size()));
+  const std::string_view data = bytes.substr(header.data_offset);
+  EPLB_RETURN_IF_ERROR(CheckSize(data, layout, *type));
   std::vector<LoadWindow> windows;
-  for (int64_t window = 0; window < layout.windows; ++window) {
-    absl::StatusOr<Load> load = type.load(data.data(), layout, window);
+  for (int64_t window = 0; window < layout.size[0]; ++window) {
+    absl::StatusOr<Load> load = type->load(data.data(), layout, window);
     if (!load.ok()) {
-      if (layout.windows == 1) return load.status();
-      return absl::InvalidArgumentError(
-          absl::StrCat("window ", window, ": ", load.status().message()));
+      if (layout.size[0] == 1) return load.status();
+      return InvalidInput("window ", window, ": ", load.status().message());
     }
     windows.push_back({window, window, *std::move(load)});
   }
   return windows;
 }
 
-namespace {
-
-constexpr std::string_view kSuffix = ".npy";
-
-struct Discard {
-  void operator()(zip_t* archive) const { zip_discard(archive); }
-};
-using Archive = std::unique_ptr<zip_t, Discard>;
-
-struct CloseMember {
-  void operator()(zip_file_t* file) const { (void)zip_fclose(file); }
-};
-using MemberFile = std::unique_ptr<zip_file_t, CloseMember>;
-
-struct FreeSource {
-  void operator()(zip_source_t* source) const { zip_source_free(source); }
-};
-using Source = std::unique_ptr<zip_source_t, FreeSource>;
-
-std::string Why(zip_error_t* error) {
-  std::string why = zip_error_strerror(error);
-  zip_error_fini(error);
-  return why;
-}
-
-// The library takes memory for as many entries as the end record claims: 65535 in a plain one, any
-// number in zip64's. So there is one end record, it is the plain one, and nothing follows it.
-absl::Status CheckEndRecord(std::string_view bytes) {
-  constexpr size_t kRecordBytes = 22;
-  constexpr size_t kSearchedBytes = kRecordBytes + 65535 + 20;  // comment, zip64's locator
-  const std::string_view tail = bytes.substr(bytes.size() - std::min(bytes.size(), kSearchedBytes));
-  const size_t first = tail.find("PK\x05\x06");
-  if (first == std::string_view::npos) {
-    return absl::InvalidArgumentError("is no whole zip archive: its end record is missing");
+absl::StatusOr<NpyIntegers> ParseNpyIntegers(std::string_view bytes, size_t dimensions) {
+  EPLB_ASSIGN_OR_RETURN(const NpyHeader header, ParseNpyHeader(bytes));
+  const NumberType* const type = FindType(header.descr);
+  if (type == nullptr || type->integer == nullptr) {
+    return InvalidInput("has the dtype ", header.descr,
+                        ", expected little-endian integers, int8..int64 or uint8..uint64");
   }
-  if (first + kRecordBytes != tail.size() || tail.find("PK\x06\x07") != std::string_view::npos) {
-    return absl::InvalidArgumentError(
-        "is a zip archive with a comment, in zip64, cut off or with bytes after its end");
+  if (header.shape.size() != dimensions) {
+    return InvalidInput("has ", header.shape.size(), " dimensions, expected ", dimensions);
   }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Archive> Open(std::string_view bytes) {
-  zip_error_t error;
-  zip_error_init(&error);
-  Source source(zip_source_buffer_create(bytes.data(), bytes.size(), 0, &error));
-  zip_t* archive =
-      source == nullptr ? nullptr : zip_open_from_source(source.get(), ZIP_RDONLY, &error);
-  if (archive == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("is a broken zip archive: ", Why(&error)));
-  }
-  (void)source.release();  // the archive's now
-  return Archive(archive);
-}
-
-absl::StatusOr<std::string> ReadMember(zip_t* archive, const zip_stat_t& info) {
-  if (info.size > static_cast<zip_uint64_t>(kMaxMemberBytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("claims ", info.size, " bytes, at most ", kMaxMemberBytes, " are read"));
-  }
-  const MemberFile file(zip_fopen_index(archive, info.index, 0));
-  if (file == nullptr) return absl::InvalidArgumentError(zip_strerror(archive));
-  std::string bytes;
-  char chunk[1 << 16];
-  while (true) {
-    const zip_int64_t got = zip_fread(file.get(), chunk, sizeof(chunk));
-    if (got < 0) return absl::InvalidArgumentError(zip_file_strerror(file.get()));
-    if (got == 0) break;
-    bytes.append(chunk, static_cast<size_t>(got));
-    if (bytes.size() > info.size) break;
-  }
-  if (bytes.size() != info.size) {
-    return absl::InvalidArgumentError(absl::StrCat("has not the ", info.size, " bytes it claims"));
-  }
-  return bytes;
-}
-
-absl::Status InMember(std::string_view name, absl::string_view message) {
-  return absl::InvalidArgumentError(absl::StrCat("member \"", Clipped(name, 80), "\": ", message));
-}
-
-}  // namespace
-
-absl::StatusOr<std::vector<NpzMember>> ParseNpz(std::string_view bytes) {
-  EPLB_RETURN_IF_ERROR(CheckEndRecord(bytes));
-  EPLB_ASSIGN_OR_RETURN(const Archive archive, Open(bytes));
-  const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
-  if (count < 1 || count > kMaxMembers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("is a zip archive of ", count, " members, expected 1..", kMaxMembers));
-  }
-  std::vector<NpzMember> members;
-  for (zip_int64_t i = 0; i < count; ++i) {
-    constexpr zip_uint64_t kNeeded = ZIP_STAT_NAME | ZIP_STAT_INDEX | ZIP_STAT_SIZE;
-    zip_stat_t info;
-    if (zip_stat_index(archive.get(), static_cast<zip_uint64_t>(i), 0, &info) != 0 ||
-        (info.valid & kNeeded) != kNeeded) {
-      return absl::InvalidArgumentError(absl::StrCat("zip member ", i, " is broken"));
-    }
-    const std::string_view name = info.name;
-    if (!name.ends_with(kSuffix)) return InMember(name, "is no .npy");
-    NpzMember member{.name = std::string(name.substr(0, name.size() - kSuffix.size())),
-                     .bytes = {}};
-    const bool twice = std::any_of(members.begin(), members.end(), [&](const NpzMember& other) {
-      return other.name == member.name;
-    });
-    if (twice) return InMember(name, "is given twice");
-    absl::StatusOr<std::string> content = ReadMember(archive.get(), info);
-    if (!content.ok()) return InMember(name, content.status().message());
-    member.bytes = *std::move(content);
-    members.push_back(std::move(member));
-  }
-  return members;
-}
-
-absl::StatusOr<std::string> NpzBytes(const std::vector<NpzMember>& members) {
-  zip_error_t error;
-  zip_error_init(&error);
-  Source source(zip_source_buffer_create(nullptr, 0, 0, &error));
-  if (source == nullptr) return absl::InternalError(Why(&error));
-  zip_source_keep(source.get());  // the archive frees one reference, we read through the other
-  Archive archive(zip_open_from_source(source.get(), ZIP_TRUNCATE, &error));
-  if (archive == nullptr) {
-    zip_source_free(source.get());
-    return absl::InternalError(Why(&error));
-  }
-  for (const NpzMember& member : members) {
-    zip_source_t* content =
-        zip_source_buffer(archive.get(), member.bytes.data(), member.bytes.size(), 0);
-    const zip_int64_t index =
-        zip_file_add(archive.get(), absl::StrCat(member.name, std::string(kSuffix)).c_str(),
-                     content, ZIP_FL_ENC_UTF_8);
-    if (index < 0) {
-      zip_source_free(content);
-      return absl::InternalError(zip_strerror(archive.get()));
-    }
-    constexpr zip_uint16_t kFirstOfJanuary1980 = (1 << 5) | 1;
-    const auto at = static_cast<zip_uint64_t>(index);
-    (void)zip_set_file_compression(archive.get(), at, ZIP_CM_STORE, 0);
-    (void)zip_file_set_dostime(archive.get(), at, 0, kFirstOfJanuary1980, 0);
-  }
-  if (zip_close(archive.get()) != 0) return absl::InternalError(zip_strerror(archive.get()));
-  (void)archive.release();  // closed
-  zip_stat_t info;
-  if (zip_source_stat(source.get(), &info) != 0 || zip_source_open(source.get()) != 0) {
-    return absl::InternalError("cannot read the zip archive back");
-  }
-  std::string bytes(info.size, '\0');
-  const zip_int64_t got = zip_source_read(source.get(), bytes.data(), bytes.size());
-  (void)zip_source_close(source.get());
-  if (got != static_cast<zip_int64_t>(bytes.size())) {
-    return absl::InternalError("cannot read the zip archive back");
-  }
-  return bytes;
-}
-
-bool IsTorchDump(std::string_view bytes) {
-  // Protocol 2 to 5 of a pickle.
-  if (bytes.size() > 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5) return true;
-  // A zip's local header: the length of the name in bytes 26 and 27, the name from byte 30.
-  constexpr size_t kLengthAt = 26;
-  constexpr size_t kNameAt = 30;
-  if (!bytes.starts_with(kZipMagic) || bytes.size() < kNameAt) return false;
-  const auto low = static_cast<unsigned char>(bytes[kLengthAt]);
-  const auto high = static_cast<unsigned char>(bytes[kLengthAt + 1]);
-  return bytes.substr(kNameAt, size_t{low} | size_t{high} << 8).ends_with("/data.pkl");
-}
-
-absl::Status TorchDumpError() {
-  return absl::InvalidArgumentError(
-      "is a dump of torch.save, a pickle: `python -m eplb.convert DUMP.pt OUT.json` of the Python "
-      "package makes JSON of it, counts and maps");
+  EPLB_ASSIGN_OR_RETURN(const Layout layout, LayoutOf(header, 0));
+  const std::string_view data = bytes.substr(header.data_offset);
+  EPLB_RETURN_IF_ERROR(CheckSize(data, layout, *type));
+  return NpyIntegers{.rows = layout.size[0],
+                     .columns = layout.size[1],
+                     .depth = layout.size[2],
+                     .at = [layout, type, start = data.data()](int64_t i, int64_t j, int64_t k) {
+                       return type->integer(start, layout.IndexOf(i, j, k));
+                     }};
 }
 
 }  // namespace eplb

@@ -1,20 +1,21 @@
-// The header of a .npy file: what lies in front of the numbers.
-// threads: safe, no state.
+// Files of numpy.save: their header, loads, and tables of integers.
 #ifndef EPLB_CLIENT_CLI_FORMATS_NPY_H_
 #define EPLB_CLIENT_CLI_FORMATS_NPY_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "client/cli/formats/load_window.h"
 
 namespace eplb {
+
+inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
 
 struct NpyHeader {
   std::string descr;  // e.g. "<i8"
@@ -27,11 +28,6 @@ struct NpyHeader {
 // source: the format's description in numpy/lib/format.py.
 absl::StatusOr<NpyHeader> ParseNpyHeader(std::string_view bytes);
 
-// Loads written by numpy.save.
-// threads: safe, no state.
-
-inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
-
 // [layers, experts], or [windows, layers, experts] oldest first; int8..int64, uint8..uint64 (up to
 // 2^63-1), float32 or float64; little endian; C or Fortran order; header versions 1 to 3.
 // errors: InvalidArgument saying what differs: magic, header, dtype, number of dimensions, a size
@@ -39,35 +35,18 @@ inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
 // do not bear out.
 absl::StatusOr<std::vector<LoadWindow>> ParseLoadNpy(std::string_view bytes);
 
-// Archives of numpy.savez: a zip of .npy members.
-// threads: safe, no state.
-
-inline constexpr std::string_view kZipMagic = "PK\x03\x04";
-// Of a member when it is unpacked. Deflate shrinks zeros a thousand times: the claim is checked
-// before memory is taken, and the memory grows with the bytes that are really there.
-inline constexpr int64_t kMaxMemberBytes = int64_t{1} << 28;
-inline constexpr int64_t kMaxMembers = 64;
-
-struct NpzMember {
-  std::string name;   // without .npy
-  std::string bytes;  // a .npy file
+// The integers of a .npy file, [rows, columns] or [rows, columns, depth]. A uint64 above 2^63-1
+// comes out negative.
+struct NpyIntegers {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t depth = 1;
+  std::function<int64_t(int64_t row, int64_t column, int64_t inner)> at;  // refers to the bytes
 };
 
-// errors: InvalidArgument: no zip, cut off, zip64, a checksum that differs, a member that is
-// encrypted or not named *.npy, a name given twice, more or larger members than above.
-absl::StatusOr<std::vector<NpzMember>> ParseNpz(std::string_view bytes);
-
-// Members stored as they are, dated 1980: the same members give the same bytes. errors: Internal.
-absl::StatusOr<std::string> NpzBytes(const std::vector<NpzMember>& members);
-
-// Files of torch.save, which only Python can read: they are pickles.
-// threads: safe, no state.
-
-// A zip whose first member is */data.pkl, or a bare pickle as old versions wrote.
-bool IsTorchDump(std::string_view bytes);
-
-// InvalidArgument that says what reads them.
-absl::Status TorchDumpError();
+// Reads int8..int64 and uint8..uint64, little endian, C or Fortran order. errors: InvalidArgument
+// if the bytes are no such .npy, or have another number of dimensions.
+absl::StatusOr<NpyIntegers> ParseNpyIntegers(std::string_view bytes, size_t dimensions);
 
 }  // namespace eplb
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/json_value.h"
+#include "client/cli/formats/csv.h"
 #include "client/cli/formats/npy.h"
-#include "client/cli/formats/tables.h"
+#include "client/cli/formats/npz.h"
 #include "client/cli/formats/vllm_format.h"
 
 namespace eplb {
@@ -49,11 +49,11 @@ absl::StatusOr<PlacementFormat> DetectPlacementFormat(const std::string& path,
   if (IsTorchDump(bytes)) return InFile(path, TorchDumpError());
   const std::string_view name = FormatName(path, bytes);
   if (!name.empty()) return FindPlacementFormat(name);
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidInput(
       path,
       ": is no placement; tried \"eplb.placement.v1\", deepseek's maps (.npy, .npz, JSON, CSV), "
       "sglang's physical_to_logical_map, trtllm's YAML, vllm's eplb_initial_mapping and ascend's "
-      "layer_list"));
+      "layer_list");
 }
 
 absl::Status NameForeignPlacement(const std::string& path, const absl::Status& error) {
@@ -62,9 +62,8 @@ absl::Status NameForeignPlacement(const std::string& path, const absl::Status& e
   const absl::StatusOr<PlacementFormat> format = DetectPlacementFormat(path, *bytes);
   if (!format.ok() || format->name == "eplb") return error;
   const std::string name(format->name);
-  return absl::InvalidArgumentError(absl::StrCat(path, ": is a placement of ", name,
-                                                 ", convert it: eplbctl convert --from ", name, " ",
-                                                 path, " OUT.json"));
+  return InvalidInput(path, ": is a placement of ", name, ", convert it: eplbctl convert --from ",
+                      name, " ", path, " OUT.json");
 }
 
 }  // namespace eplb

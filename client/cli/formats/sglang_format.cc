@@ -5,9 +5,10 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/files.h"
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/index_table.h"
 #include "client/cli/formats/load_json.h"
-#include "client/cli/formats/tables.h"
 
 namespace eplb {
 namespace {
@@ -19,10 +20,10 @@ absl::StatusOr<PlacementParts> ParseSglang(std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(bytes));
   const wire::JsonValue* slots = object.Find(kPhysicalToLogical);
   if (slots == nullptr || object.Find("format") != nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidInput(
         "is no placement of sglang, expected a JSON object with \"", kPhysicalToLogical,
         IsSglangLoad(object) ? "\"; its logical_count is a load, for `eplbctl plan --load`"
-                             : "\" and without \"format\""));
+                             : "\" and without \"format\"");
   }
   EPLB_ASSIGN_OR_RETURN(IndexTable table, IndexTableFromJson(*slots, kPhysicalToLogical, 2));
   return PlacementParts{.slots = std::move(table.cells)};
@@ -42,19 +43,15 @@ absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
   constexpr Eigen::Index kMaxDenseRows = 1024;
   const IndexMatrix& moe = placement.physical_to_logical_map();
   if (!options.layers.empty() && options.layers.back() - moe.rows() >= kMaxDenseRows) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the last layer is ", options.layers.back(), ", and sglang needs a row for ",
-                     "each dense layer before it: at most ", kMaxDenseRows, " are written"));
+    return InvalidInput("the last layer is ", options.layers.back(),
+                        ", and sglang needs a row for ", "each dense layer before it: at most ",
+                        kMaxDenseRows, " are written");
   }
   const IndexMatrix slots =
       options.layers.empty()
           ? moe
           : WithDenseRows(moe, placement.topology().num_experts(), options.layers);
-  std::string json = absl::StrCat("{\"", kPhysicalToLogical, "\":");
-  for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
-    absl::StrAppend(&json, layer == 0 ? "[" : ",", RowToJson(slots, layer));
-  }
-  return json + "]}\n";
+  return absl::StrCat("{\"", kPhysicalToLogical, "\":", MatrixToJson(slots), "}\n");
 }
 
 bool IsSglangLoad(const wire::JsonValue& value) { return value.Find(kLogicalCount) != nullptr; }
@@ -62,12 +59,12 @@ bool IsSglangLoad(const wire::JsonValue& value) { return value.Find(kLogicalCoun
 absl::StatusOr<std::vector<LoadWindow>> SglangLoad(const wire::JsonValue& value) {
   const wire::JsonValue* counts = value.is_array() ? &value : value.Find(kLogicalCount);
   if (counts == nullptr || value.Find("format") != nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidInput(
         value.Find(kPhysicalToLogical) == nullptr
             ? "is no load of sglang, "
             : "is a placement of sglang, for `eplbctl convert --from sglang`, and no load; ",
         "expected a JSON object with \"", kLogicalCount,
-        "\" and without \"format\", or its array alone"));
+        "\" and without \"format\", or its array alone");
   }
   return StepsFromJson(*counts, value.is_array() ? "" : kLogicalCount);
 }

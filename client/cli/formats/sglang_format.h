@@ -23,7 +23,7 @@ absl::StatusOr<PlacementParts> ParseSglangPlacement(const std::string& path,
 absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
                                                  const WriteOptions& options);
 
-// Whether it is an object with logical_count.
+// True for an object with logical_count.
 bool IsSglangLoad(const wire::JsonValue& value);
 
 // {"logical_count":[L][E]}, or [steps][L][E] of which each step is a window, or such an array

@@ -6,14 +6,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 #include "base/files.h"
 #include "base/foreign_text.h"
+#include "base/invalid_input.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/index_table.h"
 #include "client/cli/formats/layer_assignments.h"
 #include "client/cli/formats/load_json.h"
-#include "client/cli/formats/tables.h"
 
 namespace eplb {
 namespace {
@@ -29,8 +29,7 @@ constexpr char kRedundant[] = "num_redundant_experts";
 absl::StatusOr<int32_t> GetCount(const JsonValue& record, std::string_view key, int32_t least) {
   EPLB_ASSIGN_OR_RETURN(const int64_t number, wire::GetInteger(record, key));
   if (number < least || number > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(std::string(key), " is ", number, ", expected ", least, "..2^31-1"));
+    return InvalidInput(std::string(key), " is ", number, ", expected ", least, "..2^31-1");
   }
   return static_cast<int32_t>(number);
 }
@@ -76,14 +75,12 @@ absl::Status CheckStated(const std::optional<int32_t>& redundant,
                          const std::optional<int32_t>& ranks, const MapShape& map,
                          const char* where) {
   if (redundant.has_value() && map.slots - map.experts != *redundant) {
-    return absl::InvalidArgumentError(absl::StrCat(where, " has ", kRedundant, " ", *redundant,
-                                                   ", but the map holds ", map.experts,
-                                                   " experts in ", map.slots, " slots"));
+    return InvalidInput(where, " has ", kRedundant, " ", *redundant, ", but the map holds ",
+                        map.experts, " experts in ", map.slots, " slots");
   }
   if (ranks.has_value() && map.slots % *ranks != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(where, " has ", kRanks, " ", *ranks,
-                                                   ", which do not divide the ", map.slots,
-                                                   " slots of the map"));
+    return InvalidInput(where, " has ", kRanks, " ", *ranks, ", which do not divide the ",
+                        map.slots, " slots of the map");
   }
   return absl::OkStatus();
 }
@@ -94,9 +91,8 @@ absl::StatusOr<PlacementParts> ReadMapping(const JsonValue& record) {
   EPLB_ASSIGN_OR_RETURN(LayerAssignments assignments, ReadLayerAssignments(record));
   const LayerNumbers& layers = assignments.layers;
   if (layers != Consecutive(0, static_cast<int64_t>(layers.size()))) {
-    return absl::InvalidArgumentError(absl::StrCat("initial_global_assignments has layers ",
-                                                   LayerNumbersText(layers),
-                                                   ", vllm counts MoE layers from 0"));
+    return InvalidInput("initial_global_assignments has layers ", LayerNumbersText(layers),
+                        ", vllm counts MoE layers from 0");
   }
   const MapShape map(assignments.slots);
   PlacementParts parts{.slots = std::move(assignments.slots)};
@@ -115,19 +111,17 @@ struct SlotLoads {
 
 absl::StatusOr<SlotLoads> ReadStats(const JsonValue& record) {
   EPLB_ASSIGN_OR_RETURN(const int64_t step, wire::GetInteger(record, "step"));
-  if (step < 0) return absl::InvalidArgumentError(absl::StrCat("step is ", step));
+  if (step < 0) return InvalidInput("step is ", step);
   const JsonValue* cells = record.Find("expert_load");
   const JsonValue* map = record.Find("p2l_map");
   if (cells == nullptr || map == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(cells == nullptr ? "expert_load" : "p2l_map", " is missing"));
+    return InvalidInput(cells == nullptr ? "expert_load" : "p2l_map", " is missing");
   }
   EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(*cells, "expert_load of slots"));
   EPLB_ASSIGN_OR_RETURN(IndexTable slots, IndexTableFromJson(*map, "p2l_map", 2));
   if (load.num_layers() != slots.cells.rows() || load.num_experts() != slots.cells.cols()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expert_load has ", load.num_layers(), " layers x ", load.num_experts(),
-                     " slots, p2l_map has ", slots.cells.rows(), " x ", slots.cells.cols()));
+    return InvalidInput("expert_load has ", load.num_layers(), " layers x ", load.num_experts(),
+                        " slots, p2l_map has ", slots.cells.rows(), " x ", slots.cells.cols());
   }
   return SlotLoads{step, std::move(load), std::move(slots)};
 }
@@ -138,9 +132,8 @@ absl::StatusOr<int32_t> CountSlotExperts(const SlotLoads& stats) {
   for (Eigen::Index i = 0; i < slots.size(); ++i) {
     const int32_t expert = slots.data()[i];
     if (expert >= 0 && expert < slots.cols()) continue;
-    return absl::InvalidArgumentError(absl::StrCat("p2l_map layer ", i / slots.cols(), " slot ",
-                                                   i % slots.cols(), " is ", expert,
-                                                   ", expected 0..", slots.cols() - 1));
+    return InvalidInput("p2l_map layer ", i / slots.cols(), " slot ", i % slots.cols(), " is ",
+                        expert, ", expected 0..", slots.cols() - 1);
   }
   const int32_t experts = slots.maxCoeff() + 1;
   for (Eigen::Index layer = 0; layer < slots.rows(); ++layer) {
@@ -150,8 +143,7 @@ absl::StatusOr<int32_t> CountSlotExperts(const SlotLoads& stats) {
     }
     const auto missing = std::find(held.begin(), held.end(), false) - held.begin();
     if (missing < experts) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("p2l_map layer ", layer, ": expert ", missing, " is in no slot"));
+      return InvalidInput("p2l_map layer ", layer, ": expert ", missing, " is in no slot");
     }
   }
   return experts;
@@ -186,20 +178,19 @@ absl::StatusOr<LoadWindow> WindowOf(const JsonValue& record, std::optional<MapSh
 
 absl::Status CheckRecordFollows(const LoadWindow& before, const LoadWindow& window) {
   if (window.first_step <= before.first_step) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "step ", window.first_step, " is not above the record before, ", before.first_step));
+    return InvalidInput("step ", window.first_step, " is not above the record before, ",
+                        before.first_step);
   }
   if (window.load.num_layers() == before.load.num_layers() &&
       window.load.num_experts() == before.load.num_experts()) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("has ", window.load.num_layers(), " layers x ", window.load.num_experts(),
-                   " experts, the record before has ", before.load.num_layers(), " x ",
-                   before.load.num_experts()));
+  return InvalidInput("has ", window.load.num_layers(), " layers x ", window.load.num_experts(),
+                      " experts, the record before has ", before.load.num_layers(), " x ",
+                      before.load.num_experts());
 }
 
-// What the records of a file add up to. The first of each kind counts, except loads: all do.
+// The records of a file. Only the first of each kind counts, but every load does.
 // Records of other types are skipped, as vLLM itself does: its benchmarks write into the same file.
 struct Records {
   std::optional<LoadMeta> meta;
@@ -238,13 +229,12 @@ absl::Status Missing(const std::string& path, const char* type, const Records& r
     absl::StrAppend(&what, "; ", SkippedText(records), "; tried ", kLoadMeta, ", ", kStats, " and ",
                     kMapping);
   }
-  return absl::InvalidArgumentError(what);
+  return InvalidInput(what);
 }
 
 absl::Status Take(const JsonValue& record, Records& records) {
   if (!IsVllmRecord(record)) {
-    return absl::InvalidArgumentError(
-        "is no record of vllm, expected an object with \"record_type\"");
+    return InvalidInput("is no record of vllm, expected an object with \"record_type\"");
   }
   EPLB_ASSIGN_OR_RETURN(const std::string type, wire::GetString(record, "record_type"));
   if (type != kLoadMeta && type != kStats && type != kMapping) {
@@ -252,12 +242,10 @@ absl::Status Take(const JsonValue& record, Records& records) {
     return absl::OkStatus();
   }
   EPLB_ASSIGN_OR_RETURN(const int64_t version, wire::GetInteger(record, "version"));
-  if (version != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("version is ", version, ", expected 1"));
-  }
+  if (version != 1) return InvalidInput("version is ", version, ", expected 1");
   if ((type == kLoadMeta && records.meta.has_value()) ||
       (type == kMapping && records.mapping.has_value())) {
-    return absl::InvalidArgumentError(absl::StrCat("is a second ", type));
+    return InvalidInput("is a second ", type);
   }
   if (type == kLoadMeta) {
     EPLB_ASSIGN_OR_RETURN(records.meta, ReadLoadMeta(record));
@@ -280,7 +268,7 @@ absl::Status Take(const JsonValue& record, Records& records) {
 absl::StatusOr<Records> ReadRecords(const std::string& path, std::string_view bytes) {
   Records records;
   const std::vector<TextLine> lines = SplitLines(bytes);
-  if (lines.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": is empty"));
+  if (lines.empty()) return InvalidInput(path, ": is empty");
   for (const TextLine& line : lines) {
     absl::StatusOr<JsonValue> record = wire::ParseJson(line.text);
     if (!record.ok()) return InLine(path, line.number, record.status());
@@ -294,8 +282,7 @@ absl::StatusOr<Records> ReadRecords(const std::string& path, std::string_view by
 
 absl::Status CheckMeta(const LoadMeta& meta, const MapShape& map) {
   if (meta.num_layers.has_value() && *meta.num_layers != map.layers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kLoadMeta, " has ", *meta.num_layers, " layers, there are ", map.layers));
+    return InvalidInput(kLoadMeta, " has ", *meta.num_layers, " layers, there are ", map.layers);
   }
   return CheckStated(meta.num_redundant, meta.frame.num_gpus, map, kLoadMeta);
 }
@@ -312,9 +299,7 @@ bool IsVllmRecord(const JsonValue& value) { return value.Find("record_type") != 
 
 absl::StatusOr<PlacementParts> ParseVllmPlacement(const std::string& path, std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(Records records, ReadRecords(path, bytes));
-  if (!records.mapping.has_value()) {
-    return Missing(path, kMapping, records);
-  }
+  if (!records.mapping.has_value()) return Missing(path, kMapping, records);
   PlacementParts parts = *std::move(records.mapping);
   if (!records.skipped.empty()) parts.notes.push_back(SkippedText(records));
   if (!records.meta.has_value()) return parts;
@@ -339,9 +324,7 @@ absl::StatusOr<std::string> WriteVllmPlacement(const Placement& placement,
 
 absl::StatusOr<LoadFile> ParseVllmLoad(const std::string& path, std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(Records records, ReadRecords(path, bytes));
-  if (records.windows.empty()) {
-    return Missing(path, kStats, records);
-  }
+  if (records.windows.empty()) return Missing(path, kStats, records);
   LoadFile file;
   if (records.meta.has_value() && IsRescaled(*records.meta, *records.first_map)) {
     file.notes.push_back(absl::StrCat(kLoadMeta, " has ", kRanks, " ",

@@ -16,7 +16,7 @@
 
 namespace eplb {
 
-// Whether it is an object with record_type.
+// True for an object with record_type.
 bool IsVllmRecord(const wire::JsonValue& value);
 
 // The one eplb_initial_mapping, whose keys are MoE layers from 0; an eplb_load_meta beside it tells

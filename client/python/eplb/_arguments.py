@@ -1,4 +1,4 @@
-"""What calls accept, made what the library takes."""
+"""Converts arguments of calls to values of the library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from eplb import _rows
 from eplb.errors import InvalidArgument
 
-# What a probe gives: an integer (its low 64 bits count), a float, bytes, or a numpy array or torch tensor, of which every bit
+# Output of a probe: an integer (its low 64 bits count), a float, bytes, or a numpy array or torch tensor, of which every bit
 # counts.
 Digest = Union[int, float, bytes, np.ndarray, Any]
 
@@ -79,7 +79,9 @@ def expect_fields(given: Iterable[str], record: type) -> None:
 
 
 def numbers(name: str, given: Any, kinds: str = "biuf", expected: str = "numbers") -> np.ndarray:
-    """Of an array, a torch tensor on any device, or lists. kinds: numpy's letters. errors: InvalidArgument for others."""
+    """Returns an array of an array, a torch tensor on any device, or lists. kinds: numpy's letters. errors: InvalidArgument
+    for others.
+    """
     try:
         array = given.detach().cpu().numpy() if _rows.is_torch(given) else np.asarray(given)
     except (TypeError, ValueError) as error:  # a dtype that numpy does not have, or lists of different lengths

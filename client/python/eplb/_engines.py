@@ -17,7 +17,7 @@ EFFORTS = ("default", "fast", "thorough")
 
 @dataclass(frozen=True)
 class Request:
-    """What an engine asks for, under EPLB's names.
+    """A request of an engine, under EPLB's names.
 
     num_slots: physical experts of a layer. hierarchical: each expert group stays on one node, as DeepSeek's hierarchical
     algorithm has it; num_groups and num_nodes count only then. incumbent: [layers, slots], what runs, or None.

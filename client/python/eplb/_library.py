@@ -84,7 +84,7 @@ def load() -> ctypes.CDLL:
 
 
 def library_version() -> str:
-    """Of libeplb.so, such as "0.1.0". errors: LibraryNotFound."""
+    """Returns the version of libeplb.so, such as "0.1.0". errors: LibraryNotFound."""
     return load().eplb_version().decode()
 
 
@@ -123,7 +123,7 @@ def _open() -> ctypes.CDLL:
 
 
 def _of_prefix(directory: Path) -> List[Path]:
-    """Where PREFIX/lib/python3/dist-packages/eplb was installed with the library."""
+    """Returns the library's path beside PREFIX/lib/python3/dist-packages/eplb."""
     installed = directory.parts[-4:] == ("lib", "python3", "dist-packages", "eplb")
     return [directory.parents[2] / _SONAME] if installed else []
 

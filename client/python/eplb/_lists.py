@@ -26,7 +26,7 @@ def expect_alike(tensors: Sequence[Any], name: str, num_local_slots: int) -> Non
     first = tensors[0]
     for i, each in enumerate(tensors):
         if (each.shape, each.dtype) != (first.shape, first.dtype):
-            raise _rows.refused(name, f"has experts of {_what(first)} and of {_what(each)}, in local slot {i}")
+            raise _rows.refused(name, f"has experts of {_rows.described(first)} and of {_rows.described(each)}, in local slot {i}")
     if len({id(each) for each in tensors}) < len(tensors):
         raise _rows.refused(name, "has one tensor for two local slots; each expert needs its own")
     if not _lie_as_rows(tensors):
@@ -50,7 +50,7 @@ def stacked(tensors: Sequence[Any], name: str, layer: int, role: str) -> Any:
 
 
 def _lie_as_rows(tensors: Sequence[Any]) -> bool:
-    """Whether they are evenly apart in one storage, none over the next."""
+    """True if they are evenly apart in one storage and do not overlap."""
     first = tensors[0]
     if not all(each.is_contiguous() for each in tensors):
         return False
@@ -76,7 +76,3 @@ def _expect_own_memory(tensors: Sequence[Any], name: str) -> None:
 
 def _storage(tensor: Any) -> Any:
     return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
-
-
-def _what(tensor: Any) -> str:
-    return f"{str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)}"

@@ -89,7 +89,7 @@ def _expect_lowest_primaries(replicas: np.ndarray) -> None:
 
 
 def _experts_in(slots: np.ndarray) -> int:
-    """Of integers [layers, slots]: the highest expert and one. errors: InvalidArgument for more than 32 bits can count."""
+    """Returns the highest expert plus one of integers [layers, slots]. errors: InvalidArgument for more than 32 bits can count."""
     most = int(slots.max())
     if most >= (1 << 31) - 1:
         layer, slot = np.unravel_index(int(slots.argmax()), slots.shape)
@@ -98,13 +98,13 @@ def _experts_in(slots: np.ndarray) -> int:
 
 
 def _check_slots(slots: np.ndarray, num_experts: int) -> None:
-    """Whether every slot holds an expert or nothing, and every expert is in a slot. The library says so too, of another name."""
+    """Checks that every slot holds an expert or nothing, and every expert is in a slot."""
     for layer, slot in np.argwhere((slots < -1) | (slots >= num_experts)):
         raise InvalidArgument(f"placement: layer {layer} slot {slot} holds {slots[layer, slot]}, expected an expert, or -1 for "
                               f"none")
     if num_experts < 1:
         raise InvalidArgument("placement: no slot holds an expert")
-    # Of more experts than slots one of the first is missing: what is remembered has a bound.
+    # With more experts than slots one of the first is missing, so that the table has a bound.
     width = min(num_experts, slots.shape[1] + 1)
     seen = np.zeros((slots.shape[0], width), bool)
     layers, places = np.nonzero((slots >= 0) & (slots < width))

@@ -1,4 +1,4 @@
-"""What the records of this package have in common."""
+"""Base of the records of this package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _equal(mine: Any, theirs: Any) -> bool:
 
 
 def counted(number: int, one: str) -> str:
-    """As 1 GPU, 2 GPUs."""
+    """Returns a text such as 1 GPU, 2 GPUs."""
     return f"{number} {one}" if number == 1 else f"{number} {one}s"
 
 

@@ -1,4 +1,4 @@
-"""What a rank has registered: collected one by one, handed over together, and watched for memory that goes away."""
+"""The registered tensors of a rank, watched for memory that is freed or replaced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Registry:
         self.entries: List[Registered] = []
         self._names: Dict[str, int] = {}
         self._num_local_slots = num_local_slots
-        # Of torch tensors, whose storage can be exchanged: where each is now, where it was, its name.
+        # Torch tensors, whose storage can be replaced: current address, address at registration, name.
         self._watched: List[Tuple[Callable[[], int], int, str]] = []
 
     def __iter__(self) -> Iterator[Registered]:
@@ -38,7 +38,7 @@ class Registry:
 
     @property
     def device(self) -> str:
-        """Of all tensors; "cpu" when there are none."""
+        """Device of all tensors; "cpu" if there are none."""
         return next((entry.rows.device for entry in self.entries if entry.rows is not None), "cpu")
 
     def add(self, tensor: Any, name: str, layer: int, role: str) -> None:

@@ -22,7 +22,7 @@ def to_structs(rows: Mapping[int, Any], num_local_slots: int, call: str) -> Any:
         given = rows[layer]
         for number, tensor in enumerate(given if isinstance(given, (list, tuple)) else [given]):
             name = f"{call} of layer {layer}, tensor {number}"
-            view, kind = _rows.rows_of(tensor, name, num_local_slots), str(tensor.dtype).replace("torch.", "")
+            view, kind = _rows.rows_of(tensor, name, num_local_slots), _rows.dtype_of(tensor)
             if kind not in structs.GRADIENT_TYPES and call != "broadcast_weights":  # which only copies
                 raise _rows.refused(name, f"is {kind}, expected {', '.join(structs.GRADIENT_TYPES)}")
             views.append(structs.sized(structs.ReplicaRows, name=name.encode(), base=view.base, row_bytes=view.row_bytes,

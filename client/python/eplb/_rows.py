@@ -31,12 +31,22 @@ def is_torch(tensor: Any) -> bool:
 
 
 def address_of(tensor: Any) -> int:
-    """Of the first element; 0 when its memory was freed."""
+    """Returns the address of the first element; 0 if its memory was freed."""
     return tensor.data_ptr() if is_torch(tensor) else tensor.__array_interface__["data"][0]
 
 
+def dtype_of(array: Any) -> str:
+    """Returns the name of an element type, such as float32, of a numpy array or a torch tensor."""
+    return str(array.dtype).replace("torch.", "")
+
+
+def described(array: Any) -> str:
+    """Returns a text such as "float32 [4, 8]"."""
+    return f"{dtype_of(array)} {list(array.shape)}"
+
+
 def is_dtensor(tensor: Any) -> bool:
-    """Of torch.distributed.tensor, as FSDP2's and TP's parameters are; told by what it has, as older torch has none."""
+    """True for a DTensor, such as a parameter of FSDP2 or TP; told by its attributes, because older torch has none."""
     return is_torch(tensor) and all(hasattr(tensor, each) for each in ("to_local", "placements", "device_mesh"))
 
 
@@ -127,7 +137,7 @@ def expect_memory(tensor: Any, name: str) -> None:
 
 
 def _is_one_piece(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Whether the elements fill their bytes, in whatever order of dimensions: only the bytes count."""
+    """True if the elements fill their bytes, in any order of dimensions."""
     expected = itemsize
     for stride, size in sorted((stride, size) for stride, size in zip(strides, shape) if size != 1):
         if stride != expected:

@@ -17,7 +17,7 @@ def choices_of(expert_ids: Any, num_experts: int, counters: Any, is_padding: Any
     check("expert_ids", expert_ids, ("int32", "int64"), ("tokens", "top_k"))
     tokens, top_k = expert_ids.shape
     choices = structs.sized(structs.Choices, expert_ids=_rows.address_of(expert_ids), num_tokens=tokens, top_k=top_k,
-                            num_experts=num_experts, id_type=structs.ID_TYPES[_type_of(expert_ids)])
+                            num_experts=num_experts, id_type=structs.ID_TYPES[_rows.dtype_of(expert_ids)])
     if counters is not None:
         check("counters", counters, ("int64",), (num_experts + 1,), written=True)
         choices.counters = _rows.address_of(counters)
@@ -58,7 +58,7 @@ class HostChoices:
 
 
 def check_slots(slots: Any, expert_ids: Any) -> None:
-    check("slots", slots, (_type_of(expert_ids),), expert_ids.shape, written=True)
+    check("slots", slots, (_rows.dtype_of(expert_ids),), expert_ids.shape, written=True)
 
 
 def check(name: str, array: Any, types: Sequence[str], shape: Sequence[Any], written: bool = False) -> None:
@@ -68,8 +68,8 @@ def check(name: str, array: Any, types: Sequence[str], shape: Sequence[Any], wri
         raise InvalidArgument(f"{name}: {type(array).__name__}, {expected} as a numpy array or a torch tensor")
     found = list(array.shape)
     fits = len(found) == len(shape) and all(isinstance(want, str) or want == size for want, size in zip(shape, found))
-    if _type_of(array) not in types or not fits:
-        raise InvalidArgument(f"{name}: {_type_of(array)} {found}, {expected}")
+    if _rows.dtype_of(array) not in types or not fits:
+        raise InvalidArgument(f"{name}: {_rows.described(array)}, {expected}")
     if not (array.is_contiguous() if _rows.is_torch(array) else array.flags.c_contiguous):
         raise InvalidArgument(f"{name}: not contiguous, {expected} in one piece")
     if written and not _rows.is_torch(array) and not array.flags.writeable:
@@ -90,7 +90,3 @@ def stream_of(stream: Any, array: Any) -> Optional[int]:
     if stream is None and _rows.is_torch(array) and array.is_cuda:
         return sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
     return getattr(stream, "cuda_stream", stream)
-
-
-def _type_of(array: Any) -> str:
-    return str(array.dtype).replace("torch.", "")

@@ -93,7 +93,7 @@ def torch_all_gather(group: Optional[Any] = None, deadline_seconds: float = 60.0
 
 
 def global_rank(group: Any, rank: int) -> int:
-    """Of a rank of a process group, that of the job."""
+    """Returns the job's rank of a rank of a process group."""
     import torch.distributed as dist
 
     if hasattr(dist, "get_global_rank"):

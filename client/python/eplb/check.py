@@ -1,4 +1,4 @@
-"""Finds per-expert tensors of a torch module and its optimizer that nobody registered."""
+"""Finds per-expert tensors of a torch module and its optimizer that are not registered."""
 
 from __future__ import annotations
 
@@ -45,27 +45,19 @@ class Finding:
 
 def find_unregistered(client: Client, module: Any, optimizer: Any = None,
                       ignore: Union[str, Iterable[str]] = ()) -> List[Finding]:
-    """What of a module's parameters and buffers and of an optimizer's parameters and state looks like experts' and is not
-    registered:
+    """Returns the parameters, buffers and optimizer state that look like experts' and are not registered. These look like it:
 
-    - a first dimension of local slots, or of all slots where those are not the experts; or [layers, local slots, ..].
-      A tensor [experts, ..] of a router is equal on all ranks and stays where it is; where a GPU has as many slots as
-      there are experts it cannot be told from those, and is named in `ignore`. A DTensor [experts, .., ..] looks like it
-      where its piece on this rank has as many rows as local slots;
-    - a list of submodules, parameters or buffers, as many as local slots, of one shape: one expert each. Also one by name
-      alone, as weight0, weight1, .. from 0 on. It counts where its name has "expert" in it, a row of a registered tensor is
-      in each element, or a router or registered rows are beside it; layers that contain a router or several rows do not;
-    - state of a parameter whose memory is registered: it belongs to the experts that the parameter does;
-    - a flat buffer, or state as long, that holds several experts' registered weights: no slot's bytes can be cut out.
-    What an optimizer updates in the place of a module's parameters, such as fp32 master weights, is matched to those by shape,
-    or by size where it is flat, and order: it moves where they do, and its name is "optimizer.NAME". Where their numbers
-    leave a doubt, it is looked at by its first dimensions and as a flat buffer; then there are no names by which a list could
-    be told.
-    Scalar state, such as a step counter that all experts share, is not looked at. Names of state are "optimizer.NAME.KEY".
-    ignore: a pattern as of fnmatch, or several; Finding.ignore is one that silences it. cost: O(n log n) for n tensors, and
-    O(n) a list; nothing is copied from a GPU.
-    errors: FailedPrecondition after close, and where nothing was found on a rank of one local slot: there a tensor of an
-    expert looks like any other, so that nothing found says nothing.
+    - a first dimension of local slots, or of all slots if those are not the experts; or [layers, local slots, ..]. A router's
+      tensor [experts, ..] stays in place; if a GPU has as many slots as there are experts, `ignore` must name it. A DTensor
+      counts by its piece on this rank;
+    - a list of submodules, parameters or buffers, as many as local slots, of one shape, also one by name alone (weight0, ..).
+      Its name has "expert" in it, or each element has a row of a registered tensor, or a router or registered rows are beside
+      it;
+    - state of a parameter whose memory is registered; - a flat buffer, or state as long, that holds several experts'
+    registered weights: it cannot be cut by slot. An fp32 master that an optimizer updates in a parameter's place is matched by
+    shape or size and order. Scalar state is ignored. Names of state are "optimizer.NAME.KEY". ignore: patterns as of fnmatch;
+    Finding.ignore is one that silences a finding. cost: O(n log n) for n tensors. errors: FailedPrecondition after close, and
+    if nothing was found on a rank of one local slot, where nothing can be told.
     """
     if client.closed:
         raise FailedPrecondition("check was called after close")
@@ -174,8 +166,9 @@ class _Lists:
         return rows
 
     def _beside(self, prefix: str, of_modules: bool) -> Iterator[str]:
-        """Names of tensors outside of a list that are in the layer of the list; where it is in no layer, those of the module
-        that has it, but not what is in other lists of modules there."""
+        """Yields the names of tensors in the layer of a list but outside of the list. If the list is in no layer, they are
+        those of the module that has it, but not those in its other lists of modules.
+        """
         inside = set(self._inside(prefix))
         container = prefix.rpartition(".")[0]
         layers = list(_ELEMENT.finditer(container))

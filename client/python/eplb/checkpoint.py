@@ -3,12 +3,10 @@
     checkpoint.save("step-000100", client, fields={"step": 100}, dense={"router": weight})
     fields = checkpoint.load("step-000100", client, fields={"model": "tiny"}, dense={"router": weight})
 
-A checkpoint is a directory that all ranks see: checkpoint.json, and a .npy file for each tensor. What was registered with
-the client is one file [experts, ..] a tensor, into which every rank writes the rows of its primaries; with expert-tensor
-parallelism one for each of the ranks that share an expert. It is written beside its name, with .partial, and renamed when it
-is complete and on the disk; one that it replaces is until then beside it, with .old, which is what a crash between the two
-leaves. Threads: the training thread, between two steps, also where client.carry moved the rows elsewhere. Derived tensors
-are left out: load does not rebuild them.
+A checkpoint is a directory that all ranks see: checkpoint.json, and a .npy file for each tensor, [experts, ..], into which
+every rank writes the rows of its primaries. It is written as NAME.partial and renamed when it is complete and on the disk. A
+crash during the renaming leaves the replaced one as NAME.old. Derived tensors are left out. Threads: the training thread,
+between two steps, also while client.carry has moved the rows.
 """
 
 from __future__ import annotations
@@ -36,14 +34,12 @@ PathLike = Union[str, "os.PathLike[str]"]
 def save(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] = None,
          dense: Optional[Mapping[str, Any]] = None, sharded_state: bool = False,
          all_gather: Optional[AllGather] = None) -> None:
-    """Writes a checkpoint, in place of one of that name. Collective.
+    """Writes a checkpoint, in place of one of that name. Collective. In a forked child it does nothing.
 
-    fields: JSON values that go along, e.g. the step and what a run must agree with to go on from here. dense: tensors
-    equal on all ranks; rank 0 writes them. sharded_state: ep_groups hold different pieces of each expert's state; there is a
-    file for each ep_group then, and load needs as many ep_groups. Else the first one that holds a tensor writes it for all.
-    all_gather: by which ranks wait for each other; default: the client's. errors: FailedPrecondition on every rank when any
-    rank fails, also where something that is no checkpoint has that name; after close on this one. In a forked child it
-    does nothing.
+    fields: JSON values to store, such as the step. dense: tensors equal on all ranks; rank 0 writes them. sharded_state: EP
+    groups hold different pieces of each expert's state; each writes its own, and load needs as many groups. all_gather:
+    default: the client's. errors: FailedPrecondition on every rank if any rank fails, also if something that is no checkpoint
+    has that name.
     """
     if client.is_forked_copy:
         return
@@ -60,10 +56,8 @@ def load(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] 
          dense: Optional[Mapping[str, Any]] = None, all_gather: Optional[AllGather] = None) -> Dict[str, Any]:
     """Reads a checkpoint into the registered tensors, in place: each replica of an expert gets its rows. Collective.
 
-    fields: that the checkpoint must have, with these values. returns: all its fields.
-    errors: FailedPrecondition on every rank, naming the checkpoint and the first field or tensor that is not as this run
-    needs it, also a tensor that this run does not have; nothing was changed then. In a forked child it does nothing and
-    returns no fields.
+    fields: values that the checkpoint must have. returns: all its fields; none in a forked child. errors: FailedPrecondition on
+    every rank, naming the checkpoint and the first field or tensor that differs from this run; then nothing was changed.
     """
     if client.is_forked_copy:
         return {}
@@ -76,7 +70,7 @@ def load(path: PathLike, client: Client, *, fields: Optional[Mapping[str, Any]] 
 
 
 def read_fields(path: PathLike) -> Dict[str, Any]:
-    """What checkpoint.json says. errors: FailedPrecondition when there is none, or it is none of ours."""
+    """Returns checkpoint.json. errors: FailedPrecondition if it is missing or of another format."""
     file = Path(path) / _FIELDS_FILE
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -107,7 +101,7 @@ class _Checkpoint:
         self.rank, self.world_size = client.options.rank or 0, client.options.world_size or 1
         pipeline_stages = client.options.pipeline_parallel_size or 1
         self.tensor_parallel = client.options.expert_tensor_parallel or 1
-        # As placement/rank_grid.h; EP groups are those of this rank's pipeline stage.
+        # The order of placement/rank_grid.h; EP groups are those of this rank's pipeline stage.
         block = self.world_size // pipeline_stages
         self.pipeline_stage, in_block = divmod(self.rank, block)
         copy, in_copy = divmod(in_block, self.tensor_parallel * self.placement.num_gpus)
@@ -141,7 +135,7 @@ class _Checkpoint:
 
     def meet(self) -> None:
         """Learns what tensors there are on all pipeline stages. errors: FailedPrecondition for a name that two have."""
-        mine = {entry.name: {"dtype": _dtype_of(tensor), "role": entry.role, "layer": entry.layer}
+        mine = {entry.name: {"dtype": _rows.dtype_of(tensor), "role": entry.role, "layer": entry.layer}
                 for entry, tensor in self.experts}
         is_first = self.ep_group == 0 and self.gpu == 0
         for answer in self._all_gather(json.dumps(mine if is_first else {}).encode()):
@@ -194,7 +188,7 @@ class _Checkpoint:
         sync(self.partial)  # the names of its files
 
     def finish(self) -> None:
-        tensors: Dict[str, Dict[str, Any]] = {name: {"dtype": _dtype_of(tensor), "role": "dense"}
+        tensors: Dict[str, Dict[str, Any]] = {name: {"dtype": _rows.dtype_of(tensor), "role": "dense"}
                                               for name, tensor in self.dense.items()}
         tensors.update(self.tensors)
         written = {"format": FORMAT, "fields": self.fields, "num_layers": self.placement.num_layers,
@@ -246,7 +240,7 @@ class _Checkpoint:
                 _set(tensor[slot:slot + 1], rows[expert:expert + 1])
 
     def _written(self) -> Iterator[Tuple[Registered, Any]]:
-        """What this rank's EP group writes: its pieces, and if it is the first with them, those that other copies hold too."""
+        """Yields the tensors that this rank's EP group writes: its own pieces, and shared ones if it is the first group."""
         is_first = self.ep_group < self.tensor_parallel
         return ((entry, tensor) for entry, tensor in self.experts if is_first or self._is_sharded(entry))
 
@@ -268,8 +262,8 @@ class _Checkpoint:
         except (OSError, ValueError, EOFError) as error:
             raise self._refused(f"tensor {name} cannot be read: {error}") from None
         dtype = found["tensors"][name].get("dtype")
-        if rows.shape != shape or dtype != _dtype_of(like):
-            raise self._refused(f"tensor {name} is {dtype} {list(rows.shape)}, this run's is {_dtype_of(like)} {list(shape)}")
+        if rows.shape != shape or dtype != _rows.dtype_of(like):
+            raise self._refused(f"tensor {name} is {dtype} {list(rows.shape)}, this run's is {_rows.dtype_of(like)} {list(shape)}")
         if rows.dtype != _numpy_dtype_of(like):
             raise self._refused(f"tensor {name}: its file has {rows.dtype}, {_FIELDS_FILE} has {dtype}")
 
@@ -316,7 +310,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _as_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
-    """As they come back from a file. errors: InvalidArgument naming the field that JSON does not have."""
+    """Returns fields as read back from a file. errors: InvalidArgument naming the field that JSON does not have."""
     found = {}
     for name, value in fields.items():
         try:
@@ -340,12 +334,8 @@ def _file_of(name: str, part: str = "") -> str:
     return quote(name, safe="") + part + ".npy"
 
 
-def _dtype_of(tensor: Any) -> str:
-    return str(tensor.dtype).replace("torch.", "")
-
-
 def _numpy_dtype_of(tensor: Any) -> np.dtype:
-    """Of the elements that _to_numpy gives."""
+    """Returns the type of the elements that _to_numpy gives."""
     return np.dtype(tensor.dtype) if not _rows.is_torch(tensor) else _to_numpy(tensor.new_empty(0, device="cpu")).dtype
 
 

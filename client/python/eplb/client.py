@@ -28,30 +28,18 @@ from eplb.views import Boundary, DeviceTables, PlacementView, Stats, boundary_of
 
 
 class Client:
-    """One rank of a job whose experts EPLB may move.
-
-        with eplb.Client.connect(endpoint="127.0.0.1:29610", num_layers=58, num_experts=256,
-                                 all_gather=eplb.torch_all_gather()) as client:
-            ... allocate local slots as client.placement says ...
-            client.register(w1, name="layers.0.w1", layer=0)
-            client.register(moment, name="layers.0.w1.exp_avg", layer=0, role="state")
-            client.finish_registration()
-            for step in range(steps):
-                ... forward, backward, optimizer ...
-                client.record(layer, counts)
-                if client.step_boundary(step).switched: ...
+    """One rank of a job whose experts EPLB may move. client/python/README.md has a whole trainer and a table of the options.
 
     connect, finish_registration, check_experts, carry and step_boundary are collective: every rank calls them, in one order.
-    Threads: the training thread alone; stats also from others. errors: eplb.Error with the library's message; what an
-    all_gather, a rebuild or a probe raises comes out of the call that it was part of, with the eplb.Error as its
-    __cause__. Ctrl-C: a collective call waits in the library, so Python sees SIGINT when it returns: of step_boundary at the
-    latest after vote_deadline. fork: in a child every call does nothing, which is said once on stderr; the parent is not
-    touched.
-    EPLB_DISABLE=1 makes every call a no-op on all ranks. The interpreter's exit closes what is open, as failed.
+    Threads: the training thread alone; stats also from others. errors: eplb.Error with the library's message. An exception of
+    an all_gather, a rebuild or a probe is raised by the call that ran it, with the eplb.Error as its __cause__. Ctrl-C: Python
+    sees SIGINT when a collective call returns, for step_boundary at the latest after vote_deadline. fork: in a child every
+    call does nothing and logs that once. EPLB_DISABLE=1 makes every call do nothing. The interpreter's exit closes open
+    clients as failed.
     """
 
     def __init__(self, options: Options, all_gather: Optional[AllGather] = None) -> None:
-        """As connect, with the options in one object."""
+        """Overload of connect with the options in one object."""
         if all_gather is not None and not callable(all_gather):
             raise InvalidArgument(f"all_gather: {all_gather!r}, expected a callable: bytes -> the bytes of all ranks")
         if all_gather is None and options.world_size in (None, 1):
@@ -85,13 +73,12 @@ class Client:
     def connect(cls, all_gather: Optional[AllGather] = None, **options: Any) -> Client:
         """Agrees with all ranks on the first placement. Collective; before weights exist.
 
-        all_gather: bytes -> the bytes of all ranks, in rank order, such as torch_all_gather(); without one the ranks meet
-        through the daemon at `endpoint`, which needs names of the job and of the run (run_id, or EPLB_LAUNCH_ID,
-        torchrun's or SLURM's); a job of one rank needs neither. options: the fields of eplb.Options.
-        errors: InvalidArgument naming the option; FailedPrecondition when ranks differ, naming field and ranks;
-        DeadlineExceeded naming the ranks that did not come; LibraryNotFound. No daemon is no error, but with require_daemon:
-        then Unavailable on rank 0 and FailedPrecondition on the others. Unavailable too where the ranks meet through a
-        daemon and nobody listens.
+        all_gather: bytes -> the bytes of all ranks, in rank order, such as torch_all_gather(). Without one the ranks meet
+        through the daemon at `endpoint`, and need names of the job and of the run; a job of one rank needs neither. options:
+        fields of eplb.Options. errors: InvalidArgument naming the option; FailedPrecondition naming the field and the ranks
+        that differ; DeadlineExceeded naming the ranks that are missing; LibraryNotFound. Without a daemon the job
+        starts all the same. With require_daemon it is Unavailable on rank 0 and FailedPrecondition on the others. Unavailable too
+        if the ranks meet through a daemon and none answers.
         """
         return cls(options_from(options), all_gather)
 
@@ -100,34 +87,31 @@ class Client:
     def register(self, tensor: Any, *, name: str, layer: int, role: str = "weight") -> None:
         """Notes a tensor [local slots, ...] of a layer, whose row i belongs to the expert in local slot i.
 
-        tensor: numpy array or torch tensor, on the CPU or a GPU, of any dtype. Rows may lie apart, each is one piece.
-        Register parameters themselves rather than .data of them: it is then seen when they get other memory. It is kept
-        alive until close. A DTensor is registered by its piece on this rank, where that has the rows of the local slots.
-        Or a list of torch tensors, one for each local slot, such as the parameters of one module per expert: they are
-        copied into one stack, and each has its row of it as memory from then on (no gradient changes; torch.save of one of
-        them writes the whole stack, unless it is cloned). Rows of one memory already are taken as they are.
-        name: distinct on this rank, the same on all. role: "weight", which every replica holds, or "state" of the optimizer.
-        errors: InvalidArgument naming the tensor; FailedPrecondition after finish_registration.
+        tensor: numpy array, torch tensor on the CPU or a GPU, or DTensor whose piece on this rank has the rows of the local
+        slots; of any dtype. Rows may lie apart, each is one piece. Register parameters rather than their .data, so that new
+        memory is noticed. It is kept alive until close. Or a list of torch tensors, one for each local slot: they are copied
+        into one stack, whose rows are their memory from then on, unless they are rows of one memory already. name: distinct on
+        this rank, the same on all. role: "weight", which every replica holds, or "state" of the optimizer. errors:
+        InvalidArgument naming the tensor; FailedPrecondition after finish_registration.
         """
         self._expect_open("register")
         self._registry.add(tensor, name, layer, role)
 
     def register_derived(self, rebuild: Rebuild, *, name: str, layer: int) -> None:
-        """Notes what is computed from the registered tensors and cached: it is not moved, but computed again.
+        """Notes data that is computed from the registered tensors and cached: it is computed again instead of moved.
 
-        rebuild: (layer, local_slots), int32 and rising, those that received rows; called inside step_boundary,
-        check_experts and carry on the training thread, when the rows and the placement are the new ones. What it raises ends
-        the run_id.
+        rebuild: (layer, local_slots), int32 and rising, those that received rows; called on the training thread inside
+        step_boundary, check_experts and carry, after rows and placement changed. An exception in it ends the run.
         """
         self._expect_open("register_derived")
         self._registry.add_derived(name, layer, rebuild)
 
     def finish_registration(self) -> None:
-        """Hands over what was registered, and agrees with all ranks on it. Collective, once. Where it was not called, the
-        first step_boundary or check_experts does it.
+        """Hands over the registered tensors, and agrees with all ranks on them. Collective, once; the first step_boundary or
+        check_experts calls it if the trainer did not.
 
-        errors: InvalidArgument naming the tensor; FailedPrecondition when ranks differ, naming tensor and ranks. When the
-        memory of a registered tensor went away, this rank's client is closed.
+        errors: InvalidArgument naming the tensor; FailedPrecondition naming the tensor and the ranks that differ. If memory of
+        a registered tensor was freed, this rank's client is closed.
         """
         self._expect_open("finish_registration")
         self._expect_memory()
@@ -140,24 +124,22 @@ class Client:
             self._current_stream = lambda: torch.cuda.current_stream(device).cuda_stream
 
     def check(self, module: Any, optimizer: Any = None, *, ignore: Union[str, Iterable[str]] = ()) -> None:
-        """Finds per-expert tensors that were not registered: parameters, buffers and optimizer state that look like it.
+        """Finds per-expert tensors that were not registered, as eplb.check.find_unregistered does. Not collective.
 
-        module: of torch; optimizer: of torch, with `state` and `param_groups`, best after its first step. ignore: patterns
-        of names (as fnmatch) that are known to be no expert's. It is this rank's matter alone: not collective.
-        eplb.check.find_unregistered says what looks like it. errors: InvalidArgument naming every one that was found;
-        FailedPrecondition after close, and on a rank of one local slot where nothing was found: shapes show nothing there.
+        module, optimizer: of torch, best after the first step. ignore: patterns of names, as fnmatch. errors: InvalidArgument
+        naming every tensor found; FailedPrecondition after close, and on a rank of one local slot where nothing was found.
         """
         found = checks.find_unregistered(self, module, optimizer, ignore)
         if found:
             raise InvalidArgument(checks.describe(found))
 
     def check_experts(self, probe: Callable[[int, int], Digest], stream: Any = None) -> None:
-        """Moves all experts by one slot and back: `probe` must say the same of each in all places. Collective, between two
-        steps, best after some.
+        """Moves all experts by one slot and back, and compares what `probe` returns for each in all places. Collective,
+        between two steps, best after some.
 
-        probe: (layer, local_slot) -> what the expert there makes of a fixed input: an integer, a float, bytes, or an array,
-        of which every bit counts. errors: InvalidArgument naming layer, expert, slots and rank, or what the probe gave;
-        InvalidArgument for a registered tensor whose memory went away, which closes this rank's client.
+        probe: (layer, local_slot) -> output of that expert for a fixed input: an integer, a float, bytes, or an array, of
+        which every bit counts. errors: InvalidArgument naming layer, expert, slots and rank, or the output; InvalidArgument
+        for a registered tensor whose memory was freed, which closes this rank's client.
         """
         self._finish_once()
         self._expect_memory()
@@ -171,22 +153,19 @@ class Client:
     # ---- checkpoints of the trainer's own code: docs/embedding.md ----
 
     def carry(self, placement: Any = None, stream: Any = None) -> None:
-        """Moves every registered row to another placement, or back, and nothing else: self.placement and device_tables stay
-        those of the version in force, the daemon learns nothing, and row_placement is where the rows are. Collective, between
-        two steps. While the rows are elsewhere, record, record_split, step_boundary, check_experts and the calls on rows of
-        replicas are FailedPrecondition: a forward would meet the wrong experts.
+        """Moves every registered row to another placement, or back: self.placement and device_tables stay those of the current
+        version, the daemon is not informed, and row_placement is where the rows are. Collective, between two steps. While the
+        rows are elsewhere, record, record_split, step_boundary, check_experts and the calls on rows of replicas are
+        FailedPrecondition.
 
-        placement: integers [layers, slots], the expert in each slot, where an expert's lowest slot is its primary, or a Plan
-        with such primaries, equal on all ranks; "static", expert e in slot e and replicas behind them; None, or the map of
-        self.placement: back. Weights go to all replicas; so does state, but with state_placement "with_primary" it is the
-        primary's row alone, and the others' have no meaning. What is written into one replica's rows has to be written into
-        all of them: on the way back any of them is the source. stream: as of step_boundary.
-        cost: one switch of the layers that differ. With EPLB_DISABLE=1 it does nothing.
-        errors: InvalidArgument naming layer and slot; FailedPrecondition where ranks were given different placements, or
-        another one refused its own; Unavailable when the first rows could not be moved: in all these nothing was. DataLoss
-        for rows that fail half-way, and Aborted for a rank that is gone, end the run: every later call raises the same.
-        InvalidArgument for a registered tensor whose memory went away closes this rank's client. FailedPrecondition where
-        eplb.torch is attached: its static_order carries, and lets the routers follow.
+        placement: integers [layers, slots], the expert in each slot, where an expert's lowest slot is its primary, or such a
+        Plan, equal on all ranks; "static"; None, or the map of self.placement: back. With state_placement "with_primary", only
+        the primary's row of state has a meaning. Data written into one replica's rows must be written into all, because any of
+        them may be the source on the way back. stream: as of step_boundary. cost: one switch of the layers that differ.
+        errors: InvalidArgument naming layer and slot, FailedPrecondition if ranks got different placements or another rank
+        refused its own, Unavailable if the first rows could not be moved: nothing has moved then. DataLoss for rows that fail
+        half-way, and Aborted for a missing rank, end the run. InvalidArgument for a registered tensor whose memory was freed
+        closes this rank's client. FailedPrecondition if eplb.torch is attached: use its static_order.
         """
         if self._carrier:
             raise FailedPrecondition(f"carry: the model's routers would not follow; use {self._carrier}")
@@ -208,9 +187,9 @@ class Client:
 
     @contextmanager
     def static_order(self, stream: Any = None) -> Iterator[None]:
-        """Within it row i of a registered tensor is expert first_local_slot + i, as without EPLB: a trainer's own code can
-        save a checkpoint, or load one. Collective, as carry; when it is left, also by an exception, the rows go back to where
-        they were. errors: as carry."""
+        """Context in which row i of a registered tensor is expert first_local_slot + i, as without EPLB, for a trainer's own
+        checkpoint code. Collective, as carry. At its end, also by an exception, the rows go back. errors: as carry.
+        """
         before = self.row_placement.physical_to_logical_map.copy()
         self.carry("static", stream)
         try:
@@ -222,11 +201,9 @@ class Client:
     # ---- training ----
 
     def record(self, layer: int, counts: Any) -> None:
-        """Adds tokens that this rank's router sent to each expert in the current step: before dropping, once per top-k
-        choice, no padding. May be called several times a step.
-
-        counts: integers [experts], as numpy array, torch tensor or list. One on a GPU is waited for. errors:
-        InvalidArgument.
+        """Adds tokens that this rank's router sent to each expert in the current step: before dropping, once per top-k choice,
+        no padding. May be called several times a step. counts: integers [experts], array, torch tensor or list; a GPU is
+        waited for.
         """
         if not (type(counts) is np.ndarray and counts.dtype == np.int64 and counts.flags.c_contiguous):
             counts = counts_of(counts)
@@ -237,32 +214,27 @@ class Client:
 
     def record_step_time(self, seconds: float) -> None:
         """Adds to the time that this rank's experts computed in the current step, forward and backward, without waits for
-        other ranks and without what does not grow with tokens. From these times the daemon finds slow GPUs
-        (docs/gpu-speeds.md); a rank that records none is left out. May be called several times a step.
-
-        errors: InvalidArgument for a time outside 0..1e6 s.
+        other ranks. The daemon finds slow GPUs by these times (docs/gpu-speeds.md); a rank that records none is left out.
+        seconds: 0..1e6.
         """
         self._handle.check(self._library.eplb_client_record_step_time(self._pointer, real("seconds", seconds)))
 
     def record_split(self, layer: int, quotas: Any) -> None:
-        """With split="batch": a batch of the layer was routed by these quotas, the tokens of each slot, those of all ranks of
-        the EP group together. Once a batch, alike on all ranks of the EP group; the daemon measures balancedness by them.
-
-        quotas: integers [slots], as numpy array, torch tensor or list. One on a GPU is waited for. errors: InvalidArgument
-        naming layer and slot; FailedPrecondition with split="equal".
+        """Reports the quotas by which a batch of the layer was routed, with split="batch": tokens of each slot from all ranks
+        of the EP group. Once a batch, equal on all ranks; the daemon measures balancedness by them. quotas: integers [slots].
+        errors: InvalidArgument naming layer and slot; FailedPrecondition with split="equal".
         """
         quotas = counts_of(quotas, "quotas", "[slots]")
         self._handle.check(self._library.eplb_client_record_split(
             self._pointer, integer("layer", layer), quotas.__array_interface__["data"][0], quotas.size))
 
     def count_tokens(self, expert_ids: Any, counters: Any = None, *, is_padding: Any = None, stream: Any = None) -> Any:
-        """Adds the router's choices to counters, on the GPU or the host, wherever the arrays lie: all in one memory.
+        """Adds the router's choices to counters and returns the counters; record takes counters[:-1].
 
-        expert_ids: int32 or int64 [tokens, top_k], the router's. counters: int64 [experts + 1], whose last counts ids that
-        are out of range; None: new ones of zeros. is_padding: bool or uint8 [tokens], tokens to leave out. All are
-        contiguous numpy arrays or torch tensors. stream: as of step_boundary; None: torch's current one. A GPU is not waited
-        for. returns: counters; record takes counters[:-1]. errors: InvalidArgument naming the argument. cost: tokens * top_k.
-        Threads: any, with counters of its own.
+        expert_ids: int32 or int64 [tokens, top_k]. counters: int64 [experts + 1], the last for ids out of range; None: new
+        ones. is_padding: bool or uint8 [tokens], tokens to leave out. All are contiguous numpy arrays or torch tensors in one
+        memory. stream: as of step_boundary; None: torch's current one; a GPU is not waited for. errors: InvalidArgument naming
+        the argument. Threads: any, with counters of its own.
         """
         if counters is None and hasattr(expert_ids, "dtype"):
             counters = _tokens.zeros_beside(expert_ids, self._placement.num_experts + 1)
@@ -272,18 +244,17 @@ class Client:
 
     def route_tokens(self, layer: int, expert_ids: Any, *, slots: Any = None, counters: Any = None, is_padding: Any = None,
                      first_token: int = 0, stream: Any = None, split: Optional[Split] = None) -> Any:
-        """The slot of each of the router's choices, by the placement that `stream` has come to: on this GPU where the expert
-        has a replica there, else on one that the token's number draws. -1 for padding and for ids out of range.
+        """Returns the slot of each of the router's choices, by the placement that `stream` has reached: on this GPU if the
+        expert has a replica there, otherwise on one that the token's number draws. -1 for padding and for ids out of range.
 
-        slots: what is written, as expert_ids, or expert_ids itself; None: new. counters: counts in the same pass; None: no
-        counts. first_token: the number of token 0; ranks that number their tokens apart do not all draw the same replica.
-        The rest as count_tokens, in the memory where the registered tensors lie.
-        split: what self.split gave for these very choices, with own quotas: an expert's choices, in the order of their
-        index, fill its slots up to these, its primary first; first_token and stream have no meaning then. Choices on a GPU
-        are waited for and routed on the host.
-        returns: slots. errors: InvalidArgument naming the argument, or the expert whose choices are not as many as its own
-        quotas; FailedPrecondition before finish_registration, and for a split from before a switch. Nothing is written on
-        an error. Threads: any, but not during a step_boundary or check_experts of another one; a probe may call it.
+        slots: array to write, as expert_ids, or expert_ids itself; None: a new one. counters: counts in the same pass.
+        first_token: the number of token 0; ranks that number their tokens apart draw different replicas. Other arguments are
+        those of count_tokens, in the memory of the registered tensors. split: result of self.split for these choices, with own
+        quotas: an expert's choices, in the order of their index, fill its slots up to these, its primary first. Choices on a
+        GPU are then waited for and routed on the host. errors: InvalidArgument naming the argument, or the expert whose
+        choices are not as many as its own quotas; FailedPrecondition before finish_registration, and for a split from before a
+        switch. Nothing is written on an error. Threads: any, but not during a step_boundary or check_experts of another one; a
+        probe may call it.
         """
         if split is not None:
             return self._route_split(layer, expert_ids, split, slots, counters, is_padding)
@@ -297,18 +268,14 @@ class Client:
         return slots
 
     def split(self, layer: int, counts: Any, *, before: Any = None, mine: Any = None) -> Split:
-        """The exact split of one layer of a batch: how many of an expert's tokens each of its slots takes, so that the
-        fullest GPU has the fewest (docs/splitting-a-batch.md).
+        """Returns the exact split of one layer of a batch: tokens that each slot takes of its expert, so that the fullest GPU
+        has the fewest (docs/splitting-a-batch.md). Equal counts give equal quotas on every rank, and no rank is waited for.
 
-        counts: integers [experts], the tokens of all ranks of the EP group, once per top-k choice; or [num_gpus, experts],
-        those of each rank, which also gives this rank's own quotas. before, mine: with [experts], the tokens of the EP
-        group's lower ranks and of this rank, [experts] each, which give them as well. numpy arrays, torch tensors or lists;
-        one on a GPU is waited for. Equal counts give equal quotas on every rank, and no rank is waited for; check_counts
-        compares them. returns: Split, with arrays of the kind and on the device of counts.
-        errors: InvalidArgument, the same on each rank with the same counts: naming the layer, and the expert of a count that
-        cannot be; then nothing is split.
-        cost: some microseconds, and Python's; the first split of a layer that a switch changed prepares it.
-        Threads: any, but not during a step_boundary or check_experts of another one.
+        counts: integers [experts], tokens of all ranks of the EP group, once per top-k choice; or [num_gpus, experts], those
+        of each rank, which also gives this rank's own quotas. before, mine: with [experts], tokens of the EP group's lower
+        ranks and of this rank, [experts] each, which give them as well. returns: Split, with arrays of the kind and on the
+        device of counts. errors: InvalidArgument, the same on each rank with the same counts, naming layer and expert; then
+        nothing is split. Threads: any, but not during a step_boundary or check_experts of another one.
         """
         view = self._placement
         batch = BatchArrays(counts, before, mine, view.num_slots, view.num_gpus)
@@ -318,22 +285,20 @@ class Client:
         return batch.split(layer)
 
     def set_split_options(self, *, speeds: Optional[Sequence[float]] = None, slack: float = 0.0) -> None:
-        """Of the splits that follow; the same on all ranks.
+        """Sets the options of the splits that follow; equal on all ranks.
 
         speeds: [num_gpus], relative, 0: takes no tokens; None: all equal. slack: 0..1, the part of the least peak by which a
-        GPU may be above it, so that fewer tokens leave the slots of equal shares. errors: InvalidArgument naming the option
-        or the GPU, also for a GPU of speed 0 that holds an expert; the options stay as they were.
+        GPU may be above it, so that fewer tokens leave the slots of equal shares. errors: InvalidArgument; the options then
+        stay as they were.
         """
         options, kept = options_struct(speeds, slack)
         _library.check(self._library.eplb_client_set_split_options(self._pointer, ctypes.byref(options)))
         del kept  # what the struct points to
 
     def check_counts(self, layer: int, counts: Any) -> None:
-        """Whether all ranks of an EP group would split alike: layer, counts, options and placement. Collective, with the
-        all_gather of connect; for a start, a test, or each thousandth step.
-
-        counts: as split. errors, one message on all ranks: FailedPrecondition naming the ranks that differ, or one whose
-        layer or counts split refuses.
+        """Compares layer, counts, options and placement among all ranks of an EP group. Collective, with the all_gather of
+        connect; for a start, a test, or each thousandth step. counts: as split. errors, equal on all ranks: FailedPrecondition
+        naming the ranks that differ, or one whose layer or counts split refuses.
         """
         array = integers("counts", counts, "[experts] or [GPUs, experts]")
         self._handle.check(self._library.eplb_client_check_counts(self._pointer, integer("layer", layer), array.ctypes.data,
@@ -348,13 +313,12 @@ class Client:
         return choices.finish()
 
     def step_boundary(self, step: int, stream: Any = None) -> Boundary:
-        """Once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step. Every vote_every
-        steps all ranks vote, and may move experts and switch.
+        """Ends a step: once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step. Every
+        vote_every steps all ranks vote, and may move experts and switch.
 
-        stream: of expert work: a torch.cuda.Stream, a cudaStream_t as integer, or None for torch's current one where the
-        experts are on a GPU. errors: Aborted naming the missing ranks and DataLoss end the run_id: stop;
-        FailedPrecondition for a step out of order; InvalidArgument for a registered tensor whose memory went away, which
-        closes this rank's client.
+        stream: of expert work: a torch.cuda.Stream, a cudaStream_t as integer, or None for torch's current one if the experts
+        are on a GPU. errors: Aborted naming the missing ranks and DataLoss end the run: stop; FailedPrecondition for a step
+        out of order; InvalidArgument for a registered tensor whose memory was freed, which closes this rank's client.
         """
         if not self._finished:
             self._finish_once()
@@ -417,7 +381,7 @@ class Client:
 
     @property
     def row_placement(self) -> PlacementView:
-        """Where the registered rows are: as `placement`, unless carry moved them. Its version is that of `placement`."""
+        """Placement of the registered rows: equal to `placement`, unless carry moved them."""
         return PlacementView(self._handle, self._placement.num_gpus, of_rows=True)
 
     @property
@@ -431,7 +395,7 @@ class Client:
 
     @property
     def transport(self) -> str:
-        """What carries the rows now: "host", "peer", "nccl" or "peer+nccl"; "" before finish_registration."""
+        """Current transport of the rows: "host", "peer", "nccl" or "peer+nccl"; "" before finish_registration."""
         return self._text(self._library.eplb_client_transport)
 
     @property
@@ -447,28 +411,28 @@ class Client:
 
     @property
     def registered(self) -> Registry:
-        """What was registered; empty after close."""
+        """The registered tensors; empty after close."""
         return self._registry
 
     @property
     def is_forked_copy(self) -> bool:
-        """Whether this process is a forked child of the one that connected: calls do nothing."""
+        """True in a forked child of the process that connected: calls do nothing."""
         return self._process != os.getpid()
 
     @property
     def closed(self) -> bool:
-        """Whether close was called, also by a call that closed this rank's client."""
+        """True after close, also after a call that closed this rank's client."""
         return self._closed
 
     # ---- the end ----
 
     def close(self, reason: Optional[str] = "finished") -> None:
-        """Says goodbye to the daemon, within 2 s, and lets go of the tensors. It waits up to 3 s more for the other ranks if
-        rows of replicas were carried since the last vote: some may still be taking theirs. Closing again does nothing.
-        After it register, register_derived, finish_registration, check_experts, carry, record*, step_boundary, check_counts
-        and the calls on rows of replicas are FailedPrecondition; what reads the last placement still answers: count_tokens,
-        route_tokens, split, set_split_options and the properties. reason: "finished", or None, is the normal end. errors:
-        InvalidArgument for a reason that is no text."""
+        """Disconnects from the daemon, within 2 s, and releases the tensors. If rows of replicas were carried since the last
+        vote, it waits up to 3 s more for ranks that may still take theirs. A second call does nothing. Afterwards
+        count_tokens, route_tokens, split, set_split_options and the properties still answer; all other calls are
+        FailedPrecondition. reason: "finished", or None, is the normal end. errors: InvalidArgument for a reason that is no
+        text.
+        """
         if reason is not None and not isinstance(reason, str):
             raise InvalidArgument(f"reason: {reason!r}, expected text")
         encoded = None if reason is None else reason.encode("utf-8", "replace")

@@ -119,7 +119,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 
 class _In(Exception):
-    """What is wrong with a file; its message begins with the name."""
+    """A fault of a file; the message begins with its name."""
 
 
 def _text_of(options: argparse.Namespace) -> str:

@@ -1,4 +1,4 @@
-"""What goes wrong, one class for each code of the library.
+"""Errors, one class for each code of the library.
 
     except eplb.Aborted:          ranks are missing: the run_id is over, stop
     except eplb.DataLoss:         ranks trained under different placements: stop
@@ -31,7 +31,7 @@ class Cancelled(Error):
 
 
 class InvalidArgument(Error, ValueError):
-    """What was passed is wrong."""
+    """An argument is wrong."""
 
     code, code_name = 3, "InvalidArgument"
 

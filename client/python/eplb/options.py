@@ -1,4 +1,4 @@
-"""What a rank says when it connects; named as ClientOptions in client/client.h."""
+"""Options of a client; client/python/README.md has a table of them."""
 
 from __future__ import annotations
 
@@ -19,40 +19,10 @@ Text = Union[str, "os.PathLike[str]"]
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The options of a client. None takes the library's default.
+    """The options of a client, named as ClientOptions in client/client.h. None takes the library's default.
 
-    job: 1..128 of [A-Za-z0-9._-]; default "default".
-    run_id: names this run, 1..111 of [A-Za-z0-9._-]; default: EPLB_LAUNCH_ID, else torchrun's run or SLURM's job and
-        step, each with its count of restarts, else nothing. Rank 0 adds what it draws. Without an all-gather it is needed, and
-        so is a job's name.
-    take_over: replaces a run of this job although its steps advance; also EPLB_TAKE_OVER=1.
-    rank, world_size: of this process, in the order of Megatron's tp-ep-dp-pp (docs/registering-tensors.md); world_size is
-        a multiple of pipeline_parallel_size * num_gpus * expert_tensor_parallel. Default: those of the all-gather, else 0 and 1.
-    pipeline_parallel_size: each registers, moves and records layers of its own; 1 by default.
-    expert_tensor_parallel: ranks that share every expert and see the same tokens, of which the first counts; 1 by default.
-    endpoint: of eplbd, HOST:PORT or unix:PATH, or of several that stand in for each other, "A,B" (docs/endpoints.md);
-        default: the job runs without a daemon.
-    require_daemon: connect fails on all ranks when no daemon answers rank 0; by default the job starts without.
-    tls_ca, tls_cert, tls_key: PEM files, all three or none; default EPLB_TLS_CA and so on.
-    num_layers, num_experts, num_slots, num_gpus: MoE layers, experts and slots of a layer, GPUs of an EP group. num_slots is
-        num_experts by default, num_gpus is what makes one ep_group of the ranks that share a layer and no expert.
-    num_nodes, num_groups: NVLink domains and the router's groups of experts; 1 by default.
-    first_step: of the first step_boundary. vote_every, report_every: steps; equal on all ranks.
-    report_max_steps: newest steps kept for a daemon that is away.
-    reduce: who reports: "rank", every rank its own counts, or "root", rank 0 those of all ranks.
-    split: of an expert's tokens among its replicas: "equal", in equal shares, or "batch", exactly, each batch by its own
-        counts; record_split then tells the daemon what ran.
-    layers_per_chunk: layers all of whose slots staging has room for; more are switched together where few experts move.
-    state_placement: where tensors of role "state" are held: "every_replica" (default) or "with_primary".
-    ahead: of a job whose registered rows no step changes, such as inference or frozen experts: they move while the next
-        steps run, and the switch comes at the next vote (docs/transports.md). False by default; equal on all ranks.
-    transport: "auto" (default), "host", "peer", "nccl" or "peer+nccl". nccl_*: docs/nccl-settings.md.
-    bind_address: numeric address that other ranks reach this one at; default 127.0.0.1.
-    initial_placement: "static", expert e in slot e and replicas behind them, also for a job that the daemon knows under
-        another placement; or a file that rank 0 reads ("./static" or a Path is a file of that name); default: the
-        daemon's, else static.
-    placements_path, history_path: files that rank 0 and this rank write; default: not written.
-    start_deadline, vote_deadline, transfer_deadline: seconds, or timedelta.
+    client/python/README.md has each option's meaning and default. Deadlines are seconds or a timedelta. The Path "static" is a
+    file; the text "static" is the static layout.
     """
 
     job: Optional[str] = None

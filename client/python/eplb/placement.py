@@ -27,16 +27,12 @@ _EFFORTS = ("default", "fast", "thorough")
 
 @dataclass(frozen=True, eq=False)
 class Plan(ArrayRecord):
-    """A placement and how even it makes the load that it was made for. All integers are int64. Two are equal when all their
-    fields are; there is no hash, as for arrays.
+    """A placement, and how even it makes the load that it was made for. Integers are int64. There is no hash, as for arrays.
 
-    physical_to_logical_map: [layers, slots], the expert in each slot; -1 in one that is not in use.
-    logical_to_physical_map: [layers, experts, X], -1 padded, the slots of an expert, its primary first; X is the largest
-        replica count.
-    logical_replica_count: [layers, experts].
-    balancedness: float64 [layers], mean / max load of a GPU, 1 is best; nan for a layer without load.
-    max_gpu_load: float64 [layers], that max.
-    num_gpus, num_nodes: those of the options, over which the slots are spread.
+    physical_to_logical_map: [layers, slots], the expert in each slot; -1 in an unused slot. logical_to_physical_map: [layers,
+    experts, X], -1 padded, slots of an expert, its primary first. logical_replica_count: [layers, experts].
+    balancedness: float64 [layers], mean / max load of a GPU; 1 is best; nan without load. max_gpu_load: float64 [layers].
+    num_gpus, num_nodes: those of the options.
     """
 
     physical_to_logical_map: np.ndarray
@@ -63,19 +59,13 @@ class Plan(ArrayRecord):
 
 @dataclass(frozen=True, eq=False)
 class PlanOptions(ArrayRecord):
-    """Two are equal when all their fields are; there is no hash, as for arrays.
+    """Options of plan. docs/choosing-a-policy.md describes the policies; "auto" is refused, because it needs windows of a job.
 
-    num_slots, num_gpus: of a layer. num_groups: of the router; it divides the experts.
-    policy (docs/choosing-a-policy.md):
-        "balanced": the best placement that a bounded search finds. "deepseek": as rebalance_experts.
-        "incremental": few moves from `previous`, which it needs.
-        "flow": made for exact splits of batches; a plan is for equal shares, for which it answers as "incremental" does,
-        without `previous` from the static layout.
-        "auto": refused, as it chooses by the windows of a running job.
-    previous: the placement to start from: a Plan, or a map [layers, slots], where an expert's lowest slot is its primary.
-    gpu_speeds: [num_gpus], 0: holds nothing. hierarchy: "default", "strict", "soft" or "none". effort: "default",
-    "fast" or "thorough". tie_break: of "deepseek". allow_duplicates: two replicas of an expert on one GPU where it
-    helps. max_moves_per_gpu: of "incremental", per layer; -1: its own rule.
+    num_slots, num_gpus: of a layer. num_groups: of the router; it divides the experts. policy: "balanced", "incremental",
+    "deepseek" or "flow". previous: placement to start from, which "incremental" needs: a Plan, or a map [layers, slots], where
+    an expert's lowest slot is its primary. gpu_speeds: [num_gpus], 0: holds nothing. hierarchy: "default", "strict", "soft" or
+    "none". effort: "default", "fast" or "thorough". tie_break: of "deepseek". allow_duplicates: two replicas of an expert may
+    share a GPU. max_moves_per_gpu: of "incremental", per layer; -1: its own rule.
     """
 
     num_slots: int
@@ -94,16 +84,12 @@ class PlanOptions(ArrayRecord):
 
 def rebalance_experts(weight: Any, num_replicas: int, num_groups: int, num_nodes: int, num_gpus: int,
                       tie_break: str = "compat") -> Tuple[Any, Any, Any]:
-    """DeepSeek's rebalance_experts: the same shapes, types and bits.
+    """Returns DeepSeek's rebalance_experts bit for bit: physical_to_logical_map [layers, num_replicas], logical_to_physical_map
+    [layers, experts, X], -1 padded, and expert_count [layers, experts]; int64, on the CPU; torch tensors for a tensor.
 
-    weight: [layers, experts], load of each, a torch tensor (on any device) or what numpy makes an array of; rounded to
-        float32, as the reference does.
-    tie_break: where the reference leaves the order of equal loads to torch's sort: "compat", as torch's on the CPU, or
-        "stable", by index.
-    returns: physical_to_logical_map [layers, num_replicas], logical_to_physical_map [layers, experts, X], -1 padded, and
-        expert_count [layers, experts]; int64, on the CPU; torch tensors for a tensor, else numpy arrays.
-    errors: InvalidArgument for what the reference asserts, and for a load that is negative, infinite or NaN, with its
-        place: the reference plans with it.
+    weight: [layers, experts], a torch tensor on any device or an array; rounded to float32, as the reference does. tie_break:
+        order of equal loads: "compat", as torch's sort on the CPU, or "stable", by index.
+    errors: InvalidArgument for what the reference asserts, and with its place for a load that is negative, infinite or NaN.
     """
     torch_in = _rows.is_torch(weight)
     cells = _rounded(numbers("weight", weight.float() if torch_in else weight), np.float32)
@@ -133,7 +119,7 @@ def plan(load: Any, **options: Any) -> Plan:
 
 
 def plan_with(load: Any, options: PlanOptions) -> Plan:
-    """As plan, with the options in one object."""
+    """Overload of plan with the options in one object."""
     given = numbers("load", load, "iuf")
     counts = np.issubdtype(given.dtype, np.integer)
     cells = integers("load", given, "[layers, experts]") if counts else _rounded(given, np.float64)

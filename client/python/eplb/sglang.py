@@ -31,14 +31,13 @@ Hook = Callable[..., Tuple[Any, Any, Any]]
 
 def rebalance_experts(tokens_per_expert: Any, num_physical_experts: int, num_local_physical_experts: int,
                       num_groups: Optional[int], num_nodes: int, algorithm: Any) -> Tuple[Any, Any, Any]:
-    """A placement for a load: as SGLang's function of this name. It plans in its own process, from no incumbent, and raises.
+    """Returns a placement for a load, with the signature of SGLang's function: physical_to_logical_map [layers,
+    num_physical_experts], logical_to_physical_map [layers, logical experts, X], -1 padded, and logical_replica_count [layers,
+    logical experts], int64, on the device of tokens_per_expert. It plans in its own process, from no incumbent, and raises.
 
-    tokens_per_expert: [steps, layers, logical experts] or [layers, logical experts], tokens of each, a torch tensor on any
-        device; steps are summed up. num_physical_experts: of a layer. num_local_physical_experts: of a rank.
-    num_groups: of the router; None and 0 mean one. algorithm: SGLang's EplbAlgorithm or its name: with one that ends in
-        "hierarchical" each expert group stays on one node, and num_nodes must divide num_groups.
-    returns: physical_to_logical_map [layers, num_physical_experts], logical_to_physical_map [layers, logical experts, X], -1
-        padded, and logical_replica_count [layers, logical experts], int64, on the device of tokens_per_expert.
+    tokens_per_expert: [steps, layers, logical experts], summed over steps, or [layers, logical experts], a torch tensor on any
+        device. num_local_physical_experts: of a rank. num_groups: of the router; None and 0 mean one. algorithm: SGLang's
+        EplbAlgorithm or its name; one that ends in "hierarchical" keeps each expert group on one node.
     errors: eplb.InvalidArgument with one line. cost: 0.7 s for 58 layers of 256 experts on 288 slots.
     """
     return make_hook()(tokens_per_expert, num_physical_experts, num_local_physical_experts, num_groups, num_nodes, algorithm)
@@ -47,10 +46,8 @@ def rebalance_experts(tokens_per_expert: Any, num_physical_experts: int, num_loc
 def make_hook(policy: str = "incremental", effort: str = "default", incumbent: Optional[Callable[[], Any]] = None) -> Hook:
     """Returns rebalance_experts with these settings. It plans in its own process and raises.
 
-    policy: "incremental", "balanced" or "deepseek", the algorithm of DeepSeek's EPLB repository. effort: "default", "fast" or
-        "thorough". incumbent: returns the current placement, [layers, num_physical_experts], or None; without one,
-        "incremental" is "balanced".
-    errors: InvalidArgument naming a setting.
+    policy: "incremental", "balanced" or "deepseek". effort: "default", "fast" or "thorough". incumbent: returns the current
+        placement, [layers, num_physical_experts], or None; without one "incremental" is "balanced". errors: InvalidArgument.
     """
     policy, effort = _engines.checked(policy, effort)
 
@@ -66,18 +63,17 @@ def make_hook(policy: str = "incremental", effort: str = "default", incumbent: O
 
 def register(policy: str = "incremental", effort: str = "default", incumbent: Optional[Callable[[], Any]] = None,
              timeout: float = 20.0) -> Hook:
-    """Puts EPLB's hook in the place of SGLang's function, in this process; again does no harm. Every process must call it.
+    """Puts EPLB's hook in the place of SGLang's function, in this process. Every process must call it; a second call has no
+    effect.
 
-    The hook never raises. Rank 0 of the default process group plans, and either all ranks use its plan or all keep the current
-    placement: without tokens, and where rank 0 cannot plan or a rank does not answer. A rank that lacks the library, or has
-    another interface of SGLang, logs it here and uses rank 0's plans. If a process has not called register, all ranks use
-    SGLang's own function from the first request on. SGLang's elasticity_aware algorithms stay SGLang's: they avoid dead ranks.
+    The hook never raises: rank 0 of the default process group plans, and all ranks use its plan or all keep the current
+    placement. If a process has not called register, all ranks use SGLang's own function. So do SGLang's elasticity_aware
+    algorithms, which avoid dead ranks (docs/serving-engines.md).
 
-    policy, effort: of make_hook. incumbent: returns the current placement; default: SGLang's global metadata.
-    timeout: seconds that ranks wait for each other in one step of an agreement. A request takes at most 8 of them, which must
-        be less than the engine's own time-outs.
-    returns: the function that is there now.
-    errors: FailedPrecondition where no SGLang with a load balancer can be imported; InvalidArgument for a setting.
+    policy, effort: of make_hook. incumbent: returns the current placement; default: SGLang's global metadata. timeout: seconds
+        that ranks wait for each other in one step of an agreement; a request takes at most 8 of them.
+    returns: the function in place. errors: FailedPrecondition if no SGLang with a load balancer can be imported;
+    InvalidArgument.
     """
     algorithms = _algorithms()
     own = getattr(algorithms.rebalance_experts, "_eplb_own", algorithms.rebalance_experts)
@@ -146,7 +142,7 @@ def _group() -> Any:
 
 
 def _name_of(algorithm: Any) -> str:
-    """Of an enumeration's member, or a name. errors: InvalidArgument for another thing."""
+    """Returns the name of an enumeration's member, or a name itself. errors: InvalidArgument for another type."""
     name = getattr(algorithm, "name", algorithm)
     if not isinstance(name, str):
         shown = type(algorithm).__name__ if is_torch(algorithm) else repr(algorithm)

@@ -26,15 +26,12 @@ from eplb.errors import InvalidArgument
 
 @dataclass(frozen=True, eq=False)
 class Split(ArrayRecord):
-    """One layer of a batch, split. Arrays are int64, of the kind and on the device of the counts: numpy or torch. Two are equal
-    when all their fields are; there is no hash, as for arrays.
+    """The split of one layer of a batch. Arrays are int64, numpy or torch as the counts, on their device. There is no hash.
 
-    quotas: [slots], tokens that each slot takes, of all ranks; an expert's sum to its tokens.
-    own: [slots], of them the tokens of this rank (of `gpu`); None where the counts do not say whose tokens they are.
-    peak: load of the fullest GPU, a load being tokens / speed. mean: over the usable GPUs. balancedness: mean / peak, 1 is
-        best; None without tokens. equal_peak: what `peak` is when an expert's replicas take equal shares.
-    tight_gpus: the proof: the experts that only these GPUs hold have too many tokens for a lower peak.
-    version: of the placement that was split; 0 without a client.
+    quotas: [slots], tokens that each slot takes from all ranks. own: [slots], those from this rank (or `gpu`); None if the
+        counts have no ranks. peak: load of the fullest GPU, tokens / speed. mean: over the usable GPUs. balancedness: mean /
+        peak; None without tokens. equal_peak: `peak` with equal shares. tight_gpus: the proof: experts that only these GPUs
+        hold have too many tokens for a lower peak. version: of the placement; 0 without a client.
     """
 
     layer: int
@@ -52,12 +49,10 @@ class Split(ArrayRecord):
 class Splitter:
     """Splits batches under one placement, without a client. Threads: safe; calls run one after the other.
 
-    placement: an eplb.placement.Plan, client.placement, or integers [layers, slots], the expert in each slot, whose lowest
-        slot is its primary. num_gpus, num_nodes: over which the slots are spread; not needed where the placement has them,
-        and refused where it has others.
-    speeds: [num_gpus], relative; 0: a GPU that takes no tokens and holds no expert. slack: 0..1, the part of the least peak
-        by which a GPU may be above it, so that fewer tokens leave the slots of equal shares.
-    errors: InvalidArgument naming what does not fit. A layer is prepared at its first split.
+    placement: a Plan, client.placement, or integers [layers, slots], whose lowest slot is an expert's primary. num_gpus,
+        num_nodes: needed if the placement does not have them. speeds: [num_gpus], relative; 0: no tokens and no expert. slack:
+        0..1, part of the least peak by which a GPU may exceed it, so that fewer tokens leave the slots of equal shares.
+    errors: InvalidArgument naming the argument. A layer is prepared at its first split.
     """
 
     def __init__(self, placement: Any, *, num_gpus: Optional[int] = None, num_nodes: Optional[int] = None,
@@ -71,7 +66,9 @@ class Splitter:
         del kept  # what the options point to
 
     def split(self, layer: int, counts: Any, *, before: Any = None, mine: Any = None, gpu: Optional[int] = None) -> Split:
-        """As Client.split; gpu: whose own quotas are asked for, by [GPUs, experts] alone; None: of none."""
+        """Returns the split as Client.split does. gpu: GPU whose own quotas are wanted, with counts [GPUs, experts]; None:
+        none.
+        """
         asked = None if gpu is None else integer("gpu", gpu)
         batch = BatchArrays(counts, before, mine, self.num_slots, self.num_gpus, asks_for_own=asked is not None)
         if asked is not None and not batch.struct.by_gpu:
@@ -178,7 +175,7 @@ def options_struct(speeds: Optional[Sequence[float]], slack: float) -> Tuple[str
 
 
 def own_struct(split: Split) -> structs.Split:
-    """What route_split reads of a split. errors: InvalidArgument for one without own quotas."""
+    """Returns the part of a split that route_split reads. errors: InvalidArgument for one without own quotas."""
     if not isinstance(split, Split):
         raise InvalidArgument(f"split: {type(split).__name__}, expected what client.split returned")
     if split._host_own is None:

@@ -21,7 +21,7 @@ from eplb._text import printable
 
 
 class BadTrace(ValueError):
-    """What a trace file holds cannot be merged; the message names the file and what was expected."""
+    """A trace file that cannot be merged; the message names the file and what was expected."""
 
 
 def save_profile(profiler: Any, path: str) -> None:

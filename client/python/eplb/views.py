@@ -1,4 +1,4 @@
-"""What a client shows: the placement in force, what happened at a boundary, tables for kernels, counters."""
+"""Placement, boundaries, tables for kernels and counters of a client."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from eplb._records import counted
 
 
 class Boundary(NamedTuple):
-    """What one step_boundary did.
+    """Result of one step_boundary.
 
-    voted: all ranks voted. switched: experts moved, and the next forward runs under `version`. sent_bytes,
-    received_bytes: rows of this rank. pause_seconds: time spent in the call. decided_first_step, decided_last_step: of
-    a switch, the steps whose load the daemon decided on. reason: of a switch, or of a chunk that was dropped; or
-    "NOT_COUNTING: " and what this rank has counted no tokens of for two load windows; else "".
+    voted: all ranks voted. switched: experts moved, and the next forward runs under `version`. sent_bytes, received_bytes: rows
+    of this rank. pause_seconds: time in the call. decided_first_step, decided_last_step: steps whose load led to a switch.
+    reason: for a switch or a dropped chunk; or "NOT_COUNTING: " and the layers without tokens for two load windows; else "".
     """
 
     voted: bool
@@ -34,8 +33,9 @@ class Boundary(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """Counters since connect. refusals: by the daemon, e.g. as another process speaks for this rank. dropped_steps: whose
-    counts were dropped as the daemon was away. dropped_chunks: the second vote said no."""
+    """Counters since connect. refusals: calls that the daemon refused. dropped_steps: steps whose counts were dropped while the
+    daemon was away. dropped_chunks: chunks that the second vote rejected.
+    """
 
     connected: bool
     reconnects: int
@@ -50,14 +50,10 @@ class Stats(NamedTuple):
 
 
 class PlacementView:
-    """The placement in force on this rank. It follows switches: what it shows changes inside step_boundary and check_experts;
-    that of client.row_placement inside carry.
+    """The current placement on this rank. It follows switches, inside step_boundary and check_experts; that of
+    client.row_placement follows carry. client/python/README.md has a table of its attributes.
 
-    physical_to_logical_map: int32 [layers, slots], the expert in each slot; -1 in a slot that is not in use.
-    logical_to_physical_map: int32 [layers, experts, max_replicas], -1 padded, the slots of an expert, its primary first.
-    logical_replica_count: int32 [layers, experts].
-    The arrays are read-only, and stay readable as long as they are kept, also after close; copy what must not change.
-    first_local_slot, num_local_slots: the slots of this rank's GPU. num_gpus: of an EP group. Threads: the training thread.
+    The maps are int32, read-only, and readable as long as they are kept, also after close. Threads: the training thread.
     """
 
     def __init__(self, handle: Handle, num_gpus: int, of_rows: bool = False) -> None:
@@ -161,12 +157,14 @@ def device_tables_of(handle: Handle, struct: structs.DeviceTables, on_gpu: bool)
 
 
 def stats_of(struct: structs.Stats) -> Stats:
-    return Stats(bool(struct.connected), struct.reconnects, struct.reports_sent, struct.refusals, struct.dropped_steps,
-                 struct.votes, struct.commits, struct.dropped_chunks, struct.disconnected_s,
-                 struct.session_waits_over_1ms)
+    return _from_struct(Stats, struct, connected=bool(struct.connected), disconnected_seconds=struct.disconnected_s)
 
 
 def boundary_of(struct: structs.Boundary) -> Boundary:
-    return Boundary(struct.voted != 0, struct.switched != 0, struct.version, struct.sent_bytes, struct.received_bytes,
-                    struct.pause_s, struct.decided_first_step, struct.decided_last_step,
-                    (struct.reason or b"").decode("utf-8", "replace"))
+    return _from_struct(Boundary, struct, voted=struct.voted != 0, switched=struct.switched != 0, pause_seconds=struct.pause_s,
+                        reason=(struct.reason or b"").decode("utf-8", "replace"))
+
+
+def _from_struct(record: Any, struct: ctypes.Structure, **others: Any) -> Any:
+    """Returns a record with the struct's fields, but for those in `others`."""
+    return record(*(others[name] if name in others else getattr(struct, name) for name in record._fields))

@@ -30,14 +30,11 @@ _KNOWN = ((*_SHARED, "num_ranks", "old_global_expert_indices"), (*_SHARED, "num_
 
 
 class EplbPolicy:
-    """A policy with the interface of vLLM's AbstractEplbPolicy; vLLM uses the class, not an object of it.
+    """A policy with the interface of vLLM's AbstractEplbPolicy; vLLM uses the class, not an object of it. It plans in its own
+    process and raises; register puts a class in vLLM's list that does not.
 
-    This class plans in its own process and raises. register puts a class in vLLM's list that agrees on the plan with the other
-    ranks, and does not raise.
-
-    policy: "incremental", few moves from the incumbent, and "balanced" where vLLM passes none; "balanced", the best placement
-        that a bounded search finds, aligned to the incumbent; "deepseek", the algorithm of DeepSeek's EPLB repository.
-    effort: "default", "fast" or "thorough", of "balanced". returns: "maps" or "map", what rebalance_experts gives.
+    policy: "incremental", "balanced" or "deepseek" (docs/serving-engines.md). effort, of "balanced": "default", "fast" or
+        "thorough". returns: result of rebalance_experts: "maps" or "map".
     """
 
     policy: str = "incremental"
@@ -47,17 +44,15 @@ class EplbPolicy:
     @classmethod
     def rebalance_experts(cls, weight: Any, num_replicas: int, num_groups: Optional[int], num_nodes: int, num_ranks: int,
                           old_global_expert_indices: Any = None) -> Union[Any, Tuple[Any, Any, Any]]:
-        """A placement for a load.
+        """Returns a placement for a load: with returns = "maps" physical_to_logical_map [layers, num_replicas],
+        logical_to_physical_map [layers, logical experts, X], -1 padded, and logical_replica_count [layers, logical experts],
+        int64, on the weight's device; with "map" the first of them, on the CPU.
 
-        weight: [layers, logical experts], tokens of each, a torch tensor on any device. num_replicas: physical experts of a
-            layer, a multiple of num_ranks. num_groups: of the router; None and 0 mean one. num_nodes: where it divides
-            num_groups, each expert group stays on one node. old_global_expert_indices: [layers, num_replicas], the incumbent,
-            or None; one of another size is left aside.
-        returns: with returns = "maps": physical_to_logical_map [layers, num_replicas], logical_to_physical_map [layers,
-            logical experts, X], -1 padded, and logical_replica_count [layers, logical experts], int64, on the weight's
-            device. With "map" the first of them, on the CPU.
-        errors: eplb.InvalidArgument with one line. cost: 0.7 s for 58 layers of 256 experts on 288 slots with "balanced",
-            0.15 s with effort "fast".
+        weight: [layers, logical experts], tokens, a torch tensor on any device. num_replicas: physical experts of a layer, a
+            multiple of num_ranks. num_groups: of the router; None and 0 mean one. num_nodes: if it divides num_groups, each
+            expert group stays on one node. old_global_expert_indices: the current placement, ignored if it has another size;
+            or None.
+        errors: eplb.InvalidArgument with one line. cost: 0.7 s for 58 layers of 256 experts on 288 slots with "balanced".
         """
         load, request = _request(weight, num_replicas, num_groups, num_nodes, num_ranks, old_global_expert_indices)
         return cls._answer(_engines.plan_for("weight", load, request, cls.policy, cls.effort), {"weight": weight})
@@ -78,20 +73,18 @@ def make_policy(policy: str = "incremental", effort: str = "default", returns: s
 
 def register(policy: str = "incremental", effort: str = "default", name: str = "default", returns: Optional[str] = None,
              timeout: float = 20.0) -> Type[EplbPolicy]:
-    """Puts EPLB's policy in the place of one of vLLM's, in this process; again does no harm. Every worker must call it.
+    """Puts EPLB's policy in the place of one of vLLM's, in this process. Every worker must call it; a second call has no
+    effect.
 
-    The policy never raises. Rank 0 of the EPLB group plans, and either all ranks use its plan or all keep the current
-    placement: without tokens, and where rank 0 cannot plan or a rank does not answer. A rank that lacks the library, or has
-    another interface of vLLM, logs it here and uses rank 0's plans. If a worker has not called register, all ranks use vLLM's
-    own policy from the first request on, which is the profile run.
+    The policy never raises: rank 0 of the EPLB group plans, and all ranks use its plan or all keep the current placement. If a
+    worker has not called register, all ranks use vLLM's own policy (docs/serving-engines.md).
 
-    name: of the policy in vLLM's `eplb_config` that is replaced; vLLM takes only the names that it has.
-    returns: what this vLLM expects, "maps" or "map"; default: what the annotation of the replaced policy says.
-    timeout: seconds that ranks wait for each other in one step of an agreement. A request takes at most 8 of them, which must
-        be less than the engine's own time-outs.
-    returns: the class. Where vLLM has no policies yet, its function rebalance_experts is replaced.
-    errors: FailedPrecondition where no vLLM with a load balancer can be imported, and for a name that it does not have;
-        Unimplemented for a policy class without the one method that is known; InvalidArgument for a setting.
+    name: vLLM's policy that is replaced. returns: result that this vLLM expects, "maps" or "map"; default: by the annotation
+        of the replaced policy. timeout: seconds that ranks wait for each other in one step of an agreement; a request takes at
+        most 8 of them, which must be less than the engine's own time-outs.
+    returns: the class. A vLLM without policies gets its function rebalance_experts replaced. errors: FailedPrecondition if no
+    vLLM with a load balancer can be imported, and for an unknown name; Unimplemented for a policy
+        class with other abstract methods; InvalidArgument for a setting.
     """
     try:
         policies = importlib.import_module(_POLICIES)

@@ -27,7 +27,7 @@ void Must(int32_t code, const eplb_client* client = nullptr) {
   std::exit(1);
 }
 
-// What MPI_Allgather or a torch store is to a real job.
+// Stands for MPI_Allgather or a torch store of a real job.
 struct Meeting {
   std::vector<std::string> blobs = std::vector<std::string>(kRanks);
   std::barrier<> all_here{kRanks};

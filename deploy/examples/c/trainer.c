@@ -20,7 +20,7 @@ static void must(int32_t code) {
   exit(1);
 }
 
-/* What your router counted: experts 0 and 1 are hot. */
+/* Counts of your router: experts 0 and 1 are hot. */
 static void count_tokens(int64_t* counts) {
   int expert;
   for (expert = 0; expert < EXPERTS; ++expert) counts[expert] = expert < 2 ? 4000 : 500;

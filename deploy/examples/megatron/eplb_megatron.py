@@ -47,7 +47,7 @@ class EplbMegatron:
 
     def __init__(self, model: Union[torch.nn.Module, Sequence[torch.nn.Module]], optimizer: Any, parallel_state: Any,
                  all_gather: Any, options: Mapping[str, Any]) -> None:
-        """As attach."""
+        """Arguments are those of attach."""
         self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
         self._coordinates = coordinates_of(parallel_state, all_gather.world_size)
         self._all_gather = InEplbOrder(all_gather, self._coordinates.rank, all_gather.world_size)
@@ -130,8 +130,8 @@ class EplbMegatron:
         return result
 
     def tokens_per_expert(self) -> torch.Tensor:
-        """int64 [this rank's MoE layers, logical experts], on their device: what this rank's routers sent since counts were last
-        taken for the daemon."""
+        """int64 [this rank's MoE layers, logical experts], on their device: what this rank's routers sent since counts were
+        last taken for the daemon."""
         return self._counts.table.clone()
 
     # ---- verification ----
@@ -282,7 +282,7 @@ class EplbMegatron:
             self.client.record(layer.index, of_layer)
 
     def _is_read(self, step: int) -> bool:
-        """Whether counts go to the client in the boundary of a step: votes and windows end with these."""
+        """True if counts go to the client in the boundary of a step, which ends a vote or a window."""
         return any((step + 1) % interval == 0 for interval in self._intervals)
 
     def _reduce_counts(self, counts: torch.Tensor) -> None:
@@ -296,7 +296,7 @@ class EplbMegatron:
 
     @torch.no_grad()
     def _probe(self, number: int, slot: int) -> torch.Tensor:
-        """What the expert in a local slot makes of a fixed input."""
+        """Returns the output of the expert in a local slot for a fixed input."""
         layer: Optional[Any] = next((each for each in self.layers if each.index == number), None)
         if layer is None:
             raise eplb.FailedPrecondition(f"layer {number} is on another pipeline stage")

@@ -95,7 +95,8 @@ _BY_PARAMETER = ("fully_sharded_model_space", "fully_reshardable")
 
 
 class LogicalState:
-    """Lets an optimizer write and read what is by logical expert, and refuses what is by slot while experts are not in their own.
+    """Lets an optimizer write and read what is by logical expert, and refuses what is by slot while experts are not in their
+    own.
 
     It stands in for the methods on the one instance. What Megatron makes of the model's shards is by logical expert, as those
     are. is_static: () -> whether every expert is in its own slot.

@@ -19,7 +19,7 @@ from eplb_megatron_sharded import BufferedWeights, StateShards, carry_shards, ex
 
 @dataclass(frozen=True)
 class Groups:
-    """Where this rank is, and the groups in which experts and their state travel."""
+    """Coordinates of this rank, and the groups in which experts and their state travel."""
 
     coordinates: Coordinates
     expert_model: Any

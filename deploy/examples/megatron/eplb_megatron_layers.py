@@ -12,7 +12,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, Sequence, Tuple
 import torch
 
 import eplb
-from eplb.torch.layers import is_marked, mark
+from eplb.torch.layers import attached_experts
 from eplb.torch.routing import SlotColumns
 from eplb_megatron_ranks import LayerKey
 from eplb_megatron_sharded import lies_in_a_buffer
@@ -45,7 +45,7 @@ class MoeLayer:
         return int(self.module.config.num_moe_experts)
 
     def is_buffered(self, family: str) -> bool:
-        """Whether its experts lie apart and must stay where they are. Side by side in one parameter they are rows anywhere."""
+        """True if its experts lie apart and must stay in place. Side by side in one parameter they are rows anywhere."""
         return family in self.in_buffers and len(self.families[family]) > 1
 
     def shape_of(self, family: str) -> Tuple[int, int]:
@@ -68,16 +68,16 @@ class SlotRouting(SlotColumns):
         """counts: int64 [experts], the layer's row of all layers' counts."""
         super().__init__(layer.name, layer.num_experts, counts.device, counts)
         layer.module.router.register_forward_hook(self._hook)
-        mark(layer.module)
+        attached_experts.add(layer.module)
 
     def _hook(self, module: Any, _arguments: Any, output: Any) -> Tuple[torch.Tensor, torch.Tensor]:
         """output: (probs [tokens, experts], routing_map bool [tokens, experts]); the same by slots is returned."""
         if not isinstance(output, tuple) or len(output) != 2 or any(
-                tensor.shape[-1] != self._num_experts or tensor.dim() != 2 for tensor in output):
-            raise eplb.FailedPrecondition(f"{self._name}.router gave no (probs, routing_map) [tokens, {self._num_experts}], as "
+                tensor.shape[-1] != self.num_experts or tensor.dim() != 2 for tensor in output):
+            raise eplb.FailedPrecondition(f"{self.name}.router gave no (probs, routing_map) [tokens, {self.num_experts}], as "
                                           f"routers of Megatron-Core 0.10 and later do")
         probs, routing_map = output
-        # As Megatron counts for its expert bias: recomputation runs the router twice, the first time without gradients.
+        # Counts as Megatron does for its expert bias: recomputation runs the router twice, the first time without gradients.
         if module.training and torch.is_grad_enabled():
             self.counts += routing_map.sum(dim=0)
         return self.in_slot_order(probs), self.in_slot_order(routing_map)
@@ -95,7 +95,7 @@ def find_layers(chunks: Sequence[torch.nn.Module]) -> List[MoeLayer]:
             if not all(getattr(module, part, None) is not None for part in ("router", "experts", "token_dispatcher")):
                 continue
             full_name = name if len(chunks) == 1 else f"chunk {number}: {name}"
-            if is_marked(module):
+            if module in attached_experts:
                 raise eplb.InvalidArgument(f"{full_name} is attached already: its router would be permuted twice")
             kind = ("mtp" in name.split("."), int(module.layer_number))
             seen[kind] = seen.get(kind, -1) + 1

@@ -1,4 +1,4 @@
-"""What Megatron-Core's optimizers hold for each expert: fp32 masters and moments, whole or in shards, and where.
+"""State of Megatron-Core's optimizers for each expert: fp32 masters and moments, whole or in shards.
 
 Known: Float16OptimizerWithFloat16Params, FP32Optimizer, DistributedOptimizer, LayerWiseDistributedOptimizer, chains of them,
 and optimizers of torch, also torch.distributed.optim.ZeroRedundancyOptimizer.
@@ -55,7 +55,7 @@ class Home:
         return isinstance(value, (int, float))
 
     def gathers_late(self) -> bool:
-        """Whether other ranks get the weights of these elements with the next forward, not in the step."""
+        """True if other ranks get the weights of these elements with the next forward, not in the step."""
         return any(getattr(getattr(self.leaf, config, None), "overlap_param_gather", False)
                    for config in ("config", "ddp_config"))
 
@@ -108,7 +108,7 @@ def _homes_of(leaf: Any) -> Iterator[Tuple[torch.Tensor, Home]]:
 
 
 def _homes_in_buffers(leaf: Any, inner: Any) -> Iterator[Tuple[torch.Tensor, Home]]:
-    """Of DistributedOptimizer. A precision-aware one has no masters of its own: they are among the inner one's state."""
+    """Shards of DistributedOptimizer. A precision-aware one has no masters of its own: they are among the inner one's state."""
     halves = zip(leaf.model_float16_groups, leaf.shard_float16_groups, leaf.shard_fp32_from_float16_groups)
     wholes = ((models, shards, [None] * len(shards)) for models, shards in zip(leaf.model_fp32_groups,
                                                                              leaf.shard_fp32_groups))
@@ -135,7 +135,7 @@ class ExpertState:
         return [leaf for leaf in self._leaves if id(leaf) in of_experts]
 
     def is_there(self, layers: Sequence[MoeLayer]) -> Optional[bool]:
-        """Whether the moments exist: optimizers make them in the first step that is not skipped. None: this rank has none to
+        """True if the moments exist: optimizers make them in the first step that is not skipped. None: this rank has none to
         come."""
         homes = [home for layer in layers for parameter in layer.parameters() if parameter.requires_grad
                  for home in [self.home(parameter)] if home is not None and keeps_state(home.inner, home.inner.param_groups)]
@@ -167,7 +167,7 @@ class ExpertState:
             leaf.init_state_fn(inner_of(leaf), getattr(leaf, "config", None))
 
     def has_masters(self, parameters: Sequence[torch.nn.Parameter]) -> bool:
-        """Whether this rank holds a whole master of each."""
+        """True if this rank holds a whole master of each."""
         return all(home is not None and home.main is not None for home in map(self.home, parameters))
 
     # ---- whole on this rank ----

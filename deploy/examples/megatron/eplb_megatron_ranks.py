@@ -1,4 +1,4 @@
-"""Where a rank of Megatron-Core stands, and the number that EPLB knows it by."""
+"""Coordinates of a rank of Megatron-Core, and EPLB's number of it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def coordinates_of(parallel_state: Any, world_size: int) -> Coordinates:
 
 def connect_options(coordinates: Coordinates, num_layers: int, num_experts: int,
                     given: Mapping[str, Any]) -> Dict[str, Any]:
-    """What Client.connect gets besides the all_gather. given: the user's options.
+    """Returns options of Client.connect besides the all_gather. given: the user's options.
 
     errors: InvalidArgument for one that the adapter derives, and for replicas.
     """

@@ -20,7 +20,7 @@ from eplb.torch.pieces import refused
 
 
 def lies_in_a_buffer(parameter: torch.Tensor) -> bool:
-    """Whether its memory is a part of a larger one, whose owner knows it by its offset."""
+    """True if its memory is a part of a larger one, whose owner addresses it by its offset."""
     if type(parameter) not in (torch.Tensor, torch.nn.Parameter):
         return False  # refused by its type, where it is looked at
     storage = parameter.untyped_storage() if hasattr(parameter, "untyped_storage") else parameter.storage()

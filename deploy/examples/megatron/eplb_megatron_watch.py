@@ -1,4 +1,4 @@
-"""Whether Megatron and EPLB still mean the same memory: looked at in each boundary, so it must cost little."""
+"""Checks in each boundary that Megatron and EPLB use the same memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Watch:
             (itemgetter(key), [state for state, _ in each], [value for _, value in each]) for key, each in by_key.items()]
 
     def intact(self) -> bool:
-        """Whether all of it is what it was. cost: O(pieces); nothing is read from a device."""
+        """True if nothing was replaced. cost: O(pieces); nothing is read from a device."""
         return (all(map(is_, map(dict.get, self._modules, self._keys), self._parameters))
                 and list(map(_get_pointer, self._wholes)) == self._addresses
                 and all(inner.state is state and all(map(is_, map(state.get, updated), dicts))

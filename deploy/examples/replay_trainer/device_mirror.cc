@@ -1,3 +1,4 @@
+// Copies of host memory on a GPU, over the CUDA runtime.
 #include "deploy/examples/replay_trainer/device_mirror.h"
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// GPU memory beside blocks of host memory, for a trainer that computes on the CPU and keeps its
-// experts where a real one does.
+// Copies of host memory on a GPU, for a trainer that computes on the CPU and keeps its experts in
+// GPU memory as a real one does.
 #ifndef EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_DEVICE_MIRROR_H_
 #define EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_DEVICE_MIRROR_H_
 
@@ -17,23 +17,23 @@ namespace eplb {
 // Threads: one caller. Without CUDA in the build there is none.
 class DeviceMirror {
  public:
-  // EPLB_TRAINER_DEVICE when it is set, else `local_rank` modulo the number of devices. errors:
-  // FailedPrecondition without CUDA or without a usable device; InvalidArgument for a variable that
-  // names no device.
+  // Returns EPLB_TRAINER_DEVICE if it is set, otherwise `local_rank` modulo the number of devices.
+  // errors: FailedPrecondition without CUDA or without a usable device; InvalidArgument for a
+  // variable that names no device.
   static absl::StatusOr<int32_t> ChooseDevice(int32_t local_rank);
 
-  // Memory of `device` for each block, which must outlive the mirror; nothing is copied yet.
+  // Allocates memory of `device` for each block, which must outlive the mirror. Copies nothing.
   // errors: FailedPrecondition, ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<DeviceMirror>> Make(
       int32_t device, std::vector<std::span<std::byte>> blocks);
   ~DeviceMirror();
 
-  // All blocks to the device, in order with stream(); the host's may be written again on return.
+  // Copies all blocks to the device, in order with stream(). The host's may be written on return.
   absl::Status Upload();
-  // All blocks to the host, after everything that stream() holds; waits for them.
+  // Copies all blocks to the host after the work that stream() holds, and waits for them.
   absl::Status Download();
 
-  // Where a block lies on the device.
+  // Returns the address of a block on the device.
   std::byte* OnDevice(size_t block) const;
   // The cudaStream_t of the work on the device's blocks.
   void* stream() const;

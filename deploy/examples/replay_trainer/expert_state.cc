@@ -1,3 +1,4 @@
+// Computes the state of every expert from a hash, and computes it again to verify every byte.
 #include "deploy/examples/replay_trainer/expert_state.h"
 
 #include <bit>
@@ -50,38 +51,49 @@ int32_t LocalExpert(const PlacementView& placement, int32_t layer, int32_t local
   return placement.physical_to_logical_map[static_cast<size_t>(cell)];
 }
 
+struct TensorKind {
+  const char* name;
+  Role role;
+  size_t element_bytes;
+};
+
+// Tensors of an expert, in the order of ExpertState's blocks.
+constexpr TensorKind kTensors[] = {{"weight", Role::kWeight, sizeof(uint16_t)},
+                                   {"master", Role::kState, sizeof(float)},
+                                   {"first_moment", Role::kState, sizeof(float)},
+                                   {"second_moment", Role::kState, sizeof(float)}};
+
 template <class Value>
-bool Same(std::span<const Value> have, std::span<const Value> want) {
-  return std::memcmp(have.data(), want.data(), want.size_bytes()) == 0;
+std::span<Value> As(std::span<std::byte> row) {
+  return {reinterpret_cast<Value*>(row.data()), row.size() / sizeof(Value)};
 }
 
 }  // namespace
 
 ExpertState::ExpertState(const ExpertStateShape& shape) : shape_(shape) {
-  const size_t cells = static_cast<size_t>(shape.num_layers) *
-                       static_cast<size_t>(shape.num_local_slots) *
-                       static_cast<size_t>(shape.num_parameters);
-  weight_.resize(cells);
-  master_.resize(cells);
-  first_moment_.resize(cells);
-  second_moment_.resize(cells);
+  const size_t slots =
+      static_cast<size_t>(shape.num_layers) * static_cast<size_t>(shape.num_local_slots);
+  for (size_t block = 0; block < blocks_.size(); ++block) {
+    blocks_[block].resize(slots * RowBytes(block));
+  }
+}
+
+size_t ExpertState::RowBytes(size_t block) const {
+  return static_cast<size_t>(shape_.num_parameters) * kTensors[block].element_bytes;
+}
+
+std::span<std::byte> ExpertState::Row(size_t block, int32_t layer, int32_t local_slot) {
+  const auto slot = static_cast<size_t>(int64_t{layer} * shape_.num_local_slots + local_slot);
+  return std::span(blocks_[block]).subspan(slot * RowBytes(block), RowBytes(block));
 }
 
 ExpertState::Expert ExpertState::At(int32_t layer, int32_t local_slot) {
-  const auto size = static_cast<size_t>(shape_.num_parameters);
-  const size_t first = (static_cast<size_t>(layer) * static_cast<size_t>(shape_.num_local_slots) +
-                        static_cast<size_t>(local_slot)) *
-                       size;
-  return {std::span(weight_).subspan(first, size), std::span(master_).subspan(first, size),
-          std::span(first_moment_).subspan(first, size),
-          std::span(second_moment_).subspan(first, size)};
+  return {As<uint16_t>(Row(0, layer, local_slot)), As<float>(Row(1, layer, local_slot)),
+          As<float>(Row(2, layer, local_slot)), As<float>(Row(3, layer, local_slot))};
 }
 
 absl::Status ExpertState::PutOnDevice(int32_t device) {
-  const auto bytes = [](auto& values) { return std::as_writable_bytes(std::span(values)); };
-  EPLB_ASSIGN_OR_RETURN(
-      mirror_, DeviceMirror::Make(device, {bytes(weight_), bytes(master_), bytes(first_moment_),
-                                           bytes(second_moment_)}));
+  EPLB_ASSIGN_OR_RETURN(mirror_, DeviceMirror::Make(device, {blocks_.begin(), blocks_.end()}));
   return absl::OkStatus();
 }
 
@@ -95,30 +107,21 @@ absl::Status ExpertState::Fetch() {
 
 std::vector<ExpertTensorView> ExpertState::Tensors() {
   std::vector<ExpertTensorView> tensors;
-  const std::byte* const blocks[] = {reinterpret_cast<std::byte*>(weight_.data()),
-                                     reinterpret_cast<std::byte*>(master_.data()),
-                                     reinterpret_cast<std::byte*>(first_moment_.data()),
-                                     reinterpret_cast<std::byte*>(second_moment_.data())};
-  const auto add = [&](const char* name, int32_t layer, Role role, size_t block, void* base,
-                       size_t element_bytes) {
-    const int64_t row_bytes = int64_t{shape_.num_parameters} * static_cast<int64_t>(element_bytes);
-    if (mirror_ != nullptr) {
-      base = mirror_->OnDevice(block) + (static_cast<std::byte*>(base) - blocks[block]);
-    }
-    tensors.push_back({.name = absl::StrCat("layers.", layer, ".", name),
-                       .layer = layer,
-                       .role = role,
-                       .base = base,
-                       .num_rows = shape_.num_local_slots,
-                       .row_bytes = row_bytes,
-                       .row_stride = row_bytes});
-  };
   for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
-    const Expert first = At(layer, 0);
-    add("weight", layer, Role::kWeight, 0, first.weight.data(), sizeof(uint16_t));
-    add("master", layer, Role::kState, 1, first.master.data(), sizeof(float));
-    add("first_moment", layer, Role::kState, 2, first.first_moment.data(), sizeof(float));
-    add("second_moment", layer, Role::kState, 3, first.second_moment.data(), sizeof(float));
+    for (size_t block = 0; block < blocks_.size(); ++block) {
+      const std::span<std::byte> first = Row(block, layer, 0);
+      std::byte* const base =
+          mirror_ == nullptr ? first.data()
+                             : mirror_->OnDevice(block) + (first.data() - blocks_[block].data());
+      const auto row_bytes = static_cast<int64_t>(first.size());
+      tensors.push_back({.name = absl::StrCat("layers.", layer, ".", kTensors[block].name),
+                         .layer = layer,
+                         .role = kTensors[block].role,
+                         .base = base,
+                         .num_rows = shape_.num_local_slots,
+                         .row_bytes = row_bytes,
+                         .row_stride = row_bytes});
+    }
   }
   return tensors;
 }
@@ -173,19 +176,16 @@ absl::StatusOr<int64_t> ExpertState::Verify(int64_t last_step, const PlacementVi
       const int32_t expert = LocalExpert(placement, layer, slot);
       InitialiseExpert(layer, expert, want);
       for (int64_t step = 0; step <= last_step; ++step) UpdateExpert(layer, expert, step, want);
-      const Expert have = At(layer, slot);
-      const char* wrong = !Same<uint16_t>(have.weight, want.weight)              ? "weight"
-                          : !Same<float>(have.master, want.master)               ? "master"
-                          : !Same<float>(have.first_moment, want.first_moment)   ? "first_moment"
-                          : !Same<float>(have.second_moment, want.second_moment) ? "second_moment"
-                                                                                 : nullptr;
-      if (wrong != nullptr) {
-        return absl::DataLossError(absl::StrCat("after step ", last_step, ": layer ", layer,
-                                                " slot ", placement.first_local_slot + slot,
-                                                " should hold expert ", expert, ", its ", wrong,
-                                                " differs"));
+      for (size_t block = 0; block < blocks_.size(); ++block) {
+        const std::span<std::byte> have = Row(block, layer, slot), right = fresh.Row(block, 0, 0);
+        if (std::memcmp(have.data(), right.data(), right.size()) != 0) {
+          return absl::DataLossError(absl::StrCat("after step ", last_step, ": layer ", layer,
+                                                  " slot ", placement.first_local_slot + slot,
+                                                  " should hold expert ", expert, ", its ",
+                                                  kTensors[block].name, " differs"));
+        }
+        bytes += static_cast<int64_t>(right.size());
       }
-      bytes += static_cast<int64_t>(want.weight.size_bytes() + 3 * want.master.size_bytes());
     }
   }
   return bytes;

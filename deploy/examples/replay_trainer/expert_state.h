@@ -3,6 +3,8 @@
 #ifndef EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_EXPERT_STATE_H_
 #define EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_EXPERT_STATE_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -29,19 +31,20 @@ class ExpertState {
  public:
   explicit ExpertState(const ExpertStateShape& shape);
 
-  // From here on the tensors lie in memory of this device. errors: as DeviceMirror::Make.
+  // Moves the tensors to memory of a device. errors: as DeviceMirror::Make.
   absl::Status PutOnDevice(int32_t device);
 
-  // What the client migrates. The memory stays where it is for the life of this object.
+  // Returns the tensors that the client migrates. Their memory stays in place while this object
+  // lives.
   std::vector<ExpertTensorView> Tensors();
 
-  // The state before step 0 of the experts that `placement` puts into the local slots.
+  // Sets the local slots to the state of their experts before step 0.
   void Initialise(const PlacementView& placement);
-  // One Adam step on every local slot.
+  // Makes one Adam step on every local slot.
   void Update(int64_t step, const PlacementView& placement);
-  // What was initialised or updated goes into the tensors, in order with stream().
+  // Copies the computed state to the tensors, in order with stream().
   absl::Status Publish();
-  // What the client wrote into the tensors is what the next update starts from.
+  // Copies the tensors back, so that the next update starts from what the client wrote.
   absl::Status Fetch();
   // The cudaStream_t that the tensors are written on; null in host memory.
   void* stream() const { return mirror_ == nullptr ? nullptr : mirror_->stream(); }
@@ -58,16 +61,17 @@ class ExpertState {
     std::span<float> first_moment;
     std::span<float> second_moment;
   };
+  size_t RowBytes(size_t block) const;
+  // The bytes of one expert in a block.
+  std::span<std::byte> Row(size_t block, int32_t layer, int32_t local_slot);
   Expert At(int32_t layer, int32_t local_slot);
   static void InitialiseExpert(int32_t layer, int32_t expert, const Expert& memory);
   static void UpdateExpert(int32_t layer, int32_t expert, int64_t step, const Expert& memory);
 
   ExpertStateShape shape_;
-  std::vector<uint16_t> weight_;  // each [layers, slots, parameters]
-  std::vector<float> master_;
-  std::vector<float> first_moment_;
-  std::vector<float> second_moment_;
-  std::unique_ptr<DeviceMirror> mirror_;  // of these four, in this order; null in host memory
+  // Weights, master weights, first and second moments, each [layers, slots, parameters].
+  std::array<std::vector<std::byte>, 4> blocks_;
+  std::unique_ptr<DeviceMirror> mirror_;  // of the blocks; null in host memory
 };
 
 }  // namespace eplb

@@ -1,9 +1,9 @@
+// Cuts a recorded trace into steps and ranks, and measures what the GPUs get of a step.
 #include "deploy/examples/replay_trainer/step_loads.h"
 
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 
@@ -84,62 +84,6 @@ std::vector<double> OwnGpuLoads(const LoadMatrix& total, const PlacementView& pl
   return loads;
 }
 
-namespace {
-
-// The placement as a value: the view has no ranks of replicas but their order.
-absl::StatusOr<Placement> PlacementOf(const PlacementView& view, int32_t num_gpus) {
-  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = view.num_layers,
-                                                                 .num_experts = view.num_experts,
-                                                                 .num_slots = view.num_slots,
-                                                                 .num_gpus = num_gpus}));
-  const Eigen::Map<const IndexMatrix> slots(view.physical_to_logical_map.data(), view.num_layers,
-                                            view.num_slots);
-  IndexMatrix ranks = IndexMatrix::Zero(view.num_layers, view.num_slots);
-  for (int32_t layer = 0; layer < view.num_layers; ++layer) {
-    for (int32_t expert = 0; expert < view.num_experts; ++expert) {
-      const int64_t cell = int64_t{layer} * view.num_experts + expert;
-      for (int32_t rank = 0; rank < view.logical_replica_count[static_cast<size_t>(cell)]; ++rank) {
-        const int32_t slot =
-            view.logical_to_physical_map[static_cast<size_t>(cell * view.max_replicas + rank)];
-        ranks(layer, slot) = rank;
-      }
-    }
-  }
-  return Placement::FromSlotsAndRanks(topology, slots, ranks);
-}
-
-}  // namespace
-
-absl::StatusOr<std::span<const int64_t>> StepSplitter::Split(const LoadMatrix& total,
-                                                             const PlacementView& placement) {
-  if (splitter_ == nullptr || placement.version != version_) {
-    EPLB_ASSIGN_OR_RETURN(const Placement in_force, PlacementOf(placement, num_gpus_));
-    EPLB_ASSIGN_OR_RETURN(graph_, SplitGraph::Make(in_force));
-    splitter_ = std::make_unique<BatchSplitter>(*graph_);
-    version_ = placement.version;
-  }
-  const auto num_slots = static_cast<size_t>(placement.num_slots);
-  quotas_.resize(num_slots * static_cast<size_t>(placement.num_layers));
-  for (int32_t layer = 0; layer < placement.num_layers; ++layer) {
-    const std::span<const int64_t> counts(&total(layer, 0), static_cast<size_t>(total.cols()));
-    EPLB_RETURN_IF_ERROR(splitter_->Split(
-        LayerId{layer}, counts,
-        std::span(quotas_).subspan(num_slots * static_cast<size_t>(layer), num_slots)));
-  }
-  return std::span<const int64_t>(quotas_);
-}
-
-std::vector<double> OwnGpuLoads(std::span<const int64_t> quotas, const PlacementView& placement) {
-  std::vector<double> loads;
-  for (int32_t layer = 0; layer < placement.num_layers; ++layer) {
-    const auto first =
-        static_cast<size_t>(int64_t{layer} * placement.num_slots + placement.first_local_slot);
-    const auto own = quotas.subspan(first, static_cast<size_t>(placement.num_local_slots));
-    loads.push_back(static_cast<double>(std::accumulate(own.begin(), own.end(), int64_t{0})));
-  }
-  return loads;
-}
-
 MeasuredLoads MeasureLoads(std::span<const int64_t> gathered, int32_t num_layers,
                            int32_t world_size, const SlowRank& slow) {
   FigureMean balancedness;
@@ -167,7 +111,7 @@ absl::StatusOr<std::vector<int64_t>> GatherNumbers(ControlChannel& channel,
                                                    std::span<const int64_t> values,
                                                    absl::Duration timeout) {
   constexpr size_t kMaxValues = 64;  // of one AllReduceMin
-  // Everybody else's cells hold the largest number, so the minimum of a cell is its owner's value.
+  // Cells of other ranks hold the largest number, so the minimum of a cell is its owner's value.
   std::vector<int64_t> cells(values.size() * static_cast<size_t>(channel.world_size()),
                              std::numeric_limits<int64_t>::max());
   std::copy(values.begin(), values.end(),

@@ -1,9 +1,9 @@
-// A recorded router trace, replayed step by step: what each rank's router sends to each expert.
+// Steps of a recorded router trace: tokens that each rank's router sends to each expert, and how
+// evenly the GPUs are loaded by them.
 #ifndef EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_STEP_LOADS_H_
 #define EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_STEP_LOADS_H_
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -14,7 +14,6 @@
 #include "client/client.h"
 #include "client/rows/control/control_channel.h"
 #include "placement/load.h"
-#include "placement/split/batch_split.h"
 
 namespace eplb {
 
@@ -49,32 +48,8 @@ class StepLoads {
   std::vector<RecordedWindow> windows_;
 };
 
-// What each GPU of the demonstration job computes in a step, and how balanced that is.
-
-// Tokens that this rank's GPU computes in each layer when the split among replicas is equal.
+// Returns the tokens that this rank's GPU computes in each layer if replicas take equal shares.
 std::vector<double> OwnGpuLoads(const LoadMatrix& total, const PlacementView& placement);
-
-// Splits a step's batches exactly, one in each layer, under the placement in force.
-class StepSplitter {
- public:
-  explicit StepSplitter(int32_t num_gpus) : num_gpus_(num_gpus) {}
-
-  // [L * S], the tokens of each slot, row by row; valid until the next call. total: [L, E], all
-  // ranks together. Prepares the placement again when its version is another than in the call
-  // before. errors: those of SplitGraph::Make and BatchSplitter::Split.
-  absl::StatusOr<std::span<const int64_t>> Split(const LoadMatrix& total,
-                                                 const PlacementView& placement);
-
- private:
-  const int32_t num_gpus_;
-  int64_t version_ = -1;
-  std::optional<SplitGraph> graph_;
-  std::unique_ptr<BatchSplitter> splitter_;
-  std::vector<int64_t> quotas_;
-};
-
-// Tokens that this rank's GPU computes in each layer, by such quotas.
-std::vector<double> OwnGpuLoads(std::span<const int64_t> quotas, const PlacementView& placement);
 
 // The loads of all GPUs in every layer, as the ranks measured them.
 struct MeasuredLoads {
@@ -83,7 +58,7 @@ struct MeasuredLoads {
   double peak_tokens = 0;  // tokens of the layers' fullest GPUs, summed
 };
 
-// A rank whose GPU takes `factor` times as long for a token; -1: none.
+// A rank whose GPU takes `factor` times as long for a token. -1 for no rank.
 struct SlowRank {
   int32_t rank = -1;
   double factor = 1;
@@ -95,11 +70,9 @@ struct SlowRank {
 MeasuredLoads MeasureLoads(std::span<const int64_t> gathered, int32_t num_layers,
                            int32_t world_size, const SlowRank& slow = {});
 
-// The demonstration job's own collectives: stands for the all-to-all that keeps a real trainer's
-// ranks in step.
-
-// Everybody's values in rank order, [world_size * values.size()]; also a barrier. Every value <
-// INT64_MAX, the same number of them on every rank. errors: as ControlChannel::AllReduceMin.
+// Returns the values of all ranks in rank order, [world_size * values.size()]. It is the job's
+// all-to-all and keeps its ranks in step. values: below INT64_MAX, equally many on each rank.
+// errors: as ControlChannel::AllReduceMin.
 absl::StatusOr<std::vector<int64_t>> GatherNumbers(ControlChannel& channel,
                                                    std::span<const int64_t> values,
                                                    absl::Duration timeout);

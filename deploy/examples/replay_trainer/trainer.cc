@@ -1,4 +1,5 @@
-// What a data loader does to a trainer: it forks, and the child has a copy of the client.
+// One rank of the demonstration job: connects, replays the trace step by step, and verifies its
+// expert memory after each switch.
 #include "deploy/examples/replay_trainer/trainer.h"
 
 #include <openssl/rand.h>
@@ -38,10 +39,6 @@
 
 namespace eplb {
 
-// Forks; the child calls its copy of the client, destroys it and exits. Waits for the child.
-// errors: Unavailable when there is no child, Internal when a call in it did anything.
-absl::Status UseClientInForkedChild(std::unique_ptr<Client>& client);
-
 namespace {
 
 absl::StatusOr<StepLoads> ReadTrace(const std::string& path) {
@@ -60,13 +57,12 @@ absl::StatusOr<StepLoads> ReadTrace(const std::string& path) {
   return loads;
 }
 
-absl::StatusOr<AllGather> MakeRendezvous(const TrainerOptions& options,
-                                         const ClientOptions& client) {
+absl::StatusOr<AllGather> MakeRendezvous(const TrainerOptions& options) {
   if (options.rendezvous.empty()) {
-    if (options.endpoint.empty()) {
+    if (options.client.endpoint.empty()) {
       return absl::InvalidArgumentError("without --endpoint, --rendezvous HOST:PORT is needed");
     }
-    return MakeDaemonAllGather(client);
+    return MakeDaemonAllGather(options.client);
   }
   const size_t colon = options.rendezvous.rfind(':');
   uint32_t port = 0;
@@ -75,40 +71,22 @@ absl::StatusOr<AllGather> MakeRendezvous(const TrainerOptions& options,
     return absl::InvalidArgumentError(
         absl::StrCat("--rendezvous is \"", options.rendezvous, "\", expected HOST:PORT"));
   }
-  return MakeTcpAllGather({.rank = RankId{options.rank},
-                           .world_size = options.world_size,
+  return MakeTcpAllGather({.rank = RankId{options.client.rank},
+                           .world_size = options.client.world_size,
                            .address = options.rendezvous.substr(0, colon),
                            .port = static_cast<uint16_t>(port),
-                           .timeout = options.start_deadline});
+                           .timeout = options.client.start_deadline});
 }
 
+// Returns the options of the client, with those that follow from the trace.
 ClientOptions ClientOptionsOf(const TrainerOptions& options, const StepLoads& loads) {
-  ClientOptions client;
-  client.job = options.job;
-  client.run_id = options.launch_id;
-  client.take_over = options.take_over;
-  client.rank = options.rank;
-  client.world_size = options.world_size;
-  client.endpoint = options.endpoint;
-  client.tls = options.tls;
+  ClientOptions client = options.client;
   client.num_layers = loads.num_layers();
   client.num_experts = loads.num_experts();
-  client.num_slots = options.num_slots == 0 ? loads.num_experts() : options.num_slots;
-  client.num_gpus = options.world_size;
-  client.num_nodes = options.num_nodes;
-  client.num_groups = options.num_groups;
-  client.vote_every = options.vote_every;
-  client.report_every = options.report_every;
-  client.reduce = options.reduce;
-  client.split = options.split;
-  client.transport = options.transport;
-  client.ahead = options.frozen;
-  client.initial_placement = options.initial_placement;
-  client.bind_address = options.bind_address;
-  client.start_deadline = options.start_deadline;
-  client.vote_deadline = options.vote_deadline;
+  if (client.num_slots == 0) client.num_slots = client.num_experts;
+  client.num_gpus = client.world_size;
   if (!options.log_dir.empty()) {
-    client.history_path = absl::StrCat(options.log_dir, "/rank-", options.rank, ".jsonl");
+    client.history_path = absl::StrCat(options.log_dir, "/rank-", client.rank, ".jsonl");
     client.placements_path = absl::StrCat(options.log_dir, "/placements.jsonl");
   }
   return client;
@@ -122,44 +100,58 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeJobChannel(const TrainerOpti
     return absl::InternalError("no random bytes for the job's secret");
   }
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> secrets, all_gather(secret));
-  return MakeTcpControlChannel({.rank = RankId{options.rank},
-                                .world_size = options.world_size,
-                                .bind_address = options.bind_address,
+  return MakeTcpControlChannel({.rank = RankId{options.client.rank},
+                                .world_size = options.client.world_size,
+                                .bind_address = options.client.bind_address,
                                 .secret = secrets[0],
-                                .connect_timeout = options.start_deadline},
+                                .connect_timeout = options.client.start_deadline},
                                all_gather);
 }
 
-absl::Status CheckGroups(const TrainerOptions& options, const StepLoads& loads) {
-  if (loads.num_experts() % options.num_groups == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--groups ", options.num_groups,
+absl::Status CheckGroups(const ClientOptions& client) {
+  if (client.num_experts % client.num_groups == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--groups ", client.num_groups,
                                                  " expert groups do not divide the ",
-                                                 loads.num_experts(), " experts"));
+                                                 client.num_experts, " experts"));
 }
 
-absl::Status CheckMemory(const TrainerOptions& options, const StepLoads& loads) {
+absl::Status CheckMemory(const TrainerOptions& options) {
   constexpr double kMaxBytes = 64e9;
   constexpr int kBytesPerParameter = 14;  // bf16 weight, fp32 master, two fp32 moments
-  const int32_t num_slots = options.num_slots == 0 ? loads.num_experts() : options.num_slots;
-  const double bytes = static_cast<double>(loads.num_layers()) * num_slots *
-                       options.parameters_per_expert * kBytesPerParameter / options.world_size;
+  const ClientOptions& client = options.client;
+  const double bytes = static_cast<double>(client.num_layers) * client.num_slots *
+                       options.parameters_per_expert * kBytesPerParameter / client.world_size;
   if (bytes <= kMaxBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--parameters ", options.parameters_per_expert, " needs ", bytes / 1e9,
                    " GB of expert memory on this rank, at most ", kMaxBytes / 1e9, " are taken"));
 }
 
-// The device that this rank's experts lie on; absent for host memory.
+// Returns the device of this rank's experts; none for host memory.
 absl::StatusOr<std::optional<int32_t>> ExpertDevice(const TrainerOptions& options) {
-  const bool moves_gpu_memory = options.transport != "auto" && options.transport != "host";
-  const bool on_gpu =
-      options.expert_memory == "gpu" || (options.expert_memory == "auto" && moves_gpu_memory);
-  if (!on_gpu) return std::nullopt;
-  const int32_t ranks_per_node = std::max(1, options.world_size / std::max(1, options.num_nodes));
-  absl::StatusOr<int32_t> device = DeviceMirror::ChooseDevice(options.rank % ranks_per_node);
-  if (device.ok()) return *device;
-  return absl::Status(device.status().code(),
-                      absl::StrCat("no GPU to put the experts on: ", device.status().message()));
+  if (options.expert_memory != "gpu") return std::nullopt;
+  const int32_t ranks_per_node =
+      std::max(1, options.client.world_size / std::max(1, options.client.num_nodes));
+  return DeviceMirror::ChooseDevice(options.client.rank % ranks_per_node);
+}
+
+// Does what a data loader does: forks. The child calls its copy of the client, destroys it and
+// exits. errors: Unavailable if there is no child, Internal if a call in the child did anything.
+absl::Status UseClientInForkedChild(std::unique_ptr<Client>& client) {
+  const std::vector<int64_t> counts(static_cast<size_t>(client->placement().num_experts), 1);
+  const pid_t child = fork();
+  if (child < 0) return absl::UnavailableError("fork failed");
+  if (child == 0) {
+    const absl::StatusOr<BoundaryResult> boundary = client->StepBoundary(0);
+    const bool nothing_done = client->Record(0, counts).ok() && boundary.ok() && !boundary->voted &&
+                              !client->stats().connected;
+    client->Close("child");
+    client.reset();
+    _exit(nothing_done ? 0 : 1);
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) == child && status == 0) return absl::OkStatus();
+  return absl::InternalError("a forked child could not leave the client alone");
 }
 
 class Trainer {
@@ -177,14 +169,13 @@ class Trainer {
             Placement::Static(*Topology::Make({.num_layers = loads_.num_layers(),
                                                .num_experts = loads_.num_experts(),
                                                .num_slots = client_->placement().num_slots,
-                                               .num_gpus = options_.world_size,
-                                               .num_nodes = options_.num_nodes,
-                                               .num_groups = options_.num_groups}))),
-        splitter_(options_.world_size) {
-    report_.job = options_.job;
+                                               .num_gpus = options_.client.world_size,
+                                               .num_nodes = options_.client.num_nodes,
+                                               .num_groups = options_.client.num_groups}))) {
+    report_.job = options_.client.job;
     report_.run_id = client_->run_id();
-    report_.world_size = options_.world_size;
-    report_.split = options_.split == "batch" ? SplitMode::kBatch : SplitMode::kEqual;
+    report_.world_size = options_.client.world_size;
+    report_.split = options_.client.split == "batch" ? SplitMode::kBatch : SplitMode::kEqual;
     report_.num_layers = loads_.num_layers();
     report_.num_experts = loads_.num_experts();
     report_.num_slots = client_->placement().num_slots;
@@ -199,7 +190,7 @@ class Trainer {
     report_.transport = client_->transport();  // after the last row: NCCL may have been given up
     client_->Close(status.ok() ? "finished" : std::string(status.message()));
     report_.error = std::string(status.message());
-    if (options_.rank == 0 && !options_.report_path.empty()) {
+    if (options_.client.rank == 0 && !options_.report_path.empty()) {
       const absl::Status written = WriteRunReport(report_, options_.report_path);
       if (status.ok()) status = written;
     }
@@ -207,15 +198,20 @@ class Trainer {
   }
 
  private:
+  // Returns the values of all ranks, in rank order.
+  absl::StatusOr<std::vector<int64_t>> Gather(std::vector<int64_t> mine) {
+    return GatherNumbers(*job_channel_, mine, options_.step_deadline);
+  }
+
   absl::Status RunSteps() {
     experts_.Initialise(client_->placement());
     EPLB_RETURN_IF_ERROR(experts_.Publish());
     std::vector<ExpertTensorView> tensors = experts_.Tensors();
     for (ExpertTensorView& tensor : tensors) {
-      if (options_.frozen) tensor.role = Role::kWeight;
+      if (options_.client.ahead) tensor.role = Role::kWeight;
     }
     EPLB_RETURN_IF_ERROR(client_->RegisterExperts(tensors));
-    if (options_.rank == 0 && !options_.log_dir.empty()) {
+    if (options_.client.rank == 0 && !options_.log_dir.empty()) {
       loads_log_.open(absl::StrCat(options_.log_dir, "/loads.jsonl"), std::ios::trunc);
     }
     int64_t num_run = 0;
@@ -228,30 +224,28 @@ class Trainer {
     return VerifyEverywhere(num_run - 1, nullptr);
   }
 
-  // What this rank's GPU would compute in the step: the trainer sleeps for it with all others.
+  // Returns the time that this rank's GPU would compute in the step; all ranks sleep for the
+  // longest.
   double ComputeSeconds(const LoadMatrix& total, double own_tokens) const {
-    const double mean = static_cast<double>(total.sum()) / options_.world_size;
+    const double mean = static_cast<double>(total.sum()) / options_.client.world_size;
     if (!(mean > 0)) return 0;
     return absl::ToDoubleSeconds(options_.step_time) * own_tokens / mean *
-           options_.slow_rank.FactorOf(options_.rank);
+           options_.slow_rank.FactorOf(options_.client.rank);
   }
 
-  // True on every rank after the step at which rank 0 found the stop file.
+  // Returns true on every rank after the step at which rank 0 found the stop file.
   absl::StatusOr<bool> RankZeroSaysStop() {
     if (options_.stop_path.empty()) return false;
-    const bool stop = options_.rank == 0 && access(options_.stop_path.c_str(), F_OK) == 0;
-    EPLB_ASSIGN_OR_RETURN(
-        const std::vector<int64_t> all,
-        GatherNumbers(*job_channel_, std::vector<int64_t>{stop ? 1 : 0}, options_.step_deadline));
+    const bool stop = options_.client.rank == 0 && access(options_.stop_path.c_str(), F_OK) == 0;
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> all, Gather({stop ? 1 : 0}));
     return all[0] == 1;
   }
 
-  // What this rank tells its client: its own counts, or the sum over ranks.
+  // Returns the counts that this rank records: its own, or the sum over ranks.
   absl::StatusOr<LoadMatrix> CountsToRecord(const LoadMatrix& own) {
-    if (options_.reduce == "rank") return own;
-    const std::span<const int64_t> mine(own.data(), static_cast<size_t>(own.size()));
-    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> all,
-                          GatherNumbers(*job_channel_, mine, options_.step_deadline));
+    if (options_.client.reduce == "rank") return own;
+    const std::vector<int64_t> mine(own.data(), own.data() + own.size());
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> all, Gather(mine));
     LoadMatrix sum = LoadMatrix::Zero(own.rows(), own.cols());
     for (size_t first = 0; first < all.size(); first += mine.size()) {
       sum += Eigen::Map<const LoadMatrix>(&all[first], own.rows(), own.cols());
@@ -259,24 +253,26 @@ class Trainer {
     return sum;
   }
 
-  // The tokens that this rank's GPU gets in each layer of the step, as the job splits them.
+  // Returns the tokens that this rank's GPU gets in each layer of the step.
   absl::StatusOr<std::vector<double>> RouteBatches(const LoadMatrix& total) {
     const PlacementView& placement = client_->placement();
-    if (options_.split == "equal") return OwnGpuLoads(total, placement);
-    EPLB_ASSIGN_OR_RETURN(const std::span<const int64_t> quotas, splitter_.Split(total, placement));
-    const auto num_slots = static_cast<size_t>(placement.num_slots);
+    if (options_.client.split == "equal") return OwnGpuLoads(total, placement);
+    std::vector<double> loads;
+    std::vector<int64_t> quotas(static_cast<size_t>(placement.num_slots));
     for (int32_t layer = 0; layer < placement.num_layers; ++layer) {
-      EPLB_RETURN_IF_ERROR(client_->RecordSplit(
-          layer, quotas.subspan(num_slots * static_cast<size_t>(layer), num_slots)));
+      const std::span<const int64_t> totals(&total(layer, 0), static_cast<size_t>(total.cols()));
+      EPLB_RETURN_IF_ERROR(client_->Split(layer, {.totals = totals}, quotas).status());
+      EPLB_RETURN_IF_ERROR(client_->RecordSplit(layer, quotas));
+      const auto own = quotas.begin() + placement.first_local_slot;
+      loads.push_back(
+          static_cast<double>(std::accumulate(own, own + placement.num_local_slots, int64_t{0})));
     }
-    return OwnGpuLoads(quotas, placement);
+    return loads;
   }
 
   absl::Status SumWaits() {
-    EPLB_ASSIGN_OR_RETURN(
-        const std::vector<int64_t> waits,
-        GatherNumbers(*job_channel_, std::vector<int64_t>{client_->stats().session_waits_over_1ms},
-                      options_.step_deadline));
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> waits,
+                          Gather({client_->stats().session_waits_over_1ms}));
     report_.session_waits_over_1ms = std::accumulate(waits.begin(), waits.end(), int64_t{0});
     return absl::OkStatus();
   }
@@ -288,7 +284,8 @@ class Trainer {
       report_.began_at = absl::ToDoubleSeconds(begin - absl::UnixEpoch());
     }
     const LoadMatrix total = loads_.Total(step);
-    const LoadMatrix own = StepLoads::OfRank(total, options_.rank, options_.world_size);
+    const LoadMatrix own =
+        StepLoads::OfRank(total, options_.client.rank, options_.client.world_size);
     if (step == options_.hang_at_step) absl::SleepFor(options_.hang_time);
     if (step == options_.fork_at_step) EPLB_RETURN_IF_ERROR(UseClientInForkedChild(client_));
     EPLB_ASSIGN_OR_RETURN(const LoadMatrix recorded, CountsToRecord(own));
@@ -297,7 +294,7 @@ class Trainer {
                                             static_cast<size_t>(recorded.cols()));
       EPLB_RETURN_IF_ERROR(client_->Record(layer, counts));
     }
-    if (!options_.frozen) {
+    if (!options_.client.ahead) {
       experts_.Update(step, client_->placement());
       EPLB_RETURN_IF_ERROR(experts_.Publish());
     }
@@ -310,10 +307,9 @@ class Trainer {
       own_tokens += tokens;
     }
     EPLB_RETURN_IF_ERROR(client_->RecordStepTime(ComputeSeconds(total, own_tokens)));
-    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> gathered,
-                          GatherNumbers(*job_channel_, mine, options_.step_deadline));
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> gathered, Gather(mine));
     const MeasuredLoads measured =
-        MeasureLoads(gathered, loads_.num_layers(), options_.world_size, options_.slow_rank);
+        MeasureLoads(gathered, loads_.num_layers(), options_.client.world_size, options_.slow_rank);
     const absl::Duration work = absl::Now() - begin;
     WaitUntil(begin + options_.step_time * measured.slowdown);
 
@@ -341,8 +337,7 @@ class Trainer {
     return absl::OkStatus();
   }
 
-  // A placement is in force: every rank computes its memory again and the ranks add up what the
-  // switch cost.
+  // After a switch: every rank verifies its memory, and the ranks add up the costs of the switch.
   absl::Status RecordSwitch(int64_t step, const BoundaryResult& boundary) {
     SwitchRecord record{.step = step,
                         .version = boundary.version,
@@ -353,10 +348,8 @@ class Trainer {
                         .asked_by = boundary.asked_by,
                         .reason = boundary.reason};
     const int64_t pause = static_cast<int64_t>(boundary.pause_seconds * 1e9);
-    EPLB_ASSIGN_OR_RETURN(
-        const std::vector<int64_t> costs,
-        GatherNumbers(*job_channel_, std::vector<int64_t>{boundary.received_bytes, pause},
-                      options_.step_deadline));
+    EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> costs,
+                          Gather({boundary.received_bytes, pause}));
     for (size_t i = 0; i < costs.size(); i += 2) {
       record.bytes_moved += costs[i];
       record.pause_seconds =
@@ -368,11 +361,10 @@ class Trainer {
   }
 
   absl::Status VerifyEverywhere(int64_t last_step, int64_t* verified) {
-    const int64_t last_update = options_.frozen ? -1 : last_step;
+    const int64_t last_update = options_.client.ahead ? -1 : last_step;
     const absl::StatusOr<int64_t> own = experts_.Verify(last_update, client_->placement());
     const int64_t value = own.ok() ? *own : -1;
-    const absl::StatusOr<std::vector<int64_t>> all =
-        GatherNumbers(*job_channel_, std::vector<int64_t>{value}, options_.step_deadline);
+    const absl::StatusOr<std::vector<int64_t>> all = Gather({value});
     if (!own.ok()) return own.status();
     if (!all.ok()) return all.status();
     int64_t sum = 0;
@@ -412,7 +404,8 @@ class Trainer {
 
   void ShowProgress(int64_t step) const {
     constexpr int64_t kProgressEvery = 40;
-    if (!options_.show_progress || options_.rank != 0 || (step + 1) % kProgressEvery != 0) return;
+    if (!options_.show_progress || options_.client.rank != 0 || (step + 1) % kProgressEvery != 0)
+      return;
     const StepRecord& record = report_.steps.back();
     absl::FPrintF(stderr, "step %5d/%d  balancedness %s  without EPLB %s  placement version %d\n",
                   step + 1, options_.num_steps, FigureText(record.balancedness),
@@ -425,7 +418,6 @@ class Trainer {
   std::unique_ptr<Client> client_;
   std::unique_ptr<ControlChannel> job_channel_;
   Placement static_placement_;
-  StepSplitter splitter_;
   std::ofstream loads_log_;
   absl::Time began_at_ = absl::UnixEpoch();  // of the first step
   RunReport report_;
@@ -435,10 +427,10 @@ class Trainer {
 
 absl::Status CheckTrainerOptions(const TrainerOptions& options) {
   const std::tuple<const char*, int64_t, int64_t> least[] = {
-      {"--world", options.world_size, 1},
-      {"--rank", options.rank, 0},
-      {"--nodes", options.num_nodes, 1},
-      {"--groups", options.num_groups, 1},
+      {"--world", options.client.world_size, 1},
+      {"--rank", options.client.rank, 0},
+      {"--nodes", options.client.num_nodes, 1},
+      {"--groups", options.client.num_groups, 1},
       {"--hang-at-step", options.hang_at_step.value_or(0), 0},
       {"--fork-at-step", options.fork_at_step.value_or(0), 0}};
   for (const auto& [flag, number, at_least] : least) {
@@ -446,41 +438,24 @@ absl::Status CheckTrainerOptions(const TrainerOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat(flag, " is ", number, ", expected at least ", at_least));
   }
-  if (options.rank < options.world_size) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--rank is ", options.rank, ", expected 0..", options.world_size - 1));
+  if (options.client.rank < options.client.world_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--rank is ", options.client.rank,
+                                                 ", expected 0..", options.client.world_size - 1));
 }
 
-absl::Status RunTrainer(const TrainerOptions& options) {
+absl::Status RunTrainer(TrainerOptions options) {
   EPLB_RETURN_IF_ERROR(CheckTrainerOptions(options));
   EPLB_ASSIGN_OR_RETURN(StepLoads loads, ReadTrace(options.trace_path));
-  EPLB_RETURN_IF_ERROR(CheckGroups(options, loads));
-  EPLB_RETURN_IF_ERROR(CheckMemory(options, loads));
+  options.client = ClientOptionsOf(options, loads);
+  EPLB_RETURN_IF_ERROR(CheckGroups(options.client));
+  EPLB_RETURN_IF_ERROR(CheckMemory(options));
   EPLB_ASSIGN_OR_RETURN(const std::optional<int32_t> device, ExpertDevice(options));
-  const ClientOptions client_options = ClientOptionsOf(options, loads);
-  EPLB_ASSIGN_OR_RETURN(const AllGather all_gather, MakeRendezvous(options, client_options));
+  EPLB_ASSIGN_OR_RETURN(const AllGather all_gather, MakeRendezvous(options));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Client> client,
-                        Client::Connect(client_options, all_gather));
+                        Client::Connect(options.client, all_gather));
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> job_channel,
                         MakeJobChannel(options, all_gather));
   return Trainer(options, std::move(loads), std::move(client), std::move(job_channel)).Run(device);
-}
-
-absl::Status UseClientInForkedChild(std::unique_ptr<Client>& client) {
-  const std::vector<int64_t> counts(static_cast<size_t>(client->placement().num_experts), 1);
-  const pid_t child = fork();
-  if (child < 0) return absl::UnavailableError("fork failed");
-  if (child == 0) {
-    const absl::StatusOr<BoundaryResult> boundary = client->StepBoundary(0);
-    const bool nothing_done = client->Record(0, counts).ok() && boundary.ok() && !boundary->voted &&
-                              !client->stats().connected;
-    client->Close("child");
-    client.reset();
-    _exit(nothing_done ? 0 : 1);
-  }
-  int status = 0;
-  if (waitpid(child, &status, 0) == child && status == 0) return absl::OkStatus();
-  return absl::InternalError("a forked child could not leave the client alone");
 }
 
 }  // namespace eplb

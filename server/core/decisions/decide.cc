@@ -11,7 +11,7 @@
 
 #include "base/status_macros.h"
 #include "base/text.h"
-#include "placement/backtest/auto_planner.h"
+#include "placement/backtest/planner.h"
 #include "placement/decision/rebalance.h"
 #include "placement/policies/registry.h"
 #include "server/core/decisions/gpu_speeds.h"
@@ -41,7 +41,7 @@ bool IsDue(const State& state, const Job& job) {
 
 // Returns the solver's decision, with sentences about the job's current state added to its reason.
 absl::StatusOr<CandidateDecision> DecisionOf(const Job& job, const Solved& solved) {
-  EPLB_RETURN_IF_ERROR(solved.placement.status());
+  EPLB_RETURN_IF_ERROR(solved.planned.status());
   if (solved.answer == nullptr) return absl::InternalError("the solver made no decision");
   EPLB_ASSIGN_OR_RETURN(CandidateDecision decision, solved.answer->decision);
   decision.reason += SpeedsClause(job);
@@ -96,17 +96,6 @@ void RecordLeftOut(DecisionContext& context, Job& job, const CandidateDecision& 
   }
 }
 
-// The complete windows that `estimate` is the sum of, oldest first.
-std::vector<std::shared_ptr<const Load>> WindowsOf(const Job& job, const Window& estimate) {
-  std::vector<std::shared_ptr<const Load>> loads;
-  for (const Window& window : job.windows.complete) {
-    const bool inside =
-        window.first_step >= estimate.first_step && window.last_step <= estimate.last_step;
-    if (inside) loads.push_back(window.load);
-  }
-  return loads;
-}
-
 // Windows that make up the steps between two decisions.
 int32_t WindowsPerDecision(const Job& job) {
   const int32_t report_every = job.current->report_every;
@@ -120,66 +109,70 @@ absl::StatusOr<Window> EstimateSince(const DecisionContext& context, const Job& 
   return SumSince(job.windows, after_step, WindowsPerDecision(job));
 }
 
-// The windows that the back-test has not seen yet.
-std::shared_ptr<const AutoQuestion> AutoQuestionOf(const State& state, const Job& job, bool now) {
-  AutoQuestion question{.state = job.chooser.state,
-                        .costs = PricesOf(state, job),
-                        .options = {.split = job.current->split,
-                                    .hierarchy = job.settings.hierarchy,
-                                    .every = WindowsPerDecision(job),
-                                    .latency = kWindowsToSwitch},
-                        .policy = {.hierarchy = job.settings.hierarchy},
-                        .speeds = job.windows.speeds,
-                        .now = now};
+// Returns the newest windows with tokens, and how many of them the planner has not seen.
+void AddWindows(const Job& job, PlannerQuestion& question) {
+  // After a pause older windows say little of what comes, and each costs as much as others.
+  const int64_t most_fresh = WindowsFor(question.options);
+  const int64_t most =
+      2 * most_fresh - 1;  // the oldest fresh one is estimated from those before it
+  const std::deque<Window>& complete = job.windows.complete;
+  for (auto window = complete.rbegin(); window != complete.rend(); ++window) {
+    if (std::ssize(question.windows) == most) break;
+    if (!HasTokens(*window->load)) continue;
+    const bool is_fresh = window->last_step > job.chooser.last_step;
+    if (is_fresh && question.num_fresh < most_fresh) ++question.num_fresh;
+    question.windows.push_back({window->load, window->last_step - window->first_step + 1});
+  }
+  std::reverse(question.windows.begin(), question.windows.end());
+}
+
+PlannerQuestion PlannerQuestionOf(const State& state, const Job& job, const Request& request) {
+  const bool asked = request.force || !request.actor.empty();
+  PlannerQuestion question{.state = job.chooser.state,
+                           .costs = PricesOf(state, job),
+                           .options = {.split = job.current->split,
+                                       .policy = {.hierarchy = job.settings.hierarchy},
+                                       .every = WindowsPerDecision(job),
+                                       .latency = kWindowsToSwitch},
+                           .speeds = job.windows.speeds,
+                           .now = asked || !Chooses(job)};
+  if (!Chooses(job)) {
+    question.options.candidates = {{job.settings.policy_name, {.windows = question.options.every}}};
+  }
   if (job.last_decision_step && job.current->report_every > 0) {
     // Also a daemon that begins again keeps to the job's pace.
     question.windows_since_decision =
         (job.windows.complete.back().last_step - *job.last_decision_step) /
         job.current->report_every;
   }
-  for (const Window& window : job.windows.complete) {
-    if (window.last_step <= job.chooser.last_step || !(window.load->counts() > 0).any()) continue;
-    question.fresh.push_back({window.load, window.last_step - window.first_step + 1});
-  }
-  // After a pause: what is older says little of what comes, and each window costs as much as
-  // others.
-  if (question.fresh.size() > kEstimateWindows) {
-    question.fresh.erase(question.fresh.begin(), question.fresh.end() - kEstimateWindows);
-  }
-  return std::make_shared<const AutoQuestion>(std::move(question));
+  AddWindows(job, question);
+  return question;
 }
 
-// The job as a decision on job.solving sees it.
-DecisionQuestion QuestionOf(const State& state, const Job& job) {
-  return {.load = job.solving.load,
-          .recent = job.solving.recent,
-          .first_step = job.solving.first_step,
-          .last_step = job.solving.last_step,
-          .measured_balancedness = job.solving.balancedness,
+// Returns the job as a decision for `request` sees it.
+DecisionQuestion QuestionOf(const State& state, const Job& job, const Request& request) {
+  return {.planner = PlannerQuestionOf(state, job, request),
           .incumbent = job.last_known->placement,
-          .speeds = job.windows.speeds,
-          .split = job.current->split,
           .windows = job.windows.complete,
+          .last_step = job.solving.last_step,
           .settings = job.settings,
           .staging_rows = LeastStagingRows(*job.current),
           .rows_per_chunk = RowsPerChunk(job),
           .migration = job.current->migration,
           .costs = CostsOf(state, job),
-          .prices = PricesOf(state, job),
-          .record = job.record,
           .predictions = job.predictions,
           .seconds_per_byte = SecondsPerByte(job),
           .measured = {job.pauses.begin(), job.pauses.end()},
-          .force = job.solving.force};
+          .force = request.force};
 }
 
-// What a policy that chooses has learned; the windows that its answer goes by take the place of
-// those since the decision before.
+// Keeps what the planner has learned, and the windows that its answer goes by.
 void TakeAnswer(const Solved& solved, Job& job) {
-  if (solved.chosen == nullptr) return;
+  if (!solved.planned.ok()) return;
+  const PlannerOutcome& planned = **solved.planned;
   const bool preview = job.solving.preview;
-  if (!preview) job.chooser = {.state = solved.chosen->state, .last_step = job.solving.last_step};
-  if (!solved.chosen->answer || solved.answer == nullptr) return;
+  if (!preview) job.chooser = {.state = planned.state, .last_step = job.solving.last_step};
+  if (solved.answer == nullptr) return;
   if (!preview) job.last_decision_step = job.solving.last_step;
   job.solving.first_step = solved.answer->first_step;
   job.solving.balancedness = solved.answer->measured_balancedness;
@@ -191,37 +184,22 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, const Reque
     job.last_decision_step = job.windows.complete.back().last_step;
   }
   RefreshSpeeds(context, job, *estimate.load);
-  const SplitMode split = job.current->split;
-  std::vector<std::shared_ptr<const Load>> recent = WindowsOf(job, estimate);
   const std::string& policy_name = job.settings.policy_name;
-  job.solving = {.id = ++context.state.last_solve_id,
-                 .force = request.force,
-                 .preview = request.preview,
-                 .asked_by = request.actor,
-                 .policy_name = policy_name,
-                 .load = std::move(estimate.load),
-                 .recent = {},
-                 .first_step = estimate.first_step,
-                 .last_step = estimate.last_step,
-                 .balancedness = MeasuredOver(job.windows.complete, estimate.first_step,
-                                              estimate.last_step, split, job.windows.speeds.get())};
-  if (split == SplitMode::kBatch) job.solving.recent = recent;
-  job.solving.question = std::make_shared<const DecisionQuestion>(QuestionOf(context.state, job));
+  job.solving = {
+      .id = ++context.state.last_solve_id,
+      .force = request.force,
+      .preview = request.preview,
+      .asked_by = request.actor,
+      .policy_name = policy_name,
+      .first_step = estimate.first_step,
+      .last_step = estimate.last_step,
+      .balancedness = MeasuredOver(job.windows.complete, estimate.first_step, estimate.last_step,
+                                   job.current->split, job.windows.speeds.get())};
+  job.solving.question =
+      std::make_shared<const DecisionQuestion>(QuestionOf(context.state, job, request));
   SetPhase(context, job, Phase::kSolving);
-  std::shared_ptr<const AutoQuestion> choose;
-  if (Chooses(job))
-    choose = AutoQuestionOf(context.state, job, request.force || !request.actor.empty());
-  context.decision.effects.emplace_back(Solve{.job = job.name,
-                                              .solve_id = job.solving.id,
-                                              .policy_name = policy_name,
-                                              .load = job.solving.load,
-                                              .recent = std::move(recent),
-                                              .previous = job.last_known->placement,
-                                              .hierarchy = job.settings.hierarchy,
-                                              .speeds = job.windows.speeds,
-                                              .split = split,
-                                              .choose = std::move(choose),
-                                              .question = job.solving.question});
+  context.decision.effects.emplace_back(
+      Solve{.job = job.name, .solve_id = job.solving.id, .question = job.solving.question});
   context.decision.reason = absl::StrCat("steps ", estimate.first_step, "..", estimate.last_step,
                                          ": asking policy ", policy_name);
 }
@@ -353,39 +331,17 @@ Costs PricesOf(const State& state, const Job& job) {
   return costs;
 }
 
-namespace {
-
-// The record with a window that passed. errors: as TrackRecord::Observe.
-absl::Status AddWindow(const State& state, const Job& job, TrackRecord& record) {
-  const Costs costs = PricesOf(state, job);
-  if (!costs.priced()) return absl::OkStatus();
-  const Placement& incumbent = *job.last_known->placement;
-  const Window& window = job.windows.complete.back();
-  const int64_t num_steps = window.last_step - window.first_step + 1;
-  EPLB_RETURN_IF_ERROR(record.Observe(*window.load, num_steps, incumbent, job.current->split,
-                                      job.windows.speeds.get()));
-  const double replicas =
-      ReplicaSecondsPerStep(incumbent, costs) - ReplicaSecondsPerStep(*record.start(), costs);
-  record.Spend(replicas * static_cast<double>(num_steps));
-  return absl::OkStatus();
-}
-
-}  // namespace
-
 void WatchWindow(const DecisionContext& context, Job& job) {
   if (!job.last_known || !job.last_known->placement || !job.current) return;
   if (!job.windows.newest.has_tokens) return;  // it shows nothing of any placement
   if (!(job.last_known->placement->topology() == job.current->topology)) return;
   PredictionRecord predictions = job.predictions;
-  TrackRecord record = job.record;
   {
     const ReadersIn readers(context.lock);
     // Shapes were checked when the window was added and when the placement was adopted.
     if (!predictions.Observe(PassedOf(job, job.windows.complete.back())).ok()) return;
-    if (!AddWindow(context.state, job, record).ok()) return;
   }
   job.predictions = std::move(predictions);
-  job.record = std::move(record);
 }
 
 absl::Status MayDecide(const State& state, const Job& job) {
@@ -485,15 +441,17 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   job.solving.began_at = solved.began_at;
   job.solving.seconds = solved.seconds;
   TakeAnswer(solved, job);
-  if (solved.chosen != nullptr && !solved.chosen->answer) {
+  const PlannerState* const planner =
+      Chooses(job) && solved.planned.ok() ? (*solved.planned)->state.get() : nullptr;
+  if (solved.planned.ok() && solved.answer == nullptr) {
     SetPhase(context, job, Phase::kIdle);
     context.decision.reason =
-        absl::StrCat("no decision is due; ", BacktestText(solved.chosen->state->backtest));
+        absl::StrCat("no decision is due; ", BacktestText((*solved.planned)->state->backtest));
     return;
   }
-  // Of one that chooses the back-test goes on meanwhile.
+  // The back-test of a policy that chooses continues meanwhile.
   const bool asked = job.solving.force || !job.solving.asked_by.empty();
-  if (solved.chosen != nullptr && !asked && BacksOff(context, job, job.solving.last_step)) {
+  if (planner != nullptr && !asked && BacksOff(context, job, job.solving.last_step)) {
     SetPhase(context, job, Phase::kIdle);
     return;
   }
@@ -510,17 +468,12 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   if (!preview && decision->balancedness_computed > 0) {
     job.predictions.Begin(decision->target, decision->balancedness_computed, decision->prediction);
   }
-  if (solved.chosen != nullptr) {
-    const std::string text = BacktestText(solved.chosen->state->backtest);
+  if (planner != nullptr) {
+    const std::string text = BacktestText(planner->backtest);
     if (!text.empty()) absl::StrAppend(&decision->reason, "; ", text);
   }
   RecordLeftOut(context, job, *decision);
   const bool observe = job.settings.observe || preview;
-  const bool may_try = !preview && (decision->chunks.empty() || observe);
-  // Of one that chooses the back-test watches what was not taken.
-  if (may_try && !Chooses(job) && PricesOf(context.state, job).priced()) {
-    job.record.BeginTrial(*solved.placement, *job.last_known->placement);
-  }
   if (decision->chunks.empty()) {
     EndSolve(context, job, "kept", PlanOf(job, PlanResult::kKept, decision->reason, *decision));
   } else if (observe) {
@@ -531,9 +484,8 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
     EndSolve(context, job, "kept",
              PlanOf(job, PlanResult::kKept, "kept, not every rank is connected", *decision));
   } else {
-    job.record.Spend(decision->price_seconds);
     Plan plan = PlanOf(job, PlanResult::kProposed, decision->reason, *decision);
-    if (solved.chosen != nullptr) plan.candidates = CandidatesOf(*solved.chosen->state);
+    if (planner != nullptr) plan.candidates = CandidatesOf(*planner);
     ProposeChunks(context, job, {.chunks = std::move(decision->chunks), .plan = std::move(plan)});
   }
 }

@@ -17,7 +17,7 @@
 
 namespace eplb::core {
 
-// After a window completed: adds it to the job's record, when the costs are priced.
+// Compares earlier predictions with a window that completed.
 void WatchWindow(const DecisionContext& context, Job& job);
 // Then: asks for a solution when it is time to decide. Does nothing outside
 // IDLE, when paused, in the freeze, while a rank is not connected, and while the daemon drains.

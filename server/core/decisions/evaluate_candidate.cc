@@ -10,7 +10,6 @@
 
 #include "base/status_macros.h"
 #include "base/text.h"
-#include "placement/align.h"
 #include "placement/decision/rebalance.h"
 #include "placement/evaluate.h"
 
@@ -136,7 +135,6 @@ absl::Status Take(const CandidateInput& question, const WithinBudget& within_bud
                   const RebalanceDecision& judged, CandidateDecision& decision) {
   decision.chunks = CutIntoBoundaries(within_budget.moves, LimitsOf(question));
   EPLB_RETURN_IF_ERROR(Complete(question.incumbent, decision.chunks.front()));
-  decision.price_seconds = judged.migration.seconds;
   absl::StrAppend(&decision.reason, ", ", CountText(within_budget.num_layers, "layer"), " in ",
                   CountText(static_cast<int64_t>(decision.chunks.size()), "chunk"), ", ",
                   CountText(within_budget.transfers, "transfer"));
@@ -175,42 +173,15 @@ absl::Status NoteFigures(const RebalanceInput& rebalance, const RebalanceDecisio
       (judged.peak_before - judged.peak_computed) / rebalance.num_steps * costs.token_seconds;
   const double replicas = ReplicaSecondsPerStep(within_budget.target, costs) -
                           ReplicaSecondsPerStep(rebalance.incumbent, costs);
-  double saved = Finite((gained - replicas) * static_cast<double>(costs.horizon_steps));
-  if (rebalance.learned != nullptr) {
-    Earns(CappedBy(costs, *rebalance.learned), gained, replicas,
-          {.migration = migration.seconds, .token_seconds = costs.token_seconds}, &saved);
-  }
+  const GainPrice price{.predicted = gained,
+                        .replicas = replicas,
+                        .migration = migration.seconds,
+                        .token_seconds = costs.token_seconds};
+  const double saved = rebalance.learned != nullptr
+                           ? ValueOf(CappedBy(costs, *rebalance.learned), price)
+                           : Finite((gained - replicas) * static_cast<double>(costs.horizon_steps));
   decision.net_gain_seconds = Finite(saved - migration.seconds);
   return absl::OkStatus();
-}
-
-// Back to where the record began, should the placements since have lost too much.
-absl::Status ConsiderReturn(const CandidateInput& question, const RebalanceInput& rebalance,
-                            CandidateDecision& decision) {
-  EPLB_ASSIGN_OR_RETURN(const Placement start,
-                        Align(question.incumbent, *rebalance.record.start()));
-  EPLB_ASSIGN_OR_RETURN(const WithinBudget within_budget, FitToBudget(question, start));
-  if (within_budget.moves.empty()) return absl::OkStatus();
-  // Without `learned`: no candidate of a back-test proposed the start.
-  const RebalanceInput back{.load = rebalance.load,
-                            .num_steps = rebalance.num_steps,
-                            .incumbent = rebalance.incumbent,
-                            .candidate = within_budget.target,
-                            .min_gain = rebalance.min_gain,
-                            .steps_to_next = rebalance.steps_to_next,
-                            .costs = rebalance.costs,
-                            .record = rebalance.record,
-                            .speeds = rebalance.speeds,
-                            .split = rebalance.split,
-                            .recent = rebalance.recent,
-                            .predictions = rebalance.predictions,
-                            .measured = rebalance.measured};
-  EPLB_ASSIGN_OR_RETURN(const RebalanceDecision judged, EvaluateReturn(back));
-  if (!judged.rebalance) return absl::OkStatus();
-  // The plan shows what is expected of the placement that it returns to.
-  EPLB_ASSIGN_OR_RETURN(const RebalanceDecision figures, EvaluateRebalance(back));
-  EPLB_RETURN_IF_ERROR(NoteFigures(back, figures, within_budget, decision));
-  return Settle(question, within_budget, judged, decision);
 }
 
 }  // namespace
@@ -222,24 +193,18 @@ absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& questi
   SayWhatIsLeftOut(question, within_budget, decision);
   Costs costs = question.prices != nullptr ? *question.prices : question.costs;
   costs.expert = question.migration;
-  const TrackRecord none;
-  const RebalanceInput rebalance{
-      .load = question.load,
-      .num_steps = question.num_steps > 0
-                       ? question.num_steps
-                       : static_cast<double>(question.last_step - question.first_step) + 1,
-      .incumbent = question.incumbent,
-      .candidate = within_budget.target,
-      .min_gain = question.min_gain,
-      .steps_to_next = static_cast<double>(question.every_steps),
-      .costs = costs,
-      .record = question.record == nullptr ? none : *question.record,
-      .learned = question.learned,
-      .speeds = question.speeds,
-      .split = question.split,
-      .recent = question.recent,
-      .predictions = question.predictions,
-      .measured = question.measured_balancedness};
+  const RebalanceInput rebalance{.load = question.load,
+                                 .num_steps = question.num_steps,
+                                 .incumbent = question.incumbent,
+                                 .candidate = within_budget.target,
+                                 .min_gain = question.min_gain,
+                                 .costs = costs,
+                                 .learned = question.learned,
+                                 .speeds = question.speeds,
+                                 .split = question.split,
+                                 .recent = question.recent,
+                                 .predictions = question.predictions,
+                                 .measured = question.measured_balancedness};
   EPLB_ASSIGN_OR_RETURN(const RebalanceDecision judged, EvaluateRebalance(rebalance));
   EPLB_RETURN_IF_ERROR(NoteFigures(rebalance, judged, within_budget, decision));
   if (within_budget.moves.empty()) {
@@ -248,11 +213,8 @@ absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& questi
   } else {
     EPLB_RETURN_IF_ERROR(Settle(question, within_budget, judged, decision));
   }
-  if (decision.chunks.empty() && costs.priced() && rebalance.record.start().has_value()) {
-    EPLB_RETURN_IF_ERROR(ConsiderReturn(question, rebalance, decision));
-  }
   if (PricesAreKnown(costs) && !decision.chunks.empty()) {
-    decision.migration_seconds = decision.price_seconds;
+    decision.migration_seconds = judged.migration.seconds;
   }
   return decision;
 }

@@ -14,7 +14,6 @@
 #include "placement/decision/cost.h"
 #include "placement/decision/prediction.h"
 #include "placement/decision/rebalance.h"
-#include "placement/decision/track_record.h"
 #include "placement/evaluate.h"
 #include "placement/gpu_speeds.h"
 #include "placement/load.h"
@@ -25,7 +24,8 @@
 namespace eplb::core {
 
 struct CandidateInput {
-  const Load& load;  // summed over the steps [first_step, last_step]
+  const Load& load;      // expected tokens of `num_steps` steps
+  double num_steps = 1;  // > 0
   int64_t first_step = 0;
   int64_t last_step = 0;
   const Placement& incumbent;
@@ -39,13 +39,10 @@ struct CandidateInput {
   // What a decision is priced at; null: `costs`. Layers are left out for what `costs` has of links
   // alone: were they for a price that was only assumed, nothing would ever be measured.
   const Costs* prices = nullptr;
-  const TrackRecord* record = nullptr;  // needed when the costs are priced
-  int32_t every_steps = 1;              // between decisions
   double max_pause_seconds = std::numeric_limits<double>::infinity();
   double seconds_per_byte = 0;  // as BoundaryLimits
   // Of the newest chunks. A layer whose LeastPause is above max_pause_seconds is left out.
   std::span<const MeasuredPause> measured = {};
-  double num_steps = 0;                  // that `load` stands for; 0: those of the range
   const LearnedGate* learned = nullptr;  // as RebalanceInput's, and
   const PredictionRecord* predictions = nullptr;
   double measured_balancedness = 0;   // of the windows that `load` is of; 0: not known
@@ -63,8 +60,7 @@ struct CandidateDecision {
   std::string reason;
   std::string left_out;  // which layers need more staging than the ranks have; empty when none
   std::string too_long;  // which layers would need a longer boundary than allowed; empty when none
-  double price_seconds = 0;  // what the chunks cost, by the prices that the decision used
-  // The same, where it is no assumption. Absent without prices.
+  // Price of the chunks. Absent without prices, and while a bandwidth is assumed.
   std::optional<double> migration_seconds = std::nullopt;
   // Of the candidate without the layers left out, on the load as the run splits it.
   int64_t transfers = 0;
@@ -77,7 +73,7 @@ struct CandidateDecision {
   std::optional<double> net_gain_seconds = std::nullopt;
 };
 
-// EvaluateRebalance and, with prices, EvaluateReturn. Layers that need more rows of staging on a
+// Decides by EvaluateRebalance. Layers that need more rows of staging on a
 // GPU than the ranks have, or more time than max_pause_seconds, on a link or as measured, keep
 // their slots. errors: InvalidArgument when load and placements differ in shape.
 absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& question);

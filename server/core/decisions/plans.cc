@@ -77,7 +77,8 @@ ChunkTimes* ChunkInFlight(Job& job) {
   return plan == nullptr ? nullptr : ChunkInFlight(*plan);
 }
 
-// What followed a version that is not the plan's last one says nothing of the plan.
+// Forgets the measured balancedness of a plan. A window after an earlier version than the plan's
+// last one does not measure the plan.
 void ForgetSeen(Plan& plan) {
   plan.balancedness_seen.reset();
   plan.seen_first_step = 0;
@@ -100,7 +101,7 @@ void NoteSeen(DecisionContext& context, Job& job) {
 
 }  // namespace
 
-std::vector<TriedCandidate> CandidatesOf(const AutoState& state) {
+std::vector<TriedCandidate> CandidatesOf(const PlannerState& state) {
   std::vector<TriedCandidate> candidates;
   const std::vector<CandidateScore> scores = state.backtest.Scores();
   const size_t in_use = state.backtest.choice().value_or(scores.size() - 1);

@@ -26,8 +26,9 @@ void TellReusedVersion(DecisionContext& context, Job& job, Run& run, const wire:
 absl::Status CheckGivenOut(const Job& job, const char* message, int64_t version);
 
 // Stores a next_version above the number that it replies with; the caller of the event owns it.
-// Of a job that is in no store (BelongsInStore) the ranks bring their numbers back.
-// errors: NotFound for an unknown job, Unavailable while the daemon drains or cannot store it.
+// Answers a rank that asks for a version number. If the job is in no store (BelongsInStore), the
+// ranks bring their numbers back. errors: NotFound for an unknown job, Unavailable while the daemon
+// drains or cannot store it.
 void HandleReserveVersion(DecisionContext& context, const ReserveVersion& ask);
 
 // The proposal in flight: PREPARING, VOTING, CANCELLING. The ranks' own vote is the commit

@@ -1,75 +1,57 @@
 #include "server/core/decisions/question.h"
 
-#include <utility>
-
 namespace eplb::core {
 namespace {
 
-// First step of the newest `count` windows up to the question's last one.
+// Returns the first step of the newest `count` windows with tokens up to the question's last one.
 int64_t FirstStepOf(const DecisionQuestion& question, size_t count) {
   int64_t first_step = question.last_step;
   for (auto window = question.windows.rbegin(); window != question.windows.rend() && count > 0;
        ++window) {
-    if (window->last_step > question.last_step) continue;
+    if (window->last_step > question.last_step || !HasTokens(*window->load)) continue;
     first_step = window->first_step;
     --count;
   }
   return first_step;
 }
 
-std::vector<Load> RecentOf(const DecisionQuestion& question, const AutoAnswer* chosen) {
-  if (question.split != SplitMode::kBatch) return {};
-  if (chosen != nullptr) return {chosen->expected.recent.begin(), chosen->expected.recent.end()};
-  std::vector<Load> recent;
-  for (const std::shared_ptr<const Load>& window : question.recent) recent.push_back(*window);
-  return recent;
-}
-
 }  // namespace
 
-DecisionAnswer Decide(const DecisionQuestion& question, const Placement& candidate,
-                      const AutoAnswer* chosen) {
-  DecisionAnswer answer{
-      .first_step = question.first_step,
-      .measured_balancedness = question.measured_balancedness,
+DecisionAnswer Decide(const DecisionQuestion& question, const PlannerAnswer& answer) {
+  const ExpectedLoad& expected = answer.expected;
+  const SplitMode split = question.planner.options.split;
+  const GpuSpeeds* const speeds = question.planner.speeds.get();
+  DecisionAnswer decided{
+      .first_step = FirstStepOf(question, expected.recent.size()),
       .decision = absl::InvalidArgumentError("the solution has another shape than the job")};
-  if (chosen != nullptr) {
-    answer.first_step = FirstStepOf(question, chosen->expected.recent.size());
-    answer.measured_balancedness =
-        MeasuredOver(question.windows, answer.first_step, question.last_step, question.split,
-                     question.speeds.get());
-  }
-  if (!(candidate.topology() == question.incumbent->topology())) return answer;
-  const std::vector<Load> recent = RecentOf(question, chosen);
-  // With exact splits a back-test's load stands for the steps of its windows.
-  const bool has_steps = chosen != nullptr && question.split != SplitMode::kBatch;
-  answer.decision =
-      EvaluateCandidate({.load = chosen == nullptr ? *question.load : chosen->expected.load,
-                         .first_step = answer.first_step,
+  decided.measured_balancedness =
+      MeasuredOver(question.windows, decided.first_step, question.last_step, split, speeds);
+  if (!(answer.placement.topology() == question.incumbent->topology())) return decided;
+  decided.decision =
+      EvaluateCandidate({.load = expected.load,
+                         .num_steps = expected.StepsFor(split),
+                         .first_step = decided.first_step,
                          .last_step = question.last_step,
                          .incumbent = *question.incumbent,
-                         .candidate = candidate,
+                         .candidate = answer.placement,
                          .min_gain = question.settings.min_gain,
                          .layers_per_chunk = question.settings.layers_per_chunk,
                          .staging_rows = question.staging_rows,
                          .rows_per_chunk = question.rows_per_chunk,
                          .migration = question.migration,
                          .costs = question.costs,
-                         .prices = &question.prices,
-                         .record = &question.record,
-                         .every_steps = question.settings.every_steps,
+                         .prices = &question.planner.costs,
                          .max_pause_seconds = absl::ToDoubleSeconds(question.settings.max_pause),
                          .seconds_per_byte = question.seconds_per_byte,
                          .measured = question.measured,
-                         .num_steps = has_steps ? chosen->expected.num_steps : 0,
-                         .learned = chosen == nullptr ? nullptr : &chosen->gate,
+                         .learned = answer.gate ? &*answer.gate : nullptr,
                          .predictions = &question.predictions,
-                         .measured_balancedness = answer.measured_balancedness,
+                         .measured_balancedness = decided.measured_balancedness,
                          .force = question.force,
-                         .speeds = question.speeds.get(),
-                         .split = question.split,
-                         .recent = recent});
-  return answer;
+                         .speeds = speeds,
+                         .split = split,
+                         .recent = expected.recent});
+  return decided;
 }
 
 }  // namespace eplb::core

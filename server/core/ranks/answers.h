@@ -1,4 +1,4 @@
-// What the ranks say about proposals: the one in flight, and those of earlier daemons.
+// Answers of the ranks to proposals: to the one in flight, and to proposals of earlier daemons.
 #ifndef EPLB_SERVER_CORE_RANKS_ANSWERS_H_
 #define EPLB_SERVER_CORE_RANKS_ANSWERS_H_
 

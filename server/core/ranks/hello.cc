@@ -218,7 +218,7 @@ absl::Status CheckBinding(const Run& run, const wire::Hello& hello) {
   const Rank& rank = run.ranks[hello.rank];
   if (!rank.said_hello) return absl::OkStatus();
   if (rank.nonce == hello.nonce) {
-    // What was sent on a stream that was cut may be read after the Hello of the next stream.
+    // A message of a cut stream may be read after the Hello of the next stream.
     if (hello.session_number >= rank.session_number) return absl::OkStatus();
     return absl::AbortedError(absl::StrCat("hello: session_number is ", hello.session_number,
                                            ", this process has opened session ",
@@ -267,7 +267,8 @@ void BindSession(DecisionContext& context, Sender sender, const wire::Hello& hel
     run.claimed = std::max(run.claimed, hello.run_number);
     return;
   }
-  // Of this rank, or of the one that it agrees with; nobody's when the step was not believed.
+  // The step is of this rank, or of the rank that it agrees with. No rank has it if it was not
+  // believed.
   if (run.front.first < 0) return;
   sender.job.step = std::max(sender.job.step, run.front.first);
   NoteHelloStep(run, run.front.first, context.now);
@@ -313,7 +314,7 @@ void RaiseTerm(Job& job, const wire::Hello& hello) {
       hello.highest_term > job.term || (hello.highest_term == job.term && job.first_hello == 0);
   if (!outbid) return;
   job.term = hello.highest_term + 1;
-  // Else the release does: until then a rank may bring a memory that is newer than what is known.
+  // Otherwise the release remembers: until then a rank may bring a newer memory.
   if (job.current && job.current->num_hello == job.current->world_size()) Remember(job);
 }
 
@@ -386,7 +387,8 @@ void NoteRefusedJob(DecisionContext& context, const std::string& name, const std
   if (refusals.size() > kMaxRefusedJobs) refusals.pop_back();
 }
 
-// Who is only asked to retry later is shown as well: the job waits for it.
+// Notes a refusal. A rank that should only retry later is shown as well, because the job waits for
+// it.
 void NoteRefusal(DecisionContext& context, const wire::Hello& hello, const absl::Status& status) {
   const bool later = absl::IsUnavailable(status) || absl::IsAborted(status);
   const std::string why =

@@ -9,8 +9,8 @@
 
 namespace eplb::core {
 
-// What can be said of a Hello alone. errors: InvalidArgument, naming the field; ResourceExhausted
-// when the job has more ranks than the daemon takes.
+// Checks a Hello by itself, without the job. errors: InvalidArgument with the field;
+// ResourceExhausted if the job has more ranks than the daemon takes.
 absl::Status CheckHello(const wire::Hello& hello, const Config& config);
 
 // Answers Welcome, then whatever the state of the job asks of this rank; or closes the session:

@@ -20,8 +20,8 @@ namespace {
 
 constexpr size_t kMaxEndpoint = 256;  // bytes of what a rank says
 
-// What was decided for the current run no longer counts. Ranks are asked to forget the
-// proposal; their answers, or their next Hello, say what became of it.
+// Drops the decision for the current run. Ranks are asked to forget the proposal. Their answers, or
+// their next Hello, show its result.
 void AbandonWork(DecisionContext& context, Job& job, const std::string& why) {
   StopSolve(context, job);
   job.chunks = {};
@@ -116,7 +116,7 @@ void StartRun(DecisionContext& context, Job& job, Run run) {
   }
   const bool is_first = job.run_number == 0;
   run.run_number = NumberOf(job, run);
-  // Of a run that goes on a rank may still bring what is newer than all that is known here.
+  // A rank of a run that goes on may still bring a memory that is newer than the daemon's.
   const bool goes_on = job.remembered == run.name && job.run_number == run.run_number;
   // To a daemon that does not know the job the first to come is a newcomer, whatever its number.
   if (!is_first) run.claimed = run.run_number;

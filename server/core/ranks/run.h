@@ -12,7 +12,7 @@
 
 namespace eplb::core {
 
-// Where the job's ranks stand. errors: as RankGrid::Make.
+// Returns the positions of the job's ranks. errors: as RankGrid::Make.
 absl::StatusOr<RankGrid> GridOf(const wire::Hello& hello);
 
 // errors: as Topology::Make and GridOf.

@@ -24,7 +24,8 @@ bool OwnerIsDue(const Job& job, absl::Time now) { return !job.current && now < j
 
 bool IsGathered(const Run& run) { return run.num_hello == run.world_size(); }
 
-// Of a run whose processes died while it gathered, all ranks may have said Hello.
+// Returns true if all ranks are connected. All ranks of a run whose processes died while it
+// gathered may have sent Hello.
 bool IsHere(const Run& run) { return run.num_connected == run.world_size(); }
 
 bool IsGone(const Job& job, const std::string& name) {
@@ -97,7 +98,7 @@ bool IsVacantFor(const DecisionContext& context, const Job& job, const Run& fres
   if (OwnerIsDue(job, context.now) && fresh.name != job.remembered && !OwnedItLater(job, fresh)) {
     return false;
   }
-  // Of two newcomers the first goes on.
+  // The first of two newcomers goes on.
   const bool other_gathers = job.candidate && job.candidate->num_connected > 0;
   return !other_gathers || fresh.claimed > job.candidate->claimed;
 }

@@ -270,7 +270,7 @@ Stall StallOf(const State& state, const Job& job, absl::Time now) {
                     state, job, now);
   }
   if (!stall.name.empty()) return stall;
-  // Of other runs than the one in force, which may have ended.
+  // Stalls of other runs than the current one, which may have ended.
   return FirstOf({&CandidateStall, &RefusalStall}, state, job, now);
 }
 

@@ -1,4 +1,5 @@
-// Whether balancing has stopped although the job trains, and because of whom: what no state tells.
+// Detects that balancing has stopped although the job trains, and which part stopped it, where no
+// state shows it.
 #ifndef EPLB_SERVER_CORE_RANKS_STALL_H_
 #define EPLB_SERVER_CORE_RANKS_STALL_H_
 
@@ -16,7 +17,7 @@ inline constexpr absl::Duration kStallSettles = absl::Seconds(5);
 // Windows that should be complete and are not.
 inline constexpr int kStallWindows = 5;
 
-// What is seen now; the first that applies. cost: O(ranks).
+// Returns the first stall that applies now. cost: O(ranks).
 Stall StallOf(const State& state, const Job& job, absl::Time now);
 
 // At a Tick: tells a stall that lasts, and its end, with one event each.

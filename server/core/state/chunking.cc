@@ -68,7 +68,7 @@ absl::StatusOr<Placement> PlacementOf(const Topology& one_layer, const LayerPlac
                                       row(layer.replica_rank));
 }
 
-// What is known of the pause that a layer alone would take.
+// Returns the known pause that a layer alone would take.
 double KnownPause(const LayerMove& move, const BoundaryLimits& limits) {
   return std::max({move.link_seconds,
                    static_cast<double>(move.incoming_bytes) * limits.seconds_per_byte,

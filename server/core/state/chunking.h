@@ -1,4 +1,4 @@
-// What the layers of a migration cost one by one, and how many of them fit into one boundary.
+// Costs of the layers of a migration one by one, and how many of them fit into one boundary.
 #ifndef EPLB_SERVER_CORE_STATE_CHUNKING_H_
 #define EPLB_SERVER_CORE_STATE_CHUNKING_H_
 
@@ -42,9 +42,9 @@ struct BoundaryLimits {
   int32_t layers_per_chunk = 1;
   int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // of staging, on one GPU
   double max_pause_seconds = std::numeric_limits<double>::infinity();
-  // Of the fullest rank, the slowest that earlier chunks measured; 0: nothing was measured, and
-  // kUnmeasuredSecondsPerByte stands for it. It only makes chunks shorter: were layers left out for
-  // it, one slow boundary could stop all later ones.
+  // Seconds per byte of the fullest rank in the slowest measured chunk; 0 if nothing was measured,
+  // and kUnmeasuredSecondsPerByte then stands for it. It only makes chunks shorter. If it left
+  // layers out, one slow boundary could stop all later ones.
   double seconds_per_byte = 0;
   std::span<const MeasuredPause> measured = {};  // of the newest chunks
 };
@@ -87,7 +87,7 @@ bool Join(const Chunk& next, const BoundaryLimits& limits, Chunk& chunk);
 // errors: those of Placement::WithLayers. cost: a copy of the maps, and their digest.
 absl::Status Complete(const Placement& before, Chunk& chunk);
 
-// What the ranks' staging allows a proposal to ask of them.
+// Limits of a proposal by the staging of the ranks.
 
 // Experts per layer that fit into the staging of the rank that has least.
 int64_t LeastStagingRows(const Run& run);

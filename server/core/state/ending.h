@@ -23,16 +23,15 @@ inline constexpr absl::Duration kSettling = absl::Milliseconds(100);
 // The first report that a rank of the run failed.
 Failure FailureOf(Sender sender, const wire::Goodbye& goodbye, absl::Time now);
 
-// Of a run with a failure: "rank 2 was lost at 12:03:04 UTC, after step 19 (its stream ended
-// without a close); rank 1 failed 0.02 s later: gloo: connection closed by peer", or the failure
-// alone when no stream was cut before it. REQUIRES: run.failure.
+// Returns the reason of a run with a failure: "rank 2 was lost at 12:03:04 UTC, after step 19 (its
+// stream ended without a close); rank 1 failed 0.02 s later: gloo: connection closed by peer". If
+// no stream was cut before the failure, the reason is the failure alone. REQUIRES: run.failure.
 std::string FailureReason(const Run& run);
 
-// Of a run with a rank that was away for longer than `grace`.
+// Returns the reason of a run with a rank that was away for longer than `grace`.
 std::string LossReason(const Run& run, absl::Duration grace, absl::Time now);
 
-// What was learned after the run had failed: amends its reason and audits that; the next Tick
-// stores it.
+// Amends the reason of a run that failed by later news, and audits that. The next Tick stores it.
 void AmendEnding(DecisionContext& context, Job& job);
 
 // How the job's newest run ended; nullptr while it lives, and when none has been seen.

@@ -57,8 +57,8 @@ bool Fits(const wire::JobMemory& memory, const Job& job, const wire::Hello& hell
   return numbers && names && wire::CheckPatch(memory.settings).ok();
 }
 
-// What one daemon knew to be over is over, however old the memory. Only a run that owned the job
-// later says so of the one in force.
+// Adds the runs that ended by the knowledge of an earlier daemon, however old the memory is. Only a
+// run that owned the job later can end the current one so.
 void AddCarriedGone(Job& job, const wire::Hello& hello) {
   for (const wire::EndedRun& gone : hello.memory.value->gone) {
     const bool in_force = job.current && job.current->name == gone.run_id;
@@ -126,9 +126,6 @@ wire::JobMemory MemoryOf(const Job& job) {
   memory.account_windows = job.account.windows;
   memory.account_saved_peak_tokens = job.account.saved_peak_tokens;
   memory.account_pause_seconds = job.account.pause_seconds;
-  memory.record_spent_seconds = job.record.spent_seconds();
-  memory.record_saved_tokens = job.record.saved_tokens();
-  memory.record_start_tokens = job.record.start_tokens();
   memory.report_seconds = job.report_seconds;
   memory.gap_seconds = job.gap_seconds;
   memory.next_version = job.next_version;
@@ -203,9 +200,6 @@ void Recall(State& state, Job& job, const wire::JobMemory& memory) {
     job.account.windows = memory.account_windows;
     job.account.saved_peak_tokens = *memory.account_saved_peak_tokens;
   }
-  job.record = TrackRecord::Continue({.start_tokens = memory.record_start_tokens,
-                                      .saved_tokens = memory.record_saved_tokens,
-                                      .spent_seconds = memory.record_spent_seconds});
   job.report_seconds = memory.report_seconds;
   job.gap_seconds = memory.gap_seconds;
   job.next_version = std::max(job.next_version, memory.next_version);
@@ -257,7 +251,6 @@ void BeginRun(Job& job, const std::string& run_id) {
   job.last_decision_step.reset();
   job.back_off = {};
   job.account = {};
-  job.record = {};
   job.speed_estimate = {};
   job.speeds_unused.clear();
   job.predictions = NewPredictions();

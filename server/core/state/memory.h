@@ -1,5 +1,5 @@
-// What a job must remember across restarts of its daemon, and the bounds of the numbers that a rank
-// can raise: versions, terms, runs and steps.
+// State that a job must keep across restarts of its daemon, and the bounds of the numbers that a
+// rank can raise: versions, terms, runs and steps.
 #ifndef EPLB_SERVER_CORE_STATE_MEMORY_H_
 #define EPLB_SERVER_CORE_STATE_MEMORY_H_
 
@@ -12,14 +12,15 @@
 namespace eplb::core {
 
 inline constexpr int64_t kMaxNumber = int64_t{1} << 62;  // of any message: room to add
-// What one Hello may raise a number of its job by. A rank that invents numbers needs 2^30 Hellos to
-// reach kMaxNumber, so a job's name is never used up; a store that lost its job lost fewer.
+// Most by which one Hello may raise a number of its job. A rank that invents numbers needs 2^30
+// Hellos to reach kMaxNumber, so a job's name is never used up. A store that lost its job lost
+// fewer.
 inline constexpr int64_t kMaxJump = int64_t{1} << 32;
 
-// What no daemon may forget of a job, beside its placement and version numbers: the store holds it,
-// and ranks carry it for a daemon that has lost its store.
+// The memory is state of a job, beside its placement and version numbers, that no daemon may
+// forget. The store holds it, and ranks carry it for a daemon that has lost its store.
 
-// What the job remembers now.
+// Returns the job's memory now.
 wire::JobMemory MemoryOf(const Job& job);
 
 // After a change of what MemoryOf tells. The memory is newer than all before it; the next write of

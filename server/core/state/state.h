@@ -1,5 +1,5 @@
-// What the core knows: jobs, their runs and ranks, and the proposal in flight. Plain data;
-// the rules are in the files beside it.
+// The state of the core: jobs, their runs and ranks, and the proposal in flight. Plain data; the
+// rules are in the files beside it.
 #ifndef EPLB_SERVER_CORE_STATE_STATE_H_
 #define EPLB_SERVER_CORE_STATE_STATE_H_
 
@@ -14,9 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-#include "placement/backtest/auto_planner.h"
+#include "placement/backtest/planner.h"
 #include "placement/decision/prediction.h"
-#include "placement/decision/track_record.h"
 #include "placement/digest.h"
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
@@ -24,6 +23,7 @@
 #include "placement/rank_grid.h"
 #include "placement/topology.h"
 #include "server/core/state/gpu_speed_estimate.h"
+#include "server/core/state/step_claims.h"
 #include "server/core/state/step_rate.h"
 #include "server/core/state/windows.h"
 #include "server/core/values/config.h"
@@ -38,8 +38,8 @@ namespace eplb::core {
 inline constexpr int32_t kMaxReportEvery = 1 << 20;  // steps in a window
 inline constexpr int64_t kCounts = -1;               // of Rank::silent_since
 
-// What the boundary of a chunk took the slowest rank, and the most bytes that a rank received in
-// it.
+// Time that the boundary of a chunk took the slowest rank, and the most bytes that a rank received
+// in it.
 struct MeasuredPause {
   int64_t bytes = 0;
   double seconds = 0;
@@ -93,7 +93,7 @@ struct Failure {
   std::vector<int32_t> missing_ranks;  // that did not answer a vote
 };
 
-// What the ranks were asked for and have not yet been seen to do; 0 = nothing.
+// Change that the ranks were asked for and have not yet shown; 0 = none.
 struct ReportIntervalChange {
   int32_t report_every = 0;  // steps
   int64_t from_step = 0;
@@ -150,7 +150,7 @@ struct LastKnownPlacement {
   std::shared_ptr<const Placement> placement;
 };
 
-// What the store holds of a job, to write only what changed.
+// State of a job in the store, so that only changes are written.
 struct StoreStamp {
   int64_t version = 0;
   int64_t next_version = 0;
@@ -208,9 +208,6 @@ struct Solving {
   bool preview = false;           // record what would be proposed, and leave the job's pace alone
   std::string asked_by;           // an identity, when an operator asked
   std::string policy_name;
-  std::shared_ptr<const Load> load;
-  // Windows that `load` is the sum of, oldest first, where the run splits each batch; else empty.
-  std::vector<std::shared_ptr<const Load>> recent;
   int64_t first_step = 0;
   int64_t last_step = 0;
   double balancedness = 0;  // measured on those steps; 0 when that is not known
@@ -231,8 +228,8 @@ struct PendingFetch {
   absl::Time at = absl::InfinitePast();
 };
 
-// What ranks can cause as often as they like and costs a durable write, events and reserved
-// versions: a job gets so many of them.
+// Events and reserved versions are things that ranks can cause as often as they like and that cost
+// a durable write. A job may cause only a bounded number of them.
 struct Budget {
   static constexpr double kBurst = 64;
   static constexpr double kPerSecond = 0.1;
@@ -247,8 +244,8 @@ enum class Tell { kNobody, kFew, kAll };
 inline constexpr size_t kMaxRan = 64;
 inline constexpr size_t kMaxRefusedJobs = 16;
 
-// Whether reports come faster than they are taken: of all jobs by the daemon, or of one by the
-// limit of its streams.
+// Tells that reports arrive faster than they are taken: by the daemon for all jobs, or by the limit
+// of one job's streams.
 struct ReportOverload {
   int32_t factor = 1;  // 1, 2, 4, ..: how much longer windows are than configured
   int64_t dropped_reports = 0;
@@ -263,16 +260,16 @@ struct Stall {
   std::string reason;
 };
 
-// What was told of a job.
+// Stall of a job that was reported.
 struct StallWatch {
   Stall told;
   absl::Time differs_since = absl::InfiniteFuture();  // what is seen is not what was told
 };
 
-// What a policy that chooses has learned of the job's run.
+// State that the planner learned in the job's run.
 struct Chooser {
-  std::shared_ptr<const AutoState> state;  // null: nothing yet
-  int64_t last_step = -1;                  // of the newest window that it knows
+  std::shared_ptr<const PlannerState> state;  // null: nothing yet
+  int64_t last_step = -1;                     // last step of the newest window that it knows
 };
 
 // A decision is in force in the middle of the window that follows: the next one is the first whole
@@ -307,7 +304,7 @@ struct Job {
   // it.
   bool memory_is_ours = false;
   Tell tell_memory = Tell::kNobody;  // whom the newest memory was not yet sent to
-  // Name of that run, whose quarantine, account, record, back-off and last decision follow.
+  // Name of that run, whose quarantine, account, back-off and last decision follow.
   std::string remembered;
   std::string quarantine;  // why nothing is proposed until an operator resumes; empty: none
 
@@ -343,7 +340,6 @@ struct Job {
   int64_t windows_given_up = 0;    // since the daemon started
   ReportOverload report_overload;  // of its streams' own limits
   Account account;
-  TrackRecord record;               // of this run; kept when the costs are priced
   GpuSpeedEstimate speed_estimate;  // of this run; kept unless gpu_speeds is off
   std::string speeds_unused;        // why decisions use no GPU speeds, as was recorded; empty: none
   PredictionRecord predictions = NewPredictions();  // of this run's decisions
@@ -376,7 +372,7 @@ struct Undo {
   Counters counters;
 };
 
-// Whose session this is.
+// Job, run and rank of a session.
 struct SessionBinding {
   std::string job;
   std::string run_id;

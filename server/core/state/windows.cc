@@ -128,7 +128,7 @@ MatrixShape ShapeOf(const wire::LoadReport& report) {
   return {wire::NumLayers(report), wire::NumExperts(report)};
 }
 
-// Of a report or a part of one. False if a sum would overflow.
+// Adds the counts of a report or of a part of one. Returns false if a sum would overflow.
 template <class Counts>
 bool AddTo(const Counts& counts, MatrixShape shape, LoadMatrix& sum) {
   if (sum.size() == 0) sum = LoadMatrix::Zero(shape.rows, shape.cols);
@@ -165,8 +165,8 @@ void NoteDiffering(Windows& windows, const PendingWindow& window, int32_t rank,
                     "the balancedness of such windows is not known")});
 }
 
-// What the ranks counted under each placement. A part is never above its report's counts, so that
-// no sum of parts leaves int64 where the window's sum does not.
+// Adds the counts by placement. A part is never above its report's counts, so no sum of parts
+// overflows where the window's sum does not.
 void AddParts(Windows& windows, const wire::LoadReport& report, int32_t rank, CoreLock* lock,
               PendingWindow& window, ReportOutcome& outcome) {
   if (NumReported(window) == 1) BeginParts(report, window);
@@ -220,7 +220,8 @@ bool AddSplitTokens(const wire::LoadReport& report, PendingWindow& window) {
           AddNumbers(report.split_peaks_without_eplb, split.peaks_without_eplb));
 }
 
-// What the batches' splits gave: of each EP group once, for all of its ranks report the same.
+// Adds the results of the batches' splits once per EP group, because all of its ranks report the
+// same.
 void AddSplit(Windows& windows, const wire::LoadReport& report, int32_t rank,
               const WindowLimits& limits, PendingWindow& window, ReportOutcome& outcome) {
   if (!window.split_known || report.split_tokens.empty()) return;
@@ -280,8 +281,6 @@ std::shared_ptr<const GpuTokens> OnGpus(PendingWindow& window, const RunPlacemen
   return tokens ? std::make_shared<const GpuTokens>(*std::move(tokens)) : nullptr;
 }
 
-bool HasTokens(const Load& load) { return (load.counts() > 0).any(); }
-
 // Returns Window::step_seconds of a covered window.
 std::vector<double> StepSecondsOf(const PendingWindow& window) {
   if (window.step_seconds.empty()) return {};
@@ -292,7 +291,7 @@ std::vector<double> StepSecondsOf(const PendingWindow& window) {
   return by_reporter;
 }
 
-// What the counts of a covered window come to.
+// Result of the counts of a covered window.
 struct Covered {
   Window window;
   bool has_tokens = false;
@@ -564,6 +563,8 @@ absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int3
   result.load = std::make_shared<const Load>(*std::move(load));
   return result;
 }
+
+bool HasTokens(const Load& load) { return (load.counts() > 0).any(); }
 
 double MeasuredOver(const std::deque<Window>& windows, int64_t first_step, int64_t last_step,
                     SplitMode split, const GpuSpeeds* speeds) {

@@ -74,7 +74,7 @@ struct PendingWindow {
   absl::Time began_at = absl::UnixEpoch();  // its first report arrived
 };
 
-// What stays of a window whose load was dropped.
+// Figures of a window that stay after its load was dropped.
 struct Figures {
   int64_t first_step = 0;
   int64_t last_step = 0;
@@ -168,6 +168,8 @@ int64_t BoundBytes(const std::vector<Windows*>& jobs, int64_t max_bytes,
 // the sum of their loads; the other figures of a window are not summed.
 // errors: NotFound when there is none, OutOfRange when the sum would go above 2^63-1.
 absl::StatusOr<Window> SumSince(const Windows& windows, int64_t after_step, int32_t max_windows);
+
+bool HasTokens(const Load& load);
 
 // Balancedness of the complete windows within [first_step, last_step], the mean over them: of the
 // batches' splits with kBatch, else of equal shares. Windows without tokens are in no mean. 0 if no

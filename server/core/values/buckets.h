@@ -19,7 +19,7 @@ struct Buckets {
   std::array<int64_t, kBounds.size() + 1> counts{};  // of each bucket alone; the last: above all
   double sum_seconds = 0;
 
-  // What is not finite or below 0 is a bug of the caller, and left out.
+  // A value that is not finite or below 0 is a bug of the caller. It is left out.
   void Add(double seconds) {
     if (!std::isfinite(seconds) || seconds < 0) return;
     const auto bucket = std::lower_bound(kBounds.begin(), kBounds.end(), seconds);

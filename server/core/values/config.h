@@ -1,4 +1,4 @@
-// What the daemon is configured with, as far as it decides.
+// Configuration of the core's decisions.
 #ifndef EPLB_SERVER_CORE_VALUES_CONFIG_H_
 #define EPLB_SERVER_CORE_VALUES_CONFIG_H_
 
@@ -57,8 +57,8 @@ struct Config {
 // the store was moved aside, `age` before `now`. The past when it never was.
 absl::Time UnknownPausesEnd(std::optional<absl::Duration> age, absl::Time now);
 
-// What is in force for a job: the daemon's defaults, what its configuration says of the job, then
-// `patch` as an operator set it, as far as it is valid.
+// Returns the settings of a job: the daemon's defaults, then the configuration of the job, then
+// `patch` by an operator as far as it is valid.
 Settings SettingsOf(const Config& config, const std::string& job, const SettingsPatch& patch);
 
 }  // namespace eplb::core

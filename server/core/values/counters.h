@@ -1,4 +1,4 @@
-// What a core has done since it was made, for the metrics. Sums only rise.
+// Counters of a core since it was made, for the metrics. Sums only rise.
 #ifndef EPLB_SERVER_CORE_VALUES_COUNTERS_H_
 #define EPLB_SERVER_CORE_VALUES_COUNTERS_H_
 
@@ -17,8 +17,8 @@ inline constexpr int64_t kMostSummed = int64_t{1} << 62;
 // REQUIRES: both are in 0..kMostSummed.
 inline void AddCapped(int64_t& sum, int64_t more) { sum += std::min(more, kMostSummed - sum); }
 
-// What followed predictions of one job's decisions, since the daemon started: of decisions whose
-// chunks all committed, on the window that each prediction is of.
+// Results of predictions of one job's decisions, since the daemon started. They cover decisions
+// whose chunks all committed, on the window that each prediction is about.
 struct PredictionCounts {
   int64_t within = 0;  // the prediction +- its error
   int64_t above = 0;   // better balanced

@@ -1,4 +1,4 @@
-// What comes into the core, and what goes out of it.
+// Events into the core, and effects out of it.
 #ifndef EPLB_SERVER_CORE_VALUES_EVENTS_H_
 #define EPLB_SERVER_CORE_VALUES_EVENTS_H_
 
@@ -13,9 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "placement/backtest/auto_planner.h"
-#include "placement/evaluate.h"
-#include "placement/load.h"
+#include "placement/backtest/planner.h"
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
 #include "server/core/values/record.h"
@@ -41,11 +39,10 @@ struct SessionClosed {  // the stream ended, whoever ended it
 struct Solved {
   std::string job;
   int64_t solve_id = 0;
-  absl::StatusOr<Placement> placement;  // already aligned to the request's `previous`
+  absl::StatusOr<std::shared_ptr<const PlannerOutcome>> planned;
   double seconds = 0;
-  std::shared_ptr<const AutoOutcome> chosen = nullptr;  // to a request with `choose`
-  absl::Time began_at = kNoTime;                        // by the clock of the core's `now`
-  // What follows from `placement`; null: nothing, because it is an error or none is due.
+  absl::Time began_at = kNoTime;  // by the clock of the core's `now`
+  // The decision that follows. Null if the planner failed or no decision is due.
   std::shared_ptr<const DecisionAnswer> answer = nullptr;
 };
 struct SolveStarted {  // the solver works on it from now on; before, it waited behind other jobs
@@ -98,16 +95,7 @@ struct StoreTerm {
 struct Solve {  // answered by SolveStarted and then Solved, both with the same id
   std::string job;
   int64_t solve_id = 0;
-  std::string policy_name;
-  std::shared_ptr<const Load> load;                 // sum of `recent`
-  std::vector<std::shared_ptr<const Load>> recent;  // windows, oldest first
-  std::shared_ptr<const Placement> previous;
-  std::optional<Hierarchy> hierarchy = std::nullopt;  // none: the policy's own rule
-  std::shared_ptr<const GpuSpeeds> speeds = nullptr;  // null: all equal
-  SplitMode split = SplitMode::kEqual;                // as the run registered
-  // Of a policy that chooses by a back-test; else null.
-  std::shared_ptr<const AutoQuestion> choose = nullptr;
-  std::shared_ptr<const DecisionQuestion> question = nullptr;
+  std::shared_ptr<const DecisionQuestion> question;
 };
 struct CancelSolve {  // nobody waits for its answer any more; none need come
   std::string job;

@@ -1,4 +1,4 @@
-// What a load window was on the GPUs: its tokens under the placements that its steps ran under.
+// A load window on the GPUs: its tokens under the placements that its steps ran under.
 #ifndef EPLB_SERVER_CORE_VALUES_MEASURED_H_
 #define EPLB_SERVER_CORE_VALUES_MEASURED_H_
 
@@ -41,11 +41,11 @@ struct GpuTokens {
   std::vector<int64_t> versions;  // of the placements, rising
 };
 
-// What exact splits of batches gave, by layer: [L], summed over the EP groups that hold the layer.
+// Sums of exact splits of batches by layer: [L], over the EP groups that hold the layer.
 struct SplitTokens {
   std::vector<int64_t> tokens;  // of the batches
   std::vector<int64_t> peaks;   // of the fullest GPU of each batch, summed over the batches
-  // What `peaks` would be, had the batches run under the static layout in equal shares, or with one
+  // Values of `peaks` if the batches had run under the static layout in equal shares, or with one
   // slot per expert. Both are empty unless all ranks reported them.
   std::vector<int64_t> peaks_static = {};
   std::vector<int64_t> peaks_without_eplb = {};
@@ -93,7 +93,7 @@ std::optional<Measured> Measure(const Load& load, const GpuTokens& tokens, const
 std::optional<double> BalancednessOf(const GpuTokens* tokens, const SplitTokens* split,
                                      const GpuSpeeds* speeds = nullptr);
 
-// What was measured since the run began here.
+// Sums of measured figures since the run began here.
 struct Account {
   int64_t windows = 0;           // measured windows whose peaks without EPLB are known
   double saved_peak_tokens = 0;  // sum over them of peak_load_without_eplb - peak_load

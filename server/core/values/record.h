@@ -1,4 +1,4 @@
-// What is kept of a job: decisions, ends of runs, changes by operators.
+// Records of a job: decisions, ends of runs, changes by operators.
 #ifndef EPLB_SERVER_CORE_VALUES_RECORD_H_
 #define EPLB_SERVER_CORE_VALUES_RECORD_H_
 
@@ -40,7 +40,7 @@ absl::string_view PlanResultName(PlanResult result);  // "kept", ..
 // later and said only what it runs.
 inline constexpr int kNotMeasured = -1;
 
-// What a candidate of a back-test would have reached, as v1.TriedCandidate.
+// Back-test of one candidate, as v1.TriedCandidate.
 struct TriedCandidate {
   std::string name;
   bool in_use = false;
@@ -161,7 +161,7 @@ struct RunEnd {
   friend bool operator==(const RunEnd&, const RunEnd&) = default;
 };
 
-// What a job does. The last three: its newest run has ended, as RunEnding.
+// Activity of a job. In the last three its newest run has ended, as RunEnding.
 enum class JobState {
   kRecovering,
   kIdle,
@@ -177,7 +177,7 @@ enum class JobState {
 
 absl::string_view JobStateName(JobState state);  // "RECOVERING", ..
 
-// What an operator asks of a job, and the answer.
+// A change that an operator asks for, and its answer.
 
 struct Rebalance {
   bool force = false;  // without asking whether it pays
@@ -186,7 +186,7 @@ struct Pause {};
 struct Resume {};
 struct Rollback {
   std::optional<int64_t> to_version = std::nullopt;
-  // What the store has for Core::RollbackTarget, read by the caller just before.
+  // Placement of Core::RollbackTarget in the store, read by the caller just before.
   absl::StatusOr<Placement> placement = absl::NotFoundError("it was not looked up");
 };
 struct SetPolicy {
@@ -210,8 +210,7 @@ struct ChangeOutcome {
   int64_t version = 0;                     // in force
   JobState state = JobState::kRecovering;  // of the job, after the change
   std::string outcome;                     // one sentence
-  // Of SetPolicy: the settings that it changed, "min_gain=0.05", as they were and as they are in
-  // force.
+  // Settings that SetPolicy changed, "min_gain=0.05": before the change, and now.
   std::string before = {};
   std::string after = {};
 };
@@ -225,7 +224,7 @@ struct DoneRequest {
 };
 inline constexpr int32_t kMaxDoneRequests = 1024;  // remembered per job
 
-// What a job ran as a version.
+// A version that a job ran.
 struct RanVersion {
   int64_t version = 0;
   Digest digest;
@@ -233,7 +232,7 @@ struct RanVersion {
   friend bool operator==(const RanVersion&, const RanVersion&) = default;
 };
 
-// What a restart must not lose of a job.
+// State of a job that a restart must not lose.
 struct StoredJob {
   std::string job;
   int64_t version = 0;       // of `placement`
@@ -245,7 +244,7 @@ struct StoredJob {
   std::optional<RunEnd> end = std::nullopt;  // of its newest run; none while that lives
   // To write: the change that this write is part of. Not read.
   std::optional<DoneRequest> done = std::nullopt;
-  // As read, oldest first; empty in what is written.
+  // Requests as read, oldest first; empty in a record to write.
   std::vector<DoneRequest> requests = {};
   std::vector<Plan> plans = {};
   std::vector<RanVersion> history = {};  // placements that are kept

@@ -1,4 +1,4 @@
-// What the daemon tells about a job.
+// Read-only views of a job.
 #ifndef EPLB_SERVER_CORE_VALUES_VIEWS_H_
 #define EPLB_SERVER_CORE_VALUES_VIEWS_H_
 
@@ -30,7 +30,8 @@ inline std::optional<double> AboveZero(double value) {
 // kAway: its stream ended, and it may come back. kLost: its stream was cut, and its run has ended.
 enum class RankState { kExpected, kConnected, kAway, kFinished, kFailed, kLost };
 
-// What a rank has said about the proposal in flight. kFailed: it does not hold it and never will.
+// Answer of a rank to the proposal in flight. kFailed: the rank does not hold the proposal and
+// never will.
 enum class Answer { kNone, kPrepared, kApplied, kFailed };
 
 struct RankView {
@@ -92,7 +93,7 @@ struct JobView {
   SplitMode measured_split = SplitMode::kEqual;  // as Measured
   int64_t measured_first_step = 0;
   int64_t measured_last_step = 0;
-  // Of the newest plan that switched anything: predicted by it, and measured after it.
+  // Figures of the newest plan that switched anything: predicted by it, and measured after it.
   std::optional<double> balancedness_predicted;
   std::optional<double> balancedness_seen;
   std::optional<double> prediction_error;  // of balancedness_predicted, as in its Plan, and

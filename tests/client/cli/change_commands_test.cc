@@ -34,12 +34,12 @@ class ChangeTest : public ::testing::Test {
 };
 
 TEST_F(ChangeTest, AChangeNamesTheVersionThatWasJustSeenAndADrawnRequest) {
-  const Output output = RunPause({.change = Options()});
+  const Output output = RunPause(Options());
   EXPECT_EQ(output.exit_code, kOk) << output.message;
   EXPECT_EQ(output.out, "train: no more proposals until it is resumed (IDLE, version 3)\n");
   const std::string first = daemon_.last_admin_request;
   EXPECT_THAT(first, HasSubstr("expect_version: 3"));
-  RunPause({.change = Options()});
+  RunPause(Options());
   EXPECT_NE(daemon_.last_admin_request, first);  // another request_id
 }
 
@@ -58,7 +58,7 @@ TEST_F(ChangeTest, FlagsGoIntoTheRequest) {
   change.request_id = "r-1";
   change.expect_version = 2;
   change.comment = "night run";
-  const Output output = RunResume({.change = change});
+  const Output output = RunResume(change);
   for (const char* word : {"request_id: \"r-1\"", "expect_version: 2", "comment: \"night run\""}) {
     EXPECT_THAT(daemon_.last_admin_request, HasSubstr(word));
   }
@@ -72,7 +72,7 @@ TEST_F(ChangeTest, FlagsGoIntoTheRequest) {
 }
 
 TEST_F(ChangeTest, TheCallerSaysWhoItIs) {
-  RunPause({.change = Options()});
+  RunPause(Options());
   std::string host(256, '\0');
   ASSERT_EQ(gethostname(host.data(), host.size() - 1), 0);
   EXPECT_THAT(daemon_.last_admin_request, HasSubstr(std::string("@") + host.c_str() + "\""));
@@ -188,7 +188,7 @@ TEST_F(ChangeTest, ARefusalIsAConflict) {
   ChangeOptions change = Options();
   change.job = kJob;
   change.expect_version = 3;
-  const Output output = RunPause({.change = change});
+  const Output output = RunPause(change);
   EXPECT_EQ(output.exit_code, kConflict);
   EXPECT_EQ(output.message, "version 4 is in force, not 3");
   EXPECT_EQ(output.out, "");
@@ -202,7 +202,7 @@ TEST_F(ChangeTest, AChangeGoesNoFurtherThanADaemonThatMayHaveMadeIt) {
   change.expect_version = 3;
   change.query.timeout = "500ms";
   change.query.endpoint = silent.endpoint() + "," + daemon_.endpoint();
-  EXPECT_EQ(RunPause({.change = change}).exit_code, kTimeout);
+  EXPECT_EQ(RunPause(change).exit_code, kTimeout);
   EXPECT_EQ(daemon_.last_admin_request, "");
 }
 
@@ -212,22 +212,22 @@ TEST_F(ChangeTest, ADaemonThatIsAwayHasNotMadeTheChange) {
     ScriptedQuery gone;
     change.query.endpoint = gone.endpoint() + "," + daemon_.endpoint();
   }
-  const Output output = RunPause({.change = change});
+  const Output output = RunPause(change);
   EXPECT_EQ(output.exit_code, kOk) << output.message;
   EXPECT_NE(daemon_.last_admin_request, "");
 }
 
 TEST_F(ChangeTest, AVersionThatWasNotGivenIsAskedForAgainWhenItMoved) {
   daemon_.stale_answers = 2;
-  const Output output = RunPause({.change = Options()});
+  const Output output = RunPause(Options());
   EXPECT_EQ(output.exit_code, kOk) << output.message;
   EXPECT_EQ(daemon_.stale_answers, 0);
   daemon_.stale_answers = 1;
   ChangeOptions change = Options();
   change.expect_version = 3;
-  EXPECT_EQ(RunPause({.change = change}).exit_code, kConflict);
+  EXPECT_EQ(RunPause(change).exit_code, kConflict);
   daemon_.stale_answers = 1000;  // a daemon that never stands still
-  EXPECT_EQ(RunPause({.change = Options()}).exit_code, kConflict);
+  EXPECT_EQ(RunPause(Options()).exit_code, kConflict);
 }
 
 TEST_F(ChangeTest, WhatTheDaemonCannotDoIsNoUnreachableDaemon) {
@@ -235,7 +235,7 @@ TEST_F(ChangeTest, WhatTheDaemonCannotDoIsNoUnreachableDaemon) {
   ChangeOptions change = Options();
   change.job = kJob;
   change.expect_version = 3;
-  const Output output = RunPause({.change = change});
+  const Output output = RunPause(change);
   EXPECT_EQ(output.exit_code, kError);
   EXPECT_EQ(output.message, daemon_.endpoint() + ": it cannot be stored: the disk is full");
 }
@@ -254,11 +254,11 @@ TEST_F(ChangeTest, ADryRunIsAPreviewOfTheSameRequest) {
   EXPECT_THAT(daemon_.last_admin_request, StartsWith("set_policy {"));
   change.query.format = Format::kJson;
   change.job = kJob;
-  const Output paused = RunPause({.change = change});
+  const Output paused = RunPause(change);
   EXPECT_THAT(paused.out, HasSubstr("\"dry_run\":true"));
   EXPECT_THAT(paused.out, Not(HasSubstr("request_id")));
   EXPECT_THAT(daemon_.last_admin_request, StartsWith("pause {"));
-  RunResume({.change = change});
+  RunResume(change);
   EXPECT_THAT(daemon_.last_admin_request, StartsWith("resume {"));
   RunRollback({.change = change, .to = 1});
   EXPECT_THAT(daemon_.last_admin_request, StartsWith("rollback {"));
@@ -290,7 +290,7 @@ TEST_F(ChangeTest, AnOlderDaemonRefusesADryRunAndChangesNothing) {
   daemon_.previews = false;
   ChangeOptions change = Options();
   change.dry_run = true;
-  const Output output = RunPause({.change = change});
+  const Output output = RunPause(change);
   EXPECT_EQ(output.exit_code, kError);
   EXPECT_EQ(output.message, "this daemon is older than --dry-run; nothing was changed");
   EXPECT_EQ(daemon_.last_admin_request, "");
@@ -299,7 +299,7 @@ TEST_F(ChangeTest, AnOlderDaemonRefusesADryRunAndChangesNothing) {
 TEST_F(ChangeTest, ACommentThatIsNotUtf8IsRefusedBeforeAnythingIsAsked) {
   ChangeOptions change = Options();
   change.comment = "night \xff";
-  const Output output = RunPause({.change = change});
+  const Output output = RunPause(change);
   EXPECT_EQ(output.exit_code, kUsage);
   EXPECT_EQ(output.message, "--comment is not UTF-8");
   EXPECT_EQ(daemon_.last_admin_request, "");
@@ -312,7 +312,7 @@ TEST_F(ChangeTest, WithoutAnAnswerTheOutcomeIsNotKnown) {
   change.job = kJob;
   change.expect_version = 3;
   change.request_id = "r-2";
-  const Output output = RunPause({.change = change});
+  const Output output = RunPause(change);
   EXPECT_EQ(output.exit_code, kTimeout);
   EXPECT_THAT(output.message, HasSubstr("whether request r-2 was executed is not known"));
 }

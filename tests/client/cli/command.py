@@ -25,7 +25,7 @@ def run(*arguments, **options):
                           timeout=DEADLINE, env=environment, **options)
 
 
-# What `plan` notes of a shape that the engines cannot hold, and of layers without load.
+# Notes of `plan` about a shape that the engines cannot hold, and about layers without load.
 NOTES = re.compile(r"note: \d+ GPUs do not divide .*? next: \d+ slots|note: \d+ layers? without load.*? part in means|"
                    r"note: the load has no tokens, so that no layer has figures")
 

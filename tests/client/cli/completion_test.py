@@ -22,7 +22,7 @@ class CompletionTest(CommandTest):
         return self.write("completion", done.stdout)
 
     def bash(self, words):
-        """What bash offers for the last word."""
+        """Returns the words that bash offers for the last one."""
         quoted = " ".join(f"'{word}'" for word in words)
         done = shell("bash", f"source {self.script('bash')}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
                              'set -u; _eplbctl; printf "%s\\n" "${COMPREPLY[@]:-}"')

@@ -1,4 +1,4 @@
-"""What eplbctl says of a daemon that it cannot reach: one line, in words of the operating system, and its exit code."""
+"""The error for a daemon that eplbctl cannot reach: one line, in words of the operating system, and its exit code."""
 
 import json
 import os

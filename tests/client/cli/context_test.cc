@@ -115,15 +115,15 @@ TEST(WithContextInForceTest, OnlyTheOneLineChanges) {
 
 TEST_F(ContextTest, UsePutsAContextInForceAndKeepsTheFile) {
   const std::string path = WriteConfig(kTwo);
-  const Output dry = RunContextUse("test", true);
+  const Output dry = RunContextUse({.name = "test", .dry_run = true});
   EXPECT_EQ(dry.out, "would write " + path + ": context test is in force\n");
   EXPECT_EQ(Read(path), kTwo);
-  EXPECT_EQ(RunContextUse("test", false).out, "context test is in force\n");
+  EXPECT_EQ(RunContextUse({.name = "test"}).out, "context test is in force\n");
   EXPECT_EQ(ReadCtlConfig(path)->in_force, "test");
   EXPECT_THAT(Read(path), HasSubstr("# of this site\nendpoint = \"plain:1\"\n"));
-  EXPECT_EQ(RunContextUse("", false).exit_code, kOk);
+  EXPECT_EQ(RunContextUse({.name = "", .none = true}).exit_code, kOk);
   EXPECT_EQ(ReadCtlConfig(path)->in_force, "");
-  const Output unknown = RunContextUse("tset", false);
+  const Output unknown = RunContextUse({.name = "tset"});
   EXPECT_EQ(unknown.exit_code, kNotFound);
   EXPECT_THAT(unknown.message, HasSubstr("expected test, train, did you mean test?"));
 }
@@ -135,7 +135,7 @@ TEST_F(ContextTest, AContextThatIsGoneLocksNobodyOut) {
               HasSubstr("no context \"gone\", expected test"));
   EXPECT_EQ(ResolveDaemon("", {}, "test")->endpoint, "unix:/run/test.sock");
   EXPECT_THAT(RunContextList(Format::kTable).message, HasSubstr("no context \"gone\""));
-  EXPECT_EQ(RunContextUse("test", false).exit_code, kOk);
+  EXPECT_EQ(RunContextUse({.name = "test"}).exit_code, kOk);
   EXPECT_EQ(ReadCtlConfig(path)->in_force, "test");
 }
 
@@ -146,7 +146,7 @@ TEST_F(ContextTest, AFormThatUseCannotChangeStaysAsItIs) {
                                           "[contexts.test]\nendpoint = \"h:2\"\n");
     const std::string path = WriteConfig(text);
     ASSERT_TRUE(ReadCtlConfig(path).ok()) << text;
-    const Output output = RunContextUse("test", false);
+    const Output output = RunContextUse({.name = "test"});
     EXPECT_EQ(output.exit_code, kUsage) << text;
     EXPECT_THAT(output.message, HasSubstr("set context by hand"));
     EXPECT_EQ(Read(path), text);

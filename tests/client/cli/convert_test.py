@@ -1,7 +1,6 @@
 """eplbctl convert between the files of six systems, and their loads in plan and lint."""
 
 import json
-import random
 import re
 import struct
 import unittest
@@ -47,30 +46,14 @@ def npy(shape, numbers):
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + struct.pack(f"<{len(numbers)}q", *numbers)
 
 
-# Format -> (what is wrong, bytes, a word of the message). A file that says nothing else is refused alike.
+# Format -> the bytes of a file that is none of it, and a word of the message. The tests of each reader have the others.
 MALFORMED = {
-    "eplb": [("empty", "", "empty"), ("other", json.dumps(MAPS), "format is missing"),
-             ("twice", json.dumps(EPLB).replace("num_gpus", "num_slots"), "given twice"),
-             ("range", json.dumps(EPLB).replace("[0, 1, 0, 2]", "[0, 1, 0, 9]"), "layer 0 slot 3")],
-    "deepseek": [("text", "hello", "tried .npy and CSV"), ("ragged", "0,1\n0\n", "layer 1 has 1 entries"),
-                 ("nan", "0,1\nnan,0\n", "line 2, column 1"),
-                 ("huge", npy("(1000000000, 4)", [0]), "at most"),
-                 ("missing", "0,1,0,2\n2,0,0,0\n", "layer 1: expert 1 is in no slot"),
-                 ("zip", b"PK\x03\x04" + b"\0" * 40, "no whole zip archive")],
-    "sglang": [("list", "[[0]]", "physical_to_logical_map"), ("load", '{"logical_count":[[1]]}', "is a load"),
-               ("ragged", '{"physical_to_logical_map":[[0,1],[0]]}', "layer 1 has 1 entries"),
-               ("range", '{"physical_to_logical_map":[[0,7]]}', "layer 0 slot 1 holds expert 7"),
-               ("negative", '{"physical_to_logical_map":[[0,-1]]}', "layer 0 slot 1 holds no expert")],
-    "trtllm": [("scalar", "hello", "num_slots"),
-               ("twice", TRTLLM.replace("  4:", "  3:"), "given twice"),
-               ("alias", "a: &a [1]\nb: *a\n", "line 1"), ("broken", TRTLLM[:-2], "not YAML"),
-               ("slots", TRTLLM.replace("slots: 4", "slots: 1000000000"), "expected 1000000000 slots")],
-    "vllm": [("other", json.dumps(EPLB), "is no record of vllm"), ("stats", json.dumps(STATS), "has no eplb_initial"),
-             ("torn", json.dumps(VLLM) + "\n" + json.dumps(VLLM)[:20], "line 2"),
-             ("first", json.dumps(VLLM).replace('"0":', '"2":'), "has layers 1,2, vllm counts")],
-    "ascend": [("other", json.dumps(EPLB), "layer_list is missing"),
-               ("count", json.dumps(ASCEND).replace('"device_count": 2', '"device_count": 3', 1), "device_count is 3"),
-               ("unequal", json.dumps(ASCEND).replace("[0, 1]", "[0]", 1), "layer 0: device 0 holds 1")],
+    "eplb": (json.dumps(MAPS), "format is missing"),
+    "deepseek": (npy("(1000000000, 4)", [0]), "at most"),
+    "sglang": ('{"physical_to_logical_map":[[0,1],[0]]}', "layer 1 has 1 entries"),
+    "trtllm": ("a: &a [1]\nb: *a\n", "line 1"),
+    "vllm": (json.dumps(VLLM) + "\n" + json.dumps(VLLM)[:20], "line 2"),
+    "ascend": (json.dumps(ASCEND).replace('"device_count": 2', '"device_count": 3', 1), "device_count is 3"),
 }
 
 
@@ -111,95 +94,36 @@ class ConvertTest(command.CommandTest):
         self.assert_converts("eplb", "deepseek", source, self.path("x.npy"))
         self.assertEqual(self.path("x.npy").read_bytes(), npy("(2, 4)", sum(SLOTS, [])))
 
-    def test_every_pair_keeps_the_slots(self):
-        seed = 3
-        source = random.Random(seed)
-        rows = [random.Random(seed + layer).sample([0, 1, 2, 3, 4, 5, 6, 7] + source.choices(range(8), k=4), 12)
-                for layer in range(58)]
-        rows = [[slot % 8 for slot in range(12)]] * 3 + rows  # the model's layers 0..2 are dense
-        start = self.write("start.json", json.dumps({"physical_to_logical_map": rows}))
-        numbered = {"sglang", "trtllm"}
-        for first, first_name in FORMS.items():
-            middle = self.path(first_name)
-            self.assert_converts("sglang", first, start, middle, "--gpus", 4, "--first-layer", 3)
-            for second, second_name in FORMS.items():
-                other = self.path("other_" + second_name)
-                back = self.path("back.json")
-                layer = ["--first-layer", 3] if {first, second} & numbered else []
-                self.assert_converts(first, second, middle, other, "--gpus", 4, *layer)
-                self.assert_converts(second, "sglang", other, back, "--gpus", 4, "--first-layer", 3)
-                self.assertEqual(json.loads(back.read_text())["physical_to_logical_map"], rows, (seed, first, second))
-        placement = self.path("p.json")
-        self.assertEqual(command.run("lint", "--placement", placement).returncode, 0)
-
-    def test_layers_that_are_not_consecutive_keep_their_numbers(self):
-        yaml = TRTLLM.replace("  4:", "  7:")
-        source = self.write("t.yaml", yaml)
-        said = self.assert_converts("trtllm", "eplb", source, self.path("p.json"), "--gpus", 2)
-        self.assertIn("give --layers 3,7 to convert back", said)
-        self.assert_converts("eplb", "trtllm", self.path("p.json"), self.path("back.yaml"), "--layers", "3,7")
-        self.assertEqual(self.path("back.yaml").read_text(), yaml)
-        self.assert_converts("trtllm", "trtllm", source, self.path("one.yaml"), "--layers", "7")
-        self.assertEqual(self.path("one.yaml").read_text().count("["), 1)
-        self.assert_fails(self.convert("eplb", "trtllm", self.path("p.json"), self.path("x"), "--layers", "3"), 2,
-                          "has 2 layers, --layers 3 names 1")
-
-    def test_what_is_lost_or_assumed_is_said(self):
-        source = self.write("p.json", json.dumps(EPLB))
-        said = self.assert_converts("eplb", "sglang", source, self.path("s.json"))
-        self.assertIn("no replica ranks", said)
-        self.assertIn("eplbctl: note: ", said)
-        self.assertIn("sglang files carry no GPUs, nodes or expert groups; give --gpus 2 to convert back", said)
-        said = self.assert_converts("sglang", "eplb", self.path("s.json"), self.path("q.json"), "--gpus", 2)
-        for word in ("lowest slot", "--nodes", "--groups", "q.json"):
-            self.assertIn(word, said)
-        self.assertEqual(json.loads(self.path("q.json").read_text())["logical_to_physical_map"][0][0], [0, 2])
-        shares = self.write("shares.json", json.dumps(
-            dict(EPLB, replica_share=[[0.25, 1, 0.75, 1], [1, 0.5, 1, 0.5]])))
-        self.assertIn("replica_share", self.assert_converts("eplb", "vllm", shares, self.path("v.jsonl")))
-        said = self.assert_converts("sglang", "vllm", self.path("s.json"), self.path("v.jsonl"))
-        self.assertEqual(said, "")
+    def test_what_is_lost_or_assumed_is_one_note(self):
+        said = self.assert_converts("eplb", "sglang", self.write("p.json", json.dumps(EPLB)), self.path("s.json"))
+        self.assertRegex(said, r"\Aeplbctl: note: \S*s\.json: .*; .*\n\Z")
+        self.assertIn("give --gpus 2 to convert back", said)
 
     def test_what_is_missing_names_its_flag_and_out_stays(self):
-        self.write("s.json", json.dumps({"physical_to_logical_map": SLOTS}))
+        source = self.write("s.json", json.dumps({"physical_to_logical_map": SLOTS}))
         out = self.write("out.yaml", "precious")
-        source = self.path("s.json")
         before = sorted(entry.name for entry in self.directory.iterdir())
-        for target, more, word in (("eplb", [], "--gpus"), ("ascend", [], "--gpus"),
-                                   ("trtllm", ["--gpus", 2], "--first-layer"), ("deepseek", [], ".npz"),
-                                   ("trtllm", ["--first-layer", -1], "--first-layer"),
-                                   ("vllm", ["--gpus", 3], "4 slots on 3 GPUs"), ("eplb", ["--gpus", 0], "num_gpus"),
+        for target, more, word in (("eplb", [], "--gpus"), ("eplb", ["--gpus", 0], "num_gpus"),
                                    ("eplb", ["--gpus", 2, "--nodes", 3], "nodes"), ("eplb", ["--gpus", "x"], "--gpus"),
-                                   ("ascend", ["--gpus", 3], "4 slots on 3 GPUs: in sglang"), ("nonsense", [], "--to")):
+                                   ("trtllm", ["--first-layer", -1], "--first-layer"), ("deepseek", [], ".npz"),
+                                   ("nonsense", [], "--to")):
             with self.subTest(target=target, more=more):
                 self.assert_fails(self.convert("sglang", target, source, out, *more), 2, word)
                 self.assertEqual(out.read_text(), "precious")
-        self.assert_fails(self.convert("eplb", "eplb", self.write("p.json", json.dumps(EPLB)), out, "--gpus", 4), 2,
-                          "p.json", "--gpus")
-        self.path("p.json").unlink()
         self.assertEqual(sorted(entry.name for entry in self.directory.iterdir()), before)
         self.assert_fails(command.run("convert", "--from", "sglang", source, out), 2, "--to")
-        for source_name, target in (("vllm", "eplb"), ("ascend", "deepseek"), ("eplb", "vllm")):
-            self.assert_fails(self.convert(source_name, target, source, out, "--first-layer", 3), 2,
-                              f"--first-layer has no meaning from {source_name} to {target}", "sglang and trtllm")
         self.assert_fails(command.run("convert", "--from", "sglang", "--to", "vllm", source), 2, "argument OUT is missing")
 
     def test_malformed_files_are_exit_2_with_their_name(self):
         out = self.write("out.json", "precious")
-        checked = 0
-        for source, cases in MALFORMED.items():
-            flags = FLAGS[:-1] + [0] if source == "sglang" else FLAGS  # too short to leave rows out
-            for name, content, word in cases:
-                with self.subTest(source=source, name=name):
-                    path = self.write("bad", content)
-                    self.assert_fails(self.convert(source, "eplb", path, out, *flags), 2, path, word)
-                    self.assertEqual(out.read_text(), "precious")
-                    checked += 1
-            for path in (self.path("missing"), self.directory):
-                self.assert_fails(self.convert(source, "eplb", path, out, *FLAGS), 2, path)
-            empty = self.write("empty", "")
-            self.assert_fails(self.convert(source, "eplb", empty, out, *FLAGS), 2, empty)
-        self.assertGreater(checked, 25)
+        empty = self.write("empty", "")
+        for source, (content, word) in MALFORMED.items():
+            with self.subTest(source=source):
+                path = self.write("bad", content)
+                self.assert_fails(self.convert(source, "eplb", path, out, *FLAGS), 2, path, word)
+                for unreadable in (self.path("missing"), self.directory, empty):
+                    self.assert_fails(self.convert(source, "eplb", unreadable, out, *FLAGS), 2, unreadable)
+                self.assertEqual(out.read_text(), "precious")
 
     def test_a_zip_bomb_is_not_unpacked(self):
         bomb = self.path("bomb.npz")
@@ -210,15 +134,8 @@ class ConvertTest(command.CommandTest):
         self.assert_fails(command.run("plan", "--load", bomb, "--gpus", 2, "--slots", 4), 2, bomb, "at most")
 
     def test_dumps_of_torch_are_for_python(self):
-        dump = self.path("dump.pt")
-        with zipfile.ZipFile(dump, "w") as archive:
-            archive.writestr("dump/data.pkl", b"\x80\x02}q\x00.")
-        out = self.path("o.json")
-        for path in (dump, self.write("old.pt", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")):
-            self.assert_fails(self.convert("sglang", "eplb", path, out, *FLAGS), 2, path, "python -m eplb.convert")
-            self.assert_fails(command.run("plan", "--load", path, "--gpus", 2, "--slots", 4), 2, path,
-                              "python -m eplb.convert")
-        self.assertFalse(out.exists())
+        dump = self.write("old.pt", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
+        self.assert_fails(command.run("plan", "--load", dump, "--gpus", 2, "--slots", 4), 2, dump, "python -m eplb.convert")
 
     def test_a_failed_write_is_exit_1(self):
         source = self.write("s.json", json.dumps({"physical_to_logical_map": SLOTS}))
@@ -388,21 +305,14 @@ class LoadFormatTest(command.CommandTest):
     def test_malformed_peers_loads_are_exit_2_with_their_name(self):
         directory = self.statistics()
         rank = directory / "rank1.safetensors"
-        good = rank.read_bytes()
-        for content, word in ((b"", "truncated"), (good[:-8], "data_offsets"), (b"\xff" * 16, "it claims"),
-                              (good.replace(b"10_4", b"10_5"), "10_5"), (good.replace(b"I64", b"F64"), "F64")):
-            rank.write_bytes(content)
-            self.assert_fails(self.plan(directory), 2, rank, word)
+        rank.write_bytes(rank.read_bytes()[:-8])
+        self.assert_fails(self.plan(directory), 2, rank, "data_offsets")
         rank.unlink()
         self.assert_fails(self.plan(directory), 2, directory, "rank1.safetensors is missing")
-        for content, word in ((json.dumps({"logical_count": [LOAD, LOAD[:1]]}), "step 1 has 1 layers"),
-                              (json.dumps({"logical_count": [[1, -2]]}), "layer 0 expert 1"),
-                              ('{"logical_count":[[NaN]]}', "line 1"),
-                              (json.dumps(dict(STATS, p2l_map=[[0, 1, 0, 2], [2, 0, 1, 4]])), "layer 1 slot 3 is 4"),
-                              (json.dumps(dict(STATS, p2l_map=[[0, 1, 0, 2]])), "p2l_map has 1 x 4"),
+        for content, word in ((json.dumps({"logical_count": [[1, -2]]}), "layer 0 expert 1"),
                               (json.dumps(dict(STATS, record_type="other")), '1 "other"; tried'),
                               (json.dumps(STATS) + "\n" + json.dumps(STATS)[:30], "line 2"),
-                              ("1,2\n3\n", "layer 1 has 1 experts"), ("1,2\n3,inf\n", "line 2, column 2")):
+                              ("1,2\n3,inf\n", "line 2, column 2")):
             with self.subTest(content=content[:50]):
                 bad = self.write("bad", content)
                 self.assert_fails(self.plan(bad), 2, bad, word)

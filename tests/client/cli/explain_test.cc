@@ -68,7 +68,7 @@ TEST_F(ExplainTest, APlanTellsWhatItPredictedAndWhatWasSeen) {
   EXPECT_THAT(RunExplain(Options(), wide).out, HasSubstr("longest boundary 25.0 ms"));
 }
 
-// Of `count` candidates that move, each worth a second less than the one before; the last is in
+// Adds `count` candidates that move, each worth a second less than the one before; the last is in
 // use.
 void AddCandidates(int count, v1::JobStatus& job) {
   for (int i = 0; i < count; ++i) {

@@ -31,7 +31,7 @@ constexpr char kHostile[] =
     "\u202egnp\u202c "
     "\xff ]]>";
 
-// What stands between `begin` and the next `end`, each time.
+// Each text between `begin` and the next `end`.
 std::vector<std::string> Between(const std::string& text, const std::string& begin,
                                  const std::string& end) {
   std::vector<std::string> found;

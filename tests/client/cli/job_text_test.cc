@@ -157,12 +157,6 @@ TEST(JobTextTest, ARunThatHasEndedIsNeitherPausedNorWaitsForAnybody) {
   EXPECT_THAT(StateNotes(job, "", kPlain), ::testing::HasSubstr("waits for ranks 3, 5"));
 }
 
-TEST(JobTextTest, NoWindowIsNoZero) {
-  EXPECT_EQ(RatioText(std::nullopt), "-");
-  EXPECT_EQ(RatioText(0), "-");
-  EXPECT_EQ(RatioText(0.72749), "0.7275");
-}
-
 TEST(JobTextTest, AStalledJobSaysSoBesideItsStateAndOnALineOfItsOwn) {
   v1::JobStatus job = HealthyJob();
   EXPECT_EQ(StalledText(job) + CandidateText(job) + RefusedText(job), "");

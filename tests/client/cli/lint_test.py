@@ -31,7 +31,7 @@ def changed(*path_and_value):
     return placement
 
 
-# What is wrong -> the placement and a word of each line that must be there.
+# Each fault, with its placement and a word of each line that must be printed.
 BROKEN = {
     "layers missing": (changed("num_layers", None), ["num_layers is missing"]),
     "slots are text": (changed("num_slots", "4"), ["num_slots is a string"]),

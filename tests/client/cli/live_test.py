@@ -36,7 +36,7 @@ class OnTerminal:
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def read(self, seconds=0.05):
-        """What has come, and whether more may come."""
+        """Reads what the terminal received. Returns False once it is closed."""
         try:
             while select.select([self.terminal], [], [], seconds)[0]:
                 data = os.read(self.terminal, 65536)

@@ -11,7 +11,7 @@
 
 namespace eplb::cli {
 
-// Of the job "demo".
+// The path of a document of the job "demo".
 struct Page {
   PageJson documents;
   PageJson At(const std::string& path) const {

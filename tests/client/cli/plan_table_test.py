@@ -14,7 +14,7 @@ SEQUENCE = re.compile(r"\x1b\[[0-9;]*[mK]")
 
 
 def on_terminal(*arguments, stream="stdout", **environment):
-    """What the command writes to a pseudo-terminal in place of `stream`, and its exit code."""
+    """Returns the text that the command writes to a pseudo-terminal in place of `stream`, and its exit code."""
     leader, follower = pty.openpty()
     other = "stderr" if stream == "stdout" else "stdout"
     environment = {"TERM": "xterm", **environment}

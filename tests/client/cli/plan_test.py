@@ -67,7 +67,7 @@ MALFORMED = {
     "placement": (b'{"format":"eplb.placement.v1"}', "is a placement"),
     "key_twice": (b'{"format":"eplb.load.v1","load":[[1,2]],"load":[[3,4]]}', "given twice"),
     "no_load": (b'{"format":"eplb.load.v1"}', "load is missing"),
-    "deep": (b"[" * 100000, "nested"),
+    "very_deep": (b"[" * 100000, "nested"),
     "deep_objects": (b'{"a":' * 100000, "nested"),
     "torn_trace": ((WINDOW + WINDOW[:30]).encode(), "line 2"),
     "negative_in_trace": ((WINDOW + WINDOW.replace("5", "-5", 1)).encode(), "line 2"),

@@ -21,9 +21,8 @@ TEST(ReplayPageTest, WindowsDecisionsAndTransfersAreThoseOfTheReplay) {
   const ReplayTrace trace{windows, steps};
   const ReplayOptions options{.every = 4, .history = 2};
   ReplayPage page(trace, SmallTopology(), options, {.trace = "traces/demo/", .policy = "balanced"});
-  const auto policy = MakePolicy("balanced", {}).value();
   const ReplayResult result =
-      Replay(trace, SmallTopology(), *policy, options, {},
+      Replay(trace, SmallTopology(), "balanced", options, {},
              [&page](int64_t window, const ReplayRow& row, const Placement& ran) {
                return page.Ran(window, row, ran);
              })

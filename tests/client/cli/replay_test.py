@@ -225,8 +225,8 @@ class ReplayTest(command.CommandTest):
         text = " ".join(command.run("replay", "--help").stdout.split())
         self.assertIn("By default the daemon decides by policy auto and min_gain 0.01, replay by policy balanced and "
                       "--min-gain 0.05.", text)
-        self.assertIn("--history H Windows that a decision looks at [4]", text)
-        self.assertIn("Least fall of the peak GPU load of these windows, 0..1 [0.05]", text)
+        self.assertIn("--history H Number of windows that a decision covers [4]", text)
+        self.assertIn("Least decrease of the peak GPU load of these windows, 0..1 [0.05]", text)
 
     def test_one_window_is_said_to_decide_nothing(self):
         result = command.run("replay", "--trace", self.write("one.json", "[[3,1,1,1]]"), "--gpus", 2, "--slots", 4)

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -61,6 +62,12 @@ TEST(TextTest, LongTextIsCutAndMarked) {
   EXPECT_EQ(Shortened("\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9", 4), "\xC3\xA9\xC3\xA9..");
 }
 
+TEST(TextTest, NoWindowIsNoZero) {
+  EXPECT_EQ(RatioText(std::nullopt), "-");
+  EXPECT_EQ(RatioText(0), "-");
+  EXPECT_EQ(RatioText(0.72749), "0.7275");
+}
+
 TEST(TextTest, WordsWrapWithinTheWidth) {
   EXPECT_EQ(Wrapped("one two three four", 9, 2), "one two\n  three\n  four");
   EXPECT_EQ(Wrapped("", 9, 2), "");
@@ -68,29 +75,24 @@ TEST(TextTest, WordsWrapWithinTheWidth) {
 }
 
 TEST(TextTest, ColumnsAreAlignedAndLinesEndWithoutSpaces) {
-  const Table table{
-      .heading = {"name", "n"}, .right = {false, true}, .rows = {{"a", "10"}, {"long", "5"}}};
+  Table table({"name", ">n"});
+  table.rows = {{"a", "10"}, {"long", "5"}};
   EXPECT_EQ(FormatTable(table, kPlain), "name   n\na     10\nlong   5\n");
 }
 
 TEST(TextTest, AColumnThatSaysNothingIsLeftOut) {
-  const Table table{.heading = {"a", "b", "c"},
-                    .right = {false, true, false},
-                    .rows = {{"1", "-", "-"}, {"2", "-", "3"}}};
-  Table left = table;
-  const std::vector<std::string_view> headings = {"b", "c", "no such"};
-  DropEmpty(left, headings);
+  Table left({"a", ">b", "c"});
+  left.rows = {{"1", "-", "-"}, {"2", "-", "3"}};
+  DropEmpty(left, {"b", "c", "no such"});
   EXPECT_EQ(FormatTable(left, kPlain), "a  c\n1  -\n2  3\n");
 }
 
 TEST(TextTest, ColumnsAreLeftOutUntilATableFits) {
-  const Table table{.heading = {"long name", "b", "c"},
-                    .right = {false, true, false},
-                    .rows = {{"1", "22", "333"}}};
-  const std::vector<std::string_view> headings = {"no such", "b", "c"};
+  Table table({"long name", ">b", "c"});
+  table.rows = {{"1", "22", "333"}};
   for (const auto& [width, columns] : {std::pair(18, 3U), std::pair(17, 2U), std::pair(13, 1U)}) {
     Table left = table;
-    DropToFit(left, headings, width);
+    DropToFit(left, {"no such", "b", "c"}, width);
     EXPECT_EQ(left.heading.size(), columns) << width;
     EXPECT_EQ(left.right.size(), columns);
     EXPECT_EQ(left.rows.front().size(), columns);

@@ -233,7 +233,7 @@ class AgreementTest(unittest.TestCase):
                 self.assertTrue(self.agreements[2].absent())  # a rank that comes later does not take part, either
 
     def test_a_second_engine_on_the_same_store_obeys_nothing_of_the_first(self):
-        """As after destroy_process_group and init_process_group in the same workers: torch reuses the names of groups."""
+        """The state after destroy_process_group and init_process_group in the same workers: torch reuses the names of groups."""
         self.meet()
         self.assertEqual(self.ask(b"plan of engine 1"), ["plan of engine 1"] * WORLD)
         for slow in (0, 2):

@@ -4,7 +4,6 @@ import os
 import subprocess
 import unittest
 
-import eplb
 import ranks
 
 STEPS = 3000
@@ -23,7 +22,7 @@ class Frozen(ranks.Experts):
 
 
 class Trained(Frozen):
-    """What the option is not for: each step adds to every weight."""
+    """A misuse of the option: each step adds to every weight."""
 
     def update(self):
         self.verify()

@@ -51,7 +51,7 @@ def there_and_back(client, experts):
 
 
 def in_static_order(client, experts):
-    """What a trainer's own checkpoint code sees, and that a failure of it leaves all as it was."""
+    """A trainer's own checkpoint code sees the static order, and that a failure of it leaves all as it was."""
     first = client.placement.first_local_slot
     with client.static_order():
         held = [client.row_placement.local_experts(layer).tolist() for layer in range(2)]

@@ -31,12 +31,12 @@ class Model(nn.Module):
 
 
 def two_gpu_view(client):
-    """Of an EP group of 2 GPUs: 8 experts in 8 slots, 4 of them local."""
+    """A rank of an EP group of 2 GPUs: 8 experts in 8 slots, 4 of them local."""
     return view_of(client, 8)
 
 
 def view_of(client, num_experts):
-    """Of an EP group with more GPUs, of which this rank is the first."""
+    """The first rank of an EP group with more GPUs."""
     client._placement.num_experts = client._placement.num_slots = num_experts
     return client
 
@@ -47,9 +47,16 @@ class Expert(nn.Module):
         self.up, self.down = nn.Linear(hidden, inner), nn.Linear(inner, hidden)
 
 
+def stacked(**shapes):
+    experts = nn.Module()
+    for name, shape in shapes.items():
+        experts.register_parameter(name, nn.Parameter(torch.randn(shape)))
+    return experts
+
+
 class Transformer(nn.Module):
-    """As many layers as local slots. Attention and norms are dense; so is the MLP of the first layer. experts: makes the
-    experts of a layer."""
+    """A model with as many layers as local slots. Attention and norms are dense; so is the MLP of the first layer. experts:
+    makes the experts of a layer."""
 
     def __init__(self, num_layers, num_experts, experts, hidden=5, dense_inner=7):
         super().__init__()
@@ -85,8 +92,9 @@ class CheckTest(unittest.TestCase):
                                          role="state")
 
     def step(self, optimizer):
-        for parameter in self.model.parameters():
-            parameter.grad = torch.randn_like(parameter)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.randn_like(parameter)
         optimizer.step()
         return optimizer
 
@@ -117,11 +125,7 @@ class CheckTest(unittest.TestCase):
     def test_state_of_leaves_that_are_rows_of_a_registered_tensor(self):
         self.register("up", "down", "amax")
         leaves = [layer.up.detach()[slot].requires_grad_() for layer in self.model.layers for slot in range(EXPERTS)]
-        optimizer = torch.optim.SGD(leaves, lr=0.1, momentum=0.9)
-        for leaf in leaves:
-            leaf.grad = torch.ones_like(leaf)
-        optimizer.step()
-        found = self.found(optimizer)
+        found = self.found(self.step(torch.optim.SGD(leaves, lr=0.1, momentum=0.9)))
         self.assertEqual(len(found), LAYERS * EXPERTS)
         self.assertIn("optimizer.param_groups parameter 0.momentum_buffer", found)
 
@@ -129,11 +133,7 @@ class CheckTest(unittest.TestCase):
         """Master weights and moments of a rank's experts in one piece, as bucketed optimizers hold them."""
         self.register("up", "down", "amax")
         experts = sum(layer.up.numel() + layer.down.numel() for layer in self.model.layers)
-        flat = nn.Parameter(torch.zeros(experts))
-        flat.grad = torch.ones(experts)
-        optimizer = torch.optim.Adam([flat])
-        optimizer.step()
-        found = self.found(optimizer)
+        found = self.found(self.step(torch.optim.Adam([nn.Parameter(torch.zeros(experts))])))
         self.assertIn("a flat buffer that holds several experts' weights", found.pop("optimizer.param_groups parameter 0"))
         self.assertEqual(set(found), {"optimizer.param_groups parameter 0.exp_avg",
                                       "optimizer.param_groups parameter 0.exp_avg_sq"})
@@ -163,11 +163,7 @@ class CheckTest(unittest.TestCase):
             begin = number * EXPERTS * WIDTH * 8
             layer.up = nn.Parameter(flat[begin:begin + EXPERTS * WIDTH * 8].view(EXPERTS, WIDTH, 8))
         self.register("up", "down", "amax")
-        whole = nn.Parameter(flat)
-        whole.grad = torch.ones_like(whole)
-        optimizer = torch.optim.SGD([whole], lr=0.1, momentum=0.9)
-        optimizer.step()
-        found = self.found(optimizer)
+        found = self.found(self.step(torch.optim.SGD([nn.Parameter(flat)], lr=0.1, momentum=0.9)))
         self.assertIn("a flat optimizer buffer across the experts of 8 registered rows",
                       found["optimizer.param_groups parameter 0.momentum_buffer"])
 
@@ -189,7 +185,7 @@ class CheckTest(unittest.TestCase):
         self.assertEqual(set(self.found()), {"w1.*", "grouped.weight*", "grouped.amax_*", "expert*.weight"})
 
     def patterns_silence(self, client, module, optimizer=None):
-        """Whether the pattern that each finding names silences it, alone and together with the others. returns: names."""
+        """Checks that the pattern of each finding silences it, alone and with the others. returns: names."""
         found = check.find_unregistered(client, module, optimizer)
         for each in found:
             rest = {other.name for other in check.find_unregistered(client, module, optimizer, each.ignore)}
@@ -205,12 +201,7 @@ class CheckTest(unittest.TestCase):
 
     def test_as_many_dense_layers_as_local_slots(self):
         """16 transformer layers, 64 experts, 4 GPUs: every dense parameter is one of 16 of its shape."""
-        def stacked():
-            experts = nn.Module()
-            experts.up, experts.down = nn.Parameter(torch.randn(16, 5, 9)), nn.Parameter(torch.randn(16, 9, 5))
-            return experts
-
-        client, model = self.transformer(16, 4, stacked)
+        client, model = self.transformer(16, 4, lambda: stacked(up=(16, 5, 9), down=(16, 9, 5)))
         self.assertEqual({name.split(".")[4] for name in self.patterns_silence(client, model)}, {"up", "down"})
         for number, layer in enumerate(model.layers[1:]):
             client.register(layer.mlp.experts.up, name=f"{number}.up", layer=number)
@@ -232,11 +223,8 @@ class CheckTest(unittest.TestCase):
         self.assertEqual(self.patterns_silence(client, model), {name for name in names if "up.weight" not in name})
 
     def test_layers_beside_a_layer_with_a_router(self):
-        """As of multi-token prediction: what is beside the list says nothing of a list whose elements have all slots' rows."""
-        def stacked():
-            return nn.ParameterList([torch.randn(4, 5, 9)])
-
-        client, model = self.transformer(4, 2, stacked)
+        """Multi-token prediction: a tensor beside the list says nothing of a list whose elements have all slots' rows."""
+        client, model = self.transformer(4, 2, lambda: nn.ParameterList([torch.randn(4, 5, 9)]))
         for layer in model.layers[1:]:
             layer.mlp.chooses, layer.mlp.gate = layer.mlp.gate, None  # a name that tells nothing
         model.prediction = nn.Module()
@@ -261,16 +249,8 @@ class CheckTest(unittest.TestCase):
                          {f"feed_forward.*.{name}" for name in ("up.bias", "down.weight", "down.bias")})
 
     def test_a_dense_bias_as_long_as_all_local_experts_biases(self):
-        def stacked():
-            experts = nn.Module()
-            experts.weight, experts.bias = nn.Parameter(torch.randn(4, 5, 5)), nn.Parameter(torch.randn(4, 5))
-            return experts
-
-        client, model = self.transformer(4, 2, stacked, dense_inner=20)  # a bias [4 * 5] beside 4 experts' [5]
-        optimizer = torch.optim.Adam(model.parameters())
-        for parameter in model.parameters():
-            parameter.grad = torch.randn_like(parameter)
-        optimizer.step()
+        client, model = self.transformer(4, 2, lambda: stacked(weight=(4, 5, 5), bias=(4, 5)), dense_inner=20)  # a bias [4 * 5] beside 4 experts' [5]
+        optimizer = self.step(torch.optim.Adam(model.parameters()))
         for number, layer in enumerate(model.layers[1:]):
             for name, tensor in layer.mlp.experts.named_parameters():
                 client.register(tensor, name=f"{number}.{name}", layer=number)
@@ -280,12 +260,7 @@ class CheckTest(unittest.TestCase):
 
     def test_masters_outside_of_module_names_are_those_of_their_parameters(self):
         """Float32 masters in the place of parameters, in the order of parameters, group by group."""
-        def stacked():
-            experts = nn.Module()
-            experts.weight, experts.bias = nn.Parameter(torch.randn(4, 5, 5)), nn.Parameter(torch.randn(4, 5))
-            return experts
-
-        client, model = self.transformer(4, 2, stacked, dense_inner=20)
+        client, model = self.transformer(4, 2, lambda: stacked(weight=(4, 5, 5), bias=(4, 5)), dense_inner=20)
         for number, layer in enumerate(model.layers[1:]):
             for name, tensor in layer.mlp.experts.named_parameters():
                 client.register(tensor, name=f"{number}.{name}", layer=number)
@@ -294,9 +269,7 @@ class CheckTest(unittest.TestCase):
         optimizer = torch.optim.SGD([{"params": [masters[name] for name, _ in named if "experts" not in name]},
                                      {"params": [masters[name] for name, _ in named if "experts" in name]}],
                                     lr=0.1, momentum=0.9)
-        for master in masters.values():
-            master.grad = torch.ones_like(master)
-        optimizer.step()
+        self.step(optimizer)
         experts = [name for name in masters if "experts" in name]
         self.assertEqual(self.patterns_silence(client, model, optimizer),
                          {f"optimizer.{name}{key}" for name in experts for key in ("", ".momentum_buffer")})
@@ -331,7 +304,7 @@ class CheckTest(unittest.TestCase):
         self.client.check(self.model, ignore="layers.*.down")  # one pattern is no list of letters
 
     def test_names_whose_numbers_count_no_slots(self):
-        """As many of one shape as local slots, but not from 0 on."""
+        """Tensors of one shape, as many as local slots, but not numbered from 0."""
         self.register("up", "down", "amax")
         for number in range(1, EXPERTS + 1):
             self.model.add_module(f"fc{number}", nn.Linear(WIDTH, 3))
@@ -345,7 +318,7 @@ class CheckTest(unittest.TestCase):
             client.register(module.up, name="up", layer=0)
             with self.assertRaisesRegex(eplb.FailedPrecondition, "one local slot, .* fewer ranks, or call check_experts"):
                 client.check(module)
-            # What memory shows is named all the same.
+            # Findings by memory are named all the same.
             optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
             for parameter in module.parameters():
                 parameter.grad = torch.ones_like(parameter)

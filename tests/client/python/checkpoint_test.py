@@ -16,8 +16,8 @@ FIELDS = {"model": "tiny", "step": 7}
 
 
 def write_placement(directory, num_gpus, slots):
-    """A placement file of 2 layers and 8 experts, the second layer the other way round; lowest slots are primaries. Ranks may write
-    it at once: it is there as a whole or not."""
+    """A placement file of 2 layers and 8 experts, the second layer the other way round; lowest slots are primaries. Ranks may
+    write it at once: it is there as a whole or not."""
     layers = [slots, slots[::-1]]
     found = [[[slot for slot, held in enumerate(layer) if held == expert] for expert in range(8)] for layer in layers]
     most = max(len(each) for layer in found for each in layer)
@@ -55,7 +55,7 @@ def load(client, experts, dense, path):
 
 def save_shards(client, experts, dense, path):
     """Each EP group holds its own half of the state."""
-    for layer, name, tensor in experts.tensors:
+    for _, name, tensor in experts.tensors:
         if name != "weight":
             tensor += 1000 * (client.options.rank // 2)
     checkpoint.save(path, client, sharded_state=True)
@@ -64,7 +64,7 @@ def save_shards(client, experts, dense, path):
 def load_shards(client, experts, dense, path):
     checkpoint.load(path, client)
     ep_group = client.options.rank // 2
-    for layer, name, tensor in experts.tensors:
+    for _, name, tensor in experts.tensors:
         if name != "weight":
             tensor -= 1000 * ep_group
     experts.verify()
@@ -107,7 +107,7 @@ def refused(client, experts, dense, path):
 
 
 def mistakes(client, experts, dense, path):
-    """What each attempt says on this rank; afterwards the ranks are in step, and a right save works."""
+    """Returns the error of each attempt on this rank; afterwards the ranks are in step, and a right save works."""
     said = []
 
     def attempt(call, *arguments, **how):
@@ -229,7 +229,7 @@ class CheckpointTest(ranks.RankTest):
         self.assertFalse(partial.exists() or (self.directory / "checkpoint.old").exists())
 
     def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(self):
-        """What a computer that loses its power can lose: files that nobody waited for, and names."""
+        """Losses of a computer without power: files that were not synced, and names."""
         def recorded(client, experts, dense, path):
             events, fsync, rename = [], os.fsync, os.rename
 

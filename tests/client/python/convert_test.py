@@ -1,6 +1,8 @@
 """python -m eplb.convert: recorder dumps become load files; nothing that a file contains is executed."""
 
 import collections
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -9,13 +11,14 @@ import resource
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 import zipfile
 
 import numpy as np
 import torch
 
-from eplb import _torch_file
+from eplb import _torch_file, convert
 
 BIN = pathlib.Path(os.environ["EPLB_BIN"])
 
@@ -38,9 +41,17 @@ class ConvertTest(unittest.TestCase):
         self.dump, self.out = self.directory / "dump.pt", self.directory / "out.jsonl"
         self.counts = torch.arange(1, 1 + 3 * 2 * 4, dtype=torch.int32).view(3, 2, 4)
 
-    def run_convert(self, *arguments):
-        return subprocess.run([sys.executable, "-B", "-m", "eplb.convert", *map(str, arguments)], capture_output=True,
-                              text=True, timeout=120)
+    def run_convert(self, *arguments, in_process=True):
+        arguments = [str(each) for each in arguments]
+        if not in_process:
+            return subprocess.run([sys.executable, "-B", "-m", "eplb.convert", *arguments], capture_output=True, text=True,
+                                  timeout=120)
+        with contextlib.redirect_stdout(io.StringIO()) as stdout, contextlib.redirect_stderr(io.StringIO()) as stderr:
+            try:
+                code = convert.main(arguments)
+            except SystemExit as end:
+                code = end.code
+        return types.SimpleNamespace(returncode=code, stdout=stdout.getvalue(), stderr=stderr.getvalue())
 
     def convert(self, dump, out=None, *more):
         torch.save(dump, self.dump)
@@ -48,10 +59,10 @@ class ConvertTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
         return [json.loads(line) for line in (out or self.out).read_text().splitlines()]
 
-    def refuse(self, *words, write=None):
+    def refuse(self, *words, write=None, in_process=True):
         if write is not None:
             torch.save(write, self.dump)
-        done = self.run_convert(self.dump, self.out)
+        done = self.run_convert(self.dump, self.out, in_process=in_process)
         self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
         self.assertRegex(done.stderr, r"\Aeplb\.convert: [^\n]+\n\Z")
         for word in (str(self.dump), *words):
@@ -196,11 +207,11 @@ class ConvertTest(unittest.TestCase):
 
     def test_a_small_file_does_not_fill_the_memory(self):
         self.rewritten(data=b"\x80\x02]r\xff\xff\xff\x0f.")  # object number 2^28 - 1
-        self.refuse("numbers an object 268435455")
+        self.refuse("numbers an object 268435455", in_process=False)
         torch.save(self.recorded(), self.dump)
         with zipfile.ZipFile(self.dump, "a", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("data/zeros", bytes(1 << 20))
-        self.refuse("it never compresses")
+        self.refuse("it never compresses", in_process=False)
         self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, 1 << 20, "KiB")
 
     def test_every_truncation_and_flip_of_the_pickle_is_refused_or_read(self):

@@ -22,7 +22,7 @@ HARNESS = ranks.harness
 
 
 class Views:
-    """What an operator sees of job `counting` at a daemon."""
+    """An operator's view of job `counting` at a daemon."""
 
     def __init__(self, daemon):
         self.daemon = daemon
@@ -36,7 +36,7 @@ class Views:
             return answer.read().decode()
 
     def all(self):
-        """What the last rank collects while the job still trains."""
+        """Data that the last rank collects while the job still trains."""
         metrics = self.get("/metrics")
         doctor = self.eplbctl("doctor")
         return {

@@ -1,4 +1,4 @@
-"""What serving engines expect of a placement, checked, and the loads of the recorded reference with what it made of them."""
+"""Checks a placement as serving engines expect it, and holds loads of the recorded reference with what it made of them."""
 
 import json
 import os

@@ -89,7 +89,7 @@ class FirstLostTest(ranks.RankTest):
         self.assertEqual(ended["waiting_for"] == "", ended["state"] == "FAILED")
 
     def view(self, job):
-        """What the daemon shows of the job; None before its first Hello."""
+        """Returns the daemon's view of the job; None before its first Hello."""
         address = f"http://127.0.0.1:{self.daemon.http_port}/api/v1/jobs/{job}"
         try:
             with urllib.request.urlopen(address, timeout=10) as answer:

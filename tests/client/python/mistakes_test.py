@@ -79,14 +79,17 @@ def boundaries_end_early(rank, directory):
             raise AssertionError("all boundaries came to an end")
 
 
-def exchanged_memory(rank, directory):
+def exchanged_memory(rank, directory, checks=False):
     with ranks.connect(directory, rank, 2, num_layers=1) as client:
         weight = torch.nn.Parameter(torch.zeros(4, 6))
         client.register(weight, name="layers.0.w", layer=0)
         client.step_boundary(0)
         if rank == 1:
             weight.data = torch.ones(4, 6)
-        client.step_boundary(1)
+        if checks:
+            client.check_experts(lambda layer, slot: slot)
+        else:
+            client.step_boundary(1)
 
 
 def freed_memory(rank, directory):
@@ -127,16 +130,6 @@ def stale_memory(rank, registered, freed, call):
         assert client.closed
 
 
-def exchanged_before_check(rank, directory):
-    with ranks.connect(directory, rank, 2, num_layers=1) as client:
-        weight = torch.nn.Parameter(torch.zeros(4, 6))
-        client.register(weight, name="layers.0.w", layer=0)
-        client.finish_registration()
-        if rank == 1:
-            weight.data = torch.ones(4, 6)
-        client.check_experts(lambda layer, slot: slot)
-
-
 def without_a_port(rank, directory):
     ranks.connect(directory, rank, 2, endpoint="localhost")
 
@@ -164,24 +157,44 @@ def meeting_of_a_launch_without_a_name(rank, directory):
     meeting_without_a_name(rank, directory, job="mine")
 
 
+# Mistakes that both ranks report alike: the function, the error, and words of its message.
+ON_ALL_RANKS = (
+    (wrong_row_size, "FailedPrecondition", "tensor 0 differs", "layers.0.w row_bytes 20", "layers.0.w row_bytes 24"),
+    (state_on_one_rank_only, "FailedPrecondition", "state 0 differs", "rank 0 has layer 0 state layers.0.moment row_bytes 24",
+     "rank 1 has no such field"),
+    (another_shape, "FailedPrecondition", "num_experts differs", "rank 0 has 8", "rank 1 has 10"),
+    (without_a_port, "InvalidArgument", 'endpoint is "localhost", expected HOST:PORT or unix:PATH'),
+    (meeting_where_nobody_listens, "Unavailable", "all_gather 0 through eplbd at 127.0.0.1:1: connection refused"),
+    (meeting_of_the_default_job, "InvalidArgument", 'job: "default" is shared by all unnamed jobs; name this job'),
+    (meeting_of_a_launch_without_a_name, "InvalidArgument",
+     "set EPLB_LAUNCH_ID, equal on all ranks and different for each run"))
+
+
+def in_turn(rank, directory):
+    """Makes all of these mistakes. returns: the Failure of each."""
+    failures = []
+    for mistake, *_ in ON_ALL_RANKS:
+        place = directory / mistake.__name__
+        place.mkdir(exist_ok=True)
+        try:
+            failures.append(mistake(rank, place))
+        except Exception as error:
+            failures.append(ranks.Failure(error))
+    return failures
+
+
 def shown(rank, directory):
     with ranks.connect(directory, rank, 2) as client:
         return repr(client.placement)
 
 
 class MistakesTest(ranks.RankTest):
-    def assert_all_raised(self, results, kind, *words):
-        for result in results:
-            self.assert_raised(result, kind, *words)
-
-    def test_wrong_row_size(self):
-        self.assert_all_raised(self.run_ranks(2, wrong_row_size, self.directory), "FailedPrecondition", "tensor 0 differs",
-                               "layers.0.w row_bytes 20", "layers.0.w row_bytes 24")
-
-    def test_optimizer_state_on_one_rank_only(self):
-        self.assert_all_raised(self.run_ranks(2, state_on_one_rank_only, self.directory), "FailedPrecondition",
-                               "state 0 differs", "rank 0 has layer 0 state layers.0.moment row_bytes 24",
-                               "rank 1 has no such field")
+    def test_both_ranks_name_the_mistake(self):
+        by_rank = self.succeed(2, in_turn, self.directory)
+        for number, (mistake, kind, *words) in enumerate(ON_ALL_RANKS):
+            with self.subTest(mistake.__name__):
+                for failures in by_rank:
+                    self.assert_raised(failures[number], kind, *words)
 
     def test_what_one_rank_may_not_register_stops_all(self):
         other, own = self.run_ranks(2, refused_on_one_rank, self.directory)
@@ -201,29 +214,11 @@ class MistakesTest(ranks.RankTest):
         self.assertTrue(all(isinstance(result, ranks.Failure) for result in results), results)
         self.assertIn("another process speaks for it", " ".join(result.text for result in results))
 
-    def test_model_shapes_that_differ(self):
-        self.assert_all_raised(self.run_ranks(2, another_shape, self.directory), "FailedPrecondition", "num_experts differs",
-                               "rank 0 has 8", "rank 1 has 10")
-
-    def test_an_endpoint_without_a_port(self):
-        self.assert_all_raised(self.run_ranks(2, without_a_port, self.directory), "InvalidArgument",
-                               'endpoint is "localhost", expected HOST:PORT or unix:PATH')
-
     def test_a_required_daemon_that_is_not_there_stops_all(self):
         own, other = self.run_ranks(2, required_daemon_that_is_not_there, self.directory)
         words = "require_daemon: no answer from eplbd at 127.0.0.1:1: connection refused"
         self.assert_raised(own, "Unavailable", words)
         self.assert_raised(other, "FailedPrecondition", "rank 0 cannot start", words)
-
-    def test_a_connection_that_is_refused_is_called_so(self):
-        self.assert_all_raised(self.run_ranks(2, meeting_where_nobody_listens, self.directory, seconds=50), "Unavailable",
-                               "all_gather 0 through eplbd at 127.0.0.1:1: connection refused")
-
-    def test_ranks_meet_through_a_daemon_only_under_names(self):
-        self.assert_all_raised(self.run_ranks(2, meeting_of_the_default_job, self.directory), "InvalidArgument",
-                               'job: "default" is shared by all unnamed jobs; name this job')
-        self.assert_all_raised(self.run_ranks(2, meeting_of_a_launch_without_a_name, self.directory), "InvalidArgument",
-                               "set EPLB_LAUNCH_ID, equal on all ranks and different for each run")
 
     def test_switches_take_a_truth_value(self):
         with self.assertRaisesRegex(eplb.InvalidArgument, "require_daemon: 'yes', expected True or False"):
@@ -251,14 +246,17 @@ class MistakesTest(ranks.RankTest):
         self.assert_raised(other, "Aborted", "rank 1")
 
     def test_a_parameter_that_got_other_memory(self):
-        other, own = self.run_ranks(2, exchanged_memory, self.directory)
-        self.assert_raised(own, "InvalidArgument", "tensor \"layers.0.w\": lies at 0x", "it was registered at 0x")
-        self.assert_raised(other, "Aborted", "rank 1")
+        for checks in (False, True):
+            with self.subTest(checks=checks):
+                place = self.directory / str(checks)
+                place.mkdir()
+                other, own = self.run_ranks(2, exchanged_memory, place, checks)
+                self.assert_raised(own, "InvalidArgument", "tensor \"layers.0.w\": lies at 0x", "it was registered at 0x")
+                self.assert_raised(other, "Aborted", "rank 1")
 
     def test_a_tensor_that_was_freed_before_the_client(self):
         result, = self.run_ranks(1, freed_memory, self.directory)
         self.assert_raised(result, "InvalidArgument", "tensor \"layers.0.w\": was freed, it was registered at 0x")
-
 
     def test_memory_that_went_away_is_neither_handed_over_nor_moved(self):
         for registered, call in ((False, "finish_registration"), (False, "check_experts"), (True, "check_experts")):
@@ -266,11 +264,6 @@ class MistakesTest(ranks.RankTest):
                 with self.subTest(call, registered=registered, freed=freed):
                     result, = self.run_ranks(1, stale_memory, registered, freed, call)
                     self.assert_raised(result, "InvalidArgument", f"tensor \"layers.0.w\": {words}")
-
-    def test_other_memory_before_the_experts_are_checked(self):
-        other, own = self.run_ranks(2, exchanged_before_check, self.directory)
-        self.assert_raised(own, "InvalidArgument", "tensor \"layers.0.w\": lies at 0x")
-        self.assert_raised(other, "Aborted", "rank 1")
 
 
 CLIENT = """

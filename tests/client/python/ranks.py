@@ -5,7 +5,6 @@ never connects a client, so that its children may.
 """
 
 import multiprocessing
-import os
 import pathlib
 import sys
 import tempfile
@@ -23,12 +22,13 @@ import job as harness  # noqa: E402
 import eplb  # noqa: E402
 
 torch.set_num_threads(1)
+torch.optim.SGD([torch.zeros(1)], lr=1.0)  # torch imports its compiler with the first optimizer: here, not in each rank
 PATIENCE = harness.PATIENCE
 DEADLINE = 120 * PATIENCE  # of a job of rank processes, seconds
 
 
 class Failure:
-    """What a rank raised: the exception's class names, most special first, its text and its traceback."""
+    """An exception of a rank: its class names, most special first, its text and its traceback."""
 
     def __init__(self, error):
         self.classes = [each.__name__ for each in type(error).__mro__]
@@ -75,7 +75,7 @@ class RankTest(unittest.TestCase):
                     process.join()
 
     def succeed(self, world, function, *arguments, **options):
-        """As run_ranks; none may fail."""
+        """Returns the results of run_ranks, of which none may fail."""
         results = self.run_ranks(world, function, *arguments, **options)
         for rank, result in enumerate(results):
             self.assertNotIsInstance(result, Failure, f"rank {rank}: {result!r}")

@@ -49,7 +49,7 @@ def reduced(client, rows):
 
 
 def reduced_twice(client, rows):
-    """As lists of two tensors, of numpy and torch, one of them strided."""
+    """Lists of two tensors, of numpy and torch, one of them strided."""
     parts = {layer: [tensor[:, 0].clone().numpy(), torch.cat([tensor, tensor], 2)[:, 1, :2]] for layer, tensor in rows.items()}
     client.reduce_gradients({1: parts[1]})
     client.reduce_gradients({0: parts[0]})
@@ -69,7 +69,7 @@ def norm(client, rows):
 
 
 def refusals(client, rows):
-    """What is said of mistakes; nothing is carried."""
+    """Messages of mistakes; nothing is carried."""
     short = {0: rows[0][1:]}
     said = []
     for call in (lambda: client.reduce_gradients(rows[0]), lambda: client.reduce_gradients({0: None}),
@@ -101,7 +101,7 @@ class ReplicasTest(ranks.RankTest):
         return getattr(self, run)(world, connected, directory, world, part, *arguments)
 
     def sums(self, layer=0):
-        """Of each expert: the primary's gradient plus the others', in their order."""
+        """Sum of each expert: the primary's gradient plus the others', in their order."""
         return [sum((gradient(slot, layer) for slot in slots[1:]), gradient(slots[0], layer)) for slots in REPLICAS[layer]]
 
     def test_gradients_are_summed_at_primaries_in_the_order_of_replicas(self):

@@ -1,4 +1,4 @@
-"""What register takes and refuses, what record takes, and what a client of one process shows."""
+"""Tensors that register and record accept and refuse, and the views of a client of one process."""
 
 import gc
 import os
@@ -119,7 +119,7 @@ class Shard:
 
 
 class Distributed(torch.Tensor):
-    """What torch.distributed.tensor.DTensor shows of itself: no storage, the shape on all ranks, a piece of this one."""
+    """A stand-in for torch.distributed.tensor.DTensor: no storage, the shape on all ranks, a piece of this one."""
 
     @staticmethod
     def __new__(cls, piece, shape, *placements):
@@ -186,7 +186,7 @@ class DistributedTensorTest(unittest.TestCase):
         module = torch.nn.Module()
         self.client._placement.num_experts = self.client._placement.num_slots = 8
         experts = Distributed(torch.zeros(4, 3, 2), (8, 3, 2), Shard(0))
-        # As a module shows them; it would not take a stand-in for a parameter.
+        # Attributes of a module, which would not take a stand-in for a parameter.
         gate = Distributed(torch.zeros(4, 3), (8, 3), Shard(0))
         module.named_parameters = lambda: iter([("experts", experts), ("gate", gate)])
         module.parameters = lambda: (each for _, each in module.named_parameters())

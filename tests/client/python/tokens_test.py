@@ -35,7 +35,7 @@ def lone_client():
 
 
 def routed(rank, directory, world):
-    """What a rank of three with 16 slots, two for each expert, routes. returns: (placement's row, local slots, slots)."""
+    """Routes on a rank of three with 16 slots, two for each expert. returns: (placement's row, local slots, slots)."""
     with ranks.connect(directory, rank, world, num_slots=16) as client:
         experts = ranks.Experts(client, ranks.numpy_zeros)
         client.finish_registration()

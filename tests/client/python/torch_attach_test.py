@@ -55,7 +55,7 @@ def reload_state(trainer):
 
 
 def other_steps(trainer):
-    """As of an optimizer that left out an expert which had no token: a number of each expert's own."""
+    """Gives each expert's optimizer state another step, as if experts without tokens had been left out."""
     if trainer.step == 0:
         for layer, block in enumerate(trainer.model):
             for local, expert in enumerate(block.moe.experts.deepspeed_experts):

@@ -1,6 +1,7 @@
 """The parts of eplb.torch, each by itself: what is found, turned, counted, renamed, adopted and refused."""
 
 import copy
+import json
 import types
 import unittest
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from eplb.torch import groups, layers, pieces, routing, state_dicts
+from eplb.torch import groups, layers, pieces, probe, routing, state_dicts
 
 EXPERTS = 4
 
@@ -126,11 +127,31 @@ class LayersTest(unittest.TestCase):
 
     def test_a_mark_is_of_one_module(self):
         moe = Listed()
-        layers.mark(moe.experts)
+        layers.attached_experts.add(moe.experts)
         self.refused("experts is attached already", moe)
         layers.find_layers([copy.deepcopy(moe)], "experts", "gate")
-        layers.unmark(moe.experts)
-        self.assertFalse(layers.is_marked(moe.experts))
+        layers.attached_experts.discard(moe.experts)
+        self.assertFalse(moe.experts in layers.attached_experts)
+
+
+class ProbeTest(unittest.TestCase):
+    def test_ranks_with_other_numbers_of_tokens_call_experts_with_equal_inputs(self):
+        seen = []
+        for tokens in (2, 5):
+            moe = Listed()
+            moe.experts.load_state_dict(seen[0][0].experts.state_dict() if seen else moe.experts.state_dict())
+            layer = layers.find_layers([moe], "experts", "gate")[0]
+            layer.index = 0
+            seen.append((moe, probe.SeenInputs([layer])))
+            moe.experts[1](torch.zeros(tokens, 3))
+        sent = []
+        for _, inputs in seen:
+            inputs.agree(types.SimpleNamespace(objects=lambda mine: sent.append(mine) or [mine]))
+        for _, inputs in seen:
+            inputs.agree(types.SimpleNamespace(objects=lambda _: json.loads(json.dumps(sent))))
+        outputs = [inputs.probe(0, 2) for _, inputs in seen]
+        self.assertEqual(outputs[0].shape, (2, 3))
+        self.assertTrue(torch.equal(*outputs))
 
 
 class RoutingTest(unittest.TestCase):

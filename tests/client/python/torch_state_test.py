@@ -1,4 +1,4 @@
-"""What optimizers hold for experts, and what they do, followed without ranks."""
+"""State and calls of optimizers for experts, without ranks."""
 
 import types
 import unittest
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from eplb.torch import alike, calls, layers, pieces, state, watch
-from torch_parts_test import EXPERTS, Listed, single
+from torch_parts_test import EXPERTS, Listed
 
 
 class Parts:

@@ -1,5 +1,5 @@
-"""A trainer of mixtures of experts in the manner of DeepSpeed: a module for each expert, its own gate, all-to-all and checkpoint
-files of single experts. What it knows of EPLB stands between two markers, and the test counts these lines."""
+"""A trainer of mixtures of experts in the manner of DeepSpeed: a module for each expert, its own gate, all-to-all and
+checkpoint files of single experts. What it knows of EPLB stands between two markers, and the test counts these lines."""
 
 import os
 
@@ -123,7 +123,7 @@ class Trainer:
                 y = self.model(x)
                 loss = ((y - target) ** 2).mean() + 0.01 * sum(block.moe.auxiliary for block in self.model)
                 (loss / self.accumulate).backward()
-                self.losses.append(float(loss))
+                self.losses.append(float(loss.detach()))
             self._reduce_gradients()
             self.optimizer.step()
             if after is not None:
@@ -138,7 +138,7 @@ class Trainer:
         return self
 
     def save(self, directory):
-        """As DeepSpeed does: a file for each expert by its global number, made from the state dict of the whole."""
+        """Saves as DeepSpeed does: a file for each expert by its global number, made from the state dict of the whole."""
         whole = self.model.state_dict()
         for layer in range(LAYERS):
             for local in range(EXPERTS // self.ep):

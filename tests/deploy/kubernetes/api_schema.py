@@ -1,7 +1,8 @@
-"""Checks manifests against the Kubernetes API: every key is one of the API, every value has its type, what is required is there.
+"""Checks manifests against the Kubernetes API: every key is one of the API, every value has its type, what is required is
+there.
 
-The API is what the Python client of Kubernetes has of it: classes generated from the API's own OpenAPI document. Of the Prometheus
-Operator's PodMonitor the fields that are used stand here.
+The API is what the Python client of Kubernetes has of it: classes generated from the API's own OpenAPI document. Of the
+Prometheus Operator's PodMonitor the fields that are used stand here.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""The manifests of deploy/kubernetes: rendered as Kustomize does, checked against the API, and what they say of the daemon against it."""
+"""The manifests of deploy/kubernetes: rendered as Kustomize does, checked against the API, and what they say of the daemon
+against it.
+"""
 
 import copy
 import json
@@ -84,7 +86,7 @@ class SchemaTest(unittest.TestCase):
 
 
 class DaemonTest(unittest.TestCase):
-    """What the manifests promise of the daemon."""
+    """Promises of the manifests about the daemon."""
 
     def setUp(self):
         self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-k8s-")))

@@ -121,7 +121,9 @@ def load_sharded(this, directory):
 
 
 def unsharded(rank, world, directory, endpoint):
-    """What state_dict and load_state_dict say once experts have moved, and before. GroupedMLP has no shard for each."""
+    """Returns the answers of state_dict and load_state_dict before and after experts have moved. GroupedMLP has no shard for
+    each.
+    """
     said = []
 
     def attempt(call):
@@ -152,7 +154,7 @@ def unsharded(rank, world, directory, endpoint):
 
 
 def plain_after_sharded(rank, world, directory, connecting):
-    """Whether each plain load under a moved placement is refused: after a sharded save, and around a sharded load."""
+    """Checks that each plain load under a moved placement is refused: after a sharded save, and around a sharded load."""
     this = Training(rank, world, directory, "plain", ep=world, experts="TEGroupedMLP")
     state = {name: value.clone() for name, value in this.model.state_dict().items()}
     this.attach(**connecting)
@@ -183,8 +185,8 @@ def plain_after_sharded(rank, world, directory, connecting):
 
 
 def optimizer_by_slot(rank, world, directory, connecting, sharding):
-    """What the experts' optimizer says to each way of writing and reading its state under a moved placement; the same in
-    static order."""
+    """Returns the answer of the experts' optimizer to each way of writing and reading its state under a moved placement; the
+    same in static order."""
     this = Training(rank, world, directory, "state", ep=world, experts="TEGroupedMLP", sharding=sharding)
     this.attach(**connecting).run(2)
     leaf, said = this.optimizer.chained_optimizers[1], []

@@ -29,7 +29,7 @@ def disabled(rank, world, directory, steps, options):
 
 
 def recorded_in_tensor_groups(rank, world, directory):
-    """What each rank tells EPLB of the first layer in one step."""
+    """Counts of the first layer that each rank reports in one step."""
     this = Training(rank, world, directory, "recorded", ep=2, etp=2, order="dp-ep").attach()
     told, record = [], this.balancer.client.record
     this.balancer.client.record = lambda layer, counts: (told.append(counts.tolist()), record(layer, counts))

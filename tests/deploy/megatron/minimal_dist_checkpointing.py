@@ -50,7 +50,7 @@ def sharded(key: str, data: torch.Tensor, sharded_offsets: Any, expert: int, num
 
 def halved(key: str, data: torch.Tensor, sharded_offsets: Any, expert: int, num_experts: int,
            copy: int = 0) -> ShardedTensorFactory:
-    """As Megatron does with gated units: two shards, whose expert was fixed when the factory was made."""
+    """Shards of gated units, as in Megatron: two shards, whose expert was fixed when the factory was made."""
     def build(key: str, tensor: torch.Tensor, replica_id: int, flattened_range: Any) -> "list[ShardedTensor]":
         return [sharded(f"{key}.{part}", half, sharded_offsets, expert, num_experts, copy=replica_id)
                 for part, half in zip("wv", tensor.chunk(2))]
@@ -72,7 +72,7 @@ def save(entries: "dict[str, Any]", directory: pathlib.Path) -> None:
 
 
 def load(entries: "dict[str, Any]", directory: pathlib.Path) -> "dict[str, torch.Tensor]":
-    """What each entry asks for, by the entry's name."""
+    """Returns the request of each entry, by its name."""
     found = {}
     for name, entry in entries.items():
         parts = [torch.load(directory / _file(shard)) for shard in _shards([entry])]

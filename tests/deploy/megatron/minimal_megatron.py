@@ -192,7 +192,7 @@ class GroupedMLP(nn.Module):
                           [lambda x, i=i: torch.relu(x @ ups[i]) @ downs[i] for i in range(len(ups))])
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> "dict[str, Any]":
-        """As a whole for each rank: all its experts are one shard."""
+        """Returns one shard for all experts of a rank."""
         rank, size = metadata["ep"]
         return {f"{prefix}{name}": dist_checkpointing.sharded(
             f"{prefix}experts.{name}", getattr(self, name).data.view(self.num_local_experts, -1), sharded_offsets,

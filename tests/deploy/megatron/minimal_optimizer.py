@@ -126,7 +126,9 @@ def set_main_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None
 
 def build(model: torch.nn.Module, adam: Callable[..., torch.optim.Optimizer] = FusedAdam,
           shard: Optional[Callable[[Any], Any]] = None) -> ChainedOptimizer:
-    """As Megatron chains them: an optimizer for the dense parameters, one for the experts', which `shard` makes, if given."""
+    """Chains optimizers as Megatron does: an optimizer for the dense parameters, one for the experts', which `shard` makes, if
+    given.
+    """
     experts = [each for name, each in model.named_parameters() if ".experts." in name]
     dense = [each for name, each in model.named_parameters() if ".experts." not in name]
     kind = FP32Optimizer if experts[0].dtype == torch.float32 else Float16OptimizerWithFloat16Params

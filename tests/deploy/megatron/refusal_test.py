@@ -1,4 +1,4 @@
-"""What the adapter refuses, by name and on all ranks, and what its checks find."""
+"""Refusals of the adapter, by name and on all ranks, and findings of its checks."""
 
 import types
 import unittest
@@ -72,7 +72,7 @@ def stage_without_layers_skips(rank, world, directory):
 
 
 def flat_shard_by_another_name(this):
-    """What a master of one parameter is cut to by whoever shards it, whatever the class is called."""
+    """Piece of a parameter's master after sharding, for any name of the class."""
     experts = this.optimizer.chained_optimizers[1]
     main = experts.fp32_from_float16_groups[0][0]
     main.data = main.data.flatten()[:100].clone()

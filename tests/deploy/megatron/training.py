@@ -74,7 +74,7 @@ class Training:
         return self
 
     def sync_params(self):
-        """What Megatron does before a forward where the gathering of weights overlaps it."""
+        """Acts as Megatron does before a forward that overlaps the gathering of weights."""
         if self.sharding.endswith("overlap"):
             self.optimizer.chained_optimizers[1].sync_params()
 
@@ -101,7 +101,7 @@ class Training:
             self.clip_gradients()
 
     def clip_gradients(self):
-        """As Megatron does: an expert's square is added where the expert is, in the order of slots and then of ranks."""
+        """Sums as Megatron does: an expert's square is added where the expert is, in the order of slots and then of ranks."""
         squares = {True: torch.zeros(()), False: torch.zeros(())}
         for name, parameter in self.model.named_parameters():
             squares[".experts." in name] += parameter.main_grad.pow(2).sum()
@@ -154,7 +154,7 @@ class Training:
         return found
 
     def dense(self):
-        """What is no expert's: equal on all ranks."""
+        """Tensors of no expert: equal on all ranks."""
         found = {}
         inner = self.optimizer.chained_optimizers[0].optimizer
         for number, router in enumerate(self.routers()):

@@ -1,4 +1,6 @@
-"""The packages of this build, as deploy/packages/build.sh makes them: fields, files, lists of parts, and that they run from anywhere."""
+"""The packages of this build, as deploy/packages/build.sh makes them: fields, files, lists of parts, and that they run from
+anywhere.
+"""
 
 import json
 import os
@@ -121,7 +123,7 @@ class BuiltTest(unittest.TestCase):
         tree, = (self.folder / "any place").iterdir()
         copies = set((tree / "lib/eplb").iterdir()) if (tree / "lib/eplb").exists() else set()
         for program in (tree / "bin/eplbd", tree / "bin/eplbctl", tree / "bin/eplb-trainer"):
-            # What LD_LIBRARY_PATH has is not asked for.
+            # Libraries of LD_LIBRARY_PATH are not requirements.
             done = run(program, "--version", env={"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu"})
             self.assertIn(VERSION, done.stdout, done.stderr)
         for file in (tree / "bin/eplbd", tree / "lib/libeplb.so.0"):

@@ -1,4 +1,6 @@
-"""What `cmake --install` puts below a prefix, which may be moved: pages whose links lead somewhere, manuals, completions, the unit, Python."""
+"""Files that `cmake --install` puts below a prefix, which may be moved: pages whose links lead somewhere, manuals,
+completions, the unit, Python.
+"""
 
 import gzip
 import os

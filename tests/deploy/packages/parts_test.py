@@ -1,4 +1,4 @@
-"""What programs are made of, how old a system they run on, and what the sources of the packages say."""
+"""Parts of programs, the oldest system they run on, and the packages' statements of sources."""
 
 import os
 import pathlib

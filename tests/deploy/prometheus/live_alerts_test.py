@@ -1,16 +1,15 @@
 """Every alert that is shipped fires by its real fault, at real daemons and a real Prometheus, and clears where the fault ends.
 
-All faults are there at once, each at a job or a daemon of its own. Only `for:` and the intervals are shorter than what is shipped.
-Alerts on what happened within a time, which the rules name in brackets, clear after that time: alerts_test.yml has their end.
+All faults are there at once, each at a job or a daemon of its own. Only `for:` and the intervals are shorter than what is
+shipped. Alerts on what happened within a time, which the rules name in brackets, clear after that time: alerts_test.yml has
+their end.
 """
 
-import pathlib
 import re
 import resource
 import subprocess
 import sys
 import threading
-import tempfile
 import time
 import unittest
 
@@ -49,9 +48,9 @@ def rank_of_a_process(port, job, world):
 
 
 @needs_prometheus
-class LiveAlertsTest(unittest.TestCase):
+class LiveAlertsTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-alerts-")))
+        super().setUp()
         self.daemons = {name: self.daemon(name) for name in ("jobs", "store", "down")}
         authority = tls_test.Authority(self.directory)
         authority.sign("server", "DNS:localhost,IP:127.0.0.1", days=13)
@@ -88,7 +87,7 @@ class LiveAlertsTest(unittest.TestCase):
                        capture_output=True, timeout=60)
 
     def wait_for(self, condition, seconds, what):
-        """As the harness, once a second, and with what fires instead."""
+        """Waits as the harness does, once a second, and reports the alerts that fire instead."""
         deadline = time.monotonic() + seconds * harness.PATIENCE
         while not condition():
             if time.monotonic() > deadline:
@@ -163,7 +162,9 @@ class LiveAlertsTest(unittest.TestCase):
         return [start_again, silent.silent.clear, twin.drop]
 
     def break_balance(self):
-        """Jobs that only observe, one worse than without EPLB, one that counts no tokens, and one whose load changes with the switch."""
+        """Jobs that only observe, one worse than without EPLB, one that counts no tokens, and one whose load changes with the
+        switch.
+        """
         poor = self.job("poor", uneven=True).connect().train()
 
         # The first prediction of a run has no error to miss: what follows it gives the second one its error.

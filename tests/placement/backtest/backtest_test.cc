@@ -56,7 +56,7 @@ TEST(BacktestTest, EqualInputGivesEqualScores) {
     const Backtest other = RunOf(8, 1e-2, hot, {.split = split});
     ASSERT_EQ(one.Scores().size(), other.Scores().size());
     EXPECT_EQ(one.choice(), other.choice());
-    EXPECT_EQ(one.gate().realized, other.gate().realized);
+    EXPECT_EQ(one.gate().shown.realized, other.gate().shown.realized);
     for (size_t i = 0; i < one.Scores().size(); ++i) {
       EXPECT_EQ(one.Scores()[i].net_seconds, other.Scores()[i].net_seconds) << i;
       EXPECT_EQ(one.Scores()[i].spent_seconds, other.Scores()[i].spent_seconds) << i;
@@ -68,8 +68,8 @@ TEST(BacktestTest, ALoadThatStaysIsWorthItsMigration) {
   const Backtest backtest = RunOf(6, 1e-2, [](int) { return 0; });
   ASSERT_TRUE(backtest.choice().has_value());
   EXPECT_TRUE(backtest.gate().in_use);
-  EXPECT_GT(backtest.gate().realized, 0.9);
-  EXPECT_GT(backtest.gate().missed_seconds, 0) << "the job itself did not move";
+  EXPECT_GT(backtest.gate().shown.realized, 0.9);
+  EXPECT_GT(backtest.gate().shown.missed_seconds, 0) << "the job itself did not move";
 }
 
 TEST(BacktestTest, OneLongWindowDoesNotStretchTheHorizon) {

@@ -36,7 +36,7 @@ TEST(CandidateTest, EveryPolicyThatIsTriedHasEveryEstimateAndCadence) {
 }
 
 TEST(CandidateTest, NamesAreShortAndTextsAreSentences) {
-  const Candidate candidate{"incremental", LoadEstimate::kAverage, 2};
+  const Candidate candidate{"incremental", {4, 0.5}, 2};
   EXPECT_EQ(NameOf(candidate), "incremental/ema/2");
   EXPECT_EQ(TextOf(candidate),
             "incremental on an average that halves with each window, at every 2nd opportunity");
@@ -46,17 +46,17 @@ TEST(CandidateTest, NamesAreShortAndTextsAreSentences) {
 
 TEST(CandidateTest, EstimatesLookAtTheNewestWindows) {
   const SeenWindow windows[] = {Window(100), Window(1), Window(2), Window(3), Window(8)};
-  const auto cell = [&](LoadEstimate estimate) {
+  const auto cell = [&](const LoadEstimate& estimate) {
     return ExpectLoad(estimate, windows).value().load.ToDouble()(0, 0);
   };
-  EXPECT_EQ(cell(LoadEstimate::kLast), 8);
-  EXPECT_EQ(cell(LoadEstimate::kSum), 1 + 2 + 3 + 8);
-  EXPECT_EQ(cell(LoadEstimate::kAverage), ((1 * 0.5 + 2 * 0.5) * 0.5 + 3 * 0.5) * 0.5 + 8 * 0.5);
-  EXPECT_EQ(ExpectLoad(LoadEstimate::kSum, windows)->num_steps, 40);
-  EXPECT_EQ(ExpectLoad(LoadEstimate::kLast, windows)->recent.size(), 1u);
+  EXPECT_EQ(cell({1}), 8);
+  EXPECT_EQ(cell({4}), 1 + 2 + 3 + 8);
+  EXPECT_EQ(cell({4, 0.5}), ((1 * 0.5 + 2 * 0.5) * 0.5 + 3 * 0.5) * 0.5 + 8 * 0.5);
+  EXPECT_EQ(ExpectLoad({4}, windows)->num_steps, 40);
+  EXPECT_EQ(ExpectLoad({1}, windows)->recent.size(), 1u);
   const SeenWindow gap[] = {Window(10, 5), Window(10, 5), Window(200, 100)};
-  EXPECT_EQ(ExpectLoad(LoadEstimate::kSum, gap)->recent_steps, 110);
-  EXPECT_EQ(ExpectLoad(LoadEstimate::kLast, gap)->recent_steps, 100);
+  EXPECT_EQ(ExpectLoad({4}, gap)->recent_steps, 110);
+  EXPECT_EQ(ExpectLoad({1}, gap)->recent_steps, 100);
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ Windows MakeRun(uint64_t seed, int windows, const Next& next) {
 
 // Every row of a GPU moves in `windows` times the time of an even window.
 ReplayOptions OptionsFor(const Windows& run, const Topology& topology, double windows) {
-  ReplayOptions options{.min_gain = 0.01, .chosen = {.effort = Effort::kFast}};
+  ReplayOptions options{.min_gain = 0.01, .policy = {.effort = Effort::kFast}};
   double tokens = 0;
   for (const Load& load : run.windows) tokens += load.ToDouble().sum();
   tokens /= static_cast<double>(run.windows.size()) * topology.num_gpus();
@@ -90,8 +90,7 @@ ReplayResult Auto(const Windows& run, int32_t slots, double windows, int32_t lat
   const Topology topology = Shape(run, slots);
   ReplayOptions options = OptionsFor(run, topology, windows);
   options.latency = latency;
-  return Replay({run.windows, run.steps}, topology, *MakePolicy("auto", {}).value(), options)
-      .value();
+  return Replay({run.windows, run.steps}, topology, "auto", options).value();
 }
 
 double NetOf(const ReplaySummary& summary) {
@@ -183,9 +182,7 @@ TEST(AutoTest, PredictionsOfExactSplitsHoldToo) {
     options.split = SplitMode::kBatch;
     options.latency = 1;
     const ReplaySummary summary =
-        Replay({run.windows, run.steps}, topology, *MakePolicy(policy, {}).value(), options)
-            .value()
-            .summary;
+        Replay({run.windows, run.steps}, topology, policy, options).value().summary;
     EXPECT_GE(summary.predictions, 10) << policy;
     EXPECT_GE(static_cast<double>(summary.predictions_held),
               kLeastHeld * static_cast<double>(summary.predictions))
@@ -215,8 +212,7 @@ TEST(AutoTest, EqualInputGivesEqualDecisionsAndNothingSeesItsFuture) {
   const ReplayOptions options = OptionsFor(run, topology, 0.1);
   run.windows.erase(run.windows.begin() + 12, run.windows.end());
   run.steps.resize(12);
-  const ReplayResult prefix =
-      Replay({run.windows, run.steps}, topology, *MakePolicy("auto", {}).value(), options).value();
+  const ReplayResult prefix = Replay({run.windows, run.steps}, topology, "auto", options).value();
   for (size_t t = 0; t < whole.rows.size(); ++t) {
     EXPECT_EQ(again.rows[t].reason, whole.rows[t].reason) << t;
     EXPECT_EQ(again.rows[t].balancedness, whole.rows[t].balancedness) << t;

@@ -25,15 +25,9 @@ using testing::Random;
 
 constexpr double kMostHarm = 0.005;  // of the time without any move
 
-std::unique_ptr<Policy> Deepseek() {
-  return MakePolicy("deepseek", {.hierarchy = Hierarchy::kNone}).value();
-}
-
 constexpr const char* kPolicies[] = {"deepseek", "balanced", "incremental"};
 
-std::unique_ptr<Policy> Fast(const char* name) {
-  return MakePolicy(name, {.hierarchy = Hierarchy::kNone, .effort = Effort::kFast}).value();
-}
+constexpr PolicyOptions kFast{.hierarchy = Hierarchy::kNone, .effort = Effort::kFast};
 
 // About normal, the same on every machine.
 double Normal(Random& random) {
@@ -118,7 +112,7 @@ TEST(ReplayTest, AConstantLoadIsMovedOnce) {
     for (const int64_t every : {1, 3}) {
       ReplayOptions options{.every = every, .history = 2};
       if (cost > 0) options.costs = CostsOf(series, topology, cost);
-      const ReplayResult result = Replay(series.trace(), topology, *Deepseek(), options).value();
+      const ReplayResult result = Replay(series.trace(), topology, "deepseek", options).value();
       EXPECT_EQ(result.summary.rebalances, 1) << "cost " << cost << " every " << every;
       EXPECT_GT(result.rows.back().balancedness, result.rows.back().balancedness_static);
       EXPECT_FALSE(result.rows[0].rebalanced);
@@ -141,12 +135,12 @@ TEST(ReplayTest, DecisionsDoNotSeeTheirFuture) {
   for (const bool priced : {false, true}) {
     ReplayOptions options{.every = 2, .history = 3};
     if (priced) options.costs = CostsOf(series, topology, 0.01);
-    const ReplayResult whole = Replay(series.trace(), topology, *Deepseek(), options).value();
+    const ReplayResult whole = Replay(series.trace(), topology, "deepseek", options).value();
     EXPECT_GT(whole.summary.rebalances, 1);
     for (const size_t t : {1, 7, 20, 39}) {
       Series changed = series;
       for (size_t i = t; i < changed.windows.size(); ++i) changed.windows[i] = other.windows[i];
-      const ReplayResult result = Replay(changed.trace(), topology, *Deepseek(), options).value();
+      const ReplayResult result = Replay(changed.trace(), topology, "deepseek", options).value();
       // The decision before window t is made from windows < t too.
       for (size_t i = 0; i <= t; ++i) {
         EXPECT_EQ(result.rows[i].reason, whole.rows[i].reason) << i;
@@ -154,45 +148,13 @@ TEST(ReplayTest, DecisionsDoNotSeeTheirFuture) {
       }
       const ReplayTrace prefix{std::span(series.windows).first(t),
                                std::span(series.steps).first(t)};
-      const ReplayResult shorter = Replay(prefix, topology, *Deepseek(), options).value();
+      const ReplayResult shorter = Replay(prefix, topology, "deepseek", options).value();
       for (size_t i = 0; i < t; ++i) {
         EXPECT_EQ(shorter.rows[i].reason, whole.rows[i].reason) << i;
         EXPECT_EQ(shorter.rows[i].balancedness, whole.rows[i].balancedness) << i;
       }
     }
   }
-}
-
-TEST(ReplayTest, ThePolicyIsGivenTheHistoryAndThePlacementInForce) {
-  class Recorder : public Policy {
-   public:
-    std::string_view name() const override { return "recorder"; }
-    absl::StatusOr<Placement> Solve(const PolicyInput& input) const override {
-      sizes.push_back(input.recent.size());
-      first.push_back(input.recent.front().counts()(0, 0));
-      sums.push_back(input.load.ToDouble()(0, 0));
-      return *input.previous;
-    }
-    mutable std::vector<size_t> sizes;
-    mutable std::vector<int64_t> first;
-    mutable std::vector<double> sums;
-  };
-  Series series;
-  for (int64_t t = 0; t < 6; ++t) {
-    series.Add(Load::FromCounts(LoadMatrix::Constant(1, 2, t + 1)).value());
-  }
-  const Recorder sum;
-  const ReplayResult result =
-      Replay(series.trace(), series.Frame(2, 2), sum, {.every = 2, .history = 3}).value();
-  EXPECT_EQ(sum.sizes, (std::vector<size_t>{2, 3}));
-  EXPECT_EQ(sum.first, (std::vector<int64_t>{1, 2}));
-  EXPECT_EQ(sum.sums, (std::vector<double>{1 + 2, 2 + 3 + 4}));
-  EXPECT_EQ(result.rows[4].reason, "steps 10..39: kept, the policy changes nothing");
-  const Recorder average;
-  ASSERT_TRUE(
-      Replay(series.trace(), series.Frame(2, 2), average, {.every = 4, .history = 2, .decay = 0.75})
-          .ok());
-  EXPECT_EQ(average.sums, (std::vector<double>{0.75 * 3 + 0.25 * 4}));
 }
 
 TEST(ReplayTest, TheSummaryAddsUpTheRows) {
@@ -202,7 +164,7 @@ TEST(ReplayTest, TheSummaryAddsUpTheRows) {
   ReplayOptions options;
   options.costs = CostsOf(series, topology, 0.001);
   options.costs.replica_weight_bytes = 10;
-  const ReplayResult result = Replay(series.trace(), topology, *Deepseek(), options).value();
+  const ReplayResult result = Replay(series.trace(), topology, "deepseek", options).value();
   int64_t transfers = 0;
   double spent = 0;
   double saved = 0;
@@ -227,8 +189,8 @@ TEST(ReplayTest, WindowsWithoutTokensAreInNoMeanAndMoveNothing) {
   for (int t = 0; t < 5; ++t) series.Add(Load::FromCounts(LoadMatrix::Zero(2, 16)).value());
   for (const SplitMode split : {SplitMode::kEqual, SplitMode::kBatch}) {
     const ReplayOptions options{.split = split};
-    const ReplayResult expected = Replay(busy.trace(), topology, *Deepseek(), options).value();
-    const ReplayResult result = Replay(series.trace(), topology, *Deepseek(), options).value();
+    const ReplayResult expected = Replay(busy.trace(), topology, "deepseek", options).value();
+    const ReplayResult result = Replay(series.trace(), topology, "deepseek", options).value();
     const ReplaySummary& summary = result.summary;
     EXPECT_EQ(summary.windows_without_tokens, 5);
     EXPECT_EQ(summary.balancedness_mean, expected.summary.balancedness_mean);
@@ -241,7 +203,7 @@ TEST(ReplayTest, WindowsWithoutTokensAreInNoMeanAndMoveNothing) {
     EXPECT_FALSE(result.rows.back().prediction.has_value());
   }
   const ReplayTrace idle{std::span(series.windows).last(5), std::span(series.steps).last(5)};
-  const ReplayResult nothing = Replay(idle, topology, *Deepseek(), {}).value();
+  const ReplayResult nothing = Replay(idle, topology, "deepseek", {}).value();
   EXPECT_EQ(nothing.summary.balancedness_mean, std::nullopt);
   EXPECT_EQ(nothing.summary.seconds_saved, 0);
 }
@@ -255,7 +217,7 @@ TEST(ReplayTest, TimeIsSavedAgainstOneSlotPerExpertHoweverManySlotsThereAre) {
   std::vector<ReplaySummary> summaries;
   for (const int32_t slots : {32, 36, 40, 48}) {
     summaries.push_back(
-        Replay(series.trace(), series.Frame(slots, 4), *Deepseek(), options).value().summary);
+        Replay(series.trace(), series.Frame(slots, 4), "deepseek", options).value().summary);
   }
   const ReplaySummary& plain = summaries.front();
   EXPECT_EQ(plain.balancedness_without_eplb_mean, plain.balancedness_static_mean);
@@ -279,11 +241,10 @@ TEST(ReplayTest, AnExactSplitIsNeverBelowEqualSharesOfTheSamePlacement) {
                                             .memory = 0.9,
                                             .noise = 0.2});
   const Topology topology = series.Frame(20, 4);
-  const auto policy = Fast("incremental");
-  ReplayOptions options{.every = 4, .history = 4, .min_gain = 1};
-  const ReplayResult equal = Replay(series.trace(), topology, *policy, options).value();
+  ReplayOptions options{.every = 4, .history = 4, .min_gain = 1, .policy = kFast};
+  const ReplayResult equal = Replay(series.trace(), topology, "incremental", options).value();
   options.split = SplitMode::kBatch;
-  const ReplayResult batch = Replay(series.trace(), topology, *policy, options).value();
+  const ReplayResult batch = Replay(series.trace(), topology, "incremental", options).value();
   ASSERT_EQ(batch.rows.size(), equal.rows.size());
   for (size_t t = 0; t < batch.rows.size(); ++t) {
     EXPECT_EQ(batch.rows[t].transfers, 0) << t;
@@ -310,12 +271,12 @@ TEST(ReplayTest, RandomDriftIsNeverMadeWorse) {
                       .noise = noise[Pick(random, 0, 2)]};
     const Series series = MakeSeries(random, drift);
     const Topology topology = series.Frame(drift.experts + 4 * Pick(random, 0, 1), 4);
-    ReplayOptions options{.every = Pick(random, 1, 8), .history = Pick(random, 1, 16)};
+    ReplayOptions options{
+        .every = Pick(random, 1, 8), .history = Pick(random, 1, 16), .policy = kFast};
     options.horizon_windows = int64_t{50} * Pick(random, 0, 1);
     options.costs = CostsOf(series, topology, cost[Pick(random, 0, 4)]);
     for (size_t i = 0; i < std::size(kPolicies); ++i) {
-      const auto policy = Fast(kPolicies[i]);
-      const ReplayResult result = Replay(series.trace(), topology, *policy, options).value();
+      const ReplayResult result = Replay(series.trace(), topology, kPolicies[i], options).value();
       EXPECT_GE(NetShare(result.summary), -kMostHarm) << kPolicies[i];
       net[i] += NetShare(result.summary) / 60;
     }
@@ -338,14 +299,13 @@ TEST(ReplayTest, ARecordedTraceIsNeverMadeWorse) {
   }
   ASSERT_EQ(series.windows.size(), 240u);
   for (const char* name : kPolicies) {
-    const auto policy = Fast(name);
     for (const int32_t slots : {64, 72}) {
       const Topology topology = series.Frame(slots, 8);
       const int64_t every = slots == 64 ? 4 : 10;
       for (const double cost : {0.001, 0.1, 10.0}) {
-        ReplayOptions options{.every = every, .history = 4};
+        ReplayOptions options{.every = every, .history = 4, .policy = kFast};
         options.costs = CostsOf(series, topology, cost);
-        const ReplayResult result = Replay(series.trace(), topology, *policy, options).value();
+        const ReplayResult result = Replay(series.trace(), topology, name, options).value();
         EXPECT_GE(NetShare(result.summary), cost < 0.05 ? 0.05 : -kMostHarm)
             << name << ", " << slots << " slots, cost " << cost;
       }
@@ -374,13 +334,12 @@ TEST(ReplayTest, ExtraTracesAreNeverMadeWorse) {
     series.Add(Load::FromEstimates(cells).value());
   }
   for (const char* name : kPolicies) {
-    const auto policy = Fast(name);
     for (const int32_t gpus : {2, 4}) {
       const Topology topology = series.Frame(8, gpus);
       for (const double cost : {0.001, 0.01, 0.1, 1.0}) {
-        ReplayOptions options{.history = 4};
+        ReplayOptions options{.history = 4, .policy = kFast};
         options.costs = CostsOf(series, topology, cost);
-        const ReplayResult result = Replay(series.trace(), topology, *policy, options).value();
+        const ReplayResult result = Replay(series.trace(), topology, name, options).value();
         EXPECT_GE(NetShare(result.summary), -kMostHarm) << name << " cost " << cost;
         std::printf("%s, %zu extra windows, %d GPUs, a move costs %.3f windows: %+.2f %% net\n",
                     name, paths.size(), gpus, cost, 100 * NetShare(result.summary));
@@ -400,7 +359,7 @@ TEST(ReplayTest, EveryNumberIsFinite) {
   ReplayOptions options;
   options.costs.token_seconds = 1e300;
   const ReplayResult result =
-      Replay(series.trace(), series.Frame(4, 2), *Deepseek(), options).value();
+      Replay(series.trace(), series.Frame(4, 2), "deepseek", options).value();
   EXPECT_TRUE(std::isfinite(result.summary.seconds_saved));
   EXPECT_TRUE(std::isfinite(result.summary.static_seconds));
   for (const ReplayRow& row : result.rows) EXPECT_TRUE(std::isfinite(row.saved_seconds));
@@ -412,7 +371,7 @@ TEST(ReplayTest, WhatCannotBeReplayedIsRefusedByName) {
   const Topology topology = series.Frame(16, 4);
   const auto message = [&](const ReplayTrace& trace, const Topology& frame,
                            const ReplayOptions& options) {
-    return std::string(Replay(trace, frame, *Deepseek(), options).status().message());
+    return std::string(Replay(trace, frame, "deepseek", options).status().message());
   };
   EXPECT_THAT(message(series.trace(), topology, {.every = 0}), HasSubstr("every is 0"));
   EXPECT_THAT(message(series.trace(), topology, {.history = 0}), HasSubstr("history is 0"));

@@ -10,15 +10,11 @@
 
 namespace eplb::testing {
 
-// Random counts, speeds, slack and unusable GPUs for each layer of `of_usable`: the quotas are
-// whole and within the peak, the checker accepts the proof, and the tokens fit the peak by the
-// oracle's flow.
+// Draws counts, speeds, slack and unusable GPUs for each layer of `of_usable`. Checks that the
+// quotas are whole and within the peak, that the checker accepts the proof, that the tokens fit the
+// peak by the oracle's flow, and that ranks that know only the tokens of lower ranks meet the
+// quotas of the first layer.
 void CheckAgainstOracle(Random& random, const Placement& of_usable);
-
-// The same for SourceSplitter, of one layer: its quotas are whole and within the least maximum,
-// which has a proof; ranks that derive them alone agree, and by prefix each finds slots for its
-// tokens.
-void CheckSourcesAgainstOracle(Random& random, const Placement& of_usable);
 
 // CheckAgainstOracle, `repetitions` times on random placements of a shape, until a failure.
 void CheckShape(Random& random, const TopologyOptions& shape, int32_t repetitions);

@@ -45,7 +45,7 @@ TEST(ConfigTest, ABandwidthThatLooksLikeBitsIsToldWithItsSource) {
 
 TEST(ConfigTest, AMissingFileAndAFolderAreRefusedByName) {
   EXPECT_THAT(std::string(LoadConfig({.file = "/nonexistent.toml"}).status().message()),
-              HasSubstr("/nonexistent.toml: cannot be opened"));
+              HasSubstr("/nonexistent.toml: No such file"));
   EXPECT_THAT(std::string(LoadConfig({.file = "/"}).status().message()),
               StartsWith("/: cannot be"));
 }

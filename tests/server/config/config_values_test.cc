@@ -10,7 +10,7 @@ namespace {
 
 using Kind = WrittenValue::Kind;
 
-// What is read, as text; "refused" for nothing.
+// Returns the value that is read, as text; "refused" for none.
 template <class Range>
 std::string Read(const Range& range, const WrittenValue& written) {
   const std::optional<Scalar> value = range.Read(written);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "server/core/decisions/question.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -407,7 +408,7 @@ TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
   EXPECT_EQ(settings.min_gain, 0.5);
   job.ConnectAll();
   job.Report(0, 9);
-  EXPECT_EQ(job.daemon.pending_solve()->policy_name, "balanced");
+  EXPECT_EQ(job.daemon.pending_solve()->question->settings.policy_name, "balanced");
 }
 
 TEST(AdminTest, SetPolicyRefusesWhatItDoesNotKnow) {

@@ -9,7 +9,7 @@
 
 #include "base/thread_cpu_time.h"
 #include "placement/policies/registry.h"
-#include "server/core/solution.h"
+#include "tests/server/core/given_answer.h"
 
 namespace eplb::core {
 namespace {
@@ -176,7 +176,7 @@ bool CoreHarness::AnswerSolve(absl::StatusOr<Placement> placement) {
   if (!pending_solve_) return false;
   const Solve solve = *std::move(pending_solve_);
   pending_solve_.reset();
-  Solved solved = Solution(solve, std::move(placement));
+  Solved solved = Answering(solve, std::move(placement));
   solved.seconds = 0.001;
   Handle(std::move(solved));
   return true;

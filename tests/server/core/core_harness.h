@@ -29,7 +29,8 @@ Config TestConfig();
 wire::Hello TestHello(int32_t rank, const TopologyOptions& shape = TestShape());
 // Experts 0 and 1, both on GPU 0 of the static placement, have 100 tokens a layer, the others 10.
 wire::LoadReport TestReport(int64_t first_step, int64_t last_step);
-// Of steps 0..9, with what exact splits gave in each layer; other layouts peak 10 and 20 higher.
+// Returns a report of steps 0..9 with exact splits in each layer. Other layouts peak 10 and 20
+// higher.
 wire::LoadReport TestSplitReport(int64_t tokens, int64_t peak);
 // The static placement with experts 1 and 2 exchanged in these layers: even under TestReport.
 Placement Exchanged(const std::vector<int32_t>& layers);
@@ -42,9 +43,9 @@ class CoreHarness {
 
   // The daemon is killed and starts again from what was stored. All sessions are gone.
   void Restart();
-  // Likewise with a new store, which may stand in the place of a damaged one.
+  // Restarts with a new store, which may replace a damaged one.
   void LoseStore(std::optional<absl::Time> moved_aside = std::nullopt);
-  // Likewise with an older copy of the store: its jobs, terms up to `term` and placements up to
+  // Restarts with an older copy of the store: its jobs, terms up to `term` and placements up to
   // those jobs' versions.
   void RestoreStore(std::map<std::string, StoredJob> copy, int64_t term);
   SessionId Open() { return ++last_session_; }
@@ -74,7 +75,7 @@ class CoreHarness {
   int64_t num_job_writes() const { return num_job_writes_; }
   // The solver works for other jobs: no solve begins.
   bool solver_is_busy = false;
-  // What was cancelled: job and id.
+  // Cancelled solves: job and id.
   const std::vector<std::pair<std::string, int64_t>>& cancelled_solves() const {
     return cancelled_solves_;
   }
@@ -84,7 +85,7 @@ class CoreHarness {
 
   // The newest version of every plan that was stored, by number.
   const std::map<int64_t, Plan>& plans() const { return plans_; }
-  // What every change was answered, by ticket; the test fails on a second answer.
+  // The answer to every change, by ticket; the test fails on a second answer.
   const std::map<int64_t, absl::StatusOr<ChangeOutcome>>& replies() const { return replies_; }
   // Asks for a change with a fresh ticket and request_id, as "ann", and returns its answer. A
   // Rollback finds its placement among those that were ever stored.
@@ -140,7 +141,7 @@ class FakeRank {
   wire::Hello Hello() const;
   // Answers go to `outbox`.
   void Receive(const wire::DownMessage& message);
-  // What the vote decided about the proposal that this rank is PREPARED for.
+  // Applies the decision of the vote about the proposal for which this rank is PREPARED.
   void Apply(int64_t step);
   void Drop(wire::FailedCode code, const std::string& detail);
   void FinishComputing();

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kSeeds = 200;
 constexpr int kActions = 900;
-// What the runs must meet often enough to be worth their time.
+// Events that the runs must meet often enough to be worth their time.
 constexpr const char* kEvents[] = {"recovering", "run_ended",  "run_resumed", "proposed",
                                    "committed",  "cancelling", "withdrawn",   "store_failed"};
 

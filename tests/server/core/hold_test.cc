@@ -34,8 +34,8 @@ Placement PlacementOf(bool in_turn) {
   return Placement::FromSlots(topology, slots).value();
 }
 
-// Of 10 steps: hot are the experts of GPU 0, in blocks or in turn, so that the other placement is
-// even.
+// Returns counts of 10 steps. The experts of GPU 0 are hot, in blocks or in turn, so that the other
+// placement is even.
 LoadMatrix CountsOf(bool in_turn) {
   LoadMatrix counts = LoadMatrix::Constant(kWide.num_layers, kWide.num_experts, 10);
   for (int32_t expert = 0; expert < kWide.num_experts; ++expert) {

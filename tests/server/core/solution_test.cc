@@ -6,106 +6,108 @@
 #include <string>
 #include <vector>
 
+#include "placement/digest.h"
 #include "placement/evaluate.h"
+#include "server/core/decisions/question.h"
 
 namespace eplb::core {
-
 namespace {
 
-// Four experts on two GPUs; the first two, on GPU 0, are hot.
-Solve RequestTo(const std::string& policy) {
-  LoadMatrix counts(1, 4);
-  counts << 40, 30, 2, 1;
+SeenWindow Tokens(std::vector<int64_t> row) {
+  LoadMatrix counts(1, std::ssize(row));
+  for (Eigen::Index i = 0; i < counts.cols(); ++i) counts(0, i) = row[static_cast<size_t>(i)];
+  return {std::make_shared<const Load>(*Load::FromCounts(counts)), 10};
+}
+
+// Four experts on two GPUs. The first two, on GPU 0, are hot.
+DecisionQuestion QuestionTo(const std::string& policy) {
   const Topology topology =
       Topology::Make({.num_layers = 1, .num_experts = 4, .num_slots = 4, .num_gpus = 2}).value();
-  return {.job = "job",
-          .solve_id = 4,
-          .policy_name = policy,
-          .load = std::make_shared<Load>(*Load::FromCounts(counts)),
-          .previous = std::make_shared<Placement>(Placement::Static(topology))};
+  return {.planner = {.windows = {Tokens({40, 30, 2, 1})},
+                      .num_fresh = 1,
+                      .options = {.candidates = {{policy}}}},
+          .incumbent = std::make_shared<Placement>(Placement::Static(topology)),
+          .staging_rows = 4};
+}
+
+Solved Answer(const DecisionQuestion& question) {
+  return AnswerSolve(
+      {.job = "job", .solve_id = 4, .question = std::make_shared<DecisionQuestion>(question)});
+}
+
+// REQUIRES: a decision is due.
+Placement PlacementFor(const DecisionQuestion& question) {
+  return (**Answer(question).planned).answer->placement;
 }
 
 TEST(SolutionTest, TheHotExpertsEndOnDifferentGpus) {
-  const absl::StatusOr<Placement> placement = SolveRequest(RequestTo("deepseek"));
-  ASSERT_TRUE(placement.ok()) << placement.status();
-  const Topology& topology = placement->topology();
-  EXPECT_NE(topology.GpuOf(placement->PrimaryOf({0}, {0})),
-            topology.GpuOf(placement->PrimaryOf({0}, {1})));
+  const Solved solved = Answer(QuestionTo("deepseek"));
+  ASSERT_TRUE(solved.planned.ok()) << solved.planned.status();
+  EXPECT_EQ(solved.solve_id, 4);
+  ASSERT_NE(solved.answer, nullptr);
+  ASSERT_TRUE(solved.answer->decision.ok()) << solved.answer->decision.status();
+  const Placement& placement = (*solved.planned)->answer->placement;
+  const Topology& topology = placement.topology();
+  EXPECT_NE(topology.GpuOf(placement.PrimaryOf({0}, {0})),
+            topology.GpuOf(placement.PrimaryOf({0}, {1})));
 }
 
 TEST(SolutionTest, ThePolicyGetsSpeedsAndHierarchy) {
-  Solve request = RequestTo("balanced");
-  const int32_t num_gpus = request.previous->topology().num_gpus();
-  std::vector<double> speeds(static_cast<size_t>(num_gpus), 1);
-  speeds[0] = 0.1;
-  request.speeds = std::make_shared<const GpuSpeeds>(*GpuSpeeds::Make(num_gpus, speeds, {}));
-  const absl::StatusOr<Placement> slow = SolveRequest(request);
-  ASSERT_TRUE(slow.ok()) << slow.status();
-  const Evaluation tokens = Evaluate(*request.load, *slow).value();
+  DecisionQuestion question = QuestionTo("balanced");
+  const std::vector<double> speeds = {0.1, 1};
+  question.planner.speeds = std::make_shared<const GpuSpeeds>(*GpuSpeeds::Make(2, speeds, {}));
+  const Placement slow = PlacementFor(question);
+  const Evaluation tokens = Evaluate(*question.planner.windows[0].load, slow).value();
   EXPECT_LT(tokens.gpu_loads(0, 0), tokens.gpu_loads.row(0).mean());
-  request.hierarchy = Hierarchy::kSoft;
-  EXPECT_TRUE(SolveRequest(request).ok()) << "one node: every placement keeps to it";
-  request.policy_name = "deepseek";
-  EXPECT_EQ(SolveRequest(request).status().message(),
+  question.planner.options.policy.hierarchy = Hierarchy::kSoft;
+  EXPECT_TRUE(Answer(question).planned.ok()) << "one node: every placement keeps to it";
+  question.planner.options.candidates = {{"deepseek"}};
+  EXPECT_EQ(Answer(question).planned.status().message(),
             "policy deepseek does not take hierarchy soft");
 }
 
 TEST(SolutionTest, ABalancedLoadMovesNothingAfterAligning) {
-  Solve request = RequestTo("deepseek");
-  LoadMatrix even(1, 4);
-  even << 4, 1, 2, 3;  // both GPUs have 5 as they are
-  request.load = std::make_shared<Load>(*Load::FromCounts(even));
-  EXPECT_EQ(DigestOf(*SolveRequest(request)), DigestOf(*request.previous));
+  DecisionQuestion question = QuestionTo("deepseek");
+  question.planner.windows = {Tokens({4, 1, 2, 3})};  // both GPUs have 5 as they are
+  EXPECT_EQ(DigestOf(PlacementFor(question)), DigestOf(*question.incumbent));
 }
 
 // Experts 0 and 1 share a GPU and are hot by turns: what evens out their sum would put both tokens
 // of a window on one GPU.
 TEST(SolutionTest, ThePolicyScoresOnTheWindowsAndNotOnTheirSumAlone) {
-  LoadMatrix first(1, 4), second(1, 4);
-  first << 1000, 0, 600, 0;
-  second << 0, 1000, 0, 600;
-  Solve request = RequestTo("incremental");
-  request.load = std::make_shared<Load>(*Load::FromCounts(first + second));
-  EXPECT_NE(DigestOf(*SolveRequest(request)), DigestOf(*request.previous));
-  request.recent = {std::make_shared<Load>(*Load::FromCounts(first)),
-                    std::make_shared<Load>(*Load::FromCounts(second))};
-  EXPECT_EQ(DigestOf(*SolveRequest(request)), DigestOf(*request.previous));
+  DecisionQuestion question = QuestionTo("incremental");
+  question.planner.windows = {Tokens({1000, 1000, 600, 600})};
+  EXPECT_NE(DigestOf(PlacementFor(question)), DigestOf(*question.incumbent));
+  question.planner.windows = {Tokens({1000, 0, 600, 0}), Tokens({0, 1000, 0, 600})};
+  question.planner.options.candidates[0].estimate.windows = 2;
+  EXPECT_EQ(DigestOf(PlacementFor(question)), DigestOf(*question.incumbent));
 }
 
-TEST(SolutionTest, AnUnknownPolicyAndAMissingInputAreErrors) {
-  EXPECT_EQ(SolveRequest(RequestTo("magic")).status().code(), absl::StatusCode::kInvalidArgument);
-  Solve request = RequestTo("deepseek");
-  request.load = nullptr;
-  EXPECT_EQ(SolveRequest(request).status().code(), absl::StatusCode::kInternal);
+TEST(SolutionTest, APolicyThatChoosesKeepsItsStateUntilItDecides) {
+  DecisionQuestion question = QuestionTo("");
+  question.planner.options = {.every = 8};
+  question.planner.windows_since_decision = 1;
+  const Solved waits = Answer(question);
+  ASSERT_TRUE(waits.planned.ok());
+  EXPECT_EQ((*waits.planned)->state->backtest.num_windows(), 1);
+  EXPECT_FALSE((*waits.planned)->answer.has_value());
+  EXPECT_EQ(waits.answer, nullptr);
+  question.planner.now = true;
+  EXPECT_NE(DigestOf(PlacementFor(question)), DigestOf(*question.incumbent));
 }
 
-TEST(SolutionTest, APolicyThatChoosesAnswersWithItsStateAndThePlacementInForceUntilItDecides) {
-  Solve request = RequestTo("auto");
-  AutoQuestion question{.fresh = {{request.load, 10}}};
-  question.windows_since_decision = 1;
-  question.options.every = 8;
-  request.choose = std::make_shared<const AutoQuestion>(question);
-  const Solved waits = AnswerSolve(request);
-  EXPECT_EQ(DigestOf(*waits.placement), DigestOf(*request.previous));
-  ASSERT_NE(waits.chosen, nullptr);
-  EXPECT_FALSE(waits.chosen->answer.has_value());
-  question.now = true;
-  request.choose = std::make_shared<const AutoQuestion>(question);
-  const Solved decides = AnswerSolve(request);
-  EXPECT_TRUE(decides.chosen->answer.has_value());
-  EXPECT_NE(DigestOf(*decides.placement), DigestOf(*request.previous));
-  EXPECT_EQ(decides.solve_id, 4);
-}
-
-TEST(SolutionTest, TheErrorOfABackTestIsTheAnswers) {
-  Solve request = RequestTo("auto");
-  LoadMatrix other(2, 4);
-  other.setOnes();
-  request.choose = std::make_shared<const AutoQuestion>(
-      AutoQuestion{.fresh = {{std::make_shared<Load>(*Load::FromCounts(other)), 10}}});
-  EXPECT_EQ(AnswerSolve(request).placement.status().code(), absl::StatusCode::kInvalidArgument);
+TEST(SolutionTest, AnErrorOfThePolicyOrOfTheBackTestIsTheAnswers) {
+  const auto code = [](const DecisionQuestion& question) {
+    const Solved solved = Answer(question);
+    EXPECT_EQ(solved.answer, nullptr);
+    return solved.planned.status().code();
+  };
+  EXPECT_EQ(code(QuestionTo("magic")), absl::StatusCode::kInvalidArgument);
+  DecisionQuestion question = QuestionTo("");
+  question.planner.options = {};
+  question.planner.windows = {Tokens({1, 1, 1})};
+  EXPECT_EQ(code(question), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace
-
 }  // namespace eplb::core

@@ -47,7 +47,7 @@ class ElectedDaemon {
     put.set_value(value);
     if (!client_->Txn(request, Soon()).ok()) std::abort();
   }
-  // What etcd holds, by keys below the prefix.
+  // Returns the rows of etcd, by keys below the prefix.
   std::vector<std::pair<std::string, std::string>> Rows(const std::string& below) {
     pb::RangeRequest request;
     request.set_key(absl::StrCat(prefix_, "/", below));

@@ -120,7 +120,7 @@ TEST_F(ElectionTest, ALeaderWhoseEtcdDoesNotAnswerStopsToWriteAndThenLoses) {
               HasSubstr("the lease of the lead was not renewed in time"));
 }
 
-// As after a move to a longer lease that etcd made and did not answer.
+// etcd can make the move to a longer lease without answering it.
 TEST_F(ElectionTest, AKeyThatMovedToAnotherLeaseIsRenewedThere) {
   constexpr int64_t kOther = 3;
   const auto first = New(absl::Seconds(2));

@@ -38,7 +38,7 @@ class EtcdProcess {
   pid_t process_ = -1;
 };
 
-// That of all tests of this binary; null without /usr/bin/etcd.
+// Returns the etcd of all tests of this binary; null without /usr/bin/etcd.
 EtcdProcess* SharedEtcd();
 // A prefix that no other test has.
 std::string NewPrefix();

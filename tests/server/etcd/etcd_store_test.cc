@@ -133,12 +133,12 @@ TEST_F(EtcdStoreTest, TheTermIsNeverBelowTheElections) {
   options.least_term = 41;
   const auto store = *OpenEtcdStore(options);
   EXPECT_EQ(*store->ReadTerm(), 41);
-  // As after a restore of an older etcd, whose revisions begin lower.
+  // An older etcd may be restored, whose revisions begin lower.
   ASSERT_TRUE(store->WriteTerm(99).ok());
   EXPECT_EQ(*store->ReadTerm(), 99);
 }
 
-// Of a placement that needs several transactions.
+// The placement needs several transactions.
 TEST_F(EtcdStoreTest, ALargePlacementIsSplit) {
   Lead lead(prefix_);
   EtcdStoreOptions options = lead.Options();
@@ -242,7 +242,7 @@ TEST_F(EtcdStoreTest, AJobWhoseCurrentPlacementIsDamagedKeepsItsMemory) {
               ElementsAre(Pair(absl::StrCat("damaged/", kFirstPlacement), kNonsense)));
 }
 
-// As after a write that ended between its transactions.
+// A write may end between its transactions.
 TEST_F(EtcdStoreTest, ACopyOfADamagedRowIsMadeOnce) {
   Lead lead(prefix_);
   ASSERT_TRUE(lead.Open()->WriteJob(JobOf("a", 2)).ok());

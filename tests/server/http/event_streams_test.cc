@@ -85,7 +85,7 @@ class Peer {
     ADD_FAILURE() << "no message " << event;
     return {};
   }
-  // What stands before the next empty line; "" at the end of the stream.
+  // Returns the text before the next empty line; "" at the end of the stream.
   std::string NextBlock() {
     for (;;) {
       const size_t end = text_.find("\n\n");
@@ -222,7 +222,7 @@ class EventStreamsTest : public ::testing::Test {
     WaitFor([&] { return streams_->num_watchers() == number; }, absl::StrCat(number, " watchers"));
   }
 
-  std::unique_ptr<Store> store_ = MakeMemoryStore();
+  std::unique_ptr<Store> store_ = MakeMemoryStore().value();
   std::atomic<bool> fail_reads_ = false;
   std::atomic<int64_t> looks_ = 0;
   std::unique_ptr<EventStreams> streams_;
@@ -249,7 +249,7 @@ TEST_F(EventStreamsTest, AWatcherIsToldAllJobsFirst) {
   EXPECT_EQ(first.data().at("step"), 7);
   EXPECT_EQ(first.data().at("state"), "IDLE");
   EXPECT_EQ(peer.Next().data().at("job"), "b");
-  // What was before it is not told.
+  // An earlier event is not sent.
   Append("b", "next");
   EXPECT_EQ(peer.Next().data().at("reason"), "next");
 }
@@ -460,7 +460,7 @@ TEST_F(EventStreamsTest, APeerForWhomTooMuchWaitsIsDropped) {
   EXPECT_TRUE(silent.ReadToTheEnd());
 }
 
-// Else a daemon with many jobs would drop each of its watchers at once.
+// Otherwise a daemon with many jobs would drop each of its watchers at once.
 TEST_F(EventStreamsTest, TheJobsOfALargeDaemonAreNotTooMuch) {
   std::vector<std::pair<std::string, int64_t>> jobs;
   for (int64_t i = 0; i < 5000; ++i) jobs.emplace_back(absl::StrCat("job-", i), i);

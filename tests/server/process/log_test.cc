@@ -49,7 +49,7 @@ TEST(LogTest, NothingThatATerminalObeysIsInALine) {
 
 TEST(LogTest, BeforeTheStartNothingHappens) { Log(LogLevel::kError, "early"); }
 
-// As gRPC's threads do while a leader steps down.
+// gRPC's threads do so while a leader steps down.
 TEST(LogTest, ThreadsMayGoOnLoggingWhileTheLogStops) {
   StartLog("error", LogFormat::kJson);
   std::atomic<bool> done = false;

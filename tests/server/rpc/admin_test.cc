@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include <grpcpp/grpcpp.h>
 
 #include "placement/policies/registry.h"
@@ -298,7 +297,7 @@ TEST_F(AdminTest, TheNewestLoadAndTheRanksAreShown) {
   ASSERT_TRUE(store_->WaitForEvent("proposed"));
   ASSERT_TRUE(Call(*query_, &v1::Query::Stub::GetLoad, request, &load).ok());
   EXPECT_EQ(load.last_step(), kReportEvery - 1);
-  // Of both ranks; GPU 0 holds experts 0 and 1.
+  // Counts of both ranks; GPU 0 holds experts 0 and 1.
   ASSERT_EQ(load.gpu_loads_size(), 2);
   EXPECT_EQ(load.gpu_loads(0), 2 * 1900);
   EXPECT_EQ(load.gpu_loads(1), 2 * 30);
@@ -331,96 +330,6 @@ TEST_F(AdminTest, CallsThatWaitEndWithTheServer) {
   EXPECT_EQ(
       Call(*admin_, &v1::Admin::Stub::Pause, Ask<v1::PauseRequest>("r1"), &response).error_code(),
       grpc::StatusCode::UNAVAILABLE);
-}
-
-TEST(AdminAuthorityTest, WhoMayNotIsRefusedAndWhoMayIsNamed) {
-  auto store = std::make_unique<FailingStore>();
-  const std::unique_ptr<Runner> runner = *Runner::Start({}, std::move(store));
-  const auto service =
-      MakeAdminService({.runner = runner.get(),
-                        .authorise = [](const grpc::CallbackServerContext&,
-                                        const v1::Change& change) -> absl::StatusOr<std::string> {
-                          if (change.job() == "hers") return "spiffe://ann";
-                          return absl::PermissionDeniedError("not your job");
-                        }});
-  int port = 0;
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(service.get());
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  const auto stub = v1::Admin::NewStub(
-      grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
-  v1::PauseRequest request;
-  request.mutable_change()->set_request_id("r");
-  request.mutable_change()->set_expect_version(0);
-  v1::AdminResponse response;
-  for (const auto& [job, code] : {std::pair("his", grpc::StatusCode::PERMISSION_DENIED),
-                                  std::pair("hers", grpc::StatusCode::NOT_FOUND)}) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kAdminDeadline);
-    request.mutable_change()->set_job(job);
-    EXPECT_EQ(stub->Pause(&context, request, &response).error_code(), code) << job;
-  }
-  EXPECT_EQ(runner->Events("", 1)->front().event.actor, "spiffe://ann");
-  server->Shutdown();
-}
-
-}  // namespace
-
-// Balancer.ReserveVersion and Balancer.GetLeader, asked over gRPC.
-
-namespace {
-
-class ReserveVersionTest : public ServedTest {
- protected:
-  grpc::Status Reserve(const std::string& job, uint64_t* version) {
-    grpc::ClientContext context;
-    SetDeadline(&context);
-    v1::ReserveVersionRequest request;
-    request.set_job(job);
-    v1::ReserveVersionResponse response;
-    const grpc::Status status = balancer_->ReserveVersion(&context, request, &response);
-    *version = response.version();
-    return status;
-  }
-  grpc::Status Leader(const std::string& run_id, v1::GetLeaderResponse* response) {
-    grpc::ClientContext context;
-    SetDeadline(&context);
-    v1::GetLeaderRequest request;
-    request.set_job("job");
-    request.set_run_id(run_id);
-    return balancer_->GetLeader(&context, request, response);
-  }
-};
-
-TEST_F(ReserveVersionTest, EveryCallGetsANumberOfItsOwn) {
-  Start();
-  const std::unique_ptr<RankStream> ranks[] = {Join(0), Join(1)};
-  ASSERT_TRUE(store_->WaitForEvent("released"));
-  uint64_t first = 0;
-  uint64_t second = 0;
-  ASSERT_TRUE(Reserve("job", &first).ok());
-  ASSERT_TRUE(Reserve("job", &second).ok());
-  EXPECT_EQ(first, 1U);
-  EXPECT_EQ(second, 2U);
-  EXPECT_EQ(*runner_->NextVersion("job"), 3);
-}
-
-TEST_F(ReserveVersionTest, OfAJobThatIsNotKnownEveryNumberIsFree) {
-  Start();
-  uint64_t version = 0;
-  EXPECT_EQ(Reserve("other", &version).error_code(), grpc::StatusCode::NOT_FOUND);
-}
-
-TEST_F(ReserveVersionTest, TheLeaderOfARunTellsItsTermAndRanks) {
-  Start();
-  const std::unique_ptr<RankStream> rank = Join(0);
-  v1::GetLeaderResponse response;
-  ASSERT_TRUE(Leader(HelloOf(0, 100).run_id, &response).ok());
-  EXPECT_EQ(response.term(), 1U);
-  EXPECT_EQ(response.connected_ranks(), 1U);
-  EXPECT_EQ(response.world_size(), 2U);
-  EXPECT_EQ(Leader("another", &response).error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ class RendezvousTest : public ::testing::Test {
             .nonce = nonce,
             .blob = absl::StrCat("blob", rank, "/", nonce)};
   }
-  // Of all-gather `number` under a token.
+  // Returns the member in all-gather `number` under a token.
   static Rendezvous::Member Later(Rendezvous::Member member, const std::string& token,
                                   int32_t number = 1) {
     member.token = token;
@@ -212,7 +212,7 @@ TEST_F(RendezvousTest, ALaunchIdIsFreeOnceItsStartWasQuietForFiveSeconds) {
   Join(3, MemberOf(1, 2, 21), kRendezvousStart + Rendezvous::kQuiet);
   EXPECT_THAT(BlobsOf(2), ElementsAre("blob0/20", "blob1/21"));
   EXPECT_NE(TokenOf(3), token);
-  // What the first run has yet to all-gather stays its own.
+  // The all-gathers that the first run still needs stay its own.
   Join(4, Later(MemberOf(0, 2, 10), token), kRendezvousStart + absl::Seconds(20));
   Join(5, Later(MemberOf(1, 2, 21), TokenOf(3)), kRendezvousStart + absl::Seconds(20));
   Join(6, Later(MemberOf(1, 2, 11), token), kRendezvousStart + absl::Seconds(20));

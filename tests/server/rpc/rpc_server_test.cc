@@ -329,7 +329,7 @@ class SocketBesideTest : public RpcServerTest {
     std::filesystem::remove_all(folder_);
   }
 
-  // What another daemon is told that wants `path_`, too.
+  // Returns the answer to another daemon that wants `path_` as well.
   absl::Status StartAnother() {
     RpcOptions options{.listen = {.host = "127.0.0.1"}, .unix_socket = path_};
     options.runner = runner_.get();

@@ -50,7 +50,7 @@ class SecurityTest : public ::testing::Test {
   void Start(RpcOptions options) {
     RunnerOptions runner;
     runner.core.server_version = "test";
-    runner_ = *Runner::Start(runner, MakeMemoryStore());
+    runner_ = *Runner::Start(runner, MakeMemoryStore().value());
     options.listen = {.host = "127.0.0.1"};
     options.runner = runner_.get();
     options.server_version = "test";
@@ -128,7 +128,7 @@ class SecurityTest : public ::testing::Test {
       context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
       stream = stub->Session(&context);
     }
-    // What the daemon says to this Hello: true = Welcome.
+    // Returns true if the daemon answers this Hello with Welcome.
     bool Welcomed(const wire::Hello& hello) {
       v1::Up up;
       wire::ToProto(hello, &up);

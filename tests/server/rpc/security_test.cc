@@ -10,7 +10,7 @@
 #include "base/tls_files.h"
 #include "tests/server/rpc/secured_server.h"
 
-#include "eplb/v1/admin.pb.h"
+#include "eplb/v1/admin.grpc.pb.h"
 
 namespace eplb {
 namespace {
@@ -96,6 +96,24 @@ TEST_F(SecurityTest, OtherRolesAreNoRanks) {
   EXPECT_EQ(AskJob(OpenAs("URI:spiffe://x/viewer"), "job").error_code(), Code::NOT_FOUND);
 }
 
+TEST_F(SecurityTest, AnOperatorAloneChangesWhatRunsAndTheAuditLogHasItsName) {
+  StartWithTls();
+  const auto pause = [](const std::shared_ptr<grpc::Channel>& channel) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
+    v1::PauseRequest request;
+    request.mutable_change()->set_job("job");
+    request.mutable_change()->set_request_id("r");
+    request.mutable_change()->set_expect_version(0);
+    v1::AdminResponse response;
+    return v1::Admin::NewStub(channel)->Pause(&context, request, &response).error_code();
+  };
+  EXPECT_EQ(pause(OpenAs("URI:spiffe://x/train/0")), Code::PERMISSION_DENIED);
+  EXPECT_EQ(pause(OpenAs("URI:spiffe://x/viewer")), Code::PERMISSION_DENIED);
+  EXPECT_EQ(pause(OpenAs("DNS:ops.x")), Code::NOT_FOUND);
+  EXPECT_EQ(runner_->Events("", 1)->front().event.actor, "ops.x");
+}
+
 TEST_F(SecurityTest, StatusShowsOnlyTheJobsOfTheAsker) {
   StartWithTls();
   Stream rank(OpenAs("URI:spiffe://x/train/0"));
@@ -129,7 +147,7 @@ TEST_F(SecurityTest, AKeyThatDoesNotFitStopsTheStart) {
   InstallCertificate(authority_, authority_.pem());
   std::ofstream(folder_ / "key") << authority_.Issue("").key;
   const TlsOptions tls{.cert = folder_ / "cert", .key = folder_ / "key", .ca = folder_ / "ca"};
-  runner_ = *Runner::Start({}, MakeMemoryStore());
+  runner_ = *Runner::Start({}, MakeMemoryStore().value());
   const absl::Status status =
       RpcServer::Start({.listen = {.host = "127.0.0.1"}, .runner = runner_.get(), .tls = tls})
           .status();

@@ -48,7 +48,7 @@ core::Solve Request(const std::string& policy) {
           .previous = std::make_shared<Placement>(previous)};
 }
 
-// What a solver said, in order: "began a", "done a".
+// Messages of a solver in order: "began a", "done a".
 class Told {
  public:
   Solver::Sinks Sinks() {

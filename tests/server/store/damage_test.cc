@@ -1,4 +1,4 @@
-// What a damaged, full or old database does to the daemon's store.
+// Effects of a damaged, full or old database on the daemon's store.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>

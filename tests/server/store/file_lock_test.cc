@@ -31,7 +31,7 @@ void Refuse(uint32_t number, uint32_t error) {
   constexpr uint32_t kNumber = offsetof(seccomp_data, nr);
   constexpr uint32_t kProtection = offsetof(seccomp_data, args) + 2 * sizeof(uint64_t);
   constexpr uint32_t kFlags = offsetof(seccomp_data, args) + 3 * sizeof(uint64_t);
-  // Of other calls any argument passes both tests.
+  // In other calls any argument passes both tests.
   const uint32_t protection = number == __NR_mmap ? PROT_WRITE : 0;
   const uint32_t flags = number == __NR_mmap ? MAP_SHARED : 0;
   sock_filter rules[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kNumber),
@@ -51,7 +51,7 @@ void Refuse(uint32_t number, uint32_t error) {
   }
 }
 
-// What opening a store in a process of its own answers.
+// Returns the error of opening a store in a process of its own.
 std::string OpenRefused(const std::string& path, uint32_t number, uint32_t error) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "server/store/database_file.h"
 #include "tests/server/store/folder.h"
 #include "tests/server/store/store_contract.h"
 
@@ -198,7 +199,7 @@ void AllowWrites(const Folder& folder, bool allow) {
   ASSERT_EQ(chmod(folder.File("").c_str(), allow ? 0755 : 0555), 0);
 }
 
-// Of term 7, in a folder that takes no lock; returns its path.
+// Makes a database of term 7 in a folder that takes no lock. Returns its path.
 std::string ReadOnlyDatabaseWithoutALock(const Folder& folder) {
   std::string path = folder.File("eplb.db");
   EXPECT_TRUE((*MakeSqliteStore(path))->WriteTerm(7).ok());

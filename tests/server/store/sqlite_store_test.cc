@@ -5,9 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "placement/digest.h"
 #include "server/store/sqlite.h"
-#include "server/store/value_rows.h"
 #include "tests/server/store/folder.h"
 #include "tests/server/store/store_contract.h"
 
@@ -21,6 +19,10 @@ INSTANTIATE_TEST_SUITE_P(Sqlite, StoreContractTest, ::testing::Values(StoreContr
                            static int count = 0;
                            const std::string path = folder.File(absl::StrCat(count++, ".db"));
                            return *MakeSqliteStore(path, kContractLimits);
+                         }}));
+
+INSTANTIATE_TEST_SUITE_P(Memory, StoreContractTest, ::testing::Values(StoreContract{[] {
+                           return *MakeMemoryStore(kContractLimits);
                          }}));
 
 absl::Status OpenStatus(const std::string& path) { return MakeSqliteStore(path).status(); }
@@ -140,28 +142,6 @@ TEST(SqliteStoreTest, TablesAreStrictAndWritesAreSynchronous) {
   sqlite::Connection connection = *sqlite::Connection::Open(path, false);
   EXPECT_EQ(*connection.FirstText("PRAGMA journal_mode"), "wal");
   EXPECT_EQ(*connection.FirstText("SELECT count(*) FROM pragma_table_list WHERE strict = 1"), "7");
-}
-
-TEST(PlacementBytesTest, EveryTruncationIsDataLoss) {
-  const std::string bytes = PlacementToBytes(ReversedPlacement(1));
-  ASSERT_EQ(*PlacementFromBytes(bytes), ReversedPlacement(1));
-  for (size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_EQ(PlacementFromBytes(bytes.substr(0, size)).status().code(),
-              absl::StatusCode::kDataLoss)
-        << size;
-  }
-  EXPECT_FALSE(PlacementFromBytes(bytes + "x").ok());
-}
-
-TEST(PlacementBytesTest, AFlippedMagicShapeOrExpertIsNeverTheSamePlacement) {
-  const Placement placement = ReversedPlacement(1);
-  const std::string bytes = PlacementToBytes(placement);
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    std::string damaged = bytes;
-    damaged[i] = static_cast<char>(damaged[i] ^ 0x40);
-    const absl::StatusOr<Placement> read = PlacementFromBytes(damaged);
-    EXPECT_FALSE(read.ok() && DigestOf(*read) == DigestOf(placement)) << "byte " << i;
-  }
 }
 
 }  // namespace

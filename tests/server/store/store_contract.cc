@@ -249,9 +249,6 @@ TEST_P(StoreContractTest, MemoryAndEndComeBackAsWritten) {
                 .account_windows = 5,
                 .account_saved_peak_tokens = 1e9,
                 .account_pause_seconds = 0.1,
-                .record_spent_seconds = 0.25,
-                .record_saved_tokens = -7,
-                .record_start_tokens = 1e12,
                 .report_seconds = 3.25,
                 .gap_seconds = 61.5,
                 .next_version = 11};

@@ -1,4 +1,4 @@
-// What every store promises. store_contract.cc holds the claims; each store instantiates the suite.
+// Promises of every store. store_contract.cc holds the claims; each store instantiates the suite.
 #ifndef EPLB_TESTS_SERVER_STORE_STORE_CONTRACT_H_
 #define EPLB_TESTS_SERVER_STORE_STORE_CONTRACT_H_
 

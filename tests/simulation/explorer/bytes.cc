@@ -93,7 +93,7 @@ std::string Name(const wire::Moved& moved) { return absl::StrCat("Moved term ", 
 
 }  // namespace
 
-// What no decision of this small world reads is left out: pauses, settings, figures.
+// Leaves out what no decision of this small world reads: pauses, settings, figures.
 void AddMemory(const wire::CarriedMemory& memory, Bytes& bytes) {
   bytes.Add(int64_t{memory.value.has_value()});
   if (!memory.value) return;

@@ -19,8 +19,8 @@ static_assert(HasSize(sizeof(Rank), 448), "core::Rank changed: look at BytesOf a
 static_assert(HasSize(sizeof(Run), 736), "core::Run changed: look at BytesOf and Simplify");
 static_assert(HasSize(sizeof(core::Proposal), 400),
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(State), 7872), "core::State changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(Job), 5528), "core::Job changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(State), 7656), "core::State changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(Job), 5312), "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& run_id) { return run_id == RunName(1) ? 1 : 0; }
 
@@ -48,7 +48,7 @@ void Simplify(Run& run) {
     if (rank.away_since != absl::InfiniteFuture()) rank.away_since = kNow;
     rank.failed = false;  // words only, like the next
     rank.cut = false;
-    // Of numbers only the order matters; RankTable says which of its streams are older.
+    // Only the order of the numbers matters. RankTable knows which of its streams are older.
     if (rank.session_number != 0) rank.session_number = kNewestSession;
     rank.step = 0;
     rank.answer_seconds = 0;
@@ -103,7 +103,6 @@ void Simplify(Job& job, bool carries) {
     job.tell_memory = core::Tell::kNobody;
   }
   job.account = {};
-  job.record = {};
   job.predictions = core::NewPredictions();
   job.chooser = {};
   job.speed_estimate = {};  // the ranks record no step times here
@@ -276,9 +275,6 @@ void Simplify(wire::JobMemory& memory, bool carries) {
   memory.account_windows = 0;
   memory.account_saved_peak_tokens.reset();
   memory.account_pause_seconds = 0;
-  memory.record_spent_seconds = 0;
-  memory.record_saved_tokens = 0;
-  memory.record_start_tokens = 0;
   memory.report_seconds = 0;
   memory.slow_gpus.clear();
   memory.gap_seconds = 0;

@@ -23,7 +23,7 @@ namespace eplb::explorer {
 // Takes out what cannot change a decision; see CoreTable. carries: ranks carry memories, of which
 // the newest counts.
 void Simplify(core::State& state, bool carries);
-// Likewise of what the store holds.
+// Simplifies the memory in a store.
 void Simplify(wire::JobMemory& memory, bool carries);
 // Equal for equal simplified states, and only for these. Does not cover the configuration.
 std::string BytesOf(const core::State& state);

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "server/core/solution.h"
+#include "tests/server/core/given_answer.h"
 #include "tests/simulation/explorer/bytes.h"
 #include "tests/simulation/explorer/core_bytes.h"
 
@@ -13,7 +13,7 @@ uint64_t KeyOf(uint32_t core, uint64_t kind, core::SessionId session, uint64_t v
   return (uint64_t{core} << 32) | (kind << 28) | (static_cast<uint64_t>(session) << 20) | value;
 }
 
-// What the ranks say about a proposal that is not in flight.
+// Returns true for an answer to a proposal that is not in flight.
 bool IsAboutAnother(const wire::UpMessage& message, int64_t proposed) {
   if (const auto* applied = std::get_if<wire::Applied>(&message)) {
     return applied->version != proposed;
@@ -156,7 +156,7 @@ const Turned& CoreTable::On(uint32_t core, CoreEvent event, int max_layers) {
           .job = kJob, .solve_id = job.solving.id, .question = job.solving.question};
       return Handle(
           core, key,
-          core::Solution(asked, better ? *std::move(better) : *job.last_known->placement));
+          core::Answering(asked, better ? *std::move(better) : *job.last_known->placement));
     }
     case CoreEvent::kDeadlines:
     case CoreEvent::kGrace:

@@ -35,7 +35,7 @@ struct SessionName {
 };
 inline constexpr int kSessionNumbers = 8;
 
-// Where each rank of a run goes.
+// New position of each rank of a run.
 using Permutation = std::array<uint8_t, kRanks>;
 inline constexpr int kPermutations = 6;
 extern const std::array<Permutation, kPermutations> kAllPermutations;  // [0] is the identity
@@ -56,11 +56,11 @@ struct Messages {
   Interned<StoredJob> jobs;
 };
 
-// What is on the disk.
+// Content of the disk.
 struct Stored {
   int64_t term = 0;
   uint32_t job = 0;  // in Messages::jobs
-  // As they were before the newest run: what a backup holds.
+  // Values before the newest run, as a backup holds them.
   int64_t term_before = 0;
   uint32_t job_before = 0;
   int owner = -1;         // the newest run that owned the job under daemons on this store
@@ -83,7 +83,7 @@ struct Turned {
   bool asks_for_body = false;  // of the lowest connected rank: the one rule that is not symmetric
 };
 
-// What the explorer looks at in a state.
+// Values of a state that the explorer uses.
 struct CoreInfo {
   core::Phase phase = core::Phase::kRecovering;
   bool has_job = false;
@@ -133,7 +133,7 @@ class CoreTable {
   };
 
   uint32_t Keep(core::State state);
-  // What a mutant forgets.
+  // Drops what a mutant forgets.
   void Forget(core::StoredJob& job) const;
   void Forget(core::State& state) const;
   void Forget(wire::Hello& hello) const;

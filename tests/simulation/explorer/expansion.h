@@ -40,7 +40,7 @@ struct Model::Expansion {
   void Turn(const World& world, const Turned& turned, Step step);
   // For a turn that treats ranks differently by their numbers: once for every order of the ranks.
   void TurnInEveryOrder(const World& world, SessionName session, uint32_t message, Step step);
-  // Whether the turn of renamed ranks is the turn with its ranks renamed.
+  // Returns true if the turn of renamed ranks is the turn with its ranks renamed.
   bool IsSymmetric(const World& world, const Turned& turned, SessionName session,
                    uint32_t message) const;
   // A run whose steps advance may only be replaced by one that owned the job later.

@@ -1,4 +1,4 @@
-// What the daemon does, and what is done to it and to the job as a whole.
+// Actions of the daemon, and actions on it and on the job as a whole.
 #include <algorithm>
 #include <utility>
 
@@ -247,7 +247,7 @@ void Model::Expansion::Crash(const World& world, Step step) {
   }
   const Stored stored = model.stores_[world.stored];
   StartAgain(crashed, stored, step);
-  // Where runs are beside each other, that is where a loss is worth its states.
+  // A loss is worth its states only with runs beside each other.
   const bool may_be_lost = model.bounds_.beside == 0 || model.Exists(world, 1);
   if (world.left.losses == 0 || !may_be_lost || !RanksRemember(world)) return;
   --crashed.left.losses;
@@ -327,7 +327,7 @@ void Model::Expansion::StartRun(const World& world) {
 // New ones begin beside the old ones, which hang or train on.
 void Model::Expansion::StartRunBeside(const World& world) {
   if (!model.Exists(world, 0) || model.Exists(world, 1)) return;
-  // Of two runs that no daemon has led yet none is the older one.
+  // If no daemon has led either of two runs yet, none is the older one.
   const CoreInfo& info = model.cores_.Info(world.core);
   if (info.current != 0 || info.phase == core::Phase::kRecovering) return;
   World next = world;

@@ -193,7 +193,7 @@ class Exploration {
   Figures figures_;
   Visited visited_;
   RankLogs logs_;
-  // Of each state, by index.
+  // Values by index of a state.
   std::vector<uint32_t> parent_;   // the state it was met from first
   std::vector<uint16_t> ordinal_;  // which successor of it
   std::vector<uint32_t> next_;     // the step towards rest; itself at rest

@@ -1,27 +1,25 @@
 // Every state that three ranks and a daemon can reach within bounds, and what is wrong in any.
 //
-// What runs is the product: core::Core decides, eplb::Member answers and votes. The explorer is the
+// The product itself runs: core::Core decides, eplb::Member answers and votes. The explorer is the
 // network, the disk, the clock, the policy, and the procedure of a boundary (Enter, Decide, then
 // OnApplied, OnDropped or OnEnded, as client/boundary.cc).
 //
-// Kept small without leaving anything out:
+// It is kept small without leaving anything out:
 // - One run of core or member for each pair of state and event; the rest is table look-up.
-// - Ranks are interchangeable: of the states that differ only in which rank is which, one is kept.
+// - Ranks are interchangeable: one state is kept of those that differ only in the names of ranks.
 //   Only NeedPlacement looks at a rank's number; there every order is tried.
 //   Options::check_symmetry compares the decisions of the core with those that it makes when the
-//   ranks are renamed; symmetry.h compares the states with those that remain when ranks are told
+//   ranks are renamed. symmetry.h compares the states with those that remain when ranks are told
 //   apart first and renamed then.
-// - What a rank does alone and what nobody can see in between comes in one step: the checks of a
-//   Propose between Begin and Finish (PREPARED is null, so that nothing can change what Finish
-//   looks at); Decide and the transfer up to the second vote (the member does not change); giving
-//   up a stream and opening the next (nothing is received in between); the outcome of a vote on a
-//   rank that entered it without PREPARED.
-// - A vote that no rank enters PREPARED is left out: it changes nothing. A rank that is not
-// PREPARED
-//   enters one at its latest moment: with the others, or before it becomes PREPARED.
-// - Crashes: see Expansion::Turn. A message that is lost, doubled or overtaken is so at the moment
-// it
-//   would arrive: before that nobody can tell.
+// - Actions of one rank that no other part can see in between are one step: the checks of a Propose
+//   between Begin and Finish (PREPARED is null, so nothing can change the input of Finish); Decide
+//   and the transfer up to the second vote (the member does not change); giving up a stream and
+//   opening the next (nothing is received in between); the outcome of a vote on a rank that entered
+//   it without PREPARED.
+// - A vote that no rank enters PREPARED is left out, because it changes nothing. A rank that is not
+//   PREPARED enters one at its latest moment: with the others, or before it becomes PREPARED.
+// - Crashes: see Expansion::Turn. A message is lost, doubled or overtaken at the moment at which it
+//   would arrive, because no part can see a difference before that.
 #ifndef EPLB_TESTS_SIMULATION_EXPLORER_EXPLORER_H_
 #define EPLB_TESTS_SIMULATION_EXPLORER_EXPLORER_H_
 

@@ -1,6 +1,6 @@
-// What is explored with every build: each run is exhaustive within its bounds, but none has all of
-// the bounds at once; explorer_slow_test.cc has larger ones. QUARANTINE is reached only where
-// messages of one stream overtake each other or come twice, which gRPC does not do.
+// Runs with every build. Each run is exhaustive within its bounds, but none has all of the bounds
+// at once; explorer_slow_test.cc has larger ones. QUARANTINE is reached only if messages of one
+// stream overtake each other or arrive twice, which gRPC does not do.
 #include <gtest/gtest.h>
 
 #include <string>

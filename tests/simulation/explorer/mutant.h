@@ -14,7 +14,7 @@ enum class Mutant {
   kSentBeforeStored,
   // A rank that is not PREPARED goes on without voting.
   kVoteGatedOnReady,
-  // What was cancelled counts as dropped by all; what ranks say about it later is not looked at.
+  // A cancelled proposal counts as dropped by all ranks; their later answers are ignored.
   kCancelIsFinal,
   // A rank without the result of the second vote drops the chunk and trains on.
   kUnknownIsNo,
@@ -32,7 +32,7 @@ enum class Mutant {
   kAdvancingIsReplaced,
   // The store does not hold QUARANTINE.
   kQuarantineNotStored,
-  // What a rank carries is not recalled by a daemon that lost its store.
+  // A daemon that lost its store does not recall the memory that a rank carries.
   kMemoryNotRecalled,
 };
 

@@ -1,5 +1,5 @@
-// What the ranks wrote into their logs on the way to each state, for the validator that all tests
-// share (client/run_log/history.h).
+// Logs that the ranks wrote on the way to each state, for the validator that all tests share
+// (client/run_log/history.h).
 #ifndef EPLB_TESTS_SIMULATION_EXPLORER_RANK_LOGS_H_
 #define EPLB_TESTS_SIMULATION_EXPLORER_RANK_LOGS_H_
 

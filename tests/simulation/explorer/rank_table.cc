@@ -63,7 +63,7 @@ uint32_t RankTable::Keep(Member member) {
 uint32_t RankTable::Run(int64_t version, const Digest& digest, int64_t seen_term,
                         int64_t seen_version) {
   Placement placement = StartPlacement();
-  // What ranks run is the start or what `Better` made of it.
+  // Ranks run the start placement or a result of `Better`.
   for (int bits = 0; bits < 4 && DigestOf(placement) != digest; ++bits) {
     IndexMatrix slots = StartPlacement().physical_to_logical_map();
     for (int layer = 0; layer < 2; ++layer) {
@@ -177,7 +177,7 @@ const RankStep& RankTable::PushDown(uint32_t cell, int number, uint32_t message)
   if (!is_new) return steps_[found->second];
   Cell changed = cells_[cell];
   if (changed.stream == Stream::kOpen && changed.number == number) {
-    // Of Keeps behind each other the last one counts.
+    // The last of several Keeps in a row counts.
     const bool again = !changed.down.empty() && IsKeep(changed.down.back()) && IsKeep(message);
     if (again) changed.down.pop_back();
     changed.down.push_back(message);

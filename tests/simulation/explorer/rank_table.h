@@ -23,8 +23,7 @@
 
 namespace eplb::explorer {
 
-// Where the training thread stands. kGet*: the vote has an outcome that this rank has not taken
-// yet.
+// Position of the training thread. kGet*: the vote has an outcome that this rank has not taken yet.
 enum class Pc : uint8_t { kTrain, kWaiting, kGetNothing, kGetApply, kGetDrop, kGetEnd, kEnded };
 
 // kAway: no stream; one is opened at some time. kCut: the daemon is not there any more, what had
@@ -113,9 +112,9 @@ class RankTable {
   size_t Waiting(const Cell& cell) const;
   // It was told that this run, its own, is in QUARANTINE.
   bool CarriesQuarantine(const Cell& cell, int run) const;
-  // What this rank brings into the vote it waits in.
+  // Returns the values that this rank brings into the vote in which it waits.
   std::array<int64_t, 6> Values(const Cell& cell) const;
-  // Of the vote it waits in; null when it was not PREPARED.
+  // Returns the proposal of the vote in which it waits; null if it was not PREPARED.
   const Proposal* Target(const Cell& cell) const;
   int64_t HighestVersion(const Cell& cell) const;
   int64_t HighestTerm(const Cell& cell) const { return MemberPeer::HighestTerm(MemberOf(cell)); }

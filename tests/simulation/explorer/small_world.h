@@ -23,7 +23,7 @@ inline constexpr int64_t kOlderSession = 1;
 inline constexpr int kRuns = 2;
 inline constexpr char kJob[] = "j";
 
-// What an earlier daemon, whose store is lost, had led these ranks to.
+// Term and version to which an earlier daemon, whose store is lost, had led these ranks.
 inline constexpr int64_t kEarlierTerm = 3;
 inline constexpr int64_t kStartVersion = 2;
 inline constexpr int64_t kEarlierHighestVersion = 4;
@@ -43,14 +43,15 @@ const Placement& StartPlacement();
 // one rank's report makes a window.
 core::Config SmallConfig();
 std::string RunName(int run);
-// Of rank 0; the explorer writes rank, GPU, run and nonce when the message is sent.
+// Returns the Hello of rank 0. The explorer writes rank, GPU, run and nonce when the message is
+// sent.
 wire::Hello SmallIdentity();
 MemberOptions SmallMemberOptions();
 // Experts 0 and 1, both on GPU 0 at first, have most tokens.
 wire::LoadReport SmallReport();
 
-// What a policy answers: `running` with the experts 1 and 2 exchanged in as many layers as may
-// still change, lowest first; nothing when no layer is left.
+// Returns the answer of a policy: `running` with the experts 1 and 2 exchanged in as many layers as
+// may still change, lowest first; none if no layer is left.
 std::optional<Placement> Better(const Placement& running, int max_layers);
 
 }  // namespace eplb::explorer

@@ -1,4 +1,4 @@
-// Whether it loses anything to take the states that differ only in which rank is which for one.
+// Checks that nothing is lost when states that differ only in the names of ranks count as one.
 #ifndef EPLB_TESTS_SIMULATION_EXPLORER_SYMMETRY_H_
 #define EPLB_TESTS_SIMULATION_EXPLORER_SYMMETRY_H_
 

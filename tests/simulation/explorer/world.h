@@ -41,7 +41,7 @@ struct World {
   Bounds left;
 };
 
-// What led from one state to the next, for traces.
+// Moves from one state to the next, for traces.
 enum class Move : uint8_t {
   kStart,
   kDeliverDown,
@@ -70,7 +70,7 @@ struct Step {
   const char* vote = "";    // how the vote that this completes came out
   int crashed_before = -1;  // the daemon crashes before this effect; -1: it does not
   const char* loss = "";    // what becomes of its store then
-  // What the ranks log, on the rank that it concerns before any renaming.
+  // Line in the log of a rank, before any renaming.
   struct Log {
     int run = 0;
     int rank = 0;
@@ -100,10 +100,10 @@ class Model {
   // The same with every rank told apart: its successors are in no order, and the lowest connected
   // rank is asked where Expand asks each.
   void ExpandToldApart(const World& world, const Visit& visit);
-  // Of the states that differ only in which rank is which, the one that Expand keeps.
+  // Returns the state that Expand keeps among states that differ only in the names of ranks.
   World Canonical(const World& world);
 
-  // What is wrong in this state; empty when nothing is.
+  // Returns what is wrong in this state; empty if nothing is.
   std::string Check(const World& world) const;
   // Nobody has anything left to do: the daemon is IDLE or in QUARANTINE and every rank idles or
   // ended.

@@ -14,7 +14,7 @@ import sys
 
 import mutants
 
-# What every variant shares.
+# Text that every variant shares.
 SHARED = {"cuda/runtime.h"}
 EMULATOR = "::eplb::cuda_emulator::"
 INCLUDE = re.compile(r'^#include (["<])([^">]+)[">].*$', re.M)
@@ -26,7 +26,7 @@ LAUNCHER = re.compile(r"^absl::Status ((?:Launch|Load)\w+)\(([^)]*)\) \{", re.M)
 
 
 def start_of_kernel(text, end):
-    """Where the name of the kernel begins that ends before `end`, with its template arguments."""
+    """Returns the start of the kernel's name that ends before `end`, with its template arguments."""
     at = len(text[:end].rstrip())
     if text[at - 1] == ">":
         depth = 0
@@ -41,7 +41,7 @@ def start_of_kernel(text, end):
 
 
 def translate(text, path):
-    """Of one file; lines stay lines."""
+    """Translates one file; lines stay lines."""
     text = DYNAMIC.sub(lambda m: f"[[maybe_unused]] auto* const {m[2]} = {EMULATOR}DynamicShared<{m[1]}>();", text)
     text = STATIC.sub(lambda m: f"using {m[2]}_in_shared = {m[1]}{m[3]}; {m[2]}_in_shared& {m[2]} = "
                                 f"{EMULATOR}StaticShared<{m[2]}_in_shared>([] {{}});", text)
@@ -106,7 +106,7 @@ class Variant:
 
     def add_kernels(self, path):
         self.add(path)
-        # What the headers declare.
+        # Declarations of the headers.
         done = set()
         while more := [p for p in self.paths if p.endswith(".h") and p not in done]:
             for header in more:
@@ -144,7 +144,7 @@ def unit(variants):
 
 
 def launchers(root, paths):
-    """What the library's headers declare, by the selected variant."""
+    """Declarations of the library's headers, by the selected variant."""
     lines = ["// Made by translate.py.\n", '#include "tests/support/cuda_emulator/variants.h"\n']
     lines += [f'#include "{path[:-3]}.h"\n' for path in paths]
     lines += ["namespace eplb::cuda {\n"]

@@ -1,4 +1,4 @@
-// What eplb-bench can measure. Each command starts the servers that it needs, on loopback, and
+// Commands of eplb-bench. Each command starts the servers that it needs, on loopback, and
 // returns its figures.
 #ifndef EPLB_TESTS_TOOLS_BENCH_COMMANDS_H_
 #define EPLB_TESTS_TOOLS_BENCH_COMMANDS_H_

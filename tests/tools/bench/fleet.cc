@@ -109,7 +109,7 @@ class Fleet::Session {
     }
   }
 
-  // Of a stream that never reads it comes back when the stream is cancelled.
+  // Returns only after a cancel if the stream never reads.
   void Finish() {
     call_->Finish(&status_, &finish_);
     if (frozen_) Begin();

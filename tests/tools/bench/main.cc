@@ -114,6 +114,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace eplb::bench
 
-// What CLI11 throws while options are declared is a bug of this file and shall end the program.
+// An exception of CLI11 while options are declared is a bug of this file and must end the program.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) { return eplb::bench::Main(argc, argv); }

@@ -1,4 +1,4 @@
-// What a session that is held costs the daemon.
+// Measures what an open session costs the daemon.
 #include "absl/time/clock.h"
 
 #include "base/status_macros.h"

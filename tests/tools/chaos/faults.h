@@ -1,4 +1,4 @@
-// What a proxy does to the bytes that pass it.
+// Faults that a proxy applies to the bytes that pass it.
 #ifndef EPLB_TESTS_TOOLS_CHAOS_FAULTS_H_
 #define EPLB_TESTS_TOOLS_CHAOS_FAULTS_H_
 

@@ -83,6 +83,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace eplb::chaos
 
-// What CLI11 throws while options are declared is a bug of this file and shall end the program.
+// An exception of CLI11 while options are declared is a bug of this file and must end the program.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) { return eplb::chaos::Main(argc, argv); }

@@ -52,7 +52,8 @@ class ProxyTest : public ::testing::Test {
 
   void Turn() { proxy_->Turn(now_, faults_, absl::Milliseconds(1)); }
 
-  // What `socket` has after some turns; "EOF" at the end of the stream, "RST" after a reset.
+  // Returns the bytes of `socket` after some turns; "EOF" at the end of the stream, "RST" after a
+  // reset.
   std::string Receive(const Descriptor& socket) {
     std::string bytes(65536, '\0');
     for (int turn = 0; turn < kMaxTurns; ++turn) {

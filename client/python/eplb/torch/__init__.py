@@ -31,24 +31,19 @@ def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, 
            boundary: str = "call", turn: Optional[Turn] = None, num_local_experts: Optional[int] = None,
            masters: Optional[Masters] = None, all_gather: Any = None, **options: Any) -> Attached:
     """Finds the experts of a model, connects, and hooks routers, state dicts and, on demand, the optimizer. Collective over the
-    job; after model and optimizer are there, and before CUDA graphs are captured.
+    job; after model and optimizer were built, and before CUDA graphs are captured. docs/attach.md describes the arguments.
 
-    model: a module, or the list of this rank's chunks. optimizer: of torch, a list of such, or None for no training.
-    experts: which modules hold the local experts of a MoE layer: a pattern of their names as of fnmatch, a class, or
-        (module) -> bool. Their parameters are a stack [local experts, ..] each, or those of a list with a module for each
-        expert, or numbered at the end of their names (weight0, weight1, ..). num_local_experts: where that does not show.
+    model: a module, or the list of this rank's chunks. optimizer: of torch, a list of them, or None for no training.
+    experts: modules that hold the local experts of a layer: a pattern of names, a class, or (module) -> bool.
+    num_local_experts: needed if the first dimension of stacked parameters is another number.
     router: its name in the nearest module around the experts that has one, or (module around the experts) -> the router.
-        Its output is turned from logical experts to slots, as eplb.torch.routing.ByShape knows it, or by `turn`.
-    ep_group: ProcessGroup over whose ranks a layer's experts are spread, in order; None: all ranks. edp_group: ranks that hold the
-        same experts; pp_group: stages of a pipeline; etp_group: ranks that share each expert and route other tokens. Each may be
-        a DeviceMesh of one dimension; device_mesh: one with dimensions named ep, edp, pp, etp instead.
-    boundary: "call": the trainer calls step_boundary after each optimizer.step(). "optimizer": the step does by which each
-        optimizer has made one since the last; not with what skips steps on some ranks alone, or of some optimizers.
+    turn: (output, columns) -> output by slots, for outputs that eplb.torch.routing.ByShape does not recognise.
+    ep_group, edp_group, pp_group, etp_group: ProcessGroups, or DeviceMeshes of one dimension; ep_group None: all ranks.
+    device_mesh: instead of groups, a mesh with dimensions named ep, edp, pp, etp.
+    boundary: "call": the trainer calls step_boundary. "optimizer": the step by which each optimizer has made one calls it.
     masters: (parameter of the model) -> the tensor that the optimizer updates in its place, or None.
-    all_gather: bytes -> those of all ranks in torch's order, with world_size; default eplb.torch_all_gather().
-    options: of eplb.Client.connect, such as endpoint, job, first_step, vote_every, num_nodes. The first placement is static,
-        unless initial_placement is given: experts are then carried there.
-    errors: InvalidArgument naming module, parameter, state or option; FailedPrecondition on the ranks where nothing is wrong.
+    all_gather: bytes -> bytes of all ranks, in torch's order; default eplb.torch_all_gather(). options: of eplb.Client.connect.
+    errors: InvalidArgument naming module, parameter, state or option; FailedPrecondition on ranks without a fault of their own.
     With EPLB_DISABLE=1, on all ranks, nothing is done.
     """
     groups = {"ep_group": ep_group, "edp_group": edp_group, "pp_group": pp_group, "etp_group": etp_group}

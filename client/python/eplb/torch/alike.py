@@ -1,4 +1,4 @@
-"""What training must have in common for all experts of a layer, as it belongs to slots and does not move with experts."""
+"""Traits of training that belong to slots and must be equal for all experts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def expect_alike(layers: Sequence[ExpertLayer], state: OptimizerState) -> None:
 
 
 def traits_of(layers: Sequence[ExpertLayer], state: OptimizerState) -> Dict[str, List[Any]]:
-    """What a rank says of its experts, as JSON values, small: each set of traits once. Where they are alike on this rank."""
+    """Returns the traits of this rank's experts as JSON values, each set once. REQUIRES: expect_alike found nothing."""
     sets: List[Any] = []
     of_families: List[Tuple[int, str, int]] = []
     for layer in layers:

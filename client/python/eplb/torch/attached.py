@@ -20,7 +20,7 @@ from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
 from eplb.torch.calls import OptimizerCalls, Steps
 from eplb.torch.carry import carry, carry_scalars, static_experts
 from eplb.torch.groups import Coordinates, InEplbOrder, agreed_experts, coordinates_in, group_of
-from eplb.torch.layers import ExpertLayer, Experts, Router, device_of, find_layers, mark, unmark
+from eplb.torch.layers import ExpertLayer, Experts, Router, attached_experts, device_of, find_layers
 from eplb.torch.pieces import ExpertTensor, Piece
 from eplb.torch.probe import SeenInputs
 from eplb.torch.routing import RouterHook, SlotColumns, TokenCounts, Turn
@@ -44,19 +44,19 @@ _NOTHING = Boundary(False, False, 0, 0, 0, 0.0, 0, 0, "")
 
 
 class Attached:
-    """The experts of one rank, wherever they are; eplb.torch.attach makes it.
+    """The experts of one rank in a trainer; eplb.torch.attach makes it. docs/attach.md describes its calls.
 
     step_boundary, detach, static_order and check_experts are collective over the job; check, tokens_per_expert and close are
-    this rank's matter. With EPLB_DISABLE=1 every call does nothing. Threads: the training thread.
+    not. With EPLB_DISABLE=1 every call does nothing. Threads: the training thread.
 
     client: the eplb.Client, None with EPLB_DISABLE=1. layers: this rank's MoE layers; layers[i].index is EPLB's number of one.
-    last_boundary: what the newest step_boundary did.
+    last_boundary: result of the newest step_boundary.
     """
 
     def __init__(self, model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any, *, experts: Experts, router: Router,
                  groups: Mapping[str, Any], all_gather: Any, boundary: str, turn: Optional[Turn],
                  num_local_experts: Optional[int], masters: Optional[Masters], options: Mapping[str, Any]) -> None:
-        """As eplb.torch.attach."""
+        """Arguments are those of eplb.torch.attach."""
         self.client: Optional[Client] = None
         self.layers: List[ExpertLayer] = []
         self.last_boundary = _NOTHING
@@ -101,19 +101,16 @@ class Attached:
     # ---- training ----
 
     def step_boundary(self, step: Optional[int] = None) -> Boundary:
-        """Once after each optimizer step, also a skipped one, and before the next backward, on every rank. Collective at each
-        vote. Gradients do not move: what has been accumulated and not used goes to the wrong expert.
+        """Ends a step: call it on every rank after each optimizer step, also a skipped one, and before the next backward,
+        because gradients do not move. Collective at each vote. step: rises by one from first_step; None: the next one.
 
-        step: rising by one from first_step; None: the one that comes next. Optimizers make state in their first step: until all
-        experts on all ranks have theirs nothing moves, steps until then are not EPLB's steps, and each of these boundaries waits
-        for the slowest rank as long as all_gather does (torch_all_gather: 60 s, its deadline_seconds). From the 16th such boundary
-        on `reason` names a rank and a parameter without state, and that rank's stderr did once.
-        Where this rank counts no tokens for two load windows, `reason` begins with "NOT_COUNTING: " and names the routers and what
-        they did: they ran in eval mode or without gradients, or were not called.
-        What replaced the memory of parameters or state, with the same shapes and types on the same device, is taken over.
-        errors: as eplb.Client.step_boundary; InvalidArgument naming a parameter or state that cannot be taken over, which
-        closes this rank's client; FailedPrecondition within static_order and after close, and, closing it too, when no attached
-        optimizer has made a step in two vote intervals and 64 boundaries.
+        Nothing moves until optimizers have state of all experts on all ranks. Steps until then are not EPLB's steps, and each
+        of these boundaries waits for the slowest rank. From the 16th on, `reason` names a rank and a parameter without state.
+        If this rank counts no tokens for two load windows, `reason` begins with "NOT_COUNTING: " and names the routers. Memory
+        that replaced parameters or state, with the same shapes, types and device, is adopted. errors: as
+        eplb.Client.step_boundary; InvalidArgument naming a tensor that cannot be adopted, and FailedPrecondition if no
+        attached optimizer has made a step in 64 boundaries and two vote intervals: both close this rank's client.
+        FailedPrecondition within static_order and after close.
         """
         if self._is_disabled:
             return _NOTHING
@@ -178,9 +175,9 @@ class Attached:
         """Moves every expert by one slot and back, and lets each compute a fixed input in all places. Collective, between two
         steps, after the first.
 
-        probe: (EPLB's number of the layer, local slot) -> what that expert makes of a fixed input. None: where each expert is a
-        module, it is called with random numbers of the shape of its last call. errors: InvalidArgument naming the expert
-        that computes with a tensor that does not move; FailedPrecondition where a probe is needed.
+        probe: (EPLB's number of the layer, local slot) -> output of that expert for a fixed input. None: each expert is a
+        module, which is called with random numbers of a shape seen before. errors: InvalidArgument naming an expert that
+        computes with a tensor that does not move; FailedPrecondition if a probe is needed.
         """
         if self._is_disabled:
             return
@@ -188,6 +185,7 @@ class Attached:
         self._expect_memory()
         self._all_gather.together(self._expect_memory)
         if probe is None:
+            self._seen_inputs.agree(self._all_gather)
             self._all_gather.together(self._seen_inputs.expect_seen)
             probe = self._seen_inputs.probe
         client.check_experts(probe)
@@ -196,11 +194,11 @@ class Attached:
 
     @contextlib.contextmanager
     def static_order(self) -> Iterator[None]:
-        """Within it expert e is in slot e, as if EPLB were not there: every state dict, file name and load is right, and forwards
-        run. No step_boundary. Collective, twice; it carries all experts that are elsewhere, and their state, but no gradients.
+        """Context in which expert e is in slot e, as without EPLB: every state dict and load is right, and forwards run.
+        Collective at both ends; gradients do not move, and step_boundary is refused.
 
-        It ends when all ranks have come to its end, also after exceptions. Where one does not come within the deadline of
-        all_gather, the client is closed and experts stay in static order. errors: those of the body; of step_boundary.
+        It ends when all ranks have reached its end, also after exceptions. If a rank misses the deadline of all_gather, the
+        client is closed and experts stay in static order. errors: those of the body; of step_boundary.
         """
         if self._is_disabled:
             yield
@@ -221,12 +219,11 @@ class Attached:
         self._leave_static_order(here, "finished")
 
     def detach(self) -> None:
-        """Carries every expert to its own slot, takes off all hooks, gives parameters and state memory of their own, and closes
-        the client. Collective; between optimizer.step() and the next backward. The model is then as one that never was attached,
-        to the bit. Again: nothing. errors: as static_order; the model is attached then as before."""
+        """Carries every expert to its own slot, takes off all hooks, gives parameters and state memory of their own, and
+        closes the client. Collective; between optimizer.step() and the next backward. The model is then as one that never was
+        attached, to the bit. Again: nothing. errors: as static_order; the model is attached then as before."""
         if self._is_disabled or not self._is_attached:
             return
-        assert self.client is not None
         if self._in_static_order:
             raise FailedPrecondition("detach was called within static_order")
         self._all_gather.together(self._expect_memory)
@@ -236,8 +233,8 @@ class Attached:
         self._undo_attach("finished")
 
     def close(self, reason: str = "finished") -> None:
-        """Experts move no more, and stay where they are; hooks stay, so that the model may be evaluated and, within static_order,
-        saved. Not collective."""
+        """Experts move no more, and stay where they are; hooks stay, so that the model may be evaluated and, within
+        static_order, saved. Not collective."""
         if self.client is not None:
             self.client.close(reason)
 
@@ -253,6 +250,11 @@ class Attached:
             self.close(f"{type(error).__name__}: {error}")
 
     # ---- parts: the start ----
+
+    @property
+    def _client(self) -> Client:
+        assert self.client is not None  # EPLB is not disabled
+        return self.client
 
     def _number_layers(self) -> int:
         """Gives layers their numbers, by pipeline stage. returns: how many there are on all stages. Collective."""
@@ -283,16 +285,15 @@ class Attached:
         self.client = Client.connect(self._all_gather, **options)
 
     def _attach(self, boundary: str, turn: Optional[Turn]) -> None:
-        assert self.client is not None
-        self.client._carrier = "attached.static_order()"
-        struct = to_struct(self.client.options)
+        self._client._carrier = "attached.static_order()"
+        struct = to_struct(self._client.options)
         self._intervals = (struct.vote_every, struct.report_every)
         self._weights = self._all_gather.together(
             lambda: [tensor for layer in self.layers for tensor in _weights_of(layer)])
         self._watch = Watch(self.layers, OptimizerState([]), self._weights)
         self._hook_layers(turn)
         self._seen_inputs = SeenInputs(self.layers)
-        first = self.client.placement.physical_to_logical_map.copy()
+        first = self._client.placement.physical_to_logical_map.copy()
         self._move(self._static, first)
         self._slots = first
         self._register_when_ready()
@@ -300,13 +301,11 @@ class Attached:
         self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None)
 
     def _boundary_behind_steps(self) -> None:
-        assert self.client is not None
-        if not self.client.closed:  # after close the training goes on without boundaries
+        if not self._client.closed:  # after close the training goes on without boundaries
             self.step_boundary()
 
     def _undo_attach(self, reason: str) -> None:
         """Takes off whatever attach put on, and closes the client."""
-        assert self.client is not None
         for tensor in self._registered or self._weights:
             tensor.release()
         if self._seen_inputs is not None:
@@ -314,16 +313,16 @@ class Attached:
         for each in (*self._hooks, *self._names, *self._calls):
             each.remove()
         for layer in self.layers:
-            unmark(layer.experts)
-        self.client._carrier = ""
-        self.client.close(reason)
+            attached_experts.discard(layer.experts)
+        self._client._carrier = ""
+        self._client.close(reason)
 
     def _hook_layers(self, turn: Optional[Turn]) -> None:
         num_experts = self._static.shape[1]
         self._counts = TokenCounts(len(self.layers), num_experts, device_of(self.layers))
         for layer, counts in zip(self.layers, self._counts.table):
             self._hooks.append(RouterHook(SlotColumns(layer.name, num_experts, counts.device, counts), layer.router, turn))
-            mark(layer.experts)
+            attached_experts.add(layer.experts)
 
     def _hook_state_dicts(self) -> None:
         own = {layer.index: self._coordinates.expert_model * layer.num_local_slots for layer in self.layers}
@@ -348,7 +347,6 @@ class Attached:
 
     def _register_when_ready(self) -> bool:
         """returns: whether everything is registered now. Collective. errors: FailedPrecondition when ranks differ."""
-        assert self.client is not None
         missing = self._all_gather.objects(self._state.missing(self.layers))
         self._waiting = next((f"rank {rank} waits for the optimizer's state of {each}" for rank, each in enumerate(missing) if each),
                              "")
@@ -356,8 +354,8 @@ class Attached:
             return False
         tensors = [*self._weights, *self._all_gather.together(self._stack_state)]
         for tensor in tensors:
-            self.client.register(tensor.rows, name=tensor.name, layer=tensor.layer, role=tensor.role)
-        self.client.finish_registration()
+            self._client.register(tensor.rows, name=tensor.name, layer=tensor.layer, role=tensor.role)
+        self._client.finish_registration()
         self._registered, self._is_registered = tensors, True
         self._watch = Watch(self.layers, self._state, tensors)
         return True
@@ -394,8 +392,8 @@ class Attached:
         return [tensor for layer in self.layers for tensor in self._state.tensors(layer)]
 
     def _expect_memory(self, fully: bool = True) -> None:
-        """Takes over what was replaced. fully: as of Watch.intact, before rows move. errors: InvalidArgument for what cannot be,
-        which closes this rank's client."""
+        """Takes over what was replaced. fully: as of Watch.intact, before rows move. errors: InvalidArgument for what cannot
+        be, which closes this rank's client."""
         if self._watch.intact(fully):
             return
         with self._ending_the_run():
@@ -407,12 +405,10 @@ class Attached:
         try:
             yield
         except Error as error:
-            assert self.client is not None
-            self.client.close(str(error))
+            self._client.close(str(error))
             raise
 
     def _record(self, number: int) -> None:
-        assert self.client is not None
         if not self._is_read(number):
             return
         counts = self._counts.take()
@@ -421,11 +417,12 @@ class Attached:
             counts = self._counts.take()
         assert counts is not None
         for layer, of_layer in zip(self.layers, counts):
-            self.client.record(layer.index, of_layer)
+            self._client.record(layer.index, of_layer)
 
     def _is_read(self, number: int) -> bool:
-        """Whether counts go to the client in the boundary of a step: with each, or from a device with those that end in a vote or
-        a window, a step late."""
+        """True if counts go to the client in the boundary of a step: each on the CPU; from a device those that end a vote or a
+        window.
+        """
         return not self._counts.is_on_device or any((number + 1) % interval == 0 for interval in self._intervals)
 
     def _reduce_counts(self, counts: torch.Tensor) -> None:
@@ -437,11 +434,10 @@ class Attached:
 
     def _leave_static_order(self, here: np.ndarray, reason: str) -> None:
         """errors: those of the all-gather where a rank does not come, and of memory that cannot be taken over."""
-        assert self.client is not None
         try:
             self._all_gather.together(self._expect_memory)  # bounded, as an all-to-all is not
         except Error:
-            self.client.close(reason)
+            self._client.close(reason)
             self._slots = self._static
             raise
         finally:
@@ -457,11 +453,10 @@ class Attached:
 
     def _move(self, before: np.ndarray, after: np.ndarray) -> None:
         """Carries experts with their state, and lets the routers follow. Collective."""
-        assert self.client is not None
         if not (before == after).all():
             # One truth of where registered rows are: the client's, while all ranks have one that is open.
-            if self._is_registered and not any(self._all_gather.objects(self.client.closed)):
-                self.client._carry_to(after)
+            if self._is_registered and not any(self._all_gather.objects(self._client.closed)):
+                self._client._carry_to(after)
             else:
                 tensors = self._registered or [*self._weights, *self._all_gather.together(self._stack_state)]
                 carry(tensors, before, after, self._coordinates.expert_model, self._ep_group)
@@ -481,8 +476,7 @@ class Attached:
     def _expect_attached(self, call: str) -> Client:
         if not self._is_attached:
             raise FailedPrecondition(f"{call} was called after detach")
-        assert self.client is not None
-        return self.client
+        return self._client
 
     def _expect_registered(self, call: str) -> Client:
         client = self._expect_attached(call)

@@ -22,7 +22,7 @@ class OptimizerCalls:
         return callable(getattr(self._optimizer, name, None))
 
     def is_heard(self, name: str) -> bool:
-        """Whether calls of it still come through here: others may have put the original back in its place."""
+        """True if calls of it still reach this object; other code may have restored the original."""
         stand_ins = [bound.__func__ for replaced, bound, _ in self._replaced if replaced == name]
         found = getattr(self._optimizer, name, None)
         while stand_ins and found is not None:

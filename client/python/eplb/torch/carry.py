@@ -43,7 +43,7 @@ def carry(tensors: Sequence[ExpertTensor], before: np.ndarray, after: np.ndarray
 
 def carry_scalars(scalars: Sequence[Tuple[str, Sequence[Dict[str, Any]]]], layer: int, before: np.ndarray, after: np.ndarray,
                   gpu: int, group: Any, device: torch.device) -> None:
-    """As carry, for numbers of one layer's experts: (key, for each local slot the dict that has it). Tensors of one element keep
+    """Moves numbers of one layer's experts as carry does rows: (key, for each local slot its dict). Tensors of one element keep
     their memory. device: where the group's collectives work. cost: one all-to-all, and a wait for the device."""
     if not scalars or (before[layer] == after[layer]).all():
         return

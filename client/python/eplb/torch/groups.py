@@ -1,4 +1,4 @@
-"""Where a rank stands in the groups of the expert layers, and the number that EPLB knows it by."""
+"""Coordinates of a rank in the groups of the expert layers, and EPLB's number of it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Coordinates:
 
     @property
     def rank(self) -> int:
-        """EPLB's rank: expert-tensor ranks fastest, then the EP rank (the GPU of an EP group), then expert-data copies, pipeline
-        ranks slowest. With an expert tensor size of 1, GPU = rank % num_gpus. It is torch's rank in Megatron's default
-        order tp-cp-ep-dp-pp, and another one where the pipeline is inside data parallelism."""
+        """EPLB's rank: expert-tensor ranks fastest, then the EP rank (the GPU of an EP group), then expert-data copies,
+        pipeline ranks slowest. With an expert tensor size of 1, GPU = rank % num_gpus. It is torch's rank in Megatron's
+        default order tp-cp-ep-dp-pp, and another one where the pipeline is inside data parallelism."""
         of_pipeline = self.expert_data * self.expert_model_size + self.expert_model
         return (self.pipeline * self.expert_data_size * self.expert_model_size + of_pipeline) * self.expert_tensor_size \
             + self.expert_tensor
@@ -112,7 +112,7 @@ def groups_of_mesh(mesh: Any) -> Dict[str, Any]:
 
 def coordinates_in(all_gather: Callable[[bytes], Sequence[bytes]], world_size: int, *, ep_group: Any = None,
                    edp_group: Any = None, pp_group: Any = None, etp_group: Any = None) -> Coordinates:
-    """Where this rank stands in groups of torch. Collective over the job.
+    """Returns this rank's coordinates in groups of torch. Collective over the job.
 
     all_gather: in the order of torch's ranks. ep_group: None: all ranks of the job. edp_group: the ranks that hold the same
     experts; None: EP groups of a pipeline stage are numbered by their lowest rank. pp_group, etp_group: None: there is one
@@ -150,7 +150,7 @@ def _place_in(group: Any, alone: int) -> Tuple[int, int]:
 
 
 def _number_of_ep_group(all_gather: Callable[[bytes], Sequence[bytes]], ep_group: Any, stage: int, etp_rank: int) -> int:
-    """Of this rank's EP group among those of its stage and expert-tensor rank, in the order of their first ranks. Collective."""
+    """Returns the number of this rank's EP group in its stage and expert-tensor rank, by first ranks. Collective."""
     group = None if ep_group is None else group_of(ep_group)
     mine = [stage, etp_rank, 0 if group is None else global_rank(group, 0)]
     answers = [json.loads(answer) for answer in all_gather(json.dumps(mine).encode())]

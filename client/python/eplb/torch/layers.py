@@ -21,8 +21,8 @@ Experts = Union[Callable[[nn.Module], bool], type, str]
 Router = Union[str, Callable[[nn.Module], nn.Module]]
 
 
-# Modules of experts that are attached; a copy of one is not.
-_marked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+# Modules of experts that are attached, which find_layers refuses. A copy of one is not in it.
+attached_experts: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def find_layers(chunks: Sequence[nn.Module], experts: Experts, router: Router,
     """
     layers: List[ExpertLayer] = []
     names = _Names(chunks)
-    for number, chunk in enumerate(chunks):
+    for chunk in chunks:
         found: List[str] = []
         for name, module in chunk.named_modules(remove_duplicate=False):
             inside = any(name == outer or name.startswith(f"{outer}." if outer else "") for outer in found)
@@ -84,7 +84,7 @@ def find_layers(chunks: Sequence[nn.Module], experts: Experts, router: Router,
                 continue
             found.append(name)
             full_name = names.of(module)[0]
-            if is_marked(module):
+            if module in attached_experts:
                 raise InvalidArgument(f"{full_name} is attached already: its router would be turned twice")
             names.expect_one_place(module)
             families, singles = _parts_of(full_name, module, num_local_experts)
@@ -92,19 +92,6 @@ def find_layers(chunks: Sequence[nn.Module], experts: Experts, router: Router,
                                       _num_slots(full_name, families, num_local_experts)))
     names.expect_own_routers(layers)
     return layers
-
-
-def mark(experts: nn.Module) -> None:
-    """Says that a layer's experts are attached, for find_layers to refuse them."""
-    _marked.add(experts)
-
-
-def unmark(experts: nn.Module) -> None:
-    _marked.discard(experts)
-
-
-def is_marked(experts: nn.Module) -> bool:
-    return experts in _marked
 
 
 class _Names:
@@ -121,7 +108,7 @@ class _Names:
                         self._names.setdefault(id(parameter), []).append(before + (f"{name}.{key}" if name else key))
 
     def of(self, each: Any) -> List[str]:
-        """Of a module outside the chunks its type."""
+        """Returns the names; for a module outside the chunks its type."""
         return self._names.get(id(each)) or [type(each).__name__]
 
     def expect_one_place(self, experts: nn.Module) -> None:
@@ -196,7 +183,7 @@ def _parts_of(name: str, module: nn.Module, num_slots: Optional[int]) -> Tuple[D
 
 def _are_stacks(name: str, what: str, count: int, places: Dict[str, Any], num_slots: Optional[int],
                 is_decided: bool = False) -> bool:
-    """Whether `count` numbered modules or parameters are not an expert each, but stacks of all experts.
+    """True if `count` numbered modules or parameters are stacks of all experts rather than one expert each.
 
     errors: InvalidArgument where they may be either.
     """
@@ -289,5 +276,5 @@ def _num_slots(name: str, families: Dict[str, Family], given: Optional[int]) -> 
 
 
 def device_of(layers: Sequence[ExpertLayer]) -> torch.device:
-    """Of the experts; the CPU where there are none."""
+    """Returns the device of the experts; the CPU if there are none."""
     return next((parameter.device for layer in layers for parameter in layer.parameters()), torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""What a trainer holds for experts, tensor by tensor, as rows of local slots.
+"""A trainer's tensors of experts as rows of local slots.
 
 A piece is one tensor of the trainer: all local experts', or one expert's. EPLB moves rows [local slots, ..] of one memory;
 pieces of one expert each are put into such a memory, one after the other.
@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from eplb import _lists
-from eplb.errors import InvalidArgument
+from eplb._rows import described, refused
 
 # Trainers' tensors that lie in stacks made here, and where; by id.
 _stacked: Dict[int, Tuple[Any, int]] = {}
@@ -28,7 +28,7 @@ class Piece:
         self._tensor, self._owner, self._key = tensor, owner, key
 
     def get(self) -> torch.Tensor:
-        """Of a DTensor the local shard."""
+        """Returns the tensor; of a DTensor the local shard."""
         if hasattr(self._tensor, "to_local"):
             with torch.no_grad():
                 return self.whole().to_local()  # type: ignore[no-any-return,attr-defined]
@@ -43,7 +43,7 @@ class Piece:
 
     @property
     def is_entry(self) -> bool:
-        """Whether it is an entry of a dict, as state of an optimizer."""
+        """True for an entry of a dict, such as state of an optimizer."""
         return self._owner is not None
 
     def whole(self) -> torch.Tensor:
@@ -51,7 +51,7 @@ class Piece:
         return self._tensor if self._owner is None else self._owner()[self._key]
 
     def pointer(self) -> Callable[[], int]:
-        """Of the object that is there now: () -> its address."""
+        """Returns a function that gives the address of the current object."""
         if hasattr(self._tensor, "to_local"):
             return lambda: self.get().data_ptr()
         return self.whole().data_ptr
@@ -67,7 +67,7 @@ class ExpertTensor:
 
     def __init__(self, name: str, layer: int, role: str, pieces: Sequence[Piece], num_slots: int) -> None:
         self.name, self.layer, self.role = name, layer, role
-        self._pieces = list(pieces)
+        self.pieces = list(pieces)
         _expect_whole_experts(name, [piece.whole() for piece in pieces])
         tensors = [piece.get() for piece in pieces]
         for tensor in tensors:
@@ -75,8 +75,8 @@ class ExpertTensor:
                 raise refused(name, f"is a {type(tensor).__name__}, expected a plain tensor: turn off fp8 parameters and "
                                     f"FSDP for the experts")
             if tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype:
-                raise refused(name, f"has experts of {_what(tensors[0])} and of {_what(tensor)}")
-        # Of each piece, where it must lie: objects of their own, as the trainer may point its objects elsewhere.
+                raise refused(name, f"has experts of {described(tensors[0])} and of {described(tensor)}")
+        # Memory of each piece: objects of their own, because the trainer may point its objects elsewhere.
         self._homes: List[torch.Tensor] = [tensor.detach() for tensor in tensors]
         self._is_made_here = len(tensors) > 1 and all(_is_remembered(piece.whole()) for piece in pieces)
         if len(tensors) == 1:
@@ -85,12 +85,12 @@ class ExpertTensor:
             self.rows = torch.as_strided(tensors[0], (num_slots, tensors[0].numel()), (_lists._distance(tensors), 1))
         else:
             self.rows = self._stack(tensors).view(num_slots, -1)
-        self._addresses = [home.data_ptr() for home in self._homes]
+        self.addresses = [home.data_ptr() for home in self._homes]  # at which each piece must be
 
     def _stack(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Makes the pieces rows of memory of their own. State of a checkpoint may be parts of what was loaded, which
         nobody computes with."""
-        if not any(piece.is_entry for piece in self._pieces):
+        if not any(piece.is_entry for piece in self.pieces):
             _lists._expect_own_memory(tensors, self.name)
         stack = torch.stack(list(tensors))
         self._homes, self._is_made_here = list(stack), True
@@ -99,9 +99,9 @@ class ExpertTensor:
         return stack
 
     def _send_home(self, i: int) -> None:
-        self._pieces[i].set(self._homes[i].detach())
+        self.pieces[i].set(self._homes[i].detach())
         if self._is_made_here:
-            _remember(self._pieces[i].whole())
+            _remember(self.pieces[i].whole())
 
     def _view(self, tensor: torch.Tensor, num_slots: int) -> torch.Tensor:
         if not tensor.is_contiguous() or tensor.numel() % num_slots:
@@ -109,18 +109,9 @@ class ExpertTensor:
                                      f"{num_slots} experts side by side")
         return tensor.view(num_slots, -1)
 
-    @property
-    def pieces(self) -> Sequence[Piece]:
-        return self._pieces
-
-    @property
-    def addresses(self) -> List[int]:
-        """Where each piece must lie."""
-        return self._addresses
-
     def in_place(self) -> bool:
-        """Whether the trainer still computes with this memory."""
-        return [piece.get().data_ptr() for piece in self._pieces] == self._addresses
+        """True if the trainer still computes with this memory."""
+        return [piece.get().data_ptr() for piece in self.pieces] == self.addresses
 
     def adopt(self) -> bool:
         """Takes what has replaced pieces: their values go into the rows, and the pieces are these rows again.
@@ -128,14 +119,14 @@ class ExpertTensor:
         returns: whether anything had. errors: InvalidArgument naming the tensor, for pieces of another type, shape or device;
         then nothing was changed.
         """
-        found = [piece.get() for piece in self._pieces]
-        moved = [i for i, tensor in enumerate(found) if tensor.data_ptr() != self._addresses[i]]
+        found = [piece.get() for piece in self.pieces]
+        moved = [i for i, tensor in enumerate(found) if tensor.data_ptr() != self.addresses[i]]
         for i in moved:
             tensor, home = found[i], self._homes[i]
-            if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or _what(tensor) != _what(home) \
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or described(tensor) != described(home) \
                     or tensor.device != home.device:
-                raise refused(self.name, f"is {_what(tensor)} on {tensor.device} in slot {i} now, and was registered as "
-                                         f"{_what(home)} on {home.device}: convert or move the model before it is attached, "
+                raise refused(self.name, f"is {described(tensor)} on {tensor.device} in slot {i} now, and was registered as "
+                                         f"{described(home)} on {home.device}: convert or move the model before it is attached, "
                                          f"or after detach")
         # Copies, as what came may be another row of this very memory.
         values = [found[i].detach().clone() for i in moved]
@@ -147,7 +138,7 @@ class ExpertTensor:
 
     def release(self) -> None:
         """Gives every piece memory of its own, with the values that it has; what lay as rows before stays."""
-        for piece, home in zip(self._pieces, self._homes) if self._is_made_here else ():
+        for piece, home in zip(self.pieces, self._homes) if self._is_made_here else ():
             piece.set(home.clone())
 
 
@@ -161,10 +152,6 @@ def _is_remembered(tensor: torch.Tensor) -> bool:
     return reference() is tensor and tensor.data_ptr() == address
 
 
-def refused(name: str, why: str) -> InvalidArgument:
-    return InvalidArgument(f"tensor \"{name}\": {why}")
-
-
 def _expect_whole_experts(name: str, tensors: Sequence[Any]) -> None:
     """errors: InvalidArgument for a DTensor whose shard cuts experts."""
     for tensor in tensors:
@@ -172,7 +159,3 @@ def _expect_whole_experts(name: str, tensors: Sequence[Any]) -> None:
             if len(tensors) > 1 or not (placement.is_replicate() or placement.is_shard(0)):
                 raise refused(name, f"is a DTensor of {list(tensor.shape)} placed as {placement}: only a stack [experts, ..] "
                                     f"that is sharded by its first dimension holds whole experts in each shard")
-
-
-def _what(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)}"

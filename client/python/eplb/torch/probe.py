@@ -1,4 +1,4 @@
-"""What single experts are called with, so that each can be asked what it makes of the same."""
+"""Calls single experts with equal inputs, to compare what they compute."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import torch
 from torch import nn
 
+from eplb._rows import dtype_of
 from eplb.errors import FailedPrecondition
 from eplb.torch.layers import ExpertLayer
 
@@ -16,7 +17,7 @@ class SeenInputs:
 
     def __init__(self, layers: Sequence[ExpertLayer]) -> None:
         self._layers = {layer.index: layer for layer in layers}
-        self._seen: Dict[int, List[Tuple[torch.Size, torch.dtype]]] = {}
+        self._seen: Dict[int, List[Tuple[List[int], str]]] = {}
         self._handles: Dict[int, List[Any]] = {}
         for layer in layers:
             self._handles[layer.index] = [
@@ -26,6 +27,12 @@ class SeenInputs:
     def remove(self) -> None:
         for index in list(self._handles):
             self._take_off(index)
+
+    def agree(self, all_gather: Any) -> None:
+        """Takes the shapes of a layer from the first rank that has them, because other ranks had other numbers of tokens.
+        Collective. all_gather: groups.InEplbOrder."""
+        for found in reversed(all_gather.objects([[index, seen] for index, seen in self._seen.items()])):
+            self._seen.update((index, seen) for index, seen in found if index in self._layers)
 
     def expect_seen(self) -> None:
         """errors: FailedPrecondition when a layer's experts are no modules, or none was called with tensors."""
@@ -37,12 +44,12 @@ class SeenInputs:
 
     @torch.no_grad()
     def probe(self, index: int, slot: int) -> torch.Tensor:
-        """What the expert in a local slot of a layer makes of random numbers, the same for all. REQUIRES: expect_seen."""
+        """Returns the output of the expert in a local slot for random numbers, equal for all. REQUIRES: expect_seen."""
         layer = self._layers[index]
         single: nn.Module = list(layer.singles.values())[slot]
         device = next(single.parameters()).device
         generator = torch.Generator().manual_seed(index)
-        inputs = [torch.randn(shape, generator=generator).to(device, dtype) for shape, dtype in self._seen[index]]
+        inputs = [torch.randn(shape, generator=generator).to(device, getattr(torch, dtype)) for shape, dtype in self._seen[index]]
         was_training = single.training
         single.eval()
         try:
@@ -54,7 +61,7 @@ class SeenInputs:
     def _note(self, index: int, inputs: Any) -> None:
         if index not in self._seen and inputs and all(torch.is_tensor(each) and each.numel() and each.is_floating_point()
                                                       for each in inputs):
-            self._seen[index] = [(each.shape, each.dtype) for each in inputs]
+            self._seen[index] = [(list(each.shape), dtype_of(each)) for each in inputs]
         if index in self._seen:
             self._take_off(index)
 

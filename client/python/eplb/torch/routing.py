@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Optional
 import numpy as np
 import torch
 
+from eplb import _rows
 from eplb.errors import FailedPrecondition
 
 # (what the router gave, the layer's columns) -> the same by slots; it also calls count_columns or count_indices.
@@ -24,7 +25,7 @@ class SlotColumns:
     """
 
     def __init__(self, name: str, num_experts: int, device: torch.device, counts: Optional[torch.Tensor] = None) -> None:
-        self._name, self._num_experts = name, num_experts
+        self.name, self.num_experts = name, num_experts
         self._experts = torch.arange(num_experts, device=device)  # [slots]
         # [experts + 1], the slot of each expert; the last is that of no expert.
         self._slots = torch.arange(num_experts + 1, device=device)
@@ -32,18 +33,10 @@ class SlotColumns:
         self.counts = torch.zeros(num_experts, dtype=torch.int64, device=device) if counts is None else counts
         self.is_counting = True
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def num_experts(self) -> int:
-        return self._num_experts
-
     def set_slots(self, experts: np.ndarray) -> None:
         """experts: [slots], the expert in each slot."""
         self._experts.copy_(torch.from_numpy(experts.astype(np.int64)))
-        self._slots[:self._num_experts].copy_(torch.from_numpy(np.argsort(experts).astype(np.int64)))
+        self._slots[:self.num_experts].copy_(torch.from_numpy(np.argsort(experts).astype(np.int64)))
 
     def in_slot_order(self, columns: torch.Tensor, dim: int = 1) -> torch.Tensor:
         """columns: a tensor whose dimension `dim` is the logical experts. returns: the same by slots, differentiable."""
@@ -56,8 +49,8 @@ class SlotColumns:
         outside raises no error, which would make the host wait for the device.
         """
         wide = indices.long()
-        is_none = (wide < 0) | (wide >= self._num_experts)
-        return self._slots[wide.masked_fill(is_none, self._num_experts)].to(indices.dtype)
+        is_none = (wide < 0) | (wide >= self.num_experts)
+        return self._slots[wide.masked_fill(is_none, self.num_experts)].to(indices.dtype)
 
     def count_columns(self, chosen: torch.Tensor, dim: int = 1) -> None:
         """Adds choices. chosen: a tensor whose dimension `dim` is the logical experts, not zero for a choice."""
@@ -71,8 +64,8 @@ class SlotColumns:
         if not self.is_counting:
             return
         flat = indices.reshape(-1).long()
-        is_expert = (flat >= 0) & (flat < self._num_experts)
-        self.counts.index_add_(0, flat.clamp(0, self._num_experts - 1), is_expert.long())
+        is_expert = (flat >= 0) & (flat < self.num_experts)
+        self.counts.index_add_(0, flat.clamp(0, self.num_experts - 1), is_expert.long())
 
 
 class RouterHook:
@@ -209,8 +202,7 @@ class TokenCounts:
         self._is_reading = True
 
     def take(self) -> Optional[np.ndarray]:
-        """What start_reading took, valid until the next; None when it was not called. It waits for the copy, which a step ago
-        was queued."""
+        """Returns the counts that start_reading took, valid until its next call; None without one. Waits for the copy."""
         if not self._is_reading:
             return None
         if self._copied is not None:
@@ -231,7 +223,7 @@ def _in_backward() -> bool:
 
 def _described(output: Any) -> str:
     if torch.is_tensor(output):
-        return f"{str(output.dtype).replace('torch.', '')} {list(output.shape)}"
+        return _rows.described(output)
     if isinstance(output, (tuple, list)):
         return f"({', '.join(map(_described, output))})"
     if isinstance(output, dict):

@@ -1,4 +1,4 @@
-"""What torch optimizers hold for each expert, as rows of local slots: masters, and state from when it is born."""
+"""Masters and state of torch optimizers for each expert, as rows of local slots."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OptimizerState:
             for number, group in enumerate(optimizer.param_groups) for parameter in group["params"]}
 
     def updates_the_same(self) -> bool:
-        """Whether the optimizers' groups have the parameters that renew found. cost: O(parameters), some 20 ns each."""
+        """True if the optimizers' groups have the parameters that renew found. cost: O(parameters), some 20 ns each."""
         found = [group["params"] for optimizer in self.optimizers for group in optimizer.param_groups]
         return len(found) == len(self._params) and all(len(now) == len(then) and all(map(is_, now, then))
                                                        for now, then in zip(found, self._params))
@@ -82,7 +82,7 @@ class OptimizerState:
         return self._homes.get(id(main), (None, 0))[0], main
 
     def group(self, parameter: torch.Tensor) -> Mapping[str, Any]:
-        """Of the optimizer that updates it; {}: none does."""
+        """Returns the group in the optimizer that updates it; {} if none does."""
         optimizer, number = self._homes.get(id(self._main(parameter)), (None, 0))
         return {} if optimizer is None else optimizer.param_groups[number]
 
@@ -151,19 +151,19 @@ class OptimizerState:
 
 
 def keeps_state(optimizer: Any, groups: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether it makes state for parameters of some of these groups: False for gradient descent without momentum."""
+    """True if it makes state for parameters of some of these groups; False for gradient descent without momentum."""
     return type(optimizer).__name__ not in _WITHOUT_STATE or any(group.get("momentum", 0) != 0 for group in groups)
 
 
 def is_scalar(value: Any, parameter: torch.Tensor) -> bool:
-    """Whether state of a parameter is one number for it."""
+    """True if state of a parameter is one number."""
     if torch.is_tensor(value):
         return bool(value.numel() == 1 and value.shape != parameter.shape)
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def optimizers_of(optimizer: Any) -> List[Any]:
-    """Of one, a list, or None. errors: InvalidArgument for what has no `param_groups` and `state`."""
+    """Returns a list of optimizers. errors: InvalidArgument for what has no `param_groups` and `state`."""
     found = [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     for each in found:
         if not hasattr(each, "param_groups") or not hasattr(each, "state"):

@@ -1,4 +1,4 @@
-"""Whether trainer and EPLB still mean the same memory: looked at in each boundary, so it must cost little."""
+"""Checks in each boundary that trainer and EPLB use the same memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _is_trained = attrgetter("requires_grad")
 
 
 class Watch:
-    """What a trainer's own objects were when the rows were registered: parameters in their modules, their memory, whether
+    """A trainer's own objects at registration: parameters in their modules, their memory, whether
     they are trained, the groups and the dicts of the optimizers' state, and the tensors in them.
 
     intact compares them by loops inside the interpreter, 0.1 us for each piece. Threads: the training thread.
@@ -46,7 +46,7 @@ class Watch:
         self._entries = self._entries_of_state()
 
     def intact(self, fully: bool = True) -> bool:
-        """Whether all of it is what it was. fully: also the tensors of state, in dicts that are the same; before rows move they
+        """True if nothing was replaced. fully: also the tensors of state, in dicts that are the same; before rows move they
         must be. cost: O(pieces); nothing is read from a device."""
         return (all(map(is_, map(dict.get, self._modules, self._keys), self._parameters))
                 and self._state.updates_the_same()

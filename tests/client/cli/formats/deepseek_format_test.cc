@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "client/cli/formats/npy.h"
+#include "client/cli/formats/npz.h"
 #include "tests/client/cli/formats/npy_bytes.h"
 #include "tests/client/cli/formats/refused.h"
 

@@ -98,37 +98,14 @@ struct SmallView {
                      .max_replicas = 2};
 };
 
-TEST(StepSplitterTest, TheFullestGpuHasAsFewTokensAsThePlacementAllows) {
+TEST(OwnGpuLoadsTest, ReplicasTakeEqualShares) {
   SmallView small;
-  StepSplitter splitter(/*num_gpus=*/2);
   LoadMatrix total(1, 3);
   total << 9, 6, 1;
-  const auto quotas = splitter.Split(total, small.view);
-  ASSERT_TRUE(quotas.ok()) << quotas.status();
-  EXPECT_EQ(std::vector<int64_t>(quotas->begin(), quotas->end()),
-            (std::vector<int64_t>{6, 2, 7, 1}));
-  EXPECT_EQ(OwnGpuLoads(*quotas, small.view), std::vector<double>{8});
-  EXPECT_EQ(OwnGpuLoads(total, small.view), std::vector<double>{5.5}) << "in equal shares";
+  EXPECT_EQ(OwnGpuLoads(total, small.view), std::vector<double>{5.5});
 }
 
-TEST(StepSplitterTest, ANewPlacementIsSplitAndAnErrorNamesTheExpert) {
-  SmallView small;
-  StepSplitter splitter(/*num_gpus=*/2);
-  LoadMatrix total(1, 3);
-  total << 9, 6, 1;
-  ASSERT_TRUE(splitter.Split(total, small.view).ok());
-  small.slots = {0, 2, 0, 1};  // experts 1 and 2 have changed places
-  small.slots_of = {2, 0, 3, -1, 1, -1};
-  small.view.version = 2;
-  const auto quotas = splitter.Split(total, small.view);
-  EXPECT_EQ(std::vector<int64_t>(quotas->begin(), quotas->end()),
-            (std::vector<int64_t>{7, 1, 2, 6}));
-  total(0, 1) = -1;
-  EXPECT_THAT(std::string(splitter.Split(total, small.view).status().message()),
-              HasSubstr("expert 1 has -1 tokens"));
-}
-
-TEST(JobChannelTest, EveryRankGetsEverybodysValuesInRankOrder) {
+TEST(JobChannelTest, EveryRankGetsTheValuesOfAllRanksInRankOrder) {
   // 5 ranks x 30 values need three collectives of at most 64 values.
   constexpr int32_t kWorldSize = 5;
   ThreadAllGather all_gather(kWorldSize);

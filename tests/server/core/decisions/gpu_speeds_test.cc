@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "server/core/decisions/question.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -35,7 +36,7 @@ class SpeedJob {
       daemon().AnswerSolve(Exchanged({}));
     }
   }
-  const Solve& newest_solve() const { return *newest_; }
+  const PlannerQuestion& newest_question() const { return newest_->question->planner; }
 
  private:
   TestJob job_;
@@ -53,7 +54,7 @@ TEST(GpuSpeedsTest, ASlowGpuIsNamedAndNoDecisionUsesItBeforeAnOperatorSaysSo) {
       job.daemon().LastReason("gpu_slow"),
       StartsWith("GPU 2 runs at 0.75 of the median GPU: in the median of 8 windows its step "
                  "took 0.32 ms, 0.24 ms are expected for its tokens; gpu_speeds is observe"));
-  EXPECT_EQ(job.newest_solve().speeds, nullptr);
+  EXPECT_EQ(job.newest_question().speeds, nullptr);
   const JobView view = job.daemon().View();
   ASSERT_EQ(view.gpu_speeds.size(), 1u);
   EXPECT_EQ(view.gpu_speeds[0].gpu, 2);
@@ -67,8 +68,8 @@ TEST(GpuSpeedsTest, AppliedSpeedsReachThePolicyAndEveryFigure) {
   job.Report(8, {1, 1, 0.5});
   ASSERT_TRUE(job.daemon().Ask(SetPolicy{{.gpu_speeds = "apply"}}).ok());
   job.Report(2, {1, 1, 0.5});
-  ASSERT_NE(job.newest_solve().speeds, nullptr);
-  EXPECT_THAT(job.newest_solve().speeds->speeds(), ::testing::ElementsAre(1, 1, 0.5));
+  ASSERT_NE(job.newest_question().speeds, nullptr);
+  EXPECT_THAT(job.newest_question().speeds->speeds(), ::testing::ElementsAre(1, 1, 0.5));
   job.Report(1, {1, 1, 0.5});
   const JobView view = job.daemon().View();
   EXPECT_EQ(view.gpu_speeds.at(0).speed_in_use, 0.5);
@@ -77,7 +78,7 @@ TEST(GpuSpeedsTest, AppliedSpeedsReachThePolicyAndEveryFigure) {
   EXPECT_THAT(view.last_reason, HasSubstr("; GPU loads are tokens / speed: GPU 2 0.50 (measured)"));
   ASSERT_TRUE(job.daemon().Ask(SetPolicy{{.gpu_speeds = "off"}}).ok());
   job.Report(4, {1, 1, 0.5});
-  EXPECT_EQ(job.newest_solve().speeds, nullptr);
+  EXPECT_EQ(job.newest_question().speeds, nullptr);
   EXPECT_THAT(job.daemon().View().gpu_speeds, IsEmpty());
 }
 
@@ -118,7 +119,7 @@ TEST(GpuSpeedsTest, StatedSpeedsAndAvoidedGpusGoBeforeMeasuredOnes) {
   SpeedJob job(config);
   job.Report(10, {1, 1, 0.6});
   // The two coldest of 6 experts have 20 of 240 tokens a layer; the other two GPUs share 220.
-  EXPECT_THAT(job.newest_solve().speeds->speeds(), ::testing::ElementsAre(1, 0.18, 2));
+  EXPECT_THAT(job.newest_question().speeds->speeds(), ::testing::ElementsAre(1, 0.18, 2));
   const JobView view = job.daemon().View();
   ASSERT_EQ(view.gpu_speeds.size(), 2u);
   EXPECT_EQ(view.gpu_speeds[0].source, "avoided");
@@ -132,13 +133,13 @@ TEST(GpuSpeedsTest, APolicyWithoutSpeedsPlansWithoutThemAndTellsOnce) {
   config.settings.stated_speeds = {{2, 0.5}};
   SpeedJob job(config);
   job.Report(8, {1, 1, 1});
-  EXPECT_EQ(job.newest_solve().speeds, nullptr);
+  EXPECT_EQ(job.newest_question().speeds, nullptr);
   EXPECT_EQ(job.daemon().CountEvents("speeds_unused"), 1);
   EXPECT_THAT(job.daemon().LastReason("speeds_unused"),
               HasSubstr("policy deepseek plans for equal GPUs"));
   ASSERT_TRUE(job.daemon().Ask(SetPolicy{{.policy_name = "balanced"}}).ok());
   job.Report(2, {1, 1, 1});
-  EXPECT_NE(job.newest_solve().speeds, nullptr);
+  EXPECT_NE(job.newest_question().speeds, nullptr);
 }
 
 TEST(GpuSpeedsTest, WhatDoesNotFitTheJobIsRefusedByName) {
@@ -159,16 +160,16 @@ TEST(GpuSpeedsTest, WhatDoesNotFitTheJobIsRefusedByName) {
   SpeedJob configured(config);
   configured.Report(6, {1, 1, 1});
   EXPECT_EQ(configured.daemon().CountEvents("speeds_unused"), 1);
-  EXPECT_EQ(configured.newest_solve().speeds, nullptr);
+  EXPECT_EQ(configured.newest_question().speeds, nullptr);
 }
 
 TEST(GpuSpeedsTest, TheHierarchyReachesThePolicy) {
   SpeedJob job;
   job.Report(2, {1, 1, 1});
-  EXPECT_EQ(job.newest_solve().hierarchy, std::nullopt);
+  EXPECT_EQ(job.newest_question().options.policy.hierarchy, std::nullopt);
   ASSERT_TRUE(job.daemon().Ask(SetPolicy{{.hierarchy = "soft"}}).ok());
   job.Report(2, {1, 1, 1});
-  EXPECT_EQ(job.newest_solve().hierarchy, Hierarchy::kSoft);
+  EXPECT_EQ(job.newest_question().options.policy.hierarchy, Hierarchy::kSoft);
 }
 
 TEST(GpuSpeedsTest, TheStepTimeOfARankIsThatOfItsNewestReportThatHasOne) {

@@ -22,7 +22,7 @@ void Relaunch(TestJob& job, const std::string& name) {
   }
 }
 
-// As Relaunch; it replaces what trains.
+// Relaunches so that the new run replaces the one that trains.
 void TakeOver(TestJob& job, const std::string& name) {
   Relaunch(job, name);
   for (FakeRank& rank : job.ranks) rank.identity.take_over = true;

@@ -215,7 +215,7 @@ TEST(ChunkingTest, AMaxPauseThatEveryBoundaryExceedsIsKeptAfterThreeOfThem) {
       << job.daemon.LastReason("left_out");
 }
 
-// Of ranks with room for five experts in each of so many layers.
+// Returns the rows for ranks with room for five experts in each of the given numbers of layers.
 int64_t RowsPerChunk(const std::vector<int64_t>& staging_layers) {
   Job job;
   job.current.emplace(*Topology::Make(TestShape()), *RankGrid::Make({}));

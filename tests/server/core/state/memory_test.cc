@@ -186,7 +186,7 @@ TEST(MemoryTest, WhatARankMakesUpIsNoMemory) {
     return job.daemon.View().paused;
   };
   EXPECT_TRUE(after([](wire::JobMemory&) {}));
-  // As a daemon had it from a rank of another run.
+  // A daemon may have it from a rank of another run.
   EXPECT_TRUE(after([](wire::JobMemory& memory) { memory.run_id = "run-0"; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.serial = int64_t{1} << 61; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.serial = 0; }));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "placement/policies/registry.h"
+#include "server/core/decisions/question.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -28,15 +29,16 @@ TEST(ConfigTest, AStoredPatchThatIsNotValidAnyMoreIsLeftOut) {
   EXPECT_EQ(core.Job(kJob, absl::UnixEpoch())->settings.policy_name, "incremental");
 }
 
-// Of a job whose ranks register this split.
+// Returns the policy of a job whose ranks register this split.
 std::string PolicyOf(const Config& config, SplitMode split) {
   TestJob job(config);
   for (FakeRank& rank : job.ranks) rank.identity.split = split;
   job.ConnectAll();
   job.Report(0, 9);
-  EXPECT_EQ(job.daemon.pending_solve()->policy_name, job.daemon.View().settings.policy_name);
-  EXPECT_EQ(job.daemon.pending_solve()->split, split);
-  return job.daemon.pending_solve()->policy_name;
+  EXPECT_EQ(job.daemon.pending_solve()->question->settings.policy_name,
+            job.daemon.View().settings.policy_name);
+  EXPECT_EQ(job.daemon.pending_solve()->question->planner.options.split, split);
+  return job.daemon.pending_solve()->question->settings.policy_name;
 }
 
 TEST(ConfigTest, ThePolicyDoesNotDependOnHowAJobSplits) {

@@ -1,5 +1,5 @@
-// What is shown as measured is what happened: windows under the placements that their steps ran
-// under, through the whole core.
+// Measured figures equal what happened: windows under the placements that their steps ran under,
+// through the whole core.
 #include "server/core/values/measured.h"
 
 #include <gmock/gmock.h>
@@ -94,7 +94,7 @@ TEST(MeasuredTest, AWindowWithSwitchesCountsEachStepUnderItsOwnPlacement) {
   SayAll(job, MixedReport());
   const JobView view = job.daemon.View();
   EXPECT_EQ(view.measured_first_step, 10);
-  // Of 100 tokens of experts 0 and 1 each, 60 ran on GPU 0 in every layer; the other 40 under
+  // From each 100 tokens of experts 0 and 1, 60 ran on GPU 0 in every layer. The other 40 ran under
   // version 2, with expert 1 on GPU 1. Experts 2 .. 5 ran 10 tokens each under version 1, under
   // which layers 0 and 1 have expert 2 on GPU 0.
   RealMatrix gpu_loads(4, 3);

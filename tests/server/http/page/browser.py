@@ -51,7 +51,7 @@ class Browser:
         self.ask("open", url=url, **options)
 
     def value(self, script):
-        """Of a JavaScript expression."""
+        """Returns the value of a JavaScript expression."""
         return self.ask("evaluate", script=script)
 
     def wait(self, script):

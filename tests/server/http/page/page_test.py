@@ -5,7 +5,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 import urllib.request
@@ -27,12 +26,10 @@ class FormatTest(unittest.TestCase):
 
 
 @unittest.skipIf(MISSING, MISSING)
-class PageTest(unittest.TestCase):
+class PageTest(job.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.daemon = job.Daemon(self.directory, policy_every=10, config="[cost]\ntoken_ns = 100\n")
-        self.daemon.start()
-        self.addCleanup(self.daemon.kill)
+        super().setUp()
+        self.daemon = self.started_daemon(policy_every=10, config="[cost]\ntoken_ns = 100\n")
         self.browser = browser.Browser()
         self.addCleanup(self.browser.close)
 
@@ -44,10 +41,8 @@ class PageTest(unittest.TestCase):
             return json.loads(answer.read())
 
     def start_job(self, steps=120, step_ms=5, extra=()):
-        one = job.Job(self.directory, self.daemon.endpoint, world=4, steps=steps, step_ms=step_ms,
-                      extra=("--report-every", "10", "--nodes", "2", *extra))
-        self.addCleanup(one.kill_all)
-        return one
+        return self.started_job(self.daemon.endpoint, world=4, steps=steps, step_ms=step_ms,
+                                extra=("--report-every", "10", "--nodes", "2", *extra))
 
     def run_job(self, **options):
         """A job that has ended, so that page and API are asked about the same."""

@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -20,7 +19,7 @@ SHOWN = HOSTILE.replace("\u202e", "?").replace("\u202c", "?")  # the direction o
 
 
 def eplbctl(*arguments):
-    done = subprocess.run([job.BIN / "eplbctl", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    done = job.eplbctl(*arguments)
     if done.returncode != 0:
         raise AssertionError(f"eplbctl {arguments}: exit {done.returncode}: {done.stderr}")
     return json.loads(done.stdout)
@@ -58,7 +57,7 @@ def balancedness(loads):
 
 @unittest.skipIf(MISSING, MISSING)
 class FilePageTest(unittest.TestCase):
-    """What pages of any source have in common."""
+    """Checks that pages of any source share."""
 
     def setUp(self):
         self.browser = browser.Browser()

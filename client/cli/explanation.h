@@ -1,0 +1,69 @@
+// The values that `eplbctl explain` and `eplbctl top` show: a job, its newest load window with the
+// loads of the GPUs, the current placement, and the decision that led to it.
+#ifndef EPLB_CLIENT_CLI_EXPLANATION_H_
+#define EPLB_CLIENT_CLI_EXPLANATION_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "client/cli/query_client.h"
+#include "placement/evaluate.h"
+#include "placement/migration_plan.h"
+#include "proto/wire/messages.h"
+
+#include "eplb/v1/query.pb.h"
+
+namespace eplb::cli {
+
+// A layer in the newest window, from Explanation::shown().
+struct LayerFigures {
+  int32_t layer = 0;
+  std::optional<uint32_t> model_layer;  // the model's number, if the ranks reported it
+  std::optional<double> balancedness;   // absent without tokens
+  int32_t hottest_gpu = 0;
+  double hottest_gpu_load = 0;  // multiple of the mean
+  int32_t hottest_expert = 0;
+  double hottest_expert_share = 0;  // fraction of the layer's tokens
+  int32_t hottest_expert_replicas = 0;
+};
+
+struct Explanation {
+  v1::JobStatus job;
+  std::vector<v1::Plan> plans;                // newest first
+  std::optional<wire::PlacementBody> body;    // current
+  std::optional<wire::PlacementBody> before;  // the placement before switched(), while it is kept
+  std::optional<AskedLoad> load;              // the newest complete window
+  // GPU loads of that window. Absent if the daemon has no record of the placements it ran under.
+  std::optional<Evaluation> measured;
+  std::optional<Evaluation> computed;  // `body` under the load of that window
+  std::optional<Evaluation> unmoved;   // the static layout under the same load
+  std::vector<LayerFigures> layers;    // worst balanced first; empty without figures
+
+  // The plan that led to the current version; null if none is known.
+  const v1::Plan* switched() const;
+  // True if every step of the window ran under the current placement.
+  bool ran_in_force() const;
+  // `measured` if it is known, otherwise `computed`; null without a window.
+  const Evaluation* shown() const;
+  // "measured" or "computed": the one that shown() returns.
+  const char* shown_name() const { return measured ? "measured" : "computed"; }
+};
+
+// errors: those of the questions, but for NotFound of placements and loads, which leave their
+// fields empty; Internal if the daemon's answers do not fit together.
+absl::StatusOr<Explanation> AskExplanation(const QueryOptions& options, const std::string& job);
+
+// Returns the transfers between GPUs of a layer by which switched() reached the current placement.
+// Absent if the placement before it is not known.
+std::optional<std::vector<Transfer>> TransfersOf(const Explanation& explanation, int32_t layer);
+
+// "layer 3 (model layer 6)".
+std::string LayerName(const v1::JobStatus& job, int32_t layer);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_EXPLANATION_H_

@@ -1,0 +1,87 @@
+#include "client/cli/formats/csv.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+#include "base/files.h"
+#include "base/foreign_text.h"
+#include "base/invalid_input.h"
+#include "base/json_value.h"
+
+namespace eplb {
+
+namespace {
+
+// Takes the digits at the front; false when there is none.
+bool TakeDigits(absl::string_view& text) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  text.remove_prefix(digits);
+  return digits > 0;
+}
+
+// JSON's grammar of a number.
+bool IsNumber(absl::string_view text) {
+  (void)absl::ConsumePrefix(&text, "-");
+  const bool leading_zero = text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9';
+  if (leading_zero || !TakeDigits(text)) return false;
+  if (absl::ConsumePrefix(&text, ".") && !TakeDigits(text)) return false;
+  if (absl::ConsumePrefix(&text, "e") || absl::ConsumePrefix(&text, "E")) {
+    if (!absl::ConsumePrefix(&text, "+")) (void)absl::ConsumePrefix(&text, "-");
+    if (!TakeDigits(text)) return false;
+  }
+  return text.empty();
+}
+
+// "1e999" is a number to JSON, and none to us.
+bool IsFinite(absl::string_view number) {
+  double value = 0;
+  return absl::SimpleAtod(number, &value) && std::isfinite(value);
+}
+
+std::vector<absl::string_view> CellsOf(std::string_view line) {
+  std::vector<absl::string_view> cells =
+      absl::StrSplit(absl::string_view(line.data(), line.size()), ',');
+  for (absl::string_view& cell : cells) cell = absl::StripAsciiWhitespace(cell);
+  return cells;
+}
+
+}  // namespace
+
+bool LooksLikeCsv(std::string_view text) {
+  const size_t start = text.find_first_not_of(" \t\r\n");
+  if (start == std::string_view::npos) return false;
+  text.remove_prefix(start);
+  const std::vector<absl::string_view> cells = CellsOf(text.substr(0, text.find('\n')));
+  return cells.size() > 1 && IsNumber(cells.front());
+}
+
+absl::StatusOr<std::string> CsvToJson(std::string_view text) {
+  std::string json = "[";
+  int64_t number = 1;
+  for (const TextLine& line : SplitLines(text)) {
+    if (json.size() > 1) json += ',';
+    for (; number < line.number; ++number) json += '\n';
+    const std::vector<absl::string_view> cells = CellsOf(line.text);
+    const bool heading = json.size() == 1 && !IsNumber(cells.front());
+    for (size_t i = 0; i < cells.size(); ++i) {
+      if (!IsNumber(cells[i]) || !IsFinite(cells[i])) {
+        return InvalidInput(
+            "line ", line.number, ", column ", i + 1, " is ",
+            wire::JsonQuote(FirstCharacters({cells[i].data(), cells[i].size()}, 40)),
+            ", expected a finite number", heading ? "; no heading is read" : "");
+      }
+      absl::StrAppend(&json, i == 0 ? "[" : ",", cells[i]);
+    }
+    json += ']';
+  }
+  return json + "]";
+}
+
+}  // namespace eplb

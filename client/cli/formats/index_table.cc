@@ -1,0 +1,123 @@
+#include "client/cli/formats/index_table.h"
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "base/invalid_input.h"
+#include "base/status_macros.h"
+#include "client/cli/formats/npy.h"
+
+namespace eplb {
+namespace {
+
+constexpr char kIndexRange[] = "-1..2^31-1";
+
+std::string Named(std::string_view name) {
+  return name.empty() ? std::string() : absl::StrCat(std::string(name), " ");
+}
+
+absl::Status OutOfRange(std::string_view name, int64_t row, int64_t entry, int64_t number) {
+  return InvalidInput(Named(name), "layer ", row, " entry ", entry, " is ", number, ", expected ",
+                      kIndexRange);
+}
+
+bool InRange(int64_t number) {
+  return number >= -1 && number <= std::numeric_limits<int32_t>::max();
+}
+
+// errors unless the arrays at the second level, and at the third, are as long as their first.
+absl::Status CheckRegular(const wire::JsonNumbers& numbers, std::string_view name) {
+  const std::vector<int64_t>& rows = numbers.children[1];
+  for (size_t row = 1; row < rows.size(); ++row) {
+    if (rows[row] == rows[0]) continue;
+    return InvalidInput(Named(name), "layer ", row, " has ", rows[row], " entries, layer 0 has ",
+                        rows[0]);
+  }
+  if (numbers.children.size() < 3) return absl::OkStatus();
+  const std::vector<int64_t>& inner = numbers.children[2];
+  for (size_t i = 1; i < inner.size(); ++i) {
+    if (inner[i] == inner[0]) continue;
+    const auto columns = static_cast<size_t>(rows[0]);
+    return InvalidInput(Named(name), "layer ", i / columns, " expert ", i % columns, " has ",
+                        inner[i], " entries, the first has ", inner[0]);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<IndexTable> ParseNpyTable(std::string_view bytes, size_t dimensions) {
+  EPLB_ASSIGN_OR_RETURN(const NpyIntegers numbers, ParseNpyIntegers(bytes, dimensions));
+  IndexTable table{.cells = IndexMatrix(numbers.rows, numbers.columns * numbers.depth),
+                   .depth = numbers.depth};
+  for (int64_t row = 0; row < numbers.rows; ++row) {
+    for (int64_t entry = 0; entry < table.cells.cols(); ++entry) {
+      const int64_t number = numbers.at(row, entry / numbers.depth, entry % numbers.depth);
+      if (!InRange(number)) return OutOfRange("", row, entry, number);
+      table.cells(row, entry) = static_cast<int32_t>(number);
+    }
+  }
+  return table;
+}
+
+}  // namespace
+
+absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std::string_view name,
+                                              size_t dimensions) {
+  EPLB_ASSIGN_OR_RETURN(const wire::JsonNumbers* numbers, wire::AsNumbers(value, name, dimensions));
+  EPLB_RETURN_IF_ERROR(CheckRegular(*numbers, name));
+  if (numbers->num_numbers() == 0) return InvalidInput(Named(name), "has no entries");
+  EPLB_RETURN_IF_ERROR(wire::CheckIntegers(*numbers, name, kIndexRange));
+  const int64_t depth = dimensions == 3 ? numbers->children[2].front() : 1;
+  const auto rows = static_cast<int64_t>(numbers->children[1].size());
+  IndexTable table{.cells = IndexMatrix(rows, numbers->children[1].front() * depth),
+                   .depth = depth};
+  for (Eigen::Index i = 0; i < table.cells.size(); ++i) {
+    const int64_t number = numbers->integers[static_cast<size_t>(i)];
+    if (!InRange(number)) {
+      return OutOfRange(name, i / table.cells.cols(), i % table.cells.cols(), number);
+    }
+    table.cells.data()[i] = static_cast<int32_t>(number);
+  }
+  return table;
+}
+
+absl::StatusOr<IndexTable> IndexTableFromNpy(std::string_view bytes, std::string_view name,
+                                             size_t dimensions) {
+  absl::StatusOr<IndexTable> table = ParseNpyTable(bytes, dimensions);
+  if (table.ok()) return table;
+  return InvalidInput(Named(name), table.status().message());
+}
+
+std::string IndexTableToNpy(const IndexMatrix& cells, const std::vector<int64_t>& shape) {
+  std::string header = absl::StrCat("{'descr': '<i8', 'fortran_order': False, 'shape': (",
+                                    absl::StrJoin(shape, ", "), "), }");
+  // The numbers begin at a multiple of 64 bytes; 10 bytes and a newline come besides.
+  constexpr size_t kPrefix = 10;
+  header.append(63 - (kPrefix + header.size()) % 64, ' ');
+  header += '\n';
+  std::string bytes(kNpyMagic);
+  bytes +=
+      {'\1', '\0', static_cast<char>(header.size() & 0xFF), static_cast<char>(header.size() >> 8)};
+  bytes += header;
+  for (Eigen::Index i = 0; i < cells.size(); ++i) {
+    const int64_t number = cells.data()[i];
+    bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  }
+  return bytes;
+}
+
+std::string MatrixToJson(const IndexMatrix& cells) {
+  std::string json;
+  for (Eigen::Index row = 0; row < cells.rows(); ++row) {
+    absl::StrAppend(&json, row == 0 ? "[" : ",", RowToJson(cells, row));
+  }
+  return json + "]";
+}
+
+std::string RowToJson(const IndexMatrix& cells, Eigen::Index row) {
+  const auto numbers = cells.row(row);
+  return absl::StrCat("[", absl::StrJoin(numbers.begin(), numbers.end(), ","), "]");
+}
+
+}  // namespace eplb

@@ -1,0 +1,47 @@
+// Tables of indices in other systems' files, checked for shape and range.
+#ifndef EPLB_CLIENT_CLI_FORMATS_INDEX_TABLE_H_
+#define EPLB_CLIENT_CLI_FORMATS_INDEX_TABLE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "base/json_value.h"
+#include "placement/placement.h"
+
+namespace eplb {
+
+// [rows, columns], or [rows, columns, depth] with the last two dimensions side by side. No
+// dimension is 0; every number is in -1..2^31-1.
+struct IndexTable {
+  IndexMatrix cells;  // [rows, columns * depth]
+  int64_t depth = 1;
+
+  int64_t columns() const { return cells.cols() / depth; }
+};
+
+// dimensions: 2 or 3; rows are called layers. name: precedes messages.
+// errors: InvalidArgument, naming the row: no array of numbers of that many levels, ragged, empty,
+// a number that is no integer or out of range.
+absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std::string_view name,
+                                              size_t dimensions);
+
+// Reads int8..int64 and uint8..uint64, little endian, C or Fortran order. errors: as above, or the
+// bytes are no such .npy. Nothing is allocated from a size that the bytes do not bear out.
+absl::StatusOr<IndexTable> IndexTableFromNpy(std::string_view bytes, std::string_view name,
+                                             size_t dimensions);
+
+// int64 in C order. REQUIRES: the shape has as many numbers as `cells`.
+std::string IndexTableToNpy(const IndexMatrix& cells, const std::vector<int64_t>& shape);
+
+// "[[1,2,3],[4,5,6]]".
+std::string MatrixToJson(const IndexMatrix& cells);
+// One row, "[1,2,3]".
+std::string RowToJson(const IndexMatrix& cells, Eigen::Index row);
+
+}  // namespace eplb
+
+#endif  // EPLB_CLIENT_CLI_FORMATS_INDEX_TABLE_H_

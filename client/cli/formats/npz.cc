@@ -1,0 +1,184 @@
+#include "client/cli/formats/npz.h"
+
+#include <zip.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/foreign_text.h"
+#include "base/invalid_input.h"
+#include "base/status_macros.h"
+
+namespace eplb {
+namespace {
+
+constexpr std::string_view kSuffix = ".npy";
+
+struct Discard {
+  void operator()(zip_t* archive) const { zip_discard(archive); }
+};
+using Archive = std::unique_ptr<zip_t, Discard>;
+
+struct CloseMember {
+  void operator()(zip_file_t* file) const { (void)zip_fclose(file); }
+};
+using MemberFile = std::unique_ptr<zip_file_t, CloseMember>;
+
+struct FreeSource {
+  void operator()(zip_source_t* source) const { zip_source_free(source); }
+};
+using Source = std::unique_ptr<zip_source_t, FreeSource>;
+
+std::string Why(zip_error_t* error) {
+  std::string why = zip_error_strerror(error);
+  zip_error_fini(error);
+  return why;
+}
+
+// The library takes memory for as many entries as the end record claims: 65535 in a plain one, any
+// number in zip64's. So there is one end record, it is the plain one, and nothing follows it.
+absl::Status CheckEndRecord(std::string_view bytes) {
+  constexpr size_t kRecordBytes = 22;
+  constexpr size_t kSearchedBytes = kRecordBytes + 65535 + 20;  // comment, zip64's locator
+  const std::string_view tail = bytes.substr(bytes.size() - std::min(bytes.size(), kSearchedBytes));
+  const size_t first = tail.find("PK\x05\x06");
+  if (first == std::string_view::npos) {
+    return InvalidInput("is no whole zip archive: its end record is missing");
+  }
+  if (first + kRecordBytes != tail.size() || tail.find("PK\x06\x07") != std::string_view::npos) {
+    return InvalidInput(
+        "is a zip archive with a comment, in zip64, cut off or with bytes after its end");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Archive> Open(std::string_view bytes) {
+  zip_error_t error;
+  zip_error_init(&error);
+  Source source(zip_source_buffer_create(bytes.data(), bytes.size(), 0, &error));
+  zip_t* archive =
+      source == nullptr ? nullptr : zip_open_from_source(source.get(), ZIP_RDONLY, &error);
+  if (archive == nullptr) return InvalidInput("is a broken zip archive: ", Why(&error));
+  (void)source.release();  // the archive's now
+  return Archive(archive);
+}
+
+absl::StatusOr<std::string> ReadMember(zip_t* archive, const zip_stat_t& info) {
+  if (info.size > static_cast<zip_uint64_t>(kMaxMemberBytes)) {
+    return InvalidInput("claims ", info.size, " bytes, at most ", kMaxMemberBytes, " are read");
+  }
+  const MemberFile file(zip_fopen_index(archive, info.index, 0));
+  if (file == nullptr) return InvalidInput(zip_strerror(archive));
+  std::string bytes;
+  char chunk[1 << 16];
+  while (true) {
+    const zip_int64_t got = zip_fread(file.get(), chunk, sizeof(chunk));
+    if (got < 0) return InvalidInput(zip_file_strerror(file.get()));
+    if (got == 0) break;
+    bytes.append(chunk, static_cast<size_t>(got));
+    if (bytes.size() > info.size) break;
+  }
+  if (bytes.size() != info.size) return InvalidInput("has not the ", info.size, " bytes it claims");
+  return bytes;
+}
+
+absl::Status InMember(std::string_view name, absl::string_view message) {
+  return InvalidInput("member \"", Clipped(name, 80), "\": ", message);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<NpzMember>> ParseNpz(std::string_view bytes) {
+  EPLB_RETURN_IF_ERROR(CheckEndRecord(bytes));
+  EPLB_ASSIGN_OR_RETURN(const Archive archive, Open(bytes));
+  const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
+  if (count < 1 || count > kMaxMembers) {
+    return InvalidInput("is a zip archive of ", count, " members, expected 1..", kMaxMembers);
+  }
+  std::vector<NpzMember> members;
+  for (zip_int64_t i = 0; i < count; ++i) {
+    constexpr zip_uint64_t kNeeded = ZIP_STAT_NAME | ZIP_STAT_INDEX | ZIP_STAT_SIZE;
+    zip_stat_t info;
+    if (zip_stat_index(archive.get(), static_cast<zip_uint64_t>(i), 0, &info) != 0 ||
+        (info.valid & kNeeded) != kNeeded) {
+      return InvalidInput("zip member ", i, " is broken");
+    }
+    const std::string_view name = info.name;
+    if (!name.ends_with(kSuffix)) return InMember(name, "is no .npy");
+    NpzMember member{.name = std::string(name.substr(0, name.size() - kSuffix.size())),
+                     .bytes = {}};
+    const bool twice = std::any_of(members.begin(), members.end(), [&](const NpzMember& other) {
+      return other.name == member.name;
+    });
+    if (twice) return InMember(name, "is given twice");
+    absl::StatusOr<std::string> content = ReadMember(archive.get(), info);
+    if (!content.ok()) return InMember(name, content.status().message());
+    member.bytes = *std::move(content);
+    members.push_back(std::move(member));
+  }
+  return members;
+}
+
+absl::StatusOr<std::string> NpzBytes(const std::vector<NpzMember>& members) {
+  zip_error_t error;
+  zip_error_init(&error);
+  Source source(zip_source_buffer_create(nullptr, 0, 0, &error));
+  if (source == nullptr) return absl::InternalError(Why(&error));
+  zip_source_keep(source.get());  // the archive frees one reference, we read through the other
+  Archive archive(zip_open_from_source(source.get(), ZIP_TRUNCATE, &error));
+  if (archive == nullptr) {
+    zip_source_free(source.get());
+    return absl::InternalError(Why(&error));
+  }
+  for (const NpzMember& member : members) {
+    zip_source_t* content =
+        zip_source_buffer(archive.get(), member.bytes.data(), member.bytes.size(), 0);
+    const zip_int64_t index =
+        zip_file_add(archive.get(), absl::StrCat(member.name, std::string(kSuffix)).c_str(),
+                     content, ZIP_FL_ENC_UTF_8);
+    if (index < 0) {
+      zip_source_free(content);
+      return absl::InternalError(zip_strerror(archive.get()));
+    }
+    constexpr zip_uint16_t kFirstOfJanuary1980 = (1 << 5) | 1;
+    const auto at = static_cast<zip_uint64_t>(index);
+    (void)zip_set_file_compression(archive.get(), at, ZIP_CM_STORE, 0);
+    (void)zip_file_set_dostime(archive.get(), at, 0, kFirstOfJanuary1980, 0);
+  }
+  if (zip_close(archive.get()) != 0) return absl::InternalError(zip_strerror(archive.get()));
+  (void)archive.release();  // closed
+  zip_stat_t info;
+  if (zip_source_stat(source.get(), &info) != 0 || zip_source_open(source.get()) != 0) {
+    return absl::InternalError("cannot read the zip archive back");
+  }
+  std::string bytes(info.size, '\0');
+  const zip_int64_t got = zip_source_read(source.get(), bytes.data(), bytes.size());
+  (void)zip_source_close(source.get());
+  if (got != static_cast<zip_int64_t>(bytes.size())) {
+    return absl::InternalError("cannot read the zip archive back");
+  }
+  return bytes;
+}
+
+bool IsTorchDump(std::string_view bytes) {
+  // Protocol 2 to 5 of a pickle.
+  if (bytes.size() > 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5) return true;
+  // A zip's local header: the length of the name in bytes 26 and 27, the name from byte 30.
+  constexpr size_t kLengthAt = 26;
+  constexpr size_t kNameAt = 30;
+  if (!bytes.starts_with(kZipMagic) || bytes.size() < kNameAt) return false;
+  const auto low = static_cast<unsigned char>(bytes[kLengthAt]);
+  const auto high = static_cast<unsigned char>(bytes[kLengthAt + 1]);
+  return bytes.substr(kNameAt, size_t{low} | size_t{high} << 8).ends_with("/data.pkl");
+}
+
+absl::Status TorchDumpError() {
+  return InvalidInput(
+      "is a dump of torch.save, a pickle: `python -m eplb.convert DUMP.pt OUT.json` of the Python "
+      "package makes JSON of it, counts and maps");
+}
+
+}  // namespace eplb

@@ -1,0 +1,108 @@
+#include "client/cli/operator_review.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+
+namespace eplb::cli {
+namespace {
+
+constexpr const char* kChanges[] = {"pause", "resume", "rollback", "rebalance", "set_policy"};
+
+bool IsChange(const LoggedEvent& event) {
+  return std::any_of(std::begin(kChanges), std::end(kChanges),
+                     [&event](const char* name) { return event.name == name; });
+}
+
+// The reasons why decisions take no effect.
+struct Brakes {
+  bool paused = false;
+  bool observing = false;
+
+  bool any() const { return paused || observing; }
+};
+
+void Apply(const LoggedEvent& event, Brakes& brakes) {
+  if (event.name == "pause" || event.name == "rollback") brakes.paused = true;
+  if (event.name == "resume") brakes.paused = false;
+  if (event.name != "set_policy") return;
+  if (absl::StrContains(event.after, "mode=observe")) brakes.observing = true;
+  if (absl::StrContains(event.after, "mode=apply")) brakes.observing = false;
+}
+
+bool SetsPause(const LoggedEvent& event) {
+  return event.name == "pause" || event.name == "resume" || event.name == "rollback";
+}
+
+// Before a change of the pause. A rollback names the version first: "version 12, not paused".
+bool WasPaused(const LoggedEvent& event) {
+  return event.name == "rollback" ? absl::StrContains(event.before, ", paused")
+                                  : absl::StartsWith(event.before, "paused");
+}
+
+// The brakes before the first event of a log, which may begin in the middle of a run: the state
+// that the first changes report as the one before them.
+Brakes BrakesBefore(const std::vector<LoggedEvent>& events) {
+  Brakes brakes;
+  const auto pause = std::find_if(events.begin(), events.end(), SetsPause);
+  if (pause != events.end()) brakes.paused = WasPaused(*pause);
+  const auto mode = std::find_if(events.begin(), events.end(), [](const LoggedEvent& event) {
+    return event.name == "set_policy" && absl::StrContains(event.before, "mode=");
+  });
+  if (mode != events.end()) brakes.observing = absl::StrContains(mode->before, "mode=observe");
+  return brakes;
+}
+
+// The newest step that had begun at that time; -1: none.
+int64_t StepAt(const RunReport& report, double unix_seconds) {
+  const auto after = std::upper_bound(report.steps.begin(), report.steps.end(), unix_seconds,
+                                      [&report](double time, const StepRecord& step) {
+                                        return time < report.began_at + step.began;
+                                      });
+  return after - report.steps.begin() - 1;
+}
+
+double EndOf(const RunReport& report) {
+  if (report.steps.empty()) return report.began_at;
+  return report.began_at + report.steps.back().began + report.steps.back().seconds;
+}
+
+// Steps [first, last] ran with these brakes on.
+void HoldBack(const Brakes& brakes, int64_t first, int64_t last, OperatorReview& review) {
+  if (!brakes.any() || first > last) return;
+  const std::string why = brakes.paused ? "paused" : "observed only";
+  if (!review.held_back.empty() && review.held_back.back().why == why &&
+      review.held_back.back().last_step + 1 == first) {
+    review.held_back.back().last_step = last;
+  } else {
+    review.held_back.push_back({first, last, why});
+  }
+  std::fill(review.decided.begin() + first, review.decided.begin() + last + 1, false);
+}
+
+}  // namespace
+
+OperatorReview ReviewOperators(const RunReport& report, const std::optional<LoggedEvents>& events) {
+  OperatorReview review;
+  const auto num_steps = static_cast<int64_t>(report.steps.size());
+  review.decided.assign(static_cast<size_t>(num_steps), true);
+  if (!events.has_value() || report.began_at <= 0) return review;
+  Brakes brakes = BrakesBefore(events->events);
+  int64_t first = 0;  // the first step with these brakes
+  for (const LoggedEvent& event : events->events) {
+    const double time = static_cast<double>(event.unix_micros) * 1e-6;
+    if (time > EndOf(report)) break;
+    if (!IsChange(event)) continue;
+    const int64_t step = StepAt(report, time);
+    HoldBack(brakes, first, step, review);
+    first = std::max(first, step + 1);
+    Apply(event, brakes);
+    if (time < report.began_at) continue;
+    review.actions.push_back(
+        {step, event.name, event.actor, event.reason, event.before, event.after});
+  }
+  HoldBack(brakes, first, num_steps - 1, review);
+  return review;
+}
+
+}  // namespace eplb::cli

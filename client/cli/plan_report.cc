@@ -1,0 +1,145 @@
+#include "client/cli/plan_report.h"
+
+#include <charconv>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/invalid_input.h"
+#include "base/json_value.h"
+#include "base/status_macros.h"
+#include "placement/search/bound.h"
+#include "placement/split/batch_split.h"
+#include "proto/wire/placement_json.h"
+
+namespace eplb::cli {
+namespace {
+
+// The shortest text that reads back as the same double.
+std::string Number(double value) {
+  char digits[32];
+  const auto end = std::to_chars(std::begin(digits), std::end(digits), value).ptr;
+  return {digits, end};
+}
+
+std::string Number(const std::optional<double>& figure) {
+  return figure ? Number(*figure) : "null";
+}
+
+template <class Value>
+std::string Array(const std::vector<Value>& values) {
+  std::string text = "[";
+  for (const Value& value : values) {
+    if (text.size() > 1) text += ',';
+    text += Number(value);
+  }
+  return text + "]";
+}
+
+std::string LaterToJson(const std::optional<LaterWindows>& later) {
+  if (!later) return "null";
+  return absl::StrCat("{\"planned_windows\":", later->planned_windows,
+                      ",\"scored_windows\":", later->scored_windows,
+                      ",\"balancedness_mean\":", Number(later->evaluation.mean_balancedness),
+                      ",\"balancedness_min\":", Number(later->evaluation.min_balancedness), "}");
+}
+
+// A GPU that is unusable from now on may have served before; its speed is not known then.
+absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement& before) {
+  std::vector<double> numbers(speeds.speeds().begin(), speeds.speeds().end());
+  std::vector<int32_t> unusable;
+  for (int32_t gpu = 0; gpu < speeds.num_gpus(); ++gpu) {
+    if (speeds.Usable(GpuId{gpu})) continue;
+    numbers[static_cast<size_t>(gpu)] = 1;
+    if (!before.Holds(GpuId{gpu})) unusable.push_back(gpu);
+  }
+  return GpuSpeeds::Make(speeds.num_gpus(), numbers, unusable);
+}
+
+// Each is split exactly.
+std::span<const Load> BatchesIn(const PlanProblem& problem) {
+  return problem.windows.empty() ? std::span<const Load>(&problem.load, 1) : problem.windows;
+}
+
+}  // namespace
+
+absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanProblem& problem,
+                                          PlanAnswer answer, const RealMatrix* previous_shares) {
+  const Topology& topology = problem.topology;
+  const bool has_previous = problem.previous != nullptr;
+  PlanReport report{.policy = frame.policy,
+                    .placement = std::move(answer.placement),
+                    .shares = std::move(answer.shares),
+                    .speeds = problem.speeds,
+                    .hierarchy = HierarchyInForce(frame, topology),
+                    .has_previous = has_previous};
+  EPLB_ASSIGN_OR_RETURN(report.after,
+                        Evaluate(problem.load, report.placement,
+                                 {.speeds = &report.speeds, .shares = SharesOf(report)}));
+  for (size_t layer = 0; layer < report.after.max_gpu_load.size(); ++layer) {
+    if (std::isfinite(report.after.max_gpu_load[layer])) continue;
+    return InvalidInput("layer ", layer, ": tokens / speed of a GPU are above a double's range");
+  }
+  const Placement start = has_previous ? *problem.previous : Placement::Static(topology);
+  EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsBefore(report.speeds, start));
+  EPLB_ASSIGN_OR_RETURN(
+      report.before, Evaluate(problem.load, start, {.speeds = &speeds, .shares = previous_shares}));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<double> bounds,
+                        LowerBounds(problem.load, topology,
+                                    {.speeds = &report.speeds,
+                                     .hierarchy = report.hierarchy,
+                                     .any_split = report.shares.has_value()}));
+  EPLB_ASSIGN_OR_RETURN(report.bound, GapsToBounds(report.after.max_gpu_load, bounds));
+  report.duplicates = CountDuplicates(report.placement);
+  if (has_previous) {
+    EPLB_ASSIGN_OR_RETURN(report.moves, SummariseMoves(*problem.previous, report.placement));
+  }
+  if (problem.split == SplitMode::kBatch) {
+    const std::span<const Load> batches = BatchesIn(problem);
+    EPLB_ASSIGN_OR_RETURN(report.batches_after,
+                          EvaluateBatches(batches, report.placement, &report.speeds));
+    EPLB_ASSIGN_OR_RETURN(report.batches_before, EvaluateBatches(batches, start, &speeds));
+  }
+  if (report.hierarchy == Hierarchy::kSoft) {
+    EPLB_ASSIGN_OR_RETURN(report.crossing,
+                          ComputeCrossingShare(problem.load, report.placement, SharesOf(report)));
+  }
+  return report;
+}
+
+const RealMatrix* SharesOf(const PlanReport& report) {
+  return report.shares.has_value() ? &*report.shares : nullptr;
+}
+
+std::string PlanReportToJson(const PlanReport& report) {
+  const Evaluation& after = report.after;
+  std::string crossing;
+  if (report.crossing.has_value()) {
+    crossing = absl::StrCat(",\"crossing\":{\"share_mean\":", Number(report.crossing->mean),
+                            ",\"share_max\":", Number(report.crossing->max), "}");
+  }
+  std::string batch;
+  if (report.batches_after.has_value()) {
+    batch =
+        absl::StrCat(",\"batch_balancedness\":", Number(report.batches_after->mean_balancedness));
+  }
+  return absl::StrCat(
+      "{\"policy\":", wire::JsonQuote(report.policy),
+      ",\"placement\":", wire::PlacementToJson(report.placement, SharesOf(report)),
+      ",\"balancedness\":{\"formula\":\"mean(gpu load)/max(gpu load)\",\"mean\":",
+      Number(after.mean_balancedness), ",\"min\":", Number(after.min_balancedness),
+      ",\"per_layer\":", Array(after.balancedness),
+      "},\"scored_on\":\"planned_load\",\"later_windows\":", LaterToJson(report.later),
+      ",\"max_gpu_load_per_layer\":", Array(after.max_gpu_load),
+      ",\"bound\":{\"max_gpu_load_per_layer\":", Array(report.bound.bounds),
+      ",\"gap_per_layer\":", Array(report.bound.gaps), ",\"gap_mean\":", Number(report.bound.mean),
+      ",\"gap_max\":", Number(report.bound.max), "},\"duplicates\":", report.duplicates,
+      ",\"moves\":{\"transfers\":", report.moves.transfers,
+      ",\"slots_changed\":", report.moves.slots_changed,
+      ",\"max_per_gpu\":", report.moves.max_per_gpu, ",\"cross_node\":", report.moves.cross_node,
+      "}", crossing, batch, ",\"solve_seconds\":", Number(report.solve_seconds), "}\n");
+}
+
+}  // namespace eplb::cli

@@ -1,0 +1,68 @@
+// The terminal as a screen on which frames are drawn, for `top` and --watch.
+#ifndef EPLB_CLIENT_CLI_SCREEN_H_
+#define EPLB_CLIENT_CLI_SCREEN_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace eplb::cli {
+
+struct Window {
+  int width = 80;   // columns
+  int height = 24;  // lines
+};
+
+// Returns the first lines of `text` that fit into the window, each cut to its width; a last line
+// "... 12 more lines" counts the others. `problem`, if not empty, precedes them in red, on at most
+// three lines. Lines are separated by "\n".
+std::string FitFrame(const std::string& text, const std::string& problem, const Window& window);
+
+// Takes over the terminal on stdout, and on stdin if that is a terminal, too: the alternate screen,
+// no cursor, keys without Enter. The destructor restores the terminal. A process has at most one
+// Screen. threads: only the thread that made it. REQUIRES: stdout is a terminal.
+class Screen {
+ public:
+  enum class Event {
+    kNothing,  // the time has passed
+    kQuit,     // q was pressed
+    kEnded,    // SIGINT, SIGTERM or SIGHUP: see RaiseEnd
+    kChanged,  // the window has another size, or the process continues after Ctrl-Z
+  };
+
+  Screen();
+  ~Screen();
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+  // 80 x 24 if the terminal does not report its size.
+  Window window() const;
+
+  // Returns false if stdout cannot be written.
+  bool Draw(const std::string& frame);
+
+  // Waits for a key or signal that has a meaning, at most for `timeout`.
+  Event Wait(absl::Duration timeout);
+
+  // Restores the terminal, then ends the process by the signal of kEnded.
+  [[noreturn]] void RaiseEnd();
+
+  // Restores the terminal before the destructor does.
+  void Leave();
+
+ private:
+  void Enter();
+  Event TakeSignal(int number);
+  Event TakeKey();
+
+  bool entered_ = false;
+  bool keys_ = false;   // stdin is a terminal
+  int end_signal_ = 0;  // the signal of kEnded
+  struct Saved;         // the terminal's settings and the signals' former handlers
+  const std::unique_ptr<Saved> saved_;
+};
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_SCREEN_H_

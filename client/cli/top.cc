@@ -1,0 +1,107 @@
+#include "client/cli/top.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "base/status_macros.h"
+#include "client/cli/explain.h"
+#include "client/cli/explain_text.h"
+#include "client/cli/flags.h"
+#include "client/cli/job_text.h"
+#include "client/cli/text.h"
+#include "client/cli/watch.h"
+
+namespace eplb::cli {
+namespace {
+
+constexpr size_t kTopLayers = 5;
+
+// [G], summed over layers: what a GPU works in a step.
+std::vector<double> SumOverLayers(const Evaluation& evaluation) {
+  const auto sums = evaluation.gpu_loads.colwise().sum().eval();
+  return {sums.data(), sums.data() + sums.size()};
+}
+
+// Beside the static layout what the GPUs got, or what they would get where that is not known.
+std::string GpusText(const Explanation& explanation, const Terminal& terminal) {
+  const std::vector<double> before = SumOverLayers(*explanation.unmoved);
+  const std::vector<double> after = SumOverLayers(*explanation.shown());
+  const std::string picture =
+      DrawJobLoads(explanation, {"static", before, explanation.shown_name(), after}, terminal);
+  if (picture.empty()) return "";
+  const std::string heading =
+      absl::StrFormat("GPU loads, all layers, steps %d..%d", explanation.load->window.first_step,
+                      explanation.load->window.last_step);
+  return absl::StrCat("\n", Heading(heading, terminal), picture);
+}
+
+// How far the rebalance in flight is on its ranks; empty when none is.
+std::string InFlightText(const Explanation& explanation) {
+  const v1::JobStatus& job = explanation.job;
+  const bool in_flight = job.state() == v1::JOB_STATE_PREPARING ||
+                         job.state() == v1::JOB_STATE_VOTING ||
+                         job.state() == v1::JOB_STATE_CANCELLING;
+  if (!in_flight) return "";
+  std::string text = "in flight: ";
+  if (!explanation.plans.empty() &&
+      explanation.plans.front().result() == v1::PLAN_RESULT_PROPOSED) {
+    const v1::Plan& plan = explanation.plans.front();
+    absl::StrAppend(&text, "decision ", plan.plan(), ", chunk ", plan.chunks_committed() + 1,
+                    " of ", plan.num_chunks(), ", ");
+  }
+  int prepared = 0;
+  int applied = 0;
+  const v1::RankStatus* slowest = nullptr;
+  for (const v1::RankStatus& rank : job.ranks()) {
+    const bool has_applied = rank.answer() == v1::RANK_ANSWER_APPLIED;
+    if (has_applied) ++applied;
+    if (!has_applied && rank.answer() != v1::RANK_ANSWER_PREPARED) continue;
+    ++prepared;
+    if (slowest == nullptr || rank.answer_seconds() > slowest->answer_seconds()) slowest = &rank;
+  }
+  absl::StrAppend(&text, prepared, " of ", job.world_size(), " ranks were PREPARED");
+  if (slowest != nullptr && slowest->has_answer_seconds()) {
+    absl::StrAppend(&text, ", rank ", slowest->rank(), " last, after ",
+                    Seconds(slowest->answer_seconds()));
+  }
+  if (job.state() != v1::JOB_STATE_PREPARING)
+    absl::StrAppend(&text, "; ", applied, " have switched");
+  return text;
+}
+
+// The most important first: a window too low for all of it shows the beginning.
+std::string ScreenText(const Explanation& explanation, const Terminal& terminal) {
+  const v1::JobStatus& job = explanation.job;
+  std::string text = absl::StrCat(
+      Paint(terminal, Colour::kBold, Printable(job.job())), "  ", StateText(job), " ",
+      Seconds(job.state_seconds()), "  ranks ", job.connected_ranks(), "/", job.world_size(),
+      "  step ", Grouped(static_cast<int64_t>(job.step())), "  version ", job.version(),
+      job.run_number() == 0 ? "" : absl::StrCat("  run ", job.run_number()), "\n",
+      Paragraph(BalancednessText(job), terminal), StateNotes(job, "", terminal),
+      Paragraph(InFlightText(explanation), terminal));
+  if (explanation.shown() != nullptr) {
+    absl::StrAppend(&text, GpusText(explanation, terminal),
+                    WorstLayers(explanation, kTopLayers, terminal));
+  }
+  if (job.last_reason().empty()) return text;
+  const std::string last = "last decision: " + Printable(job.last_reason());
+  return absl::StrCat(text, "\n", Paragraph(last, terminal));
+}
+
+}  // namespace
+
+Output RunTop(const JobQuery& options, const Terminal& terminal) {
+  EPLB_ASSIGN_OR_RETURN(const Explanation explanation, AskExplanation(options.query, options.job));
+  return options.query.format == Format::kJson ? ExplanationToJson(explanation, -1, -1)
+                                               : ScreenText(explanation, terminal);
+}
+
+void AddTop(const Flags& root) {
+  auto [flags, options] =
+      AddCommand<JobQuery>(root, "top", "Show a job's GPU loads and worst layers, live", &RunTop);
+  AddJobOption(flags, options.job);
+  AddQueryOptions(flags, options.query, {kNotFound});
+  AddLive(flags);
+}
+
+}  // namespace eplb::cli

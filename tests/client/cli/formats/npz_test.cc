@@ -1,0 +1,88 @@
+#include "client/cli/formats/npz.h"
+
+#include <gmock/gmock.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "tests/client/cli/formats/refused.h"
+
+namespace eplb {
+namespace {
+
+// Overwrites a number of `size` bytes, `offset` behind the first `mark`.
+std::string Patched(std::string bytes, const std::string& mark, size_t offset, uint64_t number,
+                    size_t size) {
+  const size_t at = bytes.find(mark);
+  EXPECT_NE(at, std::string::npos);
+  for (size_t i = 0; i < size; ++i) {
+    bytes[at + offset + i] = static_cast<char>(number >> (8 * i) & 0xFF);
+  }
+  return bytes;
+}
+
+constexpr char kLocal[] = "PK\x03\x04";
+constexpr char kCentral[] = "PK\x01\x02";
+constexpr char kEnd[] = "PK\x05\x06";
+
+std::string Good() { return *NpzBytes({{"first", std::string(1000, 'x')}, {"second", ""}}); }
+
+TEST(NpzTest, MembersComeBackAndBytesRepeat) {
+  const auto members = ParseNpz(Good());
+  ASSERT_TRUE(members.ok()) << members.status();
+  ASSERT_EQ(members->size(), 2U);
+  EXPECT_EQ((*members)[0].name, "first");
+  EXPECT_EQ((*members)[0].bytes, std::string(1000, 'x'));
+  EXPECT_EQ((*members)[1].bytes, "");
+  EXPECT_EQ(Good(), Good());
+}
+
+TEST(NpzTest, BrokenArchivesAreRefused) {
+  const std::string good = Good();
+  std::string flipped = good;
+  flipped[good.find("xxxx") + 5] = 'y';
+  // Claims of 10^9 bytes, and of more than there is below the limit.
+  auto claim = [&good](uint64_t size) {
+    return Patched(Patched(good, kCentral, 24, size, 4), kLocal, 22, size, 4);
+  };
+  std::string zip64(20, '\0');
+  zip64.replace(0, 4, "PK\x06\x07");
+  std::vector<NpzMember> many;
+  many.reserve(65);
+  for (int i = 0; i < 65; ++i) many.push_back({absl::StrCat("m", i), "x"});
+  const Refused cases[] = {
+      {"Empty", "", "no whole zip archive"},
+      {"OnlyMagic", kLocal, "no whole zip archive"},
+      {"CutInEnd", good.substr(0, good.size() - 4), "cut off"},
+      {"CutInDirectory", good.substr(0, good.size() - 60), "no whole zip archive"},
+      {"Trailing", good + "x", "bytes after its end"},
+      {"CutFront", good.substr(100), "broken"},
+      {"Zip64", With(good, kEnd, zip64 + kEnd), "zip64"},
+      {"EntriesHuge", Patched(Patched(good, kEnd, 8, 65535, 2), kEnd, 10, 65535, 2), "broken"},
+      {"DirectoryHuge", Patched(good, kEnd, 12, 1000000000, 4), "broken"},
+      {"DirectoryAt", Patched(good, kEnd, 16, 1000000000, 4), "broken"},
+      {"NoMembers", kEnd + std::string(18, '\0'), "0 members"},
+      {"TooMany", *NpzBytes(many), "65 members, expected 1..64"},
+      {"ClaimHuge", claim(1000000000), "claims 1000000000 bytes, at most"},
+      {"ClaimMore", claim(100000), "member \"first.npy\""},
+      {"ClaimLess", claim(10), "member \"first.npy\""},
+      {"Checksum", flipped, "member \"first.npy\": CRC error"},
+      {"MethodInOnePlace", Patched(good, kCentral, 10, 99, 2), "broken"},
+      {"Method", Patched(Patched(good, kCentral, 10, 77, 2), kLocal, 8, 77, 2),
+       "member \"first.npy\""},
+      {"Encrypted", Patched(Patched(good, kCentral, 8, 1, 2), kLocal, 6, 1, 2),
+       "member \"first.npy\""},
+      {"NoNpy", With(With(good, "first.npy", "first.txt"), "first.npy", "first.txt"),
+       "member \"first.txt\": is no .npy"},
+  };
+  for (const Refused& refused : cases) {
+    const absl::Status status = ParseNpz(refused.bytes).status();
+    ExpectRefusal(refused, absl::Status(status.code(), absl::StrCat("f: ", status.message())));
+  }
+}
+
+}  // namespace
+}  // namespace eplb

@@ -1,0 +1,27 @@
+// Answers of a solver whose planner proposes a given placement.
+#ifndef EPLB_TESTS_SERVER_CORE_GIVEN_ANSWER_H_
+#define EPLB_TESTS_SERVER_CORE_GIVEN_ANSWER_H_
+
+#include <optional>
+#include <utility>
+
+#include "server/core/decisions/question.h"
+#include "server/core/solution.h"
+
+namespace eplb::core {
+
+// Returns the answer to `request` whose placement is given, on the newest windows of a decision.
+inline Solved Answering(const Solve& request, absl::StatusOr<Placement> placement) {
+  if (!placement.ok()) return Solution(request, placement.status());
+  const BacktestOptions& options = request.question->planner.options;
+  Candidate candidate;
+  if (!options.candidates.empty()) candidate = options.candidates.front();
+  ExpectedLoad expected = ExpectLoad(candidate.estimate, request.question->planner.windows).value();
+  return Solution(request,
+                  PlannerOutcome{.answer = PlannerAnswer{std::move(expected), *std::move(placement),
+                                                         std::nullopt, candidate}});
+}
+
+}  // namespace eplb::core
+
+#endif  // EPLB_TESTS_SERVER_CORE_GIVEN_ANSWER_H_
