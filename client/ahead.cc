@@ -19,10 +19,10 @@ constexpr char kAdvice[] =
     ". Rows are staged at the boundary from now on. Do not set `ahead` for experts that steps "
     "change.";
 
-// Whether these rows may move beside a step: NCCL's kernels and those of the step's own
-// collectives can wait for each other.
+// Returns whether rows may move while a step runs. NCCL's kernels may not: they and those of the
+// step's own collectives can wait for each other.
 bool MovesBesideSteps(std::string_view transport) {
-  return transport == "inproc" || transport == "host" || transport == "peer";
+  return transport == "host" || transport == "peer";
 }
 
 // "a; b"; what is empty says nothing.

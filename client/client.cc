@@ -11,7 +11,6 @@
 #include "base/thread_room.h"
 #include "client/client_impl.h"
 #include "client/fork_guard.h"
-#include "client/inproc.h"
 #include "client/options.h"
 #include "client/rows/paths/device_transports.h"
 #include "client/session/log_line.h"
@@ -57,9 +56,9 @@ absl::Status TellOthers(const ClientOptions& options, bool disabled, const absl:
 }
 
 // Everything up to the control channel.
-absl::StatusOr<ClientParts> Start(ClientOptions options, AllGather all_gather, bool inproc) {
+absl::StatusOr<ClientParts> Start(ClientOptions options, AllGather all_gather) {
   const bool disabled = DisabledByEnvironment();
-  const absl::StatusOr<Topology> checked = CheckOptions(options, inproc);
+  const absl::StatusOr<Topology> checked = CheckOptions(options);
   if (!checked.ok()) return TellOthers(options, disabled, checked.status(), all_gather);
   const Topology& topology = *checked;
   absl::Status found;
@@ -87,17 +86,8 @@ absl::StatusOr<ClientParts> Start(ClientOptions options, AllGather all_gather, b
 
 }  // namespace
 
-struct ClientFactory {
-  static std::unique_ptr<Client> Make(ClientParts parts) {
-    return std::unique_ptr<Client>(new Client(std::make_unique<Client::Impl>(std::move(parts))));
-  }
-  static Client::Impl& ImplOf(Client& client) { return *client.impl_; }
-};
-
-absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options,
-                                                        AllGather all_gather) {
-  EPLB_ASSIGN_OR_RETURN(ClientParts parts,
-                        Start(std::move(options), std::move(all_gather), /*inproc=*/false));
+absl::StatusOr<ClientParts> PrepareClient(ClientOptions options, AllGather all_gather) {
+  EPLB_ASSIGN_OR_RETURN(ClientParts parts, Start(std::move(options), std::move(all_gather)));
   if (!parts.disabled) {
     const TcpControlOptions control = {.rank = RankId{parts.options.rank},
                                        .world_size = parts.options.world_size,
@@ -106,21 +96,14 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options,
                                        .connect_timeout = parts.options.start_deadline};
     EPLB_ASSIGN_OR_RETURN(parts.control, MakeTcpControlChannel(control, parts.all_gather));
   }
-  return ClientFactory::Make(std::move(parts));
+  return parts;
 }
 
-absl::StatusOr<std::unique_ptr<Client>> ConnectInproc(ClientOptions options, AllGather all_gather,
-                                                      std::unique_ptr<ControlChannel> control,
-                                                      std::unique_ptr<Transport> transport) {
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options,
+                                                        AllGather all_gather) {
   EPLB_ASSIGN_OR_RETURN(ClientParts parts,
-                        Start(std::move(options), std::move(all_gather), /*inproc=*/true));
-  parts.control = std::move(control);
-  parts.transport = std::move(transport);
-  return ClientFactory::Make(std::move(parts));
-}
-
-void TellInproc(Client& client, const wire::DownMessage& message) {
-  ClientFactory::ImplOf(client).Tell(message);
+                        PrepareClient(std::move(options), std::move(all_gather)));
+  return std::make_unique<Client>(std::make_unique<Impl>(std::move(parts)));
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

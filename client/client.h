@@ -103,7 +103,7 @@ struct NcclTuning {
 // Value of ClientOptions::initial_placement that requests the static layout.
 inline constexpr std::string_view kStaticPlacement = "static";
 
-// Values of ClientOptions::transport. Ranks that are threads of one process have "inproc" instead.
+// Values of ClientOptions::transport.
 inline constexpr const char* kTransportNames[] = {"auto", "host", "peer", "nccl", "peer+nccl"};
 
 struct ClientOptions {
@@ -159,9 +159,9 @@ struct ClientOptions {
   // docs/transports.md has the cost and the checks.
   bool ahead = false;
   // "auto", "host", "peer" (CUDA IPC), "nccl" or "peer+nccl"; the last three need tensors in GPU
-  // memory. "inproc" is for ranks that are threads (client/inproc.h). "auto" takes "host" for host
-  // memory. For GPU memory it takes the first that every rank can use: "peer" (or "peer+nccl" if EP
-  // groups span hosts), "nccl", "host". Rank 0 logs why it skipped a transport.
+  // memory. "auto" takes "host" for host memory. For GPU memory it takes the first that every rank
+  // can use: "peer" (or "peer+nccl" if EP groups span hosts), "nccl", "host". Rank 0 logs why it
+  // skipped a transport.
   std::string transport = "auto";
   NcclTuning nccl;
   std::string bind_address = "127.0.0.1";  // numeric address at which other ranks reach this rank
@@ -444,9 +444,8 @@ class Client {
   // Addresses are null before RegisterExperts, because the tables are in the memory of the tensors
   // that it registers. With EPLB_DISABLE=1 the tables exist, too.
   const DeviceTables& device_tables() const;
-  // Transport that carries the rows now: "host", "peer", "nccl", "peer+nccl" or "inproc". A
-  // transport of GPU memory may become "host" later (docs/transports.md). Empty before
-  // RegisterExperts.
+  // Transport that carries the rows now: "host", "peer", "nccl" or "peer+nccl". A transport of GPU
+  // memory may become "host" later (docs/transports.md). Empty before RegisterExperts.
   std::string_view transport() const;
   ClientStats stats() const;
   const std::string& run_id() const;
@@ -456,10 +455,10 @@ class Client {
   // other ranks, which may still be reading this rank's rows. The destructor calls it if necessary.
   void Close(std::string_view reason);
 
- private:
-  friend struct ClientFactory;  // behind Connect and client/inproc.h
-  struct Impl;
+  struct Impl;  // client/client_impl.h
   explicit Client(std::unique_ptr<Impl> impl);
+
+ private:
   // True in a child that was forked after this client was made.
   bool IsForkedCopy() const;
   std::unique_ptr<Impl> impl_;

@@ -37,7 +37,7 @@
 
 namespace eplb {
 
-// What is decided before the impl exists.
+// The options of a client and what its rank agreed with the others before the client exists.
 struct ClientParts {
   ClientOptions options;
   Topology topology;
@@ -48,9 +48,13 @@ struct ClientParts {
   JobStart start = {};
   LineFile history = {};
   LineFile placements = {};                      // rank 0
-  std::unique_ptr<ControlChannel> control = {};  // null when disabled
-  std::unique_ptr<Transport> transport = {};     // of inproc ranks; else made by Register
+  std::unique_ptr<ControlChannel> control = {};  // null if disabled
+  std::unique_ptr<Transport> transport = {};     // null: Register makes one by options.transport
 };
+
+// Checks the options, starts the job and connects the channel of the votes. Collective. errors:
+// those of Client::Connect.
+absl::StatusOr<ClientParts> PrepareClient(ClientOptions options, AllGather all_gather);
 
 // Threads: the training thread, except Stats.
 struct Client::Impl {
@@ -76,7 +80,7 @@ struct Client::Impl {
   absl::StatusOr<std::vector<double>> SumExpertSquares(std::span<const ReplicaRows> rows,
                                                        void* stream);
   void Close(std::string_view reason);
-  // As the session does. REQUIRES: Register returned OK.
+  // Takes a message as if the session had received it. REQUIRES: Register returned OK.
   void Tell(const wire::DownMessage& message) { member_->OnDown(message); }
 
   const PlacementView& view() const { return tables_.view(); }
@@ -128,7 +132,7 @@ struct Client::Impl {
   // ---- boundary.cc: registration ----
   absl::StatusOr<JobNeeds> CompareTensors(
       const absl::StatusOr<RegisteredTensors>& registered) const;
-  // Collective. Takes the transport of inproc ranks, if there is one.
+  // Takes the transport of ClientParts, or makes one if there is none. Collective.
   absl::StatusOr<RowMover> TakeMover(const JobNeeds& needs);
   absl::Status MakeRouteTables(const RowMemory& memory);
   struct RowWorkers {

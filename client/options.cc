@@ -144,7 +144,7 @@ absl::StatusOr<RankGrid> GridOf(const ClientOptions& o) {
                          .expert_tensor_parallel = o.expert_tensor_parallel});
 }
 
-absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
+absl::StatusOr<Topology> CheckOptions(const ClientOptions& o) {
   if (absl::Status status = CheckName("job", o.job, wire::kMaxNameLength); !status.ok())
     return status;
   if (absl::Status status = CheckLaunchId(o); !status.ok()) return status;
@@ -155,9 +155,9 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o, bool inproc) {
   if (absl::Status status = CheckDeadlines(o); !status.ok()) return status;
   const bool known = std::find(std::begin(kTransportNames), std::end(kTransportNames),
                                o.transport) != std::end(kTransportNames);
-  if (inproc ? o.transport != "inproc" : !known) {
+  if (!known) {
     return Bad("transport", absl::StrCat("\"", o.transport, "\", expected ",
-                                         inproc ? "inproc" : absl::StrJoin(kTransportNames, ", ")));
+                                         absl::StrJoin(kTransportNames, ", ")));
   }
   if (o.reduce != "rank" && o.reduce != "root") {
     return Bad("reduce", absl::StrCat("\"", o.reduce, "\", expected rank or root"));

@@ -26,9 +26,8 @@ TopologyOptions ShapeOf(const ClientOptions& options);
 // Where its ranks stand. errors: as RankGrid::Make.
 absl::StatusOr<RankGrid> GridOf(const ClientOptions& options);
 
-// The job's shape. errors: InvalidArgument beginning with the field at fault. `inproc` says whether
-// the caller brought its own channels, the only case for transport "inproc".
-absl::StatusOr<Topology> CheckOptions(const ClientOptions& options, bool inproc);
+// Returns the job's shape. errors: InvalidArgument beginning with the field at fault.
+absl::StatusOr<Topology> CheckOptions(const ClientOptions& options);
 
 // What options or launcher call this run: options.run, else EPLB_LAUNCH_ID, else
 // TORCHELASTIC_RUN_ID-TORCHELASTIC_RESTART_COUNT (torchrun's "none" is no id), else

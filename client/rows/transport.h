@@ -124,18 +124,7 @@ class Transport {
   virtual void Leave() = 0;
 };
 
-// Faults scripted on the inproc transport, for tests of what stands above it.
-struct InprocFaults {
-  // Called on the sender's thread once a row is in the receiver's staging and before it is
-  // announced; may change the bytes.
-  std::function<void(RankId from, RankId to, int32_t row, std::span<std::byte> staged)> after_copy;
-};
-
-// Ranks that are threads of one process. errors: InvalidArgument, ResourceExhausted.
-absl::StatusOr<std::vector<std::unique_ptr<Transport>>> MakeInprocTransports(
-    int32_t world_size, int64_t staging_bytes, InprocFaults faults = {});
-
-// What the transports between processes share. The ranks of one job may be threads as well.
+// Options that all transports have in common.
 struct TransportOptions {
   RankId rank;
   int32_t world_size = 1;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -36,34 +37,18 @@ using testing::TestJob;
 using testing::TestJobHooks;
 using testing::TestRank;
 
-// The first post fails on this rank as if bytes were damaged on their way.
-class DamagedTransport final : public testing::ForwardingTransport {
- public:
-  using ForwardingTransport::ForwardingTransport;
-  absl::StatusOr<Ticket> Post(RowMoves moves) override {
-    ++num_posts_;
-    return ForwardingTransport::Post(std::move(moves));
-  }
-  absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
-    absl::StatusOr<Progress> progress = ForwardingTransport::Poll(ticket, max_wait);
-    if (num_posts_ > 1 || !progress.ok() || !progress->done) return progress;
-    return absl::DataLossError("post 1: row 0 from rank 3: checksum differs");
-  }
-
- private:
-  int num_posts_ = 0;
-};
-
-// A write that comes late: rank 1's of one row into the staging of rank 0. It is held until rank 0
-// takes rows of the next post, or waits for the other ranks.
+// A late write of rank 1 into one row of rank 0's staging. It is held until rank 0 takes rows of
+// the next post, or waits for the other ranks.
 class LateWrite {
  public:
-  InprocFaults Faults() {
-    return {.after_copy = [this](RankId from, RankId to, int32_t row, std::span<std::byte> staged) {
-      if (from != RankId{1} || to != RankId{0} || row != kRow || held_.exchange(true)) return;
-      Await(let_go_);
-      std::fill(staged.begin(), staged.end(), std::byte{0xEE});
-    }};
+  static constexpr int32_t kRow = 2;  // of two tensors an expert: the second expert's weight
+
+  void SetStaging(std::span<std::byte> staging) { staging_ = staging; }
+  void Land(const RowSend& send) {
+    held_ = true;
+    Await(let_go_);
+    const std::span<std::byte> row = staging_.subspan(static_cast<size_t>(send.staging_offset));
+    std::fill_n(row.begin(), send.bytes.size(), std::byte{0xEE});
   }
   void AwaitHeld() const { Await(held_); }
   // Rank 0 did what the late write is to come after.
@@ -72,14 +57,38 @@ class LateWrite {
   }
 
  private:
-  static constexpr int32_t kRow = 2;  // of two tensors an expert: the second expert's weight
   static void Await(const std::atomic<bool>& flag) {
     const absl::Time deadline = MonotonicNow() + absl::Seconds(30);
     while (!flag && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(1));
     EXPECT_TRUE(flag);
   }
+  std::span<std::byte> staging_;  // of rank 0
   std::atomic<bool> held_ = false;
   std::atomic<bool> let_go_ = false;
+};
+
+// Rank 1's transport, which makes the late write in its first post.
+class LateTransport final : public testing::ForwardingTransport {
+ public:
+  LateTransport(std::unique_ptr<Transport> inner, LateWrite& write)
+      : ForwardingTransport(std::move(inner)), write_(write) {}
+  absl::StatusOr<Ticket> Post(RowMoves moves) override {
+    if (num_posts_++ == 0) {
+      for (const RowSend& send : moves.sends) {
+        if (send.to == RankId{0} && send.row == LateWrite::kRow) late_ = send;
+      }
+    }
+    return ForwardingTransport::Post(std::move(moves));
+  }
+  absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
+    if (late_.has_value()) write_.Land(*std::exchange(late_, std::nullopt));
+    return ForwardingTransport::Poll(ticket, max_wait);
+  }
+
+ private:
+  LateWrite& write_;
+  std::optional<RowSend> late_;
+  int num_posts_ = 0;
 };
 
 class LettingTransport final : public testing::ForwardingTransport {
@@ -100,30 +109,22 @@ class LettingTransport final : public testing::ForwardingTransport {
   std::atomic<int> num_posts_ = 0;
 };
 
-class LettingControl final : public ControlChannel {
+class LettingControl final : public testing::ForwardingControl {
  public:
   LettingControl(std::unique_ptr<ControlChannel> inner, LateWrite& write)
-      : inner_(std::move(inner)), write_(write) {}
-  RankId rank() const override { return inner_->rank(); }
-  int32_t world_size() const override { return inner_->world_size(); }
-  absl::StatusOr<std::vector<int64_t>> AllReduceMin(std::span<const int64_t> values,
-                                                    absl::Duration timeout) override {
-    return inner_->AllReduceMin(values, timeout);
-  }
+      : ForwardingControl(std::move(inner)), write_(write) {}
   absl::Status Barrier(absl::Duration timeout) override {
     write_.LetGo();
-    return inner_->Barrier(timeout);
+    return ForwardingControl::Barrier(timeout);
   }
-  absl::Status Farewell(absl::Duration timeout) override { return inner_->Farewell(timeout); }
 
  private:
-  std::unique_ptr<ControlChannel> inner_;
   LateWrite& write_;
 };
 
 class AheadStopTest : public ::testing::Test {
  protected:
-  // Of a job with the option and weights alone.
+  // Hooks of a job with the option, which registers weights alone.
   static TestJobHooks Hooks() {
     return {.options = [](ClientOptions& options) { options.ahead = true; },
             .tensors =
@@ -159,10 +160,11 @@ class AheadStopTest : public ::testing::Test {
 TEST_F(AheadStopTest, AWriteOfAStoppedTransferThatComesLateHitsNoRowOfTheNextOne) {
   LateWrite write;
   TestJobHooks hooks = Hooks();
-  hooks.faults = write.Faults();
   hooks.transport = [&](int32_t rank,
                         std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+    if (rank == 1) return std::make_unique<LateTransport>(std::move(inner), write);
     if (rank != 0) return inner;
+    write.SetStaging(inner->staging());
     return std::make_unique<LettingTransport>(std::move(inner), write);
   };
   hooks.control = [&](int32_t rank,
@@ -187,7 +189,7 @@ TEST_F(AheadStopTest, AWriteOfAStoppedTransferThatComesLateHitsNoRowOfTheNextOne
   });
 }
 
-// As before each checkpoint of a job in which nothing has moved yet.
+// A job does this before each checkpoint until its first switch.
 TEST_F(AheadStopTest, ACarryThatMovesNothingLetsTheChunkGoOn) {
   TestJob job(daemon_.endpoint(), Hooks());
   ASSERT_TRUE(job.started().ok()) << job.started();
@@ -210,7 +212,7 @@ TEST_F(AheadStopTest, BytesThatAreDamagedOnTheirWayDropTheChunkAndTheOptionStays
   hooks.transport = [](int32_t rank,
                        std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
     if (rank != 2) return inner;
-    return std::make_unique<DamagedTransport>(std::move(inner));
+    return std::make_unique<testing::LossyTransport>(std::move(inner), 1, 1);
   };
   TestJob job(daemon_.endpoint(), hooks);
   ASSERT_TRUE(job.started().ok()) << job.started();
@@ -219,7 +221,7 @@ TEST_F(AheadStopTest, BytesThatAreDamagedOnTheirWayDropTheChunkAndTheOptionStays
     const auto dropped = Steps(rank, 0, 7);
     ASSERT_TRUE(dropped.ok()) << dropped.status();
     EXPECT_FALSE(dropped->switched);
-    EXPECT_EQ(dropped->reason == "post 1: row 0 from rank 3: checksum differs", r == 2)
+    EXPECT_EQ(dropped->reason == "row 0 from rank 0 has another checksum", r == 2)
         << dropped->reason;
     EXPECT_EQ(rank.WrongSlots(), 0);
   });

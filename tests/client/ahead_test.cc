@@ -177,43 +177,37 @@ class AheadTest : public ::testing::Test {
 };
 
 TEST_F(AheadTest, TheSwitchComesAtTheVoteAfterTheOneThatAgreed) {
-  for (const bool inproc : {true, false}) {
-    ScriptedDaemon daemon({});
-    TestJobHooks hooks = Ahead();
-    hooks.inproc = inproc;
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directories(directory_);
-    TestJob job(daemon.endpoint(), hooks);
-    ASSERT_TRUE(job.started().ok()) << job.started();
-    Propose(daemon, propose_);
-    job.Run([&](int32_t, TestRank& rank) {
-      const auto agreed = Steps(rank, 0, 3);
-      ASSERT_TRUE(agreed.ok()) << agreed.status();
-      EXPECT_TRUE(agreed->voted);
-      EXPECT_FALSE(agreed->switched);
-      EXPECT_EQ(agreed->received_bytes, 0);
-      EXPECT_EQ(rank.client().transport(), inproc ? "inproc" : "host");
-      EXPECT_EQ(rank.client().placement().version, 0);
-      const auto switched = Steps(rank, 4, 7);
-      ASSERT_TRUE(switched.ok()) << switched.status();
-      EXPECT_TRUE(switched->switched);
-      EXPECT_EQ(switched->received_bytes, 2 * (96 + 40));
-      EXPECT_EQ(switched->sent_bytes, 2 * (96 + 40));
-      EXPECT_EQ(rank.client().placement().version, 7);
-      EXPECT_EQ(rank.WrongSlots(), 0);
-      EXPECT_TRUE(Steps(rank, 8, 11).ok());
-      rank.client().Close("finished");
-    });
-    for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-      const auto applied = daemon.WaitFor<wire::Applied>(rank);
-      ASSERT_TRUE(applied.has_value());
-      EXPECT_EQ(applied->version, 7);
-      EXPECT_EQ(applied->step, 7);
-      EXPECT_EQ(applied->received_bytes, 2 * (96 + 40));
-      EXPECT_THAT(Boundaries(rank), ElementsAre("3 begun", "7 committed"));
-    }
-    EXPECT_THAT(Violations(), IsEmpty());
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(), Ahead());
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  Propose(daemon, propose_);
+  job.Run([&](int32_t, TestRank& rank) {
+    const auto agreed = Steps(rank, 0, 3);
+    ASSERT_TRUE(agreed.ok()) << agreed.status();
+    EXPECT_TRUE(agreed->voted);
+    EXPECT_FALSE(agreed->switched);
+    EXPECT_EQ(agreed->received_bytes, 0);
+    EXPECT_EQ(rank.client().transport(), "host");
+    EXPECT_EQ(rank.client().placement().version, 0);
+    const auto switched = Steps(rank, 4, 7);
+    ASSERT_TRUE(switched.ok()) << switched.status();
+    EXPECT_TRUE(switched->switched);
+    EXPECT_EQ(switched->received_bytes, 2 * (96 + 40));
+    EXPECT_EQ(switched->sent_bytes, 2 * (96 + 40));
+    EXPECT_EQ(rank.client().placement().version, 7);
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    EXPECT_TRUE(Steps(rank, 8, 11).ok());
+    rank.client().Close("finished");
+  });
+  for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+    const auto applied = daemon.WaitFor<wire::Applied>(rank);
+    ASSERT_TRUE(applied.has_value());
+    EXPECT_EQ(applied->version, 7);
+    EXPECT_EQ(applied->step, 7);
+    EXPECT_EQ(applied->received_bytes, 2 * (96 + 40));
+    EXPECT_THAT(Boundaries(rank), ElementsAre("3 begun", "7 committed"));
   }
+  EXPECT_THAT(Violations(), IsEmpty());
 }
 
 TEST_F(AheadTest, PipelineStagesThatVoteEachStepSwitchAtTheNextStep) {
@@ -370,27 +364,23 @@ TEST_F(AheadTest, ADaemonThatRestartsBetweenTheVotesHearsOfTheSwitch) {
 }
 
 TEST_F(AheadTest, ARankThatDiesBetweenTheVotesIsNamedByTheNextOne) {
-  for (const bool inproc : {true, false}) {
-    ScriptedDaemon daemon({});
-    TestJobHooks hooks = Ahead();
-    hooks.inproc = inproc;
-    TestJob job(daemon.endpoint(), hooks);
-    ASSERT_TRUE(job.started().ok()) << job.started();
-    Propose(daemon, propose_);
-    job.Run([&](int32_t r, TestRank& rank) {
-      ASSERT_TRUE(Steps(rank, 0, 3).ok());
-      if (r == 1) {
-        rank.Stop();
-        return;
-      }
-      const absl::Status status = Steps(rank, 4, 7).status();
-      EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-      EXPECT_THAT(MissingRanks(status), ElementsAre(RankId{1}));
-      EXPECT_EQ(rank.client().placement().version, 0);
-      EXPECT_EQ(rank.WrongSlots(), 0);
-      EXPECT_EQ(rank.Step(8).status(), status);
-    });
-  }
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(), Ahead());
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  Propose(daemon, propose_);
+  job.Run([&](int32_t r, TestRank& rank) {
+    ASSERT_TRUE(Steps(rank, 0, 3).ok());
+    if (r == 1) {
+      rank.Stop();
+      return;
+    }
+    const absl::Status status = Steps(rank, 4, 7).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_THAT(MissingRanks(status), ElementsAre(RankId{1}));
+    EXPECT_EQ(rank.client().placement().version, 0);
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    EXPECT_EQ(rank.Step(8).status(), status);
+  });
 }
 
 TEST_F(AheadTest, ARunThatEndsBetweenTheVotesWaitsForNoRow) {
@@ -483,7 +473,7 @@ TEST_F(AheadTest, CallsThatWouldMoveOtherRowsAreRefused) {
 // Random placements one after the other, a carry now and then.
 class AheadSeedTest : public AheadTest, public ::testing::WithParamInterface<uint32_t> {
  protected:
-  // What runs at the end, after the same proposals.
+  // Returns a digest of each expert row at the end, after the same proposals.
   std::vector<uint64_t> Run(bool ahead) {
     std::mt19937 random(GetParam());
     ScriptedDaemon daemon({});

@@ -6,9 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "client/inproc.h"
+#include "tests/client/rows/control/world.h"
 #include "tests/client/test_job.h"
-#include "tests/client/thread_all_gather.h"
 
 namespace eplb {
 
@@ -24,14 +23,10 @@ using testing::TestRank;
 
 TEST(RegistrationTest, TensorsThatDifferStopEveryRankNamingThem) {
   std::vector<absl::Status> statuses(kTestRanks);
-  auto all_gathers = testing::MakeThreadAllGathers(kTestRanks);
-  auto controls = MakeInprocControlChannels(kTestRanks);
-  auto transports = MakeInprocTransports(kTestRanks, 1 << 16).value();
-  testing::RunRanks(kTestRanks, [&](int32_t rank) {
+  auto all_gathers = MakeThreadAllGathers(kTestRanks);
+  RunRanks(kTestRanks, [&](int32_t rank) {
     const auto i = static_cast<size_t>(rank);
-    auto client = ConnectInproc(TestOptions(rank, ""), all_gathers[i], std::move(controls[i]),
-                                std::move(transports[i]))
-                      .value();
+    auto client = Client::Connect(TestOptions(rank, ""), all_gathers[i]).value();
     std::vector<std::byte> memory(768);  // 3 layers of 2 rows
     std::vector<ExpertTensorView> tensors;
     for (int32_t layer = 0; layer < 3; ++layer) {

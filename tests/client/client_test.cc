@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-#include "client/inproc.h"
 #include "client/run_log/history.h"
 #include "client/run_log/run_directory.h"
 #include "proto/wire/placement_json.h"
@@ -19,7 +18,6 @@
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
 #include "tests/client/test_job.h"
-#include "tests/client/thread_all_gather.h"
 
 namespace eplb {
 namespace {
@@ -58,7 +56,7 @@ class ClientTest : public ::testing::Test {
     options.history_path = absl::StrCat(directory_, "/rank-", options.rank, ".jsonl");
     options.placements_path = directory_ + "/placements.jsonl";
   }
-  // What the validator finds in the logs of all ranks.
+  // Returns the violations that the validator finds in the logs of all ranks.
   std::vector<std::string> Violations() const {
     std::vector<RankHistory> ranks;
     ranks.reserve(kTestRanks);
@@ -93,7 +91,7 @@ TEST_F(ClientTest, AnOptionThatIsWrongOnOneRankEndsTheStartOnAllWithItsName) {
   const TestJob job("", {.options = [](ClientOptions& options) {
                       if (options.rank == 1) options.bind_address = "myhost";
                     }});
-  // That of rank 0, which would wait for rank 1.
+  // Message of rank 0, which would otherwise wait for rank 1.
   const std::string message(job.started().message());
   EXPECT_THAT(message, HasSubstr("rank 1"));
   EXPECT_THAT(message, HasSubstr("bind_address: \"myhost\", expected a numeric address"));
@@ -110,9 +108,13 @@ TEST_F(ClientTest, RanksFindTheirDaemonInAFile) {
 
 TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
   ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), {.options = [&](ClientOptions& o) { LogTo(o); }});
+  TestJob job(daemon.endpoint(), {.options = [&](ClientOptions& o) {
+                LogTo(o);
+                o.layers_per_chunk = 2;
+              }});
   ASSERT_TRUE(job.started().ok()) << job.started();
   daemon.WaitForRanks(kTestRanks);
+  EXPECT_EQ(daemon.WaitFor<wire::Hello>(0)->staging_layers, 2);
   daemon.SendAll(propose_);
   std::vector<int64_t> steps(kTestRanks, -1);
   job.Run([&](int32_t r, TestRank& rank) {
@@ -212,25 +214,6 @@ TEST_F(ClientTest, OnlyABoundaryWithAProposalIsTimedAndItsFiguresAreThoseOfTheRe
   EXPECT_THAT(Violations(), IsEmpty());
 }
 
-TEST_F(ClientTest, ConnectedRanksMoveTheSameBytesOverTheHostTransport) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(),
-              {.options = [](ClientOptions& o) { o.layers_per_chunk = 2; }, .inproc = false});
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  daemon.WaitForRanks(kTestRanks);
-  EXPECT_EQ(daemon.WaitFor<wire::Hello>(0)->staging_layers, 2);
-  daemon.SendAll(propose_);
-  std::vector<int64_t> steps(kTestRanks, -1);
-  job.Run([&](int32_t r, TestRank& rank) {
-    const absl::StatusOr<int64_t> step = rank.StepUntil(0, Switched);
-    ASSERT_TRUE(step.ok()) << step.status();
-    steps[static_cast<size_t>(r)] = *step;
-    EXPECT_EQ(rank.WrongSlots(), 0);
-    rank.client().Close("finished");
-  });
-  EXPECT_THAT(steps, Each(steps[0]));
-}
-
 TEST_F(ClientTest, SecondVoteNoRunsTheOldPlacementWithSlotsUntouched) {
   ScriptedDaemon daemon({});
   TestJob job(daemon.endpoint(),
@@ -297,24 +280,22 @@ TEST_F(ClientTest, DeadRankIsNamedOnAllOthersAndTheErrorStays) {
 
 // The process of the rank that closes goes on: nobody waits for vote_deadline, which is minutes.
 TEST_F(ClientTest, RankThatClosesEarlyIsNamedByTheNextVote) {
-  for (const bool inproc : {true, false}) {
-    TestJob job("", {.inproc = inproc});
-    ASSERT_TRUE(job.started().ok()) << job.started();
-    job.Run([&](int32_t r, TestRank& rank) {
-      ASSERT_TRUE(rank.StepUntil(0, Voted).ok());
-      if (r == 3) {
-        rank.client().Close("out of memory");
-        EXPECT_EQ(rank.client().RegisterExperts({}),
-                  absl::FailedPreconditionError("the client is closed"));
-        return;
-      }
-      const absl::Time began = absl::Now();
-      const absl::Status status = rank.StepUntil(4, Switched).status();
-      EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-      EXPECT_THAT(MissingRanks(status), ElementsAre(RankId{3}));
-      EXPECT_LT(absl::Now() - began, absl::Seconds(15));
-    });
-  }
+  TestJob job("");
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([&](int32_t r, TestRank& rank) {
+    ASSERT_TRUE(rank.StepUntil(0, Voted).ok());
+    if (r == 3) {
+      rank.client().Close("out of memory");
+      EXPECT_EQ(rank.client().RegisterExperts({}),
+                absl::FailedPreconditionError("the client is closed"));
+      return;
+    }
+    const absl::Time began = absl::Now();
+    const absl::Status status = rank.StepUntil(4, Switched).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_THAT(MissingRanks(status), ElementsAre(RankId{3}));
+    EXPECT_LT(absl::Now() - began, absl::Seconds(15));
+  });
 }
 
 TEST_F(ClientTest, UnknownSecondVoteEndsTheRunWithoutASwitch) {
@@ -382,7 +363,7 @@ TEST_F(ClientTest, StepOutOfOrderIsRefusedAndTheRightOneStillRuns) {
 TEST_F(ClientTest, TheDaemonHearsWhatCarriesTheRows) {
   ScriptedDaemon daemon({});
   setenv("NCCL_IB_TC", "106", 1);
-  TestJob job(daemon.endpoint(), {.inproc = false});
+  TestJob job(daemon.endpoint());
   unsetenv("NCCL_IB_TC");
   ASSERT_TRUE(job.started().ok()) << job.started();
   const auto hello = daemon.WaitFor<wire::Hello>(1);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -14,27 +15,39 @@
 
 namespace eplb::testing {
 
-// Lets a test see and change what a rank says in a vote; an error ends the vote for this rank.
-class FaultyControl final : public ControlChannel {
+class ForwardingControl : public ControlChannel {
  public:
-  using Hook = std::function<absl::Status(std::vector<int64_t>& values)>;
-  FaultyControl(std::unique_ptr<ControlChannel> inner, Hook hook)
-      : inner_(std::move(inner)), hook_(std::move(hook)) {}
+  explicit ForwardingControl(std::unique_ptr<ControlChannel> inner) : inner_(std::move(inner)) {}
 
   RankId rank() const override { return inner_->rank(); }
   int32_t world_size() const override { return inner_->world_size(); }
   absl::StatusOr<std::vector<int64_t>> AllReduceMin(std::span<const int64_t> values,
                                                     absl::Duration timeout) override {
-    std::vector<int64_t> said(values.begin(), values.end());
-    if (absl::Status status = hook_(said); !status.ok()) return status;
-    return inner_->AllReduceMin(said, timeout);
+    return inner_->AllReduceMin(values, timeout);
   }
   absl::Status Barrier(absl::Duration timeout) override { return inner_->Barrier(timeout); }
   absl::Status Farewell(absl::Duration timeout) override { return inner_->Farewell(timeout); }
 
  private:
-  std::unique_ptr<ControlChannel> inner_;
-  Hook hook_;
+  const std::unique_ptr<ControlChannel> inner_;
+};
+
+// Lets a test read and change a rank's values in a vote; an error ends the vote for this rank.
+class FaultyControl final : public ForwardingControl {
+ public:
+  using Hook = std::function<absl::Status(std::vector<int64_t>& values)>;
+  FaultyControl(std::unique_ptr<ControlChannel> inner, Hook hook)
+      : ForwardingControl(std::move(inner)), hook_(std::move(hook)) {}
+
+  absl::StatusOr<std::vector<int64_t>> AllReduceMin(std::span<const int64_t> values,
+                                                    absl::Duration timeout) override {
+    std::vector<int64_t> said(values.begin(), values.end());
+    if (absl::Status status = hook_(said); !status.ok()) return status;
+    return ForwardingControl::AllReduceMin(said, timeout);
+  }
+
+ private:
+  const Hook hook_;
 };
 
 class ForwardingTransport : public Transport {
@@ -57,11 +70,12 @@ class ForwardingTransport : public Transport {
   const std::unique_ptr<Transport> inner_;
 };
 
-// A transport whose rows never all arrive on this rank, from the given post on.
+// A transport whose posts first_lossy..last_lossy end with damaged rows on this rank.
 class LossyTransport final : public ForwardingTransport {
  public:
-  explicit LossyTransport(std::unique_ptr<Transport> inner, int32_t first_lossy = 1)
-      : ForwardingTransport(std::move(inner)), first_lossy_(first_lossy) {}
+  explicit LossyTransport(std::unique_ptr<Transport> inner, int32_t first_lossy = 1,
+                          int32_t last_lossy = std::numeric_limits<int32_t>::max())
+      : ForwardingTransport(std::move(inner)), first_lossy_(first_lossy), last_lossy_(last_lossy) {}
 
   absl::StatusOr<Ticket> Post(RowMoves moves) override {
     ++num_posts_;
@@ -70,12 +84,14 @@ class LossyTransport final : public ForwardingTransport {
   absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
     // The others get their rows, so that only this rank has a reason to vote no.
     absl::StatusOr<Progress> progress = ForwardingTransport::Poll(ticket, max_wait);
-    if (!progress.ok() || !progress->done || num_posts_ < first_lossy_) return progress;
+    if (!progress.ok() || !progress->done) return progress;
+    if (num_posts_ < first_lossy_ || num_posts_ > last_lossy_) return progress;
     return absl::DataLossError("row 0 from rank 0 has another checksum");
   }
 
  private:
   const int32_t first_lossy_;
+  const int32_t last_lossy_;
   int32_t num_posts_ = 0;
 };
 
@@ -96,7 +112,7 @@ class LateTransport final : public ForwardingTransport {
   int32_t num_posts_ = 0;
 };
 
-// Says in `left` when its rank left the others, by a call or by its end.
+// Sets `left` when its rank leaves the others, by a call or by its end.
 class WatchedTransport final : public ForwardingTransport {
  public:
   WatchedTransport(std::unique_ptr<Transport> inner, std::atomic<bool>& left)
@@ -111,7 +127,7 @@ class WatchedTransport final : public ForwardingTransport {
   std::atomic<bool>& left_;
 };
 
-// A transport that shows only the first bytes of its staging, as many as `num_bytes` says now.
+// A transport that shows only the first `num_bytes` bytes of its staging.
 class NarrowTransport final : public ForwardingTransport {
  public:
   NarrowTransport(std::unique_ptr<Transport> inner, const std::atomic<size_t>& num_bytes)

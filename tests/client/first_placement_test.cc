@@ -10,10 +10,10 @@
 #include "absl/time/clock.h"
 
 #include "proto/wire/placement_json.h"
+#include "tests/client/rows/control/world.h"
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
 #include "tests/client/test_job.h"
-#include "tests/client/thread_all_gather.h"
 
 namespace eplb {
 
@@ -146,12 +146,12 @@ TEST_F(FirstPlacementTest, AFileOfTheNameOfTheStaticOrderIsReachedByAPath) {
 
 TEST_F(FirstPlacementTest, UnreadableInitialPlacementStopsEveryRank) {
   std::vector<absl::Status> statuses(kTestRanks);
-  auto all_gathers = testing::MakeThreadAllGathers(kTestRanks);
-  testing::RunRanks(kTestRanks, [&](int32_t rank) {
+  auto all_gathers = MakeThreadAllGathers(kTestRanks);
+  RunRanks(kTestRanks, [&](int32_t rank) {
     ClientOptions options = TestOptions(rank, "");
     options.initial_placement = directory_ + "/none.json";
     statuses[static_cast<size_t>(rank)] =
-        ConnectInproc(options, all_gathers[static_cast<size_t>(rank)], nullptr, nullptr).status();
+        Client::Connect(options, all_gathers[static_cast<size_t>(rank)]).status();
   });
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(statuses[3].message()),

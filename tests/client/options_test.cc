@@ -40,7 +40,7 @@ class OptionsTest : public ::testing::Test {
   static std::string ErrorOf(const std::function<void(ClientOptions&)>& change) {
     ClientOptions options = Good();
     change(options);
-    const absl::Status status = CheckOptions(options, /*inproc=*/false).status();
+    const absl::Status status = CheckOptions(options).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   }
@@ -49,7 +49,7 @@ class OptionsTest : public ::testing::Test {
 TEST_F(OptionsTest, OneRankMayReportForAll) {
   ClientOptions options = Good();
   options.reduce = "root";
-  EXPECT_TRUE(CheckOptions(options, /*inproc=*/false).ok());
+  EXPECT_TRUE(CheckOptions(options).ok());
 }
 
 TEST_F(OptionsTest, TlsFilesComeFromOptionsBeforeTheEnvironment) {
@@ -65,11 +65,11 @@ TEST_F(OptionsTest, TlsFilesComeFromOptionsBeforeTheEnvironment) {
             "tls: TLS: the certificate is not set; TLS needs CA file, certificate and key");
   setenv("EPLB_TLS_CERT", "/env/cert", 1);
   EXPECT_EQ(ErrorOf(with_daemon), "tls: /env/cert: cannot be read: No such file or directory");
-  EXPECT_TRUE(CheckOptions(Good(), /*inproc=*/false).ok()) << "without a daemon nothing is read";
+  EXPECT_TRUE(CheckOptions(Good()).ok()) << "without a daemon nothing is read";
 }
 
 TEST_F(OptionsTest, GoodOptionsGiveTheShape) {
-  const absl::StatusOr<Topology> topology = CheckOptions(Good(), /*inproc=*/false);
+  const absl::StatusOr<Topology> topology = CheckOptions(Good());
   ASSERT_TRUE(topology.ok()) << topology.status();
   EXPECT_EQ(topology->num_slots(), 8);
 }
@@ -97,8 +97,6 @@ TEST_F(OptionsTest, EachBadFieldIsNamed) {
   EXPECT_EQ(ErrorOf([](auto& o) { o.layers_per_chunk = 0; }), "layers_per_chunk: 0, expected >= 1");
   EXPECT_EQ(ErrorOf([](auto& o) { o.transport = "carrier pigeon"; }),
             "transport: \"carrier pigeon\", expected auto, host, peer, nccl, peer+nccl");
-  EXPECT_EQ(ErrorOf([](auto& o) { o.transport = "inproc"; }),
-            "transport: \"inproc\", expected auto, host, peer, nccl, peer+nccl");
   EXPECT_EQ(ErrorOf([](auto& o) { o.vote_deadline = absl::ZeroDuration(); }),
             "vote_deadline: 0, expected above 0, at most 24h");
   EXPECT_EQ(ErrorOf([](auto& o) { o.transfer_deadline = absl::InfiniteDuration(); }),
@@ -115,14 +113,6 @@ TEST_F(OptionsTest, EachBadFieldIsNamed) {
   EXPECT_EQ(ErrorOf([](auto& o) { o.require_daemon = true; }),
             "require_daemon: is set, but endpoint is empty");
   EXPECT_NE(ErrorOf([](auto& o) { o.num_slots = 7; }).find("num_slots"), std::string::npos);
-}
-
-TEST_F(OptionsTest, InprocNeedsItsOwnTransportName) {
-  ClientOptions options = Good();
-  EXPECT_EQ(CheckOptions(options, /*inproc=*/true).status().message(),
-            "transport: \"auto\", expected inproc");
-  options.transport = "inproc";
-  EXPECT_TRUE(CheckOptions(options, /*inproc=*/true).ok());
 }
 
 TEST_F(OptionsTest, NcclSettingsAreThoseOfTheOptions) {
@@ -172,7 +162,7 @@ TEST_F(OptionsTest, LaunchersIdThatIsNoRunIsNamedWithItsVariable) {
       "step and count of restarts included; or set EPLB_LAUNCH_ID");
   ClientOptions options = Good();
   options.run_id = "mine";
-  EXPECT_TRUE(CheckOptions(options, /*inproc=*/false).ok());
+  EXPECT_TRUE(CheckOptions(options).ok());
 }
 
 TEST_F(OptionsTest, ARunIsTheLaunchIdAndWhatWasDrawnAndFitsWhereItTravels) {
@@ -180,10 +170,10 @@ TEST_F(OptionsTest, ARunIsTheLaunchIdAndWhatWasDrawnAndFitsWhereItTravels) {
   EXPECT_EQ(RunOf("", "0123456789abcdef"), "0123456789abcdef");
   ClientOptions options = Good();
   options.run_id = std::string(111, 'x');
-  EXPECT_TRUE(CheckOptions(options, /*inproc=*/false).ok());
+  EXPECT_TRUE(CheckOptions(options).ok());
   EXPECT_EQ(RunOf(options.run_id, std::string(kDrawnLength, 'f')).size(), 128U);
   options.run_id += 'x';
-  EXPECT_FALSE(CheckOptions(options, /*inproc=*/false).ok());
+  EXPECT_FALSE(CheckOptions(options).ok());
 }
 
 TEST_F(OptionsTest, RanksMeetThroughTheDaemonOnlyWhenJobAndRunHaveNames) {
@@ -212,7 +202,7 @@ TEST_F(OptionsTest, RanksMeetThroughTheDaemonOnlyWhenJobAndRunHaveNames) {
 TEST_F(OptionsTest, SeveralEndpointsAreAList) {
   ClientOptions options = Good();
   options.endpoint = "a:1, b:2,/run/c.sock";
-  EXPECT_TRUE(CheckOptions(options, /*inproc=*/false).ok());
+  EXPECT_TRUE(CheckOptions(options).ok());
   EXPECT_EQ(EndpointsOf(options), (std::vector<std::string>{"a:1", "b:2", "unix:/run/c.sock"}));
   EXPECT_EQ(ErrorOf([](auto& o) { o.endpoint = "a:1,b"; }),
             "endpoint is \"b\", expected HOST:PORT or unix:PATH");
@@ -225,7 +215,7 @@ TEST_F(OptionsTest, DaemonsAreFoundWhereTheEndpointSays) {
   EXPECT_EQ(options.endpoint, "a:1,unix:/run/b.sock");
   setenv("EPLB_TEST_DAEMONS", "c:1,d:2", 1);
   options.endpoint = "env:EPLB_TEST_DAEMONS";
-  EXPECT_TRUE(CheckOptions(options, false).ok());
+  EXPECT_TRUE(CheckOptions(options).ok());
   ASSERT_TRUE(FindDaemons(options).ok());
   EXPECT_EQ(EndpointsOf(options), (std::vector<std::string>{"c:1", "d:2"}));
   setenv("EPLB_TEST_DAEMONS", "nowhere", 1);

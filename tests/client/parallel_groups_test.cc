@@ -56,20 +56,15 @@ Placement FirstPlacement(int32_t num_gpus) {
       *Topology::Make({.num_layers = 3, .num_experts = 4, .num_slots = 4, .num_gpus = num_gpus}));
 }
 
-class ParallelGroupsTest : public ::testing::TestWithParam<std::tuple<Groups, bool>> {};
+class ParallelGroupsTest : public ::testing::TestWithParam<Groups> {};
 
 INSTANTIATE_TEST_SUITE_P(
     All, ParallelGroupsTest,
-    ::testing::Combine(::testing::Values(Groups{"TwoEpGroups", 2, 1, 1}, kTwoPipelineStages,
-                                         kTwoTensorParallelRanks,
-                                         // The fourth one has no layer.
-                                         Groups{"FourPipelineStages", 1, 4, 1}),
-                       ::testing::Bool()),
-    [](const auto& of) {
-      return absl::StrCat(std::get<0>(of.param).name, std::get<1>(of.param) ? "Inproc" : "Host");
-    });
+    ::testing::Values(Groups{"TwoEpGroups", 2, 1, 1}, kTwoPipelineStages, kTwoTensorParallelRanks,
+                      Groups{"FourPipelineStages", 1, 4, 1}),  // the fourth stage has no layer
+    [](const auto& groups) { return groups.param.name; });
 
-// As a daemon does: a rank that has not switched yet knows another base.
+// Waits as a daemon does, because a rank that has not switched yet knows another base.
 void ProposeOnceAllApplied(ScriptedDaemon& daemon, int64_t version, const Placement& current,
                            const Placement& target) {
   for (int32_t rank = 0; version > 0 && rank < kTestRanks; ++rank) {
@@ -79,9 +74,9 @@ void ProposeOnceAllApplied(ScriptedDaemon& daemon, int64_t version, const Placem
 }
 
 TEST_P(ParallelGroupsTest, EveryChunkIsSwitchedByAllRanksWithAllBytesInPlace) {
-  const auto& [groups, inproc] = GetParam();
+  const Groups& groups = GetParam();
   ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), {.options = Arranged(groups), .inproc = inproc});
+  TestJob job(daemon.endpoint(), {.options = Arranged(groups)});
   ASSERT_TRUE(job.started().ok()) << job.started();
   daemon.WaitForRanks(kTestRanks);
   const Placement first = FirstPlacement(groups.num_gpus);

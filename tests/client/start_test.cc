@@ -6,17 +6,15 @@
 #include <functional>
 
 #include "client/options.h"
+#include "tests/client/rows/control/world.h"
 #include "tests/client/session/proposals.h"
-#include "tests/client/thread_all_gather.h"
 
 namespace eplb {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::MakeThreadAllGathers;
 using ::testing::Pair;
-using testing::RunRanks;
 
 constexpr int32_t kRanks = 3;
 

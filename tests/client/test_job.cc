@@ -7,8 +7,10 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "client/client_impl.h"
 #include "client/options.h"
-#include "tests/client/thread_all_gather.h"
+#include "tests/client/rows/control/world.h"
+#include "tests/client/rows/paths/host_world.h"
 
 namespace eplb::testing {
 namespace {
@@ -33,7 +35,7 @@ ClientOptions TestOptions(int32_t rank, const std::string& endpoint) {
   options.num_gpus = 2;
   options.vote_every = 4;
   options.report_every = 8;
-  options.transport = "inproc";
+  options.transport = "host";
   options.start_deadline = absl::Seconds(20);
   options.vote_deadline = absl::Seconds(20);
   options.transfer_deadline = absl::Seconds(10);
@@ -135,24 +137,20 @@ absl::StatusOr<int64_t> TestRank::StepUntil(
 
 TestJob::TestJob(const std::string& endpoint, const TestJobHooks& hooks) : ranks_(kTestRanks) {
   std::vector<AllGather> all_gathers = MakeThreadAllGathers(kTestRanks);
-  std::vector<std::unique_ptr<ControlChannel>> controls = MakeInprocControlChannels(kTestRanks);
-  std::vector<std::unique_ptr<Transport>> transports =
-      MakeInprocTransports(kTestRanks, 1 << 16, hooks.faults).value();
+  Transports transports(kTestRanks);
+  if (hooks.transport) transports = MakeSharedMemoryWorld(kTestRanks, 1 << 16);
   std::vector<absl::Status> statuses(kTestRanks);
   RunRanks(kTestRanks, [&](int32_t rank) {
     const auto i = static_cast<size_t>(rank);
     ClientOptions options = TestOptions(rank, endpoint);
-    if (!hooks.inproc) options.transport = "host";
     if (hooks.options) hooks.options(options);
-    if (hooks.control) controls[i] = hooks.control(rank, std::move(controls[i]));
-    if (hooks.transport) transports[i] = hooks.transport(rank, std::move(transports[i]));
-    absl::StatusOr<std::unique_ptr<Client>> client =
-        hooks.inproc ? ConnectInproc(options, all_gathers[i], std::move(controls[i]),
-                                     std::move(transports[i]))
-                     : Client::Connect(options, all_gathers[i]);
-    statuses[i] = client.status();
-    if (!client.ok()) return;
-    ranks_[i] = std::make_unique<TestRank>(*std::move(client), options);
+    absl::StatusOr<ClientParts> parts = PrepareClient(options, all_gathers[i]);
+    statuses[i] = parts.status();
+    if (!parts.ok()) return;
+    if (hooks.control) parts->control = hooks.control(rank, std::move(parts->control));
+    if (hooks.transport) parts->transport = hooks.transport(rank, std::move(transports[i]));
+    auto impl = std::make_unique<Client::Impl>(*std::move(parts));
+    ranks_[i] = std::make_unique<TestRank>(std::make_unique<Client>(std::move(impl)), options);
     std::vector<ExpertTensorView> tensors = ranks_[i]->Tensors();
     if (hooks.tensors) hooks.tensors(*ranks_[i], tensors);
     statuses[i] = ranks_[i]->client().RegisterExperts(tensors);

@@ -1,4 +1,4 @@
-// A small job whose ranks are threads: clients over inproc channels, with real expert memory.
+// A small job whose ranks are threads, each with a client and real expert memory.
 #ifndef EPLB_TESTS_CLIENT_TEST_JOB_H_
 #define EPLB_TESTS_CLIENT_TEST_JOB_H_
 
@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "client/client.h"
-#include "client/inproc.h"
+#include "client/rows/control/control_channel.h"
+#include "client/rows/transport.h"
 #include "placement/rank_grid.h"
 
 namespace eplb::testing {
@@ -21,8 +22,8 @@ class TestRank {
   TestRank(std::unique_ptr<Client> client, const ClientOptions& options);
 
   Client& client() { return *client_; }
-  // What it registers unless a test changes it: a weight "layers.L.w" and a state "layers.L.m" of
-  // each layer that it holds.
+  // Returns the tensors that the rank registers unless a test changes them: a weight "layers.L.w"
+  // and a state "layers.L.m" of each layer that it holds.
   std::vector<ExpertTensorView> Tensors();
   void Fill();
   // A digest of a slot's bytes.
@@ -51,7 +52,7 @@ class TestRank {
   std::vector<std::vector<std::byte>> memory_;  // [layers * tensors][slots * bytes]
 };
 
-// What a test can change about a rank before it connects.
+// Changes that a test can make to a rank before it connects.
 using OptionsHook = std::function<void(ClientOptions&)>;
 using TensorsHook = std::function<void(TestRank&, std::vector<ExpertTensorView>&)>;
 using ControlHook =
@@ -67,9 +68,6 @@ struct TestJobHooks {
   TensorsHook tensors = nullptr;
   ControlHook control = nullptr;
   TransportHook transport = nullptr;
-  bool inproc =
-      true;  // false: Client::Connect, over TCP and, unless `options` says, transport host
-  InprocFaults faults = {};  // of inproc ranks' rows
 };
 
 // Connects kTestRanks ranks and registers their experts.

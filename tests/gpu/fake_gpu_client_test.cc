@@ -42,8 +42,7 @@ TEST(GpuClientTest, SumsOfSquaresTakeNoMemoryBetweenSteps) {
                                                 .row_bytes = 8,
                                                 .row_stride = tensor.row_stride});
                            }
-                         },
-                     .inproc = false});
+                         }});
     ASSERT_TRUE(job.started().ok()) << job.started();
     const int64_t allocations = fake_cuda::NumAllocations();
     job.Run([&](int32_t r, TestRank& rank) {

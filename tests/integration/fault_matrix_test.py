@@ -264,9 +264,7 @@ class FaultMatrixTest(harness.DaemonTest):
                 self.assert_no_wall_clock(path)
         for path in sorted((ROOT / "client").rglob("*.cc")):
             name = path.relative_to(ROOT).as_posix()
-            threads_only = "inproc" in name  # ranks that are threads: for tests
-            if not threads_only and name.startswith(("client/rows/", "client/boundary",
-                                                     "client/session/connection", "client/session/session.cc")):
+            if name.startswith(("client/rows/", "client/boundary", "client/session/connection", "client/session/session.cc")):
                 self.assert_no_wall_clock(path)
 
     def assert_no_wall_clock(self, path):

@@ -53,9 +53,6 @@ std::vector<RankId> MissingRanks(const absl::Status& status);
 absl::Status MissingRanksError(std::string_view what, std::span<const RankId> ranks,
                                std::string_view why);
 
-// One channel per rank for ranks that are threads of one process.
-std::vector<std::unique_ptr<ControlChannel>> MakeInprocControlChannels(int32_t world_size);
-
 struct TcpControlOptions {
   RankId rank;
   int32_t world_size = 1;

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "tests/client/thread_all_gather.h"
+#include "tests/client/rows/control/world.h"
 
 namespace eplb::testing {
 

@@ -1,4 +1,4 @@
-// What the C ABI says to calls that cannot be: every mistake is a code and a sentence.
+// Errors of the C ABI: every wrong call gets a code and a message.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -204,9 +204,9 @@ TEST_F(CallsTest, BadChoicesAndReservedFieldsAreNamed) {
   rank_.options.reserved = 1;
   EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
   rank_.options.reserved = 0;
-  rank_.options.transport = "inproc";
+  rank_.options.transport = "carrier pigeon";
   EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
-  EXPECT_THAT(rank_.message(), HasSubstr("transport: \"inproc\""));
+  EXPECT_THAT(rank_.message(), HasSubstr("transport: \"carrier pigeon\""));
   rank_.options.transport = nullptr;
   ASSERT_EQ(rank_.Connect(), EPLB_OK) << rank_.message();
   std::vector<eplb_tensor> tensors = rank_.MakeTensors();

@@ -8,7 +8,6 @@
 #include "tests/client/c/c_rank.h"
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
-#include "tests/client/thread_all_gather.h"
 
 namespace eplb {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "client/inproc.h"
+#include "client/client_impl.h"
 #include "tests/client/fault_points/guarded_memory.h"
 #include "tests/client/fault_points/rows.h"
 #include "tests/client/fault_points/striker.h"
@@ -34,7 +34,7 @@ ClientOptions OptionsOf(const JobSpec& spec, int32_t rank) {
   options.num_slots = 2 * spec.world_size;
   options.num_gpus = spec.world_size;
   options.vote_every = 1;
-  options.transport = "inproc";
+  options.transport = "host";
   options.start_deadline = absl::Seconds(30);
   options.vote_deadline = spec.vote_deadline;
   options.transfer_deadline = spec.transfer_deadline;
@@ -88,18 +88,13 @@ class RankBody {
 
  private:
   absl::Status Start() {
-    EPLB_ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> control,
-                          MakeTcpControlChannel({.rank = RankId{rank_},
-                                                 .world_size = spec_.world_size,
-                                                 .secret = kSecret,
-                                                 .connect_timeout = absl::Seconds(30),
-                                                 .grace = absl::Milliseconds(200)},
-                                                all_gather_));
-    EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Transport> rows,
-                          MakeRows(spec_, rank_, kSecret, all_gather_));
-    EPLB_ASSIGN_OR_RETURN(client_, ConnectInproc(OptionsOf(spec_, rank_), all_gather_,
-                                                 MakeStrikingControl(std::move(control), striker_),
-                                                 MakeStrikingTransport(std::move(rows), striker_)));
+    EPLB_ASSIGN_OR_RETURN(ClientParts parts, PrepareClient(OptionsOf(spec_, rank_), all_gather_));
+    EPLB_ASSIGN_OR_RETURN(parts.transport, MakeRows(spec_, rank_, kSecret, parts.all_gather));
+    parts.control = MakeStrikingControl(std::move(parts.control), striker_);
+    parts.transport = MakeStrikingTransport(std::move(parts.transport), striker_);
+    auto impl = std::make_unique<Client::Impl>(std::move(parts));
+    impl_ = impl.get();
+    client_ = std::make_unique<Client>(std::move(impl));
     running_ = Running(0, Placement::Static(TopologyOf(spec_)));
     return client_->RegisterExperts(memory_.Tensors());
   }
@@ -112,7 +107,7 @@ class RankBody {
         .value();
   }
 
-  // Whether there is another one.
+  // Returns true if another step follows.
   bool Step(int64_t step) {
     const PlacementView& view = client_->placement();
     const int32_t index = journal_.num_steps;
@@ -137,7 +132,7 @@ class RankBody {
 
   // The version says at which step, so that it rises where chunks were dropped.
   void Propose(int64_t step) {
-    TellInproc(*client_, ProposeTo(running_, Turned(*running_.placement), step, /*term=*/1));
+    impl_->Tell(ProposeTo(running_, Turned(*running_.placement), step, /*term=*/1));
   }
 
   absl::StatusOr<BoundaryResult> Timed(
@@ -162,6 +157,7 @@ class RankBody {
   GuardedMemory memory_;
   Striker striker_;
   std::unique_ptr<Client> client_;
+  Client::Impl* impl_ = nullptr;  // of client_
   RunningPlacement running_;
   int32_t num_commits_ = 0;
 };

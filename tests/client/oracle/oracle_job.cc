@@ -5,15 +5,15 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "client/inproc.h"
+#include "client/client_impl.h"
 #include "placement/rank_grid.h"
 #include "tests/client/oracle/expert_slots.h"
 #include "tests/client/oracle/rank_barrier.h"
 #include "tests/client/oracle/tiny_moe.h"
+#include "tests/client/rows/control/world.h"
 #include "tests/client/rows/expert_world.h"
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
-#include "tests/client/thread_all_gather.h"
 
 namespace eplb::testing {
 namespace {
@@ -21,7 +21,7 @@ namespace {
 constexpr int32_t kVoteEvery = 2;
 constexpr int64_t kStagingBytes = 1 << 18;  // an expert of a layer has below 4 KiB
 
-// What travels between the rank of a token and the rank of an expert, for one choice of the router.
+// Values that travel between the rank of a token and the rank of an expert, for one router choice.
 struct Parcel {
   int32_t slot = -1;
   int32_t ep_group = 0;  // of the pipeline stage: who writes the results
@@ -33,8 +33,8 @@ struct Parcel {
 };
 using Parcels = std::array<std::array<Parcel, kTopK>, kTokens>;
 
-// What the ranks share: the all-to-all, as memory that is read and written between barriers, and
-// the daemon.
+// State that the ranks share: the daemon, and the all-to-all as memory that is read and written
+// between barriers.
 class Job {
  public:
   explicit Job(const OracleOptions& options)
@@ -310,7 +310,7 @@ ClientOptions ClientOptionsOf(const OracleOptions& options, const Job& job, int3
   client.expert_tensor_parallel = options.expert_tensor_parallel;
   client.vote_every = kVoteEvery;
   client.state_placement = options.state_placement;
-  client.transport = "inproc";
+  client.transport = "host";
   client.vote_deadline = absl::Seconds(30);
   return client;
 }
@@ -320,19 +320,18 @@ ClientOptions ClientOptionsOf(const OracleOptions& options, const Job& job, int3
 Trained Train(const OracleOptions& options) {
   Job job(options);
   std::vector<AllGather> all_gathers = MakeThreadAllGathers(options.num_ranks);
-  auto controls = MakeInprocControlChannels(options.num_ranks);
-  Transports transports = options.migrate
-                              ? options.transports(options.num_ranks, kStagingBytes)
-                              : MakeInprocTransports(options.num_ranks, kStagingBytes).value();
+  Transports transports(static_cast<size_t>(options.num_ranks));
+  if (options.migrate) transports = options.transports(options.num_ranks, kStagingBytes);
   std::vector<std::unique_ptr<Rank>> ranks(static_cast<size_t>(options.num_ranks));
   std::vector<absl::Status> statuses(ranks.size());
   RunRanks(options.num_ranks, [&](int32_t r) {
     const auto i = static_cast<size_t>(r);
-    auto client = ConnectInproc(ClientOptionsOf(options, job, r), all_gathers[i],
-                                std::move(controls[i]), std::move(transports[i]));
-    statuses[i] = client.status();
-    if (!client.ok()) return;
-    ranks[i] = std::make_unique<Rank>(job, options, *std::move(client), r);
+    auto parts = PrepareClient(ClientOptionsOf(options, job, r), all_gathers[i]);
+    statuses[i] = parts.status();
+    if (!parts.ok()) return;
+    parts->transport = std::move(transports[i]);
+    auto impl = std::make_unique<Client::Impl>(*std::move(parts));
+    ranks[i] = std::make_unique<Rank>(job, options, std::make_unique<Client>(std::move(impl)), r);
     statuses[i] = ranks[i]->Register(options.forgotten);
   });
   Trained trained;

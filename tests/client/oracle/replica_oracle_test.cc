@@ -15,12 +15,11 @@
 
 #include "base/status_macros.h"
 #include "client/client.h"
-#include "client/inproc.h"
+#include "client/client_impl.h"
 #include "tests/client/oracle/rank_barrier.h"
+#include "tests/client/rows/control/world.h"
 #include "tests/client/rows/expert_world.h"
-#include "tests/client/rows/paths/host_world.h"
 #include "tests/client/session/proposals.h"
-#include "tests/client/thread_all_gather.h"
 
 namespace eplb::testing {
 namespace {
@@ -42,7 +41,7 @@ struct Expert {
   Row momentum{};
 };
 
-// What the layers are trained on.
+// Input and target that the layers are trained on.
 struct Token {
   Row input{};
   double target = 0;
@@ -234,7 +233,7 @@ class ReplicaOracleTest : public ::testing::TestWithParam<StatePlacement> {
     options.num_gpus = kRanks;
     options.vote_every = 2;
     options.state_placement = GetParam();
-    options.transport = "inproc";
+    options.transport = "host";
     options.vote_deadline = absl::Seconds(30);
     return options;
   }
@@ -260,24 +259,23 @@ TEST_P(ReplicaOracleTest, ReplicasThatMoveTrainAsOneExpertThatStays) {
     placements.push_back(RandomPlacement(random, topology));
   }
   std::vector<AllGather> all_gathers = MakeThreadAllGathers(kRanks);
-  auto controls = MakeInprocControlChannels(kRanks);
-  Transports transports = MakeSharedMemoryWorld(kRanks, 1 << 16);
   RankBarrier barrier(kRanks);
   std::vector<double> distances(kRanks, 1);
   std::vector<int32_t> switches(kRanks);
   RunRanks(kRanks, [&](int32_t r) {
-    auto client = ConnectInproc(OptionsOf(r), all_gathers[r], std::move(controls[r]),
-                                std::move(transports[r]));
-    ASSERT_TRUE(client.ok()) << client.status();
-    ReplicaRank rank(*std::move(client), GetParam());
+    auto parts = PrepareClient(OptionsOf(r), all_gathers[r]);
+    ASSERT_TRUE(parts.ok()) << parts.status();
+    auto impl = std::make_unique<Client::Impl>(*std::move(parts));
+    Client::Impl& told = *impl;
+    ReplicaRank rank(std::make_unique<Client>(std::move(impl)), GetParam());
     ASSERT_TRUE(rank.Register().ok());
     for (int32_t step = 0; step < kSteps; ++step) {
       const absl::Status trained = rank.Step(step);
       ASSERT_TRUE(trained.ok()) << trained;
       if (step % kMoveEvery == kMoveEvery - 1) {
         const int32_t version = switches[r];
-        TellInproc(rank.client(), ProposeTo(Running(version, placements[version]),
-                                            placements[version + 1], version + 1, /*term=*/1));
+        told.Tell(ProposeTo(Running(version, placements[version]), placements[version + 1],
+                            version + 1, /*term=*/1));
         barrier.Meet();  // so that all are PREPARED
       }
       const auto boundary = rank.client().StepBoundary(step);

@@ -22,17 +22,12 @@ using ::testing::Each;
 using ::testing::MatchesRegex;
 using ::testing::Not;
 
-Transports MakeInproc(int32_t world_size, int64_t staging_bytes) {
-  return MakeInprocTransports(world_size, staging_bytes).value();
-}
-
 struct Route {
   const char* name;
   MakeTransports make;
 };
 // Every transport that there is.
 constexpr Route kRoutes[] = {
-    {"Inproc", MakeInproc},
     {"SharedMemory", MakeSharedMemoryWorld},
     {"Tcp", MakeTcpWorld},
     {"Peer", MakePeerWorld},
@@ -130,7 +125,7 @@ TEST(TrainingOracleSelfTest, ModelLearnsAndEveryExpertIsTrained) {
   }
 }
 
-// What makes the oracle trustworthy: each kind of byte that stays behind shows.
+// The oracle is trustworthy because it notices each kind of byte that stays behind.
 class ForgottenTensorTest : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(EachTensor, ForgottenTensorTest,
@@ -140,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(EachTensor, ForgottenTensorTest,
 
 TEST_P(ForgottenTensorTest, UnregisteredTensorChangesTheTraining) {
   const Trained trained =
-      Train({.transports = MakeInproc, .migrate = true, .forgotten = GetParam()});
+      Train({.transports = MakeSharedMemoryWorld, .migrate = true, .forgotten = GetParam()});
   ASSERT_TRUE(trained.status.ok()) << trained.status;
   EXPECT_EQ(trained.num_switches, kOracleSwitches);
   EXPECT_GT(CountChanged(trained), 0);
@@ -157,7 +152,8 @@ TEST_P(ForgottenTensorTest, CheckFindsTheUnregisteredTensor) {
 }
 
 TEST(CheckExpertsTest, CompleteRegistrationPassesAndTheTrainingDoesNotNotice) {
-  const Trained trained = Train({.transports = MakeInproc, .migrate = true, .check = true});
+  const Trained trained =
+      Train({.transports = MakeSharedMemoryWorld, .migrate = true, .check = true});
   ASSERT_TRUE(trained.status.ok()) << trained.status;
   EXPECT_EQ(trained.num_switches, kOracleSwitches);
   EXPECT_EQ(CountChanged(trained), 0);

@@ -20,6 +20,7 @@
 #include "client/rows/executor.h"
 #include "client/rows/staging_thread.h"
 #include "cuda/checksum.h"
+#include "tests/client/faulty_channels.h"
 #include "tests/client/rows/executor_contract.h"
 #include "tests/client/rows/expert_world.h"
 #include "tests/client/rows/paths/bounce_world.h"
@@ -30,10 +31,6 @@ namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
-
-Transports MakeInprocAhead(int32_t world_size, int64_t staging_bytes) {
-  return *MakeInprocTransports(world_size, staging_bytes);
-}
 
 using StagedAhead = absl::StatusOr<Executor::Staged>;
 
@@ -95,8 +92,7 @@ class ExecutorAheadTest : public ::testing::TestWithParam<AheadKind> {
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, ExecutorAheadTest,
-    ::testing::Values(AheadKind{"Inproc", MakeInprocAhead},
-                      AheadKind{"Shared", MakeSharedMemoryWorld}, AheadKind{"Tcp", MakeTcpWorld},
+    ::testing::Values(AheadKind{"Shared", MakeSharedMemoryWorld}, AheadKind{"Tcp", MakeTcpWorld},
                       AheadKind{"Peer", MakePeerWorld},
                       AheadKind{"BouncePinned", MakeBounceWorld<BounceWay::kPinned>},
                       AheadKind{"BounceSockets", MakeBounceWorld<BounceWay::kSockets>}),
@@ -149,7 +145,7 @@ TEST_P(ExecutorAheadTest, ARowThatChangesAfterItWasReadIsNamedByItsRankAlone) {
   }
 }
 
-// What a trainer puts in place for a while and takes back, such as averaged weights.
+// A trainer replaces rows for a while and restores them, for example to evaluate averaged weights.
 TEST_P(ExecutorAheadTest, ARowThatWasAnotherOneOnlyWhileItWasReadIsNamed) {
   ep_group_.Fill(current_);
   const MigrationPlan plan = ep_group_.Plan(current_, target_);
@@ -172,7 +168,7 @@ TEST_P(ExecutorAheadTest, ARankWhosePeersNeverComeIsInterrupted) {
   thread.Begin();
   EXPECT_TRUE(absl::IsCancelled(thread.Stop().status()));
   EXPECT_LT(MonotonicNow() - began, absl::Minutes(5));
-  // What comes next is not, and the peers do not wait for what was.
+  // The next stage is not interrupted, and the peers do not wait for the interrupted one.
   for (const StagedAhead& staged : StageAhead(ep_group_, plan, 2)) {
     ASSERT_TRUE(staged.ok()) << staged.status();
   }
@@ -204,8 +200,7 @@ class SentSumsTest : public ::testing::TestWithParam<AheadKind> {};
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, SentSumsTest,
-    ::testing::Values(AheadKind{"Inproc", MakeInprocAhead},
-                      AheadKind{"Shared", MakeSharedMemoryWorld}, AheadKind{"Tcp", MakeTcpWorld},
+    ::testing::Values(AheadKind{"Shared", MakeSharedMemoryWorld}, AheadKind{"Tcp", MakeTcpWorld},
                       AheadKind{"Peer", MakePeerWorld},
                       AheadKind{"BouncePinned", MakeBounceWorld<BounceWay::kPinned>},
                       AheadKind{"BounceSockets", MakeBounceWorld<BounceWay::kSockets>}),
@@ -252,31 +247,22 @@ TEST_P(SentSumsTest, EveryByteThatWasSentHasAChecksum) {
   }
 }
 
-// Moves rows and does not say with which checksums.
-class SilentTransport final : public Transport {
+// Moves rows and does not report their checksums.
+class SilentTransport final : public testing::ForwardingTransport {
  public:
-  explicit SilentTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
-
+  using ForwardingTransport::ForwardingTransport;
   std::string_view name() const override { return "silent"; }
-  std::span<std::byte> staging() override { return inner_->staging(); }
-  absl::StatusOr<Ticket> Post(RowMoves moves) override { return inner_->Post(std::move(moves)); }
   absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
-    absl::StatusOr<Progress> progress = inner_->Poll(ticket, max_wait);
+    absl::StatusOr<Progress> progress = ForwardingTransport::Poll(ticket, max_wait);
     if (progress.ok()) progress->sent.clear();
     return progress;
   }
-  void Refuse(uint64_t post_id) override { inner_->Refuse(post_id); }
-  absl::Status Abort() override { return inner_->Abort(); }
-  void Leave() override { inner_->Leave(); }
-
- private:
-  const std::unique_ptr<Transport> inner_;
 };
 
 TEST(ExecutorSumsTest, BytesWhoseChecksumsAreNotKnownAreNotStagedAhead) {
   const Topology topology = MakeTopology(1, 4, 4, 2);
   EpGroup ep_group(topology, StateResidency::kEveryReplica, [](int32_t ranks, int64_t bytes) {
-    Transports transports = *MakeInprocTransports(ranks, bytes);
+    Transports transports = MakeSharedMemoryWorld(ranks, bytes);
     for (auto& one : transports) one = std::make_unique<SilentTransport>(std::move(one));
     return transports;
   });

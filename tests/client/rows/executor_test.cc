@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "tests/client/faulty_channels.h"
 #include "tests/client/rows/executor_contract.h"
 #include "tests/client/rows/expert_world.h"
 #include "tests/client/rows/paths/host_world.h"
@@ -21,15 +22,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Transports MakeInproc(int32_t world_size, int64_t staging_bytes) {
-  return *MakeInprocTransports(world_size, staging_bytes);
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Kinds, ExecutorContractTest,
     ::testing::Values(
-        ExecutorKind{"InprocEveryReplica", MakeInproc, StateResidency::kEveryReplica},
-        ExecutorKind{"InprocWithPrimary", MakeInproc, StateResidency::kWithPrimary},
         ExecutorKind{"SharedEveryReplica", MakeSharedMemoryWorld, StateResidency::kEveryReplica},
         ExecutorKind{"SharedWithPrimary", MakeSharedMemoryWorld, StateResidency::kWithPrimary},
         ExecutorKind{"PeerEveryReplica", MakePeerWorld, StateResidency::kEveryReplica},
@@ -37,15 +32,13 @@ INSTANTIATE_TEST_SUITE_P(
         ExecutorKind{"TcpWithPrimary", MakeTcpWorld, StateResidency::kWithPrimary}),
     [](const auto& kind) { return kind.param.name; });
 
-TEST(ExecutorFaultTest, FlippedByteFailsTheStageAndNoSlotChanges) {
+TEST(ExecutorFaultTest, DamagedRowFailsTheStageAndNoSlotChanges) {
   std::mt19937 random(8);
   const Topology topology = MakeTopology(2, 8, 8, 4);
-  InprocFaults faults;
-  faults.after_copy = [](RankId, RankId to, int32_t row, std::span<std::byte> staged) {
-    if (to == RankId{2} && row == 1) staged.back() ^= std::byte{4};
-  };
-  EpGroup ep_group(topology, StateResidency::kEveryReplica, [&](int32_t n, int64_t bytes) {
-    return *MakeInprocTransports(n, bytes, faults);
+  EpGroup ep_group(topology, StateResidency::kEveryReplica, [](int32_t ranks, int64_t bytes) {
+    Transports transports = MakeSharedMemoryWorld(ranks, bytes);
+    transports[2] = std::make_unique<testing::LossyTransport>(std::move(transports[2]));
+    return transports;
   });
   const Placement current = RandomPlacement(random, topology);
   ep_group.Fill(current);
@@ -53,7 +46,7 @@ TEST(ExecutorFaultTest, FlippedByteFailsTheStageAndNoSlotChanges) {
   const MigrationPlan plan = ep_group.Plan(current, RandomPlacement(random, topology));
   const auto results = ep_group.Stage(plan, 1);
   EXPECT_EQ(results[2].status().code(), absl::StatusCode::kDataLoss) << results[2].status();
-  EXPECT_THAT(std::string(results[2].status().message()), HasSubstr("row 1"));
+  EXPECT_THAT(std::string(results[2].status().message()), HasSubstr("row 0 from rank 0"));
   ep_group.Discard();
   EXPECT_EQ(ep_group.Snapshot(), before);
 }
@@ -61,7 +54,8 @@ TEST(ExecutorFaultTest, FlippedByteFailsTheStageAndNoSlotChanges) {
 TEST(ExecutorFaultTest, PlanAboveStagingIsResourceExhaustedBeforeAnythingMoves) {
   std::mt19937 random(9);
   const Topology topology = MakeTopology(4, 12, 12, 3);
-  EpGroup ep_group(topology, StateResidency::kEveryReplica, MakeInproc, {.layers_per_chunk = 1});
+  EpGroup ep_group(topology, StateResidency::kEveryReplica, MakeSharedMemoryWorld,
+                   {.layers_per_chunk = 1});
   const Placement current = RandomPlacement(random, topology);
   ep_group.Fill(current);
   const MigrationPlan plan = ep_group.Plan(current, RandomPlacement(random, topology));
@@ -77,7 +71,8 @@ TEST(ExecutorFaultTest, PlanAboveStagingIsResourceExhaustedBeforeAnythingMoves) 
 TEST(ExecutorFaultTest, OneLayerChunksFitStagingOfOneLayer) {
   std::mt19937 random(10);
   const Topology topology = MakeTopology(4, 12, 14, 3);
-  EpGroup ep_group(topology, StateResidency::kWithPrimary, MakeInproc, {.layers_per_chunk = 1});
+  EpGroup ep_group(topology, StateResidency::kWithPrimary, MakeSharedMemoryWorld,
+                   {.layers_per_chunk = 1});
   Placement current = RandomPlacement(random, topology);
   ep_group.Fill(current);
   const Placement target = RandomPlacement(random, topology);
@@ -100,7 +95,7 @@ TEST(ExecutorFaultTest, OneLayerChunksFitStagingOfOneLayer) {
 
 TEST(ExecutorFaultTest, SecondStageNeedsACommitOrADiscard) {
   const Topology topology = MakeTopology(1, 2, 2, 1);
-  EpGroup ep_group(topology, StateResidency::kEveryReplica, MakeInproc);
+  EpGroup ep_group(topology, StateResidency::kEveryReplica, MakeSharedMemoryWorld);
   const MigrationPlan plan =
       ep_group.Plan(Placement::Static(topology), Placement::Static(topology));
   ASSERT_TRUE(ep_group.Stage(plan, 1)[0].ok());
@@ -112,7 +107,7 @@ TEST(ExecutorFaultTest, SecondStageNeedsACommitOrADiscard) {
 TEST(ExecutorFaultTest, ArenaBelowStagingBytesIsRefused) {
   const Topology topology = MakeTopology(1, 2, 2, 1);
   const ExpertMemory memory(topology, GpuId{0}, Shapes());
-  Transports transports = MakeInproc(1, 100);
+  Transports transports = MakeSharedMemoryWorld(1, 100);
   const absl::Status status =
       Executor::Make({.topology = topology, .gpu = GpuId{0}}, memory.tensors(),
                      std::move(transports[0]), cuda::MakeHostRowQueue())

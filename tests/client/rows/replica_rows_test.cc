@@ -142,11 +142,6 @@ TEST(CheckReplicaTensorsTest, RefusalNamesTheTensor) {
       ::testing::HasSubstr("shares 100 bytes with local slot 0 of"));
 }
 
-Transports MakeInprocRows(int32_t world_size, int64_t staging_bytes) {
-  return *MakeInprocTransports(world_size, staging_bytes);
-}
-
-INSTANTIATE_TEST_SUITE_P(Inproc, ReplicaContractTest, ::testing::Values(&MakeInprocRows));
 INSTANTIATE_TEST_SUITE_P(Shared, ReplicaContractTest, ::testing::Values(&MakeSharedMemoryWorld));
 INSTANTIATE_TEST_SUITE_P(Tcp, ReplicaContractTest, ::testing::Values(&MakeTcpWorld));
 INSTANTIATE_TEST_SUITE_P(Peer, ReplicaContractTest, ::testing::Values(&MakePeerWorld));

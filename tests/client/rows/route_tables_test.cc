@@ -202,7 +202,7 @@ TEST(RouteTablesTest, AddressesStayAndContentsFollowOverManySwitches) {
     EXPECT_EQ(now.thresholds, before.thresholds);
     ExpectHolds(now, placement);
     ExpectRoutes(now, placement);
-    if (testing::Test::HasFailure()) return;
+    if (::testing::Test::HasFailure()) return;
   }
 }
 

@@ -21,8 +21,8 @@
 
 #include "client/client.h"
 #include "proto/wire/status.h"
+#include "tests/client/rows/control/world.h"
 #include "tests/client/session/scripted_daemon.h"
-#include "tests/client/thread_all_gather.h"
 
 namespace eplb {
 
@@ -158,7 +158,7 @@ ClientOptions OptionsOf(const std::string& endpoint, int32_t rank, int32_t world
 
 TEST(DaemonAllGatherTest, DaemonCarriesTheAllGather) {
   ScriptedDaemon daemon({});
-  testing::RunRanks(2, [&](int32_t rank) {
+  RunRanks(2, [&](int32_t rank) {
     const AllGather all_gather =
         MakeDaemonAllGather(OptionsOf(daemon.endpoint(), rank, 2, absl::Seconds(20)));
     EXPECT_THAT(all_gather(absl::StrCat("first ", rank)).value(),
@@ -198,7 +198,7 @@ TEST(DaemonAllGatherTest, ADaemonThatRestartsInTheMiddleLosesNothing) {
   const int port = daemon->port();
   const std::string endpoint = daemon->endpoint();
   absl::Notification restarted;
-  testing::RunRanks(3, [&](int32_t rank) {
+  RunRanks(3, [&](int32_t rank) {
     if (rank == 2) {  // the machine
       daemon->WaitForAllGathers(3);
       daemon.reset();

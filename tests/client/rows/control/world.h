@@ -1,4 +1,4 @@
-// Ranks as threads: an all-gather among them, and a way to run one function per rank.
+// Ranks that are threads: an all-gather among them, and a function that runs a body on each.
 #ifndef EPLB_TESTS_CLIENT_ROWS_CONTROL_WORLD_H_
 #define EPLB_TESTS_CLIENT_ROWS_CONTROL_WORLD_H_
 
@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -26,7 +27,7 @@ inline void RunRanks(int32_t world_size, const std::function<void(int32_t)>& bod
   for (std::thread& thread : threads) thread.join();
 }
 
-// An AllGather among threads; ForRank(r) is rank r's. The world must outlive them.
+// An AllGather among threads; ForRank(r) is that of rank r. This object must outlive them.
 class ThreadAllGather {
  public:
   explicit ThreadAllGather(int32_t world_size) : blobs_(world_size) {}
@@ -58,6 +59,18 @@ class ThreadAllGather {
   int32_t arrived_ = 0;
   int64_t call_ = 0;
 };
+
+// Returns an AllGather for each rank; together they own what they share.
+inline std::vector<AllGather> MakeThreadAllGathers(int32_t world_size) {
+  const auto world = std::make_shared<ThreadAllGather>(world_size);
+  std::vector<AllGather> all_gathers;
+  all_gathers.reserve(world_size);
+  for (int32_t r = 0; r < world_size; ++r) {
+    all_gathers.emplace_back(
+        [world, call = world->ForRank(r)](std::string_view bytes) { return call(bytes); });
+  }
+  return all_gathers;
+}
 
 }  // namespace eplb
 

@@ -5,7 +5,8 @@
 
 #include <bit>
 #include <random>
-#include <thread>
+
+#include "tests/client/rows/control/world.h"
 
 namespace eplb {
 
@@ -107,18 +108,17 @@ TEST(OwnGpuLoadsTest, ReplicasTakeEqualShares) {
 TEST(JobChannelTest, EveryRankGetsTheValuesOfAllRanksInRankOrder) {
   // 5 ranks x 30 values need three collectives of at most 64 values.
   constexpr int32_t kWorldSize = 5;
-  auto channels = MakeInprocControlChannels(kWorldSize);
+  ThreadAllGather all_gather(kWorldSize);
   std::vector<std::vector<int64_t>> gathered(kWorldSize);
-  std::vector<std::thread> threads;
-  for (int32_t rank = 0; rank < kWorldSize; ++rank) {
-    threads.emplace_back([&, rank] {
-      std::vector<int64_t> mine;
-      for (int64_t i = 0; i < 30; ++i) mine.push_back(rank * 1000 + i);
-      const auto all = GatherNumbers(*channels[static_cast<size_t>(rank)], mine, absl::Seconds(10));
-      if (all.ok()) gathered[static_cast<size_t>(rank)] = *all;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunRanks(kWorldSize, [&](int32_t rank) {
+    const auto channel = MakeTcpControlChannel(
+        {.rank = RankId{rank}, .world_size = kWorldSize, .secret = "s"}, all_gather.ForRank(rank));
+    ASSERT_TRUE(channel.ok()) << channel.status();
+    std::vector<int64_t> mine;
+    for (int64_t i = 0; i < 30; ++i) mine.push_back(rank * 1000 + i);
+    const auto all = GatherNumbers(**channel, mine, absl::Seconds(10));
+    if (all.ok()) gathered[static_cast<size_t>(rank)] = *all;
+  });
   for (const std::vector<int64_t>& all : gathered) {
     ASSERT_EQ(all.size(), 150u);
     for (size_t i = 0; i < all.size(); ++i) {
