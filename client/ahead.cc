@@ -19,8 +19,8 @@ constexpr char kAdvice[] =
     ". Rows are staged at the boundary from now on. Do not set `ahead` for experts that steps "
     "change.";
 
-// Whether these rows may move beside a step: NCCL's kernels and those of the step's own
-// collectives can wait for each other.
+// True if rows may move beside a step. NCCL's may not, because its kernels and those of the step's
+// own collectives can wait for each other.
 bool MovesBesideSteps(std::string_view transport) {
   return transport == "inproc" || transport == "host" || transport == "peer";
 }

@@ -27,6 +27,7 @@
 #include "placement/split/alias_placement.h"
 #include "placement/split/batch_split.h"
 #include "placement/split/token_split.h"
+#include "proto/wire/placement_files.h"
 #include "proto/wire/placement_json.h"
 
 #include <CLI/CLI.hpp>

@@ -37,21 +37,14 @@ using testing::TestJobHooks;
 using testing::TestRank;
 
 // The first post fails on this rank as if bytes were damaged on their way.
-class DamagedTransport final : public testing::ForwardingTransport {
+class DamagedTransport final : public testing::CountingTransport {
  public:
-  using ForwardingTransport::ForwardingTransport;
-  absl::StatusOr<Ticket> Post(RowMoves moves) override {
-    ++num_posts_;
-    return ForwardingTransport::Post(std::move(moves));
-  }
+  using CountingTransport::CountingTransport;
   absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
-    absl::StatusOr<Progress> progress = ForwardingTransport::Poll(ticket, max_wait);
-    if (num_posts_ > 1 || !progress.ok() || !progress->done) return progress;
+    absl::StatusOr<Progress> progress = CountingTransport::Poll(ticket, max_wait);
+    if (num_posts() > 1 || !progress.ok() || !progress->done) return progress;
     return absl::DataLossError("post 1: row 0 from rank 3: checksum differs");
   }
-
- private:
-  int num_posts_ = 0;
 };
 
 // A write that comes late: rank 1's of one row into the staging of rank 0. It is held until rank 0
@@ -123,7 +116,7 @@ class LettingControl final : public ControlChannel {
 
 class AheadStopTest : public ::testing::Test {
  protected:
-  // Of a job with the option and weights alone.
+  // Hooks of a job with the option and weights alone.
   static TestJobHooks Hooks() {
     return {.options = [](ClientOptions& options) { options.ahead = true; },
             .tensors =
@@ -187,7 +180,7 @@ TEST_F(AheadStopTest, AWriteOfAStoppedTransferThatComesLateHitsNoRowOfTheNextOne
   });
 }
 
-// As before each checkpoint of a job in which nothing has moved yet.
+// A carry like that before each checkpoint of a job in which nothing has moved yet.
 TEST_F(AheadStopTest, ACarryThatMovesNothingLetsTheChunkGoOn) {
   TestJob job(daemon_.endpoint(), Hooks());
   ASSERT_TRUE(job.started().ok()) << job.started();

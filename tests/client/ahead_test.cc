@@ -483,7 +483,7 @@ TEST_F(AheadTest, CallsThatWouldMoveOtherRowsAreRefused) {
 // Random placements one after the other, a carry now and then.
 class AheadSeedTest : public AheadTest, public ::testing::WithParamInterface<uint32_t> {
  protected:
-  // What runs at the end, after the same proposals.
+  // Returns the digests that run at the end, after the same proposals.
   std::vector<uint64_t> Run(bool ahead) {
     std::mt19937 random(GetParam());
     ScriptedDaemon daemon({});

@@ -184,7 +184,7 @@ TEST(CarryInJobTest, StateStaysWithThePrimary) {
   ASSERT_TRUE(job.started().ok()) << job.started();
   job.Run([](int32_t r, TestRank& rank) {
     Client& client = rank.client();
-    // Of layer 0 tensor 1 is the state. Slots 0..3, of GPU 0, have the primaries, 4..7 do not.
+    // Tensor 1 of layer 0 is the state. Slots 0..3, on GPU 0, have the primaries; 4..7 do not.
     std::vector<std::byte> before;
     before.reserve(4);
     for (int32_t slot = 0; slot < 4; ++slot) before.push_back(FirstByte(rank, 1, slot));

@@ -14,7 +14,7 @@
 #include "client/inproc.h"
 #include "client/run_log/history.h"
 #include "client/run_log/run_directory.h"
-#include "proto/wire/placement_json.h"
+#include "proto/wire/placement_files.h"
 #include "tests/client/faulty_channels.h"
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
@@ -58,7 +58,7 @@ class ClientTest : public ::testing::Test {
     options.history_path = absl::StrCat(directory_, "/rank-", options.rank, ".jsonl");
     options.placements_path = directory_ + "/placements.jsonl";
   }
-  // What the validator finds in the logs of all ranks.
+  // Returns the violations that the validator finds in the logs of all ranks.
   std::vector<std::string> Violations() const {
     std::vector<RankHistory> ranks;
     ranks.reserve(kTestRanks);
@@ -93,7 +93,7 @@ TEST_F(ClientTest, AnOptionThatIsWrongOnOneRankEndsTheStartOnAllWithItsName) {
   const TestJob job("", {.options = [](ClientOptions& options) {
                       if (options.rank == 1) options.bind_address = "myhost";
                     }});
-  // That of rank 0, which would wait for rank 1.
+  // The message of rank 0, which would wait for rank 1.
   const std::string message(job.started().message());
   EXPECT_THAT(message, HasSubstr("rank 1"));
   EXPECT_THAT(message, HasSubstr("bind_address: \"myhost\", expected a numeric address"));

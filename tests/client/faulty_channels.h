@@ -11,92 +11,72 @@
 
 #include "client/rows/control/control_channel.h"
 #include "client/rows/transport.h"
+#include "tests/client/rows/forwarding.h"
 
 namespace eplb::testing {
 
-// Lets a test see and change what a rank says in a vote; an error ends the vote for this rank.
-class FaultyControl final : public ControlChannel {
+// Lets a test see and change the values of a rank in a vote; an error ends the vote for this rank.
+class FaultyControl final : public ForwardingControl {
  public:
   using Hook = std::function<absl::Status(std::vector<int64_t>& values)>;
   FaultyControl(std::unique_ptr<ControlChannel> inner, Hook hook)
-      : inner_(std::move(inner)), hook_(std::move(hook)) {}
+      : ForwardingControl(std::move(inner)), hook_(std::move(hook)) {}
 
-  RankId rank() const override { return inner_->rank(); }
-  int32_t world_size() const override { return inner_->world_size(); }
   absl::StatusOr<std::vector<int64_t>> AllReduceMin(std::span<const int64_t> values,
                                                     absl::Duration timeout) override {
     std::vector<int64_t> said(values.begin(), values.end());
     if (absl::Status status = hook_(said); !status.ok()) return status;
-    return inner_->AllReduceMin(said, timeout);
+    return ForwardingControl::AllReduceMin(said, timeout);
   }
-  absl::Status Barrier(absl::Duration timeout) override { return inner_->Barrier(timeout); }
-  absl::Status Farewell(absl::Duration timeout) override { return inner_->Farewell(timeout); }
 
  private:
-  std::unique_ptr<ControlChannel> inner_;
   Hook hook_;
 };
 
-class ForwardingTransport : public Transport {
- public:
-  explicit ForwardingTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
-
-  std::string_view name() const override { return inner_->name(); }
-  std::span<std::byte> staging() override { return inner_->staging(); }
-  absl::StatusOr<Ticket> Post(RowMoves moves) override { return inner_->Post(std::move(moves)); }
-  absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
-    return inner_->Poll(ticket, max_wait);
-  }
-  void Refuse(uint64_t post_id) override { inner_->Refuse(post_id); }
-  absl::Status Abort() override { return inner_->Abort(); }
-  bool is_whole() const override { return inner_->is_whole(); }
-  absl::Status DropShared() override { return inner_->DropShared(); }
-  void Leave() override { inner_->Leave(); }
-
- private:
-  const std::unique_ptr<Transport> inner_;
-};
-
-// A transport whose rows never all arrive on this rank, from the given post on.
-class LossyTransport final : public ForwardingTransport {
- public:
-  explicit LossyTransport(std::unique_ptr<Transport> inner, int32_t first_lossy = 1)
-      : ForwardingTransport(std::move(inner)), first_lossy_(first_lossy) {}
-
-  absl::StatusOr<Ticket> Post(RowMoves moves) override {
-    ++num_posts_;
-    return ForwardingTransport::Post(std::move(moves));
-  }
-  absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
-    // The others get their rows, so that only this rank has a reason to vote no.
-    absl::StatusOr<Progress> progress = ForwardingTransport::Poll(ticket, max_wait);
-    if (!progress.ok() || !progress->done || num_posts_ < first_lossy_) return progress;
-    return absl::DataLossError("row 0 from rank 0 has another checksum");
-  }
-
- private:
-  const int32_t first_lossy_;
-  int32_t num_posts_ = 0;
-};
-
-// A transport whose first post misses its deadline on this rank.
-class LateTransport final : public ForwardingTransport {
+// A transport that counts its posts.
+class CountingTransport : public ForwardingTransport {
  public:
   using ForwardingTransport::ForwardingTransport;
   absl::StatusOr<Ticket> Post(RowMoves moves) override {
     ++num_posts_;
     return ForwardingTransport::Post(std::move(moves));
   }
-  absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
-    if (num_posts_ > 1) return ForwardingTransport::Poll(ticket, max_wait);
-    return absl::DeadlineExceededError("post 1: deadline passed");
-  }
+
+ protected:
+  int32_t num_posts() const { return num_posts_; }
 
  private:
   int32_t num_posts_ = 0;
 };
 
-// Says in `left` when its rank left the others, by a call or by its end.
+// A transport whose rows never all arrive on this rank, from the given post on.
+class LossyTransport final : public CountingTransport {
+ public:
+  explicit LossyTransport(std::unique_ptr<Transport> inner, int32_t first_lossy = 1)
+      : CountingTransport(std::move(inner)), first_lossy_(first_lossy) {}
+
+  absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
+    // The others get their rows, so that only this rank has a reason to vote no.
+    absl::StatusOr<Progress> progress = CountingTransport::Poll(ticket, max_wait);
+    if (!progress.ok() || !progress->done || num_posts() < first_lossy_) return progress;
+    return absl::DataLossError("row 0 from rank 0 has another checksum");
+  }
+
+ private:
+  const int32_t first_lossy_;
+};
+
+// A transport whose first post misses its deadline on this rank.
+class LateTransport final : public CountingTransport {
+ public:
+  using CountingTransport::CountingTransport;
+  absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
+    if (num_posts() > 1) return CountingTransport::Poll(ticket, max_wait);
+    return absl::DeadlineExceededError("post 1: deadline passed");
+  }
+};
+
+// Sets `left` when its rank leaves the others, by a call or by its end.
 class WatchedTransport final : public ForwardingTransport {
  public:
   WatchedTransport(std::unique_ptr<Transport> inner, std::atomic<bool>& left)
@@ -111,7 +91,7 @@ class WatchedTransport final : public ForwardingTransport {
   std::atomic<bool>& left_;
 };
 
-// A transport that shows only the first bytes of its staging, as many as `num_bytes` says now.
+// A transport that shows only the first `num_bytes` bytes of its staging.
 class NarrowTransport final : public ForwardingTransport {
  public:
   NarrowTransport(std::unique_ptr<Transport> inner, const std::atomic<size_t>& num_bytes)

@@ -9,7 +9,7 @@
 namespace eplb {
 namespace {
 
-// Whether `check` is true in a forked child.
+// Returns the result of `check` in a forked child.
 bool TrueInChild(const std::function<bool()>& check) {
   const pid_t child = fork();
   if (child == 0) _exit(check() ? 0 : 1);

@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
       return absl::StrCat(std::get<0>(of.param).name, std::get<1>(of.param) ? "Inproc" : "Host");
     });
 
-// As a daemon does: a rank that has not switched yet knows another base.
+// Waits like a daemon, because a rank that has not switched yet has another base.
 void ProposeOnceAllApplied(ScriptedDaemon& daemon, int64_t version, const Placement& current,
                            const Placement& target) {
   for (int32_t rank = 0; version > 0 && rank < kTestRanks; ++rank) {

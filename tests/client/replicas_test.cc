@@ -190,7 +190,7 @@ TEST_P(ReplicasTest, ARankThatClosedEndsTheOthersCallAtOnce) {
   EXPECT_LT(absl::Now() - began, absl::Seconds(5));
 }
 
-// What a communicator would make of a rank that leaves: nobody may leave while others still carry.
+// A communicator would fail if a rank left while others still carry rows.
 TEST(ReplicasEndTest, ARankThatFinishedStaysUntilTheOthersHaveTheirLastRows) {
   std::atomic<bool> left = false;
   std::atomic<bool> carried = false;

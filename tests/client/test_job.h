@@ -21,8 +21,8 @@ class TestRank {
   TestRank(std::unique_ptr<Client> client, const ClientOptions& options);
 
   Client& client() { return *client_; }
-  // What it registers unless a test changes it: a weight "layers.L.w" and a state "layers.L.m" of
-  // each layer that it holds.
+  // Tensors that it registers unless a test changes them: a weight "layers.L.w" and a state
+  // "layers.L.m" of each layer that it holds.
   std::vector<ExpertTensorView> Tensors();
   void Fill();
   // A digest of a slot's bytes.
@@ -51,7 +51,7 @@ class TestRank {
   std::vector<std::vector<std::byte>> memory_;  // [layers * tensors][slots * bytes]
 };
 
-// What a test can change about a rank before it connects.
+// Change of a rank's options before it connects.
 using OptionsHook = std::function<void(ClientOptions&)>;
 using TensorsHook = std::function<void(TestRank&, std::vector<ExpertTensorView>&)>;
 using ControlHook =

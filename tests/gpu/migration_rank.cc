@@ -21,6 +21,7 @@
 #include "client/rows/row_message.h"
 #include "placement/migration_plan.h"
 #include "tests/client/rows/expert_world.h"
+#include "tests/client/rows/forwarding.h"
 #include "tests/gpu/device_queue.h"
 
 namespace eplb::testing {
@@ -42,31 +43,23 @@ std::vector<TensorShape> LargeShapes() {
 }
 
 // Kills the process in the post of kSwitchOfDeath, of which the peers know by then.
-class DyingTransport : public Transport {
+class DyingTransport : public ForwardingTransport {
  public:
   DyingTransport(std::unique_ptr<Transport> transport, bool midway)
-      : transport_(std::move(transport)), midway_(midway) {}
+      : ForwardingTransport(std::move(transport)), midway_(midway) {}
 
-  std::string_view name() const override { return transport_->name(); }
-  std::span<std::byte> staging() override { return transport_->staging(); }
   absl::StatusOr<Ticket> Post(RowMoves moves) override {
     dies_ = moves.post_id == kSwitchOfDeath;
-    return transport_->Post(std::move(moves));
+    return ForwardingTransport::Post(std::move(moves));
   }
   absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
     if (dies_ && !midway_) (void)raise(SIGKILL);
-    absl::StatusOr<Progress> progress = transport_->Poll(ticket, max_wait);
+    absl::StatusOr<Progress> progress = ForwardingTransport::Poll(ticket, max_wait);
     if (dies_ && progress.ok() && progress->sent_bytes > 0) (void)raise(SIGKILL);
     return progress;
   }
-  void Refuse(uint64_t post_id) override { transport_->Refuse(post_id); }
-  absl::Status Abort() override { return transport_->Abort(); }
-  bool is_whole() const override { return transport_->is_whole(); }
-  absl::Status DropShared() override { return transport_->DropShared(); }
-  void Leave() override { transport_->Leave(); }
 
  private:
-  std::unique_ptr<Transport> transport_;
   const bool midway_;
   bool dies_ = false;
 };
@@ -154,8 +147,8 @@ absl::Status LosePeer(const MigrationJob& job, Executor& executor, const Migrati
   return seen.ok() ? absl::AlreadyExistsError("all rows had come") : absl::OkStatus();
 }
 
-// Of a process whose experts lie in host memory: each device that it touches costs it a context of
-// hundreds of megabytes there.
+// Checks a process whose experts are in host memory: each device that it touches costs it a context
+// of hundreds of megabytes there.
 absl::Status CheckNoContexts() {
   int num_devices = 0;
   if (cudaGetDeviceCount(&num_devices) != cudaSuccess) return absl::OkStatus();  // no driver

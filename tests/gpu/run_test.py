@@ -20,7 +20,7 @@ PROGRAMS = ("bin/eplb-trainer", "bin/eplbctl", "tests/cuda_gpu_test", "tests/mig
             "tests/cuda_bench", "tests/gemm_loop_bench", "tools/compute-sanitizer", "tools/nvidia-smi", "tools/ncu")
 RESULTS = ["figures.jsonl", "logs.tgz", "summary.txt"]
 VERDICT = '{"target": "a copy", "figure": "copy_to_memcpy", "value": 2.0, "at_most": 1.2, "verdict": "%s"}'
-# Of the three runs that RESULTS.md describes.
+# Figures of the three runs that RESULTS.md describes.
 CALL_SECONDS, PRINTED_CHARACTERS = 540, 12_000
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the ABI of libeplb.so: what it shows, and how its structs lie.
+"""Compares the ABI of libeplb.so, its symbols and the layout of its structs, with the committed one.
 
   abi_test.py LIBRARY LAYOUT_PROGRAM          compares with abi_symbols.txt and abi_layout.txt
   abi_test.py LIBRARY LAYOUT_PROGRAM --write  writes them; an addition raises EPLB_ABI_VERSION, anything else the SOVERSION
@@ -23,9 +23,14 @@ def symbols(library):
     return "".join(f"{kind} {name}\n" for _, kind, name in sorted(lines, key=lambda line: line[2]))
 
 
+def by_struct(text):
+    """Lines of the text, structs in the order of their names."""
+    return "".join(sorted(re.findall(r"^\S.*\n(?:  .*\n)*", text, re.M))).splitlines()
+
+
 def differences(name, found):
     expected = (HERE / name).read_text()
-    return list(difflib.unified_diff(expected.splitlines(), found.splitlines(), name, "found", lineterm=""))
+    return list(difflib.unified_diff(by_struct(expected), by_struct(found), name, "found", lineterm=""))
 
 
 def main(library, layout_program, write=None):

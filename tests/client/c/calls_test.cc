@@ -1,4 +1,4 @@
-// What the C ABI says to calls that cannot be: every mistake is a code and a sentence.
+// Errors of the C ABI: every mistake is a code and a sentence.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>

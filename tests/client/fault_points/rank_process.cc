@@ -112,7 +112,7 @@ class RankBody {
         .value();
   }
 
-  // Whether there is another one.
+  // Runs a step; true if another one follows.
   bool Step(int64_t step) {
     const PlacementView& view = client_->placement();
     const int32_t index = journal_.num_steps;

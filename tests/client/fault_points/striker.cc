@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 
 #include "base/monotonic_clock.h"
+#include "tests/client/rows/forwarding.h"
 
 namespace eplb::testing {
 namespace {
@@ -17,13 +18,10 @@ constexpr std::byte kNothingYet{0xA5};
 
 Striker* the_striker = nullptr;  // for the handler of a signal
 
-class StrikingTransport : public Transport {
+class StrikingTransport : public ForwardingTransport {
  public:
   StrikingTransport(std::unique_ptr<Transport> inner, Striker& striker)
-      : inner_(std::move(inner)), striker_(striker) {}
-
-  std::string_view name() const override { return inner_->name(); }
-  std::span<std::byte> staging() override { return inner_->staging(); }
+      : ForwardingTransport(std::move(inner)), striker_(striker) {}
 
   absl::StatusOr<Ticket> Post(RowMoves moves) override {
     post_id_ = moves.post_id;
@@ -43,17 +41,17 @@ class StrikingTransport : public Transport {
     if (post_id_ == fault.post_id && fault.rows_deadline > absl::ZeroDuration()) {
       moves.deadline = MonotonicNow() + fault.rows_deadline;
     }
-    absl::StatusOr<Ticket> ticket = inner_->Post(std::move(moves));
+    absl::StatusOr<Ticket> ticket = ForwardingTransport::Post(std::move(moves));
     if (!ticket.ok()) striker_.RowsAreOver(post_id_);
     striker_.AfterPost(post_id_, first_row);
     return ticket;
   }
 
   absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
-    // In small steps, so that there is something between two of them.
+    // In small steps, so that a fault can strike between two of them.
     const bool step = striker_.waits_for(Point::kDuringRows, post_id_);
     absl::StatusOr<Progress> progress =
-        inner_->Poll(ticket, step ? absl::ZeroDuration() : max_wait);
+        ForwardingTransport::Poll(ticket, step ? absl::ZeroDuration() : max_wait);
     if (!progress.ok() || progress->done) striker_.RowsAreOver(post_id_);
     if (!progress.ok()) return progress;
     const int64_t moved = progress->sent_bytes + progress->received_bytes;
@@ -64,29 +62,17 @@ class StrikingTransport : public Transport {
     return progress;
   }
 
-  void Refuse(uint64_t post_id) override { inner_->Refuse(post_id); }
-  absl::Status Abort() override { return inner_->Abort(); }
-  bool is_whole() const override { return inner_->is_whole(); }
-  absl::Status DropShared() override { return inner_->DropShared(); }
-  void Leave() override { inner_->Leave(); }
-
  private:
-  const std::unique_ptr<Transport> inner_;
   Striker& striker_;
   uint64_t post_id_ = 0;
   int64_t bytes_moved_ = 0;
   int32_t num_moves_ = 0;
 };
 
-class StrikingControl : public ControlChannel {
+class StrikingControl : public ForwardingControl {
  public:
   StrikingControl(std::unique_ptr<ControlChannel> inner, Striker& striker)
-      : inner_(std::move(inner)), striker_(striker) {}
-
-  RankId rank() const override { return inner_->rank(); }
-  int32_t world_size() const override { return inner_->world_size(); }
-  absl::Status Barrier(absl::Duration timeout) override { return inner_->Barrier(timeout); }
-  absl::Status Farewell(absl::Duration timeout) override { return inner_->Farewell(timeout); }
+      : ForwardingControl(std::move(inner)), striker_(striker) {}
 
   absl::StatusOr<std::vector<int64_t>> AllReduceMin(std::span<const int64_t> values,
                                                     absl::Duration timeout) override {
@@ -99,7 +85,7 @@ class StrikingControl : public ControlChannel {
         fault.IsMissedVote(first, ready, num_posts_)) {
       timeout = fault.vote_deadline;
     }
-    absl::StatusOr<std::vector<int64_t>> minimum = inner_->AllReduceMin(values, timeout);
+    absl::StatusOr<std::vector<int64_t>> minimum = ForwardingControl::AllReduceMin(values, timeout);
     if (!minimum.ok()) return minimum;
     if (first) {
       const bool agreed = ready && (*minimum)[0] == values[0] && (*minimum)[1] == values[1];
@@ -112,7 +98,6 @@ class StrikingControl : public ControlChannel {
   }
 
  private:
-  const std::unique_ptr<ControlChannel> inner_;
   Striker& striker_;
   uint64_t num_posts_ = 0;
 };

@@ -21,7 +21,7 @@ namespace {
 constexpr int32_t kVoteEvery = 2;
 constexpr int64_t kStagingBytes = 1 << 18;  // an expert of a layer has below 4 KiB
 
-// What travels between the rank of a token and the rank of an expert, for one choice of the router.
+// Data between the rank of a token and the rank of an expert, for one choice of the router.
 struct Parcel {
   int32_t slot = -1;
   int32_t ep_group = 0;  // of the pipeline stage: who writes the results
@@ -33,8 +33,8 @@ struct Parcel {
 };
 using Parcels = std::array<std::array<Parcel, kTopK>, kTokens>;
 
-// What the ranks share: the all-to-all, as memory that is read and written between barriers, and
-// the daemon.
+// State that the ranks share: the all-to-all, as memory that is read and written between barriers,
+// and the daemon.
 class Job {
  public:
   explicit Job(const OracleOptions& options)

@@ -42,7 +42,7 @@ struct Expert {
   Row momentum{};
 };
 
-// What the layers are trained on.
+// Training data of the layers.
 struct Token {
   Row input{};
   double target = 0;

@@ -130,7 +130,7 @@ TEST(TrainingOracleSelfTest, ModelLearnsAndEveryExpertIsTrained) {
   }
 }
 
-// What makes the oracle trustworthy: each kind of byte that stays behind shows.
+// Checks the oracle itself: it finds each kind of byte that stays behind.
 class ForgottenTensorTest : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(EachTensor, ForgottenTensorTest,

@@ -22,6 +22,7 @@
 #include "cuda/checksum.h"
 #include "tests/client/rows/executor_contract.h"
 #include "tests/client/rows/expert_world.h"
+#include "tests/client/rows/forwarding.h"
 #include "tests/client/rows/paths/bounce_world.h"
 #include "tests/client/rows/paths/host_world.h"
 #include "tests/client/rows/paths/peer_world.h"
@@ -149,7 +150,7 @@ TEST_P(ExecutorAheadTest, ARowThatChangesAfterItWasReadIsNamedByItsRankAlone) {
   }
 }
 
-// What a trainer puts in place for a while and takes back, such as averaged weights.
+// A trainer may replace rows for a while and restore them, such as averaged weights.
 TEST_P(ExecutorAheadTest, ARowThatWasAnotherOneOnlyWhileItWasReadIsNamed) {
   ep_group_.Fill(current_);
   const MigrationPlan plan = ep_group_.Plan(current_, target_);
@@ -172,7 +173,7 @@ TEST_P(ExecutorAheadTest, ARankWhosePeersNeverComeIsInterrupted) {
   thread.Begin();
   EXPECT_TRUE(absl::IsCancelled(thread.Stop().status()));
   EXPECT_LT(MonotonicNow() - began, absl::Minutes(5));
-  // What comes next is not, and the peers do not wait for what was.
+  // The next post is not, and the peers do not wait for the last one.
   for (const StagedAhead& staged : StageAhead(ep_group_, plan, 2)) {
     ASSERT_TRUE(staged.ok()) << staged.status();
   }
@@ -252,25 +253,16 @@ TEST_P(SentSumsTest, EveryByteThatWasSentHasAChecksum) {
   }
 }
 
-// Moves rows and does not say with which checksums.
-class SilentTransport final : public Transport {
+// Moves rows and does not report their checksums.
+class SilentTransport final : public testing::ForwardingTransport {
  public:
-  explicit SilentTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
-
+  using ForwardingTransport::ForwardingTransport;
   std::string_view name() const override { return "silent"; }
-  std::span<std::byte> staging() override { return inner_->staging(); }
-  absl::StatusOr<Ticket> Post(RowMoves moves) override { return inner_->Post(std::move(moves)); }
   absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
-    absl::StatusOr<Progress> progress = inner_->Poll(ticket, max_wait);
+    absl::StatusOr<Progress> progress = ForwardingTransport::Poll(ticket, max_wait);
     if (progress.ok()) progress->sent.clear();
     return progress;
   }
-  void Refuse(uint64_t post_id) override { inner_->Refuse(post_id); }
-  absl::Status Abort() override { return inner_->Abort(); }
-  void Leave() override { inner_->Leave(); }
-
- private:
-  const std::unique_ptr<Transport> inner_;
 };
 
 TEST(ExecutorSumsTest, BytesWhoseChecksumsAreNotKnownAreNotStagedAhead) {

@@ -14,7 +14,7 @@ import sys
 
 import mutants
 
-# What every variant shares.
+# Headers that every variant shares.
 SHARED = {"cuda/runtime.h"}
 EMULATOR = "::eplb::cuda_emulator::"
 INCLUDE = re.compile(r'^#include (["<])([^">]+)[">].*$', re.M)
@@ -106,7 +106,7 @@ class Variant:
 
     def add_kernels(self, path):
         self.add(path)
-        # What the headers declare.
+        # Names that the headers declare.
         done = set()
         while more := [p for p in self.paths if p.endswith(".h") and p not in done]:
             for header in more:
