@@ -1,3 +1,4 @@
+// Rules from CLI11's errors to messages.
 #include "base/command_line.h"
 
 #include <algorithm>
@@ -16,6 +17,12 @@
 #include <CLI/CLI.hpp>
 
 namespace eplb {
+
+const CLI::App& InnermostCommand(const CLI::App& root) {
+  const std::vector<CLI::App*> named = root.get_subcommands();
+  return named.empty() ? root : InnermostCommand(*named.front());
+}
+
 namespace {
 
 std::string UnknownFlag(const CLI::App& command, const std::string& word) {
@@ -39,7 +46,7 @@ std::string UnknownCommand(const CLI::App& parent, const std::string& word) {
   return "unknown command \"" + word + "\"" + Suggestion(word, known);
 }
 
-// What a flag of a number does not take.
+// Describes the values that a flag of a number takes, for a value that it does not take.
 std::string NumberExpected(const std::string& value) {
   static const std::regex integer("[+-]?[0-9]+");
   double number = 0;
@@ -50,7 +57,8 @@ std::string NumberExpected(const std::string& value) {
   return is_number ? "expected an integer" : "expected a number";
 }
 
-// The name in help of the argument without a flag that CLI11 calls `name`; empty: there is none.
+// Returns the name in the help of the argument without a flag that CLI11 calls `name`; empty if
+// there is none.
 std::string PositionalName(const CLI::App& command, const std::string& name) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_positional() && option->get_name() == name) return option->get_type_name();
@@ -58,7 +66,7 @@ std::string PositionalName(const CLI::App& command, const std::string& name) {
   return {};
 }
 
-// Messages of CLI11 of one flag or argument; others as they are.
+// Rewrites messages of CLI11 about one flag or argument; returns others unchanged.
 std::string InWordsOfAUser(const CLI::App& command, const std::string& message) {
   static const std::regex conversion("Could not convert: (\\S+) = (.*)");
   static const std::regex twice("(\\S+): At Most ([0-9]+) required but received ([0-9]+)");
@@ -94,16 +102,8 @@ std::string InWordsOfAUser(const CLI::App& command, const std::string& message) 
   return positional.empty() ? message : absl::StrCat("argument ", positional, " is missing");
 }
 
-}  // namespace
-
-const CLI::App& InnermostCommand(const CLI::App& root) {
-  const std::vector<CLI::App*> named = root.get_subcommands();
-  return named.empty() ? root : InnermostCommand(*named.front());
-}
-
-namespace {
-
-// CLI11 calls an unknown command a missing one, and looks for required flags before unknown ones.
+// Finds the cause itself, because CLI11 reports an unknown command as missing, and required flags
+// before unknown ones.
 std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
   const std::vector<std::string> rest = root.remaining(true);
   const CLI::App& command = InnermostCommand(root);
@@ -124,7 +124,7 @@ std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
 }  // namespace
 
 std::string ExplainParseError(const CLI::App& root, const CLI::ParseError& error) {
-  return Printable(Explain(root, error));  // it quotes arguments as they were given
+  return Printable(Explain(root, error));  // the text quotes arguments
 }
 
 std::string FlagWithoutValue(const CLI::App& app) {

@@ -1,5 +1,4 @@
-// What is wrong with a command line that CLI11 refused, in one line and in words of a user.
-// threads: safe, no state.
+// Explains in one line why CLI11 rejected a command line.
 #ifndef EPLB_BASE_COMMAND_LINE_H_
 #define EPLB_BASE_COMMAND_LINE_H_
 
@@ -12,16 +11,16 @@ class ParseError;
 
 namespace eplb {
 
-// The innermost subcommand that was named, or the program itself.
+// Returns the innermost subcommand that was named, or the program itself.
 const CLI::App& InnermostCommand(const CLI::App& root);
 
-// "unknown flag --gpsu, did you mean --gpus?", "--gpus is given 2 times, expected once", "--gpus is
-// "1.5", expected an integer", "argument DIR is missing", ..; a message of CLI11 that is none of
-// these stays as it is. The text is Printable.
+// Returns "unknown flag --gpsu, did you mean --gpus?", "--gpus is given 2 times, expected once",
+// "--gpus is "1.5", expected an integer", "argument DIR is missing", ..; other messages of CLI11
+// stay unchanged. The text is Printable.
 std::string ExplainParseError(const CLI::App& root, const CLI::ParseError& error);
 
-// A flag of the commands that were named whose value is empty, as of a shell variable that is not
-// set; no flag takes that. Empty: none.
+// Returns a flag of the named commands whose value is empty, e.g. because a shell variable is not
+// set, which no flag accepts. Empty: none.
 std::string FlagWithoutValue(const CLI::App& app);
 
 }  // namespace eplb

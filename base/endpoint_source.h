@@ -1,5 +1,5 @@
-// Where the address of a daemon is read from, when it is not known before the job starts: a
-// variable, a file or a DNS record.
+// Reads the address of a daemon that is not known before the job starts from a variable, a file or
+// a DNS record.
 #ifndef EPLB_BASE_ENDPOINT_SOURCE_H_
 #define EPLB_BASE_ENDPOINT_SOURCE_H_
 

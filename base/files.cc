@@ -1,3 +1,4 @@
+// Reads whole files, and writes them through a temporary file and a rename.
 #include "base/files.h"
 
 #include <fcntl.h>
@@ -18,7 +19,6 @@
 #include "base/status_macros.h"
 
 namespace eplb {
-
 namespace {
 
 absl::Status ReadError(const std::string& path, int error) {
@@ -28,19 +28,73 @@ absl::Status ReadError(const std::string& path, int error) {
   return absl::InvalidArgumentError(message);
 }
 
+absl::Status NotRegular(const std::string& path, mode_t mode) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": is ", S_ISDIR(mode) ? "a directory" : "not a regular file"));
+}
+
+absl::Status SystemError(const std::string& path, const char* what) {
+  return absl::InternalError(absl::StrCat(path, ": cannot ", what, ": ", std::strerror(errno)));
+}
+
+// Returns the target of a link, which is replaced while the link stays; other paths unchanged.
+std::string FollowLinks(const std::string& path) {
+  struct stat info = {};
+  if (lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return path;
+  const std::unique_ptr<char, decltype(&std::free)> target(realpath(path.c_str(), nullptr),
+                                                           &std::free);
+  return target == nullptr ? path : std::string(target.get());
+}
+
+// Returns the mode of the new file. Sets umask, because it cannot be read otherwise.
+absl::StatusOr<mode_t> ModeFor(const std::string& path) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) == 0) {
+    if (S_ISREG(info.st_mode)) return info.st_mode & 07777;
+    return NotRegular(path, info.st_mode);
+  }
+  const mode_t mask = umask(0);
+  umask(mask);
+  return 0666 & ~mask;
+}
+
+absl::Status WriteAll(int file, const std::string& path, std::string_view content) {
+  const WithoutFileSizeSignal guard;
+  while (!content.empty()) {
+    const ssize_t written = write(file, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return SystemError(path, "write");
+    content.remove_prefix(static_cast<size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Fill(int file, const std::string& path, mode_t mode, std::string_view content) {
+  EPLB_RETURN_IF_ERROR(WriteAll(file, path, content));
+  if (fchmod(file, mode) != 0) return SystemError(path, "set the mode");
+  if (fsync(file) != 0) return SystemError(path, "flush");
+  return absl::OkStatus();
+}
+
+// Flushes the directory, which holds the new name. Ignores errors, because some file systems cannot
+// flush a directory, and the rename itself has succeeded.
+void FlushDirectory(const std::string& directory) {
+  const int file = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return;
+  (void)fsync(file);
+  (void)close(file);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path, int64_t max_bytes) {
-  // O_NONBLOCK: opening a pipe must not wait for its writer.
+  // O_NONBLOCK, because opening a pipe must not wait for its writer.
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return ReadError(path, errno);
   const absl::Cleanup close_file = [file] { (void)close(file); };
   struct stat info = {};
   if (fstat(file, &info) != 0) return ReadError(path, errno);
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": is ", S_ISDIR(info.st_mode) ? "a directory" : "not a regular file"));
-  }
+  if (!S_ISREG(info.st_mode)) return NotRegular(path, info.st_mode);
   if (info.st_size > max_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": has ",
                                                    static_cast<int64_t>(info.st_size),
@@ -52,7 +106,7 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, int64_t max
     const ssize_t got = read(file, bytes.data() + done, bytes.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return ReadError(path, errno);
-    if (got == 0) break;  // the file became shorter meanwhile
+    if (got == 0) break;  // the file has become shorter
     done += static_cast<size_t>(got);
   }
   bytes.resize(done);
@@ -83,63 +137,6 @@ absl::Status InLine(const std::string& path, int64_t line, const absl::Status& s
   absl::ConsumePrefix(&message, "line 1, ");
   return {status.code(), absl::StrCat(path, ": line ", line, ": ", message)};
 }
-
-namespace {
-
-absl::Status SystemError(const std::string& path, const char* what) {
-  return absl::InternalError(absl::StrCat(path, ": cannot ", what, ": ", std::strerror(errno)));
-}
-
-// A link stays and its target is replaced; a path that is no link, or leads nowhere, as it is.
-std::string FollowLinks(const std::string& path) {
-  struct stat info = {};
-  if (lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return path;
-  const std::unique_ptr<char, decltype(&std::free)> target(realpath(path.c_str(), nullptr),
-                                                           &std::free);
-  return target == nullptr ? path : std::string(target.get());
-}
-
-// The mode that the file shall have. umask can only be read by setting it.
-absl::StatusOr<mode_t> ModeFor(const std::string& path) {
-  struct stat info = {};
-  if (stat(path.c_str(), &info) == 0) {
-    if (S_ISREG(info.st_mode)) return info.st_mode & 07777;
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": is ", S_ISDIR(info.st_mode) ? "a directory" : "not a regular file"));
-  }
-  const mode_t mask = umask(0);
-  umask(mask);
-  return 0666 & ~mask;
-}
-
-absl::Status WriteAll(int file, const std::string& path, std::string_view content) {
-  const WithoutFileSizeSignal guard;
-  while (!content.empty()) {
-    const ssize_t written = write(file, content.data(), content.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return SystemError(path, "write");
-    content.remove_prefix(static_cast<size_t>(written));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Fill(int file, const std::string& path, mode_t mode, std::string_view content) {
-  EPLB_RETURN_IF_ERROR(WriteAll(file, path, content));
-  if (fchmod(file, mode) != 0) return SystemError(path, "set the mode");
-  if (fsync(file) != 0) return SystemError(path, "flush");
-  return absl::OkStatus();
-}
-
-// The new name is on the disk only when its directory is. Some file systems cannot flush one, and
-// the rename itself has happened: no reason to fail.
-void FlushDirectory(const std::string& directory) {
-  const int file = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0) return;
-  (void)fsync(file);
-  (void)close(file);
-}
-
-}  // namespace
 
 absl::Status WriteFileAtomically(const std::string& name, std::string_view content) {
   const std::string path = FollowLinks(name);

@@ -12,12 +12,9 @@
 
 namespace eplb {
 
-// Whole files into memory, and their lines.
-// threads: safe, no state.
-
 inline constexpr int64_t kMaxFileBytes = int64_t{1} << 31;
 
-// The bytes of a regular file; a pipe or a device is refused, so that nothing blocks.
+// Returns the bytes of a regular file. Rejects pipes and devices, so that no call blocks.
 // errors, beginning with the path: NotFound; InvalidArgument for a directory, another kind of file,
 // more than `max_bytes`, or a read error; PermissionDenied.
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path,
@@ -29,11 +26,12 @@ struct TextLine {
   bool has_newline = false;  // false only for a last line that was cut off, or never ended
 };
 
-// Lines of `text` that are not blank; a final carriage return is cut off. Views into `text`.
+// Returns the lines of `text` that are not blank, without a final carriage return. Views into
+// `text`.
 std::vector<TextLine> SplitLines(std::string_view text);
 
-// The same error with "path: " or "path: line 3: " before its message; what was read as a text of
-// one line says "line 1, column 5", of which the column stays.
+// Returns the error with "path: " or "path: line 3: " before its message. A text of one line
+// reports "line 1, column 5", of which the column stays.
 absl::Status InFile(const std::string& path, const absl::Status& status);
 template <class Value>
 absl::StatusOr<Value> InFile(const std::string& path, absl::StatusOr<Value> value) {
@@ -42,14 +40,12 @@ absl::StatusOr<Value> InFile(const std::string& path, absl::StatusOr<Value> valu
 }
 absl::Status InLine(const std::string& path, int64_t line, const absl::Status& status);
 
-// Writes a file so that a reader sees the old content or the new one, never a part.
-// threads: safe; of several that write one path one stays, whole.
-
-// Writes a temporary file beside `path`, flushes it to the disk and renames it. Keeps the mode of a
-// file that is replaced, else 0666 less the umask; replaces what a link leads to, not the link. On
-// an error nothing is left behind and an old file stays as it was. errors, beginning with the path:
-// InvalidArgument when `path` is a directory, a device or a pipe; Internal with the system's
-// reason.
+// Writes a file so that a reader sees the old content or the new one, never a part: writes a
+// temporary file in the same folder, flushes it to the disk and renames it. A file that is replaced
+// keeps its mode; a new one has 0666 less the umask. The target of a link is replaced, not the
+// link. After an error the old file is unchanged, and no other file is left. If several threads
+// write one path, one content remains, whole. errors, beginning with the path: InvalidArgument if
+// `path` is a directory, a device or a pipe; Internal with the system's reason.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content);
 
 }  // namespace eplb

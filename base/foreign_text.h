@@ -1,5 +1,4 @@
 // Text that a peer, a user's file or the environment gave: cut, and made safe to send and to print.
-// threads: safe, no state.
 #ifndef EPLB_BASE_FOREIGN_TEXT_H_
 #define EPLB_BASE_FOREIGN_TEXT_H_
 

@@ -110,7 +110,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
 
-  // Where a value that is read now belongs; none when it is not kept.
+  // Returns the place of the value that is read now; null if it is not kept.
   JsonValue* Slot() {
     if (frames_.empty()) return root_;
     const Frame& frame = frames_.back();

@@ -76,7 +76,7 @@ absl::StatusOr<std::string> GetString(const JsonValue& object, std::string_view 
 // An array of numbers of `depth` levels; may be ragged. errors: also for "load[0][3] is a string".
 absl::StatusOr<const JsonNumbers*> GetNumbers(const JsonValue& object, std::string_view key,
                                               size_t depth);
-// As GetNumbers for `value` itself; `name` stands for it in messages and may be empty.
+// Reads `value` itself, see GetNumbers; messages call it `name`, which may be empty.
 absl::StatusOr<const JsonNumbers*> AsNumbers(const JsonValue& value, std::string_view name,
                                              size_t depth);
 

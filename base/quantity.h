@@ -1,5 +1,4 @@
 // Numbers with a unit, as people write them on a command line: "88MB", "5%", "500ms".
-// threads: safe, no state.
 #ifndef EPLB_BASE_QUANTITY_H_
 #define EPLB_BASE_QUANTITY_H_
 

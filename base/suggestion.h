@@ -1,5 +1,4 @@
 // Which known name was probably meant: for messages about a key, a flag, a command or a policy.
-// threads: safe, no state.
 #ifndef EPLB_BASE_SUGGESTION_H_
 #define EPLB_BASE_SUGGESTION_H_
 

@@ -1,4 +1,4 @@
-// Pieces of text that messages of every room share. threads: safe, no state.
+// Pieces of text that messages of every room share.
 #ifndef EPLB_BASE_TEXT_H_
 #define EPLB_BASE_TEXT_H_
 

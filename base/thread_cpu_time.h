@@ -8,7 +8,8 @@
 
 namespace eplb {
 
-// Of the calling thread, since it began. cost: a system call, some 0.3 us.
+// Returns the processor time of the calling thread since it began. cost: a system call, some 0.3
+// us.
 inline absl::Duration ThreadCpuTime() {
   timespec time{};
   (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -1,4 +1,4 @@
-// Whether this process may start the threads that it is about to need.
+// Checks that this process may start the threads that it is about to need.
 #ifndef EPLB_BASE_THREAD_ROOM_H_
 #define EPLB_BASE_THREAD_ROOM_H_
 

@@ -1,5 +1,4 @@
 // The PEM files of TLS, as both ends of the wire name and check them.
-// threads: safe, no state.
 #ifndef EPLB_BASE_TLS_FILES_H_
 #define EPLB_BASE_TLS_FILES_H_
 

@@ -1,3 +1,4 @@
+// Ranges of settings: integers, numbers, durations, words and texts.
 #include "base/value_range.h"
 
 #include <algorithm>
@@ -142,6 +143,16 @@ std::string WordRange::Expected() const {
     absl::StrAppend(&expected, between, "\"", std::string(words[static_cast<size_t>(i)]), "\"");
   }
   return expected;
+}
+
+std::optional<Scalar> TextRange::Read(const WrittenValue& written) const {
+  if (!written.is_text()) return std::nullopt;
+  return canonical(written.text);
+}
+
+bool TextRange::Holds(const Scalar& value) const {
+  const auto* text = std::get_if<std::string>(&value);
+  return text != nullptr && canonical(*text);
 }
 
 }  // namespace eplb

@@ -1,6 +1,5 @@
-// What a setting may be: each range reads a value as somebody wrote it, checks a value as programs
-// hold it, and says in words what it expects.
-// threads: safe, no state.
+// Ranges of settings: each reads a written value, checks a value that a program holds, and
+// describes in words what it expects.
 #ifndef EPLB_BASE_VALUE_RANGE_H_
 #define EPLB_BASE_VALUE_RANGE_H_
 
@@ -19,16 +18,16 @@ namespace eplb {
 
 struct WrittenValue {
   enum class Kind { kInteger, kReal, kText, kTexts, kUntyped, kOther };
-  Kind kind = Kind::kUntyped;  // kUntyped: of a variable or a flag, read as its key needs it
-  std::string text = {};       // as messages show it, too
-  std::vector<std::string> texts = {};  // of kTexts: an array of strings
+  Kind kind = Kind::kUntyped;           // kUntyped: a variable or a flag, read as its key needs it
+  std::string text = {};                // messages show the same text
+  std::vector<std::string> texts = {};  // for kTexts: an array of strings
 
   bool is_text() const { return kind == Kind::kText || kind == Kind::kUntyped; }
 };
 
 using Scalar = std::variant<int64_t, double, absl::Duration, std::string>;
 
-// What every range below reads back as this value; of a number the shortest text.
+// Returns a text that every range below reads back as this value; for a number the shortest one.
 std::string ScalarText(const Scalar& value);
 
 // T: an integer, double, absl::Duration or std::string.
@@ -44,9 +43,9 @@ T FromScalar(const Scalar& value) {
 }
 
 // Each range has these functions.
-//   Read      the value; none when `written` is of another kind or out of range.
-//   Holds     whether a value that was not written, such as a message's, is in range.
-//   Expected  in words, for messages and the help: "an integer in 1..5".
+//   Read      returns the value; none if `written` has another kind or is out of range.
+//   Holds     returns true if a value that was not written, such as a message's, is in range.
+//   Expected  returns words for messages and the help: "an integer in 1..5".
 
 struct IntegerRange {
   int64_t low = 0;
@@ -80,11 +79,23 @@ struct DurationRange {
 
 // One of a few words.
 struct WordRange {
-  std::array<std::string_view, 4> words;  // empty ones at the end are none
+  std::array<std::string_view, 4> words;  // empty at the end if there are fewer
 
   std::optional<Scalar> Read(const WrittenValue& written) const;
   bool Holds(const Scalar& value) const;
   std::string Expected() const;
+};
+
+// A text with a grammar of its own, such as a list.
+struct TextRange {
+  // Returns the one form of the text that means the same; none if the text is out of range.
+  std::optional<std::string> (*canonical)(std::string_view text);
+  const char* empty_form;  // word for the empty text, "none"
+  std::string (*expected)();
+
+  std::optional<Scalar> Read(const WrittenValue& written) const;
+  bool Holds(const Scalar& value) const;
+  std::string Expected() const { return expected(); }
 };
 
 }  // namespace eplb

@@ -93,8 +93,8 @@ absl::StatusOr<std::optional<GpuSpeeds>> ReadSpeeds(std::span<const double> give
   return made;
 }
 
-// What each slot takes of equal shares, the first ones by replica rank one more where they do not
-// divide.
+// Returns the tokens of each slot in equal shares. The first replicas take one more token if the
+// shares do not divide.
 std::vector<int64_t> EqualShares(const Placement& placement, LayerId layer,
                                  std::span<const int64_t> totals) {
   std::vector<int64_t> shares(static_cast<size_t>(placement.topology().num_slots()));
@@ -149,7 +149,7 @@ absl::Status BatchSplits::SetOptions(const SplitOptions& options) {
   const absl::MutexLock lock(&mutex_);
   EPLB_ASSIGN_OR_RETURN(const std::optional<GpuSpeeds> speeds,
                         ReadSpeeds(options.gpu_speeds, placement_->topology().num_gpus()));
-  // What is wrong with options is wrong in every layer: a GPU holds experts in all or in none.
+  // Options that are wrong are wrong in every layer, because a GPU holds experts in all or in none.
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Prepared> first,
                         Prepare(LayerId{0}, speeds, options.slack));
   for (std::unique_ptr<Prepared>& layer : prepared_) layer.reset();

@@ -22,7 +22,7 @@
 
 namespace eplb {
 
-// Whose own quotas are asked for, and where a split is written: Client::Split has the shapes.
+// GPU whose own quotas are computed, and the target of a split; Client::Split has the shapes.
 struct SplitTarget {
   GpuId self;
   std::span<int64_t> quotas;
@@ -45,7 +45,7 @@ class BatchSplits {
 
   absl::StatusOr<SplitFigures> Split(LayerId layer, const BatchCounts& counts,
                                      const SplitTarget& target) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether Split takes these totals or counts by GPU. errors: InvalidArgument, as Split.
+  // Checks totals or counts by GPU for Split. errors: InvalidArgument, see Split.
   absl::Status Check(LayerId layer, const BatchCounts& counts) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

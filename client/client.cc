@@ -13,10 +13,11 @@
 #include "client/fork_guard.h"
 #include "client/options.h"
 #include "client/rows/paths/device_transports.h"
+#include "client/session/daemon_all_gather.h"
 #include "client/session/log_line.h"
 #include "client/session/unary_calls.h"
 #include "client/start.h"
-#include "proto/wire/placement_json.h"
+#include "proto/wire/placement_files.h"
 
 namespace eplb {
 namespace {
@@ -65,7 +66,7 @@ absl::StatusOr<ClientParts> Start(ClientOptions options, AllGather all_gather) {
   if (!options.endpoint.empty() && !disabled) found = FindDaemons(options);
   if (!found.ok()) options.endpoint.clear();  // the start ends with the error, on all ranks
   EPLB_ASSIGN_OR_RETURN(const RankGrid grid, GridOf(options));
-  EPLB_ASSIGN_OR_RETURN(const NcclSettings nccl, NcclSettingsOf(options.nccl));
+  EPLB_ASSIGN_OR_RETURN(const NcclSettings nccl, WithNcclEnvironment(options.nccl));
   ClientParts parts{.options = std::move(options),
                     .topology = topology,
                     .grid = grid,

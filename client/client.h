@@ -26,6 +26,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "client/rows/paths/nccl_settings.h"
+
 namespace eplb {
 
 // Returns the bytes of all ranks, in rank order; see client/rows/control/control_channel.h.
@@ -85,19 +87,6 @@ struct DaemonTls {
   std::string cert;         // certificate chain of this rank
   std::string key;          // private key of this rank, without a password
   std::string server_name;  // name in the daemon's certificate; default the endpoint's host
-};
-
-// Settings of the NCCL communicators that move expert rows; docs/nccl-settings.md explains the
-// defaults. All fields but traffic_class must be equal on all ranks.
-struct NcclTuning {
-  int32_t max_ctas = 16;              // [1, 64]
-  int32_t channels_per_net_peer = 8;  // [1, 64]
-  int32_t traffic_class = -1;         // -1: EPLB_NCCL_TRAFFIC_CLASS; if not set, NCCL's default
-  // Bytes of one send, a multiple of 64 [64 KiB, 1 GiB]. 0 selects 16 MiB between nodes, and on one
-  // node the size that fills 8 channels.
-  int64_t piece_bytes = 0;
-  // Largest EP group whose pairs all connect at the start [0, 4096].
-  int32_t warm_up_ranks = 64;
 };
 
 // Value of ClientOptions::initial_placement that requests the static layout.
@@ -163,7 +152,7 @@ struct ClientOptions {
   // can use: "peer" (or "peer+nccl" if EP groups span hosts), "nccl", "host". Rank 0 logs why it
   // skipped a transport.
   std::string transport = "auto";
-  NcclTuning nccl;
+  NcclSettings nccl;                       // docs/nccl-settings.md
   std::string bind_address = "127.0.0.1";  // numeric address at which other ranks reach this rank
   // kStaticPlacement: expert e in slot e, then the replicas, even if the daemon has another
   // placement for the job. Otherwise the path of a placement file, which rank 0 reads; if the path
@@ -450,9 +439,10 @@ class Client {
   ClientStats stats() const;
   const std::string& run_id() const;
 
-  // Ends the session with the daemon, within 2 s. `reason` "finished" is the normal end. If rows of
-  // replicas, or rows with `ahead`, moved after the last vote, it also waits up to 3 s for the
-  // other ranks, which may still be reading this rank's rows. The destructor calls it if necessary.
+  // Ends the session with the daemon, within 2 s. `reason` "finished" is the normal end. Other
+  // ranks may still read this rank's rows if rows of replicas, or rows with `ahead`, moved after
+  // the last vote. Then it waits up to 3 s more for those ranks. The destructor calls it if
+  // necessary.
   void Close(std::string_view reason);
 
   struct Impl;  // client/client_impl.h

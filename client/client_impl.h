@@ -25,6 +25,7 @@
 #include "client/rows/paths/transport_choice.h"
 #include "client/rows/replica_rows.h"
 #include "client/rows/route_tables.h"
+#include "client/rows/square_sums.h"
 #include "client/rows/staging_thread.h"
 #include "client/run_log/boundary_times.h"
 #include "client/run_log/run_log.h"
@@ -100,11 +101,11 @@ struct Client::Impl {
   // ---- client.cc ----
   RankId rank() const { return RankId{options_.rank}; }
   GpuId gpu() const { return grid_.GpuOf(rank()); }
-  // Whether this rank tells the daemon its counts.
+  // True if this rank reports its counts to the daemon.
   static bool Reports(const ClientOptions& options, const RankGrid& grid) {
     return options.reduce == "root" ? options.rank == 0 : grid.CountsTokens(RankId{options.rank});
   }
-  // Whether this pipeline stage registered the layer. REQUIRES: Register returned OK, layer in
+  // True if this pipeline stage registered the layer. REQUIRES: Register returned OK, layer in
   // range.
   bool Holds(int32_t layer) const {
     return pipeline_stage_of_layer_[static_cast<size_t>(layer)] == grid_.PipelineStageOf(rank());
@@ -115,7 +116,7 @@ struct Client::Impl {
   void StartSession(wire::Hello identity);
   // errors: InvalidArgument for a layer that another pipeline stage registered, and so counts.
   absl::Status CheckHeld(const char* what, int32_t layer) const;
-  // What Split refuses of this layer and counts; empty: nothing.
+  // Returns the error that Split has for this layer and counts; empty: none.
   std::string WrongCounts(int32_t layer, std::span<const int64_t> counts);
   // Before a normal end: what ranks share, such as a communicator, goes with the first that leaves,
   // and others may still be taking their last rows. Where they voted since, all have theirs.
@@ -126,7 +127,7 @@ struct Client::Impl {
   std::vector<int32_t> ReportedLayers() const;
   void WritePlacement(int64_t first_step, const wire::Propose* propose);
 
-  // What placement() shows, and splits are of, from now on.
+  // Sets the placement that placement() shows and that splits use from now on.
   void Show(const RunningPlacement& running);
 
   // ---- boundary.cc: registration ----
@@ -139,7 +140,8 @@ struct Client::Impl {
     std::unique_ptr<Executor> executor = {};
     std::unique_ptr<ExpertSquareSums> expert_squares = {};
   };
-  // What works on the rows of this rank. Sets the route tables, and takes the mover's parts.
+  // Makes the parts that work on the rows of this rank. Sets the route tables, and takes the
+  // mover's parts.
   absl::StatusOr<RowWorkers> MakeWorkers(const RowMemory& memory, std::vector<ExpertTensor> moved,
                                          RowMover& mover);
 
@@ -206,7 +208,7 @@ struct Client::Impl {
   absl::Status CheckLayer(LayerId layer, const ExpertProbe& probe);
   // Moves a layer's rows and shows `to` in the tables, as far as all ranks could.
   absl::Status MoveForCheck(LayerId layer, const Placement& from, const Placement& to);
-  // What the probe says of each local slot, into `outputs`; its first error, into `failure`.
+  // Writes the probe's digest of each local slot into `outputs` and its first error into `failure`.
   void Probe(const ExpertProbe& probe, LayerId layer, std::vector<uint64_t>& outputs,
              absl::Status& failure) const;
 

@@ -12,7 +12,7 @@
 #include "client/session/log_line.h"
 #include "client/session/unary_calls.h"
 #include "client/start.h"
-#include "proto/wire/placement_json.h"
+#include "proto/wire/placement_files.h"
 
 namespace eplb {
 
@@ -27,7 +27,7 @@ RunningPlacement Running(int64_t version, Placement placement) {
           .placement = std::make_shared<const Placement>(std::move(placement))};
 }
 
-// What initial_placement names: the static layout, or a file's placement.
+// Returns the placement that initial_placement names: the static layout, or a file's.
 absl::StatusOr<RunningPlacement> Named(const std::string& path, const Topology& topology) {
   if (path == kStaticPlacement) return Running(0, Placement::Static(topology));
   int64_t version = 0;
@@ -51,7 +51,7 @@ absl::Duration QueryDeadline(const ClientOptions& options) {
   return std::min(kQueryDeadline, options.start_deadline);
 }
 
-// What the daemons know of the job, each asked with a deadline.
+// Asks the daemons for the job's placement, each with a deadline.
 absl::StatusOr<StoredPlacement> Ask(const ClientOptions& options) {
   return FetchPlacement(EndpointsOf(options), TlsFilesOf(options.tls), options.job,
                         QueryDeadline(options));

@@ -1,4 +1,4 @@
-// What a job runs before any decision: rank 0 chooses it alone, all ranks get it.
+// The placement of a job before any decision: rank 0 chooses it alone, and all ranks get it.
 #ifndef EPLB_CLIENT_FIRST_PLACEMENT_H_
 #define EPLB_CLIENT_FIRST_PLACEMENT_H_
 
@@ -14,7 +14,7 @@
 
 namespace eplb {
 
-// What the ranks agreed on before weights exist.
+// Agreement of the ranks before weights exist.
 struct JobStart {
   std::string run_id;
   std::string secret;  // of the channels between ranks, 64 hexadecimal characters

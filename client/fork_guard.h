@@ -1,5 +1,5 @@
-// What a process has to know about having been forked: threads do not live on in a child, and its
-// parent's connections must not be used by two processes.
+// Detects a fork, because threads do not survive in a child and two processes must not use the
+// parent's connections.
 #ifndef EPLB_CLIENT_FORK_GUARD_H_
 #define EPLB_CLIENT_FORK_GUARD_H_
 

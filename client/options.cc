@@ -1,3 +1,4 @@
+// Checks the options of a client, and reads those that the environment gives.
 #include "client/options.h"
 
 #include <algorithm>
@@ -31,7 +32,7 @@ bool IsOn(const char* name) {
   return !value.empty() && value != "0";
 }
 
-// What the environment calls this run, and the variable that does; empty without one.
+// Name of this run in the environment, and the variable that has it; empty without one.
 struct Run {
   const char* variable = "";
   std::string id = {};
@@ -78,7 +79,7 @@ absl::Status CheckLaunchId(const ClientOptions& o) {
 }
 
 absl::Status CheckRanks(const ClientOptions& o) {
-  if (absl::Status grid = GridOf(o).status(); !grid.ok()) return grid;
+  EPLB_RETURN_IF_ERROR(GridOf(o).status());
   if (o.rank < 0 || o.rank >= o.world_size) {
     return Bad("rank", absl::StrCat(o.rank, ", expected 0..", o.world_size - 1));
   }
@@ -86,19 +87,16 @@ absl::Status CheckRanks(const ClientOptions& o) {
 }
 
 absl::Status CheckSteps(const ClientOptions& o) {
-  if (o.first_step < 0) return Bad("first_step", absl::StrCat(o.first_step, ", expected >= 0"));
-  if (o.vote_every < 1) return Bad("vote_every", absl::StrCat(o.vote_every, ", expected >= 1"));
-  if (o.report_every < 1) {
-    return Bad("report_every", absl::StrCat(o.report_every, ", expected >= 1"));
+  for (const auto& [field, number, least] :
+       {std::tuple{"first_step", o.first_step, int64_t{0}},
+        {"vote_every", int64_t{o.vote_every}, 1},
+        {"report_every", int64_t{o.report_every}, 1},
+        {"layers_per_chunk", int64_t{o.layers_per_chunk}, 1}}) {
+    if (number < least) return Bad(field, absl::StrCat(number, ", expected >= ", least));
   }
-  if (o.report_max_steps < o.report_every) {
-    return Bad("report_max_steps",
-               absl::StrCat(o.report_max_steps, ", expected >= report_every ", o.report_every));
-  }
-  if (o.layers_per_chunk < 1) {
-    return Bad("layers_per_chunk", absl::StrCat(o.layers_per_chunk, ", expected >= 1"));
-  }
-  return absl::OkStatus();
+  if (o.report_max_steps >= o.report_every) return absl::OkStatus();
+  return Bad("report_max_steps",
+             absl::StrCat(o.report_max_steps, ", expected >= report_every ", o.report_every));
 }
 
 absl::Status CheckEndpoints(const std::string& endpoint) {
@@ -145,14 +143,12 @@ absl::StatusOr<RankGrid> GridOf(const ClientOptions& o) {
 }
 
 absl::StatusOr<Topology> CheckOptions(const ClientOptions& o) {
-  if (absl::Status status = CheckName("job", o.job, wire::kMaxNameLength); !status.ok())
-    return status;
-  if (absl::Status status = CheckLaunchId(o); !status.ok()) return status;
-  absl::StatusOr<Topology> topology = Topology::Make(ShapeOf(o));
-  if (!topology.ok()) return topology;
-  if (absl::Status status = CheckRanks(o); !status.ok()) return status;
-  if (absl::Status status = CheckSteps(o); !status.ok()) return status;
-  if (absl::Status status = CheckDeadlines(o); !status.ok()) return status;
+  EPLB_RETURN_IF_ERROR(CheckName("job", o.job, wire::kMaxNameLength));
+  EPLB_RETURN_IF_ERROR(CheckLaunchId(o));
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(ShapeOf(o)));
+  EPLB_RETURN_IF_ERROR(CheckRanks(o));
+  EPLB_RETURN_IF_ERROR(CheckSteps(o));
+  EPLB_RETURN_IF_ERROR(CheckDeadlines(o));
   const bool known = std::find(std::begin(kTransportNames), std::end(kTransportNames),
                                o.transport) != std::end(kTransportNames);
   if (!known) {
@@ -165,7 +161,7 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o) {
   if (o.split != "equal" && o.split != "batch") {
     return Bad("split", absl::StrCat("\"", o.split, "\", expected equal or batch"));
   }
-  if (absl::Status status = CheckDaemon(o); !status.ok()) return status;
+  EPLB_RETURN_IF_ERROR(CheckDaemon(o));
   if (!o.endpoint.empty()) {
     const absl::Status tls = wire::CheckTlsFiles(TlsFilesOf(o.tls));
     if (!tls.ok()) return Bad("tls", {tls.message().data(), tls.message().size()});
@@ -195,10 +191,8 @@ absl::Status CheckDaemonAllGather(const ClientOptions& o) {
                                    "\" is shared by all unnamed jobs; name this job so that its "
                                    "ranks do not join another one"));
   }
-  if (absl::Status status = CheckName("job", o.job, wire::kMaxNameLength); !status.ok()) {
-    return status;
-  }
-  if (absl::Status status = CheckLaunchId(o); !status.ok()) return status;
+  EPLB_RETURN_IF_ERROR(CheckName("job", o.job, wire::kMaxNameLength));
+  EPLB_RETURN_IF_ERROR(CheckLaunchId(o));
   if (LaunchIdOf(o).empty()) {
     return Bad("run_id",
                "empty, and neither EPLB_LAUNCH_ID nor torchrun nor SLURM names this run: two "
@@ -234,16 +228,6 @@ bool TakesOver(const ClientOptions& options) { return options.take_over || IsOn(
 wire::TlsFiles TlsFilesOf(const DaemonTls& tls) {
   return wire::WithEnvironment(
       {.ca = tls.ca, .cert = tls.cert, .key = tls.key, .server_name = tls.server_name});
-}
-
-absl::StatusOr<NcclSettings> NcclSettingsOf(const NcclTuning& tuning) {
-  const NcclSettings settings{.max_ctas = tuning.max_ctas,
-                              .channels_per_net_peer = tuning.channels_per_net_peer,
-                              .traffic_class = tuning.traffic_class,
-                              .piece_bytes = tuning.piece_bytes,
-                              .warm_up_ranks = tuning.warm_up_ranks};
-  if (absl::Status status = CheckNcclSettings(settings); !status.ok()) return status;
-  return WithNcclEnvironment(settings);
 }
 
 bool DisabledByEnvironment() { return IsOn("EPLB_DISABLE"); }

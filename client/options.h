@@ -23,15 +23,15 @@ inline constexpr char kLibraryVersion[] = "0.1.0";
 // The numbers of the job's shape, unchecked.
 TopologyOptions ShapeOf(const ClientOptions& options);
 
-// Where its ranks stand. errors: as RankGrid::Make.
+// Returns the grid of the ranks. errors: see RankGrid::Make.
 absl::StatusOr<RankGrid> GridOf(const ClientOptions& options);
 
 // Returns the job's shape. errors: InvalidArgument beginning with the field at fault.
 absl::StatusOr<Topology> CheckOptions(const ClientOptions& options);
 
-// What options or launcher call this run: options.run, else EPLB_LAUNCH_ID, else
-// TORCHELASTIC_RUN_ID-TORCHELASTIC_RESTART_COUNT (torchrun's "none" is no id), else
-// SLURM_JOB_ID.SLURM_STEP_ID-SLURM_RESTART_COUNT; empty when none of them is set.
+// Returns the name of this run by options or launcher; the first that is set counts:
+// options.run_id, EPLB_LAUNCH_ID, TORCHELASTIC_RUN_ID-TORCHELASTIC_RESTART_COUNT (torchrun's "none"
+// is no id), SLURM_JOB_ID.SLURM_STEP_ID-SLURM_RESTART_COUNT. Empty if none is set.
 std::string LaunchIdOf(const ClientOptions& options);
 // The first two of these only, which are equal on all ranks. A launcher's may differ: processes of
 // one run may run in several steps of a SLURM job. Empty without one.
@@ -42,8 +42,8 @@ std::string GivenLaunchId(const ClientOptions& options);
 std::string RunOf(const std::string& launch_id, const std::string& drawn);
 inline constexpr size_t kDrawnLength = 16;
 
-// Whether ranks with these options can meet through a daemon, where runs that start at the same
-// time must be told apart. errors: InvalidArgument naming the field and what to set.
+// Checks that ranks with these options can meet through a daemon, which has to distinguish runs
+// that start at the same time. errors: InvalidArgument naming the field and what to set.
 absl::Status CheckDaemonAllGather(const ClientOptions& options);
 
 // Replaces options.endpoint by the list that it stands for: sources (base/endpoint_source.h) are
@@ -62,10 +62,6 @@ bool TakesOver(const ClientOptions& options);
 
 // With what the environment adds.
 wire::TlsFiles TlsFilesOf(const DaemonTls& tls);
-
-// With what the environment adds. errors: InvalidArgument beginning with the field or variable at
-// fault.
-absl::StatusOr<NcclSettings> NcclSettingsOf(const NcclTuning& tuning);
 
 // EPLB_DISABLE is set and neither empty nor 0.
 bool DisabledByEnvironment();

@@ -121,7 +121,7 @@ absl::StatusOr<std::vector<int32_t>> OwnersOf(std::span<const StartFields> said,
                    grid.pipeline_parallel_size(), " pipeline stages"));
 }
 
-// What all ranks that have tensors must say alike. kAny: of a rank that has none.
+// Returns the value that all ranks with tensors must share. kAny: value of a rank without tensors.
 absl::StatusOr<std::string> EqualOnAll(std::span<const StartFields> said, const char* name) {
   std::string expected;
   size_t first = 0;

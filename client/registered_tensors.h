@@ -1,4 +1,4 @@
-// What a trainer registers, taken apart by how it is treated and checked before ranks compare it.
+// Registered tensors, divided by how they are treated, and checked before ranks compare them.
 #ifndef EPLB_CLIENT_REGISTERED_TENSORS_H_
 #define EPLB_CLIENT_REGISTERED_TENSORS_H_
 
@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 
 #include "client/client.h"
+#include "client/rows/derived_tensors.h"
 #include "client/rows/executor.h"
 #include "client/rows/row_memory.h"
 #include "client/start.h"
@@ -25,10 +26,10 @@ struct RegisteredTensors {
 // rebuild.
 absl::StatusOr<RegisteredTensors> SortByRole(std::span<const ExpertTensorView> views);
 
-// What the tensors of one rank need, and what they are told to be. Weights and derived tensors are
-// the same on all ranks of a pipeline stage. State is so inside an EP group: an optimizer that is
-// sharded within each expert over EP groups registers each rank's piece, and rows move only inside
-// an EP group.
+// Needs and description of one rank's tensors. Weights and derived tensors are the same on all
+// ranks of a pipeline stage. State is the same inside an EP group: an optimizer that is sharded
+// within each expert over EP groups registers each rank's piece, and rows move only inside an EP
+// group.
 struct TensorNeeds {
   ExpertBytes bytes;
   int64_t staging_bytes = 0;
@@ -40,7 +41,7 @@ struct TensorNeeds {
 absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
                                     const ExecutorOptions& options);
 
-// What a job needs, so that all ranks plan, price and allocate alike: the most of any EP group.
+// Needs of a job, the largest of any EP group, so that all ranks plan, price and allocate alike.
 struct JobNeeds {
   ExpertBytes bytes;
   int64_t staging_bytes = 0;

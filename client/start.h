@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, 
                                                        int32_t world_size,
                                                        const AllGather& all_gather);
 
-// What options alone decide.
+// Returns the fields that the options alone decide.
 StartFields FieldsOf(const ClientOptions& options, bool disabled);
 
 // The value of a field. errors: FailedPrecondition, naming the field.

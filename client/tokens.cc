@@ -29,7 +29,8 @@ absl::StatusOr<RowMemory> FindMemoryOf(const cuda::CountArgs& choices, std::vect
   arrays.push_back({"choices.expert_ids", choices.expert_ids});
   arrays.push_back({"choices.is_padding", choices.is_padding});
   arrays.push_back({"choices.counters", choices.counts});
-  // Where nobody can have a GPU all memory is the host's; CUDA takes 0.1 ms to say so each time.
+  // If no process can have a GPU, all memory is the host's; CUDA takes 0.1 ms to report it each
+  // time.
   static const bool is_host_alone = [] {
     const absl::StatusOr<RowMemory> in_use = MemoryInUse();
     return in_use.ok() && !in_use->no_device.empty() && !cuda::DriverIsInstalled();
@@ -132,7 +133,7 @@ class QuotaFill {
                                                        num_experts_ * max_replicas_);
   }
 
-  // Whether each expert's choices are as many as its own quotas. choices: [E].
+  // Checks that each expert has as many choices as own quotas. choices: [E].
   absl::Status Check(std::span<const int64_t> choices) const {
     for (size_t expert = 0; expert < num_experts_; ++expert) {
       int64_t quotas = 0;

@@ -21,7 +21,7 @@ namespace eplb {
 // top_k.
 absl::Status CountTokens(const cuda::CountArgs& choices, void* stream);
 
-// Where the slots of a call come from and go to.
+// Source and target of the slots of a call.
 struct TokenSlots {
   int32_t layer = 0;
   int64_t first_token = 0;  // the number of token 0
@@ -34,7 +34,7 @@ struct TokenSlots {
 absl::Status RouteTokens(const DeviceTables& tables, const cuda::CountArgs& choices,
                          const TokenSlots& to, void* stream);
 
-// Where the slots of a rank's choices come from by its own quotas of a split (Client::Split).
+// Source of the slots of a rank's choices, by its own quotas of a split (Client::Split).
 struct SplitSlots {
   int32_t layer = 0;
   int64_t version = 0;           // of the placement that was split

@@ -51,7 +51,7 @@ absl::Status CheckAddArgs(const AddArgs& args);
 // Internal from CUDA.
 absl::Status LaunchAddRows(const AddArgs& args, int32_t max_blocks, cudaStream_t stream);
 
-// As LoadCopyKernels.
+// See LoadCopyKernels.
 absl::Status LoadAddKernels();
 #endif
 

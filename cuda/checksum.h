@@ -11,7 +11,7 @@ namespace eplb::cuda {
 // The sum modulo 2^64 of ChecksumLane over the 8-byte lanes of `bytes`, plus ChecksumLength.
 // Finds flips, swaps, shifts and truncation; it is no defence against an adversary. Any alignment.
 // On the GPU: LaunchCopyRows in copy.h, of rows without a destination.
-// cost: three multiplications a lane, several GB/s on one core. threads: safe, no state.
+// cost: three multiplications a lane, several GB/s on one core.
 uint64_t ChecksumOnHost(std::span<const std::byte> bytes);
 
 }  // namespace eplb::cuda

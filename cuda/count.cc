@@ -25,7 +25,7 @@ void CountAll(const CountArgs& args) {
   }
 }
 
-// Of a block's histogram; 0 where that is more than every device gives a block.
+// Returns the bytes of a block's histogram; 0 if not every device gives a block that much.
 int32_t HistogramBytes(int32_t num_experts) {
   const int64_t bytes = (int64_t{num_experts} + 1) * static_cast<int64_t>(sizeof(uint32_t));
   return bytes <= kMaxSharedBytes ? static_cast<int32_t>(bytes) : 0;

@@ -26,7 +26,7 @@ absl::Status CheckCountArgs(const CountArgs& args);
 // cost: O(num_tokens * top_k). threads: none; the arrays are the caller's.
 absl::Status CountOnHost(const CountArgs& args);
 
-// Of a kernel over router choices: LaunchCount's and LaunchRoute's.
+// Grid of a kernel over router choices, LaunchCount's and LaunchRoute's.
 struct CountGrid {
   int32_t blocks = 0;  // 0 when there are no choices
   int32_t threads = 0;
@@ -44,7 +44,7 @@ CountGrid ChooseCountGrid(const CountArgs& args, int32_t num_multiprocessors);
 // capture, launches nothing for zero tokens. errors: as CheckCountArgs; Internal from CUDA.
 absl::Status LaunchCount(const CountArgs& args, cudaStream_t stream);
 
-// As LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
+// See LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
 absl::Status LoadCountKernels();
 #endif
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kFileName[] = "libcuda.so.1";
 
-// As in cuda.h, which a build without CUDA does not have.
+// Values of cuda.h, which a build without CUDA does not have.
 constexpr int kSuccess = 0;
 constexpr int kInvalidValue = 1;          // memory that the driver does not know
 constexpr int kNotInitialized = 3;        // so nobody in this process has memory of a GPU

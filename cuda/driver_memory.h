@@ -1,5 +1,6 @@
-// Whose memory a pointer is, by the CUDA driver that the process has loaded: also where our own
-// CUDA runtime cannot use that driver, or was not built in, and the training framework's can.
+// Finds the owner of a pointer's memory by the CUDA driver that the process has loaded. It also
+// works if only the training framework's CUDA runtime can use that driver, or if this build has
+// none.
 #ifndef EPLB_CUDA_DRIVER_MEMORY_H_
 #define EPLB_CUDA_DRIVER_MEMORY_H_
 
@@ -27,7 +28,7 @@ absl::StatusOr<std::optional<GpuMemory>> FindGpuMemory(PointerGetAttribute get, 
 // it does not know. threads: safe. cost: microseconds.
 bool IsGpuMemory(const void* memory);
 
-// Whether the loader finds a driver at all.
+// True if the loader finds a driver.
 bool DriverIsInstalled();
 
 }  // namespace eplb::cuda

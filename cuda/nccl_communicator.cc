@@ -1,3 +1,4 @@
+// Calls of NCCL that do not wait, and the settings of a communicator.
 #include "cuda/nccl_communicator.h"
 
 #include <algorithm>
@@ -14,7 +15,6 @@
 #include "cuda/runtime.h"
 
 namespace eplb::cuda {
-
 namespace {
 
 static_assert(kNcclIdBytes == NCCL_UNIQUE_ID_BYTES && sizeof(ncclUniqueId) == kNcclIdBytes);
@@ -27,7 +27,7 @@ absl::StatusCode CodeOf(ncclResult_t result) {
                                                                 : absl::StatusCode::kInternal;
 }
 
-// One line: NCCL ends some of its texts with a newline.
+// Returns a status of one line, although NCCL ends some of its texts with a newline.
 absl::Status NcclStatus(const NcclLibrary& library, ncclResult_t result, ncclComm_t communicator,
                         std::string_view call) {
   const NcclLibrary::Functions& nccl = library.functions();
@@ -40,7 +40,7 @@ absl::Status NcclStatus(const NcclLibrary& library, ncclResult_t result, ncclCom
   return absl::Status(CodeOf(result), text);
 }
 
-// `end`: of a direction, "send to" or "receive from".
+// end: "send to" or "receive from".
 absl::Status CheckPeer(int32_t peer, size_t bytes, const NcclOptions& options,
                        std::string_view end) {
   if (peer < 0 || peer >= options.num_ranks || peer == options.rank) {
@@ -52,18 +52,35 @@ absl::Status CheckPeer(int32_t peer, size_t bytes, const NcclOptions& options,
       absl::StrCat(std::string(end), " rank ", peer, " of 0 bytes, a row has some"));
 }
 
+constexpr int32_t kMaxChannels = 64;  // NCCL's MAXCHANNELS
+
+// Work batches of a plan (one kernel): (4096 - 32) / 16 = 254. An operation on c channels takes c
+// of them. Operations that do not fit start a second kernel after the first, and ranks that cut
+// their groups at different operations can wait for each other for ever. One send and one receive
+// always fit.
+constexpr int32_t kPlanBatches = (4096 - 32) / 16;
+static_assert(2 * kMaxChannels <= kPlanBatches);
+
+// Returns the size of the structure in a version; fields are only added at the end.
+size_t SizeIn(int version) {
+  if (version < 22602) return offsetof(ncclConfig_t, trafficClass);
+  if (version < 22700) return offsetof(ncclConfig_t, commName);
+  if (version < 22800) return offsetof(ncclConfig_t, nChannelsPerNetPeer);
+  return sizeof(ncclConfig_t);
+}
+
 }  // namespace
 
-// Has one address for its whole life: NCCL keeps the name's, and the thread that connects writes
-// `communicator` a second time.
+// The impl keeps one address, because NCCL keeps that of the name, and the thread that connects
+// writes `communicator` a second time.
 struct NcclCommunicator::Impl {
   const NcclLibrary& library;
   NcclOptions options;
   ncclComm_t communicator = nullptr;
-  bool ready = false;    // Poll said true since the last call
+  bool ready = false;    // Poll returned true since the last call
   bool has_run = false;  // a group was begun
   std::vector<void*> registrations = {};
-  absl::Status failure = absl::OkStatus();  // once not ok, for ever
+  absl::Status failure = absl::OkStatus();  // the first error, which stays
 
   const NcclLibrary::Functions& nccl() const { return library.functions(); }
   absl::Status Fail(ncclResult_t result, std::string_view call) {
@@ -104,7 +121,7 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Begin(
 
 absl::StatusOr<bool> NcclCommunicator::Poll() {
   EPLB_RETURN_IF_ERROR(impl_->failure);
-  // Also when the last call has been taken over: what fails while the bytes move is said here only.
+  // Asks after an accepted call as well, because only this reports errors while the bytes move.
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = impl_->nccl().ncclCommGetAsyncError(impl_->communicator, &state);
   if (asked != ncclSuccess) return impl_->Fail(asked, "ncclCommGetAsyncError");
@@ -143,7 +160,8 @@ absl::Status NcclCommunicator::SendReceive(const std::optional<NcclSend>& send,
     result = nccl.ncclRecv(receive->bytes.data(), receive->bytes.size(), ncclUint8, receive->from,
                            impl_->communicator, on_stream);
   }
-  // Also after an error: the group is this thread's, and the framework's next call would fall in.
+  // Ends the group after an error as well, or the framework's next call on this thread would join
+  // it.
   const ncclResult_t ended = nccl.ncclGroupEnd();
   if (!Accepted(result)) return impl_->Fail(result, call);
   return Accepted(ended) ? absl::OkStatus() : impl_->Fail(ended, "ncclGroupEnd");
@@ -177,7 +195,7 @@ void NcclCommunicator::Deregister() {
 
 absl::Status NcclCommunicator::Abort() {
   if (impl_->communicator == nullptr) return absl::OkStatus();
-  // It ends registrations as well. To end them before could wait for a peer that does not answer.
+  // This ends registrations as well. Ending them first could wait for a peer that does not answer.
   const ncclResult_t result = impl_->nccl().ncclCommAbort(impl_->communicator);
   absl::Status status;
   if (result != ncclSuccess && impl_->has_run) {
@@ -209,27 +227,6 @@ absl::StatusOr<RowBuffer> AllocateByNccl(const NcclLibrary& library, int32_t dev
   auto* const bytes = static_cast<std::byte*>(memory);
   return RowBuffer{.owner = {bytes, free}, .bytes = {bytes, static_cast<size_t>(num_bytes)}};
 }
-
-namespace {
-
-constexpr int32_t kMaxChannels = 64;  // NCCL's MAXCHANNELS
-
-// A plan (one kernel) holds (4096 - 32) / 16 = 254 work batches; an operation on c channels takes c
-// of them. What does not fit starts a second kernel after the first, and ranks that cut their
-// groups at different operations can wait for each other for ever. One send and one receive always
-// fit.
-constexpr int32_t kPlanBatches = (4096 - 32) / 16;
-static_assert(2 * kMaxChannels <= kPlanBatches);
-
-// Fields are only ever added at the end, so that an older version's structure is a prefix.
-size_t SizeIn(int version) {
-  if (version < 22602) return offsetof(ncclConfig_t, trafficClass);
-  if (version < 22700) return offsetof(ncclConfig_t, commName);
-  if (version < 22800) return offsetof(ncclConfig_t, nChannelsPerNetPeer);
-  return sizeof(ncclConfig_t);
-}
-
-}  // namespace
 
 absl::Status CheckNcclOptions(const NcclOptions& options) {
   if (options.num_ranks < 1 || options.rank < 0 || options.rank >= options.num_ranks) {

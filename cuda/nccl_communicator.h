@@ -29,8 +29,8 @@ absl::StatusOr<NcclId> MakeNcclId(const NcclLibrary& library);
 struct NcclOptions {
   int32_t rank = 0;
   int32_t num_ranks = 1;
-  // A group of one send and one receive on at most 16 channels takes 2 * 16 of the 254 work batches
-  // that one kernel plan holds, so it is never cut in two (see nccl_communicator.cc).
+  // On at most 16 channels, a group of one send and one receive takes 2 * 16 work batches. One
+  // kernel plan holds 254, so the group is never cut in two (see nccl_communicator.cc).
   int32_t max_ctas = 16;
   int32_t channels_per_net_peer = 8;  // NCCL's default is 2, and 1 in large jobs
   int32_t traffic_class = -1;  // -1: NCCL's; lower than training's where the fabric has classes
@@ -63,9 +63,9 @@ class NcclCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  // Whether the last call has been taken over by NCCL, so that the next may come: the ranks are
-  // connected, or the group is on its stream (which then says when the bytes have moved). errors:
-  // Unavailable when a peer is gone, Internal; both with NCCL's own words. After one only Abort.
+  // True if NCCL has taken the last call, so that the next may follow: the ranks are connected, or
+  // the group is on its stream, which shows when the bytes have moved. errors: Unavailable if a
+  // peer is lost, Internal; both with NCCL's own words. After an error only Abort may follow.
   absl::StatusOr<bool> Poll();
   // One group: at most one send and one receive, both of at least one byte and with another rank,
   // in order with `stream`; without any it does nothing. REQUIRES: Poll said true since the last
@@ -99,7 +99,7 @@ class NcclCommunicator {
 absl::StatusOr<RowBuffer> AllocateByNccl(const NcclLibrary& library, int32_t device,
                                          int64_t num_bytes);
 
-// What is asked of NCCL for a communicator, in the words of the version that is loaded.
+// Settings of a communicator, translated for the version of NCCL that is loaded.
 
 // errors: InvalidArgument with the number that cannot be.
 absl::Status CheckNcclOptions(const NcclOptions& options);

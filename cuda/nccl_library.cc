@@ -69,7 +69,7 @@ std::string Variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-// Where NVIDIA's wheel lies below the folders that Python would look into, in that order.
+// Returns the paths of NVIDIA's wheel below the folders that Python would search, in that order.
 std::vector<std::string> PathsInPython() {
   std::vector<std::filesystem::path> folders;
   for (const absl::string_view folder : absl::StrSplit(Variable("PYTHONPATH"), ':')) {

@@ -26,7 +26,7 @@ class NcclLibrary {
   std::string version_text() const;                  // "2.28.9"
   const std::string& path() const { return path_; }  // of the file that was loaded
 
-  // That EPLB_NCCL_PATH names another file than the one in use; empty where it does not.
+  // Reports that EPLB_NCCL_PATH names another file than the one in use; empty if it does not.
   std::string note() const;
 
   struct Functions;  // NCCL's functions by their names, in cuda/nccl_library.h

@@ -13,8 +13,8 @@
 
 namespace eplb::cuda {
 
-// What a rank tells its peers about its arena: one line of text. A descriptor goes beside it where
-// the memory is handed over as one.
+// Offer of a rank's arena to its peers: one line of text, and a descriptor if the memory is handed
+// over as one.
 struct PeerArenaOffer {
   std::string text;
   int descriptor = -1;  // of the arena, which keeps it open

@@ -15,7 +15,7 @@
 
 namespace eplb::cuda {
 
-// Of chunk_counts: 4 bytes for each expert and 1,024 choices.
+// Returns the bytes of chunk_counts: 4 for each expert and 1,024 choices.
 int64_t QuotaRouteScratchBytes(const CountArgs& choices);
 
 // errors: as CheckChoices; InvalidArgument for a null array where there are tokens. No pointer is
@@ -35,7 +35,7 @@ absl::Status QuotaRouteOnHost(const QuotaRouteArgs& args);
 // Internal from CUDA.
 absl::Status LaunchQuotaRoute(const QuotaRouteArgs& args, cudaStream_t stream);
 
-// As LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
+// See LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
 absl::Status LoadQuotaRouteKernels();
 #endif
 

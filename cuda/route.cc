@@ -65,7 +65,7 @@ std::vector<std::vector<int32_t>> ReplicasByExpert(const RouteLayer& layer) {
   return replicas;
 }
 
-// Of an expert's replicas those that its tokens may go to, as MakeRouteTable says.
+// Returns the replicas of an expert that its tokens may use, by the rule of MakeRouteTable.
 std::vector<int32_t> CandidatesAmong(const RouteLayer& layer, std::vector<int32_t> replicas) {
   const auto has_share = [&](int32_t slot) { return ShareOf(layer, slot) > 0; };
   const auto is_local = [&](int32_t slot) {

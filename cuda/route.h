@@ -66,7 +66,7 @@ absl::Status RouteOnHost(const RouteArgs& args);
 // as CheckRouteArgs; Internal from CUDA.
 absl::Status LaunchRoute(const RouteArgs& args, cudaStream_t stream);
 
-// As LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
+// See LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
 absl::Status LoadRouteKernels();
 #endif
 

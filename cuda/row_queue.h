@@ -37,7 +37,7 @@ class RowQueue {
   // Batches that are not finished, and finished ones whose checksums or squares were not taken. A
   // batch without rows and one of CopyUnsummed, Transfer, Add or Mark have none to take.
   static constexpr int32_t kMaxBatches = 64;
-  // Of these batches together.
+  // Most rows of these batches together.
   static constexpr int64_t kMaxRows = 65'536;
 
   virtual ~RowQueue() = default;
@@ -51,14 +51,14 @@ class RowQueue {
   // which goes before the memory. errors: Internal from CUDA.
   virtual absl::StatusOr<RowBuffer> Pin(std::span<std::byte> memory) = 0;
 
-  // Whether Follow and LetFollow take `stream`: a cudaStream_t of this device, not under graph
-  // capture, null: the default one; ignored by the CPU. errors: FailedPrecondition. A capture is
-  // not disturbed.
+  // Checks that Follow and LetFollow take `stream`: a cudaStream_t of this device, not under graph
+  // capture; null is the default stream; the CPU ignores it. errors: FailedPrecondition. A capture
+  // is not disturbed.
   virtual absl::Status CheckStream(void* stream) = 0;
-  // What is added from here on comes after everything that `stream` holds now. errors: as
-  // CheckStream. An error changes nothing: the queue works on.
+  // Orders later additions after the present work of `stream`. errors: see CheckStream. After an
+  // error the queue works on as before.
   virtual absl::Status Follow(void* stream) = 0;
-  // What `stream` gets from here on comes after everything that was added. errors: as Follow.
+  // Orders later work of `stream` after all additions. errors: see Follow.
   virtual absl::Status LetFollow(void* stream) = 0;
 
   // Copies rows and sums the checksum (ChecksumOnHost) of each source as it is read. Row tables are
@@ -66,7 +66,7 @@ class RowQueue {
   // row with bytes; ResourceExhausted with kMaxBatches or kMaxRows under way; nothing is added
   // then.
   virtual absl::StatusOr<int64_t> Copy(std::span<const RowCopy> rows) = 0;
-  // As Copy, without checksums: of rows whose sums nobody would read.
+  // Copies rows without checksums, for rows whose sums are not needed; otherwise like Copy.
   virtual absl::StatusOr<int64_t> CopyUnsummed(std::span<const RowCopy> rows) = 0;
   // Copies rows by the copy engine, which takes no multiprocessor, also between device and host; no
   // checksums, so that rows which need them are read once more; nothing of a row without a
@@ -82,12 +82,12 @@ class RowQueue {
   // ResourceExhausted as Copy.
   virtual absl::StatusOr<int64_t> Mark() = 0;
 
-  // Whether a batch has ended, now. errors: InvalidArgument for a batch that was never added.
+  // True if a batch has ended. errors: InvalidArgument for a batch that was never added.
   virtual absl::StatusOr<bool> Ended(int64_t batch) = 0;
   // The checksums of a batch that has ended, in the order of its rows; once, then none. REQUIRES:
   // it has, as Ended said.
   virtual std::vector<uint64_t> TakeChecksums(int64_t batch) = 0;
-  // Of a batch of Square likewise, whose checksums are the sums' bits.
+  // Takes the sums of a batch of Square, whose checksums are the sums' bits.
   std::vector<double> TakeSquares(int64_t batch) {
     std::vector<double> squares;
     for (const uint64_t bits : TakeChecksums(batch)) squares.push_back(std::bit_cast<double>(bits));
@@ -113,8 +113,8 @@ std::unique_ptr<RowQueue> MakeHostRowQueue();
 #ifdef EPLB_WITH_CUDA
 struct StreamRowQueueOptions {
   int32_t device = 0;
-  // Of the copy kernel; a row copy reaches the memory's bandwidth with far fewer blocks than the
-  // device has room for, and training runs beside it.
+  // Blocks of the copy kernel. A row copy reaches the memory's bandwidth with far fewer blocks than
+  // the device has room for, and training runs beside it.
   int32_t max_blocks = 0;      // 0: as ChooseCopyGrid says
   bool high_priority = false;  // before the training's streams
 };
@@ -125,9 +125,9 @@ struct StreamRowQueueOptions {
 absl::StatusOr<std::unique_ptr<RowQueue>> MakeStreamRowQueue(const StreamRowQueueOptions& options);
 #endif
 
-// What both row queues refuse, in the same words.
+// Checks that both row queues share, with the same messages.
 
-// What a queue holds: batches that have not ended or have checksums that were not taken.
+// Content of a queue: batches that have not ended or have checksums that were not taken.
 struct RowQueueLoad {
   int64_t num_batches = 0;
   int64_t num_rows = 0;  // of these batches

@@ -1,3 +1,4 @@
+// Wraps the calls of the CUDA runtime that the files of cuda/ share.
 #include "cuda/runtime.h"
 
 #include <array>
@@ -11,7 +12,6 @@
 #include "base/status_macros.h"
 
 namespace eplb::cuda {
-
 namespace {
 
 absl::StatusCode CodeOf(cudaError_t error) {
@@ -34,7 +34,7 @@ absl::StatusCode CodeOf(cudaError_t error) {
   }
 }
 
-// "device 0 has 7.5"; empty where the device cannot be asked.
+// Returns "device 0 has 7.5"; empty if the device cannot be asked.
 std::string CapabilityOfCurrentDevice() {
   int device = 0;
   int major = 0;
@@ -47,7 +47,7 @@ std::string CapabilityOfCurrentDevice() {
   return known ? absl::StrCat("device ", device, " has ", major, ".", minor) : "";
 }
 
-// What is to be built instead, where this build's kernels do not run on the device.
+// Names the architecture to build for if this build's kernels do not run on the device.
 std::string MissingImage(cudaError_t error) {
   if (error != cudaErrorNoKernelImageForDevice && error != cudaErrorUnsupportedPtxVersion)
     return "";
@@ -57,22 +57,9 @@ std::string MissingImage(cudaError_t error) {
                       " (CMAKE_CUDA_ARCHITECTURES chooses them at build time)");
 }
 
-}  // namespace
-
-absl::Status ToStatus(cudaError_t error, std::string_view what) {
-  const absl::StatusCode code = CodeOf(error);
-  if (code == absl::StatusCode::kOk) return absl::OkStatus();
-  (void)cudaGetLastError();
-  return absl::Status(code, absl::StrCat(std::string(what), ": ", cudaGetErrorName(error), " (",
-                                         static_cast<int>(error), "): ", cudaGetErrorString(error),
-                                         MissingImage(error)));
-}
-
-namespace {
-
 constexpr int32_t kMovedFrom = -1;
 
-// Null where the driver has none of that name, or there is no driver.
+// Returns null if the driver has no function of that name, or there is no driver.
 template <class Function>
 Function FindInDriver(const char* name) {
   constexpr unsigned int kDriverVersion = 12000;
@@ -85,7 +72,7 @@ Function FindInDriver(const char* name) {
   return is_there ? reinterpret_cast<Function>(found) : nullptr;
 }
 
-// What the runtime does not tell: which contexts there are, and which one a thread has.
+// Driver calls for facts that the runtime hides: the existing contexts, and that of a thread.
 struct ContextCalls {
   decltype(&cuDevicePrimaryCtxGetState) get_state;
   decltype(&cuCtxGetCurrent) get_current;
@@ -101,17 +88,17 @@ const ContextCalls& Contexts() {
   return calls;
 }
 
-// Whether this process uses the device. Without an answer it may.
+// True if this process uses the device, or if the driver does not answer.
 bool HasContext(int32_t device) {
   const auto get_state = Contexts().get_state;
   unsigned int flags = 0;
   int active = 0;
-  // The runtime numbers devices as the driver does.
+  // The runtime and the driver number devices alike.
   if (get_state == nullptr || get_state(device, &flags, &active) != CUDA_SUCCESS) return true;
   return active != 0;
 }
 
-// Of this thread; null: none.
+// Returns the context of this thread; null: none.
 CUcontext CurrentContext() {
   CUcontext context = nullptr;
   const auto get_current = Contexts().get_current;
@@ -119,7 +106,18 @@ CUcontext CurrentContext() {
   return context;
 }
 
+constexpr int kKeptDevices = 64;  // the driver is asked each time for other devices
+
 }  // namespace
+
+absl::Status ToStatus(cudaError_t error, std::string_view what) {
+  const absl::StatusCode code = CodeOf(error);
+  if (code == absl::StatusCode::kOk) return absl::OkStatus();
+  (void)cudaGetLastError();
+  return absl::Status(code, absl::StrCat(std::string(what), ": ", cudaGetErrorName(error), " (",
+                                         static_cast<int>(error), "): ", cudaGetErrorString(error),
+                                         MissingImage(error)));
+}
 
 absl::StatusOr<Stream> MakeStream(StreamPriority priority) {
   int least = 0;
@@ -166,7 +164,7 @@ absl::StatusOr<DeviceGuard> DeviceGuard::Make(int32_t device) {
   const CUcontext context = CurrentContext();
   int previous = 0;
   EPLB_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&previous), "cudaGetDevice"));
-  DeviceGuard guard(previous, context);  // also where the call below fails
+  DeviceGuard guard(previous, context);  // restores even if the next call fails
   EPLB_RETURN_IF_ERROR(ToStatus(cudaSetDevice(device), "cudaSetDevice"));
   return guard;
 }
@@ -176,18 +174,12 @@ DeviceGuard::DeviceGuard(DeviceGuard&& other) noexcept
 
 DeviceGuard::~DeviceGuard() {
   if (previous_ == kMovedFrom) return;
-  // The runtime's device first: it makes that device's own context current.
+  // The runtime's device comes first, because it makes that device's own context current.
   if (HasContext(previous_)) (void)cudaSetDevice(previous_);
   const ContextCalls& contexts = Contexts();
   if (contexts.get_current == nullptr || contexts.set_current == nullptr) return;
   (void)contexts.set_current(static_cast<CUcontext>(context_));
 }
-
-namespace {
-
-constexpr int kKeptDevices = 64;  // beyond it the driver is asked each time
-
-}  // namespace
 
 absl::StatusOr<int32_t> NumMultiprocessors() {
   static std::array<std::atomic<int32_t>, kKeptDevices> kept{};  // 0: not asked yet

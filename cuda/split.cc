@@ -14,7 +14,7 @@ constexpr int64_t kSplitSharedBytes =
     int64_t{48} * 1024;  // what every device gives a block without asking
 constexpr int32_t kMaxSplitGpus = 1024;
 
-// Where the arrays begin behind each other.
+// Offsets of the arrays, one after the other.
 struct TableOffsets {
   int64_t layers;
   int64_t tables;

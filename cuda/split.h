@@ -47,7 +47,7 @@ absl::Status SplitOnHost(const SplitArgs& args);
 // null scratch memory where it is needed; Internal from CUDA.
 absl::Status LaunchSplit(const SplitArgs& args, cudaStream_t stream);
 
-// As LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
+// See LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
 absl::Status LoadSplitKernels();
 #endif
 

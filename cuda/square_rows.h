@@ -57,7 +57,7 @@ int32_t ChooseSquareBlocks(int32_t num_rows, int32_t num_multiprocessors);
 // asynchronous, launches nothing for zero rows. errors: as CheckSquareArgs; Internal from CUDA.
 absl::Status LaunchSquareRows(const SquareArgs& args, cudaStream_t stream);
 
-// As LoadCopyKernels.
+// See LoadCopyKernels.
 absl::Status LoadSquareKernels();
 #endif
 

@@ -27,7 +27,7 @@ constexpr int64_t kTableRows = 1024;  // of one launch
 // Enough for any kMaxBatches batches of kMaxRows rows: each leaves at most one table part empty.
 constexpr int32_t kNumTables = RowQueue::kMaxBatches + RowQueue::kMaxRows / kTableRows;
 
-// Of the destructor: copies take milliseconds, a device that needs longer does not answer.
+// Deadline of the destructor. Copies take milliseconds; a device that needs longer does not answer.
 constexpr std::chrono::seconds kIdleTimeout{20};
 
 constexpr int64_t TableBytes(int64_t num_rows) {
@@ -235,7 +235,7 @@ class StreamRowQueue final : public RowQueue {
 
   absl::Status Drain(absl::Time deadline) override {
     EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options_.device));
-    // What was half added has no event: after an error the stream itself is asked.
+    // Work that was added in part has no event, so after an error the stream itself is asked.
     if (!AwaitWork(deadline).ok()) EPLB_RETURN_IF_ERROR(AwaitIdle(deadline));
     for (auto& [number, batch] : batches_) {
       if (batch.ended != nullptr) free_events_.push_back(std::move(batch.ended));
@@ -249,7 +249,8 @@ class StreamRowQueue final : public RowQueue {
     return absl::OkStatus();
   }
 
-  // Else an event that is asked for would end the capture: CUDA takes that for a mistake.
+  // Without this mode a question about an event would end the capture, as CUDA takes it for a
+  // mistake.
   void AllowCaptures() override {
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     (void)cudaThreadExchangeStreamCaptureMode(&mode);
@@ -304,8 +305,8 @@ class StreamRowQueue final : public RowQueue {
   HostTable& OnHost(int32_t table) { return static_cast<HostTable*>(pinned_.get())[table]; }
   Table& OnDevice(int32_t table) { return static_cast<Table*>(device_.get())[table]; }
 
-  // What was half added cannot be taken back: after an error of CUDA all calls return it till
-  // Drain.
+  // Work that was added in part cannot be undone, so after an error of CUDA all calls return that
+  // error until Drain.
   absl::Status Keep(absl::Status status) {
     if (failure_.ok()) failure_ = std::move(status);
     return failure_;
@@ -332,7 +333,7 @@ class StreamRowQueue final : public RowQueue {
     return ToStatus(cudaStreamWaitEvent(stream, hand_over_.get(), 0), "cudaStreamWaitEvent");
   }
 
-  // Of a call on the caller's stream.
+  // Checks the result of a call on the caller's stream.
   absl::Status CheckGiven(cudaError_t error, std::string_view what) const {
     const absl::Status status = ToStatus(error, what);
     if (error != cudaErrorInvalidResourceHandle) return status;

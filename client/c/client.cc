@@ -1,27 +1,22 @@
 // The calls of the C ABI that make, use and destroy a client.
 #include "client/client.h"
 
-#include <cstring>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
 #include "base/foreign_text.h"
+#include "base/status_macros.h"
+#include "client/c/arguments.h"
 #include "client/c/client_handle.h"
 #include "client/c/eplb.h"
-
-using eplb::c::CallOnTrainingThread;
-using eplb::c::CheckFillable;
-using eplb::c::FillStruct;
-using eplb::c::Needs;
-using eplb::c::ReadOnlyCall;
+#include "client/c/structs.h"
 
 namespace eplb::c {
-
 namespace {
 
 absl::Status RefuseSecondConnect(const eplb_client& handle) {
@@ -37,7 +32,7 @@ absl::Status Connect(eplb_client& handle, ClientOptions options, AllGather all_g
   return absl::OkStatus();
 }
 
-// So that nobody reads what a call that fails, or one in a forked child, left unwritten.
+// Clears a result, so that a call that fails, or one in a forked child, leaves nothing unwritten.
 template <class Struct>
 void Clear(Struct* result, const Struct& empty = {}) {
   if (CheckFillable("result", result).ok()) FillStruct(empty, result);
@@ -103,130 +98,40 @@ eplb_stats StatsOf(const ClientStats& stats) {
   return result;
 }
 
-void Take(const char* given, std::string& option) {
-  if (given != nullptr) option = given;
-}
-
-ClientOptions Strings(const eplb_client_options& given) {
-  ClientOptions options;
-  Take(given.job, options.job);
-  Take(given.run_id, options.run_id);
-  Take(given.endpoint, options.endpoint);
-  Take(given.tls_ca, options.tls.ca);
-  Take(given.tls_cert, options.tls.cert);
-  Take(given.tls_key, options.tls.key);
-  Take(given.tls_server_name, options.tls.server_name);
-  Take(given.reduce, options.reduce);
-  Take(given.split, options.split);
-  Take(given.transport, options.transport);
-  Take(given.bind_address, options.bind_address);
-  Take(given.initial_placement, options.initial_placement);
-  Take(given.placements_path, options.placements_path);
-  Take(given.history_path, options.history_path);
-  return options;
-}
-
-absl::Status CheckNumbers(const eplb_client_options& given) {
-  for (const auto& [name, number] :
-       {std::pair{"reserved", given.reserved}, {"reserved2", given.reserved2}}) {
-    if (number == 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat("options.", name, ": ", number, ", expected 0"));
-  }
-  for (const auto& [name, number] : {std::pair{"require_daemon", given.require_daemon},
-                                     {"take_over", given.take_over},
-                                     {"ahead", given.ahead}}) {
-    if (number == 0 || number == 1) continue;
-    return absl::InvalidArgumentError(absl::StrCat(name, ": ", number, ", expected 0 or 1"));
-  }
-  if (given.state_placement != EPLB_STATE_WITH_PRIMARY &&
-      given.state_placement != EPLB_STATE_IN_EVERY_REPLICA) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("state_placement: ", given.state_placement,
-                     ", expected EPLB_STATE_WITH_PRIMARY (", EPLB_STATE_WITH_PRIMARY,
-                     ") or EPLB_STATE_IN_EVERY_REPLICA (", EPLB_STATE_IN_EVERY_REPLICA, ")"));
-  }
-  return absl::OkStatus();
+// Fills the caller's struct with `get`, (const Client&) -> Struct.
+template <class Struct, class Get>
+int32_t Fill(const eplb_client* handle, const char* call, const char* argument, Struct* result,
+             const Get& get) noexcept {
+  Clear(result);
+  return Read(handle, call, [&](const Client& client) -> absl::Status {
+    EPLB_RETURN_IF_ERROR(CheckFillable(argument, result));
+    FillStruct(get(client), result);
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace
-
-eplb_client_options DefaultClientOptions() {
-  const ClientOptions defaults;
-  eplb_client_options options = {};
-  options.struct_size = sizeof(options);
-  options.first_step = defaults.first_step;
-  options.nccl_piece_bytes = defaults.nccl.piece_bytes;
-  options.start_deadline_s = absl::ToDoubleSeconds(defaults.start_deadline);
-  options.vote_deadline_s = absl::ToDoubleSeconds(defaults.vote_deadline);
-  options.transfer_deadline_s = absl::ToDoubleSeconds(defaults.transfer_deadline);
-  options.rank = defaults.rank;
-  options.world_size = defaults.world_size;
-  options.num_layers = defaults.num_layers;
-  options.num_experts = defaults.num_experts;
-  options.num_slots = defaults.num_slots;
-  options.num_gpus = defaults.num_gpus;
-  options.num_nodes = defaults.num_nodes;
-  options.num_groups = defaults.num_groups;
-  options.vote_every = defaults.vote_every;
-  options.report_every = defaults.report_every;
-  options.report_max_steps = defaults.report_max_steps;
-  options.layers_per_chunk = defaults.layers_per_chunk;
-  options.state_placement = defaults.state_placement == StatePlacement::kWithPrimary
-                                ? EPLB_STATE_WITH_PRIMARY
-                                : EPLB_STATE_IN_EVERY_REPLICA;
-  options.nccl_max_ctas = defaults.nccl.max_ctas;
-  options.nccl_channels_per_net_peer = defaults.nccl.channels_per_net_peer;
-  options.nccl_traffic_class = defaults.nccl.traffic_class;
-  options.nccl_warm_up_ranks = defaults.nccl.warm_up_ranks;
-  options.pipeline_parallel_size = defaults.pipeline_parallel_size;
-  options.expert_tensor_parallel = defaults.expert_tensor_parallel;
-  return options;
-}
-
-absl::StatusOr<ClientOptions> ReadClientOptions(const eplb_client_options* pointer) {
-  EPLB_ASSIGN_OR_RETURN(const eplb_client_options given,
-                        ReadStruct("options", pointer, DefaultClientOptions()));
-  EPLB_RETURN_IF_ERROR(CheckNumbers(given));
-  ClientOptions options = Strings(given);
-  options.first_step = given.first_step;
-  options.start_deadline = absl::Seconds(given.start_deadline_s);
-  options.vote_deadline = absl::Seconds(given.vote_deadline_s);
-  options.transfer_deadline = absl::Seconds(given.transfer_deadline_s);
-  options.rank = given.rank;
-  options.world_size = given.world_size;
-  options.num_layers = given.num_layers;
-  options.num_experts = given.num_experts;
-  options.num_slots = given.num_slots;
-  options.num_gpus = given.num_gpus;
-  options.num_nodes = given.num_nodes;
-  options.num_groups = given.num_groups;
-  options.pipeline_parallel_size = given.pipeline_parallel_size;
-  options.expert_tensor_parallel = given.expert_tensor_parallel;
-  options.vote_every = given.vote_every;
-  options.report_every = given.report_every;
-  options.report_max_steps = given.report_max_steps;
-  options.layers_per_chunk = given.layers_per_chunk;
-  options.state_placement = given.state_placement == EPLB_STATE_WITH_PRIMARY
-                                ? StatePlacement::kWithPrimary
-                                : StatePlacement::kEveryReplica;
-  options.require_daemon = given.require_daemon == 1;
-  options.take_over = given.take_over == 1;
-  options.ahead = given.ahead == 1;
-  options.nccl = {.max_ctas = given.nccl_max_ctas,
-                  .channels_per_net_peer = given.nccl_channels_per_net_peer,
-                  .traffic_class = given.nccl_traffic_class,
-                  .piece_bytes = given.nccl_piece_bytes,
-                  .warm_up_ranks = given.nccl_warm_up_ranks};
-  return options;
-}
-
 }  // namespace eplb::c
+
+using eplb::Client;
+using eplb::c::Act;
+using eplb::c::CallOnTrainingThread;
+using eplb::c::CheckFillable;
+using eplb::c::CheckNotNull;
+using eplb::c::Fill;
+using eplb::c::FillStruct;
+using eplb::c::Needs;
+using eplb::c::Read;
 
 extern "C" {
 
+int32_t eplb_client_options_init(eplb_client_options* options, size_t struct_size) noexcept {
+  return eplb::c::InitStruct(eplb::c::DefaultClientOptions(), options, struct_size);
+}
+
 int32_t eplb_client_create(eplb_client** client) noexcept {
-  return eplb::c::CatchAll([&] {
-    if (client == nullptr) return absl::InvalidArgumentError("create: client is NULL");
+  return eplb::c::CatchAll([&]() -> absl::Status {
+    EPLB_RETURN_IF_ERROR(CheckNotNull("create: client", client));
     *client = std::make_unique<eplb_client>().release();
     return absl::OkStatus();
   });
@@ -263,53 +168,53 @@ int32_t eplb_client_connect_through_daemon(eplb_client* client,
 
 int32_t eplb_client_register_experts(eplb_client* client, const eplb_tensor* tensors,
                                      size_t num_tensors) noexcept {
-  return CallOnTrainingThread(client, "register_experts", Needs::kOpen, [&]() -> absl::Status {
+  return Act(client, "register_experts", [&](Client& connected) -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const std::vector<eplb::ExpertTensorView> views,
                           eplb::c::ReadTensors(tensors, num_tensors));
-    return client->client.load()->RegisterExperts(views);
+    return connected.RegisterExperts(views);
   });
 }
 
 int32_t eplb_client_check_experts(eplb_client* client, eplb_probe probe, void* user,
                                   void* stream) noexcept {
-  return CallOnTrainingThread(client, "check_experts", Needs::kOpen, [&]() -> absl::Status {
+  return Act(client, "check_experts", [&](Client& connected) -> absl::Status {
     if (probe == nullptr) return absl::InvalidArgumentError("probe is NULL");
-    return client->client.load()->CheckExperts(eplb::c::MakeProbe(probe, user), stream);
+    return connected.CheckExperts(eplb::c::MakeProbe(probe, user), stream);
   });
 }
 
 int32_t eplb_client_carry(eplb_client* client, const int32_t* physical_to_logical_map,
                           size_t num_cells, void* stream) noexcept {
-  return CallOnTrainingThread(client, "carry", Needs::kOpen, [&]() -> absl::Status {
+  return Act(client, "carry", [&](Client& connected) -> absl::Status {
     if ((physical_to_logical_map == nullptr) != (num_cells == 0)) {
       return absl::InvalidArgumentError(
           physical_to_logical_map == nullptr
               ? absl::StrCat("physical_to_logical_map is NULL, num_cells is ", num_cells)
-              : "num_cells is 0; expected num_layers * num_slots, or NULL for the placement in "
-                "force");
+              : "num_cells is 0; expected num_layers * num_slots, or NULL for the current "
+                "placement");
     }
-    return client->client.load()->Carry({physical_to_logical_map, num_cells}, stream);
+    return connected.Carry({physical_to_logical_map, num_cells}, stream);
   });
 }
 
 int32_t eplb_client_record(eplb_client* client, int32_t layer, const int64_t* counts,
                            size_t num_experts) noexcept {
-  return CallOnTrainingThread(client, "record", Needs::kOpen, [&]() -> absl::Status {
-    if (counts == nullptr) return absl::InvalidArgumentError("counts is NULL");
-    return client->client.load()->Record(layer, {counts, num_experts});
+  return Act(client, "record", [&](Client& connected) -> absl::Status {
+    EPLB_RETURN_IF_ERROR(CheckNotNull("counts", counts));
+    return connected.Record(layer, {counts, num_experts});
   });
 }
 
 int32_t eplb_client_record_step_time(eplb_client* client, double seconds) noexcept {
-  return CallOnTrainingThread(client, "record_step_time", Needs::kOpen,
-                              [&] { return client->client.load()->RecordStepTime(seconds); });
+  return Act(client, "record_step_time",
+             [&](Client& connected) { return connected.RecordStepTime(seconds); });
 }
 
 int32_t eplb_client_record_split(eplb_client* client, int32_t layer, const int64_t* quotas,
                                  size_t num_slots) noexcept {
-  return CallOnTrainingThread(client, "record_split", Needs::kOpen, [&]() -> absl::Status {
-    if (quotas == nullptr) return absl::InvalidArgumentError("quotas is NULL");
-    return client->client.load()->RecordSplit(layer, {quotas, num_slots});
+  return Act(client, "record_split", [&](Client& connected) -> absl::Status {
+    EPLB_RETURN_IF_ERROR(CheckNotNull("quotas", quotas));
+    return connected.RecordSplit(layer, {quotas, num_slots});
   });
 }
 
@@ -318,9 +223,9 @@ int32_t eplb_client_step_boundary(eplb_client* client, int64_t step, void* strea
   eplb_boundary empty = {};
   empty.reason = "";
   eplb::c::Clear(result, empty);
-  return CallOnTrainingThread(client, "step_boundary", Needs::kOpen, [&]() -> absl::Status {
+  return Act(client, "step_boundary", [&](Client& connected) -> absl::Status {
     if (result != nullptr) EPLB_RETURN_IF_ERROR(CheckFillable("result", result));
-    EPLB_ASSIGN_OR_RETURN(client->boundary, client->client.load()->StepBoundary(step, stream));
+    EPLB_ASSIGN_OR_RETURN(client->boundary, connected.StepBoundary(step, stream));
     client->boundary.reason = eplb::Printable(client->boundary.reason);
     if (result != nullptr) FillStruct(eplb::c::BoundaryOf(client->boundary), result);
     return absl::OkStatus();
@@ -328,53 +233,38 @@ int32_t eplb_client_step_boundary(eplb_client* client, int64_t step, void* strea
 }
 
 int32_t eplb_client_placement(const eplb_client* client, eplb_placement* placement) noexcept {
-  eplb::c::Clear(placement);
-  return ReadOnlyCall(client, "placement", Needs::kConnected, [&]() -> absl::Status {
-    EPLB_RETURN_IF_ERROR(CheckFillable("placement", placement));
-    FillStruct(eplb::c::PlacementOf(client->client.load()->placement()), placement);
-    return absl::OkStatus();
-  });
+  return Fill(client, "placement", "placement", placement,
+              [](const Client& connected) { return eplb::c::PlacementOf(connected.placement()); });
 }
 
 int32_t eplb_client_row_placement(const eplb_client* client, eplb_placement* placement) noexcept {
-  eplb::c::Clear(placement);
-  return ReadOnlyCall(client, "row_placement", Needs::kConnected, [&]() -> absl::Status {
-    EPLB_RETURN_IF_ERROR(CheckFillable("placement", placement));
-    FillStruct(eplb::c::PlacementOf(client->client.load()->row_placement()), placement);
-    return absl::OkStatus();
+  return Fill(client, "row_placement", "placement", placement, [](const Client& connected) {
+    return eplb::c::PlacementOf(connected.row_placement());
   });
 }
 
 int32_t eplb_client_device_tables(const eplb_client* client, eplb_device_tables* tables) noexcept {
-  eplb::c::Clear(tables);
-  return ReadOnlyCall(client, "device_tables", Needs::kConnected, [&]() -> absl::Status {
-    EPLB_RETURN_IF_ERROR(CheckFillable("tables", tables));
-    FillStruct(eplb::c::TablesOf(client->client.load()->device_tables()), tables);
-    return absl::OkStatus();
-  });
+  return Fill(client, "device_tables", "tables", tables,
+              [](const Client& connected) { return eplb::c::TablesOf(connected.device_tables()); });
+}
+
+int32_t eplb_client_stats(const eplb_client* client, eplb_stats* stats) noexcept {
+  return Fill(client, "stats", "stats", stats,
+              [](const Client& connected) { return eplb::c::StatsOf(connected.stats()); });
 }
 
 int32_t eplb_client_transport(const eplb_client* client, const char** transport) noexcept {
-  return ReadOnlyCall(client, "transport", Needs::kConnected, [&]() -> absl::Status {
-    if (transport == nullptr) return absl::InvalidArgumentError("transport is NULL");
+  return Read(client, "transport", [&](const Client&) -> absl::Status {
+    EPLB_RETURN_IF_ERROR(CheckNotNull("transport", transport));
     *transport = client->NameOfTransport();
     return absl::OkStatus();
   });
 }
 
 int32_t eplb_client_run_id(const eplb_client* client, const char** run_id) noexcept {
-  return ReadOnlyCall(client, "run_id", Needs::kConnected, [&]() -> absl::Status {
-    if (run_id == nullptr) return absl::InvalidArgumentError("run is NULL");
-    *run_id = client->client.load()->run_id().c_str();
-    return absl::OkStatus();
-  });
-}
-
-int32_t eplb_client_stats(const eplb_client* client, eplb_stats* stats) noexcept {
-  eplb::c::Clear(stats);
-  return ReadOnlyCall(client, "stats", Needs::kConnected, [&]() -> absl::Status {
-    EPLB_RETURN_IF_ERROR(CheckFillable("stats", stats));
-    FillStruct(eplb::c::StatsOf(client->client.load()->stats()), stats);
+  return Read(client, "run_id", [&](const Client& connected) -> absl::Status {
+    EPLB_RETURN_IF_ERROR(CheckNotNull("run_id", run_id));
+    *run_id = connected.run_id().c_str();
     return absl::OkStatus();
   });
 }
@@ -390,14 +280,3 @@ int32_t eplb_client_close(eplb_client* client, const char* reason) noexcept {
 }
 
 }  // extern "C"
-
-extern "C" int32_t eplb_client_options_init(eplb_client_options* options,
-                                            size_t struct_size) noexcept {
-  return eplb::c::CatchAll([&]() -> absl::Status {
-    if (options == nullptr) return absl::InvalidArgumentError("options is NULL");
-    EPLB_RETURN_IF_ERROR(eplb::c::CheckStructSize<eplb_client_options>("options", struct_size));
-    options->struct_size = struct_size;
-    eplb::c::FillStruct(eplb::c::DefaultClientOptions(), options);
-    return absl::OkStatus();
-  });
-}

@@ -1,31 +1,20 @@
-// What is behind an eplb_client.
+// The state of an eplb_client, and the rules that every call on it follows.
 #ifndef EPLB_CLIENT_C_CLIENT_HANDLE_H_
 #define EPLB_CLIENT_C_CLIENT_HANDLE_H_
 
-#include <algorithm>
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <exception>
 #include <limits>
-#include <memory>
-#include <new>
 #include <string>
-#include <string_view>
-#include <type_traits>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
-#include "base/status_macros.h"
+#include "client/c/call.h"
 #include "client/c/eplb.h"
-#include "client/c/eplb_plan.h"
+#include "client/c/structs.h"
 #include "client/client.h"
 #include "client/fork_guard.h"
-#include "client/tokens.h"
 
 // The struct of the ABI is in no namespace. Threads: the training thread, except where a member is
 // atomic.
@@ -36,7 +25,7 @@ struct eplb_client {
   eplb_client& operator=(const eplb_client&) = delete;
   ~eplb_client() { delete client.load(); }
 
-  // As C wants it. Valid until the next call.
+  // Returns the name, terminated by 0. Valid until the next call.
   const char* NameOfTransport() const {
     transport = client.load()->transport();
     return transport.c_str();
@@ -44,11 +33,11 @@ struct eplb_client {
 
   const eplb::ForkGuard fork_guard;
   std::atomic<eplb::Client*> client = nullptr;   // set once, by connect
-  std::atomic<const char*> under_way = nullptr;  // the call that is
+  std::atomic<const char*> under_way = nullptr;  // name of the call that runs
   std::atomic<bool> closed = false;
-  std::string message;            // of the last call that failed
-  eplb::BoundaryResult boundary;  // the newest; owns the strings that callers see
-  mutable std::string transport;  // likewise
+  std::string message;            // message of the last failed call
+  eplb::BoundaryResult boundary;  // newest result, which owns the strings that callers see
+  mutable std::string transport;  // owns the string that callers see
 };
 
 namespace eplb::c {
@@ -56,68 +45,24 @@ namespace eplb::c {
 // Value of a figure without a sample.
 inline constexpr double kNoFigure = std::numeric_limits<double>::quiet_NaN();
 
-// From statuses and exceptions to codes and messages, and from a callback's code to a status.
-
-// The status's code; its message becomes this thread's eplb_last_message().
-int32_t Report(const absl::Status& status) noexcept;
-int32_t Report(eplb_code code, std::string_view message) noexcept;
-
-// Runs what a function of the ABI does, () -> absl::Status. Nothing is thrown through C.
-template <class Body>
-int32_t CatchAll(Body&& body) noexcept {
-  try {
-    return Report(body());
-  } catch (const std::bad_alloc&) {
-    return Report(EPLB_RESOURCE_EXHAUSTED, "no memory");
-  } catch (const std::exception& error) {
-    return Report(EPLB_INTERNAL, error.what());
-  } catch (...) {
-    return Report(EPLB_INTERNAL, "an exception of an unknown type");
-  }
-}
-
-// What eplb_callback_message() was told since the last time; empty if nothing.
-std::string_view TakeCallbackMessage() noexcept;
-
-// Runs a callback, () -> eplb_code, and says what it answered.
-template <class Callback>
-absl::Status CallBack(Callback&& callback) {
-  (void)TakeCallbackMessage();  // of a callback that was OK after all
-  int32_t code = EPLB_OK;
-  try {
-    code = callback();
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("the callback threw: ", error.what()));
-  } catch (...) {
-    return absl::InternalError("the callback threw an exception");
-  }
-  if (code == EPLB_OK) return absl::OkStatus();
-  const std::string_view told = TakeCallbackMessage();
-  const bool known = code > EPLB_OK && code <= EPLB_UNAUTHENTICATED;
-  return absl::Status(
-      known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
-      told.empty() ? absl::StrCat("the callback returned ", code, " (", eplb_code_name(code), ")")
-                   : std::string(told));
-}
-
 enum class Needs {
   kNothing,
   kConnected,  // also after close
   kOpen,
 };
 
-// Whether this call on the client, named `name`, can be; errors: InvalidArgument for NULL,
-// FailedPrecondition for a state that is not what it needs.
+// Checks that the client's state allows the call `name`. errors: InvalidArgument for NULL,
+// FailedPrecondition for another state than the call needs.
 absl::Status CheckState(const eplb_client* handle, const char* name, Needs needs);
 
-// Makes `name` the call under way, for as long as it lives.
+// Makes `name` the call that runs, for the life of the object.
 class Turn {
  public:
   Turn(eplb_client& handle, const char* name);
   ~Turn();
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
-  // FailedPrecondition, naming both calls, when another one is under way.
+  // FailedPrecondition, naming both calls, if another call runs.
   const absl::Status& status() const { return status_; }
 
  private:
@@ -125,12 +70,12 @@ class Turn {
   absl::Status status_;
 };
 
-// A call of the training thread that does something: `body` is () -> absl::Status. In a forked
-// child it is OK and nothing.
+// Runs a call of the training thread, `body`: () -> absl::Status. In a forked child it does nothing
+// and returns OK.
 template <class Body>
 int32_t CallOnTrainingThread(eplb_client* handle, const char* name, Needs needs,
                              Body&& body) noexcept {
-  bool ours = false;  // else the message is that of the call under way
+  bool ours = false;  // if false, the message is that of the call that runs
   const int32_t code = CatchAll([&]() -> absl::Status {
     if (handle == nullptr) return CheckState(handle, name, needs);
     if (handle->fork_guard.InForkedChild()) return absl::OkStatus();
@@ -141,7 +86,7 @@ int32_t CallOnTrainingThread(eplb_client* handle, const char* name, Needs needs,
     return body();
   });
   if (ours && code != EPLB_OK) {
-    // Without memory even for the message, eplb_last_message() has it.
+    // If there is no memory for a copy, eplb_last_message() still has the message.
     (void)CatchAll([&] {
       handle->message = eplb_last_message();
       return absl::OkStatus();
@@ -150,7 +95,7 @@ int32_t CallOnTrainingThread(eplb_client* handle, const char* name, Needs needs,
   return code;
 }
 
-// A call that only reads, and may be made inside callbacks.
+// Runs a call that only reads, which callbacks may make.
 template <class Body>
 int32_t ReadOnlyCall(const eplb_client* handle, const char* name, Needs needs,
                      Body&& body) noexcept {
@@ -160,89 +105,25 @@ int32_t ReadOnlyCall(const eplb_client* handle, const char* name, Needs needs,
   });
 }
 
-// Structs that carry their size: a caller compiled against another version of eplb.h has a shorter
-// or a longer one.
-
-// No caller has a shorter struct. One that grows keeps the size that it had in the first release,
-// by a specialization.
-template <class Struct>
-inline constexpr size_t kFirstSize = sizeof(Struct);
-template <>
-inline constexpr size_t kFirstSize<eplb_client_options> = offsetof(eplb_client_options, ahead);
-
-// No struct will ever be longer: a struct_size that was never set is found before its bytes are
-// looked at.
-inline constexpr size_t kMaxStructSize = 4096;
-
-// errors: InvalidArgument, naming the argument, for a struct_size that no version of eplb.h has.
-template <class Struct>
-absl::Status CheckStructSize(const char* name, size_t struct_size) {
-  static_assert(std::is_trivially_copyable_v<Struct>);
-  static_assert(kFirstSize<Struct> >= sizeof(size_t) && kFirstSize<Struct> <= sizeof(Struct));
-  if (struct_size >= kFirstSize<Struct> && struct_size <= kMaxStructSize) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, ".struct_size is ", struct_size,
-                                                 ", expected sizeof, which is ", sizeof(Struct),
-                                                 " in this library"));
+// Runs `body`, (Client&) -> absl::Status, on a client that is open, on the training thread.
+template <class Body>
+int32_t Act(eplb_client* handle, const char* name, Body&& body) noexcept {
+  return CallOnTrainingThread(handle, name, Needs::kOpen,
+                              [&] { return body(*handle->client.load()); });
 }
 
-// The caller's struct, with `defaults` for what it is too short for.
-// errors: InvalidArgument, naming the argument: NULL, no right struct_size, or a field that this
-// library does not know is not 0.
-template <class Struct>
-absl::StatusOr<Struct> ReadStruct(const char* name, const Struct* given, Struct defaults = {}) {
-  if (given == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
-  EPLB_RETURN_IF_ERROR(CheckStructSize<Struct>(name, given->struct_size));
-  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
-  const size_t size = given->struct_size;
-  if (size > sizeof(Struct) &&
-      std::any_of(bytes + sizeof(Struct), bytes + size, [](unsigned char b) { return b != 0; })) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " sets a field that this library, ", eplb_version(),
-                     ", does not know: it is older than the eplb.h that the program is made with"));
-  }
-  std::memcpy(&defaults, given, std::min(size, sizeof(Struct)));
-  return defaults;
+// Runs `body`, (Client&) -> absl::Status, on a client that is connected, and only reads.
+template <class Body>
+int32_t Read(const eplb_client* handle, const char* name, Body&& body) noexcept {
+  return ReadOnlyCall(handle, name, Needs::kConnected,
+                      [&] { return body(*handle->client.load()); });
 }
 
-// errors: InvalidArgument, naming the argument: NULL or no right struct_size.
-template <class Struct>
-absl::Status CheckFillable(const char* name, const Struct* result) {
-  if (result == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
-  return CheckStructSize<Struct>(name, result->struct_size);
+// errors: InvalidArgument, naming the argument.
+inline absl::Status CheckNotNull(const char* name, const void* argument) {
+  if (argument != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
 }
-
-// Writes as much of `value` as the caller's struct takes, and zeros behind it.
-// REQUIRES: CheckFillable(result).
-template <class Struct>
-void FillStruct(Struct value, Struct* result) {
-  const size_t size = result->struct_size;
-  value.struct_size = size;
-  std::memcpy(result, &value, std::min(size, sizeof(Struct)));
-  auto* bytes = reinterpret_cast<unsigned char*>(result);
-  if (size > sizeof(Struct)) std::fill(bytes + sizeof(Struct), bytes + size, 0);
-}
-
-// Callbacks of C made those of C++.
-
-// rank: of the caller, whose own answer is looked for at its place.
-AllGather MakeAllGather(eplb_all_gather all_gather, void* user, int32_t rank);
-
-ExpertProbe MakeProbe(eplb_probe probe, void* user);
-
-// errors: InvalidArgument naming the tensor, for what is no such struct, no such role, or a name
-// that is NULL.
-absl::StatusOr<std::vector<ExpertTensorView>> ReadTensors(const eplb_tensor* tensors,
-                                                          size_t num_tensors);
-
-// errors: InvalidArgument naming the field. Pointers are the next checks' matter.
-absl::StatusOr<cuda::CountArgs> ReadChoices(const eplb_choices* given);
-
-// What eplb_client_options_init() gives.
-eplb_client_options DefaultClientOptions();
-
-// errors: InvalidArgument for what is no such struct, naming the field; Client::Connect checks the
-// rest.
-absl::StatusOr<ClientOptions> ReadClientOptions(const eplb_client_options* given);
 
 }  // namespace eplb::c
 

@@ -1,8 +1,9 @@
+// Placements without a daemon: the functions of eplb_plan.h.
 #include "client/c/plan.h"
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 
 #include "client/c/client_handle.h"
 #include "client/c/eplb_plan.h"
+#include "client/c/structs.h"
 #include "placement/gpu_speeds.h"
 #include "placement/policies/deepseek_policy.h"
 #include "placement/policies/registry.h"
@@ -20,49 +22,30 @@ namespace eplb::c {
 
 namespace {
 
-absl::Status BadChoice(const char* option, int32_t value, int32_t last) {
-  return absl::InvalidArgumentError(absl::StrCat(option, ": ", value, ", expected 0..", last));
+// Returns the value at `number` of `values`. errors: InvalidArgument, naming the option.
+template <class Value, size_t kCount>
+absl::StatusOr<Value> ReadChoice(const char* option, int32_t number,
+                                 const Value (&values)[kCount]) {
+  if (number >= 0 && number < std::ssize(values)) return values[number];
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, ": ", number, ", expected 0..", kCount - 1));
 }
 
-absl::StatusOr<TieBreak> ReadTieBreak(int32_t tie_break) {
-  if (tie_break == EPLB_TIES_STABLE) return TieBreak::kStable;
-  if (tie_break == EPLB_TIES_COMPAT) return TieBreak::kCompat;
-  return BadChoice("tie_break", tie_break, EPLB_TIES_COMPAT);
-}
+// Values in the order of eplb_tie_break, eplb_hierarchy and eplb_effort.
+constexpr TieBreak kTieBreaks[] = {TieBreak::kStable, TieBreak::kCompat};
+constexpr std::optional<Hierarchy> kHierarchies[] = {std::nullopt, Hierarchy::kStrict,
+                                                     Hierarchy::kSoft, Hierarchy::kNone};
+constexpr Effort kEfforts[] = {Effort::kDefault, Effort::kFast, Effort::kThorough};
 
-absl::StatusOr<std::optional<Hierarchy>> ReadHierarchy(int32_t hierarchy) {
-  switch (hierarchy) {
-    case EPLB_HIERARCHY_DEFAULT:
-      return std::nullopt;
-    case EPLB_HIERARCHY_STRICT:
-      return Hierarchy::kStrict;
-    case EPLB_HIERARCHY_SOFT:
-      return Hierarchy::kSoft;
-    case EPLB_HIERARCHY_NONE:
-      return Hierarchy::kNone;
-    default:
-      return BadChoice("hierarchy", hierarchy, EPLB_HIERARCHY_NONE);
-  }
-}
-
-absl::StatusOr<Effort> ReadEffort(int32_t effort) {
-  switch (effort) {
-    case EPLB_EFFORT_DEFAULT:
-      return Effort::kDefault;
-    case EPLB_EFFORT_FAST:
-      return Effort::kFast;
-    case EPLB_EFFORT_THOROUGH:
-      return Effort::kThorough;
-    default:
-      return BadChoice("effort", effort, EPLB_EFFORT_THOROUGH);
-  }
+absl::StatusOr<TieBreak> ReadTieBreak(int32_t number) {
+  return ReadChoice("tie_break", number, kTieBreaks);
 }
 
 absl::StatusOr<PolicyOptions> ReadPolicyOptions(const eplb_plan_options& options) {
   PolicyOptions policy;
   EPLB_ASSIGN_OR_RETURN(policy.tie_break, ReadTieBreak(options.tie_break));
-  EPLB_ASSIGN_OR_RETURN(policy.hierarchy, ReadHierarchy(options.hierarchy));
-  EPLB_ASSIGN_OR_RETURN(policy.effort, ReadEffort(options.effort));
+  EPLB_ASSIGN_OR_RETURN(policy.hierarchy, ReadChoice("hierarchy", options.hierarchy, kHierarchies));
+  EPLB_ASSIGN_OR_RETURN(policy.effort, ReadChoice("effort", options.effort, kEfforts));
   policy.allow_duplicates = options.allow_duplicates != 0;
   if (options.max_moves_per_gpu < -1) {
     return absl::InvalidArgumentError(absl::StrCat("max_moves_per_gpu: ", options.max_moves_per_gpu,
@@ -85,7 +68,7 @@ absl::StatusOr<GpuSpeeds> ReadSpeeds(const eplb_plan_options& options) {
   return GpuSpeeds::Make(options.num_gpus, speeds, unusable);
 }
 
-// The reference looks at expert groups only in its hierarchical branch, and says so itself.
+// The reference reads expert groups only in its hierarchical branch, and reports errors itself.
 absl::Status CheckGroups(std::string_view policy, const Topology& topology) {
   const int32_t experts = topology.num_experts(), groups = topology.num_groups();
   if (TraitsOf(policy).follows_reference || experts % groups == 0) return absl::OkStatus();
@@ -93,7 +76,7 @@ absl::Status CheckGroups(std::string_view policy, const Topology& topology) {
       absl::StrCat("num_groups is ", groups, ", expected a divisor of the ", experts, " experts"));
 }
 
-// [L, S], with each slot's place among its expert's replicas, out of a logical_to_physical_map.
+// Returns [L, S]: each slot's place among its expert's replicas, from a logical_to_physical_map.
 absl::StatusOr<IndexMatrix> ReadReplicaRanks(const eplb_plan_options& options) {
   if (options.previous_max_replicas < 1 || options.previous_max_replicas > options.num_slots) {
     return absl::InvalidArgumentError(
@@ -136,6 +119,54 @@ absl::StatusOr<Placement> ReadPrevious(const eplb_plan_options& options, const T
   return Placement::FromSlotsAndRanks(topology, slots, ranks);
 }
 
+// Options: num_layers and num_experts are the shape of the array `name`.
+template <class Options>
+absl::Status CheckCells(const char* name, const void* cells, const Options& options) {
+  EPLB_RETURN_IF_ERROR(CheckNotNull(name, cells));
+  if (options.num_layers >= 1 && options.num_experts >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("num_layers ", options.num_layers,
+                                                 ", num_experts ", options.num_experts,
+                                                 ", expected at least 1"));
+}
+
+// Gives the caller the plan of `make`, () -> StatusOr<unique_ptr<eplb_plan>>.
+template <class Make>
+int32_t GivePlan(eplb_plan** plan, const Make& make) noexcept {
+  return CatchAll([&]() -> absl::Status {
+    EPLB_RETURN_IF_ERROR(CheckNotNull("plan", plan));
+    *plan = nullptr;
+    EPLB_ASSIGN_OR_RETURN(std::unique_ptr<eplb_plan> made, make());
+    *plan = made.release();
+    return absl::OkStatus();
+  });
+}
+
+// make_load: (Matrix) -> StatusOr<Load>.
+template <class Matrix, class Cell, class MakeLoad>
+int32_t MakePlan(const eplb_plan_options* pointer, const Cell* cells, const MakeLoad& make_load,
+                 eplb_plan** plan) noexcept {
+  return GivePlan(plan, [&]() -> absl::StatusOr<std::unique_ptr<eplb_plan>> {
+    EPLB_ASSIGN_OR_RETURN(const eplb_plan_options options, ReadPlanOptions(pointer));
+    EPLB_RETURN_IF_ERROR(CheckCells("the load", cells, options));
+    EPLB_ASSIGN_OR_RETURN(const Load load, make_load(Eigen::Map<const Matrix>(
+                                               cells, options.num_layers, options.num_experts)));
+    return SolvePlan(options, load);
+  });
+}
+
+TopologyOptions ShapeOf(const eplb_plan_options& options) {
+  return {.num_layers = options.num_layers,
+          .num_experts = options.num_experts,
+          .num_slots = options.num_slots,
+          .num_gpus = options.num_gpus,
+          .num_nodes = options.num_nodes,
+          .num_groups = options.num_groups};
+}
+
+void CopyMap(const IndexMatrix& map, int64_t* cells) {
+  if (cells != nullptr) std::copy_n(map.data(), map.size(), cells);
+}
+
 }  // namespace
 
 eplb_plan_options DefaultPlanOptions() {
@@ -156,12 +187,7 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_option
                                                      const float* weight) {
   EPLB_ASSIGN_OR_RETURN(const eplb_rebalance_options options, ReadStruct("options", pointer));
   EPLB_ASSIGN_OR_RETURN(const TieBreak tie_break, ReadTieBreak(options.tie_break));
-  if (weight == nullptr) return absl::InvalidArgumentError("weight is NULL");
-  if (options.num_layers < 1 || options.num_experts < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("num_layers ", options.num_layers,
-                                                   ", num_experts ", options.num_experts,
-                                                   ", expected at least 1"));
-  }
+  EPLB_RETURN_IF_ERROR(CheckCells("weight", weight, options));
   const Eigen::Map<const FloatMatrix> weights(weight, options.num_layers, options.num_experts);
   EPLB_ASSIGN_OR_RETURN(const DeepseekMaps maps,
                         RebalanceExperts(weights,
@@ -170,7 +196,7 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_option
                                           .num_nodes = options.num_nodes,
                                           .num_gpus = options.num_gpus},
                                          tie_break));
-  // Nodes and expert groups, which the reference may ignore, say nothing about what is found.
+  // The reference may ignore nodes and expert groups, so the placement has none.
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = options.num_layers,
                                                                  .num_experts = options.num_experts,
                                                                  .num_slots = options.num_replicas,
@@ -195,13 +221,7 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
   }
   EPLB_ASSIGN_OR_RETURN(const PolicyOptions policy_options, ReadPolicyOptions(options));
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(name, policy_options));
-  EPLB_ASSIGN_OR_RETURN(const Topology topology,
-                        Topology::Make({.num_layers = options.num_layers,
-                                        .num_experts = options.num_experts,
-                                        .num_slots = options.num_slots,
-                                        .num_gpus = options.num_gpus,
-                                        .num_nodes = options.num_nodes,
-                                        .num_groups = options.num_groups}));
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(ShapeOf(options)));
   EPLB_RETURN_IF_ERROR(CheckGroups(name, topology));
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, ReadSpeeds(options));
   std::optional<Placement> previous;
@@ -222,54 +242,11 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
 }
 
 absl::StatusOr<std::unique_ptr<eplb_plan>> PlanFromMaps(const eplb_plan_options& options) {
-  EPLB_ASSIGN_OR_RETURN(const Topology topology,
-                        Topology::Make({.num_layers = options.num_layers,
-                                        .num_experts = options.num_experts,
-                                        .num_slots = options.num_slots,
-                                        .num_gpus = options.num_gpus,
-                                        .num_nodes = options.num_nodes,
-                                        .num_groups = options.num_groups}));
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(ShapeOf(options)));
   if (options.previous == nullptr) return absl::InvalidArgumentError("previous is NULL");
   EPLB_ASSIGN_OR_RETURN(Placement placement, ReadPrevious(options, topology));
   return std::make_unique<eplb_plan>(eplb_plan{std::move(placement), std::nullopt});
 }
-
-namespace {
-
-absl::Status CheckCells(const eplb_plan_options& options, const void* load) {
-  if (load == nullptr) return absl::InvalidArgumentError("the load is NULL");
-  if (options.num_layers >= 1 && options.num_experts >= 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("num_layers ", options.num_layers,
-                                                 ", num_experts ", options.num_experts,
-                                                 ", expected at least 1"));
-}
-
-// make_load: (Matrix) -> StatusOr<Load>.
-template <class Matrix, class Cell, class MakeLoad>
-int32_t MakePlan(const eplb_plan_options* pointer, const Cell* cells, const MakeLoad& make_load,
-                 eplb_plan** plan) noexcept {
-  return CatchAll([&]() -> absl::Status {
-    if (plan == nullptr) return absl::InvalidArgumentError("plan is NULL");
-    *plan = nullptr;
-    EPLB_ASSIGN_OR_RETURN(const eplb_plan_options options, ReadPlanOptions(pointer));
-    EPLB_RETURN_IF_ERROR(CheckCells(options, cells));
-    EPLB_ASSIGN_OR_RETURN(const Load load, make_load(Eigen::Map<const Matrix>(
-                                               cells, options.num_layers, options.num_experts)));
-    EPLB_ASSIGN_OR_RETURN(std::unique_ptr<eplb_plan> solved, SolvePlan(options, load));
-    *plan = solved.release();
-    return absl::OkStatus();
-  });
-}
-
-void CopyMap(const IndexMatrix& map, int64_t* cells) {
-  if (cells != nullptr) std::copy_n(map.data(), map.size(), cells);
-}
-
-absl::Status CheckPlan(const eplb_plan* plan) {
-  return plan == nullptr ? absl::InvalidArgumentError("plan is NULL") : absl::OkStatus();
-}
-
-}  // namespace
 
 }  // namespace eplb::c
 
@@ -277,23 +254,11 @@ extern "C" {
 
 int32_t eplb_rebalance_experts(const eplb_rebalance_options* options, const float* weight,
                                eplb_plan** plan) noexcept {
-  return eplb::c::CatchAll([&]() -> absl::Status {
-    if (plan == nullptr) return absl::InvalidArgumentError("plan is NULL");
-    *plan = nullptr;
-    EPLB_ASSIGN_OR_RETURN(std::unique_ptr<eplb_plan> solved, eplb::c::Rebalance(options, weight));
-    *plan = solved.release();
-    return absl::OkStatus();
-  });
+  return eplb::c::GivePlan(plan, [&] { return eplb::c::Rebalance(options, weight); });
 }
 
 int32_t eplb_plan_options_init(eplb_plan_options* options, size_t struct_size) noexcept {
-  return eplb::c::CatchAll([&]() -> absl::Status {
-    if (options == nullptr) return absl::InvalidArgumentError("options is NULL");
-    EPLB_RETURN_IF_ERROR(eplb::c::CheckStructSize<eplb_plan_options>("options", struct_size));
-    options->struct_size = struct_size;
-    eplb::c::FillStruct(eplb::c::DefaultPlanOptions(), options);
-    return absl::OkStatus();
-  });
+  return eplb::c::InitStruct(eplb::c::DefaultPlanOptions(), options, struct_size);
 }
 
 int32_t eplb_plan_from_counts(const eplb_plan_options* options, const int64_t* counts,
@@ -307,19 +272,15 @@ int32_t eplb_plan_from_estimates(const eplb_plan_options* options, const double*
 }
 
 int32_t eplb_plan_from_maps(const eplb_plan_options* options, eplb_plan** plan) noexcept {
-  return eplb::c::CatchAll([&]() -> absl::Status {
-    if (plan == nullptr) return absl::InvalidArgumentError("plan is NULL");
-    *plan = nullptr;
+  return eplb::c::GivePlan(plan, [&]() -> absl::StatusOr<std::unique_ptr<eplb_plan>> {
     EPLB_ASSIGN_OR_RETURN(const eplb_plan_options read, eplb::c::ReadPlanOptions(options));
-    EPLB_ASSIGN_OR_RETURN(std::unique_ptr<eplb_plan> made, eplb::c::PlanFromMaps(read));
-    *plan = made.release();
-    return absl::OkStatus();
+    return eplb::c::PlanFromMaps(read);
   });
 }
 
 int32_t eplb_plan_get_sizes(const eplb_plan* plan, eplb_plan_sizes* sizes) noexcept {
   return eplb::c::CatchAll([&]() -> absl::Status {
-    EPLB_RETURN_IF_ERROR(eplb::c::CheckPlan(plan));
+    EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("plan", plan));
     EPLB_RETURN_IF_ERROR(eplb::c::CheckFillable("sizes", sizes));
     const eplb::Topology& topology = plan->placement.topology();
     eplb_plan_sizes result = {};
@@ -335,7 +296,7 @@ int32_t eplb_plan_get_sizes(const eplb_plan* plan, eplb_plan_sizes* sizes) noexc
 int32_t eplb_plan_copy_maps(const eplb_plan* plan, int64_t* physical_to_logical_map,
                             int64_t* logical_to_physical_map, int64_t* logical_count) noexcept {
   return eplb::c::CatchAll([&]() -> absl::Status {
-    EPLB_RETURN_IF_ERROR(eplb::c::CheckPlan(plan));
+    EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("plan", plan));
     eplb::c::CopyMap(plan->placement.physical_to_logical_map(), physical_to_logical_map);
     eplb::c::CopyMap(plan->placement.logical_replica_count(), logical_count);
     if (logical_to_physical_map != nullptr) {
@@ -348,12 +309,11 @@ int32_t eplb_plan_copy_maps(const eplb_plan* plan, int64_t* physical_to_logical_
 int32_t eplb_plan_copy_figures(const eplb_plan* plan, double* balancedness,
                                double* max_gpu_load) noexcept {
   return eplb::c::CatchAll([&]() -> absl::Status {
-    EPLB_RETURN_IF_ERROR(eplb::c::CheckPlan(plan));
+    EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("plan", plan));
     if (!plan->evaluation.has_value()) {
       return absl::FailedPreconditionError(
           "the plan has no figures: it was made of maps, or its weights are no load, some are "
-          "negative "
-          "or not finite");
+          "negative or not finite");
     }
     const eplb::Evaluation& figures = *plan->evaluation;
     if (balancedness != nullptr) {

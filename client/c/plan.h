@@ -1,4 +1,4 @@
-// What is behind an eplb_plan.
+// The state of an eplb_plan.
 #ifndef EPLB_CLIENT_C_PLAN_H_
 #define EPLB_CLIENT_C_PLAN_H_
 
@@ -16,25 +16,25 @@
 // NOLINTNEXTLINE(readability-identifier-naming)
 struct eplb_plan {
   eplb::Placement placement;
-  std::optional<eplb::Evaluation> evaluation;  // none where the input was no load
+  std::optional<eplb::Evaluation> evaluation;  // none if the input was no load
 };
 
 namespace eplb::c {
 
-// DeepSeek's own function. errors: InvalidArgument, naming the numbers.
+// Plans with DeepSeek's own function. errors: InvalidArgument, naming the numbers.
 absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_options* options,
                                                      const float* weight);
 
-// The options with what an older caller does not know at its default.
-// errors: InvalidArgument for what is no such struct.
+// Returns the options, with defaults for fields that an older caller does not have. errors:
+// InvalidArgument for a wrong struct.
 absl::StatusOr<eplb_plan_options> ReadPlanOptions(const eplb_plan_options* given);
 eplb_plan_options DefaultPlanOptions();
 
-// errors: InvalidArgument for shapes, values out of range and what the policy refuses.
+// errors: InvalidArgument for shapes, values out of range and input that the policy rejects.
 absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& options,
                                                      const Load& load);
 
-// The placement `previous`. errors: InvalidArgument for shapes and maps that are none.
+// Makes a plan of the placement `previous`. errors: InvalidArgument for wrong shapes and maps.
 absl::StatusOr<std::unique_ptr<eplb_plan>> PlanFromMaps(const eplb_plan_options& options);
 
 }  // namespace eplb::c

@@ -1,3 +1,4 @@
+// eplb_client_reduce_gradients, eplb_client_broadcast_weights and eplb_client_expert_squares.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -7,45 +8,34 @@
 
 #include "client/c/client_handle.h"
 #include "client/c/eplb.h"
+#include "client/c/structs.h"
 #include "client/client.h"
 
-using eplb::c::CallOnTrainingThread;
-using eplb::c::Needs;
+using eplb::Client;
+using eplb::c::Act;
 
 namespace eplb::c {
 namespace {
 
 absl::StatusOr<std::vector<ReplicaRows>> ReadRows(const eplb_replica_rows* rows, size_t num_rows) {
-  std::vector<ReplicaRows> views;
-  if (num_rows == 0) return views;
-  if (rows == nullptr) return absl::InvalidArgumentError("rows is NULL");
-  const size_t size = rows->struct_size;
-  for (size_t i = 0; i < num_rows; ++i) {
-    const std::string name = absl::StrCat("rows[", i, "]");
-    // The caller's array has the caller's distance between structs.
-    const auto* given = reinterpret_cast<const eplb_replica_rows*>(
-        reinterpret_cast<const unsigned char*>(rows) + i * size);
-    EPLB_ASSIGN_OR_RETURN(const eplb_replica_rows known, ReadStruct(name.c_str(), given));
-    if (known.struct_size != size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, ".struct_size is ", known.struct_size, ", that of rows[0] is ", size));
-    }
-    if (known.type < EPLB_FLOAT32 || known.type > EPLB_FLOAT16) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, ".type is ", known.type, ", expected an eplb_gradient_type"));
-    }
-    if (known.reserved != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ".reserved is not 0"));
-    }
-    views.push_back({.name = known.name == nullptr ? name : std::string(known.name),
-                     .layer = known.layer,
-                     .type = static_cast<GradientType>(known.type),
-                     .base = known.base,
-                     .num_rows = known.num_rows,
-                     .row_bytes = known.row_bytes,
-                     .row_stride = known.row_stride});
-  }
-  return views;
+  return ReadArray<ReplicaRows>(
+      "rows", rows, num_rows,
+      [](const std::string& name, const eplb_replica_rows& known) -> absl::StatusOr<ReplicaRows> {
+        if (known.type < EPLB_FLOAT32 || known.type > EPLB_FLOAT16) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(name, ".type is ", known.type, ", expected an eplb_gradient_type"));
+        }
+        if (known.reserved != 0) {
+          return absl::InvalidArgumentError(absl::StrCat(name, ".reserved is not 0"));
+        }
+        return ReplicaRows{.name = known.name == nullptr ? name : std::string(known.name),
+                           .layer = known.layer,
+                           .type = static_cast<GradientType>(known.type),
+                           .base = known.base,
+                           .num_rows = known.num_rows,
+                           .row_bytes = known.row_bytes,
+                           .row_stride = known.row_stride};
+      });
 }
 
 static_assert(static_cast<int32_t>(GradientType::kFloat32) == EPLB_FLOAT32 &&
@@ -60,40 +50,39 @@ extern "C" {
 
 int32_t eplb_client_reduce_gradients(eplb_client* client, const eplb_replica_rows* rows,
                                      size_t num_rows, void* stream) noexcept {
-  return CallOnTrainingThread(client, "reduce_gradients", Needs::kOpen, [&]() -> absl::Status {
+  return Act(client, "reduce_gradients", [&](Client& connected) -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const std::vector<eplb::ReplicaRows> views,
                           eplb::c::ReadRows(rows, num_rows));
-    return client->client.load()->ReduceGradients(views, stream);
+    return connected.ReduceGradients(views, stream);
   });
 }
 
 int32_t eplb_client_broadcast_weights(eplb_client* client, const eplb_replica_rows* rows,
                                       size_t num_rows, void* stream) noexcept {
-  return CallOnTrainingThread(client, "broadcast_weights", Needs::kOpen, [&]() -> absl::Status {
+  return Act(client, "broadcast_weights", [&](Client& connected) -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const std::vector<eplb::ReplicaRows> views,
                           eplb::c::ReadRows(rows, num_rows));
-    return client->client.load()->BroadcastWeights(views, stream);
+    return connected.BroadcastWeights(views, stream);
   });
 }
 
 int32_t eplb_client_expert_squares(eplb_client* client, const eplb_replica_rows* rows,
                                    size_t num_rows, void* stream, double* squares,
                                    size_t num_squares) noexcept {
-  // So that nobody reads what a call that fails, or one in a forked child, left unwritten.
+  // A call that fails, or one in a forked child, leaves nothing unwritten.
   if (squares != nullptr) std::fill_n(squares, num_squares, 0.0);
-  return CallOnTrainingThread(client, "expert_squares", Needs::kOpen, [&]() -> absl::Status {
+  return Act(client, "expert_squares", [&](Client& connected) -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const std::vector<eplb::ReplicaRows> views,
                           eplb::c::ReadRows(rows, num_rows));
-    const eplb::PlacementView& view = client->client.load()->placement();
+    const eplb::PlacementView& view = connected.placement();
     const auto expected =
         static_cast<size_t>(view.num_layers) * static_cast<size_t>(view.num_experts);
-    if (squares == nullptr) return absl::InvalidArgumentError("squares is NULL");
+    EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("squares", squares));
     if (num_squares != expected) {
       return absl::InvalidArgumentError(absl::StrCat("num_squares is ", num_squares, ", expected ",
                                                      expected, ", num_layers * num_experts"));
     }
-    EPLB_ASSIGN_OR_RETURN(const std::vector<double> sums,
-                          client->client.load()->ExpertSquares(views, stream));
+    EPLB_ASSIGN_OR_RETURN(const std::vector<double> sums, connected.ExpertSquares(views, stream));
     std::copy(sums.begin(), sums.end(), squares);
     return absl::OkStatus();
   });

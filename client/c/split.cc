@@ -76,7 +76,7 @@ template <class Split>
 absl::Status RunSplit(const eplb_batch* batch, eplb_split* result, Split&& split) {
   EPLB_ASSIGN_OR_RETURN(const BatchCounts counts, ReadBatch(batch));
   EPLB_ASSIGN_OR_RETURN(eplb_split filled, ReadStruct<eplb_split>("split", result));
-  if (filled.quotas == nullptr) return absl::InvalidArgumentError("split.quotas is NULL");
+  EPLB_RETURN_IF_ERROR(CheckNotNull("split.quotas", filled.quotas));
   if (filled.num_slots < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("split.num_slots is ", filled.num_slots, ", expected at least 1"));
@@ -106,41 +106,35 @@ extern "C" {
 
 int32_t eplb_client_split(eplb_client* client, int32_t layer, const eplb_batch* batch,
                           eplb_split* split) noexcept {
-  using eplb::c::Needs;
-  return eplb::c::ReadOnlyCall(client, "split", Needs::kConnected, [&]() -> absl::Status {
-    return eplb::c::RunSplit(
-        batch, split,
-        [&](const eplb::BatchCounts& counts, std::span<int64_t> quotas, std::span<int64_t> own) {
-          return client->client.load()->Split(layer, counts, quotas, own);
-        });
+  return eplb::c::Read(client, "split", [&](eplb::Client& connected) {
+    return eplb::c::RunSplit(batch, split, [&](const auto& counts, auto quotas, auto own) {
+      return connected.Split(layer, counts, quotas, own);
+    });
   });
 }
 
 int32_t eplb_client_set_split_options(eplb_client* client,
                                       const eplb_split_options* options) noexcept {
-  using eplb::c::Needs;
-  return eplb::c::ReadOnlyCall(
-      client, "set_split_options", Needs::kConnected, [&]() -> absl::Status {
-        EPLB_ASSIGN_OR_RETURN(const eplb::SplitOptions read, eplb::c::ReadSplitOptions(options));
-        return client->client.load()->SetSplitOptions(read);
-      });
+  return eplb::c::Read(client, "set_split_options", [&](eplb::Client& connected) -> absl::Status {
+    EPLB_ASSIGN_OR_RETURN(const eplb::SplitOptions read, eplb::c::ReadSplitOptions(options));
+    return connected.SetSplitOptions(read);
+  });
 }
 
 int32_t eplb_client_check_counts(eplb_client* client, int32_t layer, const int64_t* counts,
                                  size_t num_counts) noexcept {
-  using eplb::c::Needs;
-  return eplb::c::CallOnTrainingThread(client, "check_counts", Needs::kOpen, [&]() -> absl::Status {
-    if (counts == nullptr) return absl::InvalidArgumentError("counts is NULL");
-    return client->client.load()->CheckCounts(layer, {counts, num_counts});
+  return eplb::c::Act(client, "check_counts", [&](eplb::Client& connected) -> absl::Status {
+    EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("counts", counts));
+    return connected.CheckCounts(layer, {counts, num_counts});
   });
 }
 
 int32_t eplb_splitter_create(const eplb_plan* plan, const eplb_split_options* options,
                              eplb_splitter** splitter) noexcept {
   return eplb::c::CatchAll([&]() -> absl::Status {
-    if (splitter == nullptr) return absl::InvalidArgumentError("splitter is NULL");
+    EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("splitter", splitter));
     *splitter = nullptr;
-    if (plan == nullptr) return absl::InvalidArgumentError("plan is NULL");
+    EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("plan", plan));
     eplb::SplitOptions read;
     if (options != nullptr) {
       EPLB_ASSIGN_OR_RETURN(read, eplb::c::ReadSplitOptions(options));
@@ -156,13 +150,11 @@ int32_t eplb_splitter_create(const eplb_plan* plan, const eplb_split_options* op
 int32_t eplb_splitter_split(eplb_splitter* splitter, int32_t layer, const eplb_batch* batch,
                             int32_t gpu, eplb_split* split) noexcept {
   return eplb::c::CatchAll([&]() -> absl::Status {
-    if (splitter == nullptr) return absl::InvalidArgumentError("splitter is NULL");
-    return eplb::c::RunSplit(
-        batch, split,
-        [&](const eplb::BatchCounts& counts, std::span<int64_t> quotas, std::span<int64_t> own) {
-          return splitter->splits.Split(eplb::LayerId{layer}, counts,
-                                        {.self = eplb::GpuId{gpu}, .quotas = quotas, .own = own});
-        });
+    EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("splitter", splitter));
+    return eplb::c::RunSplit(batch, split, [&](const auto& counts, auto quotas, auto own) {
+      return splitter->splits.Split(eplb::LayerId{layer}, counts,
+                                    {.self = eplb::GpuId{gpu}, .quotas = quotas, .own = own});
+    });
   });
 }
 

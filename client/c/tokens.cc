@@ -20,8 +20,7 @@ absl::Status CheckAtLeast(const char* field, int64_t number, int64_t least) {
 static_assert(EPLB_INT32 == static_cast<int>(cuda::ExpertIdType::kInt32) &&
               EPLB_INT64 == static_cast<int>(cuda::ExpertIdType::kInt64));
 
-}  // namespace
-
+// errors: InvalidArgument naming the field; CountTokens and RouteTokens check the pointers.
 absl::StatusOr<cuda::CountArgs> ReadChoices(const eplb_choices* pointer) {
   EPLB_ASSIGN_OR_RETURN(const eplb_choices given, ReadStruct("choices", pointer));
   EPLB_RETURN_IF_ERROR(CheckAtLeast("num_tokens", given.num_tokens, 0));
@@ -47,6 +46,7 @@ absl::StatusOr<cuda::CountArgs> ReadChoices(const eplb_choices* pointer) {
       .out_of_range = counters == nullptr ? nullptr : counters + given.num_experts};
 }
 
+}  // namespace
 }  // namespace eplb::c
 
 extern "C" {
@@ -61,10 +61,9 @@ int32_t eplb_count_tokens(const eplb_choices* choices, void* stream) noexcept {
 int32_t eplb_client_route_tokens(const eplb_client* client, int32_t layer,
                                  const eplb_choices* choices, int64_t first_token, void* slots,
                                  void* stream) noexcept {
-  using eplb::c::Needs;
-  return eplb::c::ReadOnlyCall(client, "route_tokens", Needs::kConnected, [&]() -> absl::Status {
+  return eplb::c::Read(client, "route_tokens", [&](const eplb::Client& connected) -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const eplb::cuda::CountArgs read, eplb::c::ReadChoices(choices));
-    return eplb::RouteTokens(client->client.load()->device_tables(), read,
+    return eplb::RouteTokens(connected.device_tables(), read,
                              {.layer = layer, .first_token = first_token, .slots = slots}, stream);
   });
 }
@@ -72,16 +71,15 @@ int32_t eplb_client_route_tokens(const eplb_client* client, int32_t layer,
 int32_t eplb_client_route_split(const eplb_client* client, int32_t layer,
                                 const eplb_choices* choices, const eplb_split* split,
                                 void* slots) noexcept {
-  using eplb::c::Needs;
-  return eplb::c::ReadOnlyCall(client, "route_split", Needs::kConnected, [&]() -> absl::Status {
+  return eplb::c::Read(client, "route_split", [&](const eplb::Client& connected) -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const eplb::cuda::CountArgs read, eplb::c::ReadChoices(choices));
     EPLB_ASSIGN_OR_RETURN(const eplb_split given, eplb::c::ReadStruct("split", split));
-    if (given.own == nullptr) return absl::InvalidArgumentError("split.own is NULL");
+    EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("split.own", given.own));
     if (given.num_slots < 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("split.num_slots is ", given.num_slots, ", expected at least 0"));
     }
-    return eplb::RouteBySplit(client->client.load()->placement(), read,
+    return eplb::RouteBySplit(connected.placement(), read,
                               {.layer = layer,
                                .version = given.version,
                                .own = {given.own, static_cast<size_t>(given.num_slots)},

@@ -19,7 +19,7 @@
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
 #include "proto/wire/message_json.h"
-#include "proto/wire/placement_json.h"
+#include "proto/wire/placement_files.h"
 
 #include <nlohmann/json.hpp>
 

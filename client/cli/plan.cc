@@ -20,6 +20,7 @@
 #include "client/cli/text.h"
 #include "placement/policies/registry.h"
 #include "placement/split/batch_split.h"
+#include "proto/wire/placement_files.h"
 #include "proto/wire/placement_json.h"
 
 namespace eplb::cli {

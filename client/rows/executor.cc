@@ -256,7 +256,7 @@ absl::Status Executor::Commit(void* stream) {
 }
 
 absl::Status Executor::CopyIntoSlots(std::span<const cuda::RowCopy> copies, void* stream) {
-  // What is staged was summed before the vote: here nobody would compare the sums.
+  // The staged rows were summed before the vote, and no rank would compare sums here.
   EPLB_ASSIGN_OR_RETURN(const int64_t batch, carrier_.queue().CopyUnsummed(copies));
   carrier_.SetLastBatch(batch);
   return carrier_.queue().LetFollow(stream);

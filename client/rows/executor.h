@@ -54,7 +54,8 @@ class Executor {
   // much is missing.
   absl::Status CheckFits(const MigrationPlan& plan) const;
   MigrationOptions migration_options() const;
-  // What carries the rows now, and why that changed: "nccl" becomes "host" when it is given up.
+  // Name of the transport that carries the rows now, and why it changed: "nccl" becomes "host"
+  // after NCCL fails.
   std::string_view transport_name() const { return carrier_.transport_name(); }
   std::string_view transport_fallback_reason() const {
     return carrier_.transport_fallback_reason();
@@ -99,10 +100,10 @@ class Executor {
   void Interrupt() { carrier_.Interrupt(); }
   // It has returned, and what comes next is interrupted no more.
   void Resume() { carrier_.Resume(); }
-  // Whether the rows that this rank sent or copied are, behind what `stream` holds now, still what
-  // they were when they were read: what is staged everywhere is then what they are. Waits for the
-  // GPU. cost: one read of these rows. REQUIRES: FinishStage returned OK. errors: DataLoss naming
-  // tensor, layer and slot of the first that changed; Internal and DeadlineExceeded from the GPU,
+  // Checks, after the present work of `stream`, that no row that this rank sent or copied has
+  // changed since it was read, so that the staged copies are current. Waits for the GPU. cost: one
+  // read of these rows. REQUIRES: FinishStage returned OK. errors: DataLoss naming tensor, layer
+  // and slot of the first row that changed; Internal and DeadlineExceeded from the GPU;
   // FailedPrecondition for the stream.
   absl::Status CheckSources(void* stream, absl::Time deadline);
 
@@ -134,7 +135,7 @@ class Executor {
     StagingLayout layout;
     StageOptions options;
   };
-  // Where a staged row goes at Commit.
+  // Destination of a staged row at Commit.
   struct Arrival {
     std::span<const std::byte> staged;
     std::vector<std::span<std::byte>> rows;
@@ -160,7 +161,7 @@ class Executor {
   void RememberArrivals(const StagingLayout& layout);
   // ---- executor_ahead.cc ----
   ReadBytes ReadOf(const StagedRow& row) const;
-  // What was read of the live rows. errors: Internal when that is not known of every byte.
+  // Returns the reads of the live rows. errors: Internal if the reads do not cover every byte.
   absl::StatusOr<std::vector<ReadBytes>> ReadsOf(const StagingLayout& layout,
                                                  const Staged& staged) const;
   absl::Status CheckReads(std::span<const ReadBytes> reads, absl::Time deadline);

@@ -14,7 +14,7 @@ namespace eplb {
 
 namespace {
 
-// Of one batch: far below what the queue holds.
+// Rows in one batch, far fewer than the queue holds.
 constexpr size_t kReadsTogether = 16'384;
 static_assert(kReadsTogether < cuda::RowQueue::kMaxRows);
 

@@ -1,7 +1,9 @@
+// Checks and describes the tensors that a trainer registers.
 #include "client/rows/expert_tensors.h"
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -9,12 +11,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 #include "base/status_macros.h"
 
 namespace eplb {
-
 namespace {
 
 struct RowSpan {
@@ -24,7 +24,48 @@ struct RowSpan {
   int32_t local_slot = 0;
 };
 
+constexpr char kPage[] = " (docs/registering-tensors.md)";
+
+const char* RoleName(TensorRole role) { return role == TensorRole::kWeight ? "weight" : "state"; }
+
+// Tensors of a layer without their names, which must be equal in all layers.
+using Shape = std::multiset<std::pair<TensorRole, int64_t>>;
+
+absl::Status CheckEveryLayer(const std::map<int32_t, Shape>& shapes, const Topology& topology) {
+  const Shape& first = shapes.begin()->second;
+  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+    const auto found = shapes.find(layer);
+    if (found == shapes.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", layer,
+                                                     " has no expert tensors, layer ",
+                                                     shapes.begin()->first, " has ", first.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Each tensor must have a counterpart of its role and size in every other layer.
+absl::Status CheckCounterparts(const std::map<int32_t, Shape>& shapes,
+                               std::span<const ExpertTensor> tensors) {
+  for (const ExpertTensor& tensor : tensors) {
+    const std::pair<TensorRole, int64_t> kind = {tensor.role, tensor.row_bytes};
+    const size_t here = shapes.at(tensor.layer.value).count(kind);
+    for (const auto& [layer, shape] : shapes) {
+      if (shape.count(kind) >= here) continue;
+      return TensorError(tensor.name,
+                         absl::StrCat("a ", RoleName(tensor.role), " of ", tensor.row_bytes,
+                                      " bytes a row in layer ", tensor.layer.value,
+                                      " has no counterpart in layer ", layer));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::Status TensorError(const std::string& name, const std::string& why) {
+  return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\": ", why));
+}
 
 absl::Status CheckRowsApart(std::span<const ExpertTensor> tensors) {
   std::vector<RowSpan> rows;
@@ -55,99 +96,52 @@ absl::Status CheckRowsApart(std::span<const ExpertTensor> tensors) {
   return absl::OkStatus();
 }
 
-namespace {
-
-constexpr char kPage[] = " (docs/registering-tensors.md)";
-
-template <class Tensor>
-std::vector<const Tensor*> ByLayerAndName(std::span<const Tensor> tensors) {
-  std::vector<const Tensor*> sorted;
-  sorted.reserve(tensors.size());
-  for (const Tensor& tensor : tensors) sorted.push_back(&tensor);
-  std::sort(sorted.begin(), sorted.end(), [](const Tensor* a, const Tensor* b) {
-    return std::tie(a->layer, a->name) < std::tie(b->layer, b->name);
-  });
-  return sorted;
-}
-
-const char* RoleName(TensorRole role) { return role == TensorRole::kWeight ? "weight" : "state"; }
-
-absl::Status Refuse(const ExpertTensor& tensor, const std::string& why) {
-  return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor.name, "\": ", why));
-}
-
-// A layer's tensors without their names: what must be equal in all layers.
-using Shape = std::multiset<std::pair<TensorRole, int64_t>>;
-
-absl::Status CheckEveryLayer(const std::map<int32_t, Shape>& shapes, const Topology& topology) {
-  const Shape& first = shapes.begin()->second;
-  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
-    const auto found = shapes.find(layer);
-    if (found == shapes.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("layer ", layer,
-                                                     " has no expert tensors, layer ",
-                                                     shapes.begin()->first, " has ", first.size()));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Each tensor must have a counterpart of its role and size in every other layer.
-absl::Status CheckCounterparts(const std::map<int32_t, Shape>& shapes,
-                               std::span<const ExpertTensor> tensors) {
-  for (const ExpertTensor& tensor : tensors) {
-    const std::pair<TensorRole, int64_t> kind = {tensor.role, tensor.row_bytes};
-    const size_t here = shapes.at(tensor.layer.value).count(kind);
-    for (const auto& [layer, shape] : shapes) {
-      if (shape.count(kind) >= here) continue;
-      return Refuse(tensor, absl::StrCat("a ", RoleName(tensor.role), " of ", tensor.row_bytes,
-                                         " bytes a row in layer ", tensor.layer.value,
-                                         " has no counterpart in layer ", layer));
-    }
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
 absl::Status CheckTensor(const Topology& topology, GpuId gpu, const ExpertTensor& tensor) {
   if (tensor.layer.value < 0 || tensor.layer.value >= topology.num_layers()) {
-    return Refuse(tensor, absl::StrCat("layer ", tensor.layer.value, " is not in 0..",
-                                       topology.num_layers() - 1));
+    return TensorError(tensor.name, absl::StrCat("layer ", tensor.layer.value, " is not in 0..",
+                                                 topology.num_layers() - 1));
   }
   if (tensor.num_rows != topology.SlotsOf(gpu)) {
-    return Refuse(tensor, absl::StrCat("has ", tensor.num_rows, " rows, GPU ", gpu.value, " has ",
-                                       topology.SlotsOf(gpu), " slots"));
+    return TensorError(tensor.name, absl::StrCat("has ", tensor.num_rows, " rows, GPU ", gpu.value,
+                                                 " has ", topology.SlotsOf(gpu), " slots"));
   }
   if (tensor.row_bytes < 1) {
-    return Refuse(tensor, absl::StrCat("row_bytes is ", tensor.row_bytes, ", expected at least 1"));
+    return TensorError(tensor.name,
+                       absl::StrCat("row_bytes is ", tensor.row_bytes, ", expected at least 1"));
   }
   if (tensor.row_stride == 0) {
-    return Refuse(tensor, absl::StrCat("row_stride is 0: a tensor that all experts share has "
-                                       "nothing to move; leave it out",
-                                       kPage));
+    return TensorError(tensor.name,
+                       absl::StrCat("row_stride is 0: a tensor that all experts share has "
+                                    "nothing to move; leave it out",
+                                    kPage));
   }
   if (tensor.row_stride < 0) {
-    return Refuse(tensor, absl::StrCat("row_stride is ", tensor.row_stride));
+    return TensorError(tensor.name, absl::StrCat("row_stride is ", tensor.row_stride));
   }
   if (tensor.row_stride < tensor.row_bytes) {
-    return Refuse(tensor, absl::StrCat("row_stride ", tensor.row_stride, " is below row_bytes ",
-                                       tensor.row_bytes,
-                                       ": a row reaches into the next expert's, as in a flat "
-                                       "buffer that crosses their borders",
-                                       kPage));
+    return TensorError(
+        tensor.name,
+        absl::StrCat("row_stride ", tensor.row_stride, " is below row_bytes ", tensor.row_bytes,
+                     ": a row reaches into the next expert's, as in a flat "
+                     "buffer that crosses their borders",
+                     kPage));
   }
   if (tensor.row_stride > std::numeric_limits<int64_t>::max() / tensor.num_rows) {
-    return Refuse(tensor, absl::StrCat(tensor.num_rows, " rows of row_stride ", tensor.row_stride,
-                                       " exceed 2^63 bytes"));
+    return TensorError(tensor.name, absl::StrCat(tensor.num_rows, " rows of row_stride ",
+                                                 tensor.row_stride, " exceed 2^63 bytes"));
   }
-  if (tensor.base == nullptr) return Refuse(tensor, "base is null");
+  if (tensor.base == nullptr) return TensorError(tensor.name, "base is null");
   return absl::OkStatus();
 }
 
 std::string DescribeTensors(std::span<const ExpertTensor> tensors) {
   std::string text;
-  for (const ExpertTensor* tensor : ByLayerAndName(tensors)) {
+  std::vector<const ExpertTensor*> sorted;
+  for (const ExpertTensor& tensor : tensors) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(), [](const ExpertTensor* a, const ExpertTensor* b) {
+    return std::tie(a->layer, a->name) < std::tie(b->layer, b->name);
+  });
+  for (const ExpertTensor* tensor : sorted) {
     absl::StrAppend(&text, "layer ", tensor->layer.value, " ", RoleName(tensor->role), " ",
                     tensor->name, " row_bytes ", tensor->row_bytes, "\n");
   }
@@ -168,7 +162,7 @@ absl::StatusOr<ExpertBytes> CheckTensors(const Topology& topology, GpuId gpu,
   std::map<int32_t, Shape> shapes;
   for (const ExpertTensor& tensor : tensors) {
     EPLB_RETURN_IF_ERROR(CheckTensor(topology, gpu, tensor));
-    if (!names.insert(tensor.name).second) return Refuse(tensor, "registered twice");
+    if (!names.insert(tensor.name).second) return TensorError(tensor.name, "registered twice");
     shapes[tensor.layer.value].insert({tensor.role, tensor.row_bytes});
   }
   if (held == LayersHeld::kAll) EPLB_RETURN_IF_ERROR(CheckEveryLayer(shapes, topology));
@@ -189,79 +183,6 @@ std::vector<int32_t> LayersOf(std::span<const ExpertTensor> tensors) {
   std::set<int32_t> layers;
   for (const ExpertTensor& tensor : tensors) layers.insert(tensor.layer.value);
   return {layers.begin(), layers.end()};
-}
-
-namespace {
-
-absl::Status Refuse(const DerivedTensor& tensor, const std::string& why) {
-  return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor.name, "\": ", why));
-}
-
-}  // namespace
-
-absl::Status CheckDerived(const Topology& topology, std::span<const ExpertTensor> tensors,
-                          std::span<const DerivedTensor> derived) {
-  std::set<std::string> names;
-  std::set<LayerId> layers;
-  for (const ExpertTensor& tensor : tensors) {
-    names.insert(tensor.name);
-    layers.insert(tensor.layer);
-  }
-  for (const DerivedTensor& tensor : derived) {
-    if (!names.insert(tensor.name).second) return Refuse(tensor, "registered twice");
-    if (tensor.layer.value < 0 || tensor.layer.value >= topology.num_layers()) {
-      return Refuse(tensor, absl::StrCat("layer ", tensor.layer.value, " is not in 0..",
-                                         topology.num_layers() - 1));
-    }
-    if (!layers.contains(tensor.layer)) {
-      return Refuse(tensor, absl::StrCat("layer ", tensor.layer.value,
-                                         " has no tensor on this rank"
-                                         " that it could be derived from"));
-    }
-    if (!tensor.rebuild) return Refuse(tensor, "is derived and has no rebuild");
-  }
-  return absl::OkStatus();
-}
-
-std::string DescribeDerived(std::span<const DerivedTensor> derived) {
-  std::string text;
-  for (const DerivedTensor* tensor : ByLayerAndName(derived)) {
-    absl::StrAppend(&text, "layer ", tensor->layer.value, " derived ", tensor->name, "\n");
-  }
-  return text;
-}
-
-std::map<LayerId, std::vector<int32_t>> WrittenSlots(const MigrationPlan& plan,
-                                                     const Topology& topology, GpuId gpu) {
-  std::map<LayerId, std::set<int32_t>> written;
-  for (const std::vector<Transfer>* part : {&plan.transfers, &plan.local}) {
-    for (const Transfer& transfer : *part) {
-      if (transfer.destination != gpu) continue;
-      for (const std::vector<SlotId>* slots : {&transfer.weight_slots, &transfer.state_slots}) {
-        for (const SlotId slot : *slots) {
-          written[transfer.layer].insert(slot.value - topology.FirstSlotOf(gpu).value);
-        }
-      }
-    }
-  }
-  std::map<LayerId, std::vector<int32_t>> by_layer;
-  for (const auto& [layer, slots] : written) by_layer[layer].assign(slots.begin(), slots.end());
-  return by_layer;
-}
-
-absl::Status RebuildDerived(std::span<const DerivedTensor> derived, const MigrationPlan& plan,
-                            const Topology& topology, GpuId gpu) {
-  for (const auto& [layer, slots] : WrittenSlots(plan, topology, gpu)) {
-    for (const DerivedTensor& tensor : derived) {
-      if (tensor.layer != layer) continue;
-      const absl::Status status = tensor.rebuild(layer.value, slots);
-      if (status.ok()) continue;
-      return absl::DataLossError(absl::StrCat("tensor \"", tensor.name,
-                                              "\": its rebuild failed for local slots ",
-                                              absl::StrJoin(slots, ", "), ": ", status.message()));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace eplb

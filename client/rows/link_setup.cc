@@ -1,11 +1,9 @@
+// Exchanges addresses, connects the pairs, and hands descriptors of staging over.
 #include "client/rows/link_setup.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <map>
 #include <optional>
 #include <random>
 #include <utility>
@@ -18,165 +16,13 @@
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/rows/control/meeting.h"
-#include "client/rows/control/socket.h"
-#include "client/rows/staging.h"
+#include "client/rows/staging_arena.h"
 
 namespace eplb {
-
-namespace {
-
-// Headers and one detached piece are queued per post; a peer that lets this much pile up reads
-// nothing any more.
-constexpr size_t kMaxQueuedFrames = 4096;
-
-}  // namespace
-
-void PeerLink::Close(std::string why) {
-  if (gone()) return;
-  gone_why_ = std::move(why);
-  output_.clear();
-  target_ = {};
-  payload_left_ = 0;
-  parts_.fd.Reset();
-}
-
-void PeerLink::HangUp() {
-  if (!gone()) (void)shutdown(fd(), SHUT_WR);
-}
-
-void PeerLink::Queue(const RowMessage& frame, std::span<const std::byte> payload) {
-  if (gone()) return;
-  if (output_.size() >= kMaxQueuedFrames) return Close("it does not read what it is sent");
-  const RowMessage sealed = SealFrame(frame);
-  const auto bytes = std::as_bytes(std::span(&sealed, 1));
-  Output& header = output_.emplace_back();
-  header.owned.assign(bytes.begin(), bytes.end());
-  header.bytes = header.owned;
-  if (!payload.empty()) output_.emplace_back().bytes = payload;
-}
-
-void PeerLink::Flush() {
-  while (!output_.empty()) {
-    Output& next = output_.front();
-    const IoResult sent = SendSome(fd(), next.bytes);
-    // The reading side gives the reason, after what the peer still said.
-    if (sent.closed) {
-      cannot_write_ = true;
-      return output_.clear();
-    }
-    next.bytes = next.bytes.subspan(sent.bytes);
-    if (!next.bytes.empty()) return;
-    output_.pop_front();
-  }
-}
-
-void PeerLink::Detach() {
-  for (Output& output : output_) {
-    if (!output.owned.empty()) continue;
-    output.owned.assign(output.bytes.begin(), output.bytes.end());
-    output.bytes = output.owned;
-  }
-}
-
-std::optional<RowMessage> PeerLink::ReadHeader() {
-  if (gone()) return std::nullopt;
-  const auto bytes = std::as_writable_bytes(std::span(&header_, 1));
-  while (header_bytes_ < bytes.size()) {
-    const IoResult got = ReceiveSome(fd(), bytes.subspan(header_bytes_));
-    header_bytes_ += got.bytes;
-    if (got.closed) {
-      Close("connection closed");
-      return std::nullopt;
-    }
-    if (got.bytes == 0) return std::nullopt;
-  }
-  header_bytes_ = 0;
-  return header_;
-}
-
-void PeerLink::ExpectPayload(size_t bytes, std::span<std::byte> target) {
-  payload_left_ = bytes;
-  target_ = target;
-}
-
-bool PeerLink::ReadPayload() {
-  std::array<std::byte, 16384> scrap;
-  while (payload_left_ > 0) {
-    const bool dropped = target_.empty();
-    const std::span<std::byte> into =
-        dropped ? std::span(scrap).first(std::min(scrap.size(), payload_left_)) : target_;
-    const IoResult got = ReceiveSome(fd(), into);
-    payload_left_ -= got.bytes;
-    if (!dropped && payload_left_ > 0) target_ = target_.subspan(got.bytes);
-    if (got.closed) {
-      Close("connection closed");
-      return false;
-    }
-    if (got.bytes == 0) return false;
-  }
-  return true;
-}
-
-namespace {
-
-void TellOne(PeerLink& link, const RowMessage& frame) {
-  if (link.gone()) return;
-  link.Queue(frame);
-  link.Flush();
-}
-
-}  // namespace
-
-LinkSet::LinkSet(std::vector<PeerLink> links) : links_(std::move(links)) {
-  for (size_t i = 0; i < links_.size(); ++i) index_[links_[i].rank()] = i;
-}
-
-PeerLink* LinkSet::Find(RankId peer) {
-  const auto found = index_.find(peer);
-  return found == index_.end() ? nullptr : &links_[found->second];
-}
-
-void LinkSet::Tell(std::span<const RankId> peers, const RowMessage& frame) {
-  for (const RankId peer : peers) {
-    if (PeerLink* link = Find(peer); link != nullptr) TellOne(*link, frame);
-  }
-}
-
-void LinkSet::TellAll(const RowMessage& frame) {
-  for (PeerLink& link : links_) TellOne(link, frame);
-}
-
-std::string LinkSet::DescribeGone(std::span<const RankId> among) {
-  std::vector<RankId> gone;
-  std::string why;
-  for (const RankId peer : among) {
-    const PeerLink& link = Of(peer);
-    if (!link.gone()) continue;
-    gone.push_back(peer);
-    if (why.empty()) why = link.gone_why();
-  }
-  if (gone.empty()) return "";
-  return absl::StrCat(NameRanks(gone), gone.size() == 1 ? " is gone (" : " are gone (", why, ")");
-}
-
-absl::Status LinkSet::Wait(absl::Time until) const {
-  std::vector<pollfd> polled;
-  for (const PeerLink& link : links_) {
-    if (link.gone()) continue;
-    const int events = link.has_output() ? POLLIN | POLLOUT : POLLIN;
-    polled.push_back({.fd = link.fd(), .events = static_cast<int16_t>(events), .revents = 0});
-  }
-  return PollUntil(polled, until).status();
-}
-
-void LinkSet::HangUp() {
-  for (PeerLink& link : links_) link.HangUp();
-}
-
 namespace {
 
 constexpr char kFormat[] = "eplb-rows-2";
-// Begins the text of a rank that cannot take part; why follows.
+// First character of the text of a rank that cannot take part; the reason follows.
 constexpr char kRefusal[] = "!";
 
 absl::Status CheckOptions(const TransportOptions& options) {
@@ -201,7 +47,7 @@ absl::Status CheckOptions(const TransportOptions& options) {
   return absl::OkStatus();
 }
 
-// Unique on the host without asking anybody; strangers that guess it fail the handshake.
+// Draws a name that is unique on the host. Strangers that guess it fail the handshake.
 std::string DrawUnixName() {
   std::random_device random;
   const uint64_t bits = (uint64_t{random()} << 32) | random();
@@ -268,7 +114,8 @@ bool OnOneHost(const LinkAddress& a, const LinkAddress& b) {
   return a.boot_id == b.boot_id && !a.unix_name.empty() && !b.unix_name.empty();
 }
 
-// Who dials whom: the higher rank dials the lower one, by unix socket first where that can work.
+// Connects the pairs: the higher rank dials the lower one, first by unix socket if both share a
+// host.
 absl::StatusOr<Meeting> Meet(const TransportOptions& options, const Listeners& listeners,
                              const std::vector<LinkAddress>& addresses) {
   MeetOptions meet{
@@ -340,7 +187,7 @@ absl::StatusOr<LinkParts> SetUpLinks(const TransportOptions& options,
   if (options.on_note && meeting.strangers > 0) {
     options.on_note(absl::StrCat(meeting.strangers, " connections of strangers were dropped"));
   }
-  // Every rank sends first and reads afterwards, so nobody waits in a circle.
+  // Every rank sends first and reads afterwards, so no ranks wait for each other in a circle.
   std::map<RankId, absl::Status> sent;
   for (const auto& [rank, peer] : meeting.peers) {
     if (IsLocal(peer)) sent[rank] = SendDescriptor(peer.fd.get(), own->descriptor);

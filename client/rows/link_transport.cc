@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <random>
 #include <string>
 #include <utility>
 
@@ -17,7 +16,7 @@
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/rows/control/meeting.h"
-#include "client/rows/link_setup.h"
+#include "client/rows/peer_links.h"
 #include "client/rows/row_message.h"
 #include "client/rows/transfer_ledger.h"
 
@@ -101,7 +100,8 @@ class LinkTransport : public Transport {
     if (getpid() != owner_) return absl::OkStatus();
     absl::Status closed = path_->Close(/*done=*/false);
     if (!ledger_.has_value()) return closed;
-    // What is half sent goes on from a copy and is dropped over there; our memory is free.
+    // A row that is half sent continues from a copy, and the peer drops it. This rank's memory is
+    // free.
     for (PeerLink& link : links_.all()) link.Detach();
     TellEnded(ledger_->post_id());
     for (PeerLink& link : links_.all()) link.DropPayload();
@@ -171,7 +171,8 @@ class LinkTransport : public Transport {
   absl::StatusOr<Progress> Advance(absl::Duration max_wait) {
     const absl::Time until = MonotonicNow() + max_wait;
     while (true) {
-      // What the peers say comes first: nothing is sent to one that has ended the post.
+      // Messages of peers are read first, because nothing is sent to a peer that has ended the
+      // post.
       EPLB_ASSIGN_OR_RETURN(const bool received, ReadLinks());
       EPLB_RETURN_IF_ERROR(CheckPeers());
       EPLB_ASSIGN_OR_RETURN(const bool moved, path_->Advance());
@@ -196,7 +197,7 @@ class LinkTransport : public Transport {
     return absl::OkStatus();
   }
 
-  // Who owes what, who of them is not in this post at all, and what the path itself lacks.
+  // Names the peers that owe rows, those that are not in this post, and what the path waits for.
   absl::Status DeadlineError() {
     std::string text(ledger_->DeadlineError().message());
     std::vector<RankId> absent;
@@ -379,71 +380,6 @@ std::unique_ptr<Transport> MakeLinkTransport(RankId rank, int64_t max_row_bytes,
                                              std::vector<PeerLink> links,
                                              std::unique_ptr<RowPath> path) {
   return std::make_unique<LinkTransport>(rank, max_row_bytes, std::move(links), std::move(path));
-}
-
-namespace {
-
-constexpr int64_t kTrialRowBytes = int64_t{64} * 1024;
-
-// A row that no other rank has, and no memory by chance.
-absl::StatusOr<cuda::RowBuffer> MakeTrialRow(cuda::RowQueue& queue, int64_t num_bytes,
-                                             const TrialOptions& options) {
-  EPLB_ASSIGN_OR_RETURN(const cuda::RowBuffer pattern, queue.AllocatePinned(num_bytes));
-  std::mt19937 random(static_cast<uint32_t>(options.self.value) + 1);
-  for (std::byte& byte : pattern.bytes) byte = static_cast<std::byte>(random());
-  EPLB_ASSIGN_OR_RETURN(cuda::RowBuffer row, queue.Allocate(num_bytes));
-  const cuda::RowCopy copy{
-      .source = pattern.bytes.data(), .destination = row.bytes.data(), .num_bytes = num_bytes};
-  EPLB_ASSIGN_OR_RETURN(const int64_t batch, queue.Transfer({&copy, 1}));
-  EPLB_RETURN_IF_ERROR(AwaitBatch(queue, batch, options.deadline));
-  return row;
-}
-
-absl::Status PostAndWait(Transport& transport, RowMoves moves) {
-  EPLB_ASSIGN_OR_RETURN(const Ticket ticket, transport.Post(std::move(moves)));
-  while (true) {
-    const absl::StatusOr<Progress> progress = transport.Poll(ticket, absl::Milliseconds(100));
-    if (!progress.ok()) {
-      (void)transport.Abort();  // its own error says less
-      return progress.status();
-    }
-    if (progress->done) return absl::OkStatus();
-  }
-}
-
-}  // namespace
-
-absl::Status BringUp(Transport& transport, absl::Time deadline) {
-  return PostAndWait(transport, {.deadline = deadline});
-}
-
-absl::Status TryPairs(Transport& transport, cuda::RowQueue& queue, const TrialOptions& options) {
-  const auto num_ranks = static_cast<int32_t>(options.ranks.size());
-  const auto self = static_cast<int32_t>(
-      std::find(options.ranks.begin(), options.ranks.end(), options.self) - options.ranks.begin());
-  const auto room =
-      static_cast<int64_t>(transport.staging().size()) / std::max(num_ranks - 1, 1) / 64 * 64;
-  const int64_t num_bytes = std::min(kTrialRowBytes, room);
-  if (num_ranks < 2 || num_bytes == 0) return BringUp(transport, options.deadline);
-  EPLB_ASSIGN_OR_RETURN(const cuda::RowBuffer row, MakeTrialRow(queue, num_bytes, options));
-  RowMoves moves{.deadline = options.deadline};
-  for (int32_t distance = 1; distance < num_ranks; ++distance) {
-    const int64_t offset = (distance - 1) * num_bytes;
-    const auto rank_at = [&](int32_t index) {
-      return options.ranks[static_cast<size_t>(index % num_ranks)];
-    };
-    moves.sends.push_back({.to = rank_at(self + distance),
-                           .row = distance,
-                           .round = distance - 1,
-                           .bytes = row.bytes,
-                           .staging_offset = offset});
-    moves.receives.push_back({.from = rank_at(self + num_ranks - distance),
-                              .row = distance,
-                              .round = distance - 1,
-                              .staging_offset = offset,
-                              .num_bytes = num_bytes});
-  }
-  return PostAndWait(transport, std::move(moves));
 }
 
 }  // namespace eplb

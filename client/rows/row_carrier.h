@@ -1,4 +1,5 @@
-// What carries rows for a rank: the executor of a plan, and the sums over replicas.
+// Transport, queue and staging of a rank, which the executor of a plan and the sums over replicas
+// use.
 #ifndef EPLB_CLIENT_ROWS_ROW_CARRIER_H_
 #define EPLB_CLIENT_ROWS_ROW_CARRIER_H_
 
@@ -40,29 +41,29 @@ class RowCarrier {
   // errors: as AwaitBatch.
   absl::StatusOr<std::vector<uint64_t>> AwaitLastBatch(absl::Time deadline);
 
-  // What `stream` holds now comes before what is added to the queue afterwards, and the device has
-  // come to the end of it. errors: as RowQueue::Follow and AwaitBatch; DeadlineExceeded says that
-  // the GPU is behind.
+  // Waits until the device has finished the present work of `stream`; later work of the queue
+  // follows it. errors: see RowQueue::Follow and AwaitBatch; DeadlineExceeded reports that the GPU
+  // is behind.
   absl::Status CatchUp(void* stream, absl::Time deadline);
 
   // Begins a post when the last batch has ended and, with moves.begin_by, the device has come to
   // the end of what moves.stream holds, which moves.deadline is put off for; what is added to the
   // queue afterwards comes after that. errors: as Transport::Post, RowQueue::Follow and AwaitBatch.
   absl::StatusOr<Ticket> Post(RowMoves moves);
-  // As Transport's: this rank posts nothing under this id.
+  // Refuses a post, see Transport: this rank posts nothing under this id.
   void Refuse(uint64_t post_id) { transport_->Refuse(post_id); }
   // Until the post is done. errors: as Transport::Poll.
   absl::StatusOr<Progress> Await(Ticket ticket);
 
-  // What waits in AwaitLastBatch, Post or Await, now or later, ends with Cancelled within 0.1 s. Of
-  // use where another thread is the caller.
+  // Ends every present and later wait in AwaitLastBatch, Post and Await with Cancelled within 0.1
+  // s. For a caller on another thread.
   void Interrupt() { interrupted_ = true; }
   void Resume() { interrupted_ = false; }
 
   // Ends what is under way, after an error or where another rank had one. The queue works again
   // after an error that is over.
   void Settle();
-  // As Transport's, after Settle.
+  // See Transport; REQUIRES: after Settle.
   bool is_whole() const { return transport_->is_whole(); }
   void DropShared();
   // False when a write of ours may still land after all: this rank must not vote, its run

@@ -1,4 +1,4 @@
-// Where the rows of the registered tensors lie.
+// Memory of the registered tensors: the host's, or a GPU's.
 #ifndef EPLB_CLIENT_ROWS_ROW_MEMORY_H_
 #define EPLB_CLIENT_ROWS_ROW_MEMORY_H_
 
@@ -27,8 +27,8 @@ struct RowMemory {
 // use, though the process does; Internal.
 absl::StatusOr<RowMemory> FindMemory(std::span<const ExpertTensor> tensors);
 
-// Of a rank without tensors: that of the device in use, or the host's where CUDA can use none.
-// errors: Internal.
+// Returns the memory for a rank without tensors: that of the current device, or the host's if CUDA
+// can use no device. errors: Internal.
 absl::StatusOr<RowMemory> MemoryInUse();
 
 }  // namespace eplb

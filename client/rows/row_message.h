@@ -25,12 +25,12 @@ enum class RowMessageType : uint32_t {
 // A row travels on a connection in pieces of at most this, so that sending, checking and aborting
 // never hold a caller for long: 256 KiB at 5 GB/s = 50 us.
 inline constexpr int64_t kRowPieceBytes = int64_t{256} * 1024;
-// Of kMeet.
+// Payload of kMeet.
 inline constexpr int64_t kMeetBytes = 128;
 
-// Little-endian on the wire. Frames about no row use only type and post_id, kPosted its way in
-// `round`, kEnded 1 there where the rank dropped what the ranks share, kRegistered 1 for yes, kMeet
-// bytes.
+// Little-endian on the wire. Frames about no row use only type and post_id. Some also use `round`:
+// kPosted for its way, kEnded for 1 if the rank dropped what the ranks share, kRegistered for 1 as
+// yes. kMeet also has bytes.
 struct RowMessage {
   uint32_t magic = 0;
   RowMessageType type = RowMessageType::kPosted;
@@ -51,7 +51,7 @@ RowMessage SealFrame(RowMessage frame);
 // errors: DataLoss for a damaged header or sizes that no sender writes.
 absl::Status CheckFrame(const RowMessage& frame);
 
-// Whether it is about bytes of a row; whether payload follows it.
+// True if the frame refers to bytes of a row; true if payload follows it.
 bool IsAboutRow(const RowMessage& frame);
 bool HasPayload(const RowMessage& frame);
 

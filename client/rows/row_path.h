@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#include "client/rows/link_setup.h"
+#include "client/rows/peer_links.h"
 #include "client/rows/row_message.h"
 #include "client/rows/transfer_ledger.h"
 
@@ -36,12 +36,13 @@ class RowPath {
   virtual absl::StatusOr<bool> Advance() = 0;
   // Something is under way of which no connection will tell.
   virtual bool busy() const = 0;
-  // What the path itself waits for, for the message of a deadline; empty when for nothing.
+  // Names what the path itself waits for, for the message of a deadline; empty if for nothing.
   virtual std::string Waiting() const { return ""; }
 
-  // Where the payload of `frame` goes, whose `bytes` it has; empty: nowhere, it is not wanted any
-  // more. Also called for a frame without payload. A row's frame is of the open post and as agreed.
-  // errors: DataLoss for a frame that this path does not send.
+  // Returns the target for the payload of `frame`, which has frame.bytes bytes; empty drops a
+  // payload that is no longer needed. Also called for a frame without payload. A row's frame
+  // belongs to the open post and matches the agreement. errors: DataLoss for a frame that this path
+  // does not send.
   virtual absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link,
                                                      const RowMessage& frame) = 0;
   // The frame and its payload are here. errors: DataLoss.
@@ -50,7 +51,7 @@ class RowPath {
   // The open post, if any, is over: as done, or else as Transport::Abort, whose errors it has.
   virtual absl::Status Close(bool done) = 0;
 
-  // As Transport's.
+  // See Transport.
   virtual bool is_whole() const { return true; }
   virtual absl::Status DropShared() { return absl::OkStatus(); }
 };

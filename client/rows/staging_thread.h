@@ -25,10 +25,10 @@ class StagingThread {
 
   // FinishStage runs from now on. REQUIRES: BeginStage returned OK; nothing is under way.
   void Begin();
-  // What FinishStage returned; waits for it, which has deadlines of its own. REQUIRES: Begin was
-  // called, and nothing was joined since.
+  // Waits for FinishStage, which has deadlines of its own, and returns its result. REQUIRES: Begin
+  // was called, and nothing was joined since.
   absl::StatusOr<Executor::Staged> Join();
-  // Likewise, but FinishStage is interrupted.
+  // Interrupts FinishStage, waits for it and returns its result. REQUIRES: see Join.
   absl::StatusOr<Executor::Staged> Stop();
 
  private:

@@ -13,7 +13,7 @@
 namespace eplb {
 namespace {
 
-// What sends and receives have in common.
+// Part of a row that sends and receives share.
 struct RowPlace {
   const char* direction;  // "to" or "from"
   RankId peer;

@@ -1,4 +1,4 @@
-// What one post still owes: shared by the transports that move rows themselves.
+// Open sends and receives of one post, for the transports that move rows themselves.
 #ifndef EPLB_CLIENT_ROWS_TRANSFER_LEDGER_H_
 #define EPLB_CLIENT_ROWS_TRANSFER_LEDGER_H_
 
@@ -16,7 +16,7 @@
 
 namespace eplb {
 
-// What a transport allows.
+// Limits of a transport.
 struct MoveLimits {
   RankId self;
   int64_t max_row_bytes = 0;
@@ -63,7 +63,7 @@ class TransferLedger {
   // Something of a round begins now, of which this rank has rows; looked at in a post that is
   // timed.
   void NoteBegun(int32_t round);
-  // Of a row of this round. cost: as cuda::ChecksumOnHost.
+  // Returns the checksum of a row of this round. cost: see cuda::ChecksumOnHost.
   uint64_t ChecksumOnHost(int32_t round, std::span<const std::byte> bytes);
 
   // Null for a row that `from` does not owe.
@@ -82,7 +82,7 @@ class TransferLedger {
   // Ranks that owe us rows, ranks that we owe rows, both or any at all; rising.
   std::vector<RankId> Sources() const;
   std::vector<RankId> PeersLeft() const;
-  // Of PeersLeft those without whom the post cannot end; rising.
+  // Returns the members of PeersLeft without which the post cannot end, in rising order.
   std::vector<RankId> PeersNeeded() const;
   std::vector<RankId> Peers() const;
   // "post 7: ranks 2, 3 owe 4 rows; rank 5 has not taken 1 row": DeadlineExceeded.

@@ -52,8 +52,8 @@ struct RowMoves {
   std::vector<RowSend> sends;        // by round
   std::vector<RowReceive> receives;  // by round
   absl::Time deadline = absl::InfiniteFuture();
-  // The deadline is for moving rows. Until `begin_by` it is put off for as long as this rank waits
-  // for `stream`, a peer of the post has not begun it, or what the ranks share is not up.
+  // The deadline is for moving rows. Until `begin_by` it is put off while this rank waits for
+  // `stream`, while a peer has not begun the post, and while the shared parts are not up.
   absl::Time begin_by = absl::InfinitePast();
   // The cudaStream_t that the rows' tensors are written on: what it holds at Post comes first. Null
   // in host memory.
@@ -82,10 +82,10 @@ struct Progress {
   std::vector<SentPiece> sent = {};
 };
 
-// One post at a time; posts may follow each other at once, where peers are still in the one before.
-// In a round a rank sends to at most one rank and receives from at most one:
-// the transports that need it refuse other posts. Threads: one caller. The arena is written by
-// peers only between Post and the end of that post.
+// One post at a time; a post may begin while peers are still in the one before. In a round a rank
+// sends to at most one rank and receives from at most one. The transports that need this refuse
+// other posts. Threads: one caller. Peers write the arena only between Post and the end of that
+// post.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -95,16 +95,16 @@ class Transport {
   // The staging arena of this rank, allocated once, 64-byte aligned.
   virtual std::span<std::byte> staging() = 0;
 
-  // errors: InvalidArgument for a row outside an arena, above the transport's largest row, rows
-  // that overlap in staging, a rank out of range or our own, or a post_id that does not rise;
+  // errors: InvalidArgument for a row outside an arena or above the transport's largest row, for
+  // rows that overlap in staging, for a bad rank, and for a post_id that does not rise.
   // FailedPrecondition while another post is open, or when a peer of this post is known to be gone.
   // The peers are told of a refused post that it ended here, so that they do not wait for it.
   virtual absl::StatusOr<Ticket> Post(RowMoves moves) = 0;
-  // Makes progress for at most `max_wait`. errors: Internal (the device or NCCL failed),
-  // DeadlineExceeded (past the post's deadline, naming the peers that owe rows), Unavailable (a
-  // peer is gone, naming it), Aborted (a peer ended this post, naming it), DataLoss (a checksum
-  // differs, naming peer and row, or a peer sent what was not agreed). After an error the caller
-  // calls Abort; until then Poll returns the same error. A ticket that is done may be polled again.
+  // Makes progress for at most `max_wait`. errors, which name the peer: DeadlineExceeded (it still
+  // owes rows past the post's deadline), Unavailable (it is gone), Aborted (it ended this post),
+  // DataLoss (a row's checksum differs, or the peer sent what was not agreed). Also Internal: the
+  // device or NCCL failed. After an error the caller calls Abort; until then Poll returns the same
+  // error. A ticket that is done may be polled again.
   virtual absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) = 0;
   // This rank does not post what its peers may post under this id: they are told not to wait.
   // REQUIRES: no open post.

@@ -1,4 +1,6 @@
-// Reads events.json of a run's directory: what operators and the daemon did.
+// Reads events.json of a run's directory.
+#include "client/run_log/events_file.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -8,10 +10,8 @@
 #include "base/files.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
-#include "client/run_log/run_directory.h"
 
 namespace eplb {
-
 namespace {
 
 absl::StatusOr<LoggedEvent> EventFrom(const wire::JsonValue& object) {

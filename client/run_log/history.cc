@@ -47,7 +47,7 @@ std::set<std::string> FindSuperseded(std::span<const RankHistory> ranks) {
   return superseded;
 }
 
-// What the placement records say, once they are checked themselves.
+// Content of the placement records, once they are checked themselves.
 struct Recorded {
   std::map<int64_t, std::set<int64_t>> first_steps;  // by version
   std::set<std::array<uint8_t, 32>> digests;

@@ -1,6 +1,6 @@
-// What ranks did, as they logged it, and the one check of the protocol's promises over it: used by
-// unit tests, simulation, end-to-end tests and `eplbctl doctor`. Values only; files are read
-// elsewhere.
+// Logged events of the ranks, and the one check of the protocol's promises over them. Unit tests,
+// simulation, end-to-end tests and `eplbctl doctor` use it. Values only; run_directory.h reads
+// files.
 #ifndef EPLB_CLIENT_RUN_LOG_HISTORY_H_
 #define EPLB_CLIENT_RUN_LOG_HISTORY_H_
 
@@ -75,7 +75,7 @@ struct PlacementRecord {
 // placements.jsonl begins anew with each run: what is told of a record that is missing or
 // begins elsewhere holds for runs that no other one followed in any log.
 // A record at fault is then taken as it stands, so that later ones are not blamed for it.
-// cost: O(n log n) for n records. threads: safe, no state.
+// cost: O(n log n) for n records.
 std::vector<std::string> FindViolations(std::span<const RankHistory> ranks,
                                         std::span<const PlacementRecord> placements);
 

@@ -46,11 +46,11 @@ inline absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::str
   // Otherwise gRPC stops after two pings on an idle path.
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // What gRPC calls this is how long it lets a connection and its handshake take.
+  // gRPC uses this setting as the time limit of a connection and its handshake.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the daemon is inside the cluster
-  // Of an all-gather's answer, with the blobs of all ranks; the daemon's messages are far smaller.
+  // Answer of an all-gather, with the blobs of all ranks; the daemon's messages are far smaller.
   constexpr int kMaxAnswerBytes = 64 << 20;
   static_assert(kMaxAnswerBytes > wire::kMaxMessageBytes);
   arguments.SetMaxReceiveMessageSize(kMaxAnswerBytes);
@@ -99,9 +99,9 @@ absl::Status CallDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
   return status;
 }
 
-// Whether another daemon leads this rank's run: ranks at two daemons are balanced by neither, so
-// a rank asks the others of its list from time to time. Included by the .cc file that runs the
-// stream, and by no header.
+// Finds out whether another daemon leads this rank's run. Neither of two daemons balances ranks
+// that are divided between them, so a rank asks the others of its list from time to time. Only the
+// .cc file that runs the stream includes it.
 
 // One question at a time, to one daemon after the other. Threads: one caller.
 class LeaderWatch {
@@ -115,8 +115,8 @@ class LeaderWatch {
   static bool Leads(const v1::GetLeaderResponse& another, size_t position, int64_t own_term,
                     size_t own);
 
-  // Where daemons are elected the newest election counts, whether ranks are connected or not: they
-  // may all hang at a frozen one.
+  // If daemons are elected, the newest election counts, even without connected ranks, because all
+  // ranks may hang at a frozen daemon.
   static bool WasElectedLater(const v1::GetLeaderResponse& another, int64_t own_election_term);
 
   // endpoints: the whole list; own: the place of the rank's daemon in it. every: between questions.
@@ -152,7 +152,7 @@ class LeaderWatch {
   int64_t election_term_ = 0;
   Clock::time_point due_ = Clock::time_point::max();
   size_t next_ = 0;  // in others_
-  // Of the open question.
+  // State of the open question.
   std::unique_ptr<grpc::ClientContext> context_;
   std::unique_ptr<v1::Balancer::Stub> stub_;
   std::unique_ptr<grpc::ClientAsyncResponseReader<v1::GetLeaderResponse>> call_;

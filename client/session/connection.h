@@ -128,8 +128,9 @@ struct BackoffOptions {
   absl::Duration refused = absl::Seconds(30);  // at most, after a daemon that refused the rank
 };
 
-// Of a job of so many ranks: together they make about 200 attempts a second in the mean, from 3,000
-// ranks on about world_size / 15. A small job finds a daemon that is back within seconds.
+// Returns the back-off of a job of `world_size` ranks. Together the ranks make about 200 attempts a
+// second, from 3,000 ranks on about world_size / 15. A small job finds a daemon that is back within
+// seconds.
 inline BackoffOptions BackoffFor(int32_t world_size) {
   const absl::Duration spread = absl::Seconds(world_size / 100.0);
   return {.longest = std::clamp(spread, absl::Seconds(2), absl::Seconds(30))};

@@ -1,4 +1,4 @@
-// What the library tells the person who runs the job: one line on stderr, each text once.
+// Messages of the library to the operator of the job: one line on stderr, each text once.
 #ifndef EPLB_CLIENT_SESSION_LOG_LINE_H_
 #define EPLB_CLIENT_SESSION_LOG_LINE_H_
 

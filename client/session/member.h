@@ -26,7 +26,7 @@
 
 namespace eplb {
 
-// What a rank runs.
+// Placement that a rank runs.
 struct RunningPlacement {
   int64_t version = 0;
   Digest digest;
@@ -40,7 +40,7 @@ struct Proposal {
   MigrationPlan plan;
 };
 
-// What one vote is about: {v, -v, d, -d, r, -r}, and the proposal that v and d stand for.
+// Values of one vote, {v, -v, d, -d, r, -r}, and the proposal that v and d stand for.
 struct VoteSnapshot {
   std::array<int64_t, 6> values{};
   std::shared_ptr<const Proposal> proposal;  // null when not PREPARED: v and d are 0
@@ -97,14 +97,15 @@ class Member {
   // A vote begins: what PREPARED means for it is frozen until Decide, and on kRunChunk until one of
   // OnApplied, OnDropped and OnEnded. REQUIRES: no vote is open.
   VoteSnapshot Enter();
-  // What Enter gives while nothing is PREPARED. running: VoteBits of the running digest.
+  // Returns the vote of a rank that is PREPARED for nothing. running: VoteBits of the running
+  // digest.
   static VoteSnapshot NothingPrepared(int64_t running);
   // minimum: the element-wise minimum of all ranks' values. Agreement of v and d on all ranks is
   // equality with this rank's own values and not 0.
   static VoteOutcome OutcomeOf(const VoteSnapshot& own, std::span<const int64_t> minimum);
   // Acts on the outcome. REQUIRES: a vote is open.
   VoteDecision Decide(std::span<const int64_t> minimum, std::vector<wire::UpMessage>& messages);
-  // What carries the rows is no longer what the identity says, and why: told with Applied.
+  // Records that the transport is no longer the identity's, and why. Applied reports it.
   void SetTransport(std::string_view name, std::string_view fallback_reason);
   // The chunk is in the slots: its target runs from step + 1 on.
   wire::UpMessage OnApplied(int64_t received_bytes, double pause_seconds);

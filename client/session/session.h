@@ -27,8 +27,8 @@ struct SessionOptions {
   absl::Duration close_deadline = absl::Seconds(2);  // of Close
   uint64_t seed = 0;                                 // of the jitter
   int32_t rank = 0;                                  // for what is told
-  // Whether this rank tells when the daemon goes away, when it is back, whether it balances this
-  // run, and when the ranks go to another one: one rank of a job does.
+  // True if this rank logs when the daemon is lost, when it is back, whether it balances this run,
+  // and when the ranks change to another daemon. One rank of a job does.
   bool speaks_for_all = true;
 };
 
@@ -75,7 +75,7 @@ class Session {
   EndpointChoice choice_;
   int32_t refusals_ = 0;  // since the last Welcome
   LogOnce log_;
-  // Of the time that was told that a daemon is away, and which.
+  // Time at which the loss of a daemon was logged, and its name.
   std::optional<Clock::time_point> away_since_;
   std::string away_;
   int64_t times_away_ = 0;

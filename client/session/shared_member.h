@@ -100,9 +100,9 @@ class SharedMember {
   // Written under the lock. False: Enter would find nothing PREPARED.
   std::atomic<bool> may_be_prepared_ = false;
   std::atomic<int64_t> num_report_intervals_ = 0;
-  // Of the training thread alone.
+  // Only the training thread uses the next members.
   std::vector<wire::LoadReport> kept_;  // windows that wait for the lock
-  std::optional<VoteSnapshot> open_;    // of a vote that was entered without the lock
+  std::optional<VoteSnapshot> open_;    // the vote that was entered without the lock
   int64_t running_bits_;
   int64_t report_intervals_seen_ = 0;
   wire::SetReportInterval report_interval_seen_;

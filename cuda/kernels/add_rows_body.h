@@ -19,7 +19,7 @@ EPLB_HOST_DEVICE inline typename Element::Stored SumOf(typename Element::Stored 
   return Element::Round(Element::Load(a) + Element::Load(b));
 }
 
-// What is added at once, and its sum.
+// The unit of an addition, and its sum.
 #ifndef __CUDA_ARCH__
 template <class Element>
 using AddWord = typename Element::Stored;

@@ -15,7 +15,7 @@ EPLB_HOST_DEVICE inline bool IsAligned(const void* address, uintptr_t alignment)
   return reinterpret_cast<uintptr_t>(address) % alignment == 0;
 }
 
-// What a vector must be: made of 16-byte words.
+// True for a vector of 16-byte words.
 template <class Vector>
 inline constexpr bool kIsVector = std::is_trivially_copyable_v<Vector> && alignof(Vector) == 16;
 
@@ -51,7 +51,7 @@ EPLB_HOST_DEVICE inline void StoreAligned(void* address, const Vector& vector) {
 #endif
 }
 
-// What the GPU loads at once of `kBytes`.
+// Largest unit of `kBytes` that the GPU loads at once.
 #ifdef __CUDA_ARCH__
 template <size_t kBytes>
 struct DeviceWord;
@@ -77,9 +77,10 @@ struct DeviceWord<16> {
 };
 #endif
 
-// Of rows, whose bytes a kernel passes over once: they leave the GPU's caches first. They lie in
-// global memory, of this GPU, another one or the host, as no compiler sees from a pointer out of a
-// table. Word: of 1, 2, 4, 8 or 16 bytes. REQUIRES of both: an address that is aligned to its size.
+// Load and store bytes that a kernel uses once, so that they leave the GPU's caches first. The
+// bytes are in global memory of this GPU, another GPU or the host, which no compiler can tell from
+// a pointer in a table. Word: 1, 2, 4, 8 or 16 bytes. REQUIRES of both: an address that is aligned
+// to the size.
 template <class Word>
 EPLB_HOST_DEVICE inline Word LoadStreamed(const void* address) {
   static_assert(std::is_trivially_copyable_v<Word>);

@@ -20,9 +20,9 @@ EPLB_HOST_DEVICE inline uint64_t Mix64(uint64_t x) {
 }
 
 // Mix64 at half of its cost on a GPU, whose registers have 32 bits: a shift by 32 is free there,
-// one by another number takes two instructions. The first is by 29: by 32 it would take a change
-// that both halves share out of one of them, and what one faulty line of a bus does to two floats
-// would be mixed by one round only. A bijection, too.
+// one by another number takes two instructions. The first shift is by 29. A shift by 32 would
+// cancel a change that both halves share, such as one faulty line of a bus in two floats, in one
+// half. Then only one round would mix it. A bijection, too.
 EPLB_HOST_DEVICE inline uint64_t FastMix64(uint64_t x) {
   x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9;
   x = (x ^ x >> 32) * 0x94d049bb133111eb;
@@ -37,7 +37,7 @@ EPLB_HOST_DEVICE inline uint64_t ChecksumLane(uint64_t word, uint64_t index) {
   return FastMix64(word ^ index * 0x9e3779b97f4a7c15);
 }
 
-// What the length adds, once: rows that differ only in zeros at the tail differ here.
+// Part of a row's length, added once, so that rows that differ only in zeros at the tail differ.
 EPLB_HOST_DEVICE inline uint64_t ChecksumLength(uint64_t num_bytes) {
   return Mix64(~num_bytes);  // ~: also no bytes add something
 }

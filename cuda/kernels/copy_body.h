@@ -50,7 +50,7 @@ EPLB_HOST_DEVICE inline int32_t RowOfTile(const TiledRow* rows, int32_t num_rows
   return first;
 }
 
-// What a thread copies at once.
+// Unit that a thread copies at once.
 struct alignas(16) CopyUnit {
   uint64_t lanes[2];
 };
@@ -79,7 +79,7 @@ EPLB_HOST_DEVICE inline int32_t BytesBeforeUnits(const RowCopy& row) {
   return static_cast<int32_t>((0 - source) % kCopyUnitBytes);
 }
 
-// Of source and destination.
+// True if source and destination are aligned.
 EPLB_HOST_DEVICE inline bool AreAligned(const RowCopy& row, uintptr_t alignment) {
   return IsAligned(row.source, alignment) && IsAligned(row.destination, alignment);
 }

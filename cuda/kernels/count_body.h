@@ -42,13 +42,13 @@ EPLB_HOST_DEVICE inline int32_t BinOfTokensId(const CountArgs& args, int64_t tok
   return id >= 0 && id < args.num_experts ? static_cast<int32_t>(id) : args.num_experts;
 }
 
-// Of choice `index`.
+// Returns the bin of router choice `index`.
 template <class ExpertId>
 EPLB_HOST_DEVICE inline int32_t BinOfId(const CountArgs& args, int64_t index, ExpertId id) {
   return BinOfTokensId(args, TokenOfChoice(args, index), id);
 }
 
-// What a thread takes at once: neighbours, which vectors load and store.
+// Choices that a thread takes at once: neighbours, which vectors load and store.
 inline constexpr int32_t kQuad = 4;
 
 template <class ExpertId>

@@ -12,10 +12,11 @@
 
 namespace eplb::cuda {
 
-// Where one GPU sends the tokens of one layer; HostRouteTable has the values. Fixed addresses: a
-// captured graph goes on reading them, and a commit overwrites what they hold. The experts' lists
-// follow each other, for all together have no more entries than there are slots; a column for each
-// slot that one expert could get would be 1024 * 1025 entries of a layer with 2048 slots.
+// Slots to which one GPU sends the tokens of one layer; HostRouteTable has the values. The
+// addresses are fixed, because a captured graph goes on reading them while a commit overwrites the
+// contents. The experts' lists follow each other, because together they have no more entries than
+// there are slots. A column for each slot that one expert could get would be 1024 * 1025 entries
+// for a layer with 2048 slots.
 struct RouteTable {
   const int32_t* candidates = nullptr;  // [slots], expert after expert
   // [num_experts + 1]: expert e has candidates[first_candidate[e]] .. [first_candidate[e + 1] - 1].

@@ -28,7 +28,7 @@ EPLB_HOST_DEVICE inline int64_t NumSquareUnits(int64_t num_bytes) {
   return (num_bytes + kCopyUnitBytes - 1) / kCopyUnitBytes;
 }
 
-// Of every part but a row's last: whole rounds.
+// Returns the units of every part but a row's last: whole rounds.
 EPLB_HOST_DEVICE inline int64_t SquarePartUnits(int64_t num_bytes) {
   constexpr int64_t kRowRound = kMaxSquareParts * kSquareRoundUnits;
   const int64_t rounds = (NumSquareUnits(num_bytes) + kRowRound - 1) / kRowRound;
@@ -108,7 +108,7 @@ EPLB_HOST_DEVICE inline SquarePart SquarePartOf(const RowCopy& row, int32_t part
   return result;
 }
 
-// What a lane sums of a part.
+// Returns the sum of one lane over a part.
 template <class Element>
 EPLB_HOST_DEVICE inline double SquaresOfLane(const RowCopy& row, int32_t part, int32_t lane) {
   const SquarePart units = SquarePartOf(row, part);

@@ -1,6 +1,5 @@
-// Where a daemon is: how its address may be written, and why it was not reached. Without protobuf:
-// the CLI and the client say the same of it.
-// threads: safe, no state.
+// Addresses of daemons: their forms, and why one was not reached. The CLI and the client share the
+// messages.
 #ifndef EPLB_PROTO_WIRE_ENDPOINT_H_
 #define EPLB_PROTO_WIRE_ENDPOINT_H_
 
@@ -13,8 +12,8 @@
 
 namespace eplb::wire {
 
-// As gRPC takes it: "HOST:PORT" with a port of 1..65535, "[IPV6]:PORT", "unix:PATH"; "/PATH"
-// becomes "unix:/PATH". errors: InvalidArgument beginning with "endpoint is".
+// Returns an address for gRPC: "HOST:PORT" with a port [1, 65535], "[IPV6]:PORT", "unix:PATH";
+// "/PATH" becomes "unix:/PATH". errors: InvalidArgument beginning with "endpoint is".
 absl::StatusOr<std::string> CheckEndpoint(const std::string& endpoint);
 
 // One endpoint or several, "A,B", each as CheckEndpoint takes it; blanks around them do not count.

@@ -1,3 +1,4 @@
+// Reads and writes lists of GPUs and of their speeds.
 #include "proto/wire/gpu_settings.h"
 
 #include "absl/strings/ascii.h"
@@ -23,7 +24,7 @@ absl::Status NotAList(std::string_view text, const std::string& expected) {
       absl::StrCat("\"", Clipped(std::string(text), kMaxShown), "\": expected ", expected));
 }
 
-// The entries of a list, none of them empty. errors: as ParseGpus.
+// Splits a list. errors: InvalidArgument if it is too long.
 absl::StatusOr<std::vector<std::string>> Entries(std::string_view text,
                                                  const std::string& expected) {
   if (text.empty() || text == kNoGpu) return std::vector<std::string>();
@@ -33,7 +34,7 @@ absl::StatusOr<std::vector<std::string>> Entries(std::string_view text,
   return entries;
 }
 
-// A GPU above `before`.
+// Reads a GPU above `before`.
 bool ReadGpu(const std::string& text, int32_t before, int32_t* gpu) {
   return !text.empty() && absl::ascii_isdigit(static_cast<unsigned char>(text.front())) &&
          absl::SimpleAtoi(text, gpu) && *gpu > before && *gpu <= kMaxGpu;
@@ -42,7 +43,7 @@ bool ReadGpu(const std::string& text, int32_t before, int32_t* gpu) {
 }  // namespace
 
 absl::StatusOr<std::vector<StatedSpeed>> ParseSpeeds(std::string_view text) {
-  const std::string expected = SpeedsRange().Expected();
+  const std::string expected = SpeedsExpected();
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> entries, Entries(text, expected));
   std::vector<StatedSpeed> speeds;
   for (const std::string& entry : entries) {
@@ -68,7 +69,7 @@ std::string SpeedsText(const std::vector<StatedSpeed>& speeds) {
 }
 
 absl::StatusOr<std::vector<int32_t>> ParseGpus(std::string_view text) {
-  const std::string expected = GpusRange().Expected();
+  const std::string expected = GpusExpected();
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> entries, Entries(text, expected));
   std::vector<int32_t> gpus;
   for (const std::string& entry : entries) {
@@ -81,33 +82,21 @@ absl::StatusOr<std::vector<int32_t>> ParseGpus(std::string_view text) {
 
 std::string GpusText(const std::vector<int32_t>& gpus) { return absl::StrJoin(gpus, ","); }
 
-std::optional<Scalar> SpeedsRange::Read(const WrittenValue& written) const {
-  const absl::StatusOr<std::vector<StatedSpeed>> speeds = ParseSpeeds(written.text);
-  if (!written.is_text() || !speeds.ok()) return std::nullopt;
-  return SpeedsText(*speeds);
+std::optional<std::string> CanonicalSpeeds(std::string_view text) {
+  const absl::StatusOr<std::vector<StatedSpeed>> speeds = ParseSpeeds(text);
+  return speeds.ok() ? std::optional(SpeedsText(*speeds)) : std::nullopt;
 }
 
-bool SpeedsRange::Holds(const Scalar& value) const {
-  const auto* text = std::get_if<std::string>(&value);
-  return text != nullptr && ParseSpeeds(*text).ok();
-}
-
-std::string SpeedsRange::Expected() const {
+std::string SpeedsExpected() {
   return absl::StrCat("\"GPU:SPEED,..\" with rising GPUs and speeds in ", kMinStatedSpeed, "..",
                       kMaxStatedSpeed, ", or \"none\"");
 }
 
-std::optional<Scalar> GpusRange::Read(const WrittenValue& written) const {
-  const absl::StatusOr<std::vector<int32_t>> gpus = ParseGpus(written.text);
-  if (!written.is_text() || !gpus.ok()) return std::nullopt;
-  return GpusText(*gpus);
+std::optional<std::string> CanonicalGpus(std::string_view text) {
+  const absl::StatusOr<std::vector<int32_t>> gpus = ParseGpus(text);
+  return gpus.ok() ? std::optional(GpusText(*gpus)) : std::nullopt;
 }
 
-bool GpusRange::Holds(const Scalar& value) const {
-  const auto* text = std::get_if<std::string>(&value);
-  return text != nullptr && ParseGpus(*text).ok();
-}
-
-std::string GpusRange::Expected() const { return "\"GPU,..\" with rising GPUs, or \"none\""; }
+std::string GpusExpected() { return "\"GPU,..\" with rising GPUs, or \"none\""; }
 
 }  // namespace eplb::wire

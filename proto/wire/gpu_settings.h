@@ -1,5 +1,4 @@
-// Settings of a job that name GPUs of its EP group: their text and their ranges.
-// threads: safe, no state.
+// Settings of a job that name GPUs of its EP group: their texts and ranges.
 #ifndef EPLB_PROTO_WIRE_GPU_SETTINGS_H_
 #define EPLB_PROTO_WIRE_GPU_SETTINGS_H_
 
@@ -15,7 +14,7 @@
 
 namespace eplb::wire {
 
-inline constexpr size_t kMaxNamedGpus = 64;  // of one setting
+inline constexpr size_t kMaxNamedGpus = 64;  // in one setting
 inline constexpr double kMinStatedSpeed = 0.05;
 inline constexpr double kMaxStatedSpeed = 20;
 
@@ -27,28 +26,23 @@ struct StatedSpeed {
   friend bool operator==(const StatedSpeed&, const StatedSpeed&) = default;
 };
 
-// "3:0.5,7:0.8": at most kMaxNamedGpus GPUs, rising; speeds in kMinStatedSpeed..kMaxStatedSpeed. ""
-// or "none" for no GPU. errors: InvalidArgument.
+// Parses "3:0.5,7:0.8": at most kMaxNamedGpus GPUs, rising; speeds [kMinStatedSpeed,
+// kMaxStatedSpeed]. "" or "none" for no GPU. errors: InvalidArgument.
 absl::StatusOr<std::vector<StatedSpeed>> ParseSpeeds(std::string_view text);
 std::string SpeedsText(const std::vector<StatedSpeed>& speeds);  // "" for none
 
-// "3,7": at most kMaxNamedGpus GPUs, rising. "" or "none" for no GPU. errors: InvalidArgument.
+// Parses "3,7": at most kMaxNamedGpus GPUs, rising. "" or "none" for no GPU. errors:
+// InvalidArgument.
 absl::StatusOr<std::vector<int32_t>> ParseGpus(std::string_view text);
 std::string GpusText(const std::vector<int32_t>& gpus);  // "" for none
 
-// As ParseSpeeds; the scalar is SpeedsText.
-struct SpeedsRange {
-  std::optional<Scalar> Read(const WrittenValue& written) const;
-  bool Holds(const Scalar& value) const;
-  std::string Expected() const;
-};
-
-// As ParseGpus; the scalar is GpusText.
-struct GpusRange {
-  std::optional<Scalar> Read(const WrittenValue& written) const;
-  bool Holds(const Scalar& value) const;
-  std::string Expected() const;
-};
+// Texts that ParseSpeeds and ParseGpus accept; the scalars are SpeedsText and GpusText.
+std::optional<std::string> CanonicalSpeeds(std::string_view text);
+std::optional<std::string> CanonicalGpus(std::string_view text);
+std::string SpeedsExpected();
+std::string GpusExpected();
+inline constexpr TextRange kSpeedsRange{&CanonicalSpeeds, "none", &SpeedsExpected};
+inline constexpr TextRange kGpusRange{&CanonicalGpus, "none", &GpusExpected};
 
 }  // namespace eplb::wire
 

@@ -110,7 +110,7 @@ void AddField(const Message& message, const FieldDescriptor& field, Json& json) 
   if (field.name() == "unix_micros") json["time"] = TimeText(values.GetInt64(message, &field));
 }
 
-// Of what all names of the type begin with: 10 for JOB_STATE_.
+// Returns the length of the prefix that all names of the type share: 10 for JOB_STATE_.
 size_t PrefixLength(const google::protobuf::EnumDescriptor& type) {
   constexpr absl::string_view kZero = "UNSPECIFIED";
   return type.value(0)->name().size() - kZero.size();

@@ -1,5 +1,4 @@
 // The JSON of messages, one form for eplbctl -o json and for HTTP.
-// threads: safe, no state.
 #ifndef EPLB_PROTO_WIRE_MESSAGE_JSON_H_
 #define EPLB_PROTO_WIRE_MESSAGE_JSON_H_
 

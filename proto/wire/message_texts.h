@@ -1,6 +1,5 @@
 // The texts of a message, made fit to be parsed and shown by whoever receives it. Protobuf sends
 // text that is not UTF-8, and then the receiver refuses the whole message.
-// threads: safe, no state.
 #ifndef EPLB_PROTO_WIRE_MESSAGE_TEXTS_H_
 #define EPLB_PROTO_WIRE_MESSAGE_TEXTS_H_
 

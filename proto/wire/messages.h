@@ -1,5 +1,5 @@
-// The session's messages as plain values: what the daemon's core and a rank's member exchange,
-// without protobuf. proto/eplb/v1/session.proto says what each field means; names are the same.
+// Messages between the daemon's core and a rank's member as plain values, without protobuf.
+// proto/eplb/v1/session.proto describes each field; names are the same.
 #ifndef EPLB_PROTO_WIRE_MESSAGES_H_
 #define EPLB_PROTO_WIRE_MESSAGES_H_
 
@@ -27,33 +27,31 @@
 
 namespace eplb::wire {
 
-// The largest job that a daemon takes, and the sizes of messages that follow from it: whatever
-// Hello is welcomed, its reports and its placements fit.
+// Limits of a job, and the sizes of messages that follow from them. The reports and placements of
+// every job that a daemon accepts fit into a message.
 
-// Layers times slots of a job: four times 128 layers of 2048 slots. A layer has at most as many
-// experts as slots, so this bounds the cells of a load as well.
+// Most layers times slots of a job: four times 128 layers of 2048 slots. A layer has at most as
+// many experts as slots, so this bounds the cells of a load as well.
 inline constexpr int64_t kMaxSlotsOfAllLayers = int64_t{1} << 20;
 inline constexpr int64_t kMaxLayers = int64_t{1} << 16;
 
-// Counts of one report, those of its parts included: all cells as u64. A rank whose parts need more
-// says that they are unknown.
+// Bytes of the counts of one report, including its parts: all cells as u64. A rank whose parts need
+// more reports that they are unknown.
 inline constexpr int64_t kMaxReportBytes = kMaxSlotsOfAllLayers * int64_t{sizeof(uint64_t)};
 
-// A placement has an expert and a rank for each slot, of 21 bits with their sign and so of 3 bytes
+// Bytes of a placement: an expert and a rank for each slot, 21 bits with their sign and so 3 bytes
 // each, and for each layer its number and 4 lengths and tags.
 inline constexpr int64_t kMaxPlacementBytes = kMaxSlotsOfAllLayers * 6 + kMaxLayers * 24;
 static_assert(kMaxPlacementBytes <= kMaxReportBytes);
 
-// All else in a message: names, numbers, sentences, a job's memory, the numbers of model layers,
-// and for each layer four numbers of its splits, of 9 bytes each.
+// Other bytes of a message: names, numbers, sentences, a job's memory, the numbers of model layers,
+// and for each layer four numbers of its splits, 9 bytes each.
 inline constexpr int64_t kMaxRestBytes = (int64_t{1} << 20) + kMaxLayers * 36;
 inline constexpr int64_t kMaxMessageBytes = kMaxReportBytes + kMaxRestBytes;
 
-// The layers of a proposal.
-
-// Copies share the layers until one of them is changed: a proposal of 58 x 288 slots goes to every
-// rank of a job, and a copy for each of 2,000 ranks would be 268 MB. Threads: as a value; sharing
-// copies may be read and destroyed on different threads.
+// Layers of a proposal. Copies share the layers until one of them is changed. A proposal goes to
+// every rank of a job: for 58 x 288 slots and 2,000 ranks, full copies would be 268 MB.
+// Threads: copies may be read and destroyed on different threads.
 class LayerList {
  public:
   using Layers = std::vector<LayerPlacement>;
@@ -77,7 +75,7 @@ class LayerList {
   LayerPlacement& front() { return Own().front(); }
   LayerPlacement& back() { return Own().back(); }
 
-  // True when both are copies of one list and neither was changed since.
+  // True if both are copies of one list and neither has changed since.
   bool SharesWith(const LayerList& other) const {
     return layers_ != nullptr && layers_ == other.layers_;
   }
@@ -97,30 +95,28 @@ class LayerList {
   std::shared_ptr<Layers> layers_;
 };
 
-// How jobs, runs and requests may be called. Without protobuf: who names one checks it
-// before it travels.
-// threads: safe, no state.
+// Names of jobs, runs and requests, which are checked before they are sent.
 
-inline constexpr size_t kMaxNameLength = 128;  // of a job and of a run
+inline constexpr size_t kMaxNameLength = 128;  // of a job or a run
 inline constexpr size_t kMaxRequestIdLength = 64;
 
-// A job's or a request's: 1..max_length characters of [A-Za-z0-9._-].
+// Checks the name of a job or a request: [1, max_length] characters of [A-Za-z0-9._-].
 // errors: InvalidArgument beginning with `field`.
 absl::Status CheckPlainName(std::string_view field, std::string_view name,
                             size_t max_length = kMaxNameLength);
-// A run's: 1..kMaxNameLength characters of printable ASCII.
+// Checks the name of a run: [1, kMaxNameLength] characters of printable ASCII.
 // errors: InvalidArgument beginning with `field`.
 absl::Status CheckPrintableName(std::string_view field, std::string_view name);
 
-// What no daemon may forget of a job, as plain values; JobMemory of proto/eplb/v1/types.proto says
-// what each field means, names are the same.
+// Facts of a job that no daemon may lose, as plain values. JobMemory of proto/eplb/v1/types.proto
+// describes each field; names are the same.
 
 struct EndedRun {
   std::string run_id;
   int64_t run_number = 0;
   friend bool operator==(const EndedRun&, const EndedRun&) = default;
 };
-inline constexpr size_t kMaxEndedRuns = 16;  // kept; older ones have lower run numbers
+inline constexpr size_t kMaxEndedRuns = 16;  // older runs have lower run numbers and are dropped
 
 struct JobMemory {
   int64_t term = 0;
@@ -141,28 +137,28 @@ struct JobMemory {
   double report_seconds = 0;
   double gap_seconds = 0;
   int64_t next_version = 0;
-  std::string slow_gpus = {};  // as ParseSpeeds
+  std::string slow_gpus = {};  // see ParseSpeeds
   bool paused_by_lost_store = false;
 
   friend bool operator==(const JobMemory&, const JobMemory&) = default;
 };
 
-// A memory on its way through a rank. The daemon reads and writes `value`; a rank that speaks over
-// the wire holds the bytes as they came, whatever version of the daemon wrote them.
+// A memory that a rank carries. The daemon reads and writes `value`; a rank holds the bytes that it
+// received, whatever version of the daemon wrote them.
 struct CarriedMemory {
-  std::string bytes = {};                         // empty: `value` says it
-  std::optional<JobMemory> value = std::nullopt;  // none: there is none, or the bytes say nothing
+  std::string bytes = {};                         // empty: `value` has the content
+  std::optional<JobMemory> value = std::nullopt;  // none: no memory, or bytes of another version
 };
 inline constexpr size_t kMaxMemoryBytes = size_t{16} << 10;
 
-// As the store and Keep have it: a serialized JobMemory of proto/eplb/v1/types.proto.
+// Returns a serialized JobMemory of proto/eplb/v1/types.proto, for the store and for Keep.
 std::string MemoryBytes(const JobMemory& memory);
 // errors: InvalidArgument, naming the field.
 absl::StatusOr<JobMemory> MemoryFromBytes(const std::string& bytes);
 
 enum class Reduce { kRank, kRoot };
 
-// "equal", "batch": as clients and operators read it.
+// Returns "equal" or "batch", for clients and operators.
 constexpr const char* SplitName(SplitMode split) {
   return split == SplitMode::kBatch ? "batch" : "equal";
 }
@@ -204,7 +200,7 @@ struct Hello {
   int64_t weight_bytes = 0;
   int64_t state_bytes = 0;
   int64_t staging_rows = 0;
-  int64_t staging_layers = 0;  // 0: not said
+  int64_t staging_layers = 0;  // 0: not known
   int64_t session_number = 0;
   std::string library_version;
   std::vector<int32_t> model_layers;
@@ -218,36 +214,36 @@ struct Hello {
   SplitMode split = SplitMode::kEqual;
 };
 
-// Counts as they came: little-endian u32, row by row.
+// Counts as they were received: little-endian u32, row by row.
 struct PackedCounts {
   int32_t num_layers = 0;
   int32_t num_experts = 0;
   std::string cells;  // [num_layers * num_experts * 4] bytes; empty: not packed
 };
 
-// Steps of a window up to last_step that ran under one placement, with counts as the window's.
+// Steps of a window up to last_step that ran under one placement; counts have the window's form.
 struct LoadPart {
   int64_t last_step = 0;
   int64_t version = 0;
   LoadMatrix counts = {};
   PackedCounts packed = {};
 };
-inline constexpr int32_t kMaxLoadParts = 32;  // that a report tells
+inline constexpr int32_t kMaxLoadParts = 32;  // in one report
 
-// Read its counts through report_counts.h: a report that came over the wire in u32 is not unpacked,
-// which would cost the daemon more than adding it up.
+// report_counts.h reads the counts. A report that was received in u32 is not unpacked, because that
+// would cost the daemon more than adding it up.
 struct LoadReport {
   int64_t first_step = 0;
   int64_t last_step = 0;
   LoadMatrix counts;  // [L, E], every cell >= 0; empty when they are packed
   int64_t dropped_steps = 0;
   PackedCounts packed;
-  int64_t version = 0;                     // of the placement that the last steps ran under
-  std::vector<LoadPart> earlier = {};      // the steps before, rising; in most windows none
+  int64_t version = 0;                     // placement of the last steps
+  std::vector<LoadPart> earlier = {};      // earlier steps, rising; in most windows none
   bool parts_unknown = false;              // more than kMaxLoadParts: `earlier` is empty
   std::vector<int64_t> split_tokens = {};  // [L] or empty
-  std::vector<int64_t> split_peaks = {};   // likewise
-  // As split_peaks, had the batches run under the static layout or with one slot per expert. Both
+  std::vector<int64_t> split_peaks = {};   // [L] or empty
+  // split_peaks if the batches had run under the static layout or with one slot per expert. Both
   // are empty in reports of older libraries.
   std::vector<int64_t> split_peaks_static = {};
   std::vector<int64_t> split_peaks_without_eplb = {};
@@ -283,7 +279,7 @@ struct Applied {
   int64_t step = 0;
   int64_t received_bytes = 0;
   double pause_seconds = 0;
-  std::string transport;        // what carries the rows, where Hello said otherwise; else empty
+  std::string transport;        // transport of the rows, if it is not that of Hello
   std::string fallback_reason;  // why it changed
 };
 
@@ -319,8 +315,8 @@ using UpMessage =
 struct Welcome {
   int64_t term = 0;
   std::string server_version;
-  std::string waits = {};     // why this run is not balanced yet; empty: it is
-  int64_t election_term = 0;  // as v1.Welcome
+  std::string waits = {};     // why this run is not balanced yet; empty if it is
+  int64_t election_term = 0;  // see v1.Welcome
 };
 
 struct Keep {
@@ -340,9 +336,9 @@ struct Propose {
   std::string reason;
   int64_t decided_first_step = 0;
   int64_t decided_last_step = 0;
-  int64_t decision = 0;  // rising within a job; its chunks share it; 0: not said
-  std::string policy;    // that decided; "rollback" when an operator named the placement
-  std::string asked_by;  // an identity, when an operator asked for it
+  int64_t decision = 0;  // rising within a job; its chunks share it; 0: not known
+  std::string policy;    // policy that decided; "rollback" if an operator named the placement
+  std::string asked_by;  // identity of the operator who asked for it, if any
 };
 
 struct Cancel {

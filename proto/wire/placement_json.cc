@@ -1,14 +1,15 @@
+// Writes placements as eplb.placement.v1, and reads them with every map checked.
 #include "proto/wire/placement_json.h"
 
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
-#include "base/files.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 
@@ -21,14 +22,9 @@ namespace {
 constexpr std::string_view kFormat = "eplb.placement.v1";
 constexpr std::string_view kIndexRange = "-1..2^31-1";
 
-void AppendNumber(std::string& out, int32_t number) {
-  char digits[24];
-  const auto end = std::to_chars(std::begin(digits), std::end(digits), number).ptr;
-  out.append(digits, end);
-}
-
-// The fewest digits that are read back to the same bits.
-void AppendNumber(std::string& out, double number) {
+// Appends the fewest digits that are read back to the same bits.
+template <class Number>
+void AppendNumber(std::string& out, Number number) {
   char digits[32];
   const auto end = std::to_chars(std::begin(digits), std::end(digits), number).ptr;
   out.append(digits, end);
@@ -61,11 +57,10 @@ void AppendMatrix(std::string& out, const Matrix& matrix) {
   out += ']';
 }
 
-// [L, E * X] as [L][E][X].
+// Appends [L, E * X] as [L][E][X].
 void AppendNested(std::string& out, const IndexMatrix& matrix, int64_t inner) {
-  out += '[';
   for (Eigen::Index row = 0; row < matrix.rows(); ++row) {
-    out += row > 0 ? ",[" : "[";
+    out += row > 0 ? ",[" : "[[";
     for (Eigen::Index col = 0; col < matrix.cols(); col += inner) {
       if (col > 0) out += ',';
       AppendRow(out, &matrix(row, col), inner);
@@ -109,9 +104,9 @@ absl::Status CheckIndices(std::string_view key, const JsonNumbers& numbers) {
   return absl::OkStatus();
 }
 
-// errors unless each array at `depth` has `expected` entries, which `what` counts.
+// Checks that each array at `depth` has `expected` entries.
 absl::Status CheckEntries(std::string_view key, const JsonNumbers& numbers, size_t depth,
-                          std::pair<const char*, int64_t> expected) {
+                          const std::pair<const char*, int64_t>& expected) {
   const std::vector<int64_t>& entries = numbers.children[depth];
   for (size_t i = 0; i < entries.size(); ++i) {
     if (entries[i] == expected.second) continue;
@@ -125,12 +120,22 @@ absl::Status CheckEntries(std::string_view key, const JsonNumbers& numbers, size
   return absl::OkStatus();
 }
 
+using Axis = std::pair<const char*, int64_t>;  // "slots", and their number
+
+// Reads nested arrays whose sizes are `axes`. errors: InvalidArgument, naming the place.
+absl::StatusOr<const JsonNumbers*> ReadArrays(const JsonValue& object, std::string_view key,
+                                              std::initializer_list<Axis> axes) {
+  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, GetNumbers(object, key, axes.size()));
+  for (size_t depth = 0; depth < axes.size(); ++depth) {
+    EPLB_RETURN_IF_ERROR(CheckEntries(key, *numbers, depth, axes.begin()[depth]));
+  }
+  return numbers;
+}
+
 absl::StatusOr<IndexMatrix> ReadMatrix(const JsonValue& object, std::string_view key,
-                                       int64_t num_layers,
-                                       std::pair<const char*, int64_t> columns) {
-  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, GetNumbers(object, key, 2));
-  EPLB_RETURN_IF_ERROR(CheckEntries(key, *numbers, 0, {"layers", num_layers}));
-  EPLB_RETURN_IF_ERROR(CheckEntries(key, *numbers, 1, columns));
+                                       int64_t num_layers, Axis columns) {
+  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers,
+                        ReadArrays(object, key, {{"layers", num_layers}, columns}));
   EPLB_RETURN_IF_ERROR(CheckIndices(key, *numbers));
   IndexMatrix matrix(num_layers, columns.second);
   for (Eigen::Index i = 0; i < matrix.size(); ++i) {
@@ -148,16 +153,18 @@ struct ReplicaTable {
 absl::StatusOr<ReplicaTable> ReadReplicaTable(const JsonValue& object, const Topology& topology) {
   constexpr std::string_view kKey = "logical_to_physical_map";
   EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, GetNumbers(object, kKey, 3));
-  EPLB_RETURN_IF_ERROR(CheckEntries(kKey, *numbers, 0, {"layers", topology.num_layers()}));
-  EPLB_RETURN_IF_ERROR(CheckEntries(kKey, *numbers, 1, {"experts", topology.num_experts()}));
-  const int64_t width = numbers->children[2].front();
-  EPLB_RETURN_IF_ERROR(CheckEntries(kKey, *numbers, 2, {"replicas, as the first row", width}));
+  const int64_t width = numbers->children[2].empty() ? 0 : numbers->children[2].front();
+  EPLB_RETURN_IF_ERROR(ReadArrays(object, kKey,
+                                  {{"layers", topology.num_layers()},
+                                   {"experts", topology.num_experts()},
+                                   {"replicas, as the first row", width}})
+                           .status());
   EPLB_RETURN_IF_ERROR(CheckIndices(kKey, *numbers));
   return ReplicaTable{numbers, width};
 }
 
-// The rank of each slot among its expert's replicas, from the order of an expert's entries. Only
-// what keeps the indices in range is checked: FromSlotsAndRanks and SameMaps find the rest.
+// Returns the rank of each slot among its expert's replicas, by the order of an expert's entries.
+// Checks only that indices are in range; FromSlotsAndRanks and CheckSameMaps find other errors.
 absl::StatusOr<IndexMatrix> RanksOf(const ReplicaTable& table, const Topology& topology) {
   IndexMatrix ranks = IndexMatrix::Constant(topology.num_layers(), topology.num_slots(), -1);
   size_t next = 0;
@@ -212,8 +219,8 @@ absl::Status CheckSlotsPerGpu(const JsonValue& object, const Topology& topology)
         absl::StrCat("slots_per_gpu is missing, and ", topology.num_slots(),
                      " slots are not a multiple of ", topology.num_gpus(), " GPUs"));
   }
-  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, GetNumbers(object, kKey, 1));
-  EPLB_RETURN_IF_ERROR(CheckEntries(kKey, *numbers, 0, {"GPUs", topology.num_gpus()}));
+  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers,
+                        ReadArrays(object, kKey, {{"GPUs", topology.num_gpus()}}));
   EPLB_RETURN_IF_ERROR(CheckIndices(kKey, *numbers));
   for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
     const int64_t given = numbers->integers[static_cast<size_t>(gpu)];
@@ -256,9 +263,9 @@ absl::StatusOr<std::optional<RealMatrix>> ReadShares(const JsonValue& object,
   constexpr std::string_view kKey = "replica_share";
   if (object.Find(kKey) == nullptr) return std::nullopt;
   const Topology& topology = placement.topology();
-  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, GetNumbers(object, kKey, 2));
-  EPLB_RETURN_IF_ERROR(CheckEntries(kKey, *numbers, 0, {"layers", topology.num_layers()}));
-  EPLB_RETURN_IF_ERROR(CheckEntries(kKey, *numbers, 1, {"slots", topology.num_slots()}));
+  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, ReadArrays(object, kKey,
+                                                               {{"layers", topology.num_layers()},
+                                                                {"slots", topology.num_slots()}}));
   RealMatrix shares(topology.num_layers(), topology.num_slots());
   for (Eigen::Index i = 0; i < shares.size(); ++i) {
     const auto at = static_cast<size_t>(i);
@@ -365,111 +372,3 @@ absl::StatusOr<Placement> PlacementFromJson(const JsonValue& object) {
 }
 
 }  // namespace eplb::wire
-
-namespace eplb {
-
-namespace {
-
-// The keys about the decision, where they are given.
-absl::Status ReadDecision(const wire::JsonValue& object, LoggedPlacement& entry) {
-  if (object.Find("decided_first_step") != nullptr) {
-    EPLB_ASSIGN_OR_RETURN(entry.decided_first_step, wire::GetInteger(object, "decided_first_step"));
-    EPLB_ASSIGN_OR_RETURN(entry.decided_last_step, wire::GetInteger(object, "decided_last_step"));
-  }
-  if (object.Find("decision") != nullptr) {
-    EPLB_ASSIGN_OR_RETURN(entry.decision, wire::GetInteger(object, "decision"));
-  }
-  if (object.Find("policy") != nullptr) {
-    EPLB_ASSIGN_OR_RETURN(entry.policy, wire::GetString(object, "policy"));
-  }
-  if (object.Find("asked_by") != nullptr) {
-    EPLB_ASSIGN_OR_RETURN(entry.asked_by, wire::GetString(object, "asked_by"));
-  }
-  if (object.Find("reason") != nullptr) {
-    EPLB_ASSIGN_OR_RETURN(entry.reason, wire::GetString(object, "reason"));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<LoggedPlacement> ParseLogLine(std::string_view text) {
-  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(text));
-  EPLB_ASSIGN_OR_RETURN(const int64_t step, wire::GetInteger(object, "step"));
-  EPLB_ASSIGN_OR_RETURN(const int64_t version, wire::GetInteger(object, "version"));
-  EPLB_ASSIGN_OR_RETURN(const std::string hex, wire::GetString(object, "digest"));
-  EPLB_ASSIGN_OR_RETURN(const Digest digest, Digest::FromHex(hex));
-  const wire::JsonValue* body = object.Find("placement");
-  if (body == nullptr) return absl::InvalidArgumentError("placement is missing");
-  EPLB_ASSIGN_OR_RETURN(Placement placement, wire::PlacementFromJson(*body));
-  if (step < 0 || version < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("step ", step, " and version ", version, " must be >= 0"));
-  }
-  if (const Digest own = DigestOf(placement); own != digest) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("digest is ", hex, ", that of its placement is ", own.Hex()));
-  }
-  LoggedPlacement entry{.step = step,
-                        .version = version,
-                        .digest = digest,
-                        .placement = std::move(placement),
-                        .policy = {},
-                        .asked_by = {},
-                        .reason = {}};
-  EPLB_RETURN_IF_ERROR(ReadDecision(object, entry));
-  return entry;
-}
-
-absl::Status CheckRises(const LoggedPlacement& before, const LoggedPlacement& entry) {
-  if (entry.step <= before.step) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("step ", entry.step, " is not above the step before, ", before.step));
-  }
-  if (entry.version <= before.version) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "version ", entry.version, " is not above the version before, ", before.version));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::StatusOr<wire::PlacementWithShares> ReadPlacementWithShares(const std::string& path) {
-  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
-  absl::StatusOr<wire::PlacementWithShares> both = wire::PlacementWithSharesFromJson(text);
-  if (!both.ok()) return InFile(path, both.status());
-  return both;
-}
-
-absl::StatusOr<Placement> ReadPlacementFile(const std::string& path) {
-  EPLB_ASSIGN_OR_RETURN(wire::PlacementWithShares both, ReadPlacementWithShares(path));
-  return std::move(both.placement);
-}
-
-absl::StatusOr<std::vector<LoggedPlacement>> ReadPlacementsLog(const std::string& path) {
-  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
-  std::vector<LoggedPlacement> entries;
-  for (const TextLine& line : SplitLines(text)) {
-    absl::StatusOr<LoggedPlacement> entry = ParseLogLine(line.text);
-    if (!entry.ok()) return InLine(path, line.number, entry.status());
-    if (!entries.empty()) {
-      if (const absl::Status status = CheckRises(entries.back(), *entry); !status.ok()) {
-        return InLine(path, line.number, status);
-      }
-    }
-    entries.push_back(*std::move(entry));
-  }
-  return entries;
-}
-
-std::string PlacementsLogLine(const LoggedPlacement& entry) {
-  return absl::StrCat("{\"step\":", entry.step, ",\"version\":", entry.version, ",\"digest\":\"",
-                      entry.digest.Hex(), "\",\"decided_first_step\":", entry.decided_first_step,
-                      ",\"decided_last_step\":", entry.decided_last_step,
-                      ",\"decision\":", entry.decision,
-                      ",\"policy\":", wire::JsonQuote(entry.policy),
-                      ",\"asked_by\":", wire::JsonQuote(entry.asked_by),
-                      ",\"reason\":", wire::JsonQuote(entry.reason),
-                      ",\"placement\":", wire::PlacementToJson(entry.placement), "}");
-}
-
-}  // namespace eplb

@@ -1,3 +1,4 @@
+// The rows of the settings, and what follows from them: patches, checks and texts.
 #include "proto/wire/settings.h"
 
 #include <algorithm>
@@ -19,8 +20,6 @@ namespace {
 
 constexpr size_t kMaxStepsText = 39;  // two numbers of 19 digits
 constexpr int64_t kMaxSteps = std::numeric_limits<int32_t>::max();
-constexpr char kNever[] = "never";
-constexpr char kNone[] = "none";
 
 bool ReadStep(std::string_view text, int64_t* step) {
   return !text.empty() && absl::ascii_isdigit(static_cast<unsigned char>(text.front())) &&
@@ -102,7 +101,7 @@ constexpr SettingRow kRows[] = {
      "With prices: most steps over which the saving of a new placement is counted.",
      &Get<&S::horizon_steps>, &Set<&S::horizon_steps>, &GetGiven<&P::horizon_steps>,
      &SetGiven<&P::horizon_steps>},
-    {"freeze_steps", "policy", "freeze_steps", StepsRange{},
+    {"freeze_steps", "policy", "freeze_steps", kStepsRange,
      "Training steps, both included, in which nothing is decided, for example a warm-up.",
      [](const S& s) -> Scalar { return StepsText(s.freeze_steps); },
      [](const Scalar& v, S* s) { s->freeze_steps = ParseSteps(std::get<std::string>(v)).value(); },
@@ -127,7 +126,7 @@ constexpr SettingRow kRows[] = {
      [](const S& s) -> Scalar { return std::string(WordOf(kSpeedModes, s.gpu_speeds)); },
      [](const Scalar& v, S* s) { s->gpu_speeds = ValueOf(kSpeedModes, v); },
      &GetGiven<&P::gpu_speeds>, &SetGiven<&P::gpu_speeds>},
-    {"stated_speeds", "policy", "stated_speeds", SpeedsRange{},
+    {"stated_speeds", "policy", "stated_speeds", kSpeedsRange,
      "Relative speeds of GPUs of the EP group, used in place of measured ones: 3:0.5 plans half "
      "the load for GPU 3.",
      [](const S& s) -> Scalar { return SpeedsText(s.stated_speeds); },
@@ -135,7 +134,7 @@ constexpr SettingRow kRows[] = {
        s->stated_speeds = ParseSpeeds(std::get<std::string>(v)).value();
      },
      &GetGiven<&P::stated_speeds>, &SetGiven<&P::stated_speeds>},
-    {"avoid_gpus", "policy", "avoid_gpus", GpusRange{},
+    {"avoid_gpus", "policy", "avoid_gpus", kGpusRange,
      "GPUs of the EP group that get the experts with the fewest tokens; their slots stay in use.",
      [](const S& s) -> Scalar { return GpusText(s.avoid_gpus); },
      [](const Scalar& v, S* s) { s->avoid_gpus = ParseGpus(std::get<std::string>(v)).value(); },
@@ -150,15 +149,17 @@ std::string Shown(const Scalar& value) {
 }
 
 std::string Pair(const SettingRow& row, const Scalar& value) {
-  const std::string text = ScalarText(value);
-  const char* const nothing = std::holds_alternative<StepsRange>(row.range) ? kNever : kNone;
-  return absl::StrCat(std::string(row.name), "=", text.empty() ? nothing : text);
+  std::string text = ScalarText(value);
+  if (const auto* range = std::get_if<TextRange>(&row.range); range != nullptr && text.empty()) {
+    text = range->empty_form;
+  }
+  return absl::StrCat(std::string(row.name), "=", text);
 }
 
 }  // namespace
 
 absl::StatusOr<StepRange> ParseSteps(std::string_view text) {
-  if (text.empty() || text == kNever) return StepRange();
+  if (text.empty() || text == kStepsRange.empty_form) return StepRange();
   const size_t colon = text.find(':');
   StepRange steps;
   if (text.size() <= kMaxStepsText && colon != std::string_view::npos &&
@@ -167,7 +168,7 @@ absl::StatusOr<StepRange> ParseSteps(std::string_view text) {
     return steps;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(Shown(std::string(text)), ": expected ", StepsRange().Expected()));
+      absl::StrCat(Shown(std::string(text)), ": expected ", StepsExpected()));
 }
 
 std::string StepsText(const StepRange& steps) {
@@ -193,18 +194,12 @@ std::string PolicyRange::Expected() const {
   return expected;
 }
 
-std::optional<Scalar> StepsRange::Read(const WrittenValue& written) const {
-  const absl::StatusOr<StepRange> steps = ParseSteps(written.text);
-  if (!written.is_text() || !steps.ok()) return std::nullopt;
-  return StepsText(*steps);
+std::optional<std::string> CanonicalSteps(std::string_view text) {
+  const absl::StatusOr<StepRange> steps = ParseSteps(text);
+  return steps.ok() ? std::optional(StepsText(*steps)) : std::nullopt;
 }
 
-bool StepsRange::Holds(const Scalar& value) const {
-  const auto* text = std::get_if<std::string>(&value);
-  return text != nullptr && ParseSteps(*text).ok();
-}
-
-std::string StepsRange::Expected() const { return "\"A:B\" with 0 <= A <= B, or \"never\""; }
+std::string StepsExpected() { return "\"A:B\" with 0 <= A <= B, or \"never\""; }
 
 std::optional<Scalar> SettingRow::Read(const WrittenValue& written) const {
   return std::visit([&](const auto& each) { return each.Read(written); }, range);

@@ -1,7 +1,6 @@
-// How one job is balanced: the settings, and one row for each. Configuration, `eplbctl set policy`,
-// Protobuf, JSON and texts go by these rows, so that a new setting is a field of v1.PolicySettings,
-// of the two structs here, and a row.
-// threads: safe, no state.
+// Settings of a job, and one row for each. Configuration, `eplbctl set policy`, protobuf, JSON and
+// texts follow the rows. A new setting is a field of v1.PolicySettings, a member of the two structs
+// here, and a row.
 #ifndef EPLB_PROTO_WIRE_SETTINGS_H_
 #define EPLB_PROTO_WIRE_SETTINGS_H_
 
@@ -24,7 +23,7 @@
 
 namespace eplb::wire {
 
-// Both included; a range that ends before it begins holds no step.
+// Range of steps, both ends included. A range that ends before it begins holds no step.
 struct StepRange {
   int64_t first = 0;
   int64_t last = -1;
@@ -33,32 +32,32 @@ struct StepRange {
   friend bool operator==(const StepRange&, const StepRange&) = default;
 };
 
-// "A:B" with 0 <= A <= B; "" or "never" for no step at all. errors: InvalidArgument.
+// Parses "A:B" with 0 <= A <= B; "" or "never" for no step. errors: InvalidArgument.
 absl::StatusOr<StepRange> ParseSteps(std::string_view text);
 std::string StepsText(const StepRange& steps);  // "" for none
 
-// What becomes of the GPU speeds that are measured from the ranks' step times.
+// Use of the GPU speeds that are measured from the ranks' step times.
 enum class SpeedMode { kOff, kObserve, kApply };
 
-// What is in force for a job.
+// Current settings of a job.
 struct Settings {
   std::string policy_name{kServicePolicyName};
   bool observe = false;          // decides, explains and prices, and proposes nothing
-  int32_t every_steps = 50;      // decide at most once per so many steps
+  int32_t every_steps = 50;      // least steps between two decisions
   double min_gain = 0.01;        // least fall of the predicted peak load, as a fraction of it
-  int64_t horizon_steps = 1000;  // over which a saving is counted
-  StepRange freeze_steps;        // nothing is decided while the job's step is in it
-  absl::Duration max_pause = absl::Milliseconds(200);  // of one boundary, as predicted
+  int64_t horizon_steps = 1000;  // steps over which a saving is counted
+  StepRange freeze_steps;        // steps without decisions
+  absl::Duration max_pause = absl::Milliseconds(200);  // predicted pause of one boundary
   int32_t layers_per_chunk = 64;
   std::optional<Hierarchy> hierarchy;  // none: the policy's own rule
   SpeedMode gpu_speeds = SpeedMode::kObserve;
-  std::vector<StatedSpeed> stated_speeds;  // over the measured ones
-  std::vector<int32_t> avoid_gpus;         // to get the least load there is
+  std::vector<StatedSpeed> stated_speeds;  // replace the measured speeds
+  std::vector<int32_t> avoid_gpus;         // get the experts with the fewest tokens
 
   friend bool operator==(const Settings&, const Settings&) = default;
 };
 
-// Those that somebody gave; the others stay. A peer's may be out of range: CheckPatch.
+// Changes of some settings; the others stay. CheckPatch finds values that are out of range.
 struct SettingsPatch {
   std::optional<std::string> policy_name;
   std::optional<std::string> mode;  // apply, observe
@@ -84,36 +83,32 @@ struct PolicyRange {
   std::string Expected() const;
 };
 
-// As ParseSteps; the scalar is StepsText.
-struct StepsRange {
-  std::optional<Scalar> Read(const WrittenValue& written) const;
-  bool Holds(const Scalar& value) const;
-  std::string Expected() const;
-};
+// Texts that ParseSteps accepts; the scalar is StepsText.
+std::optional<std::string> CanonicalSteps(std::string_view text);
+std::string StepsExpected();
+inline constexpr TextRange kStepsRange{&CanonicalSteps, "never", &StepsExpected};
 
 struct SettingRow {
-  std::string_view name;   // "min_gain", as texts and flags say it
-  std::string_view table;  // of the daemon's configuration: "policy"
-  std::string_view field;  // of v1.PolicySettings, and of JSON; a duration is in seconds there
-  std::variant<IntegerRange, NumberRange, DurationRange, WordRange, PolicyRange, StepsRange,
-               SpeedsRange, GpusRange>
-      range;
-  std::string_view help;  // what it does: one sentence, at most 25 words
+  std::string_view name;   // in texts and flags: "min_gain"
+  std::string_view table;  // in the daemon's configuration: "policy"
+  std::string_view field;  // in v1.PolicySettings and JSON, which have durations in seconds
+  std::variant<IntegerRange, NumberRange, DurationRange, WordRange, PolicyRange, TextRange> range;
+  std::string_view help;  // effect of the setting: one sentence, at most 25 words
   Scalar (*get)(const Settings&);
   void (*set)(const Scalar&, Settings*);  // REQUIRES: Holds(value)
   std::optional<Scalar> (*get_given)(const SettingsPatch&);
-  // Any scalar of the type that `get` gives, in range or not.
+  // The scalar has the type that `get` returns and may be out of range.
   void (*set_given)(const Scalar&, SettingsPatch*);
 
   std::optional<Scalar> Read(const WrittenValue& written) const;
   bool Holds(const Scalar& value) const;
   std::string Expected() const;
-  // Where only these words are in range; else empty.
+  // Returns the words in range; empty if the range is not a list of words.
   std::vector<std::string> Choices() const;
 };
 
 std::span<const SettingRow> SettingRows();
-// By its name, or "TABLE.NAME"; null: there is none.
+// Finds a setting by its name, or by "TABLE.NAME"; null if there is none.
 const SettingRow* FindSetting(std::string_view name);
 
 // errors: InvalidArgument, naming the field, its value and what is expected.
@@ -121,14 +116,14 @@ absl::Status CheckPatch(const SettingsPatch& patch);
 
 // REQUIRES: CheckPatch(patch) is OK.
 Settings Patched(Settings settings, const SettingsPatch& patch);
-// `later` wins where both give a setting.
+// Returns both patches as one. `later` wins if both give a setting.
 SettingsPatch Merged(SettingsPatch earlier, const SettingsPatch& later);
-// One that gives all of them.
+// Returns a patch that gives all settings.
 SettingsPatch PatchOf(const Settings& settings);
 
-// "name=balanced mode=apply every_steps=200 .." of the settings that `patch` gives.
+// Returns the settings that `patch` gives: "name=balanced mode=apply every_steps=200 ..".
 std::string PatchText(const SettingsPatch& patch);
-// The values in `settings` of those that `patch` gives; all of them when it gives none.
+// Returns the values in `settings` of the settings that `patch` gives; all if it gives none.
 std::string SettingsText(const Settings& settings, const SettingsPatch& patch);
 
 }  // namespace eplb::wire

@@ -34,8 +34,8 @@ inline absl::Status FromGrpc(const grpc::Status& status) {
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
 }
 
-// As FromGrpc, of a call that has ended with this context: a standby's refusal carries the leader
-// and the standby's own trouble.
+// Converts the status of a call that has ended with this context. The refusal of a standby carries
+// the leader and the standby's own trouble.
 inline absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) {
   absl::Status result = FromGrpc(status);
   if (result.ok()) return result;

@@ -20,10 +20,9 @@
 namespace eplb {
 
 using ConfigRange =
-    std::variant<IntegerRange, NumberRange, DurationRange, WordRange, wire::PolicyRange,
-                 wire::StepsRange, wire::SpeedsRange, wire::GpusRange, BandwidthRange, AddressRange,
-                 SocketPathRange, PathRange, HostNameRange, BooleanRange, EtcdEndpointsRange,
-                 FileTable>;
+    std::variant<IntegerRange, NumberRange, DurationRange, WordRange, wire::PolicyRange, TextRange,
+                 BandwidthRange, AddressRange, SocketPathRange, PathRange, HostNameRange,
+                 BooleanRange, EtcdEndpointsRange, FileTable>;
 
 // A flag of its own, besides --set.
 struct ConfigFlag {

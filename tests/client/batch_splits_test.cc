@@ -144,7 +144,7 @@ TEST(BatchSplitsTest, SlackKeepsEqualSharesThatAreNearlyBest) {
   EXPECT_THAT(SplitOf(splits, {.totals = totals}).quotas, ElementsAre(50, 52, 50, 50));
 }
 
-// What is said of counts that are right but for `change`; nothing is written.
+// Returns the error for counts that are right except for `change`; nothing is written.
 std::string Refusal(const std::function<void(BatchCounts&)>& change, int32_t gpu = -1) {
   BatchSplits splits(TwoGpus(), 0);
   static const std::vector<int64_t> right = {10, 6, 0};

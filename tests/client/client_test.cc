@@ -13,7 +13,7 @@
 
 #include "client/run_log/history.h"
 #include "client/run_log/run_directory.h"
-#include "proto/wire/placement_json.h"
+#include "proto/wire/placement_files.h"
 #include "tests/client/faulty_channels.h"
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"

@@ -10,27 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "client/rows/control/control_channel.h"
-#include "client/rows/transport.h"
+#include "tests/client/rows/forwarding.h"
 
 namespace eplb::testing {
-
-class ForwardingControl : public ControlChannel {
- public:
-  explicit ForwardingControl(std::unique_ptr<ControlChannel> inner) : inner_(std::move(inner)) {}
-
-  RankId rank() const override { return inner_->rank(); }
-  int32_t world_size() const override { return inner_->world_size(); }
-  absl::StatusOr<std::vector<int64_t>> AllReduceMin(std::span<const int64_t> values,
-                                                    absl::Duration timeout) override {
-    return inner_->AllReduceMin(values, timeout);
-  }
-  absl::Status Barrier(absl::Duration timeout) override { return inner_->Barrier(timeout); }
-  absl::Status Farewell(absl::Duration timeout) override { return inner_->Farewell(timeout); }
-
- private:
-  const std::unique_ptr<ControlChannel> inner_;
-};
 
 // Lets a test read and change a rank's values in a vote; an error ends the vote for this rank.
 class FaultyControl final : public ForwardingControl {
@@ -48,26 +30,6 @@ class FaultyControl final : public ForwardingControl {
 
  private:
   const Hook hook_;
-};
-
-class ForwardingTransport : public Transport {
- public:
-  explicit ForwardingTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
-
-  std::string_view name() const override { return inner_->name(); }
-  std::span<std::byte> staging() override { return inner_->staging(); }
-  absl::StatusOr<Ticket> Post(RowMoves moves) override { return inner_->Post(std::move(moves)); }
-  absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
-    return inner_->Poll(ticket, max_wait);
-  }
-  void Refuse(uint64_t post_id) override { inner_->Refuse(post_id); }
-  absl::Status Abort() override { return inner_->Abort(); }
-  bool is_whole() const override { return inner_->is_whole(); }
-  absl::Status DropShared() override { return inner_->DropShared(); }
-  void Leave() override { inner_->Leave(); }
-
- private:
-  const std::unique_ptr<Transport> inner_;
 };
 
 // A transport whose posts first_lossy..last_lossy end with damaged rows on this rank.

@@ -116,19 +116,20 @@ TEST_F(OptionsTest, EachBadFieldIsNamed) {
 }
 
 TEST_F(OptionsTest, NcclSettingsAreThoseOfTheOptions) {
-  const NcclSettings defaults = *NcclSettingsOf({});
+  const NcclSettings defaults = *WithNcclEnvironment({});
   EXPECT_EQ(TellNcclSettings(defaults), TellNcclSettings(NcclSettings{}));
-  const NcclSettings settings = *NcclSettingsOf({.max_ctas = 1,
-                                                 .channels_per_net_peer = 2,
-                                                 .traffic_class = 3,
-                                                 .piece_bytes = 1 << 20,
-                                                 .warm_up_ranks = 5});
+  const NcclSettings settings = *WithNcclEnvironment({.max_ctas = 1,
+                                                      .channels_per_net_peer = 2,
+                                                      .traffic_class = 3,
+                                                      .piece_bytes = 1 << 20,
+                                                      .warm_up_ranks = 5});
   EXPECT_EQ(settings.max_ctas, 1);
   EXPECT_EQ(settings.channels_per_net_peer, 2);
   EXPECT_EQ(settings.traffic_class, 3);
   EXPECT_EQ(settings.piece_bytes, 1 << 20);
   EXPECT_EQ(settings.warm_up_ranks, 5);
-  EXPECT_EQ(NcclSettingsOf({.max_ctas = 0}).status().message(), "nccl.max_ctas: 0, expected 1..64");
+  EXPECT_EQ(WithNcclEnvironment({.max_ctas = 0}).status().message(),
+            "nccl.max_ctas: 0, expected 1..64");
 }
 
 TEST_F(OptionsTest, LaunchIdComesFromOptionThenItsVariableThenTorchThenSlurm) {

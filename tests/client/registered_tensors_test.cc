@@ -57,7 +57,7 @@ TEST_F(RegisteredTensorsTest, DerivedTensorsAreComparedAndNeedNoBytes) {
                           Pair("staging_bytes", "128")));  // 1 layer * 2 slots * 64
 }
 
-// What a rank says of layers of weights of 32 bytes.
+// Returns the fields of a rank with layers of weights of 32 bytes.
 StartFields Said(const char* layers, const char* state = "8", const char* staging = "128") {
   return {{"layers", layers},
           {"weight_bytes", "32"},
@@ -66,7 +66,7 @@ StartFields Said(const char* layers, const char* state = "8", const char* stagin
           {"staging_bytes", staging}};
 }
 
-// Of EP groups of two GPUs.
+// Returns a grid of EP groups of two GPUs.
 RankGrid Grid(int32_t world_size, int32_t pipeline_parallel_size = 1) {
   return RankGrid::Make({.world_size = world_size,
                          .num_gpus = 2,

@@ -70,7 +70,7 @@ struct RankSplit {
   SplitFigures figures;
 };
 
-// What a rank splits and routes of one step.
+// Splits and routes one step of a rank.
 absl::Status SplitAndRoute(Client& client, int32_t rank, int32_t layer, int32_t step,
                            RankSplit& split) {
   const std::vector<int64_t> counts = SplitCountsOf(rank / kSplitGpus, step);
@@ -134,7 +134,7 @@ TEST(ClientSplitTest, RanksMeetTheQuotasWithoutTalkingAndFollowASwitch) {
     ASSERT_TRUE(step.ok()) << step.status();
     const absl::Status split = SplitAndRoute(rank.client(), r, 1, 0, after[index]);
     EXPECT_TRUE(split.ok()) << split;
-    // What was split before the switch does not route after it.
+    // A split from before the switch does not route after it.
     const std::vector<int32_t> ids = SplitChoicesOf(r, 0);
     std::vector<int32_t> slots(kSplitTokens, 77);
     const absl::Status stale =

@@ -16,17 +16,7 @@ namespace {
 
 using testing::OnDevice;
 
-class LaunchAddRowsTest : public ::testing::TestWithParam<ElementType> {
- protected:
-  void SetUp() override {
-    EPLB_REQUIRE_GPU_OR_SKIP();
-    auto stream = MakeStream();
-    ASSERT_TRUE(stream.ok()) << stream.status();
-    stream_ = *std::move(stream);
-  }
-
-  Stream stream_;
-};
+class LaunchAddRowsTest : public testing::StreamTest<::testing::TestWithParam<ElementType>> {};
 
 INSTANTIATE_TEST_SUITE_P(Types, LaunchAddRowsTest, ::testing::ValuesIn(testing::kElementTypes));
 

@@ -52,7 +52,7 @@ TEST(ChecksumTest, EqualsTheDefinitionAtEverySizeAndAlignment) {
 }
 
 TEST(ChecksumTest, ValueIsFixed) {
-  // What a rank on another build must find for the bytes 0..19.
+  // Sum that a rank on another build must find for the bytes 0..19.
   Bytes bytes(20);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
   EXPECT_EQ(ChecksumOnHost(bytes), 0x0616cecca55f9b26U);
@@ -74,7 +74,7 @@ TEST(ChecksumTest, ChangesThatBothHalvesShareDoNotCancel) {
   }
 }
 
-// Of word and index alike: whatever changes, each bit of the lane's sum changes half of the time.
+// Holds for word and index: each bit of the lane's sum changes half of the time.
 TEST(ChecksumTest, EveryBitMovesEveryBit) {
   constexpr int kSamples = 2000;
   constexpr int kFar = 150;  // almost seven standard deviations of sqrt(kSamples) / 2

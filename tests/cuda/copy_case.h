@@ -88,8 +88,8 @@ inline CopyCase MakeCopyCase(uint64_t seed, int64_t large = int64_t{1} << 20) {
     int64_t destination;
   };
   constexpr int64_t kNone = CopyCase::kNoDestination;
-  // Of one: vectors. By 8 and 4 bytes alike: lanes. By as much: vectors behind the first bytes,
-  // which begin within a lane or between two.
+  // Aligned: vectors. Off by 8 or 4 bytes alike: lanes. Off by equal amounts: vectors after the
+  // first bytes, which begin within a lane or between two.
   const std::vector<Misalignment> misalignments{{0, 0},  {1, 0},     {0, 3},     {8, 0},
                                                 {4, 8},  {8, 8},     {5, 5},     {12, 12},
                                                 {5, 11}, {0, kNone}, {3, kNone}, {9, kNone}};

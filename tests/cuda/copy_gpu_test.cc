@@ -46,19 +46,7 @@ class CopyOnDevice {
   CopyArgs args_;
 };
 
-class LaunchCopyRowsTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    EPLB_REQUIRE_GPU_OR_SKIP();
-    auto stream = MakeStream();
-    ASSERT_TRUE(stream.ok()) << stream.status();
-    stream_ = *std::move(stream);
-  }
-
-  void Synchronize() { ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess); }
-
-  Stream stream_;
-};
+class LaunchCopyRowsTest : public testing::StreamTest<> {};
 
 TEST_F(LaunchCopyRowsTest, CopiesAndSumsAsTheHostDoesOnAnyGrid) {
   constexpr uint64_t kSeed = 210;

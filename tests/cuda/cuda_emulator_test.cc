@@ -1,4 +1,4 @@
-// What the CUDA emulator refuses, by kernels that are wrong on purpose.
+// Errors that the CUDA emulator finds in kernels that are wrong on purpose.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -192,7 +192,7 @@ TEST(FakeNcclTest, CallsOfTwoThreadsAtOnceAndAfterTheAbortAreViolations) {
   EXPECT_EQ(cuda::testing::TakeFakeViolations(), "a call on a communicator that is no more\n");
 }
 
-// What a rebalance may ask for when few ranks hold most of what moves: the same for both programs.
+// A rebalance in which few ranks hold most rows that move; equal for both programs.
 struct Transfer {
   int32_t from = 0;
   int32_t to = 0;

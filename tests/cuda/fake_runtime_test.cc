@@ -1,4 +1,4 @@
-// What a thread of the trainer finds after calls of ours: its own device and context, and no
+// State of a trainer's thread after calls of this library: its own device and context, and no
 // context that nobody asked for. On the stand-in for CUDA, whose calls make contexts as CUDA's do.
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ TEST(DeviceGuardTest, ADeviceThatIsNotThereChangesNothing) {
   });
 }
 
-// As a finaliser does, on whatever thread it runs.
+// Destroys it like a finaliser, which may run on any thread.
 template <class Owner>
 void ExpectThatItGoesQuietly(std::optional<Owner> owner) {
   OnFreshThread([&] {
@@ -121,7 +121,7 @@ TEST(PeerArenaTest, AnIpcHandleIsOfWholeBlocks) {
   }
 }
 
-// What is read before it is written shows, also where the stand-in has touched no page so far.
+// A read before a write is visible, even if the stand-in has touched no page so far.
 TEST(FakeMemoryTest, NewMemoryIsFullOfBytesThatNobodyWrote) {
   constexpr int64_t kSize = 1'000'003;
   constexpr int64_t kBegin = 300'001;  // of what is written

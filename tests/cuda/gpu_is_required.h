@@ -1,4 +1,4 @@
-// Whether a test must fail, not skip, where there is no device. Needs no CUDA.
+// True if a test must fail, not skip, without a device. Needs no CUDA.
 #ifndef EPLB_TESTS_CUDA_GPU_IS_REQUIRED_H_
 #define EPLB_TESTS_CUDA_GPU_IS_REQUIRED_H_
 

@@ -51,7 +51,7 @@ inline uint16_t Nearest(const Halfword& format, double value) {
     const int middle = (below + above) / 2;
     (Magnitude(format, middle) <= value ? below : above) = middle;
   }
-  // What would follow the largest is as far from it as the one before.
+  // The value after the largest would be as far from it as the one before.
   const double low = Magnitude(format, below);
   const double high = below + 1 == InfinityOf(format) ? 2 * low - Magnitude(format, below - 1)
                                                       : Magnitude(format, below + 1);
@@ -223,7 +223,7 @@ struct LongRows {
   std::vector<std::byte> bytes;
   std::vector<CopyCase::Row> rows;
 
-  // Where the bytes lie at this address, which must be 16-byte aligned.
+  // Rows at this address, which must be 16-byte aligned.
   std::vector<RowCopy> At(const std::byte* address) const {
     std::vector<RowCopy> result;
     for (const CopyCase::Row& row : rows) {

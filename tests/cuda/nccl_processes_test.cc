@@ -48,7 +48,7 @@ class NcclProcessesTest : public ::testing::Test {
     }
   }
 
-  // What waitpid says of a rank; kills it when it does not end in time.
+  // Returns the status of waitpid for a rank; kills it if it does not end before the deadline.
   int EndOf(size_t rank) {
     const absl::Time deadline = absl::Now() + testing::kPatience;
     int result = 0;

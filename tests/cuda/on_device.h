@@ -14,8 +14,8 @@
 
 namespace eplb::cuda::testing {
 
-// Of the largest cases: more than the whole grid takes at once. The emulator has 4 multiprocessors
-// and is a thousand times slower than a GPU.
+// Size of the largest cases: more than the whole grid takes at once. The emulator has 4
+// multiprocessors and is a thousand times slower than a GPU.
 #ifdef EPLB_EMULATED_CUDA
 inline int64_t ManyTokens() { return 6'011; }
 inline constexpr int64_t kLargeRow = int64_t{160} * 1024;
@@ -68,7 +68,7 @@ using Graph = std::unique_ptr<cudaGraph_t, HandleDeleter<cudaGraph_t, cudaGraphD
 using GraphExec =
     std::unique_ptr<cudaGraphExec_t, HandleDeleter<cudaGraphExec_t, cudaGraphExecDestroy>>;
 
-// What `launch` puts on the stream, captured: nothing of it has run.
+// Captures the work that `launch` puts on the stream, without running it.
 template <class Launch>
 GraphExec Capture(cudaStream_t stream, const Launch& launch) {
   EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);

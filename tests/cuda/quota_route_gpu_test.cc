@@ -18,17 +18,7 @@ namespace {
 using testing::OnDevice;
 
 template <class ExpertId>
-class LaunchQuotaRouteTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    EPLB_REQUIRE_GPU_OR_SKIP();
-    auto stream = MakeStream();
-    ASSERT_TRUE(stream.ok()) << stream.status();
-    stream_ = *std::move(stream);
-  }
-
-  Stream stream_;
-};
+class LaunchQuotaRouteTest : public testing::StreamTest<> {};
 using QuotaRouteGpuIds = ::testing::Types<int32_t, int64_t>;
 TYPED_TEST_SUITE(LaunchQuotaRouteTest, QuotaRouteGpuIds);
 

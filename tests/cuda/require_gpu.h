@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "cuda/runtime.h"
 #include "tests/cuda/gpu_is_required.h"
@@ -22,7 +23,7 @@ inline std::string WhyNoGpu() {
 
 }  // namespace eplb::cuda::testing
 
-// First line of every GPU test, or of its fixture's SetUp.
+// First line of every GPU test, or of its fixture's SetUp. StreamTest below has it.
 #define EPLB_REQUIRE_GPU_OR_SKIP()                                                         \
   do {                                                                                     \
     if (const std::string why = ::eplb::cuda::testing::WhyNoGpu(); !why.empty()) {         \
@@ -30,5 +31,25 @@ inline std::string WhyNoGpu() {
       GTEST_SKIP() << why;                                                                 \
     }                                                                                      \
   } while (false)
+
+namespace eplb::cuda::testing {
+
+// A fixture with a stream of device 0. Base: ::testing::Test, or one with a parameter.
+template <class Base = ::testing::Test>
+class StreamTest : public Base {
+ protected:
+  void SetUp() override {
+    EPLB_REQUIRE_GPU_OR_SKIP();
+    auto stream = MakeStream();
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    stream_ = *std::move(stream);
+  }
+
+  void Synchronize() { ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess); }
+
+  Stream stream_;
+};
+
+}  // namespace eplb::cuda::testing
 
 #endif  // EPLB_TESTS_CUDA_REQUIRE_GPU_H_

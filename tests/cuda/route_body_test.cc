@@ -142,7 +142,7 @@ TEST(CandidateOfDrawTest, TheFirstThresholdAboveTheDraw) {
 }
 
 TEST(RouteDrawTest, ValueIsFixed) {
-  // What ranks on other builds, and the GPU, must draw.
+  // Draws that ranks on other builds, and the GPU, must make.
   EXPECT_EQ(RouteDraw(0, 0), 2802244911U);
   EXPECT_EQ(RouteDraw(123'456'789'012, 255), 886944990U);
 }

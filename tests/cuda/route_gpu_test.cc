@@ -83,15 +83,8 @@ class RouteOnDevice {
 };
 
 template <class ExpertId>
-class LaunchRouteTest : public ::testing::Test {
+class LaunchRouteTest : public testing::StreamTest<> {
  protected:
-  void SetUp() override {
-    EPLB_REQUIRE_GPU_OR_SKIP();
-    auto stream = MakeStream();
-    ASSERT_TRUE(stream.ok()) << stream.status();
-    stream_ = *std::move(stream);
-  }
-
   // With counters, then without: the slots are the same and nothing is counted.
   void CheckShape(const testing::CountShape& shape, uint64_t seed, size_t shift) {
     const auto c = testing::MakeRouteCase<ExpertId>(shape, seed);
@@ -108,10 +101,6 @@ class LaunchRouteTest : public ::testing::Test {
     Synchronize();
     on_device.ExpectRouted(c, 1);
   }
-
-  void Synchronize() { ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess); }
-
-  Stream stream_;
 };
 using RouteGpuIds = ::testing::Types<int32_t, int64_t>;
 TYPED_TEST_SUITE(LaunchRouteTest, RouteGpuIds);

@@ -1,5 +1,5 @@
-// What every RowQueue owes: the claims are in row_queue_contract.cc and run against each kind that
-// instantiates the suite.
+// The contract of every RowQueue. The claims are in row_queue_contract.cc and run against each kind
+// that instantiates the suite.
 #ifndef EPLB_TESTS_CUDA_ROW_QUEUE_CONTRACT_H_
 #define EPLB_TESTS_CUDA_ROW_QUEUE_CONTRACT_H_
 

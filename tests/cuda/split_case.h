@@ -19,7 +19,7 @@ namespace eplb::cuda::testing {
 
 class SplitCase;
 
-// What a split writes.
+// Output of a split.
 struct SplitResults {
   explicit SplitResults(const SplitCase& c);
 
@@ -59,7 +59,7 @@ class SplitCase {
   std::vector<int64_t>& counts() { return counts_; }
   const std::vector<int64_t>& counts() const { return counts_; }
 
-  // Of all layers, for the last source.
+  // Arguments for all layers, for the last source.
   SplitArgs ArgsFor(SplitResults& results) const {
     return {.tables = graph_.Tables(),
             .num_layers = num_layers(),

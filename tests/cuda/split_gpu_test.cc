@@ -70,15 +70,8 @@ class SplitOnDevice {
   OnDevice<std::byte> scratch_;
 };
 
-class LaunchSplitTest : public ::testing::Test {
+class LaunchSplitTest : public testing::StreamTest<> {
  protected:
-  void SetUp() override {
-    EPLB_REQUIRE_GPU_OR_SKIP();
-    auto stream = MakeStream();
-    ASSERT_TRUE(stream.ok()) << stream.status();
-    stream_ = *std::move(stream);
-  }
-
   void ExpectHostBits(const SplitCase& c) {
     SplitResults host(c);
     ASSERT_TRUE(SplitOnHost(c.ArgsFor(host)).ok());
@@ -88,8 +81,6 @@ class LaunchSplitTest : public ::testing::Test {
     ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
     EXPECT_EQ(on_device.Read(), host);
   }
-
-  Stream stream_;
 };
 
 TEST_F(LaunchSplitTest, SmallShapesHaveTheBitsOfTheHost) {

@@ -17,15 +17,8 @@ namespace {
 
 using testing::OnDevice;
 
-class LaunchSquareRowsTest : public ::testing::TestWithParam<ElementType> {
+class LaunchSquareRowsTest : public testing::StreamTest<::testing::TestWithParam<ElementType>> {
  protected:
-  void SetUp() override {
-    EPLB_REQUIRE_GPU_OR_SKIP();
-    auto stream = MakeStream();
-    ASSERT_TRUE(stream.ok()) << stream.status();
-    stream_ = *std::move(stream);
-  }
-
   std::vector<double> SquaresOf(const std::vector<RowCopy>& rows) {
     std::vector<TiledRow> tiled(rows.size());
     TileRows(rows, tiled);
@@ -44,8 +37,6 @@ class LaunchSquareRowsTest : public ::testing::TestWithParam<ElementType> {
     EXPECT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
     return sums.Read();
   }
-
-  Stream stream_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Types, LaunchSquareRowsTest, ::testing::ValuesIn(testing::kElementTypes));

@@ -2,7 +2,7 @@
 // and read again; a rank's copy keeps its bytes whatever they are, within their bound.
 #include <string>
 
-#include "proto/wire/convert_values.h"
+#include "proto/wire/convert.h"
 #include "proto/wire/messages.h"
 #include "tests/fuzz/fuzz_target.h"
 

@@ -5,6 +5,7 @@
 #include "client/cli/formats/format_table.h"
 #include "client/run_log/run_directory.h"
 #include "placement/digest.h"
+#include "proto/wire/placement_files.h"
 #include "proto/wire/placement_json.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"

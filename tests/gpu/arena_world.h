@@ -27,7 +27,7 @@ struct ArenasOfRanks {
   std::vector<cuda::PeerArena> mapped;  // go first
 };
 
-// As it would come from another process, where it can be mapped from there.
+// Returns the text as another process would send it, if it can be mapped from there.
 inline std::string TextFromElsewhere(const cuda::PeerArenaOffer& offer) {
   if (offer.descriptor < 0) return offer.text;
   std::string text = offer.text;

@@ -87,7 +87,7 @@ DeviceTables TablesOf(const RouteArrays& arrays, const Topology& topology) {
           .thresholds = arrays.thresholds};
 }
 
-// What the kernel must write for a layer: the host's body over the host's tables.
+// Slots that the kernel must write for a layer, by the host's body over the host's tables.
 std::vector<int32_t> SlotsOnHost(const DeviceTables& tables, int32_t layer,
                                  std::span<const int32_t> ids, int64_t* counts) {
   std::vector<int32_t> slots(ids.size());
@@ -107,7 +107,7 @@ std::vector<int32_t> SlotsOnHost(const DeviceTables& tables, int32_t layer,
   return slots;
 }
 
-// What comes after an update on its stream goes to the new placement's slots, with no wait between,
+// Work after an update on its stream uses the new placement's slots, without a wait in between,
 // and what came before it to the old one's.
 TEST_F(CountingGpuTest, KernelsRouteByThePlacementThatTheirPlaceOnTheStreamGives) {
   const Topology topology = Topology::Make({.num_layers = kCountLayers,
@@ -150,7 +150,7 @@ TEST_F(CountingGpuTest, KernelsRouteByThePlacementThatTheirPlaceOnTheStreamGives
   EXPECT_THAT(Read(counters, kCountLayers * kRow), ElementsAreArray(expected_counts));
 }
 
-// Of kernels that were not loaded before; a GPU does not tell.
+// Launches of kernels that were not loaded before; a GPU does not report them.
 int64_t NumUnloadedLaunches() {
 #ifdef EPLB_FAKE_CUDA
   return fake_cuda::NumUnloadedLaunches();

@@ -15,11 +15,12 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/row_queue.h"
+#include "tests/client/rows/forwarding.h"
 #include "tests/gpu/device_queue.h"
 
 namespace eplb::testing {
 
-// Of all counting queues of the process.
+// Bytes of all counting queues of the process.
 struct QueueBytes {
   std::atomic<int64_t> read{0};
   std::atomic<int64_t> written{0};
@@ -39,60 +40,29 @@ inline StreamsOfThreads& StreamsOfQueues() {
   return streams;
 }
 
-class CountingQueue : public cuda::RowQueue {
+class CountingQueue : public ForwardingQueue {
  public:
-  explicit CountingQueue(std::unique_ptr<cuda::RowQueue> queue) : queue_(std::move(queue)) {}
-
-  absl::StatusOr<cuda::RowBuffer> Allocate(int64_t num_bytes) override {
-    return queue_->Allocate(num_bytes);
-  }
-  absl::StatusOr<cuda::RowBuffer> AllocatePinned(int64_t num_bytes) override {
-    return queue_->AllocatePinned(num_bytes);
-  }
-  absl::StatusOr<cuda::RowBuffer> Pin(std::span<std::byte> memory) override {
-    return queue_->Pin(memory);
-  }
-  absl::Status CheckStream(void* stream) override { return queue_->CheckStream(stream); }
-  absl::Status Follow(void* stream) override { return queue_->Follow(stream); }
-  absl::Status LetFollow(void* stream) override { return queue_->LetFollow(stream); }
-  absl::StatusOr<int64_t> Copy(std::span<const cuda::RowCopy> rows) override {
+  using ForwardingQueue::ForwardingQueue;
+  absl::StatusOr<int64_t> Copy(Rows rows) override {
     Count(rows);
-    return queue_->Copy(rows);
+    return ForwardingQueue::Copy(rows);
   }
-  absl::StatusOr<int64_t> CopyUnsummed(std::span<const cuda::RowCopy> rows) override {
+  absl::StatusOr<int64_t> CopyUnsummed(Rows rows) override {
     Count(rows);
-    return queue_->CopyUnsummed(rows);
+    return ForwardingQueue::CopyUnsummed(rows);
   }
-  absl::StatusOr<int64_t> Transfer(std::span<const cuda::RowCopy> rows) override {
+  absl::StatusOr<int64_t> Transfer(Rows rows) override {
     Count(rows);
-    return queue_->Transfer(rows);
+    return ForwardingQueue::Transfer(rows);
   }
-  absl::StatusOr<int64_t> Add(std::span<const cuda::RowCopy> rows,
-                              cuda::ElementType type) override {
-    return queue_->Add(rows, type);
-  }
-  absl::StatusOr<int64_t> Square(std::span<const cuda::RowCopy> rows,
-                                 cuda::ElementType type) override {
-    return queue_->Square(rows, type);
-  }
-  absl::StatusOr<int64_t> Mark() override { return queue_->Mark(); }
-  absl::StatusOr<bool> Ended(int64_t batch) override { return queue_->Ended(batch); }
-  std::vector<uint64_t> TakeChecksums(int64_t batch) override {
-    return queue_->TakeChecksums(batch);
-  }
-  absl::Status Drain(absl::Time deadline) override { return queue_->Drain(deadline); }
-  void AllowCaptures() override { queue_->AllowCaptures(); }
-  void* stream() override { return queue_->stream(); }
 
  private:
-  static void Count(std::span<const cuda::RowCopy> rows) {
+  static void Count(Rows rows) {
     for (const cuda::RowCopy& row : rows) {
       BytesOfQueues().read += row.num_bytes;
       if (row.destination != nullptr) BytesOfQueues().written += row.num_bytes;
     }
   }
-
-  const std::unique_ptr<cuda::RowQueue> queue_;
 };
 
 inline std::unique_ptr<cuda::RowQueue> MakeCountingQueue() {

@@ -1,4 +1,4 @@
-// What a migration over the path between GPUs may cost: calls of CUDA, passes over the GPUs'
+// Budgets of a migration over the path between GPUs: calls of CUDA, passes over the GPUs'
 // memory, and no memory taken or given back between steps. On the stand-in, which counts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 
 #include "base/monotonic_clock.h"
 #include "client/rows/replica_rows.h"
+#include "client/rows/square_sums.h"
 #include "tests/client/rows/executor_contract.h"
 #include "tests/client/rows/replica_contract.h"
 #include "tests/gpu/arena_world.h"
@@ -89,7 +90,7 @@ TEST_F(GpuBudgetsTest, AMigrationMakesFewCallsAndFivePassesAndTakesNoMemory) {
   const int64_t num_rows =
       kMigrations * int64_t{kBudgetLayers} * kExperts * std::ssize(CountedShapes());
   ASSERT_EQ(migrated_bytes_, num_rows / 3 * (150'000 + 70'001 + 20'000));
-  // Of a rank's boundary: streams that follow each other, and the commit with its table.
+  // Calls of a rank's boundary: streams that follow each other, and the commit with its table.
   constexpr int64_t kCallsOfABoundary = 16;
   EXPECT_LE(after.num_enqueued - before.num_enqueued,
             3 * num_rows + int64_t{kMigrations} * kBudgetRanks * kCallsOfABoundary);

@@ -1,4 +1,4 @@
-// What the executor owes where CUDA's calls fail, or the device is behind: a chunk is lost, not the
+// The executor if CUDA's calls fail, or the device is behind: a chunk is lost, not the
 // run. On the stand-in, which fails as it is told to.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -263,7 +263,8 @@ TEST_F(GpuFaultsTest, NothingIsAllocatedOnceRanksAreConnected) {
   EXPECT_EQ(num_allocations(), before);
 }
 
-// What peers have mapped and queues may still write is kept where the device does not end it.
+// Memory that peers have mapped, or that queues may still write, is kept if the device does not
+// finish.
 TEST(PeerPathFaultsTest, ADeviceThatHangsHoldsUpNeitherTheAbortNorTheEnd) {
   constexpr size_t kNumBytes = 600'000;
   fake_cuda::SetSeed(0);

@@ -22,6 +22,7 @@
 #include "placement/migration_plan.h"
 #include "tests/client/faulty_channels.h"
 #include "tests/client/rows/expert_world.h"
+#include "tests/client/rows/forwarding.h"
 #include "tests/gpu/device_queue.h"
 
 namespace eplb::testing {
@@ -147,8 +148,8 @@ absl::Status LosePeer(const MigrationJob& job, Executor& executor, const Migrati
   return seen.ok() ? absl::AlreadyExistsError("all rows had come") : absl::OkStatus();
 }
 
-// Of a process whose experts lie in host memory: each device that it touches costs it a context of
-// hundreds of megabytes there.
+// Checks a process whose experts are in host memory: each device that it touches costs it a context
+// of hundreds of megabytes there.
 absl::Status CheckNoContexts() {
   int num_devices = 0;
   if (cudaGetDeviceCount(&num_devices) != cudaSuccess) return absl::OkStatus();  // no driver

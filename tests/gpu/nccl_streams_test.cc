@@ -94,7 +94,7 @@ class NcclStreamsTest : public ::testing::Test {
   }
 
   enum StreamOfRank : size_t { kToPack, kForGroups, kToCheck };
-  // Of the ranks of the world that was made last, in no order.
+  // Streams of the ranks of the world that was made last, in no order.
   static std::vector<cudaStream_t> StreamsOfRanks(StreamOfRank stream) {
     std::vector<cudaStream_t> found;
     for (const auto& [thread, streams] : testing::StreamsOfQueues().streams) {

@@ -23,7 +23,8 @@ class RankProcesses {
   // This program with these arguments; `variables`, e.g. "A=b", go before the environment. False
   // when it cannot be started.
   bool Start(std::vector<std::string> arguments, std::vector<std::string> variables);
-  // What waitpid says of each, in the order of Start; those that do not end in time are killed.
+  // Returns the status of each, in the order of Start; kills those that do not end before the
+  // deadline.
   std::vector<int> Ends(absl::Duration patience);
 
  private:

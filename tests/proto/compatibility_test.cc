@@ -1,4 +1,4 @@
-// What a release has put on the wire stays readable: the protos are compared with the descriptor
+// Checks that messages of every release stay readable: the protos are compared with the descriptor
 // set of every release, tests/data/wire/VERSION/descriptors.binpb, and what its ranks and its
 // daemon said to each other is converted. A release adds its own with
 // tests/integration/record_release.py VERSION.
@@ -181,7 +181,7 @@ google::protobuf::DescriptorProto* MessageIn(FileDescriptorSet& set, const std::
   return nullptr;
 }
 
-// As if the release had been so, and the protos had changed since.
+// Changes the release, as if the protos had changed since.
 TEST(CompatibilityTest, EachKindOfBreakIsNoticed) {
   using Change = std::function<void(FileDescriptorSet&)>;
   const std::pair<const char*, Change> breaks[] = {
@@ -251,7 +251,7 @@ std::vector<Message> ReadMessages(const std::filesystem::path& path) {
   return messages;
 }
 
-// What this release would write instead; a field that it does not know would be missing.
+// Returns the bytes that this release would write; a field that it does not have would be missing.
 template <class Message>
 void ExpectConverted(const std::filesystem::path& path, std::set<int> expected_cases) {
   const std::vector<Message> messages = ReadMessages<Message>(path);

@@ -14,7 +14,7 @@
 
 namespace eplb::testing {
 
-// What the lanes share.
+// State that the lanes share.
 class EmulatedWarp {
  public:
   class Lane {

@@ -1,4 +1,4 @@
-// What an integer split of a batch may be, found in ways that share nothing with the code under
+// Oracle of integer splits of a batch, by methods that share nothing with the code under
 // test: a maximum flow through the whole graph of experts and GPUs, and a checker of proofs.
 #ifndef EPLB_TESTS_SUPPORT_INTEGER_SPLIT_ORACLE_H_
 #define EPLB_TESTS_SUPPORT_INTEGER_SPLIT_ORACLE_H_
@@ -15,7 +15,7 @@ struct IntegerSplitProblem {
   std::vector<int64_t> speeds;                // [G]; 0 is a GPU that holds none
 };
 
-// Whether the tokens fit when a GPU of speed s takes at most floor(s * tokens / speed): Dinic's
+// True if the tokens fit when a GPU of speed s takes at most floor(s * tokens / speed): Dinic's
 // maximum flow on adjacency lists. cost: O(V^2 * E) at worst.
 bool FitsWithin(const IntegerSplitProblem& problem, int64_t tokens, int64_t speed);
 

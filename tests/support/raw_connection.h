@@ -31,11 +31,11 @@ class RawConnection {
   ~RawConnection() {
     if (descriptor_ >= 0) (void)close(descriptor_);
   }
-  // What the other end does not take any more is lost.
+  // Sends bytes; bytes that the other end no longer takes are lost.
   void Send(const std::string& bytes) {
     (void)send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
-  // What comes up to `end`, which is included; what came behind it is kept for the next call.
+  // Returns the bytes up to and including `end`; later bytes are kept for the next call.
   // Less when the other end closes, or after 20 s of silence.
   std::string ReadUntil(const std::string& end) {
     std::array<char, 4096> bytes{};
@@ -50,7 +50,7 @@ class RawConnection {
     kept_.erase(0, size);
     return text;
   }
-  // What comes until the other end closes, or 20 s of silence.
+  // Returns the bytes until the other end closes, or until 20 s of silence.
   std::string ReadAll() {
     std::string text = std::exchange(kept_, "");
     std::array<char, 4096> bytes{};

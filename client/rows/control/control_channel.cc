@@ -1,3 +1,4 @@
+// The error that names missing ranks, and the ranks that it names.
 #include "client/rows/control/control_channel.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Addresses, listening, connecting, and sending and receiving with a deadline.
 #include "client/rows/control/socket.h"
 
 #include <arpa/inet.h>
@@ -22,7 +23,7 @@
 namespace eplb {
 namespace {
 
-// poll() takes an int of milliseconds; longer waits are cut into pieces of this.
+// Longest single poll(), which takes an int of milliseconds; longer waits are divided.
 constexpr absl::Duration kLongestPoll = absl::Minutes(1);
 
 struct RawAddress {
@@ -63,7 +64,7 @@ absl::StatusOr<RawAddress> RawAbstract(const std::string& name) {
   return raw;
 }
 
-// "@name", "host:port" or "[host]:port".
+// Parses "@name", "host:port" or "[host]:port".
 absl::StatusOr<RawAddress> ParseAddress(const std::string& address) {
   if (!address.empty() && address[0] == '@') return RawAbstract(address.substr(1));
   const size_t colon = address.rfind(':');
@@ -97,7 +98,7 @@ absl::StatusOr<Fd> NewSocket(int family) {
 }
 
 void SetNoDelay(int fd) {
-  const int one = 1;  // has no effect on, and is refused by, unix sockets
+  const int one = 1;  // unix sockets reject it, which is harmless
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
 
@@ -111,6 +112,22 @@ absl::StatusOr<Fd> BindAndListen(const RawAddress& raw, const std::string& shown
     return absl::UnavailableError(absl::StrCat("cannot listen on ", shown, ": ", ErrnoText(errno)));
   }
   return fd;
+}
+
+// Moves all bytes with `some`, which does not wait; waits for `events` in between.
+template <class Bytes, class Some>
+absl::Status MoveAll(int fd, Bytes bytes, int16_t events, absl::Time deadline, Some some) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const IoResult result = some(fd, bytes.subspan(done));
+    if (result.closed) return absl::UnavailableError("connection closed");
+    done += result.bytes;
+    if (result.bytes > 0) continue;
+    pollfd entry{.fd = fd, .events = events, .revents = 0};
+    EPLB_ASSIGN_OR_RETURN(const int ready, PollUntil(std::span(&entry, 1), deadline));
+    if (ready == 0) return absl::DeadlineExceededError("no answer before the deadline");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -182,7 +199,7 @@ absl::StatusOr<Fd> Accept(int listener) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       return absl::ResourceExhaustedError(absl::StrCat("accept: ", ErrnoText(errno)));
     }
-    return Fd();  // nothing waits, or the network took the connection back
+    return Fd();  // no connection waits, or the network dropped it
   }
 }
 
@@ -202,8 +219,8 @@ absl::Status FinishConnect(int fd) {
   socklen_t length = sizeof(error);
   if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
   if (error != 0) return absl::UnavailableError(absl::StrCat("cannot connect: ", ErrnoText(error)));
-  // A port of the ephemeral range where nobody listens can connect to itself, and would then keep
-  // the owner from binding it.
+  // A port of the ephemeral range without a listener can connect to itself, and the owner could
+  // then not bind it.
   RawAddress own;
   RawAddress peer;
   own.length = peer.length = sizeof(sockaddr_storage);
@@ -236,26 +253,6 @@ IoResult ReceiveSome(int fd, std::span<std::byte> bytes) {
     return {.closed = errno != EAGAIN && errno != EWOULDBLOCK};
   }
 }
-
-namespace {
-
-// `some` moves what it can of bytes[done..]; waits for `events` in between.
-template <class Bytes, class Some>
-absl::Status MoveAll(int fd, Bytes bytes, int16_t events, absl::Time deadline, Some some) {
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const IoResult result = some(fd, bytes.subspan(done));
-    if (result.closed) return absl::UnavailableError("connection closed");
-    done += result.bytes;
-    if (result.bytes > 0) continue;
-    pollfd entry{.fd = fd, .events = events, .revents = 0};
-    EPLB_ASSIGN_OR_RETURN(const int ready, PollUntil(std::span(&entry, 1), deadline));
-    if (ready == 0) return absl::DeadlineExceededError("no answer before the deadline");
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 absl::Status SendAll(int fd, std::span<const std::byte> bytes, absl::Time deadline) {
   return MoveAll(fd, bytes, POLLOUT, deadline, SendSome);

@@ -37,46 +37,47 @@ class Fd {
 
 struct Listener {
   Fd fd;
-  std::string address;  // what StartConnect takes: "10.0.0.1:4711", "[::1]:4711" or "@name"
+  std::string address;  // for StartConnect: "10.0.0.1:4711", "[::1]:4711" or "@name"
 };
 
 bool IsNumericAddress(const std::string& host);
-// True for "127.0.0.1:80" and "[::1]:80": an address that no other host reaches.
+// True for "127.0.0.1:80" and "[::1]:80", addresses that no other host reaches.
 bool IsLoopbackAddress(const std::string& address);
-// /proc/sys/kernel/random/boot_id: equal for processes of one running kernel; empty when unknown.
+// Returns /proc/sys/kernel/random/boot_id, equal for processes of one running kernel; empty if it
+// cannot be read.
 std::string BootId();
-// host: a numeric IPv4 or IPv6 address of one interface; port 0 lets the kernel choose. errors:
-// InvalidArgument for a name or a wildcard, which peers could not reach; Unavailable when it cannot
-// be bound, naming address and port.
+// Listens on a numeric IPv4 or IPv6 address of one interface; with port 0 the kernel chooses.
+// errors: InvalidArgument for a name or a wildcard, which peers could not reach; Unavailable if it
+// cannot be bound, naming address and port.
 absl::StatusOr<Listener> ListenTcp(const std::string& host, uint16_t port);
-// An abstract unix socket: seen only inside this network namespace, gone with its owner.
+// Listens on an abstract unix socket, visible only in this network namespace while its owner lives.
 absl::StatusOr<Listener> ListenAbstract(const std::string& name);
-// "127.0.0.1" and 80 give "127.0.0.1:80"; IPv6 gets brackets.
+// Returns "127.0.0.1:80" for "127.0.0.1" and 80; IPv6 gets brackets.
 std::string JoinAddress(const std::string& host, uint16_t port);
 
-// The next waiting connection, or an invalid Fd when none waits. errors: ResourceExhausted when the
-// process has no descriptors left.
+// Returns the next waiting connection, or an invalid Fd if none waits. errors: ResourceExhausted if
+// the process has no descriptors left.
 absl::StatusOr<Fd> Accept(int listener);
-// Begins to connect; the socket is writable once the outcome is known. errors: Unavailable when it
+// Begins to connect; the socket is writable once the outcome is known. errors: Unavailable if it
 // failed at once.
 absl::StatusOr<Fd> StartConnect(const std::string& address);
-// The outcome of StartConnect. errors: Unavailable, with the kernel's reason.
+// Returns the outcome of StartConnect. errors: Unavailable, with the kernel's reason.
 absl::Status FinishConnect(int fd);
 
-// What could be sent or received without waiting.
+// Result of a send or receive that does not wait.
 struct IoResult {
   size_t bytes = 0;
-  bool closed = false;  // the peer is gone
+  bool closed = false;  // the peer is lost
 };
 IoResult SendSome(int fd, std::span<const std::byte> bytes);
 IoResult ReceiveSome(int fd, std::span<std::byte> bytes);
 
-// errors: Unavailable when the peer is gone, DeadlineExceeded.
+// Move all bytes. errors: Unavailable if the peer is lost, DeadlineExceeded.
 absl::Status SendAll(int fd, std::span<const std::byte> bytes, absl::Time deadline);
 absl::Status ReceiveAll(int fd, std::span<std::byte> bytes, absl::Time deadline);
 
-// poll() until something is ready or `until` has passed; signals do not end it. Looks at least
-// once. Returns the number of ready entries. errors: Internal.
+// Polls, at least once, until an entry is ready or `until` has passed; signals do not end it.
+// Returns the number of ready entries. errors: Internal.
 absl::StatusOr<int> PollUntil(std::span<pollfd> fds, absl::Time until);
 
 }  // namespace eplb

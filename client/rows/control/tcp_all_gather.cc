@@ -1,3 +1,4 @@
+// An all-gather over TCP: rank 0 collects a blob of every rank, then answers all.
 #include "client/rows/control/tcp_all_gather.h"
 
 #include <algorithm>
@@ -22,10 +23,10 @@ constexpr uint32_t kAllGatherMagic = 0x5845'4c45;  // "ELEX"
 constexpr size_t kMaxBlobBytes = size_t{1} << 20;
 constexpr absl::Duration kConnectPause = absl::Milliseconds(20);
 constexpr size_t kMaxStrangers = 64;
-// The others wait this much longer than rank 0, so that its answer names who did not come.
+// Extra time of the other ranks, so that the answer of rank 0 names the missing ranks.
 constexpr absl::Duration kGrace = absl::Seconds(1);
 
-// Of a call and of an answer.
+// Header of a call and of an answer.
 struct AllGatherHeader {
   uint32_t magic;
   int32_t rank;
@@ -177,7 +178,7 @@ class Root {
     ++refused_;
   }
 
-  // A caller that cannot be answered notices by itself; the others are answered all the same.
+  // A caller that cannot be answered finds out by itself, and the others are still answered.
   void Answer(Caller& caller, const std::string& body, const absl::Status& status) const {
     const AllGatherHeader header{.magic = kAllGatherMagic,
                                  .rank = 0,
@@ -197,7 +198,7 @@ class Root {
   int64_t refused_ = 0;
 };
 
-// The other ranks: connect, say, hear.
+// The other ranks: each connects, sends its blob and receives the answer.
 class Member {
  public:
   explicit Member(TcpAllGatherOptions options)
@@ -251,7 +252,7 @@ class Member {
     return body;
   }
 
-  // Out of time is told by the caller's loop, which knows what was waited for.
+  // The caller's loop reports the deadline, because it has the name of the missing peer.
   static absl::Status Waiting(absl::Status status) {
     if (absl::IsDeadlineExceeded(status)) return absl::UnavailableError("rank 0 does not answer");
     return status;
@@ -262,7 +263,7 @@ class Member {
   uint64_t call_ = 0;
 };
 
-// The same for both ends; a function object must be copyable, hence shared.
+// Makes a function of either end, which is shared because a function object must be copyable.
 template <class End>
 AllGather Wrap(std::shared_ptr<End> end) {
   return

@@ -1,7 +1,7 @@
-// The control channel over TCP: a tree of fan-out 8. Minima go up, the result comes down. When
-// something is wrong, the rank that notices asks its subtree whom it misses (kQuery), tells its
-// parent (kReport) and waits for the verdict (kAbort), which the root sends down to everybody.
-// Whoever gets no verdict blames what it knows, or its own neighbour.
+// The control channel over TCP: a tree of fan-out 8. Minima go up, and the result goes down. A rank
+// that notices a failure asks its subtree for missing ranks (kQuery), reports to its parent
+// (kReport) and waits for the verdict (kAbort). The root sends the verdict down to all ranks. A
+// rank without a verdict blames the ranks that it found missing, or its own neighbour.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include "client/rows/control/control_message.h"
 #include "client/rows/control/meeting.h"
 #include "client/rows/control/socket.h"
+#include "client/rows/control/tree_neighbours.h"
 
 namespace eplb {
 namespace {

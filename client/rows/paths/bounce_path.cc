@@ -1,3 +1,4 @@
+// Copies rows down, sends them, copies them up, and compares the device's sums of both ends.
 #include "client/rows/paths/bounce_path.h"
 
 #include <algorithm>
@@ -17,38 +18,37 @@
 #include "client/rows/paths/host_path.h"
 
 namespace eplb {
-
 namespace {
 
-// Of the ring: with two batches under way, one on its way across and one that is free, a socket
-// never waits for the device.
+// Slots of the ring. With two batches in transfer to the device, one in a socket and one free, a
+// socket never waits for the device.
 constexpr size_t kSlots = 16;
-// Rows or pieces that go down or up together: 1 MiB takes 40 us at 25 GB/s, longer than to add it.
-// A row that goes straight into a peer's arena is never cut.
+// Limits of rows or pieces that are copied together: 1 MiB takes 40 us at 25 GB/s, longer than to
+// add it. A row that is written directly into a peer's arena is never cut.
 constexpr int64_t kBounceBytes = int64_t{1} << 20;
 constexpr size_t kBounceRows = 256;
-// Pieces that are coming down or wait for a socket, before more come down.
+// Most pieces that are being copied down or wait for a socket.
 constexpr size_t kMaxPieces = 2 * kBounceRows;
-// Batches under way in either direction, each of two batches of its queue.
+// Most batches under way in either direction; each is two batches of its queue.
 constexpr size_t kMaxBouncing = 8;
 static_assert(2 * kMaxBouncing < cuda::RowQueue::kMaxBatches);
 static_assert(kMaxBouncing * kBounceRows < cuda::RowQueue::kMaxRows);
 
 struct MappedArena {
   StagingArena arena;
-  std::optional<cuda::RowBuffer> pin;  // where the copy engine reaches it
+  std::optional<cuda::RowBuffer> pin;  // if the copy engine reaches it
 };
 
-// All that the device may read or write while something is under way.
+// Memory that the device may read or write while copies are under way.
 struct Bounce {
   BounceParts own;
   std::map<RankId, MappedArena> peers;  // on this host
 };
 
-// Part of a row on its way down and across: the whole row where it goes straight into the peer's
-// arena, else what fits into a slot of the ring.
+// Part of a row that is copied down and sent: the whole row if it is written directly into the
+// peer's arena, otherwise the part that fits into a slot of the ring.
 struct Piece {
-  size_t index = 0;  // of the row in the ledger's outgoing()
+  size_t index = 0;  // index of the row in the ledger's outgoing()
   int64_t offset = 0;
   int64_t bytes = 0;
   std::optional<size_t> slot;
@@ -60,7 +60,7 @@ class BouncePath : public RowPath {
   explicit BouncePath(std::unique_ptr<Bounce> bounce) : bounce_(std::move(bounce)) {}
 
   ~BouncePath() override {
-    // The device may still use all of this, and to free it would wait for a device that hangs.
+    // The device may still use this memory, and freeing it would wait for a device that hangs.
     if (!Drain().ok()) (void)bounce_.release();
   }
 
@@ -121,11 +121,11 @@ class BouncePath : public RowPath {
   struct Send {
     bool has_begun = false;
     int64_t begun = 0;      // bytes that have a piece
-    uint64_t checksum = 0;  // of the whole row, once its first piece is down
+    uint64_t checksum = 0;  // sum of the whole row, once its first piece is in host memory
   };
   struct Descent {
     std::vector<Piece> pieces;
-    std::vector<size_t> summed;   // rows whose first piece it has, by index
+    std::vector<size_t> summed;   // indices of rows whose first piece it has
     std::optional<int64_t> sums;  // batches
     int64_t transfer = 0;
   };
@@ -142,7 +142,7 @@ class BouncePath : public RowPath {
   cuda::RowQueue& down() const { return *bounce_->own.down; }
   cuda::RowQueue& up() const { return *bounce_->own.up; }
 
-  // A device that did not answer is looked at once more, and not waited for again.
+  // A device that did not answer is asked once more without a wait.
   absl::Status Drain() {
     const absl::Time deadline =
         MonotonicNow() + (hangs_ ? absl::ZeroDuration() : bounce_->own.settle_timeout);
@@ -196,13 +196,13 @@ class BouncePath : public RowPath {
     return pieces;
   }
 
-  // Whether all of a row has a piece.
+  // True if every byte of a row is in a piece.
   bool IsCut(size_t index) const {
     return sends_[index].has_begun &&
            sends_[index].begun == std::ssize(ledger_->outgoing()[index].row.bytes);
   }
 
-  // The next one of a row; nothing when there is no slot for it. REQUIRES: not IsCut.
+  // Cuts the next piece of a row; none if it has no slot. REQUIRES: not IsCut.
   std::optional<Piece> CutPiece(size_t index) {
     const RowSend& row = ledger_->outgoing()[index].row;
     Send& send = sends_[index];
@@ -323,7 +323,7 @@ class BouncePath : public RowPath {
     piece.is_queued = true;
   }
 
-  // REQUIRES: nothing of it is on the link any more.
+  // REQUIRES: no byte of the piece is on the link any more.
   void Finish(const PeerLink& link, const Piece& piece) {
     if (piece.slot.has_value()) free_slots_.push_back(*piece.slot);
     TransferLedger::Outgoing& outgoing = ledger_->outgoing()[piece.index];
@@ -358,7 +358,8 @@ class BouncePath : public RowPath {
     return moved;
   }
 
-  // The sums of the sender's device and of ours are of both ends of the way.
+  // Compares the sums of the sender's device and of this one, so that they cover the whole
+  // transfer.
   absl::StatusOr<bool> FinishAscents() {
     bool moved = false;
     while (!ascents_.empty()) {
@@ -382,19 +383,19 @@ class BouncePath : public RowPath {
   }
 
   std::unique_ptr<Bounce> bounce_;
-  bool hangs_ = false;                // the device did not answer when it was last asked
+  bool hangs_ = false;                // the device did not answer the last time
   TransferLedger* ledger_ = nullptr;  // of the open post
   LinkSet* links_ = nullptr;
-  std::vector<Send> sends_;  // as the ledger's outgoing()
-  size_t first_uncut_ = 0;   // all before it are cut
+  std::vector<Send> sends_;  // one for each of the ledger's outgoing()
+  size_t first_uncut_ = 0;   // all previous rows are cut
   std::vector<size_t> free_slots_;
   std::deque<Descent> descents_;
-  std::vector<Piece> crossing_;  // down, and not gone to the peer
-  std::deque<Arrival> arrived_;  // in the arena, not on their way up
+  std::vector<Piece> crossing_;  // in host memory, not sent to the peer
+  std::deque<Arrival> arrived_;  // in the arena, not copied up
   std::deque<Ascent> ascents_;
 };
 
-// staging: of another path, or none: it is allocated here.
+// staging: memory of another path; if none, it is allocated here.
 absl::StatusOr<BounceParts> Reserve(int64_t num_bytes, std::optional<std::span<std::byte>> staging,
                                     std::unique_ptr<cuda::RowQueue> down,
                                     std::unique_ptr<cuda::RowQueue> up) {
@@ -451,99 +452,6 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePathInto(std::span<std::byte>
                                                    std::move(down), std::move(up)));
   return std::make_unique<BouncePath>(
       std::make_unique<Bounce>(Bounce{.own = std::move(parts), .peers = {}}));
-}
-
-namespace {
-
-class FallbackPath : public RowPath {
- public:
-  explicit FallbackPath(FallbackPathParts parts) : parts_(std::move(parts)) {}
-
-  ~FallbackPath() override {
-    // The second way may still write into the staging of the first.
-    if (second_ != nullptr && !second_->Close(/*done=*/false).ok()) (void)parts_.first.release();
-  }
-
-  std::string_view name() const override { return path().name(); }
-  std::string_view fallback_reason() const override { return fallback_reason_; }
-  std::span<std::byte> staging() override { return parts_.first->staging(); }
-  int32_t way() const override { return second_ == nullptr ? 0 : 1; }
-
-  absl::Status Open(const RowMoves& moves, TransferLedger& ledger, LinkSet& links) override {
-    if (opened_.has_value() && !aborted_) last_good_ = *opened_;
-    const bool give_up = moves.post_id > last_good_ + kMaxFirstWayFailures;
-    opened_ = moves.post_id;
-    aborted_ = false;
-    if (second_ == nullptr && give_up) EPLB_RETURN_IF_ERROR(FallBack());
-    return Remember(path().Open(moves, ledger, links));
-  }
-
-  absl::StatusOr<bool> Advance() override {
-    absl::StatusOr<bool> moved = path().Advance();
-    (void)Remember(moved.status());
-    return moved;
-  }
-
-  bool busy() const override { return path().busy(); }
-  std::string Waiting() const override { return path().Waiting(); }
-
-  absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link,
-                                             const RowMessage& frame) override {
-    return PathOf(frame).Place(link, frame);
-  }
-  absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
-    return Remember(PathOf(frame).Take(link, frame));
-  }
-
-  absl::Status Close(bool done) override {
-    aborted_ = aborted_ || !done;
-    return Remember(path().Close(done));
-  }
-
-  bool is_whole() const override { return path().is_whole(); }
-  absl::Status DropShared() override { return path().DropShared(); }
-
- private:
-  RowPath& path() const { return second_ == nullptr ? *parts_.first : *second_; }
-  // A rank that has not changed yet may still send what a communicator needs.
-  RowPath& PathOf(const RowMessage& frame) const {
-    return IsAboutRow(frame) ? path() : *parts_.first;
-  }
-
-  absl::Status Remember(absl::Status status) {
-    if (!status.ok() && second_ == nullptr) last_error_ = std::string(status.message());
-    return status;
-  }
-
-  absl::Status FallBack() {
-    EPLB_ASSIGN_OR_RETURN(second_, parts_.make_second(parts_.first->staging()));
-    // A communicator holds memory of the device. None of its groups is under way: Close has ended
-    // them. One that cannot be dropped stays, and does no harm.
-    (void)parts_.first->DropShared();
-    fallback_reason_ = absl::StrCat("transport ", std::string(parts_.first->name()),
-                                    " was given up: ", kMaxFirstWayFailures,
-                                    " migrations in a row failed, the last one with: ",
-                                    last_error_.empty() ? "an error of another rank" : last_error_);
-    if (parts_.on_note) {
-      parts_.on_note(absl::StrCat("rows go by ", std::string(second_->name()),
-                                  " from now on: ", fallback_reason_));
-    }
-    return absl::OkStatus();
-  }
-
-  FallbackPathParts parts_;
-  std::unique_ptr<RowPath> second_;  // once it is taken
-  std::optional<uint64_t> opened_;   // the last post
-  bool aborted_ = false;             // since then
-  uint64_t last_good_ = 0;           // the last post that is known to have succeeded on all ranks
-  std::string last_error_;
-  std::string fallback_reason_;  // empty until the second way is taken
-};
-
-}  // namespace
-
-std::unique_ptr<RowPath> MakeFallbackPath(FallbackPathParts parts) {
-  return std::make_unique<FallbackPath>(std::move(parts));
 }
 
 }  // namespace eplb

@@ -1,3 +1,4 @@
+// The candidates of a rank with rows in GPU memory: peer, peer+nccl, nccl and host.
 #include "client/rows/paths/device_transports.h"
 
 #include <fcntl.h>
@@ -17,8 +18,10 @@
 #include "client/rows/link_setup.h"
 #include "client/rows/link_transport.h"
 #include "client/rows/paths/bounce_path.h"
+#include "client/rows/paths/fallback_path.h"
 #include "client/rows/paths/hybrid_path.h"
 #include "client/rows/paths/peer_path.h"
+#include "client/rows/transport_trial.h"
 #include "cuda/copy.h"
 #include "cuda/count.h"
 #include "cuda/peer_arena.h"
@@ -33,20 +36,20 @@
 namespace eplb {
 namespace {
 
-// Of a kernel beside training steps, which would else take 4 blocks of every multiprocessor. Reads
-// of the GPU's own memory answer within 0.8 us, so NVLink's 450 GB/s need 360 KB of them under way;
-// writes into the peer are not waited for. A block has 256 threads with 4 loads of 16 bytes each:
-// 16 KiB, so 32 blocks have 512 KiB. Computed, not measured.
+// Blocks of a kernel beside training steps; without a limit it would take 4 blocks of every
+// multiprocessor. Reads of the GPU's own memory return within 0.8 us, so NVLink's 450 GB/s need
+// 360 KB of reads in flight; writes into the peer are not waited for. A block has 256 threads with
+// 4 loads of 16 bytes each, 16 KiB, so 32 blocks have 512 KiB. Computed, not measured.
 constexpr int32_t kBlocksBesideSteps = 32;
 
-// max_blocks: as in StreamRowQueueOptions.
+// max_blocks: see StreamRowQueueOptions.
 absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeDeviceQueue(int32_t device,
                                                                 int32_t max_blocks = 0) {
   return cuda::MakeStreamRowQueue(
       {.device = device, .max_blocks = max_blocks, .high_priority = false});
 }
 
-// What a trainer can do where the GPU has no room for staging or buffers.
+// Adds advice for a trainer whose GPU has no room for staging or buffers.
 absl::Status WithAdvice(absl::Status status) {
   if (!absl::IsResourceExhausted(status)) return status;
   return absl::ResourceExhaustedError(
@@ -61,7 +64,27 @@ std::vector<PeerLink> TakeLinks(LinkParts& parts) {
   return links;
 }
 
-// ---- what carries rows once another path has been given up ----
+// Makes a candidate that prepares `Parts` on this rank, and connects with them once all ranks have
+// prepared. prepare: () -> StatusOr<Parts>. connect: (Parts, AllGather) -> StatusOr<Transport>.
+template <class Prepare, class Connect>
+TransportCandidate MakeCandidate(const char* name, Prepare prepare, Connect connect) {
+  using Parts = typename std::invoke_result_t<Prepare>::value_type;
+  auto parts = std::make_shared<std::optional<Parts>>();
+  return {.name = name,
+          .prepare =
+              [prepare, parts] {
+                absl::StatusOr<Parts> made = prepare();
+                if (!made.ok()) return WithAdvice(made.status());
+                parts->emplace(*std::move(made));
+                return absl::OkStatus();
+              },
+          .connect =
+              [connect, parts](const AllGather& all_gather) {
+                return connect(*std::exchange(*parts, std::nullopt), all_gather);
+              }};
+}
+
+// ---- the path after another one has failed ----
 
 absl::StatusOr<std::unique_ptr<RowPath>> MakeBounceInto(std::span<std::byte> staging,
                                                         int32_t device) {
@@ -88,27 +111,28 @@ struct Arenas {
 
 // Staging that can be mapped by the ranks of this host.
 absl::StatusOr<std::shared_ptr<Arenas>> MakeArenas(const RowMoverOptions& options) {
-  absl::StatusOr<cuda::PeerArena> own = cuda::PeerArena::Make(
-      *options.memory.device, options.transport.staging_bytes,
-      options.use_ipc_handles ? cuda::PeerArenaKind::kIpcHandle : cuda::PeerArenaKind::kBest);
-  EPLB_RETURN_IF_ERROR(WithAdvice(own.status()));
-  return std::make_shared<Arenas>(*std::move(own));
+  EPLB_ASSIGN_OR_RETURN(
+      cuda::PeerArena own,
+      cuda::PeerArena::Make(
+          *options.memory.device, options.transport.staging_bytes,
+          options.use_ipc_handles ? cuda::PeerArenaKind::kIpcHandle : cuda::PeerArenaKind::kBest));
+  return std::make_shared<Arenas>(std::move(own));
 }
 
 // Connections with all peers.
 absl::StatusOr<LinkParts> LinkArenas(const TransportOptions& options, const Arenas& arenas,
                                      const AllGather& all_gather) {
   const cuda::PeerArenaOffer offer = arenas.own.offer();
-  // Peers of this host are told by what they hand over on a unix socket, also where the arena
-  // itself goes as text.
+  // Peers of this host are those that hand a descriptor over a unix socket, so one is sent even if
+  // the arena itself is handed over as text.
   const Fd nothing(offer.descriptor >= 0 ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
   const SharedStaging shared{.descriptor = offer.descriptor >= 0 ? offer.descriptor : nothing.get(),
                              .text = offer.text};
   return SetUpLinks(options, shared, all_gather);
 }
 
-// Maps the staging of those of `ranks` that are peers and gives the path to them. errors:
-// FailedPrecondition naming the first that cannot be mapped.
+// Maps the staging of those `ranks` that are peers, and returns the path to them. errors:
+// FailedPrecondition naming the first rank that cannot be mapped.
 absl::StatusOr<std::unique_ptr<RowPath>> MakePeerPathTo(const std::vector<RankId>& ranks,
                                                         const std::vector<LinkParts::Peer>& peers,
                                                         const RowMoverOptions& options,
@@ -142,8 +166,8 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakePeerPathTo(const std::vector<RankId
                        .check_queue = std::move(check_queue)});
 }
 
-// The transport over such a path, once a row has gone between each two of `ranks`: a device may
-// report that it reaches another and lose what it writes there.
+// Makes the transport over such a path and sends a row between each two of `ranks`. A device may
+// report that it reaches another one, and still lose the bytes that it writes there.
 absl::StatusOr<std::unique_ptr<Transport>> TryPath(std::unique_ptr<RowPath> path, LinkParts& parts,
                                                    const std::vector<RankId>& ranks,
                                                    const RowMoverOptions& options) {
@@ -169,17 +193,11 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectPeer(const RowMoverOptions& op
 }
 
 TransportCandidate PeerCandidate(const RowMoverOptions& options) {
-  auto arenas = std::make_shared<std::shared_ptr<Arenas>>();
-  return {.name = "peer",
-          .prepare =
-              [options, arenas] {
-                EPLB_ASSIGN_OR_RETURN(*arenas, MakeArenas(options));
-                return absl::OkStatus();
-              },
-          .connect =
-              [options, arenas](const AllGather& all_gather) {
-                return ConnectPeer(options, std::exchange(*arenas, nullptr), all_gather);
-              }};
+  return MakeCandidate(
+      "peer", [options] { return MakeArenas(options); },
+      [options](const std::shared_ptr<Arenas>& arenas, const AllGather& all_gather) {
+        return ConnectPeer(options, arenas, all_gather);
+      });
 }
 
 // ---- nccl ----
@@ -192,7 +210,7 @@ absl::StatusOr<const cuda::NcclLibrary*> LoadNccl(const TransportOptions& option
   return library;
 }
 
-// staging, without_rows: as in NcclPathParts.
+// staging, without_rows: see NcclPathParts.
 absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& options,
                                                         std::optional<cuda::RowBuffer> staging = {},
                                                         std::vector<RankId> without_rows = {}) {
@@ -226,34 +244,28 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectNccl(const TransportOptions& o
 }
 
 TransportCandidate NcclCandidate(const RowMoverOptions& options) {
-  auto path = std::make_shared<std::unique_ptr<RowPath>>();
-  return {.name = "nccl",
-          .prepare =
-              [options, path] {
-                absl::StatusOr<std::unique_ptr<RowPath>> made = MakeNcclPathOn(options);
-                EPLB_RETURN_IF_ERROR(WithAdvice(made.status()));
-                *path = WithBounce(*std::move(made), options);
-                return absl::OkStatus();
-              },
-          .connect =
-              [options, path](const AllGather& all_gather) {
-                return ConnectNccl(options.transport, std::move(*path), all_gather);
-              }};
+  return MakeCandidate(
+      "nccl", [options] { return MakeNcclPathOn(options); },
+      [options](std::unique_ptr<RowPath> path, const AllGather& all_gather) {
+        return ConnectNccl(options.transport, WithBounce(std::move(path), options), all_gather);
+      });
 }
 
 // ---- peer+nccl ----
 
-// Made before the ranks connect, so that a rank without room is known to all.
+// Memory that is allocated before the ranks connect, so that all ranks learn of one without room.
 struct HybridStart {
   std::shared_ptr<Arenas> arenas;
   std::unique_ptr<RowPath> nccl;
 };
 
-// Of arenas that live as long: who never destroys the buffer keeps them for ever.
+// Returns staging inside arenas, which live as long as the buffer. A caller that never destroys the
+// buffer keeps the arenas as well.
 cuda::RowBuffer StagingOf(std::shared_ptr<Arenas> arenas) {
   const std::span<std::byte> bytes = arenas->own.bytes();
   auto* const kept = new std::shared_ptr<Arenas>(std::move(arenas));
-  // Not the staging's address, which is null where staging is empty: nothing would be deleted.
+  // The owner is not the staging's address, because that is null for an empty staging and would not
+  // be deleted.
   return {.owner = {reinterpret_cast<std::byte*>(kept), [kept](std::byte*) { delete kept; }},
           .bytes = bytes};
 }
@@ -262,10 +274,7 @@ absl::StatusOr<HybridStart> PrepareHybrid(const RowMoverOptions& options,
                                           const std::vector<RankId>& same_host) {
   HybridStart start;
   EPLB_ASSIGN_OR_RETURN(start.arenas, MakeArenas(options));
-  absl::StatusOr<std::unique_ptr<RowPath>> nccl =
-      MakeNcclPathOn(options, StagingOf(start.arenas), same_host);
-  EPLB_RETURN_IF_ERROR(WithAdvice(nccl.status()));
-  start.nccl = *std::move(nccl);
+  EPLB_ASSIGN_OR_RETURN(start.nccl, MakeNcclPathOn(options, StagingOf(start.arenas), same_host));
   return start;
 }
 
@@ -285,17 +294,11 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectHybrid(const RowMoverOptions& 
 
 TransportCandidate HybridCandidate(const RowMoverOptions& options,
                                    const std::vector<RankId>& same_host) {
-  auto start = std::make_shared<HybridStart>();
-  return {.name = kHybridName,
-          .prepare =
-              [options, same_host, start] {
-                EPLB_ASSIGN_OR_RETURN(*start, PrepareHybrid(options, same_host));
-                return absl::OkStatus();
-              },
-          .connect =
-              [options, same_host, start](const AllGather& all_gather) {
-                return ConnectHybrid(options, same_host, std::move(*start), all_gather);
-              }};
+  return MakeCandidate(
+      kHybridName, [options, same_host] { return PrepareHybrid(options, same_host); },
+      [options, same_host](HybridStart start, const AllGather& all_gather) {
+        return ConnectHybrid(options, same_host, std::move(start), all_gather);
+      });
 }
 #else
 TransportCandidate WithoutNccl(const char* name) {
@@ -320,19 +323,11 @@ absl::StatusOr<BounceParts> ReserveBounceOn(const RowMoverOptions& options) {
 }
 
 TransportCandidate BounceCandidate(const RowMoverOptions& options) {
-  auto parts = std::make_shared<BounceParts>();
-  return {.name = "host",
-          .prepare =
-              [options, parts] {
-                absl::StatusOr<BounceParts> reserved = ReserveBounceOn(options);
-                EPLB_RETURN_IF_ERROR(WithAdvice(reserved.status()));
-                *parts = *std::move(reserved);
-                return absl::OkStatus();
-              },
-          .connect =
-              [options, parts](const AllGather& all_gather) {
-                return MakeBounceTransport(options.transport, std::move(*parts), all_gather);
-              }};
+  return MakeCandidate(
+      "host", [options] { return ReserveBounceOn(options); },
+      [options](BounceParts parts, const AllGather& all_gather) {
+        return MakeBounceTransport(options.transport, std::move(parts), all_gather);
+      });
 }
 
 }  // namespace
@@ -347,7 +342,7 @@ void TellDevice(int32_t device, TransportReport& report) {
   if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) {
     report.device_name = properties.name;
   } else {
-    (void)cudaGetLastError();  // a name that is not known is no error of ours
+    (void)cudaGetLastError();  // a missing name is no error of this library
   }
 #ifdef EPLB_WITH_NCCL
   if (!UsesNccl(report.name)) return;

@@ -1,4 +1,4 @@
-// What carries rows of GPU memory. Without CUDA in the build there is none.
+// Transports for rows in GPU memory. A build without CUDA has none.
 #ifndef EPLB_CLIENT_ROWS_PATHS_DEVICE_TRANSPORTS_H_
 #define EPLB_CLIENT_ROWS_PATHS_DEVICE_TRANSPORTS_H_
 
@@ -19,8 +19,8 @@ namespace eplb {
 std::vector<TransportCandidate> DeviceCandidates(const RowMoverOptions& options,
                                                  const std::vector<RankId>& same_host);
 
-// Whether this build's kernels run on the memory's device: no transport works without. errors:
-// FailedPrecondition with the architectures.
+// Checks that this build's kernels run on the memory's device, because every transport needs them.
+// errors: FailedPrecondition with the architectures.
 absl::Status CheckKernelsOf(const RowMemory& memory);
 
 // Adds the device's name and, for a transport that uses NCCL, the library in use.

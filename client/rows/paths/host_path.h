@@ -1,6 +1,6 @@
-// Rows in host memory: pieces are copied into the receiver's mapped arena and announced (kLanded),
-// or sent on the connection (kPiece), where the receiver reads them into its own staging at the
-// place its own list says.
+// Rows in host memory. A piece is copied into the receiver's mapped arena and announced (kLanded),
+// or it is sent on the connection (kPiece). The receiver reads such a piece into its own staging,
+// at the place in its own list.
 #ifndef EPLB_CLIENT_ROWS_PATHS_HOST_PATH_H_
 #define EPLB_CLIENT_ROWS_PATHS_HOST_PATH_H_
 
@@ -10,7 +10,7 @@
 
 #include "client/rows/link_setup.h"
 #include "client/rows/row_path.h"
-#include "client/rows/staging.h"
+#include "client/rows/staging_arena.h"
 #include "client/rows/transport.h"
 #include "placement/ids.h"
 

@@ -60,7 +60,7 @@ void End() {
   aborts.changed.notify_all();
 }
 
-// What the thread and its caller share.
+// State that the thread and its caller share.
 struct Abort {
   std::mutex mutex;
   std::condition_variable changed;

@@ -44,23 +44,23 @@ struct NcclGroup {
   std::optional<NcclPiece> receive;
 };
 
-// Rounds in their order; in a round the rows that follow each other in the receiver's staging (but
-// for what rounds a row up to 64 bytes) are one run, and a run is cut into pieces of at most
+// Rounds in their order. The rows of a round that follow each other in the receiver's staging are
+// one run, and padding to 64 bytes does not end it. A run is cut into pieces of at most
 // `piece_bytes`; the k-th pieces of the send and of the receive are one group. Every rank waits
 // only for groups of a lower (round, k), so no circle can form. Rows without bytes are in no group.
 // piece_bytes: a multiple of 64. errors: InvalidArgument for a round with two receivers or two
 // senders, for a row that does not begin at a multiple of 64 in staging. cost: O(rows log rows).
 absl::StatusOr<std::vector<NcclGroup>> CutIntoGroups(const RowMoves& moves, int64_t piece_bytes);
 
-// What the senders of a post have announced to come by NCCL.
+// Pieces that the senders of a post have announced for NCCL.
 
 // Memory: an entry for each part of a row of the post.
 class AnnouncedParts {
  public:
   // frame: kComing, as agreed.
   void Add(RankId from, const RowMessage& frame);
-  // Whether all parts that a piece brings were announced; `num_seen` of them are known to be, and
-  // are not looked at again. receives: as the piece's post. errors: DataLoss when the sender cuts
+  // True if all parts of a piece were announced. The first `num_seen` of them are known to be and
+  // are not checked again. receives: those of the piece's post. errors: DataLoss if the sender cuts
   // the row otherwise.
   absl::StatusOr<bool> Covers(const NcclPiece& piece, std::span<const RowReceive> receives,
                               size_t& num_seen) const;

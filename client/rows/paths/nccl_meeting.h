@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "client/rows/link_setup.h"
+#include "client/rows/peer_links.h"
 #include "client/rows/row_message.h"
 #include "cuda/nccl_communicator.h"
 #include "placement/ids.h"
@@ -35,7 +35,7 @@ struct NcclMeetingParts {
   std::optional<int32_t> device;  // made current for its end; absent: host memory
   absl::Duration abort_timeout;   // NCCL itself has no bound for it
   int32_t warm_up_ranks = 64;     // as in NcclSettings
-  // Of `ranks`, those that this rank is not connected with. Symmetric: a names b if b names a.
+  // Members of `ranks` with which this rank is not connected. Symmetric: a names b if b names a.
   std::vector<RankId> without_rows = {};
   // By AllocateByNccl: what all communicators send from and receive into. Empty: nothing is
   // registered.
@@ -57,18 +57,18 @@ class NcclMeeting {
   // Aborted naming who ended the post, Internal.
   absl::StatusOr<bool> Advance(LinkSet& links);
   bool up() const { return up_; }
-  // That the communicator was made for.
+  // Post for which the communicator was made.
   uint64_t post_id() const { return post_id_; }
   // REQUIRES: up.
   cuda::NcclCommunicator& communicator() { return *communicator_; }
-  // Whether all ranks have registered their memory with it; else none has.
+  // True if all ranks have registered their memory with the communicator; otherwise none has.
   bool is_registered() const { return is_registered_; }
   int32_t IndexOf(RankId rank) const;
   std::string Waiting() const;
 
-  // Of kRegistered frames, which may come before this rank begins.
+  // Takes a kRegistered frame, which may arrive before this rank begins.
   void TakeRegistered(RankId from, const RowMessage& frame);
-  // Of kMeet frames. errors: DataLoss from a rank that draws no id.
+  // Take the payload of a kMeet frame. errors: DataLoss from a rank that draws no id.
   absl::StatusOr<std::span<std::byte>> Place(RankId from);
   void Take(const RowMessage& frame);
 
@@ -76,10 +76,10 @@ class NcclMeeting {
   // not ended it in time, or failed: it is left to itself, its kernels may still write, and what
   // they may touch must never be freed. So it is for ever.
   absl::Status Drop();
-  // As Drop, for groups that did not end. After two such communicators in a row that had registered
-  // memory, later ones never register any, in case it was because of that.
+  // Drops the communicator of groups that did not end. After two such communicators in a row with
+  // registered memory, later ones register none, in case registration is the cause.
   absl::Status DropAfterHang();
-  // A group of rows has ended, so it was not.
+  // Records that a group of rows has ended, so registration is not the cause of a hang.
   void NoteEnded();
 
  private:

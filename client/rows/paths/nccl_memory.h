@@ -44,7 +44,7 @@ class NcclMemory {
   // The buffer of the piece with this number.
   std::span<std::byte> packed(size_t piece) const;
   std::span<std::byte> scratch() const { return scratch_; }
-  // What to register; empty where it is not NCCL's.
+  // Memory to register; empty if NCCL did not allocate it.
   std::span<std::byte> registrable() const;
   // It is never freed.
   void Leak() {

@@ -22,11 +22,11 @@ namespace {
 
 // Announcements that a link is given before it has sent them: far below what closes it.
 constexpr size_t kFramesAtOnce = 256;
-// Of an abort, for groups that peers began as well: a piece takes milliseconds.
+// Time that an abort waits for groups that peers began as well; a piece takes milliseconds.
 constexpr absl::Duration kGroupPatience = absl::Milliseconds(500);
 // Received pieces whose checksums are summed.
 constexpr size_t kMaxPiecesChecking = 16;
-// Of addresses that NCCL's kernels move at full speed.
+// Alignment of addresses that NCCL's kernels move at full speed.
 constexpr uintptr_t kWordBytes = 16;
 
 class NcclPath : public RowPath {
@@ -201,8 +201,9 @@ class NcclPath : public RowPath {
     return ledger_->outgoing()[static_cast<size_t>(part.index)].row;
   }
 
-  // Where NCCL reads a piece. One that lies in one row may stay there, for rows do not change until
-  // the commit; but NCCL reads registered memory once and other memory through a buffer.
+  // Returns the memory from which NCCL reads a piece. A piece inside one row could stay there,
+  // because rows do not change until the commit. NCCL reads registered memory directly, though, and
+  // other memory through a buffer.
   std::span<const std::byte> SourceOf(const NcclPiece& piece, size_t index) {
     const RowFragment& first = piece.fragments.front();
     const std::byte* const row = SendOf(first).bytes.data() + first.offset;
@@ -256,8 +257,9 @@ class NcclPath : public RowPath {
     return true;
   }
 
-  // As many parts as the peer takes at once; true when all announcements are on their way. NCCL may
-  // end a send before the peer receives: a frame that waits here then would go out with nobody.
+  // Announces as many parts as the peer takes at once; true once all announcements are sent. NCCL
+  // may end a send before the peer receives, and no one would then send a frame that still waits
+  // here.
   bool AnnounceParts(Group& group) {
     const NcclPiece& piece = *groups_[group.index].send;
     PeerLink& link = links_->Of(piece.peer);
@@ -389,15 +391,15 @@ class NcclPath : public RowPath {
         outgoing.announced = moved = true;
         if (link.has_output()) return false;
       }
-      // What did not leave is not sent: the peer is gone.
+      // A send that did not leave is not finished, because the peer is lost.
       if (!link.gone() && link.has_sent_all()) ledger_->FinishSend(outgoing);
       return moved = true;
     });
     return moved;
   }
 
-  // Whether all groups that were begun have ended, the communicator being well: where peers began
-  // them too they do at once. It can be used again then, if all ranks say so.
+  // True if the communicator works and all groups that were begun have ended; groups that peers
+  // began as well end at once. If it is true on all ranks, the communicator can be used again.
   bool GroupsEnd() {
     if (!meeting_.up()) return false;
     const absl::Time deadline = MonotonicNow() + kGroupPatience;

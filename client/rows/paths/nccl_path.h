@@ -1,8 +1,8 @@
 // Rows through NCCL: NVLink inside a host, RDMA between hosts. Rounds of at most one send and one
 // receive in a group, on a communicator of our own and on the training thread only: a second NCCL
 // stream beside the training's all-to-all deadlocks. A piece is announced on the connection
-// (kComing) with its checksum, and a receive is begun only once what comes is known to be what was
-// agreed, so that no kernel waits for a peer that does not come.
+// (kComing) with its checksum. A receive begins only after the announcement of the agreed piece, so
+// no kernel waits for a peer that does not come.
 // Staging and packing buffers are registered with the communicator where all ranks can: NCCL then
 // works in them itself. Where they are not, a piece of one row is sent from the row. Nothing is
 // registered where staging is another path's.
@@ -38,12 +38,12 @@ struct NcclPathParts {
   // Sums what was received: beside the groups, not between them.
   std::unique_ptr<cuda::RowQueue> check_queue;
   int64_t staging_bytes = 0;  // to be allocated
-  // Where rows arrive in memory that another path uses as well, in place of staging_bytes. Its
-  // owner is never destroyed where a kernel may still write there.
+  // Staging in memory that another path uses as well, in place of staging_bytes. Its owner is never
+  // destroyed while a kernel may still write there.
   std::optional<cuda::RowBuffer> staging;
-  // Of `ranks`: no row goes to them or comes from them here, so that NCCL needs no connection.
+  // Members of `ranks` with which this path exchanges no rows, so that NCCL needs no connection.
   std::vector<RankId> without_rows;
-  // Of ncclCommAbort. After it the rank may not vote any more.
+  // Deadline of ncclCommAbort. After it the rank must not vote.
   absl::Duration abort_timeout = kSettleTimeout;
   std::function<void(std::string_view line)> on_note = {};  // why memory is not registered; once
 };

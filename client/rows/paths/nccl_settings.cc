@@ -1,3 +1,4 @@
+// Ranges and defaults of NCCL settings, and the variables that change them.
 #include "client/rows/paths/nccl_settings.h"
 
 #include <algorithm>
@@ -10,14 +11,16 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
+
 namespace eplb {
 namespace {
 
 constexpr char kTrafficClass[] = "EPLB_NCCL_TRAFFIC_CLASS";
 constexpr char kBlocking[] = "NCCL_COMM_BLOCKING";
 
-// By name. Those that differ between hosts by their nature, as NCCL_IB_HCA and NCCL_SOCKET_IFNAME,
-// are not among them.
+// Variables by name, without those that naturally differ between hosts, such as NCCL_IB_HCA and
+// NCCL_SOCKET_IFNAME.
 constexpr auto kVariables = std::to_array<const char*>({"CUDA_DEVICE_MAX_CONNECTIONS",
                                                         "EPLB_NCCL_PATH",
                                                         kTrafficClass,
@@ -142,6 +145,7 @@ absl::Status CheckNcclSettings(const NcclSettings& settings) {
 }
 
 absl::StatusOr<NcclSettings> WithNcclEnvironment(NcclSettings settings) {
+  EPLB_RETURN_IF_ERROR(CheckNcclSettings(settings));
   const std::optional<std::string> text = Variable(kTrafficClass);
   if (settings.traffic_class != -1 || !text.has_value() || text->empty()) return settings;
   if (!absl::SimpleAtoi(*text, &settings.traffic_class) || settings.traffic_class < 0) {
@@ -162,8 +166,8 @@ NamedTexts TellNcclSettings(const NcclSettings& settings) {
 }
 
 absl::Status CheckNcclEnvironment() {
-  // NCCL takes it over what a communicator asks for; then its calls return only when all ranks
-  // came, and no deadline holds.
+  // This variable overrides a communicator's own setting. NCCL's calls then return only when all
+  // ranks have called, and no deadline holds.
   const std::optional<std::string> blocking = Variable(kBlocking);
   if (!blocking.has_value() || blocking->empty() || blocking == "0") return absl::OkStatus();
   return absl::FailedPreconditionError(

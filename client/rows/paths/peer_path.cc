@@ -13,8 +13,8 @@
 namespace eplb {
 namespace {
 
-// Of one batch. 32 MiB take 85 us over NVLink at 375 GB/s, far longer than to begin a batch, and a
-// peer has the first of them to sum soon.
+// Limits of one batch. 32 MiB take 85 us over NVLink at 375 GB/s, far longer than the start of a
+// batch, and a peer soon has the first batch to sum.
 constexpr size_t kMaxBatchRows = 64;
 constexpr int64_t kMaxBatchBytes = int64_t{32} << 20;
 // Under way at a time, either way: the device has the next one when one ends.
@@ -168,8 +168,8 @@ class PeerPath : public RowPath {
     return moved;
   }
 
-  // What lies in the receivers' staging is announced. A row is sent once its announcement has left:
-  // after the post nobody would send it.
+  // Announces rows that are in the receivers' staging. A send ends once its announcement has left,
+  // because nothing is sent after the post.
   absl::StatusOr<bool> FinishSends() {
     bool moved = FinishTold();
     while (!sending_.empty()) {

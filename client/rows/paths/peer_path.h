@@ -26,7 +26,8 @@ struct PeerPathParts {
   std::map<RankId, std::span<std::byte>> mapped;  // the peers', here
   // The queues go first: their copies use the memory.
   std::unique_ptr<cuda::RowQueue> queue;  // of what is sent
-  // Of the sums of what landed, which then wait for no send, nor a send for them. Null: `queue`.
+  // Queue for the sums of rows that arrived, so that sums and sends do not wait for each other.
+  // Null: `queue`.
   std::unique_ptr<cuda::RowQueue> check_queue = nullptr;
   // How long an abort or the end of the path waits for the device. After that an abort fails, and
   // none of these parts is ever freed: kernels may still use them.

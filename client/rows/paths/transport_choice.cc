@@ -77,7 +77,7 @@ absl::StatusOr<RankPlace> PlaceFrom(const std::string& text) {
   return place;
 }
 
-// Of all ranks. Collective.
+// Gathers the places of all ranks. Collective.
 absl::StatusOr<std::vector<RankPlace>> GatherPlaces(const RowMoverOptions& options,
                                                     const AllGather& all_gather) {
   const RankPlace own{.host = options.host.empty() ? BootId() : options.host,
@@ -95,7 +95,7 @@ absl::StatusOr<std::vector<RankPlace>> GatherPlaces(const RowMoverOptions& optio
   return places;
 }
 
-// What NCCL is asked for depends on where the EP group's ranks run.
+// Returns the NCCL settings for the hosts on which the EP group's ranks run.
 NcclSettings SettingsOfEpGroup(const RowMoverOptions& options, std::span<const RankPlace> places) {
   std::vector<std::string> hosts;
   hosts.reserve(places.size());

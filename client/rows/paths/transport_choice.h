@@ -42,7 +42,7 @@ absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> cand
                                             const TransportOptions& options,
                                             const AllGather& all_gather);
 
-// What operators are told about how this rank's rows move.
+// Report to operators about the transport of this rank's rows.
 struct TransportReport {
   std::string name;
   std::string fallback_reason;
@@ -67,7 +67,7 @@ struct RowMoverOptions {
   std::string name = "auto";
   RowMemory memory;
   std::vector<RankId> ep_group;  // ranks among which rows move, rising, with our own
-  // What this rank's host is called: equal on ranks that reach each other's GPUs. Empty: BootId().
+  // Name of this rank's host, equal on ranks that reach each other's GPUs. Empty: BootId().
   std::string host = {};
   // peer: staging goes by CUDA's IPC handle also where a descriptor would do.
   bool use_ipc_handles = false;
@@ -76,21 +76,21 @@ struct RowMoverOptions {
   NcclSettings nccl;  // with the environment's; piece_bytes may be open
 };
 
-// Where a rank runs.
+// Host and device of a rank.
 struct RankPlace {
   std::string host;  // equal on ranks that share one; empty: one of its own
   RankId ep_group;   // its lowest rank
 };
 
-// What "auto" tries for rows in GPU memory, best first. places: of all ranks of the job, so that
-// all ranks try the same.
+// Returns the transports that "auto" tries for rows in GPU memory, best first. places: those of all
+// ranks of the job, so that all ranks try the same.
 std::vector<std::string> AutoTransports(std::span<const RankPlace> places);
 
 // Those of `ep_group` that run on the host of `rank`, rising, with its own.
 std::vector<RankId> RanksOfItsHost(RankId rank, std::span<const RankId> ep_group,
                                    std::span<const RankPlace> places);
 
-// Whether rows go by NCCL, all or some.
+// True if the transport sends rows by NCCL, all or some.
 bool UsesNccl(std::string_view transport);
 
 // Collective. errors: as FirstUsable; InvalidArgument for a name that does not go with the memory;

@@ -29,9 +29,14 @@ def symbols(library):
     return "".join(f"{kind} {name}\n" for _, kind, name in sorted(lines, key=lambda line: line[2]))
 
 
+def by_struct(text):
+    """Lines of the text, structs in the order of their names."""
+    return "".join(sorted(re.findall(r"^\S.*\n(?:  .*\n)*", text, re.M))).splitlines()
+
+
 def differences(name, found):
     expected = (HERE / name).read_text()
-    return list(difflib.unified_diff(expected.splitlines(), found.splitlines(), name, "found", lineterm=""))
+    return list(difflib.unified_diff(by_struct(expected), by_struct(found), name, "found", lineterm=""))
 
 
 def load_error(library, compiler, folder, calls):

@@ -6,6 +6,8 @@
 #include <array>
 #include <stdexcept>
 
+#include "client/c/arguments.h"
+
 namespace eplb::c {
 
 namespace {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "client/c/arguments.h"
 #include "client/c/client_handle.h"
 
 namespace eplb::c {

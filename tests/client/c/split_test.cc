@@ -50,7 +50,7 @@ struct SplitCall {
   eplb_split result = {};
 };
 
-// What rank 0's router chose, as counts[0] has it.
+// Returns the choices of rank 0's router, which counts[0] counts.
 std::vector<int32_t> ChoicesOfRankZero() {
   std::vector<int32_t> ids(16, 0);
   ids[3] = 1;

@@ -91,7 +91,7 @@ TEST(CTokensTest, NoTokensTouchNothing) {
   EXPECT_EQ(eplb_count_tokens(&choices, nullptr), EPLB_OK) << eplb_last_message();
 }
 
-// What is wrong with choices that are right but for `change`.
+// Returns the error for choices that are right except for `change`.
 std::string RefusalOf(const std::function<void(eplb_choices&)>& change) {
   const std::vector<int32_t> ids = {0, 1, 2};
   std::vector<int64_t> counters(kExperts + 1);

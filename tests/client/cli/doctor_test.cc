@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "proto/wire/placement_json.h"
+#include "proto/wire/placement_files.h"
 #include "tests/client/cli/formats/test_files.h"
 #include "tests/client/cli/scripted_query.h"
 

@@ -6,6 +6,7 @@
 #include "base/json_value.h"
 #include "client/cli/get.h"
 #include "client/cli/status.h"
+#include "proto/wire/placement_files.h"
 #include "proto/wire/placement_json.h"
 #include "tests/client/cli/formats/test_files.h"
 #include "tests/client/cli/scripted_query.h"

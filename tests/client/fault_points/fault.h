@@ -1,4 +1,4 @@
-// What goes wrong in a job of processes, on which rank and where in a migration.
+// A fault in a job of processes: its kind, its rank and its place in a migration.
 #ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_FAULT_H_
 #define EPLB_TESTS_CLIENT_FAULT_POINTS_FAULT_H_
 

@@ -23,7 +23,7 @@ constexpr std::array<Shape, 3> kShapes = {
     {{.name = "w1", .role = Role::kWeight, .row_bytes = 3000, .row_stride = 3000},
      {.name = "w2", .role = Role::kWeight, .row_bytes = 500, .row_stride = 512},
      {.name = "moment", .role = Role::kState, .row_bytes = 1100, .row_stride = 1150}}};
-// Of the longest stride: 32 rows of 3000 bytes are less.
+// Bytes of a tensor with the longest stride: 32 rows of 3000 bytes are less.
 constexpr size_t kTensorBytes = size_t{1} << 17;
 
 // The handler of SIGSEGV reads it.

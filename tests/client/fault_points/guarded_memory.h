@@ -22,7 +22,7 @@ class GuardedMemory {
   GuardedMemory& operator=(const GuardedMemory&) = delete;
 
   std::vector<ExpertTensorView> Tensors();
-  // What the experts hold after `step`; leaves the memory closed.
+  // Writes the values of the experts after `step`; leaves the memory closed.
   void Train(const PlacementView& placement, int64_t step);
   int64_t CountWrong(const PlacementView& placement, int64_t step) const;
   // A commit may write now. on_second: called once, before the first byte goes into a second

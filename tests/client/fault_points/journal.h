@@ -1,4 +1,4 @@
-// What a rank's process tells, in memory that it shares with the test and that outlives it.
+// Reports of a rank's process, in memory that it shares with the test and that outlives it.
 #ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_JOURNAL_H_
 #define EPLB_TESTS_CLIENT_FAULT_POINTS_JOURNAL_H_
 

@@ -73,7 +73,8 @@ TEST(NcclGroupLogTest, GroupsHaveOneSendAndOneReceiveAndBothEndsHaveThemInOneOrd
         ReadGroup(line, rank, sent, received);
       }
     }
-    // Of each rank: its pairs once, then in each of 3 migrations 4 experts, in pieces of 2 KiB.
+    // Groups of each rank: its pairs once, then in each of 3 migrations 4 experts, in pieces of 2
+    // KiB.
     EXPECT_GE(num_groups, world_size * (world_size - 1 + 3 * 4 * 2));
     EXPECT_EQ(sent, received);
     std::filesystem::remove_all(folder);

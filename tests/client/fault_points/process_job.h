@@ -29,9 +29,9 @@ struct JobOutcome {
   Ending ending() const;
   // Chunks that all ranks dropped.
   int32_t num_dropped() const;
-  // Whether the ranks that live have switched at `step`.
+  // True if the ranks that live have switched at `step`.
   bool switched_at(int64_t step) const;
-  // What every rank did, for a message.
+  // Returns the events of every rank, for a message.
   std::string Story() const;
 };
 

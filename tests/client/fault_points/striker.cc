@@ -48,7 +48,7 @@ class StrikingTransport final : public ForwardingTransport {
   }
 
   absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
-    // In small steps, so that there is something between two of them.
+    // In small steps, so that a fault can strike between two of them.
     const bool step = striker_.waits_for(Point::kDuringRows, post_id_);
     absl::StatusOr<Progress> progress =
         ForwardingTransport::Poll(ticket, step ? absl::ZeroDuration() : max_wait);

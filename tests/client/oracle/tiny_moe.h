@@ -17,8 +17,8 @@ inline constexpr size_t kWidth = 8;
 inline constexpr size_t kHidden = 12;
 inline constexpr size_t kMatrix = kWidth * kHidden;  // elements of each of the two
 inline constexpr size_t kParameters = 2 * kMatrix;   // of an expert
-// Of a step. So few that some experts get none in a step and miss its update: the number of
-// updates then differs between experts.
+// Tokens of a step. They are so few that some experts get none in a step and miss its update, so
+// the number of updates then differs between experts.
 inline constexpr int32_t kTokens = 16;
 
 using TokenVector = std::array<float, kWidth>;

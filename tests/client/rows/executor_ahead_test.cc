@@ -23,6 +23,7 @@
 #include "tests/client/faulty_channels.h"
 #include "tests/client/rows/executor_contract.h"
 #include "tests/client/rows/expert_world.h"
+#include "tests/client/rows/forwarding.h"
 #include "tests/client/rows/paths/bounce_world.h"
 #include "tests/client/rows/paths/host_world.h"
 #include "tests/client/rows/paths/peer_world.h"

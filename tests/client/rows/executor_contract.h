@@ -1,4 +1,4 @@
-// What the executor owes over every transport: the claims are in executor_contract.cc and run
+// The contract of the executor over every transport. The claims are in executor_contract.cc and run
 // against each kind that instantiates the suite.
 #ifndef EPLB_TESTS_CLIENT_ROWS_EXECUTOR_CONTRACT_H_
 #define EPLB_TESTS_CLIENT_ROWS_EXECUTOR_CONTRACT_H_

@@ -1,4 +1,5 @@
 #include "client/rows/expert_tensors.h"
+#include "client/rows/derived_tensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -111,7 +111,7 @@ TEST(LinkAddressTest, TextSurvivesAndOtherTextIsRefused) {
   }
 }
 
-// What a rank of two with these options is told, and how often it asked the other for its text.
+// Error of a rank of two with these options, and the number of its all-gathers.
 struct Refusal {
   absl::Status status;
   std::vector<std::string> told;

@@ -24,7 +24,7 @@ inline constexpr std::byte kOld{0xEE};
 struct Traffic {
   std::vector<RowMoves> moves;                  // by rank
   std::vector<std::vector<std::byte>> staging;  // by rank
-  // What rounds rows up to 64 bytes: it belongs to them, and may be anything.
+  // Padding of rows to 64 bytes, which may have any content.
   std::vector<std::vector<std::pair<int64_t, int64_t>>> padding;
   int64_t total_bytes = 0;
 };

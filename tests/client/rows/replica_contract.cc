@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "client/rows/replica_rows.h"
+#include "client/rows/square_sums.h"
 #include "tests/client/rows/control/world.h"
 #include "tests/client/rows/expert_world.h"
 #include "tests/cuda/gradient_case.h"

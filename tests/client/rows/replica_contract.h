@@ -1,4 +1,4 @@
-// What the rows of replicas owe over every transport: the claims are in replica_contract.cc and run
+// The contract of replica rows over every transport. The claims are in replica_contract.cc and run
 // against each kind that instantiates the suite.
 #ifndef EPLB_TESTS_CLIENT_ROWS_REPLICA_CONTRACT_H_
 #define EPLB_TESTS_CLIENT_ROWS_REPLICA_CONTRACT_H_
@@ -34,7 +34,7 @@ class ReplicaGroup {
   // Rows, and what lies between them, that differ from the plain copy.
   int32_t CountWrong();
 
-  // What each rank gave; a rank in `absent` does not take part, and its transport is gone.
+  // Results of all ranks; a rank in `absent` does not take part, and its transport is destroyed.
   using Body = std::function<absl::Status(int32_t rank, EpGroupCall& call)>;
   std::vector<absl::Status> Run(const Body& body, int32_t absent = -1);
   std::vector<absl::Status> Carry(ReplicaFlow flow, int32_t absent = -1);
@@ -44,7 +44,7 @@ class ReplicaGroup {
   uint64_t num_posts() const { return num_posts_.front(); }
 
  private:
-  // Of tensor `tensor` (of all layers) in a slot.
+  // Row of tensor `tensor` (of all layers) in a slot.
   std::span<std::byte> PlainRow(size_t tensor, SlotId slot);
   std::span<const std::byte> PlainRow(size_t tensor, SlotId slot) const {
     return const_cast<ReplicaGroup*>(this)->PlainRow(tensor, slot);

@@ -1,4 +1,5 @@
 #include "client/rows/replica_rows.h"
+#include "client/rows/square_sums.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

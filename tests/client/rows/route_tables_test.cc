@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "cuda/route.h"
+#include "tests/client/rows/forwarding.h"
 
 namespace eplb {
 namespace {
@@ -48,21 +49,12 @@ Placement RandomPlacement(const Topology& topology, std::mt19937_64& random) {
   return Placement::FromSlotsAndRanks(topology, slots, ranks).value();
 }
 
-// Copies as the host queue does, and writes down what it is asked for.
-class RecordingQueue : public cuda::RowQueue {
+// Copies like the host queue, and records its calls.
+class RecordingQueue : public testing::ForwardingQueue {
  public:
-  explicit RecordingQueue(std::vector<std::string>& calls) : calls_(calls) {}
+  explicit RecordingQueue(std::vector<std::string>& calls)
+      : ForwardingQueue(cuda::MakeHostRowQueue()), calls_(calls) {}
 
-  absl::StatusOr<cuda::RowBuffer> Allocate(int64_t num_bytes) override {
-    return queue_->Allocate(num_bytes);
-  }
-  absl::StatusOr<cuda::RowBuffer> AllocatePinned(int64_t num_bytes) override {
-    return queue_->AllocatePinned(num_bytes);
-  }
-  absl::StatusOr<cuda::RowBuffer> Pin(std::span<std::byte> memory) override {
-    return queue_->Pin(memory);
-  }
-  absl::Status CheckStream(void* stream) override { return queue_->CheckStream(stream); }
   absl::Status Follow(void* /*stream*/) override {
     calls_.push_back("follow");
     return absl::OkStatus();
@@ -71,44 +63,24 @@ class RecordingQueue : public cuda::RowQueue {
     calls_.push_back("let follow");
     return absl::OkStatus();
   }
-  absl::StatusOr<int64_t> Copy(std::span<const cuda::RowCopy> rows) override {
-    return queue_->Copy(rows);
-  }
-  absl::StatusOr<int64_t> CopyUnsummed(std::span<const cuda::RowCopy> rows) override {
-    return queue_->CopyUnsummed(rows);
-  }
-  absl::StatusOr<int64_t> Transfer(std::span<const cuda::RowCopy> rows) override {
+  absl::StatusOr<int64_t> Transfer(Rows rows) override {
     int64_t num_bytes = 0;
     for (const cuda::RowCopy& row : rows) num_bytes += row.num_bytes;
     calls_.push_back(absl::StrCat("transfer ", rows.size(), " of ", num_bytes));
-    return queue_->Transfer(rows);
+    return ForwardingQueue::Transfer(rows);
   }
-  absl::StatusOr<int64_t> Add(std::span<const cuda::RowCopy> rows,
-                              cuda::ElementType type) override {
-    return queue_->Add(rows, type);
-  }
-  absl::StatusOr<int64_t> Square(std::span<const cuda::RowCopy> rows,
-                                 cuda::ElementType type) override {
-    return queue_->Square(rows, type);
-  }
-  absl::StatusOr<int64_t> Mark() override { return queue_->Mark(); }
   absl::StatusOr<bool> Ended(int64_t batch) override {
     calls_.push_back("ended");
-    return queue_->Ended(batch);
-  }
-  std::vector<uint64_t> TakeChecksums(int64_t batch) override {
-    return queue_->TakeChecksums(batch);
+    return ForwardingQueue::Ended(batch);
   }
   absl::Status Drain(absl::Time deadline) override {
     calls_.push_back("drain");
-    return queue_->Drain(deadline);
+    return ForwardingQueue::Drain(deadline);
   }
-  void AllowCaptures() override { queue_->AllowCaptures(); }
   void* stream() override { return nullptr; }
 
  private:
   std::vector<std::string>& calls_;
-  const std::unique_ptr<cuda::RowQueue> queue_ = cuda::MakeHostRowQueue();
 };
 
 cuda::RouteTable TableOf(const RouteArrays& arrays, const Topology& topology, int32_t layer) {

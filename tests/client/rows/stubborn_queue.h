@@ -12,11 +12,12 @@
 #include <vector>
 
 #include "cuda/row_queue.h"
+#include "tests/client/rows/forwarding.h"
 
 namespace eplb {
 
 struct Stubbornness {
-  int32_t looks_per_transfer = 0;  // before Ended says so; a transfer has landed only then
+  int32_t looks_per_transfer = 0;  // calls of Ended before a transfer has ended
   int32_t looks_per_copy = 0;
   bool fail_copies = false;
   bool fail_drain = false;
@@ -25,74 +26,60 @@ struct Stubbornness {
   // Around each transfer, whose rows they may change.
   std::function<void(std::span<const cuda::RowCopy>)> before_transfer = {};
   std::function<void(std::span<const cuda::RowCopy>)> after_transfer = {};
-  // An error of it is Drain's.
+  // Drain returns an error of this function.
   std::function<absl::Status(absl::Time deadline)> before_drain = {};
 };
 
-class StubbornQueue : public cuda::RowQueue {
+class StubbornQueue : public testing::ForwardingQueue {
  public:
   explicit StubbornQueue(Stubbornness stubbornness,
                          std::unique_ptr<cuda::RowQueue> queue = cuda::MakeHostRowQueue())
-      : stubbornness_(std::move(stubbornness)), queue_(std::move(queue)) {}
+      : ForwardingQueue(std::move(queue)), stubbornness_(std::move(stubbornness)) {}
 
   absl::StatusOr<cuda::RowBuffer> Allocate(int64_t num_bytes) override {
     ++num_reserved_;
-    return queue_->Allocate(num_bytes);
+    return ForwardingQueue::Allocate(num_bytes);
   }
   absl::StatusOr<cuda::RowBuffer> AllocatePinned(int64_t num_bytes) override {
     ++num_reserved_;
-    return queue_->AllocatePinned(num_bytes);
+    return ForwardingQueue::AllocatePinned(num_bytes);
   }
   absl::StatusOr<cuda::RowBuffer> Pin(std::span<std::byte> memory) override {
     ++num_reserved_;
     if (num_pins_++ >= stubbornness_.pins_before_failure) {
       return absl::InternalError("the memory cannot be pinned");
     }
-    return queue_->Pin(memory);
+    return ForwardingQueue::Pin(memory);
   }
-  absl::Status CheckStream(void* stream) override { return queue_->CheckStream(stream); }
   absl::Status Follow(void* stream) override {
     if (stubbornness_.fail_follow) return absl::FailedPreconditionError("not such a stream");
     followed_.push_back(stream);
-    return queue_->Follow(stream);
+    return ForwardingQueue::Follow(stream);
   }
-  absl::Status LetFollow(void* stream) override { return queue_->LetFollow(stream); }
-  absl::StatusOr<int64_t> Copy(std::span<const cuda::RowCopy> rows) override {
+  absl::StatusOr<int64_t> Copy(Rows rows) override {
     if (stubbornness_.fail_copies) return absl::InternalError("the copy kernel failed");
-    absl::StatusOr<int64_t> batch = queue_->Copy(rows);
+    absl::StatusOr<int64_t> batch = ForwardingQueue::Copy(rows);
     if (batch.ok()) under_way_[*batch] = stubbornness_.looks_per_copy;
     copies_.push_back(rows.size());
     return batch;
   }
-  absl::StatusOr<int64_t> CopyUnsummed(std::span<const cuda::RowCopy> rows) override {
+  absl::StatusOr<int64_t> CopyUnsummed(Rows rows) override {
     if (stubbornness_.fail_copies) return absl::InternalError("the copy kernel failed");
-    return queue_->CopyUnsummed(rows);
+    return ForwardingQueue::CopyUnsummed(rows);
   }
-  absl::StatusOr<int64_t> Transfer(std::span<const cuda::RowCopy> rows) override {
+  absl::StatusOr<int64_t> Transfer(Rows rows) override {
     if (stubbornness_.before_transfer) stubbornness_.before_transfer(rows);
-    absl::StatusOr<int64_t> batch = queue_->Transfer(rows);
+    absl::StatusOr<int64_t> batch = ForwardingQueue::Transfer(rows);
     if (stubbornness_.after_transfer) stubbornness_.after_transfer(rows);
     if (batch.ok()) under_way_[*batch] = stubbornness_.looks_per_transfer;
     return batch;
   }
-  absl::StatusOr<int64_t> Add(std::span<const cuda::RowCopy> rows,
-                              cuda::ElementType type) override {
-    return queue_->Add(rows, type);
-  }
-  absl::StatusOr<int64_t> Square(std::span<const cuda::RowCopy> rows,
-                                 cuda::ElementType type) override {
-    return queue_->Square(rows, type);
-  }
-  absl::StatusOr<int64_t> Mark() override { return queue_->Mark(); }
   absl::StatusOr<bool> Ended(int64_t batch) override {
     if (const auto found = under_way_.find(batch); found != under_way_.end()) {
       if (found->second-- > 0) return false;
       under_way_.erase(found);
     }
-    return queue_->Ended(batch);
-  }
-  std::vector<uint64_t> TakeChecksums(int64_t batch) override {
-    return queue_->TakeChecksums(batch);
+    return ForwardingQueue::Ended(batch);
   }
   absl::Status Drain(absl::Time deadline) override {
     if (stubbornness_.fail_drain) return absl::InternalError("the device is lost");
@@ -100,26 +87,23 @@ class StubbornQueue : public cuda::RowQueue {
       if (absl::Status status = stubbornness_.before_drain(deadline); !status.ok()) return status;
     }
     under_way_.clear();
-    return queue_->Drain(deadline);
+    return ForwardingQueue::Drain(deadline);
   }
-  void AllowCaptures() override { queue_->AllowCaptures(); }
-  void* stream() override { return queue_->stream(); }
 
   const std::vector<void*>& followed() const { return followed_; }
   const std::vector<size_t>& copies() const { return copies_; }  // rows of each batch
   // Calls so far that allocate or pin.
   int32_t num_reserved() const { return num_reserved_; }
-  // Transfers and copies of which nobody knows that they have ended.
+  // Transfers and copies that Ended has not reported.
   size_t num_under_way() const { return under_way_.size(); }
 
  private:
   const Stubbornness stubbornness_;
-  const std::unique_ptr<cuda::RowQueue> queue_;
   int32_t num_pins_ = 0;
   int32_t num_reserved_ = 0;
   std::vector<void*> followed_;  // streams
   std::vector<size_t> copies_;
-  std::map<int64_t, int32_t> under_way_;  // looks that are left, by batch
+  std::map<int64_t, int32_t> under_way_;  // calls of Ended that are left, by batch
 };
 
 }  // namespace eplb

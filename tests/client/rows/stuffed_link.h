@@ -19,7 +19,7 @@ namespace eplb {
 
 class StuffedLink {
  public:
-  // Of rank 1, which is in post 1.
+  // Link to rank 1, which is in post 1.
   StuffedLink() {
     std::array<int, 2> ends = {-1, -1};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);

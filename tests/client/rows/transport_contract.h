@@ -1,4 +1,4 @@
-// What every Transport owes: the claims are in transport_contract.cc and
+// The contract of every Transport. The claims are in transport_contract.cc and
 // transport_contract_ends.cc and run against each kind that instantiates the suite.
 #ifndef EPLB_TESTS_CLIENT_ROWS_TRANSPORT_CONTRACT_H_
 #define EPLB_TESTS_CLIENT_ROWS_TRANSPORT_CONTRACT_H_
@@ -46,7 +46,7 @@ class TransportContractTest : public ::testing::TestWithParam<TransportKind> {
     return transports;
   }
 
-  // Of rows and staging.
+  // Memory of rows and staging.
   QueueMemory& memory() { return memory_; }
 
  private:

@@ -19,7 +19,7 @@ using testing::Swapped;
 using wire::FailedCode;
 using wire::NackCode;
 
-// What all ranks together give when each of `others` has these values.
+// Minimum over all ranks if each of `others` has these values.
 std::vector<int64_t> MinOf(const VoteSnapshot& mine,
                            const std::vector<std::array<int64_t, 6>>& others) {
   std::vector<int64_t> minimum(mine.values.begin(), mine.values.end());

@@ -7,7 +7,7 @@
 namespace eplb {
 namespace {
 
-// Of 4 layers and 3 experts, with tokens in these layers.
+// Report of 4 layers and 3 experts, with tokens in these layers.
 wire::LoadReport Counted(int64_t first_step, const std::vector<int32_t>& counted) {
   wire::LoadReport window{
       .first_step = first_step, .last_step = first_step + 9, .counts = LoadMatrix::Zero(4, 3)};

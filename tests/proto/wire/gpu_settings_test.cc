@@ -45,11 +45,11 @@ TEST(GpuSettingsTest, WhatIsNoListIsRefused) {
 }
 
 TEST(GpuSettingsTest, ARangeReadsTextsOnly) {
-  EXPECT_EQ(SpeedsRange().Read({.text = "3:0.50"}), Scalar(std::string("3:0.5")));
-  EXPECT_EQ(GpusRange().Read({.text = "none"}), Scalar(std::string()));
-  EXPECT_EQ(GpusRange().Read({.kind = WrittenValue::Kind::kInteger, .text = "3"}), std::nullopt);
-  EXPECT_FALSE(SpeedsRange().Holds(Scalar(int64_t{3})));
-  EXPECT_FALSE(GpusRange().Holds(Scalar(std::string("3,x"))));
+  EXPECT_EQ(kSpeedsRange.Read({.text = "3:0.50"}), Scalar(std::string("3:0.5")));
+  EXPECT_EQ(kGpusRange.Read({.text = "none"}), Scalar(std::string()));
+  EXPECT_EQ(kGpusRange.Read({.kind = WrittenValue::Kind::kInteger, .text = "3"}), std::nullopt);
+  EXPECT_FALSE(kSpeedsRange.Holds(Scalar(int64_t{3})));
+  EXPECT_FALSE(kGpusRange.Holds(Scalar(std::string("3,x"))));
 }
 
 }  // namespace

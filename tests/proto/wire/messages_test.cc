@@ -15,7 +15,7 @@ namespace eplb::wire {
 
 namespace {
 
-// Of all shapes with the most slots those that take most bytes: one layer has the largest numbers,
+// Shapes with the most slots that take most bytes: one layer has the largest numbers,
 // and the most layers have the most lengths and tags.
 const TopologyOptions kShapes[] = {{.num_layers = 1,
                                     .num_experts = kMaxSlotsOfAllLayers,

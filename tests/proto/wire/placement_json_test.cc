@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "placement/placement.h"
+#include "proto/wire/placement_files.h"
 #include "tests/client/cli/formats/test_files.h"
 
 #include <nlohmann/json.hpp>
@@ -282,7 +283,7 @@ TEST(PlacementJsonTest, DamagedBytesNeverCrashAndNeverChangeShapeSilently) {
     if (random() % 4 == 0) bad.resize(random() % bad.size());
     const absl::StatusOr<Placement> placement = PlacementFromJson(bad);
     if (!placement.ok()) continue;
-    // What is accepted is whole: it survives its own round trip.
+    // A placement that is accepted survives its own round trip.
     const absl::StatusOr<Placement> again = PlacementFromJson(PlacementToJson(*placement));
     ASSERT_TRUE(again.ok()) << bad;
     ASSERT_EQ(*again, *placement) << bad;

@@ -1,4 +1,4 @@
-// What a kernel finds in CUDA's C++ beyond C++: for translated files, before all else of them.
+// CUDA's extensions of C++ for kernels, included first by translated files.
 #ifndef EPLB_TESTS_SUPPORT_CUDA_EMULATOR_DEVICE_LANGUAGE_H_
 #define EPLB_TESTS_SUPPORT_CUDA_EMULATOR_DEVICE_LANGUAGE_H_
 
@@ -77,7 +77,7 @@ EPLB_EMULATED_VECTOR(Longlong2, long long, 16, x, y);
 EPLB_EMULATED_VECTOR(Ulonglong2, unsigned long long, 16, x, y);
 #undef EPLB_EMULATED_VECTOR
 
-// What a lane publishes, as bits.
+// Value that a lane publishes, as bits.
 template <class T>
 uint64_t BitsOf(const T& value) {
   static_assert(std::is_arithmetic_v<T> && sizeof(T) >= sizeof(int), "CUDA shuffles 4 or 8 bytes");

@@ -22,13 +22,13 @@ namespace eplb::cuda_emulator {
 inline constexpr int kNumSeeds = 4;
 inline constexpr int32_t kMultiprocessors = 4;
 
-// Of all launches from now on. Warps run in random order, or one starves while another can run, or
-// in the order of a fixed priority, each to its next barrier: which of them is seed % 3.
+// Sets the seed of all later launches. Warps run in random order, or one starves while another can
+// run, or in the order of a fixed priority, each to its next barrier: which of them is seed % 3.
 void SetSeed(uint64_t seed);
 
 // The sticky error's message, "" without one.
 std::string Report();
-// As in a new process: no error is left. Allocations stay.
+// Clears errors, as in a new process. Allocations stay.
 void Reset();
 
 }  // namespace eplb::cuda_emulator

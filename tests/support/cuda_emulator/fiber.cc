@@ -43,7 +43,7 @@ namespace {
 constexpr size_t kGuardBytes = 4096;  // without access, below the stack
 constexpr size_t kStackBytes = size_t{256} * 1024;
 
-// Of the last switch.
+// Fiber that made the last switch.
 Fiber* switched_from = nullptr;
 Fiber* switched_to = nullptr;
 

@@ -16,7 +16,7 @@ namespace eplb::cuda_emulator {
 // Runs, or adds to what the stream captures. An error is the runtime's, as of CUDA.
 void Launch(const char* kernel, const LaunchShape& shape, std::function<void()> body);
 
-// What `kernel<<<grid, block, shared, stream>>>` becomes, before the arguments.
+// Translation of `kernel<<<grid, block, shared, stream>>>`, without the arguments.
 template <class... Parameters>
 class Launcher {
  public:

@@ -176,7 +176,7 @@ void Reschedule() {
 
 std::string Where(const BarrierPlace& where) { return absl::StrCat(where.file, ":", where.line); }
 
-// Of a block none of whose threads can go on.
+// Explains a block none of whose threads can continue.
 std::string WhyStuck(const Block& block) {
   const int32_t num_ended = NumThreads() - block.num_alive;
   const int32_t num_in_warp_calls = block.num_alive - block.num_waiting;

@@ -26,7 +26,7 @@ struct LaunchShape {
   cudaStream_t stream;
 };
 
-// What CUDA refuses to launch. "" when it would not.
+// Returns why CUDA would not launch the shape; "" if it would.
 std::string WhyNoLaunch(const LaunchShape& shape);
 
 // Runs all blocks; "" or what went wrong, with kernel, block and thread.

@@ -12,7 +12,7 @@
 #include "tests/support/cuda_emulator/machine.h"
 #include "tests/support/cuda_emulator/memory.h"
 
-// What CUDA's headers leave incomplete.
+// Types that CUDA's headers leave incomplete.
 struct CUstream_st {
   bool captures = false;
   std::vector<std::function<void()>> captured;
@@ -298,7 +298,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 
 namespace {
 
-// Of `size` bytes: all of one allocation, or the host's.
+// True if `size` bytes are all of one allocation, or the host's.
 bool IsCopied(const void* address, size_t size) {
   const emulator::Found found = emulator::Find(address, size);
   return size == 0 || (found.place == emulator::Place::kUnknown ? !emulator::IsBetween(address)

@@ -1,4 +1,4 @@
-// What is asked of the driver itself, and its virtual memory management: allocations are memfds,
+// The driver's own calls, and its virtual memory management: allocations are memfds,
 // whose name has their device.
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// What the stand-in for CUDA gives to stand-ins for other libraries that are loaded later and put
+// Interface of the stand-in for CUDA for stand-ins of other libraries that are loaded later and put
 // kernels of their own onto its streams. They look up fakeCudaForLibraries by its name.
 #ifndef EPLB_TESTS_SUPPORT_FAKE_CUDA_EXTERNAL_H_
 #define EPLB_TESTS_SUPPORT_FAKE_CUDA_EXTERNAL_H_
@@ -13,10 +13,10 @@ namespace eplb::fake_cuda {
 struct ForLibraries {
   int (*current_device)();
   int (*device_of_stream)(cudaStream_t stream);  // -1: there is no such stream
-  // Where the stand-in reads and writes `size` bytes of memory of `device`; null for all other
-  // memory.
+  // Address at which the stand-in reads and writes `size` bytes of memory of `device`; null for
+  // other memory.
   std::byte* (*view)(const void* address, size_t size, int device);
-  // As EnqueueExternal in fake_cuda.h.
+  // See EnqueueExternal in fake_cuda.h.
   void (*enqueue)(cudaStream_t stream, std::function<bool()> has_ended);
   // Called under the lock of the stand-in for device memory that goes.
   void (*on_free)(std::function<void(const void* address, size_t size)> tell);

@@ -84,10 +84,10 @@ struct View {
   bool is_mapped = false;  // virtual memory, which even the copy engine needs access to
   bool loses_writes = false;
 };
-// Of `size` bytes at an address of the program.
+// View of `size` bytes at an address of the program.
 View ViewOf(const void* address, size_t size);
 
-// Whether kernels of `device` reach the memory at this address, and whether its copy engine does.
+// True if kernels of `device` reach the memory at this address; true if its copy engine does.
 bool KernelReaches(int device, const void* address);
 bool CopyReaches(int device, const void* address);
 
@@ -114,7 +114,7 @@ void Enqueue(cudaStream_t stream, std::function<void()> work);
 // 0 .. size-1 in the order in which blocks of a kernel come to them: rising without a seed.
 std::vector<int64_t> DrawOrder(int64_t size);
 
-// What was asked of streams so far: calls that put something on them, and bytes of device memory
+// Use of streams so far: calls that put work on them, and bytes of device memory
 // that operations have read and written.
 struct Usage {
   int64_t num_enqueued = 0;
@@ -124,7 +124,7 @@ struct Usage {
 Usage UsageOf(cudaStream_t stream);
 Usage UsageOfAll();  // also of streams that are gone
 void CountEnqueued(cudaStream_t stream);
-// Of the operation that runs now.
+// For the operation that runs now.
 void CountRead(const View& view, int64_t num_bytes);
 void CountWritten(const View& view, int64_t num_bytes);
 
@@ -142,7 +142,7 @@ cudaError_t Failure();
 // After Fail, for the next test: nothing that was added runs any more, and calls work again.
 void Revive();
 int DeviceOf(cudaStream_t stream);
-// Of the operation that runs now.
+// For the operation that runs now.
 int RunningDevice();
 
 // Calls so far that CUDA would have refused, and ended the capture for: they came while a thread
@@ -169,15 +169,16 @@ bool PeersReachEachOther();
 // ---- runtime.cc ----
 
 int CurrentDevice();
-// Whether this process has a context on it: somebody has made it current, or called the runtime
+// True if this process has a context on it: a thread has made it current, or called the runtime
 // while it was.
 bool HasContext(int device);
 // The device whose context is current on this thread; negative: none is.
 int CurrentContext();
 void SetCurrentContext(int device);
-// As any call of the runtime does.
+// Makes a context, like any call of the runtime.
 void UseContext();
-// As in a process that has used no device yet; of other threads only what HasContext says.
+// Resets this thread, as in a process that has used no device yet; for other threads only
+// HasContext.
 void ForgetContexts();
 
 }  // namespace eplb::fake_cuda

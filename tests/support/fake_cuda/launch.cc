@@ -23,7 +23,7 @@ namespace {
 
 namespace fake = eplb::fake_cuda;
 
-// As a kernel sees it; a sticky error and null where it would see nothing.
+// Address for a kernel; a sticky error and null if the kernel would see no memory.
 template <class T>
 T* OnDevice(T* address, int64_t num_bytes) {
   const fake::View view = fake::ViewOf(address, static_cast<size_t>(num_bytes));
@@ -103,7 +103,7 @@ void RunSquareRow(const SquareArgs& args, int64_t index) {
     (void)SquareRowsOnHost({&row, 1}, args.type, {sums + index, 1});
 }
 
-// As the kernel sees them; null stays null. Sizes follow from the choices.
+// Arguments for a kernel; null stays null. Sizes follow from the choices.
 CountArgs OnDevice(CountArgs args) {
   const int64_t num_pairs = args.num_tokens * args.top_k;
   const int64_t id_bytes = args.id_type == ExpertIdType::kInt32 ? 4 : 8;
@@ -139,7 +139,7 @@ void RunRoute(RouteArgs args) {
   if (fake::Failure() == cudaSuccess) (void)RouteOnHost(args);
 }
 
-// What a kernel's blocks do, one after the other.
+// Work of a kernel's blocks, one after the other.
 struct Work {
   int64_t size = 1;
   std::function<void(int64_t index)> run;

@@ -103,7 +103,7 @@ cudaError_t Free(void* address, Place place, bool opened) {
   return cudaSuccess;
 }
 
-// What stands in an IPC handle.
+// Content of an IPC handle.
 struct Exported {
   int64_t process;
   int64_t descriptor;

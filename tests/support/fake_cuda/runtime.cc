@@ -1,4 +1,4 @@
-// What needs neither memory nor streams.
+// Calls of the runtime that need neither memory nor streams.
 #include <array>
 #include <cstring>
 

@@ -258,7 +258,7 @@ namespace {
 
 thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
-// Of a call that may wait for work, which a capture has not.
+// Notes a call that may wait for work, which a capture does not have.
 void NoteUnsafeCall() {
   const bool captured = std::ranges::any_of(
       All().streams, [](const auto& entry) { return entry.second.is_captured_globally; });
@@ -309,7 +309,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return fake::Keep(cudaErrorStreamCaptureUnsupported);
   }
   fake::RunUntilIdle(stream);
-  // What another library has there ends by other threads, which need the lock.
+  // Work of another library ends by other threads, which need the lock.
   while (fake::AwaitsLibrary(*fake::FindStream(stream))) {
     fake::Mutex().unlock();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

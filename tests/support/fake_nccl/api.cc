@@ -128,7 +128,7 @@ std::string Number(int value) {
   return value == NCCL_CONFIG_UNDEF_INT ? "-" : std::to_string(value);
 }
 
-// As NCCL reads it: no more than the caller's size, the rest undefined.
+// Reads a configuration like NCCL: no more than the caller's size, the rest undefined.
 ncclConfig_t ReadConfig(const ncclConfig_t* config) {
   ncclConfig_t own = NCCL_CONFIG_INITIALIZER;
   std::memcpy(&own, config, std::min(config->size, sizeof(own)));

@@ -65,7 +65,7 @@ class Communicator {
   // host memory until its bytes have moved. On a device each question brings the launch nearer.
   Outcome Poll();
   Outcome state() const;
-  // As the faults say: what a call other than a group ends with, success without one of this kind;
+  // Outcome of a call other than a group by the faults, success without a fault of this kind;
   // and how long an abort takes.
   Outcome OutcomeOf(FaultKind kind) const;
   std::chrono::milliseconds AbortTime() const;
@@ -81,7 +81,7 @@ class Communicator {
   // The next group; null at the end.
   std::shared_ptr<Launch> NextGroup();
   Outcome RunGroup(const std::vector<Operation>& operations);
-  // What comes in place of the group, absent when it runs; *corrupt when it runs with a wrong bit.
+  // Outcome in place of the group, absent if it runs; *corrupt if it runs with a wrong bit.
   std::optional<Outcome> MeetFaults(bool* corrupt);
   Outcome RunPlan(const std::vector<Operation>& operations, const std::vector<size_t>& plan);
   // Until something can be done, or the end.

@@ -1,4 +1,4 @@
-// What shall go wrong, as text: "rank=1,group=3,kind=delay,ms=500; rank=0,group=2,kind=die".
+// Faults to inject, as text: "rank=1,group=3,kind=delay,ms=500; rank=0,group=2,kind=die".
 #ifndef EPLB_TESTS_SUPPORT_FAKE_NCCL_FAULTS_H_
 #define EPLB_TESTS_SUPPORT_FAKE_NCCL_FAULTS_H_
 
@@ -16,7 +16,7 @@ enum class FaultKind {
   kDie,         // the process kills itself
   kCorrupt,     // one bit of the first receive flips
   kHang,        // nothing of the group happens until the abort
-  // Of no group:
+  // Kinds without a group:
   kSlowAbort,       // ncclCommAbort takes `ms`
   kAbortError,      // ncclCommAbort fails with `code` and ends nothing
   kInitError,       // ncclCommInitRankConfig fails with `code` and leaves a communicator to abort

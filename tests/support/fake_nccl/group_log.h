@@ -1,4 +1,4 @@
-// What the fake was asked to do, one line each, for tests to look at:
+// Log of the calls of the fake, one line each, for tests:
 //   rank=0 begin ranks=2 maxCTAs=16 nChannelsPerNetPeer=8 trafficClass=- name=eplb version=22809
 //   rank=0 group=3 plans=1 send=1:4096 receive=2:4096          (peer:bytes)
 //   rank=0 refused two sends in a group

@@ -23,7 +23,7 @@ struct Outcome {
   std::string text;
 };
 
-// What one rank means to send and receive with a peer in a group: sums over sizes in their order.
+// Sizes that one rank sends to and receives from a peer in a group: sums over sizes in their order.
 struct GroupShape {
   uint64_t number = 0;  // of the groups with this peer
   uint64_t sends = 0;
@@ -68,7 +68,7 @@ class Link {
   void Queue(const Frame& frame, const Operation* payload);
   void MatchSends();
   Outcome CompareShapes();
-  // Whether what is sent is still as when it was asked for.
+  // Checks that the bytes to send have not changed since the call.
   Outcome CheckUnchanged(const Operation& send) const;
   Outcome Write();
   Outcome Read();

@@ -22,7 +22,7 @@ class Rows {
  public:
   explicit Rows(int32_t channels) : channels_(channels) {}
 
-  // Whether one more work of `round` has a place.
+  // Adds a work of `round`; false if it has no place.
   bool Add(int32_t round) {
     if (batches_ == 0 || rounds_.size() == kSharedBatch || rounds_.contains(round)) {
       if (batches_ + channels_ > kPlanBatches) return false;

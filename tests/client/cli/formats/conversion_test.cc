@@ -11,6 +11,7 @@
 
 #include "client/cli/formats/format_table.h"
 #include "placement/split/token_split.h"
+#include "proto/wire/placement_files.h"
 #include "proto/wire/placement_json.h"
 #include "tests/client/cli/formats/random_placement.h"
 #include "tests/client/cli/formats/test_files.h"

@@ -1,5 +1,5 @@
-// What every ControlChannel owes: the claims are in control_channel_contract.cc and run against
-// each kind that instantiates the suite.
+// The contract of every ControlChannel. The claims are in control_channel_contract.cc and run
+// against each kind that instantiates the suite.
 #ifndef EPLB_TESTS_CLIENT_ROWS_CONTROL_CONTROL_CHANNEL_CONTRACT_H_
 #define EPLB_TESTS_CLIENT_ROWS_CONTROL_CONTROL_CHANNEL_CONTRACT_H_
 

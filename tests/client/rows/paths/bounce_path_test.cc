@@ -15,6 +15,7 @@
 #include "base/monotonic_clock.h"
 #include "client/rows/control/socket.h"
 #include "client/rows/link_setup.h"
+#include "client/rows/paths/fallback_path.h"
 #include "client/rows/transfer_ledger.h"
 #include "tests/client/rows/executor_contract.h"
 #include "tests/client/rows/paths/bounce_world.h"
@@ -64,7 +65,7 @@ class BouncePathTest : public ::testing::TestWithParam<BounceWay> {
     });
   }
 
-  // Of rows of these sizes behind each other, numbered from 4 on.
+  // Posts rows of these sizes, one after the other, numbered from 4 on.
   void Post(uint64_t post_id, const std::vector<int64_t>& sizes) {
     RowMoves sends = Nothing(post_id);
     RowMoves receives = Nothing(post_id);
@@ -237,7 +238,8 @@ class BounceSenderTest : public ::testing::Test {
   Fd peer_;
 };
 
-// Else the transport would sleep until a frame comes, with a slot to fill or a round to begin.
+// Without this the transport would sleep until a frame arrives, with a slot to fill or a round to
+// begin.
 TEST_F(BounceSenderTest, OnceNothingMovesThereIsNothingToDoBeforeThePeerHasRead) {
   const std::vector<std::byte> row(kBytes, std::byte{5});
   RowMoves moves{.post_id = 1, .sends = {}, .receives = {}};
@@ -266,7 +268,7 @@ TEST_F(BounceSenderTest, OnceNothingMovesThereIsNothingToDoBeforeThePeerHasRead)
   EXPECT_TRUE((*path)->Close(/*done=*/true).ok());
 }
 
-// What a NamedPath says, and what became of it.
+// Results that a NamedPath returns, and its fate.
 struct NamedPathFate {
   absl::Status closed;  // what Close says
   bool destroyed = false;
@@ -316,7 +318,7 @@ class FallbackPathTest : public ::testing::Test {
     Open(post_id);
     EXPECT_TRUE(path_->Close(/*done=*/true).ok());
   }
-  // As a rank whose rows came, or did not, when the vote said no.
+  // Acts like a rank whose rows arrived, or did not, when the vote failed.
   void Fail(uint64_t post_id, bool own_rows_came) {
     Open(post_id);
     if (own_rows_came) {

@@ -43,8 +43,8 @@ TEST(HostPathTest, FlippedByteInSharedStagingIsFound) {
   EXPECT_EQ(status.message(), "post 3: rank 1: row 4: checksum differs");
 }
 
-// What the receiver has, the sender knows to have left: it may be gone before the sender's next
-// turn.
+// The sender knows that rows have left which the receiver has, so it may leave before the sender's
+// next turn.
 TEST(HostPathTest, ReceiverThatHasAllMayLeaveAtOnce) {
   for (const auto make : {&MakeSharedMemoryWorld, &MakeTcpWorld}) {
     Transports transports = make(2, 1000);

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 
 #include "client/rows/paths/bounce_path.h"
+#include "client/rows/paths/fallback_path.h"
 #include "tests/client/rows/executor_contract.h"
 #include "tests/client/rows/paths/hybrid_world.h"
 #include "tests/client/rows/replica_contract.h"
@@ -41,7 +42,8 @@ INSTANTIATE_TEST_SUITE_P(Hybrid, ReplicaContractTest,
 class HybridFaultTest : public ::testing::Test {
  protected:
   static constexpr int32_t kRanks = 4;
-  // Of a communicator before the first row: to another host, from another host, or both at once.
+  // Groups of a communicator before the first row: to another host, from another host, or both at
+  // once.
   static constexpr int32_t kWarmGroups = kRanks - 1;
 
   HybridFaultTest()

@@ -196,7 +196,7 @@ TEST_P(HybridTrafficTest, RowsOfAHostNeverGoByNcclAndRowsBetweenHostsNeverByPeer
         (local ? num_local : num_remote) += 1;
         EXPECT_THAT(frames_.Of({rank, from, row.row}),
                     ElementsAre(local ? RowMessageType::kLanded : RowMessageType::kComing));
-        // What rounds a row up to 64 bytes may go with it.
+        // The padding of a row to 64 bytes may be sent as well.
         if (!local) sent[{from, rank}] -= row.num_bytes;
       }
     }
@@ -349,7 +349,7 @@ class ScriptedPath : public RowPath {
     bool busy = false;
     bool whole = true;
     std::string waits_for;
-    // What was called.
+    // Arguments of the calls.
     RowMoves moves_opened;
     std::vector<RowMessageType> placed;
     std::vector<RowMessageType> taken;
@@ -449,7 +449,7 @@ TEST_F(HybridPartsTest, EachPathGetsTheRowsOfItsRanksAndALedgerOfThem) {
     EXPECT_EQ(script->moves_opened.receives[0].from, RankId{rank});
     EXPECT_THAT(part->ledger().Peers(), ElementsAre(RankId{rank}));
   }
-  // What the parts are told the post knows.
+  // The post has the reports of its parts.
   peer_path_->ledger().FinishSend(peer_path_->ledger().outgoing()[0]);
   nccl_path_->ledger().FinishSend(nccl_path_->ledger().outgoing()[0]);
   EXPECT_EQ(ledger_->progress().sent_bytes, 16);

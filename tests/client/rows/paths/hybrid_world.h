@@ -19,6 +19,7 @@
 #include "client/rows/link_transport.h"
 #include "client/rows/paths/hybrid_path.h"
 #include "client/rows/paths/nccl_path.h"
+#include "client/rows/transport_trial.h"
 #include "tests/client/rows/control/world.h"
 #include "tests/client/rows/paths/host_world.h"
 #include "tests/client/rows/paths/peer_world.h"
@@ -27,7 +28,8 @@ namespace eplb {
 
 using HostOf = int32_t (*)(int32_t rank);
 
-// Of four ranks: 2+2, 3+1, 1+1+2, and 2+2 in turns. Of fewer ranks all may share a host, or none.
+// Hosts of four ranks: 2+2, 3+1, 1+1+2, and 2+2 alternating. Fewer ranks may all share a host, or
+// none.
 inline int32_t HostsOfTwo(int32_t rank) { return rank / 2; }
 inline int32_t ThreeAndTheRest(int32_t rank) { return rank < 3 ? 0 : 1; }
 inline int32_t TwoAloneAndTheRest(int32_t rank) { return rank < 2 ? rank : 2; }
@@ -37,7 +39,7 @@ struct HybridWorldOptions {
   int32_t world_size = 4;
   int64_t staging_bytes = 0;
   HostOf host_of = &HostsOfTwo;
-  // What becomes of a rank's path. Null: it is used as it is.
+  // Wraps a rank's path. Null: the path is used unchanged.
   std::function<std::unique_ptr<RowPath>(int32_t rank, std::unique_ptr<RowPath> path)> wrap = {};
   // Changes what a rank has mapped. May be null.
   std::function<void(int32_t rank, std::map<RankId, std::span<std::byte>>& mapped)> remap = {};

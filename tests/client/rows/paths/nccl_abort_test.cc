@@ -74,7 +74,7 @@ TEST(NcclAbortTest, AnAbortThatFailsMayHaveLeftWritesOnlyWhereAGroupWasBegun) {
   EXPECT_TRUE(Abort(ranks, 1, absl::Seconds(60)).ok());
 }
 
-// What it would touch after that is gone.
+// Memory that it would touch after that is freed.
 TEST(NcclAbortTest, AProcessThatExitsWaitsForAnAbortThatIsLeftToItself) {
   const std::string folder = ::testing::TempDir() + "nccl_abort_test";
   std::filesystem::create_directories(folder);

@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ExecutorContractTest,
                          [](const auto& kind) { return kind.param.name; });
 INSTANTIATE_TEST_SUITE_P(Nccl, ReplicaContractTest, ::testing::Values(&MakeSmallPieceNcclWorld));
 
-// Of the communicators that begin while it lives.
+// Faults of the communicators that begin during its life.
 class Faults {
  public:
   explicit Faults(const std::string& text) { setenv("EPLB_FAKE_NCCL_FAULTS", text.c_str(), 1); }

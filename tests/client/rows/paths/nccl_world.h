@@ -15,6 +15,7 @@
 #include "client/rows/link_setup.h"
 #include "client/rows/link_transport.h"
 #include "client/rows/paths/nccl_path.h"
+#include "client/rows/transport_trial.h"
 #include "tests/client/rows/control/world.h"
 #include "tests/client/rows/paths/host_world.h"
 #include "tests/client/rows/queue_memory.h"

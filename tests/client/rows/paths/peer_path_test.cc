@@ -68,7 +68,8 @@ class PeerPathTest : public ::testing::Test {
     }
   }
 
-  // What a rank sends to the other one, or receives, or both; each row in a round of its own.
+  // Posts rows that a rank sends to the other, or receives, or both; each row in a round of its
+  // own.
   absl::StatusOr<Ticket> Post(int32_t rank, bool sends, bool receives) {
     RowMoves moves{.post_id = 1, .deadline = absl::Now() + absl::Seconds(30)};
     const RankId peer{1 - rank};

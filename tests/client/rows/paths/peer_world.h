@@ -14,6 +14,7 @@
 #include "client/rows/link_setup.h"
 #include "client/rows/link_transport.h"
 #include "client/rows/paths/peer_path.h"
+#include "client/rows/transport_trial.h"
 #include "tests/client/rows/control/world.h"
 #include "tests/client/rows/paths/host_world.h"
 
