@@ -96,7 +96,8 @@ Message RoundTripDown(const Message& message) {
   return std::get<Message>(*back);
 }
 
-// Appends the fields of a message, and of messages inside it, that are not set.
+// Appends the fields of a message, and of messages inside it, that are not set. The last of
+// repeated messages speaks for all, because layer 0 looks like a layer that is not set.
 void AddUnset(const google::protobuf::Message& message, std::vector<std::string>& names) {
   const google::protobuf::Descriptor& type = *message.GetDescriptor();
   const google::protobuf::Reflection& values = *message.GetReflection();
@@ -106,8 +107,9 @@ void AddUnset(const google::protobuf::Message& message, std::vector<std::string>
                                          : values.HasField(message, &field);
     if (!set && field.real_containing_oneof() == nullptr) names.push_back(field.full_name());
     if (field.message_type() == nullptr || !set) continue;
-    AddUnset(field.is_repeated() ? values.GetRepeatedMessage(message, &field, 0)
-                                 : values.GetMessage(message, &field),
+    AddUnset(field.is_repeated()
+                 ? values.GetRepeatedMessage(message, &field, values.FieldSize(message, &field) - 1)
+                 : values.GetMessage(message, &field),
              names);
   }
 }
