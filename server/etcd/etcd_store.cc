@@ -129,8 +129,9 @@ std::vector<std::string> SurplusOrphans(const Rows& rows, bool of_operators, int
   return keys;
 }
 
-// It keeps no load windows: a write to etcd for every window of every job would outnumber all other
-// writes and fill etcd's history, so the chart of a new leader begins with its own windows.
+// A store of rows in etcd. It keeps no load windows, because a write for every window of every job
+// would outnumber all other writes and fill etcd's history. The chart of a new leader begins with
+// its own windows.
 class EtcdStore : public Store {
  public:
   explicit EtcdStore(const EtcdStoreOptions& options) : options_(options), rows_(options.rows) {}

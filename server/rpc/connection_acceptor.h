@@ -1,5 +1,5 @@
-// Accepts the connections of one listening socket and hands them to gRPC once they send a byte, so
-// that connections never take the descriptors that the store, probes and queries need.
+// Accepts the connections of one listening socket and hands them to gRPC once they send a byte. So
+// connections never take the descriptors that the store, probes and queries need.
 #ifndef EPLB_SERVER_RPC_CONNECTION_ACCEPTOR_H_
 #define EPLB_SERVER_RPC_CONNECTION_ACCEPTOR_H_
 

@@ -89,14 +89,14 @@ class Store {
 absl::StatusOr<std::unique_ptr<Store>> MakeMemoryStore(StoreLimits limits = {});
 
 // Opens or creates the database (WAL, synchronous=FULL, STRICT tables, user_version, a checksum in
-// every row) and holds `path`.lock and the file itself while it is open, so that two daemons never
-// write one database, by whatever name. Its files can be read by their owner alone.
-// A damaged database of eplbd is moved aside to `path`.corrupt-<UTC time>, with an error in the
-// log. The store then starts empty, and the ranks report what runs. Opening succeeds on a full
-// disk. A database that cannot be written is opened for reading. Each write then retries the open,
-// and fails until the file is writable. errors: Unavailable when the file can neither be written
-// nor read or another process holds it, FailedPrecondition when it is another program's or has
-// another schema. Each names the path, without symbolic links.
+// every row). Holds `path`.lock and the file itself while it is open, so that two daemons never
+// write one database, by whatever name. Only the owner can read its files. A damaged database of
+// eplbd is moved aside to `path`.corrupt-<UTC time>, with an error in the log. The store then
+// starts empty, and the ranks report what runs. Opening succeeds on a full disk. A database that
+// cannot be written is opened for reading. Each write then retries the open, and fails until the
+// file is writable. errors: Unavailable if the file can neither be written nor read or another
+// process holds it, FailedPrecondition if it is another program's or has another schema. Each names
+// the path, without symbolic links.
 absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path,
                                                        StoreLimits limits = {});
 

@@ -13,9 +13,10 @@ bool HasSession(const Job& job);
 // somebody stopped (paused, observed, in QUARANTINE): nobody would see that they go on.
 void ExpireJobs(DecisionContext& context);
 
-// For one more job in a full table: forgets the jobs that never reached the store and have no
-// session, and if there are none, the one that ended longest ago, or else the one whose ranks have
-// been away longest, for session_grace at least. Those that somebody stopped go last.
+// Makes room for one more job in a full table. Forgets the jobs that never reached the store and
+// have no session. If there are none, forgets the job that ended longest ago, otherwise the job
+// whose ranks have been away longest, for session_grace at least. Jobs that an operator stopped are
+// forgotten last.
 void MakeRoom(DecisionContext& context);
 
 }  // namespace eplb::core

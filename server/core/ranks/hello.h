@@ -13,10 +13,9 @@ namespace eplb::core {
 // ResourceExhausted if the job has more ranks than the daemon takes.
 absl::Status CheckHello(const wire::Hello& hello, const Config& config);
 
-// Answers Welcome, then whatever the state of the job asks of this rank; or closes the session:
-// ALREADY_EXISTS for another process of a live rank, FAILED_PRECONDITION for a shape or run
-// that does not fit or never comes back, UNAVAILABLE while the daemon drains or another run
-// gathers.
+// Answers Welcome and asks the rank for what the job's state needs, or closes the session:
+// ALREADY_EXISTS for another process of a live rank; FAILED_PRECONDITION for a shape or run that
+// does not fit or never returns; UNAVAILABLE while the daemon drains or another run gathers.
 void HandleHello(DecisionContext& context, SessionId session, const wire::Hello& hello);
 
 }  // namespace eplb::core
