@@ -256,7 +256,7 @@ void AddReplay(CLI::App& root, Command& command) {
                            options->min_gain, "]"))
       ->type_name("X");
   AddInteger(app, "--horizon-windows", options->horizon_windows,
-             "A placement is trusted no longer than this [as long as it was watched]")
+             "A gain counts over at most this time [4 decisions]")
       ->type_name("Z");
   AddCostOptions(app, options->costs);
   app.add_option("--html", options->html,
