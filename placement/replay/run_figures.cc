@@ -51,7 +51,7 @@ absl::StatusOr<Placement> ReplaceChangedLayers(const Placement& from, const Plac
   return from.WithLayers(changed);
 }
 
-// What the policy would have put in force at the run's own switches.
+// Returns the placements that the policy would have switched to at the run's own switches.
 absl::StatusOr<std::vector<Placement>> PolicyPlacements(std::span<const Load> step_loads,
                                                         std::span<const RunPlacement> placements,
                                                         const Policy& policy) {

@@ -50,7 +50,7 @@ absl::StatusOr<CandidateDecision> DecisionOf(const Job& job, const Solved& solve
   return decision;
 }
 
-// What is known of a decision when the solver has answered, or has not in time.
+// Returns the plan of a decision when the solver has answered, or its deadline has passed.
 Plan PlanOf(const Job& job, PlanResult result, const std::string& reason) {
   Plan plan;
   plan.policy = job.solving.policy_name;
@@ -204,7 +204,7 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, const Reque
                                          ": asking policy ", policy_name);
 }
 
-// What an observed job cannot be told, and the keys that would change it; empty with prices.
+// Returns a note for an observed job without prices, with the keys to set; empty with prices.
 std::string UnpricedText(const State& state, const Job& job) {
   const Costs costs = CostsOf(state, job);
   if (costs.priced()) return "";
@@ -214,7 +214,7 @@ std::string UnpricedText(const State& state, const Job& job) {
   return "; not priced: set cost.token_ns, cost.intra_gbps and cost.inter_gbps to see seconds";
 }
 
-// What became of earlier predictions, as the run splits tokens.
+// Returns the window for the record of predictions, as the run splits tokens.
 PassedWindow PassedOf(const Job& job, const Window& window) {
   const GpuSpeeds* const speeds = job.windows.speeds.get();
   PassedWindow passed{.load = *window.load, .split = job.current->split, .speeds = speeds};
@@ -264,7 +264,7 @@ double MeanSecondsPerByte(const Job& job) {
   return bytes > 0 ? seconds / bytes : 0;
 }
 
-// Whether this decision is skipped after a proposal that did not commit.
+// Returns true if this decision is skipped after a proposal that did not commit.
 bool BacksOff(DecisionContext& context, Job& job, int64_t step) {
   if (job.back_off.to_skip <= 0) return false;
   --job.back_off.to_skip;

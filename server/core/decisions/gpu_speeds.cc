@@ -103,7 +103,8 @@ absl::Status CheckGpus(const Settings& settings, const Topology& topology) {
       absl::StrCat("avoid_gpus names all ", topology.num_gpus(), " GPUs of the job"));
 }
 
-// What the settings ask for. errors: as CheckGpus; FailedPrecondition for a policy without speeds.
+// Returns the speeds that the settings ask for. errors: as CheckGpus; FailedPrecondition for a
+// policy without speeds.
 absl::StatusOr<GpuSpeeds> SpeedsAskedFor(const Job& job, const Load& load) {
   const Settings& settings = job.settings;
   const Topology& topology = job.current->topology;

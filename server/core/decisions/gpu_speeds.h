@@ -39,7 +39,7 @@ std::string SpeedsClause(const Job& job);
 // GPUs that are slow, stated or avoided, rising.
 std::vector<GpuSpeedView> SpeedViewsOf(const Job& job);
 
-// Whether a policy can follow the settings on this shape.
+// Checks that a policy can follow the settings on this shape.
 // errors: InvalidArgument, naming the setting: a GPU that the job does not have, all GPUs avoided,
 // a hierarchy that the policy or the shape does not allow.
 absl::Status CheckFits(const Settings& settings, const Topology& topology);

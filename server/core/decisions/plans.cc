@@ -77,7 +77,7 @@ ChunkTimes* ChunkInFlight(Job& job) {
   return plan == nullptr ? nullptr : ChunkInFlight(*plan);
 }
 
-// What followed a version that is not the plan's last one says nothing of the plan.
+// Drops figures that followed a version which is not the plan's last one.
 void ForgetSeen(Plan& plan) {
   plan.balancedness_seen.reset();
   plan.seen_first_step = 0;

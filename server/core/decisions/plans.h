@@ -19,7 +19,7 @@ namespace eplb::core {
 inline constexpr char kRollbackPolicy[] = "rollback";
 inline constexpr char kForRollback[] = "for a rollback to version ";
 
-// As they are shown and stored.
+// Returns the candidates as they are shown and stored.
 std::vector<TriedCandidate> CandidatesOf(const PlannerState& state);
 
 // Numbers and keeps a plan; fills in when it was decided and on which version.
@@ -33,8 +33,8 @@ PlanTimes TimesOf(const Job& job);
 // Keeps the chunks' times of the newest kTimedPlans plans only. cost: O(plans).
 void ForgetOldTimes(Job& job);
 
-// What the times of the open plan's chunk in flight are of: a rank was PREPARED, all were, a rank
-// reported Applied. Without an open plan nothing is noted.
+// Note a time of the open plan's chunk in flight: a rank was PREPARED, all were, a rank reported
+// Applied. Without an open plan they do nothing.
 void NoteRankPrepared(Job& job, int32_t rank, absl::Time now);
 void NoteAllPrepared(Job& job, absl::Time now);
 void NoteRankApplied(Job& job, int32_t rank, double pause_seconds, absl::Time now);

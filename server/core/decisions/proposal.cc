@@ -106,7 +106,7 @@ void AddMoves(DecisionContext& context, const Job& job) {
   if (moves.ok()) context.state.counters.transfers += moves->transfers;
 }
 
-// What the boundary took, for the metrics and for the next chunks' length.
+// Notes how long the boundary took, for the metrics and for the next chunks' length.
 void MeasureProposal(DecisionContext& context, Job& job, const Proposal& proposal) {
   Counters& counters = context.state.counters;
   AddCapped(counters.received_bytes, std::max<int64_t>(proposal.received_bytes, 0));

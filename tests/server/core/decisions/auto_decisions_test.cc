@@ -63,7 +63,7 @@ TEST(AutoDecisionsTest, AGainThatIsFarAboveItsPriceIsTakenAtTheFirstWindow) {
   EXPECT_EQ(job.daemon.View().candidates.size(), plan.candidates.size());
 }
 
-// Whether the price of a token is configured or measured from the time of a step.
+// Parameter: configured seconds of a token; 0 if they are measured from the time of a step.
 class MeasuredBandwidthTest : public ::testing::TestWithParam<double> {};
 INSTANTIATE_TEST_SUITE_P(TokenSeconds, MeasuredBandwidthTest, ::testing::Values(0.0, 1e-3));
 

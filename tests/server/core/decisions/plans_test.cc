@@ -21,7 +21,7 @@ TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
   EXPECT_EQ(plan.first_version, 1);
   EXPECT_EQ(plan.decided_last_step, 9);
   EXPECT_NEAR(plan.balancedness_before, 0.4, 1e-9);
-  // Of the first prediction it is not known what part of the gain will be seen: 0.4 .. 80 / 110.
+  // The first prediction is the middle of 0.4 and 80 / 110.
   EXPECT_NEAR(plan.balancedness_predicted.value(), (0.4 + 80.0 / 110) / 2, 1e-9);
   EXPECT_FALSE(plan.prediction_error.has_value()) << "no prediction was compared yet";
   EXPECT_EQ(plan.prediction_evidence, 0);

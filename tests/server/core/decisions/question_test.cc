@@ -11,7 +11,7 @@
 namespace eplb::core {
 namespace {
 
-// What the solver is asked once windows 0 to `newest` are complete.
+// Returns the question to the solver once windows 0 to `newest` are complete.
 std::shared_ptr<const DecisionQuestion> AskAfter(TestJob& job, int64_t newest) {
   job.ConnectAll();
   for (int64_t window = 0; window <= newest; ++window) {
