@@ -14,7 +14,7 @@ class FigureMean {
     sum_ += *figure;
     ++count_;
   }
-  // None before the first figure.
+  // Returns the mean; nullopt before the first figure.
   std::optional<double> Value() const {
     if (count_ == 0) return std::nullopt;
     return sum_ / static_cast<double>(count_);

@@ -31,6 +31,36 @@ absl::Status CheckNotEmpty(Eigen::Index rows, Eigen::Index cols) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSameShape(std::span<const Load* const> windows) {
+  if (windows.empty()) return absl::InvalidArgumentError("there is no window");
+  const Load& first = *windows.front();
+  for (size_t i = 1; i < windows.size(); ++i) {
+    const Load& load = *windows[i];
+    if (load.num_layers() == first.num_layers() && load.num_experts() == first.num_experts()) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("window ", i, " has ", load.num_layers(), " layers x ", load.num_experts(),
+                     " experts, window 0 has ", first.num_layers(), " x ", first.num_experts()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Load> SumOfCounts(std::span<const Load* const> windows) {
+  LoadMatrix sum = windows.front()->counts();
+  for (const Load* window : windows.subspan(1)) {
+    const LoadMatrix& counts = window->counts();
+    for (Eigen::Index i = 0; i < sum.size(); ++i) {
+      if (__builtin_add_overflow(sum.data()[i], counts.data()[i], &sum.data()[i])) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the sum over windows of layer ", i / sum.cols(), " expert ",
+                         i % sum.cols(), " is above 2^63-1; take the last or an average (ema)"));
+      }
+    }
+  }
+  return Load::FromCounts(std::move(sum));
+}
+
 }  // namespace
 
 absl::StatusOr<Load> Load::FromCounts(LoadMatrix counts) {
@@ -110,40 +140,6 @@ bool operator==(const Load& a, const Load& b) {
   if (a.is_counts()) return (a.counts() == b.counts()).all();
   return (std::get<RealMatrix>(a.cells_) == std::get<RealMatrix>(b.cells_)).all();
 }
-
-namespace {
-
-absl::Status CheckSameShape(std::span<const Load* const> windows) {
-  if (windows.empty()) return absl::InvalidArgumentError("there is no window");
-  const Load& first = *windows.front();
-  for (size_t i = 1; i < windows.size(); ++i) {
-    const Load& load = *windows[i];
-    if (load.num_layers() == first.num_layers() && load.num_experts() == first.num_experts()) {
-      continue;
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("window ", i, " has ", load.num_layers(), " layers x ", load.num_experts(),
-                     " experts, window 0 has ", first.num_layers(), " x ", first.num_experts()));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Load> SumOfCounts(std::span<const Load* const> windows) {
-  LoadMatrix sum = windows.front()->counts();
-  for (const Load* window : windows.subspan(1)) {
-    const LoadMatrix& counts = window->counts();
-    for (Eigen::Index i = 0; i < sum.size(); ++i) {
-      if (__builtin_add_overflow(sum.data()[i], counts.data()[i], &sum.data()[i])) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the sum over windows of layer ", i / sum.cols(), " expert ",
-                         i % sum.cols(), " is above 2^63-1; take the last or an average (ema)"));
-      }
-    }
-  }
-  return Load::FromCounts(std::move(sum));
-}
-
-}  // namespace
 
 absl::StatusOr<Load> CombineLoads(std::span<const Load* const> windows,
                                   std::optional<double> decay) {

@@ -233,10 +233,6 @@ std::string EncodingHead(const Placement& current, const Placement& target,
   return encoding;
 }
 
-}  // namespace
-
-namespace {
-
 // Everything but rounds and the hash; transfers by layer, then destination. layers: as they were
 // given, or all.
 absl::StatusOr<MigrationPlan> PlanLayers(const Placement& current, const Placement& target,

@@ -16,8 +16,8 @@
 
 namespace eplb {
 
-// Where an expert's optimizer state lives: in the primary's slot alone, or beside every replica's
-// weights.
+// Place of an expert's optimizer state: in the primary's slot alone, or beside the weights of every
+// replica.
 enum class StateResidency { kWithPrimary, kEveryReplica };
 
 struct MigrationOptions {
@@ -81,7 +81,7 @@ absl::StatusOr<MigrationPlan> PlanTransfers(const Placement& current, const Plac
                                             std::span<const LayerId> layers,
                                             const MigrationOptions& options);
 
-// What changes between two placements, summed over layers.
+// Changes between two placements, summed over layers.
 struct MoveSummary {
   int64_t transfers = 0;      // (layer, expert, GPU) where that GPU did not hold the expert before
   int64_t slots_changed = 0;  // slots whose expert differs

@@ -43,7 +43,7 @@ class Placement::Maker {
     return absl::OkStatus();
   }
 
-  // Of layers that were replaced since everything was derived.
+  // Derives again the maps of layers that were replaced.
   absl::Status DeriveAgain(std::span<const LayerPlacement> layers) {
     std::vector<bool> held = std::move(holds_);
     holds_.clear();

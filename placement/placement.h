@@ -33,7 +33,7 @@ struct LayerPlacement {
 // stay numbered and hold -1 in every layer. Copies share the maps. Threads: immutable.
 class Placement {
  public:
-  // Of logical_to_physical_map(): L * E * X.
+  // Most cells of logical_to_physical_map(): L * E * X.
   static constexpr int64_t kMaxReplicaCells = 200'000'000;
 
   // Orders an expert's replicas by rising slot; the lowest slot is the primary.
@@ -43,8 +43,8 @@ class Placement {
   static absl::StatusOr<Placement> FromSlots(
       const Topology& topology, const Eigen::Ref<const IndexMatrix>& physical_to_logical);
 
-  // As above, with the order of an expert's replicas given: replica_rank [L, S] is, for each
-  // expert, a permutation of 0..count-1 over its slots. errors: also InvalidArgument for ranks that
+  // Overload with a given order of an expert's replicas: replica_rank [L, S] is, for each expert, a
+  // permutation of 0..count-1 over its slots. errors: also InvalidArgument for ranks that
   // are not such a permutation, or when the map below would have more than kMaxReplicaCells.
   static absl::StatusOr<Placement> FromSlotsAndRanks(
       const Topology& topology, const Eigen::Ref<const IndexMatrix>& physical_to_logical,

@@ -1,4 +1,4 @@
-// What every policy checks and answers alike.
+// Checks and answers that all policies share.
 #include "placement/policy.h"
 
 #include "absl/strings/str_cat.h"

@@ -57,9 +57,9 @@ class Policy {
   virtual absl::StatusOr<Placement> Solve(const PolicyInput& input) const = 0;
 };
 
-// What daemon, tools and library ask a policy for: its placement, aligned (placement/align.h) to
-// `input.previous` where there is one. Speeds that are all equal are not given to the policy: some
-// policies know none. errors: those of Solve.
+// Returns the policy's placement, aligned (placement/align.h) to `input.previous` if there is one.
+// Speeds that are all equal are not given to the policy: some policies know none. errors: those of
+// Solve.
 absl::StatusOr<Placement> SolveAligned(const Policy& policy, const PolicyInput& input);
 
 }  // namespace eplb

@@ -8,7 +8,7 @@
 namespace eplb {
 namespace {
 
-// What world_size has to be a multiple of, as far as it is said.
+// Returns the given factors of world_size.
 std::string FactorsText(const RankGridOptions& options) {
   std::string text;
   if (options.pipeline_parallel_size > 1) {

@@ -1,4 +1,4 @@
-// Where each rank of a job stands: its pipeline stage, its EP group and its GPU.
+// Position of each rank of a job: its pipeline stage, its EP group and its GPU.
 #ifndef EPLB_PLACEMENT_RANK_GRID_H_
 #define EPLB_PLACEMENT_RANK_GRID_H_
 

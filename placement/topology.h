@@ -1,4 +1,4 @@
-// Where slots, GPUs, nodes and expert groups are: the fixed frame of a job.
+// Fixed frame of a job: its slots, GPUs, nodes and expert groups.
 #ifndef EPLB_PLACEMENT_TOPOLOGY_H_
 #define EPLB_PLACEMENT_TOPOLOGY_H_
 

@@ -25,8 +25,8 @@ struct Flows {
   std::vector<Flow> nodes;           // likewise; from == to: inside a node
 };
 
-// As if all layers moved in one chunk: where an expert has several sources on the same node, ranks
-// that move in several may choose another one.
+// Returns the flows if all layers moved in one chunk. If an expert has several sources on a node,
+// ranks that move in several chunks may choose another one.
 // errors: InvalidArgument when the placements have different topologies, others of PlanMigration.
 // cost: that of PlanMigration. threads: safe, no state.
 absl::StatusOr<Flows> FlowsBetween(const Placement& before, const Placement& after);

@@ -20,34 +20,35 @@ constexpr char kCosts[] =
 
 With cost.token_ns (eplbd) or --expert-bytes (eplbctl replay) a decision counts
 seconds. Without them policy auto of eplbd measures its prices, and other
-policies go by min_gain alone.
+policies go by min_gain alone. The rule is the same for every policy.
 
   peak GPU load    per layer the tokens of its fullest GPU; summed over layers
   migration        bytes of the busiest link / its bandwidth + cost.stall
   replicas         training only: weights and gradients that replicas on other
                    GPUs send each step, beyond those of the placement in force
-  trial            a placement that was computed and not applied, compared with
-                   the placement in force on the windows that came later
-  confirmed saving what the best trial saved on those windows: the mean less one
-                   standard error, never more than is predicted now, for as many
-                   steps as it was watched, at most horizon_steps
-  net saving       confirmed saving - replicas
-  bad interval     loss until the next decision in windows that are two standard
-                   deviations below the trial's mean; 0 when even those save
-  at stake         migration there and back + a bad interval
+  back-test        the policy decides on the job's own windows as if its
+                   placements ran; later windows show what they are worth
+  predicted gain   fall of the peak GPU load on the windows decided on
+  share            part of earlier predicted gains that later windows showed;
+                   one half before the first comparison
+  horizon          steps that a gain counts over: four decisions, at most
+                   horizon_steps
+  missed           what the back-test's placements have certainly saved since the
+                   current placement took effect
   loss budget      0.3 % of the time without any move + saved - spent so far
 
 A new placement is applied when all of this holds:
   1. the peak GPU load of these steps would fall by at least min_gain;
-  2. the net saving is more than the migration;
-  3. what is at stake is no more than the loss budget, or no more than a fifth
-     of the net saving.
+  2. the back-test has a candidate that beats doing nothing;
+  3. share * predicted gain * horizon - replicas is more than the migration (four
+     migrations before the first comparison), or the missed seconds are.
+A migration above the loss budget goes by figures with more of their scatter
+taken off. If nothing is proved and the starting placement is certainly ahead,
+the job returns to it.
 
-Example. The confirmed saving is 530 ms over 350 steps, the migration takes
-20 ms, a bad interval 6.2 ms, the loss budget is 46 ms. There are no replicas.
-  2. 530 ms > 20 ms: it pays.
-  3. At stake are 20 + 20 + 6.2 = 46.2 ms. The budget of 46 ms is less, but a
-     fifth of the net saving is 106 ms, which is more: it is applied.
+Example. 1.51 ms a step are predicted, the share is 62 %, the horizon 200 steps,
+the migration takes 20 ms. There are no replicas.
+  3. 0.62 * 1.51 ms * 200 = 190 ms > 20 ms: it is applied.
 
 More: docs/costs.md.
 )";

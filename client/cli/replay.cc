@@ -235,7 +235,7 @@ void AddReplay(const Flags& root) {
               absl::StrCat("Least decrease of the peak GPU load of these windows, 0..1 [",
                            options.min_gain, "]"));
   AddInteger(flags, "--horizon-windows", "Z", options.horizon_windows,
-             "A migration must pay back within this many windows [as many as it was observed]");
+             "A gain counts over at most this many windows [4 decisions]");
   AddCostOptions(flags, options.costs);
   flags.Text("--html", "FILE", options.html, "Write the web page of the replay to this file");
   AddFormat(flags, options.format);

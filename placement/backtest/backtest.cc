@@ -11,14 +11,14 @@
 namespace eplb {
 namespace {
 
-// What a window counts less with each window after it, in the scores and in what is realized.
+// Weight that a window keeps with each later window, in the scores and in the realized share.
 constexpr double kScoreMemory = 1 - 1.0 / 32;
 constexpr double kRealizedMemory = 1 - 1.0 / 16;
 constexpr double kUsuallyRealized = 0.5;  // before anything was seen, with the weight of one window
-// Opportunities that a gain is counted over, by cadence: who seldom decides takes what lasts.
+// Decisions that a gain counts over. A slower cadence counts over more windows.
 constexpr double kHorizon = 4;
-// Of what a migration cost and is not charged yet, with each window after it: a candidate is judged
-// by what it goes on to cost and save, not by what the first placement cost.
+// Part of the uncharged migrations that each window charges. A candidate is judged by its current
+// costs and savings, not by the cost of its first placement.
 constexpr double kCharged = 1.0 / 32;
 constexpr double kMargin = 0.02;  // of its net seconds, that another candidate must be ahead by
 constexpr int64_t kProvingWindows = 2;  // before which no candidate is compared with another

@@ -48,7 +48,7 @@ struct BacktestInput {
   const std::atomic<bool>* abandoned = nullptr;
 };
 
-// What a candidate would have reached, over all windows so far.
+// Result that a candidate would have reached over all windows so far.
 struct CandidateScore {
   Candidate candidate;
   int64_t windows = 0;

@@ -23,7 +23,7 @@
 
 namespace eplb {
 
-// What the planner keeps of a job from one question to the next. Threads: a value, not safe.
+// State that the planner keeps of a job from one question to the next. Threads: a value, not safe.
 struct PlannerState {
   Backtest backtest;
   std::shared_ptr<const Placement> start;  // placement that the back-test began with

@@ -59,6 +59,15 @@ class Links {
   std::vector<OfGpu> of_gpu_;
 };
 
+BusyLink BusiestLink(const MigrationPlan& plan, const Topology& topology, const Costs& costs) {
+  Links links(topology);
+  for (const Transfer& transfer : plan.transfers) {
+    links.Carry(transfer.source, transfer.destination,
+                static_cast<double>(BytesOf(transfer, costs.expert)));
+  }
+  return links.Busiest(costs);
+}
+
 }  // namespace
 
 double Finite(double value) {
@@ -102,19 +111,6 @@ int64_t BytesOf(const Transfer& transfer, const MigrationOptions& expert) {
   return (transfer.weight_slots.empty() ? 0 : expert.weight_bytes) +
          (transfer.state_slots.empty() ? 0 : expert.state_bytes);
 }
-
-namespace {
-
-BusyLink BusiestLink(const MigrationPlan& plan, const Topology& topology, const Costs& costs) {
-  Links links(topology);
-  for (const Transfer& transfer : plan.transfers) {
-    links.Carry(transfer.source, transfer.destination,
-                static_cast<double>(BytesOf(transfer, costs.expert)));
-  }
-  return links.Busiest(costs);
-}
-
-}  // namespace
 
 double LinkSeconds(const MigrationPlan& plan, const Topology& topology, const Costs& costs) {
   return BusiestLink(plan, topology, costs).seconds;

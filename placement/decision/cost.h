@@ -1,5 +1,5 @@
-// What a placement costs besides the load of its GPUs, in seconds: the migration to it, and in
-// training its replicas. threads: safe, no state.
+// Cost of a placement in seconds besides the load of its GPUs: the migration to it, and in training
+// its replicas. threads: safe, no state.
 #ifndef EPLB_PLACEMENT_DECISION_COST_H_
 #define EPLB_PLACEMENT_DECISION_COST_H_
 
@@ -14,7 +14,7 @@
 
 namespace eplb {
 
-// Where the bandwidths of Costs are from.
+// Origin of the bandwidths in Costs.
 enum class BandwidthSource {
   kGiven,     // the caller's own prices
   kAssumed,   // defaults that stand in until a switch is measured
@@ -41,7 +41,7 @@ struct Costs {
 // errors: InvalidArgument, naming the field: negative, not finite, a bandwidth that is not above 0.
 absl::Status CheckCosts(const Costs& costs);
 
-// What a transfer carries.
+// Returns the bytes that a transfer carries.
 int64_t BytesOf(const Transfer& transfer, const MigrationOptions& expert);
 
 // The busiest link's bytes / bandwidth under `plan`, without a stall. Finite. cost: O(T + G).
@@ -62,8 +62,8 @@ absl::StatusOr<MigrationCost> PriceMigration(const Placement& current, const Pla
 // estimated from its bytes at 450 GB/s: under 1 ms)".
 std::string MigrationText(const MigrationCost& migration, const Costs& costs);
 
-// What the busiest link carries in a step for replicas on other GPUs than their primary.
-// DeepSeek-V3 with one replica per GPU and layer: 58 layers * (88 MB weights + 176 MB fp32
+// Returns the seconds per step in which the busiest link serves replicas outside their primary's
+// GPU. DeepSeek-V3 with one replica per GPU and layer: 58 layers * (88 MB weights + 176 MB fp32
 // gradients) / 50 GB/s = 306 ms. Finite. cost: O(L * S).
 double ReplicaSecondsPerStep(const Placement& placement, const Costs& costs);
 

@@ -1,4 +1,4 @@
-// What a placement will reach, told from what earlier predictions of the same job turned out to be.
+// Prediction of what a placement reaches, from the outcomes of the job's earlier predictions.
 #ifndef EPLB_PLACEMENT_DECISION_PREDICTION_H_
 #define EPLB_PLACEMENT_DECISION_PREDICTION_H_
 
@@ -34,8 +34,8 @@ struct PredictionOutcome {
   bool holds() const { return is_judged() && off() <= *predicted.error; }
 };
 
-// What a decision says of balancedness, on one scale: that of whole windows under the placements
-// that ran, or will run.
+// Balancedness figures of a decision, all of whole windows under the placements that ran, or will
+// run.
 struct Forecast {
   double measured = 0;   // mean over the windows decided on; 0: not known
   double predicted = 0;  // of the first whole window after the decision; 0: not known

@@ -23,8 +23,8 @@ namespace eplb {
 // Part of the time without any move that a job may lose by moves that turn out to be wrong.
 inline constexpr double kAllowance = 0.003;
 
-// What the back-test of a job (placement/backtest) has learned about the gains that the candidate
-// in use predicts.
+// Findings of a job's back-test (placement/backtest) about the gains that the candidate in use
+// predicts.
 struct LearnedGate {
   bool in_use = true;        // false: no candidate is proved to be better than doing nothing
   bool returns = false;      // the candidate is the placement that the back-test began with

@@ -1,4 +1,4 @@
-// What the policy `auto` plans where no history says which candidate is best.
+// Policy `auto` for a single plan, without a history to back-test candidates on.
 #ifndef EPLB_PLACEMENT_POLICIES_AUTO_POLICY_H_
 #define EPLB_PLACEMENT_POLICIES_AUTO_POLICY_H_
 

@@ -20,7 +20,7 @@ std::span<const int32_t> Row(const IndexMatrix& matrix, Eigen::Index row) {
   return {matrix.data() + row * matrix.cols(), static_cast<size_t>(matrix.cols())};
 }
 
-// What the reference would do under the same hierarchy; none where it refuses the shape or load.
+// Returns the reference's answer under the same hierarchy; nullopt if it refuses the shape or load.
 std::optional<IndexMatrix> DeepseekSlots(const PolicyInput& input, const GpuSpeeds& speeds,
                                          Hierarchy hierarchy) {
   if (!speeds.all_equal()) return std::nullopt;
@@ -67,7 +67,7 @@ class BalancedPolicy final : public Policy {
     const std::optional<IndexMatrix> deepseek = DeepseekSlots(input, speeds, options.hierarchy);
     RealMatrix load = input.load.ToDouble();
     LayerSolver solver(topology, speeds, options);
-    // Where duplicates are allowed, what is found without them is a candidate: the larger space is
+    // With duplicates allowed, the answer without them is a candidate, because the larger space is
     // harder to search.
     std::optional<LayerSolver> without_duplicates;
     if (options.allow_duplicates) {

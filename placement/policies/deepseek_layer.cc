@@ -24,6 +24,49 @@ size_t IndexOf(uint64_t key) { return UINT32_MAX - (key & UINT32_MAX); }
 
 constexpr uint64_t kNoRoom = 0;  // below the key of every bin with room
 
+constexpr size_t kEpGroups = 8;       // floats of one AVX2 vector
+constexpr size_t kAccumulators = 4;   // vectors added side by side
+constexpr size_t kCascadeLevels = 4;  // of the cascade
+constexpr size_t kBlock = kEpGroups * kAccumulators;
+
+using Block = std::array<float, kBlock>;
+
+void Add(Block& to, const float* from) {
+  for (size_t i = 0; i < kBlock; ++i) to[i] += from[i];
+}
+
+// Sums num_blocks consecutive blocks element by element. Every 2^power blocks level 0 is emptied
+// into level 1, every 2^(2 power) blocks level 1 into level 2, and so on, so that small addends
+// meet small sums.
+Block CascadeSum(const float* row, size_t num_blocks) {
+  const size_t ceil_log2 =
+      num_blocks <= 2 ? 1 : static_cast<size_t>(std::bit_width(num_blocks - 1));
+  const size_t power = std::max<size_t>(4, ceil_log2 / kCascadeLevels);
+  const size_t mask = (size_t{1} << power) - 1;
+  std::array<Block, kCascadeLevels> levels{};
+  for (size_t i = 0; i < num_blocks;) {
+    Add(levels[0], row + i * kBlock);
+    ++i;
+    if ((i & mask) != 0) continue;
+    for (size_t level = 1; level < kCascadeLevels; ++level) {
+      Add(levels[level], levels[level - 1].data());
+      levels[level - 1].fill(0);
+      if ((i & (mask << (level * power))) != 0) break;
+    }
+  }
+  for (size_t level = 1; level < kCascadeLevels; ++level) Add(levels[0], levels[level].data());
+  return levels[0];
+}
+
+// Rows shorter than a vector: four scalar accumulators, the rest goes to the first.
+float ShortSum(std::span<const float> row) {
+  std::array<float, kAccumulators> sums{};
+  const size_t even = row.size() / kAccumulators * kAccumulators;
+  for (size_t i = 0; i < even; ++i) sums[i % kAccumulators] += row[i];
+  for (size_t i = even; i < row.size(); ++i) sums[0] += row[i];
+  return ((sums[0] + sums[1]) + sums[2]) + sums[3];
+}
+
 }  // namespace
 
 BalancedPacking::BalancedPacking(TieBreak tie_break, size_t num_items, size_t num_bins)
@@ -184,53 +227,6 @@ void DescendingOrder::SortStable(size_t count) {
     entries_.swap(swap_);
   }
 }
-
-namespace {
-
-constexpr size_t kEpGroups = 8;       // floats of one AVX2 vector
-constexpr size_t kAccumulators = 4;   // vectors added side by side
-constexpr size_t kCascadeLevels = 4;  // of the cascade
-constexpr size_t kBlock = kEpGroups * kAccumulators;
-
-using Block = std::array<float, kBlock>;
-
-void Add(Block& to, const float* from) {
-  for (size_t i = 0; i < kBlock; ++i) to[i] += from[i];
-}
-
-// Sums num_blocks consecutive blocks element by element. Every 2^power blocks level 0 is emptied
-// into level 1, every 2^(2 power) blocks level 1 into level 2, and so on, so that small addends
-// meet small sums.
-Block CascadeSum(const float* row, size_t num_blocks) {
-  const size_t ceil_log2 =
-      num_blocks <= 2 ? 1 : static_cast<size_t>(std::bit_width(num_blocks - 1));
-  const size_t power = std::max<size_t>(4, ceil_log2 / kCascadeLevels);
-  const size_t mask = (size_t{1} << power) - 1;
-  std::array<Block, kCascadeLevels> levels{};
-  for (size_t i = 0; i < num_blocks;) {
-    Add(levels[0], row + i * kBlock);
-    ++i;
-    if ((i & mask) != 0) continue;
-    for (size_t level = 1; level < kCascadeLevels; ++level) {
-      Add(levels[level], levels[level - 1].data());
-      levels[level - 1].fill(0);
-      if ((i & (mask << (level * power))) != 0) break;
-    }
-  }
-  for (size_t level = 1; level < kCascadeLevels; ++level) Add(levels[0], levels[level].data());
-  return levels[0];
-}
-
-// Rows shorter than a vector: four scalar accumulators, the rest goes to the first.
-float ShortSum(std::span<const float> row) {
-  std::array<float, kAccumulators> sums{};
-  const size_t even = row.size() / kAccumulators * kAccumulators;
-  for (size_t i = 0; i < even; ++i) sums[i % kAccumulators] += row[i];
-  for (size_t i = even; i < row.size(); ++i) sums[0] += row[i];
-  return ((sums[0] + sums[1]) + sums[2]) + sums[3];
-}
-
-}  // namespace
 
 float TorchSum(std::span<const float> row) {
   if (row.size() < kEpGroups) return ShortSum(row);

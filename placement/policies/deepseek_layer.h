@@ -59,7 +59,7 @@ struct DeepseekLayerShape {
   size_t gpus = 1;
 };
 
-// Where a layer's answer goes; the caller owns the memory.
+// Output of a layer's answer, in the caller's memory.
 struct DeepseekLayerMaps {
   std::span<int32_t> physical_to_logical;  // [S]
   std::span<int32_t> replica_rank;         // [S]

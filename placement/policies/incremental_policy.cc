@@ -38,7 +38,7 @@ constexpr double kVeryFarOff = 1;
 // layer is further off than kNearPeak, by less in the same measure, for it will soon move again.
 constexpr double kPriceOfAllSlots = 0.066;
 constexpr double kNearPeak = 0.06;
-// What a replica that is not needed yet must take from the sum of squared units.
+// Least fraction that an early replica must take from the sum of squared units.
 constexpr double kLeastSpread = 0.002;
 
 using SlotRow = std::span<const int32_t>;

@@ -16,7 +16,7 @@
 
 namespace eplb {
 
-// What a policy may be told; a policy takes the options it knows.
+// Options of all policies. A policy ignores those that it does not know.
 struct PolicyOptions {
   TieBreak tie_break = TieBreak::kStable;  // order of equal loads in `deepseek`
   std::optional<Hierarchy> hierarchy;      // none given: the policy's own rule
@@ -26,10 +26,10 @@ struct PolicyOptions {
                                              // policy's own rule
 };
 
-// Whether `auto` tries a policy for a job, and begins with it while nothing is known of the job.
+// Use of a policy as a candidate of `auto`. kFirst: a new job begins with it.
 enum class TriedFor { kNever, kLater, kFirst };
 
-// What callers ask about a policy instead of comparing its name.
+// Properties of a policy, so that callers need not compare names.
 struct PolicyTraits {
   // It changes the placement in force, and refuses to plan without one.
   bool needs_previous = false;
@@ -52,9 +52,9 @@ inline constexpr std::string_view kSplitPolicyName = "flow";
 inline constexpr std::string_view kIncrementalPolicyName = "incremental";
 // Chooses by a back-test on the job's own windows.
 inline constexpr std::string_view kAutoPolicyName = "auto";
-// Of the daemon: which policy fits a job shows in its own windows (docs/choosing-a-policy.md).
+// The daemon's default. A job's own windows show which policy fits it (docs/choosing-a-policy.md).
 inline constexpr std::string_view kServicePolicyName = kAutoPolicyName;
-// What others run, to compare with.
+// The policy of other systems, to compare with.
 inline constexpr std::string_view kReferencePolicyName = "deepseek";
 
 // errors: InvalidArgument for an unknown name, with the known ones, and for a hierarchy that the
@@ -62,7 +62,7 @@ inline constexpr std::string_view kReferencePolicyName = "deepseek";
 absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
                                                    const PolicyOptions& options);
 
-// Of an unknown name: no trait.
+// Returns no trait for an unknown name.
 PolicyTraits TraitsOf(std::string_view name);
 
 // In the order of the table; none twice.

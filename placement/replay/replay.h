@@ -66,7 +66,7 @@ struct ReplayRow {
   double peak_load_without_eplb = 0;
   double peak_load = 0;
   bool rebalanced = false;
-  // Of the decision just before the window; none: no decision was due.
+  // Rule of the decision just before the window; nullopt if no decision was due.
   std::optional<RebalanceRule> rule;
   std::string reason;  // a sentence
   // Of the placement decided on, taken or not, for the first whole window under it; none: no

@@ -51,7 +51,7 @@ absl::StatusOr<Placement> ReplaceChangedLayers(const Placement& from, const Plac
   return from.WithLayers(changed);
 }
 
-// What the policy would have put in force at the run's own switches.
+// Returns the placements that the policy would have switched to at the run's own switches.
 absl::StatusOr<std::vector<Placement>> PolicyPlacements(std::span<const Load> step_loads,
                                                         std::span<const RunPlacement> placements,
                                                         const Policy& policy) {
@@ -100,6 +100,46 @@ absl::Status AddStep(const Load& load, const Placement& placement, SplitMode spl
   AddStep(evaluation, series);
   return absl::OkStatus();
 }
+
+// A placement that is decided anew for each window of steps, on that very window.
+class Hindsight {
+ public:
+  Hindsight(std::span<const Load> step_loads, const Topology& topology, int64_t window_steps)
+      : step_loads_(step_loads),
+        topology_(topology),
+        window_steps_(window_steps),
+        placement_(Placement::Static(topology)) {}
+
+  // Adds a step to `series`, after deciding where a window begins with it.
+  absl::Status Add(int64_t step, const Policy& policy, SplitMode split, RunSeries& series) {
+    if (step % window_steps_ == 0) EPLB_RETURN_IF_ERROR(Decide(step, policy, split, series));
+    return AddStep(step_loads_[static_cast<size_t>(step)], placement_, split, series);
+  }
+
+ private:
+  absl::Status Decide(int64_t step, const Policy& policy, SplitMode split, RunSeries& series) {
+    const int64_t last = std::min(step + window_steps_, std::ssize(step_loads_)) - 1;
+    EPLB_ASSIGN_OR_RETURN(const Load window, SumLoads(step_loads_, step, last));
+    PolicyInput input{.load = window, .topology = topology_};
+    if (split == SplitMode::kBatch) {
+      input.previous = &placement_;
+      input.split = split;
+      input.recent =
+          step_loads_.subspan(static_cast<size_t>(step), static_cast<size_t>(last - step + 1));
+    }
+    EPLB_ASSIGN_OR_RETURN(const Placement best, policy.Solve(input));
+    EPLB_ASSIGN_OR_RETURN(Placement next, Align(placement_, best));
+    EPLB_ASSIGN_OR_RETURN(const MoveSummary moves, SummariseMoves(placement_, next));
+    series.transfers += moves.transfers;
+    placement_ = std::move(next);
+    return absl::OkStatus();
+  }
+
+  const std::span<const Load> step_loads_;
+  const Topology& topology_;
+  const int64_t window_steps_;
+  Placement placement_;
+};
 
 }  // namespace
 
@@ -165,50 +205,6 @@ absl::StatusOr<std::optional<double>> LayoutBalancedness(
   const auto num_gpus = static_cast<int32_t>(of_sum.gpu_loads.cols());
   return EvaluateGpuLoads(std::move(of_sum.gpu_loads), num_gpus, peaks).mean_balancedness;
 }
-
-namespace {
-
-// A placement that is decided anew for each window of steps, on that very window.
-class Hindsight {
- public:
-  Hindsight(std::span<const Load> step_loads, const Topology& topology, int64_t window_steps)
-      : step_loads_(step_loads),
-        topology_(topology),
-        window_steps_(window_steps),
-        placement_(Placement::Static(topology)) {}
-
-  // Adds a step to `series`, after deciding where a window begins with it.
-  absl::Status Add(int64_t step, const Policy& policy, SplitMode split, RunSeries& series) {
-    if (step % window_steps_ == 0) EPLB_RETURN_IF_ERROR(Decide(step, policy, split, series));
-    return AddStep(step_loads_[static_cast<size_t>(step)], placement_, split, series);
-  }
-
- private:
-  absl::Status Decide(int64_t step, const Policy& policy, SplitMode split, RunSeries& series) {
-    const int64_t last = std::min(step + window_steps_, std::ssize(step_loads_)) - 1;
-    EPLB_ASSIGN_OR_RETURN(const Load window, SumLoads(step_loads_, step, last));
-    PolicyInput input{.load = window, .topology = topology_};
-    if (split == SplitMode::kBatch) {
-      input.previous = &placement_;
-      input.split = split;
-      input.recent =
-          step_loads_.subspan(static_cast<size_t>(step), static_cast<size_t>(last - step + 1));
-    }
-    EPLB_ASSIGN_OR_RETURN(const Placement best, policy.Solve(input));
-    EPLB_ASSIGN_OR_RETURN(Placement next, Align(placement_, best));
-    EPLB_ASSIGN_OR_RETURN(const MoveSummary moves, SummariseMoves(placement_, next));
-    series.transfers += moves.transfers;
-    placement_ = std::move(next);
-    return absl::OkStatus();
-  }
-
-  const std::span<const Load> step_loads_;
-  const Topology& topology_;
-  const int64_t window_steps_;
-  Placement placement_;
-};
-
-}  // namespace
 
 absl::StatusOr<RunFigures> EvaluateRun(std::span<const Load> step_loads,
                                        std::span<const RunPlacement> placements,

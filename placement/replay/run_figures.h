@@ -30,10 +30,10 @@ struct RunPlacement {
 
 // The steps of a run under one way to place its experts.
 struct RunSeries {
-  // Of each step: mean over layers with load; none for a step without tokens.
+  // One figure per step: mean over layers with load; nullopt for a step without tokens.
   std::vector<std::optional<double>> balancedness;
-  // Of each step: the loads of the layers' fullest GPUs / the layers' mean loads, both summed; >=
-  // 1, none without tokens. What a step whose time is its experts' takes, against an even one.
+  // One figure per step: loads of the layers' fullest GPUs / the layers' mean loads, both summed;
+  // >= 1, nullopt without tokens. An expert-bound step takes this many times an even one.
   std::vector<std::optional<double>> slowdown;
   double peak_tokens = 0;  // loads of the layers' fullest GPUs, summed over layers and steps
   int64_t transfers = 0;   // experts copied into GPUs that did not hold them
@@ -48,8 +48,8 @@ struct RunFigures {
   // Under the policy's placement for each window of steps, decided on that very window, in equal
   // shares.
   RunSeries hindsight;
-  // Of a run that split each step exactly; else empty: under its own placements in equal shares,
-  // and under those of `hindsight_split` for each window with each step split exactly.
+  // Empty unless the run split each step exactly. Under its own placements in equal shares, and
+  // under those of `hindsight_split` for each window with each step split exactly.
   RunSeries equal_shares;
   RunSeries hindsight_split;
   int64_t first_switch_step =

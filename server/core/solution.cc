@@ -8,8 +8,11 @@
 namespace eplb::core {
 
 Solved Solution(const Solve& request, absl::StatusOr<PlannerOutcome> planned) {
-  Solved solved{.job = request.job, .solve_id = request.solve_id, .planned = planned.status()};
-  if (!planned.ok()) return solved;
+  Solved solved{.job = request.job, .solve_id = request.solve_id, .planned = nullptr};
+  if (!planned.ok()) {
+    solved.planned = planned.status();
+    return solved;
+  }
   if (planned->answer) {
     solved.answer =
         std::make_shared<const DecisionAnswer>(Decide(*request.question, *planned->answer));

@@ -34,7 +34,7 @@ bool IsALayer(const LayerPlacement& layer, const Topology& topology) {
   return Placement::Static(topology).WithLayers({&first, 1}).ok();
 }
 
-// Of the GPU with most of them: slots whose expert differs.
+// Returns the most slots of one GPU whose expert differs.
 int64_t MostChanged(const LayerPlacement& a, const LayerPlacement& b, const Topology& topology) {
   std::vector<int64_t> changed(static_cast<size_t>(topology.num_gpus()));
   for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {

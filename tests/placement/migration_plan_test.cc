@@ -152,7 +152,7 @@ std::string CheckRounds(const Case& c) {
   return "";
 }
 
-// Whether a replica of the transfer's expert is where `here` says, before the migration.
+// Returns true if a replica of the transfer's expert is where `here` says, before the migration.
 template <class Here>
 bool HeldWhere(const Case& c, const Transfer& transfer, Here here) {
   const std::span<const int32_t> replicas = c.current.ReplicasOf(transfer.layer, transfer.expert);

@@ -1,4 +1,4 @@
-// What every policy must keep. A policy's test instantiates the suite:
+// Contract that every policy must keep. A policy's test instantiates the suite:
 //   INSTANTIATE_TEST_SUITE_P(Deepseek, PolicyContractTest, ::testing::Values(&MakeIt));
 #ifndef EPLB_TESTS_PLACEMENT_POLICY_CONTRACT_H_
 #define EPLB_TESTS_PLACEMENT_POLICY_CONTRACT_H_

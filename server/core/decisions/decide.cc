@@ -50,7 +50,7 @@ absl::StatusOr<CandidateDecision> DecisionOf(const Job& job, const Solved& solve
   return decision;
 }
 
-// What is known of a decision when the solver has answered, or has not in time.
+// Returns the plan of a decision when the solver has answered, or its deadline has passed.
 Plan PlanOf(const Job& job, PlanResult result, const std::string& reason) {
   Plan plan;
   plan.policy = job.solving.policy_name;
@@ -204,7 +204,7 @@ void StartSolve(DecisionContext& context, Job& job, Window estimate, const Reque
                                          ": asking policy ", policy_name);
 }
 
-// What an observed job cannot be told, and the keys that would change it; empty with prices.
+// Returns a note for an observed job without prices, with the keys to set; empty with prices.
 std::string UnpricedText(const State& state, const Job& job) {
   const Costs costs = CostsOf(state, job);
   if (costs.priced()) return "";
@@ -214,7 +214,7 @@ std::string UnpricedText(const State& state, const Job& job) {
   return "; not priced: set cost.token_ns, cost.intra_gbps and cost.inter_gbps to see seconds";
 }
 
-// What became of earlier predictions, as the run splits tokens.
+// Returns the window for the record of predictions, as the run splits tokens.
 PassedWindow PassedOf(const Job& job, const Window& window) {
   const GpuSpeeds* const speeds = job.windows.speeds.get();
   PassedWindow passed{.load = *window.load, .split = job.current->split, .speeds = speeds};
@@ -252,20 +252,6 @@ void TellFreezeOver(DecisionContext& context, Job& job) {
                            " are over, decisions are made again"));
 }
 
-}  // namespace
-
-Costs CostsOf(const State& state, const Job& job) {
-  const Run& run = *job.current;
-  Costs costs = state.config.costs;
-  costs.horizon_steps = job.settings.horizon_steps;
-  costs.token_seconds /= static_cast<double>(run.grid.num_token_groups());
-  costs.expert = run.migration;
-  if (costs.replica_gradient_bytes > 0) costs.replica_weight_bytes = costs.expert.weight_bytes;
-  return costs;
-}
-
-namespace {
-
 // Over the newest switches: one that a busy host delayed does not price all later ones. 0 before
 // the first.
 double MeanSecondsPerByte(const Job& job) {
@@ -278,7 +264,42 @@ double MeanSecondsPerByte(const Job& job) {
   return bytes > 0 ? seconds / bytes : 0;
 }
 
+// Returns true if this decision is skipped after a proposal that did not commit.
+bool BacksOff(DecisionContext& context, Job& job, int64_t step) {
+  if (job.back_off.to_skip <= 0) return false;
+  --job.back_off.to_skip;
+  Remember(job);
+  RecordEvent(
+      context, job, "kept", job.last_known->version,
+      absl::StrCat("step ", step, ": kept, backing off after a proposal that did not ", "commit; ",
+                   CountText(job.back_off.to_skip, "more decision"), " will be skipped"));
+  return true;
+}
+
+// The settings changed while the solver computed: what it answered is not what they ask for.
+void AskAgain(DecisionContext& context, Job& job) {
+  const Request request{
+      .force = job.solving.force, .preview = job.solving.preview, .actor = job.solving.asked_by};
+  SetPhase(context, job, Phase::kIdle);
+  absl::Status asked = MayDecide(context.state, job);
+  if (asked.ok()) asked = SolveNow(context, job, request);
+  if (asked.ok()) return;
+  RecordEvent(context, job, "kept", job.last_known->version,
+              absl::StrCat("kept, the settings changed while the policy computed; ",
+                           std::string(asked.message())));
+}
+
 }  // namespace
+
+Costs CostsOf(const State& state, const Job& job) {
+  const Run& run = *job.current;
+  Costs costs = state.config.costs;
+  costs.horizon_steps = job.settings.horizon_steps;
+  costs.token_seconds /= static_cast<double>(run.grid.num_token_groups());
+  costs.expert = run.migration;
+  if (costs.replica_gradient_bytes > 0) costs.replica_weight_bytes = costs.expert.weight_bytes;
+  return costs;
+}
 
 double SecondsPerByte(const Job& job) {
   MeasuredPause largest;
@@ -379,22 +400,6 @@ absl::Status SolveNow(DecisionContext& context, Job& job, const Request& request
   return absl::OkStatus();
 }
 
-namespace {
-
-// Whether this decision is skipped after a proposal that did not commit.
-bool BacksOff(DecisionContext& context, Job& job, int64_t step) {
-  if (job.back_off.to_skip <= 0) return false;
-  --job.back_off.to_skip;
-  Remember(job);
-  RecordEvent(
-      context, job, "kept", job.last_known->version,
-      absl::StrCat("step ", step, ": kept, backing off after a proposal that did not ", "commit; ",
-                   CountText(job.back_off.to_skip, "more decision"), " will be skipped"));
-  return true;
-}
-
-}  // namespace
-
 void MaybeSolve(DecisionContext& context, Job& job) {
   if (!IsDue(context.state, job)) return;
   TellFreezeOver(context, job);
@@ -413,23 +418,6 @@ void MaybeSolve(DecisionContext& context, Job& job) {
   }
   StartSolve(context, job, *std::move(estimate), {});
 }
-
-namespace {
-
-// The settings changed while the solver computed: what it answered is not what they ask for.
-void AskAgain(DecisionContext& context, Job& job) {
-  const Request request{
-      .force = job.solving.force, .preview = job.solving.preview, .actor = job.solving.asked_by};
-  SetPhase(context, job, Phase::kIdle);
-  absl::Status asked = MayDecide(context.state, job);
-  if (asked.ok()) asked = SolveNow(context, job, request);
-  if (asked.ok()) return;
-  RecordEvent(context, job, "kept", job.last_known->version,
-              absl::StrCat("kept, the settings changed while the policy computed; ",
-                           std::string(asked.message())));
-}
-
-}  // namespace
 
 void HandleSolved(DecisionContext& context, const Solved& solved) {
   const auto found = context.state.jobs.find(solved.job);

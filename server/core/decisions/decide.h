@@ -40,7 +40,7 @@ void HandleSolved(DecisionContext& context, const Solved& solved);
 void HandleSolveStarted(DecisionContext& context, const SolveStarted& started);
 // A solve may wait so many deadlines for its turn at the solver.
 inline constexpr int kSolveWaits = 5;
-// Of a job that is SOLVING: how long the policy may compute, or its solve may wait before that.
+// Returns how long the policy of a SOLVING job may compute, or its solve may wait before that.
 absl::Duration SolveDeadline(const Config& config, const Job& job);
 // Gives up a solve that is late, or that waited too long; the reason names the jobs that the solver
 // works for.
@@ -68,8 +68,8 @@ Costs CostsOf(const State& state, const Job& job);
 // a fast link: were it assumed to be dear, nothing might ever be measured.
 inline constexpr double kExpertsShareOfStep = 0.5;
 Costs PricesOf(const State& state, const Job& job);
-// What the largest of the newest chunks took per byte: in small ones votes weigh more than bytes. 0
-// when nothing was measured.
+// Returns the seconds per byte of the largest of the newest chunks, because in small ones votes
+// weigh more than bytes. 0 if nothing was measured.
 double SecondsPerByte(const Job& job);
 // measured: job.pauses. REQUIRES: job.current.
 BoundaryLimits LimitsOf(const Job& job, std::span<const MeasuredPause> measured);

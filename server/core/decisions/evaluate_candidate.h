@@ -1,4 +1,4 @@
-// Whether a rebalance pays, and why, as a sentence.
+// Decision on a candidate within the limits of the ranks: staging rows and pauses.
 #ifndef EPLB_SERVER_CORE_DECISIONS_EVALUATE_CANDIDATE_H_
 #define EPLB_SERVER_CORE_DECISIONS_EVALUATE_CANDIDATE_H_
 
@@ -62,7 +62,7 @@ struct CandidateDecision {
   std::string too_long;  // which layers would need a longer boundary than allowed; empty when none
   // Price of the chunks. Absent without prices, and while a bandwidth is assumed.
   std::optional<double> migration_seconds = std::nullopt;
-  // Of the candidate without the layers left out, on the load as the run splits it.
+  // The figures below are of the candidate without the layers left out.
   int64_t transfers = 0;
   double balancedness_before = 0;    // 0 if the load has no tokens, and
   double balancedness_computed = 0;  // likewise

@@ -14,7 +14,7 @@ class HelpTest(unittest.TestCase):
         self.assertEqual((page.returncode, page.stderr), (0, ""))
         self.assertLessEqual(max(map(len, page.stdout.splitlines())), 80)
         reasons = (ROOT / "placement" / "decision" / "rebalance.cc").read_text(encoding="utf-8")
-        for word in ("peak GPU load", "migration", "replicas", "confirmed saving", "net saving", "bad interval", "at stake",
+        for word in ("peak GPU load", "migration", "replicas", "back-test", "predicted gain", "share", "horizon", "missed",
                      "loss budget", "min_gain"):
             self.assertIn(word, page.stdout)
             self.assertIn(word, reasons)

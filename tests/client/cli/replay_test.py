@@ -239,7 +239,7 @@ class ReplayTest(command.CommandTest):
         rows = json.loads(command.run("replay", *arguments, "-o", "json").stdout)["windows"]
         self.assertEqual(rows[0]["decided_by"], "nothing_due")
         rules = {row["decided_by"] for row in rows[1:]}
-        self.assertLessEqual(rules, {"no_change", "min_gain", "no_evidence", "cost", "risk", "pays", "return"})
+        self.assertLessEqual(rules, {"no_change", "min_gain", "backtest", "cost", "pays", "return"})
         self.assertIn("pays", rules)
         why = command.run("replay", *arguments, environment={"COLUMNS": "200"}).stdout.split("\nWhy\n")[1]
         longest = max((len(run), run) for run in self.stretches(rows))[1]

@@ -247,8 +247,8 @@ TEST(BalancedPolicyTest, AllowingDuplicatesNeverCosts) {
   }
 }
 
-// As large and as small as a load can be: float32 knows neither, nor does double know what a GPU
-// with speed 0.001 would need for the large one.
+// The largest and the smallest load. Neither fits into float32, and the large one on a GPU of speed
+// 0.001 does not fit into double.
 TEST(BalancedPolicyTest, TheScaleOfALoadDoesNotMatter) {
   const Topology topology = *Topology::Make({1, 8, 12, 4, 2, 2});
   RealMatrix cells(1, 8);

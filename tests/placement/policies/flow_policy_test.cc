@@ -102,7 +102,7 @@ Load SumOf(std::span<const Load> windows) {
   return *CombineLoads(loads, std::nullopt);
 }
 
-// What a policy reaches that is asked again and again.
+// Returns what a policy reaches if it is asked again and again.
 struct Followed {
   double all = 0;           // mean balancedness of the windows, split exactly
   double first = 0;         // of those before `first_windows`

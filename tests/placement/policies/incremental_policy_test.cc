@@ -91,7 +91,7 @@ TEST(IncrementalPolicyTest, FollowsADriftWithFewTransfers) {
       << "seed " << kIncrementalPolicySeed;
 }
 
-// Where experts drift by a fifth a window, the placement of one window is nearly as good in the
+// If experts drift by a fifth a window, the placement of one window is nearly as good in the
 // next as one that is made from scratch.
 TEST(IncrementalPolicyTest, TheNextWindowLosesLittleAgainstPlanningFromScratch) {
   Drift drift(0.2);

@@ -153,7 +153,7 @@ TEST(AutoTest, ALoadThatIsDrawnAnewIsNotSlowedDown) {
   }
 }
 
-// What suits both pays many times over, although single windows lose.
+// A placement that suits both pays many times over, although single windows lose.
 TEST(AutoTest, TwoLoadsThatAlternateAreBalanced) {
   Random random(4);
   const RealMatrix one = Drawn(random, 0.8);

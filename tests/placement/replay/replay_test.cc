@@ -96,7 +96,7 @@ Costs CostsOf(const Series& series, const Topology& topology, double windows) {
   return costs;
 }
 
-// What rebalancing saved on balance, as a part of the time without any move.
+// Returns the time that rebalancing saved less its cost, as a part of the time without any move.
 double NetShare(const ReplaySummary& summary) {
   const double replayed = summary.without_eplb_seconds - summary.seconds_saved;
   return (summary.static_seconds - replayed - summary.seconds_spent) / summary.static_seconds;
