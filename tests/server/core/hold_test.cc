@@ -135,19 +135,5 @@ TEST_F(HoldTest, ADaemonWithoutAStoreLearnsWhatAWideJobRuns) {
   ExpectShortHolds();
 }
 
-class PricedHoldTest : public HoldTest {
- protected:
-  PricedHoldTest() : HoldTest({.token_seconds = 1e-12, .intra_bytes_per_s = 1e9}) {}
-};
-
-TEST_F(PricedHoldTest, CandidatesThatWereNotTakenAreWatchedOnEachWindow) {
-  for (int64_t number = 0; number < 4; ++number) {
-    Report(number, CountsOf(false));
-    ASSERT_TRUE(job_.daemon.AnswerSolve(PlacementOf(true)));
-    ASSERT_EQ(job_.daemon.state(), "IDLE");
-  }
-  ExpectShortHolds();
-}
-
 }  // namespace
 }  // namespace eplb::core
