@@ -72,17 +72,7 @@ void SplitPeaks::Prepare(std::span<const int32_t> layout) {
     builder_.Add(
         std::span(slots_of_expert_).subspan(first, AsIndex(first_slot_[expert + 1]) - first));
   }
-  tables_.clear();
-  const SplitLayerTables sizes = builder_.AppendTo(tables_, /*with_inner=*/false);
-  const SplitTables tables{.num_layers = 1,
-                           .num_experts = domain_.num_experts(),
-                           .num_slots = static_cast<int32_t>(layout.size()),
-                           .num_gpus = domain_.num_gpus(),
-                           .equal_speeds = domain_.equal_speeds(),
-                           .speeds = speeds_.data(),
-                           .layers = &sizes,
-                           .tables = tables_.data()};
-  solver_->Prepare(tables.Layer(0));
+  solver_->Prepare(builder_.Finish(speeds_));
 }
 
 }  // namespace eplb

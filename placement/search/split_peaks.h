@@ -56,7 +56,6 @@ class SplitPeaks {
   SplitLayerBuilder builder_;
   std::unique_ptr<SplitSolver> solver_;
   std::vector<int32_t> first_slot_, slots_of_expert_, next_;  // the layout's slots by expert
-  std::vector<int32_t> tables_;                               // of the prepared layout
 };
 
 }  // namespace eplb

@@ -14,29 +14,6 @@
 namespace eplb {
 namespace {
 
-absl::Status CheckOptions(const Placement& placement, const BatchSplitOptions& options) {
-  const int32_t num_gpus = placement.topology().num_gpus();
-  if (num_gpus > SplitGraph::kMaxGpus) {
-    return absl::InvalidArgumentError(absl::StrCat("an EP group of ", num_gpus,
-                                                   " GPUs, batches are split over at most ",
-                                                   SplitGraph::kMaxGpus));
-  }
-  if (!(options.slack >= 0 && options.slack <= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("slack is ", options.slack, ", expected 0..1"));
-  }
-  if (options.speeds == nullptr) return absl::OkStatus();
-  if (options.speeds->num_gpus() != num_gpus) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.speeds->num_gpus(), " GPU speeds, the placement has ", num_gpus, " GPUs"));
-  }
-  for (int32_t gpu = 0; gpu < num_gpus; ++gpu) {
-    if (options.speeds->Usable(GpuId{gpu}) || !placement.Holds(GpuId{gpu})) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("GPU ", gpu, " is unusable, but the placement has experts on it"));
-  }
-  return absl::OkStatus();
-}
-
 std::vector<int32_t> GpuOfSlot(const Topology& topology) {
   std::vector<int32_t> gpus;
   for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
@@ -59,6 +36,9 @@ std::vector<int64_t> SplitSpeeds(std::span<const double> speeds) {
   }
   return integers;
 }
+
+SplitLayerBuilder::SplitLayerBuilder(const Topology& topology)
+    : SplitLayerBuilder(GpuOfSlot(topology), topology.num_gpus()) {}
 
 SplitLayerBuilder::SplitLayerBuilder(std::vector<int32_t> gpu_of_slot, int32_t num_gpus)
     : gpu_of_slot_(std::move(gpu_of_slot)),
@@ -208,9 +188,46 @@ void SplitLayerBuilder::FindShared() {
   }
 }
 
+SplitLayer SplitLayerBuilder::Finish(std::span<const int64_t> speeds) {
+  tables_.clear();
+  sizes_ = AppendTo(tables_, /*with_inner=*/false);
+  const SplitTables tables{.num_layers = 1,
+                           .num_experts = static_cast<int32_t>(first_slot_.size()) - 1,
+                           .num_slots = static_cast<int32_t>(gpu_of_slot_.size()),
+                           .num_gpus = static_cast<int32_t>(speeds.size()),
+                           .equal_speeds = *std::max_element(speeds.begin(), speeds.end()) == 1,
+                           .speeds = speeds.data(),
+                           .layers = &sizes_,
+                           .tables = tables_.data()};
+  return tables.Layer(0);
+}
+
+absl::Status CheckSplittable(const Placement& placement, const BatchSplitOptions& options) {
+  const int32_t num_gpus = placement.topology().num_gpus();
+  if (num_gpus > SplitGraph::kMaxGpus) {
+    return absl::InvalidArgumentError(absl::StrCat("an EP group of ", num_gpus,
+                                                   " GPUs, batches are split over at most ",
+                                                   SplitGraph::kMaxGpus));
+  }
+  if (!(options.slack >= 0 && options.slack <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("slack is ", options.slack, ", expected 0..1"));
+  }
+  if (options.speeds == nullptr) return absl::OkStatus();
+  if (options.speeds->num_gpus() != num_gpus) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.speeds->num_gpus(), " GPU speeds, the placement has ", num_gpus, " GPUs"));
+  }
+  for (int32_t gpu = 0; gpu < num_gpus; ++gpu) {
+    if (options.speeds->Usable(GpuId{gpu}) || !placement.Holds(GpuId{gpu})) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("GPU ", gpu, " is unusable, but the placement has experts on it"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<SplitGraph> SplitGraph::Make(const Placement& placement,
                                             const BatchSplitOptions& options) {
-  EPLB_RETURN_IF_ERROR(CheckOptions(placement, options));
+  EPLB_RETURN_IF_ERROR(CheckSplittable(placement, options));
   const Topology& topology = placement.topology();
   SplitGraph graph;
   graph.num_experts_ = topology.num_experts();
@@ -218,7 +235,7 @@ absl::StatusOr<SplitGraph> SplitGraph::Make(const Placement& placement,
   graph.slack_ = static_cast<int64_t>(options.slack * static_cast<double>(kSplitSlackUnit));
   const GpuSpeeds equal = GpuSpeeds::Equal(topology.num_gpus());
   graph.speeds_ = SplitSpeeds((options.speeds == nullptr ? equal : *options.speeds).speeds());
-  SplitLayerBuilder builder(GpuOfSlot(topology), topology.num_gpus());
+  SplitLayerBuilder builder(topology);
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
     builder.Start();
     for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {

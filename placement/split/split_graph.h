@@ -34,6 +34,7 @@ class SplitLayerBuilder {
  public:
   // gpu_of_slot: [S].
   SplitLayerBuilder(std::vector<int32_t> gpu_of_slot, int32_t num_gpus);
+  explicit SplitLayerBuilder(const Topology& topology);
 
   // Forgets the previous layer.
   void Start();
@@ -43,6 +44,8 @@ class SplitLayerBuilder {
   // Appends the layer's tables to `tables`. Without `with_inner` the list of inner experts is
   // empty: it shortens the flow of a split, but finding it costs more than one split saves.
   SplitLayerTables AppendTo(std::vector<int32_t>& tables, bool with_inner);
+  // Returns the layer without inner experts, valid until the next call. speeds: [G], outlives it.
+  SplitLayer Finish(std::span<const int64_t> speeds);
 
  private:
   void NumberParts();
@@ -59,7 +62,13 @@ class SplitLayerBuilder {
       inner_expert_, first_on_gpu_, part_expert_, part_gpu_, next_part_, slot_source_, shared_slot_,
       shared_among_, shared_place_, first_slot_, replica_slot_;
   std::vector<int32_t> place_;  // [S], index among the expert's slots on the GPU
+  // The layer that Finish returned.
+  std::vector<int32_t> tables_;
+  SplitLayerTables sizes_;
 };
+
+// errors: as SplitGraph::Make.
+absl::Status CheckSplittable(const Placement& placement, const BatchSplitOptions& options);
 
 // The tables of a placement: the part of a split that a batch does not change.
 // Threads: immutable.

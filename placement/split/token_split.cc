@@ -66,7 +66,11 @@ absl::StatusOr<RealMatrix> SplitOptimally(const Load& load, const Placement& pla
                                           const GpuSpeeds* speeds) {
   const Topology& topology = placement.topology();
   EPLB_RETURN_IF_ERROR(CheckLoadFits(load, topology, "placement"));
-  EPLB_ASSIGN_OR_RETURN(const SplitGraph graph, SplitGraph::Make(placement, {.speeds = speeds}));
+  EPLB_RETURN_IF_ERROR(CheckSplittable(placement, {.speeds = speeds}));
+  const GpuSpeeds equal = GpuSpeeds::Equal(topology.num_gpus());
+  const std::vector<int64_t> integer_speeds =
+      SplitSpeeds((speeds == nullptr ? equal : *speeds).speeds());
+  SplitLayerBuilder builder(topology);
   const std::unique_ptr<SplitSolver> solver = SplitSolver::Make(topology.num_gpus());
   const RealMatrix tokens = load.ToDouble();
   RealMatrix shares = EqualShares(placement);
@@ -74,7 +78,11 @@ absl::StatusOr<RealMatrix> SplitOptimally(const Load& load, const Placement& pla
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
     const std::vector<int64_t> counts =
         ScaledTokens({&tokens(layer, 0), AsIndex(topology.num_experts())}, kScaledTokens);
-    solver->Prepare(graph.Layer(LayerId{layer}));
+    builder.Start();
+    for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
+      builder.Add(placement.ReplicasOf(LayerId{layer}, ExpertId{expert}));
+    }
+    solver->Prepare(builder.Finish(integer_speeds));
     (void)solver->Solve(counts.data(), 0, {.quotas = quotas.data()});
     const std::span<double> row(&shares(layer, 0), quotas.size());
     for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
