@@ -82,12 +82,6 @@ TEST(PlanHandleTest, WhatDeepSeekAssertsIsAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("5"));
 }
 
-}  // namespace
-
-// Placements without a daemon, by the C ABI.
-
-namespace {
-
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

@@ -217,8 +217,6 @@ std::vector<absl::Status> ReplicaGroup::Carry(ReplicaFlow flow, int32_t absent) 
       absent);
 }
 
-namespace {
-
 TEST_P(ReplicaContractTest, SumsAreThoseOfAPlainLoopInTheOrderOfReplicas) {
   constexpr uint64_t kSeed = 77;
   std::mt19937 placements(kSeed);
@@ -302,5 +300,4 @@ TEST_P(ReplicaContractTest, ARankThatIsGoneEndsTheCallOnTheOthers) {
   }
 }
 
-}  // namespace
 }  // namespace eplb

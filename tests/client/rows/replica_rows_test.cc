@@ -1,5 +1,4 @@
 #include "client/rows/replica_rows.h"
-#include "client/rows/square_sums.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "client/rows/square_sums.h"
 #include "client/rows/staging.h"
 #include "placement/topology.h"
 #include "tests/client/rows/expert_world.h"
@@ -147,11 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Shared, ReplicaContractTest, ::testing::Values(&MakeSha
 INSTANTIATE_TEST_SUITE_P(Tcp, ReplicaContractTest, ::testing::Values(&MakeTcpWorld));
 INSTANTIATE_TEST_SUITE_P(Peer, ReplicaContractTest, ::testing::Values(&MakePeerWorld));
 
-}  // namespace
-
 // Sums over every transport are in replica_contract.cc.
-
-namespace {
 
 // 12 slots on 3 GPUs: 4 sums for each layer and rank.
 Topology SquaresTopology(int32_t gpus) {

@@ -296,16 +296,12 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return Answer(cudaSuccess);
 }
 
-namespace {
-
 // True if `size` bytes are all of one allocation, or the host's.
-bool IsCopied(const void* address, size_t size) {
+static bool IsCopied(const void* address, size_t size) {
   const emulator::Found found = emulator::Find(address, size);
   return size == 0 || (found.place == emulator::Place::kUnknown ? !emulator::IsBetween(address)
                                                                 : found.is_whole);
 }
-
-}  // namespace
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind,
                             cudaStream_t stream) {

@@ -254,18 +254,14 @@ int DeviceOf(cudaStream_t stream) {
 
 int RunningDevice() { return All().running_device; }
 
-namespace {
-
-thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+static thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
 // Notes a call that may wait for work, which a capture does not have.
-void NoteUnsafeCall() {
+static void NoteUnsafeCall() {
   const bool captured = std::ranges::any_of(
       All().streams, [](const auto& entry) { return entry.second.is_captured_globally; });
   if (captured && capture_mode != cudaStreamCaptureModeRelaxed) ++All().num_prohibited_calls;
 }
-
-}  // namespace
 
 int64_t NumProhibitedCalls() {
   const std::lock_guard<std::recursive_mutex> lock(Mutex());
@@ -434,21 +430,17 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return fake::Answer(reached ? cudaSuccess : cudaErrorNotReady);
 }
 
-namespace {
-
 // One end of a copy is out of reach of the stream's device: the copy faults when it runs.
-bool IsOutOfReach(cudaStream_t stream, const void* to, const void* from) {
+static bool IsOutOfReach(cudaStream_t stream, const void* to, const void* from) {
   const int device = fake::DeviceOf(stream);
   return !fake::CopyReaches(device, to) || !fake::CopyReaches(device, from);
 }
 
 // Other bytes each time: two results that were both read too early must not be equal.
-void Poison(std::byte* bytes, size_t size) {
+static void Poison(std::byte* bytes, size_t size) {
   static auto* const random = new std::mt19937();
   for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((*random)() >> 8);
 }
-
-}  // namespace
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind,
                             cudaStream_t stream) {
