@@ -50,7 +50,8 @@ class RankGrid {
   GpuId GpuOf(RankId rank) const;
   RankId RankOf(int32_t ep_group, GpuId gpu) const;
   std::vector<RankId> RanksOf(int32_t ep_group) const;  // [num_gpus], rising
-  // Of the ranks that see the same tokens, the one whose counts are added up.
+  // True if the counts of this rank are summed. Of the ranks that share tokens only one counts
+  // them.
   bool CountsTokens(RankId rank) const { return rank.value % options_.expert_tensor_parallel == 0; }
 
   friend bool operator==(const RankGrid&, const RankGrid&) = default;

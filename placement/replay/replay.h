@@ -36,7 +36,7 @@ struct ReplayOptions {
                                 // (1 - decay) * window, oldest first
   double min_gain = 0.05;
   int32_t latency = 0;  // windows that a decision waits for until it is in force: 0 or 1
-  // Of what is measured, of the policy's objective and of the decision, each window as one batch.
+  // Split in measurements, in the policy's objective and in decisions; each window is one batch.
   SplitMode split = SplitMode::kEqual;
   PolicyOptions policy;         // options of the policy, or of the candidates of one that chooses
   Costs costs;                  // horizon_steps is not looked at, but
@@ -69,8 +69,8 @@ struct ReplayRow {
   // Rule of the decision just before the window; nullopt if no decision was due.
   std::optional<RebalanceRule> rule;
   std::string reason;  // a sentence
-  // Of the placement decided on, taken or not, for the first whole window under it; none: no
-  // decision, or nothing changes.
+  // Prediction for the first whole window under the placement decided on, taken or not. None if
+  // there is no decision, or nothing changes.
   std::optional<Prediction> prediction;
   int64_t transfers = 0;
   int64_t bytes = 0;

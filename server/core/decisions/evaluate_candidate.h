@@ -36,19 +36,19 @@ struct CandidateInput {
   int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // as BoundaryLimits
   MigrationOptions migration;
   Costs costs;  // but for the bytes of an expert, which `migration` has
-  // What a decision is priced at; null: `costs`. Layers are left out for what `costs` has of links
-  // alone: were they for a price that was only assumed, nothing would ever be measured.
+  // Prices of a decision; null: `costs`. Only bandwidths in `costs` leave out layers, because an
+  // assumed price that did would never be replaced by a measured one.
   const Costs* prices = nullptr;
   double max_pause_seconds = std::numeric_limits<double>::infinity();
   double seconds_per_byte = 0;  // as BoundaryLimits
-  // Of the newest chunks. A layer whose LeastPause is above max_pause_seconds is left out.
+  // Pauses of the newest chunks. A layer whose LeastPause is above max_pause_seconds is left out.
   std::span<const MeasuredPause> measured = {};
   const LearnedGate* learned = nullptr;  // as RebalanceInput's, and
   const PredictionRecord* predictions = nullptr;
   double measured_balancedness = 0;   // of the windows that `load` is of; 0: not known
   bool force = false;                 // take what the ranks can, whether it pays or not
   const GpuSpeeds* speeds = nullptr;  // none: all equal; else GPU loads are tokens / speed
-  // As the run splits tokens, and with kBatch the windows that `load` is the sum of.
+  // Split that the run registered, and with kBatch the windows whose sum is `load`.
   SplitMode split = SplitMode::kEqual;
   std::span<const Load> recent = {};
 };

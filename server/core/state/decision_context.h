@@ -21,7 +21,7 @@ struct DecisionContext {
   CoreLock* lock = nullptr;  // for ReadersIn
 };
 
-// Who said a message. The references die when a run is replaced.
+// Sender of a message. The references are invalid once its run is replaced.
 struct Sender {
   Job& job;
   Run& run;

@@ -5,7 +5,7 @@ eplb.account = (() => {
   const { el, redraw, tile, table, behind, panel } = eplb.dom;
   const { isNumber, seconds, count, percent, balancedness } = eplb.format;
 
-  // Where the figures come from.
+  // Sources of the figures.
   const WORDS = {
     daemon: {
       help: "Saved: the fullest GPUs' tokens without EPLB, one slot per expert, less those that ran, in the same windows, times cost.token_ns. Spent: pauses of switches, the longest of any rank.",

@@ -53,7 +53,7 @@ eplb.balance = (() => {
     { key: "balancedness_without_eplb", label: "without EPLB (counterfactual)", color: "--without", width: 1.5, dash: [2, 3] },
   ];
 
-  // What the windows are of.
+  // Kinds of windows.
   const WORDS = {
     daemon: { measured: "measured", none: "No complete window yet.", of: "of this run",
       batch: "Measured, the static layout and without EPLB are per batch, as the job splits it; equal shares are of a window's sum, which is more even than its batches." },
@@ -104,7 +104,7 @@ eplb.balance = (() => {
       chart = null;
       box.replaceChildren();
       if (windows.length === 0) return;
-      // Where each window is measured in equal shares the two lines are one.
+      // The two lines are one if each window is measured in equal shares.
       const lines = LINES.filter((line) => split() || line.key !== "balancedness_equal");
       chart = make(eplb.series.columns(windows, lines.map((line) => line.key)), lines);
     };

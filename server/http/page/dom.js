@@ -36,7 +36,7 @@ eplb.dom = (() => {
     children.forEach((child, i) => { if (i < mine.length) morph(mine[i], child); else node.append(child); });
     for (const surplus of mine.slice(children.length)) surplus.remove();
   };
-  // Of nodes without listeners.
+  // For nodes without listeners.
   const redraw = (node, ...children) => morphChildren(node, children.flat().filter((child) => child !== null && child !== "")
     .map((child) => typeof child === "string" ? document.createTextNode(child) : child));
 

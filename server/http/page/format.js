@@ -48,7 +48,7 @@ eplb.format = (() => {
     return `${one}${numbers.length === 1 ? "" : "s"} ${shown}${rest > 0 ? ` and ${rest} more` : ""}`;
   };
 
-  // What most needs to be known of a job comes first. kind: good, busy, bad, ended.
+  // Returns the most urgent trouble of a job. kind: good, busy, bad, ended.
   const trouble = (job) => {
     if (job.state === "QUARANTINE") return `QUARANTINE: no proposals are made. ${job.waiting_for}`;
     if (job.stuck_seconds > 0) return `Stuck for ${seconds(job.stuck_seconds)}: ${job.waiting_for}`;
@@ -87,7 +87,7 @@ eplb.format = (() => {
   return { isNumber, count, counted, balancedness, percent, seconds, bytes, clock, steps, listed, sentence, ended };
 })();
 
-// What a window of a run was, for charts: of one run, steps rising.
+// Windows of one run for charts, steps rising.
 eplb.series = (() => {
   const { isNumber } = eplb.format;
   // windows: of the API, oldest first. Those of the newest run only: a new run begins again at its first step.

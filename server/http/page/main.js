@@ -39,7 +39,7 @@ eplb.main = (() => {
     get: (what, query) => source.get(eplb.source.ofJob(name, what, query)),
     kind: source.kind,
     link: (view) => address(name, { ...route().view, ...view }),
-    // What is shown changes at once, the address a little later: a slider may change it 60 times a second.
+    // Changes the view at once and the address a little later, because a slider may change it 60 times a second.
     setView: (view) => {
       changed = { ...changed, ...view };
       writeAddress ??= setTimeout(() => {
@@ -108,7 +108,7 @@ eplb.main = (() => {
     return [...old, ...fresh.filter((one) => one[key] > last)].slice(-most);
   };
 
-  // What is new of the shown job; what cannot be had now stays as it was, and its sentence is told.
+  // Loads news of the shown job. A part that cannot be loaded stays as it was, and its error is shown.
   const loadJob = async () => {
     const { name, data } = shown;
     const wrong = [];

@@ -6,7 +6,7 @@ eplb.ranks = (() => {
   const { count, seconds, percent, listed, counted, isNumber } = eplb.format;
   const ALL = 64;  // more ranks than this: only those worth a look, until all are asked for
 
-  // What is worth a look; empty: nothing.
+  // Returns a remark on the rank; empty if nothing is unusual.
   const remark = (job, rank, longest) => {
     const remarks = [];
     if (rank.state && rank.state !== "connected" && rank.state !== "finished") {

@@ -1,4 +1,4 @@
-// What each rebalance took, from the window to the switch, as the daemon saw it.
+// Times of each rebalance, from the window to the switch, on the daemon's clock.
 "use strict";
 
 eplb.rebalances = (() => {
@@ -7,7 +7,7 @@ eplb.rebalances = (() => {
   const SHOWN = 6;
 
   const between = (from, to) => from > 0 && to >= from ? (to - from) / 1e6 : null;
-  // Who was PREPARED when the chunk was; a rank that came back has no time, and then none is named.
+  // Returns the rank that was PREPARED last. A rank that reconnected has no time, and then no rank is named.
   const slowest = (chunk) => chunk.ranks.find((rank) => rank.prepared_unix_micros === chunk.prepared_unix_micros) ?? null;
   // The phases of one decision with their seconds; null: not known. `stops`: training waits for it.
   const phases = (plan) => {

@@ -1,4 +1,4 @@
-// Where the figures come from: the daemon's API, or documents that stand in this very file.
+// Source of the figures: the daemon's API, or documents in this file.
 "use strict";
 
 eplb.source = (() => {

@@ -1,4 +1,4 @@
-// What a rebalance moved, from GPU to GPU and from node to node.
+// Rows that a rebalance moved, from GPU to GPU and from node to node.
 "use strict";
 
 eplb.traffic = (() => {

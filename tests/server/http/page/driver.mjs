@@ -46,7 +46,7 @@ const commands = {
   offline: async ({ offline }) => page.context().setOffline(offline),
   screenshot: async ({ path, full = true }) => { await page.screenshot({ path, fullPage: full }); },
   seen: async () => seen,
-  // What axe-core finds, with its weight.
+  // Returns the findings of axe-core, with their impact.
   axe: async () => {
     await evaluate(`${require("axe-core").source};undefined`);
     return evaluate(`axe.run(document, { resultTypes: ["violations"] }).then((found) => found.violations.map((one) =>
