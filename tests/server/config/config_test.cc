@@ -47,7 +47,7 @@ TEST(ConfigTest, AMissingFileAndAFolderAreRefusedByName) {
   EXPECT_THAT(std::string(LoadConfig({.file = "/nonexistent.toml"}).status().message()),
               HasSubstr("/nonexistent.toml: No such file"));
   EXPECT_THAT(std::string(LoadConfig({.file = "/"}).status().message()),
-              StartsWith("/: cannot be"));
+              StartsWith("/: is a directory"));
 }
 
 TEST(ConfigTest, AWrongVariableIsNamed) {

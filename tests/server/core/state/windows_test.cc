@@ -161,7 +161,7 @@ TEST_F(WindowsTest, ARowOfIncompleteWindowsIsNotedOnceAndCountedWithTheNextCompl
   ASSERT_EQ(complete.notes.size(), 1u);
   EXPECT_EQ(complete.notes[0].name, "window_complete_again");
   EXPECT_EQ(complete.notes[0].reason,
-            "steps 1000..1009 are complete, after 100 windows_ in a row were given up");
+            "steps 1000..1009 are complete, after 100 windows in a row were given up");
   for (const int64_t step : {1010, 1020, 1030}) Add(windows_, 0, step, step + 9);
   EXPECT_EQ(Add(windows_, 0, 1040, 1049).num_given_up, 1);
   EXPECT_EQ(windows_.given_up_in_a_row, 2);
