@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "placement/evaluate.h"
+#include "server/core/decisions/question.h"
 #include "tests/server/test_stream.h"
 
 namespace eplb {
@@ -39,13 +39,27 @@ TEST(FairShareTest, ASecondCountsHalfAfterTheHalfLife) {
   EXPECT_DOUBLE_EQ(share.Used("a", kStart + 2 * FairShare::kHalfLife), 2.5);
 }
 
+// A job that is asked to plan `load` by one policy, on the static layout of its shape.
+core::Solve RequestOf(const std::string& job, int64_t solve_id, const std::string& policy,
+                      const TopologyOptions& shape, Load load) {
+  const auto window = std::make_shared<const Load>(std::move(load));
+  core::DecisionQuestion question{
+      .incumbent = std::make_shared<Placement>(Placement::Static(*Topology::Make(shape))),
+      .windows = {{.first_step = 0, .last_step = 49, .load = window}},
+      .last_step = 49,
+      .staging_rows = 1 << 20,
+      .rows_per_chunk = 1 << 20};
+  question.planner.options.candidates = {{policy}};
+  question.planner.windows = {{window, 50}};
+  question.planner.num_fresh = 1;
+  question.planner.now = true;
+  return {.job = job,
+          .solve_id = solve_id,
+          .question = std::make_shared<const core::DecisionQuestion>(std::move(question))};
+}
+
 core::Solve Request(const std::string& policy) {
-  const Placement previous = Placement::Static(*Topology::Make(kSmallShape));
-  return {.job = "job",
-          .solve_id = 4,
-          .policy_name = policy,
-          .load = std::make_shared<Load>(*Load::FromCounts(ReportOf(0).counts)),
-          .previous = std::make_shared<Placement>(previous)};
+  return RequestOf("job", 4, policy, kSmallShape, *Load::FromCounts(ReportOf(0).counts));
 }
 
 // Messages of a solver in order: "began a", "done a".
@@ -94,11 +108,7 @@ core::Solve RequestOf(const std::string& job, int64_t solve_id, const TopologyOp
   LoadMatrix counts(shape.num_layers, shape.num_experts);
   std::mt19937_64 random(3);
   for (int64_t& cell : counts.reshaped()) cell = int64_t{1} << random() % 16;
-  return {.job = job,
-          .solve_id = solve_id,
-          .policy_name = "balanced",
-          .load = std::make_shared<Load>(*Load::FromCounts(counts)),
-          .previous = std::make_shared<Placement>(Placement::Static(*Topology::Make(shape)))};
+  return RequestOf(job, solve_id, "balanced", shape, *Load::FromCounts(counts));
 }
 
 constexpr TopologyOptions kTiny = {1, 4, 4, 2, 1, 1};
@@ -174,7 +184,8 @@ TEST(SolverTest, TheAnswerCarriesJobAndId) {
   const core::Solved solved = future.get();
   EXPECT_EQ(solved.job, "job");
   EXPECT_EQ(solved.solve_id, 4);
-  EXPECT_TRUE(solved.placement.ok());
+  ASSERT_TRUE(solved.planned.ok()) << solved.planned.status();
+  EXPECT_TRUE((*solved.planned)->answer.has_value());
   EXPECT_GE(solved.seconds, 0);
 }
 
