@@ -53,8 +53,8 @@ class SqliteStore : public Store {
   // A database that this process alone writes. writer: none while it can only be read.
   struct Opened {
     std::string path;
-    // Absent if no lock file can be made. The database is then only read, and `unlocked_term` is the
-    // term in it.
+    // Absent if no lock file can be made. The database is then only read, and `unlocked_term` is
+    // the term in it.
     std::optional<FileLock> lock = {};
     int64_t unlocked_term = 0;
     std::optional<DatabaseFile> file = {};  // absent in memory
