@@ -15,6 +15,7 @@
 #include "placement/evaluate.h"
 
 namespace eplb::v1 {
+class CandidateStatus;
 class JobStatus;
 class Plan;
 class PolicySettings;

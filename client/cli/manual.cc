@@ -33,15 +33,15 @@ policies go by min_gain alone. The rule is the same for every policy.
                    one half before the first comparison
   horizon          steps that a gain counts over: four decisions, at most
                    horizon_steps
-  missed           what the back-test's placements have certainly saved since the
-                   current placement took effect
+  missed           what the back-test's placements have certainly saved since
+                   the current placement took effect
   loss budget      0.3 % of the time without any move + saved - spent so far
 
 A new placement is applied when all of this holds:
   1. the peak GPU load of these steps would fall by at least min_gain;
   2. the back-test has a candidate that beats doing nothing;
-  3. share * predicted gain * horizon - replicas is more than the migration (four
-     migrations before the first comparison), or the missed seconds are.
+  3. share * predicted gain * horizon - replicas is more than the migration
+     (four migrations before the first comparison), or the missed seconds are.
 A migration above the loss budget goes by figures with more of their scatter
 taken off. If nothing is proved and the starting placement is certainly ahead,
 the job returns to it.

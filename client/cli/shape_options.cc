@@ -135,10 +135,12 @@ PolicyOptions PolicyOptionsOf(const ShapeOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& options) {
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Policy> made,
-                        MakePolicy(options.policy, PolicyOptionsOf(options)));
-  EPLB_RETURN_IF_ERROR(CheckFrame(options));
-  return made;
+  // Before the policy is made, because these errors name the flag. An unknown policy has no traits.
+  const std::vector<std::string_view> names = PolicyNames();
+  if (std::find(names.begin(), names.end(), options.policy) != names.end()) {
+    EPLB_RETURN_IF_ERROR(CheckFrame(options));
+  }
+  return MakePolicy(options.policy, PolicyOptionsOf(options));
 }
 
 absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& load,

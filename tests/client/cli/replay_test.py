@@ -60,7 +60,7 @@ class ReplayTest(command.CommandTest):
         self.assertIn("balancedness with exact splits measured", flow["windows"][8]["reason"])
         held = self.replay(trace, *shape, "--policy", "flow", "--split", "batch", "--expert-bytes", 1 << 40)
         self.assertEqual(held["summary"]["transfers"], 0)
-        self.assertIn("of migration", held["windows"][8]["reason"])
+        self.assertIn("back-test", held["windows"][8]["reason"])
 
     def test_window_0_runs_the_static_layout(self):
         load = [[6, 0, 0, 0, 2, 0]]

@@ -10,10 +10,10 @@
 #include "base/monotonic_clock.h"
 #include "client/rows/link_setup.h"
 #include "client/rows/link_transport.h"
-#include "client/rows/transport_trial.h"
 #include "client/rows/paths/bounce_path.h"
 #include "client/rows/paths/fallback_path.h"
 #include "client/rows/paths/nccl_path.h"
+#include "client/rows/transport_trial.h"
 #endif
 
 namespace eplb::testing {

@@ -1,5 +1,4 @@
 #include "client/rows/expert_tensors.h"
-#include "client/rows/derived_tensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "client/rows/derived_tensors.h"
 #include "client/rows/executor.h"
 #include "tests/client/rows/expert_world.h"
 

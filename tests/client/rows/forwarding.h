@@ -1,4 +1,5 @@
-// A queue, a transport and a control channel that forward every call, for tests that change some calls.
+// A queue, a transport and a control channel that forward every call, for tests that change some
+// calls.
 #ifndef EPLB_TESTS_CLIENT_ROWS_FORWARDING_H_
 #define EPLB_TESTS_CLIENT_ROWS_FORWARDING_H_
 
