@@ -144,7 +144,8 @@ std::string Figures(const PlanReport& report, const Terminal& terminal) {
   if (report.bound.mean) {
     gap = absl::StrCat("Above the proved bound: ", Percent(*report.bound.mean), " on average");
   }
-  if (report.bound.max > 0) {
+  constexpr double kShown = 5e-5;  // smaller gaps are printed as 0.00 %
+  if (report.bound.max >= kShown) {
     const auto widest =
         std::find(report.bound.gaps.begin(), report.bound.gaps.end(), report.bound.max);
     absl::StrAppend(&gap, ", ", Percent(*report.bound.max), " at most, in layer ",
