@@ -51,11 +51,13 @@ enum ExitCode : int {
 // The text for stdout, or the failure that an error is. Like absl::StatusOr it is made from either.
 struct Output {
   Output() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): see above
   Output(std::string text) : out(std::move(text)) {}
   Output(int code, std::string text, std::string note)
       : exit_code(code), out(std::move(text)), message(std::move(note)) {}
   // Nothing on stdout, one line on stderr. The exit code is that of an error of the daemon: 2 for
   // InvalidArgument, 5 for NotFound, and so on.
+  // NOLINTNEXTLINE(google-explicit-constructor): see above
   Output(const absl::Status& error);
 
   int exit_code = kOk;
