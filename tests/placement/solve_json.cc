@@ -14,6 +14,7 @@
 #include "placement/evaluate.h"
 #include "placement/policies/balanced_policy.h"
 #include "placement/search/bound.h"
+#include "placement/search/domain_bound.h"
 
 #include <nlohmann/json.hpp>
 

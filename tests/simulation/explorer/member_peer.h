@@ -47,7 +47,7 @@ struct MemberPeer {
   static const VoteSnapshot& Frozen(const Member& member) { return member.frozen_; }
 };
 
-static_assert(explorer::HasSize(MemberPeer::kStateBytes, 1048),
+static_assert(explorer::HasSize(MemberPeer::kStateBytes, 1024),
               "Member changed: look at MemberPeer::BytesOf");
 
 }  // namespace eplb
