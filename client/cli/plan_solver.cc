@@ -6,12 +6,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 #include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "placement/policies/registry.h"
 #include "placement/search/node_affinity.h"
 #include "placement/search/node_partition.h"
 #include "placement/split/alias_placement.h"
+#include "placement/split/split_graph.h"
 #include "placement/split/token_split.h"
 
 namespace eplb::cli {
@@ -105,9 +108,15 @@ absl::StatusOr<PlanAnswer> SolvePlan(const ShapeOptions& frame, bool optimal_spl
     EPLB_ASSIGN_OR_RETURN(std::optional<PlanAnswer> even, SolveEvenly(frame, problem));
     if (even.has_value()) return *std::move(even);
   }
+  const bool splits = optimal_split || problem.split == SplitMode::kBatch;
+  if (splits && problem.topology.num_gpus() > SplitGraph::kMaxGpus) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--split ", optimal_split ? "optimal" : "batch", " takes at most ",
+                     SplitGraph::kMaxGpus, " GPUs, --gpus is ", problem.topology.num_gpus()));
+  }
   EPLB_ASSIGN_OR_RETURN(Placement placement, Place(frame, problem));
   PlanAnswer answer{std::move(placement), std::nullopt};
-  if (optimal_split || problem.split == SplitMode::kBatch) {
+  if (splits) {
     EPLB_ASSIGN_OR_RETURN(answer.shares,
                           SplitOptimally(problem.load, answer.placement, &problem.speeds));
   }

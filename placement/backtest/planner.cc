@@ -56,13 +56,16 @@ bool NeedsBacktest(const PlannerState& state) {
   return state.backtest.options().candidates.size() != 1 || state.costs.priced();
 }
 
-// Advances the back-test over the windows that are new to it.
+// Advances the back-test over the windows that are new to it. One that has just begun sees at least
+// the newest window, because a decision without any has neither a gain nor a horizon.
 absl::Status TakeWindows(const PlannerQuestion& question, const Placement& incumbent,
                          const std::atomic<bool>* abandoned, PlannerState& state) {
   const std::span<const SeenWindow> all(question.windows);
-  for (size_t taken = all.size() - static_cast<size_t>(question.num_fresh) + 1; taken <= all.size();
-       ++taken) {
-    if (state.windows_since_decision >= 0) ++state.windows_since_decision;
+  const size_t first_fresh = all.size() - static_cast<size_t>(question.num_fresh);
+  const bool begins = state.backtest.num_windows() == 0 && !all.empty();
+  for (size_t taken = begins ? std::min(first_fresh, all.size() - 1) + 1 : first_fresh + 1;
+       taken <= all.size(); ++taken) {
+    if (taken > first_fresh && state.windows_since_decision >= 0) ++state.windows_since_decision;
     if (!NeedsBacktest(state)) continue;
     EPLB_RETURN_IF_ERROR(state.backtest.Advance({.windows = all.first(taken),
                                                  .incumbent = incumbent,

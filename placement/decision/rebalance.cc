@@ -170,7 +170,7 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
     decision.reason =
         absl::StrCat("kept, ", kPeak, " would fall ", how_far, ", but in the back-test of ",
                      CountText(input.learned->windows, "window"),
-                     " no candidate is proved to be better than doing nothing");
+                     " no move is proved to be better than doing nothing");
     return decision;
   }
   if (input.learned != nullptr && input.costs.priced()) {

@@ -26,7 +26,7 @@ inline constexpr double kAllowance = 0.003;
 // Findings of a job's back-test (placement/backtest) about the gains that the candidate in use
 // predicts.
 struct LearnedGate {
-  bool in_use = true;        // false: no candidate is proved to be better than doing nothing
+  bool in_use = true;        // false: no move is proved to be better than doing nothing
   bool returns = false;      // the candidate is the placement that the back-test began with
   double horizon_steps = 0;  // steps that a gain counts over
   double times = 1;          // a gain must be this many times its price; more while little is known

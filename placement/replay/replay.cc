@@ -120,9 +120,16 @@ class Replayer {
  private:
   bool chooses() const { return TraitsOf(policy_).chooses; }
 
-  // Takes window t - 1 into the planner, as the daemon does, and decides if a decision is due.
+  // Takes window t - 1 into the planner, as the daemon does, and decides if a decision is due. A
+  // window without tokens is no evidence: neither asks for a decision because of one.
   absl::Status DecideBefore(int64_t t, ReplayRow& row) {
     const auto newest = static_cast<size_t>(t - 1);
+    if (!measured_) {
+      row.rule = RebalanceRule::kNoTokens;
+      row.reason = "kept, these steps have no tokens";
+      return absl::OkStatus();
+    }
+    seen_.push_back({trace_.steps[newest], *measured_});
     question_.windows.push_back(
         {std::make_shared<const Load>(trace_.windows[newest]), trace_.steps[newest].count()});
     if (std::ssize(question_.windows) > WindowsFor(question_.options)) {
@@ -137,23 +144,23 @@ class Replayer {
                                             options_.every, " windows");
       return absl::OkStatus();
     }
-    EPLB_RETURN_IF_ERROR(Weigh(t, *std::move(outcome.answer), row));
+    EPLB_RETURN_IF_ERROR(Weigh(*std::move(outcome.answer), row));
     if (!text.empty()) absl::StrAppend(&row.reason, "; ", text);
     return absl::OkStatus();
   }
 
-  absl::Status Weigh(int64_t t, PlannerAnswer answer, ReplayRow& row) {
+  absl::Status Weigh(PlannerAnswer answer, ReplayRow& row) {
     const ExpectedLoad& expected = answer.expected;
-    const size_t count = expected.recent.size();
-    const auto steps = trace_.steps.subspan(static_cast<size_t>(t) - count, count);
-    row.reason = absl::StrCat("steps ", steps.front().first, "..", steps.back().last, ": ");
+    const auto decided_on = std::span(std::as_const(seen_)).last(expected.recent.size());
+    row.reason = absl::StrCat("steps ", decided_on.front().steps.first, "..",
+                              decided_on.back().steps.last, ": ");
     if (answer.placement == in_force_) {
       row.rule = RebalanceRule::kNoChange;
       row.reason += "kept, the policy changes nothing";
       return absl::OkStatus();
     }
     Costs costs = options_.costs;
-    costs.horizon_steps = StepsIn(steps, options_.horizon_windows);
+    costs.horizon_steps = StepsIn(decided_on, options_.horizon_windows);
     EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision,
                           EvaluateRebalance({.load = expected.load,
                                              .num_steps = expected.StepsFor(options_.split),
@@ -165,7 +172,7 @@ class Replayer {
                                              .split = options_.split,
                                              .recent = expected.recent,
                                              .predictions = &predictions_,
-                                             .measured = MeasuredOver(steps)}));
+                                             .measured = MeasuredOver(decided_on)}));
     row.rule = decision.rule;
     row.reason += decision.reason;
     row.prediction = decision.prediction;
@@ -176,11 +183,16 @@ class Replayer {
     return absl::OkStatus();
   }
 
-  // Returns the mean balancedness of these windows as they ran; 0 if none of them has tokens.
-  double MeasuredOver(std::span<const StepRange> steps) const {
-    const auto first = static_cast<size_t>(steps.data() - trace_.steps.data());
+  // Window with tokens that passed.
+  struct Seen {
+    StepRange steps;
+    double balancedness = 0;  // measured
+  };
+
+  // Returns the mean balancedness of these windows as they ran.
+  static double MeasuredOver(std::span<const Seen> windows) {
     FigureMean mean;
-    for (size_t t = first; t < first + steps.size(); ++t) mean.Add(measured_[t]);
+    for (const Seen& window : windows) mean.Add(window.balancedness);
     return mean.Value().value_or(0);
   }
 
@@ -195,10 +207,10 @@ class Replayer {
   }
 
   // Returns the steps of `windows` windows of the mean length of `recent`.
-  static int64_t StepsIn(std::span<const StepRange> recent, int64_t windows) {
+  static int64_t StepsIn(std::span<const Seen> recent, int64_t windows) {
     constexpr double kMaxStepsAhead = 9e18;  // below 2^63
     double sum = 0;
-    for (const StepRange& range : recent) sum += static_cast<double>(range.count());
+    for (const Seen& window : recent) sum += static_cast<double>(window.steps.count());
     const double steps = static_cast<double>(windows) * sum / static_cast<double>(recent.size());
     return static_cast<int64_t>(std::min(std::ceil(steps), kMaxStepsAhead));
   }
@@ -214,7 +226,7 @@ class Replayer {
     row.balancedness = now.mean_balancedness;
     row.peak_load_without_eplb = without.peak_load;
     row.peak_load = now.peak_load;
-    measured_.push_back(now.mean_balancedness);
+    measured_ = now.mean_balancedness;
     const double token_seconds = options_.costs.token_seconds;
     row.without_eplb_seconds = Finite(without.peak_load * token_seconds);
     row.static_seconds = Finite(still.peak_load * token_seconds);
@@ -231,8 +243,9 @@ class Replayer {
   Placement in_force_;
   std::optional<Placement> coming_;  // takes effect after this window
   PredictionRecord predictions_;
-  std::vector<std::optional<double>> measured_;  // balancedness of the windows that passed
-  PlannerQuestion question_;                     // with the windows that passed
+  std::optional<double> measured_;  // balancedness of the newest window that passed
+  std::vector<Seen> seen_;          // windows with tokens that passed
+  PlannerQuestion question_;        // with the newest of these
 };
 
 absl::Status AddTo(ReplaySummary& summary, const ReplayRow& row) {

@@ -286,7 +286,7 @@ class BundleTest(unittest.TestCase):
         stand_in = root / "site/torch/distributed"
         stand_in.mkdir(parents=True)
         (stand_in / "__init__.py").touch()
-        (stand_in.parent / "__init__.py").write_text("def set_num_threads(number): pass\n")
+        (stand_in.parent / "__init__.py").write_text("from unittest import mock\ndef __getattr__(name): return mock.MagicMock()\n")
         (root / "site/numpy.py").write_text("ndarray = float64 = int64 = int32 = dtype = generic = object\n"
                                             "def __getattr__(name): return object\n")
         ended = subprocess.run(

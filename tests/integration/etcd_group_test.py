@@ -138,8 +138,8 @@ class EtcdGroupTest(unittest.TestCase):
         self.ask_etcd("/v3/kv/put", key=encoded("/eplb/v1/job/broken/record"), value=encoded(damaged))
         daemon, = self.daemons(1)
         self.take_lead(daemon)  # the next leader does the same
-        harness.wait_for(lambda: daemon.leads(), 30, "the daemon leads again")
-        self.assertEqual(len(daemon.events("store_rows_damaged")), 2)
+        harness.wait_for(lambda: len(daemon.events("store_rows_damaged")) == 2 and daemon.leads(), 30,
+                         "the daemon leads again and reports the row again")
         code, text = self.doctor(daemon.to_ranks.endpoint)
         self.assertEqual(code, 8, text)
         self.assertIn("failed broken decisions: paused: etcd key /eplb/v1/job/broken/record does not fit its checksum", text)

@@ -179,10 +179,6 @@ void TakeAnswer(const Solved& solved, Job& job) {
 }
 
 void StartSolve(DecisionContext& context, Job& job, Window estimate, const Request& request) {
-  // One that chooses is asked at every window, and seldom decides.
-  if (!Chooses(job) && !request.preview) {
-    job.last_decision_step = job.windows.complete.back().last_step;
-  }
   RefreshSpeeds(context, job, *estimate.load);
   const std::string& policy_name = job.settings.policy_name;
   job.solving = {

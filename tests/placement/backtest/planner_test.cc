@@ -194,6 +194,16 @@ TEST(PlannerTest, ASinglePolicyIsABackTestOfOneCandidate) {
   EXPECT_EQ(job.question.state->backtest.num_windows(), 1) << "another policy begins anew";
 }
 
+TEST(PlannerTest, ABackTestThatBeginsAfterItsWindowsSeesTheNewestOne) {
+  PlannerQuestion question = QuestionOn({HotWindow(0), HotWindow(0)});
+  question.options = Alone("balanced");
+  question.num_fresh = 0;
+  const PlannerOutcome outcome = AskPlanner(question, StartOfJob()).value();
+  EXPECT_EQ(outcome.state->backtest.num_windows(), 1);
+  ASSERT_TRUE(outcome.answer.has_value());
+  EXPECT_GT(outcome.answer->gate->horizon_steps, 0);
+}
+
 TEST(PlannerTest, APlacementThatLosesWhileNothingIsProvedGoesBackToTheStart) {
   PlannedJob job(Alone("balanced"), 1e3);  // no candidate ever moves
   const Placement worse = StartOfJob();

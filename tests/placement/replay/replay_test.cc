@@ -208,6 +208,24 @@ TEST(ReplayTest, WindowsWithoutTokensAreInNoMeanAndMoveNothing) {
   EXPECT_EQ(nothing.summary.seconds_saved, 0);
 }
 
+TEST(ReplayTest, WindowsWithoutTokensAtTheStartOnlyDelayDecisions) {
+  constexpr int kIdle = 4;
+  Random random(7);
+  const Series busy = MakeSeries(random, {.windows = 12, .fixed = 1, .moving = 0.01});
+  const Topology topology = busy.Frame(20, 4);
+  Series series;
+  for (int t = 0; t < kIdle; ++t) series.Add(Load::FromCounts(LoadMatrix::Zero(2, 16)).value());
+  for (const Load& load : busy.windows) series.Add(load);
+  const ReplayOptions options{.costs = CostsOf(busy, topology, 0.01)};
+  for (const char* policy : {"balanced", "auto"}) {
+    const ReplayResult expected = Replay(busy.trace(), topology, policy, options).value();
+    const ReplayResult result = Replay(series.trace(), topology, policy, options).value();
+    EXPECT_GT(expected.summary.rebalances, 0) << policy;
+    EXPECT_EQ(result.summary.seconds_saved, expected.summary.seconds_saved) << policy;
+    EXPECT_EQ(result.summary.rebalances, expected.summary.rebalances) << policy;
+  }
+}
+
 // With redundant slots the starting layout doubles the first experts, and may be worse than none.
 TEST(ReplayTest, TimeIsSavedAgainstOneSlotPerExpertHoweverManySlotsThereAre) {
   Random random(8);
