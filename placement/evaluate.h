@@ -24,9 +24,9 @@ enum class SplitMode { kEqual, kBatch };
 struct Evaluation {
   RealMatrix gpu_loads;                             // [L, G]; 0 for an unusable GPU
   std::vector<double> max_gpu_load;                 // [L]
-  std::vector<std::optional<double>> balancedness;  // [L]; none for a layer without load
-  std::optional<double> mean_balancedness;          // over layers with load; none if all are idle
-  std::optional<double> min_balancedness;           // likewise
+  std::vector<std::optional<double>> balancedness;  // [L]; absent for a layer without load
+  std::optional<double> mean_balancedness;          // over layers with load; absent if all are idle
+  std::optional<double> min_balancedness;           // over layers with load; absent if all are idle
   double peak_load = 0;  // sum over layers of max_gpu_load: what a step waits for
 };
 
@@ -36,8 +36,8 @@ inline bool LessBalanced(const std::optional<double>& a, const std::optional<dou
 }
 
 struct EvaluateOptions {
-  const GpuSpeeds* speeds = nullptr;  // none: all usable and equally fast
-  // [L, S], the part of its expert's tokens that a slot takes; none: equal parts. For a given split
+  const GpuSpeeds* speeds = nullptr;  // null: all usable and equally fast
+  // [L, S], the part of its expert's tokens that a slot takes; null: equal parts. For a given split
   // the shares of an expert sum to 1.
   const RealMatrix* shares = nullptr;
 };

@@ -44,12 +44,12 @@ class LayerPath {
   LayerPlacement before_;
   LayerPlacement after_;
   std::vector<int32_t> now_;                 // [S]
-  std::vector<int32_t> count_;               // of it: [E]
+  std::vector<int32_t> count_;               // [E], slots of each expert in `now_`
   std::vector<std::vector<int32_t>> wrong_;  // by expert: slots of it that it has to leave
   int64_t num_wrong_ = 0;
   std::vector<int32_t> reordered_;  // experts whose replicas stay, in another order
   std::vector<bool> moved_;         // [E]
-  int64_t rows_ = 0;                // of this part
+  int64_t rows_ = 0;                // writes allowed per GPU in this part
   std::vector<int64_t> written_;    // by GPU, in this part
   std::vector<bool> is_written_;    // by slot, in this part
 };

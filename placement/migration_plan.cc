@@ -127,7 +127,7 @@ class Planner {
     size_t index = 0;
   };
   std::vector<Newest> newest_;
-  int64_t destination_ = 0;  // of the (layer, GPU) at work, counted from 1
+  int64_t destination_ = 0;  // number of the (layer, GPU) at work, counted from 1
 };
 
 absl::StatusOr<std::vector<LayerId>> CheckedLayers(const Topology& topology,

@@ -21,8 +21,8 @@ namespace eplb {
 enum class StateResidency { kWithPrimary, kEveryReplica };
 
 struct MigrationOptions {
-  int64_t weight_bytes = 0;  // of one expert of one layer, role weight
-  int64_t state_bytes = 0;   // likewise, role state; 0: there is no state, and none is planned
+  int64_t weight_bytes = 0;  // bytes of one expert of one layer, role weight
+  int64_t state_bytes = 0;   // bytes of one expert of one layer, role state; 0: none is planned
   StateResidency state_residency = StateResidency::kEveryReplica;
 };
 
@@ -34,9 +34,11 @@ struct Transfer {
   ExpertId expert;
   GpuId source;
   GpuId destination;
-  SlotId source_slot;                // holds the expert in the placement in force
-  std::vector<SlotId> weight_slots;  // of `destination`, receive the weights, rising; may be empty
-  std::vector<SlotId> state_slots;   // of `destination`, receive the state, rising; may be empty
+  SlotId source_slot;  // holds the expert in the current placement
+  // Slots of `destination` that receive the weights, rising; may be empty.
+  std::vector<SlotId> weight_slots;
+  // Slots of `destination` that receive the state, rising; may be empty.
+  std::vector<SlotId> state_slots;
   int32_t round = -1;
 
   bool is_local() const { return source == destination; }
@@ -64,7 +66,7 @@ struct MigrationPlan {
 //   node, then the one with the fewest sends queued, then the lowest; on it the lowest slot. State
 //   always comes from the old primary under kWithPrimary, and then the weights too.
 // A slot that keeps its expert is never touched, except that a change of primary moves state.
-// Copies read the placement in force: rows go through staging, so no order among them matters.
+// Copies read the current placement: rows go through staging, so no order among them matters.
 // Rounds by edge colouring of the bipartite multigraph (edge_colouring.h), so their number is the
 //   maximum degree.
 // errors: InvalidArgument when topologies differ, a layer is out of range or not above the one

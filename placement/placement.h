@@ -87,7 +87,7 @@ class Placement {
     IndexMatrix physical_to_logical;
     IndexMatrix replica_rank;
     IndexMatrix replica_count;
-    IndexMatrix first_replica;  // [L, E], where an expert's slots begin in the row below
+    IndexMatrix first_replica;  // [L, E], start of an expert's slots in the row below
     IndexMatrix replica_slots;  // [L, S], expert by expert in the order of replica rank
     int32_t max_replicas = 0;
   };

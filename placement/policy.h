@@ -27,13 +27,13 @@ struct PolicyInput {
   const Load& load;          // [L, E]; not kept after the call
   const Topology& topology;  // same L and E
   const Placement* previous =
-      nullptr;  // the placement in force, or none; only some policies look at it
-  const GpuSpeeds* speeds = nullptr;  // none: all usable and equally fast
+      nullptr;  // the current placement, or null; only some policies look at it
+  const GpuSpeeds* speeds = nullptr;  // null: all usable and equally fast
   // How the job splits tokens among replicas; policies that do not look at it assume equal shares.
   SplitMode split = SplitMode::kEqual;
   // Windows before now, oldest first, each [L, E]; none: `load` is all that is known.
   std::span<const Load> recent = {};
-  // Set by another thread: nobody waits for the answer any more. Looked at where the search counts
+  // Set by another thread once no caller waits for the answer. Looked at where the search counts
   // its steps, so that little work follows; a search that is not abandoned does not depend on it.
   const std::atomic<bool>* abandoned = nullptr;
 };

@@ -13,7 +13,7 @@ namespace eplb {
 
 struct RankGridOptions {
   int32_t world_size = 1;
-  int32_t num_gpus = 1;                // of an EP group
+  int32_t num_gpus = 1;                // GPUs of an EP group
   int32_t pipeline_parallel_size = 1;  // each holds layers of its own
   int32_t expert_tensor_parallel = 1;  // EP groups that share every expert, and see the same tokens
 
@@ -35,7 +35,8 @@ class RankGrid {
   int32_t num_gpus() const { return options_.num_gpus; }
   int32_t pipeline_parallel_size() const { return options_.pipeline_parallel_size; }
   int32_t expert_tensor_parallel() const { return options_.expert_tensor_parallel; }
-  int32_t num_ep_groups() const { return options_.world_size / options_.num_gpus; }  // of all
+  // EP groups of all stages.
+  int32_t num_ep_groups() const { return options_.world_size / options_.num_gpus; }
   int32_t ranks_per_pipeline_stage() const {
     return options_.world_size / options_.pipeline_parallel_size;
   }

@@ -22,7 +22,7 @@ struct Flows {
   int64_t transfers = 0;             // sum over `gpus`
   int64_t cross_node_transfers = 0;  // sum over the `nodes` with from != to
   std::vector<Flow> gpus;            // by source, then destination; only where something moved
-  std::vector<Flow> nodes;           // likewise; from == to: inside a node
+  std::vector<Flow> nodes;           // by source, then destination; from == to: inside a node
 };
 
 // Returns the flows if all layers moved in one chunk. If an expert has several sources on a node,

@@ -20,13 +20,14 @@ constexpr double kHorizon = 4;
 // Part of the uncharged migrations that each window charges. A candidate is judged by its current
 // costs and savings, not by the cost of its first placement.
 constexpr double kCharged = 1.0 / 32;
-constexpr double kMargin = 0.02;  // of its net seconds, that another candidate must be ahead by
+// Part of its net seconds by which another candidate must be ahead.
+constexpr double kMargin = 0.02;
 constexpr int64_t kProvingWindows = 2;  // before which no candidate is compared with another
 // Standard errors that are taken off what must be sure: among many candidates, and for a single
 // one, which no better one can replace.
 constexpr double kSure = 1;
 constexpr double kSureAlone = 2;
-constexpr double kFirstTimes = 4;  // that a gain must be above its price before a window was seen
+constexpr double kFirstTimes = 4;  // ratio of gain to price required before a window was seen
 
 std::vector<LayerId> TestedLayers(int32_t num_layers) {
   const int32_t tested = std::min(num_layers, kMaxTestedLayers);

@@ -1,5 +1,5 @@
 // A back-test that runs beside a job: every candidate decides on the job's own windows as if it
-// were in force, from the job's own placement, and each window shows what its placement would have
+// were active, from the job's own placement, and each window shows what its placement would have
 // been worth. Nothing is judged on a window that it was computed from.
 #ifndef EPLB_PLACEMENT_BACKTEST_BACKTEST_H_
 #define EPLB_PLACEMENT_BACKTEST_BACKTEST_H_
@@ -42,9 +42,9 @@ int64_t WindowsFor(const BacktestOptions& options);
 
 struct BacktestInput {
   std::span<const SeenWindow> windows;  // oldest first, at least one; of the whole model
-  const Placement& incumbent;           // in force during the newest of them; of the whole model
-  const Costs& costs;                   // of the whole model
-  const GpuSpeeds* speeds = nullptr;    // as PolicyInput's, and
+  const Placement& incumbent;           // active during the newest of them; of the whole model
+  const Costs& costs;                   // costs of the whole model
+  const GpuSpeeds* speeds = nullptr;    // see PolicyInput::speeds, and
   const std::atomic<bool>* abandoned = nullptr;
 };
 
@@ -68,7 +68,7 @@ struct CandidateScore {
 // placements of kMaxTestedLayers layers for each candidate.
 class Backtest {
  public:
-  // incumbent: in force, where all candidates begin.
+  // incumbent: the current placement, from which all candidates begin.
   static absl::StatusOr<Backtest> Begin(const Placement& incumbent, const BacktestOptions& options);
 
   // A window passed: scores the candidates on it, then each whose turn it is decides on
@@ -105,22 +105,22 @@ class Backtest {
   struct Shadow {
     Candidate candidate;
     Placement in_force;
-    std::optional<Placement> coming;  // in force from the next window on
+    std::optional<Placement> coming;  // active from the next window on
     std::optional<Promise> promise;
     int64_t windows_since_decision = -1;  // -1: none yet
     double predicted_tokens = 0;          // discounted, and
-    double seen_tokens = 0;               // what came of it, and
-    double seen_squares = 0;              // likewise, of the windows' own
+    double seen_tokens = 0;               // measured over the same windows, discounted, and
+    double seen_squares = 0;              // sum of the squares of its windows, discounted
     double net_seconds = 0;               // discounted
-    double net_squares = 0;               // likewise, of the windows' nets before migrations
-    double ahead_tokens = 0;              // per step, of the incumbent, summed over windows, and
-    double ahead_squares = 0;             // their squares, since the incumbent came into force;
-    double ahead_seconds = 0;             // the same in seconds, with replicas,
-    double ahead_seconds_squares = 0;     // their squares, and
-    double spent_meanwhile = 0;           // on its own migrations
-    double owed_seconds = 0;              // for the newest decision, not yet spent
-    double unpaid_seconds = 0;            // of migrations, still to be charged to the net
-    FigureMean balancedness;              // over windows
+    double net_squares = 0;            // squares of the windows' nets before migrations, discounted
+    double ahead_tokens = 0;           // per step, of the incumbent, summed over windows, and
+    double ahead_squares = 0;          // their squares, since the incumbent became current;
+    double ahead_seconds = 0;          // the same in seconds, with replicas,
+    double ahead_seconds_squares = 0;  // their squares, and
+    double spent_meanwhile = 0;        // on its own migrations
+    double owed_seconds = 0;           // for the newest decision, not yet spent
+    double unpaid_seconds = 0;         // price of migrations, still to be charged to the net
+    FigureMean balancedness;           // over windows
     double saved_seconds = 0;
     double spent_seconds = 0;
   };
@@ -151,18 +151,18 @@ class Backtest {
   const Shadow& Next() const;
   std::ptrdiff_t nothing() const { return std::ssize(shadows_) - 1; }
 
-  Placement start_;      // of the tested layers
-  Placement incumbent_;  // likewise, as it was in the newest window
+  Placement start_;      // placement of the tested layers at the start
+  Placement incumbent_;  // placement of the tested layers in the newest window
   int64_t incumbent_windows_ = 0;
   std::vector<LayerId> layers_;
   double scale_ = 1;  // layers of the model for each tested one
   BacktestOptions options_;
-  std::vector<Shadow> shadows_;  // of the candidates, and last the one that does nothing
+  std::vector<Shadow> shadows_;  // one per candidate, and last the one that does nothing
   std::ptrdiff_t choice_ = 0;
   int64_t num_windows_ = 0;
-  double unmoved_seconds_ = 0;   // of the peaks of `start_`
-  double own_net_seconds_ = 0;   // what the job's own moves saved, less what they cost
-  double steps_per_window_ = 1;  // of the newest windows, the median
+  double unmoved_seconds_ = 0;   // seconds of the peaks of `start_`
+  double own_net_seconds_ = 0;   // savings of the job's own moves, less their costs
+  double steps_per_window_ = 1;  // median of the newest windows
 };
 
 }  // namespace eplb

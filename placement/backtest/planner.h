@@ -37,7 +37,7 @@ struct PlannerQuestion {
   int64_t num_fresh = 0;                      // number of them that the state has not seen yet
   Costs costs;
   BacktestOptions options;
-  std::shared_ptr<const GpuSpeeds> speeds = nullptr;  // as PolicyInput's
+  std::shared_ptr<const GpuSpeeds> speeds = nullptr;  // see PolicyInput::speeds
   int64_t windows_since_decision = -1;  // fresh ones included; -1: no decision was made yet
   bool now = false;                     // decide even if no decision is due
 };

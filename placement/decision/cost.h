@@ -23,11 +23,11 @@ enum class BandwidthSource {
 
 // Bandwidths are of one direction of one GPU's link.
 struct Costs {
-  double token_seconds = 0;          // of the fullest GPU, per token; 0: unknown
+  double token_seconds = 0;          // seconds of the fullest GPU per token; 0: unknown
   double intra_bytes_per_s = 450e9;  // between GPUs of a node: NVLink4
   double inter_bytes_per_s = 50e9;   // between nodes: a NIC of 400 Gb/s
   BandwidthSource bandwidths = BandwidthSource::kGiven;
-  double stall_seconds = 0;  // of a migration, besides its bytes
+  double stall_seconds = 0;  // duration of a migration besides its bytes
   MigrationOptions expert;   // bytes of an expert by role, and where its state lives
   // Training: what a step sends from a primary to each replica on another GPU, and back.
   int64_t replica_weight_bytes = 0;

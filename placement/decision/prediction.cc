@@ -14,9 +14,9 @@
 namespace eplb {
 namespace {
 
-constexpr double kLeastError = 0.005;  // of a mean over a window's tokens
+constexpr double kLeastError = 0.005;  // smallest error of a mean over a window's tokens
 constexpr size_t kNewest = 5;          // ratios that a prediction goes by; its error goes by all
-constexpr size_t kTold = 9;            // outcomes of a sentence
+constexpr size_t kTold = 9;            // most outcomes in a sentence
 
 double MedianOf(std::vector<double> values) {
   std::sort(values.begin(), values.end());

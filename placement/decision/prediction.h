@@ -21,7 +21,7 @@ struct Prediction {
   double balancedness = 0;
   std::optional<double> error = std::nullopt;
   int64_t evidence = 0;  // earlier predictions that it was told from
-  double prior = 0;      // what it would be without them
+  double prior = 0;      // prediction that ignores the evidence
 };
 
 // A prediction, and what followed.
@@ -38,10 +38,10 @@ struct PredictionOutcome {
 // run.
 struct Forecast {
   double measured = 0;   // mean over the windows decided on; 0: not known
-  double predicted = 0;  // of the first whole window after the decision; 0: not known
-  std::optional<double> error = std::nullopt;  // as Prediction::error
+  double predicted = 0;  // first whole window after the decision; 0: not known
+  std::optional<double> error = std::nullopt;  // see Prediction::error
   bool computed = false;  // `predicted` is no prediction, but computed on the decision's load
-  std::optional<double> seen = std::nullopt;  // what followed
+  std::optional<double> seen = std::nullopt;  // measured after the decision
 
   double gain() const { return predicted - measured; }
 };
@@ -83,7 +83,7 @@ class PredictionRecord {
   // latency: whole windows that pass between a decision and the first whole window under it, >= 0.
   explicit PredictionRecord(int32_t latency = 0) : latency_(latency) {}
 
-  // A decision computed `computed` for a placement, and `in_force` for the one in force, on the
+  // A decision computed `computed` for a placement, and `in_force` for the current one, on the
   // load that it goes by. measured: as Forecast's; 0: `in_force` stands for it.
   Prediction Predict(double computed, double in_force, double measured = 0) const;
   // Keeps a placement and what was predicted of it, to compare. One decision a window: a second one

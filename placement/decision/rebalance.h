@@ -56,7 +56,7 @@ LearnedGate CappedBy(const Costs& costs, LearnedGate gate);
 // Seconds of a move: gain and replicas per step, migration once.
 struct GainPrice {
   double predicted = 0;
-  double replicas = 0;  // of the candidate's beyond the incumbent's
+  double replicas = 0;  // price of the candidate's replicas beyond the incumbent's
   double migration = 0;
   double token_seconds = 1;
 };
@@ -114,8 +114,8 @@ struct RebalanceDecision {
   std::string reason;
   // Absent without tokens. The prediction is the candidate's.
   std::optional<Prediction> prediction;
-  std::optional<double> balancedness_before;    // of the incumbent, computed on `load`
-  std::optional<double> balancedness_computed;  // of the candidate, computed on `load`
+  std::optional<double> balancedness_before;    // balancedness of the incumbent, computed on `load`
+  std::optional<double> balancedness_computed;  // balancedness of the candidate, computed on `load`
   double peak_before = 0;                       // peak load of the incumbent on `load`
   double peak_computed = 0;                     // peak load of the candidate on `load`
   MigrationCost migration;  // zero if the decision was made without looking at it

@@ -11,7 +11,7 @@
 namespace eplb {
 
 struct BalancedOptions {
-  std::optional<Hierarchy> hierarchy;  // none given: DefaultHierarchy of the topology
+  std::optional<Hierarchy> hierarchy;  // absent: DefaultHierarchy of the topology
   Effort effort = Effort::kDefault;
   bool allow_duplicates = false;
 };

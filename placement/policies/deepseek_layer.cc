@@ -26,7 +26,7 @@ constexpr uint64_t kNoRoom = 0;  // below the key of every bin with room
 
 constexpr size_t kEpGroups = 8;       // floats of one AVX2 vector
 constexpr size_t kAccumulators = 4;   // vectors added side by side
-constexpr size_t kCascadeLevels = 4;  // of the cascade
+constexpr size_t kCascadeLevels = 4;  // levels of the cascade
 constexpr size_t kBlock = kEpGroups * kAccumulators;
 
 using Block = std::array<float, kBlock>;

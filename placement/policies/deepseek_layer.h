@@ -19,7 +19,7 @@ namespace eplb {
 // are always equal.
 enum class TieBreak {
   kStable,  // the lower index: documented, the same everywhere
-  kCompat,  // what torch 1.13 does on CPU: libstdc++'s std::sort over (value, index) pairs
+  kCompat,  // order of torch 1.13 on CPU: libstdc++'s std::sort over (value, index) pairs
 };
 
 // Maps a float32 to an integer of the same order: -inf lowest, -0 equal to +0, every NaN equal and

@@ -46,9 +46,9 @@ int32_t SwapsOf(Effort effort) {
 // A part of a layer that is searched on its own: some GPUs, and the experts that only they hold.
 struct SplitPart {
   Domain domain;
-  std::vector<int32_t> slots;                // of the domain, in the layer
-  std::vector<int32_t> experts;              // of the domain, in the layer
-  std::vector<int32_t> place;                // [E], of an expert in `experts`; -1: in another part
+  std::vector<int32_t> slots;    // slots of the domain, in the layer
+  std::vector<int32_t> experts;  // experts of the domain, in the layer
+  std::vector<int32_t> place;    // [E], place of an expert in `experts`; -1: in another part
   std::vector<std::vector<double>> batches;  // loads of the domain's experts
   std::vector<int32_t> incumbent;            // experts of the domain by slot, -1: nothing
   bool ring = false;                         // outlets are looked for

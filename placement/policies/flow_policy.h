@@ -1,4 +1,4 @@
-// From the placement in force, for jobs that split every batch exactly.
+// Improves the current placement for jobs that split every batch exactly.
 #ifndef EPLB_PLACEMENT_POLICIES_FLOW_POLICY_H_
 #define EPLB_PLACEMENT_POLICIES_FLOW_POLICY_H_
 
@@ -12,9 +12,9 @@
 namespace eplb {
 
 struct FlowOptions {
-  std::optional<Hierarchy> hierarchy;  // none given: DefaultHierarchy of the topology
+  std::optional<Hierarchy> hierarchy;  // absent: DefaultHierarchy of the topology
   Effort effort = Effort::kDefault;
-  bool allow_duplicates = false;  // of the policies below; duplicates help no exact split
+  bool allow_duplicates = false;  // passed to the policies below; duplicates help no exact split
   // Transfers into a GPU per layer. None given: any number that its price allows.
   std::optional<int32_t> max_moves_per_gpu;
 };
@@ -26,7 +26,7 @@ struct FlowOptions {
 // another expert. Candidates per layer are the incumbent, the layouts after each of those steps,
 // and rings from scratch. They are scored on the recent windows, each as one batch (without any, on
 // the load): mean of the least maximum / mean GPU load, plus a price per transfer where there is a
-// placement in force. Under `strict` each node is searched on its own.
+// current placement. Under `strict` each node is searched on its own.
 // Where there are fewer slots to spare than GPUs, a GPU has one slot or more slots than experts, or
 // the hierarchy is soft, and for layers that break `strict`, the candidates are the incumbent and
 // the layer of `incremental`. Where tokens are split in equal shares (SplitMode::kEqual) the answer

@@ -56,7 +56,7 @@ std::vector<double> LoadOf(const Load& load, Eigen::Index layer) {
 // A layer's usable GPUs as one domain; under a hierarchy experts have affinities.
 struct Frame {
   Domain domain;
-  std::vector<int32_t> slots;  // of the domain, in the layer
+  std::vector<int32_t> slots;  // slots of the domain, in the layer
 
   Layout Read(SlotRow layer) const {
     Layout layout;

@@ -1,4 +1,4 @@
-// From the placement in force, a few moves at a time, each of which must pay.
+// Improves the current placement by a few moves at a time, each of which must pay.
 #ifndef EPLB_PLACEMENT_POLICIES_INCREMENTAL_POLICY_H_
 #define EPLB_PLACEMENT_POLICIES_INCREMENTAL_POLICY_H_
 
@@ -15,8 +15,9 @@ namespace eplb {
 inline constexpr int32_t kDefaultMovesPerGpu = 2;
 
 struct IncrementalOptions {
-  std::optional<Hierarchy> hierarchy;  // none given: DefaultHierarchy of the topology
-  Effort effort = Effort::kDefault;    // of the search from scratch that is one of the candidates
+  std::optional<Hierarchy> hierarchy;  // absent: DefaultHierarchy of the topology
+  // Effort of the search from scratch that is one of the candidates.
+  Effort effort = Effort::kDefault;
   bool allow_duplicates = false;
   // Transfers into a GPU per layer. None given: kDefaultMovesPerGpu, and any number in a layer
   // whose hottest GPU carries more than twice the bound, such as one that was never balanced.

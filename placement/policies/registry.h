@@ -19,7 +19,7 @@ namespace eplb {
 // Options of all policies. A policy ignores those that it does not know.
 struct PolicyOptions {
   TieBreak tie_break = TieBreak::kStable;  // order of equal loads in `deepseek`
-  std::optional<Hierarchy> hierarchy;      // none given: the policy's own rule
+  std::optional<Hierarchy> hierarchy;      // absent: the policy's own rule
   Effort effort = Effort::kDefault;
   bool allow_duplicates = false;             // two replicas of an expert on one GPU where it helps
   std::optional<int32_t> max_moves_per_gpu;  // transfers into a GPU per layer; none given: the
@@ -31,7 +31,7 @@ enum class TriedFor { kNever, kLater, kFirst };
 
 // Properties of a policy, so that callers need not compare names.
 struct PolicyTraits {
-  // It changes the placement in force, and refuses to plan without one.
+  // It changes the current placement, and refuses to plan without one.
   bool needs_previous = false;
   // It computes what DeepSeek's reference computes, in float32: only the order of equal loads and
   // one domain can be asked for, and GPUs are equally fast.

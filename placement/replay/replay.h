@@ -30,12 +30,13 @@ namespace eplb {
 inline constexpr int64_t kMaxReplayWindows = (int64_t{1} << 31) - 1;
 
 struct ReplayOptions {
-  int64_t every = 1;            // windows between decisions, >= 1
-  int64_t history = 1;          // windows that a decision looks at, >= 1
-  std::optional<double> decay;  // none: they are summed; else estimate = decay * estimate +
-                                // (1 - decay) * window, oldest first
+  int64_t every = 1;    // windows between decisions, >= 1
+  int64_t history = 1;  // windows that a decision looks at, >= 1
+  // Absent: windows are summed. Otherwise estimate = decay * estimate + (1 - decay) * window,
+  // oldest first.
+  std::optional<double> decay;
   double min_gain = 0.05;
-  int32_t latency = 0;  // windows that a decision waits for until it is in force: 0 or 1
+  int32_t latency = 0;  // windows between a decision and its first window: 0 or 1
   // Split in measurements, in the policy's objective and in decisions; each window is one batch.
   SplitMode split = SplitMode::kEqual;
   PolicyOptions policy;         // options of the policy, or of the candidates of one that chooses
@@ -61,8 +62,8 @@ struct ReplayRow {
   // Means over layers with load; none for a window without tokens.
   std::optional<double> balancedness_without_eplb;  // placement/without_eplb.h
   std::optional<double> balancedness_static;        // under the starting layout
-  std::optional<double> balancedness;               // under the placement in force
-  // Sums over layers of the fullest GPU's load, without EPLB and under the placement in force.
+  std::optional<double> balancedness;               // under the current placement
+  // Sums over layers of the fullest GPU's load, without EPLB and under the current placement.
   double peak_load_without_eplb = 0;
   double peak_load = 0;
   bool rebalanced = false;
@@ -75,9 +76,9 @@ struct ReplayRow {
   int64_t transfers = 0;
   int64_t bytes = 0;
   double migration_seconds = 0;
-  double without_eplb_seconds = 0;  // of the fullest GPUs without EPLB
-  double static_seconds = 0;        // of the fullest GPUs under the starting layout
-  double saved_seconds = 0;         // by the placement in force, of without_eplb_seconds
+  double without_eplb_seconds = 0;  // seconds of the fullest GPUs without EPLB
+  double static_seconds = 0;        // seconds of the fullest GPUs under the starting layout
+  double saved_seconds = 0;         // part of without_eplb_seconds that the current placement saves
   double replica_seconds = 0;       // spent on replicas; without EPLB there are none
 };
 
@@ -90,18 +91,18 @@ struct ReplaySummary {
   int64_t rebalances = 0;
   int64_t transfers = 0;
   int64_t bytes = 0;
-  double without_eplb_seconds = 0;  // of the fullest GPUs without EPLB
-  double static_seconds = 0;        // of the fullest GPUs under the starting layout
-  double seconds_saved = 0;         // of without_eplb_seconds
+  double without_eplb_seconds = 0;  // seconds of the fullest GPUs without EPLB
+  double static_seconds = 0;        // seconds of the fullest GPUs under the starting layout
+  double seconds_saved = 0;         // part of without_eplb_seconds that was saved
   double seconds_spent = 0;         // on migrations and replicas, >= 0
-  int64_t predictions = 0;          // that a later window was compared with, and
+  int64_t predictions = 0;          // predictions that were compared with a later window, and
   int64_t predictions_held = 0;     // within their error
 };
 
 struct ReplayResult {
   std::vector<ReplayRow> rows;
   ReplaySummary summary;
-  std::vector<CandidateScore> candidates;  // of a policy that chooses, at the end
+  std::vector<CandidateScore> candidates;  // scores of a policy that chooses, at the end
 };
 
 // Called before window `window`; may be empty.
@@ -115,8 +116,8 @@ using ReplayObserver =
 // history and decay are its own, and `every` is the time between two opportunities to decide.
 //
 // Window 0 runs Placement::Static(topology). Before every options.every-th window the policy is
-// asked, with the last options.history windows, and its answer, aligned to the placement in force,
-// is put in force when EvaluateRebalance says so; with exact splits when the least peaks of the
+// asked, with the last options.history windows, and its answer, aligned to the current placement,
+// replaces it when EvaluateRebalance says so; with exact splits when the least peaks of the
 // same windows fall by min_gain and, with prices, by more seconds than the migration takes. Nothing
 // before window t depends on windows >= t. Every number is finite. errors: InvalidArgument for
 // options out of range, no window, windows of another shape than the topology, a steps range that

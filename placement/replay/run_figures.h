@@ -21,8 +21,8 @@ namespace eplb {
 // A placement that a run switched to, with what was decided on.
 struct RunPlacement {
   int64_t step = 0;  // the first step under it
-  // Steps whose summed load it was decided on. last < first: by nobody's policy, as a rollback; the
-  // policy's series takes it over.
+  // Steps whose summed load it was decided on. last < first: no policy decided it, as in a
+  // rollback; the policy's series takes it over.
   int64_t decided_first_step = 0;
   int64_t decided_last_step = -1;
   Placement placement;
@@ -43,7 +43,7 @@ struct RunFigures {
   RunSeries run;           // under the run's own placements, as it split its tokens
   RunSeries without_eplb;  // with one slot per expert, in order
   RunSeries unmoved;       // under the static layout, in equal shares
-  RunSeries policy;  // under the policy's placements, decided on the same windows, in force from
+  RunSeries policy;  // under the policy's placements, decided on the same windows, current from
                      // the same steps, in equal shares
   // Under the policy's placement for each window of steps, decided on that very window, in equal
   // shares.
@@ -58,7 +58,7 @@ struct RunFigures {
 
 struct RunReviewOptions {
   const Policy& policy;
-  int64_t window_steps = 1;  // of what is decided in hindsight, >= 1
+  int64_t window_steps = 1;  // steps in a window decided in hindsight, >= 1
   // How the run split its tokens; with kBatch each step was one batch.
   SplitMode split = SplitMode::kEqual;
   const Policy* hindsight_split = nullptr;  // not null with kBatch; it is given a window's steps

@@ -13,7 +13,7 @@
 namespace eplb {
 
 struct BoundOptions {
-  const GpuSpeeds* speeds = nullptr;  // none: all usable and equally fast
+  const GpuSpeeds* speeds = nullptr;  // null: all usable and equally fast
   Hierarchy hierarchy = Hierarchy::kNone;
   bool any_split = false;  // an expert's replicas may take unequal shares of its tokens
 };

@@ -31,7 +31,8 @@ class ReplacementTrial {
   double PeakAfter(const Arrangement& arrangement, int32_t slot, int32_t expert);
 
  private:
-  std::vector<int32_t> index_;  // [m], of a GPU in changes_; -1: absent; all -1 between trials
+  // [m], index of a GPU in changes_; -1: absent; all -1 between trials.
+  std::vector<int32_t> index_;
   std::vector<Change> changes_;
 };
 
@@ -60,8 +61,8 @@ class Descent {
   struct Step {
     double peak = 0;  // the largest load among the GPUs it touches, afterwards
     int32_t slot = -1;
-    int32_t other_slot = -1;  // of an exchange
-    int32_t expert = -1;      // that `slot` gets by a change of counts
+    int32_t other_slot = -1;  // second slot of an exchange
+    int32_t expert = -1;      // expert that `slot` gets by a change of counts
   };
   bool SwapOnce(Arrangement& arrangement, WorkBudget& work);
   bool CountOnce(Arrangement& arrangement, WorkBudget& work);

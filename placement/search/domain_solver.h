@@ -114,11 +114,11 @@ class DomainSolver {
   std::vector<int32_t> best_;  // [S]
   double best_peak_ = 0;
   int32_t seeds_left_ = 0;
-  int64_t least_work_ = 0;       // that seeds leave for later
-  int64_t work_per_counts_ = 0;  // of a walk from each vector of counts
-  bool equal_gpus_;              // as many slots and as fast, all of them
+  int64_t least_work_ = 0;       // work that seeds leave for later
+  int64_t work_per_counts_ = 0;  // work of a walk from each vector of counts
+  bool equal_gpus_;              // all GPUs have as many slots and are as fast
   bool no_duplicates_;           // no GPU may hold an expert twice
-  std::vector<int32_t> counts_;  // of the seed at hand
+  std::vector<int32_t> counts_;  // replicas per expert of the current seed
   std::vector<double> units_;
 };
 

@@ -57,8 +57,8 @@ class ImprovementSteps {
   struct Choice {
     double value = 0;  // won per copy
     int32_t slot = -1;
-    int32_t other_slot = -1;  // of an exchange
-    int32_t expert = -1;      // of a replacement
+    int32_t other_slot = -1;  // second slot of an exchange
+    int32_t expert = -1;      // new expert of a replacement
   };
   size_t IndexOf(int32_t gpu, int32_t expert) const {
     return AsIndex(gpu) * AsIndex(num_experts_) + AsIndex(expert);
@@ -83,7 +83,7 @@ class ImprovementSteps {
   // One more replica of an expert.
   struct Replica {
     int32_t expert;
-    double unit;  // of all its replicas then
+    double unit;  // unit of all its replicas with one more
     double win;   // weight that the GPUs that hold it already lose
   };
   std::vector<Replica> MoreReplicas() const;  // the largest win first

@@ -31,7 +31,7 @@ struct LayerSolverOptions {
 // The usable GPUs of some nodes as a domain, the place of its slots in the layer, and its solver.
 struct DomainShape {
   Domain domain;
-  std::vector<int32_t> first_slot;  // [m], of each GPU in the layer
+  std::vector<int32_t> first_slot;  // [m], first slot of each GPU in the layer
   std::vector<int32_t> experts;     // [n], the domain's experts in the layer
   std::unique_ptr<DomainSolver> solver;
 };
@@ -78,13 +78,13 @@ class LayerSolver {
 
   const Topology& topology_;
   LayerSolverOptions options_;
-  Effort effort_ = Effort::kDefault;  // of the pass over the partitions
+  Effort effort_ = Effort::kDefault;  // effort of the pass over the partitions
   int64_t work_ = 0;                  // left for the partition
-  std::vector<int32_t> slots_;        // [S] of the partition
+  std::vector<int32_t> slots_;        // [S], slots of the partition
   std::unique_ptr<DomainShape> whole_;
   std::vector<std::unique_ptr<DomainShape>> nodes_;  // [N]
   std::vector<Domain> node_domains_;                 // [N], without loads
-  NodePartition partition_;                          // of the last strict or soft layer
+  NodePartition partition_;                          // partition of the last strict or soft layer
 };
 
 }  // namespace eplb

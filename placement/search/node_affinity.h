@@ -31,7 +31,7 @@ absl::StatusOr<Placement> WithPrimariesOnAffineNode(const Placement& placement,
 struct CrossingShare {
   std::vector<double> per_layer;  // [L], 0..1; 0 for a layer without load
   double mean = 0;                // over layers with load
-  double max = 0;                 // likewise
+  double max = 0;                 // over layers with load
 };
 
 // Computes the share of tokens that replicas off the home of their expert serve. Homes are those of

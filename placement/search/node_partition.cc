@@ -182,7 +182,7 @@ class Heuristic {
   }
 
   const PartitionProblem& problem_;
-  std::vector<std::vector<int32_t>> groups_;  // of each node
+  std::vector<std::vector<int32_t>> groups_;  // groups of each node
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ namespace eplb {
 // Expert groups in equal number on every node.
 struct NodePartition {
   std::vector<int32_t> node_of_group;  // [K]
-  double cost = 0;                     // of the dearest node
+  double cost = 0;                     // cost of the dearest node
 };
 
 struct PartitionProblem {

@@ -156,7 +156,7 @@ class RingMaker {
   const Domain& domain_;
   std::vector<int32_t> outlets_;  // [m], still to be placed
   std::vector<std::vector<int32_t>> on_gpu_;
-  std::vector<double> tokens_;  // [m], of owned experts
+  std::vector<double> tokens_;  // [m], tokens of owned experts
   std::vector<int32_t> order_;  // [n], experts by falling load
   std::vector<int32_t> owner_;  // [n]
 };
@@ -390,7 +390,7 @@ class OutletSteps::State {
   std::vector<int32_t> target_;   // [S], the GPU that owned an outlet's expert; -1: no outlet
   std::vector<double> owner_load_;
   std::vector<bool> has_outlet_;  // [n]
-  std::vector<double> mean_;      // [m], of owner loads
+  std::vector<double> mean_;      // [m], mean of the owner loads, by speed
   double total_load_ = 0;
 };
 

@@ -50,7 +50,7 @@ class Packer {
   std::vector<int32_t> order_;                      // [n]
   std::vector<std::pair<double, int32_t>> by_key_;  // [n]
   std::vector<int32_t> filled_;                     // [m], slots in use
-  std::vector<int32_t> room_;                       // of affinities
+  std::vector<int32_t> room_;                       // free slots per affinity
   std::optional<WinnerTree> lightest_;
   std::vector<int32_t> taken_;  // GPUs of the expert that is being placed
 };

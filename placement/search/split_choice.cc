@@ -125,7 +125,7 @@ class SplitContest {
   std::vector<int32_t> best_;
   std::vector<int32_t> gpu_of_;  // [S]
   double best_score_;
-  std::vector<std::vector<int32_t>> holders_;  // [n], of the best layout
+  std::vector<std::vector<int32_t>> holders_;  // [n], GPUs that hold each expert in the best layout
 };
 
 }  // namespace

@@ -41,7 +41,7 @@ class SplitPeaks {
 
  private:
   struct Batch {
-    size_t index;                 // of the load that it was made from
+    size_t index;                 // index of its load
     std::vector<int64_t> counts;  // [n]
     double mean;                  // tokens / speed of all GPUs
   };

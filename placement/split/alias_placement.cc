@@ -24,7 +24,7 @@ constexpr int64_t kAliasTokens = int64_t{1} << 61;
 struct AliasDomain {
   std::vector<int32_t> experts;
   std::vector<int32_t> gpus;  // usable ones
-  int32_t fewest_slots = 0;   // of a GPU
+  int32_t fewest_slots = 0;   // fewest slots of a GPU
   int32_t most_slots = 0;
 
   bool Fits() const {

@@ -53,7 +53,7 @@ class SplitLayerBuilder {
   void FindShared();
 
   std::vector<int32_t> gpu_of_slot_;
-  std::vector<int32_t> part_on_gpu_;  // [G], of the expert that is being added
+  std::vector<int32_t> part_on_gpu_;  // [G], part of the expert that is being added; -1: none
   std::vector<int32_t> next_;         // [G]
   std::vector<int32_t> num_found_;    // [num_replicated]
   // Tables of SplitLayer.

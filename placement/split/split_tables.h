@@ -72,8 +72,8 @@ struct SplitTables {
   int32_t num_experts = 0;
   int32_t num_slots = 0;
   int32_t num_gpus = 0;
-  int32_t max_parts = 0;       // of a layer
-  int32_t max_replicated = 0;  // of a layer
+  int32_t max_parts = 0;       // most parts of a layer
+  int32_t max_replicated = 0;  // most replicated experts of a layer
   bool equal_speeds = true;
   int64_t slack = 0;                         // in kSplitSlackUnit
   int64_t num_tables = 0;                    // integers in `tables`

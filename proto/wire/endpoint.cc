@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kMaxShownEndpoint = 200;  // bytes
 constexpr absl::string_view kUnix = "unix:";
-constexpr size_t kMaxUnixPath = 107;  // of sockaddr_un, without the zero behind it
+constexpr size_t kMaxUnixPath = 107;  // capacity of sockaddr_un, less the terminating zero
 constexpr std::array kCauses = {EACCES, ECONNREFUSED, ECONNRESET,   EHOSTUNREACH, ENETUNREACH,
                                 ENOENT, ENOTDIR,      ENAMETOOLONG, ETIMEDOUT};
 

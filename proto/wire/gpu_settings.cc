@@ -17,7 +17,7 @@ namespace {
 constexpr char kNoGpu[] = "none";
 constexpr size_t kMaxListText = 2048;  // kMaxNamedGpus numbers, each with a speed
 constexpr size_t kMaxShown = 64;
-constexpr int32_t kMaxGpu = (1 << 20) - 1;  // as Topology allows
+constexpr int32_t kMaxGpu = (1 << 20) - 1;  // largest GPU of a Topology
 
 absl::Status NotAList(std::string_view text, const std::string& expected) {
   return absl::InvalidArgumentError(

@@ -97,7 +97,7 @@ class LayerList {
 
 // Names of jobs, runs and requests, which are checked before they are sent.
 
-inline constexpr size_t kMaxNameLength = 128;  // of a job or a run
+inline constexpr size_t kMaxNameLength = 128;  // longest name of a job or a run
 inline constexpr size_t kMaxRequestIdLength = 64;
 
 // Checks the name of a job or a request: [1, max_length] characters of [A-Za-z0-9._-].
@@ -147,7 +147,7 @@ struct JobMemory {
 // received, whatever version of the daemon wrote them.
 struct CarriedMemory {
   std::string bytes = {};                         // empty: `value` has the content
-  std::optional<JobMemory> value = std::nullopt;  // none: no memory, or bytes of another version
+  std::optional<JobMemory> value = std::nullopt;  // absent: no memory, or bytes of another version
 };
 inline constexpr size_t kMaxMemoryBytes = size_t{16} << 10;
 

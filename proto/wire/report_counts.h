@@ -13,7 +13,7 @@ int32_t NumLayers(const LoadReport& report);
 int32_t NumExperts(const LoadReport& report);
 int32_t NumLayers(const LoadPart& part);
 int32_t NumExperts(const LoadPart& part);
-size_t CountBytes(const LoadReport& report);  // of memory, with the parts
+size_t CountBytes(const LoadReport& report);  // memory in bytes, with the parts
 
 // The least of all counts; 0 when there is none. cost: O(1) for packed counts, which are >= 0.
 int64_t LeastCount(const LoadReport& report);

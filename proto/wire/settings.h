@@ -49,7 +49,7 @@ struct Settings {
   StepRange freeze_steps;        // steps without decisions
   absl::Duration max_pause = absl::Milliseconds(200);  // predicted pause of one boundary
   int32_t layers_per_chunk = 64;
-  std::optional<Hierarchy> hierarchy;  // none: the policy's own rule
+  std::optional<Hierarchy> hierarchy;  // absent: the policy's own rule
   SpeedMode gpu_speeds = SpeedMode::kObserve;
   std::vector<StatedSpeed> stated_speeds;  // replace the measured speeds
   std::vector<int32_t> avoid_gpus;         // get the experts with the fewest tokens
@@ -64,13 +64,13 @@ struct SettingsPatch {
   std::optional<int32_t> every_steps;
   std::optional<double> min_gain;
   std::optional<int64_t> horizon_steps;
-  std::optional<std::string> freeze_steps;  // as ParseSteps
+  std::optional<std::string> freeze_steps;  // see ParseSteps
   std::optional<absl::Duration> max_pause;
   std::optional<int32_t> layers_per_chunk;
   std::optional<std::string> hierarchy;      // auto, strict, soft, none
   std::optional<std::string> gpu_speeds;     // off, observe, apply
-  std::optional<std::string> stated_speeds;  // as ParseSpeeds
-  std::optional<std::string> avoid_gpus;     // as ParseGpus
+  std::optional<std::string> stated_speeds;  // see ParseSpeeds
+  std::optional<std::string> avoid_gpus;     // see ParseGpus
 
   bool empty() const { return *this == SettingsPatch(); }
   friend bool operator==(const SettingsPatch&, const SettingsPatch&) = default;

@@ -18,6 +18,7 @@ import tomllib
 
 OPENINGS = ("Of", "That", "What", "Who", "Whose", "Whether", "As", "Where", "Else", "Likewise", "None")
 OPENING = re.compile(rf"(?:{'|'.join(OPENINGS)})\b")
+UNITS = re.compile(r"^\[[^\]]*\][,.:;]? *")
 SQL = re.compile(r'"(?:CREATE|DELETE|INSERT|SELECT|UPDATE) ')
 MOST_WORDS = 30
 CLIKE = {".h", ".c", ".cc", ".cu", ".cuh", ".proto", ".js", ".mjs"}
@@ -45,9 +46,10 @@ def comments_of_lines(text, mark):
             whole = bool(body) or whole
             continue
         whole = False
-        trailing = re.search(rf"[;,{{}})\w]\s+{mark}\s+([A-Z].*)$", line)
+        trailing = re.search(rf"[;,{{}})\w]\s+{mark}\s+(\S.*)$", line)
         if trailing and line[:trailing.start()].count('"') % 2 == 0:
-            found.append((number, trailing[1]))
+            remark = UNITS.sub("", trailing[1])
+            found.append((number, remark[:1].upper() + remark[1:]))
     return found
 
 
