@@ -33,9 +33,9 @@ absl::Status AddRowsOnHost(std::span<const RowCopy> rows, ElementType type);
 
 // Pointers are to device memory.
 struct AddArgs {
-  const TiledRow* rows = nullptr;  // [num_rows] as TileRows wrote it
+  const TiledRow* rows = nullptr;  // [num_rows], table written by TileRows
   int32_t num_rows = 0;
-  int64_t num_tiles = 0;  // as TileRows returned it
+  int64_t num_tiles = 0;  // number returned by TileRows
   ElementType type = ElementType::kFloat32;
 };
 static_assert(std::is_trivially_copyable_v<AddArgs>);

@@ -9,7 +9,7 @@ namespace {
 constexpr int32_t kWarpThreads = 32;
 constexpr int32_t kMaxWarps = 32;
 
-using Cell = unsigned long long;  // what CUDA calls a uint64_t
+using Cell = unsigned long long;  // CUDA's name for a uint64_t
 static_assert(sizeof(Cell) == sizeof(uint64_t));
 
 __device__ Cell WarpSum(Cell value) {

@@ -32,9 +32,9 @@ int64_t TileRows(std::span<const RowCopy> rows, std::span<TiledRow> table);
 
 // Pointers are to device memory.
 struct CopyArgs {
-  const TiledRow* rows = nullptr;  // [num_rows] as TileRows wrote it
+  const TiledRow* rows = nullptr;  // [num_rows], table written by TileRows
   int32_t num_rows = 0;
-  int64_t num_tiles = 0;            // as TileRows returned it
+  int64_t num_tiles = 0;            // number returned by TileRows
   uint64_t* checksums = nullptr;    // [num_rows], set; null: none is summed
   bool checksums_are_zero = false;  // already, e.g. by the copy that brought the table
 };

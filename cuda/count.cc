@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kMaxChoices = int64_t{1} << 31;
 constexpr int32_t kCountThreads = 512;
 constexpr int32_t kCountBlocksPerMultiprocessor = 2;
-constexpr int32_t kMaxSharedBytes = 48 * 1024;  // what every device gives a block without asking
+// Shared memory of a block on every device by default.
+constexpr int32_t kMaxSharedBytes = 48 * 1024;
 
 template <class ExpertId>
 void CountAll(const CountArgs& args) {

@@ -14,7 +14,7 @@ constexpr char kFileName[] = "libcuda.so.1";
 // Values of cuda.h, which a build without CUDA does not have.
 constexpr int kSuccess = 0;
 constexpr int kInvalidValue = 1;          // memory that the driver does not know
-constexpr int kNotInitialized = 3;        // so nobody in this process has memory of a GPU
+constexpr int kNotInitialized = 3;        // so no thread of this process has memory of a GPU
 constexpr int kMemoryType = 2;            // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 constexpr int kIsManaged = 8;             // CU_POINTER_ATTRIBUTE_IS_MANAGED
 constexpr int kDeviceOrdinal = 9;         // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
@@ -52,7 +52,7 @@ absl::StatusOr<std::optional<GpuMemory>> FindGpuMemory(PointerGetAttribute get,
 
 bool IsGpuMemory(const void* memory) {
   void* const driver = dlopen(kFileName, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-  if (driver == nullptr) return false;  // then nobody in this process has memory of a GPU
+  if (driver == nullptr) return false;  // then no thread of this process has memory of a GPU
   const auto get = reinterpret_cast<PointerGetAttribute>(dlsym(driver, "cuPointerGetAttribute"));
   bool is_gpus = false;
   if (get != nullptr) {

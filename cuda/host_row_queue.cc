@@ -119,7 +119,7 @@ class HostRowQueue final : public RowQueue {
   }
 
   int64_t num_batches_ = 0;
-  RowQueueLoad load_;                                   // of checksums_
+  RowQueueLoad load_;                                   // load of checksums_
   std::map<int64_t, std::vector<uint64_t>> checksums_;  // by batch, until they are taken
 };
 

@@ -24,7 +24,7 @@ class NcclLibrary {
 
   int version() const { return version_; }           // 22809 for 2.28.9
   std::string version_text() const;                  // "2.28.9"
-  const std::string& path() const { return path_; }  // of the file that was loaded
+  const std::string& path() const { return path_; }  // path of the file that was loaded
 
   // Reports that EPLB_NCCL_PATH names another file than the one in use; empty if it does not.
   std::string note() const;

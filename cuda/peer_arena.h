@@ -17,12 +17,12 @@ namespace eplb::cuda {
 // over as one.
 struct PeerArenaOffer {
   std::string text;
-  int descriptor = -1;  // of the arena, which keeps it open
+  int descriptor = -1;  // descriptor of the arena, which keeps it open
 };
 
 // How an arena can be handed over.
 enum class PeerArenaKind {
-  kBest,       // as a descriptor where driver and container allow it, else by a handle
+  kBest,       // by descriptor if driver and container allow it, otherwise by handle
   kIpcHandle,  // by CUDA's IPC handle everywhere
 };
 

@@ -126,7 +126,7 @@ absl::StatusOr<HostRouteTable> MakeRouteTable(const RouteLayer& layer) {
   HostRouteTable table{.candidates = std::vector<int32_t>(num_slots, kNoSlot),
                        .first_candidate = {0},
                        .thresholds = std::vector<uint32_t>(num_slots, kLastThreshold)};
-  size_t end = 0;  // of the candidates so far
+  size_t end = 0;  // end of the candidates so far
   for (std::vector<int32_t>& replicas : ReplicasByExpert(layer)) {
     if (replicas.empty()) {
       return absl::InvalidArgumentError(

@@ -23,7 +23,7 @@ namespace eplb::cuda {
 struct RouteLayer {
   std::span<const int32_t> physical_to_logical;  // [slots], a row of the map; -1: slot not in use
   int32_t num_experts = 0;
-  int32_t first_local_slot = 0;  // of this GPU
+  int32_t first_local_slot = 0;  // first slot of this GPU
   int32_t num_local_slots = 0;
   // [slots], the part of its expert's tokens that a slot gets; only their ratios count. Empty:
   // equal.

@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<RowQueue>> MakeStreamRowQueue(const StreamRowQueu
 // Content of a queue: batches that have not ended or have checksums that were not taken.
 struct RowQueueLoad {
   int64_t num_batches = 0;
-  int64_t num_rows = 0;  // of these batches
+  int64_t num_rows = 0;  // rows of these batches
 };
 
 // errors: ResourceExhausted when another batch of `num_rows` rows is above what a queue holds.

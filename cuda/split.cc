@@ -11,7 +11,7 @@ namespace eplb::cuda {
 namespace {
 
 constexpr int64_t kSplitSharedBytes =
-    int64_t{48} * 1024;  // what every device gives a block without asking
+    int64_t{48} * 1024;  // shared memory of a block on every device by default
 constexpr int32_t kMaxSplitGpus = 1024;
 
 // Offsets of the arrays, one after the other.

@@ -23,7 +23,7 @@
 namespace eplb::cuda {
 namespace {
 
-constexpr int64_t kTableRows = 1024;  // of one launch
+constexpr int64_t kTableRows = 1024;  // table rows of one launch
 // Enough for any kMaxBatches batches of kMaxRows rows: each leaves at most one table part empty.
 constexpr int32_t kNumTables = RowQueue::kMaxBatches + RowQueue::kMaxRows / kTableRows;
 
@@ -275,7 +275,7 @@ class StreamRowQueue final : public RowQueue {
     while (true) {
       const cudaError_t state = cudaStreamQuery(stream_.get());
       if (state != cudaErrorNotReady) return ToStatus(state, "cudaStreamQuery");
-      (void)cudaGetLastError();  // else the next launch would find it
+      (void)cudaGetLastError();  // otherwise the next launch would find it
       EPLB_RETURN_IF_ERROR(SleepBefore(deadline));
     }
   }
@@ -294,7 +294,7 @@ class StreamRowQueue final : public RowQueue {
     constexpr auto kBetweenLooks = std::chrono::microseconds(20);
     const Clock::time_point deadline = Clock::now() + timeout;
     while (cudaStreamQuery(stream_.get()) == cudaErrorNotReady) {
-      (void)cudaGetLastError();  // else the next launch would find it
+      (void)cudaGetLastError();  // otherwise the next launch would find it
       if (Clock::now() >= deadline) return false;
       std::this_thread::sleep_for(kBetweenLooks);
     }
@@ -422,7 +422,7 @@ class StreamRowQueue final : public RowQueue {
       const auto next = batches_.find(num_ended_);
       const cudaError_t state = cudaEventQuery(next->second.ended.get());
       if (state == cudaErrorNotReady) {
-        (void)cudaGetLastError();  // else the next launch would find it
+        (void)cudaGetLastError();  // otherwise the next launch would find it
         return absl::OkStatus();
       }
       EPLB_RETURN_IF_ERROR(Keep(ToStatus(state, "cudaEventQuery")));
@@ -446,14 +446,14 @@ class StreamRowQueue final : public RowQueue {
   Event hand_over_;
   PinnedMemory pinned_;        // [kNumTables] HostTable
   DeviceMemory device_;        // [kNumTables] Table
-  DeviceMemory square_parts_;  // of the launch that runs: one stream has one at a time
+  DeviceMemory square_parts_;  // parts of the running launch: one stream has one at a time
   std::vector<int32_t> free_tables_;
   std::vector<Event> free_events_;
   int64_t num_batches_ = 0;  // added so far
-  int64_t num_ended_ = 0;    // of them, the first ones
-  int64_t num_worked_ = 0;   // of them, up to the last one that is no mark
-  Batches batches_;          // that have not ended or have checksums that were not taken
-  RowQueueLoad load_;        // of batches_
+  int64_t num_ended_ = 0;    // ended batches, the first of num_batches_
+  int64_t num_worked_ = 0;   // batches up to the last one that is no mark
+  Batches batches_;          // batches that have not ended or have checksums that were not taken
+  RowQueueLoad load_;        // load of batches_
   absl::Status failure_;
 };
 

@@ -223,7 +223,7 @@ absl::StatusOr<Executor::Staged> Executor::Stage(const MigrationPlan& plan,
   }
   EPLB_ASSIGN_OR_RETURN(const StagingLayout layout,
                         LayOutStaging(plan, options_.topology, by_layer_, options_.gpu));
-  // Arenas are equal on all ranks, so all refuse together, before anybody waits for a row.
+  // Arenas are equal on all ranks, so all refuse together, before any of them waits for a row.
   for (int32_t gpu = 0; gpu < options_.topology.num_gpus(); ++gpu) {
     EPLB_RETURN_IF_ERROR(CheckBytes(layout, GpuId{gpu}));
   }

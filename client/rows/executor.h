@@ -26,7 +26,7 @@ namespace eplb {
 
 struct ExecutorOptions {
   Topology topology;
-  GpuId gpu;                          // of this rank
+  GpuId gpu;                          // GPU of this rank
   std::vector<RankId> ep_group = {};  // [G], among which rows move, by GPU; empty: rank g is GPU g
   LayersHeld layers = LayersHeld::kAll;
   StateResidency state_residency = StateResidency::kEveryReplica;
@@ -67,7 +67,7 @@ class Executor {
   struct StageOptions {
     uint64_t post_id = 0;  // equal on all ranks, rising, e.g. the target version
     absl::Time deadline;
-    absl::Time begin_by = absl::InfinitePast();  // as RowMoves'
+    absl::Time begin_by = absl::InfinitePast();  // see RowMoves::begin_by
     void* stream = nullptr;  // cudaStream_t of expert work: what it holds comes first
     bool timed = false;      // Staged says when what was moved
     bool keep_sums = false;  // Staged says what was read; BeginStage's always does
@@ -90,8 +90,8 @@ class Executor {
   // Stage in three calls, for rows that nothing changes until the third. What Stage says of errors,
   // writes and may_vote holds for FinishStage.
   // BeginStage checks the plan, and what options.stream holds now comes before the rows. It waits
-  // for nobody. The plan must outlive FinishStage. errors: the peers were told not to wait for
-  // this rank, and FinishStage is not called.
+  // for no other rank. The plan must outlive FinishStage. errors: the peers were told not to wait
+  // for this rank, and FinishStage is not called.
   absl::Status BeginStage(const MigrationPlan& plan, const StageOptions& options);
   // The rest, on any thread, while the GPU works on other streams and may capture graphs.
   // REQUIRES: BeginStage returned OK.
@@ -174,9 +174,9 @@ class Executor {
   const ExpertBytes expert_bytes_;
   const int32_t first_slot_;
   bool holds_plan_ = false;
-  std::vector<Arrival> arrivals_;  // of the staged plan
+  std::vector<Arrival> arrivals_;  // arrivals of the staged plan
   std::optional<Begun> begun_;
-  std::vector<ReadBytes> reads_;  // of the last FinishStage
+  std::vector<ReadBytes> reads_;  // bytes that the last FinishStage read
 };
 
 }  // namespace eplb

@@ -54,7 +54,7 @@ class LinkTransport : public Transport {
     EPLB_RETURN_IF_ERROR(CheckOwner());
     if (ledger_.has_value()) return absl::FailedPreconditionError("another post is open");
     if (absl::Status status = Open(moves); !status.ok()) {
-      TellEnded(moves.post_id);  // it never begins here: nobody must wait for us
+      TellEnded(moves.post_id);  // it never begins here, so no peer may wait for this rank
       return status;
     }
     last_post_id_ = ledger_->post_id();
@@ -364,12 +364,12 @@ class LinkTransport : public Transport {
   const pid_t owner_;
   LinkSet links_;
   std::unique_ptr<RowPath> path_;
-  std::optional<TransferLedger> ledger_;  // of the open post
-  absl::Status error_;                    // that Poll keeps returning
-  Progress last_progress_;                // of the last ticket
+  std::optional<TransferLedger> ledger_;  // ledger of the open post
+  absl::Status error_;                    // error that Poll keeps returning
+  Progress last_progress_;                // progress of the last ticket
   Ticket ticket_ = 0;
   uint64_t last_post_id_ = 0;
-  absl::Time opened_ = absl::InfinitePast();  // of the open post
+  absl::Time opened_ = absl::InfinitePast();  // start of the open post
   absl::Time begin_by_ = absl::InfinitePast();
   bool clock_runs_ = true;
 };

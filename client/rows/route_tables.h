@@ -23,8 +23,9 @@ namespace eplb {
 // where these take 6 MB.
 struct RouteArrays {
   const int32_t* physical_to_logical = nullptr;  // [L, S], expert in each slot; -1: not in use
-  const int32_t* replicas = nullptr;       // [L, S], slots expert by expert, the primary first
-  const int32_t* first_replica = nullptr;  // [L, E + 1], where in its row of `replicas`
+  const int32_t* replicas = nullptr;  // [L, S], slots expert by expert, the primary first
+  // [L, E + 1], start of an expert in its row of `replicas`.
+  const int32_t* first_replica = nullptr;
   const int32_t* replica_count = nullptr;  // [L, E]
   // A cuda::RouteTable of each layer, for the tokens of this GPU.
   const int32_t* candidates = nullptr;       // [L, S]
@@ -84,7 +85,7 @@ class RouteTables {
   const Topology topology_;
   const GpuId gpu_;
   std::vector<Part> parts_;
-  int64_t num_numbers_ = 0;  // of a buffer
+  int64_t num_numbers_ = 0;  // numbers in a buffer
   cuda::RowBuffer device_;   // go before the queue
   cuda::RowBuffer pinned_;
   RouteArrays arrays_;

@@ -23,7 +23,7 @@ struct RowMemory {
 // Asks CUDA; where it can use no GPU, all memory is the host's. Pinned memory is the host's. No
 // device gets a context of this process by it.
 // errors: InvalidArgument naming two tensors that lie in different memories, or one in managed
-// memory, which nobody's stream orders; FailedPrecondition naming a tensor of a GPU that we cannot
+// memory, which no stream orders; FailedPrecondition naming a tensor of a GPU that we cannot
 // use, though the process does; Internal.
 absl::StatusOr<RowMemory> FindMemory(std::span<const ExpertTensor> tensors);
 

@@ -19,7 +19,7 @@ enum class RowMessageType : uint32_t {
   kEnded,       // either way: this post was aborted here
   kComing,      // the next bytes of a row, which come by NCCL
   kMeet,        // the id of the NCCL communicator to join, which follows the header
-  kRegistered,  // whether this rank has registered its memory with that communicator
+  kRegistered,  // this rank has registered its memory with that communicator, or has not
 };
 
 // A row travels on a connection in pieces of at most this, so that sending, checking and aborting
@@ -37,11 +37,11 @@ struct RowMessage {
   int32_t row = 0;
   int32_t round = 0;
   uint64_t post_id = 0;
-  int64_t row_bytes = 0;       // of the whole row
-  int64_t staging_offset = 0;  // of the row, compared with what the receiver agreed to, never used
-  int64_t offset = 0;          // of this piece in the row; pieces come in order
-  int64_t bytes = 0;           // of this piece
-  uint64_t checksum = 0;       // of this piece's bytes at the source
+  int64_t row_bytes = 0;       // size of the whole row
+  int64_t staging_offset = 0;  // offset of the row, compared with the agreed one, never used
+  int64_t offset = 0;          // start of this piece in the row; pieces come in order
+  int64_t bytes = 0;           // size of this piece
+  uint64_t checksum = 0;       // checksum of this piece's bytes at the source
   uint64_t header_checksum = 0;
 };
 static_assert(sizeof(RowMessage) == 72 && std::is_trivially_copyable_v<RowMessage>);

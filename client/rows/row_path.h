@@ -23,7 +23,7 @@ class RowPath {
  public:
   virtual ~RowPath() = default;
   virtual std::string_view name() const = 0;
-  virtual std::string_view fallback_reason() const { return ""; }  // as Transport's
+  virtual std::string_view fallback_reason() const { return ""; }  // see Transport
   virtual std::span<std::byte> staging() = 0;
   // Rows go only between ranks that say the same while the post is open.
   virtual int32_t way() const { return 0; }

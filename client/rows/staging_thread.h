@@ -41,7 +41,7 @@ class StagingThread {
   std::mutex mutex_;  // guards phase_ and result_
   std::condition_variable changed_;
   Phase phase_ = Phase::kIdle;
-  std::optional<absl::StatusOr<Executor::Staged>> result_;  // of kDone
+  std::optional<absl::StatusOr<Executor::Staged>> result_;  // result in kDone
   std::thread thread_;
 };
 

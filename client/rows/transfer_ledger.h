@@ -22,7 +22,7 @@ struct MoveLimits {
   int64_t max_row_bytes = 0;
   uint64_t last_post_id = 0;
   bool posted_before = false;
-  int64_t staging_bytes = 0;  // of our arena
+  int64_t staging_bytes = 0;  // size of our arena
   // Bytes of a peer's arena; negative for a rank that is no peer.
   std::function<int64_t(RankId)> peer_staging_bytes;
 };
@@ -70,7 +70,7 @@ class TransferLedger {
   Incoming* Find(RankId from, int32_t row);
   void AddReceived(Incoming& incoming, int64_t bytes);
   // The sends of the lowest round with a row that is not done and whose receiver `ready` says may
-  // be written to; empty when there is none. A peer that has not posted holds up nobody else.
+  // be written to; empty when there is none. A peer that has not posted holds up no other.
   std::span<Outgoing> CurrentRound(const std::function<bool(RankId)>& ready);
   void FinishSend(Outgoing& outgoing);
   // These bytes of the row were handed over with this checksum; looked at in a post that keeps
@@ -103,8 +103,8 @@ class TransferLedger {
   size_t outgoing_left_ = 0;
   size_t first_open_ = 0;  // all of outgoing_ before it is done
   Progress progress_;
-  TransferLedger* whole_ = nullptr;     // of a part alone
-  std::vector<size_t> sends_of_whole_;  // of a part alone: outgoing_ in whole_->outgoing_
+  TransferLedger* whole_ = nullptr;     // null unless this is a part
+  std::vector<size_t> sends_of_whole_;  // part only: outgoing_ in whole_->outgoing_
 };
 
 }  // namespace eplb

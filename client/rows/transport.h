@@ -45,7 +45,7 @@ struct RoundTimes {
   absl::Time ended = absl::InfinitePast();
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;
-  absl::Duration checksum = absl::ZeroDuration();  // of it in checksums of the CPU
+  absl::Duration checksum = absl::ZeroDuration();  // part of it spent on the CPU's checksums
 };
 struct RowMoves {
   uint64_t post_id = 0;  // equal on all ranks, rising; a row of another post is never accepted
@@ -144,7 +144,7 @@ struct TransportOptions {
 
 // Rows in host memory: memfd shared memory between ranks of one host, TCP between hosts.
 // Collective: calls `all_gather` once, also when this rank fails. Not for a forked child: there
-// every call fails and the destructor disturbs nobody. errors: InvalidArgument, ResourceExhausted
+// every call fails and the destructor disturbs no rank. errors: InvalidArgument, ResourceExhausted
 // when the arena cannot be allocated, Unavailable when the address cannot be bound,
 // DeadlineExceeded naming the ranks that did not come.
 absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const TransportOptions& options,

@@ -73,9 +73,9 @@ absl::Status CallDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
   const absl::Time begin = absl::Now();
   const absl::Time listens_by = begin + std::min(kListenGrace, timeout);
   absl::Status status;
-  std::string cause;  // that of any attempt: a later one may end before the system has said why
+  std::string cause;  // cause of any attempt: a later one may end before the system has one
   while (true) {
-    // A channel that failed connects again only while somebody polls it.
+    // A channel that failed connects again only while a caller polls it.
     EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, MakeChannel(endpoint, tls));
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(begin + timeout));
@@ -107,7 +107,7 @@ absl::Status CallDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
 class LeaderWatch {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::seconds kDeadline{2};  // of a question
+  static constexpr std::chrono::seconds kDeadline{2};  // deadline of a question
 
   // another: a daemon of the list. position, own: places in it of that one and of the rank's own.
   // Of two terms the higher one leads; of equal ones, the daemon that stands first in the list: the

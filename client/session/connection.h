@@ -153,7 +153,7 @@ struct ConnectionOptions {
   absl::Duration deposed_deadline = absl::Milliseconds(300);
   // How often the other daemons of the list are asked whether they lead this rank's run.
   absl::Duration leader_every = absl::Seconds(2);
-  uint64_t seed = 0;  // of the jitter
+  uint64_t seed = 0;  // seed of the jitter
   // On the thread of RunConnection; each may be empty.
   std::function<void(const wire::Welcome&)> on_welcome = {};
   std::function<void()> on_keep = {};                       // this run is the job's own
@@ -165,7 +165,7 @@ struct SessionStats {
   int64_t reconnects = 0;  // connections with a Welcome after the first
   int64_t reports_sent = 0;
   int64_t refusals = 0;             // streams that the daemon refused, each told or told before
-  int64_t unknown_messages = 0;     // of kinds that this version does not know; skipped
+  int64_t unknown_messages = 0;     // messages of kinds that this version does not know; skipped
   double disconnected_seconds = 0;  // since the session began
 };
 
@@ -176,7 +176,7 @@ class ConnectionFigures {
   void OnReport();
   void OnRefusal();  // after it was told
   void OnUnknown();
-  void OnEnd();  // of a connection, with or without a Welcome
+  void OnEnd();  // after the end of a connection, with or without a Welcome
   SessionStats stats() const;
 
  private:
@@ -193,7 +193,7 @@ class ConnectionFigures {
 };
 
 struct ConnectionEnd {
-  absl::Status status;        // of the stream; OK when the daemon ended it in order
+  absl::Status status;        // status of the stream; OK when the daemon ended it in order
   bool welcomed = false;      // Welcome came
   bool drained = false;       // the daemon asked us to retry later
   bool said_goodbye = false;  // Goodbye was sent: nothing is left to say

@@ -80,7 +80,8 @@ class DaemonAllGather {
   // its successor finds this rank by its nonce. Does not wait for a daemon that never answered.
   absl::Status CallUntilAnswered(v1::AllGatherResponse* response) {
     const absl::Time begin = absl::Now();
-    std::string cause;  // of any attempt, because a later one may end before the system has one
+    // Cause of any attempt, because a later one may end before the system has one.
+    std::string cause;
     absl::Duration pause = kFirstPause;
     size_t tried = 0;  // daemons that never answered, each for kListenGrace
     while (true) {

@@ -19,7 +19,7 @@ namespace eplb {
 // that windows of all ranks end alike whenever they began. Threads: the training thread.
 class LoadWindows {
  public:
-  // report_every: steps, >= 1. first_step: of the first window. version: of the placement in force.
+  // report_every: steps, >= 1. first_step: of the first window. version: of the current placement.
   LoadWindows(int32_t num_layers, int32_t num_experts, int32_t report_every, int64_t first_step,
               int64_t version = 0);
 
@@ -56,11 +56,11 @@ class LoadWindows {
   int32_t report_every_;
   wire::SetReportInterval next_;  // asked for; report_every 0: nothing
   int64_t first_step_;
-  LoadMatrix counts_;  // [L, E] of the current window
-  int64_t version_;    // of the placement in force
+  LoadMatrix counts_;  // [L, E], counts of the current window
+  int64_t version_;    // version of the current placement
   std::vector<wire::LoadPart> earlier_;
-  LoadMatrix earlier_counts_;  // [L, E] of earlier_; empty while there is none
-  int64_t earlier_bytes_ = 0;  // of earlier_ in a report
+  LoadMatrix earlier_counts_;  // [L, E], counts of earlier_; empty while there is none
+  int64_t earlier_bytes_ = 0;  // bytes of earlier_ in a report
   bool parts_unknown_ = false;
   std::vector<int64_t> layer_tokens_;  // [L], sums of the rows
   double step_seconds_ = 0;            // recorded in the window

@@ -8,7 +8,7 @@ namespace eplb {
 
 void LogLine(std::string_view text) {
   const std::string line = "eplb: " + Printable(text) + "\n";
-  // A stderr that cannot be written leaves nobody to tell.
+  // If stderr cannot be written, the line is lost.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 

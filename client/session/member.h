@@ -35,7 +35,7 @@ struct RunningPlacement {
 
 // A checked proposal with its plan. Immutable.
 struct Proposal {
-  wire::Propose propose;  // as it came; `digest` and `version` are those of `target`
+  wire::Propose propose;  // message as received; `digest` and `version` are those of `target`
   std::shared_ptr<const Placement> target;
   MigrationPlan plan;
 };
@@ -54,7 +54,7 @@ enum class VoteOutcome {
 
 struct VoteDecision {
   VoteOutcome outcome = VoteOutcome::kNothing;
-  std::shared_ptr<const Proposal> proposal = nullptr;  // of kRunChunk: the frozen one
+  std::shared_ptr<const Proposal> proposal = nullptr;  // the frozen proposal if kRunChunk
 };
 
 struct MemberOptions {
@@ -122,11 +122,11 @@ class Member {
   bool ended() const { return ended_; }
 
  private:
-  friend struct MemberPeer;  // of the tests that explore: reads the state
+  friend struct MemberPeer;  // reads the state in the tests that explore
 
   std::vector<wire::UpMessage> OnCancel(const wire::Cancel& cancel);
   std::vector<wire::UpMessage> OnNeedPlacement(const wire::NeedPlacement& need) const;
-  int64_t FinishedStep() const { return std::max<int64_t>(step_, 0); }  // as messages say it
+  int64_t FinishedStep() const { return std::max<int64_t>(step_, 0); }  // step number in messages
   wire::Failed MakeFailed(int64_t version, wire::FailedCode code, std::string detail) const;
 
   MemberOptions options_;
@@ -135,13 +135,13 @@ class Member {
   // From Enter to the outcome; `frozen_.proposal` is null or equals prepared_ meanwhile.
   bool in_vote_ = false;
   VoteSnapshot frozen_;
-  std::optional<wire::Cancel> cancel_;  // of the frozen proposal, answered by the outcome
+  std::optional<wire::Cancel> cancel_;  // Cancel of the frozen proposal, answered by the outcome
   wire::Applied last_applied_;          // how running_ came about
   int64_t highest_term_ = 0;            // ever seen
   int64_t highest_version_ = 0;         // ever seen
   wire::Keep keep_;                     // for the daemons to come
   int64_t step_ = 0;                    // last finished, -1 before any
-  int32_t report_every_ = 0;            // steps in a load window, in force
+  int32_t report_every_ = 0;            // steps in a load window, as last set
   bool transport_changed_ = false;
   bool ended_ = false;
 };

@@ -24,8 +24,8 @@ struct SessionOptions {
   std::vector<std::string> endpoints;  // at least one, each HOST:PORT or unix:PATH
   ConnectionOptions connection;
   BackoffOptions backoff;
-  absl::Duration close_deadline = absl::Seconds(2);  // of Close
-  uint64_t seed = 0;                                 // of the jitter
+  absl::Duration close_deadline = absl::Seconds(2);  // limit of Close
+  uint64_t seed = 0;                                 // seed of the jitter
   int32_t rank = 0;                                  // for what is told
   // True if this rank logs when the daemon is lost, when it is back, whether it balances this run,
   // and when the ranks change to another daemon. One rank of a job does.

@@ -115,7 +115,7 @@ class SharedMember {
   WindowBuffer windows_;
   std::deque<wire::UpMessage> messages_;
   std::optional<wire::Goodbye> goodbye_;
-  bool last_window_left_ = false;            // of those after which nothing but Goodbye is sent
+  bool last_window_left_ = false;            // the window before Goodbye was sent
   wire::SetReportInterval report_interval_;  // the newest
   bool overflow_ = false;
 };

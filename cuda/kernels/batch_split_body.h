@@ -18,7 +18,7 @@ inline constexpr int32_t kNotRefused = -1;
 // Pointers are to device memory for LaunchSplit, to host memory for SplitOnHost.
 struct SplitArgs {
   SplitTables tables;       // its three arrays likewise
-  int32_t first_layer = 0;  // of the graph
+  int32_t first_layer = 0;  // first layer in `tables`
   int32_t num_layers = 0;   // layers first_layer .. first_layer + num_layers - 1 are split
   // [num_sources, num_layers, num_experts]: the tokens of each source, as an all-gather gives them.
   // The sum of the sources is split; one source: it is the sum already.
@@ -49,7 +49,7 @@ EPLB_HOST_DEVICE inline int64_t ScratchBytesOfLayer(const SplitTables& tables, i
 
 // One layer's numbers in `args`.
 struct SplitRows {
-  const int64_t* counts;  // of source 0; those of the next are `stride` behind
+  const int64_t* counts;  // counts of source 0; those of the next are `stride` behind
   int64_t stride;
   int64_t* quotas;
   int64_t* own;  // null: not wanted

@@ -15,7 +15,7 @@ enum class ExpertIdType { kInt32, kInt64 };
 // Pointers are to device memory for LaunchCount, to host memory for CountOnHost.
 struct CountArgs {
   const void* expert_ids =
-      nullptr;  // [num_tokens, top_k] of id_type, row-major: the router's top-k
+      nullptr;  // [num_tokens, top_k], ids of id_type, row-major: the router's top-k
   ExpertIdType id_type = ExpertIdType::kInt32;
   const uint8_t* is_padding = nullptr;  // [num_tokens], not 0: leave the token out; null: none is
   int64_t num_tokens = 0;
@@ -57,11 +57,11 @@ struct alignas(16) IdQuad {
 };
 
 struct BinQuad {
-  int32_t bins[kQuad];  // as BinOfId; kNoBin behind the last choice
+  int32_t bins[kQuad];  // see BinOfId; kNoBin after the last choice
 };
 
 struct TokenQuad {
-  uint32_t tokens[kQuad];  // as TokenOfChoice
+  uint32_t tokens[kQuad];  // see TokenOfChoice
 };
 
 EPLB_HOST_DEVICE inline int64_t NumQuads(const CountArgs& args) {

@@ -15,7 +15,7 @@ namespace eplb::cuda {
 
 // Pointers are to device memory for LaunchQuotaRoute, to host memory for QuotaRouteOnHost.
 struct QuotaRouteArgs {
-  CountArgs choices;  // of one layer; its counters are not used
+  CountArgs choices;  // choices of one layer; its counters are not used
   // SplitLayer's: an expert's slots in the order of replica rank.
   const int32_t* first_slot = nullptr;    // [num_experts + 1]
   const int32_t* replica_slot = nullptr;  // [first_slot[num_experts]]

@@ -17,7 +17,7 @@ namespace eplb::cuda {
 // to lane u % kSquareLanes, units rising; the lanes of a part are added as a tree, the parts of a
 // row one after the other.
 inline constexpr int32_t kSquareLanes = 256;
-inline constexpr int32_t kMaxSquareParts = 64;  // of a row
+inline constexpr int32_t kMaxSquareParts = 64;  // most parts of a row
 // Loads that a lane has under way: 64 multiprocessors with 256 * 8 * 16 B = 32 KiB each reach the
 // memory's speed.
 inline constexpr int32_t kSquareUnitsUnderWay = 8;
@@ -145,7 +145,7 @@ EPLB_HOST_DEVICE inline void AddLane(double* lanes, int32_t lane, int32_t distan
 EPLB_HOST_DEVICE inline double SumOfParts(const double* parts, int32_t num_parts, int64_t stride) {
   double sum = 0;
   for (int32_t part = 0; part < num_parts; ++part) sum += parts[part * stride];
-  return Float64Element::Round(sum);  // what is no number has the same bits everywhere
+  return Float64Element::Round(sum);  // a NaN has the same bits everywhere
 }
 
 }  // namespace eplb::cuda

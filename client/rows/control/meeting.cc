@@ -43,7 +43,7 @@ class Host {
     const MeetOptions::Dial* target = nullptr;
     size_t attempt = 0;
     absl::Time next_try = absl::InfinitePast();
-    absl::Time give_up;  // of the running attempt
+    absl::Time give_up;  // end of the running attempt
     Fd fd;
     bool connected = false;
     std::optional<Handshake> handshake;

@@ -32,7 +32,7 @@ struct MeetOptions {
 
 struct MetPeer {
   Fd fd;
-  std::string address;     // that was dialled, or on which the peer arrived
+  std::string address;     // address that was dialled, or on which the peer arrived
   std::string first_miss;  // error of the first address; empty if it was used
 };
 

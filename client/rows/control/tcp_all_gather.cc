@@ -33,7 +33,7 @@ struct AllGatherHeader {
   int32_t world_size;
   uint32_t failed;  // answer: the bytes are an error message
   uint64_t call;    // from 1
-  uint64_t bytes;   // that follow
+  uint64_t bytes;   // bytes that follow
 };
 static_assert(sizeof(AllGatherHeader) == 32 && std::is_trivially_copyable_v<AllGatherHeader>);
 

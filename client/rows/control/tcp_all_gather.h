@@ -16,9 +16,9 @@ namespace eplb {
 struct TcpAllGatherOptions {
   RankId rank;
   int32_t world_size = 1;
-  std::string address = "127.0.0.1";  // of rank 0, numeric
+  std::string address = "127.0.0.1";  // numeric address of rank 0
   uint16_t port = 0;  // rank 0 listens here; the others connect, again and again until `timeout`
-  absl::Duration timeout = absl::Seconds(60);  // of each all-gather
+  absl::Duration timeout = absl::Seconds(60);  // limit of each all-gather
 };
 
 // Rank 0 binds at once, so that a port in use is an error here. errors: Unavailable, naming address

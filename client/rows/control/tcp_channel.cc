@@ -30,7 +30,7 @@ struct Trouble {
   std::string why;
   bool blame_late = false;         // a deadline passed: who does not answer is missing
   bool final = false;              // the parent's verdict: nothing more to ask
-  std::optional<RankId> reporter;  // who gave up without a name
+  std::optional<RankId> reporter;  // rank that gave up without naming another
 };
 
 struct Call {

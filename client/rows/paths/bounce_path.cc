@@ -384,7 +384,7 @@ class BouncePath : public RowPath {
 
   std::unique_ptr<Bounce> bounce_;
   bool hangs_ = false;                // the device did not answer the last time
-  TransferLedger* ledger_ = nullptr;  // of the open post
+  TransferLedger* ledger_ = nullptr;  // ledger of the open post
   LinkSet* links_ = nullptr;
   std::vector<Send> sends_;  // one for each of the ledger's outgoing()
   size_t first_uncut_ = 0;   // all previous rows are cut

@@ -29,7 +29,7 @@ namespace eplb {
 // Memory that a rank holds for the life of the path, so that no step allocates. Members are
 // destroyed in reverse order.
 struct BounceParts {
-  StagingArena arena;  // where rows arrive in host memory
+  StagingArena arena;  // host memory in which rows arrive
   // Two queues of one device, so that rows are copied down and up at the same time.
   std::unique_ptr<cuda::RowQueue> down;
   std::unique_ptr<cuda::RowQueue> up;

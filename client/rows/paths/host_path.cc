@@ -124,7 +124,7 @@ class HostPath : public RowPath {
 
   StagingArena arena_;
   std::map<RankId, StagingArena> mapped_;
-  TransferLedger* ledger_ = nullptr;  // of the open post
+  TransferLedger* ledger_ = nullptr;  // ledger of the open post
   LinkSet* links_ = nullptr;
 };
 

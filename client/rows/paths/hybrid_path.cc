@@ -74,7 +74,7 @@ class HybridPath : public RowPath {
  private:
   struct Part {
     std::unique_ptr<RowPath> path;
-    std::optional<TransferLedger> rows;  // of the last post
+    std::optional<TransferLedger> rows;  // rows of the last post
   };
 
   bool IsOf(const Part& part, RankId rank) const {
@@ -105,7 +105,7 @@ class HybridPath : public RowPath {
   Part peer_;
   Part nccl_;
   const std::set<RankId> same_host_;
-  TransferLedger* whole_ = nullptr;  // of the open post
+  TransferLedger* whole_ = nullptr;  // ledger of the open post
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ struct Aborts {
   std::condition_variable changed;
   int32_t num_running = 0;  // all guarded by mutex
   bool is_exiting = false;
-  pid_t process = 0;  // of them: a forked child has none
+  pid_t process = 0;  // process of these threads: a forked child has none
 
   static Aborts& Instance() {
     static auto& instance = *new Aborts();

@@ -21,7 +21,7 @@ namespace eplb {
 
 // Part of a row inside a piece.
 struct RowFragment {
-  int32_t index = 0;   // of the row in RowMoves::sends or receives
+  int32_t index = 0;   // index of the row in RowMoves::sends or receives
   int64_t offset = 0;  // in the row
   int64_t num_bytes = 0;
   int64_t at = 0;  // in the piece

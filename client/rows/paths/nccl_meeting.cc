@@ -32,7 +32,7 @@ absl::Status NcclMeeting::Begin(uint64_t post_id, LinkSet& links) {
   EPLB_RETURN_IF_ERROR(Drop());
   post_id_ = post_id;
   if (parts_.ranks.size() == 1) {
-    up_ = true;  // nobody to talk to
+    up_ = true;  // no peer to meet
     return absl::OkStatus();
   }
   if (parts_.self != Root()) return absl::OkStatus();

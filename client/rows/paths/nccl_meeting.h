@@ -29,12 +29,12 @@ struct NcclMeetingParts {
   const cuda::NcclLibrary* library = nullptr;
   cuda::NcclOptions options;  // rank and num_ranks are filled in here
   RankId self;
-  std::vector<RankId> ranks;      // of the EP group, rising, with self
-  std::span<std::byte> scratch;   // of the device, 2 * kScratchBytes
-  void* stream = nullptr;         // what the communicator's groups run on
+  std::vector<RankId> ranks;      // ranks of the EP group, rising, with self
+  std::span<std::byte> scratch;   // device memory, 2 * kScratchBytes
+  void* stream = nullptr;         // stream of the communicator's groups
   std::optional<int32_t> device;  // made current for its end; absent: host memory
   absl::Duration abort_timeout;   // NCCL itself has no bound for it
-  int32_t warm_up_ranks = 64;     // as in NcclSettings
+  int32_t warm_up_ranks = 64;     // see NcclSettings::warm_up_ranks
   // Members of `ranks` with which this rank is not connected. Symmetric: a names b if b names a.
   std::vector<RankId> without_rows = {};
   // By AllocateByNccl: what all communicators send from and receive into. Empty: nothing is
@@ -91,7 +91,7 @@ class NcclMeeting {
   void NoteUnregistered(const std::string& why);
   // NCCL connects a pair at its first use: here, not inside a training step.
   absl::Status WarmNextPair();
-  bool HasRows(int32_t index) const;  // of a rank in `ranks`
+  bool HasRows(int32_t index) const;  // index: of a rank in `ranks`
 
   const NcclMeetingParts parts_;
   cuda::NcclId id_ = {};              // drawn by the root, read while it is sent
@@ -100,10 +100,10 @@ class NcclMeeting {
   uint64_t post_id_ = 0;
   std::unique_ptr<cuda::NcclCommunicator> communicator_;
   int32_t next_warm_ = 1;  // distance of the pair
-  bool has_told_ = false;  // whether it has registered
+  bool has_told_ = false;  // this rank sent its answer whether it has registered
   bool is_registered_ = false;
   std::map<RankId, std::pair<uint64_t, bool>> registered_;  // the last word of others, of a post
-  int32_t num_hangs_ = 0;                                   // of registered communicators, in a row
+  int32_t num_hangs_ = 0;  // consecutive hangs of registered communicators
   bool noted_ = false;
   bool up_ = false;
   absl::Status stuck_;  // a communicator that could not be ended

@@ -21,7 +21,7 @@ struct NcclMemoryOptions {
   const cuda::NcclLibrary* library = nullptr;
   std::optional<int32_t> device;  // absent: host memory
   int64_t staging_bytes = 0;
-  int64_t piece_bytes = 0;  // of a packing buffer; a multiple of 64
+  int64_t piece_bytes = 0;  // bytes of a packing buffer; a multiple of 64
   int64_t scratch_bytes = 0;
   // In place of staging_bytes: memory that another path has as well. Nothing is registered then.
   std::optional<cuda::RowBuffer> staging = {};

@@ -159,9 +159,9 @@ class NcclPath : public RowPath {
     size_t index = 0;             // in groups_
     std::optional<int64_t> pack;  // batches
     std::optional<int64_t> mark;
-    std::span<const std::byte> source;  // of the send
-    std::vector<uint64_t> checksums;    // of the parts that are sent
-    size_t num_announced = 0;           // of them
+    std::span<const std::byte> source;  // bytes of the send
+    std::vector<uint64_t> checksums;    // checksums of the parts that are sent
+    size_t num_announced = 0;           // parts that are sent and were announced
     size_t num_coming = 0;              // parts that are received and were announced
   };
   struct Check {
@@ -435,7 +435,7 @@ class NcclPath : public RowPath {
   std::unique_ptr<cuda::RowQueue> check_queue_;
   NcclMemory memory_;  // goes before the queues that allocated it
   NcclMeeting meeting_;
-  TransferLedger* ledger_ = nullptr;  // of the open post
+  TransferLedger* ledger_ = nullptr;  // ledger of the open post
   LinkSet* links_ = nullptr;
   std::vector<NcclGroup> groups_;
   std::vector<RowReceive> receives_;

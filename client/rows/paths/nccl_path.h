@@ -32,9 +32,9 @@ struct NcclPathParts {
   NcclSettings settings;          // with a piece_bytes
   std::optional<int32_t> device;  // made current while NCCL is called; absent: host memory
   RankId self;
-  std::vector<RankId> ranks;  // of the EP group, rising, with self
+  std::vector<RankId> ranks;  // ranks of the EP group, rising, with self
   std::unique_ptr<cuda::RowQueue> pack_queue;
-  std::unique_ptr<cuda::RowQueue> group_queue;  // whose stream NCCL runs on
+  std::unique_ptr<cuda::RowQueue> group_queue;  // NCCL runs on its stream
   // Sums what was received: beside the groups, not between them.
   std::unique_ptr<cuda::RowQueue> check_queue;
   int64_t staging_bytes = 0;  // to be allocated

@@ -49,16 +49,16 @@ constexpr auto kVariables = std::to_array<const char*>({"CUDA_DEVICE_MAX_CONNECT
                                                         "NCCL_PXN_DISABLE",
                                                         "NCCL_RUNTIME_CONNECT"});
 
-constexpr int32_t kMaxChannels = 64;  // of NCCL
+constexpr int32_t kMaxChannels = 64;  // most channels of NCCL
 constexpr int64_t kUsualPiece = int64_t{16} << 20;
-constexpr int32_t kWantedChannels = 8;  // of a piece on one node
+constexpr int32_t kWantedChannels = 8;  // channels of a piece on one node
 constexpr int64_t kLeastPiece = int64_t{64} << 10;
 constexpr int64_t kLargestPiece = int64_t{1} << 30;
-constexpr int64_t kPieceAlignment = 64;  // of rows in staging
+constexpr int64_t kPieceAlignment = 64;  // alignment of rows in staging
 constexpr int32_t kMaxWarmUpRanks = 4096;
 
 std::optional<std::string> Variable(const char* name) {
-  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nobody sets it meanwhile
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): no thread sets it
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 

@@ -138,7 +138,7 @@ class PeerPath : public RowPath {
   }
 
   // The next rows, in the order of their rounds, whose peers take them: one that has not posted
-  // holds up nobody else.
+  // holds up no other.
   absl::StatusOr<bool> StartSends() {
     bool moved = false;
     while (sending_.size() < kMaxSending) {
@@ -266,10 +266,10 @@ class PeerPath : public RowPath {
   std::unique_ptr<PeerPathParts> parts_;
   cuda::RowQueue& queue_;
   cuda::RowQueue& check_queue_;
-  TransferLedger* ledger_ = nullptr;  // of the open post
+  TransferLedger* ledger_ = nullptr;  // ledger of the open post
   LinkSet* links_ = nullptr;
   bool hangs_ = false;    // the device did not answer when it was last asked
-  size_t num_begun_ = 0;  // of the ledger's sends, the first ones
+  size_t num_begun_ = 0;  // number of the ledger's sends that have begun, from the first
   std::deque<Sending> sending_;
   std::vector<TransferLedger::Outgoing*> telling_;  // there, and the peer is being told
   std::deque<Landed> landed_;                       // announced, not yet being checked

@@ -21,11 +21,11 @@
 namespace eplb {
 
 struct PeerPathParts {
-  std::shared_ptr<void> owner;                    // of the memory behind the spans
+  std::shared_ptr<void> owner;                    // owner of the memory behind the spans
   std::span<std::byte> staging;                   // this rank's
   std::map<RankId, std::span<std::byte>> mapped;  // the peers', here
   // The queues go first: their copies use the memory.
-  std::unique_ptr<cuda::RowQueue> queue;  // of what is sent
+  std::unique_ptr<cuda::RowQueue> queue;  // queue of the sends
   // Queue for the sums of rows that arrived, so that sums and sends do not wait for each other.
   // Null: `queue`.
   std::unique_ptr<cuda::RowQueue> check_queue = nullptr;
