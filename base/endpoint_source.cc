@@ -33,9 +33,9 @@ constexpr std::string_view kFile = "file:";
 constexpr std::string_view kRecord = "srv:";
 constexpr int64_t kMaxFile = 64 << 10;
 constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
-constexpr size_t kMaxAnswer = 16 << 10;  // of DNS
+constexpr size_t kMaxAnswer = 16 << 10;  // largest answer of DNS
 constexpr int kTries = 2;                // with each name server, 1 s each
-constexpr size_t kMaxRecords = 8;        // as an endpoint list may have
+constexpr size_t kMaxRecords = 8;        // same bound as for an endpoint list
 
 std::string_view PrefixOf(std::string_view text) {
   for (const std::string_view prefix : {kVariable, kFile, kRecord}) {

@@ -100,8 +100,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
  private:
   struct Frame {
     bool is_object = false;
-    JsonValue* value = nullptr;  // of an array: the outermost; none when it is not kept
-    size_t depth = 0;            // of an array inside the outermost one
+    JsonValue* value = nullptr;  // array: the outermost; null when it is not kept
+    size_t depth = 0;            // array: depth inside the outermost one
     std::set<std::string> keys;
   };
 
@@ -237,7 +237,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   std::vector<Frame> frames_;
   int64_t num_numbers_ = 0;  // in arrays
   int64_t num_objects_ = 0;  // in arrays
-  size_t leaf_depth_ = 0;    // of the numbers of the open array
+  size_t leaf_depth_ = 0;    // depth of the numbers of the open array
   std::string error_;
 };
 

@@ -43,9 +43,9 @@ struct JsonValue {
   int64_t integer = 0;
   double real = 0;  // also set for integers
   std::string text;
-  JsonNumbers numbers;              // of an array
-  std::vector<JsonMember> members;  // of an object, as written
-  std::vector<JsonValue> objects;   // of an array: its entries that are objects
+  JsonNumbers numbers;              // array: its numbers
+  std::vector<JsonMember> members;  // object: its members, as written
+  std::vector<JsonValue> objects;   // array: its entries that are objects
 
   bool is_object() const { return kind == Kind::kObject; }
   bool is_array() const { return kind == Kind::kArray; }

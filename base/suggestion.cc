@@ -14,7 +14,7 @@ constexpr size_t kLettersPerError = 3;  // nor one of which less would be right
 // The number of letters to insert, delete or replace, or of neighbours to swap.
 // cost: O(|a| * |b|).
 size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> before(b.size() + 1);  // of the row before the last one
+  std::vector<size_t> before(b.size() + 1);  // the row before the last one
   std::vector<size_t> last(b.size() + 1);
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;

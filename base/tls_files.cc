@@ -83,8 +83,7 @@ TlsFiles WithEnvironment(TlsFiles files) {
       {"EPLB_TLS_KEY", &files.key},
       {"EPLB_TLS_SERVER_NAME", &files.server_name}};
   for (const auto& [name, field] : variables) {
-    const char* value =
-        std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nobody sets it meanwhile
+    const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): no thread sets it
     if (field->empty() && value != nullptr) *field = value;
   }
   return files;

@@ -12,9 +12,9 @@ namespace eplb::wire {
 
 // All three files or none.
 struct TlsFiles {
-  std::string ca = {};    // who must have signed the other end's certificate
+  std::string ca = {};    // authorities that must have signed the other end's certificate
   std::string cert = {};  // own chain, the own certificate first
-  std::string key = {};   // of the first certificate, without a password
+  std::string key = {};   // private key of the first certificate, without a password
   std::string server_name =
       {};  // a client's: in the daemon's certificate; empty: the endpoint's host
 

@@ -47,7 +47,7 @@ class Walk {
       in_run_ = false;
       Separate(c);
     } else if (!in_run_ && (c == '[' || c == '{')) {
-      if (at_value_) open_.push_back(c);  // else the name of a table follows
+      if (at_value_) open_.push_back(c);  // otherwise the name of a table follows
       at_value_ = at_value_ && c == '[';
     } else {
       in_run_ = true;
@@ -65,7 +65,7 @@ class Walk {
   }
 
   bool in_run_ = false;    // between the first character of a key's part or a value and its end
-  bool at_value_ = false;  // what runs or comes next is a value, not a key
+  bool at_value_ = false;  // the current or next token is a value, not a key
   std::string open_;       // the arrays and inline tables around it
 };
 

@@ -29,7 +29,7 @@ std::string DurationText(absl::Duration value) {
   return value == absl::ZeroDuration() ? "0s" : absl::FormatDuration(value);
 }
 
-// absl's readers take blanks, signs and words such as inf, which nobody means in a setting.
+// absl's readers take blanks, signs and words such as inf, which are mistakes in a setting.
 bool BeginsWithDigit(std::string_view text) {
   return !text.empty() && absl::ascii_isdigit(static_cast<unsigned char>(text.front()));
 }

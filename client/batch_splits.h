@@ -52,7 +52,7 @@ class BatchSplits {
   // One layer, which a switch need not have changed.
   struct Prepared {
     explicit Prepared(SplitGraph made) : graph(std::move(made)), splitter(graph) {}
-    SplitGraph graph;  // of this layer alone
+    SplitGraph graph;  // graph of this layer alone
     BatchSplitter splitter;
   };
 

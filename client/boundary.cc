@@ -42,7 +42,7 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
 }
 
 std::optional<wire::LoadReport> Client::Impl::EndCounts(int64_t step) {
-  const int32_t whole = windows_.report_every();  // of the window that may end
+  const int32_t whole = windows_.report_every();  // length of the window that may end
   std::optional<wire::LoadReport> window = windows_.EndStep(step);
   if (session_ == nullptr || !reports_) return std::nullopt;
   if (!window) return window;

@@ -1,4 +1,4 @@
-// Client::Carry: all registered rows go to another placement and back, and the version in force
+// Client::Carry: all registered rows go to another placement and back, and the current version
 // stays.
 #include <algorithm>
 #include <cstring>

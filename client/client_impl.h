@@ -177,7 +177,7 @@ struct Client::Impl {
   // A chunk that all ranks agreed on, until the vote after that.
   struct AheadChunk {
     std::shared_ptr<const Proposal> proposal;
-    std::string_view transport = {};  // as it was before staging_thread_ had the executor
+    std::string_view transport = {};  // transport before staging_thread_ had the executor
     // Absent as long as it has.
     std::optional<absl::StatusOr<Executor::Staged>> staged = {};
     absl::Time joined = {};  // MonotonicNow()
@@ -258,8 +258,9 @@ struct Client::Impl {
   RunningPlacement running_;
   PlacementTables tables_;
   BatchSplits splits_;
-  std::shared_ptr<const Placement> carried_;     // where Carry moved the rows; null: as running_
-  std::unique_ptr<PlacementTables> row_tables_;  // of carried_, from the first Carry on
+  // Placement to which Carry moved the rows; null: running_.
+  std::shared_ptr<const Placement> carried_;
+  std::unique_ptr<PlacementTables> row_tables_;  // tables of carried_, from the first Carry on
   std::unique_ptr<RouteTables> route_tables_;    // null before Register
   DeviceTables device_tables_;
   LineFile placements_;
@@ -278,7 +279,7 @@ struct Client::Impl {
   std::unique_ptr<StagingThread> staging_thread_;     // null unless rows are staged ahead
   std::unique_ptr<ExpertSquareSums> expert_squares_;  // goes before
   bool rows_on_device_ = false;
-  bool told_transport_ = false;         // that it changed
+  bool told_transport_ = false;         // a change of transport was logged
   bool ahead_promise_broken_ = false;   // rows of this rank changed while they were staged ahead
   std::string first_transport_reason_;  // why the first transport is not another one
   std::string ahead_note_;              // why rows are not staged ahead, though they should be
@@ -288,13 +289,14 @@ struct Client::Impl {
 
   int64_t next_step_;
   uint64_t num_posts_ = 0;          // numbers them for the transport, alike on all ranks
-  uint64_t posts_before_vote_ = 0;  // of them those that a vote has come after
+  uint64_t posts_before_vote_ = 0;  // posts that a vote has followed
   absl::Status ended_;              // sticky
   bool closed_ = false;
-  absl::Time boundary_began_;           // MonotonicNow()
-  absl::Time switch_began_;             // likewise
-  std::optional<BoundaryTimer> timer_;  // of a boundary at which this rank is PREPARED, and logs
-  void* stream_ = nullptr;              // of the boundary under way
+  absl::Time boundary_began_;  // MonotonicNow()
+  absl::Time switch_began_;    // MonotonicNow()
+  // Timer of a boundary at which this rank is PREPARED, and logs.
+  std::optional<BoundaryTimer> timer_;
+  void* stream_ = nullptr;  // stream of the current boundary
   std::atomic<int64_t> votes_ = 0;
   std::atomic<int64_t> commits_ = 0;
   std::atomic<int64_t> dropped_chunks_ = 0;

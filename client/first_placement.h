@@ -17,7 +17,7 @@ namespace eplb {
 // Agreement of the ranks before weights exist.
 struct JobStart {
   std::string run_id;
-  std::string secret;  // of the channels between ranks, 64 hexadecimal characters
+  std::string secret;  // secret of the channels between ranks, 64 hexadecimal characters
   RunningPlacement running;
 };
 

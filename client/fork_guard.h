@@ -19,7 +19,7 @@ class ForkGuard {
   bool InForkedChildQuietly() const;
 
  private:
-  const int64_t forks_;  // of this process and its ancestors, at that time
+  const int64_t forks_;  // forks of this process and its ancestors at construction
 };
 
 // To be called before each thing that makes gRPC begin. errors: FailedPrecondition in a child whose

@@ -45,7 +45,7 @@ absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
 struct JobNeeds {
   ExpertBytes bytes;
   int64_t staging_bytes = 0;
-  RowMemory memory;                              // of this rank
+  RowMemory memory;                              // memory of this rank's rows
   std::vector<int32_t> pipeline_stage_of_layer;  // [num_layers], the one that registered it
 };
 // of_ep_group: of all ranks, in rank order, whose `compared` were equal. errors: FailedPrecondition

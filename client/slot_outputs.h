@@ -22,7 +22,7 @@ absl::StatusOr<Placement> RotateLayer(const Placement& placement, LayerId layer)
 
 // The probe's outputs on one rank for the local slots of a layer; 0 if a slot holds no expert.
 struct SlotOutputs {
-  std::string error;  // of the probe; empty if there was none
+  std::string error;  // error of the probe; empty if there was none
   std::vector<uint64_t> before;
   std::vector<uint64_t> moved;  // under the rotated placement
   std::vector<uint64_t> back;

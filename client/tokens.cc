@@ -143,7 +143,7 @@ class QuotaFill {
           return absl::InvalidArgumentError(absl::StrCat("split.own[", SlotOf(expert, replica),
                                                          "] is ", quota, ", expected 0 or more"));
         }
-        quotas += std::min(quota, kMostChoices - quotas);  // what is more never fits
+        quotas += std::min(quota, kMostChoices - quotas);  // a larger quota never fits
       }
       if (quotas != choices[expert]) return Wrong(expert, choices[expert], quotas);
     }

@@ -25,7 +25,7 @@ absl::Status CountTokens(const cuda::CountArgs& choices, void* stream);
 struct TokenSlots {
   int32_t layer = 0;
   int64_t first_token = 0;  // the number of token 0
-  void* slots = nullptr;    // [num_tokens, top_k] of the ids' type; may be the ids themselves
+  void* slots = nullptr;  // [num_tokens, top_k], slots of the ids' type; may be the ids themselves
 };
 
 // Writes the slot of each choice by the tables of a layer, and counts where there are counters.
@@ -37,9 +37,9 @@ absl::Status RouteTokens(const DeviceTables& tables, const cuda::CountArgs& choi
 // Source of the slots of a rank's choices, by its own quotas of a split (Client::Split).
 struct SplitSlots {
   int32_t layer = 0;
-  int64_t version = 0;           // of the placement that was split
+  int64_t version = 0;           // version of the placement that was split
   std::span<const int64_t> own;  // [S]
-  void* slots = nullptr;         // [num_tokens, top_k] of the ids' type; may be the ids themselves
+  void* slots = nullptr;  // [num_tokens, top_k], slots of the ids' type; may be the ids themselves
 };
 
 // Writes the slot of each choice: an expert's choices, in the order of their index, fill its slots

@@ -16,14 +16,14 @@ build=(
   cmake g++ git ninja-build pkg-config ca-certificates                          # build; the last: the download of uPlot
   libabsl-dev libeigen3-dev libssl-dev                                          # values, digests
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler        # service
-  libc-ares-dev libre2-dev zlib1g-dev                                           # what gRPC's CMake files ask for
+  libc-ares-dev libre2-dev zlib1g-dev                                           # required by gRPC's CMake files
   libsqlite3-dev libspdlog-dev libtomlplusplus-dev                              # daemon
   prometheus-cpp-dev libcivetweb-dev libcurl4-openssl-dev                       # metrics; the last two: its CMake files
   libsystemd-dev                                                                # telling systemd
   libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev                    # command line, files
 )
 tests=(
-  libgtest-dev libgmock-dev libbenchmark-dev libcpp-httplib-dev openssl         # what tests are compiled with, and run by
+  libgtest-dev libgmock-dev libbenchmark-dev libcpp-httplib-dev openssl         # libraries and programs of the tests
   python3 python3-venv                                                          # tests/environment makes the rest
   coinor-cbc                                                                    # exhaustive solver
   prometheus                                                                    # tests of alerts and dashboard

@@ -16,7 +16,7 @@
 // NOLINTNEXTLINE(readability-identifier-naming)
 struct eplb_plan {
   eplb::Placement placement;
-  std::optional<eplb::Evaluation> evaluation;  // none if the input was no load
+  std::optional<eplb::Evaluation> evaluation;  // absent if the input was no load
 };
 
 namespace eplb::c {

@@ -398,7 +398,7 @@ void ServeOneCandidate(DecisionContext& context) {
 
 // Writes the term or one job whose write failed or was left for later, as the last effect of a
 // Tick: its failure drops nothing else. Waits while the same decision writes already: were that to
-// fail, nobody would learn that this was not even tried.
+// fail, this would be skipped without a trace.
 void StoreWhatIsDue(DecisionContext& context) {
   State& state = context.state;
   const std::vector<Effect>& effects = context.decision.effects;

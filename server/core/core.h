@@ -50,7 +50,8 @@ class Core {
   Core& operator=(const Core&) = delete;
 
   // Never fails: what is wrong with an event is answered on its session. lock: held by the caller,
-  // released while something long is computed and held again at the end; null: nobody else reads.
+  // released while something long is computed and held again at the end; null: no other thread
+  // reads.
   Decision Handle(const Event& event, absl::Time now, CoreLock* lock = nullptr);
 
   int64_t term() const;
@@ -66,10 +67,10 @@ class Core {
   // NotFound for an unknown job and before the first complete window.
   absl::StatusOr<WindowView> NewestWindow(const std::string& job) const;
   // The version that a Rollback goes to: the one asked for, or the one before the decision that led
-  // to what is in force. NotFound for an unknown job, FailedPrecondition when that is not known.
+  // to the current version. NotFound for an unknown job, FailedPrecondition when that is not known.
   absl::StatusOr<int64_t> RollbackTarget(const std::string& job,
                                          std::optional<int64_t> to_version) const;
-  // NotFound unless this is the run in force of a job that is known.
+  // NotFound unless this is the current run of a job that is known.
   absl::StatusOr<LeaderView> Leader(const std::string& job, const std::string& run_id) const;
   // Returns refusals of jobs that the daemon does not know, newest first, at most 16.
   std::vector<RefusedJob> Refusals() const;

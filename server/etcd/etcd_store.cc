@@ -350,7 +350,7 @@ absl::StatusOr<std::vector<core::StoredJob>> EtcdStore::ReadJobs() {
   });
 }
 
-// Adds the placement unless it is kept. The one in force stays, however old.
+// Adds the placement unless it is kept. The current one stays, however old.
 void EtcdStore::AddPlacement(const Rows& rows, const core::StoredJob& job,
                              std::vector<Batch>* before, Batch* batch) const {
   const std::vector<KeptPlacement> kept = PlacementsOf(rows, job.job);

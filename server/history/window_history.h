@@ -32,7 +32,7 @@ struct WindowLoads {
   WindowFigures figures;
   std::shared_ptr<const Load> load;                // [L, E]
   std::shared_ptr<const core::GpuTokens> on_gpus;  // in equal shares; null: not known
-  RealMatrix on_gpus_static;                       // [L, G], of the static layout
+  RealMatrix on_gpus_static;                       // [L, G], tokens under the static layout
 };
 
 // threads: safe. Memory: bounded by Limits, plus the newest window of each job, which keeps its

@@ -49,7 +49,7 @@ struct ApiSources {
   std::function<std::vector<RefusedRanks>()> refusals = {};  // refusals of unknown jobs
   std::function<std::vector<std::string>()> warnings = {};   // warnings about the daemon itself
   std::function<absl::StatusOr<core::JobView>(const std::string& job)> job = {};
-  // version: none = the one in force.
+  // version: absent for the current one.
   std::function<absl::StatusOr<wire::PlacementBody>(const std::string& job,
                                                     std::optional<int64_t> version)>
       placement = {};

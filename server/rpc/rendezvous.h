@@ -1,14 +1,14 @@
-// All ranks of a starting job give a blob and get everybody's: the rule, without gRPC.
+// All ranks of a starting job give a blob and get those of all ranks: the rule, without gRPC.
 //
 // A start is the all-gathers 0, 1, 2 .. of one run. In all-gather 0 the ranks meet under their
 // launch id alone. Its answer is a token, a hash of the nonces of the processes that met; the later
 // all-gathers are those of the token, so that no other process can take part in them. A launch id
 // is that of one run: a second process for a rank, while the start of the first one goes on, ends
-// the start on all ranks, for nobody knows which of the others belong together. So that launches
-// that start at the same time are found before any of their ranks have met, all-gather 0 is
-// answered a moment after its last rank came. What is not found: two runs of one id whose processes
-// come in such an order, and so far apart, that a mixed set of ranks has ended its start before the
-// others come.
+// the start on all ranks. The daemon cannot tell which of the others belong together. So
+// that launches that start at the same time are found before any of their ranks have met,
+// all-gather 0 is answered a moment after its last rank came. What is not found: two runs of one id
+// whose processes come in such an order, and so far apart, that a mixed set of ranks has ended its
+// start before the others come.
 //
 // A rank sends with each all-gather what it gave to the one before: ranks that did not get the
 // answer of a daemon that died get it from the next one. The answer to the last all-gather of a

@@ -27,7 +27,7 @@ class RpcTimes {
 
   // For ServerBuilder::experimental().SetInterceptorCreators: observes each call, from its start to
   // its status. Streams are left alone; calls whose message is above the size limit are ended by
-  // gRPC before it shows them to anybody. This object outlives the server.
+  // gRPC before any interceptor sees them. This object outlives the server.
   std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeObserver();
 
   void Observe(const std::string& method, absl::StatusCode code, double seconds);

@@ -191,7 +191,8 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
       return Refuse(Refusal::kMalformed,
                     absl::InvalidArgumentError("the first message of a session must be Hello"));
     }
-    if (up.has_placement_body() && !asked_.exchange(false)) return true;  // nobody asked for it
+    // The daemon did not ask for it.
+    if (up.has_placement_body() && !asked_.exchange(false)) return true;
     absl::StatusOr<wire::UpMessage> message = wire::FromProto(std::move(up));
     if (absl::IsUnimplemented(message.status())) return Skip(message.status());
     if (!message.ok()) return Refuse(Refusal::kMalformed, message.status());

@@ -54,7 +54,7 @@ def plan_for(name: str, load: np.ndarray, request: Request, policy: str, effort:
     """
     if load.ndim != 2 or 0 in load.shape:
         raise InvalidArgument(f"{name} has shape {list(load.shape)}, expected [layers, experts]")
-    wrong = np.argwhere(~((load >= 0) & np.isfinite(load)))  # of NaN neither holds
+    wrong = np.argwhere(~((load >= 0) & np.isfinite(load)))  # NaN fails both
     if wrong.size:
         layer, expert = wrong[0]
         raise InvalidArgument(f"{name}: layer {layer} expert {expert} is {load[layer, expert]}, expected tokens: finite and "
@@ -123,5 +123,5 @@ def _usable(incumbent: Any, shape: Tuple[int, ...], num_slots: int) -> Optional[
     if slots.shape != (layers, num_slots) or slots.max() >= experts or slots.min() < -1:
         return None
     held = np.zeros((layers, experts + 1), bool)
-    np.put_along_axis(held, slots, True, axis=1)  # of -1 the last column
+    np.put_along_axis(held, slots, True, axis=1)  # -1 marks the last column
     return slots if held[:, :experts].all() else None

@@ -59,7 +59,7 @@ class Maps:
 
 
 def carried_map(placement: Any, view: Any) -> np.ndarray:
-    """int32 [layers, slots] of what client.carry is given; empty for None. view: the placement in force.
+    """int32 [layers, slots] of what client.carry is given; empty for None. view: the current placement.
 
     errors: InvalidArgument for what is no such map, naming layer and slot, and for a primary that is not the lowest slot.
     """

@@ -108,7 +108,7 @@ class _Checkpoint:
         self.gpu, self.piece = divmod(in_copy, self.tensor_parallel)
         self.ep_group = copy * self.tensor_parallel + self.piece
         self.num_ep_groups = block // self.placement.num_gpus
-        self.tensors: Dict[str, Dict[str, Any]] = {}  # of all pipeline stages, once they met
+        self.tensors: Dict[str, Dict[str, Any]] = {}  # tensors of all pipeline stages, once they met
         self.experts: List[Tuple[Registered, Any]] = [(entry, entry.rows.tensor) for entry in client.registered
                                                       if entry.rows is not None]
         if all_gather is None and client.all_gather is None:

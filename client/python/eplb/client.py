@@ -293,7 +293,7 @@ class Client:
         """
         options, kept = options_struct(speeds, slack)
         _library.check(self._library.eplb_client_set_split_options(self._pointer, ctypes.byref(options)))
-        del kept  # what the struct points to
+        del kept  # the struct points to it
 
     def check_counts(self, layer: int, counts: Any) -> None:
         """Compares layer, counts, options and placement among all ranks of an EP group. Collective, with the all_gather of
@@ -376,7 +376,7 @@ class Client:
 
     @property
     def placement(self) -> PlacementView:
-        """The placement in force; one object, which follows switches."""
+        """The current placement; one object, which follows switches."""
         return self._placement
 
     @property

@@ -1,6 +1,6 @@
 """Placements without a daemon: DeepSeek's algorithm, bit for bit, and EPLB's own policies.
 
-    from eplb.placement import rebalance_experts      # where there was: from eplb import rebalance_experts
+        from eplb.placement import rebalance_experts      # instead of: from eplb import rebalance_experts
 
 Threads: safe; the library computes without the interpreter's lock.
 """
@@ -155,7 +155,7 @@ def _expect_load(name: str, cells: np.ndarray, expected: str) -> None:
     NaN."""
     if cells.ndim != 2:
         raise InvalidArgument(f"{name} has shape {list(cells.shape)}, expected [layers, experts]")
-    wrong = np.argwhere(~((cells >= 0) & np.isfinite(cells)))  # of NaN neither holds
+    wrong = np.argwhere(~((cells >= 0) & np.isfinite(cells)))  # NaN fails both
     if wrong.size:
         layer, expert = wrong[0]
         raise InvalidArgument(f"{name}: layer {layer} expert {expert} is {cells[layer, expert]}, expected {expected}")

@@ -1,6 +1,6 @@
 """The exact split of a batch: how many of an expert's tokens each of its slots takes, so that the fullest GPU has the fewest.
 
-    split = client.split(layer, counts)               # under the placement in force
+    split = client.split(layer, counts)               # under the current placement
     split = eplb.split(placement, counts, num_gpus=8)   # without a client and without a daemon
 
 Equal counts give equal quotas on every rank and machine, so no rank waits for another. docs/splitting-a-batch.md explains it.
@@ -43,7 +43,7 @@ class Split(ArrayRecord):
     equal_peak: float
     tight_gpus: Tuple[int, ...]
     version: int
-    _host_own: Optional[np.ndarray] = field(repr=False, compare=False)  # where the library reads it
+    _host_own: Optional[np.ndarray] = field(repr=False, compare=False)  # memory that the library reads
 
 
 class Splitter:
@@ -63,7 +63,7 @@ class Splitter:
         self.num_layers, self.num_slots, self.num_experts = maps.num_layers, maps.num_slots, maps.num_experts
         self.num_gpus = gpus
         self._handle = _SplitterHandle(maps, options)
-        del kept  # what the options point to
+        del kept  # the options point to it
 
     def split(self, layer: int, counts: Any, *, before: Any = None, mine: Any = None, gpu: Optional[int] = None) -> Split:
         """Returns the split as Client.split does. gpu: GPU whose own quotas are wanted, with counts [GPUs, experts]; None:

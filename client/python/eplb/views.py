@@ -114,7 +114,7 @@ class DeviceTable:
         self.address, self.shape, self.dtype, self.on_gpu = address, shape, np.dtype(dtype), on_gpu
 
     def _interface(self) -> Dict[str, Any]:
-        # Told to be writable, as torch refuses what is not; nobody may write it all the same.
+        # Marked as writable, because torch refuses other memory; no caller may write it all the same.
         return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, not self.on_gpu), "version": 3}
 
     @property

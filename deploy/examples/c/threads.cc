@@ -43,7 +43,7 @@ int32_t AllGather(void* user, const void* bytes, size_t num_bytes, eplb_answers*
   for (const std::string& blob : meeting->blobs) {
     Must(eplb_answers_add(answers, blob.data(), blob.size()));
   }
-  meeting->all_here.arrive_and_wait();  // nobody writes before all have read
+  meeting->all_here.arrive_and_wait();  // no rank writes before all have read
   return EPLB_OK;
 }
 

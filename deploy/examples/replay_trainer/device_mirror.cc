@@ -25,7 +25,7 @@ struct DeviceMirror::Impl {
   int32_t device = 0;
   cuda::Stream stream;
   std::vector<std::span<std::byte>> blocks;
-  std::vector<cuda::DeviceMemory> memory;  // of each block
+  std::vector<cuda::DeviceMemory> memory;  // memory of each block
 };
 
 DeviceMirror::DeviceMirror(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

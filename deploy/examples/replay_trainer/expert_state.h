@@ -20,7 +20,7 @@ namespace eplb {
 struct ExpertStateShape {
   int32_t num_layers = 0;
   int32_t num_local_slots = 0;
-  int32_t num_parameters = 0;  // of one expert
+  int32_t num_parameters = 0;  // parameters of one expert
 };
 
 // Every expert's state after step s is a fixed function of (layer, expert, s): gradients are drawn
@@ -71,7 +71,7 @@ class ExpertState {
   ExpertStateShape shape_;
   // Weights, master weights, first and second moments, each [layers, slots, parameters].
   std::array<std::vector<std::byte>, 4> blocks_;
-  std::unique_ptr<DeviceMirror> mirror_;  // of the blocks; null in host memory
+  std::unique_ptr<DeviceMirror> mirror_;  // mirror of the blocks; null in host memory
 };
 
 }  // namespace eplb

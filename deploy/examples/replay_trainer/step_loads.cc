@@ -110,7 +110,7 @@ MeasuredLoads MeasureLoads(std::span<const int64_t> gathered, int32_t num_layers
 absl::StatusOr<std::vector<int64_t>> GatherNumbers(ControlChannel& channel,
                                                    std::span<const int64_t> values,
                                                    absl::Duration timeout) {
-  constexpr size_t kMaxValues = 64;  // of one AllReduceMin
+  constexpr size_t kMaxValues = 64;  // values of one AllReduceMin
   // Cells of other ranks hold the largest number, so the minimum of a cell is its owner's value.
   std::vector<int64_t> cells(values.size() * static_cast<size_t>(channel.world_size()),
                              std::numeric_limits<int64_t>::max());

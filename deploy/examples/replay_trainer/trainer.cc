@@ -419,7 +419,7 @@ class Trainer {
   std::unique_ptr<ControlChannel> job_channel_;
   Placement static_placement_;
   std::ofstream loads_log_;
-  absl::Time began_at_ = absl::UnixEpoch();  // of the first step
+  absl::Time began_at_ = absl::UnixEpoch();  // start of the first step
   RunReport report_;
 };
 

@@ -223,7 +223,7 @@ PassedWindow PassedOf(const Job& job, const Window& window) {
   return passed;
 }
 
-// The time of a token on the fullest GPU, from the newest window and the job's steps; 0: nobody
+// The time of a token on the fullest GPU, from the newest window and the job's steps; 0: no caller
 // asked for it, or it is not measured yet.
 double MeasuredTokenSeconds(const Job& job) {
   const std::optional<Measured>& measured = job.windows.measured;

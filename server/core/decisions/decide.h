@@ -27,8 +27,9 @@ void MaybeSolve(DecisionContext& context, Job& job);
 // errors: FailedPrecondition, one sentence.
 absl::Status MayDecide(const State& state, const Job& job);
 struct Request {
-  bool force = false;    // whether it pays or not
-  bool preview = false;  // nothing is proposed, and later decisions are as if nobody had asked
+  bool force = false;  // propose even if it does not pay
+  // Nothing is proposed, and later decisions are as if there had been no request.
+  bool preview = false;
   std::string actor = {};
 };
 // Asks for a solution for the newest complete windows, also those that were decided on before.
@@ -53,7 +54,7 @@ void AbandonSolve(DecisionContext& context, Job& job, const std::string& reason,
 struct Bundle {
   std::vector<Chunk> chunks;
   Plan plan;
-  bool despite_pause = false;  // as Chunks
+  bool despite_pause = false;  // see Chunks
   std::optional<DoneRequest> done = std::nullopt;
 };
 void ProposeChunks(DecisionContext& context, Job& job, Bundle bundle);

@@ -21,14 +21,14 @@ struct WithinBudget {
   explicit WithinBudget(const Placement& incumbent) : target(incumbent) {}
 
   Placement target;
-  std::vector<LayerMove> moves;  // of layers, or of their parts
+  std::vector<LayerMove> moves;  // moves of layers, or of their parts
   int64_t num_layers = 0;
   int64_t transfers = 0;
   std::vector<int32_t> left_out;
-  int64_t rows_needed = 0;  // of the left out layer that needs most
+  int64_t rows_needed = 0;  // rows of the left out layer that needs most
   std::vector<int32_t> too_long;
-  double longest_seconds = 0;  // of the layer that would take longest
-  bool measured = false;       // that is what earlier chunks say, not the links
+  double longest_seconds = 0;  // seconds of the layer that would take longest
+  bool measured = false;       // longest_seconds is from earlier chunks, not from the links
 };
 
 BoundaryLimits LimitsOf(const CandidateInput& question) {

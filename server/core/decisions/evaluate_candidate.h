@@ -32,22 +32,22 @@ struct CandidateInput {
   const Placement& candidate;  // aligned to `incumbent`
   double min_gain = 0;         // least fall of the peak load on `load`, as a fraction of it
   int32_t layers_per_chunk = 1;
-  int64_t staging_rows = 0;  // of a layer, of the rank that has fewest
-  int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // as BoundaryLimits
+  int64_t staging_rows = 0;  // rows of a layer, of the rank that has fewest
+  int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // see BoundaryLimits
   MigrationOptions migration;
   Costs costs;  // but for the bytes of an expert, which `migration` has
   // Prices of a decision; null: `costs`. Only bandwidths in `costs` leave out layers, because an
   // assumed price that did would never be replaced by a measured one.
   const Costs* prices = nullptr;
   double max_pause_seconds = std::numeric_limits<double>::infinity();
-  double seconds_per_byte = 0;  // as BoundaryLimits
+  double seconds_per_byte = 0;  // see BoundaryLimits
   // Pauses of the newest chunks. A layer whose LeastPause is above max_pause_seconds is left out.
   std::span<const MeasuredPause> measured = {};
-  const LearnedGate* learned = nullptr;  // as RebalanceInput's, and
+  const LearnedGate* learned = nullptr;  // see RebalanceInput, and
   const PredictionRecord* predictions = nullptr;
-  double measured_balancedness = 0;   // of the windows that `load` is of; 0: not known
+  double measured_balancedness = 0;   // balancedness of the windows of `load`; 0: not known
   bool force = false;                 // take what the ranks can, whether it pays or not
-  const GpuSpeeds* speeds = nullptr;  // none: all equal; else GPU loads are tokens / speed
+  const GpuSpeeds* speeds = nullptr;  // null: all equal; otherwise GPU loads are tokens / speed
   // Split that the run registered, and with kBatch the windows whose sum is `load`.
   SplitMode split = SplitMode::kEqual;
   std::span<const Load> recent = {};
@@ -65,10 +65,10 @@ struct CandidateDecision {
   // The figures below are of the candidate without the layers left out.
   int64_t transfers = 0;
   double balancedness_before = 0;    // 0 if the load has no tokens, and
-  double balancedness_computed = 0;  // likewise
-  Prediction prediction;             // of later ones; without a record what is computed
-  Placement target;                  // the candidate without those layers
-  double peak_fall = 0;              // on that load, a fraction
+  double balancedness_computed = 0;  // 0 if the load has no tokens
+  Prediction prediction;  // prediction for later loads; without a record the computed figure
+  Placement target;       // the candidate without those layers
+  double peak_fall = 0;   // on that load, a fraction
   // Over the horizon; absent likewise.
   std::optional<double> net_gain_seconds = std::nullopt;
 };

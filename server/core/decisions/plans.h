@@ -39,7 +39,7 @@ void NoteRankPrepared(Job& job, int32_t rank, absl::Time now);
 void NoteAllPrepared(Job& job, absl::Time now);
 void NoteRankApplied(Job& job, int32_t rank, double pause_seconds, absl::Time now);
 
-// A chunk was proposed, or is the placement in force.
+// A chunk was proposed, or is the current placement.
 void NoteProposed(DecisionContext& context, Job& job, const Proposal& proposal);
 void NoteCommitted(DecisionContext& context, Job& job, const Proposal& proposal);
 
@@ -59,7 +59,7 @@ void SettlePlan(DecisionContext& context, Job& job, const std::string& why);
 void SettleOldPlan(DecisionContext& context, Job& job);
 
 // The version that a Rollback goes to. errors: FailedPrecondition when no decision is known that
-// led to the version in force.
+// led to the current version.
 absl::StatusOr<int64_t> RollbackTargetOf(const Job& job, std::optional<int64_t> to_version);
 
 }  // namespace eplb::core

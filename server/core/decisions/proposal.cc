@@ -175,7 +175,7 @@ void CutNextChunk(DecisionContext& context, Job& job) {
   if (Plan* const plan = OpenPlan(job)) plan->num_chunks += more;
 }
 
-// All ranks run the proposal: it is the placement in force, whatever the state was.
+// All ranks run the proposal: it is the current placement, whatever the state was.
 void Commit(DecisionContext& context, Job& job) {
   AddMoves(context, job);
   MeasureProposal(context, job, *job.proposal);

@@ -21,7 +21,7 @@ void NoteRan(Job& job, int64_t version, const Digest& digest);
 // Audits, once for each run, that it runs a placement under a number which had another one.
 void TellReusedVersion(DecisionContext& context, Job& job, Run& run, const wire::Hello& hello);
 
-// errors: InvalidArgument for a version that nobody can have proposed: a rank says in its Hello
+// errors: InvalidArgument for a version that no daemon can have proposed: a rank says in its Hello
 // which ones it has seen, and every other is this daemon's own.
 absl::Status CheckGivenOut(const Job& job, const char* message, int64_t version);
 

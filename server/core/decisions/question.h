@@ -35,7 +35,7 @@ struct DecisionQuestion {
 
 struct DecisionAnswer {
   int64_t first_step = 0;            // first step of the windows that the decision covers
-  double measured_balancedness = 0;  // of these windows; 0 if unknown
+  double measured_balancedness = 0;  // balancedness of these windows; 0 if unknown
   absl::StatusOr<CandidateDecision> decision;
 };
 

@@ -27,7 +27,7 @@ void Recheck(DecisionContext& context, Job& job, int32_t rank);
 
 void Handle(DecisionContext& context, Sender sender, const wire::PlacementBody& body);
 
-// Asks again, or somebody else, once per prepare_deadline.
+// Asks again, or asks another rank, once per prepare_deadline.
 void RetryRecovery(DecisionContext& context, Job& job);
 
 }  // namespace eplb::core

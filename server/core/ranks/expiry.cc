@@ -20,7 +20,7 @@ bool HasEnded(const Job& job) {
   return end != nullptr && end->how != RunEnding::kLost;
 }
 
-// Somebody stopped it, and would not see that it goes on: forgotten only when there is no other.
+// An operator stopped it, and would not see that it goes on: forgotten only when there is no other.
 bool IsStopped(const Job& job) {
   return job.paused || job.patch.mode == "observe" || job.phase == Phase::kQuarantine ||
          !job.quarantine.empty();

@@ -10,7 +10,8 @@ namespace eplb::core {
 bool HasSession(const Job& job);
 
 // Forgets jobs without a connected rank for job_expiry; only their audit log stays. Not those that
-// somebody stopped (paused, observed, in QUARANTINE): nobody would see that they go on.
+// an operator stopped (paused, observed, in QUARANTINE): the operator would not see that they go
+// on.
 void ExpireJobs(DecisionContext& context);
 
 // Makes room for one more job in a full table. Forgets the jobs that never reached the store and

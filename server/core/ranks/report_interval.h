@@ -18,7 +18,7 @@ inline constexpr absl::Duration kCalmInterval = absl::Seconds(60);
 
 // Notes what was dropped; doubles or halves what CheckReportInterval asks: of all jobs when the
 // daemon's queue was full; of one job when most of its reporters send more than their streams may.
-// A rank that does so alone changes nobody's windows.
+// A rank that does so alone changes no windows.
 void NoteDroppedReports(State& state, const Tick& tick, absl::Time now);
 
 // Asks the ranks of a live run for another length when theirs is not what is wanted, and

@@ -35,7 +35,7 @@ void DropCandidate(DecisionContext& context, Job& job, const absl::Status& why);
 // The session ended without Goodbye.
 void HandleAway(DecisionContext& context, Sender sender, const std::string& reason);
 void Handle(DecisionContext& context, Sender sender, const wire::Goodbye& goodbye);
-// The rank goes on with another daemon. Once nobody is left the run is lost to this one.
+// The rank goes on with another daemon. Once no rank is left the run is lost to this one.
 void Handle(DecisionContext& context, Sender sender, const wire::Moved& moved);
 
 // Ends runs with a rank away for longer than session_grace.

@@ -1,5 +1,5 @@
 // Which run a job belongs to. Runs are numbered in the order in which they became the job's
-// own: a lower one never comes back. A newcomer waits while the steps of the one in force advance.
+// own: a lower one never comes back. A newcomer waits while the steps of the current one advance.
 #ifndef EPLB_SERVER_CORE_RANKS_RUN_REGISTRY_H_
 #define EPLB_SERVER_CORE_RANKS_RUN_REGISTRY_H_
 
@@ -22,7 +22,7 @@ namespace eplb::core {
 // another candidate is there; those of MakeRun.
 absl::StatusOr<Run*> FindOrAddRun(DecisionContext& context, Job& job, const wire::Hello& hello);
 
-// It owned the job under another daemon, later than the run in force did.
+// It owned the job under another daemon, later than the current run did.
 bool OwnedItLater(const Job& job, const Run& run);
 
 // True of a run whose processes live on after another one took its place. That it is refused
@@ -34,7 +34,7 @@ void RememberGone(Job& job, const std::string& run_id, int64_t number);
 
 // For what the candidate waits; empty when it may be served now, and when there is none.
 std::string CandidateWaitsFor(const Job& job, absl::Time now);
-// The candidate has all its ranks and waits only because the steps of the run in force advance.
+// The candidate has all its ranks and waits only because the steps of the current run advance.
 bool TakeOverRefused(const Job& job, absl::Time now);
 // Starts the candidate when it waits for nothing.
 void ServeCandidate(DecisionContext& context, Job& job);

@@ -75,7 +75,7 @@ std::vector<Chunk> CutIntoBoundaries(std::span<const LayerMove> moves,
                                      const BoundaryLimits& limits);
 
 // Cuts the chunk into parts that keep to the limits, and completes the first one.
-// before: in force when the chunk is proposed. errors: as SplitToFit and Complete.
+// before: current when the chunk is proposed. errors: as SplitToFit and Complete.
 absl::StatusOr<std::vector<Chunk>> CutAgain(const Placement& before, const Chunk& chunk,
                                             const Costs& costs, const BoundaryLimits& limits);
 
@@ -83,7 +83,7 @@ absl::StatusOr<std::vector<Chunk>> CutAgain(const Placement& before, const Chunk
 // exceed the limits together.
 bool Join(const Chunk& next, const BoundaryLimits& limits, Chunk& chunk);
 
-// Sets chunk.after and chunk.digest. before: in force when the chunk is proposed.
+// Sets chunk.after and chunk.digest. before: current when the chunk is proposed.
 // errors: those of Placement::WithLayers. cost: a copy of the maps, and their digest.
 absl::Status Complete(const Placement& before, Chunk& chunk);
 

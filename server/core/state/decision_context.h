@@ -38,7 +38,7 @@ void SendTo(DecisionContext& context, const Rank& rank, wire::DownMessage messag
 void SendToAll(DecisionContext& context, const Run& run, const wire::DownMessage& message);
 
 // Ends a session whose rank breaks the protocol or may not take part; it is counted, and logged
-// under the name `who`. Unavailable and Aborted refuse nobody: they ask for a later session.
+// under the name `who`. Unavailable and Aborted refuse no rank: they ask for a later session.
 void CloseRefused(DecisionContext& context, SessionId session, const std::string& who,
                   absl::Status status);
 // Ends a rank's session with this status; the rank is away from now on. InvalidArgument refuses it.
@@ -70,7 +70,7 @@ void StopSolve(DecisionContext& context, Job& job);
 void StoreTermIfNeeded(DecisionContext& context);
 
 // False of a job that is in no store: its ranks have not said what it runs, they bring its numbers
-// back, and nobody has stopped it.
+// back, and no operator has stopped it.
 bool BelongsInStore(const Job& job);
 // Writes the job's record, with the change that it is part of. REQUIRES: BelongsInStore(job).
 void StoreJob(DecisionContext& context, Job& job, std::optional<DoneRequest> done = std::nullopt);

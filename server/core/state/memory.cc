@@ -74,7 +74,7 @@ std::string StopsText(const Job& job) {
   return text;
 }
 
-// A job whose past is lost with the store: somebody may have stopped it.
+// A job whose past is lost with the store: an operator may have stopped it.
 void PauseUnknown(DecisionContext& context, Job& job, absl::Time moved_aside) {
   job.paused = true;
   job.paused_by_lost_store = true;

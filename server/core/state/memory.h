@@ -29,7 +29,7 @@ wire::JobMemory MemoryOf(const Job& job);
 // get it: all that are connected, or few of them, since one that comes back is enough.
 void Remember(Job& job, Tell tell = Tell::kFew);
 
-// After a step of the run in force was told: remembers the time between two reports once three
+// After a step of the current run was told: remembers the time between two reports once three
 // say it, and again when it is twice as long or half.
 void RememberReportTime(Job& job);
 

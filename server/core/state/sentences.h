@@ -29,7 +29,8 @@ std::string StateText(const Job& job);
 // 40..49"; empty below kWorseWindows windows in a row.
 std::string WorseText(const Windows& windows);
 
-// Whom the job's state waits for; empty when for nobody. cost: O(world_size).
+// Ranks or operator that the job's state waits for; empty when it waits for none. cost:
+// O(world_size).
 std::string WaitingFor(const Job& job);
 
 }  // namespace eplb::core

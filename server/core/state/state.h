@@ -113,7 +113,7 @@ struct Run {
   Topology topology;
   RankGrid grid;
   int32_t vote_every = 0;
-  int32_t report_every = 0;  // in force
+  int32_t report_every = 0;  // current setting
   ReportIntervalChange report_interval_change;
   StepRate rate;
   StepFront front;
@@ -182,7 +182,7 @@ struct Chunk {
   wire::LayerList layers;      // rising, as they are afterwards
   int64_t incoming_bytes = 0;  // bytes into each layer's GPU that receives most, summed over layers
   int64_t rows = 0;            // staging of each layer's GPU that needs most, summed over layers
-  // The whole placement in force afterwards: made for the next chunk only, because it is large.
+  // The whole placement afterwards: made for the next chunk only, because it is large.
   std::shared_ptr<const Placement> after = nullptr;
   Digest digest = {};  // digest of `after`
 };
@@ -224,7 +224,7 @@ struct BackOff {
 // Which rank was asked for the body of the running placement.
 struct PendingFetch {
   int32_t rank = -1;
-  SessionId session = 0;  // 0 = nobody was asked
+  SessionId session = 0;  // 0 = no rank was asked
   absl::Time at = absl::InfinitePast();
 };
 
@@ -254,7 +254,7 @@ struct ReportOverload {
 };
 
 // name: store, state, lost, hung, windows, decisions, withdrawn; candidate, refused: of another
-// run than the one in force; empty: balancing goes on, or nobody trains. reason: one sentence.
+// run than the current one; empty: balancing goes on, or no run trains. reason: one sentence.
 struct Stall {
   std::string name;
   std::string reason;
@@ -273,7 +273,7 @@ struct Chooser {
   int64_t last_step = -1;                     // last step of the newest window that it knows
 };
 
-// A decision is in force in the middle of the window that follows: the next one is the first whole
+// A decision takes effect in the middle of the window that follows: the next one is the first whole
 // window under it.
 inline constexpr int32_t kWindowsToSwitch = 1;
 inline PredictionRecord NewPredictions() { return PredictionRecord(kWindowsToSwitch); }
@@ -299,7 +299,7 @@ struct Job {
   absl::Time owner_due = absl::InfinitePast();
   int64_t term = 0;           // term with which this daemon leads the job
   SessionId first_hello = 0;  // the first that was welcomed under it; 0: none was
-  int64_t memory_term = 0;    // of the newest memory, and
+  int64_t memory_term = 0;    // term of the newest memory, and
   int64_t memory_serial = 0;  // its serial
   // The memory is the store's or this daemon's own: a rank may add to what stops the job, not lift
   // it.
@@ -325,7 +325,7 @@ struct Job {
   bool write_due = false;  // changed by a decision that did not write it
 
   wire::SettingsPatch patch;  // settings by operators
-  wire::Settings settings;    // in force
+  wire::Settings settings;    // current settings
   bool paused = false;
   bool paused_by_lost_store = false;  // see JobMemory
   std::string pause_reason;

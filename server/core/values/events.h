@@ -97,7 +97,7 @@ struct Solve {  // answered by SolveStarted and then Solved, both with the same 
   int64_t solve_id = 0;
   std::shared_ptr<const DecisionQuestion> question;
 };
-struct CancelSolve {  // nobody waits for its answer any more; none need come
+struct CancelSolve {  // its answer is no longer needed and may never come
   std::string job;
   int64_t solve_id = 0;
 };

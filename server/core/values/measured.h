@@ -71,7 +71,7 @@ struct Measured {
   // are of them, each batch with its own fullest GPU. kEqual: they are those of equal shares.
   SplitMode split = SplitMode::kEqual;
   double balancedness = 0;                                // mean over layers with load
-  std::vector<std::optional<double>> layer_balancedness;  // [L]; none for a layer without load
+  std::vector<std::optional<double>> layer_balancedness;  // [L]; absent for a layer without load
   double peak_load = 0;  // sum over layers of the fullest GPU's load
   // Counterfactuals: the same tokens on the same basis, with kBatch each batch's own fullest GPU,
   // under the static layout in equal shares, and without EPLB, which is one slot per expert. None:

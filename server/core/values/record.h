@@ -23,7 +23,7 @@ namespace eplb::core {
 // One decision of a job and what became of it.
 
 enum class PlanResult {
-  kKept,       // the placement in force was better, or good enough
+  kKept,       // the current placement was better, or good enough
   kObserved,   // would have been proposed, but the job is only observed
   kProposed,   // in flight
   kCommitted,  // every chunk
@@ -36,8 +36,8 @@ inline constexpr int32_t kMaxPlans = 1000;  // kept per job
 
 absl::string_view PlanResultName(PlanResult result);  // "kept", ..
 
-// Bytes and seconds of a switch that nobody told this daemon: it was not there, or a rank came back
-// later and said only what it runs.
+// Bytes and seconds of a switch that no rank reported to this daemon: the daemon was not there, or
+// a rank came back later and said only what it runs.
 inline constexpr int kNotMeasured = -1;
 
 // Back-test of one candidate, as v1.TriedCandidate.
@@ -95,7 +95,7 @@ struct Plan {
   absl::Time decided_at = absl::UnixEpoch();
   std::string policy;
   PlanResult result = PlanResult::kKept;
-  int64_t base_version = 0;        // in force when it was decided
+  int64_t base_version = 0;        // current version when it was decided
   int64_t first_version = 0;       // first version of its chunks; 0 if nothing was proposed
   int64_t last_version = 0;        // committed; 0 when none was
   int64_t decided_first_step = 0;  // the steps whose load was decided on
@@ -209,7 +209,7 @@ struct Change {
 };
 
 struct ChangeOutcome {
-  int64_t version = 0;                     // in force
+  int64_t version = 0;                     // current placement
   JobState state = JobState::kRecovering;  // state of the job after the change
   std::string outcome;                     // one sentence
   // Settings that SetPolicy changed, "min_gain=0.05": before the change, and now.

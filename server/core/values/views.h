@@ -52,7 +52,7 @@ struct RankView {
   std::string library_version;
   wire::TransportInfo transport;
 };
-// A run that gathers its ranks, or waits for the one in force.
+// A run that gathers its ranks, or waits for the current one.
 struct RunView {
   std::string run_id;
   int32_t world_size = 0;
@@ -87,7 +87,8 @@ struct JobView {
   std::optional<double> balancedness;
   std::vector<std::optional<double>> layer_balancedness;  // [num_layers]
   std::optional<double> balancedness_static;  // counterfactual: the same window, static placement
-  std::optional<double> balancedness_without_eplb;  // of the same window, one slot per expert
+  // Counterfactual: the same window, one slot per expert.
+  std::optional<double> balancedness_without_eplb;
   std::string not_measured_reason;  // one sentence; empty while `balancedness` is there
   std::string worse_reason;         // see WorseText
   SplitMode measured_split = SplitMode::kEqual;  // see Measured
@@ -96,7 +97,7 @@ struct JobView {
   // Figures of the newest plan that switched anything: predicted by it, and measured after it.
   std::optional<double> balancedness_predicted;
   std::optional<double> balancedness_seen;
-  std::optional<double> prediction_error;  // of balancedness_predicted, as in its Plan, and
+  std::optional<double> prediction_error;  // error of balancedness_predicted, see Plan, and
   std::optional<int64_t> prediction_evidence;
   std::vector<TriedCandidate> candidates;  // candidates of a policy that chooses, as they are now
   int64_t last_switched_step = 0;          // step of the newest switch; 0 = none is known
@@ -110,10 +111,10 @@ struct JobView {
   bool paused = false;
   bool paused_by_lost_store = false;
   std::string pause_reason;
-  wire::Settings settings;         // in force
-  int32_t report_every = 0;        // steps in a window, in force
+  wire::Settings settings;         // current settings
+  int32_t report_every = 0;        // steps in a window, as currently set
   std::string reduce;              // rank, root; empty before the first Hello
-  std::string split;               // equal, batch; likewise
+  std::string split;               // equal, batch; empty before the first Hello
   std::optional<double> coverage;  // share of reporters in the newest complete window
   std::vector<int32_t> model_layers;
   std::optional<RunEnding> ending;  // end of the newest run; absent while it lives
@@ -130,11 +131,11 @@ struct JobView {
   std::optional<double> coverage_now;
   int64_t windows_given_up = 0;  // incomplete, since the daemon started
   std::vector<RankView> ranks;
-  int64_t run_number = 0;  // number of the run in force, rising within the job; 0: none yet
+  int64_t run_number = 0;  // number of the current run, rising within the job; 0: none yet
   int64_t term = 0;        // term with which this daemon leads the job
   std::optional<RunView> candidate;
   bool led_elsewhere = false;      // its end, as RunEnd
-  bool take_over_refused = false;  // it waits because the steps of the run in force advance
+  bool take_over_refused = false;  // it waits because the steps of the current run advance
   std::string refusal;         // reason of the newest Hello that was refused in the last 10 minutes
   int64_t refused_hellos = 0;  // refused Hellos of this job since the daemon started
   std::vector<GpuSpeedView> gpu_speeds;  // rising

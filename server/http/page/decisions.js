@@ -7,7 +7,7 @@ eplb.decisions = (() => {
   const SHOWN = 200;
 
   const ofPlan = (plan) => ({
-    // A report may not know when it was decided, but when it was in force.
+    // A report may have no time of the decision, but the time of its switch.
     at: plan.unix_micros || plan.switched_unix_micros || 0, key: `plan ${plan.plan}`, name: `plan ${plan.plan}: ${plan.result}`, kind: plan.result,
     text: plan.reason,
     figures: [

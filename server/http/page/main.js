@@ -10,7 +10,7 @@ eplb.main = (() => {
   const source = eplb.source.open();
   const at = (id) => document.getElementById(id);
   let answer = { jobs: [], refusals: [], warnings: [] };
-  let shown = null;  // of the job that is shown: name, panels, documents
+  let shown = null;  // the job that is shown: name, panels, documents
   // lost: since when the daemon does not answer, 0: it does. pushed: events come by themselves.
   const state = { lost: 0, pushed: false };
 
@@ -27,7 +27,7 @@ eplb.main = (() => {
     return `#/${encodeURIComponent(job)}${text ? `?${text}` : ""}`;
   };
 
-  let changed = {}, writeAddress = null;  // what the address does not say yet
+  let changed = {}, writeAddress = null;  // parts of the view that the address does not have yet
   const viewNow = () => {
     const view = { ...route().view, ...changed };
     for (const [key, value] of Object.entries(view)) if (value === null) delete view[key];
@@ -203,7 +203,7 @@ eplb.main = (() => {
     addEventListener("hashchange", () => { ask().then(scrollToPanel); });
     source.watch({
       connected: () => { state.pushed = true; ask(); },
-      lost: () => { state.pushed = false; ask(); },  // whether the daemon answers is for the question to tell
+      lost: () => { state.pushed = false; ask(); },  // only an answer of the daemon shows that it is lost
       news: soon,
     });
     if (source.live) setInterval(() => { if (!document.hidden && (state.lost || !state.pushed)) ask(); }, POLL_MS);

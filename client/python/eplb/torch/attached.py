@@ -144,7 +144,7 @@ class Attached:
             self._carry_scalars(before, self._slots)
             self._follow(self._slots)
         if self._counts.is_on_device and self._is_read(number + 1):
-            self._counts.start_reading(self._reduce_counts)  # so that nobody waits a step later
+            self._counts.start_reading(self._reduce_counts)  # so that no rank waits a step later
         self.last_boundary = result
         return result
 

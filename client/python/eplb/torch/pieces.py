@@ -89,7 +89,7 @@ class ExpertTensor:
 
     def _stack(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Makes the pieces rows of memory of their own. State of a checkpoint may be parts of what was loaded, which
-        nobody computes with."""
+        no computation uses."""
         if not any(piece.is_entry for piece in self.pieces):
             _lists._expect_own_memory(tensors, self.name)
         stack = torch.stack(list(tensors))

@@ -82,7 +82,7 @@ class RouterHook:
         self._unpaid = 0  # forwards without gradients in training: activation checkpointing runs each again
         self.silence = _NOT_CALLED  # why the newest step counted nothing; "": it counted
         self.silent_steps = 0  # in a row that counted nothing
-        self._silence_now = _NOT_CALLED  # of the step under way
+        self._silence_now = _NOT_CALLED  # reason for the current step
         self._handle = router.register_forward_hook(self._hook)
 
     def remove(self) -> None:
@@ -127,7 +127,7 @@ class ByShape:
     """
 
     def __init__(self) -> None:
-        self._dim = 0  # of the experts in masks, once one has shown it
+        self._dim = 0  # dimension of the experts in masks, once one has shown it
 
     def __call__(self, output: Any, columns: SlotColumns) -> Any:
         if isinstance(output, (tuple, list)) and all(torch.is_tensor(each) or each is None or isinstance(each, (int, float))
