@@ -57,7 +57,7 @@ void AddRollback(const Flags& root);
 
 struct ForgetOptions {
   ChangeOptions change;
-  std::string job;  // as change.job; one of the two is needed, even if the daemon has only one job
+  std::string job;  // or change.job: one of the two is needed, even if the daemon has only one job
 };
 // Removes a job without a connected rank; its audit log stays.
 Output RunForget(const ForgetOptions& options);

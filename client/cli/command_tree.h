@@ -106,7 +106,7 @@ struct FlagEntry {
   std::vector<std::string> names;    // "-o", "--output"; empty for an argument by its place
   std::string place;                 // "FROM", of an argument by its place
   std::string type;                  // "FILE"; empty for a flag without value
-  std::vector<std::string> choices;  // of "a|b|c" types; otherwise empty
+  std::vector<std::string> choices;  // choices of "a|b|c" types; otherwise empty
   std::string help;
   bool required = false;
 };

@@ -29,7 +29,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Side {
-  std::string name;  // as told to the user
+  std::string name;  // name in the output
   Placement placement;
 };
 

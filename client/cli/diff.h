@@ -12,7 +12,7 @@ namespace eplb::cli {
 
 struct DiffOptions {
   QueryOptions query;
-  std::string job;  // whose versions are compared; empty: the only one
+  std::string job;  // job whose versions are compared; empty: the only one
   // Each a file, "vN" (version N, while the daemon keeps it) or "now" (the current placement).
   std::string from;
   std::string to;

@@ -11,11 +11,11 @@
 namespace eplb::cli {
 
 struct GpuPicture {
-  std::string before_name;         // what `before` is of, at most 9 columns
-  std::string after_name;          // likewise
+  std::string before_name;         // name of `before`, at most 9 columns
+  std::string after_name;          // name of `after`, at most 9 columns
   std::span<const double> before;  // [G]
   std::span<const double> after;   // [G]
-  std::vector<bool> unusable;      // [G], of `after`
+  std::vector<bool> unusable;      // [G], GPUs that `after` cannot use
   double mean = 0;                 // > 0; every load is told as a multiple of it
 };
 

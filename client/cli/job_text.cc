@@ -211,7 +211,7 @@ std::string StateNotes(const v1::JobStatus& job, const std::string& before,
   if (!HasEnded(job)) {
     for (const std::string& sentence : SpeedTexts(job)) add(sentence, Colour::kYellow);
   }
-  // A run that has ended waits for nobody.
+  // A run that has ended waits for no rank.
   if (!HasEnded(job) && !job.waiting_for().empty()) {
     add("waits for " + Printable(job.waiting_for()), Colour::kYellow);
   }

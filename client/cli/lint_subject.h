@@ -16,8 +16,8 @@ namespace eplb::cli {
 // A file of ours as written, or one of another system as its reader understands it.
 struct LintSubject {
   eplb::PlacementFormat format;
-  wire::JsonValue object;      // of ours, however broken
-  eplb::PlacementParts peers;  // of another system's
+  wire::JsonValue object;      // a file of ours, however broken
+  eplb::PlacementParts peers;  // a file of another system
 
   bool is_ours() const { return format.name == "eplb"; }
   // Number of experts in another system's file. An id from S on is no expert's.

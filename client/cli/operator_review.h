@@ -16,7 +16,7 @@ struct OperatorAction {
   std::string name;   // pause, resume, rollback, rebalance, set_policy
   std::string actor;
   std::string reason;  // one sentence
-  std::string before;  // of a change
+  std::string before;  // state before a change
   std::string after;
 };
 

@@ -31,7 +31,7 @@ using PageJson = nlohmann::ordered_json;
 // A page holds this much; warnings on it name what was left out.
 inline constexpr int64_t kMaxPageWindows = 4096;          // the newest
 inline constexpr int64_t kMaxPageWindowsWithLoads = 120;  // spread evenly over those
-inline constexpr int64_t kMaxPageNumbers = 2'000'000;     // of loads and placements, about 10 MB
+inline constexpr int64_t kMaxPageNumbers = 2'000'000;     // in loads and placements, about 10 MB
 inline constexpr size_t kMaxPagePlans = 1000;   // the newest that moved something, then others
 inline constexpr size_t kMaxPageEvents = 1000;  // the newest
 
@@ -42,10 +42,10 @@ struct PageWindow {
   std::string run_id;
   int64_t first_step = 0;
   int64_t last_step = 0;
-  std::vector<int64_t> versions;  // that its steps ran under, rising
+  std::vector<int64_t> versions;  // versions that its steps ran under, rising
   std::optional<double> step_seconds;
-  int64_t tokens = 0;                   // of all layers
-  SplitMode split = SplitMode::kEqual;  // of `balancedness`
+  int64_t tokens = 0;                   // sum over all layers
+  SplitMode split = SplitMode::kEqual;  // split behind `balancedness`
   // Absent without tokens.
   std::optional<double> balancedness;
   std::optional<double> balancedness_equal;         // equal shares, the same placements

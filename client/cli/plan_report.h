@@ -30,12 +30,12 @@ struct PlanReport {
   GpuSpeeds speeds;
   Hierarchy hierarchy = Hierarchy::kNone;
   Evaluation after;
-  Evaluation before;  // of the previous placement, or of the static layout without one
+  Evaluation before;  // previous placement, or the static layout without one
   bool has_previous = false;
   BoundGaps bound;  // proved bounds, and how far after.max_gpu_load is above them
   int64_t duplicates = 0;
   MoveSummary moves;                      // against the previous placement; zero without one
-  std::optional<CrossingShare> crossing;  // of a soft hierarchy
+  std::optional<CrossingShare> crossing;  // absent unless the hierarchy is soft
   // If the job splits by batch: EvaluateBatches over the windows, as `after` and `before`.
   std::optional<Evaluation> batches_after;
   std::optional<Evaluation> batches_before;

@@ -20,7 +20,7 @@
 namespace eplb::cli {
 namespace {
 
-// The search for a placement is free: nothing ties it to a reference or to the placement in force.
+// The search for a placement is free: nothing ties it to a reference or to the current placement.
 bool PlansAnew(const ShapeOptions& frame) {
   const PolicyTraits traits = TraitsOf(frame.policy);
   return !traits.needs_previous && !traits.follows_reference;

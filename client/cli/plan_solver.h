@@ -22,7 +22,7 @@ struct PlanProblem {
   const Topology& topology;
   const GpuSpeeds& speeds;
   const Placement* previous = nullptr;  // may be null
-  SplitMode split = SplitMode::kEqual;  // of the job that is planned for
+  SplitMode split = SplitMode::kEqual;  // split of the planned job
   std::span<const Load> windows = {};   // windows of the load, oldest first, one batch each
 };
 

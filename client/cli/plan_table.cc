@@ -14,8 +14,8 @@ namespace eplb::cli {
 namespace {
 
 constexpr size_t kMaxLayerRows = 10;
-constexpr size_t kMaxRunsNamed = 12;  // of GPUs beside each other
-constexpr int kLayerColumns = 74;     // of the figures of a layer
+constexpr size_t kMaxRunsNamed = 12;  // most runs of consecutive GPUs
+constexpr int kLayerColumns = 74;     // columns of a layer's figures
 constexpr int kMinLayerBar = 12;
 constexpr int kMaxLayerBar = 40;
 

@@ -162,7 +162,7 @@ class PlanDrawing {
 }  // namespace
 
 int64_t SolveEndMicros(const v1::Plan& plan) {
-  constexpr double kMost = 1e15;  // of any daemon
+  constexpr double kMost = 1e15;  // above any solve time
   const int64_t began = plan.times().solve_began_unix_micros();
   if (began == 0) return 0;
   return began +

@@ -196,7 +196,7 @@ absl::Status AskLeader(const QueryOptions& options, const Question& question) {
   const absl::Time deadline = absl::Now() + asked.timeout;
   absl::Duration left = asked.timeout;
   while (true) {
-    absl::Status first;    // of the first daemon, unless one is a standby
+    absl::Status first;    // status of the first daemon, unless one is a standby
     absl::Status standby;  // OK: no daemon is a standby
     for (Candidates candidates(asked.endpoints); !candidates.empty();) {
       const std::string endpoint = candidates.Take();

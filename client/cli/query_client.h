@@ -77,7 +77,7 @@ struct EndpointAnswer {
   std::string endpoint;
   absl::Status status;                          // an error also if the daemon is a standby
   std::optional<std::string> standby_for = {};  // the leading daemon; empty: no daemon leads
-  std::string trouble = {};  // what is wrong with a standby, one sentence; empty: nothing
+  std::string trouble = {};  // fault of a standby, one sentence; empty: there is none
 };
 absl::StatusOr<std::vector<EndpointAnswer>> AskEndpoints(const QueryOptions& options);
 
@@ -92,7 +92,7 @@ struct AskedLoad {
   // Tokens [L, G] under the placements that the steps ran under. Absent if the daemon does not have
   // all of these placements.
   std::optional<RealMatrix> gpu_loads;
-  std::vector<uint64_t> versions;  // of those placements, rising
+  std::vector<uint64_t> versions;  // versions of those placements, rising
 };
 
 // errors: also NotFound before the first window, Internal for an answer that is no load.

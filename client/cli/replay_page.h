@@ -44,7 +44,7 @@ class ReplayPage {
   const ReplayPageOptions options_;
   const Placement unmoved_;
   PageDocuments documents_;
-  Placement newest_;  // that a window ran under, and its version
+  Placement newest_;  // newest placement that a window ran under, and its version
   int64_t version_ = 0;
   std::string last_reason_;
   double peaks_without_eplb_ = 0;  // sums over windows

@@ -18,7 +18,7 @@
 namespace eplb::cli {
 namespace {
 
-constexpr size_t kMaxRebalances = 12;  // of rebalances
+constexpr size_t kMaxRebalances = 12;  // rows of rebalances
 constexpr int kStripHeight = 4;        // lines
 constexpr int kReplayLabel = 14;       // columns before a chart
 
@@ -134,7 +134,7 @@ struct Stretch {
   size_t last = 0;
   RebalanceRule rule = RebalanceRule::kNoChange;
   bool rebalanced = false;
-  const std::string* reason = nullptr;  // of the last decision
+  const std::string* reason = nullptr;  // reason of the last decision
 };
 
 std::vector<Stretch> StretchesOf(const ReplayResult& result) {

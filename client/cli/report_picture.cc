@@ -28,7 +28,7 @@ constexpr char kEqualSharesColour[] = "#b45f9b";
 constexpr char kHindsightColour[] = "#2e7d32";
 constexpr double kLegend = 50;  // its first row
 constexpr double kLegendRow = 19;
-constexpr double kSecondColumn = 230;  // of the legend, from kLeft
+constexpr double kSecondColumn = 230;  // second column of the legend, from kLeft
 
 std::string Escaped(const std::string& text) {
   return absl::StrReplaceAll(Printable(text), {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});

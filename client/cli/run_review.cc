@@ -78,7 +78,7 @@ void CheckReport(const RunDirectory& run, const RunFigures& figures, RunReview& 
   for (size_t i = 0; i < std::min(steps.size(), figures.run.balancedness.size()); ++i) {
     CompareStep(i, "balancedness", steps[i].balancedness, figures.run, review);
     CompareStep(i, "balancedness_static", steps[i].balancedness_static, figures.unmoved, review);
-    if (!steps[i].balancedness_without_eplb) continue;  // of an older trainer
+    if (!steps[i].balancedness_without_eplb) continue;  // absent in the log of an older trainer
     CompareStep(i, "balancedness_without_eplb", steps[i].balancedness_without_eplb,
                 figures.without_eplb, review);
   }

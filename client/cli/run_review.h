@@ -19,10 +19,10 @@ namespace eplb::cli {
 // The run under one way to place its experts. Only the run's own row is measured; the others are
 // what its loads and its steps give under their placements.
 struct RunRow {
-  double peak_tokens = 0;  // of the layers' fullest GPUs, summed over all steps
+  double peak_tokens = 0;  // tokens of the layers' fullest GPUs, summed over all steps
   // Over the compared steps.
   std::optional<double> balancedness;  // mean over steps with tokens; none without such a step
-  std::optional<double> slowdown;      // likewise, as RunSeries
+  std::optional<double> slowdown;      // see RunSeries; absent without such a step
   double step_seconds = 0;             // mean time of a step without its boundary; 0: not known
   double total_seconds = 0;            // over all steps, without boundaries; 0: not known
   int64_t transfers = 0;
@@ -33,13 +33,13 @@ struct RunRow {
 // Rank 0's wall clock over all steps, checks after a switch left out.
 struct RunTime {
   double measured_seconds = 0;       // boundaries included
-  double boundary_seconds = 0;       // of them in StepBoundary
-  double switch_seconds = 0;         // of them in the boundaries that switched
-  double longest_pause_seconds = 0;  // of any rank in one boundary
+  double boundary_seconds = 0;       // part of it in StepBoundary
+  double switch_seconds = 0;         // part of it in the boundaries that switched
+  double longest_pause_seconds = 0;  // longest pause of any rank in one boundary
   // Steps last in proportion to the load of their fullest GPUs: what they would have lasted under
   // another placement can be told.
   bool modelled = false;
-  int64_t steps_over_model = 0;  // that took longer than that, for the machine was not fast enough
+  int64_t steps_over_model = 0;  // steps that took longer because the machine was too slow
 };
 
 struct RunReview {
@@ -63,7 +63,7 @@ struct RunReview {
   SplitMode split = SplitMode::kEqual;
   RunRow equal_shares;
   RunRow hindsight_split;
-  int64_t window_steps = 0;  // of hindsight
+  int64_t window_steps = 0;  // steps in a window of hindsight
   RunTime time;
   std::vector<RunDecision> decisions;
   OperatorReview operators;
@@ -71,7 +71,7 @@ struct RunReview {
   std::vector<std::optional<double>> run_series;
   std::vector<std::optional<double>> without_eplb_series;
   std::vector<std::optional<double>> equal_shares_series;     // empty where the run shared equally
-  std::vector<std::optional<double>> hindsight_split_series;  // likewise
+  std::vector<std::optional<double>> hindsight_split_series;  // empty where the run shared equally
   // GPU loads, tokens summed over the steps after the first switch, of the layer that the static
   // layout balances worst.
   int32_t worst_layer = 0;

@@ -42,12 +42,12 @@ struct SpeedOptions {
 };
 
 struct CostOptions {
-  int64_t expert_bytes = 0;               // of a transfer
+  int64_t expert_bytes = 0;               // bytes of a transfer
   std::string link_gbps = "450,50";       // GB/s inside a node, between nodes
-  std::optional<double> token_ns;         // of the fullest GPU; by default as kTokenNs says
+  std::optional<double> token_ns;         // time on the fullest GPU; by default see kTokenNs
   bool training = false;                  // replicas cost a broadcast and a gradient sum a step
-  std::optional<int64_t> weight_bytes;    // of a replica; by default expert_bytes
-  std::optional<int64_t> gradient_bytes;  // likewise; by default twice the weights: fp32 for bf16
+  std::optional<int64_t> weight_bytes;    // bytes of a replica; by default expert_bytes
+  std::optional<int64_t> gradient_bytes;  // by default twice the weights: fp32 for bf16
 };
 
 // Forward pass of a token through a DeepSeek-V3 expert at half of an H200's bf16 peak: 44 M
@@ -104,7 +104,7 @@ struct BoundGaps {
   std::vector<double> bounds;               // [L], never above the peak
   std::vector<std::optional<double>> gaps;  // [L], peak / bound - 1; none for a layer without load
   std::optional<double> mean;               // over layers with load; none if all are idle
-  std::optional<double> max;                // likewise
+  std::optional<double> max;                // over layers with load; absent if all are idle
 };
 
 // peaks, bounds: [L], largest GPU load found and its proved lower bound, tokens / speed. A bound

@@ -32,7 +32,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxRows = 10000;
-constexpr int64_t kMaxSlots = int64_t{1} << 20;  // as Topology::Make
+constexpr int64_t kMaxSlots = int64_t{1} << 20;  // most slots of a Topology
 
 // "A:B:STEP": A, A + STEP, .. up to B.
 absl::StatusOr<std::vector<int32_t>> ParseSlots(const std::string& text) {
@@ -62,7 +62,7 @@ absl::StatusOr<std::vector<int32_t>> ParseSlots(const std::string& text) {
 // The load that is planned for, the windows that the placements are scored on, and prices.
 struct Basis {
   Load load;
-  std::vector<Load> windows;  // that the load was made of
+  std::vector<Load> windows;  // windows behind the load
   HeldOut held_out;
   Costs costs;
 };
@@ -208,7 +208,7 @@ std::string Notes(const SweepOptions& options, const Sweep& sweep) {
 
 constexpr int kMaxBar = 40;   // columns
 constexpr int kFigures = 54;  // columns of the figures
-constexpr int kPriced = 82;   // likewise, with prices
+constexpr int kPriced = 82;   // columns of the figures, with prices
 constexpr int kLeastBar = 10;
 
 // For people; no line is wider than the terminal.

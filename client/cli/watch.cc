@@ -51,7 +51,7 @@ class Run {
       Output output;
       try {
         output = command(DetectTerminal());
-      } catch (const std::exception& error) {  // of a library, e.g. out of memory
+      } catch (const std::exception& error) {  // thrown by a library, e.g. out of memory
         output = {kError, "", error.what()};
       }
       const absl::MutexLock lock(&answer->mutex);

@@ -13,7 +13,7 @@ struct WatchOptions {
   bool watch = false;
   std::string interval = "2s";  // between two runs, at least 100ms
   int64_t count = 0;            // number of runs; 0: until interrupted
-  bool lines = false;           // as Output::lines
+  bool lines = false;           // see Output::lines
 };
 
 // Gives the command --watch, --interval and --count.

@@ -29,14 +29,14 @@ struct BoundaryRound {
   int64_t micros = 0;
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;
-  int64_t checksum_micros = -1;  // of it in checksums; -1: not known, as where a GPU sums
+  int64_t checksum_micros = -1;  // part of it in checksums; -1: not known, as where a GPU sums
 
   friend bool operator==(const BoundaryRound&, const BoundaryRound&) = default;
 };
 
 struct BoundaryTimes {
   int64_t step = 0;     // the boundary, that is the last step before it
-  int64_t version = 0;  // that this rank was PREPARED for
+  int64_t version = 0;  // version for which this rank was PREPARED
   // committed, dropped, not agreed, begun: its rows move until the next vote, or ended: the run did
   std::string outcome;
   std::string transport;

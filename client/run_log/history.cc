@@ -237,8 +237,8 @@ class RankCheck {
   std::optional<std::pair<int64_t, Digest>> running_;
   std::map<int64_t, Digest> prepared_;
   std::set<int64_t> failed_votes_;
-  std::set<int64_t> versions_;                    // that this rank ran or committed, over all runs
-  std::set<std::string> started_;                 // runs
+  std::set<int64_t> versions_;     // versions that this rank ran or committed, over all runs
+  std::set<std::string> started_;  // runs
   std::set<std::array<uint8_t, 32>> unrecorded_;  // digests told already
 };
 

@@ -36,7 +36,7 @@ struct HistoryRecord {
   int64_t step = 0;
   int64_t last_step = 0;  // kStep only, >= step
   int64_t version = 0;    // kStart, kStep: running; kPrepared, kVote, kCommit, kDrop: target
-  Digest digest;          // likewise; not looked at in kStop
+  Digest digest;          // digest of that version; not looked at in kStop
   bool passed = false;    // kVote only
 
   friend bool operator==(const HistoryRecord&, const HistoryRecord&) = default;
@@ -48,7 +48,7 @@ struct RankHistory {
   std::vector<HistoryRecord> records;
 };
 
-// One line of placements.jsonl: `placement` is in force from `first_step` on.
+// One line of placements.jsonl: `placement` is current from `first_step` on.
 struct PlacementRecord {
   int64_t first_step = 0;
   int64_t version = 0;

@@ -17,12 +17,12 @@ struct ConversionOptions {
   std::string to;
   std::string in;      // read
   std::string out;     // not written: its ending chooses among the files of `deepseek`
-  ShapeNumbers flags;  // what the source cannot say
+  ShapeNumbers flags;  // numbers that the source lacks
 };
 
 struct Conversion {
-  std::string bytes;               // of the new file
-  std::vector<std::string> notes;  // what was lost or assumed, a sentence each
+  std::string bytes;               // bytes of the new file
+  std::vector<std::string> notes;  // losses and assumptions, a sentence each
 };
 
 // errors: InvalidArgument beginning with the file's name, or naming the flag that says what the

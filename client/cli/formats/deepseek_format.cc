@@ -83,7 +83,7 @@ absl::StatusOr<PlacementParts> PartsFromMaps(const Maps& maps) {
       EPLB_RETURN_IF_ERROR(RankExpert(maps, layer, expert, ranks));
     }
     for (Eigen::Index slot = 0; slot < slots.cols(); ++slot) {
-      if (slots(layer, slot) == -1) ranks(layer, slot) = 0;  // as Placement::FromSlots has it
+      if (slots(layer, slot) == -1) ranks(layer, slot) = 0;  // same as in Placement::FromSlots
       if (ranks(layer, slot) >= 0) continue;
       return InvalidInput(kSlots, " layer ", layer, " slot ", slot, " holds expert ",
                           slots(layer, slot), ", ", kReplicas, " leaves it out");

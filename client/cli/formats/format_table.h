@@ -33,7 +33,7 @@ struct PlacementParts {
   ShapeNumbers frame = {};
   LayerNumbers layers = {};               // the model's number of each row, if the format has it
   std::optional<RealMatrix> shares = {};  // replica_share [L, S], right for these slots
-  std::vector<std::string> notes = {};    // what was left out, a sentence each
+  std::vector<std::string> notes = {};    // losses, a sentence each
 };
 
 // Returns the numbers of both. errors: InvalidArgument, naming the flag, if they contradict each

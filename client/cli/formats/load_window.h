@@ -30,7 +30,7 @@ enum class TableKind { kNamed, kArray, kCsv };
 // A load file or trace.
 struct LoadFile {
   std::vector<LoadWindow> windows;      // at least one, oldest first, all of one shape
-  std::vector<std::string> notes = {};  // what was left out or looks odd, a sentence each
+  std::vector<std::string> notes = {};  // losses and doubts, a sentence each
   bool counts_model_layers = false;     // rows for the dense layers too, as sglang writes
   std::vector<int32_t> layers = {};     // the model's number of each row; empty: not known
   TableKind table = TableKind::kNamed;
@@ -39,7 +39,7 @@ struct LoadFile {
 struct WindowRule {
   enum class Kind { kSum, kLast, kEma };
   Kind kind = Kind::kSum;
-  double decay = 0;  // of kEma: estimate = decay * estimate + (1 - decay) * window, oldest first
+  double decay = 0;  // kEma: estimate = decay * estimate + (1 - decay) * window, oldest first
 };
 
 // "sum", "last" or "ema:A" with 0 <= A <= 1. errors: InvalidArgument.

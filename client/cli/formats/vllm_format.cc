@@ -196,7 +196,7 @@ struct Records {
   std::optional<LoadMeta> meta;
   std::optional<PlacementParts> mapping;
   std::vector<LoadWindow> windows;
-  std::optional<MapShape> first_map;       // of windows.front()
+  std::optional<MapShape> first_map;       // map of windows.front()
   std::map<std::string, int64_t> skipped;  // records by type, kMaxSkippedTypes at most
   int64_t skipped_more = 0;
 };

@@ -1,6 +1,6 @@
 """Placements without a daemon: DeepSeek's algorithm, bit for bit, and EPLB's own policies.
 
-        from eplb.placement import rebalance_experts      # instead of: from eplb import rebalance_experts
+    from eplb.placement import rebalance_experts      # instead of: from eplb import rebalance_experts
 
 Threads: safe; the library computes without the interpreter's lock.
 """
