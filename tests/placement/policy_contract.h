@@ -14,8 +14,8 @@ namespace eplb::testing {
 // Makes a policy with the options to be tested.
 using MakePolicyFunction = std::unique_ptr<Policy> (*)();
 
-// The claims are in policy_contract.cc. Each call of Solve is given the static placement as the one
-// in force, which policies without memory ignore.
+// The claims are in policy_contract.cc. Each call of Solve is given the static placement as the
+// current one, which policies without memory ignore.
 class PolicyContractTest : public ::testing::TestWithParam<MakePolicyFunction> {
  protected:
   std::unique_ptr<Policy> policy_ = GetParam()();

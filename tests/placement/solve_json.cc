@@ -68,7 +68,7 @@ int Main() {
 int main() {
   try {
     return eplb::Main();
-  } catch (const std::exception& malformed) {  // what the JSON library throws
+  } catch (const std::exception& malformed) {  // thrown by the JSON library
     std::fprintf(stderr, "%s\n", malformed.what());
     return 1;
   }

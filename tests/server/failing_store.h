@@ -74,7 +74,7 @@ class FailingStore : public Store {
   static absl::Status Full() { return absl::UnavailableError("store: disk full"); }
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::set<std::string> names_;  // of all events so far
+  std::set<std::string> names_;  // names of all events so far
   const std::unique_ptr<Store> store_ = MakeMemoryStore().value();
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kMostTurns = 60;  // of 500 ms, until a vacancy is noticed
+constexpr int kMostTurns = 60;  // turns of 500 ms until a vacancy is noticed
 
 class StandbyDaemonTest : public ::testing::Test {
  protected:

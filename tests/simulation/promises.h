@@ -48,7 +48,7 @@ class Promises {
   bool WasDisputed(const std::string& job) const { return ever_disputed_.contains(job); }
   // No older run of the job lives any more.
   void OlderEnded(const std::string& job);
-  // Nobody is left who knows of the job.
+  // No process is left that knows of the job.
   void Forgotten(const std::string& job);
 
  private:
@@ -57,7 +57,7 @@ class Promises {
     int64_t highest_proposed = 0;  // version
     bool paused = false;
     int quarantined = 0;         // the run; 0: none is
-    bool paused_before = false;  // likewise, of the store that was lost
+    bool paused_before = false;  // `paused` in the store that was lost
     int quarantined_before = 0;
   };
 

@@ -9,7 +9,7 @@
 namespace eplb::simulation {
 namespace {
 
-constexpr int kMaxStoreFailures = 4;  // as server/runner
+constexpr int kMaxStoreFailures = 4;  // same as server/runner
 constexpr absl::Duration kTick = absl::Seconds(1);
 
 }  // namespace

@@ -41,7 +41,7 @@ class SimDaemon {
   void KillSoon() { kill_after_effects_ = context_.Below(12); }
   void Freeze(absl::Duration duration);
   void Drain(absl::Duration grace);
-  // False when nobody listens.
+  // False when the daemon does not listen.
   bool Accept(Stream* stream);
 
   bool is_frozen() const { return context_.now() < frozen_until_; }
@@ -98,7 +98,7 @@ class SimDaemon {
   int kill_after_effects_ = -1;
   core::SessionId last_session_ = 0;
   std::map<core::SessionId, Stream*> streams_;
-  std::map<core::SessionId, std::string> jobs_;            // of sessions that said Hello
+  std::map<core::SessionId, std::string> jobs_;            // jobs of sessions that said Hello
   int64_t highest_term_said_ = 0;                          // in a Hello
   std::map<int64_t, std::pair<std::string, bool>> asked_;  // by ticket: job, whether to pause
   int64_t last_ticket_ = 0;

@@ -32,12 +32,12 @@ struct JobOptions {
   TopologyOptions shape;
   int32_t vote_every = 2;
   int32_t report_every = 10;
-  std::function<Stream*(int daemon)> connect;  // as RankOptions, like the next
+  std::function<Stream*(int daemon)> connect;  // see RankOptions, like the next
   std::function<std::optional<Leader>(const std::string& run_id)> find_leader;
   // The daemons that new processes can reach remember this version of this job.
   std::function<bool(const std::string& job, int64_t version)> daemons_remember;
   std::function<void()> on_older_ended;  // no older run lives any more
-  std::function<void()> on_forgotten;    // nobody remembers the job any more
+  std::function<void()> on_forgotten;    // no process remembers the job any more
 };
 
 class SimJob {
@@ -76,7 +76,7 @@ class SimJob {
     // Daemons that led it did not know what the runs before it ran: to the validator it begins
     // another job.
     bool begins_anew = false;
-    int64_t highest_version = 0;  // that any rank was PREPARED for
+    int64_t highest_version = 0;  // highest that any rank was PREPARED for
     std::unique_ptr<Collective> collective;
     std::vector<std::unique_ptr<SimRank>> ranks;   // also of dead ones: callbacks may be under way
     std::vector<std::vector<HistoryRecord>> logs;  // by rank
@@ -110,7 +110,7 @@ class SimJob {
   bool reports_ = true;
   RunningPlacement checkpoint_;
   int64_t checkpoint_step_ = -1;  // last step before it
-  bool is_forgotten_ = false;     // nobody remembers what ran before the next run
+  bool is_forgotten_ = false;     // no process remembers what ran before the next run
   std::vector<std::unique_ptr<OneRun>> launches_;
 };
 

@@ -36,7 +36,7 @@ struct RankOptions {
   wire::Hello identity;  // identity.step: the last step before this run
   RunningPlacement running;
   std::vector<HistoryRecord>* log = nullptr;
-  // Opens a stream to this daemon, -1: to any; null when nobody can be reached.
+  // Opens a stream to this daemon, -1: to any; null when no daemon can be reached.
   std::function<Stream*(int daemon)> connect;
   // Answers of the daemons to GetLeader: the first daemon that leads this run and has a rank of it
   // connected.

@@ -20,7 +20,7 @@ namespace eplb::simulation {
 
 struct Outcome {
   std::vector<std::string> violations;    // empty: the run is right
-  std::map<std::string, int64_t> counts;  // of what happened
+  std::map<std::string, int64_t> counts;  // counts of events, by name
 };
 
 // verbose: prints what happens to stdout. cost: some 10 ms.

@@ -70,7 +70,7 @@ class EmulatedWarp {
  private:
   std::barrier<> barrier_{cuda::kLanes};
   std::array<std::array<uint64_t, cuda::kLanes>, 2> boards_{};
-  std::array<size_t, cuda::kLanes> turns_{};  // of each lane: the board of its next value
+  std::array<size_t, cuda::kLanes> turns_{};  // board of each lane's next value
 };
 
 }  // namespace eplb::testing

@@ -18,7 +18,7 @@ using testing::HotWindow;
 using testing::PricedAt;
 using testing::StartOfJob;
 
-// One window after the other, `hot` by its number; the placement in force stays.
+// One window after the other, `hot` by its number; the current placement stays.
 Backtest RunOf(int windows, double price, const std::function<int32_t(int)>& hot,
                const BacktestOptions& options = {}) {
   Backtest backtest = Backtest::Begin(StartOfJob(), options).value();

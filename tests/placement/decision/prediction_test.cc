@@ -44,7 +44,7 @@ Load WindowOf(int64_t larger, int64_t smaller) {
   return Load::FromCounts(counts).value();
 }
 
-// A decision on a load on which the placement in force has .6.
+// A decision on a load on which the current placement has .6.
 void Decide(PredictionRecord& record, double computed = 1) {
   record.Begin(Pair(), computed, record.Predict(computed, 0.6));
 }
@@ -228,7 +228,7 @@ Load SumOfBatches(const std::vector<Load>& batches) {
   return Load::FromCounts(sum).value();
 }
 
-// Each window ends with a decision that is in force one window later, as in the daemon; what was
+// Each window ends with a decision that is active one window later, as in the daemon; what was
 // predicted is compared with what the batches of that window gave.
 struct KeptErrors {
   int held = 0;

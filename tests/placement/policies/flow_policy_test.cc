@@ -105,8 +105,8 @@ Load SumOf(std::span<const Load> windows) {
 // Returns what a policy reaches if it is asked again and again.
 struct Followed {
   double all = 0;           // mean balancedness of the windows, split exactly
-  double first = 0;         // of those before `first_windows`
-  double after_switch = 0;  // of those from the first switch on to `first_windows`
+  double first = 0;         // mean of the windows before `first_windows`
+  double after_switch = 0;  // mean from the first switch up to `first_windows`
   double moved = 0;         // part of the slots that a decision copies, without the first one
   int below_equal = 0;      // layers of windows with a higher peak than in equal shares
 };
@@ -114,7 +114,7 @@ struct Followed {
 struct FollowCase {
   int64_t every = 1;
   int64_t history = 1;
-  int64_t late = 0;  // windows until a placement is in force
+  int64_t late = 0;  // windows between a decision and its first window
   int64_t first_windows = 0;
 };
 

@@ -24,9 +24,9 @@ using ::testing::HasSubstr;
 using testing::Pick;
 using testing::Random;
 
-constexpr double kMostHarm = 0.005;   // of the time without any move
-constexpr double kMostBehind = 0.02;  // likewise, behind the best candidate alone
-constexpr double kLeastHeld = 0.85;   // of the predictions
+constexpr double kMostHarm = 0.005;   // part of the time without any move
+constexpr double kMostBehind = 0.02;  // part of that time behind the best candidate alone
+constexpr double kLeastHeld = 0.85;   // part of the predictions
 constexpr int32_t kGpus = 8;
 
 double Normal(Random& random) {

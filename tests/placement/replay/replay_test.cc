@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using testing::Pick;
 using testing::Random;
 
-constexpr double kMostHarm = 0.005;  // of the time without any move
+constexpr double kMostHarm = 0.005;  // part of the time without any move
 
 constexpr const char* kPolicies[] = {"deepseek", "balanced", "incremental"};
 
@@ -61,9 +61,9 @@ struct Drift {
   int32_t layers = 2;
   int32_t experts = 16;
   double fixed = 0.5;    // spread of what stays, as a logarithm
-  double moving = 0.4;   // of what drifts
-  double memory = 0.95;  // of what drifts, from one window to the next
-  double noise = 0.1;    // of one window
+  double moving = 0.4;   // spread of the drift
+  double memory = 0.95;  // part of the drift kept from one window to the next
+  double noise = 0.1;    // spread within one window
 };
 
 Series MakeSeries(Random& random, const Drift& drift) {

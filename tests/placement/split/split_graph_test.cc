@@ -116,7 +116,7 @@ void CheckInnerExperts(const SplitLayer& layer, const std::vector<std::vector<Ho
   EXPECT_TRUE(std::is_sorted(outers.begin(), outers.end()));
   for (int32_t outer = 0; outer < layer.num_replicated; ++outer) {
     std::vector<int32_t> expected;
-    bool is_first = true;  // of those with its GPUs
+    bool is_first = true;  // first of those with its GPUs
     for (int32_t inner = 0; inner < layer.num_replicated; ++inner) {
       const std::vector<int32_t> of_outer = gpus_of(outer);
       const std::vector<int32_t> of_inner = gpus_of(inner);

@@ -284,7 +284,7 @@ TEST(AdminTest, APreviewOfARebalanceIsAnObservedDecisionThatMovesNoPace) {
   ASSERT_TRUE(job.daemon.Preview(Rebalance{}).ok());
   job.daemon.AnswerSolve(Exchanged({0}));
   const int64_t solves = job.daemon.num_solves();
-  job.Report(20, 29);  // as due as without the previews
+  job.Report(20, 29);  // a decision is as due as without the previews
   EXPECT_EQ(job.daemon.num_solves(), solves + 1);
 }
 
@@ -299,7 +299,7 @@ TEST(AdminTest, RollbackProposesTheVersionBeforeTheDecisionAndPauses) {
             std::string::npos);
   CommitAll(job, 20);
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 4);  // as new versions
+  EXPECT_EQ(job.daemon.View().version, 4);  // the chunks got new versions
   EXPECT_EQ(job.ranks[0].placement, Exchanged({}));
   EXPECT_TRUE(job.daemon.View().paused);
   const Plan plan = job.daemon.core().Plans(kJob, 1)->front();

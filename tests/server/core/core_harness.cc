@@ -415,7 +415,7 @@ TestJob::TestJob(Config config, const TopologyOptions& shape) : daemon(std::move
 
 void TestJob::Connect(int32_t rank) {
   ranks[rank].session = daemon.Open();
-  ranks[rank].outbox.clear();  // what the broken stream held is lost
+  ranks[rank].outbox.clear();  // the content of the broken stream is lost
   daemon.Say(ranks[rank].session, ranks[rank].Hello());
 }
 

@@ -114,7 +114,7 @@ class CoreHarness {
   std::unique_ptr<Core> core_;
   int64_t stored_term_ = 0;
   std::map<std::string, StoredJob> stored_;
-  std::map<int64_t, Placement> history_;  // of kJob, by version
+  std::map<int64_t, Placement> history_;  // placements of kJob, by version
   std::map<int64_t, Plan> plans_;
   std::map<int64_t, absl::StatusOr<ChangeOutcome>> replies_;
   int64_t last_ticket_ = 0;
@@ -183,7 +183,7 @@ class TestJob {
   void Connect(int32_t rank);
   void ConnectAll();
   void Disconnect(int32_t rank);
-  // Delivers everything in both directions until nobody has anything to say.
+  // Delivers all messages in both directions until none is left.
   void Deliver();
   void DeliverUp(int32_t rank);
   void DeliverDown(int32_t rank);

@@ -127,7 +127,7 @@ class RandomRun {
     }
   }
 
-  // Faults stop; everybody is connected and answers.
+  // Faults stop; all ranks are connected and answer.
   void Settle() {
     job_.daemon.store_works = true;
     for (int round = 0; round < 8; ++round) {

@@ -69,7 +69,7 @@ TEST(CoreTest, ACompleteWindowIsHandedOutToBeLookedBackAt) {
   EXPECT_EQ(window.first_step, 0);
   EXPECT_EQ(window.last_step, 9);
   EXPECT_EQ(window.coverage, 1);
-  EXPECT_EQ(window.load->counts()(3, 0), 300);  // of three ranks
+  EXPECT_EQ(window.load->counts()(3, 0), 300);  // sum of three ranks
   EXPECT_EQ(window.load->counts()(3, 5), 30);
   EXPECT_EQ(window.on_gpus->versions, std::vector<int64_t>{0});
   EXPECT_EQ(window.on_gpus->loads(3, 0), 600);  // experts 0 and 1
@@ -202,7 +202,7 @@ TEST(StoreFailureTest, TheStoreIsTriedAgainAndReadinessComesBack) {
   job.daemon.Advance(absl::Seconds(11));
   job.daemon.Advance(absl::Seconds(1));
   EXPECT_TRUE(job.daemon.core().Readiness().ok());
-  // The version that was drawn for the proposal nobody saw is not used again.
+  // The version that was drawn for the proposal that no rank saw is not used again.
   job.Report(20, 39);
   job.daemon.AnswerSolve(Exchanged({0, 1}));
   EXPECT_EQ(Only<wire::Propose>(job.SentTo(0)).at(0).version, 2);

@@ -33,7 +33,7 @@ Placement Running() {
 using LargestJobTest = ServedTest;
 
 TEST_F(LargestJobTest, ItsPlacementAndItsReportsInAllFormsAreTaken) {
-  frozen_to_ = 1000;  // what is looked at here is what arrives
+  frozen_to_ = 1000;  // only arrivals matter here
   Start();
   const Placement running = Running();
   const std::unique_ptr<RankStream> ranks[] = {Connect(), Connect()};
@@ -41,7 +41,7 @@ TEST_F(LargestJobTest, ItsPlacementAndItsReportsInAllFormsAreTaken) {
     ASSERT_TRUE(ranks[rank]->Say(LargestHello(rank, running)));
     ASSERT_TRUE(ranks[rank]->Hear<wire::Welcome>().has_value());
   }
-  // Whichever was asked first; an answer that nobody asked for is not looked at.
+  // One of the two was asked first; an answer without a request is not looked at.
   for (const auto& rank : ranks) {
     ASSERT_TRUE(rank->Say(
         wire::PlacementBody{.version = 7, .digest = DigestOf(running), .placement = running}));

@@ -120,7 +120,7 @@ const absl::Status kShared = absl::FailedPreconditionError(
 
 TEST_F(RendezvousTest, TwoRunsOfOneIdAreEndedOnAllTheirRanks) {
   Join(0, MemberOf(0, 3, 10));
-  Join(1, MemberOf(2, 3, 11));  // of either run
+  Join(1, MemberOf(2, 3, 11));  // rank of either run
   Join(2, MemberOf(0, 3, 20), kRendezvousStart + absl::Seconds(30));
   for (int call = 0; call < 3; ++call) EXPECT_EQ(StatusOf(call), kShared) << call;
   Join(3, MemberOf(1, 3, 12), kRendezvousStart + absl::Seconds(34));
@@ -358,7 +358,7 @@ TEST_F(RendezvousTest, ARankThatLeftIsMissingAndIsNotCalled) {
   Join(0, MemberOf(0, 2));
   EXPECT_TRUE(rendezvous_.Leave(&callers_[0]));
   EXPECT_FALSE(rendezvous_.Leave(&callers_[0]));
-  Join(1, MemberOf(0, 3));  // nobody waits any more, so another world size is fine
+  Join(1, MemberOf(0, 3));  // no rank waits any more, so another world size is fine
   EXPECT_TRUE(answers_[0].empty());
   EXPECT_TRUE(answers_[1].empty());
 }

@@ -170,7 +170,7 @@ TEST_F(RpcServerTest, AFloodOfOtherMessagesEndsItsStream) {
   messages_per_second_ = 20;
   Start();
   const std::unique_ptr<RankStream> rank = Join(0);
-  const wire::Failed failed;  // of a version that was given out
+  const wire::Failed failed;  // message about a version that was given out
   for (int i = 0; i < 1000 && rank->Say(failed); ++i) continue;
   EXPECT_EQ(rank->End().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
 }

@@ -192,7 +192,7 @@ TEST_F(SecurityTest, EachBadFileIsNamedInOneLine) {
   EXPECT_GT(*expiry - absl::Now(), absl::Hours(23));
 }
 
-// Nobody may make the daemon open a file or run a program by a message.
+// No caller may make the daemon open a file or run a program by a message.
 TEST(MessagesTest, NoFieldIsAPathOrACommand) {
   int num_fields = 0;
   for (const google::protobuf::FileDescriptor* file :

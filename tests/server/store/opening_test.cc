@@ -263,7 +263,7 @@ TEST_F(OpeningTest, WithoutALockInAFolderThatTakesNoneADatabaseIsRead) {
     EXPECT_THAT(std::string(refused.message()), HasSubstr(".lock: Permission denied"));
   }
   AllowWrites(folder, true);
-  {  // Somebody else comes first.
+  {  // Another process comes first.
     const std::unique_ptr<Store> first = *MakeSqliteStore(path);
     EXPECT_THAT(std::string(store->WriteTerm(8).message()),
                 HasSubstr("another eplbd has this store open"));

@@ -40,7 +40,7 @@ void Simplify(Run& run) {
   run.moved.clear();
   run.reuse_told = false;
   run.since = kNow;
-  run.front = {};  // of reports, of which there are none
+  run.front = {};  // there are no reports
   // Steps advance until deadlines pass; only the first run may hang.
   run.rate = {.told = {}, .due = kBetween};
   if (IndexOf(run.name) == 1) run.rate.due = absl::InfiniteFuture();
@@ -68,7 +68,7 @@ void Simplify(Job& job, bool carries) {
   job.phase_since = kNow;
   job.owner_due = job.owner_due > kNow ? kBetween : absl::InfinitePast();
   if (job.first_hello != 0) job.first_hello = 1;
-  job.ran.clear();  // that a number had two placements is an event
+  job.ran.clear();  // a second placement of a number is an event
   job.refused_at = kNow;
   job.refused_hellos = 0;
   job.last_retry_at = kNow;
@@ -149,8 +149,8 @@ void Add(const Rank& rank, Bytes& bytes) {
   bytes.Add(rank.staging_layers);
 }
 
-// Shape, grid, bytes, settings and periods are those of the one job in every run; nobody
-// changes them, and the daemon asks for no other pace. With one shape fresh_version stays 0.
+// Shape, grid, bytes, settings and periods are those of the one job in every run; they never
+// change, and the daemon asks for no other pace. With one shape fresh_version stays 0.
 void Add(const std::optional<Run>& run, Bytes& bytes) {
   bytes.Add(int64_t{run.has_value()});
   if (!run) return;

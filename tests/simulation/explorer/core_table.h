@@ -26,7 +26,7 @@
 
 namespace eplb::explorer {
 
-// A stream of a rank. `number` tells the streams of a rank apart; it is used again once nobody
+// A stream of a rank. `number` tells the streams of a rank apart; it is used again once no state
 // remembers its last use, which renames a session and nothing else.
 struct SessionName {
   int run = 0;
@@ -80,7 +80,8 @@ struct CoreEffect {
 struct Turned {
   uint32_t core = 0;  // the state after it
   std::vector<CoreEffect> effects;
-  bool asks_for_body = false;  // of the lowest connected rank: the one rule that is not symmetric
+  // The lowest connected rank is asked: the one rule that is not symmetric.
+  bool asks_for_body = false;
 };
 
 // Values of a state that the explorer uses.
@@ -94,8 +95,8 @@ struct CoreInfo {
   bool somebody_away = false;
   bool live = false;
   bool has_candidate = false;
-  bool any_connected = false;  // of the current run
-  int64_t claimed = 0;         // the current one's number under an earlier daemon
+  bool any_connected = false;  // rank of the current run
+  int64_t claimed = 0;         // number of the current run under an earlier daemon
   std::optional<core::LastKnownPlacement> known;
   int64_t next_version = 0;
   int64_t term = 0;

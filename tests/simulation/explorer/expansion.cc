@@ -209,7 +209,7 @@ void Model::Expansion::Complete(const World& world, const Step& step) {
   if (world.left.unknown == 0) return;
   --next.left.unknown;
   // Those that got the result act on it, the others end. (Where only the first vote's result is
-  // lost, nobody gets one from the second.)
+  // lost, no rank gets one from the second.)
   const Pc lost = model.mutant_ == Mutant::kUnknownIsNo && agreed ? Pc::kGetDrop : Pc::kGetEnd;
   for (unsigned got = 0; got < 7; ++got) {
     std::array<Pc, kRanks> outcomes;

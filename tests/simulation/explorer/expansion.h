@@ -12,8 +12,8 @@ namespace eplb::explorer {
 struct Model::Expansion {
   Model& model;
   std::function<void(Successor)> visit;
-  const wire::UpMessage* heard = nullptr;  // what the turn that runs is about; null for others
-  int64_t term_before = 0;                 // of the job, in the daemon, before the turn that runs
+  const wire::UpMessage* heard = nullptr;  // message of the current turn; null for others
+  int64_t term_before = 0;  // term of the job, in the daemon, before the current turn
   bool told_apart = false;  // a rank's number is its own: no turn is taken in another order
 
   void Run(const World& world);

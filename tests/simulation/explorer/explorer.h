@@ -44,14 +44,14 @@ struct Options {
 struct Figures {
   uint64_t states = 0;
   uint64_t steps = 0;         // from state to state
-  uint64_t settled = 0;       // states where nobody has anything to do
+  uint64_t settled = 0;       // states where no process has anything to do
   uint64_t quarantined = 0;   // states in QUARANTINE
   uint64_t logs_checked = 0;  // different logs of the ranks that the validator read
-  uint64_t depth = 0;         // of the state farthest from the start
+  uint64_t depth = 0;         // depth of the state farthest from the start
   size_t core_states = 0;
   size_t rank_states = 0;
-  bool complete = false;  // false: a violation or max_states ended it
-  std::string violation;  // of the nearest state where something is wrong; empty when nothing is
+  bool complete = false;           // false: a violation or max_states ended it
+  std::string violation;           // fault of the nearest wrong state; empty when there is none
   std::vector<std::string> trace;  // from the start to it, a line a step
 };
 

@@ -17,7 +17,7 @@ struct ExplorerRun {
   const char* name;
   Bounds bounds;
   uint64_t states;
-  uint64_t quarantined;  // of them
+  uint64_t quarantined;  // part of `states` in QUARANTINE
 };
 
 // GoogleTest names a case by what it prints.

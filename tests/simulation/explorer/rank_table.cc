@@ -74,7 +74,7 @@ uint32_t RankTable::Run(int64_t version, const Digest& digest, int64_t seen_term
   Member member(SmallMemberOptions(),
                 {version, digest, std::make_shared<const Placement>(placement)});
   if (seen_term > 0) (void)member.OnDown(wire::Welcome{seen_term, ""});
-  // A proposal on a base that nobody runs leaves only its version behind.
+  // A proposal on a base that no rank runs leaves only its version behind.
   if (seen_version > version) {
     (void)member.OnDown(
         wire::Propose{.term = seen_term, .version = seen_version, .base_version = version + 1});
@@ -215,7 +215,7 @@ void RankTable::DoDeliver(Cell& cell, int arrival, RankStep& step) {
   if (!id) return;
   const wire::DownMessage& message = messages_.down[*id];
   const bool is_welcome = std::holds_alternative<wire::Welcome>(message);
-  if (!is_welcome && !cell.welcomed) {  // as client/session/connection.cc: not understood
+  if (!is_welcome && !cell.welcomed) {  // not understood, see client/session/connection.cc
     if (cell.stream == Stream::kOpen) {
       DoGiveUp(cell, 0, step);
     } else {

@@ -47,7 +47,7 @@ struct Cell {
   Pc pc = Pc::kTrain;
   Stream stream = Stream::kAway;
   bool welcomed = false;
-  int number = 0;  // of the open stream
+  int number = 0;  // number of the open stream
   int lead = 0;    // votes that this rank left out; mutants only
   MessageQueue up;
   MessageQueue down;
@@ -69,8 +69,8 @@ struct RankStep {
 
 struct UpStep {
   uint32_t cell = 0;                // without the message, where it is used up
-  std::optional<uint32_t> message;  // none: it was lost
-  int number = 0;                   // of its stream
+  std::optional<uint32_t> message;  // absent: it was lost
+  int number = 0;                   // number of its stream
 };
 
 class RankTable {

@@ -13,9 +13,9 @@ namespace eplb::explorer {
 struct SymmetryFigures {
   uint64_t kept = 0;        // states of the exploration as Explore makes it
   uint64_t told_apart = 0;  // states when every rank is told apart
-  uint64_t orbits = 0;      // of those: how many remain when ranks are renamed
+  uint64_t orbits = 0;      // states of told_apart that remain when ranks are renamed
   uint64_t missed = 0;      // orbits that are not among the kept ones
-  std::string violation;    // of the nearest state that is wrong with every rank told apart
+  std::string violation;    // fault of the nearest state that is wrong with every rank told apart
 };
 
 // Explores the bounds twice. cost: as Explore, and again for each state that is told apart.

@@ -175,7 +175,7 @@ std::string Model::Check(const World& world) const {
   if (info.has_job && info.phase != core::Phase::kRecovering &&
       info.phase != core::Phase::kQuarantine) {
     if (!info.all_said_hello) return "the daemon left RECOVERING before every rank said Hello";
-    // Nobody resumes a job here.
+    // No operator resumes a job here.
     for (const uint32_t id : world.cells[info.current]) {
       if (ranks_[id].has_process() && ranks_.CarriesQuarantine(ranks_[id], info.current)) {
         return "a rank carries QUARANTINE, and the daemon does not know of it";
@@ -183,8 +183,8 @@ std::string Model::Check(const World& world) const {
     }
   }
   for (const auto& cells : world.cells) {
-    const Member* ahead = nullptr;   // of those that took the outcome of the newest vote
-    const Member* behind = nullptr;  // of those that did not
+    const Member* ahead = nullptr;   // first member that took the outcome of the newest vote
+    const Member* behind = nullptr;  // first member that did not
     for (const uint32_t id : cells) {
       const Cell& cell = ranks_[id];
       if (!cell.has_process() || cell.pc == Pc::kEnded || cell.pc == Pc::kGetEnd) continue;

@@ -21,7 +21,7 @@ struct Bounds {
   int cancels = 1;       // a deadline or a grace that passes at any moment
   int runs = 1;          // new runs, behind processes that were killed
   int beside = 0;        // new runs beside an older one, which hangs or trains on
-  int crashes = 1;       // of the daemon, between any two effects
+  int crashes = 1;       // crashes of the daemon, between any two effects
   int losses = 0;        // crashes behind which the store is empty, or as it was before a relaunch
   int unknown = 1;       // votes without a result on some ranks
   int transfers = 0;     // transfers that fail
@@ -69,7 +69,7 @@ struct Step {
   int stream = -1;          // kUp, kOldEnds
   const char* vote = "";    // how the vote that this completes came out
   int crashed_before = -1;  // the daemon crashes before this effect; -1: it does not
-  const char* loss = "";    // what becomes of its store then
+  const char* loss = "";    // fate of its store then
   // Line in the log of a rank, before any renaming.
   struct Log {
     int run = 0;
@@ -105,7 +105,7 @@ class Model {
 
   // Returns what is wrong in this state; empty if nothing is.
   std::string Check(const World& world) const;
-  // Nobody has anything left to do: the daemon is IDLE or in QUARANTINE and every rank idles or
+  // No process has anything left to do: the daemon is IDLE or in QUARANTINE and every rank idles or
   // ended.
   bool IsSettled(const World& world) const;
   // Nothing is under way, every live rank is connected, and no vote is open.
@@ -119,7 +119,7 @@ class Model {
   const RankTable& ranks() const { return ranks_; }
   size_t num_stores() const { return stores_.size(); }
 
-  bool check_symmetry = false;  // of every message to the core: five times the work
+  bool check_symmetry = false;  // checks every message to the core: five times the work
 
  private:
   struct Expansion;  // one call of Expand
@@ -134,7 +134,7 @@ class Model {
   const Lowest& LowestOf(uint32_t core, const std::array<unsigned, kRuns>& orders);
   bool Exists(const World& world, int run) const;
   bool HasEnded(const World& world, int run) const;
-  // The one before the newest, which nobody waits for any more.
+  // The one before the newest, which no process waits for any more.
   bool IsOlder(const World& world, int run) const;
   bool IsStill(const Cell& cell, bool is_older) const;
 

@@ -2,7 +2,7 @@
 // may do in any order the emulator does in a bad one, and what is undefined on a GPU is an error:
 //  - each thread is a fiber. Threads of up to two blocks take turns at barriers, warp operations
 //    and atomics, in an order that follows from the seed.
-//  - shared memory is fresh for each block and begins with bytes that nobody wrote.
+//  - shared memory is fresh for each block and begins with unwritten bytes.
 //  - a barrier that some threads of a block do not reach, a warp operation whose lanes name
 //    different masks, a launch beyond the limits, vectors and atomics that are misaligned or
 //    outside an allocation, a write into the bytes around an allocation: the message names kernel,

@@ -74,7 +74,7 @@ void Fiber::Start(void (*entry)()) {
 #endif
 #if defined(__x86_64__)
   auto* const top = reinterpret_cast<void**>(stack_ + kStackBytes);
-  top[-1] = nullptr;  // where a return of Enter would go
+  top[-1] = nullptr;  // return address of Enter
   top[-2] = reinterpret_cast<void*>(&Fiber::Enter);
   for (int i = 3; i <= 8; ++i) top[-i] = nullptr;  // the registers
   stack_pointer_ = top - 8;

@@ -21,7 +21,7 @@ class Fiber {
   // The next switch to it calls `entry`, which never returns. What it did before is forgotten.
   void Start(void (*entry)());
 
-  // Leaves `from` for `to`; returns when somebody switches to `from`.
+  // Leaves `from` for `to`; returns when a fiber switches to `from`.
   static void Switch(Fiber& from, Fiber& to);
 
   bool Has(const void* address) const;
@@ -31,7 +31,7 @@ class Fiber {
 
   std::byte* stack_ = nullptr;
   void (*entry_)() = nullptr;
-  void* fake_stack_ = nullptr;  // of AddressSanitizer
+  void* fake_stack_ = nullptr;  // stack of AddressSanitizer
   const void* sanitizer_bottom_ = nullptr;
   size_t sanitizer_size_ = 0;
 #if defined(__x86_64__)

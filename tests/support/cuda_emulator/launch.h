@@ -50,7 +50,7 @@ cudaError_t cudaFuncSetAttribute(Kernel* /*kernel*/, cudaFuncAttribute /*attribu
 template <class Kernel>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* num_blocks, Kernel* /*kernel*/,
                                                           int block_size, size_t shared_bytes) {
-  constexpr int kThreads = 2048;  // of a multiprocessor
+  constexpr int kThreads = 2048;  // threads of a multiprocessor
   const bool fits = block_size > 0 && shared_bytes <= eplb::cuda_emulator::kSharedBytes;
   *num_blocks = fits ? kThreads / block_size : 0;
   return fits ? cudaSuccess : cudaErrorInvalidValue;

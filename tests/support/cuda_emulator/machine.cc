@@ -24,11 +24,11 @@ const Position* current_position = nullptr;
 
 namespace {
 
-constexpr int kMaxThreads = 1024;  // of a block
-constexpr int kMaxBlocks = 2;      // that run at once
+constexpr int kMaxThreads = 1024;  // threads of a block
+constexpr int kMaxBlocks = 2;      // blocks that run at once
 constexpr int kMaxWarps = kMaxBlocks * kMaxThreads / kWarpLanes;
 static_assert(kMaxWarps == 64, "a bit of a word each");
-constexpr uint64_t kUndefined = 0xDEADBEEFDEADBEEF;  // what a shuffle gives of an absent lane
+constexpr uint64_t kUndefined = 0xDEADBEEFDEADBEEF;  // result of a shuffle from an absent lane
 
 struct Block;
 
@@ -38,7 +38,7 @@ struct Thread {
   Block* block = nullptr;
   int32_t number = 0;  // in its block
   int32_t warp = 0;    // in the machine
-  WarpCall call;       // that it waits in
+  WarpCall call;       // call that it waits in
   uint64_t result = 0;
 };
 
@@ -133,7 +133,7 @@ int BitFrom(Bits bits, int from) {
   return (std::countr_zero(std::rotr(bits, from)) + from) % (8 * static_cast<int>(sizeof(Bits)));
 }
 
-// Null: nobody is ready.
+// Null: no thread is ready.
 Thread* PickThread() {
   Machine& machine = Self();
   uint64_t bits = machine.ready_warps;
@@ -142,7 +142,7 @@ Thread* PickThread() {
   const uint64_t policy = machine.seed % kPolicies;
   int first_lane = machine.first_lane;
   int bit = std::countr_zero(bits);
-  if (policy != 2) {  // else the one of highest priority, as far as it comes
+  if (policy != 2) {  // otherwise the one of highest priority, as far as it comes
     const uint64_t draw = machine.random();
     const uint64_t others = bits & ~(uint64_t{1} << machine.starved_bit);
     if (policy == 1 && others != 0) bits = others;
@@ -160,7 +160,7 @@ void SwitchToMain() {
   Fiber::Switch(machine.current->fiber, machine.main);
 }
 
-// Goes on with somebody who is ready: returns when that is the caller again.
+// Goes on with a thread that is ready: returns when that is the caller again.
 void Reschedule() {
   Machine& machine = Self();
   Thread* const here = machine.current;
@@ -260,7 +260,7 @@ void EndThread() {
   CompleteCallsOfWarp(thread.warp);
   if (thread.block->num_alive == 0) SwitchToMain();
   Reschedule();
-  std::abort();  // nobody switches to a thread that has ended
+  std::abort();  // no thread switches to one that has ended
 }
 
 // The first function of a fiber.

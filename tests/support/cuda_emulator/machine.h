@@ -12,8 +12,7 @@
 
 namespace eplb::cuda_emulator {
 
-inline constexpr size_t kSharedBytes =
-    size_t{48} * 1024;  // of a block, what every device gives unasked
+inline constexpr size_t kSharedBytes = size_t{48} * 1024;  // default of a block on every device
 inline constexpr int kWarpLanes = 32;
 
 struct LaunchShape {
@@ -59,7 +58,7 @@ struct WarpCall {
   WarpOperation operation = WarpOperation::kNone;
   uint32_t mask = 0;
   uint64_t value = 0;
-  int32_t source = 0;  // of a shuffle: the lane whose value is asked for
+  int32_t source = 0;  // shuffle: the lane whose value is read
 };
 // Waits for the other lanes of the mask that have not ended.
 uint64_t RunWarpCall(const WarpCall& call);

@@ -13,7 +13,7 @@ namespace eplb::cuda_emulator {
 namespace {
 
 constexpr std::byte kGuard{0xA5};
-constexpr size_t kAlignment = 256;  // of what CUDA allocates
+constexpr size_t kAlignment = 256;  // alignment of CUDA's allocations
 constexpr size_t kLargest = size_t{16} << 30;
 constexpr size_t kArenaBytes = size_t{1} << 40;
 

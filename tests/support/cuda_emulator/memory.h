@@ -10,7 +10,7 @@
 
 namespace eplb::cuda_emulator {
 
-inline constexpr int kUnwritten = 0xCD;  // what new memory is full of
+inline constexpr int kUnwritten = 0xCD;  // bytes of new memory
 inline constexpr size_t kPage = 4096;
 
 enum class Place { kUnknown, kDevice, kPinned };
@@ -25,7 +25,7 @@ struct Found {
   bool is_whole = false;  // all bytes are of one allocation
 };
 Found Find(const void* address, size_t size);
-// Between the allocations, where nobody may read or write.
+// Between the allocations, where no kernel may read or write.
 bool IsBetween(const void* address);
 
 // "" or which allocation has been written around.

@@ -9,7 +9,7 @@ import dataclasses
 class Mutant:
     name: str
     kernel: str  # the .cu file
-    file: str  # that is changed: the kernel's own, or one of cuda/ that it includes
+    file: str  # file that is changed: the kernel's own, or one of cuda/ that it includes
     old: str
     new: str
     tests: str  # a filter of cuda_emulated_test; all of them pass without the mutant

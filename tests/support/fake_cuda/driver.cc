@@ -90,7 +90,7 @@ CUresult ContextState(CUdevice device, unsigned int* flags, int* active) {
   return CUDA_SUCCESS;
 }
 
-// A context is its device's number and one more, which nobody follows.
+// A context is its device's number and one more, which is never dereferenced.
 CUresult GetContext(CUcontext* context) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): as above
   *context = reinterpret_cast<CUcontext>(static_cast<intptr_t>(CurrentContext() + 1));

@@ -1,21 +1,22 @@
 // A stand-in for the CUDA runtime, so that what stands on it runs where there is no GPU. A program
 // that links it takes these functions in place of cudart's. It is stricter than a GPU, not faster:
 //  - device memory cannot be touched by the host: its addresses are mapped without access, and only
-//    the stand-in has another view of it. It begins with bytes that nobody wrote.
-//  - nothing on a stream runs when it is added, only step by step when somebody asks for an event
+//    the stand-in has another view of it. It begins with unwritten bytes.
+//  - nothing on a stream runs when it is added, only step by step when a caller asks for an event
 //    or waits; so an order that is not asked for does not come about by luck.
 //  - a kernel sees device and pinned memory only, of its own device or one that it was given access
 //    to; anything else is a sticky illegal address.
 //  - a kernel runs in parts, tiles of a copy or of a sum, between which other streams move. With a
 //    seed its tiles come in any order.
-//  - what a copy from a device into pinned memory will write holds other bytes until it has: nobody
-//    finds there what was right before.
+//  - what a copy from a device into pinned memory will write holds other bytes until it has: no
+//    caller finds there what was right before.
 //  - IPC handles open in other processes, and not in the one that made them. They are given for
 //    whole blocks of 2 MiB, since a smaller allocation would share its block.
 //  - a call of the runtime makes a context on the thread's device, as CUDA's does.
-//  - virtual memory is a memfd, seen by nobody before cuMemSetAccess. What was not released when
+//  - virtual memory is a memfd, invisible before cuMemSetAccess. What was not released when
 //    the process exits, descriptors included, ends it with kLeakExit.
-//  - an error stays a thread's last one until somebody asks, and the next launch finds it. Events,
+//  - an error stays a thread's last one until a call reads it, and the next launch finds it.
+//  Events,
 //    streams and launches of different devices do not mix. A stream under capture runs nothing.
 // Kernels are their host bodies.
 //
@@ -39,7 +40,7 @@ namespace eplb::fake_cuda {
 inline constexpr int kDevices = 2;
 inline constexpr int kLeakExit = 86;
 
-std::recursive_mutex& Mutex();  // of all that is below, and of all state
+std::recursive_mutex& Mutex();  // guards all that is below, and all state
 
 // ---- calls.cc ----
 
@@ -79,7 +80,7 @@ int64_t NumAllocations();
 enum class Place { kPageable, kPinned, kDevice };
 struct View {
   Place place = Place::kPageable;
-  std::byte* bytes = nullptr;  // where the stand-in reads and writes; null: outside its allocation
+  std::byte* bytes = nullptr;  // bytes of the stand-in; null: outside its allocation
   int device = 0;
   bool is_mapped = false;  // virtual memory, which even the copy engine needs access to
   bool loses_writes = false;
@@ -156,7 +157,7 @@ void SetSeed(uint32_t seed);
 
 // ---- launch.cc ----
 
-// Launches so far of kernels that nobody had loaded onto their device. CUDA loads these at the
+// Launches so far of kernels that were not loaded onto their device. CUDA loads these at the
 // launch, which may then wait for all that the device runs.
 int64_t NumUnloadedLaunches();
 

@@ -35,8 +35,8 @@ T* OnDevice(T* address, int64_t num_bytes) {
 
 // A tile of a row in a table, as a kernel sees it. Without a row after an illegal address.
 struct SeenTile {
-  int32_t index = 0;  // of the row
-  int64_t tile = 0;   // of the row's
+  int32_t index = 0;  // index of the row
+  int64_t tile = 0;   // index among the row's tiles
   int64_t num_bytes = 0;
   std::optional<RowCopy> row;
 };

@@ -18,7 +18,7 @@ namespace eplb::fake_cuda {
 namespace {
 
 constexpr std::byte kUnwritten{0xCD};
-constexpr size_t kLargest = size_t{16} << 30;  // of an allocation: more is "out of memory"
+constexpr size_t kLargest = size_t{16} << 30;  // largest allocation: more is "out of memory"
 constexpr size_t kBlock = size_t{2} << 20;     // smaller allocations share one
 constexpr size_t kFreshBytes = size_t{64} << 10;
 
@@ -27,11 +27,11 @@ struct Region {
   size_t size = 0;
   std::byte* view = nullptr;
   int device = 0;
-  int descriptor = -1;         // of what was allocated here; -1: pinned, or opened from a handle
+  int descriptor = -1;         // allocation's own; -1: pinned, or opened from a handle
   bool is_registered = false;  // the program's own memory, which is not ours to unmap
   bool is_mapped = false;      // virtual memory
-  bool is_foreign = false;     // of another process
-  unsigned access = 0;         // of virtual memory: a bit for each device
+  bool is_foreign = false;     // memory of another process
+  unsigned access = 0;         // virtual memory: a bit for each device
   std::vector<bool> fresh;     // for each kFreshBytes: these have no bytes yet, and get kUnwritten
 };
 
@@ -49,7 +49,7 @@ std::pair<const std::byte* const, Region>* Find(const void* address) {
   return static_cast<size_t>(at - found->first) < found->second.size ? &*found : nullptr;
 }
 
-// Memory that nobody looks at costs no pages: a queue's tables are longer than what tests put
+// Memory that is never read costs no pages: a queue's tables are longer than what tests put
 // there.
 void FillWhatIsFresh(Region& region, size_t offset, size_t size) {
   const size_t end = std::min(offset + size, region.size);
@@ -249,7 +249,7 @@ cudaError_t cudaHostUnregister(void* address) {
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   const fake::Call call("cudaPointerGetAttributes");
   if (call.error() != cudaSuccess) return call.error();
-  fake::UseContext();  // as runtimes before CUDA 13 do
+  fake::UseContext();  // same as runtimes before CUDA 13
   const auto view = fake::ViewOf(address, 1);
   *attributes = {};
   attributes->device = view.device;

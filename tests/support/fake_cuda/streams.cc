@@ -59,8 +59,8 @@ struct State {
   uint64_t next_name = kFirstName;
   cudaError_t failure = cudaSuccess;
   int running_device = 0;
-  StreamState* running = nullptr;  // of the operation that runs
-  Usage usage;                     // of all streams
+  StreamState* running = nullptr;  // stream of the running operation
+  Usage usage;                     // sum over all streams
   uint32_t seed = 0;
   std::mt19937 random;
   int64_t num_prohibited_calls = 0;
@@ -285,7 +285,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int
   const uint64_t name = fake::All().next_name++;
   fake::All().streams[name] = {.device = fake::CurrentDevice(),
                                .priority = static_cast<uint32_t>(fake::All().random())};
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): a handle is a number that nobody follows
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): a handle is a number, never dereferenced
   *stream = reinterpret_cast<cudaStream_t>(name);
   return cudaSuccess;
 }

@@ -33,7 +33,7 @@ struct ncclComm {
       : communicator(std::move(options)) {}
   eplb::fake_nccl::Communicator communicator;
   std::optional<std::thread::id> caller;  // guarded by the mutex of Communicators
-  int32_t depth = 0;                      // of its calls
+  int32_t depth = 0;                      // depth of its calls
 };
 
 namespace {
@@ -78,7 +78,7 @@ class Entry {
   bool ok() const { return communicator_ != nullptr; }
   eplb::fake_nccl::Communicator& operator*() const { return communicator_->communicator; }
   eplb::fake_nccl::Communicator* operator->() const { return &communicator_->communicator; }
-  // Ends it, with this entry; nobody finds it any more.
+  // Ends it, with this entry; no later call finds it.
   void End() {
     {
       const std::lock_guard<std::mutex> lock(TheCommunicators().mutex);
@@ -286,7 +286,7 @@ ncclResult_t ncclCommAbort(ncclComm_t communicator) {
   if (!entry.ok()) return ncclInvalidArgument;
   if (Outcome fault = entry->OutcomeOf(eplb::fake_nccl::FaultKind::kAbortError);
       fault.result != ncclSuccess) {
-    // It is left as it is, and so is its memory: nobody can end it.
+    // It is left as it is, and so is its memory: no call can end it.
     eplb::fake_nccl::DeregisterAll(&*entry);
     return Told(std::move(fault));
   }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kForEver = -1;
 constexpr uint32_t kMostPolls = 4;  // before a launch
-constexpr int kPoison = 0xDB;       // what is received into and not written yet
+constexpr int kPoison = 0xDB;       // content of memory that is received into and not written yet
 
 std::string Describe(const std::vector<Operation>& operations, int64_t group, size_t num_plans) {
   std::string text = "group=" + std::to_string(group) + " plans=" + std::to_string(num_plans);

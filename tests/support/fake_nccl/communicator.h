@@ -29,8 +29,9 @@ struct CommunicatorOptions {
   MeshAddress address;
   int32_t channels = 32;
   std::vector<Fault> faults;
-  bool rules = true;          // at most one send and one receive in a group
-  std::optional<int> device;  // of streams and memory; absent: groups run at once, on host memory
+  bool rules = true;  // at most one send and one receive in a group
+  // Device of streams and memory; absent: groups run at once, on host memory.
+  std::optional<int> device;
 };
 
 // A group that was asked for. On a stream it outlives its communicator, whose end ends it.
@@ -95,7 +96,7 @@ class Communicator {
   Outcome state_{ncclInProgress, ""};  // guarded by mutex_
   std::shared_ptr<Launch> submitted_;  // guarded by mutex_; not launched yet
   uint32_t polls_left_ = 0;            // guarded by mutex_; till it is
-  std::mt19937 random_;                // of polls
+  std::mt19937 random_;                // draws the polls
   const std::shared_ptr<Intake> intake_ = std::make_shared<Intake>();
   int64_t num_groups_ = 0;                    // the thread's
   std::vector<std::unique_ptr<Link>> links_;  // the thread's; null for the own rank

@@ -28,7 +28,7 @@ enum class FaultKind {
 
 struct Fault {
   std::optional<int32_t> rank;   // absent: of every rank
-  std::optional<int64_t> group;  // of the communicator, from 0; absent: in every group
+  std::optional<int64_t> group;  // number in the communicator, from 0; absent: in every group
   FaultKind kind = FaultKind::kDelay;
   int32_t ms = 0;
   int32_t code = 3;  // ncclInternalError

@@ -25,7 +25,7 @@ struct Outcome {
 
 // Sizes that one rank sends to and receives from a peer in a group: sums over sizes in their order.
 struct GroupShape {
-  uint64_t number = 0;  // of the groups with this peer
+  uint64_t number = 0;  // number among the groups with this peer
   uint64_t sends = 0;
   uint64_t receives = 0;
   uint64_t sent_sizes = 0;
@@ -38,8 +38,8 @@ struct GroupShape {
 struct Frame {
   enum Kind : uint64_t { kGroup, kPrepared, kData };
   uint64_t kind = kGroup;
-  uint64_t bytes = 0;  // of kPrepared and kData
-  GroupShape shape;    // of kGroup
+  uint64_t bytes = 0;  // kPrepared and kData only
+  GroupShape shape;    // kGroup only
 };
 
 // Threads: one.
@@ -84,12 +84,12 @@ class Link {
   std::deque<GroupShape> peer_shapes_;   // not compared yet
   size_t num_ready_ = 0;                 // receives of the peer that are not matched yet
   std::deque<const Operation*> sends_;   // not written yet
-  size_t num_matched_ = 0;               // of sends_
+  size_t num_matched_ = 0;               // matched entries of sends_
   std::deque<const Operation*> receives_;
   std::deque<Outgoing> outgoing_;
   std::array<std::byte, sizeof(Frame)> head_ = {};
   size_t head_done_ = 0;
-  size_t payload_left_ = 0;  // of the first receive, when its frame has come
+  size_t payload_left_ = 0;  // payload of the first receive, when its frame has come
 };
 
 }  // namespace eplb::fake_nccl

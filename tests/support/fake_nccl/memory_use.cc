@@ -112,7 +112,7 @@ void* Register(const void* owner, const void* address, size_t size) {
   const std::lock_guard<std::mutex> lock(TheMemory().mutex);
   const uint64_t handle = TheMemory().next_handle++;
   TheMemory().registrations[handle] = {owner, RangeOf(address, size)};
-  return reinterpret_cast<void*>(handle);  // NOLINT(performance-no-int-to-ptr): nobody follows it
+  return reinterpret_cast<void*>(handle);  // NOLINT(performance-no-int-to-ptr): never dereferenced
 }
 
 bool Deregister(const void* owner, void* handle) {

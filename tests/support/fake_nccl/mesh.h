@@ -23,7 +23,7 @@ class Descriptor {
 };
 
 struct MeshAddress {
-  std::string id;  // of the communicator
+  std::string id;  // id of the communicator
   int32_t rank = 0;
   int32_t num_ranks = 1;
 };

@@ -13,10 +13,10 @@ struct Operation {
   bool is_send = false;
   int32_t peer = 0;
   size_t bytes = 0;
-  const std::byte* source = nullptr;  // of a send
-  std::byte* target = nullptr;        // of a receive
+  const std::byte* source = nullptr;  // null unless a send
+  std::byte* target = nullptr;        // null unless a receive
   bool is_registered = false;         // its memory, with this communicator
-  uint64_t hash = 0;                  // of what is sent, when it was asked for; 0: not known
+  uint64_t hash = 0;                  // hash of the sent bytes at the call; 0: not known
 };
 
 struct Planner {

@@ -20,7 +20,7 @@ Config AutoConfig(int32_t every_steps) {
   Config config = TestConfig();
   config.settings.policy_name = "auto";
   config.settings.every_steps = every_steps;
-  config.costs.bandwidths = BandwidthSource::kAssumed;  // as eplbd without a key for them
+  config.costs.bandwidths = BandwidthSource::kAssumed;  // default of eplbd without a key for them
   return config;
 }
 

@@ -31,7 +31,7 @@ CandidateInput AskAbout(const Load& load, const Placement& incumbent, const Plac
           .migration = {.weight_bytes = 8, .state_bytes = 16}};
 }
 
-// In force once all chunks are.
+// Current placement once all chunks are committed.
 Placement AfterAll(Placement in_force, std::vector<Chunk> chunks) {
   for (Chunk& chunk : chunks) {
     EXPECT_TRUE(Complete(in_force, chunk).ok());

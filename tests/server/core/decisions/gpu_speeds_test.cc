@@ -17,7 +17,7 @@ using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 // Windows of a job under its static placement, with step times of GPUs of these speeds. Every solve
-// is answered by the placement in force.
+// is answered by the current placement.
 class SpeedJob {
  public:
   explicit SpeedJob(Config config = TestConfig()) : job_(std::move(config)) { job_.ConnectAll(); }

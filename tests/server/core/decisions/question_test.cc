@@ -65,7 +65,7 @@ TEST(QuestionTest, ADecisionGoesByTheWindowsOfThePlannersAnswer) {
   const Load even = Load::FromCounts(LoadMatrix::Constant(4, 6, 5)).value();
   newest.expected = {.load = even, .num_steps = 20, .recent = {even, even}};
   const DecisionAnswer answer = Decide(*question, newest);
-  EXPECT_EQ(answer.first_step, 10);  // of the two newest windows
+  EXPECT_EQ(answer.first_step, 10);  // start of the two newest windows
   EXPECT_GT(answer.measured_balancedness, 0);
   ASSERT_TRUE(answer.decision.ok());
   EXPECT_TRUE(answer.decision->chunks.empty()) << "an even load has nothing to gain";

@@ -155,7 +155,7 @@ TEST(HelloTest, AJobsTermRisesAtARestartAndIsThatOfItsProposals) {
 TEST(HelloTest, AnEqualTermIsOutbidByADaemonThatWelcomedNobodyYet) {
   CoreHarness daemon(TestConfig());
   wire::Hello hello = TestHello(0);
-  hello.highest_term = 1;  // of a daemon whose store is lost
+  hello.highest_term = 1;  // term of a daemon whose store is lost
   const SessionId session = daemon.Open();
   daemon.Say(session, hello);
   EXPECT_EQ(Only<wire::Welcome>(daemon.Take(session))[0].term, 2);

@@ -131,7 +131,7 @@ TEST(PartsTest, ALayerThatTakesTooLongMovesInPartsThatDoNot) {
 }
 
 TEST(PartsTest, TheFirstBoundaryOfAJobIsAShortOne) {
-  // At 10 ns a byte, which nobody measured, a row takes 10 ms.
+  // At 10 ns a byte, which was not measured, a row takes 10 ms.
   const std::vector<LayerMove> parts = Split({.max_pause_seconds = 0.011});
   ASSERT_EQ(parts.size(), 2);
   EXPECT_EQ(parts[0].incoming_bytes, 1'000'000);

@@ -77,7 +77,7 @@ TEST(DecisionContextTest, AStallIsNotRecordedAboveTheBudget) {
 
 TEST(DecisionContextTest, EveryEventTellsTheTermThatTheJobIsLedWith) {
   Config config = TestConfig();
-  config.report_every_steps = 20;  // as the ranks do not have it
+  config.report_every_steps = 20;  // the ranks have another interval
   TestJob job(config);
   for (FakeRank& rank : job.ranks) rank.identity.highest_term = 5;
   job.ConnectAll();

@@ -85,7 +85,7 @@ TEST(GpuSpeedEstimateTest, AGpuKeepsItsSpeedWhenItGetsFewerTokens) {
   const std::vector<double> speeds = {1, 1, 1, 0.6, 1, 1, 1, 1};
   GpuSpeedEstimate estimate;
   AddWindows(estimate, kEnough, TimesOf(tokens, speeds), tokens);
-  tokens[3] = 6000;  // what a decision with speeds makes of it: all steps take equally long
+  tokens[3] = 6000;  // result of a decision with speeds: all steps take equally long
   EXPECT_THAT(AddWindows(estimate, 20, TimesOf(tokens, speeds), tokens), IsEmpty());
   EXPECT_EQ(estimate.slow(), (std::vector<wire::StatedSpeed>{{3, 0.6}}));
 }

@@ -203,7 +203,7 @@ TEST(MemoryTest, APauseThatOneRankBroughtBackOutlivesTheNextRestart) {
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   job.Deliver();
   job.daemon.LoseStore();
-  job.Connect(1);  // the others never come back, and so nobody says what runs
+  job.Connect(1);  // the others never come back, and so no rank says what runs
   job.daemon.Restart();
   EXPECT_TRUE(job.daemon.View().paused);
   EXPECT_EQ(job.daemon.View().version, 0);
@@ -300,7 +300,8 @@ TEST(MemoryTest, AJobThatComesLongAfterTheStoreWasMovedAsideIsNotPaused) {
 }
 
 TEST(MemoryTest, TheTimeOfUnknownPausesIsCountedFromWhenTheStoreWasMovedAside) {
-  const absl::Time now = absl::UnixEpoch() + absl::Hours(1);  // of a clock that begins elsewhere
+  // Time of a clock that begins elsewhere.
+  const absl::Time now = absl::UnixEpoch() + absl::Hours(1);
   EXPECT_EQ(UnknownPausesEnd(absl::ZeroDuration(), now), now + absl::Hours(24));
   EXPECT_EQ(UnknownPausesEnd(absl::Hours(20), now), now + absl::Hours(4))
       << "a restart does not begin it anew";

@@ -407,7 +407,7 @@ TEST(SplitTest, EveryEpGroupCountsOnceAndAllTogether) {
                                .grid = &grid};
   Windows windows;
   AddReport(windows, TestSplitReport(720, 300), 4, limits);
-  AddReport(windows, TestSplitReport(720, 300), 3, limits);  // of the same EP group
+  AddReport(windows, TestSplitReport(720, 300), 3, limits);  // rank of the same EP group
   ASSERT_TRUE(AddReport(windows, TestSplitReport(800, 400), 1, limits).completed);
   const std::shared_ptr<const SplitTokens>& split = windows.complete.back().split;
   ASSERT_NE(split, nullptr) << "more tokens than the three ranks' own, and none is missing";

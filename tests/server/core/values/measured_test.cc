@@ -22,8 +22,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr double kStatic = 0.4;              // of 200, 20, 20 tokens
-constexpr double kEven = 80.0 / 110;         // of 110, 110, 20 tokens
+constexpr double kStatic = 0.4;              // balancedness of 200, 20, 20 tokens
+constexpr double kEven = 80.0 / 110;         // balancedness of 110, 110, 20 tokens
 constexpr double kHalf = (0.4 + kEven) / 2;  // two layers of each
 
 std::shared_ptr<const Placement> Shared(Placement placement) {

@@ -109,7 +109,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             folder = UPLOT if name.startswith("uPlot") else PAGE
             real = {"uPlot.js": "uPlot.iife.min.js", "uPlot.css": "uPlot.min.css"}.get(name, name)
             body, kind = (folder / real).read_bytes(), TYPES[pathlib.Path(name).suffix]
-        body = gzip.compress(body, 6)  # as the daemon's library does
+        body = gzip.compress(body, 6)  # same as the daemon's library
         with Handler.lock:
             Handler.sent += len(body)
         self.send_response(200)
