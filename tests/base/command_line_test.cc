@@ -25,7 +25,7 @@ class CommandLineTest : public ::testing::Test {
   }
 
   std::string Problem(std::vector<std::string> words) {
-    std::reverse(words.begin(), words.end());  // as CLI11 takes them
+    std::reverse(words.begin(), words.end());  // order that CLI11 takes
     try {
       app_.parse(std::move(words));
     } catch (const CLI::ParseError& error) {

@@ -21,7 +21,7 @@ using bench::Median;
 using bench::Milliseconds;
 using testing::IntegerSplitProblem;
 
-constexpr double kMinRatio = 5;  // of the plain Dinic's time
+constexpr double kMinRatio = 5;  // least ratio of the plain Dinic's time
 constexpr int kRepetitions = 51;
 constexpr int kLayers = 58;
 
@@ -29,7 +29,7 @@ struct Row {
   int32_t num_experts;
   int32_t num_slots;
   int32_t num_gpus;
-  double drift;             // of a batch's log counts around the popularity
+  double drift;             // spread of a batch's log counts around the popularity
   double max_microseconds;  // a layer
 };
 

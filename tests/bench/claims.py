@@ -29,7 +29,7 @@ EXPERTS, SLOTS, GPUS, NODES, GROUPS = 256, 288, 32, 4, 8
 TOP_GROUPS, TOP_K = 4, 8
 GROUP_SIZE = EXPERTS // GROUPS
 STATIC_SPREAD = 0.42
-DRIFT = 0.05  # of the logarithm of an expert's popularity from one window to the next
+DRIFT = 0.05  # spread of the logarithm of an expert's popularity from one window to the next
 
 
 class Engine:

@@ -276,8 +276,8 @@ absl::Status Add(absl::StatusOr<Targets> measured, Targets& all) {
 
 absl::Status MeasureAll(Targets& all) {
   EPLB_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
-  constexpr int64_t kExpertBytes = 44'040'192;  // of DeepSeek-V3 in fp8
-  constexpr int64_t kScaleBytes = 10'752;       // of its scales
+  constexpr int64_t kExpertBytes = 44'040'192;  // an expert of DeepSeek-V3 in fp8
+  constexpr int64_t kScaleBytes = 10'752;       // scales of that expert
   EPLB_RETURN_IF_ERROR(Add(MeasureCopy(32, kExpertBytes, stream.get()), all));
   EPLB_RETURN_IF_ERROR(Add(MeasureCopy(1, kExpertBytes, stream.get()), all));
   EPLB_RETURN_IF_ERROR(Add(MeasureCopy(1024, kScaleBytes, stream.get()), all));

@@ -17,7 +17,7 @@ namespace {
 using bench::Median;
 using bench::Milliseconds;
 
-constexpr double kMaxRatio = 0.8;  // of the baseline's time
+constexpr double kMaxRatio = 0.8;  // part of the baseline's time
 constexpr int kRepetitions = 101;
 
 using WideMatrix = LoadMatrix;

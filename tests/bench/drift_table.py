@@ -36,7 +36,7 @@ NOT_JUDGED = {"c1_16n_128g_384s"}
 # sigma: (least balancedness, most transfers)
 LIMITS = {0.05: (0.98, 0.05), 0.2: (0.95, 0.10)}
 MOST_BELOW_SCRATCH = 0.012
-BATCHES = 16  # of a decision
+BATCHES = 16  # batches per decision
 TOPIC_LAYERS = 12
 TOPIC_POLICIES = [("deepseek", "equal"), ("deepseek", "batch"), ("flow", "batch"), ("auto", "batch")]
 TOPIC_LIMITS = {"train-drift": (0.98, 0.07)}  # least balancedness, most transfers of `flow`

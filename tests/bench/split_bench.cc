@@ -22,7 +22,7 @@ namespace {
 using bench::Median;
 using bench::Milliseconds;
 
-constexpr double kMaxRatio = 0.5;  // of the baseline's time
+constexpr double kMaxRatio = 0.5;  // part of the baseline's time
 constexpr int kRepetitions = 101;
 
 struct Row {

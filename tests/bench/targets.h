@@ -21,7 +21,7 @@ inline constexpr double kMostCopyToMemcpy = 1 / 0.85;  // 85 % of its speed: 1.1
 inline constexpr double kMostFusedToCopy = 1.05;
 inline constexpr double kMostFusedToMemcpy = 1.2;
 inline constexpr double kMostSmallRouteUs = 20;
-inline constexpr double kMostSplitUs32 = 20;  // of a layer on 32 GPUs
+inline constexpr double kMostSplitUs32 = 20;  // microseconds of a layer on 32 GPUs
 inline constexpr double kMostSplitUs64 = 50;  // and on 64
 inline constexpr double kMostLoopSlowdown = 0.01;
 

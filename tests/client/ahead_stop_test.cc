@@ -41,7 +41,7 @@ using testing::TestRank;
 // the next post, or waits for the other ranks.
 class LateWrite {
  public:
-  static constexpr int32_t kRow = 2;  // of two tensors an expert: the second expert's weight
+  static constexpr int32_t kRow = 2;  // weight of the second expert, as each expert has two tensors
 
   void SetStaging(std::span<std::byte> staging) { staging_ = staging; }
   void Land(const RowSend& send) {
@@ -62,7 +62,7 @@ class LateWrite {
     while (!flag && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(1));
     EXPECT_TRUE(flag);
   }
-  std::span<std::byte> staging_;  // of rank 0
+  std::span<std::byte> staging_;  // staging of rank 0
   std::atomic<bool> held_ = false;
   std::atomic<bool> let_go_ = false;
 };

@@ -60,7 +60,7 @@ class CountedTransport final : public testing::ForwardingTransport {
   std::atomic<int>& done_;
 };
 
-// Rows neither come nor go, and nobody says why.
+// Rows neither come nor go, and no error explains it.
 class HungTransport final : public testing::ForwardingTransport {
  public:
   using ForwardingTransport::ForwardingTransport;
@@ -85,7 +85,7 @@ testing::TransportHook Wrapped() {
 
 class AheadTest : public ::testing::Test {
  protected:
-  static constexpr int64_t kVoteEvery = 4;  // of TestOptions
+  static constexpr int64_t kVoteEvery = 4;  // value of TestOptions
 
   void SetUp() override {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
@@ -238,7 +238,7 @@ TEST_F(AheadTest, ARowThatAStepChangesDropsTheChunkAndTheNextIsStagedAtTheBounda
     ASSERT_TRUE(Steps(rank, 0, 3).ok());
     AwaitRows(r);
     std::byte& byte = static_cast<std::byte*>(rank.Tensors().front().base)[5];
-    if (r == 1) byte ^= std::byte{1};  // of the row of slot 2, which this rank sends
+    if (r == 1) byte ^= std::byte{1};  // a byte of slot 2's row, which this rank sends
     const auto dropped = Steps(rank, 4, 7);
     ASSERT_TRUE(dropped.ok()) << dropped.status();
     EXPECT_FALSE(dropped->switched);

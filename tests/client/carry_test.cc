@@ -114,14 +114,14 @@ TEST(CarryInJobTest, WhileRowsAreElsewhereNoStepCanRun) {
                             client.row_placement().digest +
                             ", version 0 is in force; carry them back first"));
     }
-    // The map of the placement in force is the way back, too.
+    // The map of the current placement is the way back, too.
     ASSERT_TRUE(client.Carry(client.placement().physical_to_logical_map).ok());
     EXPECT_EQ(rank.WrongSlots(), 0);
     EXPECT_TRUE(rank.StepUntil(0, CarryVoted).ok());
   });
 }
 
-// After a switch of the daemon, whose next proposal is still for the placement in force.
+// After a switch of the daemon, whose next proposal is still for the current placement.
 TEST(CarryInJobTest, StaticOrderIsLeftForWhereTheRowsWereAlsoAfterAnError) {
   const Placement first = Placement::Static(SmallTopology());
   const Placement second = Swapped(Swapped(first, 0, 0, 2), 2, 1, 3);
@@ -199,7 +199,8 @@ TEST(CarryInJobTest, DerivedTensorsAreRebuiltUnderThePlacementOfTheRows) {
                 scale.role = Role::kDerived;
                 scale.rebuild = [&calls, &rank](int32_t layer, std::span<const int32_t> slots) {
                   const PlacementView& view = rank.client().placement();
-                  const int32_t first = view.num_slots + view.first_local_slot;  // of layer 1
+                  // First local slot of layer 1.
+                  const int32_t first = view.num_slots + view.first_local_slot;
                   calls[static_cast<size_t>(rank.rank())].push_back(
                       absl::StrCat(layer, ":", slots.size(), ":",
                                    view.physical_to_logical_map[static_cast<size_t>(first)]));

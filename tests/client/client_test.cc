@@ -278,7 +278,7 @@ TEST_F(ClientTest, DeadRankIsNamedOnAllOthersAndTheErrorStays) {
   }
 }
 
-// The process of the rank that closes goes on: nobody waits for vote_deadline, which is minutes.
+// The process of the rank that closes goes on: no rank waits for vote_deadline, which is minutes.
 TEST_F(ClientTest, RankThatClosesEarlyIsNamedByTheNextVote) {
   TestJob job("");
   ASSERT_TRUE(job.started().ok()) << job.started();
@@ -380,7 +380,7 @@ TEST_F(ClientTest, DisabledClientsDoNothingOnTheStaticPlacement) {
   TestJob job("127.0.0.1:1", {.options = [&](ClientOptions& o) { LogTo(o); }});
   unsetenv("EPLB_DISABLE");
   ASSERT_TRUE(job.started().ok()) << job.started();
-  TestRank& rank = job.rank(1);  // alone: nobody votes
+  TestRank& rank = job.rank(1);  // alone: no rank votes
   for (int64_t step = 0; step < 20; ++step) EXPECT_FALSE(rank.Step(step)->voted);
   EXPECT_EQ(rank.client().placement().digest, DigestOf(first_).Hex());
   EXPECT_EQ(rank.client().stats().votes, 0);

@@ -67,7 +67,7 @@ TEST(CheckTest, DerivedTensorWithoutAWorkingRebuildIsFoundOnAllRanks) {
   TestJob job("");
   ASSERT_TRUE(job.started().ok()) << job.started();
   job.Run([&](int32_t r, TestRank& rank) {
-    // A cache of layer 1 that nobody rebuilds: it stays with its slot.
+    // A cache of layer 1 that is never rebuilt: it stays with its slot.
     const uint64_t cached[] = {rank.BytesOf(1, 0), rank.BytesOf(1, 1)};
     statuses[static_cast<size_t>(r)] = rank.client().CheckExperts([&](int32_t layer, int32_t slot) {
       return rank.BytesOf(layer, slot) + (layer == 1 ? cached[slot] : 0);

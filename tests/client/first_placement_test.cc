@@ -160,7 +160,7 @@ TEST_F(FirstPlacementTest, UnreadableInitialPlacementStopsEveryRank) {
 }
 
 TEST_F(FirstPlacementTest, ARequiredDaemonThatDoesNotAnswerStopsEveryRank) {
-  const std::string endpoint = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
+  const std::string endpoint = ScriptedDaemon({}).endpoint();  // port without a listener
   const absl::Time begin = absl::Now();
   TestJob job(endpoint, {.options = [](ClientOptions& o) { o.require_daemon = true; }});
   EXPECT_LT(absl::Now() - begin, absl::Seconds(20));  // not at start_deadline

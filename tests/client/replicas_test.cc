@@ -334,7 +334,7 @@ TEST(ReplicasRefusalTest, SumsAboveStagingAreRefusedOnEveryRankBeforeTheyAreCarr
              return std::make_unique<NarrowTransport>(std::move(inner), staging_bytes);
            }});
   ASSERT_TRUE(job.started().ok()) << job.started();
-  staging_bytes = 64;  // as if there were many layers of small rows
+  staging_bytes = 64;  // same limit as with many layers of small rows
   job.Run([](int32_t, TestRank& rank) {
     Gradients gradients(rank);
     EXPECT_EQ(rank.client().ExpertSquares(gradients.views()).status(),
@@ -354,7 +354,7 @@ TEST(ReplicasRefusalTest, DisabledClientsDoNothingUnlessThereAreReplicas) {
                 }});
     ASSERT_TRUE(job.started().ok()) << job.started();
     Gradients gradients(job.rank(0));
-    Client& client = job.rank(0).client();  // alone: nobody is waited for
+    Client& client = job.rank(0).client();  // alone: there is no rank to wait for
     const absl::Status reduced = client.ReduceGradients(gradients.views());
     EXPECT_EQ(reduced.ok(), !replicas) << reduced;
     EXPECT_EQ(client.BroadcastWeights(gradients.views()).ok(), !replicas);

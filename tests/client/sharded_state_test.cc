@@ -23,9 +23,9 @@ using testing::Swapped;
 using testing::TestJob;
 using testing::TestRank;
 
-constexpr int64_t kFirstPiece = 24;  // of the 40 bytes of a state row
+constexpr int64_t kFirstPiece = 24;  // bytes of the 40 of a state row
 constexpr int64_t kMore = 8;         // bytes that only the second EP group has
-constexpr size_t kSlots = 2;         // of a GPU
+constexpr size_t kSlots = 2;         // slots of a GPU
 
 // Ranks 2 and 3 are the second EP group: it has the state in two pieces, and one tensor more.
 class ShardedStateTest : public ::testing::Test {

@@ -214,7 +214,7 @@ std::vector<Transfer> SkewedTransfers(int32_t num_ranks, int32_t number, uint64_
 
 constexpr int32_t kNumRanks = 12;
 constexpr int32_t kNumTransfers = 1200;
-constexpr uint64_t kSeed = 212;  // of twenty seeds, 201 to 220, nineteen hang
+constexpr uint64_t kSeed = 212;  // nineteen of the seeds 201 to 220 hang
 
 TEST(FakeNcclTest, OneBigGroupOfManyTransfersHangs) {
   setenv("EPLB_FAKE_NCCL_RULES", "off", 1);

@@ -1,5 +1,5 @@
 // State of a trainer's thread after calls of this library: its own device and context, and no
-// context that nobody asked for. On the stand-in for CUDA, whose calls make contexts as CUDA's do.
+// further context. On the stand-in for CUDA, whose calls make contexts as CUDA's do.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -124,7 +124,7 @@ TEST(PeerArenaTest, AnIpcHandleIsOfWholeBlocks) {
 // A read before a write is visible, even if the stand-in has touched no page so far.
 TEST(FakeMemoryTest, NewMemoryIsFullOfBytesThatNobodyWrote) {
   constexpr int64_t kSize = 1'000'003;
-  constexpr int64_t kBegin = 300'001;  // of what is written
+  constexpr int64_t kBegin = 300'001;  // begin of the written part
   constexpr int64_t kWritten = 200'000;
   const std::unique_ptr<RowQueue> queue = MakeQueueOfOurs();
   const absl::StatusOr<RowBuffer> memory = queue->Allocate(kSize);

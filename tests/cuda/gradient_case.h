@@ -182,7 +182,7 @@ struct GradientCase {
   std::vector<std::byte> destinations;  // before
   std::vector<std::byte> sums;          // the destinations afterwards
   std::vector<CopyCase::Row> rows;
-  std::vector<double> squares;  // [rows], of the sources
+  std::vector<double> squares;  // [rows], squares of the sources
 
   // The rows where the arenas lie at these addresses, which must be 16-byte aligned.
   std::vector<RowCopy> At(const std::byte* sources_at, std::byte* destinations_at) const {

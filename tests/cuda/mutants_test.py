@@ -9,7 +9,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support" / "cuda_emulator"))
 import mutants  # noqa: E402
 
-SECONDS = 240  # of a run, on a machine that has other work
+SECONDS = 240  # limit of a run, on a machine that has other work
 
 
 def run(tests, **variables):

@@ -20,7 +20,7 @@ namespace eplb::cuda::testing {
 using Communicators = std::vector<std::unique_ptr<NcclCommunicator>>;
 
 const NcclLibrary& FakeNccl();
-std::string FakeLog();                           // of the process so far
+std::string FakeLog();                           // log of the process so far
 std::string TakeFakeViolations();                // the rules that were broken since the last call
 void SetFakeFaults(const char* text = nullptr);  // for communicators that begin from now on
 

@@ -153,7 +153,7 @@ TEST_P(RowQueueContractTest, RowTablesAreTheCallersAgainAfterCopy) {
 
 TEST_P(RowQueueContractTest, ABatchMayHaveMoreRowsThanALaunch) {
   constexpr uint64_t kSeed = 302;
-  constexpr size_t kRows = 2500;  // of three launches
+  constexpr size_t kRows = 2500;  // rows of three launches
   constexpr size_t kSize = 24;
   std::mt19937_64 random(kSeed);
   const std::vector<std::byte> bytes = testing::RandomBytes(kRows * kSize, random);

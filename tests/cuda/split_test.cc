@@ -121,7 +121,7 @@ TEST(SplitOnHostTest, CountsThatCannotBeSplitRefuseTheirLayerAlone) {
     SplitResults good(c);
     EXPECT_TRUE(SplitOnHost(c.ArgsFor(good)).ok());
     SplitCase bad = c;
-    bad.counts()[static_cast<size_t>(expert)] = count;  // of source 0 and layer 0
+    bad.counts()[static_cast<size_t>(expert)] = count;  // count of source 0 and layer 0
     SplitResults results(bad);
     EXPECT_TRUE(SplitOnHost(bad.ArgsFor(results)).ok());
     EXPECT_THAT(std::vector<int64_t>(results.quotas.begin(), results.quotas.begin() + 12),

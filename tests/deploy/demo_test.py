@@ -53,7 +53,7 @@ class DemoTest(unittest.TestCase):
         self.assertGreater(ours["balancedness"], rows["equal_shares_predicted"]["balancedness"] + 0.05)
         self.assertGreater(rows["split_hindsight_predicted"]["balancedness"], ours["balancedness"])
         self.assertTrue(figures["time"]["modelled"])
-        self.assertNotIn("held_back", figures["balancedness"]["formula"])  # nobody held a step back
+        self.assertNotIn("held_back", figures["balancedness"]["formula"])  # no step was held back
         self.assertGreater(figures["decisions"][0]["balancedness_until_next"], 0)
         self.assertEqual(figures["decisions"][-1]["until_next_last_step"], figures["steps"] - 1)
         self.assertEqual({decision["policy"] for decision in figures["decisions"]}, {"auto"})

@@ -237,7 +237,7 @@ class PagesTest(unittest.TestCase):
 
 
 def free_port():
-    """Below the range of ephemeral ports, where nobody takes it meanwhile."""
+    """Below the range of ephemeral ports, so that no other process takes it meanwhile."""
     import random
     import socket
 

@@ -20,7 +20,7 @@ import job as harness  # noqa: E402
 
 ETCD = pathlib.Path("/usr/bin/etcd")
 JOB = "demo"
-NUMBER = 3  # of daemons, and of members
+NUMBER = 3  # number of daemons, and of members
 # Shifts the wall clock that a process sees, and no other clock of it. Of the package faketime.
 FAKETIME = pathlib.Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 # Frequent decisions on short windows, so that commits tell soon whether balancing works.

@@ -1,7 +1,7 @@
 """TCP doors between ranks and daemons, which tests refuse, freeze, slow down and cut.
 
 A door listens on a port of its own and passes bytes to one target. All doors share one thread; every method of Door is
-safe to call from others and returns once the change is in force.
+safe to call from others and returns once the change is active.
 """
 
 import asyncio

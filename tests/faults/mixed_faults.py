@@ -379,7 +379,7 @@ class Scenario:
 
     def check_unpaused(self, daemon, job):
         """A pause is remembered by its daemon and by the ranks of that time. A later run that begins with another
-        daemon, or with one that lost its store, brings nobody who has heard of it."""
+        daemon, or with one that lost its store, brings no process that has heard of it."""
         if self.paused is None:
             return
         if self.paused == self.newest.number or daemon.knows_pause:

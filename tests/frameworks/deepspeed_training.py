@@ -31,7 +31,7 @@ class Training:
         from deepspeed.moe.layer import MoE
 
         self.row = row
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it is compiled at the start
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # otherwise it is compiled at the start
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         torch.manual_seed(77)
         expert = torch.nn.Sequential(torch.nn.Linear(WIDTH, HIDDEN), torch.nn.GELU(), torch.nn.Linear(HIDDEN, WIDTH))

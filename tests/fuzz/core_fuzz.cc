@@ -88,7 +88,7 @@ class World {
         return LoseStore();
       case 15:
         return ChangeRun(AnyRank());
-      case 16: {  // what a rank of another daemon asks
+      case 16: {  // question of a rank of another daemon
         const std::string run = "run-" + std::to_string(input_.Below(4));
         const absl::StatusOr<LeaderView> leader = job_.daemon.core().Leader(kJob, run);
         if (!leader.ok()) fuzz::RequireOneLine(leader.status());

@@ -30,7 +30,7 @@ struct Process {
   int run = 0;
   int32_t rank = 0;
   uint64_t nonce = 0;
-  int32_t number = 0;  // of the all-gather that it is in
+  int32_t number = 0;  // number of its all-gather
   std::string token = {};
   std::string previous = {};
   bool waits = false;
@@ -138,7 +138,7 @@ class World {
       fuzz::Require(blob.ends_with(number), "blobs of two all-gathers");
       nonces[rank] = std::stoull(blob.substr(id.size()));
     }
-    // AllGather 0 binds the processes that met; nobody else takes part in the later ones.
+    // AllGather 0 binds the processes that met; no other process takes part in the later ones.
     const std::string token = Rendezvous::TokenOf(IdOf(process.run), nonces);
     fuzz::Require(answer.token == token, "the token is not that of the processes that met");
     fuzz::Require(process.number == 0 || process.token == token, "another process took part");

@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
   for (const std::filesystem::path& path : inputs) {
     std::ifstream file(path, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    (void)std::fprintf(stderr, "%s\n", path.c_str());  // of a crash: the last line
+    (void)std::fprintf(stderr, "%s\n", path.c_str());  // the last line names the input of a crash
     (void)LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
   }
   (void)std::printf("%zu inputs\n", inputs.size());

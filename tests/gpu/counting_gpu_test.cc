@@ -40,7 +40,7 @@ constexpr int32_t kCountLayers = 3;
 constexpr int32_t kCountExperts = 9;
 constexpr int32_t kTopK = 2;
 constexpr int32_t kTokens = 501;
-constexpr int64_t kPairs = int64_t{kTokens} * kTopK;  // of a layer
+constexpr int64_t kPairs = int64_t{kTokens} * kTopK;  // pairs of a layer
 constexpr int64_t kRow = kCountExperts + 1;           // counters of a layer
 
 // Router choices at random, those of each layer; some out of range.

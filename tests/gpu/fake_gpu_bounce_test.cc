@@ -35,7 +35,7 @@ BounceQueues MakeDeviceQueues(int32_t /*rank*/) {
 class FakeGpuBounceTest : public ::testing::TestWithParam<BounceWay> {
  protected:
   FakeGpuBounceTest() { fake_cuda::SetSeed(0); }
-  ~FakeGpuBounceTest() override { fake_cuda::Revive(); }  // what goes next asks the device
+  ~FakeGpuBounceTest() override { fake_cuda::Revive(); }  // later destructors use the device
 
   EpGroup MakeEpGroup() const {
     const BounceWay way = GetParam();

@@ -41,7 +41,7 @@ class GpuFaultsTest : public ::testing::Test {
     fake_cuda::SetSeed(0);
     ep_group_.Fill(current_);
   }
-  ~GpuFaultsTest() override { fake_cuda::Revive(); }  // what goes next asks the device
+  ~GpuFaultsTest() override { fake_cuda::Revive(); }  // later destructors use the device
 
   // prepare: on the faulty rank's thread, before it stages by what it gives. staged: on rank 0's
   // thread, once it knows how that ended.
@@ -61,7 +61,7 @@ class GpuFaultsTest : public ::testing::Test {
     return results;
   }
 
-  // The vote is no: nobody's slots have changed, and all may vote and go on.
+  // The vote is no: no rank's slots have changed, and all may vote and go on.
   void ExpectADroppedChunk(const std::vector<std::vector<std::vector<std::byte>>>& before) {
     for (int32_t rank = 0; rank < kRanks; ++rank) {
       EXPECT_TRUE(ep_group_.executor(rank).may_vote()) << "rank " << rank;

@@ -207,7 +207,7 @@ absl::Status Run(const MigrationJob& job) {
     current = target;
   }
   if (!job.on_device) EPLB_RETURN_IF_ERROR(CheckNoContexts());
-  return all_gather("ended").status();  // nobody leaves while others still read
+  return all_gather("ended").status();  // no rank leaves while others still read
 }
 
 }  // namespace

@@ -13,11 +13,12 @@ namespace eplb::testing {
 struct MigrationJob {
   int32_t rank = 0;
   int32_t num_ranks = 2;
-  uint16_t port = 0;  // where rank 0 listens
+  uint16_t port = 0;  // port on which rank 0 listens
   std::string transport = "peer";
   bool use_ipc_handles = false;
-  int32_t ranks_per_host = 0;  // that say they share a host; 0: all do, by the kernel's boot_id
-  bool on_device = true;       // else in host memory, which needs no GPU
+  // Ranks that claim to share a host; 0: all do, by the kernel's boot_id.
+  int32_t ranks_per_host = 0;
+  bool on_device = true;  // false: in host memory, which needs no GPU
   // Kills itself in the second switch: once it has posted, or once some of its rows have left. The
   // others must then have a no to vote, the mapping of the first switch, and their end in time.
   int32_t killed_rank = -1;

@@ -41,7 +41,7 @@ absl::StatusOr<NcclId> ShareId(const NcclLibrary& library, const RankJob& job) {
     const std::string part = job.id_file + ".part";
     std::ofstream(part, std::ios::binary)
         .write(reinterpret_cast<const char*>(id.data()), id.size());
-    std::filesystem::rename(part, job.id_file);  // nobody reads half of it
+    std::filesystem::rename(part, job.id_file);  // no rank reads half of it
     return id;
   }
   for (const absl::Time deadline = absl::Now() + kPatience; absl::Now() < deadline;) {

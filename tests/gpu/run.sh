@@ -36,7 +36,7 @@ call3 profile 90'
 readonly kSkipped=77
 # Limits of the output: a line, the ends of failed steps' logs, and everything after the steps.
 readonly kLineCharacters=180 kLogCharacters=1000 kClosingCharacters=8000
-readonly kLogBytes=8388608  # of each log, its end
+readonly kLogBytes=8388608  # end of each log that is kept
 
 usage() {
   echo "tests/gpu/run.sh: $1" >&2

@@ -23,7 +23,7 @@ sys.path.insert(0, str(TESTS / "client/python"))
 WORLD, LAYERS, EXPERTS, TOKENS, TOP_K = 2, 2, 8, 512, 2
 ROW = 1 << 18  # elements: rows of 512 KiB and 1 MiB
 STEPS, ENOUGH_SWITCHES = 400, 2
-SECONDS = 60  # of a case, times EPLB_TEST_PATIENCE
+SECONDS = 60  # limit of a case, times EPLB_TEST_PATIENCE
 SKIPPED = 77
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 

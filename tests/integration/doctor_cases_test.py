@@ -130,7 +130,7 @@ def silent_rank(case):
 
 
 def rank_far_ahead(case):
-    """Reports of steps far ahead beside a rank's own hurt nobody; a rank that sends nothing else is the one that is named."""
+    """Reports of steps far ahead beside a rank's own hurt no rank; a rank that sends nothing else is the one that is named."""
     daemon = case.daemon()
     job = case.job(daemon, "ahead", world=4).connect().train()
     case.expect_well(daemon, "ahead")
@@ -234,7 +234,7 @@ def hung_launch_and_the_next(case):
 
 
 def launch_that_gathers(case):
-    """A newer run misses a rank for longer than limits.start_deadline, while the one in force looks well. A third run is named."""
+    """A newer run misses a rank for longer than limits.start_deadline, while the current one looks well. A third run is named."""
     daemon = case.daemon(grace="1h", config='start_deadline = "10s"\n')
     case.job(daemon, "gathers").connect().train()
     case.job(daemon, "gathers", "run-b").connect([0])
@@ -301,7 +301,7 @@ def full_table(case):
 
 
 def full_daemon(case):
-    """No stream is left for a job: nothing but a limit tells of it, since nobody reads its ranks' Hello."""
+    """No stream is left for a job: nothing but a limit tells of it, since the daemon never reads its ranks' Hello."""
     for limit in ("max_sessions", "max_sessions_per_peer"):
         daemon = case.daemon(config=f"{limit} = 2\n")
         case.job(daemon, "first").connect().train()
@@ -333,7 +333,7 @@ def quarantine(case):
 
 
 def lost_store(case):
-    """The store is moved aside, and nobody knows whether an operator had paused the job: it waits for one."""
+    """The store is moved aside, and no record tells whether an operator had paused the job: it waits for one."""
     daemon = case.daemon()
     job = case.job(daemon, "store").connect().train()
     case.expect_well(daemon, "store")

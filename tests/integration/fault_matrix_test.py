@@ -119,7 +119,7 @@ class FaultMatrixTest(harness.DaemonTest):
             pathlib.Path(f"{store}{suffix}").unlink(missing_ok=True)
         daemon.start()
         self.assertEqual(len([path for path in self.directory.glob("eplbd.db.corrupt-*")]), 1)
-        # Somebody may have stopped the job before: it waits until an operator has looked.
+        # An operator may have stopped the job before: it waits until one has looked.
         harness.wait_for(lambda: daemon.events("unknown_job_paused"), 20, "the job is paused")
         harness.wait_for(lambda: len(daemon.events("released")) > 1, 20, "all ranks are back")
         resumed = harness.eplbctl("resume", "--endpoint", daemon.endpoint)

@@ -186,14 +186,14 @@ class RawRank:
             self.on_proposal(self, message[2], message[5])
         elif kind == 3 and self.deaf:
             self.cancelled.append(message[1])
-        elif kind == 3:  # nobody votes for it here
+        elif kind == 3:  # no rank votes for it here
             self.failed(message[1], CANCELLED)
         elif kind == 7:
             self.run_number, self.memory = message.get(1, 0), message.get(2, b"")
 
 
 def ready_alike(rank, version, digest):
-    """For on_proposal: PREPARED, with the plan of all ranks. Nobody ever votes."""
+    """For on_proposal: PREPARED, with the plan of all ranks. No rank ever votes."""
     rank.ready(version, digest, hashlib.sha256(b"plan").digest())
 
 
@@ -212,7 +212,7 @@ class RawJob:
         self.on_proposal = self._prepare if on_switch is not None else on_proposal
         self.on_switch = on_switch
         self.prepared = {}  # rank -> version and digest, with on_switch
-        self.version = 0    # that all ranks run
+        self.version = 0    # version that all ranks run
         self.counts = [100 if uneven and expert < 2 else 10 for expert in range(2 * world)]
         self.ranks = {}
         self.silent = set()  # ranks that report nothing

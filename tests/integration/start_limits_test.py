@@ -12,7 +12,7 @@ import job as harness
 
 BIN = pathlib.Path(os.environ["EPLB_BIN"])
 DATA = pathlib.Path(os.environ["EPLB_DATA"])
-USER = 65531  # of no other process: the limit counts all of a user's
+USER = 65531  # user of no other process: the limit counts all of a user's
 DEADLINE = 10 * harness.PATIENCE
 
 

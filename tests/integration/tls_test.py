@@ -29,7 +29,7 @@ def openssl(*arguments):
 
 
 class Authority:
-    """A certificate authority in a directory: NAME.pem and NAME.key of everybody it signed."""
+    """A certificate authority in a directory: NAME.pem and NAME.key of each name that it signed."""
 
     def __init__(self, directory):
         self.directory = directory

@@ -139,7 +139,7 @@ class TracesTest(harness.DaemonTest):
         self.assertIn("-o trace prints the ranks' logs alone", refused.stderr)
         for name in ("run.json", "loads.jsonl", "placements.jsonl"):
             (self.directory / name).unlink()
-        self.trace("report", self.directory)  # of a job that is none of eplb-trainer
+        self.trace("report", self.directory)  # a job that is none of eplb-trainer
         log = self.directory / "rank-1.jsonl"
         log.write_text(log.read_text().replace('"micros":', '"micros":-', 1))
         broken = self.ask("report", self.directory, "-o", "trace", code=2)

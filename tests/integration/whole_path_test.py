@@ -102,7 +102,7 @@ class WholePathTest(harness.DaemonTest):
         self.assertEqual(recorded, trace["load"][3])
 
     def test_what_is_shown_as_measured_is_what_the_logs_of_the_run_give(self):
-        """Whatever the placement in force is by now: each step counts under the one that it ran under."""
+        """Whatever the current placement is by now: each step counts under the one that it ran under."""
         job = self.start_job(world=4, steps=400, step_ms=12)
         shown = {}  # by steps: the job's views
         while not all(rank.poll() is not None for rank in job.ranks):

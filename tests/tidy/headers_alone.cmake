@@ -22,7 +22,7 @@ set(libraries)
 set(headers)
 foreach(room base placement cuda proto server client)
   eplb_libraries_below(${PROJECT_SOURCE_DIR}/${room} libraries)
-  # The one GLOB: a header that nobody listed is just the one to check.
+  # The one GLOB: an unlisted header is just the one to check.
   file(GLOB_RECURSE found RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/${room}/*.h)
   list(APPEND headers ${found})
 endforeach()

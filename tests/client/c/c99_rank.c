@@ -155,7 +155,7 @@ static int use_in_child(void) {
     wrong |= eplb_client_step_boundary(client, 12345, NULL, NULL);
     wrong |= eplb_client_close(client, "child");
     eplb_client_destroy(client);
-    exit(wrong == EPLB_OK ? 0 : 1); /* with everybody's atexit handlers */
+    exit(wrong == EPLB_OK ? 0 : 1); /* with the atexit handlers of all libraries */
   }
   if (waitpid(child, &status, 0) != child || status != 0) return failed("the child");
   return 0;

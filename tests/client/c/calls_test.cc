@@ -29,7 +29,7 @@ Struct Sized() {
   return empty;
 }
 
-// A job of one rank, which needs nobody.
+// A job of one rank, which needs no peer.
 class CallsTest : public ::testing::Test {
  protected:
   void Start() {
@@ -301,7 +301,7 @@ TEST_F(CallsTest, ForkedChildOfAProcessThatSpokeToADaemonIsToldToUseExec) {
   ASSERT_GE(parent, 0);
   if (parent == 0) {
     CRank first(0, 1, &Alone);
-    first.options.endpoint = "127.0.0.1:1";  // nobody there: that is no error
+    first.options.endpoint = "127.0.0.1:1";  // no daemon there: that is no error
     if (first.Connect() != EPLB_OK) _exit(2);
     const pid_t child = fork();
     if (child == 0) {

@@ -159,7 +159,7 @@ class UsageTest(CommandTest):
 
     def test_watch_asks_again_and_ends_after_count(self):
         load = self.write("rank-0.jsonl", "")
-        # Nobody listens: the first failure ends it.
+        # No daemon listens: the first failure ends it.
         done = run("status", "--endpoint", f"unix:{load}.sock", "--timeout", "200ms", "--watch", "--interval", "100ms")
         self.assertEqual(done.returncode, 3)
         self.assertEqual(run("status", "--watch", "--interval", "0").returncode, 2)

@@ -14,7 +14,7 @@ NOBODY = 65534
 
 
 def unused_port():
-    """A TCP port below the ephemeral range that nobody listens on."""
+    """A TCP port below the ephemeral range without a listener."""
     for _ in range(200):
         with socket.socket() as probe:
             try:
@@ -53,7 +53,7 @@ class ConnectionTest(CommandTest):
             path.chmod(0o000)
             self.directory.chmod(0o755)
             command = [EPLBCTL, "status", "--endpoint", f"unix:{path}"]
-            if os.geteuid() == 0:  # whom no mode keeps out
+            if os.geteuid() == 0:  # root may open any file
                 if subprocess.run(["/bin/ls", EPLBCTL], user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True,
                                   check=False).returncode != 0:
                     self.skipTest("another user may not run this build")

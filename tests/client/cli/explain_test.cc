@@ -136,7 +136,7 @@ TEST_F(ExplainTest, WithoutABackTestThereIsNoTableOfCandidates) {
 }
 
 TEST_F(ExplainTest, AReasonStandsOnce) {
-  daemon_.plans.erase(daemon_.plans.begin());  // the one in force is the newest
+  daemon_.plans.erase(daemon_.plans.begin());  // the current one is the newest
   daemon_.status.mutable_jobs(0)->set_last_reason("the predicted peak falls by 27 %");
   const std::string text = RunExplain(Options(), Terminal{.width = 160}).out;
   EXPECT_EQ(CountOf("the predicted peak falls by 27 %", text), 1U) << text;
@@ -157,7 +157,7 @@ TEST_F(ExplainTest, AModelLayerThatNobodyToldHasNoColumn) {
   EXPECT_THAT(RunExplain(Options(), kPlain).out, Not(HasSubstr("model layer")));
 }
 
-// GPUs got 25, 25 and 50 tokens in layer 0: what ran, and not the placement in force, which would
+// GPUs got 25, 25 and 50 tokens in layer 0: what ran, and not the current placement, which would
 // have given them 30, 30 and 40.
 TEST_F(ExplainTest, FiguresOfLayersAreWhatTheGpusGot) {
   const absl::StatusOr<wire::JsonValue> json =

@@ -41,7 +41,7 @@ bool FitsInto(const std::string& text, size_t width);
 // How often `word` stands in `text`.
 size_t CountOf(const std::string& word, const std::string& text);
 
-// Version 3 is ExampleAfter and in force, version 1 is ExampleBefore. Threads: gRPC's; the test
+// Version 3 is ExampleAfter and current, version 1 is ExampleBefore. Threads: gRPC's; the test
 // changes answers between questions only.
 class ScriptedQuery final : public v1::Query::Service, public v1::Admin::Service {
  public:
@@ -61,12 +61,12 @@ class ScriptedQuery final : public v1::Query::Service, public v1::Admin::Service
   std::vector<v1::Window> windows;   // oldest first
   std::optional<v1::GetLoadResponse> load;
   v1::AdminResponse admin_answer;
-  std::vector<v1::Plan> decides;  // what a rebalance adds to `plans`, newest first
-  grpc::Status failure;           // of every call, when not OK
-  bool previews = true;           // else a daemon of before Preview
-  int stale_answers = 0;  // so many changes are refused: another version is in force by then
+  std::vector<v1::Plan> decides;  // plans that a rebalance adds to `plans`, newest first
+  grpc::Status failure;           // answer of every call, when not OK
+  bool previews = true;           // false: a daemon of before Preview
+  int stale_answers = 0;  // so many changes are refused because another version is current by then
   int32_t answers = std::numeric_limits<int32_t>::max();  // then a call waits for its deadline
-  bool whole = true;                                      // else a placement lacks its last layer
+  bool whole = true;                                      // false: a placement lacks its last layer
 
   // ---- what was asked ----
   std::string last_admin_request;  // DebugString

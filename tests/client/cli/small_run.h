@@ -27,7 +27,7 @@ inline Placement EvenPlacement() {
   return *Placement::FromSlots(SmallTopology(), slots);
 }
 
-// One placement put in force after `step`.
+// One placement switched to after `step`.
 struct SmallSwitch {
   int64_t step = 0;
   bool even = true;

@@ -32,7 +32,7 @@ TEST_F(TopTest, TheMostImportantComesFirst) {
   EXPECT_TRUE(FitsInto(text, 80)) << text;
 }
 
-// GPUs got 45, 65 and 70 tokens of 60 on average. The placement in force would give 50, 70 and 60.
+// GPUs got 45, 65 and 70 tokens of 60 on average. The current placement would give 50, 70 and 60.
 TEST_F(TopTest, BarsAreWhatTheGpusGot) {
   const std::string text = Screen();
   EXPECT_THAT(text, HasSubstr("measured"));
@@ -55,7 +55,8 @@ TEST_F(TopTest, ARebalanceInFlightShowsItsChunkAndItsSlowestRank) {
     v1::RankStatus& one = *job.add_ranks();
     one.set_rank(rank);
     one.set_answer(rank < 5 ? v1::RANK_ANSWER_PREPARED : v1::RANK_ANSWER_NONE);
-    one.set_answer_seconds(rank == 3 ? 1.25 : 0.5);  // of an earlier chunk where there is none yet
+    // Time of an earlier chunk if there is no answer yet.
+    one.set_answer_seconds(rank == 3 ? 1.25 : 0.5);
   }
   job.mutable_ranks(7)->set_answer_seconds(9);
   v1::Plan plan;

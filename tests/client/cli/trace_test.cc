@@ -34,7 +34,8 @@ TraceJson GoodTrace(const std::string& text) {
   TraceJson trace = TraceJson::parse(text);
   EXPECT_EQ(trace.at("displayTimeUnit"), "ms");
   std::map<int64_t, int> names;
-  std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> ends;  // of the spans open on a track
+  // Ends of the spans open on a track.
+  std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> ends;
   int64_t last = 0;
   for (const TraceJson& event : trace.at("traceEvents")) {
     const std::string phase = event.at("ph");

@@ -30,7 +30,7 @@ enum class Strike {
   kKill,     // SIGKILL
   kStop,     // SIGSTOP, and SIGCONT as Fault::resume requires
   kDelay,    // the rank sleeps for `lasts`
-  kCorrupt,  // of a row that is in staging, before its checksum is compared; only at kAfterPost
+  kCorrupt,  // changes a row in staging, before its checksum is compared; only at kAfterPost
 };
 
 // When a rank that was stopped goes on. A test that waits for the peers' state holds on a busy
@@ -45,16 +45,18 @@ struct Fault {
   Strike strike = Strike::kNone;
   Point point = Point::kNone;
   int32_t victim = 0;
-  int32_t nth = 0;                              // of kDuringRows
-  uint64_t post_id = 2;                         // of the migration it meets
-  absl::Duration lasts = absl::ZeroDuration();  // of kDelay, and of kStop with kAfterLasts
+  int32_t nth = 0;                              // number in kDuringRows
+  uint64_t post_id = 2;                         // post of the migration it meets
+  absl::Duration lasts = absl::ZeroDuration();  // length of kDelay, and of kStop with kAfterLasts
   Resume resume = Resume::kAfterLasts;
   // Deadlines that only the fault may exceed; zero: the job's. Every other wait has the job's
   // deadlines, which are so long that no busy machine exceeds them.
-  absl::Duration rows_deadline = absl::ZeroDuration();  // of the rows of migration `post_id`
-  absl::Duration vote_deadline = absl::ZeroDuration();  // of the vote that the victim misses
+  // Deadline of the rows of migration `post_id`.
+  absl::Duration rows_deadline = absl::ZeroDuration();
+  // Deadline of the vote that the victim misses.
+  absl::Duration vote_deadline = absl::ZeroDuration();
   std::string nccl;         // EPLB_FAKE_NCCL_FAULTS of the first communicator
-  bool nccl_stays = false;  // of all
+  bool nccl_stays = false;  // the faults are those of all communicators
 
   // True for the vote that a rank misses that stops at `point` of migration `post_id`. first: of
   // the two votes of a migration; ready: a migration is proposed; num_posts: migrations begun.

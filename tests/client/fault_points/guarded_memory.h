@@ -1,4 +1,4 @@
-// A rank's expert memory that nobody may write but the training step and a commit: any other write
+// A rank's expert memory that only the training step and a commit may write: any other write
 // ends the process.
 #ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_GUARDED_MEMORY_H_
 #define EPLB_TESTS_CLIENT_FAULT_POINTS_GUARDED_MEMORY_H_
@@ -26,7 +26,7 @@ class GuardedMemory {
   void Train(const PlacementView& placement, int64_t step);
   int64_t CountWrong(const PlacementView& placement, int64_t step) const;
   // A commit may write now. on_second: called once, before the first byte goes into a second
-  // tensor; only what a signal handler may do. Null: nobody is asked.
+  // tensor; only what a signal handler may do. Null: nothing is called.
   void OpenForCommit(void (*on_second)());
 
  private:

@@ -27,7 +27,7 @@ struct StepRecord {
 struct CallRecord {
   int64_t step = 0;
   double seconds = 0;
-  int32_t code = 0;  // of absl::StatusCode
+  int32_t code = 0;  // an absl::StatusCode
   bool switched = false;
   std::array<char, 400> text = {};  // the error, or why a chunk was dropped
 };

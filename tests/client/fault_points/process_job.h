@@ -19,9 +19,9 @@ enum class Ending {
 struct JobOutcome {
   JobSpec spec;
   SharedWorldPtr world{nullptr, nullptr};
-  std::vector<int> results;                       // of waitpid, by rank
+  std::vector<int> results;                       // statuses of waitpid, by rank
   bool timed_out = false;                         // and was killed by the test
-  absl::Duration stopped = absl::ZeroDuration();  // of the victim
+  absl::Duration stopped = absl::ZeroDuration();  // time that the victim was stopped
 
   const Journal& journal(int32_t rank) const { return world->journals[static_cast<size_t>(rank)]; }
   bool struck() const { return journal(spec.fault.victim).struck; }
@@ -41,7 +41,7 @@ std::vector<JobOutcome> RunJobs(const std::vector<JobSpec>& specs, size_t max_at
 // Sentences about what is wrong, none when all is well:
 //   no step was run under two placements; every byte of every step was that of its placement, and
 //   no slot was written outside a commit; ranks that passed a boundary switched together or not at
-//   all; every call returned within its deadlines; who ended names the victim; nobody hangs.
+//   all; every call returned within its deadlines; who ended names the victim; no rank hangs.
 std::vector<std::string> Violations(const JobOutcome& outcome);
 
 }  // namespace eplb::testing

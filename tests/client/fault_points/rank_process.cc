@@ -157,7 +157,7 @@ class RankBody {
   GuardedMemory memory_;
   Striker striker_;
   std::unique_ptr<Client> client_;
-  Client::Impl* impl_ = nullptr;  // of client_
+  Client::Impl* impl_ = nullptr;  // implementation of client_
   RunningPlacement running_;
   int32_t num_commits_ = 0;
 };

@@ -21,7 +21,7 @@ struct JobSpec {
   Fault fault;
   absl::Duration transfer_deadline = absl::Seconds(10);
   absl::Duration vote_deadline = absl::Seconds(20);
-  absl::Duration abort_timeout = absl::Seconds(20);  // of a communicator
+  absl::Duration abort_timeout = absl::Seconds(20);  // limit of a communicator
   int32_t num_commits = 3;                           // after so many the job has finished
   int32_t max_steps = 14;  // or, with chunks that were dropped, after so many steps
   std::string nccl_log;    // EPLB_FAKE_NCCL_LOG

@@ -24,7 +24,7 @@ constexpr int64_t kStagingBytes = 1 << 18;  // an expert of a layer has below 4 
 // Values that travel between the rank of a token and the rank of an expert, for one router choice.
 struct Parcel {
   int32_t slot = -1;
-  int32_t ep_group = 0;  // of the pipeline stage: who writes the results
+  int32_t ep_group = 0;  // EP group of the pipeline stage that writes the results
   TokenVector input{};
   HiddenVector hidden{};
   TokenVector output{};
@@ -286,11 +286,11 @@ class Rank {
   const std::unique_ptr<Client> client_;
   const int32_t rank_;
   const int32_t pipeline_stage_;
-  const int32_t ep_groups_;  // of a pipeline stage
+  const int32_t ep_groups_;  // EP groups of a pipeline stage
   const int32_t ep_group_;   // among them
   ExpertSlots slots_;
   const int32_t first_token_;
-  std::vector<TokenVector> tokens_;                           // of this rank
+  std::vector<TokenVector> tokens_;                           // tokens of this rank
   std::vector<std::vector<std::array<float, kTopK>>> gates_;  // [layers][tokens]
   int64_t num_switches_ = 0;
 };

@@ -20,10 +20,10 @@ inline constexpr int64_t kOracleSwitches = kOracleSteps / 4;
 
 struct OracleOptions {
   int32_t num_ranks = 4;                // kTokens is a multiple
-  int32_t num_gpus = 0;                 // of an EP group; 0: one EP group of all ranks
+  int32_t num_gpus = 0;                 // GPUs of an EP group; 0: one EP group of all ranks
   int32_t pipeline_parallel_size = 1;   // layers are dealt to them in turn
   int32_t expert_tensor_parallel = 1;   // each of them holds all of an expert here
-  MakeTransports transports = nullptr;  // of a job that migrates; otherwise host
+  MakeTransports transports = nullptr;  // transports of a job that migrates; otherwise host
   StatePlacement state_placement = StatePlacement::kEveryReplica;
   bool migrate = false;
   std::string forgotten = "";  // a tensor that is left unregistered

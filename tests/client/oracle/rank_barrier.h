@@ -9,7 +9,7 @@
 
 namespace eplb::testing {
 
-// Threads: safe. Nobody waits for a rank that left.
+// Threads: safe. No rank waits for a rank that left.
 class RankBarrier {
  public:
   explicit RankBarrier(int32_t num_ranks) : num_ranks_(num_ranks) {}

@@ -217,7 +217,7 @@ class ReplicaRank {
   const StatePlacement state_;
   const size_t slots_;
   Layers experts_;                           // [layers][slots]
-  std::vector<std::vector<Row>> gradients_;  // likewise
+  std::vector<std::vector<Row>> gradients_;  // [layers][slots]
 };
 
 class ReplicaOracleTest : public ::testing::TestWithParam<StatePlacement> {

@@ -16,7 +16,7 @@ inline constexpr int32_t kTopK = 2;
 inline constexpr size_t kWidth = 8;
 inline constexpr size_t kHidden = 12;
 inline constexpr size_t kMatrix = kWidth * kHidden;  // elements of each of the two
-inline constexpr size_t kParameters = 2 * kMatrix;   // of an expert
+inline constexpr size_t kParameters = 2 * kMatrix;   // parameters of an expert
 // Tokens of a step. They are so few that some experts get none in a step and miss its update, so
 // the number of updates then differs between experts.
 inline constexpr int32_t kTokens = 16;

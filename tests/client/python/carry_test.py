@@ -1,4 +1,4 @@
-"""client.carry and client.static_order: rows go elsewhere and back between two steps, and the version in force stays."""
+"""client.carry and client.static_order: rows go elsewhere and back between two steps, and the current version stays."""
 
 import os
 import pathlib

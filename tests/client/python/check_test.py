@@ -1,4 +1,4 @@
-"""client.check: per-expert tensors of a module and its optimizer that nobody registered."""
+"""client.check: unregistered per-expert tensors of a module and its optimizer."""
 
 import copy
 import unittest

@@ -24,7 +24,7 @@ import eplb  # noqa: E402
 torch.set_num_threads(1)
 torch.optim.SGD([torch.zeros(1)], lr=1.0)  # torch imports its compiler with the first optimizer: here, not in each rank
 PATIENCE = harness.PATIENCE
-DEADLINE = 120 * PATIENCE  # of a job of rank processes, seconds
+DEADLINE = 120 * PATIENCE  # limit of a job of rank processes, seconds
 
 
 class Failure:

@@ -18,7 +18,7 @@ NO_DRIVER = ("cudaErrorInsufficientDriver", "cudaErrorNoDevice")
 
 
 class Runtime:
-    """The shared one, loaded for everybody in the process to see."""
+    """The shared one, loaded so that the whole process sees it."""
 
     def __init__(self):
         self.library = ctypes.CDLL(os.environ["EPLB_CUDART"], mode=ctypes.RTLD_GLOBAL)

@@ -85,7 +85,7 @@ class LayersTest(unittest.TestCase):
         self.refused("0.experts and 1.experts are one module of experts", nn.Sequential(first, second))
         self.refused("chunk 0: 0.experts and chunk 1: 0.experts are one", nn.Sequential(first), nn.Sequential(second))
         second = nn.Module()
-        second.other = first.experts  # where the pattern does not look
+        second.other = first.experts  # a name that the pattern does not match
         self.refused("0.other and 1.experts are one module", nn.Sequential(second, first))
 
     def test_one_router_of_two_layers(self):
@@ -358,7 +358,7 @@ class PiecesTest(unittest.TestCase):
         found = pieces.ExpertTensor("w.exp_avg", 0, "state", [
             pieces.Piece(state["exp_avg"], lambda state=state: state, "exp_avg") for state in states], 4)
         self.assertEqual(found.rows[:, 0].tolist(), [6.0, 0.0, 9.0, 3.0])
-        states[1]["exp_avg"].data = torch.ones(3)  # of the trainer's object itself
+        states[1]["exp_avg"].data = torch.ones(3)  # change of the trainer's object itself
         self.assertTrue(found.adopt() and found.in_place())
         self.assertEqual(found.rows[1].tolist(), [1.0] * 3)
 

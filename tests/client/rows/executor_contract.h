@@ -41,7 +41,7 @@ struct EpGroupOptions {
   std::vector<TensorShape> shapes = Shapes();
 };
 
-// An EP group of ranks with memory, executors and a placement in force.
+// An EP group of ranks with memory, executors and a current placement.
 class EpGroup {
  public:
   EpGroup(const Topology& topology, StateResidency residency, const MakeWorld& make,
@@ -130,7 +130,8 @@ struct ExecutorKind {
   const char* name;
   MakeWorld make;
   StateResidency residency;
-  MakeQueue queue = nullptr;  // of the memory that experts and staging lie in; null: the host's
+  // Queue of the memory that experts and staging lie in; null: the host's.
+  MakeQueue queue = nullptr;
 };
 
 class ExecutorContractTest : public ::testing::TestWithParam<ExecutorKind> {

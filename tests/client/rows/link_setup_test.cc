@@ -146,7 +146,7 @@ TEST(LinkSetupTest, OptionsThatCannotWorkAreRefusedByNameAndTold) {
   options.peers = {RankId{4}};
   refused(options, "peer 4");
   options = HostOptions(0, 1, 64);
-  options.bind_address = "203.0.113.7";  // an address for documentation, which nobody has
+  options.bind_address = "203.0.113.7";  // an address for documentation, which no host has
   const Refusal refusal = RefusalOf(options);
   EXPECT_TRUE(absl::IsUnavailable(refusal.status)) << refusal.status;
   EXPECT_THAT(refusal.told, ElementsAre(HasSubstr("203.0.113.7")));

@@ -59,7 +59,7 @@ class ReplicaGroup {
   QueueMemory memory_;
   std::vector<std::vector<ReplicaTensor>> tensors_;            // [ranks]
   std::vector<std::vector<std::span<std::byte>>> buffers_;     // [ranks][tensors]
-  std::vector<std::vector<std::vector<std::byte>>> expected_;  // likewise
+  std::vector<std::vector<std::vector<std::byte>>> expected_;  // [ranks][tensors]
   std::vector<std::unique_ptr<RowCarrier>> carriers_;
   std::vector<uint64_t> num_posts_;  // [ranks]
 };

@@ -27,7 +27,7 @@ struct TransportKind {
   TransportKind(MakeTransports make_world, MakeQueue make_queue = nullptr)
       : make(make_world), queue(make_queue) {}
   MakeTransports make;
-  MakeQueue queue;  // of the memory that rows and staging lie in; null: the host's
+  MakeQueue queue;  // queue of the memory that rows and staging lie in; null: the host's
 
   // In messages.
   friend void PrintTo(const TransportKind& kind, std::ostream* out) {

@@ -126,7 +126,7 @@ TEST_F(RunLogTest, ALimitOfFileSizesCostsLinesAndNotTheProcess) {
   LineFile file = LineFile::Open(path_).value();
   const pid_t child = fork();
   if (child == 0) {
-    (void)std::signal(SIGXFSZ, SIG_DFL);  // as in a trainer
+    (void)std::signal(SIGXFSZ, SIG_DFL);  // default in a trainer
     const rlimit limit{.rlim_cur = 100, .rlim_max = 100};
     (void)setrlimit(RLIMIT_FSIZE, &limit);
     for (int i = 0; i < 9; ++i) file.Write(std::string(29, 'x'));

@@ -25,7 +25,7 @@ class ScriptedDaemon {
     int64_t term = 1;
     absl::Status refusal = absl::OkStatus();  // not OK: ends every session after its Hello
     std::optional<wire::PlacementBody> stored =
-        std::nullopt;          // what Query.GetPlacement answers; else NOT_FOUND
+        std::nullopt;          // answer of Query.GetPlacement; absent: NOT_FOUND
     int64_t next_version = 0;  // answered with it
     std::optional<int64_t> reserved = std::nullopt;  // by ReserveVersion; else UNIMPLEMENTED
     std::string waits = "";                          // in Welcome

@@ -118,7 +118,7 @@ TEST_F(SessionTest, OldDaemonIsRefusedAfterANewOne) {
   TestJob job(daemon.endpoint());
   ASSERT_TRUE(job.started().ok()) << job.started();
   daemon.WaitForRanks(kTestRanks);
-  ASSERT_TRUE(daemon.Send(0, propose_));  // of term 1
+  ASSERT_TRUE(daemon.Send(0, propose_));  // proposal of term 1
   EXPECT_EQ(daemon.WaitFor<wire::Nack>(0).value().code, wire::NackCode::kStaleTerm);
 }
 
@@ -163,7 +163,7 @@ TEST_F(SessionTest, ReportsCarryTheTokensOfTheirWindow) {
 }
 
 TEST_F(SessionTest, JobRunsWithoutADaemonAndCountsWhatItDrops) {
-  const std::string endpoint = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
+  const std::string endpoint = ScriptedDaemon({}).endpoint();  // port without a listener
   TestJob job(endpoint, {.options = [](ClientOptions& o) {
                 o.start_deadline = absl::Seconds(1);
                 o.report_max_steps = 16;

@@ -90,7 +90,7 @@ TEST(QueryTest, AStandbyIsPassedOverWhereverItStandsInTheList) {
     const absl::StatusOr<int64_t> version = ReserveVersion(list, {}, "job", absl::Minutes(5));
     ASSERT_TRUE(version.ok()) << version.status();
     EXPECT_EQ(*version, 41);
-    // The leader does not know the job, which is an answer: nobody waits for another one.
+    // The leader does not know the job, which is an answer: the call does not wait for another one.
     const absl::Status unknown = FetchPlacement(list, {}, "job", absl::Minutes(5)).status();
     EXPECT_TRUE(absl::IsNotFound(unknown)) << unknown;
   }
@@ -226,16 +226,16 @@ TEST(DaemonAllGatherTest, WithoutANameOfTheRunNobodyIsAsked) {
 }
 
 TEST(DaemonAllGatherTest, TheNextDaemonOfTheListCarriesTheAllGather) {
-  const std::string gone = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
+  const std::string gone = ScriptedDaemon({}).endpoint();  // port without a listener
   ScriptedDaemon daemon({});
   const AllGather all_gather = MakeDaemonAllGather(
       OptionsOf(absl::StrCat(gone, ",", daemon.endpoint()), 0, 1, absl::Seconds(20)));
   EXPECT_THAT(all_gather("here").value(), ElementsAre("here"));
 }
 
-// Nobody listens: that is known at once, and is no deadline that passed.
+// No daemon listens: that is known at once, and is no deadline that passed.
 TEST(DaemonAllGatherTest, ARefusedConnectionIsCalledSoAtOnce) {
-  const std::string endpoint = ScriptedDaemon({}).endpoint();  // of a port nobody listens on now
+  const std::string endpoint = ScriptedDaemon({}).endpoint();  // port without a listener
   const AllGather all_gather = MakeDaemonAllGather(OptionsOf(endpoint, 0, 2, absl::Seconds(60)));
   const absl::Time begin = absl::Now();
   const absl::Status status = all_gather("alone").status();

@@ -174,7 +174,7 @@ def plain_after_sharded(rank, world, directory, connecting):
     ask()
     load_plain()
     with this.balancer.sharded_load():
-        load_plain()  # what was sharded before it does not count
+        load_plain()  # states sharded before it do not count
         ask()
         for layer in this.model.layers:
             layer.mlp.experts.load_state_dict({name: each.data for name, each in layer.mlp.experts.named_parameters()})

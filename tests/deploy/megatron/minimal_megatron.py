@@ -16,7 +16,7 @@ from torch import nn
 @dataclass
 class TransformerConfig:
     experts: str = "GroupedMLP"  # or "SequentialMLP" or "TEGroupedMLP"
-    num_layers: int = 2  # of a pipeline stage
+    num_layers: int = 2  # layers of a pipeline stage
     num_moe_experts: int = 8
     hidden_size: int = 32
     moe_ffn_hidden_size: int = 64

@@ -19,7 +19,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from eplb_megatron import EplbMegatron  # noqa: E402
 
-TOKENS = 48  # of a rank and a step
+TOKENS = 48  # tokens of a rank and a step
 PHASE_STEPS = 20  # after which other tokens come, so that other experts are hot
 
 

@@ -11,7 +11,7 @@ wait_for() {  # SECONDS COMMAND..
 }
 pid_of_service() { systemctl show --property MainPID --value eplbd; }
 
-# Nothing runs that nobody asked for.
+# Nothing runs without a request.
 ! systemctl --quiet is-enabled eplbd || fail "the service is enabled"
 ! systemctl --quiet is-active eplbd || fail "the service runs"
 echo "== installed, neither enabled nor started"

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 PACKAGES = ROOT / "deploy/packages"
 EPLBD = pathlib.Path(os.environ["EPLB_BUILD"]) / "bin" / "eplbd"
 DEADLINE = 30
-MOST_EXPOSED = 2.0  # of systemd-analyze's scale of 10
+MOST_EXPOSED = 2.0  # on systemd-analyze's scale of 10
 
 
 def unit_text(program, config):

@@ -46,7 +46,7 @@ TEST(MessageJsonTest, AnEnumIsItsNameWithoutThatOfItsType) {
   EXPECT_EQ(ToJson(job)["state"], "RECOVERING");
   EXPECT_EQ(ToJson(job)["ending"], "lost");
   v1::Plan plan;
-  plan.set_result(static_cast<v1::PlanResult>(99));  // of a newer daemon
+  plan.set_result(static_cast<v1::PlanResult>(99));  // result of a newer daemon
   EXPECT_EQ(ToJson(plan)["result"], "99");
 }
 

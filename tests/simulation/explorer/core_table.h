@@ -95,7 +95,7 @@ struct CoreInfo {
   bool somebody_away = false;
   bool live = false;
   bool has_candidate = false;
-  bool any_connected = false;  // rank of the current run
+  bool any_connected = false;  // a rank of the current run
   int64_t claimed = 0;         // number of the current run under an earlier daemon
   std::optional<core::LastKnownPlacement> known;
   int64_t next_version = 0;

@@ -16,8 +16,8 @@
 //  - virtual memory is a memfd, invisible before cuMemSetAccess. What was not released when
 //    the process exits, descriptors included, ends it with kLeakExit.
 //  - an error stays a thread's last one until a call reads it, and the next launch finds it.
-//  Events,
-//    streams and launches of different devices do not mix. A stream under capture runs nothing.
+//    Events, streams and launches of different devices do not mix. A stream under capture runs
+//    nothing.
 // Kernels are their host bodies.
 //
 // For processes, by the environment: EPLB_FAKE_CUDA_PEERS=off (no device reaches another's memory),

@@ -106,7 +106,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   const nlohmann::json listening = nlohmann::json::parse(line, nullptr, false);
   if (!listening.is_object() || !listening.contains("grpc")) {
     kill(child->pid_, SIGKILL);
-    child->reader_.join();  // its stderr has ended: nobody writes last_words now
+    child->reader_.join();  // its stderr has ended: no thread writes last_words now
     return absl::UnavailableError(absl::StrCat(command[0], " does not listen: ", *last_words));
   }
   child->address_ = listening["grpc"].get<std::string>();

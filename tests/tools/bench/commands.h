@@ -16,7 +16,7 @@ struct Options {
   std::string eplbd;  // the daemon's program; empty: beside this one
   int num_sessions = 64;
   int num_connections = 0;  // 0: one per session
-  int num_threads = 2;      // of the load generator
+  int num_threads = 2;      // threads of the load generator
   int num_layers = 58;
   int num_experts = 256;
   int num_slots = 288;

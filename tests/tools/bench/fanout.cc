@@ -133,7 +133,7 @@ absl::StatusOr<nlohmann::ordered_json> MeasureFrozen(const Options& options) {
   const int64_t resident = daemon->ResidentBytes();
   JobDriver frozen(DriverOptions(options, *daemon, "frozen", options.num_frozen, true));
   EPLB_RETURN_IF_ERROR(frozen.Start(kDeadline));
-  frozen.Report(SkewedCounts(options, 0), options.num_frozen);  // a proposal that nobody reads
+  frozen.Report(SkewedCounts(options, 0), options.num_frozen);  // a proposal that no rank reads
   EPLB_ASSIGN_OR_RETURN(const nlohmann::ordered_json with,
                         RunRounds(options, options.num_rounds, proposals, driver));
   EPLB_ASSIGN_OR_RETURN(const v1::JobStatus state, frozen.Status());

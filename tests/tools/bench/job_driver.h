@@ -34,7 +34,7 @@ struct FanOut {
 class JobDriver {
  public:
   struct Options {
-    std::string target;  // of the daemon
+    std::string target;  // address of the daemon
     BenchJob job;
     int num_connections = 1;
     int num_threads = 2;

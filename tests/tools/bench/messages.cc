@@ -25,7 +25,7 @@ bool SameBytes(const grpc::ByteBuffer& a, const grpc::ByteBuffer& b) {
   std::vector<grpc::Slice> left;
   std::vector<grpc::Slice> right;
   if (!a.Dump(&left).ok() || !b.Dump(&right).ok()) return false;
-  std::string flat;  // of a; b is compared slice by slice
+  std::string flat;  // bytes of a; b is compared slice by slice
   flat.reserve(a.Length());
   for (const grpc::Slice& slice : left) {
     flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());

@@ -11,12 +11,12 @@
 namespace eplb::chaos {
 
 struct Faults {
-  absl::Duration delay = absl::ZeroDuration();   // of every chunk that was read
+  absl::Duration delay = absl::ZeroDuration();   // delay of every chunk that was read
   absl::Duration jitter = absl::ZeroDuration();  // at most so much more; the order stays
   bool drop = false;                             // bytes are read and thrown away: a black hole
   bool stall = false;                            // nothing is read: the peers' buffers fill up
   double corrupt = 0;            // probability that a chunk loses the value of one of its bits
-  int64_t bytes_per_second = 0;  // of each direction of a connection; 0 = not limited
+  int64_t bytes_per_second = 0;  // limit of each direction of a connection; 0 = not limited
   int64_t cuts = 0;              // a rise resets (RST) every connection that is open
 };
 

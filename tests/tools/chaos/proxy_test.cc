@@ -176,7 +176,7 @@ TEST_F(ProxyTest, WhatIsBufferedIsBounded) {
     Turn();
   }
   // Its own buffer and those of the kernel.
-  EXPECT_LT(sent, size_t{16} << 20);  // of 19 MiB that were tried
+  EXPECT_LT(sent, size_t{16} << 20);  // out of 19 MiB
 }
 
 TEST(FaultsTest, LinesSetAndClear) {

@@ -298,7 +298,7 @@ TEST_F(ConversionTest, RowsThatLookDenseAreSaidAndTooManyRefused) {
       "row 2 is left out for --first-layer 3, though not a dense layer (experts lie in order)");
   EXPECT_THAT(std::string(Status(model, {"vllm", "o"}, {.layers = {.first = 4}}).message()),
               HasSubstr("model.json: has layers 0-3, --first-layer 4 leaves none of them"));
-  // Nothing tells a dense layer from one that nobody has balanced.
+  // Nothing tells a dense layer from one that was never balanced.
   Write("static.json", R"({"physical_to_logical_map":[[0,1,2,0],[0,1,2,0]]})");
   EXPECT_THAT(Convert({"sglang", "static.json"}, {"vllm", "v.jsonl"}, {}).notes, IsEmpty());
 }

@@ -270,7 +270,7 @@ TEST_F(BounceSenderTest, OnceNothingMovesThereIsNothingToDoBeforeThePeerHasRead)
 
 // Results that a NamedPath returns, and its fate.
 struct NamedPathFate {
-  absl::Status closed;  // what Close says
+  absl::Status closed;  // result of Close
   bool destroyed = false;
 };
 

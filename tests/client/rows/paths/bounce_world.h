@@ -23,7 +23,7 @@ namespace eplb {
 enum class BounceWay {
   kPinned,   // the copy engine writes into the peer's arena
   kCopied,   // the peer's arena cannot be pinned
-  kSockets,  // as between hosts
+  kSockets,  // same path as between hosts
 };
 inline constexpr BounceWay kBounceWays[] = {BounceWay::kPinned, BounceWay::kCopied,
                                             BounceWay::kSockets};

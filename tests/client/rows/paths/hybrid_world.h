@@ -45,7 +45,7 @@ struct HybridWorldOptions {
   std::function<std::unique_ptr<RowPath>(int32_t rank, std::unique_ptr<RowPath> path)> wrap = {};
   // Changes what a rank has mapped. May be null.
   std::function<void(int32_t rank, std::map<RankId, std::span<std::byte>>& mapped)> remap = {};
-  bool brought_up = true;      // else the first post makes the communicator
+  bool brought_up = true;      // false: the first post makes the communicator
   int64_t piece_bytes = 4096;  // small, so that rows are cut
   std::optional<int32_t> device = std::nullopt;
   MakeQueue make_queue = &cuda::MakeHostRowQueue;
@@ -95,7 +95,8 @@ inline Transports MakeHybridWorldOver(const HybridWorldOptions& world) {
     auto buffer = staging->queues[rank]->Allocate(world.staging_bytes);
     EXPECT_TRUE(buffer.ok()) << buffer.status();
     staging->buffers[rank] = *std::move(buffer);
-    // Reused memory can hold the rows of an earlier world, and a row that does not arrive would then pass its checksum.
+    // Reused memory can hold the rows of an earlier world, and a row that does not arrive would
+    // then pass its checksum.
     if (!world.device) std::ranges::fill(staging->buffers[rank].bytes, std::byte{0});
   }
   ThreadAllGather all_gather(world.world_size);

@@ -158,7 +158,7 @@ TEST(AutoTransportsTest, OneHostHasPeerSeveralHaveBothAndRanksThatAreAloneHaveNc
   // All groups take the same.
   EXPECT_THAT(chosen(3, {"a", "a", "a", "a", "b", "c"}), both);
   EXPECT_THAT(chosen(3, {"a", "a", "b", "c", "d", "e"}), both);
-  // Nobody knows where a rank without a name is.
+  // The host of a rank without a name is unknown.
   EXPECT_THAT(chosen(2, {"", ""}), nccl);
   EXPECT_THAT(chosen(3, {"a", "", "a"}), both);
 }
