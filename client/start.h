@@ -1,5 +1,5 @@
-// The start vote: every rank sends what must be equal as lines "field=value", every rank compares
-// all of them, and all ranks stop with the same message when one differs.
+// The start vote: every rank sends what must be equal as lines "field=value" and compares the lines
+// of all ranks. If one differs, all ranks stop with the same message.
 #ifndef EPLB_CLIENT_START_H_
 #define EPLB_CLIENT_START_H_
 

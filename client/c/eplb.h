@@ -308,7 +308,7 @@ typedef struct eplb_boundary {
   int64_t sent_bytes;
   int64_t received_bytes;
   double pause_s;             /* time spent in the call */
-  int64_t decided_first_step; /* of a switch: steps whose load the decision covers */
+  int64_t decided_first_step; /* switch: steps whose load the decision covers */
   int64_t decided_last_step;
   /* Reason of a switch or a dropped chunk; "NOT_COUNTING: " and the layers without tokens on this
    * rank for two load windows; or "". Valid until the next boundary. */
@@ -376,7 +376,7 @@ typedef enum eplb_id_type { EPLB_INT32 = 0, EPLB_INT64 = 1 } eplb_id_type;
 
 typedef struct eplb_choices {
   size_t struct_size;
-  const void* expert_ids;    /* [num_tokens, top_k] of id_type, row after row */
+  const void* expert_ids;    /* [num_tokens, top_k], ids of id_type, row after row */
   const uint8_t* is_padding; /* [num_tokens], not 0: skip the token; NULL: skip no token */
   int64_t* counters;   /* [num_experts + 1]: a choice adds 1 to its expert's counter, or to the last
                           one if its id is not in 0..num_experts-1 */

@@ -116,7 +116,7 @@ class DomainSolver {
   int32_t seeds_left_ = 0;
   int64_t least_work_ = 0;       // work that seeds leave for later
   int64_t work_per_counts_ = 0;  // work of a walk from each vector of counts
-  bool equal_gpus_;              // all GPUs have as many slots and are as fast
+  bool equal_gpus_;              // all GPUs have equally many slots and are equally fast
   bool no_duplicates_;           // no GPU may hold an expert twice
   std::vector<int32_t> counts_;  // replicas per expert of the current seed
   std::vector<double> units_;

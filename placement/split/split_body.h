@@ -37,7 +37,7 @@ struct SplitPeak {
   friend bool operator==(const SplitPeak&, const SplitPeak&) = default;
 };
 
-inline constexpr int64_t kMaxSplitTokens = int64_t{1} << 36;  // largest sum of a layer
+inline constexpr int64_t kMaxSplitTokens = int64_t{1} << 36;  // most tokens of a layer
 inline constexpr int64_t kMaxSplitSpeed = int64_t{1} << 24;
 inline constexpr int64_t kSplitSlackUnit = int64_t{1} << 20;  // a slack of 1
 

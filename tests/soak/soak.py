@@ -128,7 +128,7 @@ class Crowd:
             job, ending, due = entry
             late = time.monotonic() - due
             if ending != "finished" and late > 0:
-                # Without its peer a rank waits for the deadline of its vote: nobody waits for that here.
+                # Without its peer a rank waits for the deadline of its vote: the test does not wait for that.
                 for rank in job.ranks[:1] if ending == "rank killed" and late < 2 else job.ranks:
                     rank.kill()
             if all(rank.poll() is not None for rank in job.ranks):

@@ -5,8 +5,9 @@
   english.py ROOT --list     also prints every finding as PATH:LINE: TEXT
   english.py ROOT --lower    also lowers the ceilings to the counts
 
-A comment or docstring must not open with one of OPENINGS. A sentence of a comment, of a document or of a string literal (message
-or help text) has at most 30 words.
+A comment or docstring must not open with one of OPENINGS. In a remark after code this holds in lower case, too, and for the
+first word after a bracket of units or shapes. A sentence of a comment, of a document or of a string literal (message or help
+text) has at most 30 words.
 """
 import ast
 import collections
@@ -32,6 +33,12 @@ def room_of(name):
     return "/".join(parts[:2]) if parts[0] in ("client", "server") and len(parts) > 2 else parts[0]
 
 
+def opened(remark):
+    """Returns a remark after code without its units and with a capital, so that OPENING matches it in any case."""
+    remark = UNITS.sub("", remark)
+    return remark[:1].upper() + remark[1:]
+
+
 def comments_of_lines(text, mark):
     """(line, text) of each comment that begins with `mark`: a block of whole lines, or what follows code on a line."""
     found, whole = [], False
@@ -48,15 +55,18 @@ def comments_of_lines(text, mark):
         whole = False
         trailing = re.search(rf"[;,{{}})\w]\s+{mark}\s+(\S.*)$", line)
         if trailing and line[:trailing.start()].count('"') % 2 == 0:
-            remark = UNITS.sub("", trailing[1])
-            found.append((number, remark[:1].upper() + remark[1:]))
+            found.append((number, opened(trailing[1])))
     return found
 
 
 def block_comments(text):
     """(line, text) of each /* comment */."""
-    return [(text.count("\n", 0, match.start()) + 1, re.sub(r"\n[ \t]*\*?[ \t]*", " ", match[1]).strip(" *!"))
-            for match in re.finditer(r"/\*(.*?)\*/", text, re.S)]
+    found = []
+    for match in re.finditer(r"/\*(.*?)\*/", text, re.S):
+        body = re.sub(r"\n[ \t]*\*?[ \t]*", " ", match[1]).strip(" *!")
+        follows_code = text[text.rfind("\n", 0, match.start()) + 1:match.start()].strip()
+        found.append((text.count("\n", 0, match.start()) + 1, opened(body) if follows_code else body))
+    return found
 
 
 def docstrings(text):

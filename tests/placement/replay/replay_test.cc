@@ -63,7 +63,7 @@ struct Drift {
   double fixed = 0.5;    // spread of what stays, as a logarithm
   double moving = 0.4;   // spread of the drift
   double memory = 0.95;  // part of the drift kept from one window to the next
-  double noise = 0.1;    // spread within one window
+  double noise = 0.1;    // spread of each window's own noise
 };
 
 Series MakeSeries(Random& random, const Drift& drift) {

@@ -48,7 +48,7 @@ class OptimizerCalls:
             handle.remove()
         for name, stand_in, own in reversed(self._replaced):
             stand_in.__func__.eplb_call = lambda original, arguments, named: original(*arguments, **named)
-            if self._optimizer.__dict__.get(name) == stand_in:  # otherwise it was wrapped again
+            if self._optimizer.__dict__.get(name) == stand_in:  # otherwise another wrapper is around it
                 if own is None:
                     del self._optimizer.__dict__[name]
                 else:

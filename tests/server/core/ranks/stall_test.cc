@@ -88,7 +88,7 @@ TEST(StallTest, StepsFarAheadThatTwoRanksReportAreBelieved) {
   Train(job, {0, 1, 2}, 1000, 5);
   EXPECT_EQ(job.daemon.View().step, 1049);
   EXPECT_EQ(job.daemon.View().last_window_last_step, 1049);
-  EXPECT_EQ(job.daemon.core().counters().reports_ahead, 1);  // the first report counts
+  EXPECT_EQ(job.daemon.core().counters().reports_ahead, 1);  // the first report
 }
 
 TEST(StallTest, AHelloFarAheadOfAllOthersHurtsOnlyItsRank) {
