@@ -15,6 +15,7 @@
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
+#include "server/core/decisions/prices.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/ranks/expiry.h"
@@ -226,8 +227,7 @@ absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
                                             const Placement& target, Plan& plan) {
   const Placement& incumbent = *job.last_known->placement;
   const Costs costs = CostsOf(state, job);
-  const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
-  const BoundaryLimits limits = LimitsOf(job, measured);
+  const BoundaryLimits limits = LimitsOf(job);
   EPLB_ASSIGN_OR_RETURN(std::vector<LayerMove> moves, MovesOf(incumbent, target, costs));
   EPLB_ASSIGN_OR_RETURN(moves, SplitToFit(incumbent, std::move(moves), costs, limits));
   const int64_t rows = LeastStagingRows(*job.current);

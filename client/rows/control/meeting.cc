@@ -17,6 +17,7 @@ namespace eplb {
 namespace {
 
 constexpr absl::Duration kRetryPause = absl::Milliseconds(20);
+constexpr absl::Duration kHandshakeTimeout = absl::Seconds(5);  // for one connection
 constexpr size_t kSpareConnections = 64;
 constexpr size_t kMaxNamedRanks = 16;
 
@@ -208,7 +209,7 @@ class Host {
     }
     answering_.push_back({.fd = std::move(fd),
                           .handshake = Handshake::Answer(options_.handshake),
-                          .give_up = MonotonicNow() + options_.handshake_timeout,
+                          .give_up = MonotonicNow() + kHandshakeTimeout,
                           .address = listener.address});
     return absl::OkStatus();
   }

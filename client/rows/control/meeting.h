@@ -27,7 +27,6 @@ struct MeetOptions {
   std::vector<RankId> expect;              // ranks that dial this one
   std::vector<const Listener*> listeners;  // addresses that they dial
   absl::Time deadline;
-  absl::Duration handshake_timeout = absl::Seconds(5);  // for one connection
 };
 
 struct MetPeer {

@@ -15,6 +15,7 @@
 #include "proto/wire/messages.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
+#include "server/core/decisions/versions.h"
 #include "server/core/ranks/answers.h"
 #include "server/core/ranks/expiry.h"
 #include "server/core/ranks/report_interval.h"
