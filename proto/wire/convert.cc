@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "proto/wire/fields.h"
+#include "proto/wire/names.h"
 
 #include "eplb/v1/session.pb.h"
 

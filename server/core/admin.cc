@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "placement/split/batch_split.h"
 #include "proto/wire/messages.h"
+#include "proto/wire/names.h"
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
@@ -265,7 +266,7 @@ void MeasureRollback(const Job& job, const Placement& target, Plan& plan) {
 absl::Status Do(Deed& deed, const Rollback& rollback) {
   Job& job = deed.job;
   EPLB_ASSIGN_OR_RETURN(const int64_t version, RollbackTargetOf(job, rollback.to_version));
-  Plan plan{.policy = kRollbackPolicy, .result = PlanResult::kProposed};
+  Plan plan{.policy = wire::kRollbackPolicy, .result = PlanResult::kProposed};
   std::vector<Chunk> chunks;
   {
     const ReadersIn readers(deed.context.lock);

@@ -13,6 +13,7 @@
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "proto/wire/messages.h"
+#include "proto/wire/names.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/decisions/versions.h"
