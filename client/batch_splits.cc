@@ -182,7 +182,7 @@ absl::StatusOr<SplitFigures> BatchSplits::Split(LayerId layer, const BatchCounts
   }
   quotas_.resize(static_cast<size_t>(topology.num_slots()));
   EPLB_ASSIGN_OR_RETURN(SplitBound bound,
-                        prepared->splitter.SplitWithBound(LayerId{0}, totals, quotas_));
+                        prepared->splitter.Split(LayerId{0}, totals, quotas_));
   if (!target.own.empty()) EPLB_RETURN_IF_ERROR(WriteOwn(layer, counts, target));
   std::copy(quotas_.begin(), quotas_.end(), target.quotas.begin());
   SplitFigures figures = FiguresOf(layer, totals);

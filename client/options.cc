@@ -17,7 +17,7 @@
 #include "base/status_macros.h"
 #include "client/rows/control/socket.h"
 #include "proto/wire/endpoint.h"
-#include "proto/wire/messages.h"
+#include "proto/wire/names.h"
 
 namespace eplb {
 namespace {

@@ -158,7 +158,6 @@ absl::Status AssignRounds(const Topology& topology, MigrationPlan& plan) {
   EPLB_ASSIGN_OR_RETURN(const EdgeColouring colouring,
                         ColourEdges(edges, topology.num_gpus(), topology.num_gpus()));
   for (size_t i = 0; i < edges.size(); ++i) plan.transfers[i].round = colouring.colours[i];
-  plan.num_rounds = colouring.num_colours;
   std::sort(plan.transfers.begin(), plan.transfers.end(), [](const Transfer& a, const Transfer& b) {
     return std::tie(a.round, a.source, a.destination, a.layer, a.expert) <
            std::tie(b.round, b.source, b.destination, b.layer, b.expert);

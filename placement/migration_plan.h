@@ -49,7 +49,6 @@ struct MigrationPlan {
   // Between GPUs: by round, then source, then destination, layer, expert.
   std::vector<Transfer> transfers;
   std::vector<Transfer> local;  // inside a GPU: by GPU, then layer, then expert
-  int32_t num_rounds = 0;       // = the largest number of sends or receives of any GPU
   // Bytes between GPUs: each transfer counts its weights and its state once.
   int64_t link_bytes = 0;
   int64_t cross_node_transfers = 0;  // source and destination on different nodes

@@ -3,6 +3,7 @@
 #define EPLB_PLACEMENT_POLICY_H_
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +23,10 @@ namespace eplb {
 // How much work a search may do: a count of steps, never a time, so that the answer is the same on
 // every machine.
 enum class Effort { kFast, kDefault, kThorough };
+
+constexpr int32_t ByEffort(Effort effort, int32_t fast, int32_t usual, int32_t thorough) {
+  return effort == Effort::kFast ? fast : effort == Effort::kThorough ? thorough : usual;
+}
 
 struct PolicyInput {
   const Load& load;          // [L, E]; not kept after the call

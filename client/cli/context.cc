@@ -17,6 +17,7 @@
 #include "base/suggestion.h"
 #include "base/toml_text.h"
 #include "client/cli/text.h"
+#include "proto/wire/names.h"
 
 namespace eplb::cli {
 

@@ -9,7 +9,7 @@
 
 #include "base/invalid_input.h"
 #include "base/quantity.h"
-#include "proto/wire/messages.h"
+#include "proto/wire/names.h"
 
 namespace eplb::cli {
 namespace {

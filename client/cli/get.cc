@@ -19,6 +19,7 @@
 #include "placement/evaluate.h"
 #include "proto/wire/message_json.h"
 #include "proto/wire/messages.h"
+#include "proto/wire/names.h"
 #include "proto/wire/placement_json.h"
 
 #include "eplb/v1/query.pb.h"

@@ -26,11 +26,7 @@ constexpr char kFormat[] = "eplb-rows-2";
 constexpr char kRefusal[] = "!";
 
 absl::Status CheckOptions(const TransportOptions& options) {
-  if (options.world_size < 1 || options.rank.value < 0 ||
-      options.rank.value >= options.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("transport: rank ", options.rank.value,
-                                                   " is not in 0..", options.world_size - 1));
-  }
+  EPLB_RETURN_IF_ERROR(CheckRank("transport", options.rank, options.world_size));
   if (options.secret.empty()) {
     return absl::InvalidArgumentError("transport: the secret is empty");
   }

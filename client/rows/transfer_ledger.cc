@@ -243,6 +243,19 @@ void TransferLedger::NoteSent(const Outgoing& outgoing, int64_t offset, int64_t 
                             .checksum = checksum});
 }
 
+RowMessage TransferLedger::FrameOf(RowMessageType type, const RowSend& row, int64_t offset,
+                                   int64_t bytes, uint64_t checksum) const {
+  return {.type = type,
+          .row = row.row,
+          .round = row.round,
+          .post_id = post_id_,
+          .row_bytes = static_cast<int64_t>(row.bytes.size()),
+          .staging_offset = row.staging_offset,
+          .offset = offset,
+          .bytes = bytes,
+          .checksum = checksum};
+}
+
 std::vector<RankId> TransferLedger::Sources() const {
   std::set<RankId> ranks;
   for (const Incoming& incoming : incoming_) ranks.insert(incoming.row.from);

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "client/rows/row_message.h"
 #include "client/rows/transport.h"
 
 namespace eplb {
@@ -76,6 +77,9 @@ class TransferLedger {
   // These bytes of the row were handed over with this checksum; looked at in a post that keeps
   // sums.
   void NoteSent(const Outgoing& outgoing, int64_t offset, int64_t num_bytes, uint64_t checksum);
+  // Returns the frame about these bytes of a row of the post.
+  RowMessage FrameOf(RowMessageType type, const RowSend& row, int64_t offset, int64_t bytes,
+                     uint64_t checksum) const;
   // In the order of RowMoves::sends.
   std::span<Outgoing> outgoing() { return outgoing_; }
 

@@ -11,11 +11,11 @@
 #include "absl/status/statusor.h"
 
 #include "placement/evaluate.h"
+#include "proto/wire/messages.h"
 
 namespace eplb {
 
-// SwitchRecord::policy of a switch to a placement that an operator named.
-inline constexpr char kRollbackPolicy[] = "rollback";
+using wire::kRollbackPolicy;  // in SwitchRecord::policy
 
 struct StepRecord {
   int64_t step = 0;

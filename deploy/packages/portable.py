@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Makes what runs on other systems than the one that built it: the relocatable tarball, and the wheel.
 
-  portable.py tarball --build build/release --out DIRECTORY   eplb-VERSION-linux-MACHINE.tar.gz: programs, library, headers,
-  pages portable.py wheel --build build/release --out DIRECTORY     eplb-VERSION-py3-none-PLATFORM.whl with the library, and
-  the sdist without
+  portable.py tarball --build build/release --out DIRECTORY   writes eplb-VERSION-linux-MACHINE.tar.gz: programs, library,
+                                                              headers, pages
+  portable.py wheel --build build/release --out DIRECTORY     writes eplb-VERSION-py3-none-PLATFORM.whl with the library, and
+                                                              the sdist without
 
 Libraries that other systems lack come along as private copies under names of their own, so that no other library of the
 process is taken for one of them. glibc, libstdc++ and libgcc are the system's: baseline.py says how old they may be, and each

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the list of parts of a package (SPDX 2.3, JSON), from what its programs are really linked with and compiled from.
 
-  sbom.py --name eplbd --version 0.1.0-1 --build build/release --out eplbd.spdx.json [--licenses FOLDER] [--contained SONAME
-  ..] PROGRAM ..
+  sbom.py --name eplbd --version 0.1.0-1 --build build/release --out eplbd.spdx.json
+          [--licenses FOLDER] [--contained SONAME ..] PROGRAM ..
 
 PROGRAM may be stripped or have another RPATH than the build's: it is found in the build folder by its name. Shared libraries
 are DYNAMIC_LINK, or CONTAINS where --contained names them, archives STATIC_LINK, and headers BUILD_DEPENDENCY_OF. --licenses

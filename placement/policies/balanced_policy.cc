@@ -94,8 +94,7 @@ class BalancedPolicy final : public Policy {
       solver.Solve(cells, candidates, {&slots(layer, 0), static_cast<size_t>(slots.cols())});
     }
     EPLB_RETURN_IF_ERROR(CheckWanted(input));
-    EPLB_ASSIGN_OR_RETURN(Placement placement, Placement::FromSlots(topology, slots));
-    if (options.hierarchy != Hierarchy::kSoft) return placement;
+    EPLB_ASSIGN_OR_RETURN(const Placement placement, Placement::FromSlots(topology, slots));
     return WithPrimariesOnAffineNode(placement, options.hierarchy);
   }
 

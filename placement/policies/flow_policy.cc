@@ -31,18 +31,6 @@ ExpertRow ExpertsOf(const IndexMatrix& matrix, Eigen::Index row) {
   return {matrix.data() + row * matrix.cols(), static_cast<size_t>(matrix.cols())};
 }
 
-int32_t SwapsOf(Effort effort) {
-  switch (effort) {
-    case Effort::kFast:
-      return 4;
-    case Effort::kDefault:
-      return 16;
-    case Effort::kThorough:
-      return 64;
-  }
-  return 16;
-}
-
 // A part of a layer that is searched on its own: some GPUs, and the experts that only they hold.
 struct SplitPart {
   Domain domain;
@@ -181,8 +169,7 @@ class FlowPolicy final : public Policy {
     }
     EPLB_RETURN_IF_ERROR(CheckWanted(input));
     EPLB_ASSIGN_OR_RETURN(const Placement next, Placement::FromSlots(topology, slots));
-    EPLB_ASSIGN_OR_RETURN(Placement placement, Align(previous, next));
-    if (hierarchy != Hierarchy::kSoft) return placement;
+    EPLB_ASSIGN_OR_RETURN(const Placement placement, Align(previous, next));
     return WithPrimariesOnAffineNode(placement, hierarchy);
   }
 
@@ -231,7 +218,7 @@ class FlowPolicy final : public Policy {
          .batches = part.batches,
          .copies_per_gpu = options_.max_moves_per_gpu.value_or(part.domain.num_experts()),
          .price_of_all_slots = input.previous == nullptr ? 0 : kPriceOfSplitCopies,
-         .most_swaps = SwapsOf(options_.effort),
+         .most_swaps = ByEffort(options_.effort, 4, 16, 64),
          .abandoned = input.abandoned});
   }
 

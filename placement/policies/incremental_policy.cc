@@ -240,8 +240,7 @@ class IncrementalPolicy final : public Policy {
     }
     EPLB_RETURN_IF_ERROR(CheckWanted(input));
     EPLB_ASSIGN_OR_RETURN(const Placement next, Placement::FromSlots(topology, slots));
-    EPLB_ASSIGN_OR_RETURN(Placement placement, Align(previous, next));
-    if (hierarchy != Hierarchy::kSoft) return placement;
+    EPLB_ASSIGN_OR_RETURN(const Placement placement, Align(previous, next));
     return WithPrimariesOnAffineNode(placement, hierarchy);
   }
 

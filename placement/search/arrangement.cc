@@ -47,10 +47,7 @@ int32_t Arrangement::CopiesOn(int32_t gpu, int32_t expert) const {
 }
 
 bool Arrangement::MayArrive(int32_t gpu, int32_t expert) const {
-  if (domain_->only_on_affine_node && domain_->affine_node_of_expert[AsIndex(expert)] !=
-                                          domain_->affine_node_of_gpu[AsIndex(gpu)]) {
-    return false;
-  }
+  if (domain_->only_on_affine_node && !domain_->IsAtHome(gpu, expert)) return false;
   return CopiesOn(gpu, expert) < max_copies_[AsIndex(gpu)];
 }
 
@@ -61,14 +58,11 @@ bool Arrangement::MayLeave(int32_t gpu, int32_t expert) const {
 
 bool Arrangement::AffinityKept(int32_t gpu, int32_t to, int32_t expert) const {
   if (!domain_->has_node_affinity()) return true;
-  const int32_t home = domain_->affine_node_of_expert[AsIndex(expert)];
-  const auto on_affine_node = [&](int32_t g) {
-    return domain_->affine_node_of_gpu[AsIndex(g)] == home;
-  };
-  if (!on_affine_node(gpu) || (to != kEmpty && on_affine_node(to))) return true;
+  const auto is_home = [&](int32_t g) { return domain_->IsAtHome(g, expert); };
+  if (!is_home(gpu) || (to != kEmpty && is_home(to))) return true;
   int32_t others = -1;  // the one that leaves
   for (int32_t slot = FirstOf(expert); slot != kEmpty; slot = NextOf(slot)) {
-    others += on_affine_node(gpu_of(slot)) ? 1 : 0;
+    others += is_home(gpu_of(slot)) ? 1 : 0;
   }
   return others > 0;
 }

@@ -30,6 +30,11 @@ struct Domain {
   int32_t num_slots() const;
   std::vector<int32_t> GpuOfSlot() const;  // [S], slots are numbered GPU by GPU
   bool has_node_affinity() const { return !affine_node_of_gpu.empty(); }
+  // True if the GPU is on the expert's home, or homes are not looked at.
+  bool IsAtHome(int32_t gpu, int32_t expert) const {
+    return affine_node_of_expert.empty() ||
+           affine_node_of_gpu[AsIndex(gpu)] == affine_node_of_expert[AsIndex(expert)];
+  }
   bool equal_speeds() const;
   double total_load() const;
   double total_speed() const;

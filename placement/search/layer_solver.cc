@@ -21,17 +21,7 @@ constexpr int64_t kLookParts = 4;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Partitions of the expert groups to solve before the cheapest is believed.
-int32_t PartitionsToTry(Effort effort) {
-  switch (effort) {
-    case Effort::kFast:
-      return 1;
-    case Effort::kDefault:
-      return 4;
-    case Effort::kThorough:
-      return 32;
-  }
-  return 1;
-}
+int32_t PartitionsToTry(Effort effort) { return ByEffort(effort, 1, 4, 32); }
 
 // The usable GPUs first .. end - 1.
 std::unique_ptr<DomainShape> FrameOf(const Topology& topology, const GpuSpeeds& speeds,

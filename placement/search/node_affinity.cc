@@ -53,6 +53,7 @@ std::optional<std::vector<int32_t>> NodeAffinityOf(const Topology& topology, Hie
 
 absl::StatusOr<Placement> WithPrimariesOnAffineNode(const Placement& placement,
                                                     Hierarchy hierarchy) {
+  if (hierarchy != Hierarchy::kSoft) return placement;
   const Topology& topology = placement.topology();
   const int32_t per_group = topology.num_experts() / topology.num_groups();
   IndexMatrix ranks = placement.replica_rank();
@@ -111,7 +112,6 @@ absl::StatusOr<CrossingShare> ComputeCrossingShare(const Load& load, const Place
       crossing += tokens(layer, expert) * share;
     }
     const double part = total > 0 ? std::clamp(crossing / total, 0.0, 1.0) : 0.0;
-    result.per_layer.push_back(part);
     result.max = std::max(result.max, part);
     sum += part;
     layers_with_load += total > 0 ? 1 : 0;

@@ -24,14 +24,13 @@ std::optional<std::vector<int32_t>> NodeAffinityOf(const Topology& topology, Hie
 
 // Moves the primary of every expert to its group's home: the lowest slot there becomes the primary,
 // and the others follow in rising order. Slots stay as they are, and so does a layer without homes.
-// REQUIRES: hierarchy is not kNone and fits the topology.
+// Under another hierarchy than kSoft nothing changes. REQUIRES: the hierarchy fits the topology.
 absl::StatusOr<Placement> WithPrimariesOnAffineNode(const Placement& placement,
                                                     Hierarchy hierarchy);
 
 struct CrossingShare {
-  std::vector<double> per_layer;  // [L], 0..1; 0 for a layer without load
-  double mean = 0;                // over layers with load
-  double max = 0;                 // over layers with load
+  double mean = 0;  // over layers with load, 0..1
+  double max = 0;   // of any layer
 };
 
 // Computes the share of tokens that replicas off the home of their expert serve. Homes are those of

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 
 namespace eplb {
 namespace {
@@ -13,18 +14,15 @@ class Mender {
   Mender(const Domain& domain, std::vector<int32_t>& layout)
       : domain_(domain),
         layout_(layout),
+        gpu_of_(domain.GpuOfSlot()),
         counts_(domain.load.size()),
-        on_affine_node_(counts_.size()) {
-    for (size_t gpu = 0; gpu < domain.slots.size(); ++gpu) {
-      gpu_of_.insert(gpu_of_.end(), AsIndex(domain.slots[gpu]), gpu);
-      first_.push_back(gpu_of_.size() - AsIndex(domain.slots[gpu]));
-    }
+        at_home_(counts_.size()) {
     for (size_t slot = 0; slot < layout.size(); ++slot) Count(slot, 1);
   }
 
   bool Run() {
     for (size_t expert = 0; expert < counts_.size(); ++expert) {
-      if (on_affine_node_[expert] > 0) continue;
+      if (at_home_[expert] > 0) continue;
       if (!Put(expert, /*empty=*/true) && !Put(expert, /*empty=*/false)) return false;
     }
     for (auto left = std::count(layout_.begin(), layout_.end(), kEmpty); left > 0; --left) {
@@ -38,42 +36,36 @@ class Mender {
     return domain_.load[expert] / std::max(replicas, 1);
   }
 
-  bool OnAffineNode(size_t gpu, size_t expert) const {
-    return domain_.affine_node_of_expert.empty() ||
-           domain_.affine_node_of_gpu[gpu] == domain_.affine_node_of_expert[expert];
-  }
-
   void Count(size_t slot, int32_t change) {
     if (layout_[slot] == kEmpty) return;
     const auto expert = AsIndex(layout_[slot]);
     counts_[expert] += change;
-    if (OnAffineNode(gpu_of_[slot], expert)) on_affine_node_[expert] += change;
-  }
-
-  bool Holds(size_t gpu, size_t expert) const {
-    const auto begin = layout_.begin() + static_cast<std::ptrdiff_t>(first_[gpu]);
-    return std::count(begin, begin + domain_.slots[gpu], static_cast<int32_t>(expert)) > 0;
+    if (domain_.IsAtHome(gpu_of_[slot], layout_[slot])) at_home_[expert] += change;
   }
 
   // True if the expert of the slot can spare this replica.
   bool MayLeave(size_t slot) const {
     const auto expert = AsIndex(layout_[slot]);
     return counts_[expert] > 1 &&
-           (on_affine_node_[expert] > 1 || !OnAffineNode(gpu_of_[slot], expert));
-  }
-
-  bool MayArrive(size_t gpu, size_t expert) const {
-    const bool must_be_affine = domain_.only_on_affine_node || on_affine_node_[expert] == 0;
-    return (!must_be_affine || OnAffineNode(gpu, expert)) && !Holds(gpu, expert);
+           (at_home_[expert] > 1 || !domain_.IsAtHome(gpu_of_[slot], layout_[slot]));
   }
 
   // Puts the expert into an empty slot, or in place of the replica that is missed least.
-  bool Put(size_t expert, bool empty) {
+  bool Put(size_t index, bool empty) {
+    const auto expert = static_cast<int32_t>(index);
+    const bool must_be_at_home = domain_.only_on_affine_node || at_home_[index] == 0;
+    std::vector<bool> bars(domain_.slots.size());  // GPUs that may not take it
+    for (int32_t gpu = 0; gpu < domain_.num_gpus(); ++gpu) {
+      bars[AsIndex(gpu)] = must_be_at_home && !domain_.IsAtHome(gpu, expert);
+    }
+    for (size_t slot = 0; slot < layout_.size(); ++slot) {
+      if (layout_[slot] == expert) bars[AsIndex(gpu_of_[slot])] = true;
+    }
     size_t best = layout_.size();
     double least = 0;
     for (size_t slot = 0; slot < layout_.size(); ++slot) {
-      if ((layout_[slot] == kEmpty) != empty) continue;
-      if ((!empty && !MayLeave(slot)) || !MayArrive(gpu_of_[slot], expert)) continue;
+      if ((layout_[slot] == kEmpty) != empty || bars[AsIndex(gpu_of_[slot])]) continue;
+      if (!empty && !MayLeave(slot)) continue;
       const auto other = AsIndex(std::max(layout_[slot], 0));
       const double missed = empty ? 0 : UnitOf(other, counts_[other] - 1);
       if (best < layout_.size() && missed >= least) continue;
@@ -82,14 +74,14 @@ class Mender {
     }
     if (best == layout_.size()) return false;
     Count(best, -1);
-    layout_[best] = static_cast<int32_t>(expert);
+    layout_[best] = expert;
     Count(best, 1);
     return true;
   }
 
   bool FillOne() {
     std::vector<size_t> order(counts_.size());
-    for (size_t expert = 0; expert < order.size(); ++expert) order[expert] = expert;
+    std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
       return UnitOf(a, counts_[a]) > UnitOf(b, counts_[b]);
     });
@@ -99,11 +91,9 @@ class Mender {
 
   const Domain& domain_;
   std::vector<int32_t>& layout_;
-  std::vector<size_t> gpu_of_;   // [S]
-  std::vector<size_t> first_;    // [m], slots
-  std::vector<int32_t> counts_;  // [n]
-  std::vector<int32_t>
-      on_affine_node_;  // [n], replicas on the home; all of them where there are no affinities
+  std::vector<int32_t> gpu_of_;   // [S]
+  std::vector<int32_t> counts_;   // [n]
+  std::vector<int32_t> at_home_;  // [n], replicas on the home; all of them without homes
 };
 
 }  // namespace

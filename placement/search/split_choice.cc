@@ -1,10 +1,12 @@
 #include "placement/search/split_choice.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "placement/policy.h"
+#include "placement/search/arrangement.h"
 #include "placement/search/outlets.h"
 #include "placement/search/split_peaks.h"
 
@@ -29,7 +31,6 @@ class SplitContest {
         choice_(choice),
         peaks_(domain, choice.batches),
         best_(choice.incumbent.begin(), choice.incumbent.end()),
-        gpu_of_(domain.GpuOfSlot()),
         best_score_(peaks_.MeanOf(choice.incumbent)) {}
 
   void Offer(const std::optional<std::vector<int32_t>>& layout) {
@@ -51,15 +52,16 @@ class SplitContest {
     const SplitPeaks::Worst worst = peaks_.WorstOf(best_);
     if (worst.ratio <= 1) return false;
     const std::vector<double>& load = choice_.batches[worst.batch];
-    FindHolders();
-    const std::vector<int32_t> hot = Heaviest(load, worst.tight);
-    const std::vector<int32_t> slots = LeastMissed(load, worst.tight);
+    Arrangement held(domain_);
+    held.Assign(best_);
+    const std::vector<int32_t> hot = Heaviest(held, load, worst.tight);
+    const std::vector<int32_t> slots = LeastMissed(held, load, worst.tight);
     const std::vector<int32_t> from = best_;
     const double before = best_score_;
     best_score_ -= kLeastRelief;
     for (const int32_t expert : hot) {
       for (const int32_t slot : slots) {
-        if (IsOn(gpu_of_[AsIndex(slot)], expert)) continue;
+        if (held.CopiesOn(held.gpu_of(slot), expert) > 0) continue;
         std::vector<int32_t> layout = from;
         layout[AsIndex(slot)] = expert;
         Offer(layout);
@@ -73,27 +75,16 @@ class SplitContest {
   std::vector<int32_t> TakeBest() { return std::move(best_); }
 
  private:
-  void FindHolders() {
-    holders_.assign(domain_.load.size(), {});
-    for (size_t slot = 0; slot < best_.size(); ++slot) {
-      holders_[AsIndex(best_[slot])].push_back(gpu_of_[slot]);
-    }
-  }
-
-  bool IsOn(int32_t gpu, int32_t expert) const {
-    const std::vector<int32_t>& gpus = holders_[AsIndex(expert)];
-    return std::find(gpus.begin(), gpus.end(), gpu) != gpus.end();
-  }
-
   // The experts that only tight GPUs hold, those with most tokens.
-  std::vector<int32_t> Heaviest(const std::vector<double>& load,
-                                const std::vector<bool>& tight) const {
+  static std::vector<int32_t> Heaviest(const Arrangement& held, const std::vector<double>& load,
+                                       const std::vector<bool>& tight) {
     std::vector<int32_t> experts;
-    for (size_t expert = 0; expert < holders_.size(); ++expert) {
-      const std::vector<int32_t>& gpus = holders_[expert];
-      const bool within =
-          std::all_of(gpus.begin(), gpus.end(), [&](int32_t gpu) { return tight[AsIndex(gpu)]; });
-      if (within && load[expert] > 0) experts.push_back(static_cast<int32_t>(expert));
+    for (int32_t expert = 0; expert < std::ssize(load); ++expert) {
+      int32_t slot = held.FirstOf(expert);
+      while (slot != Arrangement::kEmpty && tight[AsIndex(held.gpu_of(slot))]) {
+        slot = held.NextOf(slot);
+      }
+      if (slot == Arrangement::kEmpty && load[AsIndex(expert)] > 0) experts.push_back(expert);
     }
     std::stable_sort(experts.begin(), experts.end(),
                      [&](int32_t a, int32_t b) { return load[AsIndex(a)] > load[AsIndex(b)]; });
@@ -102,14 +93,13 @@ class SplitContest {
   }
 
   // Slots with replicas off the tight GPUs, those of experts with fewest tokens per replica.
-  std::vector<int32_t> LeastMissed(const std::vector<double>& load,
-                                   const std::vector<bool>& tight) const {
+  static std::vector<int32_t> LeastMissed(const Arrangement& held, const std::vector<double>& load,
+                                          const std::vector<bool>& tight) {
     std::vector<std::pair<double, int32_t>> slots;
-    for (size_t slot = 0; slot < best_.size(); ++slot) {
-      const auto expert = AsIndex(best_[slot]);
-      if (tight[AsIndex(gpu_of_[slot])] || holders_[expert].size() < 2) continue;
-      slots.emplace_back(load[expert] / static_cast<double>(holders_[expert].size()),
-                         static_cast<int32_t>(slot));
+    for (int32_t slot = 0; slot < held.num_slots(); ++slot) {
+      const int32_t expert = held.expert_in(slot);
+      if (tight[AsIndex(held.gpu_of(slot))] || held.count(expert) < 2) continue;
+      slots.emplace_back(load[AsIndex(expert)] / held.count(expert), slot);
     }
     std::sort(slots.begin(), slots.end());
     slots.resize(std::min(slots.size(), kSlotsTried));
@@ -123,9 +113,7 @@ class SplitContest {
   const SplitChoice& choice_;
   SplitPeaks peaks_;
   std::vector<int32_t> best_;
-  std::vector<int32_t> gpu_of_;  // [S]
   double best_score_;
-  std::vector<std::vector<int32_t>> holders_;  // [n], GPUs that hold each expert in the best layout
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "placement/split/split_graph.h"
 #include "placement/split/token_split.h"
 
 namespace eplb {
@@ -222,19 +223,13 @@ void WriteShares(std::span<const int64_t> loads, std::span<const int32_t> slots,
   }
 }
 
-bool EquallyFast(const GpuSpeeds& speeds) {
-  const double fastest = *std::max_element(speeds.speeds().begin(), speeds.speeds().end());
-  return std::all_of(speeds.speeds().begin(), speeds.speeds().end(),
-                     [&](double speed) { return speed == 0 || speed == fastest; });
-}
-
 }  // namespace
 
 absl::StatusOr<std::optional<EvenPlacement>> PlaceEvenly(const Load& load, const Topology& topology,
                                                          const GpuSpeeds& speeds,
                                                          const IndexMatrix* node_of_group) {
   EPLB_RETURN_IF_ERROR(CheckLoadFits(load, topology));
-  if (!EquallyFast(speeds)) return std::nullopt;
+  if (std::ranges::max(SplitSpeeds(speeds.speeds())) > 1) return std::nullopt;  // some are slower
   std::vector<AliasDomain> domains =
       DomainsOf(topology, speeds, node_of_group == nullptr ? 1 : topology.num_nodes());
   const int32_t per_group = topology.num_experts() / topology.num_groups();

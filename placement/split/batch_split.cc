@@ -41,14 +41,8 @@ absl::Status BatchSplitter::Check(LayerId layer, std::span<const int64_t> counts
   return absl::OkStatus();
 }
 
-absl::Status BatchSplitter::Split(LayerId layer, std::span<const int64_t> counts,
-                                  std::span<int64_t> quotas) {
-  return SplitWithBound(layer, counts, quotas).status();
-}
-
-absl::StatusOr<SplitBound> BatchSplitter::SplitWithBound(LayerId layer,
-                                                         std::span<const int64_t> counts,
-                                                         std::span<int64_t> quotas) {
+absl::StatusOr<SplitBound> BatchSplitter::Split(LayerId layer, std::span<const int64_t> counts,
+                                                std::span<int64_t> quotas) {
   EPLB_RETURN_IF_ERROR(Check(layer, counts, quotas));
   SplitBound bound;
   bound.peak = solvers_[AsIndex(layer.value)]->Solve(
@@ -71,7 +65,7 @@ absl::StatusOr<Evaluation> EvaluateBatch(const Load& batch, const Placement& pla
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
     const std::span<const int64_t> counts(&batch.counts()(layer, 0),
                                           AsIndex(topology.num_experts()));
-    EPLB_RETURN_IF_ERROR(splitter.Split(LayerId{layer}, counts, quotas));
+    EPLB_RETURN_IF_ERROR(splitter.Split(LayerId{layer}, counts, quotas).status());
     for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
       gpu_loads(layer, topology.GpuOf(SlotId{slot}).value) +=
           static_cast<double>(quotas[AsIndex(slot)]);

@@ -9,8 +9,8 @@
 #include <google/protobuf/unknown_field_set.h>
 
 #include "base/status_macros.h"
-#include "proto/wire/convert_load.h"
 #include "proto/wire/fields.h"
+#include "proto/wire/names.h"
 
 #include "eplb/v1/session.pb.h"
 
@@ -192,20 +192,19 @@ absl::Status NoKnownKind(const google::protobuf::Message& message) {
 }  // namespace
 
 void ToProto(const UpMessage& message, v1::Up* out) {
-  std::visit(
-      Overloaded{[&](const Hello& m) { HelloToProto(m, out->mutable_hello()); },
-                 [&](const LoadReport& m) { LoadReportToProto(m, out->mutable_load_report()); },
-                 [&](const Prepared& m) { WriteFields(m, out->mutable_prepared()); },
-                 [&](const Nack& m) { WriteFields(m, out->mutable_nack()); },
-                 [&](const Applied& m) { WriteFields(m, out->mutable_applied()); },
-                 [&](const Failed& m) { WriteFields(m, out->mutable_failed()); },
-                 [&](const PlacementBody& m) {
-                   ToProto(m.placement, m.version,
-                           out->mutable_placement_body()->mutable_placement());
-                 },
-                 [&](const Goodbye& m) { WriteFields(m, out->mutable_goodbye()); },
-                 [&](const Moved& m) { WriteFields(m, out->mutable_moved()); }},
-      message);
+  std::visit(Overloaded{[&](const Hello& m) { HelloToProto(m, out->mutable_hello()); },
+                        [&](const LoadReport& m) { ToProto(m, out->mutable_load_report()); },
+                        [&](const Prepared& m) { WriteFields(m, out->mutable_prepared()); },
+                        [&](const Nack& m) { WriteFields(m, out->mutable_nack()); },
+                        [&](const Applied& m) { WriteFields(m, out->mutable_applied()); },
+                        [&](const Failed& m) { WriteFields(m, out->mutable_failed()); },
+                        [&](const PlacementBody& m) {
+                          ToProto(m.placement, m.version,
+                                  out->mutable_placement_body()->mutable_placement());
+                        },
+                        [&](const Goodbye& m) { WriteFields(m, out->mutable_goodbye()); },
+                        [&](const Moved& m) { WriteFields(m, out->mutable_moved()); }},
+             message);
 }
 
 absl::StatusOr<UpMessage> FromProto(v1::Up message) {
@@ -213,7 +212,7 @@ absl::StatusOr<UpMessage> FromProto(v1::Up message) {
     case v1::Up::kHello:
       return HelloFromProto(message.hello());
     case v1::Up::kLoadReport:
-      return LoadReportFromProto(*message.mutable_load_report());
+      return FromProto(*message.mutable_load_report());
     case v1::Up::kPrepared:
       return Read<Prepared>(message.prepared());
     case v1::Up::kNack:

@@ -46,6 +46,12 @@ void ToProto(const CarriedMemory& memory, std::string* out);
 // Bytes that are too many are dropped. Bytes that this version cannot read have no value.
 CarriedMemory CarriedFromBytes(const std::string& bytes);
 
+void ToProto(const LoadReport& report, v1::LoadReport* out);
+// Takes the bytes of packed counts out of the message. Checks sizes before it allocates memory.
+// errors: InvalidArgument, naming the field: steps that go backwards, counts of the wrong length or
+// above 2^63-1, more than kMaxLoadParts parts, parts beside parts_unknown.
+absl::StatusOr<LoadReport> FromProto(v1::LoadReport& in);
+
 void ToProto(const UpMessage& message, v1::Up* out);
 void ToProto(const DownMessage& message, v1::Down* out);
 // Takes the bytes of packed counts out of the message, so pass it with std::move.

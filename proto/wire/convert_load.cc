@@ -1,6 +1,4 @@
 // Load reports, whose packed counts are moved between the message and the value and not copied.
-#include "proto/wire/convert_load.h"
-
 #include <cstring>
 #include <limits>
 #include <string>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "proto/wire/convert.h"
 #include "proto/wire/fields.h"
 #include "proto/wire/report_counts.h"
 
@@ -139,7 +138,7 @@ absl::Status CheckSplit(const LoadReport& report, uint32_t num_layers) {
 
 }  // namespace
 
-void LoadReportToProto(const LoadReport& report, v1::LoadReport* out) {
+void ToProto(const LoadReport& report, v1::LoadReport* out) {
   WriteFields(report, out);
   out->set_num_layers(static_cast<uint32_t>(NumLayers(report)));
   out->set_num_experts(static_cast<uint32_t>(NumExperts(report)));
@@ -151,7 +150,7 @@ void LoadReportToProto(const LoadReport& report, v1::LoadReport* out) {
   }
 }
 
-absl::StatusOr<LoadReport> LoadReportFromProto(v1::LoadReport& in) {
+absl::StatusOr<LoadReport> FromProto(v1::LoadReport& in) {
   constexpr auto kMaxCells = static_cast<uint64_t>(kMaxSlotsOfAllLayers);
   LoadReport report;
   EPLB_RETURN_IF_ERROR(ReadFields(in, &report));

@@ -15,7 +15,6 @@
 #include <variant>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
@@ -94,19 +93,6 @@ class LayerList {
 
   std::shared_ptr<Layers> layers_;
 };
-
-// Names of jobs, runs and requests, which are checked before they are sent.
-
-inline constexpr size_t kMaxNameLength = 128;  // longest name of a job or a run
-inline constexpr size_t kMaxRequestIdLength = 64;
-
-// Checks the name of a job or a request: [1, max_length] characters of [A-Za-z0-9._-].
-// errors: InvalidArgument beginning with `field`.
-absl::Status CheckPlainName(std::string_view field, std::string_view name,
-                            size_t max_length = kMaxNameLength);
-// Checks the name of a run: [1, kMaxNameLength] characters of printable ASCII.
-// errors: InvalidArgument beginning with `field`.
-absl::Status CheckPrintableName(std::string_view field, std::string_view name);
 
 // Facts of a job that no daemon may lose, as plain values. JobMemory of proto/eplb/v1/types.proto
 // describes each field; names are the same.
@@ -324,6 +310,9 @@ struct Keep {
   CarriedMemory memory = {};
 };
 
+// Policy of a decision by which an operator named the placement.
+inline constexpr char kRollbackPolicy[] = "rollback";
+
 struct Propose {
   int64_t term = 0;
   int64_t version = 0;
@@ -337,7 +326,7 @@ struct Propose {
   int64_t decided_first_step = 0;
   int64_t decided_last_step = 0;
   int64_t decision = 0;  // rising within a job; its chunks share it; 0: not known
-  std::string policy;    // policy that decided; "rollback" if an operator named the placement
+  std::string policy;    // policy that decided, or kRollbackPolicy
   std::string asked_by;  // identity of the operator who asked for it, if any
 };
 

@@ -17,6 +17,7 @@
 #include "base/suggestion.h"
 #include "placement/bandwidth.h"
 #include "proto/wire/messages.h"
+#include "proto/wire/names.h"
 #include "server/process/address.h"
 
 namespace eplb {

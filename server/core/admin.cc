@@ -12,9 +12,11 @@
 #include "base/text.h"
 #include "placement/split/batch_split.h"
 #include "proto/wire/messages.h"
+#include "proto/wire/names.h"
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
+#include "server/core/decisions/prices.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/ranks/expiry.h"
@@ -226,8 +228,7 @@ absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
                                             const Placement& target, Plan& plan) {
   const Placement& incumbent = *job.last_known->placement;
   const Costs costs = CostsOf(state, job);
-  const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
-  const BoundaryLimits limits = LimitsOf(job, measured);
+  const BoundaryLimits limits = LimitsOf(job);
   EPLB_ASSIGN_OR_RETURN(std::vector<LayerMove> moves, MovesOf(incumbent, target, costs));
   EPLB_ASSIGN_OR_RETURN(moves, SplitToFit(incumbent, std::move(moves), costs, limits));
   const int64_t rows = LeastStagingRows(*job.current);
@@ -265,7 +266,7 @@ void MeasureRollback(const Job& job, const Placement& target, Plan& plan) {
 absl::Status Do(Deed& deed, const Rollback& rollback) {
   Job& job = deed.job;
   EPLB_ASSIGN_OR_RETURN(const int64_t version, RollbackTargetOf(job, rollback.to_version));
-  Plan plan{.policy = kRollbackPolicy, .result = PlanResult::kProposed};
+  Plan plan{.policy = wire::kRollbackPolicy, .result = PlanResult::kProposed};
   std::vector<Chunk> chunks;
   {
     const ReadersIn readers(deed.context.lock);

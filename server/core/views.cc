@@ -9,7 +9,7 @@
 
 #include "placement/policies/registry.h"
 #include "server/core/core.h"
-#include "server/core/decisions/decide.h"
+#include "server/core/decisions/prices.h"
 #include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/watchdog.h"

@@ -12,6 +12,7 @@
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "proto/wire/messages.h"
+#include "proto/wire/names.h"
 #include "server/http/job_json.h"
 
 namespace eplb {

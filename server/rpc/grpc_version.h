@@ -1,5 +1,4 @@
 // The gRPC that this program runs on, and what an operator should know of it.
-//
 #ifndef EPLB_SERVER_RPC_GRPC_VERSION_H_
 #define EPLB_SERVER_RPC_GRPC_VERSION_H_
 

@@ -6,7 +6,7 @@
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "placement/digest.h"
-#include "proto/wire/messages.h"
+#include "proto/wire/names.h"
 
 namespace eplb {
 namespace {

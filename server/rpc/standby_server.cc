@@ -13,7 +13,7 @@
 
 #include "base/status_macros.h"
 #include "proto/wire/channel_credentials.h"
-#include "proto/wire/messages.h"
+#include "proto/wire/names.h"
 #include "proto/wire/status.h"
 #include "server/rpc/connection_acceptor.h"
 #include "server/rpc/gate.h"

@@ -16,6 +16,7 @@
 #include "placement/evaluate.h"
 #include "placement/policies/balanced_policy.h"
 #include "tests/bench/measure.h"
+#include "tests/support/plain_deepseek.h"
 
 namespace eplb {
 namespace {

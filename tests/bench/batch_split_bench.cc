@@ -70,7 +70,7 @@ bool Measure(const Row& row) {
     return std::span(&counts(layer, 0), static_cast<size_t>(row.num_experts));
   };
   for (int32_t layer = 0; layer < kLayers; ++layer) {
-    const auto bound = splitter.SplitWithBound(LayerId{layer}, batch_of(layer), quotas);
+    const auto bound = splitter.Split(LayerId{layer}, batch_of(layer), quotas);
     const int64_t plain = testing::LeastPeakByNewton(problems[static_cast<size_t>(layer)]);
     equal = equal && bound.ok() && bound->peak == SplitPeak{plain, 1};
   }

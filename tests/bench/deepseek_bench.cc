@@ -10,6 +10,7 @@
 
 #include "placement/policies/deepseek_policy.h"
 #include "tests/bench/measure.h"
+#include "tests/support/plain_deepseek.h"
 
 namespace eplb {
 namespace {

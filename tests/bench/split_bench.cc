@@ -15,6 +15,7 @@
 #include "placement/split/alias_placement.h"
 #include "placement/split/token_split.h"
 #include "tests/bench/measure.h"
+#include "tests/support/plain_deepseek.h"
 
 namespace eplb {
 namespace {

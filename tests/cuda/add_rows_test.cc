@@ -3,17 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <numeric>
-#include <random>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
-#include "cuda/copy.h"
-#include "cuda/kernels/add_rows_body.h"
 #include "tests/cuda/gradient_case.h"
 
 namespace eplb::cuda {
@@ -24,38 +17,6 @@ using ::testing::HasSubstr;
 class AddRowsTest : public ::testing::TestWithParam<ElementType> {};
 
 INSTANTIATE_TEST_SUITE_P(Types, AddRowsTest, ::testing::ValuesIn(testing::kElementTypes));
-
-std::vector<int32_t> Shuffled(int32_t size, std::mt19937_64& random) {
-  std::vector<int32_t> order(static_cast<size_t>(size));
-  std::iota(order.begin(), order.end(), 0);
-  std::shuffle(order.begin(), order.end(), random);
-  return order;
-}
-
-TEST_P(AddRowsTest, AnyGridInAnyOrderAddsAsFloat64SaysAndTouchesNothingElse) {
-  constexpr uint64_t kSeed = 400;
-  const testing::GradientCase gradients = testing::MakeGradientCase(GetParam(), kSeed);
-  std::mt19937_64 random(kSeed);
-  for (const CopyGrid& grid : {CopyGrid{1, 1}, CopyGrid{1, 96}, CopyGrid{7, 256}}) {
-    SCOPED_TRACE(absl::StrCat("seed ", kSeed, " grid ", grid.blocks, " x ", grid.threads));
-    std::vector<std::byte> destinations = gradients.destinations;
-    const std::vector<RowCopy> rows = gradients.At(gradients.sources.data(), destinations.data());
-    std::vector<TiledRow> table(rows.size());
-    const int64_t num_tiles = TileRows(rows, table);
-    const auto num_rows = static_cast<int32_t>(rows.size());
-    VisitElement(GetParam(), [&](auto element) {
-      for (const int32_t block : Shuffled(grid.blocks, random)) {
-        for (int64_t tile = block; tile < num_tiles; tile += grid.blocks) {
-          const TiledRow& row = table[static_cast<size_t>(RowOfTile(table.data(), num_rows, tile))];
-          for (const int32_t thread : Shuffled(grid.threads, random)) {
-            AddTilePart<decltype(element)>(row.copy, tile - row.first_tile, thread, grid.threads);
-          }
-        }
-      }
-    });
-    EXPECT_TRUE(testing::SameBytes(destinations, gradients.sums));
-  }
-}
 
 TEST_P(AddRowsTest, OnHostAddsAsFloat64Says) {
   constexpr uint64_t kSeed = 401;

@@ -3,14 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdint>
-#include <numeric>
-#include <random>
-#include <thread>
 #include <vector>
-
-#include "absl/strings/str_cat.h"
 
 #include "tests/cuda/copy_case.h"
 
@@ -20,48 +14,14 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-template <class Index>
-std::vector<Index> Shuffled(Index size, std::mt19937_64& random) {
-  std::vector<Index> order(static_cast<size_t>(size));
-  std::iota(order.begin(), order.end(), 0);
-  std::shuffle(order.begin(), order.end(), random);
-  return order;
-}
-
-// The kernel's loop for one block, its threads in random order; the barrier of the block's sum is
-// the end of the inner loop.
-template <bool kChecksum>
-void RunBlock(const CopyArgs& args, const CopyGrid& grid, int32_t block, std::mt19937_64& random) {
-  for (int64_t tile = block; tile < args.num_tiles; tile += grid.blocks) {
-    const int32_t index = RowOfTile(args.rows, args.num_rows, tile);
-    const TiledRow& row = args.rows[index];
-    uint64_t sum = 0;
-    for (const int32_t thread : Shuffled(grid.threads, random)) {
-      sum += CopyTilePart<kChecksum>(row.copy, tile - row.first_tile, thread, grid.threads);
-    }
-    if constexpr (kChecksum) {
-      std::atomic_ref(args.checksums[index]).fetch_add(sum, std::memory_order_relaxed);
-    } else {
-      EXPECT_EQ(sum, 0U);
-    }
-  }
-}
-
-// A case's own copy of the destinations, and the arguments over it.
+// A case's own copy of the destinations, and the rows over it.
 class CopyRun {
  public:
   explicit CopyRun(const testing::CopyCase& copy_case)
-      : destinations_(copy_case.destinations),
-        table_(copy_case.rows.size()),
-        checksums_(copy_case.rows.size()) {
+      : destinations_(copy_case.destinations), checksums_(copy_case.rows.size()) {
     rows_ = copy_case.At(copy_case.sources.data(), destinations_.data());
-    args_ = {.rows = table_.data(),
-             .num_rows = static_cast<int32_t>(rows_.size()),
-             .num_tiles = TileRows(rows_, table_),
-             .checksums = checksums_.data()};
   }
 
-  const CopyArgs& args() const { return args_; }
   const std::vector<RowCopy>& rows() const { return rows_; }
   std::vector<uint64_t>& checksums() { return checksums_; }
 
@@ -72,55 +32,8 @@ class CopyRun {
  private:
   std::vector<std::byte> destinations_;
   std::vector<RowCopy> rows_;
-  std::vector<TiledRow> table_;
   std::vector<uint64_t> checksums_;
-  CopyArgs args_;
 };
-
-TEST(CopyBodyTest, AnyGridInAnyOrderCopiesAndSumsAsTheHostDoes) {
-  constexpr uint64_t kSeed = 200;
-  const testing::CopyCase copy_case = testing::MakeCopyCase(kSeed);
-  std::mt19937_64 random(kSeed);
-  for (const CopyGrid& grid : {CopyGrid{1, 1}, CopyGrid{1, 96}, CopyGrid{7, 256}}) {
-    SCOPED_TRACE(absl::StrCat("seed ", kSeed, " grid ", grid.blocks, " x ", grid.threads));
-    CopyRun run(copy_case);
-    for (const int32_t block : Shuffled(grid.blocks, random)) {
-      RunBlock<true>(run.args(), grid, block, random);
-    }
-    run.ExpectCopied(copy_case);
-    EXPECT_EQ(run.checksums(), copy_case.ExpectedChecksums());
-  }
-}
-
-TEST(CopyBodyTest, WithoutChecksumsItOnlyCopies) {
-  constexpr uint64_t kSeed = 201;
-  const testing::CopyCase copy_case = testing::MakeCopyCase(kSeed);
-  std::mt19937_64 random(kSeed);
-  CopyRun run(copy_case);
-  for (const int32_t block : Shuffled(3, random)) {
-    RunBlock<false>(run.args(), {3, 256}, block, random);
-  }
-  run.ExpectCopied(copy_case);
-  EXPECT_THAT(run.checksums(), Each(0U));
-}
-
-TEST(CopyBodyTest, BlocksMayRunAtOnce) {
-  constexpr uint64_t kSeed = 202;
-  constexpr CopyGrid kGrid{.blocks = 6, .threads = 128};
-  const testing::CopyCase copy_case = testing::MakeCopyCase(kSeed);
-  CopyRun run(copy_case);
-  std::vector<std::thread> blocks;
-  blocks.reserve(kGrid.blocks);
-  for (int32_t block = 0; block < kGrid.blocks; ++block) {
-    blocks.emplace_back([&run, kGrid, block] {
-      std::mt19937_64 random(kSeed + static_cast<uint64_t>(block));
-      RunBlock<true>(run.args(), kGrid, block, random);
-    });
-  }
-  for (std::thread& block : blocks) block.join();
-  run.ExpectCopied(copy_case);
-  EXPECT_EQ(run.checksums(), copy_case.ExpectedChecksums()) << "seed " << kSeed;
-}
 
 TEST(CopyRowsOnHostTest, CopiesAndSums) {
   constexpr uint64_t kSeed = 203;

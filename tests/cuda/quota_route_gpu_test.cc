@@ -59,6 +59,10 @@ TYPED_TEST(LaunchQuotaRouteTest, EqualsThePlainReferenceAtEachLaunchOfAGraph) {
     ASSERT_EQ(cudaStreamSynchronize(this->stream_.get()), cudaSuccess);
     EXPECT_EQ(slots.Read(), c.slots);
     EXPECT_EQ(beyond.Read().front(), 2 * c.beyond);
+    args.slots = ids.data();
+    ASSERT_TRUE(LaunchQuotaRoute(args, this->stream_.get()).ok());
+    ASSERT_EQ(cudaStreamSynchronize(this->stream_.get()), cudaSuccess);
+    EXPECT_EQ(ids.Read(), c.slots) << "in place";
     if (this->HasFailure()) return;
   }
 }

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "tests/cuda/quota_route_case.h"
-#include "tests/support/emulated_warp.h"
 
 namespace eplb::cuda {
 namespace {
@@ -27,7 +26,7 @@ TYPED_TEST(QuotaRouteTest, EqualsThePlainReference) {
   for (const testing::CountShape& shape : testing::CountShapes()) {
     SCOPED_TRACE(absl::StrCat("seed ", kSeed, " tokens ", shape.num_tokens, " top_k ", shape.top_k,
                               " masked ", shape.masked));
-    const auto c = testing::MakeQuotaRouteCase<TypeParam>(shape, kSeed);
+    auto c = testing::MakeQuotaRouteCase<TypeParam>(shape, kSeed);
     QuotaRouteArgs args = c.Args();
     std::vector<TypeParam> slots(c.slots.size());
     std::vector<int32_t> chunks(
@@ -39,39 +38,9 @@ TYPED_TEST(QuotaRouteTest, EqualsThePlainReference) {
     ASSERT_TRUE(QuotaRouteOnHost(args).ok());
     EXPECT_EQ(slots, c.slots);
     EXPECT_EQ(beyond, c.beyond);
-  }
-}
-
-// The chunks from the last to the first: their order is no matter.
-template <class ExpertId>
-void RouteInLanes(const QuotaRouteArgs& args) {
-  eplb::testing::EmulatedWarp warp;
-  warp.Run([&](const eplb::testing::EmulatedWarp::Lane& lane) {
-    for (int64_t chunk = NumChunks(args.choices); chunk-- > 0;) {
-      CountChunk<ExpertId>(args, chunk, lane);
-    }
-    for (int32_t e = lane.lane(); e < args.choices.num_experts; e += kLanes) AddUpChunks(args, e);
-    lane.Sync();
-    for (int64_t chunk = NumChunks(args.choices); chunk-- > 0;) {
-      RouteChunk<ExpertId>(args, chunk, lane);
-    }
-  });
-}
-
-TYPED_TEST(QuotaRouteTest, TheLanesOfAWarpGiveThePlainReferenceInPlace) {
-  for (const testing::CountShape& shape :
-       {testing::CountShape{3, 2, 8, false}, {517, 8, 64, true}, {1100, 2, 256, false}}) {
-    auto c = testing::MakeQuotaRouteCase<TypeParam>(shape, 431);
-    QuotaRouteArgs args = c.Args();
-    std::vector<int32_t> chunks(
-        static_cast<size_t>(QuotaRouteScratchBytes(args.choices)) / sizeof(int32_t), -5);
-    int64_t beyond = 0;
     args.slots = c.choices.ids.data();
-    args.beyond = &beyond;
-    args.chunk_counts = chunks.data();
-    RouteInLanes<TypeParam>(args);
-    EXPECT_EQ(c.choices.ids, c.slots);
-    EXPECT_EQ(beyond, c.beyond);
+    ASSERT_TRUE(QuotaRouteOnHost(args).ok());
+    EXPECT_EQ(c.choices.ids, c.slots) << "in place";
   }
 }
 

@@ -272,5 +272,25 @@ TEST(CheckRouteArgsTest, RefusalNamesTheNumber) {
   EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("expected both or neither"));
 }
 
+TEST(CandidateOfDrawTest, TheFirstThresholdAboveTheDraw) {
+  const std::vector<uint32_t> thresholds{10, 20, 20, 4'000'000'000, UINT32_MAX};
+  const auto of = [&](uint32_t draw) { return CandidateOfDraw(thresholds.data(), 5, draw); };
+  EXPECT_EQ(of(0), 0);
+  EXPECT_EQ(of(9), 0);
+  EXPECT_EQ(of(10), 1);
+  EXPECT_EQ(of(19), 1);
+  EXPECT_EQ(of(20), 3) << "candidate 2 has no share";
+  EXPECT_EQ(of(3'999'999'999), 3);
+  EXPECT_EQ(of(4'000'000'000), 4);
+  EXPECT_EQ(of(UINT32_MAX), 4);
+  EXPECT_EQ(CandidateOfDraw(thresholds.data(), 1, UINT32_MAX), 0);
+}
+
+TEST(RouteDrawTest, ValueIsFixed) {
+  // Draws that ranks on other builds, and the GPU, must make.
+  EXPECT_EQ(RouteDraw(0, 0), 2802244911U);
+  EXPECT_EQ(RouteDraw(123'456'789'012, 255), 886944990U);
+}
+
 }  // namespace
 }  // namespace eplb::cuda

@@ -92,7 +92,7 @@ class SplitCase {
       const auto slots = static_cast<size_t>(num_slots());
       const size_t first_slot = static_cast<size_t>(i) * slots;
       const std::span<int64_t> quotas = std::span(results.quotas).subspan(first_slot, slots);
-      results.peaks[static_cast<size_t>(i)] = splitter.SplitWithBound(layer, sums, quotas)->peak;
+      results.peaks[static_cast<size_t>(i)] = splitter.Split(layer, sums, quotas)->peak;
       results.refused[static_cast<size_t>(i)] = kNotRefused;
       const auto mine = std::span(counts_).subspan(
           Row(static_cast<size_t>(source), static_cast<size_t>(i)), num_experts);

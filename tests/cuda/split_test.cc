@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "tests/cuda/split_case.h"
-#include "tests/support/emulated_warp.h"
 
 namespace eplb::cuda {
 namespace {
@@ -19,58 +18,6 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::SplitCase;
 using testing::SplitResults;
-
-// The kernel of one block after the other, in the lanes of an emulated warp.
-template <int kWords>
-void RunInLanes(const SplitArgs& args) {
-  std::vector<int64_t> memory(static_cast<size_t>(ScratchBytesOfLayer(args.tables, kWords)) / 8,
-                              -7);
-  auto* const bytes = reinterpret_cast<std::byte*>(memory.data());
-  eplb::testing::EmulatedWarp warp;
-  warp.Run([&](const eplb::testing::EmulatedWarp::Lane& lane) {
-    for (int32_t index = 0; index < args.num_layers; ++index) {
-      SplitOneLayer<kWords>(args, index, bytes, LaneTeam(lane));
-    }
-  });
-}
-
-void ExpectLanesEqualHost(const SplitCase& c) {
-  SplitResults host(c);
-  ASSERT_TRUE(SplitOnHost(c.ArgsFor(host)).ok());
-  SplitResults lanes(c);
-  const SplitArgs args = c.ArgsFor(lanes);
-  switch (NumSetWords(args.tables.num_gpus)) {
-    case 1:
-      RunInLanes<1>(args);
-      break;
-    case 4:
-      RunInLanes<4>(args);
-      break;
-    default:
-      RunInLanes<16>(args);
-  }
-  EXPECT_EQ(lanes, host);
-}
-
-TEST(SplitBodyTest, TheLanesOfAWarpGiveTheBitsOfOneThread) {
-  Random random(500);
-  for (int i = 0; i < 16 && !HasFailure(); ++i) {
-    ExpectLanesEqualHost(SplitCase(random, eplb::testing::RandomTopology(random)));
-  }
-  constexpr struct {
-    int32_t num_layers, num_experts, num_slots, num_gpus;
-  } kShapes[] = {{2, 64, 72, 8},
-                 {2, 256, 288, 32},
-                 {2, 256, 384, 64},
-                 {1, 256, 512, 128},
-                 {1, 384, 1024, 512}};
-  for (const auto& shape : kShapes) {
-    ExpectLanesEqualHost(SplitCase(random, *Topology::Make({.num_layers = shape.num_layers,
-                                                            .num_experts = shape.num_experts,
-                                                            .num_slots = shape.num_slots,
-                                                            .num_gpus = shape.num_gpus})));
-  }
-}
 
 TEST(SplitOnHostTest, EqualsBatchSplitterAndTheQuotasOfEverySource) {
   Random random(501);

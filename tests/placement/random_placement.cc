@@ -2,9 +2,21 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
+
+#include <Eigen/Core>
 
 namespace eplb::testing {
+
+Placement OneLayerPlacement(int32_t num_experts, int32_t num_gpus,
+                            const std::vector<int32_t>& physical_to_logical) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1,
+                       .num_experts = num_experts,
+                       .num_slots = static_cast<int32_t>(physical_to_logical.size()),
+                       .num_gpus = num_gpus});
+  return *Placement::FromSlots(
+      topology, Eigen::Map<const IndexMatrix>(physical_to_logical.data(), 1, topology.num_slots()));
+}
 
 int32_t Pick(Random& random, int32_t first, int32_t last) {
   return first + static_cast<int32_t>(random() % static_cast<uint64_t>(last - first + 1));

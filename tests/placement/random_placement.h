@@ -1,14 +1,19 @@
-// Seeded random shapes and placements for property tests; the same on every machine.
+// Placements for tests, given slot by slot or drawn from a seed; the same on every machine.
 #ifndef EPLB_TESTS_PLACEMENT_RANDOM_PLACEMENT_H_
 #define EPLB_TESTS_PLACEMENT_RANDOM_PLACEMENT_H_
 
 #include <cstdint>
 #include <random>
+#include <vector>
 
 #include "placement/placement.h"
 #include "placement/topology.h"
 
 namespace eplb::testing {
+
+// One layer with these experts by slot, GPU by GPU.
+Placement OneLayerPlacement(int32_t num_experts, int32_t num_gpus,
+                            const std::vector<int32_t>& physical_to_logical);
 
 using Random = std::mt19937_64;
 

@@ -17,6 +17,7 @@ namespace eplb {
 namespace {
 
 constexpr absl::Duration kRetryPause = absl::Milliseconds(20);
+constexpr absl::Duration kHandshakeTimeout = absl::Seconds(5);  // for one connection
 constexpr size_t kSpareConnections = 64;
 constexpr size_t kMaxNamedRanks = 16;
 
@@ -208,7 +209,7 @@ class Host {
     }
     answering_.push_back({.fd = std::move(fd),
                           .handshake = Handshake::Answer(options_.handshake),
-                          .give_up = MonotonicNow() + options_.handshake_timeout,
+                          .give_up = MonotonicNow() + kHandshakeTimeout,
                           .address = listener.address});
     return absl::OkStatus();
   }
@@ -229,6 +230,12 @@ absl::StatusOr<Meeting> MeetPeers(std::string_view what, const MeetOptions& opti
                                                    "authenticate each other"));
   }
   return Host(options).Run(what);
+}
+
+absl::Status CheckRank(absl::string_view what, RankId rank, int32_t world_size) {
+  if (rank.value >= 0 && rank.value < world_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": rank ", rank.value, " is not in 0..", world_size - 1));
 }
 
 std::string NameRanks(std::vector<RankId> ranks) {

@@ -27,7 +27,6 @@ struct MeetOptions {
   std::vector<RankId> expect;              // ranks that dial this one
   std::vector<const Listener*> listeners;  // addresses that they dial
   absl::Time deadline;
-  absl::Duration handshake_timeout = absl::Seconds(5);  // for one connection
 };
 
 struct MetPeer {
@@ -46,6 +45,9 @@ struct Meeting {
 // Collective among the ranks named. errors: DeadlineExceeded naming the missing ranks, `what`
 // first; errors of socket.h.
 absl::StatusOr<Meeting> MeetPeers(std::string_view what, const MeetOptions& options);
+
+// errors: InvalidArgument, `what` first, for a rank outside 0..world_size - 1.
+absl::Status CheckRank(absl::string_view what, RankId rank, int32_t world_size);
 
 // Returns "rank 3", "ranks 1, 2, 5"; at most 16 are named.
 std::string NameRanks(std::vector<RankId> ranks);

@@ -279,11 +279,7 @@ AllGather Wrap(std::shared_ptr<End> end) {
 }  // namespace
 
 absl::StatusOr<AllGather> MakeTcpAllGather(const TcpAllGatherOptions& options) {
-  if (options.world_size < 1 || options.rank.value < 0 ||
-      options.rank.value >= options.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("all_gather: rank ", options.rank.value,
-                                                   " is not in 0..", options.world_size - 1));
-  }
+  EPLB_RETURN_IF_ERROR(CheckRank("all_gather", options.rank, options.world_size));
   if (options.rank.value != 0) return Wrap(std::make_shared<Member>(options));
   EPLB_ASSIGN_OR_RETURN(Listener listener, ListenTcp(options.address, options.port));
   return Wrap(std::make_shared<Root>(options, std::move(listener)));

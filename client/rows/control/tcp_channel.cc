@@ -349,18 +349,6 @@ class TcpChannel : public ControlChannel {
   absl::Status broken_;
 };
 
-absl::Status CheckOptions(const TcpControlOptions& options) {
-  if (options.world_size < 1 || options.rank.value < 0 ||
-      options.rank.value >= options.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("control channel: rank ", options.rank.value,
-                                                   " is not in 0..", options.world_size - 1));
-  }
-  if (options.secret.empty()) {
-    return absl::InvalidArgumentError("control channel: the secret is empty");
-  }
-  return absl::OkStatus();
-}
-
 // answers: of each rank, its address and its host. errors: FailedPrecondition, equal on all ranks,
 // when a rank of several hosts gave an address that only its own host reaches.
 absl::StatusOr<std::vector<std::string>> AddressesOf(const std::vector<std::string>& answers,
@@ -392,7 +380,10 @@ absl::StatusOr<std::vector<std::string>> AddressesOf(const std::vector<std::stri
 
 absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
     const TcpControlOptions& options, const AllGather& all_gather) {
-  EPLB_RETURN_IF_ERROR(CheckOptions(options));
+  EPLB_RETURN_IF_ERROR(CheckRank("control channel", options.rank, options.world_size));
+  if (options.secret.empty()) {
+    return absl::InvalidArgumentError("control channel: the secret is empty");
+  }
   EPLB_ASSIGN_OR_RETURN(const Listener listener, ListenTcp(options.bind_address, 0));
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
                         all_gather(absl::StrCat(listener.address, "\n",

@@ -11,11 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/rows/link_setup.h"
 #include "client/rows/link_transport.h"
 #include "client/rows/paths/host_path.h"
+#include "client/rows/paths/summed_path.h"
 
 namespace eplb {
 namespace {
@@ -55,7 +55,7 @@ struct Piece {
   bool is_queued = false;  // on the link
 };
 
-class BouncePath : public RowPath {
+class BouncePath : public SummedPath {
  public:
   explicit BouncePath(std::unique_ptr<Bounce> bounce) : bounce_(std::move(bounce)) {}
 
@@ -84,11 +84,11 @@ class BouncePath : public RowPath {
     EPLB_ASSIGN_OR_RETURN(const bool is_down, FinishDescents());
     const bool crossed = Cross();
     EPLB_ASSIGN_OR_RETURN(const bool rising, StartAscents());
-    EPLB_ASSIGN_OR_RETURN(const bool is_up, FinishAscents());
+    EPLB_ASSIGN_OR_RETURN(const bool is_up, FinishChecks(up()));
     return started || is_down || crossed || rising || is_up;
   }
 
-  bool busy() const override { return !descents_.empty() || !ascents_.empty(); }
+  bool busy() const override { return !descents_.empty() || !checking_.empty(); }
 
   absl::StatusOr<std::span<std::byte>> Place(const PeerLink& link,
                                              const RowMessage& frame) override {
@@ -101,19 +101,12 @@ class BouncePath : public RowPath {
         static_cast<size_t>(row.staging_offset + frame.offset), static_cast<size_t>(frame.bytes));
   }
 
-  absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
-    if (frame.offset + frame.bytes < frame.row_bytes) return absl::OkStatus();
-    arrived_.push_back({.from = link.rank(), .row = frame.row, .checksum = frame.checksum});
-    ledger_->Find(link.rank(), frame.row)->arrived = true;
-    return absl::OkStatus();
-  }
-
   absl::Status Close(bool done) override {
     absl::Status drained = done ? absl::OkStatus() : Drain();
     descents_.clear();
     crossing_.clear();
     arrived_.clear();
-    ascents_.clear();
+    checking_.clear();
     return drained;
   }
 
@@ -129,29 +122,10 @@ class BouncePath : public RowPath {
     std::optional<int64_t> sums;  // batches
     int64_t transfer = 0;
   };
-  struct Arrival {
-    RankId from;
-    int32_t row = 0;
-    uint64_t checksum = 0;
-  };
-  struct Ascent {
-    std::vector<Arrival> rows;
-    int64_t sums = 0;  // batch
-  };
-
   cuda::RowQueue& down() const { return *bounce_->own.down; }
   cuda::RowQueue& up() const { return *bounce_->own.up; }
 
-  // A device that did not answer is asked once more without a wait.
-  absl::Status Drain() {
-    const absl::Time deadline =
-        MonotonicNow() + (hangs_ ? absl::ZeroDuration() : bounce_->own.settle_timeout);
-    absl::Status drained = down().Drain(deadline);
-    const absl::Status is_up = up().Drain(deadline);
-    hangs_ = absl::IsDeadlineExceeded(drained) || absl::IsDeadlineExceeded(is_up);
-    drained.Update(is_up);
-    return drained;
-  }
+  absl::Status Drain() { return DrainBoth(down(), up(), bounce_->own.settle_timeout); }
 
   bool IsReady(RankId peer) const {
     const PeerLink& link = links_->Of(peer);
@@ -300,15 +274,8 @@ class BouncePath : public RowPath {
 
   void Queue(PeerLink& link, Piece& piece) {
     const RowSend& row = ledger_->outgoing()[piece.index].row;
-    RowMessage frame{.type = RowMessageType::kLanded,
-                     .row = row.row,
-                     .round = row.round,
-                     .post_id = ledger_->post_id(),
-                     .row_bytes = static_cast<int64_t>(row.bytes.size()),
-                     .staging_offset = row.staging_offset,
-                     .offset = piece.offset,
-                     .bytes = piece.bytes,
-                     .checksum = sends_[piece.index].checksum};
+    RowMessage frame = ledger_->FrameOf(RowMessageType::kLanded, row, piece.offset, piece.bytes,
+                                        sends_[piece.index].checksum);
     if (!piece.slot.has_value()) {
       link.Queue(frame);
     } else if (bounce_->peers.contains(row.to)) {
@@ -333,66 +300,36 @@ class BouncePath : public RowPath {
 
   absl::StatusOr<bool> StartAscents() {
     bool moved = false;
-    while (!arrived_.empty() && ascents_.size() < kMaxBouncing) {
-      Ascent ascent;
+    while (!arrived_.empty() && checking_.size() < kMaxBouncing) {
+      Check check;
       std::vector<cuda::RowCopy> copies;
       std::vector<cuda::RowCopy> reads;
       int64_t bytes = 0;
       while (!arrived_.empty() && bytes < kBounceBytes && copies.size() < kBounceRows) {
-        const Arrival& next = arrived_.front();
-        const RowReceive& row = ledger_->Find(next.from, next.row)->row;
+        const RowReceive& row = IncomingOf(arrived_.front()).row;
         std::byte* const staged = staging().data() + row.staging_offset;
         copies.push_back({.source = bounce_->own.arena.bytes().data() + row.staging_offset,
                           .destination = staged,
                           .num_bytes = row.num_bytes});
         reads.push_back({.source = staged, .num_bytes = row.num_bytes});
         bytes += row.num_bytes;
-        ascent.rows.push_back(next);
+        check.rows.push_back(arrived_.front());
         arrived_.pop_front();
       }
       EPLB_RETURN_IF_ERROR(up().Transfer(copies).status());
-      EPLB_ASSIGN_OR_RETURN(ascent.sums, up().Copy(reads));
-      ascents_.push_back(std::move(ascent));
-      moved = true;
-    }
-    return moved;
-  }
-
-  // Compares the sums of the sender's device and of this one, so that they cover the whole
-  // transfer.
-  absl::StatusOr<bool> FinishAscents() {
-    bool moved = false;
-    while (!ascents_.empty()) {
-      EPLB_ASSIGN_OR_RETURN(const bool ended, up().Ended(ascents_.front().sums));
-      if (!ended) break;
-      const std::vector<uint64_t> checksums = up().TakeChecksums(ascents_.front().sums);
-      const std::vector<Arrival> rows = std::move(ascents_.front().rows);
-      ascents_.pop_front();
-      for (size_t i = 0; i < rows.size(); ++i) {
-        if (checksums[i] != rows[i].checksum) {
-          return absl::DataLossError(absl::StrCat("post ", ledger_->post_id(), ": rank ",
-                                                  rows[i].from.value, ": row ", rows[i].row,
-                                                  ": checksum differs"));
-        }
-        TransferLedger::Incoming& incoming = *ledger_->Find(rows[i].from, rows[i].row);
-        ledger_->AddReceived(incoming, incoming.row.num_bytes);
-      }
+      EPLB_ASSIGN_OR_RETURN(check.batch, up().Copy(reads));
+      checking_.push_back(std::move(check));
       moved = true;
     }
     return moved;
   }
 
   std::unique_ptr<Bounce> bounce_;
-  bool hangs_ = false;                // the device did not answer the last time
-  TransferLedger* ledger_ = nullptr;  // ledger of the open post
-  LinkSet* links_ = nullptr;
   std::vector<Send> sends_;  // one for each of the ledger's outgoing()
   size_t first_uncut_ = 0;   // all previous rows are cut
   std::vector<size_t> free_slots_;
   std::deque<Descent> descents_;
   std::vector<Piece> crossing_;  // in host memory, not sent to the peer
-  std::deque<Arrival> arrived_;  // in the arena, not copied up
-  std::deque<Ascent> ascents_;
 };
 
 // staging: memory of another path; if none, it is allocated here.

@@ -95,15 +95,8 @@ class HostPath : public RowPath {
     const std::span<const std::byte> piece =
         row.bytes.subspan(static_cast<size_t>(outgoing.sent), static_cast<size_t>(bytes));
     const auto mapped = mapped_.find(link.rank());
-    RowMessage frame{.type = RowMessageType::kPiece,
-                     .row = row.row,
-                     .round = row.round,
-                     .post_id = ledger_->post_id(),
-                     .row_bytes = row_bytes,
-                     .staging_offset = row.staging_offset,
-                     .offset = outgoing.sent,
-                     .bytes = bytes,
-                     .checksum = ledger_->ChecksumOnHost(row.round, piece)};
+    RowMessage frame = ledger_->FrameOf(RowMessageType::kPiece, row, outgoing.sent, bytes,
+                                        ledger_->ChecksumOnHost(row.round, piece));
     if (mapped == mapped_.end()) {
       link.Queue(frame, piece);
     } else {

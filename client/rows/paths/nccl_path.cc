@@ -274,15 +274,8 @@ class NcclPath : public RowPath {
 
   void Announce(const RowFragment& part, uint64_t checksum) {
     const RowSend& row = SendOf(part);
-    links_->Of(row.to).Queue({.type = RowMessageType::kComing,
-                              .row = row.row,
-                              .round = row.round,
-                              .post_id = ledger_->post_id(),
-                              .row_bytes = static_cast<int64_t>(row.bytes.size()),
-                              .staging_offset = row.staging_offset,
-                              .offset = part.offset,
-                              .bytes = part.num_bytes,
-                              .checksum = checksum});
+    links_->Of(row.to).Queue(
+        ledger_->FrameOf(RowMessageType::kComing, row, part.offset, part.num_bytes, checksum));
   }
 
   absl::StatusOr<bool> BeginNext() {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
+#include "client/rows/paths/summed_path.h"
 #include "client/rows/row_message.h"
 
 namespace eplb {
@@ -42,7 +42,7 @@ class Batch {
   int64_t num_bytes_ = 0;
 };
 
-class PeerPath : public RowPath {
+class PeerPath : public SummedPath {
  public:
   explicit PeerPath(PeerPathParts parts)
       : parts_(std::make_unique<PeerPathParts>(std::move(parts))),
@@ -75,7 +75,7 @@ class PeerPath : public RowPath {
     EPLB_ASSIGN_OR_RETURN(const bool started, StartSends());
     EPLB_ASSIGN_OR_RETURN(const bool sent, FinishSends());
     EPLB_ASSIGN_OR_RETURN(const bool checking, StartChecks());
-    EPLB_ASSIGN_OR_RETURN(const bool checked, FinishChecks());
+    EPLB_ASSIGN_OR_RETURN(const bool checked, FinishChecks(check_queue_));
     return started || sent || checking || checked;
   }
 
@@ -88,18 +88,12 @@ class PeerPath : public RowPath {
     return std::span<std::byte>();
   }
 
-  absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
-    landed_.push_back({.from = link.rank(), .row = frame.row, .checksum = frame.checksum});
-    ledger_->Find(link.rank(), frame.row)->arrived = true;
-    return absl::OkStatus();
-  }
-
   absl::Status Close(bool done) override {
     absl::Status drained = done ? absl::OkStatus() : Drain();
     // Also where that failed: they point into a ledger that goes.
     sending_.clear();
     telling_.clear();
-    landed_.clear();
+    arrived_.clear();
     checking_.clear();
     return drained;
   }
@@ -109,27 +103,7 @@ class PeerPath : public RowPath {
     std::vector<TransferLedger::Outgoing*> rows;
     int64_t batch = 0;
   };
-  struct Landed {
-    RankId from;
-    int32_t row = 0;
-    uint64_t checksum = 0;
-  };
-  struct Check {
-    std::vector<Landed> rows;
-    int64_t batch = 0;
-  };
-
-  // Both are ended, also where one fails: the other's writes must not go on. A device that did not
-  // answer is looked at once more, and not waited for again.
-  absl::Status Drain() {
-    const absl::Time deadline =
-        MonotonicNow() + (hangs_ ? absl::ZeroDuration() : parts_->settle_timeout);
-    absl::Status drained = queue_.Drain(deadline);
-    const absl::Status checks = check_queue_.Drain(deadline);
-    hangs_ = absl::IsDeadlineExceeded(drained) || absl::IsDeadlineExceeded(checks);
-    drained.Update(checks);
-    return drained;
-  }
+  absl::Status Drain() { return DrainBoth(queue_, check_queue_, parts_->settle_timeout); }
 
   // The peer is in this post, and reads what it is told: LinkTransport flushes.
   bool MaySendTo(RankId peer) {
@@ -205,29 +179,22 @@ class PeerPath : public RowPath {
     const RowSend& row = outgoing.row;
     const auto num_bytes = static_cast<int64_t>(row.bytes.size());
     ledger_->NoteSent(outgoing, /*offset=*/0, num_bytes, checksum);
-    links_->Of(row.to).Queue({.type = RowMessageType::kLanded,
-                              .row = row.row,
-                              .round = row.round,
-                              .post_id = ledger_->post_id(),
-                              .row_bytes = num_bytes,
-                              .staging_offset = row.staging_offset,
-                              .offset = 0,
-                              .bytes = num_bytes,
-                              .checksum = checksum});
+    links_->Of(row.to).Queue(
+        ledger_->FrameOf(RowMessageType::kLanded, row, /*offset=*/0, num_bytes, checksum));
   }
 
   absl::StatusOr<bool> StartChecks() {
     bool moved = false;
-    while (!landed_.empty() && checking_.size() < kMaxChecking) {
+    while (!arrived_.empty() && checking_.size() < kMaxChecking) {
       Check check;
       Batch batch;
-      while (!landed_.empty()) {
-        const RowReceive& row = ledger_->Find(landed_.front().from, landed_.front().row)->row;
+      while (!arrived_.empty()) {
+        const RowReceive& row = IncomingOf(arrived_.front()).row;
         if (!batch.TakesMore(row.num_bytes)) break;
         batch.Add(
             {.source = parts_->staging.data() + row.staging_offset, .num_bytes = row.num_bytes});
-        check.rows.push_back(landed_.front());
-        landed_.pop_front();
+        check.rows.push_back(arrived_.front());
+        arrived_.pop_front();
       }
       EPLB_ASSIGN_OR_RETURN(check.batch, check_queue_.Copy(batch.rows()));
       checking_.push_back(std::move(check));
@@ -236,44 +203,12 @@ class PeerPath : public RowPath {
     return moved;
   }
 
-  absl::StatusOr<bool> FinishChecks() {
-    bool moved = false;
-    while (!checking_.empty()) {
-      EPLB_ASSIGN_OR_RETURN(const bool ended, check_queue_.Ended(checking_.front().batch));
-      if (!ended) break;
-      const Check check = std::move(checking_.front());
-      checking_.pop_front();
-      const std::vector<uint64_t> checksums = check_queue_.TakeChecksums(check.batch);
-      for (size_t i = 0; i < check.rows.size(); ++i) {
-        EPLB_RETURN_IF_ERROR(EndCheck(check.rows[i], checksums[i]));
-      }
-      moved = true;
-    }
-    return moved;
-  }
-
-  absl::Status EndCheck(const Landed& landed, uint64_t checksum) {
-    if (checksum != landed.checksum) {
-      return absl::DataLossError(absl::StrCat("post ", ledger_->post_id(), ": rank ",
-                                              landed.from.value, ": row ", landed.row,
-                                              ": checksum differs"));
-    }
-    TransferLedger::Incoming& incoming = *ledger_->Find(landed.from, landed.row);
-    ledger_->AddReceived(incoming, incoming.row.num_bytes);
-    return absl::OkStatus();
-  }
-
   std::unique_ptr<PeerPathParts> parts_;
   cuda::RowQueue& queue_;
   cuda::RowQueue& check_queue_;
-  TransferLedger* ledger_ = nullptr;  // ledger of the open post
-  LinkSet* links_ = nullptr;
-  bool hangs_ = false;    // the device did not answer when it was last asked
-  size_t num_begun_ = 0;  // number of the ledger's sends that have begun, from the first
+  size_t num_begun_ = 0;  // of the ledger's sends, the first ones
   std::deque<Sending> sending_;
   std::vector<TransferLedger::Outgoing*> telling_;  // there, and the peer is being told
-  std::deque<Landed> landed_;                       // announced, not yet being checked
-  std::deque<Check> checking_;
 };
 
 }  // namespace

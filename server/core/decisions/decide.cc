@@ -16,6 +16,7 @@
 #include "placement/policies/registry.h"
 #include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
+#include "server/core/decisions/prices.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/question.h"
 #include "server/core/decisions/recovery.h"
@@ -29,8 +30,6 @@
 
 namespace eplb::core {
 namespace {
-
-bool Chooses(const Job& job) { return TraitsOf(job.settings.policy_name).chooses; }
 
 bool IsDue(const State& state, const Job& job) {
   if (!MayDecide(state, job).ok()) return false;
@@ -157,12 +156,10 @@ DecisionQuestion QuestionOf(const State& state, const Job& job, const Request& r
           .last_step = job.solving.last_step,
           .settings = job.settings,
           .staging_rows = LeastStagingRows(*job.current),
-          .rows_per_chunk = RowsPerChunk(job),
+          .limits = LimitsOf(job),
           .migration = job.current->migration,
           .costs = CostsOf(state, job),
           .predictions = job.predictions,
-          .seconds_per_byte = SecondsPerByte(job),
-          .measured = {job.pauses.begin(), job.pauses.end()},
           .force = request.force};
 }
 
@@ -223,18 +220,6 @@ PassedWindow PassedOf(const Job& job, const Window& window) {
   return passed;
 }
 
-// The time of a token on the fullest GPU, from the newest window and the job's steps; 0: no caller
-// asked for it, or it is not measured yet.
-double MeasuredTokenSeconds(const Job& job) {
-  const std::optional<Measured>& measured = job.windows.measured;
-  if (!Chooses(job) || !job.current || !measured) return 0;
-  const double steps = static_cast<double>(measured->last_step - measured->first_step) + 1;
-  const double tokens = measured->peak_load / steps;
-  const double step_seconds = SecondsPerStep(job.current->rate);
-  if (!(tokens > 0) || !(step_seconds > 0)) return 0;
-  return kExpertsShareOfStep * step_seconds / tokens;
-}
-
 // Says, once, that decisions are made again: this is the first one after the frozen steps.
 void TellFreezeOver(DecisionContext& context, Job& job) {
   const StepRange& freeze = job.settings.freeze_steps;
@@ -246,18 +231,6 @@ void TellFreezeOver(DecisionContext& context, Job& job) {
   RecordEvent(context, job, "freeze_over", job.last_known->version,
               absl::StrCat("step ", step, ": the frozen steps ", wire::StepsText(freeze),
                            " are over, decisions are made again"));
-}
-
-// Over the newest switches: one that a busy host delayed does not price all later ones. 0 before
-// the first.
-double MeanSecondsPerByte(const Job& job) {
-  double seconds = 0;
-  double bytes = 0;
-  for (const MeasuredPause& pause : job.pauses) {
-    seconds += pause.seconds;
-    bytes += static_cast<double>(pause.bytes);
-  }
-  return bytes > 0 ? seconds / bytes : 0;
 }
 
 // Returns true if this decision is skipped after a proposal that did not commit.
@@ -286,67 +259,6 @@ void AskAgain(DecisionContext& context, Job& job) {
 }
 
 }  // namespace
-
-Costs CostsOf(const State& state, const Job& job) {
-  const Run& run = *job.current;
-  Costs costs = state.config.costs;
-  costs.horizon_steps = job.settings.horizon_steps;
-  costs.token_seconds /= static_cast<double>(run.grid.num_token_groups());
-  costs.expert = run.migration;
-  if (costs.replica_gradient_bytes > 0) costs.replica_weight_bytes = costs.expert.weight_bytes;
-  return costs;
-}
-
-double SecondsPerByte(const Job& job) {
-  MeasuredPause largest;
-  for (const MeasuredPause& pause : job.pauses) {
-    if (std::tie(pause.bytes, pause.seconds) > std::tie(largest.bytes, largest.seconds)) {
-      largest = pause;
-    }
-  }
-  return largest.bytes == 0 ? 0 : largest.seconds / static_cast<double>(largest.bytes);
-}
-
-BoundaryLimits LimitsOf(const Job& job, std::span<const MeasuredPause> measured) {
-  return {.layers_per_chunk = job.settings.layers_per_chunk,
-          .rows_per_chunk = RowsPerChunk(job),
-          .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
-          .seconds_per_byte = SecondsPerByte(job),
-          .measured = measured};
-}
-
-std::string WhyNotNextChunk(const Job& job) {
-  if (job.chunks.rest.empty()) return "";
-  const int64_t age = job.step - job.chunks.decided_last_step;
-  const int64_t oldest =
-      std::max(kMostIntervals * job.settings.every_steps, kMostVotes * job.current->vote_every);
-  // An operator who returns to a version wants all of it.
-  if (age > oldest && !job.chunks.despite_pause) {
-    return absl::StrCat("the load that they were decided on is ", age,
-                        " steps old, the next decision is due");
-  }
-  const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
-  const double seconds = LeastPause(measured, job.chunks.rest.front().incoming_bytes);
-  const double most = absl::ToDoubleSeconds(job.settings.max_pause);
-  if (seconds <= most) return "";
-  return absl::StrCat("the next chunk would take ", SecondsText(seconds),
-                      ", as chunks of fewer bytes did, and migration.max_pause is ",
-                      SecondsText(most));
-}
-
-Costs PricesOf(const State& state, const Job& job) {
-  Costs costs = CostsOf(state, job);
-  if (costs.token_seconds <= 0) costs.token_seconds = MeasuredTokenSeconds(job);
-  const double per_byte = MeanSecondsPerByte(job);
-  if (costs.token_seconds <= 0 || costs.bandwidths == BandwidthSource::kGiven || per_byte <= 0) {
-    return costs;
-  }
-  costs.bandwidths = BandwidthSource::kMeasured;
-  const double bytes_per_s = 1 / per_byte;
-  costs.intra_bytes_per_s = bytes_per_s;
-  costs.inter_bytes_per_s = bytes_per_s;
-  return costs;
-}
 
 void WatchWindow(const DecisionContext& context, Job& job) {
   if (!job.last_known || !job.last_known->placement || !job.current) return;

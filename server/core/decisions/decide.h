@@ -4,14 +4,11 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 
-#include "placement/decision/cost.h"
-#include "placement/migration_plan.h"
 #include "server/core/decisions/evaluate_candidate.h"
 #include "server/core/state/decision_context.h"
 
@@ -19,8 +16,8 @@ namespace eplb::core {
 
 // Compares earlier predictions with a window that completed.
 void WatchWindow(const DecisionContext& context, Job& job);
-// Then: asks for a solution when it is time to decide. Does nothing outside
-// IDLE, when paused, in the freeze, while a rank is not connected, and while the daemon drains.
+// Asks for a solution when it is time to decide. Does nothing outside IDLE, when paused, in the
+// freeze, while a rank is not connected, and while the daemon drains.
 void MaybeSolve(DecisionContext& context, Job& job);
 
 // Why a decision cannot be made now, whatever the pace is.
@@ -58,28 +55,6 @@ struct Bundle {
   std::optional<DoneRequest> done = std::nullopt;
 };
 void ProposeChunks(DecisionContext& context, Job& job, Bundle bundle);
-
-// With the job's bytes, and the time of a token shared by the EP groups that split the tokens: not
-// by pipeline stages, nor by expert-tensor-parallel ones.
-Costs CostsOf(const State& state, const Job& job);
-// The same, with measured prices where the configuration has none. A policy that chooses gets the
-// price of a token from the time of a step: its fullest GPUs are taken to compute experts for
-// kExpertsShareOfStep of it. Such a job is not priced until a window and the time of a step were
-// measured. The price of a byte is that of the newest switches; before the first one it is that of
-// a fast link: were it assumed to be dear, nothing might ever be measured.
-inline constexpr double kExpertsShareOfStep = 0.5;
-Costs PricesOf(const State& state, const Job& job);
-// Returns the seconds per byte of the largest of the newest chunks, because in small ones votes
-// weigh more than bytes. 0 if nothing was measured.
-double SecondsPerByte(const Job& job);
-// measured: job.pauses. REQUIRES: job.current.
-BoundaryLimits LimitsOf(const Job& job, std::span<const MeasuredPause> measured);
-// Why the next chunk may not follow: it would take longer than migration.max_pause as chunks of
-// fewer bytes show, or the load that it was decided on is older than kMostIntervals of every_steps
-// and kMostVotes of vote_every. Empty when it may.
-inline constexpr int64_t kMostIntervals = 8;
-inline constexpr int64_t kMostVotes = 64;
-std::string WhyNotNextChunk(const Job& job);
 
 }  // namespace eplb::core
 

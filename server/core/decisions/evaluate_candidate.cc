@@ -31,14 +31,6 @@ struct WithinBudget {
   bool measured = false;       // longest_seconds is from earlier chunks, not from the links
 };
 
-BoundaryLimits LimitsOf(const CandidateInput& question) {
-  return {.layers_per_chunk = question.layers_per_chunk,
-          .rows_per_chunk = question.rows_per_chunk,
-          .max_pause_seconds = question.max_pause_seconds,
-          .seconds_per_byte = question.seconds_per_byte,
-          .measured = question.measured};
-}
-
 // Returns true if one part of the layer takes too long by itself. The price of a byte only makes
 // parts shorter: were layers left out for it, one slow boundary could stop all later ones.
 bool IsTooLong(const CandidateInput& question, std::span<const LayerMove> parts,
@@ -46,8 +38,8 @@ bool IsTooLong(const CandidateInput& question, std::span<const LayerMove> parts,
   bool too_long = false;
   for (const LayerMove& part : parts) {
     const double seconds =
-        std::max(part.link_seconds, LeastPause(question.measured, part.incoming_bytes));
-    if (seconds <= question.max_pause_seconds) continue;
+        std::max(part.link_seconds, LeastPause(question.limits.measured, part.incoming_bytes));
+    if (seconds <= question.limits.max_pause_seconds) continue;
     too_long = true;
     if (seconds <= result.longest_seconds) continue;
     result.longest_seconds = seconds;
@@ -84,8 +76,8 @@ absl::StatusOr<WithinBudget> FitToBudget(const CandidateInput& question,
   });
   std::vector<int64_t> transfers;
   for (const LayerMove& move : moves) transfers.push_back(move.transfers);
-  EPLB_ASSIGN_OR_RETURN(
-      moves, SplitToFit(question.incumbent, std::move(moves), costs, LimitsOf(question)));
+  EPLB_ASSIGN_OR_RETURN(moves,
+                        SplitToFit(question.incumbent, std::move(moves), costs, question.limits));
   std::vector<LayerPlacement> kept;
   auto of_layer = transfers.begin();
   for (std::span<LayerMove> rest(moves); !rest.empty(); ++of_layer) {
@@ -126,14 +118,14 @@ void SayWhatIsLeftOut(const CandidateInput& question, const WithinBudget& within
         "%s: %s left out, a pause of %s is predicted%s and migration.max_pause is %s",
         Steps(question), Layers(within_budget.too_long), SecondsText(within_budget.longest_seconds),
         within_budget.measured ? " from boundaries with fewer bytes" : "",
-        SecondsText(question.max_pause_seconds));
+        SecondsText(question.limits.max_pause_seconds));
   }
 }
 
 // Cuts `within_budget` into chunks, with its figures in the sentence.
 absl::Status Take(const CandidateInput& question, const WithinBudget& within_budget,
                   const RebalanceDecision& judged, CandidateDecision& decision) {
-  decision.chunks = CutIntoBoundaries(within_budget.moves, LimitsOf(question));
+  decision.chunks = CutIntoBoundaries(within_budget.moves, question.limits);
   EPLB_RETURN_IF_ERROR(Complete(question.incumbent, decision.chunks.front()));
   absl::StrAppend(&decision.reason, ", ", CountText(within_budget.num_layers, "layer"), " in ",
                   CountText(static_cast<int64_t>(decision.chunks.size()), "chunk"), ", ",

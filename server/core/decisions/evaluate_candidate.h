@@ -3,7 +3,6 @@
 #define EPLB_SERVER_CORE_DECISIONS_EVALUATE_CANDIDATE_H_
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,19 +30,14 @@ struct CandidateInput {
   const Placement& incumbent;
   const Placement& candidate;  // aligned to `incumbent`
   double min_gain = 0;         // least fall of the peak load on `load`, as a fraction of it
-  int32_t layers_per_chunk = 1;
-  int64_t staging_rows = 0;  // rows of a layer, of the rank that has fewest
-  int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // see BoundaryLimits
+  int64_t staging_rows = 0;    // of a layer, of the rank that has fewest
+  BoundaryLimits limits;
   MigrationOptions migration;
   Costs costs;  // but for the bytes of an expert, which `migration` has
   // Prices of a decision; null: `costs`. Only bandwidths in `costs` leave out layers, because an
   // assumed price that did would never be replaced by a measured one.
   const Costs* prices = nullptr;
-  double max_pause_seconds = std::numeric_limits<double>::infinity();
-  double seconds_per_byte = 0;  // see BoundaryLimits
-  // Pauses of the newest chunks. A layer whose LeastPause is above max_pause_seconds is left out.
-  std::span<const MeasuredPause> measured = {};
-  const LearnedGate* learned = nullptr;  // see RebalanceInput, and
+  const LearnedGate* learned = nullptr;  // as RebalanceInput's, and
   const PredictionRecord* predictions = nullptr;
   double measured_balancedness = 0;   // balancedness of the windows of `load`; 0: not known
   bool force = false;                 // take what the ranks can, whether it pays or not
@@ -73,9 +67,9 @@ struct CandidateDecision {
   std::optional<double> net_gain_seconds = std::nullopt;
 };
 
-// Decides by EvaluateRebalance. Layers that need more rows of staging on a
-// GPU than the ranks have, or more time than max_pause_seconds, on a link or as measured, keep
-// their slots. errors: InvalidArgument when load and placements differ in shape.
+// Decides by EvaluateRebalance. Layers that need more rows of staging on a GPU than the ranks have,
+// or more time than max_pause_seconds, on a link or as measured, keep their slots. errors:
+// InvalidArgument when load and placements differ in shape.
 absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& question);
 
 }  // namespace eplb::core

@@ -23,7 +23,8 @@ void Count(DecisionContext& context, PlanResult result) {
 // The pause of a rollback outlives it: its reason must not speak of what did not come.
 void TellFailedRollback(Job& job, const Plan& plan, const std::string& why) {
   absl::string_view rest = job.pause_reason;
-  if (plan.policy != kRollbackPolicy || !job.paused || !absl::ConsumePrefix(&rest, kForRollback)) {
+  if (plan.policy != wire::kRollbackPolicy || !job.paused ||
+      !absl::ConsumePrefix(&rest, kForRollback)) {
     return;
   }
   const size_t end = std::min(rest.find(' '), rest.size());

@@ -15,8 +15,7 @@
 
 namespace eplb::core {
 
-// The policy of a rollback's plan, and what the reason of its pause begins with before the version.
-inline constexpr char kRollbackPolicy[] = "rollback";
+// Begin of the reason of a rollback's pause; the version follows.
 inline constexpr char kForRollback[] = "for a rollback to version ";
 
 // Returns the candidates as they are shown and stored.

@@ -13,7 +13,9 @@
 #include "base/text.h"
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/plans.h"
+#include "server/core/decisions/prices.h"
 #include "server/core/decisions/recovery.h"
+#include "server/core/decisions/versions.h"
 #include "server/core/decisions/watchdog.h"
 #include "server/core/state/chunking.h"
 #include "server/core/state/memory.h"
@@ -21,62 +23,6 @@
 #include "server/core/state/step_rate.h"
 
 namespace eplb::core {
-
-void NoteRan(Job& job, int64_t version, const Digest& digest) {
-  job.ran.emplace(version, digest);
-  if (job.ran.size() > kMaxRan) job.ran.erase(job.ran.begin());
-}
-
-void TellReusedVersion(DecisionContext& context, Job& job, Run& run, const wire::Hello& hello) {
-  const auto ran = job.ran.find(hello.running_version);
-  if (ran == job.ran.end() || ran->second == hello.running_digest) return;
-  if (std::exchange(run.reuse_told, true)) return;
-  RecordEvent(
-      context, job, "version_reused", hello.running_version,
-      absl::StrCat("run ", run.name, " runs version ", hello.running_version, " with digest ",
-                   ShortHex(hello.running_digest), ", the job ran digest ", ShortHex(ran->second),
-                   " under that number before, which stays in the history; the next "
-                   "version is ",
-                   job.next_version));
-}
-
-absl::Status CheckGivenOut(const Job& job, const char* message, int64_t version) {
-  if (version < job.next_version) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(message, ": version is ", version,
-                                                 ", the job's next version is ", job.next_version,
-                                                 ": this daemon did not propose it"));
-}
-
-void HandleReserveVersion(DecisionContext& context, const ReserveVersion& ask) {
-  State& state = context.state;
-  const auto found = state.jobs.find(ask.job);
-  absl::Status status;
-  if (found == state.jobs.end()) status = absl::NotFoundError(absl::StrCat("no job ", ask.job));
-  if (state.draining) status = absl::UnavailableError("the daemon drains; retry later");
-  if (!status.ok()) {
-    context.decision.effects.emplace_back(Reply{ask.ticket, status});
-    return;
-  }
-  Job& job = found->second;
-  if (!Spend(job.reserve_budget, context.now)) {
-    context.decision.effects.emplace_back(Reply{
-        ask.ticket,
-        absl::ResourceExhaustedError(absl::StrCat(
-            "job ", job.name, " reserved ", Budget::kBurst, " versions and gets another each ",
-            absl::FormatDuration(absl::Seconds(1 / Budget::kPerSecond)), "; retry later"))});
-    return;
-  }
-  Undo undo = UndoOf(context, job, ask.ticket, "reserve_version");
-  const int64_t version = job.next_version++;
-  if (BelongsInStore(job)) {
-    StoreJob(context, job);
-    state.undo = std::move(undo);
-  }
-  context.decision.reason = absl::StrCat("version ", version, " of job ", job.name, " is reserved");
-  context.decision.effects.emplace_back(
-      Reply{ask.ticket, ChangeOutcome{.version = version, .outcome = context.decision.reason}});
-}
-
 namespace {
 
 constexpr int32_t kMaxSkippedDecisions = 64;
@@ -139,8 +85,7 @@ void CompleteNextChunk(DecisionContext& context, Job& job) {
 // The next chunk in parts, or joined with those behind it; nothing of it where it is right as it
 // is. `taken`: how many chunks that replaces.
 absl::StatusOr<std::vector<Chunk>> CutToFit(const Job& job, const Costs& costs, size_t& taken) {
-  const std::vector<MeasuredPause> measured(job.pauses.begin(), job.pauses.end());
-  const BoundaryLimits limits = LimitsOf(job, measured);
+  const BoundaryLimits limits = LimitsOf(job);
   const std::deque<Chunk>& rest = job.chunks.rest;
   const Placement& before = *job.proposal->after;
   Chunk next = rest.front();

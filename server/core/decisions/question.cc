@@ -27,30 +27,25 @@ DecisionAnswer Decide(const DecisionQuestion& question, const PlannerAnswer& ans
   decided.measured_balancedness =
       MeasuredOver(question.windows, decided.first_step, question.last_step, split, speeds);
   if (!(answer.placement.topology() == question.incumbent->topology())) return decided;
-  decided.decision =
-      EvaluateCandidate({.load = expected.load,
-                         .num_steps = expected.StepsFor(split),
-                         .first_step = decided.first_step,
-                         .last_step = question.last_step,
-                         .incumbent = *question.incumbent,
-                         .candidate = answer.placement,
-                         .min_gain = question.settings.min_gain,
-                         .layers_per_chunk = question.settings.layers_per_chunk,
-                         .staging_rows = question.staging_rows,
-                         .rows_per_chunk = question.rows_per_chunk,
-                         .migration = question.migration,
-                         .costs = question.costs,
-                         .prices = &question.planner.costs,
-                         .max_pause_seconds = absl::ToDoubleSeconds(question.settings.max_pause),
-                         .seconds_per_byte = question.seconds_per_byte,
-                         .measured = question.measured,
-                         .learned = answer.gate ? &*answer.gate : nullptr,
-                         .predictions = &question.predictions,
-                         .measured_balancedness = decided.measured_balancedness,
-                         .force = question.force,
-                         .speeds = speeds,
-                         .split = split,
-                         .recent = expected.recent});
+  decided.decision = EvaluateCandidate({.load = expected.load,
+                                        .num_steps = expected.StepsFor(split),
+                                        .first_step = decided.first_step,
+                                        .last_step = question.last_step,
+                                        .incumbent = *question.incumbent,
+                                        .candidate = answer.placement,
+                                        .min_gain = question.settings.min_gain,
+                                        .staging_rows = question.staging_rows,
+                                        .limits = question.limits,
+                                        .migration = question.migration,
+                                        .costs = question.costs,
+                                        .prices = &question.planner.costs,
+                                        .learned = answer.gate ? &*answer.gate : nullptr,
+                                        .predictions = &question.predictions,
+                                        .measured_balancedness = decided.measured_balancedness,
+                                        .force = question.force,
+                                        .speeds = speeds,
+                                        .split = split,
+                                        .recent = expected.recent});
   return decided;
 }
 

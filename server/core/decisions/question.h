@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -24,12 +23,10 @@ struct DecisionQuestion {
   int64_t last_step = 0;       // last step that the decision covers
   Settings settings;
   int64_t staging_rows = 0;
-  int64_t rows_per_chunk = 0;
+  BoundaryLimits limits;
   MigrationOptions migration;
   Costs costs;
   PredictionRecord predictions = PredictionRecord();
-  double seconds_per_byte = 0;
-  std::vector<MeasuredPause> measured;
   bool force = false;
 };
 

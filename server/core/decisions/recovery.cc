@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
+#include "server/core/decisions/versions.h"
 #include "server/core/state/chunking.h"
 #include "server/core/state/memory.h"
 #include "server/core/state/sentences.h"

@@ -46,7 +46,8 @@ struct BoundaryLimits {
   // and kUnmeasuredSecondsPerByte then stands for it. It only makes chunks shorter. If it left
   // layers out, one slow boundary could stop all later ones.
   double seconds_per_byte = 0;
-  std::span<const MeasuredPause> measured = {};  // pauses of the newest chunks
+  // Pauses of the newest chunks. A layer whose LeastPause is above max_pause_seconds is left out.
+  std::vector<MeasuredPause> measured = {};
 };
 
 // A gigabit link. What the costs say of links may be far from what carries the rows, so the first

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 
 #include "proto/wire/messages.h"
+#include "proto/wire/names.h"
 #include "server/core/state/step_rate.h"
 
 namespace eplb::core {

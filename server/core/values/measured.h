@@ -15,8 +15,8 @@
 
 namespace eplb::core {
 
-// The newest placements that ranks of a run ran, by version. Within a run a
-// version stands for one placement. Memory: kMax placements; less once windows are complete.
+// The newest placements that ranks of a run ran, by version. Within a run a version stands for one
+// placement. Memory: kMax placements; less once windows are complete.
 class RunPlacements {
  public:
   static constexpr size_t kMax = 64;

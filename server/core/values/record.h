@@ -255,16 +255,15 @@ struct StoredJob {
 // One line of the audit log.
 struct JobEvent {
   std::string job;
-  std::string name;  // run_started, run_ended, run_resumed, end_amended,
-                     // taken_over, stepped_down, recovering, released, version_reused,
-                     // kept, observed, left_out, freeze_over, gpu_slow,
-                     // gpu_recovered, speeds_unused, proposed, nacked,
-                     // cancelling, withdrawn, committed, pause_exceeded, quarantined, stuck,
-                     // stalled, stalled_over, not_counting, counting, report_ahead,
-                     // window_incomplete, window_complete_again, window_dropped, report_short,
-                     // placements_differ, splits_differ, store_failed, store_behind, expired,
-                     // report_interval, vote_every_differs, memory_recalled, unknown_job_paused; of
-                     // operators: rebalance, pause, resume, rollback, set_policy, forget, refused
+  // run_started, run_ended, run_resumed, end_amended, taken_over, stepped_down, recovering,
+  // released, version_reused, kept, observed, left_out, freeze_over, gpu_slow, gpu_recovered,
+  // speeds_unused, proposed, nacked, cancelling, withdrawn, committed, pause_exceeded, quarantined,
+  // stuck, stalled, stalled_over, not_counting, counting, report_ahead, window_incomplete,
+  // window_complete_again, window_dropped, report_short, placements_differ, splits_differ,
+  // store_failed, store_behind, expired, report_interval, vote_every_differs, memory_recalled,
+  // unknown_job_paused; of operators: rebalance, pause, resume, rollback, set_policy, forget,
+  // refused.
+  std::string name;
   int64_t term = 0;  // term with which the daemon leads the job; in its log only
   int64_t version = 0;
   std::string reason;       // one sentence

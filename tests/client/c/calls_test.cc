@@ -185,40 +185,6 @@ TEST_F(CallsTest, ProgramOfANewerHeaderWorksUnlessItAsksForMore) {
   EXPECT_EQ(placement.unknown, 0) << "what the library does not know is 0";
 }
 
-TEST_F(CallsTest, ArrangementThatDoesNotDivideIsNamed) {
-  rank_.options.pipeline_parallel_size = 2;
-  EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
-  EXPECT_THAT(rank_.message(),
-              HasSubstr("expected a positive multiple of pipeline_parallel_size 2"));
-  rank_.options.pipeline_parallel_size = 1;
-  rank_.options.expert_tensor_parallel = -1;
-  EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
-  EXPECT_THAT(rank_.message(), HasSubstr("expert_tensor_parallel: -1, expected >= 1"));
-}
-
-TEST_F(CallsTest, BadChoicesAndReservedFieldsAreNamed) {
-  rank_.options.state_placement = 2;
-  EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
-  EXPECT_THAT(rank_.message(), HasSubstr("state_placement: 2, expected"));
-  rank_.options.state_placement = EPLB_STATE_WITH_PRIMARY;
-  rank_.options.reserved = 1;
-  EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
-  rank_.options.reserved = 0;
-  rank_.options.transport = "carrier pigeon";
-  EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
-  EXPECT_THAT(rank_.message(), HasSubstr("transport: \"carrier pigeon\""));
-  rank_.options.transport = nullptr;
-  ASSERT_EQ(rank_.Connect(), EPLB_OK) << rank_.message();
-  std::vector<eplb_tensor> tensors = rank_.MakeTensors();
-  tensors[2].role = 9;
-  EXPECT_EQ(rank_.Register(tensors), EPLB_INVALID_ARGUMENT);
-  EXPECT_THAT(rank_.message(), HasSubstr("tensors[2] \"layers.2.w\": role 9, expected"));
-  tensors[2].role = EPLB_WEIGHT;
-  tensors[2].name = nullptr;
-  EXPECT_EQ(rank_.Register(tensors), EPLB_INVALID_ARGUMENT);
-  EXPECT_EQ(rank_.message(), "tensors[2]: name is NULL");
-}
-
 TEST_F(CallsTest, MessagesAreThoseOfTheClientAndOfTheThread) {
   CRank other(0, 1, &Alone);
   EXPECT_EQ(rank_.Record(), EPLB_FAILED_PRECONDITION);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/c/eplb.h"
@@ -84,7 +86,6 @@ TEST(PlanHandleTest, WhatDeepSeekAssertsIsAnError) {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 struct PlanDeleter {
@@ -157,43 +158,28 @@ std::vector<int64_t> Padded(const Json& rows, size_t width) {
   return cells;
 }
 
-class RebalanceExpertsTest : public ::testing::TestWithParam<eplb_tie_break> {};
-
-TEST_P(RebalanceExpertsTest, EveryRecordedCaseIsReproducedBitForBit) {
+TEST(RebalanceExpertsTest, ARecordedCaseIsReproducedInBothOrders) {
   std::ifstream file(EPLB_TEST_DATA "/deepseek_eplb.json");
-  const Json recorded = Json::parse(file);
-  int equal = 0;
-  for (const Json& golden : recorded.at("cases")) {
-    SCOPED_TRACE(golden["name"].get<std::string>());
-    const eplb_rebalance_options options = OptionsOf(golden, GetParam());
-    const std::vector<float> weight = WeightOf(golden);
+  const Json cases = Json::parse(file).at("cases");
+  const auto golden = std::find_if(cases.begin(), cases.end(), [](const Json& each) {
+    return each["name"] == "dsv3_16nodes_384";  // its orders differ in both maps
+  });
+  ASSERT_NE(golden, cases.end());
+  const std::vector<float> weight = WeightOf(*golden);
+  for (const auto& [ties, prefix] : {std::pair<eplb_tie_break, std::string>{EPLB_TIES_COMPAT, ""},
+                                     {EPLB_TIES_STABLE, "stable_"}}) {
+    const eplb_rebalance_options options = OptionsOf(*golden, ties);
     eplb_plan* raw = nullptr;
-    const int32_t code = eplb_rebalance_experts(&options, weight.data(), &raw);
-    const Plan plan(raw);
-    if (golden.contains("error")) {
-      EXPECT_EQ(code, EPLB_INVALID_ARGUMENT);
-      EXPECT_EQ(plan, nullptr);
-      ++equal;
-      continue;
-    }
-    ASSERT_EQ(code, EPLB_OK) << eplb_last_message();
-    const Maps maps = MapsOf(plan);
-    const auto expected = [&](const std::string& key) -> const Json& {
-      const bool stable = GetParam() == EPLB_TIES_STABLE && golden.contains("stable_" + key);
-      return golden[stable ? "stable_" + key : key];
-    };
-    EXPECT_EQ(maps.sizes.max_replicas, golden["log2phy_width"].get<int32_t>());
-    const bool same =
-        maps.slots == Flat(expected("phy2log")) && maps.counts == Flat(golden["logcnt"]) &&
-        maps.replicas == Padded(expected("log2phy"), static_cast<size_t>(maps.sizes.max_replicas));
-    EXPECT_TRUE(same);
-    equal += same ? 1 : 0;
+    ASSERT_EQ(eplb_rebalance_experts(&options, weight.data(), &raw), EPLB_OK)
+        << eplb_last_message();
+    const Maps maps = MapsOf(Plan(raw));
+    EXPECT_EQ(maps.sizes.max_replicas, (*golden)["log2phy_width"].get<int32_t>());
+    EXPECT_EQ(maps.slots, Flat((*golden)[prefix + "phy2log"]));
+    EXPECT_EQ(maps.counts, Flat((*golden)["logcnt"]));
+    EXPECT_EQ(maps.replicas, Padded((*golden)[prefix + "log2phy"],
+                                    static_cast<size_t>(maps.sizes.max_replicas)));
   }
-  EXPECT_EQ(equal, 45);
 }
-
-INSTANTIATE_TEST_SUITE_P(BothOrders, RebalanceExpertsTest,
-                         ::testing::Values(EPLB_TIES_STABLE, EPLB_TIES_COMPAT));
 
 eplb_plan_options OptionsOf(int32_t num_slots) {
   eplb_plan_options options;

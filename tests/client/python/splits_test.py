@@ -120,24 +120,14 @@ class ClientSplitTest(ranks.RankTest):
                     ("counts: shape \\[1, 1, 8\\], expected", lambda: client.split(0, counts[None, None])),
                     ("counts: float64 \\[8\\], expected integers", lambda: client.split(0, counts * 1.0)),
                     ("counts: list, expected integers", lambda: client.split(0, [[1], [2, 3]])),
-                    ("layer 0: counts of 7 experts, the placement has 8", lambda: client.split(0, counts[1:])),
-                    ("layer 0: 16 counts by GPU, the placement has 1 GPU x 8 experts: 8", lambda: client.split(0, np.stack([counts, counts]))),
                     ("layer 0: expert 3 has -3 tokens", lambda: client.split(0, np.where(counts == 3, -3, counts))),
-                    ("layer is 1, expected 0..0", lambda: client.split(1, counts)),
                     ("layer: 'a', expected an integer", lambda: client.split("a", counts)),
                     ("mine: shape \\[3\\], expected \\[8\\]", lambda: client.split(0, counts, before=counts, mine=[1, 2, 3])),
-                    ("layer 0: before is given without mine$", lambda: client.split(0, counts, before=counts)),
-                    ("layer 0: mine is given without before$", lambda: client.split(0, counts, mine=counts)),
                     ("counts: 5, expected integers \\[experts\\] or", lambda: client.split(0, 5)),
-                    ("expert 1 has 1 tokens of lower ranks and 1 of this one, 1 in all",
-                     lambda: client.split(0, counts, before=counts, mine=counts)),
                     ("slack: 'x', expected a number", lambda: client.set_split_options(slack="x")),
-                    ("slack is 2, expected 0..1", lambda: client.set_split_options(slack=2)),
                     ("speeds: shape \\[1, 1\\], expected", lambda: client.set_split_options(speeds=[[1]])),
                     ("split: dict, expected what client.split", lambda: client.route_tokens(0, ids_of(0), split={})),
-                    ("split: it has no own quotas", lambda: client.route_tokens(0, ids_of(0), split=client.split(0, counts))),
-                    ("expert 0 has \\d+ choices of this rank, its own quotas sum to 0",
-                     lambda: client.route_tokens(0, ids_of(0), split=client.split(0, counts[None])))):
+                    ("split: it has no own quotas", lambda: client.route_tokens(0, ids_of(0), split=client.split(0, counts)))):
                 with self.assertRaisesRegex(eplb.InvalidArgument, said):
                     call()
                 self.assertEqual(client.split(0, counts).quotas.tolist(), quotas)
@@ -157,10 +147,6 @@ class OfflineSplitTest(unittest.TestCase):
     def test_no_tokens_have_no_balancedness(self):
         split = eplb.split(self.MAP, [0, 0, 0], num_gpus=2)
         self.assertEqual((split.peak, split.balancedness), (0, None))
-
-    def test_the_proof_can_be_checked_by_hand(self):
-        split = eplb.split(self.MAP, [10, 0, 30], layer=1, num_gpus=2)
-        self.assertEqual((split.peak, split.tight_gpus), (30, (1,)))  # expert 2 is on GPU 1 alone
 
     def test_own_quotas_of_all_sources_sum_to_the_quotas(self):
         counts = [[9, 1, 0], [1, 5, 0]]
@@ -195,17 +181,8 @@ class OfflineSplitTest(unittest.TestCase):
                 ("placement: layer 0: expert 3 is in no slot", lambda: eplb.split([[0, 1, 2, 9]], [1] * 10, num_gpus=2)),
                 ("placement: layer 1: expert 2 is in no slot",
                  lambda: eplb.split([[0, 1, 2, 0], [0, 1, 1, 0]], [1, 2, 3], num_gpus=2)),
-                ("counts: 5, expected integers \\[experts\\] or", lambda: eplb.split(self.MAP, 5, num_gpus=2)),
-                ("layer 0: counts of 1 expert, the placement has 3", lambda: eplb.split(self.MAP, [5], num_gpus=2)),
                 ("placement: no slot holds an expert", lambda: eplb.split([[-1, -1]], [1], num_gpus=2)),
-                ("GPU 1 is unusable, but the placement has experts on it",
-                 lambda: eplb.split(self.MAP, [1, 2, 3], num_gpus=2, speeds=[1, 0])),
-                ("layer 0: own quotas of GPU 2 asked for, expected 0..1", lambda: eplb.split(self.MAP, [[1] * 3] * 2, num_gpus=2, gpu=2)),
-                ("layer 0: 9 counts by GPU, the placement has 2 GPUs x 3 experts: 6", lambda: eplb.Splitter(self.MAP, num_gpus=2).split(
-                    0, [[1, 2, 3]] * 3, gpu=0)),
-                ("layer 0: counts of 4 experts, the placement has 3", lambda: eplb.split(self.MAP, [1] * 4, num_gpus=2)),
                 ("layer 0: expert 1 has -2 tokens", lambda: eplb.split(self.MAP, [1, -2, 3], num_gpus=2)),
-                ("layer is 2, expected 0..1", lambda: eplb.split(self.MAP, [1, 2, 3], layer=2, num_gpus=2)),
                 ("gpu: 1 is given, but counts \\[experts\\] do not say", lambda: eplb.split(self.MAP, [1, 2, 3], num_gpus=2, gpu=1)),
                 ("slack: an integer of 1329 bits is above a double's range",
                  lambda: eplb.split(self.MAP, [1, 2, 3], num_gpus=2, slack=10**400)),

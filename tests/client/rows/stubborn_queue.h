@@ -2,6 +2,8 @@
 #ifndef EPLB_TESTS_CLIENT_ROWS_STUBBORN_QUEUE_H_
 #define EPLB_TESTS_CLIENT_ROWS_STUBBORN_QUEUE_H_
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -11,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/monotonic_clock.h"
+#include "client/rows/transport.h"
 #include "cuda/row_queue.h"
 #include "tests/client/rows/forwarding.h"
 
@@ -104,6 +108,42 @@ class StubbornQueue : public testing::ForwardingQueue {
   std::vector<void*> followed_;  // streams
   std::vector<size_t> copies_;
   std::map<int64_t, int32_t> under_way_;  // calls of Ended that are left, by batch
+};
+
+// Two queues of one device, which fails on the first and hangs on the second until Recover.
+class HangingDevice {
+ public:
+  Stubbornness Failing() {
+    Stubbornness fails;
+    fails.before_drain = [this](absl::Time) {
+      return hangs_ ? absl::InternalError("a copy failed") : absl::OkStatus();
+    };
+    return fails;
+  }
+  Stubbornness Silent() {
+    Stubbornness is_silent;
+    is_silent.before_drain = [this](absl::Time deadline) {
+      deadlines_.push_back(deadline);
+      return hangs_ ? absl::DeadlineExceededError("the device hangs") : absl::OkStatus();
+    };
+    return is_silent;
+  }
+
+  // Aborts twice: only the first call waits for the device.
+  void ExpectOneWait(Transport& transport, absl::Duration settle_timeout) {
+    const absl::Time before = MonotonicNow();
+    for (int32_t turn = 0; turn < 2; ++turn) {
+      EXPECT_EQ(transport.Abort(), absl::InternalError("a copy failed"));
+    }
+    ASSERT_EQ(deadlines_.size(), 2U);
+    EXPECT_GE(deadlines_[0], before + settle_timeout);
+    EXPECT_LE(deadlines_[1], MonotonicNow());
+  }
+  void Recover() { hangs_ = false; }
+
+ private:
+  bool hangs_ = true;
+  std::vector<absl::Time> deadlines_;
 };
 
 }  // namespace eplb

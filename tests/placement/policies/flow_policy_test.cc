@@ -13,6 +13,7 @@
 #include "placement/migration_plan.h"
 #include "placement/policies/incremental_policy.h"
 #include "placement/split/batch_split.h"
+#include "tests/placement/policies/drift.h"
 #include "tests/placement/policy_contract.h"
 
 #include <nlohmann/json.hpp>
@@ -20,6 +21,7 @@
 namespace eplb {
 namespace {
 
+using testing::Drift;
 using ::testing::HasSubstr;
 using testing::PolicyContractTest;
 
@@ -49,35 +51,6 @@ Topology ShapeOf(int32_t layers, int32_t experts, int32_t slots, int32_t gpus) {
   return *Topology::Make(
       {.num_layers = layers, .num_experts = experts, .num_slots = slots, .num_gpus = gpus});
 }
-
-// Loads that drift by about exp(sigma * normal) a window, as counts.
-class FlowDrift {
- public:
-  FlowDrift(int32_t layers, int32_t experts, double spread, double sigma, uint64_t seed)
-      : random_(seed), sigma_(sigma), weight_(RealMatrix::Zero(layers, experts)) {
-    for (double& cell : weight_.reshaped()) cell = spread * Normal();
-  }
-  Load Next() {
-    LoadMatrix counts(weight_.rows(), weight_.cols());
-    for (Eigen::Index i = 0; i < counts.size(); ++i) {
-      const double mean = 4000 * std::exp(weight_.data()[i]);
-      counts.data()[i] = static_cast<int64_t>(std::max(0.0, mean + std::sqrt(mean) * Normal()));
-      weight_.data()[i] += sigma_ * Normal();
-    }
-    return *Load::FromCounts(counts);
-  }
-
- private:
-  // Sum of twelve uniforms: the same on every machine.
-  double Normal() {
-    double sum = -6;
-    for (int i = 0; i < 12; ++i) sum += static_cast<double>(random_() >> 11) * 0x1p-53;
-    return sum;
-  }
-  std::mt19937_64 random_;
-  double sigma_;
-  RealMatrix weight_;
-};
 
 std::vector<Load> ReadMoe64() {
   std::ifstream file(EPLB_TEST_DATA "/moe64_aux.jsonl");
@@ -165,7 +138,7 @@ Followed Follow(const Policy& policy, const Topology& topology, std::span<const 
 
 TEST(FlowPolicyTest, EqualSharesAreLeftToIncremental) {
   const Topology topology = ShapeOf(2, 64, 72, 8);
-  FlowDrift drift(2, 64, 1, 0.2, kFlowPolicySeed);
+  Drift drift(2, 64, 1, 0.2, kFlowPolicySeed);
   const Load load = drift.Next();
   const Placement previous = Placement::Static(topology);
   const PolicyInput input{.load = load, .topology = topology, .previous = &previous};
@@ -174,7 +147,7 @@ TEST(FlowPolicyTest, EqualSharesAreLeftToIncremental) {
 
 TEST(FlowPolicyTest, AConstantLoadIsMovedOnce) {
   const Topology topology = ShapeOf(2, 64, 72, 8);
-  FlowDrift drift(2, 64, 1, 0, kFlowPolicySeed + 1);
+  Drift drift(2, 64, 1, 0, kFlowPolicySeed + 1);
   const std::unique_ptr<Policy> policy = MakeFlowPolicy({});
   Placement now = Placement::Static(topology);
   for (int window = 0; window < 6; ++window) {
@@ -193,7 +166,7 @@ TEST(FlowPolicyTest, AConstantLoadIsMovedOnce) {
 TEST(FlowPolicyTest, ThePeaksOfTheWindowsNeverRise) {
   const Topology topology = ShapeOf(3, 64, 72, 8);
   const std::unique_ptr<Policy> policy = MakeFlowPolicy({});
-  FlowDrift drift(3, 64, 1.2, 0.3, kFlowPolicySeed + 2);
+  Drift drift(3, 64, 1.2, 0.3, kFlowPolicySeed + 2);
   Placement now = Placement::Static(topology);
   for (int window = 0; window < 8; ++window) {
     const Load load = drift.Next();
@@ -213,7 +186,7 @@ TEST(FlowPolicyTest, ThePeaksOfTheWindowsNeverRise) {
 
 TEST(FlowPolicyTest, NoGpuGetsMoreCopiesThanAllowed) {
   const Topology topology = ShapeOf(3, 64, 72, 8);
-  FlowDrift drift(3, 64, 1.2, 1, kFlowPolicySeed + 3);
+  Drift drift(3, 64, 1.2, 1, kFlowPolicySeed + 3);
   const Load first = drift.Next();
   const auto solve = [&](const Load& load, const Placement* previous, std::optional<int32_t> most) {
     return *SolveAligned(*MakeFlowPolicy({.max_moves_per_gpu = most}), {.load = load,
@@ -232,7 +205,7 @@ TEST(FlowPolicyTest, NoGpuGetsMoreCopiesThanAllowed) {
 
 TEST(FlowPolicyTest, UnusableGpusHoldNothingAndSlowOnesGetLess) {
   const Topology topology = ShapeOf(2, 48, 72, 8);
-  FlowDrift drift(2, 48, 1, 0.2, kFlowPolicySeed + 4);
+  Drift drift(2, 48, 1, 0.2, kFlowPolicySeed + 4);
   const Load load = drift.Next();
   const std::vector<double> numbers = {1, 1, 0.5, 1, 1, 1, 1, 1};
   const std::vector<int32_t> unusable = {6};
@@ -255,7 +228,7 @@ TEST(FlowPolicyTest, AStrictHierarchyKeepsExpertsOnTheirNode) {
                                              .num_gpus = 8,
                                              .num_nodes = 2,
                                              .num_groups = 4});
-  FlowDrift drift(2, 64, 1, 0.3, kFlowPolicySeed + 5);
+  Drift drift(2, 64, 1, 0.3, kFlowPolicySeed + 5);
   const std::unique_ptr<Policy> policy = MakeFlowPolicy({});
   std::optional<Placement> now;
   for (int window = 0; window < 4; ++window) {
@@ -279,7 +252,7 @@ TEST(FlowPolicyTest, AStrictHierarchyKeepsExpertsOnTheirNode) {
 
 TEST(FlowPolicyTest, WithoutSpareSlotsItIsNoWorseThanTheIncumbent) {
   const Topology topology = ShapeOf(2, 64, 68, 8);
-  FlowDrift drift(2, 64, 1, 0.3, kFlowPolicySeed + 6);
+  Drift drift(2, 64, 1, 0.3, kFlowPolicySeed + 6);
   const Load load = drift.Next();
   const Placement previous = Placement::Static(topology);
   const Placement next = *SolveAligned(
@@ -317,7 +290,7 @@ TEST(FlowPolicyTest, TheRecordedTraceIsFollowedAndNoRecordIsBelowEqualShares) {
 
 TEST(FlowPolicyTest, TrainingDriftOnDeepSeekShapesIsFollowedWithFewMoves) {
   const Topology topology = ShapeOf(2, 256, 288, 32);
-  FlowDrift drift(2, 256, 0.5, 0.05, kFlowPolicySeed + 7);
+  Drift drift(2, 256, 0.5, 0.05, kFlowPolicySeed + 7);
   std::vector<Load> windows;
   for (int window = 0; window < 14; ++window) windows.push_back(drift.Next());
   const Followed flow = Follow(*MakeFlowPolicy({}), topology, windows,

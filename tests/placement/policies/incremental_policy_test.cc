@@ -10,15 +10,15 @@
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
 #include "placement/policies/balanced_policy.h"
+#include "tests/placement/policies/drift.h"
 #include "tests/placement/policy_contract.h"
-#include "tests/placement/random_placement.h"
 
 namespace eplb {
 namespace {
 
+using testing::Drift;
 using ::testing::HasSubstr;
 using testing::PolicyContractTest;
-using testing::Random;
 
 std::unique_ptr<Policy> MakeIt() { return MakeIncrementalPolicy({}); }
 std::unique_ptr<Policy> MakeFlatIncremental() {
@@ -37,41 +37,14 @@ const Topology& Shape() {
   return topology;
 }
 
-// Weights that drift by a factor of about 1 + sigma a window, drawn as counts.
-class Drift {
- public:
-  explicit Drift(double sigma) : sigma_(sigma), weight_(RealMatrix::Zero(4, 64)) {
-    for (double& cell : weight_.reshaped()) cell = Normal();
-  }
-  Load Next() {
-    LoadMatrix counts(4, 64);
-    for (Eigen::Index i = 0; i < counts.size(); ++i) {
-      const double mean = 4000 * std::exp(weight_.data()[i]);
-      counts.data()[i] = static_cast<int64_t>(std::max(0.0, mean + std::sqrt(mean) * Normal()));
-      weight_.data()[i] += sigma_ * Normal();
-    }
-    return *Load::FromCounts(counts);
-  }
-
- private:
-  // Sum of twelve uniforms: the same on every machine, unlike std::normal_distribution.
-  double Normal() {
-    double sum = -6;
-    for (int i = 0; i < 12; ++i) sum += static_cast<double>(random_() >> 11) * 0x1p-53;
-    return sum;
-  }
-
-  Random random_{kIncrementalPolicySeed};
-  double sigma_;
-  RealMatrix weight_;
-};
+Drift MakeDrift(double sigma) { return {4, 64, 1, sigma, kIncrementalPolicySeed}; }
 
 Placement Balanced(const Load& load) {
   return *MakeBalancedPolicy({})->Solve({.load = load, .topology = Shape()});
 }
 
 TEST(IncrementalPolicyTest, FollowsADriftWithFewTransfers) {
-  Drift drift(0.05);
+  Drift drift = MakeDrift(0.05);
   Placement placement = Balanced(drift.Next());
   double balancedness = 0;
   int64_t transfers = 0;
@@ -94,7 +67,7 @@ TEST(IncrementalPolicyTest, FollowsADriftWithFewTransfers) {
 // If experts drift by a fifth a window, the placement of one window is nearly as good in the
 // next as one that is made from scratch.
 TEST(IncrementalPolicyTest, TheNextWindowLosesLittleAgainstPlanningFromScratch) {
-  Drift drift(0.2);
+  Drift drift = MakeDrift(0.2);
   Load load = drift.Next();
   Placement placement = Balanced(load);
   double balancedness = 0;
@@ -120,7 +93,7 @@ TEST(IncrementalPolicyTest, TheNextWindowLosesLittleAgainstPlanningFromScratch) 
 
 // Shares of tokens, or what an average of windows leaves, say nothing about sampling noise.
 TEST(IncrementalPolicyTest, EstimatesAreFollowedWhateverTheirScale) {
-  const Load counts = Drift(0).Next();
+  const Load counts = MakeDrift(0).Next();
   const Load shares = *Load::FromEstimates(counts.ToDouble() / counts.ToDouble().sum());
   const Placement before = Placement::Static(Shape());
   const auto next = MakeIt()->Solve({.load = shares, .topology = Shape(), .previous = &before});
@@ -130,7 +103,7 @@ TEST(IncrementalPolicyTest, EstimatesAreFollowedWhateverTheirScale) {
 }
 
 TEST(IncrementalPolicyTest, SamplingNoiseMovesNothing) {
-  Drift constant(0);
+  Drift constant = MakeDrift(0);
   Placement placement = Balanced(constant.Next());
   for (int window = 0; window < 20; ++window) {
     const Load load = constant.Next();
@@ -141,7 +114,7 @@ TEST(IncrementalPolicyTest, SamplingNoiseMovesNothing) {
 }
 
 TEST(IncrementalPolicyTest, TheBudgetPerGpuHolds) {
-  Drift drift(0.5);
+  Drift drift = MakeDrift(0.5);
   for (const int32_t budget : {0, 1, 2, 5}) {
     const Load load = drift.Next();
     const Placement before = Placement::Static(Shape());
@@ -154,7 +127,7 @@ TEST(IncrementalPolicyTest, TheBudgetPerGpuHolds) {
 }
 
 TEST(IncrementalPolicyTest, NeverWorseThanTheIncumbentOnTheRecentWindows) {
-  Drift drift(0.4);
+  Drift drift = MakeDrift(0.4);
   Placement placement = Balanced(drift.Next());
   for (int round = 0; round < 10; ++round) {
     const std::vector<Load> recent = {drift.Next(), drift.Next(), drift.Next()};
@@ -178,7 +151,7 @@ TEST(IncrementalPolicyTest, NeverWorseThanTheIncumbentOnTheRecentWindows) {
 }
 
 TEST(IncrementalPolicyTest, AnExpertThatStaysOnAGpuKeepsItsSlot) {
-  Drift drift(0.3);
+  Drift drift = MakeDrift(0.3);
   const Placement before = Balanced(drift.Next());
   const Load load = drift.Next();
   const auto next = MakeIt()->Solve({.load = load, .topology = Shape(), .previous = &before});
@@ -189,7 +162,7 @@ TEST(IncrementalPolicyTest, AnExpertThatStaysOnAGpuKeepsItsSlot) {
 }
 
 TEST(IncrementalPolicyTest, WhatAnUnusableGpuHeldIsPutElsewhere) {
-  Drift drift(0);
+  Drift drift = MakeDrift(0);
   const Load load = drift.Next();
   const int32_t unusable[] = {5};
   // One GPU less leaves 63 slots for 64 experts, so the frame here has 80 slots.
@@ -242,7 +215,7 @@ void ExpectNodeAffinity(const Placement& placement, Hierarchy hierarchy) {
 
 // Also where a GPU goes and comes back.
 TEST(IncrementalPolicyTest, TheHierarchyIsKept) {
-  Random random(kIncrementalPolicySeed);
+  std::mt19937_64 random(kIncrementalPolicySeed);
   for (const Hierarchy hierarchy : {Hierarchy::kStrict, Hierarchy::kSoft}) {
     const auto draw = [&] {
       LoadMatrix counts(1, 16);
@@ -272,7 +245,7 @@ TEST(IncrementalPolicyTest, TheHierarchyIsKept) {
 }
 
 TEST(IncrementalPolicyTest, OtherShapesAreRefused) {
-  const Load load = Drift(0).Next();
+  const Load load = MakeDrift(0).Next();
   const Placement other = Placement::Static(
       *Topology::Make({.num_layers = 4, .num_experts = 64, .num_slots = 80, .num_gpus = 8}));
   EXPECT_THAT(

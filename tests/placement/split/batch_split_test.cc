@@ -20,21 +20,11 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::OneLayerPlacement;
 using testing::Pick;
 using testing::Random;
 
 constexpr LayerId kFirst{0};
-
-Placement PlacementOf(int32_t num_experts, int32_t num_gpus,
-                      const std::vector<int32_t>& physical_to_logical) {
-  const Topology topology =
-      *Topology::Make({.num_layers = 1,
-                       .num_experts = num_experts,
-                       .num_slots = static_cast<int32_t>(physical_to_logical.size()),
-                       .num_gpus = num_gpus});
-  return *Placement::FromSlots(
-      topology, Eigen::Map<const IndexMatrix>(physical_to_logical.data(), 1, topology.num_slots()));
-}
 
 std::vector<int64_t> Quotas(const Placement& placement, const std::vector<int64_t>& counts,
                             const BatchSplitOptions& options = {}) {
@@ -46,42 +36,42 @@ std::vector<int64_t> Quotas(const Placement& placement, const std::vector<int64_
 
 TEST(BatchSplitTest, AHotExpertFillsTheGpuWithRoom) {
   // Expert 0 on both GPUs; expert 1 on GPU 0, expert 2 on GPU 1.
-  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});
+  const Placement placement = OneLayerPlacement(3, 2, {0, 1, 0, 2});
   EXPECT_THAT(Quotas(placement, {10, 6, 0}), ElementsAre(2, 6, 8, 0));
   EXPECT_THAT(Quotas(placement, {10, 0, 30}), ElementsAre(10, 0, 0, 30));
 }
 
 TEST(BatchSplitTest, EqualSharesStayWhereTheyAreBest) {
-  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});
+  const Placement placement = OneLayerPlacement(3, 2, {0, 1, 0, 2});
   EXPECT_THAT(Quotas(placement, {11, 5, 5}), ElementsAre(6, 5, 5, 5));
 }
 
 TEST(BatchSplitTest, SlotsOfAnExpertOnOneGpuShareEqually) {
   // Expert 0 twice on GPU 0 and once on GPU 1; expert 1 twice on GPU 1, and nowhere else.
-  const Placement placement = PlacementOf(2, 2, {0, 0, 0, 0, 1, 1});
+  const Placement placement = OneLayerPlacement(2, 2, {0, 0, 0, 0, 1, 1});
   EXPECT_THAT(Quotas(placement, {10, 5}), ElementsAre(3, 3, 2, 2, 3, 2));
 }
 
 TEST(BatchSplitTest, ALayerWithoutTokensHasQuotasOfZero) {
-  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});
+  const Placement placement = OneLayerPlacement(3, 2, {0, 1, 0, 2});
   EXPECT_THAT(Quotas(placement, {0, 0, 0}), ElementsAre(0, 0, 0, 0));
 }
 
 TEST(BatchSplitTest, AFasterGpuGetsMore) {
-  const Placement placement = PlacementOf(1, 2, {0, 0});
+  const Placement placement = OneLayerPlacement(1, 2, {0, 0});
   const GpuSpeeds speeds = *GpuSpeeds::Make(2, std::vector<double>{1, 0.5}, {});
   EXPECT_THAT(Quotas(placement, {9}, {.speeds = &speeds}), ElementsAre(6, 3));
   EXPECT_THAT(Quotas(placement, {10}, {.speeds = &speeds}), ElementsAre(7, 3));
 }
 
 TEST(BatchSplitTest, SlackKeepsEqualSharesThatAreNearlyBest) {
-  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});
+  const Placement placement = OneLayerPlacement(3, 2, {0, 1, 0, 2});
   EXPECT_THAT(Quotas(placement, {100, 52, 50}), ElementsAre(49, 52, 51, 50));
   EXPECT_THAT(Quotas(placement, {100, 52, 50}, {.slack = 0.02}), ElementsAre(50, 52, 50, 50));
 }
 
 TEST(BatchSplitTest, WhatDoesNotFitIsRefusedByName) {
-  const SplitGraph graph = *SplitGraph::Make(PlacementOf(3, 2, {0, 1, 0, 2}));
+  const SplitGraph graph = *SplitGraph::Make(OneLayerPlacement(3, 2, {0, 1, 0, 2}));
   BatchSplitter splitter(graph);
   std::vector<int64_t> quotas(4, -1);
   const auto refusal = [&](std::vector<int64_t> counts, LayerId layer = kFirst) {
@@ -103,7 +93,7 @@ TEST(BatchSplitTest, WhatDoesNotFitIsRefusedByName) {
 // a slack of 2^20 units.
 TEST(BatchSplitTest, TheSlowestGpuBesideTheFastestDoesNotOverflow) {
   EXPECT_EQ(TokensWithin({kMaxSplitTokens, 17}, kMaxSplitSpeed), kMaxSplitTokens);
-  const Placement placement = PlacementOf(2, 2, {0, 1, 1, 1});
+  const Placement placement = OneLayerPlacement(2, 2, {0, 1, 1, 1});
   const GpuSpeeds speeds =
       *GpuSpeeds::Make(2, std::vector<double>{GpuSpeeds::kMinSpeed, GpuSpeeds::kMaxSpeed}, {});
   constexpr int64_t kTokens = int64_t{1} << 35;
@@ -180,7 +170,7 @@ Load BatchOf(const std::vector<int64_t>& counts) {
 }
 
 TEST(EvaluateBatchTest, TheFullestGpuIsThatOfTheSplit) {
-  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});
+  const Placement placement = OneLayerPlacement(3, 2, {0, 1, 0, 2});
   const Evaluation equal = *Evaluate(BatchOf({10, 6, 0}), placement);
   const Evaluation batch = *EvaluateBatch(BatchOf({10, 6, 0}), placement);
   EXPECT_EQ(equal.max_gpu_load.front(), 11);
@@ -189,7 +179,7 @@ TEST(EvaluateBatchTest, TheFullestGpuIsThatOfTheSplit) {
 }
 
 TEST(EvaluateBatchTest, SpeedsAndEstimatesAreSplitToo) {
-  const Placement placement = PlacementOf(1, 2, {0, 0});
+  const Placement placement = OneLayerPlacement(1, 2, {0, 0});
   const GpuSpeeds speeds = *GpuSpeeds::Make(2, std::vector<double>{1, 0.5}, {});
   EXPECT_EQ(EvaluateBatch(BatchOf({9}), placement, &speeds)->max_gpu_load.front(), 6);
   const RealMatrix estimate = RealMatrix::Constant(1, 1, 4.5);
@@ -198,11 +188,11 @@ TEST(EvaluateBatchTest, SpeedsAndEstimatesAreSplitToo) {
 }
 
 TEST(EvaluateBatchTest, ALoadOfAnotherShapeIsRefused) {
-  EXPECT_FALSE(EvaluateBatch(BatchOf({1, 2}), PlacementOf(3, 2, {0, 1, 0, 2})).ok());
+  EXPECT_FALSE(EvaluateBatch(BatchOf({1, 2}), OneLayerPlacement(3, 2, {0, 1, 0, 2})).ok());
 }
 
 TEST(EvaluateBatchTest, SeveralBatchesWaitEachForItsOwnFullestGpu) {
-  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});  // expert 0 on both GPUs
+  const Placement placement = OneLayerPlacement(3, 2, {0, 1, 0, 2});  // expert 0 on both GPUs
   const std::vector<Load> batches = {BatchOf({2, 12, 2}), BatchOf({2, 2, 12})};
   const Evaluation each = *EvaluateBatches(batches, placement);
   EXPECT_EQ(each.max_gpu_load.front(), 12 + 12);
@@ -215,7 +205,7 @@ TEST(EvaluateBatchTest, SeveralBatchesWaitEachForItsOwnFullestGpu) {
 }
 
 TEST(EvaluateWindowsTest, SeveralWindowsInEqualSharesWaitEachForItsOwnFullestGpu) {
-  const Placement placement = PlacementOf(3, 2, {0, 1, 0, 2});  // expert 0 on both GPUs
+  const Placement placement = OneLayerPlacement(3, 2, {0, 1, 0, 2});  // expert 0 on both GPUs
   const std::vector<Load> windows = {BatchOf({8, 6, 2}), BatchOf({0, 0, 0}), BatchOf({8, 2, 6})};
   const Evaluation each = *EvaluateWindows(windows, placement, SplitMode::kEqual);
   EXPECT_EQ(each.peak_load, 10 + 10);
@@ -230,7 +220,7 @@ TEST(BatchSplitTest, AnExpertOnEveryGpuEvensThemOut) {
     slots.push_back(0);
     slots.push_back(gpu + 1);
   }
-  const Placement placement = PlacementOf(kGpus + 1, kGpus, slots);
+  const Placement placement = OneLayerPlacement(kGpus + 1, kGpus, slots);
   std::vector<int64_t> counts(kGpus + 1);
   std::iota(counts.begin(), counts.end(), 1);
   counts[0] = 1000;

@@ -62,7 +62,7 @@ void CheckAgainstOracle(Random& random, const Placement& of_usable) {
     const LayerId layer{i};
     const std::vector<int64_t> counts = RandomCounts(random, graph.num_experts());
     std::vector<int64_t> quotas(static_cast<size_t>(graph.num_slots()));
-    const SplitBound bound = *splitter.SplitWithBound(layer, counts, quotas);
+    const SplitBound bound = *splitter.Split(layer, counts, quotas);
     solver->Prepare(graph.Layer(layer));
     EXPECT_EQ(solver->Solve(counts.data(), 0, {}), bound.peak) << "without quotas";
     CheckQuotas(placement, graph, layer, counts, quotas, bound.peak);

@@ -22,6 +22,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::OneLayerPlacement;
 using testing::Pick;
 using testing::Random;
 
@@ -29,17 +30,6 @@ constexpr double kLargest = std::numeric_limits<double>::max();
 constexpr double kSmallest = std::numeric_limits<double>::denorm_min();
 // Speeds are rounded to 24 bits of the fastest one's; the slowest here is 1 / 20 of it.
 constexpr double kPrecision = 1e-6;
-
-Placement MakePlacement(int32_t num_experts, int32_t num_gpus,
-                        const std::vector<int32_t>& physical_to_logical) {
-  const Topology topology =
-      *Topology::Make({.num_layers = 1,
-                       .num_experts = num_experts,
-                       .num_slots = static_cast<int32_t>(physical_to_logical.size()),
-                       .num_gpus = num_gpus});
-  return *Placement::FromSlots(
-      topology, Eigen::Map<const IndexMatrix>(physical_to_logical.data(), 1, topology.num_slots()));
-}
 
 Load OneLayer(const std::vector<double>& tokens) {
   return *Load::FromEstimates(
@@ -175,54 +165,61 @@ TEST(TokenSplitTest, SmallCasesByHand) {
     std::vector<double> tokens;
     std::vector<double> speeds;
     std::vector<double> shares;
-  } cases[] = {
-      {"equal halves of expert 0 would make 70 and 50",
-       MakePlacement(3, 2, {0, 1, 2, 0}),
-       {40, 50, 30},
-       {1, 1},
-       {0.25, 1, 1, 0.75}},
-      {"equal shares are best",
-       MakePlacement(3, 2, {0, 1, 2, 0, 1, 2}),
-       {60, 80, 60},
-       {1, 1},
-       {0.5, 0.5, 0.5, 0.5, 0.5, 0.5}},
-      {"an odd number of tokens",
-       MakePlacement(1, 3, {0, 0, 0}),
-       {7},
-       {1, 1, 1},
-       {1.0 / 3, 1.0 / 3, 1.0 / 3}},
-      {"slots of one GPU", MakePlacement(2, 2, {0, 0, 0, 1}), {60, 60}, {1, 1}, {0.5, 0.5, 0, 1}},
-      {"a faster GPU takes more", MakePlacement(1, 2, {0, 0}), {90}, {1, 0.5}, {2.0 / 3, 1.0 / 3}},
-      {"an unusable GPU",
-       MakePlacement(3, 3, {0, 1, -1, -1, 2, 0}),
-       {10, 4, 0},
-       {1, 0, 1},
-       {0.3, 1, 0, 0, 1, 0.7}},
-      {"no load",
-       MakePlacement(2, 2, {0, 1, 0, 0}),
-       {0, 0},
-       {1, 1},
-       {1.0 / 3, 1, 1.0 / 3, 1.0 / 3}},
-      {"2^63",
-       MakePlacement(3, 2, {0, 1, 2, 0}),
-       {3e18, 4e18, 2e18},
-       {1, 1},
-       {1.0 / 6, 1, 1, 5.0 / 6}},
-      {"the largest doubles",
-       MakePlacement(3, 2, {0, 1, 2, 0}),
-       {kLargest / 5, kLargest / 4, kLargest * 0.15},
-       {1, 1},
-       {0.25, 1, 1, 0.75}},
-      {"the smallest doubles",
-       MakePlacement(3, 2, {0, 1, 2, 0}),
-       {40 * kSmallest, 50 * kSmallest, 30 * kSmallest},
-       {1, 1},
-       {0.25, 1, 1, 0.75}},
-      {"both ends of the range",
-       MakePlacement(3, 2, {0, 1, 2, 0}),
-       {kSmallest, kLargest / 2, 0},
-       {1, 1},
-       {0.5, 1, 1, 0.5}}};
+  } cases[] = {{"equal halves of expert 0 would make 70 and 50",
+                OneLayerPlacement(3, 2, {0, 1, 2, 0}),
+                {40, 50, 30},
+                {1, 1},
+                {0.25, 1, 1, 0.75}},
+               {"equal shares are best",
+                OneLayerPlacement(3, 2, {0, 1, 2, 0, 1, 2}),
+                {60, 80, 60},
+                {1, 1},
+                {0.5, 0.5, 0.5, 0.5, 0.5, 0.5}},
+               {"an odd number of tokens",
+                OneLayerPlacement(1, 3, {0, 0, 0}),
+                {7},
+                {1, 1, 1},
+                {1.0 / 3, 1.0 / 3, 1.0 / 3}},
+               {"slots of one GPU",
+                OneLayerPlacement(2, 2, {0, 0, 0, 1}),
+                {60, 60},
+                {1, 1},
+                {0.5, 0.5, 0, 1}},
+               {"a faster GPU takes more",
+                OneLayerPlacement(1, 2, {0, 0}),
+                {90},
+                {1, 0.5},
+                {2.0 / 3, 1.0 / 3}},
+               {"an unusable GPU",
+                OneLayerPlacement(3, 3, {0, 1, -1, -1, 2, 0}),
+                {10, 4, 0},
+                {1, 0, 1},
+                {0.3, 1, 0, 0, 1, 0.7}},
+               {"no load",
+                OneLayerPlacement(2, 2, {0, 1, 0, 0}),
+                {0, 0},
+                {1, 1},
+                {1.0 / 3, 1, 1.0 / 3, 1.0 / 3}},
+               {"2^63",
+                OneLayerPlacement(3, 2, {0, 1, 2, 0}),
+                {3e18, 4e18, 2e18},
+                {1, 1},
+                {1.0 / 6, 1, 1, 5.0 / 6}},
+               {"the largest doubles",
+                OneLayerPlacement(3, 2, {0, 1, 2, 0}),
+                {kLargest / 5, kLargest / 4, kLargest * 0.15},
+                {1, 1},
+                {0.25, 1, 1, 0.75}},
+               {"the smallest doubles",
+                OneLayerPlacement(3, 2, {0, 1, 2, 0}),
+                {40 * kSmallest, 50 * kSmallest, 30 * kSmallest},
+                {1, 1},
+                {0.25, 1, 1, 0.75}},
+               {"both ends of the range",
+                OneLayerPlacement(3, 2, {0, 1, 2, 0}),
+                {kSmallest, kLargest / 2, 0},
+                {1, 1},
+                {0.5, 1, 1, 0.5}}};
   for (const auto& c : cases) {
     std::vector<int32_t> unusable;
     std::vector<double> speeds = c.speeds;
@@ -242,7 +239,7 @@ TEST(TokenSplitTest, SmallCasesByHand) {
 }
 
 TEST(TokenSplitTest, WhatDoesNotFitIsRefused) {
-  const Placement placement = MakePlacement(2, 2, {0, 1, 0, 1});
+  const Placement placement = OneLayerPlacement(2, 2, {0, 1, 0, 1});
   const auto message = [&](const std::vector<double>& tokens, const GpuSpeeds& speeds) {
     return std::string(SplitOptimally(OneLayer(tokens), placement, &speeds).status().message());
   };

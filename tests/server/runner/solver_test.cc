@@ -48,7 +48,7 @@ core::Solve RequestOf(const std::string& job, int64_t solve_id, const std::strin
       .windows = {{.first_step = 0, .last_step = 49, .load = window}},
       .last_step = 49,
       .staging_rows = 1 << 20,
-      .rows_per_chunk = 1 << 20};
+      .limits = {.layers_per_chunk = 64, .rows_per_chunk = 1 << 20}};
   question.planner.options.candidates = {{policy}};
   question.planner.windows = {{window, 50}};
   question.planner.num_fresh = 1;

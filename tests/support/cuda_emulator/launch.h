@@ -1,11 +1,9 @@
-// A launch of a translated kernel, and the runtime's templates that take kernels.
+// A launch of a translated kernel, and the runtime's template that takes a kernel.
 #ifndef EPLB_TESTS_SUPPORT_CUDA_EMULATOR_LAUNCH_H_
 #define EPLB_TESTS_SUPPORT_CUDA_EMULATOR_LAUNCH_H_
 
-#include <cstddef>
 #include <functional>
 #include <type_traits>
-#include <utility>
 
 #include <cuda_runtime_api.h>
 
@@ -40,29 +38,6 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel* /*kern
   *attributes = {};
   attributes->maxThreadsPerBlock = 1024;
   return cudaSuccess;
-}
-
-template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel* /*kernel*/, cudaFuncAttribute /*attribute*/, int value) {
-  return value >= 0 ? cudaSuccess : cudaErrorInvalidValue;
-}
-
-template <class Kernel>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* num_blocks, Kernel* /*kernel*/,
-                                                          int block_size, size_t shared_bytes) {
-  constexpr int kThreads = 2048;  // threads of a multiprocessor
-  const bool fits = block_size > 0 && shared_bytes <= eplb::cuda_emulator::kSharedBytes;
-  *num_blocks = fits ? kThreads / block_size : 0;
-  return fits ? cudaSuccess : cudaErrorInvalidValue;
-}
-
-template <class... Parameters, class... Arguments>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
-                               Arguments&&... arguments) {
-  eplb::cuda_emulator::Launcher("kernel", kernel,
-                                {config->gridDim, config->blockDim, config->dynamicSmemBytes,
-                                 config->stream})(std::forward<Arguments>(arguments)...);
-  return cudaGetLastError();
 }
 
 #endif  // EPLB_TESTS_SUPPORT_CUDA_EMULATOR_LAUNCH_H_

@@ -189,17 +189,10 @@ std::string WhyStuck(const Block& block) {
 
 // The call of a warp whose lanes have all come, and their results.
 void CompleteWarpCall(int32_t warp, uint32_t lanes) {
-  uint32_t vote = 0;
-  for (uint32_t left = lanes; left != 0; left &= left - 1) {
-    const int lane = std::countr_zero(left);
-    if (ThreadAt(warp, lane).call.value != 0) vote |= uint32_t{1} << lane;
-  }
   for (uint32_t left = lanes; left != 0; left &= left - 1) {
     Thread& thread = ThreadAt(warp, std::countr_zero(left));
     const WarpCall& call = thread.call;
-    if (call.operation == WarpOperation::kVote) {
-      thread.result = vote;
-    } else if (call.operation == WarpOperation::kMatch) {
+    if (call.operation == WarpOperation::kMatch) {
       uint32_t same = 0;
       for (uint32_t others = lanes; others != 0; others &= others - 1) {
         const int lane = std::countr_zero(others);

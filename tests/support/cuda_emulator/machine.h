@@ -47,11 +47,8 @@ extern const Position* current_position;
 enum class WarpOperation : uint8_t {
   kNone,
   kSync,
-  kShuffle,
-  kShuffleUp,
   kShuffleDown,
   kShuffleXor,
-  kVote,   // gives the lanes whose value is not 0
   kMatch,  // gives the lanes with this lane's value
 };
 struct WarpCall {

@@ -162,7 +162,6 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsig
   *result = cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
-cudaError_t cudaPeekAtLastError() { return emulator::State::last; }
 cudaError_t cudaGetLastError() {
   return std::exchange(emulator::State::last, emulator::All().sticky);
 }

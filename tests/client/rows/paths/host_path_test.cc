@@ -20,19 +20,8 @@ INSTANTIATE_TEST_SUITE_P(HostTcp, TransportContractTest, ::testing::Values(&Make
 TEST(HostPathTest, FlippedByteInSharedStagingIsFound) {
   Transports transports = MakeSharedMemoryWorld(2, 1000);
   const std::vector<std::byte> row(1000, std::byte{9});
-  const Ticket receive = MustPost(
-      *transports[0],
-      {.post_id = 3,
-       .sends = {},
-       .receives =
-           {{.from = RankId{1}, .row = 4, .round = 0, .staging_offset = 0, .num_bytes = 1000}},
-       .deadline = absl::Now() + absl::Seconds(30)});
-  const Ticket send = MustPost(
-      *transports[1],
-      {.post_id = 3,
-       .sends = {{.to = RankId{0}, .row = 4, .round = 0, .bytes = row, .staging_offset = 0}},
-       .receives = {},
-       .deadline = absl::Now() + absl::Seconds(30)});
+  const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, 3, 1000));
+  const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 3, row));
   absl::StatusOr<Progress> sent = Progress{};
   while (sent.ok() && !sent->done) sent = transports[1]->Poll(send, absl::Seconds(1));
   ASSERT_TRUE(sent.ok()) << sent.status();
@@ -40,7 +29,7 @@ TEST(HostPathTest, FlippedByteInSharedStagingIsFound) {
   transports[0]->staging()[500] = std::byte{8};
   const absl::Status status = transports[0]->Poll(receive, absl::Seconds(30)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(status.message(), "post 3: rank 1: row 4: checksum differs");
+  EXPECT_EQ(status.message(), "post 3: rank 1: row 0: checksum differs");
 }
 
 // The sender knows that rows have left which the receiver has, so it may leave before the sender's
@@ -49,17 +38,8 @@ TEST(HostPathTest, ReceiverThatHasAllMayLeaveAtOnce) {
   for (const auto make : {&MakeSharedMemoryWorld, &MakeTcpWorld}) {
     Transports transports = make(2, 1000);
     const std::vector<std::byte> row(1000, std::byte{9});
-    const Ticket receive = MustPost(
-        *transports[0],
-        {.post_id = 1,
-         .sends = {},
-         .receives = {{.from = RankId{1}, .row = 0, .staging_offset = 0, .num_bytes = 1000}},
-         .deadline = absl::Now() + absl::Seconds(30)});
-    const Ticket send = MustPost(
-        *transports[1], {.post_id = 1,
-                         .sends = {{.to = RankId{0}, .row = 0, .bytes = row, .staging_offset = 0}},
-                         .receives = {},
-                         .deadline = absl::Now() + absl::Seconds(30)});
+    const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, 1, 1000));
+    const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 1, row));
     absl::StatusOr<Progress> sent = Progress{};
     absl::StatusOr<Progress> received = Progress{};
     while (received.ok() && !received->done) {
@@ -83,14 +63,7 @@ TEST(HostPathTest, OversizeRowIsRefusedAtPost) {
     transports[rank] = *MakeHostTransport(options, all_gather.ForRank(rank));
   });
   const std::vector<std::byte> row(101);
-  const absl::Status status =
-      transports[0]
-          ->Post({.post_id = 1,
-                  .sends =
-                      {{.to = RankId{1}, .row = 3, .round = 0, .bytes = row, .staging_offset = 0}},
-                  .receives = {},
-                  .deadline = absl::InfiniteFuture()})
-          .status();
+  const absl::Status status = transports[0]->Post(SendOne(RankId{1}, 1, row)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("the largest row is 100"));
 }

@@ -109,10 +109,7 @@ TEST_F(ProcessesTest, ForkedCopyIsRefusedAndDoesNotDisturb) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    const bool refused = absl::IsFailedPrecondition(
-        transports[0]
-            ->Post({.post_id = 1, .sends = {}, .receives = {}, .deadline = absl::InfiniteFuture()})
-            .status());
+    const bool refused = absl::IsFailedPrecondition(transports[0]->Post(Nothing(1)).status());
     transports.clear();
     _exit(refused ? 0 : 1);
   }
@@ -120,19 +117,8 @@ TEST_F(ProcessesTest, ForkedCopyIsRefusedAndDoesNotDisturb) {
   ASSERT_EQ(waitpid(child, &result, 0), child);
   EXPECT_EQ(result, 0);
   const std::vector<std::byte> row(64, std::byte{3});
-  const Ticket receive = MustPost(
-      *transports[0],
-      {.post_id = 1,
-       .sends = {},
-       .receives =
-           {{.from = RankId{1}, .row = 0, .round = 0, .staging_offset = 0, .num_bytes = 64}},
-       .deadline = absl::Now() + absl::Seconds(30)});
-  const Ticket send = MustPost(
-      *transports[1],
-      {.post_id = 1,
-       .sends = {{.to = RankId{0}, .row = 0, .round = 0, .bytes = row, .staging_offset = 0}},
-       .receives = {},
-       .deadline = absl::Now() + absl::Seconds(30)});
+  const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, 1, 64));
+  const Ticket send = MustPost(*transports[1], SendOne(RankId{0}, 1, row));
   for (const auto& progress : Drive(transports, {receive, send})) EXPECT_TRUE(progress.ok());
 }
 

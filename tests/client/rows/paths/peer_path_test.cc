@@ -233,27 +233,11 @@ TEST(PeerPathDeathTest, AnAbortThatFailsForgetsItsRowsToo) {
 }
 
 TEST_F(PeerPathTest, ADeviceThatHangsInEitherQueueIsWaitedForOnce) {
-  std::vector<absl::Time> deadlines;
-  bool hangs = true;
-  Stubbornness fails;
-  fails.before_drain = [&](absl::Time) {
-    return hangs ? absl::InternalError("a copy failed") : absl::OkStatus();
-  };
-  Stubbornness is_silent;
-  is_silent.before_drain = [&](absl::Time deadline) {
-    deadlines.push_back(deadline);
-    return hangs ? absl::DeadlineExceededError("the device hangs") : absl::OkStatus();
-  };
-  Connect({.queue = std::make_unique<StubbornQueue>(fails),
-           .check_queue = std::make_unique<StubbornQueue>(is_silent)});
-  const absl::Time before = MonotonicNow();
-  for (int32_t turn = 0; turn < 2; ++turn) {
-    EXPECT_EQ(transports_[0]->Abort(), absl::InternalError("a copy failed"));
-  }
-  ASSERT_EQ(deadlines.size(), 2U);
-  EXPECT_GE(deadlines[0], before + kSettleTimeout);
-  EXPECT_LE(deadlines[1], MonotonicNow());
-  hangs = false;
+  HangingDevice device;
+  Connect({.queue = std::make_unique<StubbornQueue>(device.Failing()),
+           .check_queue = std::make_unique<StubbornQueue>(device.Silent())});
+  device.ExpectOneWait(*transports_[0], kSettleTimeout);
+  device.Recover();
   transports_.clear();
 }
 

@@ -26,8 +26,8 @@ CandidateInput AskAbout(const Load& load, const Placement& incumbent, const Plac
           .incumbent = incumbent,
           .candidate = candidate,
           .min_gain = 0.05,
-          .layers_per_chunk = 2,
           .staging_rows = 2,
+          .limits = {.layers_per_chunk = 2},
           .migration = {.weight_bytes = 8, .state_bytes = 16}};
 }
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "server/core/decisions/proposal.h"
+#include "server/core/decisions/versions.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {

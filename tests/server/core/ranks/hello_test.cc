@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/foreign_text.h"
+#include "proto/wire/names.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {

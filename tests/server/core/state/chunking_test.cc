@@ -68,11 +68,10 @@ TEST(ChunkingTest, ALayerThatNeedsALongerBoundaryThanAllowedIsLeftOutByName) {
                           .last_step = 9,
                           .incumbent = incumbent,
                           .candidate = candidate,
-                          .layers_per_chunk = 2,
                           .staging_rows = 2,
+                          .limits = {.layers_per_chunk = 2, .max_pause_seconds = 0.0005},
                           .migration = {.weight_bytes = 1'000'000},
-                          .costs = TestCosts(),
-                          .max_pause_seconds = 0.0005};
+                          .costs = TestCosts()};
   CandidateDecision verdict = EvaluateCandidate(question).value();
   EXPECT_TRUE(verdict.chunks.empty());
   EXPECT_EQ(
@@ -80,16 +79,15 @@ TEST(ChunkingTest, ALayerThatNeedsALongerBoundaryThanAllowedIsLeftOutByName) {
       "steps 0..9: layers 0, 1 left out, a pause of 1 ms is predicted and migration.max_pause "
       "is 0.5 ms");
   // The slowest boundary measured only makes chunks shorter.
-  question.max_pause_seconds = 0.5;
-  question.seconds_per_byte = 1;
+  question.limits.max_pause_seconds = 0.5;
+  question.limits.seconds_per_byte = 1;
   verdict = EvaluateCandidate(question).value();
   EXPECT_EQ(verdict.too_long, "");
   EXPECT_EQ(verdict.chunks.size(), 2);
   // Three boundaries with fewer bytes say that this one will be no shorter.
-  const std::vector<MeasuredPause> measured = {{1000, 1.5}, {2000, 1}, {1'000'000, 2}};
-  question.measured = std::span(measured).first(2);
+  question.limits.measured = {{1000, 1.5}, {2000, 1}};
   EXPECT_EQ(EvaluateCandidate(question)->chunks.size(), 2);
-  question.measured = measured;
+  question.limits.measured.push_back({1'000'000, 2});
   verdict = EvaluateCandidate(question).value();
   EXPECT_TRUE(verdict.chunks.empty());
   EXPECT_EQ(verdict.too_long,

@@ -1,4 +1,4 @@
-#include "proto/wire/messages.h"
+#include "proto/wire/names.h"
 
 #include <algorithm>
 

@@ -1,0 +1,107 @@
+#include "server/core/decisions/prices.h"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/text.h"
+#include "placement/policies/registry.h"
+#include "server/core/state/step_rate.h"
+
+namespace eplb::core {
+namespace {
+
+// The time of a token on the fullest GPU, from the newest window and the job's steps; 0: nobody
+// asked for it, or it is not measured yet.
+double MeasuredTokenSeconds(const Job& job) {
+  const std::optional<Measured>& measured = job.windows.measured;
+  if (!Chooses(job) || !job.current || !measured) return 0;
+  const double steps = static_cast<double>(measured->last_step - measured->first_step) + 1;
+  const double tokens = measured->peak_load / steps;
+  const double step_seconds = SecondsPerStep(job.current->rate);
+  if (!(tokens > 0) || !(step_seconds > 0)) return 0;
+  return kExpertsShareOfStep * step_seconds / tokens;
+}
+
+// Over the newest switches: one that a busy host delayed does not price all later ones. 0 before
+// the first.
+double MeanSecondsPerByte(const Job& job) {
+  double seconds = 0;
+  double bytes = 0;
+  for (const MeasuredPause& pause : job.pauses) {
+    seconds += pause.seconds;
+    bytes += static_cast<double>(pause.bytes);
+  }
+  return bytes > 0 ? seconds / bytes : 0;
+}
+
+// Returns the seconds per byte of the largest of the newest chunks, because in small ones votes
+// weigh more than bytes. 0 if nothing was measured.
+double SecondsPerByte(const Job& job) {
+  MeasuredPause largest;
+  for (const MeasuredPause& pause : job.pauses) {
+    if (std::tie(pause.bytes, pause.seconds) > std::tie(largest.bytes, largest.seconds)) {
+      largest = pause;
+    }
+  }
+  return largest.bytes == 0 ? 0 : largest.seconds / static_cast<double>(largest.bytes);
+}
+
+}  // namespace
+
+bool Chooses(const Job& job) { return TraitsOf(job.settings.policy_name).chooses; }
+
+Costs CostsOf(const State& state, const Job& job) {
+  const Run& run = *job.current;
+  Costs costs = state.config.costs;
+  costs.horizon_steps = job.settings.horizon_steps;
+  costs.token_seconds /= static_cast<double>(run.grid.num_token_groups());
+  costs.expert = run.migration;
+  if (costs.replica_gradient_bytes > 0) costs.replica_weight_bytes = costs.expert.weight_bytes;
+  return costs;
+}
+
+BoundaryLimits LimitsOf(const Job& job) {
+  return {.layers_per_chunk = job.settings.layers_per_chunk,
+          .rows_per_chunk = RowsPerChunk(job),
+          .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
+          .seconds_per_byte = SecondsPerByte(job),
+          .measured = {job.pauses.begin(), job.pauses.end()}};
+}
+
+std::string WhyNotNextChunk(const Job& job) {
+  if (job.chunks.rest.empty()) return "";
+  const int64_t age = job.step - job.chunks.decided_last_step;
+  const int64_t oldest =
+      std::max(kMostIntervals * job.settings.every_steps, kMostVotes * job.current->vote_every);
+  // An operator who returns to a version wants all of it.
+  if (age > oldest && !job.chunks.despite_pause) {
+    return absl::StrCat("the load that they were decided on is ", age,
+                        " steps old, the next decision is due");
+  }
+  const BoundaryLimits limits = LimitsOf(job);
+  const double seconds = LeastPause(limits.measured, job.chunks.rest.front().incoming_bytes);
+  const double most = limits.max_pause_seconds;
+  if (seconds <= most) return "";
+  return absl::StrCat("the next chunk would take ", SecondsText(seconds),
+                      ", as chunks of fewer bytes did, and migration.max_pause is ",
+                      SecondsText(most));
+}
+
+Costs PricesOf(const State& state, const Job& job) {
+  Costs costs = CostsOf(state, job);
+  if (costs.token_seconds <= 0) costs.token_seconds = MeasuredTokenSeconds(job);
+  const double per_byte = MeanSecondsPerByte(job);
+  if (costs.token_seconds <= 0 || costs.bandwidths == BandwidthSource::kGiven || per_byte <= 0) {
+    return costs;
+  }
+  costs.bandwidths = BandwidthSource::kMeasured;
+  const double bytes_per_s = 1 / per_byte;
+  costs.intra_bytes_per_s = bytes_per_s;
+  costs.inter_bytes_per_s = bytes_per_s;
+  return costs;
+}
+
+}  // namespace eplb::core
