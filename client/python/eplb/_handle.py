@@ -10,7 +10,7 @@ import numpy as np
 
 from eplb import _library
 from eplb import _structs as structs
-from eplb.errors import code_of
+from eplb.errors import Aborted, DataLoss, Error, code_of
 
 AllGather = Callable[[bytes], Sequence[bytes]]
 Rebuild = Callable[[int, np.ndarray], None]
@@ -28,22 +28,28 @@ class Handle:
         self.pointer = ctypes.c_void_p()
         self.callbacks: List[Any] = []  # that the library may still call
         self._raised: Optional[BaseException] = None
+        self.ended: Optional[Error] = None  # why the run is over, once a call has said so
         _library.check(self.library.eplb_client_create(ctypes.byref(self.pointer)))
+        # Entering Python is enough: it runs the handlers of signals, and what they raise ends the wait.
+        wait = self._keep(structs.WaitCallback, lambda _: None)
+        _library.check(self.library.eplb_client_on_wait(self.pointer, wait, None))
         destroy = weakref.finalize(self, self.library.eplb_client_destroy, ctypes.c_void_p(self.pointer.value))
         destroy.atexit = False
 
     def check(self, code: int) -> None:
         """For calls of the training thread that may make callbacks.
 
-        errors: what a callback raised in the call that gave `code`, its __cause__ the library's Error; else that Error.
+        errors: what a callback raised in the call that gave `code`, its __cause__ the library's Error; else that Error. A
+        signal handler may raise in a call that succeeds.
         """
         raised, self._raised = self._raised, None
-        if code == 0:
-            return
-        error = _library.last_error(code)
+        error = None if code == 0 else _library.last_error(code)
+        if isinstance(error, (Aborted, DataLoss)):
+            self.ended = error
         if raised is not None:
             raise raised from error
-        raise error
+        if error is not None:
+            raise error
 
     def array(self, address: int, shape: Sequence[int]) -> np.ndarray:
         """int32 [shape] over memory of the client, read-only, which it keeps alive."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import zlib
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
 
@@ -14,16 +15,18 @@ import torch.distributed as dist
 from torch import nn
 
 from eplb.client import Client
-from eplb.errors import DeadlineExceeded, Error, FailedPrecondition, InvalidArgument
+from eplb.errors import Aborted, DataLoss, Error, FailedPrecondition, InvalidArgument
 from eplb.options import to_struct
-from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
+from eplb.torch.alike import expect_alike
 from eplb.torch.calls import OptimizerCalls, Steps
-from eplb.torch.carry import carry, carry_scalars, static_experts
-from eplb.torch.groups import Coordinates, InEplbOrder, agreed_experts, coordinates_in, group_of
+from eplb.torch.carry import carry_scalars, static_experts
+from eplb.torch.groups import group_of
 from eplb.torch.layers import ExpertLayer, Experts, Router, attached_experts, device_of, find_layers
+from eplb.torch.meeting import meet
 from eplb.torch.pieces import ExpertTensor, Piece
 from eplb.torch.probe import SeenInputs
 from eplb.torch.routing import RouterHook, SlotColumns, TokenCounts, Turn
+from eplb.torch.shards import fsdp_around, reshard
 from eplb.torch.state import Masters, OptimizerState, optimizers_of
 from eplb.torch.state_dicts import LayerNames, names_of, numbers_of, refuse_moved
 from eplb.torch.watch import Watch
@@ -75,22 +78,23 @@ class Attached:
             return
         if boundary not in ("call", "optimizer"):
             raise InvalidArgument(f"boundary: {boundary!r}, expected \"call\" or \"optimizer\"")
-        self._coordinates, self._all_gather = _meet(all_gather, groups)
-        self._ep_group = None if groups.get("ep_group") is None else group_of(groups["ep_group"])
+
+        def find() -> Tuple[List[ExpertLayer], OptimizerState]:
+            reshard(fsdp_around(self._chunks))
+            state = OptimizerState(optimizers_of(optimizer), masters)
+            _expect_an_optimizer(state, boundary)
+            layers = find_layers(self._chunks, experts, router, num_local_experts)
+            state.expect_updated(layers)
+            expect_alike(layers, state)
+            return layers, state
+
+        met = meet(all_gather, groups, find)
+        self.layers, self._state, self._coordinates, self._all_gather = met.layers, met.state, met.coordinates, met.all_gather
+        self._carry, self._fsdp = met.carry, fsdp_around(self._chunks, [layer.experts for layer in self.layers])
         etp_group = groups.get("etp_group")
         self._etp_group = None if etp_group is None or self._coordinates.expert_tensor_size == 1 else group_of(etp_group)
-        self._state = self._all_gather.together(lambda: OptimizerState(optimizers_of(optimizer), masters))
-        self.layers = self._all_gather.together(lambda: find_layers(self._chunks, experts, router, num_local_experts))
-        num_layers = self._number_layers()
-        num_experts = agreed_experts(self._all_gather, [layer.num_local_slots * self._coordinates.expert_model_size
-                                                        for layer in self.layers])
-        self._all_gather.together(lambda: self._state.expect_updated(self.layers))
-        self._all_gather.together(lambda: expect_alike(self.layers, self._state))
-        expect_alike_on_ranks(self._all_gather.objects(traits_of(self.layers, self._state)))
-        self._static = static_experts(num_layers, num_experts)
-        self._slots = self._static
+        self._slots = self._static = static_experts(met.num_layers, met.num_experts)
         self._next_step, self._skipped_steps = int(options.get("first_step") or 0), 0
-        self._all_gather.together(lambda: self._expect_an_optimizer(boundary))
         self._connect(options)
         try:
             self._attach(boundary, turn)
@@ -136,13 +140,14 @@ class Attached:
             return self.last_boundary
         number -= self._skipped_steps
         self._record(number)
-        result = client.step_boundary(number)
+        try:
+            result = client.step_boundary(number)
+        except Aborted as error:
+            raise Aborted(f"{error}; while all ranks live, `with attached.static_order():` still saves on all of them") from error
+        finally:  # the exception of a signal handler may end a boundary that has switched
+            self._follow_client(client)
         if result.reason.startswith(_NOT_COUNTING):
             result = result._replace(reason=self._with_routers(result.reason))
-        if result.switched:
-            before, self._slots = self._slots, client.placement.physical_to_logical_map.copy()
-            self._carry_scalars(before, self._slots)
-            self._follow(self._slots)
         if self._counts.is_on_device and self._is_read(number + 1):
             self._counts.start_reading(self._reduce_counts)  # so that nobody waits a step later
         self.last_boundary = result
@@ -206,9 +211,8 @@ class Attached:
         self._expect_attached("static_order")
         if self._in_static_order:
             raise FailedPrecondition("static_order was called within static_order")
-        self._all_gather.together(self._expect_memory)
         here = self._slots
-        self._move(here, self._static)
+        self._move(here, self._static, self._agree_to_move())
         self._in_static_order = True
         try:
             yield
@@ -226,8 +230,7 @@ class Attached:
             return
         if self._in_static_order:
             raise FailedPrecondition("detach was called within static_order")
-        self._all_gather.together(self._expect_memory)
-        self._move(self._slots, self._static)
+        self._move(self._slots, self._static, self._agree_to_move())
         self._slots = self._static
         self._is_attached = False
         self._undo_attach("finished")
@@ -256,20 +259,6 @@ class Attached:
         assert self.client is not None  # EPLB is not disabled
         return self.client
 
-    def _number_layers(self) -> int:
-        """Gives layers their numbers, by pipeline stage. returns: how many there are on all stages. Collective."""
-        found = self._all_gather.objects([self._coordinates.pipeline, len(self.layers)])
-        of_stage: Dict[int, int] = {}
-        for stage, count in found:
-            if of_stage.setdefault(stage, count) != count:
-                raise FailedPrecondition(f"ranks of pipeline stage {stage} have {of_stage[stage]} and {count} MoE layers")
-        first = sum(count for stage, count in of_stage.items() if stage < self._coordinates.pipeline)
-        for number, layer in enumerate(self.layers):
-            layer.index = first + number
-        if not sum(of_stage.values()):
-            raise InvalidArgument("experts: no module of the model is named by it (docs/attach.md)")
-        return sum(of_stage.values())
-
     def _connect(self, given: Mapping[str, Any]) -> None:
         where, (num_layers, num_experts) = self._coordinates, self._static.shape
         for name in given:
@@ -288,16 +277,15 @@ class Attached:
         self._client._carrier = "attached.static_order()"
         struct = to_struct(self._client.options)
         self._intervals = (struct.vote_every, struct.report_every)
-        self._weights = self._all_gather.together(
-            lambda: [tensor for layer in self.layers for tensor in _weights_of(layer)])
+        names_are_global = self._all_gather.objects_of(self._find_weights)
         self._watch = Watch(self.layers, OptimizerState([]), self._weights)
         self._hook_layers(turn)
         self._seen_inputs = SeenInputs(self.layers)
         first = self._client.placement.physical_to_logical_map.copy()
-        self._move(self._static, first)
-        self._slots = first
+        self._move(self._static, first, through_client=False)
+        self._slots, self._version = first, self._client.placement.version
         self._register_when_ready()
-        self._hook_state_dicts()
+        self._hook_state_dicts(all(names_are_global))
         self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None)
 
     def _boundary_behind_steps(self) -> None:
@@ -324,24 +312,24 @@ class Attached:
             self._hooks.append(RouterHook(SlotColumns(layer.name, num_experts, counts.device, counts), layer.router, turn))
             attached_experts.add(layer.experts)
 
-    def _hook_state_dicts(self) -> None:
-        own = {layer.index: self._coordinates.expert_model * layer.num_local_slots for layer in self.layers}
-        is_global = all(self._all_gather.objects(all(
-            numbers_of(layer, first) == list(range(first, first + layer.num_local_slots))
-            for layer, first in zip(self.layers, own.values()))))
+    def _find_weights(self) -> bool:
+        """returns: whether the numbers in parameters' names are those of experts among all ranks."""
+        self._weights = [tensor for layer in self.layers for tensor in _weights_of(layer)]
+        return all(numbers_of(layer, self._first_slot(layer)) == list(range(self._first_slot(layer), self._first_slot(layer)
+                                                                            + layer.num_local_slots)) for layer in self.layers)
+
+    def _first_slot(self, layer: ExpertLayer) -> int:
+        return self._coordinates.expert_model * layer.num_local_slots
+
+    def _hook_state_dicts(self, is_global: bool) -> None:
         for layer in self.layers:
-            names = names_of(layer, own[layer.index], is_global, lambda index=layer.index: self._now()[index])
+            names = names_of(layer, self._first_slot(layer), is_global, lambda index=layer.index: self._now()[index])
             names.hook(layer)
             self._names.append(names)
         for optimizer in self._state.optimizers:
             self._calls.append(OptimizerCalls(optimizer))
             for name in ("state_dict", "load_state_dict") if hasattr(optimizer, "state_dict") else ():
                 self._calls[-1].before(name, lambda name: refuse_moved(self._is_static, name))
-
-    def _expect_an_optimizer(self, boundary: str) -> None:
-        optimizers = self._state.optimizers
-        if boundary == "optimizer" and not (optimizers and all(hasattr(each, "step") for each in optimizers)):
-            raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
 
     # ---- parts: a step ----
 
@@ -394,6 +382,7 @@ class Attached:
     def _expect_memory(self, fully: bool = True) -> None:
         """Takes over what was replaced. fully: as of Watch.intact, before rows move. errors: InvalidArgument for what cannot
         be, which closes this rank's client."""
+        reshard(self._fsdp)
         if self._watch.intact(fully):
             return
         with self._ending_the_run():
@@ -435,14 +424,14 @@ class Attached:
     def _leave_static_order(self, here: np.ndarray, reason: str) -> None:
         """errors: those of the all-gather where a rank does not come, and of memory that cannot be taken over."""
         try:
-            self._all_gather.together(self._expect_memory)  # bounded, as an all-to-all is not
+            through_client = self._agree_to_move()  # bounded, as an all-to-all is not
         except Error:
             self._client.close(reason)
             self._slots = self._static
             raise
         finally:
             self._in_static_order = False
-        self._move(self._static, here)
+        self._move(self._static, here, through_client)
 
     def _now(self) -> np.ndarray:
         """[layers, slots]: the expert in each slot."""
@@ -451,23 +440,48 @@ class Attached:
     def _is_static(self) -> bool:
         return bool((self._now() == self._static).all())
 
-    def _move(self, before: np.ndarray, after: np.ndarray) -> None:
-        """Carries experts with their state, and lets the routers follow. Collective."""
+    def _agree_to_move(self) -> bool:
+        """returns: whether the client moves the rows. It knows alone where registered rows are, as long as its run has not ended
+        on any rank. Collective.
+
+        errors: those of memory that cannot be taken over; DataLoss, and FailedPrecondition when a failed vote left ranks with
+        different placements: nothing can be saved then."""
+        def mine() -> List[Any]:
+            self._expect_memory()
+            if isinstance(self._client.ended, DataLoss):
+                raise self._client.ended
+            return [self._is_registered and not self._client.closed and self._client.ended is None,
+                    zlib.crc32(self._now().tobytes())]
+
+        found = self._all_gather.objects_of(mine)
+        differing = [rank for rank, (_, slots) in enumerate(found) if slots != found[0][1]]
+        if differing:
+            raise FailedPrecondition(f"rank {differing[0]} has experts in other slots than rank 0, because a vote failed while they "
+                                     f"were switched: restart from a checkpoint")
+        return all(through_client for through_client, _ in found)
+
+    def _move(self, before: np.ndarray, after: np.ndarray, through_client: bool) -> None:
+        """Carries experts with their state, and lets the routers follow. Collective. through_client: of _agree_to_move."""
         if not (before == after).all():
-            # One truth of where registered rows are: the client's, while all ranks have one that is open.
-            if self._is_registered and not any(self._all_gather.objects(self._client.closed)):
+            if through_client:
                 self._client._carry_to(after)
             else:
                 tensors = self._registered or [*self._weights, *self._all_gather.together(self._stack_state)]
-                carry(tensors, before, after, self._coordinates.expert_model, self._ep_group)
+                self._carry(tensors, before, after)
             self._carry_scalars(before, after)
         self._follow(after)
+
+    def _follow_client(self, client: Client) -> None:
+        if client.placement.version == self._version:
+            return
+        before, self._slots, self._version = self._slots, client.placement.physical_to_logical_map.copy(), client.placement.version
+        self._carry_scalars(before, self._slots)
+        self._follow(self._slots)
 
     def _carry_scalars(self, before: np.ndarray, after: np.ndarray) -> None:
         """State that is one number for an expert is no row of the client's: it is carried here, after each switch."""
         for layer in self.layers:
-            carry_scalars(self._state.scalars(layer), layer.index, before, after, self._coordinates.expert_model,
-                          self._ep_group, device_of([layer]))
+            carry_scalars(self._state.scalars(layer), layer.index, before, after, self._carry, device_of([layer]))
 
     def _follow(self, slots: np.ndarray) -> None:
         for hook, layer in zip(self._hooks, self.layers):
@@ -485,12 +499,9 @@ class Attached:
         return client
 
 
-def _meet(all_gather: Any, groups: Mapping[str, Any]) -> Tuple[Coordinates, InEplbOrder]:
-    try:
-        coordinates = coordinates_in(all_gather, all_gather.world_size, **groups)
-        return coordinates, InEplbOrder(all_gather, coordinates.rank, all_gather.world_size)
-    except DeadlineExceeded as error:
-        raise DeadlineExceeded(f"attach: {error}; is EPLB_DISABLE set on some ranks alone?") from error
+def _expect_an_optimizer(state: OptimizerState, boundary: str) -> None:
+    if boundary == "optimizer" and not (state.optimizers and all(hasattr(each, "step") for each in state.optimizers)):
+        raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
 
 
 def _routers_of(names: Sequence[str], most: int = 3) -> str:
