@@ -145,7 +145,6 @@ const char* eplb_client_message(const eplb_client* client) noexcept {
 
 int32_t eplb_client_on_wait(eplb_client* client, eplb_wait wait, void* user) noexcept {
   return CallOnTrainingThread(client, "on_wait", Needs::kNothing, [&]() -> absl::Status {
-    EPLB_RETURN_IF_ERROR(CheckNotNull("on_wait: client", client));
     client->wait = wait;
     client->wait_user = user;
     return absl::OkStatus();

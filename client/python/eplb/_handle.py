@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Generator, List, Optional, Sequence
 
 import numpy as np
 
@@ -30,8 +30,10 @@ class Handle:
         self._raised: Optional[BaseException] = None
         self.ended: Optional[Error] = None  # why the run is over, once a call has said so
         _library.check(self.library.eplb_client_create(ctypes.byref(self.pointer)))
-        # Entering Python is enough: it runs the handlers of signals, and what they raise ends the wait.
-        wait = self._keep(structs.WaitCallback, lambda _: None)
+        codes = self._codes_of_waits()
+        next(codes)
+        wait = structs.WaitCallback(codes.send)
+        self.callbacks.append(wait)
         _library.check(self.library.eplb_client_on_wait(self.pointer, wait, None))
         destroy = weakref.finalize(self, self.library.eplb_client_destroy, ctypes.c_void_p(self.pointer.value))
         destroy.atexit = False
@@ -79,14 +81,30 @@ class Handle:
 
         return self._keep(structs.ProbeCallback, call)
 
+    def _codes_of_waits(self) -> Generator[int, None, None]:
+        """Answers the callback of waits. Python runs the handlers of signals when it resumes a generator, which is inside of the
+        try; a function would do so on its first line, outside of any."""
+        code = 0
+        while True:
+            try:
+                yield code
+                code = 0
+            except GeneratorExit:
+                return
+            except BaseException as error:  # as KeyboardInterrupt: it ends the wait, and the call raises it
+                code = self._note(error)
+
+    def _note(self, error: BaseException) -> int:
+        self._raised = error
+        self.library.eplb_callback_message(f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+        return code_of(error)
+
     def _keep(self, kind: Any, call: Callable[..., None]) -> Any:
         def guarded(*arguments: Any) -> int:
             try:
                 call(*arguments)
             except BaseException as error:  # also KeyboardInterrupt: it must not be lost between the frames of C
-                self._raised = error
-                self.library.eplb_callback_message(f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
-                return code_of(error)
+                return self._note(error)
             return 0
 
         callback = kind(guarded)
