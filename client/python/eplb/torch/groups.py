@@ -165,7 +165,7 @@ def coordinates_of(places: Sequence[Mapping[str, Any]]) -> List[Coordinates]:
             raise FailedPrecondition(f"the groups hold {etp_size} expert-tensor x {ep_size} expert-model x {edp_size} "
                                      f"expert-data x {pp_size} pipeline = {found[-1].world_size} ranks, the job has "
                                      f"{len(places)}: every rank of the job must be in an expert group")
-    if any(place["is_sharded"] for place in places) and len({each.rank for each in found}) != len(found):
+    if any(place["is_sharded"] for place in places) and sorted(each.rank for each in found) != list(range(len(found))):
         raise FailedPrecondition(f"experts are DTensors, and torch's ranks hold the parts "
                                  f"{[place['ep'][0] for place in places]} of {places[0]['ep'][1]}: expected each part on as many "
                                  f"ranks, so that the parts are all experts")

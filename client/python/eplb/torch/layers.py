@@ -274,7 +274,7 @@ def _shard_of(name: str, families: Dict[str, Family]) -> Optional[Shard]:
         if family.is_stacked:
             shards[key] = shard_of(f"{name}.{key}", family.parameters[0])
         else:
-            expect_whole_experts(f"{name}.{key}", family.parameters)
+            expect_whole_experts(f"{name}.{family.names[0]}", family.parameters)
     found = set(shards.values())
     if len(found) > 1:
         raise InvalidArgument(f"{name} has " + ", ".join(f"{key} {_part_text(each)}" for key, each in sorted(shards.items())[:6])
