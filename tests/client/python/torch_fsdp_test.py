@@ -20,7 +20,7 @@ from torch_trainer import EXPERTS, HIDDEN, LAYERS, WIDTH, batch  # noqa: E402
 
 from eplb._rows import is_dtensor, local_of  # noqa: E402
 
-STEPS, SWITCHES = 48, 3
+STEPS, SWITCHES = 60, 3
 
 
 class Gather(torch.autograd.Function):
@@ -182,10 +182,11 @@ class FsdpTest(ranks.RankTest):
                                seconds=len(cases) * ranks.DEADLINE)
         for rank, of_rank in enumerate(results):
             for case, ((losses, tensors, _), (moved_losses, moved_tensors, switches)) in zip(cases, of_rank):
+                print(f"{world} ranks, {case}, rank {rank}: {switches} switches", flush=True)
                 with self.subTest(case=case, rank=rank):
-                    self.assertGreaterEqual(switches, SWITCHES)
                     self.assertEqual(losses, moved_losses)
                     self.assertEqual(tensors, moved_tensors)
+                    self.assertGreaterEqual(switches, SWITCHES)
 
     def test_two_ranks_for_each_expert_in_bf16(self):
         self.expect_equal(4, [(2, ORDER, False, True)])
