@@ -58,7 +58,7 @@ extern "C" {
 #endif
 
 /* Every addition raises this number. A change that breaks programs makes a new SOVERSION. */
-#define EPLB_ABI_VERSION 4
+#define EPLB_ABI_VERSION 5
 
 /* Returns the EPLB_ABI_VERSION of the loaded library. A library whose number is at least
  * EPLB_ABI_VERSION has everything in this header. */
@@ -310,10 +310,14 @@ typedef struct eplb_boundary {
   double pause_s;             /* time spent in the call */
   int64_t decided_first_step; /* of a switch: steps whose load the decision covers */
   int64_t decided_last_step;
-  /* Reason of a switch or a dropped chunk; "NOT_COUNTING: " and the layers without tokens on this
-   * rank for two load windows; or "". Valid until the next boundary. */
+  /* Reason of a switch, a dropped chunk or eplb_client_vote_no; "NOT_COUNTING: " and the layers
+   * without tokens on this rank for two load windows; or "". Valid until the next boundary. */
   const char* reason;
 } eplb_boundary;
+
+/* Makes this rank vote no in its next vote, so that nothing moves there on any rank, for a trainer
+ * with gradients that would not move. `reason`, a text, is that of the boundary of the vote. */
+EPLB_API int32_t eplb_client_vote_no(eplb_client* client, const char* reason) EPLB_NOEXCEPT;
 
 /* Ends an optimizer step, also a skipped one. Every rank calls it once a step; steps rise by one
  * from first_step. stream: the cudaStream_t of expert work, NULL on the host. result: may be NULL.

@@ -37,6 +37,7 @@ _SIGNATURES = {
     "eplb_client_carry": (c_int32, [_CLIENT, c_void_p, c_size_t, c_void_p]),
     "eplb_client_record": (c_int32, [_CLIENT, c_int32, c_void_p, c_size_t]),
     "eplb_client_record_step_time": (c_int32, [_CLIENT, c_double]),
+    "eplb_client_vote_no": (c_int32, [_CLIENT, c_char_p]),
     "eplb_client_record_split": (c_int32, [_CLIENT, c_int32, c_void_p, c_size_t]),
     "eplb_client_step_boundary": (c_int32, [_CLIENT, c_int64, c_void_p, POINTER(structs.Boundary)]),
     "eplb_client_placement": (c_int32, [_CLIENT, POINTER(structs.Placement)]),

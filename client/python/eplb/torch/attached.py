@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from types import TracebackType
@@ -19,13 +20,15 @@ from eplb.options import to_struct
 from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
 from eplb.torch.calls import OptimizerCalls, Steps
 from eplb.torch.carry import carry, carry_scalars, static_experts
+from eplb.torch.forward_check import ForwardCheck, Forwards
 from eplb.torch.groups import Coordinates, InEplbOrder, agreed_experts, coordinates_in, group_of
 from eplb.torch.layers import ExpertLayer, Experts, Router, attached_experts, device_of, find_layers
+from eplb.torch.layout import expect_equal_shares, expect_one_model, expect_routers_of
 from eplb.torch.pieces import ExpertTensor, Piece
 from eplb.torch.probe import SeenInputs
 from eplb.torch.routing import RouterHook, SlotColumns, TokenCounts, Turn
 from eplb.torch.state import Masters, OptimizerState, optimizers_of
-from eplb.torch.state_dicts import LayerNames, names_of, numbers_of, refuse_moved
+from eplb.torch.state_dicts import StateDictHooks, hooks_of, refuse_moved
 from eplb.torch.watch import Watch
 from eplb.views import Boundary
 
@@ -55,7 +58,8 @@ class Attached:
 
     def __init__(self, model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any, *, experts: Experts, router: Router,
                  groups: Mapping[str, Any], all_gather: Any, boundary: str, turn: Optional[Turn],
-                 num_local_experts: Optional[int], masters: Optional[Masters], options: Mapping[str, Any]) -> None:
+                 num_local_experts: Optional[int], masters: Optional[Masters], check_batch: Any,
+                 options: Mapping[str, Any]) -> None:
         """Arguments are those of eplb.torch.attach."""
         self.client: Optional[Client] = None
         self.layers: List[ExpertLayer] = []
@@ -64,11 +68,12 @@ class Attached:
         self._weights: List[ExpertTensor] = []
         self._registered: List[ExpertTensor] = []
         self._hooks: List[RouterHook] = []
-        self._names: List[LayerNames] = []
+        self._state_dicts: List[StateDictHooks] = []
         self._told: Set[str] = set()
         self._calls: List[OptimizerCalls] = []
         self._seen_inputs: Optional[SeenInputs] = None
         self._in_static_order, self._is_registered, self._waiting = False, False, ""
+        self._is_verified, self._has_switched, self._num_refused = False, False, 0
         self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
         self._is_disabled, self._is_attached = os.environ.get("EPLB_DISABLE", "0") not in ("", "0"), True
         if self._is_disabled:
@@ -82,18 +87,19 @@ class Attached:
         self._state = self._all_gather.together(lambda: OptimizerState(optimizers_of(optimizer), masters))
         self.layers = self._all_gather.together(lambda: find_layers(self._chunks, experts, router, num_local_experts))
         num_layers = self._number_layers()
-        num_experts = agreed_experts(self._all_gather, [layer.num_local_slots * self._coordinates.expert_model_size
-                                                        for layer in self.layers])
+        num_ranks = self._coordinates.expert_model_size
+        num_experts = agreed_experts(self._all_gather, [layer.num_local_slots * num_ranks for layer in self.layers])
+        if check_batch is None:
+            self._all_gather.together(lambda: expect_routers_of(self.layers, num_experts, num_ranks))
         self._all_gather.together(lambda: self._state.expect_updated(self.layers))
-        self._all_gather.together(lambda: expect_alike(self.layers, self._state))
-        expect_alike_on_ranks(self._all_gather.objects(traits_of(self.layers, self._state)))
+        self._expect_alike()
         self._static = static_experts(num_layers, num_experts)
         self._slots = self._static
         self._next_step, self._skipped_steps = int(options.get("first_step") or 0), 0
         self._all_gather.together(lambda: self._expect_an_optimizer(boundary))
         self._connect(options)
         try:
-            self._attach(boundary, turn)
+            self._attach(boundary, turn, check_batch)
         except BaseException as error:
             self._undo_attach(str(error))
             raise
@@ -121,6 +127,8 @@ class Attached:
         if number != self._next_step:
             raise FailedPrecondition(f"step_boundary of step {number}, expected {self._next_step}")
         self._next_step += 1
+        is_vote = (number - self._skipped_steps + 1) % self._intervals[0] == 0
+        why_not = self._steps.why_not_move() if is_vote else ""
         self._steps.end_boundary()
         for hook in self._hooks:
             hook.end_step()
@@ -128,13 +136,15 @@ class Attached:
             self._watch.expect_trained_as_before()
             if self._is_registered:
                 self._steps.expect_some(max(_IDLE, 2 * self._intervals[0]))
-        self._expect_memory(fully=(number - self._skipped_steps + 1) % self._intervals[0] == 0)
+        self._expect_memory(fully=is_vote)
         if not self._is_registered and not self._register_when_ready():
             self._skipped_steps += 1
             self._counts.clear()
             self.last_boundary = _NOTHING._replace(version=client.placement.version, reason=self._reason_to_wait())
             return self.last_boundary
         number -= self._skipped_steps
+        if is_vote:
+            self._vote_no(why_not)
         self._record(number)
         result = client.step_boundary(number)
         if result.reason.startswith(_NOT_COUNTING):
@@ -143,6 +153,7 @@ class Attached:
             before, self._slots = self._slots, client.placement.physical_to_logical_map.copy()
             self._carry_scalars(before, self._slots)
             self._follow(self._slots)
+            self._after_switch()
         if self._counts.is_on_device and self._is_read(number + 1):
             self._counts.start_reading(self._reduce_counts)  # so that nobody waits a step later
         self.last_boundary = result
@@ -155,8 +166,34 @@ class Attached:
 
     # ---- verification ----
 
+    def check_forward(self, batch: Any, tolerance: float = 0.01) -> None:
+        """Compares the model's outputs for a batch in static order, with the experts of all layers shuffled, and back: they show
+        whether experts are where EPLB assumes. Collective, between two steps; attach does it with check_batch.
+
+        batch: what the model is called with: a tensor, a tuple or list of arguments, or a dict of named ones; or a function
+        () -> outputs, for several chunks, a pipeline or autocast. Forwards run without gradients, in eval mode, and leave random
+        numbers, buffers and counts as they were. tolerance: largest difference, as a share of what wrong experts change. errors:
+        InvalidArgument naming layers whose experts are elsewhere; FailedPrecondition if the batch cannot show it.
+        """
+        if self._is_disabled:
+            return
+        self._expect_attached("check_forward")
+        counts = self._counts.table.clone()
+        with self.static_order():
+            try:
+                forwards = self._all_gather.together(lambda: Forwards(self._chunks, batch))
+                names = dict(pair for mine in self._all_gather.objects([(each.index, each.name) for each in self.layers])
+                             for pair in mine)
+                ForwardCheck(forwards, self._all_gather, self._static, self._move, self._follow).expect_equal(
+                    [names[layer] for layer in sorted(names)], tolerance)
+            finally:
+                if not torch.equal(self._counts.table, counts):
+                    self._counts.table.copy_(counts)
+        self._is_verified = True
+
     def check(self, ignore: Iterable[str] = ()) -> None:
-        """Names per-expert tensors of model and optimizers that are not registered, after the first step. For this rank alone.
+        """Names per-expert tensors of model and optimizers that are not registered, and modules outside of the model with the
+        same experts. After the first step; for this rank alone.
 
         ignore: patterns of names that are no expert's; the routers' parameters are left out. errors: InvalidArgument;
         FailedPrecondition before state exists.
@@ -164,6 +201,7 @@ class Attached:
         if self._is_disabled:
             return
         client = self._expect_registered("check")
+        expect_one_model(self._chunks, self.layers)
         module = nn.ModuleList(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
         routers = {id(parameter) for layer in self.layers for parameter in layer.router.parameters()}
         names = [name for name, parameter in module.named_parameters() if id(parameter) in routers]
@@ -258,11 +296,12 @@ class Attached:
 
     def _number_layers(self) -> int:
         """Gives layers their numbers, by pipeline stage. returns: how many there are on all stages. Collective."""
-        found = self._all_gather.objects([self._coordinates.pipeline, len(self.layers)])
+        found = self._all_gather.objects([self._coordinates.pipeline, {layer.name: layer.num_local_slots for layer in self.layers}])
         of_stage: Dict[int, int] = {}
-        for stage, count in found:
-            if of_stage.setdefault(stage, count) != count:
-                raise FailedPrecondition(f"ranks of pipeline stage {stage} have {of_stage[stage]} and {count} MoE layers")
+        for stage, layers in found:
+            if of_stage.setdefault(stage, len(layers)) != len(layers):
+                raise FailedPrecondition(f"ranks of pipeline stage {stage} have {of_stage[stage]} and {len(layers)} MoE layers")
+        expect_equal_shares(found)
         first = sum(count for stage, count in of_stage.items() if stage < self._coordinates.pipeline)
         for number, layer in enumerate(self.layers):
             layer.index = first + number
@@ -284,7 +323,7 @@ class Attached:
             options["initial_placement"] = "static"  # else everything would be carried to where the job's last run ended
         self.client = Client.connect(self._all_gather, **options)
 
-    def _attach(self, boundary: str, turn: Optional[Turn]) -> None:
+    def _attach(self, boundary: str, turn: Optional[Turn], check_batch: Any) -> None:
         self._client._carrier = "attached.static_order()"
         struct = to_struct(self._client.options)
         self._intervals = (struct.vote_every, struct.report_every)
@@ -293,12 +332,15 @@ class Attached:
         self._watch = Watch(self.layers, OptimizerState([]), self._weights)
         self._hook_layers(turn)
         self._seen_inputs = SeenInputs(self.layers)
+        if check_batch is not None:
+            self.check_forward(check_batch)
         first = self._client.placement.physical_to_logical_map.copy()
         self._move(self._static, first)
         self._slots = first
         self._register_when_ready()
         self._hook_state_dicts()
-        self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None)
+        table = self._counts.table
+        self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None, lambda: table._version)
 
     def _boundary_behind_steps(self) -> None:
         if not self._client.closed:  # after close the training goes on without boundaries
@@ -310,7 +352,7 @@ class Attached:
             tensor.release()
         if self._seen_inputs is not None:
             self._seen_inputs.remove()
-        for each in (*self._hooks, *self._names, *self._calls):
+        for each in (*self._hooks, *self._state_dicts, *self._calls):
             each.remove()
         for layer in self.layers:
             attached_experts.discard(layer.experts)
@@ -325,14 +367,9 @@ class Attached:
             attached_experts.add(layer.experts)
 
     def _hook_state_dicts(self) -> None:
-        own = {layer.index: self._coordinates.expert_model * layer.num_local_slots for layer in self.layers}
-        is_global = all(self._all_gather.objects(all(
-            numbers_of(layer, first) == list(range(first, first + layer.num_local_slots))
-            for layer, first in zip(self.layers, own.values()))))
         for layer in self.layers:
-            names = names_of(layer, own[layer.index], is_global, lambda index=layer.index: self._now()[index])
-            names.hook(layer)
-            self._names.append(names)
+            self._state_dicts.append(hooks_of(layer, functools.partial(self._is_layer_static, layer)))
+            self._state_dicts[-1].hook(layer)
         for optimizer in self._state.optimizers:
             self._calls.append(OptimizerCalls(optimizer))
             for name in ("state_dict", "load_state_dict") if hasattr(optimizer, "state_dict") else ():
@@ -346,12 +383,18 @@ class Attached:
     # ---- parts: a step ----
 
     def _register_when_ready(self) -> bool:
-        """returns: whether everything is registered now. Collective. errors: FailedPrecondition when ranks differ."""
-        missing = self._all_gather.objects(self._state.missing(self.layers))
-        self._waiting = next((f"rank {rank} waits for the optimizer's state of {each}" for rank, each in enumerate(missing) if each),
-                             "")
-        if self._waiting:
-            return False
+        """returns: whether everything is registered now. Collective. errors: FailedPrecondition when ranks differ;
+        InvalidArgument naming state that would not move, which closes this rank's client."""
+        with self._ending_the_run():
+            found = self._all_gather.objects([self._state.missing(self.layers), self._not_understood()])
+            for rank, (_, refusal) in enumerate(found):
+                if refusal:
+                    raise InvalidArgument(f"rank {rank}: {refusal}")
+            self._waiting = next((f"rank {rank} waits for the optimizer's state of {missing}"
+                                  for rank, (missing, _) in enumerate(found) if missing), "")
+            if self._waiting:
+                return False
+            self._all_gather.together(lambda: expect_one_model(self._chunks, self.layers))
         tensors = [*self._weights, *self._all_gather.together(self._stack_state)]
         for tensor in tensors:
             self._client.register(tensor.rows, name=tensor.name, layer=tensor.layer, role=tensor.role)
@@ -359,6 +402,13 @@ class Attached:
         self._registered, self._is_registered = tensors, True
         self._watch = Watch(self.layers, self._state, tensors)
         return True
+
+    def _not_understood(self) -> str:
+        try:
+            self._state.expect_understood(self.layers)
+        except InvalidArgument as error:
+            return str(error)
+        return ""
 
     def _reason_to_wait(self) -> str:
         """returns: why nothing moves, once it has been so for long; told on stderr by the rank that waits."""
@@ -368,9 +418,23 @@ class Attached:
         if number < _PATIENCE:
             return ""
         if number == _PATIENCE and self._waiting.startswith(f"rank {self._coordinates.rank} "):
-            print(f"eplb: nothing moves: {self._waiting}, {number} boundaries after attach; does it get gradients?", file=sys.stderr,
-                  flush=True)
+            self._tell(f"eplb: nothing moves: {self._waiting}, {number} boundaries after attach; does it get gradients?")
         return self._waiting
+
+    def _vote_no(self, why: str) -> None:
+        """Votes no if `why` is not empty; told once on stderr, at the second such vote in a row."""
+        self._num_refused = self._num_refused + 1 if why else 0
+        if not why or self._client.closed:
+            return
+        self._client.vote_no(f"VOTED_NO: rank {self._coordinates.rank}: {why}")
+        if self._num_refused > 1:
+            self._tell(f"eplb: rank {self._coordinates.rank} votes no: {why}; call step_boundary after each optimizer.step(), and "
+                       f"before the next forward")
+
+    def _tell(self, line: str) -> None:
+        if line not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(line)
+            sys.stderr.write(f"{line}\n")
 
     def _with_routers(self, reason: str) -> str:
         """returns: `reason` with what the silent routers did in the newest step; told once on stderr."""
@@ -381,10 +445,23 @@ class Attached:
         told = "; ".join(f"{_routers_of(names)} {silence}" for silence, names in silent.items())
         if not told:
             return reason
-        if told not in self._told and len(self._told) < _MOST_TOLD:
-            self._told.add(told)
-            sys.stderr.write(f"eplb: {_NOT_COUNTING}rank {self._coordinates.rank}: {told}\n")
+        self._tell(f"eplb: {_NOT_COUNTING}rank {self._coordinates.rank}: {told}")
         return f"{reason}; {told}"
+
+    def _expect_alike(self) -> None:
+        """Collective. errors: InvalidArgument naming a parameter that is trained otherwise than those of other experts."""
+        self._all_gather.together(lambda: expect_alike(self.layers, self._state))
+        expect_alike_on_ranks(self._all_gather.objects(traits_of(self.layers, self._state)))
+
+    def _after_switch(self) -> None:
+        """Looks for what may have changed since attach. Collective. errors: as attach, which close this rank's client."""
+        with self._ending_the_run():
+            self._expect_alike()  # schedulers may have treated ranks or experts differently
+            if not self._has_switched:
+                self._all_gather.together(lambda: expect_one_model(self._chunks, self.layers))
+        if not self._has_switched and not self._is_verified and self._coordinates.rank == 0:
+            self._tell("eplb: experts have moved, and their order was not verified: give attach a check_batch (docs/attach.md)")
+        self._has_switched = True
 
     def _stack_state(self) -> List[ExpertTensor]:
         self._state.expect_updated(self.layers)
@@ -444,12 +521,14 @@ class Attached:
             self._in_static_order = False
         self._move(self._static, here)
 
-    def _now(self) -> np.ndarray:
-        """[layers, slots]: the expert in each slot."""
-        return self._static if self._in_static_order else self._slots
-
     def _is_static(self) -> bool:
-        return bool((self._now() == self._static).all())
+        return self._in_static_order or bool((self._slots == self._static).all())
+
+    def _is_layer_static(self, layer: ExpertLayer) -> bool:
+        """True if this rank's experts of a layer are in their own slots."""
+        first = self._coordinates.expert_model * layer.num_local_slots
+        own = slice(first, first + layer.num_local_slots)
+        return self._in_static_order or bool((self._slots[layer.index, own] == self._static[layer.index, own]).all())
 
     def _move(self, before: np.ndarray, after: np.ndarray) -> None:
         """Carries experts with their state, and lets the routers follow. Collective."""

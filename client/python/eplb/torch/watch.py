@@ -10,7 +10,7 @@ import torch
 from eplb.torch.alike import expect_alike
 from eplb.torch.layers import ExpertLayer
 from eplb.torch.pieces import ExpertTensor, refused
-from eplb.torch.state import OptimizerState
+from eplb.torch.state import OptimizerState, is_scalar
 
 _get_pointer = torch.Tensor.data_ptr
 _is_trained = attrgetter("requires_grad")
@@ -95,18 +95,11 @@ class Watch:
         for parameter in self._parameters:
             state = self._state.of(parameter)
             for key, value in state.items():
-                if torch.is_tensor(value):
+                if torch.is_tensor(value) and not is_scalar(value, parameter):  # scalars may be replaced in each step
                     found.setdefault(key, []).append((state, value))
         return [(itemgetter(key), [state for state, _ in each], [len(state) for state, _ in each], [value for _, value in each])
-                for key, each in found.items() if not _is_replaced_each_step(each)]
+                for key, each in found.items()]
 
 
 def _columns(pairs: Sequence[Tuple[Any, int]]) -> Tuple[List[Any], List[int]]:
     return [tensor for tensor, _ in pairs], [address for _, address in pairs]
-
-
-def _is_replaced_each_step(entries: Sequence[Tuple[Any, torch.Tensor]]) -> bool:
-    """Scalars, such as Adam's step, belong to no row: who replaces them changes nothing."""
-    return all(value.numel() == 1 for _, value in entries)
-
-
