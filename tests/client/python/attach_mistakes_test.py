@@ -442,7 +442,7 @@ class DetectedTest(MistakesTest):
 
     def test_the_first_switch_names_the_mistake(self):
         made = self.make([mistake for mistake, _ in FOUND], self.start())
-        for (mistake, words), failures in zip(FOUND, made):
+        for (_, words), failures in zip(FOUND, made):
             for failure in failures:
                 self.assertIsInstance(failure, ranks.Failure, words)
                 self.assertIn(words, failure.text)
