@@ -202,10 +202,10 @@ class RoutingTest(unittest.TestCase):
         self.assertEqual((turned[1].tolist(), turned[1].dtype), ([[1, 3], [0, 2], [-1, 0]], torch.int32))
         self.assertEqual(self.columns.counts.tolist(), [1, 1, 2, 1])
 
-    def test_marks_of_no_expert_stay(self):
+    def test_indices_outside_are_of_no_expert(self):
         given = torch.tensor([[0, -1], [EXPERTS, EXPERTS + 7], [-2, -100]])
         turned = self.turn((torch.rand(3, 2), given), self.columns)[1]
-        self.assertEqual(turned.tolist(), [[1, -1], [EXPERTS, EXPERTS + 7], [-2, -100]])
+        self.assertEqual(turned.tolist(), [[1, -1], [-1, -1], [-1, -1]])
         self.assertEqual(self.columns.counts.tolist(), [1, 0, 0, 0])
 
     def test_integers_that_may_be_a_map_are_refused(self):

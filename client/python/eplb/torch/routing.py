@@ -27,14 +27,16 @@ class SlotColumns:
     def __init__(self, name: str, num_experts: int, device: torch.device, counts: Optional[torch.Tensor] = None) -> None:
         self.name, self.num_experts = name, num_experts
         self._experts = torch.arange(num_experts, device=device)  # [slots]
-        self._slots = torch.arange(num_experts, device=device)  # [experts], the slot of each
+        # [experts + 1], the slot of each expert; the last is that of no expert.
+        self._slots = torch.arange(num_experts + 1, device=device)
+        self._slots[num_experts] = -1
         self.counts = torch.zeros(num_experts, dtype=torch.int64, device=device) if counts is None else counts
         self.is_counting = True
 
     def set_slots(self, experts: np.ndarray) -> None:
         """experts: [slots], the expert in each slot."""
         self._experts.copy_(torch.from_numpy(experts.astype(np.int64)))
-        self._slots.copy_(torch.from_numpy(np.argsort(experts).astype(np.int64)))
+        self._slots[:self.num_experts].copy_(torch.from_numpy(np.argsort(experts).astype(np.int64)))
 
     def in_slot_order(self, columns: torch.Tensor, dim: int = 1) -> torch.Tensor:
         """columns: a tensor whose dimension `dim` is the logical experts. returns: the same by slots, differentiable."""
@@ -43,12 +45,12 @@ class SlotColumns:
     def slots_of(self, indices: torch.Tensor) -> torch.Tensor:
         """indices: integers of any shape, logical experts; -1 and all else outside 0..experts - 1 for none.
 
-        returns: the slot of each, of the same type; a mark outside stays as it is. It raises no error, which would make the host
-        wait for the device.
+        returns: the slot of each, -1 for none, of the same type; of unsigned integers -1 is their largest. An index
+        outside raises no error, which would make the host wait for the device.
         """
         wide = indices.long()
         is_none = (wide < 0) | (wide >= self.num_experts)
-        return torch.where(is_none, wide, self._slots[wide.masked_fill(is_none, 0)]).to(indices.dtype)
+        return self._slots[wide.masked_fill(is_none, self.num_experts)].to(indices.dtype)
 
     def count_columns(self, chosen: torch.Tensor, dim: int = 1) -> None:
         """Adds choices. chosen: a tensor whose dimension `dim` is the logical experts, not zero for a choice."""
