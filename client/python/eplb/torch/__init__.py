@@ -1,6 +1,7 @@
 """EPLB in a trainer of PyTorch, in three lines:
 
-    attached = eplb.torch.attach(model, optimizer, experts="*.experts", router="gate", ep_group=group, endpoint=.., job=..)
+    attached = eplb.torch.attach(model, optimizer, experts="*.experts", router="gate", ep_group=group, check_batch=batch,
+                                 endpoint=.., job=..)
     ... forward, backward, optimizer.step() ...
     attached.step_boundary()
 

@@ -92,7 +92,7 @@ class Steps:
         if idle:
             which = f"{len(idle)} of {len(self._calls)} attached optimizers have" if len(self._calls) > 1 else "the optimizer has"
             return f"{which} made no step since the last boundary"
-        if min(self._made.values()) != self._clock():
+        if max(self._made.values()) != self._clock():
             return "a forward ran between the optimizer's step and the boundary, and its gradients would not move"
         return ""
 

@@ -68,6 +68,7 @@ class Watch:
         if not self._state.updates_the_same():
             self._state.expect_updated(self._layers)
             expect_alike(self._layers, self._state)
+        self._state.expect_understood(self._layers)
         registered = {tensor.name: tensor for tensor in self._tensors if tensor.role == "state"}
         for layer in self._layers:
             self._state.expect_same_parts(layer, registered)
