@@ -10,7 +10,7 @@ import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, TypeVar
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 # eplb_role and eplb_state_placement.
 ROLES = {"weight": 0, "state": 1, "derived": 2}
@@ -75,6 +75,11 @@ class Choices(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("expert_ids", c_void_p), ("is_padding", c_void_p), ("counters", c_void_p),
                 ("num_tokens", c_int64), ("top_k", c_int32), ("num_experts", c_int32), ("id_type", c_int32),
                 ("reserved", c_int32)]
+
+
+class Mask(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("chosen", c_void_p), ("counters", c_void_p), ("outer", c_int64), ("inner", c_int64),
+                ("num_experts", c_int32), ("reserved", c_int32)]
 
 
 class Batch(ctypes.Structure):
