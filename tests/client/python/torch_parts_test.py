@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from eplb.torch import forward_check, groups, layers, layout, pieces, probe, routing, state_dicts
+from eplb.torch import forward_check, groups, layers, layout, pieces, probe, routing, state_dicts, turn
 
 EXPERTS = 4
 
@@ -184,68 +184,105 @@ class ProbeTest(unittest.TestCase):
 class RoutingTest(unittest.TestCase):
     def setUp(self):
         self.columns = routing.SlotColumns("moe", EXPERTS, torch.device("cpu"))
-        self.slots = np.array([2, 0, 3, 1])
+        self.slots = np.array([2, 0, 3, 1])  # the expert in each slot
         self.columns.set_slots(self.slots)
-        self.turn = routing.ByShape()
+
+    def turn(self, output, num_tokens=None):
+        return routing.turn_by_shape(output, self.columns, num_tokens)
 
     def test_probabilities_and_a_map(self):
         probs = torch.rand(6, EXPERTS)
         chosen = probs > 0.5
-        turned = self.turn((probs, chosen), self.columns)
+        turned = self.turn((probs, chosen))
         self.assertTrue(torch.equal(turned[0], probs[:, self.slots]) and torch.equal(turned[1], chosen[:, self.slots]))
         self.assertEqual(self.columns.counts.tolist(), chosen.sum(dim=0).tolist())
 
-    def test_weights_and_indices_also_of_no_expert(self):
-        weights, indices = torch.rand(3, 2), torch.tensor([[0, 1], [2, 3], [-1, 2]], dtype=torch.int32)
-        turned = self.turn([weights, indices, torch.tensor(0.1)], self.columns)
-        self.assertIs(turned[0], weights)
-        self.assertEqual((turned[1].tolist(), turned[1].dtype), ([[1, 3], [0, 2], [-1, 0]], torch.int32))
-        self.assertEqual(self.columns.counts.tolist(), [1, 1, 2, 1])
-
-    def test_indices_outside_are_of_no_expert(self):
-        given = torch.tensor([[0, -1], [EXPERTS, EXPERTS + 7], [-2, -100]])
-        turned = self.turn((torch.rand(3, 2), given), self.columns)[1]
-        self.assertEqual(turned.tolist(), [[1, -1], [-1, -1], [-1, -1]])
-        self.assertEqual(self.columns.counts.tolist(), [1, 0, 0, 0])
+    def test_weights_and_indices_of_every_type(self):
+        for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+            self.columns.ledger.zero_()
+            none = torch.tensor(-1).to(dtype).item()
+            given = torch.tensor([[0, 1], [2, 3], [none, 2], [EXPERTS, EXPERTS + 7], [100, 0]]).to(dtype)
+            for indices in (given, given.t().contiguous().t()):
+                weights = torch.rand(5, 2)
+                turned = self.turn([weights, indices, torch.tensor(0.1)])
+                self.assertIs(turned[0], weights)
+                self.assertEqual((turned[1].tolist(), turned[1].dtype),
+                                 ([[1, 3], [0, 2], [none, 0], [none, none], [none, 1]], dtype))
+            self.assertEqual(self.columns.counts.tolist(), [4, 2, 4, 2])
 
     def test_integers_that_may_be_a_map_are_refused(self):
         chosen = nn.functional.one_hot(torch.tensor([0, 3, 2]), EXPERTS)
         for output in ((torch.rand(3, EXPERTS), chosen), (chosen, torch.rand(3, EXPERTS))):
             with self.assertRaisesRegex(eplb.FailedPrecondition, r"moe gave .*int64 \[3, 4\].*give attach a `turn`"):
-                self.turn(output, self.columns)
+                self.turn(output)
         self.assertEqual(self.columns.counts.sum(), 0)
+
+    def test_expert_choice_is_refused(self):
+        class ExpertChoice(nn.Linear):
+            def forward(self, x):
+                return super().forward(x).softmax(dim=-1).transpose(-1, -2).topk(3, dim=-1)
+
+        router = ExpertChoice(3, EXPERTS)
+        routing.RouterHook(self.columns, router, None)
+        for shape in ((6, 3), (2, 6, 3)):
+            for call in (router, lambda x: router(x=x)):
+                with self.assertRaisesRegex(eplb.FailedPrecondition, r"router moe gave .* for \d+ tokens: one row for each of 4 experts "
+                                                                     r"holds numbers of tokens, as of an expert-choice router"):
+                    call(torch.rand(shape))
+        indices = torch.zeros(EXPERTS, 3, dtype=torch.int64)
+        for tokens in (EXPERTS, None):  # tokens that are as many as experts, and an unknown number
+            self.turn((torch.rand(EXPERTS, 3), indices), tokens)
 
     def test_masks_whose_other_dimensions_are_as_large_as_the_experts(self):
         for shape in ((5, EXPERTS, 3), (EXPERTS, EXPERTS, 3), (5, EXPERTS, EXPERTS)):
+            self.columns.ledger.zero_()
             combine = torch.rand(shape)
-            auxiliary, turned, mask, counts = self.turn((torch.tensor(1.0), combine, combine > 0.5, torch.arange(EXPERTS)),
-                                                        self.columns)
+            auxiliary, turned, mask, counts = self.turn((torch.tensor(1.0), combine, combine > 0.5, torch.arange(EXPERTS)))
             self.assertTrue(torch.equal(turned, combine[:, self.slots]) and torch.equal(mask, turned > 0.5))
             self.assertEqual(counts.tolist(), [0, 1, 2, 3])
+            self.assertEqual(self.columns.counts.tolist(), (combine > 0.5).sum(dim=(0, 2)).tolist())
+
+    def test_masks_of_other_layouts(self):
+        for dim, shape in ((0, (EXPERTS, 5, 3)), (2, (5, 3, EXPERTS))):
+            combine = torch.rand(shape)
+            turned = self.turn((combine, combine > 0.5))
+            self.assertTrue(torch.equal(turned[0], combine.index_select(dim, torch.from_numpy(self.slots))))
+            self.assertTrue(torch.equal(turned[1], turned[0] > 0.5))
 
     def test_an_output_that_says_nothing_is_shown(self):
         for output in (torch.rand(5, EXPERTS), (torch.rand(5, 2), torch.zeros(5, 2, dtype=torch.int64), torch.rand(5, EXPERTS)),
                        {"logits": torch.rand(5, EXPERTS)}):
             with self.assertRaisesRegex(eplb.FailedPrecondition, r"router moe gave .*\[5, 4\].*give attach a `turn`"):
-                self.turn(output, self.columns)
+                self.turn(output)
 
-    def test_a_turn_of_ones_own_and_recomputation(self):
+    def test_devices_turn_and_count_as_the_pass_of_the_library(self):
+        ids, mask = torch.randint(-2, EXPERTS + 3, (50, 2)), torch.rand(7, EXPERTS, 3) > 0.5
+        for chosen, dim in ((ids, 0), (ids.int(), 0), (mask, 1), (mask.movedim(1, 0), 0), (mask.movedim(1, 2), 2), (mask[:0], 1)):
+            other = self.columns.ledger.clone()
+            for run in (turn.WITH_GRADIENTS, turn.WITHOUT_GRADIENTS, turn.NOT_COUNTED):
+                expected = turn.turn(chosen, self.columns._table, self.columns.ledger, dim, run)
+                found = turn._on_device(chosen, self.columns._table, other, dim, run)
+                self.assertTrue(torch.equal(expected, found) and expected.dtype == found.dtype and found.is_contiguous())
+                self.assertEqual(self.columns.ledger[1:].tolist(), (other[1:] + torch.tensor([0] * EXPERTS + [other[0], 0, 0])).tolist())
+            self.columns.ledger.zero_()
+
+    def test_a_turn_of_ones_own_and_gradients(self):
         router = nn.Linear(3, EXPERTS)
 
-        def turn(output, columns):
+        def own(output, columns):
             columns.count_columns(output > 0, 1)
             return columns.in_slot_order(output, 1)
 
-        hook = routing.RouterHook(self.columns, router, turn)
+        hook = routing.RouterHook(self.columns, router, own)
         x = torch.randn(5, 3)
-        with torch.no_grad():  # as the first run of a checkpointed part
+        with torch.no_grad():
             router(x)
         self.assertEqual(self.columns.counts.sum(), 0)
         plain = router(x)
         counted = self.columns.counts.tolist()
-        router.eval()
+        router.eval()  # as of actors that train in eval mode
         router(x)
-        self.assertEqual(self.columns.counts.tolist(), counted)
+        self.assertEqual(self.columns.counts.tolist(), [2 * each for each in counted])
         hook.remove()
         self.assertTrue(torch.equal(plain, router(x)[:, self.slots]))
         self.assertEqual(counted, (router(x) > 0).sum(dim=0).tolist())

@@ -38,7 +38,7 @@ def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, 
     experts: modules that hold the local experts of a layer: a pattern of names, a class, or (module) -> bool.
     num_local_experts: needed if the first dimension of stacked parameters is another number.
     router: its name in the nearest module around the experts that has one, or (module around the experts) -> the router.
-    turn: (output, columns) -> output by slots, for outputs that eplb.torch.routing.ByShape does not recognise.
+    turn: (output, columns) -> output by slots, for outputs that eplb.torch.routing.turn_by_shape does not recognise.
     ep_group, edp_group, pp_group, etp_group: ProcessGroups, or DeviceMeshes of one dimension; ep_group None: all ranks.
     device_mesh: instead of groups, a mesh with dimensions named ep, edp, pp, etp.
     boundary: "call": the trainer calls step_boundary. "optimizer": the step by which each optimizer has made one calls it.

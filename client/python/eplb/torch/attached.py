@@ -20,6 +20,7 @@ from eplb.options import to_struct
 from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
 from eplb.torch.calls import OptimizerCalls, Steps
 from eplb.torch.carry import carry, carry_scalars, static_experts
+from eplb.torch.compiled import expect_not_compiled
 from eplb.torch.forward_check import ForwardCheck, Forwards
 from eplb.torch.groups import Coordinates, InEplbOrder, agreed_experts, coordinates_in, group_of
 from eplb.torch.layers import ExpertLayer, Experts, Router, attached_experts, device_of, find_layers
@@ -86,6 +87,7 @@ class Attached:
         self._etp_group = None if etp_group is None or self._coordinates.expert_tensor_size == 1 else group_of(etp_group)
         self._state = self._all_gather.together(lambda: OptimizerState(optimizers_of(optimizer), masters))
         self.layers = self._all_gather.together(lambda: find_layers(self._chunks, experts, router, num_local_experts))
+        self._all_gather.together(lambda: expect_not_compiled(self._chunks, self.layers))
         num_layers = self._number_layers()
         num_ranks = self._coordinates.expert_model_size
         num_experts = agreed_experts(self._all_gather, [layer.num_local_slots * num_ranks for layer in self.layers])
@@ -95,7 +97,7 @@ class Attached:
         self._expect_alike()
         self._static = static_experts(num_layers, num_experts)
         self._slots = self._static
-        self._next_step, self._skipped_steps = int(options.get("first_step") or 0), 0
+        self._next_step, self._skipped_steps, self._silent_steps = int(options.get("first_step") or 0), 0, 0
         self._all_gather.together(lambda: self._expect_an_optimizer(boundary))
         self._connect(options)
         try:
@@ -130,8 +132,6 @@ class Attached:
         is_vote = (number - self._skipped_steps + 1) % self._intervals[0] == 0
         why_not = self._steps.why_not_move() if is_vote else ""
         self._steps.end_boundary()
-        for hook in self._hooks:
-            hook.end_step()
         with self._ending_the_run():
             self._watch.expect_trained_as_before()
             if self._is_registered:
@@ -139,7 +139,7 @@ class Attached:
         self._expect_memory(fully=is_vote)
         if not self._is_registered and not self._register_when_ready():
             self._skipped_steps += 1
-            self._counts.clear()
+            self._silent_steps = 0 if self._read_counts().any() else self._silent_steps + 1
             self.last_boundary = _NOTHING._replace(version=client.placement.version, reason=self._reason_to_wait())
             return self.last_boundary
         number -= self._skipped_steps
@@ -162,7 +162,7 @@ class Attached:
     def tokens_per_expert(self) -> torch.Tensor:
         """int64 [this rank's MoE layers, logical experts], on their device: what this rank's routers sent since counts were
         last taken for the daemon."""
-        return self._counts.table.clone() if not self._is_disabled else torch.zeros(0, 0, dtype=torch.int64)
+        return self._counts.now().clone() if not self._is_disabled else torch.zeros(0, 0, dtype=torch.int64)
 
     # ---- verification ----
 
@@ -178,7 +178,7 @@ class Attached:
         if self._is_disabled:
             return
         self._expect_attached("check_forward")
-        counts = self._counts.table.clone()
+        counts = [ledger.clone() for ledger in self._counts.ledgers]
         with self.static_order():
             try:
                 forwards = self._all_gather.together(lambda: Forwards(self._chunks, batch))
@@ -187,8 +187,8 @@ class Attached:
                 ForwardCheck(forwards, self._all_gather, self._static, self._move, self._follow).expect_equal(
                     [names[layer] for layer in sorted(names)], tolerance)
             finally:
-                if not torch.equal(self._counts.table, counts):
-                    self._counts.table.copy_(counts)
+                for ledger, before in zip(self._counts.ledgers, counts):
+                    ledger.copy_(before)
         self._is_verified = True
 
     def check(self, ignore: Iterable[str] = ()) -> None:
@@ -339,8 +339,9 @@ class Attached:
         self._slots = first
         self._register_when_ready()
         self._hook_state_dicts()
-        table = self._counts.table
-        self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None, lambda: table._version)
+        ledgers = self._counts.ledgers
+        self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None,
+                            lambda: sum(ledger._version for ledger in ledgers))
 
     def _boundary_behind_steps(self) -> None:
         if not self._client.closed:  # after close the training goes on without boundaries
@@ -362,8 +363,9 @@ class Attached:
     def _hook_layers(self, turn: Optional[Turn]) -> None:
         num_experts = self._static.shape[1]
         self._counts = TokenCounts(len(self.layers), num_experts, device_of(self.layers))
-        for layer, counts in zip(self.layers, self._counts.table):
-            self._hooks.append(RouterHook(SlotColumns(layer.name, num_experts, counts.device, counts), layer.router, turn))
+        for layer, ledger in zip(self.layers, self._counts.ledgers):
+            columns = SlotColumns(layer.name, num_experts, ledger.device, ledger, counts_all=not self._state.optimizers)
+            self._hooks.append(RouterHook(columns, layer.router, turn))
             attached_experts.add(layer.experts)
 
     def _hook_state_dicts(self) -> None:
@@ -413,7 +415,7 @@ class Attached:
     def _reason_to_wait(self) -> str:
         """returns: why nothing moves, once it has been so for long; told on stderr by the rank that waits."""
         number = self._skipped_steps
-        if self._hooks and min(hook.silent_steps for hook in self._hooks) >= 2 * self._intervals[1]:
+        if self._hooks and self._silent_steps >= 2 * self._intervals[1]:
             return self._with_routers(f"{_NOT_COUNTING}rank {self._coordinates.rank} has counted no token since it attached")
         if number < _PATIENCE:
             return ""
@@ -439,9 +441,9 @@ class Attached:
     def _with_routers(self, reason: str) -> str:
         """returns: `reason` with what the silent routers did in the newest step; told once on stderr."""
         silent: Dict[str, List[str]] = {}
-        for hook in self._hooks:
-            if hook.silence:
-                silent.setdefault(hook.silence, []).append(hook.columns.name)
+        for hook, silence in zip(self._hooks, self._counts.silences()):
+            if silence:
+                silent.setdefault(silence, []).append(hook.columns.name)
         told = "; ".join(f"{_routers_of(names)} {silence}" for silence, names in silent.items())
         if not told:
             return reason
@@ -488,13 +490,17 @@ class Attached:
     def _record(self, number: int) -> None:
         if not self._is_read(number):
             return
+        for layer, counts in zip(self.layers, self._read_counts()):
+            self._client.record(layer.index, counts)
+
+    def _read_counts(self) -> np.ndarray:
+        """Returns [layers, experts]: what was counted; it waits for the device unless reading has begun."""
         counts = self._counts.take()
-        if counts is None:  # on the CPU, and where the first step of all is one
+        if counts is None:  # on the CPU, before registration, and if the first step ends a vote or a window
             self._counts.start_reading(self._reduce_counts)
             counts = self._counts.take()
         assert counts is not None
-        for layer, of_layer in zip(self.layers, counts):
-            self._client.record(layer.index, of_layer)
+        return counts
 
     def _is_read(self, number: int) -> bool:
         """True if counts go to the client in the boundary of a step: each on the CPU; from a device those that end a vote or a
