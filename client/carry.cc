@@ -170,12 +170,11 @@ absl::Status Client::Impl::Carry(std::span<const int32_t> physical_to_logical_ma
         std::span(layers).subspan(first, std::min(chunk, layers.size() - first));
     absl::Status moved = CarryLayers(together, *target);
     if (moved.ok()) continue;
-    if (!ended_.ok()) return ended_;
     if (first == 0) return moved;
-    return End(next_step_ - 1,
-               absl::DataLossError(absl::StrCat(moved.message(), ", ", first,
-                                                " layers are in another placement already")),
-               /*target=*/nullptr);
+    const absl::Status half_way = absl::DataLossError(
+        absl::StrCat(moved.message(), ", ", first, " layers are in another placement already"));
+    if (ended_.ok()) return End(next_step_ - 1, half_way, /*target=*/nullptr);
+    return ended_ = half_way;  // more than a lost rank: these rows must not be saved
   }
   posts_before_vote_ = num_posts_;
   if (*target == *running_.placement) {

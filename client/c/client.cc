@@ -143,6 +143,14 @@ const char* eplb_client_message(const eplb_client* client) noexcept {
   return client == nullptr ? eplb_last_message() : client->message.c_str();
 }
 
+int32_t eplb_client_on_wait(eplb_client* client, eplb_wait wait, void* user) noexcept {
+  return CallOnTrainingThread(client, "on_wait", Needs::kNothing, [&]() -> absl::Status {
+    client->wait = wait;
+    client->wait_user = user;
+    return absl::OkStatus();
+  });
+}
+
 int32_t eplb_client_connect(eplb_client* client, const eplb_client_options* options,
                             eplb_all_gather all_gather, void* user) noexcept {
   return CallOnTrainingThread(client, "connect", Needs::kNothing, [&]() -> absl::Status {

@@ -179,6 +179,12 @@ EPLB_API void eplb_client_destroy(eplb_client* client) EPLB_NOEXCEPT;
  * NULL. Valid until the training thread's next call. */
 EPLB_API const char* eplb_client_message(const eplb_client* client) EPLB_NOEXCEPT;
 
+/* Runs on the training thread while a call on the client waits for other ranks or the daemon: after
+ * a signal, and at least every 0.2 s. A code other than OK ends a wait for other ranks at once:
+ * connect fails, and a vote is Aborted on all ranks. Rows that are under way arrive first. */
+typedef int32_t (*eplb_wait)(void* user);
+/* Sets the callback of waits; NULL, the default, for none. `user` must stay valid until close. */
+EPLB_API int32_t eplb_client_on_wait(eplb_client* client, eplb_wait wait, void* user) EPLB_NOEXCEPT;
 /* Connects the ranks and chooses the first placement. Collective. `all_gather` and `user` must stay
  * valid until close. After a failure it may be called again. A missing daemon is no error unless
  * require_daemon is set: then it is Unavailable on rank 0 and FailedPrecondition on the others.

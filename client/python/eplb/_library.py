@@ -30,6 +30,7 @@ _SIGNATURES = {
     "eplb_answers_add": (c_int32, [c_void_p, c_char_p, c_size_t]),
     "eplb_client_create": (c_int32, [POINTER(c_void_p)]),
     "eplb_client_destroy": (None, [_CLIENT]),
+    "eplb_client_on_wait": (c_int32, [_CLIENT, structs.WaitCallback, c_void_p]),
     "eplb_client_connect": (c_int32, [_CLIENT, POINTER(structs.ClientOptions), structs.AllGatherCallback, c_void_p]),
     "eplb_client_connect_through_daemon": (c_int32, [_CLIENT, POINTER(structs.ClientOptions)]),
     "eplb_client_register_experts": (c_int32, [_CLIENT, POINTER(structs.Tensor), c_size_t]),

@@ -21,6 +21,7 @@ ID_TYPES = {"int32": 0, "int64": 1}
 
 AllGatherCallback = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t, c_void_p)
 RebuildCallback = CFUNCTYPE(c_int32, c_void_p, c_int32, POINTER(c_int32), c_size_t)
+WaitCallback = CFUNCTYPE(c_int32, c_void_p)
 ProbeCallback = CFUNCTYPE(c_int32, c_void_p, c_int32, c_int32, POINTER(c_uint64))
 
 

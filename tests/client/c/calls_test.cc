@@ -83,6 +83,7 @@ TEST_F(CallsTest, NullClientIsInvalidArgumentEverywhere) {
   EXPECT_EQ(eplb_client_connect(nullptr, &rank_.options, &testing::RunAllGather, nullptr),
             EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(eplb_client_connect_through_daemon(nullptr, &rank_.options), EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(eplb_client_on_wait(nullptr, nullptr, nullptr), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(eplb_client_close(nullptr, nullptr), EPLB_INVALID_ARGUMENT);
   eplb_client_destroy(nullptr);
 }

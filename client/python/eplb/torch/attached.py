@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import sys
+import zlib
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
 
@@ -15,19 +16,21 @@ import torch.distributed as dist
 from torch import nn
 
 from eplb.client import Client
-from eplb.errors import DeadlineExceeded, Error, FailedPrecondition, InvalidArgument
+from eplb.errors import Aborted, DataLoss, Error, FailedPrecondition, InvalidArgument
 from eplb.options import to_struct
 from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
 from eplb.torch.calls import OptimizerCalls, Steps
-from eplb.torch.carry import carry, carry_scalars, static_experts
+from eplb.torch.carry import carry_scalars, static_experts
 from eplb.torch.compiled import expect_not_compiled
 from eplb.torch.forward_check import ForwardCheck, Forwards
-from eplb.torch.groups import Coordinates, InEplbOrder, agreed_experts, coordinates_in, group_of
+from eplb.torch.groups import group_of
 from eplb.torch.layers import ExpertLayer, Experts, Router, attached_experts, device_of, find_layers
-from eplb.torch.layout import expect_equal_shares, expect_one_model, expect_routers_of
+from eplb.torch.layout import expect_one_model, expect_routers_of
+from eplb.torch.meeting import meet
 from eplb.torch.pieces import ExpertTensor, Piece
 from eplb.torch.probe import SeenInputs
 from eplb.torch.routing import RouterHook, SlotColumns, TokenCounts, Turn
+from eplb.torch.shards import fsdp_around, reshard
 from eplb.torch.state import Masters, OptimizerState, optimizers_of
 from eplb.torch.state_dicts import StateDictHooks, hooks_of, refuse_moved
 from eplb.torch.watch import Watch
@@ -81,24 +84,24 @@ class Attached:
             return
         if boundary not in ("call", "optimizer"):
             raise InvalidArgument(f"boundary: {boundary!r}, expected \"call\" or \"optimizer\"")
-        self._coordinates, self._all_gather = _meet(all_gather, groups)
-        self._ep_group = None if groups.get("ep_group") is None else group_of(groups["ep_group"])
+
+        def find() -> Tuple[List[ExpertLayer], OptimizerState]:
+            reshard(fsdp_around(self._chunks))
+            state = OptimizerState(optimizers_of(optimizer), masters)
+            _expect_an_optimizer(state, boundary)
+            layers = find_layers(self._chunks, experts, router, num_local_experts)
+            expect_not_compiled(self._chunks, layers)
+            state.expect_updated(layers)
+            expect_alike(layers, state)
+            return layers, state
+
+        met = meet(all_gather, groups, find)
+        self.layers, self._state, self._coordinates, self._all_gather = met.layers, met.state, met.coordinates, met.all_gather
+        self._carry, self._fsdp = met.carry, fsdp_around(self._chunks, [layer.experts for layer in self.layers])
         etp_group = groups.get("etp_group")
         self._etp_group = None if etp_group is None or self._coordinates.expert_tensor_size == 1 else group_of(etp_group)
-        self._state = self._all_gather.together(lambda: OptimizerState(optimizers_of(optimizer), masters))
-        self.layers = self._all_gather.together(lambda: find_layers(self._chunks, experts, router, num_local_experts))
-        self._all_gather.together(lambda: expect_not_compiled(self._chunks, self.layers))
-        num_layers = self._number_layers()
-        num_ranks = self._coordinates.expert_model_size
-        num_experts = agreed_experts(self._all_gather, [layer.num_local_slots * num_ranks for layer in self.layers])
-        if check_batch is None:
-            self._all_gather.together(lambda: expect_routers_of(self.layers, num_experts, num_ranks))
-        self._all_gather.together(lambda: self._state.expect_updated(self.layers))
-        self._expect_alike()
-        self._static = static_experts(num_layers, num_experts)
-        self._slots = self._static
+        self._slots = self._static = static_experts(met.num_layers, met.num_experts)
         self._next_step, self._skipped_steps, self._silent_steps = int(options.get("first_step") or 0), 0, 0
-        self._all_gather.together(lambda: self._expect_an_optimizer(boundary))
         self._connect(options)
         try:
             self._attach(boundary, turn, check_batch)
@@ -146,13 +149,15 @@ class Attached:
         if is_vote:
             self._vote_no(why_not)
         self._record(number)
-        result = client.step_boundary(number)
+        try:
+            result = client.step_boundary(number)
+        except Aborted as error:
+            raise Aborted(f"{error}; while all ranks live, `with attached.static_order():` still saves on all of them") from error
+        finally:  # the exception of a signal handler may end a boundary that has switched
+            self._follow_client(client)
         if result.reason.startswith(_NOT_COUNTING):
             result = result._replace(reason=self._with_routers(result.reason))
         if result.switched:
-            before, self._slots = self._slots, client.placement.physical_to_logical_map.copy()
-            self._carry_scalars(before, self._slots)
-            self._follow(self._slots)
             self._after_switch()
         if self._counts.is_on_device and self._is_read(number + 1):
             self._counts.start_reading(self._reduce_counts)  # so that nobody waits a step later
@@ -184,7 +189,7 @@ class Attached:
                 forwards = self._all_gather.together(lambda: Forwards(self._chunks, batch))
                 names = dict(pair for mine in self._all_gather.objects([(each.index, each.name) for each in self.layers])
                              for pair in mine)
-                ForwardCheck(forwards, self._all_gather, self._static, self._move, self._follow).expect_equal(
+                ForwardCheck(forwards, self._all_gather, self._static, self._move_together, self._follow).expect_equal(
                     [names[layer] for layer in sorted(names)], tolerance)
             finally:
                 for ledger, before in zip(self._counts.ledgers, counts):
@@ -244,9 +249,8 @@ class Attached:
         self._expect_attached("static_order")
         if self._in_static_order:
             raise FailedPrecondition("static_order was called within static_order")
-        self._all_gather.together(self._expect_memory)
         here = self._slots
-        self._move(here, self._static)
+        self._move(here, self._static, self._agree_to_move())
         self._in_static_order = True
         try:
             yield
@@ -264,8 +268,7 @@ class Attached:
             return
         if self._in_static_order:
             raise FailedPrecondition("detach was called within static_order")
-        self._all_gather.together(self._expect_memory)
-        self._move(self._slots, self._static)
+        self._move(self._slots, self._static, self._agree_to_move())
         self._slots = self._static
         self._is_attached = False
         self._undo_attach("finished")
@@ -294,21 +297,6 @@ class Attached:
         assert self.client is not None  # EPLB is not disabled
         return self.client
 
-    def _number_layers(self) -> int:
-        """Gives layers their numbers, by pipeline stage. returns: how many there are on all stages. Collective."""
-        found = self._all_gather.objects([self._coordinates.pipeline, {layer.name: layer.num_local_slots for layer in self.layers}])
-        of_stage: Dict[int, int] = {}
-        for stage, layers in found:
-            if of_stage.setdefault(stage, len(layers)) != len(layers):
-                raise FailedPrecondition(f"ranks of pipeline stage {stage} have {of_stage[stage]} and {len(layers)} MoE layers")
-        expect_equal_shares(found)
-        first = sum(count for stage, count in of_stage.items() if stage < self._coordinates.pipeline)
-        for number, layer in enumerate(self.layers):
-            layer.index = first + number
-        if not sum(of_stage.values()):
-            raise InvalidArgument("experts: no module of the model is named by it (docs/attach.md)")
-        return sum(of_stage.values())
-
     def _connect(self, given: Mapping[str, Any]) -> None:
         where, (num_layers, num_experts) = self._coordinates, self._static.shape
         for name in given:
@@ -327,16 +315,15 @@ class Attached:
         self._client._carrier = "attached.static_order()"
         struct = to_struct(self._client.options)
         self._intervals = (struct.vote_every, struct.report_every)
-        self._weights = self._all_gather.together(
-            lambda: [tensor for layer in self.layers for tensor in _weights_of(layer)])
+        self._weights = self._all_gather.together(lambda: self._find_weights(is_verified=check_batch is not None))
         self._watch = Watch(self.layers, OptimizerState([]), self._weights)
         self._hook_layers(turn)
         self._seen_inputs = SeenInputs(self.layers)
         if check_batch is not None:
             self.check_forward(check_batch)
         first = self._client.placement.physical_to_logical_map.copy()
-        self._move(self._static, first)
-        self._slots = first
+        self._move(self._static, first, through_client=False)
+        self._slots, self._version = first, self._client.placement.version
         self._register_when_ready()
         self._hook_state_dicts()
         ledgers = self._counts.ledgers
@@ -368,6 +355,12 @@ class Attached:
             self._hooks.append(RouterHook(columns, layer.router, turn))
             attached_experts.add(layer.experts)
 
+    def _find_weights(self, is_verified: bool) -> List[ExpertTensor]:
+        """is_verified: whether a batch will show that experts are where EPLB assumes."""
+        if not is_verified:
+            expect_routers_of(self.layers, self._static.shape[1], self._coordinates.expert_model_size)
+        return [tensor for layer in self.layers for tensor in _weights_of(layer)]
+
     def _hook_state_dicts(self) -> None:
         for layer in self.layers:
             self._state_dicts.append(hooks_of(layer, functools.partial(self._is_layer_static, layer)))
@@ -377,40 +370,31 @@ class Attached:
             for name in ("state_dict", "load_state_dict") if hasattr(optimizer, "state_dict") else ():
                 self._calls[-1].before(name, lambda name: refuse_moved(self._is_static, name))
 
-    def _expect_an_optimizer(self, boundary: str) -> None:
-        optimizers = self._state.optimizers
-        if boundary == "optimizer" and not (optimizers and all(hasattr(each, "step") for each in optimizers)):
-            raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
-
     # ---- parts: a step ----
 
     def _register_when_ready(self) -> bool:
         """returns: whether everything is registered now. Collective. errors: FailedPrecondition when ranks differ;
         InvalidArgument naming state that would not move, which closes this rank's client."""
+        def missing() -> str:
+            self._state.expect_understood(self.layers)
+            return self._state.missing(self.layers)
+
+        def stack() -> List[ExpertTensor]:
+            expect_one_model(self._chunks, self.layers)
+            return self._stack_state()
+
         with self._ending_the_run():
-            found = self._all_gather.objects([self._state.missing(self.layers), self._not_understood()])
-            for rank, (_, refusal) in enumerate(found):
-                if refusal:
-                    raise InvalidArgument(f"rank {rank}: {refusal}")
-            self._waiting = next((f"rank {rank} waits for the optimizer's state of {missing}"
-                                  for rank, (missing, _) in enumerate(found) if missing), "")
+            waiting = enumerate(self._all_gather.objects_of(missing))
+            self._waiting = next((f"rank {rank} waits for the optimizer's state of {each}" for rank, each in waiting if each), "")
             if self._waiting:
                 return False
-            self._all_gather.together(lambda: expect_one_model(self._chunks, self.layers))
-        tensors = [*self._weights, *self._all_gather.together(self._stack_state)]
+            tensors = [*self._weights, *self._all_gather.together(stack)]
         for tensor in tensors:
             self._client.register(tensor.rows, name=tensor.name, layer=tensor.layer, role=tensor.role)
         self._client.finish_registration()
         self._registered, self._is_registered = tensors, True
         self._watch = Watch(self.layers, self._state, tensors)
         return True
-
-    def _not_understood(self) -> str:
-        try:
-            self._state.expect_understood(self.layers)
-        except InvalidArgument as error:
-            return str(error)
-        return ""
 
     def _reason_to_wait(self) -> str:
         """returns: why nothing moves, once it has been so for long; told on stderr by the rank that waits."""
@@ -450,17 +434,17 @@ class Attached:
         self._tell(f"eplb: {_NOT_COUNTING}rank {self._coordinates.rank}: {told}")
         return f"{reason}; {told}"
 
-    def _expect_alike(self) -> None:
-        """Collective. errors: InvalidArgument naming a parameter that is trained otherwise than those of other experts."""
-        self._all_gather.together(lambda: expect_alike(self.layers, self._state))
-        expect_alike_on_ranks(self._all_gather.objects(traits_of(self.layers, self._state)))
-
     def _after_switch(self) -> None:
-        """Looks for what may have changed since attach. Collective. errors: as attach, which close this rank's client."""
-        with self._ending_the_run():
-            self._expect_alike()  # schedulers may have treated ranks or experts differently
+        """Looks for what may have changed since attach, such as learning rates by a scheduler. Collective. errors: as attach,
+        which close this rank's client."""
+        def traits() -> Any:
+            expect_alike(self.layers, self._state)
             if not self._has_switched:
-                self._all_gather.together(lambda: expect_one_model(self._chunks, self.layers))
+                expect_one_model(self._chunks, self.layers)
+            return traits_of(self.layers, self._state)
+
+        with self._ending_the_run():
+            expect_alike_on_ranks(self._all_gather.objects_of(traits))
         if not self._has_switched and not self._is_verified and self._coordinates.rank == 0:
             self._tell("eplb: experts have moved, and their order was not verified: give attach a check_batch (docs/attach.md)")
         self._has_switched = True
@@ -473,6 +457,7 @@ class Attached:
     def _expect_memory(self, fully: bool = True) -> None:
         """Takes over what was replaced. fully: as of Watch.intact, before rows move. errors: InvalidArgument for what cannot
         be, which closes this rank's client."""
+        reshard(self._fsdp)
         if self._watch.intact(fully):
             return
         with self._ending_the_run():
@@ -518,14 +503,14 @@ class Attached:
     def _leave_static_order(self, here: np.ndarray, reason: str) -> None:
         """errors: those of the all-gather where a rank does not come, and of memory that cannot be taken over."""
         try:
-            self._all_gather.together(self._expect_memory)  # bounded, as an all-to-all is not
+            through_client = self._agree_to_move()  # bounded, as an all-to-all is not
         except Error:
             self._client.close(reason)
             self._slots = self._static
             raise
         finally:
             self._in_static_order = False
-        self._move(self._static, here)
+        self._move(self._static, here, through_client)
 
     def _is_static(self) -> bool:
         return self._in_static_order or bool((self._slots == self._static).all())
@@ -536,23 +521,51 @@ class Attached:
         own = slice(first, first + layer.num_local_slots)
         return self._in_static_order or bool((self._slots[layer.index, own] == self._static[layer.index, own]).all())
 
-    def _move(self, before: np.ndarray, after: np.ndarray) -> None:
-        """Carries experts with their state, and lets the routers follow. Collective."""
+    def _agree_to_move(self) -> bool:
+        """returns: whether the client moves the rows. It knows alone where registered rows are, as long as its run has not ended
+        on any rank. Collective.
+
+        errors: those of memory that cannot be taken over; DataLoss, and FailedPrecondition when a failed vote left ranks with
+        different placements: nothing can be saved then."""
+        def mine() -> List[Any]:
+            self._expect_memory()
+            if isinstance(self._client.ended, DataLoss):
+                raise self._client.ended
+            return [self._is_registered and not self._client.closed and self._client.ended is None,
+                    zlib.crc32((self._static if self._in_static_order else self._slots).tobytes())]
+
+        found = self._all_gather.objects_of(mine)
+        differing = [rank for rank, (_, slots) in enumerate(found) if slots != found[0][1]]
+        if differing:
+            raise FailedPrecondition(f"rank {differing[0]} has experts in other slots than rank 0, because a vote failed while they "
+                                     f"were switched: restart from a checkpoint")
+        return all(through_client for through_client, _ in found)
+
+    def _move_together(self, before: np.ndarray, after: np.ndarray) -> None:
+        self._move(before, after, self._agree_to_move())
+
+    def _move(self, before: np.ndarray, after: np.ndarray, through_client: bool) -> None:
+        """Carries experts with their state, and lets the routers follow. Collective. through_client: of _agree_to_move."""
         if not (before == after).all():
-            # One truth of where registered rows are: the client's, while all ranks have one that is open.
-            if self._is_registered and not any(self._all_gather.objects(self._client.closed)):
+            if through_client:
                 self._client._carry_to(after)
             else:
                 tensors = self._registered or [*self._weights, *self._all_gather.together(self._stack_state)]
-                carry(tensors, before, after, self._coordinates.expert_model, self._ep_group)
+                self._carry(tensors, before, after)
             self._carry_scalars(before, after)
         self._follow(after)
+
+    def _follow_client(self, client: Client) -> None:
+        if client.placement.version == self._version:
+            return
+        before, self._slots, self._version = self._slots, client.placement.physical_to_logical_map.copy(), client.placement.version
+        self._carry_scalars(before, self._slots)
+        self._follow(self._slots)
 
     def _carry_scalars(self, before: np.ndarray, after: np.ndarray) -> None:
         """State that is one number for an expert is no row of the client's: it is carried here, after each switch."""
         for layer in self.layers:
-            carry_scalars(self._state.scalars(layer), layer.index, before, after, self._coordinates.expert_model,
-                          self._ep_group, device_of([layer]))
+            carry_scalars(self._state.scalars(layer), layer.index, before, after, self._carry, device_of([layer]))
 
     def _follow(self, slots: np.ndarray) -> None:
         for hook, layer in zip(self._hooks, self.layers):
@@ -570,12 +583,9 @@ class Attached:
         return client
 
 
-def _meet(all_gather: Any, groups: Mapping[str, Any]) -> Tuple[Coordinates, InEplbOrder]:
-    try:
-        coordinates = coordinates_in(all_gather, all_gather.world_size, **groups)
-        return coordinates, InEplbOrder(all_gather, coordinates.rank, all_gather.world_size)
-    except DeadlineExceeded as error:
-        raise DeadlineExceeded(f"attach: {error}; is EPLB_DISABLE set on some ranks alone?") from error
+def _expect_an_optimizer(state: OptimizerState, boundary: str) -> None:
+    if boundary == "optimizer" and not (state.optimizers and all(hasattr(each, "step") for each in state.optimizers)):
+        raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
 
 
 def _routers_of(names: Sequence[str], most: int = 3) -> str:
