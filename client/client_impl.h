@@ -69,6 +69,7 @@ struct Client::Impl {
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
   absl::Status RecordStepTime(double seconds);
   absl::Status RecordSplit(int32_t layer, std::span<const int64_t> quotas);
+  void VoteNo(std::string_view reason) { no_reason_ = std::string(reason); }
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream);
   absl::StatusOr<SplitFigures> Split(int32_t layer, const BatchCounts& counts,
                                      std::span<int64_t> quotas, std::span<int64_t> own);
@@ -295,6 +296,7 @@ struct Client::Impl {
   absl::Time switch_began_;             // likewise
   std::optional<BoundaryTimer> timer_;  // of a boundary at which this rank is PREPARED, and logs
   void* stream_ = nullptr;              // of the boundary under way
+  std::string no_reason_;  // why this rank votes no in its next vote; empty: it may vote yes
   std::atomic<int64_t> votes_ = 0;
   std::atomic<int64_t> commits_ = 0;
   std::atomic<int64_t> dropped_chunks_ = 0;

@@ -218,6 +218,15 @@ int32_t eplb_client_record_step_time(eplb_client* client, double seconds) noexce
              [&](Client& connected) { return connected.RecordStepTime(seconds); });
 }
 
+int32_t eplb_client_vote_no(eplb_client* client, const char* reason) noexcept {
+  return Act(client, "vote_no", [&](Client& connected) -> absl::Status {
+    EPLB_RETURN_IF_ERROR(CheckNotNull("reason", reason));
+    if (*reason == '\0') return absl::InvalidArgumentError("reason is empty");
+    connected.VoteNo(reason);
+    return absl::OkStatus();
+  });
+}
+
 int32_t eplb_client_record_split(eplb_client* client, int32_t layer, const int64_t* quotas,
                                  size_t num_slots) noexcept {
   return Act(client, "record_split", [&](Client& connected) -> absl::Status {

@@ -316,10 +316,14 @@ typedef struct eplb_boundary {
   double pause_s;             /* time spent in the call */
   int64_t decided_first_step; /* of a switch: steps whose load the decision covers */
   int64_t decided_last_step;
-  /* Reason of a switch or a dropped chunk; "NOT_COUNTING: " and the layers without tokens on this
-   * rank for two load windows; or "". Valid until the next boundary. */
+  /* Reason of a switch, a dropped chunk or eplb_client_vote_no; "NOT_COUNTING: " and the layers
+   * without tokens on this rank for two load windows; or "". Valid until the next boundary. */
   const char* reason;
 } eplb_boundary;
+
+/* Makes this rank vote no in its next vote, so that nothing moves there on any rank, for a trainer
+ * with gradients that would not move. `reason`, a text, is that of the boundary of the vote. */
+EPLB_API int32_t eplb_client_vote_no(eplb_client* client, const char* reason) EPLB_NOEXCEPT;
 
 /* Ends an optimizer step, also a skipped one. Every rank calls it once a step; steps rise by one
  * from first_step. stream: the cudaStream_t of expert work, NULL on the host. result: may be NULL.
@@ -411,6 +415,31 @@ EPLB_API int32_t eplb_count_tokens(const eplb_choices* choices, void* stream) EP
 EPLB_API int32_t eplb_client_route_tokens(const eplb_client* client, int32_t layer,
                                           const eplb_choices* choices, int64_t first_token,
                                           void* slots, void* stream) EPLB_NOEXCEPT;
+
+/* Writes the slot of each choice by a table of the caller, in one pass over host memory, without a
+ * client. slot_of_expert: [num_experts + 1]; the last entry is written for padding and for ids out
+ * of range. slots: [num_tokens, top_k] of id_type; it may be expert_ids itself. If counters are not
+ * NULL, counts as eplb_count_tokens does. Allocates nothing. errors: InvalidArgument naming the
+ * field; nothing is written then. cost: num_tokens * top_k. Threads: any, each with counters of its
+ * own. */
+EPLB_API int32_t eplb_turn_tokens(const eplb_choices* choices, const int64_t* slot_of_expert,
+                                  void* slots) EPLB_NOEXCEPT;
+
+typedef struct eplb_mask {
+  size_t struct_size;
+  const uint8_t* chosen; /* [outer, num_experts, inner]; not 0: a choice */
+  int64_t* counters;     /* [num_experts]: a choice adds 1 to its expert's; NULL: not counted */
+  int64_t outer;
+  int64_t inner;
+  int32_t num_experts; /* at least 1 */
+  int32_t reserved;    /* 0 */
+} eplb_mask;
+
+/* Writes a mask with slots in the place of experts, and counts, as eplb_turn_tokens does for ids.
+ * slot_of_expert: [num_experts], a permutation. turned: [outer, num_experts, inner], apart from
+ * chosen. */
+EPLB_API int32_t eplb_turn_mask(const eplb_mask* mask, const int64_t* slot_of_expert,
+                                uint8_t* turned) EPLB_NOEXCEPT;
 
 /* Writes the transport that carries the rows now; "" before register_experts. Valid until the next
  * call of this function. */

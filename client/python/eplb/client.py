@@ -312,6 +312,12 @@ class Client:
                                                              _rows.address_of(choices.slots)))
         return choices.finish()
 
+    def vote_no(self, reason: str) -> None:
+        """Makes this rank vote no in its next vote, so that nothing moves there on any rank, for a trainer with gradients that
+        would not move. reason: that of the boundary of the vote; not empty.
+        """
+        self._handle.check(self._library.eplb_client_vote_no(self._pointer, reason.encode()))
+
     def step_boundary(self, step: int, stream: Any = None) -> Boundary:
         """Ends a step: once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step. Every
         vote_every steps all ranks vote, and may move experts and switch.

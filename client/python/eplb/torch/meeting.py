@@ -13,6 +13,7 @@ from eplb.torch.carry import carry
 from eplb.torch.groups import (Coordinates, InEplbOrder, coordinates_of, expect_equal_numbers, gathered, group_of, group_over,
                                place_in, ranks_beside)
 from eplb.torch.layers import ExpertLayer
+from eplb.torch.layout import expect_equal_shares
 from eplb.torch.state import OptimizerState
 
 # () -> the MoE layers and the optimizers' state of this rank.
@@ -44,7 +45,7 @@ def meet(all_gather: Any, groups: Mapping[str, Any], find: Find) -> Meeting:
         states.append(state)
         for number, layer in enumerate(layers):
             layer.index = number
-        return {"place": place_in(**groups, shard=_shard_in(layers)), "slots": [layer.num_local_slots for layer in layers],
+        return {"place": place_in(**groups, shard=_shard_in(layers)), "slots": {layer.name: layer.num_local_slots for layer in layers},
                 "traits": traits_of(layers, state)}
 
     try:
@@ -56,8 +57,9 @@ def meet(all_gather: Any, groups: Mapping[str, Any], find: Find) -> Meeting:
     first, num_layers = _number_layers([(where.pipeline, len(each["slots"])) for where, each in zip(coordinates, answers)])
     for layer in layers:
         layer.index += first[own.pipeline]
+    expect_equal_shares([(where.pipeline, each["slots"]) for where, each in zip(coordinates, answers)])
     for where, each in zip(coordinates, answers):
-        numbers += [count * where.expert_model_size for count in each["slots"]]
+        numbers += [count * where.expert_model_size for count in each["slots"].values()]
         for of_family in each["traits"]["families"]:
             of_family[0] += first[where.pipeline]
     num_experts = expect_equal_numbers(numbers)
