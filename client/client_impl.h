@@ -226,6 +226,9 @@ struct Client::Impl {
   absl::Status AgreeOnCarry(const Digest& target, const absl::Status& mine);
   // Which ranks have the value `lowest` and which have not. errors: always FailedPrecondition.
   absl::Status NameDifference(const char* what, int64_t mine, int64_t lowest);
+  // Ends the run with DataLoss because rows are not where placement() says; also a run that a lost
+  // rank has ended with Aborted, after which rows may be saved.
+  absl::Status EndAsMoved(const std::string& why);
   absl::Status CarryLayers(std::span<const LayerId> layers, const Placement& target);
   // Stages a plan on all ranks: nothing is staged after an error. what: whose rows, for messages.
   // errors: Unavailable when they could not be moved, Aborted when the run has ended.

@@ -150,9 +150,8 @@ class Attached:
             self._vote_no(why_not)
         self._record(number)
         try:
-            result = client.step_boundary(number)
-        except Aborted as error:
-            raise Aborted(f"{error}; while all ranks live, `with attached.static_order():` still saves on all of them") from error
+            with _showing_how_to_save():
+                result = client.step_boundary(number)
         finally:  # the exception of a signal handler may end a boundary that has switched
             self._follow_client(client)
         if result.reason.startswith(_NOT_COUNTING):
@@ -231,7 +230,8 @@ class Attached:
             self._seen_inputs.agree(self._all_gather)
             self._all_gather.together(self._seen_inputs.expect_seen)
             probe = self._seen_inputs.probe
-        client.check_experts(probe)
+        with _showing_how_to_save():
+            client.check_experts(probe)
 
     # ---- checkpoints and the end ----
 
@@ -241,7 +241,8 @@ class Attached:
         Collective at both ends; gradients do not move, and step_boundary is refused.
 
         It ends when all ranks have reached its end, also after exceptions. If a rank misses the deadline of all_gather, the
-        client is closed and experts stay in static order. errors: those of the body; of step_boundary.
+        client is closed and experts stay in static order. After a failed vote it works while all ranks live. errors: those of
+        the body; of step_boundary; FailedPrecondition if the failed vote left ranks with different placements.
         """
         if self._is_disabled:
             yield
@@ -548,7 +549,8 @@ class Attached:
         """Carries experts with their state, and lets the routers follow. Collective. through_client: of _agree_to_move."""
         if not (before == after).all():
             if through_client:
-                self._client._carry_to(after)
+                with _showing_how_to_save():
+                    self._client._carry_to(after)
             else:
                 tensors = self._registered or [*self._weights, *self._all_gather.together(self._stack_state)]
                 self._carry(tensors, before, after)
@@ -586,6 +588,14 @@ class Attached:
 def _expect_an_optimizer(state: OptimizerState, boundary: str) -> None:
     if boundary == "optimizer" and not (state.optimizers and all(hasattr(each, "step") for each in state.optimizers)):
         raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
+
+
+@contextlib.contextmanager
+def _showing_how_to_save() -> Iterator[None]:
+    try:
+        yield
+    except Aborted as error:
+        raise Aborted(f"{error}; while all ranks live, `with attached.static_order():` still saves on all of them") from error
 
 
 def _routers_of(names: Sequence[str], most: int = 3) -> str:

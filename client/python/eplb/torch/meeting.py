@@ -1,4 +1,4 @@
-"""What the ranks of a job agree on when a model is attached: coordinates, and the numbers of layers and experts."""
+"""Agreement of a job's ranks at attach: their coordinates, and the numbers of layers and experts."""
 
 from __future__ import annotations
 
