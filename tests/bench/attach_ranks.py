@@ -31,13 +31,13 @@ import eplb.torch  # noqa: E402
 
 LIMITS = {2: 0.3, 8: 1.0, 32: 4.0, 64: 8.0}
 CALLS = ("attach", "static_order", "detach")
-PATIENCE = 300  # seconds of one measurement
+PATIENCE = 100  # seconds of one measurement
 
 
 class Layer(nn.Module):
-    def __init__(self):
+    def __init__(self, world):
         super().__init__()
-        self.router = nn.Linear(4, 4, bias=False)
+        self.router = nn.Linear(4, 2 * world, bias=False)
         self.experts = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(2))
 
 
@@ -55,7 +55,7 @@ def write_placement(directory, world):
 def run(rank, world, port, use_libuv, placement, results):
     store = dist.TCPStore("127.0.0.1", port, world, False, use_libuv=use_libuv)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    model = nn.Sequential(Layer(), Layer())
+    model = nn.Sequential(Layer(world), Layer(world))
     optimizer = torch.optim.AdamW(model.parameters())
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
