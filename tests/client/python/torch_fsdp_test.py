@@ -127,7 +127,8 @@ def train(rank, case, endpoint=None):
     attached, losses, switches = None, [], 0
     if endpoint is not None:
         attached = eplb.torch.attach(model, optimizer, experts="*.experts", router="router", ep_group=ep_group, endpoint=endpoint,
-                                     job="-".join(map(str, case)).translate(str.maketrans("(),' ", "_____")), vote_every=2, report_every=4)
+                                     job="-".join(map(str, case)).translate(str.maketrans("(),' ", "_____")), vote_every=2, report_every=4,
+                                     check_batch=batch(3000, rank)[0])
     for step in range(STEPS):
         optimizer.zero_grad()
         loss = loss_of(model, step, rank)
