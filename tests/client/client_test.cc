@@ -221,7 +221,7 @@ TEST_F(ClientTest, ARankThatVotesNoDelaysTheSwitchToTheNextVote) {
   daemon.WaitForRanks(kTestRanks);
   daemon.SendAll(propose_);
   for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-    ASSERT_TRUE(daemon.WaitFor<wire::Ready>(rank).has_value());
+    ASSERT_TRUE(daemon.WaitFor<wire::Prepared>(rank).has_value());
   }
   job.Run([&](int32_t r, TestRank& rank) {
     for (int64_t step = 0; step < 8; ++step) {

@@ -14,6 +14,8 @@ import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 
 EXPERTS, WIDTH, HIDDEN, TOKENS, WORLD = 8, 6, 10, 16, 4
 
@@ -51,6 +53,13 @@ class Scatter(torch.autograd.Function):
 class Gate(nn.Linear):
     def forward(self, x):
         return super().forward(x).softmax(dim=-1).topk(2, dim=-1)
+
+
+class ExpertChoice(Gate):
+    """Each expert chooses its tokens."""
+
+    def forward(self, x):
+        return nn.Linear.forward(self, x).softmax(dim=-1).t().topk(4, dim=-1)
 
 
 class PlainGate(nn.Module):
@@ -259,8 +268,31 @@ def a_forward_that_is_not_repeatable():
     trainer.attach(check_batch=forward)
 
 
-# A mistake, the error on the rank where it is made, and words of its message on all ranks. Rows for expert-choice routers, eval
-# mode, attach after a compiled forward and shards of FSDP that cut experts belong here as well.
+def expert_choice():
+    trainer = Trainer(gate=lambda: ExpertChoice(WIDTH, EXPERTS))
+    trainer.attach(check_batch=trainer.batch())
+
+
+def attach_after_a_compiled_forward():
+    trainer = Trainer()
+    for layer in trainer.model:
+        layer.gate.compile(backend="eager")
+    trainer.model(trainer.batch())
+    try:
+        trainer.attach()
+    finally:
+        torch._dynamo.reset()
+
+
+def uneven_shards():
+    trainer, mesh = Trainer(ep=1), init_device_mesh("cpu", (WORLD,))
+    for layer in trainer.model:
+        for name, parameter in list(layer.experts.named_parameters()):
+            setattr(layer.experts, name, nn.Parameter(distribute_tensor(parameter.data[:6], mesh, [Shard(0)])))
+    trainer.attach()
+
+
+# A mistake, the error on the rank where it is made, and words of its message on all ranks.
 REFUSED = (
     (without_ep_group, "InvalidArgument", "router of 0.experts: its weight is float32 [8, 6]", "16 experts that 4 ranks of ep_group"),
     (without_ep_group_and_a_router_that_shows_nothing, "InvalidArgument", "check_forward: with moved experts the outputs differ"),
@@ -277,6 +309,9 @@ REFUSED = (
     (trained_by(Nested), "InvalidArgument", "0.experts.w1.moments", "the optimizer's state is a dict"),
     (trained_by(Beside), "InvalidArgument", "0.experts.w1", "Beside.moments holds a tensor of its size beside `state`"),
     (trained_by(lambda given, lr: Beside(given, lr, keyed=False), List), "InvalidArgument", "Beside.moments holds a tensor"),
+    (expert_choice, "FailedPrecondition", "holds numbers of tokens, as of an expert-choice router"),
+    (attach_after_a_compiled_forward, "FailedPrecondition", "the router 0.gate is in a compiled graph"),
+    (uneven_shards, "InvalidArgument", "0.experts.w1", "shards must be equal"),
     (experts_whose_outputs_are_0, "FailedPrecondition", "the outputs do not depend on which expert computes"),
     (a_forward_that_is_not_repeatable, "FailedPrecondition", "two forwards with one batch differ"))
 
@@ -304,7 +339,18 @@ def healthy(batch_of, **trainer_options):
     return run
 
 
-HEALTHY = (healthy(lambda trainer: trainer.batch(), ep=2),
+def trained_in_eval_mode():
+    """Tokens count, because gradients are on."""
+    trainer = Trainer()
+    trainer.model.eval()
+    trainer.attach(check_batch=trainer.batch())
+    trainer.backward()
+    assert int(trainer.attached.tokens_per_expert().sum()) == 2 * 2 * TOKENS
+    trainer.attached.detach()
+
+
+HEALTHY = (trained_in_eval_mode,
+           healthy(lambda trainer: trainer.batch(), ep=2),
            healthy(lambda trainer: [trainer.batch()], experts=List, make=Lamb),
            healthy(lambda trainer: {"input": trainer.batch()}, gate=PlainGate),
            healthy(lambda trainer: lambda: {"loss": (trainer.model(trainer.batch()), None)}))

@@ -78,11 +78,19 @@ def _counts_now(ledger: torch.Tensor, num_experts: int, run: int) -> bool:
     runs = _Runs.from_address(ledger.data_ptr() + 8 * (num_experts + 2))  # its last two numbers
     if not _in_backward():
         runs[0 if run == WITH_GRADIENTS else 1] += 1
-        return run == WITH_GRADIENTS
+        return _note_forward(ledger, run)
     if run == WITHOUT_GRADIENTS or runs[0] > 0 or runs[1] == 0:
         return False
     runs[1] -= 1
     return True
+
+
+def _note_forward(ledger: torch.Tensor, run: int) -> bool:
+    """Returns whether a run outside of a backward is counted. Then it raises the ledger's version, by which the host sees a
+    forward without waiting for the device."""
+    if run == WITH_GRADIENTS:
+        torch.autograd.graph.increment_version(ledger)
+    return run == WITH_GRADIENTS
 
 
 def _on_device(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, dim: int, run: int) -> torch.Tensor:
@@ -107,7 +115,7 @@ def _weight(ledger: torch.Tensor, run: int) -> Optional[torch.Tensor]:
         return None
     if not _in_backward():
         (counted if run == WITH_GRADIENTS else owed).add_(1)
-        return ledger.new_ones(()) if run == WITH_GRADIENTS else None
+        return ledger.new_ones(()) if _note_forward(ledger, run) else None
     if run == WITHOUT_GRADIENTS:
         return None
     weight = ((counted == 0) & (owed > 0)).long()
