@@ -325,7 +325,7 @@ class Attached:
         first = self._client.placement.physical_to_logical_map.copy()
         self._move(self._static, first, through_client=False)
         self._slots, self._version = first, self._client.placement.version
-        self._register_when_ready()
+        self._register_when_ready(is_attaching=True)
         self._hook_state_dicts()
         ledgers = self._counts.ledgers
         self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None,
@@ -373,15 +373,17 @@ class Attached:
 
     # ---- parts: a step ----
 
-    def _register_when_ready(self) -> bool:
-        """returns: whether everything is registered now. Collective. errors: FailedPrecondition when ranks differ;
+    def _register_when_ready(self, is_attaching: bool = False) -> bool:
+        """returns: whether everything is registered now. Collective. is_attaching: leaves the search for a second model to the
+        first switch, because it takes longer than the rest of attach. errors: FailedPrecondition when ranks differ;
         InvalidArgument naming state that would not move, which closes this rank's client."""
         def missing() -> str:
             self._state.expect_understood(self.layers)
             return self._state.missing(self.layers)
 
         def stack() -> List[ExpertTensor]:
-            expect_one_model(self._chunks, self.layers)
+            if not is_attaching:
+                expect_one_model(self._chunks, self.layers)
             return self._stack_state()
 
         with self._ending_the_run():
