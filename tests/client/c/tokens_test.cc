@@ -136,7 +136,8 @@ void TurnIsPlain() {
     std::vector<Id> expected = ids;
     for (size_t i = 0; i < ids.size(); ++i) {
       const bool is_skipped = !is_padding.empty() && is_padding[i / kTopK] != 0;
-      expected[i] = IsExpert(ids[i]) && !is_skipped ? static_cast<Id>(kSlotOfExpert[ids[i]]) : -1;
+      if (is_skipped) expected[i] = -1;
+      if (IsExpert(ids[i]) && !is_skipped) expected[i] = static_cast<Id>(kSlotOfExpert[ids[i]]);
     }
     std::vector<Id> slots(ids.size());
     ASSERT_EQ(eplb_turn_tokens(&choices, kSlotOfExpert, slots.data()), EPLB_OK);
