@@ -127,12 +127,13 @@ class EplbMegatron:
             self._follow_placement()
         if self._is_read(step + 1):
             self._counts.start_reading(self._reduce_counts)
+        self._counts.end_step()
         return result
 
     def tokens_per_expert(self) -> torch.Tensor:
         """int64 [this rank's MoE layers, logical experts], on their device: what this rank's routers sent since counts were
         last taken for the daemon."""
-        return self._counts.now().clone()
+        return self._counts.now()
 
     # ---- verification ----
 

@@ -145,13 +145,14 @@ class Attached:
             self._follow(self._slots)
         if self._counts.is_on_device and self._is_read(number + 1):
             self._counts.start_reading(self._reduce_counts)  # so that nobody waits a step later
+        self._counts.end_step()
         self.last_boundary = result
         return result
 
     def tokens_per_expert(self) -> torch.Tensor:
         """int64 [this rank's MoE layers, logical experts], on their device: what this rank's routers sent since counts were
         last taken for the daemon."""
-        return self._counts.now().clone() if not self._is_disabled else torch.zeros(0, 0, dtype=torch.int64)
+        return self._counts.now() if not self._is_disabled else torch.zeros(0, 0, dtype=torch.int64)
 
     # ---- verification ----
 

@@ -186,6 +186,7 @@ class TokenCounts:
 
     def __init__(self, num_layers: int, num_experts: int, device: torch.device) -> None:
         self.ledgers = [new_ledger(num_experts, device) for _ in range(num_layers)]
+        self._runs = [ledger[-2:] for ledger in self.ledgers]
         self.device = device
         self.is_on_device = device.type == "cuda"
         self._host = torch.zeros(num_layers, num_experts + 4, dtype=torch.int64, pin_memory=self.is_on_device)
@@ -193,8 +194,13 @@ class TokenCounts:
         self._is_reading = False
 
     def now(self) -> torch.Tensor:
-        """Returns int64 [layers, experts] on the device: tokens since counts were last taken."""
-        return self._stacked()[:, 1:-3]
+        """Returns a copy, int64 [layers, experts] on the device: tokens since counts were last taken."""
+        return self._stacked()[:, 1:-3].contiguous()
+
+    def end_step(self) -> None:
+        """Forgets how often routers ran, because what a backward repeats ran in the same step."""
+        if self._runs:
+            torch._foreach_zero_(self._runs)
 
     def start_reading(self, reduce: Optional[Callable[[torch.Tensor], None]] = None) -> None:
         """Takes what was counted and begins to copy it to the host. reduce: sums it over ranks, in place."""
@@ -208,8 +214,8 @@ class TokenCounts:
         self._is_reading = True
 
     def read(self, reduce: Optional[Callable[[torch.Tensor], None]] = None) -> np.ndarray:
-        """Returns int64 [layers, experts], valid until the next start_reading: what it took, or what was counted until now if it
-        was not called since the last read. Waits for the copy. reduce: as of start_reading."""
+        """Returns int64 [layers, experts], valid until the next start_reading: what it took, or what was counted until now
+        if it was not called since the last read. Waits for the copy. reduce: as of start_reading."""
         if not self._is_reading:
             self.start_reading(reduce)
         if self._copied is not None:

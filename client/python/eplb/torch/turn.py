@@ -3,8 +3,8 @@
 For ids on the CPU it is one pass of libeplb. For masks and on other devices it is made of torch's operators and never waits for
 the device. A compiled graph holds it as one node. Placement and counts are tensors, so a switch changes no graph.
 
-ledger: int64 [experts + 4]: ids below 0, choices of each expert, ids beyond the experts, runs counted outside of a backward,
-runs without gradients that a backward may repeat. table: int64 [experts + 2]: -1, the slot of each expert, -1.
+ledger: int64 [experts + 4]: ids below 0, choices of each expert, ids beyond the experts, and of the current step the runs counted
+outside of a backward and the runs without gradients, which a backward may repeat. table: int64 [experts + 2]: -1, the slot of each expert, -1.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def turn(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, dim: i
     """chosen: int32 or int64 ids of any shape, or a bool mask whose dimension `dim` is the experts. returns: the same by slots;
     an id outside 0..experts - 1 becomes -1.
 
-    run: WITH_GRADIENTS counts. A recomputation in a backward counts only if no run before it has: activation checkpointing
-    either counts in its first run, or makes that run without gradients.
+    run: WITH_GRADIENTS counts. Within a backward it counts only if all runs of the step before it were without gradients:
+    activation checkpointing either counts in its first run, or makes that run without gradients.
     """
     return torch.ops.eplb.turn.default(chosen, table, ledger, dim, run)
 
