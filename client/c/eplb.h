@@ -425,22 +425,6 @@ EPLB_API int32_t eplb_client_route_tokens(const eplb_client* client, int32_t lay
 EPLB_API int32_t eplb_turn_tokens(const eplb_choices* choices, const int64_t* slot_of_expert,
                                   void* slots) EPLB_NOEXCEPT;
 
-typedef struct eplb_mask {
-  size_t struct_size;
-  const uint8_t* chosen; /* [outer, num_experts, inner]; not 0: a choice */
-  int64_t* counters;     /* [num_experts]: a choice adds 1 to its expert's; NULL: not counted */
-  int64_t outer;
-  int64_t inner;
-  int32_t num_experts; /* at least 1 */
-  int32_t reserved;    /* 0 */
-} eplb_mask;
-
-/* Writes a mask with slots in the place of experts, and counts, as eplb_turn_tokens does for ids.
- * slot_of_expert: [num_experts], a permutation. turned: [outer, num_experts, inner], apart from
- * chosen. */
-EPLB_API int32_t eplb_turn_mask(const eplb_mask* mask, const int64_t* slot_of_expert,
-                                uint8_t* turned) EPLB_NOEXCEPT;
-
 /* Writes the transport that carries the rows now; "" before register_experts. Valid until the next
  * call of this function. */
 EPLB_API int32_t eplb_client_transport(const eplb_client* client,

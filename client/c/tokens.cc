@@ -1,5 +1,5 @@
-// Calls on a router's choices: eplb_count_tokens, eplb_turn_tokens, eplb_turn_mask,
-// eplb_client_route_tokens and eplb_client_route_split.
+// Calls on a router's choices: eplb_count_tokens, eplb_turn_tokens, eplb_client_route_tokens and
+// eplb_client_route_split.
 #include "client/tokens.h"
 
 #include <cstdint>
@@ -8,7 +8,6 @@
 
 #include "client/c/client_handle.h"
 #include "client/c/eplb.h"
-#include "client/turns.h"
 
 namespace eplb::c {
 namespace {
@@ -65,20 +64,6 @@ int32_t eplb_turn_tokens(const eplb_choices* choices, const int64_t* slot_of_exp
   return eplb::c::CatchAll([&]() -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const eplb::cuda::CountArgs read, eplb::c::ReadChoices(choices));
     return eplb::TurnTokens(read, slot_of_expert, slots);
-  });
-}
-
-int32_t eplb_turn_mask(const eplb_mask* mask, const int64_t* slot_of_expert,
-                       uint8_t* turned) noexcept {
-  return eplb::c::CatchAll([&]() -> absl::Status {
-    EPLB_ASSIGN_OR_RETURN(const eplb_mask given, eplb::c::ReadStruct("mask", mask));
-    if (given.reserved != 0) return absl::InvalidArgumentError("mask.reserved is not 0");
-    return eplb::TurnMask({.chosen = given.chosen,
-                           .counts = given.counters,
-                           .outer = given.outer,
-                           .inner = given.inner,
-                           .num_experts = given.num_experts},
-                          slot_of_expert, turned);
   });
 }
 

@@ -3,9 +3,9 @@
 
   router_hook.py [--tokens T] [--top-k K] [--experts E] [--rounds N] [--check]
 
-Each round times the three ways once, in an order that changes: `torch` counts with bincount into a tensor and turns with
-index_select, `turn` is the operator, and `hook` is a whole call of a router whose forward costs nothing, less that call without
-a hook. Medians of N rounds are compared, so other work on the machine slows all of them alike.
+Each round times every way once, in an order that changes: `torch` counts with bincount and turns with index_select, and `turn`
+is the operator. `hook` is the call of a router whose forward costs nothing, less the same call without a hook. Medians of N
+rounds are compared, so other work on the machine slows all of them alike.
 Needs a release build of libeplb (EPLB_LIBRARY=build/release/lib/libeplb.so), and torch (in build/venv, from tests/environment).
 With --check (exit 1): the operator takes at most 0.65 of the time of torch.
 """

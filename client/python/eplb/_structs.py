@@ -78,11 +78,6 @@ class Choices(ctypes.Structure):
                 ("reserved", c_int32)]
 
 
-class Mask(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("chosen", c_void_p), ("counters", c_void_p), ("outer", c_int64), ("inner", c_int64),
-                ("num_experts", c_int32), ("reserved", c_int32)]
-
-
 class Batch(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("totals", c_void_p), ("by_gpu", c_void_p), ("before", c_void_p),
                 ("mine", c_void_p), ("num_experts", c_int32), ("num_gpus", c_int32)]

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -156,49 +155,6 @@ TEST(CTokensTest, TurnsAreThoseOfAPlainLoop) {
   TurnIsPlain<int64_t>();
 }
 
-eplb_mask MaskOf(const std::vector<uint8_t>& chosen, int32_t experts, int64_t inner,
-                 int64_t* counters) {
-  return {.struct_size = sizeof(eplb_mask),
-          .chosen = chosen.data(),
-          .counters = counters,
-          .outer = static_cast<int64_t>(chosen.size()) / experts / std::max<int64_t>(inner, 1),
-          .inner = inner,
-          .num_experts = experts,
-          .reserved = 0};
-}
-
-TEST(CTokensTest, MasksAreTurnedAndCountedWhateverTheirLayout) {
-  std::mt19937 random(11);
-  for (const int32_t experts : {4, 8, 19}) {
-    std::vector<int64_t> slot_of_expert(static_cast<size_t>(experts));
-    std::iota(slot_of_expert.begin(), slot_of_expert.end(), 0);
-    std::shuffle(slot_of_expert.begin(), slot_of_expert.end(), random);
-    for (const int64_t inner : {1, 2, 33}) {
-      std::vector<uint8_t> chosen(static_cast<size_t>(5 * experts * inner));
-      for (uint8_t& byte : chosen) byte = random() % 4 == 0 ? 255 : 0;
-      std::vector<uint8_t> expected(chosen.size());
-      std::vector<int64_t> expected_counts(static_cast<size_t>(experts));
-      for (size_t i = 0; i < chosen.size(); ++i) {
-        const size_t row = i / static_cast<size_t>(inner);
-        const size_t expert = row % static_cast<size_t>(experts);
-        const size_t to = row - expert + static_cast<size_t>(slot_of_expert[expert]);
-        expected[to * static_cast<size_t>(inner) + i % static_cast<size_t>(inner)] = chosen[i];
-        expected_counts[expert] += chosen[i] != 0 ? 1 : 0;
-      }
-      std::vector<uint8_t> turned(chosen.size(), 7);
-      std::vector<int64_t> counts(expected_counts.size());
-      eplb_mask mask = MaskOf(chosen, experts, inner, counts.data());
-      ASSERT_EQ(eplb_turn_mask(&mask, slot_of_expert.data(), turned.data()), EPLB_OK);
-      EXPECT_EQ(turned, expected);
-      EXPECT_EQ(counts, expected_counts);
-      mask.counters = nullptr;
-      turned.assign(turned.size(), 7);
-      ASSERT_EQ(eplb_turn_mask(&mask, slot_of_expert.data(), turned.data()), EPLB_OK);
-      EXPECT_EQ(turned, expected);
-    }
-  }
-}
-
 TEST(CTokensTest, MistakesOfTurnsAreNamed) {
   const std::vector<int32_t> ids = {0, 1, 2};
   std::vector<int64_t> counters(kExperts + 1);
@@ -211,29 +167,9 @@ TEST(CTokensTest, MistakesOfTurnsAreNamed) {
   EXPECT_EQ(refusal(eplb_turn_tokens(nullptr, kSlotOfExpert, slots.data())), "choices is NULL");
   EXPECT_EQ(refusal(eplb_turn_tokens(&choices, nullptr, slots.data())), "slot_of_expert is NULL");
   EXPECT_EQ(refusal(eplb_turn_tokens(&choices, kSlotOfExpert, nullptr)), "slots is NULL");
-  const std::vector<uint8_t> chosen(8, 1);
-  std::vector<uint8_t> turned(8);
-  const auto of_mask = [&](const std::function<void(eplb_mask&)>& change, const int64_t* table,
-                           uint8_t* to) {
-    eplb_mask mask = MaskOf(chosen, kExperts, 1, counters.data());
-    change(mask);
-    return refusal(eplb_turn_mask(&mask, table, to));
-  };
-  const auto nothing = [](eplb_mask&) {};
-  EXPECT_EQ(of_mask(nothing, nullptr, turned.data()), "slot_of_expert is NULL");
-  EXPECT_EQ(of_mask(nothing, kSlotOfExpert, nullptr), "turned is NULL");
-  EXPECT_EQ(of_mask(nothing, &kSlotOfExpert[1], turned.data()),
-            "slot_of_expert[3] is -1, expected 0..3");
-  EXPECT_EQ(of_mask([](eplb_mask& m) { m.struct_size = 8; }, kSlotOfExpert, turned.data()),
-            "mask.struct_size is 8, expected sizeof, which is 48 in this library");
-  EXPECT_EQ(of_mask([](eplb_mask& m) { m.reserved = 1; }, kSlotOfExpert, turned.data()),
-            "mask.reserved is not 0");
-  EXPECT_EQ(of_mask([](eplb_mask& m) { m.chosen = nullptr; }, kSlotOfExpert, turned.data()),
-            "mask.chosen is NULL");
-  EXPECT_EQ(of_mask([](eplb_mask& m) { m.num_experts = 0; }, kSlotOfExpert, turned.data()),
-            "mask of [2, 0, 1], expected at least [0, 1, 0]");
-  EXPECT_EQ(of_mask([](eplb_mask& m) { m.outer = int64_t{1} << 60; }, kSlotOfExpert, turned.data()),
-            "mask of [1152921504606846976, 4, 1] has more than 1099511627776 bytes");
+  EXPECT_EQ(refusal(eplb_turn_tokens(&choices, kSlotOfExpert, const_cast<int32_t*>(&ids[1]))),
+            "slots shares memory with choices.expert_ids, expected the same array or one apart "
+            "from it");
   EXPECT_THAT(counters, ElementsAre(0, 0, 0, 0, 0));
 }
 

@@ -70,7 +70,7 @@ def collected(daemon, rank, world, directory, steps):
 def recorded(rank, world, directory, daemon, counts_of, steps=2 * REPORT_EVERY):
     """A rank of eplb.Client. counts_of: (rank, layer) -> counts, None: it is not recorded. returns: the reasons, and the views."""
     client = ranks.connect(directory, rank, world, num_layers=LAYERS, endpoint=daemon.endpoint, job="counting",
-                           report_every=REPORT_EVERY)
+                           report_every=REPORT_EVERY, require_daemon=True)
     for layer in range(LAYERS):
         client.register(np.zeros((8 // world, 3), np.float32), name=f"layers.{layer}", layer=layer, role="weight")
     client.finish_registration()
@@ -110,7 +110,7 @@ def attached(rank, world, directory, daemon, silence, steps=2 * REPORT_EVERY, tr
     model = torch.nn.Sequential(*(MoE(8 // world) for _ in range(LAYERS)))
     adam = torch.optim.AdamW(model.parameters()) if optimizer else None
     attachment = eplb.torch.attach(model, adam, experts="*.experts", router="gate", endpoint=daemon.endpoint, job="counting",
-                                   report_every=REPORT_EVERY, vote_every=2)
+                                   report_every=REPORT_EVERY, vote_every=2, require_daemon=True)
     reasons = []
 
     def step(with_gradients):

@@ -9,6 +9,7 @@ import eplb
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from eplb.torch import forward_check, groups, layers, layout, pieces, probe, routing, state_dicts, turn
 
@@ -263,8 +264,26 @@ class RoutingTest(unittest.TestCase):
                 expected = turn.turn(chosen, self.columns._table, self.columns.ledger, dim, run)
                 found = turn._on_device(chosen, self.columns._table, other, dim, run)
                 self.assertTrue(torch.equal(expected, found) and expected.dtype == found.dtype and found.is_contiguous())
-                self.assertEqual(self.columns.ledger[1:].tolist(), (other[1:] + torch.tensor([0] * EXPERTS + [other[0], 0, 0])).tolist())
+                self.assertEqual(self.columns.ledger[1:EXPERTS + 1].tolist(), other[1:EXPERTS + 1].tolist())
+                self.assertEqual(self.columns.ledger[-2:].tolist(), other[-2:].tolist())
             self.columns.ledger.zero_()
+
+    def test_counts_of_several_steps_are_read_together(self):
+        counts = routing.TokenCounts(2, EXPERTS, torch.device("cpu"))
+        routers = [nn.Linear(3, EXPERTS) for _ in counts.ledgers]
+        for router, ledger in zip(routers, counts.ledgers):
+            columns = routing.SlotColumns("moe", EXPERTS, ledger.device, ledger)
+            routing.RouterHook(columns, router, lambda output, columns: columns.count_and_turn(output.argmax(dim=1)))
+        x = torch.randn(5, 3)
+        for reentrant in (False, True):  # the first step leaves no trace in the second
+            checkpoint(lambda x: (routers[0](x) + x[:, 0]).sum(), x.requires_grad_(), use_reentrant=reentrant).backward()
+            counts.end_step()
+        with torch.no_grad():
+            routers[1](x)
+        self.assertEqual(counts.now().sum(dim=1).tolist(), [10, 0])
+        self.assertEqual(counts.read().sum(axis=1).tolist(), [10, 0])
+        self.assertEqual(counts.silences(), ["", "ran without gradients"])
+        self.assertEqual((counts.read().any(), counts.silences()), (False, ["got no call"] * 2))
 
     def test_a_turn_of_ones_own_and_gradients(self):
         router = nn.Linear(3, EXPERTS)

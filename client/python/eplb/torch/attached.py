@@ -142,7 +142,7 @@ class Attached:
         self._expect_memory(fully=is_vote)
         if not self._is_registered and not self._register_when_ready():
             self._skipped_steps += 1
-            self._silent_steps = 0 if self._read_counts().any() else self._silent_steps + 1
+            self._silent_steps = 0 if self._counts.read().any() else self._silent_steps + 1
             self.last_boundary = _NOTHING._replace(version=client.placement.version, reason=self._reason_to_wait())
             return self.last_boundary
         number -= self._skipped_steps
@@ -160,13 +160,14 @@ class Attached:
             self._after_switch()
         if self._counts.is_on_device and self._is_read(number + 1):
             self._counts.start_reading(self._reduce_counts)  # so that nobody waits a step later
+        self._counts.end_step()
         self.last_boundary = result
         return result
 
     def tokens_per_expert(self) -> torch.Tensor:
         """int64 [this rank's MoE layers, logical experts], on their device: what this rank's routers sent since counts were
         last taken for the daemon."""
-        return self._counts.now().clone() if not self._is_disabled else torch.zeros(0, 0, dtype=torch.int64)
+        return self._counts.now() if not self._is_disabled else torch.zeros(0, 0, dtype=torch.int64)
 
     # ---- verification ----
 
@@ -471,17 +472,8 @@ class Attached:
     def _record(self, number: int) -> None:
         if not self._is_read(number):
             return
-        for layer, counts in zip(self.layers, self._read_counts()):
+        for layer, counts in zip(self.layers, self._counts.read(self._reduce_counts)):
             self._client.record(layer.index, counts)
-
-    def _read_counts(self) -> np.ndarray:
-        """Returns [layers, experts]: what was counted; it waits for the device unless reading has begun."""
-        counts = self._counts.take()
-        if counts is None:  # on the CPU, before registration, and if the first step ends a vote or a window
-            self._counts.start_reading(self._reduce_counts)
-            counts = self._counts.take()
-        assert counts is not None
-        return counts
 
     def _is_read(self, number: int) -> bool:
         """True if counts go to the client in the boundary of a step: each on the CPU; from a device those that end a vote or a

@@ -18,17 +18,17 @@ def expect_not_compiled(chunks: Sequence[nn.Module], layers: Sequence[ExpertLaye
     dynamo = sys.modules.get("torch._dynamo.convert_frame")
     if dynamo is None:  # nothing was compiled
         return
-    names = {module: name for chunk in chunks for name, module in chunk.named_modules()}
-    modules = {name: module for module, name in names.items()}
     functions = [code for code in _compiled_functions(dynamo) if _graphs(code)]
-    for layer in layers:
-        name = names.get(layer.router, layer.name)
-        for around in _around(name):
-            if around in modules and _graphs(getattr(modules[around].forward, "__code__", None)):
-                raise _refusal(name, around or "the model")
-        for code in functions:
-            if any(_refers_to(graph, name, layer.router) for graph in _graphs(code)):
-                raise _refusal(name, code.co_name)
+    for chunk in chunks:
+        modules = dict(chunk.named_modules())
+        routers = {layer.router for layer in layers}
+        for name in (name for name, module in modules.items() if module in routers):
+            for around in _around(name):
+                if _graphs(getattr(modules[around].forward, "__code__", None)):
+                    raise _refusal(name, around or "the model")
+            for code in functions:
+                if any(_refers_to(graph, name, modules[name]) for graph in _graphs(code)):
+                    raise _refusal(name, code.co_name)
 
 
 def _refusal(name: str, holder: str) -> FailedPrecondition:

@@ -59,7 +59,7 @@ class SlotColumns:
         return columns.index_select(dim, self._experts)
 
     def slots_of(self, indices: torch.Tensor) -> torch.Tensor:
-        """Turns indices as count_and_turn does, without counting."""
+        """Turns indices as count_and_turn does, and counts nothing."""
         return self._turned(indices, -1, NOT_COUNTED)
 
     def count_columns(self, chosen: torch.Tensor, dim: int = 1) -> None:
@@ -187,6 +187,7 @@ class TokenCounts:
 
     def __init__(self, num_layers: int, num_experts: int, device: torch.device) -> None:
         self.ledgers = [new_ledger(num_experts, device) for _ in range(num_layers)]
+        self._runs = [ledger[-2:] for ledger in self.ledgers]
         self.device = device
         self.is_on_device = device.type == "cuda"
         self._host = torch.zeros(num_layers, num_experts + 4, dtype=torch.int64, pin_memory=self.is_on_device)
@@ -194,13 +195,18 @@ class TokenCounts:
         self._is_reading = False
 
     def now(self) -> torch.Tensor:
-        """Returns int64 [layers, experts] on the device: tokens since counts were last taken."""
-        return self._stacked()[:, 1:-3]
+        """Returns a copy, int64 [layers, experts] on the device: tokens since counts were last taken."""
+        return self._stacked()[:, 1:-3].contiguous()
+
+    def end_step(self) -> None:
+        """Forgets how often routers ran, because what a backward repeats ran in the same step."""
+        if self._runs:
+            torch._foreach_zero_(self._runs)
 
     def start_reading(self, reduce: Optional[Callable[[torch.Tensor], None]] = None) -> None:
         """Takes what was counted and begins to copy it to the host. reduce: sums it over ranks, in place."""
         taken = self._stacked()
-        self._zero()
+        self.clear()
         if reduce is not None:
             reduce(taken)
         self._host.copy_(taken, non_blocking=True)
@@ -208,10 +214,11 @@ class TokenCounts:
             self._copied.record()
         self._is_reading = True
 
-    def take(self) -> Optional[np.ndarray]:
-        """Returns the counts that start_reading took, valid until its next call; None without one. Waits for the copy."""
+    def read(self, reduce: Optional[Callable[[torch.Tensor], None]] = None) -> np.ndarray:
+        """Returns int64 [layers, experts], valid until the next start_reading: what it took, or what was counted until now
+        if it was not called since the last read. Waits for the copy. reduce: as of start_reading."""
         if not self._is_reading:
-            return None
+            self.start_reading(reduce)
         if self._copied is not None:
             self._copied.synchronize()
         self._is_reading = False
@@ -228,14 +235,15 @@ class TokenCounts:
                 ledger.copy_(value)
 
     def silences(self) -> List[str]:
-        """Returns, for each layer, why nothing was counted in what was taken last; "" if something was."""
+        """Returns, for each layer, why nothing was counted in what was read last; "" if something was."""
         return ["" if counts else "chose no expert" if counted else "ran without gradients" if uncounted else "got no call"
                 for counts, counted, uncounted in zip(self._host[:, 1:-3].sum(dim=1), self._host[:, -2], self._host[:, -1])]
 
     def _stacked(self) -> torch.Tensor:
         return torch.stack(self.ledgers) if self.ledgers else self._host.new_zeros(self._host.shape, device=self.device)
 
-    def _zero(self) -> None:
+    def clear(self) -> None:
+        self._is_reading = False
         if self.ledgers:
             torch._foreach_zero_(self.ledgers)
 

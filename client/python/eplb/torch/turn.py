@@ -1,16 +1,15 @@
 """The operator torch.ops.eplb.turn: counts a router's choices and turns them from logical experts to slots.
 
-On the CPU it is one pass of libeplb; on other devices it is made of torch's operators and never waits for the device. A
-compiled graph holds it as one node. Placement and counts are tensors, so a switch changes no graph.
+For ids on the CPU it is one pass of libeplb. For masks and on other devices it is made of torch's operators and never waits for
+the device. A compiled graph holds it as one node. Placement and counts are tensors, so a switch changes no graph.
 
-ledger: int64 [experts + 4]: ids below 0, choices of each expert, ids beyond the experts, runs counted outside of a backward,
-runs without gradients that a backward may repeat. table: int64 [experts + 2]: -1, the slot of each expert, -1.
+ledger: int64 [experts + 4]: ids below 0, choices of each expert, ids beyond the experts, and of the current step the runs counted
+outside of a backward and the runs without gradients, which a backward may repeat. table: int64 [experts + 2]: -1, the slot of each expert, -1.
 """
 
 from __future__ import annotations
 
 import ctypes
-import math
 from typing import Optional
 
 import torch
@@ -30,8 +29,8 @@ def turn(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, dim: i
     """chosen: int32 or int64 ids of any shape, or a bool mask whose dimension `dim` is the experts. returns: the same by slots;
     an id outside 0..experts - 1 stays, because it may be a mark of no expert.
 
-    run: WITH_GRADIENTS counts. A recomputation in a backward counts only if no run before it has: activation checkpointing
-    either counts in its first run, or makes that run without gradients.
+    run: WITH_GRADIENTS counts. Within a backward it counts only if all runs of the step before it were without gradients:
+    activation checkpointing either counts in its first run, or makes that run without gradients.
     """
     return torch.ops.eplb.turn.default(chosen, table, ledger, dim, run)
 
@@ -53,22 +52,15 @@ def _in_backward() -> bool:
 
 
 def _on_cpu(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, dim: int, run: int) -> torch.Tensor:
+    if chosen.dtype == torch.bool:
+        return _on_device(chosen, table, ledger, dim, run)
     chosen = chosen.contiguous()
     turned = torch.empty_like(chosen)
     num_experts = table.numel() - 2
     counters = ledger.data_ptr() + 8 if _counts_now(ledger, num_experts, run) else None
-    slots = table.data_ptr() + 8
-    library = _library.load()
-    if chosen.dtype == torch.bool:
-        mask = structs.sized(structs.Mask, chosen=chosen.data_ptr(), counters=counters, outer=math.prod(chosen.shape[:dim]),
-                             inner=math.prod(chosen.shape[dim:][1:]), num_experts=num_experts)
-        code = library.eplb_turn_mask(ctypes.byref(mask), slots, turned.data_ptr())
-    else:
-        choices = structs.sized(structs.Choices, expert_ids=chosen.data_ptr(), counters=counters, num_tokens=chosen.numel(),
-                                top_k=1, num_experts=num_experts, id_type=_ID_TYPES[chosen.dtype])
-        code = library.eplb_turn_tokens(ctypes.byref(choices), slots, turned.data_ptr())
-    if code != 0:
-        _library.check(code)
+    choices = structs.sized(structs.Choices, expert_ids=chosen.data_ptr(), counters=counters, num_tokens=chosen.numel(), top_k=1,
+                            num_experts=num_experts, id_type=_ID_TYPES[chosen.dtype])
+    _library.check(_library.load().eplb_turn_tokens(ctypes.byref(choices), table.data_ptr() + 8, turned.data_ptr()))
     return turned
 
 
