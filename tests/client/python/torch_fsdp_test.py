@@ -149,6 +149,7 @@ def train(rank, case, endpoint=None):
             with torch.no_grad():
                 losses.append(float(loss_of(model, 2000, rank)))
     if attached is not None:
+        attached.check()
         attached.detach()
     return losses, digests_of(model, optimizer), switches
 
