@@ -20,7 +20,7 @@ from torch_trainer import EXPERTS, HIDDEN, LAYERS, WIDTH, batch  # noqa: E402
 
 from eplb._rows import is_dtensor, local_of  # noqa: E402
 
-STEPS, SWITCHES = 60, 3
+STEPS, SWITCHES = 75, 3
 
 
 class Gather(torch.autograd.Function):
