@@ -22,13 +22,14 @@ void TurnAll(const cuda::CountArgs choices, const int64_t* slot_of_expert, void*
   const auto num_experts = static_cast<uint64_t>(choices.num_experts);
   const int64_t num_choices = choices.num_tokens * choices.top_k;
   for (int64_t i = 0; i < num_choices; ++i) {
-    uint64_t bin = std::min(static_cast<uint64_t>(int64_t{ids[i]}), num_experts);
+    const ExpertId id = ids[i];
     if (choices.is_padding != nullptr && choices.is_padding[cuda::TokenOfChoice(choices, i)] != 0) {
-      bin = num_experts;
-    } else if (choices.counts != nullptr) {
-      ++choices.counts[bin];
+      written[i] = static_cast<ExpertId>(slot_of_expert[num_experts]);
+      continue;
     }
-    written[i] = static_cast<ExpertId>(slot_of_expert[bin]);
+    const uint64_t bin = std::min(static_cast<uint64_t>(int64_t{id}), num_experts);
+    if (choices.counts != nullptr) ++choices.counts[bin];
+    written[i] = bin < num_experts ? static_cast<ExpertId>(slot_of_expert[bin]) : id;
   }
 }
 
@@ -66,9 +67,9 @@ void TurnRow(const MaskArgs& mask, const uint8_t* chosen, const int64_t* slot_of
 
 absl::Status CheckMask(const MaskArgs& mask, const int64_t* slot_of_expert, const uint8_t* turned) {
   if (mask.num_experts < 1 || mask.outer < 0 || mask.inner < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("mask of [", mask.outer, ", ", mask.num_experts, ", ", mask.inner,
-                     "], expected at least [0, 1, 0]"));
+    return absl::InvalidArgumentError(absl::StrCat("mask of [", mask.outer, ", ", mask.num_experts,
+                                                   ", ", mask.inner,
+                                                   "], expected at least [0, 1, 0]"));
   }
   if (slot_of_expert == nullptr) return absl::InvalidArgumentError("slot_of_expert is NULL");
   for (int32_t expert = 0; expert < mask.num_experts; ++expert) {

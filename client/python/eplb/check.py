@@ -48,8 +48,8 @@ def find_unregistered(client: Client, module: Any, optimizer: Any = None,
                       ignore: Union[str, Iterable[str]] = ()) -> List[Finding]:
     """Returns the parameters, buffers and optimizer state that look like experts' and are not registered. These look like it:
 
-    - a first dimension of local slots, or of all slots if those are not the experts; or [layers, local slots, ..]. The only
-      dimension says so in modules that hold registered rows or are named after experts. A router's
+    - a first dimension of local slots, or of all slots if those are not the experts; or [layers, local slots, ..]. A tensor of one
+      dimension counts in modules that hold registered rows or are named after experts. A router's
       tensor [experts, ..] stays in place; if a GPU has as many slots as there are experts, `ignore` must name it. A DTensor
       counts by its piece on this rank;
     - a list of submodules, parameters or buffers, as many as local slots, of one shape, also one by name alone (weight0, ..).

@@ -1,10 +1,11 @@
-// The router's choices by the C ABI, on host memory: counted and sent to slots.
+// The router's choices by the C ABI, on host memory: counted, turned by a table, and sent to slots.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -121,6 +122,119 @@ TEST(CTokensTest, MistakesOfChoicesAreNamed) {
             "count of 2147483648 tokens x 3 choices is above 2147483648");
   EXPECT_EQ(eplb_count_tokens(nullptr, nullptr), EPLB_INVALID_ARGUMENT);
   EXPECT_STREQ(eplb_last_message(), "choices is NULL");
+}
+
+constexpr int64_t kSlotOfExpert[kExperts + 1] = {2, 0, 3, 1, -1};
+
+template <class Id>
+void TurnIsPlain() {
+  for (const std::vector<uint8_t>& is_padding : {std::vector<uint8_t>(), EveryFifthToken()}) {
+    const std::vector<Id> ids = RandomIds<Id>();
+    std::vector<int64_t> counters(kExperts + 1);
+    eplb_choices choices = ChoicesOf(ids, counters.data());
+    choices.is_padding = is_padding.empty() ? nullptr : is_padding.data();
+    std::vector<Id> expected = ids;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const bool is_skipped = !is_padding.empty() && is_padding[i / kTopK] != 0;
+      if (is_skipped) expected[i] = -1;
+      if (IsExpert(ids[i]) && !is_skipped) expected[i] = static_cast<Id>(kSlotOfExpert[ids[i]]);
+    }
+    std::vector<Id> slots(ids.size());
+    ASSERT_EQ(eplb_turn_tokens(&choices, kSlotOfExpert, slots.data()), EPLB_OK);
+    EXPECT_EQ(slots, expected);
+    EXPECT_EQ(counters, PlainCounts(ids, is_padding));
+    slots = ids;
+    choices.expert_ids = slots.data();
+    choices.counters = nullptr;
+    ASSERT_EQ(eplb_turn_tokens(&choices, kSlotOfExpert, slots.data()), EPLB_OK);
+    EXPECT_EQ(slots, expected) << "in place, without counting";
+  }
+}
+
+TEST(CTokensTest, TurnsAreThoseOfAPlainLoop) {
+  TurnIsPlain<int32_t>();
+  TurnIsPlain<int64_t>();
+}
+
+eplb_mask MaskOf(const std::vector<uint8_t>& chosen, int32_t experts, int64_t inner,
+                 int64_t* counters) {
+  return {.struct_size = sizeof(eplb_mask),
+          .chosen = chosen.data(),
+          .counters = counters,
+          .outer = static_cast<int64_t>(chosen.size()) / experts / std::max<int64_t>(inner, 1),
+          .inner = inner,
+          .num_experts = experts,
+          .reserved = 0};
+}
+
+TEST(CTokensTest, MasksAreTurnedAndCountedWhateverTheirLayout) {
+  std::mt19937 random(11);
+  for (const int32_t experts : {4, 8, 19}) {
+    std::vector<int64_t> slot_of_expert(static_cast<size_t>(experts));
+    std::iota(slot_of_expert.begin(), slot_of_expert.end(), 0);
+    std::shuffle(slot_of_expert.begin(), slot_of_expert.end(), random);
+    for (const int64_t inner : {1, 2, 33}) {
+      std::vector<uint8_t> chosen(static_cast<size_t>(5 * experts * inner));
+      for (uint8_t& byte : chosen) byte = random() % 4 == 0 ? 255 : 0;
+      std::vector<uint8_t> expected(chosen.size());
+      std::vector<int64_t> expected_counts(static_cast<size_t>(experts));
+      for (size_t i = 0; i < chosen.size(); ++i) {
+        const size_t row = i / static_cast<size_t>(inner);
+        const size_t expert = row % static_cast<size_t>(experts);
+        const size_t to = row - expert + static_cast<size_t>(slot_of_expert[expert]);
+        expected[to * static_cast<size_t>(inner) + i % static_cast<size_t>(inner)] = chosen[i];
+        expected_counts[expert] += chosen[i] != 0 ? 1 : 0;
+      }
+      std::vector<uint8_t> turned(chosen.size(), 7);
+      std::vector<int64_t> counts(expected_counts.size());
+      eplb_mask mask = MaskOf(chosen, experts, inner, counts.data());
+      ASSERT_EQ(eplb_turn_mask(&mask, slot_of_expert.data(), turned.data()), EPLB_OK);
+      EXPECT_EQ(turned, expected);
+      EXPECT_EQ(counts, expected_counts);
+      mask.counters = nullptr;
+      turned.assign(turned.size(), 7);
+      ASSERT_EQ(eplb_turn_mask(&mask, slot_of_expert.data(), turned.data()), EPLB_OK);
+      EXPECT_EQ(turned, expected);
+    }
+  }
+}
+
+TEST(CTokensTest, MistakesOfTurnsAreNamed) {
+  const std::vector<int32_t> ids = {0, 1, 2};
+  std::vector<int64_t> counters(kExperts + 1);
+  const eplb_choices choices = ChoicesOf(ids, counters.data());
+  std::vector<int32_t> slots(3);
+  const auto refusal = [](int32_t code) {
+    EXPECT_EQ(code, EPLB_INVALID_ARGUMENT);
+    return std::string(eplb_last_message());
+  };
+  EXPECT_EQ(refusal(eplb_turn_tokens(nullptr, kSlotOfExpert, slots.data())), "choices is NULL");
+  EXPECT_EQ(refusal(eplb_turn_tokens(&choices, nullptr, slots.data())), "slot_of_expert is NULL");
+  EXPECT_EQ(refusal(eplb_turn_tokens(&choices, kSlotOfExpert, nullptr)), "slots is NULL");
+  const std::vector<uint8_t> chosen(8, 1);
+  std::vector<uint8_t> turned(8);
+  const auto of_mask = [&](const std::function<void(eplb_mask&)>& change, const int64_t* table,
+                           uint8_t* to) {
+    eplb_mask mask = MaskOf(chosen, kExperts, 1, counters.data());
+    change(mask);
+    return refusal(eplb_turn_mask(&mask, table, to));
+  };
+  const auto nothing = [](eplb_mask&) {};
+  EXPECT_EQ(of_mask(nothing, nullptr, turned.data()), "slot_of_expert is NULL");
+  EXPECT_EQ(of_mask(nothing, kSlotOfExpert, nullptr), "turned is NULL");
+  EXPECT_EQ(of_mask(nothing, &kSlotOfExpert[1], turned.data()),
+            "slot_of_expert[3] is -1, expected 0..3");
+  EXPECT_EQ(of_mask([](eplb_mask& m) { m.struct_size = 8; }, kSlotOfExpert, turned.data()),
+            "mask.struct_size is 8, expected sizeof, which is 48 in this library");
+  EXPECT_EQ(of_mask([](eplb_mask& m) { m.reserved = 1; }, kSlotOfExpert, turned.data()),
+            "mask.reserved is not 0");
+  EXPECT_EQ(of_mask([](eplb_mask& m) { m.chosen = nullptr; }, kSlotOfExpert, turned.data()),
+            "mask.chosen is NULL");
+  EXPECT_EQ(of_mask([](eplb_mask& m) { m.num_experts = 0; }, kSlotOfExpert, turned.data()),
+            "mask of [2, 0, 1], expected at least [0, 1, 0]");
+  EXPECT_EQ(of_mask([](eplb_mask& m) { m.outer = int64_t{1} << 60; }, kSlotOfExpert, turned.data()),
+            "mask of [1152921504606846976, 4, 1] has more than 1099511627776 bytes");
+  EXPECT_THAT(counters, ElementsAre(0, 0, 0, 0, 0));
 }
 
 // Three GPUs of two slots: experts 0 and 1 are on the first and on the last, 2 and 3 between them.

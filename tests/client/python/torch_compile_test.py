@@ -7,6 +7,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # ranks are forked
 
 import eplb  # noqa: E402
 import numpy as np  # noqa: E402
+import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch._dynamo.utils  # noqa: E402
 import torch_attach_test as attaching  # noqa: E402
@@ -82,9 +83,6 @@ class ReentrantAround(CheckpointAround):
     reentrant = True
 
 
-BLOCKS = (Block, CheckpointInside, CheckpointAround, ReentrantAround)
-
-
 def check_counts_and_graphs(trainer):
     """Each layer has counted two choices of each token, and no graph is made after the third step."""
     if trainer.attached is not None:
@@ -99,9 +97,12 @@ def check_counts_and_graphs(trainer):
 class CompiledTest(attaching.AttachTestCase):
     """Two ranks with a daemon, with and without EPLB."""
 
-    def expect_equal(self, backend):
+    def succeed(self, world, function, *arguments):
+        return super().succeed(world, function, *arguments, seconds=5 * ranks.DEADLINE)  # inductor runs g++ for each kernel
+
+    def expect_equal(self, backend, blocks):
         parent = self.directory
-        for block in BLOCKS:
+        for block in blocks:
             self.directory = parent / block.__name__
             self.directory.mkdir()
             with self.subTest(block=block.__name__):
@@ -109,10 +110,10 @@ class CompiledTest(attaching.AttachTestCase):
                                                   compiled={"backend": backend, "fullgraph": True})
 
     def test_aot_eager(self):
-        self.expect_equal("aot_eager")
+        self.expect_equal("aot_eager", (Block, CheckpointInside, CheckpointAround, ReentrantAround))
 
     def test_inductor(self):
-        self.expect_equal("inductor")
+        self.expect_equal("inductor", (CheckpointInside, CheckpointAround))
 
 
 class OneProcessTest(unittest.TestCase):

@@ -207,7 +207,7 @@ class RoutingTest(unittest.TestCase):
                 turned = self.turn([weights, indices, torch.tensor(0.1)])
                 self.assertIs(turned[0], weights)
                 self.assertEqual((turned[1].tolist(), turned[1].dtype),
-                                 ([[1, 3], [0, 2], [none, 0], [none, none], [none, 1]], dtype))
+                                 ([[1, 3], [0, 2], [none, 0], [EXPERTS, EXPERTS + 7], [100, 1]], dtype))
             self.assertEqual(self.columns.counts.tolist(), [4, 2, 4, 2])
 
     def test_integers_that_may_be_a_map_are_refused(self):

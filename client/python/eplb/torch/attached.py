@@ -182,17 +182,10 @@ class Attached:
         if self._is_disabled:
             return
         self._expect_attached("check_forward")
-        counts = [ledger.clone() for ledger in self._counts.ledgers]
-        with self.static_order():
-            try:
-                forwards = self._all_gather.together(lambda: Forwards(self._chunks, batch))
-                names = dict(pair for mine in self._all_gather.objects([(each.index, each.name) for each in self.layers])
-                             for pair in mine)
-                ForwardCheck(forwards, self._all_gather, self._static, self._move_together, self._follow).expect_equal(
-                    [names[layer] for layer in sorted(names)], tolerance)
-            finally:
-                for ledger, before in zip(self._counts.ledgers, counts):
-                    ledger.copy_(before)
+        with self.static_order(), self._counts.left_as_before():
+            forwards = self._all_gather.together(lambda: Forwards(self._chunks, batch))
+            check = ForwardCheck(forwards, self._all_gather, self._static, self._move_together, self._follow)
+            check.expect_equal({layer.index: layer.name for layer in self.layers}, tolerance)
         self._is_verified = True
 
     def check(self, ignore: Iterable[str] = ()) -> None:
@@ -364,7 +357,7 @@ class Attached:
 
     def _hook_state_dicts(self) -> None:
         for layer in self.layers:
-            self._state_dicts.append(hooks_of(layer, functools.partial(self._is_layer_static, layer)))
+            self._state_dicts.append(hooks_of(layer, functools.partial(self._is_static, layer.index)))
             self._state_dicts[-1].hook(layer)
         for optimizer in self._state.optimizers:
             self._calls.append(OptimizerCalls(optimizer))
@@ -411,7 +404,7 @@ class Attached:
         return self._waiting
 
     def _vote_no(self, why: str) -> None:
-        """Votes no if `why` is not empty; told once on stderr, at the second such vote in a row."""
+        """Votes no if `why` is not empty. Logged once, at the second such vote in a row."""
         self._num_refused = self._num_refused + 1 if why else 0
         if not why or self._client.closed:
             return
@@ -515,14 +508,9 @@ class Attached:
             self._in_static_order = False
         self._move(self._static, here, through_client)
 
-    def _is_static(self) -> bool:
-        return self._in_static_order or bool((self._slots == self._static).all())
-
-    def _is_layer_static(self, layer: ExpertLayer) -> bool:
-        """True if this rank's experts of a layer are in their own slots."""
-        first = self._coordinates.expert_model * layer.num_local_slots
-        own = slice(first, first + layer.num_local_slots)
-        return self._in_static_order or bool((self._slots[layer.index, own] == self._static[layer.index, own]).all())
+    def _is_static(self, layers: Any = slice(None)) -> bool:
+        """layers: EPLB's number of one; all. returns: whether each expert is in its own slot."""
+        return self._in_static_order or bool((self._slots[layers] == self._static[layers]).all())
 
     def _agree_to_move(self) -> bool:
         """returns: whether the client moves the rows. It knows alone where registered rows are, as long as its run has not ended

@@ -70,7 +70,7 @@ class OptimizerCalls:
 
 
 class Steps:
-    """Which optimizers have made a step since the last boundary, and whether a forward followed it.
+    """Notes which optimizers have made a step since the last boundary, and whether a forward followed it.
 
     then: runs after the step by which each of them has made one. clock: () -> a number that rises with each forward that trains.
     Threads: the training thread.

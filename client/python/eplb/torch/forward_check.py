@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping
 from typing import Any, Callable, Iterator, List, Sequence
 
@@ -93,31 +94,33 @@ class ForwardCheck:
                  follow: Callable[[np.ndarray], None]) -> None:
         self._forwards, self._all_gather, self._static, self._move, self._follow = forwards, all_gather, static, move, follow
 
-    def expect_equal(self, names: Sequence[str], tolerance: float) -> None:
-        """names: of all layers. tolerance: largest difference, as a share of what wrong experts change. errors: InvalidArgument
-        naming layers whose experts are not where EPLB assumes; FailedPrecondition if the batch cannot show it."""
+    def expect_equal(self, names: Mapping[int, str], tolerance: float) -> None:
+        """names: of this rank's layers, by number. tolerance: largest difference, as a share of what wrong experts change.
+        errors: InvalidArgument naming layers whose experts are not where EPLB assumes; FailedPrecondition if the batch cannot
+        show it."""
         shuffled = shuffled_experts(*self._static.shape)
         effect, moved, again = self._distances(shuffled)
         if not effect:
             raise FailedPrecondition("check_forward: the outputs do not depend on which expert computes, as with experts whose last "
                                      "weights are 0: check with trained weights, or call attached.check_forward after some steps")
-        if again > tolerance * effect:
+        if _is_far(again, tolerance * effect):
             raise FailedPrecondition(f"check_forward: two forwards with one batch differ by {again / effect:.1e} of what wrong experts "
                                      f"change: the forward must be repeatable")
-        if moved <= tolerance * effect:
+        if not _is_far(moved, tolerance * effect):
             return
-        wrong = [name for layer, name in enumerate(names) if self._is_wrong(layer, shuffled, tolerance)]
+        all_names = sorted(pair for mine in self._all_gather.objects(list(names.items())) for pair in mine)
+        wrong = [name for layer, name in dict(all_names).items() if self._is_wrong(layer, shuffled, tolerance)]
         raise InvalidArgument(
             f"check_forward: with moved experts the outputs differ by {moved / effect:.1e} of what wrong experts change, in "
             f"{', '.join(wrong[:3]) or 'no single layer'}{f' and {len(wrong) - 3} more layers' if len(wrong) > 3 else ''}: rank r of "
-            f"ep_group must hold experts r * n .. r * n + n - 1 in this order, and tokens must reach them by what the router gives "
-            f"alone ({_PAGE}); if only the order of a sum differs, give a larger tolerance")
+            f"ep_group must hold experts r * n .. r * n + n - 1 in this order, and tokens must reach them by the router's "
+            f"output alone ({_PAGE}); if only the order of a sum differs, give a larger tolerance")
 
     def _is_wrong(self, layer: int, shuffled: np.ndarray, tolerance: float) -> bool:
         alone = self._static.copy()
         alone[layer] = shuffled[layer]
         effect, moved, _ = self._distances(alone)
-        return moved > tolerance * effect
+        return _is_far(moved, tolerance * effect)
 
     def _distances(self, shuffled: np.ndarray) -> Sequence[float]:
         """Returns how far all ranks' outputs are from those in static order: with routers that do not follow, with routers that
@@ -141,6 +144,10 @@ class ForwardCheck:
 
     def _outputs(self) -> List[torch.Tensor]:
         return self._all_gather.together(self._forwards.outputs)  # type: ignore[no-any-return]
+
+
+def _is_far(found: float, limit: float) -> bool:
+    return math.isinf(found) or found > limit
 
 
 def distance(outputs: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence
+import contextlib
+from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ class SlotColumns:
         """Counts choices and turns them to slots, in one pass.
 
         chosen: integers of any shape, logical experts, or a bool mask whose dimension `dim` is the logical experts. returns:
-        the same by slots. An index outside 0..experts - 1 is no choice and becomes -1; of unsigned integers the largest.
+        the same by slots. An index outside 0..experts - 1 is a mark of no expert, which is not counted and stays.
         """
         trains = self._counts_all or torch.is_grad_enabled()
         return self._turned(chosen, dim, WITH_GRADIENTS if trains else WITHOUT_GRADIENTS)
@@ -58,7 +59,7 @@ class SlotColumns:
         return columns.index_select(dim, self._experts)
 
     def slots_of(self, indices: torch.Tensor) -> torch.Tensor:
-        """As count_and_turn of indices, without counting."""
+        """Turns indices as count_and_turn does, without counting."""
         return self._turned(indices, -1, NOT_COUNTED)
 
     def count_columns(self, chosen: torch.Tensor, dim: int = 1) -> None:
@@ -215,6 +216,16 @@ class TokenCounts:
             self._copied.synchronize()
         self._is_reading = False
         return self._host.numpy()[:, 1:-3]
+
+    @contextlib.contextmanager
+    def left_as_before(self) -> Iterator[None]:
+        """Context of forwards that do not count."""
+        before = [ledger.clone() for ledger in self.ledgers]
+        try:
+            yield
+        finally:
+            for ledger, value in zip(self.ledgers, before):
+                ledger.copy_(value)
 
     def silences(self) -> List[str]:
         """Returns, for each layer, why nothing was counted in what was taken last; "" if something was."""

@@ -233,7 +233,7 @@ class _HiddenState:
             return
         self._seen.add(id(value))
         if torch.is_tensor(value):
-            if value.numel() > 1 and tuple(value.shape) in self._shapes:
+            if value.numel() > 1 and value.dtype != torch.int64 and tuple(value.shape) in self._shapes:
                 yield path, self._shapes[tuple(value.shape)]
         elif isinstance(value, Mapping):
             for key, each in value.items():

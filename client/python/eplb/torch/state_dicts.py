@@ -19,8 +19,8 @@ _WAY_OUT = "save and load within `with attached.static_order():`"
 class StateDictHooks:
     """Hooks on the experts' module of one layer, and on the module of each expert.
 
-    names: those of parameters that are one expert's. is_static: () -> whether this rank's experts are in their own slots. A copy
-    of the module takes along hooks that know where the experts were when it was made.
+    names: those of parameters that are one expert's. is_static: () -> whether the layer's experts are in their own slots. A copy
+    of the module has hooks with the answer of is_static at the time of the copy.
     """
 
     def __init__(self, layer: str, names: Sequence[str], is_static: Callable[[], bool]) -> None:

@@ -28,7 +28,7 @@ _Runs = ctypes.c_int64 * 2
 
 def turn(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, dim: int, run: int) -> torch.Tensor:
     """chosen: int32 or int64 ids of any shape, or a bool mask whose dimension `dim` is the experts. returns: the same by slots;
-    an id outside 0..experts - 1 becomes -1.
+    an id outside 0..experts - 1 stays, because it may be a mark of no expert.
 
     run: WITH_GRADIENTS counts. A recomputation in a backward counts only if no run before it has: activation checkpointing
     either counts in its first run, or makes that run without gradients.
@@ -102,10 +102,12 @@ def _on_device(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, 
         if weight is not None:
             ledger[1:num_experts + 1] += chosen.movedim(dim, 0).reshape(num_experts, -1).sum(dim=1) * weight
         return turned
-    rows = chosen.reshape(-1).long().clamp(-1, num_experts) + 1
+    ids = chosen.reshape(-1)
+    rows = ids.long().clamp(-1, num_experts) + 1
     if weight is not None:
         ledger.scatter_add_(0, rows, weight.expand_as(rows))
-    return table.index_select(0, rows).to(chosen.dtype).view(chosen.shape)
+    slots = table.index_select(0, rows).to(chosen.dtype)
+    return torch.where((ids >= 0) & (ids < num_experts), slots, ids).view(chosen.shape)
 
 
 def _weight(ledger: torch.Tensor, run: int) -> Optional[torch.Tensor]:
