@@ -11,6 +11,7 @@ import itertools
 import json
 import threading
 import time
+import zlib
 from typing import Any, Dict, List, Optional, Sequence
 
 from eplb.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument
@@ -71,7 +72,8 @@ class StoreAllGather:
         get_all = getattr(self._store, "multi_get", lambda keys: [self._store.get(key) for key in keys])
         answers = [bytes(each)[len(_OF_ONE):] for each in get_all(keys)]
         sizes = json.dumps([len(each) for each in answers]).encode()
-        self._store.set(self._key(number, "all"), b"".join([_OF_ALL, sizes, b"\n", *answers]))
+        # Most answers are alike, and every rank reads all.
+        self._store.set(self._key(number, "all"), _OF_ALL + zlib.compress(b"".join([sizes, b"\n", *answers]), 1))
         if number > 0:  # each rank that wrote in this round has read all of the last one
             self._store.delete_key(self._key(number - 1, "all"))
         return answers
@@ -82,7 +84,7 @@ class StoreAllGather:
         found = bytes(self._store.get(self._key(number, "all")))
         if found.startswith(_MISSING):
             raise self._late(number, json.loads(found[len(_MISSING):]))
-        sizes, _, rest = found[len(_OF_ALL):].partition(b"\n")
+        sizes, _, rest = zlib.decompress(found[len(_OF_ALL):]).partition(b"\n")
         ends = list(itertools.accumulate(json.loads(sizes)))
         return [rest[begin:end] for begin, end in zip([0, *ends], ends)]
 
@@ -127,19 +129,10 @@ def torch_all_gather(group: Optional[Any] = None, deadline_seconds: float = 60.0
     if dist.get_rank(group) < 0:
         raise FailedPrecondition(f"rank {dist.get_rank()} is not of the group")
     world_size = dist.get_world_size(group)
-    name = "all" if group is None else "-".join(str(global_rank(group, rank)) for rank in range(world_size))
+    name = "all" if group is None else "-".join(map(str, dist.get_process_group_ranks(group)))
     _made[name] = _made.get(name, 0) + 1
     store = dist.distributed_c10d._get_default_store()
     return StoreAllGather(store, dist.get_rank(group), world_size, deadline_seconds, f"eplb/{name}/{_made[name]}")
-
-
-def global_rank(group: Any, rank: int) -> int:
-    """Returns the job's rank of a rank of a process group."""
-    import torch.distributed as dist
-
-    if hasattr(dist, "get_global_rank"):
-        return dist.get_global_rank(group, rank)
-    return dist.distributed_c10d._get_global_rank(group, rank)  # before torch 2
 
 
 def alone(data: bytes) -> List[bytes]:

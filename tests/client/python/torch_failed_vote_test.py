@@ -84,7 +84,7 @@ def kill_myself(number):
 def fail(rank, placement):
     trainer = Trainer(rank, placement, vote_deadline=SLOW / 3)
     for parameter in trainer.model.parameters():
-        parameter.requires_grad_(True).grad = None
+        parameter.grad = None
     try:
         trainer.vote(late=rank == 1)
     except eplb.Aborted as error:
@@ -96,17 +96,20 @@ def fail(rank, placement):
 
 
 def handle(rank, placement):
-    """A handler that raises nothing: the vote goes on."""
-    trainer = Trainer(rank, placement, vote_deadline=20 * SLOW)
-    ran = []
+    """A handler that raises nothing: attach and the vote go on."""
+    ran, sent = [], []
     if rank == 0:
         signal.signal(signal.SIGTERM, lambda *_: ran.append(time.monotonic()))
-        sent = kill_myself(signal.SIGTERM)
+        sent.append(kill_myself(signal.SIGTERM))
+    else:
+        time.sleep(SLOW)
+    trainer = Trainer(rank, placement, vote_deadline=20 * SLOW)
     for parameter in trainer.model.parameters():
         parameter.grad = None
-    assert trainer.vote(late=rank == 1).voted
     if rank == 0:
-        assert ran and ran[0] - sent[0] < SOON, (sent, ran)
+        sent.append(kill_myself(signal.SIGTERM))
+    assert trainer.vote(late=rank == 1).voted
+    assert len(ran) == len(sent) and all(at - each[0] < SOON for at, each in zip(ran, sent)), (sent, ran)
     trainer.expect_saved()
 
 

@@ -20,7 +20,7 @@ from torch_trainer import EXPERTS, HIDDEN, LAYERS, WIDTH, batch  # noqa: E402
 
 from eplb._rows import is_dtensor, local_of  # noqa: E402
 
-STEPS, SWITCHES = 60, 3
+STEPS, SWITCHES = 75, 3
 
 
 class Gather(torch.autograd.Function):
@@ -95,8 +95,9 @@ class Block(nn.Module):
         return x + Scatter.apply(self.group, self.experts(*gathered, dist.get_rank(self.group))).to(x.dtype)
 
 
-def build(copies, order, reshard, is_bf16):
-    """copies: ranks that share each EP rank's experts. order: of the mesh. returns: (model, the EP group)."""
+def build(copies, order, reshard, is_bf16, is_plain=False):
+    """copies: ranks that share each EP rank's experts. order: of the mesh. is_plain: stacks are plain tensors of the local experts
+    before fully_shard, otherwise DTensors of all. returns: (model, the EP group)."""
     sizes = {"efsdp": copies, "ep": dist.get_world_size() // copies}
     mesh = init_device_mesh("cpu", tuple(sizes[name] for name in order), mesh_dim_names=order)
     everyone = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("fsdp",))
@@ -106,7 +107,8 @@ def build(copies, order, reshard, is_bf16):
     model = nn.Sequential(*(Block(mesh["ep"].get_group()) for _ in range(LAYERS)))
     for block in model:
         for name, parameter in list(block.experts.named_parameters()):
-            setattr(block.experts, name, nn.Parameter(distribute_tensor(parameter.data, mesh["ep"], [Shard(0)])))
+            sharded = distribute_tensor(parameter.data, mesh["ep"], [Shard(0)])
+            setattr(block.experts, name, nn.Parameter(sharded.to_local() if is_plain else sharded))
         fully_shard(block.experts, mesh=mesh["efsdp"], **options)
         if copies > 1:
             block.experts.set_gradient_divide_factor(1.0)
@@ -149,6 +151,7 @@ def train(rank, case, endpoint=None):
             with torch.no_grad():
                 losses.append(float(loss_of(model, 2000, rank)))
     if attached is not None:
+        attached.check()
         attached.detach()
     return losses, digests_of(model, optimizer), switches
 
@@ -171,9 +174,10 @@ def both(rank, world, directory, cases, endpoint):
 
 
 ORDER = ("efsdp", "ep")
-# By number of ranks: (ranks that share each expert, order of the mesh, reshard_after_forward, bf16).
-CASES = {2: [(1, ORDER, reshard, is_bf16) for reshard in (True, False) for is_bf16 in (False, True)],
-         4: [(2, ORDER, reshard, is_bf16) for reshard in (True, False) for is_bf16 in (False, True)] + [(2, ORDER[::-1], False, False)]}
+VARIANTS = [(reshard, is_bf16) for reshard in (True, False) for is_bf16 in (False, True)]
+# Arguments of build, by number of ranks.
+CASES = {2: [(1, ORDER, *variant) for variant in VARIANTS],
+         4: [*((2, ORDER, *variant) for variant in VARIANTS), (2, ORDER[::-1], False, False), (2, ORDER, False, False, True)]}
 
 
 class FsdpTest(ranks.RankTest):

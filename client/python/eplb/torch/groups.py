@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import torch.distributed as dist
 
-from eplb.all_gather import global_rank
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
 from eplb.torch.shards import Shard
 
@@ -140,8 +140,7 @@ def place_in(*, ep_group: Any = None, edp_group: Any = None, pp_group: Any = Non
     ep_group. Ranks of ep_group that share no mesh with this one hold other stacks.
     """
     world = dist.get_world_size() if dist.is_initialized() else 1
-    group = None if ep_group is None else group_of(ep_group)
-    members = [global_rank(group, rank) for rank in range(dist.get_world_size(group))] if group is not None else range(world)
+    members = range(world) if ep_group is None else dist.get_process_group_ranks(group_of(ep_group))
     index, size = _place_in(ep_group, world)
     if shard is not None:
         is_inside = set(members) <= set(shard.ranks)
@@ -157,9 +156,9 @@ def coordinates_of(places: Sequence[Mapping[str, Any]]) -> List[Coordinates]:
     errors: FailedPrecondition when the groups do not make up the job, and for DTensors whose parts do not make up the experts.
     """
     found = []
-    for rank, place in enumerate(places):
+    for copy, place in zip(_copies_of(places), places):
         (ep, ep_size), (stage, pp_size), (etp, etp_size) = place["ep"], place["pp"], place["etp"]
-        edp, edp_size = place["edp"] or (_copy_of(places, rank), len(places) // (ep_size * pp_size * etp_size))
+        edp, edp_size = place["edp"] or (copy, len(places) // (ep_size * pp_size * etp_size))
         found.append(Coordinates(etp, ep, edp, stage, etp_size, ep_size, edp_size, pp_size))
         if found[-1].world_size != len(places):
             raise FailedPrecondition(f"the groups hold {etp_size} expert-tensor x {ep_size} expert-model x {edp_size} "
@@ -184,7 +183,7 @@ def group_over(ranks: Sequence[int], group: Any) -> Any:
     """Returns a group of torch with these ranks: `group` or that of all ranks if it has them, otherwise a new one. Collective
     among the ranks."""
     for each in (group, dist.group.WORLD):
-        if each is not None and sorted(ranks) == sorted(global_rank(each, rank) for rank in range(dist.get_world_size(each))):
+        if each is not None and sorted(ranks) == sorted(dist.get_process_group_ranks(each)):
             return each
     return dist.new_group(sorted(ranks), use_local_synchronization=True)
 
@@ -204,11 +203,17 @@ def _place_in(group: Any, alone: int) -> Tuple[int, int]:
     return dist.get_rank(group), dist.get_world_size(group)
 
 
-def _copy_of(places: Sequence[Mapping[str, Any]], rank: int) -> int:
-    """Returns the number of a rank's EP group in its stage and expert-tensor rank, by first ranks; of DTensors the number of
-    the rank among those with the same part."""
-    own = places[rank]
-    beside = [(other, each) for other, each in enumerate(places) if (each["pp"], each["etp"]) == (own["pp"], own["etp"])]
-    if own["is_sharded"]:
-        return sum(each["ep"] == own["ep"] for other, each in beside if other < rank)
-    return sorted({each["first"] for _, each in beside}).index(own["first"])
+def _copies_of(places: Sequence[Mapping[str, Any]]) -> List[int]:
+    """Returns for each rank the number of its EP group in its stage and expert-tensor rank, by first ranks; of DTensors the number
+    of the rank among those with the same part."""
+    firsts: Dict[Any, Set[int]] = {}
+    for place in places:
+        firsts.setdefault((*place["pp"], *place["etp"]), set()).add(place["first"])
+    numbers = {stage: {first: number for number, first in enumerate(sorted(found))} for stage, found in firsts.items()}
+    holders: Counter[Any] = Counter()
+    copies = []
+    for place in places:
+        stage, part = (*place["pp"], *place["etp"]), (*place["pp"], *place["etp"], *place["ep"])
+        copies.append(holders[part] if place["is_sharded"] else numbers[stage][place["first"]])
+        holders[part] += 1
+    return copies

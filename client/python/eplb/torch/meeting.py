@@ -6,7 +6,8 @@ import functools
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
-from eplb.all_gather import global_rank
+import torch.distributed as dist
+
 from eplb.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument
 from eplb.torch.alike import expect_alike_on_ranks, traits_of
 from eplb.torch.carry import carry
@@ -98,4 +99,4 @@ def _carry_among(ranks: Sequence[int], gpu: int, ep_group: Any) -> Callable[...,
         return functools.partial(carry, gpu=0, group=None)
     group = group_over(ranks, None if ep_group is None else group_of(ep_group))
     return functools.partial(carry, gpu=gpu, group=group,
-                             gpus=[ranks.index(global_rank(group, rank)) for rank in range(len(ranks))])
+                             gpus=[ranks.index(rank) for rank in dist.get_process_group_ranks(group)])
