@@ -121,6 +121,9 @@ absl::Status Client::Impl::FinishAhead(int64_t step, BoundaryResult& result) {
     absl::Status same = executor_->CheckSources(stream_, began + limit);
     if (timer_) timer_->AddSpan("check", began);
     if (!same.ok()) staged = std::move(same);
+    if (staged.ok() && !result.reason.empty()) {  // of VoteNo
+      staged = absl::FailedPreconditionError(result.reason);
+    }
     // Not where staging failed: bytes that were damaged on their way say nothing of the steps.
     ahead_promise_broken_ = absl::IsDataLoss(staged.status());
   }

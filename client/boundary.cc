@@ -99,8 +99,10 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
   log_.FlushSteps();
   ++votes_;
   result.voted = true;
+  result.reason = std::exchange(no_reason_, {});
   if (ahead_.has_value()) return FinishAhead(step, result);
-  const VoteSnapshot snapshot = member_->Enter();
+  VoteSnapshot snapshot = member_->Enter();
+  if (!result.reason.empty()) snapshot.values = Member::NothingPrepared(snapshot.values[4]).values;
   const Proposal* const target = snapshot.proposal.get();
   const bool timed = target != nullptr && log_.is_open();
   if (timed) timer_.emplace(step, target->propose.version, boundary_began_);
@@ -127,7 +129,9 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
                 .version = target->propose.version,
                 .digest = target->propose.digest,
                 .ok = agreed,
-                .reason = agreed ? "" : "not all ranks are PREPARED for it"});
+                .reason = agreed                  ? ""
+                          : result.reason.empty() ? "not all ranks are PREPARED for it"
+                                                  : result.reason});
   }
   if (!agreed) return absl::OkStatus();
   if (staging_thread_ == nullptr) return RunChunk(step, *decision.proposal, result);

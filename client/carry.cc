@@ -127,6 +127,12 @@ absl::Status Client::Impl::StageOnAllRanks(const MigrationPlan& plan, const std:
   return absl::UnavailableError(absl::StrCat(what, " could not be moved: ", why));
 }
 
+absl::Status Client::Impl::EndAsMoved(const std::string& why) {
+  const absl::Status lost = absl::DataLossError(why);
+  if (ended_.ok()) return End(next_step_ - 1, lost, /*target=*/nullptr);
+  return ended_ = lost;
+}
+
 absl::Status Client::Impl::CarryLayers(std::span<const LayerId> layers, const Placement& target) {
   EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan,
                         PlanMigration(RowPlacement(), target, layers, migration_));
@@ -170,12 +176,9 @@ absl::Status Client::Impl::Carry(std::span<const int32_t> physical_to_logical_ma
         std::span(layers).subspan(first, std::min(chunk, layers.size() - first));
     absl::Status moved = CarryLayers(together, *target);
     if (moved.ok()) continue;
-    if (!ended_.ok()) return ended_;
     if (first == 0) return moved;
-    return End(next_step_ - 1,
-               absl::DataLossError(absl::StrCat(moved.message(), ", ", first,
-                                                " layers are in another placement already")),
-               /*target=*/nullptr);
+    return EndAsMoved(
+        absl::StrCat(moved.message(), ", ", first, " layers are in another placement already"));
   }
   posts_before_vote_ = num_posts_;
   if (*target == *running_.placement) {

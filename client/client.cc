@@ -170,6 +170,10 @@ absl::Status Client::RecordStepTime(double seconds) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->RecordStepTime(seconds);
 }
 
+void Client::VoteNo(std::string_view reason) {
+  if (!IsForkedCopy()) impl_->VoteNo(reason);
+}
+
 absl::Status Client::RecordSplit(int32_t layer, std::span<const int64_t> quotas) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->RecordSplit(layer, quotas);
 }

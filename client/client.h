@@ -249,7 +249,8 @@ struct BoundaryResult {
   int64_t decision = 0;  // number of the decision, which its chunks share
   std::string policy;    // policy that decided; "rollback" if an operator named the placement
   std::string asked_by;  // operator who asked for the switch; empty: the daemon's policy
-  // Sentence of the daemon for a switch, or the cause of a dropped chunk. "NOT_COUNTING: " and the
+  // Sentence of the daemon for a switch, the cause of a dropped chunk, or the reason that was given
+  // to VoteNo. "NOT_COUNTING: " and the
   // layers whose tokens this rank does not count, from the second load window without tokens on.
   std::string reason;
 };
@@ -415,6 +416,11 @@ class Client {
   // cost: O(S). errors: InvalidArgument naming layer and slot; FailedPrecondition with split
   // "equal".
   absl::Status RecordSplit(int32_t layer, std::span<const int64_t> quotas);
+
+  // Makes this rank vote no in its next vote, so that nothing moves there on any rank, for a
+  // trainer with gradients that would not move. A chunk that is staged ahead is dropped. reason:
+  // returned by the boundary of that vote and written to the run directory; not empty.
+  void VoteNo(std::string_view reason);
 
   // Ends an optimizer step, also a skipped one. Every rank calls it once a step; steps rise by one
   // from first_step. Every vote_every steps all ranks vote and may migrate and switch one chunk;

@@ -69,6 +69,7 @@ struct Client::Impl {
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
   absl::Status RecordStepTime(double seconds);
   absl::Status RecordSplit(int32_t layer, std::span<const int64_t> quotas);
+  void VoteNo(std::string_view reason) { no_reason_ = std::string(reason); }
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream);
   absl::StatusOr<SplitFigures> Split(int32_t layer, const BatchCounts& counts,
                                      std::span<int64_t> quotas, std::span<int64_t> own);
@@ -225,6 +226,9 @@ struct Client::Impl {
   absl::Status AgreeOnCarry(const Digest& target, const absl::Status& mine);
   // Which ranks have the value `lowest` and which have not. errors: always FailedPrecondition.
   absl::Status NameDifference(const char* what, int64_t mine, int64_t lowest);
+  // Ends the run with DataLoss because rows are not where placement() says; also a run that a lost
+  // rank has ended with Aborted, after which rows may be saved.
+  absl::Status EndAsMoved(const std::string& why);
   absl::Status CarryLayers(std::span<const LayerId> layers, const Placement& target);
   // Stages a plan on all ranks: nothing is staged after an error. what: whose rows, for messages.
   // errors: Unavailable when they could not be moved, Aborted when the run has ended.
@@ -292,11 +296,11 @@ struct Client::Impl {
   uint64_t posts_before_vote_ = 0;  // posts that a vote has followed
   absl::Status ended_;              // sticky
   bool closed_ = false;
-  absl::Time boundary_began_;  // MonotonicNow()
-  absl::Time switch_began_;    // MonotonicNow()
-  // Timer of a boundary at which this rank is PREPARED, and logs.
-  std::optional<BoundaryTimer> timer_;
-  void* stream_ = nullptr;  // stream of the current boundary
+  absl::Time boundary_began_;           // MonotonicNow()
+  absl::Time switch_began_;             // likewise
+  std::optional<BoundaryTimer> timer_;  // of a boundary at which this rank is PREPARED, and logs
+  void* stream_ = nullptr;              // of the boundary under way
+  std::string no_reason_;  // why this rank votes no in its next vote; empty: it may vote yes
   std::atomic<int64_t> votes_ = 0;
   std::atomic<int64_t> commits_ = 0;
   std::atomic<int64_t> dropped_chunks_ = 0;

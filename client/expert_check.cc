@@ -39,10 +39,7 @@ absl::Status Client::Impl::CheckLayer(LayerId layer, const ExpertProbe& probe) {
   EPLB_RETURN_IF_ERROR(MoveForCheck(layer, here, rotated));
   Probe(probe, layer, outputs.moved, failure);
   if (const absl::Status back = MoveForCheck(layer, rotated, here); !back.ok()) {
-    if (!ended_.ok()) return ended_;
-    return End(next_step_ - 1,
-               absl::DataLossError(absl::StrCat(back.message(), ", back to where they belong")),
-               /*target=*/nullptr);
+    return EndAsMoved(absl::StrCat(back.message(), ", back to where they belong"));
   }
   Probe(probe, layer, outputs.back, failure);
   if (!failure.ok()) outputs.error = failure.ToString();

@@ -177,6 +177,25 @@ class QuotaFill {
   std::vector<size_t> next_;         // [E], the replica that the next choice looks at
 };
 
+// By value: the compiler then keeps the fields in registers, although the loop writes memory.
+template <class ExpertId>
+void TurnAll(const cuda::CountArgs choices, const int64_t* slot_of_expert, void* slots) {
+  const auto* const ids = static_cast<const ExpertId*>(choices.expert_ids);
+  auto* const written = static_cast<ExpertId*>(slots);
+  const auto num_experts = static_cast<uint64_t>(choices.num_experts);
+  const int64_t num_choices = choices.num_tokens * choices.top_k;
+  for (int64_t i = 0; i < num_choices; ++i) {
+    const ExpertId id = ids[i];
+    if (choices.is_padding != nullptr && choices.is_padding[cuda::TokenOfChoice(choices, i)] != 0) {
+      written[i] = static_cast<ExpertId>(slot_of_expert[num_experts]);
+      continue;
+    }
+    const uint64_t bin = std::min(static_cast<uint64_t>(int64_t{id}), num_experts);
+    if (choices.counts != nullptr) ++choices.counts[bin];
+    written[i] = bin < num_experts ? static_cast<ExpertId>(slot_of_expert[bin]) : id;
+  }
+}
+
 // The choices in order; each is read before its slot is written.
 template <class ExpertId>
 void FillSlots(const cuda::CountArgs& choices, QuotaFill& fill, void* slots) {
@@ -198,6 +217,21 @@ absl::Status CountTokens(const cuda::CountArgs& choices, void* stream) {
   EPLB_RETURN_IF_ERROR(cuda::CheckCountArgs(choices));
   EPLB_ASSIGN_OR_RETURN(const RowMemory memory, FindMemoryOf(choices, {}));
   return WorkThroughTokens(memory, choices, stream);
+}
+
+absl::Status TurnTokens(const cuda::CountArgs& choices, const int64_t* slot_of_expert,
+                        void* slots) {
+  EPLB_RETURN_IF_ERROR(cuda::CheckChoices(choices));
+  if (slot_of_expert == nullptr) return absl::InvalidArgumentError("slot_of_expert is NULL");
+  if (choices.num_tokens == 0) return absl::OkStatus();
+  if (slots == nullptr) return absl::InvalidArgumentError("slots is NULL");
+  EPLB_RETURN_IF_ERROR(CheckApart(choices, slots));
+  if (choices.id_type == cuda::ExpertIdType::kInt64) {
+    TurnAll<int64_t>(choices, slot_of_expert, slots);
+  } else {
+    TurnAll<int32_t>(choices, slot_of_expert, slots);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RouteTokens(const DeviceTables& tables, const cuda::CountArgs& choices,

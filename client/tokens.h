@@ -1,6 +1,6 @@
 // The router's choices counted and sent to slots: on the GPU or on the host, wherever they lie.
-// eplb.h (eplb_count_tokens, eplb_client_route_tokens, eplb_client_route_split) says what each
-// array holds. threads: any; the arrays are the caller's.
+// eplb.h (eplb_count_tokens, eplb_turn_tokens, eplb_client_route_tokens, eplb_client_route_split)
+// describes each array. threads: any; the arrays are the caller's.
 #ifndef EPLB_CLIENT_TOKENS_H_
 #define EPLB_CLIENT_TOKENS_H_
 
@@ -20,6 +20,14 @@ namespace eplb {
 // memories; FailedPrecondition for memory of a GPU that this process cannot use. cost: num_tokens *
 // top_k.
 absl::Status CountTokens(const cuda::CountArgs& choices, void* stream);
+
+// Writes the slot of each choice by a table of the caller, and counts the choices if there are
+// counters, in one pass over host memory that allocates nothing. slot_of_expert: [num_experts + 1];
+// the last entry is written for padding. Ids out of range stay, because they may be a router's mark
+// of no expert. choices.counts: [num_experts + 1]. slots: [num_tokens, top_k] of the ids' type; may
+// be the ids themselves. errors: InvalidArgument naming the field; nothing is written then. cost:
+// num_tokens * top_k.
+absl::Status TurnTokens(const cuda::CountArgs& choices, const int64_t* slot_of_expert, void* slots);
 
 // Source and target of the slots of a call.
 struct TokenSlots {

@@ -143,6 +143,14 @@ const char* eplb_client_message(const eplb_client* client) noexcept {
   return client == nullptr ? eplb_last_message() : client->message.c_str();
 }
 
+int32_t eplb_client_on_wait(eplb_client* client, eplb_wait wait, void* user) noexcept {
+  return CallOnTrainingThread(client, "on_wait", Needs::kNothing, [&]() -> absl::Status {
+    client->wait = wait;
+    client->wait_user = user;
+    return absl::OkStatus();
+  });
+}
+
 int32_t eplb_client_connect(eplb_client* client, const eplb_client_options* options,
                             eplb_all_gather all_gather, void* user) noexcept {
   return CallOnTrainingThread(client, "connect", Needs::kNothing, [&]() -> absl::Status {
@@ -208,6 +216,15 @@ int32_t eplb_client_record(eplb_client* client, int32_t layer, const int64_t* co
 int32_t eplb_client_record_step_time(eplb_client* client, double seconds) noexcept {
   return Act(client, "record_step_time",
              [&](Client& connected) { return connected.RecordStepTime(seconds); });
+}
+
+int32_t eplb_client_vote_no(eplb_client* client, const char* reason) noexcept {
+  return Act(client, "vote_no", [&](Client& connected) -> absl::Status {
+    EPLB_RETURN_IF_ERROR(CheckNotNull("reason", reason));
+    if (*reason == '\0') return absl::InvalidArgumentError("reason is empty");
+    connected.VoteNo(reason);
+    return absl::OkStatus();
+  });
 }
 
 int32_t eplb_client_record_split(eplb_client* client, int32_t layer, const int64_t* quotas,

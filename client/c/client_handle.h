@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/wait_check.h"
 #include "client/c/call.h"
 #include "client/c/eplb.h"
 #include "client/c/structs.h"
@@ -32,6 +33,8 @@ struct eplb_client {
   }
 
   const eplb::ForkGuard fork_guard;
+  eplb_wait wait = nullptr;  // may be null
+  void* wait_user = nullptr;
   std::atomic<eplb::Client*> client = nullptr;   // set once, by connect
   std::atomic<const char*> under_way = nullptr;  // name of the call that runs
   std::atomic<bool> closed = false;
@@ -83,6 +86,9 @@ int32_t CallOnTrainingThread(eplb_client* handle, const char* name, Needs needs,
     if (!turn.status().ok()) return turn.status();
     ours = true;
     if (absl::Status status = CheckState(handle, name, needs); !status.ok()) return status;
+    if (handle->wait == nullptr) return body();
+    const WaitCheck check(
+        [handle] { return CallBack([&] { return handle->wait(handle->wait_user); }); });
     return body();
   });
   if (ours && code != EPLB_OK) {

@@ -58,7 +58,7 @@ extern "C" {
 #endif
 
 /* Every addition raises this number. A change that breaks programs makes a new SOVERSION. */
-#define EPLB_ABI_VERSION 4
+#define EPLB_ABI_VERSION 5
 
 /* Returns the EPLB_ABI_VERSION of the loaded library. A library whose number is at least
  * EPLB_ABI_VERSION has everything in this header. */
@@ -179,6 +179,12 @@ EPLB_API void eplb_client_destroy(eplb_client* client) EPLB_NOEXCEPT;
  * NULL. Valid until the training thread's next call. */
 EPLB_API const char* eplb_client_message(const eplb_client* client) EPLB_NOEXCEPT;
 
+/* Runs on the training thread while a call on the client waits for other ranks or the daemon: after
+ * a signal, and at least every 0.2 s. A code other than OK ends a wait for other ranks at once:
+ * connect fails, and a vote is Aborted on all ranks. Rows that are under way arrive first. */
+typedef int32_t (*eplb_wait)(void* user);
+/* Sets the callback of waits; NULL, the default, for none. `user` must stay valid until close. */
+EPLB_API int32_t eplb_client_on_wait(eplb_client* client, eplb_wait wait, void* user) EPLB_NOEXCEPT;
 /* Connects the ranks and chooses the first placement. Collective. `all_gather` and `user` must stay
  * valid until close. After a failure it may be called again. A missing daemon is no error unless
  * require_daemon is set: then it is Unavailable on rank 0 and FailedPrecondition on the others.
@@ -310,10 +316,14 @@ typedef struct eplb_boundary {
   double pause_s;             /* time spent in the call */
   int64_t decided_first_step; /* switch: steps whose load the decision covers */
   int64_t decided_last_step;
-  /* Reason of a switch or a dropped chunk; "NOT_COUNTING: " and the layers without tokens on this
-   * rank for two load windows; or "". Valid until the next boundary. */
+  /* Reason of a switch, a dropped chunk or eplb_client_vote_no; "NOT_COUNTING: " and the layers
+   * without tokens on this rank for two load windows; or "". Valid until the next boundary. */
   const char* reason;
 } eplb_boundary;
+
+/* Makes this rank vote no in its next vote, so that nothing moves there on any rank, for a trainer
+ * with gradients that would not move. `reason`, a text, is that of the boundary of the vote. */
+EPLB_API int32_t eplb_client_vote_no(eplb_client* client, const char* reason) EPLB_NOEXCEPT;
 
 /* Ends an optimizer step, also a skipped one. Every rank calls it once a step; steps rise by one
  * from first_step. stream: the cudaStream_t of expert work, NULL on the host. result: may be NULL.
@@ -405,6 +415,15 @@ EPLB_API int32_t eplb_count_tokens(const eplb_choices* choices, void* stream) EP
 EPLB_API int32_t eplb_client_route_tokens(const eplb_client* client, int32_t layer,
                                           const eplb_choices* choices, int64_t first_token,
                                           void* slots, void* stream) EPLB_NOEXCEPT;
+
+/* Writes the slot of each choice by a table of the caller, in one pass over host memory, without a
+ * client. slot_of_expert: [num_experts + 1]; the last entry is written for padding. Ids out of
+ * range stay: they may be a router's mark of no expert. slots: [num_tokens, top_k] of id_type; it
+ * may be expert_ids itself. If counters are not NULL, counts as eplb_count_tokens does. Allocates
+ * nothing. errors: InvalidArgument naming the field; nothing is written then. cost: num_tokens *
+ * top_k. Threads: any, each with counters of its own. */
+EPLB_API int32_t eplb_turn_tokens(const eplb_choices* choices, const int64_t* slot_of_expert,
+                                  void* slots) EPLB_NOEXCEPT;
 
 /* Writes the transport that carries the rows now; "" before register_experts. Valid until the next
  * call of this function. */

@@ -1,4 +1,5 @@
-// eplb_count_tokens, eplb_client_route_tokens and eplb_client_route_split.
+// Calls on a router's choices: eplb_count_tokens, eplb_turn_tokens, eplb_client_route_tokens and
+// eplb_client_route_split.
 #include "client/tokens.h"
 
 #include <cstdint>
@@ -55,6 +56,14 @@ int32_t eplb_count_tokens(const eplb_choices* choices, void* stream) noexcept {
   return eplb::c::CatchAll([&]() -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const eplb::cuda::CountArgs read, eplb::c::ReadChoices(choices));
     return eplb::CountTokens(read, stream);
+  });
+}
+
+int32_t eplb_turn_tokens(const eplb_choices* choices, const int64_t* slot_of_expert,
+                         void* slots) noexcept {
+  return eplb::c::CatchAll([&]() -> absl::Status {
+    EPLB_ASSIGN_OR_RETURN(const eplb::cuda::CountArgs read, eplb::c::ReadChoices(choices));
+    return eplb::TurnTokens(read, slot_of_expert, slots);
   });
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
+#include "base/wait_check.h"
 #include "client/rows/control/meeting.h"
 #include "client/rows/peer_links.h"
 #include "client/rows/row_message.h"
@@ -194,6 +195,7 @@ class LinkTransport : public Transport {
   absl::Status Wait(absl::Time now, absl::Time until) const {
     if (!path_->busy()) return links_.Wait(until);
     absl::SleepFor(std::min(kBusyWait, until - now));
+    (void)CheckWait();  // a failed one ends the next vote
     return absl::OkStatus();
   }
 

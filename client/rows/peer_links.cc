@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/wait_check.h"
 #include "client/rows/control/meeting.h"
 
 namespace eplb {
@@ -150,7 +151,9 @@ absl::Status LinkSet::Wait(absl::Time until) const {
     const int events = link.has_output() ? POLLIN | POLLOUT : POLLIN;
     polled.push_back({.fd = link.fd(), .events = static_cast<int16_t>(events), .revents = 0});
   }
-  return PollUntil(polled, until).status();
+  const absl::Status waited = PollUntil(polled, until).status();
+  // Rows that are under way arrive first: only a later vote ends for a WaitCheck that failed.
+  return CheckWait().ok() ? waited : absl::OkStatus();
 }
 
 void LinkSet::HangUp() {

@@ -8,6 +8,7 @@
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
+#include "base/wait_check.h"
 #include "cuda/checksum.h"
 
 namespace eplb {
@@ -78,6 +79,7 @@ absl::Status AwaitBatch(cuda::RowQueue& queue, int64_t batch, absl::Time deadlin
       return absl::DeadlineExceededError("row copies have not ended before the deadline");
     }
     absl::SleepFor(kBetweenLooks);
+    (void)CheckWait();  // a failed one ends the next vote
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/wait_check.h"
+
 namespace eplb {
 
 StagingThread::StagingThread(Executor& executor)
@@ -28,7 +30,12 @@ void StagingThread::Begin() {
 
 absl::StatusOr<Executor::Staged> StagingThread::Join() {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return phase_ == Phase::kDone; });
+  const auto between = absl::ToChronoMilliseconds(kBetweenWaitChecks);
+  while (!changed_.wait_for(lock, between, [this] { return phase_ == Phase::kDone; })) {
+    lock.unlock();
+    (void)CheckWait();  // a failed one ends the next vote
+    lock.lock();
+  }
   phase_ = Phase::kIdle;
   return *std::exchange(result_, std::nullopt);
 }

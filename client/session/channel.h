@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <optional>
 #include <random>
@@ -23,6 +24,7 @@
 
 #include "base/status_macros.h"
 #include "base/tls_files.h"
+#include "base/wait_check.h"
 #include "proto/wire/channel_credentials.h"
 #include "proto/wire/endpoint.h"
 #include "proto/wire/messages.h"
@@ -62,6 +64,18 @@ inline absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::str
 // A daemon that is started beside the job, or anew, listens within this time.
 inline constexpr absl::Duration kListenGrace = absl::Seconds(1);
 
+// Runs a blocking call, () -> grpc::Status, on a thread of its own while this one makes its wait
+// checks; one that fails cancels the call.
+template <class Call>
+grpc::Status AwaitCall(grpc::ClientContext& context, const Call& call) {
+  std::future<grpc::Status> answer = std::async(std::launch::async, call);
+  while (answer.wait_for(absl::ToChronoMilliseconds(kBetweenWaitChecks)) !=
+         std::future_status::ready) {
+    if (!CheckWait().ok()) context.TryCancel();
+  }
+  return answer.get();
+}
+
 // Calls `call(channel, grpc::ClientContext*)` with a deadline. A connection that is refused is
 // tried again for kListenGrace, then told by its cause rather than waited for until the deadline.
 // errors: Unavailable, DeadlineExceeded, and those of the call and of MakeChannel; a standby's
@@ -79,7 +93,7 @@ absl::Status CallDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
     EPLB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, MakeChannel(endpoint, tls));
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(begin + timeout));
-    const grpc::Status answer = call(channel, &context);
+    const grpc::Status answer = AwaitCall(context, [&] { return call(channel, &context); });
     status = wire::FromGrpc(answer, context);
     if (wire::LeaderIn(status)) return status;  // a standby, and waiting for it gives no more
     if (cause.empty()) {

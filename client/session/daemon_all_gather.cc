@@ -121,12 +121,13 @@ class DaemonAllGather {
       EPLB_ASSIGN_OR_RETURN(channel, MakeChannel(choice_.current(), options_.tls));
     }
     const absl::Time deadline = begin + options_.timeout + kAnswerGrace;
-    if (Connects(*channel, deadline)) reached_ = true;
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(deadline));
     response->Clear();
-    const grpc::Status answer =
-        v1::Balancer::NewStub(channel)->AllGather(&context, request_, response);
+    const grpc::Status answer = AwaitCall(context, [&] {
+      if (Connects(*channel, deadline)) reached_ = true;
+      return v1::Balancer::NewStub(channel)->AllGather(&context, request_, response);
+    });
     return wire::FromGrpc(answer, context);
   }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/wait_check.h"
 #include "proto/wire/endpoint.h"
 
 namespace eplb {
@@ -32,7 +33,11 @@ Session::Session(SessionOptions options, SharedMember& member)
       member_(member),
       choice_(options_.endpoints, /*grace=*/{}),
       jitter_(options_.seed) {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this] {
+    Run();
+    const absl::MutexLock lock(&mutex_);
+    ended_ = true;
+  });
 }
 
 Session::~Session() { Close(); }
@@ -43,7 +48,14 @@ void Session::Close() {
     if (!closing_) close_by_ = Clock::now() + absl::ToChronoNanoseconds(options_.close_deadline);
     closing_ = true;
   }
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  while (!EndsWithin(kBetweenWaitChecks)) (void)CheckWait();
+  thread_.join();
+}
+
+bool Session::EndsWithin(absl::Duration time) const {
+  const absl::MutexLock lock(&mutex_);
+  return mutex_.AwaitWithTimeout(absl::Condition(&ended_), time);
 }
 
 void Session::Run() {

@@ -67,6 +67,8 @@ class Session {
   // Waits `delay`, or until Close is called.
   void Wait(absl::Duration delay);
   bool closing() const;
+  // True if the thread has nothing left to do; waits at most `time` for it.
+  bool EndsWithin(absl::Duration time) const;
 
   const SessionOptions options_;
   SharedMember& member_;
@@ -83,6 +85,7 @@ class Session {
   std::mt19937_64 jitter_;
   mutable absl::Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   Clock::time_point close_by_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "placement/digest.h"
 #include "tests/client/faulty_channels.h"
@@ -289,6 +290,42 @@ TEST(CarryInJobTest, TransferThatFailsHalfWayEndsTheRun) {
                       HasSubstr("2 layers are in another placement already")));
     EXPECT_EQ(rank.Step(0).status(), status);
     EXPECT_EQ(rank.client().Carry({}), status);
+  });
+}
+
+// Begins its second post later than the others wait in a vote.
+class SleepingTransport final : public testing::ForwardingTransport {
+ public:
+  explicit SleepingTransport(std::unique_ptr<Transport> inner)
+      : ForwardingTransport(std::move(inner)) {}
+  absl::StatusOr<Ticket> Post(RowMoves moves) override {
+    if (++posts_ == 2) absl::SleepFor(absl::Seconds(5));
+    return ForwardingTransport::Post(std::move(moves));
+  }
+
+ private:
+  int posts_ = 0;
+};
+
+TEST(CarryInJobTest, ARankThatIsLateHalfWayLeavesRowsThatMustNotBeSaved) {
+  TestJob job("", {.options =
+                       [](ClientOptions& o) {
+                         LayerByLayer(o);
+                         o.vote_deadline = o.transfer_deadline = absl::Seconds(2);
+                       },
+                   .transport = [](int32_t rank,
+                                   std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+                     if (rank != 1) return inner;
+                     return std::make_unique<SleepingTransport>(std::move(inner));
+                   }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  job.Run([](int32_t, TestRank& rank) {
+    const absl::Status status = rank.client().Carry(Reversed(rank.client().placement()));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("rank 1 is missing"),
+                      HasSubstr("1 layers are in another placement already")));
+    EXPECT_EQ(rank.Step(0).status(), status);
   });
 }
 

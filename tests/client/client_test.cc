@@ -214,6 +214,32 @@ TEST_F(ClientTest, OnlyABoundaryWithAProposalIsTimedAndItsFiguresAreThoseOfTheRe
   EXPECT_THAT(Violations(), IsEmpty());
 }
 
+TEST_F(ClientTest, ARankThatVotesNoDelaysTheSwitchToTheNextVote) {
+  ScriptedDaemon daemon({});
+  TestJob job(daemon.endpoint(), {.options = [&](ClientOptions& o) { LogTo(o); }});
+  ASSERT_TRUE(job.started().ok()) << job.started();
+  daemon.WaitForRanks(kTestRanks);
+  daemon.SendAll(propose_);
+  for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+    ASSERT_TRUE(daemon.WaitFor<wire::Prepared>(rank).has_value());
+  }
+  job.Run([&](int32_t r, TestRank& rank) {
+    for (int64_t step = 0; step < 8; ++step) {
+      if (step == 1 && r == 2) rank.client().VoteNo("gradients accumulate");
+      const absl::StatusOr<BoundaryResult> result = rank.Step(step);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->voted, step % 4 == 3);
+      EXPECT_EQ(result->switched, step == 7);
+      EXPECT_EQ(result->reason, step == 7             ? propose_.reason
+                                : step == 3 && r == 2 ? "gradients accumulate"
+                                                      : "");
+    }
+    EXPECT_EQ(rank.WrongSlots(), 0);
+    rank.client().Close("finished");
+  });
+  EXPECT_THAT(Violations(), IsEmpty());
+}
+
 TEST_F(ClientTest, SecondVoteNoRunsTheOldPlacementWithSlotsUntouched) {
   ScriptedDaemon daemon({});
   TestJob job(daemon.endpoint(),

@@ -138,10 +138,20 @@ class TitanLayer(nn.Module):
         return tokens + self.moe(tokens)
 
 
+class Model(nn.Module):
+    def __init__(self, layer, group):
+        super().__init__()
+        self.layers = nn.ModuleList(layer(group) for _ in range(LAYERS))
+
+    def forward(self, tokens):
+        for layer in self.layers:
+            tokens = layer(tokens)
+        return tokens
+
+
 def build(layer, group):
     """A model with the same experts on however many ranks."""
-    model = nn.Module()
-    model.layers = nn.ModuleList(layer(group) for _ in range(LAYERS))
+    model = Model(layer, group)
     first = dist.get_rank(group) * EXPERTS // dist.get_world_size(group)
     with torch.no_grad():
         for number, (name, parameter) in enumerate(sorted(model.named_parameters())):
@@ -169,9 +179,7 @@ def batches(steps, ready=lambda step: None):
 
 def loss_of(model, batch):
     tokens, target = batch
-    for layer in model.layers:
-        tokens = layer(tokens)
-    return ((tokens - target) ** 2).mean()
+    return ((model(tokens) - target) ** 2).mean()
 
 
 def reduce_gradients(model):

@@ -100,7 +100,8 @@ def run_blocks(page, numbers, endpoint, names):
         losses.append(float(loss))
         return loss
 
-    names.update(batches=models.batches(names.pop("steps", STEPS), ready), loss_of=loss_of)
+    inputs, _ = next(models.batches(1))
+    names.update(batches=models.batches(names.pop("steps", STEPS), ready), loss_of=loss_of, inputs=inputs)
     for number in numbers:
         exec(code_of(page, number, endpoint), names)
     return losses, len(versions) - 1, names
@@ -119,7 +120,7 @@ def on_model(rank, directory, name, disabled, layer, page, numbers, endpoint):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     losses, switches, _ = run_blocks(page, numbers, endpoint, {
         "model": model, "optimizer": optimizer, "ep_group": group, "reduce_gradients": models.reduce_gradients,
-        "end_step": models.end_step, "loss": models.loss_of})
+        "end_step": models.end_step, "loss": models.loss_of, "path": directory / f"{name}-{rank}.pt"})
     # After detach every expert is in its own slot.
     return losses, switches, {key: value.numpy().tobytes() for key, value in model.state_dict().items()}
 

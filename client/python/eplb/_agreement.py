@@ -13,9 +13,11 @@ from eplb.errors import DeadlineExceeded, Unavailable
 
 Answer = TypeVar("Answer")
 
-_PREFIX = "eplb/engine/2"  # ranks of another protocol count as ranks without the plugin
+_PREFIX = "eplb/engine/3"  # ranks of another protocol count as ranks without the plugin
 _MOST_FAILURES = 3  # in a row, after which a rank skips questions
 _MEETING = 0  # precedes question 1
+_NOTHING = "-"  # rank 0's in the place of what a rank has not written yet
+_ANSWER = b"="  # begins an answer: a TCPStore without libuv is slow with values that are empty
 _QUESTIONS_STORED = 8  # more than the models that an engine asks for between two of its own collectives
 
 _agreements: weakref.WeakKeyDictionary[Any, Agreement] = weakref.WeakKeyDictionary()
@@ -48,6 +50,7 @@ class Agreement:
         self._leader = self._nonce  # rank 0's nonce, once this rank is announced
         self._question = 0
         self._failures = 0
+        self._keys_exist = False
         self._absent: Optional[List[int]] = None
         self._running: Optional[concurrent.futures.Future[Any]] = None
         self.announced = False  # the other ranks may count on this rank
@@ -140,15 +143,22 @@ class Agreement:
         return missing
 
     def _written(self) -> List[str]:
+        """Returns what each rank wrote, "" for nothing. Rank 0 creates all keys, so that one request reads them."""
         keys = [_rank_key(rank) for rank in range(self._size)]
-        return [self._store.get(key).decode() if self._store.check([key]) else "" for key in keys]
+        if self._rank == 0 and not self._keys_exist:
+            for key in keys:
+                self._store.compare_set(key, "", _NOTHING)
+            self._keys_exist = True
+        found = (self._store.multi_get(keys) if self._keys_exist else
+                 [self._store.get(key) if self._store.check([key]) else _NOTHING.encode() for key in keys])
+        return ["" if each == _NOTHING.encode() else each.decode() for each in found]
 
     def _lead(self, question: int, answer: bytes) -> bool:
         """Returns True if all ranks use the answer."""
         for key in self._keys(question - _QUESTIONS_STORED):
             self._store.delete_key(key)
         answer_key, verdict_key = self._keys(question)
-        self._store.set(answer_key, answer)
+        self._store.set(answer_key, _ANSWER + answer)
         if not answer:
             return False
         all_acknowledged = _wait(lambda: not self._behind(question), time.monotonic() + self._timeout)
@@ -162,7 +172,7 @@ class Agreement:
         answer_key, verdict_key = self._keys(question)
         if not self._appears(answer_key, self._timeout):
             raise DeadlineExceeded(f"rank 0 of {self._size} published no placement within {self._timeout:g} s")
-        answer = self._store.get(answer_key)
+        answer = self._store.get(answer_key)[len(_ANSWER):]
         if not answer:
             return None
         accepted = accept(answer)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Generator, List, Optional, Sequence
 
 import numpy as np
 
 from eplb import _library
 from eplb import _structs as structs
-from eplb.errors import code_of
+from eplb.errors import Aborted, DataLoss, Error, code_of
 
 AllGather = Callable[[bytes], Sequence[bytes]]
 Rebuild = Callable[[int, np.ndarray], None]
@@ -28,22 +28,30 @@ class Handle:
         self.pointer = ctypes.c_void_p()
         self.callbacks: List[Any] = []  # that the library may still call
         self._raised: Optional[BaseException] = None
+        self.ended: Optional[Error] = None  # why the run is over, once a call has said so
         _library.check(self.library.eplb_client_create(ctypes.byref(self.pointer)))
+        codes = self._codes_of_waits()
+        next(codes)
+        wait = structs.WaitCallback(codes.send)
+        self.callbacks.append(wait)
+        _library.check(self.library.eplb_client_on_wait(self.pointer, wait, None))
         destroy = weakref.finalize(self, self.library.eplb_client_destroy, ctypes.c_void_p(self.pointer.value))
         destroy.atexit = False
 
     def check(self, code: int) -> None:
         """For calls of the training thread that may make callbacks.
 
-        errors: what a callback raised in the call that gave `code`, its __cause__ the library's Error; else that Error.
+        errors: what a callback raised in the call that gave `code`, its __cause__ the library's Error; else that Error. A
+        signal handler may raise in a call that succeeds.
         """
         raised, self._raised = self._raised, None
-        if code == 0:
-            return
-        error = _library.last_error(code)
+        error = None if code == 0 else _library.last_error(code)
+        if isinstance(error, (Aborted, DataLoss)):
+            self.ended = error
         if raised is not None:
             raise raised from error
-        raise error
+        if error is not None:
+            raise error
 
     def array(self, address: int, shape: Sequence[int]) -> np.ndarray:
         """int32 [shape] over memory of the client, read-only, which it keeps alive."""
@@ -73,14 +81,30 @@ class Handle:
 
         return self._keep(structs.ProbeCallback, call)
 
+    def _codes_of_waits(self) -> Generator[int, None, None]:
+        """Answers the callback of waits. Python runs the handlers of signals when it resumes a generator, which is inside of the
+        try; a function would do so on its first line, outside of any."""
+        code = 0
+        while True:
+            try:
+                yield code
+                code = 0
+            except GeneratorExit:
+                return
+            except BaseException as error:  # as KeyboardInterrupt: it ends the wait, and the call raises it
+                code = self._note(error)
+
+    def _note(self, error: BaseException) -> int:
+        self._raised = error
+        self.library.eplb_callback_message(f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+        return code_of(error)
+
     def _keep(self, kind: Any, call: Callable[..., None]) -> Any:
         def guarded(*arguments: Any) -> int:
             try:
                 call(*arguments)
             except BaseException as error:  # also KeyboardInterrupt: it must not be lost between the frames of C
-                self._raised = error
-                self.library.eplb_callback_message(f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
-                return code_of(error)
+                return self._note(error)
             return 0
 
         callback = kind(guarded)

@@ -87,7 +87,7 @@ def refused(name: str, why: str) -> InvalidArgument:
 def _expect_whole_experts(tensor: Any, name: str, num_local_slots: int) -> None:
     """errors: InvalidArgument for a DTensor whose piece on this rank is not one row of whole bytes for each local slot."""
     placements = ", ".join(str(each) for each in tensor.placements)
-    wrong = [each for each in tensor.placements if not (_is_replicate(each) or _is_shard_of_rows(each))]
+    wrong = [each for each in tensor.placements if not keeps_rows(each)]
     local = tuple(tensor.detach().to_local().shape)
     if not wrong and local[:1] == (num_local_slots,):
         return
@@ -98,12 +98,9 @@ def _expect_whole_experts(tensor: Any, name: str, num_local_slots: int) -> None:
                         f"({placements}), and {why}")
 
 
-def _is_replicate(placement: Any) -> bool:
-    return type(placement).__name__ == "Replicate"
-
-
-def _is_shard_of_rows(placement: Any) -> bool:
-    return type(placement).__name__ == "Shard" and placement.dim == 0
+def keeps_rows(placement: Any) -> bool:
+    """True for a placement of a DTensor that leaves each row whole: Replicate, Shard(0), and FSDP2's _StridedShard(0)."""
+    return type(placement).__name__ == "Replicate" or getattr(placement, "dim", None) == 0
 
 
 def _layout_of(tensor: Any, name: str) -> Tuple[Tuple[int, ...], Tuple[int, ...], int, str]:

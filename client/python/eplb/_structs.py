@@ -10,7 +10,7 @@ import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, TypeVar
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 # eplb_role and eplb_state_placement.
 ROLES = {"weight": 0, "state": 1, "derived": 2}
@@ -21,6 +21,7 @@ ID_TYPES = {"int32": 0, "int64": 1}
 
 AllGatherCallback = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_size_t, c_void_p)
 RebuildCallback = CFUNCTYPE(c_int32, c_void_p, c_int32, POINTER(c_int32), c_size_t)
+WaitCallback = CFUNCTYPE(c_int32, c_void_p)
 ProbeCallback = CFUNCTYPE(c_int32, c_void_p, c_int32, c_int32, POINTER(c_uint64))
 
 

@@ -25,6 +25,7 @@ _MAX_GROUPS = 8
 _NUMBER = re.compile(r"(?<!\d)\d+(?=\.|$)")
 # One that is all of a part: of an element of a list of modules.
 _ELEMENT = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
+_OF_OPTIMIZER = "optimizer."
 _AN_ELEMENT = re.compile(r"\d+(\.|$)")
 _ROUTER = re.compile(r"rout|gate|gating|(^|\.)wg\.", re.IGNORECASE)
 
@@ -47,7 +48,8 @@ def find_unregistered(client: Client, module: Any, optimizer: Any = None,
                       ignore: Union[str, Iterable[str]] = ()) -> List[Finding]:
     """Returns the parameters, buffers and optimizer state that look like experts' and are not registered. These look like it:
 
-    - a first dimension of local slots, or of all slots if those are not the experts; or [layers, local slots, ..]. A router's
+    - a first dimension of local slots, or of all slots if those are not the experts; or [layers, local slots, ..]. A tensor of one
+      dimension counts in modules that hold registered rows or are named after experts. A router's
       tensor [experts, ..] stays in place; if a GPU has as many slots as there are experts, `ignore` must name it. A DTensor
       counts by its piece on this rank;
     - a list of submodules, parameters or buffers, as many as local slots, of one shape, also one by name alone (weight0, ..).
@@ -187,6 +189,7 @@ class _Walk:
         self._layers, self._local_slots = placement.num_layers, placement.num_local_slots
         self._slots, self._experts = placement.num_slots, placement.num_experts
         self._memory = _Memory(client.registered)
+        self._around: Set[str] = set()  # names of the modules that have registered rows, each ending in "."
         self._flat_sizes, self._flat_totals = self._sizes_of_flat_buffers()
         self._names: Dict[int, str] = {}
         self._parameters: List[Any] = []
@@ -198,6 +201,9 @@ class _Walk:
         tensors = list(_tensors_of(module))
         for name, tensor in tensors:
             self._names[id(tensor)] = name
+            if self._is_covered(tensor):
+                self._around.update(name[:end + 1] for end, letter in enumerate(name) if letter == ".")
+        for name, tensor in tensors:
             if self._is_covered(tensor):
                 continue
             if not self._is_found(name, tensor, self._flat_totals):
@@ -263,12 +269,12 @@ class _Walk:
     def _master(self, name: str, tensor: Any, num_rows: int) -> None:
         if num_rows > 0:
             self._add(name, tensor, "what the optimizer updates in the place of a registered weight")
-        elif self._looks_stacked(tensor):
+        elif self._looks_stacked(name, tensor):
             self._add(name, tensor, self._stacked())
 
     def _is_found(self, name: str, tensor: Any, flat_sizes: Set[int]) -> bool:
         """Notes a tensor that by itself looks like several experts'. REQUIRES: it is not covered."""
-        if self._looks_stacked(tensor):
+        if self._looks_stacked(name, tensor):
             self._add(name, tensor, self._stacked())
         elif self._is_flat(tensor, flat_sizes):
             self._add(name, tensor, "a flat buffer that holds several experts' weights; no slot's bytes can be cut out of it")
@@ -282,8 +288,9 @@ class _Walk:
     def _state(self, name: str, tensor: Any, parameter: Any, num_rows: int, flat_sizes: Set[int]) -> None:
         if tensor.numel() < 2 or self._is_covered(tensor):
             return
+        of_parameter = name.rpartition(".")[0]
         if tensor.dim() == 1 and num_rows > 1 and parameter.dim() == 1 and self._memory.touched(parameter)[1] > 1 \
-                and not self._looks_stacked(tensor):
+                and not self._looks_stacked(of_parameter, tensor):
             self._add(name, tensor, f"a flat optimizer buffer across the experts of {num_rows} registered rows; it cannot "
                                     f"move with one of them: let the optimizer cut at expert borders")
         elif self._is_flat(tensor, flat_sizes):
@@ -291,7 +298,7 @@ class _Walk:
                                     "cannot move with one of them: let the optimizer cut at expert borders")
         elif num_rows > 0:
             self._add(name, tensor, "optimizer state of a registered weight")
-        elif self._looks_stacked(tensor):
+        elif self._looks_stacked(of_parameter, tensor):
             self._add(name, tensor, self._stacked())
 
     def _is_covered(self, tensor: Any) -> bool:
@@ -300,8 +307,10 @@ class _Walk:
         tensor = _rows.local_of(tensor)
         return num_bytes > 0 and num_bytes >= tensor.numel() * tensor.element_size()
 
-    def _looks_stacked(self, tensor: Any) -> bool:
+    def _looks_stacked(self, name: str, tensor: Any) -> bool:
         shape = tuple(tensor.shape)
+        if len(shape) == 1 and self._is_elsewhere(name):
+            return False  # such as the frequencies of a rotary embedding, which may be as many as local slots
         if _rows.is_dtensor(tensor):  # whose shape is that on all ranks together
             local = tuple(_rows.local_of(tensor).shape)
             return len(shape) > 2 and shape[0] in (self._experts, self._slots) and local[0] == self._local_slots > 1
@@ -312,6 +321,11 @@ class _Walk:
         if shape[:1] and shape[0] in of_slots:
             return True
         return len(shape) > 1 and shape[0] == self._layers and shape[1] in of_slots
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """True for a tensor of a named module that neither holds registered rows nor is named after experts, if some do."""
+        owner = name[len(_OF_OPTIMIZER) if name.startswith(_OF_OPTIMIZER) else 0:name.rfind(".") + 1]
+        return bool(owner and self._around) and owner not in self._around and "expert" not in owner.lower()
 
     def _is_flat(self, tensor: Any, sizes: Set[int]) -> bool:
         if tensor.dim() != 1 or tensor.numel() < 2:

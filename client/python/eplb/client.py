@@ -32,10 +32,10 @@ class Client:
 
     connect, finish_registration, check_experts, carry and step_boundary are collective: every rank calls them, in one order.
     Threads: the training thread alone; stats also from others. errors: eplb.Error with the library's message. An exception of
-    an all_gather, a rebuild or a probe is raised by the call that ran it, with the eplb.Error as its __cause__. Ctrl-C: Python
-    sees SIGINT when a collective call returns, for step_boundary at the latest after vote_deadline. fork: in a child every
-    call does nothing and logs that once. EPLB_DISABLE=1 makes every call do nothing. The interpreter's exit closes open
-    clients as failed.
+    an all_gather, a rebuild or a probe is raised by the call that ran it, with the eplb.Error as its __cause__. Signals: Python's
+    handlers run within 0.2 s while a call waits. What a handler raises, such as KeyboardInterrupt, ends a vote on all ranks
+    with Aborted, and is raised by the call. fork: in a child every call does nothing and logs that once. EPLB_DISABLE=1 makes
+    every call do nothing. The interpreter's exit closes open clients as failed.
     """
 
     def __init__(self, options: Options, all_gather: Optional[AllGather] = None) -> None:
@@ -312,6 +312,12 @@ class Client:
                                                              _rows.address_of(choices.slots)))
         return choices.finish()
 
+    def vote_no(self, reason: str) -> None:
+        """Makes this rank vote no in its next vote, so that nothing moves there on any rank, for a trainer with gradients that
+        would not move. reason: that of the boundary of the vote; not empty.
+        """
+        self._handle.check(self._library.eplb_client_vote_no(self._pointer, reason.encode()))
+
     def step_boundary(self, step: int, stream: Any = None) -> Boundary:
         """Ends a step: once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step. Every
         vote_every steps all ranks vote, and may move experts and switch.
@@ -327,8 +333,7 @@ class Client:
             self._expect_memory()
         code = self._library.eplb_client_step_boundary(self._pointer, step, self._stream(stream),
                                                        self._boundary_reference)
-        if code != 0:
-            self._handle.check(code)
+        self._handle.check(code)
         return boundary_of(self._boundary)
 
     # ---- experts in several slots: docs/replicas-in-training.md ----
@@ -418,6 +423,11 @@ class Client:
     def is_forked_copy(self) -> bool:
         """True in a forked child of the process that connected: calls do nothing."""
         return self._process != os.getpid()
+
+    @property
+    def ended(self) -> Optional[Error]:
+        """The Aborted or DataLoss that ended the run on this rank; None while it goes on."""
+        return self._handle.ended
 
     @property
     def closed(self) -> bool:

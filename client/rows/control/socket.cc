@@ -19,12 +19,10 @@
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "base/text.h"
+#include "base/wait_check.h"
 
 namespace eplb {
 namespace {
-
-// Longest single poll(), which takes an int of milliseconds; longer waits are divided.
-constexpr absl::Duration kLongestPoll = absl::Minutes(1);
 
 struct RawAddress {
   sockaddr_storage storage{};
@@ -265,15 +263,17 @@ absl::Status ReceiveAll(int fd, std::span<std::byte> bytes, absl::Time deadline)
 absl::StatusOr<int> PollUntil(std::span<pollfd> fds, absl::Time until) {
   while (true) {
     const absl::Duration left =
-        std::clamp(until - MonotonicNow(), absl::ZeroDuration(), kLongestPoll);
+        std::clamp(until - MonotonicNow(), absl::ZeroDuration(), kBetweenWaitChecks);
     // Rounded up: a wait of 0.3 ms must not become a busy loop.
     const int wait_ms =
         static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))));
     const int ready = poll(fds.data(), fds.size(), wait_ms);
     if (ready > 0) return ready;
-    if (ready < 0 && errno != EINTR) {
+    const bool interrupted = ready < 0 && errno == EINTR;
+    if (ready < 0 && !interrupted) {
       return absl::InternalError(absl::StrCat("poll: ", ErrnoText(errno)));
     }
+    EPLB_RETURN_IF_ERROR(CheckWait(/*now=*/interrupted));
     if (MonotonicNow() >= until) return 0;
   }
 }

@@ -77,7 +77,7 @@ absl::Status SendAll(int fd, std::span<const std::byte> bytes, absl::Time deadli
 absl::Status ReceiveAll(int fd, std::span<std::byte> bytes, absl::Time deadline);
 
 // Polls, at least once, until an entry is ready or `until` has passed; signals do not end it.
-// Returns the number of ready entries. errors: Internal.
+// Returns the number of ready entries. errors: Internal; that of the thread's WaitCheck.
 absl::StatusOr<int> PollUntil(std::span<pollfd> fds, absl::Time until);
 
 }  // namespace eplb

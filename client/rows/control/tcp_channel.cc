@@ -13,6 +13,7 @@
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
+#include "base/wait_check.h"
 #include "client/rows/control/control_channel.h"
 #include "client/rows/control/control_message.h"
 #include "client/rows/control/meeting.h"
@@ -151,7 +152,13 @@ class TcpChannel : public ControlChannel {
     return trouble;
   }
 
+  // Nothing came before the deadline, or before the thread's WaitCheck failed.
   Trouble TimedOut(const Call& call) const {
+    if (const absl::Status stopped = CheckWait(); !stopped.ok()) {
+      return {.ranks = {options_.rank},
+              .why = absl::StrCat("its wait was interrupted: ", stopped.message()),
+              .reporter = {}};
+    }
     return {.ranks = {},
             .why = absl::StrCat("no answer in ", absl::FormatDuration(call.timeout)),
             .blame_late = true,

@@ -48,7 +48,8 @@ class TreeNeighbours {
   void ForgetAnswers();
   // True if every child has answered or is lost.
   bool AllAnswered() const;
-  // Returns one frame, or the end, of every neighbour that has one; empty only after `until`.
+  // Returns one frame, or the end, of every neighbour that has one; empty only after `until`, or if
+  // the thread's WaitCheck failed.
   std::vector<NeighbourEvent> Receive(absl::Time until);
   // Ends this rank's side: peers read the bytes that were sent, then the end. The descriptors stay
   // open, because closing one with unread bytes could destroy bytes that were sent.

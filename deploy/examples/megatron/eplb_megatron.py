@@ -79,8 +79,8 @@ class EplbMegatron:
         self._keys: List[Union[LogicalKeys, LogicalState]] = []
         device = next(self.layers[0].parameters()).device if self.layers else torch.device("cpu")
         self._counts = TokenCounts(len(self.layers), num_experts, device)
-        for layer, counts in zip(self.layers, self._counts.table):
-            layer.routing = SlotRouting(layer, counts)
+        for layer, ledger in zip(self.layers, self._counts.ledgers):
+            layer.routing = SlotRouting(layer, ledger)
             self._keys.append(LogicalKeys(layer, lambda number=layer.index: self._experts()[number]))
         self._keys += [LogicalState(leaf, self._is_static) for leaf in self._state.leaves_of_experts(self.layers)]
         self._follow_placement()
@@ -127,12 +127,13 @@ class EplbMegatron:
             self._follow_placement()
         if self._is_read(step + 1):
             self._counts.start_reading(self._reduce_counts)
+        self._counts.end_step()
         return result
 
     def tokens_per_expert(self) -> torch.Tensor:
         """int64 [this rank's MoE layers, logical experts], on their device: what this rank's routers sent since counts were
         last taken for the daemon."""
-        return self._counts.table.clone()
+        return self._counts.now()
 
     # ---- verification ----
 
@@ -274,12 +275,8 @@ class EplbMegatron:
         """Counts that were taken a step ago, so that the device is not waited for."""
         if not self._is_read(step):
             return
-        counts = self._counts.take()
-        if counts is None:  # the first step of all is one
-            self._counts.start_reading(self._reduce_counts)
-            counts = self._counts.take()
-        for layer, of_layer in zip(self.layers, counts if counts is not None else ()):
-            self.client.record(layer.index, of_layer)
+        for layer, counts in zip(self.layers, self._counts.read(self._reduce_counts)):
+            self.client.record(layer.index, counts)
 
     def _is_read(self, step: int) -> bool:
         """True if counts go to the client in the boundary of a step, which ends a vote or a window."""

@@ -64,23 +64,20 @@ class SlotRouting(SlotColumns):
     dispatcher behind it slots.
     """
 
-    def __init__(self, layer: MoeLayer, counts: torch.Tensor) -> None:
-        """counts: int64 [experts], the layer's row of all layers' counts."""
-        super().__init__(layer.name, layer.num_experts, counts.device, counts)
+    def __init__(self, layer: MoeLayer, ledger: torch.Tensor) -> None:
+        """ledger: the layer's counts, of TokenCounts."""
+        super().__init__(layer.name, layer.num_experts, ledger.device, ledger)
         layer.module.router.register_forward_hook(self._hook)
         attached_experts.add(layer.module)
 
-    def _hook(self, module: Any, _arguments: Any, output: Any) -> Tuple[torch.Tensor, torch.Tensor]:
+    def _hook(self, _module: Any, _arguments: Any, output: Any) -> Tuple[torch.Tensor, torch.Tensor]:
         """output: (probs [tokens, experts], routing_map bool [tokens, experts]); the same by slots is returned."""
         if not isinstance(output, tuple) or len(output) != 2 or any(
                 tensor.shape[-1] != self.num_experts or tensor.dim() != 2 for tensor in output):
             raise eplb.FailedPrecondition(f"{self.name}.router gave no (probs, routing_map) [tokens, {self.num_experts}], as "
                                           f"routers of Megatron-Core 0.10 and later do")
         probs, routing_map = output
-        # Counts as Megatron does for its expert bias: recomputation runs the router twice, the first time without gradients.
-        if module.training and torch.is_grad_enabled():
-            self.counts += routing_map.sum(dim=0)
-        return self.in_slot_order(probs), self.in_slot_order(routing_map)
+        return self.in_slot_order(probs), self.count_and_turn(routing_map, 1)
 
 
 def find_layers(chunks: Sequence[torch.nn.Module]) -> List[MoeLayer]:

@@ -246,7 +246,8 @@ def train(args: argparse.Namespace) -> None:
         import eplb.torch
 
         attached = eplb.torch.attach(model, optimizer, experts="*.experts", router="gate", endpoint=args.endpoint,
-                                     job=args.job, report_every=args.report_every, first_step=first_step)     # EPLB
+                                     job=args.job, report_every=args.report_every, first_step=first_step,
+                                     check_batch=batch_of(text, first_step, args)[:, :-1])                    # EPLB
     for step in range(first_step, args.steps):
         begin = time.monotonic()
         loss = backward(model, batch_of(text, step, args), args)

@@ -169,7 +169,7 @@ std::string NotCountingReason(const Job& job) {
   std::erase(texts, "");
   if (texts.empty()) return "";
   return absl::StrCat(absl::StrJoin(texts, "; "),
-                      "; look for a model in eval mode or without gradients, or a missing call of "
+                      "; look for forwards without gradients, or a missing call of "
                       "record (docs/symptoms.md)");
 }
 

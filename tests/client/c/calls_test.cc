@@ -83,6 +83,7 @@ TEST_F(CallsTest, NullClientIsInvalidArgumentEverywhere) {
   EXPECT_EQ(eplb_client_connect(nullptr, &rank_.options, &testing::RunAllGather, nullptr),
             EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(eplb_client_connect_through_daemon(nullptr, &rank_.options), EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(eplb_client_on_wait(nullptr, nullptr, nullptr), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(eplb_client_close(nullptr, nullptr), EPLB_INVALID_ARGUMENT);
   eplb_client_destroy(nullptr);
 }
@@ -100,6 +101,9 @@ TEST_F(CallsTest, NullArgumentsAreNamed) {
   EXPECT_EQ(rank_.message(), "counts is NULL");
   EXPECT_EQ(eplb_client_record_step_time(client(), -1), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(eplb_client_record_step_time(client(), 0.25), EPLB_OK);
+  EXPECT_EQ(eplb_client_vote_no(client(), ""), EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(rank_.message(), "reason is empty");
+  EXPECT_EQ(eplb_client_vote_no(client(), "gradients accumulate"), EPLB_OK);
   EXPECT_EQ(eplb_client_record_split(client(), 0, nullptr, 4), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(), "quotas is NULL");
   EXPECT_EQ(eplb_client_register_experts(client(), nullptr, 3), EPLB_INVALID_ARGUMENT);

@@ -1,4 +1,4 @@
-// The router's choices by the C ABI, on host memory: counted and sent to slots.
+// The router's choices by the C ABI, on host memory: counted, turned by a table, and sent to slots.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -121,6 +121,56 @@ TEST(CTokensTest, MistakesOfChoicesAreNamed) {
             "count of 2147483648 tokens x 3 choices is above 2147483648");
   EXPECT_EQ(eplb_count_tokens(nullptr, nullptr), EPLB_INVALID_ARGUMENT);
   EXPECT_STREQ(eplb_last_message(), "choices is NULL");
+}
+
+constexpr int64_t kSlotOfExpert[kExperts + 1] = {2, 0, 3, 1, -1};
+
+template <class Id>
+void TurnIsPlain() {
+  for (const std::vector<uint8_t>& is_padding : {std::vector<uint8_t>(), EveryFifthToken()}) {
+    const std::vector<Id> ids = RandomIds<Id>();
+    std::vector<int64_t> counters(kExperts + 1);
+    eplb_choices choices = ChoicesOf(ids, counters.data());
+    choices.is_padding = is_padding.empty() ? nullptr : is_padding.data();
+    std::vector<Id> expected = ids;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const bool is_skipped = !is_padding.empty() && is_padding[i / kTopK] != 0;
+      if (is_skipped) expected[i] = -1;
+      if (IsExpert(ids[i]) && !is_skipped) expected[i] = static_cast<Id>(kSlotOfExpert[ids[i]]);
+    }
+    std::vector<Id> slots(ids.size());
+    ASSERT_EQ(eplb_turn_tokens(&choices, kSlotOfExpert, slots.data()), EPLB_OK);
+    EXPECT_EQ(slots, expected);
+    EXPECT_EQ(counters, PlainCounts(ids, is_padding));
+    slots = ids;
+    choices.expert_ids = slots.data();
+    choices.counters = nullptr;
+    ASSERT_EQ(eplb_turn_tokens(&choices, kSlotOfExpert, slots.data()), EPLB_OK);
+    EXPECT_EQ(slots, expected) << "in place, without counting";
+  }
+}
+
+TEST(CTokensTest, TurnsAreThoseOfAPlainLoop) {
+  TurnIsPlain<int32_t>();
+  TurnIsPlain<int64_t>();
+}
+
+TEST(CTokensTest, MistakesOfTurnsAreNamed) {
+  const std::vector<int32_t> ids = {0, 1, 2};
+  std::vector<int64_t> counters(kExperts + 1);
+  const eplb_choices choices = ChoicesOf(ids, counters.data());
+  std::vector<int32_t> slots(3);
+  const auto refusal = [](int32_t code) {
+    EXPECT_EQ(code, EPLB_INVALID_ARGUMENT);
+    return std::string(eplb_last_message());
+  };
+  EXPECT_EQ(refusal(eplb_turn_tokens(nullptr, kSlotOfExpert, slots.data())), "choices is NULL");
+  EXPECT_EQ(refusal(eplb_turn_tokens(&choices, nullptr, slots.data())), "slot_of_expert is NULL");
+  EXPECT_EQ(refusal(eplb_turn_tokens(&choices, kSlotOfExpert, nullptr)), "slots is NULL");
+  EXPECT_EQ(refusal(eplb_turn_tokens(&choices, kSlotOfExpert, const_cast<int32_t*>(&ids[1]))),
+            "slots shares memory with choices.expert_ids, expected the same array or one apart "
+            "from it");
+  EXPECT_THAT(counters, ElementsAre(0, 0, 0, 0, 0));
 }
 
 // Three GPUs of two slots: experts 0 and 1 are on the first and on the last, 2 and 3 between them.

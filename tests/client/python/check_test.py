@@ -114,6 +114,18 @@ class CheckTest(unittest.TestCase):
             self.client.check(self.model)
         self.client.check(self.model, ignore=("layers.*.amax", "*.down"))
 
+    def test_frequencies_as_many_as_local_slots_in_a_module_without_experts(self):
+        for layer in self.model.layers:
+            layer.attention = nn.Module()
+            layer.attention.register_buffer("inv_freq", torch.ones(EXPERTS))
+            layer.attention.bias = nn.Parameter(torch.ones(EXPERTS))
+        optimizer = self.step(torch.optim.Adam(self.model.parameters()))
+        self.register("up", "down", "amax", optimizer=optimizer)
+        self.client.check(self.model, optimizer)
+        self.model.layers[0].expert_scale = nn.Module()
+        self.model.layers[0].expert_scale.register_buffer("amax", torch.ones(EXPERTS))
+        self.assertEqual(set(self.found(optimizer)), {"layers.0.expert_scale.amax"})
+
     def test_forgotten_optimizer_state_is_named(self):
         optimizer = self.step(torch.optim.Adam(self.model.parameters()))
         self.register("up", "down", "amax", optimizer=optimizer, keys=("exp_avg",))

@@ -70,7 +70,7 @@ def collected(daemon, rank, world, directory, steps):
 def recorded(rank, world, directory, daemon, counts_of, steps=2 * REPORT_EVERY):
     """A rank of eplb.Client. counts_of: (rank, layer) -> counts, None: it is not recorded. returns: the reasons, and the views."""
     client = ranks.connect(directory, rank, world, num_layers=LAYERS, endpoint=daemon.endpoint, job="counting",
-                           report_every=REPORT_EVERY)
+                           report_every=REPORT_EVERY, require_daemon=True)
     for layer in range(LAYERS):
         client.register(np.zeros((8 // world, 3), np.float32), name=f"layers.{layer}", layer=layer, role="weight")
     client.finish_registration()
@@ -110,7 +110,7 @@ def attached(rank, world, directory, daemon, silence, steps=2 * REPORT_EVERY, tr
     model = torch.nn.Sequential(*(MoE(8 // world) for _ in range(LAYERS)))
     adam = torch.optim.AdamW(model.parameters()) if optimizer else None
     attachment = eplb.torch.attach(model, adam, experts="*.experts", router="gate", endpoint=daemon.endpoint, job="counting",
-                                   report_every=REPORT_EVERY, vote_every=2)
+                                   report_every=REPORT_EVERY, vote_every=2, require_daemon=True)
     reasons = []
 
     def step(with_gradients):
@@ -144,10 +144,15 @@ def evaluation(_rank, model):
 
 
 @contextlib.contextmanager
-def gates_in_eval(_rank, model):
-    for layer in model:
-        layer.gate.eval()
-    with torch.no_grad():
+def trained_in_eval(_rank, model):
+    model.eval()
+    yield
+
+
+@contextlib.contextmanager
+def inference(_rank, model):
+    model.eval()
+    with torch.inference_mode():
         yield
 
 
@@ -230,24 +235,26 @@ class CountingTest(ranks.RankTest):
         self.assert_named(views, "no rank has counted a token since step")
         for of_rank in (reasons, others):
             self.assertEqual(set(of_rank[:-2]), {""})
-            self.assertRegex(of_rank[-1], r"NOT_COUNTING: rank \d .*; the routers of 0.experts, 1.experts, 2.experts and 1 more ran in "
-                                          r"eval mode")
+            self.assertRegex(of_rank[-1], r"NOT_COUNTING: rank \d .*; the routers of 0.experts, 1.experts, 2.experts and 1 more ran "
+                                          r"without gradients")
 
-    def test_gates_in_eval_mode(self):
-        (reasons, views), _ = self.run_attached(gates_in_eval)
-        self.assert_named(views, "no rank has counted a token since step")
-        self.assertIn("ran in eval mode", reasons[-1])
+    def expect_counted(self, silence, **options):
+        (reasons, views), (others, _) = self.run_attached(silence, **options)
+        self.assertEqual({*reasons, *others}, {""})
+        self.assertEqual(views["job"]["not_counting_reason"], "")
+        self.assertIsNotNone(views["windows"][-1]["balancedness"])
 
-    def test_attached_without_an_optimizer(self):
-        (reasons, views), _ = self.run_attached(lambda rank, model: torch.no_grad(), train=0, optimizer=False)
-        self.assert_named(views, "no rank has counted a token since step 0")
-        self.assertIn("ran without gradients", reasons[-1])
+    def test_training_in_eval_mode_is_counted(self):
+        self.expect_counted(trained_in_eval)
+
+    def test_inference_without_an_optimizer_is_counted(self):
+        self.expect_counted(inference, train=0, optimizer=False)
 
     def test_one_rank_in_eval_mode(self):
         (reasons, views), (others, _) = self.run_attached(rank_1_in_eval)
         self.assert_named(views, "rank 1 has counted no token since step", figure=True)
         self.assertEqual(set(reasons), {""})
-        self.assertIn("ran in eval mode", others[-1])
+        self.assertIn("ran without gradients", others[-1])
 
     def test_routers_that_are_called_past_their_hooks(self):
         (reasons, views), _ = self.run_attached(past_the_hooks)
@@ -258,7 +265,7 @@ class CountingTest(ranks.RankTest):
         (reasons, views), _ = self.run_attached(evaluation, train=0)
         self.assertIsNone(views)
         self.assertEqual(set(reasons[:-1]), {""})
-        self.assertRegex(reasons[-1], "NOT_COUNTING: rank 0 has counted no token since it attached; the routers of .* ran in eval mode")
+        self.assertRegex(reasons[-1], "NOT_COUNTING: rank 0 has counted no token since it attached; the routers of .* ran without gradients")
 
 
 if __name__ == "__main__":

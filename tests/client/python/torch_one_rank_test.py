@@ -160,6 +160,8 @@ class OneRankTest(ranks.RankTest):
                 (replace_parameter, "experts.1.0.weight\": is another Parameter object"),
                 (lambda _, optimizer, parameter: optimizer.state[parameter].update(extra=torch.zeros(5, 3)),
                  "layers.0.0.weight.extra\": has come into the optimizer's state"),
+                (lambda _, optimizer, parameter: optimizer.state[parameter].update(late=[torch.zeros(5, 3)]),
+                 "experts.1.0.weight.late\": the optimizer's state is a list"),
                 (lambda _, optimizer, parameter: optimizer.state[parameter].pop("exp_avg"),
                  "layers.0.0.weight.exp_avg\": was registered and is no longer")):
             text, closed = self.of(go_wrong(how))

@@ -88,7 +88,37 @@ class StateTest(unittest.TestCase):
             self.assertEqual(state.keeps_state(optimizer, optimizer.param_groups), keeps, (make, options))
 
 
+    def test_state_of_one_element_is_watched(self):
+        parts = Parts()
+        for parameter in parts.layer.parameters():
+            parameter.data = parameter.data.flatten()[:1].clone()
+        parts.step()
+        seen = parts.watch()
+        parts.optimizer.state[parts.parameter()]["step"] = torch.tensor(1.0)  # a number is no row
+        self.assertTrue(seen.intact())
+        parts.optimizer.state[parts.parameter()]["exp_avg"] = torch.ones(1)
+        self.assertFalse(seen.intact())
+
+    def test_attributes_that_hold_no_state(self):
+        parts = Parts(torch.optim.SGD)
+        parts.optimizer.cache = {"all": parts.optimizer.param_groups[0]["params"], "norm": torch.zeros(1), "model": parts.model,
+                                 "grads": [parameter.grad for parameter in parts.model.parameters()], "dense": torch.zeros(77)}
+        parts.state.expect_understood([parts.layer])
+        parts.optimizer.cache["deep"] = [{"er": (None, [torch.zeros_like(parts.parameter())])}]
+        with self.assertRaisesRegex(eplb.InvalidArgument, r"experts.*SGD.cache holds a tensor of its size beside `state`"):
+            parts.state.expect_understood([parts.layer])
+
+
 class AlikeTest(unittest.TestCase):
+    def test_a_frozen_expert_is_named_as_such_rather_than_by_options_that_it_lacks(self):
+        parts = Parts()
+        parts.parameter().requires_grad_(False)
+        group = parts.optimizer.param_groups[0]
+        group["params"] = [each for each in group["params"] if each.requires_grad]
+        parts.state.renew()
+        with self.assertRaisesRegex(eplb.InvalidArgument, r"experts.1.0.weight\": requires_grad is False and True for 0.0.weight"):
+            alike.expect_alike([parts.layer], parts.state)
+
     def test_options_by_expert_are_refused_and_those_of_all_may_change(self):
         parts = Parts(weight_decay=0.1)
         parts.step()
@@ -138,6 +168,26 @@ class StepsTest(unittest.TestCase):
         first.step()
         second.step()
         self.assertEqual(len(fired), 2)
+
+    def test_why_experts_must_stay(self):
+        forwards = [0]
+        steps = calls.Steps(self.calls, clock=lambda: forwards[0])
+        first, second = (optimizer.step for optimizer in self.optimizers)
+
+        def forward():
+            forwards[0] += 1
+
+        for number, (events, words) in enumerate((
+                ((forward, first, second), ""), ((forward, forward, second, first, first), ""), ((), "2 of 2 attached optimizers"),
+                ((forward, first), "1 of 2 attached optimizers have made no step since"),
+                ((first, forward, second), ""), ((first, second, forward), "a forward ran"))):
+            with self.subTest(number):
+                for event in events:
+                    event()
+                found = steps.why_not_move()
+                self.assertTrue(found.startswith(words) and bool(found) == bool(words), found)
+                steps.end_boundary()
+        self.assertEqual(calls.Steps([]).why_not_move(), "")
 
     def test_boundaries_without_any_step(self):
         steps = calls.Steps(self.calls)

@@ -85,9 +85,13 @@ class Block(nn.Module):
 
 
 class Trainer:
-    """One rank. ep: ranks of an EP group, which are neighbours. eplb: options of attach, or None. adam: of the optimizer."""
+    """One rank. ep: ranks of an EP group, which are neighbours. eplb: options of attach, or None. adam: of the optimizer.
 
-    def __init__(self, rank, world, directory, name, ep=None, k=1, drop=False, accumulate=1, adam=None, eplb=None, make=None):
+    block: class of the layers. compiled: options of torch.compile, or None.
+    """
+
+    def __init__(self, rank, world, directory, name, ep=None, k=1, drop=False, accumulate=1, adam=None, eplb=None, make=None,
+                 block=Block, compiled=None):
         if not dist.is_initialized():
             dist.init_process_group("gloo", f"file://{directory}/{name}", rank=rank, world_size=world)
         ep = ep or world
@@ -97,13 +101,15 @@ class Trainer:
         self.ep_group, self.edp_group = ep_groups[rank // ep], edp_groups[rank % ep]
         self.first = rank % ep * (EXPERTS // ep)
         torch.manual_seed(5)
-        self.model = nn.Sequential(*(Block(self.ep_group, k, drop) for _ in range(LAYERS)))
+        self.model = nn.Sequential(*(block(self.ep_group, k, drop) for _ in range(LAYERS)))
         self._initialise()
         make = make or (lambda parameters: torch.optim.AdamW(parameters, lr=0.01, **(adam or {})))
         self.optimizer = make(self.model.parameters())
         self.losses, self.switches, self.step, self.attached = [], [], 0, None
         if eplb is not None:
             self.attach(eplb)
+        for each in self.model if compiled else ():
+            each.compile(**compiled)
 
     def attach(self, options):
         self.is_hooked = options.get("boundary") == "optimizer"

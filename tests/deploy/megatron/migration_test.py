@@ -12,14 +12,15 @@ from training import Training, differing, eplb
 
 
 def recomputed(rank, world, directory):
-    """Activations that are computed again: the router runs twice, and its tokens count once; in evaluation not at all."""
+    """A run without gradients counts no tokens, whether it is an evaluation or one that a backward repeats."""
     this = Training(rank, world, directory, "recomputed", ep=world).attach()
     hidden, _ = training.batch(this.config, 0, rank)
     with torch.no_grad():
         this.model(hidden)
     this.model(hidden)
     this.model.eval()
-    this.model(hidden)
+    with torch.no_grad():
+        this.model(hidden)
     return this.balancer.tokens_per_expert().sum(dim=1).tolist()
 
 
@@ -143,7 +144,7 @@ class MigrationTest(BitEqualTest):
         self.assertEqual(found["losses"], still["losses"])
         self.assertEqual(found["slots"].tolist(), [list(range(8))] * 2)
 
-    def test_tokens_that_are_routed_again_count_once(self):
+    def test_runs_without_gradients_count_no_tokens(self):
         each = training.TOKENS * 2
         self.assertEqual(self.succeed(2, recomputed, 2, self.directory), [[each, each]] * 2)
 

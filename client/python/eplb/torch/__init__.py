@@ -1,6 +1,7 @@
 """EPLB in a trainer of PyTorch, in three lines:
 
-    attached = eplb.torch.attach(model, optimizer, experts="*.experts", router="gate", ep_group=group, endpoint=.., job=..)
+    attached = eplb.torch.attach(model, optimizer, experts="*.experts", router="gate", ep_group=group, check_batch=batch,
+                                 endpoint=.., job=..)
     ... forward, backward, optimizer.step() ...
     attached.step_boundary()
 
@@ -29,7 +30,7 @@ from eplb.torch.state import Masters
 def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, *, experts: Experts, router: Router,
            ep_group: Any = None, edp_group: Any = None, pp_group: Any = None, etp_group: Any = None, device_mesh: Any = None,
            boundary: str = "call", turn: Optional[Turn] = None, num_local_experts: Optional[int] = None,
-           masters: Optional[Masters] = None, all_gather: Any = None, **options: Any) -> Attached:
+           masters: Optional[Masters] = None, check_batch: Any = None, all_gather: Any = None, **options: Any) -> Attached:
     """Finds the experts of a model, connects, and hooks routers, state dicts and, on demand, the optimizer. Collective over the
     job; after model and optimizer were built, and before CUDA graphs are captured. docs/attach.md describes the arguments.
 
@@ -37,11 +38,13 @@ def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, 
     experts: modules that hold the local experts of a layer: a pattern of names, a class, or (module) -> bool.
     num_local_experts: needed if the first dimension of stacked parameters is another number.
     router: its name in the nearest module around the experts that has one, or (module around the experts) -> the router.
-    turn: (output, columns) -> output by slots, for outputs that eplb.torch.routing.ByShape does not recognise.
+    turn: (output, columns) -> output by slots, for outputs that eplb.torch.routing.turn_by_shape does not recognise.
     ep_group, edp_group, pp_group, etp_group: ProcessGroups, or DeviceMeshes of one dimension; ep_group None: all ranks.
     device_mesh: instead of groups, a mesh with dimensions named ep, edp, pp, etp.
     boundary: "call": the trainer calls step_boundary. "optimizer": the step by which each optimizer has made one calls it.
     masters: (parameter of the model) -> the tensor that the optimizer updates in its place, or None.
+    check_batch: a batch that the model is called with, of any size: attach ends with attached.check_forward(check_batch), and
+    nothing has moved unless it passed. None: the order of experts is not verified.
     all_gather: bytes -> bytes of all ranks, in torch's order; default eplb.torch_all_gather(). options: of eplb.Client.connect.
     errors: InvalidArgument naming module, parameter, state or option; FailedPrecondition on ranks without a fault of their own.
     With EPLB_DISABLE=1, on all ranks, nothing is done.
@@ -51,10 +54,15 @@ def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, 
         if any(group is not None for group in groups.values()):
             raise InvalidArgument("device_mesh: the groups follow from it; give it or them")
         groups.update(groups_of_mesh(device_mesh))
+    for name, group in groups.items():
+        if group is not None and not hasattr(group, "get_group") and not isinstance(group, dist.ProcessGroup):
+            raise InvalidArgument(f"{name} is a {type(group).__name__}, expected a ProcessGroup, as torch.distributed.new_group "
+                                  f"gives, or a DeviceMesh of one dimension")
     if all_gather is None:
         all_gather = torch_all_gather() if dist.is_available() and dist.is_initialized() else _Alone()
     return Attached(model, optimizer, experts=experts, router=router, groups=groups, all_gather=all_gather, boundary=boundary,
-                    turn=turn, num_local_experts=num_local_experts, masters=masters, options=options)
+                    turn=turn, num_local_experts=num_local_experts, masters=masters, check_batch=check_batch,
+                    options=options)
 
 
 class _Alone:

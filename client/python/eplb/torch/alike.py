@@ -62,7 +62,8 @@ def _traits(parameter: torch.Tensor, state: OptimizerState) -> Dict[str, Any]:
 
 
 def _expect_equal(name: str, traits: Mapping[str, Any], expected: Mapping[str, Any], other: str, here: str = "") -> None:
-    for key in sorted({*traits, *expected}) if traits != expected else ():
+    # requires_grad first, because a frozen parameter may lack all options of an optimizer.
+    for key in sorted({*traits, *expected}, key=lambda each: (each != "requires_grad", each)) if traits != expected else ():
         if traits.get(key) != expected.get(key) or (key in traits) != (key in expected):
             raise refused(name, f"{key} is {traits.get(key, 'not there')}{here} and {expected.get(key, 'not there')} {other}; "
                                 f"{_WAY_OUT}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
+import zlib
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
 
@@ -14,18 +16,23 @@ import torch.distributed as dist
 from torch import nn
 
 from eplb.client import Client
-from eplb.errors import DeadlineExceeded, Error, FailedPrecondition, InvalidArgument
+from eplb.errors import Aborted, DataLoss, Error, FailedPrecondition, InvalidArgument
 from eplb.options import to_struct
 from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
 from eplb.torch.calls import OptimizerCalls, Steps
-from eplb.torch.carry import carry, carry_scalars, static_experts
-from eplb.torch.groups import Coordinates, InEplbOrder, agreed_experts, coordinates_in, group_of
+from eplb.torch.carry import carry_scalars, static_experts
+from eplb.torch.compiled import expect_not_compiled
+from eplb.torch.forward_check import ForwardCheck, Forwards
+from eplb.torch.groups import group_of
 from eplb.torch.layers import ExpertLayer, Experts, Router, attached_experts, device_of, find_layers
+from eplb.torch.layout import expect_one_model, expect_routers_of
+from eplb.torch.meeting import meet
 from eplb.torch.pieces import ExpertTensor, Piece
 from eplb.torch.probe import SeenInputs
 from eplb.torch.routing import RouterHook, SlotColumns, TokenCounts, Turn
+from eplb.torch.shards import fsdp_around, reshard
 from eplb.torch.state import Masters, OptimizerState, optimizers_of
-from eplb.torch.state_dicts import LayerNames, names_of, numbers_of, refuse_moved
+from eplb.torch.state_dicts import StateDictHooks, hooks_of, refuse_moved
 from eplb.torch.watch import Watch
 from eplb.views import Boundary
 
@@ -55,7 +62,8 @@ class Attached:
 
     def __init__(self, model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any, *, experts: Experts, router: Router,
                  groups: Mapping[str, Any], all_gather: Any, boundary: str, turn: Optional[Turn],
-                 num_local_experts: Optional[int], masters: Optional[Masters], options: Mapping[str, Any]) -> None:
+                 num_local_experts: Optional[int], masters: Optional[Masters], check_batch: Any,
+                 options: Mapping[str, Any]) -> None:
         """Arguments are those of eplb.torch.attach."""
         self.client: Optional[Client] = None
         self.layers: List[ExpertLayer] = []
@@ -64,36 +72,39 @@ class Attached:
         self._weights: List[ExpertTensor] = []
         self._registered: List[ExpertTensor] = []
         self._hooks: List[RouterHook] = []
-        self._names: List[LayerNames] = []
+        self._state_dicts: List[StateDictHooks] = []
         self._told: Set[str] = set()
         self._calls: List[OptimizerCalls] = []
         self._seen_inputs: Optional[SeenInputs] = None
         self._in_static_order, self._is_registered, self._waiting = False, False, ""
+        self._is_verified, self._has_switched, self._num_refused = False, False, 0
         self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
         self._is_disabled, self._is_attached = os.environ.get("EPLB_DISABLE", "0") not in ("", "0"), True
         if self._is_disabled:
             return
         if boundary not in ("call", "optimizer"):
             raise InvalidArgument(f"boundary: {boundary!r}, expected \"call\" or \"optimizer\"")
-        self._coordinates, self._all_gather = _meet(all_gather, groups)
-        self._ep_group = None if groups.get("ep_group") is None else group_of(groups["ep_group"])
+
+        def find() -> Tuple[List[ExpertLayer], OptimizerState]:
+            reshard(fsdp_around(self._chunks))
+            state = OptimizerState(optimizers_of(optimizer), masters)
+            _expect_an_optimizer(state, boundary)
+            layers = find_layers(self._chunks, experts, router, num_local_experts)
+            expect_not_compiled(self._chunks, layers)
+            state.expect_updated(layers)
+            expect_alike(layers, state)
+            return layers, state
+
+        met = meet(all_gather, groups, find)
+        self.layers, self._state, self._coordinates, self._all_gather = met.layers, met.state, met.coordinates, met.all_gather
+        self._carry, self._fsdp = met.carry, fsdp_around(self._chunks, [layer.experts for layer in self.layers])
         etp_group = groups.get("etp_group")
         self._etp_group = None if etp_group is None or self._coordinates.expert_tensor_size == 1 else group_of(etp_group)
-        self._state = self._all_gather.together(lambda: OptimizerState(optimizers_of(optimizer), masters))
-        self.layers = self._all_gather.together(lambda: find_layers(self._chunks, experts, router, num_local_experts))
-        num_layers = self._number_layers()
-        num_experts = agreed_experts(self._all_gather, [layer.num_local_slots * self._coordinates.expert_model_size
-                                                        for layer in self.layers])
-        self._all_gather.together(lambda: self._state.expect_updated(self.layers))
-        self._all_gather.together(lambda: expect_alike(self.layers, self._state))
-        expect_alike_on_ranks(self._all_gather.objects(traits_of(self.layers, self._state)))
-        self._static = static_experts(num_layers, num_experts)
-        self._slots = self._static
-        self._next_step, self._skipped_steps = int(options.get("first_step") or 0), 0
-        self._all_gather.together(lambda: self._expect_an_optimizer(boundary))
+        self._slots = self._static = static_experts(met.num_layers, met.num_experts)
+        self._next_step, self._skipped_steps, self._silent_steps = int(options.get("first_step") or 0), 0, 0
         self._connect(options)
         try:
-            self._attach(boundary, turn)
+            self._attach(boundary, turn, check_batch)
         except BaseException as error:
             self._undo_attach(str(error))
             raise
@@ -121,42 +132,66 @@ class Attached:
         if number != self._next_step:
             raise FailedPrecondition(f"step_boundary of step {number}, expected {self._next_step}")
         self._next_step += 1
+        is_vote = (number - self._skipped_steps + 1) % self._intervals[0] == 0
+        why_not = self._steps.why_not_move() if is_vote else ""
         self._steps.end_boundary()
-        for hook in self._hooks:
-            hook.end_step()
         with self._ending_the_run():
             self._watch.expect_trained_as_before()
             if self._is_registered:
                 self._steps.expect_some(max(_IDLE, 2 * self._intervals[0]))
-        self._expect_memory(fully=(number - self._skipped_steps + 1) % self._intervals[0] == 0)
+        self._expect_memory(fully=is_vote)
         if not self._is_registered and not self._register_when_ready():
             self._skipped_steps += 1
-            self._counts.clear()
+            self._silent_steps = 0 if self._counts.read().any() else self._silent_steps + 1
             self.last_boundary = _NOTHING._replace(version=client.placement.version, reason=self._reason_to_wait())
             return self.last_boundary
         number -= self._skipped_steps
+        if is_vote:
+            self._vote_no(why_not)
         self._record(number)
-        result = client.step_boundary(number)
+        try:
+            with _showing_how_to_save():
+                result = client.step_boundary(number)
+        finally:  # the exception of a signal handler may end a boundary that has switched
+            self._follow_client(client)
         if result.reason.startswith(_NOT_COUNTING):
             result = result._replace(reason=self._with_routers(result.reason))
         if result.switched:
-            before, self._slots = self._slots, client.placement.physical_to_logical_map.copy()
-            self._carry_scalars(before, self._slots)
-            self._follow(self._slots)
+            self._after_switch()
         if self._counts.is_on_device and self._is_read(number + 1):
-            self._counts.start_reading(self._reduce_counts)  # so that no rank waits a step later
+            self._counts.start_reading(self._reduce_counts)  # so that nobody waits a step later
+        self._counts.end_step()
         self.last_boundary = result
         return result
 
     def tokens_per_expert(self) -> torch.Tensor:
         """int64 [this rank's MoE layers, logical experts], on their device: what this rank's routers sent since counts were
         last taken for the daemon."""
-        return self._counts.table.clone() if not self._is_disabled else torch.zeros(0, 0, dtype=torch.int64)
+        return self._counts.now() if not self._is_disabled else torch.zeros(0, 0, dtype=torch.int64)
 
     # ---- verification ----
 
+    def check_forward(self, batch: Any, tolerance: float = 0.01) -> None:
+        """Compares the model's outputs for a batch in static order, with the experts of all layers shuffled, and back: they show
+        whether experts are where EPLB assumes. Collective, between two steps; attach does it with check_batch.
+
+        batch: what the model is called with: a tensor, a tuple or list of arguments, or a dict of named ones; or a function
+        () -> outputs, for several chunks, a pipeline or autocast. Forwards run without gradients, in eval mode, and leave random
+        numbers, buffers and counts as they were. tolerance: largest difference, as a share of what wrong experts change. errors:
+        InvalidArgument naming layers whose experts are elsewhere; FailedPrecondition if the batch cannot show it.
+        """
+        if self._is_disabled:
+            return
+        self._expect_attached("check_forward")
+        with self.static_order(), self._counts.left_as_before():
+            forwards = self._all_gather.together(lambda: Forwards(self._chunks, batch))
+            check = ForwardCheck(forwards, self._all_gather, self._static, self._move_together, self._follow)
+            check.expect_equal({layer.index: layer.name for layer in self.layers}, tolerance)
+        self._is_verified = True
+
     def check(self, ignore: Iterable[str] = ()) -> None:
-        """Names per-expert tensors of model and optimizers that are not registered, after the first step. For this rank alone.
+        """Names per-expert tensors of model and optimizers that are not registered, and modules outside of the model with the
+        same experts. After the first step; for this rank alone.
 
         ignore: patterns of names that are no expert's; the routers' parameters are left out. errors: InvalidArgument;
         FailedPrecondition before state exists.
@@ -164,6 +199,7 @@ class Attached:
         if self._is_disabled:
             return
         client = self._expect_registered("check")
+        expect_one_model(self._chunks, self.layers)
         module = nn.ModuleList(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
         routers = {id(parameter) for layer in self.layers for parameter in layer.router.parameters()}
         names = [name for name, parameter in module.named_parameters() if id(parameter) in routers]
@@ -188,7 +224,8 @@ class Attached:
             self._seen_inputs.agree(self._all_gather)
             self._all_gather.together(self._seen_inputs.expect_seen)
             probe = self._seen_inputs.probe
-        client.check_experts(probe)
+        with _showing_how_to_save():
+            client.check_experts(probe)
 
     # ---- checkpoints and the end ----
 
@@ -198,7 +235,8 @@ class Attached:
         Collective at both ends; gradients do not move, and step_boundary is refused.
 
         It ends when all ranks have reached its end, also after exceptions. If a rank misses the deadline of all_gather, the
-        client is closed and experts stay in static order. errors: those of the body; of step_boundary.
+        client is closed and experts stay in static order. After a failed vote it works while all ranks live. errors: those of
+        the body; of step_boundary; FailedPrecondition if the failed vote left ranks with different placements.
         """
         if self._is_disabled:
             yield
@@ -206,9 +244,8 @@ class Attached:
         self._expect_attached("static_order")
         if self._in_static_order:
             raise FailedPrecondition("static_order was called within static_order")
-        self._all_gather.together(self._expect_memory)
         here = self._slots
-        self._move(here, self._static)
+        self._move(here, self._static, self._agree_to_move())
         self._in_static_order = True
         try:
             yield
@@ -226,8 +263,7 @@ class Attached:
             return
         if self._in_static_order:
             raise FailedPrecondition("detach was called within static_order")
-        self._all_gather.together(self._expect_memory)
-        self._move(self._slots, self._static)
+        self._move(self._slots, self._static, self._agree_to_move())
         self._slots = self._static
         self._is_attached = False
         self._undo_attach("finished")
@@ -256,20 +292,6 @@ class Attached:
         assert self.client is not None  # EPLB is not disabled
         return self.client
 
-    def _number_layers(self) -> int:
-        """Gives layers their numbers, by pipeline stage. returns: how many there are on all stages. Collective."""
-        found = self._all_gather.objects([self._coordinates.pipeline, len(self.layers)])
-        of_stage: Dict[int, int] = {}
-        for stage, count in found:
-            if of_stage.setdefault(stage, count) != count:
-                raise FailedPrecondition(f"ranks of pipeline stage {stage} have {of_stage[stage]} and {count} MoE layers")
-        first = sum(count for stage, count in of_stage.items() if stage < self._coordinates.pipeline)
-        for number, layer in enumerate(self.layers):
-            layer.index = first + number
-        if not sum(of_stage.values()):
-            raise InvalidArgument("experts: no module of the model is named by it (docs/attach.md)")
-        return sum(of_stage.values())
-
     def _connect(self, given: Mapping[str, Any]) -> None:
         where, (num_layers, num_experts) = self._coordinates, self._static.shape
         for name in given:
@@ -284,21 +306,24 @@ class Attached:
             options["initial_placement"] = "static"  # else everything would be carried to where the job's last run ended
         self.client = Client.connect(self._all_gather, **options)
 
-    def _attach(self, boundary: str, turn: Optional[Turn]) -> None:
+    def _attach(self, boundary: str, turn: Optional[Turn], check_batch: Any) -> None:
         self._client._carrier = "attached.static_order()"
         struct = to_struct(self._client.options)
         self._intervals = (struct.vote_every, struct.report_every)
-        self._weights = self._all_gather.together(
-            lambda: [tensor for layer in self.layers for tensor in _weights_of(layer)])
+        self._weights = self._all_gather.together(lambda: self._find_weights(is_verified=check_batch is not None))
         self._watch = Watch(self.layers, OptimizerState([]), self._weights)
         self._hook_layers(turn)
         self._seen_inputs = SeenInputs(self.layers)
+        if check_batch is not None:
+            self.check_forward(check_batch)
         first = self._client.placement.physical_to_logical_map.copy()
-        self._move(self._static, first)
-        self._slots = first
-        self._register_when_ready()
+        self._move(self._static, first, through_client=False)
+        self._slots, self._version = first, self._client.placement.version
+        self._register_when_ready(is_attaching=True)
         self._hook_state_dicts()
-        self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None)
+        ledgers = self._counts.ledgers
+        self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None,
+                            lambda: sum(ledger._version for ledger in ledgers))
 
     def _boundary_behind_steps(self) -> None:
         if not self._client.closed:  # after close the training goes on without boundaries
@@ -310,7 +335,7 @@ class Attached:
             tensor.release()
         if self._seen_inputs is not None:
             self._seen_inputs.remove()
-        for each in (*self._hooks, *self._names, *self._calls):
+        for each in (*self._hooks, *self._state_dicts, *self._calls):
             each.remove()
         for layer in self.layers:
             attached_experts.discard(layer.experts)
@@ -320,39 +345,47 @@ class Attached:
     def _hook_layers(self, turn: Optional[Turn]) -> None:
         num_experts = self._static.shape[1]
         self._counts = TokenCounts(len(self.layers), num_experts, device_of(self.layers))
-        for layer, counts in zip(self.layers, self._counts.table):
-            self._hooks.append(RouterHook(SlotColumns(layer.name, num_experts, counts.device, counts), layer.router, turn))
+        for layer, ledger in zip(self.layers, self._counts.ledgers):
+            columns = SlotColumns(layer.name, num_experts, ledger.device, ledger, counts_all=not self._state.optimizers)
+            self._hooks.append(RouterHook(columns, layer.router, turn))
             attached_experts.add(layer.experts)
 
+    def _find_weights(self, is_verified: bool) -> List[ExpertTensor]:
+        """is_verified: whether a batch will show that experts are where EPLB assumes."""
+        if not is_verified:
+            expect_routers_of(self.layers, self._static.shape[1], self._coordinates.expert_model_size)
+        return [tensor for layer in self.layers for tensor in _weights_of(layer)]
+
     def _hook_state_dicts(self) -> None:
-        own = {layer.index: self._coordinates.expert_model * layer.num_local_slots for layer in self.layers}
-        is_global = all(self._all_gather.objects(all(
-            numbers_of(layer, first) == list(range(first, first + layer.num_local_slots))
-            for layer, first in zip(self.layers, own.values()))))
         for layer in self.layers:
-            names = names_of(layer, own[layer.index], is_global, lambda index=layer.index: self._now()[index])
-            names.hook(layer)
-            self._names.append(names)
+            self._state_dicts.append(hooks_of(layer, functools.partial(self._is_static, layer.index)))
+            self._state_dicts[-1].hook(layer)
         for optimizer in self._state.optimizers:
             self._calls.append(OptimizerCalls(optimizer))
             for name in ("state_dict", "load_state_dict") if hasattr(optimizer, "state_dict") else ():
                 self._calls[-1].before(name, lambda name: refuse_moved(self._is_static, name))
 
-    def _expect_an_optimizer(self, boundary: str) -> None:
-        optimizers = self._state.optimizers
-        if boundary == "optimizer" and not (optimizers and all(hasattr(each, "step") for each in optimizers)):
-            raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
-
     # ---- parts: a step ----
 
-    def _register_when_ready(self) -> bool:
-        """returns: whether everything is registered now. Collective. errors: FailedPrecondition when ranks differ."""
-        missing = self._all_gather.objects(self._state.missing(self.layers))
-        self._waiting = next((f"rank {rank} waits for the optimizer's state of {each}" for rank, each in enumerate(missing) if each),
-                             "")
-        if self._waiting:
-            return False
-        tensors = [*self._weights, *self._all_gather.together(self._stack_state)]
+    def _register_when_ready(self, is_attaching: bool = False) -> bool:
+        """returns: whether everything is registered now. Collective. is_attaching: leaves the search for a second model to the
+        first switch, because it takes longer than the rest of attach. errors: FailedPrecondition when ranks differ;
+        InvalidArgument naming state that would not move, which closes this rank's client."""
+        def missing() -> str:
+            self._state.expect_understood(self.layers)
+            return self._state.missing(self.layers)
+
+        def stack() -> List[ExpertTensor]:
+            if not is_attaching:
+                expect_one_model(self._chunks, self.layers)
+            return self._stack_state()
+
+        with self._ending_the_run():
+            waiting = enumerate(self._all_gather.objects_of(missing))
+            self._waiting = next((f"rank {rank} waits for the optimizer's state of {each}" for rank, each in waiting if each), "")
+            if self._waiting:
+                return False
+            tensors = [*self._weights, *self._all_gather.together(stack)]
         for tensor in tensors:
             self._client.register(tensor.rows, name=tensor.name, layer=tensor.layer, role=tensor.role)
         self._client.finish_registration()
@@ -363,28 +396,55 @@ class Attached:
     def _reason_to_wait(self) -> str:
         """returns: why nothing moves, once it has been so for long; told on stderr by the rank that waits."""
         number = self._skipped_steps
-        if self._hooks and min(hook.silent_steps for hook in self._hooks) >= 2 * self._intervals[1]:
+        if self._hooks and self._silent_steps >= 2 * self._intervals[1]:
             return self._with_routers(f"{_NOT_COUNTING}rank {self._coordinates.rank} has counted no token since it attached")
         if number < _PATIENCE:
             return ""
         if number == _PATIENCE and self._waiting.startswith(f"rank {self._coordinates.rank} "):
-            print(f"eplb: nothing moves: {self._waiting}, {number} boundaries after attach; does it get gradients?", file=sys.stderr,
-                  flush=True)
+            self._tell(f"eplb: nothing moves: {self._waiting}, {number} boundaries after attach; does it get gradients?")
         return self._waiting
+
+    def _vote_no(self, why: str) -> None:
+        """Votes no if `why` is not empty. Logged once, at the second such vote in a row."""
+        self._num_refused = self._num_refused + 1 if why else 0
+        if not why or self._client.closed:
+            return
+        self._client.vote_no(f"VOTED_NO: rank {self._coordinates.rank}: {why}")
+        if self._num_refused > 1:
+            self._tell(f"eplb: rank {self._coordinates.rank} votes no: {why}; call step_boundary after each optimizer.step(), and "
+                       f"before the next forward")
+
+    def _tell(self, line: str) -> None:
+        if line not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(line)
+            sys.stderr.write(f"{line}\n")
 
     def _with_routers(self, reason: str) -> str:
         """returns: `reason` with what the silent routers did in the newest step; told once on stderr."""
         silent: Dict[str, List[str]] = {}
-        for hook in self._hooks:
-            if hook.silence:
-                silent.setdefault(hook.silence, []).append(hook.columns.name)
+        for hook, silence in zip(self._hooks, self._counts.silences()):
+            if silence:
+                silent.setdefault(silence, []).append(hook.columns.name)
         told = "; ".join(f"{_routers_of(names)} {silence}" for silence, names in silent.items())
         if not told:
             return reason
-        if told not in self._told and len(self._told) < _MOST_TOLD:
-            self._told.add(told)
-            sys.stderr.write(f"eplb: {_NOT_COUNTING}rank {self._coordinates.rank}: {told}\n")
+        self._tell(f"eplb: {_NOT_COUNTING}rank {self._coordinates.rank}: {told}")
         return f"{reason}; {told}"
+
+    def _after_switch(self) -> None:
+        """Looks for what may have changed since attach, such as learning rates by a scheduler. Collective. errors: as attach,
+        which close this rank's client."""
+        def traits() -> Any:
+            expect_alike(self.layers, self._state)
+            if not self._has_switched:
+                expect_one_model(self._chunks, self.layers)
+            return traits_of(self.layers, self._state)
+
+        with self._ending_the_run():
+            expect_alike_on_ranks(self._all_gather.objects_of(traits))
+        if not self._has_switched and not self._is_verified and self._coordinates.rank == 0:
+            self._tell("eplb: experts have moved, and their order was not verified: give attach a check_batch (docs/attach.md)")
+        self._has_switched = True
 
     def _stack_state(self) -> List[ExpertTensor]:
         self._state.expect_updated(self.layers)
@@ -394,6 +454,7 @@ class Attached:
     def _expect_memory(self, fully: bool = True) -> None:
         """Takes over what was replaced. fully: as of Watch.intact, before rows move. errors: InvalidArgument for what cannot
         be, which closes this rank's client."""
+        reshard(self._fsdp)
         if self._watch.intact(fully):
             return
         with self._ending_the_run():
@@ -411,13 +472,8 @@ class Attached:
     def _record(self, number: int) -> None:
         if not self._is_read(number):
             return
-        counts = self._counts.take()
-        if counts is None:  # on the CPU, and where the first step of all is one
-            self._counts.start_reading(self._reduce_counts)
-            counts = self._counts.take()
-        assert counts is not None
-        for layer, of_layer in zip(self.layers, counts):
-            self._client.record(layer.index, of_layer)
+        for layer, counts in zip(self.layers, self._counts.read(self._reduce_counts)):
+            self._client.record(layer.index, counts)
 
     def _is_read(self, number: int) -> bool:
         """True if counts go to the client in the boundary of a step: each on the CPU; from a device those that end a vote or a
@@ -435,39 +491,65 @@ class Attached:
     def _leave_static_order(self, here: np.ndarray, reason: str) -> None:
         """errors: those of the all-gather where a rank does not come, and of memory that cannot be taken over."""
         try:
-            self._all_gather.together(self._expect_memory)  # bounded, as an all-to-all is not
+            through_client = self._agree_to_move()  # bounded, as an all-to-all is not
         except Error:
             self._client.close(reason)
             self._slots = self._static
             raise
         finally:
             self._in_static_order = False
-        self._move(self._static, here)
+        self._move(self._static, here, through_client)
 
-    def _now(self) -> np.ndarray:
-        """[layers, slots]: the expert in each slot."""
-        return self._static if self._in_static_order else self._slots
+    def _is_static(self, layers: Any = slice(None)) -> bool:
+        """layers: EPLB's number of one; all. returns: whether each expert is in its own slot."""
+        return self._in_static_order or bool((self._slots[layers] == self._static[layers]).all())
 
-    def _is_static(self) -> bool:
-        return bool((self._now() == self._static).all())
+    def _agree_to_move(self) -> bool:
+        """returns: whether the client moves the rows. It knows alone where registered rows are, as long as its run has not ended
+        on any rank. Collective.
 
-    def _move(self, before: np.ndarray, after: np.ndarray) -> None:
-        """Carries experts with their state, and lets the routers follow. Collective."""
+        errors: those of memory that cannot be taken over; DataLoss, and FailedPrecondition when a failed vote left ranks with
+        different placements: nothing can be saved then."""
+        def mine() -> List[Any]:
+            self._expect_memory()
+            if isinstance(self._client.ended, DataLoss):
+                raise self._client.ended
+            return [self._is_registered and not self._client.closed and self._client.ended is None,
+                    zlib.crc32((self._static if self._in_static_order else self._slots).tobytes())]
+
+        found = self._all_gather.objects_of(mine)
+        differing = [rank for rank, (_, slots) in enumerate(found) if slots != found[0][1]]
+        if differing:
+            raise FailedPrecondition(f"rank {differing[0]} has experts in other slots than rank 0, because a vote failed while they "
+                                     f"were switched: restart from a checkpoint")
+        return all(through_client for through_client, _ in found)
+
+    def _move_together(self, before: np.ndarray, after: np.ndarray) -> None:
+        self._move(before, after, self._agree_to_move())
+
+    def _move(self, before: np.ndarray, after: np.ndarray, through_client: bool) -> None:
+        """Carries experts with their state, and lets the routers follow. Collective. through_client: of _agree_to_move."""
         if not (before == after).all():
-            # One truth of where registered rows are: the client's, while all ranks have one that is open.
-            if self._is_registered and not any(self._all_gather.objects(self._client.closed)):
-                self._client._carry_to(after)
+            if through_client:
+                with _showing_how_to_save():
+                    self._client._carry_to(after)
             else:
                 tensors = self._registered or [*self._weights, *self._all_gather.together(self._stack_state)]
-                carry(tensors, before, after, self._coordinates.expert_model, self._ep_group)
+                self._carry(tensors, before, after)
             self._carry_scalars(before, after)
         self._follow(after)
+
+    def _follow_client(self, client: Client) -> None:
+        if client.placement.version == self._version:
+            return
+        before, self._slots, self._version = self._slots, client.placement.physical_to_logical_map.copy(), client.placement.version
+        self._carry_scalars(before, self._slots)
+        self._follow(self._slots)
 
     def _carry_scalars(self, before: np.ndarray, after: np.ndarray) -> None:
         """State that is one number for an expert is no row of the client's: it is carried here, after each switch."""
         for layer in self.layers:
-            carry_scalars(self._state.scalars(layer), layer.index, before, after, self._coordinates.expert_model,
-                          self._ep_group, device_of([layer]))
+            carry_scalars(self._state.scalars(layer), layer.index, before, after, self._carry, device_of([layer]))
 
     def _follow(self, slots: np.ndarray) -> None:
         for hook, layer in zip(self._hooks, self.layers):
@@ -485,12 +567,17 @@ class Attached:
         return client
 
 
-def _meet(all_gather: Any, groups: Mapping[str, Any]) -> Tuple[Coordinates, InEplbOrder]:
+def _expect_an_optimizer(state: OptimizerState, boundary: str) -> None:
+    if boundary == "optimizer" and not (state.optimizers and all(hasattr(each, "step") for each in state.optimizers)):
+        raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
+
+
+@contextlib.contextmanager
+def _showing_how_to_save() -> Iterator[None]:
     try:
-        coordinates = coordinates_in(all_gather, all_gather.world_size, **groups)
-        return coordinates, InEplbOrder(all_gather, coordinates.rank, all_gather.world_size)
-    except DeadlineExceeded as error:
-        raise DeadlineExceeded(f"attach: {error}; is EPLB_DISABLE set on some ranks alone?") from error
+        yield
+    except Aborted as error:
+        raise Aborted(f"{error}; while all ranks live, `with attached.static_order():` still saves on all of them") from error
 
 
 def _routers_of(names: Sequence[str], most: int = 3) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import Any, Callable, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from eplb.errors import FailedPrecondition
 
@@ -70,17 +70,31 @@ class OptimizerCalls:
 
 
 class Steps:
-    """Which optimizers have made a step since the last boundary.
+    """Notes which optimizers have made a step since the last boundary, and whether a forward followed it.
 
-    then: runs behind the step by which each of them has made one. Threads: the training thread.
+    then: runs after the step by which each of them has made one. clock: () -> a number that rises with each forward that trains.
+    Threads: the training thread.
     """
 
-    def __init__(self, calls: Sequence[OptimizerCalls], then: Optional[Callable[[], Any]] = None) -> None:
-        self._then, self._count, self._num_idle = then, len(calls), 0
-        self._made: Set[int] = set()
+    def __init__(self, calls: Sequence[OptimizerCalls], then: Optional[Callable[[], Any]] = None,
+                 clock: Callable[[], int] = lambda: 0) -> None:
+        self._clock, self._then, self._num_idle = clock, then, 0
+        self._made: Dict[int, int] = {}  # the clock at the newest step of each
         self._calls = list(calls) if all(each.has("step") for each in calls) else []
         for number, each in enumerate(self._calls):
             each.after("step", functools.partial(self._note, number))
+
+    def why_not_move(self) -> str:
+        """Returns why experts must stay in this boundary, because gradients may wait for a step; "" if they may move."""
+        if not self._calls or not self._are_heard():
+            return ""
+        idle = [number for number in range(len(self._calls)) if number not in self._made]
+        if idle:
+            which = f"{len(idle)} of {len(self._calls)} attached optimizers have" if len(self._calls) > 1 else "the optimizer has"
+            return f"{which} made no step since the last boundary"
+        if max(self._made.values()) != self._clock():
+            return "a forward ran between the optimizer's step and the boundary, and its gradients would not move"
+        return ""
 
     def end_boundary(self) -> None:
         """The steps that were made belong to this boundary."""
@@ -89,11 +103,14 @@ class Steps:
 
     def expect_some(self, boundaries: int) -> None:
         """errors: FailedPrecondition when none was made in so many boundaries, one after the other: something else trains."""
-        if self._num_idle >= boundaries and self._calls and all(each.is_heard("step") for each in self._calls):
+        if self._num_idle >= boundaries and self._calls and self._are_heard():
             raise FailedPrecondition(f"no attached optimizer made a step in {self._num_idle} boundaries: attach the optimizer that "
                                      f"trains, or detach before it is replaced; to train nothing, attach without one")
 
+    def _are_heard(self) -> bool:
+        return all(each.is_heard("step") for each in self._calls)
+
     def _note(self, number: int) -> None:
-        self._made.add(number)
-        if self._then is not None and len(self._made) == self._count:
+        self._made[number] = self._clock()
+        if self._then is not None and len(self._made) == len(self._calls):
             self._then()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -17,10 +17,12 @@ def static_experts(num_layers: int, num_experts: int) -> np.ndarray:
     return np.tile(np.arange(num_experts), (num_layers, 1))
 
 
-def carry(tensors: Sequence[ExpertTensor], before: np.ndarray, after: np.ndarray, gpu: int, group: Any) -> None:
+def carry(tensors: Sequence[ExpertTensor], before: np.ndarray, after: np.ndarray, gpu: int, group: Any,
+          gpus: Sequence[int] = ()) -> None:
     """Moves rows from the slots of one permutation to those of another, in place. Collective in the EP group.
 
-    before, after: [layers, slots], the expert in each slot. gpu: this rank's place in `group`, the EP group.
+    before, after: [layers, slots], the expert in each slot. gpu: this rank's place in the order of experts. group: the ranks of
+    the EP group. gpus: the place of each of its ranks; default: its own order.
     cost: at most the bytes of all local experts each way, one all-to-all a tensor.
     """
     for tensor in tensors:
@@ -31,25 +33,26 @@ def carry(tensors: Sequence[ExpertTensor], before: np.ndarray, after: np.ndarray
         targets = np.argsort(new)[old]  # of the row in each slot
         owners = targets // per_gpu
         mine = range(gpu * per_gpu, (gpu + 1) * per_gpu)
-        num_gpus = len(old) // per_gpu
-        leaving = [slot - mine.start for other in range(num_gpus) for slot in mine if owners[slot] == other]
+        others = gpus or range(len(old) // per_gpu)
+        slots_of = [range(other * per_gpu, (other + 1) * per_gpu) for other in others]
+        leaving = [slot - mine.start for other in others for slot in mine if owners[slot] == other]
         # Those that come, by sender and then by the slot they leave.
-        arriving = [int(targets[slot]) - mine.start for slot in range(len(old)) if owners[slot] == gpu]
-        sent = [int((owners[mine.start:mine.stop] == other).sum()) for other in range(num_gpus)]
-        received = [int((owners[other * per_gpu:(other + 1) * per_gpu] == gpu).sum()) for other in range(num_gpus)]
+        arriving = [int(targets[slot]) - mine.start for slots in slots_of for slot in slots if owners[slot] == gpu]
+        sent = [int((owners[mine.start:mine.stop] == other).sum()) for other in others]
+        received = [int((owners[slots.start:slots.stop] == gpu).sum()) for slots in slots_of]
         rows = tensor.rows[torch.tensor(leaving, device=tensor.rows.device)]
         tensor.rows[torch.tensor(arriving, device=rows.device)] = _all_to_all(rows, sent, received, group)
 
 
 def carry_scalars(scalars: Sequence[Tuple[str, Sequence[Dict[str, Any]]]], layer: int, before: np.ndarray, after: np.ndarray,
-                  gpu: int, group: Any, device: torch.device) -> None:
-    """Moves numbers of one layer's experts as carry does rows: (key, for each local slot its dict). Tensors of one element keep
-    their memory. device: where the group's collectives work. cost: one all-to-all, and a wait for the device."""
+                  carry_rows: Callable[..., None], device: torch.device) -> None:
+    """Moves numbers of one layer's experts as carry_rows does rows: (key, for each local slot its dict). Tensors of one element
+    keep their memory. device: where collectives work. cost: one all-to-all, and a wait for the device."""
     if not scalars or (before[layer] == after[layer]).all():
         return
     columns = [_column([state[key] for state in states]).to(device) for key, states in scalars]
     rows = torch.stack(columns, dim=1)
-    carry([SimpleNamespace(layer=layer, rows=rows)], before, after, gpu, group)  # type: ignore[list-item]
+    carry_rows([SimpleNamespace(layer=layer, rows=rows)], before, after)
     for (key, states), values in zip(scalars, rows.t().tolist()):
         for state, value in zip(states, values):
             if torch.is_tensor(state[key]):

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from eplb.errors import InvalidArgument
+from eplb.torch.shards import Shard, expect_whole_experts, rows_of, shard_of
 
 _PAGE = "docs/attach.md"
 
@@ -51,7 +52,8 @@ class Family:
 class ExpertLayer:
     """name: of the experts' module. index: EPLB's number of the layer, given once all ranks are known.
 
-    families: by name. singles: with a module for each local expert those, by their names below `experts`.
+    families: by name. singles: with a module for each local expert those, by their names below `experts`. shard: of
+    parameters that are DTensors, where this rank's experts are among all.
     """
 
     name: str
@@ -60,6 +62,7 @@ class ExpertLayer:
     families: Dict[str, Family]
     singles: Dict[str, nn.Module]
     num_local_slots: int
+    shard: Optional[Shard] = None
     index: int = -1
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -88,8 +91,9 @@ def find_layers(chunks: Sequence[nn.Module], experts: Experts, router: Router,
                 raise InvalidArgument(f"{full_name} is attached already: its router would be turned twice")
             names.expect_one_place(module)
             families, singles = _parts_of(full_name, module, num_local_experts)
+            shard = _shard_of(full_name, families)
             layers.append(ExpertLayer(full_name, module, _router_of(chunk, name, full_name, router), families, singles,
-                                      _num_slots(full_name, families, num_local_experts)))
+                                      _num_slots(full_name, families, num_local_experts), shard))
     names.expect_own_routers(layers)
     return layers
 
@@ -187,7 +191,7 @@ def _are_stacks(name: str, what: str, count: int, places: Dict[str, Any], num_sl
 
     errors: InvalidArgument where they may be either.
     """
-    sizes = {parameter.shape[0] if parameter.dim() else 0 for parameter, _ in places.values()}
+    sizes = {rows_of(parameter) for parameter, _ in places.values()}
     if num_slots not in (None, count):
         return sizes == {num_slots}
     if sizes == {count} and not is_decided:
@@ -263,9 +267,28 @@ def _stacked(places: Dict[str, Any]) -> Dict[str, Family]:
     return {name: Family(name, [parameter], [place], []) for name, (parameter, place) in places.items()}
 
 
+def _shard_of(name: str, families: Dict[str, Family]) -> Optional[Shard]:
+    """errors: InvalidArgument for experts that a shard cuts, and for stacks of which this rank holds different experts."""
+    shards: Dict[str, Optional[Shard]] = {}
+    for key, family in families.items():
+        if family.is_stacked:
+            shards[key] = shard_of(f"{name}.{key}", family.parameters[0])
+        else:
+            expect_whole_experts(f"{name}.{family.names[0]}", family.parameters)
+    found = set(shards.values())
+    if len(found) > 1:
+        raise InvalidArgument(f"{name} has " + ", ".join(f"{key} {_part_text(each)}" for key, each in sorted(shards.items())[:6])
+                              + f", expected the same part of each: shard all stacks of a layer alike ({_PAGE})")
+    return next(iter(found), None)
+
+
+def _part_text(shard: Optional[Shard]) -> str:
+    return "whole" if shard is None else f"in part {shard.place} of {shard.parts}"
+
+
 def _num_slots(name: str, families: Dict[str, Family], given: Optional[int]) -> int:
     found = {key: len(family.parameters) if not family.is_stacked else
-             given or (family.parameters[0].shape[0] if family.parameters[0].dim() else 0)
+             given or rows_of(family.parameters[0])
              for key, family in families.items()}
     numbers = sorted(set(found.values()))
     if len(numbers) != 1 or numbers[0] < 1 or given not in (None, numbers[0]):

@@ -12,7 +12,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from eplb import _lists
-from eplb._rows import described, refused
+from eplb._rows import described, is_dtensor, local_of, refused
+from eplb.torch.shards import expect_whole_experts
 
 # Trainers' tensors that lie in stacks made here, and where; by id.
 _stacked: Dict[int, Tuple[Any, int]] = {}
@@ -29,9 +30,8 @@ class Piece:
 
     def get(self) -> torch.Tensor:
         """Returns the tensor; of a DTensor the local shard."""
-        if hasattr(self._tensor, "to_local"):
-            with torch.no_grad():
-                return self.whole().to_local()  # type: ignore[no-any-return,attr-defined]
+        if is_dtensor(self._tensor):
+            return local_of(self.whole())  # type: ignore[no-any-return]
         return self.whole() if self._owner is not None else self._tensor.data
 
     def set(self, tensor: torch.Tensor) -> None:
@@ -52,7 +52,7 @@ class Piece:
 
     def pointer(self) -> Callable[[], int]:
         """Returns a function that gives the address of the current object."""
-        if hasattr(self._tensor, "to_local"):
+        if is_dtensor(self._tensor):
             return lambda: self.get().data_ptr()
         return self.whole().data_ptr
 
@@ -68,7 +68,7 @@ class ExpertTensor:
     def __init__(self, name: str, layer: int, role: str, pieces: Sequence[Piece], num_slots: int) -> None:
         self.name, self.layer, self.role = name, layer, role
         self.pieces = list(pieces)
-        _expect_whole_experts(name, [piece.whole() for piece in pieces])
+        expect_whole_experts(name, [piece.whole() for piece in pieces])
         tensors = [piece.get() for piece in pieces]
         for tensor in tensors:
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
@@ -150,12 +150,3 @@ def _remember(tensor: torch.Tensor) -> None:
 def _is_remembered(tensor: torch.Tensor) -> bool:
     reference, address = _stacked.get(id(tensor), (lambda: None, 0))
     return reference() is tensor and tensor.data_ptr() == address
-
-
-def _expect_whole_experts(name: str, tensors: Sequence[Any]) -> None:
-    """errors: InvalidArgument for a DTensor whose shard cuts experts."""
-    for tensor in tensors:
-        for placement in getattr(tensor, "placements", ()) if hasattr(tensor, "to_local") else ():
-            if len(tensors) > 1 or not (placement.is_replicate() or placement.is_shard(0)):
-                raise refused(name, f"is a DTensor of {list(tensor.shape)} placed as {placement}: only a stack [experts, ..] "
-                                    f"that is sharded by its first dimension holds whole experts in each shard")

@@ -59,6 +59,8 @@ class SeenInputs:
         return output[0] if isinstance(output, (tuple, list)) else output
 
     def _note(self, index: int, inputs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         if index not in self._seen and inputs and all(torch.is_tensor(each) and each.numel() and each.is_floating_point()
                                                       for each in inputs):
             self._seen[index] = [(list(each.shape), dtype_of(each)) for each in inputs]

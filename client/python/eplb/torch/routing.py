@@ -2,198 +2,211 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional
+import contextlib
+from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 import numpy as np
 import torch
 
 from eplb import _rows
 from eplb.errors import FailedPrecondition
+from eplb.torch.turn import NOT_COUNTED, WITH_GRADIENTS, WITHOUT_GRADIENTS, new_ledger, new_table, turn
 
-# (what the router gave, the layer's columns) -> the same by slots; it also calls count_columns or count_indices.
+# (output of the router, the layer's columns) -> the same by slots; it also counts, mostly by columns.count_and_turn.
 Turn = Callable[[Any, "SlotColumns"], Any]
 
-_NOT_CALLED = "got no call"
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class SlotColumns:
-    """The expert of each slot of one layer, and counts, both on `device`.
+    """Placement and counts of one layer as tensors on `device`.
 
-    Its memory stays where it is: a captured CUDA graph sees switches and counts.
-    counts: int64 [experts], tokens since they were last read; given: a row of a table of all layers.
+    Their memory stays where it is: compiled graphs and captured CUDA graphs see switches and counts.
+    ledger: where choices are counted (eplb.torch.turn); None: one of its own. counts_all: also runs without gradients count,
+    because nothing is trained.
     """
 
-    def __init__(self, name: str, num_experts: int, device: torch.device, counts: Optional[torch.Tensor] = None) -> None:
+    def __init__(self, name: str, num_experts: int, device: torch.device, ledger: Optional[torch.Tensor] = None,
+                 counts_all: bool = False) -> None:
         self.name, self.num_experts = name, num_experts
+        self.ledger = new_ledger(num_experts, device) if ledger is None else ledger
+        self.mask_dim = 1  # dimension of the experts in masks, once a batch has shown it
+        self._counts_all = counts_all
         self._experts = torch.arange(num_experts, device=device)  # [slots]
-        # [experts + 1], the slot of each expert; the last is that of no expert.
-        self._slots = torch.arange(num_experts + 1, device=device)
-        self._slots[num_experts] = -1
-        self.counts = torch.zeros(num_experts, dtype=torch.int64, device=device) if counts is None else counts
-        self.is_counting = True
+        self._table = new_table(num_experts, device)
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """int64 [experts]: choices of each expert since they were last read."""
+        return self.ledger[1:self.num_experts + 1]
 
     def set_slots(self, experts: np.ndarray) -> None:
         """experts: [slots], the expert in each slot."""
         self._experts.copy_(torch.from_numpy(experts.astype(np.int64)))
-        self._slots[:self.num_experts].copy_(torch.from_numpy(np.argsort(experts).astype(np.int64)))
+        self._table[1:-1].copy_(torch.from_numpy(np.argsort(experts).astype(np.int64)))
+
+    def count_and_turn(self, chosen: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """Counts choices and turns them to slots, in one pass.
+
+        chosen: integers of any shape, logical experts, or a bool mask whose dimension `dim` is the logical experts. returns:
+        the same by slots. An index outside 0..experts - 1 is a mark of no expert, which is not counted and stays.
+        """
+        trains = self._counts_all or torch.is_grad_enabled()
+        return self._turned(chosen, dim, WITH_GRADIENTS if trains else WITHOUT_GRADIENTS)
 
     def in_slot_order(self, columns: torch.Tensor, dim: int = 1) -> torch.Tensor:
         """columns: a tensor whose dimension `dim` is the logical experts. returns: the same by slots, differentiable."""
         return columns.index_select(dim, self._experts)
 
     def slots_of(self, indices: torch.Tensor) -> torch.Tensor:
-        """indices: integers of any shape, logical experts; -1 and all else outside 0..experts - 1 for none.
-
-        returns: the slot of each, -1 for none, of the same type; of unsigned integers -1 is their largest. An index
-        outside raises no error, which would make the host wait for the device.
-        """
-        wide = indices.long()
-        is_none = (wide < 0) | (wide >= self.num_experts)
-        return self._slots[wide.masked_fill(is_none, self.num_experts)].to(indices.dtype)
+        """Turns indices as count_and_turn does, and counts nothing."""
+        return self._turned(indices, -1, NOT_COUNTED)
 
     def count_columns(self, chosen: torch.Tensor, dim: int = 1) -> None:
         """Adds choices. chosen: a tensor whose dimension `dim` is the logical experts, not zero for a choice."""
-        if not self.is_counting:
-            return
-        others = [each for each in range(chosen.dim()) if each != dim % chosen.dim()]
-        self.counts += (chosen != 0).sum(dim=others)
+        self.count_and_turn(chosen != 0, dim)
 
     def count_indices(self, indices: torch.Tensor) -> None:
         """Adds choices. indices: integers of any shape, logical experts; others are no choice."""
-        if not self.is_counting:
-            return
-        flat = indices.reshape(-1).long()
-        is_expert = (flat >= 0) & (flat < self.num_experts)
-        self.counts.index_add_(0, flat.clamp(0, self.num_experts - 1), is_expert.long())
+        self.count_and_turn(indices)
+
+    def _turned(self, chosen: torch.Tensor, dim: int, run: int) -> torch.Tensor:
+        if chosen.dtype in (torch.int32, torch.int64, torch.bool):
+            return turn(chosen, self._table, self.ledger, dim % chosen.dim(), run)
+        return turn(chosen.int(), self._table, self.ledger, 0, run).to(chosen.dtype)
 
 
 class RouterHook:
-    """Turns what a router gives from logical experts to slots, and counts tokens, each once however often it is recomputed.
+    """Turns a router's output from logical experts to slots, and counts tokens, each once however often it is recomputed.
 
-    Everything inside the router (auxiliary losses, biases) sees logical experts, and what is behind it slots.
+    Everything inside the router (auxiliary losses, biases) sees logical experts, and the dispatcher after it slots.
     It holds nothing of the client: a copy of the module takes a copy of it along.
-    turn: None: turn_by_shape. errors of the hook: FailedPrecondition for an output that nothing is known of.
+    turn: None: turn_by_shape. errors of the hook: FailedPrecondition for an output of unknown meaning.
     """
 
     def __init__(self, columns: SlotColumns, router: torch.nn.Module, turn: Optional[Turn]) -> None:
         self.columns = columns
-        self._turn: Turn = turn or ByShape()
-        self._unpaid = 0  # forwards without gradients in training: activation checkpointing runs each again
-        self.silence = _NOT_CALLED  # why the newest step counted nothing; "": it counted
-        self.silent_steps = 0  # in a row that counted nothing
-        self._silence_now = _NOT_CALLED  # reason for the current step
-        self._handle = router.register_forward_hook(self._hook)
+        self._turn = turn
+        self._handle = router.register_forward_hook(self._hook, with_kwargs=True)
 
     def remove(self) -> None:
         self._handle.remove()
 
-    def end_step(self) -> None:
-        self._unpaid = 0
-        self.silence, self._silence_now = self._silence_now, _NOT_CALLED
-        self.silent_steps = self.silent_steps + 1 if self.silence else 0
-
-    def _hook(self, module: torch.nn.Module, _arguments: Any, output: Any) -> Any:
-        self.columns.is_counting = self._is_counted(module)
-        if self.columns.is_counting:
-            self._silence_now = ""
-        elif self._silence_now:
-            self._silence_now = "ran without gradients" if module.training else "ran in eval mode"
-        return self._turn(output, self.columns)
-
-    def _is_counted(self, module: torch.nn.Module) -> bool:
-        if not module.training:
-            return False
-        if not torch.is_grad_enabled():
-            self._unpaid += 1
-            return False
-        if not _in_backward():
-            return True
-        # Recomputed: the first run was counted unless it ran without gradients.
-        if self._unpaid == 0:
-            return False
-        self._unpaid -= 1
-        return True
+    def _hook(self, _module: torch.nn.Module, arguments: Any, named: Any, output: Any) -> Any:
+        if self._turn is not None:
+            return self._turn(output, self.columns)
+        return turn_by_shape(output, self.columns, _num_tokens((*arguments, *named.values())))
 
 
-class ByShape:
-    """The outputs whose shapes say what they are:
+def turn_by_shape(output: Any, columns: SlotColumns, num_tokens: Optional[int] = None) -> Any:
+    """Turns and counts outputs whose shapes tell their meaning:
 
     - (probs, routing_map), both [tokens, experts], of which one is bool, as of Megatron-Core;
     - weights and integer indices, both [.., k], in either order, and scalars; with k = experts they may be a map, as
       one_hot gives, and are refused;
     - masks [tokens, experts, capacity], one of them bool, as of DeepSpeed, beside scalars and counts [experts], which stay in
       the order of logical experts.
+    num_tokens: that the router was given, if known. errors: FailedPrecondition for other outputs, and for indices of tokens,
+    which an expert-choice router gives.
     """
+    if isinstance(output, (tuple, list)) and all(torch.is_tensor(each) or each is None or isinstance(each, (int, float))
+                                                 for each in output):
+        places = [place for place, each in enumerate(output)
+                  if torch.is_tensor(each) and (each.dim() > 1 or each.numel() > 1)]
+        tensors = [output[place] for place in places]
+        turned = _map(tensors, columns) or _indices(tensors, columns, num_tokens) or _masks(tensors, columns)
+        if turned:
+            parts = list(output)
+            for place, each in zip(places, turned):
+                parts[place] = each
+            return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
+    raise FailedPrecondition(
+        f"router {columns.name} gave {_described(output)}; the shapes do not tell which of them is by expert (there are "
+        f"{columns.num_experts}): give attach a `turn`, (output, columns) -> the output by slots, that calls "
+        f"columns.count_and_turn(indices), or columns.in_slot_order(tensor, dim) and columns.count_columns")
 
-    def __init__(self) -> None:
-        self._dim = 0  # dimension of the experts in masks, once one has shown it
 
-    def __call__(self, output: Any, columns: SlotColumns) -> Any:
-        if isinstance(output, (tuple, list)) and all(torch.is_tensor(each) or each is None or isinstance(each, (int, float))
-                                                     for each in output):
-            tensors = [each for each in output if torch.is_tensor(each) and (each.dim() > 1 or each.numel() > 1)]
-            for kind in (self._map, self._indices, self._masks):
-                turned = kind(tensors, columns)
-                if turned is not None:
-                    parts = [turned.get(id(each), each) for each in output]
-                    return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
+def _map(tensors: List[torch.Tensor], columns: SlotColumns) -> Optional[List[torch.Tensor]]:
+    masks = [each for each in tensors if each.dtype == torch.bool]
+    if len(tensors) != 2 or len(masks) != 1 or any(each.dim() != 2 or each.shape[1] != columns.num_experts
+                                                   for each in tensors):
+        return None
+    return _turn_masks(tensors, columns, 1)
+
+
+def _indices(tensors: List[torch.Tensor], columns: SlotColumns, num_tokens: Optional[int]) -> Optional[List[torch.Tensor]]:
+    indices = [each for each in tensors if each.dtype in _INTEGERS]
+    if len(tensors) != 2 or len(indices) != 1 or tensors[0].shape != tensors[1].shape or tensors[0].dim() < 2 \
+            or indices[0].shape[-1] == columns.num_experts:
+        return None
+    rows = indices[0].shape[:-1]
+    if num_tokens is not None and columns.num_experts in rows and rows.numel() != num_tokens:
         raise FailedPrecondition(
-            f"router {columns.name} gave {_described(output)}, of which the shapes do not say what is by expert (there are "
-            f"{columns.num_experts}): give attach a `turn`, (output, columns) -> the output by slots, that calls "
-            f"columns.in_slot_order(tensor, dim) or columns.slots_of(indices), and columns.count_columns or count_indices")
+            f"router {columns.name} gave {_described(tensors)} for {num_tokens} tokens: one row for each of {columns.num_experts} "
+            f"experts holds numbers of tokens, as of an expert-choice router. attach turns experts' numbers; let the router give "
+            f"masks or (probs, routing_map), or give attach a `turn`")
+    return [columns.count_and_turn(each) if each is indices[0] else each for each in tensors]
 
-    def _map(self, tensors: List[torch.Tensor], columns: SlotColumns) -> Optional[Dict[int, torch.Tensor]]:
-        masks = [each for each in tensors if each.dtype == torch.bool]
-        if len(tensors) != 2 or len(masks) != 1 or any(each.dim() != 2 or each.shape[1] != columns.num_experts
-                                                       for each in tensors):
-            return None
-        columns.count_columns(masks[0], 1)
-        return {id(each): columns.in_slot_order(each, 1) for each in tensors}
 
-    def _indices(self, tensors: List[torch.Tensor], columns: SlotColumns) -> Optional[Dict[int, torch.Tensor]]:
-        indices = [each for each in tensors if each.dtype in _INTEGERS]
-        if len(tensors) != 2 or len(indices) != 1 or tensors[0].shape != tensors[1].shape or tensors[0].dim() < 2 \
-                or indices[0].shape[-1] == columns.num_experts:
-            return None
-        columns.count_indices(indices[0])
-        return {id(indices[0]): columns.slots_of(indices[0])}
+def _masks(tensors: List[torch.Tensor], columns: SlotColumns) -> Optional[List[torch.Tensor]]:
+    masks = [each for each in tensors if each.dim() == 3]
+    rest = [each for each in tensors if each.dim() != 3]
+    chosen = [each for each in masks if each.dtype == torch.bool]
+    if len(chosen) != 1 or any(each.shape != chosen[0].shape for each in masks) \
+            or any(each.shape != (columns.num_experts,) for each in rest):
+        return None
+    dims = [dim for dim in range(3) if chosen[0].shape[dim] == columns.num_experts]
+    if not dims:
+        return None
+    if len(dims) == 1:
+        columns.mask_dim = dims[0]
+    # Tokens or capacity may be as many as experts: then as in [tokens, experts, capacity], or as an earlier batch showed.
+    dim = dims[0] if len(dims) == 1 else columns.mask_dim
+    return _turn_masks(tensors, columns, dim) if dim in dims else None
 
-    def _masks(self, tensors: List[torch.Tensor], columns: SlotColumns) -> Optional[Dict[int, torch.Tensor]]:
-        masks = [each for each in tensors if each.dim() == 3]
-        rest = [each for each in tensors if each.dim() != 3]
-        chosen = [each for each in masks if each.dtype == torch.bool]
-        if len(chosen) != 1 or any(each.shape != chosen[0].shape for each in masks) \
-                or any(each.shape != (columns.num_experts,) for each in rest):
-            return None
-        dims = [dim for dim in range(3) if chosen[0].shape[dim] == columns.num_experts]
-        if len(dims) == 1:
-            self._dim = dims[0]
-        # Tokens or capacity may be as many as experts: then as in [tokens, experts, capacity], or as an earlier batch showed.
-        dim = self._dim if self._dim in dims and self._dim else 1
-        if dim not in dims:
-            return None
-        columns.count_columns(chosen[0], dim)
-        return {id(each): columns.in_slot_order(each, dim) for each in masks}
+
+def _turn_masks(tensors: Sequence[torch.Tensor], columns: SlotColumns, dim: int) -> List[torch.Tensor]:
+    """Tensors of more dimensions than one have the experts in dimension `dim`; those of one stay."""
+    return [each if each.dim() == 1 else columns.count_and_turn(each, dim) if each.dtype == torch.bool
+            else columns.in_slot_order(each, dim) for each in tensors]
+
+
+def _num_tokens(arguments: Sequence[Any]) -> Optional[int]:
+    """Returns the tokens of the first [.., width] tensor of numbers among a router's arguments."""
+    for each in arguments:
+        if torch.is_tensor(each) and each.dim() > 1 and each.is_floating_point():
+            return each.shape[:-1].numel()
+    return None
 
 
 class TokenCounts:
     """Counts of all layers on the device, which the host reads without waiting for what the device does meanwhile.
 
-    table: int64 [layers, experts], what the layers' columns count into. is_on_device: whether a read costs anything.
+    ledgers: of each layer, where its columns count. is_on_device: whether a read costs anything.
     """
 
     def __init__(self, num_layers: int, num_experts: int, device: torch.device) -> None:
-        self.table = torch.zeros(num_layers, num_experts, dtype=torch.int64, device=device)
+        self.ledgers = [new_ledger(num_experts, device) for _ in range(num_layers)]
+        self._runs = [ledger[-2:] for ledger in self.ledgers]
+        self.device = device
         self.is_on_device = device.type == "cuda"
-        self._host = torch.zeros(num_layers, num_experts, dtype=torch.int64, pin_memory=self.is_on_device)
+        self._host = torch.zeros(num_layers, num_experts + 4, dtype=torch.int64, pin_memory=self.is_on_device)
         self._copied = torch.cuda.Event() if self.is_on_device else None
         self._is_reading = False
 
+    def now(self) -> torch.Tensor:
+        """Returns a copy, int64 [layers, experts] on the device: tokens since counts were last taken."""
+        return self._stacked()[:, 1:-3].contiguous()
+
+    def end_step(self) -> None:
+        """Forgets how often routers ran, because what a backward repeats ran in the same step."""
+        if self._runs:
+            torch._foreach_zero_(self._runs)
+
     def start_reading(self, reduce: Optional[Callable[[torch.Tensor], None]] = None) -> None:
         """Takes what was counted and begins to copy it to the host. reduce: sums it over ranks, in place."""
-        taken = self.table.clone()
-        self.table.zero_()
+        taken = self._stacked()
+        self.clear()
         if reduce is not None:
             reduce(taken)
         self._host.copy_(taken, non_blocking=True)
@@ -201,24 +214,38 @@ class TokenCounts:
             self._copied.record()
         self._is_reading = True
 
-    def take(self) -> Optional[np.ndarray]:
-        """Returns the counts that start_reading took, valid until its next call; None without one. Waits for the copy."""
+    def read(self, reduce: Optional[Callable[[torch.Tensor], None]] = None) -> np.ndarray:
+        """Returns int64 [layers, experts], valid until the next start_reading: what it took, or what was counted until now
+        if it was not called since the last read. Waits for the copy. reduce: as of start_reading."""
         if not self._is_reading:
-            return None
+            self.start_reading(reduce)
         if self._copied is not None:
             self._copied.synchronize()
         self._is_reading = False
-        return self._host.numpy()
+        return self._host.numpy()[:, 1:-3]
+
+    @contextlib.contextmanager
+    def left_as_before(self) -> Iterator[None]:
+        """Context of forwards that do not count."""
+        before = [ledger.clone() for ledger in self.ledgers]
+        try:
+            yield
+        finally:
+            for ledger, value in zip(self.ledgers, before):
+                ledger.copy_(value)
+
+    def silences(self) -> List[str]:
+        """Returns, for each layer, why nothing was counted in what was read last; "" if something was."""
+        return ["" if counts else "chose no expert" if counted else "ran without gradients" if uncounted else "got no call"
+                for counts, counted, uncounted in zip(self._host[:, 1:-3].sum(dim=1), self._host[:, -2], self._host[:, -1])]
+
+    def _stacked(self) -> torch.Tensor:
+        return torch.stack(self.ledgers) if self.ledgers else self._host.new_zeros(self._host.shape, device=self.device)
 
     def clear(self) -> None:
-        self.table.zero_()
         self._is_reading = False
-
-
-def _in_backward() -> bool:
-    """Before torch 2 it is not known, and only checkpointing that runs without gradients first is counted right."""
-    task = getattr(torch._C, "_current_graph_task_id", None)
-    return task is not None and task() != -1
+        if self.ledgers:
+            torch._foreach_zero_(self.ledgers)
 
 
 def _described(output: Any) -> str:
@@ -229,5 +256,3 @@ def _described(output: Any) -> str:
     if isinstance(output, dict):
         return f"a dict of {', '.join(f'{key}: {_described(value)}' for key, value in output.items())}"
     return type(output).__name__
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from operator import is_
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -18,6 +19,11 @@ _PAGE = "docs/attach.md"
 
 # Gradient descent, which keeps nothing for a parameter where its momentum is 0. Others have a momentum and keep more, as RMSprop.
 _WITHOUT_STATE = ("SGD", "FusedSGD")
+
+# Parts of the names of optimizers whose update of one element depends on a norm or a rotation of the whole parameter.
+_OF_WHOLE_PARAMETERS = ("lamb", "lars", "larc", "adafactor", "came", "muon", "shampoo", "soap", "novograd", "galore", "kron", "psgd")
+
+_PLAIN = (int, float, str, type(None))
 
 
 class OptimizerState:
@@ -45,7 +51,8 @@ class OptimizerState:
                                                        for now, then in zip(found, self._params))
 
     def expect_updated(self, layers: Sequence[ExpertLayer]) -> None:
-        """errors: InvalidArgument naming a trained parameter that no optimizer updates now, as with flat buffers."""
+        """errors: InvalidArgument naming a trained parameter that no optimizer updates now, as with flat buffers, or a stack
+        whose optimizer mixes its experts."""
         self.renew()
         for layer in layers if self.optimizers else ():
             for key, family in layer.families.items():
@@ -53,6 +60,28 @@ class OptimizerState:
                     if parameter.requires_grad and id(self._main(parameter)) not in self._homes:
                         raise refused(f"{layer.name}.{key}", f"no optimizer has it in param_groups, nor a whole copy of it: flat "
                                                              f"buffers and shards that cut experts cannot move with one ({_PAGE})")
+                if family.is_stacked and layer.num_local_slots > 1:
+                    self._expect_elementwise(f"{layer.name}.{key}", family.parameters[0])
+
+    def expect_understood(self, layers: Sequence[ExpertLayer]) -> None:
+        """errors: InvalidArgument naming state of an expert that would stay behind: an entry that is no tensor, or a tensor in
+        an attribute of its optimizer."""
+        experts: Dict[int, str] = {}
+        shapes: Dict[Any, str] = {}
+        for layer in layers:
+            for family in layer.families.values():
+                for name, parameter in zip(family.names, family.parameters):
+                    for key, value in self.of(parameter).items():
+                        _expect_plain(f"{layer.name}.{name}.{key}", value)
+                    if self.home(parameter)[0] is not None:
+                        experts.update((id(each), f"{layer.name}.{name}") for each in (parameter, self._main(parameter)))
+                        shapes.setdefault(tuple(self._main(parameter).shape), f"{layer.name}.{name}")
+        for optimizer in self.optimizers if experts else ():
+            found = _HiddenState(optimizer, experts, shapes).find()
+            if found:
+                path, name = found
+                raise refused(name, f"{type(optimizer).__name__}.{path} holds a tensor of its size beside `state`: it would not move "
+                                    f"with the expert; keep it in the optimizer's `state` ({_PAGE})")
 
     def missing(self, layers: Sequence[ExpertLayer]) -> str:
         """The name of a parameter whose state is still to come, or "": optimizers make it in their first step. A parameter that
@@ -144,6 +173,13 @@ class OptimizerState:
         optimizer, _ = self.home(parameter)
         return optimizer is None or keeps_state(optimizer, [self.group(parameter)])
 
+    def _expect_elementwise(self, name: str, parameter: torch.Tensor) -> None:
+        optimizer, _ = self.home(parameter)
+        for kind in type(optimizer).__mro__:
+            if any(part in kind.__name__.lower() for part in _OF_WHOLE_PARAMETERS):
+                raise refused(name, f"{kind.__name__} updates it by norms of the whole stack, so that results would depend on which "
+                                    f"experts share a rank: give each expert parameters of its own ({_PAGE})")
+
     def _expect_whole(self, name: str, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
         if tensor.numel() != parameter.numel():
             raise refused(name, f"has {tensor.numel()} elements, the parameter {parameter.numel()}: a flat shard or a factored "
@@ -159,7 +195,65 @@ def is_scalar(value: Any, parameter: torch.Tensor) -> bool:
     """True if state of a parameter is one number."""
     if torch.is_tensor(value):
         return bool(value.numel() == 1 and value.shape != parameter.shape)
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float))
+
+
+def _expect_plain(name: str, value: Any) -> None:
+    """errors: InvalidArgument for state that is neither a tensor nor a number, a text, or a tuple of such."""
+    is_plain = torch.is_tensor(value) or isinstance(value, _PLAIN) \
+        or isinstance(value, tuple) and all(isinstance(each, _PLAIN) for each in value)
+    if not is_plain and not (isinstance(value, (list, dict)) and not value):
+        raise refused(name, f"the optimizer's state is a {type(value).__name__}: a tensor or a number moves with its expert, and what "
+                            f"is in lists, dicts or objects would stay behind ({_PAGE})")
+
+
+class _HiddenState:
+    """Looks through the attributes of an optimizer for tensors that belong to parameters of experts.
+
+    experts: names by id of what the optimizer updates. shapes: one name for each of their shapes.
+    """
+
+    _DEPTH = 8
+
+    def __init__(self, optimizer: Any, experts: Mapping[int, str], shapes: Mapping[Any, str]) -> None:
+        self._optimizer, self._experts, self._shapes = optimizer, experts, shapes
+        self._seen = {id(optimizer.state), id(optimizer.param_groups), *experts}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._seen.update((id(parameter), id(parameter.grad)))
+        for state in optimizer.state.values():
+            self._seen.update(map(id, state.values() if isinstance(state, Mapping) else ()))
+
+    def find(self) -> Optional[Tuple[str, str]]:
+        """Returns (the attribute, the name of the parameter), or None."""
+        return next(self._inside("", vars(self._optimizer), 0), None)
+
+    def _inside(self, path: str, value: Any, depth: int) -> Iterator[Tuple[str, str]]:
+        if depth > self._DEPTH or id(value) in self._seen or callable(value) or isinstance(value, (str, bytes)):
+            return
+        self._seen.add(id(value))
+        if torch.is_tensor(value):
+            if value.numel() > 1 and value.dtype != torch.int64 and tuple(value.shape) in self._shapes:
+                yield path, self._shapes[tuple(value.shape)]
+        elif isinstance(value, Mapping):
+            for key, each in value.items():
+                name = self._experts.get(key if isinstance(key, int) else id(key))
+                if name is not None and _has_tensor(each):
+                    yield path, name
+                yield from self._inside(path or str(key), each, depth + 1)
+        elif isinstance(value, (list, tuple, set, deque)):
+            for each in value:
+                yield from self._inside(path, each, depth + 1)
+        elif hasattr(value, "__dict__"):
+            yield from self._inside(path, vars(value), depth + 1)
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_tensor, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_tensor, value))
+    return torch.is_tensor(value) and value.numel() > 1
 
 
 def optimizers_of(optimizer: Any) -> List[Any]:

@@ -10,7 +10,7 @@ import torch
 from eplb.torch.alike import expect_alike
 from eplb.torch.layers import ExpertLayer
 from eplb.torch.pieces import ExpertTensor, refused
-from eplb.torch.state import OptimizerState
+from eplb.torch.state import OptimizerState, is_scalar
 
 _get_pointer = torch.Tensor.data_ptr
 _is_trained = attrgetter("requires_grad")
@@ -68,6 +68,7 @@ class Watch:
         if not self._state.updates_the_same():
             self._state.expect_updated(self._layers)
             expect_alike(self._layers, self._state)
+        self._state.expect_understood(self._layers)
         registered = {tensor.name: tensor for tensor in self._tensors if tensor.role == "state"}
         for layer in self._layers:
             self._state.expect_same_parts(layer, registered)
@@ -95,18 +96,11 @@ class Watch:
         for parameter in self._parameters:
             state = self._state.of(parameter)
             for key, value in state.items():
-                if torch.is_tensor(value):
+                if torch.is_tensor(value) and not is_scalar(value, parameter):  # scalars may be replaced in each step
                     found.setdefault(key, []).append((state, value))
         return [(itemgetter(key), [state for state, _ in each], [len(state) for state, _ in each], [value for _, value in each])
-                for key, each in found.items() if not _is_replaced_each_step(each)]
+                for key, each in found.items()]
 
 
 def _columns(pairs: Sequence[Tuple[Any, int]]) -> Tuple[List[Any], List[int]]:
     return [tensor for tensor, _ in pairs], [address for _, address in pairs]
-
-
-def _is_replaced_each_step(entries: Sequence[Tuple[Any, torch.Tensor]]) -> bool:
-    """Scalars, such as Adam's step, belong to no row: who replaces them changes nothing."""
-    return all(value.numel() == 1 for _, value in entries)
-
-

@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "base/wait_check.h"
 #include "client/rows/control/control_message.h"
 #include "client/rows/control/meeting.h"
 #include "tests/client/rows/control/control_channel_contract.h"
@@ -78,6 +79,20 @@ TEST(TcpChannelTest, RankThatGaveUpInDifferentSecondsIsToldWhoIsLate) {
     const absl::Status status = channels[rank]->Barrier(timeout);
     EXPECT_EQ(MissingRanks(status), std::vector<RankId>{RankId{2}}) << status;
   });
+}
+
+TEST(TcpChannelTest, InterruptedRankIsNamedByAllLongBeforeTheDeadline) {
+  Channels channels = MakeTcpChannels(3);
+  const absl::Time began = absl::Now();
+  RunRanks(3, [&](int32_t rank) {
+    if (rank == 2) absl::SleepFor(2 * kBetweenWaitChecks);  // the rank that the others wait for
+    const WaitCheck check(
+        [rank] { return rank == 1 ? absl::CancelledError("Ctrl-C") : absl::OkStatus(); });
+    const absl::Status status = channels[rank]->Barrier(absl::Hours(1));
+    EXPECT_EQ(MissingRanks(status), std::vector<RankId>{RankId{1}}) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("its wait was interrupted: Ctrl-C"));
+  });
+  EXPECT_LT(absl::Now() - began, absl::Minutes(1));
 }
 
 TEST(TcpChannelTest, ProcessThatDiesIsNamedByTheOthers) {

@@ -1,0 +1,129 @@
+"""The operator torch.ops.eplb.turn: counts a router's choices and turns them from logical experts to slots.
+
+For ids on the CPU it is one pass of libeplb. For masks and on other devices it is made of torch's operators and never waits for
+the device. A compiled graph holds it as one node. Placement and counts are tensors, so a switch changes no graph.
+
+ledger: int64 [experts + 4]: ids below 0, choices of each expert, ids beyond the experts, and of the current step the runs counted
+outside of a backward and the runs without gradients, which a backward may repeat. table: int64 [experts + 2]: -1, the slot of each expert, -1.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Optional
+
+import torch
+
+from eplb import _library
+from eplb import _structs as structs
+
+# Values of the operator's `run`.
+NOT_COUNTED, WITHOUT_GRADIENTS, WITH_GRADIENTS = 0, 1, 2
+
+_SIGNATURE = "turn(Tensor chosen, Tensor table, Tensor(a!) ledger, int dim, int run) -> Tensor"
+_ID_TYPES = {torch.int32: structs.ID_TYPES["int32"], torch.int64: structs.ID_TYPES["int64"]}
+_Runs = ctypes.c_int64 * 2
+
+
+def turn(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, dim: int, run: int) -> torch.Tensor:
+    """chosen: int32 or int64 ids of any shape, or a bool mask whose dimension `dim` is the experts. returns: the same by slots;
+    an id outside 0..experts - 1 stays, because it may be a mark of no expert.
+
+    run: WITH_GRADIENTS counts. Within a backward it counts only if all runs of the step before it were without gradients:
+    activation checkpointing either counts in its first run, or makes that run without gradients.
+    """
+    return torch.ops.eplb.turn.default(chosen, table, ledger, dim, run)
+
+
+def new_ledger(num_experts: int, device: torch.device) -> torch.Tensor:
+    """Zeros. One tensor for each layer: a graph that writes parts of one tensor is guarded by all their overlaps."""
+    return torch.zeros(num_experts + 4, dtype=torch.int64, device=device)
+
+
+def new_table(num_experts: int, device: torch.device) -> torch.Tensor:
+    """Returns the table of expert e in slot e."""
+    table = torch.arange(-1, num_experts + 1, device=device)
+    table[-1] = -1
+    return table
+
+
+def _in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _on_cpu(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, dim: int, run: int) -> torch.Tensor:
+    if chosen.dtype == torch.bool:
+        return _on_device(chosen, table, ledger, dim, run)
+    chosen = chosen.contiguous()
+    turned = torch.empty_like(chosen)
+    num_experts = table.numel() - 2
+    counters = ledger.data_ptr() + 8 if _counts_now(ledger, num_experts, run) else None
+    choices = structs.sized(structs.Choices, expert_ids=chosen.data_ptr(), counters=counters, num_tokens=chosen.numel(), top_k=1,
+                            num_experts=num_experts, id_type=_ID_TYPES[chosen.dtype])
+    _library.check(_library.load().eplb_turn_tokens(ctypes.byref(choices), table.data_ptr() + 8, turned.data_ptr()))
+    return turned
+
+
+def _counts_now(ledger: torch.Tensor, num_experts: int, run: int) -> bool:
+    if run == NOT_COUNTED:
+        return False
+    runs = _Runs.from_address(ledger.data_ptr() + 8 * (num_experts + 2))  # its last two numbers
+    if not _in_backward():
+        runs[0 if run == WITH_GRADIENTS else 1] += 1
+        return _note_forward(ledger, run)
+    if run == WITHOUT_GRADIENTS or runs[0] > 0 or runs[1] == 0:
+        return False
+    runs[1] -= 1
+    return True
+
+
+def _note_forward(ledger: torch.Tensor, run: int) -> bool:
+    """Returns whether a run outside of a backward is counted. Then it raises the ledger's version, by which the host sees a
+    forward without waiting for the device."""
+    if run == WITH_GRADIENTS:
+        torch.autograd.graph.increment_version(ledger)
+    return run == WITH_GRADIENTS
+
+
+def _on_device(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, dim: int, run: int) -> torch.Tensor:
+    num_experts = table.numel() - 2
+    weight = _weight(ledger, run)
+    if chosen.dtype == torch.bool:
+        turned = torch.empty_like(chosen, memory_format=torch.contiguous_format)
+        turned.index_copy_(dim, table[1:-1], chosen)
+        if weight is not None:
+            ledger[1:num_experts + 1] += chosen.movedim(dim, 0).reshape(num_experts, -1).sum(dim=1) * weight
+        return turned
+    ids = chosen.reshape(-1)
+    rows = ids.long().clamp(-1, num_experts) + 1
+    if weight is not None:
+        ledger.scatter_add_(0, rows, weight.expand_as(rows))
+    slots = table.index_select(0, rows).to(chosen.dtype)
+    return torch.where((ids >= 0) & (ids < num_experts), slots, ids).view(chosen.shape)
+
+
+def _weight(ledger: torch.Tensor, run: int) -> Optional[torch.Tensor]:
+    """Returns 0 or 1, what each choice adds, decided on the device as _counts_now does; None: nothing is counted."""
+    counted, owed = ledger[-2:].unbind()
+    if run == NOT_COUNTED:
+        return None
+    if not _in_backward():
+        (counted if run == WITH_GRADIENTS else owed).add_(1)
+        return ledger.new_ones(()) if _note_forward(ledger, run) else None
+    if run == WITHOUT_GRADIENTS:
+        return None
+    weight = ((counted == 0) & (owed > 0)).long()
+    owed.sub_(weight)
+    return weight
+
+
+def _like(chosen: torch.Tensor, _table: torch.Tensor, _ledger: torch.Tensor, _dim: int, _run: int) -> torch.Tensor:
+    return torch.empty_like(chosen, memory_format=torch.contiguous_format)
+
+
+# A Library, because the wrapper of torch.library.custom_op takes longer than the pass over the choices.
+_operators = torch.library.Library("eplb", "FRAGMENT")
+_operators.define(_SIGNATURE, tags=(torch.Tag.pt2_compliant_tag,))
+_operators.impl("turn", _on_cpu, "CPU")
+_operators.impl("turn", _on_device, "CompositeExplicitAutograd")
+torch.library.register_fake("eplb::turn", _like, lib=_operators)
