@@ -27,7 +27,7 @@ class WaitCheck {
   absl::Status Run(bool now);
 
   const std::function<absl::Status()> check_;
-  WaitCheck* const outer_;  // of the same thread
+  WaitCheck* const outer_;  // enclosing check of the same thread
   absl::Time last_;
   absl::Status failure_;
 };

@@ -121,7 +121,7 @@ absl::Status Client::Impl::FinishAhead(int64_t step, BoundaryResult& result) {
     absl::Status same = executor_->CheckSources(stream_, began + limit);
     if (timer_) timer_->AddSpan("check", began);
     if (!same.ok()) staged = std::move(same);
-    if (staged.ok() && !result.reason.empty()) {  // of VoteNo
+    if (staged.ok() && !result.reason.empty()) {  // VoteNo gave it
       staged = absl::FailedPreconditionError(result.reason);
     }
     // Not where staging failed: bytes that were damaged on their way say nothing of the steps.

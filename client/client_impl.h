@@ -297,9 +297,9 @@ struct Client::Impl {
   absl::Status ended_;              // sticky
   bool closed_ = false;
   absl::Time boundary_began_;           // MonotonicNow()
-  absl::Time switch_began_;             // likewise
-  std::optional<BoundaryTimer> timer_;  // of a boundary at which this rank is PREPARED, and logs
-  void* stream_ = nullptr;              // of the boundary under way
+  absl::Time switch_began_;             // MonotonicNow()
+  std::optional<BoundaryTimer> timer_;  // timer of a boundary at which this rank is PREPARED
+  void* stream_ = nullptr;              // stream of the current boundary
   std::string no_reason_;  // why this rank votes no in its next vote; empty: it may vote yes
   std::atomic<int64_t> votes_ = 0;
   std::atomic<int64_t> commits_ = 0;

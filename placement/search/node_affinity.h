@@ -29,8 +29,8 @@ absl::StatusOr<Placement> WithPrimariesOnAffineNode(const Placement& placement,
                                                     Hierarchy hierarchy);
 
 struct CrossingShare {
-  double mean = 0;  // over layers with load, 0..1
-  double max = 0;   // of any layer
+  double mean = 0;  // over layers with load [0, 1]
+  double max = 0;   // largest of any layer
 };
 
 // Computes the share of tokens that replicas off the home of their expert serve. Homes are those of

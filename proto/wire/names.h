@@ -9,7 +9,7 @@
 
 namespace eplb::wire {
 
-inline constexpr size_t kMaxNameLength = 128;  // of a job or a run
+inline constexpr size_t kMaxNameLength = 128;  // longest name of a job or a run
 inline constexpr size_t kMaxRequestIdLength = 64;
 
 // Checks the name of a job or a request: [1, max_length] characters of [A-Za-z0-9._-].

@@ -206,7 +206,7 @@ class PeerPath : public SummedPath {
   std::unique_ptr<PeerPathParts> parts_;
   cuda::RowQueue& queue_;
   cuda::RowQueue& check_queue_;
-  size_t num_begun_ = 0;  // of the ledger's sends, the first ones
+  size_t num_begun_ = 0;  // number of the ledger's sends that have begun
   std::deque<Sending> sending_;
   std::vector<TransferLedger::Outgoing*> telling_;  // there, and the peer is being told
 };

@@ -28,7 +28,7 @@ class SummedPath : public RowPath {
   };
   struct Check {
     std::vector<ArrivedRow> rows;
-    int64_t batch = 0;  // of the queue that sums them
+    int64_t batch = 0;  // its number in the queue that sums them
   };
 
   TransferLedger::Incoming& IncomingOf(const ArrivedRow& row) const {
@@ -41,7 +41,7 @@ class SummedPath : public RowPath {
   // that did not answer the last time is not waited for again.
   absl::Status DrainBoth(cuda::RowQueue& first, cuda::RowQueue& second, absl::Duration patience);
 
-  TransferLedger* ledger_ = nullptr;  // of the open post
+  TransferLedger* ledger_ = nullptr;  // ledger of the open post
   LinkSet* links_ = nullptr;
   std::deque<ArrivedRow> arrived_;  // announced, in no check yet
   std::deque<Check> checking_;

@@ -30,14 +30,14 @@ struct CandidateInput {
   const Placement& incumbent;
   const Placement& candidate;  // aligned to `incumbent`
   double min_gain = 0;         // least fall of the peak load on `load`, as a fraction of it
-  int64_t staging_rows = 0;    // of a layer, of the rank that has fewest
+  int64_t staging_rows = 0;    // rows of a layer, of the rank that has fewest
   BoundaryLimits limits;
   MigrationOptions migration;
   Costs costs;  // but for the bytes of an expert, which `migration` has
   // Prices of a decision; null: `costs`. Only bandwidths in `costs` leave out layers, because an
   // assumed price that did would never be replaced by a measured one.
   const Costs* prices = nullptr;
-  const LearnedGate* learned = nullptr;  // as RebalanceInput's, and
+  const LearnedGate* learned = nullptr;  // see RebalanceInput, and
   const PredictionRecord* predictions = nullptr;
   double measured_balancedness = 0;   // balancedness of the windows of `load`; 0: not known
   bool force = false;                 // take what the ranks can, whether it pays or not

@@ -299,7 +299,7 @@ class RoutingTest(unittest.TestCase):
         self.assertEqual(self.columns.counts.sum(), 0)
         plain = router(x)
         counted = self.columns.counts.tolist()
-        router.eval()  # as of actors that train in eval mode
+        router.eval()  # actors of RL train in eval mode
         router(x)
         self.assertEqual(self.columns.counts.tolist(), [2 * each for each in counted])
         hook.remove()

@@ -38,7 +38,7 @@ def stack(placements, shape=(8, 3, 2), sizes=(2, 2)):
                               stride=torch.empty(shape).stride())
 
 
-STRIDED = (_StridedShard(0, split_factor=2), Shard(0))  # as FSDP2 over expert parallelism places a stack
+STRIDED = (_StridedShard(0, split_factor=2), Shard(0))  # FSDP2 over expert parallelism places a stack so
 
 
 class ShardTest(unittest.TestCase):

@@ -21,7 +21,7 @@ struct Bounds {
   int cancels = 0;       // a deadline or a grace that passes at any moment
   int runs = 0;          // new runs, behind processes that were killed
   int beside = 0;        // new runs beside an older one, which hangs or trains on
-  int crashes = 0;       // of the daemon, between any two effects
+  int crashes = 0;       // crashes of the daemon, between any two effects
   int losses = 0;        // crashes behind which the store is empty, or as it was before a relaunch
   int unknown = 0;       // votes without a result on some ranks
   int transfers = 0;     // transfers that fail
