@@ -16,6 +16,7 @@ namespace eplb {
 namespace {
 
 using testing::CRank;
+using testing::ExpectInvalid;
 using ::testing::HasSubstr;
 
 absl::StatusOr<std::vector<std::string>> Alone(std::string_view bytes) {
@@ -110,10 +111,8 @@ TEST_F(CallsTest, NullArgumentsAreNamed) {
   EXPECT_EQ(eplb_client_carry(client(), nullptr, 4, nullptr), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(), "physical_to_logical_map is NULL, num_cells is 4");
   EXPECT_EQ(eplb_client_carry(client(), slots, 0, nullptr), EPLB_INVALID_ARGUMENT);
-  EXPECT_EQ(eplb_client_row_placement(client(), nullptr), EPLB_INVALID_ARGUMENT);
-  EXPECT_STREQ(eplb_last_message(), "placement is NULL");
-  EXPECT_EQ(eplb_client_placement(client(), nullptr), EPLB_INVALID_ARGUMENT);
-  EXPECT_STREQ(eplb_last_message(), "placement is NULL");
+  ExpectInvalid(eplb_client_row_placement(client(), nullptr), "placement is NULL");
+  ExpectInvalid(eplb_client_placement(client(), nullptr), "placement is NULL");
   EXPECT_EQ(eplb_client_transport(client(), nullptr), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(eplb_answers_add(nullptr, nullptr, 0), EPLB_INVALID_ARGUMENT);
   eplb_callback_message(nullptr);
@@ -183,17 +182,6 @@ TEST_F(CallsTest, ProgramOfANewerHeaderWorksUnlessItAsksForMore) {
   EXPECT_EQ(eplb_client_placement(client(), &placement.known), EPLB_OK);
   EXPECT_EQ(placement.known.num_layers, testing::kSmallLayers);
   EXPECT_EQ(placement.unknown, 0) << "what the library does not know is 0";
-}
-
-TEST_F(CallsTest, ArrangementThatDoesNotDivideIsNamed) {
-  rank_.options.pipeline_parallel_size = 2;
-  EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
-  EXPECT_THAT(rank_.message(),
-              HasSubstr("expected a positive multiple of pipeline_parallel_size 2"));
-  rank_.options.pipeline_parallel_size = 1;
-  rank_.options.expert_tensor_parallel = -1;
-  EXPECT_EQ(rank_.Connect(), EPLB_INVALID_ARGUMENT);
-  EXPECT_THAT(rank_.message(), HasSubstr("expert_tensor_parallel: -1, expected >= 1"));
 }
 
 TEST_F(CallsTest, BadChoicesAndReservedFieldsAreNamed) {
