@@ -13,12 +13,7 @@
 #include <vector>
 
 #include "placement/load.h"
-
-// plain_deepseek.cc. Matrices are row-major: weight [L, E]; physical_to_logical and replica_rank
-// [L, S]; counts [L, E]. mode: 0 stable, 1 compat. Returns 0, or 1 for a refused shape.
-extern "C" int eplb_run(int num_layers, int num_experts, int num_slots, int groups, int nodes,
-                        int gpus, const float* weight, int64_t* physical_to_logical,
-                        int64_t* replica_rank, int64_t* counts, int mode);
+#include "tests/support/plain_deepseek.h"
 
 namespace eplb::bench {
 

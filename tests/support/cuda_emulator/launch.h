@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <type_traits>
 #include <utility>
 
 #include <cuda_runtime_api.h>

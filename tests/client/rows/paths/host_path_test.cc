@@ -23,7 +23,6 @@ TEST(HostPathTest, FlippedByteInSharedStagingIsFound) {
   const Ticket receive = MustPost(
       *transports[0],
       {.post_id = 3,
-       .sends = {},
        .receives =
            {{.from = RankId{1}, .row = 4, .round = 0, .staging_offset = 0, .num_bytes = 1000}},
        .deadline = absl::Now() + absl::Seconds(30)});
@@ -31,7 +30,6 @@ TEST(HostPathTest, FlippedByteInSharedStagingIsFound) {
       *transports[1],
       {.post_id = 3,
        .sends = {{.to = RankId{0}, .row = 4, .round = 0, .bytes = row, .staging_offset = 0}},
-       .receives = {},
        .deadline = absl::Now() + absl::Seconds(30)});
   absl::StatusOr<Progress> sent = Progress{};
   while (sent.ok() && !sent->done) sent = transports[1]->Poll(send, absl::Seconds(1));
@@ -52,13 +50,11 @@ TEST(HostPathTest, ReceiverThatHasAllMayLeaveAtOnce) {
     const Ticket receive = MustPost(
         *transports[0],
         {.post_id = 1,
-         .sends = {},
          .receives = {{.from = RankId{1}, .row = 0, .staging_offset = 0, .num_bytes = 1000}},
          .deadline = absl::Now() + absl::Seconds(30)});
     const Ticket send = MustPost(
         *transports[1], {.post_id = 1,
                          .sends = {{.to = RankId{0}, .row = 0, .bytes = row, .staging_offset = 0}},
-                         .receives = {},
                          .deadline = absl::Now() + absl::Seconds(30)});
     absl::StatusOr<Progress> sent = Progress{};
     absl::StatusOr<Progress> received = Progress{};
@@ -88,7 +84,6 @@ TEST(HostPathTest, OversizeRowIsRefusedAtPost) {
           ->Post({.post_id = 1,
                   .sends =
                       {{.to = RankId{1}, .row = 3, .round = 0, .bytes = row, .staging_offset = 0}},
-                  .receives = {},
                   .deadline = absl::InfiniteFuture()})
           .status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -137,7 +132,6 @@ TEST(HostPathTest, OnlyTheNamedPeersAreConnected) {
     return transports[0]->Post(
         {.post_id = 1,
          .sends = {{.to = RankId{to}, .row = 0, .round = 0, .bytes = row, .staging_offset = 0}},
-         .receives = {},
          .deadline = absl::InfiniteFuture()});
   };
   EXPECT_THAT(std::string(send_to(2).status().message()), HasSubstr("not a peer"));

@@ -82,8 +82,7 @@ TEST_F(ProcessesTest, RowsGoRoundARingOfProcessesThroughSharedMemory) {
     if (!transport.ok() || noted) return false;
     const std::vector<std::byte> row(kRingBytes, static_cast<std::byte>(rank + 1));
     const auto ticket = (*transport)->Post(Ring(rank, 3, row));
-    absl::StatusOr<Progress> result = Progress{};
-    while (result.ok() && !result->done) result = (*transport)->Poll(*ticket, absl::Seconds(1));
+    const absl::StatusOr<Progress> result = Finish(**transport, *ticket);
     const auto expected = static_cast<std::byte>((rank + 2) % 3 + 1);
     return result.ok() &&
            std::ranges::all_of((*transport)->staging(), [&](auto b) { return b == expected; });
@@ -98,8 +97,7 @@ TEST_F(ProcessesTest, KilledProcessIsNamedByTheOthers) {
     const std::vector<std::byte> row(kRingBytes, std::byte{1});
     const auto ticket = (*transport)->Post(Ring(rank, 3, row));
     if (absl::IsFailedPrecondition(ticket.status())) return true;  // it was gone before the post
-    absl::StatusOr<Progress> result = Progress{};
-    while (result.ok() && !result->done) result = (*transport)->Poll(*ticket, absl::Seconds(1));
+    const absl::StatusOr<Progress> result = Finish(**transport, *ticket);
     return absl::IsUnavailable(result.status()) || absl::IsAborted(result.status());
   });
 }
@@ -110,9 +108,7 @@ TEST_F(ProcessesTest, ForkedCopyIsRefusedAndDoesNotDisturb) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     const bool refused = absl::IsFailedPrecondition(
-        transports[0]
-            ->Post({.post_id = 1, .sends = {}, .receives = {}, .deadline = absl::InfiniteFuture()})
-            .status());
+        transports[0]->Post({.post_id = 1, .deadline = absl::InfiniteFuture()}).status());
     transports.clear();
     _exit(refused ? 0 : 1);
   }
@@ -123,7 +119,6 @@ TEST_F(ProcessesTest, ForkedCopyIsRefusedAndDoesNotDisturb) {
   const Ticket receive = MustPost(
       *transports[0],
       {.post_id = 1,
-       .sends = {},
        .receives =
            {{.from = RankId{1}, .row = 0, .round = 0, .staging_offset = 0, .num_bytes = 64}},
        .deadline = absl::Now() + absl::Seconds(30)});
@@ -131,7 +126,6 @@ TEST_F(ProcessesTest, ForkedCopyIsRefusedAndDoesNotDisturb) {
       *transports[1],
       {.post_id = 1,
        .sends = {{.to = RankId{0}, .row = 0, .round = 0, .bytes = row, .staging_offset = 0}},
-       .receives = {},
        .deadline = absl::Now() + absl::Seconds(30)});
   for (const auto& progress : Drive(transports, {receive, send})) EXPECT_TRUE(progress.ok());
 }
