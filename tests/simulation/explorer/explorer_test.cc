@@ -16,69 +16,22 @@ TEST_P(ExplorerTest, NothingIsWrongInAnyState) { ExpectExhaustive(); }
 INSTANTIATE_TEST_SUITE_P(
     Ci, ExplorerTest,
     ::testing::Values(
-        ExplorerRun{"TwoFaults",
-                    {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 0, .faults = 2},
-                    1689807,
-                    11841},
+        ExplorerRun{"TwoFaults", {.faults = 2}, 1689807, 11841},
+        ExplorerRun{"TwoCuts", {.faults = 2, .disorder = false}, 867905, 0},
+        ExplorerRun{"FaultCrash", {.crashes = 1, .faults = 1}, 1810212, 0},
+        ExplorerRun{"Run", {.runs = 1}, 96732, 0},
+        ExplorerRun{"Beside", {.chunks = 1, .beside = 1}, 31637, 0},
+        ExplorerRun{"BesideCrash", {.chunks = 0, .beside = 1, .crashes = 1}, 21502, 0},
         ExplorerRun{
-            "TwoCuts",
-            {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 0, .faults = 2, .disorder = false},
-            867905,
-            0},
-        ExplorerRun{"FaultCrash",
-                    {.cancels = 0, .runs = 0, .crashes = 1, .unknown = 0, .faults = 1},
-                    1810212,
-                    0},
-        ExplorerRun{
-            "Run", {.cancels = 0, .runs = 1, .crashes = 0, .unknown = 0, .faults = 0}, 96732, 0},
-        ExplorerRun{"Beside",
-                    {.chunks = 1,
-                     .cancels = 0,
-                     .runs = 0,
-                     .beside = 1,
-                     .crashes = 0,
-                     .unknown = 0,
-                     .faults = 0},
-                    31637,
-                    0},
-        ExplorerRun{"BesideCrash",
-                    {.chunks = 0,
-                     .cancels = 0,
-                     .runs = 0,
-                     .beside = 1,
-                     .crashes = 1,
-                     .unknown = 0,
-                     .faults = 0},
-                    21502,
-                    0},
-        ExplorerRun{"BesideCrashLoss",
-                    {.chunks = 0,
-                     .cancels = 0,
-                     .runs = 0,
-                     .beside = 1,
-                     .crashes = 1,
-                     .losses = 1,
-                     .unknown = 0,
-                     .faults = 0},
-                    835744,
-                    0},
+            "BesideCrashLoss", {.chunks = 0, .beside = 1, .crashes = 1, .losses = 1}, 835744, 0},
         ExplorerRun{"BesideCutGrace",
-                    {.chunks = 0,
-                     .cancels = 1,
-                     .runs = 0,
-                     .beside = 1,
-                     .crashes = 0,
-                     .unknown = 0,
-                     .faults = 1,
-                     .disorder = false},
+                    {.chunks = 0, .cancels = 1, .beside = 1, .faults = 1, .disorder = false},
                     8967,
                     0}),
     NameOfRun);
 
 TEST(ExplorerSymmetryTest, TheCoreTreatsRanksAlike) {
-  const Figures figures =
-      Explore({.bounds = {.cancels = 1, .runs = 0, .crashes = 1, .unknown = 0, .faults = 0},
-               .check_symmetry = true});
+  const Figures figures = Explore({.bounds = {.cancels = 1, .crashes = 1}, .check_symmetry = true});
   EXPECT_EQ(figures.violation, "");
   EXPECT_TRUE(figures.complete);
 }
@@ -99,43 +52,15 @@ TEST_P(RanksToldApartTest, LeaveTheSameStates) {
 
 INSTANTIATE_TEST_SUITE_P(
     Small, RanksToldApartTest,
-    ::testing::Values(
-        ExplorerRun{
-            "NoFault", {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 0, .faults = 0}, 2620, 0},
-        ExplorerRun{
-            "Cancel", {.cancels = 1, .runs = 0, .crashes = 0, .unknown = 0, .faults = 0}, 33644, 0},
-        ExplorerRun{
-            "Crash", {.cancels = 0, .runs = 0, .crashes = 1, .unknown = 0, .faults = 0}, 59124, 0},
-        ExplorerRun{"Unknown",
-                    {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 1, .faults = 0},
-                    84231,
-                    0},
-        ExplorerRun{
-            "Fault", {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 0, .faults = 1}, 87148, 0},
-        ExplorerRun{"Run",
-                    {.chunks = 1, .cancels = 0, .runs = 1, .crashes = 0, .unknown = 0, .faults = 0},
-                    27484,
-                    0},
-        ExplorerRun{"BesideCrash",
-                    {.chunks = 0,
-                     .cancels = 0,
-                     .runs = 0,
-                     .beside = 1,
-                     .crashes = 1,
-                     .unknown = 0,
-                     .faults = 0},
-                    21502,
-                    0},
-        ExplorerRun{"CrashLoss",
-                    {.chunks = 0,
-                     .cancels = 0,
-                     .runs = 0,
-                     .crashes = 1,
-                     .losses = 1,
-                     .unknown = 0,
-                     .faults = 0},
-                    1369,
-                    0}),
+    ::testing::Values(ExplorerRun{"NoFault", {}, 2620, 0},
+                      ExplorerRun{"Cancel", {.cancels = 1}, 33644, 0},
+                      ExplorerRun{"Crash", {.crashes = 1}, 59124, 0},
+                      ExplorerRun{"Unknown", {.unknown = 1}, 84231, 0},
+                      ExplorerRun{"Fault", {.faults = 1}, 87148, 0},
+                      ExplorerRun{"Run", {.chunks = 1, .runs = 1}, 27484, 0},
+                      ExplorerRun{
+                          "BesideCrash", {.chunks = 0, .beside = 1, .crashes = 1}, 21502, 0},
+                      ExplorerRun{"CrashLoss", {.chunks = 0, .crashes = 1, .losses = 1}, 1369, 0}),
     NameOfRun);
 
 // A bound that has no room in a state, or none for its number, is refused: it would be taken for
@@ -177,26 +102,16 @@ TEST_P(MutantTest, IsCaughtWithEveryRankToldApart) {
   EXPECT_NE(figures.violation.find(run.violation), std::string::npos) << figures.violation;
 }
 
-constexpr Bounds kNoFault = {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 0, .faults = 0};
-constexpr Bounds kCancel = {.cancels = 1, .runs = 0, .crashes = 0, .unknown = 0, .faults = 0};
-constexpr Bounds kUnknown = {.cancels = 0, .runs = 0, .crashes = 0, .unknown = 1, .faults = 0};
-constexpr Bounds kBesideAndCut = {.chunks = 0,
-                                  .cancels = 1,
-                                  .runs = 0,
-                                  .beside = 1,
-                                  .crashes = 0,
-                                  .unknown = 0,
-                                  .faults = 1,
-                                  .disorder = false};
+constexpr Bounds kNoFault = {};
+constexpr Bounds kCancel = {.cancels = 1};
+constexpr Bounds kUnknown = {.unknown = 1};
+constexpr Bounds kBesideAndCut = {
+    .chunks = 0, .cancels = 1, .beside = 1, .faults = 1, .disorder = false};
 // The run that replaced the other one fails.
-constexpr Bounds kBesideAndUnknown = {
-    .chunks = 1, .cancels = 0, .runs = 0, .beside = 1, .crashes = 0, .unknown = 1, .faults = 0};
-constexpr Bounds kBesideAndCrash = {
-    .chunks = 0, .cancels = 0, .runs = 0, .beside = 1, .crashes = 1, .unknown = 0, .faults = 0};
-constexpr Bounds kFaultsAndCrash = {
-    .cancels = 0, .runs = 0, .crashes = 1, .unknown = 0, .faults = 2, .cuts = false};
-constexpr Bounds kCancelAndFault = {
-    .cancels = 1, .runs = 0, .crashes = 0, .unknown = 0, .faults = 1, .cuts = false};
+constexpr Bounds kBesideAndUnknown = {.chunks = 1, .beside = 1, .unknown = 1};
+constexpr Bounds kBesideAndCrash = {.chunks = 0, .beside = 1, .crashes = 1};
+constexpr Bounds kFaultsAndCrash = {.crashes = 1, .faults = 2, .cuts = false};
+constexpr Bounds kCancelAndFault = {.cancels = 1, .faults = 1, .cuts = false};
 
 INSTANTIATE_TEST_SUITE_P(
     All, MutantTest,

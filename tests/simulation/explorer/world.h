@@ -18,14 +18,14 @@ namespace eplb::explorer {
 // How often each thing may happen on one path.
 struct Bounds {
   int chunks = 2;        // versions proposed
-  int cancels = 1;       // a deadline or a grace that passes at any moment
-  int runs = 1;          // new runs, behind processes that were killed
+  int cancels = 0;       // a deadline or a grace that passes at any moment
+  int runs = 0;          // new runs, behind processes that were killed
   int beside = 0;        // new runs beside an older one, which hangs or trains on
-  int crashes = 1;       // of the daemon, between any two effects
+  int crashes = 0;       // of the daemon, between any two effects
   int losses = 0;        // crashes behind which the store is empty, or as it was before a relaunch
-  int unknown = 1;       // votes without a result on some ranks
+  int unknown = 0;       // votes without a result on some ranks
   int transfers = 0;     // transfers that fail
-  int faults = 2;        // messages lost, doubled or overtaken, streams cut
+  int faults = 0;        // messages lost, doubled or overtaken, streams cut
   bool cuts = true;      // streams are cut, out of `faults`
   bool disorder = true;  // messages of a stream are lost, doubled or overtaken, out of `faults`
 };
