@@ -2,7 +2,6 @@
 #include "client/client.h"
 
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 

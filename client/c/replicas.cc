@@ -1,7 +1,6 @@
 // eplb_client_reduce_gradients, eplb_client_broadcast_weights and eplb_client_expert_squares.
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

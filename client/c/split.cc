@@ -56,7 +56,7 @@ absl::StatusOr<BatchCounts> ReadBatch(const eplb_batch* pointer) {
 absl::StatusOr<SplitOptions> ReadSplitOptions(const eplb_split_options* pointer) {
   EPLB_ASSIGN_OR_RETURN(const eplb_split_options given, ReadStruct("options", pointer));
   if (given.reserved != 0) return absl::InvalidArgumentError("options.reserved is not 0");
-  SplitOptions options{.gpu_speeds = {}, .slack = given.slack};
+  SplitOptions options{.slack = given.slack};
   if (given.gpu_speeds == nullptr) {
     if (given.num_gpus == 0) return options;
     return absl::InvalidArgumentError(

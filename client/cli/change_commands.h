@@ -29,11 +29,9 @@ struct ChangeOptions {
 
 // Stops proposals until `resume`.
 Output RunPause(const ChangeOptions& options);
-void AddPause(const Flags& root);
 
 // Ends a pause and a QUARANTINE.
 Output RunResume(const ChangeOptions& options);
-void AddResume(const Flags& root);
 
 struct RebalanceOptions {
   ChangeOptions change;
@@ -45,7 +43,6 @@ struct RebalanceOptions {
 // `get plans` shows it, and the exit code 8 unless it was committed. With `change.dry_run` it
 // waits, too: nothing is proposed, and the exit code is 8 unless the policy would change something.
 Output RunRebalance(const RebalanceOptions& options);
-void AddRebalance(const Flags& root);
 
 struct RollbackOptions {
   ChangeOptions change;
@@ -53,7 +50,6 @@ struct RollbackOptions {
 };
 // Proposes an earlier placement and pauses the job.
 Output RunRollback(const RollbackOptions& options);
-void AddRollback(const Flags& root);
 
 struct ForgetOptions {
   ChangeOptions change;
@@ -61,7 +57,6 @@ struct ForgetOptions {
 };
 // Removes a job without a connected rank; its audit log stays.
 Output RunForget(const ForgetOptions& options);
-void AddForget(const Flags& root);
 
 // Sets the field that `setting` names: "every_steps=100", or "policy.every_steps=100" as in the
 // daemon's configuration. Keys are those of PolicySettings; max_pause is a duration.
@@ -75,7 +70,6 @@ struct SetPolicyOptions {
 };
 // `set policy`: changes a job's own settings; the others stay.
 Output RunSetPolicy(const SetPolicyOptions& options);
-void AddSet(const Flags& root);
 
 }  // namespace eplb::cli
 

@@ -1,12 +1,15 @@
-#include "client/cli/completion.h"
-
+// `eplbctl completion`: scripts by which a shell completes commands, flags and their choices.
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+
+#include "client/cli/commands.h"
 
 namespace eplb::cli {
 namespace {
@@ -160,8 +163,6 @@ std::string Functions(const std::vector<CommandEntry>& commands) {
       "complete -o filenames -F _eplbctl eplbctl\n");
 }
 
-}  // namespace
-
 std::string BashCompletion(const std::vector<CommandEntry>& commands) {
   return "# bash completion of eplbctl. Load it with: source <(eplbctl completion bash)\n" +
          Functions(commands);
@@ -196,6 +197,8 @@ std::string FishCompletion(const std::vector<CommandEntry>& commands) {
   }
   return text;
 }
+
+}  // namespace
 
 void AddCompletion(const Flags& root, const CommandTree& tree) {
   const auto shell = std::make_shared<std::string>();

@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "base/suggestion.h"
 #include "base/toml_text.h"
+#include "client/cli/commands.h"
 #include "client/cli/text.h"
 #include "proto/wire/names.h"
 
@@ -102,7 +103,7 @@ absl::Status ReadContexts(const toml::table& table, CtlConfig& config) {
 }
 
 absl::StatusOr<CtlConfig> ParseCtlConfig(const std::string& path, const std::string& text) {
-  CtlConfig config{.path = path, .in_force = {}, .contexts = {}, .address = {}};
+  CtlConfig config{.path = path};
   EPLB_ASSIGN_OR_RETURN(const toml::table table, wire::ParseToml(path, text));
   for (const auto& [name, value] : table) {
     const std::string key(name.str());
@@ -143,7 +144,7 @@ std::string CtlConfigPath() {
 absl::StatusOr<CtlConfig> ReadCtlConfig(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
   if (absl::IsNotFound(text.status())) {
-    return CtlConfig{.path = path, .in_force = {}, .contexts = {}, .address = {}};
+    return CtlConfig{.path = path};
   }
   if (!text.ok()) return text.status();
   return ParseCtlConfig(path, *text);

@@ -58,8 +58,6 @@ struct ContextUseOptions {
 // `eplbctl context use`: writes the file.
 Output RunContextUse(const ContextUseOptions& options);
 
-void AddContext(const Flags& root);
-
 }  // namespace eplb::cli
 
 #endif  // EPLB_CLIENT_CLI_CONTEXT_H_

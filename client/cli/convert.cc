@@ -1,14 +1,20 @@
-#include "client/cli/convert.h"
+// `eplbctl convert`: a placement file of one system becomes one of another.
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "base/files.h"
+#include "client/cli/commands.h"
 #include "client/cli/flags.h"
+#include "client/cli/formats/conversion.h"
 #include "client/cli/formats/format_table.h"
 
 namespace eplb::cli {
 
+namespace {
+
+// Reads IN, writes OUT, and reports on stderr what was lost or assumed; nothing on stdout. Exit 2
+// for unusable files and flags, with OUT unchanged; 1 if OUT cannot be written.
 Output RunConvert(const ConversionOptions& options) {
   const absl::StatusOr<Conversion> conversion = ConvertPlacementFile(options);
   if (!conversion.ok()) return UsageFailure(conversion.status());
@@ -17,6 +23,8 @@ Output RunConvert(const ConversionOptions& options) {
   const std::string notes = absl::StrJoin(conversion->notes, "; ");
   return {kOk, "", notes.empty() ? "" : absl::StrCat("note: ", options.out, ": ", notes)};
 }
+
+}  // namespace
 
 void AddConvert(const Flags& root) {
   auto [flags, options] = AddCommand<ConversionOptions>(

@@ -108,7 +108,7 @@ absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint, const w
   // A broken file is no obstacle if a flag or EPLB_ENDPOINT names the daemon.
   if (!config.ok() && given) config = DaemonAddress();
   EPLB_RETURN_IF_ERROR(config.status());
-  DaemonAddress address = {.endpoint = {}, .tls = wire::WithEnvironment(tls)};
+  DaemonAddress address = {.tls = wire::WithEnvironment(tls)};
   // A context that was named brings its own identity; flags alone are above it.
   if (!context.empty() && !given) {
     address.tls = FilledFrom(address.tls, FilledFrom(config->tls, tls));

@@ -6,12 +6,12 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
 #include "base/files.h"
 #include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
+#include "client/cli/commands.h"
 #include "client/cli/explain_text.h"
 #include "client/cli/flags.h"
 #include "client/cli/formats/placement_content.h"

@@ -20,10 +20,8 @@ struct ExplainOptions {
 // The job: its state, its settings, the decision behind the current placement, the newest decision,
 // the candidates that its policy chooses among, its worst layers. A layer: its GPUs' loads before
 // and after that decision, and what moved. An expert: its load, its replicas and their GPUs.
-// JSON: ExplanationToJson.
+// JSON: ExplanationToJson in explain.cc.
 Output RunExplain(const ExplainOptions& options, const Terminal& terminal);
-
-void AddExplain(const Flags& root);
 
 }  // namespace eplb::cli
 

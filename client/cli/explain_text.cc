@@ -296,7 +296,6 @@ std::string DrawJobLoads(const Explanation& explanation, const GpuLoadPair& load
                      .after_name = loads.right_name,
                      .before = loads.left,
                      .after = loads.right,
-                     .unusable = {},
                      .mean = mean};
   for (int32_t gpu = 0; gpu < placement.topology().num_gpus(); ++gpu) {
     picture.unusable.push_back(!placement.Holds(GpuId{gpu}));

@@ -1,4 +1,4 @@
-// `eplbctl get`: jobs, ranks, placements, plans and events of a daemon.
+// `eplbctl get`: jobs, ranks, placements, windows, plans and events of a daemon.
 #ifndef EPLB_CLIENT_CLI_GET_H_
 #define EPLB_CLIENT_CLI_GET_H_
 
@@ -32,6 +32,10 @@ struct GetPlacementOptions {
 // `get placement`. JSON: {"job","version","digest","placement"}.
 Output RunGetPlacement(const GetPlacementOptions& options, const Terminal& terminal);
 
+// `get windows`: load windows, oldest first, with a line for steps that no window covers.
+// JSON: {"job","windows":[..]}, with the keys of /api/v1/jobs/JOB/windows.
+Output RunGetWindows(const ListQuery& options, const Terminal& terminal);
+
 // `get plans`: decisions, newest first, and their results. JSON: {"job","plans":[..]}.
 Output RunGetPlans(const ListQuery& options, const Terminal& terminal);
 
@@ -52,8 +56,6 @@ struct GetEventsOptions {
 };
 // `get events`: the audit log of a job, newest first. JSON: {"job","events":[..]}.
 Output RunGetEvents(const GetEventsOptions& options, const Terminal& terminal);
-
-void AddGet(const Flags& root);
 
 }  // namespace eplb::cli
 

@@ -4,7 +4,6 @@
 #ifndef EPLB_CLIENT_CLI_HELD_OUT_H_
 #define EPLB_CLIENT_CLI_HELD_OUT_H_
 
-#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>

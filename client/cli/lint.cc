@@ -1,5 +1,9 @@
-#include "client/cli/lint.h"
-
+// `eplbctl lint`: lists every rule that a placement file breaks.
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -8,13 +12,78 @@
 
 #include "base/files.h"
 #include "base/invalid_input.h"
+#include "base/json_value.h"
 #include "base/status_macros.h"
+#include "client/cli/commands.h"
 #include "client/cli/flags.h"
-#include "client/cli/lint_subject.h"
+#include "client/cli/formats/load_file.h"
+#include "client/cli/formats/placement_content.h"
 #include "client/cli/placement_rules.h"
 
 namespace eplb::cli {
 namespace {
+
+struct LintOptions {
+  std::string placement;
+  std::optional<int32_t> gpus;  // number of GPUs, for another system's file without one
+  std::string load;             // path, may be empty: layers and experts must be the same
+  LoadReading reading;
+  std::string against;  // path of another placement, may be empty: the shape must be the same
+  bool strict = false;  // duplicates on a GPU break a rule
+};
+
+// A file of ours as written, or one of another system as its reader understands it.
+struct LintSubject {
+  PlacementFormat format;
+  wire::JsonValue object;  // of ours, however broken
+  PlacementParts peers;    // of another system's
+
+  bool is_ours() const { return format.name == "eplb"; }
+  // Number of experts in another system's file. An id from S on is no expert's.
+  int64_t num_experts() const;
+  // A number of the shape, by its key in our files. errors: InvalidArgument if one of ours cannot
+  // be read, NotFound if another system's file does not have the number.
+  absl::StatusOr<int64_t> ShapeNumber(std::string_view key) const;
+};
+
+int64_t LintSubject::num_experts() const {
+  return peers.num_experts.value_or(
+      std::min<int64_t>(int64_t{peers.slots.maxCoeff()} + 1, peers.slots.cols()));
+}
+
+absl::StatusOr<int64_t> LintSubject::ShapeNumber(std::string_view key) const {
+  if (is_ours()) return wire::GetInteger(object, key);
+  if (key == "num_layers") return int64_t{peers.slots.rows()};
+  if (key == "num_slots") return int64_t{peers.slots.cols()};
+  if (key == "num_logical_experts") return num_experts();
+  std::optional<int32_t> number;
+  if (key == "num_gpus") number = peers.frame.num_gpus;
+  if (key == "num_nodes") number = peers.frame.num_nodes;
+  if (key == "num_groups") number = peers.frame.num_groups;
+  if (number) return int64_t{*number};
+  return absl::NotFoundError(std::string(key));
+}
+
+// The content tells the format. errors: InvalidArgument, beginning with `path`.
+absl::StatusOr<LintSubject> ReadLintSubject(const std::string& path) {
+  constexpr std::string_view kFormat = "eplb.placement.v1";
+  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
+  LintSubject subject;
+  EPLB_ASSIGN_OR_RETURN(subject.format, DetectPlacementFormat(path, text));
+  if (!subject.is_ours()) {
+    EPLB_ASSIGN_OR_RETURN(subject.peers, subject.format.parse(path, text));
+    return subject;
+  }
+  EPLB_ASSIGN_OR_RETURN(wire::JsonValue object, InFile(path, wire::ParseJson(text)));
+  const wire::JsonValue* format = object.Find("format");
+  if (format == nullptr || format->kind != wire::JsonValue::Kind::kString ||
+      format->text != kFormat) {
+    return InvalidInput(
+        path, ": is no placement, expected a JSON object with \"format\":\"eplb.placement.v1\"");
+  }
+  subject.object = std::move(object);
+  return subject;
+}
 
 constexpr std::string_view kShapeKeys[] = {"num_layers", "num_logical_experts", "num_slots",
                                            "num_gpus",   "num_nodes",           "num_groups"};
@@ -142,8 +211,9 @@ absl::StatusOr<Findings> Lint(const LintOptions& options, std::string& note) {
   return findings;
 }
 
-}  // namespace
-
+// One broken rule per line on stdout, beginning with the file's name; warnings begin with
+// "warning:".
+// Exit 8 if a rule is broken, 0 if none, 2 if a file cannot be read as what it should be.
 Output RunLint(const LintOptions& options) {
   std::string note;
   const absl::StatusOr<Findings> findings = Lint(options, note);
@@ -161,6 +231,8 @@ Output RunLint(const LintOptions& options) {
                    findings->warnings.empty() ? "" : ", with warnings");
   return {kept ? kOk : kConditionNotMet, std::move(text), JoinMessages(verdict, note)};
 }
+
+}  // namespace
 
 void AddLint(const Flags& root) {
   auto [flags, options] = AddCommand<LintOptions>(

@@ -1,6 +1,7 @@
-#include "client/cli/manual.h"
-
+// `eplbctl help` and `eplbctl man`: pages about the commands, from the tree of commands.
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 
 #include "base/foreign_text.h"
 #include "base/invalid_input.h"
+#include "client/cli/commands.h"
 
 namespace eplb::cli {
 namespace {
@@ -138,8 +140,8 @@ path is read only if XDG_CONFIG_HOME is not set.
 Used next, if a daemon serves them; the last resort is 127.0.0.1:29610.
 )";
 
-}  // namespace
-
+// Returns the page of a topic, the help of the command that the words name, or that of the program
+// without words. Exit 2, naming the topics, if there is no such page.
 Output RunHelp(const CommandTree& tree, const std::vector<std::string>& words) {
   for (const Topic& one : kTopics) {
     if (words.size() == 1 && words.front() == one.name) return std::string(one.page);
@@ -150,6 +152,7 @@ Output RunHelp(const CommandTree& tree, const std::vector<std::string>& words) {
                       "\", expected a command or one of: ", TopicList());
 }
 
+// Returns the manual page in roff, for section 1. version: "0.1.0".
 std::string ManualPage(const std::vector<CommandEntry>& commands, const std::string& version) {
   std::string text = absl::StrCat(
       ".TH EPLBCTL 1 \"\" \"eplb ", version, "\" \"Expert-parallel load balancer\"\n",
@@ -166,6 +169,8 @@ std::string ManualPage(const std::vector<CommandEntry>& commands, const std::str
   }
   return text + kTail;
 }
+
+}  // namespace
 
 void AddHelp(const Flags& root, const CommandTree& tree) {
   const auto words = std::make_shared<std::vector<std::string>>();

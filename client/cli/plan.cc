@@ -1,9 +1,11 @@
-#include "client/cli/plan.h"
-
+// `eplbctl plan`: computes a placement offline from a load file.
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,11 +14,14 @@
 #include "base/files.h"
 #include "base/invalid_input.h"
 #include "base/status_macros.h"
+#include "client/cli/commands.h"
 #include "client/cli/flags.h"
+#include "client/cli/formats/load_file.h"
 #include "client/cli/formats/load_window.h"
 #include "client/cli/formats/placement_content.h"
 #include "client/cli/held_out.h"
 #include "client/cli/plan_report.h"
+#include "client/cli/shape_options.h"
 #include "client/cli/text.h"
 #include "placement/policies/registry.h"
 #include "placement/split/batch_split.h"
@@ -25,6 +30,20 @@
 
 namespace eplb::cli {
 namespace {
+
+struct PlanOptions {
+  std::string load;
+  LoadReading reading;
+  ShapeOptions frame;
+  SpeedOptions speeds;
+  std::optional<int32_t> slots;      // exactly one of slots and redundant is given
+  std::optional<int32_t> redundant;  // slots = experts + redundant
+  std::string split = "equal";       // equal, optimal, batch
+  std::string previous;              // path, may be empty
+  std::string window = "sum";
+  std::string out;  // path, may be empty
+  Format format = Format::kTable;
+};
 
 // A plan that moves nothing although a layer is further above its bound says why.
 constexpr double kGapWorthARemark = 0.05;
@@ -185,8 +204,8 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
          "has too few tokens to distinguish imbalance from noise";
 }
 
-}  // namespace
-
+// Reads the files, solves, writes --out, and returns text for stdout only after that. Exit 2 for
+// bad flags, files and shapes; 1 if --out cannot be written.
 Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
   std::string note;
   const absl::StatusOr<PlanReport> report = Plan(options, note);
@@ -207,6 +226,8 @@ Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
                                           : PlanReportToTable(*report, terminal),
           note};
 }
+
+}  // namespace
 
 void AddPlan(const Flags& root) {
   auto [flags, options] = AddCommand<PlanOptions>(

@@ -6,7 +6,6 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
-#include <variant>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

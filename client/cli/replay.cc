@@ -1,6 +1,5 @@
 #include "client/cli/replay.h"
 
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
+#include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/formats/load_window.h"
 #include "client/cli/html_report.h"
@@ -70,7 +70,6 @@ absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& opti
                        .min_gain = options.min_gain,
                        .split = SplitModeOf(options.split),
                        .policy = PolicyOptionsOf(options.frame),
-                       .costs = {},
                        .horizon_windows = options.horizon_windows.value_or(0)};
   if (rule.kind == WindowRule::Kind::kEma) replay.decay = rule.decay;
   EPLB_ASSIGN_OR_RETURN(replay.costs, MakeCosts(options.costs));

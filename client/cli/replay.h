@@ -41,8 +41,6 @@ Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal);
 std::string ReplayToTable(const ReplayCommandOptions& options, const Topology& topology,
                           const ReplayResult& result, const Terminal& terminal);
 
-void AddReplay(const Flags& root);
-
 }  // namespace eplb::cli
 
 #endif  // EPLB_CLIENT_CLI_REPLAY_H_

@@ -53,8 +53,6 @@ absl::Status ReplayPage::AddWindow(int64_t t, const ReplayRow& row, const Placem
   const StepRange& steps = trace_.steps[static_cast<size_t>(t)];
   EPLB_ASSIGN_OR_RETURN(const Evaluation equal, Evaluate(load, placement));
   const PageWindow window{.window = t,
-                          .completed_unix_micros = {},
-                          .run_id = {},
                           .first_step = steps.first,
                           .last_step = steps.last,
                           .versions = {version_},

@@ -1,5 +1,4 @@
-#include "client/cli/report_picture.h"
-
+// The picture of a run: balancedness over steps as SVG, for a browser or a README.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -8,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 
+#include "client/cli/report_forms.h"
 #include "client/cli/text.h"
 #include "placement/figure_mean.h"
 

@@ -1,5 +1,4 @@
-#include "client/cli/report_text.h"
-
+// The report of a run as text.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_join.h"
 
 #include "client/cli/gpu_picture.h"
+#include "client/cli/report_forms.h"
 #include "client/cli/text.h"
 
 namespace eplb::cli {

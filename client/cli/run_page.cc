@@ -1,5 +1,4 @@
-#include "client/cli/run_page.h"
-
+// The web page of a recorded run: `eplbctl report --html`.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -12,6 +11,7 @@
 #include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/page_documents.h"
+#include "client/cli/report_forms.h"
 #include "placement/evaluate.h"
 #include "placement/replay/run_figures.h"
 #include "placement/without_eplb.h"

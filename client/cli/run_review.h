@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 
-#include "client/cli/decision_review.h"
 #include "client/cli/operator_review.h"
 #include "client/run_log/run_directory.h"
 #include "placement/evaluate.h"
@@ -40,6 +39,28 @@ struct RunTime {
   // another placement can be told.
   bool modelled = false;
   int64_t steps_over_model = 0;  // steps that took longer because the machine was too slow
+};
+
+// A decision of the run: what it predicted and what followed.
+// Balancedness figures are those of the summed load of their steps, mean over layers with load; in
+// a run that split each step exactly, they compare with the fullest GPU of each step.
+struct RunDecision {
+  int64_t decision = 0;  // the daemon's number; 0: not known
+  std::string policy;    // "rollback" if an operator named the placement
+  std::string asked_by;  // the operator who asked for it; empty: the policy
+  std::string reason;
+  int64_t decided_first_step = 0;
+  int64_t decided_last_step = -1;     // below the first: no steps
+  std::vector<int64_t> switch_steps;  // its chunks took effect after these
+  int64_t bytes_moved = 0;            // between ranks
+  double pause_seconds = 0;           // longest boundary of any rank
+  // Measured on the steps that the decision covers; absent without tokens.
+  std::optional<double> before;
+  std::optional<double> computed;  // for its last placement on their load; absent likewise
+  // Measured from its last switch to the next decision's first, or to the end; absent: no step.
+  std::optional<double> until_next;
+  int64_t until_next_first_step = 0;
+  int64_t until_next_last_step = -1;
 };
 
 struct RunReview {

@@ -1,11 +1,12 @@
-#include "client/cli/run_trace.h"
-
+// All boundaries of a run as a trace, as its ranks logged them. It shows only what is known to have
+// happened; "not_known" in its metadata lists what is missing.
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
+#include "client/cli/report_forms.h"
 #include "client/cli/trace.h"
 
 namespace eplb::cli {

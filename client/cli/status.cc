@@ -1,10 +1,9 @@
 #include "client/cli/status.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/job_json.h"
 #include "client/cli/job_text.h"

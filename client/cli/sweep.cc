@@ -1,7 +1,10 @@
-#include "client/cli/sweep.h"
-
+// `eplbctl sweep`: what additional redundant slots would gain.
 #include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -13,9 +16,12 @@
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "base/text.h"
+#include "client/cli/commands.h"
 #include "client/cli/flags.h"
+#include "client/cli/formats/load_file.h"
 #include "client/cli/formats/load_window.h"
 #include "client/cli/held_out.h"
+#include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
 #include "placement/evaluate.h"
@@ -30,6 +36,30 @@ namespace eplb::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+struct SweepOptions {
+  std::string load;
+  LoadReading reading;
+  ShapeOptions frame;
+  std::string slots;  // A:B:STEP, A:B or A
+  std::string window = "sum";
+  std::string split = "equal";                    // equal, batch
+  CostOptions costs{.expert_bytes = 88'080'384};  // DeepSeek-V3: 44.04 M parameters in bf16
+  Format format = Format::kTable;
+};
+
+// Figures of the windows that are scored; absent without tokens.
+struct SweepRow {
+  int32_t slots = 0;
+  std::optional<double> balancedness_mean;
+  std::optional<double> balancedness_min;
+  std::optional<double> bound_gap_mean;  // over layers with load
+  double extra_slots_per_gpu = 0;
+  // With --training, seconds of a step: for its tokens on the fullest GPUs (absent without tokens),
+  // and for what replicas send.
+  std::optional<double> token_seconds;
+  double replica_seconds = 0;
+};
 
 constexpr int64_t kMaxRows = 10000;
 constexpr int64_t kMaxSlots = int64_t{1} << 20;  // most slots of a Topology
@@ -257,8 +287,7 @@ std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
   return absl::StrCat(text, "\n", Paragraph(note, terminal));
 }
 
-}  // namespace
-
+// Exit 2 for bad flags, files and shapes.
 Output RunSweep(const SweepOptions& options, const Terminal& terminal) {
   const absl::StatusOr<Sweep> sweep = ComputeRows(options);
   if (!sweep.ok()) return UsageFailure(sweep.status());
@@ -267,6 +296,8 @@ Output RunSweep(const SweepOptions& options, const Terminal& terminal) {
                                           : SweepToTable(options, *sweep, terminal),
           JoinMessages(sweep->note, Notes(options, *sweep))};
 }
+
+}  // namespace
 
 void AddSweep(const Flags& root) {
   auto [flags, options] = AddCommand<SweepOptions>(

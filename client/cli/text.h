@@ -2,7 +2,6 @@
 #ifndef EPLB_CLIENT_CLI_TEXT_H_
 #define EPLB_CLIENT_CLI_TEXT_H_
 
-#include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <span>

@@ -14,6 +14,7 @@
 #include "base/quantity.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
+#include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"

@@ -60,8 +60,6 @@ struct WaitOptions {
 // JSON: {"job","condition","state","version","step","balancedness","seconds"}.
 Output RunWait(const WaitOptions& options);
 
-void AddWait(const Flags& root);
-
 // Time between two questions of a command that waits.
 inline constexpr absl::Duration kAskAgain = absl::Milliseconds(250);
 

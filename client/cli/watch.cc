@@ -101,7 +101,7 @@ int RunOnScreen(const Command& command, Output first) {
   constexpr absl::Duration kLook = absl::Milliseconds(20);  // between looks for the answer of a run
   constexpr absl::Duration kTick = absl::Seconds(1);        // ages are shown in seconds
   absl::Time due = absl::Now() + *first.again;
-  ShownScreen shown{.good = std::move(first), .since = absl::Now(), .problem = {}, .failed = false};
+  ShownScreen shown{.good = std::move(first), .since = absl::Now()};
   Screen screen;
   std::optional<Run> run;
   std::string drawn;

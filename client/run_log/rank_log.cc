@@ -186,7 +186,7 @@ absl::StatusOr<RankHistory> ReadHistoryFile(const std::string& path) {
 }
 
 absl::StatusOr<RankTimeline> ReadTimelineFile(const std::string& path, RankId rank) {
-  RankTimeline timeline{.rank = rank, .prepared = {}, .boundaries = {}};
+  RankTimeline timeline{.rank = rank};
   EPLB_RETURN_IF_ERROR(
       ReadLines(path, [&](const wire::JsonValue& object) { return AddTimes(object, timeline); }));
   return timeline;

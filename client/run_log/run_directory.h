@@ -2,13 +2,13 @@
 #ifndef EPLB_CLIENT_RUN_LOG_RUN_DIRECTORY_H_
 #define EPLB_CLIENT_RUN_LOG_RUN_DIRECTORY_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
-#include "client/run_log/events_file.h"
 #include "client/run_log/history.h"
 #include "client/run_log/rank_log.h"
 #include "client/run_log/run_report.h"
@@ -33,6 +33,25 @@ absl::StatusOr<std::vector<RankTimeline>> ReadTimelines(const std::string& direc
 
 // Returns the parts of placements.jsonl that the validator uses.
 std::vector<PlacementRecord> RecordsOf(const std::vector<LoggedPlacement>& placements);
+
+// One line of the daemon's audit log.
+struct LoggedEvent {
+  int64_t sequence = 0;
+  int64_t unix_micros = 0;  // the daemon's wall clock
+  std::string name;         // committed, pause, set_policy, ..
+  std::string reason;       // one sentence
+  std::string actor;        // operator who asked for it; empty: the daemon itself
+  std::string before;       // value before a change
+  std::string after;
+};
+
+struct LoggedEvents {
+  std::string job;
+  std::vector<LoggedEvent> events;  // oldest first
+};
+
+// errors, beginning with the path: NotFound; InvalidArgument naming the key.
+absl::StatusOr<LoggedEvents> ReadEventsFile(const std::string& path);
 
 struct RunDirectory {
   std::vector<RankHistory> histories;       // rank-R.jsonl, by rank

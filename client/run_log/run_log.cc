@@ -106,8 +106,7 @@ void RunLog::AddStep(int64_t step, int64_t version, const Digest& digest) {
             .last_step = step,
             .version = version,
             .digest = digest,
-            .ok = true,
-            .reason = ""};
+            .ok = true};
 }
 
 void RunLog::FlushSteps() {

@@ -34,7 +34,7 @@ struct Row {
 };
 
 IntegerSplitProblem ProblemOf(const Placement& placement, const LoadMatrix& counts, int32_t layer) {
-  IntegerSplitProblem problem{.tokens = {}, .gpus_of = {}, .speeds = {}};
+  IntegerSplitProblem problem;
   problem.speeds.assign(static_cast<size_t>(placement.topology().num_gpus()), 1);
   for (int32_t expert = 0; expert < placement.topology().num_experts(); ++expert) {
     problem.tokens.push_back(counts(layer, expert));

@@ -27,8 +27,8 @@ MAX_FAN_OUT_SECONDS = 1.0
 
 
 def bench(directory, *arguments):
-    result = subprocess.run([directory / "eplb-bench", *map(str, arguments), "-o", "json"], capture_output=True,
-                            text=True, timeout=600)
+    result = subprocess.run([directory / "eplb-bench", *map(str, arguments)], capture_output=True, text=True,
+                            timeout=600)
     if result.returncode != 0:
         raise SystemExit(f"eplb-bench {arguments[0]}: {result.stderr.strip()}")
     return json.loads(result.stdout)

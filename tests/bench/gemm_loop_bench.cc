@@ -20,9 +20,9 @@
 #include "base/status_macros.h"
 #include "client/client.h"
 #include "cuda/runtime.h"
-#include "tests/bench/child_daemon.h"
 #include "tests/bench/gemm.h"
 #include "tests/bench/targets.h"
+#include "tests/tools/bench/child_process.h"
 
 namespace eplb::bench {
 namespace {
@@ -44,10 +44,14 @@ constexpr absl::Duration kDaemonDeadline = absl::Seconds(10);
 class IdleClient {
  public:
   absl::Status Init() {
-    EPLB_ASSIGN_OR_RETURN(daemon_, ChildDaemon::Start());
+    EPLB_ASSIGN_OR_RETURN(
+        daemon_,
+        ChildProcess::Start({BesideThisProgram("../bin/eplbd"), "--listen", "127.0.0.1:0", "--http",
+                             "127.0.0.1:0", "--store", "memory", "--log-level", "error"},
+                            {}, {}));
     ClientOptions options;
     options.job = "gemm-loop";
-    options.endpoint = daemon_->endpoint();
+    options.endpoint = daemon_->address();
     options.num_layers = kLayers;
     options.num_experts = kExperts;
     options.num_slots = kExperts;
@@ -90,7 +94,7 @@ class IdleClient {
   ClientStats stats() const { return client_->stats(); }
 
  private:
-  std::unique_ptr<ChildDaemon> daemon_;
+  std::unique_ptr<ChildProcess> daemon_;
   cuda::DeviceMemory rows_;  // outlives the client
   std::unique_ptr<Client> client_;
   std::vector<int64_t> counts_ = std::vector<int64_t>(kExperts, 1000);

@@ -11,7 +11,6 @@ namespace eplb::bench {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr int64_t kExpertBytes = 44'040'192;
@@ -22,11 +21,6 @@ TEST(TargetsTest, ACopyAtLeastAsFastAs85PercentIsMet) {
   EXPECT_EQ(ExitCode(CopyTargets(32, kExpertBytes, 1.176, 1.05), true), 0);
   EXPECT_EQ(ExitCode(CopyTargets(32, kExpertBytes, 1.177, 1.05), true), 1);
   EXPECT_EQ(ExitCode(CopyTargets(32, kExpertBytes, 1.176, 1.051), true), 1);
-}
-
-TEST(TargetsTest, OneRowAndSmallRowsHaveNoTarget) {
-  EXPECT_THAT(CopyTargets(1, kExpertBytes, 9, 9), IsEmpty());
-  EXPECT_THAT(CopyTargets(1024, 10'752, 9, 9), IsEmpty());
 }
 
 TEST(TargetsTest, AMillionPairsAreHeldToTheCopyAndFewerToATime) {
@@ -43,19 +37,6 @@ TEST(TargetsTest, AMillionPairsAreHeldToTheCopyAndFewerToATime) {
   EXPECT_FALSE(met(131'072, 10, 12.1));
   EXPECT_TRUE(met(4096, 1, 20));
   EXPECT_FALSE(met(4096, 100, 20.1));
-}
-
-TEST(TargetsTest, ASplitHasTwentyMicrosecondsOn32GpusAndFiftyOn64) {
-  EXPECT_TRUE(IsMet(SplitTarget(32, 20)));
-  EXPECT_FALSE(IsMet(SplitTarget(32, 20.1)));
-  EXPECT_TRUE(IsMet(SplitTarget(64, 50)));
-  EXPECT_FALSE(IsMet(SplitTarget(64, 50.1)));
-}
-
-TEST(TargetsTest, ALoopMayBeOnePercentSlower) {
-  EXPECT_TRUE(IsMet(LoopTarget(-0.002)));
-  EXPECT_TRUE(IsMet(LoopTarget(0.01)));
-  EXPECT_FALSE(IsMet(LoopTarget(0.0101)));
 }
 
 TEST(TargetsTest, WhatIsNoNumberIsAMiss) {
@@ -88,28 +69,6 @@ TEST(TargetsTest, AWarningIsNoFailure) {
   const std::vector<Target> targets = OnDevice(CopyTargets(32, kExpertBytes, 1, 1.1), "H200");
   EXPECT_EQ(ExitCode(targets, true), 0);
   EXPECT_THAT(VerdictLine(targets[1]), HasSubstr("\"verdict\": \"WARNING\""));
-}
-
-TEST(TargetsTest, APlainRunNeverFails) {
-  EXPECT_EQ(ExitCode({LoopTarget(1)}, false), 0);
-  EXPECT_EQ(ExitCode({LoopTarget(0), LoopTarget(1)}, true), 1);
-  EXPECT_EQ(ExitCode({}, true), 0);
-}
-
-TEST(TargetsTest, ALineShowsFigureTargetAndVerdict) {
-  EXPECT_EQ(VerdictLine(LoopTarget(0.0123)),
-            "{\"target\": \"training loop beside an idle client\", \"figure\": \"slowdown\", "
-            "\"value\": 0.0123, \"at_most\": 0.0100, \"verdict\": \"MISSED\"}\n");
-  EXPECT_THAT(VerdictLine(LoopTarget(0)), HasSubstr("\"verdict\": \"ok\""));
-}
-
-TEST(TargetsTest, OnlyCheckIsAnArgument) {
-  const char* const plain[] = {"bench"};
-  const char* const check[] = {"bench", "--check"};
-  const char* const other[] = {"bench", "--chekc"};
-  EXPECT_TRUE(ParseArguments(1, plain).usable && !ParseArguments(1, plain).check);
-  EXPECT_TRUE(ParseArguments(2, check).usable && ParseArguments(2, check).check);
-  EXPECT_FALSE(ParseArguments(2, other).usable);
 }
 
 }  // namespace

@@ -18,21 +18,16 @@
 
 #include "base/monotonic_clock.h"
 #include "tests/client/faulty_channels.h"
-#include "tests/client/session/proposals.h"
-#include "tests/client/session/scripted_daemon.h"
-#include "tests/client/test_job.h"
+#include "tests/client/switch_test.h"
 
 namespace eplb {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::kTestRanks;
 using testing::ProposeTo;
 using testing::Running;
-using testing::ScriptedDaemon;
-using testing::SmallTopology;
-using testing::Swapped;
+using testing::StartedJob;
 using testing::TestJob;
 using testing::TestJobHooks;
 using testing::TestRank;
@@ -122,7 +117,7 @@ class LettingControl final : public testing::ForwardingControl {
   LateWrite& write_;
 };
 
-class AheadStopTest : public ::testing::Test {
+class AheadStopTest : public testing::SwitchTest {
  protected:
   // Hooks of a job with the option, which registers weights alone.
   static TestJobHooks Hooks() {
@@ -133,28 +128,9 @@ class AheadStopTest : public ::testing::Test {
                 }};
   }
 
-  // Every rank is PREPARED for it when this returns. count: of proposals so far.
-  void Propose(int64_t version, int count = 1) {
-    daemon_.WaitForRanks(kTestRanks);
-    daemon_.SendAll(ProposeTo(Running(0, first_), second_, version, 1));
-    for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-      ASSERT_TRUE(daemon_.WaitFor<wire::Prepared>(rank, count).has_value());
-    }
+  void ProposeVersion(int64_t version, int count = 1) {
+    Propose(daemon_, ProposeTo(Running(0, first_), second_, version, 1), count);
   }
-
-  // The result of the last one.
-  static absl::StatusOr<BoundaryResult> Steps(TestRank& rank, int64_t first, int64_t last) {
-    absl::StatusOr<BoundaryResult> result;
-    for (int64_t step = first; step <= last; ++step) {
-      result = rank.Step(step);
-      if (!result.ok()) return result;
-    }
-    return result;
-  }
-
-  ScriptedDaemon daemon_{{}};
-  const Placement first_ = Placement::Static(SmallTopology());
-  const Placement second_ = Swapped(Swapped(first_, 0, 0, 2), 2, 1, 3);
 };
 
 TEST_F(AheadStopTest, AWriteOfAStoppedTransferThatComesLateHitsNoRowOfTheNextOne) {
@@ -172,9 +148,8 @@ TEST_F(AheadStopTest, AWriteOfAStoppedTransferThatComesLateHitsNoRowOfTheNextOne
     if (rank != 0) return inner;
     return std::make_unique<LettingControl>(std::move(inner), write);
   };
-  TestJob job(daemon_.endpoint(), hooks);
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  Propose(7);
+  StartedJob job(daemon_.endpoint(), hooks);
+  ProposeVersion(7);
   job.Run([&](int32_t, TestRank& rank) {
     ASSERT_TRUE(Steps(rank, 0, 4).ok());
     write.AwaitHeld();
@@ -191,9 +166,8 @@ TEST_F(AheadStopTest, AWriteOfAStoppedTransferThatComesLateHitsNoRowOfTheNextOne
 
 // A job does this before each checkpoint until its first switch.
 TEST_F(AheadStopTest, ACarryThatMovesNothingLetsTheChunkGoOn) {
-  TestJob job(daemon_.endpoint(), Hooks());
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  Propose(7);
+  StartedJob job(daemon_.endpoint(), Hooks());
+  ProposeVersion(7);
   job.Run([&](int32_t, TestRank& rank) {
     ASSERT_TRUE(Steps(rank, 0, 4).ok());
     const absl::Status saved = rank.client().InStaticOrder([&] {
@@ -209,14 +183,9 @@ TEST_F(AheadStopTest, ACarryThatMovesNothingLetsTheChunkGoOn) {
 
 TEST_F(AheadStopTest, BytesThatAreDamagedOnTheirWayDropTheChunkAndTheOptionStays) {
   TestJobHooks hooks = Hooks();
-  hooks.transport = [](int32_t rank,
-                       std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
-    if (rank != 2) return inner;
-    return std::make_unique<testing::LossyTransport>(std::move(inner), 1, 1);
-  };
-  TestJob job(daemon_.endpoint(), hooks);
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  Propose(7);
+  hooks.transport = testing::OnRank<testing::LossyTransport>(2, 1, 1);
+  StartedJob job(daemon_.endpoint(), hooks);
+  ProposeVersion(7);
   job.Run([&](int32_t r, TestRank& rank) {
     const auto dropped = Steps(rank, 0, 7);
     ASSERT_TRUE(dropped.ok()) << dropped.status();
@@ -225,7 +194,7 @@ TEST_F(AheadStopTest, BytesThatAreDamagedOnTheirWayDropTheChunkAndTheOptionStays
         << dropped->reason;
     EXPECT_EQ(rank.WrongSlots(), 0);
   });
-  Propose(8, 2);
+  ProposeVersion(8, 2);
   job.Run([&](int32_t, TestRank& rank) {
     EXPECT_FALSE(Steps(rank, 8, 11)->switched);
     EXPECT_TRUE(Steps(rank, 12, 15)->switched);
@@ -250,11 +219,7 @@ TEST_F(AheadStopTest, ARegistrationThatFailsInItsLastRoundLeavesNoRankHalfRegist
 TEST_F(AheadStopTest, ARankThatCannotMakeItsPartTellsTheOthersWhy) {
   const std::atomic<size_t> num_bytes = 64;
   TestJobHooks hooks = Hooks();
-  hooks.transport = [&](int32_t rank,
-                        std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
-    if (rank != 2) return inner;
-    return std::make_unique<testing::NarrowTransport>(std::move(inner), num_bytes);
-  };
+  hooks.transport = testing::OnRank<testing::NarrowTransport>(2, std::cref(num_bytes));
   const TestJob job("", hooks);
   EXPECT_TRUE(absl::IsFailedPrecondition(job.started())) << job.started();
   EXPECT_THAT(std::string(job.started().message()),

@@ -2,9 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
@@ -15,13 +13,8 @@
 #include "absl/time/clock.h"
 
 #include "base/monotonic_clock.h"
-#include "client/run_log/history.h"
-#include "client/run_log/run_directory.h"
-#include "placement/digest.h"
 #include "tests/client/faulty_channels.h"
-#include "tests/client/session/proposals.h"
-#include "tests/client/session/scripted_daemon.h"
-#include "tests/client/test_job.h"
+#include "tests/client/switch_test.h"
 
 namespace eplb {
 namespace {
@@ -34,7 +27,7 @@ using testing::kTestRanks;
 using testing::ProposeTo;
 using testing::Running;
 using testing::ScriptedDaemon;
-using testing::SmallTopology;
+using testing::StartedJob;
 using testing::Swapped;
 using testing::TestJob;
 using testing::TestJobHooks;
@@ -83,27 +76,16 @@ testing::TransportHook Wrapped() {
   };
 }
 
-class AheadTest : public ::testing::Test {
+class AheadTest : public testing::SwitchTest {
  protected:
   static constexpr int64_t kVoteEvery = 4;  // value of TestOptions
-
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    std::string name = test->name();
-    std::replace(name.begin(), name.end(), '/', '_');
-    directory_ = absl::StrCat(::testing::TempDir(), "ahead_test_", name);
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directories(directory_);
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
 
   // Hooks of a job with the option, whose rows are counted.
   TestJobHooks Ahead(testing::OptionsHook more = nullptr) {
     return {.options =
                 [this, more](ClientOptions& options) {
                   options.ahead = true;
-                  options.history_path = absl::StrCat(directory_, "/rank-", options.rank, ".jsonl");
-                  options.placements_path = directory_ + "/placements.jsonl";
+                  LogTo(options);
                   if (more) more(options);
                 },
             .tensors = &WeightsAlone,
@@ -112,16 +94,6 @@ class AheadTest : public ::testing::Test {
                   return std::make_unique<CountedTransport>(std::move(inner),
                                                             done_[static_cast<size_t>(rank)]);
                 }};
-  }
-
-  // Every rank of the job is PREPARED for it when this returns: the next vote agrees. count: of
-  // proposals so far.
-  void Propose(ScriptedDaemon& daemon, const wire::Propose& propose, int count = 1) {
-    daemon.WaitForRanks(kTestRanks);
-    daemon.SendAll(propose);
-    for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-      ASSERT_TRUE(daemon.WaitFor<wire::Prepared>(rank, count).has_value());
-    }
   }
 
   // Until the rows of `posts` posts are in staging, and so read, on this rank.
@@ -133,54 +105,23 @@ class AheadTest : public ::testing::Test {
     }
   }
 
-  // Steps first..last; the result of the last one.
-  static absl::StatusOr<BoundaryResult> Steps(TestRank& rank, int64_t first, int64_t last) {
-    absl::StatusOr<BoundaryResult> result;
-    for (int64_t step = first; step <= last; ++step) {
-      result = rank.Step(step);
-      if (!result.ok()) return result;
-      EXPECT_TRUE(step == last || !result->switched) << "at step " << step;
-    }
-    return result;
-  }
-
   // "3 begun", "7 committed": of rank 0's boundaries with a proposal.
   std::vector<std::string> Boundaries(int32_t rank = 0) const {
     std::vector<std::string> all;
-    const auto timelines = ReadTimelines(directory_).value();
+    const auto timelines = ReadTimelines(Path("")).value();
     for (const TimedBoundary& boundary : timelines[static_cast<size_t>(rank)].boundaries) {
       all.push_back(absl::StrCat(boundary.times.step, " ", boundary.times.outcome));
     }
     return all;
   }
 
-  std::vector<std::string> Violations() const {
-    std::vector<RankHistory> ranks;
-    for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-      ranks.push_back(ReadHistoryFile(absl::StrCat(directory_, "/rank-", rank, ".jsonl")).value());
-    }
-    const std::vector<LoggedPlacement> log =
-        ReadPlacementsLog(directory_ + "/placements.jsonl").value();
-    std::vector<PlacementRecord> placements;
-    for (const LoggedPlacement& entry : log) {
-      placements.push_back({entry.step, entry.version, entry.digest, entry.placement});
-    }
-    return FindViolations(ranks, placements);
-  }
-
-  const Placement first_ = Placement::Static(SmallTopology());
-  const Placement second_ = Swapped(Swapped(first_, 0, 0, 2), 2, 1, 3);
-  const wire::Propose propose_ = ProposeTo(Running(0, first_), second_, 7, 1);
   const wire::Propose again_ = ProposeTo(Running(0, first_), second_, 8, 1);
   std::vector<std::atomic<int>> done_ = std::vector<std::atomic<int>>(kTestRanks);
-  std::string directory_;
 };
 
 TEST_F(AheadTest, TheSwitchComesAtTheVoteAfterTheOneThatAgreed) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), Ahead());
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  Propose(daemon, propose_);
+  StartedJob job(daemon_.endpoint(), Ahead());
+  Propose(daemon_, propose_);
   job.Run([&](int32_t, TestRank& rank) {
     const auto agreed = Steps(rank, 0, 3);
     ASSERT_TRUE(agreed.ok()) << agreed.status();
@@ -200,7 +141,7 @@ TEST_F(AheadTest, TheSwitchComesAtTheVoteAfterTheOneThatAgreed) {
     rank.client().Close("finished");
   });
   for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-    const auto applied = daemon.WaitFor<wire::Applied>(rank);
+    const auto applied = daemon_.WaitFor<wire::Applied>(rank);
     ASSERT_TRUE(applied.has_value());
     EXPECT_EQ(applied->version, 7);
     EXPECT_EQ(applied->step, 7);
@@ -211,13 +152,11 @@ TEST_F(AheadTest, TheSwitchComesAtTheVoteAfterTheOneThatAgreed) {
 }
 
 TEST_F(AheadTest, PipelineStagesThatVoteEachStepSwitchAtTheNextStep) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), Ahead([](ClientOptions& options) {
-                options.pipeline_parallel_size = 2;
-                options.vote_every = 1;
-              }));
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  Propose(daemon, propose_);
+  StartedJob job(daemon_.endpoint(), Ahead([](ClientOptions& options) {
+                   options.pipeline_parallel_size = 2;
+                   options.vote_every = 1;
+                 }));
+  Propose(daemon_, propose_);
   job.Run([&](int32_t, TestRank& rank) {
     ASSERT_TRUE(Steps(rank, 0, 0).ok());
     EXPECT_TRUE(Steps(rank, 1, 1)->switched);
@@ -229,10 +168,8 @@ TEST_F(AheadTest, PipelineStagesThatVoteEachStepSwitchAtTheNextStep) {
 
 // A promise that is not kept costs a chunk, and nothing else.
 TEST_F(AheadTest, ARowThatAStepChangesDropsTheChunkAndTheNextIsStagedAtTheBoundary) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), Ahead());
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  Propose(daemon, propose_);
+  StartedJob job(daemon_.endpoint(), Ahead());
+  Propose(daemon_, propose_);
   std::vector<std::string> reasons(kTestRanks);
   job.Run([&](int32_t r, TestRank& rank) {
     ASSERT_TRUE(Steps(rank, 0, 3).ok());
@@ -257,16 +194,16 @@ TEST_F(AheadTest, ARowThatAStepChangesDropsTheChunkAndTheNextIsStagedAtTheBounda
                                 "between the boundaries"
                               : "rows of another rank changed between the boundaries") +
                           advice);
-    EXPECT_EQ(daemon.WaitFor<wire::Failed>(r)->detail, reason);
+    EXPECT_EQ(daemon_.WaitFor<wire::Failed>(r)->detail, reason);
   }
-  Propose(daemon, again_, 2);
+  Propose(daemon_, again_, 2);
   job.Run([&](int32_t, TestRank& rank) {
     EXPECT_TRUE(Steps(rank, 8, 11)->switched);
     EXPECT_EQ(rank.WrongSlots(), 0);
     rank.client().Close("finished");
   });
   for (int32_t r = 0; r < kTestRanks; ++r) {
-    EXPECT_EQ(daemon.WaitFor<wire::Applied>(r)->fallback_reason,
+    EXPECT_EQ(daemon_.WaitFor<wire::Applied>(r)->fallback_reason,
               "rows are staged at the boundary: they changed while they were staged ahead");
     EXPECT_THAT(Boundaries(r), ElementsAre("3 begun", "7 dropped", "11 committed"));
   }
@@ -277,10 +214,8 @@ TEST_F(AheadTest, ARowThatAStepChangesDropsTheChunkAndTheNextIsStagedAtTheBounda
 TEST_F(AheadTest, ACarryBetweenTheVotesDropsTheChunkAndTheNextIsStagedAheadAgain) {
   for (const bool checks : {false, true}) {
     ScriptedDaemon daemon({});
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directories(directory_);
-    TestJob job(daemon.endpoint(), Ahead());
-    ASSERT_TRUE(job.started().ok()) << job.started();
+    RemoveLogs();
+    StartedJob job(daemon.endpoint(), Ahead());
     Propose(daemon, propose_);
     job.Run([&](int32_t, TestRank& rank) {
       Client& client = rank.client();
@@ -319,16 +254,14 @@ TEST_F(AheadTest, ACarryBetweenTheVotesDropsTheChunkAndTheNextIsStagedAheadAgain
 
 // The ranks' vote is the commit point: what it agreed on is frozen.
 TEST_F(AheadTest, AProposalThatIsCancelledBetweenTheVotesIsCommitted) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), Ahead());
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  Propose(daemon, propose_);
+  StartedJob job(daemon_.endpoint(), Ahead());
+  Propose(daemon_, propose_);
   job.Run([&](int32_t, TestRank& rank) { ASSERT_TRUE(Steps(rank, 0, 3).ok()); });
-  daemon.SendAll(wire::Cancel{.version = 7, .reason = "too late"});
+  daemon_.SendAll(wire::Cancel{.version = 7, .reason = "too late"});
   // Messages come in order: once this one is answered, that one was read.
-  daemon.SendAll(ProposeTo(Running(0, first_), Swapped(first_, 1, 0, 3), 9, 1));
+  daemon_.SendAll(ProposeTo(Running(0, first_), Swapped(first_, 1, 0, 3), 9, 1));
   for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-    EXPECT_EQ(daemon.WaitFor<wire::Nack>(rank)->code, wire::NackCode::kBusy);
+    EXPECT_EQ(daemon_.WaitFor<wire::Nack>(rank)->code, wire::NackCode::kBusy);
   }
   job.Run([&](int32_t, TestRank& rank) {
     EXPECT_TRUE(Steps(rank, 4, 7)->switched);
@@ -336,7 +269,7 @@ TEST_F(AheadTest, AProposalThatIsCancelledBetweenTheVotesIsCommitted) {
     rank.client().Close("finished");
   });
   for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-    EXPECT_EQ(daemon.WaitFor<wire::Applied>(rank)->version, 7);
+    EXPECT_EQ(daemon_.WaitFor<wire::Applied>(rank)->version, 7);
   }
   EXPECT_THAT(Violations(), IsEmpty());
 }
@@ -345,8 +278,7 @@ TEST_F(AheadTest, AProposalThatIsCancelledBetweenTheVotesIsCommitted) {
 TEST_F(AheadTest, ADaemonThatRestartsBetweenTheVotesHearsOfTheSwitch) {
   auto daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
   const int port = daemon->port();
-  TestJob job(daemon->endpoint(), Ahead());
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(daemon->endpoint(), Ahead());
   Propose(*daemon, propose_);
   job.Run([&](int32_t, TestRank& rank) { ASSERT_TRUE(Steps(rank, 0, 3).ok()); });
   daemon.reset();
@@ -364,10 +296,8 @@ TEST_F(AheadTest, ADaemonThatRestartsBetweenTheVotesHearsOfTheSwitch) {
 }
 
 TEST_F(AheadTest, ARankThatDiesBetweenTheVotesIsNamedByTheNextOne) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), Ahead());
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  Propose(daemon, propose_);
+  StartedJob job(daemon_.endpoint(), Ahead());
+  Propose(daemon_, propose_);
   job.Run([&](int32_t r, TestRank& rank) {
     ASSERT_TRUE(Steps(rank, 0, 3).ok());
     if (r == 1) {
@@ -384,13 +314,11 @@ TEST_F(AheadTest, ARankThatDiesBetweenTheVotesIsNamedByTheNextOne) {
 }
 
 TEST_F(AheadTest, ARunThatEndsBetweenTheVotesWaitsForNoRow) {
-  ScriptedDaemon daemon({});
   TestJobHooks hooks =
       Ahead([](ClientOptions& options) { options.transfer_deadline = absl::Minutes(20); });
   hooks.transport = Wrapped<HungTransport>();
-  TestJob job(daemon.endpoint(), hooks);
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  Propose(daemon, propose_);
+  StartedJob job(daemon_.endpoint(), hooks);
+  Propose(daemon_, propose_);
   const absl::Time began = MonotonicNow();
   job.Run([&](int32_t r, TestRank& rank) {
     ASSERT_TRUE(Steps(rank, 0, 5).ok());
@@ -404,33 +332,19 @@ TEST_F(AheadTest, ARunThatEndsBetweenTheVotesWaitsForNoRow) {
 }
 
 TEST_F(AheadTest, RowsThatDoNotComeInTimeDropTheChunkAndTheOptionStays) {
-  ScriptedDaemon daemon({});
   TestJobHooks hooks = Ahead();
-  hooks.transport = [](int32_t rank,
-                       std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
-    if (rank != 2) return inner;
-    return std::make_unique<testing::LateTransport>(std::move(inner));
-  };
-  TestJob job(daemon.endpoint(), hooks);
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  Propose(daemon, propose_);
+  hooks.transport = testing::OnRank<testing::LateTransport>(2);
+  StartedJob job(daemon_.endpoint(), hooks);
+  Propose(daemon_, propose_);
   job.Run([&](int32_t, TestRank& rank) {
     const auto dropped = Steps(rank, 0, 7);
     ASSERT_TRUE(dropped.ok()) << dropped.status();
     EXPECT_FALSE(dropped->switched);
     EXPECT_EQ(rank.WrongSlots(), 0);
   });
-  Propose(daemon, again_, 2);
+  Propose(daemon_, again_, 2);
   job.Run([&](int32_t, TestRank& rank) { EXPECT_TRUE(Steps(rank, 8, 15)->switched); });
   EXPECT_THAT(Boundaries(), ElementsAre("3 begun", "7 dropped", "11 begun", "15 committed"));
-}
-
-TEST_F(AheadTest, RanksWhoseOptionsDifferDoNotStart) {
-  TestJobHooks hooks = Ahead();
-  hooks.options = [](ClientOptions& options) { options.ahead = options.rank == 2; };
-  const TestJob job("", hooks);
-  EXPECT_EQ(job.started(),
-            absl::FailedPreconditionError("start: ahead differs: rank 0 has 0, rank 2 has 1"));
 }
 
 TEST_F(AheadTest, StateIsRefusedAtTheRegistrationByName) {
@@ -444,15 +358,13 @@ TEST_F(AheadTest, StateIsRefusedAtTheRegistrationByName) {
 }
 
 TEST_F(AheadTest, OverNcclRowsAreStagedAtTheBoundaryAndTheDaemonHearsWhy) {
-  ScriptedDaemon daemon({});
   TestJobHooks hooks = Ahead();
   hooks.transport = Wrapped<RenamedTransport>();
-  TestJob job(daemon.endpoint(), hooks);
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  EXPECT_EQ(daemon.WaitFor<wire::Hello>(3)->transport.fallback_reason,
+  StartedJob job(daemon_.endpoint(), hooks);
+  EXPECT_EQ(daemon_.WaitFor<wire::Hello>(3)->transport.fallback_reason,
             "rows are staged at the boundary: kernels of transport nccl and those of a step's own "
             "collectives can wait for each other");
-  Propose(daemon, propose_);
+  Propose(daemon_, propose_);
   job.Run([&](int32_t, TestRank& rank) {
     EXPECT_TRUE(Steps(rank, 0, 3)->switched);
     EXPECT_EQ(rank.WrongSlots(), 0);
@@ -460,8 +372,7 @@ TEST_F(AheadTest, OverNcclRowsAreStagedAtTheBoundaryAndTheDaemonHearsWhy) {
 }
 
 TEST_F(AheadTest, CallsThatWouldMoveOtherRowsAreRefused) {
-  TestJob job("", Ahead());
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", Ahead());
   for (const absl::Status& refused :
        {job.rank(0).client().ReduceGradients({}), job.rank(0).client().BroadcastWeights({}),
         job.rank(0).client().ExpertSquares({}).status()}) {
@@ -477,8 +388,7 @@ class AheadSeedTest : public AheadTest, public ::testing::WithParamInterface<uin
   std::vector<uint64_t> Run(bool ahead) {
     std::mt19937 random(GetParam());
     ScriptedDaemon daemon({});
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directories(directory_);
+    RemoveLogs();
     const auto vote_every = static_cast<int32_t>(1 + random() % 3);
     TestJob job(daemon.endpoint(), Ahead([&](ClientOptions& options) {
                   options.ahead = ahead;

@@ -73,16 +73,6 @@ TEST(BatchSplitsTest, TheProofNamesTheGpuThatCannotBeRelieved) {
   EXPECT_THAT(split.figures->tight_gpus, ElementsAre(1));
 }
 
-TEST(BatchSplitsTest, NoTokensHaveNoPeak) {
-  BatchSplits splits(TwoGpus(), 0);
-  const std::vector<int64_t> totals = {0, 0, 0};
-  const Written split = SplitOf(splits, {.totals = totals});
-  ASSERT_TRUE(split.figures.ok()) << split.figures.status();
-  EXPECT_THAT(split.quotas, ElementsAre(0, 0, 0, 0));
-  EXPECT_EQ(split.figures->peak, 0);
-  EXPECT_EQ(split.figures->balancedness, std::nullopt);
-}
-
 TEST(BatchSplitsTest, OwnQuotasOfAllGpusSumToTheQuotas) {
   BatchSplits splits(TwoGpus(), 0);
   const std::vector<int64_t> by_gpu = {9, 1, 0,  //
@@ -96,20 +86,6 @@ TEST(BatchSplitsTest, OwnQuotasOfAllGpusSumToTheQuotas) {
   EXPECT_THAT(second.own, ElementsAre(0, 5, 1, 0));
   const Written unasked = SplitOf(splits, {.by_gpu = by_gpu});
   EXPECT_EQ(unasked.quotas, first.quotas);
-}
-
-TEST(BatchSplitsTest, OwnQuotasByPrefixSumToTheQuotas) {
-  BatchSplits splits(TwoGpus(), 0);
-  const std::vector<int64_t> totals = {10, 6, 0};
-  const std::vector<int64_t> none = {0, 0, 0};
-  const std::vector<int64_t> first_has = {9, 1, 0};
-  const std::vector<int64_t> second_has = {1, 5, 0};
-  const Written first = SplitOf(splits, {.totals = totals, .before = none, .mine = first_has}, 0);
-  const Written second =
-      SplitOf(splits, {.totals = totals, .before = first_has, .mine = second_has}, 1);
-  ASSERT_TRUE(first.figures.ok() && second.figures.ok()) << first.figures.status();
-  EXPECT_THAT(first.own, ElementsAre(2, 1, 7, 0));
-  EXPECT_THAT(second.own, ElementsAre(0, 5, 1, 0));
 }
 
 TEST(BatchSplitsTest, SplitsFollowThePlacement) {
@@ -134,14 +110,6 @@ TEST(BatchSplitsTest, AFasterGpuGetsMoreUnderEveryPlacement) {
   EXPECT_EQ(before.figures->equal_peak, 8) << "4 tokens at half the speed";
   splits.Show(TwoGpus({1, 0, 2, 0}), 1);
   EXPECT_THAT(SplitOf(splits, {.totals = totals}).quotas, ElementsAre(0, 6, 0, 3));
-}
-
-TEST(BatchSplitsTest, SlackKeepsEqualSharesThatAreNearlyBest) {
-  BatchSplits splits(TwoGpus(), 0);
-  const std::vector<int64_t> totals = {100, 52, 50};
-  EXPECT_THAT(SplitOf(splits, {.totals = totals}).quotas, ElementsAre(49, 52, 51, 50));
-  ASSERT_TRUE(splits.SetOptions({.gpu_speeds = {}, .slack = 0.02}).ok());
-  EXPECT_THAT(SplitOf(splits, {.totals = totals}).quotas, ElementsAre(50, 52, 50, 50));
 }
 
 // Returns the error for counts that are right except for `change`; nothing is written.
@@ -217,8 +185,8 @@ TEST(BatchSplitsTest, AnExpertOnAnUnusableGpuIsRefusedBeforeAndAfterASwitch) {
             {.gpu_speeds = {1, 0}}, "GPU 1 is unusable, but the placement has experts on it"},
         {{.gpu_speeds = {1, 1, 1}}, "3"},
         {{.gpu_speeds = {1, -1}}, "GPU 1"},
-        {{.gpu_speeds = {}, .slack = 2}, "slack is 2, expected 0..1"},
-        {{.gpu_speeds = {}, .slack = std::nan("")}, "slack is nan"}}) {
+        {{.slack = 2}, "slack is 2, expected 0..1"},
+        {{.slack = std::nan("")}, "slack is nan"}}) {
     const absl::Status status = splits.SetOptions(options);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr(said));
@@ -235,8 +203,7 @@ TEST(BatchSplitsTest, AnExpertOnAnUnusableGpuIsRefusedBeforeAndAfterASwitch) {
   one.Show(std::make_shared<const Placement>(Placement::Static(topology)), 1);
   const std::vector<int64_t> counts = {5};
   std::vector<int64_t> quotas = {77, 77};
-  const auto split =
-      one.Split(kLayer, {.totals = counts}, {.self = {}, .quotas = quotas, .own = {}});
+  const auto split = one.Split(kLayer, {.totals = counts}, {.quotas = quotas});
   EXPECT_EQ(split.status().message(), "GPU 1 is unusable, but the placement has experts on it");
   EXPECT_THAT(quotas, ElementsAre(77, 77));
 }

@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +16,7 @@ namespace {
 
 using ::testing::Each;
 using testing::kTestRanks;
+using testing::StartedJob;
 using testing::TestJob;
 using testing::TestOptions;
 using testing::TestRank;
@@ -48,8 +48,7 @@ TEST(RegistrationTest, TensorsThatDifferStopEveryRankNamingThem) {
 }
 
 TEST(RegistrationTest, ASecondOneIsRefusedAndTheFirstOneStays) {
-  TestJob job("");
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("");
   job.Run([](int32_t, TestRank& rank) {
     EXPECT_EQ(rank.client().RegisterExperts({}),
               absl::FailedPreconditionError("RegisterExperts was called twice"));

@@ -2,9 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,8 +25,8 @@ using testing::ProposeTo;
 using testing::Running;
 using testing::ScriptedDaemon;
 using testing::SmallTopology;
+using testing::StartedJob;
 using testing::Swapped;
-using testing::TestJob;
 using testing::TestRank;
 
 constexpr int32_t kCarriedLayers = 3;
@@ -49,14 +46,6 @@ std::vector<int32_t> Reversed(const PlacementView& view) {
 std::vector<int32_t> Copied(std::span<const int32_t> map) { return {map.begin(), map.end()}; }
 
 bool CarryVoted(const BoundaryResult& result) { return result.voted; }
-
-// Rank 1 loses rows from a post on; a carry takes one a layer here.
-testing::TransportHook CarryLossyFrom(int32_t post) {
-  return [post](int32_t rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
-    if (rank != 1) return inner;
-    return std::make_unique<testing::LossyTransport>(std::move(inner), post);
-  };
-}
 
 void LayerByLayer(ClientOptions& options) { options.layers_per_chunk = 1; }
 
@@ -79,8 +68,7 @@ void CarryThereAndBack(TestRank& rank) {
 
 TEST(CarryTest, RowsGoThereAndBackAndTheJobGoesOn) {
   for (const bool layer_by_layer : {false, true}) {
-    TestJob job("", {.options = layer_by_layer ? LayerByLayer : testing::OptionsHook()});
-    ASSERT_TRUE(job.started().ok()) << job.started();
+    StartedJob job("", {.options = layer_by_layer ? LayerByLayer : testing::OptionsHook()});
     job.Run([](int32_t, TestRank& rank) {
       CarryThereAndBack(rank);
       ASSERT_TRUE(rank.StepUntil(0, CarryVoted).ok());
@@ -92,14 +80,12 @@ TEST(CarryTest, RowsGoThereAndBackAndTheJobGoesOn) {
 }
 
 TEST(CarryInJobTest, PipelineStagesCarryTheirOwnLayers) {
-  TestJob job("", {.options = [](ClientOptions& o) { o.pipeline_parallel_size = 2; }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = [](ClientOptions& o) { o.pipeline_parallel_size = 2; }});
   job.Run([](int32_t, TestRank& rank) { CarryThereAndBack(rank); });
 }
 
 TEST(CarryInJobTest, WhileRowsAreElsewhereNoStepCanRun) {
-  TestJob job("");
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("");
   job.Run([](int32_t, TestRank& rank) {
     Client& client = rank.client();
     ASSERT_TRUE(client.Carry(Reversed(client.placement())).ok());
@@ -127,8 +113,7 @@ TEST(CarryInJobTest, StaticOrderIsLeftForWhereTheRowsWereAlsoAfterAnError) {
   const Placement first = Placement::Static(SmallTopology());
   const Placement second = Swapped(Swapped(first, 0, 0, 2), 2, 1, 3);
   ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint());
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(daemon.endpoint());
   daemon.WaitForRanks(kTestRanks);
   daemon.SendAll(ProposeTo(Running(0, first), second, 7, 1));
   job.Run([&](int32_t, TestRank& rank) {
@@ -149,8 +134,7 @@ TEST(CarryInJobTest, StaticOrderIsLeftForWhereTheRowsWereAlsoAfterAnError) {
 void FourSpareSlots(ClientOptions& options) { options.num_slots = 8; }
 
 TEST(CarryInJobTest, EveryReplicaGetsItsExpertsRows) {
-  TestJob job("", {.options = FourSpareSlots});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = FourSpareSlots});
   job.Run([](int32_t, TestRank& rank) {
     Client& client = rank.client();
     // Expert 3 in five slots, the others in one each.
@@ -172,11 +156,10 @@ std::byte FirstByte(TestRank& rank, size_t tensor, int32_t local_slot) {
 }
 
 TEST(CarryInJobTest, StateStaysWithThePrimary) {
-  TestJob job("", {.options = [](ClientOptions& o) {
-                FourSpareSlots(o);
-                o.state_placement = StatePlacement::kWithPrimary;
-              }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = [](ClientOptions& o) {
+                   FourSpareSlots(o);
+                   o.state_placement = StatePlacement::kWithPrimary;
+                 }});
   job.Run([](int32_t r, TestRank& rank) {
     Client& client = rank.client();
     // Tensor 1 of layer 0 is the state. Slots 0..3, of GPU 0, have the primaries, 4..7 do not.
@@ -193,31 +176,28 @@ TEST(CarryInJobTest, StateStaysWithThePrimary) {
 
 TEST(CarryInJobTest, DerivedTensorsAreRebuiltUnderThePlacementOfTheRows) {
   std::vector<std::vector<std::string>> calls(kTestRanks);
-  TestJob job("", {.tensors = [&](TestRank& rank, std::vector<ExpertTensorView>& tensors) {
-                ExpertTensorView scale;
-                scale.name = "layers.1.scale";
-                scale.layer = 1;
-                scale.role = Role::kDerived;
-                scale.rebuild = [&calls, &rank](int32_t layer, std::span<const int32_t> slots) {
-                  const PlacementView& view = rank.client().placement();
-                  // First local slot of layer 1.
-                  const int32_t first = view.num_slots + view.first_local_slot;
-                  calls[static_cast<size_t>(rank.rank())].push_back(
-                      absl::StrCat(layer, ":", slots.size(), ":",
-                                   view.physical_to_logical_map[static_cast<size_t>(first)]));
-                  return absl::OkStatus();
-                };
-                tensors.push_back(scale);
-              }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.tensors = [&](TestRank& rank, std::vector<ExpertTensorView>& tensors) {
+                   ExpertTensorView scale;
+                   scale.name = "layers.1.scale";
+                   scale.layer = 1;
+                   scale.role = Role::kDerived;
+                   scale.rebuild = [&calls, &rank](int32_t layer, std::span<const int32_t> slots) {
+                     const PlacementView& view = rank.client().placement();
+                     const int32_t first = view.num_slots + view.first_local_slot;
+                     calls[static_cast<size_t>(rank.rank())].push_back(
+                         absl::StrCat(layer, ":", slots.size(), ":",
+                                      view.physical_to_logical_map[static_cast<size_t>(first)]));
+                     return absl::OkStatus();
+                   };
+                   tensors.push_back(scale);
+                 }});
   job.Run([](int32_t, TestRank& rank) { CarryThereAndBack(rank); });
   EXPECT_THAT(calls[0], ElementsAre("1:2:3", "1:2:0"));
   EXPECT_THAT(calls[3], ElementsAre("1:2:1", "1:2:2"));
 }
 
 TEST(CarryInJobTest, WhatCannotBeIsRefusedOnAllRanksAndNothingMoves) {
-  TestJob job("");
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("");
   job.Run([](int32_t r, TestRank& rank) {
     Client& client = rank.client();
     const std::vector<int32_t> right = Reversed(client.placement());
@@ -255,8 +235,7 @@ TEST(CarryInJobTest, WhatCannotBeIsRefusedOnAllRanksAndNothingMoves) {
 }
 
 TEST(CarryInJobTest, RanksBeforeDifferentStepsAreNamed) {
-  TestJob job("");
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("");
   job.Run([](int32_t r, TestRank& rank) {
     if (r == 3) {
       ASSERT_TRUE(rank.Step(0).ok());
@@ -267,8 +246,7 @@ TEST(CarryInJobTest, RanksBeforeDifferentStepsAreNamed) {
 }
 
 TEST(CarryInJobTest, TransferThatFailsAtFirstChangesNothing) {
-  TestJob job("", {.transport = CarryLossyFrom(1)});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.transport = testing::OnRank<testing::LossyTransport>(1)});
   job.Run([](int32_t, TestRank& rank) {
     const absl::Status status = rank.client().Carry(Reversed(rank.client().placement()));
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
@@ -280,8 +258,8 @@ TEST(CarryInJobTest, TransferThatFailsAtFirstChangesNothing) {
 }
 
 TEST(CarryInJobTest, TransferThatFailsHalfWayEndsTheRun) {
-  TestJob job("", {.options = LayerByLayer, .transport = CarryLossyFrom(3)});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(
+      "", {.options = LayerByLayer, .transport = testing::OnRank<testing::LossyTransport>(1, 3)});
   job.Run([](int32_t, TestRank& rank) {
     const absl::Status status = rank.client().Carry(Reversed(rank.client().placement()));
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
@@ -330,8 +308,7 @@ TEST(CarryInJobTest, ARankThatIsLateHalfWayLeavesRowsThatMustNotBeSaved) {
 }
 
 TEST(CarryInJobTest, ARankThatIsGoneIsNamed) {
-  TestJob job("", {.options = [](ClientOptions& o) { o.vote_deadline = absl::Seconds(2); }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = [](ClientOptions& o) { o.vote_deadline = absl::Seconds(2); }});
   job.Run([](int32_t r, TestRank& rank) {
     if (r == 1) return rank.Stop();
     const absl::Status status = rank.client().Carry(Reversed(rank.client().placement()));

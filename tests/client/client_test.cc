@@ -3,21 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
 #include "client/run_log/history.h"
 #include "client/run_log/run_directory.h"
 #include "proto/wire/placement_files.h"
 #include "tests/client/faulty_channels.h"
-#include "tests/client/session/proposals.h"
-#include "tests/client/session/scripted_daemon.h"
-#include "tests/client/test_job.h"
+#include "tests/client/switch_test.h"
 
 namespace eplb {
 namespace {
@@ -28,13 +23,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kTestRanks;
-using testing::ProposeTo;
-using testing::Running;
-using testing::ScriptedDaemon;
-using testing::SmallTopology;
-using testing::Swapped;
+using testing::StartedJob;
 using testing::TestJob;
-using testing::TestOptions;
 using testing::TestRank;
 
 constexpr int64_t kLastStep = 1'000'000;  // never reached: a deadline ends the test before
@@ -42,42 +32,7 @@ constexpr int64_t kLastStep = 1'000'000;  // never reached: a deadline ends the 
 bool Switched(const BoundaryResult& result) { return result.switched; }
 bool Voted(const BoundaryResult& result) { return result.voted; }
 
-class ClientTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    directory_ = absl::StrCat(::testing::TempDir(), "client_test_", test->name());
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directories(directory_);
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
-  void LogTo(ClientOptions& options) const {
-    options.history_path = absl::StrCat(directory_, "/rank-", options.rank, ".jsonl");
-    options.placements_path = directory_ + "/placements.jsonl";
-  }
-  // Returns the violations that the validator finds in the logs of all ranks.
-  std::vector<std::string> Violations() const {
-    std::vector<RankHistory> ranks;
-    ranks.reserve(kTestRanks);
-    for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-      ranks.push_back(ReadHistoryFile(absl::StrCat(directory_, "/rank-", rank, ".jsonl")).value());
-    }
-    std::vector<PlacementRecord> placements;
-    const std::vector<LoggedPlacement> log =
-        ReadPlacementsLog(directory_ + "/placements.jsonl").value();
-    placements.reserve(log.size());
-    for (const LoggedPlacement& entry : log) {
-      placements.push_back({entry.step, entry.version, entry.digest, entry.placement});
-    }
-    return FindViolations(ranks, placements);
-  }
-
-  const Placement first_ = Placement::Static(SmallTopology());
-  const Placement second_ = Swapped(Swapped(first_, 0, 0, 2), 2, 1, 3);
-  const wire::Propose propose_ = ProposeTo(Running(0, first_), second_, 7, 1);
-  std::string directory_;
-};
+using ClientTest = testing::SwitchTest;
 
 TEST_F(ClientTest, ARankThatFindsNoDaemonEndsTheStartOnAll) {
   const TestJob lost("", {.options = [](ClientOptions& options) {
@@ -98,24 +53,18 @@ TEST_F(ClientTest, AnOptionThatIsWrongOnOneRankEndsTheStartOnAllWithItsName) {
 }
 
 TEST_F(ClientTest, RanksFindTheirDaemonInAFile) {
-  ScriptedDaemon daemon({});
-  const std::string file = directory_ + "/endpoint";
-  std::ofstream(file) << daemon.endpoint() << "\n";
-  TestJob job("file:" + file);
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  daemon.WaitForRanks(kTestRanks);
+  StartedJob job("file:" + Write("endpoint", daemon_.endpoint() + "\n"));
+  daemon_.WaitForRanks(kTestRanks);
 }
 
 TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), {.options = [&](ClientOptions& o) {
-                LogTo(o);
-                o.layers_per_chunk = 2;
-              }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  daemon.WaitForRanks(kTestRanks);
-  EXPECT_EQ(daemon.WaitFor<wire::Hello>(0)->staging_layers, 2);
-  daemon.SendAll(propose_);
+  StartedJob job(daemon_.endpoint(), {.options = [&](ClientOptions& o) {
+                   LogTo(o);
+                   o.layers_per_chunk = 2;
+                 }});
+  daemon_.WaitForRanks(kTestRanks);
+  EXPECT_EQ(daemon_.WaitFor<wire::Hello>(0)->staging_layers, 2);
+  daemon_.SendAll(propose_);
   std::vector<int64_t> steps(kTestRanks, -1);
   job.Run([&](int32_t r, TestRank& rank) {
     const int32_t* slots = rank.client().placement().physical_to_logical_map.data();
@@ -143,15 +92,15 @@ TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
   EXPECT_THAT(steps, Each(steps[0]));
   EXPECT_EQ(steps[0] % 4, 3);
   for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-    const auto applied = daemon.WaitFor<wire::Applied>(rank);
+    const auto applied = daemon_.WaitFor<wire::Applied>(rank);
     ASSERT_TRUE(applied.has_value());
     EXPECT_EQ(applied->version, 7);
     EXPECT_EQ(applied->step, steps[0]);
     EXPECT_EQ(applied->received_bytes, 2 * (96 + 40));
-    EXPECT_FALSE(daemon.WaitFor<wire::Goodbye>(rank).value().failed);
+    EXPECT_FALSE(daemon_.WaitFor<wire::Goodbye>(rank).value().failed);
   }
   EXPECT_THAT(Violations(), IsEmpty());
-  const auto log = ReadPlacementsLog(directory_ + "/placements.jsonl").value();
+  const auto log = ReadPlacementsLog(Path("placements.jsonl")).value();
   ASSERT_EQ(log.size(), 2U);
   EXPECT_EQ(log[1].step, steps[0] + 1);
   EXPECT_EQ(log[1].placement, second_);
@@ -162,16 +111,14 @@ TEST_F(ClientTest, ChunkIsCommittedAtTheSameStepWithItsBytesMoved) {
 }
 
 TEST_F(ClientTest, OnlyABoundaryWithAProposalIsTimedAndItsFiguresAreThoseOfTheResult) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), {.options = [&](ClientOptions& o) { LogTo(o); }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  daemon.WaitForRanks(kTestRanks);
+  StartedJob job(daemon_.endpoint(), {.options = [&](ClientOptions& o) { LogTo(o); }});
+  daemon_.WaitForRanks(kTestRanks);
   std::vector<BoundaryResult> boundaries(kTestRanks);
   job.Run([&](int32_t r, TestRank& rank) {
     ASSERT_TRUE(rank.StepUntil(0, Voted).ok());
-    EXPECT_TRUE(ReadTimelines(directory_).value()[static_cast<size_t>(r)].boundaries.empty());
+    EXPECT_TRUE(ReadTimelines(Path("")).value()[static_cast<size_t>(r)].boundaries.empty());
   });
-  daemon.SendAll(propose_);
+  daemon_.SendAll(propose_);
   job.Run([&](int32_t r, TestRank& rank) {
     ASSERT_TRUE(rank.StepUntil(4,
                                [&](const BoundaryResult& result) {
@@ -181,7 +128,7 @@ TEST_F(ClientTest, OnlyABoundaryWithAProposalIsTimedAndItsFiguresAreThoseOfTheRe
                     .ok());
     rank.client().Close("finished");
   });
-  const std::vector<RankTimeline> timelines = ReadTimelines(directory_).value();
+  const std::vector<RankTimeline> timelines = ReadTimelines(Path("")).value();
   ASSERT_EQ(timelines.size(), static_cast<size_t>(kTestRanks));
   for (size_t rank = 0; rank < timelines.size(); ++rank) {
     ASSERT_EQ(timelines[rank].prepared.size(), 1U);
@@ -241,17 +188,10 @@ TEST_F(ClientTest, ARankThatVotesNoDelaysTheSwitchToTheNextVote) {
 }
 
 TEST_F(ClientTest, SecondVoteNoRunsTheOldPlacementWithSlotsUntouched) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(),
-              {.options = [&](ClientOptions& o) { LogTo(o); },
-               .transport = [](int32_t rank,
-                               std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
-                 if (rank != 2) return inner;
-                 return std::make_unique<testing::LossyTransport>(std::move(inner));
-               }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  daemon.WaitForRanks(kTestRanks);
-  daemon.SendAll(propose_);
+  StartedJob job(daemon_.endpoint(), {.options = [&](ClientOptions& o) { LogTo(o); },
+                                      .transport = testing::OnRank<testing::LossyTransport>(2)});
+  daemon_.WaitForRanks(kTestRanks);
+  daemon_.SendAll(propose_);
   std::vector<int64_t> steps(kTestRanks, -1);
   job.Run([&](int32_t r, TestRank& rank) {
     std::string reason;
@@ -271,17 +211,15 @@ TEST_F(ClientTest, SecondVoteNoRunsTheOldPlacementWithSlotsUntouched) {
   });
   EXPECT_THAT(steps, Each(steps[0]));
   for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-    EXPECT_EQ(daemon.WaitFor<wire::Failed>(rank).value().code, wire::FailedCode::kTransfer);
+    EXPECT_EQ(daemon_.WaitFor<wire::Failed>(rank).value().code, wire::FailedCode::kTransfer);
   }
   EXPECT_THAT(Violations(), IsEmpty());
 }
 
 TEST_F(ClientTest, DeadRankIsNamedOnAllOthersAndTheErrorStays) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(),
-              {.options = [](ClientOptions& o) { o.vote_deadline = absl::Seconds(2); }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  daemon.WaitForRanks(kTestRanks);
+  StartedJob job(daemon_.endpoint(),
+                 {.options = [](ClientOptions& o) { o.vote_deadline = absl::Seconds(2); }});
+  daemon_.WaitForRanks(kTestRanks);
   job.Run([&](int32_t r, TestRank& rank) {
     ASSERT_TRUE(rank.StepUntil(0, Voted).ok());
     if (r == 1) {
@@ -297,7 +235,7 @@ TEST_F(ClientTest, DeadRankIsNamedOnAllOthersAndTheErrorStays) {
     rank.client().Close("error");
   });
   for (const int32_t rank : {0, 2, 3}) {
-    const auto goodbye = daemon.WaitFor<wire::Goodbye>(rank);
+    const auto goodbye = daemon_.WaitFor<wire::Goodbye>(rank);
     ASSERT_TRUE(goodbye.has_value());
     EXPECT_TRUE(goodbye->failed);
     EXPECT_THAT(goodbye->missing_ranks, ElementsAre(1));
@@ -306,8 +244,7 @@ TEST_F(ClientTest, DeadRankIsNamedOnAllOthersAndTheErrorStays) {
 
 // The process of the rank that closes goes on: no rank waits for vote_deadline, which is minutes.
 TEST_F(ClientTest, RankThatClosesEarlyIsNamedByTheNextVote) {
-  TestJob job("");
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("");
   job.Run([&](int32_t r, TestRank& rank) {
     ASSERT_TRUE(rank.StepUntil(0, Voted).ok());
     if (r == 3) {
@@ -325,23 +262,16 @@ TEST_F(ClientTest, RankThatClosesEarlyIsNamedByTheNextVote) {
 }
 
 TEST_F(ClientTest, UnknownSecondVoteEndsTheRunWithoutASwitch) {
-  ScriptedDaemon daemon({});
-  TestJob job(
-      daemon.endpoint(),
+  StartedJob job(
+      daemon_.endpoint(),
       {.options = [](ClientOptions& o) { o.vote_deadline = absl::Seconds(2); },
-       .control = [](int32_t rank,
-                     std::unique_ptr<ControlChannel> inner) -> std::unique_ptr<ControlChannel> {
-         if (rank != 3) return inner;
-         return std::make_unique<testing::FaultyControl>(
-             std::move(inner), [](std::vector<int64_t>& values) {
-               const std::vector<RankId> missing = {RankId{0}};
-               return values.size() == 4 ? MissingRanksError("vote", missing, "connection closed")
-                                         : absl::OkStatus();
-             });
-       }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  daemon.WaitForRanks(kTestRanks);
-  daemon.SendAll(propose_);
+       .control = testing::OnRank<testing::FaultyControl>(3, [](std::vector<int64_t>& values) {
+         const std::vector<RankId> missing = {RankId{0}};
+         return values.size() == 4 ? MissingRanksError("vote", missing, "connection closed")
+                                   : absl::OkStatus();
+       })});
+  daemon_.WaitForRanks(kTestRanks);
+  daemon_.SendAll(propose_);
   job.Run([&](int32_t r, TestRank& rank) {
     const absl::Status status = rank.StepUntil(0, Switched).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
@@ -353,18 +283,12 @@ TEST_F(ClientTest, UnknownSecondVoteEndsTheRunWithoutASwitch) {
 }
 
 TEST_F(ClientTest, RanksOnDifferentPlacementsStopWithDataLoss) {
-  TestJob job(
-      "", {.control = [](int32_t rank,
-                         std::unique_ptr<ControlChannel> inner) -> std::unique_ptr<ControlChannel> {
-        if (rank != 1) return inner;
-        return std::make_unique<testing::FaultyControl>(std::move(inner),
-                                                        [](std::vector<int64_t>& values) {
-                                                          ++values[4];
-                                                          --values[5];
-                                                          return absl::OkStatus();
-                                                        });
-      }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(
+      "", {.control = testing::OnRank<testing::FaultyControl>(1, [](std::vector<int64_t>& values) {
+             ++values[4];
+             --values[5];
+             return absl::OkStatus();
+           })});
   job.Run([&](int32_t /*r*/, TestRank& rank) {
     const absl::Status status = rank.StepUntil(0, Voted).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
@@ -374,8 +298,7 @@ TEST_F(ClientTest, RanksOnDifferentPlacementsStopWithDataLoss) {
 }
 
 TEST_F(ClientTest, StepOutOfOrderIsRefusedAndTheRightOneStillRuns) {
-  TestJob job("", {.options = [](ClientOptions& o) { o.first_step = 10; }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = [](ClientOptions& o) { o.first_step = 10; }});
   TestRank& rank = job.rank(0);
   EXPECT_EQ(rank.Step(0).status(),
             absl::FailedPreconditionError("StepBoundary of step 0, expected 10"));
@@ -387,12 +310,10 @@ TEST_F(ClientTest, StepOutOfOrderIsRefusedAndTheRightOneStillRuns) {
 }
 
 TEST_F(ClientTest, TheDaemonHearsWhatCarriesTheRows) {
-  ScriptedDaemon daemon({});
   setenv("NCCL_IB_TC", "106", 1);
-  TestJob job(daemon.endpoint());
+  StartedJob job(daemon_.endpoint());
   unsetenv("NCCL_IB_TC");
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  const auto hello = daemon.WaitFor<wire::Hello>(1);
+  const auto hello = daemon_.WaitFor<wire::Hello>(1);
   ASSERT_TRUE(hello.has_value());
   EXPECT_EQ(hello->transport.name, "host");
   EXPECT_EQ(hello->transport.fallback_reason, "");
@@ -403,14 +324,13 @@ TEST_F(ClientTest, TheDaemonHearsWhatCarriesTheRows) {
 
 TEST_F(ClientTest, DisabledClientsDoNothingOnTheStaticPlacement) {
   setenv("EPLB_DISABLE", "1", 1);
-  TestJob job("127.0.0.1:1", {.options = [&](ClientOptions& o) { LogTo(o); }});
+  StartedJob job("127.0.0.1:1", {.options = [&](ClientOptions& o) { LogTo(o); }});
   unsetenv("EPLB_DISABLE");
-  ASSERT_TRUE(job.started().ok()) << job.started();
   TestRank& rank = job.rank(1);  // alone: no rank votes
   for (int64_t step = 0; step < 20; ++step) EXPECT_FALSE(rank.Step(step)->voted);
   EXPECT_EQ(rank.client().placement().digest, DigestOf(first_).Hex());
   EXPECT_EQ(rank.client().stats().votes, 0);
-  EXPECT_FALSE(std::filesystem::exists(directory_ + "/rank-1.jsonl"));
+  EXPECT_FALSE(std::filesystem::exists(Path("rank-1.jsonl")));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ using testing::ProposeTo;
 using testing::Running;
 using testing::ScriptedDaemon;
 using testing::SmallTopology;
+using testing::StartedJob;
 using testing::Swapped;
 using testing::TestJob;
 using testing::TestRank;
@@ -56,8 +57,7 @@ class DerivedInJobTest : public ::testing::Test {
 
 TEST_F(DerivedInJobTest, RebuildSeesRowsInPlaceUnderTheNewPlacement) {
   ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), {.tensors = AddScales()});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(daemon.endpoint(), {.tensors = AddScales()});
   daemon.WaitForRanks(kTestRanks);
   daemon.SendAll(propose_);
   job.Run([](int32_t, TestRank& rank) {
@@ -76,10 +76,9 @@ TEST_F(DerivedInJobTest, RebuildSeesRowsInPlaceUnderTheNewPlacement) {
 TEST_F(DerivedInJobTest, FailingRebuildEndsTheRunOnAllRanks) {
   failing_rank_ = 1;
   ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(),
-              {.options = [](ClientOptions& o) { o.vote_deadline = absl::Seconds(2); },
-               .tensors = AddScales()});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(daemon.endpoint(),
+                 {.options = [](ClientOptions& o) { o.vote_deadline = absl::Seconds(2); },
+                  .tensors = AddScales()});
   daemon.WaitForRanks(kTestRanks);
   daemon.SendAll(propose_);
   job.Run([&](int32_t r, TestRank& rank) {

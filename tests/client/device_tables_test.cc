@@ -22,8 +22,8 @@ using testing::ProposeTo;
 using testing::Running;
 using testing::ScriptedDaemon;
 using testing::SmallTopology;
+using testing::StartedJob;
 using testing::Swapped;
-using testing::TestJob;
 using testing::TestRank;
 
 // Equal to placement() on every layer, and routing by them meets the experts.
@@ -78,8 +78,7 @@ TEST(DeviceTablesTest, FollowEverySwitchAtTheSameAddresses) {
   const std::vector<Placement> targets = {Swapped(Swapped(first, 0, 0, 2), 2, 1, 3),
                                           Swapped(first, 1, 0, 3), first};
   ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint());
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(daemon.endpoint());
   daemon.WaitForRanks(kTestRanks);
   std::vector<int64_t> next_step(kTestRanks, 0);
   std::vector<const int32_t*> addresses(kTestRanks);
@@ -107,8 +106,7 @@ TEST(DeviceTablesTest, FollowEverySwitchAtTheSameAddresses) {
 }
 
 TEST(DeviceTablesTest, ShowTheMovedLayerToTheProbeOfACheck) {
-  TestJob job("");
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("");
   job.Run([](int32_t, TestRank& rank) {
     const absl::Status checked = rank.client().CheckExperts([&](int32_t layer, int32_t local_slot) {
       ExpectShowsThePlacement(rank.client());
@@ -121,9 +119,8 @@ TEST(DeviceTablesTest, ShowTheMovedLayerToTheProbeOfACheck) {
 
 TEST(DeviceTablesTest, AreThereForADisabledClientToo) {
   setenv("EPLB_DISABLE", "1", 1);
-  TestJob job("127.0.0.1:1");
+  StartedJob job("127.0.0.1:1");
   unsetenv("EPLB_DISABLE");
-  ASSERT_TRUE(job.started().ok()) << job.started();
   ExpectShowsThePlacement(job.rank(1).client());
 }
 

@@ -14,6 +14,16 @@
 
 namespace eplb::testing {
 
+// Returns the hook of a TestJob that gives rank `faulty` a T over its channel. more: arguments of
+// T after the channel.
+template <class T, class... More>
+auto OnRank(int32_t faulty, More... more) {
+  return [=](int32_t rank, auto inner) -> decltype(inner) {
+    if (rank != faulty) return inner;
+    return std::make_unique<T>(std::move(inner), more...);
+  };
+}
+
 // Lets a test read and change a rank's values in a vote; an error ends the vote for this rank.
 class FaultyControl final : public ForwardingControl {
  public:

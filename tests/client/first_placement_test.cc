@@ -22,6 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::kTestRanks;
 using testing::ScriptedDaemon;
+using testing::StartedJob;
 using testing::Swapped;
 using testing::TestJob;
 using testing::TestOptions;
@@ -42,8 +43,7 @@ class FirstPlacementTest : public ::testing::Test {
 
 TEST_F(FirstPlacementTest, StoredPlacementOfTheDaemonIsTheFirstOne) {
   ScriptedDaemon daemon({.stored = wire::PlacementBody{41, DigestOf(second_), second_}});
-  TestJob job(daemon.endpoint());
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(daemon.endpoint());
   for (int32_t rank = 0; rank < kTestRanks; ++rank) {
     EXPECT_EQ(job.rank(rank).client().placement().version, 41);
     EXPECT_EQ(job.rank(rank).client().placement().digest, DigestOf(second_).Hex());
@@ -56,9 +56,8 @@ TEST_F(FirstPlacementTest, StoredPlacementOfAnotherShapeIsToldAndItsNumbersAreNo
   ScriptedDaemon daemon(
       {.stored = wire::PlacementBody{41, DigestOf(other), other}, .next_version = 45});
   ::testing::internal::CaptureStderr();
-  TestJob job(daemon.endpoint());
+  StartedJob job(daemon.endpoint());
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("of another shape for job job"));
-  ASSERT_TRUE(job.started().ok()) << job.started();
   EXPECT_EQ(job.rank(3).client().placement().version, 45);
   EXPECT_EQ(job.rank(3).client().placement().digest,
             DigestOf(Placement::Static(testing::SmallTopology())).Hex());
@@ -69,25 +68,22 @@ TEST_F(FirstPlacementTest, WithoutAFreshNumberTheOneAboveTheStoredPlacementIsTak
   const Placement other = Placement::Static(
       Topology::Make({.num_layers = 3, .num_experts = 4, .num_slots = 6, .num_gpus = 2}).value());
   ScriptedDaemon daemon({.stored = wire::PlacementBody{41, DigestOf(other), other}});
-  TestJob job(daemon.endpoint());
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(daemon.endpoint());
   EXPECT_EQ(job.rank(0).client().placement().version, 42);
 }
 
 TEST_F(FirstPlacementTest, InitialPlacementComesFromAFileOrTheLastLineOfALog) {
   std::ofstream(directory_ + "/p.json") << wire::PlacementToJson(second_);
-  TestJob from_file("", {.options = [&](ClientOptions& o) {
-                      o.initial_placement = directory_ + "/p.json";
-                      o.placements_path = directory_ + "/placements.jsonl";
-                    }});
-  ASSERT_TRUE(from_file.started().ok()) << from_file.started();
+  StartedJob from_file("", {.options = [&](ClientOptions& o) {
+                         o.initial_placement = directory_ + "/p.json";
+                         o.placements_path = directory_ + "/placements.jsonl";
+                       }});
   EXPECT_EQ(from_file.rank(2).client().placement().digest, DigestOf(second_).Hex());
   EXPECT_EQ(from_file.rank(2).client().placement().version, 0);
-  TestJob from_log("", {.options = [&](ClientOptions& o) {
-                     o.initial_placement = directory_ + "/placements.jsonl";
-                     o.first_step = 100;
-                   }});
-  ASSERT_TRUE(from_log.started().ok()) << from_log.started();
+  StartedJob from_log("", {.options = [&](ClientOptions& o) {
+                        o.initial_placement = directory_ + "/placements.jsonl";
+                        o.first_step = 100;
+                      }});
   EXPECT_EQ(from_log.rank(1).client().placement().digest, DigestOf(second_).Hex());
 }
 
@@ -175,20 +171,8 @@ TEST_F(FirstPlacementTest, ARequiredDaemonThatDoesNotKnowTheJobIsEnough) {
   EXPECT_TRUE(job.started().ok()) << job.started();
 }
 
-TEST_F(FirstPlacementTest, AMissingDaemonIsToldByItsCause) {
-  const std::string endpoint = ScriptedDaemon({}).endpoint();
-  ::testing::internal::CaptureStderr();
-  const ClientOptions options = TestOptions(0, endpoint);
-  const auto first = ChooseFirstPlacement(options, testing::SmallTopology());
-  const std::string told = ::testing::internal::GetCapturedStderr();
-  ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_EQ(told, absl::StrCat("eplb: no stored placement from eplbd at ", endpoint,
-                               ": connection refused; starting from the static one\n"));
-}
-
 TEST_F(FirstPlacementTest, RunIsDrawnByRankZeroWhenNobodyNamesTheRun) {
-  TestJob job("", {.options = [](ClientOptions& o) { o.run_id = ""; }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = [](ClientOptions& o) { o.run_id = ""; }});
   const std::string& drawn = job.rank(0).client().run_id();
   EXPECT_EQ(drawn.size(), 16U);
   EXPECT_EQ(job.rank(3).client().run_id(), drawn);
@@ -198,8 +182,7 @@ TEST_F(FirstPlacementTest, RunIsDrawnByRankZeroWhenNobodyNamesTheRun) {
 TEST_F(FirstPlacementTest, TwoRunsOfOneIdHaveTwoRuns) {
   std::string first;
   for (int run = 0; run < 2; ++run) {
-    TestJob job("", {.options = [](ClientOptions& o) { o.run_id = "4711-0"; }});
-    ASSERT_TRUE(job.started().ok()) << job.started();
+    StartedJob job("", {.options = [](ClientOptions& o) { o.run_id = "4711-0"; }});
     const std::string& name = job.rank(0).client().run_id();
     EXPECT_THAT(name, ::testing::MatchesRegex("4711-0\\.[0-9a-f]+"));
     EXPECT_EQ(job.rank(2).client().run_id(), name);
@@ -214,9 +197,9 @@ TEST_F(FirstPlacementTest, TheVersionOfAFileIsReservedForThisRun) {
   ScriptedDaemon daemon({.stored = wire::PlacementBody{7, DigestOf(fixed), fixed},
                          .next_version = 9,
                          .reserved = 12});
-  TestJob job(daemon.endpoint(),
-              {.options = [&](ClientOptions& o) { o.initial_placement = directory_ + "/p.json"; }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(daemon.endpoint(), {.options = [&](ClientOptions& o) {
+                   o.initial_placement = directory_ + "/p.json";
+                 }});
   EXPECT_EQ(job.rank(1).client().placement().version, 12);
 }
 
@@ -226,8 +209,7 @@ TEST_F(FirstPlacementTest, OfTwoDaemonsTheOneWithTheHigherVersionsIsBelieved) {
   ScriptedDaemon older({.stored = wire::PlacementBody{7, DigestOf(fixed), fixed}});
   ScriptedDaemon newer({.stored = wire::PlacementBody{41, DigestOf(second_), second_}});
   ScriptedDaemon fresh({});
-  TestJob job(absl::StrCat(fresh.endpoint(), ",", older.endpoint(), ",", newer.endpoint()));
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(absl::StrCat(fresh.endpoint(), ",", older.endpoint(), ",", newer.endpoint()));
   EXPECT_EQ(job.rank(2).client().placement().version, 41);
 }
 

@@ -55,7 +55,7 @@ TEST_F(OptionsTest, OneRankMayReportForAll) {
 TEST_F(OptionsTest, TlsFilesComeFromOptionsBeforeTheEnvironment) {
   setenv("EPLB_TLS_CA", "/env/ca", 1);
   setenv("EPLB_TLS_KEY", "/env/key", 1);
-  const wire::TlsFiles files = TlsFilesOf({.ca = "/own/ca", .cert = "", .key = ""});
+  const wire::TlsFiles files = TlsFilesOf({.ca = "/own/ca"});
   EXPECT_EQ(files.ca, "/own/ca");
   EXPECT_EQ(files.cert, "");
   EXPECT_EQ(files.key, "/env/key");

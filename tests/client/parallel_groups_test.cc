@@ -20,6 +20,7 @@ using testing::kTestRanks;
 using testing::ProposeTo;
 using testing::Running;
 using testing::ScriptedDaemon;
+using testing::StartedJob;
 using testing::Swapped;
 using testing::TestJob;
 using testing::TestRank;
@@ -76,8 +77,7 @@ void ProposeOnceAllApplied(ScriptedDaemon& daemon, int64_t version, const Placem
 TEST_P(ParallelGroupsTest, EveryChunkIsSwitchedByAllRanksWithAllBytesInPlace) {
   const Groups& groups = GetParam();
   ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), {.options = Arranged(groups)});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(daemon.endpoint(), {.options = Arranged(groups)});
   daemon.WaitForRanks(kTestRanks);
   const Placement first = FirstPlacement(groups.num_gpus);
   const std::vector<Placement> targets = Targets(first);
@@ -118,14 +118,8 @@ TEST_P(ParallelGroupsTest, EveryChunkIsSwitchedByAllRanksWithAllBytesInPlace) {
 
 TEST(PipelineTest, TransferThatFailsInAnotherPipelineStageDropsTheChunkOnAll) {
   ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(),
-              {.options = Arranged(kTwoPipelineStages),
-               .transport = [](int32_t rank,
-                               std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
-                 if (rank != 3) return inner;
-                 return std::make_unique<testing::LossyTransport>(std::move(inner));
-               }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(daemon.endpoint(), {.options = Arranged(kTwoPipelineStages),
+                                     .transport = testing::OnRank<testing::LossyTransport>(3)});
   daemon.WaitForRanks(kTestRanks);
   const Placement first = FirstPlacement(2);
   // Layer 0 is the first pipeline stage's, layer 1 the second's.
@@ -198,8 +192,7 @@ TEST(PipelineTest, WrongRegistrationsAreNamedWithLayerAndRanks) {
 }
 
 TEST(PipelineTest, CountsOfALayerThatOthersHoldAreRefused) {
-  TestJob job("", {.options = Arranged(kTwoPipelineStages)});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = Arranged(kTwoPipelineStages)});
   const std::vector<int64_t> counts(4, 1);
   EXPECT_EQ(job.rank(2).client().Record(0, counts),
             absl::InvalidArgumentError("counts of layer 0: it is registered by pipeline stage 0, "
@@ -210,11 +203,10 @@ TEST(PipelineTest, CountsOfALayerThatOthersHoldAreRefused) {
 }
 
 TEST(PipelineTest, TheRankThatReportsForAllRecordsAllLayers) {
-  TestJob job("", {.options = [](ClientOptions& options) {
-                Arranged(kTwoPipelineStages)(options);
-                options.reduce = "root";
-              }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = [](ClientOptions& options) {
+                   Arranged(kTwoPipelineStages)(options);
+                   options.reduce = "root";
+                 }});
   for (const int32_t layer : {0, 1, 2}) {
     EXPECT_TRUE(job.rank(0).client().Record(layer, std::vector<int64_t>(4, 1)).ok());
   }

@@ -75,11 +75,7 @@ RankGrid Grid(int32_t world_size, int32_t pipeline_parallel_size = 1) {
 }
 
 TEST_F(RegisteredTensorsTest, JobNeedsWhatItsLargestEpGroupNeeds) {
-  const TensorNeeds mine{.bytes = {.weight = 32, .state = 8},
-                         .staging_bytes = 128,
-                         .memory = {},
-                         .compared = {},
-                         .of_ep_group = {}};
+  const TensorNeeds mine{.bytes = {.weight = 32, .state = 8}, .staging_bytes = 128};
   const std::vector<StartFields> ranks = {Said("0"), Said("0"), Said("0", "12", "192"),
                                           Said("0", "12", "192")};
   const absl::StatusOr<JobNeeds> job = JoinEpGroups(mine, ranks, Grid(4), 1);
@@ -88,45 +84,6 @@ TEST_F(RegisteredTensorsTest, JobNeedsWhatItsLargestEpGroupNeeds) {
   EXPECT_EQ(job->bytes.state, 12);
   EXPECT_EQ(job->staging_bytes, 192);
   EXPECT_THAT(job->pipeline_stage_of_layer, ElementsAre(0));
-}
-
-TEST_F(RegisteredTensorsTest, EachLayerIsOnePipelineStages) {
-  const auto joined = [](const std::vector<const char*>& layers) {
-    std::vector<StartFields> ranks;
-    ranks.reserve(layers.size());
-    for (const char* of_rank : layers) ranks.push_back(Said(of_rank));
-    return JoinEpGroups({}, ranks, Grid(static_cast<int32_t>(layers.size()), 2), 3);
-  };
-  EXPECT_THAT(joined({"0, 2", "0, 2", "1", "1"})->pipeline_stage_of_layer, ElementsAre(0, 1, 0));
-  EXPECT_THAT(joined({"none", "none", "0, 1, 2", "0, 1, 2"})->pipeline_stage_of_layer,
-              ElementsAre(1, 1, 1));
-  EXPECT_EQ(joined({"0", "0", "2", "2"}).status(),
-            absl::FailedPreconditionError(
-                "tensors: layer 1 is registered by none of the 2 pipeline stages"));
-  EXPECT_EQ(joined({"0, 1", "0, 1", "1, 2", "1, 2"}).status(),
-            absl::FailedPreconditionError("tensors: layer 1 is registered by pipeline stage 0 "
-                                          "(ranks 0..1) and by pipeline stage 1 (ranks 2..3), "
-                                          "expected one of them"));
-  EXPECT_EQ(joined({"0, 3", "0, 3", "1", "1"}).status().message(), "tensors: layers is \"0, 3\"");
-}
-
-TEST_F(RegisteredTensorsTest, PipelineStagesMayNotDifferInBytesAndMemory) {
-  std::vector<StartFields> ranks = {Said("none"), Said("none"), Said("0"),
-                                    Said("0"),    Said("1"),    Said("1")};
-  for (const int32_t rank : {0, 1}) {
-    ranks[static_cast<size_t>(rank)][1].second = "any";
-    ranks[static_cast<size_t>(rank)][2].second = "any";
-  }
-  const absl::StatusOr<JobNeeds> job = JoinEpGroups({}, ranks, Grid(6, 3), 2);
-  ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_EQ(job->bytes.weight, 32) << "also where there are no tensors";
-  ranks[4][1].second = "48";
-  EXPECT_EQ(JoinEpGroups({}, ranks, Grid(6, 3), 2).status().message(),
-            "tensors: weight_bytes differs: rank 2 has 32, rank 4 has 48");
-  ranks[4][1].second = "32";
-  ranks[5][2].second = "GPU";
-  EXPECT_EQ(JoinEpGroups({}, ranks, Grid(6, 3), 2).status().message(),
-            "tensors: memory differs: rank 2 has host, rank 5 has GPU");
 }
 
 TEST_F(RegisteredTensorsTest, PipelineStageMayHaveNoTensors) {
@@ -140,20 +97,6 @@ TEST_F(RegisteredTensorsTest, PipelineStageMayHaveNoTensors) {
   const ExpertTensorView derived = Derived();
   EXPECT_EQ(NeedsOf(*SortByRole({&derived, 1}), options).status().message(),
             "tensor \"scale\": layer 0 has no tensor on this rank that it could be derived from");
-}
-
-TEST_F(RegisteredTensorsTest, DifferenceInsideALaneIsRefusedByName) {
-  StartFields right = Said("0");
-  right.emplace_back("state 0", "m");
-  std::vector<StartFields> ranks(4, right);
-  ranks[3].back().second = "n";
-  EXPECT_EQ(JoinEpGroups({}, ranks, Grid(4), 1).status(),
-            absl::FailedPreconditionError(
-                "tensors: state 0 differs inside an EP group: rank 2 has m, rank 3 has n"));
-  ranks[3].pop_back();
-  EXPECT_EQ(JoinEpGroups({}, ranks, Grid(4), 1).status().message(),
-            "tensors: state 0 differs inside an EP group: rank 2 has m, rank 3 has no such "
-            "field");
 }
 
 TEST_F(RegisteredTensorsTest, DerivedTensorWithRowsIsRefused) {

@@ -22,7 +22,8 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using testing::LossyTransport;
 using testing::NarrowTransport;
-using testing::TestJob;
+using testing::OnRank;
+using testing::StartedJob;
 using testing::TestRank;
 using testing::WatchedTransport;
 
@@ -71,8 +72,7 @@ class Gradients {
 };
 
 TEST(ReplicasTest, EpGroupsSumTheirOwnReplicasAndTheJobGoesOn) {
-  TestJob job("", {.options = WithReplicas});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = WithReplicas});
   job.Run([](int32_t r, TestRank& rank) {
     Client& client = rank.client();
     const int32_t ep_group = r / 2;
@@ -109,8 +109,7 @@ TEST(ReplicasTest, EpGroupsSumTheirOwnReplicasAndTheJobGoesOn) {
 
 // GPU 1 has no primary. More rounds than a row queue holds batches.
 TEST(ReplicasTest, WithStateInEveryReplicaAllGetTheSumStepAfterStep) {
-  TestJob job("", {.options = [](ClientOptions& options) { options.num_slots = 8; }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = [](ClientOptions& options) { options.num_slots = 8; }});
   job.Run([](int32_t r, TestRank& rank) {
     Client& client = rank.client();
     for (int32_t round = 0; round < 100; ++round) {
@@ -154,12 +153,11 @@ TEST(ReplicasTest, RanksThatCallWithOtherRowsAreStopped) {
       },
       [](Client& client, Gradients& rows) { return client.ExpertSquares(rows.views()).status(); }};
   for (const Call& other : others) {
-    TestJob job("", {.options = [](ClientOptions& options) {
-                  WithReplicas(options);
-                  // A rank whose partner sends it nothing at all waits until then.
-                  options.vote_deadline = absl::Seconds(1);
-                }});
-    ASSERT_TRUE(job.started().ok()) << job.started();
+    StartedJob job("", {.options = [](ClientOptions& options) {
+                     WithReplicas(options);
+                     // A rank whose partner sends it nothing at all waits until then.
+                     options.vote_deadline = absl::Seconds(1);
+                   }});
     job.Run([&](int32_t r, TestRank& rank) {
       if (r >= 2) return;
       Gradients gradients(rank);
@@ -172,8 +170,7 @@ TEST(ReplicasTest, RanksThatCallWithOtherRowsAreStopped) {
 }
 
 TEST(ReplicasTest, ARankThatClosedEndsTheOthersCallAtOnce) {
-  TestJob job("", {.options = WithReplicas});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = WithReplicas});
   job.rank(1).client().Close("out of memory");
   Gradients gradients(job.rank(0));
   const absl::Time began = absl::Now();
@@ -186,13 +183,8 @@ TEST(ReplicasTest, ARankThatClosedEndsTheOthersCallAtOnce) {
 TEST(ReplicasEndTest, ARankThatFinishedStaysUntilTheOthersHaveTheirLastRows) {
   std::atomic<bool> left = false;
   std::atomic<bool> carried = false;
-  TestJob job("", {.options = WithReplicas,
-                   .transport = [&](int32_t rank, std::unique_ptr<Transport> inner) {
-                     if (rank != 0) return inner;
-                     return std::unique_ptr<Transport>(
-                         std::make_unique<WatchedTransport>(std::move(inner), left));
-                   }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(
+      "", {.options = WithReplicas, .transport = OnRank<WatchedTransport>(0, std::ref(left))});
   job.Run([&](int32_t r, TestRank& rank) {
     Gradients gradients(rank);
     ASSERT_TRUE(rank.client().ReduceGradients(gradients.views()).ok());
@@ -209,8 +201,7 @@ TEST(ReplicasEndTest, ARankThatFinishedStaysUntilTheOthersHaveTheirLastRows) {
 }
 
 TEST(ReplicasTest, ARankThatFinishedIsNamedToThoseThatGoOn) {
-  TestJob job("", {.options = WithReplicas});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = WithReplicas});
   job.Run([](int32_t r, TestRank& rank) {
     Gradients gradients(rank);
     ASSERT_TRUE(rank.client().ReduceGradients(gradients.views()).ok());
@@ -223,8 +214,7 @@ TEST(ReplicasTest, ARankThatFinishedIsNamedToThoseThatGoOn) {
 }
 
 TEST(ReplicasEndTest, ARankThatFinishedDoesNotWaitForOthersForLong) {
-  TestJob job("", {.options = WithReplicas});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = WithReplicas});
   job.Run([&](int32_t r, TestRank& rank) {
     Gradients gradients(rank);
     ASSERT_TRUE(rank.client().ReduceGradients(gradients.views()).ok());
@@ -236,8 +226,7 @@ TEST(ReplicasEndTest, ARankThatFinishedDoesNotWaitForOthersForLong) {
 }
 
 TEST(ReplicasTest, ARankThatDiedEndsItsEpGroupAtOnceAndNotTheOther) {
-  TestJob job("", {.options = WithReplicas});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = WithReplicas});
   job.rank(1).Stop();
   const absl::Time began = absl::Now();
   job.Run([&](int32_t r, TestRank& rank) {
@@ -260,11 +249,10 @@ TEST(ReplicasTest, ARankThatDiedEndsItsEpGroupAtOnceAndNotTheOther) {
 }
 
 TEST(ReplicasTest, ARankThatDoesNotComeIsNamedAfterTheDeadline) {
-  TestJob job("", {.options = [](ClientOptions& options) {
-                WithReplicas(options);
-                options.vote_deadline = absl::Milliseconds(300);
-              }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = [](ClientOptions& options) {
+                   WithReplicas(options);
+                   options.vote_deadline = absl::Milliseconds(300);
+                 }});
   Gradients gradients(job.rank(0));
   const absl::Status reduced = job.rank(0).client().ReduceGradients(gradients.views());
   EXPECT_EQ(reduced.code(), absl::StatusCode::kAborted);
@@ -273,12 +261,7 @@ TEST(ReplicasTest, ARankThatDoesNotComeIsNamedAfterTheDeadline) {
 }
 
 TEST(ReplicasFaultTest, ARankThatFailsTellsTheOtherAlsoWhenThatIsFurther) {
-  TestJob job(
-      "",
-      {.options = WithReplicas, .transport = [](int32_t rank, std::unique_ptr<Transport> inner) {
-         return rank != 1 ? std::move(inner) : std::make_unique<LossyTransport>(std::move(inner));
-       }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = WithReplicas, .transport = OnRank<LossyTransport>(1)});
   const absl::Time began = absl::Now();
   job.Run([&](int32_t r, TestRank& rank) {
     if (r >= 2) return;
@@ -295,8 +278,7 @@ TEST(ReplicasFaultTest, ARankThatFailsTellsTheOtherAlsoWhenThatIsFurther) {
 }
 
 TEST(ReplicasRefusalTest, WhatCannotBeIsRefusedByNameAndTheClientGoesOn) {
-  TestJob job("", {.options = WithReplicas});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", {.options = WithReplicas});
   Client& client = job.rank(0).client();
   const auto refusal = [&](const std::function<void(ReplicaRows&)>& change,
                            void* stream = nullptr) {
@@ -329,11 +311,10 @@ TEST(ReplicasRefusalTest, WhatCannotBeIsRefusedByNameAndTheClientGoesOn) {
 
 TEST(ReplicasRefusalTest, SumsAboveStagingAreRefusedOnEveryRankBeforeTheyAreCarried) {
   std::atomic<size_t> staging_bytes = size_t{1} << 16;
-  TestJob job(
+  StartedJob job(
       "", {.options = WithReplicas, .transport = [&](int32_t, std::unique_ptr<Transport> inner) {
              return std::make_unique<NarrowTransport>(std::move(inner), staging_bytes);
            }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
   staging_bytes = 64;  // same limit as with many layers of small rows
   job.Run([](int32_t, TestRank& rank) {
     Gradients gradients(rank);
@@ -349,10 +330,9 @@ TEST(ReplicasRefusalTest, SumsAboveStagingAreRefusedOnEveryRankBeforeTheyAreCarr
 TEST(ReplicasRefusalTest, DisabledClientsDoNothingUnlessThereAreReplicas) {
   setenv("EPLB_DISABLE", "1", 1);
   for (const bool replicas : {false, true}) {
-    TestJob job("", {.options = [&](ClientOptions& options) {
-                  if (replicas) WithReplicas(options);
-                }});
-    ASSERT_TRUE(job.started().ok()) << job.started();
+    StartedJob job("", {.options = [&](ClientOptions& options) {
+                     if (replicas) WithReplicas(options);
+                   }});
     Gradients gradients(job.rank(0));
     Client& client = job.rank(0).client();  // alone: there is no rank to wait for
     const absl::Status reduced = client.ReduceGradients(gradients.views());

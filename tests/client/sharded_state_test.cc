@@ -19,6 +19,7 @@ using testing::ProposeTo;
 using testing::Running;
 using testing::ScriptedDaemon;
 using testing::SmallTopology;
+using testing::StartedJob;
 using testing::Swapped;
 using testing::TestJob;
 using testing::TestRank;
@@ -68,9 +69,9 @@ TEST_F(ShardedStateTest, EachEpGroupMovesItsPiecesUnderOnePlan) {
       std::fill_n(MoreOf(rank, 0) + kMore, kMore, static_cast<std::byte>(10 * rank + 1));
     }
     ScriptedDaemon daemon({});
-    TestJob job(daemon.endpoint(), {.options = [&](ClientOptions& o) { o.state_placement = state; },
-                                    .tensors = CutState()});
-    ASSERT_TRUE(job.started().ok()) << job.started();
+    StartedJob job(
+        daemon.endpoint(),
+        {.options = [&](ClientOptions& o) { o.state_placement = state; }, .tensors = CutState()});
     daemon.WaitForRanks(kTestRanks);
     daemon.SendAll(propose_);
     job.Run([](int32_t r, TestRank& rank) {

@@ -54,17 +54,6 @@ TEST_F(SlotOutputsTest, RotationMovesEveryExpertByOneSlotWithItsReplicaRank) {
   EXPECT_THAT(layer.replica_rank, ElementsAre(1, 0, 0, 0));
 }
 
-TEST_F(SlotOutputsTest, OutputsSurviveTheWire) {
-  const SlotOutputs outputs{
-      .error = "a\nb", .before = {1, ~uint64_t{0}}, .moved = {}, .back = {0, 7}};
-  EXPECT_EQ(*DecodeOutputs(EncodeOutputs(outputs)), outputs);
-  EXPECT_EQ(DecodeOutputs("error=\n").status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(DecodeOutputs("error=\nbefore=x\nmoved=\nback=\n").status().code(),
-            absl::StatusCode::kInvalidArgument);
-}
-
-TEST_F(SlotOutputsTest, UnchangedOutputsPass) { EXPECT_TRUE(Compared(RightOutputs()).ok()); }
-
 TEST_F(SlotOutputsTest, EachDifferenceNamesExpertSlotsAndRank) {
   std::vector<SlotOutputs> ranks = RightOutputs();
   ranks[3].moved[1] = 99;  // slot 3

@@ -24,6 +24,7 @@ using testing::kTestRanks;
 using testing::ProposeTo;
 using testing::Running;
 using testing::ScriptedDaemon;
+using testing::StartedJob;
 using testing::TestJob;
 using testing::TestJobHooks;
 using testing::TestRank;
@@ -113,8 +114,7 @@ TEST(ClientSplitTest, RanksMeetTheQuotasWithoutTalkingAndFollowASwitch) {
   const Placement first = Placement::Static(topology);
   const Placement second = testing::Swapped(first, 1, 0, 5);  // expert 0 twice on GPU 1
   ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), JobOfSixSlots());
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(daemon.endpoint(), JobOfSixSlots());
   daemon.WaitForRanks(kTestRanks);
   std::vector<RankSplit> before(kTestRanks);
   std::vector<RankSplit> after(kTestRanks);
@@ -153,8 +153,7 @@ TEST(ClientSplitTest, RanksMeetTheQuotasWithoutTalkingAndFollowASwitch) {
 }
 
 TEST(ClientSplitTest, AProbeSplitsUnderThePlacementThatItSees) {
-  TestJob job("", JobOfSixSlots());
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", JobOfSixSlots());
   job.Run([](int32_t r, TestRank& rank) {
     const absl::Status checked = rank.client().CheckExperts([&](int32_t layer, int32_t local_slot) {
       RankSplit split;
@@ -175,9 +174,8 @@ TEST(ClientSplitTest, AProbeSplitsUnderThePlacementThatItSees) {
 
 TEST(ClientSplitTest, ADisabledClientSplitsItsStaticPlacement) {
   setenv("EPLB_DISABLE", "1", 1);
-  TestJob job("127.0.0.1:1", JobOfSixSlots());
+  StartedJob job("127.0.0.1:1", JobOfSixSlots());
   unsetenv("EPLB_DISABLE");
-  ASSERT_TRUE(job.started().ok()) << job.started();
   RankSplit split;
   const absl::Status routed = SplitAndRoute(job.rank(1).client(), 1, 0, 0, split);
   EXPECT_TRUE(routed.ok()) << routed;
@@ -199,8 +197,7 @@ std::string CheckOnAllRanks(TestJob& job,
 }
 
 TEST(ClientSplitTest, CountsThatDifferBetweenRanksAreNamedOnEveryRank) {
-  TestJob job("", JobOfSixSlots());
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job("", JobOfSixSlots());
   const auto check = [&](const std::function<void(int32_t, std::vector<int64_t>&)>& change) {
     return CheckOnAllRanks(job, [&](int32_t r, Client& client) {
       std::vector<int64_t> counts =
@@ -238,13 +235,33 @@ TEST(ClientSplitTest, CountsThatDifferBetweenRanksAreNamedOnEveryRank) {
             "check_counts: layer differs: rank 0 has 1, rank 1 has 2");
   job.Run([](int32_t r, TestRank& rank) {
     if (r == 2) {
-      EXPECT_TRUE(rank.client().SetSplitOptions({.gpu_speeds = {}, .slack = 0.5}).ok());
+      EXPECT_TRUE(rank.client().SetSplitOptions({.slack = 0.5}).ok());
     }
   });
   EXPECT_EQ(
       check([](int32_t, std::vector<int64_t>&) {}),
       "check_counts: split options differs: rank 2 has slack 0.5, speeds [], rank 3 has slack "
       "0, speeds []");
+}
+
+TEST(ClientSplitTest, BadInputIsOneMessageOnEveryRankAndWritesNothing) {
+  StartedJob job("", JobOfSixSlots());
+  std::vector<std::string> said(kTestRanks);
+  job.Run([&](int32_t r, TestRank& rank) {
+    std::vector<int64_t> counts = SplitCountsOf(0, 0);
+    counts[2] = -1;
+    RankSplit split;
+    const auto figures = rank.client().Split(2, {.by_gpu = counts}, split.quotas, split.own);
+    said[static_cast<size_t>(r)] = std::string(figures.status().message());
+    EXPECT_THAT(split.quotas, ::testing::Each(77));
+    EXPECT_THAT(split.own, ::testing::Each(77));
+    counts = SplitCountsOf(0, 0);
+    EXPECT_FALSE(rank.client().Split(3, {.by_gpu = counts}, split.quotas, split.own).ok());
+    EXPECT_FALSE(rank.client().SetSplitOptions({.gpu_speeds = {1, 0}}).ok());
+    EXPECT_TRUE(rank.client().Split(2, {.by_gpu = counts}, split.quotas, split.own).ok());
+  });
+  EXPECT_THAT(said, ::testing::Each("layer 2: expert 2 has -1 tokens of GPU 0, expected "
+                                    "0..68719476736"));
 }
 
 // Expert 0 in slots 1 and 3, its primary in slot 3; expert 1 in slot 0; slot 2 holds nothing.

@@ -29,9 +29,7 @@ ClientOptions Options() {
   return options;
 }
 
-StartRound RoundOf(StartFields mine) {
-  return {.what = "start", .mine = std::move(mine), .extra = {}, .error = {}};
-}
+StartRound RoundOf(StartFields mine) { return {.what = "start", .mine = std::move(mine)}; }
 
 // Each rank's status after one round.
 std::vector<absl::Status> RunRound(const std::function<StartRound(int32_t rank)>& round) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,15 @@ class TestJob {
  private:
   std::vector<std::unique_ptr<TestRank>> ranks_;
   absl::Status started_;
+};
+
+// A job whose ranks all start: an error of one ends the test.
+class StartedJob : public TestJob {
+ public:
+  explicit StartedJob(const std::string& endpoint, const TestJobHooks& hooks = {})
+      : TestJob(endpoint, hooks) {
+    if (!started().ok()) throw std::runtime_error(started().ToString());
+  }
 };
 
 }  // namespace eplb::testing

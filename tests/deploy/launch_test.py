@@ -67,6 +67,12 @@ class LaunchTest(unittest.TestCase):
         self.addCleanup(self.end_group, process.pid)
         return process
 
+    def end(self, process, status=0):
+        """Returns what a process wrote that must end with this status."""
+        said, _ = process.communicate(timeout=DEADLINE)
+        self.assertEqual(process.returncode, status, said)
+        return said
+
     @staticmethod
     def end_group(leader):
         try:
@@ -113,34 +119,28 @@ class SlurmTest(LaunchTest):
         os.kill(first, signal.SIGKILL)
         second = self.wait_for(lambda: [pid for pid in self.daemons(job.pid) if pid != first], "another daemon")
         self.wait_for(lambda: b"train" in subprocess.run(ask, capture_output=True, timeout=DEADLINE).stdout, "the job at the same address")
-        said, _ = job.communicate(timeout=DEADLINE)
-        self.assertEqual(job.returncode, 0, said)
+        said = self.end(job)
         self.assertIn("eplbd ended with status 137; next start in 1 s", said)
         self.assertEqual([pid for pid in second if pathlib.Path(f"/proc/{pid}").exists()], [])
 
     def test_a_network_must_be_encrypted_or_trusted(self):
         job = self.start(self.SCRIPT, "true")
-        said, _ = job.communicate(timeout=DEADLINE)
-        self.assertEqual(job.returncode, 2, said)
+        said = self.end(job, 2)
         self.assertIn("set EPLBD_CONFIG to an eplbd.toml with [tls]", said)
         self.assertFalse((self.directory / "eplb-7" / "endpoint").exists())
 
     def test_the_names_of_many_nodes_are_read_to_their_end(self):
         self.tool("scontrol", '#!/bin/sh\necho localhost\nexec seq -f node%g 20000\n')
-        job = self.start(self.SCRIPT, "true", EPLBD_INSECURE="1")
-        said, _ = job.communicate(timeout=DEADLINE)
-        self.assertEqual(job.returncode, 0, said)
+        self.end(self.start(self.SCRIPT, "true", EPLBD_INSECURE="1"))
 
     def test_the_exit_status_is_the_jobs(self):
         job = self.start(self.SCRIPT, "sh", "-c", "exit 3", EPLBD_INSECURE="1")
-        said, _ = job.communicate(timeout=DEADLINE)
-        self.assertEqual(job.returncode, 3, said)
+        self.end(job, 3)
         self.assertEqual(self.daemons(job.pid), [])
 
     def test_without_a_daemon_the_job_trains_with_one_warning(self):
         job = self.start(self.SCRIPT, *self.trainer("SLURM_PROCID", 20, 1, self.MEETS), EPLBD_CONFIG="/nonexistent.toml")
-        said, _ = job.communicate(timeout=DEADLINE)
-        self.assertEqual(job.returncode, 0, said)
+        said = self.end(job)
         self.assertIn("/nonexistent.toml", said)
         self.assertIn("eplbd refuses its configuration", said)
         self.assertEqual(said.count("eplb: warning: no daemon"), 1, said)
@@ -158,8 +158,7 @@ class TorchrunTest(LaunchTest):
 
     def test_one_node_trains_beside_its_daemon(self):
         job = self.start(self.SCRIPT, "--nproc-per-node", "2", "--", *self.trainer("RANK", 20, 1))
-        said, _ = job.communicate(timeout=DEADLINE)
-        self.assertEqual(job.returncode, 0, said)
+        self.end(job)
         self.assertRegex(self.asked()[0], r"^127\.0\.0\.1:\d+$")
         self.assertEqual(self.asked()[1:3], ["--nproc-per-node", "2"])
         self.assertEqual(self.daemons(job.pid), [])
@@ -179,39 +178,32 @@ class TorchrunTest(LaunchTest):
     def test_without_a_daemon_the_job_trains_with_one_warning(self):
         self.tool("eplbd", '#!/bin/sh\necho "cannot start" >&2\nexit 2\n')
         job = self.start(self.SCRIPT, "--", *self.trainer("RANK", 20, 1, self.MEETS))
-        said, _ = job.communicate(timeout=DEADLINE)
-        self.assertEqual(job.returncode, 0, said)
+        said = self.end(job)
         self.assertEqual(said.count("eplb: warning: no daemon"), 1, said)
 
     def test_a_state_folder_that_cannot_be_made_costs_the_daemon_alone(self):
         job = self.start(self.SCRIPT, "--", *self.trainer("RANK", 20, 1, self.MEETS), EPLBD_STATE="/dev/null/state")
-        said, _ = job.communicate(timeout=DEADLINE)
-        self.assertEqual(job.returncode, 0, said)
+        said = self.end(job)
         self.assertEqual(said.count("eplb: warning: no daemon"), 1, said)
 
     def test_another_node_asks_the_daemon_of_the_first(self):
         for flags in (["--nnodes", "4", "--node-rank", "2", "--master-addr", "node0"], ["--nnodes=4", "--node_rank=2", "--master_addr=node0"],
                       ["--nnodes", "1:4", "--rdzv-endpoint", "node0:29400"]):
             job = self.start(self.SCRIPT, *flags, "--no-ranks", EPLBD_PORT="29610", EPLBD_NODE_RANK="2")
-            said, _ = job.communicate(timeout=DEADLINE)
-            self.assertEqual(job.returncode, 0, said)
+            self.end(job)
             self.assertEqual(self.asked(), ["node0:29610", *flags, "--no-ranks"])
             self.assertFalse((self.directory / "eplb-state").exists())
 
     def test_flags_behind_the_program_are_the_programs(self):
         arguments = ["--standalone", "--nproc-per-node", "1", "--no-ranks", "x", "train.py", "--nnodes", "2", "--node-rank", "1", "--master-addr", "other"]
-        job = self.start(self.SCRIPT, *arguments)
-        said, _ = job.communicate(timeout=DEADLINE)
-        self.assertEqual(job.returncode, 0, said)
+        self.end(self.start(self.SCRIPT, *arguments))
         self.assertRegex(self.asked()[0], r"^127\.0\.0\.1:\d+$")
 
     def test_variables_of_torchrun_count(self):
         job = self.start(self.SCRIPT, "--no-ranks", PET_NNODES="4", PET_NODE_RANK="2", PET_MASTER_ADDR="node0", EPLBD_PORT="29610")
         said, _ = job.communicate(timeout=DEADLINE)
         self.assertEqual((job.returncode, self.asked()[0]), (0, "node0:29610"), said)
-        job = self.start(self.SCRIPT, "--nnodes", "1:1", "--no-ranks")
-        said, _ = job.communicate(timeout=DEADLINE)
-        self.assertEqual(job.returncode, 0, said)
+        self.end(self.start(self.SCRIPT, "--nnodes", "1:1", "--no-ranks"))
 
     def test_a_signal_reaches_torchrun_and_the_daemon_is_drained(self):
         self.tool("torchrun", '#!/bin/sh\ntrap "exit 9" TERM\necho began\nwhile :; do sleep 0.1; done\n')
@@ -220,19 +212,15 @@ class TorchrunTest(LaunchTest):
             self.assertIsNone(job.poll(), "the stand-in runs")
         job.send_signal(signal.SIGTERM)
         began = time.monotonic()
-        said, _ = job.communicate(timeout=DEADLINE)
-        self.assertEqual(job.returncode, 9, said)
+        self.end(job, 9)
         self.assertLess(time.monotonic() - began, DEADLINE / 4)
         self.assertEqual(self.daemons(job.pid), [])
 
     def test_the_first_of_several_nodes_needs_an_encrypted_or_trusted_network(self):
         flags = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "localhost", "--no-ranks"]
         job = self.start(self.SCRIPT, *flags)
-        said, _ = job.communicate(timeout=DEADLINE)
-        self.assertEqual(job.returncode, 2, said)
-        job = self.start(self.SCRIPT, *flags, EPLBD_INSECURE="1")
-        said, _ = job.communicate(timeout=DEADLINE)
-        self.assertEqual(job.returncode, 0, said)
+        self.end(job, 2)
+        self.end(self.start(self.SCRIPT, *flags, EPLBD_INSECURE="1"))
         self.assertRegex(self.asked()[0], r"^localhost:\d+$")
 
 
@@ -242,8 +230,7 @@ class DaemonLoopTest(LaunchTest):
     def test_an_address_of_an_earlier_run_misleads_nobody(self):
         (self.directory / "where").write_text("stale:1\n")
         loop = self.start(self.SCRIPT, "where", "--set", "policy.name=best")
-        said, _ = loop.communicate(timeout=DEADLINE)
-        self.assertEqual(loop.returncode, 2, said)
+        self.end(loop, 2)
         self.assertFalse((self.directory / "where").exists())
 
     def test_a_signal_before_the_daemon_listens_ends_it_at_once(self):
@@ -260,22 +247,19 @@ class DaemonLoopTest(LaunchTest):
         loop = self.start(self.SCRIPT, "where", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", "memory")
         self.wait_for((self.directory / "where").is_file, "the address")
         loop.send_signal(signal.SIGTERM)
-        said, _ = loop.communicate(timeout=DEADLINE)
-        self.assertEqual(loop.returncode, 0, said)
+        self.end(loop)
         self.assertEqual(self.daemons(loop.pid), [])
 
     def test_a_wrong_configuration_is_not_started_again(self):
         loop = self.start(self.SCRIPT, "where", "--set", "policy.name=best")
-        said, _ = loop.communicate(timeout=DEADLINE)
-        self.assertEqual(loop.returncode, 2, said)
+        said = self.end(loop, 2)
         self.assertEqual(said.count("policy.name"), 1)
 
     def test_starts_that_fail_at_once_are_bounded_and_ever_further_apart(self):
         self.tool("eplbd", '#!/bin/sh\necho "started $*" >&2\nexit 1\n')
         self.tool("sleep", '#!/bin/sh\necho "slept $1" >&2\n')
         loop = self.start(self.SCRIPT, "where", "--listen", "127.0.0.1:0")
-        said, _ = loop.communicate(timeout=DEADLINE)
-        self.assertEqual(loop.returncode, 1, said)
+        said = self.end(loop, 1)
         self.assertEqual(said.count("started --listen 127.0.0.1:0"), 20)
         pauses = [line.split("next start in ")[1] for line in said.splitlines() if "next start in" in line]
         self.assertEqual(pauses[:7], ["1 s", "2 s", "4 s", "8 s", "16 s", "30 s", "30 s"])

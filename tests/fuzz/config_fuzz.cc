@@ -6,7 +6,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const eplb::fuzz::MemoryFile file(eplb::fuzz::AsText(data, size));
   const absl::StatusOr<eplb::DaemonConfig> config =
-      eplb::LoadConfig({.file = file.path(), .environment = {}, .flags = {}});
+      eplb::LoadConfig({.file = file.path(), .flags = {}});
   eplb::fuzz::RequireOneLine(config.status());
   if (!config.ok()) return 0;
   eplb::fuzz::Require(config->core.settings.every_steps >= 1, "a limit outside its range");

@@ -1,14 +1,11 @@
 // Load files: every reader gets the bytes, and what is accepted must be a load that can be used.
-#include <cmath>
 #include <vector>
 
-#include "client/cli/formats/deepseek_format.h"
+#include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/load_file.h"
 #include "client/cli/formats/load_json.h"
 #include "client/cli/formats/npy.h"
 #include "client/cli/formats/safetensors.h"
-#include "client/cli/formats/sglang_format.h"
-#include "client/cli/formats/vllm_format.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"
 

@@ -1,5 +1,4 @@
 // A placement as the store keeps it: bytes that are accepted are the bytes that would be written.
-#include <string>
 
 #include "server/store/placement_bytes.h"
 #include "tests/fuzz/fuzz_target.h"

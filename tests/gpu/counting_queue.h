@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <thread>
 #include <utility>
 #include <vector>

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/monotonic_clock.h"
 #include "client/rows/replica_rows.h"
 #include "client/rows/square_sums.h"
 #include "tests/client/rows/executor_contract.h"

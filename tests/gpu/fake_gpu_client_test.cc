@@ -18,7 +18,7 @@ namespace eplb {
 namespace {
 
 using testing::kTestRanks;
-using testing::TestJob;
+using testing::StartedJob;
 using testing::TestRank;
 
 TEST(GpuClientTest, SumsOfSquaresTakeNoMemoryBetweenSteps) {
@@ -27,7 +27,7 @@ TEST(GpuClientTest, SumsOfSquaresTakeNoMemoryBetweenSteps) {
   for (auto& of_rank : memory) of_rank = std::make_unique<QueueMemory>(&testing::MakeDeviceQueue);
   std::array<std::vector<ReplicaRows>, kTestRanks> rows;
   {
-    TestJob job("", {.options = [](ClientOptions& options) { options.transport = "peer"; },
+    StartedJob job("", {.options = [](ClientOptions& options) { options.transport = "peer"; },
                      .tensors =
                          [&](TestRank& rank, std::vector<ExpertTensorView>& tensors) {
                            const auto i = static_cast<size_t>(rank.rank());
@@ -43,7 +43,6 @@ TEST(GpuClientTest, SumsOfSquaresTakeNoMemoryBetweenSteps) {
                                                 .row_stride = tensor.row_stride});
                            }
                          }});
-    ASSERT_TRUE(job.started().ok()) << job.started();
     const int64_t allocations = fake_cuda::NumAllocations();
     job.Run([&](int32_t r, TestRank& rank) {
       EXPECT_EQ(rank.client().transport(), "peer");

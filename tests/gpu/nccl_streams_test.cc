@@ -33,7 +33,6 @@ using ::eplb::testing::MakeHybridStreamWorld;
 using ::eplb::testing::MakeLargePieceStreamWorld;
 using ::eplb::testing::MakeSmallPieceStreamWorld;
 using ::testing::Contains;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -124,9 +123,7 @@ class NcclStreamsTest : public ::testing::Test {
     const std::vector<Ticket> tickets = {
         MustPost(*transports[0], ReceiveOne(RankId{1}, post_id, bytes)),
         MustPost(*transports[1], SendOne(RankId{0}, post_id, live))};
-    for (const auto& result : Drive(transports, tickets)) {
-      EXPECT_TRUE(result.ok()) << result.status();
-    }
+    MustDrive(transports, tickets);
   }
 
   // Bytes that were read or written for a byte of a row, with the commit's copy into its slot.
@@ -198,9 +195,7 @@ TEST_F(NcclStreamsTest, GroupsOfARankBeginAfterItsTrainingStream) {
     }
     EXPECT_EQ(NumPieces(ends[late]), num_pieces);
     step_may_end = true;
-    for (const auto& result : Drive(transports, tickets)) {
-      EXPECT_TRUE(result.ok()) << result.status();
-    }
+    MustDrive(transports, tickets);
   }
 }
 
@@ -228,7 +223,7 @@ TEST_F(NcclStreamsTest, ARowIsReadOnceTheTrainingStreamHasWrittenIt) {
     ASSERT_LT(MonotonicNow(), limit) << "nothing was packed";
   }
   step_may_end = true;
-  for (const auto& result : Drive(transports, tickets)) EXPECT_TRUE(result.ok()) << result.status();
+  MustDrive(transports, tickets);
   EXPECT_TRUE(memory_.Holds(transports[0]->staging().first(row.size()), row));
 }
 
@@ -241,31 +236,30 @@ TEST_F(NcclStreamsTest, SevenPassesOverMemoryMoveARow) {
 
 // Sum at the source; NCCL three at each end; sum; commit two.
 TEST_F(NcclStreamsTest, WithoutRegistrationAPieceOfOneRowIsSentFromTheRow) {
-  setenv("NCCL_LOCAL_REGISTER", "0", 1);
-  const Transports transports = MakeCountedWorld();
-  unsetenv("NCCL_LOCAL_REGISTER");
-  EXPECT_DOUBLE_EQ(PassesOfOneRow(transports), 10);
-  EXPECT_THAT(notes_,
-              ElementsAre(HasSubstr("NCCL_LOCAL_REGISTER=0"), HasSubstr("NCCL_LOCAL_REGISTER=0")));
-}
-
-TEST_F(NcclStreamsTest, ARankThatCannotRegisterKeepsTheOthersFromIt) {
-  setenv("EPLB_FAKE_NCCL_FAULTS", "rank=1,kind=register_error", 1);
-  const Transports transports = MakeCountedWorld();
-  unsetenv("EPLB_FAKE_NCCL_FAULTS");
-  EXPECT_DOUBLE_EQ(PassesOfOneRow(transports), 10);
-  EXPECT_THAT(notes_, UnorderedElementsAre(
-                          HasSubstr("without registering its memory: ncclCommRegister: internal"),
-                          HasSubstr("without registering its memory: rank 1 has not")));
-}
-
-TEST_F(NcclStreamsTest, MemoryThatNcclDoesNotGiveIsTheQueues) {
-  setenv("EPLB_FAKE_NCCL_FAULTS", "kind=mem_error", 1);
-  const Transports transports = MakeCountedWorld();
-  unsetenv("EPLB_FAKE_NCCL_FAULTS");
-  EXPECT_DOUBLE_EQ(PassesOfOneRow(transports), 10);
-  EXPECT_THAT(notes_, ElementsAre(HasSubstr("ncclMemAlloc: unhandled cuda error"),
-                                  HasSubstr("ncclMemAlloc: unhandled cuda error")));
+  struct Case {
+    const char* variable;
+    const char* value;
+    const char* notes[2];
+  };
+  for (const auto& [variable, value, notes] :
+       {Case{"NCCL_LOCAL_REGISTER", "0", {"NCCL_LOCAL_REGISTER=0", "NCCL_LOCAL_REGISTER=0"}},
+        // A rank that cannot register keeps the others from it.
+        Case{"EPLB_FAKE_NCCL_FAULTS",
+             "rank=1,kind=register_error",
+             {"without registering its memory: ncclCommRegister: internal",
+              "without registering its memory: rank 1 has not"}},
+        // The memory is then the queue's.
+        Case{"EPLB_FAKE_NCCL_FAULTS",
+             "kind=mem_error",
+             {"ncclMemAlloc: unhandled cuda error", "ncclMemAlloc: unhandled cuda error"}}}) {
+    SCOPED_TRACE(value);
+    notes_.clear();
+    setenv(variable, value, 1);
+    const Transports transports = MakeCountedWorld();
+    unsetenv(variable);
+    EXPECT_DOUBLE_EQ(PassesOfOneRow(transports), 10);
+    EXPECT_THAT(notes_, UnorderedElementsAre(HasSubstr(notes[0]), HasSubstr(notes[1])));
+  }
 }
 
 // In case the groups did not end because of it.
@@ -333,25 +327,14 @@ TEST_F(NcclStreamsTest, MigrationsAllocateNothing) {
   for (uint64_t post_id = 1; post_id <= kPosts; ++post_id) {
     posts.push_back(RandomTraffic(random, memory_, 2, post_id, kStagingBytes));
   }
-  const auto num_calls = [] {
-    int64_t sum = 0;
-    for (const char* call : {"cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost",
-                             "cudaHostRegister", "cudaHostUnregister", "cuMemCreate",
-                             "cudaEventCreateWithFlags", "cudaStreamCreateWithPriority"}) {
-      sum += fake_cuda::NumCalls(call);
-    }
-    return sum;
-  };
-  const int64_t before = num_calls();
+  const int64_t allocations = fake_cuda::NumAllocations();
   const std::string log = LogOfFake();
   for (const Traffic& traffic : posts) {
     const std::vector<Ticket> tickets = {MustPost(*transports[0], traffic.moves[0]),
                                          MustPost(*transports[1], traffic.moves[1])};
-    for (const auto& result : Drive(transports, tickets)) {
-      EXPECT_TRUE(result.ok()) << result.status();
-    }
+    MustDrive(transports, tickets);
   }
-  EXPECT_EQ(num_calls(), before);
+  EXPECT_EQ(fake_cuda::NumAllocations(), allocations);
   EXPECT_THAT(LogOfFake().substr(log.size()), Not(HasSubstr("registered")));
 }
 
@@ -384,7 +367,7 @@ TEST_F(NcclStreamsTest, GroupsDoNotWaitForTheSumsOfThoseBefore) {
   }
   EXPECT_EQ(NumPieces() - num_pieces, 2 * kPieces);
   sums_may_run = true;
-  for (const auto& result : Drive(transports, tickets)) EXPECT_TRUE(result.ok()) << result.status();
+  MustDrive(transports, tickets);
 }
 
 }  // namespace

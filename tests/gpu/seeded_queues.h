@@ -3,7 +3,6 @@
 #define EPLB_TESTS_GPU_SEEDED_QUEUES_H_
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "tests/client/rows/executor_contract.h"

@@ -1,6 +1,5 @@
 #include "tests/simulation/truth.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace eplb::simulation {

@@ -1,5 +1,5 @@
-#include "client/cli/formats/ascend_format.h"
-
+// Reads and writes the expert map of vllm-ascend, MindIE and verl, and reads verl's record of a
+// load.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -14,6 +14,7 @@
 #include "base/foreign_text.h"
 #include "base/invalid_input.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/engine_formats.h"
 
 namespace eplb {
 namespace {

@@ -1,5 +1,4 @@
-#include "client/cli/formats/deepseek_format.h"
-
+// Reads and writes the arrays of DeepSeek's EPLB.
 #include <algorithm>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/csv.h"
+#include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/index_table.h"
 #include "client/cli/formats/load_doubts.h"
 #include "client/cli/formats/load_json.h"

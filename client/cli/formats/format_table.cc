@@ -11,11 +11,7 @@
 #include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
-#include "client/cli/formats/ascend_format.h"
-#include "client/cli/formats/deepseek_format.h"
-#include "client/cli/formats/sglang_format.h"
-#include "client/cli/formats/trtllm_format.h"
-#include "client/cli/formats/vllm_format.h"
+#include "client/cli/formats/engine_formats.h"
 #include "proto/wire/placement_json.h"
 
 namespace eplb {

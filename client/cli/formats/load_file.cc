@@ -10,16 +10,12 @@
 #include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
-#include "client/cli/formats/ascend_format.h"
 #include "client/cli/formats/csv.h"
-#include "client/cli/formats/deepseek_format.h"
+#include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/load_doubts.h"
 #include "client/cli/formats/load_json.h"
 #include "client/cli/formats/npy.h"
 #include "client/cli/formats/npz.h"
-#include "client/cli/formats/sglang_format.h"
-#include "client/cli/formats/trtllm_statistics.h"
-#include "client/cli/formats/vllm_format.h"
 
 namespace eplb {
 namespace {

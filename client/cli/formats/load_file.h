@@ -4,7 +4,6 @@
 #define EPLB_CLIENT_CLI_FORMATS_LOAD_FILE_H_
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"

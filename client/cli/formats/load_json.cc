@@ -7,9 +7,7 @@
 #include "base/files.h"
 #include "base/invalid_input.h"
 #include "base/status_macros.h"
-#include "client/cli/formats/ascend_format.h"
-#include "client/cli/formats/sglang_format.h"
-#include "client/cli/formats/vllm_format.h"
+#include "client/cli/formats/engine_formats.h"
 
 namespace eplb {
 namespace {

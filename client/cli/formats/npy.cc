@@ -1,7 +1,6 @@
 #include "client/cli/formats/npy.h"
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
 #include <cstring>
 #include <type_traits>

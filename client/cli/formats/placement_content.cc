@@ -7,9 +7,9 @@
 #include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "client/cli/formats/csv.h"
+#include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/npy.h"
 #include "client/cli/formats/npz.h"
-#include "client/cli/formats/vllm_format.h"
 
 namespace eplb {
 namespace {

@@ -1,5 +1,4 @@
-#include "client/cli/formats/sglang_format.h"
-
+// Reads and writes the JSON of SGLang's --init-expert-location.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +6,7 @@
 #include "base/files.h"
 #include "base/invalid_input.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/index_table.h"
 #include "client/cli/formats/load_json.h"
 

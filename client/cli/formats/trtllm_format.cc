@@ -1,5 +1,4 @@
-#include "client/cli/formats/trtllm_format.h"
-
+// Reads and writes the YAML of TensorRT-LLM's load balancer.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +9,7 @@
 #include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/layer_assignments.h"
 #include "client/cli/formats/yaml_json.h"
 

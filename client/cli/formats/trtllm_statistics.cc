@@ -1,5 +1,4 @@
-#include "client/cli/formats/trtllm_statistics.h"
-
+// Reads the directory of expert statistics of TensorRT-LLM.
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -18,6 +17,7 @@
 #include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/layer_numbers.h"
 #include "client/cli/formats/safetensors.h"
 

@@ -1,5 +1,4 @@
-#include "client/cli/formats/vllm_format.h"
-
+// Reads and writes the JSON lines that open pull requests of vLLM propose.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -11,6 +10,7 @@
 #include "base/foreign_text.h"
 #include "base/invalid_input.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/index_table.h"
 #include "client/cli/formats/layer_assignments.h"
 #include "client/cli/formats/load_json.h"

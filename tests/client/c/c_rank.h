@@ -2,6 +2,8 @@
 #ifndef EPLB_TESTS_CLIENT_C_C_RANK_H_
 #define EPLB_TESTS_CLIENT_C_C_RANK_H_
 
+#include <gtest/gtest.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,6 +18,12 @@ namespace eplb::testing {
 
 // An eplb_all_gather whose user is a pointer to an AllGather.
 int32_t RunAllGather(void* all_gather, const void* bytes, size_t num_bytes, eplb_answers* answers);
+
+// The call that gave this code is refused with this message.
+inline void ExpectInvalid(int32_t code, const char* message) {
+  EXPECT_EQ(code, EPLB_INVALID_ARGUMENT);
+  EXPECT_STREQ(eplb_last_message(), message);
+}
 
 // Options of a rank in the job of SmallTopology(): 3 layers, 4 experts on 4 slots of 2 GPUs.
 eplb_client_options SmallOptions(int32_t rank, int32_t world_size);

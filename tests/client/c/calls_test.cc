@@ -16,6 +16,7 @@ namespace eplb {
 namespace {
 
 using testing::CRank;
+using testing::ExpectInvalid;
 using ::testing::HasSubstr;
 
 absl::StatusOr<std::vector<std::string>> Alone(std::string_view bytes) {
@@ -114,10 +115,8 @@ TEST_F(CallsTest, NullArgumentsAreNamed) {
   EXPECT_EQ(eplb_client_carry(client(), nullptr, 4, nullptr), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(), "physical_to_logical_map is NULL, num_cells is 4");
   EXPECT_EQ(eplb_client_carry(client(), slots, 0, nullptr), EPLB_INVALID_ARGUMENT);
-  EXPECT_EQ(eplb_client_row_placement(client(), nullptr), EPLB_INVALID_ARGUMENT);
-  EXPECT_STREQ(eplb_last_message(), "placement is NULL");
-  EXPECT_EQ(eplb_client_placement(client(), nullptr), EPLB_INVALID_ARGUMENT);
-  EXPECT_STREQ(eplb_last_message(), "placement is NULL");
+  ExpectInvalid(eplb_client_row_placement(client(), nullptr), "placement is NULL");
+  ExpectInvalid(eplb_client_placement(client(), nullptr), "placement is NULL");
   EXPECT_EQ(eplb_client_transport(client(), nullptr), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(eplb_answers_add(nullptr, nullptr, 0), EPLB_INVALID_ARGUMENT);
   eplb_callback_message(nullptr);

@@ -1,8 +1,8 @@
+// The options of a client in the C interface become those of the library.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
-#include <cstring>
 
 #include "client/c/arguments.h"
 #include "client/c/client_handle.h"
@@ -46,6 +46,7 @@ eplb_client_options Distinct() {
   options.vote_deadline_s = 204.5;
   options.transfer_deadline_s = 205;
   options.state_placement = EPLB_STATE_WITH_PRIMARY;
+  options.require_daemon = options.ahead = 1;
   return options;
 }
 
@@ -82,6 +83,10 @@ TEST(ClientOptionsTest, EveryFieldGetsToItsOption) {
   EXPECT_EQ(read->vote_deadline, absl::Milliseconds(204'500));
   EXPECT_EQ(read->transfer_deadline, absl::Seconds(205));
   EXPECT_EQ(read->state_placement, StatePlacement::kWithPrimary);
+  EXPECT_TRUE(read->require_daemon && read->ahead);
+  eplb_client_options older = given;  // a program that was compiled before there was `ahead`
+  older.struct_size = offsetof(eplb_client_options, ahead);
+  EXPECT_FALSE(ReadClientOptions(&older)->ahead);
 }
 
 TEST(ClientOptionsTest, DefaultsAreThoseOfTheClient) {
@@ -99,23 +104,6 @@ TEST(ClientOptionsTest, DefaultsAreThoseOfTheClient) {
   EXPECT_EQ(read->vote_deadline, defaults.vote_deadline);
   EXPECT_EQ(read->state_placement, defaults.state_placement);
   EXPECT_EQ(read->nccl.piece_bytes, defaults.nccl.piece_bytes);
-}
-
-TEST(ClientOptionsTest, ADaemonIsRequiredWhereTheProgramSaysSo) {
-  eplb_client_options given = DefaultClientOptions();
-  EXPECT_FALSE(ReadClientOptions(&given)->require_daemon);
-  given.require_daemon = 1;
-  EXPECT_TRUE(ReadClientOptions(&given)->require_daemon);
-}
-
-TEST(ClientOptionsTest, RowsAreStagedAheadWhereTheProgramSaysSo) {
-  eplb_client_options given = DefaultClientOptions();
-  EXPECT_FALSE(ReadClientOptions(&given)->ahead);
-  given.ahead = 1;
-  EXPECT_TRUE(ReadClientOptions(&given)->ahead);
-  // A program that was compiled before there was the option.
-  given.struct_size = offsetof(eplb_client_options, ahead);
-  EXPECT_FALSE(ReadClientOptions(&given)->ahead);
 }
 
 TEST(ClientOptionsTest, WhatIsNoSuchStructIsNamed) {

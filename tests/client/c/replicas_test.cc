@@ -23,6 +23,7 @@ class CReplicasTest : public ::testing::Test {
       job_.rank(rank).options.state_placement = EPLB_STATE_WITH_PRIMARY;
     }
   }
+  void SetUp() override { ASSERT_EQ(job_.Start(), EPLB_OK); }
 
   static eplb_replica_rows RowsOf(std::vector<double>& rows, int32_t layer) {
     eplb_replica_rows result = {};
@@ -41,7 +42,6 @@ class CReplicasTest : public ::testing::Test {
 };
 
 TEST_F(CReplicasTest, SumsBroadcastsAndSquaresCountAnExpertOnce) {
-  ASSERT_EQ(job_.Start(), EPLB_OK);
   job_.Run([](CRank& rank) {
     const double first = rank.rank() * 3;
     std::vector<double> gradient = {first + 1, first + 2, first + 3};
@@ -64,7 +64,6 @@ TEST_F(CReplicasTest, SumsBroadcastsAndSquaresCountAnExpertOnce) {
 }
 
 TEST_F(CReplicasTest, MistakesAreNamed) {
-  ASSERT_EQ(job_.Start(), EPLB_OK);
   CRank& rank = job_.rank(0);
   std::vector<double> gradient(3);
   const auto refusal = [&](const std::function<void(eplb_replica_rows&)>& change) {

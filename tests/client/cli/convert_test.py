@@ -133,10 +133,6 @@ class ConvertTest(command.CommandTest):
         self.assert_fails(self.convert("deepseek", "sglang", bomb, self.path("o.json")), 2, bomb, "at most")
         self.assert_fails(command.run("plan", "--load", bomb, "--gpus", 2, "--slots", 4), 2, bomb, "at most")
 
-    def test_dumps_of_torch_are_for_python(self):
-        dump = self.write("old.pt", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
-        self.assert_fails(command.run("plan", "--load", dump, "--gpus", 2, "--slots", 4), 2, dump, "python -m eplb.convert")
-
     def test_a_failed_write_is_exit_1(self):
         source = self.write("s.json", json.dumps({"physical_to_logical_map": SLOTS}))
         for out in (self.path("no") / "o.json", self.directory, "/dev/null"):
@@ -201,32 +197,6 @@ class LoadFormatTest(command.CommandTest):
         other = command.run("lint", "--placement", self.write("p.json", json.dumps(EPLB)), "--load", files["trtllm"])
         self.assertEqual(other.returncode, 0, other.stdout)
 
-    def test_each_record_is_a_window(self):
-        twice = self.write("v.jsonl", json.dumps(STATS) + "\n" + json.dumps(dict(STATS, step=11)) + "\n")
-        result = json.loads(self.plan(twice).stdout)
-        single = json.loads(self.plan(self.write("own.json", json.dumps(LOAD))).stdout)
-        self.assertEqual(result["max_gpu_load_per_layer"], [2 * peak for peak in single["max_gpu_load_per_layer"]])
-
-    def test_dense_rows_of_sglang_are_left_out_or_said(self):
-        model = self.write("s.json", json.dumps({"logical_count": [[[0] * 3] * 3 + LOAD] * 2}))
-        expected = self.expected()
-        result = self.plan(model, "--first-layer", 3)
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
-        self.assertEqual(json.loads(result.stdout)["placement"], expected)
-        shape = ("--gpus", 2, "--slots", 4)
-        placement = self.write("p.json", json.dumps(expected))
-        note = "rows 0-2 look like dense layers (no tokens), and sglang has a row for every model layer; give --first-layer 3"
-        for arguments in (("plan", "--load", model, *shape), ("sweep", "--load", model, *shape),
-                          ("replay", "--trace", model, *shape), ("lint", "--placement", placement, "--load", model)):
-            with self.subTest(arguments=arguments):
-                said = command.run(*arguments).stderr
-                self.assertIn("note: " + str(model) + ": " + note, said)
-                done = command.run(*arguments, "--first-layer", 3)
-                self.assertEqual(done.returncode, 0, done.stderr)
-                self.assertNotIn("note:", done.stderr)
-        for path in (model, self.write("own.json", json.dumps(LOAD))):
-            self.assert_fails(self.plan(path, "--first-layer", 5), 2, path, "--first-layer 5 leaves none")
-
     def test_each_flag_that_a_hint_names_is_taken_by_the_command_that_prints_it(self):
         dense = [[0] * 4] * 3
         between = [[0] * 4, [9, 1, 2, 3], [0] * 4, [4, 7, 8, 9]]
@@ -250,44 +220,6 @@ class LoadFormatTest(command.CommandTest):
                     self.assertIn(again.returncode, (0, 8), again.stderr)
                     self.assertNotIn("leave them out", again.stderr)
 
-    def test_layers_are_chosen_by_their_number(self):
-        statistics = self.statistics()
-        own = self.write("own.json", json.dumps(LOAD))
-        for path, layers in ((statistics, "4"), (own, "1")):
-            result = self.plan(path, "--layers", layers, "--window", "last")
-            self.assertEqual((result.returncode, result.stderr), (0, ""))
-            self.assertEqual(json.loads(result.stdout)["placement"]["num_layers"], 1)
-            self.assertEqual(json.loads(result.stdout)["max_gpu_load_per_layer"], [6.5])
-        self.assert_fails(self.plan(statistics, "--layers", "5"), 2, statistics, "has layers 3,4, --layers 5 names layer 5")
-        self.assert_fails(self.plan(own, "--layers", "4-2"), 2, "--layers", "rising layer numbers")
-        self.assert_fails(self.plan(own, "--layers", "1", "--first-layer", "1"), 2, "--layers")
-
-    def test_a_table_that_is_no_load_is_refused_or_noted(self):
-        archive = self.directory / "map.npz"
-        with zipfile.ZipFile(archive, "w") as written:
-            written.writestr("physical_to_logical_map.npy", npy("(2, 4)", sum(SLOTS, [])))
-        self.assert_fails(self.plan(archive), 2, archive, "physical_to_logical_map", "part of a placement")
-        for text, word in (("0,1,2,3\n9,8,7,6\n", "heading"), ("0,0,9\n0,1,8\n1,0,7\n1,1,6\n", "long form")):
-            path = self.write("table.csv", text)
-            self.assert_fails(self.plan(path), 2, path, word, "eplb.load.v1")
-        devices = self.plan(self.write("devices.json", "[[1,0,0,1],[0,1,1,0]]"))
-        self.assertEqual(devices.returncode, 0)
-        self.assertIn("holds nothing but 0 and 1", devices.stderr)
-
-    def test_a_placement_is_called_one(self):
-        for name, content in (("p.json", EPLB), ("s.json", {"physical_to_logical_map": SLOTS})):
-            path = self.write(name, json.dumps(content))
-            self.assert_fails(self.plan(path), 2, path, "is a placement, expected a load")
-
-    def test_records_of_others_in_a_log_of_vllm_are_skipped_aloud(self):
-        log = self.write("v.jsonl", "\n".join(map(json.dumps, ({"record_type": "session_metadata"}, STATS,
-                                                                {"record_type": "bench_run_start"}))) + "\n")
-        result = self.plan(log)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(json.loads(result.stdout)["placement"], self.expected())
-        self.assertIn('note: ' + str(log) + ': skipped records of other types: 1 "bench_run_start", 1 "session_metadata"',
-                      result.stderr)
-
     def test_a_named_format_takes_nothing_else(self):
         own = self.write("own.json", json.dumps({"format": "eplb.load.v1", "load": LOAD}))
         sglang = self.write("s.json", json.dumps({"logical_count": LOAD}))
@@ -301,21 +233,6 @@ class LoadFormatTest(command.CommandTest):
             self.assertIn("eplb|deepseek|sglang|vllm|trtllm|ascend", command.run(name, "--help").stdout)
         for name in ("plan", "convert"):
             self.assertRegex(command.run(name, "--help").stdout, r"vllm is the .* of an open pull request")
-
-    def test_malformed_peers_loads_are_exit_2_with_their_name(self):
-        directory = self.statistics()
-        rank = directory / "rank1.safetensors"
-        rank.write_bytes(rank.read_bytes()[:-8])
-        self.assert_fails(self.plan(directory), 2, rank, "data_offsets")
-        rank.unlink()
-        self.assert_fails(self.plan(directory), 2, directory, "rank1.safetensors is missing")
-        for content, word in ((json.dumps({"logical_count": [[1, -2]]}), "layer 0 expert 1"),
-                              (json.dumps(dict(STATS, record_type="other")), '1 "other"; tried'),
-                              (json.dumps(STATS) + "\n" + json.dumps(STATS)[:30], "line 2"),
-                              ("1,2\n3,inf\n", "line 2, column 2")):
-            with self.subTest(content=content[:50]):
-                bad = self.write("bad", content)
-                self.assert_fails(self.plan(bad), 2, bad, word)
 
 
 if __name__ == "__main__":

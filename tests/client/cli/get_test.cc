@@ -11,14 +11,11 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
-class GetRanksTest : public ::testing::Test {
- protected:
-  GetRanksTest() { *daemon_.status.add_jobs() = ExampleJob(); }
-  ScriptedQuery daemon_;
-};
+using GetTest = ExampleJobTest;
 
-TEST_F(GetRanksTest, RanksTellWhatTheyRunAndAnswered) {
+TEST_F(GetTest, RanksTellWhatTheyRunAndAnswered) {
   v1::RankStatus& rank = *daemon_.status.mutable_jobs(0)->add_ranks();
   rank.set_rank(1);
   rank.set_away_seconds(12.5);
@@ -36,29 +33,23 @@ TEST_F(GetRanksTest, RanksTellWhatTheyRunAndAnswered) {
   v1::TransportInfo::Setting& setting = *transport.add_settings();
   setting.set_name("NCCL_IB_TC");
   setting.set_value("106");
-  const Output output = RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain);
-  EXPECT_EQ(output.exit_code, kOk) << output.message;
-  for (const char* word : {"connected", "away 12", "prepared", "150", "nccl"}) {
-    EXPECT_THAT(output.out, HasSubstr(word));
-  }
-  EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
-  EXPECT_THAT(output.out, HasSubstr("boundary"));  // an operator's pause is another thing
+  const std::string output = TextOf(RunGetRanks({.query = daemon_.Options()}, kPlain));
+  EXPECT_THAT(output, Says("connected", "away 12", "prepared", "150", "nccl"));
+  EXPECT_TRUE(FitsInto(output, 80)) << output;
+  EXPECT_THAT(output, HasSubstr("boundary"));  // an operator's pause is another thing
   const Output json = RunGetRanks({.query = daemon_.Options(Format::kJson), .job = kJob}, kPlain);
   EXPECT_TRUE(wire::ParseJson(json.out).ok());
-  EXPECT_THAT(json.out, HasSubstr(R"("away_seconds":12.5)"));
-  EXPECT_THAT(json.out,
-              HasSubstr(R"("transport":{"name":"nccl","fallback_reason":"","device":3,)"));
-  EXPECT_THAT(json.out, HasSubstr(R"("settings":{"NCCL_IB_TC":"106"})"));
-  EXPECT_THAT(json.out, HasSubstr(R"("transport":null,)")) << "of a client that does not say";
+  EXPECT_THAT(json.out, Says(R"("away_seconds":12.5)",
+                             R"("transport":{"name":"nccl","fallback_reason":"","device":3,)",
+                             R"("settings":{"NCCL_IB_TC":"106"})", R"("transport":null,)"))
+      << "of a client that does not say";
 }
 
-TEST_F(GetRanksTest, ARankThatHasEndedIsNotAway) {
+TEST_F(GetTest, ARankThatHasEndedIsNotAway) {
   v1::RankStatus& rank = *daemon_.status.mutable_jobs(0)->mutable_ranks(0);
   rank.set_connected(false);
   rank.set_away_seconds(12.5);
-  const auto table = [this] {
-    return RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain).out;
-  };
+  const auto table = [this] { return RunGetRanks({.query = daemon_.Options()}, kPlain).out; };
   constexpr std::pair<v1::RankState, const char*> kEnds[] = {
       {v1::RANK_STATE_FINISHED, "  finished  "},
       {v1::RANK_STATE_FAILED, "  failed  "},
@@ -71,12 +62,9 @@ TEST_F(GetRanksTest, ARankThatHasEndedIsNotAway) {
   }
   rank.set_state(v1::RANK_STATE_AWAY);
   EXPECT_THAT(table(), HasSubstr("away 12.5 s"));
-  EXPECT_THAT(RunGetRanks({.query = daemon_.Options(Format::kJson), .job = ""}, kPlain).out,
+  EXPECT_THAT(RunGetRanks({.query = daemon_.Options(Format::kJson)}, kPlain).out,
               HasSubstr(R"("state":"away")"));
 }
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 v1::Plan ExamplePlan(uint64_t number, v1::PlanResult result) {
   v1::Plan plan;
@@ -100,35 +88,22 @@ v1::Plan ExamplePlan(uint64_t number, v1::PlanResult result) {
   return plan;
 }
 
-class GetPlansTest : public ::testing::Test {
- protected:
-  GetPlansTest() { *daemon_.status.add_jobs() = ExampleJob(); }
-  ScriptedQuery daemon_;
-};
-
-TEST_F(GetPlansTest, PlansTellTheirEndAndTheReasonsOfTheNewest) {
+TEST_F(GetTest, PlansTellTheirEndAndTheReasonsOfTheNewest) {
   daemon_.plans = {ExamplePlan(8, v1::PLAN_RESULT_PARTIAL),
                    ExamplePlan(7, v1::PLAN_RESULT_COMMITTED)};
-  const Output output = RunGetPlans({.query = daemon_.Options(), .job = "", .limit = 20}, kPlain);
-  EXPECT_EQ(output.exit_code, kOk) << output.message;
-  for (const char* word : {"200..399", "partial 1/2", "committed ", "0.712", "0.981 +- 0.030",
-                           "11-18 11:06", "plan 8: the predicted peak"}) {
-    EXPECT_THAT(output.out, HasSubstr(word));
-  }
-  EXPECT_TRUE(FitsInto(output.out, 80)) << output.out;
-  const Terminal wide{.width = 160, .colour = false, .unicode = false};
-  const std::string all = RunGetPlans({.query = daemon_.Options(), .job = ""}, wide).out;
-  for (const char* word : {"10..11", "0.712", "516", "7.4 MB", "58.0 ms", "2026-11-18 11:06:40"}) {
-    EXPECT_THAT(all, HasSubstr(word));
-  }
-  const Output one =
-      RunGetPlans({.query = daemon_.Options(Format::kJson), .job = "", .limit = 1}, kPlain);
-  EXPECT_THAT(one.out, HasSubstr(R"("plan":8)"));
+  const std::string output = TextOf(RunGetPlans({.query = daemon_.Options(), .limit = 20}, kPlain));
+  EXPECT_THAT(output, Says("200..399", "partial 1/2", "committed ", "0.712", "0.981 +- 0.030",
+                           "11-18 11:06", "plan 8: the predicted peak"));
+  EXPECT_TRUE(FitsInto(output, 80)) << output;
+  const Terminal wide{.width = 160};
+  const std::string all = RunGetPlans({.query = daemon_.Options()}, wide).out;
+  EXPECT_THAT(all, Says("10..11", "0.712", "516", "7.4 MB", "58.0 ms", "2026-11-18 11:06:40"));
+  const Output one = RunGetPlans({.query = daemon_.Options(Format::kJson), .limit = 1}, kPlain);
+  EXPECT_THAT(one.out, Says(R"("plan":8)", R"("time":"2026-11-18T11:06:40.123Z")"));
   EXPECT_THAT(one.out, Not(HasSubstr(R"("plan":7)")));
-  EXPECT_THAT(one.out, HasSubstr(R"("time":"2026-11-18T11:06:40.123Z")"));
 }
 
-TEST_F(GetPlansTest, OnePlanIsATableOfItsTimesAJsonOrATrace) {
+TEST_F(GetTest, OnePlanIsATableOfItsTimesAJsonOrATrace) {
   v1::Plan plan = ExamplePlan(8, v1::PLAN_RESULT_PARTIAL);
   plan.mutable_times()->set_window_began_unix_micros(1'794'999'999'000'000);
   plan.mutable_times()->set_window_complete_unix_micros(1'795'000'000'000'000);
@@ -146,89 +121,65 @@ TEST_F(GetPlansTest, OnePlanIsATableOfItsTimesAJsonOrATrace) {
   chunk.set_longest_pause_seconds(0.058);
   daemon_.plans = {plan};
   const auto run = [this](Format format, int64_t number = 8) {
-    return RunGetPlan({.query = daemon_.Options(format), .job = "", .plan = number}, kPlain);
+    return RunGetPlan({.query = daemon_.Options(format), .plan = number}, kPlain);
   };
-  const Output table = run(Format::kTable);
-  EXPECT_EQ(table.exit_code, kOk) << table.message;
-  for (const char* row :
-       {"\nwindow             11:06:39.000  1.0 s  reports of steps 200..399\n",
-        "\nsolve              -                 -  balanced\n",
-        "\nchunk 1/2          11:06:40.123  4.0 s  version 10, 3 layers, committed\n",
-        "\n  prepare          11:06:40.123  1.5 s  the slowest: rank 5\n",
-        "\n  vote and switch  11:06:41.623  2.5 s  the longest boundary: rank 3, 58.0 ms\n"}) {
-    EXPECT_THAT(table.out, HasSubstr(row));
-  }
-  EXPECT_TRUE(FitsInto(table.out, 80)) << table.out;
+  const std::string table = TextOf(run(Format::kTable));
+  EXPECT_THAT(
+      table,
+      Says("\nwindow             11:06:39.000  1.0 s  reports of steps 200..399\n",
+           "\nsolve              -                 -  balanced\n",
+           "\nchunk 1/2          11:06:40.123  4.0 s  version 10, 3 layers, committed\n",
+           "\n  prepare          11:06:40.123  1.5 s  the slowest: rank 5\n",
+           "\n  vote and switch  11:06:41.623  2.5 s  the longest boundary: rank 3, 58.0 ms\n"));
+  EXPECT_TRUE(FitsInto(table, 80)) << table;
   const Output json = run(Format::kJson);
-  EXPECT_THAT(json.out, HasSubstr(R"("plan":{"plan":8,)"));
-  EXPECT_THAT(json.out, HasSubstr(R"("prepared_unix_micros":1795000001623000)"));
+  EXPECT_THAT(json.out, Says(R"("plan":{"plan":8,)", R"("prepared_unix_micros":1795000001623000)"));
   EXPECT_THAT(run(Format::kTrace).out, HasSubstr(R"("traceEvents":[)"));
   EXPECT_EQ(run(Format::kTrace, 9).exit_code, kNotFound);
 }
 
-TEST_F(GetPlansTest, NewestFirstAsEventsAndJson) {
-  daemon_.plans = {ExamplePlan(8, v1::PLAN_RESULT_PARTIAL),
-                   ExamplePlan(7, v1::PLAN_RESULT_COMMITTED)};
-  const std::string text = RunGetPlans({.query = daemon_.Options(), .job = ""}, kPlain).out;
-  EXPECT_LT(text.find("\n   8  "), text.find("\n   7  ")) << text;
-}
-
-TEST_F(GetPlansTest, WhatFollowedAPredictionIsSeenBesideIt) {
+TEST_F(GetTest, WhatFollowedAPredictionIsSeenBesideIt) {
   v1::Plan plan = ExamplePlan(8, v1::PLAN_RESULT_COMMITTED);
   daemon_.plans = {plan};
-  const auto text = [this] {
-    return RunGetPlans({.query = daemon_.Options(), .job = ""}, kPlain).out;
-  };
-  EXPECT_THAT(text(), HasSubstr("measured       predicted  seen"));
-  EXPECT_THAT(text(), HasSubstr("   0.712  0.981 +- 0.030     -"));
+  const auto text = [this] { return RunGetPlans({.query = daemon_.Options()}, kPlain).out; };
+  EXPECT_THAT(text(), Says("measured       predicted  seen", "   0.712  0.981 +- 0.030     -"));
   plan.set_balancedness_seen(0.8125);
   plan.set_seen_first_step(450);
   plan.set_seen_last_step(499);
   daemon_.plans = {plan};
   EXPECT_THAT(text(), HasSubstr("   0.712  0.981 +- 0.030  0.812"));
   EXPECT_THAT(
-      RunGetPlans({.query = daemon_.Options(Format::kJson), .job = ""}, kPlain).out,
+      RunGetPlans({.query = daemon_.Options(Format::kJson)}, kPlain).out,
       HasSubstr(R"("balancedness_seen":0.8125,"seen_first_step":450,"seen_last_step":499)"));
 }
 
-TEST_F(GetPlansTest, WhoAskedForADecisionIsNamed) {
+TEST_F(GetTest, WhoAskedForADecisionIsNamed) {
   v1::Plan plan = ExamplePlan(8, v1::PLAN_RESULT_COMMITTED);
   plan.set_asked_by("alice@head (claimed)");
   daemon_.plans = {plan};
-  EXPECT_THAT(RunGetPlans({.query = daemon_.Options(), .job = ""}, kPlain).out,
+  EXPECT_THAT(RunGetPlans({.query = daemon_.Options()}, kPlain).out,
               HasSubstr("plan 8 (asked for by alice@head (claimed)): the predicted"));
 }
 
-TEST_F(GetPlansTest, WhatNobodyMeasuredIsNoZero) {
+TEST_F(GetTest, WhatNobodyMeasuredIsNoZero) {
   v1::Plan plan = ExamplePlan(8, v1::PLAN_RESULT_COMMITTED);
   plan.clear_received_bytes();
   plan.clear_pause_seconds();
   daemon_.plans = {plan};
-  const Terminal wide{.width = 160, .colour = false, .unicode = false};
-  const Output table = RunGetPlans({.query = daemon_.Options(), .job = ""}, wide);
+  const Terminal wide{.width = 160};
+  const Output table = RunGetPlans({.query = daemon_.Options()}, wide);
   EXPECT_THAT(table.out, Not(HasSubstr("0.0 MB")));
   EXPECT_THAT(table.out, HasSubstr("516         -         -"));
-  const Output json = RunGetPlans({.query = daemon_.Options(Format::kJson), .job = ""}, wide);
-  EXPECT_THAT(json.out, HasSubstr(R"("received_bytes":null)"));
-  EXPECT_THAT(json.out, HasSubstr(R"("pause_seconds":null)"));
+  const Output json = RunGetPlans({.query = daemon_.Options(Format::kJson)}, wide);
+  EXPECT_THAT(json.out, Says(R"("received_bytes":null)", R"("pause_seconds":null)"));
 }
 
-TEST_F(GetPlansTest, NothingDecidedIsSaid) {
-  const Output output = RunGetPlans({.query = daemon_.Options(), .job = ""}, kPlain);
+TEST_F(GetTest, NothingDecidedIsSaid) {
+  const Output output = RunGetPlans({.query = daemon_.Options()}, kPlain);
   EXPECT_EQ(output.out, "nothing has been decided for job train yet\n");
 }
 
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
-
-class GetEventsTest : public ::testing::Test {
- protected:
-  GetEventsTest() { *daemon_.status.add_jobs() = ExampleJob(); }
-  ScriptedQuery daemon_;
-};
-
-TEST_F(GetEventsTest, EventsComeNewestFirstWithWhoChangedWhat) {
+TEST_F(GetTest, EventsComeNewestFirstWithWhoChangedWhat) {
   v1::JobEvent change;
   change.set_sequence(9);
   change.set_name("policy_set");
@@ -240,14 +191,70 @@ TEST_F(GetEventsTest, EventsComeNewestFirstWithWhoChangedWhat) {
   older.set_sequence(8);
   older.set_name("committed");
   daemon_.events = {change, older};
-  const Output output = RunGetEvents({.query = daemon_.Options(), .job = ""}, kPlain);
+  const Output output = RunGetEvents({.query = daemon_.Options()}, kPlain);
   EXPECT_THAT(output.out, StartsWith("9  1970-01-01T00:00:00.000Z  policy_set  v0  by alice?\n"));
-  EXPECT_THAT(output.out, HasSubstr("8  1970-01-01T00:00:00.000Z  committed  v0\n"));
-  EXPECT_THAT(output.out, HasSubstr("  min_gain 0.05 -> min_gain 0.1\n"));
-  const Output newer =
-      RunGetEvents({.query = daemon_.Options(Format::kJson), .job = "", .after = 8}, kPlain);
+  EXPECT_THAT(output.out, Says("8  1970-01-01T00:00:00.000Z  committed  v0\n",
+                               "  min_gain 0.05 -> min_gain 0.1\n"));
+  const Output newer = RunGetEvents({.query = daemon_.Options(Format::kJson), .after = 8}, kPlain);
   EXPECT_THAT(newer.out, HasSubstr(R"("sequence":9)"));
   EXPECT_THAT(newer.out, Not(HasSubstr(R"("sequence":8)")));
+}
+
+v1::Window WindowAt(uint64_t number, uint64_t first_step) {
+  v1::Window window;
+  window.set_window(number);
+  window.set_run_id("run-1");
+  window.set_first_step(first_step);
+  window.set_last_step(first_step + 9);
+  window.add_versions(3);
+  window.set_coverage(1);
+  window.set_tokens(1000);
+  window.set_balancedness(0.5);
+  window.set_balancedness_static(0.125);
+  window.set_balancedness_without_eplb(0.25);
+  return window;
+}
+
+class GetWindowsTest : public ExampleJobTest {
+ protected:
+  Output Run(Format format = Format::kTable) {
+    return RunGetWindows({.query = daemon_.Options(format)}, kPlain);
+  }
+};
+
+TEST_F(GetWindowsTest, StepsWithoutAWindowAreALineAndAnEmptyColumn) {
+  daemon_.windows = {WindowAt(1, 0), WindowAt(2, 10), WindowAt(5, 70)};
+  daemon_.windows[1].clear_balancedness();
+  const Output output = Run();
+  EXPECT_EQ(output.exit_code, kOk);
+  EXPECT_EQ(output.out,
+            " steps   measured  without EPLB  versions  coverage  tokens\n"
+            "  0..9      0.500         0.250         3   100.0 %   1,000\n"
+            "10..19          -         0.250         3   100.0 %   1,000\n"
+            "20..69  no window             -         -         -       -\n"
+            "70..79      0.500         0.250         3   100.0 %   1,000\n"
+            "\n"
+            "Measured balancedness from left to right; full height is 1\n"
+            "\n"
+            "\n"
+            "##       ##\n"
+            "##       ##\n");
+}
+
+TEST_F(GetWindowsTest, AnotherRunThatBeginsLaterIsNoGap) {
+  daemon_.windows = {WindowAt(1, 0), WindowAt(2, 100)};
+  daemon_.windows[1].set_run_id("run-2");
+  EXPECT_THAT(Run().out, Not(HasSubstr("no window")));
+}
+
+TEST_F(GetWindowsTest, JsonHasTheKeysOfTheApiAndNullForWhatIsNotKnown) {
+  daemon_.windows = {WindowAt(1, 0)};
+  EXPECT_THAT(Run(Format::kJson).out,
+              Says(R"({"job":"train","windows":[{"window":1,)", R"("step_seconds":null)"));
+}
+
+TEST_F(GetWindowsTest, NoWindowIsSaid) {
+  EXPECT_EQ(Run().out, "job train has no complete window yet\n");
 }
 
 }  // namespace

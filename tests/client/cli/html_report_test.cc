@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 
 #include "base/foreign_text.h"
-#include "client/cli/run_page.h"
+#include "client/cli/report_forms.h"
 #include "placement/digest.h"
 #include "server/http/page/assets.h"
 #include "tests/client/cli/small_run.h"

@@ -59,23 +59,19 @@ TEST(ConnectionErrorTest, ADaemonThatHangsUpMayWantTls) {
   EXPECT_THAT(Message("last error: UNKNOWN: Socket closed", false), Not(HasSubstr("TLS")));
 }
 
-class QueryClientTest : public ::testing::Test {
- protected:
-  QueryClientTest() { *daemon_.status.add_jobs() = ExampleJob(); }
-  ScriptedQuery daemon_;
-};
+using QueryClientTest = ExampleJobTest;
 
 TEST_F(QueryClientTest, WithoutJobTheOnlyOneIsMeantAndOfSeveralOneIsAskedFor) {
   daemon_.status.add_jobs()->set_job("other");
-  const Output several = RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain);
+  const Output several = RunGetRanks({.query = daemon_.Options()}, kPlain);
   EXPECT_EQ(several.exit_code, kUsage);
   EXPECT_EQ(several.message, "--job is needed: the daemon has train, other");
   daemon_.status.clear_jobs();
-  const Output none = RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain);
+  const Output none = RunGetRanks({.query = daemon_.Options()}, kPlain);
   EXPECT_EQ(none.exit_code, kNotFound);
   EXPECT_EQ(none.message, "the daemon has no job yet");
   daemon_.status.set_jobs_hidden(true);
-  const Output hidden = RunGetRanks({.query = daemon_.Options(), .job = ""}, kPlain);
+  const Output hidden = RunGetRanks({.query = daemon_.Options()}, kPlain);
   EXPECT_EQ(hidden.exit_code, kNotFound);
   EXPECT_EQ(hidden.message, kNoVisibleJob);
 }

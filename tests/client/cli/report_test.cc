@@ -6,8 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "client/cli/report_picture.h"
-#include "client/cli/report_text.h"
+#include "client/cli/report_forms.h"
 #include "client/cli/run_review.h"
 #include "placement/split/batch_split.h"
 #include "tests/client/cli/small_run.h"

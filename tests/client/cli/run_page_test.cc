@@ -1,5 +1,3 @@
-#include "client/cli/run_page.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "client/cli/page_documents.h"
+#include "client/cli/report_forms.h"
 #include "server/http/job_json.h"
 #include "tests/client/cli/page_of_job.h"
 #include "tests/client/cli/small_run.h"

@@ -226,33 +226,23 @@ grpc::Status ScriptedQuery::Rebalance(grpc::ServerContext* context,
   plans.insert(plans.begin(), decides.begin(), decides.end());
   return Change(context, *request, response);
 }
-grpc::Status ScriptedQuery::Pause(grpc::ServerContext* context, const v1::PauseRequest* request,
-                                  v1::AdminResponse* response) {
-  return Change(context, *request, response);
-}
-grpc::Status ScriptedQuery::Resume(grpc::ServerContext* context, const v1::ResumeRequest* request,
-                                   v1::AdminResponse* response) {
-  return Change(context, *request, response);
-}
-grpc::Status ScriptedQuery::Rollback(grpc::ServerContext* context,
-                                     const v1::RollbackRequest* request,
-                                     v1::AdminResponse* response) {
-  return Change(context, *request, response);
-}
+
 grpc::Status ScriptedQuery::Preview(grpc::ServerContext* context, const v1::PreviewRequest* request,
                                     v1::AdminResponse* response) {
   if (!previews) return {grpc::StatusCode::UNIMPLEMENTED, ""};
   if (request->has_rebalance()) plans.insert(plans.begin(), decides.begin(), decides.end());
   return Change(context, *request, response);
 }
-grpc::Status ScriptedQuery::SetPolicy(grpc::ServerContext* context,
-                                      const v1::SetPolicyRequest* request,
-                                      v1::AdminResponse* response) {
-  return Change(context, *request, response);
-}
-grpc::Status ScriptedQuery::Forget(grpc::ServerContext* context, const v1::ForgetRequest* request,
-                                   v1::AdminResponse* response) {
-  return Change(context, *request, response);
-}
+#define EPLB_SCRIPTED_CHANGE(Call)                                                                 \
+  grpc::Status ScriptedQuery::Call(grpc::ServerContext* context, const v1::Call##Request* request, \
+                                   v1::AdminResponse* response) {                                  \
+    return Change(context, *request, response);                                                    \
+  }
+EPLB_SCRIPTED_CHANGE(Pause)
+EPLB_SCRIPTED_CHANGE(Resume)
+EPLB_SCRIPTED_CHANGE(Rollback)
+EPLB_SCRIPTED_CHANGE(SetPolicy)
+EPLB_SCRIPTED_CHANGE(Forget)
+#undef EPLB_SCRIPTED_CHANGE
 
 }  // namespace eplb::cli

@@ -2,11 +2,13 @@
 #ifndef EPLB_TESTS_CLIENT_CLI_SCRIPTED_QUERY_H_
 #define EPLB_TESTS_CLIENT_CLI_SCRIPTED_QUERY_H_
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,7 +25,7 @@
 
 namespace eplb::cli {
 
-inline constexpr Terminal kPlain{.width = 80, .colour = false, .unicode = false};
+inline constexpr Terminal kPlain{.width = 80};
 inline constexpr char kJob[] = "train";
 
 // Two layers of four experts in six slots on three GPUs, the static layout.
@@ -111,6 +113,25 @@ class ScriptedQuery final : public v1::Query::Service, public v1::Admin::Service
   int port_ = 0;
   absl::Notification never_;
   std::unique_ptr<grpc::Server> server_;
+};
+
+// The text of a command that must succeed.
+inline std::string TextOf(const Output& output) {
+  EXPECT_EQ(output.exit_code, kOk) << output.message;
+  return output.out;
+}
+
+// A text that has each of the words.
+template <class... Word>
+auto Says(const Word&... words) {
+  return ::testing::AllOf(::testing::HasSubstr(words)...);
+}
+
+// A daemon with ExampleJob alone.
+class ExampleJobTest : public ::testing::Test {
+ protected:
+  ExampleJobTest() { *daemon_.status.add_jobs() = ExampleJob(); }
+  ScriptedQuery daemon_;
 };
 
 }  // namespace eplb::cli

@@ -11,7 +11,6 @@ namespace {
 
 using ::testing::DoubleEq;
 using ::testing::ElementsAre;
-using ::testing::Eq;
 using ::testing::HasSubstr;
 using ::testing::Optional;
 

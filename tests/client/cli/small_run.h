@@ -44,11 +44,7 @@ inline RunDirectory SmallRun(const std::vector<SmallSwitch>& switches) {
   run.report.even_step_seconds = 0.03;
   run.report.steps_asked = kSmallSteps;
   run.report.bytes_verified = 1000;
-  run.placements.push_back({.digest = DigestOf(StaticPlacement()),
-                            .placement = StaticPlacement(),
-                            .policy = {},
-                            .asked_by = {},
-                            .reason = {}});
+  run.placements.push_back({.digest = DigestOf(StaticPlacement()), .placement = StaticPlacement()});
   for (const SmallSwitch& one : switches) {
     const Placement placement = one.even ? EvenPlacement() : StaticPlacement();
     const auto version = static_cast<int64_t>(run.placements.size());

@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <optional>
-#include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr Terminal kPlain{.width = 80, .colour = false, .unicode = false};
+constexpr Terminal kPlain{.width = 80};
 constexpr Terminal kRich{.width = 80, .colour = true, .unicode = true};
 
 TEST(TextTest, NumbersAreGroupedByThousands) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "client/cli/plan_trace.h"
-#include "client/cli/run_trace.h"
+#include "client/cli/report_forms.h"
 
 #include "eplb/v1/query.pb.h"
 #include <nlohmann/json.hpp>
@@ -199,8 +199,7 @@ TEST(PlanTraceTest, NamesOfOthersAreEscaped) {
 
 RankTimeline TimelineOf(int32_t rank, std::vector<BoundaryRound> rounds) {
   RankTimeline timeline{.rank = RankId{rank},
-                        .prepared = {{.run_id = "a", .version = 3, .unix_micros = 50}},
-                        .boundaries = {}};
+                        .prepared = {{.run_id = "a", .version = 3, .unix_micros = 50}}};
   timeline.boundaries.push_back(
       {.run_id = kHostileName,
        .times = {.step = 7,

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -108,12 +107,10 @@ TEST(TransportChecksTest, VariablesThatNobodySetAreShownWithNcclsDefault) {
     Set(Of(job, rank), "NCCL_OF_TOMORROW", "x");
   }
   const std::string detail = CheckTransport(job)[1].detail;
-  for (const char* shown :
-       {"NCCL_RUNTIME_CONNECT=1 (default)", "NCCL_IB_SPLIT_DATA_ON_QPS=0 (default)",
-        "NCCL_NET_GDR_LEVEL=by topology (default)", "NCCL_IB_TC=not set,", "NCCL_PXN_DISABLE=1,",
-        "NCCL_OF_TOMORROW=x,"}) {
-    EXPECT_THAT(detail, HasSubstr(shown));
-  }
+  EXPECT_THAT(detail,
+              Says("NCCL_RUNTIME_CONNECT=1 (default)", "NCCL_IB_SPLIT_DATA_ON_QPS=0 (default)",
+                   "NCCL_NET_GDR_LEVEL=by topology (default)", "NCCL_IB_TC=not set,",
+                   "NCCL_PXN_DISABLE=1,", "NCCL_OF_TOMORROW=x,"));
 }
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
@@ -151,9 +148,9 @@ TEST(TransportChecksTest, AnotherVersionOrSettingOnSomeRanksIsAFinding) {
   Set(Of(job, 1), "NCCL_IB_TC", "106");
   const Check nccl = CheckTransport(job)[1];
   EXPECT_EQ(nccl.result, Result::kWarning);
-  EXPECT_THAT(nccl.detail, HasSubstr("NCCL 2.27.3 on rank 1; NCCL 2.28.9 on rank 0"));
-  EXPECT_THAT(nccl.detail, HasSubstr("; load the same NCCL on all ranks (EPLB_NCCL_PATH only"));
-  EXPECT_THAT(nccl.detail, HasSubstr("NCCL_IB_TC differs: 106 on rank 1; not set on rank 0"));
+  EXPECT_THAT(nccl.detail, Says("NCCL 2.27.3 on rank 1; NCCL 2.28.9 on rank 0",
+                                "; load the same NCCL on all ranks (EPLB_NCCL_PATH only",
+                                "NCCL_IB_TC differs: 106 on rank 1; not set on rank 0"));
   EXPECT_THAT(nccl.detail, HasSubstr("; rank 0 has NCCL 2.28.9 of /usr/lib/libnccl.so.2: max_ctas"))
       << "a difference hides nothing";
   EXPECT_THAT(nccl.detail, HasSubstr("note: a connection has one queue pair"));
@@ -181,8 +178,8 @@ TEST(TransportChecksTest, PeerAndNcclTellsOfNcclTooButKeepsItsRowsOnNvlink) {
   const std::vector<Check> checks = CheckTransport(job);
   ASSERT_THAT(checks, SizeIs(2));
   EXPECT_EQ(checks[0].detail, "peer+nccl on 2 ranks, NVIDIA H200");
-  EXPECT_THAT(checks[1].detail, HasSubstr("NCCL 2.28.9 of /usr/lib/libnccl.so.2: max_ctas=16"));
-  EXPECT_THAT(checks[1].detail, HasSubstr("note: a connection has one queue pair"));
+  EXPECT_THAT(checks[1].detail, Says("NCCL 2.28.9 of /usr/lib/libnccl.so.2: max_ctas=16",
+                                     "note: a connection has one queue pair"));
   EXPECT_THAT(checks[1].detail, Not(HasSubstr("keeps rows off NVLink")));
 }
 
@@ -208,10 +205,9 @@ TEST(TransportChecksTest, VariablesThatUndoOurSettingsAreNotes) {
   }
   const Check nccl = CheckTransport(job)[1];
   EXPECT_EQ(nccl.result, Result::kOk);
-  EXPECT_THAT(nccl.detail, HasSubstr("NCCL_IB_TC overrides our traffic class 3"));
-  EXPECT_THAT(nccl.detail, HasSubstr("NCCL_MAX_CTAS=4 overrides max_ctas=16"));
-  EXPECT_THAT(nccl.detail, HasSubstr("keeps rows off NVLink"));
-  EXPECT_THAT(nccl.detail, HasSubstr("over TCP"));
+  EXPECT_THAT(nccl.detail,
+              Says("NCCL_IB_TC overrides our traffic class 3",
+                   "NCCL_MAX_CTAS=4 overrides max_ctas=16", "keeps rows off NVLink", "over TCP"));
   EXPECT_THAT(nccl.detail, Not(HasSubstr("queue pair")));
 }
 

@@ -10,7 +10,7 @@ namespace eplb::cli {
 
 namespace {
 
-constexpr Terminal kPlainWatch{.width = 80, .colour = false, .unicode = false};
+constexpr Terminal kPlainWatch{.width = 80};
 
 TEST(WatchTest, WithoutTheFlagACommandRunsOnce) {
   const Command command = Watched({}, [](const Terminal&) { return Output("x"); });

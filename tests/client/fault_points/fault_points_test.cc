@@ -53,7 +53,6 @@ TEST_P(FaultPointsTest, WorldsOf2To32RanksMigrate) {
   for (const int32_t world_size : {2, 3, 4, 8, 16, 32}) {
     specs.push_back({.world_size = world_size,
                      .rows = GetParam(),
-                     .fault = {},
                      .transfer_deadline = absl::Seconds(30),
                      .vote_deadline = absl::Seconds(30)});
   }

@@ -2,11 +2,9 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <array>
 #include <csignal>
 #include <new>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 

@@ -57,10 +57,8 @@ TEST(NcclGroupLogTest, GroupsHaveOneSendAndOneReceiveAndBothEndsHaveThemInOneOrd
     const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) /
                                          absl::StrCat("nccl-groups-", getpid(), "-", world_size);
     std::filesystem::create_directories(folder);
-    const std::vector<JobOutcome> outcomes = RunJobs({{.world_size = world_size,
-                                                       .rows = Rows::kNccl,
-                                                       .fault = {},
-                                                       .nccl_log = folder.string()}});
+    const std::vector<JobOutcome> outcomes =
+        RunJobs({{.world_size = world_size, .rows = Rows::kNccl, .nccl_log = folder.string()}});
     EXPECT_THAT(Violations(outcomes.front()), IsEmpty()) << outcomes.front().Story();
     Sizes sent;
     Sizes received;

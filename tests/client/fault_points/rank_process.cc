@@ -1,14 +1,11 @@
 #include "tests/client/fault_points/rank_process.h"
 
-#include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"

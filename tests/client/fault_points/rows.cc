@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeNcclRows(const JobSpec& spec,
   const auto make_second = [](std::span<std::byte> staging) {
     return MakeBouncePathInto(staging, cuda::MakeHostRowQueue(), cuda::MakeHostRowQueue());
   };
-  path = MakeFallbackPath({.first = std::move(path), .make_second = make_second, .on_note = {}});
+  path = MakeFallbackPath({.first = std::move(path), .make_second = make_second});
   std::unique_ptr<Transport> transport =
       MakeLinkTransport(options.rank, options.max_row_bytes, std::move(links), std::move(path));
   // One thread only has been in this process until the communicator begins.
@@ -73,9 +73,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeRows(const JobSpec& spec, int32_t
                                  .staging_bytes = kStagingBytes,
                                  .secret = secret,
                                  .use_shared_memory = spec.rows == Rows::kShared,
-                                 .connect_timeout = absl::Seconds(30),
-                                 .peers = {},
-                                 .on_note = {}};
+                                 .connect_timeout = absl::Seconds(30)};
   return spec.rows == Rows::kNccl ? MakeNcclRows(spec, options, all_gather)
                                   : MakeHostTransport(options, all_gather);
 }

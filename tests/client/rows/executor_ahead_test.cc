@@ -91,13 +91,15 @@ class ExecutorAheadTest : public ::testing::TestWithParam<AheadKind> {
   const Placement target_ = RandomPlacement(random_, topology_);
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Kinds, ExecutorAheadTest,
-    ::testing::Values(AheadKind{"Shared", MakeSharedMemoryWorld}, AheadKind{"Tcp", MakeTcpWorld},
-                      AheadKind{"Peer", MakePeerWorld},
-                      AheadKind{"BouncePinned", MakeBounceWorld<BounceWay::kPinned>},
-                      AheadKind{"BounceSockets", MakeBounceWorld<BounceWay::kSockets>}),
-    [](const auto& kind) { return kind.param.name; });
+const AheadKind kAheadKinds[] = {{"Shared", MakeSharedMemoryWorld},
+                                 {"Tcp", MakeTcpWorld},
+                                 {"Peer", MakePeerWorld},
+                                 {"BouncePinned", MakeBounceWorld<BounceWay::kPinned>},
+                                 {"BounceSockets", MakeBounceWorld<BounceWay::kSockets>}};
+
+std::string NameOfKind(const ::testing::TestParamInfo<AheadKind>& kind) { return kind.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ExecutorAheadTest, ::testing::ValuesIn(kAheadKinds), &NameOfKind);
 
 TEST_P(ExecutorAheadTest, EverySlotHoldsWhatTheTargetSaysAfterRandomSwitches) {
   Placement current = current_;
@@ -199,13 +201,7 @@ TEST_P(ExecutorAheadTest, ThePeersOfARankThatCannotBeginDoNotWaitForIt) {
 
 class SentSumsTest : public ::testing::TestWithParam<AheadKind> {};
 
-INSTANTIATE_TEST_SUITE_P(
-    Kinds, SentSumsTest,
-    ::testing::Values(AheadKind{"Shared", MakeSharedMemoryWorld}, AheadKind{"Tcp", MakeTcpWorld},
-                      AheadKind{"Peer", MakePeerWorld},
-                      AheadKind{"BouncePinned", MakeBounceWorld<BounceWay::kPinned>},
-                      AheadKind{"BounceSockets", MakeBounceWorld<BounceWay::kSockets>}),
-    [](const auto& kind) { return kind.param.name; });
+INSTANTIATE_TEST_SUITE_P(Kinds, SentSumsTest, ::testing::ValuesIn(kAheadKinds), &NameOfKind);
 
 // Rows of several pieces, and what a post that keeps no sums says.
 TEST_P(SentSumsTest, EveryByteThatWasSentHasAChecksum) {
@@ -228,10 +224,7 @@ TEST_P(SentSumsTest, EveryByteThatWasSentHasAChecksum) {
       Transport& transport = *transports[static_cast<size_t>(rank)];
       const absl::StatusOr<Ticket> ticket = transport.Post(std::move(moves));
       ASSERT_TRUE(ticket.ok()) << ticket.status();
-      absl::StatusOr<Progress> progress = Progress{};
-      while (progress.ok() && !progress->done) {
-        progress = transport.Poll(*ticket, absl::Milliseconds(20));
-      }
+      const absl::StatusOr<Progress> progress = Finish(transport, *ticket);
       ASSERT_TRUE(progress.ok()) << progress.status();
       if (rank == 0) sent = progress->sent;
     });

@@ -3,12 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
-#include <cstddef>
 #include <memory>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
 
 #include "tests/client/faulty_channels.h"
 #include "tests/client/rows/executor_contract.h"

@@ -236,7 +236,7 @@ TEST_F(DerivedTensorsTest, EachFaultIsRefusedByTheTensorsName) {
   EXPECT_EQ(refused({Make("a", 0), Make("a", 1)}), "tensor \"a\": registered twice");
   EXPECT_EQ(refused({Make("layers.1.w", 0)}), "tensor \"layers.1.w\": registered twice");
   EXPECT_EQ(refused({Make("a", 2)}), "tensor \"a\": layer 2 is not in 0..1");
-  EXPECT_EQ(refused({{.name = "a", .layer = LayerId{0}, .rebuild = nullptr}}),
+  EXPECT_EQ(refused({{.name = "a", .layer = LayerId{0}}}),
             "tensor \"a\": is derived and has no rebuild");
 }
 

@@ -3,20 +3,18 @@
 #ifndef EPLB_TESTS_CLIENT_ROWS_EXPERT_WORLD_H_
 #define EPLB_TESTS_CLIENT_ROWS_EXPERT_WORLD_H_
 
-#include <algorithm>
 #include <cstdint>
-#include <memory>
-#include <numeric>
-#include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "client/rows/executor.h"
 #include "placement/placement.h"
 #include "tests/client/rows/queue_memory.h"
+#include "tests/placement/random_placement.h"
 
 namespace eplb {
+
+using testing::RandomPlacement;
 
 struct TensorShape {
   std::string name;
@@ -32,31 +30,6 @@ inline std::byte ExpertByte(int32_t layer, int32_t expert, size_t shape, int64_t
       (uint64_t(layer) * 131 + uint64_t(expert) * 31 + shape * 7 + 1) * 0x9E3779B97F4A7C15ULL +
       uint64_t(position) * 0xBF58476D1CE4E5B9ULL;
   return static_cast<std::byte>(mixed >> 32);
-}
-
-// Returns a valid placement: every expert at least once, other slots and the order of replicas
-// random.
-inline Placement RandomPlacement(std::mt19937& random, const Topology& topology) {
-  const int32_t slots = topology.num_slots();
-  const int32_t experts = topology.num_experts();
-  IndexMatrix map(topology.num_layers(), slots);
-  IndexMatrix ranks(topology.num_layers(), slots);
-  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
-    std::vector<int32_t> row(slots);
-    for (int32_t s = 0; s < slots; ++s) {
-      row[s] = s < experts ? s : static_cast<int32_t>(random() % experts);
-    }
-    std::shuffle(row.begin(), row.end(), random);
-    std::vector<int32_t> order(slots);
-    std::iota(order.begin(), order.end(), 0);
-    std::shuffle(order.begin(), order.end(), random);
-    std::vector<int32_t> count(experts, 0);
-    for (const int32_t s : order) {
-      map(layer, s) = row[s];
-      ranks(layer, s) = count[row[s]]++;
-    }
-  }
-  return *Placement::FromSlotsAndRanks(topology, map, ranks);
 }
 
 // The memory of one GPU.

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/monotonic_clock.h"
@@ -100,8 +99,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(LinkAddressTest, TextSurvivesAndOtherTextIsRefused) {
-  const LinkAddress address{
-      .tcp = "[::1]:77", .unix_name = "", .boot_id = "abc", .staging_bytes = 12};
+  const LinkAddress address{.tcp = "[::1]:77", .boot_id = "abc", .staging_bytes = 12};
   const auto again = LinkAddress::Decode(address.Encode());
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->Encode(), address.Encode());

@@ -36,8 +36,7 @@ class LinkTransportTest : public ::testing::Test {
         transport_ = *std::move(made);
         return;
       }
-      const LinkAddress own{
-          .tcp = "127.0.0.1:1", .unix_name = "", .boot_id = "", .staging_bytes = 4096};
+      const LinkAddress own{.tcp = "127.0.0.1:1", .staging_bytes = 4096};
       const auto all = all_gather.ForRank(1)(own.Encode());
       ASSERT_TRUE(all.ok());
       const auto address = LinkAddress::Decode((*all)[0]);
@@ -46,8 +45,6 @@ class LinkTransportTest : public ::testing::Test {
           "raw",
           {.handshake = {.secret = kHostSecret, .role = ConnectionRole::kRows, .self = RankId{1}},
            .dial = {{.rank = RankId{0}, .addresses = {address->tcp}}},
-           .expect = {},
-           .listeners = {},
            .deadline = absl::Now() + absl::Seconds(30)});
       ASSERT_TRUE(met.ok()) << met.status();
       fd_ = std::move(met->peers.at(RankId{0}).fd);
@@ -58,7 +55,6 @@ class LinkTransportTest : public ::testing::Test {
 
   Ticket PostReceive(uint64_t post_id) {
     return MustPost(*transport_, {.post_id = post_id,
-                                  .sends = {},
                                   .receives = {{.from = RankId{1},
                                                 .row = 7,
                                                 .round = 2,
@@ -87,19 +83,12 @@ class LinkTransportTest : public ::testing::Test {
     Send(std::as_bytes(std::span(&sealed, 1)));
   }
 
-  // Polls until done or failed.
-  absl::StatusOr<Progress> Finish(Ticket ticket) {
-    absl::StatusOr<Progress> result = Progress{};
-    while (result.ok() && !result->done) result = transport_->Poll(ticket, absl::Seconds(1));
-    return result;
-  }
-
   // The receiver blames rank 1 with `why` for what `send` puts on the wire.
   void ExpectBlamed(const std::function<void()>& send, const char* why) {
     std::ranges::fill(transport_->staging(), std::byte{0xEE});
     const Ticket ticket = PostReceive(1);
     send();
-    const absl::Status status = Finish(ticket).status();
+    const absl::Status status = Finish(*transport_, ticket).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
     EXPECT_THAT(std::string(status.message()), HasSubstr(why));
@@ -127,7 +116,7 @@ TEST_F(LinkTransportTest, HandWrittenRowIsTakenAlsoInSmallPieces) {
     Send(frame);
     Send(piece);
   }
-  const auto result = Finish(ticket);
+  const auto result = Finish(*transport_, ticket);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(std::ranges::equal(transport_->staging().subspan(64, kRowBytes), row_));
 }
@@ -203,7 +192,6 @@ TEST_F(LinkTransportTest, DuplicateRowIsBlamed) {
   const Ticket first = MustPost(
       *transport_,
       {.post_id = 1,
-       .sends = {},
        .receives =
            {{.from = RankId{1}, .row = 7, .round = 2, .staging_offset = 64, .num_bytes = kRowBytes},
             {.from = RankId{1}, .row = 8, .round = 2, .staging_offset = 1024, .num_bytes = 1}},
@@ -212,7 +200,7 @@ TEST_F(LinkTransportTest, DuplicateRowIsBlamed) {
     Send(Good(1));
     Send(row_);
   }
-  const absl::Status status = Finish(first).status();
+  const absl::Status status = Finish(*transport_, first).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr("row 7 was not expected twice"));
 }
@@ -220,7 +208,7 @@ TEST_F(LinkTransportTest, DuplicateRowIsBlamed) {
 TEST_F(LinkTransportTest, RankThatCarriesItsRowsAnotherWayEndsThePost) {
   const Ticket ticket = PostReceive(1);
   Send({.type = RowMessageType::kPosted, .round = 1, .post_id = 1});
-  const absl::Status status = Finish(ticket).status();
+  const absl::Status status = Finish(*transport_, ticket).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(status.message(), "post 1: rank 1 carries its rows another way");
 }
@@ -244,7 +232,7 @@ TEST_F(LinkTransportTest, LateRowOfAnOldPostIsDroppedAndTheStreamGoesOn) {
       std::ranges::all_of(transport_->staging(), [](auto b) { return b == std::byte{0xEE}; }));
   Send(Good(2));
   Send(row_);
-  const auto result = Finish(ticket);
+  const auto result = Finish(*transport_, ticket);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(std::ranges::equal(transport_->staging().subspan(64, kRowBytes), row_));
 }

@@ -4,16 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
 #include "cuda/route.h"
 #include "tests/client/rows/forwarding.h"
+#include "tests/placement/random_placement.h"
 
 namespace eplb {
 namespace {
@@ -25,28 +24,6 @@ constexpr GpuId kGpu{1};
 
 Topology SmallTopology() {
   return Topology::Make({.num_layers = 4, .num_experts = 3, .num_slots = 6, .num_gpus = 3}).value();
-}
-
-// Every expert has a slot, the rest hold experts at random; ranks among replicas at random, too.
-Placement RandomPlacement(const Topology& topology, std::mt19937_64& random) {
-  IndexMatrix slots(topology.num_layers(), topology.num_slots());
-  IndexMatrix ranks(slots.rows(), slots.cols());
-  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
-    std::vector<int32_t> row(static_cast<size_t>(topology.num_slots()));
-    std::iota(row.begin(), row.end(), 0);
-    for (int32_t& expert : row) {
-      if (expert < topology.num_experts()) continue;
-      expert = static_cast<int32_t>(random() % static_cast<uint64_t>(topology.num_experts()));
-    }
-    std::shuffle(row.begin(), row.end(), random);
-    std::vector<int32_t> next_rank(static_cast<size_t>(topology.num_experts()));
-    for (int32_t slot = topology.num_slots(); slot-- > 0;) {  // the highest slot is the primary
-      const int32_t expert = row[static_cast<size_t>(slot)];
-      slots(layer, slot) = expert;
-      ranks(layer, slot) = next_rank[static_cast<size_t>(expert)]++;
-    }
-  }
-  return Placement::FromSlotsAndRanks(topology, slots, ranks).value();
 }
 
 // Copies like the host queue, and records its calls.
@@ -138,7 +115,7 @@ void ExpectRoutes(const RouteArrays& arrays, const Placement& placement) {
 
 TEST(RouteTablesTest, HoldsThePlacementFromTheStart) {
   std::mt19937_64 random(7);
-  const Placement placement = RandomPlacement(SmallTopology(), random);
+  const Placement placement = testing::RandomPlacement(random, SmallTopology());
   const auto tables = RouteTables::Make(cuda::MakeHostRowQueue(), placement, kGpu);
   ASSERT_TRUE(tables.ok()) << tables.status();
   ExpectHolds((*tables)->arrays(), placement);
@@ -148,13 +125,13 @@ TEST(RouteTablesTest, HoldsThePlacementFromTheStart) {
 TEST(RouteTablesTest, AddressesStayAndContentsFollowOverManySwitches) {
   constexpr uint64_t kSeed = 8;
   std::mt19937_64 random(kSeed);
-  Placement placement = RandomPlacement(SmallTopology(), random);
+  Placement placement = testing::RandomPlacement(random, SmallTopology());
   const auto tables = RouteTables::Make(cuda::MakeHostRowQueue(), placement, kGpu);
   ASSERT_TRUE(tables.ok()) << tables.status();
   const RouteArrays before = (*tables)->arrays();
   for (int round = 0; round < 50; ++round) {
     SCOPED_TRACE(absl::StrCat("seed ", kSeed, " round ", round));
-    const Placement other = RandomPlacement(SmallTopology(), random);
+    const Placement other = testing::RandomPlacement(random, SmallTopology());
     std::vector<LayerId> layers;
     std::vector<LayerPlacement> changed;
     for (int32_t layer = 0; layer < 4; ++layer) {
@@ -180,7 +157,7 @@ TEST(RouteTablesTest, AddressesStayAndContentsFollowOverManySwitches) {
 
 TEST(RouteTablesTest, UploadsOnlyTheLayersGivenAndInTheStreamsOrder) {
   std::mt19937_64 random(9);
-  const Placement placement = RandomPlacement(SmallTopology(), random);
+  const Placement placement = testing::RandomPlacement(random, SmallTopology());
   std::vector<std::string> calls;
   const auto tables = RouteTables::Make(std::make_unique<RecordingQueue>(calls), placement, kGpu);
   ASSERT_TRUE(tables.ok()) << tables.status();

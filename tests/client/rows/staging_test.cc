@@ -5,7 +5,6 @@
 
 #include <map>
 #include <random>
-#include <tuple>
 
 #include "tests/client/rows/expert_world.h"
 
@@ -70,7 +69,6 @@ TEST(StagingLayoutTest, PlanOutsideTheTopologyIsRefused) {
                       .destination = GpuId{1},
                       .source_slot = SlotId{1},
                       .weight_slots = {SlotId{3}},
-                      .state_slots = {},
                       .round = 0};
   const auto check = [&](const Transfer& transfer) {
     MigrationPlan plan;

@@ -22,7 +22,7 @@ class LedgerOfPartTest : public ::testing::Test {
   }
 
   RowMoves PartWith(RankId rank) const {
-    RowMoves part{.post_id = moves_.post_id, .sends = {}, .receives = {}};
+    RowMoves part{.post_id = moves_.post_id};
     for (const RowSend& send : moves_.sends) {
       if (send.to == rank) part.sends.push_back(send);
     }
@@ -33,7 +33,7 @@ class LedgerOfPartTest : public ::testing::Test {
   }
 
   const std::vector<std::byte> row_ = std::vector<std::byte>(8);
-  RowMoves moves_{.post_id = 3, .sends = {}, .receives = {}, .time_rounds = true};
+  RowMoves moves_{.post_id = 3, .time_rounds = true};
 };
 
 TEST_F(LedgerOfPartTest, RoundsCountTheRowsOfThePartAlone) {

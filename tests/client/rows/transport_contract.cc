@@ -33,6 +33,16 @@ std::vector<absl::StatusOr<Progress>> Drive(const Transports& transports,
   return results;
 }
 
+absl::StatusOr<Progress> Finish(Transport& transport, Ticket ticket) {
+  absl::StatusOr<Progress> result = Progress{};
+  while (result.ok() && !result->done) result = transport.Poll(ticket, absl::Milliseconds(100));
+  return result;
+}
+
+void MustDrive(const Transports& transports, const std::vector<Ticket>& tickets) {
+  for (const auto& result : Drive(transports, tickets)) EXPECT_TRUE(result.ok()) << result.status();
+}
+
 Ticket MustPost(Transport& transport, RowMoves moves) {
   const absl::StatusOr<Ticket> ticket = transport.Post(std::move(moves));
   EXPECT_TRUE(ticket.ok()) << ticket.status();
@@ -42,20 +52,18 @@ Ticket MustPost(Transport& transport, RowMoves moves) {
 RowMoves SendOne(RankId to, uint64_t post_id, std::span<const std::byte> bytes, int64_t offset) {
   return {.post_id = post_id,
           .sends = {{.to = to, .row = 0, .round = 0, .bytes = bytes, .staging_offset = offset}},
-          .receives = {},
           .deadline = absl::Now() + absl::Seconds(30)};
 }
 
 RowMoves ReceiveOne(RankId from, uint64_t post_id, int64_t bytes, int64_t offset) {
   return {.post_id = post_id,
-          .sends = {},
           .receives =
               {{.from = from, .row = 0, .round = 0, .staging_offset = offset, .num_bytes = bytes}},
           .deadline = absl::Now() + absl::Seconds(30)};
 }
 
 RowMoves Nothing(uint64_t post_id) {
-  return {.post_id = post_id, .sends = {}, .receives = {}, .deadline = absl::InfiniteFuture()};
+  return {.post_id = post_id, .deadline = absl::InfiniteFuture()};
 }
 
 namespace {
@@ -72,12 +80,10 @@ TEST_P(TransportContractTest, RandomTrafficArrivesByteForByteAndNothingElseChang
       for (auto& transport : transports) memory().Fill(transport->staging(), kOld);
       std::vector<Progress> results(world_size);
       RunRanks(world_size, [&](int32_t rank) {
-        const Ticket ticket = MustPost(*transports[rank], traffic.moves[rank]);
-        while (!results[rank].done) {
-          const auto progress = transports[rank]->Poll(ticket, absl::Seconds(1));
-          ASSERT_TRUE(progress.ok()) << progress.status();
-          results[rank] = *progress;
-        }
+        Transport& transport = *transports[rank];
+        const auto progress = Finish(transport, MustPost(transport, traffic.moves[rank]));
+        ASSERT_TRUE(progress.ok()) << progress.status();
+        results[rank] = *progress;
       });
       int64_t sent = 0;
       int64_t received = 0;
@@ -108,12 +114,10 @@ TEST_P(TransportContractTest, ATimedPostSaysWhenItsRoundsWereMovedAndWithHowMany
   std::vector<Progress> results(kWorld);
   RunRanks(kWorld, [&](int32_t rank) {
     traffic.moves[rank].time_rounds = true;
-    const Ticket ticket = MustPost(*transports[rank], traffic.moves[rank]);
-    while (!results[rank].done) {
-      const auto progress = transports[rank]->Poll(ticket, absl::Seconds(1));
-      ASSERT_TRUE(progress.ok()) << progress.status();
-      results[rank] = *progress;
-    }
+    Transport& transport = *transports[rank];
+    const auto progress = Finish(transport, MustPost(transport, traffic.moves[rank]));
+    ASSERT_TRUE(progress.ok()) << progress.status();
+    results[rank] = *progress;
   });
   const absl::Time ended = MonotonicNow();
   for (int32_t rank = 0; rank < kWorld; ++rank) {
@@ -168,12 +172,9 @@ TEST_P(TransportContractTest, PostsFollowEachOtherWhileOthersAreStillInTheOneBef
       }
       if (takes_part(from)) moves.receives = ReceiveOne(RankId{from}, id, kBytes).receives;
       moves.deadline = absl::Now() + absl::Seconds(30);
-      const Ticket ticket = MustPost(*transports[rank], std::move(moves));
-      while (true) {
-        const auto progress = transports[rank]->Poll(ticket, absl::Seconds(1));
-        ASSERT_TRUE(progress.ok()) << "rank " << rank << ": " << progress.status();
-        if (progress->done) break;
-      }
+      Transport& transport = *transports[rank];
+      const auto progress = Finish(transport, MustPost(transport, std::move(moves)));
+      ASSERT_TRUE(progress.ok()) << "rank " << rank << ": " << progress.status();
       if (!takes_part(from)) continue;
       const std::lock_guard<std::mutex> lock(memory_mutex);
       ASSERT_TRUE(memory().Holds(
@@ -202,9 +203,7 @@ TEST_P(TransportContractTest, MoreRowsThanALinkQueuesWaitForAReceiverThatReadsLa
   for (int32_t i = 0; i < 500; ++i) {
     ASSERT_TRUE(transports[0]->Poll(send, absl::ZeroDuration()).ok());
   }
-  for (const auto& result : Drive(transports, {send, receive})) {
-    ASSERT_TRUE(result.ok()) << result.status();
-  }
+  MustDrive(transports, {send, receive});
   const std::vector<std::byte> staged = memory().Read(transports[1]->staging());
   for (size_t i = 0; i < kRows; ++i) {
     ASSERT_THAT(std::span(staged).subspan(64 * i, 3),
@@ -246,7 +245,7 @@ TEST_P(TransportContractTest, NothingIsWrittenBeforeTheReceiverPosts) {
   }
   EXPECT_TRUE(memory().Holds(transports[0]->staging(), std::vector<std::byte>(kRowBytes, kOld)));
   const Ticket receive = MustPost(*transports[0], ReceiveOne(RankId{1}, 1, 4096));
-  for (const auto& result : Drive(transports, {receive, send})) EXPECT_TRUE(result.ok());
+  MustDrive(transports, {receive, send});
   EXPECT_TRUE(memory().Holds(transports[0]->staging(), row));
 }
 

@@ -67,6 +67,12 @@ inline std::vector<std::byte> RandomBytes(std::mt19937& random, size_t size) {
 std::vector<absl::StatusOr<Progress>> Drive(const Transports& transports,
                                             const std::vector<Ticket>& tickets);
 
+// Polls until the post is done or has failed.
+absl::StatusOr<Progress> Finish(Transport& transport, Ticket ticket);
+
+// Drives posts that must all succeed.
+void MustDrive(const Transports& transports, const std::vector<Ticket>& tickets);
+
 // REQUIRES: the post is accepted.
 Ticket MustPost(Transport& transport, RowMoves moves);
 

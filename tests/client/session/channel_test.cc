@@ -40,11 +40,11 @@ TEST(LeaderWatchTest, NothingIsDueBeforeTheWelcomeOrWithoutAnotherDaemon) {
   const auto later = LeaderWatch::Clock::now() + std::chrono::hours(1);
   LeaderWatch two({"a:1", "b:1"}, 0, {}, absl::Seconds(5), 1);
   EXPECT_FALSE(two.Due(later));
-  two.Begin(hello, {.term = 7, .server_version = ""});
+  two.Begin(hello, {.term = 7});
   EXPECT_FALSE(two.Due(LeaderWatch::Clock::now()));
   EXPECT_TRUE(two.Due(later));
   LeaderWatch alone({"a:1"}, 0, {}, absl::Seconds(5), 1);
-  alone.Begin(hello, {.term = 7, .server_version = ""});
+  alone.Begin(hello, {.term = 7});
   EXPECT_FALSE(alone.Due(later));
 }
 

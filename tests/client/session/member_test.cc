@@ -60,6 +60,12 @@ class MemberTest : public ::testing::Test {
   std::vector<wire::UpMessage> messages_;
 };
 
+// A rank that is PREPARED for version 8.
+class PreparedMemberTest : public MemberTest {
+ protected:
+  PreparedMemberTest() { Answer<wire::Prepared>(propose_); }
+};
+
 TEST_F(MemberTest, HelloTellsWhatRuns) {
   const wire::Hello hello = member_.MakeHello();
   EXPECT_EQ(hello.job, "job");
@@ -88,27 +94,19 @@ TEST_F(MemberTest, GoodProposalMakesItReady) {
   EXPECT_EQ(hello.step, 17);
 }
 
-TEST_F(MemberTest, TwoMembersGiveTheSamePlanHash) {
-  Member other(Options(), Running(5, base_));
-  const std::vector<wire::UpMessage> answer = other.OnDown(propose_);
-  EXPECT_EQ(Answer<wire::Prepared>(propose_).plan_hash,
-            std::get<wire::Prepared>(answer.front()).plan_hash);
-}
-
 TEST_F(MemberTest, SameProposalTwiceIsReadyTwice) {
   EXPECT_EQ(Answer<wire::Prepared>(propose_).plan_hash, Answer<wire::Prepared>(propose_).plan_hash);
   EXPECT_EQ(member_.prepared()->propose.version, 8);
 }
 
-TEST_F(MemberTest, ReadyVersionWithAnotherDigestIsStale) {
-  Answer<wire::Prepared>(propose_);
+TEST_F(PreparedMemberTest, ReadyVersionWithAnotherDigestIsStale) {
   const wire::Propose other = ProposeTo(Running(5, base_), Swapped(base_, 2, 0, 3), 8, 2);
   EXPECT_EQ(Answer<wire::Nack>(other).code, NackCode::kStaleVersion);
   EXPECT_EQ(member_.prepared()->propose.digest, propose_.digest);
 }
 
 TEST_F(MemberTest, LowerTermIsRefusedAndChangesNothing) {
-  EXPECT_THAT(member_.OnDown(wire::Welcome{.term = 3, .server_version = ""}), IsEmpty());
+  EXPECT_THAT(member_.OnDown(wire::Welcome{.term = 3}), IsEmpty());
   const auto nack = Answer<wire::Nack>(propose_);
   EXPECT_EQ(nack.code, NackCode::kStaleTerm);
   EXPECT_EQ(nack.detail, "term 2, this rank has seen 3");
@@ -167,8 +165,7 @@ TEST_F(MemberTest, PlanThatDoesNotFitIsRefused) {
   EXPECT_EQ(std::get<wire::Nack>(answer.front()).detail, "64 bytes");
 }
 
-TEST_F(MemberTest, SecondProposalFindsItBusy) {
-  Answer<wire::Prepared>(propose_);
+TEST_F(PreparedMemberTest, SecondProposalFindsItBusy) {
   wire::Propose second = propose_;
   second.version = 9;
   EXPECT_EQ(Answer<wire::Nack>(second).detail, "version 8 is PREPARED");
@@ -187,19 +184,16 @@ TEST_F(MemberTest, CancelOfReadyProposalForgetsIt) {
   EXPECT_EQ(member_.Enter().values[0], 0);
 }
 
-TEST_F(MemberTest, CancelledVersionNeverComesBack) {
-  Answer<wire::Prepared>(propose_);
-  Answer<wire::Failed>(wire::Cancel{.version = 8, .reason = ""});
+TEST_F(PreparedMemberTest, CancelledVersionNeverComesBack) {
+  Answer<wire::Failed>(wire::Cancel{.version = 8});
   EXPECT_EQ(Answer<wire::Nack>(propose_).code, NackCode::kStaleVersion);
 }
 
 TEST_F(MemberTest, CancelOfUnknownProposalIsSuperseded) {
-  EXPECT_EQ(Answer<wire::Failed>(wire::Cancel{.version = 7, .reason = ""}).code,
-            FailedCode::kSuperseded);
+  EXPECT_EQ(Answer<wire::Failed>(wire::Cancel{.version = 7}).code, FailedCode::kSuperseded);
 }
 
-TEST_F(MemberTest, CancelInsideAVoteWaitsForItsResult) {
-  Answer<wire::Prepared>(propose_);
+TEST_F(PreparedMemberTest, CancelInsideAVoteWaitsForItsResult) {
   const VoteSnapshot snapshot = member_.Enter();
   EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8, .reason = "late"}), IsEmpty());
   VoteSnapshot other = snapshot;
@@ -211,19 +205,17 @@ TEST_F(MemberTest, CancelInsideAVoteWaitsForItsResult) {
   EXPECT_EQ(member_.prepared(), nullptr);
 }
 
-TEST_F(MemberTest, CancelInsideAVoteThatAgreesLosesToTheVote) {
-  Answer<wire::Prepared>(propose_);
+TEST_F(PreparedMemberTest, CancelInsideAVoteThatAgreesLosesToTheVote) {
   const VoteSnapshot snapshot = member_.Enter();
-  EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8, .reason = ""}), IsEmpty());
+  EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8}), IsEmpty());
   EXPECT_EQ(DecideAlone(snapshot), VoteOutcome::kRunChunk);
-  EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8, .reason = ""}), IsEmpty());
+  EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8}), IsEmpty());
   EXPECT_THAT(messages_, IsEmpty());
   EXPECT_EQ(std::get<wire::Applied>(member_.OnApplied(128, 0.25)).version, 8);
   EXPECT_EQ(member_.running().version, 8);
 }
 
-TEST_F(MemberTest, AnotherTransportIsToldWithEveryAppliedAndHelloFromThenOn) {
-  Answer<wire::Prepared>(propose_);
+TEST_F(PreparedMemberTest, AnotherTransportIsToldWithEveryAppliedAndHelloFromThenOn) {
   ASSERT_EQ(DecideAlone(member_.Enter()), VoteOutcome::kRunChunk);
   member_.SetTransport("host", "NCCL failed");
   const auto applied = std::get<wire::Applied>(member_.OnApplied(128, 0.25));
@@ -233,22 +225,20 @@ TEST_F(MemberTest, AnotherTransportIsToldWithEveryAppliedAndHelloFromThenOn) {
   EXPECT_EQ(member_.MakeHello().transport.fallback_reason, "NCCL failed");
 }
 
-TEST_F(MemberTest, CancelWhileRowsMoveIsAnsweredByTheSecondVote) {
-  Answer<wire::Prepared>(propose_);
+TEST_F(PreparedMemberTest, CancelWhileRowsMoveIsAnsweredByTheSecondVote) {
   const VoteSnapshot snapshot = member_.Enter();
   ASSERT_EQ(DecideAlone(snapshot), VoteOutcome::kRunChunk);
-  EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8, .reason = ""}), IsEmpty());
+  EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8}), IsEmpty());
   EXPECT_EQ(std::get<wire::Failed>(member_.OnDropped("rank 3 lost a row")).code,
             FailedCode::kTransfer);
 }
 
-TEST_F(MemberTest, CancelOfAppliedVersionSaysAppliedAgain) {
-  Answer<wire::Prepared>(propose_);
+TEST_F(PreparedMemberTest, CancelOfAppliedVersionSaysAppliedAgain) {
   member_.OnStep(15);
   ASSERT_EQ(DecideAlone(member_.Enter()), VoteOutcome::kRunChunk);
   member_.OnApplied(128, 0.25);
   member_.OnStep(16);
-  const auto applied = Answer<wire::Applied>(wire::Cancel{.version = 8, .reason = ""});
+  const auto applied = Answer<wire::Applied>(wire::Cancel{.version = 8});
   EXPECT_EQ(applied.version, 8);
   EXPECT_EQ(applied.digest, DigestOf(target_));
   EXPECT_EQ(applied.step, 15);
@@ -281,26 +271,23 @@ TEST_F(MemberTest, ReadyDuringAVoteCountsInTheNextOne) {
 TEST_F(MemberTest, CancelDuringAVoteThatItIsNotInIsAnsweredAtOnce) {
   member_.Enter();
   Answer<wire::Prepared>(propose_);
-  EXPECT_EQ(Answer<wire::Failed>(wire::Cancel{.version = 8, .reason = ""}).code,
-            FailedCode::kCancelled);
+  EXPECT_EQ(Answer<wire::Failed>(wire::Cancel{.version = 8}).code, FailedCode::kCancelled);
 }
 
-TEST_F(MemberTest, VoteRunsTheFrozenProposalWhateverArrives) {
-  Answer<wire::Prepared>(propose_);
+TEST_F(PreparedMemberTest, VoteRunsTheFrozenProposalWhateverArrives) {
   const VoteSnapshot snapshot = member_.Enter();
   wire::Propose second = propose_;
   second.version = 9;
   second.term = 7;
   EXPECT_EQ(Answer<wire::Nack>(second).detail, "version 8 is being voted on");
-  EXPECT_THAT(member_.OnDown(wire::Welcome{.term = 9, .server_version = ""}), IsEmpty());
+  EXPECT_THAT(member_.OnDown(wire::Welcome{.term = 9}), IsEmpty());
   const VoteDecision decision = member_.Decide(snapshot.values, messages_);
   EXPECT_EQ(decision.outcome, VoteOutcome::kRunChunk);
   EXPECT_EQ(decision.proposal, snapshot.proposal);
   EXPECT_EQ(decision.proposal->propose.version, 8);
 }
 
-TEST_F(MemberTest, OtherVersionOrDigestElsewhereRunsNothing) {
-  Answer<wire::Prepared>(propose_);
+TEST_F(PreparedMemberTest, OtherVersionOrDigestElsewhereRunsNothing) {
   for (const size_t i : {0U, 2U}) {
     for (const int64_t difference : {-1, 1}) {
       const VoteSnapshot snapshot = member_.Enter();
@@ -325,8 +312,7 @@ TEST_F(MemberTest, OtherRunningDigestElsewhereIsDivergence) {
   }
 }
 
-TEST_F(MemberTest, AppliedProposalRunsAndTakesTheNextOne) {
-  Answer<wire::Prepared>(propose_);
+TEST_F(PreparedMemberTest, AppliedProposalRunsAndTakesTheNextOne) {
   ASSERT_EQ(DecideAlone(member_.Enter()), VoteOutcome::kRunChunk);
   member_.OnApplied(0, 0);
   EXPECT_EQ(member_.MakeHello().running_digest, DigestOf(target_));
@@ -334,8 +320,7 @@ TEST_F(MemberTest, AppliedProposalRunsAndTakesTheNextOne) {
   EXPECT_EQ(Answer<wire::Prepared>(ProposeTo(Running(8, target_), base_, 9, 2)).version, 9);
 }
 
-TEST_F(MemberTest, DroppedChunkLeavesTheOldPlacement) {
-  Answer<wire::Prepared>(propose_);
+TEST_F(PreparedMemberTest, DroppedChunkLeavesTheOldPlacement) {
   member_.OnStep(7);
   ASSERT_EQ(DecideAlone(member_.Enter()), VoteOutcome::kRunChunk);
   const auto failed = std::get<wire::Failed>(member_.OnDropped("checksum differs"));
@@ -345,8 +330,7 @@ TEST_F(MemberTest, DroppedChunkLeavesTheOldPlacement) {
   EXPECT_EQ(member_.prepared(), nullptr);
 }
 
-TEST_F(MemberTest, EndedRankSaysGoodbyeWithTheMissingRanksAndNothingMore) {
-  Answer<wire::Prepared>(propose_);
+TEST_F(PreparedMemberTest, EndedRankSaysGoodbyeWithTheMissingRanksAndNothingMore) {
   member_.Enter();
   const std::vector<RankId> missing = {RankId{2}, RankId{5}};
   const auto goodbye = std::get<wire::Goodbye>(member_.OnEnded("vote: ranks 2, 5", missing));
@@ -354,7 +338,7 @@ TEST_F(MemberTest, EndedRankSaysGoodbyeWithTheMissingRanksAndNothingMore) {
   EXPECT_EQ(goodbye.reason, "vote: ranks 2, 5");
   EXPECT_THAT(goodbye.missing_ranks, ElementsAre(2, 5));
   EXPECT_THAT(member_.OnDown(propose_), IsEmpty());
-  EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8, .reason = ""}), IsEmpty());
+  EXPECT_THAT(member_.OnDown(wire::Cancel{.version = 8}), IsEmpty());
   EXPECT_EQ(member_.MakeHello().prepared_version, 0);
 }
 

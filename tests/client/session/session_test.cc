@@ -10,9 +10,7 @@
 #include "absl/time/clock.h"
 
 #include "proto/wire/report_counts.h"
-#include "tests/client/session/proposals.h"
-#include "tests/client/session/scripted_daemon.h"
-#include "tests/client/test_job.h"
+#include "tests/client/switch_test.h"
 
 namespace eplb {
 namespace {
@@ -23,8 +21,7 @@ using testing::kTestRanks;
 using testing::ProposeTo;
 using testing::Running;
 using testing::ScriptedDaemon;
-using testing::Swapped;
-using testing::TestJob;
+using testing::StartedJob;
 using testing::TestRank;
 
 bool SessionSwitched(const BoundaryResult& result) { return result.switched; }
@@ -49,18 +46,11 @@ bool Becomes(const Client& client, bool connected) {
 }
 
 // Sessions of whole clients, against a daemon that says what the test tells it to.
-class SessionTest : public ::testing::Test {
- protected:
-  const Placement first_ = Placement::Static(testing::SmallTopology());
-  const Placement second_ = Swapped(Swapped(first_, 0, 0, 2), 2, 1, 3);
-  const wire::Propose propose_ = ProposeTo(Running(0, first_), second_, 7, 1);
-};
+using SessionTest = testing::SwitchTest;
 
 TEST_F(SessionTest, HelloDescribesTheRank) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint());
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  const auto hello = daemon.WaitFor<wire::Hello>(3);
+  StartedJob job(daemon_.endpoint());
+  const auto hello = daemon_.WaitFor<wire::Hello>(3);
   ASSERT_TRUE(hello.has_value());
   EXPECT_EQ(hello->job, "job");
   EXPECT_EQ(hello->run_id, job.rank(3).client().run_id());
@@ -80,8 +70,7 @@ TEST_F(SessionTest, HelloDescribesTheRank) {
 TEST_F(SessionTest, SessionComesBackToADaemonThatWasKilled) {
   auto daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
   const int port = daemon->port();
-  TestJob job(daemon->endpoint());
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(daemon->endpoint());
   daemon->WaitForRanks(kTestRanks);
   daemon->SendAll(propose_);
   std::vector<int64_t> steps(kTestRanks);
@@ -113,48 +102,24 @@ TEST_F(SessionTest, SessionComesBackToADaemonThatWasKilled) {
   });
 }
 
-TEST_F(SessionTest, OldDaemonIsRefusedAfterANewOne) {
-  ScriptedDaemon daemon({.term = 5});
-  TestJob job(daemon.endpoint());
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  daemon.WaitForRanks(kTestRanks);
-  ASSERT_TRUE(daemon.Send(0, propose_));  // proposal of term 1
-  EXPECT_EQ(daemon.WaitFor<wire::Nack>(0).value().code, wire::NackCode::kStaleTerm);
-}
-
 TEST_F(SessionTest, DrainEndsTheSessionWhichComesBackLater) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint());
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  daemon.WaitForRanks(kTestRanks);
-  daemon.SendAll(wire::Drain{.grace_ms = 1000});
+  StartedJob job(daemon_.endpoint());
+  daemon_.WaitForRanks(kTestRanks);
+  daemon_.SendAll(wire::Drain{.grace_ms = 1000});
   for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-    EXPECT_TRUE(daemon.WaitFor<wire::Hello>(rank, 2).has_value());
+    EXPECT_TRUE(daemon_.WaitFor<wire::Hello>(rank, 2).has_value());
   }
-  for (const wire::UpMessage& message : daemon.Said(0)) {
+  for (const wire::UpMessage& message : daemon_.Said(0)) {
     EXPECT_FALSE(std::holds_alternative<wire::Goodbye>(message));
   }
 }
 
-TEST_F(SessionTest, CancelIsAnswered) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint());
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  daemon.WaitForRanks(kTestRanks);
-  ASSERT_TRUE(daemon.Send(1, propose_));
-  EXPECT_EQ(daemon.WaitFor<wire::Prepared>(1).value().version, 7);
-  ASSERT_TRUE(daemon.Send(1, wire::Cancel{.version = 7, .reason = "rank 2 said no"}));
-  EXPECT_EQ(daemon.WaitFor<wire::Failed>(1).value().code, wire::FailedCode::kCancelled);
-}
-
 TEST_F(SessionTest, ReportsCarryTheTokensOfTheirWindow) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint());
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(daemon_.endpoint());
   job.Run([](int32_t /*r*/, TestRank& rank) {
     for (int64_t step = 0; step < 16; ++step) ASSERT_TRUE(rank.Step(step).ok());
   });
-  const auto report = daemon.WaitFor<wire::LoadReport>(2, 2);
+  const auto report = daemon_.WaitFor<wire::LoadReport>(2, 2);
   ASSERT_TRUE(report.has_value());
   EXPECT_EQ(report->first_step, 8);
   EXPECT_EQ(report->last_step, 15);
@@ -164,11 +129,10 @@ TEST_F(SessionTest, ReportsCarryTheTokensOfTheirWindow) {
 
 TEST_F(SessionTest, JobRunsWithoutADaemonAndCountsWhatItDrops) {
   const std::string endpoint = ScriptedDaemon({}).endpoint();  // port without a listener
-  TestJob job(endpoint, {.options = [](ClientOptions& o) {
-                o.start_deadline = absl::Seconds(1);
-                o.report_max_steps = 16;
-              }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(endpoint, {.options = [](ClientOptions& o) {
+                   o.start_deadline = absl::Seconds(1);
+                   o.report_max_steps = 16;
+                 }});
   job.Run([](int32_t /*r*/, TestRank& rank) {
     for (int64_t step = 0; step < 40; ++step) ASSERT_TRUE(rank.Step(step).ok());
     const ClientStats stats = rank.client().stats();
@@ -186,8 +150,7 @@ TEST_F(SessionTest, OneRankTellsThatTheDaemonIsAwayAndThatItIsBack) {
     auto daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
     endpoint = daemon->endpoint();
     const int port = daemon->port();
-    TestJob job(endpoint);
-    ASSERT_TRUE(job.started().ok()) << job.started();
+    StartedJob job(endpoint);
     daemon->WaitForRanks(kTestRanks);
     daemon.reset();
     job.Run([](int32_t /*r*/, TestRank& rank) { EXPECT_TRUE(Becomes(rank.client(), false)); });
@@ -204,10 +167,8 @@ TEST_F(SessionTest, OneRankTellsThatTheDaemonIsAwayAndThatItIsBack) {
 }
 
 TEST_F(SessionTest, AnOperatorMayLetARunTakeOver) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint(), {.options = [](ClientOptions& o) { o.take_over = true; }});
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  EXPECT_TRUE(daemon.WaitFor<wire::Hello>(2).value().take_over);
+  StartedJob job(daemon_.endpoint(), {.options = [](ClientOptions& o) { o.take_over = true; }});
+  EXPECT_TRUE(daemon_.WaitFor<wire::Hello>(2).value().take_over);
 }
 
 TEST_F(SessionTest, OneRankTellsThatARunWaitsAndThatItIsBalanced) {
@@ -216,8 +177,7 @@ TEST_F(SessionTest, OneRankTellsThatARunWaitsAndThatItIsBalanced) {
   {
     ScriptedDaemon daemon({.waits = "run 3 of job job trains"});
     endpoint = daemon.endpoint();
-    TestJob job(endpoint);
-    ASSERT_TRUE(job.started().ok()) << job.started();
+    StartedJob job(endpoint);
     daemon.WaitForRanks(kTestRanks);
     daemon.SendAll(wire::Keep{.run_number = 4});
     daemon.SendAll(wire::Keep{.run_number = 4});
@@ -239,8 +199,7 @@ TEST_F(SessionTest, AMessageOfALaterDaemonIsSkippedAndTheStreamGoesOn) {
   ::testing::internal::CaptureStderr();
   {
     ScriptedDaemon daemon({});
-    TestJob job(daemon.endpoint());
-    ASSERT_TRUE(job.started().ok()) << job.started();
+    StartedJob job(daemon.endpoint());
     daemon.WaitForRanks(kTestRanks);
     for (int i = 0; i < 3; ++i) {
       ASSERT_TRUE(daemon.SendBytes(1, std::string("\xc2\x02\x05later", 8)));
@@ -257,20 +216,17 @@ TEST_F(SessionTest, AMessageOfALaterDaemonIsSkippedAndTheStreamGoesOn) {
 }
 
 TEST_F(SessionTest, AMessageThatCannotBeParsedEndsTheStreamAndTheRankComesBack) {
-  ScriptedDaemon daemon({});
-  TestJob job(daemon.endpoint());
-  ASSERT_TRUE(job.started().ok()) << job.started();
-  daemon.WaitForRanks(kTestRanks);
-  ASSERT_TRUE(daemon.SendUnreadable(1));
-  EXPECT_TRUE(daemon.WaitFor<wire::Hello>(1, 2).has_value()) << "it waits for a stream that stays";
+  StartedJob job(daemon_.endpoint());
+  daemon_.WaitForRanks(kTestRanks);
+  ASSERT_TRUE(daemon_.SendUnreadable(1));
+  EXPECT_TRUE(daemon_.WaitFor<wire::Hello>(1, 2).has_value()) << "it waits for a stream that stays";
   job.Run([](int32_t /*r*/, TestRank& rank) { rank.Stop(); });
 }
 
 TEST_F(SessionTest, AnotherDaemonOfTheListStandsInForOneThatIsGone) {
   auto first = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
   ScriptedDaemon second({.term = 2});
-  TestJob job(absl::StrCat(first->endpoint(), ",", second.endpoint()));
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(absl::StrCat(first->endpoint(), ",", second.endpoint()));
   first->WaitForRanks(kTestRanks);
   EXPECT_TRUE(second.Said(0).empty());
   first.reset();
@@ -281,8 +237,7 @@ TEST_F(SessionTest, AnotherDaemonOfTheListStandsInForOneThatIsGone) {
 TEST_F(SessionTest, ADaemonThatRefusesStrangersDoesNotKeepThemFromTheOther) {
   ScriptedDaemon closed({.refusal = absl::PermissionDeniedError("no member of this job")});
   ScriptedDaemon open(ScriptedDaemon::Options{});
-  TestJob job(absl::StrCat(closed.endpoint(), ",", open.endpoint()));
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(absl::StrCat(closed.endpoint(), ",", open.endpoint()));
   open.WaitForRanks(kTestRanks);
   for (int32_t rank = 0; rank < kTestRanks; ++rank) {
     EXPECT_TRUE(Becomes(job.rank(rank).client(), /*connected=*/true));
@@ -292,8 +247,7 @@ TEST_F(SessionTest, ADaemonThatRefusesStrangersDoesNotKeepThemFromTheOther) {
 TEST_F(SessionTest, ARunThatIsToWaitWaitsWhereItWasTold) {
   ScriptedDaemon leading({.refusal = absl::AbortedError("another one came before")});
   ScriptedDaemon other(ScriptedDaemon::Options{});
-  TestJob job(absl::StrCat(leading.endpoint(), ",", other.endpoint()));
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(absl::StrCat(leading.endpoint(), ",", other.endpoint()));
   while (leading.Said(0).size() < 3) absl::SleepFor(absl::Milliseconds(5));
   EXPECT_TRUE(other.Said(0).empty());
 }
@@ -301,8 +255,7 @@ TEST_F(SessionTest, ARunThatIsToWaitWaitsWhereItWasTold) {
 TEST_F(SessionTest, ARankGoesToTheDaemonThatLeadsItsRun) {
   ScriptedDaemon left({.term = 7});
   ScriptedDaemon leading({.term = 8, .leads_with = 3});
-  TestJob job(absl::StrCat(left.endpoint(), ",", leading.endpoint()));
-  ASSERT_TRUE(job.started().ok()) << job.started();
+  StartedJob job(absl::StrCat(left.endpoint(), ",", leading.endpoint()));
   left.WaitForRanks(kTestRanks);
   leading.WaitForRanks(kTestRanks);
   const auto moved = left.WaitFor<wire::Moved>(2);
@@ -317,8 +270,7 @@ TEST_F(SessionTest, RefusedSessionIsToldOnceAndTrainingGoesOn) {
   {
     ScriptedDaemon daemon(
         {.refusal = absl::AlreadyExistsError("another process speaks for this rank")});
-    TestJob job(daemon.endpoint());
-    ASSERT_TRUE(job.started().ok()) << job.started();
+    StartedJob job(daemon.endpoint());
     daemon.WaitForRanks(kTestRanks);
     job.Run([](int32_t /*r*/, TestRank& rank) { EXPECT_TRUE(WasRefused(rank.client())); });
     job.Run([](int32_t /*r*/, TestRank& rank) {

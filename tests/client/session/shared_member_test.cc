@@ -44,8 +44,8 @@ TEST_F(SharedMemberTest, AnswersLeaveBeforeWindowsAndGoodbyeAfterOneMore) {
   EXPECT_EQ(std::get<wire::LoadReport>(*member_.Next(true)).last_step, 0);
   EXPECT_FALSE(member_.Next(true).has_value());
   for (const int64_t step : {1, 2}) member_.FinishStep(step, Window(step), 1);
-  member_.OnDown(wire::Cancel{.version = 3, .reason = ""});
-  member_.SayGoodbye({.reason = "finished", .missing_ranks = {}});
+  member_.OnDown(wire::Cancel{.version = 3});
+  member_.SayGoodbye({.reason = "finished"});
   EXPECT_TRUE(std::holds_alternative<wire::Failed>(*member_.Next(true)));
   EXPECT_TRUE(std::holds_alternative<wire::Goodbye>(*member_.Next(/*with_windows=*/false)));
   EXPECT_EQ(std::get<wire::LoadReport>(*member_.Next(true)).last_step, 1);
@@ -63,7 +63,7 @@ TEST_F(SharedMemberTest, ReadyIsToldBeforeItLeaves) {
 
 // A line "ready" behind the line "stop" would be a broken history.
 TEST_F(SharedMemberTest, NothingBecomesReadyAfterGoodbye) {
-  member_.SayGoodbye({.reason = "finished", .missing_ranks = {}});
+  member_.SayGoodbye({.reason = "finished"});
   member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
   EXPECT_TRUE(prepared_.empty());
   EXPECT_TRUE(std::holds_alternative<wire::Goodbye>(*member_.Next(true)));
@@ -86,16 +86,16 @@ TEST_F(SharedMemberTest, WindowsAndGoodbyeSurviveANewConnection) {
 
 TEST_F(SharedMemberTest, FirstGoodbyeStays) {
   member_.OnEnded("vote: rank 1 is missing", std::vector<RankId>{RankId{1}});
-  member_.SayGoodbye({.reason = "finished", .missing_ranks = {}});
+  member_.SayGoodbye({.reason = "finished"});
   EXPECT_EQ(std::get<wire::Goodbye>(*member_.Next(true)).reason, "vote: rank 1 is missing");
 }
 
 TEST_F(SharedMemberTest, AnswersThatNobodyTakesEndTheConnection) {
   for (size_t i = 0; i < SharedMember::kMaxMessages; ++i) {
-    member_.OnDown(wire::Cancel{.version = 9, .reason = ""});
+    member_.OnDown(wire::Cancel{.version = 9});
     EXPECT_FALSE(member_.TakeOverflow());
   }
-  member_.OnDown(wire::Cancel{.version = 9, .reason = ""});
+  member_.OnDown(wire::Cancel{.version = 9});
   EXPECT_TRUE(member_.TakeOverflow());
   EXPECT_FALSE(member_.TakeOverflow());
   EXPECT_FALSE(member_.Next(true).has_value());
@@ -114,8 +114,6 @@ TEST_F(SharedMemberTest, HelloSaysTheLengthOfWindowsInForce) {
   EXPECT_EQ(member_.Connect().report_every, 200);
 }
 
-// One thread trains and votes alone, one plays the daemon: every proposal ends as Applied or
-// Failed, never both, and versions rise.
 TEST_F(SharedMemberTest, TheStepOfEveryMessageIsTheLastFinishedOne) {
   EXPECT_EQ(member_.Connect().step, 0);
   member_.FinishStep(41, std::nullopt, 1);
@@ -123,7 +121,7 @@ TEST_F(SharedMemberTest, TheStepOfEveryMessageIsTheLastFinishedOne) {
   member_.OnDown(ProposeTo(Running(0, base_), target_, 3, 1));
   (void)member_.Next(true);
   member_.FinishStep(42, std::nullopt, 1);
-  member_.OnDown(wire::Cancel{.version = 3, .reason = ""});
+  member_.OnDown(wire::Cancel{.version = 3});
   EXPECT_EQ(std::get<wire::Failed>(*member_.Next(true)).step, 42);
 }
 
@@ -145,6 +143,8 @@ TEST_F(SharedMemberTest, AVoteWithNothingPreparedFindsOtherPlacementsAndOpensNot
   EXPECT_EQ(member_.Decide(minimum).outcome, VoteOutcome::kDiverged);
 }
 
+// One thread trains and votes alone, one plays the daemon: every proposal ends as Applied or
+// Failed, never both, and versions rise.
 TEST_F(SharedMemberTest, TrainingAndSessionThreadsAgreeOnEveryOutcome) {
   constexpr int64_t kVersions = 200;
   std::atomic<bool> stop = false;
@@ -166,7 +166,7 @@ TEST_F(SharedMemberTest, TrainingAndSessionThreadsAgreeOnEveryOutcome) {
   for (int64_t version = 1; version <= kVersions; ++version) {
     const Placement& next = *running.placement == base_ ? target_ : base_;
     member_.OnDown(ProposeTo(running, next, version, 1));
-    if (version % 2 == 0) member_.OnDown(wire::Cancel{.version = version, .reason = ""});
+    if (version % 2 == 0) member_.OnDown(wire::Cancel{.version = version});
     for (bool open = true; open;) {
       const std::optional<wire::UpMessage> message = member_.Next(true);
       if (!message.has_value()) {

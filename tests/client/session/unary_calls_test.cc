@@ -177,20 +177,6 @@ TEST(DaemonAllGatherTest, AllGatherOfAMissingRankEndsAtItsDeadline) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 did not come"));
 }
 
-TEST(DaemonAllGatherTest, ADaemonThatListensAMomentLaterIsReached) {
-  auto daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{});
-  const int port = daemon->port();
-  const AllGather all_gather =
-      MakeDaemonAllGather(OptionsOf(daemon->endpoint(), 0, 1, absl::Seconds(20)));
-  daemon.reset();
-  std::thread later([&] {
-    absl::SleepFor(absl::Milliseconds(200));
-    daemon = std::make_unique<ScriptedDaemon>(ScriptedDaemon::Options{.port = port});
-  });
-  EXPECT_THAT(all_gather("here").value(), ElementsAre("here"));
-  later.join();
-}
-
 // Rank 0 waits in the second all-gather when the daemon dies; rank 1 comes when the next one is
 // there.
 TEST(DaemonAllGatherTest, ADaemonThatRestartsInTheMiddleLosesNothing) {

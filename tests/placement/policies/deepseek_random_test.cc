@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <limits>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -11,6 +11,7 @@
 #include "placement/placement.h"
 #include "proto/wire/placement_files.h"
 #include "tests/client/cli/formats/test_files.h"
+#include "tests/placement/random_placement.h"
 
 #include <nlohmann/json.hpp>
 
@@ -36,28 +37,7 @@ Placement RandomPlacement(std::mt19937& random) {
                                           .num_gpus = num_gpus,
                                           .num_nodes = num_gpus % 2 == 0 ? 2 : 1,
                                           .num_groups = 1 + below(3)});
-  IndexMatrix slots(topology.num_layers(), num_slots);
-  IndexMatrix ranks(topology.num_layers(), num_slots);
-  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
-    std::vector<int32_t> row(static_cast<size_t>(num_slots));
-    for (int32_t slot = 0; slot < num_slots; ++slot) {
-      row[static_cast<size_t>(slot)] = slot < num_experts ? slot : below(num_experts);
-    }
-    std::shuffle(row.begin(), row.end(), random);
-    std::vector<std::vector<int32_t>> slots_of(static_cast<size_t>(num_experts));
-    for (int32_t slot = 0; slot < num_slots; ++slot) {
-      const int32_t expert = row[static_cast<size_t>(slot)];
-      slots(layer, slot) = expert;
-      slots_of[static_cast<size_t>(expert)].push_back(slot);
-    }
-    for (std::vector<int32_t>& replicas : slots_of) {
-      std::shuffle(replicas.begin(), replicas.end(), random);
-      for (size_t rank = 0; rank < replicas.size(); ++rank) {
-        ranks(layer, replicas[rank]) = static_cast<int32_t>(rank);
-      }
-    }
-  }
-  return *Placement::FromSlotsAndRanks(topology, slots, ranks);
+  return testing::RandomPlacement(random, topology);
 }
 
 // Two experts in three slots of one GPU; expert 1 has its primary in slot 2.

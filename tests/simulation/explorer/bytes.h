@@ -3,7 +3,6 @@
 #define EPLB_TESTS_SIMULATION_EXPLORER_BYTES_H_
 
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <string_view>
 

@@ -251,7 +251,7 @@ void RankTable::Say(Cell& cell, std::vector<wire::UpMessage> messages) {
 // The last message; then the stream ends in order.
 void RankTable::SayGoodbye(Cell& cell) {
   if (cell.stream != Stream::kOpen || !cell.welcomed) return;
-  Say(cell, {wire::Goodbye{.reason = "", .missing_ranks = {}, .failed = true}});
+  Say(cell, {wire::Goodbye{.failed = true}});
   cell.old.push_back({.number = cell.number, .orderly = true, .up = std::move(cell.up)});
   cell.up.clear();
   cell.down.clear();

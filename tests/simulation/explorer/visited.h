@@ -3,7 +3,6 @@
 #define EPLB_TESTS_SIMULATION_EXPLORER_VISITED_H_
 
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <utility>
 #include <vector>

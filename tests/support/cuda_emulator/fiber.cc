@@ -2,7 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <cstdint>
 #include <cstdlib>
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -1,7 +1,6 @@
 // The functions of the CUDA runtime that launchers, queues and their tests call.
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <mutex>
 #include <set>
 #include <utility>

@@ -11,7 +11,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -356,9 +355,8 @@ ncclResult_t ncclSend(const void* source, size_t count, ncclDataType_t type, int
 
 ncclResult_t ncclRecv(void* target, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t communicator, cudaStream_t stream) {
-  return Add(
-      {.is_send = false, .peer = peer, .bytes = count, .target = static_cast<std::byte*>(target)},
-      type, communicator, stream);
+  return Add({.peer = peer, .bytes = count, .target = static_cast<std::byte*>(target)}, type,
+             communicator, stream);
 }
 
 const char* fakeNcclGetLog() {

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 namespace eplb::fake_nccl {

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "base/status_macros.h"
 #include "proto/wire/message_json.h"

@@ -1,7 +1,6 @@
 #include "tests/tools/bench/fleet.h"
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <utility>
 

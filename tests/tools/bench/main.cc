@@ -1,7 +1,6 @@
-// eplb-bench: loads an eplbd of its own with many sessions and prints what it did. Exit codes: 0
-// measured, 1 failed, 2 usage.
+// eplb-bench: loads an eplbd of its own with many sessions and prints the figures as JSON. Exit
+// codes: 0 measured, 1 failed, 2 usage.
 #include <cstdio>
-#include <iostream>
 
 #include "tests/tools/bench/commands.h"
 #include "tests/tools/bench/daemon.h"
@@ -11,21 +10,6 @@
 
 namespace eplb::bench {
 namespace {
-
-// Nested figures as indented lines, numbers with six digits.
-void PrintReadable(const nlohmann::ordered_json& figures, int depth) {
-  for (const auto& [key, value] : figures.items()) {
-    std::printf("%*s", 2 * depth, "");
-    if (value.is_structured()) {
-      std::printf("%s:\n", value.is_array() || figures.is_object() ? key.c_str() : "-");
-      PrintReadable(value, depth + 1);
-    } else if (value.is_number_float()) {
-      std::printf("%-28s %.6g\n", key.c_str(), value.get<double>());
-    } else {
-      std::printf("%-28s %s\n", key.c_str(), value.dump().c_str());
-    }
-  }
-}
 
 void AddOptions(CLI::App& app, Options& options, double& hold_seconds) {
   app.add_option("--eplbd", options.eplbd, "The daemon's program; default: beside this one");
@@ -64,12 +48,10 @@ void AddOptions(CLI::App& app, Options& options, double& hold_seconds) {
 int Main(int argc, char** argv) {
   Options options;
   double hold_seconds = 10;
-  std::string output = "table";
   CLI::App app{"Load generator for eplbd"};
   app.require_subcommand(1);
   app.fallthrough();
   AddOptions(app, options, hold_seconds);
-  app.add_option("-o,--output", output, "table or json")->check(CLI::IsMember({"table", "json"}));
   const CLI::App* ingest = app.add_subcommand("ingest", "Reports a second against a raw sink");
   const CLI::App* fanout =
       app.add_subcommand("fanout", "Proposal to every rank, and all PREPAREDs");
@@ -103,11 +85,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "eplb-bench: %s\n", std::string(figures.status().message()).c_str());
     return 1;
   }
-  if (output == "json") {
-    std::printf("%s\n", figures->dump(1).c_str());
-  } else {
-    PrintReadable(*figures, 0);
-  }
+  std::printf("%s\n", figures->dump(1).c_str());
   return 0;
 }
 

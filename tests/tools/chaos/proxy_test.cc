@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "absl/strings/numbers.h"
-#include "absl/time/clock.h"
 
 namespace eplb::chaos {
 namespace {

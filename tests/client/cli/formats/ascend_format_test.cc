@@ -1,5 +1,4 @@
-#include "client/cli/formats/ascend_format.h"
-
+#include "client/cli/formats/engine_formats.h"
 #include "tests/client/cli/formats/random_placement.h"
 #include "tests/client/cli/formats/refused.h"
 
@@ -14,44 +13,39 @@ constexpr char kGoodAscend[] =
     R"({"device_id":1,"device_expert":[1]}]}]})";
 
 TEST(AscendFormatTest, SlotsAreNumberedDeviceByDevice) {
-  const auto parts = ParseAscendPlacement("f", kGoodAscend);
-  ASSERT_TRUE(parts.ok()) << parts.status();
-  EXPECT_EQ(parts->frame.num_gpus, 2);
-  ASSERT_EQ(parts->slots.cols(), 3);
-  EXPECT_EQ(parts->slots(1, 0), 2);
-  EXPECT_EQ(parts->slots(1, 2), 1);
-  const auto placement = MakePlacement(*parts, parts->frame);
-  ASSERT_TRUE(placement.ok()) << placement.status();
-  EXPECT_EQ(*WriteAscendPlacement(*placement, {}), std::string(kGoodAscend) + "\n");
+  const auto parts = Must(ParseAscendPlacement("f", kGoodAscend));
+  EXPECT_EQ(parts.frame.num_gpus, 2);
+  ASSERT_EQ(parts.slots.cols(), 3);
+  EXPECT_EQ(parts.slots(1, 0), 2);
+  EXPECT_EQ(parts.slots(1, 2), 1);
+  const auto placement = Must(MakePlacement(parts, parts.frame));
+  EXPECT_EQ(*WriteAscendPlacement(placement, {}), std::string(kGoodAscend) + "\n");
 }
 
 TEST(AscendFormatTest, CountsAndIdsThatTheListsImplyMayBeMissing) {
-  const auto parts = ParseAscendPlacement(
+  const auto parts = Must(ParseAscendPlacement(
       "f", R"({"strategy_version":3,"layer_list":[)"
            R"({"device_list":[{"device_expert":[0,1]},{"device_expert":[2]}]},)"
-           R"({"device_list":[{"device_id":0,"device_expert":[2,0]},{"device_expert":[1]}]}]})");
-  ASSERT_TRUE(parts.ok()) << parts.status();
-  EXPECT_EQ(*WriteAscendPlacement(*MakePlacement(*parts, parts->frame), {}),
+           R"({"device_list":[{"device_id":0,"device_expert":[2,0]},{"device_expert":[1]}]}]})"));
+  EXPECT_EQ(*WriteAscendPlacement(*MakePlacement(parts, parts.frame), {}),
             std::string(kGoodAscend) + "\n");
 }
 
 TEST(AscendLoadTest, ExpertsWithoutAnEntryGotNoTokens) {
-  const auto dense = ParseAscendLoad("f", R"({"aggregated_load":{"0":{"0":1,"1":5}}})");
-  ASSERT_TRUE(dense.ok()) << dense.status();
-  EXPECT_EQ(dense->windows.front().load.counts()(0, 1), 5);
-  EXPECT_TRUE(dense->notes.empty());
-  const auto sparse = ParseAscendLoad(
-      "f", R"({"strategy_version":3,"aggregated_load":{"5":{"3":7},"1":{"1":5,"0":2.5}}})");
-  ASSERT_TRUE(sparse.ok()) << sparse.status();
-  EXPECT_EQ(sparse->layers, (LayerNumbers{1, 5}));
-  const Load& load = sparse->windows.front().load;
+  const auto dense = Must(ParseAscendLoad("f", R"({"aggregated_load":{"0":{"0":1,"1":5}}})"));
+  EXPECT_EQ(dense.windows.front().load.counts()(0, 1), 5);
+  EXPECT_TRUE(dense.notes.empty());
+  const auto sparse = Must(ParseAscendLoad(
+      "f", R"({"strategy_version":3,"aggregated_load":{"5":{"3":7},"1":{"1":5,"0":2.5}}})"));
+  EXPECT_EQ(sparse.layers, (LayerNumbers{1, 5}));
+  const Load& load = sparse.windows.front().load;
   EXPECT_FALSE(load.is_counts());
   EXPECT_EQ(load.num_experts(), 4);
   EXPECT_EQ(load.ToDouble()(0, 0), 2.5);
   EXPECT_EQ(load.ToDouble()(1, 3), 7);
   EXPECT_EQ(load.ToDouble()(1, 0), 0);
-  ASSERT_EQ(sparse->notes.size(), 1U);
-  EXPECT_THAT(sparse->notes.front(), ::testing::HasSubstr("number of experts, 4,"));
+  ASSERT_EQ(sparse.notes.size(), 1U);
+  EXPECT_THAT(sparse.notes.front(), ::testing::HasSubstr("number of experts, 4,"));
 }
 
 TEST(AscendLoadTest, WhatIsNoneIsRefused) {
@@ -120,9 +114,8 @@ TEST(AscendFormatTest, WhatIsNoneIsRefused) {
 }
 
 TEST(AscendFormatTest, AnExpertInNoSlotIsNamed) {
-  const auto parts = ParseAscendPlacement("f", With(kGoodAscend, "[2,0]", "[2,2]"));
-  ASSERT_TRUE(parts.ok()) << parts.status();
-  EXPECT_THAT(std::string(MakePlacement(*parts, parts->frame).status().message()),
+  const auto parts = Must(ParseAscendPlacement("f", With(kGoodAscend, "[2,0]", "[2,2]")));
+  EXPECT_THAT(std::string(MakePlacement(parts, parts.frame).status().message()),
               ::testing::HasSubstr("layer 1: expert 0 is in no slot"));
 }
 

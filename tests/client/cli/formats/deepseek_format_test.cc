@@ -1,8 +1,7 @@
-#include "client/cli/formats/deepseek_format.h"
-
 #include <cmath>
 #include <cstdint>
 
+#include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/npz.h"
 #include "tests/client/cli/formats/npy_bytes.h"
 #include "tests/client/cli/formats/refused.h"
@@ -29,13 +28,12 @@ std::string GoodNpz() {
 
 TEST(DeepseekFormatTest, ThreeMapsSayTheOrderOfReplicas) {
   for (const std::string& bytes : {std::string(kGoodDeepSeek), GoodNpz()}) {
-    const auto parts = ParseDeepseekPlacement("f", bytes);
-    ASSERT_TRUE(parts.ok()) << parts.status();
-    EXPECT_EQ(parts->num_experts, 2);
-    ASSERT_TRUE(parts->ranks.has_value());
-    EXPECT_EQ((*parts->ranks)(0, 0), 1);
-    EXPECT_EQ((*parts->ranks)(0, 2), 0);
-    const auto placement = MakePlacement(*parts, {});
+    const auto parts = Must(ParseDeepseekPlacement("f", bytes));
+    EXPECT_EQ(parts.num_experts, 2);
+    ASSERT_TRUE(parts.ranks.has_value());
+    EXPECT_EQ((*parts.ranks)(0, 0), 1);
+    EXPECT_EQ((*parts.ranks)(0, 2), 0);
+    const auto placement = MakePlacement(parts, {});
     EXPECT_EQ(placement->PrimaryOf(LayerId{0}, ExpertId{0}), SlotId{2});
     EXPECT_EQ(*WriteDeepseekPlacement(*placement, {.path = "x.json"}),
               std::string(kGoodDeepSeek) + "\n");
@@ -44,10 +42,9 @@ TEST(DeepseekFormatTest, ThreeMapsSayTheOrderOfReplicas) {
 }
 
 TEST(DeepseekFormatTest, PaddingMayBeWiderThanNeeded) {
-  const auto parts =
-      ParseDeepseekPlacement("f", With(kGoodDeepSeek, "[[2,0],[1,-1]]", "[[2,0,-1],[1,-1,-1]]"));
-  ASSERT_TRUE(parts.ok()) << parts.status();
-  EXPECT_EQ(MakePlacement(*parts, {})->max_replicas(), 2);
+  const auto parts = Must(
+      ParseDeepseekPlacement("f", With(kGoodDeepSeek, "[[2,0],[1,-1]]", "[[2,0,-1],[1,-1,-1]]")));
+  EXPECT_EQ(MakePlacement(parts, {})->max_replicas(), 2);
 }
 
 TEST(DeepseekFormatTest, OneMapAloneHasNoOrder) {
@@ -56,13 +53,12 @@ TEST(DeepseekFormatTest, OneMapAloneHasNoOrder) {
        {Npy("(2, 3)", {0, 1, 0, 1, 0, 1}), std::string("0,1,0\n1, 0 ,1\n"),
         std::string("\n0,1,0\r\n\n1,0,1"),
         NpyWithDict(NpyDict("<i4", "(2, 3)", true), Bytes(fortran))}) {
-    const auto parts = ParseDeepseekPlacement("f", bytes);
-    ASSERT_TRUE(parts.ok()) << parts.status();
-    EXPECT_FALSE(parts->ranks.has_value());
-    ASSERT_EQ(parts->slots.cols(), 3);
-    EXPECT_EQ(parts->slots(0, 1), 1);
-    EXPECT_EQ(parts->slots(1, 2), 1);
-    EXPECT_EQ(*WriteDeepseekPlacement(*MakePlacement(*parts, {}), {.path = "x.csv"}),
+    const auto parts = Must(ParseDeepseekPlacement("f", bytes));
+    EXPECT_FALSE(parts.ranks.has_value());
+    ASSERT_EQ(parts.slots.cols(), 3);
+    EXPECT_EQ(parts.slots(0, 1), 1);
+    EXPECT_EQ(parts.slots(1, 2), 1);
+    EXPECT_EQ(*WriteDeepseekPlacement(*MakePlacement(parts, {}), {.path = "x.csv"}),
               "0,1,0\n1,0,1\n");
   }
 }
@@ -126,10 +122,9 @@ TEST(DeepseekFormatTest, ANumericHeadingOrIndexOfAMapIsNoticed) {
   EXPECT_THAT(
       std::string(ParseDeepseekPlacement("f", "0,1,2,3\n0,1,0,2\n2,0,1,0\n").status().message()),
       HasSubstr("f: looks as if its first row were a heading"));
-  const auto indexed = ParseDeepseekPlacement("f", "0,1,2,3\n1,2,3,0\n2,3,0,1\n3,0,1,2\n");
-  ASSERT_TRUE(indexed.ok()) << indexed.status();
-  ASSERT_EQ(indexed->notes.size(), 1U);
-  EXPECT_THAT(indexed->notes.front(), HasSubstr("first column were an index"));
+  const auto indexed = Must(ParseDeepseekPlacement("f", "0,1,2,3\n1,2,3,0\n2,3,0,1\n3,0,1,2\n"));
+  ASSERT_EQ(indexed.notes.size(), 1U);
+  EXPECT_THAT(indexed.notes.front(), HasSubstr("first column were an index"));
   EXPECT_TRUE(ParseDeepseekPlacement("f", "0,1,2,3\n3,2,1,0\n")->notes.empty());
 }
 
@@ -146,14 +141,12 @@ TEST(DeepseekFormatTest, ALoadIsReadFromEveryForm) {
   for (const std::string& bytes :
        {npy, *NpzBytes({{"arr_0", npy}}), *NpzBytes({{"weight", npy}, {"other", Npy("(1,)", {1})}}),
         std::string("[[1,2],[3,4]]"), std::string("1,2\n3,4\n")}) {
-    const auto windows = ParseDeepseekLoad("f", bytes);
-    ASSERT_TRUE(windows.ok()) << windows.status();
-    ASSERT_TRUE(windows->front().load.is_counts());
-    EXPECT_EQ(windows->front().load.counts()(1, 0), 3);
+    const auto windows = Must(ParseDeepseekLoad("f", bytes));
+    ASSERT_TRUE(windows.front().load.is_counts());
+    EXPECT_EQ(windows.front().load.counts()(1, 0), 3);
   }
-  const auto reals = ParseDeepseekLoad("f", "1.5,2e+00\n3,4\n");
-  ASSERT_TRUE(reals.ok()) << reals.status();
-  EXPECT_EQ(reals->front().load.ToDouble()(0, 1), 2.0);
+  const auto reals = Must(ParseDeepseekLoad("f", "1.5,2e+00\n3,4\n"));
+  EXPECT_EQ(reals.front().load.ToDouble()(0, 1), 2.0);
 }
 
 TEST(DeepseekFormatTest, LoadsThatAreNoneAreRefused) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/client/cli/formats/npy_bytes.h"
+#include "tests/client/cli/formats/refused.h"
 #include "tests/client/cli/formats/test_files.h"
 
 namespace eplb {
@@ -20,19 +21,17 @@ TEST_F(LoadFileTest, TheContentTellsTheFormatNotTheName) {
   for (const std::string& content :
        {npy, std::string(" \n[[1,2]]"), std::string(R"({"format":"eplb.load.v1","load":[[1,2]]})"),
         std::string(R"({"first_step":0,"last_step":0,"load":[[1,2]]})")}) {
-    const auto file = ReadLoadFile(Write("load.txt", content));
-    ASSERT_TRUE(file.ok()) << file.status();
-    EXPECT_EQ(file->windows.front().load.counts()(0, 1), 2);
+    const auto file = Must(ReadLoadFile(Write("load.txt", content)));
+    EXPECT_EQ(file.windows.front().load.counts()(0, 1), 2);
   }
 }
 
 TEST_F(LoadFileTest, ARecordedTraceIsReadWhole) {
-  const auto file = ReadLoadFile(EPLB_TEST_DATA "/moe64_aux.jsonl");
-  ASSERT_TRUE(file.ok()) << file.status();
-  ASSERT_GT(file->windows.size(), 10U);
-  EXPECT_EQ(file->windows.front().load.num_layers(), 8);
-  EXPECT_EQ(file->windows.front().load.num_experts(), 64);
-  EXPECT_GT(file->windows.back().first_step, file->windows.front().last_step);
+  const auto file = Must(ReadLoadFile(EPLB_TEST_DATA "/moe64_aux.jsonl"));
+  ASSERT_GT(file.windows.size(), 10U);
+  EXPECT_EQ(file.windows.front().load.num_layers(), 8);
+  EXPECT_EQ(file.windows.front().load.num_experts(), 64);
+  EXPECT_GT(file.windows.back().first_step, file.windows.front().last_step);
 }
 
 TEST_F(LoadFileTest, WhatIsNoLoadIsRefusedWithItsPath) {
@@ -61,23 +60,20 @@ TEST_F(LoadFileTest, RowsOfDenseLayersInALoadOfSglangAreLeftOutOrSaid) {
   const std::string keyed = Write("keyed.json", "{\"logical_count\":" + steps + "}");
   const std::string bare = Write("bare.json", steps);
   for (const LoadReading& reading : {LoadReading{}, LoadReading{.format = "sglang"}}) {
-    const auto whole = ReadLoadFile(keyed, reading);
-    ASSERT_TRUE(whole.ok()) << whole.status();
-    EXPECT_EQ(whole->windows.front().load.num_layers(), 4);
-    EXPECT_THAT(NotesOn(keyed, *whole),
+    const auto whole = Must(ReadLoadFile(keyed, reading));
+    EXPECT_EQ(whole.windows.front().load.num_layers(), 4);
+    EXPECT_THAT(NotesOn(keyed, whole),
                 StartsWith("note: " + keyed + ": rows 0,1 look like dense layers (no tokens)"));
-    EXPECT_THAT(NotesOn(keyed, *whole), HasSubstr("give --first-layer 2 to leave them out"));
-    const auto moe = ReadLoadFile(keyed, {.format = reading.format, .layers = {.first = 2}});
-    ASSERT_TRUE(moe.ok()) << moe.status();
-    ASSERT_EQ(moe->windows.size(), 2U);
-    EXPECT_EQ(moe->windows[1].load.num_layers(), 2);
-    EXPECT_EQ(moe->windows[1].load.counts()(1, 1), 6);
-    EXPECT_EQ(NotesOn(keyed, *moe), "");
+    EXPECT_THAT(NotesOn(keyed, whole), HasSubstr("give --first-layer 2 to leave them out"));
+    const auto moe = Must(ReadLoadFile(keyed, {.format = reading.format, .layers = {.first = 2}}));
+    ASSERT_EQ(moe.windows.size(), 2U);
+    EXPECT_EQ(moe.windows[1].load.num_layers(), 2);
+    EXPECT_EQ(moe.windows[1].load.counts()(1, 1), 6);
+    EXPECT_EQ(NotesOn(keyed, moe), "");
   }
-  const auto named = ReadLoadFile(bare, {.format = "sglang", .layers = {.first = 3}});
-  ASSERT_TRUE(named.ok()) << named.status();
-  EXPECT_EQ(named->windows[0].load.num_layers(), 1);
-  EXPECT_THAT(NotesOn(bare, *named), HasSubstr("row 2 is left out for --first-layer 3, though"));
+  const auto named = Must(ReadLoadFile(bare, {.format = "sglang", .layers = {.first = 3}}));
+  EXPECT_EQ(named.windows[0].load.num_layers(), 1);
+  EXPECT_THAT(NotesOn(bare, named), HasSubstr("row 2 is left out for --first-layer 3, though"));
   EXPECT_THAT(std::string(ReadLoadFile(keyed, {.layers = {.first = 4}}).status().message()),
               StartsWith(keyed + ": has layers 0-3, --first-layer 4 leaves none"));
 }
@@ -88,20 +84,18 @@ TEST_F(LoadFileTest, TheLayersOfEveryLoadCanBeChosen) {
                               R"({"first_step":0,"last_step":9,"load":[[1,2],[3,4],[5,6]]})",
                               R"({"logical_count":[[1,2],[3,4],[5,6]]})"}) {
     const std::string path = Write("load", content);
-    const auto from_one = ReadLoadFile(path, {.format = {}, .layers = {.first = 1}});
+    const auto from_one = ReadLoadFile(path, {.layers = {.first = 1}});
     ASSERT_TRUE(from_one.ok()) << content << from_one.status();
     EXPECT_EQ(from_one->windows.front().load.num_layers(), 2);
     EXPECT_EQ(from_one->layers, (LayerNumbers{1, 2}));
     EXPECT_THAT(NotesOn(path, *from_one),
                 HasSubstr("row 0 is left out for --first-layer 1, though"));
-    const auto two = ReadLoadFile(path, {.format = {}, .layers = {.list = {0, 2}}});
+    const auto two = ReadLoadFile(path, {.layers = {.list = {0, 2}}});
     ASSERT_TRUE(two.ok()) << content << two.status();
     EXPECT_EQ(two->windows.front().load.counts()(1, 1), 6);
     EXPECT_EQ(NotesOn(path, *two), "");
-    EXPECT_THAT(
-        std::string(
-            ReadLoadFile(path, {.format = {}, .layers = {.list = {0, 3}}}).status().message()),
-        HasSubstr("load: has layers 0-2, --layers 0,3 names layer 3"));
+    EXPECT_THAT(std::string(ReadLoadFile(path, {.layers = {.list = {0, 3}}}).status().message()),
+                HasSubstr("load: has layers 0-2, --layers 0,3 names layer 3"));
   }
 }
 
@@ -132,16 +126,14 @@ TEST_F(LoadFileTest, ATableThatIsNoLoadIsRefusedOrNoted) {
   };
   for (const auto& [content, words] : noted) {
     const std::string path = Write("table.json", content);
-    const auto file = ReadLoadFile(path);
-    ASSERT_TRUE(file.ok()) << file.status();
-    EXPECT_THAT(NotesOn(path, *file), HasSubstr(words));
+    const auto file = Must(ReadLoadFile(path));
+    EXPECT_THAT(NotesOn(path, file), HasSubstr(words));
   }
   // A word that names it a load is believed.
   for (const auto& [content, words] : noted) {
-    const auto file = ReadLoadFile(
-        Write("load.json", std::string(R"({"format":"eplb.load.v1","load":)") + content + "}"));
-    ASSERT_TRUE(file.ok()) << file.status();
-    EXPECT_THAT(file->notes, ::testing::IsEmpty());
+    const auto file = Must(ReadLoadFile(
+        Write("load.json", std::string(R"({"format":"eplb.load.v1","load":)") + content + "}")));
+    EXPECT_THAT(file.notes, ::testing::IsEmpty());
   }
 }
 
@@ -158,18 +150,16 @@ TEST_F(LoadFileTest, LoadsOfRoutersAreNotDoubted) {
 TEST_F(LoadFileTest, LayersWithGapsAreNotedWithTheirNumbers) {
   const std::string path = Write("verl.json", R"({"aggregated_load":{"1":{"0":1},"3":{"0":5}}})");
   EXPECT_THAT(NotesOn(path, *ReadLoadFile(path)), HasSubstr("the model's layers 1,3: give"));
-  const auto one = ReadLoadFile(path, {.format = "ascend", .layers = {.list = {3}}});
-  ASSERT_TRUE(one.ok()) << one.status();
-  EXPECT_EQ(one->windows.front().load.counts()(0, 0), 5);
-  EXPECT_EQ(NotesOn(path, *one), "");
+  const auto one = Must(ReadLoadFile(path, {.format = "ascend", .layers = {.list = {3}}}));
+  EXPECT_EQ(one.windows.front().load.counts()(0, 0), 5);
+  EXPECT_EQ(NotesOn(path, one), "");
 }
 
 TEST_F(LoadFileTest, StepsOfABareArrayAreWindows) {
-  const auto file = ReadLoadFile(Write("steps.json", "[[[1,2]],[[3,4]],[[5,6]]]"));
-  ASSERT_TRUE(file.ok()) << file.status();
-  ASSERT_EQ(file->windows.size(), 3U);
-  EXPECT_EQ(file->windows[2].first_step, 2);
-  EXPECT_EQ(file->windows[2].load.counts()(0, 1), 6);
+  const auto file = Must(ReadLoadFile(Write("steps.json", "[[[1,2]],[[3,4]],[[5,6]]]")));
+  ASSERT_EQ(file.windows.size(), 3U);
+  EXPECT_EQ(file.windows[2].first_step, 2);
+  EXPECT_EQ(file.windows[2].load.counts()(0, 1), 6);
 }
 
 }  // namespace

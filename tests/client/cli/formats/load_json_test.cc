@@ -14,9 +14,6 @@
 namespace eplb {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
-
 std::vector<LoadWindow> Parsed(const std::string& text) {
   absl::StatusOr<std::vector<LoadWindow>> windows = ParseLoadJson("f", text);
   EXPECT_TRUE(windows.ok()) << windows.status();

@@ -2,7 +2,6 @@
 #ifndef EPLB_TESTS_CLIENT_CLI_FORMATS_NPY_BYTES_H_
 #define EPLB_TESTS_CLIENT_CLI_FORMATS_NPY_BYTES_H_
 
-#include <cstring>
 #include <string>
 #include <vector>
 

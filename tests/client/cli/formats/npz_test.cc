@@ -31,12 +31,11 @@ constexpr char kEnd[] = "PK\x05\x06";
 std::string Good() { return *NpzBytes({{"first", std::string(1000, 'x')}, {"second", ""}}); }
 
 TEST(NpzTest, MembersComeBackAndBytesRepeat) {
-  const auto members = ParseNpz(Good());
-  ASSERT_TRUE(members.ok()) << members.status();
-  ASSERT_EQ(members->size(), 2U);
-  EXPECT_EQ((*members)[0].name, "first");
-  EXPECT_EQ((*members)[0].bytes, std::string(1000, 'x'));
-  EXPECT_EQ((*members)[1].bytes, "");
+  const auto members = Must(ParseNpz(Good()));
+  ASSERT_EQ(members.size(), 2U);
+  EXPECT_EQ(members[0].name, "first");
+  EXPECT_EQ(members[0].bytes, std::string(1000, 'x'));
+  EXPECT_EQ(members[1].bytes, "");
   EXPECT_EQ(Good(), Good());
 }
 

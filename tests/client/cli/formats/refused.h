@@ -1,4 +1,4 @@
-// Files that a reader must refuse, and what a refusal looks like.
+// Results of readers: values that must be there, and files that must be refused.
 #ifndef EPLB_TESTS_CLIENT_CLI_FORMATS_REFUSED_H_
 #define EPLB_TESTS_CLIENT_CLI_FORMATS_REFUSED_H_
 
@@ -6,12 +6,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace eplb {
+
+// A result without a value ends the test with its status.
+template <class T>
+T Must(absl::StatusOr<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().ToString());
+  return *std::move(result);
+}
 
 struct Refused {
   std::string name;

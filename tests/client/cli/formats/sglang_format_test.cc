@@ -1,27 +1,25 @@
-#include "client/cli/formats/sglang_format.h"
-
+#include "client/cli/formats/engine_formats.h"
 #include "tests/client/cli/formats/refused.h"
 
 namespace eplb {
 namespace {
 
 TEST(SglangFormatTest, SlotsAreReadAndNothingElseIsKnown) {
-  const auto parts = ParseSglangPlacement("f", R"({"physical_to_logical_map":[[0,1,0],[1,1,0]]})");
-  ASSERT_TRUE(parts.ok()) << parts.status();
-  EXPECT_EQ(parts->slots.rows(), 2);
-  EXPECT_EQ(parts->slots(1, 0), 1);
-  EXPECT_FALSE(parts->ranks.has_value());
-  EXPECT_FALSE(parts->frame.num_gpus.has_value());
+  const auto parts =
+      Must(ParseSglangPlacement("f", R"({"physical_to_logical_map":[[0,1,0],[1,1,0]]})"));
+  EXPECT_EQ(parts.slots.rows(), 2);
+  EXPECT_EQ(parts.slots(1, 0), 1);
+  EXPECT_FALSE(parts.ranks.has_value());
+  EXPECT_FALSE(parts.frame.num_gpus.has_value());
 }
 
 TEST(SglangFormatTest, StepsOfALoadAreWindows) {
   const auto value = wire::ParseJson(R"({"logical_count":[[[1,2],[0,0]],[[3,4],[0,0]]]})");
-  const auto windows = SglangLoad(*value);
-  ASSERT_TRUE(windows.ok()) << windows.status();
-  ASSERT_EQ(windows->size(), 2U);
-  EXPECT_EQ((*windows)[1].first_step, 1);
-  EXPECT_EQ((*windows)[1].load.counts()(0, 1), 4);
-  EXPECT_EQ((*windows)[1].load.counts()(1, 1), 0);  // a dense layer
+  const auto windows = Must(SglangLoad(*value));
+  ASSERT_EQ(windows.size(), 2U);
+  EXPECT_EQ(windows[1].first_step, 1);
+  EXPECT_EQ(windows[1].load.counts()(0, 1), 4);
+  EXPECT_EQ(windows[1].load.counts()(1, 1), 0);  // a dense layer
   EXPECT_EQ(SglangLoad(*wire::ParseJson(R"({"logical_count":[[5,6]]})"))->size(), 1U);
   EXPECT_EQ(SglangLoad(*wire::ParseJson("[[[1,2],[0,0]],[[3,4],[0,0]]]"))->size(), 2U);
 }

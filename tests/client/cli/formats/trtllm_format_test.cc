@@ -1,13 +1,10 @@
-#include "client/cli/formats/trtllm_format.h"
-
 #include <gmock/gmock.h>
 
-#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 
+#include "client/cli/formats/engine_formats.h"
 #include "tests/client/cli/formats/random_placement.h"
 #include "tests/client/cli/formats/refused.h"
 
@@ -28,40 +25,36 @@ TEST(TrtllmFormatTest, KeysAreTheModelsLayersInAnyOrder) {
                     "  4: [1,1,0]\nnum_slots: 3 # of all ranks\nunknown: {a: [1, x]}\n"),
         std::string(R"({"num_slots":3,"initial_global_assignments":)"
                     R"({"3":[0,1,0],"4":[1,1,0],"5":[0,1,1]}})")}) {
-    const auto parts = ParseTrtllmPlacement("f", text);
-    ASSERT_TRUE(parts.ok()) << parts.status();
-    EXPECT_EQ(parts->layers, (LayerNumbers{3, 4, 5}));
-    ASSERT_EQ(parts->slots.rows(), 3);
-    EXPECT_EQ(parts->slots(1, 0), 1);
-    EXPECT_EQ(parts->slots(2, 2), 1);
+    const auto parts = Must(ParseTrtllmPlacement("f", text));
+    EXPECT_EQ(parts.layers, (LayerNumbers{3, 4, 5}));
+    ASSERT_EQ(parts.slots.rows(), 3);
+    EXPECT_EQ(parts.slots(1, 0), 1);
+    EXPECT_EQ(parts.slots(2, 2), 1);
   }
 }
 
 TEST(TrtllmFormatTest, LayersMayHaveGapsAndRowsImplyTheNumberOfSlots) {
-  const auto parts = ParseTrtllmPlacement(
-      "f", "initial_global_assignments:\n  5: [0, 1, 1]\n  1: [0, 1, 0]\n  3: [1, 1, 0]\n");
-  ASSERT_TRUE(parts.ok()) << parts.status();
-  EXPECT_EQ(parts->layers, (LayerNumbers{1, 3, 5}));
-  ASSERT_EQ(parts->slots.cols(), 3);
-  EXPECT_EQ(parts->slots(1, 0), 1);
-  EXPECT_EQ(
-      *WriteTrtllmPlacement(*MakePlacement(*parts, {}), {.path = {}, .layers = parts->layers}),
-      "num_slots: 3\nlayer_updates_per_iter: 0\ninitial_global_assignments:\n"
-      "  1: [0, 1, 0]\n  3: [1, 1, 0]\n  5: [0, 1, 1]\n");
+  const auto parts = Must(ParseTrtllmPlacement(
+      "f", "initial_global_assignments:\n  5: [0, 1, 1]\n  1: [0, 1, 0]\n  3: [1, 1, 0]\n"));
+  EXPECT_EQ(parts.layers, (LayerNumbers{1, 3, 5}));
+  ASSERT_EQ(parts.slots.cols(), 3);
+  EXPECT_EQ(parts.slots(1, 0), 1);
+  EXPECT_EQ(*WriteTrtllmPlacement(*MakePlacement(parts, {}), {.layers = parts.layers}),
+            "num_slots: 3\nlayer_updates_per_iter: 0\ninitial_global_assignments:\n"
+            "  1: [0, 1, 0]\n  3: [1, 1, 0]\n  5: [0, 1, 1]\n");
 }
 
 TEST(TrtllmFormatTest, DeepSeekV3HasLayers3To60) {
   const Topology topology =
       *Topology::Make({.num_layers = 58, .num_experts = 256, .num_slots = 288, .num_gpus = 32});
   const auto yaml =
-      WriteTrtllmPlacement(Placement::Static(topology), {.path = {}, .layers = Consecutive(3, 58)});
+      WriteTrtllmPlacement(Placement::Static(topology), {.layers = Consecutive(3, 58)});
   ASSERT_TRUE(yaml.ok());
   EXPECT_THAT(*yaml, HasSubstr("\n  3: ["));
   EXPECT_THAT(*yaml, HasSubstr("\n  60: ["));
   EXPECT_THAT(*yaml, ::testing::Not(HasSubstr("\n  61: [")));
-  const auto parts = ParseTrtllmPlacement("f", *yaml);
-  ASSERT_TRUE(parts.ok()) << parts.status();
-  EXPECT_EQ(*MakePlacement(*parts, {.num_gpus = 32}), Placement::Static(topology));
+  const auto parts = Must(ParseTrtllmPlacement("f", *yaml));
+  EXPECT_EQ(*MakePlacement(parts, {.num_gpus = 32}), Placement::Static(topology));
   const absl::Status unknown = WriteTrtllmPlacement(Placement::Static(topology), {}).status();
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("--first-layer"));
 }
@@ -139,10 +132,9 @@ TEST(TrtllmFormatTest, TheBalancerInTheOptionsOfTheLlmApiIsFound) {
   const std::string options =
       "backend: pytorch\nmoe_config:\n  backend: WIDEEP\n  load_balancer:\n    num_slots: 2\n"
       "    layer_updates_per_iter: 0\n    initial_global_assignments:\n      3: [1, 0]\n";
-  const auto parts = ParseTrtllmPlacement("f", options);
-  ASSERT_TRUE(parts.ok()) << parts.status();
-  EXPECT_EQ(parts->slots(0, 0), 1);
-  EXPECT_EQ(parts->layers, LayerNumbers{3});
+  const auto parts = Must(ParseTrtllmPlacement("f", options));
+  EXPECT_EQ(parts.slots(0, 0), 1);
+  EXPECT_EQ(parts.layers, LayerNumbers{3});
   const Refused cases[] = {
       {"Path", "moe_config:\n  load_balancer: ./balancer.yaml\n",
        "moe_config.load_balancer names the file \"./balancer.yaml\", expected that file itself"},

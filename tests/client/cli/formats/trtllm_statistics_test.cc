@@ -1,5 +1,3 @@
-#include "client/cli/formats/trtllm_statistics.h"
-
 #include <gmock/gmock.h>
 
 #include <cstdint>
@@ -10,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "client/cli/formats/engine_formats.h"
 #include "tests/client/cli/formats/npy_bytes.h"
 #include "tests/client/cli/formats/refused.h"
 #include "tests/client/cli/formats/safetensors_bytes.h"
@@ -60,13 +59,12 @@ class TrtllmStatisticsTest : public FilesTest {
 TEST_F(TrtllmStatisticsTest, RanksAreAddedAndIterationsAreWindows) {
   WriteGood();
   EXPECT_TRUE(IsTrtllmStatistics(Path("")));
-  const auto file = ReadTrtllmStatistics(Path(""));
-  ASSERT_TRUE(file.ok()) << file.status();
-  const std::vector<LoadWindow>& windows = file->windows;
+  const auto file = Must(ReadTrtllmStatistics(Path("")));
+  const std::vector<LoadWindow>& windows = file.windows;
   ASSERT_EQ(windows.size(), 2U);
   EXPECT_EQ(windows[0].first_step, 9);
   EXPECT_EQ(windows[1].last_step, 10);
-  EXPECT_EQ(file->layers, (LayerNumbers{3, 4}));
+  EXPECT_EQ(file.layers, (LayerNumbers{3, 4}));
   EXPECT_EQ(windows[0].load.counts()(1, 0), 33);
   EXPECT_EQ(windows[1].load.counts()(0, 1), 66);
 }
@@ -156,10 +154,9 @@ TEST_F(TrtllmStatisticsTest, ABrokenRankFileIsNamed) {
 
 TEST_F(TrtllmStatisticsTest, LayersMayHaveGapsAndAreTheSameInEveryIteration) {
   Write("rank0.safetensors", FileOf({{"9_1", {1, 2}}, {"9_5", {3, 4}}}));
-  const auto file = ReadTrtllmStatistics(Path(""));
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(file->layers, (LayerNumbers{1, 5}));
-  EXPECT_EQ(file->windows.front().load.counts()(1, 0), 3);
+  const auto file = Must(ReadTrtllmStatistics(Path("")));
+  EXPECT_EQ(file.layers, (LayerNumbers{1, 5}));
+  EXPECT_EQ(file.windows.front().load.counts()(1, 0), 3);
   Write("rank0.safetensors", FileOf({{"9_3", {1, 2}}, {"9_4", {3, 4}}, {"10_3", {5, 6}}}));
   EXPECT_THAT(Refusal(""), HasSubstr("iteration 10 has layers 3, iteration 9 has 3,4"));
   Write("rank0.safetensors", FileOf({{"9_3", {1, 2}}, {"10_4", {5, 6}}}));

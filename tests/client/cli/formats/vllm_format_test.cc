@@ -1,9 +1,8 @@
-#include "client/cli/formats/vllm_format.h"
-
 #include <random>
 
 #include "absl/strings/str_cat.h"
 
+#include "client/cli/formats/engine_formats.h"
 #include "tests/client/cli/formats/random_placement.h"
 #include "tests/client/cli/formats/refused.h"
 
@@ -24,29 +23,26 @@ constexpr char kStats[] =
     "\n";
 
 TEST(VllmFormatTest, TheMappingCountsMoeLayersFromZero) {
-  const auto parts = ParseVllmPlacement("f", kMapping);
-  ASSERT_TRUE(parts.ok()) << parts.status();
-  EXPECT_EQ(parts->slots(1, 1), 1);
-  EXPECT_EQ(parts->num_experts, 2);
-  EXPECT_FALSE(parts->frame.num_gpus.has_value());
-  EXPECT_TRUE(parts->layers.empty());
-  const auto with_meta = ParseVllmPlacement("f", std::string(kMeta) + kStats + kMapping);
-  ASSERT_TRUE(with_meta.ok()) << with_meta.status();
-  EXPECT_EQ(with_meta->frame.num_gpus, 3);
-  EXPECT_EQ(with_meta->frame.num_groups, 2);
+  const auto parts = Must(ParseVllmPlacement("f", kMapping));
+  EXPECT_EQ(parts.slots(1, 1), 1);
+  EXPECT_EQ(parts.num_experts, 2);
+  EXPECT_FALSE(parts.frame.num_gpus.has_value());
+  EXPECT_TRUE(parts.layers.empty());
+  const auto with_meta = Must(ParseVllmPlacement("f", std::string(kMeta) + kStats + kMapping));
+  EXPECT_EQ(with_meta.frame.num_gpus, 3);
+  EXPECT_EQ(with_meta.frame.num_groups, 2);
 }
 
 TEST(VllmFormatTest, LoadsOfSlotsGoToTheExpertsTheyHeld) {
   // The same loads, after slots 0 and 1 of layer 0 changed places.
   const std::string later =
       With(With(With(kStats, "100", "200"), "[5,7,11]", "[7,5,11]"), "[[0,1,0]", "[[1,0,0]");
-  const auto file = ParseVllmLoad("f", std::string(kMeta) + kStats + later);
-  ASSERT_TRUE(file.ok()) << file.status();
-  ASSERT_EQ(file->windows.size(), 2U);
-  EXPECT_EQ(file->windows[0].first_step, 100);
-  EXPECT_EQ(file->windows[1].last_step, 200);
-  EXPECT_TRUE(file->notes.empty());
-  for (const LoadWindow& window : file->windows) {
+  const auto file = Must(ParseVllmLoad("f", std::string(kMeta) + kStats + later));
+  ASSERT_EQ(file.windows.size(), 2U);
+  EXPECT_EQ(file.windows[0].first_step, 100);
+  EXPECT_EQ(file.windows[1].last_step, 200);
+  EXPECT_TRUE(file.notes.empty());
+  for (const LoadWindow& window : file.windows) {
     ASSERT_TRUE(window.load.is_counts());
     EXPECT_EQ(window.load.num_experts(), 2);
     EXPECT_EQ(window.load.counts()(0, 0), 16);
@@ -54,10 +50,9 @@ TEST(VllmFormatTest, LoadsOfSlotsGoToTheExpertsTheyHeld) {
     EXPECT_EQ(window.load.counts()(1, 0), 4);
     EXPECT_EQ(window.load.counts()(1, 1), 5);
   }
-  const auto reals = ParseVllmLoad("f", With(kStats, "[5,", "[5.5,"));
-  ASSERT_TRUE(reals.ok()) << reals.status();
-  EXPECT_FALSE(reals->windows.front().load.is_counts());
-  EXPECT_EQ(reals->windows.front().load.ToDouble()(0, 0), 16.5);
+  const auto reals = Must(ParseVllmLoad("f", With(kStats, "[5,", "[5.5,")));
+  EXPECT_FALSE(reals.windows.front().load.is_counts());
+  EXPECT_EQ(reals.windows.front().load.ToDouble()(0, 0), 16.5);
 }
 
 TEST(VllmFormatTest, RandomLoadsAddUpAsTheirPlacementSays) {
@@ -80,30 +75,27 @@ TEST(VllmFormatTest, RandomLoadsAddUpAsTheirPlacementSays) {
         absl::StrAppend(&map, slot == 0 ? "" : ",", slots(layer, slot));
       }
     }
-    const auto windows =
-        ParseVllmLoad("f", absl::StrCat(R"({"record_type":"eplb_load_stats","version":1,"step":0,)",
-                                        "\"expert_load\":[", load, "]],\"p2l_map\":[", map, "]]}"));
-    ASSERT_TRUE(windows.ok()) << windows.status();
-    ASSERT_TRUE((windows->windows.front().load.counts() == expected).all());
+    const auto windows = Must(ParseVllmLoad(
+        "f", absl::StrCat(R"({"record_type":"eplb_load_stats","version":1,"step":0,)",
+                          "\"expert_load\":[", load, "]],\"p2l_map\":[", map, "]]}")));
+    ASSERT_TRUE((windows.windows.front().load.counts() == expected).all());
   }
 }
 
 TEST(VllmFormatTest, WhatTheMapsImplyMayBeMissing) {
   const auto parts =
-      ParseVllmPlacement("f", R"({"record_type":"eplb_load_meta","version":1,"model":"m"})"
-                              "\n"
-                              R"({"record_type":"eplb_initial_mapping","version":1,)"
-                              R"("initial_global_assignments":{"0":[0,1,0],"1":[1,1,0]}})");
-  ASSERT_TRUE(parts.ok()) << parts.status();
-  EXPECT_EQ(parts->num_experts, 2);
-  EXPECT_EQ(parts->slots.cols(), 3);
+      Must(ParseVllmPlacement("f", R"({"record_type":"eplb_load_meta","version":1,"model":"m"})"
+                                   "\n"
+                                   R"({"record_type":"eplb_initial_mapping","version":1,)"
+                                   R"("initial_global_assignments":{"0":[0,1,0],"1":[1,1,0]}})"));
+  EXPECT_EQ(parts.num_experts, 2);
+  EXPECT_EQ(parts.slots.cols(), 3);
 }
 
 TEST(VllmFormatTest, AJobThatWasScaledBeforeItsFirstRecordIsNoted) {
-  const auto file = ParseVllmLoad(
-      "f", With(With(kMeta, "ranks\":3", "ranks\":2"), "experts\":1", "experts\":0") + kStats);
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_THAT(file->notes,
+  const auto file = Must(ParseVllmLoad(
+      "f", With(With(kMeta, "ranks\":3", "ranks\":2"), "experts\":1", "experts\":0") + kStats));
+  EXPECT_THAT(file.notes,
               ::testing::ElementsAre("eplb_load_meta has num_ranks 2, the first record has 3"));
 }
 
@@ -114,13 +106,11 @@ TEST(VllmFormatTest, RecordsOfOtherTypesAreSkippedWithANote) {
                                        R"({"record_type":"bench_run_start"})", "\n", kMapping);
   const std::string note =
       "skipped records of other types: 2 \"bench_run_start\", 1 \"session_metadata\"";
-  const auto load = ParseVllmLoad("f", log);
-  ASSERT_TRUE(load.ok()) << load.status();
-  EXPECT_EQ(load->windows.size(), 1U);
-  EXPECT_THAT(load->notes, ::testing::ElementsAre(note));
-  const auto parts = ParseVllmPlacement("f", log);
-  ASSERT_TRUE(parts.ok()) << parts.status();
-  EXPECT_THAT(parts->notes, ::testing::ElementsAre(note));
+  const auto load = Must(ParseVllmLoad("f", log));
+  EXPECT_EQ(load.windows.size(), 1U);
+  EXPECT_THAT(load.notes, ::testing::ElementsAre(note));
+  const auto parts = Must(ParseVllmPlacement("f", log));
+  EXPECT_THAT(parts.notes, ::testing::ElementsAre(note));
   // A stranger cannot make the note long.
   std::string many = kStats;
   for (int i = 0; i < 20; ++i) absl::StrAppend(&many, "{\"record_type\":\"t", i, "\"}\n");

@@ -39,7 +39,6 @@ Fd ConnectRaw(const std::string& address) {
 
 MeetOptions Expect(const Listener& listener, std::vector<RankId> ranks) {
   return {.handshake = Self(0),
-          .dial = {},
           .expect = std::move(ranks),
           .listeners = {&listener},
           .deadline = absl::Now() + kLong};
@@ -49,8 +48,6 @@ MeetOptions DialRankZero(Handshake::Options self, const std::string& address,
                          absl::Duration timeout = kLong) {
   return {.handshake = std::move(self),
           .dial = {{.rank = RankId{0}, .addresses = {address}}},
-          .expect = {},
-          .listeners = {},
           .deadline = absl::Now() + timeout};
 }
 

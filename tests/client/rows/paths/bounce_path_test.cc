@@ -135,7 +135,7 @@ TEST_P(BouncePathTest, TheCpuSumsNothing) {
 }
 
 TEST_P(BouncePathTest, ARowIsStagedWhileTheNextComesDown) {
-  MakeWorld({.down = {.looks_per_transfer = 100}, .up = {}}, {}, 2 * kLargeRow);
+  MakeWorld({.down = {.looks_per_transfer = 100}}, {}, 2 * kLargeRow);
   Post(1, {kLargeRow, kLargeRow});
   bool overlapped = false;
   absl::StatusOr<Progress> received = Progress{};
@@ -159,15 +159,13 @@ TEST_P(BouncePathTest, NothingIsAllocatedAfterTheStart) {
   EXPECT_THAT(at_start, Gt(0));
   for (uint64_t post_id = 1; post_id <= 4; ++post_id) {
     Post(post_id, std::vector<int64_t>(post_id, kLargeRow));
-    for (const auto& result : Drive(transports_, tickets_)) {
-      ASSERT_TRUE(result.ok()) << result.status();
-    }
+    MustDrive(transports_, tickets_);
   }
   EXPECT_EQ(num_reserved(), at_start);
 }
 
 TEST_P(BouncePathTest, AbortWaitsForWhatIsOnItsWayDown) {
-  MakeWorld({.down = {.looks_per_transfer = 1 << 30}, .up = {}}, {}, kLargeRow);
+  MakeWorld({.down = {.looks_per_transfer = 1 << 30}}, {}, kLargeRow);
   Post(1, {kLargeRow});
   while (down_[1]->num_under_way() == 0) ASSERT_TRUE(Poll(0).ok() && Poll(1).ok());
   EXPECT_TRUE(transports_[1]->Abort().ok());
@@ -175,7 +173,7 @@ TEST_P(BouncePathTest, AbortWaitsForWhatIsOnItsWayDown) {
 }
 
 TEST_P(BouncePathTest, AbortWaitsForATransferWhoseChecksumsCouldNotBeBegun) {
-  MakeWorld({}, {.down = {}, .up = {.looks_per_transfer = 5, .fail_copies = true}}, 64);
+  MakeWorld({}, {.up = {.looks_per_transfer = 5, .fail_copies = true}}, 64);
   Post(1, {64});
   absl::StatusOr<Progress> received = Progress{};
   while (received.ok()) {
@@ -227,7 +225,7 @@ class BounceSenderTest : public ::testing::Test {
 // begin.
 TEST_F(BounceSenderTest, OnceNothingMovesThereIsNothingToDoBeforeThePeerHasRead) {
   const std::vector<std::byte> row(kBytes, std::byte{5});
-  RowMoves moves{.post_id = 1, .sends = {}, .receives = {}};
+  RowMoves moves{.post_id = 1};
   for (const int32_t round : {0, 1}) {
     moves.sends.push_back({.to = RankId{1}, .row = round, .round = round, .bytes = row});
   }
@@ -294,7 +292,7 @@ class NamedPath : public RowPath {
 class FallbackPathTest : public ::testing::Test {
  protected:
   void Open(uint64_t post_id) {
-    const RowMoves moves{.post_id = post_id, .sends = {}, .receives = {}};
+    const RowMoves moves{.post_id = post_id};
     TransferLedger ledger(moves);
     LinkSet links({});
     EXPECT_TRUE(path_->Open(moves, ledger, links).ok());
@@ -364,7 +362,7 @@ TEST_F(FallbackPathTest, ASecondWayThatCannotBeMadeRefusesThePostAndIsTriedAgain
   Succeed(0);
   for (const uint64_t post_id : {1, 2, 3}) Fail(post_id, /*own_rows_came=*/false);
   no_memory_ = true;
-  const RowMoves moves{.post_id = 4, .sends = {}, .receives = {}};
+  const RowMoves moves{.post_id = 4};
   TransferLedger ledger(moves);
   LinkSet links({});
   EXPECT_EQ(path_->Open(moves, ledger, links), absl::ResourceExhaustedError("no memory"));

@@ -110,7 +110,6 @@ TEST(HostPathTest, OnlyTheNamedPeersAreConnected) {
     return transports[0]->Post(
         {.post_id = 1,
          .sends = {{.to = RankId{to}, .row = 0, .round = 0, .bytes = row, .staging_offset = 0}},
-         .receives = {},
          .deadline = absl::InfiniteFuture()});
   };
   EXPECT_THAT(std::string(send_to(2).status().message()), HasSubstr("not a peer"));

@@ -82,8 +82,7 @@ TEST_F(ProcessesTest, RowsGoRoundARingOfProcessesThroughSharedMemory) {
     if (!transport.ok() || noted) return false;
     const std::vector<std::byte> row(kRingBytes, static_cast<std::byte>(rank + 1));
     const auto ticket = (*transport)->Post(Ring(rank, 3, row));
-    absl::StatusOr<Progress> result = Progress{};
-    while (result.ok() && !result->done) result = (*transport)->Poll(*ticket, absl::Seconds(1));
+    const absl::StatusOr<Progress> result = Finish(**transport, *ticket);
     const auto expected = static_cast<std::byte>((rank + 2) % 3 + 1);
     return result.ok() &&
            std::ranges::all_of((*transport)->staging(), [&](auto b) { return b == expected; });
@@ -98,8 +97,7 @@ TEST_F(ProcessesTest, KilledProcessIsNamedByTheOthers) {
     const std::vector<std::byte> row(kRingBytes, std::byte{1});
     const auto ticket = (*transport)->Post(Ring(rank, 3, row));
     if (absl::IsFailedPrecondition(ticket.status())) return true;  // it was gone before the post
-    absl::StatusOr<Progress> result = Progress{};
-    while (result.ok() && !result->done) result = (*transport)->Poll(*ticket, absl::Seconds(1));
+    const absl::StatusOr<Progress> result = Finish(**transport, *ticket);
     return absl::IsUnavailable(result.status()) || absl::IsAborted(result.status());
   });
 }

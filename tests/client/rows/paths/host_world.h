@@ -20,9 +20,7 @@ inline TransportOptions HostOptions(int32_t rank, int32_t world_size, int64_t st
           .world_size = world_size,
           .staging_bytes = staging_bytes,
           .secret = kHostSecret,
-          .connect_timeout = absl::Seconds(30),
-          .peers = {},
-          .on_note = {}};
+          .connect_timeout = absl::Seconds(30)};
 }
 
 // A note, e.g. that memory is not shared after all, fails the test.

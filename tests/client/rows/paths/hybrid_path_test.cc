@@ -22,7 +22,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 
 #include "base/monotonic_clock.h"
 #include "tests/client/rows/paths/hybrid_world.h"
@@ -155,12 +154,9 @@ class HybridTrafficTest : public ::testing::TestWithParam<Grouping> {
   void Carry(const Traffic& traffic) {
     for (auto& transport : transports_) memory_.Fill(transport->staging(), kOld);
     RunRanks(kWorld, [&](int32_t rank) {
-      const Ticket ticket = MustPost(*transports_[rank], traffic.moves[rank]);
-      while (true) {
-        const auto progress = transports_[rank]->Poll(ticket, absl::Seconds(1));
-        ASSERT_TRUE(progress.ok()) << progress.status();
-        if (progress->done) break;
-      }
+      Transport& transport = *transports_[rank];
+      const auto progress = Finish(transport, MustPost(transport, traffic.moves[rank]));
+      ASSERT_TRUE(progress.ok()) << progress.status();
     });
     for (int32_t rank = 0; rank < kWorld; ++rank) {
       const std::span<std::byte> staging = transports_[rank]->staging();
@@ -271,7 +267,7 @@ TEST(HybridPathTest, ALaterRoundInsideAHostDoesNotWaitForAnEarlierOneBetweenHost
   const std::vector<Ticket> tickets = {MustPost(*transports[0], sends),
                                        MustPost(*transports[1], local),
                                        MustPost(*transports[2], ReceiveOne(RankId{0}, 2, 64))};
-  for (const auto& result : Drive(transports, tickets)) EXPECT_TRUE(result.ok()) << result.status();
+  MustDrive(transports, tickets);
 }
 
 TEST(HybridPathTest, TheTrialOfAHostFindsStagingThatIsNotThePeers) {
@@ -303,7 +299,8 @@ TEST(HybridPathTest, TheTrialOfAHostFindsStagingThatIsNotThePeers) {
   }
 }
 
-// A path that is destroyed while NCCL's abort may not have returned; `abort`: how long that takes.
+// A path that is destroyed while NCCL's abort may not have returned; `abort`: how long that
+// takes.
 bool IsStagingFreedAfter(absl::Duration abort, absl::Duration abort_timeout) {
   const std::string faults = absl::StrCat("kind=slow_abort,ms=", absl::ToInt64Milliseconds(abort));
   setenv("EPLB_FAKE_NCCL_FAULTS", faults.c_str(), 1);
@@ -322,7 +319,7 @@ bool IsStagingFreedAfter(absl::Duration abort, absl::Duration abort_timeout) {
        .staging = cuda::RowBuffer{.owner = {staging.data(), [&freed](auto*) { freed = true; }},
                                   .bytes = staging},
        .abort_timeout = abort_timeout});
-  const RowMoves moves{.post_id = 1, .sends = {}, .receives = {}};
+  const RowMoves moves{.post_id = 1};
   TransferLedger ledger(moves);
   LinkSet links({});
   if (!(*path)->Open(moves, ledger, links).ok()) std::abort();
@@ -344,15 +341,11 @@ TEST(HybridPathDeathTest, StagingIsKeptWhereNcclMayStillWriteAndFreedElse) {
 class ScriptedPath : public RowPath {
  public:
   struct Script {
-    absl::Status opened, advanced, closed, dropped;
-    bool moves = false;
+    absl::Status closed, dropped;
     bool busy = false;
     bool whole = true;
     std::string waits_for;
     // Arguments of the calls.
-    RowMoves moves_opened;
-    std::vector<RowMessageType> placed;
-    std::vector<RowMessageType> taken;
     std::vector<bool> closes;
     int32_t num_drops = 0;
   };
@@ -360,26 +353,14 @@ class ScriptedPath : public RowPath {
 
   std::string_view name() const override { return "scripted"; }
   std::span<std::byte> staging() override { return staging_; }
-  absl::Status Open(const RowMoves& moves, TransferLedger& ledger, LinkSet&) override {
-    script_.moves_opened = moves;
-    ledger_ = &ledger;
-    return script_.opened;
-  }
-  absl::StatusOr<bool> Advance() override {
-    if (!script_.advanced.ok()) return script_.advanced;
-    return script_.moves;
-  }
+  absl::Status Open(const RowMoves&, TransferLedger&, LinkSet&) override { return {}; }
+  absl::StatusOr<bool> Advance() override { return false; }
   bool busy() const override { return script_.busy; }
   std::string Waiting() const override { return script_.waits_for; }
-  absl::StatusOr<std::span<std::byte>> Place(const PeerLink&, const RowMessage& frame) override {
-    script_.placed.push_back(frame.type);
+  absl::StatusOr<std::span<std::byte>> Place(const PeerLink&, const RowMessage&) override {
     return staging_;
   }
-  absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
-    script_.taken.push_back(frame.type);
-    if (IsAboutRow(frame)) ledger_->Find(link.rank(), frame.row)->arrived = true;
-    return absl::OkStatus();
-  }
+  absl::Status Take(const PeerLink&, const RowMessage&) override { return {}; }
   absl::Status Close(bool done) override {
     script_.closes.push_back(done);
     return script_.closed;
@@ -390,124 +371,37 @@ class ScriptedPath : public RowPath {
     return script_.dropped;
   }
 
-  TransferLedger& ledger() { return *ledger_; }
-
  private:
   Script& script_;
   const std::span<std::byte> staging_;
-  TransferLedger* ledger_ = nullptr;
 };
 
 // Rank 0 of three, with rank 1 on its host. It exchanges a row with each of the others.
 class HybridPartsTest : public ::testing::Test {
  protected:
-  static PeerLink LinkWith(int32_t rank) {
-    return PeerLink({.rank = RankId{rank}, .fd = Fd(), .staging_bytes = 64});
-  }
-
   HybridPartsTest() {
     for (const int32_t rank : {2, 1}) {
       moves_.sends.push_back({.to = RankId{rank}, .row = 5, .round = 2 - rank, .bytes = row_});
       moves_.receives.push_back(
           {.from = RankId{rank}, .row = 6, .round = 2 - rank, .num_bytes = 8});
     }
-    auto peer = std::make_unique<ScriptedPath>(peer_, staging_);
-    auto nccl = std::make_unique<ScriptedPath>(nccl_, staging_);
-    peer_path_ = peer.get();
-    nccl_path_ = nccl.get();
-    path_ = MakeHybridPath(
-        {.peer = std::move(peer), .nccl = std::move(nccl), .same_host = {RankId{0}, RankId{1}}});
+    path_ = MakeHybridPath({.peer = std::make_unique<ScriptedPath>(peer_, staging_),
+                            .nccl = std::make_unique<ScriptedPath>(nccl_, staging_),
+                            .same_host = {RankId{0}, RankId{1}}});
     ledger_.emplace(moves_);
   }
 
-  absl::Status Open() { return path_->Open(moves_, *ledger_, links_); }
-
   std::vector<std::byte> row_ = std::vector<std::byte>(8);
   std::vector<std::byte> staging_ = std::vector<std::byte>(64);
-  RowMoves moves_{.post_id = 4, .sends = {}, .receives = {}, .time_rounds = true};
+  RowMoves moves_{.post_id = 4, .time_rounds = true};
   LinkSet links_{{}};
   std::optional<TransferLedger> ledger_;
   ScriptedPath::Script peer_, nccl_;
-  ScriptedPath* peer_path_ = nullptr;
-  ScriptedPath* nccl_path_ = nullptr;
   std::unique_ptr<RowPath> path_;
 };
 
-TEST_F(HybridPartsTest, EachPathGetsTheRowsOfItsRanksAndALedgerOfThem) {
-  int stream = 0;
-  moves_.stream = &stream;
-  moves_.keep_sums = true;
-  ASSERT_TRUE(Open().ok());
-  for (const auto& [script, part, rank] :
-       {std::tuple(&peer_, peer_path_, 1), std::tuple(&nccl_, nccl_path_, 2)}) {
-    EXPECT_EQ(script->moves_opened.post_id, 4U);
-    EXPECT_EQ(script->moves_opened.stream, &stream);
-    EXPECT_TRUE(script->moves_opened.keep_sums);
-    ASSERT_EQ(script->moves_opened.sends.size(), 1U);
-    EXPECT_EQ(script->moves_opened.sends[0].to, RankId{rank});
-    ASSERT_EQ(script->moves_opened.receives.size(), 1U);
-    EXPECT_EQ(script->moves_opened.receives[0].from, RankId{rank});
-    EXPECT_THAT(part->ledger().Peers(), ElementsAre(RankId{rank}));
-  }
-  // The post has the reports of its parts.
-  peer_path_->ledger().FinishSend(peer_path_->ledger().outgoing()[0]);
-  nccl_path_->ledger().FinishSend(nccl_path_->ledger().outgoing()[0]);
-  EXPECT_EQ(ledger_->progress().sent_bytes, 16);
-  EXPECT_FALSE(ledger_->complete());
-  for (const auto& [part, rank] : {std::pair(peer_path_, 1), std::pair(nccl_path_, 2)}) {
-    part->ledger().AddReceived(*part->ledger().Find(RankId{rank}, 6), 8);
-  }
-  EXPECT_EQ(ledger_->progress().received_bytes, 16);
-  EXPECT_TRUE(ledger_->complete());
-  for (const RoundTimes& times : ledger_->progress().rounds) {
-    EXPECT_EQ(times.sent_bytes, 8);
-    EXPECT_EQ(times.received_bytes, 8);
-  }
-}
-
-TEST_F(HybridPartsTest, FramesGoToThePathOfTheirRankAndThoseAboutNoRowToNccl) {
-  ASSERT_TRUE(Open().ok());
-  const PeerLink local = LinkWith(1);
-  const PeerLink remote = LinkWith(2);
-  const RowMessage landed{.type = RowMessageType::kLanded, .row = 6};
-  const RowMessage coming{.type = RowMessageType::kComing, .row = 6};
-  const RowMessage meet{.type = RowMessageType::kMeet};
-  EXPECT_THAT(ledger_->PeersNeeded(), ElementsAre(RankId{1}, RankId{2}));
-  ASSERT_TRUE(path_->Take(local, landed).ok());
-  ledger_->FinishSend(ledger_->outgoing()[1]);
-  EXPECT_THAT(ledger_->PeersNeeded(), ElementsAre(RankId{2})) << "rank 1's row has arrived";
-  ASSERT_TRUE(path_->Take(remote, coming).ok());
-  ASSERT_TRUE(path_->Take(local, meet).ok());
-  const RowMessage registered{.type = RowMessageType::kRegistered};
-  for (const RowMessage& frame : {landed, registered, meet}) {
-    ASSERT_TRUE(path_->Place(local, frame).ok());
-  }
-  ASSERT_TRUE(path_->Place(remote, coming).ok());
-  EXPECT_THAT(peer_.placed, ElementsAre(RowMessageType::kLanded));
-  EXPECT_THAT(nccl_.placed, ElementsAre(RowMessageType::kRegistered, RowMessageType::kMeet,
-                                        RowMessageType::kComing));
-  EXPECT_THAT(peer_.taken, ElementsAre(RowMessageType::kLanded));
-  EXPECT_THAT(nccl_.taken, ElementsAre(RowMessageType::kComing, RowMessageType::kMeet));
-}
-
-TEST_F(HybridPartsTest, AnErrorOfEitherPathIsThePosts) {
-  ASSERT_TRUE(Open().ok());
-  EXPECT_FALSE(*path_->Advance());
-  for (ScriptedPath::Script* script : {&peer_, &nccl_}) {
-    script->moves = true;
-    EXPECT_TRUE(*path_->Advance());
-    script->moves = false;
-    script->advanced = absl::DataLossError("a wrong bit");
-    EXPECT_EQ(path_->Advance().status(), script->advanced);
-    script->advanced = absl::OkStatus();
-    script->opened = absl::InvalidArgumentError("no such row");
-    EXPECT_EQ(Open(), script->opened);
-    script->opened = absl::OkStatus();
-  }
-}
-
 TEST_F(HybridPartsTest, BothAreAlwaysClosedAndDroppedAndTheFirstErrorIsTold) {
-  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(path_->Open(moves_, *ledger_, links_).ok());
   EXPECT_TRUE(path_->Close(/*done=*/true).ok());
   peer_.closed = peer_.dropped = absl::InternalError("the copy engine hangs");
   EXPECT_EQ(path_->Close(/*done=*/false), peer_.closed);

@@ -22,14 +22,9 @@ constexpr int32_t kRanks = 3;
 
 // Until a post without rows is done or has failed.
 absl::Status Carry(Transport& transport, uint64_t post_id, absl::Duration timeout) {
-  EPLB_ASSIGN_OR_RETURN(
-      const Ticket ticket,
-      transport.Post(
-          {.post_id = post_id, .sends = {}, .receives = {}, .deadline = MonotonicNow() + timeout}));
-  while (true) {
-    const auto progress = transport.Poll(ticket, absl::Milliseconds(10));
-    if (!progress.ok() || progress->done) return progress.status();
-  }
+  EPLB_ASSIGN_OR_RETURN(const Ticket ticket,
+                        transport.Post({.post_id = post_id, .deadline = MonotonicNow() + timeout}));
+  return Finish(transport, ticket).status();
 }
 
 class NcclMeetingTest : public ::testing::Test {
@@ -61,7 +56,6 @@ TEST_F(NcclMeetingTest, ARankThatRefusesThePostEndsTheMeetingOnAllAtOnce) {
     if (rank == 1) {
       const auto refused = transports_[rank]->Post(
           {.post_id = 1,
-           .sends = {},
            .receives = {{.from = RankId{0}, .staging_offset = 1 << 20, .num_bytes = 8}},
            .deadline = MonotonicNow() + absl::Minutes(10)});
       EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();

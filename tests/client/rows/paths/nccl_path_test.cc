@@ -23,7 +23,6 @@ NcclPathParts PartsOfOneRank() {
   const auto library = cuda::NcclLibrary::Load(EPLB_FAKE_NCCL);
   EXPECT_TRUE(library.ok()) << library.status();
   return {.library = *library,
-          .settings = {},
           .device = std::nullopt,
           .self = RankId{0},
           .ranks = {RankId{0}},
@@ -69,7 +68,6 @@ TEST(NcclPathTest, PackingAndGroupsComeAfterTheTrainingStream) {
   auto group = std::make_unique<StubbornQueue>(Stubbornness{});
   StubbornQueue* const queues[] = {pack.get(), group.get()};
   auto path = MakeNcclPath({.library = *library,
-                            .settings = {},
                             .device = std::nullopt,
                             .self = RankId{0},
                             .ranks = {RankId{0}},
@@ -79,7 +77,7 @@ TEST(NcclPathTest, PackingAndGroupsComeAfterTheTrainingStream) {
                             .staging_bytes = 64});
   ASSERT_TRUE(path.ok()) << path.status();
   int stream = 0;
-  const RowMoves moves{.post_id = 1, .sends = {}, .receives = {}, .stream = &stream};
+  const RowMoves moves{.post_id = 1, .stream = &stream};
   TransferLedger ledger(moves);
   LinkSet links({});
   ASSERT_TRUE((*path)->Open(moves, ledger, links).ok());

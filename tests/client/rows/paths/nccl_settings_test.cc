@@ -76,7 +76,7 @@ TEST_F(NcclSettingsTest, OnOneNodeALargerPieceTakesMoreChannels) {
 
 TEST_F(NcclSettingsTest, BetweenNodesAPieceTakesTheChannelsOfANetworkPeer) {
   const auto channels = [](int64_t bytes, const NcclSettings& settings) {
-    return NcclChannels(bytes, {.num_ranks = 64, .on_one_node = false}, settings);
+    return NcclChannels(bytes, {.num_ranks = 64}, settings);
   };
   EXPECT_EQ(channels(16 * kMiB, {}), 8);
   EXPECT_EQ(channels(16 * kMiB, {.channels_per_net_peer = 2}), 2);
@@ -116,7 +116,7 @@ TEST_F(NcclSettingsTest, APieceThatIsGivenOrGoesBetweenNodesIsNotChosen) {
   EXPECT_EQ(
       WithPieceBytes({.piece_bytes = kMiB}, {.num_ranks = 8, .on_one_node = true}).piece_bytes,
       kMiB);
-  EXPECT_EQ(WithPieceBytes({}, {.num_ranks = 64, .on_one_node = false}).piece_bytes, 16 * kMiB);
+  EXPECT_EQ(WithPieceBytes({}, {.num_ranks = 64}).piece_bytes, 16 * kMiB);
 }
 
 TEST_F(NcclSettingsTest, TheEnvironmentGivesTheTrafficClassThatNobodyElseGave) {

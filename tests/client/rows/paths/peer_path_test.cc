@@ -46,7 +46,6 @@ class PeerPathTest : public ::testing::Test {
       if (rank == 0) own = std::move(queues);
       PeerPathParts path{.owner = nullptr,
                          .staging = staging_[rank],
-                         .mapped = {},
                          .queue = std::move(own.queue),
                          .check_queue = std::move(own.check_queue)};
       if (map_staging) {
@@ -97,10 +96,7 @@ class PeerPathTest : public ::testing::Test {
     RunRanks(2, [&](int32_t rank) {
       const auto ticket = Post(rank, /*sends=*/rank == 0, /*receives=*/rank == 1);
       ASSERT_TRUE(ticket.ok()) << ticket.status();
-      absl::StatusOr<Progress> progress = Progress{};
-      while (progress.ok() && !progress->done) {
-        progress = transports_[rank]->Poll(*ticket, absl::Milliseconds(100));
-      }
+      const absl::StatusOr<Progress> progress = Finish(*transports_[rank], *ticket);
       ends[rank] = progress.status();
       if (!progress.ok()) {
         EXPECT_TRUE(transports_[rank]->Abort().ok());
@@ -187,10 +183,8 @@ TEST_F(PeerPathTest, AnErrorOfACopyEndsThePost) {
 // A path of rank 0 with rank 1's staging.
 std::unique_ptr<RowPath> MakePathTo(std::span<std::byte> theirs,
                                     std::unique_ptr<cuda::RowQueue> queue) {
-  return MakePeerPath({.owner = nullptr,
-                       .staging = {},
-                       .mapped = {{RankId{1}, theirs}},
-                       .queue = std::move(queue)});
+  return MakePeerPath(
+      {.owner = nullptr, .mapped = {{RankId{1}, theirs}}, .queue = std::move(queue)});
 }
 
 TEST(PeerPathLinkTest, ARowIsSentOnceItsAnnouncementHasLeft) {

@@ -1,0 +1,45 @@
+// The forms of a run's report: text, picture, web page and trace.
+#ifndef EPLB_CLIENT_CLI_REPORT_FORMS_H_
+#define EPLB_CLIENT_CLI_REPORT_FORMS_H_
+
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "client/cli/run_review.h"
+#include "client/cli/terminal.h"
+#include "client/run_log/run_directory.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace eplb::cli {
+
+// Begins with the time that the run took and the time that it would have taken without EPLB. Each
+// figure is marked as measured or predicted.
+std::string ReportText(const RunDirectory& run, const RunReview& review, const Terminal& terminal);
+
+// Balancedness over steps as SVG: two lines, the run and without EPLB; for a run that splits each
+// step exactly two more, its placements with equal shares and hindsight. A mark at each switch, and
+// a grey field over the steps in which operators held decisions back. With many steps a point is
+// the mean of neighbours; the picture shows their number. job: named in the heading.
+std::string ReportPicture(const std::string& job, const RunReview& review);
+
+// Documents for HtmlReport. Windows are review.window_steps long; balancedness of a window is
+// MeasuredBalancedness, that of the whole run the review's, as in `report -o json`. Four keys are
+// the page's own: of a decision "balancedness_computed" and "switched_unix_micros", of the job
+// "peak_fall", the share of the time without EPLB that its experts took less, and "events_known".
+// A decision without a number gets its place, from 1. from: of the line that names the source.
+// errors: InvalidArgument when the files contradict each other. cost: that of ReviewRun's figures
+// of the run itself. threads: safe, no state.
+absl::StatusOr<nlohmann::ordered_json> RunPage(const RunDirectory& run, const RunReview& review,
+                                               const std::string& from);
+
+// A process for each rank: when it became PREPARED, its boundaries with votes, transfer, commit and
+// rebuild, and the rounds of the transfer on tracks of their own, because rounds may overlap.
+// directory: named in the metadata. cost: O(spans log spans).
+std::string RunTrace(const std::string& directory, std::span<const RankTimeline> timelines);
+
+}  // namespace eplb::cli
+
+#endif  // EPLB_CLIENT_CLI_REPORT_FORMS_H_
