@@ -68,7 +68,6 @@ class Stream {
     context_.After(rank_learns, [this] { Close(rank, down_, absl::UnavailableError("cut")); });
     context_.After(daemon_learns, [this] { Close(daemon, up_, absl::UnavailableError("cut")); });
   }
-  bool is_cut() const { return up_.lossy || down_.lossy; }
 
  private:
   struct Direction {

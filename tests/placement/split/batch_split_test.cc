@@ -75,7 +75,7 @@ TEST(BatchSplitTest, WhatDoesNotFitIsRefusedByName) {
   BatchSplitter splitter(graph);
   std::vector<int64_t> quotas(4, -1);
   const auto refusal = [&](std::vector<int64_t> counts, LayerId layer = kFirst) {
-    const absl::Status status = splitter.Split(layer, counts, quotas);
+    const absl::Status status = splitter.Split(layer, counts, quotas).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
@@ -84,7 +84,7 @@ TEST(BatchSplitTest, WhatDoesNotFitIsRefusedByName) {
   EXPECT_THAT(refusal({1, 2}), HasSubstr("2 counts and 4 quotas, expected 3 and 4"));
   EXPECT_THAT(refusal({1, 2, 3}, LayerId{1}), HasSubstr("layer 1 is not in 0..0"));
   const absl::Status few =
-      splitter.Split(kFirst, std::vector<int64_t>{1, 2, 3}, std::span(quotas).first(3));
+      splitter.Split(kFirst, std::vector<int64_t>{1, 2, 3}, std::span(quotas).first(3)).status();
   EXPECT_THAT(std::string(few.message()), HasSubstr("3 counts and 3 quotas, expected 3 and 4"));
   EXPECT_THAT(quotas, ElementsAre(-1, -1, -1, -1)) << "nothing is written";
 }

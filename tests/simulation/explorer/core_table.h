@@ -124,7 +124,6 @@ class CoreTable {
   static SessionName NameOf(core::SessionId id);
 
   size_t size() const { return entries_.size(); }
-  size_t num_turns() const { return turns_.size(); }
 
  private:
   struct Entry {

@@ -32,7 +32,6 @@
 #define blockIdx (::eplb::cuda_emulator::current_position->block)
 #define blockDim (::eplb::cuda_emulator::current_position->block_dim)
 #define gridDim (::eplb::cuda_emulator::current_position->grid_dim)
-#define warpSize (::eplb::cuda_emulator::kWarpLanes)
 
 namespace eplb::cuda_emulator {
 

@@ -127,12 +127,6 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     case cudaDevAttrMultiProcessorCount:
       *value = emulator::kMultiprocessors;
       return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      *value = static_cast<int>(emulator::kSharedBytes);
-      return cudaSuccess;
-    case cudaDevAttrWarpSize:
-      *value = emulator::kWarpLanes;
-      return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
       *value = 9;
       return cudaSuccess;
@@ -142,11 +136,6 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     default:
       return Answer(cudaErrorNotSupported);
   }
-}
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  *properties = {};
-  std::strncpy(properties->name, "CUDA emulator", sizeof(properties->name) - 1);
-  return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
@@ -284,16 +273,6 @@ cudaError_t cudaHostUnregister(void* address) {
   const Lock lock(emulator::All().mutex);
   return Answer(emulator::Unregister(address));
 }
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
-  const Lock lock(emulator::All().mutex);
-  const emulator::Found found = emulator::Find(address, 1);
-  *attributes = {};
-  attributes->type = found.place == emulator::Place::kDevice   ? cudaMemoryTypeDevice
-                     : found.place == emulator::Place::kPinned ? cudaMemoryTypeHost
-                                                               : cudaMemoryTypeUnregistered;
-  return Answer(cudaSuccess);
-}
-
 // True if `size` bytes are all of one allocation, or the host's.
 static bool IsCopied(const void* address, size_t size) {
   const emulator::Found found = emulator::Find(address, size);
@@ -318,7 +297,4 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t strea
     return Answer(cudaErrorInvalidValue);
   }
   return emulator::Do(stream, [=] { std::memset(to, value, size); });
-}
-cudaError_t cudaMemset(void* to, int value, size_t size) {
-  return cudaMemsetAsync(to, value, size, nullptr);
 }
