@@ -3,8 +3,9 @@
 For ids on the CPU it is one pass of libeplb. For masks and on other devices it is made of torch's operators and never waits for
 the device. A compiled graph holds it as one node. Placement and counts are tensors, so a switch changes no graph.
 
-ledger: int64 [experts + 4]: ids below 0, choices of each expert, ids beyond the experts, and of the current step the runs counted
-outside of a backward and the runs without gradients, which a backward may repeat. table: int64 [experts + 2]: -1, the slot of each expert, -1.
+ledger: int64 [experts + 4]. First the number of ids below 0, the choices of each expert, and the number of ids beyond the experts.
+Then, for the current step, the runs counted outside of a backward, and the runs without gradients, which a backward may repeat.
+table: int64 [experts + 2]: -1, the slot of each expert, -1.
 """
 
 from __future__ import annotations
