@@ -31,15 +31,17 @@ def carry(tensors: Sequence[ExpertTensor], before: np.ndarray, after: np.ndarray
             continue
         per_gpu = len(tensor.rows)
         targets = np.argsort(new)[old]  # of the row in each slot
-        owners = targets // per_gpu
-        mine = range(gpu * per_gpu, (gpu + 1) * per_gpu)
-        others = gpus or range(len(old) // per_gpu)
-        slots_of = [range(other * per_gpu, (other + 1) * per_gpu) for other in others]
-        leaving = [slot - mine.start for other in others for slot in mine if owners[slot] == other]
+        owners, num_gpus = targets // per_gpu, len(old) // per_gpu
+        order = np.array(gpus or range(num_gpus))
+        place = np.argsort(order)  # of each GPU in `group`
+        first = gpu * per_gpu
+        leaving = np.argsort(place[owners[first:first + per_gpu]], kind="stable")
         # Those that come, by sender and then by the slot they leave.
-        arriving = [int(targets[slot]) - mine.start for slots in slots_of for slot in slots if owners[slot] == gpu]
-        sent = [int((owners[mine.start:mine.stop] == other).sum()) for other in others]
-        received = [int((owners[slots.start:slots.stop] == gpu).sum()) for slots in slots_of]
+        coming = np.flatnonzero(owners == gpu)
+        coming = coming[np.argsort(place[coming // per_gpu], kind="stable")]
+        arriving = targets[coming] - first
+        sent = np.bincount(owners[first:first + per_gpu], minlength=num_gpus)[order].tolist()
+        received = np.bincount(coming // per_gpu, minlength=num_gpus)[order].tolist()
         rows = tensor.rows[torch.tensor(leaving, device=tensor.rows.device)]
         tensor.rows[torch.tensor(arriving, device=rows.device)] = _all_to_all(rows, sent, received, group)
 
