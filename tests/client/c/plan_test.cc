@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "nlohmann/json.hpp"
-
 #include "client/c/eplb.h"
 #include "client/c/eplb_plan.h"
+
+#include <nlohmann/json.hpp>
 
 namespace eplb::c {
 
