@@ -148,8 +148,6 @@ class EtcdStore : public Store {
   absl::Status AppendEvent(absl::Time time, const core::JobEvent& event) override;
   absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job, int32_t limit,
                                                       int64_t after_sequence) override;
-  absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(std::optional<int64_t> after_sequence,
-                                                           int32_t limit) override;
   absl::Status CheckFile() override { return options_.rows.may_write(); }
   void Close() override { rows_.Close(); }
   std::string warning() const override { return options_.rows.client->Trouble(); }
@@ -517,16 +515,6 @@ absl::StatusOr<std::vector<StoredEvent>> EtcdStore::ReadEvents(const std::string
   std::vector<StoredEvent> result(first, first + kept);
   std::reverse(result.begin(), result.end());
   return result;
-}
-
-absl::StatusOr<std::vector<StoredEvent>> EtcdStore::ReadEventsOfAll(
-    std::optional<int64_t> after_sequence, int32_t limit) {
-  EPLB_ASSIGN_OR_RETURN(std::vector<StoredEvent> events, ReadEventsBelow("event/"));
-  std::erase_if(events,
-                [&](const auto& one) { return one.sequence <= after_sequence.value_or(0); });
-  const auto kept = std::min<int64_t>(std::ssize(events), std::max(limit, 0));
-  const auto first = after_sequence ? events.begin() : events.end() - kept;
-  return std::vector<StoredEvent>(first, first + kept);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
-// Routes a request to its answer, and joins intake, outlet and event streams.
+// Routes a request to its answer, and joins intake and outlet.
 #include "server/http/http_server.h"
 
-#include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -11,12 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
 #include "server/http/allowed_hosts.h"
-#include "server/http/event_streams.h"
 #include "server/http/intake.h"
 #include "server/http/outlet.h"
 #include "server/http/page/assets.h"
@@ -78,37 +75,6 @@ std::optional<HttpResponse> PageFile(std::string_view path) {
                       .content_type = std::string(asset->content_type)};
 }
 
-HttpResponse TooManyWatchers(size_t most) {
-  return ErrorResponse(503, absl::StrCat(most,
-                                         " watchers of /events are connected, which is the most; "
-                                         "ask /api/v1/jobs/JOB/events?after= instead"));
-}
-
-// The answer to a request for /events: a stream, or what is wrong with the request.
-HttpResponse StartOfEvents(const HttpRequest& request) {
-  for (const auto& [name, value] : request.query) {
-    if (name == "after") continue;
-    return ErrorResponse(400,
-                         absl::StrCat("unknown parameter \"", Shown(name), "\", expected after"));
-  }
-  if (request.query.size() > 1) return ErrorResponse(400, "after is given twice");
-  // A browser that connects again says in the header what it saw since it began at `after`.
-  const std::vector<std::string_view> seen = request.ValuesOf("Last-Event-ID");
-  const bool again = !seen.empty();
-  const char* const name = again ? "Last-Event-ID" : "after";
-  HttpResponse stream{.content_type = "text/event-stream"};
-  stream.events_after.emplace();
-  if (!again && request.query.empty()) return stream;
-  const std::string text = again ? std::string(seen.front()) : request.query.begin()->second;
-  int64_t number = 0;
-  if (!absl::SimpleAtoi(text, &number) || number < 0) {
-    return ErrorResponse(400, absl::StrCat(name, " is \"", Shown(text),
-                                           "\", expected an integer in 0..9223372036854775807"));
-  }
-  *stream.events_after = number;
-  return stream;
-}
-
 HttpResponse Route(const HttpServer::Sources& sources, const HttpFailures& failures,
                    const std::string& path, const QueryParameters& query) {
   std::optional<HttpResponse> file = PageFile(path);
@@ -126,7 +92,7 @@ HttpResponse Route(const HttpServer::Sources& sources, const HttpFailures& failu
   if (path == "/version" && sources.version) return {.body = sources.version()};
   if (file) return *std::move(file);
   return ErrorResponse(404,
-                       "no such path; there are /, /livez, /readyz, /metrics, /version, /events, "
+                       "no such path; there are /, /livez, /readyz, /metrics, /version, "
                        "/api/v1/jobs, /api/v1/openapi.json");
 }
 
@@ -147,12 +113,6 @@ class ErrorCounts {
   std::map<int, int64_t> counts_;  // guarded by mutex_
 };
 
-// All bytes of the answer to a request's head, or of its beginning when events follow it.
-struct Answer {
-  std::string bytes;
-  std::optional<std::optional<int64_t>> events_after = std::nullopt;  // see HttpResponse
-};
-
 std::string BytesOf(const HttpResponse& response, bool with_body) {
   const std::string allow = response.status == 405 ? "Allow: GET, HEAD\r\n" : "";
   return absl::StrCat(
@@ -170,62 +130,43 @@ struct HttpServer::Parts {
         address(std::move(bound)),
         hosts(std::move(names)),
         intake(std::move(listener), {.max_connections = max_connections}),
-        outlet({.max_answers = max_connections}),
-        max_watchers(std::max<size_t>(max_connections / 4, 1)),
-        streams(sources.streams, {.max_watchers = max_watchers}) {}
+        outlet({.max_answers = max_connections}) {}
 
   HttpResponse Respond(const HttpRequest& request) const {
     if (std::optional<HttpResponse> refusal = RefuseHost(hosts, request)) return *refusal;
     if (request.method != "GET" && request.method != "HEAD") {
       return ErrorResponse(405, "read-only: use GET or HEAD");
     }
-    if (request.path == "/events" && sources.streams.events) {
-      // A GET becomes a watcher only when EventStreams takes it.
-      const bool refused = request.method == "HEAD" && streams.full();
-      return refused ? TooManyWatchers(max_watchers) : StartOfEvents(request);
-    }
     return Route(sources, Failures(), request.path, request.query);
   }
 
-  Answer AnswerTo(const HttpArrival& arrival) {
+  // Returns all bytes of the answer to a request's head.
+  std::string AnswerTo(const HttpArrival& arrival) {
     if (arrival.too_large) {
       return Counted(ErrorResponse(431, absl::StrCat("the request's head is larger than ",
                                                      Intake::Limits().max_head_bytes, " bytes")));
     }
     const std::optional<HttpRequest> request = ParseRequest(arrival.head);
     if (!request) return Counted(ErrorResponse(400, "not a request of HTTP/1.0 or HTTP/1.1"));
-    const HttpResponse response = Respond(*request);
-    const bool with_body = request->method != "HEAD";
-    if (!response.events_after) return Counted(response, with_body);
-    // A stream of events has no length, and a HEAD gets the head alone.
-    Answer answer{absl::StrCat(AnswerHead(200, response.content_type, kHeaders), "\r\n")};
-    if (with_body) answer.events_after = response.events_after;
-    return answer;
+    return Counted(Respond(*request), request->method != "HEAD");
   }
 
-  Answer Counted(const HttpResponse& response, bool with_body = true) {
+  std::string Counted(const HttpResponse& response, bool with_body = true) {
     if (response.status >= 400) errors.Add(response.status);
-    return {BytesOf(response, with_body)};
+    return BytesOf(response, with_body);
   }
 
   HttpFailures Failures() const {
-    HttpFailures failures{.answers = errors.counts(),
-                          .drops = intake.drops(),
-                          .watchers = static_cast<int64_t>(streams.num_watchers())};
+    HttpFailures failures{.answers = errors.counts(), .drops = intake.drops()};
     failures.drops.crowded += outlet.drops().crowded;
-    failures.drops.slow = outlet.drops().slow + streams.dropped();
+    failures.drops.slow = outlet.drops().slow;
     return failures;
   }
 
   // Until the end.
   void ServeLane(HttpLane lane) {
     while (std::optional<HttpArrival> arrival = intake.Next(lane)) {
-      Answer answer = AnswerTo(*arrival);
-      if (answer.events_after) {
-        if (streams.Take(arrival->descriptor, answer.bytes, *answer.events_after)) continue;
-        answer = Counted(TooManyWatchers(max_watchers));
-      }
-      outlet.Post(std::move(arrival->descriptor), std::move(answer.bytes));
+      outlet.Post(std::move(arrival->descriptor), AnswerTo(*arrival));
     }
   }
 
@@ -235,8 +176,6 @@ struct HttpServer::Parts {
   ErrorCounts errors;
   Intake intake;
   Outlet outlet;
-  const size_t max_watchers;
-  EventStreams streams;
   std::vector<std::thread> threads;
 };
 
@@ -255,7 +194,6 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   Parts* raw = parts.get();
   parts->threads.emplace_back([raw] { raw->intake.Run(); });
   parts->threads.emplace_back([raw] { raw->outlet.Run(); });
-  parts->threads.emplace_back([raw] { raw->streams.Run(); });
   parts->threads.emplace_back([raw] { raw->ServeLane(HttpLane::kProbe); });
   for (int i = 0; i < kThreads; ++i) {
     parts->threads.emplace_back([raw] { raw->ServeLane(HttpLane::kQuestion); });
@@ -268,7 +206,6 @@ HttpServer::HttpServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) 
 HttpServer::~HttpServer() {
   parts_->intake.Stop();
   parts_->outlet.Stop();
-  parts_->streams.Stop();
   for (std::thread& thread : parts_->threads) thread.join();
 }
 

@@ -110,8 +110,6 @@ constexpr Family<Snapshot> kDaemonFamilies[] = {
      [](const Snapshot& s) -> Value { return Number(s.term); }},
     {kGauge, "eplb_sessions", "Open streams of ranks, all jobs together.",
      [](const Snapshot& s) -> Value { return Number(s.sessions); }},
-    {kGauge, "eplb_http_watchers", "Connections of /events now.",
-     [](const Snapshot& s) -> Value { return Number(s.http.watchers); }},
     {kCounter, "eplb_store_errors_total", "Writes that the store refused.",
      [](const Snapshot& s) -> Value { return Number(s.store_errors); }},
     {kGauge, "eplb_tls_cert_expiry_timestamp_seconds",

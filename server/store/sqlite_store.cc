@@ -193,15 +193,6 @@ class SqliteStore : public Store {
         {job, after_sequence, std::max(limit, 0)});
   }
 
-  absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(std::optional<int64_t> after_sequence,
-                                                           int32_t limit) override {
-    return ReadEventRows(after_sequence
-                             ? "SELECT * FROM events WHERE sequence > ? ORDER BY sequence LIMIT ?"
-                             : "SELECT * FROM (SELECT * FROM events WHERE sequence > ? ORDER BY "
-                               "sequence DESC LIMIT ?) ORDER BY sequence",
-                         {after_sequence.value_or(0), std::max(limit, 0)});
-  }
-
   std::string opening_note() const override { return note_; }
 
   absl::Status CheckFile() override {

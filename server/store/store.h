@@ -58,10 +58,6 @@ class Store {
   // Newest first, at most `limit`, only those above `after_sequence`.
   virtual absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job, int32_t limit,
                                                               int64_t after_sequence) = 0;
-  // Returns events of all jobs and of no job, oldest first. after_sequence: the oldest `limit`
-  // above it, so that a reader that goes on misses none; nullopt: the newest `limit`.
-  virtual absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(
-      std::optional<int64_t> after_sequence, int32_t limit) = 0;
   // False for a store that keeps no load windows: the next two then do nothing.
   virtual bool KeepsWindows() const { return false; }
   // Adds windows, numbers rising and above all that are there; all or nothing. Windows of a job

@@ -52,10 +52,6 @@ class FailingStore : public Store {
                                                       int64_t after_sequence) override {
     return store_->ReadEvents(job, limit, after_sequence);
   }
-  absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(std::optional<int64_t> after_sequence,
-                                                           int32_t limit) override {
-    return store_->ReadEventsOfAll(after_sequence, limit);
-  }
   absl::Status WritePlan(const std::string& job, const core::Plan& plan) override {
     return fail_events ? Full() : store_->WritePlan(job, plan);
   }

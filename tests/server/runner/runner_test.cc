@@ -266,16 +266,6 @@ TEST_F(RunnerTest, WhatAPartOfADecisionMovedIsShownWhileItsPlacementsAreKept) {
   EXPECT_EQ(gone.message(), "version 1 of job job is not kept");
 }
 
-TEST_F(RunnerTest, EventsOfAllJobsAreThoseOfTheStore) {
-  Start();
-  Join();
-  const std::vector<StoredEvent> all = *runner_->EventsOfAll(0, 1000);
-  const std::vector<StoredEvent> newest = *runner_->EventsOfAll(std::nullopt, 1);
-  ASSERT_FALSE(all.empty());
-  ASSERT_EQ(newest.size(), 1);
-  EXPECT_GE(newest.front().sequence, all.back().sequence);
-}
-
 TEST_F(RunnerTest, NothingIsProposedThatCouldNotBeStored) {
   Start();
   Join();
