@@ -1,4 +1,4 @@
-// Routes a request to its answer, and joins intake and outlet.
+// Routes a request to its answer.
 #include "server/http/http_server.h"
 
 #include <map>
@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,8 +13,7 @@
 
 #include "base/status_macros.h"
 #include "server/http/allowed_hosts.h"
-#include "server/http/intake.h"
-#include "server/http/outlet.h"
+#include "server/http/connections.h"
 #include "server/http/page/assets.h"
 #include "server/http/request.h"
 #include "server/process/socket.h"
@@ -24,7 +22,6 @@ namespace eplb {
 
 namespace {
 
-constexpr int kThreads = 4;  // threads that make answers, beside the thread of the probes
 constexpr int kBacklog = 128;
 // Headers of every answer: the page loads nothing from elsewhere, and no other page frames it.
 constexpr char kHeaders[] =
@@ -129,54 +126,51 @@ struct HttpServer::Parts {
       : sources(std::move(given)),
         address(std::move(bound)),
         hosts(std::move(names)),
-        intake(std::move(listener), {.max_connections = max_connections}),
-        outlet({.max_answers = max_connections}) {}
+        connections(
+            std::move(listener), {.max_connections = max_connections},
+            [this](std::string_view head, bool too_large) { return AnswerTo(head, too_large); }) {}
 
-  HttpResponse Respond(const HttpRequest& request) const {
-    if (std::optional<HttpResponse> refusal = RefuseHost(hosts, request)) return *refusal;
-    if (request.method != "GET" && request.method != "HEAD") {
-      return ErrorResponse(405, "read-only: use GET or HEAD");
+  // Probes and errors are answered at once. A question has one of the threads for answers.
+  Connections::Answer AnswerTo(std::string_view head, bool too_large) {
+    if (too_large) {
+      return {.bytes = Counted(
+                  ErrorResponse(431, absl::StrCat("the request's head is larger than ",
+                                                  Connections::Limits().max_head_bytes, " bytes")),
+                  /*with_body=*/true)};
     }
-    return Route(sources, Failures(), request.path, request.query);
+    std::optional<HttpRequest> request = ParseRequest(head);
+    if (!request) {
+      return {.bytes = Counted(ErrorResponse(400, "not a request of HTTP/1.0 or HTTP/1.1"), true)};
+    }
+    const bool with_body = request->method != "HEAD";
+    std::optional<HttpResponse> refusal = RefuseHost(hosts, *request);
+    if (!refusal && with_body && request->method != "GET") {
+      refusal = ErrorResponse(405, "read-only: use GET or HEAD");
+    }
+    if (refusal) return {.bytes = Counted(*refusal, with_body)};
+    const bool is_probe = request->path == "/livez" || request->path == "/readyz";
+    auto answer = [this, with_body, path = std::move(request->path),
+                   query = std::move(request->query)] {
+      return Counted(Route(sources, Failures(), path, query), with_body);
+    };
+    if (is_probe) return {.bytes = answer()};
+    return {.make = std::move(answer)};
   }
 
-  // Returns all bytes of the answer to a request's head.
-  std::string AnswerTo(const HttpArrival& arrival) {
-    if (arrival.too_large) {
-      return Counted(ErrorResponse(431, absl::StrCat("the request's head is larger than ",
-                                                     Intake::Limits().max_head_bytes, " bytes")));
-    }
-    const std::optional<HttpRequest> request = ParseRequest(arrival.head);
-    if (!request) return Counted(ErrorResponse(400, "not a request of HTTP/1.0 or HTTP/1.1"));
-    return Counted(Respond(*request), request->method != "HEAD");
-  }
-
-  std::string Counted(const HttpResponse& response, bool with_body = true) {
+  std::string Counted(const HttpResponse& response, bool with_body) {
     if (response.status >= 400) errors.Add(response.status);
     return BytesOf(response, with_body);
   }
 
   HttpFailures Failures() const {
-    HttpFailures failures{.answers = errors.counts(), .drops = intake.drops()};
-    failures.drops.crowded += outlet.drops().crowded;
-    failures.drops.slow = outlet.drops().slow;
-    return failures;
-  }
-
-  // Until the end.
-  void ServeLane(HttpLane lane) {
-    while (std::optional<HttpArrival> arrival = intake.Next(lane)) {
-      outlet.Post(std::move(arrival->descriptor), AnswerTo(*arrival));
-    }
+    return {.answers = errors.counts(), .drops = connections.drops()};
   }
 
   const Sources sources;
   const Address address;
   const AllowedHosts hosts;
   ErrorCounts errors;
-  Intake intake;
-  Outlet outlet;
-  std::vector<std::thread> threads;
+  Connections connections;  // last, because its threads use all others
 };
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
@@ -188,26 +182,14 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   }
   EPLB_ASSIGN_OR_RETURN(TcpListeners bound, ListenTcp(listen, kBacklog, /*most=*/1));
   allowed_hosts.push_back(listen.host);
-  auto parts =
-      std::make_unique<Parts>(std::move(sources), std::move(bound.sockets.front()),
-                              std::move(bound.address), std::move(allowed_hosts), max_connections);
-  Parts* raw = parts.get();
-  parts->threads.emplace_back([raw] { raw->intake.Run(); });
-  parts->threads.emplace_back([raw] { raw->outlet.Run(); });
-  parts->threads.emplace_back([raw] { raw->ServeLane(HttpLane::kProbe); });
-  for (int i = 0; i < kThreads; ++i) {
-    parts->threads.emplace_back([raw] { raw->ServeLane(HttpLane::kQuestion); });
-  }
-  return std::unique_ptr<HttpServer>(new HttpServer(std::move(parts)));
+  return std::unique_ptr<HttpServer>(new HttpServer(std::make_unique<Parts>(
+      std::move(sources), std::move(bound.sockets.front()), std::move(bound.address),
+      std::move(allowed_hosts), max_connections)));
 }
 
 HttpServer::HttpServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-HttpServer::~HttpServer() {
-  parts_->intake.Stop();
-  parts_->outlet.Stop();
-  for (std::thread& thread : parts_->threads) thread.join();
-}
+HttpServer::~HttpServer() = default;
 
 const Address& HttpServer::address() const { return parts_->address; }
 

@@ -8,9 +8,10 @@
 //   /api/v1/...    see api.h; /api/v1/openapi.json describes all of it
 // GET and HEAD only, one request a connection. Bounded: connections, threads, a request's size, the
 // time of its head and of its answer, and the memory of answers that peers have not taken. The
-// probes have a thread that no question and no slow peer can hold up. Errors are {"error": "one
-// sentence"}: 421 for a Host that is not allowed (the probes too, an IP address always passes), 431
-// for a head above 8 KiB, 400 for what is no HTTP. Ranges are not looked at: an answer comes whole.
+// thread that serves all connections answers the probes itself, so that no question and no slow
+// peer can hold them up. Errors are {"error": "one sentence"}: 421 for a Host that is not allowed
+// (the probes too, an IP address always passes), 431 for a head above 8 KiB, 400 for what is no
+// HTTP. Ranges are not looked at: an answer comes whole.
 #ifndef EPLB_SERVER_HTTP_HTTP_SERVER_H_
 #define EPLB_SERVER_HTTP_HTTP_SERVER_H_
 
@@ -39,9 +40,8 @@ class HttpServer {
     std::function<std::string()> version = {};  // JSON
     ApiSources api = {};
   };
-  // allowed_hosts: names besides localhost and that of `listen`. max_connections: that send their
-  // heads, that wait for an answer in each of two lanes, and that take their answers; so four times
-  // as many in all.
+  // allowed_hosts: names besides localhost and that of `listen`. max_connections: see
+  // Connections::Limits; in three stages, so three times as many in all.
   // errors: InvalidArgument for a Unix socket, Unavailable when the address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
       const Address& listen, Sources sources, std::vector<std::string> allowed_hosts = {},

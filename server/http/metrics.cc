@@ -365,9 +365,7 @@ constexpr LabelledCounter kLabelledCounters[] = {
     {"eplb_http_dropped_total",
      "HTTP connections closed without a whole answer, by reason: crowded = too many waited, late = "
      "the request's head did not end within 5 s, slow = the peer took no byte of its answer for 1 "
-     "s, or not all of it within 10 s, or a watcher of /events took none for 30 s or left more "
-     "than "
-     "1 MiB waiting.",
+     "s, or not all of it within 10 s.",
      "reason",
      [](const Snapshot& s) -> std::vector<LabelledCount> {
        const HttpDrops& drops = s.http.drops;
