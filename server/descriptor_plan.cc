@@ -20,12 +20,11 @@ constexpr int64_t kOwn = 24;
 constexpr int64_t kQueries = 16;
 constexpr int64_t kLeastHttp = 4;
 constexpr int64_t kMostHttp = 256;
-constexpr int64_t kHttpPart = 64;  // HTTP gets four times the limit divided by this
+constexpr int64_t kHttpPart = 64;  // HTTP gets three times the limit divided by this
 constexpr int64_t kHttpThreads = 8;
 
-// Connections at each of the four stages of HttpServer, watchers, and the ones that its threads
-// answer.
-int64_t HttpShare(int64_t connections) { return 4 * connections + connections / 4 + kHttpThreads; }
+// Connections at each of the three stages of HttpServer, and the ones that its threads answer.
+int64_t HttpShare(int64_t connections) { return 3 * connections + kHttpThreads; }
 
 }  // namespace
 

@@ -82,46 +82,43 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
 
 HttpServer::Sources SourcesOf(const Observed& observed) {
   const Runner* runner = observed.runner;
-  return {
-      .alive = [runner] { return runner->Alive(); },
-      .ready = [runner] { return runner->Readiness(); },
-      .metrics =
-          [observed](const HttpFailures& http) {
-            MetricsSnapshot snapshot = TakeSnapshot(observed);
-            snapshot.http = http;
-            return MetricsText(snapshot);
-          },
-      .version = [version = observed.version] { return VersionToJson(version, GrpcVersion()); },
-      .api =
-          {
-              .jobs = [runner] { return runner->Jobs(); },
-              .refusals = [runner] { return RefusalsOf(*runner); },
-              .warnings = [runner] { return runner->Warnings(); },
-              .job = [runner](const std::string& job) { return runner->Job(job); },
-              .placement =
-                  [runner](const std::string& job, std::optional<int64_t> version) {
-                    return PlacementOf(*runner, job, version);
-                  },
-              .load = [runner](const std::string& job) { return runner->NewestWindow(job); },
-              .windows = [runner](const std::string& job, int64_t after,
-                                  int32_t limit) { return runner->Windows(job, after, limit); },
-              .window_loads =
-                  [runner](const std::string& job, std::optional<int64_t> window) {
-                    return runner->LoadsOf(job, window);
-                  },
-              .traffic = [runner](
-                             const std::string& job,
-                             std::optional<int64_t> plan) { return runner->TrafficOf(job, plan); },
-              .plans = [runner](const std::string& job,
-                                int32_t limit) { return runner->Plans(job, limit); },
-              .plan = [runner](const std::string& job,
-                               int64_t number) { return runner->OnePlan(job, number); },
-              .events = [runner](const std::string& job, int64_t after,
-                                 int32_t limit) { return runner->Events(job, limit, after); },
-          },
-      .streams = {.events = [runner](std::optional<int64_t> after,
-                                     int32_t limit) { return runner->EventsOfAll(after, limit); },
-                  .jobs = [runner] { return runner->Jobs(); }}};
+  return {.alive = [runner] { return runner->Alive(); },
+          .ready = [runner] { return runner->Readiness(); },
+          .metrics =
+              [observed](const HttpFailures& http) {
+                MetricsSnapshot snapshot = TakeSnapshot(observed);
+                snapshot.http = http;
+                return MetricsText(snapshot);
+              },
+          .version = [version = observed.version] { return VersionToJson(version, GrpcVersion()); },
+          .api =
+              {
+                  .jobs = [runner] { return runner->Jobs(); },
+                  .refusals = [runner] { return RefusalsOf(*runner); },
+                  .warnings = [runner] { return runner->Warnings(); },
+                  .job = [runner](const std::string& job) { return runner->Job(job); },
+                  .placement =
+                      [runner](const std::string& job, std::optional<int64_t> version) {
+                        return PlacementOf(*runner, job, version);
+                      },
+                  .load = [runner](const std::string& job) { return runner->NewestWindow(job); },
+                  .windows = [runner](const std::string& job, int64_t after,
+                                      int32_t limit) { return runner->Windows(job, after, limit); },
+                  .window_loads =
+                      [runner](const std::string& job, std::optional<int64_t> window) {
+                        return runner->LoadsOf(job, window);
+                      },
+                  .traffic =
+                      [runner](const std::string& job, std::optional<int64_t> plan) {
+                        return runner->TrafficOf(job, plan);
+                      },
+                  .plans = [runner](const std::string& job,
+                                    int32_t limit) { return runner->Plans(job, limit); },
+                  .plan = [runner](const std::string& job,
+                                   int64_t number) { return runner->OnePlan(job, number); },
+                  .events = [runner](const std::string& job, int64_t after,
+                                     int32_t limit) { return runner->Events(job, limit, after); },
+              }};
 }
 
 }  // namespace eplb

@@ -292,10 +292,4 @@ absl::Status Client::WaitForDelete(const std::string& key, int64_t since, absl::
   return failure.ok() ? result : failure;
 }
 
-std::string EndOfPrefix(std::string prefix) {
-  // Prefixes are text, so the last byte can be raised.
-  ++prefix.back();
-  return prefix;
-}
-
 }  // namespace eplb::etcd

@@ -101,9 +101,6 @@ class Client {
   absl::Time failing_since_;  // by the wall clock, unless failure_ is OK
 };
 
-// The first key behind all that begin with `prefix`.
-std::string EndOfPrefix(std::string prefix);
-
 }  // namespace eplb::etcd
 
 #endif  // EPLB_SERVER_ETCD_CLIENT_H_

@@ -8,6 +8,7 @@
 
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
+#include "server/store/key_values.h"
 
 namespace eplb::etcd {
 namespace {

@@ -1,14 +1,7 @@
 // The store of the daemon that leads, in etcd: every write is refused once another daemon leads.
 //
-// Keys below the prefix, each value a row with its checksum as in SQLite:
-//   leader, knock/ADDRESS            see election.h; never part of the store
-//   serial                           see fenced_rows.h
-//   schema                           of these keys and rows, written with the term
-//   term                             the highest term ever written
-//   job/JOB/record                   the job without its placement
-//   job/JOB/placement/WRITTEN/PART   a placement in parts, for etcd bounds a request
-//   damaged/KEY                      an unreadable row of a job that the job's next write replaced
-//   job/JOB/plan/NUMBER, job/JOB/request/NUMBER, event/JOB/d|o/SEQUENCE
+// Keys below the prefix are those of Store, and three that are never part of it: the leader's key
+// and knock/ADDRESS (see election.h), and serial (see fenced_rows.h).
 #ifndef EPLB_SERVER_ETCD_ETCD_STORE_H_
 #define EPLB_SERVER_ETCD_ETCD_STORE_H_
 

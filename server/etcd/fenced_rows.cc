@@ -1,3 +1,5 @@
+// Transactions of etcd that compare the fence and the serial, and what is learnt when one is not
+// answered.
 #include "server/etcd/fenced_rows.h"
 
 #include <algorithm>
@@ -20,23 +22,7 @@ constexpr absl::Duration kPauseAfterFailure = absl::Milliseconds(500);
 
 constexpr char kSerial[] = "serial";
 
-void Apply(const Batch& batch, Rows* rows) {
-  for (const std::string& prefix : batch.deleted_prefixes) {
-    const auto [first, last] = With(*rows, prefix);
-    rows->erase(first, last);
-  }
-  for (const std::string& key : batch.deletes) rows->erase(key);
-  for (const auto& [key, value] : batch.puts) rows->insert_or_assign(key, value);
-}
-
 }  // namespace
-
-std::pair<Rows::const_iterator, Rows::const_iterator> With(const Rows& rows,
-                                                           const std::string& prefix) {
-  return {rows.lower_bound(prefix), rows.lower_bound(EndOfPrefix(prefix))};
-}
-
-absl::Status FencedRows::Closed() { return absl::UnavailableError("the store is closed"); }
 
 absl::Status FencedRows::Load() {
   const std::lock_guard lock(writing_);
@@ -45,8 +31,7 @@ absl::Status FencedRows::Load() {
 
 void FencedRows::Close() {
   const std::lock_guard lock(writing_);
-  const std::lock_guard rows_lock(rows_mutex_);
-  open_ = false;
+  MemoryKeyValues::Close();
 }
 
 absl::Status FencedRows::ReadRows() {
@@ -74,7 +59,7 @@ absl::Status FencedRows::ReadRows() {
     more = page.more();
   }
   serial_revision_ = serial_revision;
-  const std::lock_guard lock(rows_mutex_);
+  const std::lock_guard lock(mutex_);
   rows_ = std::move(rows);
   return absl::OkStatus();
 }
@@ -137,7 +122,7 @@ absl::StatusOr<bool> FencedRows::Attempt(const Batch& batch, absl::Time deadline
   if (response->succeeded()) {
     serial_revision_ = response->header().revision();
     unsure_ = false;
-    const std::lock_guard lock(rows_mutex_);
+    const std::lock_guard lock(mutex_);
     Apply(batch, &rows_);
     return true;
   }
@@ -150,19 +135,18 @@ absl::StatusOr<bool> FencedRows::Attempt(const Batch& batch, absl::Time deadline
   return false;
 }
 
-absl::StatusOr<bool> FencedRows::AttemptAll(
-    const std::function<std::vector<Batch>(const Rows&)>& make, absl::Time deadline) {
+absl::StatusOr<bool> FencedRows::AttemptAll(const Makes& make, absl::Time deadline) {
   if (unsure_) EPLB_RETURN_IF_ERROR(Settle(deadline));
-  for (const Batch& batch : make(rows_)) {
+  for (const Batch& batch : make(RowsReader(&rows_))) {
     EPLB_ASSIGN_OR_RETURN(const bool done, Attempt(batch, deadline));
     if (!done) return false;
   }
   return true;
 }
 
-absl::Status FencedRows::Write(const std::function<std::vector<Batch>(const Rows&)>& make) {
+absl::Status FencedRows::Write(const Makes& make) {
   const std::lock_guard lock(writing_);
-  if (!open_) return Closed();
+  if (!open_) return StoreClosed();
   EPLB_RETURN_IF_ERROR(options_.may_write());
   const absl::Time begin = MonotonicNow();
   if (begin < refuse_until_) return refused_;

@@ -3,15 +3,11 @@
 #ifndef EPLB_SERVER_ETCD_FENCED_ROWS_H_
 #define EPLB_SERVER_ETCD_FENCED_ROWS_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <string>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,22 +15,9 @@
 
 #include "server/etcd/client.h"
 #include "server/etcd/election.h"
+#include "server/store/key_values.h"
 
 namespace eplb::etcd {
-
-using Rows = std::map<std::string, std::string>;  // key below the prefix, value
-
-// The rows whose keys begin with `prefix`, in order.
-std::pair<Rows::const_iterator, Rows::const_iterator> With(const Rows& rows,
-                                                           const std::string& prefix);
-
-// One transaction. No key is in it twice.
-struct Batch {
-  Rows puts = {};
-  std::vector<std::string> deletes = {};
-  std::vector<std::string> deleted_prefixes = {};  // all rows below each
-};
-inline constexpr size_t kMaxOperations = 100;  // in a batch; etcd takes 128
 
 struct FencedRowsOptions {
   Client* client = nullptr;  // outlives the rows
@@ -49,35 +32,27 @@ struct FencedRowsOptions {
 
 // Beside the rows of the store there are below the prefix the leader's key, knock/ADDRESS (see
 // Election), and `serial`, which every write compares and changes. threads: safe.
-class FencedRows {
+class FencedRows : public MemoryKeyValues {
  public:
   explicit FencedRows(FencedRowsOptions options) : options_(std::move(options)) {}
 
   // Reads all rows. errors: those of Client.
   absl::Status Load();
-  // Returns the result of `read`, which is a Status or a StatusOr. It never waits for etcd. errors:
-  // Unavailable after Close, and those of `read`.
-  template <class F>
-  std::invoke_result_t<F, const Rows&> Read(const F& read) const {
-    const std::lock_guard lock(rows_mutex_);
-    if (!open_) return Closed();
-    return read(rows_);
-  }
-  // Writes the batches that `make` gives for the rows, one after the other. make: asked again when
-  // an earlier write that etcd had not answered turns out to have happened. errors: Unavailable
-  // when etcd does not answer within seconds, and for a moment afterwards; then the write may have
-  // happened, and the next one learns first whether it did.
-  absl::Status Write(const std::function<std::vector<Batch>(const Rows& rows)>& make);
-  void Close();
+  // The batches become one transaction each. `make` is called again when an earlier write that etcd
+  // had not answered turns out to have happened. errors: Unavailable when etcd does not answer
+  // within seconds, and for a moment afterwards; then the write may have happened, and the next one
+  // learns first whether it did.
+  absl::Status Write(const Makes& make) override;
+  absl::Status Check() override { return options_.may_write(); }
+  void Close() override;
+  std::string warning() const override { return options_.client->Trouble(); }
 
  private:
-  static absl::Status Closed();
   // All that follow: REQUIRES writing_, which is held while etcd is waited for.
   absl::Status ReadRows();
   // False when a write of ours came between that was not answered, and is known now.
   absl::StatusOr<bool> Attempt(const Batch& batch, absl::Time deadline);
-  absl::StatusOr<bool> AttemptAll(const std::function<std::vector<Batch>(const Rows&)>& make,
-                                  absl::Time deadline);
+  absl::StatusOr<bool> AttemptAll(const Makes& make, absl::Time deadline);
   absl::Status Settle(absl::Time deadline);
   absl::Status OtherLeads(const std::string& address);
   pb::TxnRequest TransactionOf(const Batch& batch) const;
@@ -85,15 +60,11 @@ class FencedRows {
 
   const FencedRowsOptions options_;
 
-  std::mutex writing_;           // guards what follows
+  std::mutex writing_;  // guards what follows; the keys change only while it and mutex_ are held
   int64_t serial_revision_ = 0;  // revision of the key `serial`; 0: it is not there
   bool unsure_ = false;          // a write was not answered: it may have happened, or may yet
   absl::Time refuse_until_ = absl::InfinitePast();
   absl::Status refused_;
-
-  mutable std::mutex rows_mutex_;  // guards what follows; who changes them holds writing_ too
-  Rows rows_;                      // copy of the rows in etcd
-  bool open_ = true;
 };
 
 }  // namespace eplb::etcd

@@ -75,8 +75,6 @@ struct HttpResponse {
   int status = 200;
   std::string body = {};
   std::string content_type = "application/json";
-  // Set: no body; the connection becomes a stream, as EventStreams::Take with this `after`.
-  std::optional<std::optional<int64_t>> events_after = std::nullopt;
 };
 
 using QueryParameters = std::multimap<std::string, std::string>;

@@ -17,7 +17,6 @@ struct HttpDrops {
 struct HttpFailures {
   std::map<int, int64_t> answers;  // by status code, 400 and above
   HttpDrops drops;
-  int64_t watchers = 0;  // watchers of /events now
 };
 
 }  // namespace eplb

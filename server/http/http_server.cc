@@ -1,24 +1,19 @@
-// Routes a request to its answer, and joins intake, outlet and event streams.
+// Routes a request to its answer.
 #include "server/http/http_server.h"
 
-#include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
 #include "server/http/allowed_hosts.h"
-#include "server/http/event_streams.h"
-#include "server/http/intake.h"
-#include "server/http/outlet.h"
+#include "server/http/connections.h"
 #include "server/http/page/assets.h"
 #include "server/http/request.h"
 #include "server/process/socket.h"
@@ -27,7 +22,6 @@ namespace eplb {
 
 namespace {
 
-constexpr int kThreads = 4;  // threads that make answers, beside the thread of the probes
 constexpr int kBacklog = 128;
 // Headers of every answer: the page loads nothing from elsewhere, and no other page frames it.
 constexpr char kHeaders[] =
@@ -78,37 +72,6 @@ std::optional<HttpResponse> PageFile(std::string_view path) {
                       .content_type = std::string(asset->content_type)};
 }
 
-HttpResponse TooManyWatchers(size_t most) {
-  return ErrorResponse(503, absl::StrCat(most,
-                                         " watchers of /events are connected, which is the most; "
-                                         "ask /api/v1/jobs/JOB/events?after= instead"));
-}
-
-// The answer to a request for /events: a stream, or what is wrong with the request.
-HttpResponse StartOfEvents(const HttpRequest& request) {
-  for (const auto& [name, value] : request.query) {
-    if (name == "after") continue;
-    return ErrorResponse(400,
-                         absl::StrCat("unknown parameter \"", Shown(name), "\", expected after"));
-  }
-  if (request.query.size() > 1) return ErrorResponse(400, "after is given twice");
-  // A browser that connects again says in the header what it saw since it began at `after`.
-  const std::vector<std::string_view> seen = request.ValuesOf("Last-Event-ID");
-  const bool again = !seen.empty();
-  const char* const name = again ? "Last-Event-ID" : "after";
-  HttpResponse stream{.content_type = "text/event-stream"};
-  stream.events_after.emplace();
-  if (!again && request.query.empty()) return stream;
-  const std::string text = again ? std::string(seen.front()) : request.query.begin()->second;
-  int64_t number = 0;
-  if (!absl::SimpleAtoi(text, &number) || number < 0) {
-    return ErrorResponse(400, absl::StrCat(name, " is \"", Shown(text),
-                                           "\", expected an integer in 0..9223372036854775807"));
-  }
-  *stream.events_after = number;
-  return stream;
-}
-
 HttpResponse Route(const HttpServer::Sources& sources, const HttpFailures& failures,
                    const std::string& path, const QueryParameters& query) {
   std::optional<HttpResponse> file = PageFile(path);
@@ -126,7 +89,7 @@ HttpResponse Route(const HttpServer::Sources& sources, const HttpFailures& failu
   if (path == "/version" && sources.version) return {.body = sources.version()};
   if (file) return *std::move(file);
   return ErrorResponse(404,
-                       "no such path; there are /, /livez, /readyz, /metrics, /version, /events, "
+                       "no such path; there are /, /livez, /readyz, /metrics, /version, "
                        "/api/v1/jobs, /api/v1/openapi.json");
 }
 
@@ -147,12 +110,6 @@ class ErrorCounts {
   std::map<int, int64_t> counts_;  // guarded by mutex_
 };
 
-// All bytes of the answer to a request's head, or of its beginning when events follow it.
-struct Answer {
-  std::string bytes;
-  std::optional<std::optional<int64_t>> events_after = std::nullopt;  // see HttpResponse
-};
-
 std::string BytesOf(const HttpResponse& response, bool with_body) {
   const std::string allow = response.status == 405 ? "Allow: GET, HEAD\r\n" : "";
   return absl::StrCat(
@@ -169,75 +126,51 @@ struct HttpServer::Parts {
       : sources(std::move(given)),
         address(std::move(bound)),
         hosts(std::move(names)),
-        intake(std::move(listener), {.max_connections = max_connections}),
-        outlet({.max_answers = max_connections}),
-        max_watchers(std::max<size_t>(max_connections / 4, 1)),
-        streams(sources.streams, {.max_watchers = max_watchers}) {}
+        connections(
+            std::move(listener), {.max_connections = max_connections},
+            [this](std::string_view head, bool too_large) { return AnswerTo(head, too_large); }) {}
 
-  HttpResponse Respond(const HttpRequest& request) const {
-    if (std::optional<HttpResponse> refusal = RefuseHost(hosts, request)) return *refusal;
-    if (request.method != "GET" && request.method != "HEAD") {
-      return ErrorResponse(405, "read-only: use GET or HEAD");
+  // Probes and errors are answered at once. A question has one of the threads for answers.
+  Connections::Answer AnswerTo(std::string_view head, bool too_large) {
+    if (too_large) {
+      return {.bytes = Counted(
+                  ErrorResponse(431, absl::StrCat("the request's head is larger than ",
+                                                  Connections::Limits().max_head_bytes, " bytes")),
+                  /*with_body=*/true)};
     }
-    if (request.path == "/events" && sources.streams.events) {
-      // A GET becomes a watcher only when EventStreams takes it.
-      const bool refused = request.method == "HEAD" && streams.full();
-      return refused ? TooManyWatchers(max_watchers) : StartOfEvents(request);
+    std::optional<HttpRequest> request = ParseRequest(head);
+    if (!request) {
+      return {.bytes = Counted(ErrorResponse(400, "not a request of HTTP/1.0 or HTTP/1.1"), true)};
     }
-    return Route(sources, Failures(), request.path, request.query);
-  }
-
-  Answer AnswerTo(const HttpArrival& arrival) {
-    if (arrival.too_large) {
-      return Counted(ErrorResponse(431, absl::StrCat("the request's head is larger than ",
-                                                     Intake::Limits().max_head_bytes, " bytes")));
-    }
-    const std::optional<HttpRequest> request = ParseRequest(arrival.head);
-    if (!request) return Counted(ErrorResponse(400, "not a request of HTTP/1.0 or HTTP/1.1"));
-    const HttpResponse response = Respond(*request);
     const bool with_body = request->method != "HEAD";
-    if (!response.events_after) return Counted(response, with_body);
-    // A stream of events has no length, and a HEAD gets the head alone.
-    Answer answer{absl::StrCat(AnswerHead(200, response.content_type, kHeaders), "\r\n")};
-    if (with_body) answer.events_after = response.events_after;
-    return answer;
+    std::optional<HttpResponse> refusal = RefuseHost(hosts, *request);
+    if (!refusal && with_body && request->method != "GET") {
+      refusal = ErrorResponse(405, "read-only: use GET or HEAD");
+    }
+    if (refusal) return {.bytes = Counted(*refusal, with_body)};
+    const bool is_probe = request->path == "/livez" || request->path == "/readyz";
+    auto answer = [this, with_body, path = std::move(request->path),
+                   query = std::move(request->query)] {
+      return Counted(Route(sources, Failures(), path, query), with_body);
+    };
+    if (is_probe) return {.bytes = answer()};
+    return {.make = std::move(answer)};
   }
 
-  Answer Counted(const HttpResponse& response, bool with_body = true) {
+  std::string Counted(const HttpResponse& response, bool with_body) {
     if (response.status >= 400) errors.Add(response.status);
-    return {BytesOf(response, with_body)};
+    return BytesOf(response, with_body);
   }
 
   HttpFailures Failures() const {
-    HttpFailures failures{.answers = errors.counts(),
-                          .drops = intake.drops(),
-                          .watchers = static_cast<int64_t>(streams.num_watchers())};
-    failures.drops.crowded += outlet.drops().crowded;
-    failures.drops.slow = outlet.drops().slow + streams.dropped();
-    return failures;
-  }
-
-  // Until the end.
-  void ServeLane(HttpLane lane) {
-    while (std::optional<HttpArrival> arrival = intake.Next(lane)) {
-      Answer answer = AnswerTo(*arrival);
-      if (answer.events_after) {
-        if (streams.Take(arrival->descriptor, answer.bytes, *answer.events_after)) continue;
-        answer = Counted(TooManyWatchers(max_watchers));
-      }
-      outlet.Post(std::move(arrival->descriptor), std::move(answer.bytes));
-    }
+    return {.answers = errors.counts(), .drops = connections.drops()};
   }
 
   const Sources sources;
   const Address address;
   const AllowedHosts hosts;
   ErrorCounts errors;
-  Intake intake;
-  Outlet outlet;
-  const size_t max_watchers;
-  EventStreams streams;
-  std::vector<std::thread> threads;
+  Connections connections;  // last, because its threads use all others
 };
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
@@ -249,28 +182,14 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   }
   EPLB_ASSIGN_OR_RETURN(TcpListeners bound, ListenTcp(listen, kBacklog, /*most=*/1));
   allowed_hosts.push_back(listen.host);
-  auto parts =
-      std::make_unique<Parts>(std::move(sources), std::move(bound.sockets.front()),
-                              std::move(bound.address), std::move(allowed_hosts), max_connections);
-  Parts* raw = parts.get();
-  parts->threads.emplace_back([raw] { raw->intake.Run(); });
-  parts->threads.emplace_back([raw] { raw->outlet.Run(); });
-  parts->threads.emplace_back([raw] { raw->streams.Run(); });
-  parts->threads.emplace_back([raw] { raw->ServeLane(HttpLane::kProbe); });
-  for (int i = 0; i < kThreads; ++i) {
-    parts->threads.emplace_back([raw] { raw->ServeLane(HttpLane::kQuestion); });
-  }
-  return std::unique_ptr<HttpServer>(new HttpServer(std::move(parts)));
+  return std::unique_ptr<HttpServer>(new HttpServer(std::make_unique<Parts>(
+      std::move(sources), std::move(bound.sockets.front()), std::move(bound.address),
+      std::move(allowed_hosts), max_connections)));
 }
 
 HttpServer::HttpServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-HttpServer::~HttpServer() {
-  parts_->intake.Stop();
-  parts_->outlet.Stop();
-  parts_->streams.Stop();
-  for (std::thread& thread : parts_->threads) thread.join();
-}
+HttpServer::~HttpServer() = default;
 
 const Address& HttpServer::address() const { return parts_->address; }
 

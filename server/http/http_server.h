@@ -1,19 +1,17 @@
 // The read-only HTTP side of the daemon, on its own threads.
 //   /              the page for people, and below /page/ its files; see page/assets.h
-//   /events        server-sent events: see event_streams.h. The header Last-Event-ID, else
-//                  ?after=SEQUENCE: from there on; else from now on. 503 for one watcher too many
 //   /livez         200 while the core's thread turns
 //   /readyz        200 while the daemon can propose to any job: the store takes writes and nothing
 //                  is drained; a job's own state does not count; else 503. Both: one line of text
 //   /metrics       text format of Prometheus
 //   /version       {"version", "grpc_version"}
 //   /api/v1/...    see api.h; /api/v1/openapi.json describes all of it
-// GET and HEAD only, one request a connection. Bounded: connections, watchers of /events, threads,
-// a request's size, the time of its head and of its answer, and the memory of answers that peers
-// have not taken. The probes have a thread that no question and no slow peer can hold up. Errors
-// are {"error": "one sentence"}: 421 for a Host that is not allowed (the probes too, an IP address
-// always passes), 431 for a head above 8 KiB, 400 for what is no HTTP. Ranges are not looked at: an
-// answer comes whole.
+// GET and HEAD only, one request a connection. Bounded: connections, threads, a request's size, the
+// time of its head and of its answer, and the memory of answers that peers have not taken. The
+// thread that serves all connections answers the probes itself, so that no question and no slow
+// peer can hold them up. Errors are {"error": "one sentence"}: 421 for a Host that is not allowed
+// (the probes too, an IP address always passes), 431 for a head above 8 KiB, 400 for what is no
+// HTTP. Ranges are not looked at: an answer comes whole.
 #ifndef EPLB_SERVER_HTTP_HTTP_SERVER_H_
 #define EPLB_SERVER_HTTP_HTTP_SERVER_H_
 
@@ -27,7 +25,6 @@
 #include "absl/status/statusor.h"
 
 #include "server/http/api.h"
-#include "server/http/event_streams.h"
 #include "server/http/failures.h"
 #include "server/process/address.h"
 
@@ -42,11 +39,9 @@ class HttpServer {
     std::function<std::string(const HttpFailures&)> metrics = {};
     std::function<std::string()> version = {};  // JSON
     ApiSources api = {};
-    EventStreamSources streams = {};  // not set: no /events
   };
-  // allowed_hosts: names besides localhost and that of `listen`. max_connections: that send their
-  // heads, that wait for an answer in each of two lanes, and that take their answers; so four times
-  // as many in all, and a quarter of it in watchers of /events.
+  // allowed_hosts: names besides localhost and that of `listen`. max_connections: see
+  // Connections::Limits; in three stages, so three times as many in all.
   // errors: InvalidArgument for a Unix socket, Unavailable when the address cannot be listened on.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
       const Address& listen, Sources sources, std::vector<std::string> allowed_hosts = {},

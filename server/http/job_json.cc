@@ -134,27 +134,6 @@ std::string TrafficToJson(const std::string& job, const Traffic& traffic) {
                {"nodes", FlowsJson(traffic.flows.nodes)}});
 }
 
-std::string EventToJson(const StoredEvent& event) {
-  v1::JobEvent message;
-  ToProto(event, &message);
-  return Line(wire::ToJson(message));
-}
-
-std::string JobNewsToJson(const core::JobView& job) {
-  return Line({{"job", job.job},
-               {"state", std::string(core::JobStateName(job.state))},
-               {"step", job.step},
-               {"version", job.version},
-               {"last_window_last_step", job.last_window_last_step},
-               {"connected_ranks", job.connected_ranks}});
-}
-
-std::string JobGoneToJson(const std::string& job) { return Line({{"job", job}}); }
-
-std::string JobNamesToJson(std::span<const std::string> jobs) {
-  return Line({{"jobs", std::vector<std::string>(jobs.begin(), jobs.end())}});
-}
-
 std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans,
                         bool with_times) {
   Json list = Json::array();

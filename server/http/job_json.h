@@ -26,11 +26,6 @@ std::string WindowsToJson(const std::string& job, std::span<const WindowFigures>
 // placements that its steps ran under and under the static layout.
 std::string GpuLoadsToJson(const std::string& job, const WindowLoads& loads);
 std::string TrafficToJson(const std::string& job, const Traffic& traffic);
-// Messages of EventStreams.
-std::string EventToJson(const StoredEvent& event);
-std::string JobNewsToJson(const core::JobView& job);
-std::string JobGoneToJson(const std::string& job);
-std::string JobNamesToJson(std::span<const std::string> jobs);
 // with_times: as long as all else of a plan together.
 std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans, bool with_times);
 std::string EventsToJson(const std::string& job, std::span<const StoredEvent> events);

@@ -110,8 +110,6 @@ constexpr Family<Snapshot> kDaemonFamilies[] = {
      [](const Snapshot& s) -> Value { return Number(s.term); }},
     {kGauge, "eplb_sessions", "Open streams of ranks, all jobs together.",
      [](const Snapshot& s) -> Value { return Number(s.sessions); }},
-    {kGauge, "eplb_http_watchers", "Connections of /events now.",
-     [](const Snapshot& s) -> Value { return Number(s.http.watchers); }},
     {kCounter, "eplb_store_errors_total", "Writes that the store refused.",
      [](const Snapshot& s) -> Value { return Number(s.store_errors); }},
     {kGauge, "eplb_tls_cert_expiry_timestamp_seconds",
@@ -367,9 +365,7 @@ constexpr LabelledCounter kLabelledCounters[] = {
     {"eplb_http_dropped_total",
      "HTTP connections closed without a whole answer, by reason: crowded = too many waited, late = "
      "the request's head did not end within 5 s, slow = the peer took no byte of its answer for 1 "
-     "s, or not all of it within 10 s, or a watcher of /events took none for 30 s or left more "
-     "than "
-     "1 MiB waiting.",
+     "s, or not all of it within 10 s.",
      "reason",
      [](const Snapshot& s) -> std::vector<LabelledCount> {
        const HttpDrops& drops = s.http.drops;

@@ -358,11 +358,6 @@ absl::StatusOr<std::vector<StoredEvent>> Runner::Events(const std::string& job, 
   return events;
 }
 
-absl::StatusOr<std::vector<StoredEvent>> Runner::EventsOfAll(std::optional<int64_t> after_sequence,
-                                                             int32_t limit) const {
-  return store_->ReadEventsOfAll(after_sequence, limit);
-}
-
 absl::StatusOr<std::vector<WindowFigures>> Runner::Windows(const std::string& job, int64_t after,
                                                            int32_t limit) const {
   std::vector<WindowFigures> windows = history_.Figures(job, after, limit);

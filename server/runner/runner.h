@@ -108,9 +108,6 @@ class Runner {
   // NotFound for a job that has no event at all and is not known, those of the store.
   absl::StatusOr<std::vector<StoredEvent>> Events(const std::string& job, int32_t limit,
                                                   int64_t after_sequence = 0) const;
-  // See Store::ReadEventsOfAll.
-  absl::StatusOr<std::vector<StoredEvent>> EventsOfAll(std::optional<int64_t> after_sequence,
-                                                       int32_t limit) const;
   // Oldest first, the newest `limit` of those above `after`. errors: NotFound for an unknown job.
   absl::StatusOr<std::vector<WindowFigures>> Windows(const std::string& job, int64_t after,
                                                      int32_t limit) const;

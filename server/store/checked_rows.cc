@@ -103,35 +103,4 @@ absl::StatusOr<Row> RowFromBytes(std::string_view bytes, const std::string& what
   return row;
 }
 
-absl::Status Insert(Connection& connection, std::string_view table, std::string_view columns,
-                    const Row& row, size_t first_checked) {
-  std::string sql = absl::StrCat("INSERT OR REPLACE INTO ", std::string(table));
-  if (!columns.empty()) absl::StrAppend(&sql, "(", std::string(columns), ")");
-  absl::StrAppend(&sql, " VALUES (");
-  for (size_t i = 0; i < row.size(); ++i) absl::StrAppend(&sql, "?, ");
-  absl::StrAppend(&sql, "?)");
-  Row cells = row;
-  cells.emplace_back(ChecksumOf(std::span<const Cell>(row).subspan(first_checked)));
-  return connection.Run(sql, cells);
-}
-
-absl::Status ForEachRow(Statement statement, const std::string& what, size_t first_checked,
-                        const std::function<absl::Status(const Row&)>& use) {
-  for (;;) {
-    EPLB_ASSIGN_OR_RETURN(const bool more, statement.Step());
-    if (!more) return absl::OkStatus();
-    const int checksum_column = statement.num_columns() - 1;
-    Row row;
-    for (int column = 0; column < checksum_column; ++column) {
-      row.push_back(statement.CellAt(column));
-    }
-    const auto checked = std::span<const Cell>(row).subspan(first_checked);
-    if (statement.CellAt(checksum_column) != Cell(ChecksumOf(checked))) {
-      return absl::DataLossError(
-          absl::StrCat(statement.path(), ": a row of ", what, " does not fit its checksum"));
-    }
-    EPLB_RETURN_IF_ERROR(use(row));
-  }
-}
-
 }  // namespace eplb::sqlite

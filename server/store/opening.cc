@@ -16,7 +16,6 @@
 
 #include "base/status_macros.h"
 #include "server/store/schema.h"
-#include "server/store/tables.h"
 
 namespace eplb {
 namespace {
@@ -65,14 +64,12 @@ absl::Status CheckNotForeign(const std::string& path) {
 absl::StatusOr<sqlite::Connection> OpenToWrite(const std::string& path) {
   EPLB_ASSIGN_OR_RETURN(sqlite::Connection writer, sqlite::Connection::Open(path, false));
   EPLB_RETURN_IF_ERROR(PrepareDatabase(writer, path));
-  EPLB_RETURN_IF_ERROR(CheckEveryRow(writer));
   return writer;
 }
 
 absl::StatusOr<sqlite::Connection> OpenToRead(const std::string& path) {
   EPLB_ASSIGN_OR_RETURN(sqlite::Connection reader, OpenReader(path));
   EPLB_RETURN_IF_ERROR(CheckDatabase(reader, path));
-  EPLB_RETURN_IF_ERROR(CheckEveryRow(reader));
   return reader;
 }
 

@@ -18,13 +18,12 @@ namespace eplb {
 // FailedPrecondition with the path.
 absl::Status CheckNotForeign(const std::string& path);
 
-// Creates the database, or brings it up to date and checks it. errors: those of PrepareDatabase and
-// CheckEveryRow; DataLoss for a damaged file.
+// Creates the database, or brings it up to date and checks it. errors: those of PrepareDatabase.
 absl::StatusOr<sqlite::Connection> OpenToWrite(const std::string& path);
 
-// Opens a sound database of the current schema, also in a folder that takes no new files and so has
+// Opens a sound database, also in a folder that takes no new files and so has
 // no room for SQLite's files beside a database. errors: Unavailable when it cannot be read, or its
-// write-ahead log cannot; those of CheckDatabase and CheckEveryRow.
+// write-ahead log cannot; those of CheckDatabase.
 absl::StatusOr<sqlite::Connection> OpenToRead(const std::string& path);
 
 // Returns when the newest damaged database of this path was moved aside, by the name of its copy;

@@ -1,4 +1,4 @@
-// The tables of the store's database, and what a file must show to be taken for it.
+// The schema of the store's database, and what a file must show to be taken for it.
 #ifndef EPLB_SERVER_STORE_SCHEMA_H_
 #define EPLB_SERVER_STORE_SCHEMA_H_
 
@@ -11,13 +11,17 @@
 
 namespace eplb {
 
-// Makes an empty file ours; else checks that it is ours and sound (SQLite's integrity check, the
-// text of the schema).
-// errors: DataLoss for a damaged file or one that is no database, FailedPrecondition for another
-// program's or one of another schema, those of Connection.
+// The schema of this eplbd, in user_version: one table of rows. Schema 1 is that of 0.1.0.
+inline constexpr int64_t kStoreSchema = 3;
+
+// Creates the table in an empty file and migrates a database of an earlier schema. Checks that the
+// file is sound: SQLite's integrity check, the text of the schema, the checksum of every row but
+// load windows. errors: DataLoss for a damaged file or one that is no database, FailedPrecondition
+// for another program's or one of a later schema, those of Connection.
 absl::Status PrepareDatabase(sqlite::Connection& connection, const std::string& path);
 
-// Only checks: for a database that cannot be written. errors: likewise.
+// Only checks: for a database that cannot be written. Replaces the connection to an earlier schema
+// by one to a migrated copy in memory. errors: likewise.
 absl::Status CheckDatabase(sqlite::Connection& connection, const std::string& path);
 
 }  // namespace eplb

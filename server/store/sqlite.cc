@@ -141,6 +141,14 @@ absl::Status Connection::Execute(const std::string& sql) {
   return result == SQLITE_OK ? absl::OkStatus() : ErrorOf(connection_.get(), result, path_);
 }
 
+absl::Status Connection::Transact(const char* begin, const std::function<absl::Status()>& body) {
+  EPLB_RETURN_IF_ERROR(Execute(begin));
+  absl::Status status = body();
+  if (status.ok()) status = Execute("COMMIT");
+  if (!status.ok()) (void)Execute("ROLLBACK");
+  return status;
+}
+
 absl::StatusOr<std::string> Connection::FirstText(std::string_view sql) {
   EPLB_ASSIGN_OR_RETURN(Statement statement, Prepare(sql));
   EPLB_ASSIGN_OR_RETURN(const bool row, statement.Step());

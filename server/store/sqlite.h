@@ -5,27 +5,18 @@
 #include <sqlite3.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#include "base/status_macros.h"
+#include "server/store/checked_rows.h"
 
 namespace eplb::sqlite {
-
-struct Bytes {
-  std::string bytes;
-  friend bool operator==(const Bytes&, const Bytes&) = default;
-};
-// NULL, INTEGER, TEXT or BLOB. The store's tables have no other kind.
-using Cell = std::variant<std::monostate, int64_t, std::string, Bytes>;
-using Row = std::vector<Cell>;
 
 struct CloseConnection {
   void operator()(sqlite3* connection) const noexcept { (void)sqlite3_close_v2(connection); }
@@ -57,6 +48,9 @@ class Statement {
   int bind_result_ = SQLITE_OK;
 };
 
+inline constexpr char kReadOnly[] = "BEGIN";
+inline constexpr char kToWrite[] = "BEGIN IMMEDIATE";
+
 // A database, open. errors of every call, each with the path: DataLoss for a damaged file, for a
 // file that is no database, and for a database without the tables that a statement names;
 // Unavailable for anything else (no space, no permission, busy). threads: one at a time.
@@ -71,6 +65,8 @@ class Connection {
   absl::Status Run(std::string_view sql, const Row& values = {});
   // Runs several statements without values or rows.
   absl::Status Execute(const std::string& sql);
+  // Calls `body` in a transaction, begun by this statement: all of its changes last, or none.
+  absl::Status Transact(const char* begin, const std::function<absl::Status()>& body);
   // Returns the first column of the first row, for example of a pragma; empty without a row.
   absl::StatusOr<std::string> FirstText(std::string_view sql);
   // Returns the first column of the first row; 0 without a row.
@@ -88,34 +84,6 @@ class Connection {
 
   std::unique_ptr<sqlite3, CloseConnection> connection_;
   std::string path_;
-};
-
-// One transaction of a connection, rolled back unless a Commit returns OK. `connection` outlives
-// it.
-class Transaction {
- public:
-  static absl::StatusOr<Transaction> Begin(Connection* connection) {
-    EPLB_RETURN_IF_ERROR(connection->Execute("BEGIN IMMEDIATE"));
-    return Transaction(connection);
-  }
-  Transaction(Transaction&& other) noexcept
-      : connection_(std::exchange(other.connection_, nullptr)) {}
-  Transaction& operator=(Transaction&&) = delete;
-  Transaction(const Transaction&) = delete;
-  Transaction& operator=(const Transaction&) = delete;
-  ~Transaction() {
-    if (connection_ != nullptr) (void)connection_->Execute("ROLLBACK");
-  }
-
-  absl::Status Commit() {
-    EPLB_RETURN_IF_ERROR(connection_->Execute("COMMIT"));
-    connection_ = nullptr;
-    return absl::OkStatus();
-  }
-
- private:
-  explicit Transaction(Connection* connection) : connection_(connection) {}
-  Connection* connection_;
 };
 
 }  // namespace eplb::sqlite

@@ -1,6 +1,7 @@
-// Each value as the cells of its row: keys as cells of their own, the rest as one message.
+// Each value as the cells of its row: its key as cells of their own, the rest as one message.
 #include "server/store/value_rows.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -29,14 +30,6 @@ class Reader {
   int64_t Integer() { return Take<int64_t>(); }
   std::string Text() { return Take<std::string>(); }
   std::string Bytes() { return Take<sqlite::Bytes>().bytes; }
-  template <class T>
-  std::optional<T> Maybe() {
-    if (next_ < row_.size() && std::holds_alternative<std::monostate>(row_[next_])) {
-      ++next_;
-      return std::nullopt;
-    }
-    return Take<T>();
-  }
   absl::Status Done(const std::string& what) const {
     if (good_ && next_ == row_.size()) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat("a row of ", what, " has an unknown format"));
@@ -90,18 +83,6 @@ absl::StatusOr<Placement> PlacementOf(const std::string& bytes, const std::strin
 }  // namespace
 
 std::string BytesOf(const Digest& digest) { return {digest.bytes.begin(), digest.bytes.end()}; }
-
-absl::StatusOr<Leadership> LeadershipOf(const Row& row) {
-  Reader reader(row);
-  Leadership leadership;
-  leadership.term = reader.Integer();
-  leadership.schema = reader.Integer();
-  if (const auto micros = reader.Maybe<int64_t>()) {
-    leadership.moved_aside = absl::FromUnixMicros(*micros);
-  }
-  EPLB_RETURN_IF_ERROR(reader.Done("leadership"));
-  return leadership;
-}
 
 absl::StatusOr<JobRow> JobOf(const Row& row) {
   Reader reader(row);
@@ -178,10 +159,19 @@ absl::StatusOr<PlacementRow> PlacementRowOf(const Row& row, const std::string& w
   return PlacementRow{version, std::move(placement)};
 }
 
-Row RowOf(const Leadership& leadership) {
-  const std::optional<absl::Time>& moved_aside = leadership.moved_aside;
-  return {leadership.term, kStoreSchema,
-          moved_aside ? Cell(absl::ToUnixMicros(*moved_aside)) : Cell()};
+absl::StatusOr<core::RanVersion> RanVersionOf(const Row& row) {
+  Reader reader(row);
+  (void)reader.Text();
+  core::RanVersion ran{.version = reader.Integer()};
+  (void)reader.Integer();
+  (void)reader.Bytes();
+  const std::string digest = reader.Bytes();
+  EPLB_RETURN_IF_ERROR(reader.Done("placements"));
+  if (digest.size() != ran.digest.bytes.size()) {
+    return absl::DataLossError("a row of placements has an unknown format");
+  }
+  std::copy(digest.begin(), digest.end(), ran.digest.bytes.begin());
+  return ran;
 }
 
 Row RowOf(const core::StoredJob& job) {

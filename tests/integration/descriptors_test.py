@@ -72,17 +72,17 @@ class DescriptorsTest(unittest.TestCase):
         doctor = [harness.BIN / "eplbctl", "doctor", "--endpoint", self.unix, "--timeout", "5s"]
         before = subprocess.run(doctor, capture_output=True, text=True, timeout=60 * harness.PATIENCE, check=False)
         self.assertEqual(before.returncode, 0, before.stdout + before.stderr)
-        job = raw_rank.RawJob(int(self.grpc.rsplit(":", 1)[1]), "wide", world=9)
+        job = raw_rank.RawJob(int(self.grpc.rsplit(":", 1)[1]), "wide", world=11)
         self.addCleanup(job.close)
         job.connect()
         for rank in job.ranks.values():
             self.assertTrue(rank.welcomed.wait(20 * harness.PATIENCE))
         crowded = subprocess.run(doctor, capture_output=True, text=True, timeout=60 * harness.PATIENCE, check=False)
         self.assertEqual(crowded.returncode, 8, crowded.stdout + crowded.stderr)
-        self.assertIn(f"the limit of {LIMIT} open files has room for 15 streams", " ".join(crowded.stdout.split()))
+        self.assertIn(f"the limit of {LIMIT} open files has room for 20 streams", " ".join(crowded.stdout.split()))
 
     def test_what_does_not_fit_is_told_at_the_start(self):
-        self.assertIn("limits.max_sessions is 20000, but the limit of 80 open files has room for 15 streams",
+        self.assertIn("limits.max_sessions is 20000, but the limit of 80 open files has room for 20 streams",
                       self.log.read_text())
 
 

@@ -20,18 +20,18 @@ TEST(DescriptorPlanTest, AllSessionsFitAHighLimit) {
   EXPECT_EQ(plan.no_more_sessions, "limits.max_sessions = 20000 streams are open");
 }
 
-TEST(DescriptorPlanTest, EightyFilesHaveRoomForFifteenStreamsAndTheWarningSaysWhatToDo) {
+TEST(DescriptorPlanTest, EightyFilesHaveRoomForTwentyStreamsAndTheWarningSaysWhatToDo) {
   const DescriptorPlan plan = PlanDescriptors(80, kWanted);
-  EXPECT_EQ(plan.max_sessions, 15);
+  EXPECT_EQ(plan.max_sessions, 20);
   EXPECT_THAT(plan.warning, HasSubstr("limits.max_sessions is 20000, but the limit of 80 open "
-                                      "files has room for 15 streams: raise the limit to "));
-  EXPECT_THAT(plan.no_more_sessions, HasSubstr("15 streams are open, and the daemon's limit of 80 "
+                                      "files has room for 20 streams: raise the limit to "));
+  EXPECT_THAT(plan.no_more_sessions, HasSubstr("20 streams are open, and the daemon's limit of 80 "
                                                "open files has room for no more"));
 }
 
 TEST(DescriptorPlanTest, TheLimitThatTheWarningAsksForIsEnough) {
-  EXPECT_EQ(PlanDescriptors(kWanted + 1136, kWanted).warning, "");
-  EXPECT_THAT(PlanDescriptors(80, kWanted).warning, HasSubstr("raise the limit to 21136 "));
+  EXPECT_EQ(PlanDescriptors(kWanted + 816, kWanted).warning, "");
+  EXPECT_THAT(PlanDescriptors(80, kWanted).warning, HasSubstr("raise the limit to 20816 "));
 }
 
 TEST(DescriptorPlanTest, SessionsNeverTakeWhatHttpAndQueriesNeed) {
@@ -40,9 +40,9 @@ TEST(DescriptorPlanTest, SessionsNeverTakeWhatHttpAndQueriesNeed) {
     ASSERT_GE(plan.max_sessions, 1) << limit;
     ASSERT_LT(plan.max_sessions, plan.tcp_below) << limit;
     ASSERT_LE(plan.tcp_below, plan.unix_below) << limit;
-    // Four stages of a connection, and a quarter as many watchers of /events.
+    // Three stages of a connection.
     const auto http = static_cast<int64_t>(plan.http_connections);
-    ASSERT_LE(plan.unix_below + 4 * http + http / 4, limit) << limit;
+    ASSERT_LE(plan.unix_below + 3 * http, limit) << limit;
   }
 }
 

@@ -1,4 +1,4 @@
-// A memory store whose writes of one kind fail while a test says so.
+// A memory store whose writes of one kind fail while a test wants it.
 #ifndef EPLB_TESTS_SERVER_FAILING_STORE_H_
 #define EPLB_TESTS_SERVER_FAILING_STORE_H_
 
@@ -7,75 +7,87 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
+#include "server/store/checked_rows.h"
+#include "server/store/keys.h"
 #include "server/store/store.h"
 
 namespace eplb {
 
-class FailingStore : public Store {
- public:
+// Kinds of writes that fail, and the events that were written.
+struct StoreFaults {
   std::atomic<bool> fail_terms = false;
   std::atomic<bool> fail_jobs = false;
-  std::atomic<bool> fail_events = false;
+  std::atomic<bool> fail_events = false;  // plans too
   std::atomic<bool> fail_file = false;
 
-  absl::StatusOr<int64_t> ReadTerm() override { return store_->ReadTerm(); }
-  absl::Status WriteTerm(int64_t term) override {
-    return fail_terms ? Full() : store_->WriteTerm(term);
-  }
-  absl::StatusOr<std::optional<absl::Time>> ReadMovedAside() override {
-    return store_->ReadMovedAside();
-  }
-  absl::StatusOr<std::vector<core::StoredJob>> ReadJobs() override { return store_->ReadJobs(); }
-  absl::Status WriteJob(const core::StoredJob& job) override {
-    return fail_jobs ? Full() : store_->WriteJob(job);
-  }
-  absl::Status AppendEvent(absl::Time time, const core::JobEvent& event) override {
-    if (fail_events) return Full();
-    EPLB_RETURN_IF_ERROR(store_->AppendEvent(time, event));
-    const std::lock_guard lock(mutex_);
-    names_.insert(event.name);
-    changed_.notify_all();
-    return absl::OkStatus();
-  }
   // False when no such event came within 20 s.
   bool WaitForEvent(const std::string& name) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return names_.contains(name); });
   }
-  absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job, int32_t limit,
-                                                      int64_t after_sequence) override {
-    return store_->ReadEvents(job, limit, after_sequence);
+
+ protected:
+  bool Refuses(const std::string& key) const {
+    if (key == kTermKey) return fail_terms;
+    const bool is_of_job = key.starts_with(kJobKeys) && key.find("/plan/") == std::string::npos;
+    return is_of_job ? fail_jobs : fail_events;
   }
-  absl::StatusOr<std::vector<StoredEvent>> ReadEventsOfAll(std::optional<int64_t> after_sequence,
-                                                           int32_t limit) override {
-    return store_->ReadEventsOfAll(after_sequence, limit);
+  void Note(const std::string& row) {
+    const absl::StatusOr<StoredEvent> event = EventOf(*sqlite::RowFromBytes(row, "event"));
+    const std::lock_guard lock(mutex_);
+    names_.insert(event->event.name);
+    changed_.notify_all();
   }
-  absl::Status WritePlan(const std::string& job, const core::Plan& plan) override {
-    return fail_events ? Full() : store_->WritePlan(job, plan);
-  }
-  absl::Status ForgetJob(const std::string& job) override {
-    return fail_jobs ? Full() : store_->ForgetJob(job);
-  }
-  absl::StatusOr<Placement> ReadPlacement(const std::string& job, int64_t version) override {
-    return store_->ReadPlacement(job, version);
-  }
-  absl::Status CheckFile() override {
-    return fail_file ? absl::UnavailableError("store: replaced") : absl::OkStatus();
-  }
-  void Close() override {}  // tests look into it after the daemon has ended
 
  private:
-  static absl::Status Full() { return absl::UnavailableError("store: disk full"); }
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<std::string> names_;  // names of all events so far
-  const std::unique_ptr<Store> store_ = MakeMemoryStore().value();
+};
+
+class FailingStore : public StoreFaults, public Store {
+ public:
+  FailingStore() : Store(std::make_unique<FailingRows>(this), {}) {}
+
+ private:
+  class FailingRows : public KeyValues {
+   public:
+    explicit FailingRows(FailingStore* store) : store_(*store) {}
+    absl::Status Read(const Reads& read) const override { return rows_.Read(read); }
+    absl::Status Write(const Makes& make) override {
+      bool refused = false;
+      std::vector<Batch> written;
+      EPLB_RETURN_IF_ERROR(rows_.Write([&](const KeyReader& reader) {
+        written = make(reader);
+        for (const Batch& batch : written) {
+          refused |= store_.fail_jobs && !batch.deleted_prefixes.empty();
+          for (const auto& [key, value] : batch.puts) refused |= store_.Refuses(key);
+        }
+        if (refused) written.clear();
+        return written;
+      }));
+      for (const Batch& batch : written) {
+        for (const auto& [key, value] : batch.puts) {
+          if (key.starts_with(kEventKeys)) store_.Note(value);
+        }
+      }
+      return refused ? absl::UnavailableError("store: disk full") : absl::OkStatus();
+    }
+    absl::Status Check() override {
+      return store_.fail_file ? absl::UnavailableError("store: replaced") : absl::OkStatus();
+    }
+    void Close() override {}  // tests look into it after the daemon has ended
+
+   private:
+    FailingStore& store_;
+    MemoryKeyValues rows_;
+  };
 };
 
 }  // namespace eplb

@@ -5,14 +5,13 @@ eplb.main = (() => {
   const { el, redraw, tile } = eplb.dom;
   const { sentence, balancedness, count, isNumber, percent, steps, clock, ended } = eplb.format;
   const PANELS = ["balance", "heatmap", "rebalances", "account", "ranks", "traffic", "layer", "decisions"];
-  const POLL_MS = 5000, GATHER_MS = 400, MOST_WINDOWS = 4096, MOST_EVENTS = 1000, MOST_PLANS = 200;
+  const POLL_MS = 2000, MOST_WINDOWS = 4096, MOST_EVENTS = 1000, MOST_PLANS = 200;
 
   const source = eplb.source.open();
   const at = (id) => document.getElementById(id);
   let answer = { jobs: [], refusals: [], warnings: [] };
   let shown = null;  // the job that is shown: name, panels, documents
-  // lost: since when the daemon does not answer, 0: it does. pushed: events come by themselves.
-  const state = { lost: 0, pushed: false };
+  const state = { lost: 0 };  // lost: when the daemon stopped to answer; 0 while it answers
 
   // ---- the address ----
   const route = () => {
@@ -151,8 +150,7 @@ eplb.main = (() => {
     const node = at("connection");
     node.className = state.lost ? "bad" : "good";
     const text = !source.live ? `a report, made ${source.made}`
-      : state.lost ? `connection lost at ${clock(state.lost * 1000)}: the figures are of then. Trying again.`
-        : state.pushed ? "live" : `live, asked every ${POLL_MS / 1000} s`;
+      : state.lost ? `connection lost at ${clock(state.lost * 1000)}: the figures are of then. Trying again.` : "live";
     if (node.textContent !== text) node.textContent = text;
     document.body.classList.toggle("stale", source.live && state.lost !== 0);
   };
@@ -190,8 +188,6 @@ eplb.main = (() => {
     drawState();
     if (waiting) { waiting = false; ask(); }
   };
-  let timer = null;
-  const soon = () => { timer ??= setTimeout(() => { timer = null; ask(); }, GATHER_MS); };
 
   const start = () => {
     eplb.colors.apply(eplb.colors.chosen());
@@ -201,12 +197,11 @@ eplb.main = (() => {
       drawPanels();
     });
     addEventListener("hashchange", () => { ask().then(scrollToPanel); });
-    source.watch({
-      connected: () => { state.pushed = true; ask(); },
-      lost: () => { state.pushed = false; ask(); },  // only an answer of the daemon shows that it is lost
-      news: soon,
-    });
-    if (source.live) setInterval(() => { if (!document.hidden && (state.lost || !state.pushed)) ask(); }, POLL_MS);
+    if (source.live) {
+      const askIfSeen = () => { if (!document.hidden && !running) ask(); };
+      setInterval(askIfSeen, POLL_MS);
+      document.addEventListener("visibilitychange", askIfSeen);
+    }
     ask();
   };
   return { start, data: () => shown?.data, panels: () => shown?.panels };

@@ -10,7 +10,7 @@ eplb.source = (() => {
 
   // errors: an Error whose message is one sentence.
   // `lost`: there was no answer at all. `status`: of an answer that was an error.
-  const ANSWER_MS = 10000, SILENCE_MS = 35000, RETRY_MS = 5000;
+  const ANSWER_MS = 10000;
   const fetchDocument = async (path) => {
     let response, body;
     try {
@@ -24,33 +24,7 @@ eplb.source = (() => {
     return body;
   };
 
-  // Pushed events while the page is visible: a browser has few connections to one host, and each page holds one.
-  const ofDaemon = () => {
-    const watch = (handlers) => {
-      let stream = null, heard = 0, retry = null;
-      const close = () => { stream?.close(); stream = null; clearTimeout(retry); };
-      const open = () => {
-        close();
-        if (document.hidden) return;
-        heard = Date.now();
-        stream = new EventSource("events");
-        stream.addEventListener("open", () => { heard = Date.now(); handlers.connected(); });
-        stream.addEventListener("error", () => {
-          handlers.lost();
-          // After an answer that is no stream, or none at all, a browser may not try again by itself.
-          if (stream?.readyState === EventSource.CLOSED) retry = setTimeout(open, RETRY_MS);
-        });
-        for (const name of ["jobs", "job", "job_gone", "event", "alive"]) {
-          stream.addEventListener(name, () => { heard = Date.now(); if (name !== "alive") handlers.news(); });
-        }
-      };
-      // A daemon that is frozen, or a network that drops, ends no stream.
-      setInterval(() => { if (stream?.readyState === EventSource.OPEN && Date.now() - heard > SILENCE_MS) { handlers.lost(); open(); } }, 5000);
-      document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else open(); });
-      open();
-    };
-    return { live: true, kind: "daemon", leftOut: [], get: fetchDocument, watch };
-  };
+  const ofDaemon = () => ({ live: true, kind: "daemon", leftOut: [], get: fetchDocument });
 
   // A file has each answer whole: without the parameters that ask for a part of a list.
   const whole = (path) => {
@@ -69,7 +43,6 @@ eplb.source = (() => {
       if (!Object.hasOwn(documents.paths, key)) throw Object.assign(new Error("this report does not hold it"), { status: 404 });
       return documents.paths[key];
     },
-    watch: () => {},
   });
 
   const open = () => {

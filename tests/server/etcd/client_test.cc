@@ -157,10 +157,5 @@ TEST(EtcdClientTest, AWatchEndsAtItsDeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
 }
 
-TEST(EtcdClientTest, APrefixEndsBehindAllItsKeys) {
-  EXPECT_LT("/a/b/zzz", EndOfPrefix("/a/b/"));
-  EXPECT_GT("/a/c", EndOfPrefix("/a/b/"));
-}
-
 }  // namespace
 }  // namespace eplb::etcd

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 
 #include "base/monotonic_clock.h"
+#include "base/status_macros.h"
 #include "tests/server/etcd/elected_daemon.h"
 #include "tests/server/etcd/etcd_process.h"
 
@@ -29,22 +30,31 @@ class FencedRowsTest : public ::testing::Test {
 };
 
 absl::StatusOr<Rows> AllOf(const FencedRows& rows) {
-  return rows.Read([](const Rows& all) -> absl::StatusOr<Rows> { return all; });
+  Rows all;
+  EPLB_RETURN_IF_ERROR(rows.Read([&all](const KeyReader& reader) {
+    for (const char* prefix : {"a", "b", "c", "row/"}) {
+      const KeyReader::Pairs found = reader.Find({.prefix = prefix});
+      all.insert(found.begin(), found.end());
+    }
+  }));
+  return all;
+}
+
+absl::Status WriteBatches(FencedRows& rows, const std::vector<Batch>& batches) {
+  return rows.Write([&](const KeyReader&) { return batches; });
 }
 
 absl::Status PutRow(FencedRows& rows, const std::string& key, const std::string& value) {
-  return rows.Write([&](const Rows&) { return std::vector<Batch>{{.puts = {{key, value}}}}; });
+  return WriteBatches(rows, {{.puts = {{key, value}}}});
 }
 
 TEST_F(FencedRowsTest, MemoryHoldsWhatEtcdHolds) {
   ElectedDaemon daemon(prefix_);
   FencedRows rows(daemon.RowsOptions());
   ASSERT_TRUE(rows.Load().ok());
-  ASSERT_TRUE(rows.Write([](const Rows&) {
-                    return std::vector<Batch>{
-                        {.puts = {{"a/1", "one"}, {"a/2", "two"}, {"ab", "stays"}, {"b", "goes"}}},
-                        {.puts = {{"c", "new"}}, .deletes = {"b"}, .deleted_prefixes = {"a/"}}};
-                  })
+  ASSERT_TRUE(WriteBatches(
+                  rows, {{.puts = {{"a/1", "one"}, {"a/2", "two"}, {"ab", "stays"}, {"b", "goes"}}},
+                         {.puts = {{"c", "new"}}, .deletes = {"b"}, .deleted_prefixes = {"a/"}}})
                   .ok());
   EXPECT_THAT(*AllOf(rows), ElementsAre(Pair("ab", "stays"), Pair("c", "new")));
   EXPECT_THAT(daemon.Rows("a"), ElementsAre(Pair("ab", "stays")));
@@ -61,7 +71,7 @@ TEST_F(FencedRowsTest, AllPagesAreRead) {
   ASSERT_TRUE(rows.Load().ok());
   Batch batch;
   for (size_t i = 0; i < kMaxOperations; ++i) batch.puts[absl::StrCat("row/", i)] = "x";
-  ASSERT_TRUE(rows.Write([&](const Rows&) { return std::vector<Batch>{batch}; }).ok());
+  ASSERT_TRUE(WriteBatches(rows, {batch}).ok());
   FencedRows next(daemon.RowsOptions());
   ASSERT_TRUE(next.Load().ok());
   EXPECT_EQ(AllOf(next)->size(), kMaxOperations);
@@ -76,9 +86,9 @@ TEST_F(FencedRowsTest, AWriteThatIsNotKnownYetIsLearntAndTheNextOneMadeAnew) {
   ASSERT_TRUE(other.Load().ok());
   ASSERT_TRUE(PutRow(other, "count", "1").ok());
   int made = 0;
-  ASSERT_TRUE(rows.Write([&](const Rows& all) {
+  ASSERT_TRUE(rows.Write([&](const KeyReader& reader) {
                     ++made;
-                    const bool known = all.contains("count");
+                    const bool known = reader.Get("count").has_value();
                     return std::vector<Batch>{{.puts = {{"count", known ? "2" : "1"}}}};
                   })
                   .ok());

@@ -5,7 +5,6 @@
 #include <httplib.h>
 
 #include <mutex>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -13,9 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "base/monotonic_clock.h"
 #include "server/http/page/assets.h"
-#include "server/store/store.h"
 #include "tests/support/raw_connection.h"
 
 namespace eplb {
@@ -30,36 +27,24 @@ constexpr char kPolicy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-// "421=2 431=1 crowded=0 late=0 watchers=0"
+// "421=2 431=1 crowded=0 late=0"
 std::string FailuresText(const HttpFailures& failures) {
   std::string text;
   for (const auto& [code, count] : failures.answers) absl::StrAppend(&text, code, "=", count, " ");
-  return absl::StrCat(text, "crowded=", failures.drops.crowded, " late=", failures.drops.late,
-                      " watchers=", failures.watchers);
+  return absl::StrCat(text, "crowded=", failures.drops.crowded, " late=", failures.drops.late);
 }
 
 class HttpServerTest : public ::testing::Test {
  protected:
-  void Start(size_t max_connections = 256) {
-    server_ =
-        *HttpServer::Start({.host = "127.0.0.1"},
-                           {.alive = [this] { return alive_; },
-                            .ready = [this] { return ready_; },
-                            .metrics = &FailuresText,
-                            .api = {.jobs = [] { return std::vector<core::JobView>(); },
-                                    .refusals = [] { return std::vector<RefusedRanks>(); },
-                                    .warnings = [] { return std::vector<std::string>(); }},
-                            .streams = {.events =
-                                            [this](std::optional<int64_t> after, int32_t limit) {
-                                              return store_->ReadEventsOfAll(after, limit);
-                                            },
-                                        .jobs = [] { return std::vector<core::JobView>(); }}},
-                           {"eplb.example.org"}, max_connections);
-  }
-  void Append(const std::string& reason) {
-    EXPECT_TRUE(
-        store_->AppendEvent(absl::UnixEpoch(), {.job = "a", .name = "kept", .reason = reason})
-            .ok());
+  void Start() {
+    server_ = *HttpServer::Start({.host = "127.0.0.1"},
+                                 {.alive = [this] { return alive_; },
+                                  .ready = [this] { return ready_; },
+                                  .metrics = &FailuresText,
+                                  .api = {.jobs = [] { return std::vector<core::JobView>(); },
+                                          .refusals = [] { return std::vector<RefusedRanks>(); },
+                                          .warnings = [] { return std::vector<std::string>(); }}},
+                                 {"eplb.example.org"});
   }
   // Status code and body.
   std::pair<int, std::string> Get(const std::string& path) {
@@ -77,7 +62,6 @@ class HttpServerTest : public ::testing::Test {
 
   absl::Status alive_;
   absl::Status ready_;
-  std::unique_ptr<Store> store_ = MakeMemoryStore().value();
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -245,136 +229,6 @@ TEST_F(HttpServerTest, TheApisDescriptionIsServed) {
   EXPECT_EQ(Get("/api/v1/openapi.json?x=1").first, 400);
 }
 
-TEST_F(HttpServerTest, AWatcherGetsTheHeadAndThenWhatHappens) {
-  Start();
-  Append("before");
-  RawConnection watcher(server_->address().port);
-  watcher.Send("GET /events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n");
-  std::string text = watcher.ReadUntil("\r\n\r\n");
-  EXPECT_THAT(text, StartsWith("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"));
-  EXPECT_THAT(text, HasSubstr(absl::StrCat("Content-Security-Policy: ", kPolicy, "\r\n")));
-  EXPECT_THAT(text, HasSubstr("Cache-Control: no-store\r\n"));
-  EXPECT_THAT(text, Not(HasSubstr("Content-Length")));
-  EXPECT_THAT(watcher.ReadUntil("{\"jobs\":[]}\n\n"), HasSubstr("event: jobs\n"));
-  Append("after");
-  text = watcher.ReadUntil("\"reason\":\"after\"");
-  EXPECT_THAT(text, HasSubstr("id: 2\nevent: event\ndata: {\"sequence\":2,"));
-  EXPECT_THAT(text, Not(HasSubstr("before")));
-}
-
-TEST_F(HttpServerTest, AWatcherGoesOnBehindTheEventThatItNames) {
-  Start();
-  for (const char* reason : {"one", "two", "three"}) Append(reason);
-  const std::pair<const char*, const char*> cases[] = {
-      {"GET /events?after=2 HTTP/1.1\r\n", "\"reason\":\"three\""},
-      {"GET /events?after=0 HTTP/1.0\r\n", "\"reason\":\"one\""},
-      {"GET /events HTTP/1.1\r\nLast-Event-ID: 1\r\n", "\"reason\":\"two\""},
-      {"GET /events?after=0 HTTP/1.1\r\nLast-Event-ID: 2\r\n", "\"reason\":\"three\""},
-      {"GET /events?after=9223372036854775807 HTTP/1.1\r\n", "\"reason\":\"one\""}};
-  for (const auto& [request, first] : cases) {
-    RawConnection watcher(server_->address().port);
-    watcher.Send(absl::StrCat(request, "Host: localhost\r\n\r\n"));
-    const std::string text = watcher.ReadUntil("\"reason\":\"three\"");
-    const size_t event = text.find("event: event\n");
-    ASSERT_NE(event, std::string::npos) << request;
-    const size_t reason = text.find("\"reason\"", event);
-    EXPECT_THAT(text.substr(reason), StartsWith(first)) << request;
-  }
-}
-
-TEST_F(HttpServerTest, WrongRequestsForEventsAre400AndLeaveNoWatcher) {
-  Start();
-  const std::string most = "expected an integer in 0..9223372036854775807";
-  const std::pair<std::string, std::string> cases[] = {
-      {"/events?after=x", "after is \\\"x\\\", " + most},
-      {"/events?after=", "after is \\\"\\\", " + most},
-      {"/events?after=-1", "after is \\\"-1\\\", " + most},
-      {"/events?after=9223372036854775808", "after is \\\"9223372036854775808\\\", " + most},
-      {"/events?after=1&after=2", "after is given twice"},
-      {"/events?aft%0aer=1", "unknown parameter \\\"aft er\\\", expected after"},
-      {"/events HTTP/1.1\r\nLast-Event-ID: 7;8", "Last-Event-ID is \\\"7;8\\\", " + most},
-      {"/events?after=1 HTTP/1.1\r\nLast-Event-ID: " + std::string(4000, 'z'), most}};
-  for (const auto& [target, error] : cases) {
-    const bool whole = target.find(" HTTP/") != std::string::npos;
-    const std::string answer =
-        Ask(absl::StrCat("GET ", target, whole ? "" : " HTTP/1.1", "\r\nHost: localhost\r\n\r\n"));
-    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 ")) << target;
-    EXPECT_THAT(answer, HasSubstr(error)) << target;
-    EXPECT_LT(answer.size(), 900U) << target;
-  }
-  EXPECT_THAT(Get("/metrics").second, HasSubstr("watchers=0"));
-  EXPECT_THAT(Ask("POST /events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"),
-              StartsWith("HTTP/1.1 405 "));
-  EXPECT_EQ(Get("/events/").first, 404);
-}
-
-TEST_F(HttpServerTest, HeadOfEventsIsTheHeadAlone) {
-  Start();
-  const std::string answer = Ask("HEAD /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"));
-  EXPECT_THAT(answer, ::testing::EndsWith("Connection: close\r\n\r\n"));
-  EXPECT_THAT(Get("/metrics").second, HasSubstr("watchers=0"));
-}
-
-TEST_F(HttpServerTest, OneWatcherTooManyIs503AndCounted) {
-  Start(/*max_connections=*/8);  // and so 2 watchers
-  std::vector<RawConnection> watchers;
-  watchers.reserve(2);
-  for (int i = 0; i < 2; ++i) {
-    watchers.emplace_back(server_->address().port);
-    watchers.back().Send("GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    EXPECT_THAT(watchers.back().ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 200 OK"));
-  }
-  EXPECT_THAT(Get("/metrics").second, HasSubstr("watchers=2"));
-  for (const char* method : {"GET", "HEAD"}) {
-    EXPECT_THAT(Ask(absl::StrCat(method, " /events HTTP/1.1\r\nHost: localhost\r\n\r\n")),
-                StartsWith("HTTP/1.1 503 "));
-  }
-  EXPECT_EQ(Get("/events").second,
-            "{\"error\":\"2 watchers of /events are connected, which is the most; ask "
-            "/api/v1/jobs/JOB/events?after= instead\"}\n");
-  EXPECT_THAT(Get("/metrics").second, StartsWith("503=3 "));
-  EXPECT_EQ(Get("/livez").first, 200);
-  watchers.pop_back();
-  const absl::Time deadline = MonotonicNow() + absl::Seconds(20);
-  while (Get("/metrics").second.find("watchers=1") == std::string::npos) {
-    ASSERT_LT(MonotonicNow(), deadline);
-  }
-}
-
-// Several arrive while one more is allowed: each has an answer.
-TEST_F(HttpServerTest, WatchersThatMeetAtTheBoundAreServedOrTold) {
-  Start(/*max_connections=*/40);  // and so 10 watchers
-  std::vector<RawConnection> watchers;
-  watchers.reserve(30);
-  for (int i = 0; i < 30; ++i) watchers.emplace_back(server_->address().port);
-  for (RawConnection& one : watchers) {
-    one.Send("GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  }
-  int served = 0;
-  for (RawConnection& one : watchers) {
-    const std::string head = one.ReadUntil("\r\n\r\n");
-    const bool ok = head.starts_with("HTTP/1.1 200 ");
-    served += ok ? 1 : 0;
-    EXPECT_TRUE(ok || head.starts_with("HTTP/1.1 503 ")) << head;
-  }
-  EXPECT_EQ(served, 10);
-}
-
-TEST_F(HttpServerTest, TheServerEndsWhileOthersWatch) {
-  Start();
-  RawConnection watcher(server_->address().port);
-  watcher.Send("GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  (void)watcher.ReadUntil("event: jobs\n");
-  server_.reset();
-  EXPECT_TRUE(watcher.ReadToTheEnd());
-}
-
-TEST_F(HttpServerTest, WithoutASourceThereAreNoEvents) {
-  server_ = *HttpServer::Start({.host = "127.0.0.1"}, {.alive = [this] { return alive_; }});
-  EXPECT_EQ(Get("/events").first, 404);
-}
-
 TEST_F(HttpServerTest, ARequestInPiecesIsAnswered) {
   Start();
   RawConnection connection(server_->address().port);
@@ -445,7 +299,7 @@ TEST_F(HttpServerTest, ANameThatNobodyListedIs421AndCounted) {
     EXPECT_THAT(answer, HasSubstr("{\"error\":\"Host is \\\"evil.example:29611\\\", expected an IP "
                                   "address, localhost or a name that http.allowed_hosts lists\"}"));
   }
-  EXPECT_EQ(Get("/metrics").second, "421=4 crowded=0 late=0 watchers=0");
+  EXPECT_EQ(Get("/metrics").second, "421=4 crowded=0 late=0");
 }
 
 TEST_F(HttpServerTest, AddressesAndListedNamesAreAnswered) {
@@ -491,7 +345,7 @@ TEST_F(HttpServerTest, AHeadThatIsTooLargeIs431AndCounted) {
     EXPECT_THAT(answer, HasSubstr("{\"error\":\"the request's head is larger than 8192 bytes\"}"));
     EXPECT_THAT(answer, HasSubstr(absl::StrCat("Content-Security-Policy: ", kPolicy)));
   }
-  EXPECT_EQ(Get("/metrics").second, "431=4 crowded=0 late=0 watchers=0");
+  EXPECT_EQ(Get("/metrics").second, "431=4 crowded=0 late=0");
 }
 
 TEST_F(HttpServerTest, AHeadOfTheLargestSizeIsAnswered) {

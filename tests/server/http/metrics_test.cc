@@ -43,9 +43,7 @@ MetricsSnapshot FullSnapshot() {
   s.refusals_by_kind = {{"denied", 4}};
   s.session_disconnects_by_reason = {{"lost", 1}};
   s.reports_dropped = {{"stream", 1}};
-  s.http = {.answers = {{421, 2}, {431, 1}},
-            .drops = {.crowded = 3, .late = 4, .slow = 5},
-            .watchers = 6};
+  s.http = {.answers = {{421, 2}, {431, 1}}, .drops = {.crowded = 3, .late = 4, .slow = 5}};
   s.refused_jobs = {{.job = "j65", .reason = "full", .count = 8}};
   core::Buckets seconds;
   seconds.Add(0.002);
@@ -105,7 +103,6 @@ TEST(MetricsTest, EveryFamilyHasItsNameItsLabelsAndItsValue) {
                            "http_dropped_total{reason=\"crowded\"} 3",
                            "http_dropped_total{reason=\"late\"} 4",
                            "http_dropped_total{reason=\"slow\"} 5",
-                           "http_watchers 6",
                            "tls_cert_expiry_timestamp_seconds 1900000000",
                            "reports_total 0",
                            "report_bytes_total 80",

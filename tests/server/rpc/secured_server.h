@@ -50,7 +50,7 @@ class SecurityTest : public ::testing::Test {
   void Start(RpcOptions options) {
     RunnerOptions runner;
     runner.core.server_version = "test";
-    runner_ = *Runner::Start(runner, MakeMemoryStore().value());
+    runner_ = *Runner::Start(runner, MakeMemoryStore());
     options.listen = {.host = "127.0.0.1"};
     options.runner = runner_.get();
     options.server_version = "test";

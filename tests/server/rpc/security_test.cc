@@ -147,7 +147,7 @@ TEST_F(SecurityTest, AKeyThatDoesNotFitStopsTheStart) {
   InstallCertificate(authority_, authority_.pem());
   std::ofstream(folder_ / "key") << authority_.Issue("").key;
   const TlsOptions tls{.cert = folder_ / "cert", .key = folder_ / "key", .ca = folder_ / "ca"};
-  runner_ = *Runner::Start({}, MakeMemoryStore().value());
+  runner_ = *Runner::Start({}, MakeMemoryStore());
   const absl::Status status =
       RpcServer::Start({.listen = {.host = "127.0.0.1"}, .runner = runner_.get(), .tls = tls})
           .status();

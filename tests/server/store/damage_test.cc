@@ -208,11 +208,15 @@ TEST_F(DamageTest, AFlippedByteInTheLogLosesOnlyTheNewestWrites) {
 
 TEST_F(DamageTest, AnAlteredCellIsFoundByItsChecksum) {
   for (const char* sql :
-       {"UPDATE jobs SET next_version = 1", "UPDATE placements SET version = version + 90",
-        "UPDATE leadership SET term = 3", "UPDATE plans SET record = x'00'",
-        "UPDATE requests SET outcome = 'x'", "UPDATE events SET by_operator = 1 - by_operator",
-        "DELETE FROM leadership", "DELETE FROM placements WHERE version = 3",
-        "PRAGMA user_version = 99", "PRAGMA application_id = 1", "CREATE TABLE more(x)"}) {
+       {"UPDATE rows SET value = x'00' WHERE key = 'job/a/record'",
+        "UPDATE rows SET value = x'00' WHERE key LIKE 'job/a/placement/%1/%'",
+        "UPDATE rows SET value = x'33' WHERE key = 'term'",
+        "UPDATE rows SET value = x'00' WHERE key LIKE 'job/a/plan/%'",
+        "UPDATE rows SET key = 'job/a/request/1' WHERE key LIKE 'job/a/request/%1'",
+        "UPDATE rows SET key = key || '0' WHERE key LIKE 'event/a/%1'",
+        "DELETE FROM rows WHERE key LIKE 'job/a/placement/%3/%'",
+        "DELETE FROM rows WHERE key = 'file_schema'", "PRAGMA user_version = 99",
+        "PRAGMA application_id = 1", "CREATE TABLE more(x)"}) {
     WriteFile(path_, bytes_);
     ASSERT_TRUE(sqlite::Connection::Open(path_, false)->Execute(sql).ok()) << sql;
     EXPECT_TRUE(OpenDamaged(ReadFile(path_), sql)) << sql;

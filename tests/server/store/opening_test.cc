@@ -245,7 +245,7 @@ TEST_F(OpeningTest, AnEarlierSchemaThatCannotBeWrittenIsReadAndMigratedOnceItCan
   AllowWrites(folder_, true);
   ASSERT_TRUE(store->WriteTerm(*store->ReadTerm() + 1).ok());
   EXPECT_EQ(store->ReadJobs()->front().job, job);
-  EXPECT_EQ(*sqlite::Connection::Open(path_, true)->FirstText("PRAGMA user_version"), "2");
+  EXPECT_EQ(*sqlite::Connection::Open(path_, true)->FirstText("PRAGMA user_version"), "3");
 }
 
 TEST_F(OpeningTest, WithoutALockInAFolderThatTakesNoneADatabaseIsRead) {
@@ -339,7 +339,7 @@ TEST_F(OpeningTest, AReaderCannotWrite) {
   ASSERT_TRUE(OpenToWrite(path_).ok());
   absl::StatusOr<sqlite::Connection> reader = OpenToRead(path_);
   ASSERT_TRUE(reader.ok()) << reader.status();
-  EXPECT_FALSE(reader->Execute("UPDATE leadership SET term = 9").ok());
+  EXPECT_FALSE(reader->Execute("DELETE FROM rows").ok());
 }
 
 TEST_F(OpeningTest, AFileThatIsNoDatabaseIsDataLoss) {

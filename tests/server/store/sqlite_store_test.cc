@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 
@@ -22,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Sqlite, StoreContractTest, ::testing::Values(StoreContr
                          }}));
 
 INSTANTIATE_TEST_SUITE_P(Memory, StoreContractTest, ::testing::Values(StoreContract{[] {
-                           return *MakeMemoryStore(kContractLimits);
+                           return MakeMemoryStore(kContractLimits);
                          }}));
 
 absl::Status OpenStatus(const std::string& path) { return MakeSqliteStore(path).status(); }
@@ -63,32 +64,52 @@ TEST_F(SqliteStoreTest, ADatabaseOfAnotherProgramIsLeftAlone) {
 TEST_F(SqliteStoreTest, ANewerSchemaIsFailedPrecondition) {
   ASSERT_TRUE(OpenStatus(path_).ok());
   ASSERT_TRUE(sqlite::Connection::Open(path_, false)
-                  ->Execute("PRAGMA user_version=99; "
-                            "UPDATE leadership SET schema = 99")
+                  ->Execute("PRAGMA user_version=99; DELETE FROM rows WHERE key = 'file_schema'")
                   .ok());
   const absl::Status status = OpenStatus(path_);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("schema 99, this one knows 2"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("schema 99, this one knows 3"));
 }
 
-TEST_F(SqliteStoreTest, AStoreOfAnEarlierReleaseIsBroughtUpToDateWithAllThatIsInIt) {
-  std::filesystem::copy_file(EPLB_DATA "/store/0.1.0/eplbd.db", path_);
-  ASSERT_EQ(*sqlite::Connection::Open(path_, true)->FirstText("PRAGMA user_version"), "1");
-  const std::string plans = "SELECT count(*) FROM plans";
-  const std::string before = *sqlite::Connection::Open(path_, true)->FirstText(plans);
-  std::string job;
-  {
-    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
-    EXPECT_EQ(store->opening_note(), "");
-    ASSERT_FALSE(store->ReadJobs()->empty());
-    job = store->ReadJobs()->front().job;
-    EXPECT_TRUE(store->ReadWindows()->empty());
-    ASSERT_TRUE(store->WriteWindows(std::vector{WindowOf(job, 1)}).ok());
+// Returns each old table's number of rows that became rows of today.
+std::map<std::string, std::string> RowsOfOldStore(const std::string& path) {
+  const std::pair<const char*, const char*> tables[] = {
+      {"jobs", "job/%/record"},  {"placements", "job/%/placement/%"},
+      {"plans", "job/%/plan/%"}, {"requests", "job/%/request/%"},
+      {"events", "event/%"},     {"windows", "window/%"}};
+  std::map<std::string, std::string> counts;
+  sqlite::Connection connection = *sqlite::Connection::Open(path, true);
+  const bool is_old = *connection.FirstText("PRAGMA user_version") != "3";
+  for (const auto& [table, keys] : tables) {
+    const std::string from = is_old ? table : absl::StrCat("rows WHERE key LIKE '", keys, "'");
+    counts[table] = connection.FirstText("SELECT count(*) FROM " + from).value_or("0");
   }
-  const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
-  EXPECT_EQ(*store->ReadWindows(), std::vector{WindowOf(job, 1)});
-  EXPECT_EQ(*sqlite::Connection::Open(path_, true)->FirstText(plans), before);
-  EXPECT_EQ(*sqlite::Connection::Open(path_, true)->FirstText("PRAGMA user_version"), "2");
+  return counts;
+}
+
+TEST_F(SqliteStoreTest, AStoreOfAnEarlierSchemaIsBroughtUpToDateWithAllThatIsInIt) {
+  for (const auto& [release, schema] : {std::pair("0.1.0", "1"), std::pair("schema2", "2")}) {
+    const std::string path = folder_.File(absl::StrCat(schema, ".db"));
+    std::filesystem::copy_file(absl::StrCat(EPLB_DATA "/store/", release, "/eplbd.db"), path);
+    ASSERT_EQ(*sqlite::Connection::Open(path, true)->FirstText("PRAGMA user_version"), schema);
+    const std::map<std::string, std::string> before = RowsOfOldStore(path);
+    core::StoredJob job;
+    {
+      const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+      EXPECT_EQ(store->opening_note(), "");
+      job = store->ReadJobs()->at(0);
+      EXPECT_TRUE(job.placement.has_value());
+      EXPECT_FALSE(job.plans.empty());
+      EXPECT_FALSE(store->ReadEvents(job.job, 10, 0)->empty());
+      EXPECT_GT(*store->ReadTerm(), 0);
+    }
+    EXPECT_EQ(RowsOfOldStore(path), before);
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path);
+    EXPECT_EQ(store->ReadJobs()->at(0).plans, job.plans);
+    const int64_t newest = store->ReadEvents(job.job, 1, 0)->at(0).sequence;
+    ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf(job.job, 9)).ok());
+    EXPECT_GT(store->ReadEvents(job.job, 1, 0)->at(0).sequence, newest);
+  }
 }
 
 TEST_F(SqliteStoreTest, ADamagedWindowCostsTheWindowsAlone) {
@@ -98,7 +119,7 @@ TEST_F(SqliteStoreTest, ADamagedWindowCostsTheWindowsAlone) {
     ASSERT_TRUE(store->WriteWindows(std::vector{WindowOf("a", 1), WindowOf("a", 2)}).ok());
   }
   ASSERT_TRUE(sqlite::Connection::Open(path_, false)
-                  ->Execute("UPDATE windows SET record = x'00' WHERE window = 2")
+                  ->Execute("UPDATE rows SET value = x'00' WHERE key LIKE 'window/%2'")
                   .ok());
   {
     const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
@@ -125,11 +146,11 @@ TEST_F(SqliteStoreTest, ClosingLeavesEverythingInTheDatabasesOwnFile) {
   EXPECT_FALSE(std::filesystem::exists(path_ + "-shm"));
 }
 
-TEST_F(SqliteStoreTest, TablesAreStrictAndWritesAreSynchronous) {
+TEST_F(SqliteStoreTest, TheTableIsStrictAndWritesAreSynchronous) {
   ASSERT_TRUE(OpenStatus(path_).ok());
   sqlite::Connection connection = *sqlite::Connection::Open(path_, false);
   EXPECT_EQ(*connection.FirstText("PRAGMA journal_mode"), "wal");
-  EXPECT_EQ(*connection.FirstText("SELECT count(*) FROM pragma_table_list WHERE strict = 1"), "7");
+  EXPECT_EQ(*connection.FirstText("SELECT count(*) FROM pragma_table_list WHERE strict = 1"), "1");
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "tests/server/store/store_contract.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -140,52 +139,6 @@ TEST_P(StoreContractTest, EventsCarryWhoAskedAndWhatChangedAndCanBeReadOnFromAPo
   ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), EventOf("a", 3)).ok());
   EXPECT_EQ(store_->ReadEvents("a", 1, first)->front().event.version, 2);
   EXPECT_EQ(store_->ReadEvents("a", 1, 0)->front().event.version, 3);
-}
-
-std::vector<int64_t> SequencesOf(const std::vector<StoredEvent>& events) {
-  std::vector<int64_t> sequences;
-  sequences.reserve(events.size());
-  for (const StoredEvent& event : events) sequences.push_back(event.sequence);
-  return sequences;
-}
-
-TEST_P(StoreContractTest, EventsOfAllJobsComeInTheOrderInWhichTheyHappened) {
-  EXPECT_TRUE(store_->ReadEventsOfAll(std::nullopt, 10)->empty());
-  EXPECT_TRUE(store_->ReadEventsOfAll(0, 10)->empty());
-  std::vector<int64_t> all;
-  for (const char* job : {"b", "", "a", "b"}) {
-    ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), EventOf(job, 1)).ok());
-    all.push_back(store_->ReadEventsOfAll(std::nullopt, 1)->front().sequence);
-  }
-  EXPECT_TRUE(std::is_sorted(all.begin(), all.end()));
-  EXPECT_EQ(SequencesOf(*store_->ReadEventsOfAll(0, 10)), all);
-  EXPECT_EQ(SequencesOf(*store_->ReadEventsOfAll(std::nullopt, 10)), all);
-  const std::vector<StoredEvent> events = *store_->ReadEventsOfAll(all[0], 10);
-  ASSERT_EQ(events.size(), 3);
-  EXPECT_EQ(events[0].event.job, "") << "of the daemon itself";
-  EXPECT_EQ(events[1].event.job, "a");
-  EXPECT_EQ(events[1].event.reason, EventOf("a", 1).reason);
-}
-
-TEST_P(StoreContractTest, OfTheEventsOfAllJobsTheOldestAboveAPointOrElseTheNewestAreRead) {
-  for (int64_t version = 1; version <= 2; ++version) {
-    for (const char* job : {"a", "b"}) {
-      ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), EventOf(job, version)).ok());
-    }
-  }
-  const std::vector<int64_t> all = SequencesOf(*store_->ReadEventsOfAll(0, 10));
-  ASSERT_EQ(all.size(), 4);
-  EXPECT_EQ(SequencesOf(*store_->ReadEventsOfAll(0, 2)), (std::vector{all[0], all[1]}));
-  EXPECT_EQ(SequencesOf(*store_->ReadEventsOfAll(all[1], 1)), (std::vector{all[2]}));
-  EXPECT_EQ(SequencesOf(*store_->ReadEventsOfAll(std::nullopt, 2)), (std::vector{all[2], all[3]}));
-  EXPECT_TRUE(store_->ReadEventsOfAll(all[3], 5)->empty());
-  EXPECT_TRUE(store_->ReadEventsOfAll(std::numeric_limits<int64_t>::max(), 5)->empty());
-  for (const int32_t limit : {0, -1}) {
-    EXPECT_TRUE(store_->ReadEventsOfAll(0, limit)->empty());
-    EXPECT_TRUE(store_->ReadEventsOfAll(std::nullopt, limit)->empty());
-  }
-  store_->Close();
-  EXPECT_FALSE(store_->ReadEventsOfAll(0, 1).ok());
 }
 
 core::Plan PlanOf(int64_t number) {

@@ -96,12 +96,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):  # noqa: N802, the base class's name
         path, _, query = self.path.partition("?")
-        if path == "/events":
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.end_headers()
-            self.wfile.write(b"retry: 60000\n\n")
-            return
         name = "index.html" if path == "/" else path.rsplit("/", 1)[-1]
         if path in self.answers:
             body, kind = json.dumps(self.answers[path](dict(urllib.parse.parse_qsl(query))), separators=(",", ":")).encode(), "application/json"

@@ -1,0 +1,42 @@
+// Names of the store's keys; see Store.
+#ifndef EPLB_SERVER_STORE_KEYS_H_
+#define EPLB_SERVER_STORE_KEYS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace eplb {
+
+inline constexpr char kSchemaKey[] = "schema";
+inline constexpr int64_t kKeysSchema = 1;  // its value: the schema of keys and rows of this eplbd
+inline constexpr char kTermKey[] = "term";
+inline constexpr char kMovedAsideKey[] = "moved_aside";
+inline constexpr char kJobKeys[] = "job/";
+inline constexpr char kEventKeys[] = "event/";
+inline constexpr char kWindowKeys[] = "window/";
+
+// Returns the prefix with a number of 16 digits, so that keys sort by number.
+inline std::string Numbered(std::string_view prefix, int64_t number) {
+  return absl::StrCat(std::string(prefix), absl::StrFormat("%016x", number));
+}
+inline std::string JobKey(const std::string& job, std::string_view rest) {
+  return absl::StrCat(kJobKeys, job, "/", std::string(rest));
+}
+inline std::string EventsKey(const std::string& job, bool of_operators) {
+  return absl::StrCat(kEventKeys, job, of_operators ? "/o/" : "/d/");
+}
+inline std::string WindowsKey(const std::string& job) {
+  return absl::StrCat(kWindowKeys, job, "/");
+}
+// part: one of the parts in which a placement is kept, from 0.
+inline std::string PlacementPartKey(const std::string& job, int64_t written, size_t part) {
+  return absl::StrCat(Numbered(JobKey(job, "placement/"), written), absl::StrFormat("/%04x", part));
+}
+
+}  // namespace eplb
+
+#endif  // EPLB_SERVER_STORE_KEYS_H_
