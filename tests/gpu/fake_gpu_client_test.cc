@@ -28,21 +28,21 @@ TEST(GpuClientTest, SumsOfSquaresTakeNoMemoryBetweenSteps) {
   std::array<std::vector<ReplicaRows>, kTestRanks> rows;
   {
     StartedJob job("", {.options = [](ClientOptions& options) { options.transport = "peer"; },
-                     .tensors =
-                         [&](TestRank& rank, std::vector<ExpertTensorView>& tensors) {
-                           const auto i = static_cast<size_t>(rank.rank());
-                           for (ExpertTensorView& tensor : tensors) {
-                             const auto size =
-                                 static_cast<size_t>(tensor.row_stride * tensor.num_rows);
-                             tensor.base = memory[i]->Put(std::vector<std::byte>(size)).data();
-                             rows[i].push_back({.name = absl::StrCat("sum of ", tensor.name),
-                                                .layer = tensor.layer,
-                                                .base = tensor.base,
-                                                .num_rows = tensor.num_rows,
-                                                .row_bytes = 8,
-                                                .row_stride = tensor.row_stride});
-                           }
-                         }});
+                        .tensors =
+                            [&](TestRank& rank, std::vector<ExpertTensorView>& tensors) {
+                              const auto i = static_cast<size_t>(rank.rank());
+                              for (ExpertTensorView& tensor : tensors) {
+                                const auto size =
+                                    static_cast<size_t>(tensor.row_stride * tensor.num_rows);
+                                tensor.base = memory[i]->Put(std::vector<std::byte>(size)).data();
+                                rows[i].push_back({.name = absl::StrCat("sum of ", tensor.name),
+                                                   .layer = tensor.layer,
+                                                   .base = tensor.base,
+                                                   .num_rows = tensor.num_rows,
+                                                   .row_bytes = 8,
+                                                   .row_stride = tensor.row_stride});
+                              }
+                            }});
     const int64_t allocations = fake_cuda::NumAllocations();
     job.Run([&](int32_t r, TestRank& rank) {
       EXPECT_EQ(rank.client().transport(), "peer");
