@@ -34,14 +34,14 @@ class BatchSplitter {
   explicit BatchSplitter(const SplitGraph& graph);
 
   // Writes the tokens of a batch that each slot takes, and returns the proof that no split has a
-  // lower maximum. counts: [E], tokens of the layer's experts,
-  // summed over the EP group. quotas: [S], written on success; an expert's quotas sum to its
-  // tokens. Equal shares stay if they are best; the first slots by replica rank take one token more
-  // if the tokens do not divide. Otherwise SplitBody::Solve chooses a split near equal shares. The
-  // quotas of an expert's slots on one GPU differ by at most one token. Equal input gives equal
-  // quotas on every machine. errors: InvalidArgument naming the expert: another number of counts or
-  // quotas, a layer that the graph lacks, a negative count, a sum above kMaxSplitTokens. source and
-  // cost: SplitBody; measured in tests/bench/batch_split_bench.cc.
+  // lower maximum. counts: [E], tokens of the layer's experts, summed over the EP group. quotas:
+  // [S], written on success; an expert's quotas sum to its tokens. Equal shares stay if they are
+  // best; the first slots by replica rank take one token more if the tokens do not divide.
+  // Otherwise SplitBody::Solve chooses a split near equal shares. The quotas of an expert's slots
+  // on one GPU differ by at most one token. Equal input gives equal quotas on every machine.
+  // errors: InvalidArgument naming the expert: another number of counts or quotas, a layer that the
+  // graph lacks, a negative count, a sum above kMaxSplitTokens. source and cost: SplitBody;
+  // measured in tests/bench/batch_split_bench.cc.
   absl::StatusOr<SplitBound> Split(LayerId layer, std::span<const int64_t> counts,
                                    std::span<int64_t> quotas);
 

@@ -232,10 +232,10 @@ absl::StatusOr<Meeting> MeetPeers(std::string_view what, const MeetOptions& opti
   return Host(options).Run(what);
 }
 
-absl::Status CheckRank(absl::string_view what, RankId rank, int32_t world_size) {
+absl::Status CheckRank(std::string_view what, RankId rank, int32_t world_size) {
   if (rank.value >= 0 && rank.value < world_size) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(what, ": rank ", rank.value, " is not in 0..", world_size - 1));
+      absl::StrCat(std::string(what), ": rank ", rank.value, " is not in 0..", world_size - 1));
 }
 
 std::string NameRanks(std::vector<RankId> ranks) {

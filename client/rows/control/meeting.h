@@ -47,7 +47,7 @@ struct Meeting {
 absl::StatusOr<Meeting> MeetPeers(std::string_view what, const MeetOptions& options);
 
 // errors: InvalidArgument, `what` first, for a rank outside 0..world_size - 1.
-absl::Status CheckRank(absl::string_view what, RankId rank, int32_t world_size);
+absl::Status CheckRank(std::string_view what, RankId rank, int32_t world_size);
 
 // Returns "rank 3", "ranks 1, 2, 5"; at most 16 are named.
 std::string NameRanks(std::vector<RankId> ranks);

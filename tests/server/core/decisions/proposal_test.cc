@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "server/core/decisions/decide.h"
+#include "server/core/decisions/prices.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
