@@ -35,8 +35,8 @@ struct LintOptions {
 // A file of ours as written, or one of another system as its reader understands it.
 struct LintSubject {
   PlacementFormat format;
-  wire::JsonValue object;  // of ours, however broken
-  PlacementParts peers;    // of another system's
+  wire::JsonValue object;  // this project's own format, however broken
+  PlacementParts peers;    // another system's format
 
   bool is_ours() const { return format.name == "eplb"; }
   // Number of experts in another system's file. An id from S on is no expert's.

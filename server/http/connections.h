@@ -1,5 +1,5 @@
-// The connections of the HTTP server. One thread accepts them, reads heads and writes answers. A peer
-// that sends or takes nothing costs a descriptor and bounded memory, but no thread.
+// The connections of the HTTP server. One thread accepts them, reads heads and writes answers. A
+// peer that sends or takes nothing costs a descriptor and bounded memory, but no thread.
 #ifndef EPLB_SERVER_HTTP_CONNECTIONS_H_
 #define EPLB_SERVER_HTTP_CONNECTIONS_H_
 
@@ -59,9 +59,9 @@ class Connections {
  private:
   struct Connection {
     Descriptor peer;
-    std::string bytes = {};  // of the head until it is complete, then of the answer
+    std::string bytes = {};  // bytes of the head until it is complete, then of the answer
     size_t sent = 0;
-    absl::Time began = {};  // of this stage
+    absl::Time began = {};  // beginning of this stage
     absl::Time moved = {};  // when the peer took a byte last
     std::function<std::string()> make = {};
   };

@@ -10,7 +10,7 @@
 
 #include "base/status_macros.h"
 #include "placement/digest.h"
-#include "proto/wire/messages.h"
+#include "proto/wire/names.h"
 #include "server/store/checked_rows.h"
 #include "server/store/keys.h"
 

@@ -33,7 +33,7 @@ def carry(tensors: Sequence[ExpertTensor], before: np.ndarray, after: np.ndarray
         targets = np.argsort(new)[old]  # of the row in each slot
         owners, num_gpus = targets // per_gpu, len(old) // per_gpu
         order = np.array(gpus or range(num_gpus))
-        place = np.argsort(order)  # of each GPU in `group`
+        place = np.argsort(order)  # place of each GPU in `group`
         first = gpu * per_gpu
         leaving = np.argsort(place[owners[first:first + per_gpu]], kind="stable")
         # Those that come, by sender and then by the slot they leave.
