@@ -37,31 +37,7 @@ class FaultyDaemon(harness.Daemon):
         super().__init__(directory, policy_every=5, name=name, config=CONFIG)
         self.store = self.directory / f"{name}.db"
         self.copy = self.directory / f"{name}.copy"
-        self.stopped = False
         self.knows_pause = False  # an operator's pause is in its store
-
-    def serves(self):
-        return self.process is not None and self.process.poll() is None
-
-    def start(self):
-        if not self.serves():
-            super().start()
-
-    def kill(self):
-        self.stopped = False
-        if self.serves():
-            super().kill()
-
-    def stop_process(self):
-        """SIGSTOP: the process lives and does nothing."""
-        if self.serves():
-            os.kill(self.process.pid, signal.SIGSTOP)
-            self.stopped = True
-
-    def continue_process(self):
-        if self.serves() and self.stopped:
-            os.kill(self.process.pid, signal.SIGCONT)
-        self.stopped = False
 
     def store_files(self):
         return [pathlib.Path(f"{self.store}{suffix}") for suffix in STORE_SUFFIXES]
@@ -102,7 +78,7 @@ class FaultyDaemon(harness.Daemon):
 
     def job_status(self):
         """The job as this daemon shows it, or None."""
-        if not self.serves() or self.stopped:
+        if not self.lives() or self.stopped:
             return None
         done = self.ctl("get", "jobs")
         if done.returncode != 0:

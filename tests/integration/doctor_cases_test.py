@@ -48,7 +48,7 @@ class Case:
         name = f"eplbd-{len(self.daemons)}"
         daemon = harness.Daemon(self.directory, 10, name, f"[report]\nevery_steps = 10\n{DEADLINES.format(grace=grace)}{config}")
         daemon.start()
-        self.stack.callback(lambda: daemon.process.poll() is None and daemon.kill())
+        self.stack.callback(daemon.kill)
         self.daemons.append(daemon)
         return daemon
 

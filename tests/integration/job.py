@@ -3,6 +3,7 @@
 Binaries come from the directory in EPLB_BIN, test data from EPLB_DATA; ctest sets both.
 """
 
+import collections
 import itertools
 import json
 import os
@@ -63,6 +64,17 @@ def eplbctl(*arguments):
                           timeout=300 * PATIENCE)
 
 
+def gpu_loads(load, slots, num_gpus):
+    """Tokens of each GPU in each layer, computed from the maps alone."""
+    layers = []
+    for tokens, experts in zip(load, slots):
+        replicas = collections.Counter(experts)
+        per_gpu = len(experts) // num_gpus
+        layers.append([sum(tokens[e] / replicas[e] for e in experts[g * per_gpu:(g + 1) * per_gpu])
+                       for g in range(num_gpus)])
+    return layers
+
+
 def read_lines(path):
     """The JSON objects of a file of JSON lines; a torn last line is left out."""
     if not path.exists():
@@ -71,25 +83,55 @@ def read_lines(path):
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-class Daemon:
+class Process:
+    """A process that can be killed, stopped and started again. What it logs is appended to NAME.log."""
+
+    def __init__(self, name, directory):
+        self.name = name
+        self.log = pathlib.Path(directory) / f"{name}.log"
+        self.process = None
+        self.stopped = False
+
+    def lives(self):
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self):
+        if self.lives():
+            self.process.kill()
+            self.process.wait(10)
+        self.stopped = False
+
+    def freeze(self):
+        """SIGSTOP: the process lives and does nothing."""
+        if self.lives():
+            os.kill(self.process.pid, signal.SIGSTOP)
+            self.stopped = True
+
+    def thaw(self):
+        if self.lives() and self.stopped:
+            os.kill(self.process.pid, signal.SIGCONT)
+        self.stopped = False
+
+
+class Daemon(Process):
     """An eplbd process on fixed ports, so that it can be killed and started again."""
 
     def __init__(self, directory, policy_every=50, name="eplbd", config="", policy="incremental"):
         """policy: one that decides at the first window; auto waits until its back-test has seen some. config: more TOML, after
         the [policy] table."""
+        super().__init__(name, directory)
         self.directory = pathlib.Path(directory)
-        self.name = name
         self.grpc_port, self.http_port = free_port(), free_port()
         self.config = self.directory / f"{name}.toml"
         self.config.write_text(f'[policy]\nname = "{policy}"\nevery_steps = {policy_every}\n{config}')
-        self.log = self.directory / f"{name}.log"
-        self.process = None
 
     @property
     def endpoint(self):
         return f"127.0.0.1:{self.grpc_port}"
 
     def start(self):
+        if self.lives():
+            return
         printed = self.directory / f"{self.name}.out"
         with open(printed, "w") as out, open(self.log, "a") as log:
             self.process = subprocess.Popen(
@@ -99,10 +141,6 @@ class Daemon:
         wait_for(lambda: self.process.poll() is not None or '"event":"listening"' in printed.read_text(), 20, "eplbd listens")
         if self.process.poll() is not None:
             raise AssertionError(f"eplbd ended with {self.process.returncode}; its log ends: {self.log.read_text()[-500:]}")
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait(10)
 
     def stop(self):
         """SIGTERM; returns the exit code."""
@@ -186,6 +224,15 @@ class Job:
     def commits(self, rank=0):
         return [line for line in self.history(rank) if line["event"] == "commit"]
 
+    def await_commit(self, above=0, seconds=60):
+        """Waits for a commit of a version above `above`. Returns the newest version."""
+        wait_for(lambda: any(line["version"] > above for line in self.commits()), seconds, f"a commit above version {above}")
+        return max(line["version"] for line in self.commits())
+
+    def await_steps(self, more, rank=0):
+        until = self.last_step(rank) + more
+        wait_for(lambda: self.last_step(rank) >= until, 60, f"step {until}")
+
     def report(self):
         return json.loads((self.directory / "run.json").read_text())
 
@@ -200,8 +247,17 @@ class DaemonTest(unittest.TestCase):
         """Returns a running Daemon(self.directory, *arguments, **options)."""
         daemon = Daemon(self.directory, *arguments, **options)
         daemon.start()
-        self.addCleanup(lambda: daemon.process.poll() is None and daemon.kill())
+        self.addCleanup(daemon.kill)
         return daemon
+
+    def spawned(self, *flags, folder=BIN, listen="127.0.0.1:0", **options):
+        """Returns an eplbd on free ports that ends with the test, and the object of its first line; None if it printed none.
+        options: those of Popen."""
+        daemon = subprocess.Popen([folder / "eplbd", "--listen", listen, "--http", "127.0.0.1:0", *flags], stdout=subprocess.PIPE, text=True,
+                                  **options)
+        self.addCleanup(lambda: (daemon.poll() is None and daemon.kill(), daemon.wait(60 * PATIENCE), daemon.stdout.close()))
+        line = daemon.stdout.readline()
+        return daemon, json.loads(line) if line else None
 
     def started_job(self, *arguments, **options):
         """Returns a Job(self.directory, *arguments, **options), whose ranks end with the test."""

@@ -26,19 +26,11 @@ class OperatorTest(harness.DaemonTest):
     def plans(self):
         return self.ask("get", "plans", "--limit", 100)["plans"]
 
-    def wait_for_commit(self, above=0):
-        harness.wait_for(lambda: any(line["version"] > above for line in self.job.commits()), 60,
-                         f"a commit above version {above}")
-
     def wait_until_idle(self):
         harness.wait_for(lambda: self.status()["state"] == "IDLE", 60, "IDLE")
 
-    def wait_for_steps(self, more):
-        until = self.job.last_step() + more
-        harness.wait_for(lambda: self.job.last_step() >= until, 60, f"step {until}")
-
     def test_an_operator_sees_and_changes_a_running_job(self):
-        self.wait_for_commit()
+        self.job.await_commit()
         self.look()
         self.pause_and_refusals()
         self.assertIn("ranks connected", self.ask("forget", self.status()["job"], code=6))
@@ -129,21 +121,21 @@ class OperatorTest(harness.DaemonTest):
 
     def pause_and_refusals(self):
         self.ask("pause", "--request-id", "p-1", "--comment", "night")
-        harness.wait_for(lambda: self.status()["state"] == "IDLE", 60, "IDLE")
+        self.wait_until_idle()
         self.assertTrue(self.status()["paused"])
         self.assertIn("night", self.status()["pause_reason"])
         self.assertIn("p-1", self.ask("pause", "--request-id", "p-1", code=6))
         self.assertIn("version", self.ask("resume", "--expect-version", 999, code=6))
         plans = len(self.plans())
-        self.wait_for_steps(100)
+        self.job.await_steps(100)
         self.assertEqual(len(self.plans()), plans)
 
     def roll_back(self):
         before = self.ask("explain")["switched"]["base_version"]
         version = self.status()["version"]
         self.ask("rollback", "--to", before)
-        self.wait_for_commit(above=version)
-        harness.wait_for(lambda: self.status()["state"] == "IDLE", 60, "IDLE")
+        self.job.await_commit(above=version)
+        self.wait_until_idle()
         self.ask("diff", f"v{before}", "now", code=0)
         self.assertTrue(self.status()["paused"])
         self.ask("rollback", "--to", 987654, code=5)
@@ -160,7 +152,7 @@ class OperatorTest(harness.DaemonTest):
         self.ask("set", "policy", "mode=apply", "every_steps=100000")
         self.wait_until_idle()
         self.ask("rebalance", "--force")
-        self.wait_for_commit(above=version)
+        self.job.await_commit(above=version)
         self.assertIn("expected", self.ask("set", "policy", "min_gain=7", code=2))
 
 

@@ -1,8 +1,6 @@
 """A daemon that was stopped for a while (SIGSTOP): no load window is lost, because its ranks reported all of them."""
 
-import os
 import re
-import signal
 import time
 import unittest
 import urllib.request
@@ -21,9 +19,9 @@ class StoppedDaemonTest(harness.DaemonTest):
         return self.started_daemon(10**6, config=f"[report]\nevery_steps = 10\nmin_coverage = 1.0\n{config}")
 
     def stop_for_a_while(self, daemon):
-        daemon.process.send_signal(signal.SIGSTOP)
+        daemon.freeze()
         time.sleep(STOPPED)
-        os.kill(daemon.process.pid, signal.SIGCONT)
+        daemon.thaw()
 
     def metrics(self, daemon):
         """Windows that are complete, and all that was lost."""

@@ -60,7 +60,7 @@ class TlsTest(harness.DaemonTest):
         self.daemon = harness.Daemon(self.directory)
         self.daemon.config.write_text(CONFIG.format(self.directory))
         self.daemon.start()
-        self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
+        self.addCleanup(self.daemon.kill)
 
     def eplbctl(self, *arguments, environment=None):
         return subprocess.run([harness.BIN / "eplbctl", *map(str, arguments), "--endpoint", self.daemon.endpoint],
