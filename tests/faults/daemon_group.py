@@ -93,11 +93,6 @@ class Member(Process):
         status = self.ask("/v3/maintenance/status", {})
         return status is not None and status.get("leader") == status["header"]["member_id"]
 
-    def fill_disk(self):
-        """Every write to a file fails from now on."""
-        if self.lives():
-            subprocess.run(["prlimit", "--pid", str(self.process.pid), "--fsize=1"], check=True)
-
 
 class GroupDaemon(Process):
     """One of the daemons. It reaches each member by a door of its own, and ranks reach it by a door, which it advertises."""

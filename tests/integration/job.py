@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -84,7 +85,7 @@ def read_lines(path):
 
 
 class Process:
-    """A process that can be killed, stopped and started again. What it logs is appended to NAME.log."""
+    """A process that can be killed, stopped and started again. NAME.log is its log."""
 
     def __init__(self, name, directory):
         self.name = name
@@ -112,6 +113,16 @@ class Process:
             os.kill(self.process.pid, signal.SIGCONT)
         self.stopped = False
 
+    def fill_disk(self):
+        """No file of the process may grow, as without space, until free_disk()."""
+        if self.lives():
+            hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)[1]
+            resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (1, hard))
+
+    def free_disk(self):
+        hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+
 
 class Daemon(Process):
     """An eplbd process on fixed ports, so that it can be killed and started again."""
@@ -122,6 +133,7 @@ class Daemon(Process):
         super().__init__(name, directory)
         self.directory = pathlib.Path(directory)
         self.grpc_port, self.http_port = free_port(), free_port()
+        self.store = self.directory / f"{name}.db"
         self.config = self.directory / f"{name}.toml"
         self.config.write_text(f'[policy]\nname = "{policy}"\nevery_steps = {policy_every}\n{config}')
 
@@ -136,22 +148,37 @@ class Daemon(Process):
         with open(printed, "w") as out, open(self.log, "a") as log:
             self.process = subprocess.Popen(
                 [BIN / "eplbd", "--config", self.config, "--listen", self.endpoint,
-                 "--http", f"127.0.0.1:{self.http_port}", "--store", self.directory / f"{self.name}.db"],
+                 "--http", f"127.0.0.1:{self.http_port}", "--store", self.store],
                 stdout=out, stderr=log)
         wait_for(lambda: self.process.poll() is not None or '"event":"listening"' in printed.read_text(), 20, "eplbd listens")
         if self.process.poll() is not None:
             raise AssertionError(f"eplbd ended with {self.process.returncode}; its log ends: {self.log.read_text()[-500:]}")
+
+    def store_files(self):
+        return [pathlib.Path(f"{self.store}{suffix}") for suffix in ("", "-wal", "-shm")]
+
+    def damage_store(self):
+        """Damages the schema's page of a daemon that does not run, and removes what was not yet moved into the file."""
+        with open(self.store, "r+b") as file:
+            file.seek(100)
+            file.write(os.urandom(800))
+        for path in self.store_files()[1:]:
+            path.unlink(missing_ok=True)
 
     def stop(self):
         """SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30 * PATIENCE)
 
+    def get(self, path):
+        """The text that HTTP answers with."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/{path}", timeout=20 * PATIENCE) as answer:
+            return answer.read().decode()
+
     def ready(self):
         """Status and text of /readyz."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/readyz", timeout=10) as answer:
-                return answer.status, answer.read().decode()
+            return 200, self.get("readyz")
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 

@@ -9,7 +9,7 @@ import subprocess
 
 
 class Hosts:
-    """Three network namespaces in a row. The middle one passes packets between the outer ones until `part`, which loses them
+    """Three network namespaces in a row. The middle one passes packets between the outer ones until `part`, which drops them
     without a word."""
 
     LEADER, MIDDLE, RANKS = range(3)

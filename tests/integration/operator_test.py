@@ -2,7 +2,6 @@
 
 import json
 import unittest
-import urllib.request
 
 import job as harness
 
@@ -65,9 +64,7 @@ class OperatorTest(harness.DaemonTest):
     def both_sides_say_the_same(self):
         """eplbctl and /api/v1 write the same objects: equal keys, equal values. The job has ended, so only ages differ."""
         def fetch(path):
-            url = f"http://127.0.0.1:{self.daemon.http_port}/api/v1/jobs{path}"
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return json.load(answer)
+            return json.loads(self.daemon.get(f"api/v1/jobs{path}"))
 
         def without_ages(jobs):
             for one in jobs["jobs"]:

@@ -15,6 +15,7 @@ import job as harness
 OLD_BIN = pathlib.Path(os.environ.get("EPLB_OLD_BIN", harness.BIN))
 TRACE = harness.DATA / "moe64_aux.jsonl"
 PATIENCE = 120
+DRAIN = 10 * harness.PATIENCE  # seconds
 RANKS = 4
 RESTARTS = 4
 
@@ -63,7 +64,7 @@ class RollingRestartTest(harness.DaemonTest):
             before = self.wait_for(lambda job: job["connected_ranks"] == RANKS and job["commits"] > 0, "a switch", ranks)
             for restart in range(RESTARTS):
                 daemon.send_signal(signal.SIGTERM)
-                self.assertEqual(daemon.wait(PATIENCE), 0)
+                self.assertEqual(daemon.wait(DRAIN), 0)
                 daemon = self.start_daemon(folders[(restart + 1) % 2])
                 # Balanced again: a whole window was covered, and a force would find every rank there.
                 now = self.wait_for(lambda job: job["connected_ranks"] == RANKS and job["state"] not in ("RECOVERING", "LOST") and
@@ -76,6 +77,8 @@ class RollingRestartTest(harness.DaemonTest):
             self.assertEqual([rank.wait(PATIENCE) for rank in ranks], [0] * RANKS)
             report = harness.eplbctl("report", self.directory / f"run-{number}")
             self.assertEqual((report.returncode, report.stderr), (0, ""))
+            run = json.loads((self.directory / f"run-{number}" / "run.json").read_text())
+            self.assertEqual(run["session_waits_over_1ms"], 0)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import re
 import time
 import unittest
-import urllib.request
 
 import job as harness
 import raw_rank
@@ -25,8 +24,7 @@ class StoppedDaemonTest(harness.DaemonTest):
 
     def metrics(self, daemon):
         """Windows that are complete, and all that was lost."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http_port}/metrics", timeout=30) as answer:
-            text = answer.read().decode()
+        text = daemon.get("metrics")
         return float(COMPLETE.search(text)[1]), {name + labels: float(value) for name, labels, value in LOST.findall(text)
                                                  if float(value) > 0}
 

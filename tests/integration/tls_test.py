@@ -7,7 +7,6 @@ import re
 import subprocess
 import tempfile
 import unittest
-import urllib.request
 
 import job as harness
 
@@ -68,8 +67,7 @@ class TlsTest(harness.DaemonTest):
                               env={**os.environ, **(environment or {})})
 
     def metric(self, name):
-        url = f"http://127.0.0.1:{self.daemon.http_port}/metrics"
-        text = urllib.request.urlopen(url, timeout=20 * harness.PATIENCE).read().decode()
+        text = self.daemon.get("metrics")
         found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.M)
         self.assertIsNotNone(found, text)
         return float(found[1])

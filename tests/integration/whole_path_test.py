@@ -8,7 +8,6 @@ import time
 import unittest
 import unittest.mock
 import urllib.error
-import urllib.request
 
 import job as harness
 
@@ -29,8 +28,7 @@ class WholePathTest(harness.DaemonTest):
     def api(self, path):
         """The parsed document; None before the job is known."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.daemon.http_port}/api/v1/{path}", timeout=10) as answer:
-                return json.load(answer)
+            return json.loads(self.daemon.get(f"api/v1/{path}"))
         except urllib.error.HTTPError as error:
             self.assertEqual(error.code, 404)
             return None
