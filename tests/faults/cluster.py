@@ -16,7 +16,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integra
 import job as harness  # noqa: E402
 
 JOB = "demo"
-STORE_SUFFIXES = ("", "-wal", "-shm")
 # Frequent decisions on short windows, so that commits tell soon whether balancing works. After a restart a daemon waits
 # session_grace for a run that hangs, and decides only then: with the 10 s that are the default, a job heals after 10.2 s.
 CONFIG = """min_gain = 0.001
@@ -35,36 +34,8 @@ class FaultyDaemon(harness.Daemon):
 
     def __init__(self, directory, name):
         super().__init__(directory, policy_every=5, name=name, config=CONFIG)
-        self.store = self.directory / f"{name}.db"
         self.copy = self.directory / f"{name}.copy"
-        self.stopped = False
         self.knows_pause = False  # an operator's pause is in its store
-
-    def serves(self):
-        return self.process is not None and self.process.poll() is None
-
-    def start(self):
-        if not self.serves():
-            super().start()
-
-    def kill(self):
-        self.stopped = False
-        if self.serves():
-            super().kill()
-
-    def stop_process(self):
-        """SIGSTOP: the process lives and does nothing."""
-        if self.serves():
-            os.kill(self.process.pid, signal.SIGSTOP)
-            self.stopped = True
-
-    def continue_process(self):
-        if self.serves() and self.stopped:
-            os.kill(self.process.pid, signal.SIGCONT)
-        self.stopped = False
-
-    def store_files(self):
-        return [pathlib.Path(f"{self.store}{suffix}") for suffix in STORE_SUFFIXES]
 
     def keep_copy(self):
         """Returns the store of a daemon that does not run, as an operator's backup holds it."""
@@ -89,20 +60,13 @@ class FaultyDaemon(harness.Daemon):
             path.unlink(missing_ok=True)
 
     def damage_store(self):
-        """False when there is no store."""
-        if not self.store.exists():
-            return False
         self.knows_pause = False
-        with open(self.store, "r+b") as file:  # the schema's page
-            file.seek(100)
-            file.write(os.urandom(800))
-        for path in self.store_files()[1:]:
-            path.unlink(missing_ok=True)
-        return True
+        if self.store.exists():
+            super().damage_store()
 
     def job_status(self):
         """The job as this daemon shows it, or None."""
-        if not self.serves() or self.stopped:
+        if not self.lives() or self.stopped:
             return None
         done = self.ctl("get", "jobs")
         if done.returncode != 0:

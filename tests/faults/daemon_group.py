@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import urllib.error
@@ -38,23 +37,14 @@ session_grace = "8s"
 """
 
 
-class Process:
-    """A process that can be killed, stopped and started again with the same words."""
-
-    def __init__(self, name, directory):
-        self.name = name
-        self.log = pathlib.Path(directory) / f"{name}.log"
-        self.process = None
-        self.stopped = False
+class Process(harness.Process):
+    """A process that can be started again with the same words."""
 
     def words(self):
         raise NotImplementedError
 
     def environment(self):
         return None
-
-    def lives(self):
-        return self.process is not None and self.process.poll() is None
 
     def start(self):
         if self.lives():
@@ -63,26 +53,10 @@ class Process:
             self.process = subprocess.Popen([str(word) for word in self.words()], stdout=log, stderr=log, env=self.environment())
         self.stopped = False
 
-    def kill(self):
-        if self.lives():
-            self.process.kill()
-            self.process.wait(10)
-        self.stopped = False
-
     def terminate(self):
         """SIGTERM; returns at once."""
         if self.lives() and not self.stopped:
             self.process.terminate()
-
-    def freeze(self):
-        if self.lives():
-            os.kill(self.process.pid, signal.SIGSTOP)
-            self.stopped = True
-
-    def thaw(self):
-        if self.lives() and self.stopped:
-            os.kill(self.process.pid, signal.SIGCONT)
-        self.stopped = False
 
 
 class Member(Process):
@@ -118,11 +92,6 @@ class Member(Process):
             return False
         status = self.ask("/v3/maintenance/status", {})
         return status is not None and status.get("leader") == status["header"]["member_id"]
-
-    def fill_disk(self):
-        """Every write to a file fails from now on."""
-        if self.lives():
-            subprocess.run(["prlimit", "--pid", str(self.process.pid), "--fsize=1"], check=True)
 
 
 class GroupDaemon(Process):

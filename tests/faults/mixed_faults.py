@@ -90,7 +90,7 @@ class Scenario:
         return self.random.uniform(least, most)
 
     def some_daemon(self):
-        return self.random.choice([daemon for daemon in self.daemons if daemon.serves()] or self.daemons)
+        return self.random.choice([daemon for daemon in self.daemons if daemon.lives()] or self.daemons)
 
     def serving(self):
         """The daemon that most ranks of the newest run are connected to, or None, and the job as it shows it."""
@@ -126,15 +126,15 @@ class Scenario:
 
     def stop_daemon(self):
         daemon = self.some_daemon()
-        daemon.stop_process()
-        self.after(self.between(0.3, 5), daemon.continue_process)
+        daemon.freeze()
+        self.after(self.between(0.3, 5), daemon.thaw)
 
     def fail_over(self):
         """The daemon is away long enough for the ranks to go to the other one, then returns."""
         if len(self.daemons) < 2:
             return self.kill_daemon()
         first, second = self.random.sample(self.daemons, 2)
-        second.continue_process()
+        second.thaw()
         second.start()
         self.restart(first, 2, 6)
 
@@ -401,7 +401,7 @@ class Scenario:
             self.older_commits[run.number] = commits
 
     def describe(self):
-        shown = [f"{daemon.name}: {daemon.job_status() if daemon.serves() else 'down'}" for daemon in self.daemons]
+        shown = [f"{daemon.name}: {daemon.job_status() if daemon.lives() else 'down'}" for daemon in self.daemons]
         errors = "".join(path.read_text()[-300:] for path in self.newest.job.errors[:2])
         return f"run {self.newest.log.read().run_id}; " + "; ".join(shown) + "; " + errors
 

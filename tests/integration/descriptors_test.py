@@ -1,11 +1,7 @@
 """A daemon with few file descriptors: connections that take all they can leave probes and queries alive."""
 
-import json
-import pathlib
 import resource
 import socket
-import subprocess
-import tempfile
 import time
 import unittest
 import urllib.request
@@ -18,18 +14,14 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and emp
 SOON = 1.0  # seconds
 
 
-class DescriptorsTest(unittest.TestCase):
+class DescriptorsTest(harness.DaemonTest):
     def setUp(self):
-        directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-files-")))
-        self.unix = f"unix:{directory}/eplbd.sock"
-        self.log = directory / "log"
-        self.daemon = subprocess.Popen(
-            [harness.BIN / "eplbd", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", directory / "db",
-             "--set", f"listen.unix={directory}/eplbd.sock"],
-            stdout=subprocess.PIPE, stderr=self.enterContext(open(self.log, "w")), text=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT)))
-        self.addCleanup(lambda: (self.daemon.kill(), self.daemon.wait(10), self.daemon.stdout.close()))
-        listening = json.loads(self.daemon.stdout.readline())
+        super().setUp()
+        self.unix = f"unix:{self.directory}/eplbd.sock"
+        self.log = self.directory / "log"
+        _, listening = self.spawned("--store", self.directory / "db", "--set", f"listen.unix={self.directory}/eplbd.sock",
+                                    stderr=self.enterContext(open(self.log, "w")),
+                                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT)))
         self.grpc, self.http = listening["grpc"], listening["http"]
 
     def connect(self, count, address, first=b""):
@@ -69,15 +61,15 @@ class DescriptorsTest(unittest.TestCase):
         self.assertGreater(float(crowded[0].split()[-1]), 0)
 
     def test_doctor_names_the_limit_once_half_of_the_room_is_taken(self):
-        doctor = [harness.BIN / "eplbctl", "doctor", "--endpoint", self.unix, "--timeout", "5s"]
-        before = subprocess.run(doctor, capture_output=True, text=True, timeout=60 * harness.PATIENCE, check=False)
+        doctor = ("doctor", "--endpoint", self.unix, "--timeout", "5s")
+        before = harness.eplbctl(*doctor)
         self.assertEqual(before.returncode, 0, before.stdout + before.stderr)
         job = raw_rank.RawJob(int(self.grpc.rsplit(":", 1)[1]), "wide", world=11)
         self.addCleanup(job.close)
         job.connect()
         for rank in job.ranks.values():
             self.assertTrue(rank.welcomed.wait(20 * harness.PATIENCE))
-        crowded = subprocess.run(doctor, capture_output=True, text=True, timeout=60 * harness.PATIENCE, check=False)
+        crowded = harness.eplbctl(*doctor)
         self.assertEqual(crowded.returncode, 8, crowded.stdout + crowded.stderr)
         self.assertIn(f"the limit of {LIMIT} open files has room for 20 streams", " ".join(crowded.stdout.split()))
 

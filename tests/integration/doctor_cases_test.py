@@ -8,10 +8,8 @@ Each case provokes one fault at a daemon of its own and asks doctor, status and 
 import concurrent.futures
 import contextlib
 import json
-import os
 import pathlib
 import re
-import resource
 import sys
 import tempfile
 import time
@@ -48,7 +46,7 @@ class Case:
         name = f"eplbd-{len(self.daemons)}"
         daemon = harness.Daemon(self.directory, 10, name, f"[report]\nevery_steps = 10\n{DEADLINES.format(grace=grace)}{config}")
         daemon.start()
-        self.stack.callback(lambda: daemon.process.poll() is None and daemon.kill())
+        self.stack.callback(daemon.kill)
         self.daemons.append(daemon)
         return daemon
 
@@ -56,6 +54,13 @@ class Case:
         job = raw_rank.RawJob(daemon.grpc_port, name, run_id, **options)
         self.stack.callback(job.close)
         return job
+
+    def trained(self, name, run_id="run-1", grace="2s", **options):
+        """A daemon, and a job that trains there and is well."""
+        daemon = self.daemon(grace)
+        job = self.job(daemon, name, run_id, **options).connect().train()
+        self.expect_well(daemon, name)
+        return daemon, job
 
     def ctl(self, daemon, *words):
         return harness.eplbctl(*words, "--endpoint", daemon.endpoint, "--timeout", "20s")
@@ -120,9 +125,7 @@ NO_WINDOW = r"no load window is complete since step \d+, \d+ windows ago: "
 
 def silent_rank(case):
     """A rank whose stream is open reports no more: nothing is decided."""
-    daemon = case.daemon()
-    job = case.job(daemon, "silent", world=4).connect().train()
-    case.expect_well(daemon, "silent")
+    daemon, job = case.trained("silent", world=4)
     job.silent = {1}
     case.expect_sick(daemon, "silent", STALLED.format("windows"), NO_WINDOW + r"rank 1 is \d+ steps behind with its reports")
     job.silent = set()
@@ -131,9 +134,7 @@ def silent_rank(case):
 
 def rank_far_ahead(case):
     """Reports of steps far ahead beside a rank's own hurt no rank; a rank that sends nothing else is the one that is named."""
-    daemon = case.daemon()
-    job = case.job(daemon, "ahead", world=4).connect().train()
-    case.expect_well(daemon, "ahead")
+    daemon, job = case.trained("ahead", world=4)
     for far in range(1 << 20, (1 << 20) + 40, 10):
         job.ranks[1].report(far, far + 9, job.counts)
     time.sleep(SETTLED)
@@ -146,9 +147,7 @@ def rank_far_ahead(case):
 
 def lost_rank(case):
     """A rank's process is away for longer than the grace, and the others train on."""
-    daemon = case.daemon(grace="1s")
-    job = case.job(daemon, "lost", world=4).connect().train()
-    case.expect_well(daemon, "lost")
+    daemon, job = case.trained("lost", world=4, grace="1s")
     job.drop([2])
     case.expect_sick(daemon, "lost", STALLED.format("lost"),
                      r"the run is lost and 3 of 4 ranks train on here, at step \d+: rank 2 was lost")
@@ -158,9 +157,7 @@ def lost_rank(case):
 
 def absent_rank(case):
     """Within a long grace, the rank that is not connected is named."""
-    daemon = case.daemon(grace="1h")
-    job = case.job(daemon, "absent", world=4).connect().train()
-    case.expect_well(daemon, "absent")
+    daemon, job = case.trained("absent", world=4, grace="1h")
     job.drop([3])
     case.expect_sick(daemon, "absent", STALLED.format("windows"),
                      NO_WINDOW + r"rank 3 is \d+ steps behind with its reports; rank 3 is not connected")
@@ -208,9 +205,7 @@ def withdrawn_proposals(case):
 
 def hung_launch_and_the_next(case):
     """A run hangs in a collective. The next one gets the job, and keeps it when its network or the daemon goes away."""
-    daemon = case.daemon(grace="1h")
-    old = case.job(daemon, "hung", "run-a").connect().train()
-    case.expect_well(daemon, "hung")
+    daemon, old = case.trained("hung", "run-a", grace="1h")
     old.hang()
     case.expect_sick(daemon, "hung", STALLED.format("hung"),
                      r"no rank reported a step after \d+ for .*2 of 2 ranks are connected", 60)
@@ -250,9 +245,7 @@ def launch_that_gathers(case):
 
 def twin(case):
     """A second run of one rank under the name of a job whose steps advance is named, and does not hurt the job."""
-    daemon = case.daemon()
-    job = case.job(daemon, "twin", world=4).connect().train()
-    case.expect_well(daemon, "twin")
+    daemon, job = case.trained("twin", world=4)
     other = case.job(daemon, "twin", "run-b", world=1).connect()
     case.expect_sick(daemon, "twin", "candidate: ",
                      r"a newer run, run-b, is not balanced: 1 of 1 ranks are registered after .*; it waits for the end of "
@@ -274,9 +267,7 @@ def same_name_after_a_finish(case):
 
 def same_name_after_a_kill(case):
     """Returns the same after all processes were killed."""
-    daemon = case.daemon(grace="1h")
-    job = case.job(daemon, "killed").connect().train()
-    case.expect_well(daemon, "killed")
+    daemon, job = case.trained("killed", grace="1h")
     job.drop()
     case.wait_until_connected(daemon, "killed", 0)
     case.job(daemon, "killed").connect()
@@ -334,16 +325,10 @@ def quarantine(case):
 
 def lost_store(case):
     """The store is moved aside, and no record tells whether an operator had paused the job: it waits for one."""
-    daemon = case.daemon()
-    job = case.job(daemon, "store").connect().train()
-    case.expect_well(daemon, "store")
+    daemon, job = case.trained("store")
     daemon.kill()
     job.drop()
-    with open(case.directory / "eplbd-0.db", "r+b") as file:  # the schema's page
-        file.seek(100)
-        file.write(os.urandom(800))
-    for suffix in ("-wal", "-shm"):
-        pathlib.Path(case.directory / f"eplbd-0.db{suffix}").unlink(missing_ok=True)
+    daemon.damage_store()
     daemon.start()
     job.connect(keep=True)
     case.expect_sick(daemon, "store", "decisions: paused: ", "the store was moved aside")
@@ -351,13 +336,10 @@ def lost_store(case):
 
 def replaced_store(case):
     """An old copy over the live database: nothing is proposed, and the daemon says why."""
-    daemon = case.daemon()
-    case.job(daemon, "replaced").connect().train()
-    case.expect_well(daemon, "replaced")
-    live = case.directory / "eplbd-0.db"
+    daemon, _ = case.trained("replaced")
     copy = case.directory / "copy"
-    copy.write_bytes(live.read_bytes())
-    os.replace(copy, live)
+    copy.write_bytes(daemon.store.read_bytes())
+    copy.replace(daemon.store)
     case.expect_sick(daemon, "", "ready: no proposals can be made: ", ".*deleted or replaced under the daemon", views=("status",))
     case.expect_sick(daemon, "replaced", STALLED.format("store"), ".*deleted or replaced under the daemon")
 
@@ -366,10 +348,9 @@ def full_disk(case):
     """No file of the store may grow."""
     daemon = case.daemon()
     case.job(daemon, "disk", uneven=True, on_proposal=raw_rank.ready_alike).connect().train()
-    unlimited = resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (1, unlimited[1]))
+    daemon.fill_disk()
     case.expect_sick(daemon, "disk", STALLED.format("store"), "nothing is proposed, the job cannot be stored", 30)
-    resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, unlimited)
+    daemon.free_disk()
     case.wait_for("the store is written again", 30, lambda: None if daemon.ready()[0] == 200 else daemon.ready())
 
 
@@ -388,9 +369,7 @@ def two_daemons(case):
 
 def rank_refused_for_its_numbers(case):
     """A rank comes back with a version far above all that were given out."""
-    daemon = case.daemon(grace="1h")
-    job = case.job(daemon, "numbers").connect().train()
-    case.expect_well(daemon, "numbers")
+    daemon, job = case.trained("numbers", grace="1h")
     job.drop([1])
     case.wait_until_connected(daemon, "numbers", 1)
     job.connect([1], hello={13: 1 << 61}, keep=True)

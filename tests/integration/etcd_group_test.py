@@ -4,9 +4,7 @@ Without /usr/bin/etcd the tests are skipped.
 """
 
 import base64
-import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"
 import doors  # noqa: E402
 import raw_rank  # noqa: E402
 import daemon_group  # noqa: E402
+import network_hosts  # noqa: E402
 
 harness = daemon_group.harness
 LEADER_KEY = "/eplb/v1/leader"
@@ -166,63 +165,13 @@ class EtcdGroupTest(unittest.TestCase):
             self.assertTrue(daemon.lives(), f"{text!r}: exit {daemon.process.poll()}: {daemon.log.read_text()[-400:]}")
 
 
-class Hosts:
-    """Three network namespaces in a row: a leader's host, the host in the middle with etcd and the other daemon, a host of
-    ranks.
-
-    The middle one passes packets between the outer ones until `part`, which loses them without a word.
-    """
-
-    LEADER, MIDDLE, RANKS = range(3)
-    # Links of the middle host to the leader's and the ranks' host, and between those two.
-    INNER, OUTER = ("10.78.1.1", "10.78.2.1"), ("10.78.1.2", "10.78.2.2")
-
-    def __init__(self, test):
-        self.names = [f"eplb-{os.getpid()}-{name}" for name in ("leader", "middle", "ranks")]
-        test.addCleanup(lambda: [self.run("ip", "netns", "delete", name) for name in self.names])
-        commands = [("ip", "netns", "add", name) for name in self.names]
-        commands += [("ip", "-n", name, "link", "set", "lo", "up") for name in self.names]
-        for side, host in enumerate((self.LEADER, self.RANKS)):
-            inner, outer = f"vi{os.getpid() % 100000}{side}", f"vo{os.getpid() % 100000}{side}"
-            commands.append(("ip", "link", "add", inner, "netns", self.names[self.MIDDLE], "type", "veth", "peer", "name", outer,
-                             "netns", self.names[host]))
-            for name, link, address in ((self.names[self.MIDDLE], inner, self.INNER[side]), (self.names[host], outer, self.OUTER[side])):
-                commands += [("ip", "-n", name, "addr", "add", f"{address}/24", "dev", link), ("ip", "-n", name, "link", "set", link, "up")]
-            commands.append(("ip", "-n", self.names[host], "route", "add", "default", "via", self.INNER[side]))
-        for command in commands:
-            self.check(test, command)
-        self.check(test, self.passes("1"))
-
-    def run(self, *command):
-        return subprocess.run(command, capture_output=True, text=True, timeout=20)
-
-    def check(self, test, command):
-        problem = "there is no program ip" if shutil.which("ip") is None else self.run(*command).stderr.strip()
-        if problem and os.environ.get("EPLB_REQUIRE_NETNS") == "1":
-            test.fail(f"{' '.join(command)}: {problem}")
-        if problem:
-            test.skipTest(f"{' '.join(command)}: {problem}")
-
-    def passes(self, value):
-        return ("ip", "netns", "exec", self.names[self.MIDDLE], "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/ip_forward")
-
-    def part(self):
-        self.run(*self.passes("0"))
-
-    def start(self, test, host, words, log):
-        with open(log, "a") as file:
-            process = subprocess.Popen(["ip", "netns", "exec", self.names[host], *map(str, words)], stdout=file, stderr=file)
-        test.addCleanup(lambda: (process.kill(), process.wait(10)))
-        return process
-
-
 @unittest.skipUnless(daemon_group.ETCD.exists(), "/usr/bin/etcd is missing: install the package etcd-server")
 class BlackHoleTest(unittest.TestCase):
     """Packets between the ranks and the leader vanish, and each of them reaches etcd's host."""
 
     def setUp(self):
         self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-hole-")))
-        self.hosts = Hosts(self)
+        self.hosts = network_hosts.Hosts(self)
 
     def start_daemon(self, number, host, listen, etcd):
         config = self.directory / f"eplbd-{number}.toml"
@@ -238,23 +187,23 @@ class BlackHoleTest(unittest.TestCase):
             words = [harness.TRAINER, "--rank", rank, "--world", world, "--endpoint", endpoints, "--rendezvous", rendezvous,
                      "--trace", harness.DATA / "moe64_aux.jsonl", "--steps", 10000000, "--slots", 64, "--step-ms", 20,
                      "--parameters", 2, "--log-dir", self.directory, "--report-every", 5, "--vote-every", 4]
-            self.hosts.start(self, Hosts.RANKS, words, self.directory / f"rank-{rank}.err")
+            self.hosts.start(self, self.hosts.RANKS, words, self.directory / f"rank-{rank}.err")
 
     def commits(self):
         return sum(line["event"] == "commit" for line in harness.read_lines(self.directory / "rank-0.jsonl"))
 
     def test_commits_go_on_under_another_leader(self):
         port, peer, ports = harness.free_port(), harness.free_port(), [harness.free_port(), harness.free_port()]
-        etcd = f"http://{Hosts.INNER[0]}:{port}"
+        etcd = f"http://{self.hosts.INNER[0]}:{port}"
         local = f"http://127.0.0.1:{peer}"
-        self.hosts.start(self, Hosts.MIDDLE, [
+        self.hosts.start(self, self.hosts.MIDDLE, [
             daemon_group.ETCD, "--name=one", f"--data-dir={self.directory}/etcd", f"--listen-client-urls={etcd}",
             f"--advertise-client-urls={etcd}", f"--listen-peer-urls={local}", f"--initial-advertise-peer-urls={local}",
             f"--initial-cluster=one={local}"], self.directory / "etcd.log")
-        endpoints = [f"{Hosts.OUTER[0]}:{ports[0]}", f"{Hosts.INNER[1]}:{ports[1]}"]
-        logs = [self.start_daemon(0, Hosts.LEADER, endpoints[0], etcd)]
+        endpoints = [f"{self.hosts.OUTER[0]}:{ports[0]}", f"{self.hosts.INNER[1]}:{ports[1]}"]
+        logs = [self.start_daemon(0, self.hosts.LEADER, endpoints[0], etcd)]
         harness.wait_for(lambda: '"leading"' in logs[0].read_text(), 30, "the first daemon leads")
-        logs.append(self.start_daemon(1, Hosts.MIDDLE, endpoints[1], etcd))
+        logs.append(self.start_daemon(1, self.hosts.MIDDLE, endpoints[1], etcd))
         harness.wait_for(lambda: '"standing_by"' in logs[1].read_text(), 30, "the second daemon stands by")
         self.start_ranks(",".join(endpoints), 2)
         harness.wait_for(lambda: self.commits() > 0, 60, "the ranks commit")

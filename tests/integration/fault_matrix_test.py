@@ -8,25 +8,15 @@ import json
 import os
 import pathlib
 import re
-import resource
 import signal
 import statistics
 import subprocess
 import sys
-import time
 import unittest
-import urllib.request
 
 import job as harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-def job_term(daemon):
-    """The term that the daemon leads its only job with."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http_port}/api/v1/jobs", timeout=10) as answer:
-        (job,) = json.load(answer)["jobs"]
-    return job["term"]
 
 
 class FaultMatrixTest(harness.DaemonTest):
@@ -43,15 +33,6 @@ class FaultMatrixTest(harness.DaemonTest):
         chaos = harness.Chaos(target, *faults)
         self.addCleanup(chaos.close)
         return chaos
-
-    def wait_for_commit(self, job, above=0):
-        harness.wait_for(lambda: any(line["version"] > above for line in job.commits()), 60,
-                         f"a commit above version {above}")
-        return max(line["version"] for line in job.commits())
-
-    def wait_for_steps(self, job, more, rank=0):
-        until = job.last_step(rank) + more
-        harness.wait_for(lambda: job.last_step(rank) >= until, 60, f"step {until}")
 
     def assert_finished_and_sound(self, job, codes=None):
         """The job ended well, the validator agrees, and the training threads never waited for the session."""
@@ -72,11 +53,11 @@ class FaultMatrixTest(harness.DaemonTest):
     def test_row_01_daemon_killed_while_idle(self):
         daemon = self.start_daemon(policy_every=100000)  # one decision, then idle
         job = self.start_job(daemon.endpoint)
-        self.wait_for_commit(job)
+        job.await_commit()
         harness.wait_for(lambda: len(job.commits()) >= daemon.events("proposed")[-1]["version"], 30, "every chunk")
         before = job.last_step()
         daemon.kill()
-        self.wait_for_steps(job, 50)
+        job.await_steps(50)
         daemon.start()
         self.assert_finished_and_sound(job)
         seconds = [step["seconds"] for step in job.report()["steps"]]
@@ -92,7 +73,7 @@ class FaultMatrixTest(harness.DaemonTest):
             harness.wait_for(lambda: len(daemon.events("proposed")) > seen, 60, "a proposal")
             daemon.kill()
             seen = len(daemon.events("proposed"))
-            self.wait_for_steps(job, 20)
+            job.await_steps(20)
             daemon.start()
         self.assert_finished_and_sound(job)
         versions = [line["version"] for line in job.commits()]
@@ -101,7 +82,7 @@ class FaultMatrixTest(harness.DaemonTest):
     def test_row_03_daemon_never_returns(self):
         daemon = self.start_daemon()
         job = self.start_job(daemon.endpoint, steps=400)
-        self.wait_for_commit(job)
+        job.await_commit()
         daemon.kill()
         self.assert_finished_and_sound(job)
         self.assertEqual(job.report()["steps"][-1]["version"], job.commits()[-1]["version"])
@@ -109,14 +90,9 @@ class FaultMatrixTest(harness.DaemonTest):
     def test_row_04_a_corrupt_store_is_moved_aside_and_the_ranks_tell_what_runs(self):
         daemon = self.start_daemon()
         job = self.start_job(daemon.endpoint, steps=800)
-        version = self.wait_for_commit(job)
+        version = job.await_commit()
         daemon.kill()
-        store = self.directory / "eplbd.db"
-        with open(store, "r+b") as file:  # the schema's page, and what was not yet moved into the file
-            file.seek(100)
-            file.write(os.urandom(800))
-        for suffix in ("-wal", "-shm"):
-            pathlib.Path(f"{store}{suffix}").unlink(missing_ok=True)
+        daemon.damage_store()
         daemon.start()
         self.assertEqual(len([path for path in self.directory.glob("eplbd.db.corrupt-*")]), 1)
         # An operator may have stopped the job before: it waits until one has looked.
@@ -124,23 +100,21 @@ class FaultMatrixTest(harness.DaemonTest):
         harness.wait_for(lambda: len(daemon.events("released")) > 1, 20, "all ranks are back")
         resumed = harness.eplbctl("resume", "--endpoint", daemon.endpoint)
         self.assertEqual(resumed.returncode, 0, resumed.stderr)
-        self.wait_for_commit(job, above=version)
+        job.await_commit(above=version)
         self.assert_finished_and_sound(job)
 
     def test_row_05_a_full_disk_stops_proposals_and_nothing_else(self):
         daemon = self.start_daemon()
         job = self.start_job(daemon.endpoint, steps=1000)
-        version = self.wait_for_commit(job)
-        process = daemon.process.pid
-        unlimited = resource.prlimit(process, resource.RLIMIT_FSIZE)
-        resource.prlimit(process, resource.RLIMIT_FSIZE, (1, unlimited[1]))  # no file may grow: as without space
+        version = job.await_commit()
+        daemon.fill_disk()
         harness.wait_for(lambda: daemon.ready()[0] == 503, 20, "/readyz says 503")
         self.assertIn("store", daemon.ready()[1])
-        self.wait_for_steps(job, 60)
+        job.await_steps(60)
         status = harness.eplbctl("status", "--endpoint", daemon.endpoint, "-o", "json")
         self.assertEqual((status.returncode, json.loads(status.stdout)["ready"]), (0, False))
         commits = len(job.commits())
-        resource.prlimit(process, resource.RLIMIT_FSIZE, unlimited)
+        daemon.free_disk()
         harness.wait_for(lambda: daemon.ready()[0] == 200, 20, "/readyz says 200")
         harness.wait_for(lambda: len(job.commits()) > commits, 60, f"a commit after version {version}")
         self.assert_finished_and_sound(job)
@@ -153,7 +127,7 @@ class FaultMatrixTest(harness.DaemonTest):
         older = self.start_daemon(name="older")
         chaos = self.start_chaos(newer.endpoint)
         job = self.start_job(chaos.endpoint, steps=500)
-        version = self.wait_for_commit(job)
+        version = job.await_commit()
         # The ranks reach the older daemon at the same address: it must outbid their term before it speaks.
         chaos.say("cut")
         port = chaos.endpoint
@@ -162,20 +136,25 @@ class FaultMatrixTest(harness.DaemonTest):
         again = subprocess.Popen([harness.BIN / "eplb-chaos", "--listen", port, "--to", older.endpoint],
                                  stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         self.addCleanup(lambda: (again.stdin.close(), again.wait(10)))
-        self.wait_for_commit(job, above=version)
+        job.await_commit(above=version)
         self.assert_finished_and_sound(job)
-        self.assertGreater(job_term(older), max(event["term"] for event in newer.events("proposed")))
+        led, = json.loads(older.get("api/v1/jobs"))["jobs"]
+        self.assertGreater(led["term"], max(event["term"] for event in newer.events("proposed")))
 
     def test_row_08_a_crashed_rank_ends_the_run_and_the_next_one_goes_on(self):
         daemon = self.start_daemon()
         first = self.start_job(daemon.endpoint, steps=5000)
-        version = self.wait_for_commit(first)
+        version = first.await_commit()
         first.ranks[1].kill()
         codes = first.wait(60)
         self.assertEqual((codes[0], codes[2]), (1, 1))
+        for rank in (0, 2):
+            self.assertRegex(first.errors[rank].read_text(), r"ranks? 1\b")
+        harness.wait_for(lambda: daemon.events("run_ended"), 30, "the daemon ends the run")
+        self.assertRegex(daemon.events("run_ended")[0]["reason"], r"rank 1\b")
         version = max(version, *(line["version"] for line in first.commits()))
         second = self.start_job(daemon.endpoint, steps=400)
-        self.wait_for_commit(second, above=version)
+        second.await_commit(above=version)
         self.assert_finished_and_sound(second)
 
     def test_row_09_a_hung_rank_is_named_and_nobody_is_killed(self):
@@ -188,15 +167,15 @@ class FaultMatrixTest(harness.DaemonTest):
     def test_row_10_a_frozen_rank_does_not_hold_up_another_job(self):
         daemon = self.start_daemon()
         frozen = self.start_job(daemon.endpoint, steps=5000, world=2, slots=64, extra=("--job", "frozen"))
-        self.wait_for_commit(frozen)
+        frozen.await_commit()
         os.kill(frozen.ranks[1].pid, signal.SIGSTOP)
         other = pathlib.Path(self.directory / "other")
         other.mkdir()
         running = self.start_job(daemon.endpoint, world=2, steps=300, slots=66, directory=other)
-        self.wait_for_commit(running)
+        running.await_commit()
         self.assertEqual(running.wait(60), [0, 0])
         os.kill(frozen.ranks[1].pid, signal.SIGCONT)
-        self.wait_for_steps(frozen, 20)
+        frozen.await_steps(20)
         frozen.kill_all()
 
     def test_row_11_a_straggler_in_prepare_is_cancelled_and_backed_off(self):
@@ -206,7 +185,7 @@ class FaultMatrixTest(harness.DaemonTest):
         # Windows of 0.4 s: a report that is 1 s late still completes its window, so decisions go on.
         job = self.start_job(daemon.endpoint, steps=20000, step_ms=20, endpoints={2: chaos.endpoint},
                              extra=("--rendezvous", f"127.0.0.1:{harness.free_port()}", "--stop-file", stop))
-        self.wait_for_commit(job)
+        job.await_commit()
         chaos.say("delay 1s")
         harness.wait_for(lambda: daemon.events("cancelling"), 30, "a cancellation")
         self.assertRegex(daemon.events("cancelling")[0]["reason"], r"within 1s it still waited for .*rank 2\b")
@@ -218,11 +197,11 @@ class FaultMatrixTest(harness.DaemonTest):
         daemon = self.start_daemon()
         chaos = self.start_chaos(daemon.endpoint, "jitter 20ms")
         job = self.start_job(chaos.endpoint, steps=450, extra=("--rendezvous", f"127.0.0.1:{harness.free_port()}"))
-        self.wait_for_commit(job)
+        job.await_commit()
         for _ in range(4):
             chaos.say("cut")
-            self.wait_for_steps(job, 16)
-        self.wait_for_commit(job, above=job.commits()[-1]["version"])
+            job.await_steps(16)
+        job.await_commit(above=job.commits()[-1]["version"])
         self.assert_finished_and_sound(job)
 
     def test_row_18_corrupted_bytes_end_streams_and_nothing_else(self):
@@ -234,15 +213,15 @@ class FaultMatrixTest(harness.DaemonTest):
         # A rank whose bytes were refused comes back within 30 s: the job lasts until all have.
         job = self.start_job(chaos.endpoint, steps=20000,
                              extra=("--rendezvous", f"127.0.0.1:{harness.free_port()}", "--stop-file", stop))
-        self.wait_for_commit(job)
+        job.await_commit()
         harness.wait_for(lambda: any(re.search(r"chunk (\d+) of \1\)", event["reason"]) for event in daemon.events("committed")),
                          30, "all chunks of the decision committed")
         version = max(line["version"] for line in job.commits())
         chaos.say("corrupt 0.1")
-        self.wait_for_steps(job, 60)  # a second: the ranks' back-off stays short
+        job.await_steps(60)  # a second: the ranks' back-off stays short
         chaos.say("clear")
         chaos.say("cut")
-        self.wait_for_commit(job, above=version)
+        job.await_commit(above=version)
         stop.touch()
         self.assert_finished_and_sound(job)
         self.assertIsNone(daemon.process.poll())
@@ -250,9 +229,9 @@ class FaultMatrixTest(harness.DaemonTest):
     def test_row_22_fork_in_the_trainer(self):
         daemon = self.start_daemon()
         job = self.start_job(daemon.endpoint, steps=350, extra=("--fork-at-step", "60"))
-        self.wait_for_steps(job, 70)
+        job.await_steps(70)
         version = job.commits()[-1]["version"] if job.commits() else 0
-        self.wait_for_commit(job, above=version)  # the parent's stream still works
+        job.await_commit(above=version)  # the parent's stream still works
         self.assert_finished_and_sound(job)
 
     def test_row_23_only_what_is_displayed_reads_the_wall_clock(self):
@@ -275,7 +254,7 @@ class FaultMatrixTest(harness.DaemonTest):
     def test_row_24_a_smaller_job_after_a_node_is_lost(self):
         daemon = self.start_daemon()
         first = self.start_job(daemon.endpoint, world=4, slots=64, steps=5000)
-        version = self.wait_for_commit(first)
+        version = first.await_commit()
         for rank in first.ranks[2:]:
             rank.kill()
         self.assertEqual(first.wait(60)[:2], [1, 1])
@@ -283,42 +262,28 @@ class FaultMatrixTest(harness.DaemonTest):
         other = self.directory / "smaller"
         other.mkdir()
         second = self.start_job(daemon.endpoint, world=2, slots=64, steps=400, directory=other)
-        harness.wait_for(lambda: any(line["version"] > version for line in second.commits()), 60,
-                         f"a commit above version {version}")
+        second.await_commit(above=version)
         self.assertEqual(second.wait(60), [0, 0], [path.read_text() for path in second.errors])
         self.assert_sound(ended_early=True)
         self.assert_sound(other)
 
-    def test_row_26_daemon_upgrade(self):
-        daemon = self.start_daemon()
-        job = self.start_job(daemon.endpoint, steps=500)
-        version = self.wait_for_commit(job)
-        begin = time.monotonic()
-        self.assertEqual(daemon.stop(), 0)
-        self.assertLess(time.monotonic() - begin, 10 * harness.PATIENCE)
-        self.wait_for_steps(job, 20)
-        daemon.start()
-        self.wait_for_commit(job, above=version)
-        self.assert_finished_and_sound(job)
-
     def test_waits_daemon_frozen_by_a_stop_signal(self):
         daemon = self.start_daemon()
         job = self.start_job(daemon.endpoint, steps=450)
-        version = self.wait_for_commit(job)
-        os.kill(daemon.process.pid, signal.SIGSTOP)
-        self.addCleanup(lambda: daemon.process.poll() is None and os.kill(daemon.process.pid, signal.SIGCONT))
-        self.wait_for_steps(job, 100)
-        os.kill(daemon.process.pid, signal.SIGCONT)
-        self.wait_for_commit(job, above=version)
+        version = job.await_commit()
+        daemon.freeze()
+        job.await_steps(100)
+        daemon.thaw()
+        job.await_commit(above=version)
         self.assert_finished_and_sound(job)
 
     def test_waits_daemon_behind_a_slow_network(self):
         daemon = self.start_daemon()
         chaos = self.start_chaos(daemon.endpoint, "delay 50ms", "jitter 30ms", "rate 200000")
         job = self.start_job(chaos.endpoint, steps=350, extra=("--rendezvous", f"127.0.0.1:{harness.free_port()}"))
-        self.wait_for_commit(job)
+        job.await_commit()
         chaos.say("stall on")
-        self.wait_for_steps(job, 60)
+        job.await_steps(60)
         chaos.say("clear")
         self.assert_finished_and_sound(job)
 

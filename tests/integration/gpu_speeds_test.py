@@ -1,6 +1,5 @@
 """A slow GPU in a real job: the daemon names it, an operator lets decisions use its speed, and steps get shorter."""
 
-import collections
 import json
 import unittest
 
@@ -11,19 +10,10 @@ SLOW = 2
 FACTOR = 1.6
 
 
-def tokens_of_gpus(load, slots):
-    """[layers][GPUs], from the maps alone."""
-    layers = []
-    for tokens, experts in zip(load, slots):
-        replicas = collections.Counter(experts)
-        per_gpu = len(experts) // WORLD
-        layers.append([sum(tokens[e] / replicas[e] for e in experts[g * per_gpu:(g + 1) * per_gpu]) for g in range(WORLD)])
-    return layers
-
-
 def step_time(load, slots):
     """Returns the load of the slowest GPUs of all layers, in tokens of a GPU that is not slow."""
-    return sum(max(one * (FACTOR if gpu == SLOW else 1) for gpu, one in enumerate(gpus)) for gpus in tokens_of_gpus(load, slots))
+    return sum(max(one * (FACTOR if gpu == SLOW else 1) for gpu, one in enumerate(gpus))
+               for gpus in harness.gpu_loads(load, slots, WORLD))
 
 
 class GpuSpeedsTest(harness.DaemonTest):
@@ -88,7 +78,7 @@ class GpuSpeedsTest(harness.DaemonTest):
         self.assertLess(after, 0.95 * before, "steps with the slow GPU are not shorter")
         window = [loads[step] for step in range(avoided["decided_first_step"], avoided["decided_last_step"] + 1)]
         summed = [[sum(cell) for cell in zip(*rows)] for rows in zip(*window)]
-        tokens = [sum(gpus) for gpus in zip(*tokens_of_gpus(summed, slots[avoided["last_version"]]))]
+        tokens = [sum(gpus) for gpus in zip(*harness.gpu_loads(summed, slots[avoided["last_version"]], WORLD))]
         self.assertLess(tokens[3], 0.75 * sum(tokens[:3]) / 3, "the avoided GPU does not get less than the others")
         self.assertLess(tokens[3], min(tokens[:3]))
         report = harness.eplbctl("report", self.directory)

@@ -3,11 +3,13 @@
 Binaries come from the directory in EPLB_BIN, test data from EPLB_DATA; ctest sets both.
 """
 
+import collections
 import itertools
 import json
 import os
 import pathlib
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -63,6 +65,17 @@ def eplbctl(*arguments):
                           timeout=300 * PATIENCE)
 
 
+def gpu_loads(load, slots, num_gpus):
+    """Tokens of each GPU in each layer, computed from the maps alone."""
+    layers = []
+    for tokens, experts in zip(load, slots):
+        replicas = collections.Counter(experts)
+        per_gpu = len(experts) // num_gpus
+        layers.append([sum(tokens[e] / replicas[e] for e in experts[g * per_gpu:(g + 1) * per_gpu])
+                       for g in range(num_gpus)])
+    return layers
+
+
 def read_lines(path):
     """The JSON objects of a file of JSON lines; a torn last line is left out."""
     if not path.exists():
@@ -71,49 +84,101 @@ def read_lines(path):
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-class Daemon:
+class Process:
+    """A process that can be killed, stopped and started again. NAME.log is its log."""
+
+    def __init__(self, name, directory):
+        self.name = name
+        self.log = pathlib.Path(directory) / f"{name}.log"
+        self.process = None
+        self.stopped = False
+
+    def lives(self):
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self):
+        if self.lives():
+            self.process.kill()
+            self.process.wait(10)
+        self.stopped = False
+
+    def freeze(self):
+        """SIGSTOP: the process lives and does nothing."""
+        if self.lives():
+            os.kill(self.process.pid, signal.SIGSTOP)
+            self.stopped = True
+
+    def thaw(self):
+        if self.lives() and self.stopped:
+            os.kill(self.process.pid, signal.SIGCONT)
+        self.stopped = False
+
+    def fill_disk(self):
+        """No file of the process may grow, as without space, until free_disk()."""
+        if self.lives():
+            hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)[1]
+            resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (1, hard))
+
+    def free_disk(self):
+        hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+
+class Daemon(Process):
     """An eplbd process on fixed ports, so that it can be killed and started again."""
 
     def __init__(self, directory, policy_every=50, name="eplbd", config="", policy="incremental"):
         """policy: one that decides at the first window; auto waits until its back-test has seen some. config: more TOML, after
         the [policy] table."""
+        super().__init__(name, directory)
         self.directory = pathlib.Path(directory)
-        self.name = name
         self.grpc_port, self.http_port = free_port(), free_port()
+        self.store = self.directory / f"{name}.db"
         self.config = self.directory / f"{name}.toml"
         self.config.write_text(f'[policy]\nname = "{policy}"\nevery_steps = {policy_every}\n{config}')
-        self.log = self.directory / f"{name}.log"
-        self.process = None
 
     @property
     def endpoint(self):
         return f"127.0.0.1:{self.grpc_port}"
 
     def start(self):
+        if self.lives():
+            return
         printed = self.directory / f"{self.name}.out"
         with open(printed, "w") as out, open(self.log, "a") as log:
             self.process = subprocess.Popen(
                 [BIN / "eplbd", "--config", self.config, "--listen", self.endpoint,
-                 "--http", f"127.0.0.1:{self.http_port}", "--store", self.directory / f"{self.name}.db"],
+                 "--http", f"127.0.0.1:{self.http_port}", "--store", self.store],
                 stdout=out, stderr=log)
         wait_for(lambda: self.process.poll() is not None or '"event":"listening"' in printed.read_text(), 20, "eplbd listens")
         if self.process.poll() is not None:
             raise AssertionError(f"eplbd ended with {self.process.returncode}; its log ends: {self.log.read_text()[-500:]}")
 
-    def kill(self):
-        self.process.kill()
-        self.process.wait(10)
+    def store_files(self):
+        return [pathlib.Path(f"{self.store}{suffix}") for suffix in ("", "-wal", "-shm")]
+
+    def damage_store(self):
+        """Damages the schema's page of a daemon that does not run, and removes what was not yet moved into the file."""
+        with open(self.store, "r+b") as file:
+            file.seek(100)
+            file.write(os.urandom(800))
+        for path in self.store_files()[1:]:
+            path.unlink(missing_ok=True)
 
     def stop(self):
         """SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30 * PATIENCE)
 
+    def get(self, path):
+        """The text that HTTP answers with."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/{path}", timeout=20 * PATIENCE) as answer:
+            return answer.read().decode()
+
     def ready(self):
         """Status and text of /readyz."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/readyz", timeout=10) as answer:
-                return answer.status, answer.read().decode()
+            return 200, self.get("readyz")
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
@@ -186,6 +251,15 @@ class Job:
     def commits(self, rank=0):
         return [line for line in self.history(rank) if line["event"] == "commit"]
 
+    def await_commit(self, above=0, seconds=60):
+        """Waits for a commit of a version above `above`. Returns the newest version."""
+        wait_for(lambda: any(line["version"] > above for line in self.commits()), seconds, f"a commit above version {above}")
+        return max(line["version"] for line in self.commits())
+
+    def await_steps(self, more, rank=0):
+        until = self.last_step(rank) + more
+        wait_for(lambda: self.last_step(rank) >= until, 60, f"step {until}")
+
     def report(self):
         return json.loads((self.directory / "run.json").read_text())
 
@@ -200,8 +274,17 @@ class DaemonTest(unittest.TestCase):
         """Returns a running Daemon(self.directory, *arguments, **options)."""
         daemon = Daemon(self.directory, *arguments, **options)
         daemon.start()
-        self.addCleanup(lambda: daemon.process.poll() is None and daemon.kill())
+        self.addCleanup(daemon.kill)
         return daemon
+
+    def spawned(self, *flags, folder=BIN, listen="127.0.0.1:0", **options):
+        """Returns an eplbd on free ports that ends with the test, and the object of its first line; None if it printed none.
+        options: those of Popen."""
+        daemon = subprocess.Popen([folder / "eplbd", "--listen", listen, "--http", "127.0.0.1:0", *flags], stdout=subprocess.PIPE, text=True,
+                                  **options)
+        self.addCleanup(lambda: (daemon.poll() is None and daemon.kill(), daemon.wait(60 * PATIENCE), daemon.stdout.close()))
+        line = daemon.stdout.readline()
+        return daemon, json.loads(line) if line else None
 
     def started_job(self, *arguments, **options):
         """Returns a Job(self.directory, *arguments, **options), whose ranks end with the test."""

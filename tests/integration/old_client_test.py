@@ -2,39 +2,27 @@
 record_release.py), byte for byte and at the recorded times. The job must run to its end as it did then."""
 
 import json
-import os
-import pathlib
-import subprocess
-import tempfile
 import threading
 import time
 import unittest
 
+import job as harness
 import recorded_connection
 
-BIN = pathlib.Path(os.environ["EPLB_BIN"])
-RECORDED = sorted((pathlib.Path(os.environ["EPLB_DATA"]) / "wire").glob("*/connections.json"))
+RECORDED = sorted((harness.DATA / "wire").glob("*/connections.json"))
 DEADLINE = 60
 
 
-class OldClientTest(unittest.TestCase):
-    def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-old-")))
-
+class OldClientTest(harness.DaemonTest):
     def start_daemon(self):
         """returns: its address. Its log is daemon.log."""
         log = self.enterContext((self.directory / "daemon.log").open("w"))
-        daemon = subprocess.Popen([BIN / "eplbd", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", "memory", "--set",
-                                   "policy.mode=observe", "--set", "policy.name=incremental", "--set", "policy.every_steps=10", "--set",
-                                   "report.every_steps=10", "--set", "listen.unix=none"], stdout=subprocess.PIPE, stderr=log, text=True)
-        self.addCleanup(daemon.stdout.close)
-        self.addCleanup(daemon.wait, DEADLINE)
-        self.addCleanup(daemon.kill)
-        return json.loads(daemon.stdout.readline())["grpc"]
+        _, listening = self.spawned("--store", "memory", "--set", "policy.mode=observe", "--set", "policy.name=incremental", "--set",
+                                    "policy.every_steps=10", "--set", "report.every_steps=10", stderr=log)
+        return listening["grpc"]
 
     def ask(self, address, *command):
-        done = subprocess.run([BIN / "eplbctl", *command, "--endpoint", address, "-o", "json"], capture_output=True, text=True,
-                              timeout=DEADLINE)
+        done = harness.eplbctl(*command, "--endpoint", address, "-o", "json")
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
 

@@ -3,19 +3,15 @@ a store then it says now; keys may have been added. A store of a later release i
 
 import hashlib
 import json
-import os
-import pathlib
 import shutil
 import sqlite3
 import subprocess
-import tempfile
 import unittest
 
+import job as harness
 from record_release import QUESTIONS
 
-BIN = pathlib.Path(os.environ["EPLB_BIN"])
-RECORDED = sorted((pathlib.Path(os.environ["EPLB_DATA"]) / "store").iterdir())
-DEADLINE = 60
+RECORDED = sorted((harness.DATA / "store").iterdir())
 # Values of a running daemon, or counted from its start.
 VOLATILE = ("state_seconds", "stuck_seconds", "term")
 
@@ -32,36 +28,22 @@ def differences(then, now, where=""):
     return [] if then == now else [f"{where} was {then!r}, is {now!r}"]
 
 
-class OldStoreTest(unittest.TestCase):
-    def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-store-")))
-
+class OldStoreTest(harness.DaemonTest):
     def copy_of(self, release):
         path = self.directory / f"{release.name}.db"
         shutil.copyfile(release / "eplbd.db", path)
         path.chmod(0o600)
         return path
 
-    def start(self, store):
-        daemon = subprocess.Popen([BIN / "eplbd", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", store, "--set",
-                                   "listen.unix=none"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(daemon.stderr.close)
-        self.addCleanup(daemon.stdout.close)
-        self.addCleanup(daemon.wait, DEADLINE)
-        self.addCleanup(daemon.kill)
-        return daemon
-
     def test_they_say_what_they_said(self):
         self.assertTrue(RECORDED)
         for release in RECORDED:
             with self.subTest(release=release.name):
-                daemon = self.start(self.copy_of(release))
-                address = json.loads(daemon.stdout.readline())["grpc"]
+                _, listening = self.spawned("--store", self.copy_of(release), stderr=subprocess.DEVNULL)
                 then = json.loads((release / "answers.json").read_text())
                 self.assertEqual(len(then), len(QUESTIONS))
                 for question, answer in zip(QUESTIONS, then):
-                    done = subprocess.run([BIN / "eplbctl", *question, "--endpoint", address, "-o", "json"], capture_output=True,
-                                          text=True, timeout=DEADLINE)
+                    done = harness.eplbctl(*question, "--endpoint", listening["grpc"], "-o", "json")
                     self.assertEqual(done.returncode, 0, done.stderr)
                     self.assertEqual(differences(answer, json.loads(done.stdout)), [], " ".join(question))
 
@@ -72,10 +54,10 @@ class OldStoreTest(unittest.TestCase):
             database.execute("UPDATE leadership SET schema = 99")
         database.close()
         before = hashlib.sha256(path.read_bytes()).digest()
-        daemon = self.start(path)
-        _, said = daemon.communicate(timeout=DEADLINE)
-        self.assertEqual(daemon.returncode, 1)
-        self.assertIn("written by a newer eplbd (schema 99, this one knows", said)
+        log = self.directory / "log"
+        daemon, _ = self.spawned("--store", path, stderr=self.enterContext(log.open("w")))
+        self.assertEqual(daemon.wait(60 * harness.PATIENCE), 1)
+        self.assertIn("written by a newer eplbd (schema 99, this one knows", log.read_text())
         self.assertEqual(hashlib.sha256(path.read_bytes()).digest(), before)
         self.assertEqual([other.name for other in self.directory.glob("*corrupt*")], [])
 

@@ -2,7 +2,6 @@
 
 import json
 import unittest
-import urllib.request
 
 import job as harness
 
@@ -26,19 +25,11 @@ class OperatorTest(harness.DaemonTest):
     def plans(self):
         return self.ask("get", "plans", "--limit", 100)["plans"]
 
-    def wait_for_commit(self, above=0):
-        harness.wait_for(lambda: any(line["version"] > above for line in self.job.commits()), 60,
-                         f"a commit above version {above}")
-
     def wait_until_idle(self):
         harness.wait_for(lambda: self.status()["state"] == "IDLE", 60, "IDLE")
 
-    def wait_for_steps(self, more):
-        until = self.job.last_step() + more
-        harness.wait_for(lambda: self.job.last_step() >= until, 60, f"step {until}")
-
     def test_an_operator_sees_and_changes_a_running_job(self):
-        self.wait_for_commit()
+        self.job.await_commit()
         self.look()
         self.pause_and_refusals()
         self.assertIn("ranks connected", self.ask("forget", self.status()["job"], code=6))
@@ -73,9 +64,7 @@ class OperatorTest(harness.DaemonTest):
     def both_sides_say_the_same(self):
         """eplbctl and /api/v1 write the same objects: equal keys, equal values. The job has ended, so only ages differ."""
         def fetch(path):
-            url = f"http://127.0.0.1:{self.daemon.http_port}/api/v1/jobs{path}"
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return json.load(answer)
+            return json.loads(self.daemon.get(f"api/v1/jobs{path}"))
 
         def without_ages(jobs):
             for one in jobs["jobs"]:
@@ -129,21 +118,21 @@ class OperatorTest(harness.DaemonTest):
 
     def pause_and_refusals(self):
         self.ask("pause", "--request-id", "p-1", "--comment", "night")
-        harness.wait_for(lambda: self.status()["state"] == "IDLE", 60, "IDLE")
+        self.wait_until_idle()
         self.assertTrue(self.status()["paused"])
         self.assertIn("night", self.status()["pause_reason"])
         self.assertIn("p-1", self.ask("pause", "--request-id", "p-1", code=6))
         self.assertIn("version", self.ask("resume", "--expect-version", 999, code=6))
         plans = len(self.plans())
-        self.wait_for_steps(100)
+        self.job.await_steps(100)
         self.assertEqual(len(self.plans()), plans)
 
     def roll_back(self):
         before = self.ask("explain")["switched"]["base_version"]
         version = self.status()["version"]
         self.ask("rollback", "--to", before)
-        self.wait_for_commit(above=version)
-        harness.wait_for(lambda: self.status()["state"] == "IDLE", 60, "IDLE")
+        self.job.await_commit(above=version)
+        self.wait_until_idle()
         self.ask("diff", f"v{before}", "now", code=0)
         self.assertTrue(self.status()["paused"])
         self.ask("rollback", "--to", 987654, code=5)
@@ -160,7 +149,7 @@ class OperatorTest(harness.DaemonTest):
         self.ask("set", "policy", "mode=apply", "every_steps=100000")
         self.wait_until_idle()
         self.ask("rebalance", "--force")
-        self.wait_for_commit(above=version)
+        self.job.await_commit(above=version)
         self.assertIn("expected", self.ask("set", "policy", "min_gain=7", code=2))
 
 

@@ -10,7 +10,6 @@ import pathlib
 import random
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import job as harness
@@ -112,14 +111,11 @@ class PairsTest(harness.DaemonTest):
         return f"{sum(trained)} trained"
 
 
-class RestartDuringStartTest(unittest.TestCase):
+class RestartDuringStartTest(harness.DaemonTest):
     def test_a_daemon_that_restarts_while_ranks_meet_loses_no_launch(self):
-        directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-restart-")))
-        daemon = harness.Daemon(directory)
-        daemon.start()
-        self.addCleanup(lambda: daemon.process.poll() is None and daemon.kill())
+        daemon = self.started_daemon()
         for turn in range(3):
-            run = Run(directory / str(turn), daemon.endpoint, TRACE, f"run-{turn}")
+            run = Run(self.directory / str(turn), daemon.endpoint, TRACE, f"run-{turn}")
             self.addCleanup(run.kill)
             run.start(1)
             self.wait_until_connected(daemon, f"rank 1 waits for the others in run-{turn}")
@@ -149,11 +145,7 @@ class RestartDuringStartTest(unittest.TestCase):
 class TwoDaemonsTest(harness.DaemonTest):
     def setUp(self):
         super().setUp()
-        settings = "[report]\nevery_steps = 10\n"
-        self.daemons = [harness.Daemon(self.directory, policy_every=20, name=name, config=settings) for name in ("first", "second")]
-        for daemon in self.daemons:
-            daemon.start()
-            self.addCleanup(lambda daemon=daemon: daemon.process.poll() is None and daemon.kill())
+        self.daemons = [self.started_daemon(20, name, "[report]\nevery_steps = 10\n") for name in ("first", "second")]
 
     def test_ranks_at_two_daemons_come_together_again_and_commits_go_on(self):
         first, second = self.daemons
@@ -163,21 +155,17 @@ class TwoDaemonsTest(harness.DaemonTest):
         job = self.started_job(both, world=4, steps=1000000, step_ms=10, slots=72, parameters=16,
                                endpoints={3: f"{first.endpoint},{proxy.endpoint}"},
                                extra=("--report-every", "10", "--stop-file", str(self.directory / "stop")))
-        harness.wait_for(job.commits, 60, "a first commit")
+        version = job.await_commit()
         first.kill()
-        self.commits_go_on(job, 60, "the second daemon stands in")
+        job.await_commit(above=version)  # the second daemon stands in
         first.start()
         proxy.close()  # rank 3 can reach the first daemon alone, the others are at the second
         # 5 s with the second daemon in vain, and up to 7.5 s until the others ask the first one.
         leads = f"eplbd at {first.endpoint} leads this run"
         harness.wait_for(lambda: leads in job.errors[0].read_text(), 15, "the other ranks go to the first daemon")
-        self.commits_go_on(job, 15, "the ranks came together")
+        job.await_commit(above=job.commits()[-1]["version"], seconds=15)
         (self.directory / "stop").write_text("")
         self.assertEqual(job.wait(120), [0] * 4, [path.read_text()[-2000:] for path in job.errors])
-
-    def commits_go_on(self, job, seconds, what):
-        newest = job.commits()[-1]["version"]
-        harness.wait_for(lambda: job.commits()[-1]["version"] > newest, seconds, f"a commit after {what}")
 
 
 def take(flag, default):

@@ -7,31 +7,28 @@ import os
 import pathlib
 import signal
 import subprocess
-import tempfile
 import time
 import unittest
 
-BIN = pathlib.Path(os.environ["EPLB_BIN"])
-OLD_BIN = pathlib.Path(os.environ.get("EPLB_OLD_BIN", BIN))
-TRACE = pathlib.Path(os.environ["EPLB_DATA"]) / "moe64_aux.jsonl"
+import job as harness
+
+OLD_BIN = pathlib.Path(os.environ.get("EPLB_OLD_BIN", harness.BIN))
+TRACE = harness.DATA / "moe64_aux.jsonl"
 PATIENCE = 120
+DRAIN = 10 * harness.PATIENCE  # seconds
 RANKS = 4
 RESTARTS = 4
 
 
-class RollingRestartTest(unittest.TestCase):
+class RollingRestartTest(harness.DaemonTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-rolling-")))
+        super().setUp()
         self.address = "127.0.0.1:0"
 
     def start_daemon(self, folder):
-        daemon = subprocess.Popen([folder / "eplbd", "--listen", self.address, "--http", "127.0.0.1:0", "--store", self.directory / "eplbd.db",
-                                   "--set", "report.every_steps=10", "--set", "policy.every_steps=10", "--set", "listen.unix=none"],
-                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self.addCleanup(daemon.stdout.close)
-        self.addCleanup(daemon.wait, PATIENCE)
-        self.addCleanup(daemon.kill)
-        self.address = json.loads(daemon.stdout.readline())["grpc"]
+        daemon, listening = self.spawned("--store", self.directory / "eplbd.db", "--set", "report.every_steps=10", "--set",
+                                         "policy.every_steps=10", folder=folder, listen=self.address, stderr=subprocess.DEVNULL)
+        self.address = listening["grpc"]
         return daemon
 
     def start_run(self, folder, number):
@@ -46,8 +43,7 @@ class RollingRestartTest(unittest.TestCase):
         return ranks
 
     def job(self):
-        done = subprocess.run([BIN / "eplbctl", "get", "jobs", "-o", "json", "--endpoint", self.address], capture_output=True, text=True,
-                              timeout=PATIENCE)
+        done = harness.eplbctl("get", "jobs", "-o", "json", "--endpoint", self.address)
         jobs = json.loads(done.stdout)["jobs"] if done.returncode == 0 else []
         return jobs[0] if jobs else {"state": "", "step": 0, "version": 0, "connected_ranks": 0, "commits": 0, "term": 0}
 
@@ -60,7 +56,7 @@ class RollingRestartTest(unittest.TestCase):
         return self.job()
 
     def test_training_goes_on_and_versions_rise(self):
-        folders = [OLD_BIN, BIN]
+        folders = [OLD_BIN, harness.BIN]
         daemon = self.start_daemon(folders[0])
         for number, folder in enumerate(folders):
             (self.directory / f"run-{number}").mkdir()
@@ -68,7 +64,7 @@ class RollingRestartTest(unittest.TestCase):
             before = self.wait_for(lambda job: job["connected_ranks"] == RANKS and job["commits"] > 0, "a switch", ranks)
             for restart in range(RESTARTS):
                 daemon.send_signal(signal.SIGTERM)
-                self.assertEqual(daemon.wait(PATIENCE), 0)
+                self.assertEqual(daemon.wait(DRAIN), 0)
                 daemon = self.start_daemon(folders[(restart + 1) % 2])
                 # Balanced again: a whole window was covered, and a force would find every rank there.
                 now = self.wait_for(lambda job: job["connected_ranks"] == RANKS and job["state"] not in ("RECOVERING", "LOST") and
@@ -79,9 +75,10 @@ class RollingRestartTest(unittest.TestCase):
             (self.directory / f"run-{number}" / "stop").touch()
             # The ranks verify every byte after every switch; the validator reads the logs of all of them.
             self.assertEqual([rank.wait(PATIENCE) for rank in ranks], [0] * RANKS)
-            report = subprocess.run([BIN / "eplbctl", "report", self.directory / f"run-{number}"], capture_output=True, text=True,
-                                    timeout=PATIENCE)
+            report = harness.eplbctl("report", self.directory / f"run-{number}")
             self.assertEqual((report.returncode, report.stderr), (0, ""))
+            run = json.loads((self.directory / f"run-{number}" / "run.json").read_text())
+            self.assertEqual(run["session_waits_over_1ms"], 0)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,8 @@
 """A daemon that was stopped for a while (SIGSTOP): no load window is lost, because its ranks reported all of them."""
 
-import os
 import re
-import signal
 import time
 import unittest
-import urllib.request
 
 import job as harness
 import raw_rank
@@ -21,14 +18,13 @@ class StoppedDaemonTest(harness.DaemonTest):
         return self.started_daemon(10**6, config=f"[report]\nevery_steps = 10\nmin_coverage = 1.0\n{config}")
 
     def stop_for_a_while(self, daemon):
-        daemon.process.send_signal(signal.SIGSTOP)
+        daemon.freeze()
         time.sleep(STOPPED)
-        os.kill(daemon.process.pid, signal.SIGCONT)
+        daemon.thaw()
 
     def metrics(self, daemon):
         """Windows that are complete, and all that was lost."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http_port}/metrics", timeout=30) as answer:
-            text = answer.read().decode()
+        text = daemon.get("metrics")
         return float(COMPLETE.search(text)[1]), {name + labels: float(value) for name, labels, value in LOST.findall(text)
                                                  if float(value) > 0}
 

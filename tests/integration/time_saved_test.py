@@ -3,7 +3,6 @@
 import json
 import re
 import unittest
-import urllib.request
 
 import job as harness
 
@@ -30,14 +29,9 @@ class TimeSavedTest(harness.DaemonTest):
         job = self.started_job(daemon.endpoint, world=GPUS, steps=200, step_ms=15,
                                extra=("--split", split, "--report-every", str(WINDOW)))
         self.assertEqual(job.wait(120), [0] * GPUS, [path.read_text() for path in job.errors])
-
-        def ask(path):
-            with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http_port}/{path}", timeout=10) as answer:
-                return answer.read().decode()
-
-        harness.wait_for(lambda: json.loads(ask("api/v1/jobs/demo"))["measured_last_step"] == 199, 30, "the last window is measured")
-        self.windows = json.loads(ask("api/v1/jobs/demo/windows?limit=100"))["windows"]
-        return json.loads(ask("api/v1/jobs/demo")), ask("metrics"), job.report()
+        harness.wait_for(lambda: json.loads(daemon.get("api/v1/jobs/demo"))["measured_last_step"] == 199, 30, "the last window is measured")
+        self.windows = json.loads(daemon.get("api/v1/jobs/demo/windows?limit=100"))["windows"]
+        return json.loads(daemon.get("api/v1/jobs/demo")), daemon.get("metrics"), job.report()
 
     def eplbctl(self, *arguments):
         result = harness.eplbctl(*arguments)

@@ -7,7 +7,6 @@ import re
 import subprocess
 import tempfile
 import unittest
-import urllib.request
 
 import job as harness
 
@@ -60,7 +59,7 @@ class TlsTest(harness.DaemonTest):
         self.daemon = harness.Daemon(self.directory)
         self.daemon.config.write_text(CONFIG.format(self.directory))
         self.daemon.start()
-        self.addCleanup(lambda: self.daemon.process.poll() is None and self.daemon.kill())
+        self.addCleanup(self.daemon.kill)
 
     def eplbctl(self, *arguments, environment=None):
         return subprocess.run([harness.BIN / "eplbctl", *map(str, arguments), "--endpoint", self.daemon.endpoint],
@@ -68,8 +67,7 @@ class TlsTest(harness.DaemonTest):
                               env={**os.environ, **(environment or {})})
 
     def metric(self, name):
-        url = f"http://127.0.0.1:{self.daemon.http_port}/metrics"
-        text = urllib.request.urlopen(url, timeout=20 * harness.PATIENCE).read().decode()
+        text = self.daemon.get("metrics")
         found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.M)
         self.assertIsNotNone(found, text)
         return float(found[1])

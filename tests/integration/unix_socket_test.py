@@ -1,6 +1,5 @@
 """The Unix socket that eplbd opens beside its address, and where a service manager's folders put it."""
 
-import json
 import os
 import signal
 import subprocess
@@ -22,15 +21,10 @@ class UnixSocketTest(harness.DaemonTest):
         environment = {name: value for name, value in os.environ.items() if name != "EPLB_LISTEN_UNIX"}
         self.starts += 1
         self.log = self.directory / f"eplbd-{self.starts}.log"  # its own: a daemon before it may still write
-        daemon = subprocess.Popen(
-            [harness.BIN / "eplbd", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags],
-            stdout=subprocess.PIPE, stderr=self.enterContext(open(self.log, "w")), text=True,
-            env={**environment, "RUNTIME_DIRECTORY": str(self.directory / "run"),
-                 "STATE_DIRECTORY": str(self.directory / "state")})
-        self.addCleanup(lambda: (daemon.poll() is None and daemon.kill(), daemon.wait(10), daemon.stdout.close()))
-        line = daemon.stdout.readline()
-        self.assertTrue(line, self.log.read_text())
-        return daemon, json.loads(line)
+        daemon, listening = self.spawned(*flags, stderr=self.enterContext(open(self.log, "w")), env={
+            **environment, "RUNTIME_DIRECTORY": str(self.directory / "run"), "STATE_DIRECTORY": str(self.directory / "state")})
+        self.assertTrue(listening, self.log.read_text())
+        return daemon, listening
 
     def status(self, endpoint):
         return harness.eplbctl("status", "--endpoint", endpoint)

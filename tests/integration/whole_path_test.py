@@ -3,36 +3,18 @@
 import collections
 import json
 import os
-import pathlib
 import subprocess
-import tempfile
 import time
 import unittest
 import unittest.mock
 import urllib.error
-import urllib.request
 
 import job as harness
-
-
-def gpu_loads(load, slots, num_gpus):
-    """Tokens of each GPU in each layer, computed from the maps alone."""
-    layers = []
-    for tokens, experts in zip(load, slots):
-        replicas = collections.Counter(experts)
-        per_gpu = len(experts) // num_gpus
-        layers.append([sum(tokens[e] / replicas[e] for e in experts[g * per_gpu:(g + 1) * per_gpu])
-                       for g in range(num_gpus)])
-    return layers
 
 
 def balancedness_of(layers):
     """Mean over layers of mean / max GPU load."""
     return sum(sum(gpus) / len(gpus) / max(gpus) for gpus in layers) / len(layers)
-
-
-def balancedness(load, slots, num_gpus):
-    return balancedness_of(gpu_loads(load, slots, num_gpus))
 
 
 class WholePathTest(harness.DaemonTest):
@@ -46,18 +28,14 @@ class WholePathTest(harness.DaemonTest):
     def api(self, path):
         """The parsed document; None before the job is known."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.daemon.http_port}/api/v1/{path}", timeout=10) as answer:
-                return json.load(answer)
+            return json.loads(self.daemon.get(f"api/v1/{path}"))
         except urllib.error.HTTPError as error:
             self.assertEqual(error.code, 404)
             return None
 
-    def eplbctl(self, *arguments):
-        return harness.eplbctl(*arguments)
-
     def assert_history_is_sound(self):
         """The validator of the invariants reads every rank's log, and recomputes every figure of the run."""
-        result = self.eplbctl("report", self.directory)
+        result = harness.eplbctl("report", self.directory)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_ranks_switch_together_and_the_job_is_better_balanced(self):
@@ -65,7 +43,7 @@ class WholePathTest(harness.DaemonTest):
         self.assertEqual(job.wait(180), [0] * 8, [path.read_text() for path in job.errors])
         self.assertEqual(job.report()["transport"], "host")
         self.assertEqual(self.daemon.stop(), 0)
-        result = self.eplbctl("report", self.directory, "-o", "json", "--min-rebalances", 3, "--min-gain", 0.06)
+        result = harness.eplbctl("report", self.directory, "-o", "json", "--min-rebalances", 3, "--min-gain", 0.06)
         self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr)
         report = json.loads(result.stdout)
         balancedness = report["balancedness"]
@@ -82,25 +60,6 @@ class WholePathTest(harness.DaemonTest):
         self.assertEqual(len(ended), 1)
         self.assertIn("finished", ended[0]["reason"])
 
-    def test_reported_balancedness_is_that_of_the_logged_placements(self):
-        job = self.start_job(world=4, steps=240, step_ms=8)
-        self.assertEqual(job.wait(120), [0] * 4, [path.read_text() for path in job.errors])
-        placements = harness.read_lines(self.directory / "placements.jsonl")
-        loads = harness.read_lines(self.directory / "loads.jsonl")
-        steps = job.report()["steps"]
-        self.assertEqual(len(loads), 240)
-        self.assertGreater(len(placements), 1)
-        for load, step in zip(loads, steps):
-            placement = [p for p in placements if p["step"] <= step["step"]][-1]
-            offline = balancedness(load["load"], placement["placement"]["physical_to_logical_map"], 4)
-            self.assertAlmostEqual(step["balancedness"], offline, delta=1e-9)
-            self.assertEqual(step["version"], placement["version"])
-        recorded = [0] * 64
-        for load in loads[:5]:
-            recorded = [a + b for a, b in zip(recorded, load["load"][3])]
-        trace = json.loads((harness.DATA / "moe64_aux.jsonl").read_text().splitlines()[0])
-        self.assertEqual(recorded, trace["load"][3])
-
     def test_what_is_shown_as_measured_is_what_the_logs_of_the_run_give(self):
         """Whatever the current placement is by now: each step counts under the one that it ran under."""
         job = self.start_job(world=4, steps=400, step_ms=12)
@@ -114,6 +73,8 @@ class WholePathTest(harness.DaemonTest):
         self.assertEqual(job.wait(120), [0] * 4, [path.read_text() for path in job.errors])
         placements = harness.read_lines(self.directory / "placements.jsonl")
         loads = {line["last_step"]: line["load"] for line in harness.read_lines(self.directory / "loads.jsonl")}
+        trace = json.loads((harness.DATA / "moe64_aux.jsonl").read_text().splitlines()[0])
+        self.assertEqual([sum(cell) for cell in zip(*(loads[step][3] for step in range(5)))], trace["load"][3])
 
         def ran_under(step):
             return [p for p in placements if p["step"] <= step][-1]
@@ -122,14 +83,14 @@ class WholePathTest(harness.DaemonTest):
         for (first, last), views in shown.items():
             sums = None
             for step in range(first, last + 1):
-                one = gpu_loads(loads[step], ran_under(step)["placement"]["physical_to_logical_map"], 4)
+                one = harness.gpu_loads(loads[step], ran_under(step)["placement"]["physical_to_logical_map"], 4)
                 sums = one if sums is None else [[a + b for a, b in zip(*pair)] for pair in zip(sums, one)]
             of_two_placements += ran_under(first)["version"] != ran_under(last)["version"]
             for version, view in views.items():
                 self.assertAlmostEqual(view["balancedness"], balancedness_of(sums), delta=1e-9, msg=view)
                 self.assertEqual(len(view["layer_balancedness"]), len(sums))
                 after_a_switch += version > ran_under(last)["version"]
-        told = self.eplbctl("get", "jobs", "--endpoint", self.daemon.endpoint, "-o", "json")
+        told = harness.eplbctl("get", "jobs", "--endpoint", self.daemon.endpoint, "-o", "json")
         self.assertEqual(told.returncode, 0, told.stderr)
         job_of_command, job_of_api = json.loads(told.stdout)["jobs"][0], self.api("jobs/demo")
         for key in ("balancedness", "balancedness_static", "balancedness_predicted", "balancedness_seen",
@@ -146,22 +107,6 @@ class WholePathTest(harness.DaemonTest):
             if steps in shown:
                 self.assertIn(plan["balancedness_seen"], [view["balancedness"] for view in shown[steps].values()])
 
-    def test_training_outlives_a_killed_daemon_and_versions_go_on(self):
-        job = self.start_job(world=4, steps=1500, step_ms=8)
-        harness.wait_for(lambda: job.commits(), 60, "a first commit")
-        self.daemon.kill()
-        before = max(line["version"] for line in job.commits())
-        steps_when_killed = max(line.get("last_step", 0) for line in job.history(0))
-        harness.wait_for(lambda: max(line.get("last_step", 0) for line in job.history(0)) > steps_when_killed + 16, 30,
-                         "training goes on without the daemon")
-        self.daemon.start()
-        harness.wait_for(lambda: any(line["version"] > before for line in job.commits()), 60,
-                         "a commit after the daemon came back")
-        self.assertEqual(job.wait(120), [0] * 4, [path.read_text() for path in job.errors])
-        versions = [line["version"] for line in job.commits()]
-        self.assertEqual(versions, sorted(set(versions)))
-        self.assert_history_is_sound()
-
     def test_a_job_that_adds_its_counts_up_reports_from_one_rank(self):
         job = self.start_job(world=3, steps=400, step_ms=5, slots=66, extra=("--reduce", "root"))
         self.assertEqual(job.wait(120), [0] * 3, [path.read_text() for path in job.errors])
@@ -174,7 +119,7 @@ class WholePathTest(harness.DaemonTest):
         shown = self.api("jobs/demo")
         self.assertEqual((shown["split"], shown["measured_split"]), ("batch", "batch"))
         plans = {plan["plan"]: plan for plan in self.api("jobs/demo/plans")["plans"]}
-        result = self.eplbctl("report", self.directory, "-o", "json", "--min-rebalances", 1)
+        result = harness.eplbctl("report", self.directory, "-o", "json", "--min-rebalances", 1)
         self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr)
         report = json.loads(result.stdout)
         for decision in report["decisions"]:
@@ -183,21 +128,8 @@ class WholePathTest(harness.DaemonTest):
             # The one from the ranks' reports, the other from the counts and placements of each step.
             self.assertAlmostEqual(plan["balancedness_before"], decision["balancedness_before"], delta=1e-9)
         self.assertGreater(report["balancedness"]["run"], report["balancedness"]["equal_shares"] + 0.02)
-        explained = self.eplbctl("explain", "--endpoint", self.daemon.endpoint)
+        explained = harness.eplbctl("explain", "--endpoint", self.daemon.endpoint)
         self.assertIn("objective: exact split per batch", explained.stdout)
-
-    def test_a_killed_rank_ends_the_others_with_its_name(self):
-        job = self.start_job(world=4, steps=4000, step_ms=10)
-        harness.wait_for(lambda: job.commits(), 60, "a first commit")
-        job.ranks[2].kill()
-        codes = job.wait(60)
-        for rank in (0, 1, 3):
-            self.assertEqual(codes[rank], 1, job.errors[rank].read_text())
-            self.assertRegex(job.errors[rank].read_text(), r"ranks? 2\b")
-        harness.wait_for(lambda: any(e.get("event") == "run_ended" for e in self.daemon.events()), 30,
-                         "the daemon ends the run")
-        ended = [e for e in self.daemon.events() if e.get("event") == "run_ended"]
-        self.assertRegex(ended[0]["reason"], r"rank 2\b")
 
     def test_frozen_experts_move_beside_the_steps(self):
         """The daemon is killed and started again meanwhile: rows that move do not wait for it."""
@@ -225,27 +157,11 @@ class WholePathTest(harness.DaemonTest):
         self.assertEqual(codes[2], -9)
         for rank in (0, 1, 3):
             self.assertEqual(codes[rank], 1, job.errors[rank].read_text())
-        doctor = self.eplbctl("doctor", "--run", self.directory)
+        doctor = harness.eplbctl("doctor", "--run", self.directory)
         self.assertEqual(doctor.returncode, 0, doctor.stdout + doctor.stderr)
 
-    def test_status_and_placement_answer_while_the_job_runs(self):
-        job = self.start_job(world=4, steps=4000, step_ms=10)
-        harness.wait_for(lambda: job.commits(), 60, "a first commit")
-        status = self.eplbctl("status", "--endpoint", self.daemon.endpoint, "-o", "json")
-        self.assertEqual(status.returncode, 0, status.stderr)
-        self.assertEqual(json.loads(status.stdout)["jobs"][0]["job"], "demo")
-        placement = self.eplbctl("get", "placement", "--job", "demo", "--endpoint", self.daemon.endpoint, "-o", "json")
-        self.assertEqual(placement.returncode, 0, placement.stderr)
-        self.assertEqual(json.loads(placement.stdout)["placement"]["num_slots"], 72)
-        unknown = self.eplbctl("get", "placement", "--job", "nobody", "--endpoint", self.daemon.endpoint)
-        self.assertEqual((unknown.returncode, unknown.stdout), (5, ""))
-        for path, code in (("livez", 200), ("readyz", 200)):
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.daemon.http_port}/{path}", timeout=10) as answer:
-                self.assertEqual(answer.status, code)
-        job.kill_all()
 
-
-class CommandLineTest(unittest.TestCase):
+class CommandLineTest(harness.DaemonTest):
     def run_binary(self, *command):
         return subprocess.run([harness.BIN / command[0], *map(str, command[1:])], capture_output=True, text=True,
                               timeout=60 * harness.PATIENCE)
@@ -272,56 +188,6 @@ class CommandLineTest(unittest.TestCase):
             self.assertEqual((result.returncode, result.stderr), (0, ""))
             self.assertRegex(result.stdout, rf"^{name} \d+\.\d+\.\d+.*\n$")
 
-    def test_a_broken_config_is_exit_2_naming_the_key(self):
-        with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
-            config.write("[policy]\nevery_stepz = 5\n")
-            config.flush()
-            result = self.run_binary("eplbd", "--check-config", "--config", config.name)
-        self.assertEqual((result.returncode, result.stdout), (2, ""))
-        self.assertIn("every_stepz", result.stderr)
-
-    def test_an_empty_path_of_the_config_is_exit_2(self):
-        result = self.run_binary("eplbd", "--check-config", "--config", "")
-        self.assertEqual((result.returncode, result.stdout), (2, ""))
-        self.assertEqual(result.stderr, "eplbd: --config has an empty value\n")
-
-    def test_the_daemon_tells_its_keys_and_its_manual_page(self):
-        told = self.run_binary("eplbd", "--help-config")
-        self.assertEqual((told.returncode, told.stderr), (0, ""))
-        self.assertRegex(told.stdout, "\npolicy.min_gain  EPLB_POLICY_MIN_GAIN\n    Least fall (?s:.*?)\\.\n"
-                                      "    a number in 0..1; default 0.01\n")
-        self.assertIn("--help-config", self.run_binary("eplbd", "--help").stdout)
-        page = self.run_binary("eplbd", "--man")
-        self.assertEqual(page.returncode, 0)
-        self.assertIn("\n.B \\-\\-check\\-config\n", page.stdout)
-
-    def test_an_unknown_variable_is_a_warning_of_the_check_and_the_log(self):
-        with unittest.mock.patch.dict(os.environ, EPLB_POLCY_NAME="x", EPLB_TLS_SERVER_NAME="y"):
-            result = self.run_binary("eplbd", "--check-config")
-            self.assertEqual(result.returncode, 0)
-            self.assertRegex(result.stdout, "^no file: ok, .* from variables and flags\n$")
-            self.assertIn("eplbd: warning: EPLB_POLCY_NAME: eplbd has no such variable, "
-                          "did you mean EPLB_POLICY_NAME?\n", result.stderr)
-            self.assertNotIn("SERVER_NAME", result.stderr)
-            with tempfile.TemporaryDirectory(prefix="eplb-test-") as directory:
-                daemon = harness.Daemon(directory)
-                daemon.start()
-                daemon.kill()
-                told = [event["reason"] for event in daemon.events() if event["event"] == "unknown_variable"]
-        self.assertEqual(len([reason for reason in told if reason.startswith("EPLB_POLCY_NAME: ")]), 1, told)
-
-    def test_the_first_line_is_json_whatever_the_address_holds(self):
-        with tempfile.TemporaryDirectory(prefix="eplb-test-") as directory:
-            address = f'unix:{directory}/u"q/s.sock'
-            pathlib.Path(directory, 'u"q').mkdir()
-            daemon = subprocess.Popen([harness.BIN / "eplbd", "--listen", address, "--http", "127.0.0.1:0", "--store",
-                                       "memory"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-            try:
-                self.assertEqual(json.loads(daemon.stdout.readline())["grpc"], address)
-            finally:
-                daemon.kill()
-                daemon.communicate()
-
     def test_a_missing_trace_is_exit_2_naming_the_file(self):
         result = self.run_binary("eplb-trainer", "--rank", 0, "--world", 1, "--trace", "/nonexistent/trace.jsonl",
                                  "--steps", 1, "--rendezvous", f"127.0.0.1:{harness.free_port()}")
@@ -329,15 +195,10 @@ class CommandLineTest(unittest.TestCase):
         self.assertIn("/nonexistent/trace.jsonl", result.stderr)
 
     def test_a_job_without_a_daemon_runs_on_the_static_layout(self):
-        with tempfile.TemporaryDirectory(prefix="eplb-test-") as directory:
-            rendezvous = f"127.0.0.1:{harness.free_port()}"
-            job = harness.Job(directory, f"127.0.0.1:{harness.free_port()}", world=3, steps=30, step_ms=0, slots=66,
-                              extra=("--rendezvous", rendezvous))
-            try:
-                self.assertEqual(job.wait(60), [0, 0, 0], [path.read_text() for path in job.errors])
-            finally:
-                job.kill_all()
-            self.assertEqual(job.report()["summary"]["switches"], 0)
+        job = self.started_job(f"127.0.0.1:{harness.free_port()}", world=3, steps=30, step_ms=0, slots=66,
+                               extra=("--rendezvous", f"127.0.0.1:{harness.free_port()}"))
+        self.assertEqual(job.wait(60), [0, 0, 0], [path.read_text() for path in job.errors])
+        self.assertEqual(job.report()["summary"]["switches"], 0)
 
 
 if __name__ == "__main__":
