@@ -35,10 +35,9 @@
 namespace eplb::core {
 namespace {
 
-constexpr int64_t kMaxDropped = int64_t{1} << 32;          // steps, in one report
-constexpr int64_t kMaxBytes = int64_t{1} << 48;            // received by a rank in one chunk
-constexpr double kMaxPauseSeconds = 1e6;                   // eleven days in one step
-constexpr absl::Duration kStoreRetry = absl::Seconds(10);  // between attempts while the store fails
+constexpr int64_t kMaxDropped = int64_t{1} << 32;  // steps, in one report
+constexpr int64_t kMaxBytes = int64_t{1} << 48;    // received by a rank in one chunk
+constexpr double kMaxPauseSeconds = 1e6;           // eleven days in one step
 
 absl::Status CheckNumber(const char* field, int64_t value, int64_t most) {
   if (value >= 0 && value <= most) return absl::OkStatus();
@@ -410,12 +409,13 @@ void StoreWhatIsDue(DecisionContext& context) {
     return;
   }
   if (!state.term_stored) {
-    if (context.now - state.term_attempt >= kStoreRetry) StoreTermIfNeeded(context);
+    if (context.now - state.term_attempt >= state.config.store_retry) StoreTermIfNeeded(context);
     return;
   }
   for (auto& [name, job] : context.state.jobs) {
     if (!MayStore(job)) continue;
-    const bool retry = !job.store_error.ok() && context.now - job.store_attempt >= kStoreRetry;
+    const bool retry = !job.store_error.ok() &&
+                       context.now - job.store_attempt >= context.state.config.store_retry;
     if (!retry && !(job.write_due && job.store_error.ok())) continue;
     StoreJob(context, job);
     return;

@@ -39,6 +39,7 @@ struct Config {
   absl::Duration cancel_deadline = absl::Seconds(60);
   absl::Duration session_grace =
       absl::Seconds(10);                           // a rank may be away so long before its run ends
+  absl::Duration store_retry = absl::Seconds(10);  // between attempts while the store fails
   // A job without a connected rank for so long is forgotten. A job that ended stays for as long, so
   // that it can be read what became of it; it only makes room earlier for a new one.
   absl::Duration job_expiry = absl::Hours(24);
