@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
+#include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 
-#include "server/rpc/all_gather.h"
+#include "base/monotonic_clock.h"
+#include "proto/wire/status.h"
 #include "server/rpc/answer.h"
 
 namespace eplb {
@@ -21,6 +24,64 @@ absl::Duration PatienceOf(const grpc::CallbackServerContext& context) {
   return std::max(left - kForTheAnswer, left / 2);
 }
 
+// A number that no int32 holds becomes -1, which the rendezvous refuses.
+int32_t Narrow(uint32_t number) {
+  return number > static_cast<uint32_t>(std::numeric_limits<int32_t>::max())
+             ? -1
+             : static_cast<int32_t>(number);
+}
+
+// Returns -1 for a text that is no number. The rendezvous refuses it.
+int32_t NumberOf(const std::string& key) {
+  int32_t number = -1;
+  return absl::SimpleAtoi(key, &number) ? number : -1;
+}
+
+// A rank's call that waits in the rendezvous. It deletes itself.
+class AllGatherReactor : public grpc::ServerUnaryReactor {
+ public:
+  // request, response, rendezvous: outlive the call. patience: how long the rank waits for the
+  // others.
+  AllGatherReactor(const v1::AllGatherRequest& request, v1::AllGatherResponse* response,
+                   absl::Duration patience, Rendezvous* rendezvous)
+      : response_(response), rendezvous_(rendezvous) {
+    rendezvous_->Join(
+        {.job = request.job(),
+         .launch_id = request.launch_id(),
+         .token = request.token(),
+         .number = NumberOf(request.key()),
+         .rank = Narrow(request.rank()),
+         .world_size = Narrow(request.world_size()),
+         .nonce = request.nonce(),
+         .patience = patience,
+         .blob = request.blob(),
+         .previous = request.previous_blob()},
+        this, [this](const absl::StatusOr<Rendezvous::Result>& result) { End(result); },
+        MonotonicNow());
+  }
+
+  void OnCancel() override {
+    // Otherwise the rendezvous has called End, or is about to.
+    if (rendezvous_->Leave(this)) {
+      Finish({grpc::StatusCode::CANCELLED, "the rank disconnected"});
+    }
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  void End(const absl::StatusOr<Rendezvous::Result>& result) {
+    if (result.ok()) {
+      for (const std::string& blob : (*result)->blobs) response_->add_blobs(blob);
+      response_->set_token((*result)->token);
+    }
+    Finish(wire::ToGrpc(result.status()));
+  }
+
+  v1::AllGatherResponse* const response_;
+  Rendezvous* const rendezvous_;
+};
+
 }  // namespace
 
 SessionStream* BalancerService::Session(grpc::CallbackServerContext* context) {
@@ -32,7 +93,7 @@ grpc::ServerUnaryReactor* BalancerService::AllGather(grpc::CallbackServerContext
                                                      v1::AllGatherResponse* response) {
   const absl::Status status = Admit(*context, request->job());
   if (!status.ok()) return Done(context, status);
-  return StartAllGather(*request, response, PatienceOf(*context), rendezvous_);
+  return new AllGatherReactor(*request, response, PatienceOf(*context), rendezvous_);
 }
 
 grpc::ServerUnaryReactor* BalancerService::ReserveVersion(grpc::CallbackServerContext* context,
