@@ -25,6 +25,7 @@ namespace eplb {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
+constexpr std::string_view kIdentity = "tls.identity";
 
 WrittenValue ValueOf(const toml::array& array) {
   WrittenValue value = {.kind = WrittenValue::Kind::kTexts, .text = "an array"};
@@ -104,11 +105,6 @@ bool IsPattern(std::string_view text) {
                      [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
 }
 
-std::string PlaceOfRule(const std::string& file, const toml::node& node, std::string_view pattern) {
-  return absl::StrCat(file, ":", node.source().begin.line, ": tls.identity \"", Clipped(pattern),
-                      "\": ");
-}
-
 absl::StatusOr<std::vector<std::string>> JobsOf(const std::string& where, const toml::node* node) {
   const toml::array* array = node == nullptr ? nullptr : node->as_array();
   if (array == nullptr || array->empty() || array->size() > kMaxJobsPerRule) {
@@ -162,9 +158,9 @@ absl::StatusOr<std::vector<IdentityRule>> ReadIdentityRules(const std::string& f
   std::vector<IdentityRule> rules;
   for (const auto& [key, node] : table) {
     const std::string_view pattern = key.str();
-    EPLB_ASSIGN_OR_RETURN(IdentityRule rule,
-                          ReadRule(PlaceOfRule(file, node, pattern), pattern, node));
-    rules.push_back(std::move(rule));
+    const std::string where =
+        absl::StrCat(Place(file, node), ": tls.identity \"", Clipped(pattern), "\": ");
+    EPLB_ASSIGN_OR_RETURN(rules.emplace_back(), ReadRule(where, pattern, node));
   }
   return rules;
 }
@@ -176,18 +172,26 @@ bool HoldsKeys(const std::string& name) {
   });
 }
 
+absl::Status ApplyKey(const std::string& file, const std::string& name, const toml::node& node,
+                      DaemonConfig* config);
+
+// Applies the keys of a table.
+// NOLINTNEXTLINE(misc-no-recursion): as deep as the names of keys
+absl::Status ApplyTable(const std::string& file, const std::string& name, const toml::table& table,
+                        DaemonConfig* config) {
+  for (const auto& [key, node] : table) {
+    EPLB_RETURN_IF_ERROR(
+        ApplyKey(file, absl::StrCat(name, ".", std::string(key.str())), node, config));
+  }
+  return absl::OkStatus();
+}
+
 // NOLINTNEXTLINE(misc-no-recursion): as deep as the names of keys
 absl::Status ApplyKey(const std::string& file, const std::string& name, const toml::node& node,
                       DaemonConfig* config) {
   const toml::table* const table = node.as_table();
-  if (table != nullptr && HoldsKeys(name)) {
-    for (const auto& [key, inner] : *table) {
-      EPLB_RETURN_IF_ERROR(
-          ApplyKey(file, absl::StrCat(name, ".", std::string(key.str())), inner, config));
-    }
-    return absl::OkStatus();
-  }
-  if (table == nullptr || name != "tls.identity") {
+  if (table != nullptr && HoldsKeys(name)) return ApplyTable(file, name, *table, config);
+  if (table == nullptr || name != kIdentity) {
     return At(file, node, SetConfigKeyFrom(Place(file, node), name, ValueOf(node), config));
   }
   EPLB_ASSIGN_OR_RETURN(config->tls.identities, ReadIdentityRules(file, *table));
@@ -204,15 +208,10 @@ absl::Status ApplyJobs(const std::string& file, const toml::table& jobs, DaemonC
       continue;
     }
     EPLB_RETURN_IF_ERROR(At(file, settings, CheckJobName(job.str())));
-    for (const auto& [key, node] : *table) {
-      EPLB_RETURN_IF_ERROR(
-          ApplyKey(file, absl::StrCat(name, ".", std::string(key.str())), node, config));
-    }
+    EPLB_RETURN_IF_ERROR(ApplyTable(file, name, *table, config));
   }
   return absl::OkStatus();
 }
-
-constexpr std::string_view kIdentity = "tls.identity";
 
 // JSON's strings are basic strings of TOML.
 std::string Quoted(std::string_view text) { return wire::JsonQuote(text); }
@@ -291,10 +290,7 @@ absl::Status ApplyConfigText(const std::string& file, const std::string& text,
     } else if (table->empty()) {
       EPLB_RETURN_IF_ERROR(At(file, node, CheckTable(table_name)));
     } else {
-      for (const auto& [key, inner] : *table) {
-        EPLB_RETURN_IF_ERROR(
-            ApplyKey(file, absl::StrCat(table_name, ".", std::string(key.str())), inner, config));
-      }
+      EPLB_RETURN_IF_ERROR(ApplyTable(file, table_name, *table, config));
     }
   }
   return absl::OkStatus();

@@ -37,12 +37,14 @@ int32_t NumberOf(const std::string& key) {
   return absl::SimpleAtoi(key, &number) ? number : -1;
 }
 
+// A rank's call that waits in the rendezvous. It deletes itself.
 class AllGatherReactor : public grpc::ServerUnaryReactor {
  public:
-  AllGatherReactor(v1::AllGatherResponse* response, Rendezvous* rendezvous)
-      : response_(response), rendezvous_(rendezvous) {}
-
-  void Join(const v1::AllGatherRequest& request, absl::Duration patience) {
+  // request, response, rendezvous: outlive the call. patience: how long the rank waits for the
+  // others.
+  AllGatherReactor(const v1::AllGatherRequest& request, v1::AllGatherResponse* response,
+                   absl::Duration patience, Rendezvous* rendezvous)
+      : response_(response), rendezvous_(rendezvous) {
     rendezvous_->Join(
         {.job = request.job(),
          .launch_id = request.launch_id(),
@@ -91,9 +93,7 @@ grpc::ServerUnaryReactor* BalancerService::AllGather(grpc::CallbackServerContext
                                                      v1::AllGatherResponse* response) {
   const absl::Status status = Admit(*context, request->job());
   if (!status.ok()) return Done(context, status);
-  auto* reactor = new AllGatherReactor(response, rendezvous_);
-  reactor->Join(*request, PatienceOf(*context));
-  return reactor;
+  return new AllGatherReactor(*request, response, PatienceOf(*context), rendezvous_);
 }
 
 grpc::ServerUnaryReactor* BalancerService::ReserveVersion(grpc::CallbackServerContext* context,

@@ -63,11 +63,8 @@ class QueryService : public v1::Query::CallbackService {
   grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
                                    const v1::GetJobRequest* request,
                                    v1::JobStatus* response) override {
-    return Answer(context, request->job(), [&]() -> absl::Status {
-      EPLB_ASSIGN_OR_RETURN(const core::JobView view, options_.runner->Job(request->job()));
-      ToProto(view, response);
-      return absl::OkStatus();
-    });
+    return AnswerWith(context, request->job(), response,
+                      [&] { return options_.runner->Job(request->job()); });
   }
 
   grpc::ServerUnaryReactor* GetPlacement(grpc::CallbackServerContext* context,
@@ -137,23 +134,16 @@ class QueryService : public v1::Query::CallbackService {
   grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context,
                                     const v1::GetPlanRequest* request,
                                     v1::Plan* response) override {
-    return Answer(context, request->job(), [&]() -> absl::Status {
-      EPLB_ASSIGN_OR_RETURN(const core::Plan plan,
-                            options_.runner->OnePlan(request->job(), Clamped(request->plan())));
-      ToProto(plan, response);
-      return absl::OkStatus();
+    return AnswerWith(context, request->job(), response, [&] {
+      return options_.runner->OnePlan(request->job(), Clamped(request->plan()));
     });
   }
 
   grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* context,
                                     const v1::GetLoadRequest* request,
                                     v1::GetLoadResponse* response) override {
-    return Answer(context, request->job(), [&]() -> absl::Status {
-      EPLB_ASSIGN_OR_RETURN(const core::WindowView window,
-                            options_.runner->NewestWindow(request->job()));
-      ToProto(window, response);
-      return absl::OkStatus();
-    });
+    return AnswerWith(context, request->job(), response,
+                      [&] { return options_.runner->NewestWindow(request->job()); });
   }
 
  private:
@@ -171,6 +161,17 @@ class QueryService : public v1::Query::CallbackService {
                                    Question question) {
     const absl::Status admitted = options_.gate->AdmitJob(*context, Verb::kQuery, job);
     return Done(context, admitted.ok() ? question() : admitted);
+  }
+
+  // Answers with the message of one object, which `question` returns.
+  template <class Response, class Question>
+  grpc::ServerUnaryReactor* AnswerWith(grpc::CallbackServerContext* context, const std::string& job,
+                                       Response* response, Question question) {
+    return Answer(context, job, [&] {
+      const auto object = question();
+      if (object.ok()) ToProto(*object, response);
+      return object.status();
+    });
   }
 
   // Answers a question about a job from the store, on the reader's thread.

@@ -177,17 +177,11 @@ struct RpcServer::Parts {
     for (const auto& acceptor : tcp_acceptors) acceptor->Start();
   }
 
-  // Sums over the acceptors.
-  int64_t crowded() const {
+  // Returns the sum of a counter over the acceptors.
+  int64_t SumOf(int64_t (ConnectionAcceptor::*counter)() const) const {
     int64_t sum = 0;
-    for (const auto& acceptor : acceptors) sum += acceptor->connections().crowded();
-    for (const auto& acceptor : tcp_acceptors) sum += acceptor->crowded();
-    return sum;
-  }
-  int64_t silent() const {
-    int64_t sum = 0;
-    for (const auto& acceptor : acceptors) sum += acceptor->connections().silent();
-    for (const auto& acceptor : tcp_acceptors) sum += acceptor->silent();
+    for (const auto& acceptor : acceptors) sum += (acceptor->connections().*counter)();
+    for (const auto& acceptor : tcp_acceptors) sum += (*acceptor.*counter)();
     return sum;
   }
 
@@ -313,8 +307,10 @@ void RpcServer::Shutdown(absl::Duration grace) {
 bool RpcServer::draining() const { return parts_->balancer.draining(); }
 
 int64_t RpcServer::refusals(Refusal refusal) const {
-  if (refusal == Refusal::kCrowded) return parts_->crowded();
-  if (refusal == Refusal::kHandshake) return FailedHandshakes() + parts_->silent();
+  if (refusal == Refusal::kCrowded) return parts_->SumOf(&ConnectionAcceptor::crowded);
+  if (refusal == Refusal::kHandshake) {
+    return FailedHandshakes() + parts_->SumOf(&ConnectionAcceptor::silent);
+  }
   return parts_->gate.refusals(refusal);
 }
 

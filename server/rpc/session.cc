@@ -40,22 +40,15 @@ class SessionReactor : public SessionStream, public std::enable_shared_from_this
   void Begin() {
     self_ = shared_from_this();
     // The mailbox may outlive the stream for a moment in the hands of the runner.
-    const std::weak_ptr<SessionReactor> weak = self_;
-    mailbox_ = std::make_shared<Mailbox>(Mailbox::Callbacks{.wake =
-                                                                [weak] {
-                                                                  if (const auto self = weak.lock())
-                                                                    self->Pump();
-                                                                },
-                                                            .cancel =
-                                                                [weak] {
-                                                                  if (const auto self = weak.lock())
-                                                                    self->Cancel();
-                                                                },
-                                                            .read =
-                                                                [weak] {
-                                                                  if (const auto self = weak.lock())
-                                                                    self->ReadNext();
-                                                                }});
+    const auto while_alive = [weak = weak_from_this()](void (SessionReactor::*reaction)()) {
+      return [weak, reaction] {
+        if (const auto self = weak.lock()) (*self.*reaction)();
+      };
+    };
+    mailbox_ = std::make_shared<Mailbox>(
+        Mailbox::Callbacks{.wake = while_alive(&SessionReactor::Pump),
+                           .cancel = while_alive(&SessionReactor::Cancel),
+                           .read = while_alive(&SessionReactor::ReadNext)});
     const absl::Status admitted = gate_->OpenSession(host_);
     if (!admitted.ok()) {
       runner_->sessions().NoteRefused(admitted, MonotonicNow());

@@ -143,19 +143,18 @@ void Runner::Stop() {
 }
 
 absl::Status Runner::Ask(core::Change change, ChangeDesk::Done done) {
-  EPLB_ASSIGN_OR_RETURN(const int64_t ticket,
-                        changes_.Take(ChangeDesk::Who::kOperator, std::move(done), MonotonicNow()));
-  change.ticket = ticket;
-  if (queue_.Push(std::move(change)) == Admission::kQueued) return absl::OkStatus();
-  if (!changes_.Drop(ticket)) return absl::OkStatus();  // it was answered meanwhile
-  return absl::ResourceExhaustedError("the daemon's event queue is full, retry later");
+  return Post(std::move(change), ChangeDesk::Who::kOperator, std::move(done));
 }
 
 absl::Status Runner::ReserveVersion(std::string job, ChangeDesk::Done done) {
-  EPLB_ASSIGN_OR_RETURN(const int64_t ticket,
-                        changes_.Take(ChangeDesk::Who::kRank, std::move(done), MonotonicNow()));
-  const core::ReserveVersion ask{.ticket = ticket, .job = std::move(job)};
-  if (queue_.Push(ask) == Admission::kQueued) return absl::OkStatus();
+  return Post(core::ReserveVersion{.job = std::move(job)}, ChangeDesk::Who::kRank, std::move(done));
+}
+
+template <class Question>
+absl::Status Runner::Post(Question question, ChangeDesk::Who who, ChangeDesk::Done done) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t ticket, changes_.Take(who, std::move(done), MonotonicNow()));
+  question.ticket = ticket;
+  if (queue_.Push(std::move(question)) == Admission::kQueued) return absl::OkStatus();
   if (!changes_.Drop(ticket)) return absl::OkStatus();  // it was answered meanwhile
   return absl::ResourceExhaustedError("the daemon's event queue is full, retry later");
 }
@@ -223,11 +222,12 @@ core::Decision Runner::Decide(const core::Event& event) {
   HeldLock lock(core_mutex_);
   core::Decision decision = core_.Handle(event, MonotonicNow(), &lock);
   const std::lock_guard publish(published_mutex_);
-  published_ = {.readiness = core_.Readiness(),
-                .counters = core_.counters(),
-                .window_bytes = core_.window_bytes(),
-                .term = core_.term(),
-                .longest_hold = std::max(published_.longest_hold, lock.longest())};
+  published_ = {
+      .readiness = core_.Readiness(),
+      .term = core_.term(),
+      .counters = {.core = core_.counters(),
+                   .window_bytes = core_.window_bytes(),
+                   .longest_hold = std::max(published_.counters.longest_hold, lock.longest())}};
   return decision;
 }
 
@@ -398,13 +398,9 @@ RunnerCounters Runner::Counters() const {
   RunnerCounters counters;
   {
     const std::lock_guard lock(published_mutex_);
-    counters.core = published_.counters;
-    counters.window_bytes = published_.window_bytes;
-    counters.longest_hold = published_.longest_hold;
+    counters = published_.counters;
   }
-  counters.dropped_reports = dropped_reports();
   counters.queued_events = static_cast<int64_t>(queue_.size());
-  counters.sessions = sessions_.count();
   return counters;
 }
 

@@ -42,12 +42,10 @@ struct RunnerOptions {
 // Counters of the daemon since its start, for the metrics.
 struct RunnerCounters {
   core::Counters core;
-  int64_t dropped_reports = 0;  // reports that arrived faster than they are counted
-  int64_t queued_events = 0;    // now
-  int64_t window_bytes = 0;     // bytes of loads in windows now
-  int32_t sessions = 0;         // now
+  int64_t queued_events = 0;  // now
+  int64_t window_bytes = 0;   // bytes of loads in windows now
   // The most processor time that one event held the core, since the start.
-  absl::Duration longest_hold;
+  absl::Duration longest_hold = {};
 };
 
 // One thread owns the core: it takes an event, lets the core decide, executes the effects, then
@@ -133,14 +131,15 @@ class Runner {
  private:
   Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stored_term,
          std::vector<core::StoredJob> jobs);
+  // Hands a question with a ticket to the core.
+  template <class Question>
+  absl::Status Post(Question question, ChangeDesk::Who who, ChangeDesk::Done done);
   absl::StatusOr<core::Plan> NewestSwitched(const std::string& job) const;
   // An event when it left the core.
   struct Published {
     absl::Status readiness;
-    core::Counters counters;
-    int64_t window_bytes = 0;
     int64_t term = 0;
-    absl::Duration longest_hold;
+    RunnerCounters counters;  // but for queued_events
   };
   struct Views {
     std::vector<core::JobView> jobs;

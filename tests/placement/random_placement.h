@@ -14,8 +14,16 @@
 namespace eplb::testing {
 
 // One layer with these experts by slot, GPU by GPU.
-Placement OneLayerPlacement(int32_t num_experts, int32_t num_gpus,
-                            const std::vector<int32_t>& physical_to_logical);
+inline Placement OneLayerPlacement(int32_t num_experts, int32_t num_gpus,
+                                   const std::vector<int32_t>& physical_to_logical) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1,
+                       .num_experts = num_experts,
+                       .num_slots = static_cast<int32_t>(physical_to_logical.size()),
+                       .num_gpus = num_gpus});
+  return *Placement::FromSlots(
+      topology, Eigen::Map<const IndexMatrix>(physical_to_logical.data(), 1, topology.num_slots()));
+}
 
 using Random = std::mt19937_64;
 

@@ -19,15 +19,14 @@ using ::testing::StartsWith;
 
 TEST(ConfigHelpTest, EveryKeyIsThereWithVariableExpectationAndDefault) {
   const std::string help = ConfigHelp();
-  EXPECT_THAT(help, HasSubstr("\npolicy.min_gain  EPLB_POLICY_MIN_GAIN\n"
-                              "    Least fall of the summed peak GPU load, on the steps that are "
-                              "decided on,\n    that a new placement must bring, as a fraction.\n"
-                              "    a number in 0..1; default 0.01\n"));
+  EXPECT_THAT(help, HasSubstr("\npolicy.min_gain  EPLB_POLICY_MIN_GAIN\n    Least fall "));
+  EXPECT_THAT(help, HasSubstr("\n    a number in 0..1; default 0.01\n"));
   EXPECT_THAT(
       help, HasSubstr("\n    one of balanced, deepseek, incremental, auto, flow; default auto\n"));
   EXPECT_THAT(help, HasSubstr("; default 127.0.0.1:29610\n"));
   EXPECT_THAT(help, HasSubstr("default 450 GB/s\n"));
   EXPECT_THAT(help, HasSubstr("the path of a PEM file; default none\n"));
+  EXPECT_THAT(help, HasSubstr("\nThe keys name, mode, every_steps, min_gain, "));
   for (const ConfigKey& key : ConfigKeys()) {
     EXPECT_THAT(help, HasSubstr(absl::StrCat("\n", key.name, "  EPLB_")));
   }
@@ -61,10 +60,6 @@ TEST(ConfigHelpTest, EveryDefaultIsAValueThatItsKeyTakes) {
     EXPECT_TRUE(SetConfigKey(key.name, {.text = text}, &config).ok()) << key.name << " " << text;
     EXPECT_EQ(ScalarText(key.get(config)), text) << key.name;
   }
-}
-
-TEST(ConfigHelpTest, TheSettingsOfAJobAreListed) {
-  EXPECT_THAT(ConfigHelp(), HasSubstr("\nThe keys name, mode, every_steps, min_gain, "));
 }
 
 TEST(ManualPageTest, FlagsAndKeysAreEntriesAndNoLineBeginsAsACommand) {

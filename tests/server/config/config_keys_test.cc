@@ -1,6 +1,5 @@
 #include "server/config/config_keys.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <span>
@@ -8,8 +7,6 @@
 
 namespace eplb {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(ConfigKeysTest, StepsOfWindowsAndVotesReachTheCore) {
   DaemonConfig config;
@@ -48,17 +45,6 @@ TEST(ConfigKeysTest, EverySettingIsAKeyOfTheDaemonAndOfAJob) {
 
 TEST(VariableOfTest, PointsAndLowerCaseBecomeAVariable) {
   EXPECT_EQ(VariableOf("policy.every_steps"), "EPLB_POLICY_EVERY_STEPS");
-}
-
-TEST(CheckJobNameTest, ANameIsPlainAndShort) {
-  EXPECT_TRUE(CheckJobName("v3.large_2-b").ok());
-  EXPECT_TRUE(CheckJobName(std::string(128, 'a')).ok());
-  for (const std::string& name :
-       {std::string(), std::string("a b"), std::string(129, 'a'), std::string("a/b")}) {
-    const absl::Status status = CheckJobName(name);
-    EXPECT_TRUE(absl::IsInvalidArgument(status));
-    EXPECT_THAT(std::string(status.message()), HasSubstr("jobs.\"" + name + "\": expected a job"));
-  }
 }
 
 }  // namespace

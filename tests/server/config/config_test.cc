@@ -17,17 +17,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-TEST(ConfigTest, ABandwidthHasAUnitOrIsGigabytes) {
-  const auto inter_of = [](const std::string& text) {
-    const absl::StatusOr<DaemonConfig> config = LoadConfig({.flags = {{"cost.inter_gbps", text}}});
-    return config.ok() ? config->core.costs.inter_bytes_per_s : -1;
-  };
-  EXPECT_EQ(inter_of("50"), 50e9);
-  EXPECT_EQ(inter_of("400Gb/s"), 50e9);
-  EXPECT_EQ(inter_of("50 GB/s"), 50e9);
-  EXPECT_EQ(inter_of("50 parsecs"), -1);
-}
-
 TEST(ConfigTest, ABandwidthThatLooksLikeBitsIsToldWithItsSource) {
   const auto told = [](const std::string& key, const std::string& text) {
     return DoubtfulValues(*LoadConfig({.flags = {{key, text}}}));
@@ -184,12 +173,6 @@ TEST(ConfigTest, WhatDoesNotFitAnEtcdIsNamed) {
               HasSubstr("expected members of etcd"));
   EXPECT_THAT(error_with({{"store.etcd.endpoints", "nowhere"}}),
               HasSubstr("expected members of etcd"));
-}
-
-TEST(ConfigTest, APortOutOfRangeIsAnsweredWithTheRange) {
-  EXPECT_THAT(
-      std::string(LoadConfig({.flags = {{"listen.grpc", "127.0.0.1:99999"}}}).status().message()),
-      HasSubstr("expected ADDR:PORT with a port in 0..65535 or unix:PATH"));
 }
 
 }  // namespace

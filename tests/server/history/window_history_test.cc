@@ -45,6 +45,11 @@ core::Measured MeasuredOf(SplitMode split) {
           .balancedness_without_eplb = 0.6};
 }
 
+// Adds a window of steps 0..9 for each job.
+void Fill(WindowHistory& history, const std::vector<std::string>& jobs) {
+  for (const std::string& job : jobs) history.Add(job, WindowAt(0), absl::UnixEpoch());
+}
+
 std::vector<int64_t> NumbersOf(const std::vector<WindowFigures>& windows) {
   std::vector<int64_t> numbers;
   numbers.reserve(windows.size());
@@ -162,9 +167,7 @@ TEST(WindowHistoryTest, LoadsComeWithThoseOfTheStaticLayout) {
 
 TEST(WindowHistoryTest, NumbersRiseOverAllJobsAndReadingOnMissesNone) {
   WindowHistory history({});
-  for (const char* job : {"a", "b", "a", "a", "b"}) {
-    history.Add(job, WindowAt(0), absl::UnixEpoch());
-  }
+  Fill(history, {"a", "b", "a", "a", "b"});
   EXPECT_THAT(NumbersOf(history.Figures("a", 0, 9)), ElementsAre(1, 3, 4));
   EXPECT_THAT(NumbersOf(history.Figures("b", 0, 9)), ElementsAre(2, 5));
   EXPECT_THAT(NumbersOf(history.Figures("a", 1, 9)), ElementsAre(3, 4));
@@ -194,9 +197,7 @@ TEST(WindowHistoryTest, WindowsOfAnEarlierRunStayWithItsIdAndShape) {
 
 TEST(WindowHistoryTest, TheOldestLoadsOfAllJobsGoFirstAndTheirFiguresStay) {
   WindowHistory history({.max_load_bytes = 3 * kBytes});
-  for (const char* job : {"a", "b", "a", "b"}) {
-    history.Add(job, WindowAt(0), absl::UnixEpoch());
-  }
+  Fill(history, {"a", "b", "a", "b"});
   EXPECT_EQ(history.load_bytes(), 3 * kBytes);
   EXPECT_THAT(Held(history, "a"), ElementsAre(false, true));
   EXPECT_THAT(Held(history, "b"), ElementsAre(true, true));
@@ -211,7 +212,7 @@ TEST(WindowHistoryTest, TheOldestLoadsOfAllJobsGoFirstAndTheirFiguresStay) {
 
 TEST(WindowHistoryTest, TheNewestWindowOfEachJobKeepsItsLoadsWhateverTheBoundIs) {
   WindowHistory history({.max_load_bytes = 1});
-  for (const char* job : {"a", "b", "a"}) history.Add(job, WindowAt(0), absl::UnixEpoch());
+  Fill(history, {"a", "b", "a"});
   EXPECT_THAT(Held(history, "a"), ElementsAre(false, true));
   EXPECT_THAT(Held(history, "b"), ElementsAre(true));
   EXPECT_EQ(history.load_bytes(), 2 * kBytes);
@@ -234,9 +235,7 @@ TEST(WindowHistoryTest, AJobKeepsItsNewestWindows) {
 
 TEST(WindowHistoryTest, FiguresOfAllJobsAreBoundedAndEachJobKeepsItsNewest) {
   WindowHistory history({.max_windows_of_all = 3});
-  for (const char* job : {"a", "b", "a", "a", "c", "a"}) {
-    history.Add(job, WindowAt(0), absl::UnixEpoch());
-  }
+  Fill(history, {"a", "b", "a", "a", "c", "a"});
   EXPECT_THAT(NumbersOf(history.Figures("a", 0, 9)), ElementsAre(6));
   EXPECT_THAT(NumbersOf(history.Figures("b", 0, 9)), ElementsAre(2));
   EXPECT_THAT(NumbersOf(history.Figures("c", 0, 9)), ElementsAre(5));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 
@@ -126,15 +127,11 @@ TEST(RecordsTest, AnEndAndAnEventAreReadAsTheyWereWritten) {
   v1::JobEvent event_message;
   ToProto(event, &event_message);
   const core::StoredEvent read = FromProto(event_message);
-  EXPECT_EQ(read.sequence, event.sequence);
-  EXPECT_EQ(read.time, event.time);
-  EXPECT_EQ(read.event.job, event.event.job);
-  EXPECT_EQ(read.event.name, event.event.name);
-  EXPECT_EQ(read.event.version, event.event.version);
-  EXPECT_EQ(read.event.reason, event.event.reason);
-  EXPECT_EQ(read.event.actor, event.event.actor);
-  EXPECT_EQ(read.event.before, event.event.before);
-  EXPECT_EQ(read.event.after, event.event.after);
+  const auto fields = [](const core::StoredEvent& one) {
+    return std::tie(one.sequence, one.time, one.event.job, one.event.name, one.event.version,
+                    one.event.reason, one.event.actor, one.event.before, one.event.after);
+  };
+  EXPECT_EQ(fields(read), fields(event));
 }
 
 TEST(RecordsTest, ARecordWithAnUnknownValueIsRefused) {

@@ -5,8 +5,10 @@
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <utility>
+#include <string>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 #include "proto/wire/message_json.h"
 
@@ -67,38 +69,23 @@ TEST(ViewsTest, TextsOfOneJobHideNoOtherJob) {
   EXPECT_EQ(received.refusals(0).reason(), "?(");
 }
 
-TEST(ViewsTest, WhatIsNotKnownIsNotSet) {
-  v1::JobStatus status;
-  ToProto(ExampleView(), &status);
-  EXPECT_EQ(status.ending(), v1::RUN_ENDING_UNSPECIFIED);
-  EXPECT_FALSE(status.has_balancedness_predicted());
-  EXPECT_FALSE(status.has_balancedness_seen());
-  EXPECT_FALSE(status.has_saved_seconds());
-  EXPECT_FALSE(status.has_balancedness_without_eplb());
-  EXPECT_FALSE(status.has_candidate());
-  EXPECT_FALSE(status.has_coverage());
-  EXPECT_FALSE(status.has_coverage_now());
-  EXPECT_FALSE(status.has_step_seconds());
-  EXPECT_FALSE(status.has_spent_seconds());
-  EXPECT_FALSE(status.ranks(0).has_answer_seconds());
-  EXPECT_FALSE(status.ranks(0).has_pause_seconds());
-  EXPECT_FALSE(status.ranks(0).has_step_seconds());
-  EXPECT_EQ(status.ranks(0).answer(), v1::RANK_ANSWER_UNSPECIFIED);
-}
-
 TEST(ViewsTest, AFigureWithoutASampleIsNotSetAndHasItsCause) {
   core::JobView view = ExampleView();
-  view.balancedness.reset();
-  view.balancedness_static.reset();
-  view.coverage.reset();
-  view.coverage_now.reset();
-  view.step_seconds.reset();
   view.layer_balancedness = {0.5, std::nullopt};
   view.not_measured_reason = "no load window is complete yet";
   v1::JobStatus status;
   ToProto(view, &status);
-  EXPECT_FALSE(status.has_balancedness() || status.has_balancedness_static());
-  EXPECT_FALSE(status.has_coverage() || status.has_coverage_now() || status.has_step_seconds());
+  EXPECT_EQ(status.ending(), v1::RUN_ENDING_UNSPECIFIED);
+  EXPECT_EQ(status.ranks(0).answer(), v1::RANK_ANSWER_UNSPECIFIED);
+  EXPECT_FALSE(status.has_candidate());
+  const std::string json = wire::ToJsonText(status);
+  for (const char* key :
+       {"balancedness", "balancedness_static", "balancedness_predicted", "balancedness_seen",
+        "balancedness_without_eplb", "saved_seconds", "spent_seconds", "coverage", "coverage_now",
+        "step_seconds", "answer_seconds", "pause_seconds"}) {
+    EXPECT_NE(json.find(absl::StrCat("\"", key, "\":null")), std::string::npos) << key;
+  }
+  EXPECT_FALSE(status.ranks(0).has_step_seconds());
   EXPECT_EQ(status.not_measured_reason(), "no load window is complete yet");
   EXPECT_EQ(status.layer_balancedness(0), 0.5);
   EXPECT_EQ(status.layer_balancedness(1), 0);
@@ -147,36 +134,18 @@ TEST(ViewsTest, AnEndedRunAPredictionAndACandidateAreShown) {
   EXPECT_EQ(status.candidate().deadline_seconds(), 60);
 }
 
-v1::RankStatus RankOf(core::RankState state, std::optional<core::Answer> answer) {
+// The states and answers of a rank in the order of the core's values.
+TEST(ViewsTest, StateAndAnswerOfARankHaveTheirNames) {
+  const char* const states[] = {"expected", "connected", "away", "finished", "failed", "lost"};
+  const char* const answers[] = {"none", "prepared", "applied", "failed"};
   core::JobView view = ExampleView();
-  view.ranks[0].state = state;
-  view.ranks[0].answer = answer;
-  v1::JobStatus status;
-  ToProto(view, &status);
-  return status.ranks(0);
-}
-
-TEST(ViewsTest, TheStateOfARankHasItsName) {
-  using core::RankState;
-  for (const auto& [state, name] :
-       std::vector<std::pair<RankState, std::string>>{{RankState::kExpected, "expected"},
-                                                      {RankState::kConnected, "connected"},
-                                                      {RankState::kAway, "away"},
-                                                      {RankState::kFinished, "finished"},
-                                                      {RankState::kFailed, "failed"},
-                                                      {RankState::kLost, "lost"}}) {
-    EXPECT_EQ(wire::EnumText(RankOf(state, std::nullopt).state()), name);
-  }
-}
-
-TEST(ViewsTest, TheAnswerOfARankHasItsName) {
-  using core::Answer;
-  for (const auto& [answer, name] :
-       std::vector<std::pair<Answer, std::string>>{{Answer::kNone, "none"},
-                                                   {Answer::kPrepared, "prepared"},
-                                                   {Answer::kApplied, "applied"},
-                                                   {Answer::kFailed, "failed"}}) {
-    EXPECT_EQ(wire::EnumText(RankOf(core::RankState::kConnected, answer).answer()), name);
+  for (int state = 0; state < 6; ++state) {
+    view.ranks[0].state = static_cast<core::RankState>(state);
+    view.ranks[0].answer = static_cast<core::Answer>(state % 4);
+    v1::JobStatus status;
+    ToProto(view, &status);
+    EXPECT_EQ(wire::EnumText(status.ranks(0).state()), states[state]);
+    EXPECT_EQ(wire::EnumText(status.ranks(0).answer()), answers[state % 4]);
   }
 }
 

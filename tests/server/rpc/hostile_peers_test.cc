@@ -83,15 +83,15 @@ TEST_F(HostilePeersTest, MalformedMessagesAreRefusedAndCounted) {
   }
   EXPECT_TRUE(Eventually([&] { return refusals(Refusal::kMalformed) >= 500; }))
       << refusals(Refusal::kMalformed);
-  Stream good(channel);
+  RankStream good(channel);
   EXPECT_TRUE(good.Welcomed(HelloOf(0, 1)));
 }
 
 TEST_F(HostilePeersTest, SessionsAndCallsOfOneAddressAreLimited) {
   Start({.peers = {.max_sessions = 1, .calls_per_second = 1}});
-  Stream first(OpenPlain());
+  RankStream first(OpenPlain());
   ASSERT_TRUE(first.Welcomed(HelloOf(0, 1)));
-  Stream second(OpenPlain());
+  RankStream second(OpenPlain());
   EXPECT_FALSE(second.Welcomed(HelloOf(1, 2)));
   EXPECT_EQ(second.End().error_code(), Code::RESOURCE_EXHAUSTED);
   const auto channel = OpenPlain();
@@ -104,12 +104,12 @@ TEST_F(HostilePeersTest, SessionsAndCallsOfOneAddressAreLimited) {
 
 TEST_F(HostilePeersTest, AnOversizedMessageEndsItsStreamOnly) {
   Start({});
-  Stream good(OpenPlain());
+  RankStream good(OpenPlain());
   ASSERT_TRUE(good.Welcomed(HelloOf(0, 1)));
-  Stream large(OpenPlain());
+  RankStream large(OpenPlain());
   v1::Up up;
   up.mutable_load_report()->set_counts_u32(std::string(RpcServer::kMaxReceiveBytes, '\0'));
-  (void)large.stream->Write(up);
+  (void)large.stream()->Write(up);
   EXPECT_EQ(large.End().error_code(), Code::RESOURCE_EXHAUSTED);
   EXPECT_TRUE(Eventually([&] { return refusals(Refusal::kMalformed) == 1; }));
   EXPECT_TRUE(Works(OpenPlain()));

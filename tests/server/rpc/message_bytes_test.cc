@@ -1,23 +1,16 @@
 #include "server/rpc/message_bytes.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include "proto/wire/convert.h"
-#include "server/rpc/rpc_server.h"
-#include "tests/server/failing_store.h"
-#include "tests/server/test_stream.h"
 
 namespace eplb {
 
 namespace {
-
-using ::testing::HasSubstr;
 
 wire::Propose SomeProposal() {
   wire::Propose propose;
@@ -80,33 +73,6 @@ TEST(MessageBytesTest, BytesThatAreNoMessageAreNotParsed) {
   const grpc::Slice halves[] = {grpc::Slice(text.substr(0, 1)), grpc::Slice(text.substr(1))};
   EXPECT_TRUE(ParseBytes(grpc::ByteBuffer(halves, 2), &up));
   EXPECT_EQ(up.prepared().version(), 9u);
-}
-
-TEST(MessageBytesTest, AStreamOfBytesThatAreNoMessageEndsAsInvalidArgument) {
-  const std::unique_ptr<Runner> runner = *Runner::Start({}, std::make_unique<FailingStore>());
-  const std::unique_ptr<RpcServer> server = *RpcServer::Start({.listen = {.host = "127.0.0.1"},
-                                                               .runner = runner.get(),
-                                                               .messages_per_second = 100,
-                                                               .server_version = "test"});
-  grpc::GenericStub stub(
-      grpc::CreateChannel(server->address().Text(), grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + TestStream::kDeadline);
-  grpc::CompletionQueue queue;
-  const auto call = stub.PrepareCall(&context, "/eplb.v1.Balancer/Session", &queue);
-  void* tag = nullptr;
-  bool ok = false;
-  call->StartCall(nullptr);
-  ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
-  const grpc::Slice garbage("\xff\xff\xff\xff garbage");
-  call->Write(grpc::ByteBuffer(&garbage, 1), nullptr);
-  ASSERT_TRUE(queue.Next(&tag, &ok));
-  grpc::Status status;
-  call->Finish(&status, nullptr);
-  ASSERT_TRUE(queue.Next(&tag, &ok));
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("could not be parsed"));
-  queue.Shutdown();
 }
 
 }  // namespace

@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include <grpcpp/generic/generic_stub.h>
 
 #include "server/process/log.h"
-#include "tests/server/rpc/health_stub.h"
 #include "tests/server/rpc/served_test.h"
 
 namespace eplb {
@@ -24,7 +24,39 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class RpcServerTest : public ServedTest {};
+using RpcServerTest = ServedTest;
+
+// Asks grpc.health.v1 without its .proto, because its messages have one field each. Returns
+// "SERVING", "NOT_SERVING", or the error of the call.
+std::string AskHealth(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::GenericStub stub(channel);
+  grpc::CompletionQueue queue;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  const grpc::Slice empty;  // the request for the server as a whole
+  const auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check",
+                                          grpc::ByteBuffer(&empty, 1), &queue);
+  call->StartCall();
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  int tag = 0;
+  call->Finish(&response, &status, &tag);
+  void* done = nullptr;
+  bool ok = false;
+  (void)queue.Next(&done, &ok);
+  if (!status.ok()) return status.error_message();
+  grpc::Slice bytes;
+  if (!response.DumpToSingleSlice(&bytes).ok() || bytes.size() != 2) return "not a health answer";
+  // Field 1, varint: 1 = SERVING, 2 = NOT_SERVING.
+  return bytes.begin()[1] == 1 ? "SERVING" : "NOT_SERVING";
+}
+
+// A message of a rank of a later version: field 40 with the bytes "later".
+v1::Up LaterMessage() {
+  v1::Up later;
+  EXPECT_TRUE(later.ParseFromString(std::string("\xc2\x02\x05later", 8)));
+  return later;
+}
 
 TEST_F(RpcServerTest, HelloIsAnsweredByWelcomeWithTermAndVersion) {
   Start();
@@ -66,25 +98,25 @@ TEST_F(RpcServerTest, AMalformedMessageIsInvalidArgumentNamingTheField) {
   EXPECT_THAT(status.error_message(), HasSubstr("running_digest"));
 }
 
-TEST_F(RpcServerTest, AnEmptyMessageAndAFirstMessageOtherThanHelloAreRefused) {
+TEST_F(RpcServerTest, AFirstMessageOtherThanHelloIsRefused) {
   Start();
-  const std::unique_ptr<RankStream> empty = Connect();
-  ASSERT_TRUE(empty->stream()->Write(v1::Up()));
-  EXPECT_EQ(empty->End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  const std::unique_ptr<RankStream> eager = Connect();
-  ASSERT_TRUE(eager->Say(ReportOf(0)));
-  EXPECT_FALSE(eager->End().ok());
+  v1::Up report;
+  wire::ToProto(ReportOf(0), &report);
+  for (const v1::Up& first : {v1::Up(), report, LaterMessage()}) {
+    const std::unique_ptr<RankStream> rank = Connect();
+    ASSERT_TRUE(rank->stream()->Write(first));
+    const grpc::Status status = rank->End();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("must be Hello"));
+  }
 }
 
-// A rank of a later version: field 40 with the bytes "later".
 TEST_F(RpcServerTest, MessagesOfALaterKindAreSkippedAndCountedAndTheStreamGoesOn) {
   Start();
   const std::unique_ptr<RankStream> ranks[] = {Join(0), Join(1)};
-  v1::Up later;
-  ASSERT_TRUE(later.ParseFromString(std::string("\xc2\x02\x05later", 8)));
   ::testing::internal::CaptureStderr();
   StartLog("warn", LogFormat::kJson);
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(ranks[0]->stream()->Write(later));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(ranks[0]->stream()->Write(LaterMessage()));
   for (const std::unique_ptr<RankStream>& rank : ranks) ASSERT_TRUE(rank->Say(ReportOf(0)));
   EXPECT_TRUE(ranks[0]->Hear<wire::Propose>().has_value());
   StopLog();
@@ -95,41 +127,12 @@ TEST_F(RpcServerTest, MessagesOfALaterKindAreSkippedAndCountedAndTheStreamGoesOn
   EXPECT_EQ(log.find("of the unknown kind 40", told + 1), std::string::npos) << log;
 }
 
-TEST_F(RpcServerTest, AMessageOfALaterKindIsNoHello) {
-  Start();
-  const std::unique_ptr<RankStream> rank = Connect();
-  v1::Up later;
-  ASSERT_TRUE(later.ParseFromString(std::string("\xc2\x02\x05later", 8)));
-  ASSERT_TRUE(rank->stream()->Write(later));
-  EXPECT_THAT(rank->End().error_message(), HasSubstr("must be Hello"));
-}
-
-TEST_F(RpcServerTest, AMessageAboveTheSizeLimitIsResourceExhausted) {
-  Start();
-  const std::unique_ptr<RankStream> rank = Connect();
-  v1::Up up;
-  up.mutable_load_report()->set_counts_u32(std::string(RpcServer::kMaxReceiveBytes, '\0'));
-  (void)rank->stream()->Write(up);
-  EXPECT_EQ(rank->End().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-}
-
 TEST_F(RpcServerTest, AnotherProcessForALiveRankIsAlreadyExists) {
   Start();
   const std::unique_ptr<RankStream> first = Join(0);
   const std::unique_ptr<RankStream> second = Connect();
   ASSERT_TRUE(second->Say(HelloOf(0, 999)));
   EXPECT_EQ(second->End().error_code(), grpc::StatusCode::ALREADY_EXISTS);
-}
-
-TEST_F(RpcServerTest, ReportsLeadToAProposalOnEveryRank) {
-  Start();
-  const std::unique_ptr<RankStream> ranks[] = {Join(0), Join(1)};
-  for (const std::unique_ptr<RankStream>& rank : ranks) ASSERT_TRUE(rank->Say(ReportOf(0)));
-  const std::optional<wire::Propose> first = ranks[0]->Hear<wire::Propose>();
-  const std::optional<wire::Propose> second = ranks[1]->Hear<wire::Propose>();
-  ASSERT_TRUE(first.has_value() && second.has_value());
-  EXPECT_EQ(first->digest, second->digest);
-  EXPECT_EQ(first->layers, second->layers);
 }
 
 TEST_F(RpcServerTest, ALostRankIsRemoved) {
@@ -215,18 +218,17 @@ TEST_F(RpcServerTest, ARankThatNeverReadsIsCancelledAfterItsStreamWasClosed) {
 
 TEST_F(RpcServerTest, ThreeRanksAllGatherTheirBlobs) {
   Start();
-  v1::AllGatherResponse responses[3];
-  grpc::Status statuses[3];
+  Answered<v1::AllGatherResponse> answers[3];
   std::vector<std::thread> threads;
   threads.reserve(3);
   for (int32_t rank = 0; rank < 3; ++rank) {
-    threads.emplace_back([&, rank] { statuses[rank] = AllGather(rank, 3, &responses[rank]); });
+    threads.emplace_back([&, rank] { answers[rank] = AllGather(rank, 3); });
   }
   for (std::thread& thread : threads) thread.join();
-  for (int32_t rank = 0; rank < 3; ++rank) {
-    ASSERT_TRUE(statuses[rank].ok()) << statuses[rank].error_message();
-    ASSERT_EQ(responses[rank].blobs_size(), 3);
-    EXPECT_EQ(responses[rank].blobs(2), "blob2");
+  for (const Answered<v1::AllGatherResponse>& answer : answers) {
+    ASSERT_TRUE(answer.ok()) << answer.status.error_message();
+    ASSERT_EQ(answer.body.blobs_size(), 3);
+    EXPECT_EQ(answer.body.blobs(2), "blob2");
   }
 }
 
@@ -234,16 +236,14 @@ TEST_F(RpcServerTest, AnAllGatherPastItsDeadlineNamesTheMissingRank) {
   RpcOptions options;
   options.rendezvous.deadline = absl::Milliseconds(1);
   Start({.host = "127.0.0.1"}, options);
-  v1::AllGatherResponse response;
-  const grpc::Status status = AllGather(0, 2, &response);
+  const grpc::Status status = AllGather(0, 2).status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("rank 1 of 2 did not call"));
 }
 
 TEST_F(RpcServerTest, AnAllGatherWithANumberThatNoRankHasIsInvalid) {
   Start();
-  v1::AllGatherResponse response;
-  EXPECT_EQ(AllGather(-1, 2, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(AllGather(-1, 2).code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(RpcServerTest, HealthIsServingUntilTheDrain) {
@@ -253,42 +253,18 @@ TEST_F(RpcServerTest, HealthIsServingUntilTheDrain) {
   EXPECT_EQ(AskHealth(channel_), "NOT_SERVING");
   const std::unique_ptr<RankStream> late = Connect();
   EXPECT_EQ(late->End().error_code(), grpc::StatusCode::UNAVAILABLE);
-  v1::AllGatherResponse response;
-  EXPECT_EQ(AllGather(0, 1, &response).error_code(), grpc::StatusCode::UNAVAILABLE);
-}
-
-TEST_F(RpcServerTest, ShutdownEndsOpenStreamsWithUnavailable) {
-  Start();
-  const std::unique_ptr<RankStream> rank = Join(0);
-  std::thread reader(
-      [&rank] { EXPECT_EQ(rank->End().error_code(), grpc::StatusCode::UNAVAILABLE); });
-  server_->Shutdown(absl::Seconds(10));
-  reader.join();
-  EXPECT_EQ(runner_->sessions().count(), 0);
-}
-
-TEST_F(RpcServerTest, APortInUseIsAnErrorThatSaysSo) {
-  Start();
-  RpcOptions options;
-  options.listen = server_->address();
-  options.runner = runner_.get();
-  const absl::Status status = RpcServer::Start(options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(
-      std::string(status.message()),
-      absl::StrCat("cannot listen on ", server_->address().Text(), ": Address already in use"));
+  EXPECT_EQ(AllGather(0, 1).code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 // Under either mask of the process, and without a moment of another mode: its change would be told.
 TEST_F(RpcServerTest, AUnixSocketIsMadeForItsOwnerOrItsGroup) {
-  std::string folder = ::testing::TempDir() + "/eplb_socket_XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const Folder folder;
   const int changes = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-  ASSERT_GE(inotify_add_watch(changes, folder.c_str(), IN_ATTRIB | IN_MOVED_TO), 0);
+  ASSERT_GE(inotify_add_watch(changes, folder.File("").c_str(), IN_ATTRIB | IN_MOVED_TO), 0);
   for (const bool for_group : {false, true}) {
     for (const mode_t mask : {mode_t{0}, mode_t{077}}) {
       const mode_t before = umask(mask);
-      const std::string path = absl::StrCat(folder, "/", mask, for_group, ".sock");
+      const std::string path = folder.File(absl::StrCat(mask, for_group, ".sock"));
       Start({.unix_path = path}, {.unix_socket_for_group = for_group});
       EXPECT_EQ(umask(before), mask) << "the process has its mask back";
       struct stat info {};
@@ -300,35 +276,10 @@ TEST_F(RpcServerTest, AUnixSocketIsMadeForItsOwnerOrItsGroup) {
     }
   }
   (void)close(changes);
-  std::filesystem::remove_all(folder);
 }
 
-TEST_F(RpcServerTest, AUnixSocketIsServedAndNotTakenAway) {
-  const std::string path = absl::StrCat(::testing::TempDir(), "/eplb-rpc-", getpid(), ".sock");
-  Start({.unix_path = path});
-  EXPECT_EQ(server_->address().Text(), "unix:" + path);
-  (void)Join(0);
-  RpcOptions second;
-  second.listen = server_->address();
-  second.runner = runner_.get();
-  EXPECT_EQ(
-      RpcServer::Start(second).status(),
-      absl::UnavailableError("cannot listen on unix:" + path + ": another process serves there"));
-}
-
-class SocketBesideTest : public RpcServerTest {
+class SocketBesideTest : public SocketServedTest {
  protected:
-  SocketBesideTest() {
-    std::string folder = ::testing::TempDir() + "/eplb_beside_XXXXXX";
-    EXPECT_NE(mkdtemp(folder.data()), nullptr);
-    folder_ = folder;
-    path_ = folder + "/eplbd.sock";
-  }
-  ~SocketBesideTest() override {
-    server_.reset();
-    std::filesystem::remove_all(folder_);
-  }
-
   // Returns the answer to another daemon that wants `path_` as well.
   absl::Status StartAnother() {
     RpcOptions options{.listen = {.host = "127.0.0.1"}, .unix_socket = path_};
@@ -337,15 +288,22 @@ class SocketBesideTest : public RpcServerTest {
   }
   bool Answers() const {
     const auto channel = grpc::CreateChannel("unix:" + path_, grpc::InsecureChannelCredentials());
-    grpc::ClientContext context;
-    SetDeadline(&context);
-    v1::GetStatusResponse response;
-    return v1::Query::NewStub(channel)->GetStatus(&context, {}, &response).ok();
+    return Call(*v1::Query::NewStub(channel), &v1::Query::Stub::GetStatus, v1::GetStatusRequest())
+        .ok();
   }
-
-  std::string folder_;
-  std::string path_;
 };
+
+TEST_F(SocketBesideTest, AUnixSocketIsServedAndNotTakenAway) {
+  Start({.unix_path = path_});
+  EXPECT_EQ(server_->address().Text(), "unix:" + path_);
+  (void)Join(0);
+  RpcOptions second;
+  second.listen = server_->address();
+  second.runner = runner_.get();
+  EXPECT_EQ(
+      RpcServer::Start(second).status(),
+      absl::UnavailableError("cannot listen on unix:" + path_ + ": another process serves there"));
+}
 
 TEST_F(SocketBesideTest, BothAddressesAreServedAndTheSocketIsItsOwnersAlone) {
   Start({.host = "127.0.0.1"}, {.unix_socket = path_});

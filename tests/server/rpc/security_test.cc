@@ -10,8 +10,6 @@
 #include "base/tls_files.h"
 #include "tests/server/rpc/secured_server.h"
 
-#include "eplb/v1/admin.grpc.pb.h"
-
 namespace eplb {
 namespace {
 
@@ -39,9 +37,8 @@ TEST_F(SecurityTest, APeerWithoutAGoodCertificateGetsNoConnection) {
 
 // Its mode is 0600: who may connect could read tls.key as well.
 TEST_F(SecurityTest, TheSocketBesideTlsAsksForNoCertificate) {
-  StartWithTls(folder_ / "eplbd.sock");
-  const auto channel = grpc::CreateChannel("unix:" + (folder_ / "eplbd.sock").string(),
-                                           grpc::InsecureChannelCredentials());
+  StartWithTls(path_);
+  const auto channel = grpc::CreateChannel("unix:" + path_, grpc::InsecureChannelCredentials());
   EXPECT_EQ(AskJob(channel, "job").error_code(), Code::NOT_FOUND);
   EXPECT_TRUE(AllGather(channel, "job").ok());
   EXPECT_EQ(AskJob(OpenPlain(), "job").error_code(), Code::UNAVAILABLE);
@@ -64,13 +61,13 @@ TEST_F(SecurityTest, EveryDnsNameIsTried) {
 TEST_F(SecurityTest, AMemberIsARankOfItsOwnJobOnly) {
   StartWithTls();
   const auto member = OpenAs("URI:spiffe://x/train/0");
-  Stream own(member);
+  RankStream own(member);
   EXPECT_TRUE(own.Welcomed(HelloOf(0, 1)));
   EXPECT_TRUE(AllGather(member, "job").ok());
   EXPECT_TRUE(AskJob(member, "job").ok());
   wire::Hello other_job = HelloOf(0, 2);
   other_job.job = "other";
-  Stream other(member);
+  RankStream other(member);
   EXPECT_FALSE(other.Welcomed(other_job));
   const grpc::Status status = other.End();
   EXPECT_EQ(status.error_code(), Code::PERMISSION_DENIED);
@@ -87,7 +84,7 @@ TEST_F(SecurityTest, OtherRolesAreNoRanks) {
   StartWithTls();
   for (const char* names : {"URI:spiffe://x/viewer", "DNS:ops.x", "DNS:nobody.x"}) {
     const auto channel = OpenAs(names);
-    Stream stream(channel);
+    RankStream stream(channel);
     EXPECT_FALSE(stream.Welcomed(HelloOf(0, 1)));
     EXPECT_EQ(stream.End().error_code(), Code::PERMISSION_DENIED) << names;
     EXPECT_EQ(AllGather(channel, "job").error_code(), Code::PERMISSION_DENIED) << names;
@@ -99,14 +96,9 @@ TEST_F(SecurityTest, OtherRolesAreNoRanks) {
 TEST_F(SecurityTest, AnOperatorAloneChangesWhatRunsAndTheAuditLogHasItsName) {
   StartWithTls();
   const auto pause = [](const std::shared_ptr<grpc::Channel>& channel) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
-    v1::PauseRequest request;
-    request.mutable_change()->set_job("job");
-    request.mutable_change()->set_request_id("r");
-    request.mutable_change()->set_expect_version(0);
-    v1::AdminResponse response;
-    return v1::Admin::NewStub(channel)->Pause(&context, request, &response).error_code();
+    return Call(*v1::Admin::NewStub(channel), &v1::Admin::Stub::Pause,
+                ChangeOf<v1::PauseRequest>("r"))
+        .code();
   };
   EXPECT_EQ(pause(OpenAs("URI:spiffe://x/train/0")), Code::PERMISSION_DENIED);
   EXPECT_EQ(pause(OpenAs("URI:spiffe://x/viewer")), Code::PERMISSION_DENIED);
@@ -116,16 +108,16 @@ TEST_F(SecurityTest, AnOperatorAloneChangesWhatRunsAndTheAuditLogHasItsName) {
 
 TEST_F(SecurityTest, StatusShowsOnlyTheJobsOfTheAsker) {
   StartWithTls();
-  Stream rank(OpenAs("URI:spiffe://x/train/0"));
+  RankStream rank(OpenAs("URI:spiffe://x/train/0"));
   ASSERT_TRUE(rank.Welcomed(HelloOf(0, 1)));
-  v1::GetStatusResponse own;
-  ASSERT_TRUE(AskStatus(OpenAs("URI:spiffe://x/viewer"), &own).ok());
-  EXPECT_EQ(own.jobs_size(), 1);
-  EXPECT_FALSE(own.jobs_hidden());
-  v1::GetStatusResponse none;
-  ASSERT_TRUE(AskStatus(OpenAs("URI:spiffe://x/neighbour"), &none).ok());
-  EXPECT_EQ(none.jobs_size(), 0);
-  EXPECT_TRUE(none.jobs_hidden());
+  const auto own = AskStatus(OpenAs("URI:spiffe://x/viewer"));
+  ASSERT_TRUE(own.ok());
+  EXPECT_EQ(own.body.jobs_size(), 1);
+  EXPECT_FALSE(own.body.jobs_hidden());
+  const auto none = AskStatus(OpenAs("URI:spiffe://x/neighbour"));
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ(none.body.jobs_size(), 0);
+  EXPECT_TRUE(none.body.jobs_hidden());
   EXPECT_EQ(AskJob(OpenAs("DNS:ops.x"), "").error_code(), Code::INVALID_ARGUMENT);
 }
 
@@ -145,8 +137,9 @@ TEST_F(SecurityTest, ANewCertificateIsUsedWithoutARestart) {
 
 TEST_F(SecurityTest, AKeyThatDoesNotFitStopsTheStart) {
   InstallCertificate(authority_, authority_.pem());
-  std::ofstream(folder_ / "key") << authority_.Issue("").key;
-  const TlsOptions tls{.cert = folder_ / "cert", .key = folder_ / "key", .ca = folder_ / "ca"};
+  std::ofstream(folder_.File("key")) << authority_.Issue("").key;
+  const TlsOptions tls{
+      .cert = folder_.File("cert"), .key = folder_.File("key"), .ca = folder_.File("ca")};
   runner_ = *Runner::Start({}, MakeMemoryStore());
   const absl::Status status =
       RpcServer::Start({.listen = {.host = "127.0.0.1"}, .runner = runner_.get(), .tls = tls})
@@ -158,8 +151,8 @@ TEST_F(SecurityTest, AKeyThatDoesNotFitStopsTheStart) {
 TEST_F(SecurityTest, EachBadFileIsNamedInOneLine) {
   const IssuedCertificate good = authority_.Issue("");
   const auto write = [this](const char* name, const std::string& text) {
-    std::ofstream(folder_ / name) << text;
-    return (folder_ / name).string();
+    std::ofstream(folder_.File(name)) << text;
+    return folder_.File(name);
   };
   const wire::TlsFiles files{.ca = write("ca", authority_.pem()),
                              .cert = write("cert", good.cert),

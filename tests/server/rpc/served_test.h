@@ -18,6 +18,7 @@
 #include "proto/wire/convert.h"
 #include "server/rpc/rpc_server.h"
 #include "tests/server/failing_store.h"
+#include "tests/server/store/folder.h"
 #include "tests/server/test_stream.h"
 
 #include "eplb/v1/admin.grpc.pb.h"
@@ -31,9 +32,10 @@ inline constexpr auto kCallDeadline = std::chrono::seconds(20);
 // A rank: one stream with blocking reads and writes, each under the call's deadline.
 class RankStream {
  public:
-  explicit RankStream(v1::Balancer::Stub* stub) {
+  explicit RankStream(const std::shared_ptr<grpc::Channel>& channel)
+      : stub_(v1::Balancer::NewStub(channel)) {
     context_.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
-    stream_ = stub->Session(&context_);
+    stream_ = stub_->Session(&context_);
   }
   bool Say(const wire::UpMessage& message) {
     v1::Up up;
@@ -51,6 +53,10 @@ class RankStream {
     }
     return std::nullopt;
   }
+  // Returns true if the daemon answers this Hello with Welcome.
+  bool Welcomed(const wire::Hello& hello) {
+    return Say(hello) && Hear<wire::Welcome>().has_value();
+  }
   grpc::Status End() {
     v1::Down down;
     while (stream_->Read(&down)) continue;
@@ -60,6 +66,7 @@ class RankStream {
   void Cancel() { context_.TryCancel(); }
 
  private:
+  const std::unique_ptr<v1::Balancer::Stub> stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::Up, v1::Down>> stream_;
 };
@@ -92,6 +99,18 @@ template <class Request>
 Request About(const std::string& job) {
   Request request;
   request.set_job(job);
+  return request;
+}
+
+// Returns a request of the rank in all-gather 0 of a run.
+inline v1::AllGatherRequest AllGatherOf(const std::string& job, int32_t rank, int32_t world_size) {
+  auto request = About<v1::AllGatherRequest>(job);
+  request.set_launch_id("run_number");
+  request.set_key("0");
+  request.set_rank(static_cast<uint32_t>(rank));
+  request.set_world_size(static_cast<uint32_t>(world_size));
+  request.set_nonce(7);
+  request.set_blob(absl::StrCat("blob", rank));
   return request;
 }
 
@@ -132,28 +151,17 @@ class ServedTest : public ::testing::Test {
     query_ = v1::Query::NewStub(channel_);
     admin_ = v1::Admin::NewStub(channel_);
   }
-  std::unique_ptr<RankStream> Connect() { return std::make_unique<RankStream>(balancer_.get()); }
+  std::unique_ptr<RankStream> Connect() { return std::make_unique<RankStream>(channel_); }
   std::unique_ptr<RankStream> Join(int32_t rank) {
     std::unique_ptr<RankStream> stream = Connect();
-    EXPECT_TRUE(stream->Say(HelloOf(rank, 100 + rank)));
-    EXPECT_TRUE(stream->Hear<wire::Welcome>().has_value());
+    EXPECT_TRUE(stream->Welcomed(HelloOf(rank, 100 + rank)));
     return stream;
   }
   static void SetDeadline(grpc::ClientContext* context) {
     context->set_deadline(std::chrono::system_clock::now() + kCallDeadline);
   }
-  grpc::Status AllGather(int32_t rank, int32_t world_size, v1::AllGatherResponse* response) {
-    auto request = About<v1::AllGatherRequest>("job");
-    request.set_launch_id("run_number");
-    request.set_key("0");
-    request.set_rank(static_cast<uint32_t>(rank));
-    request.set_world_size(static_cast<uint32_t>(world_size));
-    request.set_nonce(7);
-    request.set_blob(absl::StrCat("blob", rank));
-    Answered<v1::AllGatherResponse> answered =
-        Call(*balancer_, &v1::Balancer::Stub::AllGather, request);
-    *response = std::move(answered.body);
-    return answered.status;
+  Answered<v1::AllGatherResponse> AllGather(int32_t rank, int32_t world_size) {
+    return Call(*balancer_, &v1::Balancer::Stub::AllGather, AllGatherOf("job", rank, world_size));
   }
 
   EventQueue::Limits queue_ = {};
@@ -167,6 +175,15 @@ class ServedTest : public ::testing::Test {
   std::unique_ptr<v1::Balancer::Stub> balancer_;
   std::unique_ptr<v1::Query::Stub> query_;
   std::unique_ptr<v1::Admin::Stub> admin_;
+};
+
+// A test with the path of a Unix socket.
+class SocketServedTest : public ServedTest {
+ protected:
+  ~SocketServedTest() override { server_.reset(); }
+
+  const Folder folder_;
+  const std::string path_ = folder_.File("eplbd.sock");
 };
 
 }  // namespace eplb

@@ -13,7 +13,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include "proto/wire/status.h"
-#include "tests/server/rpc/health_stub.h"
 
 #include "eplb/v1/query.grpc.pb.h"
 #include "eplb/v1/session.grpc.pb.h"
@@ -79,13 +78,6 @@ TEST_F(StandbyServerTest, ACallIsRefusedWithTheLeadersAddress) {
   EXPECT_THAT(server->TakeRefusedJobs(), IsEmpty());
 }
 
-TEST_F(StandbyServerTest, WithoutALeaderTheRefusalSaysSo) {
-  const auto server = Start();
-  const absl::Status status = AskStatus(*server);
-  EXPECT_EQ(wire::LeaderIn(status), "");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("none leads at the moment"));
-}
-
 TEST_F(StandbyServerTest, TheRefusalCarriesTheStandbysOwnTrouble) {
   const auto server = *StandbyServer::Start({.listen = {.host = "127.0.0.1", .port = 0},
                                              .leader = [] { return std::string(); },
@@ -103,13 +95,6 @@ TEST_F(StandbyServerTest, AStreamOfARankIsRefusedAndItsJobKept) {
   EXPECT_EQ(wire::LeaderIn(SendHello(ChannelTo(*server), "train")), "head-1:29610");
   EXPECT_THAT(server->TakeRefusedJobs(), ElementsAre("train"));
   EXPECT_THAT(server->TakeRefusedJobs(), IsEmpty());
-}
-
-TEST_F(StandbyServerTest, OfManyJobsOfOneHostTwoAreKept) {
-  const auto server = Start();
-  const auto channel = ChannelTo(*server);
-  for (int i = 0; i < 20; ++i) (void)SendHello(channel, absl::StrCat("invented-", i));
-  EXPECT_THAT(server->TakeRefusedJobs(), SizeIs(2));
 }
 
 TEST_F(StandbyServerTest, AStreamWithoutAHelloIsRefusedSoon) {

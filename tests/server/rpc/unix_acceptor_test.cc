@@ -4,8 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -33,19 +31,14 @@ TEST(UnixPeersTest, AUserIsNamedWithItsNumber) {
 }
 
 // A daemon on a socket, with one job of two ranks.
-class UnixAcceptorTest : public ServedTest {
+class UnixAcceptorTest : public SocketServedTest {
  protected:
-  UnixAcceptorTest() {
-    std::string folder = ::testing::TempDir() + "/eplb_acceptor_XXXXXX";
-    EXPECT_NE(mkdtemp(folder.data()), nullptr);
-    folder_ = folder;
-    path_ = folder + "/eplbd.sock";
+  // Starts the daemon, and returns once the job's ranks have registered.
+  void StartJob(const Address& listen, RpcOptions options = {}) {
+    Start(listen, std::move(options));
+    for (int32_t rank = 0; rank < 2; ++rank) ranks_[rank] = Join(rank);
+    ASSERT_TRUE(store_->WaitForEvent("released"));
   }
-  ~UnixAcceptorTest() override {
-    server_.reset();
-    std::filesystem::remove_all(folder_);
-  }
-
   // Pauses the job over a connection of its own.
   grpc::Status Pause(const std::string& request_id) {
     grpc::ChannelArguments arguments;
@@ -60,15 +53,11 @@ class UnixAcceptorTest : public ServedTest {
   }
   std::string PausedBy() const { return runner_->Job("job")->pause_reason; }
 
-  std::string folder_;
-  std::string path_;
+  std::unique_ptr<RankStream> ranks_[2];
 };
 
 TEST_F(UnixAcceptorTest, WhoAsksIsWhomTheKernelNamesWhateverTheCallerClaims) {
-  Start({.unix_path = path_});
-  const auto first = Join(0);
-  const auto second = Join(1);
-  ASSERT_TRUE(store_->WaitForEvent("released"));
+  StartJob({.unix_path = path_});
   const grpc::Status status = Pause("r1");
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(PausedBy(), "paused by " + DescribeUser(getuid()));
@@ -76,20 +65,14 @@ TEST_F(UnixAcceptorTest, WhoAsksIsWhomTheKernelNamesWhateverTheCallerClaims) {
 }
 
 TEST_F(UnixAcceptorTest, TheSocketBesideAnAddressNamesItsUsersToo) {
-  Start({.host = "127.0.0.1"}, {.unix_socket = path_});
-  const auto first = Join(0);
-  const auto second = Join(1);
-  ASSERT_TRUE(store_->WaitForEvent("released"));
+  StartJob({.host = "127.0.0.1"}, {.unix_socket = path_});
   ASSERT_TRUE(Pause("r1").ok());
   EXPECT_EQ(PausedBy(), "paused by " + DescribeUser(getuid()));
 }
 
 // More connections than there are numbers for them, one after the other.
 TEST_F(UnixAcceptorTest, ConnectionsComeAndGoWithoutEnd) {
-  Start({.unix_path = path_});
-  const auto first = Join(0);
-  const auto second = Join(1);
-  ASSERT_TRUE(store_->WaitForEvent("released"));
+  StartJob({.unix_path = path_});
   for (int i = 0; i < 600; ++i) {
     const grpc::Status status = Pause(absl::StrCat("r", i));
     ASSERT_TRUE(status.ok()) << i << ": " << status.error_message();
@@ -101,12 +84,13 @@ TEST_F(UnixAcceptorTest, AStreamThatIsOpenAtTheEndIsEndedAndTheSocketRemoved) {
   const auto rank = Join(0);
   server_->Shutdown(absl::Seconds(5));
   EXPECT_EQ(rank->End().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(runner_->sessions().count(), 0);
   struct stat info {};
   EXPECT_NE(stat(path_.c_str(), &info), 0);
 }
 
 TEST_F(UnixAcceptorTest, AFolderThatTakesNoSocketIsNamedWithTheReason) {
-  const std::string path = folder_ + "/none/eplbd.sock";
+  const std::string path = folder_.File("none/eplbd.sock");
   RpcOptions options;
   options.listen.unix_path = path;
   EXPECT_EQ(RpcServer::Start(options).status(),
