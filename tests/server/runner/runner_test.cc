@@ -178,7 +178,9 @@ TEST_F(RunnerTest, WindowsAreWrittenWhileTheDaemonRunsAndSurviveARestart) {
   const WindowFigures before = runner_->Windows("job", 0, 9)->front();
   WaitFor([&path] {
     absl::StatusOr<sqlite::Connection> reader = sqlite::Connection::Open(path, true);
-    return reader.ok() && reader->FirstText("SELECT count(*) FROM windows").value_or("") == "1";
+    return reader.ok() &&
+           reader->FirstText("SELECT count(*) FROM rows WHERE key LIKE 'window/%'").value_or("") ==
+               "1";
   });
   runner_.reset();
   StartOn(*MakeSqliteStore(path));
