@@ -19,7 +19,6 @@
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
-#include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/text.h"
 #include "client/cli/wait.h"

@@ -71,6 +71,13 @@ struct SetPolicyOptions {
 // `set policy`: changes a job's own settings; the others stay.
 Output RunSetPolicy(const SetPolicyOptions& options);
 
+void AddRebalance(const Flags& root);
+void AddPause(const Flags& root);
+void AddResume(const Flags& root);
+void AddRollback(const Flags& root);
+void AddSet(const Flags& root);
+void AddForget(const Flags& root);
+
 }  // namespace eplb::cli
 
 #endif  // EPLB_CLIENT_CLI_CHANGE_COMMANDS_H_

@@ -1,4 +1,4 @@
-// The commands of eplbctl. Each is declared with its flags in the file of its name.
+// Commands of eplbctl that have no other header. Each adds itself with its flags.
 #ifndef EPLB_CLIENT_CLI_COMMANDS_H_
 #define EPLB_CLIENT_CLI_COMMANDS_H_
 
@@ -11,20 +11,8 @@ void AddReplay(const Flags& root);
 void AddSweep(const Flags& root);
 void AddLint(const Flags& root);
 void AddConvert(const Flags& root);
-void AddReport(const Flags& root);
-void AddStatus(const Flags& root);
-void AddGet(const Flags& root);
 void AddExplain(const Flags& root);
-void AddDiff(const Flags& root);
-void AddTop(const Flags& root);
-void AddDoctor(const Flags& root);
 void AddWait(const Flags& root);
-void AddRebalance(const Flags& root);
-void AddPause(const Flags& root);
-void AddResume(const Flags& root);
-void AddRollback(const Flags& root);
-void AddSet(const Flags& root);
-void AddForget(const Flags& root);
 void AddContext(const Flags& root);
 
 // Commands about the tree of commands itself.

@@ -11,7 +11,6 @@
 #include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
-#include "client/cli/commands.h"
 #include "client/cli/explain_text.h"
 #include "client/cli/flags.h"
 #include "client/cli/formats/placement_content.h"

@@ -26,6 +26,8 @@ struct DiffOptions {
 // the two balancedness are null without --load, and for a load without tokens.
 Output RunDiff(const DiffOptions& options, const Terminal& terminal);
 
+void AddDiff(const Flags& root);
+
 }  // namespace eplb::cli
 
 #endif  // EPLB_CLIENT_CLI_DIFF_H_

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
-#include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/health_checks.h"
 #include "client/cli/text.h"

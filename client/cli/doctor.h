@@ -19,6 +19,8 @@ struct DoctorOptions {
 // Exit 8 if a check failed. JSON: {"healthy","checks":[{"scope","check","result","detail"}]}.
 Output RunDoctor(const DoctorOptions& options, const Terminal& terminal);
 
+void AddDoctor(const Flags& root);
+
 }  // namespace eplb::cli
 
 #endif  // EPLB_CLIENT_CLI_DOCTOR_H_

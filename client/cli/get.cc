@@ -11,7 +11,6 @@
 #include "base/files.h"
 #include "base/invalid_input.h"
 #include "base/json_value.h"
-#include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/job_json.h"
 #include "client/cli/job_text.h"

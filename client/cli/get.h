@@ -57,6 +57,8 @@ struct GetEventsOptions {
 // `get events`: the audit log of a job, newest first. JSON: {"job","events":[..]}.
 Output RunGetEvents(const GetEventsOptions& options, const Terminal& terminal);
 
+void AddGet(const Flags& root);
+
 }  // namespace eplb::cli
 
 #endif  // EPLB_CLIENT_CLI_GET_H_

@@ -29,6 +29,8 @@ struct ReportOptions {
 // byte was not verified, 2 if the directory cannot be read as a run, 1 if a file cannot be written.
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal);
 
+void AddReport(const Flags& root);
+
 }  // namespace eplb::cli
 
 #endif  // EPLB_CLIENT_CLI_REPORT_H_

@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
-#include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/job_json.h"
 #include "client/cli/job_text.h"

@@ -16,6 +16,8 @@ struct StatusOptions {
 };
 Output RunStatus(const StatusOptions& options, const Terminal& terminal);
 
+void AddStatus(const Flags& root);
+
 }  // namespace eplb::cli
 
 #endif  // EPLB_CLIENT_CLI_STATUS_H_

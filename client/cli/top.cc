@@ -4,7 +4,6 @@
 #include "absl/strings/str_format.h"
 
 #include "base/status_macros.h"
-#include "client/cli/commands.h"
 #include "client/cli/explain.h"
 #include "client/cli/explain_text.h"
 #include "client/cli/flags.h"

@@ -11,6 +11,8 @@ namespace eplb::cli {
 // the worst layers. JSON: as `explain`.
 Output RunTop(const JobQuery& options, const Terminal& terminal);
 
+void AddTop(const Flags& root);
+
 }  // namespace eplb::cli
 
 #endif  // EPLB_CLIENT_CLI_TOP_H_
