@@ -181,8 +181,7 @@ absl::StatusOr<SplitFigures> BatchSplits::Split(LayerId layer, const BatchCounts
     EPLB_ASSIGN_OR_RETURN(prepared, Prepare(layer, speeds_, slack_));
   }
   quotas_.resize(static_cast<size_t>(topology.num_slots()));
-  EPLB_ASSIGN_OR_RETURN(SplitBound bound,
-                        prepared->splitter.Split(LayerId{0}, totals, quotas_));
+  EPLB_ASSIGN_OR_RETURN(SplitBound bound, prepared->splitter.Split(LayerId{0}, totals, quotas_));
   if (!target.own.empty()) EPLB_RETURN_IF_ERROR(WriteOwn(layer, counts, target));
   std::copy(quotas_.begin(), quotas_.end(), target.quotas.begin());
   SplitFigures figures = FiguresOf(layer, totals);

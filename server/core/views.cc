@@ -9,9 +9,9 @@
 
 #include "placement/policies/registry.h"
 #include "server/core/core.h"
-#include "server/core/decisions/prices.h"
 #include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
+#include "server/core/decisions/prices.h"
 #include "server/core/decisions/watchdog.h"
 #include "server/core/ranks/run_registry.h"
 #include "server/core/ranks/stall.h"

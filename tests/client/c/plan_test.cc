@@ -117,8 +117,8 @@ TEST(RebalanceExpertsTest, ARecordedCaseIsReproducedInBothOrders) {
     EXPECT_EQ(maps.sizes.max_replicas, (*golden)["log2phy_width"].get<int32_t>());
     EXPECT_EQ(maps.slots, Flat((*golden)[prefix + "phy2log"]));
     EXPECT_EQ(maps.counts, Flat((*golden)["logcnt"]));
-    EXPECT_EQ(maps.replicas, Padded((*golden)[prefix + "log2phy"],
-                                    static_cast<size_t>(maps.sizes.max_replicas)));
+    EXPECT_EQ(maps.replicas,
+              Padded((*golden)[prefix + "log2phy"], static_cast<size_t>(maps.sizes.max_replicas)));
   }
 }
 

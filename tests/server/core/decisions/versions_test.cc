@@ -1,9 +1,10 @@
 // The numbers of placements: which are given out, reserved, adopted or refused.
+#include "server/core/decisions/versions.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "server/core/decisions/versions.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
