@@ -196,7 +196,7 @@ class PageTest(job.DaemonTest):
         self.browser.ask("key", name="ArrowRight")
         self.browser.wait("document.querySelector('#heat .reading').textContent.startsWith('Layer 0, GPU')")
         self.browser.wait("!document.querySelector('#heat .map:nth-of-type(2) .cursor').hidden")
-        self.assertIn(f"{loads[0][0]:,.0f} tokens", self.browser.text("#heat .reading").replace("\u202f", ","))
+        self.assertIn(f"{int(loads[0][0] + 0.5):,} tokens", self.browser.text("#heat .reading").replace("\u202f", ","))
 
     def test_the_keyboard_reaches_everything_and_is_never_caught(self):
         self.run_job()
