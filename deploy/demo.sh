@@ -62,7 +62,7 @@ build() {
   mkdir -p build
   # The demonstration's experts are in host memory; without a GPU its programs need no kernels, which take a fifth of the time.
   [ -e /dev/nvidiactl ] || options+=(-DEPLB_CUDA=OFF)
-  say "building; from nothing it takes about 6 CPU-minutes, which is $(((6 + cores - 1) / cores)) min on $cores free cores ($log)"
+  say "building; from nothing it takes about 9 CPU-minutes, which is $(((9 + cores - 1) / cores)) min on $cores free cores ($log)"
   cmake --preset release "${options[@]}" >"$log" 2>&1 || { cat "$log" >&2; return 1; }
   NINJA_STATUS='[%f/%t %e] ' cmake --build --preset release --target eplbd eplbctl eplb-trainer 2>&1 |
     tee -a "$log" | show_progress || { echo "demo: the build failed:" >&2; tail -n 40 "$log" >&2; return 1; }
