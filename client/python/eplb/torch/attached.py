@@ -27,11 +27,11 @@ from eplb.torch.groups import group_of
 from eplb.torch.layers import ExpertLayer, Experts, Router, attached_experts, device_of, find_layers
 from eplb.torch.layout import expect_one_model, expect_routers_of
 from eplb.torch.meeting import meet
-from eplb.torch.pieces import ExpertTensor, Piece
+from eplb.torch.pieces import ExpertTensor
 from eplb.torch.probe import SeenInputs
 from eplb.torch.routing import RouterHook, SlotColumns, TokenCounts, Turn
 from eplb.torch.shards import fsdp_around, reshard
-from eplb.torch.state import Masters, OptimizerState, optimizers_of
+from eplb.torch.state import Masters, OptimizerState, optimizers_of, weights_of
 from eplb.torch.state_dicts import StateDictHooks, hooks_of, refuse_moved
 from eplb.torch.watch import Watch
 from eplb.views import Boundary
@@ -368,7 +368,7 @@ class Attached:
         def find() -> List[bool]:
             if not has_batch:
                 expect_routers_of(self.layers, self._static.shape[1], self._coordinates.expert_model_size)
-            self._weights = [tensor for layer in self.layers for tensor in _weights_of(layer)]
+            self._weights = [tensor for layer in self.layers for tensor in weights_of(layer)]
             return [has_batch, self._is_verified]
 
         given = self._all_gather.objects_of(find)
@@ -445,11 +445,7 @@ class Attached:
 
     def _with_routers(self, reason: str) -> str:
         """returns: `reason` with what the silent routers did in the newest step; told once on stderr."""
-        silent: Dict[str, List[str]] = {}
-        for hook, silence in zip(self._hooks, self._counts.silences()):
-            if silence:
-                silent.setdefault(silence, []).append(hook.columns.name)
-        told = "; ".join(f"{_routers_of(names)} {silence}" for silence, names in silent.items())
+        told = self._counts.told_silences([layer.name for layer in self.layers]) if self._hooks else ""
         if not told:
             return reason
         self._tell(f"eplb: {_NOT_COUNTING}rank {self._coordinates.rank}: {told}")
@@ -600,13 +596,3 @@ def _showing_how_to_save() -> Iterator[None]:
         yield
     except Aborted as error:
         raise Aborted(f"{error}; while all ranks live, `with attached.static_order():` still saves on all of them") from error
-
-
-def _routers_of(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"the router{'s' if len(names) > 1 else ''} of {', '.join(names[:most])}{more}"
-
-
-def _weights_of(layer: ExpertLayer) -> List[ExpertTensor]:
-    return [ExpertTensor(f"layers.{layer.index}.{key}", layer.index, "weight", [Piece(each) for each in family.parameters],
-                         layer.num_local_slots) for key, family in layer.families.items()]
