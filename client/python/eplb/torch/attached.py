@@ -32,7 +32,7 @@ from eplb.torch.probe import SeenInputs
 from eplb.torch.routing import RouterHook, SlotColumns, TokenCounts, Turn
 from eplb.torch.shards import fsdp_around, reshard
 from eplb.torch.state import Masters, OptimizerState, optimizers_of, weights_of
-from eplb.torch.state_dicts import StateDictHooks, hooks_of, refuse_moved
+from eplb.torch.state_dicts import OptimizerStateDicts, StateDictHooks, hooks_of, refuse_moved
 from eplb.torch.watch import Watch
 from eplb.views import Boundary
 
@@ -76,7 +76,7 @@ class Attached:
         self._weights: List[ExpertTensor] = []
         self._registered: List[ExpertTensor] = []
         self._hooks: List[RouterHook] = []
-        self._state_dicts: List[StateDictHooks] = []
+        self._state_dicts: List[Union[StateDictHooks, OptimizerStateDicts]] = []
         self._told: Set[str] = set()
         self._calls: List[OptimizerCalls] = []
         self._seen_inputs: Optional[SeenInputs] = None
@@ -379,10 +379,15 @@ class Attached:
 
     def _hook_state_dicts(self) -> None:
         for layer in self.layers:
-            self._state_dicts.append(hooks_of(layer, functools.partial(self._is_static, layer.index)))
-            self._state_dicts[-1].hook(layer)
+            hooks = hooks_of(layer, functools.partial(self._moved, layer))
+            hooks.hook(layer)
+            self._state_dicts.append(hooks)
         for optimizer in self._state.optimizers:
             self._calls.append(OptimizerCalls(optimizer))
+            if isinstance(optimizer, torch.optim.Optimizer) and all(layer.shard is not None and all(
+                    self._state.home(each)[1] is each for each in layer.parameters()) for layer in self.layers):
+                self._state_dicts.append(OptimizerStateDicts(optimizer, self.layers, self._moved))
+                continue
             for name in ("state_dict", "load_state_dict") if hasattr(optimizer, "state_dict") else ():
                 self._calls[-1].before(name, lambda name: refuse_moved(self._is_static, name))
 
@@ -521,6 +526,11 @@ class Attached:
     def _is_static(self, layers: Any = slice(None)) -> bool:
         """layers: EPLB's number of one; all. returns: whether each expert is in its own slot."""
         return self._in_static_order or bool((self._slots[layers] == self._static[layers]).all())
+
+    def _moved(self, layer: ExpertLayer) -> Optional[List[int]]:
+        """returns: the expert in each local slot; None while each is in its own."""
+        first = self._coordinates.expert_model * layer.num_local_slots
+        return None if self._is_static(layer.index) else self._slots[layer.index][first:first + layer.num_local_slots].tolist()
 
     def _agree_to_move(self) -> bool:
         """returns: whether the client moves the rows. It knows alone where registered rows are, as long as its run has not ended
