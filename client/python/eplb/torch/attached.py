@@ -19,8 +19,9 @@ from eplb.client import Client
 from eplb.errors import Aborted, DataLoss, Error, FailedPrecondition, InvalidArgument
 from eplb.options import to_struct
 from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
+from eplb.torch.buffered import BufferedWeights, are_buffered, spread
 from eplb.torch.calls import OptimizerCalls, Steps
-from eplb.torch.carry import carry_scalars, static_experts
+from eplb.torch.carry import static_experts
 from eplb.torch.compiled import expect_not_compiled
 from eplb.torch.forward_check import ForwardCheck, Forwards
 from eplb.torch.groups import group_of
@@ -30,6 +31,7 @@ from eplb.torch.meeting import meet
 from eplb.torch.pieces import ExpertTensor, Piece
 from eplb.torch.probe import SeenInputs
 from eplb.torch.routing import RouterHook, Seam, SlotColumns, TokenCounts, Turn
+from eplb.torch.scattered import Scattered
 from eplb.torch.shards import fsdp_around, reshard
 from eplb.torch.state import Masters, OptimizerState, optimizers_of
 from eplb.torch.state_dicts import StateDictHooks, hooks_of, refuse_moved
@@ -61,9 +63,9 @@ class Attached:
     """
 
     def __init__(self, model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any, *, experts: Experts,
-                 router: Optional[Router], groups: Mapping[str, Any], all_gather: Any, boundary: str, turn: Optional[Turn],
-                 seam: Optional[Seam], num_local_experts: Optional[int], masters: Optional[Masters], check_batch: Any,
-                 options: Mapping[str, Any]) -> None:
+                 router: Optional[Router], groups: Mapping[str, Any], all_gather: Any, boundary: Any, turn: Optional[Turn],
+                 seam: Optional[Seam], num_local_experts: Optional[int], masters: Optional[Masters],
+                 refresh: Optional[Callable[[], None]], check_batch: Any, options: Mapping[str, Any]) -> None:
         """Arguments are those of eplb.torch.attach."""
         self.client: Optional[Client] = None
         self.layers: List[ExpertLayer] = []
@@ -78,13 +80,13 @@ class Attached:
         self._calls: List[OptimizerCalls] = []
         self._seen_inputs: Optional[SeenInputs] = None
         self._in_static_order, self._is_registered, self._waiting = False, False, ""
-        self._is_verified, self._has_switched, self._num_refused = False, False, 0
+        self._is_verified, self._has_switched, self._num_refused = check_batch is False, False, 0
         self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
         self._is_disabled, self._is_attached = os.environ.get("EPLB_DISABLE", "0") not in ("", "0"), True
         if self._is_disabled:
             return
-        if boundary not in ("call", "optimizer"):
-            raise InvalidArgument(f"boundary: {boundary!r}, expected \"call\" or \"optimizer\"")
+        if boundary not in ("call", "optimizer") and not callable(getattr(boundary, "step", None)):
+            raise InvalidArgument(f"boundary: {boundary!r}, expected \"call\", \"optimizer\", or an object with a method step")
         if seam is None and router is None:
             raise InvalidArgument("router: give its name, or a seam")
         if seam is not None and turn is not None:
@@ -103,6 +105,8 @@ class Attached:
         met = meet(all_gather, groups, find)
         self.layers, self._state, self._coordinates, self._all_gather = met.layers, met.state, met.coordinates, met.all_gather
         self._carry, self._fsdp = met.carry, fsdp_around(self._chunks, [layer.experts for layer in self.layers])
+        self._refresh = refresh
+        self._scattered = Scattered(self.layers, self._state, groups.get("edp_group"))
         etp_group = groups.get("etp_group")
         self._etp_group = None if etp_group is None or self._coordinates.expert_tensor_size == 1 else group_of(etp_group)
         self._slots = self._static = static_experts(met.num_layers, met.num_experts)
@@ -153,6 +157,7 @@ class Attached:
         number -= self._skipped_steps
         if is_vote:
             self._vote_no(why_not)
+            self._collect()
         self._record(number)
         try:
             with _showing_how_to_save():
@@ -225,6 +230,7 @@ class Attached:
         client = self._expect_registered("check_experts")
         self._expect_memory()
         self._all_gather.together(self._expect_memory)
+        self._collect()
         if probe is None:
             self._seen_inputs.agree(self._all_gather)
             self._all_gather.together(self._seen_inputs.expect_seen)
@@ -315,15 +321,17 @@ class Attached:
             options["initial_placement"] = "static"  # else everything would be carried to where the job's last run ended
         self.client = Client.connect(self._all_gather, **options)
 
-    def _attach(self, boundary: str, seam: Seam, check_batch: Any) -> None:
+    def _attach(self, boundary: Any, seam: Seam, check_batch: Any) -> None:
         self._client._carrier = "attached.static_order()"
         struct = to_struct(self._client.options)
         self._intervals = (struct.vote_every, struct.report_every)
-        self._weights = self._all_gather.together(lambda: self._find_weights(is_verified=check_batch is not None))
+        has_batch = check_batch is not None and check_batch is not False
+        if any(self._all_gather.objects_of(lambda: self._find_weights(is_verified=has_batch))):
+            self._scattered.expect_covered(self._all_gather, self._coordinates.expert_data_size)
         self._watch = Watch(self.layers, OptimizerState([]), self._weights)
         self._hook_layers(seam)
         self._seen_inputs = SeenInputs(self.layers)
-        if check_batch is not None:
+        if has_batch:
             self.check_forward(check_batch)
         first = self._client.placement.physical_to_logical_map.copy()
         self._move(self._static, first, through_client=False)
@@ -333,6 +341,9 @@ class Attached:
         ledgers = self._counts.ledgers
         self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None,
                             lambda: sum(ledger._version for ledger in ledgers))
+        if not isinstance(boundary, str):
+            self._calls.append(OptimizerCalls(boundary))
+            self._calls[-1].after("step", self._boundary_behind_steps)
 
     def _boundary_behind_steps(self) -> None:
         if not self._client.closed:  # after close the training goes on without boundaries
@@ -360,11 +371,13 @@ class Attached:
             self._hooks.append(seam(layer, columns))
             attached_experts.add(layer.experts)
 
-    def _find_weights(self, is_verified: bool) -> List[ExpertTensor]:
-        """is_verified: whether a batch will show that experts are where EPLB assumes."""
+    def _find_weights(self, is_verified: bool) -> bool:
+        """is_verified: whether a batch will show that experts are where EPLB assumes. returns: whether the optimizer holds state
+        in parts."""
         if not is_verified:
             expect_routers_of(self.layers, self._static.shape[1], self._coordinates.expert_model_size)
-        return [tensor for layer in self.layers for tensor in _weights_of(layer)]
+        self._weights = [tensor for layer in self.layers for tensor in _weights_of(layer, self._state)]
+        return self._scattered.has_parts()
 
     def _hook_state_dicts(self) -> None:
         for layer in self.layers:
@@ -398,6 +411,8 @@ class Attached:
             tensors = [*self._weights, *self._all_gather.together(stack)]
         for tensor in tensors:
             self._client.register(tensor.rows, name=tensor.name, layer=tensor.layer, role=tensor.role)
+            if isinstance(tensor, BufferedWeights):
+                self._client.register_derived(tensor.spread, name=f"{tensor.name}.in_buffer", layer=tensor.layer)
         self._client.finish_registration()
         self._registered, self._is_registered = tensors, True
         self._watch = Watch(self.layers, self._state, tensors)
@@ -540,26 +555,31 @@ class Attached:
     def _move(self, before: np.ndarray, after: np.ndarray, through_client: bool) -> None:
         """Carries experts with their state, and lets the routers follow. Collective. through_client: of _agree_to_move."""
         if not (before == after).all():
+            self._collect()
             if through_client:
                 with _showing_how_to_save():
                     self._client._carry_to(after)
             else:
                 tensors = self._registered or [*self._weights, *self._all_gather.together(self._stack_state)]
                 self._carry(tensors, before, after)
-            self._carry_scalars(before, after)
+                spread(tensors)
+            self._scattered.carry(self._carry, before, after)
         self._follow(after)
 
     def _follow_client(self, client: Client) -> None:
         if client.placement.version == self._version:
             return
         before, self._slots, self._version = self._slots, client.placement.physical_to_logical_map.copy(), client.placement.version
-        self._carry_scalars(before, self._slots)
+        self._scattered.carry(self._carry, before, self._slots)
         self._follow(self._slots)
 
-    def _carry_scalars(self, before: np.ndarray, after: np.ndarray) -> None:
-        """State that is one number for an expert is no row of the client's: it is carried here, after each switch."""
-        for layer in self.layers:
-            carry_scalars(self._state.scalars(layer), layer.index, before, after, self._carry, device_of([layer]))
+    def _collect(self) -> None:
+        """Brings rows up to date that move in the place of weights in buffers. Collective where the adapter's refresh is."""
+        buffered = [tensor for tensor in self._weights if isinstance(tensor, BufferedWeights)]
+        if buffered and self._refresh is not None:
+            self._refresh()
+        for tensor in buffered:
+            tensor.collect()
 
     def _follow(self, slots: np.ndarray) -> None:
         for columns, layer in zip(self._columns, self.layers):
@@ -577,7 +597,7 @@ class Attached:
         return client
 
 
-def _expect_an_optimizer(state: OptimizerState, boundary: str) -> None:
+def _expect_an_optimizer(state: OptimizerState, boundary: Any) -> None:
     if boundary == "optimizer" and not (state.optimizers and all(hasattr(each, "step") for each in state.optimizers)):
         raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
 
@@ -600,6 +620,10 @@ def _hook_router(turn: Optional[Turn], layer: ExpertLayer, columns: SlotColumns)
     return RouterHook(columns, layer.router, turn)
 
 
-def _weights_of(layer: ExpertLayer) -> List[ExpertTensor]:
-    return [ExpertTensor(f"layers.{layer.index}.{key}", layer.index, "weight", [Piece(each) for each in family.parameters],
-                         layer.num_local_slots) for key, family in layer.families.items()]
+def _weights_of(layer: ExpertLayer, state: OptimizerState) -> Iterator[Any]:
+    for key, family in layer.families.items():
+        name, parameters = f"layers.{layer.index}.{key}", family.parameters
+        if are_buffered(parameters, all(map(state.has_master, parameters))):
+            yield BufferedWeights(name, layer.index, parameters)
+        else:
+            yield ExpertTensor(name, layer.index, "weight", [Piece(each) for each in parameters], layer.num_local_slots)

@@ -17,7 +17,7 @@ _WAY_OUT = "save and load within `with attached.static_order():`"
 
 
 class StateDictHooks:
-    """Hooks on the experts' module of one layer, and on the module of each expert.
+    """Hooks on the experts' module of one layer, and on all modules in it.
 
     names: those of parameters that are one expert's. is_static: () -> whether the layer's experts are in their own slots. A copy
     of the module has hooks with the answer of is_static at the time of the copy.
@@ -33,9 +33,10 @@ class StateDictHooks:
     def hook(self, layer: ExpertLayer) -> None:
         self._handles = [layer.experts._register_state_dict_hook(self._save),
                          layer.experts._register_load_state_dict_pre_hook(self._load)]
-        for single in layer.singles.values():
-            self._handles.append(single._register_state_dict_hook(self._save_single))
-            self._handles.append(single._register_load_state_dict_pre_hook(self._load))
+        for module in layer.experts.modules():
+            if module is not layer.experts:  # frameworks save single experts, and single layers of them
+                self._handles.append(module._register_state_dict_hook(self._save_single))
+                self._handles.append(module._register_load_state_dict_pre_hook(self._load))
 
     def remove(self) -> None:
         for handle in self._handles:
