@@ -16,7 +16,7 @@ os.environ.setdefault("EPLB_LIBRARY", str(BUILD / "lib" / "libeplb.so.0"))
 os.environ.setdefault("EPLB_BIN", str(BUILD / "bin"))
 os.environ.setdefault("EPLB_DATA", str(ROOT / "tests/data"))
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-sys.path[:0] = [str(ROOT / each) for each in ("client/python", "tests/client/python", "tests/deploy/megatron")]
+sys.path[:0] = [str(ROOT / each) for each in ("client/python", "tests/client/python")]
 
 import engine_stand_ins  # noqa: E402
 import ranks  # noqa: E402
@@ -172,31 +172,6 @@ def on_deepspeed(rank, directory, name, disabled, endpoint):
     return losses, switches, {key: value.numpy().tobytes() for key, value in trainer.model.state_dict().items()}
 
 
-def on_megatron(rank, directory, name, disabled, endpoint):
-    import training
-
-    os.environ["EPLB_DISABLE"] = "1" if disabled else "0"
-    trained = training.Training(rank, 2, directory, name, ep=2, experts="SequentialMLP")
-    core = types.ModuleType("megatron.core")
-    core.parallel_state = trained.parallel_state
-    sys.modules.update({"megatron": types.ModuleType("megatron"), "megatron.core": core})
-    versions = set()
-
-    def train_step(iteration):
-        trained.next_step = iteration
-        trained.forward_backward()
-        trained.finalize_gradients()
-        trained.optimizer.step()
-        if "balancer" in names and not disabled:
-            versions.add(names["balancer"].client.placement.version)
-            time.sleep(0.01 if len(versions) > SWITCHES else 0.3)
-
-    names = {"model": [trained.model], "optimizer": trained.optimizer, "iteration": 0, "train_iters": STEPS,
-             "train_step": train_step}
-    exec(code_of("frameworks.md#Megatron-Core", 0, endpoint), names)
-    return trained.losses, len(versions) - 1, {}
-
-
 class RecipesTest(ranks.RankTest):
     """Each page's lines, in a trainer around them, with EPLB and with EPLB_DISABLE=1."""
 
@@ -238,9 +213,6 @@ class RecipesTest(ranks.RankTest):
 
     def test_deepspeed(self):
         self.equal(on_deepspeed, self.endpoint())
-
-    def test_megatron(self):
-        self.equal(on_megatron, self.endpoint())
 
     def test_every_python_block_of_these_pages_is_run_by_a_test(self):
         run = {"frameworks.md#Plain PyTorch": 3, "frameworks.md#FSDP2 and torchtitan": 1, "frameworks.md#Hugging Face": 1,

@@ -15,11 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from eplb.check import any_number
 from eplb.client import Client
 from eplb.errors import Aborted, DataLoss, Error, FailedPrecondition, InvalidArgument
 from eplb.options import to_struct
 from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
-from eplb.torch.buffered import BufferedWeights, are_buffered, spread
+from eplb.torch.buffered import BufferedWeights, collect, spread, weights_of
 from eplb.torch.calls import OptimizerCalls, Steps
 from eplb.torch.carry import static_experts
 from eplb.torch.compiled import expect_not_compiled
@@ -27,8 +28,8 @@ from eplb.torch.forward_check import ForwardCheck, Forwards
 from eplb.torch.groups import group_of
 from eplb.torch.layers import ExpertLayer, Experts, Router, attached_experts, device_of, find_layers
 from eplb.torch.layout import expect_one_model, expect_routers_of
-from eplb.torch.meeting import meet
-from eplb.torch.pieces import ExpertTensor, Piece
+from eplb.torch.meeting import connect_options, meet
+from eplb.torch.pieces import ExpertTensor
 from eplb.torch.probe import SeenInputs
 from eplb.torch.routing import RouterHook, Seam, SlotColumns, TokenCounts, Turn
 from eplb.torch.scattered import Scattered
@@ -37,10 +38,6 @@ from eplb.torch.state import Masters, OptimizerState, optimizers_of
 from eplb.torch.state_dicts import StateDictHooks, hooks_of, refuse_moved
 from eplb.torch.watch import Watch
 from eplb.views import Boundary
-
-# Options of Client.connect that follow from model and groups.
-_DERIVED = ("rank", "world_size", "num_layers", "num_experts", "num_slots", "num_gpus", "pipeline_parallel_size",
-            "expert_tensor_parallel")
 
 # Boundaries until it is said which parameter's state is missing, and at least until a run ends in which no optimizer steps.
 _PATIENCE, _IDLE = 16, 64
@@ -111,7 +108,7 @@ class Attached:
         self._etp_group = None if etp_group is None or self._coordinates.expert_tensor_size == 1 else group_of(etp_group)
         self._slots = self._static = static_experts(met.num_layers, met.num_experts)
         self._next_step, self._skipped_steps, self._silent_steps = int(options.get("first_step") or 0), 0, 0
-        self._connect(options)
+        self.client = Client.connect(self._all_gather, **connect_options(met, options))
         try:
             self._attach(boundary, seam or functools.partial(_hook_router, turn), check_batch)
         except BaseException as error:
@@ -157,7 +154,7 @@ class Attached:
         number -= self._skipped_steps
         if is_vote:
             self._vote_no(why_not)
-            self._collect()
+            collect(self._weights, self._refresh)
         self._record(number)
         try:
             with _showing_how_to_save():
@@ -203,7 +200,8 @@ class Attached:
         """Names per-expert tensors of model and optimizers that are not registered, and modules outside of the model with the
         same experts. After the first step; for this rank alone.
 
-        ignore: patterns of names that are no expert's; the routers' parameters are left out. errors: InvalidArgument;
+        ignore: patterns of names that are no expert's; routers' parameters, and weights whose copies move, are left out. errors:
+        InvalidArgument;
         FailedPrecondition before state exists.
         """
         if self._is_disabled:
@@ -211,8 +209,9 @@ class Attached:
         client = self._expect_registered("check")
         expect_one_model(self._chunks, self.layers)
         module = nn.ModuleList(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
-        routers = {id(parameter) for layer in self.layers if layer.router is not None for parameter in layer.router.parameters()}
-        names = [name for name, parameter in module.named_parameters() if id(parameter) in routers]
+        left_out = {id(parameter) for layer in self.layers if layer.router is not None for parameter in layer.router.parameters()}
+        left_out.update(id(piece.whole()) for tensor in self._weights if isinstance(tensor, BufferedWeights) for piece in tensor.pieces)
+        names = [any_number(name) for name, parameter in module.named_parameters() if id(parameter) in left_out]
         patterns = [*names, *(f"optimizer.{name}.*" for name in names), *ignore]
         for optimizer in self._state.optimizers or [None]:
             client.check(module, optimizer, ignore=patterns)
@@ -230,7 +229,7 @@ class Attached:
         client = self._expect_registered("check_experts")
         self._expect_memory()
         self._all_gather.together(self._expect_memory)
-        self._collect()
+        collect(self._weights, self._refresh)
         if probe is None:
             self._seen_inputs.agree(self._all_gather)
             self._all_gather.together(self._seen_inputs.expect_seen)
@@ -307,20 +306,6 @@ class Attached:
         assert self.client is not None  # EPLB is not disabled
         return self.client
 
-    def _connect(self, given: Mapping[str, Any]) -> None:
-        where, (num_layers, num_experts) = self._coordinates, self._static.shape
-        for name in given:
-            if name in _DERIVED:
-                raise InvalidArgument(f"option {name}: it follows from the model and the groups"
-                                      + ("; every expert has one slot, replicas need eplb.Client" if name == "num_slots" else ""))
-        options: Dict[str, Any] = {**given, "rank": where.rank, "world_size": where.world_size, "num_layers": num_layers,
-                                   "num_experts": num_experts, "num_gpus": where.expert_model_size,
-                                   "pipeline_parallel_size": where.pipeline_parallel_size,
-                                   "expert_tensor_parallel": where.expert_tensor_size}
-        if options.get("initial_placement") is None:
-            options["initial_placement"] = "static"  # else everything would be carried to where the job's last run ended
-        self.client = Client.connect(self._all_gather, **options)
-
     def _attach(self, boundary: Any, seam: Seam, check_batch: Any) -> None:
         self._client._carrier = "attached.static_order()"
         struct = to_struct(self._client.options)
@@ -376,7 +361,7 @@ class Attached:
         in parts."""
         if not is_verified:
             expect_routers_of(self.layers, self._static.shape[1], self._coordinates.expert_model_size)
-        self._weights = [tensor for layer in self.layers for tensor in _weights_of(layer, self._state)]
+        self._weights = [tensor for layer in self.layers for tensor in weights_of(layer, self._state)]
         return self._scattered.has_parts()
 
     def _hook_state_dicts(self) -> None:
@@ -555,7 +540,7 @@ class Attached:
     def _move(self, before: np.ndarray, after: np.ndarray, through_client: bool) -> None:
         """Carries experts with their state, and lets the routers follow. Collective. through_client: of _agree_to_move."""
         if not (before == after).all():
-            self._collect()
+            collect(self._weights, self._refresh)
             if through_client:
                 with _showing_how_to_save():
                     self._client._carry_to(after)
@@ -572,14 +557,6 @@ class Attached:
         before, self._slots, self._version = self._slots, client.placement.physical_to_logical_map.copy(), client.placement.version
         self._scattered.carry(self._carry, before, self._slots)
         self._follow(self._slots)
-
-    def _collect(self) -> None:
-        """Brings rows up to date that move in the place of weights in buffers. Collective where the adapter's refresh is."""
-        buffered = [tensor for tensor in self._weights if isinstance(tensor, BufferedWeights)]
-        if buffered and self._refresh is not None:
-            self._refresh()
-        for tensor in buffered:
-            tensor.collect()
 
     def _follow(self, slots: np.ndarray) -> None:
         for columns, layer in zip(self._columns, self.layers):
@@ -618,12 +595,3 @@ def _routers_of(names: Sequence[str], most: int = 3) -> str:
 def _hook_router(turn: Optional[Turn], layer: ExpertLayer, columns: SlotColumns) -> RouterHook:
     assert layer.router is not None  # there is no other seam
     return RouterHook(columns, layer.router, turn)
-
-
-def _weights_of(layer: ExpertLayer, state: OptimizerState) -> Iterator[Any]:
-    for key, family in layer.families.items():
-        name, parameters = f"layers.{layer.index}.{key}", family.parameters
-        if are_buffered(parameters, all(map(state.has_master, parameters))):
-            yield BufferedWeights(name, layer.index, parameters)
-        else:
-            yield ExpertTensor(name, layer.index, "weight", [Piece(each) for each in parameters], layer.num_local_slots)

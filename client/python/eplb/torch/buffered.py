@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 
 from eplb import _lists
-from eplb.torch.pieces import Piece, expect_equal_pieces
+from eplb.torch.layers import ExpertLayer
+from eplb.torch.pieces import ExpertTensor, Piece, expect_equal_pieces
+from eplb.torch.state import OptimizerState
 
 
 class BufferedWeights:
@@ -48,15 +50,33 @@ class BufferedWeights:
         """Does nothing, because the parameters were never moved."""
 
 
-def are_buffered(parameters: Sequence[torch.Tensor], has_masters: bool) -> bool:
-    """True if the parameters are apart in a larger buffer. has_masters: whether an optimizer updates other tensors, or parts of
-    them, in their place: only then the buffer is known to have an owner that keeps the offsets."""
-    tensors = [parameter.detach() for parameter in parameters]
-    return has_masters and not _lists._lie_as_rows(tensors) and any(_lists._is_part_of_a_buffer(each) for each in tensors)
+def weights_of(layer: ExpertLayer, state: OptimizerState) -> Iterator[Any]:
+    """Yields ExpertTensors and BufferedWeights of a layer.
+
+    Weights apart in a larger buffer are buffered only if an optimizer updates other tensors in their place, or parts of them. An
+    ExpertTensor refuses other ones, because nothing is known of the buffer's owner.
+    """
+    for key, family in layer.families.items():
+        name, parameters = f"layers.{layer.index}.{key}", family.parameters
+        tensors = [parameter.detach() for parameter in parameters]
+        if all(map(state.has_master, parameters)) and not _lists._lie_as_rows(tensors) \
+                and any(map(_lists._is_part_of_a_buffer, tensors)):
+            yield BufferedWeights(name, layer.index, parameters)
+        else:
+            yield ExpertTensor(name, layer.index, "weight", [Piece(each) for each in parameters], layer.num_local_slots)
+
+
+def collect(tensors: Sequence[Any], refresh: Optional[Callable[[], None]]) -> None:
+    """Brings the rows of weights in buffers up to date, before they move. refresh: of attach. Collective if refresh is."""
+    buffered = [tensor for tensor in tensors if isinstance(tensor, BufferedWeights)]
+    if buffered and refresh is not None:
+        refresh()
+    for tensor in buffered:
+        tensor.collect()
 
 
 def spread(tensors: Sequence[Any]) -> None:
-    """Writes all weights that are in buffers."""
+    """Writes all weights in buffers from their rows, after these have moved."""
     for tensor in tensors:
         if isinstance(tensor, BufferedWeights):
             tensor.spread(tensor.layer, range(len(tensor.rows)))
