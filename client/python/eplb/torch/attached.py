@@ -20,7 +20,7 @@ from eplb.errors import Aborted, DataLoss, Error, FailedPrecondition, InvalidArg
 from eplb.options import to_struct
 from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
 from eplb.torch.calls import OptimizerCalls, Steps
-from eplb.torch.carry import carry_scalars, static_experts
+from eplb.torch.carry import static_experts
 from eplb.torch.compiled import expect_not_compiled
 from eplb.torch.forward_check import ForwardCheck, Forwards
 from eplb.torch.groups import group_of
@@ -29,7 +29,8 @@ from eplb.torch.layout import expect_one_model, expect_routers_of
 from eplb.torch.meeting import meet
 from eplb.torch.pieces import ExpertTensor, Piece
 from eplb.torch.probe import SeenInputs
-from eplb.torch.routing import RouterHook, SlotColumns, TokenCounts, Turn
+from eplb.torch.routing import RouterHook, Seam, SlotColumns, TokenCounts, Turn
+from eplb.torch.scattered import Scattered, is_scattered
 from eplb.torch.shards import fsdp_around, reshard
 from eplb.torch.state import Masters, OptimizerState, optimizers_of
 from eplb.torch.state_dicts import StateDictHooks, hooks_of, refuse_moved
@@ -60,9 +61,9 @@ class Attached:
     last_boundary: result of the newest step_boundary.
     """
 
-    def __init__(self, model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any, *, experts: Experts, router: Router,
-                 groups: Mapping[str, Any], all_gather: Any, boundary: str, turn: Optional[Turn],
-                 num_local_experts: Optional[int], masters: Optional[Masters], check_batch: Any,
+    def __init__(self, model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any, *, experts: Experts,
+                 router: Optional[Router], groups: Mapping[str, Any], all_gather: Any, boundary: Any, turn: Optional[Turn],
+                 seam: Optional[Seam], num_local_experts: Optional[int], masters: Optional[Masters], check_batch: Any,
                  options: Mapping[str, Any]) -> None:
         """Arguments are those of eplb.torch.attach."""
         self.client: Optional[Client] = None
@@ -71,7 +72,8 @@ class Attached:
         self.num_adopted = 0
         self._weights: List[ExpertTensor] = []
         self._registered: List[ExpertTensor] = []
-        self._hooks: List[RouterHook] = []
+        self._columns: List[SlotColumns] = []
+        self._hooks: List[Any] = []
         self._state_dicts: List[StateDictHooks] = []
         self._told: Set[str] = set()
         self._calls: List[OptimizerCalls] = []
@@ -82,8 +84,12 @@ class Attached:
         self._is_disabled, self._is_attached = os.environ.get("EPLB_DISABLE", "0") not in ("", "0"), True
         if self._is_disabled:
             return
-        if boundary not in ("call", "optimizer"):
-            raise InvalidArgument(f"boundary: {boundary!r}, expected \"call\" or \"optimizer\"")
+        if boundary not in ("call", "optimizer") and not callable(getattr(boundary, "step", None)):
+            raise InvalidArgument(f"boundary: {boundary!r}, expected \"call\", \"optimizer\", or an object with a method step")
+        if seam is None and router is None:
+            raise InvalidArgument("router: give its name, or a seam")
+        if seam is not None and turn is not None:
+            raise InvalidArgument("turn: a seam turns what passes it; give one of both")
 
         def find() -> Tuple[List[ExpertLayer], OptimizerState]:
             reshard(fsdp_around(self._chunks))
@@ -98,13 +104,14 @@ class Attached:
         met = meet(all_gather, groups, find)
         self.layers, self._state, self._coordinates, self._all_gather = met.layers, met.state, met.coordinates, met.all_gather
         self._carry, self._fsdp = met.carry, fsdp_around(self._chunks, [layer.experts for layer in self.layers])
+        self._scattered = Scattered(self.layers, self._state, groups.get("edp_group"))
         etp_group = groups.get("etp_group")
         self._etp_group = None if etp_group is None or self._coordinates.expert_tensor_size == 1 else group_of(etp_group)
         self._slots = self._static = static_experts(met.num_layers, met.num_experts)
         self._next_step, self._skipped_steps, self._silent_steps = int(options.get("first_step") or 0), 0, 0
         self._connect(options)
         try:
-            self._attach(boundary, turn, check_batch)
+            self._attach(boundary, seam or functools.partial(_hook_router, turn), check_batch)
         except BaseException as error:
             self._undo_attach(str(error))
             raise
@@ -201,7 +208,7 @@ class Attached:
         client = self._expect_registered("check")
         expect_one_model(self._chunks, self.layers)
         module = nn.ModuleList(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
-        routers = {id(parameter) for layer in self.layers for parameter in layer.router.parameters()}
+        routers = {id(parameter) for layer in self.layers if layer.router is not None for parameter in layer.router.parameters()}
         names = [name for name, parameter in module.named_parameters() if id(parameter) in routers]
         patterns = [*names, *(f"optimizer.{name}.*" for name in names), *ignore]
         for optimizer in self._state.optimizers or [None]:
@@ -306,13 +313,14 @@ class Attached:
             options["initial_placement"] = "static"  # else everything would be carried to where the job's last run ended
         self.client = Client.connect(self._all_gather, **options)
 
-    def _attach(self, boundary: str, turn: Optional[Turn], check_batch: Any) -> None:
+    def _attach(self, boundary: Any, seam: Seam, check_batch: Any) -> None:
         self._client._carrier = "attached.static_order()"
         struct = to_struct(self._client.options)
         self._intervals = (struct.vote_every, struct.report_every)
-        self._weights = self._all_gather.together(lambda: self._find_weights(is_verified=check_batch is not None))
+        if any(self._all_gather.objects_of(lambda: self._find_weights(is_verified=check_batch is not None))):
+            self._scattered.expect_covered(self._all_gather, self._coordinates.expert_data_size)
         self._watch = Watch(self.layers, OptimizerState([]), self._weights)
-        self._hook_layers(turn)
+        self._hook_layers(seam)
         self._seen_inputs = SeenInputs(self.layers)
         if check_batch is not None:
             self.check_forward(check_batch)
@@ -324,6 +332,9 @@ class Attached:
         ledgers = self._counts.ledgers
         self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None,
                             lambda: sum(ledger._version for ledger in ledgers))
+        if not isinstance(boundary, str):
+            self._calls.append(OptimizerCalls(boundary))
+            self._calls[-1].after("step", self._boundary_behind_steps)
 
     def _boundary_behind_steps(self) -> None:
         if not self._client.closed:  # after close the training goes on without boundaries
@@ -342,19 +353,22 @@ class Attached:
         self._client._carrier = ""
         self._client.close(reason)
 
-    def _hook_layers(self, turn: Optional[Turn]) -> None:
+    def _hook_layers(self, seam: Seam) -> None:
         num_experts = self._static.shape[1]
         self._counts = TokenCounts(len(self.layers), num_experts, device_of(self.layers))
         for layer, ledger in zip(self.layers, self._counts.ledgers):
             columns = SlotColumns(layer.name, num_experts, ledger.device, ledger, counts_all=not self._state.optimizers)
-            self._hooks.append(RouterHook(columns, layer.router, turn))
+            self._columns.append(columns)
+            self._hooks.append(seam(layer, columns))
             attached_experts.add(layer.experts)
 
-    def _find_weights(self, is_verified: bool) -> List[ExpertTensor]:
-        """is_verified: whether a batch will show that experts are where EPLB assumes."""
+    def _find_weights(self, is_verified: bool) -> bool:
+        """is_verified: whether a batch will show that experts are where EPLB assumes. returns: whether the optimizer holds state
+        in parts."""
         if not is_verified:
             expect_routers_of(self.layers, self._static.shape[1], self._coordinates.expert_model_size)
-        return [tensor for layer in self.layers for tensor in _weights_of(layer)]
+        self._weights = [tensor for layer in self.layers for tensor in _weights_of(layer, self._state)]
+        return self._scattered.has_parts()
 
     def _hook_state_dicts(self) -> None:
         for layer in self.layers:
@@ -422,9 +436,9 @@ class Attached:
     def _with_routers(self, reason: str) -> str:
         """returns: `reason` with what the silent routers did in the newest step; told once on stderr."""
         silent: Dict[str, List[str]] = {}
-        for hook, silence in zip(self._hooks, self._counts.silences()):
+        for columns, silence in zip(self._columns, self._counts.silences()):
             if silence:
-                silent.setdefault(silence, []).append(hook.columns.name)
+                silent.setdefault(silence, []).append(columns.name)
         told = "; ".join(f"{_routers_of(names)} {silence}" for silence, names in silent.items())
         if not told:
             return reason
@@ -536,24 +550,19 @@ class Attached:
             else:
                 tensors = self._registered or [*self._weights, *self._all_gather.together(self._stack_state)]
                 self._carry(tensors, before, after)
-            self._carry_scalars(before, after)
+            self._scattered.carry(self._carry, before, after)
         self._follow(after)
 
     def _follow_client(self, client: Client) -> None:
         if client.placement.version == self._version:
             return
         before, self._slots, self._version = self._slots, client.placement.physical_to_logical_map.copy(), client.placement.version
-        self._carry_scalars(before, self._slots)
+        self._scattered.carry(self._carry, before, self._slots)
         self._follow(self._slots)
 
-    def _carry_scalars(self, before: np.ndarray, after: np.ndarray) -> None:
-        """State that is one number for an expert is no row of the client's: it is carried here, after each switch."""
-        for layer in self.layers:
-            carry_scalars(self._state.scalars(layer), layer.index, before, after, self._carry, device_of([layer]))
-
     def _follow(self, slots: np.ndarray) -> None:
-        for hook, layer in zip(self._hooks, self.layers):
-            hook.columns.set_slots(slots[layer.index])
+        for columns, layer in zip(self._columns, self.layers):
+            columns.set_slots(slots[layer.index])
 
     def _expect_attached(self, call: str) -> Client:
         if not self._is_attached:
@@ -567,7 +576,7 @@ class Attached:
         return client
 
 
-def _expect_an_optimizer(state: OptimizerState, boundary: str) -> None:
+def _expect_an_optimizer(state: OptimizerState, boundary: Any) -> None:
     if boundary == "optimizer" and not (state.optimizers and all(hasattr(each, "step") for each in state.optimizers)):
         raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
 
@@ -585,6 +594,11 @@ def _routers_of(names: Sequence[str], most: int = 3) -> str:
     return f"the router{'s' if len(names) > 1 else ''} of {', '.join(names[:most])}{more}"
 
 
-def _weights_of(layer: ExpertLayer) -> List[ExpertTensor]:
+def _hook_router(turn: Optional[Turn], layer: ExpertLayer, columns: SlotColumns) -> RouterHook:
+    assert layer.router is not None  # there is no other seam
+    return RouterHook(columns, layer.router, turn)
+
+
+def _weights_of(layer: ExpertLayer, state: OptimizerState) -> List[ExpertTensor]:
     return [ExpertTensor(f"layers.{layer.index}.{key}", layer.index, "weight", [Piece(each) for each in family.parameters],
-                         layer.num_local_slots) for key, family in layer.families.items()]
+                         layer.num_local_slots) for key, family in layer.families.items() if not is_scattered(family, state)]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from operator import is_
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
 from eplb.errors import InvalidArgument
 from eplb.torch.layers import ExpertLayer
 from eplb.torch.pieces import ExpertTensor, Piece, refused
+from eplb.torch.scattered import Part
 
-# A model's parameter -> what an optimizer updates in its place, or None: the parameter itself.
-Masters = Callable[[torch.Tensor], Optional[torch.Tensor]]
+# A model's parameter -> what an optimizer updates in its place, whole or in part, or None: the parameter itself.
+Masters = Callable[[torch.Tensor], Union[torch.Tensor, Part, None]]
 
 _PAGE = "docs/attach.md"
 
@@ -60,7 +61,8 @@ class OptimizerState:
                     if parameter.requires_grad and id(self._main(parameter)) not in self._homes:
                         raise refused(f"{layer.name}.{key}", f"no optimizer has it in param_groups, nor a whole copy of it: flat "
                                                              f"buffers and shards that cut experts cannot move with one ({_PAGE})")
-                if family.is_stacked and layer.num_local_slots > 1:
+                is_in_part = self.part(family.parameters[0]) is not None
+                if family.is_stacked and layer.num_local_slots > 1 or is_in_part:
                     self._expect_elementwise(f"{layer.name}.{key}", family.parameters[0])
 
     def expect_understood(self, layers: Sequence[ExpertLayer]) -> None:
@@ -115,6 +117,17 @@ class OptimizerState:
         optimizer, number = self._homes.get(id(self._main(parameter)), (None, 0))
         return {} if optimizer is None else optimizer.param_groups[number]
 
+    def part(self, parameter: torch.Tensor) -> Optional[Part]:
+        """Returns where its master and its state are in flat tensors of the optimizer; None if they are tensors of their own."""
+        found = None if self._masters is None else self._masters(parameter)
+        return found if isinstance(found, Part) else None
+
+    def flat_tensors(self, parameter: torch.Tensor) -> Dict[str, torch.Tensor]:
+        """Returns the flat tensors that hold the master of a parameter and its state, if any is there now."""
+        _, main = self.home(parameter)
+        return {"master": main, **{key: value for key, value in sorted(self.of(parameter).items())
+                                   if torch.is_tensor(value) and value.shape == main.shape}}
+
     def tensors(self, layer: ExpertLayer) -> List[ExpertTensor]:
         """Masters, and whatever state there is now. errors: InvalidArgument naming a parameter or a piece of state."""
         found: List[ExpertTensor] = []
@@ -149,13 +162,16 @@ class OptimizerState:
         """State that is one number for each expert, as Adam's step: (key, the dicts of the local slots in order)."""
         found: List[Tuple[str, List[Mapping[str, Any]]]] = []
         for family in layer.families.values():
-            if family.is_stacked or not self.is_trained(family.parameters[0]):
+            first = family.parameters[0]
+            if family.is_stacked or not self.is_trained(first) or self.part(first) is not None:
                 continue
             states = [self.of(parameter) for parameter in family.parameters]
-            found += [(key, states) for key, value in states[0].items() if is_scalar(value, family.parameters[0])]
+            found += [(key, states) for key, value in states[0].items() if is_scalar(value, first)]
         return found
 
     def _pieces(self, name: str, parameter: torch.Tensor) -> Iterator[Tuple[str, Piece]]:
+        if self.part(parameter) is not None:
+            return
         main = self._main(parameter)
         if main is not parameter:
             self._expect_whole(f"{name}.master", main, parameter)
@@ -167,7 +183,7 @@ class OptimizerState:
 
     def _main(self, parameter: torch.Tensor) -> torch.Tensor:
         main = None if self._masters is None else self._masters(parameter)
-        return parameter if main is None else main
+        return parameter if main is None else main.tensor if isinstance(main, Part) else main
 
     def _keeps_state(self, parameter: torch.Tensor) -> bool:
         optimizer, _ = self.home(parameter)
@@ -177,7 +193,7 @@ class OptimizerState:
         optimizer, _ = self.home(parameter)
         for kind in type(optimizer).__mro__:
             if any(part in kind.__name__.lower() for part in _OF_WHOLE_PARAMETERS):
-                raise refused(name, f"{kind.__name__} updates it by norms of the whole stack, so that results would depend on which "
+                raise refused(name, f"{kind.__name__} updates it by norms over several experts, so that results would depend on which "
                                     f"experts share a rank: give each expert parameters of its own ({_PAGE})")
 
     def _expect_whole(self, name: str, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
