@@ -23,14 +23,15 @@ from eplb.torch.attached import Attached
 from eplb.torch.groups import groups_of_mesh
 from eplb.torch.layers import Experts, Router
 from eplb.torch.pieces import ExpertTensor, Piece
-from eplb.torch.routing import SlotColumns, Turn
+from eplb.torch.routing import Seam, SlotColumns, Turn
 from eplb.torch.state import Masters
 
 
-def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, *, experts: Experts, router: Router,
-           ep_group: Any = None, edp_group: Any = None, pp_group: Any = None, etp_group: Any = None, device_mesh: Any = None,
-           boundary: str = "call", turn: Optional[Turn] = None, num_local_experts: Optional[int] = None,
-           masters: Optional[Masters] = None, check_batch: Any = None, all_gather: Any = None, **options: Any) -> Attached:
+def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, *, experts: Experts,
+           router: Optional[Router] = None, ep_group: Any = None, edp_group: Any = None, pp_group: Any = None, etp_group: Any = None,
+           device_mesh: Any = None, boundary: str = "call", turn: Optional[Turn] = None, seam: Optional[Seam] = None,
+           num_local_experts: Optional[int] = None, masters: Optional[Masters] = None, check_batch: Any = None,
+           all_gather: Any = None, **options: Any) -> Attached:
     """Finds the experts of a model, connects, and hooks routers, state dicts and, on demand, the optimizer. Collective over the
     job; after model and optimizer were built, and before CUDA graphs are captured. docs/attach.md describes the arguments.
 
@@ -39,6 +40,8 @@ def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, 
     num_local_experts: needed if the first dimension of stacked parameters is another number.
     router: its name in the nearest module around the experts that has one, or (module around the experts) -> the router.
     turn: (output, columns) -> output by slots, for outputs that eplb.torch.routing.turn_by_shape does not recognise.
+    seam: instead of the router's output: (layer, columns) -> a hook with remove(), at the place where the layer's choices pass:
+    before it numbers are logical experts, after it slots. Called once a layer; it counts by columns.count_and_turn.
     ep_group, edp_group, pp_group, etp_group: ProcessGroups, or DeviceMeshes of one dimension; ep_group None: all ranks.
     device_mesh: instead of groups, a mesh with dimensions named ep, edp, pp, etp.
     boundary: "call": the trainer calls step_boundary. "optimizer": the step by which each optimizer has made one calls it.
@@ -61,7 +64,7 @@ def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, 
     if all_gather is None:
         all_gather = torch_all_gather() if dist.is_available() and dist.is_initialized() else _Alone()
     return Attached(model, optimizer, experts=experts, router=router, groups=groups, all_gather=all_gather, boundary=boundary,
-                    turn=turn, num_local_experts=num_local_experts, masters=masters, check_batch=check_batch,
+                    turn=turn, seam=seam, num_local_experts=num_local_experts, masters=masters, check_batch=check_batch,
                     options=options)
 
 

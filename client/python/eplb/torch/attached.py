@@ -29,7 +29,7 @@ from eplb.torch.layout import expect_one_model, expect_routers_of
 from eplb.torch.meeting import meet
 from eplb.torch.pieces import ExpertTensor, Piece
 from eplb.torch.probe import SeenInputs
-from eplb.torch.routing import RouterHook, SlotColumns, TokenCounts, Turn
+from eplb.torch.routing import RouterHook, Seam, SlotColumns, TokenCounts, Turn
 from eplb.torch.shards import fsdp_around, reshard
 from eplb.torch.state import Masters, OptimizerState, optimizers_of
 from eplb.torch.state_dicts import StateDictHooks, hooks_of, refuse_moved
@@ -60,9 +60,9 @@ class Attached:
     last_boundary: result of the newest step_boundary.
     """
 
-    def __init__(self, model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any, *, experts: Experts, router: Router,
-                 groups: Mapping[str, Any], all_gather: Any, boundary: str, turn: Optional[Turn],
-                 num_local_experts: Optional[int], masters: Optional[Masters], check_batch: Any,
+    def __init__(self, model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any, *, experts: Experts,
+                 router: Optional[Router], groups: Mapping[str, Any], all_gather: Any, boundary: str, turn: Optional[Turn],
+                 seam: Optional[Seam], num_local_experts: Optional[int], masters: Optional[Masters], check_batch: Any,
                  options: Mapping[str, Any]) -> None:
         """Arguments are those of eplb.torch.attach."""
         self.client: Optional[Client] = None
@@ -71,19 +71,24 @@ class Attached:
         self.num_adopted = 0
         self._weights: List[ExpertTensor] = []
         self._registered: List[ExpertTensor] = []
-        self._hooks: List[RouterHook] = []
+        self._columns: List[SlotColumns] = []
+        self._hooks: List[Any] = []
         self._state_dicts: List[StateDictHooks] = []
         self._told: Set[str] = set()
         self._calls: List[OptimizerCalls] = []
         self._seen_inputs: Optional[SeenInputs] = None
         self._in_static_order, self._is_registered, self._waiting = False, False, ""
-        self._is_verified, self._has_switched, self._num_refused = False, False, 0
+        self._is_verified, self._has_switched, self._num_refused = check_batch is False, False, 0
         self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
         self._is_disabled, self._is_attached = os.environ.get("EPLB_DISABLE", "0") not in ("", "0"), True
         if self._is_disabled:
             return
         if boundary not in ("call", "optimizer"):
             raise InvalidArgument(f"boundary: {boundary!r}, expected \"call\" or \"optimizer\"")
+        if seam is None and router is None:
+            raise InvalidArgument("router: give its name, or a seam")
+        if seam is not None and turn is not None:
+            raise InvalidArgument("turn: a seam turns what passes it; give one of both")
 
         def find() -> Tuple[List[ExpertLayer], OptimizerState]:
             reshard(fsdp_around(self._chunks))
@@ -104,7 +109,7 @@ class Attached:
         self._next_step, self._skipped_steps, self._silent_steps = int(options.get("first_step") or 0), 0, 0
         self._connect(options)
         try:
-            self._attach(boundary, turn, check_batch)
+            self._attach(boundary, seam or functools.partial(_hook_router, turn), check_batch)
         except BaseException as error:
             self._undo_attach(str(error))
             raise
@@ -201,7 +206,7 @@ class Attached:
         client = self._expect_registered("check")
         expect_one_model(self._chunks, self.layers)
         module = nn.ModuleList(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
-        routers = {id(parameter) for layer in self.layers for parameter in layer.router.parameters()}
+        routers = {id(parameter) for layer in self.layers if layer.router is not None for parameter in layer.router.parameters()}
         names = [name for name, parameter in module.named_parameters() if id(parameter) in routers]
         patterns = [*names, *(f"optimizer.{name}.*" for name in names), *ignore]
         for optimizer in self._state.optimizers or [None]:
@@ -268,6 +273,10 @@ class Attached:
         self._is_attached = False
         self._undo_attach("finished")
 
+    def remove_at_detach(self, hook: Any) -> None:
+        """hook: an object with remove(), which detach calls. For adapters of frameworks."""
+        self._hooks.append(hook)
+
     def close(self, reason: str = "finished") -> None:
         """Experts move no more, and stay where they are; hooks stay, so that the model may be evaluated and, within
         static_order, saved. Not collective."""
@@ -306,15 +315,16 @@ class Attached:
             options["initial_placement"] = "static"  # else everything would be carried to where the job's last run ended
         self.client = Client.connect(self._all_gather, **options)
 
-    def _attach(self, boundary: str, turn: Optional[Turn], check_batch: Any) -> None:
+    def _attach(self, boundary: str, seam: Seam, check_batch: Any) -> None:
         self._client._carrier = "attached.static_order()"
         struct = to_struct(self._client.options)
         self._intervals = (struct.vote_every, struct.report_every)
-        self._weights = self._all_gather.together(lambda: self._find_weights(is_verified=check_batch is not None))
+        has_batch = check_batch is not None and check_batch is not False
+        self._weights = self._all_gather.together(lambda: self._find_weights(is_verified=has_batch))
         self._watch = Watch(self.layers, OptimizerState([]), self._weights)
-        self._hook_layers(turn)
+        self._hook_layers(seam)
         self._seen_inputs = SeenInputs(self.layers)
-        if check_batch is not None:
+        if has_batch:
             self.check_forward(check_batch)
         first = self._client.placement.physical_to_logical_map.copy()
         self._move(self._static, first, through_client=False)
@@ -342,12 +352,13 @@ class Attached:
         self._client._carrier = ""
         self._client.close(reason)
 
-    def _hook_layers(self, turn: Optional[Turn]) -> None:
+    def _hook_layers(self, seam: Seam) -> None:
         num_experts = self._static.shape[1]
         self._counts = TokenCounts(len(self.layers), num_experts, device_of(self.layers))
         for layer, ledger in zip(self.layers, self._counts.ledgers):
             columns = SlotColumns(layer.name, num_experts, ledger.device, ledger, counts_all=not self._state.optimizers)
-            self._hooks.append(RouterHook(columns, layer.router, turn))
+            self._columns.append(columns)
+            self._hooks.append(seam(layer, columns))
             attached_experts.add(layer.experts)
 
     def _find_weights(self, is_verified: bool) -> List[ExpertTensor]:
@@ -422,9 +433,9 @@ class Attached:
     def _with_routers(self, reason: str) -> str:
         """returns: `reason` with what the silent routers did in the newest step; told once on stderr."""
         silent: Dict[str, List[str]] = {}
-        for hook, silence in zip(self._hooks, self._counts.silences()):
+        for columns, silence in zip(self._columns, self._counts.silences()):
             if silence:
-                silent.setdefault(silence, []).append(hook.columns.name)
+                silent.setdefault(silence, []).append(columns.name)
         told = "; ".join(f"{_routers_of(names)} {silence}" for silence, names in silent.items())
         if not told:
             return reason
@@ -552,8 +563,8 @@ class Attached:
             carry_scalars(self._state.scalars(layer), layer.index, before, after, self._carry, device_of([layer]))
 
     def _follow(self, slots: np.ndarray) -> None:
-        for hook, layer in zip(self._hooks, self.layers):
-            hook.columns.set_slots(slots[layer.index])
+        for columns, layer in zip(self._columns, self.layers):
+            columns.set_slots(slots[layer.index])
 
     def _expect_attached(self, call: str) -> Client:
         if not self._is_attached:
@@ -583,6 +594,11 @@ def _showing_how_to_save() -> Iterator[None]:
 def _routers_of(names: Sequence[str], most: int = 3) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"the router{'s' if len(names) > 1 else ''} of {', '.join(names[:most])}{more}"
+
+
+def _hook_router(turn: Optional[Turn], layer: ExpertLayer, columns: SlotColumns) -> RouterHook:
+    assert layer.router is not None  # there is no other seam
+    return RouterHook(columns, layer.router, turn)
 
 
 def _weights_of(layer: ExpertLayer) -> List[ExpertTensor]:

@@ -10,10 +10,15 @@ import torch
 
 from eplb import _rows
 from eplb.errors import FailedPrecondition
+from eplb.torch.layers import ExpertLayer
 from eplb.torch.turn import NOT_COUNTED, WITH_GRADIENTS, WITHOUT_GRADIENTS, new_ledger, new_table, turn
 
 # (output of the router, the layer's columns) -> the same by slots; it also counts, mostly by columns.count_and_turn.
 Turn = Callable[[Any, "SlotColumns"], Any]
+
+# (layer, its columns) -> what hooks the place where the layer's choices pass, with remove(): before it numbers are logical
+# experts, after it slots. It counts by columns.count_and_turn.
+Seam = Callable[[ExpertLayer, "SlotColumns"], Any]
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
