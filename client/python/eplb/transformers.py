@@ -10,7 +10,7 @@ docs/frameworks.md says what is supported. Nothing of transformers is imported.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Tuple
 
 import torch
 
