@@ -256,6 +256,12 @@ def _has_tensor(value: Any) -> bool:
     return torch.is_tensor(value) and value.numel() > 1
 
 
+def weights_of(layer: ExpertLayer) -> List[ExpertTensor]:
+    """Returns the weights of a layer's experts."""
+    return [ExpertTensor(f"layers.{layer.index}.{key}", layer.index, "weight", [Piece(each) for each in family.parameters],
+                         layer.num_local_slots) for key, family in layer.families.items()]
+
+
 def optimizers_of(optimizer: Any) -> List[Any]:
     """Returns a list of optimizers. errors: InvalidArgument for what has no `param_groups` and `state`."""
     found = [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
