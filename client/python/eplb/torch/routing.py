@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 import torch
@@ -244,6 +244,14 @@ class TokenCounts:
         return ["" if counts else "chose no expert" if counted else "ran without gradients" if uncounted else "got no call"
                 for counts, counted, uncounted in zip(self._host[:, 1:-3].sum(dim=1), self._host[:, -2], self._host[:, -1])]
 
+    def told_silences(self, names: Sequence[str]) -> str:
+        """names: of the layers. returns: which routers counted nothing, and why, in one line; "" if all counted."""
+        silent: Dict[str, List[str]] = {}
+        for name, silence in zip(names, self.silences()):
+            if silence:
+                silent.setdefault(silence, []).append(name)
+        return "; ".join(f"{_routers_of(found)} {silence}" for silence, found in silent.items())
+
     def _stacked(self) -> torch.Tensor:
         return torch.stack(self.ledgers) if self.ledgers else self._host.new_zeros(self._host.shape, device=self.device)
 
@@ -251,6 +259,11 @@ class TokenCounts:
         self._is_reading = False
         if self.ledgers:
             torch._foreach_zero_(self.ledgers)
+
+
+def _routers_of(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"the router{'s' if len(names) > 1 else ''} of {', '.join(names[:most])}{more}"
 
 
 def _described(output: Any) -> str:

@@ -11,7 +11,7 @@ import torch
 from eplb.errors import InvalidArgument
 from eplb.torch.layers import ExpertLayer
 from eplb.torch.pieces import ExpertTensor, Piece, refused
-from eplb.torch.scattered import Part
+from eplb.torch.scattered import Part, is_scattered
 
 # A model's parameter -> what an optimizer updates in its place, whole or in part, or None: the parameter itself.
 Masters = Callable[[torch.Tensor], Union[torch.Tensor, Part, None]]
@@ -270,6 +270,12 @@ def _has_tensor(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(map(_has_tensor, value))
     return torch.is_tensor(value) and value.numel() > 1
+
+
+def weights_of(layer: ExpertLayer, state: OptimizerState) -> List[ExpertTensor]:
+    """Returns the weights of a layer's experts that are rows, or can be."""
+    return [ExpertTensor(f"layers.{layer.index}.{key}", layer.index, "weight", [Piece(each) for each in family.parameters],
+                         layer.num_local_slots) for key, family in layer.families.items() if not is_scattered(family, state)]
 
 
 def optimizers_of(optimizer: Any) -> List[Any]:
