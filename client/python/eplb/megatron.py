@@ -38,12 +38,13 @@ _REFUSED_OPTIONS = {
 _MOMENT_TYPES = ("exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype")
 
 
-def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, *, check_batch: Any = False,
-           **options: Any) -> Attached:
+def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, *, boundary: str = "call",
+           check_batch: Any = False, **options: Any) -> Attached:
     """Attaches EPLB to a training of Megatron-Core. Collective over the job; after setup_model_and_optimizer has built and loaded
     everything, and before CUDA graphs are captured.
 
-    model: a module, or the list of this rank's chunks. optimizer: Megatron's, or None for no training. check_batch: as of
+    model: a module, or the list of this rank's chunks. optimizer: Megatron's, or None for no training. boundary: "call": the
+    training loop calls step_boundary. "optimizer": each optimizer.step() ends with the boundary. check_batch: as of
     eplb.torch.attach; False, because Megatron's own groups give the order of experts. options: of eplb.torch.attach and
     eplb.Client.connect. errors: as eplb.torch.attach; InvalidArgument naming a layer's option or an optimizer that cannot move
     by expert, or a part of Megatron that is not there.
@@ -57,7 +58,8 @@ def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, 
         chunks, [leaf.optimizer for leaf in leaves], experts=layers, router=lambda moe: moe.router,
         seam=lambda layer, columns: _Dispatch(layers.around[layer.experts], columns),
         masters=_Masters(leaves, dist.get_world_size(groups["edp_group"])),
-        refresh=_refresh_of(chunks, groups["edp_group"]), check_batch=check_batch, **groups, **options)
+        refresh=_refresh_of(chunks, groups["edp_group"]), boundary=optimizer if boundary == "optimizer" else boundary,
+        check_batch=check_batch, **groups, **options)
 
 
 class _MoeLayers:

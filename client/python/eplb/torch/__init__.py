@@ -52,7 +52,8 @@ def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, 
     refresh: brings weights that are in buffers up to date on this rank, if the optimizer's step leaves that to the next forward.
     It runs before experts may move.
     check_batch: a batch that the model is called with, of any size: attach ends with attached.check_forward(check_batch), and
-    nothing has moved unless it passed. None: the order of experts is not verified.
+    nothing moves unless it passed. None: nothing moves until the trainer has called check_forward. False: expert e is known to be
+    in slot e, and nothing verifies it.
     all_gather: bytes -> bytes of all ranks, in torch's order; default eplb.torch_all_gather(). options: of eplb.Client.connect.
     errors: InvalidArgument naming module, parameter, state or option; FailedPrecondition on ranks without a fault of their own.
     With EPLB_DISABLE=1, on all ranks, nothing is done.

@@ -8,7 +8,7 @@ import os
 import sys
 import zlib
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from eplb.torch.layout import expect_one_model, expect_routers_of
 from eplb.torch.meeting import connect_options, meet
 from eplb.torch.pieces import ExpertTensor
 from eplb.torch.probe import SeenInputs
-from eplb.torch.routing import RouterHook, Seam, SlotColumns, TokenCounts, Turn
+from eplb.torch.routing import Seam, SlotColumns, TokenCounts, Turn, hook_router
 from eplb.torch.scattered import Scattered
 from eplb.torch.shards import fsdp_around, reshard
 from eplb.torch.state import Masters, OptimizerState, optimizers_of
@@ -44,6 +44,10 @@ _PATIENCE, _IDLE = 16, 64
 
 # The start of `reason` while this rank counts no tokens, as client/session/token_watch.h has it.
 _NOT_COUNTING = "NOT_COUNTING: "
+
+# Why nothing moves before an end-to-end check.
+_UNVERIFIED = ("no batch has shown yet that expert e is in slot e: give attach a check_batch or call attached.check_forward(batch), or "
+               "give check_batch=False where the trainer's order is known (docs/attach.md)")
 
 _MOST_TOLD = 64  # different lines on stderr about routers that count nothing
 _NOTHING = Boundary(False, False, 0, 0, 0, 0.0, 0, 0, "")
@@ -92,7 +96,8 @@ class Attached:
         def find() -> Tuple[List[ExpertLayer], OptimizerState]:
             reshard(fsdp_around(self._chunks))
             state = OptimizerState(optimizers_of(optimizer), masters)
-            _expect_an_optimizer(state, boundary)
+            if boundary == "optimizer" and not (state.optimizers and all(hasattr(each, "step") for each in state.optimizers)):
+                raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
             layers = find_layers(self._chunks, experts, router, num_local_experts)
             expect_not_compiled(self._chunks, layers)
             state.expect_updated(layers)
@@ -110,7 +115,7 @@ class Attached:
         self._next_step, self._skipped_steps, self._silent_steps = int(options.get("first_step") or 0), 0, 0
         self.client = Client.connect(self._all_gather, **connect_options(met, options))
         try:
-            self._attach(boundary, seam or functools.partial(_hook_router, turn), check_batch)
+            self._attach(boundary, seam or functools.partial(hook_router, turn), check_batch)
         except BaseException as error:
             self._undo_attach(str(error))
             raise
@@ -121,8 +126,9 @@ class Attached:
         """Ends a step: call it on every rank after each optimizer step, also a skipped one, and before the next backward,
         because gradients do not move. Collective at each vote. step: rises by one from first_step; None: the next one.
 
-        Nothing moves until optimizers have state of all experts on all ranks. Steps until then are not EPLB's steps, and each
-        of these boundaries waits for the slowest rank. From the 16th on, `reason` names a rank and a parameter without state.
+        Nothing moves until check_forward has passed, unless attach was given check_batch=False, nor until optimizers have state of
+        all experts on all ranks. Steps until then are not EPLB's steps, and each of these boundaries waits for the slowest rank.
+        From the 16th on, `reason` names a rank and a parameter without state.
         If this rank counts no tokens for two load windows, `reason` begins with "NOT_COUNTING: " and names the routers. Memory
         that replaced parameters or state, with the same shapes, types and device, is adopted. errors: as
         eplb.Client.step_boundary; InvalidArgument naming a tensor that cannot be adopted, and FailedPrecondition if no
@@ -139,7 +145,7 @@ class Attached:
             raise FailedPrecondition(f"step_boundary of step {number}, expected {self._next_step}")
         self._next_step += 1
         is_vote = (number - self._skipped_steps + 1) % self._intervals[0] == 0
-        why_not = self._steps.why_not_move() if is_vote else ""
+        why_not = self._why_not_move() if is_vote else ""
         self._steps.end_boundary()
         with self._ending_the_run():
             self._watch.expect_trained_as_before()
@@ -180,7 +186,8 @@ class Attached:
 
     def check_forward(self, batch: Any, tolerance: float = 0.01) -> None:
         """Compares the model's outputs for a batch in static order, with the experts of all layers shuffled, and back: they show
-        whether experts are where EPLB assumes. Collective, between two steps; attach does it with check_batch.
+        whether experts are where EPLB assumes, and experts may move from then on. Collective, between two steps; attach does it
+        with check_batch.
 
         batch: what the model is called with: a tensor, a tuple or list of arguments, or a dict of named ones; or a function
         () -> outputs, for several chunks, a pipeline or autocast. Forwards run without gradients, in eval mode, and leave random
@@ -311,7 +318,7 @@ class Attached:
         struct = to_struct(self._client.options)
         self._intervals = (struct.vote_every, struct.report_every)
         has_batch = check_batch is not None and check_batch is not False
-        if any(self._all_gather.objects_of(lambda: self._find_weights(is_verified=has_batch))):
+        if self._find_weights(has_batch):
             self._scattered.expect_covered(self._all_gather, self._coordinates.expert_data_size)
         self._watch = Watch(self.layers, OptimizerState([]), self._weights)
         self._hook_layers(seam)
@@ -319,6 +326,11 @@ class Attached:
         if has_batch:
             self.check_forward(check_batch)
         first = self._client.placement.physical_to_logical_map.copy()
+        if not self._is_verified:
+            if (first != self._static).any():
+                raise InvalidArgument(f"initial_placement: experts would move at once, and {_UNVERIFIED}")
+            if self._coordinates.rank == 0:
+                self._tell(f"eplb: nothing moves: {_UNVERIFIED}")
         self._move(self._static, first, through_client=False)
         self._slots, self._version = first, self._client.placement.version
         self._register_when_ready(is_attaching=True)
@@ -356,13 +368,22 @@ class Attached:
             self._hooks.append(seam(layer, columns))
             attached_experts.add(layer.experts)
 
-    def _find_weights(self, is_verified: bool) -> bool:
-        """is_verified: whether a batch will show that experts are where EPLB assumes. returns: whether the optimizer holds state
-        in parts."""
-        if not is_verified:
-            expect_routers_of(self.layers, self._static.shape[1], self._coordinates.expert_model_size)
-        self._weights = [tensor for layer in self.layers for tensor in weights_of(layer, self._state)]
-        return self._scattered.has_parts()
+    def _find_weights(self, has_batch: bool) -> bool:
+        """Collective. has_batch: whether a batch will show that experts are where EPLB assumes. returns: whether an
+        optimizer holds state in parts. errors: InvalidArgument naming a router of another number of experts; FailedPrecondition
+        when ranks differ in check_batch."""
+        def find() -> List[bool]:
+            if not has_batch:
+                expect_routers_of(self.layers, self._static.shape[1], self._coordinates.expert_model_size)
+            self._weights = [tensor for layer in self.layers for tensor in weights_of(layer, self._state)]
+            return [has_batch, self._is_verified, self._scattered.has_parts()]
+
+        given = self._all_gather.objects_of(find)
+        differing = [rank for rank, each in enumerate(given) if each[:2] != given[0][:2]]
+        if differing:
+            raise FailedPrecondition(f"check_batch: rank {differing[0]} was given another than rank 0: give all ranks a batch, or False, "
+                                     f"or none")
+        return any(has_parts for _, _, has_parts in given)
 
     def _hook_state_dicts(self) -> None:
         for layer in self.layers:
@@ -414,13 +435,16 @@ class Attached:
             self._tell(f"eplb: nothing moves: {self._waiting}, {number} boundaries after attach; does it get gradients?")
         return self._waiting
 
+    def _why_not_move(self) -> str:
+        return self._steps.why_not_move() if self._is_verified else _UNVERIFIED
+
     def _vote_no(self, why: str) -> None:
         """Votes no if `why` is not empty. Logged once, at the second such vote in a row."""
         self._num_refused = self._num_refused + 1 if why else 0
         if not why or self._client.closed:
             return
         self._client.vote_no(f"VOTED_NO: rank {self._coordinates.rank}: {why}")
-        if self._num_refused > 1:
+        if self._num_refused > 1 and self._is_verified:
             self._tell(f"eplb: rank {self._coordinates.rank} votes no: {why}; call step_boundary after each optimizer.step(), and "
                        f"before the next forward")
 
@@ -431,11 +455,7 @@ class Attached:
 
     def _with_routers(self, reason: str) -> str:
         """returns: `reason` with what the silent routers did in the newest step; told once on stderr."""
-        silent: Dict[str, List[str]] = {}
-        for columns, silence in zip(self._columns, self._counts.silences()):
-            if silence:
-                silent.setdefault(silence, []).append(columns.name)
-        told = "; ".join(f"{_routers_of(names)} {silence}" for silence, names in silent.items())
+        told = self._counts.told_silences([layer.name for layer in self.layers]) if self._hooks else ""
         if not told:
             return reason
         self._tell(f"eplb: {_NOT_COUNTING}rank {self._coordinates.rank}: {told}")
@@ -452,8 +472,6 @@ class Attached:
 
         with self._ending_the_run():
             expect_alike_on_ranks(self._all_gather.objects_of(traits))
-        if not self._has_switched and not self._is_verified and self._coordinates.rank == 0:
-            self._tell("eplb: experts have moved, and their order was not verified: give attach a check_batch (docs/attach.md)")
         self._has_switched = True
 
     def _stack_state(self) -> List[ExpertTensor]:
@@ -574,24 +592,9 @@ class Attached:
         return client
 
 
-def _expect_an_optimizer(state: OptimizerState, boundary: Any) -> None:
-    if boundary == "optimizer" and not (state.optimizers and all(hasattr(each, "step") for each in state.optimizers)):
-        raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
-
-
 @contextlib.contextmanager
 def _showing_how_to_save() -> Iterator[None]:
     try:
         yield
     except Aborted as error:
         raise Aborted(f"{error}; while all ranks live, `with attached.static_order():` still saves on all of them") from error
-
-
-def _routers_of(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"the router{'s' if len(names) > 1 else ''} of {', '.join(names[:most])}{more}"
-
-
-def _hook_router(turn: Optional[Turn], layer: ExpertLayer, columns: SlotColumns) -> RouterHook:
-    assert layer.router is not None  # there is no other seam
-    return RouterHook(columns, layer.router, turn)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 import torch
@@ -101,6 +101,12 @@ class RouterHook:
         if self._turn is not None:
             return self._turn(output, self.columns)
         return turn_by_shape(output, self.columns, _num_tokens((*arguments, *named.values())))
+
+
+def hook_router(turn: Optional[Turn], layer: ExpertLayer, columns: SlotColumns) -> RouterHook:
+    """The seam at the output of a layer's router. turn: as of RouterHook."""
+    assert layer.router is not None  # attach refuses to have neither it nor another seam
+    return RouterHook(columns, layer.router, turn)
 
 
 def turn_by_shape(output: Any, columns: SlotColumns, num_tokens: Optional[int] = None) -> Any:
@@ -244,6 +250,14 @@ class TokenCounts:
         return ["" if counts else "chose no expert" if counted else "ran without gradients" if uncounted else "got no call"
                 for counts, counted, uncounted in zip(self._host[:, 1:-3].sum(dim=1), self._host[:, -2], self._host[:, -1])]
 
+    def told_silences(self, names: Sequence[str]) -> str:
+        """names: of the layers. returns: which routers counted nothing, and why, in one line; "" if all counted."""
+        silent: Dict[str, List[str]] = {}
+        for name, silence in zip(names, self.silences()):
+            if silence:
+                silent.setdefault(silence, []).append(name)
+        return "; ".join(f"{_routers_of(found)} {silence}" for silence, found in silent.items())
+
     def _stacked(self) -> torch.Tensor:
         return torch.stack(self.ledgers) if self.ledgers else self._host.new_zeros(self._host.shape, device=self.device)
 
@@ -251,6 +265,11 @@ class TokenCounts:
         self._is_reading = False
         if self.ledgers:
             torch._foreach_zero_(self.ledgers)
+
+
+def _routers_of(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"the router{'s' if len(names) > 1 else ''} of {', '.join(names[:most])}{more}"
 
 
 def _described(output: Any) -> str:

@@ -293,5 +293,3 @@ def optimizers_of(optimizer: Any) -> List[Any]:
             raise InvalidArgument(f"optimizer: {type(each).__name__} has no param_groups and state as torch's have; give the "
                                   f"torch optimizer inside it ({_PAGE})")
     return found
-
-
