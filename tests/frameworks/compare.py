@@ -68,6 +68,19 @@ def digests_of_shards(cut):
     return found
 
 
+def digests_of_checkpoint(directory):
+    """{key: digest} of all tensors, whole, in a directory of torch.distributed.checkpoint."""
+    import torch
+    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+    from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+
+    found = {}
+    _load_state_dict(found, FileSystemReader(directory), planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    leaves, _ = torch.utils._pytree.tree_flatten_with_path(found)
+    return {f"saved {torch.utils._pytree.keystr(path)}": digest(value) for path, value in leaves if torch.is_tensor(value)}
+
+
 def merged(ranks):
     """The digests of all ranks. errors: ValueError naming a tensor of which two ranks have different copies."""
     found = {}

@@ -1,0 +1,67 @@
+"""Trains a row of a framework without EPLB and with it, in ranks that are forked: the framework is imported once, by their parent.
+
+A module of a framework has ROWS, dicts with "name", "world" and "steps", and Training(row), with attach(endpoint, job), run(steps),
+result() and close(). A row in PUSH is in the gate of each push.
+"""
+
+import os
+import pathlib
+import sys
+import time
+import unittest
+
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "client/python")]
+
+import compare  # noqa: E402
+import ranks  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+SWITCHES = 3  # at least, in each row
+
+
+def give_time(num_switches):
+    """A daemon decides beside the steps, however busy the machine is."""
+    time.sleep(0.01 if num_switches >= SWITCHES else 0.1 if num_switches else 0.3)
+
+
+def train(rank, training_of, row, directory, name, endpoint):
+    """One rank of one training. returns: its result."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(row["world"]))
+    dist.init_process_group("gloo", f"file://{directory}/{name}", rank=rank, world_size=row["world"])
+    training = training_of({**row, "directory": f"{directory}/{name}.files"})
+    if endpoint is not None:
+        training.attach(endpoint, name)
+    training.run(row["steps"])
+    result = training.result()
+    training.close()
+    dist.barrier()  # gloo's threads end badly when a process exits while another one still talks to it
+    dist.destroy_process_group()
+    return result
+
+
+class RowTest(ranks.RankTest):
+    def equal(self, training_of, row):
+        """Losses, parameters, buffers and optimizer state are equal to the bit, and experts moved SWITCHES times."""
+        off = self.succeed(row["world"], train, training_of, row, self.directory, "off", None)
+        endpoint = f"127.0.0.1:{self.start_daemon(row.get('daemon', '')).grpc_port}"
+        on = self.succeed(row["world"], train, training_of, row, self.directory, "on", endpoint)
+        print(f"{row['name']}: {[each['switches'] for each in on]} {len(compare.merged(on))} tensors", file=sys.stderr)
+        self.assertEqual(compare.difference(off, on), "")
+        self.assertGreaterEqual(min(len(each["switches"]) for each in on), SWITCHES)
+
+
+def tests_of(training_of, rows):
+    """Returns a class of tests, one for each row."""
+    def test_of(row):
+        def test(self):
+            self.equal(training_of, row)
+        test.__doc__ = row["name"]
+        return test
+
+    return type("RowsTest", (RowTest,), {f"test_{row['key']}": test_of(row) for row in rows})
+
+
+def main():
+    unittest.main(verbosity=2)
