@@ -33,6 +33,7 @@ import compare  # noqa: E402
 import spmd_types as spmd  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.checkpoint import FileSystemReader  # noqa: E402
 from torch.distributed.fsdp import FSDPModule  # noqa: E402
 from torchtitan.components.checkpointer import CheckpointManager  # noqa: E402
 from torchtitan.components.optimizer import OptimizersContainer, default_adamw, register_moe_load_balancing_hook  # noqa: E402
@@ -157,9 +158,9 @@ class Training:
         for optimizer in self.trainer.optimizers:
             for parameter, state in optimizer.state.items():
                 tensors.update({f"{names[parameter]} {key}": value for key, value in state.items()})
-        digests = {prefix + name: compare.digest(local_of(tensor)) for name, tensor in tensors.items()}
+        digests = {prefix + name: compare.digest(compare.local_of(tensor)) for name, tensor in tensors.items()}
         self.trainer.checkpointer.maybe_wait_for_saving()
-        digests.update(compare.digests_of_checkpoint(f"{self.trainer.checkpointer.folder}/step-{SAVED}"))
+        digests.update(compare.digests_of_checkpoint(FileSystemReader(f"{self.trainer.checkpointer.folder}/step-{SAVED}")))
         return {"losses": [value.hex() for value in self.losses], "switches": self.switches, "digests": digests}
 
     def close(self):
@@ -173,10 +174,6 @@ def batch(step):
     generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
     kind = torch.randint(3, (2, TOKENS), generator=generator)
     return centre[kind] + torch.randn(2, TOKENS, WIDTH, generator=generator) * 0.3
-
-
-def local_of(tensor):
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 ROWS = [{"key": key, "name": name, "world": world, "ep": 2, "score": score, "saves": saves, "steps": 44} for key, name, world, score, saves in (
