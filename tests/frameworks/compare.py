@@ -68,15 +68,19 @@ def digests_of_shards(cut):
     return found
 
 
-def digests_of_checkpoint(directory):
-    """{key: digest} of all tensors, whole, in a directory of torch.distributed.checkpoint."""
+def local_of(tensor):
+    """What this rank holds of a DTensor; another tensor itself."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def digests_of_checkpoint(reader):
+    """{key: digest} of all tensors, whole. reader: a StorageReader of torch.distributed.checkpoint."""
     import torch
-    from torch.distributed.checkpoint import FileSystemReader
     from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
     from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
     found = {}
-    _load_state_dict(found, FileSystemReader(directory), planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    _load_state_dict(found, reader, planner=_EmptyStateDictLoadPlanner(), no_dist=True)
     leaves, _ = torch.utils._pytree.tree_flatten_with_path(found)
     return {f"saved {torch.utils._pytree.keystr(path)}": digest(value) for path, value in leaves if torch.is_tensor(value)}
 

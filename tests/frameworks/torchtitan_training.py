@@ -1,0 +1,188 @@
+"""One rank of a small training of torchtitan on the CPU, with EPLB or without it: its real MoE layers, sharding, FSDP, optimizers
+and checkpointer.
+
+Stand-ins: the device is the CPU, blocks are their MoE layer alone, the decoder has neither embedding nor head, and FSDP sums
+before it divides, because gloo has no multiplying sum.
+"""
+
+import contextlib
+import functools
+import logging
+import sys
+import types
+
+import forked
+import torch
+import torch._utils
+
+torch._utils._get_available_device_type = lambda: "cpu"  # torchtitan asks once, and takes "cuda" where there is none
+
+
+class _NoKernels(types.ModuleType):
+    """Triton kernels of a dispatcher that needs symmetric memory of GPUs."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+sys.modules["torchtitan.distributed.minimal_async_ep.kernels"] = _NoKernels("kernels")
+logging.disable(logging.INFO)
+
+import compare  # noqa: E402
+import spmd_types as spmd  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.checkpoint import FileSystemReader  # noqa: E402
+from torch.distributed.fsdp import FSDPModule  # noqa: E402
+from torchtitan.components.checkpointer import CheckpointManager  # noqa: E402
+from torchtitan.components.optimizer import OptimizersContainer, default_adamw, register_moe_load_balancing_hook  # noqa: E402
+from torchtitan.distributed import ParallelDims  # noqa: E402
+from torchtitan.distributed import utils as titan_utils  # noqa: E402
+from torchtitan.distributed.fsdp import apply_fsdp_to_decoder  # noqa: E402
+from torchtitan.models.common.config_utils import make_moe_config, make_routed_experts_config, make_router_config  # noqa: E402
+from torchtitan.models.common.moe_sharding import set_moe_sharding_config  # noqa: E402
+from torchtitan.protocols.module import Module  # noqa: E402
+
+WIDTH, HIDDEN, EXPERTS, LAYERS, TOKENS = 32, 48, 8, 2, 40
+PHASE_STEPS = 16  # after which other tokens come, so that other experts are hot
+SAVED, LOADED = 24, 30  # steps at which a checkpoint is written, and read again
+BACKEND = "partial_dtensor"  # the default does not run on torch 2.13
+
+
+def moe_config(score):
+    init = functools.partial(nn.init.normal_, std=0.3)
+    config = make_moe_config(
+        num_experts=EXPERTS, load_balance_coeff=1e-2,
+        router=make_router_config(dim=WIDTH, num_experts=EXPERTS, top_k=2, score_func=score, route_norm=True,
+                                  gate_param_init={"weight": functools.partial(nn.init.normal_, std=0.8)}),
+        routed_experts=make_routed_experts_config(dim=WIDTH, hidden_dim=HIDDEN, num_experts=EXPERTS, top_k=2, comm_backend="standard",
+                                                  param_init={"w1_EFD": init, "w2_EDF": init, "w3_EFD": init}))
+    set_moe_sharding_config(config, enable_ep=True, enable_sp=False,
+                            expert_param_layout={"w1_EFD": spmd.S(1), "w2_EDF": spmd.S(2), "w3_EFD": spmd.S(1)})
+    return config
+
+
+class Block(Module):
+    def __init__(self, config):
+        super().__init__()
+        self.moe, self.moe_enabled = config.build(), True
+
+    def forward(self, x):
+        return x + self.moe(x)
+
+
+class Decoder(Module):
+    enable_weight_tying, tok_embeddings, norm, lm_head = False, None, None, None
+
+    def __init__(self, config):
+        super().__init__()
+        self.layers = nn.ModuleDict({str(number): Block(config) for number in range(LAYERS)})
+
+    def forward(self, x):
+        for block in self.layers.values():
+            x = block(x)
+        return x
+
+
+class Training:
+    def __init__(self, row):
+        titan_utils.set_spmd_backend(BACKEND)
+        dims = ParallelDims(dp_replicate=1, dp_shard=row["world"], cp=1, tp=1, pp=1, ep=row["ep"], world_size=row["world"],
+                            spmd_backend=BACKEND)
+        dims.build_mesh()
+        self.model = Decoder(moe_config(row["score"]))
+        self.model.parallelize(dims)
+        apply_fsdp_to_decoder(self.model, dims.get_mesh(["fsdp"]), torch.float32, torch.float32, False, ep_degree=row["ep"],
+                              edp_mesh=dims.get_optional_mesh(["efsdp"]))
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)
+        torch.manual_seed(7 + dist.get_rank())  # a CPU mesh would give all ranks the same random numbers
+        with torch.no_grad():
+            self.model.init_states()
+        optimizers = OptimizersContainer.Config(param_groups=default_adamw(lr=0.01).param_groups, implementation="for-loop").build(
+            model_parts=[self.model])
+        register_moe_load_balancing_hook(optimizers, [self.model], dims)
+        checkpointer = CheckpointManager.Config(enable=True, folder=row["directory"], interval=SAVED, keep_latest_k=0,
+                                                async_mode=row["saves"]).build(
+            dataloader=None, model_parts=[self.model], optimizers=optimizers, lr_schedulers=None, states={}, sd_adapter=None)
+        # What torchtitan's Trainer has of these names.
+        self.trainer = types.SimpleNamespace(model_parts=[self.model], optimizers=optimizers, parallel_dims=dims,
+                                             checkpointer=checkpointer)
+        self.attached, self.losses, self.switches = None, [], []
+
+    def attach(self, endpoint, job):
+        import eplb.torchtitan
+
+        self.attached = eplb.torchtitan.attach(self.trainer, endpoint=endpoint, job=job, vote_every=2, report_every=4,
+                                               require_daemon=True)
+
+    def run(self, steps):
+        for step in range(1, steps + 1):
+            x = batch(step)
+            self.trainer.optimizers.zero_grad()
+            loss = ((self.model(x) - x.roll(1, dims=-1)) ** 2).mean()
+            loss.backward()
+            self.trainer.optimizers.step()
+            self.losses.append(float(loss))
+            if self.attached is not None:
+                if self.attached.last_boundary.switched:
+                    self.switches.append(step)
+                forked.give_time(len(self.switches))
+            self.trainer.checkpointer.save(step)
+            if step == LOADED:
+                with self.attached.static_order() if self.attached is not None else contextlib.nullcontext():
+                    self.trainer.checkpointer.load(SAVED)
+            if step == steps - 1 and self.attached is not None:
+                self.expect_refused()
+        if self.attached is not None:
+            self.attached.detach()
+
+    def expect_refused(self):
+        """State dicts of moved experts would be written into the live memory of other ones."""
+        import eplb
+
+        for each in (*self.trainer.checkpointer.states.values(), self.model):
+            try:
+                each is None or each.state_dict()
+            except eplb.FailedPrecondition as error:
+                assert "with attached.static_order():" in str(error), error
+            else:
+                assert each is None, f"{type(each).__name__}.state_dict() was not refused"
+
+    def result(self):
+        prefix = f"rank {dist.get_rank()} "
+        tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        for optimizer in self.trainer.optimizers:
+            for parameter, state in optimizer.state.items():
+                tensors.update({f"{names[parameter]} {key}": value for key, value in state.items()})
+        digests = {prefix + name: compare.digest(compare.local_of(tensor)) for name, tensor in tensors.items()}
+        self.trainer.checkpointer.maybe_wait_for_saving()
+        digests.update(compare.digests_of_checkpoint(FileSystemReader(f"{self.trainer.checkpointer.folder}/step-{SAVED}")))
+        return {"losses": [value.hex() for value in self.losses], "switches": self.switches, "digests": digests}
+
+    def close(self):
+        assert not any("dispatch" in block.moe.routed_experts.token_dispatcher.__dict__ for block in self.model.layers.values())
+        self.trainer.checkpointer.close()
+
+
+def batch(step):
+    kinds = torch.Generator().manual_seed(17 + step // PHASE_STEPS)
+    centre = torch.randn(3, WIDTH, generator=kinds) * 2
+    generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
+    kind = torch.randint(3, (2, TOKENS), generator=generator)
+    return centre[kind] + torch.randn(2, TOKENS, WIDTH, generator=generator) * 0.3
+
+
+ROWS = [{"key": key, "name": name, "world": world, "ep": 2, "score": score, "saves": saves, "steps": 44} for key, name, world, score, saves in (
+    ("push", "EP2, expert bias, sigmoid", 2, "sigmoid", "disabled"),
+    ("softmax", "EP2, expert bias, softmax, asynchronous checkpoint", 2, "softmax", "async"),
+    ("efsdp_sigmoid", "EP2 x EFSDP2, expert bias, sigmoid", 4, "sigmoid", "disabled"),
+    ("efsdp_softmax", "EP2 x EFSDP2, expert bias, softmax", 4, "softmax", "disabled"))]
+
+RowsTest = forked.tests_of(Training, ROWS)
+
+if __name__ == "__main__":
+    forked.main()

@@ -1,0 +1,122 @@
+"""One rank of a small training of transformers on the CPU, with EPLB or without it: its real models, loading, expert, tensor and
+data parallelism, and saving.
+
+Stand-in: sorts are stable in both trainings, as those of GPUs are for keys of experts; on the CPU equal keys change places with the
+values of others.
+"""
+
+import contextlib
+import functools
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import compare  # noqa: E402
+import forked  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.checkpoint import HuggingFaceStorageReader  # noqa: E402
+from transformers import AutoModelForCausalLM, MixtralConfig, Qwen3MoeConfig  # noqa: E402
+from transformers.distributed import DistributedConfig  # noqa: E402
+
+VOCABULARY, TOKENS, EXPERTS = 64, 24, 8
+PHASE_STEPS = 16  # after which other tokens come, so that other experts are hot
+SAVED = 24  # step at which a checkpoint is written
+
+torch.argsort, torch.sort = (functools.partial(each, stable=True) for each in (torch.argsort, torch.sort))
+
+SIZES = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+         "head_dim": 8, "max_position_embeddings": 64, "num_experts_per_tok": 2, "output_router_logits": True,
+         "router_aux_loss_coef": 0.01, "tie_word_embeddings": False}
+CONFIGS = {"mixtral": lambda: MixtralConfig(**SIZES, intermediate_size=24, num_local_experts=EXPERTS),
+           "qwen3": lambda: Qwen3MoeConfig(**SIZES, intermediate_size=32, moe_intermediate_size=24, num_experts=EXPERTS,
+                                           norm_topk_prob=True)}
+
+
+class Training:
+    def __init__(self, row):
+        self.row, source = row, f"{row['directory']}/source"
+        if dist.get_rank() == 0:
+            torch.manual_seed(5)
+            model = AutoModelForCausalLM.from_config(CONFIGS[row["model"]]())
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if "norm" not in name:
+                        parameter.normal_(std=0.2)
+            model.save_pretrained(source)
+        dist.barrier()
+        self.model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, distributed_config=DistributedConfig(
+            tp_size=row["tp"], fsdp_size=row["world"] // row["tp"], ep_size=row["ep"]))
+        self.model.train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.attached, self.losses, self.switches = None, [], []
+
+    def attach(self, endpoint, job):
+        import eplb.transformers
+
+        self.attached = eplb.transformers.attach(self.model, self.optimizer, endpoint=endpoint, job=job, vote_every=2, report_every=4,
+                                                 require_daemon=True)
+
+    def run(self, steps):
+        for step in range(1, steps + 1):
+            ids = self._batch(step)
+            self.optimizer.zero_grad()
+            loss = self.model(input_ids=ids, labels=ids).loss
+            loss.backward()
+            self.optimizer.step()
+            self.losses.append(float(loss))
+            if self.attached is not None:
+                if self.attached.last_boundary.switched:
+                    self.switches.append(step)
+                forked.give_time(len(self.switches))
+            if step % 10 == 0:
+                with torch.no_grad():
+                    self.losses.append(float(self.model(input_ids=ids, labels=ids).loss))
+            if step == SAVED:
+                with self.attached.static_order() if self.attached is not None else contextlib.nullcontext():
+                    self.model.save_pretrained(f"{self.row['directory']}/saved", distributed_checkpoint=True)
+            if step == steps - 1 and self.attached is not None:
+                self.expect_refused()
+        if self.attached is not None:
+            self.attached.detach()
+
+    def expect_refused(self):
+        import eplb
+
+        for save in (self.model.state_dict, lambda: self.model.save_pretrained(f"{self.row['directory']}/moved"),
+                     self.optimizer.state_dict):
+            try:
+                save()
+            except eplb.FailedPrecondition as error:
+                assert "with attached.static_order():" in str(error), error
+            else:
+                raise AssertionError("a state dict of moved experts was not refused")
+
+    def result(self):
+        prefix = f"rank {dist.get_rank()} "
+        tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        for parameter, state in self.optimizer.state.items():
+            tensors.update({f"{names[parameter]} {key}": value for key, value in state.items()})
+        digests = {prefix + name: compare.digest(compare.local_of(tensor)) for name, tensor in tensors.items()}
+        digests.update(compare.digests_of_checkpoint(HuggingFaceStorageReader(f"{self.row['directory']}/saved")))
+        return {"losses": [value.hex() for value in self.losses], "switches": self.switches, "digests": digests}
+
+    def close(self):
+        pass
+
+    def _batch(self, step):
+        """Ranks of a tensor-parallel group share a batch."""
+        hot = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(17 + step // PHASE_STEPS))[:8]
+        generator = torch.Generator().manual_seed(1000 * step + dist.get_rank() // self.row["tp"])
+        return hot[torch.randint(len(hot), (2, TOKENS), generator=generator)]
+
+
+ROWS = [{"key": f"{model}_{key}", "name": f"{model}, {name}", "model": model, "world": world, "tp": tp, "ep": ep, "steps": 44}
+        for model in CONFIGS for key, name, world, tp, ep in (("tp2", "TP2/EP2", 2, 2, 2), ("fsdp2", "FSDP2/EP2", 2, 1, 2),
+                                                              ("fsdp4", "FSDP4/EP2", 4, 1, 2))]
+
+RowsTest = forked.tests_of(Training, ROWS)
+
+if __name__ == "__main__":
+    forked.main()
