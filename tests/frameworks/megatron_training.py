@@ -4,7 +4,6 @@ distributed checkpoint and router trace. boundary.py has what stands in for a GP
 import contextlib
 import json
 import pathlib
-import sys
 
 import boundary
 import forked
@@ -24,6 +23,7 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.module import Float16Module  # noqa: E402
 from megatron.core.transformer.moe.router_trace import RouterTracer  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
+from torch.distributed.checkpoint import FileSystemReader  # noqa: E402
 
 SEQUENCE, BATCH, MICRO_BATCHES, VOCABULARY, EXPERTS = 16, 2, 2, 64, 8
 PHASE_STEPS = 12  # after which other tokens come, so that other experts are hot
@@ -201,7 +201,7 @@ class Training:
                 torch.frombuffer(bytearray("\n".join(records), "utf-8"), dtype=torch.uint8))
             assert all(len(json.loads(each)["top_indices"][0]) == 2 for each in records)
         if self.row.get("saves"):
-            digests.update(compare.digests_of_checkpoint(f"{self.directory}.checkpoint"))
+            digests.update(compare.digests_of_checkpoint(FileSystemReader(f"{self.directory}.checkpoint")))
         return {"losses": [value.hex() for value in self.losses], "switches": self.switches, "digests": digests}
 
     def close(self):
@@ -239,5 +239,4 @@ ROWS = (
 RowsTest = forked.tests_of(Training, ROWS)
 
 if __name__ == "__main__":
-    sys.dont_write_bytecode = True
     forked.main()
