@@ -24,6 +24,7 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.module import Float16Module  # noqa: E402
 from megatron.core.transformer.moe.router_trace import RouterTracer  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
+from megatron.core.utils import unwrap_model  # noqa: E402
 from torch.distributed.checkpoint import FileSystemReader  # noqa: E402
 
 SEQUENCE, BATCH, MICRO_BATCHES, VOCABULARY, EXPERTS = 16, 2, 2, 64, 8
@@ -194,12 +195,13 @@ class Training:
                 dist_checkpointing.save(state, str(folder))
             else:
                 found = dist_checkpointing.load(state, str(folder))
-                self.model[0].load_state_dict(found["model"])
+                unwrap_model(self.model[0]).load_state_dict(found["model"])
                 self.optimizer.load_state_dict(found["optimizer"])
 
     def _sharded_state(self, is_loading=False):
-        model = self.model[0].sharded_state_dict()
-        return {"model": model, "optimizer": self.optimizer.sharded_state_dict(model, is_loading=is_loading)}
+        layout = {"distrib_optim_sharding_type": "dp_reshardable"}
+        model = unwrap_model(self.model[0]).sharded_state_dict(metadata=dict(layout))
+        return {"model": model, "optimizer": self.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=layout)}
 
     def _expect_refused(self):
         import eplb
