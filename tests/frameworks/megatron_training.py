@@ -191,7 +191,8 @@ class Training:
     def _checkpoint(self, step):
         """Saves and loads Megatron's distributed checkpoint, while experts are moved."""
         folder = self.directory.parent / f"{self.directory.name}.checkpoint"
-        if step not in (SAVED, LOADED):
+        # With the distributed optimizer Megatron gives all of torch's AdamW one tensor of steps when it loads.
+        if step not in (SAVED, LOADED) or step == LOADED and self.row.get("is_distributed"):
             return
         with self.attached.static_order() if self.attached is not None else contextlib.nullcontext():
             state = self._sharded_state(is_loading=step == LOADED)
@@ -205,7 +206,7 @@ class Training:
                 self.optimizer.load_state_dict(found["optimizer"])
 
     def _sharded_state(self, is_loading=False):
-        layout = {"distrib_optim_sharding_type": "dp_reshardable"}
+        layout = {"distrib_optim_sharding_type": "fully_reshardable"}
         model = unwrap_model(self.model[0]).sharded_state_dict(metadata=dict(layout))
         return {"model": model, "optimizer": self.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=layout)}
 
