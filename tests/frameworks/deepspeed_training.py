@@ -31,15 +31,21 @@ class Training:
         self.row, self.directory = row, pathlib.Path(row["directory"])
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         torch.manual_seed(77 + dist.get_rank())
+        self.engine, self.optimizer, _, _ = self.initialize()
+        self.attached, self.losses, self.switches, self.num_batches = None, [], [], 0
+
+    def config(self):
+        row = self.row
+        return {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": row["accumulate"], "gradient_clipping": 0.0,
+                "zero_optimization": {"stage": row["zero"]}, "bf16": {"enabled": row["bf16"]}, "steps_per_print": 10**9,
+                **row["config"]}
+
+    def initialize(self):
         model = self.model()
         groups = split_params_into_different_moe_groups_for_optimizer(
-            [{"params": [each for each in model.parameters() if each.requires_grad], "name": "all"}], row["group"])
-        optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=5e-3, foreach=row["foreach"])
-        config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": row["accumulate"], "gradient_clipping": 0.0,
-                  "zero_optimization": {"stage": row["zero"]}, "bf16": {"enabled": row["bf16"]}, "steps_per_print": 10**9,
-                  **row["config"]}
-        self.engine, self.optimizer, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-        self.attached, self.losses, self.switches, self.num_batches = None, [], [], 0
+            [{"params": [each for each in model.parameters() if each.requires_grad], "name": "all"}], self.row["group"])
+        optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=5e-3, foreach=self.row["foreach"])
+        return deepspeed.initialize(model=model, optimizer=optimizer, config=self.config())
 
     def model(self):
         """Parameters follow from the logical expert, so that each has its own on every rank."""
@@ -102,12 +108,16 @@ class Training:
 
     def batch(self, step):
         """Returns hidden states of three kinds, which follow from the phase that a step is in."""
-        self.num_batches += 1
         centre = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(17 + step // PHASE_STEPS)) * 2
-        generator = torch.Generator().manual_seed(1000 * self.num_batches + dist.get_rank())
+        generator = self.random()
         kind = torch.randint(3, (TOKENS,), generator=generator)
         hidden = centre[kind] + torch.randn(TOKENS, WIDTH, generator=generator) * 0.3
         return hidden.unsqueeze(0).to(torch.bfloat16 if self.row["bf16"] else torch.float32)
+
+    def random(self):
+        """Returns random numbers of a rank's next batch."""
+        self.num_batches += 1
+        return torch.Generator().manual_seed(1000 * self.num_batches + dist.get_rank())
 
     def result(self):
         """Digests of parameters and buffers, and of what torch's optimizer holds, which are flat partitions with ZeRO."""
@@ -150,7 +160,7 @@ class Model(torch.nn.Module):
         return hidden, auxiliary
 
 
-def _row(key, name, world=2, **options):
+def row(key, name, world=2, **options):
     """moe: arguments of MoE. group: parameters in one group of the optimizer at most. cuts: asserts that a partition ends inside of
     a parameter. saves: whether it saves and loads a checkpoint."""
     return {"key": key, "name": name, "world": world, "ep": 2, "experts": 8, "layers": 2, "zero": 0, "bf16": False, "moe": {"k": 2},
@@ -162,20 +172,20 @@ CUT = {"world": 4, "experts": 6, "layers": 3, "cuts": True, **BF16}
 SUMS_IN_FP32 = {"data_types": {"grad_accum_dtype": "fp32"}}
 
 ROWS = (
-    _row("push", "EP2 bf16 ZeRO-2", zero=2, **BF16),
-    _row("top1", "EP2 fp32 top-1", moe={"k": 1}),
-    _row("top2", "EP2 fp32 top-2, foreach", foreach=True),
-    _row("dropped", "EP2 fp32 top-1, dropped tokens", moe={"k": 1, "drop_tokens": True, "capacity_factor": 1.5}),
-    _row("accumulated", "EP2 fp32, 3 batches accumulated", accumulate=3),
-    _row("edp", "EP2 x DP2 fp32, checkpoint", world=4, saves=True),
-    _row("ep4", "EP4 fp32", world=4, ep=4),
-    _row("zero0", "EP2 bf16 ZeRO-0", **BF16),
-    _row("zero1", "EP2 bf16 ZeRO-1", zero=1, **BF16),
-    _row("zero1_fp32_sums", "EP2 bf16 ZeRO-1, sums in fp32", zero=1, config=SUMS_IN_FP32, **BF16),
-    _row("zero2_groups", "EP2 bf16 ZeRO-2, a group for few parameters, checkpoint", zero=2, group=3000, saves=True, **BF16),
-    _row("zero1_edp", "EP2 x DP2 bf16 ZeRO-1, cut", zero=1, **CUT),
-    _row("zero1_edp_fp32_sums", "EP2 x DP2 bf16 ZeRO-1, cut, sums in fp32", zero=1, config=SUMS_IN_FP32, **CUT),
-    _row("zero2_edp", "EP2 x DP2 bf16 ZeRO-2, cut, checkpoint", zero=2, saves=True, **CUT))
+    row("push", "EP2 bf16 ZeRO-2", zero=2, **BF16),
+    row("top1", "EP2 fp32 top-1", moe={"k": 1}),
+    row("top2", "EP2 fp32 top-2, foreach", foreach=True),
+    row("dropped", "EP2 fp32 top-1, dropped tokens", moe={"k": 1, "drop_tokens": True, "capacity_factor": 1.5}),
+    row("accumulated", "EP2 fp32, 3 batches accumulated", accumulate=3),
+    row("edp", "EP2 x DP2 fp32, checkpoint", world=4, saves=True),
+    row("ep4", "EP4 fp32", world=4, ep=4),
+    row("zero0", "EP2 bf16 ZeRO-0", **BF16),
+    row("zero1", "EP2 bf16 ZeRO-1", zero=1, **BF16),
+    row("zero1_fp32_sums", "EP2 bf16 ZeRO-1, sums in fp32", zero=1, config=SUMS_IN_FP32, **BF16),
+    row("zero2_groups", "EP2 bf16 ZeRO-2, a group for few parameters, checkpoint", zero=2, group=3000, saves=True, **BF16),
+    row("zero1_edp", "EP2 x DP2 bf16 ZeRO-1, cut", zero=1, **CUT),
+    row("zero1_edp_fp32_sums", "EP2 x DP2 bf16 ZeRO-1, cut, sums in fp32", zero=1, config=SUMS_IN_FP32, **CUT),
+    row("zero2_edp", "EP2 x DP2 bf16 ZeRO-2, cut, checkpoint", zero=2, saves=True, **CUT))
 
 RowsTest = forked.tests_of(Training, ROWS)
 
