@@ -4,7 +4,7 @@ distributed checkpoint and router trace. boundary.py has what stands in for a GP
 import contextlib
 import json
 import pathlib
-import sys
+import re
 
 import boundary
 import forked
@@ -24,6 +24,8 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.module import Float16Module  # noqa: E402
 from megatron.core.transformer.moe.router_trace import RouterTracer  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
+from megatron.core.utils import unwrap_model  # noqa: E402
+from torch.distributed.checkpoint import FileSystemReader  # noqa: E402
 
 SEQUENCE, BATCH, MICRO_BATCHES, VOCABULARY, EXPERTS = 16, 2, 2, 64, 8
 PHASE_STEPS = 12  # after which other tokens come, so that other experts are hot
@@ -44,7 +46,7 @@ class Training:
         self.config = self._config()
         self.model, self.attached = [self._model()], None
         self.optimizer = self._optimizer()
-        self.losses, self.switches = [], []
+        self.losses, self.switches, self.endpoint = [], [], None
         self.traces = [self._trace("before")]
 
     def _config(self):
@@ -92,27 +94,57 @@ class Training:
     def attach(self, endpoint, job):
         import eplb.megatron
 
-        self.attached = eplb.megatron.attach(self.model, self.optimizer, endpoint=endpoint, job=job, vote_every=2, report_every=4,
-                                             require_daemon=True)
+        self.endpoint = endpoint
+        if not self.row.get("is_page"):
+            self.attached = eplb.megatron.attach(self.model, self.optimizer, endpoint=endpoint, job=job, vote_every=2, report_every=4,
+                                                 require_daemon=True, boundary=self.row.get("boundary", "call"))
 
     def run(self, steps):
+        if self.row.get("is_page") and self.endpoint is not None:
+            return self._run_page(steps)
         self.traces.append(self._trace("after"))
         for step in range(steps):
             self._train_step(step)
-            for trace in self.traces:
-                trace.advance_step(step)
-            if self.attached is not None:
-                if self.attached.step_boundary().switched:
-                    self.switches.append(step)
-                forked.give_time(len(self.switches))
-            if self.row.get("saves"):
-                self._checkpoint(step)
+            if self.attached is not None and "boundary" not in self.row:
+                self.attached.step_boundary()
+            self._end_step(step)
         if self.attached is not None:
-            self.attached.check()
-            if not self.config.moe_grouped_gemm:
-                self.attached.check_experts()
-            self._expect_refused()
+            self._verify()
             self.attached.detach()
+
+    def _run_page(self, steps):
+        """The lines of docs/frameworks.md, of which three name EPLB."""
+        text = (forked.HERE.parents[1] / "docs/frameworks.md").read_text(encoding="utf-8")
+        block = re.search(r"^## Megatron-Core\n.*?```python\n(.*?)```", text, re.M | re.S)[1]
+        assert sum("eplb" in line or "attached" in line for line in block.splitlines()) <= 3, block
+
+        def train_step(step):
+            if step == 0:
+                self.attached = names["attached"]
+                self.traces.append(self._trace("after"))
+            else:
+                self._end_step(step - 1)
+            if step == steps - 1:
+                self._verify()
+            self._train_step(step)
+
+        names = {"model": self.model, "optimizer": self.optimizer, "iteration": 0, "train_iters": steps, "train_step": train_step}
+        exec(block.replace('"127.0.0.1:29610"', f'"{self.endpoint}", vote_every=2, report_every=4'), names)
+
+    def _end_step(self, step):
+        """After the boundary."""
+        if self.attached is not None:
+            if self.attached.last_boundary.switched:
+                self.switches.append(step)
+            forked.give_time(len(self.switches))
+        if self.row.get("saves"):
+            self._checkpoint(step)
+
+    def _verify(self):
+        self.attached.check()
+        if not self.config.moe_grouped_gemm:
+            self.attached.check_experts()
+        self._expect_refused()
 
     def _train_step(self, step):
         for chunk in self.model:
@@ -123,6 +155,8 @@ class Training:
             num_microbatches=MICRO_BATCHES, seq_length=SEQUENCE, micro_batch_size=BATCH, decoder_seq_length=SEQUENCE,
             forward_only=False)
         self.losses += [float(each["loss"]) for each in found]
+        for trace in self.traces:
+            trace.advance_step(step)
         self.optimizer.step()
 
     def _batches(self, step):
@@ -161,12 +195,13 @@ class Training:
                 dist_checkpointing.save(state, str(folder))
             else:
                 found = dist_checkpointing.load(state, str(folder))
-                self.model[0].load_state_dict(found["model"])
+                unwrap_model(self.model[0]).load_state_dict(found["model"])
                 self.optimizer.load_state_dict(found["optimizer"])
 
     def _sharded_state(self, is_loading=False):
-        model = self.model[0].sharded_state_dict()
-        return {"model": model, "optimizer": self.optimizer.sharded_state_dict(model, is_loading=is_loading)}
+        layout = {"distrib_optim_sharding_type": "dp_reshardable"}
+        model = unwrap_model(self.model[0]).sharded_state_dict(metadata=dict(layout))
+        return {"model": model, "optimizer": self.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=layout)}
 
     def _expect_refused(self):
         import eplb
@@ -185,6 +220,8 @@ class Training:
     def result(self):
         rank, tensors = dist.get_rank(), {}
         for chunk in self.model:
+            if chunk.ddp_config.overlap_param_gather:
+                chunk.start_param_sync(force_sync=True)  # a step leaves that to the next forward
             tensors.update({**dict(chunk.named_parameters()), **dict(chunk.named_buffers())})  # the expert bias is a buffer
         for number, leaf in enumerate(getattr(self.optimizer, "chained_optimizers", None) or [self.optimizer]):
             of_groups = [each for group in leaf.optimizer.param_groups for each in group["params"]] if leaf.optimizer else []
@@ -201,7 +238,7 @@ class Training:
                 torch.frombuffer(bytearray("\n".join(records), "utf-8"), dtype=torch.uint8))
             assert all(len(json.loads(each)["top_indices"][0]) == 2 for each in records)
         if self.row.get("saves"):
-            digests.update(compare.digests_of_checkpoint(f"{self.directory}.checkpoint"))
+            digests.update(compare.digests_of_checkpoint(FileSystemReader(f"{self.directory}.checkpoint")))
         return {"losses": [value.hex() for value in self.losses], "switches": self.switches, "digests": digests}
 
     def close(self):
@@ -217,11 +254,11 @@ BIAS = {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias":
         "moe_shared_expert_intermediate_size": 96, "moe_router_load_balancing_type": "none", "moe_aux_loss_coeff": 0.0}
 
 ROWS = (
-    _row("push", "EP2 SequentialMLP"),
+    _row("push", "EP2 SequentialMLP, by the lines of the page", is_page=True),
     _row("allgather", "EP2, dispatcher allgather, GLU, linear biases", config={
         "moe_token_dispatcher_type": "allgather", "gated_linear_unit": True, "add_bias_linear": True}),
     _row("fp32", "EP2 fp32, distributed optimizer", dtype="float32", is_distributed=True),
-    _row("sgd", "EP2, SGD with momentum, group-limited router", optimizer={"optimizer": "sgd", "lr": 0.05},
+    _row("sgd", "EP2, SGD with momentum, group-limited router, boundary by the optimizer", boundary="optimizer", optimizer={"optimizer": "sgd", "lr": 0.05},
          config={"moe_router_num_groups": 4, "moe_router_group_topk": 2}),
     _row("distributed", "EP2, distributed optimizer", is_distributed=True),
     _row("edp", "EP2 x DP2, distributed optimizer, expert bias, shared expert, overlapped gather", world=4, is_distributed=True,
@@ -239,5 +276,4 @@ ROWS = (
 RowsTest = forked.tests_of(Training, ROWS)
 
 if __name__ == "__main__":
-    sys.dont_write_bytecode = True
     forked.main()
