@@ -3,8 +3,8 @@
     import boundary
     boundary.install()        # before megatron is imported
 
-They are: random states, streams and events, the current device, names of tensors' types, arguments that name a device, and split
-sizes of an all-to-all. Triton and Transformer Engine can be imported and do nothing. Threads: one, before others start.
+They are: random states, streams and events, the current device, names of tensors' types, arguments that name a device, and sizes
+of collectives. Triton and Transformer Engine can be imported and do nothing. Threads: one, before others start.
 """
 
 import contextlib
@@ -187,13 +187,29 @@ def _to_home(move):
 
 
 def _split_sizes():
-    """gloo takes numbers and no tensors."""
-    original = dist.all_to_all_single
+    """gloo takes numbers and no tensors as sizes of an all-to-all, and only equal sizes in a gather and a reduction."""
+    exchange, gather = dist.all_to_all_single, dist.all_gather
 
     def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False):
         sizes = [None if each is None else [int(size) for size in each] for each in (output_split_sizes, input_split_sizes)]
-        return original(output, input, *sizes, group=group, async_op=async_op)
-    dist.all_to_all_single = all_to_all_single
+        return exchange(output, input, *sizes, group=group, async_op=async_op)
+
+    def all_gather(tensors, tensor, group=None, async_op=False):
+        most = max(map(len, tensors))
+        if all(len(each) == most for each in tensors):
+            return gather(tensors, tensor, group=group, async_op=async_op)
+        padded = torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])
+        parts = [torch.empty_like(padded) for _ in tensors]
+        gather(parts, padded, group=group)
+        for each, part in zip(tensors, parts):
+            each.copy_(part[:len(each)])
+
+    def reduce_scatter(output, tensors, group=None):
+        whole = torch.cat(tensors)
+        dist.all_reduce(whole, group=group)
+        output.copy_(whole.split([len(each) for each in tensors])[dist.get_rank(group)])
+
+    dist.all_to_all_single, dist.all_gather, dist.reduce_scatter = all_to_all_single, all_gather, reduce_scatter
 
 
 # ---- parts of Megatron-Core that need a GPU's library ----

@@ -19,7 +19,7 @@ def digest(tensor):
 
 
 def local_of(tensor):
-    """What this rank holds of a DTensor; another tensor itself."""
+    """Returns the piece of a DTensor that this rank holds, and another tensor as it is."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 

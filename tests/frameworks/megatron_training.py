@@ -39,12 +39,13 @@ class Training:
         self.row, self.directory = row, pathlib.Path(row["directory"])
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=row.get("tp", 1), pipeline_model_parallel_size=row.get("pp", 1),
-            expert_model_parallel_size=row["ep"], expert_tensor_parallel_size=row.get("etp", 1))
+            virtual_pipeline_model_parallel_size=row.get("chunks"), expert_model_parallel_size=row["ep"],
+            expert_tensor_parallel_size=row.get("etp", 1))
         torch.manual_seed(1234)
         model_parallel_cuda_manual_seed(1234)
         self.dtype = getattr(torch, row.get("dtype", "bfloat16"))
         self.config = self._config()
-        self.model, self.attached = [self._model()], None
+        self.model, self.attached = [self._chunk(number) for number in range(row.get("chunks", 1))], None
         self.optimizer = self._optimizer()
         self.losses, self.switches, self.endpoint = [], [], None
         self.traces = [self._trace("before")]
@@ -58,18 +59,21 @@ class Training:
             hidden_dropout=0.0, attention_dropout=0.0, params_dtype=self.dtype, bf16=self.dtype == torch.bfloat16,
             pipeline_dtype=self.dtype, use_cpu_initialization=True, gradient_accumulation_fusion=False, bias_activation_fusion=False,
             bias_dropout_fusion=False, masked_softmax_fusion=False, apply_rope_fusion=False, tensor_model_parallel_size=tp,
-            pipeline_model_parallel_size=row.get("pp", 1), expert_model_parallel_size=row["ep"], normalization="LayerNorm",
+            pipeline_model_parallel_size=row.get("pp", 1), virtual_pipeline_model_parallel_size=row.get("chunks"),
+            expert_model_parallel_size=row["ep"], normalization="LayerNorm",
             expert_tensor_parallel_size=row.get("etp", 1), sequence_parallel=tp > 1, finalize_model_grads_func=finalize_model_grads),
             **row.get("config", {})})
 
-    def _model(self):
+    def _chunk(self, number):
         if self.config.sequence_parallel:
             boundary.norm_of_sequences()
         spec = specs.get_gpt_layer_local_spec(num_experts=EXPERTS, moe_grouped_gemm=False, normalization="LayerNorm")
         if self.config.moe_grouped_gemm:
             spec = boundary.grouped_experts(spec)
-        model = GPTModel(self.config, spec, VOCABULARY, SEQUENCE, pre_process=parallel_state.is_pipeline_first_stage(),
-                         post_process=parallel_state.is_pipeline_last_stage(), position_embedding_type="rope")
+        stage = number if "chunks" in self.row else None
+        model = GPTModel(self.config, spec, VOCABULARY, SEQUENCE, position_embedding_type="rope", vp_stage=stage,
+                         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+                         post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage))
         if self.dtype != torch.float32:
             model = Float16Module(self.config, model)
         is_distributed = self.row.get("is_distributed", False)
@@ -141,17 +145,19 @@ class Training:
             self._checkpoint(step)
 
     def _verify(self):
+        import eplb.megatron
+
         self.attached.check()
-        if not self.config.moe_grouped_gemm:
-            self.attached.check_experts()
+        self.attached.check_experts(eplb.megatron.probe_of(self.attached) if self.config.moe_grouped_gemm else None)
         self._expect_refused()
 
     def _train_step(self, step):
         for chunk in self.model:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
+        batches = [iter(self._batches(step)) for _ in self.model]
         found = get_forward_backward_func()(
-            forward_step_func=self._forward, data_iterator=iter(self._batches(step)), model=self.model,
+            forward_step_func=self._forward, data_iterator=batches if len(batches) > 1 else batches[0], model=self.model,
             num_microbatches=MICRO_BATCHES, seq_length=SEQUENCE, micro_batch_size=BATCH, decoder_seq_length=SEQUENCE,
             forward_only=False)
         self.losses += [float(each["loss"]) for each in found]
@@ -219,10 +225,11 @@ class Training:
 
     def result(self):
         rank, tensors = dist.get_rank(), {}
-        for chunk in self.model:
+        for number, chunk in enumerate(self.model):
             if chunk.ddp_config.overlap_param_gather:
                 chunk.start_param_sync(force_sync=True)  # a step leaves that to the next forward
-            tensors.update({**dict(chunk.named_parameters()), **dict(chunk.named_buffers())})  # the expert bias is a buffer
+            named = {**dict(chunk.named_parameters()), **dict(chunk.named_buffers())}  # the expert bias is a buffer
+            tensors.update({f"chunk {number} {name}": tensor for name, tensor in named.items()})
         for number, leaf in enumerate(getattr(self.optimizer, "chained_optimizers", None) or [self.optimizer]):
             of_groups = [each for group in leaf.optimizer.param_groups for each in group["params"]] if leaf.optimizer else []
             for place, updated in enumerate(of_groups):
@@ -242,8 +249,8 @@ class Training:
         return {"losses": [value.hex() for value in self.losses], "switches": self.switches, "digests": digests}
 
     def close(self):
-        assert not any("dispatch_preprocess" in module.token_dispatcher.__dict__ for module in self.model[0].modules()
-                       if hasattr(module, "token_dispatcher"))
+        assert not any("dispatch_preprocess" in module.token_dispatcher.__dict__ for chunk in self.model
+                       for module in chunk.modules() if hasattr(module, "token_dispatcher"))
 
 
 def _row(key, name, world=2, ep=2, steps=44, **options):
@@ -266,6 +273,7 @@ ROWS = (
     _row("edp_biases", "EP2 x DP2, distributed optimizer, linear biases, checkpoint", world=4, is_distributed=True, saves=True,
          config={"add_bias_linear": True}),
     _row("pipeline", "PP2 x EP2, 4 layers", world=4, pp=2, layers=4),
+    _row("virtual", "PP2 x EP2, 4 layers in 2 chunks a rank", world=4, pp=2, layers=4, chunks=2),
     _row("tensor", "TP2 x EP2, sequence parallel", world=4, tp=2),
     _row("expert_tensor", "TP2 x ETP2 x EP2", world=4, tp=2, etp=2),
     _row("grouped", "EP2 TEGroupedMLP over a stand-in", is_grouped=True),

@@ -35,6 +35,8 @@ _REFUSED_OPTIONS = {
     "fp4": "gradients are rounded by chance, drawn in the order of slots",
     "moe_single_grouped_weight": "the experts of a rank are then one GroupedTensor",
     "moe_single_grouped_bias": "the biases of a rank are then one GroupedTensor"}
+_GROUPS = {"ep_group": "expert_model", "edp_group": "expert_data", "etp_group": "expert_tensor", "pp_group": "pipeline_model"}
+_PROBE_TOKENS = 16  # fp8 kernels want a multiple of 16
 _MOMENT_TYPES = ("exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype")
 
 
@@ -46,12 +48,13 @@ def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, 
     model: a module, or the list of this rank's chunks. optimizer: Megatron's, or None for no training. boundary: "call": the
     training loop calls step_boundary. "optimizer": each optimizer.step() ends with the boundary. check_batch: as of
     eplb.torch.attach; False, because Megatron's own groups give the order of experts. options: of eplb.torch.attach and
-    eplb.Client.connect. errors: as eplb.torch.attach; InvalidArgument naming a layer's option or an optimizer that cannot move
-    by expert, or a part of Megatron that is not there.
+    eplb.Client.connect; with ep_group, edp_group, etp_group or pp_group if these are not those of parallel_state. errors: as
+    eplb.torch.attach; InvalidArgument naming a layer's option or an optimizer that cannot move by expert, or a part of Megatron
+    that is not there.
     """
     state = _MEGATRON.imported("megatron.core", "parallel_state")
-    groups = {name: _MEGATRON.part(state, f"get_{of}_parallel_group")() for name, of in (
-        ("ep_group", "expert_model"), ("edp_group", "expert_data"), ("etp_group", "expert_tensor"), ("pp_group", "pipeline_model"))}
+    groups = {name: options.pop(name) if name in options else _MEGATRON.part(state, f"get_{of}_parallel_group")()
+              for name, of in _GROUPS.items()}
     chunks = list(model) if isinstance(model, (list, tuple)) else [model]
     leaves, layers = _leaves_of(optimizer), _MoeLayers()
     return eplb.torch.attach(
@@ -60,6 +63,24 @@ def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, 
         masters=_Masters(leaves, dist.get_world_size(groups["edp_group"])),
         refresh=_refresh_of(chunks, groups["edp_group"]), boundary=optimizer if boundary == "optimizer" else boundary,
         check_batch=check_batch, **groups, **options)
+
+
+def probe_of(attached: Attached) -> Callable[[int, int], torch.Tensor]:
+    """Returns the `probe` of attached.check_experts for experts that are no modules of their own, as those of TEGroupedMLP."""
+    layers = {layer.index: layer for layer in attached.layers}
+
+    @torch.no_grad()
+    def probe(index: int, slot: int) -> torch.Tensor:
+        layer = layers[index]
+        parameter, config = next(layer.parameters()), layer.experts.config
+        width = getattr(config, "moe_latent_size", None) or config.hidden_size
+        hidden = torch.randn(_PROBE_TOKENS, width, generator=torch.Generator().manual_seed(index))
+        tokens = torch.zeros(layer.num_local_slots, dtype=torch.int64)
+        tokens[slot] = _PROBE_TOKENS
+        found = layer.experts(hidden.to(parameter.device, parameter.dtype), tokens, torch.ones(_PROBE_TOKENS, device=parameter.device))
+        return found[0]  # type: ignore[no-any-return]
+
+    return probe
 
 
 class _MoeLayers:
@@ -93,7 +114,7 @@ class _Dispatch:
 
 
 class _Masters:
-    """What Megatron's optimizers update in the place of a parameter of experts.
+    """Returns the tensor that Megatron's optimizers update in the place of a parameter of experts.
 
     DistributedOptimizer divides its state over the expert-data ranks, wherever experts begin and end. expert_data_size: with one
     such rank each shard is a whole parameter.

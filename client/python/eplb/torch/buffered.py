@@ -58,9 +58,9 @@ def weights_of(layer: ExpertLayer, state: OptimizerState) -> Iterator[Any]:
     """
     for key, family in layer.families.items():
         name, parameters = f"layers.{layer.index}.{key}", family.parameters
-        tensors = [parameter.detach() for parameter in parameters]
-        if all(map(state.has_master, parameters)) and not _lists._lie_as_rows(tensors) \
-                and any(map(_lists._is_part_of_a_buffer, tensors)):
+        are_plain = all(type(each) in (torch.Tensor, torch.nn.Parameter) for each in parameters)
+        if are_plain and all(map(state.has_master, parameters)) and not _lists._lie_as_rows(parameters) \
+                and any(map(_lists._is_part_of_a_buffer, parameters)):
             yield BufferedWeights(name, layer.index, parameters)
         else:
             yield ExpertTensor(name, layer.index, "weight", [Piece(each) for each in parameters], layer.num_local_slots)

@@ -1,4 +1,4 @@
-"""What belongs to experts and is no row of the client's: parts of the state of an optimizer that divides it, and single numbers.
+"""Tensors of experts that are no rows of the client: parts of the state of an optimizer that divides it, and single numbers.
 
 An optimizer that divides its state over the expert-data ranks cuts it wherever its partitions end, also inside an expert. EPLB
 moves rows within an EP group; these tensors cross expert-data ranks, so they are carried here whenever rows have moved.
