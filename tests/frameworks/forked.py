@@ -1,11 +1,12 @@
 """Trains a row of a framework without EPLB and with it, in ranks that are forked: the framework is imported once, by their parent.
 
-A module of a framework has ROWS, dicts with "name", "world" and "steps", and Training(row), with attach(endpoint, job), run(steps),
-result() and close(). A row in PUSH is in the gate of each push.
+A module of a framework has ROWS, dicts with "key", "name", "world" and "steps", and Training(row), with attach(endpoint, job),
+run(steps), result() and close(). The row with the key "push" is in the gate of each push.
 """
 
 import os
 import pathlib
+import re
 import sys
 import time
 import unittest
@@ -15,15 +16,44 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "client/python")]
 
 import compare  # noqa: E402
+import eplb  # noqa: E402
+import numpy as np  # noqa: E402
 import ranks  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 SWITCHES = 3  # at least, in each row
+PAGE = HERE.parents[1] / "docs/frameworks.md"
 
 
 def give_time(num_switches):
     """A daemon decides beside the steps, however busy the machine is."""
     time.sleep(0.01 if num_switches >= SWITCHES else 0.1 if num_switches else 0.3)
+
+
+def refuses(attached, calls):
+    """returns: True if experts are moved, and each of the calls, which make state dicts, was refused."""
+    slots = attached.client.placement.physical_to_logical_map
+    if (slots == np.arange(slots.shape[1])).all():
+        return False
+    for call in calls:
+        try:
+            call()
+        except eplb.FailedPrecondition as error:
+            assert "with attached.static_order():" in str(error), error
+        else:
+            raise AssertionError(f"{call} was not refused")
+    return True
+
+
+def run_page(heading, endpoint, names):
+    """Runs the first block of a section of docs/frameworks.md, of whose lines at most three name EPLB. endpoint: None: without
+    these lines. names: what the trainer around them has."""
+    block = re.search(rf"^## {heading}\n.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.M | re.S)[1]
+    own = [line for line in block.splitlines() if "eplb" in line or "attached" in line]
+    assert 0 < len(own) <= 3, own
+    if endpoint is None:
+        block = "\n".join(line for line in block.splitlines() if line not in own)
+    exec(block.replace('"127.0.0.1:29610"', f'"{endpoint}", vote_every=2, report_every=4, require_daemon=True'), names)
 
 
 def train(rank, training_of, row, directory, name, endpoint):

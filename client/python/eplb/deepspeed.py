@@ -10,6 +10,7 @@ counts. Masters and moments in partitions of ZeRO stages 1 and 2 move with their
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import Any, Dict, Optional
 
@@ -19,6 +20,7 @@ from torch import nn
 import eplb.torch
 from eplb.errors import FailedPrecondition, InvalidArgument
 from eplb.torch.attached import Attached
+from eplb.torch.calls import OptimizerCalls
 from eplb.torch.frameworks import Framework
 from eplb.torch.layers import ExpertLayer
 from eplb.torch.routing import RouterHook, SlotColumns
@@ -34,8 +36,8 @@ _PARTITIONS = (("bit16_groups", "single_partition_of_fp32_groups"), ("bf16_group
 
 
 def attach(engine: Any, *, boundary: str = "optimizer", check_batch: Any = False, **options: Any) -> Attached:
-    """Attaches EPLB to an engine that trains with deepspeed.moe or AutoEP. Collective; after deepspeed.initialize and
-    load_checkpoint.
+    """Attaches EPLB to an engine that trains with deepspeed.moe or AutoEP. Collective; after deepspeed.initialize. The engine's
+    save_checkpoint and load_checkpoint run in static order from then on.
 
     boundary: "optimizer": each engine.step() that updates weights ends with the boundary. "call": the training loop calls
     step_boundary behind each of these. check_batch: as of eplb.torch.attach; False, because DeepSpeed fixes the order of experts.
@@ -49,13 +51,16 @@ def attach(engine: Any, *, boundary: str = "optimizer", check_batch: Any = False
     groups = "deepspeed.utils.groups"
     if boundary not in ("optimizer", "call"):
         raise InvalidArgument(f"boundary: {boundary!r}, expected \"optimizer\" or \"call\"")
-    return eplb.torch.attach(
+    attached = eplb.torch.attach(
         engine.module, getattr(outer, "optimizer", outer), experts=lambda module: module in layers,
         router=lambda around: around.router if hasattr(around, "router") else around.gate,
         seam=lambda layer, columns: _seam(layers[layer.experts], layer, columns), masters=_masters(outer),
         ep_group=_DEEPSPEED.imported(groups, "_get_expert_parallel_group")(name),
         edp_group=_DEEPSPEED.imported(groups, "_get_expert_data_parallel_group")(name),
         boundary=outer if boundary == "optimizer" else boundary, check_batch=check_batch, **options)
+    if attached.client is not None:
+        _checkpoint_in_static_order(engine, attached)
+    return attached
 
 
 def _layers_of(engine: Any) -> Dict[nn.Module, nn.Module]:
@@ -78,6 +83,7 @@ def _expect_movable(engine: Any, layers: Dict[nn.Module, nn.Module]) -> None:
             (getattr(outer, "round_robin_gradients", False), "round_robin_gradients: DeepSpeed's map of partitions is not that of its "
              "weights: turn it off"),
             (getattr(outer, "cpu_offload", False), "offload_optimizer: masters and moments in host memory do not move: turn it off"),
+            (engine.checkpoint_engine.is_decoupled(), "a decoupled checkpoint engine reads weights after save_checkpoint has returned"),
             (engine.pipeline_parallelism, "a PipelineEngine: only one pipeline stage is supported"),
             (tensor_parallel(groups.mpu) > 1, "tensor parallelism: only expert and data parallelism are supported"),
             (len(names) > 1, f"layers of {' and '.join(names)}: all need one ep_size")):
@@ -111,6 +117,14 @@ def _part(parameter: torch.Tensor, flat: torch.Tensor) -> Part:
     if here is None:
         return Part(flat)
     return Part(flat, here.hp_fragment_address.start, here.lp_fragment_address.start, here.lp_fragment_address.numel)
+
+
+def _checkpoint_in_static_order(engine: Any, attached: Attached) -> None:
+    """Not every rank of an engine writes experts, so that one which refuses would leave the others waiting."""
+    calls = OptimizerCalls(engine)
+    for name in ("save_checkpoint", "load_checkpoint"):
+        calls.within(name, lambda: contextlib.nullcontext() if attached.in_static_order else attached.static_order())
+    attached.remove_at_detach(calls)
 
 
 def _seam(around: nn.Module, layer: ExpertLayer, columns: SlotColumns) -> Any:

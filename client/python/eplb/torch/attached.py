@@ -60,7 +60,7 @@ class Attached:
     not. With EPLB_DISABLE=1 every call does nothing. Threads: the training thread.
 
     client: the eplb.Client, None with EPLB_DISABLE=1. layers: this rank's MoE layers; layers[i].index is EPLB's number of one.
-    last_boundary: result of the newest step_boundary.
+    last_boundary: result of the newest step_boundary. in_static_order: true within static_order.
     """
 
     def __init__(self, model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any, *, experts: Experts,
@@ -80,7 +80,7 @@ class Attached:
         self._told: Set[str] = set()
         self._calls: List[OptimizerCalls] = []
         self._seen_inputs: Optional[SeenInputs] = None
-        self._in_static_order, self._is_registered, self._waiting = False, False, ""
+        self.in_static_order, self._is_registered, self._waiting = False, False, ""
         self._is_verified, self._has_switched, self._num_refused = check_batch is False, False, 0
         self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
         self._is_disabled, self._is_attached = os.environ.get("EPLB_DISABLE", "0") not in ("", "0"), True
@@ -138,7 +138,7 @@ class Attached:
         if self._is_disabled:
             return _NOTHING
         client = self._expect_attached("step_boundary")
-        if self._in_static_order:
+        if self.in_static_order:
             raise FailedPrecondition("step_boundary was called within static_order")
         number = self._next_step if step is None else step
         if number != self._next_step:
@@ -259,11 +259,11 @@ class Attached:
             yield
             return
         self._expect_attached("static_order")
-        if self._in_static_order:
+        if self.in_static_order:
             raise FailedPrecondition("static_order was called within static_order")
         here = self._slots
         self._move(here, self._static, self._agree_to_move())
-        self._in_static_order = True
+        self.in_static_order = True
         try:
             yield
         except BaseException as error:
@@ -278,7 +278,7 @@ class Attached:
         attached, to the bit. Again: nothing. errors: as static_order; the model is attached then as before."""
         if self._is_disabled or not self._is_attached:
             return
-        if self._in_static_order:
+        if self.in_static_order:
             raise FailedPrecondition("detach was called within static_order")
         self._move(self._slots, self._static, self._agree_to_move())
         self._slots = self._static
@@ -525,12 +525,12 @@ class Attached:
             self._slots = self._static
             raise
         finally:
-            self._in_static_order = False
+            self.in_static_order = False
         self._move(self._static, here, through_client)
 
     def _is_static(self, layers: Any = slice(None)) -> bool:
         """layers: EPLB's number of one; all. returns: whether each expert is in its own slot."""
-        return self._in_static_order or bool((self._slots[layers] == self._static[layers]).all())
+        return self.in_static_order or bool((self._slots[layers] == self._static[layers]).all())
 
     def _agree_to_move(self) -> bool:
         """returns: whether the client moves the rows. It knows alone where registered rows are, as long as its run has not ended
@@ -543,7 +543,7 @@ class Attached:
             if isinstance(self._client.ended, DataLoss):
                 raise self._client.ended
             return [self._is_registered and not self._client.closed and self._client.ended is None,
-                    zlib.crc32((self._static if self._in_static_order else self._slots).tobytes())]
+                    zlib.crc32((self._static if self.in_static_order else self._slots).tobytes())]
 
         found = self._all_gather.objects_of(mine)
         differing = [rank for rank, (_, slots) in enumerate(found) if slots != found[0][1]]
