@@ -123,7 +123,7 @@ class _Masters:
     def __init__(self, leaves: Sequence[Any], expert_data_size: int) -> None:
         self._is_whole = expert_data_size == 1
         self._found: Dict[int, Union[torch.Tensor, Part]] = {}
-        self._elsewhere: Dict[torch.dtype, Part] = {}  # of a parameter that other ranks update: the kinds of state it has there
+        self._elsewhere: Dict[torch.dtype, Part] = {}  # kinds of state of parameters that other ranks update
         for leaf in leaves:
             self._add(leaf)
 
