@@ -7,7 +7,7 @@ import unittest
 import eplb
 import torch
 from eplb import megatron
-from eplb.torch import buffered, layers, state
+from eplb.torch import buffered, layers, scattered, state
 from torch import nn
 
 
@@ -90,6 +90,15 @@ class MastersTest(unittest.TestCase):
         leaf = types.SimpleNamespace(float16_groups=[[self.here]], fp32_from_float16_groups=[[self.shards[0][1]]])
         masters = megatron._Masters([leaf], expert_data_size=2)
         self.assertEqual((masters(self.here) is self.shards[0][1], masters(self.cut)), (True, None))
+
+
+class CoverTest(unittest.TestCase):
+    def test_each_element_is_updated_on_one_rank(self):
+        scattered._expect_cover("w", 12, [[(0, 5)], [(7, 12), (5, 7)]])
+        for ranges, end in (([[(0, 5)], [(6, 12)]], 5), ([[(0, 12)], [(0, 12)]], 12), ([[(0, 5)], [(4, 12)]], 5), ([[], []], 0),
+                            ([[(0, 5)], [(5, 11)]], 11)):
+            with self.subTest(ranges), self.assertRaisesRegex(eplb.InvalidArgument, f'"w": each of its 12 .* from {end} on'):
+                scattered._expect_cover("w", 12, ranges)
 
 
 class BufferedTest(unittest.TestCase):
