@@ -257,8 +257,10 @@ ROWS = (
     _row("allgather", "EP2, dispatcher allgather, GLU, linear biases, check_batch", is_checked=True, config={
         "moe_token_dispatcher_type": "allgather", "gated_linear_unit": True, "add_bias_linear": True}),
     _row("fp32", "EP2 fp32, distributed optimizer", dtype="float32", is_distributed=True),
-    _row("sgd", "EP2, SGD with momentum, group-limited router, boundary by the optimizer", boundary="optimizer", optimizer={"optimizer": "sgd", "lr": 0.05},
-         config={"moe_router_num_groups": 4, "moe_router_group_topk": 2}),
+    _row("sgd", "EP2, SGD with momentum, group-limited router, MoE recomputation, boundary by the optimizer", boundary="optimizer",
+         optimizer={"optimizer": "sgd", "lr": 0.05},
+         config={"moe_router_num_groups": 4, "moe_router_group_topk": 2, "recompute_granularity": "selective",
+                 "recompute_modules": ["moe"]}),
     _row("distributed", "EP2, distributed optimizer", is_distributed=True),
     _row("edp", "EP2 x DP2, distributed optimizer, expert bias, shared expert, overlapped gather", world=4, is_distributed=True,
          config=BIAS, ddp={"overlap_grad_reduce": True, "overlap_param_gather": True}),
