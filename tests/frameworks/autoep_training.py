@@ -39,9 +39,8 @@ class Training(deepspeed_training.Training):
         return deepspeed.initialize(model=model, model_parameters=model.parameters(),
                                     config={**self.config(), "optimizer": optimizer, "expert_parallel": experts})
 
-    def loss(self, step):
-        ids = self.batch(step)
-        return self.engine(input_ids=ids, labels=ids).loss
+    def loss(self, model, ids):
+        return model(input_ids=ids, labels=ids).loss
 
     def batch(self, step):
         hot = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(17 + step // deepspeed_training.PHASE_STEPS))[:6]
