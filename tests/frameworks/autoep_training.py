@@ -1,15 +1,13 @@
 """One rank of a small training of DeepSpeed's AutoEP on CPUs, with EPLB or without it: real models of transformers, whose blocks of
 experts it replaces.
 
-AutoEP does not start with the transformers of requirements.txt, so that older packages are first on the path (autoep.txt).
+AutoEP does not start with the transformers of requirements.txt: `run` puts the packages of autoep.txt first on the path.
 """
 
 import os
-import pathlib
 import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "build/autoep"))
 
 import deepspeed
 import deepspeed_training
