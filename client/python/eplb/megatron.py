@@ -121,14 +121,13 @@ class _Masters:
     """
 
     def __init__(self, leaves: Sequence[Any], expert_data_size: int) -> None:
-        self._leaves, self._is_whole = leaves, expert_data_size == 1
-        self._found: Optional[Dict[int, Any]] = None
+        self._is_whole = expert_data_size == 1
+        self._found: Dict[int, Union[torch.Tensor, Part]] = {}
+        self._elsewhere: Dict[torch.dtype, Part] = {}  # kinds of state of parameters that other ranks update
+        for leaf in leaves:
+            self._add(leaf)
 
     def __call__(self, parameter: torch.Tensor) -> Union[torch.Tensor, Part, None]:
-        if self._found is None:
-            self._found, self._elsewhere = {}, {}
-            for leaf in self._leaves:
-                self._add(leaf)
         if id(parameter) in self._found or not parameter.requires_grad:
             return self._found.get(id(parameter))
         return self._elsewhere.get(parameter.dtype)

@@ -333,7 +333,7 @@ class StateDictsTest(unittest.TestCase):
             model = self.hooked(experts, is_static)
             whole = model.state_dict()
             is_static[0] = False
-            parts = [model, experts, *(experts[2:3] if isinstance(experts, nn.ModuleList) else ())]
+            parts = [model, experts, *((experts[2], experts[2][0]) if isinstance(experts, nn.ModuleList) else ())]
             for part in parts:
                 with self.assertRaisesRegex(eplb.FailedPrecondition, "moe.experts: state_dict would .*with attached.static_order"):
                     part.state_dict()

@@ -49,8 +49,8 @@ def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, 
     object: its method step ends with it, such as that of a framework's optimizer around torch's.
     masters: (parameter of the model) -> the tensor that the optimizer updates in its place, or None; or a Part of a flat tensor,
     such as a partition over the ranks of edp_group.
-    refresh: brings weights that are in buffers up to date on this rank, if the optimizer's step leaves that to the next forward.
-    It runs before experts may move.
+    refresh: brings weights up to date on this rank, if the optimizer's step leaves that to the next forward. It runs before
+    experts may move.
     check_batch: a batch that the model is called with, of any size: attach ends with attached.check_forward(check_batch), and
     nothing moves unless it passed. None: nothing moves until the trainer has called check_forward. False: expert e is known to be
     in slot e, and nothing verifies it.

@@ -67,12 +67,12 @@ def weights_of(layer: ExpertLayer, state: OptimizerState) -> Iterator[Any]:
 
 
 def collect(tensors: Sequence[Any], refresh: Optional[Callable[[], None]]) -> None:
-    """Brings the rows of weights in buffers up to date, before they move. refresh: of attach. Collective if refresh is."""
-    buffered = [tensor for tensor in tensors if isinstance(tensor, BufferedWeights)]
-    if buffered and refresh is not None:
+    """Brings rows up to date before they move. refresh: of attach. Collective if refresh is."""
+    if refresh is not None:
         refresh()
-    for tensor in buffered:
-        tensor.collect()
+    for tensor in tensors:
+        if isinstance(tensor, BufferedWeights):
+            tensor.collect()
 
 
 def spread(tensors: Sequence[Any]) -> None:
