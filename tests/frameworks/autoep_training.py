@@ -1,15 +1,13 @@
 """One rank of a small training of DeepSpeed's AutoEP on CPUs, with EPLB or without it: real models of transformers, whose blocks of
 experts it replaces.
 
-AutoEP does not start with the transformers of requirements.txt, so that older packages are first on the path (autoep.txt).
+AutoEP does not start with the transformers of requirements.txt: `run` puts the packages of autoep.txt first on the path.
 """
 
 import os
-import pathlib
 import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "build/autoep"))
 
 import deepspeed
 import deepspeed_training
@@ -39,9 +37,8 @@ class Training(deepspeed_training.Training):
         return deepspeed.initialize(model=model, model_parameters=model.parameters(),
                                     config={**self.config(), "optimizer": optimizer, "expert_parallel": experts})
 
-    def loss(self, step):
-        ids = self.batch(step)
-        return self.engine(input_ids=ids, labels=ids).loss
+    def loss(self, model, ids):
+        return model(input_ids=ids, labels=ids).loss
 
     def batch(self, step):
         hot = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(17 + step // deepspeed_training.PHASE_STEPS))[:6]

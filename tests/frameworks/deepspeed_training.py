@@ -4,22 +4,28 @@ import logging
 import os
 import pathlib
 import sys
+import types
+import unittest
+from unittest import mock
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 
 import compare
 import deepspeed
+import deepspeed.runtime.zero.muon.muon_optimizer  # imports torch's compiler, here rather than in each rank
+import eplb.deepspeed
 import forked
 import torch
 import torch.distributed as dist
 from deepspeed.moe.layer import MoE
+from deepspeed.moe.sharded_moe import MOELayer, TopKGate
 from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # otherwise it is compiled at the start
 logging.disable(logging.WARNING)
 
 WIDTH, HIDDEN, TOKENS = 24, 40, 48
-PHASE_STEPS = 12  # after which other tokens arrive, so that other experts are hot
+PHASE_STEPS = 8  # after which other tokens arrive, so that other experts are hot
 SAVED, LOADED = 25, 33  # steps after which a checkpoint is written, and read again
 
 
@@ -31,7 +37,7 @@ class Training:
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         torch.manual_seed(77 + dist.get_rank())
         self.engine, self.optimizer, _, _ = self.initialize()
-        self.attached, self.losses, self.switches, self.num_batches = None, [], [], 0
+        self.endpoint, self.losses, self.switches, self.is_refused, self.num_batches = None, [], [], False, 0
 
     def config(self):
         row = self.row
@@ -58,50 +64,43 @@ class Training:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2 + ("norm" in name and "weight" in name))
         return model
 
-    def attach(self, endpoint, job):
-        import eplb.deepspeed
-
-        self.attached = eplb.deepspeed.attach(self.engine, endpoint=endpoint, job=job, vote_every=2, report_every=4, require_daemon=True)
+    def attach(self, endpoint, _job):
+        self.endpoint = endpoint
 
     def run(self, steps):
+        """By the lines of the page."""
+        self.names = {"engine": self.engine, "batches": self._batches(steps), "loss_of": self._loss_of}
+        forked.run_page("DeepSpeed", self.endpoint, self.names)
+
+    def _batches(self, steps):
+        """Yields what a micro-batch is given, and goes on when it has ended."""
         for step in range(1, steps + 1):
             for _ in range(self.row["accumulate"]):
-                loss = self.loss(step)
-                self.engine.backward(loss)
-                self.losses.append(loss.item())
-                self.engine.step()
-            if self.attached is not None:
-                if self.attached.last_boundary.switched:
+                batch = self.batch(step)
+                yield batch
+            attached = self.names.get("attached")
+            if attached is not None:
+                if attached.last_boundary.switched:
                     self.switches.append(step)
                 forked.give_time(len(self.switches))
-            if self.row["saves"]:
-                self.save_and_load(step)
-        if self.attached is not None:
-            self.attached.detach()
+                self.is_refused = self.is_refused or forked.refuses(
+                    attached, [self.engine.module.state_dict, getattr(self.optimizer, "optimizer", self.optimizer).state_dict])
+            if step % 10 == 0:
+                with torch.no_grad():
+                    self._loss_of(self.engine.module, batch)
+            # Attached, the engine does both in static order.
+            if self.row["saves"] and step == SAVED:
+                self.engine.save_checkpoint(self.directory, tag="saved")
+            if self.row["saves"] and step == LOADED:
+                self.engine.load_checkpoint(self.directory, tag="saved")
 
-    def save_and_load(self, step):
-        """Attached, the engine does both in static order."""
-        if step == SAVED:
-            self.engine.save_checkpoint(self.directory, tag="saved")
-        elif step == LOADED:
-            self.engine.load_checkpoint(self.directory, tag="saved")
-        elif self.attached is not None and step == self.row["steps"] - 1:
-            self.expect_refused()
+    def _loss_of(self, model, batch):
+        loss = self.loss(model, batch)
+        self.losses.append(loss.item())
+        return loss
 
-    def expect_refused(self):
-        import eplb
-
-        for each in (self.engine.module.state_dict, self.engine.optimizer.state_dict):
-            try:
-                each()
-            except eplb.FailedPrecondition as error:
-                assert "with attached.static_order():" in str(error), error
-            else:
-                raise AssertionError("a state dict of moved experts was not refused")
-
-    def loss(self, step):
-        hidden = self.batch(step)
-        output, auxiliary = self.engine(hidden)
+    def loss(self, model, hidden):
+        output, auxiliary = model(hidden)
         return ((output - hidden.roll(1, dims=-1)) ** 2).mean() + 0.01 * auxiliary
 
     def batch(self, step):
@@ -138,6 +137,8 @@ class Training:
         assert any(part and 0 < part.lp_fragment_address.numel < size for part, size in zip(held, sizes)), "no parameter is cut"
 
     def close(self):
+        assert self.endpoint is None or self.is_refused, "no state dict of moved experts was tried"
+        assert not {"save_checkpoint", "load_checkpoint"} & set(vars(self.engine)), "detach left methods of the engine replaced"
         self.engine.destroy()
 
 
@@ -194,6 +195,35 @@ ROWS = (
     row("zero2_edp", "EP2 x DP2 bf16 ZeRO-2, cut, checkpoint", zero=2, saves=True, **CUT))
 
 RowsTest = forked.tests_of(Training, ROWS)
+
+
+class RefusedTest(unittest.TestCase):
+    def engine(self, stage=1, pipeline=False, decoupled=False, **optimizer):
+        """Returns what attach looks at in an engine, with a real model."""
+        of_optimizer = types.SimpleNamespace(bit16_groups=[], single_partition_of_fp32_groups=[], **optimizer)
+        return types.SimpleNamespace(
+            module=Model(ROWS[0]), optimizer=of_optimizer, pipeline_parallelism=pipeline, zero_optimization_stage=lambda: stage,
+            checkpoint_engine=types.SimpleNamespace(is_decoupled=lambda: decoupled))
+
+    def test_settings_are_refused_by_name(self):
+        two_sizes = self.engine()
+        next(each for each in two_sizes.module.modules() if isinstance(each, MOELayer)).ep_group_name = "ep_size_4"
+        for engine, message in (
+                (self.engine(stage=3), "ZeRO stage 3 shards every expert"),
+                (self.engine(round_robin_gradients=True), "round_robin_gradients: "),
+                (self.engine(cpu_offload=True), "offload_optimizer: "),
+                (self.engine(pipeline=True), "a PipelineEngine: "),
+                (self.engine(decoupled=True), "a decoupled checkpoint engine "),
+                (two_sizes, "layers of ep_size_2 and ep_size_4: "),
+                (types.SimpleNamespace(module=torch.nn.Linear(1, 1)), "has no deepspeed.moe.layer.MoE"),
+                (self.engine(), "SimpleNamespace keeps masters in a way that was not tried")):
+            with self.subTest(message), self.assertRaisesRegex(eplb.InvalidArgument, message):
+                eplb.deepspeed.attach(engine)
+
+    def test_another_release_is_refused_by_the_part_that_is_missing(self):
+        with mock.patch.object(TopKGate, "forward", lambda self, input, used_token=None, use_tutel=False: ()), \
+                self.assertRaisesRegex(eplb.InvalidArgument, r"^deepspeed .* has no TopKGate.forward\(.., sparse_routes\) .* 0.19.8"):
+            eplb.deepspeed.attach(self.engine())
 
 if __name__ == "__main__":
     sys.dont_write_bytecode = True

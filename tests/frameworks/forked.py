@@ -22,6 +22,7 @@ import ranks  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 SWITCHES = 3  # at least, in each row
+SECONDS = 600 * ranks.PATIENCE  # limit of one training; compilers take most of it
 PAGE = HERE.parents[1] / "docs/frameworks.md"
 
 
@@ -74,9 +75,9 @@ def train(rank, training_of, row, directory, name, endpoint):
 class RowTest(ranks.RankTest):
     def equal(self, training_of, row):
         """Losses, parameters, buffers and optimizer state are equal to the bit, and experts moved SWITCHES times."""
-        off = self.succeed(row["world"], train, training_of, row, self.directory, "off", None)
+        off = self.succeed(row["world"], train, training_of, row, self.directory, "off", None, seconds=SECONDS)
         endpoint = f"127.0.0.1:{self.start_daemon(row.get('daemon', '')).grpc_port}"
-        on = self.succeed(row["world"], train, training_of, row, self.directory, "on", endpoint)
+        on = self.succeed(row["world"], train, training_of, row, self.directory, "on", endpoint, seconds=SECONDS)
         print(f"{row['name']}: {[each['switches'] for each in on]} {len(compare.merged(on))} tensors", file=sys.stderr)
         self.assertEqual(compare.difference(off, on), "")
         self.assertGreaterEqual(min(len(each["switches"]) for each in on), SWITCHES)
