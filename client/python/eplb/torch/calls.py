@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
 from eplb.errors import FailedPrecondition
 
@@ -42,6 +42,14 @@ class OptimizerCalls:
             self._handles.append(self._optimizer.register_step_post_hook(lambda *_: call()))
             return
         self._replace(name, lambda original, arguments, named: (original(*arguments, **named), call())[0])
+
+    def within(self, name: str, context: Callable[[], ContextManager[Any]]) -> None:
+        """Each optimizer.name(..) runs inside of context()."""
+        def call(original: Any, arguments: Any, named: Any) -> Any:
+            with context():
+                return original(*arguments, **named)
+
+        self._replace(name, call)
 
     def remove(self) -> None:
         for handle in self._handles:

@@ -58,7 +58,7 @@ class ExpertLayer:
 
     name: str
     experts: nn.Module
-    router: nn.Module
+    router: Optional[nn.Module]
     families: Dict[str, Family]
     singles: Dict[str, nn.Module]
     num_local_slots: int
@@ -70,7 +70,7 @@ class ExpertLayer:
             yield from family.parameters
 
 
-def find_layers(chunks: Sequence[nn.Module], experts: Experts, router: Router,
+def find_layers(chunks: Sequence[nn.Module], experts: Experts, router: Optional[Router],
                 num_local_experts: Optional[int] = None) -> List[ExpertLayer]:
     """The MoE layers of a rank's modules, in the order of named_modules.
 
@@ -129,7 +129,7 @@ class _Names:
         """errors: InvalidArgument naming two layers and the router that both found."""
         first: Dict[int, ExpertLayer] = {}
         for layer in layers:
-            other = first.setdefault(id(layer.router), layer)
+            other = layer if layer.router is None else first.setdefault(id(layer.router), layer)
             if other is not layer:
                 raise InvalidArgument(f"router: {other.name} and {layer.name} have one router, "
                                       f"{self.of(layer.router)[0]}: its output cannot be in the order of both layers' "
@@ -148,7 +148,9 @@ def _is_named(experts: Experts, name: str, module: nn.Module) -> bool:
     return bool(experts(module))
 
 
-def _router_of(chunk: nn.Module, name: str, full_name: str, router: Router) -> nn.Module:
+def _router_of(chunk: nn.Module, name: str, full_name: str, router: Optional[Router]) -> Optional[nn.Module]:
+    if router is None:
+        return None
     parents = name.split(".")[:-1]
     around = [chunk.get_submodule(".".join(parents[:count])) for count in range(len(parents), -1, -1)]
     if not isinstance(router, str):

@@ -10,10 +10,15 @@ import torch
 
 from eplb import _rows
 from eplb.errors import FailedPrecondition
+from eplb.torch.layers import ExpertLayer
 from eplb.torch.turn import NOT_COUNTED, WITH_GRADIENTS, WITHOUT_GRADIENTS, new_ledger, new_table, turn
 
 # (output of the router, the layer's columns) -> the same by slots; it also counts, mostly by columns.count_and_turn.
 Turn = Callable[[Any, "SlotColumns"], Any]
+
+# (layer, its columns) -> what hooks the place where the layer's choices pass, with remove(): before it numbers are logical
+# experts, after it slots. It counts by columns.count_and_turn.
+Seam = Callable[[ExpertLayer, "SlotColumns"], Any]
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -96,6 +101,12 @@ class RouterHook:
         if self._turn is not None:
             return self._turn(output, self.columns)
         return turn_by_shape(output, self.columns, _num_tokens((*arguments, *named.values())))
+
+
+def hook_router(turn: Optional[Turn], layer: ExpertLayer, columns: SlotColumns) -> RouterHook:
+    """The seam at the output of a layer's router. turn: as of RouterHook."""
+    assert layer.router is not None  # attach refuses to have neither it nor another seam
+    return RouterHook(columns, layer.router, turn)
 
 
 def turn_by_shape(output: Any, columns: SlotColumns, num_tokens: Optional[int] = None) -> Any:

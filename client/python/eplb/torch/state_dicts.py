@@ -20,61 +20,53 @@ from eplb.torch.state import is_scalar
 Moved = Callable[[], Optional[Sequence[int]]]
 
 _WAY_OUT = "save and load within `with attached.static_order():`"
-_SAVES = "state_dict would write experts by slot"
 _LOADS = "load_state_dict would put the expert of one slot into another's"
 
 
 class StateDictHooks:
-    """Hooks on the experts' module of one layer, and on the module of each expert.
+    """Hooks on the experts' module of one layer, and on all modules in it, as frameworks save single experts and single layers
+    of them. Each takes care of the module's own parameters.
 
-    singles: names of parameters that are one expert's. stacks: of those that are DTensors of all. A copy of the module has hooks
-    with the answer of moved at the time of the copy.
+    is_stack: they are DTensors of all experts; is_single: of one expert each. A copy of the module has hooks with the answer of
+    moved at the time of the copy.
     """
 
-    def __init__(self, layer: str, singles: Sequence[str], stacks: Sequence[str], moved: Moved) -> None:
-        self._layer, self._singles, self._stacks, self._moved = layer, singles, stacks, moved
+    def __init__(self, layer: str, is_stack: bool, is_single: bool, moved: Moved) -> None:
+        self._layer, self._is_stack, self._is_single, self._moved = layer, is_stack, is_single, moved
         self._handles: List[Any] = []
 
     def __reduce__(self) -> Any:
-        return _copied, (self._layer, self._singles, self._stacks, self._moved())
+        return _copied, (self._layer, self._is_stack, self._is_single, self._moved())
 
     def hook(self, layer: ExpertLayer) -> None:
-        self._handles = [layer.experts._register_state_dict_hook(self._save),
-                         layer.experts.register_load_state_dict_pre_hook(self._load)]
-        for single in layer.singles.values():
-            self._handles.append(single._register_state_dict_hook(self._save_single))
-            self._handles.append(single._register_load_state_dict_pre_hook(self._load_single))
+        for module in layer.experts.modules():
+            self._handles.append(module._register_state_dict_hook(self._save))
+            self._handles.append(module.register_load_state_dict_pre_hook(self._load))
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
-    def _save(self, _module: Any, state: Dict[str, Any], prefix: str, _metadata: Any) -> None:
-        experts = self._moved_stacks(_SAVES)
-        for name in self._singles:
-            state[prefix + name] = _alone(state[prefix + name])
-        for name in self._stacks if experts is not None else ():
-            state[prefix + name] = _by_expert(state[prefix + name], experts)
+    def _save(self, module: Any, state: Dict[str, Any], prefix: str, _metadata: Any) -> None:
+        experts = self._moved_stacks("state_dict would write experts by slot")
+        for name in (prefix + key for key in module._parameters if prefix + key in state):
+            if experts is not None:
+                state[name] = _by_expert(state[name], experts)
+            elif self._is_single:
+                state[name] = _alone(state[name])
 
     def _load(self, module: Any, state: Dict[str, Any], prefix: str, *_: Any) -> None:
         experts = self._moved_stacks(_LOADS)
-        for name in self._stacks if experts is not None else ():
-            stack = module.get_parameter(name)
-            if not _is_by_expert(state.get(prefix + name), stack, experts):
+        for key, stack in module._parameters.items() if experts is not None else ():
+            if not _is_by_expert(state.get(prefix + key), stack, experts):
                 raise self._refused(_LOADS)
-            state[prefix + name] = stack.detach()  # what was loaded is there already
-
-    def _save_single(self, *_: Any) -> None:
-        self._moved_stacks(_SAVES)
-
-    def _load_single(self, *_: Any) -> None:
-        self._moved_stacks(_LOADS)
+            state[prefix + key] = stack.detach()  # what was loaded is there already
 
     def _moved_stacks(self, what: str) -> Optional[Sequence[int]]:
         """errors: FailedPrecondition for moved experts that are no DTensors."""
         experts = self._moved()
-        if experts is not None and not self._stacks:
+        if experts is not None and not self._is_stack:
             raise self._refused(what)
         return experts
 
@@ -83,9 +75,10 @@ class StateDictHooks:
 
 
 def hooks_of(layer: ExpertLayer, moved: Moved) -> StateDictHooks:
-    singles = [name for family in layer.families.values() if not family.is_stacked for name in family.names]
-    stacks = [name for family in layer.families.values() for name in family.names] if layer.shard is not None else []
-    return StateDictHooks(layer.name, singles, stacks, moved)
+    """Hooks the experts of a layer. moved: what tells where they are."""
+    hooks = StateDictHooks(layer.name, layer.shard is not None, not any(family.is_stacked for family in layer.families.values()), moved)
+    hooks.hook(layer)
+    return hooks
 
 
 class OptimizerStateDicts:
@@ -161,8 +154,8 @@ def _is_by_expert(value: Any, stack: Any, experts: Any) -> bool:
     return is_dtensor(stack) and is_by_expert(value, stack, experts)
 
 
-def _copied(layer: str, singles: Sequence[str], stacks: Sequence[str], moved: Optional[Sequence[int]]) -> StateDictHooks:
-    return StateDictHooks(layer, singles, stacks, lambda: moved)
+def _copied(layer: str, is_stack: bool, is_single: bool, moved: Optional[Sequence[int]]) -> StateDictHooks:
+    return StateDictHooks(layer, is_stack, is_single, lambda: moved)
 
 
 def _alone(value: torch.Tensor) -> torch.Tensor:
