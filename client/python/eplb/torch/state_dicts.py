@@ -1,8 +1,8 @@
 """state_dict and load_state_dict of models and optimizers while experts are moved.
 
 Stacks that are DTensors are given by expert, for torch.distributed.checkpoint. All others are refused: a hook must never return
-an expert's values under the name of another slot, as code that keeps a state dict, and copies a newer one into it, would
-write them into the live parameters of that slot.
+an expert's values under the name of another slot. Code that keeps a state dict, and copies a newer one into it, would write
+them into the live parameters of that slot.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class StateDictHooks:
         for key, stack in module._parameters.items() if experts is not None else ():
             if not _is_by_expert(state.get(prefix + key), stack, experts):
                 raise self._refused(_LOADS)
-            state[prefix + key] = stack.detach()  # what was loaded is there already
+            state[prefix + key] = stack.detach()  # a load in place has written there
 
     def _moved_stacks(self, what: str) -> Optional[Sequence[int]]:
         """errors: FailedPrecondition for moved experts that are no DTensors."""
