@@ -146,6 +146,11 @@ void TurnIsPlain() {
     choices.counters = nullptr;
     ASSERT_EQ(eplb_turn_tokens(&choices, kSlotOfExpert, slots.data()), EPLB_OK);
     EXPECT_EQ(slots, expected) << "in place, without counting";
+    std::vector<int64_t> alone(kExperts + 1);
+    choices.expert_ids = ids.data();
+    choices.counters = alone.data();
+    ASSERT_EQ(eplb_turn_tokens(&choices, nullptr, nullptr), EPLB_OK);
+    EXPECT_EQ(alone, counters) << "counts alone";
   }
 }
 

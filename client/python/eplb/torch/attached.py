@@ -36,7 +36,7 @@ from eplb.torch.shards import fsdp_around, reshard
 from eplb.torch.state import Masters, OptimizerState, optimizers_of
 from eplb.torch.state_dicts import OptimizerStateDicts, StateDictHooks, hooks_of, refuse_moved
 from eplb.torch.told import Told
-from eplb.torch.watch import Watch
+from eplb.torch.memory_watch import Watch
 from eplb.views import Boundary
 
 # Boundaries until it is said which parameter's state is missing, and at least until a run ends in which no optimizer steps.
