@@ -47,7 +47,7 @@ class Training:
         self.model, self.attached = [self._chunk(number) for number in range(row.get("chunks", 1))], None
         self.optimizer = self._optimizer()
         self.losses, self.switches, self.endpoint = [], [], None
-        self.traces = [self._trace("before")]
+        self.traces = [] if row.get("is_checked") else [self._trace("before")]  # it would have the forwards of check_batch
 
     def _config(self):
         row, tp = self.row, self.row.get("tp", 1)
@@ -100,7 +100,12 @@ class Training:
         self.endpoint = endpoint
         if not self.row.get("is_page"):
             self.attached = eplb.megatron.attach(self.model, self.optimizer, endpoint=endpoint, job=job, vote_every=2, report_every=4,
-                                                 require_daemon=True, boundary=self.row.get("boundary", "call"))
+                                                 require_daemon=True, boundary=self.row.get("boundary", "call"),
+                                                 check_batch=self._outputs if self.row.get("is_checked") else False)
+
+    def _outputs(self):
+        tokens, positions, mask, _ = arguments_of(next(self._batches(0)))
+        return self.model[0](tokens, positions, mask)
 
     def run(self, steps):
         if self.row.get("is_page") and self.endpoint is not None:
@@ -170,10 +175,8 @@ class Training:
             yield torch.where(torch.rand(BATCH, SEQUENCE + 1, generator=generator) < 0.85, some, other)
 
     def _forward(self, batches, model):
-        tokens = next(batches)
-        positions = torch.arange(SEQUENCE).expand(BATCH, SEQUENCE)
-        mask = torch.triu(torch.ones(1, 1, SEQUENCE, SEQUENCE, dtype=torch.bool), 1)
-        output = model(tokens[:, :-1], positions, mask, labels=tokens[:, 1:])
+        tokens, positions, mask, labels = arguments_of(next(batches))
+        output = model(tokens, positions, mask, labels=labels)
 
         def loss(of_tokens):
             mean = of_tokens.float().mean()
@@ -236,6 +239,12 @@ class Training:
                        for module in chunk.modules() if hasattr(module, "token_dispatcher"))
 
 
+def arguments_of(tokens):
+    """(tokens, positions, attention mask, labels) of a model."""
+    positions = torch.arange(SEQUENCE).expand(BATCH, SEQUENCE)
+    return tokens[:, :-1], positions, torch.triu(torch.ones(1, 1, SEQUENCE, SEQUENCE, dtype=torch.bool), 1), tokens[:, 1:]
+
+
 def _row(key, name, world=2, ep=2, steps=44, **options):
     return {"key": key, "name": name, "world": world, "ep": ep, "steps": steps, **options}
 
@@ -245,11 +254,13 @@ BIAS = {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias":
 
 ROWS = (
     _row("push", "EP2 SequentialMLP, by the lines of the page", is_page=True),
-    _row("allgather", "EP2, dispatcher allgather, GLU, linear biases", config={
+    _row("allgather", "EP2, dispatcher allgather, GLU, linear biases, check_batch", is_checked=True, config={
         "moe_token_dispatcher_type": "allgather", "gated_linear_unit": True, "add_bias_linear": True}),
     _row("fp32", "EP2 fp32, distributed optimizer", dtype="float32", is_distributed=True),
-    _row("sgd", "EP2, SGD with momentum, group-limited router, boundary by the optimizer", boundary="optimizer", optimizer={"optimizer": "sgd", "lr": 0.05},
-         config={"moe_router_num_groups": 4, "moe_router_group_topk": 2}),
+    _row("sgd", "EP2, SGD with momentum, group-limited router, MoE recomputation, boundary by the optimizer", boundary="optimizer",
+         optimizer={"optimizer": "sgd", "lr": 0.05},
+         config={"moe_router_num_groups": 4, "moe_router_group_topk": 2, "recompute_granularity": "selective",
+                 "recompute_modules": ["moe"]}),
     _row("distributed", "EP2, distributed optimizer", is_distributed=True),
     _row("edp", "EP2 x DP2, distributed optimizer, expert bias, shared expert, overlapped gather", world=4, is_distributed=True,
          config=BIAS, ddp={"overlap_grad_reduce": True, "overlap_param_gather": True}),

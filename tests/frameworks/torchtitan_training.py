@@ -107,13 +107,13 @@ class Training:
         checkpointer = CheckpointManager.Config(enable=True, folder=row["directory"], interval=SAVED, keep_latest_k=0,
                                                 async_mode=row["saves"]).build(
             dataloader=None, model_parts=[self.model], optimizers=optimizers, lr_schedulers=None, states={}, sd_adapter=None)
-        # What torchtitan's Trainer has of these names.
+        # Stands for torchtitan's Trainer.
         self.trainer = types.SimpleNamespace(model_parts=[self.model], optimizers=optimizers, parallel_dims=dims,
                                              checkpointer=checkpointer, train=self._train)
         self.names, self.endpoint, self.losses, self.switches = {"trainer": self.trainer}, None, [], []
         self.is_refused = False
         if row["compiles"]:
-            torch._dynamo.config.capture_scalar_outputs = True  # as torchtitan sets it
+            torch._dynamo.config.capture_scalar_outputs = True  # torchtitan sets it
             for block in self.model.layers.values():
                 block.compile(backend=row["compiles"], fullgraph=True)
 

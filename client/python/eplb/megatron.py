@@ -123,14 +123,14 @@ class _Masters:
     def __init__(self, leaves: Sequence[Any], expert_data_size: int) -> None:
         self._is_whole = expert_data_size == 1
         self._found: Dict[int, Union[torch.Tensor, Part]] = {}
-        self._elsewhere: Dict[torch.dtype, Part] = {}  # kinds of state of parameters that other ranks update
+        self._elsewhere: Dict[int, Part] = {}  # by buffer: kinds of state of parameters that other ranks update
         for leaf in leaves:
             self._add(leaf)
 
     def __call__(self, parameter: torch.Tensor) -> Union[torch.Tensor, Part, None]:
         if id(parameter) in self._found or not parameter.requires_grad:
             return self._found.get(id(parameter))
-        return self._elsewhere.get(parameter.dtype)
+        return self._elsewhere.get(_buffer_of(parameter))
 
     def _add(self, leaf: Any) -> None:
         if not _is_distributed(leaf):
@@ -141,8 +141,12 @@ class _Masters:
             elements = leaf._get_model_param_range_map(model)["param"]
             part = Part(updated, 0, elements.start, elements.end - elements.start)
             self._found[id(model)] = updated if self._is_whole else part
-            if not getattr(model, "allreduce", True):  # Megatron's mark of an expert's
-                self._elsewhere[model.dtype] = Part(updated)
+            self._elsewhere[_buffer_of(model)] = Part(updated)
+
+
+def _buffer_of(parameter: torch.Tensor) -> int:
+    """Returns the address of the DDP buffer that a parameter is in, of which each expert-data rank updates a part; 0 for fp8."""
+    return parameter.untyped_storage().data_ptr() if type(parameter) is nn.Parameter else 0
 
 
 def _leaves_of(optimizer: Any) -> List[Any]:

@@ -7,7 +7,7 @@ import unittest
 import eplb
 import torch
 from eplb import megatron
-from eplb.torch import buffered, layers, state
+from eplb.torch import buffered, layers, scattered, state
 from torch import nn
 
 
@@ -69,9 +69,9 @@ class RefusedTest(unittest.TestCase):
 
 class MastersTest(unittest.TestCase):
     def setUp(self):
-        self.here, self.cut, self.elsewhere, self.frozen = (nn.Parameter(torch.zeros(4, dtype=torch.bfloat16)) for _ in range(4))
+        buffer = torch.zeros(16, dtype=torch.bfloat16)
+        self.here, self.cut, self.elsewhere, self.frozen = (nn.Parameter(buffer[first:first + 4]) for first in range(0, 16, 4))
         self.frozen.requires_grad = False
-        self.here.allreduce = False
         self.shards = [(self.here, torch.zeros(4), 0), (self.cut, torch.zeros(3), 1)]
 
     def test_shards_of_several_ranks_are_parts(self):
@@ -80,7 +80,8 @@ class MastersTest(unittest.TestCase):
         self.assertEqual((part.offset, part.start, part.count), (0, 1, 3))
         self.assertIs(part.tensor, self.shards[1][1])
         self.assertEqual((masters(self.elsewhere).count, masters(self.frozen)), (0, None))
-        self.assertIs(masters(self.elsewhere).tensor, self.shards[0][1], "kinds of state are those of another expert's")
+        self.assertIs(masters(self.elsewhere).tensor, self.shards[1][1], "kinds of state are those of another expert's")
+        self.assertIsNone(masters(nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))), "of another buffer")
 
     def test_shards_of_one_rank_are_masters(self):
         masters = megatron._Masters([DistributedOptimizer(self.shards[:1])], expert_data_size=1)
@@ -90,6 +91,15 @@ class MastersTest(unittest.TestCase):
         leaf = types.SimpleNamespace(float16_groups=[[self.here]], fp32_from_float16_groups=[[self.shards[0][1]]])
         masters = megatron._Masters([leaf], expert_data_size=2)
         self.assertEqual((masters(self.here) is self.shards[0][1], masters(self.cut)), (True, None))
+
+
+class CoverTest(unittest.TestCase):
+    def test_each_element_is_updated_on_one_rank(self):
+        scattered._expect_cover("w", 12, [[(0, 5)], [(7, 12), (5, 7)]])
+        for ranges, end in (([[(0, 5)], [(6, 12)]], 5), ([[(0, 12)], [(0, 12)]], 12), ([[(0, 5)], [(4, 12)]], 5), ([[], []], 0),
+                            ([[(0, 5)], [(5, 11)]], 11)):
+            with self.subTest(ranges), self.assertRaisesRegex(eplb.InvalidArgument, f'"w": each of its 12 .* from {end} on'):
+                scattered._expect_cover("w", 12, ranges)
 
 
 class BufferedTest(unittest.TestCase):
