@@ -7,7 +7,6 @@ import re
 import sys
 import time
 import tomllib
-import types
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -80,7 +80,7 @@ class MastersTest(unittest.TestCase):
         self.assertEqual((part.offset, part.start, part.count), (0, 1, 3))
         self.assertIs(part.tensor, self.shards[1][1])
         self.assertEqual((masters(self.elsewhere).count, masters(self.frozen)), (0, None))
-        self.assertIs(masters(self.elsewhere).tensor, self.shards[0][1], "kinds of state are those of another expert's")
+        self.assertIs(masters(self.elsewhere).tensor, self.shards[1][1], "kinds of state are those of another expert's")
         self.assertIsNone(masters(nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))), "of another buffer")
 
     def test_shards_of_one_rank_are_masters(self):
