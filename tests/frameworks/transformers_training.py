@@ -46,7 +46,7 @@ class Training:
             model.save_pretrained(source)
         dist.barrier()
         self.model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, distributed_config=DistributedConfig(
-            tp_size=row["tp"], fsdp_size=row["world"] // row["tp"], ep_size=row["ep"]))
+            tp_size=row["tp"], fsdp_size=row["world"] // row["tp"] // row["replicas"], dp_replicate_size=row["replicas"], ep_size=row["ep"]))
         self.model.train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         self.model.register_forward_hook(lambda _module, _arguments, output: self.losses.append(float(output.loss)))
@@ -102,14 +102,15 @@ class Training:
         return {"input_ids": ids, "labels": ids}
 
 
-def _row(key, name, model, world, tp):
-    return {"key": key, "name": f"{model}, {name}", "model": model, "world": world, "tp": tp, "ep": 2, "steps": 44}
+def _row(key, name, model, world, tp, replicas=1):
+    return {"key": key, "name": f"{model}, {name}", "model": model, "world": world, "tp": tp, "ep": 2, "replicas": replicas, "steps": 44}
 
 
 ROWS = (
     _row("push", "FSDP2/EP2", "qwen3", 2, 1),
     *(_row(f"{model}_{key}", name, model, world, tp) for model in CONFIGS
-      for key, name, world, tp in (("tp2", "TP2/EP2", 2, 2), ("fsdp4", "FSDP4/EP2", 4, 1))))
+      for key, name, world, tp in (("tp2", "TP2/EP2", 2, 2), ("fsdp4", "FSDP4/EP2", 4, 1))),
+    _row("replicas", "two replicas of FSDP2/EP2", "qwen3", 4, 1, replicas=2))
 
 RowsTest = forked.tests_of(Training, ROWS)
 
