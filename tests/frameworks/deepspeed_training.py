@@ -206,9 +206,11 @@ class RefusedTest(unittest.TestCase):
             checkpoint_engine=types.SimpleNamespace(is_decoupled=lambda: decoupled))
 
     def test_settings_are_refused_by_name(self):
-        two_sizes = self.engine()
+        without, two_sizes = self.engine(), self.engine()
+        without.optimizer = None
         next(each for each in two_sizes.module.modules() if isinstance(each, MOELayer)).ep_group_name = "ep_size_4"
         for engine, message in (
+                (without, "the engine has no optimizer"),
                 (self.engine(stage=3), "ZeRO stage 3 shards every expert"),
                 (self.engine(round_robin_gradients=True), "round_robin_gradients: "),
                 (self.engine(cpu_offload=True), "offload_optimizer: "),

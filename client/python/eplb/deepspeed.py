@@ -79,6 +79,7 @@ def _expect_movable(engine: Any, layers: Dict[nn.Module, nn.Module]) -> None:
     names = sorted({layer.ep_group_name for layer in layers.values()})
     tensor_parallel = _DEEPSPEED.imported("deepspeed.utils.bwc", "bwc_tensor_model_parallel_world_size")
     for is_there, what in (
+            (outer is None, "the engine has no optimizer"),
             (engine.zero_optimization_stage() == 3, "ZeRO stage 3 shards every expert over ranks: use stage 1 or 2"),
             (getattr(outer, "round_robin_gradients", False), "round_robin_gradients: DeepSpeed's map of partitions is not that of its "
              "weights: turn it off"),
