@@ -8,7 +8,7 @@ import os
 import sys
 import zlib
 from types import TracebackType
-from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
+from typing import Any, Callable, ContextManager, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
 
 import numpy as np
 import torch
@@ -284,6 +284,10 @@ class Attached:
         self._slots = self._static
         self._is_attached = False
         self._undo_attach("finished")
+
+    def unmoved(self, *_: Any, **__: Any) -> ContextManager[None]:
+        """Context as static_order, which may be within static_order. Arguments are ignored. For adapters of frameworks."""
+        return contextlib.nullcontext() if self.in_static_order else self.static_order()
 
     def remove_at_detach(self, hook: Any) -> None:
         """hook: an object with remove(), which detach calls. For adapters of frameworks."""
