@@ -217,7 +217,7 @@ class Attached:
         expect_one_model(self._chunks, self.layers)
         module = nn.ModuleList(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
         left_out = {id(parameter) for layer in self.layers if layer.router is not None for parameter in layer.router.parameters()}
-        left_out.update(id(piece.whole()) for tensor in self._weights if isinstance(tensor, BufferedWeights) for piece in tensor.pieces)
+        left_out.update(id(piece.whole()) for each in self._weights if isinstance(each, BufferedWeights) for piece in each.pieces)
         names = [any_number(name) for name, parameter in module.named_parameters() if id(parameter) in left_out]
         patterns = [*names, *(f"optimizer.{name}.*" for name in names), *ignore]
         for optimizer in self._state.optimizers or [None]:
