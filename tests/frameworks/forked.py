@@ -32,7 +32,7 @@ def give_time(num_switches):
 
 
 def refuses(attached, calls):
-    """returns: True if experts are moved, and each of the calls, which make state dicts, was refused."""
+    """returns: True if experts are moved, and each of the calls, which would take them by slot, was refused."""
     slots = attached.client.placement.physical_to_logical_map
     if (slots == np.arange(slots.shape[1])).all():
         return False

@@ -154,9 +154,8 @@ class Training:
             if step == LOADED:
                 with attached.static_order() if attached is not None else contextlib.nullcontext():
                     self.trainer.checkpointer.load(SAVED)
-            if attached is not None and not self.is_refused:  # they would be written into the live memory of other experts
-                self.is_refused = forked.refuses(attached, [self.model.state_dict, self.trainer.optimizers.state_dict,
-                                                            self.trainer.checkpointer.states["model"].state_dict])
+            if attached is not None and not self.is_refused:  # its copy would be written into the live memory of other experts
+                self.is_refused = forked.refuses(attached, [self.trainer.checkpointer.states["model"].state_dict])
 
     def result(self):
         prefix = f"rank {dist.get_rank()} "

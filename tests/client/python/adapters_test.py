@@ -1,4 +1,4 @@
-"""What the adapters of torchtitan and transformers refuse, without these frameworks. tests/frameworks trains the real packages."""
+"""Refusals of the adapters of torchtitan and transformers, without these frameworks. tests/frameworks trains the real packages."""
 
 import importlib.util
 import types
