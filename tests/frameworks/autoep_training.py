@@ -41,7 +41,7 @@ class Training(deepspeed_training.Training):
         return model(input_ids=ids, labels=ids).loss
 
     def batch(self, step):
-        hot = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(17 + step // deepspeed_training.PHASE_STEPS))[:6]
+        hot = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(17 + step // deepspeed_training.PHASE_STEPS))[:3]
         return hot[torch.randint(len(hot), (1, TOKENS), generator=self.random())]
 
 

@@ -104,10 +104,10 @@ class Training:
         return ((output - hidden.roll(1, dims=-1)) ** 2).mean() + 0.01 * auxiliary
 
     def batch(self, step):
-        """Returns hidden states of three kinds, which follow from the phase that a step is in."""
-        centre = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(17 + step // PHASE_STEPS)) * 2
+        """Returns hidden states of two kinds, which follow from the phase that a step is in."""
+        centre = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(17 + step // PHASE_STEPS)) * 2
         generator = self.random()
-        kind = torch.randint(3, (TOKENS,), generator=generator)
+        kind = torch.randint(2, (TOKENS,), generator=generator)
         hidden = centre[kind] + torch.randn(TOKENS, WIDTH, generator=generator) * 0.3
         return hidden.unsqueeze(0).to(torch.bfloat16 if self.row["bf16"] else torch.float32)
 
