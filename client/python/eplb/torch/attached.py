@@ -19,7 +19,7 @@ from eplb.client import Client
 from eplb.errors import Aborted, DataLoss, Error, FailedPrecondition, InvalidArgument
 from eplb.options import to_struct
 from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
-from eplb.torch.buffered import BufferedWeights, collect, spread, weights_of
+from eplb.torch.buffered import BufferedWeights, collect, ids_of_buffered, spread, weights_of
 from eplb.torch.calls import OptimizerCalls, Steps
 from eplb.torch.carry import static_experts
 from eplb.torch.compiled import expect_not_compiled
@@ -207,16 +207,15 @@ class Attached:
         same experts. After the first step; for this rank alone.
 
         ignore: patterns of names that are no expert's; routers' parameters, and weights whose copies move, are left out. errors:
-        InvalidArgument;
-        FailedPrecondition before state exists.
+        InvalidArgument; FailedPrecondition before state exists.
         """
         if self._is_disabled:
             return
         client = self._expect_registered("check")
         expect_one_model(self._chunks, self.layers)
         module = nn.ModuleList(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
-        left_out = {id(parameter) for layer in self.layers if layer.router is not None for parameter in layer.router.parameters()}
-        left_out.update(id(piece.whole()) for each in self._weights if isinstance(each, BufferedWeights) for piece in each.pieces)
+        left_out = {id(each) for layer in self.layers if layer.router is not None for each in layer.router.parameters()}
+        left_out.update(ids_of_buffered(self._weights))
         names = [any_number(name) for name, parameter in module.named_parameters() if id(parameter) in left_out]
         patterns = [*names, *(f"optimizer.{name}.*" for name in names), *ignore]
         for optimizer in self._state.optimizers or [None]:
