@@ -48,7 +48,6 @@ _NOT_COUNTING = "NOT_COUNTING: "
 # Why nothing moves before an end-to-end check.
 _UNVERIFIED = ("no batch has shown yet that expert e is in slot e: give attach a check_batch or call attached.check_forward(batch), or "
                "give check_batch=False where the trainer's order is known (docs/attach.md)")
-
 _NOTHING = Boundary(False, False, 0, 0, 0, 0.0, 0, 0, "")
 
 
