@@ -37,6 +37,9 @@ class Training(deepspeed_training.Training):
         return deepspeed.initialize(model=model, model_parameters=model.parameters(),
                                     config={**self.config(), "optimizer": optimizer, "expert_parallel": experts})
 
+    def verify(self, attached):
+        attached.check()
+
     def loss(self, model, ids):
         return model(input_ids=ids, labels=ids).loss
 

@@ -88,11 +88,17 @@ class Training:
             if step % 10 == 0:
                 with torch.no_grad():
                     self._loss_of(self.engine.module, batch)
+            if attached is not None and step == steps:
+                self.verify(attached)
             # Attached, the engine does both in static order.
             if self.row["saves"] and step == SAVED:
                 self.engine.save_checkpoint(self.directory, tag="saved")
             if self.row["saves"] and step == LOADED:
                 self.engine.load_checkpoint(self.directory, tag="saved")
+
+    def verify(self, attached):
+        attached.check()
+        attached.check_experts()
 
     def _loss_of(self, model, batch):
         loss = self.loss(model, batch)

@@ -205,8 +205,8 @@ class Attached:
         """Names per-expert tensors of model and optimizers that are not registered, and modules outside of the model with the
         same experts. After the first step; for this rank alone.
 
-        ignore: patterns of names that are no expert's; routers' parameters, and weights whose copies move, are left out. errors:
-        InvalidArgument; FailedPrecondition before state exists.
+        ignore: patterns of names that are no expert's; routers' parameters, weights whose copies move, and partitions whose
+        parts follow experts are left out. errors: InvalidArgument; FailedPrecondition before state exists.
         """
         if self._is_disabled:
             return
@@ -217,7 +217,7 @@ class Attached:
         left_out.update(ids_of_buffered(self._weights))
         names = [any_number(name) for name, parameter in module.named_parameters() if id(parameter) in left_out]
         patterns = [*names, *(f"optimizer.{name}.*" for name in names), *ignore]
-        for optimizer in self._state.optimizers or [None]:
+        for optimizer in self._state.without_parts(self.layers) or [None]:
             client.check(module, optimizer, ignore=patterns)
 
     def check_experts(self, probe: Optional[Callable[[int, int], Any]] = None) -> None:
