@@ -10,7 +10,6 @@ counts. Masters and moments in partitions of ZeRO stages 1 and 2 move with their
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from typing import Any, Dict, Optional
 
@@ -79,6 +78,7 @@ def _expect_movable(engine: Any, layers: Dict[nn.Module, nn.Module]) -> None:
     names = sorted({layer.ep_group_name for layer in layers.values()})
     tensor_parallel = _DEEPSPEED.imported("deepspeed.utils.bwc", "bwc_tensor_model_parallel_world_size")
     for is_there, what in (
+            (outer is None, "the engine has no optimizer"),
             (engine.zero_optimization_stage() == 3, "ZeRO stage 3 shards every expert over ranks: use stage 1 or 2"),
             (getattr(outer, "round_robin_gradients", False), "round_robin_gradients: DeepSpeed's map of partitions is not that of its "
              "weights: turn it off"),
@@ -123,7 +123,7 @@ def _checkpoint_in_static_order(engine: Any, attached: Attached) -> None:
     """Not every rank of an engine writes experts, so that one which refuses would leave the others waiting."""
     calls = OptimizerCalls(engine)
     for name in ("save_checkpoint", "load_checkpoint"):
-        calls.within(name, lambda: contextlib.nullcontext() if attached.in_static_order else attached.static_order())
+        calls.within(name, attached.unmoved)
     attached.remove_at_detach(calls)
 
 
