@@ -12,7 +12,7 @@
 
 #include "tests/client/rows/forwarding.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Returns the hook of a TestJob that gives rank `faulty` a T over its channel. more: arguments of
 // T after the channel.
@@ -112,6 +112,6 @@ class NarrowTransport final : public ForwardingTransport {
   const std::atomic<size_t>& num_bytes_;
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_CLIENT_FAULTY_CHANNELS_H_

@@ -11,7 +11,7 @@
 #include "client/client.h"
 #include "cuda/route.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 struct Choices {
   const int32_t* expert_ids = nullptr;  // [num_tokens, top_k], the router's, on the device
@@ -56,6 +56,6 @@ inline absl::Status RecordStep(eplb::Client& client, int64_t* counters, int64_t*
 }
 // [its end]
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_GPU_COUNTING_EXAMPLE_H_

@@ -8,7 +8,7 @@
 
 #include "cuda/row_queue.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline std::unique_ptr<cuda::RowQueue> MakeDeviceQueue() {
   auto queue = cuda::MakeStreamRowQueue({});
@@ -17,6 +17,6 @@ inline std::unique_ptr<cuda::RowQueue> MakeDeviceQueue() {
   return nullptr;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_GPU_DEVICE_QUEUE_H_

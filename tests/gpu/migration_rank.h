@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace eplb::testing {
+namespace eplb {
 
 struct MigrationJob {
   int32_t rank = 0;
@@ -40,6 +40,6 @@ std::optional<MigrationJob> MigrationJobFrom(int argc, char** argv);
 // reason.
 int RunMigrationRank(const MigrationJob& job);
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_GPU_MIGRATION_RANK_H_

@@ -10,7 +10,7 @@
 
 #include "absl/time/time.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 class RankProcesses {
  public:
@@ -33,6 +33,6 @@ class RankProcesses {
 // With which NCCL takes `host`'s rank on device 0 beside ranks of other hosts there.
 std::vector<std::string> NcclVariables(const std::string& host);
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_GPU_RANK_PROCESSES_H_

@@ -11,7 +11,7 @@
 #include "tests/gpu/device_queue.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline constexpr int kSeeds = 16;
 
@@ -44,6 +44,6 @@ inline std::vector<ExecutorKind> SeededExecutors(const char* name, MakeTransport
   return kinds;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_GPU_SEEDED_QUEUES_H_

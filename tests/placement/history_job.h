@@ -11,7 +11,7 @@
 
 #include "client/run_log/history.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline constexpr int32_t kNumRanks = 2;
 
@@ -104,6 +104,6 @@ inline Job GoodJob() {
   return job;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_PLACEMENT_HISTORY_JOB_H_

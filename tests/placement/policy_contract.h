@@ -9,7 +9,7 @@
 
 #include "placement/policy.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Makes a policy with the options to be tested.
 using MakePolicyFunction = std::unique_ptr<Policy> (*)();
@@ -21,6 +21,6 @@ class PolicyContractTest : public ::testing::TestWithParam<MakePolicyFunction> {
   std::unique_ptr<Policy> policy_ = GetParam()();
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_PLACEMENT_POLICY_CONTRACT_H_

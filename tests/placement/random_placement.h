@@ -11,7 +11,7 @@
 #include "placement/placement.h"
 #include "placement/topology.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // One layer with these experts by slot, GPU by GPU.
 inline Placement OneLayerPlacement(int32_t num_experts, int32_t num_gpus,
@@ -84,6 +84,6 @@ inline Placement SwapSlots(Random& random, const Placement& placement, int32_t n
   return *Placement::FromSlotsAndRanks(topology, slots, ranks);
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_PLACEMENT_RANDOM_PLACEMENT_H_

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace eplb::testing {
+namespace eplb {
 
 struct SmallWorld {
   int32_t num_experts = 4;
@@ -30,6 +30,6 @@ double BestMaxGpuLoad(const SmallWorld& world, const std::vector<std::vector<int
 std::vector<std::vector<int64_t>> AllLoads(const SmallWorld& world,
                                            std::span<const int64_t> values);
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_SUPPORT_EXHAUSTIVE_H_

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace eplb::testing {
+namespace eplb {
 
 struct SplitProblem {
   std::vector<double> tokens;                 // [E]
@@ -18,6 +18,6 @@ struct SplitProblem {
 // cost: E * 2^G.
 double MaxLoadOverSubsets(const SplitProblem& problem);
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_SUPPORT_SPLIT_ORACLE_H_

@@ -14,14 +14,11 @@
 namespace eplb {
 namespace {
 
-using testing::CJob;
-using testing::CRank;
 using ::testing::ElementsAre;
-using testing::ExpectInvalid;
 using ::testing::HasSubstr;
 
 constexpr int32_t kTopK = 3;
-constexpr int32_t kExperts = testing::kSmallExperts;
+constexpr int32_t kExperts = kSmallExperts;
 constexpr int64_t kTokens = 333;
 
 template <class Id>

@@ -7,7 +7,7 @@
 
 #include "absl/time/time.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // In the order in which a migration passes them on one rank.
 enum class Point {
@@ -67,6 +67,6 @@ struct Fault {
 std::string NameOf(Point point);
 std::string NameOf(Strike strike);
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_FAULT_H_

@@ -10,7 +10,7 @@
 
 #include "client/client.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Every byte says layer, expert, tensor, position and the last step that trained it. One of a
 // process at a time.
@@ -37,6 +37,6 @@ class GuardedMemory {
   const int32_t num_local_slots_;
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_GUARDED_MEMORY_H_

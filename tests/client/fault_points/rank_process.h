@@ -11,7 +11,7 @@
 #include "tests/client/fault_points/fault.h"
 #include "tests/client/fault_points/journal.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 enum class Rows { kShared, kTcp, kNccl };
 
@@ -33,6 +33,6 @@ struct JobSpec {
 // steps without one are run as well.
 void RunRank(const JobSpec& spec, int32_t rank, SharedWorld& world);
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_RANK_PROCESS_H_

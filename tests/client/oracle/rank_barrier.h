@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <mutex>
 
-namespace eplb::testing {
+namespace eplb {
 
 // Threads: safe. No rank waits for a rank that left.
 class RankBarrier {
@@ -42,6 +42,6 @@ class RankBarrier {
   int64_t num_meetings_ = 0;
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_CLIENT_ORACLE_RANK_BARRIER_H_

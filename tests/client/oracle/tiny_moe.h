@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-namespace eplb::testing {
+namespace eplb {
 
 inline constexpr int32_t kMoeLayers = 2;
 inline constexpr int32_t kMoeExperts = 8;
@@ -64,6 +64,6 @@ Route RouteToken(int32_t layer, const TokenVector& input);
 TokenVector InputOf(int64_t step, int32_t token);
 TokenVector TargetOf(const TokenVector& input);
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_CLIENT_ORACLE_TINY_MOE_H_

@@ -15,7 +15,7 @@
 #include "client/rows/transport.h"
 #include "cuda/row_queue.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 class ForwardingQueue : public cuda::RowQueue {
  public:
@@ -93,6 +93,6 @@ class ForwardingControl : public ControlChannel {
   const std::unique_ptr<ControlChannel> inner_;
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_CLIENT_ROWS_FORWARDING_H_

@@ -11,7 +11,7 @@
 #include "placement/placement.h"
 #include "placement/topology.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline Placement StartOfJob() {
   return Placement::Static(
@@ -33,6 +33,6 @@ inline Costs PricedAt(double seconds) {
   return costs;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_PLACEMENT_BACKTEST_LOADS_H_

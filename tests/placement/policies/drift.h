@@ -9,7 +9,7 @@
 
 #include "placement/load.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Loads that drift by about exp(sigma * normal) a window, as counts.
 class Drift {
@@ -40,6 +40,6 @@ class Drift {
   RealMatrix weight_;
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_PLACEMENT_POLICIES_DRIFT_H_

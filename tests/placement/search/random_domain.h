@@ -12,7 +12,7 @@
 #include "placement/search/domain.h"
 #include "tests/placement/random_placement.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 struct DomainOptions {
   int32_t max_experts = 12;
@@ -58,6 +58,6 @@ std::string Describe(const Domain& domain);
 // Expects that an arrangement's counts, units, lists and tokens are those of its layout.
 void ExpectConsistent(const Arrangement& arrangement);
 
-}  // namespace eplb::testing
+}  // namespace eplb
 
 #endif  // EPLB_TESTS_PLACEMENT_SEARCH_RANDOM_DOMAIN_H_
