@@ -121,11 +121,11 @@ EPLB_API void eplb_splitter_destroy(eplb_splitter* splitter) EPLB_NOEXCEPT;
 
 typedef struct eplb_replay_options {
   size_t struct_size;
-  const char* policy; /* as in eplb_plan_options; also "auto" */
+  const char* policy; /* those of eplb_plan_options, and "auto" */
   const char* split; /* "equal" (default): a token's replica by its number; "batch": exact splits */
   double min_gain;   /* least decrease of the peak GPU load, 0..1 */
   double token_ns;   /* time of a token on the fullest GPU */
-  int64_t expert_bytes;    /* of a move; 0: moves take no time */
+  int64_t expert_bytes;    /* bytes of a move; 0: moves take no time */
   int64_t steps_of_window; /* steps that each window sums */
   int64_t every;           /* windows between decisions */
   int64_t history;         /* windows that a decision looks at, except for "auto" */
@@ -139,8 +139,8 @@ typedef struct eplb_replay_options {
   int32_t reserved; /* 0 */
 } eplb_replay_options;
 
-/* What balancing would have saved. Means are over windows with tokens, NaN if none has any. Seconds
- * are those of the fullest GPUs, at token_ns. */
+/* Figures of what balancing would have saved. Means are over windows with tokens, NaN if none has
+ * any. Seconds are those of the fullest GPUs, at token_ns. */
 typedef struct eplb_replay_figures {
   size_t struct_size;
   double balancedness_without_eplb; /* one slot per expert, in order */

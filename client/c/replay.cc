@@ -20,7 +20,7 @@ namespace eplb::c {
 
 namespace {
 
-constexpr double kTokenNs = 176;  // as `eplbctl replay --token-ns` explains
+constexpr double kTokenNs = 176;  // the default of `eplbctl replay --token-ns`
 constexpr double kMaxTokenNs = 1e9;
 constexpr int64_t kHistory = 4;
 

@@ -1,4 +1,4 @@
-"""What balancing would have saved on recorded loads, as `eplbctl replay` computes it; without a daemon.
+"""Replays of recorded loads: they tell what balancing would have saved, as `eplbctl replay` computes it; without a daemon.
 
 Threads: safe; the library computes without the interpreter's lock.
 """

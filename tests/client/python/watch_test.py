@@ -1,8 +1,12 @@
 """eplb.torch.watch: counts, reports and their sinks; what balancing would gain is what `eplbctl replay` computes."""
 
+import contextlib
 import csv
+import io
 import json
 import os
+import pathlib
+import re
 import subprocess
 import unittest
 import urllib.request
@@ -135,6 +139,19 @@ class WatchTest(ranks.RankTest):
         with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http_port}/api/v1/jobs", timeout=10) as answer:
             job, = json.load(answer)["jobs"]
         self.assertEqual((job["job"], job["version"]), ("watched", 0))
+
+    def test_the_lines_of_the_page(self):
+        page = (pathlib.Path(__file__).resolve().parents[3] / "docs" / "watching.md").read_text(encoding="utf-8")
+        loop, gain = (block.replace("num_gpus=8", f"num_gpus={GPUS}").replace("num_slots=72", "num_slots=12")
+                      for block in re.findall(r"```python\n(.*?)```", page, re.S))
+        model, batches = model_and_batches(45)
+        logged = []
+        lines = {"model": model, "batches": batches, "train_step": lambda model, batch: model(batch), "log": logged.append}
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            exec(loop, lines)
+            exec(gain, lines)
+        self.assertEqual([report["eplb/tokens"] for report in logged], [20 * 2 * 2 * TOKENS] * 2)
+        self.assertRegex(said.getvalue(), r"\Abalanced: -?[0-9.]+% of the expert layers' time, balancedness 0\.[0-9]{3}\nincremental: ")
 
     def test_mistakes_are_named(self):
         model, _ = model_and_batches(0)

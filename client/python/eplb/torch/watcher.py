@@ -52,7 +52,7 @@ class Watcher:
         device = next((parameter.device for _, module in found for parameter in module.parameters()), torch.device("cpu"))
         self._counts = TokenCounts(len(found), self.num_experts, device)
         columns = [CountedColumns(name, self.num_experts, ledger, counts_all) for name, ledger in zip(self.names, self._counts.ledgers)]
-        self._told = np.zeros((len(found), self.num_experts), np.int64)  # of the window's counts, what the daemon has
+        self._told = np.zeros((len(found), self.num_experts), np.int64)  # counts of the window that the daemon has
         self._client = None if connect is None else self._connect(connect)
         self._handles = [module.register_forward_hook(_hook_of(each, turn), with_kwargs=True)
                          for each, (_, module) in zip(columns, found)]
