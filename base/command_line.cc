@@ -31,7 +31,7 @@ std::string UnknownFlag(const CLI::App& command, const std::string& word) {
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
   }
-  if (std::find(known.begin(), known.end(), flag) != known.end()) {
+  if (std::ranges::find(known, flag) != known.end()) {
     return absl::StrCat(flag, " stands in front of \"", command.get_name(),
                         "\", expected behind it");
   }
@@ -130,7 +130,7 @@ std::string ExplainParseError(const CLI::App& root, const CLI::ParseError& error
 std::string FlagWithoutValue(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const std::vector<std::string>& values = option->results();
-    if (std::find(values.begin(), values.end(), "") != values.end()) return option->get_name();
+    if (std::ranges::find(values, "") != values.end()) return option->get_name();
   }
   for (const CLI::App* named : app.get_subcommands()) {
     std::string flag = FlagWithoutValue(*named);

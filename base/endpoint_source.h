@@ -3,7 +3,6 @@
 #ifndef EPLB_BASE_ENDPOINT_SOURCE_H_
 #define EPLB_BASE_ENDPOINT_SOURCE_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>

@@ -4,7 +4,6 @@
 #define EPLB_CLIENT_START_H_
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>

@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 
 #include "client/client.h"
-#include "cuda/count.h"
 #include "cuda/route.h"
 
 namespace eplb {

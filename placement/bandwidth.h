@@ -14,8 +14,7 @@ enum class LinkClass { kIntraNode, kInterNode };
 
 inline constexpr char kBandwidthExpected[] =
     "a bandwidth such as 450 GB/s or 400Gb/s (b: bits, B: bytes), or a number of GB/s, in "
-    "1e-6..1e6 "
-    "GB/s";
+    "1e-6..1e6 GB/s";
 
 // Bytes per second of a number with a unit, spaces between them allowed: k, M, G or T, then B
 // (bytes), b or bit (bits), then /s or ps. A number alone is GB/s, as in --link-gbps.

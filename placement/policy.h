@@ -4,8 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <span>
 #include <string_view>
 

@@ -3,7 +3,6 @@
 #define EPLB_PLACEMENT_TOPOLOGY_H_
 
 #include <cstdint>
-#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -16,7 +16,6 @@
 #include "server/etcd/client.h"
 #include "server/etcd/election.h"
 #include "server/http/http_server.h"
-#include "server/process/socket.h"
 #include "server/rpc/standby_server.h"
 #include "server/store/store.h"
 

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "client/c/eplb.h"
 
 namespace eplb::c {
@@ -44,9 +45,9 @@ absl::Status CallBack(Callback&& callback) {
   try {
     code = callback();
   } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("the callback threw: ", error.what()));
+    return Internal("the callback threw: ", error.what());
   } catch (...) {
-    return absl::InternalError("the callback threw an exception");
+    return Internal("the callback threw an exception");
   }
   if (code == EPLB_OK) return absl::OkStatus();
   const std::string_view told = TakeCallbackMessage();

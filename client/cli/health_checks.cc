@@ -38,8 +38,7 @@ Verdict CheckState(const v1::JobStatus& job) {
   if (job.stuck_seconds() > 0 && job.connected_ranks() == 0 &&
       job.ending() == v1::RUN_ENDING_UNSPECIFIED) {
     absl::StrAppend(&detail,
-                    "; no rank is connected: start the job again, or end it with "
-                    "eplbctl forget");
+                    "; no rank is connected: start the job again, or end it with eplbctl forget");
     return Failed(detail);
   }
   // The daemon reports when one of its configured deadlines is long past.
@@ -81,8 +80,7 @@ Verdict CheckRun(const v1::JobStatus& job) {
   }
   if (!job.took_over().empty()) {
     return Warning(name, " took over from ", job.took_over(),
-                   ", whose ranks were still connected: a restart, or two jobs of one "
-                   "name");
+                   ", whose ranks were still connected: a restart, or two jobs of one name");
   }
   return Passed(job.run_id().empty() ? "none has registered yet" : absl::StrCat(name, " lives"));
 }
@@ -212,9 +210,9 @@ Verdict CheckBalancing(const v1::JobStatus& job) {
 // Compares the job with what it would be with one slot per expert.
 Verdict CheckGain(const v1::JobStatus& job) {
   if (!job.worse_reason().empty()) {
-    return Failed(job.worse_reason(),
-                  "; eplbctl explain shows the decision, eplbctl rollback returns "
-                  "to an earlier placement");
+    return Failed(
+        job.worse_reason(),
+        "; eplbctl explain shows the decision, eplbctl rollback returns to an earlier placement");
   }
   const bool known = job.has_balancedness() && job.has_balancedness_without_eplb();
   return Verdict{known ? Result::kOk : Result::kWarning,
@@ -238,10 +236,10 @@ bool CameToNothing(const v1::Plan& plan) {
 
 Verdict CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
   if (HasEnded(job)) {
-    return Passed(job.paused() ? absl::StrCat("none is due; a new run is paused, too, until "
-                                              "eplbctl resume: ",
-                                              job.pause_reason())
-                               : "none is due: the run has ended");
+    return Passed(
+        job.paused() ? absl::StrCat("none is due; a new run is paused, too, until eplbctl resume: ",
+                                    job.pause_reason())
+                     : "none is due: the run has ended");
   }
   if (job.paused()) {
     std::string detail = absl::StrCat("paused: ", job.pause_reason(), "; eplbctl resume ends it");
@@ -262,10 +260,9 @@ Verdict CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans)
 // The mode is a choice, not a fault, but it explains why a job never switches.
 Verdict CheckMode(const v1::JobStatus& job) {
   const bool observes = job.policy().mode() == "observe";
-  return Passed(observes
-                    ? "observe: decisions are made and explained, none is applied; eplbctl set "
-                      "policy mode=apply ends it"
-                    : "apply: decisions that pay are carried out");
+  return Passed(observes ? "observe: decisions are made and explained, none is applied; eplbctl "
+                           "set policy mode=apply ends it"
+                         : "apply: decisions that pay are carried out");
 }
 
 Verdict CheckReadiness(const v1::GetStatusResponse& status) {
@@ -293,7 +290,7 @@ std::vector<Check> CheckEndpoints(const std::vector<EndpointAnswer>& answers) {
   const auto stands_by = [](const EndpointAnswer& answer) {
     return answer.standby_for.has_value();
   };
-  if (answers.size() < 2 && std::none_of(answers.begin(), answers.end(), stands_by)) return {};
+  if (answers.size() < 2 && std::ranges::none_of(answers, stands_by)) return {};
   std::vector<Check> checks;
   for (const EndpointAnswer& answer : answers) {
     checks.push_back(Named(kDaemonScope, "endpoint", CheckEndpoint(answer)));

@@ -254,7 +254,7 @@ void CheckWidths(const FileParts& parts, const JsonNumbers& numbers, Sentences& 
   }
   const std::vector<int64_t>& widths = numbers.children[2];
   Rule rule(broken);
-  if (std::adjacent_find(widths.begin(), widths.end(), std::not_equal_to<>()) == widths.end()) {
+  if (std::ranges::adjacent_find(widths, std::not_equal_to<>()) == widths.end()) {
     if (Index(widths.front()) != largest) {
       rule.Add("logical_to_physical_map has ", widths.front(),
                " entries an expert, the largest replica count is ", largest);
@@ -284,15 +284,15 @@ void CheckEntries(const std::string& place, std::span<const int64_t> entries,
       continue;
     }
     if (padded) rule.Add(place, " has padding -1 before slot ", slot);
-    if (std::find(named.begin(), named.end(), slot) != named.end()) {
+    if (std::ranges::find(named, slot) != named.end()) {
       rule.Add(place, " names slot ", slot, " twice");
-    } else if (!std::binary_search(held.begin(), held.end(), slot)) {
+    } else if (!std::ranges::binary_search(held, slot)) {
       rule.Add(place, " names slot ", slot, ", where physical_to_logical_map has another expert");
     }
     named.push_back(slot);
   }
   for (const int64_t slot : held) {
-    if (std::find(named.begin(), named.end(), slot) == named.end()) {
+    if (std::ranges::find(named, slot) == named.end()) {
       rule.Add(place, " leaves out slot ", slot, ", which holds it");
     }
   }

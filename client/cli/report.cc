@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "base/errors.h"
 #include "base/files.h"
-#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/flags.h"
@@ -177,13 +177,13 @@ Output TraceOf(const ReportOptions& options) {
   const bool writes = !options.out.empty() || !options.picture.empty() || !options.html.empty();
   if (checks || writes || !options.events.empty()) {
     return InvalidInput(
-        "-o trace prints the ranks' logs alone: --events, --out, --svg, --html, "
-        "--min-rebalances and --min-gain need another -o");
+        "-o trace prints the ranks' logs alone: --events, --out, --svg, --html, --min-rebalances "
+        "and --min-gain need another -o");
   }
   const absl::StatusOr<std::vector<RankTimeline>> timelines = ReadTimelines(options.directory);
   if (!timelines.ok()) return UsageFailure(timelines.status());
-  const bool any = std::any_of(timelines->begin(), timelines->end(),
-                               [](const auto& timeline) { return !timeline.boundaries.empty(); });
+  const bool any = std::ranges::any_of(
+      *timelines, [](const auto& timeline) { return !timeline.boundaries.empty(); });
   return {kOk, RunTrace(options.directory, *timelines),
           any ? ""
               : absl::StrCat(options.directory,

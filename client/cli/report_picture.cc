@@ -111,11 +111,10 @@ std::string Marks(const RunReview& review, const Axes& axes) {
   for (const HeldBack& stretch : review.operators.held_back) {
     const double x = axes.X(static_cast<double>(stretch.first_step));
     const double width = axes.X(static_cast<double>(stretch.last_step) + 1) - x;
-    absl::StrAppendFormat(
-        &text,
-        "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"#000\" "
-        "fill-opacity=\"0.08\"/>\n",
-        x, kTop, width, kBottom - kTop);
+    absl::StrAppendFormat(&text,
+                          "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" "
+                          "fill=\"#000\" fill-opacity=\"0.08\"/>\n",
+                          x, kTop, width, kBottom - kTop);
     text += Text(x + width / 2, kTop + 14, "middle", stretch.why);
   }
   for (const RunDecision& decision : review.decisions) {

@@ -129,10 +129,9 @@ std::vector<std::string> NotesOn(const v1::JobStatus& job, const v1::RankStatus&
                                  setting, "=", SettingOf(rank, setting).value));
   }
   if (job.shape().num_nodes() > 1 && !sockets && is(kQueuePairs, "1")) {
-    notes.push_back(
-        absl::StrCat("a connection has one queue pair; where cards have two ports or "
-                     "the fabric several paths, ",
-                     kQueuePairs, "=2..4 with NCCL_IB_SPLIT_DATA_ON_QPS=1 uses more of it"));
+    notes.push_back(absl::StrCat(
+        "a connection has one queue pair; where cards have two ports or the fabric several paths, ",
+        kQueuePairs, "=2..4 with NCCL_IB_SPLIT_DATA_ON_QPS=1 uses more of it"));
   }
   return notes;
 }
@@ -142,7 +141,7 @@ std::vector<std::string> AllNotes(const v1::JobStatus& job, const Ranks& ranks) 
   std::vector<std::string> notes;
   for (const v1::RankStatus* rank : ranks) {
     for (std::string& note : NotesOn(job, *rank)) {
-      if (std::find(notes.begin(), notes.end(), note) == notes.end()) {
+      if (std::ranges::find(notes, note) == notes.end()) {
         notes.push_back(std::move(note));
       }
     }

@@ -3,7 +3,6 @@
 #ifndef EPLB_CLIENT_ROWS_LINK_SETUP_H_
 #define EPLB_CLIENT_ROWS_LINK_SETUP_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -13,7 +12,6 @@
 #include "absl/status/statusor.h"
 
 #include "client/rows/control/control_channel.h"
-#include "client/rows/control/socket.h"
 #include "client/rows/peer_links.h"
 #include "client/rows/transport.h"
 #include "placement/ids.h"

@@ -6,8 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/expert_tensors.h"
 #include "client/rows/row_message.h"
@@ -84,10 +83,9 @@ absl::Status CheckSquaresFit(const Topology& topology, std::span<const ReplicaTe
   if (topology.num_gpus() == 1 || RoundUpToStaging(bytes) <= staging_bytes) {
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the sums of ", IndexLayers(tensors).size(), " layers are ", bytes,
-                   " bytes, the staging has ", staging_bytes,
-                   "; raise layers_per_chunk or give fewer layers at once"));
+  return ResourceExhausted("the sums of ", IndexLayers(tensors).size(), " layers are ", bytes,
+                           " bytes, the staging has ", staging_bytes,
+                           "; raise layers_per_chunk or give fewer layers at once");
 }
 
 absl::StatusOr<std::vector<double>> ExpertSquareSums::Sum(std::span<const ReplicaTensor> tensors,

@@ -10,8 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
-
 #include "client/rows/row_message.h"
 #include "client/rows/transport.h"
 

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -71,14 +70,14 @@ class EndpointChoice {
   // The current one stands by for the daemon at `leader`, empty when none leads.
   void OnStandby(const std::string& leader) {
     NoteMoveInVain(Clock::now());
-    const auto found = std::find(endpoints_.begin(), endpoints_.end(), leader);
+    const auto found = std::ranges::find(endpoints_, leader);
     const auto named = static_cast<size_t>(found - endpoints_.begin());
     const bool is_another = found != endpoints_.end() && named != current_;
     Take(is_another ? named : (current_ + 1) % endpoints_.size());
   }
   // The daemon at `endpoint`, one of the list, leads this run.
   void GoTo(const std::string& endpoint) {
-    const auto found = std::find(endpoints_.begin(), endpoints_.end(), endpoint);
+    const auto found = std::ranges::find(endpoints_, endpoint);
     if (found == endpoints_.end()) return;
     Take(static_cast<size_t>(found - endpoints_.begin()));
     was_sent_ = true;

@@ -2,7 +2,6 @@
 #ifndef EPLB_CUDA_KERNELS_ADD_ROWS_BODY_H_
 #define EPLB_CUDA_KERNELS_ADD_ROWS_BODY_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>

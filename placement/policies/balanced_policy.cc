@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
 #include "base/status_macros.h"
 #include "placement/policies/deepseek_policy.h"
 #include "placement/search/layer_solver.h"

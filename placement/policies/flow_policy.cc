@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/align.h"
 #include "placement/policies/incremental_policy.h"
@@ -65,7 +63,7 @@ struct SplitPart {
       if (expert < 0) return false;
       held[static_cast<size_t>(expert)] = true;
     }
-    return std::find(held.begin(), held.end(), false) == held.end();
+    return std::ranges::find(held, false) == held.end();
   }
 };
 
@@ -181,9 +179,8 @@ class FlowPolicy final : public Policy {
     EPLB_RETURN_IF_ERROR(CheckShapes(input));
     EPLB_RETURN_IF_ERROR(CheckHierarchy(input.topology, hierarchy));
     if (input.topology.num_gpus() <= SplitPeaks::kMaxGpus) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("an EP group of ", input.topology.num_gpus(),
-                                                   " GPUs, batches are split over at most ",
-                                                   SplitPeaks::kMaxGpus));
+    return InvalidInput("an EP group of ", input.topology.num_gpus(),
+                        " GPUs, batches are split over at most ", SplitPeaks::kMaxGpus);
   }
 
   // False where a part has no ring, or cannot be repaired; nothing is written then.

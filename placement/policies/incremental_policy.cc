@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -124,7 +123,7 @@ class Contest {
       if (total <= 0) continue;
       const double scale = total / total_speed_;
       const std::vector<double> loads = LoadsOf(layout, window);
-      means.peak += *std::max_element(loads.begin(), loads.end()) / scale;
+      means.peak += *std::ranges::max_element(loads) / scale;
       means.smooth_maximum += SmoothMaximum(loads, scale) / scale;
     }
     const auto count = static_cast<double>(windows_.size());

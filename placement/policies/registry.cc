@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/suggestion.h"
 #include "placement/policies/auto_policy.h"
 #include "placement/policies/balanced_policy.h"
@@ -70,16 +70,14 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
   for (const PolicyRow& row : kPolicies) {
     if (row.name != name) continue;
     if (row.traits.follows_reference && options.hierarchy == Hierarchy::kSoft) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("policy ", std::string(name), " does not take hierarchy soft"));
+      return InvalidInput("policy ", std::string(name), " does not take hierarchy soft");
     }
     return row.make(options);
   }
   std::vector<std::string> names;
   for (const std::string_view known : PolicyNames()) names.emplace_back(known);
-  return absl::InvalidArgumentError(absl::StrCat("unknown policy \"", std::string(name),
-                                                 "\", expected one of ", absl::StrJoin(names, ", "),
-                                                 Suggestion(name, names)));
+  return InvalidInput("unknown policy \"", std::string(name), "\", expected one of ",
+                      absl::StrJoin(names, ", "), Suggestion(name, names));
 }
 
 PolicyTraits TraitsOf(std::string_view name) {

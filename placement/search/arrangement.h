@@ -2,7 +2,6 @@
 #ifndef EPLB_PLACEMENT_SEARCH_ARRANGEMENT_H_
 #define EPLB_PLACEMENT_SEARCH_ARRANGEMENT_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>

@@ -12,7 +12,7 @@ void Packer::OrderBy(size_t num_experts, const Key& key) {
   for (size_t expert = 0; expert < num_experts; ++expert) {
     by_key_.emplace_back(-key(static_cast<int32_t>(expert)), static_cast<int32_t>(expert));
   }
-  std::sort(by_key_.begin(), by_key_.end());
+  std::ranges::sort(by_key_);
   order_.clear();
   for (const auto& [negative, expert] : by_key_) order_.push_back(expert);
 }
@@ -120,8 +120,7 @@ bool Packer::PackOnAffineNode(std::span<const int32_t> counts, Arrangement& arra
   const Domain& domain = arrangement.domain();
   Begin(counts, arrangement);
   OrderBy(counts.size(), [&](int32_t expert) { return arrangement.unit(expert); });
-  const int32_t affinities =
-      1 + *std::max_element(domain.affine_node_of_gpu.begin(), domain.affine_node_of_gpu.end());
+  const int32_t affinities = 1 + *std::ranges::max_element(domain.affine_node_of_gpu);
   // Free slots of each home beyond one for each of its experts that is still to come.
   room_.assign(AsIndex(affinities), 0);
   for (size_t gpu = 0; gpu < domain.slots.size(); ++gpu) {

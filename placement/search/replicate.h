@@ -2,7 +2,6 @@
 #ifndef EPLB_PLACEMENT_SEARCH_REPLICATE_H_
 #define EPLB_PLACEMENT_SEARCH_REPLICATE_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -2,7 +2,6 @@
 #ifndef EPLB_PLACEMENT_SPLIT_SPLIT_GRAPH_H_
 #define EPLB_PLACEMENT_SPLIT_SPLIT_GRAPH_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>

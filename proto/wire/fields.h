@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -20,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include <google/protobuf/message.h>
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "placement/digest.h"
 
@@ -43,15 +43,15 @@ inline constexpr auto kFields = std::tuple<>{};
 // errors: InvalidArgument, beginning with `field`: above 2^63-1, above 2^31-1, not finite.
 inline absl::StatusOr<int64_t> GetCount(const std::string& field, uint64_t value) {
   if (value <= uint64_t{std::numeric_limits<int64_t>::max()}) return static_cast<int64_t>(value);
-  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", above 2^63-1"));
+  return InvalidInput(field, " is ", value, ", above 2^63-1");
 }
 inline absl::StatusOr<int32_t> GetSmall(const std::string& field, uint32_t value) {
   if (value <= uint32_t{std::numeric_limits<int32_t>::max()}) return static_cast<int32_t>(value);
-  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", above 2^31-1"));
+  return InvalidInput(field, " is ", value, ", above 2^31-1");
 }
 inline absl::StatusOr<double> GetReal(const std::string& field, double value) {
   if (std::isfinite(value)) return value;
-  return absl::InvalidArgumentError(absl::StrCat(field, " is not finite"));
+  return InvalidInput(field, " is not finite");
 }
 
 // errors: InvalidArgument, beginning with `field` and listing the values of the enumeration.
@@ -63,8 +63,7 @@ inline absl::StatusOr<int> KnownEnum(const std::string& field,
     if (type.value(i)->number() == number) return number;
     absl::StrAppend(&known, known.empty() ? "" : ", ", type.value(i)->name());
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " is ", number, ", expected one of ", known));
+  return InvalidInput(field, " is ", number, ", expected one of ", known);
 }
 
 template <class T>
@@ -153,8 +152,7 @@ absl::Status GetField(const google::protobuf::Message& in, const char* name,
   } else if constexpr (std::is_same_v<Value, Digest>) {
     const std::string bytes = fields.GetString(in, field);
     if (bytes.size() != value->bytes.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(place, " has ", bytes.size(), " bytes, expected 32"));
+      return InvalidInput(place, " has ", bytes.size(), " bytes, expected 32");
     }
     std::copy(bytes.begin(), bytes.end(), value->bytes.begin());
   } else if constexpr (Repeated<Value>) {

@@ -10,13 +10,11 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 
 #include "placement/digest.h"
 #include "placement/evaluate.h"

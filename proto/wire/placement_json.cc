@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 
@@ -75,8 +76,7 @@ std::string Text(std::string_view view) { return std::string(view); }
 absl::StatusOr<int32_t> GetCount(const JsonValue& object, std::string_view key) {
   EPLB_ASSIGN_OR_RETURN(const int64_t number, GetInteger(object, key));
   if (number < 1 || number > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Text(key), " is ", number, ", expected 1..2^31-1"));
+    return InvalidInput(Text(key), " is ", number, ", expected 1..2^31-1");
   }
   return static_cast<int32_t>(number);
 }
@@ -97,9 +97,8 @@ absl::Status CheckIndices(std::string_view key, const JsonNumbers& numbers) {
   for (size_t i = 0; i < numbers.integers.size(); ++i) {
     const int64_t number = numbers.integers[i];
     if (number >= -1 && number <= std::numeric_limits<int32_t>::max()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(Text(key), PlaceOf(numbers, static_cast<int64_t>(i)), " is ", number,
-                     ", expected ", Text(kIndexRange)));
+    return InvalidInput(Text(key), PlaceOf(numbers, static_cast<int64_t>(i)), " is ", number,
+                        ", expected ", Text(kIndexRange));
   }
   return absl::OkStatus();
 }
@@ -113,9 +112,8 @@ absl::Status CheckEntries(std::string_view key, const JsonNumbers& numbers, size
     const std::string where = depth == 0   ? ""
                               : depth == 1 ? absl::StrCat(" layer ", i)
                                            : absl::StrCat(" row ", i);
-    return absl::InvalidArgumentError(absl::StrCat(Text(key), where, " has ", entries[i],
-                                                   " entries, expected ", expected.second, " ",
-                                                   expected.first));
+    return InvalidInput(Text(key), where, " has ", entries[i], " entries, expected ",
+                        expected.second, " ", expected.first);
   }
   return absl::OkStatus();
 }
@@ -173,9 +171,9 @@ absl::StatusOr<IndexMatrix> RanksOf(const ReplicaTable& table, const Topology& t
       for (int64_t rank = 0; rank < table.width; ++rank) {
         const int64_t slot = table.numbers->integers[next++];
         if (slot >= topology.num_slots()) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("logical_to_physical_map layer ", layer, " expert ", expert,
-                           " names slot ", slot, ", expected at most ", topology.num_slots() - 1));
+          return InvalidInput("logical_to_physical_map layer ", layer, " expert ", expert,
+                              " names slot ", slot, ", expected at most ",
+                              topology.num_slots() - 1);
         }
         if (slot >= 0) ranks(layer, slot) = static_cast<int32_t>(rank);
       }
@@ -188,25 +186,24 @@ absl::Status CheckSameMaps(const Placement& placement, const ReplicaTable& table
                            const IndexMatrix& counts) {
   const IndexMatrix replicas = placement.logical_to_physical_map();
   if (table.width != placement.max_replicas()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "logical_to_physical_map has ", table.width,
-        " entries an expert, the largest replica count is ", placement.max_replicas()));
+    return InvalidInput("logical_to_physical_map has ", table.width,
+                        " entries an expert, the largest replica count is ",
+                        placement.max_replicas());
   }
   for (Eigen::Index i = 0; i < replicas.size(); ++i) {
     const int64_t given = table.numbers->integers[static_cast<size_t>(i)];
     if (given == replicas.data()[i]) continue;
     const Eigen::Index column = i % replicas.cols();
-    return absl::InvalidArgumentError(
-        absl::StrCat("logical_to_physical_map layer ", i / replicas.cols(), " expert ",
-                     column / table.width, " replica ", column % table.width, " is ", given,
-                     ", physical_to_logical_map has ", replicas.data()[i]));
+    return InvalidInput("logical_to_physical_map layer ", i / replicas.cols(), " expert ",
+                        column / table.width, " replica ", column % table.width, " is ", given,
+                        ", physical_to_logical_map has ", replicas.data()[i]);
   }
   for (Eigen::Index i = 0; i < counts.size(); ++i) {
     const int32_t expected = placement.logical_replica_count().data()[i];
     if (counts.data()[i] == expected) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "logical_replica_count layer ", i / counts.cols(), " expert ", i % counts.cols(), " is ",
-        counts.data()[i], ", physical_to_logical_map holds it in ", expected, " slots"));
+    return InvalidInput("logical_replica_count layer ", i / counts.cols(), " expert ",
+                        i % counts.cols(), " is ", counts.data()[i],
+                        ", physical_to_logical_map holds it in ", expected, " slots");
   }
   return absl::OkStatus();
 }
@@ -215,9 +212,8 @@ absl::Status CheckSlotsPerGpu(const JsonValue& object, const Topology& topology)
   constexpr std::string_view kKey = "slots_per_gpu";
   if (object.Find(kKey) == nullptr) {
     if (topology.equal_slots_per_gpu()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("slots_per_gpu is missing, and ", topology.num_slots(),
-                     " slots are not a multiple of ", topology.num_gpus(), " GPUs"));
+    return InvalidInput("slots_per_gpu is missing, and ", topology.num_slots(),
+                        " slots are not a multiple of ", topology.num_gpus(), " GPUs");
   }
   EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers,
                         ReadArrays(object, kKey, {{"GPUs", topology.num_gpus()}}));
@@ -225,8 +221,8 @@ absl::Status CheckSlotsPerGpu(const JsonValue& object, const Topology& topology)
   for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
     const int64_t given = numbers->integers[static_cast<size_t>(gpu)];
     if (given == topology.SlotsOf(GpuId{gpu})) continue;
-    return absl::InvalidArgumentError(absl::StrCat("slots_per_gpu of GPU ", gpu, " is ", given,
-                                                   ", expected ", topology.SlotsOf(GpuId{gpu})));
+    return InvalidInput("slots_per_gpu of GPU ", gpu, " is ", given, ", expected ",
+                        topology.SlotsOf(GpuId{gpu}));
   }
   return absl::OkStatus();
 }
@@ -241,18 +237,16 @@ absl::Status CheckShares(const RealMatrix& shares, const Placement& placement) {
       const double share = shares(layer, slot);
       const double most = expert < 0 ? 0 : 1;
       if (!(share >= 0 && share <= most)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("replica_share layer ", layer, " slot ", slot, " is ", share,
-                         ", expected 0", expert < 0 ? ": it holds no expert" : "..1"));
+        return InvalidInput("replica_share layer ", layer, " slot ", slot, " is ", share,
+                            ", expected 0", expert < 0 ? ": it holds no expert" : "..1");
       }
       if (expert >= 0) sums[static_cast<size_t>(expert)] += share;
     }
     for (int32_t expert = 0; expert < num_experts; ++expert) {
       const double sum = sums[static_cast<size_t>(expert)];
       if (std::abs(sum - 1) <= kShareTolerance) continue;
-      return absl::InvalidArgumentError(absl::StrCat("replica_share layer ", layer,
-                                                     ": the shares of expert ", expert, " sum to ",
-                                                     sum, ", expected 1"));
+      return InvalidInput("replica_share layer ", layer, ": the shares of expert ", expert,
+                          " sum to ", sum, ", expected 1");
     }
   }
   return absl::OkStatus();
@@ -338,12 +332,11 @@ absl::StatusOr<PlacementWithShares> PlacementWithSharesFromJson(std::string_view
 
 absl::StatusOr<PlacementWithShares> PlacementWithSharesFromJson(const JsonValue& object) {
   if (!object.is_object()) {
-    return absl::InvalidArgumentError("expected a JSON object of format eplb.placement.v1");
+    return InvalidInput("expected a JSON object of format eplb.placement.v1");
   }
   EPLB_ASSIGN_OR_RETURN(const std::string format, GetString(object, "format"));
   if (format != kFormat) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("format is ", JsonQuote(format), ", expected \"", Text(kFormat), "\""));
+    return InvalidInput("format is ", JsonQuote(format), ", expected \"", Text(kFormat), "\"");
   }
   EPLB_ASSIGN_OR_RETURN(const Topology topology, ReadTopology(object));
   EPLB_RETURN_IF_ERROR(CheckSlotsPerGpu(object, topology));

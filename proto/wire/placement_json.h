@@ -3,11 +3,9 @@
 #ifndef EPLB_PROTO_WIRE_PLACEMENT_JSON_H_
 #define EPLB_PROTO_WIRE_PLACEMENT_JSON_H_
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/statusor.h"
 

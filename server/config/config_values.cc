@@ -23,11 +23,9 @@ using Kind = WrittenValue::Kind;
 
 bool IsHostName(std::string_view name) {
   constexpr size_t kLongest = 253;  // longest name in DNS
-  return !name.empty() && name.size() <= kLongest &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' ||
-                  c == '_';
-         });
+  return !name.empty() && name.size() <= kLongest && std::ranges::all_of(name, [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
+  });
 }
 
 }  // namespace
@@ -78,7 +76,7 @@ std::optional<Scalar> HostNameRange::Read(const WrittenValue& written) const {
     if (!written.is_text()) return std::nullopt;
     names = absl::StrSplit(written.text, ',', absl::SkipEmpty());
   }
-  if (names.size() > most || !std::all_of(names.begin(), names.end(), IsHostName)) {
+  if (names.size() > most || !std::ranges::all_of(names, IsHostName)) {
     return std::nullopt;
   }
   return absl::StrJoin(names, ",");

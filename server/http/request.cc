@@ -51,7 +51,7 @@ bool ParseRequestLine(std::string_view line, HttpRequest& request) {
   if (!request.is_http_1_0 && version != "HTTP/1.1") return false;
   if (!target.starts_with('/') || target.find(' ') != std::string_view::npos) return false;
   SplitTarget(target, request);
-  return std::find(std::begin(kMethods), std::end(kMethods), request.method) != std::end(kMethods);
+  return std::ranges::find(kMethods, request.method) != std::end(kMethods);
 }
 
 std::string_view ReasonOf(int status) {

@@ -2,7 +2,6 @@
 #include "server/messages/records.h"
 
 #include <optional>
-#include <string>
 
 #include "absl/time/time.h"
 

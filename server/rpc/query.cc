@@ -4,8 +4,7 @@
 #include <functional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "proto/wire/convert.h"
@@ -24,7 +23,7 @@ constexpr uint32_t kMaxLines = 1000;
 // Returns the number of lines that a request asks for.
 absl::StatusOr<int32_t> LimitOf(uint32_t limit, size_t most = kMaxLines) {
   if (limit > most) {
-    return absl::InvalidArgumentError(absl::StrCat("limit is ", limit, ", expected 0..", most));
+    return InvalidInput("limit is ", limit, ", expected 0..", most);
   }
   return limit == 0 ? kDefaultLines : static_cast<int32_t>(limit);
 }
@@ -183,8 +182,8 @@ class QueryService : public v1::Query::CallbackService {
     const bool posted = options_.reader->Post(
         [reactor, question = std::move(question)] { reactor->Finish(wire::ToGrpc(question())); });
     if (!posted) {
-      reactor->Finish(wire::ToGrpc(absl::ResourceExhaustedError(absl::StrCat(
-          Reader::kMaxWaiting, " questions wait for the store already, retry later"))));
+      reactor->Finish(wire::ToGrpc(ResourceExhausted(
+          Reader::kMaxWaiting, " questions wait for the store already, retry later")));
     }
     return reactor;
   }

@@ -7,7 +7,6 @@
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <string>
 
 #include "absl/status/status.h"
 

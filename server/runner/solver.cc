@@ -68,8 +68,8 @@ void Solver::Cancel(const core::CancelSolve& which) {
 }
 
 bool Solver::IsAtWork(const std::string& job) const {
-  return std::any_of(at_work_.begin(), at_work_.end(),
-                     [&job](const Work& work) { return work.request.job == job; });
+  return std::ranges::any_of(at_work_,
+                             [&job](const Work& work) { return work.request.job == job; });
 }
 
 std::deque<core::Solve>::iterator Solver::Next() {

@@ -10,7 +10,6 @@
 #include <list>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>

@@ -10,8 +10,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+
+#include "base/errors.h"
 
 namespace eplb {
 namespace {
@@ -60,14 +61,12 @@ absl::StatusOr<FileLock> FileLock::Acquire(const std::string& guarded, std::stri
   if (descriptor < 0) {
     const std::string text =
         absl::StrCat(guarded, ": cannot open ", path, ": ", std::strerror(why));
-    return forbidden && errno == ENOENT ? absl::PermissionDeniedError(text)
-                                        : absl::UnavailableError(text);
+    return forbidden && errno == ENOENT ? PermissionDenied(text) : Unavailable(text);
   }
   FileLock lock{Descriptor(descriptor)};
   if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) return lock;
-  if (errno != EWOULDBLOCK) return absl::UnavailableError(NoLockText(guarded, errno));
-  return absl::UnavailableError(
-      absl::StrCat(guarded, ": another eplbd ", std::string(does), " (it holds ", path, ")"));
+  if (errno != EWOULDBLOCK) return Unavailable(NoLockText(guarded, errno));
+  return Unavailable(guarded, ": another eplbd ", std::string(does), " (it holds ", path, ")");
 }
 
 }  // namespace eplb

@@ -10,7 +10,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 
 #include "server/store/checked_rows.h"
 #include "server/store/key_values.h"

@@ -6,7 +6,6 @@
 #define EPLB_CLIENT_ROWS_PATHS_PEER_PATH_H_
 
 #include <cstddef>
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>

@@ -2,7 +2,6 @@
 #ifndef EPLB_SERVER_CORE_DECISIONS_DECIDE_H_
 #define EPLB_SERVER_CORE_DECISIONS_DECIDE_H_
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

@@ -129,9 +129,9 @@ std::string BehindText(const Job& job, int64_t due, absl::Time now) {
     if (RefusesRanks(job, now)) absl::StrAppend(&text, "; ", job.turned_away);
   }
   if (dropped > 0) {
-    absl::StrAppend(&text, "; ", dropped,
-                    " reports were dropped, of ranks that send more than "
-                    "limits.messages_per_second");
+    absl::StrAppend(
+        &text, "; ", dropped,
+        " reports were dropped, of ranks that send more than limits.messages_per_second");
   }
   return text;
 }
@@ -199,9 +199,9 @@ std::vector<const Plan*> NewestProposals(const Job& job) {
 Stall WithdrawalStall(const State&, const Job& job, absl::Time) {
   const std::vector<const Plan*> proposals = NewestProposals(job);
   const auto failed = [](const Plan* plan) { return plan->result != PlanResult::kCommitted; };
-  const auto in_a_row = std::find_if_not(proposals.begin(), proposals.end(), failed);
+  const auto in_a_row = std::ranges::find_if_not(proposals, failed);
   const auto count = in_a_row - proposals.begin();
-  const auto most = std::count_if(proposals.begin(), proposals.end(), failed);
+  const auto most = std::ranges::count_if(proposals, failed);
   const bool often = std::ssize(proposals) == kProposalsLookedAt && 2 * most > kProposalsLookedAt;
   if (count == 0 || (count < kWithdrawnInARow && !often)) return {};
   std::string text =

@@ -10,7 +10,6 @@
 #include "absl/time/time.h"
 
 #include "placement/decision/cost.h"
-#include "placement/evaluate.h"
 #include "proto/wire/settings.h"
 
 namespace eplb::core {
