@@ -1,6 +1,5 @@
 // Bandwidths of links as people write them: "450 GB/s", "400Gb/s". threads: safe, no state.
-#ifndef EPLB_PLACEMENT_BANDWIDTH_H_
-#define EPLB_PLACEMENT_BANDWIDTH_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -30,5 +29,3 @@ std::string BandwidthText(double bytes_per_s);
 std::string BandwidthNote(std::string_view text, LinkClass link);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_BANDWIDTH_H_

@@ -37,15 +37,11 @@ absl::StatusOr<GpuSpeeds> GpuSpeeds::Make(int32_t num_gpus, std::span<const doub
       return InvalidInput("unusable GPU ", gpu, " is outside 0..", num_gpus - 1);
     }
     double& speed = result[static_cast<size_t>(gpu)];
-    if (speed == 0) {
-      return InvalidInput("unusable GPU ", gpu, " is given twice");
-    }
+    if (speed == 0) return InvalidInput("unusable GPU ", gpu, " is given twice");
     speed = 0;
   }
   GpuSpeeds made(std::move(result));
-  if (made.num_usable() == 0) {
-    return InvalidInput("all ", num_gpus, " GPUs are unusable");
-  }
+  if (made.num_usable() == 0) return InvalidInput("all ", num_gpus, " GPUs are unusable");
   return made;
 }
 

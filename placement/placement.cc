@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -198,9 +197,7 @@ absl::StatusOr<Placement> Placement::WithLayers(std::span<const LayerPlacement> 
   for (const LayerPlacement& layer : layers) {
     EPLB_RETURN_IF_ERROR(maker.Replace(layer));
     const auto row = static_cast<size_t>(layer.layer.value);
-    if (given[row]) {
-      return InvalidInput("layer ", row, " is given twice");
-    }
+    if (given[row]) return InvalidInput("layer ", row, " is given twice");
     given[row] = true;
   }
   EPLB_RETURN_IF_ERROR(maker.DeriveAgain(layers));

@@ -31,9 +31,7 @@ absl::StatusOr<RankGrid> RankGrid::Make(const RankGridOptions& options) {
        {std::pair{"pipeline_parallel_size", options.pipeline_parallel_size},
         {"expert_tensor_parallel", options.expert_tensor_parallel},
         {"num_gpus", options.num_gpus}}) {
-    if (factor < 1) {
-      return InvalidInput(name, ": ", factor, ", expected >= 1");
-    }
+    if (factor < 1) return InvalidInput(name, ": ", factor, ", expected >= 1");
     divides = divides && rest % factor == 0;
     rest /= factor;
   }

@@ -47,7 +47,7 @@ void Normalise(std::span<double> load) {
 
 class BalancedPolicy final : public Policy {
  public:
-  explicit BalancedPolicy(const BalancedOptions& options) : options_(options) {}
+  explicit BalancedPolicy(const PolicyOptions& options) : options_(options) {}
 
   std::string_view name() const override { return "balanced"; }
 
@@ -97,12 +97,12 @@ class BalancedPolicy final : public Policy {
   }
 
  private:
-  BalancedOptions options_;
+  PolicyOptions options_;
 };
 
 }  // namespace
 
-std::unique_ptr<Policy> MakeBalancedPolicy(const BalancedOptions& options) {
+std::unique_ptr<Policy> MakeBalancedPolicy(const PolicyOptions& options) {
   return std::make_unique<BalancedPolicy>(options);
 }
 

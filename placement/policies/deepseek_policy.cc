@@ -4,7 +4,6 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
-#include "placement/policies/deepseek_layer.h"
 
 namespace eplb {
 namespace {
@@ -54,7 +53,7 @@ auto Row(Matrix& matrix, Eigen::Index row) {
 
 class DeepseekPolicy final : public Policy {
  public:
-  explicit DeepseekPolicy(const DeepseekOptions& options) : options_(options) {}
+  explicit DeepseekPolicy(const PolicyOptions& options) : options_(options) {}
 
   std::string_view name() const override { return "deepseek"; }
 
@@ -67,10 +66,11 @@ class DeepseekPolicy final : public Policy {
     // It searches nothing: all its work is less than another policy's on one layer.
     EPLB_RETURN_IF_ERROR(CheckWanted(input));
     EPLB_ASSIGN_OR_RETURN(const FloatMatrix weight, input.load.ToFloat());
+    const bool global = options_.hierarchy == Hierarchy::kNone;
     const DeepseekShape shape = {
         .num_slots = topology.num_slots(),
-        .num_groups = options_.global ? 1 : topology.num_groups(),
-        .num_nodes = options_.global ? 1 : topology.num_nodes(),
+        .num_groups = global ? 1 : topology.num_groups(),
+        .num_nodes = global ? 1 : topology.num_nodes(),
         .num_gpus = topology.num_gpus(),
     };
     EPLB_ASSIGN_OR_RETURN(const DeepseekMaps maps,
@@ -79,7 +79,7 @@ class DeepseekPolicy final : public Policy {
   }
 
  private:
-  DeepseekOptions options_;
+  PolicyOptions options_;
 };
 
 }  // namespace
@@ -102,7 +102,7 @@ absl::StatusOr<DeepseekMaps> RebalanceExperts(const Eigen::Ref<const FloatMatrix
   return maps;
 }
 
-std::unique_ptr<Policy> MakeDeepseekPolicy(const DeepseekOptions& options) {
+std::unique_ptr<Policy> MakeDeepseekPolicy(const PolicyOptions& options) {
   return std::make_unique<DeepseekPolicy>(options);
 }
 

@@ -1,7 +1,6 @@
 #include "placement/policies/flow_policy.h"
 
 #include <algorithm>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -136,12 +135,8 @@ class Layers {
 
 class FlowPolicy final : public Policy {
  public:
-  explicit FlowPolicy(const FlowOptions& options)
-      : options_(options),
-        incremental_(MakeIncrementalPolicy({.hierarchy = options.hierarchy,
-                                            .effort = options.effort,
-                                            .allow_duplicates = options.allow_duplicates,
-                                            .max_moves_per_gpu = options.max_moves_per_gpu})) {}
+  explicit FlowPolicy(const PolicyOptions& options)
+      : options_(options), incremental_(MakeIncrementalPolicy(options)) {}
 
   std::string_view name() const override { return "flow"; }
 
@@ -219,13 +214,13 @@ class FlowPolicy final : public Policy {
          .abandoned = input.abandoned});
   }
 
-  FlowOptions options_;
+  PolicyOptions options_;
   std::unique_ptr<Policy> incremental_;
 };
 
 }  // namespace
 
-std::unique_ptr<Policy> MakeFlowPolicy(const FlowOptions& options) {
+std::unique_ptr<Policy> MakeFlowPolicy(const PolicyOptions& options) {
   return std::make_unique<FlowPolicy>(options);
 }
 

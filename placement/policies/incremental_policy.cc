@@ -205,7 +205,7 @@ void OfferSteps(const Domain& domain, SlotRow incumbent, const OfferedSteps& ste
 
 class IncrementalPolicy final : public Policy {
  public:
-  explicit IncrementalPolicy(const IncrementalOptions& options) : options_(options) {}
+  explicit IncrementalPolicy(const PolicyOptions& options) : options_(options) {}
 
   std::string_view name() const override { return "incremental"; }
 
@@ -305,12 +305,12 @@ class IncrementalPolicy final : public Policy {
     return tokens / static_cast<double>(frame.domain.num_gpus());
   }
 
-  IncrementalOptions options_;
+  PolicyOptions options_;
 };
 
 }  // namespace
 
-std::unique_ptr<Policy> MakeIncrementalPolicy(const IncrementalOptions& options) {
+std::unique_ptr<Policy> MakeIncrementalPolicy(const PolicyOptions& options) {
   return std::make_unique<IncrementalPolicy>(options);
 }
 

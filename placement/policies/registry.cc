@@ -22,45 +22,17 @@ struct PolicyRow {
 };
 
 constexpr PolicyRow kPolicies[] = {
-    {kDefaultPolicyName,
-     {.tried_for_equal = TriedFor::kLater},
-     [](const PolicyOptions& options) {
-       return MakeBalancedPolicy({.hierarchy = options.hierarchy,
-                                  .effort = options.effort,
-                                  .allow_duplicates = options.allow_duplicates});
-     }},
-    {kReferencePolicyName,
-     {.follows_reference = true},
-     [](const PolicyOptions& options) {
-       return MakeDeepseekPolicy(
-           {.tie_break = options.tie_break, .global = options.hierarchy == Hierarchy::kNone});
-     }},
+    {kDefaultPolicyName, {.tried_for_equal = TriedFor::kLater}, &MakeBalancedPolicy},
+    {kReferencePolicyName, {.follows_reference = true}, &MakeDeepseekPolicy},
     {kIncrementalPolicyName,
      {.needs_previous = true,
       .tried_for_equal = TriedFor::kFirst,
       .tried_for_batch = TriedFor::kLater},
-     [](const PolicyOptions& options) {
-       return MakeIncrementalPolicy({.hierarchy = options.hierarchy,
-                                     .effort = options.effort,
-                                     .allow_duplicates = options.allow_duplicates,
-                                     .max_moves_per_gpu = options.max_moves_per_gpu});
-     }},
-    {kAutoPolicyName,
-     {.chooses = true},
-     [](const PolicyOptions& options) {
-       return MakeAutoPolicy({.hierarchy = options.hierarchy,
-                              .effort = options.effort,
-                              .allow_duplicates = options.allow_duplicates,
-                              .max_moves_per_gpu = options.max_moves_per_gpu});
-     }},
+     &MakeIncrementalPolicy},
+    {kAutoPolicyName, {.chooses = true}, &MakeAutoPolicy},
     {kSplitPolicyName,
      {.aims_at_splits = true, .tried_for_batch = TriedFor::kFirst},
-     [](const PolicyOptions& options) {
-       return MakeFlowPolicy({.hierarchy = options.hierarchy,
-                              .effort = options.effort,
-                              .allow_duplicates = options.allow_duplicates,
-                              .max_moves_per_gpu = options.max_moves_per_gpu});
-     }},
+     &MakeFlowPolicy},
 };
 
 }  // namespace

@@ -11,11 +11,7 @@
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "placement/backtest/planner.h"
-#include "placement/decision/rebalance.h"
-#include "placement/evaluate.h"
 #include "placement/figure_mean.h"
-#include "placement/load.h"
-#include "placement/policies/registry.h"
 #include "placement/split/batch_split.h"
 #include "placement/without_eplb.h"
 

@@ -2,15 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <numeric>
-#include <optional>
-#include <span>
-#include <vector>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
-#include "placement/topology.h"
 
 namespace eplb {
 

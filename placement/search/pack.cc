@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
 
 namespace eplb {
 
@@ -80,9 +79,7 @@ int32_t Packer::LightestFor(int32_t expert, const Arrangement& arrangement,
   int32_t best = -1;
   double least = 0;
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
-    if (arrangement.first_slot(gpu) + filled_[AsIndex(gpu)] == arrangement.end_slot(gpu)) {
-      continue;
-    }
+    if (arrangement.first_slot(gpu) + filled_[AsIndex(gpu)] == arrangement.end_slot(gpu)) continue;
     const double load = (arrangement.tokens(gpu) + unit) * arrangement.inverse_speed(gpu);
     if ((best < 0 || load < least) && allowed(gpu) && arrangement.MayArrive(gpu, expert)) {
       best = gpu;

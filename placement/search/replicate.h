@@ -1,6 +1,5 @@
 // Replica counts of experts.
-#ifndef EPLB_PLACEMENT_SEARCH_REPLICATE_H_
-#define EPLB_PLACEMENT_SEARCH_REPLICATE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -58,5 +57,3 @@ class Replicator {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_REPLICATE_H_

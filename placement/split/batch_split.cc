@@ -2,7 +2,6 @@
 
 #include <iterator>
 #include <utility>
-#include <vector>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
