@@ -1,7 +1,6 @@
 // Messages of the stream between a rank and the daemon, each by one list of its fields.
 #include "proto/wire/convert.h"
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include <google/protobuf/unknown_field_set.h>
 
@@ -9,8 +8,6 @@
 #include "base/status_macros.h"
 #include "proto/wire/fields.h"
 #include "proto/wire/names.h"
-
-#include "eplb/v1/session.pb.h"
 
 namespace eplb::wire {
 

@@ -88,9 +88,7 @@ absl::StatusOr<Scalar> GetField(const SettingRow& row, const v1::PolicySettings&
   EPLB_ASSIGN_OR_RETURN(const double number,
                         GetReal(field.name().c_str(), reflection.GetDouble(in, &field)));
   if (!std::holds_alternative<DurationRange>(row.range)) return number;
-  if (std::abs(number) > kMaxSettingSeconds) {
-    return InvalidInput(field.name(), " is out of range");
-  }
+  if (std::abs(number) > kMaxSettingSeconds) return InvalidInput(field.name(), " is out of range");
   return absl::Seconds(number);
 }
 
@@ -143,9 +141,7 @@ absl::StatusOr<JobMemory> MemoryFromBytes(const std::string& bytes) {
   if (bytes.size() > kMaxMemoryBytes) {
     return InvalidInput("the memory has ", bytes.size(), " bytes, at most ", kMaxMemoryBytes);
   }
-  if (!message.ParseFromString(bytes)) {
-    return InvalidInput("the memory is not one of a job");
-  }
+  if (!message.ParseFromString(bytes)) return InvalidInput("the memory is not one of a job");
   return FromProto(message);
 }
 

@@ -1,7 +1,5 @@
-// Copies a struct to and from the protobuf message that mirrors it, by one list of its fields. Only
-// the conversions in this folder use it.
-#ifndef EPLB_PROTO_WIRE_FIELDS_H_
-#define EPLB_PROTO_WIRE_FIELDS_H_
+// Copies a struct to and from the protobuf message that mirrors it, by one list of its fields.
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -17,10 +15,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include <google/protobuf/message.h>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "base/text.h"
 #include "placement/digest.h"
 
 namespace eplb::wire {
@@ -36,7 +36,17 @@ struct Field {
   size_t most;  // bytes of a text, which is cut at either end
 };
 
-// Fields of a struct, a std::tuple of Field. The conversion of a message specialises it.
+// A field that is not set if the member is `none`.
+template <class Struct, class Value>
+struct SparseField : Field<Struct, Value> {
+  constexpr SparseField(const char* field, Value Struct::*place, Value value)
+      : Field<Struct, Value>(field, place), none(value) {}
+
+  Value none;
+};
+
+// Fields of a struct, a std::tuple of Field and SparseField. The conversion of a message
+// specialises it.
 template <class Struct>
 inline constexpr auto kFields = std::tuple<>{};
 
@@ -99,7 +109,9 @@ void PutField(const Value& value, const char* name, size_t most, google::protobu
   } else if constexpr (std::is_integral_v<Value>) {
     fields.SetUInt64(out, field, static_cast<uint64_t>(value));
   } else if constexpr (std::is_same_v<Value, double>) {
-    fields.SetDouble(out, field, value);
+    fields.SetDouble(out, field, FiniteOrZero(value));
+  } else if constexpr (std::is_same_v<Value, absl::Time>) {
+    fields.SetInt64(out, field, absl::ToUnixMicros(value));
   } else if constexpr (std::is_enum_v<Value>) {
     fields.SetEnumValue(out, field, static_cast<int>(value));
   } else if constexpr (std::is_same_v<Value, std::string>) {
@@ -142,6 +154,8 @@ absl::Status GetField(const google::protobuf::Message& in, const char* name,
     *value = fields.GetUInt64(in, field);
   } else if constexpr (std::is_same_v<Value, double>) {
     return Take(GetReal(place, fields.GetDouble(in, field)), value);
+  } else if constexpr (std::is_same_v<Value, absl::Time>) {
+    *value = absl::FromUnixMicros(fields.GetInt64(in, field));
   } else if constexpr (std::is_enum_v<Value>) {
     const absl::StatusOr<int> number =
         KnownEnum(place, *field->enum_type(), fields.GetEnumValue(in, field));
@@ -179,27 +193,31 @@ absl::Status GetField(const google::protobuf::Message& in, const char* name,
 
 template <class Struct>
 void WriteFields(const Struct& value, google::protobuf::Message* out) {
-  std::apply(
-      [&](const auto&... field) {
-        (PutField(value.*field.member, field.name, field.most, out), ...);
-      },
-      kFields<Struct>);
+  const auto put = [&](const auto& field) {
+    if constexpr (requires { field.none; }) {
+      if (value.*field.member == field.none) return;
+    }
+    PutField(value.*field.member, field.name, field.most, out);
+  };
+  std::apply([&](const auto&... field) { (put(field), ...); }, kFields<Struct>);
 }
 
 template <class Struct>
 absl::Status ReadFields(const google::protobuf::Message& in, Struct* out,
                         const std::string& prefix) {
   absl::Status status;
-  std::apply(
-      [&](const auto&... field) {
-        (void)((status = GetField(in, field.name, prefix, field.most, &(out->*field.member)))
-                   .ok() &&
-               ...);
-      },
-      kFields<Struct>);
+  const auto get = [&](const auto& field) {
+    if constexpr (requires { field.none; }) {
+      out->*field.member = field.none;
+      if (!in.GetReflection()->HasField(in, in.GetDescriptor()->FindFieldByName(field.name))) {
+        return true;
+      }
+    }
+    status = GetField(in, field.name, prefix, field.most, &(out->*field.member));
+    return status.ok();
+  };
+  std::apply([&](const auto&... field) { (void)(get(field) && ...); }, kFields<Struct>);
   return status;
 }
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_FIELDS_H_
