@@ -2,15 +2,12 @@
 #include "server/store/value_rows.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
 
 #include "base/errors.h"
 #include "base/status_macros.h"
-#include "placement/digest.h"
 #include "proto/wire/messages.h"
 #include "server/messages/records.h"
 #include "server/store/placement_bytes.h"
@@ -93,9 +90,7 @@ absl::StatusOr<JobRow> JobOf(const Row& row) {
   const std::string bytes = reader.Bytes();
   EPLB_RETURN_IF_ERROR(reader.Done("jobs"));
   absl::StatusOr<wire::JobMemory> memory = wire::MemoryFromBytes(bytes);
-  if (!memory.ok()) {
-    return DataLoss("a row of jobs: ", std::string(memory.status().message()));
-  }
+  if (!memory.ok()) return DataLoss("a row of jobs: ", std::string(memory.status().message()));
   job.memory = *std::move(memory);
   return job;
 }
@@ -116,7 +111,7 @@ absl::StatusOr<StoredEvent> EventOf(const Row& row) {
   (void)reader.Integer();  // by_operator
   EPLB_ASSIGN_OR_RETURN(const v1::JobEvent message, MessageOf<v1::JobEvent>(reader, "events"));
   EPLB_RETURN_IF_ERROR(reader.Done("events"));
-  StoredEvent stored = FromProto(message);
+  EPLB_ASSIGN_OR_RETURN(StoredEvent stored, FromProto(message));
   stored.sequence = sequence;
   stored.event.job = std::move(job);
   return stored;
@@ -128,7 +123,7 @@ absl::StatusOr<StoredWindow> WindowOf(const Row& row) {
   StoredWindow window{.job = reader.Text(), .figures = {}};
   EPLB_ASSIGN_OR_RETURN(const v1::Window message, MessageOf<v1::Window>(reader, "windows"));
   EPLB_RETURN_IF_ERROR(reader.Done("windows"));
-  window.figures = FromProto(message);
+  EPLB_ASSIGN_OR_RETURN(window.figures, FromProto(message));
   window.figures.window = number;
   return window;
 }
