@@ -324,10 +324,6 @@ absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_step
   CheckLogsAreWhole(run, review);
   EPLB_RETURN_IF_ERROR(SumGpuLoads(run, review.compared_first_step, review));
   EPLB_ASSIGN_OR_RETURN(review.decisions, ReviewDecisions(run, placements));
-  review.run_series = figures.run.balancedness;
-  review.without_eplb_series = figures.without_eplb.balancedness;
-  review.equal_shares_series = figures.equal_shares.balancedness;
-  review.hindsight_split_series = figures.hindsight_split.balancedness;
   return review;
 }
 
