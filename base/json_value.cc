@@ -262,23 +262,10 @@ const JsonValue* JsonValue::Find(std::string_view key) const {
 }
 
 std::string_view KindName(JsonValue::Kind kind) {
-  switch (kind) {
-    case Kind::kNull:
-      return "null";
-    case Kind::kBool:
-      return "a boolean";
-    case Kind::kInteger:
-      return "an integer";
-    case Kind::kReal:
-      return "a number";
-    case Kind::kString:
-      return "a string";
-    case Kind::kArray:
-      return "an array";
-    case Kind::kObject:
-      return "an object";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"null",     "a boolean", "an integer", "a number",
+                                         "a string", "an array",  "an object"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Kind::kObject) + 1);
+  return kNames[static_cast<size_t>(kind)];
 }
 
 absl::StatusOr<JsonValue> ParseJson(std::string_view text, size_t max_keys) {

@@ -79,9 +79,7 @@ absl::Status Allowed(const PeerIdentity& peer, Verb verb, std::string_view job) 
     return absl::UnauthenticatedError(peer.unnamed.empty() ? "the peer has no name" : peer.unnamed);
   }
   const std::string who = Shown(peer.name);
-  if (!peer.role) {
-    return PermissionDenied(who, ": no rule of tls.identity fits");
-  }
+  if (!peer.role) return PermissionDenied(who, ": no rule of tls.identity fits");
   if (!Permits(*peer.role, verb)) {
     return PermissionDenied(who, ": role ", kRoleNames[static_cast<int>(*peer.role)], " may not ",
                             kVerbNames[static_cast<int>(verb)]);

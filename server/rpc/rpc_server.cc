@@ -10,7 +10,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/time/time.h"
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 
@@ -18,11 +17,9 @@
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "server/process/log.h"
-#include "server/process/socket.h"
 #include "server/rpc/admin.h"
 #include "server/rpc/balancer.h"
 #include "server/rpc/connection_acceptor.h"
-#include "server/rpc/gate.h"
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/query.h"
 #include "server/rpc/server_credentials.h"

@@ -1,6 +1,5 @@
 // The gRPC side of the daemon: Balancer, Query, Admin, health and reflection on one address.
-#ifndef EPLB_SERVER_RPC_RPC_SERVER_H_
-#define EPLB_SERVER_RPC_RPC_SERVER_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -88,5 +87,3 @@ class RpcServer {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_RPC_SERVER_H_

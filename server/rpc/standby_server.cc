@@ -159,9 +159,7 @@ absl::StatusOr<std::unique_ptr<StandbyServer>> StandbyServer::Start(StandbyOptio
   using Door = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   parts->door = builder.experimental().AddExternalConnectionAcceptor(Door::FROM_FD, credentials);
   parts->server = builder.BuildAndStart();
-  if (parts->server == nullptr) {
-    return Unavailable("cannot serve on ", options.listen.Text());
-  }
+  if (parts->server == nullptr) return Unavailable("cannot serve on ", options.listen.Text());
   if (auto* health = parts->server->GetHealthCheckService()) health->SetServingStatus(false);
   for (Descriptor& listener : bound.sockets) {
     parts->acceptors.push_back(std::make_unique<ConnectionAcceptor>(

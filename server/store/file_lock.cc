@@ -22,25 +22,13 @@ namespace {
 const char* FileSystemOf(const std::string& path) {
   struct statfs found {};
   if (statfs(path.c_str(), &found) != 0) return "";
-  switch (static_cast<uint32_t>(found.f_type)) {
-    case 0x00006969:
-      return "NFS";
-    case 0x0bd00bd0:
-      return "Lustre";
-    case 0x47504653:
-      return "GPFS";
-    case 0x19830326:
-      return "BeeGFS";
-    case 0x01021997:
-      return "9p";
-    case 0x65735546:
-      return "FUSE";
-    case 0xff534d42:
-    case 0xfe534d42:
-      return "SMB";
-    default:
-      return "";
+  constexpr std::pair<uint32_t, const char*> kNames[] = {
+      {0x00006969, "NFS"}, {0x0bd00bd0, "Lustre"}, {0x47504653, "GPFS"}, {0x19830326, "BeeGFS"},
+      {0x01021997, "9p"},  {0x65735546, "FUSE"},   {0xff534d42, "SMB"},  {0xfe534d42, "SMB"}};
+  for (const auto& [type, name] : kNames) {
+    if (static_cast<uint32_t>(found.f_type) == type) return name;
   }
+  return "";
 }
 
 }  // namespace
