@@ -89,9 +89,7 @@ std::string InWordsOfAUser(const CLI::App& command, const std::string& message) 
                         parts[2].str() == "1" ? "once" : "at most " + parts[2].str());
   }
   if (is(no_value)) return absl::StrCat(parts[1].str(), " has no value");
-  if (is(range)) {
-    return absl::StrCat(value(), ", expected ", parts[3].str(), "..", parts[4].str());
-  }
+  if (is(range)) return absl::StrCat(value(), ", expected ", parts[3].str(), "..", parts[4].str());
   if (is(member)) {
     const std::vector<std::string> known = absl::StrSplit(parts[3].str(), ',');
     return absl::StrCat(value(), ", expected one of ", absl::StrJoin(known, ", "),

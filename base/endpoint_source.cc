@@ -136,9 +136,7 @@ absl::Status UseNameServer(const std::string& server, struct __res_state& state)
   const bool read = colon != std::string::npos &&
                     absl::SimpleAtoi(server.substr(colon + 1), &port) && port > 0 && port < 65536 &&
                     inet_pton(AF_INET, server.substr(0, colon).c_str(), &address.sin_addr) == 1;
-  if (!read) {
-    return InvalidInput("name_server is \"", server, "\", expected IPV4:PORT");
-  }
+  if (!read) return InvalidInput("name_server is \"", server, "\", expected IPV4:PORT");
   address.sin_port = htons(static_cast<uint16_t>(port));
   state.nscount = 1;
   state.nsaddr_list[0] = address;
@@ -147,9 +145,7 @@ absl::Status UseNameServer(const std::string& server, struct __res_state& state)
 
 absl::StatusOr<std::string> AskDns(const std::string& name, const std::string& name_server) {
   struct __res_state state {};
-  if (res_ninit(&state) != 0) {
-    return Unavailable("srv:", name, ": no configuration of DNS");
-  }
+  if (res_ninit(&state) != 0) return Unavailable("srv:", name, ": no configuration of DNS");
   const absl::Cleanup close = [&state] { res_nclose(&state); };
   if (!name_server.empty()) EPLB_RETURN_IF_ERROR(UseNameServer(name_server, state));
   state.retrans = 1;
@@ -224,9 +220,7 @@ absl::StatusOr<std::string> ReadEndpointSource(const std::string& text,
   if (text.starts_with(kFile)) return ReadWhenThere(name, options.deadline);
   if (text.starts_with(kRecord)) return AskDns(name, options.name_server);
   const char* const value = std::getenv(name.c_str());
-  if (value == nullptr || *value == '\0') {
-    return NotFound(text, ": the variable is not set");
-  }
+  if (value == nullptr || *value == '\0') return NotFound(text, ": the variable is not set");
   if (std::string_view(value).starts_with(kVariable)) {
     return InvalidInput(text, ": the variable is ", value, ", expected no second variable");
   }

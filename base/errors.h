@@ -1,6 +1,5 @@
 // Errors whose message is made of parts, joined as absl::StrCat joins them.
-#ifndef EPLB_BASE_ERRORS_H_
-#define EPLB_BASE_ERRORS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -52,5 +51,3 @@ absl::Status Unavailable(Parts... parts) {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_ERRORS_H_

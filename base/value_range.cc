@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <type_traits>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"

@@ -249,9 +249,7 @@ void Client::Impl::TellTransport() {
 }
 
 absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {
-  if (!executor_->may_vote()) {
-    return End(step, WritesGoOn(result.reason), &proposal);
-  }
+  if (!executor_->may_vote()) return End(step, WritesGoOn(result.reason), &proposal);
   ++dropped_chunks_;
   if (timer_) timer_->SetOutcome("dropped");
   log_.Write({.event = "drop",

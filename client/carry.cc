@@ -152,9 +152,7 @@ absl::Status Client::Impl::CarryLayers(std::span<const LayerId> layers, const Pl
 absl::Status Client::Impl::Carry(std::span<const int32_t> physical_to_logical_map, void* stream) {
   if (disabled_) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(ended_);
-  if (executor_ == nullptr) {
-    return FailedPrecondition("Carry was called before RegisterExperts");
-  }
+  if (executor_ == nullptr) return FailedPrecondition("Carry was called before RegisterExperts");
   absl::StatusOr<Placement> target = TargetOf(physical_to_logical_map);
   absl::Status mine = target.status();
   mine.Update(CheckStream(stream));

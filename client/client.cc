@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
 
 #include "base/errors.h"
 #include "base/status_macros.h"

@@ -207,9 +207,7 @@ absl::Status FindDaemons(ClientOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const std::string found,
                         ReadEndpointSource(options.endpoint, {.deadline = options.start_deadline}));
   const absl::StatusOr<std::vector<std::string>> endpoints = wire::SplitEndpoints(found);
-  if (!endpoints.ok()) {
-    return InvalidInput(options.endpoint, ": ", endpoints.status().message());
-  }
+  if (!endpoints.ok()) return InvalidInput(options.endpoint, ": ", endpoints.status().message());
   options.endpoint = absl::StrJoin(*endpoints, ",");
   return absl::OkStatus();
 }

@@ -92,9 +92,7 @@ absl::Status Client::Impl::CheckReplicaCall(const char* name,
                                             ReplicaFlow flow, void* stream) const {
   if (disabled_) return CheckNoReplicas(name, tensors);
   EPLB_RETURN_IF_ERROR(ended_);
-  if (executor_ == nullptr) {
-    return FailedPrecondition(name, " was called before RegisterExperts");
-  }
+  if (executor_ == nullptr) return FailedPrecondition(name, " was called before RegisterExperts");
   if (options_.ahead) {
     return FailedPrecondition(
         name, ": with the option ahead rows move between the votes, and no others can; drop ahead");

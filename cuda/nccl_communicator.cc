@@ -2,7 +2,6 @@
 #include "cuda/nccl_communicator.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -12,7 +11,6 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
-#include "cuda/nccl_library.h"
 #include "cuda/runtime.h"
 
 namespace eplb::cuda {

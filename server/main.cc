@@ -357,9 +357,7 @@ int Serve(DaemonConfig config, bool insecure_network) {
   if (const absl::Status room = CheckThreadRoom(kThreadsOfDaemon); !room.ok()) {
     return Fail(kFailed, room);
   }
-  if (const absl::Status status = ChooseStore(&config); !status.ok()) {
-    return Fail(kFailed, status);
-  }
+  if (const absl::Status status = ChooseStore(&config); !status.ok()) return Fail(kFailed, status);
   ChooseUnixSocket(&config);
   StartLog(config.log_level, LogFormatOf(config.log_format));
   RouteGrpcLog();

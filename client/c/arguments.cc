@@ -43,9 +43,7 @@ absl::StatusOr<ExpertTensorView> ReadTensor(const eplb_tensor& tensor) {
   if (tensor.name == nullptr) return InvalidInput("name is NULL");
   view.name = tensor.name;
   EPLB_ASSIGN_OR_RETURN(view.role, ReadRole(tensor.role));
-  if (tensor.reserved != 0) {
-    return InvalidInput("reserved ", tensor.reserved, ", expected 0");
-  }
+  if (tensor.reserved != 0) return InvalidInput("reserved ", tensor.reserved, ", expected 0");
   view.layer = tensor.layer;
   view.base = tensor.base;
   view.num_rows = tensor.num_rows;

@@ -1,6 +1,5 @@
 // Statuses and exceptions become codes and messages of the ABI, and a callback's code a status.
-#ifndef EPLB_CLIENT_C_CALL_H_
-#define EPLB_CLIENT_C_CALL_H_
+#pragma once
 
 #include <cstdint>
 #include <exception>
@@ -59,5 +58,3 @@ absl::Status CallBack(Callback&& callback) {
 }
 
 }  // namespace eplb::c
-
-#endif  // EPLB_CLIENT_C_CALL_H_

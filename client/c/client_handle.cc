@@ -1,14 +1,10 @@
 // Checks that a call on an eplb_client is allowed now.
 #include "client/c/client_handle.h"
 
-#include "base/errors.h"
-
 namespace eplb::c {
 
 absl::Status CheckState(const eplb_client* handle, const char* name, Needs needs) {
-  if (handle == nullptr) {
-    return InvalidInput(name, ": client is NULL");
-  }
+  if (handle == nullptr) return InvalidInput(name, ": client is NULL");
   if (needs == Needs::kNothing) return absl::OkStatus();
   if (handle->client == nullptr) {
     return FailedPrecondition(

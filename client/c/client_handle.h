@@ -1,6 +1,5 @@
 // The state of an eplb_client, and the rules that every call on it follows.
-#ifndef EPLB_CLIENT_C_CLIENT_HANDLE_H_
-#define EPLB_CLIENT_C_CLIENT_HANDLE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -132,5 +131,3 @@ inline absl::Status CheckNotNull(const char* name, const void* argument) {
 }
 
 }  // namespace eplb::c
-
-#endif  // EPLB_CLIENT_C_CLIENT_HANDLE_H_

@@ -9,7 +9,6 @@
 
 #include "base/errors.h"
 #include "client/c/client_handle.h"
-#include "client/c/eplb_plan.h"
 #include "client/c/structs.h"
 #include "placement/gpu_speeds.h"
 #include "placement/policies/deepseek_policy.h"

@@ -22,9 +22,7 @@ absl::StatusOr<std::vector<ReplicaRows>> ReadRows(const eplb_replica_rows* rows,
         if (known.type < EPLB_FLOAT32 || known.type > EPLB_FLOAT16) {
           return InvalidInput(name, ".type is ", known.type, ", expected an eplb_gradient_type");
         }
-        if (known.reserved != 0) {
-          return InvalidInput(name, ".reserved is not 0");
-        }
+        if (known.reserved != 0) return InvalidInput(name, ".reserved is not 0");
         return ReplicaRows{.name = known.name == nullptr ? name : std::string(known.name),
                            .layer = known.layer,
                            .type = static_cast<GradientType>(known.type),

@@ -1,7 +1,6 @@
 // Structs of the ABI carry their size, because a caller compiled against another version of eplb.h
 // has a shorter or a longer one.
-#ifndef EPLB_CLIENT_C_STRUCTS_H_
-#define EPLB_CLIENT_C_STRUCTS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -118,5 +117,3 @@ absl::StatusOr<std::vector<Value>> ReadArray(const std::string& array, const Str
 }
 
 }  // namespace eplb::c
-
-#endif  // EPLB_CLIENT_C_STRUCTS_H_

@@ -66,9 +66,7 @@ bool MovedAway(const v1::JobStatus& job) {
 // A run that failed or was lost is a finding, however recent.
 Verdict CheckRun(const v1::JobStatus& job) {
   const std::string name = absl::StrCat("run ", job.run_id());
-  if (MovedAway(job)) {
-    return Passed(name, " is not led here: ", job.end_reason());
-  }
+  if (MovedAway(job)) return Passed(name, " is not led here: ", job.end_reason());
   if (job.ending() == v1::RUN_ENDING_LOST) {
     return Failed(name, " was lost: ", job.end_reason(),
                   "; start it again, or end it with eplbctl forget");
@@ -118,15 +116,11 @@ Verdict CheckAgreement(const v1::JobStatus& job) {
   if (job.connected_ranks() == 0 && HasEnded(job)) {
     return Passed("the run ended in version ", job.version());
   }
-  if (job.connected_ranks() == 0) {
-    return Warning("not checked: no rank is connected");
-  }
+  if (job.connected_ranks() == 0) return Warning("not checked: no rank is connected");
   const std::string others = RanksWhere(job, [&job](const auto& rank) {
     return rank.connected() && rank.running_version() != job.version();
   });
-  if (others.empty()) {
-    return Passed("every connected rank runs version ", job.version());
-  }
+  if (others.empty()) return Passed("every connected rank runs version ", job.version());
   // A switch reaches the daemon rank by rank.
   const bool switching = job.state() == v1::JOB_STATE_VOTING ||
                          job.state() == v1::JOB_STATE_CANCELLING ||
@@ -141,9 +135,7 @@ Verdict CheckActivePlacement(const v1::JobStatus& job,
   if (absl::IsNotFound(placement.status())) {
     return Warning(std::string(placement.status().message()));
   }
-  if (!placement.ok()) {
-    return Failed(std::string(placement.status().message()));
-  }
+  if (!placement.ok()) return Failed(std::string(placement.status().message()));
   const Digest digest = DigestOf(placement->placement);
   const std::string told(digest.bytes.begin(), digest.bytes.end());
   // The daemon was asked twice, and a switch may have happened in between.
@@ -157,9 +149,7 @@ Verdict CheckActivePlacement(const v1::JobStatus& job,
 }
 
 Verdict CheckReports(const v1::JobStatus& job) {
-  if (!job.has_coverage()) {
-    return Warning("no load window is complete yet");
-  }
+  if (!job.has_coverage()) return Warning("no load window is complete yet");
   std::string detail =
       absl::StrFormat("%.1f %% of the reporters sent steps %d..%d", 100 * job.coverage(),
                       job.last_window_first_step(), job.last_window_last_step());
@@ -173,9 +163,7 @@ Verdict CheckReports(const v1::JobStatus& job) {
 
 // Checks that all reporting ranks count tokens in all layers: without them no figure exists.
 Verdict CheckTokens(const v1::JobStatus& job) {
-  if (!job.not_counting_reason().empty()) {
-    return Failed(NotCountingText(job));
-  }
+  if (!job.not_counting_reason().empty()) return Failed(NotCountingText(job));
   if (!job.not_measured_reason().empty()) {
     return Warning("no balancedness: ", job.not_measured_reason());
   }
@@ -197,9 +185,7 @@ Verdict CheckBalancing(const v1::JobStatus& job) {
   if (!job.stalled().empty()) {
     return Failed("stalled (", job.stalled(), "): ", job.stalled_reason());
   }
-  if (!job.has_step_seconds()) {
-    return Passed("not stalled; how long a step takes is not known");
-  }
+  if (!job.has_step_seconds()) return Passed("not stalled; how long a step takes is not known");
   std::string detail = absl::StrCat("not stalled, ", Seconds(job.step_seconds()), " a step");
   if (!job.has_coverage_now()) return Passed(detail);
   absl::StrAppendFormat(&detail, "; %.1f %% of the reporters sent the newest window",

@@ -79,9 +79,7 @@ std::vector<std::string> SettingNames(const Ranks& ranks) {
 }
 
 Verdict CheckName(const Ranks& told) {
-  if (told.empty()) {
-    return Passed("no rank has reported its transport");
-  }
+  if (told.empty()) return Passed("no rank has reported its transport");
   if (const std::string names =
           Differences(told, [](const auto& rank) { return rank.transport().name(); });
       !names.empty()) {

@@ -28,9 +28,7 @@ constexpr char kRefusal[] = "!";
 
 absl::Status CheckOptions(const TransportOptions& options) {
   EPLB_RETURN_IF_ERROR(CheckRank("transport", options.rank, options.world_size));
-  if (options.secret.empty()) {
-    return InvalidInput("transport: the secret is empty");
-  }
+  if (options.secret.empty()) return InvalidInput("transport: the secret is empty");
   if (options.max_row_bytes < 1) {
     return InvalidInput("transport: max_row_bytes is ", options.max_row_bytes);
   }
@@ -95,9 +93,7 @@ absl::StatusOr<std::vector<LinkAddress>> ReadAddresses(const TransportOptions& o
       return FailedPrecondition("rank ", r, ": ", why);
     }
     absl::StatusOr<LinkAddress> address = LinkAddress::Decode(texts[r]);
-    if (!address.ok()) {
-      return InvalidInput("transport: rank ", r, ": ", address.status().message());
-    }
+    if (!address.ok()) return InvalidInput("transport: rank ", r, ": ", address.status().message());
     addresses.push_back(*std::move(address));
   }
   return addresses;

@@ -1,7 +1,6 @@
 // Connects the ranks of a transport: addresses, proved connections, and a descriptor of each rank's
 // staging for the peers on its host.
-#ifndef EPLB_CLIENT_ROWS_LINK_SETUP_H_
-#define EPLB_CLIENT_ROWS_LINK_SETUP_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -66,5 +65,3 @@ class LinkNotes {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_LINK_SETUP_H_

@@ -18,7 +18,6 @@
 #include "base/status_macros.h"
 #include "base/wait_check.h"
 #include "client/rows/control/meeting.h"
-#include "client/rows/peer_links.h"
 #include "client/rows/row_message.h"
 #include "client/rows/transfer_ledger.h"
 
@@ -343,9 +342,7 @@ class LinkTransport : public Transport {
       return Unavailable("post ", id, ": ", gone);
     }
     for (const RankId peer : needed) {
-      if (past(links_.Of(peer))) {
-        return Aborted("post ", id, ": rank ", peer.value, " ended it");
-      }
+      if (past(links_.Of(peer))) return Aborted("post ", id, ": rank ", peer.value, " ended it");
       if (elsewhere(links_.Of(peer))) {
         return Aborted("post ", id, ": rank ", peer.value, " carries its rows another way");
       }

@@ -1,7 +1,6 @@
 #include "client/rows/row_carrier.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/errors.h"
 #include "base/monotonic_clock.h"

@@ -80,9 +80,7 @@ absl::Status CheckSquaresFit(const Topology& topology, std::span<const ReplicaTe
                              int64_t staging_bytes) {
   const int64_t bytes = std::ssize(IndexLayers(tensors)) * topology.max_slots_per_gpu() *
                         static_cast<int64_t>(sizeof(double));
-  if (topology.num_gpus() == 1 || RoundUpToStaging(bytes) <= staging_bytes) {
-    return absl::OkStatus();
-  }
+  if (topology.num_gpus() == 1 || RoundUpToStaging(bytes) <= staging_bytes) return absl::OkStatus();
   return ResourceExhausted("the sums of ", IndexLayers(tensors).size(), " layers are ", bytes,
                            " bytes, the staging has ", staging_bytes,
                            "; raise layers_per_chunk or give fewer layers at once");

@@ -88,9 +88,7 @@ StagingArena::~StagingArena() {
 }
 
 absl::StatusOr<StagingArena> StagingArena::Make(int64_t bytes) {
-  if (bytes < 0) {
-    return InvalidInput("staging of ", bytes, " bytes");
-  }
+  if (bytes < 0) return InvalidInput("staging of ", bytes, " bytes");
   if (const int64_t available = AvailableBytes(); bytes > available) {
     return Exhausted(bytes, absl::StrCat("the host has ", available, " free"));
   }

@@ -91,9 +91,7 @@ absl::StatusOr<LoggedEvents> EventsFrom(const wire::JsonValue& document) {
   }
   for (size_t i = 0; i < events->objects.size(); ++i) {
     absl::StatusOr<LoggedEvent> event = EventFrom(events->objects[i]);
-    if (!event.ok()) {
-      return InvalidInput("events[", i, "]: ", event.status().message());
-    }
+    if (!event.ok()) return InvalidInput("events[", i, "]: ", event.status().message());
     result.events.push_back(*std::move(event));
   }
   std::ranges::sort(result.events, [](const LoggedEvent& one, const LoggedEvent& other) {

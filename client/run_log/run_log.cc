@@ -22,9 +22,7 @@ absl::StatusOr<LineFile> LineFile::Open(const std::string& path) {
   LineFile file;
   file.path_ = path;
   file.descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file.descriptor_ < 0) {
-    return Unavailable(path, ": ", std::strerror(errno));
-  }
+  if (file.descriptor_ < 0) return Unavailable(path, ": ", std::strerror(errno));
   return file;
 }
 

@@ -13,7 +13,6 @@
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "placement/figure_mean.h"
-#include "proto/wire/messages.h"
 
 #include <nlohmann/json.hpp>
 

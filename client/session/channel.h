@@ -1,6 +1,5 @@
 // Channels to the daemon. Included by the .cc files that speak gRPC, and by no header.
-#ifndef EPLB_CLIENT_SESSION_CHANNEL_H_
-#define EPLB_CLIENT_SESSION_CHANNEL_H_
+#pragma once
 
 #include <algorithm>
 #include <chrono>
@@ -174,5 +173,3 @@ class LeaderWatch {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_SESSION_CHANNEL_H_

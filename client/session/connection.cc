@@ -1,9 +1,6 @@
 #include "client/session/connection.h"
 
-#include <algorithm>
 #include <memory>
-#include <optional>
-#include <utility>
 
 #include <grpcpp/client_context.h>
 #include <grpcpp/completion_queue.h>

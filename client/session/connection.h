@@ -1,6 +1,5 @@
 // One connection to the daemon: one bidirectional stream from Hello to its end.
-#ifndef EPLB_CLIENT_SESSION_CONNECTION_H_
-#define EPLB_CLIENT_SESSION_CONNECTION_H_
+#pragma once
 
 #include <algorithm>
 #include <chrono>
@@ -212,5 +211,3 @@ ConnectionEnd RunConnection(const ConnectionOptions& options, const EndpointChoi
 inline constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_SESSION_CONNECTION_H_

@@ -7,7 +7,6 @@
 
 #include "base/errors.h"
 #include "placement/without_eplb.h"
-#include "proto/wire/messages.h"
 
 namespace eplb {
 namespace {

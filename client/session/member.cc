@@ -1,6 +1,5 @@
 #include "client/session/member.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,5 @@
 #include "server/config/config_help.h"
 
-#include <vector>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

@@ -137,9 +137,7 @@ absl::StatusOr<IdentityRule> ReadRule(const std::string& where, std::string_view
   const toml::node* role_node = table->get("role");
   const auto* name = role_node == nullptr ? nullptr : role_node->as_string();
   const std::optional<AccessRole> role = name == nullptr ? std::nullopt : RoleOf(name->get());
-  if (!role) {
-    return InvalidInput(where, "role: expected \"member\", \"viewer\" or \"operator\"");
-  }
+  if (!role) return InvalidInput(where, "role: expected \"member\", \"viewer\" or \"operator\"");
   EPLB_ASSIGN_OR_RETURN(std::vector<std::string> jobs, JobsOf(where, table->get("jobs")));
   return IdentityRule{.pattern = std::string(pattern), .role = *role, .jobs = std::move(jobs)};
 }

@@ -1,9 +1,7 @@
 #include "server/config/config_values.h"
 
 #include <algorithm>
-#include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -76,9 +74,7 @@ std::optional<Scalar> HostNameRange::Read(const WrittenValue& written) const {
     if (!written.is_text()) return std::nullopt;
     names = absl::StrSplit(written.text, ',', absl::SkipEmpty());
   }
-  if (names.size() > most || !std::ranges::all_of(names, IsHostName)) {
-    return std::nullopt;
-  }
+  if (names.size() > most || !std::ranges::all_of(names, IsHostName)) return std::nullopt;
   return absl::StrJoin(names, ",");
 }
 

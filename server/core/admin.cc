@@ -207,9 +207,7 @@ absl::Status CheckRollback(const Job& job, int64_t version, const Rollback& roll
   const auto no = [&job](const std::string& why) {
     return FailedPrecondition("job ", job.name, " ", why);
   };
-  if (job.phase != Phase::kIdle && job.phase != Phase::kSolving) {
-    return no(StateText(job));
-  }
+  if (job.phase != Phase::kIdle && job.phase != Phase::kSolving) return no(StateText(job));
   if (job.current->num_connected < job.current->world_size()) {
     return no(absl::StrCat("has ", job.current->num_connected, " of ", job.current->world_size(),
                            " ranks connected"));

@@ -14,7 +14,6 @@
 #include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "base/tls_files.h"
 #include "proto/wire/channel_credentials.h"
 #include "proto/wire/endpoint.h"
 #include "proto/wire/status.h"
@@ -275,9 +274,7 @@ absl::Status Client::WaitForDelete(const std::string& key, int64_t since, absl::
         if (reading) context->TryCancel();
         const grpc::Status end = stream->Finish();
         if (deleted) return absl::OkStatus();
-        if (response.canceled()) {
-          return Unavailable("the watch ended: ", response.cancel_reason());
-        }
+        if (response.canceled()) return Unavailable("the watch ended: ", response.cancel_reason());
         absl::Status status = wire::FromGrpc(end);
         if (status.ok()) return Unavailable("the watch ended");
         // A call without an event is no fault of the member. etcd may notice the deadline first,

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 

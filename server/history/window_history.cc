@@ -138,9 +138,7 @@ absl::StatusOr<WindowLoads> WindowHistory::Loads(const std::string& job,
     const auto found = jobs_.find(job);
     const bool has_any = found != jobs_.end() &&
                          (window ? !found->second.windows.empty() : found->second.num_held > 0);
-    if (!has_any) {
-      return NotFound("job ", job, " has no complete window since the daemon started");
-    }
+    if (!has_any) return NotFound("job ", job, " has no complete window since the daemon started");
     const std::deque<Kept>& windows = found->second.windows;
     const int64_t number = window.value_or(windows.back().figures.window);
     const auto one = std::partition_point(windows.begin(), windows.end(), [=](const Kept& each) {

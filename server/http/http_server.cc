@@ -4,10 +4,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 

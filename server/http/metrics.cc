@@ -8,7 +8,6 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <string>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"

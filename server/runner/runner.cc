@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <utility>
 
 #include "base/errors.h"
@@ -311,9 +310,7 @@ absl::StatusOr<core::LeaderView> Runner::Leader(const std::string& job,
 }
 
 std::vector<core::RefusedJob> Runner::Refusals() const {
-  if (const std::unique_lock lock = HoldWithPatience(core_mutex_); lock) {
-    return core_.Refusals();
-  }
+  if (const std::unique_lock lock = HoldWithPatience(core_mutex_); lock) return core_.Refusals();
   return LastViews()->refusals;
 }
 

@@ -1,6 +1,5 @@
 #include "server/runner/sessions.h"
 
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

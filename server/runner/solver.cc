@@ -4,8 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/time/time.h"
-
 #include "base/monotonic_clock.h"
 #include "server/core/solution.h"
 

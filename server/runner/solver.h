@@ -1,6 +1,5 @@
 // The threads that compute placements.
-#ifndef EPLB_SERVER_RUNNER_SOLVER_H_
-#define EPLB_SERVER_RUNNER_SOLVER_H_
+#pragma once
 
 #include <atomic>
 #include <condition_variable>
@@ -83,5 +82,3 @@ class Solver {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RUNNER_SOLVER_H_

@@ -68,9 +68,7 @@ void RestrictToOwner(const std::string& path) {
 
 absl::StatusOr<DatabaseFile> DatabaseFile::Open(const std::string& path) {
   Descriptor descriptor = OpenOrCreate(path);
-  if (descriptor.get() < 0) {
-    return Unavailable(path, ": cannot be opened: ", std::strerror(errno));
-  }
+  if (descriptor.get() < 0) return Unavailable(path, ": cannot be opened: ", std::strerror(errno));
   return DatabaseFile(std::move(descriptor), path);
 }
 
@@ -94,9 +92,7 @@ absl::Status DatabaseFile::CheckPath() const {
                        stat(path_.c_str(), &named) == 0 && open_one.st_dev == named.st_dev &&
                        open_one.st_ino == named.st_ino;
   if (!is_ours) return Unavailable(path_, kReplaced);
-  if (log_ && InodeOf(LogPath(path_)) != log_) {
-    return Unavailable(LogPath(path_), kLogReplaced);
-  }
+  if (log_ && InodeOf(LogPath(path_)) != log_) return Unavailable(LogPath(path_), kLogReplaced);
   return absl::OkStatus();
 }
 

@@ -182,9 +182,7 @@ absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& given_
   auto store = std::make_unique<Store>(std::move(owned),
                                        StoreOptions{.limits = limits, .where = path + ": row "});
   absl::Status opened = OpenSound(rows, *store);
-  if (no_lock && absl::IsUnavailable(opened)) {
-    return Unavailable(lock.status().message());
-  }
+  if (no_lock && absl::IsUnavailable(opened)) return Unavailable(lock.status().message());
   if (!no_lock && absl::IsDataLoss(opened)) {
     const std::string damage(opened.message());
     EPLB_ASSIGN_OR_RETURN(const std::string aside, rows.MoveAside());

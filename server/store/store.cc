@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -174,9 +173,7 @@ absl::StatusOr<JobRow> Store::View::RecordOf(const std::string& job) const {
   EPLB_ASSIGN_OR_RETURN(const sqlite::Row cells,
                         sqlite::RowFromBytes(reader_.Get(key).value_or(""), Where(key)));
   absl::StatusOr<JobRow> row = JobOf(cells);
-  if (!row.ok()) {
-    return DataLoss(Where(key), ": ", row.status().message());
-  }
+  if (!row.ok()) return DataLoss(Where(key), ": ", row.status().message());
   if (row->job == job) return row;
   return DataLoss(Where(key), " is of another job");
 }

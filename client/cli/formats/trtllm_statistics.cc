@@ -113,9 +113,7 @@ absl::Status AddTensor(const SafeTensor& tensor, std::vector<int64_t>& counts) {
 absl::Status CheckTensor(const SafeTensor& tensor, int64_t num_experts) {
   const bool shaped = tensor.shape.size() == 1 && tensor.shape[0] == num_experts;
   const auto bytes = num_experts * static_cast<int64_t>(sizeof(int64_t));
-  if (tensor.dtype == "I64" && shaped && std::ssize(tensor.data) == bytes) {
-    return absl::OkStatus();
-  }
+  if (tensor.dtype == "I64" && shaped && std::ssize(tensor.data) == bytes) return absl::OkStatus();
   return InvalidInput(tensor.name, " is ", wire::JsonQuote(FirstCharacters(tensor.dtype, 16)),
                       " of ", tensor.shape.empty() ? 1 : tensor.shape[0], " numbers in ",
                       tensor.data.size(), " bytes, expected \"I64\" [", num_experts, "] in ",

@@ -10,7 +10,6 @@
 #include <type_traits>
 
 #include "base/status_macros.h"
-#include "client/rows/control/socket.h"
 
 namespace eplb {
 namespace {

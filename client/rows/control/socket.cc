@@ -88,9 +88,7 @@ bool IsWildcard(const RawAddress& raw) {
 
 absl::StatusOr<Fd> NewSocket(int family) {
   Fd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) {
-    return ResourceExhausted("socket: ", ErrnoText(errno));
-  }
+  if (!fd.valid()) return ResourceExhausted("socket: ", ErrnoText(errno));
   return fd;
 }
 
@@ -268,9 +266,7 @@ absl::StatusOr<int> PollUntil(std::span<pollfd> fds, absl::Time until) {
     const int ready = poll(fds.data(), fds.size(), wait_ms);
     if (ready > 0) return ready;
     const bool interrupted = ready < 0 && errno == EINTR;
-    if (ready < 0 && !interrupted) {
-      return Internal("poll: ", ErrnoText(errno));
-    }
+    if (ready < 0 && !interrupted) return Internal("poll: ", ErrnoText(errno));
     EPLB_RETURN_IF_ERROR(CheckWait(/*now=*/interrupted));
     if (MonotonicNow() >= until) return 0;
   }

@@ -386,9 +386,7 @@ absl::StatusOr<std::vector<std::string>> AddressesOf(const std::vector<std::stri
 absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
     const TcpControlOptions& options, const AllGather& all_gather) {
   EPLB_RETURN_IF_ERROR(CheckRank("control channel", options.rank, options.world_size));
-  if (options.secret.empty()) {
-    return InvalidInput("control channel: the secret is empty");
-  }
+  if (options.secret.empty()) return InvalidInput("control channel: the secret is empty");
   EPLB_ASSIGN_OR_RETURN(const Listener listener, ListenTcp(options.bind_address, 0));
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
                         all_gather(absl::StrCat(listener.address, "\n",

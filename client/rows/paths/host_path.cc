@@ -7,7 +7,6 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
-#include "client/rows/link_setup.h"
 #include "client/rows/link_transport.h"
 
 namespace eplb {

@@ -1,7 +1,6 @@
 #include "client/rows/paths/nccl_meeting.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 

@@ -1,8 +1,6 @@
 #include "client/rows/paths/nccl_path.h"
 
-#include <cstdint>
 #include <deque>
-#include <optional>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -13,7 +11,6 @@
 #include "client/rows/paths/nccl_groups.h"
 #include "client/rows/paths/nccl_meeting.h"
 #include "client/rows/paths/nccl_memory.h"
-#include "client/rows/row_message.h"
 #include "cuda/checksum.h"
 #include "cuda/runtime.h"
 

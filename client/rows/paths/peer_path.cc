@@ -7,7 +7,6 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/paths/summed_path.h"
-#include "client/rows/row_message.h"
 
 namespace eplb {
 namespace {

@@ -87,9 +87,7 @@ absl::StatusOr<std::vector<RankPlace>> GatherPlaces(const RowMoverOptions& optio
   std::vector<RankPlace> places;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     absl::StatusOr<RankPlace> place = PlaceFrom(texts[rank]);
-    if (!place.ok()) {
-      return FailedPrecondition("rank ", rank, ": ", place.status().message());
-    }
+    if (!place.ok()) return FailedPrecondition("rank ", rank, ": ", place.status().message());
     places.push_back(*std::move(place));
   }
   return places;

@@ -277,9 +277,7 @@ absl::Status MayDecide(const State& state, const Job& job) {
     return FailedPrecondition("job ", job.name, " ", why);
   };
   if (state.draining) return no("is served by a daemon that drains");
-  if (job.phase != Phase::kIdle) {
-    return no(StateText(job));
-  }
+  if (job.phase != Phase::kIdle) return no(StateText(job));
   if (job.paused) {
     const bool says_so = job.pause_reason.starts_with("paused");
     return no(absl::StrCat(says_so ? "is " : "is paused: ", job.pause_reason));

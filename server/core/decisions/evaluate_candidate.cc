@@ -10,8 +10,6 @@
 
 #include "base/status_macros.h"
 #include "base/text.h"
-#include "placement/decision/rebalance.h"
-#include "placement/evaluate.h"
 
 namespace eplb::core {
 namespace {

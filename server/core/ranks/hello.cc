@@ -13,7 +13,6 @@
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
-#include "proto/wire/messages.h"
 #include "proto/wire/names.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/decisions/versions.h"
@@ -110,9 +109,7 @@ absl::Status CheckPosition(const wire::Hello& hello, const Config& config) {
                              " ranks per job");
   }
   const absl::StatusOr<RankGrid> grid = GridOf(hello);
-  if (!grid.ok()) {
-    return InvalidInput("hello: ", grid.status().message());
-  }
+  if (!grid.ok()) return InvalidInput("hello: ", grid.status().message());
   if (hello.rank < 0 || hello.rank >= hello.world_size) {
     return InvalidInput("hello: rank is ", hello.rank, ", it must be in 0..", hello.world_size - 1);
   }

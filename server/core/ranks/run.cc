@@ -40,9 +40,7 @@ void AbandonWork(DecisionContext& context, Job& job, const std::string& why) {
 }
 
 absl::Status Replaced(const Run& old, const Run& fresh, bool yields) {
-  if (!yields) {
-    return FailedPrecondition("run ", old.name, " was replaced by ", fresh.name);
-  }
+  if (!yields) return FailedPrecondition("run ", old.name, " was replaced by ", fresh.name);
   return Aborted("run ", old.name, " makes way for ", fresh.name, "; retry later");
 }
 

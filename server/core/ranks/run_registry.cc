@@ -203,9 +203,7 @@ void ServeCandidate(DecisionContext& context, Job& job) {
 
 int64_t NumberOf(const Job& job, const Run& run) {
   const bool is_owner = run.name == job.remembered && job.run_number > 0;
-  if (is_owner || run.claimed > job.run_number) {
-    return std::max(run.claimed, job.run_number);
-  }
+  if (is_owner || run.claimed > job.run_number) return std::max(run.claimed, job.run_number);
   return job.run_number + 1;
 }
 

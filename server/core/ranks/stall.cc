@@ -1,9 +1,7 @@
 #include "server/core/ranks/stall.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <initializer_list>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,7 +11,6 @@
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/watchdog.h"
 #include "server/core/ranks/run_registry.h"
-#include "server/core/state/decision_context.h"
 #include "server/core/state/ending.h"
 #include "server/core/state/sentences.h"
 #include "server/core/state/state.h"

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
-#include "proto/wire/messages.h"
 #include "proto/wire/names.h"
 #include "server/core/state/step_rate.h"
 

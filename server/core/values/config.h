@@ -1,6 +1,5 @@
 // Configuration of the core's decisions.
-#ifndef EPLB_SERVER_CORE_VALUES_CONFIG_H_
-#define EPLB_SERVER_CORE_VALUES_CONFIG_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -61,5 +60,3 @@ absl::Time UnknownPausesEnd(std::optional<absl::Duration> age, absl::Time now);
 Settings SettingsOf(const Config& config, const std::string& job, const SettingsPatch& patch);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_VALUES_CONFIG_H_

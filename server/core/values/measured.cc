@@ -1,14 +1,11 @@
 #include "server/core/values/measured.h"
 
 #include <algorithm>
-#include <optional>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 
-#include "placement/evaluate.h"
 #include "placement/without_eplb.h"
 
 namespace eplb::core {

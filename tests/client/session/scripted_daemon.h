@@ -1,6 +1,5 @@
 // An in-process daemon that says what a test tells it to, over real gRPC.
-#ifndef EPLB_TESTS_CLIENT_SESSION_SCRIPTED_DAEMON_H_
-#define EPLB_TESTS_CLIENT_SESSION_SCRIPTED_DAEMON_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -85,5 +84,3 @@ class ScriptedDaemon {
 };
 
 }  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_SESSION_SCRIPTED_DAEMON_H_
