@@ -190,6 +190,19 @@ void TurnAll(const cuda::CountArgs choices, const int64_t* slot_of_expert, void*
   }
 }
 
+template <class ExpertId>
+void CountAll(const cuda::CountArgs choices) {
+  const auto* const ids = static_cast<const ExpertId*>(choices.expert_ids);
+  const auto num_experts = static_cast<uint64_t>(choices.num_experts);
+  const int64_t num_choices = choices.num_tokens * choices.top_k;
+  for (int64_t i = 0; i < num_choices; ++i) {
+    if (choices.is_padding != nullptr && choices.is_padding[cuda::TokenOfChoice(choices, i)] != 0) {
+      continue;
+    }
+    ++choices.counts[std::min(static_cast<uint64_t>(int64_t{ids[i]}), num_experts)];
+  }
+}
+
 // The choices in order; each is read before its slot is written.
 template <class ExpertId>
 void FillSlots(const cuda::CountArgs& choices, QuotaFill& fill, void* slots) {
@@ -216,11 +229,16 @@ absl::Status CountTokens(const cuda::CountArgs& choices, void* stream) {
 absl::Status TurnTokens(const cuda::CountArgs& choices, const int64_t* slot_of_expert,
                         void* slots) {
   EPLB_RETURN_IF_ERROR(cuda::CheckChoices(choices));
+  const bool is_int64 = choices.id_type == cuda::ExpertIdType::kInt64;
+  if (slot_of_expert == nullptr && slots == nullptr && choices.counts != nullptr) {
+    is_int64 ? CountAll<int64_t>(choices) : CountAll<int32_t>(choices);
+    return absl::OkStatus();
+  }
   if (slot_of_expert == nullptr) return InvalidInput("slot_of_expert is NULL");
   if (choices.num_tokens == 0) return absl::OkStatus();
   if (slots == nullptr) return InvalidInput("slots is NULL");
   EPLB_RETURN_IF_ERROR(CheckApart(choices, slots));
-  if (choices.id_type == cuda::ExpertIdType::kInt64) {
+  if (is_int64) {
     TurnAll<int64_t>(choices, slot_of_expert, slots);
   } else {
     TurnAll<int32_t>(choices, slot_of_expert, slots);

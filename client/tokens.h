@@ -23,8 +23,8 @@ absl::Status CountTokens(const cuda::CountArgs& choices, void* stream);
 // counters, in one pass over host memory that allocates nothing. slot_of_expert: [num_experts + 1];
 // the last entry is written for padding. Ids out of range stay, because they may be a router's mark
 // of no expert. choices.counts: [num_experts + 1]. slots: [num_tokens, top_k] of the ids' type; may
-// be the ids themselves. errors: InvalidArgument naming the field; nothing is written then. cost:
-// num_tokens * top_k.
+// be the ids themselves. Without a table and slots it counts alone. errors: InvalidArgument naming
+// the field; nothing is written then. cost: num_tokens * top_k.
 absl::Status TurnTokens(const cuda::CountArgs& choices, const int64_t* slot_of_expert, void* slots);
 
 // Source and target of the slots of a call.

@@ -14,7 +14,7 @@ case "${1:-}" in
 esac
 
 deploy/setup.sh
-tests/environment
+tests/environment "$@"
 rm -rf build/dev/tests/results.xml build/dev/tests/gtest
 failed=0
 cmake --workflow --preset $gate || failed=1

@@ -11,7 +11,7 @@
 
 #include "tests/client/rows/forwarding.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Returns the hook of a TestJob that gives rank `faulty` a T over its channel. more: arguments of
 // T after the channel.
@@ -111,4 +111,4 @@ class NarrowTransport final : public ForwardingTransport {
   const std::atomic<size_t>& num_bytes_;
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb

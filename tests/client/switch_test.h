@@ -15,7 +15,7 @@
 #include "tests/client/session/scripted_daemon.h"
 #include "tests/client/test_job.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 class SwitchTest : public FilesTest {
  protected:
@@ -67,4 +67,4 @@ class SwitchTest : public FilesTest {
   const wire::Propose propose_ = ProposeTo(Running(0, first_), second_, 7, 1);
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -13,7 +13,7 @@
 #include "client/rows/transport.h"
 #include "placement/rank_grid.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // One rank: its client and its experts' bytes. A byte of an expert depends on layer, expert and
 // tensor, so that a wrong or torn row is seen.
@@ -95,4 +95,4 @@ class StartedJob : public TestJob {
   }
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb

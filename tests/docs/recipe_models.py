@@ -1,4 +1,4 @@
-"""Small expert-parallel models with the structure of well-known ones, for the pages' lines to be tried on.
+"""A small expert-parallel model for the pages' lines to be tried on.
 
 Tokens go to the ranks of their experts and back by all-to-all; what a block gives a token is added in the order of its choices.
 """
@@ -45,42 +45,6 @@ def through_experts(group, tokens, chosen, num_local, compute):
     return torch.empty_like(back).index_copy(0, order, back).view(*chosen.shape, -1)
 
 
-class MixtralExpert(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w1, self.w2, self.w3 = (nn.Linear(*shape, bias=False) for shape in
-                                     ((WIDTH, HIDDEN), (HIDDEN, WIDTH), (WIDTH, HIDDEN)))
-
-    def forward(self, rows):
-        return self.w2(nn.functional.silu(self.w1(rows)) * self.w3(rows))
-
-
-class MixtralBlock(nn.Module):
-    """A gate that gives logits, and a module for each expert of this rank."""
-
-    def __init__(self, group):
-        super().__init__()
-        self.group, self.local = group, EXPERTS // dist.get_world_size(group)
-        self.gate = nn.Linear(WIDTH, EXPERTS, bias=False)
-        self.experts = nn.ModuleList(MixtralExpert() for _ in range(self.local))
-
-    def forward(self, tokens):
-        weights, chosen = torch.topk(self.gate(tokens).softmax(dim=1), TOP_K, dim=-1)
-        weights = weights / weights.sum(dim=-1, keepdim=True)
-        done = through_experts(self.group, tokens, chosen, self.local, lambda rows, counts: torch.cat(
-            [expert(each) for expert, each in zip(self.experts, rows.split(counts))]))
-        return (weights.unsqueeze(2) * done).sum(dim=1)
-
-
-class MixtralLayer(nn.Module):
-    def __init__(self, group):
-        super().__init__()
-        self.block_sparse_moe = MixtralBlock(group)
-
-    def forward(self, tokens):
-        return tokens + self.block_sparse_moe(tokens)
-
-
 class GroupedExperts(nn.Module):
     """Stacks of weights."""
 
@@ -94,54 +58,45 @@ class GroupedExperts(nn.Module):
                           for each, w1, w2, w3 in zip(rows.split(counts), self.w1, self.w2, self.w3)])
 
 
-class TitanRouter(nn.Module):
-    """Scores and indices of the choices, and counts for the bias that evens out loads."""
+class Router(nn.Module):
+    """Scores and indices of the choices, and the number of each expert's tokens."""
 
     def __init__(self):
         super().__init__()
         self.gate = nn.Linear(WIDTH, EXPERTS, bias=False)
 
-    def forward(self, tokens, bias):
-        scores = self.gate(tokens).sigmoid()
-        _, chosen = torch.topk(scores + bias, TOP_K, dim=-1)
-        top = scores.gather(1, chosen)
+    def forward(self, tokens):
+        top, chosen = torch.topk(self.gate(tokens).sigmoid(), TOP_K, dim=-1)
         return top / top.sum(dim=-1, keepdim=True), chosen, torch.histc(chosen.float(), bins=EXPERTS, min=0, max=EXPERTS)
 
 
-class TitanMoE(nn.Module):
+class MoE(nn.Module):
     def __init__(self, group):
         super().__init__()
         self.group, self.local = group, EXPERTS // dist.get_world_size(group)
-        self.experts, self.router = GroupedExperts(self.local), TitanRouter()
-        self.register_buffer("expert_bias", torch.zeros(EXPERTS))
-        self.register_buffer("tokens_per_expert", torch.zeros(EXPERTS), persistent=False)
+        self.experts, self.router = GroupedExperts(self.local), Router()
+        self.register_buffer("tokens_per_expert", torch.zeros(EXPERTS))
 
     def forward(self, tokens):
-        scores, chosen, counts = self.router(tokens, self.expert_bias)
+        scores, chosen, counts = self.router(tokens)
         self.tokens_per_expert += counts
         done = through_experts(self.group, tokens, chosen, self.local, self.experts)
         return (scores.unsqueeze(2) * done).sum(dim=1)
 
-    def update_bias(self):
-        """After a step, as torchtitan's hook does: from counts by logical expert."""
-        dist.all_reduce(self.tokens_per_expert)
-        self.expert_bias += 1e-3 * torch.sign(self.tokens_per_expert.mean() - self.tokens_per_expert)
-        self.tokens_per_expert.zero_()
 
-
-class TitanLayer(nn.Module):
+class Layer(nn.Module):
     def __init__(self, group):
         super().__init__()
-        self.moe = TitanMoE(group)
+        self.moe = MoE(group)
 
     def forward(self, tokens):
         return tokens + self.moe(tokens)
 
 
 class Model(nn.Module):
-    def __init__(self, layer, group):
+    def __init__(self, group):
         super().__init__()
-        self.layers = nn.ModuleList(layer(group) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(Layer(group) for _ in range(LAYERS))
 
     def forward(self, tokens):
         for layer in self.layers:
@@ -149,19 +104,15 @@ class Model(nn.Module):
         return tokens
 
 
-def build(layer, group):
+def build(group):
     """A model with the same experts on however many ranks."""
-    model = Model(layer, group)
+    model = Model(group)
     first = dist.get_rank(group) * EXPERTS // dist.get_world_size(group)
     with torch.no_grad():
         for number, (name, parameter) in enumerate(sorted(model.named_parameters())):
-            local = ".experts." in name and isinstance(parameter, nn.Parameter) and parameter.dim() == 3
-            single = ".experts." in name and not local
-            experts = [first + slot for slot in range(parameter.shape[0])] if local else \
-                [first + int(name.split(".experts.")[1].split(".")[0])] if single else [0]
-            kind = sum(name.split(".experts.")[-1].encode()) if single else number
-            for expert, target in zip(experts, parameter if local else [parameter]):
-                generator = torch.Generator().manual_seed(1000 * kind + expert)
+            is_local = ".experts." in name
+            for place, target in enumerate(parameter if is_local else [parameter]):
+                generator = torch.Generator().manual_seed(1000 * number + (first + place if is_local else 0))
                 target.copy_(torch.randn(target.shape, generator=generator) * 0.3)
     return model
 
@@ -190,9 +141,3 @@ def reduce_gradients(model):
         if ".experts." not in name:
             dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
-
-
-def end_step(model):
-    for layer in model.layers:
-        if hasattr(layer, "moe"):
-            layer.moe.update_bias()

@@ -1,107 +1,39 @@
-"""Stand-ins for GPUs and for a newer PyTorch, so that real frameworks train on CPUs. No file of a framework is changed.
+"""Stand-ins for a GPU, with which Megatron-Core trains on CPUs. No file of it is changed.
 
     import boundary
-    boundary.install()        # before the framework is imported
+    boundary.install()        # before megatron is imported
 
-Where PyTorch has a thing of its own it is left as it is. Threads: one, before others start.
+They are: random states, streams and events, the current device, names of tensors' types, arguments that name a device, and sizes
+of collectives. Triton and Transformer Engine can be imported and do nothing. Threads: one, before others start.
 """
 
 import contextlib
+import copy
 import functools
 import importlib
 import importlib.abc
 import importlib.machinery
-import importlib.util
-import json
 import sys
 import types
 
 import torch
 import torch.distributed as dist
 
-# Modules of later PyTorch, and of others, that frameworks import and do not need here: whatever is taken from them is hollow.
-HOLLOW = ("torch.distributed.checkpoint", "torch.distributed.tensor", "torch.distributed._tensor",
-          "torch.distributed.device_mesh", "torch.distributed._functional_collectives", "torch.nn.attention",
-          "torch.distributed._composable", "torch.distributed._composable_state", "torch.distributed.fsdp.fully_shard",
-          "torch.distributed._symmetric_memory", "torch.compiler",
-          "torch._dynamo", "torch.utils.flop_counter", "numpy.dtypes")
-# Modules that PyTorch 1.13 has and Python 3.11 cannot import.
-BROKEN = ("torch.distributed._shard",)
-FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace", "logspace",
-             "ones", "ones_like", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "scalar_tensor", "tensor",
+FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "full", "ones", "ones_like", "rand", "randint", "randn", "tensor",
              "zeros", "zeros_like")
 
 
-def install(hollow=()):
-    """hollow: more modules that a framework imports and that are not needed here."""
-    sys.meta_path.append(_HollowFinder((*HOLLOW, *hollow)))
-    sys.meta_path.insert(0, _HollowFinder(BROKEN))
-    _without_compiler()
-    _newer_names()
-    _without_cuda()
-    collectives_of_gloo()
+def install():
+    torch.compile = _as_it_is  # Megatron compiles small functions, which takes half a minute
+    sys.meta_path.append(_HollowFinder(("triton",)))
+    _random_states()
+    _streams()
+    _devices()
+    _split_sizes()
 
 
-_TE = ("TEColumnParallelGroupedLinear", "TERowParallelGroupedLinear", "TELayerNormColumnParallelLinear",
-       "TEDotProductAttention", "TENorm")
-
-
-def without_transformer_engine():
-    """Names that some versions of Megatron-Core use and define only with Transformer Engine."""
-    for module, names in (
-            ("transformer.moe.moe_utils", ("te_general_gemm", "fused_permute", "fused_unpermute",
-                                           "fused_sort_chunks_by_index")),
-            ("models.gpt.gpt_layer_specs", _TE), ("models.gpt.moe_module_specs", _TE),
-            ("transformer.moe.experts", _TE), ("transformer.moe.shared_experts", _TE)):
-        try:
-            found = importlib.import_module(f"megatron.core.{module}")
-        except ModuleNotFoundError:
-            continue
-        # 0.10 builds experts of these also where no Transformer Engine is asked for.
-        for name in ("ColumnParallelLinear", "RowParallelLinear"):
-            if hasattr(found, name):
-                _default(found, f"TE{name}", getattr(found, name))
-        for name in names:
-            _default(found, name, None)
-
-
-def apex_norm():
-    """Apex's layer norm, which Megatron-Core asks for where sequences are split over tensor-parallel ranks."""
-    class FusedLayerNormAffineFunction:
-        @staticmethod
-        def forward(hidden, weight, bias, shape, eps):
-            return torch.nn.functional.layer_norm(hidden, shape, weight, bias, eps)
-
-        apply = forward
-
-    _module("apex")
-    _module("apex.normalization")
-    _module("apex.normalization.fused_layer_norm", FusedLayerNormAffineFunction=FusedLayerNormAffineFunction)
-
-
-def grouped_gemm():
-    """The package grouped_gemm: a product for each expert, one after the other."""
-    def gmm(rows, weights, batch_sizes, trans_b=False):
-        parts = torch.split(rows, [int(each) for each in batch_sizes])
-        return torch.cat([part @ (weight.t() if trans_b else weight) for part, weight in zip(parts, weights)])
-
-    _module("grouped_gemm", ops=types.SimpleNamespace(gmm=gmm))
-
-
-def deepspeed_modules():
-    """Small packages that DeepSpeed imports: a reader of JSON, what the processor is, a bar of progress."""
-    for name, attributes in (
-            ("hjson", {"loads": json.loads, "load": json.load, "dumps": json.dumps}),
-            ("cpuinfo", {"get_cpu_info": lambda: {"arch": "X86_64", "vendor_id_raw": "none", "flags": []}}),
-            ("tqdm", {"tqdm": lambda each, *_, **__: each}), ("ninja", {})):
-        if importlib.util.find_spec(name) is None:
-            _module(name, **attributes)
-
-
-def _module(name, **attributes):
-    module = sys.modules[name] = types.ModuleType(name)
-    module.__path__ = []
-    module.__dict__.update(attributes)
+def _as_it_is(function=None, **_):
+    return _as_it_is if function is None else function
 
 
 # ---- modules that are not there ----
@@ -112,7 +44,7 @@ class _HollowType(type):
     def __getattr__(cls, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return hollow_class(name)
+        return _hollow_class(name)
 
     def __or__(cls, other):
         return cls
@@ -120,18 +52,18 @@ class _HollowType(type):
     __ror__ = __or__
 
 
-def hollow_class(name):
+def _hollow_class(name):
     return _HollowType(name, (), {"__init__": lambda self, *_, **__: None, "__call__": lambda self, *_, **__: self,
                                   "__class_getitem__": classmethod(lambda cls, _: cls), "__module__": "hollow"})
 
 
-class HollowModule(types.ModuleType):
-    __version__ = "0.0"
+class _HollowModule(types.ModuleType):
+    __version__ = "2.20.2"
 
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        made = hollow_class(name)
+        made = _hollow_class(name)
         setattr(self, name, made)  # the same class each time: isinstance is asked of it
         return made
 
@@ -141,69 +73,26 @@ class _HollowFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._names = names
 
     def find_spec(self, fullname, path=None, target=None):
-        if any(fullname == name or fullname.startswith(name + ".") for name in self._names):
+        if fullname.split(".")[0] in self._names:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         return None
 
     def create_module(self, spec):
-        return HollowModule(spec.name)
+        return _HollowModule(spec.name)
 
     def exec_module(self, module):
         module.__path__ = []
 
 
-# ---- names of a later PyTorch ----
-
-def _default(owner, name, value):
-    if not hasattr(owner, name):
-        setattr(owner, name, value)
-
-
-def _newer_names():
-    _default(dist, "_coalescing_manager", _one_after_the_other)
-    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"):
-        _default(torch, name, f"no {name} here")
-    for name in ("uint16", "uint32", "uint64"):
-        _default(torch, name, f"no {name} here")
-    for owner, name in ((importlib.import_module("torch.optim.optimizer"), "ParamsT"), (dist, "DeviceMesh")):
-        _default(owner, name, hollow_class(name))
-    for name in ("CUDAPluggableAllocator", "MemPool"):
-        _default(torch.cuda.memory, name, hollow_class(name))
-        _default(torch.cuda, name, hollow_class(name))
-    _default(torch.Tensor, "untyped_storage", lambda tensor: tensor.storage().untyped())
-
-
-@contextlib.contextmanager
-def _one_after_the_other(*_, **__):
-    yield Done()
-
-
-def _without_compiler():
-    torch.jit.script = _as_it_is
-    torch.compile = _as_it_is
-
-
-def _as_it_is(function=None, *_, **__):
-    return function if function is not None else _as_it_is
-
-
 # ---- torch.cuda ----
 
-class Done:
-    """A handle of work that is over."""
-
-    def wait(self, *_):
-        return True
-
-    def is_completed(self):
-        return True
-
-
 class _Anything:
-    """A stream, an event: in order by itself."""
+    """A stream, an event, a device that is entered: in order by itself."""
+
+    cuda_stream = 0
 
     def __init__(self, *_, **__):
-        self.cuda_stream, self.device = 0, torch.device("cpu")
+        pass
 
     def __enter__(self):
         return self
@@ -211,19 +100,10 @@ class _Anything:
     def __exit__(self, *_):
         return None
 
-    def record_event(self, *_):
-        return _Anything()
-
-    def elapsed_time(self, *_):
-        return 0.0
-
-    def query(self):
-        return True
-
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *_, **__: None
+        return lambda *_, **__: _Anything()
 
 
 class _Generators:
@@ -234,45 +114,45 @@ class _Generators:
         return 1
 
 
-def on_cpu(device):
-    """The CPU for what names a GPU; another thing is given back."""
-    is_number = isinstance(device, int) and not isinstance(device, bool)
-    return torch.device("cpu") if is_number or str(device).startswith("cuda") else device
-
-
-def _without_cuda():
+def _random_states():
     cuda = torch.cuda
-    cuda.current_device = lambda: torch.device("cpu")
-    cuda.device_count = lambda: 1
     cuda.default_generators = _Generators()
     for owner in (cuda, cuda.random):
         owner.get_rng_state = lambda *_, **__: torch.get_rng_state()
         owner.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
     cuda.initial_seed = torch.initial_seed
-    cuda.manual_seed = lambda seed: torch.default_generator.manual_seed(seed)
+    cuda.manual_seed = torch.default_generator.manual_seed
     cuda._lazy_call = lambda call, **_: call()
-    cuda.Stream = cuda.Event = cuda.ExternalStream = cuda.device = cuda.stream = _Anything
+
+
+def _streams():
+    cuda = torch.cuda
+    cuda.Stream = cuda.Event = cuda.stream = cuda.device = _Anything
     cuda.current_stream = cuda.default_stream = lambda *_: _Anything()
-    cuda.get_device_capability = lambda *_: (8, 0)
-    cuda.get_device_name = lambda *_: "none"
     cuda.is_current_stream_capturing = lambda: False
     cuda.nvtx = _Anything()
-    for name in ("_lazy_init", "empty_cache", "ipc_collect", "manual_seed_all", "reset_peak_memory_stats", "set_device",
-                 "set_stream", "synchronize"):
+    for name in ("_lazy_init", "empty_cache", "set_device", "synchronize"):
         setattr(cuda, name, lambda *_, **__: None)
-    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
-        setattr(cuda, name, lambda *_, **__: 0)
-    cuda.get_device_properties = lambda *_: types.SimpleNamespace(total_memory=1 << 34, major=8, minor=0, name="none",
-                                                                  multi_processor_count=1)
+    torch.Tensor.record_stream = lambda *_: None
+    torch.Tensor.pin_memory = lambda tensor, *_: tensor
+
+
+def _devices():
+    torch.cuda.current_device = lambda: torch.device("cpu")
+    torch.cuda.device_count = lambda: 1
     torch.Tensor.cuda = lambda tensor, *_, **__: tensor
     torch.nn.Module.cuda = lambda module, *_, **__: module
     torch.Tensor.type = _type(torch.Tensor.type)
-    torch.Tensor.record_stream = lambda *_: None
-    torch.Tensor.pin_memory = lambda tensor, *_: tensor
     for name in FACTORIES:
         setattr(torch, name, _at_home(getattr(torch, name)))
     for owner in (torch.Tensor, torch.nn.Module):
         owner.to = _to_home(owner.to)
+
+
+def _on_cpu(device):
+    """The CPU for what names a GPU; another thing is given back."""
+    is_number = isinstance(device, int) and not isinstance(device, bool)
+    return torch.device("cpu") if is_number or str(device).startswith("cuda") else device
 
 
 def _type(type_of):
@@ -291,7 +171,7 @@ def _at_home(make):
     @functools.wraps(make)
     def made(*positional, **named):
         if "device" in named:
-            named["device"] = on_cpu(named["device"])
+            named["device"] = _on_cpu(named["device"])
         named.pop("pin_memory", None)
         return make(*positional, **named)
     return made
@@ -301,139 +181,110 @@ def _to_home(move):
     @functools.wraps(move)
     def moved(this, *positional, **named):
         if "device" in named:
-            named["device"] = on_cpu(named["device"])
-        return move(this, *(on_cpu(each) if isinstance(each, (str, int, torch.device)) else each for each in positional), **named)
+            named["device"] = _on_cpu(named["device"])
+        return move(this, *(_on_cpu(each) if isinstance(each, (str, int, torch.device)) else each for each in positional), **named)
     return moved
 
 
-# ---- collectives that gloo lacks, made of those that it has ----
+def _split_sizes():
+    """gloo takes numbers and no tensors as sizes of an all-to-all, and only equal sizes in a gather and a reduction."""
+    exchange, gather = dist.all_to_all_single, dist.all_gather
 
-_SMALL = (torch.bfloat16, torch.float16)
+    def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False):
+        sizes = [None if each is None else [int(size) for size in each] for each in (output_split_sizes, input_split_sizes)]
+        return exchange(output, input, *sizes, group=group, async_op=async_op)
 
+    def all_gather(tensors, tensor, group=None, async_op=False):
+        most = max(map(len, tensors))
+        if all(len(each) == most for each in tensors):
+            return gather(tensors, tensor, group=group, async_op=async_op)
+        padded = torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])
+        parts = [torch.empty_like(padded) for _ in tensors]
+        gather(parts, padded, group=group)
+        for each, part in zip(tensors, parts):
+            each.copy_(part[:len(each)])
 
-def collectives_of_gloo():
-    dist.all_reduce = _all_reduce(dist.all_reduce)
-    gather = dist.all_gather = _all_gather(dist.all_gather)
+    def reduce_scatter(output, tensors, group=None):
+        whole = torch.cat(tensors)
+        dist.all_reduce(whole, group=group)
+        output.copy_(whole.split([len(each) for each in tensors])[dist.get_rank(group)])
 
-    def all_gather_into_tensor(output, tensor, group=None, async_op=False):
-        size = dist.get_world_size(group)
-        parts = [torch.empty_like(tensor) for _ in range(size)]
-        gather(parts, tensor.contiguous(), group=group)
-        output.copy_(torch.cat([part.reshape(-1) for part in parts]).view(output.shape))
-        return Done() if async_op else None
-
-    def reduce_scatter_tensor(output, tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
-        whole = tensor.clone()
-        dist.all_reduce(whole, op=op, group=group)
-        rank, size = dist.get_rank(group), dist.get_world_size(group)
-        output.copy_(whole.reshape(size, -1)[rank].view(output.shape))
-        return Done() if async_op else None
-
-    def reduce_scatter(output, tensors, op=dist.ReduceOp.SUM, group=None, async_op=False):
-        whole = torch.cat([each.reshape(-1) for each in tensors])
-        dist.all_reduce(whole, op=op, group=group)
-        mine = whole.split([each.numel() for each in tensors])[dist.get_rank(group)]
-        output.copy_(mine.view(output.shape))
-        return Done() if async_op else None
-
-    dist.all_gather_into_tensor = dist._all_gather_base = all_gather_into_tensor
-    dist.reduce_scatter_tensor = dist._reduce_scatter_base = reduce_scatter_tensor
-    dist.reduce_scatter = reduce_scatter
-    dist.all_to_all_single, dist.all_to_all = _all_to_all_single, _all_to_all
-    dist.barrier = _barrier(dist.barrier)
-    dist.new_group = _new_group(dist.new_group)
-    dist.broadcast = _finished(dist.broadcast)
+    dist.all_to_all_single, dist.all_gather, dist.reduce_scatter = all_to_all_single, all_gather, reduce_scatter
 
 
-def _new_group(make):
-    """A process group of gloo, whatever backend is requested; without options that gloo or this PyTorch does not know."""
-    @functools.wraps(make)
-    def call(ranks=None, timeout=None, **_):
-        return make(ranks, **({} if timeout is None else {"timeout": timeout}))
-    return call
+# ---- parts of Megatron-Core that need a GPU's library ----
+
+def norm_of_sequences():
+    """Lets Megatron use torch's layer norm where sequences are split over tensor-parallel ranks, instead of Apex's."""
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+
+    def make(_, config, hidden_size, eps=1e-5, **__):
+        norm = torch.nn.LayerNorm(hidden_size, eps=eps)
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = True
+        return norm
+
+    WrappedTorchNorm.__new__ = make
 
 
-def _finished(collective):
-    """Waits for the work at once, so that handles are of one kind."""
-    @functools.wraps(collective)
-    def call(*positional, **named):
-        wanted = named.pop("async_op", False)
-        collective(*positional, **named)
-        return Done() if wanted else None
-    return call
+class GroupedLinear(torch.nn.Module):
+    """transformer_engine.pytorch.GroupedLinear: a product for each expert, one after the other."""
+
+    def __init__(self, num_gemms, in_features, out_features, bias=True, return_bias=False, params_dtype=None, **_):
+        super().__init__()
+        self.num_gemms, self.use_bias, self.apply_bias, self.return_bias = num_gemms, bias, bias and not return_bias, return_bias
+        self.in_features, self.out_features, self.tp_size = in_features, out_features, 1
+        self.fp8_meta, self.fp8, self.fp8_calibration = {"fp8_checkpoint": False}, False, False
+        self.delay_wgrad_compute = self.fuse_wgrad_accumulation = False
+        for number in range(num_gemms):
+            weight = torch.randn(out_features, in_features) * 0.02
+            self.register_parameter(f"weight{number}", torch.nn.Parameter(weight.to(params_dtype)))
+            if bias:
+                self.register_parameter(f"bias{number}", torch.nn.Parameter(torch.zeros(out_features, dtype=params_dtype)))
+
+    def init_fp8_metadata(self, num_gemms=1):
+        pass
+
+    def get_extra_state(self):
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_extra_state(self, state):
+        pass
+
+    def forward(self, rows, m_splits, is_first_microbatch=None, **_):
+        parts = torch.split(rows, m_splits.tolist() if torch.is_tensor(m_splits) else m_splits)
+        biases = [getattr(self, f"bias{number}") for number in range(self.num_gemms)] if self.use_bias else []
+        found = torch.cat([torch.nn.functional.linear(part, getattr(self, f"weight{number}"),
+                                                      biases[number] if self.apply_bias else None)
+                           for number, part in enumerate(parts)])
+        return (found, biases) if self.return_bias else found
 
 
-def _all_reduce(reduce):
-    @functools.wraps(reduce)
-    def call(tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
-        mean = op == getattr(dist.ReduceOp, "AVG", None)
-        work = tensor.float() if tensor.dtype in _SMALL else tensor.contiguous()
-        reduce(work, op=dist.ReduceOp.SUM if mean else op, group=group)
-        if mean:
-            work /= dist.get_world_size(group)
-        if work is not tensor:
-            tensor.copy_(work)
-        return Done() if async_op else None
-    return call
+def grouped_experts(spec):
+    """Returns a layer specification with Megatron's TEGroupedMLP, whose grouped linear layer is the stand-in. The rest of Megatron
+    stays as it was imported without Transformer Engine."""
+    import megatron.core.transformer.moe.experts as experts
+    import megatron.core.utils as utils
 
+    sys.meta_path.insert(0, _HollowFinder(("transformer_engine",)))
+    import transformer_engine as engine
+    import transformer_engine.pytorch as pytorch
+    import transformer_engine.pytorch.fp8 as fp8
 
-def _all_gather(gather):
-    """Gathers bytes if gloo does not know the type, or sizes differ; then each rank's have the length of the longest."""
-    @functools.wraps(gather)
-    def call(tensors, tensor, group=None, async_op=False):
-        sizes = [each.numel() * each.element_size() for each in tensors]
-        if not any(sizes):
-            return Done() if async_op else None
-        if len(set(sizes)) > 1 or tensor.dtype in (*_SMALL, torch.bool):
-            parts = [torch.empty(max(sizes), dtype=torch.uint8) for _ in sizes]
-            mine = torch.zeros(max(sizes), dtype=torch.uint8)
-            if tensor.numel():
-                mine[:tensor.numel() * tensor.element_size()] = tensor.contiguous().view(-1).view(torch.uint8)
-            gather(parts, mine, group=group)
-            for each, part, size in zip(tensors, parts, sizes):
-                if size:
-                    each.copy_(part[:size].view(each.dtype).view(each.shape))
-        else:
-            gather(tensors, tensor.contiguous(), group=group)
-        return Done() if async_op else None
-    return call
-
-
-def _barrier(barrier):
-    @functools.wraps(barrier)
-    def call(group=None, async_op=False, device_ids=None):
-        barrier(group=group)
-        return Done() if async_op else None
-    return call
-
-
-def _all_to_all(outputs, inputs, group=None, async_op=False):
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    work = []
-    ranks = [dist.get_global_rank(group, each) if group is not None and group is not dist.group.WORLD else each
-             for each in range(size)]
-    outputs[rank].copy_(inputs[rank])
-    landing = {}
-    for other in range(size):
-        if other == rank:
-            continue
-        if inputs[other].numel():
-            work.append(dist.isend(inputs[other].contiguous(), ranks[other], group=group))
-        if outputs[other].numel():
-            landing[other] = torch.empty_like(outputs[other], memory_format=torch.contiguous_format)
-            work.append(dist.irecv(landing[other], ranks[other], group=group))
-    for each in work:
-        each.wait()
-    for other, tensor in landing.items():
-        outputs[other].copy_(tensor)
-    return Done() if async_op else None
-
-
-def _all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False):
-    size = dist.get_world_size(group)
-
-    def parts(tensor, sizes):
-        if sizes is None:
-            sizes = [tensor.shape[0] // size] * size
-        return list(tensor.split([int(each) for each in sizes]))
-    return _all_to_all(parts(output, output_split_sizes), parts(input, input_split_sizes), group, async_op)
+    engine.pytorch, pytorch.GroupedLinear = pytorch, GroupedLinear
+    for name in ("Linear", "LayerNormLinear", "LayerNorm", "RMSNorm", "DotProductAttention", "LayerNormMLP"):
+        setattr(pytorch, name, type(name, (torch.nn.Module,), {}))
+    pytorch.fp8_autocast = pytorch.autocast = fp8.fp8_autocast = lambda *_, **__: contextlib.nullcontext()
+    fp8.FP8GlobalStateManager = type("FP8GlobalStateManager", (), {"is_fp8_enabled": staticmethod(lambda: False)})
+    utils._te_version, utils.HAVE_TE, experts.HAVE_TE = None, True, True
+    name = "megatron.core.extensions.transformer_engine"
+    before = sys.modules.pop(name)
+    extension = importlib.import_module(name)
+    sys.modules[name] = before
+    submodules = experts.GroupedMLPSubmodules(linear_fc1=extension.TEColumnParallelGroupedLinear,
+                                              linear_fc2=extension.TERowParallelGroupedLinear)
+    moe = spec.submodules.mlp
+    of_moe = copy.copy(moe.keywords["submodules"])
+    of_moe.experts = functools.partial(experts.TEGroupedMLP, submodules=submodules)
+    spec.submodules.mlp = functools.partial(moe.func, *moe.args, **{**moe.keywords, "submodules": of_moe})
+    return spec

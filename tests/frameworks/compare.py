@@ -6,8 +6,6 @@ import re
 # Places of an expert's number in a parameter's name: of one module each, and of one parameter each.
 OF_ONE = (re.compile(r"^(.*experts\.(?:local_experts|deepspeed_experts)\.)(\d+)(\..*)$"),
           re.compile(r"^(.*experts\.linear_fc[12]\.(?:weight|bias))(\d+)(.*)$"))
-# A parameter that has the experts of a rank side by side.
-OF_ALL = re.compile(r"^.*experts\.weight[12](?:\.\w+)?$")
 
 
 def digest(tensor):
@@ -20,52 +18,21 @@ def digest(tensor):
     return found.hexdigest()
 
 
-def pieces(name, tensor, held):
-    """(key, tensor): by logical expert where the tensor is an expert's, else itself.
-
-    held: {name of the module that has the experts: the logical experts of this rank's slots}.
-    """
-    module = max((each for each in held if name.startswith(f"{each}.")), key=len, default=None)
-    if module is None or ".experts." not in name[len(module):]:
-        yield name, tensor
-        return
-    for pattern in OF_ONE:
-        match = pattern.match(name)
-        if match:
-            yield f"{match[1]}<{held[module][int(match[2])]}>{match[3]}", tensor
-            return
-    if OF_ALL.match(name) and tensor.numel() > 1:
-        rows = tensor.detach().reshape(len(held[module]), -1)
-        for slot, expert in enumerate(held[module]):
-            yield f"{name}<{expert}>", rows[slot]
-        return
-    yield name, tensor
+def local_of(tensor):
+    """Returns the piece of a DTensor that this rank holds, and another tensor as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def digests_of_shards(cut):
-    """{key: digest} of tensors that ranks hold in pieces, of which all ranks together have the whole. Collective.
-
-    cut: {key: [(first element, tensor)]}, this rank's pieces. errors: ValueError naming a tensor with a hole or an overlap.
-    """
+def digests_of_checkpoint(reader):
+    """{key: digest} of all tensors, whole. reader: a StorageReader of torch.distributed.checkpoint."""
     import torch
-    import torch.distributed as dist
+    from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+    from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
-    mine = {key: [(start, piece.detach().reshape(-1).clone()) for start, piece in pieces] for key, pieces in cut.items()}
-    everywhere = [None] * dist.get_world_size()
-    dist.all_gather_object(everywhere, mine)
-    whole = {}
-    for of_rank in everywhere:
-        for key, pieces in of_rank.items():
-            whole.setdefault(key, {}).update(pieces)
     found = {}
-    for key, pieces in whole.items():
-        end = 0
-        for start in sorted(pieces):
-            if start != end:
-                raise ValueError(f"{key}: elements {end}..{start} are on no rank, or on two")
-            end = start + pieces[start].numel()
-        found[key] = digest(torch.cat([pieces[start] for start in sorted(pieces)]))
-    return found
+    _load_state_dict(found, reader, planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    leaves, _ = torch.utils._pytree.tree_flatten_with_path(found)
+    return {f"saved {torch.utils._pytree.keystr(path)}": digest(value) for path, value in leaves if torch.is_tensor(value)}
 
 
 def merged(ranks):

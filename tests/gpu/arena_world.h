@@ -19,7 +19,7 @@
 #include "tests/client/rows/paths/host_world.h"
 #include "tests/gpu/device_queue.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 struct ArenasOfRanks {
   std::vector<cuda::PeerArena> own;
@@ -70,4 +70,4 @@ inline Transports MakeArenaWorld(int32_t world_size, int64_t staging_bytes) {
   return transports;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

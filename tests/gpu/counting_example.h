@@ -10,7 +10,7 @@
 #include "client/client.h"
 #include "cuda/route.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 struct Choices {
   const int32_t* expert_ids = nullptr;  // [num_tokens, top_k], the router's, on the device
@@ -55,4 +55,4 @@ inline absl::Status RecordStep(eplb::Client& client, int64_t* counters, int64_t*
 }
 // [its end]
 
-}  // namespace eplb::testing
+}  // namespace eplb

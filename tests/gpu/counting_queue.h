@@ -16,7 +16,7 @@
 #include "tests/client/rows/forwarding.h"
 #include "tests/gpu/device_queue.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Bytes of all counting queues of the process.
 struct QueueBytes {
@@ -71,4 +71,4 @@ inline std::unique_ptr<cuda::RowQueue> MakeCountingQueue() {
   return std::make_unique<CountingQueue>(std::move(queue));
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -7,7 +7,7 @@
 
 #include "cuda/row_queue.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline std::unique_ptr<cuda::RowQueue> MakeDeviceQueue() {
   auto queue = cuda::MakeStreamRowQueue({});
@@ -16,4 +16,4 @@ inline std::unique_ptr<cuda::RowQueue> MakeDeviceQueue() {
   return nullptr;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

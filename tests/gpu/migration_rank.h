@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace eplb::testing {
+namespace eplb {
 
 struct MigrationJob {
   int32_t rank = 0;
@@ -39,4 +39,4 @@ std::optional<MigrationJob> MigrationJobFrom(int argc, char** argv);
 // reason.
 int RunMigrationRank(const MigrationJob& job);
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -12,7 +12,7 @@
 #include "tests/gpu/device_queue.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // The rules that were broken since it was asked last.
 inline std::string FakeNcclViolations() {
@@ -46,4 +46,4 @@ Transports MakeHybridStreamWorld(int32_t world_size, int64_t staging_bytes) {
                               .make_queue = &MakeDeviceQueue});
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -9,7 +9,7 @@
 
 #include "absl/time/time.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 class RankProcesses {
  public:
@@ -32,4 +32,4 @@ class RankProcesses {
 // With which NCCL takes `host`'s rank on device 0 beside ranks of other hosts there.
 std::vector<std::string> NcclVariables(const std::string& host);
 
-}  // namespace eplb::testing
+}  // namespace eplb

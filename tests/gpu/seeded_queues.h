@@ -10,7 +10,7 @@
 #include "tests/gpu/device_queue.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline constexpr int kSeeds = 16;
 
@@ -43,4 +43,4 @@ inline std::vector<ExecutorKind> SeededExecutors(const char* name, MakeTransport
   return kinds;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -10,7 +10,7 @@
 
 #include "client/run_log/history.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline constexpr int32_t kNumRanks = 2;
 
@@ -103,4 +103,4 @@ inline Job GoodJob() {
   return job;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -8,7 +8,7 @@
 
 #include "placement/policy.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Makes a policy with the options to be tested.
 using MakePolicyFunction = std::unique_ptr<Policy> (*)();
@@ -20,4 +20,4 @@ class PolicyContractTest : public ::testing::TestWithParam<MakePolicyFunction> {
   std::unique_ptr<Policy> policy_ = GetParam()();
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -10,7 +10,7 @@
 #include "placement/placement.h"
 #include "placement/topology.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // One layer with these experts by slot, GPU by GPU.
 inline Placement OneLayerPlacement(int32_t num_experts, int32_t num_gpus,
@@ -83,4 +83,4 @@ inline Placement SwapSlots(Random& random, const Placement& placement, int32_t n
   return *Placement::FromSlotsAndRanks(topology, slots, ranks);
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

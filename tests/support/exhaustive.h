@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace eplb::testing {
+namespace eplb {
 
 struct SmallWorld {
   int32_t num_experts = 4;
@@ -29,4 +29,4 @@ double BestMaxGpuLoad(const SmallWorld& world, const std::vector<std::vector<int
 std::vector<std::vector<int64_t>> AllLoads(const SmallWorld& world,
                                            std::span<const int64_t> values);
 
-}  // namespace eplb::testing
+}  // namespace eplb

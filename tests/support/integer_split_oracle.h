@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace eplb::testing {
+namespace eplb {
 
 struct IntegerSplitProblem {
   std::vector<int64_t> tokens;                // [E]
@@ -27,4 +27,4 @@ int64_t LeastPeakByNewton(const IntegerSplitProblem& problem);
 std::string CheckProof(const IntegerSplitProblem& problem, int64_t peak_tokens, int64_t peak_speed,
                        const std::vector<int32_t>& tight_gpus);
 
-}  // namespace eplb::testing
+}  // namespace eplb

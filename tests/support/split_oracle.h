@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace eplb::testing {
+namespace eplb {
 
 struct SplitProblem {
   std::vector<double> tokens;                 // [E]
@@ -17,4 +17,4 @@ struct SplitProblem {
 // cost: E * 2^G.
 double MaxLoadOverSubsets(const SplitProblem& problem);
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -68,10 +68,14 @@ def _distance(tensors: Sequence[Any]) -> int:
 
 def _expect_own_memory(tensors: Sequence[Any], name: str) -> None:
     for i, each in enumerate(tensors):
-        if _storage(each).nbytes() > each.numel() * each.element_size():
+        if _is_part_of_a_buffer(each):
             raise _rows.refused(name, f"has in local slot {i} a view of a larger buffer, which would go on without it: "
                                       f"register a view [local slots, ..] of that buffer, or give the parameter memory of its "
                                       f"own first")
+
+
+def _is_part_of_a_buffer(tensor: Any) -> bool:
+    return bool(_storage(tensor).nbytes() > tensor.numel() * tensor.element_size())
 
 
 def _storage(tensor: Any) -> Any:

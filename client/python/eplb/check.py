@@ -76,6 +76,11 @@ def find_unregistered(client: Client, module: Any, optimizer: Any = None,
     return found
 
 
+def any_number(name: str) -> str:
+    """Returns the pattern of a tensor's name, and of those that differ from it in numbers."""
+    return _NUMBER.sub("*", name)
+
+
 def describe(found: Sequence[Finding]) -> str:
     """One sentence that names them all, up to 20, and the patterns that silence those."""
     lines = [f"\"{each.name}\" {list(each.shape)}: {each.reason}" for each in found[:_MAX_NAMED]]

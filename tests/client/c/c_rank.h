@@ -13,7 +13,7 @@
 #include "client/c/eplb.h"
 #include "client/rows/control/control_channel.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // An eplb_all_gather whose user is a pointer to an AllGather.
 int32_t RunAllGather(void* all_gather, const void* bytes, size_t num_bytes, eplb_answers* answers);
@@ -80,4 +80,4 @@ class CJob {
   std::vector<std::unique_ptr<CRank>> ranks_;
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb

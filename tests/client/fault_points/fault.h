@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // In the order in which a migration passes them on one rank.
 enum class Point {
@@ -66,4 +66,4 @@ struct Fault {
 std::string NameOf(Point point);
 std::string NameOf(Strike strike);
 
-}  // namespace eplb::testing
+}  // namespace eplb

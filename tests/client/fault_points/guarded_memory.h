@@ -9,7 +9,7 @@
 
 #include "client/client.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Every byte says layer, expert, tensor, position and the last step that trained it. One of a
 // process at a time.
@@ -36,4 +36,4 @@ class GuardedMemory {
   const int32_t num_local_slots_;
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb

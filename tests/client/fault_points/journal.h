@@ -9,7 +9,7 @@
 
 #include "client/rows/control/control_channel.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline constexpr int32_t kMaxWorld = 32;
 inline constexpr int32_t kMaxSteps = 64;
@@ -68,4 +68,4 @@ SharedWorldPtr MakeSharedWorld();
 // Fails with DeadlineExceeded when the others do not come within 30 s. The world outlives it.
 AllGather MakeSharedAllGather(SharedWorld& world, int32_t rank, int32_t world_size);
 
-}  // namespace eplb::testing
+}  // namespace eplb

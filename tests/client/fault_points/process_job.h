@@ -7,7 +7,7 @@
 #include "tests/client/fault_points/journal.h"
 #include "tests/client/fault_points/rank_process.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 enum class Ending {
   kFinished,  // every rank made all its commits
@@ -43,4 +43,4 @@ std::vector<JobOutcome> RunJobs(const std::vector<JobSpec>& specs, size_t max_at
 //   all; every call returned within its deadlines; who ended names the victim; no rank hangs.
 std::vector<std::string> Violations(const JobOutcome& outcome);
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -10,7 +10,7 @@
 #include "tests/client/fault_points/fault.h"
 #include "tests/client/fault_points/journal.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 enum class Rows { kShared, kTcp, kNccl };
 
@@ -32,4 +32,4 @@ struct JobSpec {
 // steps without one are run as well.
 void RunRank(const JobSpec& spec, int32_t rank, SharedWorld& world);
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -11,11 +11,11 @@
 #include "client/rows/transport.h"
 #include "tests/client/fault_points/rank_process.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Collective. That of nccl is over the stand-in for libnccl.
 absl::StatusOr<std::unique_ptr<Transport>> MakeRows(const JobSpec& spec, int32_t rank,
                                                     const std::string& secret,
                                                     const AllGather& all_gather);
 
-}  // namespace eplb::testing
+}  // namespace eplb

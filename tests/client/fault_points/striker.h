@@ -11,7 +11,7 @@
 #include "tests/client/fault_points/guarded_memory.h"
 #include "tests/client/fault_points/journal.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // One of a process at a time, as its memory.
 class Striker {
@@ -47,4 +47,4 @@ std::unique_ptr<Transport> MakeStrikingTransport(std::unique_ptr<Transport> inne
 std::unique_ptr<ControlChannel> MakeStrikingControl(std::unique_ptr<ControlChannel> inner,
                                                     Striker& striker);
 
-}  // namespace eplb::testing
+}  // namespace eplb

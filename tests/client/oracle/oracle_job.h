@@ -11,7 +11,7 @@
 #include "client/client.h"
 #include "tests/client/rows/transport_contract.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline constexpr int64_t kOracleSteps = 24;
 // A switch after every fourth step: to a random permutation, and with the next one back.
@@ -40,4 +40,4 @@ struct Trained {
 
 Trained Train(const OracleOptions& options);
 
-}  // namespace eplb::testing
+}  // namespace eplb

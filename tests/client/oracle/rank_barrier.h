@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <mutex>
 
-namespace eplb::testing {
+namespace eplb {
 
 // Threads: safe. No rank waits for a rank that left.
 class RankBarrier {
@@ -41,4 +41,4 @@ class RankBarrier {
   int64_t num_meetings_ = 0;
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb

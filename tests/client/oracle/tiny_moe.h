@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-namespace eplb::testing {
+namespace eplb {
 
 inline constexpr int32_t kMoeLayers = 2;
 inline constexpr int32_t kMoeExperts = 8;
@@ -63,4 +63,4 @@ Route RouteToken(int32_t layer, const TokenVector& input);
 TokenVector InputOf(int64_t step, int32_t token);
 TokenVector TargetOf(const TokenVector& input);
 
-}  // namespace eplb::testing
+}  // namespace eplb

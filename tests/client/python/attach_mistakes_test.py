@@ -4,6 +4,8 @@ Ranks are forked once for a table of mistakes, and make them one after the other
 """
 
 import os
+import pathlib
+import tempfile
 import time
 import unittest
 
@@ -13,6 +15,7 @@ import eplb  # noqa: E402
 import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from checkpoint_test import write_placement  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
@@ -141,7 +144,8 @@ class Trainer:
         return torch.randn(TOKENS, WIDTH, generator=generator) + torch.eye(WIDTH)[0]
 
     def attach(self, **options):
-        given = {"ep_group": self.ep_group, "experts": "*.experts", "router": "gate", "vote_every": 2, "report_every": 4, **options}
+        given = {"ep_group": self.ep_group, "experts": "*.experts", "router": "gate", "vote_every": 2, "report_every": 4,
+                 "check_batch": False, **options}
         self.attached = eplb.torch.attach(self.model, self.optimizer, **given)
         return self
 
@@ -268,6 +272,17 @@ def a_forward_that_is_not_repeatable():
     trainer.attach(check_batch=forward)
 
 
+def a_batch_on_one_rank():
+    trainer = Trainer()
+    trainer.attach(check_batch=trainer.batch() if dist.get_rank() == 1 else None)
+
+
+def moved_at_once():
+    with tempfile.TemporaryDirectory() as directory:
+        placement = write_placement(pathlib.Path(directory), WORLD, list(range(EXPERTS)))
+        Trainer().attach(check_batch=None, initial_placement=placement)
+
+
 def expert_choice():
     trainer = Trainer(gate=lambda: ExpertChoice(WIDTH, EXPERTS))
     trainer.attach(check_batch=trainer.batch())
@@ -303,12 +318,14 @@ REFUSED = (
     (a_list_for_a_group, "InvalidArgument", "ep_group is a list, expected a ProcessGroup"),
     (two_models, "InvalidArgument", ".experts: a MoE outside of the model has the same experts"),
     (one_parameter_in_two_models, "InvalidArgument", ".experts: a Stack outside of the model has the same experts"),
-    (trained_by(Lamb), "InvalidArgument", "0.experts.w1", "Lamb updates it by norms of the whole stack"),
-    (trained_by(torch.optim.Adafactor), "InvalidArgument", "Adafactor updates it by norms of the whole stack"),
+    (trained_by(Lamb), "InvalidArgument", "0.experts.w1", "Lamb updates it by norms over several experts"),
+    (trained_by(torch.optim.Adafactor), "InvalidArgument", "Adafactor updates it by norms over several experts"),
     (trained_by(Shampoo, List), "InvalidArgument", "0.experts.0.w1.factors", "the optimizer's state is a list"),
     (trained_by(Nested), "InvalidArgument", "0.experts.w1.moments", "the optimizer's state is a dict"),
     (trained_by(Beside), "InvalidArgument", "0.experts.w1", "Beside.moments holds a tensor of its size beside `state`"),
     (trained_by(lambda given, lr: Beside(given, lr, keyed=False), List), "InvalidArgument", "Beside.moments holds a tensor"),
+    (a_batch_on_one_rank, "FailedPrecondition", "check_batch: rank 1 was given another than rank 0"),
+    (moved_at_once, "InvalidArgument", "initial_placement: experts would move at once, and no batch has shown yet"),
     (expert_choice, "FailedPrecondition", "holds numbers of tokens, as of an expert-choice router"),
     (attach_after_a_compiled_forward, "FailedPrecondition", "the router 0.gate is in a compiled graph"),
     (uneven_shards, "InvalidArgument", "0.experts.w1", "shards must be equal"),
@@ -384,7 +401,7 @@ def held(mistake, words):
     """Makes a mistake for some steps in which nothing may move, then trains right until the first switch. returns: the
     number of steps until then."""
     def run(endpoint):
-        trainer = Trainer().attach(endpoint=endpoint, job=mistake.__name__, first_step=0, check_batch=None)
+        trainer = Trainer().attach(endpoint=endpoint, job=mistake.__name__, first_step=0)
         trainer.train()
         mistake(trainer, 24)
         assert trainer.attached.client.placement.version == 0, trainer.reasons
@@ -395,6 +412,28 @@ def held(mistake, words):
         version = trainer.attached.client.placement.version
         trainer.attached.detach()
         assert version, trainer.reasons
+    return run
+
+
+def unverified(place, error=None):
+    """Trains some steps before a batch has shown where experts are, in which nothing may move. error: words of what the check
+    finds; None: it passes, and experts move."""
+    def run(endpoint):
+        trainer = Trainer(place=place).attach(endpoint=endpoint, job=f"unverified-{place.__name__}", check_batch=None)
+        trainer.train(25, after=lambda: time.sleep(0.05))
+        refused = {reason for reason in trainer.reasons if reason}
+        assert len(refused) == 1 and "no batch has shown yet that expert e is in slot e" in refused.pop(), trainer.reasons
+        try:
+            trainer.attached.check_forward(trainer.batch())
+            assert error is None, "the check has passed"
+        except eplb.InvalidArgument as failure:
+            assert error is not None and error in str(failure), failure
+            trainer.train(8)
+        else:
+            trainer.train(200, after=lambda: time.sleep(0.05))
+        version = trainer.attached.client.placement.version
+        trainer.attached.detach()
+        assert bool(version) == (error is None), trainer.reasons
     return run
 
 
@@ -435,7 +474,9 @@ def found_at_the_switch(mistake, **options):
 
 
 # Mistakes in the course of a training that vote no, and those that the first switch finds, with words of the error.
-HELD = (held(before_the_step, "a forward ran between the optimizer's step and the boundary, and its gradients would not move"),
+HELD = (unverified(in_order), *(unverified(place, "in 0.experts, 1.experts: rank r of ep_group must hold experts r * n")
+                                for place in (reversed_order, round_robin)),
+        held(before_the_step, "a forward ran between the optimizer's step and the boundary, and its gradients would not move"),
         held(at_each_micro_batch, "the optimizer has made no step since the last boundary"),
         held(by_another_optimizer, "the optimizer has made no step since the last boundary"))
 FOUND = ((found_at_the_switch(a_rate_of_its_own), "optimizer's lr is 0.02 on rank 1 and 0.01 on rank 0"),

@@ -110,7 +110,7 @@ def attached(rank, world, directory, daemon, silence, steps=2 * REPORT_EVERY, tr
     model = torch.nn.Sequential(*(MoE(8 // world) for _ in range(LAYERS)))
     adam = torch.optim.AdamW(model.parameters()) if optimizer else None
     attachment = eplb.torch.attach(model, adam, experts="*.experts", router="gate", endpoint=daemon.endpoint, job="counting",
-                                   report_every=REPORT_EVERY, vote_every=2, require_daemon=True)
+                                   report_every=REPORT_EVERY, vote_every=2, require_daemon=True, check_batch=False)
     reasons = []
 
     def step(with_gradients):

@@ -143,8 +143,9 @@ class OneProcessTest(unittest.TestCase):
             columns.ledger.zero_()
             with torch.no_grad():  # an evaluation, which counts nothing
                 compiled(x)
-            around = reentrant is not None and not inside
+            around, forwards = reentrant is not None and not inside, columns.ledger._version
             (checkpoint(compiled, x, use_reentrant=reentrant) if around else compiled(x)).sum().backward()
+            self.assertGreater(columns.ledger._version, forwards)  # by which a boundary sees that gradients may wait
             found = columns.counts.tolist()
             graphs = graphs or num_graphs()
             expected = torch.bincount(nn.Linear.forward(gate, x).topk(2, dim=1).indices.reshape(-1), minlength=EXPERTS)

@@ -30,7 +30,8 @@ class Model(nn.Module):
 def alone(_, run):
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters())
-    attached = eplb.torch.attach(model, optimizer, experts="experts", router="gate", vote_every=2, report_every=2)
+    attached = eplb.torch.attach(model, optimizer, experts="experts", router="gate", vote_every=2, report_every=2,
+                                  check_batch=torch.randn(8, 3))
 
     def step():
         for parameter in model.parameters():
@@ -78,7 +79,8 @@ def detached_leaves_nothing(model, optimizer, attached, step):
     assert not any(module._forward_hooks or module._forward_pre_hooks or module._state_dict_hooks
                    or module._load_state_dict_pre_hooks for module in model.modules())
     assert not {"state_dict", "load_state_dict"} & set(optimizer.__dict__)
-    again = eplb.torch.attach(model, optimizer, experts=nn.ModuleList, router=lambda around: around.gate, boundary="optimizer")
+    again = eplb.torch.attach(model, optimizer, experts=nn.ModuleList, router=lambda around: around.gate, boundary="optimizer",
+                               check_batch=False)
     step()
     assert again.last_boundary.version == again.client.placement.version and again.tokens_per_expert().sum() == 0
     model(torch.randn(8, 3))

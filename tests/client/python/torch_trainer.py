@@ -117,7 +117,8 @@ class Trainer:
         import eplb
 
         self.attached = eplb.torch.attach(
-            self.model, self.optimizer, experts=Experts, router="gate", ep_group=self.ep_group, first_step=self.step, **options)
+            self.model, self.optimizer, experts=Experts, router="gate", ep_group=self.ep_group, first_step=self.step,
+            check_batch=batch(self.step, self.rank)[0], **options)
         # end of EPLB
 
     def run(self, steps, after=None):

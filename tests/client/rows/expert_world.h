@@ -13,8 +13,6 @@
 
 namespace eplb {
 
-using testing::RandomPlacement;
-
 struct TensorShape {
   std::string name;
   TensorRole role = TensorRole::kWeight;

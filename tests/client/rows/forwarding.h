@@ -14,7 +14,7 @@
 #include "client/rows/transport.h"
 #include "cuda/row_queue.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 class ForwardingQueue : public cuda::RowQueue {
  public:
@@ -92,4 +92,4 @@ class ForwardingControl : public ControlChannel {
   const std::unique_ptr<ControlChannel> inner_;
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -33,7 +33,7 @@ struct Stubbornness {
   std::function<absl::Status(absl::Time deadline)> before_drain = {};
 };
 
-class StubbornQueue : public testing::ForwardingQueue {
+class StubbornQueue : public ForwardingQueue {
  public:
   explicit StubbornQueue(Stubbornness stubbornness,
                          std::unique_ptr<cuda::RowQueue> queue = cuda::MakeHostRowQueue())

@@ -7,7 +7,7 @@
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 RunningPlacement Running(int64_t version, const Placement& placement);
 
@@ -21,4 +21,4 @@ Placement Swapped(const Placement& placement, int32_t layer, int32_t slot, int32
 wire::Propose ProposeTo(const RunningPlacement& running, const Placement& target, int64_t version,
                         int64_t term);
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -9,11 +9,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 
 #include "proto/wire/messages.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Serves eplb.v1.Balancer and eplb.v1.Query on the loopback. Every Hello is answered with Welcome;
 // all else is said by the test. Threads: safe.
@@ -83,4 +82,4 @@ class ScriptedDaemon {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -10,7 +10,7 @@
 #include "placement/placement.h"
 #include "placement/topology.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline Placement StartOfJob() {
   return Placement::Static(
@@ -32,4 +32,4 @@ inline Costs PricedAt(double seconds) {
   return costs;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <set>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -25,10 +24,6 @@ namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::Pick;
-using testing::PolicyContractTest;
-using testing::Random;
-using testing::SmallWorld;
 
 constexpr uint64_t kBalancedPolicySeed = 20;
 constexpr double kRounding = 1 + 1e-9;

@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/placement/policy_contract.h"
@@ -15,7 +14,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::PolicyContractTest;
 
 std::unique_ptr<Policy> MakeStable() { return MakeDeepseekPolicy({}); }
 std::unique_ptr<Policy> MakeCompatGlobal() {

@@ -8,7 +8,7 @@
 
 #include "placement/load.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Loads that drift by about exp(sigma * normal) a window, as counts.
 class Drift {
@@ -39,4 +39,4 @@ class Drift {
   RealMatrix weight_;
 };
 
-}  // namespace eplb::testing
+}  // namespace eplb

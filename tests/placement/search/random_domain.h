@@ -11,7 +11,7 @@
 #include "placement/search/domain.h"
 #include "tests/placement/random_placement.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 struct DomainOptions {
   int32_t max_experts = 12;
@@ -57,4 +57,4 @@ std::string Describe(const Domain& domain);
 // Expects that an arrangement's counts, units, lists and tokens are those of its layout.
 void ExpectConsistent(const Arrangement& arrangement);
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -9,7 +9,7 @@
 #include "placement/placement.h"
 #include "tests/placement/random_placement.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Counts of one layer: few tokens, even ones, many zeros, an exponential skew, nearly equal ones,
 // one expert with 2^35, or none at all.
@@ -25,4 +25,4 @@ struct RandomGpus {
 // among further GPUs that are unusable.
 RandomGpus WithRandomSpeeds(Random& random, const Placement& placement);
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -37,7 +37,7 @@ Placement RandomPlacement(std::mt19937& random) {
                                           .num_gpus = num_gpus,
                                           .num_nodes = num_gpus % 2 == 0 ? 2 : 1,
                                           .num_groups = 1 + below(3)});
-  return testing::RandomPlacement(random, topology);
+  return RandomPlacement(random, topology);
 }
 
 // Two experts in three slots of one GPU; expert 1 has its primary in slot 2.

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-
 #include "client/run_log/history.h"
 #include "tests/simulation/explorer/interned.h"
 #include "tests/simulation/explorer/world.h"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -18,9 +18,13 @@ def expect_alike(layers: Sequence[ExpertLayer], state: OptimizerState) -> None:
     """errors: InvalidArgument naming a parameter that is trained otherwise than those of this rank's other experts."""
     for layer in layers:
         for family in layer.families.values():
-            traits = [_traits(parameter, state) for parameter in family.parameters]
-            for name, each in zip(family.names, traits):
-                _expect_equal(f"{layer.name}.{name}", each, traits[0], f"for {family.names[0]}")
+            first, expected = "", None
+            for name, parameter in zip(family.names, family.parameters):
+                traits = _traits(parameter, state)
+                if traits is not None and expected is not None:
+                    _expect_equal(f"{layer.name}.{name}", traits, expected, f"for {first}")
+                elif traits is not None:
+                    first, expected = name, traits
 
 
 def traits_of(layers: Sequence[ExpertLayer], state: OptimizerState) -> Dict[str, List[Any]]:
@@ -29,7 +33,9 @@ def traits_of(layers: Sequence[ExpertLayer], state: OptimizerState) -> Dict[str,
     of_families: List[Tuple[int, str, int]] = []
     for layer in layers:
         for key, family in layer.families.items():
-            traits = _traits(family.parameters[0], state)
+            traits = next((each for each in (_traits(one, state) for one in family.parameters) if each is not None), None)
+            if traits is None:
+                continue
             if traits not in sets:
                 sets.append(traits)
             of_families.append((layer.index, key, sets.index(traits)))
@@ -46,10 +52,14 @@ def expect_alike_on_ranks(found: Sequence[Mapping[str, Any]]) -> None:
             _expect_equal(f"layers.{layer}.{key}", traits, expected, f"on rank {other}", f" on rank {rank}")
 
 
-def _traits(parameter: torch.Tensor, state: OptimizerState) -> Dict[str, Any]:
-    """requires_grad, and the options of the parameter's group. Names tell groups apart and change nothing."""
+def _traits(parameter: torch.Tensor, state: OptimizerState) -> Optional[Dict[str, Any]]:
+    """Returns requires_grad, and the options of the parameter's group; None if another rank's optimizer has it. Names tell groups
+    apart and change nothing."""
+    group = state.group(parameter)
+    if group is None:
+        return None
     found: Dict[str, Any] = {"requires_grad": parameter.requires_grad}
-    for key, value in state.group(parameter).items():
+    for key, value in group.items():
         if torch.is_tensor(value) and value.numel() == 1:
             value = float(value)
         if isinstance(value, (tuple, list)) and all(isinstance(each, _PLAIN) for each in value):

@@ -5,40 +5,40 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import zlib
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
+from typing import Any, Callable, ContextManager, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from eplb.check import any_number
 from eplb.client import Client
 from eplb.errors import Aborted, DataLoss, Error, FailedPrecondition, InvalidArgument
 from eplb.options import to_struct
 from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
+from eplb.torch.buffered import collect, ids_of_buffered, spread, weights_of
 from eplb.torch.calls import OptimizerCalls, Steps
-from eplb.torch.carry import carry_scalars, static_experts
+from eplb.torch.carry import static_experts
 from eplb.torch.compiled import expect_not_compiled
 from eplb.torch.forward_check import ForwardCheck, Forwards
 from eplb.torch.groups import group_of
 from eplb.torch.layers import ExpertLayer, Experts, Router, attached_experts, device_of, find_layers
 from eplb.torch.layout import expect_one_model, expect_routers_of
-from eplb.torch.meeting import meet
-from eplb.torch.pieces import ExpertTensor, Piece
+from eplb.torch.meeting import connect_options, meet
+from eplb.torch.pieces import ExpertTensor
 from eplb.torch.probe import SeenInputs
-from eplb.torch.routing import RouterHook, SlotColumns, TokenCounts, Turn
+from eplb.torch.registration import Registration
+from eplb.torch.routing import Seam, SlotColumns, TokenCounts, Turn, hook_router
+from eplb.torch.scattered import Scattered
 from eplb.torch.shards import fsdp_around, reshard
 from eplb.torch.state import Masters, OptimizerState, optimizers_of
-from eplb.torch.state_dicts import StateDictHooks, hooks_of, refuse_moved
-from eplb.torch.watch import Watch
+from eplb.torch.state_dicts import OptimizerStateDicts, StateDictHooks, hooks_of, refuse_moved
+from eplb.torch.told import Told
+from eplb.torch.memory_watch import Watch
 from eplb.views import Boundary
-
-# Options of Client.connect that follow from model and groups.
-_DERIVED = ("rank", "world_size", "num_layers", "num_experts", "num_slots", "num_gpus", "pipeline_parallel_size",
-            "expert_tensor_parallel")
 
 # Boundaries until it is said which parameter's state is missing, and at least until a run ends in which no optimizer steps.
 _PATIENCE, _IDLE = 16, 64
@@ -46,7 +46,9 @@ _PATIENCE, _IDLE = 16, 64
 # The start of `reason` while this rank counts no tokens, as client/session/token_watch.h has it.
 _NOT_COUNTING = "NOT_COUNTING: "
 
-_MOST_TOLD = 64  # different lines on stderr about routers that count nothing
+# Why nothing moves before an end-to-end check.
+_UNVERIFIED = ("no batch has shown yet that expert e is in slot e: give attach a check_batch or call attached.check_forward(batch), or "
+               "give check_batch=False where the trainer's order is known (docs/attach.md)")
 _NOTHING = Boundary(False, False, 0, 0, 0, 0.0, 0, 0, "")
 
 
@@ -57,38 +59,43 @@ class Attached:
     not. With EPLB_DISABLE=1 every call does nothing. Threads: the training thread.
 
     client: the eplb.Client, None with EPLB_DISABLE=1. layers: this rank's MoE layers; layers[i].index is EPLB's number of one.
-    last_boundary: result of the newest step_boundary.
+    last_boundary: result of the newest step_boundary. in_static_order: true within static_order.
     """
 
-    def __init__(self, model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any, *, experts: Experts, router: Router,
-                 groups: Mapping[str, Any], all_gather: Any, boundary: str, turn: Optional[Turn],
-                 num_local_experts: Optional[int], masters: Optional[Masters], check_batch: Any,
-                 options: Mapping[str, Any]) -> None:
+    def __init__(self, model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any, *, experts: Experts,
+                 router: Optional[Router], groups: Mapping[str, Any], all_gather: Any, boundary: Any, turn: Optional[Turn],
+                 seam: Optional[Seam], num_local_experts: Optional[int], masters: Optional[Masters],
+                 refresh: Optional[Callable[[], None]], check_batch: Any, options: Mapping[str, Any]) -> None:
         """Arguments are those of eplb.torch.attach."""
         self.client: Optional[Client] = None
         self.layers: List[ExpertLayer] = []
         self.last_boundary = _NOTHING
         self.num_adopted = 0
         self._weights: List[ExpertTensor] = []
-        self._registered: List[ExpertTensor] = []
-        self._hooks: List[RouterHook] = []
-        self._state_dicts: List[StateDictHooks] = []
-        self._told: Set[str] = set()
+        self._columns: List[SlotColumns] = []
+        self._hooks: List[Any] = []
+        self._state_dicts: List[Union[StateDictHooks, OptimizerStateDicts]] = []
+        self._told = Told()
         self._calls: List[OptimizerCalls] = []
         self._seen_inputs: Optional[SeenInputs] = None
-        self._in_static_order, self._is_registered, self._waiting = False, False, ""
-        self._is_verified, self._has_switched, self._num_refused = False, False, 0
+        self.in_static_order, self._registration = False, Registration(None, [], OptimizerState([]), [], None)
+        self._is_verified, self._has_switched, self._num_refused = check_batch is False, False, 0
         self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
         self._is_disabled, self._is_attached = os.environ.get("EPLB_DISABLE", "0") not in ("", "0"), True
         if self._is_disabled:
             return
-        if boundary not in ("call", "optimizer"):
-            raise InvalidArgument(f"boundary: {boundary!r}, expected \"call\" or \"optimizer\"")
+        if boundary not in ("call", "optimizer") and not callable(getattr(boundary, "step", None)):
+            raise InvalidArgument(f"boundary: {boundary!r}, expected \"call\", \"optimizer\", or an object with a method step")
+        if seam is None and router is None:
+            raise InvalidArgument("router: give its name, or a seam")
+        if seam is not None and turn is not None:
+            raise InvalidArgument("turn: a seam turns what passes it; give one of both")
 
         def find() -> Tuple[List[ExpertLayer], OptimizerState]:
             reshard(fsdp_around(self._chunks))
             state = OptimizerState(optimizers_of(optimizer), masters)
-            _expect_an_optimizer(state, boundary)
+            if boundary == "optimizer" and not (state.optimizers and all(hasattr(each, "step") for each in state.optimizers)):
+                raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
             layers = find_layers(self._chunks, experts, router, num_local_experts)
             expect_not_compiled(self._chunks, layers)
             state.expect_updated(layers)
@@ -98,13 +105,15 @@ class Attached:
         met = meet(all_gather, groups, find)
         self.layers, self._state, self._coordinates, self._all_gather = met.layers, met.state, met.coordinates, met.all_gather
         self._carry, self._fsdp = met.carry, fsdp_around(self._chunks, [layer.experts for layer in self.layers])
+        self._refresh = refresh
+        self._scattered = Scattered(self.layers, self._state, groups.get("edp_group"))
         etp_group = groups.get("etp_group")
         self._etp_group = None if etp_group is None or self._coordinates.expert_tensor_size == 1 else group_of(etp_group)
         self._slots = self._static = static_experts(met.num_layers, met.num_experts)
         self._next_step, self._skipped_steps, self._silent_steps = int(options.get("first_step") or 0), 0, 0
-        self._connect(options)
+        self.client = Client.connect(self._all_gather, **connect_options(met, options))
         try:
-            self._attach(boundary, turn, check_batch)
+            self._attach(boundary, seam or functools.partial(hook_router, turn), check_batch)
         except BaseException as error:
             self._undo_attach(str(error))
             raise
@@ -115,8 +124,9 @@ class Attached:
         """Ends a step: call it on every rank after each optimizer step, also a skipped one, and before the next backward,
         because gradients do not move. Collective at each vote. step: rises by one from first_step; None: the next one.
 
-        Nothing moves until optimizers have state of all experts on all ranks. Steps until then are not EPLB's steps, and each
-        of these boundaries waits for the slowest rank. From the 16th on, `reason` names a rank and a parameter without state.
+        Nothing moves until check_forward has passed, unless attach was given check_batch=False, nor until optimizers have state of
+        all experts on all ranks. Steps until then are not EPLB's steps, and each of these boundaries waits for the slowest rank.
+        From the 16th on, `reason` names a rank and a parameter without state.
         If this rank counts no tokens for two load windows, `reason` begins with "NOT_COUNTING: " and names the routers. Memory
         that replaced parameters or state, with the same shapes, types and device, is adopted. errors: as
         eplb.Client.step_boundary; InvalidArgument naming a tensor that cannot be adopted, and FailedPrecondition if no
@@ -126,21 +136,21 @@ class Attached:
         if self._is_disabled:
             return _NOTHING
         client = self._expect_attached("step_boundary")
-        if self._in_static_order:
+        if self.in_static_order:
             raise FailedPrecondition("step_boundary was called within static_order")
         number = self._next_step if step is None else step
         if number != self._next_step:
             raise FailedPrecondition(f"step_boundary of step {number}, expected {self._next_step}")
         self._next_step += 1
         is_vote = (number - self._skipped_steps + 1) % self._intervals[0] == 0
-        why_not = self._steps.why_not_move() if is_vote else ""
+        why_not = (self._steps.why_not_move() if self._is_verified else _UNVERIFIED) if is_vote else ""
         self._steps.end_boundary()
         with self._ending_the_run():
             self._watch.expect_trained_as_before()
-            if self._is_registered:
+            if self._registration.is_done:
                 self._steps.expect_some(max(_IDLE, 2 * self._intervals[0]))
         self._expect_memory(fully=is_vote)
-        if not self._is_registered and not self._register_when_ready():
+        if not self._registration.is_done and not self._register_when_ready(self._chunks):
             self._skipped_steps += 1
             self._silent_steps = 0 if self._counts.read().any() else self._silent_steps + 1
             self.last_boundary = _NOTHING._replace(version=client.placement.version, reason=self._reason_to_wait())
@@ -148,6 +158,7 @@ class Attached:
         number -= self._skipped_steps
         if is_vote:
             self._vote_no(why_not)
+            collect(self._weights, self._refresh)
         self._record(number)
         try:
             with _showing_how_to_save():
@@ -173,7 +184,8 @@ class Attached:
 
     def check_forward(self, batch: Any, tolerance: float = 0.01) -> None:
         """Compares the model's outputs for a batch in static order, with the experts of all layers shuffled, and back: they show
-        whether experts are where EPLB assumes. Collective, between two steps; attach does it with check_batch.
+        whether experts are where EPLB assumes, and experts may move from then on. Collective, between two steps; attach does it
+        with check_batch.
 
         batch: what the model is called with: a tensor, a tuple or list of arguments, or a dict of named ones; or a function
         () -> outputs, for several chunks, a pipeline or autocast. Forwards run without gradients, in eval mode, and leave random
@@ -193,18 +205,19 @@ class Attached:
         """Names per-expert tensors of model and optimizers that are not registered, and modules outside of the model with the
         same experts. After the first step; for this rank alone.
 
-        ignore: patterns of names that are no expert's; the routers' parameters are left out. errors: InvalidArgument;
-        FailedPrecondition before state exists.
+        ignore: patterns of names that are no expert's; routers' parameters, weights whose copies move, and partitions whose
+        parts follow experts are left out. errors: InvalidArgument; FailedPrecondition before state exists.
         """
         if self._is_disabled:
             return
         client = self._expect_registered("check")
         expect_one_model(self._chunks, self.layers)
         module = nn.ModuleList(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
-        routers = {id(parameter) for layer in self.layers for parameter in layer.router.parameters()}
-        names = [name for name, parameter in module.named_parameters() if id(parameter) in routers]
+        left_out = {id(each) for layer in self.layers if layer.router is not None for each in layer.router.parameters()}
+        left_out.update(ids_of_buffered(self._weights))
+        names = [any_number(name) for name, parameter in module.named_parameters() if id(parameter) in left_out]
         patterns = [*names, *(f"optimizer.{name}.*" for name in names), *ignore]
-        for optimizer in self._state.optimizers or [None]:
+        for optimizer in self._state.without_parts(self.layers) or [None]:
             client.check(module, optimizer, ignore=patterns)
 
     def check_experts(self, probe: Optional[Callable[[int, int], Any]] = None) -> None:
@@ -220,6 +233,7 @@ class Attached:
         client = self._expect_registered("check_experts")
         self._expect_memory()
         self._all_gather.together(self._expect_memory)
+        collect(self._weights, self._refresh)
         if probe is None:
             self._seen_inputs.agree(self._all_gather)
             self._all_gather.together(self._seen_inputs.expect_seen)
@@ -228,6 +242,17 @@ class Attached:
             client.check_experts(probe)
 
     # ---- checkpoints and the end ----
+
+    def named_expert_parameters(self) -> Iterator[Tuple[str, int, torch.Tensor]]:
+        """Yields, of each expert of this rank, (name of its parameter, number of the expert in its layer, the live weights), wherever
+        experts are. Names of single experts have {} for the number. Not collective. errors: FailedPrecondition after detach."""
+        if self._is_disabled:
+            return
+        self._expect_attached("named_expert_parameters")
+        for layer in self.layers:
+            first = self._coordinates.expert_model * layer.num_local_slots
+            here = self._static if self.in_static_order else self._slots
+            yield from layer.by_expert(here[layer.index][first:first + layer.num_local_slots].tolist())
 
     @contextlib.contextmanager
     def static_order(self) -> Iterator[None]:
@@ -242,11 +267,11 @@ class Attached:
             yield
             return
         self._expect_attached("static_order")
-        if self._in_static_order:
+        if self.in_static_order:
             raise FailedPrecondition("static_order was called within static_order")
         here = self._slots
         self._move(here, self._static, self._agree_to_move())
-        self._in_static_order = True
+        self.in_static_order = True
         try:
             yield
         except BaseException as error:
@@ -261,12 +286,20 @@ class Attached:
         attached, to the bit. Again: nothing. errors: as static_order; the model is attached then as before."""
         if self._is_disabled or not self._is_attached:
             return
-        if self._in_static_order:
+        if self.in_static_order:
             raise FailedPrecondition("detach was called within static_order")
         self._move(self._slots, self._static, self._agree_to_move())
         self._slots = self._static
         self._is_attached = False
         self._undo_attach("finished")
+
+    def unmoved(self, *_: Any, **__: Any) -> ContextManager[None]:
+        """Context as static_order, which may be within static_order. Arguments are ignored. For adapters of frameworks."""
+        return contextlib.nullcontext() if self.in_static_order else self.static_order()
+
+    def remove_at_detach(self, hook: Any) -> None:
+        """hook: an object with remove(), which detach calls. For adapters of frameworks."""
+        self._hooks.append(hook)
 
     def close(self, reason: str = "finished") -> None:
         """Experts move no more, and stay where they are; hooks stay, so that the model may be evaluated and, within
@@ -292,38 +325,35 @@ class Attached:
         assert self.client is not None  # EPLB is not disabled
         return self.client
 
-    def _connect(self, given: Mapping[str, Any]) -> None:
-        where, (num_layers, num_experts) = self._coordinates, self._static.shape
-        for name in given:
-            if name in _DERIVED:
-                raise InvalidArgument(f"option {name}: it follows from the model and the groups"
-                                      + ("; every expert has one slot, replicas need eplb.Client" if name == "num_slots" else ""))
-        options: Dict[str, Any] = {**given, "rank": where.rank, "world_size": where.world_size, "num_layers": num_layers,
-                                   "num_experts": num_experts, "num_gpus": where.expert_model_size,
-                                   "pipeline_parallel_size": where.pipeline_parallel_size,
-                                   "expert_tensor_parallel": where.expert_tensor_size}
-        if options.get("initial_placement") is None:
-            options["initial_placement"] = "static"  # else everything would be carried to where the job's last run ended
-        self.client = Client.connect(self._all_gather, **options)
-
-    def _attach(self, boundary: str, turn: Optional[Turn], check_batch: Any) -> None:
+    def _attach(self, boundary: Any, seam: Seam, check_batch: Any) -> None:
         self._client._carrier = "attached.static_order()"
         struct = to_struct(self._client.options)
         self._intervals = (struct.vote_every, struct.report_every)
-        self._weights = self._all_gather.together(lambda: self._find_weights(is_verified=check_batch is not None))
+        has_batch = check_batch is not None and check_batch is not False
+        if self._find_weights(has_batch):
+            self._scattered.expect_covered(self._all_gather, self._coordinates.expert_data_size)
+        self._registration = Registration(self._client, self.layers, self._state, self._weights, self._all_gather)
         self._watch = Watch(self.layers, OptimizerState([]), self._weights)
-        self._hook_layers(turn)
+        self._hook_layers(seam)
         self._seen_inputs = SeenInputs(self.layers)
-        if check_batch is not None:
+        if has_batch:
             self.check_forward(check_batch)
         first = self._client.placement.physical_to_logical_map.copy()
+        if not self._is_verified:
+            if (first != self._static).any():
+                raise InvalidArgument(f"initial_placement: experts would move at once, and {_UNVERIFIED}")
+            if self._coordinates.rank == 0:
+                self._told.once(f"eplb: nothing moves: {_UNVERIFIED}")
         self._move(self._static, first, through_client=False)
         self._slots, self._version = first, self._client.placement.version
-        self._register_when_ready(is_attaching=True)
+        self._register_when_ready([])
         self._hook_state_dicts()
         ledgers = self._counts.ledgers
         self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None,
                             lambda: sum(ledger._version for ledger in ledgers))
+        if not isinstance(boundary, str):
+            self._calls.append(OptimizerCalls(boundary))
+            self._calls[-1].after("step", self._boundary_behind_steps)
 
     def _boundary_behind_steps(self) -> None:
         if not self._client.closed:  # after close the training goes on without boundaries
@@ -331,8 +361,7 @@ class Attached:
 
     def _undo_attach(self, reason: str) -> None:
         """Takes off whatever attach put on, and closes the client."""
-        for tensor in self._registered or self._weights:
-            tensor.release()
+        self._registration.release()
         if self._seen_inputs is not None:
             self._seen_inputs.remove()
         for each in (*self._hooks, *self._state_dicts, *self._calls):
@@ -342,55 +371,51 @@ class Attached:
         self._client._carrier = ""
         self._client.close(reason)
 
-    def _hook_layers(self, turn: Optional[Turn]) -> None:
+    def _hook_layers(self, seam: Seam) -> None:
         num_experts = self._static.shape[1]
         self._counts = TokenCounts(len(self.layers), num_experts, device_of(self.layers))
         for layer, ledger in zip(self.layers, self._counts.ledgers):
             columns = SlotColumns(layer.name, num_experts, ledger.device, ledger, counts_all=not self._state.optimizers)
-            self._hooks.append(RouterHook(columns, layer.router, turn))
+            self._columns.append(columns)
+            self._hooks.append(seam(layer, columns))
             attached_experts.add(layer.experts)
 
-    def _find_weights(self, is_verified: bool) -> List[ExpertTensor]:
-        """is_verified: whether a batch will show that experts are where EPLB assumes."""
-        if not is_verified:
-            expect_routers_of(self.layers, self._static.shape[1], self._coordinates.expert_model_size)
-        return [tensor for layer in self.layers for tensor in _weights_of(layer)]
+    def _find_weights(self, has_batch: bool) -> bool:
+        """Collective. has_batch: whether a batch will show that experts are where EPLB assumes. returns: whether an
+        optimizer holds state in parts. errors: InvalidArgument naming a router of another number of experts; FailedPrecondition
+        when ranks differ in check_batch."""
+        def find() -> List[bool]:
+            if not has_batch:
+                expect_routers_of(self.layers, self._static.shape[1], self._coordinates.expert_model_size)
+            self._weights = [tensor for layer in self.layers for tensor in weights_of(layer, self._state)]
+            return [has_batch, self._is_verified, self._scattered.has_parts()]
+
+        given = self._all_gather.objects_of(find)
+        differing = [rank for rank, each in enumerate(given) if each[:2] != given[0][:2]]
+        if differing:
+            raise FailedPrecondition(f"check_batch: rank {differing[0]} was given another than rank 0: give all ranks a batch, or False, "
+                                     f"or none")
+        return any(has_parts for _, _, has_parts in given)
 
     def _hook_state_dicts(self) -> None:
-        for layer in self.layers:
-            self._state_dicts.append(hooks_of(layer, functools.partial(self._is_static, layer.index)))
-            self._state_dicts[-1].hook(layer)
+        self._state_dicts += [hooks_of(layer, functools.partial(self._moved, layer)) for layer in self.layers]
         for optimizer in self._state.optimizers:
             self._calls.append(OptimizerCalls(optimizer))
+            if isinstance(optimizer, torch.optim.Optimizer) and all(layer.shard is not None and all(
+                    self._state.home(each)[1] is each for each in layer.parameters()) for layer in self.layers):
+                self._state_dicts.append(OptimizerStateDicts(optimizer, self.layers, self._moved))
+                continue
             for name in ("state_dict", "load_state_dict") if hasattr(optimizer, "state_dict") else ():
                 self._calls[-1].before(name, lambda name: refuse_moved(self._is_static, name))
 
     # ---- parts: a step ----
 
-    def _register_when_ready(self, is_attaching: bool = False) -> bool:
-        """returns: whether everything is registered now. Collective. is_attaching: leaves the search for a second model to the
-        first switch, because it takes longer than the rest of attach. errors: FailedPrecondition when ranks differ;
-        InvalidArgument naming state that would not move, which closes this rank's client."""
-        def missing() -> str:
-            self._state.expect_understood(self.layers)
-            return self._state.missing(self.layers)
-
-        def stack() -> List[ExpertTensor]:
-            if not is_attaching:
-                expect_one_model(self._chunks, self.layers)
-            return self._stack_state()
-
+    def _register_when_ready(self, chunks: Sequence[nn.Module]) -> bool:
+        """Collective. chunks, returns, errors: as of Registration.complete; errors close this rank's client."""
         with self._ending_the_run():
-            waiting = enumerate(self._all_gather.objects_of(missing))
-            self._waiting = next((f"rank {rank} waits for the optimizer's state of {each}" for rank, each in waiting if each), "")
-            if self._waiting:
+            if not self._registration.complete(chunks):
                 return False
-            tensors = [*self._weights, *self._all_gather.together(stack)]
-        for tensor in tensors:
-            self._client.register(tensor.rows, name=tensor.name, layer=tensor.layer, role=tensor.role)
-        self._client.finish_registration()
-        self._registered, self._is_registered = tensors, True
-        self._watch = Watch(self.layers, self._state, tensors)
+        self._watch = Watch(self.layers, self._state, self._registration.tensors())
         return True
 
     def _reason_to_wait(self) -> str:
@@ -400,9 +425,9 @@ class Attached:
             return self._with_routers(f"{_NOT_COUNTING}rank {self._coordinates.rank} has counted no token since it attached")
         if number < _PATIENCE:
             return ""
-        if number == _PATIENCE and self._waiting.startswith(f"rank {self._coordinates.rank} "):
-            self._tell(f"eplb: nothing moves: {self._waiting}, {number} boundaries after attach; does it get gradients?")
-        return self._waiting
+        if number == _PATIENCE and self._registration.waiting.startswith(f"rank {self._coordinates.rank} "):
+            self._told.once(f"eplb: nothing moves: {self._registration.waiting}, {number} boundaries after attach; does it get gradients?")
+        return self._registration.waiting
 
     def _vote_no(self, why: str) -> None:
         """Votes no if `why` is not empty. Logged once, at the second such vote in a row."""
@@ -410,25 +435,16 @@ class Attached:
         if not why or self._client.closed:
             return
         self._client.vote_no(f"VOTED_NO: rank {self._coordinates.rank}: {why}")
-        if self._num_refused > 1:
-            self._tell(f"eplb: rank {self._coordinates.rank} votes no: {why}; call step_boundary after each optimizer.step(), and "
+        if self._num_refused > 1 and self._is_verified:
+            self._told.once(f"eplb: rank {self._coordinates.rank} votes no: {why}; call step_boundary after each optimizer.step(), and "
                        f"before the next forward")
-
-    def _tell(self, line: str) -> None:
-        if line not in self._told and len(self._told) < _MOST_TOLD:
-            self._told.add(line)
-            sys.stderr.write(f"{line}\n")
 
     def _with_routers(self, reason: str) -> str:
         """returns: `reason` with what the silent routers did in the newest step; told once on stderr."""
-        silent: Dict[str, List[str]] = {}
-        for hook, silence in zip(self._hooks, self._counts.silences()):
-            if silence:
-                silent.setdefault(silence, []).append(hook.columns.name)
-        told = "; ".join(f"{_routers_of(names)} {silence}" for silence, names in silent.items())
+        told = self._counts.told_silences([layer.name for layer in self.layers]) if self._hooks else ""
         if not told:
             return reason
-        self._tell(f"eplb: {_NOT_COUNTING}rank {self._coordinates.rank}: {told}")
+        self._told.once(f"eplb: {_NOT_COUNTING}rank {self._coordinates.rank}: {told}")
         return f"{reason}; {told}"
 
     def _after_switch(self) -> None:
@@ -442,14 +458,7 @@ class Attached:
 
         with self._ending_the_run():
             expect_alike_on_ranks(self._all_gather.objects_of(traits))
-        if not self._has_switched and not self._is_verified and self._coordinates.rank == 0:
-            self._tell("eplb: experts have moved, and their order was not verified: give attach a check_batch (docs/attach.md)")
         self._has_switched = True
-
-    def _stack_state(self) -> List[ExpertTensor]:
-        self._state.expect_updated(self.layers)
-        expect_alike(self.layers, self._state)
-        return [tensor for layer in self.layers for tensor in self._state.tensors(layer)]
 
     def _expect_memory(self, fully: bool = True) -> None:
         """Takes over what was replaced. fully: as of Watch.intact, before rows move. errors: InvalidArgument for what cannot
@@ -497,12 +506,17 @@ class Attached:
             self._slots = self._static
             raise
         finally:
-            self._in_static_order = False
+            self.in_static_order = False
         self._move(self._static, here, through_client)
 
     def _is_static(self, layers: Any = slice(None)) -> bool:
         """layers: EPLB's number of one; all. returns: whether each expert is in its own slot."""
-        return self._in_static_order or bool((self._slots[layers] == self._static[layers]).all())
+        return self.in_static_order or bool((self._slots[layers] == self._static[layers]).all())
+
+    def _moved(self, layer: ExpertLayer) -> Optional[List[int]]:
+        """returns: the expert in each local slot; None while each is in its own."""
+        first = self._coordinates.expert_model * layer.num_local_slots
+        return None if self._is_static(layer.index) else self._slots[layer.index][first:first + layer.num_local_slots].tolist()
 
     def _agree_to_move(self) -> bool:
         """returns: whether the client moves the rows. It knows alone where registered rows are, as long as its run has not ended
@@ -514,8 +528,8 @@ class Attached:
             self._expect_memory()
             if isinstance(self._client.ended, DataLoss):
                 raise self._client.ended
-            return [self._is_registered and not self._client.closed and self._client.ended is None,
-                    zlib.crc32((self._static if self._in_static_order else self._slots).tobytes())]
+            return [self._registration.is_done and not self._client.closed and self._client.ended is None,
+                    zlib.crc32((self._static if self.in_static_order else self._slots).tobytes())]
 
         found = self._all_gather.objects_of(mine)
         differing = [rank for rank, (_, slots) in enumerate(found) if slots != found[0][1]]
@@ -530,30 +544,27 @@ class Attached:
     def _move(self, before: np.ndarray, after: np.ndarray, through_client: bool) -> None:
         """Carries experts with their state, and lets the routers follow. Collective. through_client: of _agree_to_move."""
         if not (before == after).all():
+            collect(self._weights, self._refresh)
             if through_client:
                 with _showing_how_to_save():
                     self._client._carry_to(after)
             else:
-                tensors = self._registered or [*self._weights, *self._all_gather.together(self._stack_state)]
+                tensors = self._registration.tensors()
                 self._carry(tensors, before, after)
-            self._carry_scalars(before, after)
+                spread(tensors)
+            self._scattered.carry(self._carry, before, after)
         self._follow(after)
 
     def _follow_client(self, client: Client) -> None:
         if client.placement.version == self._version:
             return
         before, self._slots, self._version = self._slots, client.placement.physical_to_logical_map.copy(), client.placement.version
-        self._carry_scalars(before, self._slots)
+        self._scattered.carry(self._carry, before, self._slots)
         self._follow(self._slots)
 
-    def _carry_scalars(self, before: np.ndarray, after: np.ndarray) -> None:
-        """State that is one number for an expert is no row of the client's: it is carried here, after each switch."""
-        for layer in self.layers:
-            carry_scalars(self._state.scalars(layer), layer.index, before, after, self._carry, device_of([layer]))
-
     def _follow(self, slots: np.ndarray) -> None:
-        for hook, layer in zip(self._hooks, self.layers):
-            hook.columns.set_slots(slots[layer.index])
+        for columns, layer in zip(self._columns, self.layers):
+            columns.set_slots(slots[layer.index])
 
     def _expect_attached(self, call: str) -> Client:
         if not self._is_attached:
@@ -562,14 +573,9 @@ class Attached:
 
     def _expect_registered(self, call: str) -> Client:
         client = self._expect_attached(call)
-        if not self._is_registered:
+        if not self._registration.is_done:
             raise FailedPrecondition(f"{call} was called before the first step_boundary at which optimizers had state")
         return client
-
-
-def _expect_an_optimizer(state: OptimizerState, boundary: str) -> None:
-    if boundary == "optimizer" and not (state.optimizers and all(hasattr(each, "step") for each in state.optimizers)):
-        raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
 
 
 @contextlib.contextmanager
@@ -578,13 +584,3 @@ def _showing_how_to_save() -> Iterator[None]:
         yield
     except Aborted as error:
         raise Aborted(f"{error}; while all ranks live, `with attached.static_order():` still saves on all of them") from error
-
-
-def _routers_of(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"the router{'s' if len(names) > 1 else ''} of {', '.join(names[:most])}{more}"
-
-
-def _weights_of(layer: ExpertLayer) -> List[ExpertTensor]:
-    return [ExpertTensor(f"layers.{layer.index}.{key}", layer.index, "weight", [Piece(each) for each in family.parameters],
-                         layer.num_local_slots) for key, family in layer.families.items()]

@@ -21,7 +21,7 @@ def expect_not_compiled(chunks: Sequence[nn.Module], layers: Sequence[ExpertLaye
     functions = [code for code in _compiled_functions(dynamo) if _graphs(code)]
     for chunk in chunks:
         modules = dict(chunk.named_modules())
-        routers = {layer.router for layer in layers}
+        routers = {layer.experts if layer.router is None else layer.router for layer in layers}
         for name in (name for name, module in modules.items() if module in routers):
             for around in _around(name):
                 if _graphs(getattr(modules[around].forward, "__code__", None)):

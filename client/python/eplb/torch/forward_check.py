@@ -68,7 +68,7 @@ class Forwards:
     def _left_as_before(self) -> Iterator[None]:
         modules = [module for chunk in self._chunks for module in chunk.modules()]
         training = [module.training for module in modules]
-        buffers = [(buffer, buffer.clone()) for chunk in self._chunks for buffer in chunk.buffers()]
+        buffers = [(buffer, buffer.clone()) for chunk in self._chunks for _, buffer in chunk.named_buffers()]
         devices = {each.device for chunk in self._chunks for each in chunk.parameters() if each.device.type == "cuda"}
         with torch.random.fork_rng(devices=list(devices)):
             try:

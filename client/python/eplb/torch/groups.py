@@ -97,14 +97,6 @@ def gathered(all_gather: Callable[[bytes], Sequence[bytes]], part: Callable[[], 
     return [each["value"] for each in answers]
 
 
-def agreed_experts(all_gather: InEplbOrder, mine: Sequence[int]) -> int:
-    """The experts of a layer, the same in all layers of all pipeline stages. mine: of each of this rank's. Collective.
-
-    errors: InvalidArgument when layers differ.
-    """
-    return expect_equal_numbers([number for numbers in all_gather.objects(list(mine)) for number in numbers])
-
-
 def expect_equal_numbers(numbers: Sequence[int]) -> int:
     """Returns the number of experts that all layers have. errors: InvalidArgument when they differ."""
     found = sorted(set(numbers))

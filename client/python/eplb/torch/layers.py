@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import torch
 from torch import nn
 
+from eplb._rows import local_of
 from eplb.errors import InvalidArgument
 from eplb.torch.shards import Shard, expect_whole_experts, rows_of, shard_of
 
@@ -58,7 +59,7 @@ class ExpertLayer:
 
     name: str
     experts: nn.Module
-    router: nn.Module
+    router: Optional[nn.Module]
     families: Dict[str, Family]
     singles: Dict[str, nn.Module]
     num_local_slots: int
@@ -69,8 +70,17 @@ class ExpertLayer:
         for family in self.families.values():
             yield from family.parameters
 
+    def by_expert(self, experts: Sequence[int]) -> Iterator[Tuple[str, int, torch.Tensor]]:
+        """experts: in the local slots. Yields (name, expert, its weights in the model's own memory)."""
+        for family in self.families.values():
+            rows: Any = family.parameters
+            if family.is_stacked:
+                rows = (row.squeeze(0) for row in local_of(family.parameters[0]).detach().unflatten(0, (len(experts), -1)))
+            for expert, row in zip(experts, rows):
+                yield f"{self.name}.{family.template}", expert, row.detach()
 
-def find_layers(chunks: Sequence[nn.Module], experts: Experts, router: Router,
+
+def find_layers(chunks: Sequence[nn.Module], experts: Experts, router: Optional[Router],
                 num_local_experts: Optional[int] = None) -> List[ExpertLayer]:
     """The MoE layers of a rank's modules, in the order of named_modules.
 
@@ -129,7 +139,7 @@ class _Names:
         """errors: InvalidArgument naming two layers and the router that both found."""
         first: Dict[int, ExpertLayer] = {}
         for layer in layers:
-            other = first.setdefault(id(layer.router), layer)
+            other = layer if layer.router is None else first.setdefault(id(layer.router), layer)
             if other is not layer:
                 raise InvalidArgument(f"router: {other.name} and {layer.name} have one router, "
                                       f"{self.of(layer.router)[0]}: its output cannot be in the order of both layers' "
@@ -148,7 +158,9 @@ def _is_named(experts: Experts, name: str, module: nn.Module) -> bool:
     return bool(experts(module))
 
 
-def _router_of(chunk: nn.Module, name: str, full_name: str, router: Router) -> nn.Module:
+def _router_of(chunk: nn.Module, name: str, full_name: str, router: Optional[Router]) -> Optional[nn.Module]:
+    if router is None:
+        return None
     parents = name.split(".")[:-1]
     around = [chunk.get_submodule(".".join(parents[:count])) for count in range(len(parents), -1, -1)]
     if not isinstance(router, str):

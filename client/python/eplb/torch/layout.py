@@ -35,6 +35,8 @@ def expect_routers_of(layers: Iterable[ExpertLayer], num_experts: int, num_ranks
     A router without parameters of two dimensions shows none.
     """
     for layer in layers:
+        if layer.router is None:
+            continue
         shown = {name: parameter for name, parameter in layer.router.named_parameters() if parameter.dim() > 1}
         if shown and all(num_experts not in parameter.shape for parameter in shown.values()):
             name, parameter = next(iter(shown.items()))

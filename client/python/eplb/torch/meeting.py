@@ -70,6 +70,23 @@ def meet(all_gather: Any, groups: Mapping[str, Any], find: Find) -> Meeting:
                    _carry_among(ranks_beside(coordinates, all_gather.rank), own.expert_model, groups.get("ep_group")))
 
 
+def connect_options(met: Meeting, given: Mapping[str, Any]) -> Dict[str, Any]:
+    """Returns the options of Client.connect. given: those of the user. errors: InvalidArgument for one that follows from model and
+    groups."""
+    where = met.coordinates
+    derived = {"rank": where.rank, "world_size": where.world_size, "num_layers": met.num_layers, "num_experts": met.num_experts,
+               "num_gpus": where.expert_model_size, "pipeline_parallel_size": where.pipeline_parallel_size,
+               "expert_tensor_parallel": where.expert_tensor_size}
+    for name in given:
+        if name in derived or name == "num_slots":
+            raise InvalidArgument(f"option {name}: it follows from the model and the groups"
+                                  + ("; every expert has one slot, replicas need eplb.Client" if name == "num_slots" else ""))
+    options = {**given, **derived}
+    if options.get("initial_placement") is None:
+        options["initial_placement"] = "static"  # otherwise everything would be carried to where the job's last run ended
+    return options
+
+
 def _shard_in(layers: Sequence[ExpertLayer]) -> Any:
     """errors: InvalidArgument for layers of which this rank holds different experts."""
     shards: Dict[Any, str] = {}

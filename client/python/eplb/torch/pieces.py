@@ -70,12 +70,7 @@ class ExpertTensor:
         self.pieces = list(pieces)
         expect_whole_experts(name, [piece.whole() for piece in pieces])
         tensors = [piece.get() for piece in pieces]
-        for tensor in tensors:
-            if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-                raise refused(name, f"is a {type(tensor).__name__}, expected a plain tensor: turn off fp8 parameters and "
-                                    f"FSDP for the experts")
-            if tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype:
-                raise refused(name, f"has experts of {described(tensors[0])} and of {described(tensor)}")
+        expect_equal_pieces(name, tensors)
         # Memory of each piece: objects of their own, because the trainer may point its objects elsewhere.
         self._homes: List[torch.Tensor] = [tensor.detach() for tensor in tensors]
         self._is_made_here = len(tensors) > 1 and all(_is_remembered(piece.whole()) for piece in pieces)
@@ -140,6 +135,16 @@ class ExpertTensor:
         """Gives every piece memory of its own, with the values that it has; what lay as rows before stays."""
         for piece, home in zip(self.pieces, self._homes) if self._is_made_here else ():
             piece.set(home.clone())
+
+
+def expect_equal_pieces(name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """errors: InvalidArgument unless these are plain tensors of one shape and type."""
+    for tensor in tensors:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise refused(name, f"is a {type(tensor).__name__}, expected a plain tensor: turn off fp8 parameters and "
+                                f"FSDP for the experts")
+        if tensor.shape != tensors[0].shape or tensor.dtype != tensors[0].dtype:
+            raise refused(name, f"has experts of {described(tensors[0])} and of {described(tensor)}")
 
 
 def _remember(tensor: torch.Tensor) -> None:

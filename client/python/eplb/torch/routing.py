@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 import torch
 
 from eplb import _rows
 from eplb.errors import FailedPrecondition
+from eplb.torch.layers import ExpertLayer
 from eplb.torch.turn import NOT_COUNTED, WITH_GRADIENTS, WITHOUT_GRADIENTS, new_ledger, new_table, turn
 
 # (output of the router, the layer's columns) -> the same by slots; it also counts, mostly by columns.count_and_turn.
 Turn = Callable[[Any, "SlotColumns"], Any]
+
+# (layer, its columns) -> what hooks the place where the layer's choices pass, with remove(): before it numbers are logical
+# experts, after it slots. It counts by columns.count_and_turn.
+Seam = Callable[[ExpertLayer, "SlotColumns"], Any]
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -95,7 +100,13 @@ class RouterHook:
     def _hook(self, _module: torch.nn.Module, arguments: Any, named: Any, output: Any) -> Any:
         if self._turn is not None:
             return self._turn(output, self.columns)
-        return turn_by_shape(output, self.columns, _num_tokens((*arguments, *named.values())))
+        return turn_by_shape(output, self.columns, num_tokens_of((*arguments, *named.values())))
+
+
+def hook_router(turn: Optional[Turn], layer: ExpertLayer, columns: SlotColumns) -> RouterHook:
+    """The seam at the output of a layer's router. turn: as of RouterHook."""
+    assert layer.router is not None  # attach refuses to have neither it nor another seam
+    return RouterHook(columns, layer.router, turn)
 
 
 def turn_by_shape(output: Any, columns: SlotColumns, num_tokens: Optional[int] = None) -> Any:
@@ -171,7 +182,7 @@ def _turn_masks(tensors: Sequence[torch.Tensor], columns: SlotColumns, dim: int)
             else columns.in_slot_order(each, dim) for each in tensors]
 
 
-def _num_tokens(arguments: Sequence[Any]) -> Optional[int]:
+def num_tokens_of(arguments: Sequence[Any]) -> Optional[int]:
     """Returns the tokens of the first [.., width] tensor of numbers among a router's arguments."""
     for each in arguments:
         if torch.is_tensor(each) and each.dim() > 1 and each.is_floating_point():
@@ -239,6 +250,14 @@ class TokenCounts:
         return ["" if counts else "chose no expert" if counted else "ran without gradients" if uncounted else "got no call"
                 for counts, counted, uncounted in zip(self._host[:, 1:-3].sum(dim=1), self._host[:, -2], self._host[:, -1])]
 
+    def told_silences(self, names: Sequence[str]) -> str:
+        """names: of the layers. returns: which routers counted nothing, and why, in one line; "" if all counted."""
+        silent: Dict[str, List[str]] = {}
+        for name, silence in zip(names, self.silences()):
+            if silence:
+                silent.setdefault(silence, []).append(name)
+        return "; ".join(f"{_routers_of(found)} {silence}" for silence, found in silent.items())
+
     def _stacked(self) -> torch.Tensor:
         return torch.stack(self.ledgers) if self.ledgers else self._host.new_zeros(self._host.shape, device=self.device)
 
@@ -246,6 +265,11 @@ class TokenCounts:
         self._is_reading = False
         if self.ledgers:
             torch._foreach_zero_(self.ledgers)
+
+
+def _routers_of(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"the router{'s' if len(names) > 1 else ''} of {', '.join(names[:most])}{more}"
 
 
 def _described(output: Any) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from operator import is_
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from types import SimpleNamespace
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
 from eplb.errors import InvalidArgument
 from eplb.torch.layers import ExpertLayer
 from eplb.torch.pieces import ExpertTensor, Piece, refused
+from eplb.torch.scattered import Part
 
-# A model's parameter -> what an optimizer updates in its place, or None: the parameter itself.
-Masters = Callable[[torch.Tensor], Optional[torch.Tensor]]
+# A model's parameter -> what an optimizer updates in its place, whole or in part, or None: the parameter itself.
+Masters = Callable[[torch.Tensor], Union[torch.Tensor, Part, None]]
 
 _PAGE = "docs/attach.md"
 
@@ -60,7 +62,8 @@ class OptimizerState:
                     if parameter.requires_grad and id(self._main(parameter)) not in self._homes:
                         raise refused(f"{layer.name}.{key}", f"no optimizer has it in param_groups, nor a whole copy of it: flat "
                                                              f"buffers and shards that cut experts cannot move with one ({_PAGE})")
-                if family.is_stacked and layer.num_local_slots > 1:
+                is_in_part = self.part(family.parameters[0]) is not None
+                if family.is_stacked and layer.num_local_slots > 1 or is_in_part:
                     self._expect_elementwise(f"{layer.name}.{key}", family.parameters[0])
 
     def expect_understood(self, layers: Sequence[ExpertLayer]) -> None:
@@ -110,10 +113,38 @@ class OptimizerState:
         main = self._main(parameter)
         return self._homes.get(id(main), (None, 0))[0], main
 
-    def group(self, parameter: torch.Tensor) -> Mapping[str, Any]:
-        """Returns the group in the optimizer that updates it; {} if none does."""
+    def group(self, parameter: torch.Tensor) -> Optional[Mapping[str, Any]]:
+        """Returns the group in the optimizer that updates it; {} if none does, None if that is another rank's."""
+        part = self.part(parameter)
+        if part is not None and not part.count:
+            return None
         optimizer, number = self._homes.get(id(self._main(parameter)), (None, 0))
         return {} if optimizer is None else optimizer.param_groups[number]
+
+    def has_master(self, parameter: torch.Tensor) -> bool:
+        """True if the optimizer updates another tensor in the place of a parameter, or a part of one."""
+        return self._masters is not None and self._masters(parameter) is not None
+
+    def part(self, parameter: torch.Tensor) -> Optional[Part]:
+        """Returns where its master and its state are in flat tensors of the optimizer; None if they are tensors of their own."""
+        found = None if self._masters is None else self._masters(parameter)
+        return found if isinstance(found, Part) else None
+
+    def flat_tensors(self, parameter: torch.Tensor) -> Dict[str, torch.Tensor]:
+        """Returns the flat tensors that hold the master of a parameter and its state, if any is there now. A part of the
+        parameter's own memory is no master."""
+        _, main = self.home(parameter)
+        return {**({} if _is_same_memory(main, parameter) else {"master": main}),
+                **{key: value for key, value in sorted(self.of(parameter).items())
+                   if torch.is_tensor(value) and value.shape == main.shape}}
+
+    def without_parts(self, layers: Sequence[ExpertLayer]) -> List[Any]:
+        """Returns what client.check looks at in the optimizers, without flat tensors whose parts follow experts."""
+        parts = (self.part(parameter) for layer in layers for parameter in layer.parameters())
+        flat = {id(part.tensor) for part in parts if part is not None}
+        return [SimpleNamespace(state={tensor: state for tensor, state in optimizer.state.items() if id(tensor) not in flat},
+                                param_groups=[{"params": [each for each in group["params"] if id(each) not in flat]}
+                                              for group in optimizer.param_groups]) for optimizer in self.optimizers]
 
     def tensors(self, layer: ExpertLayer) -> List[ExpertTensor]:
         """Masters, and whatever state there is now. errors: InvalidArgument naming a parameter or a piece of state."""
@@ -149,15 +180,18 @@ class OptimizerState:
         """State that is one number for each expert, as Adam's step: (key, the dicts of the local slots in order)."""
         found: List[Tuple[str, List[Mapping[str, Any]]]] = []
         for family in layer.families.values():
-            if family.is_stacked or not self.is_trained(family.parameters[0]):
+            first = family.parameters[0]
+            if family.is_stacked or not self.is_trained(first) or self.part(first) is not None:
                 continue
             states = [self.of(parameter) for parameter in family.parameters]
-            found += [(key, states) for key, value in states[0].items() if is_scalar(value, family.parameters[0])]
+            found += [(key, states) for key, value in states[0].items() if is_scalar(value, first)]
         return found
 
     def _pieces(self, name: str, parameter: torch.Tensor) -> Iterator[Tuple[str, Piece]]:
+        if self.part(parameter) is not None:
+            return
         main = self._main(parameter)
-        if main is not parameter:
+        if not _is_same_memory(main, parameter):
             self._expect_whole(f"{name}.master", main, parameter)
             yield "master", Piece(main)
         for key, value in self.of(parameter).items():
@@ -167,17 +201,17 @@ class OptimizerState:
 
     def _main(self, parameter: torch.Tensor) -> torch.Tensor:
         main = None if self._masters is None else self._masters(parameter)
-        return parameter if main is None else main
+        return parameter if main is None else main.tensor if isinstance(main, Part) else main
 
     def _keeps_state(self, parameter: torch.Tensor) -> bool:
         optimizer, _ = self.home(parameter)
-        return optimizer is None or keeps_state(optimizer, [self.group(parameter)])
+        return optimizer is None or keeps_state(optimizer, [self.group(parameter) or {}])
 
     def _expect_elementwise(self, name: str, parameter: torch.Tensor) -> None:
         optimizer, _ = self.home(parameter)
         for kind in type(optimizer).__mro__:
             if any(part in kind.__name__.lower() for part in _OF_WHOLE_PARAMETERS):
-                raise refused(name, f"{kind.__name__} updates it by norms of the whole stack, so that results would depend on which "
+                raise refused(name, f"{kind.__name__} updates it by norms over several experts, so that results would depend on which "
                                     f"experts share a rank: give each expert parameters of its own ({_PAGE})")
 
     def _expect_whole(self, name: str, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
@@ -189,6 +223,10 @@ class OptimizerState:
 def keeps_state(optimizer: Any, groups: Sequence[Mapping[str, Any]]) -> bool:
     """True if it makes state for parameters of some of these groups; False for gradient descent without momentum."""
     return type(optimizer).__name__ not in _WITHOUT_STATE or any(group.get("momentum", 0) != 0 for group in groups)
+
+
+def _is_same_memory(main: torch.Tensor, parameter: torch.Tensor) -> bool:
+    return main is parameter or main.untyped_storage().data_ptr() == parameter.untyped_storage().data_ptr()
 
 
 def is_scalar(value: Any, parameter: torch.Tensor) -> bool:
@@ -264,5 +302,3 @@ def optimizers_of(optimizer: Any) -> List[Any]:
             raise InvalidArgument(f"optimizer: {type(each).__name__} has no param_groups and state as torch's have; give the "
                                   f"torch optimizer inside it ({_PAGE})")
     return found
-
-

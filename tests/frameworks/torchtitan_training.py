@@ -1,0 +1,202 @@
+"""One rank of a small training of torchtitan on the CPU, with EPLB or without it: its real MoE layers, sharding, FSDP, optimizers
+and checkpointer.
+
+Stand-ins: the device is the CPU, blocks are their MoE layer alone, the decoder has neither embedding nor head, and FSDP sums
+before it divides, because gloo has no multiplying sum.
+"""
+
+import contextlib
+import functools
+import logging
+import sys
+import types
+
+import forked
+import torch
+import torch._utils
+
+torch._utils._get_available_device_type = lambda: "cpu"  # torchtitan asks once, and takes "cuda" where there is none
+
+
+class _NoKernels(types.ModuleType):
+    """Triton kernels of a dispatcher that needs symmetric memory of GPUs."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+sys.modules["torchtitan.distributed.minimal_async_ep.kernels"] = _NoKernels("kernels")
+logging.disable(logging.INFO)
+
+import compare  # noqa: E402
+import spmd_types as spmd  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.checkpoint import FileSystemReader  # noqa: E402
+from torch.distributed.fsdp import FSDPModule  # noqa: E402
+from torchtitan.components.checkpointer import CheckpointManager  # noqa: E402
+from torchtitan.components.optimizer import OptimizersContainer, default_adamw, register_moe_load_balancing_hook  # noqa: E402
+from torchtitan.distributed import ParallelDims  # noqa: E402
+from torchtitan.distributed import utils as titan_utils  # noqa: E402
+from torchtitan.distributed.fsdp import apply_fsdp_to_decoder  # noqa: E402
+from torchtitan.models.common.config_utils import make_moe_config, make_routed_experts_config, make_router_config  # noqa: E402
+from torchtitan.models.common.moe_sharding import set_moe_sharding_config  # noqa: E402
+from torchtitan.protocols.module import Module  # noqa: E402
+
+WIDTH, HIDDEN, EXPERTS, LAYERS, TOKENS = 32, 48, 8, 2, 40
+PHASE_STEPS = 10  # after which other tokens come, so that other experts are hot
+SAVED, LOADED = 24, 30  # steps at which a checkpoint is written, and read again
+BACKEND = "partial_dtensor"  # the default does not run on torch 2.13
+
+
+def moe_config(score):
+    init = functools.partial(nn.init.normal_, std=0.3)
+    config = make_moe_config(
+        num_experts=EXPERTS, load_balance_coeff=1e-2,
+        router=make_router_config(dim=WIDTH, num_experts=EXPERTS, top_k=2, score_func=score, route_norm=True,
+                                  gate_param_init={"weight": functools.partial(nn.init.normal_, std=0.8)}),
+        routed_experts=make_routed_experts_config(dim=WIDTH, hidden_dim=HIDDEN, num_experts=EXPERTS, top_k=2, comm_backend="standard",
+                                                  param_init={"w1_EFD": init, "w2_EDF": init, "w3_EFD": init}))
+    set_moe_sharding_config(config, enable_ep=True, enable_sp=False,
+                            expert_param_layout={"w1_EFD": spmd.S(1), "w2_EDF": spmd.S(2), "w3_EFD": spmd.S(1)})
+    return config
+
+
+class Block(Module):
+    def __init__(self, config):
+        super().__init__()
+        self.moe, self.moe_enabled = config.build(), True
+
+    def forward(self, x):
+        return x + self.moe(x)
+
+
+class Decoder(Module):
+    enable_weight_tying, tok_embeddings, norm, lm_head = False, None, None, None
+
+    def __init__(self, config):
+        super().__init__()
+        self.layers = nn.ModuleDict({str(number): Block(config) for number in range(LAYERS)})
+
+    def forward(self, x):
+        for block in self.layers.values():
+            x = block(x)
+        return x
+
+
+class Training:
+    def __init__(self, row):
+        titan_utils.set_spmd_backend(BACKEND)
+        dims = ParallelDims(dp_replicate=row["replicas"], dp_shard=row["world"] // row["replicas"], cp=1, tp=1, pp=1, ep=row["ep"], world_size=row["world"],
+                            spmd_backend=BACKEND)
+        dims.build_mesh()
+        self.model = Decoder(moe_config(row["score"]))
+        self.model.parallelize(dims)
+        replicate = ["dp_replicate"] if row["replicas"] > 1 else []
+        apply_fsdp_to_decoder(self.model, dims.get_mesh([*replicate, "fsdp"]), torch.float32, torch.float32, False, ep_degree=row["ep"],
+                              edp_mesh=dims.get_optional_mesh([*replicate, "efsdp"]))
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)
+        torch.manual_seed(7 + dist.get_rank())  # a CPU mesh would give all ranks the same random numbers
+        with torch.no_grad():
+            self.model.init_states()
+        optimizers = OptimizersContainer.Config(param_groups=default_adamw(lr=0.01).param_groups, implementation="for-loop").build(
+            model_parts=[self.model])
+        register_moe_load_balancing_hook(optimizers, [self.model], dims)
+        checkpointer = CheckpointManager.Config(enable=True, folder=row["directory"], interval=SAVED, keep_latest_k=0,
+                                                async_mode=row["saves"]).build(
+            dataloader=None, model_parts=[self.model], optimizers=optimizers, lr_schedulers=None, states={}, sd_adapter=None)
+        # Stands for torchtitan's Trainer.
+        self.trainer = types.SimpleNamespace(model_parts=[self.model], optimizers=optimizers, parallel_dims=dims,
+                                             checkpointer=checkpointer, train=self._train)
+        self.names, self.endpoint, self.losses, self.switches = {"trainer": self.trainer}, None, [], []
+        self.is_refused = False
+        self._save_start()
+        if row["compiles"]:
+            torch._dynamo.config.capture_scalar_outputs = True  # torchtitan sets it
+            for block in self.model.layers.values():
+                block.compile(backend=row["compiles"], fullgraph=True)
+
+    def _save_start(self):
+        """Leaves a checkpoint that the training begins with, and other parameters than those in it."""
+        self.trainer.checkpointer.save(0)
+        self.trainer.checkpointer.maybe_wait_for_saving()
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.mul_(2)
+        for optimizer in self.trainer.optimizers:
+            optimizer.state.clear()
+
+    def attach(self, endpoint, _job):
+        self.endpoint = endpoint
+
+    def run(self, steps):
+        self.steps = steps
+        forked.run_page("torchtitan", self.endpoint, self.names)
+
+    def _train(self):
+        attached = self.names.get("attached")
+        self.trainer.checkpointer.load(0)
+        for step in range(1, self.steps + 1):
+            x = batch(step)
+            self.trainer.optimizers.zero_grad()
+            loss = ((self.model(x) - x.roll(1, dims=-1)) ** 2).mean()
+            loss.backward()
+            self.trainer.optimizers.step()
+            self.losses.append(float(loss))
+            if attached is not None:
+                if attached.last_boundary.switched:
+                    self.switches.append(step)
+                forked.give_time(len(self.switches))
+            self.trainer.checkpointer.save(step)
+            if step == LOADED:
+                with attached.static_order() if attached is not None else contextlib.nullcontext():
+                    self.trainer.checkpointer.load(SAVED)
+            if attached is not None and not self.is_refused:  # its copy would be written into the live memory of other experts
+                self.is_refused = forked.refuses(attached, [self.trainer.checkpointer.states["model"].state_dict])
+
+    def result(self):
+        prefix = f"rank {dist.get_rank()} "
+        tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        for optimizer in self.trainer.optimizers:
+            for parameter, state in optimizer.state.items():
+                tensors.update({f"{names[parameter]} {key}": value for key, value in state.items()})
+        digests = {prefix + name: compare.digest(compare.local_of(tensor)) for name, tensor in tensors.items()}
+        self.trainer.checkpointer.maybe_wait_for_saving()
+        digests.update(compare.digests_of_checkpoint(FileSystemReader(f"{self.trainer.checkpointer.folder}/step-{SAVED}")))
+        return {"losses": [value.hex() for value in self.losses], "switches": self.switches, "digests": digests}
+
+    def close(self):
+        assert self.is_refused == (self.endpoint is not None)
+        assert not any("dispatch" in block.moe.routed_experts.token_dispatcher.__dict__ for block in self.model.layers.values())
+        self.trainer.checkpointer.close()
+
+
+def batch(step):
+    kinds = torch.Generator().manual_seed(17 + step // PHASE_STEPS)
+    centre = torch.randn(3, WIDTH, generator=kinds) * 2
+    generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
+    kind = torch.randint(3, (2, TOKENS), generator=generator)
+    return centre[kind] + torch.randn(2, TOKENS, WIDTH, generator=generator) * 0.3
+
+
+def _row(key, name, world=2, score="sigmoid", saves="disabled", compiles=None, replicas=1):
+    return {"key": key, "name": name, "world": world, "ep": 2, "score": score, "saves": saves, "compiles": compiles,
+            "replicas": replicas, "steps": 44}
+
+
+ROWS = (
+    _row("push", "EP2, expert bias, sigmoid"),
+    _row("softmax", "EP2, expert bias, softmax, asynchronous checkpoint", score="softmax", saves="async"),
+    _row("compiled", "EP2, expert bias, sigmoid, blocks compiled by aot_eager", compiles="aot_eager"),
+    _row("efsdp_sigmoid", "EP2 x EFSDP2, expert bias, sigmoid", world=4),
+    _row("efsdp_softmax", "EP2 x EFSDP2, expert bias, softmax", world=4, score="softmax"),
+    _row("replicas", "EP2, two replicas, expert bias, sigmoid", world=4, replicas=2))
+
+RowsTest = forked.tests_of(Training, ROWS)
+
+if __name__ == "__main__":
+    forked.main()
