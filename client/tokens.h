@@ -1,8 +1,7 @@
 // The router's choices counted and sent to slots: on the GPU or on the host, wherever they lie.
 // eplb.h (eplb_count_tokens, eplb_turn_tokens, eplb_client_route_tokens, eplb_client_route_split)
 // describes each array. threads: any; the arrays are the caller's.
-#ifndef EPLB_CLIENT_TOKENS_H_
-#define EPLB_CLIENT_TOKENS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -10,7 +9,6 @@
 #include "absl/status/status.h"
 
 #include "client/client.h"
-#include "cuda/count.h"
 #include "cuda/route.h"
 
 namespace eplb {
@@ -61,5 +59,3 @@ absl::Status RouteBySplit(const PlacementView& placement, const cuda::CountArgs&
                           const SplitSlots& to);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_TOKENS_H_

@@ -1,6 +1,5 @@
 // Faults on real channels, scripted by a test.
-#ifndef EPLB_TESTS_CLIENT_FAULTY_CHANNELS_H_
-#define EPLB_TESTS_CLIENT_FAULTY_CHANNELS_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -113,5 +112,3 @@ class NarrowTransport final : public ForwardingTransport {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_FAULTY_CHANNELS_H_

@@ -1,6 +1,5 @@
 // A job of kTestRanks ranks that a daemon asks to switch placements, and the logs of its ranks.
-#ifndef EPLB_TESTS_CLIENT_SWITCH_TEST_H_
-#define EPLB_TESTS_CLIENT_SWITCH_TEST_H_
+#pragma once
 
 #include <filesystem>
 #include <string>
@@ -69,5 +68,3 @@ class SwitchTest : public FilesTest {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_SWITCH_TEST_H_

@@ -1,6 +1,5 @@
 // A small job whose ranks are threads, each with a client and real expert memory.
-#ifndef EPLB_TESTS_CLIENT_TEST_JOB_H_
-#define EPLB_TESTS_CLIENT_TEST_JOB_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -97,5 +96,3 @@ class StartedJob : public TestJob {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_TEST_JOB_H_

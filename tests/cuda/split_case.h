@@ -1,7 +1,6 @@
 // Counts of several sources at random on a random placement, and the quotas that BatchSplitter and
 // OwnQuotasByPrefix give: for the host and the device test.
-#ifndef EPLB_TESTS_CUDA_SPLIT_CASE_H_
-#define EPLB_TESTS_CUDA_SPLIT_CASE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -128,5 +127,3 @@ inline SplitResults::SplitResults(const SplitCase& c)
       peaks(refused.size()) {}
 
 }  // namespace eplb::cuda::testing
-
-#endif  // EPLB_TESTS_CUDA_SPLIT_CASE_H_

@@ -1,7 +1,6 @@
 // The path of the peer transport over staging that is handed over as between processes: where the
 // device allows it a descriptor of virtual memory, which every other rank maps for itself.
-#ifndef EPLB_TESTS_GPU_ARENA_WORLD_H_
-#define EPLB_TESTS_GPU_ARENA_WORLD_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -72,5 +71,3 @@ inline Transports MakeArenaWorld(int32_t world_size, int64_t staging_bytes) {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_GPU_ARENA_WORLD_H_

@@ -1,7 +1,6 @@
 // The example of docs/counting-on-the-gpu.md, word for word: a test compares the page with what
 // stands between the marks, and runs it.
-#ifndef EPLB_TESTS_GPU_COUNTING_EXAMPLE_H_
-#define EPLB_TESTS_GPU_COUNTING_EXAMPLE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -57,5 +56,3 @@ inline absl::Status RecordStep(eplb::Client& client, int64_t* counters, int64_t*
 // [its end]
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_GPU_COUNTING_EXAMPLE_H_

@@ -1,6 +1,5 @@
 // A row queue of device 0 that counts the bytes of memory which its work reads and writes.
-#ifndef EPLB_TESTS_GPU_COUNTING_QUEUE_H_
-#define EPLB_TESTS_GPU_COUNTING_QUEUE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -73,5 +72,3 @@ inline std::unique_ptr<cuda::RowQueue> MakeCountingQueue() {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_GPU_COUNTING_QUEUE_H_

@@ -1,6 +1,5 @@
 // The queue of device 0, as the tests' worlds take it.
-#ifndef EPLB_TESTS_GPU_DEVICE_QUEUE_H_
-#define EPLB_TESTS_GPU_DEVICE_QUEUE_H_
+#pragma once
 
 #include <cstdio>
 #include <memory>
@@ -18,5 +17,3 @@ inline std::unique_ptr<cuda::RowQueue> MakeDeviceQueue() {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_GPU_DEVICE_QUEUE_H_

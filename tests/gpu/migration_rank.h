@@ -1,7 +1,6 @@
 // One rank of the migration tests: a process whose experts lie on device 0 and are moved by a
 // transport that the product chose and connected.
-#ifndef EPLB_TESTS_GPU_MIGRATION_RANK_H_
-#define EPLB_TESTS_GPU_MIGRATION_RANK_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -41,5 +40,3 @@ std::optional<MigrationJob> MigrationJobFrom(int argc, char** argv);
 int RunMigrationRank(const MigrationJob& job);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_GPU_MIGRATION_RANK_H_

@@ -1,7 +1,6 @@
 // The nccl path, and the hybrid one, over a stand-in for libnccl whose groups are operations of the
 // stand-in's streams: ranks are threads of device 0.
-#ifndef EPLB_TESTS_GPU_NCCL_STREAM_WORLD_H_
-#define EPLB_TESTS_GPU_NCCL_STREAM_WORLD_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -48,5 +47,3 @@ Transports MakeHybridStreamWorld(int32_t world_size, int64_t staging_bytes) {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_GPU_NCCL_STREAM_WORLD_H_

@@ -1,7 +1,6 @@
 // Ranks as processes of their own: CUDA cannot be used in a fork of a process that has used it, so
 // the test program starts itself again with a rank's arguments.
-#ifndef EPLB_TESTS_GPU_RANK_PROCESSES_H_
-#define EPLB_TESTS_GPU_RANK_PROCESSES_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -34,5 +33,3 @@ class RankProcesses {
 std::vector<std::string> NcclVariables(const std::string& host);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_GPU_RANK_PROCESSES_H_

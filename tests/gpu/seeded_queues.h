@@ -1,6 +1,5 @@
 // Queues whose device moves its streams in one of sixteen adversarial orders.
-#ifndef EPLB_TESTS_GPU_SEEDED_QUEUES_H_
-#define EPLB_TESTS_GPU_SEEDED_QUEUES_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -45,5 +44,3 @@ inline std::vector<ExecutorKind> SeededExecutors(const char* name, MakeTransport
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_GPU_SEEDED_QUEUES_H_

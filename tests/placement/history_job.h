@@ -1,6 +1,5 @@
 // A job's logs that break no promise, to be edited into ones that do.
-#ifndef EPLB_TESTS_PLACEMENT_HISTORY_JOB_H_
-#define EPLB_TESTS_PLACEMENT_HISTORY_JOB_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -105,5 +104,3 @@ inline Job GoodJob() {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_PLACEMENT_HISTORY_JOB_H_

@@ -1,7 +1,6 @@
 // Contract that every policy must keep. A policy's test instantiates the suite:
 //   INSTANTIATE_TEST_SUITE_P(Deepseek, PolicyContractTest, ::testing::Values(&MakeIt));
-#ifndef EPLB_TESTS_PLACEMENT_POLICY_CONTRACT_H_
-#define EPLB_TESTS_PLACEMENT_POLICY_CONTRACT_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -22,5 +21,3 @@ class PolicyContractTest : public ::testing::TestWithParam<MakePolicyFunction> {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_PLACEMENT_POLICY_CONTRACT_H_

@@ -1,6 +1,5 @@
 // Placements for tests, given slot by slot or drawn from a seed; the same on every machine.
-#ifndef EPLB_TESTS_PLACEMENT_RANDOM_PLACEMENT_H_
-#define EPLB_TESTS_PLACEMENT_RANDOM_PLACEMENT_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -85,5 +84,3 @@ inline Placement SwapSlots(Random& random, const Placement& placement, int32_t n
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_PLACEMENT_RANDOM_PLACEMENT_H_

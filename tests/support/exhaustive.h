@@ -1,6 +1,5 @@
 // Every placement of a world so small that all can be tried.
-#ifndef EPLB_TESTS_SUPPORT_EXHAUSTIVE_H_
-#define EPLB_TESTS_SUPPORT_EXHAUSTIVE_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -31,5 +30,3 @@ std::vector<std::vector<int64_t>> AllLoads(const SmallWorld& world,
                                            std::span<const int64_t> values);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_SUPPORT_EXHAUSTIVE_H_

@@ -1,7 +1,6 @@
 // Oracle of integer splits of a batch, by methods that share nothing with the code under
 // test: a maximum flow through the whole graph of experts and GPUs, and a checker of proofs.
-#ifndef EPLB_TESTS_SUPPORT_INTEGER_SPLIT_ORACLE_H_
-#define EPLB_TESTS_SUPPORT_INTEGER_SPLIT_ORACLE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -29,5 +28,3 @@ std::string CheckProof(const IntegerSplitProblem& problem, int64_t peak_tokens, 
                        const std::vector<int32_t>& tight_gpus);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_SUPPORT_INTEGER_SPLIT_ORACLE_H_

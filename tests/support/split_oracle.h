@@ -1,7 +1,6 @@
 // A slow way, independent of the code under test, to find the least maximum GPU load if the tokens
 // of each expert may be split over the GPUs that hold it.
-#ifndef EPLB_TESTS_SUPPORT_SPLIT_ORACLE_H_
-#define EPLB_TESTS_SUPPORT_SPLIT_ORACLE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -19,5 +18,3 @@ struct SplitProblem {
 double MaxLoadOverSubsets(const SplitProblem& problem);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_SUPPORT_SPLIT_ORACLE_H_

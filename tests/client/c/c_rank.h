@@ -1,6 +1,5 @@
 // A rank of a small job that uses the client by its C ABI alone, with real expert memory.
-#ifndef EPLB_TESTS_CLIENT_C_C_RANK_H_
-#define EPLB_TESTS_CLIENT_C_C_RANK_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -82,5 +81,3 @@ class CJob {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_C_C_RANK_H_

@@ -1,6 +1,5 @@
 // A fault in a job of processes: its kind, its rank and its place in a migration.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_FAULT_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_FAULT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -68,5 +67,3 @@ std::string NameOf(Point point);
 std::string NameOf(Strike strike);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_FAULT_H_

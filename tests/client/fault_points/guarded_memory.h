@@ -1,7 +1,6 @@
 // A rank's expert memory that only the training step and a commit may write: any other write
 // ends the process.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_GUARDED_MEMORY_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_GUARDED_MEMORY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -38,5 +37,3 @@ class GuardedMemory {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_GUARDED_MEMORY_H_

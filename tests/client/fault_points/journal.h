@@ -1,6 +1,5 @@
 // Reports of a rank's process, in memory that it shares with the test and that outlives it.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_JOURNAL_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_JOURNAL_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -70,5 +69,3 @@ SharedWorldPtr MakeSharedWorld();
 AllGather MakeSharedAllGather(SharedWorld& world, int32_t rank, int32_t world_size);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_JOURNAL_H_

@@ -1,6 +1,5 @@
 // Jobs whose ranks are processes, and what must hold of every one of them whatever went wrong.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_PROCESS_JOB_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_PROCESS_JOB_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -45,5 +44,3 @@ std::vector<JobOutcome> RunJobs(const std::vector<JobSpec>& specs, size_t max_at
 std::vector<std::string> Violations(const JobOutcome& outcome);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_PROCESS_JOB_H_

@@ -1,7 +1,6 @@
 // One rank of a job, as a process: the real client over the TCP control channel and one of the
 // transports, which trains guarded memory and is told proposals by a script.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_RANK_PROCESS_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_RANK_PROCESS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -34,5 +33,3 @@ struct JobSpec {
 void RunRank(const JobSpec& spec, int32_t rank, SharedWorld& world);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_RANK_PROCESS_H_

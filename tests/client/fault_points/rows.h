@@ -1,6 +1,5 @@
 // The transports under test, between processes and in host memory.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_ROWS_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_ROWS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -20,5 +19,3 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeRows(const JobSpec& spec, int32_t
                                                     const AllGather& all_gather);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_ROWS_H_

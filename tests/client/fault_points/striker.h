@@ -1,7 +1,6 @@
 // Brings the fault to its point, on the rank that is its victim: in the channels around the client
 // and in its memory.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_STRIKER_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_STRIKER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -49,5 +48,3 @@ std::unique_ptr<ControlChannel> MakeStrikingControl(std::unique_ptr<ControlChann
                                                     Striker& striker);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_STRIKER_H_

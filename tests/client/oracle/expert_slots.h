@@ -1,7 +1,6 @@
 // The memory of one rank: everything that belongs to the experts in its slots, and its description
 // for the client.
-#ifndef EPLB_TESTS_CLIENT_ORACLE_EXPERT_SLOTS_H_
-#define EPLB_TESTS_CLIENT_ORACLE_EXPERT_SLOTS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -50,5 +49,3 @@ class ExpertSlots {
 int32_t ExpertIn(const PlacementView& placement, int32_t layer, int32_t local_slot);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ORACLE_EXPERT_SLOTS_H_

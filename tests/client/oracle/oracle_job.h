@@ -1,7 +1,6 @@
 // Trains the tiny mixture of experts on ranks that are threads, each with its client, its slots and
 // its part of the tokens, and migrates the experts meanwhile.
-#ifndef EPLB_TESTS_CLIENT_ORACLE_ORACLE_JOB_H_
-#define EPLB_TESTS_CLIENT_ORACLE_ORACLE_JOB_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -42,5 +41,3 @@ struct Trained {
 Trained Train(const OracleOptions& options);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ORACLE_ORACLE_JOB_H_

@@ -1,7 +1,6 @@
 // A barrier among the threads of a job. Who waits sleeps: std::barrier yields in a loop, which
 // costs a time slice at each meeting when the machine has more to do than cores.
-#ifndef EPLB_TESTS_CLIENT_ORACLE_RANK_BARRIER_H_
-#define EPLB_TESTS_CLIENT_ORACLE_RANK_BARRIER_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstdint>
@@ -43,5 +42,3 @@ class RankBarrier {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ORACLE_RANK_BARRIER_H_

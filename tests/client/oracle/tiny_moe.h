@@ -1,8 +1,7 @@
 // A mixture of experts small enough for a test, with real arithmetic: routing, forward, backward
 // and Adam in fp32, weights in bf16 as copies of their fp32 masters. What an expert computes
 // depends on its own row and on the tokens it is given, in their order, and on nothing else.
-#ifndef EPLB_TESTS_CLIENT_ORACLE_TINY_MOE_H_
-#define EPLB_TESTS_CLIENT_ORACLE_TINY_MOE_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -65,5 +64,3 @@ TokenVector InputOf(int64_t step, int32_t token);
 TokenVector TargetOf(const TokenVector& input);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ORACLE_TINY_MOE_H_

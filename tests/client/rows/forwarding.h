@@ -1,7 +1,6 @@
 // A queue, a transport and a control channel that forward every call, for tests that change some
 // calls.
-#ifndef EPLB_TESTS_CLIENT_ROWS_FORWARDING_H_
-#define EPLB_TESTS_CLIENT_ROWS_FORWARDING_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -94,5 +93,3 @@ class ForwardingControl : public ControlChannel {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_FORWARDING_H_

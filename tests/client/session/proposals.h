@@ -1,6 +1,5 @@
 // Proposals as a daemon makes them, for the tests of the session and of the client.
-#ifndef EPLB_TESTS_CLIENT_SESSION_PROPOSALS_H_
-#define EPLB_TESTS_CLIENT_SESSION_PROPOSALS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -23,5 +22,3 @@ wire::Propose ProposeTo(const RunningPlacement& running, const Placement& target
                         int64_t term);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_SESSION_PROPOSALS_H_

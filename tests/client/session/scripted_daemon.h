@@ -1,6 +1,5 @@
 // An in-process daemon that says what a test tells it to, over real gRPC.
-#ifndef EPLB_TESTS_CLIENT_SESSION_SCRIPTED_DAEMON_H_
-#define EPLB_TESTS_CLIENT_SESSION_SCRIPTED_DAEMON_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -84,5 +83,3 @@ class ScriptedDaemon {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_SESSION_SCRIPTED_DAEMON_H_

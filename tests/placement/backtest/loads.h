@@ -1,7 +1,6 @@
 // Windows of a small job for the tests of the back-test: 2 layers of 16 experts in 20 slots on 4
 // GPUs.
-#ifndef EPLB_TESTS_PLACEMENT_BACKTEST_LOADS_H_
-#define EPLB_TESTS_PLACEMENT_BACKTEST_LOADS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -34,5 +33,3 @@ inline Costs PricedAt(double seconds) {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_PLACEMENT_BACKTEST_LOADS_H_

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 std::unique_ptr<Policy> MakeStable() { return MakeDeepseekPolicy({}); }
 std::unique_ptr<Policy> MakeCompatGlobal() {
-  return MakeDeepseekPolicy({.tie_break = TieBreak::kCompat, .global = true});
+  return MakeDeepseekPolicy({.tie_break = TieBreak::kCompat, .hierarchy = Hierarchy::kNone});
 }
 INSTANTIATE_TEST_SUITE_P(DeepseekStable, PolicyContractTest, ::testing::Values(&MakeStable));
 INSTANTIATE_TEST_SUITE_P(DeepseekCompatGlobal, PolicyContractTest,
@@ -119,7 +119,7 @@ TEST(DeepseekPolicyTest, GlobalLooksAtNeitherGroupsNorNodes) {
   const Topology nodes = *Topology::Make(shape);
   const Topology no_nodes = *Topology::Make(flat);
   const auto global =
-      MakeDeepseekPolicy({.global = true})->Solve({.load = load, .topology = nodes});
+      MakeDeepseekPolicy({.hierarchy = Hierarchy::kNone})->Solve({.load = load, .topology = nodes});
   const auto hierarchical = MakeDeepseekPolicy({})->Solve({.load = load, .topology = nodes});
   const auto expected = MakeDeepseekPolicy({})->Solve({.load = load, .topology = no_nodes});
   EXPECT_EQ(Flat(global->physical_to_logical_map()), Flat(expected->physical_to_logical_map()));

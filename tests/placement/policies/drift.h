@@ -1,6 +1,5 @@
 // Loads of a router whose choices drift from window to window, the same on every machine.
-#ifndef EPLB_TESTS_PLACEMENT_POLICIES_DRIFT_H_
-#define EPLB_TESTS_PLACEMENT_POLICIES_DRIFT_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -41,5 +40,3 @@ class Drift {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_PLACEMENT_POLICIES_DRIFT_H_

@@ -1,6 +1,5 @@
 // Seeded random domains, what makes a layout of one legal, and the best of all its layouts.
-#ifndef EPLB_TESTS_PLACEMENT_SEARCH_RANDOM_DOMAIN_H_
-#define EPLB_TESTS_PLACEMENT_SEARCH_RANDOM_DOMAIN_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -59,5 +58,3 @@ std::string Describe(const Domain& domain);
 void ExpectConsistent(const Arrangement& arrangement);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_PLACEMENT_SEARCH_RANDOM_DOMAIN_H_

@@ -1,7 +1,6 @@
 // Seeded random batches for tests of the split: tokens of several kinds of skew, GPUs of unequal
 // speed, and GPUs out of use.
-#ifndef EPLB_TESTS_PLACEMENT_SPLIT_RANDOM_BATCH_H_
-#define EPLB_TESTS_PLACEMENT_SPLIT_RANDOM_BATCH_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -27,5 +26,3 @@ struct RandomGpus {
 RandomGpus WithRandomSpeeds(Random& random, const Placement& placement);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_PLACEMENT_SPLIT_RANDOM_BATCH_H_

@@ -1,6 +1,5 @@
 // A split of a random batch against the independent maximum flow.
-#ifndef EPLB_TESTS_PLACEMENT_SPLIT_SPLIT_CHECKS_H_
-#define EPLB_TESTS_PLACEMENT_SPLIT_SPLIT_CHECKS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -19,5 +18,3 @@ void CheckAgainstOracle(Random& random, const Placement& of_usable);
 void CheckShape(Random& random, const TopologyOptions& shape, int32_t repetitions);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_PLACEMENT_SPLIT_SPLIT_CHECKS_H_

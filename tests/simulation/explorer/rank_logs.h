@@ -1,7 +1,6 @@
 // Logs that the ranks wrote on the way to each state, for the validator that all tests share
 // (client/run_log/history.h).
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_RANK_LOGS_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_RANK_LOGS_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -47,5 +46,3 @@ class RankLogs {
 };
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_RANK_LOGS_H_

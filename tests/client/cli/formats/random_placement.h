@@ -1,6 +1,5 @@
 // Placements to write and read back.
-#ifndef EPLB_TESTS_CLIENT_CLI_FORMATS_RANDOM_PLACEMENT_H_
-#define EPLB_TESTS_CLIENT_CLI_FORMATS_RANDOM_PLACEMENT_H_
+#pragma once
 
 #include <algorithm>
 #include <random>
@@ -30,5 +29,3 @@ inline Placement RandomPlacement(std::mt19937_64& random, bool random_ranks, boo
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_CLI_FORMATS_RANDOM_PLACEMENT_H_
