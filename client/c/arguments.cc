@@ -213,10 +213,10 @@ extern "C" int32_t eplb_answers_add(eplb_answers* answers, const void* bytes,
                                     size_t num_bytes) noexcept {
   return eplb::c::CatchAll([&] {
     if (answers == nullptr || (bytes == nullptr && num_bytes != 0)) {
-      return InvalidInput("eplb_answers_add: an argument is NULL");
+      return eplb::InvalidInput("eplb_answers_add: an argument is NULL");
     }
     if (answers->blobs.size() >= eplb::c::kMaxAnswers) {
-      return InvalidInput("eplb_answers_add: more than ", eplb::c::kMaxAnswers, " answers");
+      return eplb::InvalidInput("eplb_answers_add: more than ", eplb::c::kMaxAnswers, " answers");
     }
     answers->blobs.emplace_back(static_cast<const char*>(bytes), num_bytes);
     return absl::OkStatus();

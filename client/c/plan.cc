@@ -304,7 +304,7 @@ int32_t eplb_plan_copy_figures(const eplb_plan* plan, double* balancedness,
   return eplb::c::CatchAll([&]() -> absl::Status {
     EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("plan", plan));
     if (!plan->evaluation.has_value()) {
-      return FailedPrecondition(
+      return eplb::FailedPrecondition(
           "the plan has no figures: it was made of maps, or its weights are no load, some are "
           "negative or not finite");
     }

@@ -74,8 +74,8 @@ int32_t eplb_client_expert_squares(eplb_client* client, const eplb_replica_rows*
         static_cast<size_t>(view.num_layers) * static_cast<size_t>(view.num_experts);
     EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("squares", squares));
     if (num_squares != expected) {
-      return InvalidInput("num_squares is ", num_squares, ", expected ", expected,
-                          ", num_layers * num_experts");
+      return eplb::InvalidInput("num_squares is ", num_squares, ", expected ", expected,
+                                ", num_layers * num_experts");
     }
     EPLB_ASSIGN_OR_RETURN(const std::vector<double> sums, connected.ExpertSquares(views, stream));
     std::copy(sums.begin(), sums.end(), squares);

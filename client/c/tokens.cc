@@ -82,7 +82,7 @@ int32_t eplb_client_route_split(const eplb_client* client, int32_t layer,
     EPLB_ASSIGN_OR_RETURN(const eplb_split given, eplb::c::ReadStruct("split", split));
     EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("split.own", given.own));
     if (given.num_slots < 0) {
-      return InvalidInput("split.num_slots is ", given.num_slots, ", expected at least 0");
+      return eplb::InvalidInput("split.num_slots is ", given.num_slots, ", expected at least 0");
     }
     return eplb::RouteBySplit(connected.placement(), read,
                               {.layer = layer,

@@ -1,6 +1,5 @@
 // A memory store whose writes of one kind fail while a test wants it.
-#ifndef EPLB_TESTS_SERVER_FAILING_STORE_H_
-#define EPLB_TESTS_SERVER_FAILING_STORE_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -90,5 +89,3 @@ class FailingStore : public StoreFaults, public Store {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_SERVER_FAILING_STORE_H_

@@ -1,7 +1,6 @@
 // The rank's side of a mailbox, without gRPC: takes what the runner sends and lets a test wait for
 // it with a deadline.
-#ifndef EPLB_TESTS_SERVER_TEST_STREAM_H_
-#define EPLB_TESTS_SERVER_TEST_STREAM_H_
+#pragma once
 
 #include <algorithm>
 #include <chrono>
@@ -121,5 +120,3 @@ inline wire::LoadReport ReportOf(int64_t first_step) {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_SERVER_TEST_STREAM_H_

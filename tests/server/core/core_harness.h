@@ -1,7 +1,6 @@
 // A daemon's core with a scripted clock, a store in memory and sessions that are queues; and ranks
 // that answer as the client library does. For every test that drives the core by events.
-#ifndef EPLB_TESTS_SERVER_CORE_CORE_HARNESS_H_
-#define EPLB_TESTS_SERVER_CORE_CORE_HARNESS_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -268,5 +267,3 @@ std::vector<T> Only(const Messages& messages) {
 }
 
 }  // namespace eplb::core
-
-#endif  // EPLB_TESTS_SERVER_CORE_CORE_HARNESS_H_

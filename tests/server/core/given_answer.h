@@ -1,6 +1,5 @@
 // Answers of a solver whose planner proposes a given placement.
-#ifndef EPLB_TESTS_SERVER_CORE_GIVEN_ANSWER_H_
-#define EPLB_TESTS_SERVER_CORE_GIVEN_ANSWER_H_
+#pragma once
 
 #include <optional>
 #include <utility>
@@ -23,5 +22,3 @@ inline Solved Answering(const Solve& request, absl::StatusOr<Placement> placemen
 }
 
 }  // namespace eplb::core
-
-#endif  // EPLB_TESTS_SERVER_CORE_GIVEN_ANSWER_H_

@@ -1,6 +1,5 @@
 // A daemon that was elected, as far as its rows in etcd see it.
-#ifndef EPLB_TESTS_SERVER_ETCD_ELECTED_DAEMON_H_
-#define EPLB_TESTS_SERVER_ETCD_ELECTED_DAEMON_H_
+#pragma once
 
 #include <cstdint>
 #include <cstdlib>
@@ -77,5 +76,3 @@ class ElectedDaemon {
 };
 
 }  // namespace eplb::etcd
-
-#endif  // EPLB_TESTS_SERVER_ETCD_ELECTED_DAEMON_H_

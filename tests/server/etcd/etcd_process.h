@@ -1,6 +1,5 @@
 // A real etcd of one member, for the tests of one binary.
-#ifndef EPLB_TESTS_SERVER_ETCD_ETCD_PROCESS_H_
-#define EPLB_TESTS_SERVER_ETCD_ETCD_PROCESS_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -49,5 +48,3 @@ std::string NewPrefix();
   }
 
 }  // namespace eplb::etcd
-
-#endif  // EPLB_TESTS_SERVER_ETCD_ETCD_PROCESS_H_

@@ -1,6 +1,5 @@
 // A path to etcd whose packets arrive late, for the tests of one binary.
-#ifndef EPLB_TESTS_SERVER_ETCD_SLOW_PATH_H_
-#define EPLB_TESTS_SERVER_ETCD_SLOW_PATH_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -41,5 +40,3 @@ class SlowPath {
 };
 
 }  // namespace eplb::etcd
-
-#endif  // EPLB_TESTS_SERVER_ETCD_SLOW_PATH_H_

@@ -1,6 +1,5 @@
 // A gRPC server with certificates of its own, and peers of every kind.
-#ifndef EPLB_TESTS_SERVER_RPC_SECURED_SERVER_H_
-#define EPLB_TESTS_SERVER_RPC_SECURED_SERVER_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -100,5 +99,3 @@ class SecurityTest : public SocketServedTest {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_SERVER_RPC_SECURED_SERVER_H_

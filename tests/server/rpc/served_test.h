@@ -1,6 +1,5 @@
 // A gRPC server in this process over a store that a test can break, and what asks it.
-#ifndef EPLB_TESTS_SERVER_RPC_SERVED_TEST_H_
-#define EPLB_TESTS_SERVER_RPC_SERVED_TEST_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -187,5 +186,3 @@ class SocketServedTest : public ServedTest {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_SERVER_RPC_SERVED_TEST_H_

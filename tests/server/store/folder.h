@@ -1,6 +1,5 @@
 // A folder that nothing else uses, gone with the test.
-#ifndef EPLB_TESTS_SERVER_STORE_FOLDER_H_
-#define EPLB_TESTS_SERVER_STORE_FOLDER_H_
+#pragma once
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -49,5 +48,3 @@ class DatabaseTest : public ::testing::Test {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_SERVER_STORE_FOLDER_H_

@@ -1,6 +1,5 @@
 // Promises of every store. store_contract.cc holds the claims; each store instantiates the suite.
-#ifndef EPLB_TESTS_SERVER_STORE_STORE_CONTRACT_H_
-#define EPLB_TESTS_SERVER_STORE_STORE_CONTRACT_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -48,5 +47,3 @@ core::Plan PlanOf(int64_t number);
 StoredWindow WindowOf(const std::string& job, int64_t number);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_SERVER_STORE_STORE_CONTRACT_H_
