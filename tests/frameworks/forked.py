@@ -32,7 +32,7 @@ def give_time(num_switches):
 
 
 def refuses(attached, calls):
-    """returns: True if experts are moved, and each of the calls, which make state dicts, was refused."""
+    """returns: True if experts are moved, and each of the calls, which would take them by slot, was refused."""
     slots = attached.client.placement.physical_to_logical_map
     if (slots == np.arange(slots.shape[1])).all():
         return False
@@ -46,10 +46,11 @@ def refuses(attached, calls):
     return True
 
 
-def run_page(heading, endpoint, names):
-    """Runs the first block of a section of docs/frameworks.md, of whose lines at most three name EPLB. endpoint: None: without
-    these lines. names: what the trainer around them has."""
-    block = re.search(rf"^## {heading}\n.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.M | re.S)[1]
+def run_page(heading, endpoint, names, number=0):
+    """Runs a block of a section of docs/frameworks.md, of whose lines at most three name EPLB. endpoint: None: without these lines.
+    names: what the trainer around them has. number: of the block."""
+    section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.M | re.S)[1]
+    block = re.findall(r"```python\n(.*?)```", section, re.S)[number]
     own = [line for line in block.splitlines() if "eplb" in line or "attached" in line]
     assert 0 < len(own) <= 3, own
     if endpoint is None:

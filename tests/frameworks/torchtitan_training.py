@@ -88,13 +88,14 @@ class Decoder(Module):
 class Training:
     def __init__(self, row):
         titan_utils.set_spmd_backend(BACKEND)
-        dims = ParallelDims(dp_replicate=1, dp_shard=row["world"], cp=1, tp=1, pp=1, ep=row["ep"], world_size=row["world"],
+        dims = ParallelDims(dp_replicate=row["replicas"], dp_shard=row["world"] // row["replicas"], cp=1, tp=1, pp=1, ep=row["ep"], world_size=row["world"],
                             spmd_backend=BACKEND)
         dims.build_mesh()
         self.model = Decoder(moe_config(row["score"]))
         self.model.parallelize(dims)
-        apply_fsdp_to_decoder(self.model, dims.get_mesh(["fsdp"]), torch.float32, torch.float32, False, ep_degree=row["ep"],
-                              edp_mesh=dims.get_optional_mesh(["efsdp"]))
+        replicate = ["dp_replicate"] if row["replicas"] > 1 else []
+        apply_fsdp_to_decoder(self.model, dims.get_mesh([*replicate, "fsdp"]), torch.float32, torch.float32, False, ep_degree=row["ep"],
+                              edp_mesh=dims.get_optional_mesh([*replicate, "efsdp"]))
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.set_force_sum_reduction_for_comms(True)
@@ -112,10 +113,21 @@ class Training:
                                              checkpointer=checkpointer, train=self._train)
         self.names, self.endpoint, self.losses, self.switches = {"trainer": self.trainer}, None, [], []
         self.is_refused = False
+        self._save_start()
         if row["compiles"]:
             torch._dynamo.config.capture_scalar_outputs = True  # torchtitan sets it
             for block in self.model.layers.values():
                 block.compile(backend=row["compiles"], fullgraph=True)
+
+    def _save_start(self):
+        """Leaves a checkpoint that the training begins with, and other parameters than those in it."""
+        self.trainer.checkpointer.save(0)
+        self.trainer.checkpointer.maybe_wait_for_saving()
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.mul_(2)
+        for optimizer in self.trainer.optimizers:
+            optimizer.state.clear()
 
     def attach(self, endpoint, _job):
         self.endpoint = endpoint
@@ -126,6 +138,7 @@ class Training:
 
     def _train(self):
         attached = self.names.get("attached")
+        self.trainer.checkpointer.load(0)
         for step in range(1, self.steps + 1):
             x = batch(step)
             self.trainer.optimizers.zero_grad()
@@ -141,9 +154,8 @@ class Training:
             if step == LOADED:
                 with attached.static_order() if attached is not None else contextlib.nullcontext():
                     self.trainer.checkpointer.load(SAVED)
-            if attached is not None and not self.is_refused:  # they would be written into the live memory of other experts
-                self.is_refused = forked.refuses(attached, [self.model.state_dict, self.trainer.optimizers.state_dict,
-                                                            self.trainer.checkpointer.states["model"].state_dict])
+            if attached is not None and not self.is_refused:  # its copy would be written into the live memory of other experts
+                self.is_refused = forked.refuses(attached, [self.trainer.checkpointer.states["model"].state_dict])
 
     def result(self):
         prefix = f"rank {dist.get_rank()} "
@@ -171,9 +183,9 @@ def batch(step):
     return centre[kind] + torch.randn(2, TOKENS, WIDTH, generator=generator) * 0.3
 
 
-def _row(key, name, world=2, score="sigmoid", saves="disabled", compiles=None):
+def _row(key, name, world=2, score="sigmoid", saves="disabled", compiles=None, replicas=1):
     return {"key": key, "name": name, "world": world, "ep": 2, "score": score, "saves": saves, "compiles": compiles,
-            "steps": 44}
+            "replicas": replicas, "steps": 44}
 
 
 ROWS = (
@@ -181,7 +193,8 @@ ROWS = (
     _row("softmax", "EP2, expert bias, softmax, asynchronous checkpoint", score="softmax", saves="async"),
     _row("compiled", "EP2, expert bias, sigmoid, blocks compiled by aot_eager", compiles="aot_eager"),
     _row("efsdp_sigmoid", "EP2 x EFSDP2, expert bias, sigmoid", world=4),
-    _row("efsdp_softmax", "EP2 x EFSDP2, expert bias, softmax", world=4, score="softmax"))
+    _row("efsdp_softmax", "EP2 x EFSDP2, expert bias, softmax", world=4, score="softmax"),
+    _row("replicas", "EP2, two replicas, expert bias, sigmoid", world=4, replicas=2))
 
 RowsTest = forked.tests_of(Training, ROWS)
 

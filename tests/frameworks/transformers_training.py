@@ -5,8 +5,8 @@ Stand-in: sorts are stable in both trainings, as those of GPUs are for keys of e
 values of others.
 """
 
-import contextlib
 import functools
+import io
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -16,7 +16,15 @@ import forked  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.checkpoint import HuggingFaceStorageReader  # noqa: E402
-from transformers import AutoModelForCausalLM, MixtralConfig, Qwen3MoeConfig  # noqa: E402
+from torch.utils.data import SequentialSampler  # noqa: E402
+from transformers import (  # noqa: E402
+    AutoModelForCausalLM,
+    MixtralConfig,
+    Qwen3MoeConfig,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers.distributed import DistributedConfig  # noqa: E402
 
 VOCABULARY, TOKENS, EXPERTS = 64, 24, 8
@@ -46,7 +54,7 @@ class Training:
             model.save_pretrained(source)
         dist.barrier()
         self.model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, distributed_config=DistributedConfig(
-            tp_size=row["tp"], fsdp_size=row["world"] // row["tp"], ep_size=row["ep"]))
+            tp_size=row["tp"], fsdp_size=row["world"] // row["tp"] // row["replicas"], dp_replicate_size=row["replicas"], ep_size=row["ep"]))
         self.model.train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         self.model.register_forward_hook(lambda _module, _arguments, output: self.losses.append(float(output.loss)))
@@ -63,23 +71,22 @@ class Training:
     def _batches(self, steps):
         """Yields what a step is given, and goes on when it has ended."""
         for step in range(1, steps + 1):
-            batch = self._batch(step)
-            yield batch
-            attached = self.names.get("attached")
-            if attached is not None:
-                if attached.last_boundary.switched:
-                    self.switches.append(step)
-                forked.give_time(len(self.switches))
-            if step % 10 == 0:
-                with torch.no_grad():
-                    self.model(**batch)
-            if step == SAVED:
-                with attached.static_order() if attached is not None else contextlib.nullcontext():
-                    self.model.save_pretrained(f"{self.row['directory']}/saved", distributed_checkpoint=True)
-            if attached is not None and not self.is_refused:
-                save = functools.partial(self.model.save_pretrained, f"{self.row['directory']}/moved")
-                self.is_refused = forked.refuses(attached, [self.model.state_dict, self.optimizer.state_dict, save,
-                                                            functools.partial(save, distributed_checkpoint=True)])
+            yield batch(step, dist.get_rank() // self.row["tp"])
+            self.end_step(step)
+
+    def end_step(self, step):
+        attached = self.names.get("attached")
+        if attached is not None:
+            if attached.last_boundary.switched:
+                self.switches.append(step)
+            forked.give_time(len(self.switches))
+            self.is_refused = self.is_refused or forked.refuses(attached, [
+                functools.partial(pickled, each) for each in (self.model, self.optimizer)])
+        if step % 10 == 0:
+            with torch.no_grad():
+                self.model(**batch(step, dist.get_rank() // self.row["tp"]))
+        if step == SAVED:
+            self.model.save_pretrained(f"{self.row['directory']}/saved", distributed_checkpoint=True)
 
     def result(self):
         prefix = f"rank {dist.get_rank()} "
@@ -94,24 +101,59 @@ class Training:
     def close(self):
         assert self.is_refused == (self.endpoint is not None)
 
-    def _batch(self, step):
-        """Ranks of a tensor-parallel group share a batch."""
-        hot = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(17 + step // PHASE_STEPS))[:3]
-        generator = torch.Generator().manual_seed(1000 * step + dist.get_rank() // self.row["tp"])
-        ids = hot[torch.randint(len(hot), (2, TOKENS), generator=generator)]
-        return {"input_ids": ids, "labels": ids}
+
+class OrderedTrainer(Trainer):
+    def _get_train_sampler(self, *_):
+        return SequentialSampler(self.train_dataset)
 
 
-def _row(key, name, model, world, tp):
-    return {"key": key, "name": f"{model}, {name}", "model": model, "world": world, "tp": tp, "ep": 2, "steps": 44}
+class WithTrainer(Training):
+    """The Trainer of transformers, which saves while experts are moved."""
+
+    def run(self, steps):
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")  # Accelerate looks for them, and finds the group that is there
+        ids = [each for step in range(1, steps + 1) for rank in range(2) for each in batch(step, rank)["input_ids"]]
+        ended = type("Ended", (TrainerCallback,), {"on_step_end": lambda _self, _arguments, state, _control, **_: self.end_step(
+            state.global_step)})()
+        self.names["trainer"] = OrderedTrainer(
+            model=self.model, train_dataset=[{"input_ids": each, "labels": each} for each in ids], callbacks=[ended],
+            args=TrainingArguments(
+                output_dir=f"{self.row['directory']}/trainer", max_steps=steps, per_device_train_batch_size=2, learning_rate=0.01,
+                max_grad_norm=0.0, save_steps=SAVED, save_only_model=True, use_cpu=True, report_to=[], disable_tqdm=True))
+        self.optimizer = self.names["trainer"].create_optimizer()
+        forked.run_page("transformers", self.endpoint, self.names, number=1)
+
+    def result(self):
+        saved = compare.digests_of_checkpoint(HuggingFaceStorageReader(f"{self.row['directory']}/trainer/checkpoint-{SAVED}"))
+        result = super().result()
+        result["digests"].update({f"trainer {key}": value for key, value in saved.items()})
+        return result
+
+
+def pickled(owner):
+    torch.save(owner.state_dict(), io.BytesIO())
+
+
+def batch(step, number):
+    """number: of the ranks that share a batch."""
+    hot = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(17 + step // PHASE_STEPS))[:3]
+    ids = hot[torch.randint(len(hot), (2, TOKENS), generator=torch.Generator().manual_seed(1000 * step + number))]
+    return {"input_ids": ids, "labels": ids}
+
+
+def _row(key, name, model, world, tp, replicas=1, **more):
+    return {"key": key, "name": f"{model}, {name}", "model": model, "world": world, "tp": tp, "ep": 2, "replicas": replicas, "steps": 44,
+            **more}
 
 
 ROWS = (
     _row("push", "FSDP2/EP2", "qwen3", 2, 1),
     *(_row(f"{model}_{key}", name, model, world, tp) for model in CONFIGS
-      for key, name, world, tp in (("tp2", "TP2/EP2", 2, 2), ("fsdp4", "FSDP4/EP2", 4, 1))))
+      for key, name, world, tp in (("tp2", "TP2/EP2", 2, 2), ("fsdp4", "FSDP4/EP2", 4, 1))),
+    _row("replicas", "two replicas of FSDP2/EP2", "qwen3", 4, 1, replicas=2),
+    _row("trainer", "FSDP2/EP2 by the Trainer", "qwen3", 2, 1, is_trainer=True))
 
-RowsTest = forked.tests_of(Training, ROWS)
+RowsTest = forked.tests_of(lambda row: (WithTrainer if row.get("is_trainer") else Training)(row), ROWS)
 
 if __name__ == "__main__":
     forked.main()

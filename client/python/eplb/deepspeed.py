@@ -10,7 +10,6 @@ counts. Masters and moments in partitions of ZeRO stages 1 and 2 move with their
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from typing import Any, Dict, Optional
 
@@ -124,7 +123,7 @@ def _checkpoint_in_static_order(engine: Any, attached: Attached) -> None:
     """Not every rank of an engine writes experts, so that one which refuses would leave the others waiting."""
     calls = OptimizerCalls(engine)
     for name in ("save_checkpoint", "load_checkpoint"):
-        calls.within(name, lambda: contextlib.nullcontext() if attached.in_static_order else attached.static_order())
+        calls.within(name, attached.unmoved)
     attached.remove_at_detach(calls)
 
 

@@ -10,13 +10,15 @@ docs/frameworks.md says what is supported. Nothing of torchtitan is imported bef
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import Any, Callable, Iterator
 
 import torch
 
 import eplb.torch
 from eplb.errors import InvalidArgument
 from eplb.torch.attached import Attached
+from eplb.torch.calls import OptimizerCalls
 from eplb.torch.frameworks import Framework
 from eplb.torch.routing import SlotColumns
 
@@ -35,7 +37,8 @@ def attach(trainer: Any, *, boundary: str = "optimizer", check_batch: Any = Fals
     dims = _TITAN.part(trainer, "parallel_dims")
     if not _TITAN.part(dims, "ep_enabled"):
         raise InvalidArgument("torchtitan trains without expert parallelism: set parallelism.expert_parallel_degree")
-    saves = _Saves(getattr(trainer, "checkpointer", None))
+    checkpointer = getattr(trainer, "checkpointer", None)
+    is_due = _TITAN.part(checkpointer, "_should_save") if getattr(checkpointer, "enable", False) else None
     kind = _TITAN.imported("torchtitan.models.common.moe", "RoutedExperts")
     chunks = list(_TITAN.part(trainer, "model_parts"))
     routed = {_TITAN.part(module, "inner_experts"): module for chunk in chunks for module in chunk.modules() if isinstance(module, kind)}
@@ -43,7 +46,8 @@ def attach(trainer: Any, *, boundary: str = "optimizer", check_batch: Any = Fals
         chunks, list(_TITAN.part(trainer, "optimizers")), experts=lambda module: module in routed, router="router",
         ep_group=_TITAN.part(dims, "get_mesh")("ep"), pp_group=_TITAN.part(dims, "get_optional_mesh")("pp"), boundary=boundary,
         seam=lambda layer, columns: _Dispatch(routed[layer.experts], columns), check_batch=check_batch, **options)
-    saves.begin(attached)
+    if is_due is not None and attached.client is not None:
+        _save_unmoved(checkpointer, is_due, attached)
     return attached
 
 
@@ -70,27 +74,14 @@ class _Dispatch:
             self._dispatcher.dispatch = self._own
 
 
-class _Saves:
-    """Lets a checkpointer save in static order. checkpointer: of a trainer; None or a disabled one: nothing is done."""
+def _save_unmoved(checkpointer: Any, is_due: Callable[..., bool], attached: Attached) -> None:
+    """Lets a checkpointer save in static order, until it has copied the live memory."""
+    @contextlib.contextmanager
+    def saving(*arguments: Any, **named: Any) -> Iterator[None]:
+        with attached.unmoved() if is_due(*arguments, **named) else contextlib.nullcontext():
+            yield
+            checkpointer.maybe_wait_for_staging()
 
-    def __init__(self, checkpointer: Any) -> None:
-        self._checkpointer = checkpointer if getattr(checkpointer, "enable", False) else None
-        if self._checkpointer is not None:
-            self._is_due, self._save = (_TITAN.part(checkpointer, name) for name in ("_should_save", "_save"))
-
-    def begin(self, attached: Attached) -> None:
-        if self._checkpointer is None or attached.client is None:
-            return
-        self._attached, self._checkpointer._save = attached, self
-        attached.remove_at_detach(self)
-
-    def __call__(self, step: int, last_step: bool = False) -> bool:
-        if not self._is_due(step, last_step):
-            return False
-        with self._attached.static_order():
-            saved: bool = self._save(step, last_step)
-            self._checkpointer.maybe_wait_for_staging()  # it copies from the live memory
-        return saved
-
-    def remove(self) -> None:
-        self._checkpointer.__dict__.pop("_save", None)
+    calls = OptimizerCalls(checkpointer)
+    calls.within("_save", saving)
+    attached.remove_at_detach(calls)

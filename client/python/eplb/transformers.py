@@ -17,6 +17,7 @@ import torch
 import eplb.torch
 from eplb.errors import InvalidArgument
 from eplb.torch.attached import Attached
+from eplb.torch.calls import OptimizerCalls
 from eplb.torch.frameworks import Framework
 from eplb.torch.layers import ExpertLayer
 from eplb.torch.routing import SlotColumns
@@ -30,11 +31,11 @@ _DISPATCHES = "ep_dispatch_experts"
 def attach(model: Any, optimizer: Any = None, *, boundary: str = "optimizer", check_batch: Any = False, **options: Any) -> Attached:
     """Attaches EPLB to a model that transformers has distributed with expert parallelism. Collective; after the optimizer was built.
 
-    model: of from_pretrained or from_config with a DistributedConfig of ep_size > 1. optimizer: as of eplb.torch.attach.
-    boundary: "optimizer": each optimizer.step() ends with the boundary. "call": the training loop calls step_boundary.
-    check_batch: as of eplb.torch.attach; False, because the shards show which experts a rank holds. options: of
-    eplb.torch.attach and eplb.Client.connect. errors: as eplb.torch.attach; InvalidArgument naming a part of transformers that
-    is not there.
+    model: of from_pretrained with a DistributedConfig of ep_size > 1; its save_pretrained runs in static order from then on.
+    optimizer: as of eplb.torch.attach. boundary: "optimizer": each optimizer.step() ends with the boundary. "call": the training
+    loop calls step_boundary. check_batch: as of eplb.torch.attach; False, because the shards show which experts a rank holds.
+    options: of eplb.torch.attach and eplb.Client.connect. errors: as eplb.torch.attach; InvalidArgument naming a part of
+    transformers that is not there.
     """
     meshes = _TRANSFORMERS.part(model, "_mesh_manager")
     config = getattr(_TRANSFORMERS.part(model, "config"), "distributed_config", None)
@@ -42,12 +43,17 @@ def attach(model: Any, optimizer: Any = None, *, boundary: str = "optimizer", ch
         raise InvalidArgument(f"{type(model).__name__} was loaded without expert parallelism: give from_pretrained a "
                               f"distributed_config=DistributedConfig(ep_size=..)")
     plan: Dict[str, str] = _TRANSFORMERS.part(model, "_expand_parallel_plan")(_TRANSFORMERS.part(model, "_ep_plan"))
-    dispatching = {model.get_submodule(name): name for name, style in plan.items() if style == _DISPATCHES}
+    dispatching = {model.get_submodule(name) for name, style in plan.items() if style == _DISPATCHES}
     if not dispatching:
         raise InvalidArgument(f"{type(model).__name__}: no module of its ep_plan has the style \"{_DISPATCHES}\"")
-    return eplb.torch.attach(model, optimizer, experts=lambda module: module in dispatching,
-                             ep_group=_TRANSFORMERS.part(meshes, "get_mesh")("ep"), boundary=boundary, seam=_Dispatch,
-                             check_batch=check_batch, **options)
+    attached = eplb.torch.attach(
+        model, optimizer, experts=lambda module: module in dispatching, ep_group=_TRANSFORMERS.part(meshes, "get_mesh")("ep"),
+        boundary=boundary, seam=_Dispatch, check_batch=check_batch, **options)
+    if attached.client is not None:
+        calls = OptimizerCalls(model)
+        calls.within("save_pretrained", attached.unmoved)  # all ranks of a sharded model call it
+        attached.remove_at_detach(calls)
+    return attached
 
 
 class _Dispatch:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import zlib
 from types import TracebackType
-from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
+from typing import Any, Callable, ContextManager, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from eplb.client import Client
 from eplb.errors import Aborted, DataLoss, Error, FailedPrecondition, InvalidArgument
 from eplb.options import to_struct
 from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
-from eplb.torch.buffered import BufferedWeights, collect, spread, weights_of
+from eplb.torch.buffered import BufferedWeights, collect, ids_of_buffered, spread, weights_of
 from eplb.torch.calls import OptimizerCalls, Steps
 from eplb.torch.carry import static_experts
 from eplb.torch.compiled import expect_not_compiled
@@ -35,7 +34,8 @@ from eplb.torch.routing import Seam, SlotColumns, TokenCounts, Turn, hook_router
 from eplb.torch.scattered import Scattered
 from eplb.torch.shards import fsdp_around, reshard
 from eplb.torch.state import Masters, OptimizerState, optimizers_of
-from eplb.torch.state_dicts import StateDictHooks, hooks_of, refuse_moved
+from eplb.torch.state_dicts import OptimizerStateDicts, StateDictHooks, hooks_of, refuse_moved
+from eplb.torch.told import Told
 from eplb.torch.watch import Watch
 from eplb.views import Boundary
 
@@ -48,8 +48,6 @@ _NOT_COUNTING = "NOT_COUNTING: "
 # Why nothing moves before an end-to-end check.
 _UNVERIFIED = ("no batch has shown yet that expert e is in slot e: give attach a check_batch or call attached.check_forward(batch), or "
                "give check_batch=False where the trainer's order is known (docs/attach.md)")
-
-_MOST_TOLD = 64  # different lines on stderr about routers that count nothing
 _NOTHING = Boundary(False, False, 0, 0, 0, 0.0, 0, 0, "")
 
 
@@ -76,8 +74,8 @@ class Attached:
         self._registered: List[ExpertTensor] = []
         self._columns: List[SlotColumns] = []
         self._hooks: List[Any] = []
-        self._state_dicts: List[StateDictHooks] = []
-        self._told: Set[str] = set()
+        self._state_dicts: List[Union[StateDictHooks, OptimizerStateDicts]] = []
+        self._told = Told()
         self._calls: List[OptimizerCalls] = []
         self._seen_inputs: Optional[SeenInputs] = None
         self.in_static_order, self._is_registered, self._waiting = False, False, ""
@@ -145,7 +143,7 @@ class Attached:
             raise FailedPrecondition(f"step_boundary of step {number}, expected {self._next_step}")
         self._next_step += 1
         is_vote = (number - self._skipped_steps + 1) % self._intervals[0] == 0
-        why_not = self._why_not_move() if is_vote else ""
+        why_not = (self._steps.why_not_move() if self._is_verified else _UNVERIFIED) if is_vote else ""
         self._steps.end_boundary()
         with self._ending_the_run():
             self._watch.expect_trained_as_before()
@@ -215,8 +213,8 @@ class Attached:
         client = self._expect_registered("check")
         expect_one_model(self._chunks, self.layers)
         module = nn.ModuleList(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
-        left_out = {id(parameter) for layer in self.layers if layer.router is not None for parameter in layer.router.parameters()}
-        left_out.update(id(piece.whole()) for tensor in self._weights if isinstance(tensor, BufferedWeights) for piece in tensor.pieces)
+        left_out = {id(each) for layer in self.layers if layer.router is not None for each in layer.router.parameters()}
+        left_out.update(ids_of_buffered(self._weights))
         names = [any_number(name) for name, parameter in module.named_parameters() if id(parameter) in left_out]
         patterns = [*names, *(f"optimizer.{name}.*" for name in names), *ignore]
         for optimizer in self._state.without_parts(self.layers) or [None]:
@@ -284,6 +282,10 @@ class Attached:
         self._is_attached = False
         self._undo_attach("finished")
 
+    def unmoved(self, *_: Any, **__: Any) -> ContextManager[None]:
+        """Context as static_order, which may be within static_order. Arguments are ignored. For adapters of frameworks."""
+        return contextlib.nullcontext() if self.in_static_order else self.static_order()
+
     def remove_at_detach(self, hook: Any) -> None:
         """hook: an object with remove(), which detach calls. For adapters of frameworks."""
         self._hooks.append(hook)
@@ -329,7 +331,7 @@ class Attached:
             if (first != self._static).any():
                 raise InvalidArgument(f"initial_placement: experts would move at once, and {_UNVERIFIED}")
             if self._coordinates.rank == 0:
-                self._tell(f"eplb: nothing moves: {_UNVERIFIED}")
+                self._told.once(f"eplb: nothing moves: {_UNVERIFIED}")
         self._move(self._static, first, through_client=False)
         self._slots, self._version = first, self._client.placement.version
         self._register_when_ready(is_attaching=True)
@@ -385,11 +387,13 @@ class Attached:
         return any(has_parts for _, _, has_parts in given)
 
     def _hook_state_dicts(self) -> None:
-        for layer in self.layers:
-            self._state_dicts.append(hooks_of(layer, functools.partial(self._is_static, layer.index)))
-            self._state_dicts[-1].hook(layer)
+        self._state_dicts += [hooks_of(layer, functools.partial(self._moved, layer)) for layer in self.layers]
         for optimizer in self._state.optimizers:
             self._calls.append(OptimizerCalls(optimizer))
+            if isinstance(optimizer, torch.optim.Optimizer) and all(layer.shard is not None and all(
+                    self._state.home(each)[1] is each for each in layer.parameters()) for layer in self.layers):
+                self._state_dicts.append(OptimizerStateDicts(optimizer, self.layers, self._moved))
+                continue
             for name in ("state_dict", "load_state_dict") if hasattr(optimizer, "state_dict") else ():
                 self._calls[-1].before(name, lambda name: refuse_moved(self._is_static, name))
 
@@ -431,11 +435,8 @@ class Attached:
         if number < _PATIENCE:
             return ""
         if number == _PATIENCE and self._waiting.startswith(f"rank {self._coordinates.rank} "):
-            self._tell(f"eplb: nothing moves: {self._waiting}, {number} boundaries after attach; does it get gradients?")
+            self._told.once(f"eplb: nothing moves: {self._waiting}, {number} boundaries after attach; does it get gradients?")
         return self._waiting
-
-    def _why_not_move(self) -> str:
-        return self._steps.why_not_move() if self._is_verified else _UNVERIFIED
 
     def _vote_no(self, why: str) -> None:
         """Votes no if `why` is not empty. Logged once, at the second such vote in a row."""
@@ -444,20 +445,15 @@ class Attached:
             return
         self._client.vote_no(f"VOTED_NO: rank {self._coordinates.rank}: {why}")
         if self._num_refused > 1 and self._is_verified:
-            self._tell(f"eplb: rank {self._coordinates.rank} votes no: {why}; call step_boundary after each optimizer.step(), and "
+            self._told.once(f"eplb: rank {self._coordinates.rank} votes no: {why}; call step_boundary after each optimizer.step(), and "
                        f"before the next forward")
-
-    def _tell(self, line: str) -> None:
-        if line not in self._told and len(self._told) < _MOST_TOLD:
-            self._told.add(line)
-            sys.stderr.write(f"{line}\n")
 
     def _with_routers(self, reason: str) -> str:
         """returns: `reason` with what the silent routers did in the newest step; told once on stderr."""
         told = self._counts.told_silences([layer.name for layer in self.layers]) if self._hooks else ""
         if not told:
             return reason
-        self._tell(f"eplb: {_NOT_COUNTING}rank {self._coordinates.rank}: {told}")
+        self._told.once(f"eplb: {_NOT_COUNTING}rank {self._coordinates.rank}: {told}")
         return f"{reason}; {told}"
 
     def _after_switch(self) -> None:
@@ -530,6 +526,11 @@ class Attached:
     def _is_static(self, layers: Any = slice(None)) -> bool:
         """layers: EPLB's number of one; all. returns: whether each expert is in its own slot."""
         return self.in_static_order or bool((self._slots[layers] == self._static[layers]).all())
+
+    def _moved(self, layer: ExpertLayer) -> Optional[List[int]]:
+        """returns: the expert in each local slot; None while each is in its own."""
+        first = self._coordinates.expert_model * layer.num_local_slots
+        return None if self._is_static(layer.index) else self._slots[layer.index][first:first + layer.num_local_slots].tolist()
 
     def _agree_to_move(self) -> bool:
         """returns: whether the client moves the rows. It knows alone where registered rows are, as long as its run has not ended

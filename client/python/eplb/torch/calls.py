@@ -1,4 +1,4 @@
-"""Calls of an optimizer that others are told of."""
+"""Calls of an optimizer or another object, before, after or around which something runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from eplb.errors import FailedPrecondition
 
 
 class OptimizerCalls:
-    """Runs something before or after methods of one optimizer, by torch's hooks or, where a torch has none, in the method's
-    place on this one object; remove undoes it."""
+    """Runs something before, after or around methods of one optimizer or another object, by torch's hooks or, where there are
+    none, in the method's place on this one object; remove undoes it."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -43,10 +43,10 @@ class OptimizerCalls:
             return
         self._replace(name, lambda original, arguments, named: (original(*arguments, **named), call())[0])
 
-    def within(self, name: str, context: Callable[[], ContextManager[Any]]) -> None:
-        """Each optimizer.name(..) runs inside of context()."""
+    def within(self, name: str, context: Callable[..., ContextManager[Any]]) -> None:
+        """Each optimizer.name(..) runs inside of context(..), which gets the same arguments."""
         def call(original: Any, arguments: Any, named: Any) -> Any:
-            with context():
+            with context(*arguments, **named):
                 return original(*arguments, **named)
 
         self._replace(name, call)
