@@ -191,7 +191,7 @@ ROWS = (
     row("push", "EP2 bf16 ZeRO-2", zero=2, **BF16),
     row("top1", "EP2 fp32 top-1", moe={"k": 1}),
     row("top2", "EP2 fp32 top-2, foreach", foreach=True),
-    row("dropped", "EP2 fp32 top-1, dropped tokens", moe={"k": 1, "drop_tokens": True, "capacity_factor": 1.5}),
+    row("dropped", "EP2 fp32 top-1, dropped tokens", moe={"k": 1, "drop_tokens": True, "capacity_factor": 3.0}),
     row("accumulated", "EP2 fp32, 3 batches accumulated", accumulate=3),
     row("edp", "EP2 x DP2 fp32, checkpoint", world=4, saves=True),
     row("ep4", "EP4 fp32", world=4, ep=4),
@@ -199,7 +199,7 @@ ROWS = (
     row("zero1", "EP2 bf16 ZeRO-1", zero=1, **BF16),
     row("zero1_fp32_sums", "EP2 bf16 ZeRO-1, sums in fp32", zero=1, config=SUMS_IN_FP32, **BF16),
     row("fp16", "EP2 fp16 ZeRO-2, steps that are skipped", zero=2, dtype="float16"),
-    row("zero2_groups", "EP2 bf16 ZeRO-2, a group for few parameters, checkpoint", zero=2, group=3000, saves=True, **BF16),
+    row("zero2_groups", "EP2 fp32 ZeRO-2, a group for few parameters, checkpoint", zero=2, group=3000, saves=True),
     row("zero1_edp", "EP2 x DP2 bf16 ZeRO-1, cut", zero=1, **CUT),
     row("zero1_edp_fp32_sums", "EP2 x DP2 bf16 ZeRO-1, cut, sums in fp32", zero=1, config=SUMS_IN_FP32, **CUT),
     row("zero2_edp", "EP2 x DP2 bf16 ZeRO-2, cut, checkpoint", zero=2, saves=True, **CUT))
