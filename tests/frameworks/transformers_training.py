@@ -80,6 +80,8 @@ class Training:
                 self.switches.append(step)
             forked.give_time(len(self.switches))
             self.is_refused = self.is_refused or forked.refuses(attached, [lambda: whole_experts(self.model)])
+            if step == self.row["steps"]:
+                attached.check()
         if step % 10 == 0:
             with torch.no_grad():
                 self.model(**batch(step, dist.get_rank() // self.row["tp"]))
