@@ -156,6 +156,8 @@ class Training:
                     self.trainer.checkpointer.load(SAVED)
             if attached is not None and not self.is_refused:  # its copy would be written into the live memory of other experts
                 self.is_refused = forked.refuses(attached, [self.trainer.checkpointer.states["model"].state_dict])
+            if attached is not None and step == self.steps:
+                attached.check()
 
     def result(self):
         prefix = f"rank {dist.get_rank()} "

@@ -6,7 +6,6 @@ values of others.
 """
 
 import functools
-import io
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -80,8 +79,9 @@ class Training:
             if attached.last_boundary.switched:
                 self.switches.append(step)
             forked.give_time(len(self.switches))
-            self.is_refused = self.is_refused or forked.refuses(attached, [
-                functools.partial(pickled, each) for each in (self.model, self.optimizer)])
+            self.is_refused = self.is_refused or forked.refuses(attached, [lambda: whole_experts(self.model)])
+            if step == self.row["steps"]:
+                attached.check()
         if step % 10 == 0:
             with torch.no_grad():
                 self.model(**batch(step, dist.get_rank() // self.row["tp"]))
@@ -130,8 +130,8 @@ class WithTrainer(Training):
         return result
 
 
-def pickled(owner):
-    torch.save(owner.state_dict(), io.BytesIO())
+def whole_experts(model):
+    return [each.full_tensor() for name, each in model.state_dict().items() if ".experts." in name]
 
 
 def batch(step, number):
